@@ -1,0 +1,12 @@
+//! The weft protocol stack: wire formats, packet delivery contexts (PDCs), load balancing, messages,
+//! the fabric endpoint, and the ports through which its packets enter and leave.
+//!
+//! Everything but [`port`] and [`worker`] is sans-I/O: time comes in as an argument, randomness as a
+//! seeded generator, packets as header structs with a payload beside them.
+
+pub mod rng;
+pub mod spray;
+pub mod wire;
+
+pub use weft_cc as cc;
+pub use weft_cc::{Rate, Span, Time};

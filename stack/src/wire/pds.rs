@@ -1,0 +1,435 @@
+//! The packet delivery sublayer: requests, acknowledgements, NACKs and control packets.
+
+use core::cmp::Ordering;
+
+/// A packet sequence number. Circular: compare with [`Psn::cmp`]-like methods of this type only,
+/// valid for numbers less than 2³¹ apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub struct Psn(pub u32);
+
+impl Psn {
+    /// `self + n`, around the circle.
+    #[inline]
+    pub const fn plus(self, n: u32) -> Psn {
+        Psn(self.0.wrapping_add(n))
+    }
+
+    /// `self − n`, around the circle.
+    #[inline]
+    pub const fn minus(self, n: u32) -> Psn {
+        Psn(self.0.wrapping_sub(n))
+    }
+
+    /// `self + offset`, around the circle.
+    #[inline]
+    pub const fn offset(self, offset: i32) -> Psn {
+        Psn(self.0.wrapping_add(offset as u32))
+    }
+
+    /// How far `self` is beyond `other`; negative if it lies before it.
+    #[inline]
+    pub const fn distance(self, other: Psn) -> i32 {
+        self.0.wrapping_sub(other.0) as i32
+    }
+
+    /// Whether `self` lies before `other`.
+    #[inline]
+    pub const fn is_before(self, other: Psn) -> bool {
+        self.distance(other) < 0
+    }
+
+    /// The order on the circle, seen from `other`.
+    #[inline]
+    pub fn circular_cmp(self, other: Psn) -> Ordering {
+        self.distance(other).cmp(&0)
+    }
+}
+
+/// The identifier of a PDC at one end. 0 is reserved and means none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, PartialOrd, Ord)]
+pub struct PdcId(pub u16);
+
+/// What follows the PDS header (prologue bits 10–7 of packets other than CP).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[repr(u8)]
+pub enum NextHeader {
+    /// Nothing.
+    #[default]
+    None = 0,
+    /// A small request.
+    RequestSmall = 1,
+    /// A medium request.
+    RequestMedium = 2,
+    /// A standard request.
+    RequestStandard = 3,
+    /// A response.
+    Response = 4,
+    /// A response with data.
+    ResponseData = 5,
+    /// A small response with data.
+    ResponseDataSmall = 6,
+}
+
+/// How a PDC delivers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub enum DeliveryMode {
+    /// Reliable, unordered: sprayed, delivered on arrival, retransmitted selectively.
+    #[default]
+    Rud,
+    /// Reliable, ordered: one entropy.
+    Rod,
+}
+
+/// The last 16 bits of a request or control packet that names a PDC at the target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Destination {
+    /// The target's PDCID is known.
+    Pdc(PdcId),
+    /// It is not known yet (SYN): create a PDC whose Start_PSN is this packet's PSN − `psn_offset`.
+    Syn {
+        /// Use the PDC reserved for this purpose (`use_rsv_pdc`); in a CP the high info bit.
+        use_reserved: bool,
+        /// Distance from Start_PSN, 12 bits.
+        psn_offset: u16,
+    },
+}
+
+/// RUD_REQ, ROD_REQ and their forms with congestion-control fields.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// RUD or ROD.
+    pub mode: DeliveryMode,
+    /// What follows.
+    pub next: NextHeader,
+    /// This is a retransmission.
+    pub retx: bool,
+    /// An acknowledgement is requested at once (AR).
+    pub ack_request: bool,
+    /// CLEAR_PSN − PSN.
+    pub clear_psn_offset: i16,
+    /// The packet's sequence number.
+    pub psn: Psn,
+    /// The sender's PDCID.
+    pub spdcid: PdcId,
+    /// The target's PDC.
+    pub destination: Destination,
+    /// Present in RUD_CC and ROD_CC requests.
+    pub cc: Option<RequestCc>,
+}
+
+/// The congestion-control fields of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestCc {
+    /// Which congestion context of the sender this packet belongs to.
+    pub ccc_id: u8,
+    /// Credit wanted in total, 256 B units, modulo 2²⁴.
+    pub credit_target: u32,
+}
+
+/// What an acknowledgement asks of the sender (REQ).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum AckRequest {
+    /// Nothing.
+    #[default]
+    None,
+    /// Clear the guaranteed-delivery responses.
+    Clear,
+    /// Close the PDC.
+    Close,
+    /// The reserved value 3.
+    Reserved,
+}
+
+/// ACK, ACK_CC and ACK_CCX.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ack {
+    /// What follows.
+    pub next: NextHeader,
+    /// The packet that triggered this arrived with a congestion mark (M).
+    pub ecn: bool,
+    /// The packet that triggered this was a retransmission.
+    pub retx: bool,
+    /// What the receiver asks for.
+    pub request: AckRequest,
+    /// Which packet triggered this.
+    pub trigger: AckTrigger,
+    /// All packets up to this one have arrived.
+    pub cack_psn: Psn,
+    /// The PDCID of the end that acknowledges.
+    pub spdcid: PdcId,
+    /// The PDCID of the end that sent the packet.
+    pub dpdcid: PdcId,
+    /// The congestion-control part of ACK_CC and ACK_CCX.
+    pub cc: Option<AckCc>,
+}
+
+/// What an acknowledgement answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AckTrigger {
+    /// A request: its PSN − CACK_PSN, 16 bits signed.
+    Psn(i16),
+    /// A probe (P flag): the probe's opaque value.
+    Probe(u16),
+}
+
+/// The congestion-control part of an acknowledgement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AckCc {
+    /// Flags, 4 bits; none is assigned.
+    pub flags: u8,
+    /// Maximum PSN range, units of 128 packets.
+    pub mpr: u8,
+    /// SACK base − CACK_PSN.
+    pub sack_psn_offset: i16,
+    /// Bit i stands for the packet SACK base + i; a zero says nothing.
+    pub sack_bitmap: u64,
+    /// What the algorithms need.
+    pub state: CcState,
+}
+
+/// The `cc_state` of ACK_CC and ACK_CCX.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CcState {
+    /// cc_type 0.
+    Nscc(NsccState),
+    /// cc_type 1.
+    Credit {
+        /// Credit granted in total, 24 bits.
+        credit: u32,
+        /// As in [`NsccState::ooo_count`].
+        ooo_count: u16,
+    },
+    /// A type this project does not interpret, with its 64 bits.
+    Other {
+        /// cc_type, 4 bits, neither 0 nor 1.
+        kind: u8,
+        /// The bits.
+        bits: u64,
+    },
+    /// ACK_CCX, whose types no source defines: 128 bits.
+    Extended {
+        /// cc_type, 4 bits.
+        kind: u8,
+        /// The bits.
+        bits: u128,
+    },
+}
+
+/// What NSCC reports to the sender.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct NsccState {
+    /// Time from the packet's arrival to the acknowledgement, units of 128 ns; 0 not known, 0xFFFF longer than can be said.
+    pub service_time: u16,
+    /// Restore the window (rc).
+    pub restore_cwnd: bool,
+    /// Share of the window to keep, 7 bits; 0x7F keeps all.
+    pub rcv_cwnd_pend: u8,
+    /// Bytes received in total, 256 B units rounded up, modulo 2²⁴.
+    pub rcvd_bytes: u32,
+    /// Packets received beyond the first missing one; 0xFFFF not known.
+    pub ooo_count: u16,
+}
+
+/// NACK and NACK_CCX.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Nack {
+    /// What follows.
+    pub next: NextHeader,
+    /// The packet arrived with a congestion mark (M).
+    pub ecn: bool,
+    /// The packet was a retransmission.
+    pub retx: bool,
+    /// The packet was RUDI: `psn` is its pkt_id (NT).
+    pub rudi: bool,
+    /// Why.
+    pub code: NackCode,
+    /// Vendor-defined detail.
+    pub vendor_code: u8,
+    /// The packet refused.
+    pub psn: Psn,
+    /// The PDCID of the end that refuses; 0 if there is none.
+    pub spdcid: PdcId,
+    /// The PDCID of the end that sent the packet.
+    pub dpdcid: PdcId,
+    /// Depends on the code; for ROD_OOO the expected PSN, for NEW_START_PSN the Start_PSN to use.
+    pub payload: u32,
+    /// The extension of NACK_CCX.
+    pub ccx: Option<NackCcx>,
+}
+
+/// The extension of NACK_CCX; no source defines its types. (nccx_type 4 bits in the first byte, then the rest.)
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NackCcx {
+    /// nccx_type, 4 bits.
+    pub kind: u8,
+    /// The remaining 124 bits, right-aligned.
+    pub bits: u128,
+}
+
+/// Why a packet was refused. Unknown codes are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct NackCode(pub u8);
+
+/// CP: a control packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Control {
+    /// What it says.
+    pub kind: ControlKind,
+    /// The PDC is a ROD one.
+    pub rod: bool,
+    /// This is a retransmission.
+    pub retx: bool,
+    /// An acknowledgement is requested (AR).
+    pub ack_request: bool,
+    /// Echoed in the acknowledgement of a probe.
+    pub probe_opaque: u16,
+    /// The PSN it consumes or refers to.
+    pub psn: Psn,
+    /// The sender's PDCID.
+    pub spdcid: PdcId,
+    /// The target's PDC.
+    pub destination: Destination,
+    /// Depends on the kind.
+    pub payload: u32,
+}
+
+/// Control packet types (ctl_type, 4 bits).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum ControlKind {
+    /// Nothing.
+    Noop = 0,
+    /// Acknowledge now.
+    AckRequest = 1,
+    /// Guaranteed-delivery responses up to PSN `payload` may be forgotten.
+    ClearCommand = 2,
+    /// Please send a clear command.
+    ClearRequest = 3,
+    /// Close the PDC; consumes a PSN.
+    CloseCommand = 4,
+    /// Please send a close command.
+    CloseRequest = 5,
+    /// A probe; payload: the SACK base PSN that the answer shall use.
+    Probe = 6,
+    /// Credit; payload: the credit granted in total, 256 B units, modulo 2²⁴, in the low 24 bits.
+    Credit = 7,
+    /// Credit is wanted.
+    CreditRequest = 8,
+    /// Negotiation.
+    Negotiation = 9,
+}
+
+/// RUDI_REQ and RUDI_RESP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rudi {
+    /// A response, not a request.
+    pub response: bool,
+    /// What follows.
+    pub next: NextHeader,
+    /// The request arrived with a congestion mark (responses only).
+    pub ecn: bool,
+    /// This is a retransmission.
+    pub retx: bool,
+    /// Names the packet.
+    pub pkt_id: u32,
+}
+
+/// UUD_REQ: unreliable, unordered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Uud {
+    /// What follows.
+    pub next: NextHeader,
+}
+
+/// TSS: the security header. Parsed so that it can be named; nothing in weft decrypts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tss {
+    /// Association number.
+    pub an: bool,
+    /// Secure domain, 24 bits.
+    pub sdi: u32,
+    /// Source id, if present (sp).
+    pub ssi: Option<u32>,
+    /// Key epoch.
+    pub epoch: u16,
+    /// Packet counter, 48 bits.
+    pub counter: u64,
+}
+
+/// Any PDS header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pds {
+    /// Type 1.
+    Tss(Tss),
+    /// Types 2, 3, 13, 14.
+    Request(Request),
+    /// Types 4, 5.
+    Rudi(Rudi),
+    /// Type 6.
+    Uud(Uud),
+    /// Types 7, 8, 9.
+    Ack(Ack),
+    /// Types 10, 12.
+    Nack(Nack),
+    /// Type 11.
+    Control(Control),
+}
+
+impl NackCode {
+    /// A switch trimmed the packet.
+    pub const TRIMMED: NackCode = NackCode(0x01);
+    /// The last switch trimmed the packet.
+    pub const TRIMMED_LASTHOP: NackCode = NackCode(0x02);
+    /// Reserved since 1.0.3.
+    pub const TRIMMED_ACK: NackCode = NackCode(0x03);
+    /// No PDC is free.
+    pub const NO_PDC_AVAIL: NackCode = NackCode(0x04);
+    /// No congestion context is free.
+    pub const NO_CCC_AVAIL: NackCode = NackCode(0x05);
+    /// No receive bitmap is free.
+    pub const NO_BITMAP: NackCode = NackCode(0x06);
+    /// No packet buffer is free.
+    pub const NO_PKT_BUFFER: NackCode = NackCode(0x07);
+    /// No room for a guaranteed-delivery response.
+    pub const NO_GTD_DEL_AVAIL: NackCode = NackCode(0x08);
+    /// No message state is free.
+    pub const NO_SES_MSG_AVAIL: NackCode = NackCode(0x09);
+    /// Something else is exhausted.
+    pub const NO_RESOURCE: NackCode = NackCode(0x0a);
+    /// The PSN lies outside the window.
+    pub const PSN_OOR_WINDOW: NackCode = NackCode(0x0b);
+    /// ROD: out of order; go back.
+    pub const ROD_OOO: NackCode = NackCode(0x0d);
+    /// No such PDC.
+    pub const INV_DPDCID: NackCode = NackCode(0x0e);
+    /// The PDC belongs to somebody else.
+    pub const PDC_HDR_MISMATCH: NackCode = NackCode(0x0f);
+    /// The PDC is closing.
+    pub const CLOSING: NackCode = NackCode(0x10);
+    /// The PDC is closing after an error.
+    pub const CLOSING_IN_ERR: NackCode = NackCode(0x11);
+    /// A probe or ACK_REQ names a packet that has not arrived.
+    pub const PKT_NOT_RCVD: NackCode = NackCode(0x12);
+    /// The guaranteed-delivery response is gone.
+    pub const GTD_RESP_UNAVAIL: NackCode = NackCode(0x13);
+    /// An ACK carries data where none may be.
+    pub const ACK_WITH_DATA: NackCode = NackCode(0x14);
+    /// A SYN that cannot be: outside the window, or of a PDC in use.
+    pub const INVALID_SYN: NackCode = NackCode(0x15);
+    /// RUD packet for a ROD PDC, or the reverse.
+    pub const PDC_MODE_MISMATCH: NackCode = NackCode(0x16);
+    /// Start again with the PSN in the payload.
+    pub const NEW_START_PSN: NackCode = NackCode(0x17);
+    /// The packet was received; its response is not ready.
+    pub const RCVD_SES_PROCG: NackCode = NackCode(0x18);
+    /// Something unexpected.
+    pub const UNEXP_EVENT: NackCode = NackCode(0x19);
+    /// The receiver infers that the packet is lost.
+    pub const RCVR_INFER_LOSS: NackCode = NackCode(0x1a);
+    /// Experimental, normal.
+    pub const EXP_NORMAL: NackCode = NackCode(0xfd);
+    /// Experimental, error.
+    pub const EXP_ERROR: NackCode = NackCode(0xfe);
+    /// Experimental, fatal.
+    pub const EXP_FATAL: NackCode = NackCode(0xff);
+}

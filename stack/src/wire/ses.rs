@@ -1,0 +1,283 @@
+//! The semantic sublayer: requests and responses of messages.
+
+/// A request's operation, 6 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Opcode(pub u8);
+
+impl Opcode {
+    /// Nothing.
+    pub const NO_OP: Opcode = Opcode(0x00);
+    /// RMA write.
+    pub const WRITE: Opcode = Opcode(0x01);
+    /// RMA read.
+    pub const READ: Opcode = Opcode(0x02);
+    /// Atomic.
+    pub const ATOMIC: Opcode = Opcode(0x03);
+    /// Fetching atomic.
+    pub const FETCHING_ATOMIC: Opcode = Opcode(0x04);
+    /// Untagged message.
+    pub const SEND: Opcode = Opcode(0x05);
+    /// Rendezvous message.
+    pub const RENDEZVOUS_SEND: Opcode = Opcode(0x06);
+    /// One-packet message over UUD.
+    pub const DATAGRAM_SEND: Opcode = Opcode(0x07);
+    /// Deferrable message.
+    pub const DEFERRABLE_SEND: Opcode = Opcode(0x08);
+    /// Tagged message.
+    pub const TAGGED_SEND: Opcode = Opcode(0x09);
+    /// Tagged rendezvous message.
+    pub const RENDEZVOUS_TSEND: Opcode = Opcode(0x0a);
+    /// Tagged deferrable message.
+    pub const DEFERRABLE_TSEND: Opcode = Opcode(0x0b);
+    /// Ready to receive a deferred message.
+    pub const DEFERRABLE_RTR: Opcode = Opcode(0x0c);
+    /// Tagged atomic.
+    pub const TSEND_ATOMIC: Opcode = Opcode(0x0d);
+    /// Tagged fetching atomic.
+    pub const TSEND_FETCH_ATOMIC: Opcode = Opcode(0x0e);
+    /// A message failed at its initiator.
+    pub const MSG_ERROR: Opcode = Opcode(0x0f);
+    /// Extended.
+    pub const EXTENDED: Opcode = Opcode(0x3f);
+}
+
+/// The flags of a request (second byte).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct RequestFlags {
+    /// Version, 2 bits; 0.
+    pub version: u8,
+    /// Delivery complete: answer when the data is visible.
+    pub delivery_complete: bool,
+    /// Initiator error.
+    pub initiator_error: bool,
+    /// Addresses are relative to the job.
+    pub relative: bool,
+    /// Header data is present.
+    pub header_data: bool,
+    /// Last packet of the message.
+    pub end_of_message: bool,
+    /// First packet of the message.
+    pub start_of_message: bool,
+}
+
+/// The words of a standard request that depend on its place in the message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placement {
+    /// SOM: user's header data.
+    Start {
+        /// Completion data for the receiver.
+        header_data: u64,
+    },
+    /// Not SOM: where this packet's payload belongs.
+    Continue {
+        /// Payload bytes of this packet, 14 bits.
+        payload_len: u16,
+        /// Offset of the payload in the message, bytes.
+        msg_offset: u32,
+    },
+}
+
+/// A standard request, 44 B.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StandardRequest {
+    /// What to do.
+    pub opcode: Opcode,
+    /// Flags; `start_of_message` must agree with `placement`.
+    pub flags: RequestFlags,
+    /// Names the message among those of its sender and PDC.
+    pub msg_id: u16,
+    /// Generation of the resource index.
+    pub ri_generation: u8,
+    /// Job, 24 bits.
+    pub job_id: u32,
+    /// Process on the target, 12 bits.
+    pub pid_on_fep: u16,
+    /// Which queue of the target, 12 bits.
+    pub resource_index: u16,
+    /// Offset in the target's buffer.
+    pub buffer_offset: u64,
+    /// Names the sender for matching.
+    pub initiator: u32,
+    /// Match bits of a tagged message, or memory key.
+    pub match_bits: u64,
+    /// Header data or placement.
+    pub placement: Placement,
+    /// Length of the whole message, bytes.
+    pub request_length: u32,
+}
+
+/// A small request, 20 B: one packet, no matching.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SmallRequest {
+    /// What to do.
+    pub opcode: Opcode,
+    /// Flags.
+    pub flags: RequestFlags,
+    /// Length of the message, 14 bits.
+    pub length: u16,
+    /// Generation of the resource index.
+    pub ri_generation: u8,
+    /// Job, 24 bits.
+    pub job_id: u32,
+    /// Process on the target, 12 bits.
+    pub pid_on_fep: u16,
+    /// Which queue of the target, 12 bits.
+    pub resource_index: u16,
+    /// Offset in the target's buffer.
+    pub buffer_offset: u64,
+}
+
+/// A medium request, 32 B: one packet, with matching.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MediumRequest {
+    /// What to do.
+    pub opcode: Opcode,
+    /// Flags.
+    pub flags: RequestFlags,
+    /// Length of the message, 14 bits.
+    pub length: u16,
+    /// Generation of the resource index.
+    pub ri_generation: u8,
+    /// Job, 24 bits.
+    pub job_id: u32,
+    /// Process on the target, 12 bits.
+    pub pid_on_fep: u16,
+    /// Which queue of the target, 12 bits.
+    pub resource_index: u16,
+    /// Header data, or offset in the target's buffer.
+    pub header_data_or_offset: u64,
+    /// Names the sender for matching.
+    pub initiator: u32,
+    /// Match bits or memory key.
+    pub match_bits: u64,
+}
+
+/// Which list of receives a message met at the target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum List {
+    /// A posted receive.
+    #[default]
+    Expected,
+    /// The overflow (unexpected) list.
+    Overflow,
+    /// Reserved values 2 and 3.
+    Reserved(u8),
+}
+
+/// A response's return code, 6 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub struct ReturnCode(pub u8);
+
+impl ReturnCode {
+    /// Nothing to say.
+    pub const NULL: ReturnCode = ReturnCode(0x00);
+    /// All is well.
+    pub const OK: ReturnCode = ReturnCode(0x01);
+    /// No receive matches and the message was not kept.
+    pub const NO_MATCH: ReturnCode = ReturnCode(0x05);
+    /// The target does not do this operation.
+    pub const UNSUPPORTED_OP: ReturnCode = ReturnCode(0x06);
+    /// The target does not do this size.
+    pub const UNSUPPORTED_SIZE: ReturnCode = ReturnCode(0x07);
+    /// The target may not do this for this initiator.
+    pub const PERM_VIOLATION: ReturnCode = ReturnCode(0x17);
+    /// The operation makes no sense.
+    pub const OP_VIOLATION: ReturnCode = ReturnCode(0x18);
+    /// No such resource index.
+    pub const BAD_INDEX: ReturnCode = ReturnCode(0x19);
+    /// The receive was cancelled.
+    pub const CANCELLED: ReturnCode = ReturnCode(0x1e);
+    /// The message cannot be delivered.
+    pub const UNDELIVERABLE: ReturnCode = ReturnCode(0x1f);
+    /// The message is longer than the receive.
+    pub const TOO_LONG: ReturnCode = ReturnCode(0x22);
+    /// The initiator failed.
+    pub const INITIATOR_ERR: ReturnCode = ReturnCode(0x23);
+    /// The message was dropped.
+    pub const DROPPED: ReturnCode = ReturnCode(0x24);
+}
+
+/// A response without data, 12 B.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Response {
+    /// Which list the message met.
+    pub list: List,
+    /// Response opcode: 0 DEFAULT, 1 RESPONSE, 3 NO_RESPONSE; 6 bits.
+    pub opcode: u8,
+    /// Version, 2 bits; 0.
+    pub version: u8,
+    /// How it went.
+    pub return_code: ReturnCode,
+    /// The message this answers.
+    pub msg_id: u16,
+    /// Generation of the resource index.
+    pub ri_generation: u8,
+    /// Job, 24 bits.
+    pub job_id: u32,
+    /// Bytes placed or changed.
+    pub modified_length: u32,
+}
+
+/// A response with data, 20 B.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ResponseWithData {
+    /// Which list the message met.
+    pub list: List,
+    /// Response opcode, 6 bits.
+    pub opcode: u8,
+    /// Version, 2 bits; 0.
+    pub version: u8,
+    /// How it went.
+    pub return_code: ReturnCode,
+    /// The message this answers.
+    pub msg_id: u16,
+    /// Job, 24 bits.
+    pub job_id: u32,
+    /// The read request this answers.
+    pub read_request_msg_id: u16,
+    /// Payload bytes of this packet, 14 bits.
+    pub payload_len: u16,
+    /// Bytes read.
+    pub modified_length: u32,
+    /// Offset of the payload in the message.
+    pub msg_offset: u32,
+}
+
+/// A small response with data, 12 B.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SmallResponseWithData {
+    /// Which list the message met.
+    pub list: List,
+    /// Response opcode, 6 bits.
+    pub opcode: u8,
+    /// Version, 2 bits; 0.
+    pub version: u8,
+    /// How it went.
+    pub return_code: ReturnCode,
+    /// Payload bytes of this packet, 14 bits.
+    pub payload_len: u16,
+    /// Job, 24 bits.
+    pub job_id: u32,
+    /// PSN of the request this answers.
+    pub original_request_psn: u32,
+}
+
+/// Any SES header that follows a PDS header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Ses {
+    /// None (next header 0).
+    #[default]
+    None,
+    /// next header 3.
+    Standard(StandardRequest),
+    /// next header 1.
+    Small(SmallRequest),
+    /// next header 2.
+    Medium(MediumRequest),
+    /// next header 4.
+    Response(Response),
+    /// next header 5.
+    ResponseWithData(ResponseWithData),
+    /// next header 6.
+    SmallResponseWithData(SmallResponseWithData),
+}

@@ -1,0 +1,6 @@
+//! The fabric around the hosts: topologies, workloads, the trimming switch and the engine that
+//! drives switches and endpoints in virtual time.
+#![forbid(unsafe_code)]
+
+pub mod topology;
+pub mod workload;
