@@ -1,2 +1,86 @@
 //! The `weft` command.
-fn main() {}
+#![forbid(unsafe_code)]
+
+mod cli;
+mod list;
+mod report;
+mod resolve;
+mod run;
+mod stats;
+mod units;
+mod usage;
+
+use clap::Parser;
+use clap::error::ErrorKind;
+use cli::{Cli, Command};
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+/// Why the command did not do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    /// Options that make no sense: exit status 2.
+    #[error("{0}")]
+    Usage(String),
+    /// What was asked for makes sense, but failed: exit status 1.
+    #[error("{0}")]
+    Run(String),
+    /// Flows have not completed: exit status 3.
+    #[error("{0}")]
+    Unfinished(String),
+}
+
+impl Failure {
+    fn status(&self) -> u8 {
+        match self {
+            Failure::Run(_) => 1,
+            Failure::Usage(_) => 2,
+            Failure::Unfinished(_) => 3,
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let outcome = match Cli::try_parse() {
+        Ok(cli) => dispatch(cli.command),
+        Err(error) => match error.kind() {
+            ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => error.exit(),
+            ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => error.exit(),
+            _ => Err(Failure::Usage(format!("{} (see weft help)", cli::one_line(&error)))),
+        },
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("weft: {failure}");
+            ExitCode::from(failure.status())
+        }
+    }
+}
+
+fn dispatch(command: Command) -> Result<(), Failure> {
+    match command {
+        Command::Run(args) => run::run(&args),
+        Command::List { what, name } => {
+            let mut text = Vec::new();
+            let found =
+                list::list(what, name.as_deref(), &mut text).and_then(|found| print(&text).map(|()| found));
+            match (found, name) {
+                (Ok(false), Some(name)) => Err(Failure::Usage(format!(
+                    "there is no '{name}' to choose; expected one of this list without a name"
+                ))),
+                (Ok(_), _) => Ok(()),
+                (Err(error), _) => Err(Failure::Run(format!("standard output: {error}"))),
+            }
+        }
+    }
+}
+
+/// Writes to standard output. A reader that has seen enough (`weft list cc | head -1`) is no error.
+pub(crate) fn print(text: &[u8]) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        outcome => outcome,
+    }
+}

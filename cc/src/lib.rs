@@ -8,8 +8,19 @@
 //! ([`CcParams::overhead`]), so that windows bound what is on the wire.
 #![forbid(unsafe_code)]
 
+pub mod constant;
+pub mod credit;
+mod deadline;
+pub mod nscc;
+pub mod rccc;
+pub mod registry;
+mod settings;
+pub mod smartt;
 mod time;
+pub mod unlimited;
 
+pub use registry::{CcChoice, CcSetError, PreparedCc, ReceiverAlgorithm, SenderAlgorithm, UnknownAlgorithm};
+pub use settings::SettingInfo;
 pub use time::{PS_PER_SEC, Rate, Span, Time};
 
 /// What an algorithm is told about its surroundings when it is made.

@@ -4,8 +4,16 @@
 //! Everything but [`port`] and [`worker`] is sans-I/O: time comes in as an argument, randomness as a
 //! seeded generator, packets as header structs with a payload beside them.
 
+pub mod buffer;
+pub mod event;
+pub mod fep;
+pub mod packet;
+pub mod pdc;
+pub mod port;
 pub mod rng;
+pub mod ses;
 pub mod spray;
+pub mod table;
 pub mod wire;
 
 pub use weft_cc as cc;

@@ -2,5 +2,8 @@
 //! drives switches and endpoints in virtual time.
 #![forbid(unsafe_code)]
 
+pub mod sim;
+pub mod switch;
 pub mod topology;
+pub mod units;
 pub mod workload;

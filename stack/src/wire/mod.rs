@@ -1,7 +1,36 @@
 //! What travels: Ethernet, IPv4 and IPv6, UDP, the packet delivery sublayer (PDS) and the semantic
 //! sublayer (SES) of Ultra Ethernet Transport.
 //!
-//! Every header exists as a plain struct; `pds` and `ses` hold the ones the protocol core works on.
+//! Every header exists twice: as a checked view over bytes, which validates lengths once, and as a
+//! plain struct with `parse`, `emit` and a length. [`frame`] puts them together; [`trim`] and
+//! [`edit`] are the switch's side. `docs/wire.md` has the layouts, the code points and the places
+//! where public sources disagree.
+//!
+//! Decoders return a [`WireError`] and never panic, whatever the bytes. Reserved bits are written
+//! zero and ignored when read. A value wider than its field is refused, never cut off.
 
+#![forbid(unsafe_code)]
+
+mod bytes;
+pub mod checksum;
+pub mod class;
+pub mod edit;
+pub mod error;
+pub mod ethernet;
+pub mod frame;
+pub mod ip;
+pub mod ipv4;
+pub mod ipv6;
+mod network;
 pub mod pds;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod properties;
 pub mod ses;
+pub mod trim;
+pub mod udp;
+
+#[cfg(test)]
+mod tests;
+
+pub use error::{HeaderName, WireError};

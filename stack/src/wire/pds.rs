@@ -1,9 +1,18 @@
 //! The packet delivery sublayer: requests, acknowledgements, NACKs and control packets.
 
+mod ack;
+mod codec;
+mod view;
+
+#[cfg(test)]
+pub(crate) mod tests;
+
+pub use view::{PROLOGUE_LEN, PacketType, PdsView};
+
 use core::cmp::Ordering;
 
-/// A packet sequence number. Circular: compare with [`Psn::cmp`]-like methods of this type only,
-/// valid for numbers less than 2³¹ apart.
+/// A packet sequence number. Circular: compare with the methods of this type only, which hold for
+/// numbers less than 2³¹ apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Psn(pub u32);
 

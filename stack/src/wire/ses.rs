@@ -1,5 +1,14 @@
 //! The semantic sublayer: requests and responses of messages.
 
+mod codec;
+mod extension;
+
+#[cfg(test)]
+pub(crate) mod tests;
+
+pub use codec::SesView;
+pub use extension::{AtomicExtension, AtomicOp, CompareSwapExtension, Extension, RendezvousExtension};
+
 /// A request's operation, 6 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Opcode(pub u8);
@@ -173,22 +182,70 @@ impl ReturnCode {
     pub const NULL: ReturnCode = ReturnCode(0x00);
     /// All is well.
     pub const OK: ReturnCode = ReturnCode(0x01);
+    /// The resource index has another generation.
+    pub const BAD_GENERATION: ReturnCode = ReturnCode(0x02);
+    /// The resource is disabled.
+    pub const DISABLED: ReturnCode = ReturnCode(0x03);
+    /// The resource is disabled and its index carries generations.
+    pub const DISABLED_GEN: ReturnCode = ReturnCode(0x04);
     /// No receive matches and the message was not kept.
     pub const NO_MATCH: ReturnCode = ReturnCode(0x05);
     /// The target does not do this operation.
     pub const UNSUPPORTED_OP: ReturnCode = ReturnCode(0x06);
     /// The target does not do this size.
     pub const UNSUPPORTED_SIZE: ReturnCode = ReturnCode(0x07);
+    /// Address translation: invalid context.
+    pub const AT_INVALID: ReturnCode = ReturnCode(0x08);
+    /// Address translation: not permitted.
+    pub const AT_PERM: ReturnCode = ReturnCode(0x09);
+    /// Address translation: the translation service failed.
+    pub const AT_ATS_ERROR: ReturnCode = ReturnCode(0x0a);
+    /// Address translation: there is none.
+    pub const AT_NO_TRANS: ReturnCode = ReturnCode(0x0b);
+    /// Address translation: out of range.
+    pub const AT_OUT_OF_RANGE: ReturnCode = ReturnCode(0x0c);
+    /// The target's memory is poisoned.
+    pub const HOST_POISONED: ReturnCode = ReturnCode(0x0d);
+    /// The target's memory access did not complete.
+    pub const HOST_UNSUCCESS_CMPL: ReturnCode = ReturnCode(0x0e);
+    /// The target does not do this atomic operation.
+    pub const AMO_UNSUPPORTED_OP: ReturnCode = ReturnCode(0x0f);
+    /// The target does not do atomics on this datatype.
+    pub const AMO_UNSUPPORTED_DT: ReturnCode = ReturnCode(0x10);
+    /// The atomic's length is no multiple of its datatype's.
+    pub const AMO_UNSUPPORTED_SIZE: ReturnCode = ReturnCode(0x11);
+    /// The atomic's address is not aligned to its datatype.
+    pub const AMO_UNALIGNED: ReturnCode = ReturnCode(0x12);
+    /// The atomic produced a NaN.
+    pub const AMO_FP_NAN: ReturnCode = ReturnCode(0x13);
+    /// The atomic underflowed.
+    pub const AMO_FP_UNDERFLOW: ReturnCode = ReturnCode(0x14);
+    /// The atomic overflowed.
+    pub const AMO_FP_OVERFLOW: ReturnCode = ReturnCode(0x15);
+    /// The atomic's result is inexact.
+    pub const AMO_FP_INEXACT: ReturnCode = ReturnCode(0x16);
     /// The target may not do this for this initiator.
     pub const PERM_VIOLATION: ReturnCode = ReturnCode(0x17);
     /// The operation makes no sense.
     pub const OP_VIOLATION: ReturnCode = ReturnCode(0x18);
     /// No such resource index.
     pub const BAD_INDEX: ReturnCode = ReturnCode(0x19);
+    /// No such process.
+    pub const BAD_PID: ReturnCode = ReturnCode(0x1a);
+    /// No such job.
+    pub const BAD_JOB_ID: ReturnCode = ReturnCode(0x1b);
+    /// No such memory key.
+    pub const BAD_MKEY: ReturnCode = ReturnCode(0x1c);
+    /// The address is invalid.
+    pub const BAD_ADDR: ReturnCode = ReturnCode(0x1d);
     /// The receive was cancelled.
     pub const CANCELLED: ReturnCode = ReturnCode(0x1e);
     /// The message cannot be delivered.
     pub const UNDELIVERABLE: ReturnCode = ReturnCode(0x1f);
+    /// An uncorrectable error.
+    pub const UNCOR: ReturnCode = ReturnCode(0x20);
+    /// An uncorrectable error that may pass.
+    pub const UNCOR_TRNSNT: ReturnCode = ReturnCode(0x21);
     /// The message is longer than the receive.
     pub const TOO_LONG: ReturnCode = ReturnCode(0x22);
     /// The initiator failed.

@@ -1,1 +1,310 @@
-//! Workloads.
+//! Workloads: which host sends how much to which, and when.
+//!
+//! A [`Workload`] is a list of flows. A flow starts at a given time, or when a [`Trigger`] says so,
+//! and can itself activate triggers when it is done; so chains, windows and barriers need no more
+//! than a list. Flows that belong to one [`Connection`] are messages over the same connection.
+//!
+//! Flows and triggers refer to each other by index. A `Workload` is checked when it is made: hosts
+//! exist, and every flow will start if those before it end. [`TriggerBank`] is the run-time half: it tells
+//! which flows an activation starts.
+//!
+//! Connection matrices (`.cm` files) are read by [`parse_cm`] and written by [`Workload::write_cm`];
+//! [`WorkloadSpec`] generates incasts, permutations and all-to-alls.
+
+mod generate;
+mod matrix_file;
+mod matrix_write;
+mod trigger;
+
+#[cfg(test)]
+mod tests;
+
+pub use generate::{WorkloadSpec, WorkloadSpecError};
+pub use matrix_file::{CmOptions, CmReason, MatrixError, StartUnit, parse_cm};
+pub use trigger::TriggerBank;
+
+use core::num::NonZeroU32;
+
+use thiserror::Error;
+use weft_cc::Time;
+
+use crate::topology::HostId;
+
+/// Largest size of a flow, bytes: the length of a message has 32 bits on the wire.
+pub const MAX_FLOW_BYTES: u64 = u32::MAX as u64;
+
+/// The priority of flows that state none (that of uet-htsim).
+pub const DEFAULT_PRIORITY: u32 = 2_000_000;
+
+/// The index of a trigger in [`Workload::triggers`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TriggerIdx(NonZeroU32);
+
+impl TriggerIdx {
+    /// The trigger number `index`, counted from 0; `None` for `u32::MAX`, which no workload reaches.
+    pub const fn new(index: u32) -> Option<TriggerIdx> {
+        match NonZeroU32::new(index.wrapping_add(1)) {
+            Some(n) => Some(TriggerIdx(n)),
+            None => None,
+        }
+    }
+
+    /// The index, counted from 0.
+    #[inline]
+    pub const fn index(self) -> usize {
+        self.0.get() as usize - 1
+    }
+}
+
+/// When a flow starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// At a time since the start of the run.
+    At(Time),
+    /// When a trigger starts it.
+    Trigger(TriggerIdx),
+}
+
+/// One message from one host to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flow {
+    /// The number that the file gives it, above 0. Messages of one connection share it; flows to
+    /// which the file gives none get numbers that it does not use.
+    pub id: u32,
+    /// Index of its connection in [`Workload::connections`].
+    pub connection: u32,
+    /// Who sends.
+    pub src: HostId,
+    /// Who receives; another host.
+    pub dst: HostId,
+    /// How much, at most [`MAX_FLOW_BYTES`].
+    pub bytes: u64,
+    /// When it starts.
+    pub start: Start,
+    /// Activated when the sender knows that all of it arrived.
+    pub on_sent: Option<TriggerIdx>,
+    /// Activated when the receiver has all of it.
+    pub on_received: Option<TriggerIdx>,
+    /// The file's `prio`, or [`DEFAULT_PRIORITY`]. Kept for the file's sake: nothing here gives it a meaning.
+    pub priority: u32,
+    /// The number that the file gives to it as a message of its connection: 0 where it says that
+    /// this is a message but gives no number, `None` where it does not say so.
+    pub message: Option<u32>,
+}
+
+/// What messages share: one pair of hosts and one congestion control state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Connection {
+    /// The [`Flow::id`] of its messages.
+    pub id: u32,
+    /// Who sends.
+    pub src: HostId,
+    /// Who receives.
+    pub dst: HostId,
+}
+
+/// How a trigger reacts to activations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TriggerKind {
+    /// The first activation starts all of its flows; later ones do nothing.
+    Oneshot,
+    /// Each activation starts the next of its flows, as long as there are any.
+    Multishot,
+    /// The activation of the given number, at least 1, starts all of its flows; later ones do nothing.
+    Barrier(u32),
+}
+
+/// Starts flows when others end. Which flows: [`Workload::started_by`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Trigger {
+    /// The number that the file gives it, above 0.
+    pub id: u32,
+    /// How it reacts.
+    pub kind: TriggerKind,
+}
+
+/// A link that has failed for the whole run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// Tier of the switch: 0 ToR, 1 aggregation (or spine), 2 core.
+    pub tier: u8,
+    /// Number of the switch within its tier.
+    pub switch: u32,
+    /// Which of its links: counts the uplinks, or the downlinks of a switch of the top tier, as
+    /// [`Topology::link_at`](crate::topology::Topology::link_at) does.
+    pub link: u32,
+}
+
+/// A checked list of flows; see the module's documentation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Workload {
+    hosts: u32,
+    flows: Vec<Flow>,
+    connections: Vec<Connection>,
+    triggers: Vec<Trigger>,
+    failures: Vec<Failure>,
+    /// Indices of the flows that triggers start, trigger by trigger, in the order of the flows.
+    targets: Vec<u32>,
+    /// Where each trigger's part of `targets` begins, and the length of `targets` behind the last.
+    first_target: Vec<u32>,
+}
+
+/// What a [`WorkloadError`] is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Subject {
+    /// The workload as a whole.
+    Whole,
+    /// The flow of this index.
+    Flow(usize),
+    /// The trigger of this index.
+    Trigger(usize),
+}
+
+/// Flows and triggers that do not make a workload.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{reason}")]
+pub struct WorkloadError {
+    /// Where to look.
+    pub subject: Subject,
+    /// What is wrong there.
+    pub reason: WorkloadReason,
+}
+
+/// What can be wrong with a workload.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum WorkloadReason {
+    /// A host beyond the last.
+    #[error("there is no host {host}: the workload has {hosts} hosts, counted from 0")]
+    NoSuchHost {
+        /// The host.
+        host: u32,
+        /// How many there are.
+        hosts: u32,
+    },
+    /// A flow from a host to itself.
+    #[error("host {0} would send to itself")]
+    ToItself(u32),
+    /// More bytes than a message can have.
+    #[error("{0} bytes are more than a message can have (2^32 - 1)")]
+    TooLarge(u64),
+    /// More flows or triggers than can be counted.
+    #[error("too many flows or triggers")]
+    TooMany,
+    /// An index of a connection or trigger that is not there, or a connection between other hosts.
+    #[error("a flow refers to a connection or trigger that it does not fit")]
+    Dangling,
+    /// A barrier that would fire before anything happens.
+    #[error("a barrier needs a count of at least 1")]
+    EmptyBarrier,
+    /// A trigger that no flow activates.
+    #[error("trigger {0} is never activated: no flow names it as send_done_trigger or recv_done_trigger")]
+    NeverActivated(u32),
+    /// A trigger that is activated less often than it must be for all of its flows to start.
+    #[error("trigger {id} needs {needed} activations to start all of its flows but gets {given}")]
+    TooFewActivations {
+        /// The trigger's number.
+        id: u32,
+        /// Activations that it needs.
+        needed: u64,
+        /// Activations that it gets.
+        given: u64,
+    },
+    /// A flow that waits for itself.
+    #[error("flow {flow} can never start: it waits in a circle of {length} flow(s) by trigger {trigger}")]
+    Cycle {
+        /// The flow's number.
+        flow: u32,
+        /// The number of the trigger that it waits for.
+        trigger: u32,
+        /// How many flows wait for each other.
+        length: usize,
+    },
+}
+
+impl Workload {
+    /// Checks and indexes the given lists. The triggers' flows are those that name them as their
+    /// start, in the order of the list. That connections, and triggers, have different numbers is left to
+    /// the caller: only [`Workload::write_cm`] needs it.
+    pub fn new(
+        hosts: u32,
+        flows: Vec<Flow>,
+        connections: Vec<Connection>,
+        triggers: Vec<Trigger>,
+        failures: Vec<Failure>,
+    ) -> Result<Workload, WorkloadError> {
+        let at = |subject| move |reason| WorkloadError { subject, reason };
+        if flows.len() >= u32::MAX as usize || triggers.len() >= u32::MAX as usize {
+            return Err(at(Subject::Whole)(WorkloadReason::TooMany));
+        }
+        for (i, flow) in flows.iter().enumerate() {
+            check_flow(hosts, flow, &connections, triggers.len()).map_err(at(Subject::Flow(i)))?;
+        }
+        if let Some(i) = triggers.iter().position(|t| t.kind == TriggerKind::Barrier(0)) {
+            return Err(at(Subject::Trigger(i))(WorkloadReason::EmptyBarrier));
+        }
+        let (first_target, targets) = trigger::index_targets(&flows, triggers.len());
+        let workload = Workload { hosts, flows, connections, triggers, failures, targets, first_target };
+        workload.check_triggers()?;
+        Ok(workload)
+    }
+
+    /// Number of hosts.
+    pub fn hosts(&self) -> u32 {
+        self.hosts
+    }
+
+    /// The flows, in the order of the file.
+    pub fn flows(&self) -> &[Flow] {
+        &self.flows
+    }
+
+    /// The connections, in the order of their first flows.
+    pub fn connections(&self) -> &[Connection] {
+        &self.connections
+    }
+
+    /// The triggers.
+    pub fn triggers(&self) -> &[Trigger] {
+        &self.triggers
+    }
+
+    /// The links that have failed.
+    pub fn failures(&self) -> &[Failure] {
+        &self.failures
+    }
+
+    /// Indices of the flows that a trigger starts, in the order in which a multishot trigger starts
+    /// them. Panics if there is no such trigger.
+    pub fn started_by(&self, trigger: TriggerIdx) -> &[u32] {
+        let i = trigger.index();
+        &self.targets[self.first_target[i] as usize..self.first_target[i + 1] as usize]
+    }
+}
+
+fn check_flow(
+    hosts: u32,
+    flow: &Flow,
+    connections: &[Connection],
+    triggers: usize,
+) -> Result<(), WorkloadReason> {
+    for host in [flow.src.0, flow.dst.0] {
+        if host >= hosts {
+            return Err(WorkloadReason::NoSuchHost { host, hosts });
+        }
+    }
+    if flow.src == flow.dst {
+        return Err(WorkloadReason::ToItself(flow.src.0));
+    }
+    if flow.bytes > MAX_FLOW_BYTES {
+        return Err(WorkloadReason::TooLarge(flow.bytes));
+    }
+    let start = match flow.start {
+        Start::At(_) => None,
+        Start::Trigger(t) => Some(t),
+    };
+    let known = [start, flow.on_sent, flow.on_received].into_iter().flatten().all(|t| t.index() < triggers);
+    let fits = connections
+        .get(flow.connection as usize)
+        .is_some_and(|c| (c.id, c.src, c.dst) == (flow.id, flow.src, flow.dst));
+    if known && fits { Ok(()) } else { Err(WorkloadReason::Dangling) }
+}

@@ -1,0 +1,187 @@
+//! The command line.
+
+use crate::units::{self, Ecn, Queue, WireOverhead};
+use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
+use serde::Serialize;
+use std::path::PathBuf;
+use weft_cc::{Rate, Span};
+
+/// Userspace transport for lossy Ethernet fabrics: experiments and their results.
+#[derive(Debug, Parser)]
+#[command(name = "weft", version, about, max_term_width = 100)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run a workload over a fabric and report how it went.
+    ///
+    /// Exit status: 0 when every flow has completed, 3 when some have not (who waits for what is
+    /// listed), 1 when the run could not be made, 2 for options that make no sense.
+    Run(Box<RunArgs>),
+    /// What can be chosen, with one line and the source of each.
+    List {
+        /// Of what.
+        what: Catalogue,
+        /// Only this one, with its parameters.
+        name: Option<String>,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Catalogue {
+    /// Congestion control, for --cc.
+    Cc,
+    /// Load balancers, for --lb.
+    Lb,
+    /// Topology generators, for --topology.
+    Topologies,
+    /// Workload generators, for --workload.
+    Workloads,
+}
+
+/// Options are left as given: what is absent gets its default where the run is set up, so that an
+/// option without effect can be told from one not given, and refused.
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("what").required(true).args(["matrix", "workload"]))]
+pub(crate) struct RunArgs {
+    /// Connection matrix to run.
+    #[arg(long, value_name = "FILE.cm")]
+    pub(crate) matrix: Option<PathBuf>,
+    /// Workload to generate: incast:N, permutation or all-to-all:K (K flows active per host).
+    #[arg(long, value_name = "KIND")]
+    pub(crate) workload: Option<String>,
+    /// Bytes of each generated flow [default: 2MiB].
+    #[arg(long, value_name = "BYTES", value_parser = units::bytes, conflicts_with = "matrix", allow_negative_numbers = true)]
+    pub(crate) size: Option<u64>,
+    /// Number of hosts; overrides a matrix's node count [default: the matrix's, else the topology's, else
+    /// N + 1 for an incast and 16 for other workloads].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..))]
+    pub(crate) hosts: Option<u32>,
+    /// A .topo file, leaf-spine:… or fat-tree:… (see `weft list topologies`) [default: a non-blocking
+    /// three-tier fat tree of just enough hosts, link latency 1 µs, switch latency 0].
+    #[arg(long, value_name = "TOPOLOGY")]
+    pub(crate) topology: Option<String>,
+    /// Speed of every link [default: the topology's, else 100G].
+    #[arg(long, value_name = "RATE", value_parser = units::rate, allow_negative_numbers = true)]
+    pub(crate) link: Option<Rate>,
+    /// Payload bytes per packet [default: 4096].
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(64..=65_000))]
+    pub(crate) mtu: Option<u32>,
+    /// Bytes that each packet costs besides its payload: auto (the true headers, preamble and gap) or a
+    /// number, which is then also the size of control packets and trimmed headers [default: auto].
+    #[arg(long, value_name = "auto|BYTES", allow_negative_numbers = true)]
+    pub(crate) wire_overhead: Option<WireOverhead>,
+    /// Congestion control (see `weft list cc`) [default: nscc].
+    #[arg(long, value_name = "NAME")]
+    pub(crate) cc: Option<String>,
+    /// A parameter of the congestion control (see `weft list cc NAME`); may be repeated.
+    #[arg(long, value_name = "KEY=VALUE", value_parser = units::key_value)]
+    pub(crate) cc_set: Vec<(String, String)>,
+    /// Load balancer (see `weft list lb`) [default: mixed].
+    #[arg(long, value_name = "NAME")]
+    pub(crate) lb: Option<String>,
+    /// Number of entropies that the load balancer chooses from [default: 128].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=16_384))]
+    pub(crate) paths: Option<u16>,
+    /// Whether switches trim packets that do not fit (or drop them) [default: on].
+    #[arg(long, value_name = "on|off")]
+    pub(crate) trim: Option<Switch>,
+    /// Data queue of each switch port: 1bdp, 100pkt, 64KiB or bytes [default: the
+    /// topology's, else 1bdp].
+    #[arg(long, value_name = "SIZE", allow_negative_numbers = true)]
+    pub(crate) queue: Option<Queue>,
+    /// Where ECN marking begins and where every packet is marked, as parts of the queue's default size,
+    /// the bandwidth-delay product [default: 0.2,0.8].
+    #[arg(long, value_name = "LOW,HIGH", allow_hyphen_values = true)]
+    pub(crate) ecn: Option<Ecn>,
+    /// Payload: only its length, or real bytes that the receiver compares [default: virtual; real with --on
+    /// loopback].
+    #[arg(long, value_name = "virtual|real")]
+    pub(crate) payload: Option<Payload>,
+    /// Seed of everything random.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Virtual time at which the run ends, done or not [default: when nothing is left to do].
+    #[arg(long, value_name = "TIME", value_parser = units::span, allow_negative_numbers = true)]
+    pub(crate) until: Option<Span>,
+    /// In virtual time, or the workload's first pairs over real DPDK mbufs in this process.
+    #[arg(long, value_name = "sim|loopback", default_value = "sim")]
+    pub(crate) on: Platform,
+    /// Write the results as JSON; with - to standard output, which then carries nothing else.
+    #[arg(long, value_name = "FILE|-")]
+    pub(crate) json: Option<PathBuf>,
+    /// Write one line for each flow.
+    #[arg(long, value_name = "FILE.csv")]
+    pub(crate) flows: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Switch {
+    On,
+    Off,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Payload {
+    Virtual,
+    Real,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Platform {
+    Sim,
+    Loopback,
+}
+
+/// A parser's complaint in one line: clap's own, without its hints on usage.
+pub(crate) fn one_line(error: &clap::Error) -> String {
+    let text = error.render().to_string();
+    let head = text.split("\n\n").next().unwrap_or_default();
+    let words: Vec<&str> = head.split_whitespace().collect();
+    words.join(" ").trim_start_matches("error: ").to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    fn refusal(args: &[&str]) -> String {
+        let line = ["weft", "run"].iter().chain(args);
+        one_line(&Cli::try_parse_from(line).expect_err("it must be refused"))
+    }
+
+    #[test]
+    fn the_command_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn refusals_name_the_option_and_what_was_expected() {
+        assert_eq!(
+            refusal(&["--workload", "permutation", "--until", "10"]),
+            "invalid value '10' for '--until <TIME>': expected a time above zero with its unit, such as 10us or 1ms"
+        );
+        assert_eq!(
+            refusal(&["--workload", "permutation", "--matrix", "a.cm"]),
+            "the argument '--workload <KIND>' cannot be used with '--matrix <FILE.cm>'"
+        );
+        assert_eq!(
+            refusal(&["--matrix", "a.cm", "--size", "1MB"]),
+            "the argument '--matrix <FILE.cm>' cannot be used with '--size <BYTES>'"
+        );
+        assert_eq!(
+            refusal(&["--workload", "permutation", "--paths", "0"]),
+            "invalid value '0' for '--paths <N>': 0 is not in 1..=16384"
+        );
+        let none = refusal(&[]);
+        assert!(none.contains("--matrix") && none.contains("--workload") && !none.contains('\n'), "{none}");
+        assert!(refusal(&["--workload", "permutation", "--ecn", "0.8,0.2"]).contains("LOW not above HIGH"));
+        assert!(refusal(&["--workload", "permutation", "--size", "-5"]).contains("--size"));
+    }
+}

@@ -1,0 +1,79 @@
+//! `weft list`: what can be chosen.
+
+use crate::cli::Catalogue;
+use std::io::{self, Write};
+use weft_cc::CcChoice;
+use weft_cc::registry::ALGORITHMS;
+use weft_stack::spray::registry::BALANCERS;
+use weft_testbed::topology::TopologySpec;
+use weft_testbed::workload::WorkloadSpec;
+
+/// One thing to choose.
+struct Row {
+    name: String,
+    about: String,
+    source: String,
+    /// Further lines: parameters, or the grammar.
+    details: Vec<String>,
+}
+
+/// Prints the catalogue `what`, or the entry `name` of it with all its details. False if there is no such entry.
+pub(crate) fn list(what: Catalogue, name: Option<&str>, out: &mut impl Write) -> io::Result<bool> {
+    let mut rows = match what {
+        Catalogue::Cc => congestion_controls(),
+        Catalogue::Lb => balancers(),
+        Catalogue::Topologies => topologies(),
+        Catalogue::Workloads => workloads(),
+    };
+    if let Some(name) = name {
+        rows.retain(|row| row.name == name);
+    } else if what == Catalogue::Cc {
+        // Dozens of parameters would hide the one line that each algorithm is to have.
+        rows.iter_mut().for_each(|row| row.details.clear());
+    }
+    let name_width = rows.iter().map(|r| r.name.chars().count()).max().unwrap_or(0);
+    let about_width = rows.iter().map(|r| r.about.chars().count()).max().unwrap_or(0);
+    for Row { name, about, source, details } in &rows {
+        writeln!(out, "{name:name_width$}  {about:about_width$}  [{source}]")?;
+        for line in details {
+            writeln!(out, "    {line}")?;
+        }
+    }
+    out.flush()?;
+    Ok(!rows.is_empty())
+}
+
+fn row(name: &str, about: &str, source: &str) -> Row {
+    Row { name: name.to_owned(), about: about.to_owned(), source: source.to_owned(), details: Vec::new() }
+}
+
+fn congestion_controls() -> Vec<Row> {
+    let parameters = |name: &str| {
+        let settings = CcChoice::parse(name).map(|cc| cc.settings()).unwrap_or_default();
+        settings.iter().map(|s| format!("{}: {} ({})", s.key, s.about, s.expected)).collect()
+    };
+    ALGORITHMS.iter().map(|a| Row { details: parameters(a.name), ..row(a.name, a.about, a.source) }).collect()
+}
+
+fn balancers() -> Vec<Row> {
+    BALANCERS.iter().map(|b| row(b.name, b.about, b.source)).collect()
+}
+
+fn topologies() -> Vec<Row> {
+    let file = row("FILE.topo", "two or three tiers, described in a file", "format of uet-htsim");
+    let generators = TopologySpec::GRAMMAR.iter().map(|(name, grammar)| {
+        let (about, source) = match *name {
+            "leaf-spine" => ("two tiers, every leaf joined to every spine", "the usual pod of a data centre"),
+            "fat-tree" => ("three tiers of switches with K ports", "Al-Fares et al., SIGCOMM 2008"),
+            _ => ("a generator", "weft"),
+        };
+        Row { details: vec![(*grammar).to_owned()], ..row(name, about, source) }
+    });
+    std::iter::once(file).chain(generators).collect()
+}
+
+fn workloads() -> Vec<Row> {
+    let file = row("FILE.cm", "a connection matrix, given with --matrix", "format of uet-htsim");
+    let generators = WorkloadSpec::ALL.iter().map(|(name, about)| row(name, about, "SMaRTT, section IV"));
+    std::iter::once(file).chain(generators).collect()
+}

@@ -1,0 +1,49 @@
+//! One line for each flow.
+
+use std::io::{self, BufWriter, Write};
+use weft_cc::{Span, Time};
+use weft_testbed::sim::FlowRecord;
+
+/// Writes the header and `flows`, in their order. Times are in microseconds of virtual time, exact
+/// to the picosecond; they are empty for what has not happened.
+pub(crate) fn write(flows: &[FlowRecord], out: impl Write) -> io::Result<()> {
+    let mut out = BufWriter::new(out);
+    writeln!(out, "id,src,dst,bytes,start_us,end_us,fct_us,retransmitted")?;
+    for f in flows {
+        let fct = f.start.zip(f.end).map(|(start, end)| end.since(start));
+        let (start, end, fct) = (us(f.start.map(since_start)), us(f.end.map(since_start)), us(fct));
+        writeln!(out, "{},{},{},{},{start},{end},{fct},{}", f.id, f.src, f.dst, f.bytes, f.retransmitted)?;
+    }
+    out.flush()
+}
+
+fn since_start(time: Time) -> Span {
+    time.since(Time::ZERO)
+}
+
+fn us(span: Option<Span>) -> String {
+    span.map_or_else(String::new, |s| format!("{}.{:06}", s.as_ps() / 1_000_000, s.as_ps() % 1_000_000))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_not_happened_is_empty() {
+        let at = |us| Some(Time::ZERO + Span::from_us(us));
+        let flow =
+            |id, start, end| FlowRecord { id, src: 1, dst: 2, bytes: 30, start, end, retransmitted: 4 };
+        let flows =
+            [flow(1, at(5), Some(Time::from_ps(7_000_001))), flow(2, at(6), None), flow(3, None, None)];
+        let mut text = Vec::new();
+        write(&flows, &mut text).unwrap();
+        assert_eq!(
+            String::from_utf8(text).unwrap(),
+            "id,src,dst,bytes,start_us,end_us,fct_us,retransmitted\n\
+             1,1,2,30,5.000000,7.000001,2.000001,4\n\
+             2,1,2,30,6.000000,,,4\n\
+             3,1,2,30,,,,4\n"
+        );
+    }
+}

@@ -1,0 +1,134 @@
+//! What a run yields, summed up once and then printed in three ways.
+
+pub(crate) mod csv;
+pub(crate) mod json;
+pub(crate) mod table;
+
+use crate::resolve::{Plan, Settings};
+use crate::stats::{self, Summary};
+use serde::Serialize;
+use weft_cc::{Span, Time};
+use weft_testbed::sim::{FlowRecord, RunReport};
+
+/// The results, in the order and under the names of the JSON report.
+#[derive(Debug, Serialize)]
+pub(crate) struct Report<'a> {
+    pub(crate) flows: FlowCount,
+    /// Flow completion times: from a flow's start to the sender's knowledge that all of it arrived.
+    pub(crate) fct_us: Summary,
+    /// The time that the busiest link needs for its share of the workload.
+    pub(crate) bound_us: f64,
+    /// The time from the first flow's start to the last one's end, over the bound. None while a
+    /// flow is unfinished, and when nothing crosses a link.
+    pub(crate) slowdown_max: Option<f64>,
+    /// Fairness of the completed flows' goodputs.
+    pub(crate) jain: Option<f64>,
+    /// Payload of the completed flows over the time from the first start to the last end.
+    pub(crate) goodput_gbps: Option<f64>,
+    pub(crate) packets: Packets,
+    pub(crate) timeouts: u64,
+    pub(crate) engine: Engine,
+    pub(crate) config: &'a Settings,
+    pub(crate) seed: u64,
+    #[serde(skip)]
+    pub(crate) bound_at: &'a str,
+}
+
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct FlowCount {
+    pub(crate) total: u64,
+    pub(crate) completed: u64,
+}
+
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct Packets {
+    /// Data packets sent for the first time.
+    pub(crate) data: u64,
+    pub(crate) retransmitted: u64,
+    pub(crate) trimmed: u64,
+    pub(crate) dropped: u64,
+    pub(crate) acks: u64,
+    pub(crate) nacks: u64,
+    pub(crate) ecn_marked: u64,
+}
+
+/// What the run cost: the only part of a report that differs between two runs of one seed.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct Engine {
+    pub(crate) events: u64,
+    /// CPU time of the run itself, without reading files and building the topology, seconds.
+    pub(crate) cpu_s: f64,
+    pub(crate) data_packets_per_cpu_s: f64,
+    /// The most memory that the process ever held, 10⁶ bytes.
+    pub(crate) max_rss_mb: f64,
+}
+
+impl<'a> Report<'a> {
+    /// Sums up `run` of `plan`, which took `cpu_s` seconds of CPU and `max_rss_mb` of memory.
+    pub(crate) fn new(run: &'a RunReport, plan: &'a Plan, cpu_s: f64, max_rss_mb: f64) -> Self {
+        let done: Vec<Done> = run.flows.iter().filter_map(Done::of).collect();
+        let goodputs: Vec<f64> = done.iter().filter_map(|d| stats::gbps(d.bytes, d.fct())).collect();
+        let elapsed = makespan(&done);
+        let all_done = done.len() == run.flows.len();
+        let p = &run.packets;
+        Report {
+            flows: FlowCount { total: run.flows.len() as u64, completed: done.len() as u64 },
+            bound_us: run.bound.0.as_us_f64(),
+            slowdown_max: elapsed.filter(|_| all_done).and_then(|t| ratio(t, run.bound.0)),
+            jain: stats::jain(&goodputs),
+            goodput_gbps: elapsed.and_then(|t| stats::gbps(done.iter().map(|d| d.bytes).sum(), t)),
+            fct_us: Summary::of(done.iter().map(Done::fct).collect()),
+            packets: Packets {
+                data: p.data,
+                retransmitted: p.retransmitted,
+                trimmed: p.trimmed,
+                dropped: p.dropped,
+                acks: p.acks,
+                nacks: p.nacks,
+                ecn_marked: p.ecn_marked,
+            },
+            timeouts: run.timeouts,
+            engine: Engine {
+                events: run.events,
+                cpu_s,
+                data_packets_per_cpu_s: if cpu_s > 0.0 { p.data as f64 / cpu_s } else { 0.0 },
+                max_rss_mb,
+            },
+            config: &plan.settings,
+            seed: plan.config.seed,
+            bound_at: &run.bound.1,
+        }
+    }
+
+    /// Whether every flow has completed.
+    pub(crate) fn complete(&self) -> bool {
+        self.flows.completed == self.flows.total
+    }
+}
+
+/// A completed flow.
+struct Done {
+    start: Time,
+    end: Time,
+    bytes: u64,
+}
+
+impl Done {
+    fn of(flow: &FlowRecord) -> Option<Done> {
+        Some(Done { start: flow.start?, end: flow.end?, bytes: flow.bytes })
+    }
+
+    fn fct(&self) -> Span {
+        self.end.since(self.start)
+    }
+}
+
+fn makespan(done: &[Done]) -> Option<Span> {
+    let first = done.iter().map(|d| d.start).reduce(Time::earliest)?;
+    let last = done.iter().map(|d| d.end).reduce(Time::latest)?;
+    Some(last.since(first))
+}
+
+fn ratio(time: Span, bound: Span) -> Option<f64> {
+    (bound > Span::ZERO).then(|| time.as_ps() as f64 / bound.as_ps() as f64)
+}

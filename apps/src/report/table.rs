@@ -1,0 +1,59 @@
+//! The report for people.
+
+use super::Report;
+use std::io::{self, Write};
+use std::time::Duration;
+
+/// Writes `report`. `took` is the time that the user waited.
+pub(crate) fn write(report: &Report, took: Duration, out: &mut impl Write) -> io::Result<()> {
+    writeln!(out, "{}", report.config.headline())?;
+    let mut row = |name: &str, text: String| writeln!(out, "  {name:<9} {text}");
+    row("flows", flows(report))?;
+    row("FCT", completion_times(report))?;
+    row("bound", bound(report))?;
+    row("fairness", format!("{} (Jain)", number(report.jain, 4)))?;
+    row("goodput", format!("{} Gbit/s", number(report.goodput_gbps, 2)))?;
+    let p = &report.packets;
+    row("packets", format!("{} sent, {} sent again", p.data, p.retransmitted))?;
+    row("", format!("{} trimmed, {} dropped, {} marked", p.trimmed, p.dropped, p.ecn_marked))?;
+    row("", format!("{} ACKs, {} NACKs", p.acks, p.nacks))?;
+    row("timeouts", report.timeouts.to_string())?;
+    row("took", cost(report, took))
+}
+
+fn flows(report: &Report) -> String {
+    let count = report.flows;
+    let missing = count.total - count.completed;
+    let note = if missing == 0 { String::new() } else { format!(", {missing} UNFINISHED") };
+    format!("{} of {} done{note}", count.completed, count.total)
+}
+
+fn completion_times(report: &Report) -> String {
+    let t = &report.fct_us;
+    let [min, mean, p50, p99, max] = [t.min, t.mean, t.p50, t.p99, t.max].map(|us| number(us, 1));
+    format!("min {min}  mean {mean}  p50 {p50}  p99 {p99}  max {max} µs")
+}
+
+fn bound(report: &Report) -> String {
+    let reached = match report.slowdown_max {
+        Some(ratio) => format!("; all done after {ratio:.3} times that"),
+        None => String::new(),
+    };
+    format!("{:.1} µs set by the {}{reached}", report.bound_us, report.bound_at)
+}
+
+fn cost(report: &Report, took: Duration) -> String {
+    let e = &report.engine;
+    format!(
+        "{:.2} s ({:.2} s of CPU, {:.0} MB): {} events, {:.0} data packets per CPU second",
+        took.as_secs_f64(),
+        e.cpu_s,
+        e.max_rss_mb,
+        e.events,
+        e.data_packets_per_cpu_s
+    )
+}
+
+fn number(value: Option<f64>, decimals: usize) -> String {
+    value.map_or_else(|| "–".to_owned(), |v| format!("{v:.decimals$}"))
+}

@@ -1,0 +1,272 @@
+//! From options to a run: defaults, files, and the refusal of what makes no sense.
+
+use crate::Failure;
+use crate::cli::{Payload, Platform, RunArgs, Switch};
+use crate::units::{Ecn, Queue, WireOverhead};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use weft_cc::CcChoice;
+use weft_stack::rng::Rng;
+use weft_stack::spray::LbChoice;
+use weft_stack::wire::pds::DeliveryMode;
+use weft_testbed::sim::{Overhead, PayloadMode, RunConfig};
+use weft_testbed::topology::{Topology, TopologySpec, parse_topo};
+use weft_testbed::workload::{CmOptions, Workload, WorkloadSpec, WorkloadSpecError, parse_cm};
+
+const DEFAULT_SIZE: u64 = 2 << 20;
+const DEFAULT_HOSTS: u32 = 16;
+const DEFAULT_MTU: u32 = 4096;
+/// UET suggests 64 to 256 entropies; the balancers' public results are measured with 128.
+const DEFAULT_PATHS: u16 = 128;
+const DEFAULT_ECN: Ecn = Ecn { low: 0.2, high: 0.8 };
+/// Bytes after which a receiver acknowledges.
+const ACK_EVERY: u32 = 16_384;
+/// The generator's stream that draws the workload; the engine uses others.
+const WORKLOAD_STREAM: u64 = u64::MAX;
+
+/// A run, ready to start.
+pub(crate) struct Plan {
+    pub(crate) config: RunConfig,
+    pub(crate) settings: Settings,
+}
+
+/// Every setting as it was resolved, under the names of the JSON report's `config`. Together with
+/// the seed it says how to repeat the run.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Settings {
+    version: &'static str,
+    on: Platform,
+    matrix: Option<String>,
+    workload: Option<String>,
+    /// None where the matrix says it for each flow.
+    size_bytes: Option<u64>,
+    hosts: u32,
+    topology: String,
+    topology_hosts: u32,
+    link_bps: u64,
+    mtu_bytes: u32,
+    /// What each data packet costs besides its payload.
+    wire_overhead_bytes: u32,
+    wire_overhead: &'static str,
+    cc: String,
+    cc_set: BTreeMap<String, String>,
+    lb: String,
+    paths: u16,
+    trim: bool,
+    /// None where the topology's file says it for each tier.
+    queue_bytes: Option<u64>,
+    ecn_low_bytes: u64,
+    ecn_high_bytes: u64,
+    payload: Payload,
+    ack_every_bytes: u32,
+    until_us: Option<f64>,
+}
+
+impl Settings {
+    /// The run in a line.
+    pub(crate) fn headline(&self) -> String {
+        let what = self.workload.as_deref().or(self.matrix.as_deref()).unwrap_or_default();
+        let trim = if self.trim { "" } else { ", no trimming" };
+        format!(
+            "{what} on {} hosts of {}, {} with {} over {} paths{trim}",
+            self.hosts, self.topology, self.cc, self.lb, self.paths
+        )
+    }
+}
+
+/// Works out what `args` ask for. Reads the files that they name.
+pub(crate) fn resolve(args: &RunArgs) -> Result<Plan, Failure> {
+    check_outputs(args)?;
+    if args.on == Platform::Loopback {
+        check_loopback(args)?;
+    }
+    let cc = congestion_control(args)?;
+    let lb = LbChoice::parse(args.lb.as_deref().unwrap_or("mixed")).map_err(|e| usage("--lb", e))?;
+    let given = args.topology.as_deref().map(|text| topology(text, args)).transpose()?;
+    let workload = workload(args, given.as_ref())?;
+    let topology = match given {
+        Some(topology) => topology,
+        None => with_link(just_enough(workload.hosts())?, args),
+    };
+    if topology.hosts() < workload.hosts() {
+        return Err(Failure::Usage(format!(
+            "--topology: {} has {} hosts, the workload needs {}; expected a larger one (or fewer --hosts)",
+            topology.name(),
+            topology.hosts(),
+            workload.hosts()
+        )));
+    }
+    let config = RunConfig {
+        cc,
+        lb,
+        paths: args.paths.unwrap_or(DEFAULT_PATHS),
+        mtu: args.mtu.unwrap_or(DEFAULT_MTU),
+        wire_overhead: match args.wire_overhead.unwrap_or(WireOverhead::Auto) {
+            WireOverhead::Auto => Overhead::Auto,
+            WireOverhead::Bytes(n) => Overhead::Fixed(n),
+        },
+        trim: args.trim != Some(Switch::Off),
+        payload: match payload(args) {
+            Payload::Real => PayloadMode::Real,
+            Payload::Virtual => PayloadMode::Virtual,
+        },
+        seed: args.seed,
+        until: args.until,
+        ack_every: ACK_EVERY,
+        mode: DeliveryMode::Rud,
+        topology,
+        workload,
+        queue_bytes: None,
+        ecn: None,
+    };
+    let config = with_thresholds(config, args);
+    let settings = settings(&config, args);
+    Ok(Plan { config, settings })
+}
+
+fn usage(option: &str, error: impl std::fmt::Display) -> Failure {
+    Failure::Usage(format!("{option}: {error}"))
+}
+
+fn check_outputs(args: &RunArgs) -> Result<(), Failure> {
+    if args.flows.as_deref() == Some(Path::new("-")) {
+        return Err(usage("--flows", "expected a file name; only --json can go to standard output"));
+    }
+    if args.flows.is_some() && args.flows == args.json {
+        return Err(usage("--flows", "expected another file than that of --json"));
+    }
+    Ok(())
+}
+
+/// Between two ports joined back to back there is no fabric to describe.
+fn check_loopback(args: &RunArgs) -> Result<(), Failure> {
+    let without_effect = [
+        ("--topology", args.topology.is_some()),
+        ("--link", args.link.is_some()),
+        ("--wire-overhead", args.wire_overhead.is_some()),
+        ("--trim", args.trim.is_some()),
+        ("--queue", args.queue.is_some()),
+        ("--ecn", args.ecn.is_some()),
+        ("--payload", args.payload == Some(Payload::Virtual)),
+    ];
+    match without_effect.iter().find(|(_, given)| *given) {
+        Some((option, _)) => Err(usage(option, "has no effect on a loopback; expected --on sim")),
+        None => Ok(()),
+    }
+}
+
+fn congestion_control(args: &RunArgs) -> Result<CcChoice, Failure> {
+    let mut cc = CcChoice::parse(args.cc.as_deref().unwrap_or("nscc")).map_err(|e| usage("--cc", e))?;
+    let mut seen = BTreeMap::new();
+    for (key, value) in &args.cc_set {
+        if seen.insert(key, value).is_some() {
+            return Err(usage("--cc-set", format_args!("{key} is given twice; expected each key once")));
+        }
+        cc.set(key, value).map_err(|e| usage("--cc-set", e))?;
+    }
+    Ok(cc)
+}
+
+fn topology(text: &str, args: &RunArgs) -> Result<Topology, Failure> {
+    if !TopologySpec::looks_like_one(text) {
+        let topology = parse_topo(text, &read(text)?).map_err(|e| Failure::Run(e.to_string()))?;
+        return Ok(with_link(topology, args));
+    }
+    if args.link.is_some() && (text.contains("link=")) {
+        return Err(usage("--link", format_args!("expected no link speeds in --topology {text} as well")));
+    }
+    let spec: TopologySpec = text.parse().map_err(|e| usage("--topology", e))?;
+    Ok(with_link(spec.build().map_err(|e| usage("--topology", e))?, args))
+}
+
+fn just_enough(hosts: u32) -> Result<Topology, Failure> {
+    let spec: Result<TopologySpec, _> = format!("fat-tree:hosts={hosts}").parse();
+    spec.and_then(|spec| spec.build()).map_err(|e| usage("--hosts", e))
+}
+
+fn with_link(topology: Topology, args: &RunArgs) -> Topology {
+    match args.link {
+        Some(rate) => topology.with_link_rate(rate),
+        None => topology,
+    }
+}
+
+fn workload(args: &RunArgs, topology: Option<&Topology>) -> Result<Workload, Failure> {
+    if let Some(matrix) = &args.matrix {
+        let name = matrix.display().to_string();
+        let options = CmOptions { hosts: args.hosts, ..CmOptions::default() };
+        return parse_cm(&name, &read(matrix)?, options).map_err(|e| Failure::Run(e.to_string()));
+    }
+    let kind = args.workload.as_deref().unwrap_or_default();
+    let spec: WorkloadSpec = kind.parse().map_err(|e| usage("--workload", e))?;
+    let default = topology.map(Topology::hosts).or(spec.default_hosts()).unwrap_or(DEFAULT_HOSTS);
+    let mut rng = Rng::new(args.seed, WORKLOAD_STREAM);
+    spec.build(Some(args.hosts.unwrap_or(default)), args.size.unwrap_or(DEFAULT_SIZE), &mut rng).map_err(
+        |e| match e {
+            WorkloadSpecError::Workload(_) => usage("--size", e),
+            WorkloadSpecError::TooFewHosts { .. } if args.hosts.is_some() => usage("--hosts", e),
+            _ => usage("--workload", e),
+        },
+    )
+}
+
+fn payload(args: &RunArgs) -> Payload {
+    args.payload.unwrap_or(match args.on {
+        Platform::Sim => Payload::Virtual,
+        Platform::Loopback => Payload::Real,
+    })
+}
+
+fn read(path: impl AsRef<Path>) -> Result<String, Failure> {
+    let path = path.as_ref();
+    fs::read_to_string(path).map_err(|e| Failure::Run(format!("{}: {e}", path.display())))
+}
+
+/// Adds the queues' size and marking thresholds, which depend on the rest of the configuration.
+fn with_thresholds(config: RunConfig, args: &RunArgs) -> RunConfig {
+    let packet = config.wire_mtu();
+    // Whole packets, as where nothing is given.
+    let bdp = |n: f64| ((config.bdp() as f64 * n).ceil() as u64).div_ceil(packet) * packet;
+    let queue_bytes = args.queue.map(|queue| match queue {
+        Queue::Bdp(n) => bdp(n),
+        Queue::Packets(n) => packet * u64::from(n),
+        Queue::Bytes(n) => n,
+    });
+    let ecn = args.ecn.unwrap_or(DEFAULT_ECN);
+    RunConfig { queue_bytes, ecn: Some((ecn.low, ecn.high)), ..config }
+}
+
+fn sets_queues(topology: &Topology) -> bool {
+    topology.tiers().iter().any(|tier| tier.queue_down.is_some() || tier.queue_up.is_some())
+}
+
+fn settings(config: &RunConfig, args: &RunArgs) -> Settings {
+    let (ecn_low_bytes, ecn_high_bytes) = config.ecn_bytes();
+    Settings {
+        version: env!("CARGO_PKG_VERSION"),
+        on: args.on,
+        matrix: args.matrix.as_ref().map(|p| p.display().to_string()),
+        workload: args.workload.clone(),
+        size_bytes: args.workload.is_some().then(|| args.size.unwrap_or(DEFAULT_SIZE)),
+        hosts: config.workload.hosts(),
+        topology: config.topology.name().to_owned(),
+        topology_hosts: config.topology.hosts(),
+        link_bps: config.topology.host_rate().as_bps(),
+        mtu_bytes: config.mtu,
+        wire_overhead_bytes: config.data_overhead(),
+        wire_overhead: if matches!(config.wire_overhead, Overhead::Auto) { "auto" } else { "fixed" },
+        cc: config.cc.name().to_owned(),
+        cc_set: args.cc_set.iter().cloned().collect(),
+        lb: config.lb.name().to_owned(),
+        paths: config.paths,
+        trim: config.trim,
+        queue_bytes: (args.queue.is_some() || !sets_queues(&config.topology)).then(|| config.queue_bytes()),
+        ecn_low_bytes,
+        ecn_high_bytes,
+        payload: payload(args),
+        ack_every_bytes: config.ack_every,
+        until_us: config.until.map(|t| t.as_us_f64()),
+    }
+}

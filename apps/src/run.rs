@@ -1,0 +1,137 @@
+//! `weft run`: one run, from its options to its reports.
+
+use crate::Failure;
+use crate::cli::{Platform, RunArgs};
+use crate::report::{Report, csv, json, table};
+use crate::resolve::resolve;
+use crate::usage;
+use indicatif::{ProgressBar, ProgressStyle};
+use std::fs::File;
+use std::io::{self, BufWriter, IsTerminal, Write};
+use std::path::Path;
+use std::time::Instant;
+use weft_testbed::sim::{self, Progress, RunConfig, RunReport};
+
+/// How many lines of what went wrong are shown.
+const LISTED_LINES: usize = 50;
+
+/// Runs what `args` describe and writes the reports that they ask for.
+pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
+    let plan = resolve(args)?;
+    // Before the run: a report that cannot be written should not cost one.
+    let outputs = Outputs::open(args)?;
+    let (clock, cpu) = (Instant::now(), usage::cpu_seconds());
+    let outcome = match args.on {
+        Platform::Sim => simulate(&plan.config)?,
+        Platform::Loopback => loopback(&plan.config)?,
+    };
+    let cpu_s = usage::cpu_seconds() - cpu;
+    let report = Report::new(&outcome, &plan, cpu_s, usage::max_rss_mb());
+    outputs.write(&report, &outcome, clock)?;
+    verdict(&report, &outcome)
+}
+
+/// In virtual time.
+fn simulate(config: &RunConfig) -> Result<RunReport, Failure> {
+    let bar = progress_bar();
+    let outcome = sim::run(config, &mut |progress| show(&bar, progress));
+    bar.finish_and_clear();
+    outcome.map_err(|error| Failure::Run(error.to_string()))
+}
+
+/// Over real mbufs through DPDK, in this process.
+fn loopback(_config: &RunConfig) -> Result<RunReport, Failure> {
+    Err(Failure::Run("--on loopback: not built in".to_owned()))
+}
+
+fn progress_bar() -> ProgressBar {
+    if !io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template("{bar:30} {pos} of {len} flows done, {msg}");
+    ProgressBar::new(0).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+}
+
+fn show(bar: &ProgressBar, progress: &Progress) {
+    if bar.is_hidden() {
+        return;
+    }
+    bar.set_length(progress.flows_total);
+    bar.set_position(progress.flows_done);
+    let virtual_us = progress.now.since(weft_cc::Time::ZERO).as_us_f64();
+    bar.set_message(format!(
+        "{virtual_us:.0} µs of virtual time, {:.1} M events",
+        progress.events as f64 / 1e6
+    ));
+}
+
+/// Where reports go.
+struct Outputs<'a> {
+    json: Option<(&'a Path, Box<dyn Write>)>,
+    flows: Option<(&'a Path, File)>,
+    /// Whether standard output is the JSON report's alone.
+    quiet: bool,
+}
+
+impl<'a> Outputs<'a> {
+    fn open(args: &'a RunArgs) -> Result<Outputs<'a>, Failure> {
+        let create =
+            |path: &'a Path| File::create(path).map_err(|e| failed(path, &e)).map(|file| (path, file));
+        let quiet = args.json.as_deref() == Some(Path::new("-"));
+        let json: Option<(&Path, Box<dyn Write>)> = match args.json.as_deref() {
+            Some(path) if quiet => Some((path, Box::new(io::stdout()))),
+            Some(path) => Some((path, Box::new(create(path)?.1))),
+            None => None,
+        };
+        Ok(Outputs { json, flows: args.flows.as_deref().map(create).transpose()?, quiet })
+    }
+
+    fn write(self, report: &Report, outcome: &RunReport, clock: Instant) -> Result<(), Failure> {
+        if !self.quiet {
+            let text = &mut Vec::new();
+            table::write(report, clock.elapsed(), text)
+                .and_then(|()| crate::print(text))
+                .map_err(|e| Failure::Run(format!("standard output: {e}")))?;
+        }
+        if let Some((path, out)) = self.json {
+            json::write(report, BufWriter::new(out)).map_err(|e| failed(path, &e))?;
+        }
+        if let Some((path, out)) = self.flows {
+            csv::write(&outcome.flows, out).map_err(|e| failed(path, &e))?;
+        }
+        Ok(())
+    }
+}
+
+fn failed(path: &Path, error: &io::Error) -> Failure {
+    Failure::Run(format!("{}: {error}", path.display()))
+}
+
+/// Whether the run did what it was for.
+fn verdict(report: &Report, outcome: &RunReport) -> Result<(), Failure> {
+    if !outcome.payload_errors.is_empty() {
+        return Err(Failure::Run(listed("data arrived wrong:", &outcome.payload_errors)));
+    }
+    if !report.complete() {
+        let missing = report.flows.total - report.flows.completed;
+        let head = format!("{missing} of {} flows unfinished:", report.flows.total);
+        return Err(Failure::Unfinished(listed(&head, &outcome.stuck)));
+    }
+    if !outcome.leaks.is_empty() {
+        return Err(Failure::Run(listed("left over after all flows were done:", &outcome.leaks)));
+    }
+    Ok(())
+}
+
+/// `lines` below `head`, the first of them if there are many.
+fn listed(head: &str, lines: &[String]) -> String {
+    let mut text = head.to_owned();
+    for line in lines.iter().take(LISTED_LINES) {
+        text += "\n  ";
+        text += line;
+    }
+    if lines.len() > LISTED_LINES {
+        text += &format!("\n  … and {} more", lines.len() - LISTED_LINES);
+    }
+    text
+}

@@ -1,0 +1,183 @@
+//! What the options' values look like, beyond plain quantities (those are [`weft_testbed::units`]).
+
+use core::str::FromStr;
+use thiserror::Error;
+use weft_cc::{Rate, Span};
+use weft_testbed::units::{parse_bytes, parse_rate, parse_span};
+
+/// A value that an option cannot have. Its text says what was expected.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("expected {0}")]
+pub(crate) struct ValueError(String);
+
+fn expected<T>(what: &str) -> Result<T, ValueError> {
+    Err(ValueError(what.to_owned()))
+}
+
+/// `2MiB`, `100KB`, `2000000`.
+pub(crate) fn bytes(text: &str) -> Result<u64, ValueError> {
+    parse_bytes(text).or_else(|_| expected("a whole number of bytes, such as 2MiB, 100KB or 2000000"))
+}
+
+/// `100G`, `2.5Gbps`; above zero.
+pub(crate) fn rate(text: &str) -> Result<Rate, ValueError> {
+    parse_rate(text).or_else(|_| expected("a rate above zero with its unit, such as 100G or 2.5Gbps"))
+}
+
+/// `10us`, `1ms`; above zero.
+pub(crate) fn span(text: &str) -> Result<Span, ValueError> {
+    match parse_span(text) {
+        Ok(span) if span > Span::ZERO => Ok(span),
+        _ => expected("a time above zero with its unit, such as 10us or 1ms"),
+    }
+}
+
+/// How large the data queue of a switch port is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Queue {
+    /// Multiples of the network's bandwidth-delay product.
+    Bdp(f64),
+    /// Full packets.
+    Packets(u32),
+    /// Bytes.
+    Bytes(u64),
+}
+
+impl FromStr for Queue {
+    type Err = ValueError;
+
+    fn from_str(text: &str) -> Result<Queue, ValueError> {
+        let queue = if let Some(number) = text.strip_suffix("bdp") {
+            decimal(number).map(Queue::Bdp)
+        } else if let Some(number) = text.strip_suffix("pkt") {
+            number.parse().ok().filter(|n| *n > 0).map(Queue::Packets)
+        } else {
+            parse_bytes(text).ok().filter(|n| *n > 0).map(Queue::Bytes)
+        };
+        queue.map_or_else(|| expected("a size above zero, such as 1bdp, 100pkt, 64KiB or 178450"), Ok)
+    }
+}
+
+/// Where marking begins and where every packet is marked, as parts of the bandwidth-delay product.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Ecn {
+    pub(crate) low: f64,
+    pub(crate) high: f64,
+}
+
+impl FromStr for Ecn {
+    type Err = ValueError;
+
+    fn from_str(text: &str) -> Result<Ecn, ValueError> {
+        let parsed = text
+            .split_once(',')
+            .and_then(|(low, high)| Some(Ecn { low: decimal(low)?, high: decimal(high)? }));
+        match parsed {
+            Some(ecn) if ecn.low <= ecn.high => Ok(ecn),
+            Some(_) => expected("LOW,HIGH with LOW not above HIGH, such as 0.2,0.8"),
+            None => expected("LOW,HIGH as parts of the bandwidth-delay product above zero, such as 0.2,0.8"),
+        }
+    }
+}
+
+/// A positive decimal number without exponent, up to a million.
+fn decimal(text: &str) -> Option<f64> {
+    let plain = text.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+    text.parse().ok().filter(|n| plain && *n > 0.0 && *n <= 1e6)
+}
+
+/// What each packet costs on the wire beside its payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WireOverhead {
+    /// The true headers, preamble and gap.
+    Auto,
+    /// This many bytes.
+    Bytes(u32),
+}
+
+impl FromStr for WireOverhead {
+    type Err = ValueError;
+
+    fn from_str(text: &str) -> Result<WireOverhead, ValueError> {
+        if text == "auto" {
+            return Ok(WireOverhead::Auto);
+        }
+        // A control packet costs just this, and nothing can cross a link in no time.
+        let bytes = parse_bytes(text).ok().filter(|n| (1..=1024).contains(n));
+        bytes.map_or_else(|| expected("auto or 1 to 1024 bytes"), |n| Ok(WireOverhead::Bytes(n as u32)))
+    }
+}
+
+/// `KEY=VALUE`.
+pub(crate) fn key_value(text: &str) -> Result<(String, String), ValueError> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        _ => expected("KEY=VALUE"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantities() {
+        assert_eq!(bytes("2MiB"), Ok(2 << 20));
+        assert_eq!(bytes("100KB"), Ok(100_000));
+        assert_eq!(bytes("2000000"), Ok(2_000_000));
+        assert_eq!(rate("100G"), Ok(Rate::from_gbps(100)));
+        assert_eq!(span("10us"), Ok(Span::from_us(10)));
+        assert_eq!(span("1ms"), Ok(Span::from_ms(1)));
+        for wrong in ["", "two", "-1", "1.5", "2MX"] {
+            assert!(bytes(wrong).is_err(), "{wrong}");
+        }
+        for wrong in ["100", "0G", "-5G", "G"] {
+            assert!(rate(wrong).is_err(), "{wrong}");
+        }
+        for wrong in ["10", "0us", "0", "-1us", "1h"] {
+            assert!(span(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(
+            span("10").unwrap_err().to_string(),
+            "expected a time above zero with its unit, such as 10us or 1ms"
+        );
+    }
+
+    #[test]
+    fn queues() {
+        assert_eq!("1bdp".parse(), Ok(Queue::Bdp(1.0)));
+        assert_eq!("0.5bdp".parse(), Ok(Queue::Bdp(0.5)));
+        assert_eq!("178450".parse(), Ok(Queue::Bytes(178_450)));
+        assert_eq!("64KiB".parse(), Ok(Queue::Bytes(65_536)));
+        assert_eq!("100pkt".parse(), Ok(Queue::Packets(100)));
+        for wrong in
+            ["", "bdp", "0bdp", "-1bdp", "NaNbdp", "infbdp", "1e3bdp", "0", "0pkt", "1.5pkt", "pkt", "1bpd"]
+        {
+            assert!(wrong.parse::<Queue>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn marking_thresholds() {
+        assert_eq!("0.2,0.8".parse(), Ok(Ecn { low: 0.2, high: 0.8 }));
+        assert_eq!("1,1".parse(), Ok(Ecn { low: 1.0, high: 1.0 }));
+        assert_eq!(
+            "0.8,0.2".parse::<Ecn>().unwrap_err().to_string(),
+            "expected LOW,HIGH with LOW not above HIGH, such as 0.2,0.8"
+        );
+        for wrong in ["", "0.2", "0.2,", ",", "a,b", "-0.1,0.5", "0,0.5", "0.1,inf", "0.1,0.2,0.3"] {
+            assert!(wrong.parse::<Ecn>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn overheads_and_settings() {
+        assert_eq!("auto".parse(), Ok(WireOverhead::Auto));
+        assert_eq!("64".parse(), Ok(WireOverhead::Bytes(64)));
+        for wrong in ["", "0", "1025", "-4", "automatic"] {
+            assert!(wrong.parse::<WireOverhead>().is_err(), "{wrong}");
+        }
+        assert_eq!(key_value("eta=0.1=x"), Ok(("eta".into(), "0.1=x".into())));
+        assert!(key_value("eta").is_err() && key_value("=1").is_err());
+    }
+}

@@ -1,0 +1,296 @@
+//! The `weft` command as its users see it: what it prints where, and how it ends.
+
+use serde_json::Value;
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+fn weft(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_weft")).args(args).output().expect("weft starts")
+}
+
+fn run(args: &[&str]) -> Output {
+    weft(&[&["run"], args].concat())
+}
+
+fn stdout(output: &Output) -> &str {
+    std::str::from_utf8(&output.stdout).expect("UTF-8")
+}
+
+fn stderr(output: &Output) -> &str {
+    std::str::from_utf8(&output.stderr).expect("UTF-8")
+}
+
+/// A path of this test's own. `name` must be unique among the tests.
+fn scratch(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name)
+}
+
+fn file(name: &str, text: &str) -> String {
+    let path = scratch(name);
+    fs::write(&path, text).expect("the scratch directory is writable");
+    path.to_str().expect("UTF-8").to_owned()
+}
+
+const SMALL: &[&str] = &["--workload", "incast:4", "--size", "100KB", "--json", "-"];
+
+fn json(output: &Output) -> Value {
+    assert!(output.status.success(), "{}", stderr(output));
+    serde_json::from_str(stdout(output)).expect("standard output is one JSON document and nothing else")
+}
+
+/// The keys of an object in their order: serde_json sorts those of a [`Value`], so they are taken
+/// from the text, where the report indents its levels by two blanks each.
+fn keys_at(text: &str, depth: usize) -> Vec<&str> {
+    let indent = " ".repeat(2 * depth);
+    text.lines()
+        .filter_map(|line| line.strip_prefix(&indent)?.strip_prefix('"')?.split_once("\":"))
+        .map(|(key, _)| key)
+        .collect()
+}
+
+#[test]
+fn the_json_report_has_exactly_its_keys() {
+    let output = run(SMALL);
+    let report = json(&output);
+    let top = [
+        "flows",
+        "fct_us",
+        "bound_us",
+        "slowdown_max",
+        "jain",
+        "goodput_gbps",
+        "packets",
+        "timeouts",
+        "engine",
+        "config",
+        "seed",
+    ];
+    assert_eq!(keys_at(stdout(&output), 1), top);
+    let parts: [(&str, &[&str]); 4] = [
+        ("flows", &["completed", "total"]),
+        ("fct_us", &["max", "mean", "min", "p50", "p99"]),
+        ("packets", &["acks", "data", "dropped", "ecn_marked", "nacks", "retransmitted", "trimmed"]),
+        ("engine", &["cpu_s", "data_packets_per_cpu_s", "events", "max_rss_mb"]),
+    ];
+    for (part, expected) in parts {
+        let mut keys: Vec<&String> = report[part].as_object().expect("an object").keys().collect();
+        keys.sort();
+        assert_eq!(keys, expected, "{part}");
+    }
+    for (key, value) in report.as_object().unwrap() {
+        assert!(value.is_object() || value.is_number(), "{key} is {value}");
+    }
+}
+
+#[test]
+fn the_json_report_is_plausible() {
+    let report = json(&run(SMALL));
+    let number = |pointer: &str| report.pointer(pointer).and_then(Value::as_f64).expect(pointer);
+    assert_eq!((number("/flows/total"), number("/flows/completed")), (4.0, 4.0));
+    // 4 × 100 KB into one 100 Gbit/s link take 32 µs without any header.
+    assert!(number("/bound_us") > 32.0 && number("/bound_us") < 36.0);
+    assert!(number("/fct_us/max") > number("/bound_us"));
+    assert!(number("/slowdown_max") > 1.0 && number("/slowdown_max") < 3.0);
+    assert!(number("/goodput_gbps") < 100.0 && number("/goodput_gbps") > 30.0);
+    assert!(number("/jain") > 0.5 && number("/jain") <= 1.0);
+    assert!(number("/packets/data") >= 4.0 * 25.0, "100 KB are 25 packets of 4096 bytes");
+    for pair in ["min", "p50", "p99", "max"].windows(2) {
+        assert!(number(&format!("/fct_us/{}", pair[0])) <= number(&format!("/fct_us/{}", pair[1])));
+    }
+    assert_eq!(report["config"]["size_bytes"], 100_000);
+    assert_eq!(report["config"]["hosts"], 5);
+    assert_eq!(report["config"]["cc"], "nscc");
+    assert_eq!(report["config"]["lb"], "mixed");
+    assert_eq!(report["config"]["link_bps"], 100_000_000_000u64);
+}
+
+/// A report without what the run cost.
+fn repeatable(text: &str) -> String {
+    let mut inside = false;
+    let keep = |line: &&str| {
+        inside |= line.starts_with("  \"engine\"");
+        let dropped = inside;
+        inside &= !line.starts_with("  }");
+        !dropped
+    };
+    text.lines().filter(keep).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn the_same_seed_gives_the_same_report() {
+    for lb in ["mixed", "reps", "oblivious"] {
+        let args =
+            ["--workload", "permutation", "--hosts", "16", "--size", "300KB", "--lb", lb, "--json", "-"];
+        let with_seed = |seed| {
+            let output = run(&[&args[..], &["--seed", seed]].concat());
+            assert!(output.status.success(), "{}", stderr(&output));
+            repeatable(stdout(&output))
+        };
+        let first = with_seed("5");
+        assert!(first.contains("\"packets\"") && first.contains("\"config\"") && !first.contains("cpu_s"));
+        assert_eq!(first, with_seed("5"), "{lb}");
+        assert_ne!(first, with_seed("6"), "{lb}: the seed has no effect");
+    }
+}
+
+#[test]
+fn json_on_standard_output_stands_alone_and_a_file_leaves_the_table() {
+    let alone = run(SMALL);
+    assert!(stdout(&alone).starts_with('{') && stdout(&alone).ends_with("}\n"));
+    assert_eq!(stderr(&alone), "", "no progress without a terminal");
+
+    let path = scratch("report.json");
+    let output = run(&["--workload", "incast:4", "--size", "100KB", "--json", path.to_str().unwrap()]);
+    let table = stdout(&output);
+    for word in ["incast:4", "4 of 4 done", "FCT", "bound", "Jain", "goodput", "trimmed", "timeouts", "took"]
+    {
+        assert!(table.contains(word), "no {word} in:\n{table}");
+    }
+    let written = fs::read_to_string(path).expect("the report");
+    assert_eq!(repeatable(&written), repeatable(stdout(&alone)).trim_end());
+}
+
+#[test]
+fn unfinished_flows_give_status_3_and_say_who_waits() {
+    let output = run(&[SMALL, &["--until", "20us"]].concat());
+    assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
+    let report: Value = serde_json::from_str(stdout(&output)).expect("the report is written all the same");
+    assert_eq!(report["flows"]["completed"], 0);
+    assert!(report["slowdown_max"].is_null() && report["fct_us"]["max"].is_null());
+    let lines: Vec<&str> = stderr(&output).lines().collect();
+    assert_eq!(lines[0], "weft: 4 of 4 flows unfinished:");
+    assert!(lines.len() >= 5, "a line for each: {lines:?}");
+}
+
+#[test]
+fn the_flow_table_has_a_row_for_each_flow() {
+    let path = scratch("flows.csv");
+    let name = path.to_str().unwrap();
+    assert!(run(&["--workload", "incast:4", "--size", "100KB", "--flows", name]).status.success());
+    let text = fs::read_to_string(&path).expect("the table");
+    let mut rows = text.lines();
+    assert_eq!(rows.next(), Some("id,src,dst,bytes,start_us,end_us,fct_us,retransmitted"));
+    let rows: Vec<Vec<&str>> = rows.map(|row| row.split(',').collect()).collect();
+    assert_eq!(rows.len(), 4);
+    for row in &rows {
+        assert_eq!((row.len(), row[2], row[3]), (8, rows[0][2], "100000"));
+        let us = |column: usize| row[column].parse::<f64>().expect("a time");
+        assert!(us(6) > 8.0 && (us(5) - us(4) - us(6)).abs() < 1e-5, "{row:?}");
+    }
+
+    let late = run(&["--workload", "incast:4", "--size", "100KB", "--until", "20us", "--flows", name]);
+    assert_eq!(late.status.code(), Some(3));
+    let text = fs::read_to_string(&path).expect("the table");
+    assert!(
+        text.lines().skip(1).all(|row| row.split(',').nth(5) == Some("")),
+        "unfinished ends are empty: {text}"
+    );
+}
+
+#[test]
+fn matrices_and_topologies_are_read_from_files() {
+    let matrix = file("pair.cm", "Nodes 2\nConnections 1\n0->3 id 1 start 0 size 50000\n");
+    let report = json(&run(&["--matrix", &matrix, "--hosts", "4", "--json", "-"]));
+    assert_eq!((&report["config"]["hosts"], &report["flows"]["total"]), (&Value::from(4), &Value::from(1)));
+
+    let refused = run(&["--matrix", &matrix]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(stderr(&refused).contains(&format!("{matrix}:3: ")), "{}", stderr(&refused));
+    assert_eq!(stderr(&refused).lines().count(), 1);
+
+    let topo = file("bad.topo", "Nodes 4\nTiers 2\nPodsize 4\nWheels 3\n");
+    let refused = run(&["--workload", "permutation", "--topology", &topo]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(stderr(&refused).contains(&format!("{topo}:4: ")), "{}", stderr(&refused));
+
+    let absent = run(&["--matrix", "no-such-file.cm"]);
+    assert_eq!(absent.status.code(), Some(1));
+    assert!(stderr(&absent).starts_with("weft: no-such-file.cm: "));
+}
+
+#[test]
+fn options_that_make_no_sense_are_refused_in_one_line() {
+    let matrix = file("two.cm", "Nodes 4\nConnections 1\n0->3 id 1 start 0 size 50000\n");
+    let cases: &[(&[&str], &str)] = &[
+        (&["--matrix", &matrix, "--workload", "permutation"], "--matrix"),
+        (&["--matrix", &matrix, "--size", "1MB"], "--size"),
+        (&[], "--workload"),
+        (&["--workload", "outcast:3"], "--workload: `outcast:3`"),
+        (&["--workload", "incast:9", "--hosts", "4"], "--hosts: incast:9 needs at least 10 hosts"),
+        (&["--workload", "incast:9", "--topology", "fat-tree:hosts=8"], "10 hosts"),
+        (&["--workload", "permutation", "--hosts", "9", "--topology", "fat-tree:hosts=8"], "--topology"),
+        (&["--workload", "permutation", "--topology", "fat-tree:k=4,link=50G", "--link", "100G"], "--link"),
+        (&["--workload", "permutation", "--topology", "fat-tree:k=three"], "--topology"),
+        (&["--workload", "permutation", "--paths", "0"], "--paths"),
+        (&["--workload", "permutation", "--paths", "16385"], "1..=16384"),
+        (&["--workload", "permutation", "--mtu", "0"], "--mtu"),
+        (&["--workload", "permutation", "--ecn", "0.8,0.2"], "--ecn"),
+        (&["--workload", "permutation", "--queue", "0"], "--queue"),
+        (&["--workload", "permutation", "--link", "100"], "--link"),
+        (&["--workload", "permutation", "--until", "5"], "--until"),
+        (&["--workload", "permutation", "--size", "5GB"], "--size"),
+        (&["--workload", "permutation", "--trim", "maybe"], "--trim"),
+        (&["--workload", "permutation", "--cc", "reno"], "--cc: unknown congestion control 'reno'"),
+        (&["--workload", "permutation", "--cc-set", "speed=9"], "--cc-set: nscc has no parameter 'speed'"),
+        (&["--workload", "permutation", "--cc-set", "gamma=0.5", "--cc-set", "gamma=0.6"], "given twice"),
+        (&["--workload", "permutation", "--lb", "plb"], "--lb: no load balancer is called 'plb'"),
+        (&["--workload", "permutation", "--flows", "-"], "--flows"),
+        (&["--workload", "permutation", "--flows", "x", "--json", "x"], "--flows"),
+        (&["--workload", "permutation", "--on", "loopback", "--link", "40G"], "--link"),
+        (&["--workload", "permutation", "--on", "loopback", "--payload", "virtual"], "--payload"),
+        (&["--workload", "permutation", "--turbo"], "--turbo"),
+    ];
+    for (args, expected) in cases {
+        let output = run(args);
+        let message = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {message}");
+        assert!(message.starts_with("weft: ") && message.contains(expected), "{args:?}: {message}");
+        assert_eq!((message.lines().count(), stdout(&output)), (1, ""), "{args:?}: {message}");
+    }
+}
+
+#[test]
+fn an_unwritable_report_is_noticed_before_the_run() {
+    let output = run(&["--workload", "incast:4", "--json", "/no/such/directory/report.json"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).starts_with("weft: /no/such/directory/report.json: "));
+    assert_eq!(stdout(&output), "");
+}
+
+#[test]
+fn lists_name_everything_that_can_be_chosen() {
+    let cases: [(&str, &[&str]); 4] = [
+        ("cc", &["nscc", "smartt", "rccc", "nscc+rccc", "constant"]),
+        ("lb", &["ecmp", "oblivious", "round-robin", "reps", "bitmap", "mixed"]),
+        ("topologies", &["leaf-spine", "fat-tree", "FILE.topo"]),
+        ("workloads", &["incast:N", "permutation", "all-to-all:K", "FILE.cm"]),
+    ];
+    for (what, names) in cases {
+        let output = weft(&["list", what]);
+        assert!(output.status.success());
+        let lines: Vec<&str> = stdout(&output).lines().filter(|line| !line.starts_with(' ')).collect();
+        for name in names {
+            let line = lines.iter().find(|line| line.split_whitespace().next() == Some(name));
+            let line = line.unwrap_or_else(|| panic!("weft list {what} lacks {name}: {lines:#?}"));
+            assert!(line.trim_end().ends_with(']') && line.contains('['), "{line} has no source");
+        }
+    }
+    let one = weft(&["list", "cc", "nscc"]);
+    assert!(stdout(&one).starts_with("nscc ") && stdout(&one).contains("\n    gamma: "), "{}", stdout(&one));
+    assert_eq!(weft(&["list", "cc", "reno"]).status.code(), Some(2));
+    assert_eq!(weft(&["list", "colours"]).status.code(), Some(2));
+}
+
+#[test]
+fn everything_listed_can_be_run() {
+    for (what, option) in [("cc", "--cc"), ("lb", "--lb")] {
+        let output = weft(&["list", what]);
+        let names = stdout(&output).lines().filter(|line| !line.starts_with(' '));
+        for name in names.filter_map(|line| line.split_whitespace().next()) {
+            let args = ["--workload", "incast:3", "--size", "40KB", option, name, "--json", "-"];
+            let report = json(&run(&args));
+            assert_eq!(report["config"][what], name);
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! A window that never changes: the baseline that shows what congestion control is worth.
+
+use crate::settings::{Setting, bytes, number, store};
+use crate::{AckSample, CcParams, CcSnapshot, LossSample, NackSample, SenderCc, Span, Time, Window};
+
+/// How large the window is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum ConstantConfig {
+    /// In bytes.
+    Bytes(u64),
+    /// In BDPs of the network.
+    Bdp(f64),
+}
+
+impl Default for ConstantConfig {
+    fn default() -> Self {
+        ConstantConfig::Bdp(1.0)
+    }
+}
+
+pub(crate) const SETTINGS: &[Setting<ConstantConfig>] = &[
+    Setting {
+        key: "window",
+        expected: "bytes, such as 65536 or 64KiB",
+        about: "the window in bytes; replaces window_bdp",
+        set: |c, v| store(c, bytes(v).map(ConstantConfig::Bytes)),
+    },
+    Setting {
+        key: "window_bdp",
+        expected: "a number from 0.001 to 1000",
+        about: "the window in BDPs of the network; default 1",
+        set: |c, v| store(c, number(v, 0.001, 1e3).map(ConstantConfig::Bdp)),
+    },
+];
+
+/// A fixed window.
+#[derive(Clone, Copy, Debug)]
+pub struct Constant {
+    window: u64,
+    base_rtt: Span,
+}
+
+impl Constant {
+    /// A flow with the configured window, at least one byte.
+    pub fn new(config: &ConstantConfig, params: &CcParams) -> Constant {
+        let window = match *config {
+            ConstantConfig::Bytes(n) => n,
+            ConstantConfig::Bdp(factor) => (params.network_bdp() as f64 * factor) as u64,
+        };
+        Constant { window: window.max(1), base_rtt: params.network_rtt }
+    }
+
+    fn see(&mut self, rtt: Option<Span>) {
+        self.base_rtt = rtt.map_or(self.base_rtt, |rtt| rtt.min(self.base_rtt));
+    }
+}
+
+impl SenderCc for Constant {
+    fn on_ack(&mut self, _now: Time, ack: &AckSample) {
+        self.see(ack.rtt);
+    }
+
+    fn on_nack(&mut self, _now: Time, nack: &NackSample) {
+        self.see(nack.rtt);
+    }
+
+    fn on_timeout(&mut self, _now: Time, _lost: &LossSample) {}
+
+    fn window(&self) -> Window {
+        Window(self.window)
+    }
+
+    fn snapshot(&self) -> CcSnapshot {
+        CcSnapshot {
+            cwnd: self.window,
+            base_rtt: self.base_rtt,
+            target: Span::ZERO,
+            delay: Span::ZERO,
+            phase: "constant",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Rate;
+
+    fn params() -> CcParams {
+        CcParams {
+            mtu: 4096,
+            overhead: 64,
+            link_rate: Rate::from_gbps(100),
+            network_rtt: Span::from_us(12),
+            trimming: true,
+            receiver_credit: false,
+        }
+    }
+
+    #[test]
+    fn the_window_is_what_was_asked_for_and_stays() {
+        assert_eq!(Constant::new(&ConstantConfig::default(), &params()).window(), Window(150_000));
+        assert_eq!(Constant::new(&ConstantConfig::Bdp(0.5), &params()).window(), Window(75_000));
+        let mut cc = Constant::new(&ConstantConfig::Bytes(9_000), &params());
+        cc.on_timeout(Time::ZERO, &LossSample { bytes: 4160, in_flight: 0, consecutive: 3 });
+        assert_eq!(cc.window(), Window(9_000));
+    }
+}

@@ -1,0 +1,598 @@
+//! NSCC, the sender's congestion control of Ultra Ethernet, in the variant of the UE text as the
+//! public simulator (uet-htsim) implements it. The variant of the SMaRTT paper is
+//! [`smartt`](crate::smartt).
+//!
+//! Delay is RTT − base RTT of the packet that triggered an ACK. Four cases decide what an ACK does:
+//!
+//! | | delay < target | delay ≥ target |
+//! |---|---|---|
+//! | no mark | proportional increase, or fast increase when the path is idle | fair increase |
+//! | marked | nothing: the load balancer changes path | multiplicative decrease, once per base RTT |
+//!
+//! Increases collect in `inc` and are applied every 8 MTU or network RTT. *Quick adapt* replaces
+//! the window by what arrived in one period (base RTT + target) when trims, losses or extreme
+//! delay show that the window is far off.
+//!
+//! # Where this differs from the simulator's code
+//! - `inc` is a double, not 32 bits that wrap at 800 Gbit/s; nothing is rounded before it is applied.
+//! - Timers that have never run are due at once, whatever the clock shows; there they start at zero.
+//! - The largest window is never below one packet, so that a very short RTT cannot stop a flow,
+//!   and holds from the moment the base RTT falls, not from the next adjustment.
+//! - Windows stay below 2 GiB and byte counters stop at 4 GiB instead of wrapping.
+//! - A loss that the sender infers counts like a trim inside the fabric; there it leaves the window alone.
+
+use std::sync::Arc;
+
+use crate::deadline::{LONGEST_TIMER_PS, elapsed_ps, passed};
+use crate::settings::{Setting, bytes, flag, number, span, store, whole};
+use crate::{
+    AckSample, CcParams, CcSnapshot, LossSample, NackCause, NackSample, SenderCc, Span, Time, Window,
+};
+
+/// The network that the constants of the UE text are scaled from: 100 Gbit/s and 12 µs.
+const REFERENCE_BDP: f64 = 150_000.0;
+const REFERENCE_RTT_PS: f64 = 12e6;
+/// Longer delays, 53 days, count as this one.
+const LONGEST_DELAY_PS: u64 = (1 << 62) - 1;
+/// Windows are 32-bit and must leave room to add.
+const LARGEST_WINDOW: u64 = (1 << 31) - 1;
+
+/// What can be set. Defaults are those of the UE text as coded.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NsccConfig {
+    /// Queueing delay to steer towards; none: 0.75 of the network RTT with trimming, 1.0 without.
+    pub target: Option<Span>,
+    /// Proportional increase: packets per window and 12 µs of target, at no delay.
+    pub alpha: f64,
+    /// Fair increase, packets per window.
+    pub fi: f64,
+    /// Increase in every network RTT, packets.
+    pub eta: f64,
+    /// Fast increase: share of the newly received bytes that is added.
+    pub fi_scale: f64,
+    /// Delay below which a path counts as idle.
+    pub idle_delay: Span,
+    /// How strongly excess delay decreases the window.
+    pub gamma: f64,
+    /// Least factor of one multiplicative decrease.
+    pub max_md_jump: f64,
+    /// Gain of the delay's moving average.
+    pub delay_gain: f64,
+    /// Quick adapt needs fewer bytes than the largest window / 2^`qa_gate`.
+    pub qa_gate: u32,
+    /// Quick adapt: the window becomes this share of the bytes that arrived.
+    pub qa_scaling: f64,
+    /// Quick adapt is triggered by a delay above this many targets.
+    pub qa_threshold: f64,
+    /// Whether quick adapt is on.
+    pub quick_adapt: bool,
+    /// Largest window, BDPs of the base RTT.
+    pub max_window_bdp: f64,
+    /// First window, bytes; none: the largest window.
+    pub initial_window: Option<u64>,
+    /// Packets received after which collected increases are applied.
+    pub adjust_packets: u32,
+    /// Whether NACKs may lower the base RTT. Trimmed packets are shorter than whole ones, so it
+    /// falls by up to their difference in serialisation time.
+    pub base_rtt_from_nack: bool,
+}
+
+impl Default for NsccConfig {
+    fn default() -> Self {
+        NsccConfig {
+            target: None,
+            alpha: 4.0,
+            fi: 5.0,
+            eta: 0.15,
+            fi_scale: 0.25,
+            idle_delay: Span::from_us(1),
+            gamma: 0.8,
+            max_md_jump: 0.5,
+            delay_gain: 0.0125,
+            qa_gate: 3,
+            qa_scaling: 1.0,
+            qa_threshold: 4.0,
+            quick_adapt: true,
+            max_window_bdp: 1.5,
+            initial_window: None,
+            adjust_packets: 8,
+            base_rtt_from_nack: true,
+        }
+    }
+}
+
+const UNIT: &str = "a number from 0 to 1";
+const FACTOR: &str = "a number from 0 to 1000";
+const SPAN: &str = "a time such as 9us or 750ns";
+
+pub(crate) const SETTINGS: &[Setting<NsccConfig>] = &[
+    Setting {
+        key: "target",
+        expected: SPAN,
+        about: "queueing delay to steer towards; default 0.75 of the network RTT with trimming, 1.0 without",
+        set: |c, v| store(&mut c.target, span(v).map(Some)),
+    },
+    Setting {
+        key: "alpha",
+        expected: FACTOR,
+        about: "proportional increase; default 4",
+        set: |c, v| store(&mut c.alpha, number(v, 0.0, 1e3)),
+    },
+    Setting {
+        key: "fi",
+        expected: FACTOR,
+        about: "fair increase; default 5",
+        set: |c, v| store(&mut c.fi, number(v, 0.0, 1e3)),
+    },
+    Setting {
+        key: "eta",
+        expected: FACTOR,
+        about: "increase in every RTT; default 0.15",
+        set: |c, v| store(&mut c.eta, number(v, 0.0, 1e3)),
+    },
+    Setting {
+        key: "fi_scale",
+        expected: FACTOR,
+        about: "fast increase; default 0.25",
+        set: |c, v| store(&mut c.fi_scale, number(v, 0.0, 1e3)),
+    },
+    Setting {
+        key: "idle_delay",
+        expected: SPAN,
+        about: "delay below which fast increase may start; default 1us",
+        set: |c, v| store(&mut c.idle_delay, span(v)),
+    },
+    Setting {
+        key: "gamma",
+        expected: FACTOR,
+        about: "strength of the multiplicative decrease; default 0.8",
+        set: |c, v| store(&mut c.gamma, number(v, 0.0, 1e3)),
+    },
+    Setting {
+        key: "max_md_jump",
+        expected: UNIT,
+        about: "least factor of one multiplicative decrease; default 0.5",
+        set: |c, v| store(&mut c.max_md_jump, number(v, 0.0, 1.0)),
+    },
+    Setting {
+        key: "delay_gain",
+        expected: UNIT,
+        about: "gain of the delay's moving average; default 0.0125",
+        set: |c, v| store(&mut c.delay_gain, number(v, 0.0, 1.0)),
+    },
+    Setting {
+        key: "qa_gate",
+        expected: "a whole number from 0 to 31",
+        about: "quick adapt needs fewer bytes than the largest window / 2^qa_gate; default 3",
+        set: |c, v| store(&mut c.qa_gate, whole(v, 0, 31).map(|n| n as u32)),
+    },
+    Setting {
+        key: "qa_scaling",
+        expected: FACTOR,
+        about: "share of the achieved bytes that becomes the window; default 1",
+        set: |c, v| store(&mut c.qa_scaling, number(v, 0.0, 1e3)),
+    },
+    Setting {
+        key: "qa_threshold",
+        expected: FACTOR,
+        about: "delay that triggers quick adapt, in targets; default 4",
+        set: |c, v| store(&mut c.qa_threshold, number(v, 0.0, 1e3)),
+    },
+    Setting {
+        key: "quick_adapt",
+        expected: "true or false",
+        about: "whether quick adapt is on; default true",
+        set: |c, v| store(&mut c.quick_adapt, flag(v)),
+    },
+    Setting {
+        key: "max_window_bdp",
+        expected: "a number from 0.01 to 1000",
+        about: "largest window in BDPs; default 1.5",
+        set: |c, v| store(&mut c.max_window_bdp, number(v, 0.01, 1e3)),
+    },
+    Setting {
+        key: "initial_window",
+        expected: "bytes, such as 65536 or 64KiB",
+        about: "first window; default the largest window",
+        set: |c, v| store(&mut c.initial_window, bytes(v).map(Some)),
+    },
+    Setting {
+        key: "adjust_packets",
+        expected: "a whole number from 0 to 65535",
+        about: "packets received between two adjustments; default 8",
+        set: |c, v| store(&mut c.adjust_packets, whole(v, 0, 65_535).map(|n| n as u32)),
+    },
+    Setting {
+        key: "base_rtt_from_nack",
+        expected: "true or false",
+        about: "whether NACKs may lower the base RTT; default true",
+        set: |c, v| store(&mut c.base_rtt_from_nack, flag(v)),
+    },
+];
+
+/// What all flows of one endpoint share: the configuration in the units of the fast path.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NsccShared {
+    target_ps: u64,
+    idle_ps: u64,
+    qa_threshold_ps: u64,
+    /// One network RTT.
+    adjust_period_ps: u64,
+    /// Collected increase per newly received byte and picosecond below target, bytes².
+    alpha: f64,
+    /// Collected increase per newly received byte, bytes².
+    fi: f64,
+    fi_scale: f64,
+    /// `1 − gamma·(avg − target)/avg` written as `md_base + md_slope/avg`: one division.
+    md_base: f64,
+    md_slope: f64,
+    md_floor: f64,
+    qa_scaling: f64,
+    /// Largest window per picosecond of base RTT, bytes.
+    max_window_per_ps: f64,
+    delay_gain: f32,
+    adjust_bytes: u32,
+    eta: u32,
+    min_window: u32,
+    initial_window: Option<u32>,
+    network_rtt: Span,
+    qa_gate: u8,
+    quick_adapt: bool,
+    exempt_last_hop: bool,
+    base_rtt_from_nack: bool,
+}
+
+impl NsccShared {
+    /// Derives the constants for one endpoint.
+    pub fn new(config: &NsccConfig, params: &CcParams) -> NsccShared {
+        let network_rtt = params.network_rtt.as_ps().clamp(1, LONGEST_TIMER_PS / 4);
+        let default_target = Span::from_ps(network_rtt).mul_f64(if params.trimming { 0.75 } else { 1.0 });
+        let target = config.target.unwrap_or(default_target).as_ps().clamp(1, LONGEST_TIMER_PS / 4);
+        let bytes_per_ps = params.link_rate.as_bps() as f64 / 8e12;
+        let a = bytes_per_ps * network_rtt as f64 / REFERENCE_BDP;
+        let mss = f64::from(params.mtu);
+        let wire_mtu = params.wire_mtu().clamp(1, LARGEST_WINDOW);
+        NsccShared {
+            target_ps: target,
+            idle_ps: config.idle_delay.as_ps(),
+            qa_threshold_ps: (target as f64 * config.qa_threshold) as u64,
+            adjust_period_ps: network_rtt,
+            // alpha·MSS·a·b / target with b = target / 12 µs: the target cancels out.
+            alpha: config.alpha * mss * a / REFERENCE_RTT_PS,
+            fi: config.fi * mss * a,
+            fi_scale: config.fi_scale * a,
+            md_base: 1.0 - config.gamma,
+            md_slope: config.gamma * target as f64,
+            md_floor: config.max_md_jump,
+            qa_scaling: config.qa_scaling,
+            max_window_per_ps: config.max_window_bdp * bytes_per_ps,
+            delay_gain: config.delay_gain as f32,
+            adjust_bytes: (u64::from(config.adjust_packets) * wire_mtu).min(u64::from(u32::MAX)) as u32,
+            eta: (config.eta * mss * a).min(LARGEST_WINDOW as f64) as u32,
+            min_window: wire_mtu as u32,
+            initial_window: config.initial_window.map(|w| w.min(LARGEST_WINDOW) as u32),
+            network_rtt: Span::from_ps(network_rtt),
+            qa_gate: config.qa_gate.min(31) as u8,
+            quick_adapt: config.quick_adapt,
+            exempt_last_hop: params.receiver_credit,
+            base_rtt_from_nack: config.base_rtt_from_nack,
+        }
+    }
+
+    fn max_window(&self, base_rtt_ps: u64) -> u32 {
+        // A double holds every base RTT below 2^53 ps (2.5 hours) exactly.
+        let bytes = (base_rtt_ps as f64 * self.max_window_per_ps).min(LARGEST_WINDOW as f64);
+        (bytes as u32).max(self.min_window)
+    }
+}
+
+/// One flow's NSCC.
+#[derive(Clone, Debug)]
+pub struct Nscc {
+    shared: Arc<NsccShared>,
+    /// Collected increase, bytes²; divided by the window when applied.
+    inc: f64,
+    base_rtt_ps: u64,
+    qa_end: Time,
+    last_decrease: Time,
+    last_adjust: Time,
+    /// Moving average of half the delay in picoseconds: a half always converts in one signed instruction.
+    avg_half_delay: f32,
+    window: u32,
+    max_window: u32,
+    /// Bytes received; wraps.
+    received: u32,
+    /// `received` when this period of quick adapt began.
+    received_at_period: u32,
+    /// `received` at the last adjustment.
+    received_at_adjust: u32,
+    /// Bytes received in a row with next to no delay.
+    idle_bytes: u32,
+    /// Bytes whose marks are still to be ignored.
+    to_ignore: u32,
+    fast_increase: bool,
+    trigger_qa: bool,
+    /// Whether the timers hold instants of this clock.
+    started: bool,
+    /// Whether a first quick-adapt period has begun.
+    in_period: bool,
+}
+
+fn bytes_u32(bytes: u64) -> u32 {
+    bytes.min(u64::from(u32::MAX)) as u32
+}
+
+impl Nscc {
+    /// A new flow: window and base RTT as large as the network allows.
+    pub fn new(shared: Arc<NsccShared>) -> Nscc {
+        let base_rtt_ps = shared.network_rtt.as_ps();
+        let max_window = shared.max_window(base_rtt_ps);
+        let initial = shared.initial_window.unwrap_or(max_window);
+        Nscc {
+            window: initial.clamp(shared.min_window, max_window),
+            max_window,
+            base_rtt_ps,
+            shared,
+            inc: 0.0,
+            qa_end: Time::ZERO,
+            last_decrease: Time::ZERO,
+            last_adjust: Time::ZERO,
+            avg_half_delay: 0.0,
+            received: 0,
+            received_at_period: 0,
+            received_at_adjust: 0,
+            idle_bytes: 0,
+            to_ignore: 0,
+            fast_increase: false,
+            trigger_qa: false,
+            started: false,
+            in_period: false,
+        }
+    }
+
+    /// Timers that never ran are due: as if they had last run long ago.
+    fn start(&mut self, now: Time) {
+        if !self.started {
+            let long_ago = now - Span::from_ps(LONGEST_TIMER_PS);
+            (self.qa_end, self.last_decrease, self.last_adjust) = (long_ago, long_ago, long_ago);
+            self.started = true;
+        }
+    }
+
+    fn avg_delay_ps(&self) -> f64 {
+        f64::from(self.avg_half_delay) * 2.0
+    }
+
+    fn bound(&mut self) {
+        self.window = self.window.max(self.shared.min_window).min(self.max_window);
+    }
+
+    fn shrink(&mut self, bytes: u64) {
+        self.window = self.window.saturating_sub(bytes_u32(bytes)).max(self.shared.min_window);
+    }
+
+    fn lower_base_rtt(&mut self, rtt: Span) {
+        if rtt.as_ps() < self.base_rtt_ps {
+            self.base_rtt_ps = rtt.as_ps();
+            self.max_window = self.shared.max_window(rtt.as_ps());
+            self.bound();
+        }
+    }
+
+    #[inline(always)]
+    fn average_in(&mut self, delay_ps: u64) {
+        let half = (delay_ps >> 1) as i64 as f32;
+        self.avg_half_delay += self.shared.delay_gain * (half - self.avg_half_delay);
+    }
+
+    #[inline(always)]
+    fn count_delay(&mut self, delay: u64, ecn: bool) {
+        // A high delay without a mark is old news: count it as a nearly idle path.
+        let counted = if !ecn && delay > self.shared.target_ps { self.base_rtt_ps / 4 } else { delay };
+        self.average_in(counted);
+    }
+
+    /// The part that all ACKs take, kept free of calls that return: their registers would have to
+    /// be saved on every ACK. What is rare ends in a call instead.
+    #[inline(always)]
+    fn react(&mut self, now: Time, ack: &AckSample, bytes: u32, delay_ps: u64) {
+        self.received = self.received.wrapping_add(bytes);
+        self.to_ignore = self.to_ignore.saturating_sub(bytes);
+        if ack.ecn && self.to_ignore > 0 {
+            return self.forget_increases();
+        }
+        if passed(now, self.qa_end) {
+            return self.react_at_period_end(now, ack, bytes, delay_ps);
+        }
+        self.core_cases(now, ack.ecn, bytes, delay_ps);
+    }
+
+    #[inline(always)]
+    fn forget_increases(&mut self) {
+        self.inc = 0.0;
+        self.received_at_adjust = self.received;
+    }
+
+    #[inline(never)]
+    fn react_at_period_end(&mut self, now: Time, ack: &AckSample, bytes: u32, delay_ps: u64) {
+        let far_off = self.trigger_qa || delay_ps > self.shared.qa_threshold_ps;
+        if self.quick_adapt(now, far_off, ack.in_flight) {
+            return self.forget_increases();
+        }
+        self.core_cases(now, ack.ecn, bytes, delay_ps);
+    }
+
+    /// The end of a period of quick adapt; true if the window was set.
+    #[inline(always)]
+    fn quick_adapt(&mut self, now: Time, far_off: bool, in_flight: u64) -> bool {
+        let achieved = self.received.wrapping_sub(self.received_at_period);
+        let gate = self.max_window >> self.shared.qa_gate;
+        let adapt = self.in_period && far_off && achieved < gate && self.shared.quick_adapt;
+        if adapt {
+            self.window = (f64::from(achieved) * self.shared.qa_scaling) as u32;
+            self.bound();
+            self.to_ignore = bytes_u32(in_flight);
+            self.trigger_qa = false;
+        }
+        self.received_at_period = self.received;
+        self.qa_end = now + Span::from_ps(self.base_rtt_ps + self.shared.target_ps);
+        self.in_period = true;
+        adapt
+    }
+
+    #[inline(always)]
+    fn core_cases(&mut self, now: Time, ecn: bool, bytes: u32, delay_ps: u64) {
+        let room = self.shared.target_ps.wrapping_sub(delay_ps) as i64;
+        if ecn {
+            // Below target the load balancer changes path; the window stays.
+            if room <= 0 {
+                return self.multiplicative_decrease(now);
+            }
+        } else if room <= 0 {
+            self.inc += self.shared.fi * f64::from(bytes);
+        } else if !self.fast_increase(bytes, delay_ps) {
+            self.inc += self.shared.alpha * f64::from(bytes) * room as f64;
+        }
+        self.adjust_if_due(now);
+    }
+
+    /// True when fast increase is active and has taken care of these bytes.
+    #[inline(always)]
+    fn fast_increase(&mut self, bytes: u32, delay_ps: u64) -> bool {
+        if delay_ps >= self.shared.idle_ps {
+            self.idle_bytes = 0;
+            self.fast_increase = false;
+            return false;
+        }
+        self.idle_bytes = self.idle_bytes.saturating_add(bytes);
+        self.fast_increase |= self.idle_bytes > self.window;
+        if self.fast_increase {
+            let grown = f64::from(self.window) + f64::from(bytes) * self.shared.fi_scale;
+            let largest = f64::from(self.max_window);
+            self.window = if grown < largest { grown as u32 } else { self.max_window };
+        }
+        self.fast_increase
+    }
+
+    #[inline(never)]
+    fn multiplicative_decrease(&mut self, now: Time) {
+        self.fast_increase = false;
+        self.idle_bytes = 0;
+        let avg = self.avg_delay_ps();
+        if avg > self.shared.target_ps as f64 && elapsed_ps(now, self.last_decrease) > self.base_rtt_ps {
+            let factor = (self.shared.md_base + self.shared.md_slope / avg).max(self.shared.md_floor);
+            let shrunk = (f64::from(self.window) * factor) as u32;
+            self.window = shrunk.max(self.shared.min_window);
+            self.last_decrease = now;
+        }
+        self.adjust_if_due(now);
+    }
+
+    #[inline(always)]
+    fn adjust_if_due(&mut self, now: Time) {
+        let received = self.received.wrapping_sub(self.received_at_adjust);
+        let elapsed = elapsed_ps(now, self.last_adjust);
+        if received > self.shared.adjust_bytes || elapsed > self.shared.adjust_period_ps {
+            self.adjust(now, elapsed);
+        }
+    }
+
+    #[inline(never)]
+    fn adjust(&mut self, now: Time, elapsed: u64) {
+        self.window = self.window.saturating_add((self.inc / f64::from(self.window)) as u32);
+        if elapsed >= self.shared.adjust_period_ps {
+            self.window = self.window.saturating_add(self.shared.eta);
+            self.last_adjust = now;
+        }
+        self.forget_increases();
+        self.bound();
+    }
+
+    /// An ACK that is the first one, lowers the base RTT, has no RTT, or brings a penalty.
+    #[cold]
+    fn on_rare_ack(&mut self, now: Time, ack: &AckSample) {
+        self.start(now);
+        let bytes = bytes_u32(ack.newly_received);
+        if let Some(share) = ack.receiver_window {
+            self.penalise(bytes, share);
+        }
+        let delay_ps = match ack.rtt {
+            Some(rtt) => {
+                self.lower_base_rtt(rtt);
+                let delay = (rtt.as_ps() - self.base_rtt_ps).min(LONGEST_DELAY_PS);
+                self.count_delay(delay, ack.ecn);
+                delay
+            }
+            None => self.avg_delay_ps() as u64,
+        };
+        self.react(now, ack, bytes, delay_ps);
+    }
+
+    /// The receiver asks to keep only `share`/127 of what it received (UET `rcv_cwnd_pend`).
+    fn penalise(&mut self, bytes: u32, share: u8) {
+        let kept = u64::from(bytes) * u64::from(share.min(127)) / 127;
+        self.shrink(u64::from(bytes) - kept);
+    }
+}
+
+impl SenderCc for Nscc {
+    #[inline]
+    fn on_ack(&mut self, now: Time, ack: &AckSample) {
+        let usual = self.started && ack.receiver_window.is_none() && ack.newly_received >> 32 == 0;
+        let (Some(rtt), true) = (ack.rtt, usual) else { return self.on_rare_ack(now, ack) };
+        // An RTT below the base RTT wraps to a delay of centuries: one comparison for both.
+        let delay_ps = rtt.as_ps().wrapping_sub(self.base_rtt_ps);
+        if delay_ps >> 62 != 0 {
+            return self.on_rare_ack(now, ack);
+        }
+        self.count_delay(delay_ps, ack.ecn);
+        self.react(now, ack, ack.newly_received as u32, delay_ps);
+    }
+
+    fn on_nack(&mut self, now: Time, nack: &NackSample) {
+        self.start(now);
+        if self.shared.base_rtt_from_nack {
+            nack.rtt.into_iter().for_each(|rtt| self.lower_base_rtt(rtt));
+        }
+        self.to_ignore = self.to_ignore.saturating_sub(bytes_u32(nack.bytes));
+        // A trimmed packet met a full queue: one network RTT stands for its delay.
+        self.average_in(self.shared.network_rtt.as_ps());
+        self.trigger_qa = true;
+        // This packet was still in flight when the network spoke about it.
+        let in_flight = nack.in_flight.saturating_add(nack.bytes);
+        if self.to_ignore > 0 || (passed(now, self.qa_end) && self.quick_adapt(now, true, in_flight)) {
+            return self.forget_increases();
+        }
+        // The receiver's credits handle congestion of its own link.
+        if !(self.shared.exempt_last_hop && nack.cause == NackCause::TrimmedLastHop) {
+            self.shrink(nack.bytes);
+        }
+    }
+
+    fn on_timeout(&mut self, _now: Time, lost: &LossSample) {
+        self.shrink(lost.bytes);
+    }
+
+    #[inline]
+    fn window(&self) -> Window {
+        Window(u64::from(self.window))
+    }
+
+    fn snapshot(&self) -> CcSnapshot {
+        let phase = match (self.to_ignore > 0, self.fast_increase) {
+            (true, _) => "ignore",
+            (false, true) => "fast-increase",
+            (false, false) => "core",
+        };
+        CcSnapshot {
+            cwnd: u64::from(self.window),
+            base_rtt: Span::from_ps(self.base_rtt_ps),
+            target: Span::from_ps(self.shared.target_ps),
+            delay: Span::from_ps(self.avg_delay_ps() as u64),
+            phase,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,300 @@
+//! NSCC against numbers computed by hand.
+//!
+//! 100 Gbit/s, 12 µs, MTU 4096 + 64 B: BDP 150,000 B, a = 1, target 9 µs, b = 0.75,
+//! alpha = 4·4096·0.75 / 9e6 ps = 16,384 / 12e6 B/ps, fi = 20,480 B, eta = 614 B,
+//! largest window 225,000 B, quick-adapt gate 28,125 B, period 21 µs, adjustment after 33,280 B.
+
+use super::*;
+use crate::Rate;
+
+const MTU: u64 = 4_160;
+
+fn params() -> CcParams {
+    CcParams {
+        mtu: 4096,
+        overhead: 64,
+        link_rate: Rate::from_gbps(100),
+        network_rtt: Span::from_us(12),
+        trimming: true,
+        receiver_credit: false,
+    }
+}
+
+fn flow(change: impl FnOnce(&mut NsccConfig)) -> Nscc {
+    let mut config = NsccConfig { initial_window: Some(100_000), ..NsccConfig::default() };
+    change(&mut config);
+    Nscc::new(Arc::new(NsccShared::new(&config, &params())))
+}
+
+fn at_us(us: u64) -> Time {
+    Time::from_ps(us * 1_000_000)
+}
+
+fn ack(bytes: u64, delay: Span, ecn: bool) -> AckSample {
+    AckSample {
+        newly_received: bytes,
+        rtt: Some(Span::from_us(12) + delay),
+        ecn,
+        in_flight: 50_000,
+        out_of_order: 0,
+        hops: None,
+        remote_queueing: None,
+        local_rx_delay: None,
+        receiver_window: None,
+    }
+}
+
+fn nack(cause: NackCause) -> NackSample {
+    NackSample { bytes: MTU, cause, ecn: true, rtt: None, in_flight: 50_000 }
+}
+
+fn us(n: u64) -> Span {
+    Span::from_us(n)
+}
+
+#[test]
+fn a_flow_starts_at_one_and_a_half_bdp() {
+    assert_eq!(flow(|c| c.initial_window = None).window(), Window(225_000));
+}
+
+#[test]
+fn proportional_increase_grows_with_the_distance_to_target() {
+    let mut cc = flow(|_| ());
+    cc.on_ack(at_us(100), &ack(MTU, us(3), false));
+    // 16,384/12e6 · 4160 · 6e6 = 34,078,720; / 100,000 = 340; first adjustment adds eta 614.
+    assert_eq!(cc.window(), Window(100_954));
+}
+
+#[test]
+fn fair_increase_collects_until_eight_packets_have_arrived() {
+    let mut cc = flow(|_| ());
+    cc.on_ack(at_us(100), &ack(MTU, us(9), false));
+    // 20,480 · 4160 = 85,196,800; / 100,000 = 851; + 614.
+    assert_eq!(cc.window(), Window(101_465));
+    for _ in 0..8 {
+        cc.on_ack(at_us(101), &ack(MTU, us(9), false));
+    }
+    assert_eq!(cc.window(), Window(101_465), "33,280 B are not more than 33,280 B");
+    cc.on_ack(at_us(101), &ack(MTU, us(9), false));
+    // 9 · 85,196,800 / 101,465 = 7,557; the RTT has not passed: no eta.
+    assert_eq!(cc.window(), Window(109_022));
+}
+
+#[test]
+fn eta_is_added_once_per_network_rtt() {
+    let mut cc = flow(|_| ());
+    cc.on_ack(at_us(100), &ack(0, us(9), false));
+    assert_eq!(cc.window(), Window(100_614));
+    cc.on_ack(at_us(112), &ack(0, us(9), false));
+    assert_eq!(cc.window(), Window(100_614), "exactly one RTT later: not yet");
+    cc.on_ack(at_us(113), &ack(0, us(9), false));
+    assert_eq!(cc.window(), Window(101_228));
+}
+
+#[test]
+fn a_mark_below_target_leaves_the_window_to_the_load_balancer() {
+    let mut cc = flow(|c| c.eta = 0.0);
+    for t in 0..20 {
+        cc.on_ack(at_us(100 + t), &ack(MTU, us(8), true));
+    }
+    assert_eq!(cc.window(), Window(100_000));
+}
+
+#[test]
+fn multiplicative_decrease_follows_the_average_once_per_base_rtt() {
+    let mut cc = flow(|c| (c.eta, c.delay_gain) = (0.0, 1.0));
+    cc.on_ack(at_us(100), &ack(MTU, us(18), true));
+    // 1 − 0.8 · (18 − 9)/18 = 0.6.
+    assert_eq!(cc.window(), Window(60_000));
+    cc.on_ack(at_us(112), &ack(MTU, us(18), true));
+    assert_eq!(cc.window(), Window(60_000), "one base RTT must be exceeded");
+    cc.on_ack(at_us(113), &ack(MTU, us(18), true));
+    assert_eq!(cc.window(), Window(36_000));
+}
+
+#[test]
+fn one_decrease_takes_half_at_most() {
+    let mut cc = flow(|c| (c.eta, c.delay_gain) = (0.0, 1.0));
+    // 1 − 0.8 · (36 − 9)/36 = 0.4, floored to 0.5. 36 µs is the quick-adapt threshold, not above it.
+    cc.on_ack(at_us(100), &ack(MTU, us(36), true));
+    assert_eq!(cc.window(), Window(50_000));
+}
+
+#[test]
+fn a_low_average_forbids_the_decrease() {
+    let mut cc = flow(|c| c.eta = 0.0);
+    cc.on_ack(at_us(100), &ack(MTU, us(18), true));
+    // The average is 0.0125 · 18 µs = 225 ns.
+    assert_eq!(cc.window(), Window(100_000));
+    assert_eq!(cc.snapshot().delay.as_ps() / 1_000, 225);
+}
+
+#[test]
+fn high_delay_without_a_mark_counts_as_a_quarter_of_the_base_rtt() {
+    let mut cc = flow(|_| ());
+    cc.on_ack(at_us(100), &ack(MTU, us(18), false));
+    // 0.0125 · 12 µs / 4 = 37.5 ns.
+    assert_eq!(cc.snapshot().delay.as_ps().abs_diff(37_500), 0);
+    let mut trimmed = flow(|_| ());
+    trimmed.on_nack(at_us(100), &nack(NackCause::Trimmed));
+    // A trim counts as one network RTT: 0.0125 · 12 µs = 150 ns.
+    assert_eq!(trimmed.snapshot().delay.as_ps().abs_diff(150_000), 0);
+}
+
+#[test]
+fn fast_increase_needs_a_window_of_idle_bytes() {
+    let mut cc = flow(|_| ());
+    let idle = Span::from_ns(500);
+    cc.on_ack(at_us(100), &ack(60_000, idle, false));
+    // Proportional: 16,384/12e6 · 60,000 · 8.5e6 = 696,320,000; / 100,000 = 6,963; + 614.
+    assert_eq!(cc.window(), Window(107_577));
+    cc.on_ack(at_us(100), &ack(60_000, idle, false));
+    assert_eq!(cc.window(), Window(122_577), "120,000 B > 107,577 B: a quarter of 60,000 is added");
+    assert_eq!(cc.snapshot().phase, "fast-increase");
+    cc.on_ack(at_us(100), &ack(MTU, idle, false));
+    assert_eq!(cc.window(), Window(123_617));
+    cc.on_ack(at_us(100), &ack(MTU, us(1), false));
+    assert_eq!(cc.snapshot().phase, "core", "1 µs is no longer idle");
+    cc.on_ack(at_us(100), &ack(MTU, idle, false));
+    assert_eq!(cc.snapshot().phase, "core", "the count starts again");
+}
+
+#[test]
+fn quick_adapt_sets_the_window_to_what_arrived() {
+    let mut cc = flow(|c| c.eta = 0.0);
+    cc.on_ack(at_us(100), &ack(MTU, us(5), true));
+    cc.on_nack(at_us(105), &nack(NackCause::Trimmed));
+    assert_eq!(cc.window(), Window(95_840), "the trimmed packet comes off");
+    for t in [110, 115, 121] {
+        cc.on_ack(at_us(t), &ack(MTU, us(5), true));
+    }
+    assert_eq!(cc.window(), Window(95_840), "the period of 21 µs must be exceeded");
+    cc.on_ack(at_us(122), &ack(MTU, us(5), true));
+    assert_eq!(cc.window(), Window(4 * MTU));
+    assert_eq!(cc.snapshot().phase, "ignore");
+}
+
+#[test]
+fn marks_of_bytes_in_flight_are_ignored_after_quick_adapt() {
+    let mut cc = flow(|c| (c.eta, c.delay_gain) = (0.0, 1.0));
+    cc.on_ack(at_us(100), &ack(MTU, us(5), true));
+    cc.on_nack(at_us(105), &nack(NackCause::Trimmed));
+    cc.on_ack(at_us(122), &ack(20_000, us(5), true));
+    assert_eq!(cc.window(), Window(20_000));
+    // 50,000 B were in flight: 40,000 B of them leave the mark without effect …
+    cc.on_ack(at_us(140), &ack(40_000, us(18), true));
+    assert_eq!(cc.window(), Window(20_000));
+    // … and with 10,000 B more they are through.
+    cc.on_ack(at_us(141), &ack(10_000, us(18), true));
+    assert_eq!(cc.window(), Window(12_000));
+}
+
+#[test]
+fn a_nack_can_end_the_period_itself_and_is_then_not_subtracted() {
+    let mut cc = flow(|c| c.eta = 0.0);
+    cc.on_ack(at_us(100), &ack(MTU, us(5), true));
+    cc.on_ack(at_us(110), &ack(3 * MTU, us(5), true));
+    cc.on_nack(at_us(122), &nack(NackCause::Trimmed));
+    assert_eq!(cc.window(), Window(3 * MTU));
+    // The packet itself was in flight: 54,160 B are ignored.
+    assert_eq!(cc.to_ignore, 54_160);
+}
+
+#[test]
+fn quick_adapt_waits_for_a_period_with_few_bytes() {
+    let mut cc = flow(|c| c.eta = 0.0);
+    cc.on_ack(at_us(100), &ack(MTU, us(5), true));
+    cc.on_nack(at_us(105), &nack(NackCause::InferredLoss));
+    // An eighth of 225,000 B is 28,125 B: not fewer, so no adapting, but the trigger stays.
+    cc.on_ack(at_us(122), &ack(28_125, us(5), true));
+    assert_eq!(cc.window(), Window(95_840));
+    cc.on_ack(at_us(144), &ack(28_124, us(5), true));
+    assert_eq!(cc.window(), Window(28_124));
+}
+
+#[test]
+fn extreme_delay_triggers_quick_adapt_and_nothing_arrived_means_one_packet() {
+    let mut cc = flow(|c| c.eta = 0.0);
+    cc.on_ack(at_us(100), &ack(0, us(5), true));
+    cc.on_ack(at_us(122), &ack(0, us(36), true));
+    assert_eq!(cc.window(), Window(100_000), "four targets are not more than four targets");
+    cc.on_ack(at_us(144), &ack(0, us(37), true));
+    assert_eq!(cc.window(), Window(MTU));
+}
+
+#[test]
+fn credits_exempt_trims_at_the_last_hop_only() {
+    let shared = NsccShared::new(&NsccConfig::default(), &CcParams { receiver_credit: true, ..params() });
+    let mut cc = Nscc::new(Arc::new(shared));
+    cc.on_nack(at_us(100), &nack(NackCause::TrimmedLastHop));
+    assert_eq!(cc.window(), Window(225_000));
+    cc.on_nack(at_us(100), &nack(NackCause::Trimmed));
+    cc.on_nack(at_us(100), &nack(NackCause::InferredLoss));
+    assert_eq!(cc.window(), Window(225_000 - 2 * MTU));
+    let mut without = flow(|_| ());
+    without.on_nack(at_us(100), &nack(NackCause::TrimmedLastHop));
+    assert_eq!(without.window(), Window(100_000 - MTU));
+}
+
+#[test]
+fn a_timeout_takes_its_packet_off_down_to_one() {
+    let mut cc = flow(|c| c.initial_window = Some(2 * MTU + 100));
+    let lost = LossSample { bytes: MTU, in_flight: 0, consecutive: 1 };
+    cc.on_timeout(at_us(100), &lost);
+    assert_eq!(cc.window(), Window(MTU + 100));
+    cc.on_timeout(at_us(100), &lost);
+    assert_eq!(cc.window(), Window(MTU));
+}
+
+#[test]
+fn the_largest_window_follows_the_base_rtt() {
+    let mut cc = flow(|c| c.initial_window = None);
+    let mut faster = nack(NackCause::Trimmed);
+    faster.rtt = Some(us(8));
+    cc.on_nack(at_us(100), &faster);
+    // 1.5 · 100,000 B, less the packet.
+    assert_eq!(cc.window(), Window(150_000 - MTU));
+    assert_eq!(cc.snapshot().base_rtt, us(8));
+    let mut deaf = flow(|c| (c.initial_window, c.base_rtt_from_nack) = (None, false));
+    deaf.on_nack(at_us(100), &faster);
+    assert_eq!(deaf.snapshot().base_rtt, us(12));
+}
+
+#[test]
+fn the_receiver_can_ask_for_less() {
+    let mut cc = flow(|c| c.eta = 0.0);
+    let mut penalised = ack(12_700, us(5), true);
+    penalised.receiver_window = Some(100);
+    cc.on_ack(at_us(100), &penalised);
+    assert_eq!(cc.window(), Window(100_000 - 2_700), "27/127 of 12,700 B");
+    penalised.receiver_window = Some(127);
+    cc.on_ack(at_us(100), &penalised);
+    assert_eq!(cc.window(), Window(97_300), "127/127 are kept");
+}
+
+#[test]
+fn an_ambiguous_rtt_counts_with_the_average() {
+    let mut cc = flow(|c| c.eta = 0.0);
+    let mut unclear = ack(MTU, us(0), false);
+    unclear.rtt = None;
+    cc.on_ack(at_us(100), &unclear);
+    // Average 0: 16,384/12e6 · 4160 · 9e6 / 100,000 = 511.
+    assert_eq!(cc.window(), Window(100_511));
+    assert_eq!(cc.snapshot().base_rtt, us(12));
+}
+
+#[test]
+fn increases_do_not_wrap_at_800_gbits() {
+    let fast = CcParams { link_rate: Rate::from_gbps(800), ..params() };
+    let config = NsccConfig { initial_window: Some(1_000_000), eta: 0.0, ..NsccConfig::default() };
+    let mut cc = Nscc::new(Arc::new(NsccShared::new(&config, &fast)));
+    cc.on_ack(at_us(100), &ack(0, us(9), false));
+    // a = 8: fi = 163,840; · 66,560 B = 10,905,190,400 > 2^32; / 1,000,000 = 10,905.
+    cc.on_ack(at_us(101), &ack(66_560, us(9), false));
+    assert_eq!(cc.window(), Window(1_010_905));
+}
+
+#[test]
+fn a_flow_is_small() {
+    assert!(size_of::<Nscc>() <= 88, "{} bytes", size_of::<Nscc>());
+}

@@ -1,0 +1,307 @@
+//! RCCC, the receiver-credit congestion control of Ultra Ethernet (EQDS): the receiver hands out
+//! credit at slightly less than its line rate, round robin over the senders that want some.
+//!
+//! Senders whose demand is satisfied become idle. While nobody else wants credit, idle senders get
+//! *slow credit* without asking, up to 1.5 BDP each, so that their next message starts at once.
+//! The arithmetic of credit on the wire is in [`credit`](crate::credit).
+//!
+//! # Where this differs from the simulator's code (uet-htsim)
+//! - A pull is 16 KiB, as the UE text has it; there it is four payload MTUs, rounded down to quanta.
+//! - A pull that would grant nothing is not sent; there it is, and takes the time of 1 KiB.
+//! - A trimmed packet counts as demand for its size, because it will be sent again even if the
+//!   demand of its sender was satisfied before; there such a sender waits for slow credit.
+//! - A late poll does not lose rate: up to one pull is caught up with.
+
+use std::collections::VecDeque;
+
+use crate::credit::{LARGEST_CREDIT, QUANTUM};
+use crate::deadline::{elapsed_ps, reached};
+use crate::settings::{Setting, bytes, number, span, store};
+use crate::{CcParams, Credit, DataSample, ReceiverCc, SenderId, Span, Time};
+
+/// What can be set.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RcccConfig {
+    /// Credit of one pull, bytes; rounded up to whole quanta of 256 B.
+    pub pull: u64,
+    /// Share of the line rate at which credit is granted.
+    pub pull_rate: f64,
+    /// Most credit that an idle sender gets unasked, BDPs of the network.
+    pub slow_credit_bdp: f64,
+    /// Most credit that a sender stores, and its first, speculative window, BDPs of the network.
+    pub max_credit_bdp: f64,
+    /// Credit of a sender that has been silent for so long is written off as lost.
+    pub reclaim_after: Span,
+}
+
+impl Default for RcccConfig {
+    fn default() -> Self {
+        RcccConfig {
+            pull: 64 * QUANTUM,
+            pull_rate: 0.99,
+            slow_credit_bdp: 1.5,
+            max_credit_bdp: 1.5,
+            reclaim_after: Span::from_ms(5),
+        }
+    }
+}
+
+impl RcccConfig {
+    /// Bytes of credit that a sender may store: the `cap` of
+    /// [`SenderCredit::new`](crate::credit::SenderCredit::new).
+    pub fn credit_cap(&self, params: &CcParams) -> u64 {
+        of_bdp(params, self.max_credit_bdp).max(params.wire_mtu())
+    }
+}
+
+fn of_bdp(params: &CcParams, factor: f64) -> u64 {
+    ((params.network_bdp() as f64 * factor) as u64).min(LARGEST_CREDIT)
+}
+
+pub(crate) const SETTINGS: &[Setting<RcccConfig>] = &[
+    Setting {
+        key: "pull",
+        expected: "bytes, such as 16384 or 16KiB",
+        about: "credit of one pull; default 16KiB",
+        set: |c, v| store(&mut c.pull, bytes(v)),
+    },
+    Setting {
+        key: "pull_rate",
+        expected: "a number from 0.01 to 1",
+        about: "share of the line rate that is granted; default 0.99",
+        set: |c, v| store(&mut c.pull_rate, number(v, 0.01, 1.0)),
+    },
+    Setting {
+        key: "slow_credit_bdp",
+        expected: "a number from 0 to 1000",
+        about: "credit for idle senders, in BDPs; default 1.5",
+        set: |c, v| store(&mut c.slow_credit_bdp, number(v, 0.0, 1e3)),
+    },
+    Setting {
+        key: "max_credit_bdp",
+        expected: "a number from 0.01 to 1000",
+        about: "credit that a sender may store, and its speculative first window, in BDPs; default 1.5",
+        set: |c, v| store(&mut c.max_credit_bdp, number(v, 0.01, 1e3)),
+    },
+    Setting {
+        key: "reclaim_after",
+        expected: "a time such as 5ms",
+        about: "silence after which credit counts as lost; default 5ms",
+        set: |c, v| store(&mut c.reclaim_after, span(v)),
+    },
+];
+
+/// Which queue a sender waits in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+enum Place {
+    /// None: unknown, gone, or idle with all the slow credit it may have.
+    #[default]
+    Out,
+    Active,
+    Idle,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Sender {
+    /// Bytes that it asked for beyond what is granted.
+    demand: u64,
+    /// Bytes that it must want, because they were trimmed.
+    resend: u64,
+    /// Granted, and not come back as data.
+    outstanding: u64,
+    /// Granted unasked since the last demand.
+    slow: u64,
+    last_heard: Time,
+    place: Place,
+}
+
+impl Sender {
+    fn wanted(&self) -> u64 {
+        self.demand.max(self.resend)
+    }
+
+    fn grant(&mut self, bytes: u64) {
+        self.demand = self.demand.saturating_sub(bytes);
+        self.resend = self.resend.saturating_sub(bytes);
+        self.outstanding = self.outstanding.saturating_add(bytes);
+    }
+}
+
+/// The receiver's scheduler of one endpoint.
+#[derive(Clone, Debug)]
+pub struct Rccc {
+    senders: Vec<Sender>,
+    active: VecDeque<SenderId>,
+    idle: VecDeque<SenderId>,
+    /// When the next pull is due; none while the pacer rests.
+    next_pull: Option<Time>,
+    pull: u64,
+    slow_cap: u64,
+    reclaim_ps: u64,
+    ps_per_byte: f64,
+}
+
+/// The longest time between two pulls, for a link without a rate to speak of.
+const SLOWEST_PULL: Span = Span::from_ms(1_000);
+
+impl Rccc {
+    /// A scheduler for an endpoint whose link has `params.link_rate`.
+    pub fn new(config: &RcccConfig, params: &CcParams) -> Rccc {
+        Rccc {
+            senders: Vec::new(),
+            active: VecDeque::new(),
+            idle: VecDeque::new(),
+            next_pull: None,
+            pull: config.pull.clamp(1, LARGEST_CREDIT).next_multiple_of(QUANTUM),
+            slow_cap: of_bdp(params, config.slow_credit_bdp),
+            reclaim_ps: config.reclaim_after.as_ps(),
+            ps_per_byte: 8e12 / (params.link_rate.as_bps() as f64 * config.pull_rate),
+        }
+    }
+
+    /// The time that `bytes` of credit take.
+    fn pace(&self, bytes: u64) -> Span {
+        Span::from_ps((bytes as f64 * self.ps_per_byte).clamp(1.0, SLOWEST_PULL.as_ps() as f64) as u64)
+    }
+
+    fn sender(&mut self, now: Time, id: SenderId) -> &mut Sender {
+        let index = id.0 as usize;
+        if index >= self.senders.len() {
+            self.senders.resize_with(index + 1, || Sender { last_heard: now, ..Sender::default() });
+        }
+        let sender = &mut self.senders[index];
+        if elapsed_ps(now, sender.last_heard) > self.reclaim_ps {
+            // Data sent on this credit, or the credit itself, must have been lost.
+            sender.outstanding = 0;
+            sender.slow = 0;
+        }
+        sender
+    }
+
+    /// Lets the pacer rest if it has had nothing to do for longer than a pull takes.
+    fn rest_if_empty(&mut self, now: Time) {
+        let empty = self.active.is_empty() && self.idle.is_empty();
+        if empty && self.next_pull.is_some_and(|due| reached(now, due)) {
+            self.next_pull = None;
+        }
+    }
+
+    /// Queues a sender that wants something.
+    fn enqueue(&mut self, id: SenderId) {
+        let sender = &mut self.senders[id.0 as usize];
+        if sender.wanted() == 0 {
+            return;
+        }
+        sender.slow = 0;
+        let was = std::mem::replace(&mut sender.place, Place::Active);
+        if was == Place::Idle {
+            self.idle.retain(|&other| other != id);
+        }
+        if was != Place::Active {
+            self.active.push_back(id);
+        }
+    }
+
+    fn make_idle(&mut self, id: SenderId) {
+        let sender = &mut self.senders[id.0 as usize];
+        if sender.slow < self.slow_cap {
+            sender.place = Place::Idle;
+            self.idle.push_back(id);
+        } else {
+            sender.place = Place::Out;
+        }
+    }
+
+    fn pull_active(&mut self) -> Option<Credit> {
+        loop {
+            let id = self.active.pop_front()?;
+            let sender = &mut self.senders[id.0 as usize];
+            let bytes = sender.wanted().min(self.pull);
+            sender.grant(bytes);
+            if sender.wanted() > 0 {
+                self.active.push_back(id);
+            } else {
+                self.make_idle(id);
+            }
+            if bytes > 0 {
+                return Some(Credit { sender: id, bytes });
+            }
+        }
+    }
+
+    fn pull_idle(&mut self) -> Option<Credit> {
+        let id = self.idle.pop_front()?;
+        let sender = &mut self.senders[id.0 as usize];
+        sender.slow += self.pull;
+        sender.grant(self.pull);
+        self.make_idle(id);
+        Some(Credit { sender: id, bytes: self.pull })
+    }
+}
+
+impl ReceiverCc for Rccc {
+    fn on_demand(&mut self, now: Time, sender: SenderId, bytes: u64) {
+        self.rest_if_empty(now);
+        let known = self.sender(now, sender);
+        known.demand = bytes.min(LARGEST_CREDIT);
+        known.last_heard = now;
+        self.enqueue(sender);
+    }
+
+    fn on_data(&mut self, now: Time, sender: SenderId, data: &DataSample) {
+        self.rest_if_empty(now);
+        let known = self.sender(now, sender);
+        if data.scheduled {
+            known.outstanding = known.outstanding.saturating_sub(data.bytes);
+        }
+        known.last_heard = now;
+        if data.trimmed {
+            known.resend = known.resend.max(data.bytes.min(LARGEST_CREDIT));
+            self.enqueue(sender);
+        }
+    }
+
+    fn on_leave(&mut self, _now: Time, sender: SenderId) {
+        if let Some(known) = self.senders.get_mut(sender.0 as usize) {
+            *known = Sender::default();
+            self.active.retain(|&other| other != sender);
+            self.idle.retain(|&other| other != sender);
+        }
+    }
+
+    fn poll_credit(&mut self, now: Time) -> Option<Credit> {
+        let due = self.next_pull.unwrap_or(now);
+        if !reached(now, due) {
+            return None;
+        }
+        let Some(credit) = self.pull_active().or_else(|| self.pull_idle()) else {
+            self.next_pull = None;
+            return None;
+        };
+        let catch_up = self.pace(self.pull);
+        let start = if elapsed_ps(now, due) <= catch_up.as_ps() { due } else { now - catch_up };
+        self.next_pull = Some(start + self.pace(credit.bytes));
+        Some(credit)
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        if self.active.is_empty() && self.idle.is_empty() {
+            return None;
+        }
+        // A resting pacer grants at once: any instant that has passed says so.
+        self.next_pull.or_else(|| self.active.front().or(self.idle.front()).map(|id| self.heard(*id)))
+    }
+
+    fn outstanding(&self, sender: SenderId) -> u64 {
+        self.senders.get(sender.0 as usize).map_or(0, |s| s.outstanding)
+    }
+}
+
+impl Rccc {
+    fn heard(&self, id: SenderId) -> Time {
+        self.senders[id.0 as usize].last_heard
+    }
+}
+
+#[cfg(test)]
+mod tests;

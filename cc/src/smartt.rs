@@ -1,0 +1,508 @@
+//! SMaRTT, as its paper has it: "SMaRTT: Sender-based Marked Rapidly-adapting Trimmed & Timed
+//! Transport", Algorithms 1 to 4 and equations 1 to 3. The variant of the UE text is
+//! [`nscc`](crate::nscc).
+//!
+//! # What the paper leaves open, and what is done here
+//! - Algorithm 4 line 2 adds every packet to `acked`, trims included. §III-E calls `acked` the bytes
+//!   *received*, and a window set to received plus trimmed bytes would not adapt at all: only
+//!   acknowledged bytes count. `count_trims` restores the letter.
+//! - Line 23 limits the window to one BDP, §III-J to 1.5: it is 1.5 (`max_window_bdp`).
+//! - Lines 7 and 12 return before line 23. The bounds hold nevertheless after every call, or
+//!   FastIncrease would grow the window for ever.
+//! - `unacked` (Algorithm 2) is the bytes in flight. A trimmed packet counts as not in flight.
+//! - An RTT equal to the target is in no case of Algorithm 1: it counts as below, where equation 3 is 0.
+//! - Equation 1 above its target only: an average RTT below `trtt` does not increase the window, nor
+//!   does it use up the one decrease per base RTT.
+//! - `rtt ≈ brtt` (Algorithm 3) means at most a tenth more (`near_base`).
+//! - Algorithm 3 adds `k` MTUs per ACK of one packet. An ACK here may cover several: `k` times the
+//!   bytes acknowledged are added, which is the same for one full packet (§III-G scales so too).
+//! - The gain of `avg_rtt` is not given: 0.0125, as in the UE text.
+//! - `fi` and `pi` are one MTU per RTT, the paper's example, in the network that the UE text scales
+//!   from (100 Gbit/s, 12 µs), times BDP of the path / BDP of that network (§III-J).
+//! - Without trimming (§III-E a) "RTT high and acked bytes low" means RTT above the target
+//!   (`qa_rtt`, in targets) and less than half a window acknowledged in the period (`qa_acked`).
+//! - A timeout takes its packet off the window like a trim; within the ignore phase it changes nothing.
+//! - An ACK without a valid RTT counts with the average RTT.
+
+use std::sync::Arc;
+
+use crate::deadline::{LONGEST_TIMER_PS, elapsed_ps, reached};
+use crate::settings::{Setting, flag, number, store};
+use crate::{AckSample, CcParams, CcSnapshot, LossSample, NackSample, SenderCc, Span, Time, Window};
+
+/// The network in which `fi` and `pi` are packets per RTT.
+const REFERENCE_BDP: f64 = 150_000.0;
+/// Longer RTTs, 53 days, count as this one.
+const LONGEST_RTT_PS: u64 = 1 << 62;
+/// Windows above this are of no use, and byte counters are 32-bit.
+const LARGEST_WINDOW: f64 = ((1_u64 << 31) - 1) as f64;
+
+/// What can be set. Defaults are the paper's.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SmarttConfig {
+    /// Target RTT, base RTTs; above 1.
+    pub target: f64,
+    /// Fair increase, packets per RTT in the reference network.
+    pub fi: f64,
+    /// Proportional increase at the base RTT, packets per RTT in the reference network.
+    pub pi: f64,
+    /// Whether a fair increase follows each proportional increase.
+    pub fair_after_proportional: bool,
+    /// FastIncrease: bytes added per byte acknowledged.
+    pub k: f64,
+    /// An RTT up to 1 + `near_base` base RTTs is close to the base RTT.
+    pub near_base: f64,
+    /// Strength of the multiplicative decrease.
+    pub md_strength: f64,
+    /// Least factor of one multiplicative decrease.
+    pub md_floor: f64,
+    /// Gain of the RTT's moving average.
+    pub rtt_gain: f64,
+    /// QuickAdapt: the window becomes this share of the bytes acknowledged.
+    pub qa_scaling: f64,
+    /// Without trimming: RTT, in targets, above which QuickAdapt may be triggered.
+    pub qa_rtt: f64,
+    /// Without trimming: share of the window of which less must have been acknowledged.
+    pub qa_acked: f64,
+    /// Largest window, BDPs of the base RTT.
+    pub max_window_bdp: f64,
+    /// Whether trimmed bytes count as acknowledged (Algorithm 4 line 2 to the letter).
+    pub count_trims: bool,
+}
+
+impl Default for SmarttConfig {
+    fn default() -> Self {
+        SmarttConfig {
+            target: 1.5,
+            fi: 1.0,
+            pi: 1.0,
+            fair_after_proportional: true,
+            k: 2.0,
+            near_base: 0.1,
+            md_strength: 0.8,
+            md_floor: 0.5,
+            rtt_gain: 0.0125,
+            qa_scaling: 1.0,
+            qa_rtt: 1.0,
+            qa_acked: 0.5,
+            max_window_bdp: 1.5,
+            count_trims: false,
+        }
+    }
+}
+
+const UNIT: &str = "a number from 0 to 1";
+const FACTOR: &str = "a number from 0 to 1000";
+
+pub(crate) const SETTINGS: &[Setting<SmarttConfig>] = &[
+    Setting {
+        key: "target",
+        expected: "a number from 1.01 to 1000",
+        about: "target RTT in base RTTs; default 1.5",
+        set: |c, v| store(&mut c.target, number(v, 1.01, 1e3)),
+    },
+    Setting {
+        key: "fi",
+        expected: FACTOR,
+        about: "fair increase, packets per RTT; default 1",
+        set: |c, v| store(&mut c.fi, number(v, 0.0, 1e3)),
+    },
+    Setting {
+        key: "pi",
+        expected: FACTOR,
+        about: "proportional increase, packets per RTT; default 1",
+        set: |c, v| store(&mut c.pi, number(v, 0.0, 1e3)),
+    },
+    Setting {
+        key: "fair_after_proportional",
+        expected: "true or false",
+        about: "whether a fair increase follows each proportional one; default true",
+        set: |c, v| store(&mut c.fair_after_proportional, flag(v)),
+    },
+    Setting {
+        key: "k",
+        expected: FACTOR,
+        about: "FastIncrease: packets added per packet acknowledged; default 2",
+        set: |c, v| store(&mut c.k, number(v, 0.0, 1e3)),
+    },
+    Setting {
+        key: "near_base",
+        expected: FACTOR,
+        about: "how far above the base RTT an RTT still counts as equal to it; default 0.1",
+        set: |c, v| store(&mut c.near_base, number(v, 0.0, 1e3)),
+    },
+    Setting {
+        key: "md_strength",
+        expected: FACTOR,
+        about: "strength of the multiplicative decrease; default 0.8",
+        set: |c, v| store(&mut c.md_strength, number(v, 0.0, 1e3)),
+    },
+    Setting {
+        key: "md_floor",
+        expected: UNIT,
+        about: "least factor of one multiplicative decrease; default 0.5",
+        set: |c, v| store(&mut c.md_floor, number(v, 0.0, 1.0)),
+    },
+    Setting {
+        key: "rtt_gain",
+        expected: UNIT,
+        about: "gain of the RTT's moving average; default 0.0125",
+        set: |c, v| store(&mut c.rtt_gain, number(v, 0.0, 1.0)),
+    },
+    Setting {
+        key: "qa_scaling",
+        expected: FACTOR,
+        about: "share of the acknowledged bytes that becomes the window; default 1",
+        set: |c, v| store(&mut c.qa_scaling, number(v, 0.0, 1e3)),
+    },
+    Setting {
+        key: "qa_rtt",
+        expected: FACTOR,
+        about: "without trimming: RTT in targets that may trigger QuickAdapt; default 1",
+        set: |c, v| store(&mut c.qa_rtt, number(v, 0.0, 1e3)),
+    },
+    Setting {
+        key: "qa_acked",
+        expected: FACTOR,
+        about: "without trimming: QuickAdapt needs less than this share of a window; default 0.5",
+        set: |c, v| store(&mut c.qa_acked, number(v, 0.0, 1e3)),
+    },
+    Setting {
+        key: "max_window_bdp",
+        expected: "a number from 0.01 to 1000",
+        about: "largest window in BDPs; default 1.5",
+        set: |c, v| store(&mut c.max_window_bdp, number(v, 0.01, 1e3)),
+    },
+    Setting {
+        key: "count_trims",
+        expected: "true or false",
+        about: "whether trimmed bytes count as acknowledged; default false",
+        set: |c, v| store(&mut c.count_trims, flag(v)),
+    },
+];
+
+/// What all flows of one endpoint share.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SmarttShared {
+    target: f64,
+    near_base: f64,
+    /// mtu · fi · (BDP / reference BDP) per picosecond of base RTT.
+    fi_per_ps: f64,
+    /// mtu · pi · (BDP / reference BDP) per picosecond of base RTT.
+    pi_per_ps: f64,
+    k: f64,
+    md_base: f64,
+    md_slope: f64,
+    md_floor: f64,
+    qa_scaling: f64,
+    qa_rtt: f64,
+    qa_acked: f64,
+    max_window_per_ps: f64,
+    min_window: f64,
+    /// `fi_per_ps`, or 0 where no fair increase follows a proportional one.
+    fair_per_ps: f64,
+    gain: f32,
+    network_rtt_ps: u64,
+    trimming: bool,
+    count_trims: bool,
+}
+
+impl SmarttShared {
+    /// Derives the constants for one endpoint.
+    pub fn new(config: &SmarttConfig, params: &CcParams) -> SmarttShared {
+        let bytes_per_ps = params.link_rate.as_bps() as f64 / 8e12;
+        let mtu = params.wire_mtu() as f64;
+        let target = config.target.max(1.01);
+        let network_rtt_ps = params.network_rtt.as_ps().clamp(1, LONGEST_TIMER_PS / 4);
+        let per_ps = mtu * bytes_per_ps / REFERENCE_BDP;
+        SmarttShared {
+            target,
+            near_base: 1.0 + config.near_base,
+            fi_per_ps: config.fi * per_ps,
+            // At the base RTT (trtt − rtt)/rtt is target − 1; SMaRTT §III-I4 divides by it.
+            pi_per_ps: config.pi / (target - 1.0) * per_ps,
+            k: config.k,
+            md_base: 1.0 - config.md_strength,
+            md_slope: config.md_strength * target,
+            md_floor: config.md_floor,
+            qa_scaling: config.qa_scaling,
+            qa_rtt: config.qa_rtt * target,
+            qa_acked: config.qa_acked,
+            // No base RTT is above the network's, so that this bounds every window.
+            max_window_per_ps: (config.max_window_bdp * bytes_per_ps)
+                .min(LARGEST_WINDOW / network_rtt_ps as f64),
+            min_window: mtu.clamp(1.0, LARGEST_WINDOW),
+            fair_per_ps: if config.fair_after_proportional { config.fi * per_ps } else { 0.0 },
+            gain: config.rtt_gain as f32,
+            network_rtt_ps,
+            trimming: params.trimming,
+            count_trims: config.count_trims,
+        }
+    }
+}
+
+/// One flow's SMaRTT.
+#[derive(Clone, Debug)]
+pub struct Smartt {
+    shared: Arc<SmarttShared>,
+    /// Bytes; fractions matter, a large window grows by less than a byte per ACK.
+    cwnd: f64,
+    /// Picoseconds, whole.
+    base_rtt: f64,
+    /// End of the QuickAdapt period.
+    end: Time,
+    last_decrease: Time,
+    avg_rtt_ps: f32,
+    /// Bytes acknowledged in this QuickAdapt period.
+    acked: u32,
+    /// `bytes_to_ignore − bytes_ignored`, while positive.
+    to_ignore: u32,
+    /// Contiguous bytes without congestion.
+    count: u32,
+    increase: bool,
+    trigger_qa: bool,
+    /// Whether a first QuickAdapt period has begun (`end ≠ 0`).
+    in_period: bool,
+    /// Whether the timers hold instants of this clock.
+    started: bool,
+}
+
+fn bytes_u32(bytes: u64) -> u32 {
+    bytes.min(u64::from(u32::MAX)) as u32
+}
+
+/// The smaller of two numbers of which none is undefined: one instruction, unlike `f64::min`.
+#[inline(always)]
+fn smaller(a: f64, b: f64) -> f64 {
+    if a < b { a } else { b }
+}
+
+impl Smartt {
+    /// A new flow: window and base RTT as large as the network allows.
+    pub fn new(shared: Arc<SmarttShared>) -> Smartt {
+        let base_rtt = shared.network_rtt_ps as f64;
+        let mut flow = Smartt {
+            cwnd: LARGEST_WINDOW,
+            base_rtt,
+            end: Time::ZERO,
+            last_decrease: Time::ZERO,
+            avg_rtt_ps: base_rtt as f32,
+            acked: 0,
+            to_ignore: 0,
+            count: 0,
+            increase: false,
+            trigger_qa: false,
+            in_period: false,
+            started: false,
+            shared,
+        };
+        flow.bound();
+        flow
+    }
+
+    /// Timers that never ran are due: as if they had last run long ago.
+    fn start(&mut self, now: Time) {
+        if !self.started {
+            let long_ago = now - Span::from_ps(LONGEST_TIMER_PS);
+            (self.end, self.last_decrease) = (long_ago, long_ago);
+            self.started = true;
+        }
+    }
+
+    #[inline(always)]
+    fn bound(&mut self) {
+        let bounded = smaller(self.base_rtt * self.shared.max_window_per_ps, self.cwnd);
+        self.cwnd = if bounded > self.shared.min_window { bounded } else { self.shared.min_window };
+    }
+
+    #[inline(always)]
+    fn average_in(&mut self, rtt: f64) {
+        self.avg_rtt_ps += self.shared.gain * (rtt as f32 - self.avg_rtt_ps);
+    }
+
+    /// Algorithm 4, for an ACK. What is rare ends in a call, so that the rest needs no stack.
+    #[inline(always)]
+    fn congestion_loop(&mut self, now: Time, bytes: u32, ack: &AckSample, rtt: f64) {
+        self.acked = self.acked.saturating_add(bytes);
+        self.to_ignore = self.to_ignore.saturating_sub(bytes);
+        if self.to_ignore > 0 {
+            return;
+        }
+        if reached(now, self.end) {
+            return self.at_period_end(now, bytes, ack, rtt);
+        }
+        if self.fast_increase(bytes, ack.ecn, rtt) {
+            return self.bound();
+        }
+        self.core_cases(now, bytes, ack.ecn, rtt);
+    }
+
+    #[inline(never)]
+    fn at_period_end(&mut self, now: Time, bytes: u32, ack: &AckSample, rtt: f64) {
+        if !self.shared.trimming {
+            self.trigger_without_trims(rtt);
+        }
+        let adapted = self.quick_adapt(now, ack.in_flight);
+        let increased = self.fast_increase(bytes, ack.ecn, rtt);
+        if adapted || increased {
+            return self.bound();
+        }
+        self.core_cases(now, bytes, ack.ecn, rtt);
+    }
+
+    /// Algorithm 2, when the period is over.
+    #[inline(always)]
+    fn quick_adapt(&mut self, now: Time, in_flight: u64) -> bool {
+        let adapted = self.trigger_qa && self.in_period;
+        if adapted {
+            self.trigger_qa = false;
+            self.cwnd = f64::from(self.acked) * self.shared.qa_scaling;
+            self.to_ignore = bytes_u32(in_flight);
+        }
+        self.end = now + Span::from_ps((self.base_rtt * self.shared.target) as i64 as u64);
+        self.in_period = true;
+        self.acked = 0;
+        adapted
+    }
+
+    /// SMaRTT §III-E a: without trims, a high RTT and few acknowledged bytes trigger QuickAdapt.
+    fn trigger_without_trims(&mut self, rtt: f64) {
+        let high = rtt > self.base_rtt * self.shared.qa_rtt;
+        let few = f64::from(self.acked) < self.cwnd * self.shared.qa_acked;
+        self.trigger_qa |= self.in_period && high && few;
+    }
+
+    /// Algorithm 3.
+    #[inline(always)]
+    fn fast_increase(&mut self, bytes: u32, ecn: bool, rtt: f64) -> bool {
+        if ecn || rtt > self.base_rtt * self.shared.near_base {
+            self.count = 0;
+            self.increase = false;
+            return false;
+        }
+        self.count = self.count.saturating_add(bytes);
+        self.increase |= f64::from(self.count) > self.cwnd;
+        if self.increase {
+            self.cwnd += self.shared.k * f64::from(bytes);
+        }
+        self.increase
+    }
+
+    /// Algorithm 1.
+    #[inline(always)]
+    fn core_cases(&mut self, now: Time, bytes: u32, ecn: bool, rtt: f64) {
+        let target = self.base_rtt * self.shared.target;
+        if ecn {
+            // Below target the load balancer changes path and the window stays.
+            if rtt > target {
+                self.multiplicative_decrease(now);
+            }
+            return self.bound();
+        }
+        let size = f64::from(bytes);
+        // Both equations have p.size/cwnd · mtu · (BDP / reference BDP) in common.
+        let packet = size / self.cwnd * self.base_rtt;
+        if rtt > target {
+            // Equation 2.
+            self.cwnd += packet * self.shared.fi_per_ps;
+        } else {
+            // Equation 3, then equation 2.
+            let proportional = (target - rtt) / rtt * packet * self.shared.pi_per_ps;
+            self.cwnd += smaller(proportional, size) + packet * self.shared.fair_per_ps;
+        }
+        self.bound();
+    }
+
+    /// Equation 1, once per base RTT.
+    #[inline(always)]
+    fn multiplicative_decrease(&mut self, now: Time) {
+        let avg = f64::from(self.avg_rtt_ps);
+        let rested = elapsed_ps(now, self.last_decrease) >= self.base_rtt as i64 as u64;
+        if rested && avg > self.base_rtt * self.shared.target {
+            // 1 − s·(avg − trtt)/avg is (1 − s) + s·trtt/avg.
+            let factor = self.shared.md_base + self.shared.md_slope * self.base_rtt / avg;
+            self.cwnd *= factor.max(self.shared.md_floor);
+            self.last_decrease = now;
+        }
+    }
+
+    /// An ACK that is the first one, lowers the base RTT, or has no RTT.
+    #[cold]
+    fn on_rare_ack(&mut self, now: Time, ack: &AckSample) {
+        self.start(now);
+        let rtt = match ack.rtt {
+            Some(rtt) => {
+                let rtt = rtt.as_ps().clamp(1, LONGEST_RTT_PS) as f64;
+                self.base_rtt = self.base_rtt.min(rtt);
+                self.average_in(rtt);
+                rtt
+            }
+            None => f64::from(self.avg_rtt_ps),
+        };
+        self.bound();
+        self.congestion_loop(now, bytes_u32(ack.newly_received), ack, rtt);
+    }
+}
+
+impl SenderCc for Smartt {
+    #[inline]
+    fn on_ack(&mut self, now: Time, ack: &AckSample) {
+        let usual = self.started && ack.newly_received >> 32 == 0;
+        let (Some(rtt), true) = (ack.rtt, usual) else { return self.on_rare_ack(now, ack) };
+        // As a signed number an RTT beyond all bounds is negative: one comparison for both.
+        let rtt = rtt.as_ps() as i64 as f64;
+        if rtt < self.base_rtt {
+            return self.on_rare_ack(now, ack);
+        }
+        self.average_in(rtt);
+        self.congestion_loop(now, ack.newly_received as u32, ack, rtt);
+    }
+
+    /// Algorithm 4, for a trim.
+    fn on_nack(&mut self, now: Time, nack: &NackSample) {
+        self.start(now);
+        let bytes = bytes_u32(nack.bytes);
+        if self.shared.count_trims {
+            self.acked = self.acked.saturating_add(bytes);
+        }
+        self.to_ignore = self.to_ignore.saturating_sub(bytes);
+        self.cwnd -= f64::from(bytes);
+        self.trigger_qa = true;
+        if self.to_ignore == 0 && reached(now, self.end) {
+            self.quick_adapt(now, nack.in_flight);
+        }
+        self.bound();
+    }
+
+    fn on_timeout(&mut self, _now: Time, lost: &LossSample) {
+        let bytes = bytes_u32(lost.bytes);
+        self.to_ignore = self.to_ignore.saturating_sub(bytes);
+        if self.to_ignore == 0 {
+            self.cwnd -= f64::from(bytes);
+        }
+        self.bound();
+    }
+
+    #[inline]
+    fn window(&self) -> Window {
+        Window(self.cwnd as u64)
+    }
+
+    fn snapshot(&self) -> CcSnapshot {
+        let phase = match (self.to_ignore > 0, self.increase) {
+            (true, _) => "ignore",
+            (false, true) => "fast-increase",
+            (false, false) => "core",
+        };
+        CcSnapshot {
+            cwnd: self.cwnd as u64,
+            base_rtt: Span::from_ps(self.base_rtt as u64),
+            target: Span::from_ps((self.base_rtt * self.shared.target) as u64),
+            delay: Span::from_ps(self.avg_rtt_ps as u64),
+            phase,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,132 @@
+//! Choosing algorithms by name and setting their parameters from text.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use weft_cc::constant::{Constant, ConstantConfig};
+use weft_cc::rccc::{Rccc, RcccConfig};
+use weft_cc::registry::ALGORITHMS;
+use weft_cc::{CcChoice, CcParams, CcSetError, Rate, SenderCc, Span, Window};
+
+const PARAMS: CcParams = CcParams {
+    mtu: 4096,
+    overhead: 64,
+    link_rate: Rate::from_gbps(100),
+    network_rtt: Span::from_us(12),
+    trimming: true,
+    receiver_credit: false,
+};
+
+fn choice(name: &str) -> CcChoice {
+    CcChoice::parse(name).unwrap()
+}
+
+#[test]
+fn every_name_makes_what_it_says() {
+    let mut names = HashSet::new();
+    for row in ALGORITHMS {
+        assert!(names.insert(row.name), "{} twice", row.name);
+        assert!(!row.about.is_empty() && !row.source.is_empty());
+        let choice = choice(row.name);
+        assert_eq!(choice.name(), row.name);
+        let credit = row.name.contains("rccc");
+        assert_eq!(choice.uses_credit(), credit);
+        assert_eq!(choice.receiver(&PARAMS).is_some(), credit);
+        assert_eq!(choice.sender_credit(&PARAMS).is_some(), credit);
+        assert_eq!(choice.prepare(&PARAMS).params().receiver_credit, credit);
+        assert_eq!(choice.sender(&PARAMS).window() == Window::UNLIMITED, row.name == "rccc");
+    }
+    assert_eq!(names.len(), 6);
+}
+
+#[test]
+fn an_unknown_name_is_told_the_known_ones() {
+    let error = CcChoice::parse("ncc").unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "unknown congestion control 'ncc'; there are: nscc, smartt, constant, rccc, nscc+rccc, smartt+rccc"
+    );
+    assert_eq!("nscc+rccc".parse::<CcChoice>().unwrap().name(), "nscc+rccc");
+}
+
+#[test]
+fn parameters_reach_the_algorithms() {
+    let mut constant = choice("constant");
+    constant.set("window", "64KiB").unwrap();
+    assert_eq!(constant.sender(&PARAMS).window(), Window(65_536));
+    let mut nscc = choice("nscc");
+    nscc.set("max_window_bdp", "2").unwrap();
+    nscc.set("target", "5us").unwrap();
+    assert_eq!(nscc.sender(&PARAMS).window(), Window(300_000));
+    assert_eq!(nscc.sender(&PARAMS).snapshot().target, Span::from_us(5));
+    let mut both = choice("smartt+rccc");
+    both.set("k", "3").unwrap();
+    both.set("max_credit_bdp", "2").unwrap();
+    assert_eq!(both.sender_credit(&PARAMS).unwrap().balance(), 300_000);
+}
+
+#[test]
+fn a_wrong_parameter_is_told_what_would_be_right() {
+    let mut nscc = choice("nscc");
+    let unknown = nscc.set("windw", "3").unwrap_err();
+    assert!(matches!(unknown, CcSetError::UnknownKey { .. }));
+    let text = unknown.to_string();
+    for part in ["nscc", "windw", "'3'", "target", "gamma", "qa_gate"] {
+        assert!(text.contains(part), "{part} in: {text}");
+    }
+    let bad = nscc.set("gamma", "lots").unwrap_err();
+    assert!(matches!(bad, CcSetError::BadValue { .. }));
+    let text = bad.to_string();
+    for part in ["nscc", "gamma", "'lots'", "a number from 0 to 1000", "max_md_jump"] {
+        assert!(text.contains(part), "{part} in: {text}");
+    }
+    assert!(choice("rccc").set("gamma", "0.5").unwrap_err().to_string().contains("pull_rate"));
+}
+
+#[test]
+fn every_parameter_takes_an_example_and_refuses_nonsense() {
+    for row in ALGORITHMS {
+        let mut choice = choice(row.name);
+        let settings = choice.settings();
+        let keys: HashSet<&str> = settings.iter().map(|s| s.key).collect();
+        assert_eq!(keys.len(), settings.len(), "{}: keys are unique", row.name);
+        for setting in settings {
+            let fits = ["0.5", "2", "9us", "64KiB", "true"]
+                .iter()
+                .filter(|value| choice.set(setting.key, value).is_ok())
+                .count();
+            assert!(fits > 0, "{} {} takes none of the examples", row.name, setting.key);
+            for nonsense in ["", "NaN", "-1", "inf", "x"] {
+                let refused = choice.set(setting.key, nonsense);
+                assert!(refused.is_err(), "{} {}={nonsense}", row.name, setting.key);
+            }
+        }
+    }
+}
+
+#[test]
+fn users_bring_their_own() {
+    let sender = Arc::new(|params: &CcParams| {
+        Box::new(Constant::new(&ConstantConfig::Bdp(0.5), params)) as Box<dyn SenderCc + Send>
+    });
+    let mut mine = CcChoice::custom("mine", sender);
+    assert_eq!((mine.name(), mine.uses_credit()), ("mine", false));
+    assert_eq!(mine.clone().sender(&PARAMS).window(), Window(75_000));
+    assert!(mine.set("window", "1").unwrap_err().to_string().contains("it has: none"));
+    let receiver = Arc::new(|params: &CcParams| {
+        Box::new(Rccc::new(&RcccConfig::default(), params)) as Box<dyn weft_cc::ReceiverCc + Send>
+    });
+    let mine = mine.with_custom_receiver(receiver);
+    assert!(mine.uses_credit() && mine.receiver(&PARAMS).is_some());
+    assert!(format!("{mine:?}").contains("mine"));
+}
+
+#[test]
+fn contexts_of_one_endpoint_share_their_parameters() {
+    let prepared = choice("nscc").prepare(&PARAMS);
+    let senders: Vec<_> = (0..3).map(|_| prepared.sender()).collect();
+    assert!(senders.iter().all(|s| s.window() == Window(225_000)));
+    // A choice can move to a worker's thread.
+    fn is_send<T: Send + Clone>(_: &T) {}
+    is_send(&prepared);
+}

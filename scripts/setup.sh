@@ -1,0 +1,106 @@
+#!/usr/bin/env bash
+# Installs what weft needs on Debian 12: DPDK and its virtual devices, a C compiler, libclang for
+# the bindings, tshark as the independent decoder of the tests. Silent when nothing is missing.
+#
+# Usage: scripts/setup.sh [--bench]
+#   --bench   also what the instruction-count benchmarks need (valgrind)
+#
+# Runs as root, or as a user who may use sudo.
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+
+# libdpdk-dev brings the drivers along (net_ring, net_null, net_pcap, the vdev bus, …).
+packages=(build-essential pkg-config libdpdk-dev libpcap-dev clang libclang-dev tshark)
+
+die() {
+    printf 'setup.sh: %s\n' "$@" >&2
+    exit 1
+}
+
+for argument in "$@"; do
+    case $argument in
+        --bench) packages+=(valgrind) ;;
+        -h | --help) sed -n '2,/^set/s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit ;;
+        *) die "unknown argument $argument (try --help)" ;;
+    esac
+done
+
+as_root() {
+    if [[ $EUID -eq 0 ]]; then
+        "$@"
+    elif command -v sudo >/dev/null; then
+        sudo "$@"
+    else
+        die "not root, and no sudo here. Run as root: $*"
+    fi
+}
+
+# Rust lives in the home of whoever builds, also when the script was started through sudo.
+as_builder() {
+    if [[ $EUID -eq 0 && -n ${SUDO_USER:-} && $SUDO_USER != root ]]; then
+        sudo -u "$SUDO_USER" -H "$@"
+    else
+        "$@"
+    fi
+}
+
+installed() {
+    [[ $(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null) == installed ]]
+}
+
+install_packages() {
+    command -v dpkg-query >/dev/null || die \
+        "this is no Debian system. Install by your own means: DPDK 22.11 or later with its headers," \
+        "a C compiler, pkg-config, libclang, libpcap, tshark."
+    local package missing=()
+    for package in "${packages[@]}"; do
+        installed "$package" || missing+=("$package")
+    done
+    [[ ${#missing[@]} -gt 0 ]] || return 0
+    echo "setup.sh: installing ${missing[*]}"
+    as_root apt-get update -qq
+    # tshark's package asks whether everybody may capture; nothing here captures.
+    as_root env DEBIAN_FRONTEND=noninteractive \
+        apt-get install -y -qq --no-install-recommends "${missing[@]}" </dev/null
+}
+
+check_dpdk() {
+    pkg-config --atleast-version=22.11 libdpdk || die \
+        "libdpdk $(pkg-config --modversion libdpdk 2>/dev/null || echo '(none)') is installed; 22.11 or later is needed"
+}
+
+# The directory of the builder's cargo comes first: sudo resets PATH.
+rust() {
+    # shellcheck disable=SC2016 # expanded by the inner shell
+    as_builder bash -c 'cd "$1" && shift && PATH=${CARGO_HOME:-$HOME/.cargo}/bin:$PATH && exec "$@"' _ "$root" "$@"
+}
+
+rust_version() {
+    rust rustc --version 2>/dev/null | sed -n 's/^rustc \([0-9.]*\).*/\1/p' || true
+}
+
+check_rust() {
+    local needed have
+    needed=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$root/Cargo.toml")
+    have=$(rust_version)
+    if recent_enough "$have" "$needed"; then
+        return 0
+    fi
+    if rust rustup --version >/dev/null 2>&1; then
+        echo "setup.sh: installing the Rust toolchain of rust-toolchain.toml"
+        rust rustup toolchain install stable --profile minimal --component rustfmt --component clippy
+        have=$(rust_version)
+    fi
+    recent_enough "$have" "$needed" || die \
+        "Rust $needed or later is needed, and ${have:-none} is here. Debian 12's own is 1.63, which is too old." \
+        "Install the current one for the user who builds (https://rustup.rs), then run this again."
+}
+
+recent_enough() {
+    [[ -n $1 && $(printf '%s\n' "$2" "$1" | sort -V | head -n 1) == "$2" ]]
+}
+
+install_packages
+check_dpdk
+check_rust

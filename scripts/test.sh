@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Everything that must hold before a change is accepted. Continuous integration runs just this.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+step() { printf '\n== %s\n' "$*"; }
+
+# One profile for all steps, so that nothing is compiled twice: optimised, because the tests simulate
+# fabrics; without link-time optimisation, because that costs more than it gives here; with all checks.
+profile=(--profile ci)
+target=${CARGO_TARGET_DIR:-target}
+
+step "packages";      scripts/setup.sh
+step "formatting";    cargo fmt --all --check
+step "purity";        scripts/check-purity.sh
+step "clippy";        cargo clippy "${profile[@]}" --workspace --all-targets --quiet -- -D warnings
+step "without DPDK";  cargo clippy "${profile[@]}" -p weft-stack --no-default-features --all-targets --quiet -- -D warnings
+step "tests";         cargo test "${profile[@]}" --workspace --quiet
+step "documentation"; RUSTDOCFLAGS="-D warnings" cargo doc "${profile[@]}" --workspace --no-deps --quiet
+
+step "determinism"
+cargo build "${profile[@]}" -p weft-apps --quiet
+cargo build -p weft-apps --quiet
+scripts/check-determinism.sh "$target/ci/weft" "$target/debug/weft"
+
+printf '\nAll passed.\n'

@@ -1,0 +1,227 @@
+//! Every observable event of an endpoint, declared once.
+//!
+//! Counters are derived from the events, and so is whatever a [`Subscriber`] makes of them: traces,
+//! captures, test snapshots. Without a subscriber an event costs its counter and one branch.
+#![forbid(unsafe_code)]
+
+use weft_cc::{Span, Time};
+
+use crate::packet::Addr;
+use crate::spray::Entropy;
+use crate::wire::pds::{ControlKind, NackCode, PdcId, Psn};
+
+/// Something that happened in an endpoint.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Event {
+    /// A data packet left.
+    DataSent {
+        /// Its PDC.
+        pdc: PdcId,
+        /// Its number.
+        psn: Psn,
+        /// Its payload, bytes.
+        len: u32,
+        /// Its entropy.
+        entropy: Entropy,
+        /// Whether it had been sent before.
+        retransmission: bool,
+    },
+    /// A data packet arrived whole and was new.
+    DataReceived {
+        /// Its sender.
+        peer: Addr,
+        /// Its PDC here.
+        pdc: PdcId,
+        /// Its number.
+        psn: Psn,
+        /// Whether it carried a congestion mark.
+        ecn: bool,
+    },
+    /// A data packet arrived that had arrived before.
+    DuplicateReceived {
+        /// Its sender.
+        peer: Addr,
+        /// Its number.
+        psn: Psn,
+    },
+    /// A data packet arrived without its payload.
+    TrimmedReceived {
+        /// Its sender.
+        peer: Addr,
+        /// Its number.
+        psn: Psn,
+    },
+    /// An acknowledgement left.
+    AckSent {
+        /// To whom.
+        peer: Addr,
+        /// Everything up to here has arrived.
+        cack: Psn,
+    },
+    /// An acknowledgement arrived.
+    AckReceived {
+        /// The PDC it acknowledges.
+        pdc: PdcId,
+        /// Everything up to here has arrived.
+        cack: Psn,
+        /// RTT sample.
+        rtt: Option<Span>,
+        /// Whether the acknowledged packet carried a congestion mark.
+        ecn: bool,
+    },
+    /// A NACK left.
+    NackSent {
+        /// To whom.
+        peer: Addr,
+        /// Which packet is refused.
+        psn: Psn,
+        /// Why.
+        code: NackCode,
+    },
+    /// A NACK arrived.
+    NackReceived {
+        /// The PDC it is for.
+        pdc: PdcId,
+        /// Which packet is refused.
+        psn: Psn,
+        /// Why.
+        code: NackCode,
+    },
+    /// A control packet left.
+    ControlSent {
+        /// To whom.
+        peer: Addr,
+        /// Its type.
+        kind: ControlKind,
+    },
+    /// A packet is inferred lost from later acknowledgements.
+    LossInferred {
+        /// Its PDC.
+        pdc: PdcId,
+        /// Its number.
+        psn: Psn,
+    },
+    /// A retransmission timer expired.
+    Timeout {
+        /// The PDC.
+        pdc: PdcId,
+        /// The packet that nobody acknowledged.
+        psn: Psn,
+        /// Expiries of this packet so far.
+        count: u8,
+    },
+    /// A PDC was opened for sending.
+    PdcOpened {
+        /// Its peer.
+        peer: Addr,
+        /// Its identifier here.
+        pdc: PdcId,
+    },
+    /// A PDC that was open for sending is gone.
+    PdcClosed {
+        /// Its peer.
+        peer: Addr,
+        /// Its identifier here.
+        pdc: PdcId,
+    },
+    /// A packet arrived that means nothing here and was dropped.
+    Ignored {
+        /// Where it came from.
+        peer: Addr,
+        /// Why.
+        why: &'static str,
+    },
+}
+
+/// Counts of events since the endpoint was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Counters {
+    /// Data packets sent for the first time.
+    pub data_sent: u64,
+    /// Data packets sent again.
+    pub data_retransmitted: u64,
+    /// New data packets received.
+    pub data_received: u64,
+    /// Data packets received with a congestion mark.
+    pub ecn_received: u64,
+    /// Data packets received again.
+    pub duplicates_received: u64,
+    /// Trimmed packets received.
+    pub trimmed_received: u64,
+    /// Acknowledgements sent.
+    pub acks_sent: u64,
+    /// Acknowledgements received.
+    pub acks_received: u64,
+    /// NACKs sent.
+    pub nacks_sent: u64,
+    /// NACKs received.
+    pub nacks_received: u64,
+    /// Control packets sent.
+    pub control_sent: u64,
+    /// Packets inferred lost.
+    pub losses_inferred: u64,
+    /// Retransmission timer expiries.
+    pub timeouts: u64,
+    /// Packets that meant nothing.
+    pub ignored: u64,
+}
+
+impl Counters {
+    #[inline]
+    fn count(&mut self, event: &Event) {
+        let counter = match event {
+            Event::DataSent { retransmission: false, .. } => &mut self.data_sent,
+            Event::DataSent { retransmission: true, .. } => &mut self.data_retransmitted,
+            Event::DataReceived { ecn, .. } => {
+                self.ecn_received += u64::from(*ecn);
+                &mut self.data_received
+            }
+            Event::DuplicateReceived { .. } => &mut self.duplicates_received,
+            Event::TrimmedReceived { .. } => &mut self.trimmed_received,
+            Event::AckSent { .. } => &mut self.acks_sent,
+            Event::AckReceived { .. } => &mut self.acks_received,
+            Event::NackSent { .. } => &mut self.nacks_sent,
+            Event::NackReceived { .. } => &mut self.nacks_received,
+            Event::ControlSent { .. } => &mut self.control_sent,
+            Event::LossInferred { .. } => &mut self.losses_inferred,
+            Event::Timeout { .. } => &mut self.timeouts,
+            Event::Ignored { .. } => &mut self.ignored,
+            Event::PdcOpened { .. } | Event::PdcClosed { .. } => return,
+        };
+        *counter += 1;
+    }
+}
+
+/// Receives every event of an endpoint.
+pub trait Subscriber {
+    /// `event` happened at `now`.
+    fn on_event(&mut self, now: Time, event: &Event);
+}
+
+/// Where an endpoint's events go.
+#[derive(Default)]
+pub struct Events {
+    counters: Counters,
+    subscriber: Option<Box<dyn Subscriber + Send>>,
+}
+
+impl Events {
+    /// Counts `event` and passes it on.
+    #[inline]
+    pub fn emit(&mut self, now: Time, event: Event) {
+        self.counters.count(&event);
+        if let Some(subscriber) = &mut self.subscriber {
+            subscriber.on_event(now, &event);
+        }
+    }
+
+    /// The counts so far.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Sends all later events to `subscriber`; replaces the one before.
+    pub fn subscribe(&mut self, subscriber: Box<dyn Subscriber + Send>) {
+        self.subscriber = Some(subscriber);
+    }
+}

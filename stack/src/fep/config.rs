@@ -1,0 +1,120 @@
+//! How an endpoint behaves.
+
+use weft_cc::{CcChoice, CcParams, PreparedCc, Span};
+
+use crate::pdc::PdcConfig;
+use crate::ses::MAX_SEGMENT;
+use crate::spray::LbChoice;
+
+/// Configuration of an endpoint. One value serves any number of endpoints.
+#[derive(Clone)]
+pub struct FepConfig {
+    /// Largest payload of a packet, bytes; at most 16,383.
+    pub mtu: u32,
+    /// Bytes that every data packet counts for in windows beyond its payload. Both ends must agree.
+    pub overhead: u32,
+    /// Packet delivery.
+    pub pdc: PdcConfig,
+    /// Congestion control of new contexts.
+    pub cc: PreparedCc,
+    /// Load balancing of new contexts.
+    pub lb: LbChoice,
+    /// Entropies to choose from, 1 to 16,384.
+    pub paths: u16,
+    /// What may be used up.
+    pub limits: Limits,
+    /// Silence after which a target asks whether its initiator is still there; after as much again it
+    /// gives the PDC up.
+    pub idle_timeout: Span,
+    /// How long a target remembers a closed PDC, to tell late copies of its packets from a new one.
+    pub time_wait: Span,
+    /// How long an initiator puts up with a target that says it is busy.
+    pub busy_timeout: Span,
+}
+
+/// Bounds on memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Connections opened here.
+    pub connections: usize,
+    /// PDCs opened by one peer.
+    pub pdcs_per_peer: u32,
+    /// PDCs opened by all peers.
+    pub pdcs: usize,
+    /// Messages posted and not delivered.
+    pub sends: usize,
+    /// Receives posted and not met.
+    pub receives: usize,
+    /// Messages on their way in.
+    pub messages: usize,
+    /// Bytes kept of one peer's unexpected messages.
+    pub unexpected_bytes_per_peer: u64,
+    /// Acknowledgements, NACKs and control packets that wait for the port.
+    pub control_queue: usize,
+    /// Packets that a ROD target keeps for one PDC until the ones before them arrive.
+    pub reorder_packets: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            connections: 60_000,
+            pdcs_per_peer: 4_096,
+            pdcs: 60_000,
+            sends: 1 << 20,
+            receives: 1 << 20,
+            messages: 1 << 20,
+            unexpected_bytes_per_peer: 64 << 20,
+            control_queue: 1 << 16,
+            reorder_packets: 256,
+        }
+    }
+}
+
+/// A configuration that cannot work.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// `payload_len` has 14 bits.
+    #[error("mtu is {0}; a packet's payload is 1 to {MAX_SEGMENT} bytes")]
+    Mtu(u32),
+    /// An entropy has 14 bits in a source port.
+    #[error("paths is {0}; there can be 1 to 16384")]
+    Paths(u16),
+    /// mpr counts 128 packets in 8 bits.
+    #[error("mp_range is {0}; it is a multiple of 128 from 128 to 32640")]
+    MpRange(u32),
+}
+
+impl FepConfig {
+    /// The defaults for a network that `params` describes.
+    pub fn new(cc: &CcChoice, params: &CcParams) -> FepConfig {
+        FepConfig {
+            mtu: params.mtu,
+            overhead: params.overhead,
+            pdc: PdcConfig { infer_loss: !params.trimming, ..PdcConfig::default() },
+            cc: cc.prepare(params),
+            lb: LbChoice::default(),
+            paths: 128,
+            limits: Limits::default(),
+            idle_timeout: Span::from_ms(10_000),
+            time_wait: Span::from_ms(100),
+            busy_timeout: Span::from_ms(10_000),
+        }
+    }
+
+    /// # Errors
+    /// What is out of range, and what the range is.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        if !(1..=MAX_SEGMENT).contains(&self.mtu) {
+            return Err(ConfigError::Mtu(self.mtu));
+        }
+        if !(1..=16_384).contains(&self.paths) {
+            return Err(ConfigError::Paths(self.paths));
+        }
+        let range = self.pdc.mp_range;
+        if !(128..=32_640).contains(&range) || !range.is_multiple_of(128) {
+            return Err(ConfigError::MpRange(range));
+        }
+        Ok(())
+    }
+}

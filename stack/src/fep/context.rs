@@ -1,0 +1,173 @@
+//! Congestion contexts: one for each peer and traffic class, shared by all PDCs between the two.
+
+use std::collections::VecDeque;
+
+use weft_cc::credit::SenderCredit;
+use weft_cc::{AckSample, LossSample, NackSample, SenderAlgorithm, SenderCc, SentPacket, Time};
+
+use crate::packet::Addr;
+use crate::pdc::TxPdc;
+use crate::spray::{Entropy, PathContext, PathFeedback, PathSelector, Selector};
+use crate::table::Key;
+
+/// A traffic class: keeps congestion contexts apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct TrafficClass(pub u8);
+
+/// What stops a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Gate {
+    Open,
+    /// The window is full: an acknowledgement opens it.
+    Window,
+    /// Pacing.
+    Until(Time),
+    /// No credit.
+    Credit,
+}
+
+pub(super) struct Context {
+    pub(super) peer: Addr,
+    pub(super) class: TrafficClass,
+    algorithm: SenderAlgorithm,
+    selector: Selector,
+    pub(super) credit: Option<SenderCredit>,
+    in_flight: u64,
+    sent: u64,
+    wire_mtu: u64,
+    /// Connections that use it.
+    pub(super) users: u32,
+    /// Connections that have something to send and wait for the gate to open.
+    pub(super) blocked: VecDeque<Key>,
+    /// Bytes of these and other connections of this context that are posted and not cut.
+    pub(super) backlog: u64,
+    pub(super) timer: Option<Time>,
+    consecutive_timeouts: u32,
+}
+
+impl Context {
+    pub(super) fn new(
+        peer: Addr,
+        class: TrafficClass,
+        algorithm: SenderAlgorithm,
+        selector: Selector,
+        credit: Option<SenderCredit>,
+        wire_mtu: u64,
+    ) -> Context {
+        Context {
+            peer,
+            class,
+            algorithm,
+            selector,
+            credit,
+            in_flight: 0,
+            sent: 0,
+            wire_mtu,
+            users: 0,
+            blocked: VecDeque::new(),
+            backlog: 0,
+            timer: None,
+            consecutive_timeouts: 0,
+        }
+    }
+
+    /// Runs `change` on one of its PDCs and keeps count of the bytes in flight.
+    pub(super) fn track<R>(&mut self, pdc: &mut TxPdc, change: impl FnOnce(&mut TxPdc) -> R) -> R {
+        let before = pdc.in_flight();
+        let result = change(pdc);
+        self.in_flight = self.in_flight + pdc.in_flight() - before;
+        result
+    }
+
+    /// Takes back the bytes in flight of a PDC that is given up.
+    pub(super) fn forget(&mut self, pdc: &TxPdc) {
+        self.in_flight -= pdc.in_flight();
+    }
+
+    pub(super) fn in_flight(&self) -> u64 {
+        self.in_flight
+    }
+
+    pub(super) fn window(&self) -> u64 {
+        self.algorithm.window().0
+    }
+
+    /// The window in full packets.
+    pub(super) fn window_packets(&self) -> f64 {
+        self.window().min(1 << 40) as f64 / self.wire_mtu as f64
+    }
+
+    /// Whether a packet of `bytes` may leave. One packet may always be in flight, however small the window.
+    pub(super) fn gate(&self, now: Time, bytes: u64) -> Gate {
+        if self.in_flight > 0 && self.in_flight + bytes > self.window() {
+            return Gate::Window;
+        }
+        if let Some(credit) = &self.credit
+            && !credit.may_send()
+        {
+            return Gate::Credit;
+        }
+        match self.algorithm.next_departure() {
+            Some(at) if now.is_before(at) => Gate::Until(at),
+            _ => Gate::Open,
+        }
+    }
+
+    /// Whether a packet of `bytes`, just sent, is the last one that the window allows: the target
+    /// should not wait for more before it acknowledges.
+    pub(super) fn is_spent(&self, bytes: u64) -> bool {
+        self.in_flight + bytes >= self.window() || self.credit.as_ref().is_some_and(|c| !c.may_send())
+    }
+
+    pub(super) fn next_entropy(&mut self, now: Time, retransmission: bool) -> Entropy {
+        let window_packets = self.window_packets() as u32;
+        self.selector.next(&PathContext { now, sent: self.sent, window_packets, retransmission })
+    }
+
+    pub(super) fn on_send(&mut self, now: Time, bytes: u64, retransmission: bool) {
+        self.sent += 1;
+        self.algorithm.on_send(now, &SentPacket { bytes, in_flight: self.in_flight, retransmission });
+        if let Some(credit) = &mut self.credit {
+            credit.on_send(bytes);
+        }
+    }
+
+    /// The credit target to state, if credits are in force; `lost` bytes wait to be sent again.
+    pub(super) fn credit_target(&mut self, lost: u64) -> Option<u32> {
+        let window = self.window();
+        let (in_flight, backlog) = (self.in_flight, self.backlog);
+        let room = (window != u64::MAX).then(|| window.max(in_flight));
+        self.credit.as_mut().map(|credit| credit.credit_target(backlog, lost, room))
+    }
+
+    pub(super) fn on_ack(&mut self, now: Time, sample: AckSample) {
+        self.consecutive_timeouts = 0;
+        self.on_feedback();
+        self.algorithm.on_ack(now, &AckSample { in_flight: self.in_flight, ..sample });
+    }
+
+    pub(super) fn on_nack(&mut self, now: Time, sample: NackSample) {
+        self.on_feedback();
+        self.algorithm.on_nack(now, &NackSample { in_flight: self.in_flight, ..sample });
+    }
+
+    pub(super) fn on_timeout(&mut self, now: Time, bytes: u64) {
+        self.consecutive_timeouts += 1;
+        let consecutive = self.consecutive_timeouts;
+        self.algorithm.on_timeout(now, &LossSample { bytes, in_flight: self.in_flight, consecutive });
+    }
+
+    pub(super) fn on_feedback(&mut self) {
+        if let Some(credit) = &mut self.credit {
+            credit.on_feedback();
+        }
+    }
+
+    pub(super) fn path_feedback(&mut self, now: Time, entropy: Entropy, feedback: PathFeedback) {
+        self.selector.feedback(now, entropy, feedback);
+    }
+
+    pub(super) fn snapshot(&self) -> weft_cc::CcSnapshot {
+        self.algorithm.snapshot()
+    }
+}

@@ -1,0 +1,330 @@
+//! What an initiator does with acknowledgements, NACKs and the requests of targets.
+
+use weft_cc::{AckSample, NackCause, NackSample, Time};
+
+use super::connection::Busy;
+use super::{Failure, Fep, SendError};
+use crate::event::Event;
+use crate::packet::Packet;
+use crate::pdc::{PacketKind, TxPdc, TxState};
+use crate::spray::PathFeedback;
+use crate::table::{Key, Table};
+use crate::wire::pds::{Ack, AckRequest, ControlKind, Nack, NackCode, PdcId, Psn};
+use crate::wire::ses::{ReturnCode, Ses};
+
+/// What a NACK code means for an initiator.
+enum Verdict {
+    /// The payload was cut off on the way.
+    Trimmed(NackCause),
+    /// Send it again: the target could not take it in this order, or lost it.
+    Again,
+    /// Send it again later.
+    Busy,
+    /// The packet is there; its response is not ready. The timer asks again.
+    Patience,
+    /// Give the PDC up.
+    Fatal,
+}
+
+/// NACK codes 0E 0F 10 11 13 15 16 19 close the PDC, the others lead to retransmission, at once or,
+/// where the target lacks something, later.
+fn verdict(code: NackCode) -> Verdict {
+    match code {
+        NackCode::TRIMMED => Verdict::Trimmed(NackCause::Trimmed),
+        NackCode::TRIMMED_LASTHOP => Verdict::Trimmed(NackCause::TrimmedLastHop),
+        NackCode::INV_DPDCID
+        | NackCode::PDC_HDR_MISMATCH
+        | NackCode::CLOSING
+        | NackCode::CLOSING_IN_ERR
+        | NackCode::GTD_RESP_UNAVAIL
+        | NackCode::INVALID_SYN
+        | NackCode::PDC_MODE_MISMATCH
+        | NackCode::UNEXP_EVENT
+        | NackCode::EXP_FATAL => Verdict::Fatal,
+        NackCode::NO_PDC_AVAIL
+        | NackCode::NO_CCC_AVAIL
+        | NackCode::NO_BITMAP
+        | NackCode::NO_PKT_BUFFER
+        | NackCode::NO_GTD_DEL_AVAIL
+        | NackCode::NO_SES_MSG_AVAIL
+        | NackCode::NO_RESOURCE
+        | NackCode::PSN_OOR_WINDOW => Verdict::Busy,
+        NackCode::RCVD_SES_PROCG => Verdict::Patience,
+        _ => Verdict::Again,
+    }
+}
+
+impl Fep {
+    /// The connection whose PDC is `id`, if it goes to where the packet comes from.
+    fn connection_of(&self, id: PdcId, packet: &Packet) -> Option<Key> {
+        let (key, connection) = self.connections.at(u32::from(id.0).checked_sub(1)?)?;
+        (connection.pdc.peer == packet.net.src).then_some(key)
+    }
+
+    pub(super) fn on_ack(&mut self, now: Time, packet: &Packet, ack: &Ack) {
+        let Some(key) = self.connection_of(ack.dpdcid, packet) else {
+            return self.ignore(now, packet, "ACK for no connection of its sender");
+        };
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        let context_key = connection.context;
+        let Some(context) = self.contexts.get_mut(context_key) else { return };
+        let mut delivered = Vec::new();
+        let sends = &mut self.sends;
+        if let Ses::Response(response) = &packet.ses
+            && !matches!(response.return_code, ReturnCode::OK | ReturnCode::NULL)
+        {
+            note_refusal(sends, &connection.pdc, response.msg_id, response.return_code);
+        }
+        let outcome = context.track(&mut connection.pdc, |pdc| {
+            pdc.on_ack(now, ack, |record| {
+                if let PacketKind::Data { send, .. } = record.kind
+                    && let Some((send, message)) = sends.at_mut(send)
+                {
+                    message.unacknowledged -= 1;
+                    if message.is_delivered() {
+                        delivered.push(send);
+                    }
+                }
+            })
+        });
+        let Some(outcome) = outcome else {
+            return self.ignore(now, packet, "ACK outside what was sent");
+        };
+        connection.hold.take_if(|busy| now.is_at_or_after(busy.until));
+        let pdc = connection.pdc.id;
+        self.events.emit(
+            now,
+            Event::AckReceived { pdc, cack: ack.cack_psn, rtt: outcome.rtt, ecn: ack.ecn },
+        );
+        if outcome.probe.is_none() {
+            let feedback = if ack.ecn { PathFeedback::Ecn } else { PathFeedback::Good };
+            context.path_feedback(now, packet.net.entropy, feedback);
+        }
+        context.on_ack(
+            now,
+            AckSample {
+                newly_received: outcome.newly_received,
+                rtt: outcome.rtt,
+                ecn: ack.ecn,
+                in_flight: 0,
+                out_of_order: outcome.out_of_order,
+                hops: None,
+                remote_queueing: None,
+                local_rx_delay: None,
+                receiver_window: outcome.receiver_window,
+            },
+        );
+        if self.config.pdc.infer_loss {
+            self.look_for_losses(now, key, outcome.out_of_order, outcome.probe);
+        }
+        for send in delivered {
+            self.complete_send(send, Ok(()));
+        }
+        self.after_feedback(now, key, ack);
+    }
+
+    /// What any acknowledgement may set in motion.
+    fn after_feedback(&mut self, now: Time, key: Key, ack: &Ack) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        if connection.pdc.state == TxState::Closed {
+            return self.remove_connection(now, key, Ok(()));
+        }
+        let context = connection.context;
+        let clear = connection.pdc.clear_psn();
+        match ack.request {
+            // A response stands just behind CACK: it can be cleared once we know everything up to it.
+            AckRequest::Clear if clear.distance(ack.cack_psn) > 0 && connection.cleared != Some(clear) => {
+                connection.cleared = Some(clear);
+                self.send_control(now, key, ControlKind::ClearCommand, clear.0, 0);
+            }
+            AckRequest::Close => self.close_at_peers_request(key),
+            _ => {}
+        }
+        self.watch(now, key);
+        self.unblock(context);
+        self.make_ready(key);
+    }
+
+    pub(super) fn on_nack(&mut self, now: Time, packet: &Packet, nack: &Nack) {
+        let Some(key) = self.connection_of(nack.dpdcid, packet).filter(|_| !nack.rudi) else {
+            return self.ignore(now, packet, "NACK for no connection of its sender");
+        };
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        // Late NACKs of a PDC that had this identifier before speak of PSNs far away.
+        let Some((_, transmissions)) = connection.pdc.waiting_since(nack.psn) else {
+            return self.ignore(now, packet, "NACK for a packet that is not outstanding");
+        };
+        let pdc = connection.pdc.id;
+        self.events.emit(now, Event::NackReceived { pdc, psn: nack.psn, code: nack.code });
+        match verdict(nack.code) {
+            Verdict::Fatal if connection.pdc.state == TxState::Closing && transmissions > 1 => {
+                // The target has closed and forgotten; its answer was lost.
+                self.remove_connection(now, key, Ok(()));
+            }
+            Verdict::Fatal => {
+                let peer = packet.net.src;
+                self.fail(now, key, Failure::Refused { pdc, peer, psn: nack.psn, code: nack.code });
+            }
+            Verdict::Trimmed(cause) => self.resend_refused(now, key, packet, nack, Some(cause)),
+            Verdict::Again => self.resend_refused(now, key, packet, nack, None),
+            Verdict::Busy => self.put_off(now, key, packet, nack),
+            Verdict::Patience => {}
+        }
+    }
+
+    /// Sends the refused packet again; `cause` is what congestion control should think of it.
+    fn resend_refused(&mut self, now: Time, key: Key, packet: &Packet, nack: &Nack, cause: Option<NackCause>) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        let context_key = connection.context;
+        let Some(context) = self.contexts.get_mut(context_key) else { return };
+        let outcome = context.track(&mut connection.pdc, |pdc| pdc.on_nack(now, nack));
+        let Some(outcome) = outcome else {
+            return self.ignore(now, packet, "NACK for an earlier transmission");
+        };
+        context.on_feedback();
+        if let Some(cause) = cause {
+            let (bytes, rtt) = (outcome.bytes, outcome.rtt);
+            context.on_nack(now, NackSample { bytes, cause, ecn: nack.ecn, rtt, in_flight: 0 });
+            // The last hop is the receiver's own link: no other path avoids it.
+            let feedback = match cause {
+                NackCause::TrimmedLastHop if nack.ecn => PathFeedback::Ecn,
+                NackCause::TrimmedLastHop => PathFeedback::Good,
+                _ => PathFeedback::Nack,
+            };
+            context.path_feedback(now, outcome.entropy, feedback);
+        }
+        self.unblock(context_key);
+        self.make_ready(key);
+    }
+
+    /// The target lacks something: pause, longer each time, and give up when it lasts.
+    fn put_off(&mut self, now: Time, key: Key, packet: &Packet, nack: &Nack) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        let Some(context) = self.contexts.get_mut(connection.context) else { return };
+        if context.track(&mut connection.pdc, |pdc| pdc.on_nack(now, nack)).is_none() {
+            return self.ignore(now, packet, "NACK for an earlier transmission");
+        }
+        context.on_feedback();
+        let busy = connection.hold.unwrap_or(Busy { code: nack.code, since: now, until: now, count: 0 });
+        let waited = now.since(busy.since);
+        if waited > self.config.busy_timeout {
+            let (pdc, peer) = (connection.pdc.id, packet.net.src);
+            return self.fail(now, key, Failure::Busy { pdc, peer, psn: nack.psn, code: nack.code, waited });
+        }
+        // Refusals of packets that left before the pause began do not lengthen it.
+        if now.is_at_or_after(busy.until) {
+            let pause = self.config.pdc.rto_init.times(1 << busy.count.min(6));
+            let until = now + pause;
+            connection.hold = Some(Busy { code: nack.code, until, count: busy.count + 1, ..busy });
+            self.wake_connection(key, until);
+        }
+    }
+
+    /// Infers losses after an acknowledgement, for fabrics that drop.
+    fn look_for_losses(&mut self, now: Time, key: Key, out_of_order: u16, probe: Option<u16>) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        let Some(context) = self.contexts.get_mut(connection.context) else { return };
+        let mut lost = Vec::new();
+        let window = context.window_packets().min(f64::from(self.config.pdc.mp_range));
+        let snapshot = context.snapshot();
+        context.track(&mut connection.pdc, |pdc| {
+            let mut note = |psn: Psn, record: &crate::pdc::TxRecord| lost.push((psn, *record));
+            match probe.and_then(|opaque| pdc.take_probe(opaque)) {
+                // A quick answer says that the queues are empty.
+                Some(sent_at) if now.since(sent_at) < snapshot.base_rtt + snapshot.target => {
+                    pdc.lose_before_probe(now, sent_at, &mut note);
+                }
+                _ => pdc.infer_losses(now, out_of_order, window, &mut note),
+            }
+        });
+        let pdc = connection.pdc.id;
+        for (psn, record) in lost {
+            let bytes = u64::from(record.bytes);
+            let sample =
+                NackSample { bytes, cause: NackCause::InferredLoss, ecn: false, rtt: None, in_flight: 0 };
+            context.on_nack(now, sample);
+            context.path_feedback(now, record.entropy, PathFeedback::Nack);
+            self.events.emit(now, Event::LossInferred { pdc, psn });
+        }
+        let first_probe = if connection.queue.is_empty() {
+            snapshot.base_rtt + snapshot.target
+        } else {
+            snapshot.base_rtt.times(3)
+        };
+        connection.probe_at = (!connection.pdc.is_idle()).then_some(now + first_probe);
+        if let Some(at) = connection.probe_at {
+            self.wake_connection(key, at);
+        }
+    }
+
+    /// Gives a connection up: everything that waits in it fails.
+    pub(super) fn fail(&mut self, now: Time, key: Key, failure: Failure) {
+        let Some(connection) = self.connections.get(key) else { return };
+        let backlog = super::transmit::backlog(self, connection);
+        let mut waiting: Vec<Key> = connection.queue.iter().copied().collect();
+        for record in connection.pdc.unacknowledged() {
+            if let PacketKind::Data { send, .. } = record.kind
+                && let Some((send, _)) = self.sends.at(send)
+                && !waiting.contains(&send)
+            {
+                waiting.push(send);
+            }
+        }
+        let context_key = connection.context;
+        if let Some(context) = self.contexts.get_mut(context_key) {
+            context.backlog = context.backlog.saturating_sub(backlog);
+        }
+        for send in waiting {
+            self.complete_send(send, Err(SendError::Failed(failure)));
+        }
+        self.remove_connection(now, key, Err(failure));
+        // The bytes that were in flight made room for others.
+        self.unblock(context_key);
+    }
+
+    /// The target wants the PDC closed: do so unless there is something to send.
+    pub(super) fn close_at_peers_request(&mut self, key: Key) {
+        if let Some(connection) = self.connections.get_mut(key)
+            && connection.pdc.state == TxState::Open
+            && connection.queue.is_empty()
+            && connection.pdc.is_idle()
+        {
+            connection.pdc.state = TxState::Draining;
+            self.make_ready(key);
+        }
+    }
+
+    /// A credit packet has arrived.
+    pub(super) fn on_credit(&mut self, now: Time, packet: &Packet, pdc: PdcId, total: u32) {
+        let Some(key) = self.connection_of(pdc, packet) else {
+            return self.ignore(now, packet, "credit for no connection of its sender");
+        };
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        connection.credit_request_at = None;
+        let context_key = connection.context;
+        if let Some(credit) = self.contexts.get_mut(context_key).and_then(|c| c.credit.as_mut()) {
+            credit.on_credit_total(total);
+            self.unblock(context_key);
+        }
+    }
+
+    /// The target asks for a connection to be closed.
+    pub(super) fn on_close_request(&mut self, now: Time, packet: &Packet, pdc: PdcId) {
+        match self.connection_of(pdc, packet) {
+            Some(key) => self.close_at_peers_request(key),
+            None => self.ignore(now, packet, "CLOSE_REQ for no connection of its sender"),
+        }
+    }
+}
+
+/// Remembers that the target answered message `msg_id` of `pdc` with an error.
+fn note_refusal(sends: &mut Table<crate::ses::SendMessage>, pdc: &TxPdc, msg_id: u16, code: ReturnCode) {
+    for record in pdc.unacknowledged() {
+        if let PacketKind::Data { send, .. } = record.kind
+            && let Some((_, message)) = sends.at_mut(send)
+            && message.msg_id == msg_id
+        {
+            message.refusal = Some(code);
+        }
+    }
+}

@@ -1,0 +1,581 @@
+//! The fabric endpoint: all PDCs and congestion contexts of one address, the send scheduler, the
+//! timers. A state machine without I/O.
+//!
+//! Four verbs drive it, and calling any of them early or twice is harmless:
+//!
+//! - [`Fep::on_packet`] for every packet that arrives;
+//! - [`Fep::poll_transmit`] when the port can take a packet, until it yields nothing; again after any
+//!   other call that takes `&mut self`;
+//! - [`Fep::on_timeout`] at [`Fep::poll_timeout`], which may have changed after any call that takes `&mut self`;
+//! - [`Fep::poll_completion`] for results, until it yields nothing; after any of the above.
+//!
+//! ```text
+//!  post_send ─▶ connection (queue of messages) ─▶ scheduler ─▶ context (window, pacing, credit)
+//!               ─▶ spray (entropy) ─▶ pdc (PSN, record) ─▶ poll_transmit
+//!  on_packet ─▶ pdc (new? duplicate?) ─▶ ses (match, place) ─▶ completion
+//!            └▶ ACK or NACK ─▶ control queue ─▶ poll_transmit
+//! ```
+#![forbid(unsafe_code)]
+
+mod config;
+mod connection;
+mod context;
+mod credit;
+mod explain;
+mod initiator;
+mod target;
+mod timers;
+mod transmit;
+mod wheel;
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::BuildHasherDefault;
+use std::sync::Arc;
+
+use rustc_hash::FxHasher;
+use weft_cc::{Span, Time};
+
+pub use config::{ConfigError, FepConfig, Limits};
+pub use context::TrafficClass;
+pub use transmit::{PayloadRef, Transmit};
+
+use crate::buffer::{Buffer, MAX_MESSAGE};
+use crate::event::{Counters, Event, Events, Subscriber};
+use crate::packet::{Addr, Packet, Payload};
+use crate::pdc::{TxPdc, TxState};
+use crate::rng::Rng;
+use crate::ses::{Delivery, Matching, Posted, ReceiveId, Receives, SendMessage};
+use crate::table::{Key, Table};
+use crate::wire::pds::{DeliveryMode, NackCode, Pds, PdcId, Psn};
+use crate::wire::ses::ReturnCode;
+use connection::{Connection, Standing};
+use context::Context;
+use credit::Granter;
+use target::Targets;
+use timers::TimerKey;
+use wheel::Wheel;
+
+type Map<K, V> = HashMap<K, V, BuildHasherDefault<FxHasher>>;
+
+/// Names a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ConnectionId(Key);
+
+/// Names a message that was posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SendId(Key);
+
+/// How to connect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct ConnectOptions {
+    /// RUD or ROD.
+    pub mode: DeliveryMode,
+    /// Connections to one peer share a congestion context if their traffic classes are the same.
+    pub class: TrafficClass,
+}
+
+/// A message to send.
+#[derive(Debug)]
+pub struct Send {
+    /// Its bytes.
+    pub buffer: Buffer,
+    /// For tagged messages, their tag.
+    pub tag: Option<u64>,
+    /// 64 bits for the receiver's completion.
+    pub header_data: u64,
+    /// Handed back at completion.
+    pub context: u64,
+}
+
+/// A receive to post.
+#[derive(Debug)]
+pub struct Receive {
+    /// Where the message goes.
+    pub buffer: Buffer,
+    /// Takes messages of this sender only.
+    pub from: Option<Addr>,
+    /// Takes these messages only.
+    pub matching: Matching,
+    /// Handed back at completion.
+    pub context: u64,
+}
+
+/// Something that was asked for is done.
+#[derive(Debug)]
+pub enum Completion {
+    /// A message has been sent: all of it has arrived, or it failed.
+    Sent {
+        /// Which.
+        id: SendId,
+        /// Its caller's word.
+        context: u64,
+        /// Its memory.
+        buffer: Buffer,
+        /// Packets sent again on its behalf.
+        retransmissions: u32,
+        /// How it went.
+        result: Result<(), SendError>,
+    },
+    /// A message has been received, or will not be.
+    Received {
+        /// Into which receive.
+        id: ReceiveId,
+        /// Its caller's word.
+        context: u64,
+        /// Who sent it; none if none did.
+        peer: Option<Addr>,
+        /// Its tag.
+        tag: Option<u64>,
+        /// Its sender's 64 bits.
+        header_data: u64,
+        /// Its length, bytes.
+        len: u32,
+        /// Its memory.
+        buffer: Buffer,
+        /// How it went.
+        result: Result<(), ReceiveError>,
+    },
+    /// A connection is closed; its name is dead.
+    Closed {
+        /// Which.
+        id: ConnectionId,
+        /// Its peer.
+        peer: Addr,
+        /// Why, if nobody here asked for it.
+        result: Result<(), Failure>,
+    },
+}
+
+/// Why a PDC was given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// A packet was never acknowledged.
+    #[error("PDC {} to endpoint {}: PSN {} not acknowledged in {waited} and {sent} transmissions", pdc.0, peer.0, psn.0)]
+    NoAnswer {
+        /// Our PDCID.
+        pdc: PdcId,
+        /// The target.
+        peer: Addr,
+        /// The packet.
+        psn: Psn,
+        /// Since it was last sent.
+        waited: Span,
+        /// Times it was sent.
+        sent: u8,
+    },
+    /// The target refused it for good.
+    #[error("PDC {} to endpoint {}: PSN {} refused with NACK code {:#04x}", pdc.0, peer.0, psn.0, code.0)]
+    Refused {
+        /// Our PDCID.
+        pdc: PdcId,
+        /// The target.
+        peer: Addr,
+        /// The packet.
+        psn: Psn,
+        /// What the target said.
+        code: NackCode,
+    },
+    /// The target was busy for too long.
+    #[error("PDC {} to endpoint {}: PSN {} put off with NACK code {:#04x} for {waited}", pdc.0, peer.0, psn.0, code.0)]
+    Busy {
+        /// Our PDCID.
+        pdc: PdcId,
+        /// The target.
+        peer: Addr,
+        /// The packet.
+        psn: Psn,
+        /// What the target said.
+        code: NackCode,
+        /// For how long.
+        waited: Span,
+    },
+    /// The target asked for the connection to be closed.
+    #[error("PDC {} to endpoint {}: closed at the target's request", pdc.0, peer.0)]
+    ClosedByPeer {
+        /// Our PDCID.
+        pdc: PdcId,
+        /// The target.
+        peer: Addr,
+    },
+}
+
+/// Why a message was not sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SendError {
+    /// Its PDC was given up.
+    #[error(transparent)]
+    Failed(#[from] Failure),
+    /// The target's message layer answered with an error.
+    #[error("the target answered with return code {:#04x}", .0.0)]
+    Answered(ReturnCode),
+    /// Cancelled before any of it was sent.
+    #[error("cancelled")]
+    Cancelled,
+}
+
+/// Why a receive ended without its message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReceiveError {
+    /// The message is longer than the receive, which holds its beginning.
+    #[error("the message has {len} bytes, the receive {room}")]
+    Truncated {
+        /// The message.
+        len: u32,
+        /// The receive.
+        room: u32,
+    },
+    /// The sender fell silent, or closed, in the middle.
+    #[error("the sender fell silent after a part of the message")]
+    PeerLost,
+    /// Cancelled before a message met it.
+    #[error("cancelled")]
+    Cancelled,
+}
+
+/// Why a call was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CallError {
+    /// The connection is closed, closing, or never was.
+    #[error("no such open connection")]
+    NotOpen,
+    /// Something is used up.
+    #[error("limit of {limit} {what} reached")]
+    Limit {
+        /// What.
+        what: &'static str,
+        /// How many there may be.
+        limit: usize,
+    },
+    /// Too long for one message.
+    #[error("a message has at most {MAX_MESSAGE} bytes")]
+    TooLong,
+    /// Too late: it is under way or done.
+    #[error("too late to cancel")]
+    TooLate,
+}
+
+/// One fabric endpoint.
+pub struct Fep {
+    addr: Addr,
+    config: Arc<FepConfig>,
+    rng: Rng,
+    connections: Table<Connection>,
+    contexts: Table<Context>,
+    by_peer: Map<(Addr, TrafficClass), Key>,
+    sends: Table<SendMessage>,
+    receives: Receives,
+    next_receive: u64,
+    targets: Targets,
+    granter: Option<Granter>,
+    /// Acknowledgements, NACKs and control packets that wait for the port.
+    control: VecDeque<Packet>,
+    /// Connections that may send, in turn.
+    ready: VecDeque<Key>,
+    wheel: Wheel<TimerKey>,
+    due: Vec<TimerKey>,
+    completions: VecDeque<Completion>,
+    events: Events,
+}
+
+impl Fep {
+    /// An endpoint with address `addr`. Everything random in it comes from `rng`; time begins at `now`.
+    ///
+    /// # Errors
+    /// A configuration that cannot work.
+    pub fn new(addr: Addr, config: Arc<FepConfig>, rng: Rng, now: Time) -> Result<Fep, ConfigError> {
+        config.validate()?;
+        Ok(Fep {
+            addr,
+            rng,
+            connections: Table::default(),
+            contexts: Table::default(),
+            by_peer: Map::default(),
+            sends: Table::default(),
+            receives: Receives::new(config.limits.unexpected_bytes_per_peer, config.limits.messages),
+            next_receive: 0,
+            targets: Targets::default(),
+            granter: config.cc.receiver().map(Granter::new),
+            control: VecDeque::new(),
+            ready: VecDeque::new(),
+            wheel: Wheel::new(now),
+            due: Vec::new(),
+            completions: VecDeque::new(),
+            events: Events::default(),
+            config,
+        })
+    }
+
+    /// Its address.
+    pub fn addr(&self) -> Addr {
+        self.addr
+    }
+
+    /// Opens a connection. Nothing is sent until there is a message.
+    ///
+    /// # Errors
+    /// [`CallError::Limit`] when there are too many.
+    pub fn connect(&mut self, now: Time, peer: Addr, options: ConnectOptions) -> Result<ConnectionId, CallError> {
+        let limit = self.config.limits.connections.min(usize::from(u16::MAX));
+        if self.connections.len() >= limit {
+            return Err(CallError::Limit { what: "connections", limit });
+        }
+        let context = self.context_for(peer, options.class);
+        let start_psn = Psn(self.rng.next_u64() as u32);
+        let config = &self.config;
+        let key = self.connections.insert_with(|key| {
+            let id = PdcId((key.index + 1) as u16);
+            Connection::new(TxPdc::new(&config.pdc, peer, id, options.mode, start_psn), context)
+        });
+        if options.mode == DeliveryMode::Rod
+            && let Some(connection) = self.connections.get_mut(key)
+            && let Some(context) = self.contexts.get_mut(context)
+        {
+            connection.fixed_entropy = Some(context.next_entropy(now, false));
+        }
+        self.events.emit(now, Event::PdcOpened { peer, pdc: PdcId((key.index + 1) as u16) });
+        Ok(ConnectionId(key))
+    }
+
+    /// Posts a message. It leaves as soon as congestion control and the messages before it allow.
+    ///
+    /// # Errors
+    /// The connection is not open, too many messages wait, or this one is too long. The message is
+    /// dropped with the error.
+    pub fn post_send(&mut self, connection: ConnectionId, send: Send) -> Result<SendId, CallError> {
+        let limit = self.config.limits.sends;
+        if self.sends.len() >= limit {
+            return Err(CallError::Limit { what: "messages", limit });
+        }
+        if matches!(&send.buffer, Buffer::Heap(bytes) if bytes.len() as u64 > MAX_MESSAGE) {
+            return Err(CallError::TooLong);
+        }
+        let open = self.connections.get_mut(connection.0).filter(|c| c.pdc.state == TxState::Open);
+        let Some(connection_state) = open else { return Err(CallError::NotOpen) };
+        let msg_id = connection_state.next_msg_id;
+        connection_state.next_msg_id = msg_id.wrapping_add(1);
+        if let Some(context) = self.contexts.get_mut(connection_state.context) {
+            context.backlog += wire_size(&self.config, send.buffer.len());
+        }
+        let message = SendMessage::new(send.buffer, send.tag, send.header_data, send.context, msg_id);
+        let id = self.sends.insert(message);
+        connection_state.queue.push_back(id);
+        self.make_ready(connection.0);
+        Ok(SendId(id))
+    }
+
+    /// Posts a receive.
+    ///
+    /// # Errors
+    /// [`CallError::Limit`] when too many wait.
+    pub fn post_receive(&mut self, receive: Receive) -> Result<ReceiveId, CallError> {
+        let limit = self.config.limits.receives;
+        if self.receives.posted() >= limit {
+            return Err(CallError::Limit { what: "receives", limit });
+        }
+        let id = ReceiveId(self.next_receive);
+        self.next_receive += 1;
+        let Receive { buffer, from, matching, context } = receive;
+        if let Some(delivery) = self.receives.post(Posted { id, from, matching, buffer, context }) {
+            self.complete_receive(delivery);
+        }
+        Ok(id)
+    }
+
+    /// Takes a message back of which nothing has been sent; it completes as cancelled.
+    ///
+    /// # Errors
+    /// [`CallError::TooLate`] once its first packet has left.
+    pub fn cancel_send(&mut self, id: SendId) -> Result<(), CallError> {
+        if !self.sends.get(id.0).is_some_and(SendMessage::is_untouched) {
+            return Err(CallError::TooLate);
+        }
+        let holder = self.connections.iter().find(|(_, c)| c.queue.contains(&id.0)).map(|(key, _)| key);
+        if let Some(connection) = holder.and_then(|key| self.connections.get_mut(key)) {
+            connection.queue.retain(|&other| other != id.0);
+            if let (Some(context), Some(message)) =
+                (self.contexts.get_mut(connection.context), self.sends.get(id.0))
+            {
+                context.backlog -= wire_size(&self.config, message.buffer.len());
+            }
+        }
+        self.complete_send(id.0, Err(SendError::Cancelled));
+        Ok(())
+    }
+
+    /// Takes a receive back that no message has met; it completes as cancelled.
+    ///
+    /// # Errors
+    /// [`CallError::TooLate`] once a message has met it.
+    pub fn cancel_receive(&mut self, id: ReceiveId) -> Result<(), CallError> {
+        let posted = self.receives.cancel(id).ok_or(CallError::TooLate)?;
+        self.completions.push_back(Completion::Received {
+            id,
+            context: posted.context,
+            peer: None,
+            tag: None,
+            header_data: 0,
+            len: 0,
+            buffer: posted.buffer,
+            result: Err(ReceiveError::Cancelled),
+        });
+        Ok(())
+    }
+
+    /// Closes a connection once its messages are sent. [`Completion::Closed`] tells when.
+    ///
+    /// # Errors
+    /// [`CallError::NotOpen`] if it is not open.
+    pub fn close(&mut self, now: Time, id: ConnectionId) -> Result<(), CallError> {
+        let open = self.connections.get_mut(id.0).filter(|c| c.pdc.state == TxState::Open);
+        let connection = open.ok_or(CallError::NotOpen)?;
+        connection.pdc.state = TxState::Draining;
+        if connection.pdc.is_unused() && connection.queue.is_empty() {
+            // The target has never heard of it.
+            self.remove_connection(now, id.0, Ok(()));
+        } else {
+            self.make_ready(id.0);
+        }
+        Ok(())
+    }
+
+    /// A packet has arrived. `payload` is empty for control packets and trimmed ones.
+    pub fn on_packet(&mut self, now: Time, packet: &Packet, payload: Payload<'_>) {
+        match &packet.pds {
+            Pds::Request(request) => self.on_request(now, packet, request, payload),
+            Pds::Ack(ack) => self.on_ack(now, packet, ack),
+            Pds::Nack(nack) => self.on_nack(now, packet, nack),
+            Pds::Control(control) => self.on_control(now, packet, control),
+            Pds::Tss(_) | Pds::Rudi(_) | Pds::Uud(_) => self.ignore(now, packet, "PDS type not implemented"),
+        }
+        self.grant_credit(now);
+    }
+
+    /// The next result.
+    pub fn poll_completion(&mut self) -> Option<Completion> {
+        self.completions.pop_front()
+    }
+
+    /// What has happened so far, in numbers.
+    pub fn counters(&self) -> &Counters {
+        self.events.counters()
+    }
+
+    /// Sends all later events to `subscriber`.
+    pub fn subscribe(&mut self, subscriber: Box<dyn Subscriber + std::marker::Send>) {
+        self.events.subscribe(subscriber);
+    }
+
+    /// The congestion controller's state of `connection`, for traces.
+    pub fn congestion(&self, connection: ConnectionId) -> Option<weft_cc::CcSnapshot> {
+        let connection = self.connections.get(connection.0)?;
+        self.contexts.get(connection.context).map(Context::snapshot)
+    }
+
+    /// The bytes that a [`Transmit`] refers to.
+    pub fn payload(&self, at: PayloadRef) -> Payload<'_> {
+        at.resolve(&self.sends)
+    }
+
+    fn context_for(&mut self, peer: Addr, class: TrafficClass) -> Key {
+        let key = match self.by_peer.get(&(peer, class)) {
+            Some(&key) => key,
+            None => {
+                let config = &self.config;
+                let rng = Rng::new(self.rng.next_u64(), u64::from(peer.0));
+                let params = config.cc.params();
+                let selector = config.lb.build(config.paths, params.trimming, rng);
+                let (cc, credit) = (config.cc.sender(), config.cc.sender_credit());
+                let context = Context::new(peer, class, cc, selector, credit, params.wire_mtu());
+                let key = self.contexts.insert(context);
+                self.by_peer.insert((peer, class), key);
+                key
+            }
+        };
+        if let Some(context) = self.contexts.get_mut(key) {
+            context.users += 1;
+        }
+        key
+    }
+
+    /// Puts a connection into the scheduler's queue if it has something to send.
+    fn make_ready(&mut self, key: Key) {
+        if let Some(connection) = self.connections.get_mut(key)
+            && connection.standing == Standing::Idle
+            && connection.has_work()
+        {
+            connection.standing = Standing::Ready;
+            self.ready.push_back(key);
+        }
+    }
+
+    /// Lets the connections go on that waited for their context's gate.
+    fn unblock(&mut self, context: Key) {
+        let Some(context) = self.contexts.get_mut(context) else { return };
+        while let Some(key) = context.blocked.pop_front() {
+            if let Some(connection) = self.connections.get_mut(key) {
+                connection.standing = Standing::Ready;
+                self.ready.push_back(key);
+            }
+        }
+    }
+
+    fn complete_send(&mut self, key: Key, result: Result<(), SendError>) {
+        if let Some(message) = self.sends.remove(key) {
+            let result = match message.refusal {
+                Some(code) if result.is_ok() => Err(SendError::Answered(code)),
+                _ => result,
+            };
+            self.completions.push_back(Completion::Sent {
+                id: SendId(key),
+                context: message.context,
+                buffer: message.buffer,
+                retransmissions: message.retransmissions,
+                result,
+            });
+        }
+    }
+
+    fn complete_receive(&mut self, delivery: Delivery) {
+        let result = match &delivery {
+            d if !d.complete => Err(ReceiveError::PeerLost),
+            d if d.is_truncated() => Err(ReceiveError::Truncated { len: d.len, room: d.buffer.len() }),
+            _ => Ok(()),
+        };
+        self.completions.push_back(Completion::Received {
+            id: delivery.id,
+            context: delivery.context,
+            peer: Some(delivery.peer),
+            tag: delivery.tag,
+            header_data: delivery.header_data,
+            len: delivery.len,
+            buffer: delivery.buffer,
+            result,
+        });
+    }
+
+    /// Forgets a connection, and its context if it was the last one to use it.
+    fn remove_connection(&mut self, now: Time, key: Key, result: Result<(), Failure>) {
+        let Some(connection) = self.connections.remove(key) else { return };
+        let peer = connection.pdc.peer;
+        if let Some(context) = self.contexts.get_mut(connection.context) {
+            context.forget(&connection.pdc);
+            context.users -= 1;
+            if context.users == 0 {
+                self.by_peer.remove(&(context.peer, context.class));
+                self.contexts.remove(connection.context);
+            }
+        }
+        self.events.emit(now, Event::PdcClosed { peer, pdc: connection.pdc.id });
+        self.completions.push_back(Completion::Closed { id: ConnectionId(key), peer, result });
+    }
+
+    fn ignore(&mut self, now: Time, packet: &Packet, why: &'static str) {
+        self.events.emit(now, Event::Ignored { peer: packet.net.src, why });
+    }
+}
+
+/// Bytes that `payload` bytes count for in windows and credit when cut into packets.
+fn wire_size(config: &FepConfig, payload: u32) -> u64 {
+    let packets = u64::from(payload.div_ceil(config.mtu)).max(1);
+    u64::from(payload) + packets * u64::from(config.overhead)
+}

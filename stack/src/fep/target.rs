@@ -1,0 +1,492 @@
+//! What a target does with requests and control packets.
+
+use std::collections::VecDeque;
+
+use weft_cc::{DataSample, Time};
+
+use super::timers::TimerKey;
+use super::transmit::{control_packet, network};
+use super::{Fep, Map};
+use crate::event::Event;
+use crate::packet::{Addr, Class, Packet, Payload};
+use crate::pdc::{Arrival, RodReceive, RxPdc, Trigger};
+use crate::ses::{Refusal, respond};
+use crate::table::{Key, Table};
+use crate::wire::pds::{
+    Ack, Control, ControlKind, DeliveryMode, Destination, Nack, NackCode, NextHeader, Pds, PdcId, Psn, Request,
+};
+use crate::wire::ses::{ReturnCode, Ses};
+
+/// Names an initiator's PDC from the target's side.
+type Origin = (Addr, PdcId);
+
+/// One PDC that a peer has opened.
+pub(super) struct Target {
+    pub(super) pdc: RxPdc,
+    /// The initiator's congestion context, once a request has told.
+    pub(super) ccc_id: Option<u8>,
+    /// ROD packets that arrived early.
+    early: VecDeque<(Psn, Packet, Box<[u8]>)>,
+    /// Whether the initiator has been asked if it is still there.
+    pub(super) asked: bool,
+}
+
+/// All PDCs that peers have opened.
+#[derive(Default)]
+pub(super) struct Targets {
+    pub(super) table: Table<Target>,
+    by_origin: Map<Origin, Key>,
+    per_peer: Map<Addr, u32>,
+    /// PDCs closed a while ago: late copies of their packets must not open them again.
+    closed: Map<Origin, Closed>,
+    pub(super) closing_order: VecDeque<(Time, Origin)>,
+}
+
+/// The PSNs that a closed PDC used.
+#[derive(Clone, Copy)]
+struct Closed {
+    start: Psn,
+    end: Psn,
+    until: Time,
+}
+
+impl Targets {
+    fn find(&self, id: PdcId) -> Option<(Key, &Target)> {
+        self.table.at(u32::from(id.0).checked_sub(1)?)
+    }
+
+    fn remove(&mut self, key: Key) -> Option<Target> {
+        let target = self.table.remove(key)?;
+        let pdc = &target.pdc;
+        self.by_origin.remove(&(pdc.peer, pdc.peer_id));
+        if let Some(count) = self.per_peer.get_mut(&pdc.peer) {
+            *count -= 1;
+            if *count == 0 {
+                self.per_peer.remove(&pdc.peer);
+            }
+        }
+        Some(target)
+    }
+
+    /// Forgets the closed PDCs whose time has passed.
+    pub(super) fn forget_closed(&mut self, now: Time) {
+        while let Some(&(until, origin)) = self.closing_order.front()
+            && now.is_at_or_after(until)
+        {
+            self.closing_order.pop_front();
+            if self.closed.get(&origin).is_some_and(|closed| closed.until == until) {
+                self.closed.remove(&origin);
+            }
+        }
+    }
+}
+
+impl Fep {
+    pub(super) fn on_request(&mut self, now: Time, packet: &Packet, request: &Request, payload: Payload<'_>) {
+        if packet.net.class.is_trimmed() {
+            return self.on_trimmed(now, packet, request);
+        }
+        let key = match self.target_for(now, packet, request) {
+            Ok(key) => key,
+            Err(Some(code)) => return self.refuse(now, packet, request, code, 0),
+            Err(None) => return self.ignore(now, packet, "late copy of a packet of a closed PDC"),
+        };
+        let Some(target) = self.targets.table.get_mut(key) else { return };
+        target.asked = false;
+        target.pdc.clear(request.psn.offset(i32::from(request.clear_psn_offset)));
+        match target.pdc.classify(request.psn) {
+            Arrival::New => {}
+            Arrival::Duplicate => {
+                self.events.emit(now, Event::DuplicateReceived { peer: packet.net.src, psn: request.psn });
+                return self.acknowledge(now, key, packet, Trigger::Psn(request.psn), request.psn, request.retx);
+            }
+            Arrival::OutOfWindow => {
+                let syn = matches!(request.destination, Destination::Syn { .. });
+                let code = if syn { NackCode::INVALID_SYN } else { NackCode::PSN_OOR_WINDOW };
+                return self.refuse(now, packet, request, code, 0);
+            }
+        }
+        if target.pdc.mode == DeliveryMode::Rod && request.psn != target.pdc.expected() {
+            return self.on_early(now, key, packet, request, payload);
+        }
+        if self.deliver(now, key, packet, request, payload) {
+            self.deliver_early(now, key);
+        }
+    }
+
+    /// Hands a new packet to the message layer, accepts it and acknowledges. False if it was refused.
+    fn deliver(&mut self, now: Time, key: Key, packet: &Packet, request: &Request, payload: Payload<'_>) -> bool {
+        let Some(target) = self.targets.table.get_mut(key) else { return false };
+        let local = target.pdc.id;
+        let mut completed = None;
+        match &packet.ses {
+            Ses::Standard(header) => match self.receives.admit(packet.net.src, local, header, payload) {
+                Ok(place) => {
+                    completed = self.receives.place(place, header, payload);
+                    if let Some(delivery) = completed.as_ref().filter(|d| d.is_truncated()) {
+                        let response = respond(header, ReturnCode::TOO_LONG, delivery.buffer.len());
+                        target.pdc.store_response(request.psn, response);
+                    }
+                }
+                Err(Refusal::Unsupported(code)) => {
+                    target.pdc.store_response(request.psn, respond(header, code, 0));
+                }
+                Err(Refusal::Busy(code)) => {
+                    self.refuse(now, packet, request, code, 0);
+                    return false;
+                }
+                Err(Refusal::Malformed(why)) => {
+                    self.ignore(now, packet, why);
+                    self.refuse(now, packet, request, NackCode::UNEXP_EVENT, 0);
+                    return false;
+                }
+            },
+            Ses::None => {}
+            _ => {
+                self.ignore(now, packet, "SES header not implemented");
+                self.refuse(now, packet, request, NackCode::UNEXP_EVENT, 0);
+                return false;
+            }
+        }
+        let bytes = payload.len() + self.config.overhead;
+        let answered = target.pdc.response(request.psn).is_some();
+        let syn = matches!(request.destination, Destination::Syn { .. });
+        let soon = request.ack_request || packet.net.ecn || syn || answered;
+        let due = target.pdc.accept(now, request.psn, bytes, soon);
+        let ecn = packet.net.ecn;
+        self.events.emit(now, Event::DataReceived { peer: packet.net.src, pdc: local, psn: request.psn, ecn });
+        self.note_arrival(now, key, packet, request, bytes, false);
+        if due {
+            self.acknowledge(now, key, packet, Trigger::Psn(request.psn), request.psn, request.retx);
+        }
+        if let Some(delivery) = completed {
+            self.complete_receive(delivery);
+        }
+        true
+    }
+
+    /// Tells the credit scheduler about a packet.
+    fn note_arrival(&mut self, now: Time, key: Key, packet: &Packet, request: &Request, bytes: u32, trimmed: bool) {
+        let (Some(granter), Some(cc)) = (&mut self.granter, &request.cc) else { return };
+        if let Some(target) = self.targets.table.get_mut(key)
+            && target.ccc_id.is_none()
+        {
+            target.ccc_id = Some(cc.ccc_id);
+            granter.join((packet.net.src, cc.ccc_id), key);
+        }
+        let sample = DataSample {
+            bytes: u64::from(bytes),
+            scheduled: true,
+            ecn: packet.net.ecn,
+            trimmed,
+            congested_sender: false,
+        };
+        granter.on_data(now, (packet.net.src, cc.ccc_id), cc.credit_target, &sample);
+    }
+
+    /// Only the header has arrived: ask for the packet again. Nothing else changes (UET trimming rules).
+    fn on_trimmed(&mut self, now: Time, packet: &Packet, request: &Request) {
+        self.events.emit(now, Event::TrimmedReceived { peer: packet.net.src, psn: request.psn });
+        let known = self.targets.by_origin.get(&(packet.net.src, request.spdcid)).copied();
+        let Some(key) = known.filter(|&key| self.is_target_of(key, request)) else {
+            return self.refuse(now, packet, request, trim_code(packet.net.class), 0);
+        };
+        if self.targets.table.get(key).is_some_and(|t| t.pdc.classify(request.psn) == Arrival::Duplicate) {
+            return self.acknowledge(now, key, packet, Trigger::Psn(request.psn), request.psn, request.retx);
+        }
+        self.refuse(now, packet, request, trim_code(packet.net.class), 0);
+        let bytes = packet.payload_len + self.config.overhead;
+        self.note_arrival(now, key, packet, request, bytes, true);
+    }
+
+    fn is_target_of(&self, key: Key, request: &Request) -> bool {
+        self.targets.table.get(key).is_some_and(|target| match request.destination {
+            Destination::Pdc(id) => target.pdc.id == id,
+            Destination::Syn { psn_offset, .. } => {
+                target.pdc.start_psn == request.psn.minus(u32::from(psn_offset))
+            }
+        })
+    }
+
+    /// A ROD packet that is not the next one.
+    fn on_early(&mut self, now: Time, key: Key, packet: &Packet, request: &Request, payload: Payload<'_>) {
+        let Some(target) = self.targets.table.get_mut(key) else { return };
+        let room = target.early.len() < self.config.limits.reorder_packets;
+        if self.config.pdc.rod_receive == RodReceive::Reorder && room {
+            let at = target.early.partition_point(|(psn, ..)| psn.is_before(request.psn));
+            if target.early.get(at).is_none_or(|(psn, ..)| *psn != request.psn) {
+                let bytes: Box<[u8]> = match payload {
+                    Payload::Bytes(bytes) => bytes.into(),
+                    Payload::Virtual(_) => Box::default(),
+                };
+                target.early.insert(at, (request.psn, *packet, bytes));
+            }
+            return;
+        }
+        let expected = target.pdc.expected();
+        self.refuse(now, packet, request, NackCode::ROD_OOO, expected.0);
+    }
+
+    /// Delivers the kept ROD packets whose turn has come.
+    fn deliver_early(&mut self, now: Time, key: Key) {
+        while let Some(target) = self.targets.table.get_mut(key)
+            && target.early.front().is_some_and(|(psn, ..)| *psn == target.pdc.expected())
+            && let Some((_, packet, bytes)) = target.early.pop_front()
+        {
+            let Pds::Request(request) = packet.pds else { return };
+            let payload = match bytes.len() as u32 {
+                len if len == packet.payload_len => Payload::Bytes(&bytes),
+                _ => Payload::Virtual(packet.payload_len),
+            };
+            if !self.deliver(now, key, &packet, &request, payload) {
+                return;
+            }
+        }
+    }
+
+    pub(super) fn on_control(&mut self, now: Time, packet: &Packet, control: &Control) {
+        match control.kind {
+            ControlKind::Credit => {
+                if let Destination::Pdc(id) = control.destination {
+                    self.on_credit(now, packet, id, control.payload & 0xff_ffff);
+                }
+            }
+            ControlKind::CloseRequest => {
+                if let Destination::Pdc(id) = control.destination {
+                    self.on_close_request(now, packet, id);
+                }
+            }
+            _ => self.on_target_control(now, packet, control),
+        }
+    }
+
+    /// Control packets from an initiator to its target. A probe, and any of these, cannot create a PDC.
+    fn on_target_control(&mut self, now: Time, packet: &Packet, control: &Control) {
+        let key = match control.destination {
+            Destination::Pdc(id) => self.targets.find(id).map(|(key, _)| key),
+            Destination::Syn { .. } => self.targets.by_origin.get(&(packet.net.src, control.spdcid)).copied(),
+        };
+        let belongs = |target: &&mut Target| {
+            target.pdc.peer == packet.net.src && target.pdc.peer_id == control.spdcid
+        };
+        let Some(target) = key.and_then(|key| self.targets.table.get_mut(key)).filter(belongs) else {
+            if control.kind == ControlKind::CloseCommand || control.ack_request {
+                let code = NackCode::INV_DPDCID;
+                self.push_nack(now, packet, code, control.psn, control.spdcid, PdcId(0), control.retx, 0);
+            }
+            return;
+        };
+        let Some(key) = key else { return };
+        target.pdc.last_heard = now;
+        target.asked = false;
+        match control.kind {
+            ControlKind::AckRequest => match target.pdc.classify(control.psn) {
+                Arrival::Duplicate => {
+                    let psn = control.psn;
+                    self.acknowledge(now, key, packet, Trigger::Psn(psn), psn, control.retx);
+                }
+                _ => {
+                    let (id, psn) = (target.pdc.id, control.psn);
+                    let code = NackCode::PKT_NOT_RCVD;
+                    self.push_nack(now, packet, code, psn, control.spdcid, id, control.retx, 0);
+                }
+            },
+            ControlKind::Probe => {
+                let around = Psn(control.payload).plus(63);
+                self.acknowledge(now, key, packet, Trigger::Probe(control.probe_opaque), around, false);
+            }
+            ControlKind::ClearCommand => target.pdc.clear(Psn(control.payload)),
+            ControlKind::CloseCommand => self.close_target(now, key, packet, control),
+            ControlKind::CreditRequest => {
+                if let (Some(granter), Some(ccc_id)) = (&mut self.granter, target.ccc_id) {
+                    granter.on_request(now, (packet.net.src, ccc_id), control.payload & 0xff_ffff);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// CLOSE_CMD: acknowledge, then forget; a late copy finds the PDC gone.
+    fn close_target(&mut self, now: Time, key: Key, packet: &Packet, control: &Control) {
+        let Some(target) = self.targets.table.get_mut(key) else { return };
+        if control.psn != target.pdc.expected() {
+            // The initiator closes only after everything is acknowledged: this is a stray.
+            return self.ignore(now, packet, "CLOSE_CMD before the end");
+        }
+        target.pdc.accept(now, control.psn, 0, true);
+        self.acknowledge(now, key, packet, Trigger::Psn(control.psn), control.psn, control.retx);
+        self.remove_target(now, key);
+    }
+
+    /// Forgets a PDC that a peer has opened; messages that are incomplete will stay so.
+    pub(super) fn remove_target(&mut self, now: Time, key: Key) {
+        let Some(target) = self.targets.remove(key) else { return };
+        let pdc = &target.pdc;
+        let origin = (pdc.peer, pdc.peer_id);
+        let until = now + self.config.time_wait;
+        let closed = Closed { start: pdc.start_psn, end: pdc.expected(), until };
+        self.targets.closed.insert(origin, closed);
+        if self.targets.closing_order.is_empty() {
+            self.wheel.insert(until, TimerKey::Closed);
+        }
+        self.targets.closing_order.push_back((until, origin));
+        if let (Some(granter), Some(ccc_id)) = (&mut self.granter, target.ccc_id) {
+            granter.leave(now, (pdc.peer, ccc_id), key);
+        }
+        for delivery in self.receives.abandon(pdc.id) {
+            self.complete_receive(delivery);
+        }
+    }
+
+    /// The target's PDC for a request, created if this is a SYN; else the NACK code to answer with,
+    /// or nothing where silence is right.
+    fn target_for(&mut self, now: Time, packet: &Packet, request: &Request) -> Result<Key, Option<NackCode>> {
+        let origin = (packet.net.src, request.spdcid);
+        match request.destination {
+            Destination::Pdc(id) => {
+                let Some((key, target)) = self.targets.find(id) else {
+                    return Err(Some(NackCode::INV_DPDCID));
+                };
+                if (target.pdc.peer, target.pdc.peer_id) != origin {
+                    return Err(Some(NackCode::PDC_HDR_MISMATCH));
+                }
+                if target.pdc.mode != request.mode {
+                    return Err(Some(NackCode::PDC_MODE_MISMATCH));
+                }
+                Ok(key)
+            }
+            Destination::Syn { psn_offset, .. } => {
+                let start = request.psn.minus(u32::from(psn_offset));
+                if let Some(&key) = self.targets.by_origin.get(&origin) {
+                    let Some(target) = self.targets.table.get(key) else { return Err(None) };
+                    let apart = start.distance(target.pdc.start_psn).unsigned_abs();
+                    return match apart {
+                        0 if target.pdc.mode != request.mode => Err(Some(NackCode::PDC_MODE_MISMATCH)),
+                        0 => Ok(key),
+                        // The initiator starts new PDCs at least 2¹⁶ away from its last: it has lost the old one.
+                        _ if start.distance(target.pdc.expected()).unsigned_abs() >= 1 << 16 && apart >= 1 << 16 => {
+                            self.remove_target(now, key);
+                            self.create_target(now, origin, request.mode, start)
+                        }
+                        _ => Err(Some(NackCode::INVALID_SYN)),
+                    };
+                }
+                if let Some(closed) = self.targets.closed.get(&origin)
+                    && !request.psn.is_before(closed.start)
+                    && request.psn.is_before(closed.end)
+                {
+                    return Err(None);
+                }
+                self.create_target(now, origin, request.mode, start)
+            }
+        }
+    }
+
+    fn create_target(
+        &mut self,
+        now: Time,
+        origin: Origin,
+        mode: DeliveryMode,
+        start: Psn,
+    ) -> Result<Key, Option<NackCode>> {
+        let limits = &self.config.limits;
+        let of_peer = self.targets.per_peer.entry(origin.0).or_default();
+        if *of_peer >= limits.pdcs_per_peer || self.targets.table.len() >= limits.pdcs.min(usize::from(u16::MAX)) {
+            return Err(Some(NackCode::NO_PDC_AVAIL));
+        }
+        *of_peer += 1;
+        let config = &self.config.pdc;
+        let key = self.targets.table.insert_with(|key| Target {
+            pdc: RxPdc::new(config, origin.0, origin.1, PdcId((key.index + 1) as u16), mode, start, now),
+            ccc_id: None,
+            early: VecDeque::new(),
+            asked: false,
+        });
+        self.targets.by_origin.insert(origin, key);
+        self.wheel.insert(now + self.config.idle_timeout, TimerKey::Target(key));
+        Ok(key)
+    }
+
+    /// Queues an acknowledgement, with the response kept for the packet that triggers it.
+    fn acknowledge(&mut self, now: Time, key: Key, packet: &Packet, trigger: Trigger, around: Psn, retx: bool) {
+        let Some(target) = self.targets.table.get_mut(key) else { return };
+        let ack = target.pdc.acknowledge(trigger, around, packet.net.ecn, retx);
+        let response = match trigger {
+            Trigger::Psn(psn) => target.pdc.response(psn).copied(),
+            Trigger::Probe(_) => None,
+        };
+        let (ses, next) = match response {
+            Some(response) => (Ses::Response(response), NextHeader::Response),
+            None => (Ses::None, NextHeader::None),
+        };
+        let ack = Ack { next, ..ack };
+        self.events.emit(now, Event::AckSent { peer: packet.net.src, cack: ack.cack_psn });
+        // The entropy is echoed: the initiator learns how the path of the packet fares.
+        let net = network(self.addr, packet.net.src, packet.net.entropy, Class::Control);
+        self.push_control(Packet { net, payload_len: 0, pds: Pds::Ack(ack), ses });
+    }
+
+    fn refuse(&mut self, now: Time, packet: &Packet, request: &Request, code: NackCode, payload: u32) {
+        let local = self.targets.by_origin.get(&(packet.net.src, request.spdcid));
+        let local = local.and_then(|&key| self.targets.table.get(key)).map_or(PdcId(0), |t| t.pdc.id);
+        self.push_nack(now, packet, code, request.psn, request.spdcid, local, request.retx, payload);
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the fields of a NACK, each from another place")]
+    fn push_nack(
+        &mut self,
+        now: Time,
+        packet: &Packet,
+        code: NackCode,
+        psn: Psn,
+        dpdcid: PdcId,
+        spdcid: PdcId,
+        retx: bool,
+        payload: u32,
+    ) {
+        let nack = Nack {
+            next: NextHeader::None,
+            ecn: packet.net.ecn,
+            retx,
+            rudi: false,
+            code,
+            vendor_code: 0,
+            psn,
+            spdcid,
+            dpdcid,
+            payload,
+            ccx: None,
+        };
+        self.events.emit(now, Event::NackSent { peer: packet.net.src, psn, code });
+        let net = network(self.addr, packet.net.src, packet.net.entropy, Class::Control);
+        self.push_control(Packet { net, payload_len: 0, pds: Pds::Nack(nack), ses: Ses::None });
+    }
+
+    /// Asks the initiator of a silent PDC to close it.
+    pub(super) fn request_close(&mut self, now: Time, key: Key) {
+        let Some(target) = self.targets.table.get_mut(key) else { return };
+        target.asked = true;
+        let pdc = &target.pdc;
+        let control = Control {
+            kind: ControlKind::CloseRequest,
+            rod: pdc.mode == DeliveryMode::Rod,
+            retx: false,
+            ack_request: false,
+            probe_opaque: 0,
+            psn: pdc.cack(),
+            spdcid: pdc.id,
+            destination: Destination::Pdc(pdc.peer_id),
+            payload: 0,
+        };
+        let net = network(self.addr, pdc.peer, crate::spray::Entropy(0), Class::Control);
+        self.events.emit(now, Event::ControlSent { peer: net.dst, kind: ControlKind::CloseRequest });
+        self.push_control(control_packet(net, control));
+    }
+}
+
+fn trim_code(class: Class) -> NackCode {
+    match class {
+        Class::TrimmedLastHop => NackCode::TRIMMED_LASTHOP,
+        _ => NackCode::TRIMMED,
+    }
+}

@@ -1,0 +1,95 @@
+//! A packet as the protocol core sees it: addresses and marks, header structs, a payload beside them.
+//!
+//! In virtual time these structs travel as they are. At a real port [`crate::wire`] turns them into
+//! bytes and back, and an address book turns [`Addr`] into MAC and IP addresses.
+
+use crate::spray::Entropy;
+use crate::wire::pds::Pds;
+use crate::wire::ses::Ses;
+
+/// The address of a fabric endpoint: an index in the address vector of whoever drives the endpoint
+/// (in simulation the host number). Small and dense, so that tables can be indexed by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct Addr(pub u32);
+
+/// The class that a packet's DSCP puts it in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum Class {
+    /// Data that switches may trim.
+    #[default]
+    Data,
+    /// Data whose payload a switch inside the fabric cut off.
+    Trimmed,
+    /// Data whose payload the switch before the receiver cut off.
+    TrimmedLastHop,
+    /// Acknowledgements, NACKs and control packets: high priority, never trimmed.
+    Control,
+}
+
+impl Class {
+    /// Whether the payload is gone.
+    #[inline]
+    pub fn is_trimmed(self) -> bool {
+        matches!(self, Class::Trimmed | Class::TrimmedLastHop)
+    }
+}
+
+/// What the network layer says about a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Network {
+    /// Where it comes from.
+    pub src: Addr,
+    /// Where it goes.
+    pub dst: Addr,
+    /// What switches hash beside the addresses. An acknowledgement or NACK carries the entropy of
+    /// the packet it answers, so that the sender learns which path that packet took.
+    pub entropy: Entropy,
+    /// Its class.
+    pub class: Class,
+    /// Whether it carries a congestion mark (CE).
+    pub ecn: bool,
+    /// Switches it has passed, if known (start TTL − received TTL).
+    pub hops: u8,
+}
+
+/// Headers of one packet.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Packet {
+    /// The network layer's part.
+    pub net: Network,
+    /// Payload bytes the packet was sent with; a trimmed packet no longer has them.
+    pub payload_len: u32,
+    /// Packet delivery.
+    pub pds: Pds,
+    /// Message semantics; [`Ses::None`] also where trimming cut them off.
+    pub ses: Ses,
+}
+
+/// The payload of a packet.
+#[derive(Clone, Copy, Debug)]
+pub enum Payload<'a> {
+    /// Only its length exists: for simulations that do not care what is in it.
+    Virtual(u32),
+    /// Bytes.
+    Bytes(&'a [u8]),
+}
+
+impl Payload<'_> {
+    /// No payload.
+    pub const EMPTY: Payload<'static> = Payload::Bytes(&[]);
+
+    /// Its length, bytes.
+    #[inline]
+    pub fn len(&self) -> u32 {
+        match self {
+            Payload::Virtual(len) => *len,
+            Payload::Bytes(bytes) => bytes.len() as u32,
+        }
+    }
+
+    /// Whether there is none.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}

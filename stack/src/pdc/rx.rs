@@ -1,0 +1,287 @@
+//! The target of a PDC: decides what is new and what to say about it.
+
+use weft_cc::Time;
+
+use super::bitmap::Bitmap;
+use super::{ACK_MIN_PACKET, PdcConfig};
+use crate::packet::Addr;
+use crate::wire::pds::{
+    Ack, AckCc, AckRequest, AckTrigger, CcState, DeliveryMode, NextHeader, NsccState, PdcId, Psn,
+};
+use crate::wire::ses::Response;
+
+/// How a PSN relates to the window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrival {
+    /// Not seen before, inside the window.
+    New,
+    /// Seen before.
+    Duplicate,
+    /// Beyond CACK + MP_RANGE, or so far behind that it cannot be told.
+    OutOfWindow,
+}
+
+/// A response that must reach the initiator (guaranteed delivery): kept until it says CLEAR.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StoredResponse {
+    /// The request it answers.
+    pub psn: Psn,
+    /// What it says.
+    pub response: Response,
+}
+
+/// The target's end of one PDC.
+#[derive(Debug)]
+pub struct RxPdc {
+    /// The initiator.
+    pub peer: Addr,
+    /// Its PDCID.
+    pub peer_id: PdcId,
+    /// Ours.
+    pub id: PdcId,
+    /// RUD or ROD.
+    pub mode: DeliveryMode,
+    /// The first PSN.
+    pub start_psn: Psn,
+    /// When a packet last arrived.
+    pub last_heard: Time,
+    bitmap: Bitmap,
+    mp_range: u32,
+    ack_bytes: u32,
+    unacknowledged: u32,
+    /// AR was seen while packets were missing: acknowledge again when the gap closes.
+    ack_when_complete: bool,
+    received_bytes: u64,
+    /// Ordered by arrival; CACK may not pass the first of them. Rarely more than one.
+    responses: Vec<StoredResponse>,
+}
+
+/// Signed distance from CACK in 16 bits; what does not fit is out of any window anyway.
+fn offset16(psn: Psn, cack: Psn) -> i16 {
+    psn.distance(cack).clamp(i32::from(i16::MIN), i32::from(i16::MAX)) as i16
+}
+
+impl RxPdc {
+    /// A PDC that `peer` opens with its PDCID `peer_id`; its first packet will be `start_psn`.
+    pub fn new(
+        config: &PdcConfig,
+        peer: Addr,
+        peer_id: PdcId,
+        id: PdcId,
+        mode: DeliveryMode,
+        start_psn: Psn,
+        now: Time,
+    ) -> RxPdc {
+        RxPdc {
+            peer,
+            peer_id,
+            id,
+            mode,
+            start_psn,
+            last_heard: now,
+            bitmap: Bitmap::new(start_psn, config.mp_range),
+            mp_range: config.mp_range,
+            ack_bytes: config.ack_bytes,
+            unacknowledged: 0,
+            ack_when_complete: false,
+            received_bytes: 0,
+            responses: Vec::new(),
+        }
+    }
+
+    /// The highest PSN up to which everything has arrived and no response waits to be cleared.
+    pub fn cack(&self) -> Psn {
+        let received = self.bitmap.base().minus(1);
+        match self.responses.iter().map(|r| r.psn).reduce(|a, b| if b.is_before(a) { b } else { a }) {
+            Some(first) if first.is_before(self.bitmap.base()) => first.minus(1),
+            _ => received,
+        }
+    }
+
+    /// The first PSN that has not arrived.
+    pub fn expected(&self) -> Psn {
+        self.bitmap.base()
+    }
+
+    /// Packets that arrived beyond the first missing one.
+    pub fn out_of_order(&self) -> u32 {
+        self.bitmap.count()
+    }
+
+    /// Bytes accepted so far, as the initiator counts them.
+    pub fn received_bytes(&self) -> u64 {
+        self.received_bytes
+    }
+
+    /// Classifies `psn`. Changes nothing.
+    pub fn classify(&self, psn: Psn) -> Arrival {
+        let range = self.mp_range as i32;
+        match psn.distance(self.bitmap.base()) {
+            // Everything before the window was received; what lies more than 2³⁰ behind is no neighbour of it.
+            ahead if ahead < -(1 << 30) => Arrival::OutOfWindow,
+            ahead if ahead < 0 => Arrival::Duplicate,
+            _ if psn.distance(self.cack()) > range => Arrival::OutOfWindow,
+            ahead if ahead >= range => Arrival::OutOfWindow,
+            _ if self.bitmap.contains(psn) => Arrival::Duplicate,
+            _ => Arrival::New,
+        }
+    }
+
+    /// Accepts `psn`, which must be [`Arrival::New`] and counts for `bytes`. `soon`: its header asks
+    /// for an acknowledgement at once, or it was marked, or it came with SYN. Returns whether an
+    /// acknowledgement is due now.
+    pub fn accept(&mut self, now: Time, psn: Psn, bytes: u32, soon: bool) -> bool {
+        self.last_heard = now;
+        self.bitmap.insert(psn);
+        self.received_bytes += u64::from(bytes);
+        self.unacknowledged = self.unacknowledged.saturating_add(bytes.max(ACK_MIN_PACKET));
+        self.ack_when_complete |= soon;
+        let completed = self.ack_when_complete && self.bitmap.count() == 0;
+        self.ack_when_complete &= !completed;
+        soon || completed || self.unacknowledged >= self.ack_bytes
+    }
+
+    /// Keeps `response` until it is cleared.
+    pub fn store_response(&mut self, psn: Psn, response: Response) {
+        self.responses.push(StoredResponse { psn, response });
+    }
+
+    /// The response kept for `psn`.
+    pub fn response(&self, psn: Psn) -> Option<&Response> {
+        self.responses.iter().find(|r| r.psn == psn).map(|r| &r.response)
+    }
+
+    /// Forgets the responses up to `psn`.
+    pub fn clear(&mut self, psn: Psn) {
+        self.responses.retain(|r| psn.is_before(r.psn));
+    }
+
+    /// The acknowledgement to send for `trigger`; resets the count of unacknowledged bytes.
+    /// `around` is the PSN whose neighbourhood the SACK bitmap describes.
+    pub fn acknowledge(&mut self, trigger: Trigger, around: Psn, ecn: bool, retx: bool) -> Ack {
+        self.unacknowledged = 0;
+        let cack = self.cack();
+        // The 64 packets that end with the one that arrived: with spraying, news is there.
+        let first_useful = cack.plus(1);
+        let base = match around.minus(63) {
+            base if base.is_before(first_useful) => first_useful,
+            base => base,
+        };
+        // A request whose response has not been cleared is not acknowledged by number: the initiator
+        // would take it for done without the response.
+        let unanswered = self.responses.iter().map(|r| r.psn.distance(base)).filter(|bit| (0..64).contains(bit));
+        let sack_bitmap = unanswered.fold(self.bitmap.word(base), |word, bit| word & !(1 << bit));
+        Ack {
+            next: NextHeader::None,
+            ecn,
+            retx,
+            request: if self.responses.is_empty() { AckRequest::None } else { AckRequest::Clear },
+            trigger: match trigger {
+                Trigger::Psn(psn) => AckTrigger::Psn(offset16(psn, cack)),
+                Trigger::Probe(opaque) => AckTrigger::Probe(opaque),
+            },
+            cack_psn: cack,
+            spdcid: self.id,
+            dpdcid: self.peer_id,
+            cc: Some(AckCc {
+                flags: 0,
+                mpr: (self.mp_range / 128).min(255) as u8,
+                sack_psn_offset: offset16(base, cack),
+                sack_bitmap,
+                state: CcState::Nscc(NsccState {
+                    // Acknowledgements are built as packets arrive: below the unit of 128 ns.
+                    service_time: 0,
+                    restore_cwnd: false,
+                    rcv_cwnd_pend: 0x7f,
+                    rcvd_bytes: (self.received_bytes.div_ceil(256) & 0xff_ffff) as u32,
+                    ooo_count: self.bitmap.count().min(0xfffe) as u16,
+                }),
+            }),
+        }
+    }
+}
+
+/// What an acknowledgement answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trigger {
+    /// A packet that consumed a PSN, or a question about one.
+    Psn(Psn),
+    /// A probe with its opaque value.
+    Probe(u16),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::ses::{List, ReturnCode};
+
+    fn pdc(start: u32) -> RxPdc {
+        let config = PdcConfig { mp_range: 128, ..PdcConfig::default() };
+        RxPdc::new(&config, Addr(1), PdcId(2), PdcId(3), DeliveryMode::Rud, Psn(start), Time::ZERO)
+    }
+
+    fn response() -> Response {
+        Response {
+            list: List::Expected,
+            opcode: 1,
+            version: 0,
+            return_code: ReturnCode::TOO_LONG,
+            msg_id: 1,
+            ri_generation: 0,
+            job_id: 0,
+            modified_length: 0,
+        }
+    }
+
+    #[test]
+    fn acknowledges_every_16_kib_and_counts_small_packets_as_1_kib() {
+        let mut pdc = pdc(u32::MAX - 5);
+        let due: Vec<bool> = (0..8).map(|i| pdc.accept(Time::ZERO, Psn(u32::MAX - 5).plus(i), 4160, false)).collect();
+        assert_eq!(due, [false, false, false, true, true, true, true, true], "stays due until acknowledged");
+        pdc.acknowledge(Trigger::Psn(Psn(1)), Psn(1), false, false);
+        let due = (0..16).filter(|i| pdc.accept(Time::ZERO, Psn(2).plus(*i), 64, false)).count();
+        assert_eq!(due, 1, "16 small packets are 16 KiB");
+    }
+
+    #[test]
+    fn asks_again_when_the_gap_closes() {
+        let mut pdc = pdc(100);
+        assert!(pdc.accept(Time::ZERO, Psn(101), 64, true));
+        pdc.acknowledge(Trigger::Psn(Psn(101)), Psn(101), false, false);
+        assert!(pdc.accept(Time::ZERO, Psn(100), 64, false));
+    }
+
+    #[test]
+    fn window_and_sack_follow_arrivals() {
+        let mut pdc = pdc(1000);
+        assert_eq!(pdc.cack(), Psn(999));
+        assert_eq!(pdc.classify(Psn(999)), Arrival::Duplicate);
+        assert_eq!(pdc.classify(Psn(1127)), Arrival::New);
+        assert_eq!(pdc.classify(Psn(1128)), Arrival::OutOfWindow);
+        pdc.accept(Time::ZERO, Psn(1070), 64, false);
+        let ack = pdc.acknowledge(Trigger::Psn(Psn(1070)), Psn(1070), true, false);
+        let cc = ack.cc.unwrap();
+        assert_eq!(ack.cack_psn, Psn(999));
+        assert_eq!(ack.trigger, AckTrigger::Psn(71));
+        assert_eq!(cc.sack_psn_offset, 8, "1007 = 1070 − 63");
+        assert_eq!(cc.sack_bitmap, 1 << 63);
+        assert!(ack.ecn);
+    }
+
+    #[test]
+    fn stored_responses_hold_cack_back_until_cleared() {
+        let mut pdc = pdc(10);
+        for i in 0..4 {
+            pdc.accept(Time::ZERO, Psn(10 + i), 64, false);
+        }
+        pdc.store_response(Psn(12), response());
+        let ack = pdc.acknowledge(Trigger::Psn(Psn(13)), Psn(13), false, false);
+        assert_eq!((ack.cack_psn, ack.request), (Psn(11), AckRequest::Clear));
+        assert!(pdc.response(Psn(12)).is_some());
+        pdc.clear(Psn(11));
+        assert_eq!(pdc.cack(), Psn(11));
+        pdc.clear(Psn(12));
+        assert_eq!(pdc.cack(), Psn(13));
+        assert!(pdc.response(Psn(12)).is_none());
+    }
+}

@@ -1,0 +1,327 @@
+//! mbufs and their pools, with owners.
+
+use std::ffi::CString;
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+
+use weft_dpdk_sys as sys;
+
+use super::{DpdkError, Eal};
+use crate::port::{ChecksumOffload, ChecksumStatus};
+
+/// How a pool of mbufs is made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MbufPoolConfig {
+    /// Number of buffers: enough for every receive descriptor, every frame in rings and on its way
+    /// out, and the caches of the threads that use the pool.
+    pub buffers: u32,
+    /// Bytes of the longest frame that a buffer holds; each takes some 400 more.
+    pub buffer_size: u16,
+    /// Buffers that each lcore may keep to itself; at most 512 and two thirds of all.
+    pub cache: u32,
+    /// The NUMA node to take memory from; `None` means any.
+    pub socket: Option<u32>,
+}
+
+impl Default for MbufPoolConfig {
+    /// 4096 buffers for frames of 9216 bytes (39 MiB).
+    fn default() -> MbufPoolConfig {
+        MbufPoolConfig { buffers: 4096, buffer_size: 9216, cache: 256, socket: None }
+    }
+}
+
+/// A pool of mbufs. It lives until the process ends: its buffers may be anywhere, in the rings of a
+/// device or in other hands, and each would otherwise have to count.
+#[derive(Clone, Copy)]
+pub struct MbufPool {
+    raw: NonNull<sys::rte_mempool>,
+    buffers: u32,
+    buffer_size: u16,
+}
+
+// SAFETY: DPDK's mempools may be used by any number of threads. Their caches belong to one lcore
+// each, and no two threads have the same lcore id.
+unsafe impl Send for MbufPool {}
+// SAFETY: as above.
+unsafe impl Sync for MbufPool {}
+
+impl MbufPool {
+    /// Makes a pool. Its name must be new in this process and at most 25 bytes long.
+    pub fn create(_eal: Eal, name: &str, config: &MbufPoolConfig) -> Result<MbufPool, DpdkError> {
+        let name = CString::new(name).map_err(|_| DpdkError::NulByte)?;
+        let room = u32::from(config.buffer_size) + sys::WEFT_PKTMBUF_HEADROOM;
+        let room = u16::try_from(room).map_err(|_| DpdkError::BufferSize(config.buffer_size))?;
+        let socket = config.socket.map_or(sys::WEFT_SOCKET_ID_ANY, |node| node as i32);
+        // SAFETY: DPDK runs (`_eal`), and the name is a C string, which it copies.
+        let raw = unsafe {
+            sys::rte_pktmbuf_pool_create(name.as_ptr(), config.buffers, config.cache, 0, room, socket)
+        };
+        let raw = NonNull::new(raw).ok_or_else(|| DpdkError::from_errno("rte_pktmbuf_pool_create"))?;
+        Ok(MbufPool { raw, buffers: config.buffers, buffer_size: config.buffer_size })
+    }
+
+    /// An mbuf with `len` bytes of data, or `None` if none is free or `len` is above
+    /// [`buffer_size`](Self::buffer_size). Its bytes are those of an earlier frame.
+    #[inline]
+    pub fn allocate(&self, len: usize) -> Option<Mbuf> {
+        if len > self.buffer_size() {
+            return None;
+        }
+        // SAFETY: the pool is never freed.
+        let raw = NonNull::new(unsafe { sys::weft_rte_pktmbuf_alloc(self.raw.as_ptr()) })?;
+        // SAFETY: a new mbuf belongs to whom it was handed to; its data room was created to hold
+        // `buffer_size` bytes behind the headroom, and buffer_size is a u16.
+        unsafe {
+            (*raw.as_ptr()).data_len = len as u16;
+            (*raw.as_ptr()).pkt_len = len as u32;
+        }
+        Some(Mbuf(raw))
+    }
+
+    /// Bytes of the longest frame that a buffer holds.
+    #[inline]
+    pub fn buffer_size(&self) -> usize {
+        usize::from(self.buffer_size)
+    }
+
+    /// Buffers in all.
+    pub fn capacity(&self) -> usize {
+        self.buffers as usize
+    }
+
+    /// Buffers that are free, those in caches included. Walks over all caches; exact only while
+    /// nobody uses the pool.
+    pub fn available(&self) -> usize {
+        // SAFETY: the pool is never freed.
+        unsafe { sys::rte_mempool_avail_count(self.raw.as_ptr()) as usize }
+    }
+
+    /// For handing to DPDK. Never freed.
+    pub(super) fn as_ptr(&self) -> *mut sys::rte_mempool {
+        self.raw.as_ptr()
+    }
+}
+
+impl fmt::Debug for MbufPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MbufPool({} buffers of {} bytes)", self.buffers, self.buffer_size)
+    }
+}
+
+/// One mbuf with the data of one frame; dereferences to them. Goes back to its pool when dropped.
+///
+/// Invariant: the mbuf has one segment, its own buffer, and nobody else refers to it.
+#[repr(transparent)]
+pub struct Mbuf(NonNull<sys::rte_mbuf>);
+
+// SAFETY: an mbuf has one owner, and may be freed by any thread: see `MbufPool`.
+unsafe impl Send for Mbuf {}
+// SAFETY: through a shared reference it can only be read.
+unsafe impl Sync for Mbuf {}
+
+impl Mbuf {
+    /// Takes ownership of an mbuf that DPDK handed out. If the frame is spread over several buffers,
+    /// it is freed, and `None` returned.
+    ///
+    /// # Safety
+    ///
+    /// `raw` is a valid mbuf that nobody else refers to, with its own buffer.
+    #[inline]
+    pub(super) unsafe fn from_raw(raw: NonNull<sys::rte_mbuf>) -> Option<Mbuf> {
+        // SAFETY: valid, says the caller.
+        if unsafe { (*raw.as_ptr()).nb_segs } != 1 {
+            // SAFETY: ours, says the caller.
+            unsafe { sys::weft_rte_pktmbuf_free(raw.as_ptr()) };
+            return None;
+        }
+        Some(Mbuf(raw))
+    }
+
+    /// The pointer, still owned by `self`.
+    #[inline]
+    pub(super) fn as_ptr(&self) -> *mut sys::rte_mbuf {
+        self.0.as_ptr()
+    }
+
+    /// Shortens the data to their first `len` bytes.
+    #[inline]
+    pub(in crate::port) fn truncate(&mut self, len: usize) {
+        // SAFETY: the mbuf is valid and ours alone.
+        let raw = unsafe { self.0.as_mut() };
+        if len < usize::from(raw.data_len) {
+            raw.data_len = len as u16;
+            raw.pkt_len = len as u32;
+        }
+    }
+
+    /// What the device found when it verified the checksums.
+    #[inline]
+    pub(in crate::port) fn checksum_status(&self) -> ChecksumStatus {
+        // SAFETY: the mbuf is valid.
+        let flags = unsafe { self.0.as_ref() }.ol_flags;
+        let ip = flags & sys::WEFT_F_RX_IP_CKSUM_MASK;
+        let l4 = flags & sys::WEFT_F_RX_L4_CKSUM_MASK;
+        if ip == sys::WEFT_F_RX_IP_CKSUM_BAD || l4 == sys::WEFT_F_RX_L4_CKSUM_BAD {
+            ChecksumStatus::Bad
+        } else if l4 == sys::WEFT_F_RX_L4_CKSUM_GOOD {
+            // Over IPv6 there is no header checksum, and nothing is said of it.
+            ChecksumStatus::Good
+        } else {
+            ChecksumStatus::Unknown
+        }
+    }
+
+    /// Asks the device to compute checksums.
+    #[inline]
+    pub(in crate::port) fn offload_checksums(&mut self, request: &ChecksumOffload) {
+        // SAFETY: the mbuf is valid and ours alone.
+        let raw = unsafe { self.0.as_mut() };
+        let header =
+            if request.ipv4 { sys::WEFT_F_TX_IPV4 | sys::WEFT_F_TX_IP_CKSUM } else { sys::WEFT_F_TX_IPV6 };
+        raw.ol_flags |= header | if request.udp { sys::WEFT_F_TX_UDP_CKSUM } else { 0 };
+        // rte_mbuf's tx_offload: 7 bits of l2_len, then 9 of l3_len; the rest concerns TSO and tunnels.
+        let lengths = u64::from(request.l2_len & 0x7f) | u64::from(request.l3_len & 0x1ff) << 7;
+        raw.__bindgen_anon_3.tx_offload = lengths;
+    }
+}
+
+impl Deref for Mbuf {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the mbuf is valid; data_len bytes from data_off lie inside its buffer, which is
+        // memory that the kernel zeroed or somebody wrote, and nobody else refers to.
+        unsafe {
+            let raw = self.0.as_ref();
+            let data = raw.buf_addr.cast::<u8>().add(usize::from(raw.data_off));
+            std::slice::from_raw_parts(data, usize::from(raw.data_len))
+        }
+    }
+}
+
+impl DerefMut for Mbuf {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and `self` is borrowed exclusively.
+        unsafe {
+            let raw = self.0.as_ref();
+            let data = raw.buf_addr.cast::<u8>().add(usize::from(raw.data_off));
+            std::slice::from_raw_parts_mut(data, usize::from(raw.data_len))
+        }
+    }
+}
+
+impl Drop for Mbuf {
+    #[inline]
+    fn drop(&mut self) {
+        // SAFETY: the mbuf is ours, and its pool is never freed.
+        unsafe { sys::weft_rte_pktmbuf_free(self.0.as_ptr()) };
+    }
+}
+
+impl fmt::Debug for Mbuf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Mbuf({} bytes)", self.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::port::dpdk::EalOptions;
+
+    fn pool(name: &str, config: &MbufPoolConfig) -> Result<MbufPool, DpdkError> {
+        MbufPool::create(Eal::init(&EalOptions::default()).unwrap(), name, config)
+    }
+
+    fn small() -> MbufPoolConfig {
+        MbufPoolConfig { buffers: 15, buffer_size: 1000, cache: 0, socket: None }
+    }
+
+    #[test]
+    fn mbufs_come_back_from_any_thread() {
+        let pool = pool("come_back", &small()).unwrap();
+        let all: Vec<Mbuf> = std::iter::from_fn(|| pool.allocate(1000)).collect();
+        assert_eq!((all.len(), pool.available()), (15, 0));
+        std::thread::spawn(move || drop(all)).join().unwrap();
+        assert_eq!(pool.available(), 15);
+    }
+
+    #[test]
+    fn length_is_bounded_by_the_buffer() {
+        let pool = pool("bounded", &small()).unwrap();
+        assert!(pool.allocate(1001).is_none());
+        let mut mbuf = pool.allocate(1000).unwrap();
+        mbuf.fill(7);
+        mbuf.truncate(2000);
+        assert_eq!(mbuf.len(), 1000);
+        mbuf.truncate(20);
+        assert_eq!(*mbuf, [7; 20]);
+    }
+
+    #[test]
+    fn checksum_requests_reach_the_mbuf() {
+        let pool = pool("request", &small()).unwrap();
+        let mut mbuf = pool.allocate(100).unwrap();
+        mbuf.offload_checksums(&ChecksumOffload { l2_len: 18, l3_len: 24, ipv4: true, udp: true });
+        // SAFETY: the mbuf is valid; all bits of the union were written through another of its fields.
+        let (flags, lengths) = unsafe {
+            let raw = mbuf.0.as_ref();
+            (raw.ol_flags, raw.__bindgen_anon_3.__bindgen_anon_1)
+        };
+        let expected = sys::WEFT_F_TX_IPV4 | sys::WEFT_F_TX_IP_CKSUM | sys::WEFT_F_TX_UDP_CKSUM;
+        assert_eq!(flags, expected);
+        assert_eq!((lengths.l2_len(), lengths.l3_len()), (18, 24));
+        drop(mbuf);
+        let fresh: Vec<Mbuf> = std::iter::from_fn(|| pool.allocate(100)).collect();
+        // SAFETY: the mbufs are valid.
+        assert!(fresh.iter().all(|mbuf| unsafe { mbuf.0.as_ref() }.ol_flags == 0), "requests do not stick");
+    }
+
+    #[test]
+    fn checksum_results_are_read_from_the_mbuf() {
+        let pool = pool("results", &small()).unwrap();
+        let mut mbuf = pool.allocate(100).unwrap();
+        let mut status = |flags| {
+            // SAFETY: the mbuf is valid and ours.
+            unsafe { mbuf.0.as_mut() }.ol_flags = flags;
+            mbuf.checksum_status()
+        };
+        let (ip_good, ip_bad) = (sys::WEFT_F_RX_IP_CKSUM_GOOD, sys::WEFT_F_RX_IP_CKSUM_BAD);
+        let (l4_good, l4_bad) = (sys::WEFT_F_RX_L4_CKSUM_GOOD, sys::WEFT_F_RX_L4_CKSUM_BAD);
+        assert_eq!(status(0), ChecksumStatus::Unknown);
+        assert_eq!(status(ip_good), ChecksumStatus::Unknown);
+        assert_eq!(status(l4_good), ChecksumStatus::Good);
+        assert_eq!(status(ip_good | l4_good), ChecksumStatus::Good);
+        assert_eq!(status(ip_bad | l4_good), ChecksumStatus::Bad);
+        assert_eq!(status(ip_good | l4_bad), ChecksumStatus::Bad);
+    }
+
+    #[test]
+    fn frames_in_several_buffers_are_freed() {
+        let pool = pool("segments", &small()).unwrap();
+        let (head, tail) = (pool.allocate(100).unwrap(), pool.allocate(50).unwrap());
+        let raw = head.0;
+        // SAFETY: both mbufs are ours; chained, the second belongs to the first.
+        let refused = unsafe {
+            (*raw.as_ptr()).next = tail.as_ptr();
+            (*raw.as_ptr()).nb_segs = 2;
+            (*raw.as_ptr()).pkt_len = 150;
+            std::mem::forget((head, tail));
+            Mbuf::from_raw(raw)
+        };
+        assert!(refused.is_none());
+        assert_eq!(pool.available(), 15);
+    }
+
+    #[test]
+    fn impossible_pools_are_refused() {
+        let huge = MbufPoolConfig { buffer_size: 65535, ..small() };
+        assert_eq!(pool("huge", &huge).unwrap_err(), DpdkError::BufferSize(65535));
+        let greedy = MbufPoolConfig { buffers: 10_000_000, ..small() };
+        let error = pool("greedy", &greedy).unwrap_err();
+        assert_eq!(error.to_string(), "rte_pktmbuf_pool_create: Cannot allocate memory");
+    }
+}

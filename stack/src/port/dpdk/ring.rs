@@ -1,0 +1,72 @@
+//! The two rings between a pair of `net_ring` devices.
+
+use std::ffi::CString;
+use std::ptr::NonNull;
+
+use weft_dpdk_sys as sys;
+
+use super::{DpdkError, Eal};
+
+/// Two rings of mbufs, one for each direction.
+#[derive(Debug)]
+pub(super) struct RingPair {
+    a_to_b: Ring,
+    b_to_a: Ring,
+}
+
+impl RingPair {
+    /// Rings for `frames` mbufs each. The name must be new in this process.
+    pub(super) fn create(eal: Eal, name: &str, frames: u32) -> Result<RingPair, DpdkError> {
+        Ok(RingPair {
+            a_to_b: Ring::create(eal, &format!("{name}.ab"), frames)?,
+            b_to_a: Ring::create(eal, &format!("{name}.ba"), frames)?,
+        })
+    }
+
+    /// The ring from the first device to the second. Valid as long as `self`.
+    pub(super) fn a_to_b(&self) -> *mut sys::rte_ring {
+        self.a_to_b.0.as_ptr()
+    }
+
+    /// The ring from the second device to the first. Valid as long as `self`.
+    pub(super) fn b_to_a(&self) -> *mut sys::rte_ring {
+        self.b_to_a.0.as_ptr()
+    }
+}
+
+/// A ring that owns the mbufs in it.
+#[derive(Debug)]
+struct Ring(NonNull<sys::rte_ring>);
+
+// SAFETY: used by one device at either end, and taken apart only when both are gone.
+unsafe impl Send for Ring {}
+// SAFETY: as above; a shared reference gives nothing but the address.
+unsafe impl Sync for Ring {}
+
+impl Ring {
+    fn create(_eal: Eal, name: &str, frames: u32) -> Result<Ring, DpdkError> {
+        if frames == 0 || frames > sys::WEFT_RING_SZ_MASK {
+            return Err(DpdkError::RingSize(frames));
+        }
+        let name = CString::new(name).map_err(|_| DpdkError::NulByte)?;
+        // Without EXACT_SZ the size must be a power of two, and the ring holds one less.
+        let flags = sys::WEFT_RING_F_SP_ENQ | sys::WEFT_RING_F_SC_DEQ | sys::WEFT_RING_F_EXACT_SZ;
+        // SAFETY: DPDK runs (`_eal`), and the name is a C string, which it copies.
+        let raw = unsafe { sys::rte_ring_create(name.as_ptr(), frames, sys::WEFT_SOCKET_ID_ANY, flags) };
+        NonNull::new(raw).map(Ring).ok_or_else(|| DpdkError::from_errno("rte_ring_create"))
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        let mut object = std::ptr::null_mut();
+        // SAFETY: no device uses the ring any more, and it holds nothing but mbufs that were sent,
+        // which now belong to it.
+        unsafe {
+            while sys::weft_rte_ring_dequeue(self.0.as_ptr(), &mut object) == 0 {
+                sys::weft_rte_pktmbuf_free(object.cast());
+            }
+            sys::rte_ring_free(self.0.as_ptr());
+        }
+    }
+}

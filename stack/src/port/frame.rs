@@ -1,0 +1,325 @@
+//! Frames and the pools that their buffers come from.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+use crossbeam_queue::ArrayQueue;
+use thiserror::Error;
+
+use super::MIN_FRAME;
+#[cfg(feature = "dpdk")]
+use super::dpdk::{Mbuf, MbufPool};
+
+/// An Ethernet frame in a buffer of a [`FramePool`]; dereferences to its bytes. Dropping it gives
+/// the buffer back, from whichever thread.
+pub struct Frame(Buffer);
+
+enum Buffer {
+    Heap(HeapBuffer),
+    #[cfg(feature = "dpdk")]
+    Mbuf(Mbuf),
+}
+
+impl Frame {
+    /// Shortens the frame to its first `len` bytes, as a switch does that trims, but not below
+    /// [`MIN_FRAME`]. Does nothing if it is no longer than that.
+    #[inline]
+    pub fn truncate(&mut self, len: usize) {
+        let len = len.max(MIN_FRAME);
+        match &mut self.0 {
+            Buffer::Heap(buffer) => buffer.len = buffer.len.min(len),
+            #[cfg(feature = "dpdk")]
+            Buffer::Mbuf(mbuf) => mbuf.truncate(len),
+        }
+    }
+
+    /// What the port that received the frame says of its checksums.
+    #[inline]
+    pub fn checksum_status(&self) -> ChecksumStatus {
+        match &self.0 {
+            Buffer::Heap(_) => ChecksumStatus::Unknown,
+            #[cfg(feature = "dpdk")]
+            Buffer::Mbuf(mbuf) => mbuf.checksum_status(),
+        }
+    }
+
+    /// Asks the port that will send the frame to compute checksums. Returns whether frames of this
+    /// pool can carry the request; whether the port can fulfil it stands in its
+    /// [`super::PortCaps`]: ask for nothing that it does not offer.
+    #[inline]
+    pub fn offload_checksums(&mut self, request: &ChecksumOffload) -> bool {
+        match &mut self.0 {
+            Buffer::Heap(_) => {
+                let _ = request;
+                false
+            }
+            #[cfg(feature = "dpdk")]
+            Buffer::Mbuf(mbuf) => {
+                mbuf.offload_checksums(request);
+                true
+            }
+        }
+    }
+
+    /// The mbuf, if the frame is one.
+    #[cfg(feature = "dpdk")]
+    #[inline]
+    pub(super) fn as_mbuf(&self) -> Option<&Mbuf> {
+        match &self.0 {
+            Buffer::Mbuf(mbuf) => Some(mbuf),
+            Buffer::Heap(_) => None,
+        }
+    }
+
+    /// The mbuf, if the frame is one.
+    #[cfg(feature = "dpdk")]
+    #[inline]
+    pub(super) fn into_mbuf(self) -> Option<Mbuf> {
+        match self.0 {
+            Buffer::Mbuf(mbuf) => Some(mbuf),
+            Buffer::Heap(_) => None,
+        }
+    }
+}
+
+#[cfg(feature = "dpdk")]
+impl From<Mbuf> for Frame {
+    #[inline]
+    fn from(mbuf: Mbuf) -> Frame {
+        Frame(Buffer::Mbuf(mbuf))
+    }
+}
+
+impl Deref for Frame {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        match &self.0 {
+            Buffer::Heap(buffer) => &buffer.bytes[..buffer.len],
+            #[cfg(feature = "dpdk")]
+            Buffer::Mbuf(mbuf) => mbuf,
+        }
+    }
+}
+
+impl DerefMut for Frame {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [u8] {
+        match &mut self.0 {
+            Buffer::Heap(buffer) => &mut buffer.bytes[..buffer.len],
+            #[cfg(feature = "dpdk")]
+            Buffer::Mbuf(mbuf) => mbuf,
+        }
+    }
+}
+
+impl fmt::Debug for Frame {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match &self.0 {
+            Buffer::Heap(_) => "heap",
+            #[cfg(feature = "dpdk")]
+            Buffer::Mbuf(_) => "mbuf",
+        };
+        write!(f, "Frame({kind}, {} bytes)", self.len())
+    }
+}
+
+/// What a port says of the checksums of a frame that it received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChecksumStatus {
+    /// Nothing: verify them yourself.
+    Unknown,
+    /// The IPv4 header's (where there is one) and UDP's are right.
+    Good,
+    /// At least one of them is wrong.
+    Bad,
+}
+
+/// Which checksums a port is to compute in a frame that it sends, and where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChecksumOffload {
+    /// Bytes of the Ethernet header, tags included; at most 127.
+    pub l2_len: u8,
+    /// Bytes of the IP header, options included; at most 511.
+    pub l3_len: u16,
+    /// Whether that header is IPv4; else it is IPv6.
+    pub ipv4: bool,
+    /// Whether to compute the UDP checksum too. Its field must hold the checksum of the pseudo-header.
+    pub udp: bool,
+}
+
+/// A fixed number of equal buffers, allocated once. Clones share them. Threads may allocate and free
+/// at the same time, without locks.
+#[derive(Clone)]
+pub struct FramePool(Pool);
+
+#[derive(Clone)]
+enum Pool {
+    Heap(Arc<HeapPool>),
+    #[cfg(feature = "dpdk")]
+    Mbuf(MbufPool),
+}
+
+impl FramePool {
+    /// A pool of `buffers` buffers of `size` bytes each, in ordinary memory.
+    pub fn heap(buffers: usize, size: usize) -> Result<FramePool, PoolError> {
+        if buffers == 0 || size < MIN_FRAME {
+            return Err(PoolError { buffers, size });
+        }
+        let free = ArrayQueue::new(buffers);
+        for _ in 0..buffers {
+            let stored = free.push(vec![0; size].into_boxed_slice());
+            debug_assert!(stored.is_ok(), "the queue is as long as the pool is large");
+        }
+        Ok(FramePool(Pool::Heap(Arc::new(HeapPool { free, size }))))
+    }
+
+    /// A frame of `len` bytes, or `None` if no buffer is free or `len` is above
+    /// [`buffer_size`](Self::buffer_size). **Its bytes are those of an earlier frame**: overwrite
+    /// them all.
+    #[inline]
+    pub fn allocate(&self, len: usize) -> Option<Frame> {
+        match &self.0 {
+            Pool::Heap(pool) => pool.allocate(len).map(|buffer| Frame(Buffer::Heap(buffer))),
+            #[cfg(feature = "dpdk")]
+            Pool::Mbuf(pool) => pool.allocate(len).map(Frame::from),
+        }
+    }
+
+    /// A frame with these bytes, or `None` as with [`allocate`](Self::allocate).
+    #[inline]
+    pub fn copy(&self, bytes: &[u8]) -> Option<Frame> {
+        let mut frame = self.allocate(bytes.len())?;
+        frame.copy_from_slice(bytes);
+        Some(frame)
+    }
+
+    /// Bytes of the longest frame that a buffer can hold.
+    #[inline]
+    pub fn buffer_size(&self) -> usize {
+        match &self.0 {
+            Pool::Heap(pool) => pool.size,
+            #[cfg(feature = "dpdk")]
+            Pool::Mbuf(pool) => pool.buffer_size(),
+        }
+    }
+
+    /// Buffers in all.
+    pub fn capacity(&self) -> usize {
+        match &self.0 {
+            Pool::Heap(pool) => pool.free.capacity(),
+            #[cfg(feature = "dpdk")]
+            Pool::Mbuf(pool) => pool.capacity(),
+        }
+    }
+
+    /// Buffers that are free. Exact only while no other thread uses the pool. Slow with mbufs.
+    pub fn available(&self) -> usize {
+        match &self.0 {
+            Pool::Heap(pool) => pool.free.len(),
+            #[cfg(feature = "dpdk")]
+            Pool::Mbuf(pool) => pool.available(),
+        }
+    }
+}
+
+#[cfg(feature = "dpdk")]
+impl From<MbufPool> for FramePool {
+    fn from(pool: MbufPool) -> FramePool {
+        FramePool(Pool::Mbuf(pool))
+    }
+}
+
+impl fmt::Debug for FramePool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "FramePool({} buffers of {} bytes)", self.capacity(), self.buffer_size())
+    }
+}
+
+/// A pool needs at least one buffer, and buffers that hold the shortest frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("a pool of {buffers} buffers of {size} bytes can hold no frame")]
+pub struct PoolError {
+    /// The number of buffers asked for.
+    pub buffers: usize,
+    /// Their size in bytes.
+    pub size: usize,
+}
+
+struct HeapPool {
+    free: ArrayQueue<Box<[u8]>>,
+    size: usize,
+}
+
+impl HeapPool {
+    #[inline]
+    fn allocate(self: &Arc<Self>, len: usize) -> Option<HeapBuffer> {
+        if len > self.size {
+            return None;
+        }
+        let bytes = self.free.pop()?;
+        Some(HeapBuffer { bytes, len, home: Arc::clone(self) })
+    }
+}
+
+struct HeapBuffer {
+    bytes: Box<[u8]>,
+    len: usize,
+    home: Arc<HeapPool>,
+}
+
+impl Drop for HeapBuffer {
+    #[inline]
+    fn drop(&mut self) {
+        // An empty box owns no memory: this neither allocates nor frees.
+        let bytes = std::mem::take(&mut self.bytes);
+        let stored = self.home.free.push(bytes);
+        debug_assert!(stored.is_ok(), "the queue is as long as the pool is large");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_come_back() {
+        let pool = FramePool::heap(3, 100).unwrap();
+        let frames: Vec<Frame> = std::iter::from_fn(|| pool.allocate(100)).collect();
+        assert_eq!((frames.len(), pool.available()), (3, 0));
+        std::thread::spawn(move || drop(frames)).join().unwrap();
+        assert_eq!((pool.available(), pool.capacity()), (3, 3));
+    }
+
+    #[test]
+    fn frames_outlive_their_pool() {
+        let pool = FramePool::heap(1, 20).unwrap();
+        let frame = pool.copy(&[7; 20]).unwrap();
+        drop(pool);
+        assert_eq!(*frame, [7; 20]);
+    }
+
+    #[test]
+    fn length_is_bounded_by_the_buffer() {
+        let pool = FramePool::heap(1, 20).unwrap();
+        assert!(pool.allocate(21).is_none());
+        assert_eq!(pool.available(), 1, "a refusal takes no buffer");
+        let mut frame = pool.allocate(20).unwrap();
+        frame.truncate(30);
+        assert_eq!(frame.len(), 20);
+        frame.truncate(15);
+        assert_eq!(frame.len(), 15);
+        frame.truncate(0);
+        assert_eq!(frame.len(), MIN_FRAME);
+        drop(frame);
+        assert_eq!(pool.allocate(20).unwrap().len(), 20, "a buffer comes back at full size");
+    }
+
+    #[test]
+    fn useless_pools_are_refused() {
+        assert!(FramePool::heap(0, 100).is_err());
+        assert_eq!(FramePool::heap(4, 13).unwrap_err(), PoolError { buffers: 4, size: 13 });
+    }
+}

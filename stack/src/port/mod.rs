@@ -1,0 +1,137 @@
+//! Where packets enter and leave: Ethernet frames, in bursts, over memory, DPDK or whatever else
+//! implements [`Port`].
+//!
+//! A [`Frame`] owns one buffer of a [`FramePool`] and gives it back when dropped, on any thread. A
+//! worker's loop is:
+//!
+//! ```
+//! use weft_stack::port::{Port, RxBurst, TxBurst, memory};
+//!
+//! let (mut here, mut there) = memory::pair(&memory::MemoryConfig::default())?;
+//! let (mut rx, mut tx) = (RxBurst::new(), TxBurst::new(&here));
+//!
+//! let mut frame = tx.reserve(64)?;          // a buffer that the port can send from,
+//! frame.fill(0);                            // headers and payload are written straight into it,
+//! frame.commit();                           // and it stands in the burst
+//! here.transmit(&mut tx);                   // what did not fit into the port is still in `tx`
+//!
+//! there.receive(&mut rx);
+//! for frame in rx.drain() {
+//!     assert_eq!(frame.len(), 64);          // `frame` is a slice of the port's buffer: no copy
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Nothing on this path allocates memory, locks or makes system calls, unless the device behind the
+//! port does. Frames are whole Ethernet frames without preamble and frame check sequence.
+
+mod burst;
+mod frame;
+
+#[cfg(feature = "dpdk")]
+pub mod dpdk;
+pub mod faulty;
+pub mod memory;
+
+pub use burst::{PushError, Reservation, ReserveError, RxBurst, TxBurst};
+pub use frame::{ChecksumOffload, ChecksumStatus, Frame, FramePool, PoolError};
+
+/// Frames that a burst holds at most.
+pub const BURST: usize = 32;
+
+/// Bytes of an Ethernet header, which is also the shortest frame that a port accepts. Several
+/// network cards stop their transmit queue when handed less. Padding to 60 bytes is the card's job.
+pub const MIN_FRAME: usize = 14;
+
+/// One end of a link.
+///
+/// A port has one user at a time (`&mut self`) but may move between threads if it is [`Send`].
+pub trait Port {
+    /// Appends frames that have arrived to `burst`, in order of arrival, as many as there are and as
+    /// it has room for. Returns how many. Never waits.
+    ///
+    /// Some device drivers work in groups of frames and deliver nothing into a burst that is nearly
+    /// full: empty the burst before each call.
+    fn receive(&mut self, burst: &mut RxBurst) -> usize;
+
+    /// Takes frames from the front of `burst`, in order, and sends them. Returns how many it took.
+    /// Never waits.
+    ///
+    /// Frames that the port has no room for stay in the burst: call again later. A frame longer than
+    /// [`PortCaps::max_frame`] (only possible in a burst made for another port) can never be sent: it
+    /// is dropped and counted in [`PortCounters::tx_errors`].
+    fn transmit(&mut self, burst: &mut TxBurst) -> usize;
+
+    /// What the port can do. Constant as long as it is open.
+    fn capabilities(&self) -> PortCaps;
+
+    /// Where frames for this port are best allocated. [`TxBurst::new`] asks for it.
+    ///
+    /// Frames of other pools are sent as well; a port that cannot send from their memory copies them.
+    fn pool(&self) -> FramePool;
+
+    /// What the port has done since it was opened.
+    fn counters(&self) -> PortCounters;
+}
+
+/// What a port can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortCaps {
+    /// Longest frame sent or received, bytes from the destination address to the end of the payload.
+    pub max_frame: usize,
+    /// Its own Ethernet address.
+    pub mac: [u8; 6],
+    /// Computes the IPv4 header checksum of frames that ask for it ([`Frame::offload_checksums`]).
+    pub tx_ipv4_checksum: bool,
+    /// Computes the UDP checksum of frames that ask for it.
+    pub tx_udp_checksum: bool,
+    /// Verifies the checksums of frames that arrive ([`Frame::checksum_status`]).
+    pub rx_checksum: bool,
+    /// Can send a frame from several buffers. Frames of this module have one buffer each; this says
+    /// whether payload could be attached without a copy.
+    pub multi_segment: bool,
+    /// Stamps frames with their time of arrival. No port does so far.
+    pub timestamps: bool,
+}
+
+impl PortCaps {
+    /// Longest Ethernet payload (the IP packet), bytes.
+    pub fn mtu(&self) -> usize {
+        self.max_frame - MIN_FRAME
+    }
+}
+
+/// What a port has done since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PortCounters {
+    /// Frames delivered into bursts.
+    pub rx_frames: u64,
+    /// Their bytes.
+    pub rx_bytes: u64,
+    /// Frames that arrived but were dropped: too long, in several buffers, or damaged.
+    pub rx_errors: u64,
+    /// Frames that the device lost for want of buffers or of queue space.
+    pub rx_missed: u64,
+    /// Frames taken from bursts and sent.
+    pub tx_frames: u64,
+    /// Their bytes.
+    pub tx_bytes: u64,
+    /// Frames taken from bursts and dropped, because they can never be sent.
+    pub tx_errors: u64,
+}
+
+impl PortCounters {
+    /// Counts one frame as received.
+    #[inline]
+    pub fn received(&mut self, frame: &[u8]) {
+        self.rx_frames += 1;
+        self.rx_bytes += frame.len() as u64;
+    }
+
+    /// Counts one frame as sent.
+    #[inline]
+    pub fn sent(&mut self, frame: &[u8]) {
+        self.tx_frames += 1;
+        self.tx_bytes += frame.len() as u64;
+    }
+}

@@ -1,0 +1,16 @@
+//! Messages: segmentation on the way out, matching and placement on the way in.
+//!
+//! Every packet of a message carries a full standard request, so the first one to arrive — which need
+//! not be the first one sent — finds the receive it belongs to, and every payload goes straight to
+//! its final address.
+#![forbid(unsafe_code)]
+
+mod receive;
+mod send;
+
+pub(crate) use receive::respond;
+pub use receive::{Delivery, Matching, Place, Posted, ReceiveId, Receives, Refusal};
+pub use send::{Segment, SendMessage};
+
+/// Largest payload of a packet: `payload_len` of a standard request has 14 bits.
+pub const MAX_SEGMENT: u32 = (1 << 14) - 1;

@@ -1,0 +1,438 @@
+//! Matching and placement of messages that arrive.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::BuildHasherDefault;
+
+use rustc_hash::FxHasher;
+
+use crate::buffer::Buffer;
+use crate::packet::{Addr, Payload};
+use crate::table::{Key, Table};
+use crate::wire::pds::{NackCode, PdcId};
+use crate::wire::ses::{List, Opcode, Placement, Response, ReturnCode, StandardRequest};
+
+type Map<K, V> = HashMap<K, V, BuildHasherDefault<FxHasher>>;
+
+/// Names a posted receive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ReceiveId(pub u64);
+
+/// Which messages a receive takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Matching {
+    /// Untagged messages.
+    Untagged,
+    /// Tagged messages whose tag equals `tag` in the bits that `ignore` leaves.
+    Tagged {
+        /// The tag wanted.
+        tag: u64,
+        /// Bits that do not matter.
+        ignore: u64,
+    },
+}
+
+/// A receive: memory for one message.
+#[derive(Debug)]
+pub struct Posted {
+    /// Its name.
+    pub id: ReceiveId,
+    /// Takes messages of this sender only.
+    pub from: Option<Addr>,
+    /// Takes these messages only.
+    pub matching: Matching,
+    /// Where they go.
+    pub buffer: Buffer,
+    /// The caller's word, handed back at completion.
+    pub context: u64,
+}
+
+impl Posted {
+    fn takes(&self, peer: Addr, tag: Option<u64>) -> bool {
+        let matches = match (self.matching, tag) {
+            (Matching::Untagged, None) => true,
+            (Matching::Tagged { tag, ignore }, Some(theirs)) => (tag ^ theirs) & !ignore == 0,
+            _ => false,
+        };
+        matches && self.from.is_none_or(|from| from == peer)
+    }
+}
+
+/// A message that has arrived, or will never.
+#[derive(Debug)]
+pub struct Delivery {
+    /// The receive it met.
+    pub id: ReceiveId,
+    /// That receive's word.
+    pub context: u64,
+    /// Who sent it.
+    pub peer: Addr,
+    /// Its tag.
+    pub tag: Option<u64>,
+    /// The sender's 64 bits.
+    pub header_data: u64,
+    /// Its length; the buffer holds less if it was shorter.
+    pub len: u32,
+    /// Its bytes.
+    pub buffer: Buffer,
+    /// Whether all of it arrived.
+    pub complete: bool,
+}
+
+impl Delivery {
+    /// Whether the message was longer than the receive.
+    pub fn is_truncated(&self) -> bool {
+        self.buffer.len() < self.len
+    }
+}
+
+/// Why a packet of a message cannot be taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// Try again later.
+    Busy(NackCode),
+    /// Its header contradicts itself or an earlier packet of the same message.
+    Malformed(&'static str),
+    /// The target does not do this; the message is answered with this code.
+    Unsupported(ReturnCode),
+}
+
+/// Names a message under way: its PDC and its number there.
+type MessageName = (PdcId, u16);
+
+#[derive(Debug)]
+struct Incoming {
+    name: MessageName,
+    peer: Addr,
+    tag: Option<u64>,
+    header_data: u64,
+    total: u32,
+    received: u32,
+    buffer: Buffer,
+    /// The receive it met; none while it is unexpected.
+    receive: Option<(ReceiveId, u64)>,
+}
+
+impl Incoming {
+    fn is_complete(&self) -> bool {
+        self.received == self.total
+    }
+}
+
+/// A place found for a packet's payload by [`Receives::admit`].
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    message: Key,
+    offset: u32,
+}
+
+/// All receives of an endpoint and the messages on their way into them.
+#[derive(Debug, Default)]
+pub struct Receives {
+    posted: VecDeque<Posted>,
+    messages: Table<Incoming>,
+    by_name: Map<MessageName, Key>,
+    /// Messages that have met no receive, in the order of their first packets.
+    unexpected: VecDeque<Key>,
+    /// Bytes held for messages that nobody has asked for, by sender.
+    held: Map<Addr, u64>,
+    hold_limit: u64,
+    message_limit: usize,
+}
+
+impl Receives {
+    /// No receives. At most `hold_limit` bytes are kept of each sender's unexpected messages, and
+    /// at most `message_limit` messages are under way at once.
+    pub fn new(hold_limit: u64, message_limit: usize) -> Receives {
+        Receives { hold_limit, message_limit, ..Receives::default() }
+    }
+
+    /// Adds a receive. Hands back a message that was waiting for it, if that is complete.
+    pub fn post(&mut self, posted: Posted) -> Option<Delivery> {
+        let found = self.unexpected.iter().position(|&key| {
+            self.messages.get(key).is_some_and(|message| posted.takes(message.peer, message.tag))
+        });
+        let Some(key) = found.and_then(|at| self.unexpected.remove(at)) else {
+            self.posted.push_back(posted);
+            return None;
+        };
+        let message = self.messages.get_mut(key)?;
+        let mut buffer = posted.buffer;
+        // What has arrived lies scattered over the kept buffer; the rest comes straight to the new one.
+        buffer.place(0, message.buffer.payload(0, message.total));
+        message.buffer = buffer;
+        message.receive = Some((posted.id, posted.context));
+        let (peer, total) = (message.peer, message.total);
+        self.release(peer, total);
+        self.messages.get(key)?.is_complete().then(|| self.finish(key)).flatten()
+    }
+
+    /// Takes a receive back that no message has met.
+    pub fn cancel(&mut self, id: ReceiveId) -> Option<Posted> {
+        let at = self.posted.iter().position(|posted| posted.id == id)?;
+        self.posted.remove(at)
+    }
+
+    /// Takes all receives back that no message has met.
+    pub fn drain(&mut self) -> impl Iterator<Item = Posted> + '_ {
+        self.posted.drain(..)
+    }
+
+    /// Receives that no message has met.
+    pub fn posted(&self) -> usize {
+        self.posted.len()
+    }
+
+    /// Messages under way, unexpected ones included.
+    pub fn under_way(&self) -> usize {
+        self.messages.len()
+    }
+
+    /// Messages that have met no receive.
+    pub fn unexpected(&self) -> usize {
+        self.unexpected.len()
+    }
+
+    /// Finds the place for the payload of a packet of `pdc`; matches a receive if it is the first of its message.
+    pub fn admit(
+        &mut self,
+        peer: Addr,
+        pdc: PdcId,
+        request: &StandardRequest,
+        payload: Payload<'_>,
+    ) -> Result<Place, Refusal> {
+        let tag = match request.opcode {
+            Opcode::SEND => None,
+            Opcode::TAGGED_SEND => Some(request.match_bits),
+            _ => return Err(Refusal::Unsupported(ReturnCode::UNSUPPORTED_OP)),
+        };
+        let offset = match request.placement {
+            Placement::Start { .. } => 0,
+            Placement::Continue { payload_len, msg_offset } if u32::from(payload_len) == payload.len() => msg_offset,
+            Placement::Continue { .. } => return Err(Refusal::Malformed("payload_len is not the payload's length")),
+        };
+        if offset.checked_add(payload.len()).is_none_or(|end| end > request.request_length) {
+            return Err(Refusal::Malformed("payload beyond the end of its message"));
+        }
+        if payload.is_empty() && request.request_length > 0 {
+            return Err(Refusal::Malformed("no payload"));
+        }
+        let name = (pdc, request.msg_id);
+        let message = match self.by_name.get(&name) {
+            Some(&key) => key,
+            None => self.begin(name, peer, tag, request, payload)?,
+        };
+        match self.messages.get(message) {
+            Some(known) if known.total == request.request_length && known.received <= known.total - payload.len() => {
+                Ok(Place { message, offset })
+            }
+            _ => Err(Refusal::Malformed("not the length of the message it names")),
+        }
+    }
+
+    /// Puts a payload where [`Receives::admit`] said. Hands the message back when that completes it.
+    pub fn place(&mut self, place: Place, request: &StandardRequest, payload: Payload<'_>) -> Option<Delivery> {
+        let message = self.messages.get_mut(place.message)?;
+        message.buffer.place(place.offset, payload);
+        message.received += payload.len();
+        if let Placement::Start { header_data } = request.placement {
+            message.header_data = header_data;
+        }
+        (message.is_complete() && message.receive.is_some()).then(|| self.finish(place.message)).flatten()
+    }
+
+    /// Gives up the incomplete messages of `pdc`.
+    pub fn abandon(&mut self, pdc: PdcId) -> Vec<Delivery> {
+        let keys: Vec<Key> = self
+            .messages
+            .iter()
+            .filter(|(_, message)| message.name.0 == pdc && !message.is_complete())
+            .map(|(key, _)| key)
+            .collect();
+        keys.into_iter().filter_map(|key| self.finish(key)).collect()
+    }
+
+    /// Whether messages of `pdc` are incomplete.
+    pub fn has_incomplete(&self, pdc: PdcId) -> bool {
+        self.messages.iter().any(|(_, message)| message.name.0 == pdc && !message.is_complete())
+    }
+
+    fn begin(
+        &mut self,
+        name: MessageName,
+        peer: Addr,
+        tag: Option<u64>,
+        request: &StandardRequest,
+        payload: Payload<'_>,
+    ) -> Result<Key, Refusal> {
+        if self.messages.len() >= self.message_limit {
+            return Err(Refusal::Busy(NackCode::NO_SES_MSG_AVAIL));
+        }
+        let total = request.request_length;
+        let matched = self.posted.iter().position(|posted| posted.takes(peer, tag));
+        let (buffer, receive) = match matched.and_then(|at| self.posted.remove(at)) {
+            Some(posted) => (posted.buffer, Some((posted.id, posted.context))),
+            None => {
+                let held = self.held.entry(peer).or_default();
+                if *held + u64::from(total) > self.hold_limit {
+                    return Err(Refusal::Busy(NackCode::NO_PKT_BUFFER));
+                }
+                *held += u64::from(total);
+                (Buffer::to_keep(total, payload), None)
+            }
+        };
+        let unexpected = receive.is_none();
+        let message = Incoming { name, peer, tag, header_data: 0, total, received: 0, buffer, receive };
+        let key = self.messages.insert(message);
+        self.by_name.insert(name, key);
+        if unexpected {
+            self.unexpected.push_back(key);
+        }
+        Ok(key)
+    }
+
+    fn finish(&mut self, key: Key) -> Option<Delivery> {
+        let message = self.messages.remove(key)?;
+        if self.by_name.get(&message.name) == Some(&key) {
+            self.by_name.remove(&message.name);
+        }
+        let complete = message.is_complete();
+        let Some((id, context)) = message.receive else {
+            self.release(message.peer, message.total);
+            self.unexpected.retain(|&other| other != key);
+            return None;
+        };
+        Some(Delivery {
+            id,
+            context,
+            peer: message.peer,
+            tag: message.tag,
+            header_data: message.header_data,
+            len: message.total,
+            buffer: message.buffer,
+            complete,
+        })
+    }
+
+    fn release(&mut self, peer: Addr, bytes: u32) {
+        if let Some(held) = self.held.get_mut(&peer) {
+            *held = held.saturating_sub(u64::from(bytes));
+            if *held == 0 {
+                self.held.remove(&peer);
+            }
+        }
+    }
+}
+
+/// The response that tells the sender of `request` how its message fared.
+pub(crate) fn respond(request: &StandardRequest, return_code: ReturnCode, modified_length: u32) -> Response {
+    Response {
+        list: List::Expected,
+        opcode: 1,
+        version: 0,
+        return_code,
+        msg_id: request.msg_id,
+        ri_generation: request.ri_generation,
+        job_id: request.job_id,
+        modified_length,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ses::SendMessage;
+
+    fn receive(id: u64, matching: Matching, len: usize) -> Posted {
+        Posted { id: ReceiveId(id), from: None, matching, buffer: Buffer::Heap(vec![0; len]), context: id * 10 }
+    }
+
+    fn send(len: usize, tag: Option<u64>, msg_id: u16) -> SendMessage {
+        SendMessage::new(Buffer::Heap((0..len).map(|i| i as u8).collect()), tag, 77, 0, msg_id)
+    }
+
+    /// Delivers `message` in packets of `mtu` bytes, last packet first.
+    fn deliver(receives: &mut Receives, message: &SendMessage, mtu: u32) -> Result<Vec<Delivery>, Refusal> {
+        let len = message.buffer.len();
+        let mut done = Vec::new();
+        for offset in (0..len.max(1)).step_by(mtu as usize).rev() {
+            let part = mtu.min(len - offset);
+            let request = message.request(1, offset, part);
+            let payload = message.buffer.payload(offset, part);
+            let place = receives.admit(Addr(1), PdcId(1), &request, payload)?;
+            done.extend(receives.place(place, &request, payload));
+        }
+        Ok(done)
+    }
+
+    #[test]
+    fn expected_messages_land_in_their_receive() {
+        let mut receives = Receives::new(1 << 20, 100);
+        receives.post(receive(1, Matching::Untagged, 100));
+        receives.post(receive(2, Matching::Tagged { tag: 0x12, ignore: 0xf }, 100));
+        let message = send(100, Some(0x15), 3);
+        let done = deliver(&mut receives, &message, 30).unwrap();
+        assert_eq!(done.len(), 1);
+        assert_eq!((done[0].id, done[0].context, done[0].header_data), (ReceiveId(2), 20, 77));
+        assert_eq!(done[0].buffer, message.buffer);
+        assert_eq!((receives.posted(), receives.under_way()), (1, 0));
+    }
+
+    #[test]
+    fn unexpected_messages_wait_and_are_limited_by_sender() {
+        let mut receives = Receives::new(150, 100);
+        let message = send(100, None, 1);
+        assert!(deliver(&mut receives, &message, 30).unwrap().is_empty());
+        assert_eq!(
+            deliver(&mut receives, &send(100, None, 2), 30).unwrap_err(),
+            Refusal::Busy(NackCode::NO_PKT_BUFFER)
+        );
+        let done = receives.post(receive(5, Matching::Untagged, 100)).unwrap();
+        assert_eq!(done.buffer, message.buffer);
+        assert!(deliver(&mut receives, &send(100, None, 2), 30).is_ok(), "the quota is free again");
+    }
+
+    #[test]
+    fn a_receive_posted_in_the_middle_gets_both_halves() {
+        let mut receives = Receives::new(1 << 20, 100);
+        let message = send(60, None, 1);
+        let second = message.request(1, 30, 30);
+        let place = receives.admit(Addr(1), PdcId(1), &second, message.buffer.payload(30, 30)).unwrap();
+        assert!(receives.place(place, &second, message.buffer.payload(30, 30)).is_none());
+        assert!(receives.post(receive(1, Matching::Untagged, 60)).is_none());
+        let first = message.request(1, 0, 30);
+        let place = receives.admit(Addr(1), PdcId(1), &first, message.buffer.payload(0, 30)).unwrap();
+        let done = receives.place(place, &first, message.buffer.payload(0, 30)).unwrap();
+        assert_eq!(done.buffer, message.buffer);
+    }
+
+    #[test]
+    fn short_receives_are_filled_and_say_so() {
+        let mut receives = Receives::new(1 << 20, 100);
+        receives.post(receive(1, Matching::Untagged, 40));
+        let done = deliver(&mut receives, &send(100, None, 1), 30).unwrap();
+        assert!(done[0].is_truncated());
+        assert_eq!((done[0].len, done[0].buffer.len()), (100, 40));
+    }
+
+    #[test]
+    fn contradictory_headers_are_refused() {
+        let mut receives = Receives::new(1 << 20, 1);
+        let message = send(100, None, 1);
+        let good = message.request(1, 30, 30);
+        receives.admit(Addr(1), PdcId(1), &good, message.buffer.payload(30, 30)).unwrap();
+        let mut bad = good;
+        bad.request_length = 99;
+        let refusal = receives.admit(Addr(1), PdcId(1), &bad, message.buffer.payload(30, 30)).unwrap_err();
+        assert!(matches!(refusal, Refusal::Malformed(_)));
+        let mut bad = good;
+        bad.placement = Placement::Continue { payload_len: 30, msg_offset: u32::MAX - 3 };
+        let refusal = receives.admit(Addr(1), PdcId(1), &bad, message.buffer.payload(30, 30)).unwrap_err();
+        assert!(matches!(refusal, Refusal::Malformed(_)));
+        let other = receives.admit(Addr(1), PdcId(2), &good, message.buffer.payload(30, 30)).unwrap_err();
+        assert_eq!(other, Refusal::Busy(NackCode::NO_SES_MSG_AVAIL));
+        let mut read = good;
+        read.opcode = Opcode::READ;
+        let refusal = receives.admit(Addr(1), PdcId(1), &read, Payload::EMPTY).unwrap_err();
+        assert_eq!(refusal, Refusal::Unsupported(ReturnCode::UNSUPPORTED_OP));
+    }
+}

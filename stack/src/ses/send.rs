@@ -1,0 +1,143 @@
+//! A message on its way out.
+
+use crate::buffer::Buffer;
+use crate::wire::ses::{Opcode, Placement, RequestFlags, ReturnCode, StandardRequest};
+
+/// A message being sent.
+#[derive(Debug)]
+pub struct SendMessage {
+    /// Its memory.
+    pub buffer: Buffer,
+    /// Tag for matching; an untagged message has none.
+    pub tag: Option<u64>,
+    /// 64 bits for the receiver's completion.
+    pub header_data: u64,
+    /// The caller's word, handed back at completion.
+    pub context: u64,
+    /// Names it among the messages of its PDC.
+    pub msg_id: u16,
+    /// Where the next packet begins.
+    next_offset: u32,
+    /// Whether the last packet has been cut.
+    cut: bool,
+    /// Packets sent and not acknowledged.
+    pub unacknowledged: u32,
+    /// Packets sent more than once, counted each time.
+    pub retransmissions: u32,
+    /// What the target answered, if it was not OK.
+    pub refusal: Option<ReturnCode>,
+}
+
+/// One packet's share of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// Where it begins, bytes.
+    pub offset: u32,
+    /// Its length, bytes.
+    pub len: u32,
+    /// Whether it ends the message.
+    pub last: bool,
+}
+
+impl SendMessage {
+    /// A message that has not been cut.
+    pub fn new(buffer: Buffer, tag: Option<u64>, header_data: u64, context: u64, msg_id: u16) -> SendMessage {
+        SendMessage {
+            buffer,
+            tag,
+            header_data,
+            context,
+            msg_id,
+            next_offset: 0,
+            cut: false,
+            unacknowledged: 0,
+            retransmissions: 0,
+            refusal: None,
+        }
+    }
+
+    /// Whether no packet has been cut yet.
+    pub fn is_untouched(&self) -> bool {
+        self.next_offset == 0 && !self.cut
+    }
+
+    /// Whether all packets have been cut.
+    pub fn is_cut(&self) -> bool {
+        self.cut
+    }
+
+    /// Whether everything has been sent and acknowledged.
+    pub fn is_delivered(&self) -> bool {
+        self.cut && self.unacknowledged == 0
+    }
+
+    /// Bytes not cut yet.
+    pub fn remaining(&self) -> u32 {
+        self.buffer.len() - self.next_offset
+    }
+
+    /// The next packet, of at most `mtu` bytes; nothing once all are cut. A message of no bytes is one packet.
+    pub fn peek(&self, mtu: u32) -> Option<Segment> {
+        let len = self.remaining().min(mtu);
+        (!self.cut).then(|| Segment { offset: self.next_offset, len, last: len == self.remaining() })
+    }
+
+    /// Cuts the packet that [`SendMessage::peek`] shows.
+    pub fn cut(&mut self, segment: Segment) {
+        self.next_offset += segment.len;
+        self.cut = segment.last;
+        self.unacknowledged += 1;
+    }
+
+    /// The header of the packet that carries `len` bytes from `offset`.
+    pub fn request(&self, initiator: u32, offset: u32, len: u32) -> StandardRequest {
+        let start = offset == 0;
+        StandardRequest {
+            opcode: if self.tag.is_some() { Opcode::TAGGED_SEND } else { Opcode::SEND },
+            flags: RequestFlags {
+                header_data: start,
+                start_of_message: start,
+                end_of_message: offset + len == self.buffer.len(),
+                ..RequestFlags::default()
+            },
+            msg_id: self.msg_id,
+            ri_generation: 0,
+            job_id: 0,
+            pid_on_fep: 0,
+            resource_index: 0,
+            buffer_offset: 0,
+            initiator,
+            match_bits: self.tag.unwrap_or(0),
+            placement: if start {
+                Placement::Start { header_data: self.header_data }
+            } else {
+                Placement::Continue { payload_len: len as u16, msg_offset: offset }
+            },
+            request_length: self.buffer.len(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn segments_cover_the_message(len in prop_oneof![0u32..20_000, u32::MAX - 9_000..=u32::MAX], mtu in 1u32..9_000) {
+            let mut message = SendMessage::new(Buffer::Virtual(len), None, 0, 0, 1);
+            message.next_offset = len.saturating_sub(20_000) / mtu * mtu;
+            let mut at = message.next_offset;
+            while let Some(segment) = message.peek(mtu) {
+                prop_assert_eq!(segment.offset, at);
+                prop_assert!(segment.len > 0 || len == 0);
+                at += segment.len;
+                let request = message.request(1, segment.offset, segment.len);
+                prop_assert_eq!(request.flags.end_of_message, segment.last);
+                message.cut(segment);
+            }
+            prop_assert_eq!(at, len);
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! `bitmap`: spraying that leaves out the entropies with a bad record.
+//!
+//! Source: the bitmap balancer of uet-htsim. An ECN mark costs 1 point, a NACK 4, a timeout 15, which
+//! is also the most. Deviations: any number of paths is allowed (those that are no power of two are
+//! shuffled by rotation); penalties are stored in four bits, and only once there is one; a packet
+//! looks at no more than 256 entropies before it takes a penalised one, which changes nothing up to
+//! that many paths; feedback about an entropy out of range is ignored, not folded into range.
+
+use super::round::Round;
+use super::{Entropy, PathContext, PathFeedback, PathSelector};
+use crate::rng::Rng;
+use weft_cc::Time;
+
+/// The most that an entropy can be penalised: what fits four bits.
+const MAX_PENALTY: u8 = 15;
+/// How many entropies one packet looks at before it takes a penalised one. UET suggests 64 to 256 entropies.
+const SCAN_LIMIT: u16 = 256;
+
+/// Sprays like [`Oblivious`](super::Oblivious), but skips penalised entropies. A skip works one point of penalty off.
+#[derive(Clone, Debug)]
+pub struct Bitmap {
+    round: Round,
+    penalties: Penalties,
+    rng: Rng,
+}
+
+impl Bitmap {
+    /// Sprays over `paths` entropies (0 counts as 1).
+    pub fn new(paths: u16, mut rng: Rng) -> Bitmap {
+        Bitmap { round: Round::new(paths, &mut rng), penalties: Penalties::default(), rng }
+    }
+
+    /// Bytes of heap in use: none until the first penalty, then half a byte an entropy.
+    pub fn heap_bytes(&self) -> usize {
+        self.penalties.nibbles.len()
+    }
+
+    pub(super) fn paths(&self) -> u16 {
+        self.round.paths()
+    }
+
+    pub(super) fn pick(&mut self) -> Entropy {
+        let all_penalised = self.penalties.penalised == self.round.paths();
+        let mut looked_at = 0;
+        while self.penalties.of(self.round.current()) > 0 {
+            // One point a packet, not one a skip: a burst of penalties takes as many packets to forget.
+            if looked_at == 0 {
+                self.penalties.forgive(self.round.current());
+            }
+            looked_at += 1;
+            if all_penalised || looked_at > SCAN_LIMIT.min(self.round.paths()) {
+                break;
+            }
+            self.round.advance(&mut self.rng);
+        }
+        let entropy = self.round.current();
+        self.round.advance(&mut self.rng);
+        entropy
+    }
+
+    pub(super) fn learn(&mut self, entropy: Entropy, feedback: PathFeedback) {
+        let points = match feedback {
+            PathFeedback::Good => return,
+            PathFeedback::Ecn => 1,
+            PathFeedback::Nack => 4,
+            PathFeedback::Timeout => MAX_PENALTY,
+        };
+        if entropy.0 < self.round.paths() {
+            self.penalties.add(entropy, points, self.round.paths());
+        }
+    }
+}
+
+impl PathSelector for Bitmap {
+    fn next(&mut self, _: &PathContext) -> Entropy {
+        self.pick()
+    }
+
+    fn feedback(&mut self, _: Time, entropy: Entropy, feedback: PathFeedback) {
+        self.learn(entropy, feedback);
+    }
+}
+
+/// Four bits an entropy, allocated at the first penalty: most contexts of a healthy fabric never have one.
+#[derive(Clone, Debug, Default)]
+struct Penalties {
+    nibbles: Box<[u8]>,
+    /// Entropies with a penalty above zero.
+    penalised: u16,
+}
+
+impl Penalties {
+    fn of(&self, e: Entropy) -> u8 {
+        if self.penalised == 0 {
+            return 0;
+        }
+        self.nibbles[usize::from(e.0 / 2)] >> shift(e) & 0xf
+    }
+
+    fn set(&mut self, e: Entropy, penalty: u8) {
+        let byte = &mut self.nibbles[usize::from(e.0 / 2)];
+        *byte = *byte & !(0xf << shift(e)) | penalty << shift(e);
+    }
+
+    fn add(&mut self, e: Entropy, points: u8, paths: u16) {
+        if self.nibbles.is_empty() {
+            self.nibbles = vec![0; usize::from(paths).div_ceil(2)].into_boxed_slice();
+        }
+        let before = self.of(e);
+        if before == 0 {
+            self.penalised += 1;
+        }
+        self.set(e, (before + points).min(MAX_PENALTY));
+    }
+
+    fn forgive(&mut self, e: Entropy) {
+        let left = self.of(e) - 1;
+        self.set(e, left);
+        if left == 0 {
+            self.penalised -= 1;
+        }
+    }
+}
+
+fn shift(e: Entropy) -> u32 {
+    u32::from(e.0 & 1) * 4
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rounds until `entropy` is used again, counted in packets.
+    fn packets_until(bitmap: &mut Bitmap, entropy: u16) -> usize {
+        (0..100_000).position(|_| bitmap.pick() == Entropy(entropy)).expect("it comes back")
+    }
+
+    #[test]
+    fn heavier_news_keep_a_path_out_for_longer() {
+        let absence = |feedback| {
+            let mut bitmap = Bitmap::new(16, Rng::new(1, 2));
+            bitmap.learn(Entropy(5), feedback);
+            packets_until(&mut bitmap, 5)
+        };
+        let (ecn, nack, timeout) =
+            (absence(PathFeedback::Ecn), absence(PathFeedback::Nack), absence(PathFeedback::Timeout));
+        // One point is worked off per round of 15 other paths.
+        assert!((15..=31).contains(&ecn), "{ecn}");
+        assert!((4 * 15..=5 * 16).contains(&nack), "{nack}");
+        assert!((15 * 15..=16 * 16).contains(&timeout), "{timeout}");
+    }
+
+    #[test]
+    fn penalties_saturate_and_neighbours_are_untouched() {
+        let mut penalties = Penalties::default();
+        penalties.add(Entropy(6), 9, 16);
+        penalties.add(Entropy(6), 9, 16);
+        penalties.add(Entropy(7), 2, 16);
+        assert_eq!([5, 6, 7, 8].map(|e| penalties.of(Entropy(e))), [0, 15, 2, 0]);
+        assert_eq!(penalties.penalised, 2);
+        penalties.forgive(Entropy(7));
+        penalties.forgive(Entropy(7));
+        assert_eq!((penalties.of(Entropy(7)), penalties.penalised), (0, 1));
+    }
+
+    #[test]
+    fn all_penalised_still_sprays_evenly_and_recovers() {
+        let mut bitmap = Bitmap::new(8, Rng::new(1, 2));
+        for e in 0..8 {
+            bitmap.learn(Entropy(e), PathFeedback::Timeout);
+        }
+        let mut count = [0; 8];
+        for _ in 0..8 * 14 {
+            count[usize::from(bitmap.pick().0)] += 1;
+        }
+        assert_eq!(count, [14; 8]);
+        for _ in 0..64 {
+            bitmap.pick();
+        }
+        assert_eq!(bitmap.penalties.penalised, 0);
+    }
+}

@@ -1,0 +1,72 @@
+//! `mixed`: recycled entropies first, the bitmap's choice when there are none.
+//!
+//! Source: the mixed balancer of uet-htsim, whose default it is; the recycling is that of its
+//! "legacy REPS": no ring of eight, no freezing. Deviation: its queue of recycled entropies has no
+//! limit; here it holds at most as many as there are paths, and a newer one then displaces the
+//! oldest. A queue as long as that has seen more good paths than exist, so what is lost is only
+//! older news; the window bounds it in the same way as long as it is shorter.
+
+use super::bitmap::Bitmap;
+use super::{Entropy, PathContext, PathFeedback, PathSelector};
+use crate::rng::Rng;
+use std::collections::VecDeque;
+use weft_cc::Time;
+
+/// Sends on the entropies of unmarked acknowledgements in the order of their arrival, else as [`Bitmap`] does.
+#[derive(Clone, Debug)]
+pub struct Mixed {
+    bitmap: Bitmap,
+    recycled: VecDeque<u16>,
+}
+
+impl Mixed {
+    /// Sprays over `paths` entropies (0 counts as 1).
+    pub fn new(paths: u16, rng: Rng) -> Mixed {
+        Mixed { bitmap: Bitmap::new(paths, rng), recycled: VecDeque::new() }
+    }
+
+    /// Bytes of heap in use: the penalties and the queue of recycled entropies.
+    pub fn heap_bytes(&self) -> usize {
+        self.bitmap.heap_bytes() + self.recycled.capacity() * size_of::<u16>()
+    }
+
+    fn recycle(&mut self, entropy: Entropy) {
+        if self.recycled.len() == usize::from(self.bitmap.paths()) {
+            self.recycled.pop_front();
+        }
+        self.recycled.push_back(entropy.0);
+    }
+}
+
+impl PathSelector for Mixed {
+    fn next(&mut self, _: &PathContext) -> Entropy {
+        match self.recycled.pop_front() {
+            Some(entropy) => Entropy(entropy),
+            None => self.bitmap.pick(),
+        }
+    }
+
+    fn feedback(&mut self, _: Time, entropy: Entropy, feedback: PathFeedback) {
+        self.bitmap.learn(entropy, feedback);
+        if feedback == PathFeedback::Good && entropy.0 < self.bitmap.paths() {
+            self.recycle(entropy);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn recycles_in_order_of_arrival_and_keeps_the_newest() {
+        let mut mixed = Mixed::new(4, Rng::new(0, 0));
+        let pkt = PathContext { now: Time::ZERO, sent: 9, window_packets: 4, retransmission: false };
+        for e in [3, 0, 0, 1, 2, 2] {
+            mixed.feedback(Time::ZERO, Entropy(e), PathFeedback::Good);
+        }
+        let sent: Vec<u16> = (0..4).map(|_| mixed.next(&pkt).0).collect();
+        assert_eq!(sent, [0, 1, 2, 2]);
+        assert!(mixed.recycled.is_empty());
+    }
+}

@@ -1,0 +1,222 @@
+//! `reps`: recycled entropy packet spraying.
+//!
+//! Source: Bonato et al., "REPS: Recycled Entropy Packet Spraying for Adaptive Load Balancing and
+//! Failure Mitigation" (arXiv 2407.21625), with the constants of uet-htsim. Deviations:
+//! - The end of freezing is noticed when a packet is sent too, not only when feedback arrives.
+//! - Without trimming, a loss may mean congestion as well as a failed path. A queue marks packets
+//!   before it overflows, so a timeout freezes the ring only if none of the last eight answers
+//!   carried a mark. (uet-htsim refuses to run without trimming.)
+
+use super::round::draw;
+use super::{Entropy, PathContext, PathFeedback, PathSelector};
+use crate::rng::Rng;
+use weft_cc::{Span, Time};
+
+/// Entropies remembered.
+const RING: u8 = 8;
+/// How long a timeout freezes the ring.
+const FREEZE: Span = Span::from_ms(10);
+/// Packets on random entropies after freezing, before anything is recycled again.
+const EXPLORE: u8 = 16;
+
+/// Reuses the entropies of packets that came back unmarked, oldest first; explores at random when it has none.
+#[derive(Clone, Debug)]
+pub struct Reps {
+    rng: Rng,
+    frozen_at: Option<Time>,
+    ring: Ring,
+    paths: u16,
+    explore: u8,
+    /// One bit per answer about a path, newest lowest: whether it told of congestion.
+    marks: u8,
+    trimming: bool,
+}
+
+impl Reps {
+    /// Sprays over `paths` entropies (0 counts as 1). `trimming`: whether switches trim, so that a
+    /// timeout cannot come from congestion.
+    pub fn new(paths: u16, trimming: bool, rng: Rng) -> Reps {
+        let paths = paths.max(1);
+        Reps { rng, frozen_at: None, ring: Ring::default(), paths, explore: 0, marks: 0, trimming }
+    }
+
+    /// Whether a timeout has frozen the ring: it is cycled as it is, fresh or not.
+    pub fn is_frozen(&self) -> bool {
+        self.frozen_at.is_some()
+    }
+
+    fn thaw(&mut self, now: Time) {
+        if self.frozen_at.is_some_and(|since| now.since(since) > FREEZE) {
+            self.frozen_at = None;
+            self.ring = Ring::default();
+            self.explore = EXPLORE;
+        }
+    }
+
+    fn freeze(&mut self, now: Time) {
+        let path_failed = self.trimming || self.marks == 0;
+        if path_failed && self.frozen_at.is_none() && self.explore == 0 {
+            self.frozen_at = Some(now);
+        }
+    }
+}
+
+impl PathSelector for Reps {
+    fn next(&mut self, pkt: &PathContext) -> Entropy {
+        self.thaw(pkt.now);
+        let recycled = if self.explore > 0 {
+            self.explore -= 1;
+            None
+        } else if self.is_frozen() {
+            self.ring.cycle()
+        } else {
+            self.ring.take_oldest()
+        };
+        Entropy(recycled.unwrap_or_else(|| draw(&mut self.rng, self.paths)))
+    }
+
+    fn feedback(&mut self, now: Time, entropy: Entropy, feedback: PathFeedback) {
+        self.thaw(now);
+        match feedback {
+            PathFeedback::Good => {
+                self.marks <<= 1;
+                if entropy.0 < self.paths {
+                    self.ring.put(entropy.0);
+                }
+            }
+            PathFeedback::Ecn => self.marks = self.marks << 1 | 1,
+            PathFeedback::Nack => {}
+            PathFeedback::Timeout => self.freeze(now),
+        }
+    }
+}
+
+/// The last entropies that proved good. The youngest `fresh` of them have not been used since.
+#[derive(Clone, Debug, Default)]
+struct Ring {
+    slots: [u16; RING as usize],
+    /// Where the next one goes.
+    head: u8,
+    /// Slots ever filled.
+    filled: u8,
+    fresh: u8,
+    /// Where the frozen ring is read.
+    cursor: u8,
+}
+
+impl Ring {
+    fn put(&mut self, entropy: u16) {
+        self.slots[usize::from(self.head)] = entropy;
+        self.head = (self.head + 1) % RING;
+        self.filled = (self.filled + 1).min(RING);
+        self.fresh = (self.fresh + 1).min(RING);
+    }
+
+    fn take_oldest(&mut self) -> Option<u16> {
+        if self.fresh == 0 {
+            return None;
+        }
+        let at = (self.head + RING - self.fresh) % RING;
+        self.fresh -= 1;
+        Some(self.slots[usize::from(at)])
+    }
+
+    fn cycle(&mut self) -> Option<u16> {
+        if self.filled == 0 {
+            return None;
+        }
+        let entropy = self.slots[usize::from(self.cursor)];
+        self.cursor = (self.cursor + 1) % self.filled;
+        Some(entropy)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(now: Time) -> PathContext {
+        PathContext { now, sent: 0, window_packets: 32, retransmission: false }
+    }
+
+    fn ms(ms: u64) -> Time {
+        Time::ZERO + Span::from_ms(ms)
+    }
+
+    fn primed(trimming: bool, entropies: &[u16]) -> Reps {
+        let mut reps = Reps::new(4096, trimming, Rng::new(5, 0));
+        for &e in entropies {
+            reps.feedback(Time::ZERO, Entropy(e), PathFeedback::Good);
+        }
+        reps
+    }
+
+    fn take(reps: &mut Reps, now: Time, n: usize) -> Vec<u16> {
+        (0..n).map(|_| reps.next(&at(now)).0).collect()
+    }
+
+    #[test]
+    fn recycles_oldest_first_and_each_once() {
+        let mut reps = primed(true, &[10, 11, 12]);
+        assert_eq!(take(&mut reps, Time::ZERO, 3), [10, 11, 12]);
+        let explored = take(&mut reps, Time::ZERO, 32);
+        assert!(explored.iter().any(|e| !(10..=12).contains(e)));
+    }
+
+    #[test]
+    fn keeps_the_last_eight() {
+        let mut reps = primed(true, &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
+        assert_eq!(take(&mut reps, Time::ZERO, 8), [2, 3, 4, 5, 6, 7, 8, 9]);
+    }
+
+    #[test]
+    fn frozen_cycles_what_it_has_for_ten_ms_then_explores_sixteen() {
+        let mut reps = primed(true, &[1, 2, 3]);
+        take(&mut reps, Time::ZERO, 3);
+        reps.feedback(ms(1), Entropy(0), PathFeedback::Timeout);
+        assert!(reps.is_frozen());
+        assert_eq!(take(&mut reps, ms(11), 7), [1, 2, 3, 1, 2, 3, 1]);
+        reps.feedback(ms(5), Entropy(4), PathFeedback::Good);
+        assert!(take(&mut reps, ms(11), 4).contains(&4), "a good entropy joins the frozen ring");
+
+        let later = ms(11) + Span::from_ps(1);
+        reps.feedback(later, Entropy(77), PathFeedback::Good);
+        assert!(!reps.is_frozen());
+        reps.feedback(later, Entropy(0), PathFeedback::Timeout);
+        assert!(!reps.is_frozen(), "no freezing while exploring");
+        let explored = take(&mut reps, later, usize::from(EXPLORE));
+        assert!(explored.iter().filter(|e| **e == 77).count() <= 1);
+        assert_eq!(reps.next(&at(later)), Entropy(77), "then recycling goes on");
+    }
+
+    #[test]
+    fn thaws_without_feedback() {
+        let mut reps = primed(true, &[1]);
+        reps.feedback(ms(0), Entropy(0), PathFeedback::Timeout);
+        reps.next(&at(ms(20)));
+        assert!(!reps.is_frozen());
+    }
+
+    #[test]
+    fn freezes_across_the_wrap_of_the_clock() {
+        let near_end = Time::from_ps(u64::MAX - 1_000);
+        let mut reps = primed(true, &[1]);
+        reps.feedback(near_end, Entropy(0), PathFeedback::Timeout);
+        assert_eq!(take(&mut reps, near_end + Span::from_ms(10), 2), [1, 1]);
+        reps.next(&at(near_end + Span::from_ms(11)));
+        assert!(!reps.is_frozen());
+    }
+
+    #[test]
+    fn without_trimming_congestion_does_not_freeze() {
+        let mut reps = primed(false, &[1, 2]);
+        reps.feedback(ms(1), Entropy(3), PathFeedback::Ecn);
+        reps.feedback(ms(1), Entropy(3), PathFeedback::Timeout);
+        assert!(!reps.is_frozen());
+        for e in 0..8 {
+            reps.feedback(ms(2), Entropy(e), PathFeedback::Good);
+        }
+        reps.feedback(ms(2), Entropy(3), PathFeedback::Timeout);
+        assert!(reps.is_frozen(), "eight unmarked answers and a loss: the path has failed");
+    }
+}

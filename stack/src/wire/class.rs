@@ -1,0 +1,156 @@
+//! Which DSCP means what. Every value is the operator's choice: no standard assigns one.
+
+/// The DSCPs of the fabric's classes, 6 bits each.
+///
+/// The default is what a public simulator uses; a network configures its own on switches and hosts
+/// alike. `trimmed_last_hop` may equal `trimmed` where switches do not tell the last hop apart; all
+/// others must differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct DscpClasses {
+    /// Data that switches may trim.
+    pub trimmable: u8,
+    /// Data that a switch trimmed.
+    pub trimmed: u8,
+    /// Data that the switch before the receiver trimmed.
+    pub trimmed_last_hop: u8,
+    /// Acknowledgements, NACKs and control packets.
+    pub control: u8,
+}
+
+impl Default for DscpClasses {
+    fn default() -> DscpClasses {
+        DscpClasses { trimmable: 8, trimmed: 16, trimmed_last_hop: 18, control: 46 }
+    }
+}
+
+/// What a packet's DSCP says about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum TrafficClass {
+    /// Data that switches may trim.
+    Trimmable,
+    /// Data that a switch inside the fabric trimmed.
+    Trimmed,
+    /// Data that the switch before the receiver trimmed.
+    TrimmedLastHop,
+    /// Control.
+    Control,
+    /// Any other DSCP.
+    Other(u8),
+}
+
+/// Where a packet lost its payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum TrimPoint {
+    /// Inside the fabric.
+    Fabric,
+    /// At the switch before the receiver: the receiver's own link is the bottleneck.
+    LastHop,
+}
+
+/// Why a set of classes cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ClassError {
+    /// A DSCP has six bits.
+    #[error("DSCP {0} does not fit in six bits")]
+    TooWide(u8),
+    /// Two classes that must differ do not.
+    #[error("DSCP {0} names two classes")]
+    Ambiguous(u8),
+}
+
+impl DscpClasses {
+    /// Checks that every value is a DSCP and that the classes can be told apart.
+    ///
+    /// # Errors
+    /// The first value in the way.
+    pub fn validate(&self) -> Result<(), ClassError> {
+        let all = [self.trimmable, self.trimmed, self.control, self.trimmed_last_hop];
+        if let Some(&wide) = all.iter().find(|d| **d > 63) {
+            return Err(ClassError::TooWide(wide));
+        }
+        let clash = |a: u8, b: u8| if a == b { Err(ClassError::Ambiguous(a)) } else { Ok(()) };
+        clash(self.trimmable, self.trimmed)?;
+        clash(self.trimmable, self.control)?;
+        clash(self.trimmed, self.control)?;
+        clash(self.trimmable, self.trimmed_last_hop)?;
+        clash(self.control, self.trimmed_last_hop)
+    }
+
+    /// What `dscp` means.
+    #[inline]
+    pub const fn classify(&self, dscp: u8) -> TrafficClass {
+        if dscp == self.trimmable {
+            TrafficClass::Trimmable
+        } else if dscp == self.control {
+            TrafficClass::Control
+        } else if dscp == self.trimmed {
+            TrafficClass::Trimmed
+        } else if dscp == self.trimmed_last_hop {
+            TrafficClass::TrimmedLastHop
+        } else {
+            TrafficClass::Other(dscp)
+        }
+    }
+
+    /// The DSCP of `class`.
+    #[inline]
+    pub const fn dscp(&self, class: TrafficClass) -> u8 {
+        match class {
+            TrafficClass::Trimmable => self.trimmable,
+            TrafficClass::Trimmed => self.trimmed,
+            TrafficClass::TrimmedLastHop => self.trimmed_last_hop,
+            TrafficClass::Control => self.control,
+            TrafficClass::Other(dscp) => dscp,
+        }
+    }
+}
+
+impl TrafficClass {
+    /// Where packets of this class were trimmed; `None` if they were not.
+    #[inline]
+    pub const fn trim_point(self) -> Option<TrimPoint> {
+        match self {
+            TrafficClass::Trimmed => Some(TrimPoint::Fabric),
+            TrafficClass::TrimmedLastHop => Some(TrimPoint::LastHop),
+            _ => None,
+        }
+    }
+}
+
+impl TrimPoint {
+    /// The class of packets trimmed here.
+    #[inline]
+    pub const fn class(self) -> TrafficClass {
+        match self {
+            TrimPoint::Fabric => TrafficClass::Trimmed,
+            TrimPoint::LastHop => TrafficClass::TrimmedLastHop,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_dscp_classifies_and_returns() {
+        let c = DscpClasses::default();
+        assert_eq!(c.validate(), Ok(()));
+        for dscp in 0..64 {
+            assert_eq!(c.dscp(c.classify(dscp)), dscp);
+        }
+        assert_eq!(c.classify(16).trim_point(), Some(TrimPoint::Fabric));
+        assert_eq!(c.classify(18).trim_point(), Some(TrimPoint::LastHop));
+        assert_eq!(c.classify(8).trim_point(), None);
+        assert_eq!(c.classify(0), TrafficClass::Other(0));
+    }
+
+    #[test]
+    fn impossible_sets_are_refused() {
+        let d = DscpClasses::default();
+        assert_eq!(DscpClasses { control: 64, ..d }.validate(), Err(ClassError::TooWide(64)));
+        assert_eq!(DscpClasses { trimmed: 8, ..d }.validate(), Err(ClassError::Ambiguous(8)));
+        assert_eq!(DscpClasses { control: 18, ..d }.validate(), Err(ClassError::Ambiguous(18)));
+        assert_eq!(DscpClasses { trimmed_last_hop: 16, ..d }.validate(), Ok(()));
+    }
+}

@@ -1,0 +1,392 @@
+//! Whole frames: Ethernet, IP, UDP, PDS, SES and payload at once.
+//!
+//! Headers and payload are written apart ([`emit_headers`], then the payload right behind), so that
+//! the payload is copied once or not at all; [`finish_checksums`] comes last, and only where the port
+//! does not compute checksums itself. No CRC-32C trailer is emitted; one that a peer appends counts
+//! as payload.
+
+pub use super::class::{DscpClasses, TrafficClass, TrimPoint};
+pub use super::ethernet::{MacAddr, VlanTag};
+pub use super::ip::{Ecn, IpAddrs};
+pub use super::trim::{TrimFormat, TrimOutcome, TrimPolicy, trim_frame};
+pub use super::udp::{UET_UDP_PORT, entropy_to_port, port_to_entropy};
+
+use super::checksum;
+use super::error::{HeaderName, WireError, fits};
+use super::ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, EthernetHeader, EthernetView};
+use super::ipv4::{self, Ipv4Header};
+use super::ipv6::Ipv6Header;
+use super::network::Network;
+use super::pds::Pds;
+use super::ses::Ses;
+use super::udp::{self, UdpHeader, UdpView};
+
+/// Hops that packets of weft start with.
+pub const DEFAULT_TTL: u8 = 64;
+
+/// What a frame says outside PDS and SES.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FrameMeta {
+    /// Source MAC address.
+    pub src_mac: MacAddr,
+    /// Destination MAC address.
+    pub dst_mac: MacAddr,
+    /// VLAN tag, if any.
+    pub vlan: Option<VlanTag>,
+    /// IP addresses.
+    pub ip: IpAddrs,
+    /// DSCP, 6 bits.
+    pub dscp: u8,
+    /// ECN.
+    pub ecn: Ecn,
+    /// TTL or hop limit: as received, or to start with.
+    pub ttl: u8,
+    /// UDP source port, which carries the entropy; see [`entropy_to_port`].
+    pub entropy_port: u16,
+    /// Whether, and where, the payload was trimmed. Received frames: what `dscp` says. Emitted
+    /// frames: must agree with `dscp`.
+    pub trimmed: Option<TrimPoint>,
+    /// Payload bytes that the packet had when it was sent: the UDP length survives trimming.
+    /// Ignored when a frame that is not trimmed is emitted. Extension headers count as payload.
+    pub original_payload_len: u32,
+}
+
+/// A frame taken apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Frame<'a> {
+    /// Everything outside PDS and SES.
+    pub meta: FrameMeta,
+    /// The PDS header.
+    pub pds: Pds,
+    /// The SES header; [`Ses::None`] also where trimming has cut it.
+    pub ses: Ses,
+    /// What follows SES: an extension header if the opcode has one, then the payload. After TSS:
+    /// what is encrypted, and the tag. Empty in a trimmed frame.
+    pub payload: &'a [u8],
+}
+
+/// Which checksums [`parse_frame`] verifies.
+///
+/// The default verifies all: without a CRC-32C trailer the UDP checksum is the only protection from
+/// end to end, since each switch computes Ethernet's anew. A trimmed frame's UDP checksum covers
+/// bytes that are gone and is never verified. IPv4 senders may leave the UDP checksum out (zero);
+/// over IPv6 zero is refused (RFC 8200 §8.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChecksumPolicy {
+    /// Verify the IPv4 header checksum, but for trimmed frames whose total length was left alone:
+    /// their checksum was left alone, too, although the DSCP has changed.
+    pub ipv4_header: bool,
+    /// Verify the UDP checksum.
+    pub udp: bool,
+}
+
+impl ChecksumPolicy {
+    /// Verify all.
+    pub const VERIFY: ChecksumPolicy = ChecksumPolicy { ipv4_header: true, udp: true };
+    /// Verify nothing: the port has done it.
+    pub const OFFLOADED: ChecksumPolicy = ChecksumPolicy { ipv4_header: false, udp: false };
+}
+
+impl Default for ChecksumPolicy {
+    fn default() -> ChecksumPolicy {
+        ChecksumPolicy::VERIFY
+    }
+}
+
+/// Takes a received frame apart.
+///
+/// `classes` decides whether the frame was trimmed. A trimmed frame may announce more bytes, in its
+/// UDP length and (where the switch leaves that alone) in its IP length, than there are; its SES
+/// header is read if all of it is there.
+///
+/// # Errors
+/// Whatever is wrong, by header and offset. In particular anything but UDP to port 4793 over IPv4
+/// without fragmentation, or over IPv6 without extension headers, behind at most one VLAN tag.
+#[inline]
+pub fn parse_frame<'a>(
+    bytes: &'a [u8],
+    classes: &DscpClasses,
+    checksums: ChecksumPolicy,
+) -> Result<Frame<'a>, WireError> {
+    let eth = EthernetView::new_checked(bytes)?;
+    let net = Network::open(&eth)?;
+    let trimmed = classes.classify(net.dscp()).trim_point();
+    let cut = net.announced_len() > net.payload().len();
+    if trimmed.is_none() {
+        net.check_length()?;
+    }
+    if checksums.ipv4_header && !cut {
+        net.verify_checksum()?;
+    }
+    net.require_udp()?;
+    let udp = match trimmed {
+        None => UdpView::new_checked(net.payload())?,
+        Some(_) => UdpView::new_trimmed(net.payload())?,
+    };
+    let ip = net.addrs();
+    check_udp(&udp, &ip, checksums.udp && trimmed.is_none())?;
+    let (pds, rest) = Pds::decode(udp.payload())?;
+    let body = match trimmed {
+        None => whole_body(&pds, rest)?,
+        Some(_) => trimmed_body(&pds, rest, usize::from(udp.length()))?,
+    };
+    let meta = FrameMeta {
+        src_mac: eth.src(),
+        dst_mac: eth.dst(),
+        vlan: eth.vlan(),
+        ip,
+        dscp: net.dscp(),
+        ecn: net.ecn(),
+        ttl: net.ttl(),
+        entropy_port: udp.src_port(),
+        trimmed,
+        original_payload_len: body.original_len as u32,
+    };
+    Ok(Frame { meta, pds, ses: body.ses, payload: body.payload })
+}
+
+struct Body<'a> {
+    ses: Ses,
+    payload: &'a [u8],
+    original_len: usize,
+}
+
+#[inline]
+fn whole_body<'a>(pds: &Pds, rest: &'a [u8]) -> Result<Body<'a>, WireError> {
+    let (ses, payload) = Ses::decode(pds.next_header(), rest)?;
+    Ok(Body { ses, payload, original_len: payload.len() })
+}
+
+#[cold]
+fn trimmed_body<'a>(pds: &Pds, rest: &'a [u8], udp_len: usize) -> Result<Body<'a>, WireError> {
+    let next = pds.next_header();
+    let headers = udp::HEADER_LEN + pds.encoded_len() + next.header_len();
+    let original_len = udp_len.checked_sub(headers).ok_or(WireError::Unexpected {
+        header: HeaderName::Udp,
+        offset: 4,
+        expected: "a length that covers the PDS and SES headers",
+        found: udp_len as u64,
+    })?;
+    let ses = if rest.len() >= next.header_len() { Ses::decode(next, rest)?.0 } else { Ses::None };
+    Ok(Body { ses, payload: &[], original_len })
+}
+
+#[inline]
+fn check_udp(udp: &UdpView<'_>, ip: &IpAddrs, verify: bool) -> Result<(), WireError> {
+    if udp.dst_port() != UET_UDP_PORT {
+        return Err(WireError::Unexpected {
+            header: HeaderName::Udp,
+            offset: 2,
+            expected: "destination port 4793",
+            found: u64::from(udp.dst_port()),
+        });
+    }
+    if !verify {
+        return Ok(());
+    }
+    match (udp.checksum(), ip) {
+        (0, IpAddrs::V4 { .. }) => Ok(()),
+        (0, IpAddrs::V6 { .. }) => Err(WireError::Unexpected {
+            header: HeaderName::Udp,
+            offset: 6,
+            expected: "a checksum, which IPv6 requires",
+            found: 0,
+        }),
+        (found, _) if !checksum::udp_is_valid(ip, udp.datagram()) => Err(WireError::Checksum {
+            header: HeaderName::Udp,
+            offset: 6,
+            expected: right_udp_checksum(ip, udp.datagram(), found),
+            found,
+        }),
+        _ => Ok(()),
+    }
+}
+
+#[cold]
+fn right_udp_checksum(ip: &IpAddrs, datagram: &[u8], found: u16) -> u16 {
+    let sum = checksum::pseudo_header(ip, udp::PROTOCOL, datagram.len() as u16);
+    match sum.with(datagram).with_word(!found).finish() {
+        0 => 0xffff,
+        c => c,
+    }
+}
+
+/// Bytes of all headers that [`emit_headers`] writes for these.
+#[inline]
+pub fn headers_len(meta: &FrameMeta, pds: &Pds, ses: &Ses) -> usize {
+    let ethernet = ethernet_header(meta).encoded_len();
+    ethernet + meta.ip.header_len() + udp::HEADER_LEN + pds.encoded_len() + ses.encoded_len()
+}
+
+#[inline]
+fn ethernet_header(meta: &FrameMeta) -> EthernetHeader {
+    let ethertype = match meta.ip {
+        IpAddrs::V4 { .. } => ETHERTYPE_IPV4,
+        IpAddrs::V6 { .. } => ETHERTYPE_IPV6,
+    };
+    EthernetHeader { dst: meta.dst_mac, src: meta.src_mac, vlan: meta.vlan, ethertype }
+}
+
+/// Writes all headers of a frame whose payload, `payload_len` bytes, the caller puts behind them;
+/// returns their length. Both checksums are left zero: see [`finish_checksums`].
+///
+/// With `meta.trimmed`, writes the frame as a switch that rewrites lengths would have left it:
+/// `payload_len` must be zero, and `ses` may be [`Ses::None`] although PDS announces a header.
+/// IPv4 packets get identification 0 and DF, IPv6 packets flow label 0: the entropy is in the UDP
+/// source port. Padding to Ethernet's minimum is the port's affair.
+///
+/// # Errors
+/// No room; a value too wide for its field, the length of the packet included; `ses` is not what
+/// `pds` announces.
+#[inline]
+pub fn emit_headers(
+    buf: &mut [u8],
+    meta: &FrameMeta,
+    pds: &Pds,
+    ses: &Ses,
+    payload_len: usize,
+) -> Result<usize, WireError> {
+    check_consistent(meta, pds, ses, payload_len)?;
+    let present = pds.encoded_len() + ses.encoded_len() + payload_len;
+    let announced = match meta.trimmed {
+        None => present,
+        Some(_) => pds.encoded_len() + pds.next_header().header_len() + meta.original_payload_len as usize,
+    };
+    let ip_payload = length16(present + udp::HEADER_LEN)?;
+    let udp_payload = length16(announced + udp::HEADER_LEN)? - udp::HEADER_LEN as u16;
+
+    let mut at = ethernet_header(meta).emit(buf)?;
+    at += emit_ip(&mut buf[at..], meta, ip_payload)?;
+    let udp = UdpHeader {
+        src_port: meta.entropy_port,
+        dst_port: UET_UDP_PORT,
+        payload_len: udp_payload,
+        checksum: 0,
+    };
+    at += udp.emit(&mut buf[at..])?;
+    at += pds.emit(&mut buf[at..])?;
+    at += ses.emit(&mut buf[at..])?;
+    Ok(at)
+}
+
+#[inline]
+fn check_consistent(meta: &FrameMeta, pds: &Pds, ses: &Ses, payload_len: usize) -> Result<(), WireError> {
+    let cut_off = meta.trimmed.is_some() && matches!(ses, Ses::None);
+    if ses.next_header() != pds.next_header() && !cut_off {
+        return Err(WireError::Inconsistent {
+            header: HeaderName::PdsPrologue,
+            offset: 0,
+            expected: "the next header that the SES header is",
+        });
+    }
+    if meta.trimmed.is_some() && payload_len != 0 {
+        return Err(WireError::Inconsistent {
+            header: HeaderName::Udp,
+            offset: 4,
+            expected: "no payload in a trimmed frame",
+        });
+    }
+    Ok(())
+}
+
+#[inline]
+fn length16(len: usize) -> Result<u16, WireError> {
+    fits(HeaderName::Udp, 4, "length", len as u64, 16)?;
+    Ok(len as u16)
+}
+
+#[inline]
+fn emit_ip(buf: &mut [u8], meta: &FrameMeta, payload_len: u16) -> Result<usize, WireError> {
+    let FrameMeta { dscp, ecn, ttl, .. } = *meta;
+    match meta.ip {
+        IpAddrs::V4 { src, dst } => Ipv4Header {
+            dscp,
+            ecn,
+            identification: 0,
+            dont_fragment: true,
+            ttl,
+            protocol: udp::PROTOCOL,
+            src,
+            dst,
+            payload_len,
+        }
+        .emit(buf),
+        IpAddrs::V6 { src, dst } => Ipv6Header {
+            dscp,
+            ecn,
+            flow_label: 0,
+            payload_len,
+            next_header: udp::PROTOCOL,
+            hop_limit: ttl,
+            src,
+            dst,
+        }
+        .emit(buf),
+    }
+}
+
+/// What [`finish_checksums`] puts in the UDP checksum field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum UdpChecksum {
+    /// The checksum.
+    #[default]
+    Full,
+    /// The folded sum of the pseudo-header, for a port that adds the rest.
+    PseudoHeader,
+    /// Zero, saying that there is none. Over IPv6, which requires one, as [`UdpChecksum::Full`].
+    None,
+}
+
+/// What [`finish_checksums`] fills in. The default is all, in software; [`UdpChecksum::None`] saves
+/// the pass over the payload where Ethernet's own check is thought enough.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChecksumFill {
+    /// Whether to fill the IPv4 header checksum in.
+    pub ipv4_header: bool,
+    /// What to do about UDP.
+    pub udp: UdpChecksum,
+}
+
+impl Default for ChecksumFill {
+    fn default() -> ChecksumFill {
+        ChecksumFill { ipv4_header: true, udp: UdpChecksum::Full }
+    }
+}
+
+/// Fills the checksums of a complete frame in: headers written by [`emit_headers`], payload behind
+/// them. The UDP checksum of a trimmed frame, which covers what is not there, is left as it is.
+///
+/// # Errors
+/// The bytes are not such a frame.
+pub fn finish_checksums(frame: &mut [u8], fill: ChecksumFill) -> Result<(), WireError> {
+    let eth = EthernetView::new_checked(frame)?;
+    let net = Network::open(&eth)?;
+    net.check_length()?;
+    net.require_udp()?;
+    let udp = UdpView::new_trimmed(net.payload())?;
+    let (ip, len) = (net.addrs(), usize::from(udp.length()));
+    let is_cut = len > net.payload().len();
+    let ip_at = eth.header_len();
+    let udp_at = ip_at + net.header_len();
+
+    if fill.ipv4_header && matches!(ip, IpAddrs::V4 { .. }) {
+        ipv4::fill_checksum(&mut frame[ip_at..])?;
+    }
+    if !is_cut {
+        fill_udp(&mut frame[udp_at..udp_at + len], &ip, fill.udp);
+    }
+    Ok(())
+}
+
+/// `datagram` holds a whole UDP header.
+fn fill_udp(datagram: &mut [u8], ip: &IpAddrs, fill: UdpChecksum) {
+    datagram[6..8].fill(0);
+    let value = match (fill, ip) {
+        (UdpChecksum::None, IpAddrs::V4 { .. }) => 0,
+        (UdpChecksum::PseudoHeader, _) => {
+            checksum::pseudo_header(ip, udp::PROTOCOL, datagram.len() as u16).fold()
+        }
+        _ => checksum::udp(ip, datagram),
+    };
+    datagram[6..8].copy_from_slice(&value.to_be_bytes());
+}

@@ -1,0 +1,356 @@
+//! IPv4. Options are checked and skipped; fragments are refused, since weft always sets DF.
+
+use super::bytes::{be16, head, put, room, take};
+use super::checksum;
+use super::error::{HeaderName, WireError, fits};
+use super::ip::{Ecn, traffic_class};
+use core::net::Ipv4Addr;
+
+const HEADER: HeaderName = HeaderName::Ipv4;
+
+/// Bytes of a header without options, which is what weft emits.
+pub const HEADER_LEN: usize = 20;
+const DONT_FRAGMENT: u16 = 0x4000;
+
+/// Bytes known to hold a whole IPv4 header of version 4.
+#[derive(Clone, Copy, Debug)]
+pub struct Ipv4View<'a> {
+    bytes: &'a [u8],
+    fixed: &'a [u8; HEADER_LEN],
+}
+
+impl<'a> Ipv4View<'a> {
+    /// Checks the header and that the packet is as long as it says. `bytes` may be longer: Ethernet pads.
+    ///
+    /// # Errors
+    /// Truncated; wrong version or header length; malformed options; a fragment.
+    #[inline]
+    pub fn new_checked(bytes: &'a [u8]) -> Result<Ipv4View<'a>, WireError> {
+        let view = Ipv4View::new_trimmed(bytes)?;
+        view.check_length()?;
+        Ok(view)
+    }
+
+    /// Checks that the packet is as long as it says.
+    #[inline]
+    pub(super) fn check_length(&self) -> Result<(), WireError> {
+        let (needed, found) = (usize::from(self.total_len()), self.bytes.len());
+        if needed > found { Err(WireError::Truncated { header: HEADER, needed, found }) } else { Ok(()) }
+    }
+
+    /// As [`Ipv4View::new_checked`], but the total length may exceed `bytes`: so it does in a trimmed
+    /// packet whose switch leaves the field alone.
+    ///
+    /// # Errors
+    /// As [`Ipv4View::new_checked`], but for the total length.
+    #[inline]
+    pub fn new_trimmed(bytes: &'a [u8]) -> Result<Ipv4View<'a>, WireError> {
+        let fixed: &[u8; HEADER_LEN] = head(bytes, HEADER)?;
+        let view = Ipv4View { bytes, fixed };
+        let bad = |offset, expected, found| WireError::Unexpected { header: HEADER, offset, expected, found };
+        if fixed[0] >> 4 != 4 {
+            return Err(bad(0, "version 4", u64::from(fixed[0] >> 4)));
+        }
+        let header_len = view.header_len();
+        if header_len < HEADER_LEN {
+            return Err(bad(0, "a header length of at least five words", u64::from(fixed[0] & 0xf)));
+        }
+        if header_len > bytes.len() {
+            return Err(WireError::Truncated { header: HEADER, needed: header_len, found: bytes.len() });
+        }
+        if usize::from(view.total_len()) < header_len {
+            return Err(bad(2, "a total length that covers the header", u64::from(view.total_len())));
+        }
+        // MF, the reserved bit, or an offset: anything but DF.
+        let fragment = be16(fixed, 6);
+        if fragment & !DONT_FRAGMENT != 0 {
+            return Err(bad(6, "an unfragmented packet", u64::from(fragment)));
+        }
+        if header_len > HEADER_LEN {
+            check_options(&bytes[HEADER_LEN..header_len])?;
+        }
+        Ok(view)
+    }
+
+    /// Bytes of the header, options included.
+    #[inline]
+    pub fn header_len(&self) -> usize {
+        usize::from(self.fixed[0] & 0xf) * 4
+    }
+
+    /// Bytes of the whole packet, as it says.
+    #[inline]
+    pub fn total_len(&self) -> u16 {
+        be16(self.fixed, 2)
+    }
+
+    /// DSCP, 6 bits.
+    #[inline]
+    pub fn dscp(&self) -> u8 {
+        self.fixed[1] >> 2
+    }
+
+    /// ECN bits.
+    #[inline]
+    pub fn ecn(&self) -> Ecn {
+        Ecn::from_bits(self.fixed[1])
+    }
+
+    /// Identification.
+    #[inline]
+    pub fn identification(&self) -> u16 {
+        be16(self.fixed, 4)
+    }
+
+    /// Whether DF is set.
+    #[inline]
+    pub fn dont_fragment(&self) -> bool {
+        be16(self.fixed, 6) & DONT_FRAGMENT != 0
+    }
+
+    /// Time to live, hops.
+    #[inline]
+    pub fn ttl(&self) -> u8 {
+        self.fixed[8]
+    }
+
+    /// Protocol of the payload.
+    #[inline]
+    pub fn protocol(&self) -> u8 {
+        self.fixed[9]
+    }
+
+    /// Source address.
+    #[inline]
+    pub fn src(&self) -> Ipv4Addr {
+        Ipv4Addr::from(take::<HEADER_LEN, 4>(self.fixed, 12))
+    }
+
+    /// Destination address.
+    #[inline]
+    pub fn dst(&self) -> Ipv4Addr {
+        Ipv4Addr::from(take::<HEADER_LEN, 4>(self.fixed, 16))
+    }
+
+    /// Verifies the header checksum, options included.
+    ///
+    /// # Errors
+    /// [`WireError::Checksum`].
+    #[inline]
+    pub fn verify_checksum(&self) -> Result<(), WireError> {
+        let header = &self.bytes[..self.header_len()];
+        let found = be16(self.fixed, 10);
+        // Zero over the whole header, its own checksum included, is the definition of correct.
+        if checksum::checksum(header) == 0 {
+            return Ok(());
+        }
+        let expected = checksum::Sum::default().with(header).with_word(!found).finish();
+        Err(WireError::Checksum { header: HEADER, offset: 10, expected, found })
+    }
+
+    /// The payload: up to the total length, or to the end of the bytes where that comes first.
+    #[inline]
+    pub fn payload(&self) -> &'a [u8] {
+        &self.bytes[self.header_len()..usize::from(self.total_len()).min(self.bytes.len())]
+    }
+}
+
+/// Options are a list of one-byte kinds 0 (end) and 1 (no operation), and of (kind, length, data)
+/// (RFC 791 §3.1).
+#[cold]
+fn check_options(options: &[u8]) -> Result<(), WireError> {
+    let mut at = 0;
+    while at < options.len() && options[at] != 0 {
+        let len = match options[at] {
+            1 => 1,
+            _ => options.get(at + 1).map_or(0, |l| usize::from(*l)),
+        };
+        if (options[at] != 1 && len < 2) || at + len > options.len() {
+            return Err(WireError::Unexpected {
+                header: HEADER,
+                offset: HEADER_LEN + at,
+                expected: "an option that ends within the header",
+                found: len as u64,
+            });
+        }
+        at += len;
+    }
+    Ok(())
+}
+
+/// An IPv4 header without options.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ipv4Header {
+    /// DSCP, 6 bits.
+    pub dscp: u8,
+    /// ECN.
+    pub ecn: Ecn,
+    /// Identification; 0 in packets that are never fragmented (RFC 6864).
+    pub identification: u16,
+    /// DF.
+    pub dont_fragment: bool,
+    /// Hops left.
+    pub ttl: u8,
+    /// Protocol of the payload.
+    pub protocol: u8,
+    /// Source.
+    pub src: Ipv4Addr,
+    /// Destination.
+    pub dst: Ipv4Addr,
+    /// Bytes behind the header, as announced; at most 65,515.
+    pub payload_len: u16,
+}
+
+impl Ipv4Header {
+    /// Reads a header; options are dropped. Does not look at the checksum.
+    ///
+    /// # Errors
+    /// None: the view has checked everything. A `Result` so that all headers read alike.
+    #[inline]
+    pub fn parse(view: &Ipv4View<'_>) -> Result<Ipv4Header, WireError> {
+        Ok(Ipv4Header {
+            dscp: view.dscp(),
+            ecn: view.ecn(),
+            identification: view.identification(),
+            dont_fragment: view.dont_fragment(),
+            ttl: view.ttl(),
+            protocol: view.protocol(),
+            src: view.src(),
+            dst: view.dst(),
+            payload_len: view.total_len() - view.header_len() as u16,
+        })
+    }
+
+    /// Bytes that [`Ipv4Header::emit`] writes.
+    #[inline]
+    pub const fn encoded_len(&self) -> usize {
+        HEADER_LEN
+    }
+
+    /// Writes the header with checksum zero, for the port or [`fill_checksum`] to complete.
+    ///
+    /// # Errors
+    /// No room; a DSCP or payload length too wide.
+    #[inline]
+    pub fn emit(&self, buf: &mut [u8]) -> Result<usize, WireError> {
+        fits(HEADER, 1, "DSCP", u64::from(self.dscp), 6)?;
+        let total = u64::from(self.payload_len) + HEADER_LEN as u64;
+        fits(HEADER, 2, "total length", total, 16)?;
+        let b: &mut [u8; HEADER_LEN] = room(buf, HEADER)?;
+        b[0] = 0x45;
+        b[1] = traffic_class(self.dscp, self.ecn);
+        put(b, 2, (total as u16).to_be_bytes());
+        put(b, 4, self.identification.to_be_bytes());
+        put(b, 6, (if self.dont_fragment { DONT_FRAGMENT } else { 0 }).to_be_bytes());
+        b[8] = self.ttl;
+        b[9] = self.protocol;
+        put(b, 10, [0; 2]);
+        put(b, 12, self.src.octets());
+        put(b, 16, self.dst.octets());
+        Ok(HEADER_LEN)
+    }
+}
+
+/// Computes and stores the header checksum of the IPv4 packet that starts `packet`.
+///
+/// # Errors
+/// As [`Ipv4View::new_trimmed`].
+pub fn fill_checksum(packet: &mut [u8]) -> Result<(), WireError> {
+    let header_len = Ipv4View::new_trimmed(packet)?.header_len();
+    let header = &mut packet[..header_len];
+    header[10..12].fill(0);
+    let sum = checksum::checksum(header);
+    header[10..12].copy_from_slice(&sum.to_be_bytes());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header() -> Ipv4Header {
+        Ipv4Header {
+            dscp: 46,
+            ecn: Ecn::Ect0,
+            identification: 0,
+            dont_fragment: true,
+            ttl: 64,
+            protocol: 17,
+            src: Ipv4Addr::new(192, 168, 0, 1),
+            dst: Ipv4Addr::new(192, 168, 0, 199),
+            payload_len: 4,
+        }
+    }
+
+    fn packet() -> [u8; 24] {
+        let mut b = [0; 24];
+        header().emit(&mut b).unwrap();
+        fill_checksum(&mut b).unwrap();
+        b
+    }
+
+    #[test]
+    fn bytes() {
+        let b = packet();
+        assert_eq!(b[..10], [0x45, 0xba, 0, 24, 0, 0, 0x40, 0, 64, 17]);
+        let view = Ipv4View::new_checked(&b).unwrap();
+        assert_eq!(view.verify_checksum(), Ok(()));
+        assert_eq!(Ipv4Header::parse(&view), Ok(header()));
+        assert_eq!(view.payload().len(), 4);
+    }
+
+    #[test]
+    fn any_flipped_bit_fails_the_checksum_or_the_check() {
+        for bit in 0..160 {
+            let mut b = packet();
+            b[bit / 8] ^= 1 << (bit % 8);
+            let ok = Ipv4View::new_checked(&b).and_then(|v| v.verify_checksum());
+            assert!(ok.is_err(), "bit {bit}");
+        }
+        let mut b = packet();
+        let good = be16(head::<20>(&b, HEADER).unwrap(), 10);
+        b[10] ^= 0x55;
+        let e = Ipv4View::new_checked(&b).unwrap().verify_checksum().unwrap_err();
+        assert!(matches!(e, WireError::Checksum { expected, .. } if expected == good));
+    }
+
+    #[test]
+    fn fragments_are_refused() {
+        for word in [0x2000u16, 0x8000, 0x0001, 0x5fff] {
+            let mut b = packet();
+            b[6..8].copy_from_slice(&word.to_be_bytes());
+            assert!(matches!(Ipv4View::new_checked(&b), Err(WireError::Unexpected { offset: 6, .. })));
+        }
+    }
+
+    #[test]
+    fn options_are_checked_and_skipped() {
+        let with = |options: [u8; 4]| {
+            let mut b = packet();
+            b[0] = 0x46;
+            b[20..].copy_from_slice(&options);
+            Ipv4View::new_checked(&b).map(|v| v.payload().len())
+        };
+        assert_eq!(with([1, 1, 1, 0]), Ok(0));
+        assert_eq!(with([0x94, 4, 0, 0]), Ok(0));
+        assert_eq!(with([0, 0xff, 0xff, 0xff]), Ok(0));
+        for bad in [[0x94, 5, 0, 0], [0x94, 1, 0, 0], [0x94, 0, 0, 0], [1, 1, 1, 0x94]] {
+            assert!(matches!(with(bad), Err(WireError::Unexpected { .. })), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn lengths() {
+        let b = packet();
+        for len in 0..24 {
+            assert!(matches!(Ipv4View::new_checked(&b[..len]), Err(WireError::Truncated { .. })));
+            assert_eq!(Ipv4View::new_trimmed(&b[..len]).is_ok(), len >= 20);
+        }
+        let mut short = b;
+        short[3] = 19;
+        assert!(matches!(Ipv4View::new_checked(&short), Err(WireError::Unexpected { offset: 2, .. })));
+        let mut buf = [0; 20];
+        let huge = Ipv4Header { payload_len: 65516, ..header() };
+        assert!(matches!(huge.emit(&mut buf), Err(WireError::TooWide { .. })));
+    }
+}

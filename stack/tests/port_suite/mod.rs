@@ -1,0 +1,370 @@
+//! What every [`Port`] must do, tried over a link of two of them.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use weft_stack::port::{
+    BURST, Frame, FramePool, MIN_FRAME, Port, PortCounters, ReserveError, RxBurst, TxBurst, memory,
+};
+use weft_stack::rng::Rng;
+
+/// Two ports of which each receives what the other sends.
+pub(crate) struct Link<A, B> {
+    /// One end.
+    pub(crate) a: A,
+    /// The other.
+    pub(crate) b: B,
+    /// Frames that each direction holds before it takes no more.
+    pub(crate) frames: usize,
+}
+
+/// Makes links and puts each through one of the tests. After each, all buffers must be free.
+pub(crate) fn conforms<A: Port, B: Port>(mut make: impl FnMut() -> Link<A, B>) {
+    let tests: [fn(&mut Link<A, B>); 11] = [
+        capabilities_are_consistent,
+        nothing_to_do_is_no_harm,
+        frames_arrive_once_in_order_unchanged,
+        a_burst_holds_32,
+        received_frames_are_appended,
+        a_full_link_keeps_frames_in_the_burst,
+        wrong_lengths_are_refused,
+        frames_too_long_for_the_port_are_counted,
+        abandoned_frames_are_not_sent,
+        frames_are_passed_on,
+        an_empty_pool_recovers,
+    ];
+    for test in tests {
+        let mut link = make();
+        let pools = [link.a.pool(), link.b.pool()];
+        test(&mut link);
+        drop(link);
+        for pool in pools {
+            assert_eq!(pool.available(), pool.capacity(), "buffers were lost");
+        }
+    }
+    frames_in_flight_are_freed_with_the_link(make());
+}
+
+/// Both ends on threads of their own, with sequence numbers to tell losses and swaps.
+pub(crate) fn conforms_across_threads<A: Port + Send, B: Port + Send>(link: Link<A, B>, frames: u64) {
+    let Link { mut a, mut b, .. } = link;
+    let pools = [a.pool(), b.pool()];
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut tx = TxBurst::new(&a);
+            let (mut next, mut patience) = (0, Patience::new());
+            while next < frames || !tx.is_empty() {
+                while next < frames {
+                    let Ok(mut frame) = tx.reserve(22) else { break };
+                    frame.fill(0);
+                    frame[14..].copy_from_slice(&next.to_be_bytes());
+                    frame.commit();
+                    next += 1;
+                }
+                patience.wait_unless(a.transmit(&mut tx) > 0);
+            }
+            assert_eq!(a.counters().tx_frames, frames);
+        });
+        scope.spawn(move || {
+            let mut rx = RxBurst::new();
+            let (mut expected, mut patience) = (0, Patience::new());
+            while expected < frames {
+                patience.wait_unless(b.receive(&mut rx) > 0);
+                for frame in rx.drain() {
+                    assert_eq!(u64::from_be_bytes(frame[14..].try_into().unwrap()), expected);
+                    expected += 1;
+                }
+            }
+            assert_eq!(b.counters().rx_frames, frames);
+        });
+    });
+    for pool in pools {
+        assert_eq!(pool.available(), pool.capacity(), "buffers were lost");
+    }
+}
+
+/// Turns a link that has stopped moving into a failure instead of a test that never ends.
+struct Patience(Instant);
+
+impl Patience {
+    fn new() -> Patience {
+        Patience(Instant::now())
+    }
+
+    fn wait_unless(&mut self, progress: bool) {
+        if progress {
+            self.0 = Instant::now();
+            return;
+        }
+        assert!(self.0.elapsed() < Duration::from_secs(20), "the link has stopped moving");
+        std::thread::yield_now();
+    }
+}
+
+fn capabilities_are_consistent<A: Port, B: Port>(link: &mut Link<A, B>) {
+    for caps in [link.a.capabilities(), link.b.capabilities()] {
+        assert_eq!(caps.mtu() + MIN_FRAME, caps.max_frame);
+        assert_eq!(caps.mac[0] & 1, 0, "a port's own address is no group address");
+    }
+    assert!(link.a.pool().buffer_size() >= link.a.capabilities().max_frame);
+    assert_eq!(link.a.capabilities(), link.a.capabilities());
+    assert_eq!(link.a.counters(), PortCounters::default());
+}
+
+fn nothing_to_do_is_no_harm<A: Port, B: Port>(link: &mut Link<A, B>) {
+    let mut rx = RxBurst::new();
+    let mut tx = TxBurst::new(&link.a);
+    for _ in 0..3 {
+        assert_eq!(link.a.receive(&mut rx), 0);
+        assert_eq!(link.a.transmit(&mut tx), 0);
+    }
+    assert_eq!(link.a.counters(), PortCounters::default());
+}
+
+fn frames_arrive_once_in_order_unchanged<A: Port, B: Port>(link: &mut Link<A, B>) {
+    let mut rng = Rng::new(1, 0);
+    exchange(&mut link.a, &mut link.b, &mut rng);
+    exchange(&mut link.b, &mut link.a, &mut rng);
+}
+
+/// Sends bursts of random length, of frames of random length and content, and reads now and then.
+fn exchange<A: Port, B: Port>(from: &mut A, to: &mut B, rng: &mut Rng) {
+    let max = from.capabilities().max_frame;
+    let (before, before_to) = (from.counters(), to.counters());
+    let (mut tx, mut rx) = (TxBurst::new(from), RxBurst::new());
+    let mut expected: VecDeque<Vec<u8>> = VecDeque::new();
+    let (mut frames, mut bytes) = (0, 0);
+    let mut lengths = vec![MIN_FRAME, MIN_FRAME + 1, 60, 1514, max - 1, max];
+    lengths.extend((0..500).map(|_| MIN_FRAME + rng.below((max - MIN_FRAME) as u32 + 1) as usize));
+    for len in lengths {
+        let content: Vec<u8> = (0..len).map(|_| rng.next_u64() as u8).collect();
+        write(&mut tx, &content);
+        expected.push_back(content);
+        (frames, bytes) = (frames + 1, bytes + len as u64);
+        if tx.room() == 0 || rng.chance(0.1) {
+            from.transmit(&mut tx);
+            assert!(tx.is_empty(), "the link was empty before");
+            drain(to, &mut rx, &mut expected);
+        }
+    }
+    from.transmit(&mut tx);
+    drain(to, &mut rx, &mut expected);
+    assert!(expected.is_empty(), "{} frames never arrived", expected.len());
+    assert_eq!(to.receive(&mut rx), 0, "nothing arrives twice");
+    let sent = from.counters();
+    assert_eq!((sent.tx_frames - before.tx_frames, sent.tx_bytes - before.tx_bytes), (frames, bytes));
+    let got = to.counters();
+    assert_eq!((got.rx_frames - before_to.rx_frames, got.rx_bytes - before_to.rx_bytes), (frames, bytes));
+    assert_eq!((got.rx_errors, got.rx_missed, sent.tx_errors), (0, 0, 0));
+}
+
+fn a_burst_holds_32<A: Port, B: Port>(link: &mut Link<A, B>) {
+    let mut tx = TxBurst::new(&link.a);
+    for n in 0..BURST {
+        write(&mut tx, &numbered(n));
+    }
+    assert_eq!(tx.room(), 0);
+    assert_eq!(tx.reserve(60).unwrap_err(), ReserveError::BurstFull);
+    let spare = link.a.pool().copy(&numbered(99)).unwrap();
+    let refused = tx.push(spare).unwrap_err();
+    assert_eq!(refused.reason, ReserveError::BurstFull);
+    assert_eq!(*refused.frame, *numbered(99), "what is refused is given back");
+    assert_eq!(link.a.transmit(&mut tx), BURST);
+    let mut rx = RxBurst::new();
+    assert_eq!(link.b.receive(&mut rx), BURST);
+    assert_eq!(link.b.receive(&mut rx), 0, "a full burst has no room");
+    for (n, frame) in rx.iter().enumerate() {
+        assert_eq!(**frame, *numbered(n));
+    }
+}
+
+fn received_frames_are_appended<A: Port, B: Port>(link: &mut Link<A, B>) {
+    let mut tx = TxBurst::new(&link.a);
+    for n in 0..20 {
+        write(&mut tx, &numbered(n));
+    }
+    link.a.transmit(&mut tx);
+    let mut rx = RxBurst::new();
+    assert_eq!(link.b.receive(&mut rx), 20);
+    for n in 20..40 {
+        write(&mut tx, &numbered(n));
+    }
+    link.a.transmit(&mut tx);
+    assert_eq!(link.b.receive(&mut rx), 12);
+    for (n, frame) in rx.drain().enumerate() {
+        assert_eq!(*frame, *numbered(n));
+    }
+    let mut rest = (32..40).map(numbered).collect();
+    drain(&mut link.b, &mut rx, &mut rest);
+    assert!(rest.is_empty());
+}
+
+fn a_full_link_keeps_frames_in_the_burst<A: Port, B: Port>(link: &mut Link<A, B>) {
+    let mut tx = TxBurst::new(&link.a);
+    let (mut written, mut taken) = (0, 0);
+    loop {
+        while tx.room() > 0 {
+            write(&mut tx, &numbered(written));
+            written += 1;
+        }
+        let before = tx.len();
+        let count = link.a.transmit(&mut tx);
+        assert_eq!(tx.len(), before - count, "a frame is either taken or kept");
+        taken += count;
+        if count == 0 {
+            break;
+        }
+    }
+    assert_eq!(taken, link.frames);
+    for (n, frame) in tx.iter().enumerate() {
+        assert_eq!(**frame, *numbered(taken + n), "what stays, stays in order");
+    }
+    let counters = link.a.counters();
+    assert_eq!((counters.tx_frames, counters.tx_bytes), (taken as u64, taken as u64 * 60));
+    let mut rx = RxBurst::new();
+    let mut expected: VecDeque<Vec<u8>> = (0..written).map(numbered).collect();
+    while !expected.is_empty() {
+        let left = expected.len();
+        drain(&mut link.b, &mut rx, &mut expected);
+        link.a.transmit(&mut tx);
+        assert!(expected.len() < left, "the link does not move");
+    }
+}
+
+fn wrong_lengths_are_refused<A: Port, B: Port>(link: &mut Link<A, B>) {
+    let pool = link.a.pool();
+    let max = link.a.capabilities().max_frame;
+    let free = pool.available();
+    let mut tx = TxBurst::new(&link.a);
+    for len in [0, 1, MIN_FRAME - 1] {
+        assert_eq!(tx.reserve(len).unwrap_err(), ReserveError::TooShort { len });
+    }
+    for len in [max + 1, 1 << 16, 1 << 20, usize::MAX] {
+        assert_eq!(tx.reserve(len).unwrap_err(), ReserveError::TooLong { len, max });
+    }
+    let foreign = FramePool::heap(2, max + 1).unwrap();
+    for (len, reason) in
+        [(3, ReserveError::TooShort { len: 3 }), (max + 1, ReserveError::TooLong { len: max + 1, max })]
+    {
+        let refused = tx.push(foreign.allocate(len).unwrap()).unwrap_err();
+        assert_eq!((refused.reason, refused.frame.len()), (reason, len));
+    }
+    assert!(tx.is_empty());
+    assert_eq!(pool.available(), free, "a refusal takes no buffer");
+}
+
+/// A burst made for a port that sends longer frames is emptied of those.
+fn frames_too_long_for_the_port_are_counted<A: Port, B: Port>(link: &mut Link<A, B>) {
+    let max = link.a.capabilities().max_frame;
+    let config = memory::MemoryConfig { mtu: max, ring: 1, ..memory::MemoryConfig::default() };
+    let (jumbo, _) = memory::pair(&config).unwrap();
+    let mut tx = TxBurst::new(&jumbo);
+    write(&mut tx, &numbered(0));
+    write(&mut tx, &vec![1; max + 1]);
+    write(&mut tx, &numbered(1));
+    assert_eq!(link.a.transmit(&mut tx), 3);
+    assert!(tx.is_empty());
+    assert_eq!(link.a.counters().tx_errors, 1);
+    assert_eq!(link.a.counters().tx_frames, 2);
+    let mut expected = (0..2).map(numbered).collect();
+    drain(&mut link.b, &mut RxBurst::new(), &mut expected);
+    assert!(expected.is_empty());
+}
+
+fn abandoned_frames_are_not_sent<A: Port, B: Port>(link: &mut Link<A, B>) {
+    let pool = link.a.pool();
+    let free = pool.available();
+    let mut tx = TxBurst::new(&link.a);
+    drop(tx.reserve(100).unwrap());
+    assert!(tx.is_empty());
+    assert_eq!(pool.available(), free);
+    write(&mut tx, &numbered(1));
+    assert_eq!(pool.available(), free - 1);
+    tx.clear();
+    assert_eq!(pool.available(), free);
+    link.a.transmit(&mut tx);
+    assert_eq!(link.b.receive(&mut RxBurst::new()), 0);
+}
+
+/// As a switch does: a frame received is changed, shortened and sent back. One end's frames travel
+/// through the other's burst, and so do frames of a pool that neither of them knows.
+fn frames_are_passed_on<A: Port, B: Port>(link: &mut Link<A, B>) {
+    let foreign = FramePool::heap(1, 2000).unwrap();
+    let mut tx = TxBurst::new(&link.a);
+    tx.push(foreign.copy(&[5; 1000]).unwrap()).unwrap();
+    write(&mut tx, &[6; 1000]);
+    assert_eq!(link.a.transmit(&mut tx), 2);
+
+    let (mut rx, mut back) = (RxBurst::new(), TxBurst::new(&link.b));
+    link.b.receive(&mut rx);
+    for mut frame in rx.drain() {
+        frame[3] = 77;
+        frame.truncate(100);
+        back.push(frame).unwrap();
+    }
+    assert_eq!(link.b.transmit(&mut back), 2);
+
+    link.a.receive(&mut rx);
+    let lengths: Vec<usize> = rx.iter().map(|frame| frame.len()).collect();
+    assert_eq!(lengths, [100, 100]);
+    for (frame, fill) in rx.iter().zip([5, 6]) {
+        assert_eq!((frame[2], frame[3], frame[99]), (fill, 77, fill));
+    }
+    rx.clear();
+    assert_eq!(foreign.available(), 1);
+}
+
+fn an_empty_pool_recovers<A: Port, B: Port>(link: &mut Link<A, B>) {
+    let pool = link.a.pool();
+    let mut tx = TxBurst::new(&link.a);
+    let mut hoard: Vec<Frame> = std::iter::from_fn(|| pool.allocate(60)).collect();
+    assert_eq!(tx.reserve(60).unwrap_err(), ReserveError::PoolEmpty);
+    hoard.pop();
+    write(&mut tx, &numbered(1));
+    assert_eq!(link.a.transmit(&mut tx), 1);
+    drop(hoard);
+    let mut expected = [numbered(1)].into();
+    drain(&mut link.b, &mut RxBurst::new(), &mut expected);
+    assert!(expected.is_empty());
+}
+
+fn frames_in_flight_are_freed_with_the_link<A: Port, B: Port>(mut link: Link<A, B>) {
+    let pools = [link.a.pool(), link.b.pool()];
+    let mut tx = TxBurst::new(&link.a);
+    for n in 0..10 {
+        write(&mut tx, &numbered(n));
+    }
+    link.a.transmit(&mut tx);
+    write(&mut tx, &numbered(10));
+    let mut back = TxBurst::new(&link.b);
+    write(&mut back, &numbered(11));
+    link.b.transmit(&mut back);
+    drop((tx, link));
+    for pool in pools {
+        assert_eq!(pool.available(), pool.capacity(), "frames in flight were lost with the link");
+    }
+}
+
+/// Appends a frame with this content.
+pub(crate) fn write(tx: &mut TxBurst, content: &[u8]) {
+    let mut frame = tx.reserve(content.len()).expect("room for a frame");
+    frame.copy_from_slice(content);
+    frame.commit();
+}
+
+/// Receives until nothing comes any more; what comes must be the front of `expected`.
+fn drain<P: Port>(port: &mut P, rx: &mut RxBurst, expected: &mut VecDeque<Vec<u8>>) {
+    while port.receive(rx) > 0 {
+        for frame in rx.drain() {
+            let next = expected.pop_front().expect("a frame that nobody sent");
+            assert_eq!(*frame, *next);
+        }
+    }
+}
+
+/// A frame of 60 bytes that tells its number.
+pub(crate) fn numbered(n: usize) -> Vec<u8> {
+    let mut frame = vec![0x5a; 60];
+    frame[14..22].copy_from_slice(&(n as u64).to_be_bytes());
+    frame
+}

@@ -1,0 +1,270 @@
+//! What every load balancer must keep, and what its kind promises.
+
+use proptest::prelude::*;
+use std::collections::VecDeque;
+use weft_stack::rng::Rng;
+use weft_stack::spray::registry::BALANCERS;
+use weft_stack::spray::{Entropy, LbChoice, PathContext, PathFeedback, PathSelector, Selector};
+use weft_stack::{Span, Time};
+
+const FEEDBACK: [PathFeedback; 4] =
+    [PathFeedback::Good, PathFeedback::Ecn, PathFeedback::Nack, PathFeedback::Timeout];
+
+fn choices() -> Vec<LbChoice> {
+    let mut all: Vec<LbChoice> = BALANCERS.iter().map(|info| LbChoice::parse(info.name).unwrap()).collect();
+    all.push(LbChoice::custom("boxed", |paths, trimming, rng| {
+        Box::new(LbChoice::parse("reps").unwrap().build(paths, trimming, rng))
+    }));
+    all
+}
+
+fn only(names: &[&str]) -> Vec<LbChoice> {
+    names.iter().map(|name| LbChoice::parse(name).unwrap()).collect()
+}
+
+fn packet(now: Time, sent: u64) -> PathContext {
+    PathContext { now, sent, window_packets: 32, retransmission: false }
+}
+
+/// One thing that happens to a selector.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Send,
+    Feedback { entropy: u16, kind: usize },
+    Wait { us: u64 },
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        4 => Just(Step::Send),
+        3 => (0..300u16, 0..FEEDBACK.len()).prop_map(|(entropy, kind)| Step::Feedback { entropy, kind }),
+        1 => (any::<u16>(), 0..FEEDBACK.len()).prop_map(|(entropy, kind)| Step::Feedback { entropy, kind }),
+        1 => (0..12_000u64).prop_map(|us| Step::Wait { us }),
+    ];
+    prop::collection::vec(step, 0..400)
+}
+
+fn play(selector: &mut Selector, start: Time, steps: &[Step]) -> Vec<Entropy> {
+    let mut now = start;
+    let mut sent = Vec::new();
+    for step in steps {
+        match *step {
+            Step::Send => sent.push(selector.next(&packet(now, sent.len() as u64))),
+            Step::Feedback { entropy, kind } => selector.feedback(now, Entropy(entropy), FEEDBACK[kind]),
+            Step::Wait { us } => now += Span::from_us(us),
+        }
+    }
+    sent
+}
+
+proptest! {
+    #[test]
+    fn entropies_stay_in_range_and_repeat_for_a_seed(
+        paths in prop_oneof![1..300u16, Just(16_384u16), Just(u16::MAX)],
+        trimming in any::<bool>(),
+        seed in any::<u64>(),
+        start in prop_oneof![Just(0u64), Just(u64::MAX - 5_000_000_000)],
+        steps in steps(),
+    ) {
+        for choice in choices() {
+            let run = || {
+                let mut selector = choice.build(paths, trimming, Rng::new(seed, 1));
+                play(&mut selector, Time::from_ps(start), &steps)
+            };
+            let sent = run();
+            prop_assert!(sent.iter().all(|e| e.0 < paths), "{choice:?} left the range of {paths}: {sent:?}");
+            prop_assert_eq!(&sent, &run(), "{:?} does not repeat", choice);
+        }
+    }
+
+    #[test]
+    fn ecmp_never_changes(seed in any::<u64>(), paths in 1..=u16::MAX, steps in steps()) {
+        let mut ecmp = LbChoice::parse("ecmp").unwrap().build(paths, true, Rng::new(seed, 0));
+        let first = ecmp.next(&packet(Time::ZERO, 0));
+        prop_assert!(play(&mut ecmp, Time::ZERO, &steps).iter().all(|e| *e == first));
+    }
+}
+
+#[test]
+fn no_paths_count_as_one() {
+    for choice in choices() {
+        let mut selector = choice.build(0, true, Rng::new(0, 0));
+        for sent in 0..20 {
+            assert_eq!(selector.next(&packet(Time::ZERO, sent)), Entropy(0), "{choice:?}");
+        }
+    }
+}
+
+#[test]
+fn ecmp_differs_between_connections() {
+    let ecmp = LbChoice::parse("ecmp").unwrap();
+    let pick = |stream| ecmp.build(64, true, Rng::new(7, stream)).next(&packet(Time::ZERO, 0)).0;
+    let mut used: Vec<u16> = (0..64).map(pick).collect();
+    used.sort_unstable();
+    used.dedup();
+    assert!(used.len() > 32, "64 connections share {} entropies", used.len());
+}
+
+/// Packets on each path when no feedback ever comes.
+fn unheard(choice: &LbChoice, paths: u16, packets: usize) -> Vec<usize> {
+    let mut selector = choice.build(paths, true, Rng::new(11, 3));
+    let mut count = vec![0; usize::from(paths)];
+    for sent in 0..packets {
+        count[usize::from(selector.next(&packet(Time::ZERO, sent as u64)).0)] += 1;
+    }
+    count
+}
+
+#[test]
+fn rounds_are_exactly_even_without_feedback() {
+    for choice in only(&["oblivious", "round-robin", "bitmap", "mixed"]) {
+        for paths in [1, 4, 63, 64, 100, 256] {
+            let count = unheard(&choice, paths, usize::from(paths) * 50);
+            assert!(count.iter().all(|n| *n == 50), "{choice:?} over {paths}: {count:?}");
+        }
+    }
+}
+
+#[test]
+fn reps_is_even_within_chance_without_feedback() {
+    for paths in [4u16, 63, 64] {
+        let count = unheard(&only(&["reps"])[0], paths, usize::from(paths) * 400);
+        // 400 ± 5 standard deviations.
+        assert!(count.iter().all(|n| (300..=500).contains(n)), "over {paths}: {count:?}");
+    }
+}
+
+/// A path-level fabric: answers come a window later; one path may be bad, and one answer in ten is
+/// an innocent mark, without which recyclers would have no reason ever to explore.
+struct Fabric {
+    selector: Selector,
+    in_flight: VecDeque<Entropy>,
+    noise: Rng,
+    now: Time,
+    sent: u64,
+}
+
+const PATHS: u16 = 16;
+const WINDOW: usize = 32;
+const PACKET_TIME: Span = Span::from_us(1);
+
+impl Fabric {
+    fn new(choice: &LbChoice, trimming: bool) -> Fabric {
+        let selector = choice.build(PATHS, trimming, Rng::new(21, 0));
+        Fabric { selector, in_flight: VecDeque::new(), noise: Rng::new(22, 0), now: Time::ZERO, sent: 0 }
+    }
+
+    /// Packets on each path among the next `packets`.
+    fn run(&mut self, packets: usize, bad: Option<(Entropy, PathFeedback)>) -> Vec<usize> {
+        let mut count = vec![0; usize::from(PATHS)];
+        for _ in 0..packets {
+            let entropy = self.selector.next(&packet(self.now, self.sent));
+            count[usize::from(entropy.0)] += 1;
+            self.sent += 1;
+            self.now += PACKET_TIME;
+            self.in_flight.push_back(entropy);
+            if self.in_flight.len() >= WINDOW {
+                self.answer(bad);
+            }
+        }
+        count
+    }
+
+    fn answer(&mut self, bad: Option<(Entropy, PathFeedback)>) {
+        let entropy = self.in_flight.pop_front().expect("a full window");
+        let innocent = if self.noise.chance(0.1) { PathFeedback::Ecn } else { PathFeedback::Good };
+        let feedback = bad.filter(|(e, _)| *e == entropy).map_or(innocent, |(_, feedback)| feedback);
+        self.selector.feedback(self.now, entropy, feedback);
+    }
+}
+
+#[test]
+fn feedback_driven_ones_avoid_a_bad_path_and_return_when_it_heals() {
+    let bad = Entropy(5);
+    // The share of a fair share that may still go over the bad path: bitmap sends again after as
+    // many rounds as the news gave points (1, 4, 15).
+    let limits = [(PathFeedback::Ecn, 0.75), (PathFeedback::Nack, 0.35), (PathFeedback::Timeout, 0.2)];
+    for choice in only(&["reps", "bitmap", "mixed"]) {
+        for (news, limit) in limits {
+            for trimming in [true, false] {
+                let case = format!("{choice:?}, {news:?}, trimming {trimming}");
+                let mut fabric = Fabric::new(&choice, trimming);
+                fabric.run(1_000, Some((bad, news)));
+                let ill = fabric.run(40_000, Some((bad, news)))[usize::from(bad.0)];
+                let fair = 40_000.0 / f64::from(PATHS);
+                assert!((ill as f64) < limit * fair, "{case}: {ill} packets, fair were {fair}");
+
+                fabric.run(20_000, None);
+                let healed = fabric.run(40_000, None)[usize::from(bad.0)];
+                assert!(
+                    healed as f64 > 0.5 * fair,
+                    "{case}: {healed} packets after healing, fair were {fair}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn blind_ones_do_not_care() {
+    for choice in only(&["oblivious", "round-robin"]) {
+        let count = Fabric::new(&choice, true).run(16_000, Some((Entropy(5), PathFeedback::Timeout)));
+        assert!(count.iter().all(|n| *n == 1_000), "{choice:?}: {count:?}");
+    }
+}
+
+#[test]
+fn frozen_reps_does_not_explore() {
+    let bad = Some((Entropy(9), PathFeedback::Nack));
+    let mut fabric = Fabric::new(&only(&["reps"])[0], true);
+    fabric.run(2_000, None);
+    let exploring = fabric.run(5_000, bad);
+    assert!(exploring[9] > 0, "one packet in ten tries any path: {exploring:?}");
+
+    fabric.selector.feedback(fabric.now, Entropy(9), PathFeedback::Timeout);
+    // The window in flight may still hold the bad path; once it has landed nothing leads there.
+    fabric.run(2 * WINDOW, bad);
+    let frozen = fabric.run(9_500, bad);
+    assert_eq!(frozen[9], 0, "{frozen:?}");
+    let thawed = fabric.run(5_000, bad);
+    assert!(thawed[9] > 0, "no exploring 10 ms later: {thawed:?}");
+}
+
+#[test]
+fn state_is_small() {
+    assert!(size_of::<Selector>() <= 96, "{} bytes", size_of::<Selector>());
+    const MANY: u16 = 16_384;
+    for choice in choices() {
+        let mut selector = choice.build(MANY, true, Rng::new(1, 1));
+        for sent in 0..100_000 {
+            selector.next(&packet(Time::ZERO, sent));
+        }
+        assert_eq!(selector.heap_bytes(), 0, "{choice:?} allocates without news");
+
+        for i in 0..200_000u32 {
+            let entropy = Entropy((i % u32::from(MANY)) as u16);
+            selector.feedback(Time::ZERO, entropy, FEEDBACK[i as usize % FEEDBACK.len()]);
+        }
+        for _ in 0..200_000 {
+            selector.feedback(Time::ZERO, Entropy(3), PathFeedback::Good);
+        }
+        // Half a byte of penalty and two bytes of queue an entropy, the queue at most doubled by growing.
+        let limit = usize::from(MANY) / 2 + usize::from(MANY) * 4;
+        assert!(selector.heap_bytes() <= limit, "{choice:?}: {} bytes", selector.heap_bytes());
+    }
+}
+
+#[test]
+fn names_are_found_and_others_refused() {
+    for info in BALANCERS {
+        assert_eq!(LbChoice::parse(info.name).unwrap().name(), info.name);
+        assert_eq!(BALANCERS.iter().filter(|other| other.name == info.name).count(), 1);
+        assert!(!info.about.is_empty() && !info.source.is_empty());
+    }
+    let error = LbChoice::parse("REPS2").unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "no load balancer is called 'REPS2'; there are ecmp, oblivious, round-robin, reps, bitmap, mixed"
+    );
+    assert_eq!(LbChoice::default().name(), "mixed");
+}

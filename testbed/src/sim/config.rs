@@ -1,0 +1,190 @@
+//! What a run consists of.
+
+use weft_cc::{CcChoice, CcParams, Span};
+use weft_stack::fep::{ConfigError, FepConfig};
+use weft_stack::pdc::PdcConfig;
+use weft_stack::spray::LbChoice;
+use weft_stack::wire::pds::DeliveryMode;
+
+use crate::switch::QueueConfig;
+use crate::topology::Topology;
+use crate::workload::Workload;
+
+/// What a packet costs on the wire beyond its payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Overhead {
+    /// Its true headers over Ethernet, IPv4 and UDP, with preamble, FCS and gap.
+    Auto,
+    /// So many bytes; control packets and trimmed ones cost exactly that.
+    Fixed(u32),
+}
+
+/// What packets carry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PayloadMode {
+    /// Only a length.
+    Virtual,
+    /// Bytes, compared at the receiver.
+    Real,
+}
+
+/// A run, completely described.
+#[derive(Clone, Debug)]
+pub struct RunConfig {
+    /// The fabric.
+    pub topology: Topology,
+    /// Who sends what to whom.
+    pub workload: Workload,
+    /// Congestion control.
+    pub cc: CcChoice,
+    /// Load balancing.
+    pub lb: LbChoice,
+    /// Entropies to choose from.
+    pub paths: u16,
+    /// Payload bytes of a full packet.
+    pub mtu: u32,
+    /// What packets cost beyond their payload.
+    pub wire_overhead: Overhead,
+    /// Whether switches trim; else they drop.
+    pub trim: bool,
+    /// Room for data in each switch port, bytes; `None`: 1 BDP, rounded up to whole packets.
+    pub queue_bytes: Option<u64>,
+    /// Thresholds of congestion marks as fractions of the BDP; `None`: none are set.
+    pub ecn: Option<(f64, f64)>,
+    /// What packets carry.
+    pub payload: PayloadMode,
+    /// Everything random follows from it.
+    pub seed: u64,
+    /// When the run is cut off.
+    pub until: Option<Span>,
+    /// Accepted bytes after which a receiver acknowledges.
+    pub ack_every: u32,
+    /// How connections deliver.
+    pub mode: DeliveryMode,
+}
+
+/// A run that cannot be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RunError {
+    /// The workload does not fit.
+    #[error("the workload has {needed} hosts, the topology {present}")]
+    Hosts {
+        /// Hosts of the workload.
+        needed: u32,
+        /// Hosts of the topology.
+        present: u32,
+    },
+    /// Endpoints cannot be configured so.
+    #[error(transparent)]
+    Endpoint(#[from] ConfigError),
+    /// A failure names a link that is not there.
+    #[error("no link {link} at switch {switch} of tier {tier}")]
+    NoSuchLink {
+        /// The tier.
+        tier: u8,
+        /// The switch within the tier.
+        switch: u32,
+        /// The link of the switch.
+        link: u32,
+    },
+}
+
+/// Preamble, start of frame, Ethernet header, FCS and gap.
+const ETHERNET: u32 = 8 + 14 + 4 + 12;
+/// IPv4 and UDP.
+const IP_UDP: u32 = 20 + 8;
+/// A RUD request with congestion control fields and a standard SES request.
+const DATA_HEADERS: u32 = 16 + 44;
+
+impl RunConfig {
+    /// Bytes that a data packet costs beyond its payload.
+    pub fn data_overhead(&self) -> u32 {
+        match self.wire_overhead {
+            Overhead::Fixed(bytes) => bytes,
+            Overhead::Auto if self.cc.uses_credit() => ETHERNET + IP_UDP + DATA_HEADERS,
+            Overhead::Auto => ETHERNET + IP_UDP + DATA_HEADERS - 4,
+        }
+    }
+
+    /// Bytes that an acknowledgement costs.
+    fn ack_size(&self) -> u32 {
+        match self.wire_overhead {
+            Overhead::Fixed(bytes) => bytes,
+            Overhead::Auto => ETHERNET + IP_UDP + 32,
+        }
+    }
+
+    /// Bytes of a full packet on the wire.
+    pub fn wire_mtu(&self) -> u64 {
+        u64::from(self.mtu) + u64::from(self.data_overhead())
+    }
+
+    /// Round-trip time of the longest path when idle.
+    pub fn network_rtt(&self) -> Span {
+        self.topology.network_rtt(self.wire_mtu(), u64::from(self.ack_size()))
+    }
+
+    /// Bandwidth-delay product of the longest path, bytes.
+    pub fn bdp(&self) -> u64 {
+        self.topology.host_rate().bytes_in(self.network_rtt())
+    }
+
+    /// Room for data in a switch port, bytes.
+    pub fn queue_bytes(&self) -> u64 {
+        let packet = self.wire_mtu();
+        self.queue_bytes.unwrap_or_else(|| self.bdp().div_ceil(packet) * packet)
+    }
+
+    /// The thresholds of congestion marks, bytes, in whole packets.
+    pub fn ecn_bytes(&self) -> (u64, u64) {
+        let packet = self.wire_mtu();
+        let packets = self.bdp().div_ceil(packet) as f64;
+        let bytes = |fraction: f64| (packets * fraction).ceil() as u64 * packet;
+        self.ecn.map_or((u64::MAX - 1, u64::MAX), |(low, high)| (bytes(low), bytes(high)))
+    }
+
+    pub(super) fn queue(&self, data_limit: u64) -> QueueConfig {
+        let (ecn_low, ecn_high) = self.ecn_bytes();
+        QueueConfig {
+            data_limit,
+            control_limit: data_limit.saturating_mul(2).max(64 * 1024),
+            ecn_low,
+            ecn_high,
+            trim: self.trim,
+            control_weight: None,
+        }
+    }
+
+    /// What congestion control is told about the network.
+    pub fn cc_params(&self) -> CcParams {
+        CcParams {
+            mtu: self.mtu,
+            overhead: self.data_overhead(),
+            link_rate: self.topology.host_rate(),
+            network_rtt: self.network_rtt(),
+            trimming: self.trim,
+            receiver_credit: self.cc.uses_credit(),
+        }
+    }
+
+    /// The configuration of the endpoints.
+    pub fn endpoint(&self) -> FepConfig {
+        let rate = self.topology.host_rate();
+        // Full queues of three hops in both directions, as public simulators have it.
+        let rto_init = Span::from_us(15) + rate.time_for(self.queue_bytes()).times(6);
+        // Four windows of 1.5 BDP: enough to go on while an old packet is sent again and again.
+        let window = (self.bdp() * 6).div_ceil(self.wire_mtu()).clamp(512, 32_640);
+        let base = FepConfig::new(&self.cc, &self.cc_params());
+        FepConfig {
+            lb: self.lb.clone(),
+            paths: self.paths,
+            pdc: PdcConfig {
+                mp_range: (window as u32 / 128) * 128,
+                rto_init,
+                ack_bytes: self.ack_every,
+                ..base.pdc
+            },
+            ..base
+        }
+    }
+}

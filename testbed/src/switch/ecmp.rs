@@ -1,0 +1,66 @@
+//! Equal-cost multipath: the next hop is a hash of addresses and entropy.
+
+use weft_stack::packet::Network;
+
+/// Mixes 64 bits into 64 bits (the finaliser of SplitMix64, Steele et al., OOPSLA 2014).
+#[inline]
+pub(super) const fn mix(mut x: u64) -> u64 {
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+/// The part of the hash that is the same at all switches: made once per packet.
+#[inline]
+pub fn flow_hash(net: &Network) -> u64 {
+    let addresses = u64::from(net.src.0) << 32 | u64::from(net.dst.0);
+    mix(mix(addresses) ^ u64::from(net.entropy.0))
+}
+
+/// A switch's own hash function, so that switches choose independently.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hasher(u64);
+
+impl Hasher {
+    /// The function of switch number `switch` under `seed`.
+    pub fn new(seed: u64, switch: u32) -> Hasher {
+        Hasher(mix(seed ^ mix(u64::from(switch).wrapping_add(0x9e37_79b9_7f4a_7c15))))
+    }
+
+    /// Which of `choices` equal ways a packet with `flow_hash` takes.
+    #[inline]
+    pub fn choose(self, flow_hash: u64, choices: u32) -> u32 {
+        let hash = mix(flow_hash ^ self.0) >> 32;
+        ((hash * u64::from(choices)) >> 32) as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weft_stack::packet::{Addr, Class};
+    use weft_stack::spray::Entropy;
+
+    #[test]
+    fn entropies_spread_evenly_and_switches_disagree() {
+        let (a, b) = (Hasher::new(1, 0), Hasher::new(1, 1));
+        let mut counts = [0u32; 8];
+        let mut same = 0;
+        for entropy in 0..8_000 {
+            let net = Network {
+                src: Addr(3),
+                dst: Addr(9),
+                entropy: Entropy(entropy),
+                class: Class::Data,
+                ecn: false,
+                hops: 0,
+            };
+            let hash = flow_hash(&net);
+            counts[a.choose(hash, 8) as usize] += 1;
+            same += u32::from(a.choose(hash, 8) == b.choose(hash, 8));
+        }
+        // Binomial with mean 1000 and standard deviation 30: six of them.
+        assert!(counts.iter().all(|n| (820..1180).contains(n)), "{counts:?}");
+        assert!((820..1180).contains(&same), "{same}");
+    }
+}

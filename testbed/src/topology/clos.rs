@@ -1,0 +1,401 @@
+//! The folded Clos: its ports, its routes, its latencies.
+
+use weft_cc::{Rate, Span};
+
+use super::shape::{Keyword, MAX_HOSTS, MAX_PORTS, Shape, ShapeError, check_tier, wrong};
+use super::{Direction, HostId, Node, PortId, PortRange, PortSpec, SwitchId, SwitchPlace, Tier};
+
+/// A fabric. Immutable; see the module's documentation for its numbering.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Topology {
+    name: String,
+    hosts: u32,
+    tiers: Vec<Tier>,
+    shape: Shape,
+    ports: Vec<PortSpec>,
+    /// The first port of each switch, and behind the last switch the number of ports.
+    first_port: Vec<u32>,
+}
+
+impl Topology {
+    /// Builds the fabric of `pods` pods with room for `hosts_per_pod` hosts each, of which the
+    /// first `hosts` exist (ports of the ToRs where no host is attached do not).
+    pub fn from_tiers(
+        name: impl Into<String>,
+        hosts: u32,
+        hosts_per_pod: u32,
+        pods: u32,
+        tiers: Vec<Tier>,
+    ) -> Result<Topology, ShapeError> {
+        for (t, tier) in tiers.iter().enumerate() {
+            check_tier(t as u8, tier, tiers.get(t + 1))?;
+        }
+        let shape = Shape::new(hosts_per_pod, pods, &tiers)?;
+        let room = u64::from(hosts_per_pod) * u64::from(pods);
+        if hosts == 0 || u64::from(hosts) > room || room > MAX_HOSTS {
+            let reason = format!("{hosts} hosts: there must be 1 to {}", room.min(MAX_HOSTS));
+            return wrong(None, Keyword::Nodes, reason);
+        }
+        if shape.ports(&tiers) > MAX_PORTS {
+            let reason = format!("more than {MAX_PORTS} ports");
+            return wrong(None, Keyword::Nodes, reason);
+        }
+        let mut topology =
+            Topology { name: name.into(), hosts, tiers, shape, ports: Vec::new(), first_port: Vec::new() };
+        topology.number_ports();
+        topology.wire();
+        Ok(topology)
+    }
+
+    /// The same wiring with every link at `rate`.
+    pub fn with_link_rate(mut self, rate: Rate) -> Topology {
+        self.tiers.iter_mut().for_each(|tier| tier.down_rate = rate);
+        self.ports.iter_mut().for_each(|port| port.rate = rate);
+        self
+    }
+
+    /// What to call it: a file's name, or a generator's description.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Number of hosts.
+    #[inline]
+    pub fn hosts(&self) -> u32 {
+        self.hosts
+    }
+
+    /// The tiers, ToRs first.
+    pub fn tiers(&self) -> &[Tier] {
+        &self.tiers
+    }
+
+    /// Number of switches.
+    #[inline]
+    pub fn switches(&self) -> u32 {
+        self.shape.tors + self.shape.aggs + self.shape.cores
+    }
+
+    /// Number of switches in `tier`; 0 if there is no such tier.
+    pub fn switches_in(&self, tier: u8) -> u32 {
+        [self.shape.tors, self.shape.aggs, self.shape.cores].get(usize::from(tier)).copied().unwrap_or(0)
+    }
+
+    /// Number of pods; 1 in a two-tier fabric.
+    pub fn pods(&self) -> u32 {
+        self.shape.pods
+    }
+
+    /// All ports, indexed by [`PortId`].
+    #[inline]
+    pub fn ports(&self) -> &[PortSpec] {
+        &self.ports
+    }
+
+    /// One port. Panics if there is no such port.
+    #[inline]
+    pub fn port(&self, port: PortId) -> &PortSpec {
+        &self.ports[port.0 as usize]
+    }
+
+    /// The only port of a host, which is there for every host below [`Topology::hosts`].
+    #[inline]
+    pub fn nic(&self, host: HostId) -> PortId {
+        PortId(host.0)
+    }
+
+    /// The queue size that the file sets for a port, bytes; none if it sets none, and for hosts.
+    pub fn queue_of(&self, port: PortId) -> Option<u64> {
+        let spec = self.port(port);
+        let Node::Switch(switch) = spec.owner else { return None };
+        let tier = &self.tiers[usize::from(self.place(switch).tier)];
+        match spec.direction {
+            Direction::Up => tier.queue_up,
+            Direction::Down => tier.queue_down,
+        }
+    }
+
+    /// Where a switch stands. Panics if there is no such switch.
+    #[inline]
+    pub fn place(&self, switch: SwitchId) -> SwitchPlace {
+        let Shape { tors, aggs, cores, tors_per_pod, aggs_per_pod, .. } = self.shape;
+        let s = switch.0;
+        assert!(s < tors + aggs + cores, "no switch {s}");
+        if s < tors {
+            SwitchPlace { tier: 0, index: s, pod: Some(s / tors_per_pod) }
+        } else if s < tors + aggs {
+            SwitchPlace { tier: 1, index: s - tors, pod: Some((s - tors) / aggs_per_pod) }
+        } else {
+            SwitchPlace { tier: 2, index: s - tors - aggs, pod: None }
+        }
+    }
+
+    /// The switch number `index` of `tier`, if there is one.
+    pub fn switch_at(&self, tier: u8, index: u32) -> Option<SwitchId> {
+        let before = (0..tier).map(|t| self.switches_in(t)).sum::<u32>();
+        (index < self.switches_in(tier)).then_some(SwitchId(before + index))
+    }
+
+    /// Time that a switch takes from the arrival of a packet to its output queue.
+    #[inline]
+    pub fn switch_latency(&self, switch: SwitchId) -> Span {
+        self.tiers[usize::from(self.place(switch).tier)].switch_latency
+    }
+
+    /// All ports of a switch. Panics if there is no such switch.
+    #[inline]
+    pub fn ports_of(&self, switch: SwitchId) -> PortRange {
+        let first = self.first_port[switch.0 as usize];
+        PortRange { first: PortId(first), count: self.first_port[switch.0 as usize + 1] - first }
+    }
+
+    /// The ports of a switch that lead up; none in the top tier.
+    #[inline]
+    pub fn up_ports(&self, switch: SwitchId) -> PortRange {
+        let count = self.tiers[usize::from(self.place(switch).tier)].radix_up;
+        PortRange { first: PortId(self.first_port[switch.0 as usize + 1] - count), count }
+    }
+
+    /// The ports of a switch that lead down.
+    #[inline]
+    pub fn down_ports(&self, switch: SwitchId) -> PortRange {
+        let all = self.ports_of(switch);
+        PortRange { first: all.first, count: all.count - self.up_ports(switch).count }
+    }
+
+    /// The sending end, at the switch, of the link that a failure names: number `link` of the uplinks
+    /// of switch `index` of `tier`, or of its downlinks in the top tier. `None` if there is none.
+    /// The other direction is its [`PortSpec::reverse`].
+    pub fn link_at(&self, tier: u8, index: u32, link: u32) -> Option<PortId> {
+        let switch = self.switch_at(tier, index)?;
+        let up = self.up_ports(switch);
+        let ports = if up.count == 0 { self.down_ports(switch) } else { up };
+        (link < ports.count).then(|| ports.nth(link))
+    }
+
+    /// The ports by which `switch` may send a packet for `dst` on: the one that leads to it (or the
+    /// bundle that does), else all that lead up. `dst` must be an existing host. Never empty.
+    #[inline]
+    pub fn next_ports(&self, switch: SwitchId, dst: HostId) -> PortRange {
+        let shape = &self.shape;
+        let tor = dst.0 / shape.hosts_per_tor;
+        let first = self.first_port[switch.0 as usize];
+        let down = |i: u32, bundle: u32| PortRange { first: PortId(first + i * bundle), count: bundle };
+        let mut tier = 0;
+        if switch.0 < shape.tors {
+            if tor == switch.0 {
+                return down(dst.0 % shape.hosts_per_tor, 1);
+            }
+        } else if switch.0 < shape.tors + shape.aggs {
+            tier = 1;
+            let pod = (switch.0 - shape.tors) / shape.aggs_per_pod;
+            if tor / shape.tors_per_pod == pod {
+                return down(tor % shape.tors_per_pod, self.tiers[1].bundle);
+            }
+        } else {
+            return down(tor / shape.tors_per_pod, self.tiers[2].bundle);
+        }
+        let count = self.tiers[tier].radix_up;
+        PortRange { first: PortId(self.first_port[switch.0 as usize + 1] - count), count }
+    }
+
+    /// The ToR that a host is attached to.
+    #[inline]
+    pub fn tor_of(&self, host: HostId) -> SwitchId {
+        SwitchId(host.0 / self.shape.hosts_per_tor)
+    }
+
+    /// The pod of a host.
+    #[inline]
+    pub fn pod_of(&self, host: HostId) -> u32 {
+        host.0 / self.shape.hosts_per_tor / self.shape.tors_per_pod
+    }
+
+    /// The highest tier that packets between two hosts pass.
+    #[inline]
+    fn apex(&self, a: HostId, b: HostId) -> u8 {
+        if self.tor_of(a) == self.tor_of(b) {
+            0
+        } else if self.pod_of(a) == self.pod_of(b) {
+            1
+        } else {
+            2
+        }
+    }
+
+    /// Links between two hosts: 2, 4 or 6; 0 from a host to itself.
+    #[inline]
+    pub fn path_hops(&self, src: HostId, dst: HostId) -> u32 {
+        if src == dst { 0 } else { 2 * (u32::from(self.apex(src, dst)) + 1) }
+    }
+
+    /// Links of the longest path.
+    #[inline]
+    pub fn diameter_hops(&self) -> u32 {
+        2 * u32::from(self.shape.tiers)
+    }
+
+    /// Propagation and switching time of a path over tier `apex`, one way.
+    fn latency_over(&self, apex: u8) -> Span {
+        let twice = |s: Span| s.times(2);
+        let below = &self.tiers[..usize::from(apex)];
+        let top = &self.tiers[usize::from(apex)];
+        below.iter().fold(twice(top.down_latency) + top.switch_latency, |sum, tier| {
+            sum + twice(tier.down_latency) + twice(tier.switch_latency)
+        })
+    }
+
+    /// Propagation and switching time between two hosts, one way, without serialisation.
+    pub fn path_latency(&self, src: HostId, dst: HostId) -> Span {
+        if src == dst { Span::ZERO } else { self.latency_over(self.apex(src, dst)) }
+    }
+
+    /// Propagation and switching time of the longest path, one way, without serialisation.
+    pub fn diameter_latency(&self) -> Span {
+        self.latency_over(self.shape.tiers - 1)
+    }
+
+    /// Speed of the hosts' links.
+    pub fn host_rate(&self) -> Rate {
+        self.tiers[0].down_rate
+    }
+
+    /// RTT of the longest path when idle, for a data packet and an acknowledgement of the given
+    /// sizes on the wire: twice the latency, and for each link one serialisation of each packet at
+    /// the hosts' speed, however fast the links between switches are (as in uet-htsim, whose
+    /// windows and queues scale with this number).
+    pub fn network_rtt(&self, data_wire_bytes: u64, ack_wire_bytes: u64) -> Span {
+        let rate = self.host_rate();
+        let per_link = rate.time_for(data_wire_bytes) + rate.time_for(ack_wire_bytes);
+        self.diameter_latency().times(2) + per_link.times(u64::from(self.diameter_hops()))
+    }
+
+    /// RTT between two hosts when idle, each packet serialised at each link's own speed.
+    pub fn pair_rtt(&self, src: HostId, dst: HostId, data_wire_bytes: u64, ack_wire_bytes: u64) -> Span {
+        if src == dst {
+            return Span::ZERO;
+        }
+        let apex = usize::from(self.apex(src, dst));
+        let links = &self.tiers[..=apex];
+        let serialisation = links.iter().fold(Span::ZERO, |sum, tier| {
+            let once = tier.down_rate.time_for(data_wire_bytes) + tier.down_rate.time_for(ack_wire_bytes);
+            sum + once.times(2)
+        });
+        self.path_latency(src, dst).times(2) + serialisation
+    }
+
+    /// Bandwidth-delay product of the network, bytes: [`Topology::network_rtt`] at the hosts' speed.
+    pub fn bdp(&self, data_wire_bytes: u64, ack_wire_bytes: u64) -> u64 {
+        self.host_rate().bytes_in(self.network_rtt(data_wire_bytes, ack_wire_bytes))
+    }
+
+    /// Bandwidth down over bandwidth up of a switch of `tier`; 1 for the top tier.
+    pub fn oversubscription(&self, tier: u8) -> f64 {
+        let t = usize::from(tier);
+        let (Some(here), Some(above)) = (self.tiers.get(t), self.tiers.get(t + 1)) else { return 1.0 };
+        let down = f64::from(here.radix_down) * here.down_rate.as_gbps_f64();
+        let up = f64::from(here.radix_up) * above.down_rate.as_gbps_f64();
+        down / up
+    }
+}
+
+/// Wiring.
+impl Topology {
+    /// Hosts attached to the ToR `t`; the last ones may have fewer than they have room for.
+    fn hosts_at(&self, t: u32) -> u32 {
+        let room = self.shape.hosts_per_tor;
+        self.hosts.saturating_sub(t.saturating_mul(room)).min(room)
+    }
+
+    fn number_ports(&mut self) {
+        let Shape { tors, aggs, cores, .. } = self.shape;
+        let radices: Vec<u32> = self.tiers.iter().map(|tier| tier.radix_down + tier.radix_up).collect();
+        let mut first_port = Vec::with_capacity((tors + aggs + cores) as usize + 1);
+        let mut next = self.hosts;
+        for s in 0..tors + aggs + cores {
+            first_port.push(next);
+            next += if s < tors {
+                self.hosts_at(s) + self.tiers[0].radix_up
+            } else if s < tors + aggs {
+                radices[1]
+            } else {
+                radices[2]
+            };
+        }
+        first_port.push(next);
+        self.first_port = first_port;
+    }
+
+    /// Lists all ports in the order of their numbers.
+    fn wire(&mut self) {
+        let Shape { tors, aggs, cores, .. } = self.shape;
+        let mut ports = Vec::with_capacity(self.first_port[(tors + aggs + cores) as usize] as usize);
+        for h in 0..self.hosts {
+            let (tor, at) = (h / self.shape.hosts_per_tor, h % self.shape.hosts_per_tor);
+            let ends = (Node::Host(HostId(h)), Node::Switch(SwitchId(tor)));
+            ports.push(self.link(ends, self.first_port[tor as usize] + at, Direction::Up, 0));
+        }
+        (0..tors).for_each(|t| self.wire_tor(t, &mut ports));
+        (0..aggs).for_each(|a| self.wire_agg(a, &mut ports));
+        (0..cores).for_each(|c| self.wire_core(c, &mut ports));
+        self.ports = ports;
+    }
+
+    fn wire_tor(&self, tor: u32, ports: &mut Vec<PortSpec>) {
+        let Shape { hosts_per_tor, tors_per_pod, aggs_per_pod, .. } = self.shape;
+        let this = Node::Switch(SwitchId(tor));
+        for i in 0..self.hosts_at(tor) {
+            let host = tor * hosts_per_tor + i;
+            ports.push(self.link((this, Node::Host(HostId(host))), host, Direction::Down, 0));
+        }
+        let bundle = self.tiers[1].bundle;
+        for i in 0..self.tiers[0].radix_up {
+            let agg = self.agg(tor / tors_per_pod * aggs_per_pod + i / bundle);
+            let back = self.first_port[agg.0 as usize] + tor % tors_per_pod * bundle + i % bundle;
+            ports.push(self.link((this, Node::Switch(agg)), back, Direction::Up, 1));
+        }
+    }
+
+    fn wire_agg(&self, index: u32, ports: &mut Vec<PortSpec>) {
+        let Shape { tors_per_pod, aggs_per_pod, .. } = self.shape;
+        let this = Node::Switch(self.agg(index));
+        let (pod, position) = (index / aggs_per_pod, index % aggs_per_pod);
+        let bundle = self.tiers[1].bundle;
+        for i in 0..self.tiers[1].radix_down {
+            let tor = pod * tors_per_pod + i / bundle;
+            let back = self.first_port[tor as usize] + self.hosts_at(tor) + position * bundle + i % bundle;
+            ports.push(self.link((this, Node::Switch(SwitchId(tor))), back, Direction::Down, 1));
+        }
+        for i in 0..self.tiers[1].radix_up {
+            let bundle = self.tiers[2].bundle;
+            let core = self.core(position + aggs_per_pod * (i / bundle));
+            let back = self.first_port[core.0 as usize] + pod * bundle + i % bundle;
+            ports.push(self.link((this, Node::Switch(core)), back, Direction::Up, 2));
+        }
+    }
+
+    fn wire_core(&self, index: u32, ports: &mut Vec<PortSpec>) {
+        let Shape { aggs_per_pod, .. } = self.shape;
+        let this = Node::Switch(self.core(index));
+        let bundle = self.tiers[2].bundle;
+        for i in 0..self.tiers[2].radix_down {
+            let agg = self.agg(i / bundle * aggs_per_pod + index % aggs_per_pod);
+            let uplink = index / aggs_per_pod * bundle + i % bundle;
+            let back = self.first_port[agg.0 as usize] + self.tiers[1].radix_down + uplink;
+            ports.push(self.link((this, Node::Switch(agg)), back, Direction::Down, 2));
+        }
+    }
+
+    fn agg(&self, index: u32) -> SwitchId {
+        SwitchId(self.shape.tors + index)
+    }
+
+    fn core(&self, index: u32) -> SwitchId {
+        SwitchId(self.shape.tors + self.shape.aggs + index)
+    }
+
+    fn link(&self, (owner, peer): (Node, Node), reverse: u32, direction: Direction, tier: u8) -> PortSpec {
+        let Tier { down_rate: rate, down_latency: latency, .. } = self.tiers[usize::from(tier)];
+        PortSpec { owner, peer, reverse: PortId(reverse), rate, latency, direction, tier }
+    }
+}

@@ -1,0 +1,545 @@
+//! The `.cm` connection matrix of uet-htsim; [`parse_cm`] describes it.
+
+use std::collections::{HashMap, HashSet};
+
+use thiserror::Error;
+use weft_cc::Time;
+
+use super::{
+    Connection, DEFAULT_PRIORITY, Failure, Flow, MAX_FLOW_BYTES, Start, Subject, Trigger, TriggerIdx,
+    TriggerKind, Workload, WorkloadReason,
+};
+use crate::topology::HostId;
+use crate::units::scaled;
+
+/// Latest start, picoseconds: 53 days, well within the range in which instants can be compared.
+const MAX_START: u64 = 1 << 62;
+
+/// The unit of `start`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum StartUnit {
+    /// Microseconds.
+    #[default]
+    Microseconds,
+    /// Picoseconds, as the generators of uet-htsim write.
+    Picoseconds,
+}
+
+/// How to read a matrix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct CmOptions {
+    /// Number of hosts, instead of the file's `Nodes`: some public files declare too few.
+    pub hosts: Option<u32>,
+    /// The unit of `start`.
+    pub start_unit: StartUnit,
+}
+
+/// Why a `.cm` file is refused.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{file}:{line}: {reason}")]
+pub struct MatrixError {
+    /// The file's name, as the caller gave it.
+    pub file: String,
+    /// The line, counted from 1.
+    pub line: u32,
+    /// What is wrong there.
+    pub reason: CmReason,
+}
+
+/// What can be wrong with a `.cm` file.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum CmReason {
+    /// A word that means nothing where it stands.
+    #[error("unknown word `{0}`")]
+    UnknownWord(String),
+    /// A word that needs a value stands at the end of the line.
+    #[error("`{0}` needs a value")]
+    NoValue(&'static str),
+    /// A value that a word cannot have.
+    #[error("`{word}` cannot be `{value}`")]
+    BadValue {
+        /// The word.
+        word: &'static str,
+        /// The value.
+        value: String,
+    },
+    /// The same word twice on a line, or twice in the header.
+    #[error("`{0}` is given twice")]
+    Repeated(&'static str),
+    /// A word of the header after the header.
+    #[error("`{0}` belongs in the header")]
+    Misplaced(&'static str),
+    /// A line lacks a word.
+    #[error("`{0}` is missing")]
+    Missing(&'static str),
+    /// Not two host numbers around an arrow.
+    #[error("`{0}` is not of the form SRC->DST")]
+    BadArrow(String),
+    /// Neither start time nor trigger.
+    #[error("the flow has neither `start` nor `trigger`")]
+    NoStart,
+    /// Start time and trigger.
+    #[error("the flow has both `start` and `trigger`")]
+    TwoStarts,
+    /// A count of the header is not that of the file.
+    #[error("the header states {stated} {what}, the file has {found}")]
+    Count {
+        /// The header's word.
+        what: &'static str,
+        /// What it states; 0 if it is missing.
+        stated: u32,
+        /// How many there are.
+        found: usize,
+    },
+    /// Two flows of one id, the second of which is not marked as a message.
+    #[error("flow {0} is there already; further messages of its connection need `msg`")]
+    RepeatedFlow(u32),
+    /// Two flows of one id between different hosts.
+    #[error("flow {id} goes from host {src} to host {dst} in an earlier line")]
+    OtherHosts {
+        /// The flow's number.
+        id: u32,
+        /// Who sends in the earlier line.
+        src: u32,
+        /// Who receives in the earlier line.
+        dst: u32,
+    },
+    /// Two messages of one number in a connection.
+    #[error("message {message} of flow {id} is there already")]
+    RepeatedMessage {
+        /// The flow's number.
+        id: u32,
+        /// The message's number.
+        message: u32,
+    },
+    /// Two triggers of one number.
+    #[error("trigger {0} is defined twice")]
+    RepeatedTrigger(u32),
+    /// A trigger that is named but not defined.
+    #[error("trigger {0} is not defined")]
+    UndefinedTrigger(u32),
+    /// The flows and triggers do not make a workload.
+    #[error(transparent)]
+    Workload(#[from] WorkloadReason),
+}
+
+/// Reads the text of a `.cm` file. `file` names it in errors.
+///
+/// Words are separated by blanks; `#` starts a comment. First the header (`Nodes`, `Connections`,
+/// `Triggers`, `Failures`, each with a number; the last two are 0 if missing), then in any order:
+///
+/// ```text
+/// SRC->DST [id N] [msg [N]] start TIME | trigger N  size BYTES
+///          [send_done_trigger N] [recv_done_trigger N] [prio N]
+/// trigger id N oneshot | multishot | barrier count N
+/// failure switch_type TOR|AGG|CORE switch_id N link_id N
+/// ```
+///
+/// - **start** is in microseconds ([`StartUnit`]) and may have decimals. uet-htsim is of two minds:
+///   a comment of its loader and its generators say picoseconds, but its UEC program takes
+///   microseconds, and so do the matrices published with Uno.
+/// - **id** is above 0. Flows of one id are messages of one connection: they name the same hosts, and all
+///   but the first are marked with `msg`. (uet-htsim takes them only in its connection-reuse mode.)
+/// - **send_done_trigger** is activated when the sender knows that all of the flow arrived,
+///   **recv_done_trigger** when the receiver has it all.
+///
+/// Stricter than uet-htsim: sizes must be given and fit 32 bits, counts must be right, words of the
+/// header may not be unknown, and every flow must be able to start.
+pub fn parse_cm(file: &str, text: &str, options: CmOptions) -> Result<Workload, MatrixError> {
+    let mut draft = Draft { options, ..Draft::default() };
+    let read = draft.read(text).and_then(|()| draft.finish());
+    read.map_err(|(line, reason)| MatrixError { file: file.to_owned(), line, reason })
+}
+
+/// A line and what is wrong there.
+type Fault = (u32, CmReason);
+
+/// The words of the header.
+const HEADER: [&str; 4] = ["Nodes", "Connections", "Triggers", "Failures"];
+
+/// The file as read, before it is checked as a whole.
+#[derive(Default)]
+struct Draft {
+    options: CmOptions,
+    /// Value and line of each word of the header.
+    header: [Option<(u32, u32)>; 4],
+    in_body: bool,
+    flows: Vec<Flow>,
+    flow_lines: Vec<u32>,
+    connections: Vec<Connection>,
+    connection_of: HashMap<u32, u32>,
+    messages: HashSet<(u32, u32)>,
+    triggers: TriggerTable,
+    failures: Vec<Failure>,
+    last_line: u32,
+}
+
+/// Triggers in the order in which the file mentions them, defined or not.
+#[derive(Default)]
+struct TriggerTable {
+    index_of: HashMap<u32, u32>,
+    mentioned: Vec<Mentioned>,
+    /// Indices into `mentioned`, in the order of the definitions.
+    defined: Vec<u32>,
+}
+
+struct Mentioned {
+    id: u32,
+    line: u32,
+    kind: Option<TriggerKind>,
+}
+
+impl TriggerTable {
+    fn mention(&mut self, id: u32, line: u32) -> TriggerIdx {
+        let mentioned = &mut self.mentioned;
+        let index = *self.index_of.entry(id).or_insert_with(|| {
+            mentioned.push(Mentioned { id, line, kind: None });
+            mentioned.len() as u32 - 1
+        });
+        TriggerIdx::new(index).expect("fewer triggers than bytes of text")
+    }
+
+    fn define(&mut self, id: u32, kind: TriggerKind, line: u32) -> Result<(), Fault> {
+        let index = self.mention(id, line).index();
+        let slot = &mut self.mentioned[index];
+        if slot.kind.is_some() {
+            return Err((line, CmReason::RepeatedTrigger(id)));
+        }
+        (slot.kind, slot.line) = (Some(kind), line);
+        self.defined.push(index as u32);
+        Ok(())
+    }
+}
+
+impl Draft {
+    fn read(&mut self, text: &str) -> Result<(), Fault> {
+        for (i, line) in text.lines().enumerate() {
+            let number = u32::try_from(i + 1).unwrap_or(u32::MAX);
+            self.last_line = number;
+            let content = line.split('#').next().unwrap_or_default();
+            let mut words = Words { line: number, words: content.split_ascii_whitespace(), pending: None };
+            let Some(first) = words.next() else { continue };
+            if let Some(i) = HEADER.iter().position(|&word| word == first) {
+                self.header_line(i, &mut words)?;
+                continue;
+            }
+            self.in_body = true;
+            match first {
+                "trigger" => self.trigger_line(&mut words)?,
+                "failure" => self.failure_line(&mut words)?,
+                _ if first.contains("->") => self.flow_line(first, &mut words)?,
+                _ => return Err((number, CmReason::UnknownWord(first.to_owned()))),
+            }
+        }
+        Ok(())
+    }
+
+    fn header_line(&mut self, i: usize, words: &mut Words<'_>) -> Result<(), Fault> {
+        let value = words.number(HEADER[i])?;
+        words.end()?;
+        if self.in_body {
+            return Err((words.line, CmReason::Misplaced(HEADER[i])));
+        }
+        if self.header[i].replace((value, words.line)).is_some() {
+            return Err((words.line, CmReason::Repeated(HEADER[i])));
+        }
+        Ok(())
+    }
+
+    fn flow_line(&mut self, arrow: &str, words: &mut Words<'_>) -> Result<(), Fault> {
+        let line = words.line;
+        let (src, dst) = arrow
+            .split_once("->")
+            .and_then(|(src, dst)| Some((HostId(number(src)?), HostId(number(dst)?))))
+            .ok_or_else(|| (line, CmReason::BadArrow(arrow.to_owned())))?;
+        let words = FlowWords::read(words, self.options.start_unit)?;
+        let mut mention = |id: Option<u32>| id.map(|id| self.triggers.mention(id, line));
+        let start = match (words.start, mention(words.trigger)) {
+            (Some(time), None) => Start::At(time),
+            (None, Some(trigger)) => Start::Trigger(trigger),
+            (None, None) => return Err((line, CmReason::NoStart)),
+            (Some(_), Some(_)) => return Err((line, CmReason::TwoStarts)),
+        };
+        let (on_sent, on_received) = (mention(words.send_done), mention(words.recv_done));
+        let bytes = words.size.ok_or((line, CmReason::Missing("size")))?;
+        let connection = self.connection(line, words.id, words.message, src, dst)?;
+        let (id, priority) = (words.id.unwrap_or(0), words.priority.unwrap_or(DEFAULT_PRIORITY));
+        let message = words.message;
+        self.flows.push(Flow {
+            id,
+            connection,
+            src,
+            dst,
+            bytes,
+            start,
+            on_sent,
+            on_received,
+            priority,
+            message,
+        });
+        self.flow_lines.push(line);
+        Ok(())
+    }
+
+    /// The index of the connection that a flow belongs to.
+    fn connection(
+        &mut self,
+        line: u32,
+        id: Option<u32>,
+        message: Option<u32>,
+        src: HostId,
+        dst: HostId,
+    ) -> Result<u32, Fault> {
+        let next = self.connections.len() as u32;
+        let index = id.map_or(next, |id| *self.connection_of.entry(id).or_insert(next));
+        let id = id.unwrap_or(0);
+        match self.connections.get(index as usize) {
+            None => self.connections.push(Connection { id, src, dst }),
+            Some(old) if (old.src, old.dst) != (src, dst) => {
+                return Err((line, CmReason::OtherHosts { id, src: old.src.0, dst: old.dst.0 }));
+            }
+            Some(_) if message.is_none() => return Err((line, CmReason::RepeatedFlow(id))),
+            Some(_) => {}
+        }
+        if let Some(message) = message.filter(|&m| m > 0) {
+            if !self.messages.insert((index, message)) {
+                return Err((line, CmReason::RepeatedMessage { id, message }));
+            }
+        }
+        Ok(index)
+    }
+
+    fn trigger_line(&mut self, words: &mut Words<'_>) -> Result<(), Fault> {
+        let (mut id, mut kind, mut count) = (None, None, None);
+        while let Some(word) = words.next() {
+            match word {
+                "id" => words.once("id", &mut id, Words::positive)?,
+                "count" => words.once("count", &mut count, Words::positive)?,
+                "oneshot" => words.once("type", &mut kind, |_, _| Ok("oneshot"))?,
+                "multishot" => words.once("type", &mut kind, |_, _| Ok("multishot"))?,
+                "barrier" => words.once("type", &mut kind, |_, _| Ok("barrier"))?,
+                _ => return Err(words.unknown(word)),
+            }
+        }
+        let line = words.line;
+        let id = id.ok_or((line, CmReason::Missing("id")))?;
+        let kind = match (kind, count) {
+            (Some("barrier"), Some(count)) => TriggerKind::Barrier(count),
+            (Some("barrier"), None) => return Err((line, CmReason::Missing("count"))),
+            (Some(_), Some(_)) => return Err((line, CmReason::UnknownWord("count".to_owned()))),
+            (Some("oneshot"), None) => TriggerKind::Oneshot,
+            (Some(_), None) => TriggerKind::Multishot,
+            (None, _) => return Err((line, CmReason::Missing("oneshot, multishot or barrier"))),
+        };
+        self.triggers.define(id, kind, line)
+    }
+
+    fn failure_line(&mut self, words: &mut Words<'_>) -> Result<(), Fault> {
+        let (mut tier, mut switch, mut link) = (None, None, None);
+        while let Some(word) = words.next() {
+            match word {
+                "switch_type" => words.once("switch_type", &mut tier, Words::switch_type)?,
+                "switch_id" => words.once("switch_id", &mut switch, Words::number)?,
+                "link_id" => words.once("link_id", &mut link, Words::number)?,
+                _ => return Err(words.unknown(word)),
+            }
+        }
+        let missing = |word| (words.line, CmReason::Missing(word));
+        self.failures.push(Failure {
+            tier: tier.ok_or(missing("switch_type"))?,
+            switch: switch.ok_or(missing("switch_id"))?,
+            link: link.ok_or(missing("link_id"))?,
+        });
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<Workload, Fault> {
+        self.check_counts()?;
+        let hosts = match (self.options.hosts, self.header[0]) {
+            (Some(hosts), _) => hosts,
+            (None, Some((nodes, _))) => nodes,
+            (None, None) => return Err((1, CmReason::Missing(HEADER[0]))),
+        };
+        let triggers = self.order_triggers()?;
+        self.number_flows();
+        let lines = |subject: Subject, table: &TriggerTable, flows: &[u32]| match subject {
+            Subject::Whole => 1,
+            Subject::Flow(i) => flows[i],
+            Subject::Trigger(i) => table.mentioned[table.defined[i] as usize].line,
+        };
+        let take = core::mem::take::<Vec<Flow>>;
+        let connections = core::mem::take(&mut self.connections);
+        let failures = core::mem::take(&mut self.failures);
+        Workload::new(hosts, take(&mut self.flows), connections, triggers, failures)
+            .map_err(|e| (lines(e.subject, &self.triggers, &self.flow_lines), CmReason::Workload(e.reason)))
+    }
+
+    fn check_counts(&self) -> Result<(), Fault> {
+        let found = [self.flows.len(), self.triggers.defined.len(), self.failures.len()];
+        for (i, found) in (1..).zip(found) {
+            let (stated, line) = self.header[i].unwrap_or((0, self.last_line.max(1)));
+            if stated as usize != found {
+                return Err((line, CmReason::Count { what: HEADER[i], stated, found }));
+            }
+        }
+        Ok(())
+    }
+
+    /// The triggers in the order of their definitions; flows refer to that order from here on.
+    fn order_triggers(&mut self) -> Result<Vec<Trigger>, Fault> {
+        let mut triggers = Vec::with_capacity(self.triggers.defined.len());
+        let mut place = vec![None; self.triggers.mentioned.len()];
+        if let Some(undefined) = self.triggers.mentioned.iter().find(|t| t.kind.is_none()) {
+            return Err((undefined.line, CmReason::UndefinedTrigger(undefined.id)));
+        }
+        for &index in &self.triggers.defined {
+            let Mentioned { id, kind: Some(kind), .. } = self.triggers.mentioned[index as usize] else {
+                continue;
+            };
+            place[index as usize] = TriggerIdx::new(triggers.len() as u32);
+            triggers.push(Trigger { id, kind });
+        }
+        let renumber = |t: TriggerIdx| place[t.index()].unwrap_or(t);
+        for flow in &mut self.flows {
+            if let Start::Trigger(t) = &mut flow.start {
+                *t = renumber(*t);
+            }
+            flow.on_sent = flow.on_sent.map(renumber);
+            flow.on_received = flow.on_received.map(renumber);
+        }
+        Ok(triggers)
+    }
+
+    /// Gives numbers to the flows that the file gives none.
+    fn number_flows(&mut self) {
+        let mut free = (1u32..).filter(|id| !self.connection_of.contains_key(id));
+        for flow in self.flows.iter_mut().filter(|flow| flow.id == 0) {
+            flow.id = free.next().unwrap_or(u32::MAX);
+            self.connections[flow.connection as usize].id = flow.id;
+        }
+    }
+}
+
+/// What may follow the arrow.
+#[derive(Default)]
+struct FlowWords {
+    id: Option<u32>,
+    message: Option<u32>,
+    start: Option<Time>,
+    trigger: Option<u32>,
+    size: Option<u64>,
+    send_done: Option<u32>,
+    recv_done: Option<u32>,
+    priority: Option<u32>,
+}
+
+impl FlowWords {
+    fn read(words: &mut Words<'_>, unit: StartUnit) -> Result<FlowWords, Fault> {
+        let mut found = FlowWords::default();
+        while let Some(word) = words.next() {
+            match word {
+                "id" => words.once("id", &mut found.id, Words::positive)?,
+                "msg" => words.once("msg", &mut found.message, Words::message)?,
+                "start" => words.once("start", &mut found.start, |w, name| w.start(name, unit))?,
+                "trigger" => words.once("trigger", &mut found.trigger, Words::positive)?,
+                "size" => words.once("size", &mut found.size, Words::size)?,
+                "send_done_trigger" => {
+                    words.once("send_done_trigger", &mut found.send_done, Words::positive)?;
+                }
+                "recv_done_trigger" => {
+                    words.once("recv_done_trigger", &mut found.recv_done, Words::positive)?;
+                }
+                "prio" => words.once("prio", &mut found.priority, Words::number)?,
+                _ => return Err(words.unknown(word)),
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// The words of a line.
+struct Words<'a> {
+    line: u32,
+    words: core::str::SplitAsciiWhitespace<'a>,
+    /// A word that was looked at and belongs to what follows.
+    pending: Option<&'a str>,
+}
+
+impl<'a> Words<'a> {
+    fn next(&mut self) -> Option<&'a str> {
+        self.pending.take().or_else(|| self.words.next())
+    }
+
+    fn unknown(&self, word: &str) -> Fault {
+        (self.line, CmReason::UnknownWord(word.to_owned()))
+    }
+
+    fn end(&mut self) -> Result<(), Fault> {
+        self.next().map_or(Ok(()), |word| Err(self.unknown(word)))
+    }
+
+    /// Reads the value of `name` into `slot`, which must be empty.
+    fn once<T>(
+        &mut self,
+        name: &'static str,
+        slot: &mut Option<T>,
+        read: impl FnOnce(&mut Self, &'static str) -> Result<T, Fault>,
+    ) -> Result<(), Fault> {
+        let value = read(self, name)?;
+        if slot.replace(value).is_some() { Err((self.line, CmReason::Repeated(name))) } else { Ok(()) }
+    }
+
+    /// The value of `name`, as `read` understands it.
+    fn value<T>(&mut self, name: &'static str, read: impl FnOnce(&str) -> Option<T>) -> Result<T, Fault> {
+        let text = self.next().ok_or((self.line, CmReason::NoValue(name)))?;
+        read(text).ok_or_else(|| (self.line, CmReason::BadValue { word: name, value: text.to_owned() }))
+    }
+
+    fn number(&mut self, name: &'static str) -> Result<u32, Fault> {
+        self.value(name, number)
+    }
+
+    fn positive(&mut self, name: &'static str) -> Result<u32, Fault> {
+        self.value(name, |text| number(text).filter(|&n| n > 0))
+    }
+
+    fn size(&mut self, name: &'static str) -> Result<u64, Fault> {
+        let bytes = self.value(name, |text| if text.contains('.') { None } else { scaled(text, 1) })?;
+        if bytes > MAX_FLOW_BYTES {
+            return Err((self.line, CmReason::Workload(WorkloadReason::TooLarge(bytes))));
+        }
+        Ok(bytes)
+    }
+
+    fn start(&mut self, name: &'static str, unit: StartUnit) -> Result<Time, Fault> {
+        let factor = match unit {
+            StartUnit::Microseconds => 1_000_000,
+            StartUnit::Picoseconds => 1,
+        };
+        self.value(name, |text| scaled(text, factor).filter(|&ps| ps <= MAX_START).map(Time::from_ps))
+    }
+
+    /// The number of a message may be left out.
+    fn message(&mut self, name: &'static str) -> Result<u32, Fault> {
+        let following = self.next();
+        self.pending = following;
+        match following {
+            Some(text) if text.starts_with(|c: char| c.is_ascii_digit() || c == '-') => self.positive(name),
+            _ => Ok(0),
+        }
+    }
+
+    fn switch_type(&mut self, name: &'static str) -> Result<u8, Fault> {
+        self.value(name, |text| match text {
+            "TOR" => Some(0),
+            "AGG" => Some(1),
+            "CORE" => Some(2),
+            _ => None,
+        })
+    }
+}
+
+/// A whole number of 32 bits, without a sign.
+fn number(text: &str) -> Option<u32> {
+    if text.bytes().all(|b| b.is_ascii_digit()) { text.parse().ok() } else { None }
+}

@@ -1,0 +1,137 @@
+//! Generated workloads.
+
+use proptest::prelude::*;
+use weft_cc::Time;
+use weft_stack::rng::Rng;
+
+use super::play;
+use crate::topology::HostId;
+use crate::workload::{Start, Workload, WorkloadSpec};
+
+fn build(text: &str, hosts: Option<u32>, seed: u64) -> Workload {
+    let spec: WorkloadSpec = text.parse().unwrap();
+    spec.build(hosts, 1000, &mut Rng::new(seed, 0)).unwrap_or_else(|e| panic!("{text}: {e}"))
+}
+
+#[test]
+fn an_incast_has_one_receiver_and_different_senders() {
+    for (hosts, seed) in [(None, 1), (Some(33), 2), (Some(1024), 3)] {
+        let workload = build("incast:32", hosts, seed);
+        assert_eq!(workload.hosts(), hosts.unwrap_or(33));
+        let receiver = workload.flows()[0].dst;
+        let mut senders: Vec<HostId> = workload.flows().iter().map(|f| f.src).collect();
+        assert!(workload.flows().iter().all(|f| f.dst == receiver && f.src != receiver && f.bytes == 1000));
+        assert!(workload.flows().iter().all(|f| f.start == Start::At(Time::ZERO)));
+        senders.sort_unstable();
+        senders.dedup();
+        assert_eq!(senders.len(), 32);
+    }
+}
+
+#[test]
+fn all_to_alls_send_everything_within_their_window() {
+    for (hosts, window) in [(2, 1), (5, 1), (16, 4), (16, 14), (16, 15), (16, 100), (9, 8)] {
+        let workload = build(&format!("all-to-all:{window}"), Some(hosts), 3);
+        assert_eq!(workload.flows().len(), (hosts * (hosts - 1)) as usize);
+        let mut pairs: Vec<_> = workload.flows().iter().map(|f| (f.src, f.dst)).collect();
+        pairs.sort_unstable();
+        pairs.dedup();
+        assert_eq!(pairs.len(), workload.flows().len(), "every pair once");
+        let (mut most, mut at_start) = (0, 0);
+        play(&workload, 4, |flow, running| {
+            let src = |i: u32| workload.flows()[i as usize].src;
+            most = most.max(running.iter().filter(|&&i| src(i) == src(flow)).count());
+            at_start += usize::from(workload.flows()[flow as usize].start == Start::At(Time::ZERO));
+        });
+        let full = window.min(hosts - 1) as usize;
+        assert_eq!((most, at_start), (full, full * hosts as usize), "{hosts} hosts, window {window}");
+    }
+}
+
+#[test]
+fn the_ring_of_an_all_to_all_gives_every_host_one_sender_a_round() {
+    let workload = build("all-to-all:1", Some(8), 3);
+    for round in 0..7 {
+        let mut receivers: Vec<u32> = (0..8).map(|h| workload.flows()[h * 7 + round].dst.0).collect();
+        receivers.sort_unstable();
+        assert_eq!(receivers, (0..8).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn derangements_are_equally_likely() {
+    // Four hosts have nine derangements.
+    let mut seen = std::collections::BTreeMap::new();
+    for seed in 0..9000 {
+        let workload = build("permutation", Some(4), seed);
+        let dst: Vec<u32> = workload.flows().iter().map(|f| f.dst.0).collect();
+        *seen.entry(dst).or_insert(0u32) += 1;
+    }
+    assert_eq!(seen.len(), 9);
+    // Six standard deviations (of 29.8) around 1000.
+    assert!(seen.values().all(|&n| (820..1180).contains(&n)), "{seen:?}");
+}
+
+#[test]
+fn a_million_flows_stay_small() {
+    assert!(size_of::<crate::workload::Flow>() <= 64);
+    assert_eq!(size_of::<crate::workload::Connection>(), 12);
+}
+
+#[test]
+fn the_seed_decides() {
+    for text in ["incast:8", "permutation", "all-to-all:2"] {
+        assert_eq!(build(text, Some(16), 5), build(text, Some(16), 5));
+        assert_ne!(build(text, Some(16), 5), build(text, Some(16), 6));
+    }
+}
+
+#[test]
+fn descriptions_are_read_and_printed() {
+    for text in ["incast:1", "incast:1023", "permutation", "all-to-all:4"] {
+        assert_eq!(text.parse::<WorkloadSpec>().unwrap().to_string(), text);
+    }
+    for (text, message) in [
+        ("", "`` is no workload: there are incast:N, permutation and all-to-all:K"),
+        ("broadcast:3", "`broadcast:3` is no workload: there are incast:N, permutation and all-to-all:K"),
+        ("incast", "`incast` needs a number above zero, as in incast:8"),
+        ("incast:0", "`incast` needs a number above zero, as in incast:8"),
+        ("incast:+3", "`incast` needs a number above zero, as in incast:8"),
+        ("all-to-all:x", "`all-to-all` needs a number above zero, as in all-to-all:8"),
+        ("permutation:3", "permutation takes no number"),
+    ] {
+        assert_eq!(text.parse::<WorkloadSpec>().unwrap_err().to_string(), message);
+    }
+}
+
+#[test]
+fn impossible_workloads_are_refused() {
+    let refusal = |text: &str, hosts, bytes| {
+        let spec: WorkloadSpec = text.parse().unwrap();
+        spec.build(hosts, bytes, &mut Rng::new(1, 0)).map(|w| w.hosts()).unwrap_err().to_string()
+    };
+    assert_eq!(refusal("permutation", None, 1), "permutation needs a number of hosts");
+    assert_eq!(refusal("permutation", Some(1), 1), "permutation needs at least 2 hosts, there are 1");
+    assert_eq!(refusal("all-to-all:1", Some(0), 1), "all-to-all:1 needs at least 2 hosts, there are 0");
+    assert_eq!(refusal("incast:32", Some(32), 1), "incast:32 needs at least 33 hosts, there are 32");
+    assert_eq!(refusal("incast:4294967295", None, 1), "incast:4294967295 needs a number of hosts");
+    assert_eq!(
+        refusal("all-to-all:1", Some(8192), 1),
+        "all-to-all:1 on 8192 hosts has more than 16777216 flows"
+    );
+    let message = refusal("permutation", Some(2), 1 << 32);
+    assert_eq!(message, "4294967296 bytes are more than a message can have (2^32 - 1)");
+}
+
+proptest! {
+    #[test]
+    fn permutations_use_each_host_twice(hosts in 2u32..300, seed in any::<u64>()) {
+        let workload = build("permutation", Some(hosts), seed);
+        let mut dst: Vec<u32> = workload.flows().iter().map(|f| f.dst.0).collect();
+        let src: Vec<u32> = workload.flows().iter().map(|f| f.src.0).collect();
+        prop_assert!(src.iter().zip(&dst).all(|(s, d)| s != d));
+        dst.sort_unstable();
+        prop_assert_eq!(&src, &(0..hosts).collect::<Vec<_>>());
+        prop_assert_eq!(&dst, &src);
+    }
+}
