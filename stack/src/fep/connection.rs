@@ -35,10 +35,18 @@ pub(super) struct Connection {
     pub(super) hold: Option<Busy>,
     /// When to probe for losses.
     pub(super) probe_at: Option<Time>,
-    /// When to ask for credit again.
-    pub(super) credit_request_at: Option<Time>,
+    /// It waits for credit.
+    pub(super) credit_wait: Option<CreditWait>,
     /// The CLEAR_PSN of the last CLEAR_CMD, so that the same is not said with every acknowledgement.
     pub(super) cleared: Option<Psn>,
+}
+
+/// Something waits to be sent and there is no credit.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CreditWait {
+    pub(super) since: Time,
+    /// When to ask for it again.
+    pub(super) ask_at: Time,
 }
 
 /// The target refuses for lack of something.
@@ -62,7 +70,7 @@ impl Connection {
             timer: None,
             hold: None,
             probe_at: None,
-            credit_request_at: None,
+            credit_wait: None,
             cleared: None,
         }
     }

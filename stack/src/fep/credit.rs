@@ -9,8 +9,7 @@ use super::{Fep, Map};
 use crate::event::Event;
 use crate::packet::{Addr, Class};
 use crate::spray::Entropy;
-use crate::table::Key;
-use crate::wire::pds::{Control, ControlKind, DeliveryMode, Destination};
+use crate::wire::pds::{Control, ControlKind, Destination, PdcId, Psn};
 
 /// A congestion context of a peer: its address and its ccc_id.
 pub(super) type Granted = (Addr, u8);
@@ -18,8 +17,12 @@ pub(super) type Granted = (Addr, u8);
 struct Sender {
     name: Granted,
     ledger: GrantLedger,
-    /// PDCs through which it can be reached.
-    pdcs: Vec<Key>,
+    /// The initiator's PDCs from which it has been heard and that are open here; credit goes to the last.
+    pdcs: Vec<PdcId>,
+    /// A PDC of which nothing but trimmed packets and requests for credit has arrived. It is not open
+    /// here, but credit reaches it.
+    knocking: Option<PdcId>,
+    last_heard: Time,
     /// Credit is announced again although nothing new was granted.
     announce: bool,
 }
@@ -32,6 +35,8 @@ pub(super) struct Granter {
     free: Vec<SenderId>,
     repeat: Vec<SenderId>,
     pub(super) timer: Option<Time>,
+    /// Whether a sweep for senders that knocked and never came in is on the wheel.
+    sweeping: bool,
 }
 
 impl Granter {
@@ -43,6 +48,7 @@ impl Granter {
             free: Vec::new(),
             repeat: Vec::new(),
             timer: None,
+            sweeping: false,
         }
     }
 
@@ -51,44 +57,34 @@ impl Granter {
         self.by_name.len()
     }
 
-    /// `name` can be reached through `pdc`.
-    pub(super) fn join(&mut self, name: Granted, pdc: Key) {
-        if let Some(sender) = self.sender(name) {
+    /// The initiator's PDC `pdc` is open and belongs to `name`.
+    pub(super) fn join(&mut self, now: Time, name: Granted, pdc: PdcId) {
+        if let Some(sender) = self.sender(now, name).1 {
+            sender.knocking.take_if(|knocking| *knocking == pdc);
             sender.pdcs.push(pdc);
-            return;
         }
-        let sender = Sender { name, ledger: GrantLedger::new(), pdcs: vec![pdc], announce: false };
-        let id = self.free.pop().unwrap_or_else(|| {
-            self.senders.push(None);
-            SenderId((self.senders.len() - 1) as u32)
-        });
-        self.senders[id.0 as usize] = Some(sender);
-        self.by_name.insert(name, id);
     }
 
     /// `pdc` is closed; the sender leaves with its last one.
-    pub(super) fn leave(&mut self, now: Time, name: Granted, pdc: Key) {
+    pub(super) fn leave(&mut self, now: Time, name: Granted, pdc: PdcId) {
         let Some(&id) = self.by_name.get(&name) else { return };
         let Some(sender) = self.senders[id.0 as usize].as_mut() else { return };
         sender.pdcs.retain(|&other| other != pdc);
-        if sender.pdcs.is_empty() {
-            self.senders[id.0 as usize] = None;
-            self.by_name.remove(&name);
-            self.algorithm.on_leave(now, id);
-            self.free.push(id);
+        if sender.pdcs.is_empty() && sender.knocking.is_none() {
+            self.remove(now, id);
         }
     }
 
-    /// A data packet has arrived that states how much credit its sender wants in total.
-    pub(super) fn on_data(&mut self, now: Time, name: Granted, target: u32, sample: &DataSample) {
-        let Some(&id) = self.by_name.get(&name) else { return };
+    /// A data packet of `pdc` has arrived that states how much credit its sender wants in total.
+    pub(super) fn on_data(&mut self, now: Time, name: Granted, pdc: PdcId, target: u32, sample: &DataSample) {
+        let id = self.hear(now, name, pdc);
         self.algorithm.on_data(now, id, sample);
         self.demand(now, id, target);
     }
 
     /// A sender asks for credit. It may have asked before, and the answer been lost.
-    pub(super) fn on_request(&mut self, now: Time, name: Granted, target: u32) {
-        let Some(&id) = self.by_name.get(&name) else { return };
+    pub(super) fn on_request(&mut self, now: Time, name: Granted, pdc: PdcId, target: u32) {
+        let id = self.hear(now, name, pdc);
         self.demand(now, id, target);
         if let Some(sender) = self.senders[id.0 as usize].as_mut()
             && !sender.announce
@@ -98,19 +94,72 @@ impl Granter {
         }
     }
 
+    /// Forgets the senders that knocked before `before` and never came in. True if some still knock.
+    fn sweep(&mut self, now: Time, before: Time) -> bool {
+        let mut knocking = false;
+        for index in 0..self.senders.len() {
+            let Some(sender) = &self.senders[index] else { continue };
+            if sender.pdcs.is_empty() && sender.last_heard.is_before(before) {
+                self.remove(now, SenderId(index as u32));
+            } else {
+                knocking |= sender.pdcs.is_empty();
+            }
+        }
+        knocking
+    }
+
+    fn hear(&mut self, now: Time, name: Granted, pdc: PdcId) -> SenderId {
+        let (id, sender) = self.sender(now, name);
+        if let Some(sender) = sender {
+            sender.last_heard = now;
+            if !sender.pdcs.contains(&pdc) {
+                sender.knocking = Some(pdc);
+            }
+        }
+        id
+    }
+
     fn demand(&mut self, now: Time, id: SenderId, target: u32) {
         let Some(sender) = self.senders[id.0 as usize].as_mut() else { return };
         let wanted = sender.ledger.on_target(target);
         self.algorithm.on_demand(now, id, wanted);
     }
 
-    fn sender(&mut self, name: Granted) -> Option<&mut Sender> {
-        let id = self.by_name.get(&name)?;
-        self.senders[id.0 as usize].as_mut()
+    /// The sender called `name`, made known if it was not.
+    fn sender(&mut self, now: Time, name: Granted) -> (SenderId, Option<&mut Sender>) {
+        let id = match self.by_name.get(&name) {
+            Some(&id) => id,
+            None => {
+                let id = self.free.pop().unwrap_or_else(|| {
+                    self.senders.push(None);
+                    SenderId((self.senders.len() - 1) as u32)
+                });
+                self.senders[id.0 as usize] = Some(Sender {
+                    name,
+                    ledger: GrantLedger::new(),
+                    pdcs: Vec::new(),
+                    knocking: None,
+                    last_heard: now,
+                    announce: false,
+                });
+                self.by_name.insert(name, id);
+                id
+            }
+        };
+        (id, self.senders[id.0 as usize].as_mut())
     }
 
-    /// The next sender to be told its credit: its address, a PDC to reach it through, and the total.
-    fn next(&mut self, now: Time) -> Option<(Addr, Key, u32)> {
+    fn remove(&mut self, now: Time, id: SenderId) {
+        if let Some(sender) = self.senders[id.0 as usize].take() {
+            self.by_name.remove(&sender.name);
+            self.repeat.retain(|&other| other != id);
+            self.algorithm.on_leave(now, id);
+            self.free.push(id);
+        }
+    }
+
+    /// The next sender to be told its credit: its address, its PDC, and the total.
+    fn next(&mut self, now: Time) -> Option<(Addr, PdcId, u32)> {
         let (id, bytes) = match self.repeat.pop() {
             Some(id) => (id, 0),
             None => {
@@ -121,7 +170,8 @@ impl Granter {
         let sender = self.senders.get_mut(id.0 as usize)?.as_mut()?;
         sender.announce = false;
         let total = sender.ledger.on_grant(bytes);
-        Some((sender.name.0, *sender.pdcs.last()?, total))
+        let pdc = sender.pdcs.last().copied().or(sender.knocking)?;
+        Some((sender.name.0, pdc, total))
     }
 }
 
@@ -139,17 +189,20 @@ impl Fep {
             granter.timer = Some(at);
             self.wheel.insert(at, TimerKey::Credit);
         }
-        for (peer, key, total) in announcements {
-            let Some(target) = self.targets.table.get(key) else { continue };
+        if granter.senders.iter().flatten().any(|s| s.pdcs.is_empty()) && !granter.sweeping {
+            granter.sweeping = true;
+            self.wheel.insert(now + self.config.idle_timeout, TimerKey::Knocking);
+        }
+        for (peer, pdc, total) in announcements {
             let control = Control {
                 kind: ControlKind::Credit,
-                rod: target.pdc.mode == DeliveryMode::Rod,
+                rod: false,
                 retx: false,
                 ack_request: false,
                 probe_opaque: 0,
-                psn: target.pdc.cack(),
-                spdcid: target.pdc.id,
-                destination: Destination::Pdc(target.pdc.peer_id),
+                psn: Psn(0),
+                spdcid: PdcId(0),
+                destination: Destination::Pdc(pdc),
                 payload: total,
             };
             // Credits are sprayed: any path will do, and the totals heal losses.
@@ -157,6 +210,16 @@ impl Fep {
             let net = network(self.addr, peer, entropy, Class::Control);
             self.events.emit(now, Event::ControlSent { peer, kind: ControlKind::Credit });
             self.push_control(control_packet(net, control));
+        }
+    }
+
+    /// Forgets the senders that asked for credit, never opened a PDC and fell silent.
+    pub(super) fn sweep_knocking(&mut self, now: Time) {
+        let idle = self.config.idle_timeout;
+        let Some(granter) = &mut self.granter else { return };
+        granter.sweeping = granter.sweep(now, now - idle);
+        if granter.sweeping {
+            self.wheel.insert(now + idle, TimerKey::Knocking);
         }
     }
 }

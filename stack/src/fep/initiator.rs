@@ -300,7 +300,7 @@ impl Fep {
             return self.ignore(now, packet, "credit for no connection of its sender");
         };
         let Some(connection) = self.connections.get_mut(key) else { return };
-        connection.credit_request_at = None;
+        connection.credit_wait = None;
         let context_key = connection.context;
         if let Some(credit) = self.contexts.get_mut(context_key).and_then(|c| c.credit.as_mut()) {
             credit.on_credit_total(total);

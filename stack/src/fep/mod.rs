@@ -189,6 +189,18 @@ pub enum Failure {
         /// For how long.
         waited: Span,
     },
+    /// The target granted no credit for too long.
+    #[error("PDC {} to endpoint {}: no credit for PSN {} for {waited}", pdc.0, peer.0, psn.0)]
+    NoCredit {
+        /// Our PDCID.
+        pdc: PdcId,
+        /// The target.
+        peer: Addr,
+        /// The packet that waits.
+        psn: Psn,
+        /// For how long.
+        waited: Span,
+    },
     /// The target asked for the connection to be closed.
     #[error("PDC {} to endpoint {}: closed at the target's request", pdc.0, peer.0)]
     ClosedByPeer {

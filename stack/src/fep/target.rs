@@ -155,7 +155,7 @@ impl Fep {
         let due = target.pdc.accept(now, request.psn, bytes, soon);
         let ecn = packet.net.ecn;
         self.events.emit(now, Event::DataReceived { peer: packet.net.src, pdc: local, psn: request.psn, ecn });
-        self.note_arrival(now, key, packet, request, bytes, false);
+        self.note_arrival(now, Some(key), packet, request, bytes, false);
         if due {
             self.acknowledge(now, key, packet, Trigger::Psn(request.psn), request.psn, request.retx);
         }
@@ -165,33 +165,38 @@ impl Fep {
         true
     }
 
-    /// Tells the credit scheduler about a packet.
-    fn note_arrival(&mut self, now: Time, key: Key, packet: &Packet, request: &Request, bytes: u32, trimmed: bool) {
+    /// Tells the credit scheduler about a packet. `key` is its PDC, if that is open.
+    fn note_arrival(
+        &mut self,
+        now: Time,
+        key: Option<Key>,
+        packet: &Packet,
+        request: &Request,
+        bytes: u32,
+        trimmed: bool,
+    ) {
         let (Some(granter), Some(cc)) = (&mut self.granter, &request.cc) else { return };
-        if let Some(target) = self.targets.table.get_mut(key)
+        let name = (packet.net.src, cc.ccc_id);
+        if let Some(target) = key.and_then(|key| self.targets.table.get_mut(key))
             && target.ccc_id.is_none()
         {
             target.ccc_id = Some(cc.ccc_id);
-            granter.join((packet.net.src, cc.ccc_id), key);
+            granter.join(now, name, request.spdcid);
         }
-        let sample = DataSample {
-            bytes: u64::from(bytes),
-            scheduled: true,
-            ecn: packet.net.ecn,
-            trimmed,
-            congested_sender: false,
-        };
-        granter.on_data(now, (packet.net.src, cc.ccc_id), cc.credit_target, &sample);
+        let ecn = packet.net.ecn;
+        let bytes = u64::from(bytes);
+        let sample = DataSample { bytes, scheduled: true, ecn, trimmed, congested_sender: false };
+        granter.on_data(now, name, request.spdcid, cc.credit_target, &sample);
     }
 
     /// Only the header has arrived: ask for the packet again. Nothing else changes (UET trimming rules).
     fn on_trimmed(&mut self, now: Time, packet: &Packet, request: &Request) {
         self.events.emit(now, Event::TrimmedReceived { peer: packet.net.src, psn: request.psn });
         let known = self.targets.by_origin.get(&(packet.net.src, request.spdcid)).copied();
-        let Some(key) = known.filter(|&key| self.is_target_of(key, request)) else {
-            return self.refuse(now, packet, request, trim_code(packet.net.class), 0);
-        };
-        if self.targets.table.get(key).is_some_and(|t| t.pdc.classify(request.psn) == Arrival::Duplicate) {
+        let key = known.filter(|&key| self.is_target_of(key, request));
+        if let Some(key) = key
+            && self.targets.table.get(key).is_some_and(|t| t.pdc.classify(request.psn) == Arrival::Duplicate)
+        {
             return self.acknowledge(now, key, packet, Trigger::Psn(request.psn), request.psn, request.retx);
         }
         self.refuse(now, packet, request, trim_code(packet.net.class), 0);
@@ -256,6 +261,13 @@ impl Fep {
                     self.on_close_request(now, packet, id);
                 }
             }
+            ControlKind::CreditRequest => {
+                // The PDC need not be open: all its packets so far may have been trimmed.
+                if let Some(granter) = &mut self.granter {
+                    let name = (packet.net.src, control.probe_opaque as u8);
+                    granter.on_request(now, name, control.spdcid, control.payload & 0xff_ffff);
+                }
+            }
             _ => self.on_target_control(now, packet, control),
         }
     }
@@ -297,11 +309,6 @@ impl Fep {
             }
             ControlKind::ClearCommand => target.pdc.clear(Psn(control.payload)),
             ControlKind::CloseCommand => self.close_target(now, key, packet, control),
-            ControlKind::CreditRequest => {
-                if let (Some(granter), Some(ccc_id)) = (&mut self.granter, target.ccc_id) {
-                    granter.on_request(now, (packet.net.src, ccc_id), control.payload & 0xff_ffff);
-                }
-            }
             _ => {}
         }
     }
@@ -331,7 +338,7 @@ impl Fep {
         }
         self.targets.closing_order.push_back((until, origin));
         if let (Some(granter), Some(ccc_id)) = (&mut self.granter, target.ccc_id) {
-            granter.leave(now, (pdc.peer, ccc_id), key);
+            granter.leave(now, (pdc.peer, ccc_id), pdc.peer_id);
         }
         for delivery in self.receives.abandon(pdc.id) {
             self.complete_receive(delivery);

@@ -27,6 +27,8 @@ pub(super) enum TimerKey {
     Closed,
     /// The credit scheduler.
     Credit,
+    /// Senders that asked for credit and never opened a PDC.
+    Knocking,
 }
 
 impl Fep {
@@ -55,6 +57,7 @@ impl Fep {
                         self.wheel.insert(until, TimerKey::Closed);
                     }
                 }
+                TimerKey::Knocking => self.sweep_knocking(now),
                 TimerKey::Credit => {
                     if let Some(granter) = &mut self.granter {
                         granter.timer = None;
@@ -134,16 +137,23 @@ impl Fep {
             }
         }
         let Some(connection) = self.connections.get_mut(key) else { return };
-        if connection.credit_request_at.is_some_and(|at| now.is_at_or_after(at)) {
-            let at = now + self.config.pdc.rto_init;
-            connection.credit_request_at = connection.has_work().then_some(at);
-            if connection.credit_request_at.is_some() {
+        if let Some(wait) = connection.credit_wait.as_mut().filter(|wait| now.is_at_or_after(wait.ask_at)) {
+            wait.ask_at = now + self.config.pdc.rto_init;
+            let waited = now.since(wait.since);
+            if !connection.has_work() {
+                connection.credit_wait = None;
+            } else if waited > self.config.busy_timeout {
+                let (pdc, peer) = (connection.pdc.id, connection.pdc.peer);
+                let psn = connection.pdc.first_unacknowledged();
+                return self.fail(now, key, Failure::NoCredit { pdc, peer, psn, waited });
+            } else {
                 self.request_credit(now, key);
             }
         }
         let Some(connection) = self.connections.get(key) else { return };
         let pause = connection.hold.map(|busy| busy.until).filter(|until| now.is_before(*until));
-        for at in [connection.probe_at, connection.credit_request_at, pause].into_iter().flatten() {
+        let ask_at = connection.credit_wait.map(|wait| wait.ask_at);
+        for at in [connection.probe_at, ask_at, pause].into_iter().flatten() {
             self.wake_connection(key, at);
         }
     }

@@ -2,7 +2,7 @@
 
 use weft_cc::Time;
 
-use super::connection::{Connection, Standing};
+use super::connection::{Connection, CreditWait, Standing};
 use super::context::Gate;
 use super::timers::TimerKey;
 use super::{Fep, wire_size};
@@ -133,10 +133,10 @@ impl Fep {
                 context.timer = Some(at);
                 self.wheel.insert(at, TimerKey::Context(context_key));
             }
-            Gate::Credit if connection.credit_request_at.is_none() => {
-                let at = now + self.config.pdc.rto_init;
-                connection.credit_request_at = Some(at);
-                self.wake_connection(key, at);
+            Gate::Credit if connection.credit_wait.is_none() => {
+                let ask_at = now + self.config.pdc.rto_init;
+                connection.credit_wait = Some(CreditWait { since: now, ask_at });
+                self.wake_connection(key, ask_at);
             }
             _ => {}
         }
@@ -253,8 +253,9 @@ impl Fep {
         let Some(connection) = self.connections.get(key) else { return };
         let lost = connection.pdc.lost_bytes();
         let Some(context) = self.contexts.get_mut(connection.context) else { return };
+        let ccc_id = u16::from(context.class.0);
         if let Some(target) = context.credit_target(lost) {
-            self.send_control(now, key, ControlKind::CreditRequest, target, 0);
+            self.send_control(now, key, ControlKind::CreditRequest, target, ccc_id);
         }
     }
 }
