@@ -5,21 +5,25 @@
 //! events with one such delay come due in the order in which they were scheduled. A queue per delay,
 //! merged at the front, replaces a heap for them; the few others go into a heap.
 
-use std::cmp::Reverse;
+use std::cmp::{Ordering, Reverse};
 use std::collections::{BinaryHeap, VecDeque};
 
 use weft_cc::{Span, Time};
 
+use super::packets::Transit;
+
 /// Delays that get a queue of their own.
 const MAX_LANES: usize = 12;
+/// The time of nothing.
+const NEVER: u64 = u64::MAX;
 
 /// What an event is about. The order decides between events at the same instant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     /// Something about a link changes: the index in the plan.
     Link(u32),
-    /// A packet arrives at the end of a link: the link, and the packet.
-    Arrival(u32, u32),
+    /// A packet arrives at the end of a link.
+    Arrival(u32, Transit),
     /// A port has finished sending and has more.
     PortFree(u32),
     /// A host's timer.
@@ -28,47 +32,76 @@ pub(super) enum Event {
     Start(u32),
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+impl Event {
+    /// Decides between events at the same instant. Two packets on one link arrive at once only where
+    /// the link has duplicated one.
+    #[inline]
+    fn rank(&self) -> (u8, u32, u32) {
+        match self {
+            Event::Link(id) => (0, *id, 0),
+            Event::Arrival(id, transit) => (1, *id, transit.content),
+            Event::PortFree(id) => (2, *id, 0),
+            Event::Timer(id) => (3, *id, 0),
+            Event::Start(id) => (4, *id, 0),
+        }
+    }
+}
+
+/// A scheduled event, in half a cache line.
+#[derive(Clone, Copy, PartialEq, Eq)]
 struct Entry {
     at: u64,
     event: Event,
-    /// Keeps entries of a heap that are alike in the order in which they came.
-    order: u64,
 }
 
-struct Lane {
-    delay: u64,
-    entries: VecDeque<(u64, Event)>,
+const _: () = assert!(size_of::<Entry>() <= 40);
+
+impl Ord for Entry {
+    fn cmp(&self, other: &Entry) -> Ordering {
+        (self.at, self.event.rank()).cmp(&(other.at, other.event.rank()))
+    }
 }
+
+impl PartialOrd for Entry {
+    fn partial_cmp(&self, other: &Entry) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// All events of one instant, in order.
+pub(super) type Batch = Vec<Event>;
 
 /// The events to come.
 pub(super) struct Agenda {
     now: u64,
-    lanes: Vec<Lane>,
+    /// Lane by lane: the delay, and when the first entry is due.
+    delays: [u64; MAX_LANES],
+    heads: [u64; MAX_LANES],
+    lanes: [VecDeque<Entry>; MAX_LANES],
     heap: BinaryHeap<Reverse<Entry>>,
-    pushed: u64,
+    heap_head: u64,
 }
 
 impl Agenda {
     pub(super) fn new() -> Agenda {
-        Agenda { now: 0, lanes: Vec::new(), heap: BinaryHeap::new(), pushed: 0 }
+        Agenda {
+            now: 0,
+            delays: [NEVER; MAX_LANES],
+            heads: [NEVER; MAX_LANES],
+            lanes: Default::default(),
+            heap: BinaryHeap::new(),
+            heap_head: NEVER,
+        }
     }
 
     /// Schedules an event a time ahead that many events share.
     #[inline]
     pub(super) fn after(&mut self, delay: Span, event: Event) {
         let delay = delay.as_ps();
-        let at = self.now.saturating_add(delay);
-        if let Some(lane) = self.lanes.iter_mut().find(|lane| lane.delay == delay) {
-            lane.entries.push_back((at, event));
-        } else if self.lanes.len() < MAX_LANES {
-            self.lanes.push(Lane { delay, entries: VecDeque::from([(at, event)]) });
-        } else if let Some(lane) = self.lanes.iter_mut().find(|lane| lane.entries.is_empty()) {
-            // A delay that has gone out of use makes room.
-            lane.delay = delay;
-            lane.entries.push_back((at, event));
-        } else {
-            self.push_heap(at, event);
+        let at = self.now + delay;
+        match self.delays.iter().position(|known| *known == delay) {
+            Some(lane) => self.push_lane(lane, at, event),
+            None => self.after_unusual(delay, at, event),
         }
     }
 
@@ -77,37 +110,81 @@ impl Agenda {
         self.push_heap(at.as_ps().max(self.now), event);
     }
 
-    fn push_heap(&mut self, at: u64, event: Event) {
-        self.pushed += 1;
-        self.heap.push(Reverse(Entry { at, event, order: self.pushed }));
+    #[inline]
+    fn push_lane(&mut self, lane: usize, at: u64, event: Event) {
+        let entries = &mut self.lanes[lane];
+        if entries.is_empty() {
+            self.heads[lane] = at;
+        }
+        entries.push_back(Entry { at, event });
     }
 
-    /// Moves the clock to the next instant at which something happens and puts all of it into
-    /// `batch`, in order.
-    pub(super) fn next(&mut self, batch: &mut Vec<Event>) -> Option<Time> {
-        let fronts = self.lanes.iter().filter_map(|lane| lane.entries.front()).map(|entry| entry.0);
-        let heap = self.heap.peek().map(|entry| entry.0.at);
-        let at = fronts.chain(heap).min()?;
+    /// A delay that has no lane takes one that is out of use.
+    #[cold]
+    fn after_unusual(&mut self, delay: u64, at: u64, event: Event) {
+        match self.lanes.iter().position(VecDeque::is_empty) {
+            Some(lane) => {
+                self.delays[lane] = delay;
+                self.push_lane(lane, at, event);
+            }
+            None => self.push_heap(at, event),
+        }
+    }
+
+    fn push_heap(&mut self, at: u64, event: Event) {
+        self.heap.push(Reverse(Entry { at, event }));
+        self.heap_head = self.heap_head.min(at);
+    }
+
+    /// Moves the clock to the next instant at which something happens and puts all of it into `batch`.
+    #[inline]
+    pub(super) fn next(&mut self, batch: &mut Batch) -> Option<Time> {
+        let at = self.heads.iter().fold(self.heap_head, |min, head| min.min(*head));
+        if at == NEVER {
+            return None;
+        }
         self.now = at;
         batch.clear();
-        for lane in &mut self.lanes {
-            while let Some(&(time, event)) = lane.entries.front()
-                && time == at
-            {
-                lane.entries.pop_front();
-                batch.push(event);
+        for lane in 0..MAX_LANES {
+            if self.heads[lane] == at {
+                self.take_lane(lane, at, batch);
             }
         }
-        while let Some(entry) = self.heap.peek()
-            && entry.0.at == at
-        {
-            batch.push(entry.0.event);
-            self.heap.pop();
+        if self.heap_head == at {
+            self.take_heap(at, batch);
         }
         if batch.len() > 1 {
-            batch.sort();
+            batch.sort_unstable_by_key(Event::rank);
         }
         Some(Time::from_ps(at))
+    }
+
+    #[inline]
+    fn take_lane(&mut self, lane: usize, at: u64, batch: &mut Batch) {
+        let entries = &mut self.lanes[lane];
+        self.heads[lane] = loop {
+            match entries.front() {
+                Some(entry) if entry.at == at => {
+                    batch.push(entry.event);
+                    entries.pop_front();
+                }
+                Some(entry) => break entry.at,
+                None => break NEVER,
+            }
+        };
+    }
+
+    fn take_heap(&mut self, at: u64, batch: &mut Batch) {
+        self.heap_head = loop {
+            match self.heap.peek() {
+                Some(Reverse(entry)) if entry.at == at => {
+                    batch.push(entry.event);
+                    self.heap.pop();
+                }
+                Some(Reverse(entry)) => break entry.at,
+                None => break NEVER,
+            }
+        };
     }
 
     pub(super) fn now(&self) -> Time {
@@ -127,7 +204,7 @@ mod tests {
         ) {
             let mut agenda = Agenda::new();
             let mut model: Vec<(u64, Event)> = Vec::new();
-            let mut batch = Vec::new();
+            let mut batch = Batch::default();
             for chunk in delays.chunks(7) {
                 for &(delay, id, lane) in chunk {
                     let event = Event::PortFree(id);
@@ -139,7 +216,7 @@ mod tests {
                 prop_assert_eq!(agenda.next(&mut batch).map(Time::as_ps), expected);
                 let mut due: Vec<Event> =
                     model.iter().filter(|m| Some(m.0) == expected).map(|m| m.1).collect();
-                due.sort();
+                due.sort_by_key(Event::rank);
                 prop_assert_eq!(&batch, &due);
                 model.retain(|m| Some(m.0) != expected);
             }

@@ -1,32 +1,63 @@
 //! Links and switches, and the loop that moves packets over them.
 
-use weft_cc::{Span, Time};
+use weft_cc::{PS_PER_SEC, Rate, Span, Time};
 use weft_stack::fep::Transmit;
-use weft_stack::packet::{Packet, Payload};
+use weft_stack::packet::{Class, Packet, Payload};
 use weft_stack::rng::Rng;
 use weft_stack::wire::pds::Pds;
 use weft_stack::wire::ses::Ses;
 
-use super::agenda::{Agenda, Event};
+use super::agenda::{Agenda, Batch, Event};
 use super::config::{Overhead, RunConfig, RunError};
 use super::faults::{FaultPlan, LinkChange, LinkEvent, LinkFaults, LinkState};
 use super::hosts::Hosts;
-use super::packets::{InTransit, Packets};
+use super::packets::{Packets, Transit};
 use super::report::{PacketCounters, Progress, RunReport};
-use crate::switch::{EgressQueue, Enqueued, Hasher, QueueConfig, flow_hash};
+use crate::switch::{EgressQueue, Enqueued, Hasher, QueueConfig, Queued, flow_hash};
 use crate::topology::{HostId, Node, PortId, SwitchId, Topology};
 
 /// An output port with its link.
 struct Port {
-    queue: EgressQueue<u32>,
     /// When the last packet's last bit leaves.
     busy_until: Time,
+    /// Time from the last bit's departure to the arrival in the peer's queue.
+    latency: Span,
+    peer: Node,
+    /// Index of the queue configuration.
+    config: u8,
     /// Whether a PortFree event is on the agenda.
     waking: bool,
     up: bool,
-    /// Time from the last bit's departure to the arrival in the peer's queue.
-    latency: Span,
-    config: u8,
+    queue: EgressQueue<Transit>,
+    rate: LinkRate,
+    /// Draws of chance so far, where the link misbehaves.
+    draws: u64,
+}
+
+/// How long bytes take.
+#[derive(Clone, Copy)]
+enum LinkRate {
+    /// So many picoseconds for each byte, exactly, as at 100 Gbit/s.
+    PerByte(u64),
+    /// Not a whole number of them.
+    Other(Rate),
+}
+
+impl LinkRate {
+    fn new(rate: Rate) -> LinkRate {
+        match rate.as_bps() {
+            bps if bps > 0 && (8 * PS_PER_SEC).is_multiple_of(bps) => LinkRate::PerByte(8 * PS_PER_SEC / bps),
+            _ => LinkRate::Other(rate),
+        }
+    }
+
+    #[inline]
+    fn time_for(self, bytes: u32) -> Span {
+        match self {
+            LinkRate::PerByte(ps) => Span::from_ps(ps * u64::from(bytes)),
+            LinkRate::Other(rate) => rate.time_for(u64::from(bytes)),
+        }
+    }
 }
 
 /// The whole system.
@@ -40,10 +71,10 @@ pub(super) struct Fabric {
     queues: Vec<QueueConfig>,
     hashers: Vec<Hasher>,
     hosts: Hosts,
+    seed: u64,
     faults: LinkFaults,
     link_events: Vec<LinkEvent>,
-    rng: Rng,
-    batch: Vec<Event>,
+    batch: Batch,
     started: Vec<u32>,
     events: u64,
     dropped: u64,
@@ -78,8 +109,8 @@ impl Fabric {
             hosts: Hosts::new(config)?,
             faults: faults.all_links,
             link_events: faults.events.clone(),
-            rng: Rng::new(config.seed, u64::MAX),
-            batch: Vec::new(),
+            seed: config.seed,
+            batch: Batch::default(),
             started: Vec::new(),
             events: 0,
             dropped: 0,
@@ -119,7 +150,7 @@ impl Fabric {
         self.events += batch.len() as u64;
         for &event in &batch {
             match event {
-                Event::Arrival(port, packet) => self.arrive(now, PortId(port), packet),
+                Event::Arrival(port, transit) => self.arrive(now, port, transit),
                 Event::PortFree(port) => self.port_free(now, port),
                 Event::Timer(host) => self.timer(now, host),
                 Event::Start(flow) => self.start(now, flow),
@@ -170,34 +201,30 @@ impl Fabric {
     }
 
     /// A packet arrives at the far end of link `port`.
-    fn arrive(&mut self, now: Time, port: PortId, packet: u32) {
-        match self.topology.port(port).peer {
-            Node::Switch(switch) => self.forward(now, switch, packet),
-            Node::Host(host) => self.deliver(now, host, packet),
+    #[inline]
+    fn arrive(&mut self, now: Time, port: u32, transit: Transit) {
+        match self.ports[port as usize].peer {
+            Node::Switch(switch) => self.forward(now, switch, transit),
+            Node::Host(host) => self.deliver(now, host, &transit),
         }
     }
 
     /// A switch puts the packet into one of its output queues.
-    fn forward(&mut self, now: Time, switch: SwitchId, index: u32) {
-        let in_transit = self.packets.get_mut(index);
-        let net = &mut in_transit.packet.net;
-        net.hops = net.hops.saturating_add(1);
-        let choices = self.topology.next_ports(switch, HostId(net.dst.0));
-        let choice = self.hashers[switch.0 as usize].choose(in_transit.flow_hash, choices.count);
+    fn forward(&mut self, now: Time, switch: SwitchId, mut transit: Transit) {
+        transit.hops = transit.hops.saturating_add(1);
+        let choices = self.topology.next_ports(switch, HostId(transit.dst));
+        let choice = match choices.count {
+            1 => 0,
+            count => self.hashers[switch.0 as usize].choose(transit.flow_hash, count),
+        };
         let id = choices.nth(choice).0;
         let port = &mut self.ports[id as usize];
         let config = &self.queues[usize::from(port.config)];
-        let (class, size, trimmed_size) = (net.class, in_transit.size, in_transit.trimmed_size);
-        match port.queue.enqueue(config, index, class, size, trimmed_size) {
+        match port.queue.enqueue(config, transit) {
             Enqueued::Whole => {}
-            Enqueued::Trimmed(class) => {
-                net.class = class;
-                in_transit.packet.ses = Ses::None;
-                in_transit.size = trimmed_size;
-                in_transit.bytes = None;
-            }
-            Enqueued::Dropped(index) => {
-                self.packets.remove(index);
+            Enqueued::Trimmed => self.packets.trim(transit.content),
+            Enqueued::Dropped => {
+                self.packets.remove(transit.content);
                 self.dropped += 1;
                 return;
             }
@@ -215,18 +242,15 @@ impl Fabric {
             }
             return;
         }
-        let Some(departure) = port.queue.dequeue(&self.queues[usize::from(port.config)]) else { return };
+        let Some(transit) = port.queue.dequeue(&self.queues[usize::from(port.config)]) else { return };
         let more = !port.queue.is_empty();
-        if departure.mark {
-            self.packets.get_mut(departure.packet).packet.net.ecn = true;
-        }
-        self.launch(now, id, departure.packet, departure.size, more);
+        self.launch(now, id, transit, more);
     }
 
     /// Puts a packet on the link of port `id`; `more`: wake the port when it has left.
-    fn launch(&mut self, now: Time, id: u32, packet: u32, size: u32, more: bool) {
-        let serialisation = self.topology.port(PortId(id)).rate.time_for(u64::from(size));
+    fn launch(&mut self, now: Time, id: u32, transit: Transit, more: bool) {
         let port = &mut self.ports[id as usize];
+        let serialisation = port.rate.time_for(u32::from(transit.size));
         port.busy_until = now + serialisation;
         port.waking = more;
         if more {
@@ -234,42 +258,44 @@ impl Fabric {
         }
         let (up, delay) = (port.up, serialisation + port.latency);
         if up && self.faults.is_none() {
-            self.agenda.after(delay, Event::Arrival(id, packet));
+            self.agenda.after(delay, Event::Arrival(id, transit));
         } else {
-            self.launch_badly(now, id, packet, delay, up);
+            self.launch_badly(now, id, transit, delay, up);
         }
     }
 
     /// As [`Fabric::launch`], over a link that is down or misbehaves.
-    fn launch_badly(&mut self, now: Time, id: u32, index: u32, delay: Span, up: bool) {
+    fn launch_badly(&mut self, now: Time, id: u32, mut transit: Transit, delay: Span, up: bool) {
         let faults = self.faults;
-        if !up || self.rng.chance(faults.loss) {
-            self.packets.remove(index);
+        // A generator for each link and draw: links do not disturb each other.
+        let port = &mut self.ports[id as usize];
+        port.draws += 1;
+        let mut rng = Rng::new(self.seed ^ u64::from(id) << 32, port.draws);
+        if !up || rng.chance(faults.loss) {
+            self.packets.remove(transit.content);
             self.dropped += 1;
             return;
         }
-        let flipped = self.rng.chance(faults.corrupt);
-        let in_transit = self.packets.get_mut(index);
-        in_transit.corrupt |= flipped;
-        if self.rng.chance(faults.duplicate) {
-            let copy = in_transit.copy();
-            let copy = self.packets.insert(copy);
+        transit.corrupt |= rng.chance(faults.corrupt);
+        if rng.chance(faults.duplicate) {
+            let copy = self.packets.duplicate(transit);
             self.agenda.at(now + delay, Event::Arrival(id, copy));
         }
-        let held_up = if self.rng.chance(faults.reorder) { self.rng.below(1 << 16) } else { 0 };
+        let held_up = if rng.chance(faults.reorder) { rng.below(1 << 16) } else { 0 };
         let extra = faults.delay.mul_f64(f64::from(held_up) / 65_536.0);
-        self.agenda.at(now + delay + extra, Event::Arrival(id, index));
+        self.agenda.at(now + delay + extra, Event::Arrival(id, transit));
     }
 
     /// A host takes a packet in.
-    fn deliver(&mut self, now: Time, host: HostId, index: u32) {
-        let in_transit = self.packets.remove(index);
-        if in_transit.corrupt {
+    fn deliver(&mut self, now: Time, host: HostId, transit: &Transit) {
+        if transit.corrupt {
             // Checksums find it: to the endpoint it never arrived.
             self.dropped += 1;
-            return;
+            return self.packets.remove(transit.content);
         }
-        self.hosts.feps[host.0 as usize].on_packet(now, &in_transit.packet, in_transit.payload());
+        let (packet, payload) = self.packets.arrived(transit);
+        self.hosts.feps[host.0 as usize].on_packet(now, packet, payload);
+        self.packets.remove(transit.content);
         self.serve_host(now, host.0);
     }
 
@@ -288,15 +314,14 @@ impl Fabric {
     fn transmit(&mut self, now: Time, host: u32) {
         let nic = self.topology.nic(HostId(host)).0;
         let port = &mut self.ports[nic as usize];
+        let fep = &mut self.hosts.feps[host as usize];
         if !now.is_before(port.busy_until) {
-            let fep = &mut self.hosts.feps[host as usize];
             if let Some(transmit) = fep.poll_transmit(now) {
-                let (in_transit, more) = (self.pack(host, &transmit), true);
-                let size = in_transit.size;
-                let index = self.packets.insert(in_transit);
-                self.launch(now, nic, index, size, more);
+                let more = fep.wants_to_transmit();
+                let transit = self.pack(host, &transmit);
+                self.launch(now, nic, transit, more);
             }
-        } else if !port.waking && self.hosts.feps[host as usize].wants_to_transmit() {
+        } else if !port.waking && fep.wants_to_transmit() {
             port.waking = true;
             let at = port.busy_until;
             self.agenda.at(at, Event::PortFree(nic));
@@ -311,14 +336,25 @@ impl Fabric {
         }
     }
 
-    fn pack(&self, host: u32, transmit: &Transmit) -> InTransit {
-        let packet = transmit.packet;
+    /// Puts what a host sends among the packets on their way.
+    fn pack(&mut self, host: u32, transmit: &Transmit) -> Transit {
+        let packet = &transmit.packet;
         let bytes = match self.hosts.feps[host as usize].payload(transmit.payload) {
             Payload::Bytes(bytes) if !bytes.is_empty() => Some(bytes.into()),
             _ => None,
         };
-        let (size, trimmed_size) = sizes(self.overhead, &packet);
-        InTransit { packet, bytes, flow_hash: flow_hash(&packet.net), size, trimmed_size, corrupt: false }
+        let (size, trimmed_size) = sizes(self.overhead, packet);
+        Transit {
+            content: self.packets.insert(packet, bytes),
+            flow_hash: flow_hash(&packet.net),
+            dst: packet.net.dst.0,
+            size,
+            trimmed_size,
+            class: packet.net.class,
+            hops: packet.net.hops,
+            ecn: packet.net.ecn,
+            corrupt: false,
+        }
     }
 
     fn set_link(&mut self, port: PortId, state: LinkState) {
@@ -360,6 +396,29 @@ impl Fabric {
     }
 }
 
+impl Queued for Transit {
+    fn class(&self) -> Class {
+        self.class
+    }
+
+    fn size(&self) -> u32 {
+        u32::from(self.size)
+    }
+
+    fn trimmed_size(&self) -> u32 {
+        u32::from(self.trimmed_size)
+    }
+
+    fn trim(&mut self, class: Class) {
+        self.class = class;
+        self.size = self.trimmed_size;
+    }
+
+    fn mark(&mut self) {
+        self.ecn = true;
+    }
+}
+
 impl Port {
     fn new(config: &RunConfig, topology: &Topology, id: PortId, queues: &mut Vec<QueueConfig>) -> Port {
         let spec = topology.port(id);
@@ -376,20 +435,24 @@ impl Port {
         };
         let seed = config.seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ u64::from(id.0) << 32;
         Port {
-            queue: EgressQueue::new(matches!(spec.peer, Node::Host(_)), seed),
             busy_until: Time::ZERO,
+            latency: spec.latency + switching,
+            peer: spec.peer,
+            config: index as u8,
             waking: false,
             up: true,
-            latency: spec.latency + switching,
-            config: index as u8,
+            queue: EgressQueue::new(matches!(spec.peer, Node::Host(_)), seed),
+            rate: LinkRate::new(spec.rate),
+            draws: 0,
         }
     }
 }
 
 /// A packet's size on the wire, whole and trimmed.
-fn sizes(overhead: Overhead, packet: &Packet) -> (u32, u32) {
+fn sizes(overhead: Overhead, packet: &Packet) -> (u16, u16) {
+    let fits = |bytes: u32| bytes.min(u32::from(u16::MAX)) as u16;
     match overhead {
-        Overhead::Fixed(bytes) => (packet.payload_len + bytes, bytes),
+        Overhead::Fixed(bytes) => (fits(packet.payload_len + bytes), fits(bytes)),
         Overhead::Auto => {
             let pds = match &packet.pds {
                 Pds::Request(request) => 12 + if request.cc.is_some() { 4 } else { 0 },
@@ -402,7 +465,7 @@ fn sizes(overhead: Overhead, packet: &Packet) -> (u32, u32) {
                 _ => 12,
             };
             let whole = NETWORK_OVERHEAD + pds + ses + packet.payload_len;
-            (whole.max(MIN_FRAME), (NETWORK_OVERHEAD + TRIMMED_PDS).max(MIN_FRAME))
+            (fits(whole.max(MIN_FRAME)), fits((NETWORK_OVERHEAD + TRIMMED_PDS).max(MIN_FRAME)))
         }
     }
 }

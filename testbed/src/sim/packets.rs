@@ -1,68 +1,92 @@
-//! The packets that are on their way, in a slab.
+//! The packets that are on their way.
+//!
+//! What switches look at travels by value through queues and links, which are read in sequence; the
+//! headers and payload, which only hosts look at, lie in a slab until the packet arrives. So a hop
+//! does not touch memory that nothing else has touched lately.
 
-use weft_stack::packet::{Packet, Payload};
+use weft_stack::packet::{Class, Packet, Payload};
+use weft_stack::wire::ses::Ses;
 
-/// A packet on its way.
-pub(super) struct InTransit {
-    pub(super) packet: Packet,
-    /// Its payload's bytes; none if there are none, or only their number counts.
-    pub(super) bytes: Option<Box<[u8]>>,
+/// What the fabric needs to know of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Transit {
+    /// Where its content lies.
+    pub(super) content: u32,
     /// What switches hash; made once.
-    pub(super) flow_hash: u64,
-    /// Bytes on the wire, whole and without payload.
-    pub(super) size: u32,
-    pub(super) trimmed_size: u32,
+    pub(super) flow_hash: u32,
+    /// The host it goes to.
+    pub(super) dst: u32,
+    /// Bytes on the wire.
+    pub(super) size: u16,
+    /// Bytes on the wire without its payload.
+    pub(super) trimmed_size: u16,
+    pub(super) hops: u8,
+    pub(super) class: Class,
+    pub(super) ecn: bool,
     /// Whether a bit was flipped on its way: the checksum will not hold.
     pub(super) corrupt: bool,
 }
 
-impl InTransit {
-    /// Another packet like it.
-    pub(super) fn copy(&self) -> InTransit {
-        InTransit { bytes: self.bytes.clone(), ..*self }
-    }
-
-    /// What arrives of its payload.
-    pub(super) fn payload(&self) -> Payload<'_> {
-        match &self.bytes {
-            _ if self.packet.net.class.is_trimmed() => Payload::EMPTY,
-            Some(bytes) => Payload::Bytes(bytes),
-            None if self.packet.payload_len == 0 => Payload::EMPTY,
-            None => Payload::Virtual(self.packet.payload_len),
-        }
-    }
+struct Content {
+    packet: Packet,
+    /// Its payload's bytes; none if there are none, or only their number counts.
+    bytes: Option<Box<[u8]>>,
 }
 
-/// A slab of packets, named by index.
+/// The contents of the packets on their way, named by index.
 #[derive(Default)]
 pub(super) struct Packets {
-    slots: Vec<Option<InTransit>>,
+    contents: Vec<Content>,
     free: Vec<u32>,
 }
 
 impl Packets {
-    pub(super) fn insert(&mut self, packet: InTransit) -> u32 {
+    pub(super) fn insert(&mut self, packet: &Packet, bytes: Option<Box<[u8]>>) -> u32 {
         match self.free.pop() {
             Some(index) => {
-                self.slots[index as usize] = Some(packet);
+                let content = &mut self.contents[index as usize];
+                content.packet = *packet;
+                content.bytes = bytes;
                 index
             }
             None => {
-                self.slots.push(Some(packet));
-                (self.slots.len() - 1) as u32
+                self.contents.push(Content { packet: *packet, bytes });
+                (self.contents.len() - 1) as u32
             }
         }
     }
 
-    /// The packet `index`, which must be present.
-    #[inline]
-    pub(super) fn get_mut(&mut self, index: u32) -> &mut InTransit {
-        self.slots[index as usize].as_mut().expect("events name packets that are on their way")
+    /// Another packet like `transit`.
+    pub(super) fn duplicate(&mut self, transit: Transit) -> Transit {
+        let Content { packet, bytes } = &self.contents[transit.content as usize];
+        let (packet, bytes) = (*packet, bytes.clone());
+        Transit { content: self.insert(&packet, bytes), ..transit }
     }
 
-    pub(super) fn remove(&mut self, index: u32) -> InTransit {
-        let packet = self.slots[index as usize].take();
+    /// Takes a packet's payload away; its header says so in the class that the caller sets.
+    pub(super) fn trim(&mut self, index: u32) {
+        let content = &mut self.contents[index as usize];
+        content.packet.ses = Ses::None;
+        content.bytes = None;
+    }
+
+    /// A packet as it arrives at a host, with what happened to it on its way.
+    #[inline]
+    pub(super) fn arrived(&mut self, transit: &Transit) -> (&Packet, Payload<'_>) {
+        let content = &mut self.contents[transit.content as usize];
+        let net = &mut content.packet.net;
+        (net.class, net.hops, net.ecn) = (transit.class, transit.hops, transit.ecn);
+        let payload = match &content.bytes {
+            _ if transit.class.is_trimmed() => Payload::EMPTY,
+            Some(bytes) => Payload::Bytes(bytes),
+            None if content.packet.payload_len == 0 => Payload::EMPTY,
+            None => Payload::Virtual(content.packet.payload_len),
+        };
+        (&content.packet, payload)
+    }
+
+    pub(super) fn remove(&mut self, index: u32) {
+        self.contents[index as usize].bytes = None;
         self.free.push(index);
-        packet.expect("events name packets that are on their way")
     }
 }

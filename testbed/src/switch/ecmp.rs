@@ -12,9 +12,9 @@ pub(super) const fn mix(mut x: u64) -> u64 {
 
 /// The part of the hash that is the same at all switches: made once per packet.
 #[inline]
-pub fn flow_hash(net: &Network) -> u64 {
+pub fn flow_hash(net: &Network) -> u32 {
     let addresses = u64::from(net.src.0) << 32 | u64::from(net.dst.0);
-    mix(mix(addresses) ^ u64::from(net.entropy.0))
+    (mix(mix(addresses) ^ u64::from(net.entropy.0)) >> 32) as u32
 }
 
 /// A switch's own hash function, so that switches choose independently.
@@ -29,8 +29,8 @@ impl Hasher {
 
     /// Which of `choices` equal ways a packet with `flow_hash` takes.
     #[inline]
-    pub fn choose(self, flow_hash: u64, choices: u32) -> u32 {
-        let hash = mix(flow_hash ^ self.0) >> 32;
+    pub fn choose(self, flow_hash: u32, choices: u32) -> u32 {
+        let hash = mix(u64::from(flow_hash) ^ self.0) >> 32;
         ((hash * u64::from(choices)) >> 32) as u32
     }
 }

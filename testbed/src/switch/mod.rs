@@ -12,4 +12,4 @@ mod ecmp;
 mod queue;
 
 pub use ecmp::{Hasher, flow_hash};
-pub use queue::{Departure, EgressQueue, Enqueued, QueueConfig, QueueCounters};
+pub use queue::{EgressQueue, Enqueued, QueueConfig, QueueCounters, Queued};

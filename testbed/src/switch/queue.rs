@@ -23,26 +23,29 @@ pub struct QueueConfig {
     pub control_weight: Option<u32>,
 }
 
-/// What became of an arriving packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Enqueued<P> {
-    /// It waits, as it came.
-    Whole,
-    /// It waits without its payload; the caller cuts it, and sets this class.
-    Trimmed(Class),
-    /// There was no room.
-    Dropped(P),
+/// What stands for a packet in a queue.
+pub trait Queued: Copy {
+    /// The class that its DSCP puts it in.
+    fn class(&self) -> Class;
+    /// Its bytes on the wire.
+    fn size(&self) -> u32;
+    /// Its bytes on the wire without its payload.
+    fn trimmed_size(&self) -> u32;
+    /// Takes its payload away and puts it in `class`.
+    fn trim(&mut self, class: Class);
+    /// Sets its congestion mark.
+    fn mark(&mut self);
 }
 
-/// A packet that leaves.
+/// What became of an arriving packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Departure<P> {
-    /// Which.
-    pub packet: P,
-    /// Its size on the wire, bytes.
-    pub size: u32,
-    /// Whether it gets a congestion mark.
-    pub mark: bool,
+pub enum Enqueued {
+    /// It waits, as it came.
+    Whole,
+    /// It waits without its payload.
+    Trimmed,
+    /// There was no room.
+    Dropped,
 }
 
 /// What a port has done.
@@ -58,24 +61,24 @@ pub struct QueueCounters {
 
 #[derive(Debug)]
 struct Lane<P> {
-    packets: VecDeque<(P, u32)>,
+    packets: VecDeque<P>,
     bytes: u64,
 }
 
-impl<P> Lane<P> {
+impl<P: Queued> Lane<P> {
     fn new() -> Lane<P> {
         Lane { packets: VecDeque::new(), bytes: 0 }
     }
 
-    fn push(&mut self, packet: P, size: u32) {
-        self.packets.push_back((packet, size));
-        self.bytes += u64::from(size);
+    fn push(&mut self, packet: P) {
+        self.bytes += u64::from(packet.size());
+        self.packets.push_back(packet);
     }
 
-    fn pop(&mut self) -> Option<(P, u32)> {
-        let (packet, size) = self.packets.pop_front()?;
-        self.bytes -= u64::from(size);
-        Some((packet, size))
+    fn pop(&mut self) -> Option<P> {
+        let packet = self.packets.pop_front()?;
+        self.bytes -= u64::from(packet.size());
+        Some(packet)
     }
 }
 
@@ -92,7 +95,7 @@ pub struct EgressQueue<P> {
     counters: QueueCounters,
 }
 
-impl<P> EgressQueue<P> {
+impl<P: Queued> EgressQueue<P> {
     /// Empty queues. `last_hop`: whether the link leads to a host.
     pub fn new(last_hop: bool, seed: u64) -> EgressQueue<P> {
         EgressQueue {
@@ -125,66 +128,55 @@ impl<P> EgressQueue<P> {
         self.counters
     }
 
-    /// A packet of `size` bytes arrives, which would have `trimmed_size` without its payload.
-    pub fn enqueue(
-        &mut self,
-        config: &QueueConfig,
-        packet: P,
-        class: Class,
-        size: u32,
-        trimmed_size: u32,
-    ) -> Enqueued<P> {
-        if class != Class::Data {
-            return self.enqueue_control(config, packet, size, Enqueued::Whole);
+    /// A packet arrives.
+    pub fn enqueue(&mut self, config: &QueueConfig, mut packet: P) -> Enqueued {
+        if packet.class() != Class::Data {
+            return self.enqueue_control(config, packet, Enqueued::Whole);
         }
-        if self.data.bytes + u64::from(size) <= config.data_limit {
-            self.data.push(packet, size);
+        if self.data.bytes + u64::from(packet.size()) <= config.data_limit {
+            self.data.push(packet);
             return Enqueued::Whole;
         }
-        if !config.trim || trimmed_size >= size {
+        if !config.trim || packet.trimmed_size() >= packet.size() {
             self.counters.dropped += 1;
-            return Enqueued::Dropped(packet);
+            return Enqueued::Dropped;
         }
-        let class = if self.last_hop { Class::TrimmedLastHop } else { Class::Trimmed };
-        let result = self.enqueue_control(config, packet, trimmed_size, Enqueued::Trimmed(class));
-        self.counters.trimmed += u64::from(matches!(result, Enqueued::Trimmed(_)));
+        packet.trim(if self.last_hop { Class::TrimmedLastHop } else { Class::Trimmed });
+        let result = self.enqueue_control(config, packet, Enqueued::Trimmed);
+        self.counters.trimmed += u64::from(result == Enqueued::Trimmed);
         result
     }
 
-    /// The packet that leaves next.
-    pub fn dequeue(&mut self, config: &QueueConfig) -> Option<Departure<P>> {
+    /// The packet that leaves next, marked if it has to be.
+    pub fn dequeue(&mut self, config: &QueueConfig) -> Option<P> {
         let data_waits = !self.data.packets.is_empty();
         let data_turn = data_waits && config.control_weight.is_some_and(|weight| self.control_run >= weight);
-        if !data_turn && let Some((packet, size)) = self.control.pop() {
+        if !data_turn && let Some(packet) = self.control.pop() {
             self.control_run = if data_waits { self.control_run + 1 } else { 0 };
-            return Some(Departure { packet, size, mark: false });
+            return Some(packet);
         }
         self.control_run = 0;
-        let (packet, size) = self.data.pop()?;
-        let mark = self.marks(config);
-        self.counters.marked += u64::from(mark);
-        Some(Departure { packet, size, mark })
+        let mut packet = self.data.pop()?;
+        if self.marks(config) {
+            packet.mark();
+            self.counters.marked += 1;
+        }
+        Some(packet)
     }
 
     /// Takes everything out, for a link that fails.
     pub fn drain(&mut self) -> impl Iterator<Item = P> + '_ {
         self.control.bytes = 0;
         self.data.bytes = 0;
-        self.control.packets.drain(..).chain(self.data.packets.drain(..)).map(|(packet, _)| packet)
+        self.control.packets.drain(..).chain(self.data.packets.drain(..))
     }
 
-    fn enqueue_control(
-        &mut self,
-        config: &QueueConfig,
-        packet: P,
-        size: u32,
-        done: Enqueued<P>,
-    ) -> Enqueued<P> {
-        if self.control.bytes + u64::from(size) > config.control_limit {
+    fn enqueue_control(&mut self, config: &QueueConfig, packet: P, done: Enqueued) -> Enqueued {
+        if self.control.bytes + u64::from(packet.size()) > config.control_limit {
             self.counters.dropped += 1;
-            return Enqueued::Dropped(packet);
+            return Enqueued::Dropped;
         }
-        self.control.push(packet, size);
+        self.control.push(packet);
         done
     }
 
@@ -217,24 +209,60 @@ mod tests {
         control_weight: None,
     };
 
-    fn queue() -> EgressQueue<u32> {
-        EgressQueue::new(false, 7)
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    struct Packet {
+        id: u32,
+        class: Class,
+        size: u32,
+        marked: bool,
+    }
+
+    impl Queued for Packet {
+        fn class(&self) -> Class {
+            self.class
+        }
+        fn size(&self) -> u32 {
+            self.size
+        }
+        fn trimmed_size(&self) -> u32 {
+            64
+        }
+        fn trim(&mut self, class: Class) {
+            (self.class, self.size) = (class, 64);
+        }
+        fn mark(&mut self) {
+            self.marked = true;
+        }
+    }
+
+    fn data(id: u32, size: u32) -> Packet {
+        Packet { id, class: Class::Data, size, marked: false }
+    }
+
+    fn control(id: u32) -> Packet {
+        Packet { id, class: Class::Control, size: 64, marked: false }
+    }
+
+    fn drain(queue: &mut EgressQueue<Packet>, config: &QueueConfig) -> Vec<Packet> {
+        std::iter::from_fn(|| queue.dequeue(config)).collect()
     }
 
     #[test]
     fn a_full_data_queue_trims_and_a_full_control_queue_drops() {
-        let mut queue = queue();
-        for i in 0..10 {
-            assert_eq!(queue.enqueue(&CONFIG, i, Class::Data, 1_000, 64), Enqueued::Whole);
+        let mut queue = EgressQueue::new(false, 7);
+        for id in 0..10 {
+            assert_eq!(queue.enqueue(&CONFIG, data(id, 1_000)), Enqueued::Whole);
         }
-        for i in 10..13 {
-            assert_eq!(queue.enqueue(&CONFIG, i, Class::Data, 1_000, 64), Enqueued::Trimmed(Class::Trimmed));
+        for id in 10..13 {
+            assert_eq!(queue.enqueue(&CONFIG, data(id, 1_000)), Enqueued::Trimmed);
         }
-        assert_eq!(queue.enqueue(&CONFIG, 13, Class::Data, 1_000, 64), Enqueued::Dropped(13));
+        assert_eq!(queue.enqueue(&CONFIG, data(13, 1_000)), Enqueued::Dropped);
         assert_eq!((queue.data_bytes(), queue.control_bytes()), (10_000, 192));
         assert_eq!(queue.counters(), QueueCounters { trimmed: 3, dropped: 1, marked: 0 });
-        let order: Vec<u32> = std::iter::from_fn(|| queue.dequeue(&CONFIG)).map(|d| d.packet).collect();
-        assert_eq!(order, [10, 11, 12, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
+        let order = drain(&mut queue, &CONFIG);
+        let ids: Vec<u32> = order.iter().map(|p| p.id).collect();
+        assert_eq!(ids, [10, 11, 12, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
+        assert!(order[..3].iter().all(|p| (p.class, p.size, p.marked) == (Class::Trimmed, 64, false)));
         assert!(queue.is_empty());
     }
 
@@ -242,22 +270,22 @@ mod tests {
     fn the_last_hop_says_so_and_small_packets_are_not_trimmed() {
         let mut queue = EgressQueue::new(true, 7);
         let config = QueueConfig { data_limit: 0, ..CONFIG };
-        assert_eq!(queue.enqueue(&config, 1, Class::Data, 65, 64), Enqueued::Trimmed(Class::TrimmedLastHop));
-        assert_eq!(queue.enqueue(&config, 2, Class::Data, 64, 64), Enqueued::Dropped(2));
+        assert_eq!(queue.enqueue(&config, data(1, 65)), Enqueued::Trimmed);
+        assert_eq!(queue.enqueue(&config, data(2, 64)), Enqueued::Dropped);
         let dropping = QueueConfig { trim: false, ..config };
-        assert_eq!(queue.enqueue(&dropping, 3, Class::Data, 65, 64), Enqueued::Dropped(3));
+        assert_eq!(queue.enqueue(&dropping, data(3, 65)), Enqueued::Dropped);
+        assert_eq!(drain(&mut queue, &config)[0].class, Class::TrimmedLastHop);
     }
 
     #[test]
     fn marks_follow_the_length_that_is_left() {
-        let marked = |length: u64| {
+        let marked = |length: u32| {
+            let mut queue = EgressQueue::new(false, u64::from(length));
             let mut marks = 0;
-            let mut queue = EgressQueue::<u32>::new(false, length);
             for _ in 0..1_000 {
-                queue.data.push(0, length as u32);
-                queue.data.push(0, 1);
-                queue.data.packets.swap(0, 1);
-                marks += u32::from(queue.dequeue(&CONFIG).unwrap().mark);
+                queue.data.push(data(0, 1));
+                queue.data.push(data(1, length));
+                marks += u32::from(queue.dequeue(&CONFIG).unwrap().marked);
                 queue.drain().for_each(drop);
             }
             marks
@@ -269,14 +297,14 @@ mod tests {
 
     #[test]
     fn weight_lets_data_through() {
-        let mut queue = queue();
+        let mut queue = EgressQueue::new(false, 7);
         let config = QueueConfig { control_weight: Some(2), control_limit: 10_000, ..CONFIG };
-        for i in 0..5 {
-            queue.enqueue(&config, i, Class::Control, 64, 64);
+        for id in 0..5 {
+            queue.enqueue(&config, control(id));
         }
-        queue.enqueue(&config, 10, Class::Data, 1_000, 64);
-        queue.enqueue(&config, 11, Class::Data, 1_000, 64);
-        let order: Vec<u32> = std::iter::from_fn(|| queue.dequeue(&config)).map(|d| d.packet).collect();
-        assert_eq!(order, [0, 1, 10, 2, 3, 11, 4]);
+        queue.enqueue(&config, data(10, 1_000));
+        queue.enqueue(&config, data(11, 1_000));
+        let ids: Vec<u32> = drain(&mut queue, &config).iter().map(|p| p.id).collect();
+        assert_eq!(ids, [0, 1, 10, 2, 3, 11, 4]);
     }
 }
