@@ -14,7 +14,7 @@ step "packages";      scripts/setup.sh
 step "formatting";    cargo fmt --all --check
 step "purity";        scripts/check-purity.sh
 step "clippy";        cargo clippy "${profile[@]}" --workspace --all-targets --quiet -- -D warnings
-step "without DPDK";  cargo clippy "${profile[@]}" -p weft-stack --no-default-features --all-targets --quiet -- -D warnings
+step "without DPDK";  cargo clippy "${profile[@]}" -p weft-stack -p weft -p weft-apps --no-default-features --all-targets --quiet -- -D warnings
 step "tests";         cargo test "${profile[@]}" --workspace --quiet
 step "documentation"; RUSTDOCFLAGS="-D warnings" cargo doc "${profile[@]}" --workspace --no-deps --quiet
 

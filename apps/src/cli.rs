@@ -8,7 +8,7 @@ use weft_cc::{Rate, Span};
 
 /// Userspace transport for lossy Ethernet fabrics: experiments and their results.
 #[derive(Debug, Parser)]
-#[command(name = "weft", version, about, max_term_width = 100)]
+#[command(name = "weft", version = env!("WEFT_VERSION"), about, max_term_width = 100)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,

@@ -294,3 +294,14 @@ fn everything_listed_can_be_run() {
         }
     }
 }
+
+#[test]
+fn the_version_tells_release_revision_and_dpdk() {
+    let output = weft(&["--version"]);
+    let line = stdout(&output).trim_end();
+    let inner = line.strip_prefix(concat!("weft ", env!("CARGO_PKG_VERSION"), " (git "));
+    let parts = inner.and_then(|rest| rest.strip_suffix(')')?.split_once(", DPDK "));
+    let (revision, dpdk) = parts.unwrap_or_else(|| panic!("{line}"));
+    assert!(revision == "unknown" || revision.bytes().all(|b| b.is_ascii_hexdigit()), "{line}");
+    assert_eq!(dpdk != "none", cfg!(feature = "dpdk"), "{line}");
+}

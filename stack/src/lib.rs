@@ -15,6 +15,7 @@ pub mod ses;
 pub mod spray;
 pub mod table;
 pub mod wire;
+pub mod worker;
 
 pub use weft_cc as cc;
 pub use weft_cc::{Rate, Span, Time};

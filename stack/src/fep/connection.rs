@@ -35,6 +35,8 @@ pub(super) struct Connection {
     pub(super) hold: Option<Busy>,
     /// When to probe for losses.
     pub(super) probe_at: Option<Time>,
+    /// Probes since the last acknowledgement.
+    pub(super) unanswered_probes: u8,
     /// It waits for credit.
     pub(super) credit_wait: Option<CreditWait>,
     /// The CLEAR_PSN of the last CLEAR_CMD, so that the same is not said with every acknowledgement.
@@ -70,6 +72,7 @@ impl Connection {
             timer: None,
             hold: None,
             probe_at: None,
+            unanswered_probes: 0,
             credit_wait: None,
             cleared: None,
         }

@@ -68,7 +68,7 @@ impl Fep {
         let Some(connection) = self.connections.get_mut(key) else { return };
         let context_key = connection.context;
         let Some(context) = self.contexts.get_mut(context_key) else { return };
-        let mut delivered = Vec::new();
+        let delivered = &mut self.delivered;
         let sends = &mut self.sends;
         if let Ses::Response(response) = &packet.ses
             && !matches!(response.return_code, ReturnCode::OK | ReturnCode::NULL)
@@ -117,10 +117,17 @@ impl Fep {
         if self.config.pdc.infer_loss {
             self.look_for_losses(now, key, outcome.out_of_order, outcome.probe);
         }
-        for send in delivered {
+        self.complete_delivered();
+        self.after_feedback(now, key, ack);
+    }
+
+    /// Completes the messages that the acknowledgement at hand is the last one of.
+    fn complete_delivered(&mut self) {
+        let mut delivered = std::mem::take(&mut self.delivered);
+        for send in delivered.drain(..) {
             self.complete_send(send, Ok(()));
         }
-        self.after_feedback(now, key, ack);
+        self.delivered = delivered;
     }
 
     /// What any acknowledgement may set in motion.
@@ -151,14 +158,17 @@ impl Fep {
         };
         let Some(connection) = self.connections.get_mut(key) else { return };
         // Late NACKs of a PDC that had this identifier before speak of PSNs far away.
-        let Some((_, transmissions)) = connection.pdc.waiting_since(nack.psn) else {
+        if connection.pdc.waiting_since(nack.psn).is_none() {
             return self.ignore(now, packet, "NACK for a packet that is not outstanding");
-        };
+        }
         let pdc = connection.pdc.id;
         self.events.emit(now, Event::NackReceived { pdc, psn: nack.psn, code: nack.code });
         match verdict(nack.code) {
-            Verdict::Fatal if connection.pdc.state == TxState::Closing && transmissions > 1 => {
-                // The target has closed and forgotten; its answer was lost.
+            Verdict::Fatal
+                if connection.pdc.state == TxState::Closing
+                    && matches!(nack.code, NackCode::INV_DPDCID | NackCode::CLOSING) =>
+            {
+                // The target has closed and forgotten; its answer was lost, or the answer to a copy overtook it.
                 self.remove_connection(now, key, Ok(()));
             }
             Verdict::Fatal => {
@@ -200,7 +210,8 @@ impl Fep {
     /// The target lacks something: pause, longer each time, and give up when it lasts.
     fn put_off(&mut self, now: Time, key: Key, packet: &Packet, nack: &Nack) {
         let Some(connection) = self.connections.get_mut(key) else { return };
-        let Some(context) = self.contexts.get_mut(connection.context) else { return };
+        let context_key = connection.context;
+        let Some(context) = self.contexts.get_mut(context_key) else { return };
         if context.track(&mut connection.pdc, |pdc| pdc.on_nack(now, nack)).is_none() {
             return self.ignore(now, packet, "NACK for an earlier transmission");
         }
@@ -218,6 +229,9 @@ impl Fep {
             connection.hold = Some(Busy { code: nack.code, until, count: busy.count + 1, ..busy });
             self.wake_connection(key, until);
         }
+        // What was refused is no longer in flight: that may have been all that others waited for, and
+        // this connection itself must not wait for a window that nothing will open.
+        self.unblock(context_key);
     }
 
     /// Infers losses after an acknowledgement, for fabrics that drop.
@@ -251,6 +265,7 @@ impl Fep {
         } else {
             snapshot.base_rtt.times(3)
         };
+        connection.unanswered_probes = 0;
         connection.probe_at = (!connection.pdc.is_idle()).then_some(now + first_probe);
         if let Some(at) = connection.probe_at {
             self.wake_connection(key, at);

@@ -272,6 +272,8 @@ pub struct Fep {
     config: Arc<FepConfig>,
     rng: Rng,
     connections: Table<Connection>,
+    /// For each PDCID, less one, the first PSN that its last PDC did not use.
+    last_psns: Vec<Psn>,
     contexts: Table<Context>,
     by_peer: Map<(Addr, TrafficClass), Key>,
     sends: Table<SendMessage>,
@@ -285,6 +287,8 @@ pub struct Fep {
     ready: VecDeque<Key>,
     wheel: Wheel<TimerKey>,
     due: Vec<TimerKey>,
+    /// Messages delivered by the acknowledgement at hand; empty in between, kept for its memory.
+    delivered: Vec<Key>,
     completions: VecDeque<Completion>,
     events: Events,
 }
@@ -300,6 +304,7 @@ impl Fep {
             addr,
             rng,
             connections: Table::default(),
+            last_psns: Vec::new(),
             contexts: Table::default(),
             by_peer: Map::default(),
             sends: Table::default(),
@@ -311,6 +316,7 @@ impl Fep {
             ready: VecDeque::new(),
             wheel: Wheel::new(now),
             due: Vec::new(),
+            delivered: Vec::new(),
             completions: VecDeque::new(),
             events: Events::default(),
             config,
@@ -320,6 +326,11 @@ impl Fep {
     /// Its address.
     pub fn addr(&self) -> Addr {
         self.addr
+    }
+
+    /// How it behaves.
+    pub fn config(&self) -> &FepConfig {
+        &self.config
     }
 
     /// Opens a connection. Nothing is sent until there is a message.
@@ -332,9 +343,11 @@ impl Fep {
             return Err(CallError::Limit { what: "connections", limit });
         }
         let context = self.context_for(peer, options.class);
-        let start_psn = Psn(self.rng.next_u64() as u32);
-        let config = &self.config;
+        let random = self.rng.next_u64() as u32;
+        let (config, last_psns) = (&self.config, &self.last_psns);
         let key = self.connections.insert_with(|key| {
+            let last = last_psns.get(key.index as usize);
+            let start_psn = last.map_or(Psn(random), |last| far_from(*last, random));
             let id = PdcId((key.index + 1) as u16);
             Connection::new(TxPdc::new(&config.pdc, peer, id, options.mode, start_psn), context)
         });
@@ -411,6 +424,10 @@ impl Fep {
             }
         }
         self.complete_send(id.0, Err(SendError::Cancelled));
+        if let Some(key) = holder {
+            // It may have been all that stood between a closing connection and its end.
+            self.make_ready(key);
+        }
         Ok(())
     }
 
@@ -569,6 +586,9 @@ impl Fep {
     fn remove_connection(&mut self, now: Time, key: Key, result: Result<(), Failure>) {
         let Some(connection) = self.connections.remove(key) else { return };
         let peer = connection.pdc.peer;
+        let slot = key.index as usize;
+        self.last_psns.resize(self.last_psns.len().max(slot + 1), Psn(0));
+        self.last_psns[slot] = connection.pdc.next_psn();
         if let Some(context) = self.contexts.get_mut(connection.context) {
             context.forget(&connection.pdc);
             context.users -= 1;
@@ -584,6 +604,12 @@ impl Fep {
     fn ignore(&mut self, now: Time, packet: &Packet, why: &'static str) {
         self.events.emit(now, Event::Ignored { peer: packet.net.src, why });
     }
+}
+
+/// A Start_PSN drawn by `random`. It has to be at least 2¹⁶ from the last one used; with twice that, so are its neighbours.
+fn far_from(last: Psn, random: u32) -> Psn {
+    const APART: u32 = 1 << 17;
+    last.plus(APART + random % (u32::MAX - 2 * APART))
 }
 
 /// Bytes that `payload` bytes count for in windows and credit when cut into packets.

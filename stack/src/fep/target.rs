@@ -38,7 +38,7 @@ pub(super) struct Targets {
     by_origin: Map<Origin, Key>,
     per_peer: Map<Addr, u32>,
     /// PDCs closed a while ago: late copies of their packets must not open them again.
-    closed: Map<Origin, Closed>,
+    closed: Map<Origin, Vec<Closed>>,
     pub(super) closing_order: VecDeque<(Time, Origin)>,
 }
 
@@ -68,14 +68,23 @@ impl Targets {
         Some(target)
     }
 
+    /// Whether `psn` was used by a PDC of `origin` that is closed and remembered.
+    fn is_late(&self, origin: Origin, psn: Psn) -> bool {
+        let used = |closed: &Closed| !psn.is_before(closed.start) && psn.is_before(closed.end);
+        self.closed.get(&origin).is_some_and(|all| all.iter().any(used))
+    }
+
     /// Forgets the closed PDCs whose time has passed.
     pub(super) fn forget_closed(&mut self, now: Time) {
         while let Some(&(until, origin)) = self.closing_order.front()
             && now.is_at_or_after(until)
         {
             self.closing_order.pop_front();
-            if self.closed.get(&origin).is_some_and(|closed| closed.until == until) {
-                self.closed.remove(&origin);
+            if let Some(all) = self.closed.get_mut(&origin) {
+                all.retain(|closed| now.is_before(closed.until));
+                if all.is_empty() {
+                    self.closed.remove(&origin);
+                }
             }
         }
     }
@@ -199,8 +208,11 @@ impl Fep {
         {
             return self.acknowledge(now, key, packet, Trigger::Psn(request.psn), request.psn, request.retx);
         }
+        if key.is_none() && self.targets.is_late((packet.net.src, request.spdcid), request.psn) {
+            return self.ignore(now, packet, "late copy of a packet of a closed PDC");
+        }
         self.refuse(now, packet, request, trim_code(packet.net.class), 0);
-        let bytes = packet.payload_len + self.config.overhead;
+        let bytes = packet.payload_len.saturating_add(self.config.overhead);
         self.note_arrival(now, key, packet, request, bytes, true);
     }
 
@@ -263,6 +275,9 @@ impl Fep {
             }
             ControlKind::CreditRequest => {
                 // The PDC need not be open: all its packets so far may have been trimmed.
+                if self.targets.is_late((packet.net.src, control.spdcid), control.psn) {
+                    return self.ignore(now, packet, "late copy of a packet of a closed PDC");
+                }
                 if let Some(granter) = &mut self.granter {
                     let name = (packet.net.src, control.probe_opaque as u8);
                     granter.on_request(now, name, control.spdcid, control.payload & 0xff_ffff);
@@ -332,7 +347,7 @@ impl Fep {
         let origin = (pdc.peer, pdc.peer_id);
         let until = now + self.config.time_wait;
         let closed = Closed { start: pdc.start_psn, end: pdc.expected(), until };
-        self.targets.closed.insert(origin, closed);
+        self.targets.closed.entry(origin).or_default().push(closed);
         if self.targets.closing_order.is_empty() {
             self.wheel.insert(until, TimerKey::Closed);
         }
@@ -363,6 +378,10 @@ impl Fep {
                 Ok(key)
             }
             Destination::Syn { psn_offset, .. } => {
+                // Before anything else: a late copy must not take the place of a PDC that is open.
+                if self.targets.is_late(origin, request.psn) {
+                    return Err(None);
+                }
                 let start = request.psn.minus(u32::from(psn_offset));
                 if let Some(&key) = self.targets.by_origin.get(&origin) {
                     let Some(target) = self.targets.table.get(key) else { return Err(None) };
@@ -378,12 +397,6 @@ impl Fep {
                         _ => Err(Some(NackCode::INVALID_SYN)),
                     };
                 }
-                if let Some(closed) = self.targets.closed.get(&origin)
-                    && !request.psn.is_before(closed.start)
-                    && request.psn.is_before(closed.end)
-                {
-                    return Err(None);
-                }
                 self.create_target(now, origin, request.mode, start)
             }
         }
@@ -397,11 +410,11 @@ impl Fep {
         start: Psn,
     ) -> Result<Key, Option<NackCode>> {
         let limits = &self.config.limits;
-        let of_peer = self.targets.per_peer.entry(origin.0).or_default();
-        if *of_peer >= limits.pdcs_per_peer || self.targets.table.len() >= limits.pdcs.min(usize::from(u16::MAX)) {
+        let of_peer = self.targets.per_peer.get(&origin.0).map_or(0, |count| *count);
+        if of_peer >= limits.pdcs_per_peer || self.targets.table.len() >= limits.pdcs.min(usize::from(u16::MAX)) {
             return Err(Some(NackCode::NO_PDC_AVAIL));
         }
-        *of_peer += 1;
+        self.targets.per_peer.insert(origin.0, of_peer + 1);
         let config = &self.config.pdc;
         let key = self.targets.table.insert_with(|key| Target {
             pdc: RxPdc::new(config, origin.0, origin.1, PdcId((key.index + 1) as u16), mode, start, now),

@@ -128,7 +128,10 @@ impl Fep {
         let Some(connection) = self.connections.get_mut(key) else { return };
         let Some(context) = self.contexts.get(connection.context) else { return };
         if connection.probe_at.is_some_and(|at| now.is_at_or_after(at)) {
-            let retry = now + context.snapshot().base_rtt.times(5);
+            // Probes go before data: where the way is longer or slower than thought they must not fill it.
+            let doubled = 1 << connection.unanswered_probes.min(10);
+            connection.unanswered_probes = connection.unanswered_probes.saturating_add(1);
+            let retry = now + context.snapshot().base_rtt.times(5 * doubled);
             connection.probe_at = (!connection.pdc.is_idle()).then_some(retry);
             if connection.probe_at.is_some() {
                 let opaque = connection.pdc.send_probe(now);

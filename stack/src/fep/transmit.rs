@@ -97,6 +97,11 @@ impl Fep {
         let next = choose(connection, &self.sends, self.config.mtu);
         let kind = match next {
             Next::Resend(_, kind) | Next::New(kind, _) => kind,
+            Next::Close if connection.pdc.is_unused() => {
+                // All its messages were cancelled: the target has never heard of it.
+                self.remove_connection(now, key, Ok(()));
+                return None;
+            }
             Next::Close => PacketKind::Close,
             Next::Nothing => return None,
         };

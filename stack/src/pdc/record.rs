@@ -1,4 +1,4 @@
-//! What an initiator remembers of each packet that is not acknowledged: 32 bytes, no payload.
+//! What an initiator remembers of each packet that is not acknowledged: 40 bytes, no payload.
 
 use weft_cc::{Span, Time};
 

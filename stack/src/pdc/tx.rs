@@ -58,6 +58,8 @@ pub struct TxPdc {
     pub(super) recovery: LossRecovery,
     /// All packets have arrived, but the acknowledgement that would move CACK has not.
     missing_ack: Option<MissingAck>,
+    /// The least time that an answer has taken.
+    fastest: Option<Span>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -127,6 +129,7 @@ impl TxPdc {
             acknowledged: 0,
             recovery: LossRecovery::default(),
             missing_ack: None,
+            fastest: None,
         }
     }
 
@@ -239,6 +242,7 @@ impl TxPdc {
         }
         self.peer_id.get_or_insert(ack.spdcid);
         let rtt = self.rtt_sample(now, ack);
+        self.note_rtt(rtt);
         if self.cack.is_before(ack.cack_psn) {
             self.cack = ack.cack_psn;
             while self.una.distance(self.cack) <= 0 && self.una != self.next_psn {
@@ -293,13 +297,20 @@ impl TxPdc {
     /// if that packet is not in flight, or was sent again since.
     pub fn on_nack(&mut self, now: Time, nack: &Nack) -> Option<NackOutcome> {
         let record = *self.record(nack.psn)?;
+        let age = now.since(record.sent_at);
         if record.state != State::InFlight || (record.transmissions > 1 && !nack.retx) {
             return None;
         }
+        // RETX does not tell the third transmission from the second. An answer that comes sooner than
+        // any answer can is a copy of one that has been acted upon; to obey each copy would multiply packets.
+        if record.transmissions > 2 && self.fastest.is_some_and(|fastest| age.times(2) < fastest) {
+            return None;
+        }
         let unambiguous = record.transmissions == 1 + u8::from(nack.retx);
-        let rtt = unambiguous.then(|| now.since(record.sent_at));
+        let rtt = unambiguous.then_some(age);
+        self.note_rtt(rtt);
         if nack.code == NackCode::ROD_OOO {
-            self.go_back(Psn(nack.payload), nack.psn);
+            self.go_back(Psn(nack.payload), nack.psn, record.sent_at);
         }
         self.mark_lost(nack.psn);
         Some(NackOutcome { bytes: u64::from(record.bytes), rtt, entropy: record.entropy })
@@ -373,6 +384,10 @@ impl TxPdc {
         valid.then(|| now.since(record.sent_at))
     }
 
+    fn note_rtt(&mut self, rtt: Option<Span>) {
+        self.fastest = rtt.map(|rtt| self.fastest.map_or(rtt, |fastest| fastest.min(rtt))).or(self.fastest);
+    }
+
     fn mark_acked(&mut self, psn: Psn, acked: &mut impl FnMut(&TxRecord)) {
         let Some(record) = self.record_mut(psn) else { return };
         let (before, bytes) = (record.state, u64::from(record.bytes));
@@ -409,12 +424,16 @@ impl TxPdc {
         self.lost.insert(place, psn);
     }
 
-    /// Go-back-N: the target expects `expected` and refuses everything after it.
-    fn go_back(&mut self, expected: Psn, refused: Psn) {
+    /// Go-back-N: the target expects `expected` and refuses `refused`, which left at `sent_at`. What has
+    /// left since is behind the refused packet on the one path and not judged by it; else each refusal
+    /// of a window would send again what the one before has sent again.
+    fn go_back(&mut self, expected: Psn, refused: Psn, sent_at: Time) {
         let first = if expected.is_before(self.una) { self.una } else { expected };
         let mut psn = first;
         while psn.distance(refused) <= 0 {
-            self.mark_lost(psn);
+            if self.record(psn).is_some_and(|record| sent_at.is_at_or_after(record.sent_at)) {
+                self.mark_lost(psn);
+            }
             psn = psn.plus(1);
         }
     }

@@ -237,7 +237,17 @@ impl Receives {
         if let Placement::Start { header_data } = request.placement {
             message.header_data = header_data;
         }
-        (message.is_complete() && message.receive.is_some()).then(|| self.finish(place.message)).flatten()
+        if !message.is_complete() {
+            return None;
+        }
+        if message.receive.is_some() {
+            return self.finish(place.message);
+        }
+        // It waits for a receive, perhaps for long. Its PDC may close meanwhile, or number so many
+        // messages that this number comes again.
+        let name = message.name;
+        self.by_name.remove(&name);
+        None
     }
 
     /// Gives up the incomplete messages of `pdc`.
@@ -272,11 +282,13 @@ impl Receives {
         let (buffer, receive) = match matched.and_then(|at| self.posted.remove(at)) {
             Some(posted) => (posted.buffer, Some((posted.id, posted.context))),
             None => {
-                let held = self.held.entry(peer).or_default();
-                if *held + u64::from(total) > self.hold_limit {
+                let held = self.held.get(&peer).map_or(0, |held| *held) + u64::from(total);
+                if held > self.hold_limit {
                     return Err(Refusal::Busy(NackCode::NO_PKT_BUFFER));
                 }
-                *held += u64::from(total);
+                if held > 0 {
+                    self.held.insert(peer, held);
+                }
                 (Buffer::to_keep(total, payload), None)
             }
         };

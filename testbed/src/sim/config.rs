@@ -169,9 +169,11 @@ impl RunConfig {
 
     /// The configuration of the endpoints.
     pub fn endpoint(&self) -> FepConfig {
-        let rate = self.topology.host_rate();
-        // Full queues of three hops in both directions, as public simulators have it.
-        let rto_init = Span::from_us(15) + rate.time_for(self.queue_bytes()).times(6);
+        let slowest = self.topology.tiers().iter().map(|tier| tier.down_rate).min();
+        let rate = slowest.unwrap_or(self.topology.host_rate());
+        // Full queues of three hops in both directions, as public simulators have it, but never less
+        // than the way there and back.
+        let rto_init = Span::from_us(15).max(self.network_rtt()) + rate.time_for(self.queue_bytes()).times(6);
         // Four windows of 1.5 BDP: enough to go on while an old packet is sent again and again.
         let window = (self.bdp() * 6).div_ceil(self.wire_mtu()).clamp(512, 32_640);
         let base = FepConfig::new(&self.cc, &self.cc_params());

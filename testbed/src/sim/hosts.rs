@@ -76,7 +76,7 @@ impl Hosts {
             triggers: TriggerBank::new(&workload),
             flows: workload.flows().iter().map(record).collect(),
             received: vec![0; workload.flows().len()],
-            open: connections.len(),
+            open: connections.iter().filter(|connection| connection.left > 0).count(),
             connections,
             flows_done: 0,
             mode: config.mode,

@@ -151,7 +151,7 @@ impl TopologySpec {
 
 impl LeafSpineSpec {
     fn build(&self, name: String) -> Result<Topology, SpecError> {
-        if self.leaves == 0 || self.hosts % self.leaves != 0 {
+        if self.leaves == 0 || !self.hosts.is_multiple_of(self.leaves) {
             return Err(SpecError::Mismatch(format!(
                 "{} hosts cannot be spread evenly over {} leaves",
                 self.hosts, self.leaves
@@ -236,14 +236,14 @@ impl FatTreeSpec {
     /// Whether the numbers fit each other.
     fn check(&self) -> Result<(), SpecError> {
         let half = self.k / 2;
-        if self.k % 2 != 0 || half == 0 {
+        if !self.k.is_multiple_of(2) || half == 0 {
             return Err(SpecError::Mismatch(format!(
                 "k={}: a fat tree needs an even k of at least 2",
                 self.k
             )));
         }
         for (key, ratio) in [("oversub", self.oversub), ("agg-oversub", self.agg_oversub)] {
-            if ratio == 0 || half % ratio != 0 {
+            if ratio == 0 || !half.is_multiple_of(ratio) {
                 return Err(SpecError::Mismatch(format!(
                     "{key}={ratio} does not divide the {half} uplinks of k={}",
                     self.k

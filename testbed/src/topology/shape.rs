@@ -119,7 +119,7 @@ impl Shape {
             return wrong(None, Keyword::Podsize, reason);
         }
         let hosts_per_tor = tiers[0].radix_down;
-        if hosts_per_pod == 0 || hosts_per_pod % hosts_per_tor != 0 {
+        if hosts_per_pod == 0 || !hosts_per_pod.is_multiple_of(hosts_per_tor) {
             let reason = format!("{hosts_per_pod} hosts a pod do not fill ToRs of {hosts_per_tor} hosts");
             return wrong(None, Keyword::Podsize, reason);
         }

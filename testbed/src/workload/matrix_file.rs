@@ -301,10 +301,10 @@ impl Draft {
             Some(_) if message.is_none() => return Err((line, CmReason::RepeatedFlow(id))),
             Some(_) => {}
         }
-        if let Some(message) = message.filter(|&m| m > 0) {
-            if !self.messages.insert((index, message)) {
-                return Err((line, CmReason::RepeatedMessage { id, message }));
-            }
+        if let Some(message) = message.filter(|&m| m > 0)
+            && !self.messages.insert((index, message))
+        {
+            return Err((line, CmReason::RepeatedMessage { id, message }));
         }
         Ok(index)
     }

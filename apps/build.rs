@@ -1,0 +1,8 @@
+//! Stamps the command with its version, git revision and DPDK version.
+
+#[path = "../build/stamp.rs"]
+mod stamp;
+
+fn main() {
+    stamp::stamp(concat!(env!("CARGO_MANIFEST_DIR"), "/..").as_ref());
+}

@@ -1,0 +1,6 @@
+#!/usr/bin/env bash
+# Shows weft's completion times beside those of the public simulator uet-htsim, on its own inputs.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+exec cargo test --profile ci --quiet -p weft --test reference_results -- --nocapture --include-ignored "$@"

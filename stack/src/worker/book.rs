@@ -1,0 +1,271 @@
+//! The address book: which Ethernet and IP address belongs to which [`Addr`].
+
+use core::net::IpAddr;
+use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
+
+use rustc_hash::FxHasher;
+
+use crate::packet::Addr;
+use crate::wire::ethernet::MacAddr;
+use crate::wire::ip::IpAddrs;
+
+/// Where an endpoint is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Host {
+    /// Its Ethernet address, or that of the router on the way to it.
+    pub mac: MacAddr,
+    /// Its IP address.
+    pub ip: IpAddr,
+}
+
+/// What becomes of senders that are not in the book.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Strangers {
+    /// Their packets are dropped and counted.
+    #[default]
+    Refuse,
+    /// They are entered under the lowest free address, until the book is full. Anybody who can send
+    /// frames here, and forge their source, can then fill it.
+    Learn,
+}
+
+/// The endpoints that one endpoint may talk to, itself among them.
+#[derive(Clone, Debug)]
+pub struct AddressBook {
+    own: Addr,
+    own_host: Host,
+    /// By [`Addr`]; never longer than `capacity`.
+    hosts: Vec<Option<Host>>,
+    by_ip: HashMap<IpAddr, Addr, BuildHasherDefault<FxHasher>>,
+    capacity: usize,
+    strangers: Strangers,
+    /// No address below this is free.
+    first_free: usize,
+}
+
+/// Why an address was not entered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BookError {
+    /// All addresses are taken.
+    #[error("the address book is full: it has {capacity} entries")]
+    Full {
+        /// How many it holds.
+        capacity: usize,
+    },
+    /// Strangers are not welcome.
+    #[error("{0} is not in the address book")]
+    Stranger(IpAddr),
+    /// The address does not exist in a book of this capacity.
+    #[error("endpoint {} is beyond the address book's {capacity} entries", addr.0)]
+    Beyond {
+        /// The address.
+        addr: Addr,
+        /// How many the book holds.
+        capacity: usize,
+    },
+    /// The address has another entry.
+    #[error("endpoint {} has an entry already", .0.0)]
+    AddrTaken(Addr),
+    /// Another endpoint has this IP address.
+    #[error("{ip} belongs to endpoint {}", addr.0)]
+    IpTaken {
+        /// The IP address.
+        ip: IpAddr,
+        /// Whose it is.
+        addr: Addr,
+    },
+    /// The endpoint itself uses the other version of IP.
+    #[error("{0} is of another IP version than the endpoint's own address")]
+    Version(IpAddr),
+    /// No single endpoint has this address: multicast, broadcast or unspecified.
+    #[error("{ip} at {mac} is no address of an endpoint")]
+    NotUnicast {
+        /// The IP address.
+        ip: IpAddr,
+        /// The Ethernet address.
+        mac: MacAddr,
+    },
+}
+
+impl AddressBook {
+    /// A book for the endpoint `own`, which is at `host`, with room for `capacity` endpoints.
+    ///
+    /// # Errors
+    /// `own` does not fit, or `host` is no address of an endpoint.
+    pub fn new(
+        own: Addr,
+        host: Host,
+        capacity: usize,
+        strangers: Strangers,
+    ) -> Result<AddressBook, BookError> {
+        let mut book = AddressBook {
+            own,
+            own_host: host,
+            hosts: Vec::new(),
+            by_ip: HashMap::default(),
+            capacity,
+            strangers,
+            first_free: 0,
+        };
+        book.insert(own, host)?;
+        Ok(book)
+    }
+
+    /// The endpoint whose book it is.
+    pub fn own(&self) -> Addr {
+        self.own
+    }
+
+    /// Where that endpoint is.
+    pub fn own_host(&self) -> Host {
+        self.own_host
+    }
+
+    /// Enters `host` under `addr`. Entering the same again changes nothing.
+    ///
+    /// # Errors
+    /// Why it cannot be entered; the book is as before.
+    pub fn insert(&mut self, addr: Addr, host: Host) -> Result<(), BookError> {
+        let index = addr.0 as usize;
+        if index >= self.capacity {
+            return Err(BookError::Beyond { addr, capacity: self.capacity });
+        }
+        self.check(&host)?;
+        match self.get(addr) {
+            Some(present) if *present == host => return Ok(()),
+            Some(_) => return Err(BookError::AddrTaken(addr)),
+            None => {}
+        }
+        if let Some(&holder) = self.by_ip.get(&host.ip) {
+            return Err(BookError::IpTaken { ip: host.ip, addr: holder });
+        }
+        if index >= self.hosts.len() {
+            self.hosts.resize(index + 1, None);
+        }
+        self.hosts[index] = Some(host);
+        self.by_ip.insert(host.ip, addr);
+        while self.hosts.get(self.first_free).is_some_and(Option::is_some) {
+            self.first_free += 1;
+        }
+        Ok(())
+    }
+
+    /// Where `addr` is.
+    #[inline]
+    pub fn get(&self, addr: Addr) -> Option<&Host> {
+        self.hosts.get(addr.0 as usize)?.as_ref()
+    }
+
+    /// Who has the address `ip`.
+    #[inline]
+    pub fn find(&self, ip: IpAddr) -> Option<Addr> {
+        self.by_ip.get(&ip).copied()
+    }
+
+    /// Whose packet this is, which came from `host`: an entry, or a new one if strangers are welcome.
+    /// The IP address decides; a router may have put its own Ethernet address on the frame.
+    ///
+    /// # Errors
+    /// A stranger who is not welcome, or for whom there is no room.
+    #[inline]
+    pub fn sender(&mut self, host: Host) -> Result<Addr, BookError> {
+        match self.find(host.ip) {
+            Some(addr) => Ok(addr),
+            None => self.meet(host),
+        }
+    }
+
+    /// Ethernet addresses (source, destination) and IP addresses of a packet to `addr`.
+    #[inline]
+    pub fn route(&self, addr: Addr) -> Option<(MacAddr, MacAddr, IpAddrs)> {
+        let peer = self.get(addr)?;
+        let ip = match (self.own_host.ip, peer.ip) {
+            (IpAddr::V4(src), IpAddr::V4(dst)) => IpAddrs::V4 { src, dst },
+            (IpAddr::V6(src), IpAddr::V6(dst)) => IpAddrs::V6 { src, dst },
+            _ => return None,
+        };
+        Some((self.own_host.mac, peer.mac, ip))
+    }
+
+    #[cold]
+    fn meet(&mut self, host: Host) -> Result<Addr, BookError> {
+        if self.strangers == Strangers::Refuse {
+            return Err(BookError::Stranger(host.ip));
+        }
+        if self.first_free >= self.capacity {
+            return Err(BookError::Full { capacity: self.capacity });
+        }
+        let addr = Addr(self.first_free as u32);
+        self.insert(addr, host)?;
+        Ok(addr)
+    }
+
+    fn check(&self, host: &Host) -> Result<(), BookError> {
+        if host.ip.is_ipv4() != self.own_host.ip.is_ipv4() {
+            return Err(BookError::Version(host.ip));
+        }
+        let broadcast = matches!(host.ip, IpAddr::V4(v4) if v4.is_broadcast());
+        let group_mac = host.mac.0[0] & 1 != 0;
+        if host.ip.is_multicast() || host.ip.is_unspecified() || broadcast || group_mac {
+            return Err(BookError::NotUnicast { ip: host.ip, mac: host.mac });
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(n: u8) -> Host {
+        Host { mac: MacAddr([2, 0, 0, 0, 0, n]), ip: IpAddr::from([10, 0, 0, n]) }
+    }
+
+    fn book(capacity: usize, strangers: Strangers) -> AddressBook {
+        AddressBook::new(Addr(1), host(1), capacity, strangers).unwrap()
+    }
+
+    #[test]
+    fn entries_are_found_both_ways() {
+        let mut book = book(8, Strangers::Refuse);
+        book.insert(Addr(5), host(9)).unwrap();
+        book.insert(Addr(5), host(9)).unwrap();
+        assert_eq!((book.get(Addr(5)), book.get(Addr(4))), (Some(&host(9)), None));
+        assert_eq!(book.sender(host(9)), Ok(Addr(5)));
+        let behind_a_router = Host { mac: MacAddr([4; 6]), ..host(9) };
+        assert_eq!(book.sender(behind_a_router), Ok(Addr(5)));
+        let (src, dst, ip) = book.route(Addr(5)).unwrap();
+        assert_eq!((src, dst), (host(1).mac, host(9).mac));
+        assert_eq!(ip, IpAddrs::V4 { src: [10, 0, 0, 1].into(), dst: [10, 0, 0, 9].into() });
+        assert_eq!(book.route(Addr(4)), None);
+    }
+
+    #[test]
+    fn strangers_are_refused_or_learned_until_the_book_is_full() {
+        let mut closed = book(8, Strangers::Refuse);
+        assert_eq!(closed.sender(host(3)), Err(BookError::Stranger(host(3).ip)));
+        let mut open = book(4, Strangers::Learn);
+        open.insert(Addr(2), host(2)).unwrap();
+        assert_eq!(open.sender(host(7)), Ok(Addr(0)));
+        assert_eq!(open.sender(host(8)), Ok(Addr(3)));
+        assert_eq!(open.sender(host(9)), Err(BookError::Full { capacity: 4 }));
+        assert_eq!(open.sender(host(7)), Ok(Addr(0)), "those who are in stay in");
+    }
+
+    #[test]
+    fn contradictions_are_refused() {
+        let mut book = book(8, Strangers::Learn);
+        assert_eq!(book.insert(Addr(1), host(2)), Err(BookError::AddrTaken(Addr(1))));
+        let taken = BookError::IpTaken { ip: host(1).ip, addr: Addr(1) };
+        assert_eq!(book.insert(Addr(2), host(1)), Err(taken));
+        assert_eq!(book.insert(Addr(8), host(2)), Err(BookError::Beyond { addr: Addr(8), capacity: 8 }));
+        let v6 = Host { ip: "fd00::1".parse().unwrap(), ..host(2) };
+        assert_eq!(book.insert(Addr(2), v6), Err(BookError::Version(v6.ip)));
+        for (mac, ip) in [([1, 0, 0, 0, 0, 0], [10, 0, 0, 2]), ([2; 6], [224, 0, 0, 1]), ([2; 6], [0; 4])] {
+            let bad = Host { mac: MacAddr(mac), ip: IpAddr::from(ip) };
+            assert!(matches!(book.sender(bad), Err(BookError::NotUnicast { .. })), "{bad:?}");
+        }
+        assert_eq!(book.get(Addr(0)), None);
+    }
+}

@@ -1,0 +1,324 @@
+//! What the codec makes of packets and frames, and what a worker drops.
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use weft_cc::{CcChoice, CcParams, Rate, Span, Time};
+
+use super::*;
+use crate::buffer::Buffer;
+use crate::fep::{ConnectOptions, FepConfig, Send};
+use crate::packet::{Class, Network, Packet};
+use crate::port::memory::{MemoryConfig, MemoryPort, pair};
+use crate::port::{Frame, FramePool, PortCaps};
+use crate::rng::Rng;
+use crate::spray::Entropy;
+use crate::wire::class::TrimPoint;
+use crate::wire::edit::{decrement_ttl, mark_ce};
+use crate::wire::ethernet::{MacAddr, VlanTag};
+use crate::wire::frame::{ChecksumPolicy, parse_frame};
+use crate::wire::frame::{Ecn, TrimFormat, TrimOutcome, TrimPolicy, trim_frame};
+use crate::wire::pds::{
+    Ack, AckRequest, AckTrigger, DeliveryMode, Destination, NextHeader, PdcId, Pds, Psn, Request,
+};
+use crate::wire::ses::{Opcode, Placement, RequestFlags, Ses, StandardRequest};
+
+fn host(n: u8, v6: bool) -> Host {
+    let ip = if v6 { format!("fd00::{n}").parse().unwrap() } else { [10, 0, 0, n].into() };
+    Host { mac: MacAddr([2, 0, 0, 0, 0, n]), ip }
+}
+
+fn book(own: u32, v6: bool) -> AddressBook {
+    let mut book = AddressBook::new(Addr(own), host(own as u8 + 1, v6), 2, Strangers::Refuse).unwrap();
+    book.insert(Addr(1 - own), host(2 - own as u8, v6)).unwrap();
+    book
+}
+
+fn request(payload: u32, entropy: u16) -> Packet {
+    Packet {
+        net: Network {
+            src: Addr(0),
+            dst: Addr(1),
+            entropy: Entropy(entropy),
+            class: Class::Data,
+            ecn: false,
+            hops: 0,
+        },
+        payload_len: payload,
+        pds: Pds::Request(Request {
+            mode: DeliveryMode::Rud,
+            next: NextHeader::RequestStandard,
+            retx: false,
+            ack_request: true,
+            clear_psn_offset: -3,
+            psn: Psn(77),
+            spdcid: PdcId(5),
+            destination: Destination::Syn { use_reserved: false, psn_offset: 2 },
+            cc: None,
+        }),
+        ses: Ses::Standard(StandardRequest {
+            opcode: Opcode::SEND,
+            flags: RequestFlags { start_of_message: false, ..RequestFlags::default() },
+            msg_id: 9,
+            ri_generation: 0,
+            job_id: 0,
+            pid_on_fep: 0,
+            resource_index: 0,
+            buffer_offset: 0,
+            initiator: 0,
+            match_bits: 0,
+            placement: Placement::Continue { payload_len: payload as u16, msg_offset: 64 },
+            request_length: 100_000,
+        }),
+    }
+}
+
+fn ack(entropy: u16) -> Packet {
+    let net = Network { entropy: Entropy(entropy), class: Class::Control, ..request(0, 0).net };
+    let pds = Pds::Ack(Ack {
+        next: NextHeader::None,
+        ecn: true,
+        retx: false,
+        request: AckRequest::None,
+        trigger: AckTrigger::Psn(0),
+        cack_psn: Psn(3),
+        spdcid: PdcId(1),
+        dpdcid: PdcId(2),
+        cc: None,
+    });
+    Packet { net, payload_len: 0, pds, ses: Ses::None }
+}
+
+const CAPS: PortCaps = PortCaps {
+    max_frame: 9014,
+    mac: [2; 6],
+    tx_ipv4_checksum: false,
+    tx_udp_checksum: false,
+    rx_checksum: false,
+    multi_segment: false,
+    timestamps: false,
+};
+
+fn buffer() -> Frame {
+    FramePool::heap(1, 9014).unwrap().allocate(9014).unwrap()
+}
+
+fn written(codec: &Codec, v6: bool, packet: &Packet, payload: &[u8]) -> Frame {
+    let mut frame = buffer();
+    codec.write(&book(0, v6), packet, Payload::Bytes(payload), &mut frame).unwrap();
+    frame
+}
+
+fn bytes(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 7) as u8).collect()
+}
+
+proptest! {
+    #[test]
+    fn packets_survive_the_wire(len in 0u32..8800, entropy in 0u16..16_384, v6: bool, tagged: bool) {
+        let vlan = tagged.then_some(VlanTag { priority: 3, drop_eligible: false, id: 7 });
+        let codec = Codec::new(LinkConfig { vlan, ..LinkConfig::default() }, &CAPS);
+        let (packet, payload) = (request(len, entropy), bytes(len as usize));
+        let frame = written(&codec, v6, &packet, &payload);
+        let mut receiver = book(1, v6);
+        prop_assert_eq!(codec.read(&mut receiver, &frame), Ok((packet, &payload[..])));
+        let ack = ack(entropy);
+        let frame = written(&codec, v6, &ack, &[]);
+        prop_assert_eq!(codec.read(&mut receiver, &frame), Ok((ack, &[][..])));
+    }
+
+    #[test]
+    fn trimmed_frames_arrive_as_trimmed_packets(
+        len in 200u32..8800, v6: bool, kept: bool, last_hop: bool, size in 0usize..200
+    ) {
+        let codec = Codec::new(LinkConfig::default(), &CAPS);
+        let mut frame = written(&codec, v6, &request(len, 1), &bytes(len as usize));
+        let policy = TrimPolicy {
+            size,
+            format: if kept { TrimFormat::LengthKept } else { TrimFormat::LengthRewritten },
+            point: if last_hop { TrimPoint::LastHop } else { TrimPoint::Fabric },
+        };
+        let outcome = trim_frame(&mut frame, &LinkConfig::default().classes, &policy).unwrap();
+        let TrimOutcome::Trimmed(end) = outcome else { panic!("{outcome:?}") };
+        frame.truncate(end);
+        let mut receiver = book(1, v6);
+        let (packet, payload) = codec.read(&mut receiver, &frame).unwrap();
+        prop_assert!(payload.is_empty());
+        prop_assert_eq!(packet.payload_len, len);
+        prop_assert_eq!(packet.pds, request(len, 1).pds);
+        prop_assert_eq!(packet.net.class, if last_hop { Class::TrimmedLastHop } else { Class::Trimmed });
+    }
+}
+
+#[test]
+fn marks_and_hops_are_told() {
+    let codec = Codec::new(LinkConfig::default(), &CAPS);
+    let mut frame = written(&codec, false, &request(10, 1), &bytes(10));
+    let ecn = |frame: &Frame| {
+        parse_frame(frame, &LinkConfig::default().classes, ChecksumPolicy::VERIFY).unwrap().meta.ecn
+    };
+    assert_eq!(ecn(&frame), Ecn::Ect0);
+    assert_eq!(ecn(&written(&codec, false, &ack(1), &[])), Ecn::NotEct);
+    mark_ce(&mut frame).unwrap();
+    for _ in 0..3 {
+        decrement_ttl(&mut frame).unwrap();
+    }
+    let mut receiver = book(1, false);
+    let net = codec.read(&mut receiver, &frame).unwrap().0.net;
+    assert!(net.ecn);
+    assert_eq!((net.hops, net.class), (3, Class::Data));
+}
+
+#[test]
+fn checksums_are_left_to_a_port_only_if_frames_can_carry_the_request() {
+    // Buffers of ordinary memory cannot: the port must get finished checksums, whatever it offers.
+    let caps = PortCaps { tx_ipv4_checksum: true, tx_udp_checksum: true, ..CAPS };
+    let codec = Codec::new(LinkConfig::default(), &caps);
+    let frame = written(&codec, false, &request(100, 1), &bytes(100));
+    assert!(codec.read(&mut book(1, false), &frame).is_ok());
+}
+
+#[test]
+fn what_cannot_be_written_is_refused() {
+    let codec = Codec::new(LinkConfig::default(), &CAPS);
+    let write = |packet: &Packet, payload, frame: &mut Frame| {
+        codec.write(&book(0, false), packet, payload, frame).unwrap_err()
+    };
+    let mut stranger = request(10, 1);
+    stranger.net.dst = Addr(7);
+    let ten = bytes(10);
+    assert_eq!(write(&stranger, Payload::Bytes(&ten), &mut buffer()), WriteError::UnknownPeer(Addr(7)));
+    let announced = WriteError::Payload { announced: 10, present: 0 };
+    assert_eq!(write(&request(10, 1), Payload::Virtual(10), &mut buffer()), announced);
+    assert_eq!(write(&request(10, 1), Payload::EMPTY, &mut buffer()), announced);
+    let mut short = FramePool::heap(1, 105).unwrap().allocate(105).unwrap();
+    let too_long = WriteError::TooLong { needed: 108, room: 105 };
+    assert_eq!(write(&request(10, 1), Payload::Bytes(&ten), &mut short), too_long);
+}
+
+fn config(mtu: u32) -> Arc<FepConfig> {
+    let params = CcParams {
+        mtu,
+        overhead: 64,
+        link_rate: Rate::from_gbps(100),
+        network_rtt: Span::from_us(10),
+        trimming: true,
+        receiver_credit: false,
+    };
+    Arc::new(FepConfig::new(&CcChoice::default(), &params))
+}
+
+fn fep(own: u32, mtu: u32) -> Fep {
+    Fep::new(Addr(own), config(mtu), Rng::new(1, 0), Time::ZERO).unwrap()
+}
+
+fn worker(own: u32, port: MemoryPort) -> Worker<MemoryPort> {
+    Worker::new(fep(own, 4096), port, book(own, false), LinkConfig::default(), Clock::new()).unwrap()
+}
+
+/// Puts `bytes` on the link as they are.
+fn inject(port: &mut MemoryPort, bytes: &[u8]) {
+    let mut tx = TxBurst::new(port);
+    let mut frame = tx.reserve(bytes.len()).unwrap();
+    frame.copy_from_slice(bytes);
+    frame.commit();
+    assert_eq!(port.transmit(&mut tx), 1);
+}
+
+#[test]
+fn bad_frames_are_counted_and_dropped() {
+    let (mut far, near) = pair(&MemoryConfig::default()).unwrap();
+    let mut worker = worker(1, near);
+    let codec = Codec::new(LinkConfig::default(), &CAPS);
+    let good = written(&codec, false, &request(10, 1), &bytes(10)).to_vec();
+
+    let mut damaged = good.clone();
+    *damaged.last_mut().unwrap() ^= 1;
+    inject(&mut far, &damaged);
+    inject(&mut far, &good[..20]);
+    let mut others = AddressBook::new(Addr(0), host(1, false), 8, Strangers::Refuse).unwrap();
+    others.insert(Addr(1), host(9, false)).unwrap();
+    let mut misdirected = buffer();
+    codec.write(&others, &request(10, 1), Payload::Bytes(&bytes(10)), &mut misdirected).unwrap();
+    inject(&mut far, &misdirected);
+    let mut strangers = AddressBook::new(Addr(0), host(8, false), 8, Strangers::Refuse).unwrap();
+    strangers.insert(Addr(1), host(2, false)).unwrap();
+    let mut strange = buffer();
+    codec.write(&strangers, &request(10, 1), Payload::Bytes(&bytes(10)), &mut strange).unwrap();
+    inject(&mut far, &strange);
+
+    assert_eq!(worker.poll_at(Time::ZERO).received, 4);
+    let counted = worker.counters();
+    assert_eq!((counted.malformed, counted.misdirected, counted.strangers), (2, 1, 1));
+    assert_eq!(worker.last_read_error(), Some(ReadError::Stranger(BookError::Stranger(host(8, false).ip))));
+    assert_eq!(worker.fep().counters().data_received, 0);
+    inject(&mut far, &good);
+    worker.poll_at(Time::ZERO);
+    assert_eq!(worker.fep().counters().data_received, 1, "the good one would have been taken");
+}
+
+#[test]
+fn a_full_port_keeps_packets_waiting_and_loses_none() {
+    let ring = MemoryConfig { ring: 4, spare: 2, ..MemoryConfig::default() };
+    let (near, mut far) = pair(&ring).unwrap();
+    let mut worker = worker(0, near);
+    let connection = worker.fep_mut().connect(Time::ZERO, Addr(1), ConnectOptions::default()).unwrap();
+    let send = Send { buffer: Buffer::Heap(bytes(40 * 4096)), tag: None, header_data: 0, context: 0 };
+    worker.fep_mut().post_send(connection, send).unwrap();
+
+    let mut rx = RxBurst::new();
+    let mut psns = Vec::new();
+    for _ in 0..40 {
+        worker.poll_at(Time::ZERO);
+        far.receive(&mut rx);
+        for frame in rx.drain() {
+            let codec = Codec::new(LinkConfig::default(), &CAPS);
+            let (packet, _) = codec.read(&mut book(1, false), &frame).unwrap();
+            let Pds::Request(request) = packet.pds else { panic!("{packet:?}") };
+            psns.push(request.psn.0);
+        }
+    }
+    assert!(worker.counters().pool_empty > 0, "six buffers were not enough");
+    assert_eq!(psns.len() as u64, worker.fep().counters().data_sent, "all that left the endpoint arrived");
+    assert!(psns.len() > 20);
+    assert!(psns.windows(2).all(|pair| pair[1] == pair[0].wrapping_add(1)), "{psns:?}");
+}
+
+#[test]
+fn a_peer_without_an_address_costs_packets_but_not_the_loop() {
+    let (near, _far) = pair(&MemoryConfig::default()).unwrap();
+    let mut worker = worker(0, near);
+    let connection = worker.fep_mut().connect(Time::ZERO, Addr(5), ConnectOptions::default()).unwrap();
+    let send = Send { buffer: Buffer::Heap(bytes(10)), tag: None, header_data: 0, context: 0 };
+    worker.fep_mut().post_send(connection, send).unwrap();
+    assert_eq!(worker.poll_at(Time::ZERO).sent, 0);
+    assert_eq!(worker.counters().unsendable, 1);
+    assert_eq!(worker.last_write_error(), Some(WriteError::UnknownPeer(Addr(5))));
+}
+
+#[test]
+fn parts_that_do_not_fit_are_refused() {
+    let make = |fep, book, mtu| {
+        let (near, _far) = pair(&MemoryConfig { mtu, ..MemoryConfig::default() }).unwrap();
+        Worker::new(fep, near, book, LinkConfig::default(), Clock::new()).err()
+    };
+    assert_eq!(make(fep(0, 4096), book(0, false), 4096 + 88), None);
+    let too_long = WorkerError::FrameTooLong { needed: 4096 + 102, max: 4096 + 101 };
+    assert_eq!(make(fep(0, 4096), book(0, false), 4096 + 87), Some(too_long));
+    let foreign = WorkerError::ForeignBook { book: Addr(1), fep: Addr(0) };
+    assert_eq!(make(fep(0, 4096), book(1, false), 9000), Some(foreign));
+}
+
+#[test]
+fn waiting_has_an_end() {
+    let (near, _far) = pair(&MemoryConfig::default()).unwrap();
+    let mut worker = worker(0, near);
+    let limit = Span::from_us(200);
+    assert_eq!(worker.run_until(limit, |_, _| false), Err(TimedOut(limit)));
+    let mut turns = 0;
+    let third_turn = |_: &mut Fep, _| {
+        turns += 1;
+        turns == 3
+    };
+    assert_eq!(worker.run_until(Span::from_ms(10_000), third_turn), Ok(()));
+}

@@ -1,0 +1,26 @@
+//! Endpoints without a fabric: over a channel that does its worst, against forged packets, and
+//! against peers that are dead, refuse, or use up whatever they can.
+
+mod endpoint_model;
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+
+#[test]
+fn every_message_arrives_once_whatever_the_channel_does() {
+    let cases = std::env::var("WEFT_ENDPOINT_CASES").map_or(2_000, |text| text.parse().unwrap());
+    let config = Config { cases, failure_persistence: None, max_shrink_iters: 20_000, ..Config::default() };
+    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &[5; 32]);
+    let choices = prop_oneof![
+        prop::collection::vec(any::<u8>(), 0..300),
+        prop::collection::vec(any::<u8>(), 0..3_000),
+        // Without forgeries, so that leaks are looked for more strictly.
+        prop::collection::vec(0u8..29, 0..2_000),
+    ];
+    TestRunner::new_with_rng(config, rng)
+        .run(&choices, |bytes| {
+            endpoint_model::every_message_arrives_once(&bytes);
+            Ok(())
+        })
+        .unwrap_or_else(|error| panic!("{error}"));
+}

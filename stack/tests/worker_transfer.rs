@@ -1,0 +1,185 @@
+//! Two endpoints over a link in memory that loses, duplicates, reorders, delays and damages frames:
+//! every message arrives once and as it was sent, and nothing is left over.
+
+mod endpoints;
+
+use endpoints::{MTU, Pair, Results, START, config, content, worker};
+use weft_stack::Span;
+use weft_stack::fep::FepConfig;
+use weft_stack::pdc::{PdcConfig, RodReceive};
+use weft_stack::port::faulty::{Faults, FaultyPort};
+use weft_stack::port::memory::{MemoryConfig, MemoryPort, pair};
+use weft_stack::rng::Rng;
+use weft_stack::wire::pds::DeliveryMode;
+use weft_stack::worker::LinkConfig;
+
+type Port = FaultyPort<MemoryPort>;
+
+/// A generous bound on what the slowest case takes.
+const MAX_TURNS: u32 = 2_000_000;
+const MAX_TIME: Span = Span::from_ms(60_000);
+
+const SIZES: [usize; 8] =
+    [0, 1, MTU as usize - 1, MTU as usize, MTU as usize + 1, 0, 3 * MTU as usize, 1 << 20];
+
+fn faulty_pair(config: &FepConfig, faults: Faults, v6: bool) -> Pair<Port, Port> {
+    let (left, right) = pair(&MemoryConfig::default()).unwrap();
+    let port = |port, stream| FaultyPort::new(port, faults, Rng::new(5, stream)).unwrap();
+    let side = |own, end| worker(own, port(end, u64::from(own)), config, LinkConfig::default(), v6);
+    Pair::new(side(0, left), side(1, right))
+}
+
+/// The tag of message `n` from `side`.
+fn tag(side: u32, n: usize) -> u64 {
+    u64::from(side) << 32 | n as u64
+}
+
+/// Sends messages of all sizes both ways at once, half of them before their receives are posted,
+/// then closes.
+fn transfer(pair: &mut Pair<Port, Port>, mode: DeliveryMode) -> Results {
+    let mut results = Results::default();
+    let connections = [pair.connect(0, mode), pair.connect(1, mode)];
+    let post = |pair: &mut Pair<Port, Port>, odd: usize| {
+        for side in [0, 1] {
+            for (n, len) in SIZES.iter().enumerate().filter(|(n, _)| n % 2 == odd) {
+                pair.post_receive(1 - side, tag(side, n), *len);
+            }
+        }
+    };
+    post(pair, 1);
+    for side in [0, 1] {
+        for (n, len) in SIZES.iter().enumerate() {
+            let tag = tag(side, n);
+            pair.post_send(side, connections[side as usize], tag, content(tag, *len));
+        }
+    }
+    for _ in 0..20 {
+        pair.turn();
+    }
+    post(pair, 0);
+    run(pair, &mut results, |results| results.sent.len() >= 2 * SIZES.len());
+    for side in [0, 1] {
+        let now = pair.now;
+        pair.fep(side).close(now, connections[side as usize]).unwrap();
+    }
+    run(pair, &mut results, |results| results.closed.len() == 2);
+    // Whatever is still under way, or arrives twice, shows now.
+    for _ in 0..2_000 {
+        pair.turn();
+    }
+    results.collect(pair);
+    results
+}
+
+fn run(pair: &mut Pair<Port, Port>, results: &mut Results, done: impl Fn(&Results) -> bool) {
+    for _ in 0..MAX_TURNS {
+        pair.turn();
+        results.collect(pair);
+        if done(results) {
+            return;
+        }
+        assert!(pair.now.since(START) < MAX_TIME, "{}", stuck(pair, results));
+    }
+    panic!("{}", stuck(pair, results));
+}
+
+fn stuck(pair: &mut Pair<Port, Port>, results: &Results) -> String {
+    let now = pair.now;
+    let waits: Vec<String> = [0, 1].into_iter().flat_map(|side| pair.fep(side).explain(now)).collect();
+    let (sent, received) = (results.sent.len(), results.received.len());
+    format!("at {now}: {sent} sent, {received} received, {} closed; {waits:#?}", results.closed.len())
+}
+
+fn check(pair: &mut Pair<Port, Port>, results: &Results) {
+    let failed: Vec<_> = results.sent.iter().filter(|(.., result)| result.is_err()).collect();
+    assert!(failed.is_empty(), "{failed:?}");
+    let mut arrived: Vec<_> = results.received.iter().map(|(side, tag, ..)| (1 - side, *tag)).collect();
+    arrived.sort_unstable();
+    let expected: Vec<_> =
+        [0, 1].into_iter().flat_map(|side| (0..SIZES.len()).map(move |n| (side, tag(side, n)))).collect();
+    assert_eq!(arrived, expected, "every message once");
+    for (_, tag, header_data, bytes) in &results.received {
+        let n = (*tag & 0xffff_ffff) as usize;
+        assert!(*bytes == content(*tag, SIZES[n]), "message {n} arrived as sent");
+        assert_eq!(*header_data, !tag);
+    }
+    for side in [0, 1] {
+        let left: Vec<String> = pair.fep(side).leaks().collect();
+        assert!(left.is_empty(), "endpoint {side}: {left:?}");
+    }
+    for counters in [pair.a.counters(), pair.b.counters()] {
+        assert_eq!((counters.misdirected, counters.strangers, counters.unsendable), (0, 0, 0));
+    }
+}
+
+/// Runs every mode over links with these faults.
+fn all_modes(faults: Faults, v6: bool) {
+    let modes = [
+        (DeliveryMode::Rud, RodReceive::GoBackN),
+        (DeliveryMode::Rod, RodReceive::GoBackN),
+        (DeliveryMode::Rod, RodReceive::Reorder),
+    ];
+    for (mode, rod_receive) in modes {
+        for trimming in [false, true] {
+            let base = config(trimming);
+            let config = FepConfig { pdc: PdcConfig { rod_receive, ..base.pdc }, ..base };
+            let mut pair = faulty_pair(&config, faults, v6);
+            let results = transfer(&mut pair, mode);
+            check(&mut pair, &results);
+            struck_as_asked(&pair, faults);
+        }
+    }
+}
+
+/// A test of faults that do not strike shows nothing.
+fn struck_as_asked(pair: &Pair<Port, Port>, faults: Faults) {
+    let (a, b) = (pair.a.port().fault_counts(), pair.b.port().fault_counts());
+    for (p, struck) in [
+        (faults.drop, a.dropped + b.dropped),
+        (faults.corrupt, a.corrupted + b.corrupted),
+        (faults.duplicate, a.duplicated + b.duplicated),
+        (faults.reorder, a.reordered + b.reordered),
+        (faults.delay, a.delayed + b.delayed),
+    ] {
+        assert_eq!(p > 0.0, struck > 0, "probability {p}, {struck} times");
+    }
+    // Ethernet addresses are the only bytes that no checksum covers.
+    let seen = pair.a.counters().malformed + pair.b.counters().malformed;
+    assert!(seen <= a.corrupted + b.corrupted && (seen > 0) == (faults.corrupt > 0.0));
+}
+
+#[test]
+fn clean_links() {
+    all_modes(Faults::default(), false);
+}
+
+#[test]
+fn one_percent_loss_and_all_other_faults() {
+    let faults =
+        Faults { drop: 0.01, corrupt: 0.02, duplicate: 0.05, reorder: 0.05, delay: 0.02, delay_frames: 40 };
+    all_modes(faults, false);
+}
+
+#[test]
+fn ten_percent_loss_and_all_other_faults() {
+    let faults =
+        Faults { drop: 0.10, corrupt: 0.02, duplicate: 0.05, reorder: 0.05, delay: 0.02, delay_frames: 40 };
+    all_modes(faults, false);
+}
+
+#[test]
+fn loss_over_ipv6() {
+    let faults = Faults { drop: 0.05, ..Faults::default() };
+    all_modes(faults, true);
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run() {
+    let faults = Faults { drop: 0.05, duplicate: 0.05, reorder: 0.1, ..Faults::default() };
+    let run = || {
+        let mut pair = faulty_pair(&config(false), faults, false);
+        transfer(&mut pair, DeliveryMode::Rud);
+        (pair.now, *pair.a.fep().counters(), *pair.b.fep().counters(), pair.a.port().fault_counts())
+    };
+    assert_eq!(run(), run());
+}

@@ -1,0 +1,417 @@
+//! Random small fabrics whose links lose, corrupt, duplicate, reorder, fail and heal: every message
+//! arrives once, byte-identical, nothing is left over, and the run ends.
+//!
+//! The cases are the same in every run. `WEFT_FABRIC_CASES` sets how many there are of each kind,
+//! `WEFT_FABRIC_SEED` draws others.
+
+use proptest::prelude::*;
+use proptest::sample::select;
+use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
+
+use weft_cc::registry::ALGORITHMS;
+use weft_cc::{CcChoice, Span, Time};
+use weft_stack::spray::LbChoice;
+use weft_stack::spray::registry::BALANCERS;
+use weft_stack::wire::pds::DeliveryMode;
+use weft_testbed::sim::{
+    FaultPlan, LinkChange, LinkEvent, LinkFaults, LinkState, Overhead, PayloadMode, RunConfig, RunReport,
+    run_with_faults,
+};
+use weft_testbed::topology::{HostId, PortId, Topology, TopologySpec};
+use weft_testbed::workload::{
+    Connection, DEFAULT_PRIORITY, Flow, Start, Trigger, TriggerIdx, TriggerKind, Workload,
+};
+
+/// No run here needs a hundredth of it.
+const LIMIT: Span = Span::from_ms(2_000);
+
+/// A fabric, a workload and what goes wrong, in the terms in which they are drawn.
+#[derive(Clone, Debug)]
+struct Case {
+    topology: String,
+    /// Pairs of hosts, modulo the number of hosts.
+    pairs: Vec<(u32, u32)>,
+    flows: Vec<FlowCase>,
+    cc: &'static str,
+    lb: &'static str,
+    paths: u16,
+    trim: bool,
+    mode: DeliveryMode,
+    mtu: u32,
+    /// Packets that fit in a queue; none: one BDP.
+    queue_packets: Option<u64>,
+    ecn: bool,
+    ack_every: u32,
+    faults: FaultCase,
+    seed: u64,
+}
+
+#[derive(Clone, Debug)]
+struct FlowCase {
+    /// Which pair, modulo their number.
+    pair: usize,
+    size: Size,
+    begin: Begin,
+}
+
+/// A size that means something whatever the mtu.
+#[derive(Clone, Copy, Debug)]
+enum Size {
+    Bytes(u64),
+    /// This much more or less than so many full packets.
+    Packets(u64, i64),
+}
+
+#[derive(Clone, Debug)]
+enum Begin {
+    AtNs(u64),
+    /// When an earlier flow, modulo their number, has been sent.
+    AfterSent(usize),
+    /// When an earlier flow has been received.
+    AfterReceived(usize),
+}
+
+#[derive(Clone, Debug)]
+struct FaultCase {
+    /// Probability that a packet or its answer vanishes on the longest way, vanished and corrupt alike.
+    loss: f64,
+    corrupt: f64,
+    duplicate: f64,
+    reorder: f64,
+    delay_ns: u64,
+    outages: Vec<Outage>,
+}
+
+/// A link that fails and heals.
+#[derive(Clone, Debug)]
+struct Outage {
+    /// Which port, modulo their number.
+    port: usize,
+    /// Since the start, in first retransmission timeouts.
+    begin: f64,
+    /// In first retransmission timeouts.
+    length: f64,
+}
+
+impl Case {
+    fn config(&self) -> RunConfig {
+        let topology = self.topology.parse::<TopologySpec>().unwrap().build().unwrap();
+        let mut config = RunConfig {
+            workload: self.workload(&topology),
+            topology,
+            cc: CcChoice::parse(self.cc).unwrap(),
+            lb: LbChoice::parse(self.lb).unwrap(),
+            paths: self.paths,
+            mtu: self.mtu,
+            wire_overhead: Overhead::Auto,
+            trim: self.trim,
+            queue_bytes: None,
+            ecn: self.ecn.then_some((0.2, 0.8)),
+            payload: PayloadMode::Real,
+            seed: self.seed,
+            until: Some(LIMIT),
+            ack_every: self.ack_every,
+            mode: self.mode,
+        };
+        config.queue_bytes = self.queue_packets.map(|packets| packets * config.wire_mtu());
+        config
+    }
+
+    fn workload(&self, topology: &Topology) -> Workload {
+        let hosts = topology.hosts();
+        let pairs: Vec<(HostId, HostId)> = self.pairs.iter().map(|&(a, b)| distinct(hosts, a, b)).collect();
+        let mut triggers = Vec::new();
+        let mut flows: Vec<Flow> = Vec::new();
+        let mut connections: Vec<Connection> = Vec::new();
+        for case in &self.flows {
+            let pair = case.pair % pairs.len();
+            let id = pair as u32 + 1;
+            let (src, dst) = pairs[pair];
+            let known = connections.iter().position(|c| c.id == id);
+            let connection = known.unwrap_or_else(|| {
+                connections.push(Connection { id, src, dst });
+                connections.len() - 1
+            });
+            let start = begin(&case.begin, &mut flows, &mut triggers);
+            flows.push(Flow {
+                id,
+                connection: connection as u32,
+                src,
+                dst,
+                bytes: case.size.bytes(self.mtu),
+                start,
+                on_sent: None,
+                on_received: None,
+                priority: DEFAULT_PRIORITY,
+                message: None,
+            });
+        }
+        Workload::new(hosts, flows, connections, triggers, Vec::new()).unwrap()
+    }
+
+    fn fault_plan(&self, config: &RunConfig) -> FaultPlan {
+        // There and back.
+        let links = f64::from(2 * config.topology.diameter_hops());
+        let rto = config.endpoint().pdc.rto_init;
+        let ports = config.topology.ports().len();
+        let mut events = Vec::new();
+        for outage in &self.faults.outages {
+            let port = PortId((outage.port % ports) as u32);
+            let down = Time::ZERO + rto.mul_f64(outage.begin);
+            let up = down + rto.mul_f64(outage.length);
+            events.push(LinkEvent { at: down, port, change: LinkChange::State(LinkState::Down) });
+            events.push(LinkEvent { at: up, port, change: LinkChange::State(LinkState::Up) });
+        }
+        let all_links = LinkFaults {
+            loss: self.faults.loss / links,
+            corrupt: self.faults.corrupt / links,
+            duplicate: self.faults.duplicate,
+            reorder: self.faults.reorder,
+            delay: Span::from_ns(self.faults.delay_ns),
+        };
+        FaultPlan { all_links, events }
+    }
+
+    fn run(&self) -> RunReport {
+        let config = self.config();
+        run_with_faults(&config, &self.fault_plan(&config), &mut |_| ()).unwrap()
+    }
+}
+
+/// Two different hosts.
+fn distinct(hosts: u32, a: u32, b: u32) -> (HostId, HostId) {
+    let src = a % hosts;
+    let dst = (src + 1 + b % (hosts - 1)) % hosts;
+    (HostId(src), HostId(dst))
+}
+
+/// When a flow begins; adds a trigger to the flow that it waits for where there is none yet.
+fn begin(begin: &Begin, flows: &mut [Flow], triggers: &mut Vec<Trigger>) -> Start {
+    let (earlier, sent) = match begin {
+        _ if flows.is_empty() => return Start::At(Time::ZERO),
+        Begin::AtNs(ns) => return Start::At(Time::ZERO + Span::from_ns(*ns)),
+        Begin::AfterSent(earlier) => (*earlier, true),
+        Begin::AfterReceived(earlier) => (*earlier, false),
+    };
+    let flow = &mut flows[earlier % flows.len()];
+    let place = if sent { &mut flow.on_sent } else { &mut flow.on_received };
+    let trigger = *place.get_or_insert_with(|| {
+        triggers.push(Trigger { id: triggers.len() as u32 + 1, kind: TriggerKind::Oneshot });
+        TriggerIdx::new(triggers.len() as u32 - 1).unwrap()
+    });
+    Start::Trigger(trigger)
+}
+
+impl Size {
+    fn bytes(self, mtu: u32) -> u64 {
+        match self {
+            Size::Bytes(bytes) => bytes,
+            Size::Packets(packets, more) => (packets * u64::from(mtu)).saturating_add_signed(more),
+        }
+    }
+}
+
+/// What must hold of every run.
+fn check(case: &Case, report: &RunReport) -> Result<(), TestCaseError> {
+    let unfinished: Vec<_> = report.flows.iter().filter(|flow| flow.end.is_none()).collect();
+    let complaints =
+        report.stuck.len() + report.payload_errors.len() + report.leaks.len() + unfinished.len();
+    prop_assert!(
+        complaints == 0 && report.is_complete() && report.end.is_before(Time::ZERO + LIMIT),
+        "ended at {:?}\nstuck: {:#?}\npayload: {:#?}\nleaks: {:#?}\nunfinished: {:#?}\npackets: {:?}\nflows: {:?}",
+        report.end,
+        report.stuck,
+        report.payload_errors,
+        report.leaks,
+        unfinished,
+        report.packets,
+        case.flows.iter().map(|flow| flow.size.bytes(case.mtu)).collect::<Vec<_>>(),
+    );
+    Ok(())
+}
+
+fn topologies() -> impl Strategy<Value = String> {
+    // Speeds of the links to hosts and of those between switches. Far slower uplinks are left out: the
+    // headers of what rccc, which knows only the receiver's link, makes them trim would fill them.
+    let rates = select(vec![
+        ("1G", "1G"),
+        ("10G", "25G"),
+        ("25G", "100G"),
+        ("100G", "100G"),
+        ("400G", "400G"),
+        ("800G", "400G"),
+        ("800G", "800G"),
+    ]);
+    let latencies = prop_oneof![Just(0u64), 1u64..5_000];
+    let common = (rates, latencies, prop_oneof![Just(0u64), 0u64..1_000]);
+    let leaf_spine = (1u32..=4, 1u32..=4, 1u32..=4);
+    prop_oneof![
+        3 => (leaf_spine, common.clone()).prop_map(|((leaves, per_leaf, spines), ((link, uplink), ns, switch))| {
+            let hosts = (leaves * per_leaf).max(2).next_multiple_of(leaves);
+            format!(
+                "leaf-spine:hosts={hosts},leaves={leaves},spines={spines},link={link},uplink={uplink},latency={ns}ns,switch-latency={switch}ns"
+            )
+        }),
+        1 => (2u32..=16, common).prop_map(|(hosts, ((link, _), ns, switch))| {
+            format!("fat-tree:hosts={hosts},link={link},latency={ns}ns,switch-latency={switch}ns")
+        }),
+    ]
+}
+
+fn sizes() -> impl Strategy<Value = Size> {
+    prop_oneof![
+        1 => select(vec![0u64, 1]).prop_map(Size::Bytes),
+        2 => (1u64..4, -1i64..=1).prop_map(|(packets, more)| Size::Packets(packets, more)),
+        2 => (0u64..20_000).prop_map(Size::Bytes),
+        1 => (20_000u64..=200_000).prop_map(Size::Bytes),
+    ]
+}
+
+fn flows() -> impl Strategy<Value = FlowCase> {
+    let begin = prop_oneof![
+        4 => prop_oneof![Just(0u64), 0u64..200_000].prop_map(Begin::AtNs),
+        1 => (0usize..64).prop_map(Begin::AfterSent),
+        1 => (0usize..64).prop_map(Begin::AfterReceived),
+    ];
+    (0usize..64, sizes(), begin).prop_map(|(pair, size, begin)| FlowCase { pair, size, begin })
+}
+
+/// Losses up to 10 % of the exchanges, outages up to a few timeouts: what five retries with doubled
+/// timeouts survive, but not both to the full.
+fn faults() -> impl Strategy<Value = FaultCase> {
+    let chance = |most: f64| prop_oneof![Just(0.0), 0.0..most];
+    let outage = (0usize..64, 0.0..3.0, 0.1..2.0)
+        .prop_map(|(port, begin, length)| Outage { port, begin, length });
+    let lossy = (chance(0.07), chance(0.03), Just(Vec::new()));
+    let failing = (chance(0.005), chance(0.005), prop::collection::vec(outage, 1..3));
+    let delay = prop_oneof![0u64..2_000, 0u64..100_000];
+    (prop_oneof![lossy.boxed(), failing.boxed()], chance(0.2), chance(0.3), delay).prop_map(
+        |((loss, corrupt, outages), duplicate, reorder, delay_ns)| {
+            FaultCase { loss, corrupt, duplicate, reorder, delay_ns, outages }
+        },
+    )
+}
+
+fn cases(trim: bool) -> impl Strategy<Value = Case> {
+    let algorithms = select(ALGORITHMS.iter().map(|a| a.name).collect::<Vec<_>>());
+    let balancers = select(BALANCERS.iter().map(|b| b.name).collect::<Vec<_>>());
+    let modes = prop_oneof![2 => Just(DeliveryMode::Rud), 1 => Just(DeliveryMode::Rod)];
+    // A fabric that drops needs room for what its congestion control does before it knows better.
+    let queues = if trim { 2u64..40 } else { 16u64..80 };
+    let network = (
+        algorithms,
+        balancers,
+        1u16..=256,
+        modes,
+        select(vec![1_000u32, 1_024, 4_096, 8_192]),
+        proptest::option::of(queues),
+        any::<bool>(),
+        select(vec![1u32, 4_096, 16_384, 65_536]),
+    );
+    let pairs = prop::collection::vec((0u32..16, 0u32..16), 1..6);
+    (topologies(), pairs, prop::collection::vec(flows(), 1..=12), network, faults(), any::<u64>()).prop_map(
+        move |(topology, pairs, flows, network, faults, seed)| {
+            let (cc, lb, paths, mode, mtu, queue_packets, ecn, ack_every) = network;
+            Case {
+                topology,
+                pairs,
+                flows,
+                cc,
+                lb,
+                paths,
+                trim,
+                mode,
+                mtu,
+                queue_packets,
+                ecn,
+                ack_every,
+                faults,
+                seed,
+            }
+        },
+    )
+}
+
+fn number(variable: &str, default: u64) -> u64 {
+    std::env::var(variable).map_or(default, |text| text.parse().expect(variable))
+}
+
+/// Runs many cases of which every one is drawn from `salt` and the seed.
+fn explore(trim: bool) {
+    let mut seed = [u8::from(trim); 32];
+    seed[8..16].copy_from_slice(&number("WEFT_FABRIC_SEED", 0).to_le_bytes());
+    let config = Config {
+        cases: number("WEFT_FABRIC_CASES", 500) as u32,
+        failure_persistence: None,
+        max_shrink_time: 60_000,
+        ..Config::default()
+    };
+    let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &seed));
+    if let Err(error) = runner.run(&cases(trim), |case| check(&case, &case.run())) {
+        panic!("{error}");
+    }
+}
+
+#[test]
+fn every_message_arrives_once_over_fabrics_that_trim() {
+    explore(true);
+}
+
+#[test]
+fn every_message_arrives_once_over_fabrics_that_drop() {
+    explore(false);
+}
+
+/// An incast and its reverse, with a little of everything going wrong.
+fn small_case(cc: &'static str, lb: &'static str, trim: bool, mode: DeliveryMode) -> Case {
+    let pairs = vec![(1, 6), (2, 5), (3, 4), (0, 2), (6, 0)];
+    let size = |i: usize| match i {
+        0 => Size::Bytes(0),
+        1 => Size::Packets(1, 1),
+        _ => Size::Bytes(20_000),
+    };
+    let flows = (0..10).map(|i| FlowCase {
+        pair: i,
+        size: size(i),
+        begin: if i < 7 { Begin::AtNs(0) } else { Begin::AfterReceived(i - 7) },
+    });
+    Case {
+        topology: "leaf-spine:hosts=8,leaves=2,spines=2,link=100G,latency=500ns".to_owned(),
+        flows: flows.collect(),
+        pairs,
+        cc,
+        lb,
+        paths: 16,
+        trim,
+        mode,
+        mtu: 1_024,
+        queue_packets: Some(if trim { 8 } else { 64 }),
+        ecn: true,
+        ack_every: 16_384,
+        faults: FaultCase {
+            loss: 0.02,
+            corrupt: 0.01,
+            duplicate: 0.05,
+            reorder: 0.1,
+            delay_ns: 3_000,
+            outages: vec![Outage { port: 20, begin: 0.05, length: 1.0 }],
+        },
+        seed: 7,
+    }
+}
+
+#[test]
+fn every_algorithm_works_with_every_balancer_and_switch() {
+    for algorithm in ALGORITHMS {
+        for balancer in BALANCERS {
+            for trim in [true, false] {
+                for mode in [DeliveryMode::Rud, DeliveryMode::Rod] {
+                    let case = small_case(algorithm.name, balancer.name, trim, mode);
+                    if let Err(error) = check(&case, &case.run()) {
+                        panic!("{error}\n{case:#?}");
+                    }
+                }
+            }
+        }
+    }
+}

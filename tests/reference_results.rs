@@ -1,0 +1,236 @@
+//! Completion times beside those of the public simulator uet-htsim (commit 40ccb05), on its own inputs
+//! and with its settings. `scripts/reference.sh` shows the tables.
+//!
+//! All numbers are the time in µs until the last flow is done, where nothing else is said. The reference's
+//! are measured with seed 13; the targets are the limits that its own validation sets.
+
+mod common;
+
+use std::fmt::Write;
+use std::fs;
+use std::path::{Path, PathBuf};
+use weft::Rate;
+use weft::spray::LbChoice;
+use weft_testbed::sim::{FaultPlan, RunConfig};
+use weft_testbed::topology::{Topology, parse_topo};
+use weft_testbed::workload::{CmOptions, Workload, parse_cm};
+
+/// How far above the reference weft may be: differences of the order of events and of random paths.
+const TOLERANCE: f64 = 1.03;
+
+/// What of a run's completion times is compared.
+#[derive(Clone, Copy, PartialEq)]
+enum Measure {
+    Last,
+    /// The last flow's time, but chance decides about it: it need not be near the reference.
+    LastByChance,
+    Mean,
+}
+
+/// A case of the reference's validation.
+struct Case {
+    name: &'static str,
+    matrix: &'static str,
+    /// None: a non-blocking three-tier fat tree of just enough hosts.
+    topology: Option<&'static str>,
+    paths: u16,
+    measure: Measure,
+    /// None: it sets none.
+    target: Option<f64>,
+    /// With NSCC, RCCC and both.
+    reference: [f64; 3],
+}
+
+impl Case {
+    const fn new(name: &'static str, matrix: &'static str, target: f64, reference: [f64; 3]) -> Case {
+        let (topology, paths, measure) = (None, 128, Measure::Last);
+        Case { name, matrix, topology, paths, measure, target: Some(target), reference }
+    }
+
+    const fn on(self, topology: &'static str) -> Case {
+        Case { topology: Some(topology), ..self }
+    }
+
+    const fn over_one_path(self, measure: Measure) -> Case {
+        Case { paths: 1, measure, ..self }
+    }
+
+    fn config(&self, cc: &str) -> RunConfig {
+        let workload = matrix(self.matrix);
+        let fabric = match self.topology {
+            Some(file) => topology(file),
+            None => Topology::default_for(workload.hosts(), Rate::from_gbps(100)).expect("few enough hosts"),
+        };
+        RunConfig { paths: self.paths, ..common::config(fabric, workload, cc) }
+    }
+}
+
+const PERMUTATION: &str = "perm_1024n_1024c_0u_2000000b.cm";
+
+const CASES: [Case; 9] = [
+    Case::new("one flow, 2 MB", "one.cm", 190.0, [176.2, 177.4, 177.4]),
+    Case::new("two opposite flows", "bidir.cm", 190.0, [176.8, 178.2, 178.2]),
+    Case::new("incast 15:1, 2 MB", "incast.cm", 2550.0, [2478.5, 2464.4, 2462.9]),
+    Case::new("incast 127:1, 2 MB", "incast_128.cm", 23000.0, [21029.0, 20891.0, 20892.0]),
+    INCAST_1023,
+    Case::new("permutation 16 hosts, 2 MB", "perm_16n_16c_2MB.cm", 210.0, [194.0, 195.7, 196.8]),
+    Case::new("permutation 1024 hosts, 2 MB", PERMUTATION, 220.0, [200.5, 203.4, 202.6]),
+    ONE_PATH.over_one_path(Measure::LastByChance),
+    Case { name: "    mean of its flows", target: None, reference: [403.2, 473.3, 404.7], ..ONE_PATH }
+        .over_one_path(Measure::Mean),
+];
+
+/// How many flows share the most crowded link, and so the last flow's time, is a matter of luck with the
+/// hash functions: over twelve seeds the reference's is 856 to 1060 µs with NSCC, weft's 860 to 1179. The
+/// mean over all flows hardly depends on the seed.
+const ONE_PATH: Case =
+    Case::new("permutation 1024, one path a flow", PERMUTATION, 1300.0, [889.9, 1063.0, 1047.1]);
+
+const OVERSUBSCRIBED: [Case; 2] = [
+    Case::new("permutation 1024, 4:1 oversubscribed", PERMUTATION, 880.0, [785.8, 749.7, 814.1])
+        .on("leaf_spine_1024_oversub.topo"),
+    Case::new("permutation 1024, 8:1 oversubscribed", PERMUTATION, 1760.0, [1443.4, 1459.1, 1479.4])
+        .on("leaf_spine_1024_oversub_8-1.topo"),
+];
+
+/// The target is for RCCC: the reference itself misses it with NSCC alone.
+const INCAST_1023: Case =
+    Case::new("incast 1023:1, 100 KB", "incast_1024_100K.cm", 8950.0, [10556.0, 8902.0, 8803.0]);
+
+/// One line of a table.
+struct Row {
+    name: &'static str,
+    target: Option<f64>,
+    reference: f64,
+    weft: f64,
+    by_chance: bool,
+}
+
+impl Row {
+    fn is_near_reference(&self) -> bool {
+        self.by_chance || self.weft <= self.reference * TOLERANCE
+    }
+
+    fn is_within_target(&self) -> bool {
+        self.target.is_none_or(|target| self.weft <= target)
+    }
+}
+
+/// Runs `config` and measures completion times, µs.
+fn measure(measure: Measure, config: &RunConfig) -> f64 {
+    let flows = common::run(config, &FaultPlan::default()).flows;
+    let fcts = flows.iter().filter_map(|flow| Some(flow.end?.since(flow.start?).as_us_f64()));
+    match measure {
+        Measure::Last | Measure::LastByChance => fcts.fold(0.0, f64::max),
+        Measure::Mean => fcts.sum::<f64>() / flows.len() as f64,
+    }
+}
+
+fn rows<'a>(cc: &str, column: usize, cases: impl IntoIterator<Item = &'a Case>) -> Vec<Row> {
+    let row = |case: &Case| Row {
+        name: case.name,
+        target: case.target,
+        reference: case.reference[column],
+        weft: measure(case.measure, &case.config(cc)),
+        by_chance: case.measure == Measure::LastByChance,
+    };
+    cases.into_iter().map(row).collect()
+}
+
+/// Printed in one piece: the tables are made by tests that run side by side.
+fn print(title: &str, rows: &[Row]) {
+    let mut text =
+        format!("\n{title:<38} {:>8} {:>10} {:>9} {:>7}\n", "target", "reference", "weft", "ratio");
+    for row in rows {
+        let Row { name, reference, weft, .. } = row;
+        let target = row.target.map_or(String::new(), |target| format!("{target:.0}"));
+        writeln!(text, "{name:<38} {target:>8} {reference:>10.1} {weft:>9.1} {:>7.3}", weft / reference)
+            .expect("a string takes all");
+    }
+    println!("{text}");
+}
+
+/// Fails with all rows that `holds` does not hold for.
+fn require(what: &str, rows: &[Row], holds: impl Fn(&Row) -> bool) {
+    let failed: Vec<_> = rows.iter().filter(|row| !holds(row)).map(|row| (row.name, row.weft)).collect();
+    assert!(failed.is_empty(), "not {what}: {failed:?}");
+}
+
+/// A public connection matrix.
+fn matrix(name: &str) -> Workload {
+    let file = data("matrices", name);
+    parse_cm(name, &read(&file), CmOptions::default()).expect("a public matrix is valid")
+}
+
+/// A public topology.
+fn topology(name: &str) -> Topology {
+    let file = data("topologies", name);
+    parse_topo(name, &read(&file)).expect("a public topology is valid")
+}
+
+fn data(kind: &str, name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("testbed/data").join(kind).join(name)
+}
+
+fn read(file: &Path) -> String {
+    fs::read_to_string(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
+}
+
+#[test]
+fn nscc() {
+    let rows = rows("nscc", 0, CASES.iter().chain(&OVERSUBSCRIBED));
+    print("nscc, µs", &rows);
+    require("near the reference", &rows, Row::is_near_reference);
+    require("within the target", &rows, |row| row.name == INCAST_1023.name || row.is_within_target());
+}
+
+#[test]
+fn rccc() {
+    let rows = rows("rccc", 1, &CASES);
+    print("rccc, µs", &rows);
+    require("near the reference", &rows, Row::is_near_reference);
+    require("within the target", &rows, Row::is_within_target);
+}
+
+/// Credit alone knows nothing of a bottleneck inside the fabric. The reference therefore adds a further
+/// algorithm to RCCC on these fabrics, which lowers the rate of the credit; weft has none, so its numbers
+/// are shown beside the reference's but held to nothing except that all flows complete.
+#[test]
+#[ignore = "slow, and for information: scripts/reference.sh shows it"]
+fn rccc_on_oversubscribed_fabrics() {
+    print("rccc without the reference's addition", &rows("rccc", 1, &OVERSUBSCRIBED));
+}
+
+#[test]
+fn nscc_with_rccc() {
+    let rows = rows("nscc+rccc", 2, CASES.iter().chain(&OVERSUBSCRIBED));
+    print("nscc+rccc, µs", &rows);
+    require("near the reference", &rows, Row::is_near_reference);
+    require("within the target", &rows, |row| row.name == INCAST_1023.name || row.is_within_target());
+}
+
+/// The permutation of 1024 hosts with NSCC. The balancers that learn from acknowledgements do so from
+/// one for each packet, or one for four.
+#[test]
+fn load_balancers() {
+    const PER_PACKET: u32 = 4000;
+    const PER_FOUR: u32 = 16_384;
+    let cases = [
+        ("oblivious", "oblivious", PER_FOUR, 212.8),
+        ("bitmap", "bitmap", PER_FOUR, 200.5),
+        ("REPS, an ACK per packet", "reps", PER_PACKET, 198.2),
+        ("REPS, an ACK per four", "reps", PER_FOUR, 208.2),
+        ("mixed, an ACK per packet", "mixed", PER_PACKET, 193.2),
+        ("mixed, an ACK per four", "mixed", PER_FOUR, 200.5),
+    ];
+    let topology = Topology::default_for(1024, Rate::from_gbps(100)).expect("few enough hosts");
+    let base = common::config(topology, matrix(PERMUTATION), "nscc");
+    let rows = cases.map(|(name, lb, ack_every, reference)| {
+        let lb = LbChoice::parse(lb).expect("a known balancer");
+        let weft = measure(Measure::Last, &RunConfig { lb, ack_every, ..base.clone() });
+        Row { name, target: Some(220.0), reference, weft, by_chance: false }
+    });
+    print("permutation 1024, load balancers, µs", &rows);
+    require("near the reference", &rows, Row::is_near_reference);
+    require("within the target", &rows, Row::is_within_target);
+}
