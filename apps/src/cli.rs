@@ -67,8 +67,8 @@ pub(crate) struct RunArgs {
     /// Speed of every link [default: the topology's, else 100G].
     #[arg(long, value_name = "RATE", value_parser = units::rate, allow_negative_numbers = true)]
     pub(crate) link: Option<Rate>,
-    /// Payload bytes per packet [default: 4096].
-    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(64..=65_000))]
+    /// Payload bytes per packet, 64 to 16383 (14 bits on the wire) [default: 4096].
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(64..=16_383))]
     pub(crate) mtu: Option<u32>,
     /// Bytes that each packet costs besides its payload: auto (the true headers, preamble and gap) or a
     /// number, which is then also the size of control packets and trimmed headers [default: auto].
@@ -104,10 +104,12 @@ pub(crate) struct RunArgs {
     /// Seed of everything random.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
-    /// Virtual time at which the run ends, done or not [default: when nothing is left to do].
+    /// Time at which the run ends, done or not: virtual time, but real time with --on loopback
+    /// [default: when nothing is left to do].
     #[arg(long, value_name = "TIME", value_parser = units::span, allow_negative_numbers = true)]
     pub(crate) until: Option<Span>,
-    /// In virtual time, or the workload's first pairs over real DPDK mbufs in this process.
+    /// Where to run: sim, in virtual time; or loopback, in this process over a pair of DPDK net_ring
+    /// devices, with the flows between the first flow's source and destination, there and back.
     #[arg(long, value_name = "sim|loopback", default_value = "sim")]
     pub(crate) on: Platform,
     /// Write the results as JSON; with - to standard output, which then carries nothing else.

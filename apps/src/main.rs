@@ -3,6 +3,7 @@
 
 mod cli;
 mod list;
+mod loopback;
 mod report;
 mod resolve;
 mod run;

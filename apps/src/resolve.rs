@@ -2,6 +2,7 @@
 
 use crate::Failure;
 use crate::cli::{Payload, Platform, RunArgs, Switch};
+use crate::loopback;
 use crate::units::{Ecn, Queue, WireOverhead};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -40,6 +41,9 @@ pub(crate) struct Settings {
     on: Platform,
     matrix: Option<String>,
     workload: Option<String>,
+    /// The two hosts between which a loopback runs the workload's flows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pair: Option<[u32; 2]>,
     /// None where the matrix says it for each flow.
     size_bytes: Option<u64>,
     hosts: u32,
@@ -68,6 +72,12 @@ impl Settings {
     /// The run in a line.
     pub(crate) fn headline(&self) -> String {
         let what = self.workload.as_deref().or(self.matrix.as_deref()).unwrap_or_default();
+        if let Some([a, b]) = self.pair {
+            return format!(
+                "{what}: the flows between hosts {a} and {b}, over {} in real time, {} with {} over {} paths",
+                self.topology, self.cc, self.lb, self.paths
+            );
+        }
         let trim = if self.trim { "" } else { ", no trimming" };
         format!(
             "{what} on {} hosts of {}, {} with {} over {} paths{trim}",
@@ -122,7 +132,10 @@ pub(crate) fn resolve(args: &RunArgs) -> Result<Plan, Failure> {
         ecn: None,
     };
     let config = with_thresholds(config, args);
-    let settings = settings(&config, args);
+    let settings = match args.on {
+        Platform::Sim => settings(&config, args),
+        Platform::Loopback => on_loopback(settings(&config, args), &config),
+    };
     Ok(Plan { config, settings })
 }
 
@@ -242,6 +255,17 @@ fn sets_queues(topology: &Topology) -> bool {
     topology.tiers().iter().any(|tier| tier.queue_down.is_some() || tier.queue_up.is_some())
 }
 
+/// Two ports joined back to back take the place of the fabric.
+fn on_loopback(settings: Settings, config: &RunConfig) -> Settings {
+    Settings {
+        pair: loopback::first_pair(&config.workload),
+        topology: "a DPDK net_ring pair".to_owned(),
+        topology_hosts: 2,
+        queue_bytes: None,
+        ..settings
+    }
+}
+
 fn settings(config: &RunConfig, args: &RunArgs) -> Settings {
     let (ecn_low_bytes, ecn_high_bytes) = config.ecn_bytes();
     Settings {
@@ -249,6 +273,7 @@ fn settings(config: &RunConfig, args: &RunArgs) -> Settings {
         on: args.on,
         matrix: args.matrix.as_ref().map(|p| p.display().to_string()),
         workload: args.workload.clone(),
+        pair: None,
         size_bytes: args.workload.is_some().then(|| args.size.unwrap_or(DEFAULT_SIZE)),
         hosts: config.workload.hosts(),
         topology: config.topology.name().to_owned(),

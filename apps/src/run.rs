@@ -2,6 +2,7 @@
 
 use crate::Failure;
 use crate::cli::{Platform, RunArgs};
+use crate::loopback;
 use crate::report::{Report, csv, json, table};
 use crate::resolve::resolve;
 use crate::usage;
@@ -34,14 +35,17 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
 /// In virtual time.
 fn simulate(config: &RunConfig) -> Result<RunReport, Failure> {
     let bar = progress_bar();
-    let outcome = sim::run(config, &mut |progress| show(&bar, progress));
+    let outcome = sim::run(config, &mut |progress| show(&bar, progress, "virtual time"));
     bar.finish_and_clear();
     outcome.map_err(|error| Failure::Run(error.to_string()))
 }
 
 /// Over real mbufs through DPDK, in this process.
-fn loopback(_config: &RunConfig) -> Result<RunReport, Failure> {
-    Err(Failure::Run("--on loopback: not built in".to_owned()))
+fn loopback(config: &RunConfig) -> Result<RunReport, Failure> {
+    let bar = progress_bar();
+    let outcome = loopback::run(config, &mut |progress| show(&bar, progress, "real time"));
+    bar.finish_and_clear();
+    outcome
 }
 
 fn progress_bar() -> ProgressBar {
@@ -52,17 +56,14 @@ fn progress_bar() -> ProgressBar {
     ProgressBar::new(0).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
-fn show(bar: &ProgressBar, progress: &Progress) {
+fn show(bar: &ProgressBar, progress: &Progress, kind_of_time: &str) {
     if bar.is_hidden() {
         return;
     }
     bar.set_length(progress.flows_total);
     bar.set_position(progress.flows_done);
-    let virtual_us = progress.now.since(weft_cc::Time::ZERO).as_us_f64();
-    bar.set_message(format!(
-        "{virtual_us:.0} µs of virtual time, {:.1} M events",
-        progress.events as f64 / 1e6
-    ));
+    let us = progress.now.since(weft_cc::Time::ZERO).as_us_f64();
+    bar.set_message(format!("{us:.0} µs of {kind_of_time}, {:.1} M events", progress.events as f64 / 1e6));
 }
 
 /// Where reports go.

@@ -111,29 +111,9 @@ impl SenderCredit {
     /// `cwnd`: the sender's own window where one is in force, so that no credit is asked for that
     /// it would forbid to use.
     pub fn credit_target(&mut self, backlog: u64, rtx_backlog: u64, cwnd: Option<u64>) -> u32 {
-        self.shared_credit_target(backlog, rtx_backlog, cwnd, 1)
-    }
-
-    /// Like [`credit_target`](Self::credit_target) for a host that is sending to `destinations`
-    /// receivers at once: each is asked for its share of what the uplink can carry.
-    pub fn shared_credit_target(
-        &mut self,
-        backlog: u64,
-        rtx_backlog: u64,
-        cwnd: Option<u64>,
-        destinations: u32,
-    ) -> u32 {
-        let target = self.target(backlog, rtx_backlog, cwnd, destinations);
+        let target = self.target(backlog, rtx_backlog, cwnd);
         self.asked = self.asked.max(target);
         on_wire(target)
-    }
-
-    /// Whether a request of its own (a CREDIT_REQ packet) is needed now: something waits, no
-    /// credit is left, and no data packet will carry the target. Repeat it until credit comes,
-    /// at the pace of the retransmission timer.
-    pub fn needs_request(&self, backlog: u64, rtx_backlog: u64) -> bool {
-        let waiting = backlog.saturating_add(rtx_backlog) > 0;
-        waiting && !self.may_send()
     }
 
     /// Bytes stated as wanted and not yet granted.
@@ -141,7 +121,7 @@ impl SenderCredit {
         ((self.asked - self.pulled).max(0) as u64).saturating_mul(QUANTUM)
     }
 
-    fn target(&self, backlog: u64, rtx_backlog: u64, cwnd: Option<u64>, destinations: u32) -> i64 {
+    fn target(&self, backlog: u64, rtx_backlog: u64, cwnd: Option<u64>) -> i64 {
         let own_window = cwnd.map_or(u64::MAX, |w| w.saturating_add(self.wire_mtu as u64));
         let usable = backlog.saturating_add(rtx_backlog).min(own_window).min(self.cap as u64);
         let mut lacking = usable as i64 - self.balance;
@@ -150,7 +130,7 @@ impl SenderCredit {
         if self.speculating && backlog > 0 {
             lacking = lacking.max(self.wire_mtu);
         }
-        self.pulled + quanta_up(lacking / i64::from(destinations.max(1)))
+        self.pulled + quanta_up(lacking)
     }
 }
 
@@ -277,8 +257,6 @@ mod tests {
         assert_eq!(credit.credit_target(1 << 30, 0, Some(8_320)), 49);
         // Never more than the cap: 225,000 / 256 = 878.9.
         assert_eq!(credit.credit_target(1 << 40, 0, None), 879);
-        // Four destinations share the uplink.
-        assert_eq!(credit.shared_credit_target(1 << 40, 0, None, 4), 220);
         credit.on_credit_total(64);
         // 16,384 B held: nothing lacks, and the target lies below what was granted.
         assert_eq!(credit.credit_target(10_000, 0, None), 64 - 24);
@@ -288,10 +266,6 @@ mod tests {
     fn a_short_message_asks_for_one_packet_while_speculating() {
         let mut credit = SenderCredit::new(CAP, MTU);
         assert_eq!(credit.credit_target(1_000, 0, None), 17);
-        assert!(!credit.needs_request(1_000, 0));
-        credit.on_feedback();
-        assert!(credit.needs_request(0, 1_000));
-        assert!(!credit.needs_request(0, 0));
     }
 
     #[test]

@@ -128,7 +128,7 @@ impl Link {
             let target = self.credit.credit_target(self.backlog, self.rtx_backlog, None);
             self.transmit(Message::Data { bytes, scheduled, trimmed: false, target });
         }
-        if self.credit.needs_request(self.backlog, self.rtx_backlog) {
+        if self.backlog + self.rtx_backlog > 0 && !self.credit.may_send() {
             let target = self.credit.credit_target(self.backlog, self.rtx_backlog, None);
             self.transmit(Message::Request { target });
         }

@@ -6,6 +6,16 @@ mod endpoint_model;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
+/// Bytes that print in a line.
+#[derive(Clone)]
+struct Bytes(Vec<u8>);
+
+impl std::fmt::Debug for Bytes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?}", self.0)
+    }
+}
+
 #[test]
 fn every_message_arrives_once_whatever_the_channel_does() {
     let cases = std::env::var("WEFT_ENDPOINT_CASES").map_or(2_000, |text| text.parse().unwrap());
@@ -16,10 +26,11 @@ fn every_message_arrives_once_whatever_the_channel_does() {
         prop::collection::vec(any::<u8>(), 0..3_000),
         // Without forgeries, so that leaks are looked for more strictly.
         prop::collection::vec(0u8..29, 0..2_000),
-    ];
+    ]
+    .prop_map(Bytes);
     TestRunner::new_with_rng(config, rng)
         .run(&choices, |bytes| {
-            endpoint_model::every_message_arrives_once(&bytes);
+            endpoint_model::every_message_arrives_once(&bytes.0);
             Ok(())
         })
         .unwrap_or_else(|error| panic!("{error}"));

@@ -35,6 +35,9 @@ fn completion_times(report: &Report) -> String {
 }
 
 fn bound(report: &Report) -> String {
+    if report.bound_at.is_empty() {
+        return "none: no link lies between the endpoints".to_owned();
+    }
     let reached = match report.slowdown_max {
         Some(ratio) => format!("; all done after {ratio:.3} times that"),
         None => String::new(),

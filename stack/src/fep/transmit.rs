@@ -79,10 +79,6 @@ impl Fep {
             if let Some(transmit) = self.send_from(now, key) {
                 return Some(transmit);
             }
-            // Blocked on credit a connection may have asked for some.
-            if let Some(packet) = self.control.pop_front() {
-                return Some(Transmit { packet, payload: PayloadRef::NONE });
-            }
         }
         None
     }
@@ -172,6 +168,7 @@ impl Fep {
         let (send_key, message) = self.sends.at_mut(send)?;
         message.retransmissions += u32::from(retx);
         context.on_send(now, u64::from(bytes), retx);
+        connection.credit_wait = None;
         let lost = connection.pdc.lost_bytes();
         let cc = context
             .credit_target(lost)

@@ -307,13 +307,10 @@ impl World {
         assert!(self.now.since(began) < PATIENCE);
         self.ledger.cancel_the_rest(&mut self.feps);
         // What is only remembered for a while, and what was forged, is forgotten in the end.
-        if self.forged {
-            self.now += IDLE.times(2);
-            for _ in 0..4 {
-                self.now += IDLE;
-                self.feps.iter_mut().for_each(|fep| fep.on_timeout(self.now));
-                (0..2).for_each(|fep| while self.put_on_wire(fep) {});
-            }
+        for _ in 0..4 {
+            self.now += IDLE;
+            self.feps.iter_mut().for_each(|fep| fep.on_timeout(self.now));
+            (0..2).for_each(|fep| while self.put_on_wire(fep) {});
         }
         for fep in &self.feps {
             // Forged messages that nobody asks for stay, within the sender's quota.
