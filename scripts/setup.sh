@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what weft needs on Debian 12: DPDK and its virtual devices, a C compiler, libclang for
-# the bindings, tshark as the independent decoder of the tests. Silent when nothing is missing.
+# the bindings, tshark and Python for the independent decoders of the tests. Silent when nothing is missing.
 #
 # Usage: scripts/setup.sh [--bench]
 #   --bench   also what the instruction-count benchmarks need (valgrind)
@@ -11,7 +11,7 @@ set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 # libdpdk-dev brings the drivers along (net_ring, net_null, net_pcap, the vdev bus, …).
-packages=(build-essential pkg-config libdpdk-dev libpcap-dev clang libclang-dev tshark)
+packages=(build-essential pkg-config libdpdk-dev libpcap-dev clang libclang-dev tshark python3)
 
 die() {
     printf 'setup.sh: %s\n' "$@" >&2

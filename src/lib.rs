@@ -66,7 +66,7 @@
 //!             received = Some((buffer, header_data));
 //!         }
 //!     }
-//!     assert!(now < Time::ZERO + Span::from_ms(1), "100 kB take some 10 µs");
+//!     assert!(now.is_before(Time::ZERO + Span::from_ms(1)), "100 kB take some 10 µs");
 //! }
 //! assert_eq!(received, Some((Buffer::Heap(message), 7)));
 //! # Ok(())

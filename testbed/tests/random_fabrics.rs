@@ -214,8 +214,7 @@ impl Size {
 /// What must hold of every run.
 fn check(case: &Case, report: &RunReport) -> Result<(), TestCaseError> {
     let unfinished: Vec<_> = report.flows.iter().filter(|flow| flow.end.is_none()).collect();
-    let complaints =
-        report.stuck.len() + report.payload_errors.len() + report.leaks.len() + unfinished.len();
+    let complaints = report.stuck.len() + report.payload_errors.len() + report.leaks.len() + unfinished.len();
     prop_assert!(
         complaints == 0 && report.is_complete() && report.end.is_before(Time::ZERO + LIMIT),
         "ended at {:?}\nstuck: {:#?}\npayload: {:#?}\nleaks: {:#?}\nunfinished: {:#?}\npackets: {:?}\nflows: {:?}",
@@ -280,14 +279,19 @@ fn flows() -> impl Strategy<Value = FlowCase> {
 /// timeouts survive, but not both to the full.
 fn faults() -> impl Strategy<Value = FaultCase> {
     let chance = |most: f64| prop_oneof![Just(0.0), 0.0..most];
-    let outage = (0usize..64, 0.0..3.0, 0.1..2.0)
-        .prop_map(|(port, begin, length)| Outage { port, begin, length });
+    let outage =
+        (0usize..64, 0.0..3.0, 0.1..2.0).prop_map(|(port, begin, length)| Outage { port, begin, length });
     let lossy = (chance(0.07), chance(0.03), Just(Vec::new()));
     let failing = (chance(0.005), chance(0.005), prop::collection::vec(outage, 1..3));
     let delay = prop_oneof![0u64..2_000, 0u64..100_000];
     (prop_oneof![lossy.boxed(), failing.boxed()], chance(0.2), chance(0.3), delay).prop_map(
-        |((loss, corrupt, outages), duplicate, reorder, delay_ns)| {
-            FaultCase { loss, corrupt, duplicate, reorder, delay_ns, outages }
+        |((loss, corrupt, outages), duplicate, reorder, delay_ns)| FaultCase {
+            loss,
+            corrupt,
+            duplicate,
+            reorder,
+            delay_ns,
+            outages,
         },
     )
 }

@@ -92,10 +92,7 @@ impl Fep {
         };
         connection.hold.take_if(|busy| now.is_at_or_after(busy.until));
         let pdc = connection.pdc.id;
-        self.events.emit(
-            now,
-            Event::AckReceived { pdc, cack: ack.cack_psn, rtt: outcome.rtt, ecn: ack.ecn },
-        );
+        self.events.emit(now, Event::AckReceived { pdc, cack: ack.cack_psn, rtt: outcome.rtt, ecn: ack.ecn });
         if outcome.probe.is_none() {
             let feedback = if ack.ecn { PathFeedback::Ecn } else { PathFeedback::Good };
             context.path_feedback(now, packet.net.entropy, feedback);
@@ -183,11 +180,18 @@ impl Fep {
     }
 
     /// Sends the refused packet again; `cause` is what congestion control should think of it.
-    fn resend_refused(&mut self, now: Time, key: Key, packet: &Packet, nack: &Nack, cause: Option<NackCause>) {
+    fn resend_refused(
+        &mut self,
+        now: Time,
+        key: Key,
+        packet: &Packet,
+        nack: &Nack,
+        cause: Option<NackCause>,
+    ) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         let context_key = connection.context;
         let Some(context) = self.contexts.get_mut(context_key) else { return };
-        let outcome = context.track(&mut connection.pdc, |pdc| pdc.on_nack(now, nack));
+        let outcome = context.track(&mut connection.pdc, |pdc| pdc.on_nack(now, nack, packet.net.entropy));
         let Some(outcome) = outcome else {
             return self.ignore(now, packet, "NACK for an earlier transmission");
         };
@@ -212,7 +216,7 @@ impl Fep {
         let Some(connection) = self.connections.get_mut(key) else { return };
         let context_key = connection.context;
         let Some(context) = self.contexts.get_mut(context_key) else { return };
-        if context.track(&mut connection.pdc, |pdc| pdc.on_nack(now, nack)).is_none() {
+        if context.track(&mut connection.pdc, |pdc| pdc.on_nack(now, nack, packet.net.entropy)).is_none() {
             return self.ignore(now, packet, "NACK for an earlier transmission");
         }
         context.on_feedback();

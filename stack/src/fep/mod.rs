@@ -46,7 +46,7 @@ use crate::pdc::{TxPdc, TxState};
 use crate::rng::Rng;
 use crate::ses::{Delivery, Matching, Posted, ReceiveId, Receives, SendMessage};
 use crate::table::{Key, Table};
-use crate::wire::pds::{DeliveryMode, NackCode, Pds, PdcId, Psn};
+use crate::wire::pds::{DeliveryMode, NackCode, PdcId, Pds, Psn};
 use crate::wire::ses::ReturnCode;
 use connection::{Connection, Standing};
 use context::Context;
@@ -337,7 +337,12 @@ impl Fep {
     ///
     /// # Errors
     /// [`CallError::Limit`] when there are too many.
-    pub fn connect(&mut self, now: Time, peer: Addr, options: ConnectOptions) -> Result<ConnectionId, CallError> {
+    pub fn connect(
+        &mut self,
+        now: Time,
+        peer: Addr,
+        options: ConnectOptions,
+    ) -> Result<ConnectionId, CallError> {
         let limit = self.config.limits.connections.min(usize::from(u16::MAX));
         if self.connections.len() >= limit {
             return Err(CallError::Limit { what: "connections", limit });

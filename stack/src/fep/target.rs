@@ -13,7 +13,8 @@ use crate::pdc::{Arrival, RodReceive, RxPdc, Trigger};
 use crate::ses::{Refusal, respond};
 use crate::table::{Key, Table};
 use crate::wire::pds::{
-    Ack, Control, ControlKind, DeliveryMode, Destination, Nack, NackCode, NextHeader, Pds, PdcId, Psn, Request,
+    Ack, Control, ControlKind, DeliveryMode, Destination, Nack, NackCode, NextHeader, PdcId, Pds, Psn,
+    Request,
 };
 use crate::wire::ses::{ReturnCode, Ses};
 
@@ -107,7 +108,14 @@ impl Fep {
             Arrival::New => {}
             Arrival::Duplicate => {
                 self.events.emit(now, Event::DuplicateReceived { peer: packet.net.src, psn: request.psn });
-                return self.acknowledge(now, key, packet, Trigger::Psn(request.psn), request.psn, request.retx);
+                return self.acknowledge(
+                    now,
+                    key,
+                    packet,
+                    Trigger::Psn(request.psn),
+                    request.psn,
+                    request.retx,
+                );
             }
             Arrival::OutOfWindow => {
                 let syn = matches!(request.destination, Destination::Syn { .. });
@@ -124,7 +132,14 @@ impl Fep {
     }
 
     /// Hands a new packet to the message layer, accepts it and acknowledges. False if it was refused.
-    fn deliver(&mut self, now: Time, key: Key, packet: &Packet, request: &Request, payload: Payload<'_>) -> bool {
+    fn deliver(
+        &mut self,
+        now: Time,
+        key: Key,
+        packet: &Packet,
+        request: &Request,
+        payload: Payload<'_>,
+    ) -> bool {
         let Some(target) = self.targets.table.get_mut(key) else { return false };
         let local = target.pdc.id;
         let mut completed = None;
@@ -163,7 +178,8 @@ impl Fep {
         let soon = request.ack_request || packet.net.ecn || syn || answered;
         let due = target.pdc.accept(now, request.psn, bytes, soon);
         let ecn = packet.net.ecn;
-        self.events.emit(now, Event::DataReceived { peer: packet.net.src, pdc: local, psn: request.psn, ecn });
+        self.events
+            .emit(now, Event::DataReceived { peer: packet.net.src, pdc: local, psn: request.psn, ecn });
         self.note_arrival(now, Some(key), packet, request, bytes, false);
         if due {
             self.acknowledge(now, key, packet, Trigger::Psn(request.psn), request.psn, request.retx);
@@ -293,9 +309,8 @@ impl Fep {
             Destination::Pdc(id) => self.targets.find(id).map(|(key, _)| key),
             Destination::Syn { .. } => self.targets.by_origin.get(&(packet.net.src, control.spdcid)).copied(),
         };
-        let belongs = |target: &&mut Target| {
-            target.pdc.peer == packet.net.src && target.pdc.peer_id == control.spdcid
-        };
+        let belongs =
+            |target: &&mut Target| target.pdc.peer == packet.net.src && target.pdc.peer_id == control.spdcid;
         let Some(target) = key.and_then(|key| self.targets.table.get_mut(key)).filter(belongs) else {
             if control.kind == ControlKind::CloseCommand || control.ack_request {
                 let code = NackCode::INV_DPDCID;
@@ -390,7 +405,9 @@ impl Fep {
                         0 if target.pdc.mode != request.mode => Err(Some(NackCode::PDC_MODE_MISMATCH)),
                         0 => Ok(key),
                         // The initiator starts new PDCs at least 2¹⁶ away from its last: it has lost the old one.
-                        _ if start.distance(target.pdc.expected()).unsigned_abs() >= 1 << 16 && apart >= 1 << 16 => {
+                        _ if start.distance(target.pdc.expected()).unsigned_abs() >= 1 << 16
+                            && apart >= 1 << 16 =>
+                        {
                             self.remove_target(now, key);
                             self.create_target(now, origin, request.mode, start)
                         }
@@ -411,7 +428,9 @@ impl Fep {
     ) -> Result<Key, Option<NackCode>> {
         let limits = &self.config.limits;
         let of_peer = self.targets.per_peer.get(&origin.0).map_or(0, |count| *count);
-        if of_peer >= limits.pdcs_per_peer || self.targets.table.len() >= limits.pdcs.min(usize::from(u16::MAX)) {
+        if of_peer >= limits.pdcs_per_peer
+            || self.targets.table.len() >= limits.pdcs.min(usize::from(u16::MAX))
+        {
             return Err(Some(NackCode::NO_PDC_AVAIL));
         }
         self.targets.per_peer.insert(origin.0, of_peer + 1);
@@ -428,7 +447,15 @@ impl Fep {
     }
 
     /// Queues an acknowledgement, with the response kept for the packet that triggers it.
-    fn acknowledge(&mut self, now: Time, key: Key, packet: &Packet, trigger: Trigger, around: Psn, retx: bool) {
+    fn acknowledge(
+        &mut self,
+        now: Time,
+        key: Key,
+        packet: &Packet,
+        trigger: Trigger,
+        around: Psn,
+        retx: bool,
+    ) {
         let Some(target) = self.targets.table.get_mut(key) else { return };
         let ack = target.pdc.acknowledge(trigger, around, packet.net.ecn, retx);
         let response = match trigger {

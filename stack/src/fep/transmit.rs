@@ -12,9 +12,7 @@ use crate::pdc::{PacketKind, TxState};
 use crate::ses::SendMessage;
 use crate::spray::Entropy;
 use crate::table::{Key, Table};
-use crate::wire::pds::{
-    Control, ControlKind, DeliveryMode, NextHeader, Pds, Psn, Request, RequestCc,
-};
+use crate::wire::pds::{Control, ControlKind, DeliveryMode, NextHeader, Pds, Psn, Request, RequestCc};
 use crate::wire::ses::Ses;
 
 /// A packet to put on the wire.
@@ -218,7 +216,8 @@ impl Fep {
             payload: 0,
             ..blank_control(connection, psn)
         };
-        let packet = control_packet(network(self.addr, connection.pdc.peer, entropy, Class::Control), control);
+        let packet =
+            control_packet(network(self.addr, connection.pdc.peer, entropy, Class::Control), control);
         let peer = connection.pdc.peer;
         self.events.emit(now, Event::ControlSent { peer, kind: ControlKind::CloseCommand });
         self.watch(now, key);
@@ -235,8 +234,7 @@ impl Fep {
             ControlKind::AckRequest => connection.pdc.next_psn().minus(1),
             _ => connection.pdc.first_unacknowledged(),
         };
-        let control =
-            Control { kind, psn, payload, probe_opaque: opaque, ..blank_control(connection, psn) };
+        let control = Control { kind, psn, payload, probe_opaque: opaque, ..blank_control(connection, psn) };
         let net = network(self.addr, connection.pdc.peer, entropy, Class::Control);
         self.events.emit(now, Event::ControlSent { peer: net.dst, kind });
         self.push_control(control_packet(net, control));

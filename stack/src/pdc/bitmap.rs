@@ -80,11 +80,8 @@ impl Bitmap {
         let bit = self.position(ahead as u32);
         let (word, shift) = ((bit / 64) as usize, bit % 64);
         let low = self.words[word] >> shift;
-        let bits = if shift == 0 {
-            low
-        } else {
-            low | self.words[(word + 1) % self.words.len()] << (64 - shift)
-        };
+        let bits =
+            if shift == 0 { low } else { low | self.words[(word + 1) % self.words.len()] << (64 - shift) };
         match self.range - ahead as u32 {
             left @ 0..64 => bits & ((1 << left) - 1),
             _ => bits,

@@ -98,7 +98,8 @@ impl TxPdc {
         let before = newest.earliest(self.recovery.began);
         let mut psn = self.una;
         while psn.is_before(end) {
-            let record = self.record(psn).filter(|r| r.state == State::InFlight && r.sent_at.is_before(before));
+            let record =
+                self.record(psn).filter(|r| r.state == State::InFlight && r.sent_at.is_before(before));
             if let Some(record) = record.copied() {
                 self.mark_lost(psn);
                 lost(psn, &record);
@@ -114,7 +115,9 @@ mod tests {
     use crate::packet::Addr;
     use crate::pdc::{PacketKind, PdcConfig};
     use crate::spray::Entropy;
-    use crate::wire::pds::{Ack, AckCc, AckRequest, AckTrigger, CcState, DeliveryMode, NextHeader, NsccState, PdcId};
+    use crate::wire::pds::{
+        Ack, AckCc, AckRequest, AckTrigger, CcState, DeliveryMode, NextHeader, NsccState, PdcId,
+    };
     use weft_cc::Span;
 
     fn sent(packets: u32) -> TxPdc {

@@ -169,7 +169,8 @@ impl RxPdc {
         };
         // A request whose response has not been cleared is not acknowledged by number: the initiator
         // would take it for done without the response.
-        let unanswered = self.responses.iter().map(|r| r.psn.distance(base)).filter(|bit| (0..64).contains(bit));
+        let unanswered =
+            self.responses.iter().map(|r| r.psn.distance(base)).filter(|bit| (0..64).contains(bit));
         let sack_bitmap = unanswered.fold(self.bitmap.word(base), |word, bit| word & !(1 << bit));
         Ack {
             next: NextHeader::None,
@@ -236,7 +237,8 @@ mod tests {
     #[test]
     fn acknowledges_every_16_kib_and_counts_small_packets_as_1_kib() {
         let mut pdc = pdc(u32::MAX - 5);
-        let due: Vec<bool> = (0..8).map(|i| pdc.accept(Time::ZERO, Psn(u32::MAX - 5).plus(i), 4160, false)).collect();
+        let due: Vec<bool> =
+            (0..8).map(|i| pdc.accept(Time::ZERO, Psn(u32::MAX - 5).plus(i), 4160, false)).collect();
         assert_eq!(due, [false, false, false, true, true, true, true, true], "stays due until acknowledged");
         pdc.acknowledge(Trigger::Psn(Psn(1)), Psn(1), false, false);
         let due = (0..16).filter(|i| pdc.accept(Time::ZERO, Psn(2).plus(*i), 64, false)).count();

@@ -294,16 +294,18 @@ impl TxPdc {
     }
 
     /// Takes in that the target refused `nack.psn` and that it must be sent again. Returns nothing
-    /// if that packet is not in flight, or was sent again since.
-    pub fn on_nack(&mut self, now: Time, nack: &Nack) -> Option<NackOutcome> {
+    /// if that packet is not in flight, or was sent again since. `entropy` is the one the NACK echoes.
+    pub fn on_nack(&mut self, now: Time, nack: &Nack, entropy: Entropy) -> Option<NackOutcome> {
         let record = *self.record(nack.psn)?;
         let age = now.since(record.sent_at);
         if record.state != State::InFlight || (record.transmissions > 1 && !nack.retx) {
             return None;
         }
-        // RETX does not tell the third transmission from the second. An answer that comes sooner than
-        // any answer can is a copy of one that has been acted upon; to obey each copy would multiply packets.
-        if record.transmissions > 2 && self.fastest.is_some_and(|fastest| age.times(2) < fastest) {
+        // RETX does not tell the third transmission from the second, but their entropies do, or, on one
+        // path, that the answer comes far sooner than any did. It is a copy of one that has been acted
+        // upon; to obey each copy would multiply packets.
+        let too_soon = self.fastest.is_some_and(|fastest| age.times(8) < fastest);
+        if record.transmissions > 2 && (entropy != record.entropy || too_soon) {
             return None;
         }
         let unambiguous = record.transmissions == 1 + u8::from(nack.retx);
@@ -464,149 +466,4 @@ impl MissingAck {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::wire::pds::{AckCc, AckRequest, NextHeader, NsccState};
-
-    const CONFIG: PdcConfig = PdcConfig {
-        mp_range: 128,
-        rto_init: Span::from_us(100),
-        max_retries: 2,
-        ack_bytes: 16 * 1024,
-        rod_receive: super::super::RodReceive::GoBackN,
-        infer_loss: false,
-    };
-
-    fn at(us: u64) -> Time {
-        Time::ZERO + Span::from_us(us)
-    }
-
-    fn pdc_with(packets: u32) -> TxPdc {
-        let mut pdc = TxPdc::new(&CONFIG, Addr(1), PdcId(7), DeliveryMode::Rud, Psn(u32::MAX - 1));
-        for i in 0..packets {
-            let kind = PacketKind::Data { send: 0, offset: i * 4096, len: 4096 };
-            pdc.send_new(at(u64::from(i)), kind, 4160, Entropy(i as u16));
-        }
-        pdc
-    }
-
-    fn ack(cack: u32, trigger: i16, sack_offset: i16, sack: u64, received: u64) -> Ack {
-        let state = NsccState { rcvd_bytes: received.div_ceil(256) as u32, rcv_cwnd_pend: 0x7f, ..NsccState::default() };
-        Ack {
-            next: NextHeader::None,
-            ecn: false,
-            retx: false,
-            request: AckRequest::None,
-            trigger: AckTrigger::Psn(trigger),
-            cack_psn: Psn(u32::MAX - 1).plus(cack).minus(1),
-            spdcid: PdcId(9),
-            dpdcid: PdcId(7),
-            cc: Some(AckCc {
-                flags: 0,
-                mpr: 1,
-                sack_psn_offset: sack_offset,
-                sack_bitmap: sack,
-                state: CcState::Nscc(state),
-            }),
-        }
-    }
-
-    fn nack(psn: u32, code: NackCode, retx: bool, payload: Psn) -> Nack {
-        Nack {
-            next: NextHeader::None,
-            ecn: false,
-            retx,
-            rudi: false,
-            code,
-            vendor_code: 0,
-            psn: Psn(u32::MAX - 1).plus(psn),
-            spdcid: PdcId(9),
-            dpdcid: PdcId(7),
-            payload: payload.0,
-            ccx: None,
-        }
-    }
-
-    #[test]
-    fn acknowledges_by_cack_and_sack_and_learns_the_pdcid() {
-        let mut pdc = pdc_with(8);
-        assert!(matches!(pdc.destination(Psn(1)), Destination::Syn { psn_offset: 3, .. }));
-        let mut acked = 0;
-        let outcome = pdc.on_ack(at(20), &ack(2, 4, 2, 0b101, 5 * 4160), |_| acked += 1).unwrap();
-        assert_eq!(acked, 4, "two by CACK, two sacked, one of which is the trigger");
-        assert_eq!(outcome.rtt, Some(Span::from_us(15)), "packet 5 was sent at 5 µs");
-        assert_eq!(outcome.newly_received, (5u64 * 4160).div_ceil(256) * 256);
-        assert_eq!(pdc.destination(Psn(1)), Destination::Pdc(PdcId(9)));
-        assert_eq!(pdc.first_unacknowledged(), Psn(u32::MAX - 1).plus(2));
-    }
-
-    #[test]
-    fn bytes_reported_beyond_the_sack_bitmap_leave_the_window() {
-        let mut pdc = pdc_with(8);
-        pdc.on_ack(at(20), &ack(1, 0, 0, 0, 6 * 4160), |_| ());
-        let rounding = 256;
-        assert!(pdc.in_flight() <= 2 * 4160 && pdc.in_flight() + rounding >= 2 * 4160);
-        pdc.on_ack(at(20), &ack(8, 0, 0, 0, 8 * 4160), |_| ());
-        assert_eq!(pdc.in_flight(), 0);
-    }
-
-    #[test]
-    fn a_nacked_packet_is_sent_again_once() {
-        let mut pdc = pdc_with(4);
-        let trimmed = nack(2, NackCode::TRIMMED, false, Psn(0));
-        let outcome = pdc.on_nack(at(10), &trimmed).unwrap();
-        assert_eq!((outcome.bytes, outcome.rtt), (4160, Some(Span::from_us(8))));
-        assert!(pdc.on_nack(at(10), &trimmed).is_none(), "already waiting");
-        assert_eq!(pdc.in_flight(), 3 * 4160);
-        pdc.resend(at(11), Entropy(5));
-        assert!(pdc.on_nack(at(12), &trimmed).is_none(), "speaks of the first transmission");
-        assert!(pdc.on_nack(at(13), &nack(2, NackCode::TRIMMED, true, Psn(0))).is_some());
-    }
-
-    #[test]
-    fn rod_goes_back_to_the_expected_packet() {
-        let mut pdc = pdc_with(6);
-        pdc.on_nack(at(10), &nack(4, NackCode::ROD_OOO, false, Psn(u32::MAX - 1).plus(1))).unwrap();
-        let mut order = Vec::new();
-        while let Some((psn, _)) = pdc.peek_lost() {
-            order.push(psn.distance(Psn(u32::MAX - 1)));
-            pdc.resend(at(11), Entropy(0));
-        }
-        assert_eq!(order, [1, 2, 3, 4]);
-    }
-
-    #[test]
-    fn timers_back_off_and_give_up() {
-        let mut pdc = pdc_with(1);
-        assert_eq!(pdc.deadline(&CONFIG), Some(at(100)));
-        assert_eq!(pdc.on_timer(at(99), &CONFIG, |_, _| ()), Overdue::Nothing);
-        assert_eq!(pdc.on_timer(at(100), &CONFIG, |_, _| ()), Overdue::Resend);
-        pdc.resend(at(100), Entropy(0));
-        assert_eq!(pdc.deadline(&CONFIG), Some(at(300)));
-        assert_eq!(pdc.on_timer(at(300), &CONFIG, |_, _| ()), Overdue::Resend);
-        pdc.resend(at(300), Entropy(0));
-        assert_eq!(pdc.deadline(&CONFIG), Some(at(700)));
-        assert_eq!(pdc.on_timer(at(700), &CONFIG, |_, _| ()), Overdue::Failed(Psn(u32::MAX - 1)));
-    }
-
-    #[test]
-    fn asks_for_a_missing_cack_instead_of_resending() {
-        let mut pdc = pdc_with(2);
-        // Both packets are sacked, the acknowledgement that moves CACK never comes.
-        pdc.on_ack(at(20), &ack(0, 1, 1, 0b11, 2 * 4160), |_| ());
-        assert!(pdc.is_idle());
-        let deadline = pdc.deadline(&CONFIG).unwrap();
-        assert_eq!(pdc.on_timer(deadline, &CONFIG, |_, _| ()), Overdue::AskForAck);
-        pdc.on_ack(at(400), &ack(2, 0, 0, 0, 2 * 4160), |_| ());
-        assert_eq!(pdc.deadline(&CONFIG), None);
-    }
-
-    #[test]
-    fn impossible_acknowledgements_are_refused() {
-        let mut pdc = pdc_with(2);
-        assert!(pdc.on_ack(at(1), &ack(3, 0, 0, 0, 0), |_| ()).is_none(), "CACK beyond what was sent");
-        assert!(pdc.on_nack(at(1), &nack(5, NackCode::TRIMMED, false, Psn(0))).is_none());
-        let before = ack(0, i16::MIN, i16::MIN, u64::MAX, u64::MAX / 512);
-        assert!(pdc.on_ack(at(1), &before, |_| panic!("acknowledges nothing")).is_some());
-    }
-}
+mod tests;

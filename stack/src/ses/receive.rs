@@ -207,8 +207,12 @@ impl Receives {
         };
         let offset = match request.placement {
             Placement::Start { .. } => 0,
-            Placement::Continue { payload_len, msg_offset } if u32::from(payload_len) == payload.len() => msg_offset,
-            Placement::Continue { .. } => return Err(Refusal::Malformed("payload_len is not the payload's length")),
+            Placement::Continue { payload_len, msg_offset } if u32::from(payload_len) == payload.len() => {
+                msg_offset
+            }
+            Placement::Continue { .. } => {
+                return Err(Refusal::Malformed("payload_len is not the payload's length"));
+            }
         };
         if offset.checked_add(payload.len()).is_none_or(|end| end > request.request_length) {
             return Err(Refusal::Malformed("payload beyond the end of its message"));
@@ -222,7 +226,9 @@ impl Receives {
             None => self.begin(name, peer, tag, request, payload)?,
         };
         match self.messages.get(message) {
-            Some(known) if known.total == request.request_length && known.received <= known.total - payload.len() => {
+            Some(known)
+                if known.total == request.request_length && known.received <= known.total - payload.len() =>
+            {
                 Ok(Place { message, offset })
             }
             _ => Err(Refusal::Malformed("not the length of the message it names")),
@@ -230,7 +236,12 @@ impl Receives {
     }
 
     /// Puts a payload where [`Receives::admit`] said. Hands the message back when that completes it.
-    pub fn place(&mut self, place: Place, request: &StandardRequest, payload: Payload<'_>) -> Option<Delivery> {
+    pub fn place(
+        &mut self,
+        place: Place,
+        request: &StandardRequest,
+        payload: Payload<'_>,
+    ) -> Option<Delivery> {
         let message = self.messages.get_mut(place.message)?;
         message.buffer.place(place.offset, payload);
         message.received += payload.len();
@@ -355,7 +366,13 @@ mod tests {
     use crate::ses::SendMessage;
 
     fn receive(id: u64, matching: Matching, len: usize) -> Posted {
-        Posted { id: ReceiveId(id), from: None, matching, buffer: Buffer::Heap(vec![0; len]), context: id * 10 }
+        Posted {
+            id: ReceiveId(id),
+            from: None,
+            matching,
+            buffer: Buffer::Heap(vec![0; len]),
+            context: id * 10,
+        }
     }
 
     fn send(len: usize, tag: Option<u64>, msg_id: u16) -> SendMessage {

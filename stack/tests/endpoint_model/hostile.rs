@@ -3,8 +3,8 @@
 use weft_stack::packet::{Addr, Class, Network, Packet, Payload};
 use weft_stack::spray::Entropy;
 use weft_stack::wire::pds::{
-    Ack, AckCc, AckRequest, AckTrigger, CcState, Control, ControlKind, DeliveryMode, Destination, Nack, NackCode,
-    NextHeader, NsccState, Pds, PdcId, Psn, Request, RequestCc,
+    Ack, AckCc, AckRequest, AckTrigger, CcState, Control, ControlKind, DeliveryMode, Destination, Nack,
+    NackCode, NextHeader, NsccState, PdcId, Pds, Psn, Request, RequestCc,
 };
 use weft_stack::wire::ses::{Opcode, Placement, RequestFlags, Ses, StandardRequest};
 
@@ -135,7 +135,7 @@ fn nack(choices: &mut Choices<'_>) -> Nack {
         next: NextHeader::None,
         ecn: false,
         retx: choices.byte() & 1 == 1,
-        rudi: choices.byte() % 8 == 0,
+        rudi: choices.byte().is_multiple_of(8),
         code: NackCode(choices.byte()),
         vendor_code: 0,
         psn: Psn(number(choices)),
@@ -167,7 +167,7 @@ fn arbitrary(choices: &mut Choices<'_>) -> Pds {
 }
 
 fn ses(choices: &mut Choices<'_>) -> Ses {
-    if choices.byte() % 8 == 0 {
+    if choices.byte().is_multiple_of(8) {
         return Ses::None;
     }
     let start = choices.byte() & 1 == 0;

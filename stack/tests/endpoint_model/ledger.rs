@@ -30,7 +30,7 @@ pub(crate) struct Ledger {
 }
 
 fn bytes_of(number: usize, len: u32) -> Vec<u8> {
-    (0..len).map(|i| (i.wrapping_mul(31) ^ i >> 8 ^ number as u32 * 7) as u8).collect()
+    (0..len).map(|i| (i.wrapping_mul(31) ^ (i >> 8) ^ (number as u32 * 7)) as u8).collect()
 }
 
 impl Ledger {
@@ -158,7 +158,9 @@ impl Ledger {
                     continue;
                 }
                 Some(Ok(())) => {}
-                Some(Err(SendError::Answered(ReturnCode::TOO_LONG))) => assert!(room < len, "message {number}"),
+                Some(Err(SendError::Answered(ReturnCode::TOO_LONG))) => {
+                    assert!(room < len, "message {number}")
+                }
                 other => panic!("message {number}: {other:?}"),
             }
             assert_eq!(message.received, Some(received), "message {number}");

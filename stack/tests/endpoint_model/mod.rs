@@ -24,7 +24,9 @@ use weft_stack::wire::ses::Ses;
 /// Packets older than this never arrive: half of what targets remember closed PDCs for.
 const LIFETIME: Span = Span::from_ms(50);
 const TIME_WAIT: Span = Span::from_ms(100);
-const IDLE: Span = Span::from_ms(3_600_000);
+/// Eleven days: no string of bytes makes a peer look dead or busy for too long.
+const IDLE: Span = Span::from_ms(1_000_000_000);
+const FOREVER: Span = Span::from_ms(4_000_000_000);
 /// More than any test drops of one packet.
 const RETRIES: u8 = 250;
 /// In the fair part everything is done within this: a dozen times the longest back-off.
@@ -109,7 +111,7 @@ fn config(choices: &mut Choices<'_>) -> FepConfig {
         },
         idle_timeout: IDLE,
         time_wait: TIME_WAIT,
-        busy_timeout: IDLE,
+        busy_timeout: FOREVER,
         ..base
     }
 }
@@ -155,7 +157,7 @@ impl World {
 
     /// Posts a message on a connection, perhaps on a new one.
     fn send(&mut self, choices: &mut Choices<'_>) {
-        let new = self.connections.is_empty() || choices.byte() % 8 == 0;
+        let new = self.connections.is_empty() || choices.byte().is_multiple_of(8);
         if new {
             let fep = choices.below(2);
             let mode = choices.pick(&[DeliveryMode::Rud, DeliveryMode::Rud, DeliveryMode::Rod]);
@@ -180,7 +182,7 @@ impl World {
     }
 
     fn receive(&mut self, choices: &mut Choices<'_>) {
-        let short = choices.byte() % 8 == 0;
+        let short = choices.byte().is_multiple_of(8);
         let which = choices.byte();
         self.ledger.receive(&mut self.feps, usize::from(which), short);
     }
@@ -287,7 +289,8 @@ impl World {
         let deadlines = self.feps.iter().filter_map(Fep::poll_timeout);
         let Some(at) = deadlines.reduce(|a, b| a.earliest(b)) else { return };
         let ahead = at.since(self.now);
-        if ahead < IDLE.minus(TIME_WAIT) {
+        // The longest back-off is ten seconds; whether a peer is still there is not asked here.
+        if ahead < Span::from_ms(60_000) {
             self.advance(ahead);
             for fep in &mut self.feps {
                 fep.on_timeout(self.now);

@@ -23,15 +23,20 @@ pub(crate) const START: Time = Time::from_ps(u64::MAX - 20_000_000);
 
 /// Endpoints for a link that trims, or loses; otherwise the defaults.
 pub(crate) fn config(trimming: bool) -> FepConfig {
+    config_with(&CcChoice::default(), MTU, trimming)
+}
+
+/// The same with this congestion control and MTU.
+pub(crate) fn config_with(cc: &CcChoice, mtu: u32, trimming: bool) -> FepConfig {
     let params = CcParams {
-        mtu: MTU,
+        mtu,
         overhead: 64,
         link_rate: Rate::from_gbps(100),
         network_rtt: Span::from_us(10),
         trimming,
-        receiver_credit: false,
+        receiver_credit: cc.uses_credit(),
     };
-    let base = FepConfig::new(&CcChoice::default(), &params);
+    let base = FepConfig::new(cc, &params);
     // Every tenth packet may be lost both ways: a few of many thousands will be unlucky six times.
     FepConfig { pdc: PdcConfig { max_retries: 12, ..base.pdc }, ..base }
 }

@@ -155,7 +155,8 @@ impl Fabric {
                 Event::Timer(host) => self.timer(now, host),
                 Event::Start(flow) => self.start(now, flow),
                 Event::Link(index) => {
-                    let LinkEvent { port, change: LinkChange::State(state), .. } = self.link_events[index as usize];
+                    let LinkEvent { port, change: LinkChange::State(state), .. } =
+                        self.link_events[index as usize];
                     self.set_link(port, state);
                 }
             }

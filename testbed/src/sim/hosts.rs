@@ -55,7 +55,8 @@ impl Hosts {
     pub(super) fn new(config: &RunConfig) -> Result<Hosts, RunError> {
         let workload = config.workload.clone();
         let endpoint: Arc<FepConfig> = Arc::new(config.endpoint());
-        let make = |host| Fep::new(Addr(host), endpoint.clone(), Rng::new(config.seed, u64::from(host)), Time::ZERO);
+        let make =
+            |host| Fep::new(Addr(host), endpoint.clone(), Rng::new(config.seed, u64::from(host)), Time::ZERO);
         let feps = (0..workload.hosts()).map(make).collect::<Result<Vec<_>, _>>()?;
         let mut connections = vec![Connection { id: None, left: 0 }; workload.connections().len()];
         for flow in workload.flows() {
@@ -161,7 +162,13 @@ impl Hosts {
         while let Some(completion) = self.feps[host as usize].poll_completion() {
             match completion {
                 Completion::Sent { context, retransmissions, result, .. } => {
-                    self.sent(now, context as usize, retransmissions, result.err().map(|e| e.to_string()), started);
+                    self.sent(
+                        now,
+                        context as usize,
+                        retransmissions,
+                        result.err().map(|e| e.to_string()),
+                        started,
+                    );
                 }
                 Completion::Received { context, buffer, len, header_data, result, .. } => {
                     let index = context as usize;
@@ -231,7 +238,8 @@ impl Hosts {
     pub(super) fn explain(&self, now: Time) -> Vec<String> {
         let waiting = self.feps.iter().flat_map(|fep| fep.explain(now));
         let not_started = self.flows.iter().filter(|f| f.start.is_none());
-        let not_started = not_started.map(|f| format!("flow {} from host {} has not been started", f.id, f.src));
+        let not_started =
+            not_started.map(|f| format!("flow {} from host {} has not been started", f.id, f.src));
         self.failures.iter().cloned().chain(waiting).chain(not_started).collect()
     }
 

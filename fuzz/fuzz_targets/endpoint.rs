@@ -1,0 +1,7 @@
+//! Two endpoints over a channel that does what the bytes say: every message arrives once.
+#![no_main]
+
+#[path = "../../stack/tests/endpoint_model/mod.rs"]
+mod endpoint_model;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| endpoint_model::every_message_arrives_once(bytes));

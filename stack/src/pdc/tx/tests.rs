@@ -1,0 +1,176 @@
+use super::*;
+use crate::wire::pds::{AckCc, AckRequest, NextHeader, NsccState};
+
+const CONFIG: PdcConfig = PdcConfig {
+    mp_range: 128,
+    rto_init: Span::from_us(100),
+    max_retries: 2,
+    ack_bytes: 16 * 1024,
+    rod_receive: crate::pdc::RodReceive::GoBackN,
+    infer_loss: false,
+};
+
+fn at(us: u64) -> Time {
+    Time::ZERO + Span::from_us(us)
+}
+
+fn pdc_with(packets: u32) -> TxPdc {
+    let mut pdc = TxPdc::new(&CONFIG, Addr(1), PdcId(7), DeliveryMode::Rud, Psn(u32::MAX - 1));
+    for i in 0..packets {
+        let kind = PacketKind::Data { send: 0, offset: i * 4096, len: 4096 };
+        pdc.send_new(at(u64::from(i)), kind, 4160, Entropy(i as u16));
+    }
+    pdc
+}
+
+fn ack(cack: u32, trigger: i16, sack_offset: i16, sack: u64, received: u64) -> Ack {
+    let state =
+        NsccState { rcvd_bytes: received.div_ceil(256) as u32, rcv_cwnd_pend: 0x7f, ..NsccState::default() };
+    Ack {
+        next: NextHeader::None,
+        ecn: false,
+        retx: false,
+        request: AckRequest::None,
+        trigger: AckTrigger::Psn(trigger),
+        cack_psn: Psn(u32::MAX - 1).plus(cack).minus(1),
+        spdcid: PdcId(9),
+        dpdcid: PdcId(7),
+        cc: Some(AckCc {
+            flags: 0,
+            mpr: 1,
+            sack_psn_offset: sack_offset,
+            sack_bitmap: sack,
+            state: CcState::Nscc(state),
+        }),
+    }
+}
+
+fn nack(psn: u32, code: NackCode, retx: bool, payload: Psn) -> Nack {
+    Nack {
+        next: NextHeader::None,
+        ecn: false,
+        retx,
+        rudi: false,
+        code,
+        vendor_code: 0,
+        psn: Psn(u32::MAX - 1).plus(psn),
+        spdcid: PdcId(9),
+        dpdcid: PdcId(7),
+        payload: payload.0,
+        ccx: None,
+    }
+}
+
+#[test]
+fn acknowledges_by_cack_and_sack_and_learns_the_pdcid() {
+    let mut pdc = pdc_with(8);
+    assert!(matches!(pdc.destination(Psn(1)), Destination::Syn { psn_offset: 3, .. }));
+    let mut acked = 0;
+    let outcome = pdc.on_ack(at(20), &ack(2, 4, 2, 0b101, 5 * 4160), |_| acked += 1).unwrap();
+    assert_eq!(acked, 4, "two by CACK, two sacked, one of which is the trigger");
+    assert_eq!(outcome.rtt, Some(Span::from_us(15)), "packet 5 was sent at 5 µs");
+    assert_eq!(outcome.newly_received, (5u64 * 4160).div_ceil(256) * 256);
+    assert_eq!(pdc.destination(Psn(1)), Destination::Pdc(PdcId(9)));
+    assert_eq!(pdc.first_unacknowledged(), Psn(u32::MAX - 1).plus(2));
+}
+
+#[test]
+fn bytes_reported_beyond_the_sack_bitmap_leave_the_window() {
+    let mut pdc = pdc_with(8);
+    pdc.on_ack(at(20), &ack(1, 0, 0, 0, 6 * 4160), |_| ());
+    let rounding = 256;
+    assert!(pdc.in_flight() <= 2 * 4160 && pdc.in_flight() + rounding >= 2 * 4160);
+    pdc.on_ack(at(20), &ack(8, 0, 0, 0, 8 * 4160), |_| ());
+    assert_eq!(pdc.in_flight(), 0);
+}
+
+#[test]
+fn a_nacked_packet_is_sent_again_once() {
+    let mut pdc = pdc_with(4);
+    let trimmed = nack(2, NackCode::TRIMMED, false, Psn(0));
+    let outcome = pdc.on_nack(at(10), &trimmed, Entropy(0)).unwrap();
+    assert_eq!((outcome.bytes, outcome.rtt), (4160, Some(Span::from_us(8))));
+    assert!(pdc.on_nack(at(10), &trimmed, Entropy(0)).is_none(), "already waiting");
+    assert_eq!(pdc.in_flight(), 3 * 4160);
+    pdc.resend(at(11), Entropy(5));
+    assert!(pdc.on_nack(at(12), &trimmed, Entropy(0)).is_none(), "speaks of the first transmission");
+    assert!(pdc.on_nack(at(13), &nack(2, NackCode::TRIMMED, true, Psn(0)), Entropy(5)).is_some());
+}
+
+#[test]
+fn rod_goes_back_to_the_expected_packet() {
+    let mut pdc = pdc_with(6);
+    pdc.on_nack(at(10), &nack(4, NackCode::ROD_OOO, false, Psn(u32::MAX - 1).plus(1)), Entropy(0)).unwrap();
+    let mut order = Vec::new();
+    while let Some((psn, _)) = pdc.peek_lost() {
+        order.push(psn.distance(Psn(u32::MAX - 1)));
+        pdc.resend(at(11), Entropy(0));
+    }
+    assert_eq!(order, [1, 2, 3, 4]);
+}
+
+#[test]
+fn rod_does_not_send_again_what_left_after_the_refused_packet() {
+    let mut pdc = pdc_with(6);
+    let refused = |psn| nack(psn, NackCode::ROD_OOO, false, Psn(u32::MAX - 1).plus(1));
+    pdc.on_nack(at(10), &refused(2), Entropy(0)).unwrap();
+    while pdc.peek_lost().is_some() {
+        pdc.resend(at(11), Entropy(0));
+    }
+    // 3 had left before 1 and 2 left again: it says nothing about them.
+    pdc.on_nack(at(12), &refused(3), Entropy(0)).unwrap();
+    assert_eq!(pdc.peek_lost().map(|(psn, _)| psn.distance(Psn(u32::MAX - 1))), Some(3));
+    pdc.resend(at(13), Entropy(0));
+    assert!(!pdc.has_lost());
+}
+
+#[test]
+fn copies_of_a_nack_do_not_multiply_retransmissions() {
+    let mut pdc = pdc_with(1);
+    let again = nack(0, NackCode::TRIMMED, true, Psn(0));
+    pdc.on_nack(at(8), &nack(0, NackCode::TRIMMED, false, Psn(0)), Entropy(0)).unwrap();
+    pdc.resend(at(8), Entropy(3));
+    pdc.on_nack(at(16), &again, Entropy(3)).unwrap();
+    pdc.resend(at(16), Entropy(4));
+    assert!(pdc.on_nack(at(30), &again, Entropy(3)).is_none(), "speaks of the second transmission");
+    assert!(pdc.on_nack(at(30), &again, Entropy(4)).is_some());
+    pdc.resend(at(30), Entropy(4));
+    let soon = at(30) + Span::from_ns(999);
+    assert!(pdc.on_nack(soon, &again, Entropy(4)).is_none(), "no answer takes an eighth of 8 µs");
+    assert!(pdc.on_nack(at(32), &again, Entropy(4)).is_some(), "queues may be shorter than ever");
+}
+
+#[test]
+fn timers_back_off_and_give_up() {
+    let mut pdc = pdc_with(1);
+    assert_eq!(pdc.deadline(&CONFIG), Some(at(100)));
+    assert_eq!(pdc.on_timer(at(99), &CONFIG, |_, _| ()), Overdue::Nothing);
+    assert_eq!(pdc.on_timer(at(100), &CONFIG, |_, _| ()), Overdue::Resend);
+    pdc.resend(at(100), Entropy(0));
+    assert_eq!(pdc.deadline(&CONFIG), Some(at(300)));
+    assert_eq!(pdc.on_timer(at(300), &CONFIG, |_, _| ()), Overdue::Resend);
+    pdc.resend(at(300), Entropy(0));
+    assert_eq!(pdc.deadline(&CONFIG), Some(at(700)));
+    assert_eq!(pdc.on_timer(at(700), &CONFIG, |_, _| ()), Overdue::Failed(Psn(u32::MAX - 1)));
+}
+
+#[test]
+fn asks_for_a_missing_cack_instead_of_resending() {
+    let mut pdc = pdc_with(2);
+    // Both packets are sacked, the acknowledgement that moves CACK never comes.
+    pdc.on_ack(at(20), &ack(0, 1, 1, 0b11, 2 * 4160), |_| ());
+    assert!(pdc.is_idle());
+    let deadline = pdc.deadline(&CONFIG).unwrap();
+    assert_eq!(pdc.on_timer(deadline, &CONFIG, |_, _| ()), Overdue::AskForAck);
+    pdc.on_ack(at(400), &ack(2, 0, 0, 0, 2 * 4160), |_| ());
+    assert_eq!(pdc.deadline(&CONFIG), None);
+}
+
+#[test]
+fn impossible_acknowledgements_are_refused() {
+    let mut pdc = pdc_with(2);
+    assert!(pdc.on_ack(at(1), &ack(3, 0, 0, 0, 0), |_| ()).is_none(), "CACK beyond what was sent");
+    assert!(pdc.on_nack(at(1), &nack(5, NackCode::TRIMMED, false, Psn(0)), Entropy(0)).is_none());
+    let before = ack(0, i16::MIN, i16::MIN, u64::MAX, u64::MAX / 512);
+    assert!(pdc.on_ack(at(1), &before, |_| panic!("acknowledges nothing")).is_some());
+}
