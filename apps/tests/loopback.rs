@@ -1,5 +1,6 @@
 //! `weft run --on loopback` as its users see it.
 
+#[cfg(feature = "dpdk")]
 use serde_json::Value;
 use std::process::{Command, Output};
 

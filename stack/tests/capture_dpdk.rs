@@ -284,7 +284,7 @@ fn a_golden_capture_gets_the_golden_answer() {
     }
     let mut now = START;
     while !endpoint.poll_at(now).is_idle() {
-        now = now + Span::from_us(1);
+        now += Span::from_us(1);
     }
     let message: Vec<u8> = (0..600).map(|n| (n * 11) as u8).collect();
     for (expected, word) in [(message, 1), (b"!".to_vec(), 2)] {

@@ -424,6 +424,13 @@ fn what_a_peer_can_use_up_is_limited() {
     assert_eq!(held, ["3 messages on their way in", "4 PDCs of peers"], "3 times 3,000 bytes fit in 10,000");
     let answers = std::iter::from_fn(|| fep.poll_transmit(Time::ZERO)).count();
     assert_eq!(answers, 50);
+    // Messages of no bytes count as well.
+    for msg_id in 0..1_000 {
+        fep.on_packet(Time::ZERO, &Packet { payload_len: 0, ..syn(7, 1, msg_id, 0) }, Payload::EMPTY);
+    }
+    let held: Vec<String> = fep.leaks().collect();
+    assert_eq!(held, ["81 messages on their way in", "5 PDCs of peers"], "78 times 128 bytes");
+    while fep.poll_transmit(Time::ZERO).is_some() {}
     // Others have their own share.
     fep.on_packet(Time::ZERO, &syn(6, 1, 0, 3_000), Payload::Bytes(&[0; 100]));
     let answer = fep.poll_transmit(Time::ZERO).unwrap();

@@ -345,7 +345,7 @@ fn explore(trim: bool) {
     let mut seed = [u8::from(trim); 32];
     seed[8..16].copy_from_slice(&number("WEFT_FABRIC_SEED", 0).to_le_bytes());
     let config = Config {
-        cases: number("WEFT_FABRIC_CASES", 500) as u32,
+        cases: number("WEFT_FABRIC_CASES", 1_000) as u32,
         failure_persistence: None,
         max_shrink_time: 60_000,
         ..Config::default()

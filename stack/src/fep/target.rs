@@ -43,6 +43,10 @@ pub(super) struct Targets {
     pub(super) closing_order: VecDeque<(Time, Origin)>,
 }
 
+/// Closed PDCs of one PDCID that are remembered. Each took a round trip at least: no copy is so many
+/// of them late, and a peer that opens and closes all the time costs no more than this.
+const REMEMBERED: usize = 64;
+
 /// The PSNs that a closed PDC used.
 #[derive(Clone, Copy)]
 struct Closed {
@@ -362,7 +366,11 @@ impl Fep {
         let origin = (pdc.peer, pdc.peer_id);
         let until = now + self.config.time_wait;
         let closed = Closed { start: pdc.start_psn, end: pdc.expected(), until };
-        self.targets.closed.entry(origin).or_default().push(closed);
+        let former = self.targets.closed.entry(origin).or_default();
+        if former.len() == REMEMBERED {
+            former.remove(0);
+        }
+        former.push(closed);
         if self.targets.closing_order.is_empty() {
             self.wheel.insert(until, TimerKey::Closed);
         }

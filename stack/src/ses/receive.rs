@@ -293,13 +293,11 @@ impl Receives {
         let (buffer, receive) = match matched.and_then(|at| self.posted.remove(at)) {
             Some(posted) => (posted.buffer, Some((posted.id, posted.context))),
             None => {
-                let held = self.held.get(&peer).map_or(0, |held| *held) + u64::from(total);
+                let held = self.held.get(&peer).map_or(0, |held| *held) + quota(total);
                 if held > self.hold_limit {
                     return Err(Refusal::Busy(NackCode::NO_PKT_BUFFER));
                 }
-                if held > 0 {
-                    self.held.insert(peer, held);
-                }
+                self.held.insert(peer, held);
                 (Buffer::to_keep(total, payload), None)
             }
         };
@@ -338,12 +336,18 @@ impl Receives {
 
     fn release(&mut self, peer: Addr, bytes: u32) {
         if let Some(held) = self.held.get_mut(&peer) {
-            *held = held.saturating_sub(u64::from(bytes));
+            *held = held.saturating_sub(quota(bytes));
             if *held == 0 {
                 self.held.remove(&peer);
             }
         }
     }
+}
+
+/// What an unexpected message of `len` bytes counts for in its sender's quota: at least what it takes
+/// to know of it, so that no sender can use up the number of messages with empty ones.
+fn quota(len: u32) -> u64 {
+    u64::from(len).max(128)
 }
 
 /// The response that tells the sender of `request` how its message fared.
@@ -408,16 +412,16 @@ mod tests {
 
     #[test]
     fn unexpected_messages_wait_and_are_limited_by_sender() {
-        let mut receives = Receives::new(150, 100);
-        let message = send(100, None, 1);
+        let mut receives = Receives::new(300, 100);
+        let message = send(200, None, 1);
         assert!(deliver(&mut receives, &message, 30).unwrap().is_empty());
         assert_eq!(
-            deliver(&mut receives, &send(100, None, 2), 30).unwrap_err(),
+            deliver(&mut receives, &send(200, None, 2), 30).unwrap_err(),
             Refusal::Busy(NackCode::NO_PKT_BUFFER)
         );
-        let done = receives.post(receive(5, Matching::Untagged, 100)).unwrap();
+        let done = receives.post(receive(5, Matching::Untagged, 200)).unwrap();
         assert_eq!(done.buffer, message.buffer);
-        assert!(deliver(&mut receives, &send(100, None, 2), 30).is_ok(), "the quota is free again");
+        assert!(deliver(&mut receives, &send(200, None, 2), 30).is_ok(), "the quota is free again");
     }
 
     #[test]

@@ -28,7 +28,7 @@ pub(crate) fn assert_decoders_agree(capture: &Path) {
     arguments.extend(TSHARK_FIELDS.iter().flat_map(|field| ["-e", field]));
     if let Some(text) = output("tshark", &arguments) {
         // Later versions print flags as words.
-        compare(&frames, &text.replace("True", "1"), |frame| tshark_line(frame));
+        compare(&frames, &text.replace("True", "1"), tshark_line);
     }
 }
 

@@ -26,12 +26,17 @@ const KINDS: [ControlKind; 10] = [
 /// A forged packet arrives somewhere: made up, or a packet of others under another address.
 pub(super) fn strike(world: &mut World, choices: &mut Choices<'_>) {
     world.forged = true;
-    let mut packet = match choices.byte() % 4 {
-        0 if !world.wire.is_empty() => world.wire[choices.below(world.wire.len())].packet,
+    let overheard = (!world.wire.is_empty()).then(|| world.wire[choices.below(world.wire.len())].packet);
+    let mut fep = choices.below(2);
+    let mut packet = match (choices.byte() % 4, overheard) {
+        (0, Some(packet)) => packet,
+        (1, Some(Packet { pds: Pds::Request(request), net, .. })) => {
+            fep = net.src.0 as usize;
+            answer(choices, &request)
+        }
         _ => forge(choices),
     };
     packet.net.src = HOSTILE;
-    let fep = choices.below(2);
     packet.net.dst = Addr(fep as u32);
     let payload = match (&packet.pds, packet.net.class.is_trimmed()) {
         (Pds::Request(_), false) => vec![0x66; packet.payload_len as usize % 2_048],
@@ -58,6 +63,19 @@ fn forge(choices: &mut Choices<'_>) -> Packet {
     let entropy = Entropy(u16::from(choices.byte()));
     let net = Network { src: HOSTILE, dst: Addr(0), entropy, class, ecn: choices.byte() & 1 == 1, hops: 1 };
     Packet { net, payload_len: number(choices), pds, ses }
+}
+
+/// An answer to a packet that went to somebody else: takes it for arrived, or refuses it.
+fn answer(choices: &mut Choices<'_>, request: &Request) -> Packet {
+    let (psn, spdcid, dpdcid) = (request.psn, PdcId(1), request.spdcid);
+    let pds = if choices.byte() & 1 == 0 {
+        Pds::Ack(Ack { cack_psn: psn, spdcid, dpdcid, cc: None, ..ack(choices) })
+    } else {
+        Pds::Nack(Nack { psn, spdcid, dpdcid, rudi: false, retx: request.retx, ..nack(choices) })
+    };
+    let (src, dst, entropy) = (HOSTILE, Addr(0), Entropy(0));
+    let net = Network { src, dst, entropy, class: Class::Control, ecn: false, hops: 1 };
+    Packet { net, payload_len: 0, pds, ses: Ses::None }
 }
 
 /// Extremes and small numbers are more interesting than others.

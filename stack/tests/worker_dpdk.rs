@@ -1,0 +1,149 @@
+//! Workers over DPDK: two threads at the ends of a pair of rings, and checksums left to the port.
+
+mod endpoints;
+
+use endpoints::{MTU, config, content, host};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use weft_stack::Span;
+use weft_stack::buffer::Buffer;
+use weft_stack::fep::{Completion, ConnectOptions, Fep, FepConfig, Receive, Send};
+use weft_stack::packet::{Addr, Class, Network, Packet, Payload};
+use weft_stack::pdc::PdcConfig;
+use weft_stack::port::dpdk::{DpdkPort, DpdkPortConfig, Eal, EalOptions, MbufPool, MbufPoolConfig};
+use weft_stack::port::{FramePool, PortCaps};
+use weft_stack::rng::Rng;
+use weft_stack::ses::Matching;
+use weft_stack::spray::Entropy;
+use weft_stack::wire::checksum::pseudo_header;
+use weft_stack::wire::frame::{ChecksumFill, IpAddrs, finish_checksums};
+use weft_stack::wire::pds::{Control, ControlKind, Destination, PdcId, Pds, Psn};
+use weft_stack::wire::ses::Ses;
+use weft_stack::worker::{AddressBook, Clock, Codec, LinkConfig, Strangers, Worker, pin_to, usable_cores};
+
+/// No wait is longer.
+const LIMIT: Span = Span::from_ms(60_000);
+const MESSAGES: u64 = 20;
+const LEN: usize = 200 * MTU as usize + 5;
+
+fn eal() -> Eal {
+    Eal::init(&EalOptions::default()).expect("DPDK starts without huge pages and privileges")
+}
+
+fn pool(name: &str) -> MbufPool {
+    MbufPool::create(eal(), name, &MbufPoolConfig { buffers: 2047, cache: 64, ..MbufPoolConfig::default() })
+        .unwrap()
+}
+
+fn worker(own: u32, port: DpdkPort, clock: Clock) -> Worker<DpdkPort> {
+    // The two threads may share a core: whoever waits for the other waits for the system's scheduler.
+    let pdc = PdcConfig { rto_init: Span::from_ms(200), ..config(true).pdc };
+    let config = Arc::new(FepConfig { pdc, ..config(true) });
+    let fep = Fep::new(Addr(own), config, Rng::new(1, u64::from(own)), clock.now()).unwrap();
+    let mut book = AddressBook::new(Addr(own), host(own, false), 2, Strangers::Refuse).unwrap();
+    book.insert(Addr(1 - own), host(1 - own, false)).unwrap();
+    Worker::new(fep, port, book, LinkConfig::default(), clock).unwrap()
+}
+
+/// Sends [`MESSAGES`] to the other side and receives as many; leaves when both sides are done.
+fn converse(own: u32, port: DpdkPort, clock: Clock, done: &AtomicUsize) {
+    let cores = usable_cores();
+    pin_to(cores[own as usize % cores.len()]).unwrap();
+    let _lcore = eal().register_thread().unwrap();
+    let mut worker = worker(own, port, clock);
+    let fep = worker.fep_mut();
+    let connection = fep.connect(clock.now(), Addr(1 - own), ConnectOptions::default()).unwrap();
+    for tag in 0..MESSAGES {
+        let matching = Matching::Tagged { tag, ignore: 0 };
+        let buffer = Buffer::Heap(vec![0; LEN]);
+        fep.post_receive(Receive { buffer, from: None, matching, context: tag }).unwrap();
+        let buffer = Buffer::Heap(content(tag << 1 | u64::from(own), LEN));
+        fep.post_send(connection, Send { buffer, tag: Some(tag), header_data: 0, context: tag }).unwrap();
+    }
+    let (mut sent, mut received, mut closed) = (0, 0, false);
+    let both_done = |fep: &mut Fep, now| {
+        while let Some(completion) = fep.poll_completion() {
+            match completion {
+                Completion::Sent { result, .. } => {
+                    assert_eq!(result, Ok(()));
+                    sent += 1;
+                    if sent == MESSAGES {
+                        fep.close(now, connection).unwrap();
+                    }
+                }
+                Completion::Received { context, buffer, result, .. } => {
+                    assert_eq!(result, Ok(()));
+                    assert!(buffer == Buffer::Heap(content(context << 1 | u64::from(1 - own), LEN)));
+                    received += 1;
+                }
+                Completion::Closed { result, .. } => {
+                    assert_eq!(result, Ok(()));
+                    closed = true;
+                    done.fetch_add(1, Ordering::Release);
+                }
+            }
+        }
+        // The other side needs our acknowledgements until it has closed as well.
+        closed && done.load(Ordering::Acquire) == 2
+    };
+    worker.run_until(LIMIT, both_done).unwrap();
+    assert_eq!((sent, received), (MESSAGES, MESSAGES));
+    assert_eq!(worker.counters().malformed, 0);
+    assert_eq!(worker.fep().leaks().collect::<Vec<_>>(), Vec::<String>::new());
+}
+
+#[test]
+fn two_pinned_threads_talk_over_rings() {
+    let pool = pool("threads");
+    let (a, b) = DpdkPort::ring_pair(eal(), "threads", 512, pool, &DpdkPortConfig::default()).unwrap();
+    let (clock, done) = (Clock::new(), AtomicUsize::new(0));
+    thread::scope(|scope| {
+        scope.spawn(|| converse(0, a, clock, &done));
+        scope.spawn(|| converse(1, b, clock, &done));
+    });
+    assert_eq!(pool.available(), pool.capacity(), "every mbuf is back");
+}
+
+/// What a card that computes checksums is handed: the pseudo-header's sum in UDP, nothing in IPv4.
+#[test]
+fn checksums_are_left_to_a_port_that_offers_it() {
+    let caps = PortCaps {
+        max_frame: 9014,
+        mac: [2; 6],
+        tx_ipv4_checksum: true,
+        tx_udp_checksum: true,
+        rx_checksum: false,
+        multi_segment: false,
+        timestamps: false,
+    };
+    let pds = Pds::Control(Control {
+        kind: ControlKind::Probe,
+        rod: false,
+        retx: false,
+        ack_request: false,
+        probe_opaque: 1,
+        psn: Psn(2),
+        spdcid: PdcId(3),
+        destination: Destination::Pdc(PdcId(4)),
+        payload: 5,
+    });
+    let (src, dst, entropy) = (Addr(0), Addr(1), Entropy(6));
+    let net = Network { src, dst, entropy, class: Class::Control, ecn: false, hops: 0 };
+    let packet = Packet { net, payload_len: 0, pds, ses: Ses::None };
+    let book = |own: u32| {
+        let mut book = AddressBook::new(Addr(own), host(own, false), 2, Strangers::Refuse).unwrap();
+        book.insert(Addr(1 - own), host(1 - own, false)).unwrap();
+        book
+    };
+    let codec = Codec::new(LinkConfig::default(), &caps);
+    let mut frame = FramePool::from(pool("offload")).allocate(200).unwrap();
+    codec.write(&book(0), &packet, Payload::EMPTY, &mut frame).unwrap();
+    let ip = IpAddrs::V4 { src: [10, 0, 0, 1].into(), dst: [10, 0, 0, 2].into() };
+    assert_eq!(frame.len(), 14 + 20 + 8 + 16);
+    assert_eq!(frame[24..26], [0, 0]);
+    assert_eq!(frame[40..42], pseudo_header(&ip, 17, 24).fold().to_be_bytes());
+    assert!(codec.read(&mut book(1), &frame).is_err(), "not finished yet");
+    finish_checksums(&mut frame, ChecksumFill::default()).unwrap();
+    assert_eq!(codec.read(&mut book(1), &frame), Ok((packet, &[][..])));
+}
