@@ -19,12 +19,15 @@ type Port = FaultyPort<MemoryPort>;
 const MAX_TURNS: u32 = 2_000_000;
 const MAX_TIME: Span = Span::from_ms(60_000);
 
+/// Draws of faults for each case.
+const SEEDS: u64 = 5;
+
 const SIZES: [usize; 8] =
     [0, 1, MTU as usize - 1, MTU as usize, MTU as usize + 1, 0, 3 * MTU as usize, 1 << 20];
 
-fn faulty_pair(config: &FepConfig, faults: Faults, v6: bool) -> Pair<Port, Port> {
+fn faulty_pair(config: &FepConfig, faults: Faults, v6: bool, seed: u64) -> Pair<Port, Port> {
     let (left, right) = pair(&MemoryConfig::default()).unwrap();
-    let port = |port, stream| FaultyPort::new(port, faults, Rng::new(5, stream)).unwrap();
+    let port = |port, stream| FaultyPort::new(port, faults, Rng::new(seed, stream)).unwrap();
     let side = |own, end| worker(own, port(end, u64::from(own)), config, LinkConfig::default(), v6);
     Pair::new(side(0, left), side(1, right))
 }
@@ -113,7 +116,7 @@ fn check(pair: &mut Pair<Port, Port>, results: &Results) {
 }
 
 /// Runs every mode over links with these faults.
-fn all_modes(faults: Faults, v6: bool) {
+fn all_modes(faults: Faults, v6: bool, seed: u64) {
     let modes = [
         (DeliveryMode::Rud, RodReceive::GoBackN),
         (DeliveryMode::Rod, RodReceive::GoBackN),
@@ -123,7 +126,7 @@ fn all_modes(faults: Faults, v6: bool) {
         for trimming in [false, true] {
             let base = config(trimming);
             let config = FepConfig { pdc: PdcConfig { rod_receive, ..base.pdc }, ..base };
-            let mut pair = faulty_pair(&config, faults, v6);
+            let mut pair = faulty_pair(&config, faults, v6, seed);
             let results = transfer(&mut pair, mode);
             check(&mut pair, &results);
             struck_as_asked(&pair, faults);
@@ -143,41 +146,43 @@ fn struck_as_asked(pair: &Pair<Port, Port>, faults: Faults) {
     ] {
         assert_eq!(p > 0.0, struck > 0, "probability {p}, {struck} times");
     }
-    // Ethernet addresses are the only bytes that no checksum covers.
-    let seen = pair.a.counters().malformed + pair.b.counters().malformed;
-    assert!(seen <= a.corrupted + b.corrupted && (seen > 0) == (faults.corrupt > 0.0));
+    // Nearly every damage is noticed: only Ethernet addresses have no checksum here. A damaged frame
+    // may have been duplicated.
+    let (seen, struck) =
+        (pair.a.counters().malformed + pair.b.counters().malformed, a.corrupted + b.corrupted);
+    assert!(struck / 2 <= seen && seen <= 2 * struck, "{seen} of {struck} damaged frames were noticed");
 }
 
 #[test]
 fn clean_links() {
-    all_modes(Faults::default(), false);
+    all_modes(Faults::default(), false, 1);
 }
 
 #[test]
 fn one_percent_loss_and_all_other_faults() {
     let faults =
         Faults { drop: 0.01, corrupt: 0.02, duplicate: 0.05, reorder: 0.05, delay: 0.02, delay_frames: 40 };
-    all_modes(faults, false);
+    (0..SEEDS).for_each(|seed| all_modes(faults, false, seed));
 }
 
 #[test]
 fn ten_percent_loss_and_all_other_faults() {
     let faults =
         Faults { drop: 0.10, corrupt: 0.02, duplicate: 0.05, reorder: 0.05, delay: 0.02, delay_frames: 40 };
-    all_modes(faults, false);
+    (0..SEEDS).for_each(|seed| all_modes(faults, false, seed));
 }
 
 #[test]
 fn loss_over_ipv6() {
     let faults = Faults { drop: 0.05, ..Faults::default() };
-    all_modes(faults, true);
+    all_modes(faults, true, 1);
 }
 
 #[test]
 fn the_same_seed_gives_the_same_run() {
     let faults = Faults { drop: 0.05, duplicate: 0.05, reorder: 0.1, ..Faults::default() };
     let run = || {
-        let mut pair = faulty_pair(&config(false), faults, false);
+        let mut pair = faulty_pair(&config(false), faults, false, 5);
         transfer(&mut pair, DeliveryMode::Rud);
         (pair.now, *pair.a.fep().counters(), *pair.b.fep().counters(), pair.a.port().fault_counts())
     };

@@ -279,6 +279,7 @@ mod tests {
         pdc.store_response(Psn(12), response());
         let ack = pdc.acknowledge(Trigger::Psn(Psn(13)), Psn(13), false, false);
         assert_eq!((ack.cack_psn, ack.request), (Psn(11), AckRequest::Clear));
+        assert_eq!(ack.cc.unwrap().sack_bitmap, 0b10, "13 but not 12, whose response is to come");
         assert!(pdc.response(Psn(12)).is_some());
         pdc.clear(Psn(11));
         assert_eq!(pdc.cack(), Psn(11));
