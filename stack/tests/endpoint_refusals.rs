@@ -265,6 +265,28 @@ fn a_target_that_is_busy_for_too_long_is_given_up() {
     assert_eq!(fep.leaks().count(), 0);
 }
 
+/// Switches that trim everything, for ever: each NACK asks for one more transmission.
+#[test]
+fn a_way_that_trims_everything_is_given_up() {
+    let mut fep = fep(0, Limits::default());
+    let connection = open(&mut fep, 1);
+    fep.post_send(connection, send(100, 0)).unwrap();
+    let mut sent = 0;
+    let done = run_alone(&mut fep, Span::from_ms(100), |packet| {
+        sent += 1;
+        assert!(sent < 10_000, "sends for ever");
+        Some(nack(packet, NackCode::TRIMMED))
+    });
+    let Some(Completion::Sent { result: Err(SendError::Failed(failure)), .. }) = done.first() else {
+        panic!("{done:?}")
+    };
+    assert!(
+        matches!(failure, Failure::Busy { code: NackCode::TRIMMED, psn, .. } if psn != &Psn(0)),
+        "{failure:?}"
+    );
+    assert_eq!(fep.leaks().count(), 0);
+}
+
 /// Both connections share a context and its window. One is put off with all that is in flight; the
 /// other, and later it too, have to go on.
 #[test]

@@ -28,7 +28,7 @@ pub struct FepConfig {
     pub idle_timeout: Span,
     /// How long a target remembers a closed PDC, to tell late copies of its packets from a new one.
     pub time_wait: Span,
-    /// How long an initiator puts up with a target that says it is busy.
+    /// How long an initiator puts up with refusals, busy targets and missing credit while nothing arrives.
     pub busy_timeout: Span,
 }
 

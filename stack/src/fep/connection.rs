@@ -33,6 +33,8 @@ pub(super) struct Connection {
     pub(super) timer: Option<Time>,
     /// Nothing leaves before this: the target was busy.
     pub(super) hold: Option<Busy>,
+    /// When something of it last arrived, or it last began to send.
+    pub(super) progress_at: Time,
     /// When to probe for losses.
     pub(super) probe_at: Option<Time>,
     /// Probes since the last acknowledgement.
@@ -61,7 +63,7 @@ pub(super) struct Busy {
 }
 
 impl Connection {
-    pub(super) fn new(pdc: TxPdc, context: Key) -> Connection {
+    pub(super) fn new(pdc: TxPdc, context: Key, now: Time) -> Connection {
         Connection {
             pdc,
             context,
@@ -71,6 +73,7 @@ impl Connection {
             next_msg_id: 0,
             timer: None,
             hold: None,
+            progress_at: now,
             probe_at: None,
             unanswered_probes: 0,
             credit_wait: None,

@@ -75,8 +75,10 @@ impl Fep {
         {
             note_refusal(sends, &connection.pdc, response.msg_id, response.return_code);
         }
+        let mut progress = false;
         let outcome = context.track(&mut connection.pdc, |pdc| {
             pdc.on_ack(now, ack, |record| {
+                progress = true;
                 if let PacketKind::Data { send, .. } = record.kind
                     && let Some((send, message)) = sends.at_mut(send)
                 {
@@ -91,6 +93,9 @@ impl Fep {
             return self.ignore(now, packet, "ACK outside what was sent");
         };
         connection.hold.take_if(|busy| now.is_at_or_after(busy.until));
+        if progress {
+            connection.progress_at = now;
+        }
         let pdc = connection.pdc.id;
         self.events.emit(now, Event::AckReceived { pdc, cack: ack.cack_psn, rtt: outcome.rtt, ecn: ack.ecn });
         if outcome.probe.is_none() {
@@ -195,6 +200,11 @@ impl Fep {
         let Some(outcome) = outcome else {
             return self.ignore(now, packet, "NACK for an earlier transmission");
         };
+        let waited = now.since(connection.progress_at);
+        if waited > self.config.busy_timeout {
+            let (pdc, peer) = (connection.pdc.id, packet.net.src);
+            return self.fail(now, key, Failure::Busy { pdc, peer, psn: nack.psn, code: nack.code, waited });
+        }
         context.on_feedback();
         if let Some(cause) = cause {
             let (bytes, rtt) = (outcome.bytes, outcome.rtt);

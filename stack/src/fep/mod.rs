@@ -175,7 +175,7 @@ pub enum Failure {
         /// What the target said.
         code: NackCode,
     },
-    /// The target was busy for too long.
+    /// The target was busy, or the way to it refused packets, for too long.
     #[error("PDC {} to endpoint {}: PSN {} put off with NACK code {:#04x} for {waited}", pdc.0, peer.0, psn.0, code.0)]
     Busy {
         /// Our PDCID.
@@ -354,7 +354,7 @@ impl Fep {
             let last = last_psns.get(key.index as usize);
             let start_psn = last.map_or(Psn(random), |last| far_from(*last, random));
             let id = PdcId((key.index + 1) as u16);
-            Connection::new(TxPdc::new(&config.pdc, peer, id, options.mode, start_psn), context)
+            Connection::new(TxPdc::new(&config.pdc, peer, id, options.mode, start_psn), context, now)
         });
         if options.mode == DeliveryMode::Rod
             && let Some(connection) = self.connections.get_mut(key)

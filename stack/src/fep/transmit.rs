@@ -149,6 +149,9 @@ impl Fep {
             Some(entropy) => entropy,
             None => context.next_entropy(now, retx),
         };
+        if connection.pdc.is_idle() {
+            connection.progress_at = now;
+        }
         let (psn, kind) = match next {
             Next::Resend(psn, kind) => {
                 context.track(&mut connection.pdc, |pdc| pdc.resend(now, entropy));

@@ -329,7 +329,12 @@ impl TxPdc {
 
     /// Moves the packets whose timers have expired to the queue of those to be sent again, calling
     /// `expired` for each.
-    pub fn on_timer(&mut self, now: Time, config: &PdcConfig, mut expired: impl FnMut(Psn, &TxRecord)) -> Overdue {
+    pub fn on_timer(
+        &mut self,
+        now: Time,
+        config: &PdcConfig,
+        mut expired: impl FnMut(Psn, &TxRecord),
+    ) -> Overdue {
         if let Some(missing) = &mut self.missing_ack {
             return match missing {
                 _ if now.is_before(missing.deadline(config)) => Overdue::Nothing,
