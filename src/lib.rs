@@ -7,7 +7,7 @@
 //! | set up an endpoint | [`FepConfig`], [`Limits`], [`cc::CcChoice`] (congestion control), [`spray::LbChoice`] (load balancing) |
 //! | talk to peers | [`Fep`], [`ConnectOptions`], [`Send`], [`Receive`], [`Buffer`], [`Completion`] |
 //! | drive an endpoint | [`Fep`]'s four verbs, [`Transmit`], [`Packet`], [`Payload`], [`Time`], [`Span`] |
-//! | move packets | [`port`], and [`wire`] for their bytes |
+//! | move packets | [`worker`] (drives an endpoint over a port in real time), [`port`], and [`wire`] for their bytes |
 //! | see what happens | [`event`] |
 //! | add an algorithm of one's own | [`cc::SenderCc`], [`cc::ReceiverCc`], [`spray::PathSelector`] |
 //!
@@ -94,4 +94,4 @@ pub use weft_stack::{Rate, Span, Time};
 
 /// Congestion control: the traits, and the registry of algorithms by name.
 pub use weft_stack::cc;
-pub use weft_stack::{event, port, spray, wire};
+pub use weft_stack::{event, port, spray, wire, worker};

@@ -81,8 +81,10 @@ const CASES: [Case; 9] = [
 
 /// How many flows share the most crowded link, and so the last flow's time, is a matter of luck with the
 /// hash functions: over twelve seeds the reference's is 856 to 1060 µs with NSCC (956 on average), weft's
-/// 860 to 1179 (969). One draw has to be compared with one draw, so this row alone has a seed that was
-/// chosen after looking at ten of them; half would do. The mean over all flows hardly depends on the seed.
+/// 853 to 1179 (954, seeds 1 to 12). One draw has to be compared with one draw, so this row alone has a
+/// seed that was chosen after looking at ten of them; seven of those twelve would do. What does not depend
+/// on that choice is held by [`over_one_path_the_mean_of_seeds_is_near_the_reference`], and by the mean
+/// over all flows, which hardly varies.
 const ONE_PATH: Case =
     Case::new("permutation 1024, one path a flow", PERMUTATION, 1300.0, [889.9, 1063.0, 1047.1]);
 
@@ -180,6 +182,26 @@ fn nscc() {
     print("nscc, µs", &rows);
     require("near the reference", &rows, Row::is_near_reference);
     require("within the target", &rows, |row| row.name == INCAST_1023.name || row.is_within_target());
+}
+
+/// The seeds are the first twelve there are; none is left out. The mean of fewer would prove little: one
+/// standard deviation of a single run is about 100 µs.
+#[test]
+fn over_one_path_the_mean_of_seeds_is_near_the_reference() {
+    const SEEDS: std::ops::RangeInclusive<u64> = 1..=12;
+    /// The mean over twelve seeds.
+    const REFERENCE: f64 = 956.0;
+    let last = |seed| {
+        let case = ONE_PATH.over_one_path(Measure::Last, seed);
+        measure(case.measure, &case.config("nscc"))
+    };
+    let times: Vec<f64> = SEEDS.map(last).collect();
+    let weft = times.iter().sum::<f64>() / times.len() as f64;
+    let row = Row { name: "mean over twelve seeds", target: ONE_PATH.target, reference: REFERENCE, weft };
+    print("one path a flow, nscc, µs", std::slice::from_ref(&row));
+    assert!(row.is_near_reference(), "{weft:.1} µs on average of {times:.1?}");
+    // Far below would mean that the flows are spread better than a hash can.
+    assert!(weft >= REFERENCE / TOLERANCE, "{weft:.1} µs on average of {times:.1?}");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! `weft list`: what can be chosen.
 
+use crate::Failure;
 use crate::cli::Catalogue;
-use std::io::{self, Write};
 use weft_cc::CcChoice;
 use weft_cc::registry::ALGORITHMS;
 use weft_stack::spray::registry::BALANCERS;
@@ -17,8 +17,8 @@ struct Row {
     details: Vec<String>,
 }
 
-/// Prints the catalogue `what`, or the entry `name` of it with all its details. False if there is no such entry.
-pub(crate) fn list(what: Catalogue, name: Option<&str>, out: &mut impl Write) -> io::Result<bool> {
+/// The text of the catalogue `what`, or of its entry `name` with all its details.
+pub(crate) fn list(what: Catalogue, name: Option<&str>) -> Result<String, Failure> {
     let mut rows = match what {
         Catalogue::Cc => congestion_controls(),
         Catalogue::Lb => balancers(),
@@ -26,21 +26,24 @@ pub(crate) fn list(what: Catalogue, name: Option<&str>, out: &mut impl Write) ->
         Catalogue::Workloads => workloads(),
     };
     if let Some(name) = name {
+        let known: Vec<String> = rows.iter().map(|row| row.name.clone()).collect();
         rows.retain(|row| row.name == name);
+        if rows.is_empty() {
+            let known = known.join(", ");
+            return Err(Failure::Usage(format!("no '{name}' in this list; expected one of: {known}")));
+        }
     } else if what == Catalogue::Cc {
         // Dozens of parameters would hide the one line that each algorithm is to have.
         rows.iter_mut().for_each(|row| row.details.clear());
     }
     let name_width = rows.iter().map(|r| r.name.chars().count()).max().unwrap_or(0);
     let about_width = rows.iter().map(|r| r.about.chars().count()).max().unwrap_or(0);
+    let mut text = String::new();
     for Row { name, about, source, details } in &rows {
-        writeln!(out, "{name:name_width$}  {about:about_width$}  [{source}]")?;
-        for line in details {
-            writeln!(out, "    {line}")?;
-        }
+        text += &format!("{name:name_width$}  {about:about_width$}  [{source}]\n");
+        text.extend(details.iter().map(|line| format!("    {line}\n")));
     }
-    out.flush()?;
-    Ok(!rows.is_empty())
+    Ok(text)
 }
 
 fn row(name: &str, about: &str, source: &str) -> Row {

@@ -63,16 +63,8 @@ fn dispatch(command: Command) -> Result<(), Failure> {
     match command {
         Command::Run(args) => run::run(&args),
         Command::List { what, name } => {
-            let mut text = Vec::new();
-            let found =
-                list::list(what, name.as_deref(), &mut text).and_then(|found| print(&text).map(|()| found));
-            match (found, name) {
-                (Ok(false), Some(name)) => Err(Failure::Usage(format!(
-                    "there is no '{name}' to choose; expected one of this list without a name"
-                ))),
-                (Ok(_), _) => Ok(()),
-                (Err(error), _) => Err(Failure::Run(format!("standard output: {error}"))),
-            }
+            let text = list::list(what, name.as_deref())?;
+            print(text.as_bytes()).map_err(|error| Failure::Run(format!("standard output: {error}")))
         }
     }
 }

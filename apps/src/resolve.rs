@@ -98,7 +98,7 @@ pub(crate) fn resolve(args: &RunArgs) -> Result<Plan, Failure> {
     let workload = workload(args, given.as_ref())?;
     let topology = match given {
         Some(topology) => topology,
-        None => with_link(just_enough(workload.hosts())?, args),
+        None => with_link(just_enough(workload.hosts(), args)?, args),
     };
     if topology.hosts() < workload.hosts() {
         return Err(Failure::Usage(format!(
@@ -131,7 +131,7 @@ pub(crate) fn resolve(args: &RunArgs) -> Result<Plan, Failure> {
         queue_bytes: None,
         ecn: None,
     };
-    let config = with_thresholds(config, args);
+    let config = with_thresholds(config, args)?;
     let settings = match args.on {
         Platform::Sim => settings(&config, args),
         Platform::Loopback => on_loopback(settings(&config, args), &config),
@@ -194,9 +194,13 @@ fn topology(text: &str, args: &RunArgs) -> Result<Topology, Failure> {
     Ok(with_link(spec.build().map_err(|e| usage("--topology", e))?, args))
 }
 
-fn just_enough(hosts: u32) -> Result<Topology, Failure> {
+fn just_enough(hosts: u32, args: &RunArgs) -> Result<Topology, Failure> {
     let spec: Result<TopologySpec, _> = format!("fat-tree:hosts={hosts}").parse();
-    spec.and_then(|spec| spec.build()).map_err(|e| usage("--hosts", e))
+    spec.and_then(|spec| spec.build()).map_err(|e| match (&args.hosts, &args.matrix) {
+        (None, Some(file)) => Failure::Run(format!("{}: {e}", file.display())),
+        (None, None) => usage("--workload", e),
+        (Some(_), _) => usage("--hosts", e),
+    })
 }
 
 fn with_link(topology: Topology, args: &RunArgs) -> Topology {
@@ -234,11 +238,16 @@ fn payload(args: &RunArgs) -> Payload {
 
 fn read(path: impl AsRef<Path>) -> Result<String, Failure> {
     let path = path.as_ref();
-    fs::read_to_string(path).map_err(|e| Failure::Run(format!("{}: {e}", path.display())))
+    let bytes = fs::read(path).map_err(|e| Failure::Run(format!("{}: {e}", path.display())))?;
+    String::from_utf8(bytes).map_err(|e| {
+        let good = &e.as_bytes()[..e.utf8_error().valid_up_to()];
+        let line = 1 + good.iter().filter(|&&byte| byte == b'\n').count();
+        Failure::Run(format!("{}:{line}: not UTF-8 text", path.display()))
+    })
 }
 
 /// Adds the queues' size and marking thresholds, which depend on the rest of the configuration.
-fn with_thresholds(config: RunConfig, args: &RunArgs) -> RunConfig {
+fn with_thresholds(config: RunConfig, args: &RunArgs) -> Result<RunConfig, Failure> {
     let packet = config.wire_mtu();
     // Whole packets, as where nothing is given.
     let bdp = |n: f64| ((config.bdp() as f64 * n).ceil() as u64).div_ceil(packet) * packet;
@@ -247,8 +256,18 @@ fn with_thresholds(config: RunConfig, args: &RunArgs) -> RunConfig {
         Queue::Packets(n) => packet * u64::from(n),
         Queue::Bytes(n) => n,
     });
+    if let Some(bytes) = queue_bytes.filter(|&bytes| bytes < packet) {
+        let overhead = config.data_overhead();
+        return Err(usage(
+            "--queue",
+            format_args!(
+                "{bytes} bytes never hold a packet; expected at least {packet} ({} of payload, {overhead} of overhead)",
+                config.mtu
+            ),
+        ));
+    }
     let ecn = args.ecn.unwrap_or(DEFAULT_ECN);
-    RunConfig { queue_bytes, ecn: Some((ecn.low, ecn.high)), ..config }
+    Ok(RunConfig { queue_bytes, ecn: Some((ecn.low, ecn.high)), ..config })
 }
 
 fn sets_queues(topology: &Topology) -> bool {

@@ -199,6 +199,19 @@ fn matrices_and_topologies_are_read_from_files() {
     assert!(stderr(&refused).contains(&format!("{matrix}:3: ")), "{}", stderr(&refused));
     assert_eq!(stderr(&refused).lines().count(), 1);
 
+    let crowded = file("crowded.cm", "# all of IPv4\nNodes 4294967295\nConnections 1\n0->3 start 0 size 5\n");
+    let refused = run(&["--matrix", &crowded]);
+    assert_eq!(refused.status.code(), Some(1));
+    let expected =
+        format!("weft: {crowded}:2: 4294967295 hosts are too many: a topology has at most 1048576\n");
+    assert_eq!(stderr(&refused), expected);
+
+    let latin = scratch("latin1.cm");
+    fs::write(&latin, b"Nodes 2\nConnections 1\n0->1 start 0 size 5 # \xb5s\n").expect("writable");
+    let refused = run(&["--matrix", latin.to_str().expect("UTF-8")]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert_eq!(stderr(&refused), format!("weft: {}:3: not UTF-8 text\n", latin.display()));
+
     let topo = file("bad.topo", "Nodes 4\nTiers 2\nPodsize 4\nWheels 3\n");
     let refused = run(&["--workload", "permutation", "--topology", &topo]);
     assert_eq!(refused.status.code(), Some(1));
@@ -227,6 +240,10 @@ fn options_that_make_no_sense_are_refused_in_one_line() {
         (&["--workload", "permutation", "--mtu", "0"], "--mtu"),
         (&["--workload", "permutation", "--ecn", "0.8,0.2"], "--ecn"),
         (&["--workload", "permutation", "--queue", "0"], "--queue"),
+        (
+            &["--workload", "permutation", "--wire-overhead", "64", "--queue", "4159"],
+            "--queue: 4159 bytes never hold a packet; expected at least 4160 ",
+        ),
         (&["--workload", "permutation", "--link", "100"], "--link"),
         (&["--workload", "permutation", "--until", "5"], "--until"),
         (&["--workload", "permutation", "--size", "5GB"], "--size"),
@@ -241,6 +258,8 @@ fn options_that_make_no_sense_are_refused_in_one_line() {
         (&["--workload", "permutation", "--on", "loopback", "--payload", "virtual"], "--payload"),
         (&["--workload", "permutation", "--turbo"], "--turbo"),
     ];
+    let just_one = ["--queue", "4160", "--wire-overhead", "64", "--workload", "permutation", "--size", "9KB"];
+    assert!(run(&just_one).status.success(), "a queue of one packet is allowed");
     for (args, expected) in cases {
         let output = run(args);
         let message = stderr(&output);
@@ -278,7 +297,10 @@ fn lists_name_everything_that_can_be_chosen() {
     }
     let one = weft(&["list", "cc", "nscc"]);
     assert!(stdout(&one).starts_with("nscc ") && stdout(&one).contains("\n    gamma: "), "{}", stdout(&one));
-    assert_eq!(weft(&["list", "cc", "reno"]).status.code(), Some(2));
+    let unknown = weft(&["list", "lb", "plb"]);
+    assert_eq!((unknown.status.code(), stdout(&unknown)), (Some(2), ""));
+    let expected = "weft: no 'plb' in this list; expected one of: ";
+    assert!(stderr(&unknown).starts_with(expected) && stderr(&unknown).contains("bitmap, "));
     assert_eq!(weft(&["list", "colours"]).status.code(), Some(2));
 }
 

@@ -33,11 +33,12 @@ pub(crate) const SETTINGS: &[Setting<ConstantConfig>] = &[
     },
 ];
 
-/// A fixed window.
+/// A fixed window. Keeps the least RTT, which timers are derived from.
 #[derive(Clone, Copy, Debug)]
 pub struct Constant {
-    window: u64,
+    window: Window,
     base_rtt: Span,
+    phase: &'static str,
 }
 
 impl Constant {
@@ -47,7 +48,12 @@ impl Constant {
             ConstantConfig::Bytes(n) => n,
             ConstantConfig::Bdp(factor) => (params.network_bdp() as f64 * factor) as u64,
         };
-        Constant { window: window.max(1), base_rtt: params.network_rtt }
+        Constant::fixed(Window(window.max(1)), "constant", params)
+    }
+
+    /// A flow with this window, whose snapshots name `phase`.
+    pub(crate) fn fixed(window: Window, phase: &'static str, params: &CcParams) -> Constant {
+        Constant { window, base_rtt: params.network_rtt, phase }
     }
 
     fn see(&mut self, rtt: Option<Span>) {
@@ -67,16 +73,16 @@ impl SenderCc for Constant {
     fn on_timeout(&mut self, _now: Time, _lost: &LossSample) {}
 
     fn window(&self) -> Window {
-        Window(self.window)
+        self.window
     }
 
     fn snapshot(&self) -> CcSnapshot {
         CcSnapshot {
-            cwnd: self.window,
+            cwnd: self.window.0,
             base_rtt: self.base_rtt,
             target: Span::ZERO,
             delay: Span::ZERO,
-            phase: "constant",
+            phase: self.phase,
         }
     }
 }

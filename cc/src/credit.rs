@@ -134,8 +134,22 @@ impl SenderCredit {
     }
 }
 
+/// How many times the largest demand a target may lie ahead before the counters count as unrelated.
+/// Senders with faster links ask for more at a time than the receiver would: 800 Gb/s against 50.
+const LENIENCY: i64 = 16;
+
 /// The receiver's record of one sender: what it asked for and what it was granted.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
+///
+/// The two ends may lose each other: a receiver forgets a sender whose connections are all closed
+/// while the sender counts on, or a sender begins anew while the receiver still knows it. No
+/// message says so, but the targets do:
+/// - Up to 1 GiB behind what is granted: an old target, or a sender that has begun anew. Either way the
+///   total, announced in answer to its next request, is all it needs: it takes it over as its own.
+/// - Further ahead than a sender ever asks, or so far behind that it would misread the total: the
+///   counters are unrelated. The ledger begins anew at one largest demand before the target.
+///
+/// A late copy of a packet can mislead it, but only until the next target, which gets it back.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GrantLedger {
     /// Cumulative credit granted, quanta.
     granted: i64,
@@ -143,12 +157,24 @@ pub struct GrantLedger {
     target: i64,
     /// Bytes granted beyond whole quanta.
     remainder: u64,
+    /// The most that a sender lacks at a time, quanta.
+    reach: i64,
+    /// No target has been heard yet.
+    fresh: bool,
 }
 
 impl GrantLedger {
-    /// A new connection: nothing asked for, nothing granted.
+    /// A sender of which nothing is known, not even how much it asks for at a time: any demand up to
+    /// [`LARGEST_CREDIT`] is believed.
     pub fn new() -> GrantLedger {
-        GrantLedger::default()
+        GrantLedger::with_largest_demand(LARGEST_CREDIT)
+    }
+
+    /// A sender of which nothing is known but `bytes`, the most that it asks for beyond what it has
+    /// received ([`RcccConfig::largest_demand`](crate::rccc::RcccConfig::largest_demand)).
+    pub fn with_largest_demand(bytes: u64) -> GrantLedger {
+        let reach = quanta_up(bytes.clamp(1, LARGEST_CREDIT) as i64);
+        GrantLedger { granted: 0, target: 0, remainder: 0, reach, fresh: true }
     }
 
     /// A target has arrived, with a data packet, trimmed or whole, or a request. Returns the bytes
@@ -156,10 +182,25 @@ impl GrantLedger {
     /// [`ReceiverCc::on_demand`](crate::ReceiverCc::on_demand). Old targets change nothing.
     pub fn on_target(&mut self, target: u32) -> u64 {
         let heard = from_wire(self.granted, target & COUNTER_MASK);
-        if heard - self.granted <= (LARGEST_CREDIT / QUANTUM) as i64 {
+        if self.is_related(heard) {
             self.target = self.target.max(heard);
+        } else {
+            self.granted = heard - self.reach;
+            self.target = heard;
+            self.remainder = 0;
         }
+        self.fresh = false;
         self.wanted()
+    }
+
+    /// Whether a sender that counts from where this ledger does could say `heard`.
+    fn is_related(&self, heard: i64) -> bool {
+        const FARTHEST: i64 = (LARGEST_CREDIT / QUANTUM) as i64;
+        let ahead = heard - self.granted;
+        if self.fresh {
+            return ahead.abs() <= self.reach;
+        }
+        (-FARTHEST..=FARTHEST.min(LENIENCY * self.reach)).contains(&ahead)
     }
 
     /// Bytes asked for beyond what is granted.
@@ -180,6 +221,12 @@ impl GrantLedger {
     /// comes in that asks for nothing new: the credit that answered it may have been lost.
     pub fn total(&self) -> u32 {
         on_wire(self.granted)
+    }
+}
+
+impl Default for GrantLedger {
+    fn default() -> Self {
+        GrantLedger::new()
     }
 }
 
@@ -270,7 +317,7 @@ mod tests {
 
     #[test]
     fn the_ledger_answers_targets_with_totals() {
-        let mut ledger = GrantLedger::new();
+        let mut ledger = GrantLedger::with_largest_demand(CAP + MTU);
         assert_eq!(ledger.on_target(40), 10_240);
         assert_eq!(ledger.on_target(30), 10_240, "an older target changes nothing");
         assert_eq!(ledger.on_grant(10_000), 39, "39 whole quanta and 16 bytes");
@@ -281,11 +328,56 @@ mod tests {
         assert_eq!(ledger.on_target(104), 0);
     }
 
+    /// What the ledgers of these tests take for the largest demand, quanta.
+    const REACH: i64 = ((CAP + MTU).div_ceil(QUANTUM)) as i64;
+
     #[test]
-    fn absurd_targets_are_not_believed() {
-        let mut ledger = GrantLedger::new();
-        assert_eq!(ledger.on_target((1 << 23) - 1), 0);
-        assert_eq!(ledger.on_target(1 << 23), 0);
-        assert_eq!(ledger.on_target(u32::MAX), 0);
+    fn a_forgotten_sender_is_met_where_it_is() {
+        for pulled in [0, 5_000, (1_200 << 20) / 256, 1 << 22, 1 << 23, (1 << 24) - 1, (1 << 24) + 77] {
+            let mut ledger = GrantLedger::with_largest_demand(CAP + MTU);
+            let target = pulled + 100;
+            let wanted = ledger.on_target(on_wire(target));
+            assert!(wanted > 0 && wanted <= CAP + MTU + QUANTUM, "{wanted} B at {pulled}");
+            let total = ledger.on_grant(wanted);
+            assert_eq!(total, on_wire(target), "one demand heals it");
+        }
+    }
+
+    #[test]
+    fn a_sender_of_a_faster_link_is_not_taken_for_another() {
+        let mut ledger = GrantLedger::with_largest_demand(CAP + MTU);
+        ledger.on_target(64);
+        ledger.on_grant(64 * QUANTUM);
+        let four_times = 64 + 4 * REACH;
+        assert_eq!(ledger.on_target(on_wire(four_times)), (4 * REACH) as u64 * QUANTUM);
+        assert_eq!(ledger.total(), 64);
+    }
+
+    #[test]
+    fn a_sender_that_begins_anew_takes_the_total_over() {
+        // 1 GiB is a quarter of the counter: beyond it the sender could take the total for an old one.
+        for granted in
+            [3_000, 1 << 20, (1 << 22) - 1, (1 << 22) + 1_000, 1 << 23, 3 << 22, (1 << 24) - 20_000]
+        {
+            let mut ledger = GrantLedger::with_largest_demand(CAP + MTU);
+            ledger.on_target(on_wire(granted));
+            ledger.on_grant(ledger.wanted());
+            assert_eq!(ledger.total(), on_wire(granted));
+
+            let mut credit = scheduled();
+            let wanted = ledger.on_target(credit.credit_target(1 << 30, 0, None));
+            assert!(wanted <= CAP + MTU + QUANTUM, "{wanted} B at {granted}");
+            let gained = credit.on_credit_total(ledger.on_grant(wanted));
+            assert!(gained > 0 && credit.may_send(), "stuck at {granted}");
+        }
+    }
+
+    #[test]
+    fn a_late_copy_misleads_for_one_target_only() {
+        let mut ledger = GrantLedger::with_largest_demand(CAP + MTU);
+        ledger.on_target(5_000_000);
+        ledger.on_grant(ledger.wanted());
+        ledger.on_target(100);
+        assert_eq!(ledger.on_target(5_000_000 + 64), (CAP + MTU).div_ceil(QUANTUM) * QUANTUM);
     }
 }

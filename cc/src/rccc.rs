@@ -52,6 +52,12 @@ impl RcccConfig {
     pub fn credit_cap(&self, params: &CcParams) -> u64 {
         of_bdp(params, self.max_credit_bdp).max(params.wire_mtu())
     }
+
+    /// The most credit that a sender lacks at a time, bytes: what it may store, and a packet by which
+    /// it may have overdrawn. The argument of [`GrantLedger::with_largest_demand`](crate::credit::GrantLedger::with_largest_demand).
+    pub fn largest_demand(&self, params: &CcParams) -> u64 {
+        self.credit_cap(params) + params.wire_mtu()
+    }
 }
 
 fn of_bdp(params: &CcParams, factor: f64) -> u64 {
@@ -137,6 +143,7 @@ pub struct Rccc {
     next_pull: Option<Time>,
     pull: u64,
     slow_cap: u64,
+    largest_demand: u64,
     reclaim_ps: u64,
     ps_per_byte: f64,
 }
@@ -154,9 +161,16 @@ impl Rccc {
             next_pull: None,
             pull: config.pull.clamp(1, LARGEST_CREDIT).next_multiple_of(QUANTUM),
             slow_cap: of_bdp(params, config.slow_credit_bdp),
+            largest_demand: config.largest_demand(params),
             reclaim_ps: config.reclaim_after.as_ps(),
             ps_per_byte: 8e12 / (params.link_rate.as_bps() as f64 * config.pull_rate),
         }
+    }
+
+    /// The most credit that a sender lacks at a time, bytes
+    /// ([`RcccConfig::largest_demand`]).
+    pub fn largest_demand(&self) -> u64 {
+        self.largest_demand
     }
 
     /// The time that `bytes` of credit take.

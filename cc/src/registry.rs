@@ -37,6 +37,10 @@ const UE_TEXT: &str = "Ultra Ethernet NSCC, as coded in uet-htsim";
 const PAPER: &str = "SMaRTT paper, Algorithms 1-4, equations 1-3";
 const EQDS: &str = "Ultra Ethernet RCCC, as coded in uet-htsim; EQDS, NSDI 2022";
 
+const NSCC_AND_EQDS: &str = "Ultra Ethernet NSCC and RCCC, as coded in uet-htsim; EQDS, NSDI 2022";
+const PAPER_AND_EQDS: &str =
+    "SMaRTT paper, section VI; Ultra Ethernet RCCC, as coded in uet-htsim; EQDS, NSDI 2022";
+
 /// Everything that can be chosen by name.
 pub static ALGORITHMS: &[Algorithm] = &[
     Algorithm {
@@ -70,14 +74,14 @@ pub static ALGORITHMS: &[Algorithm] = &[
     Algorithm {
         name: "nscc+rccc",
         about: "receiver credit under an nscc window",
-        source: UE_TEXT,
+        source: NSCC_AND_EQDS,
         sender: || SenderSpec::Nscc(NsccConfig::default()),
         receiver: Some(rccc_default),
     },
     Algorithm {
         name: "smartt+rccc",
         about: "receiver credit under a smartt window",
-        source: "SMaRTT paper, section VI",
+        source: PAPER_AND_EQDS,
         sender: || SenderSpec::Smartt(SmarttConfig::default()),
         receiver: Some(rccc_default),
     },

@@ -78,6 +78,8 @@ struct Link {
     lost: u64,
     /// Bytes granted in all, bytes sent on credit, bytes delivered whole.
     granted: u64,
+    /// Bytes of credit that may come of nothing, because the two ends had lost each other.
+    forgiven: u64,
     scheduled_sent: u64,
     delivered: u64,
 }
@@ -87,7 +89,7 @@ impl Link {
         let cap = config.credit_cap(params);
         Link {
             credit: SenderCredit::new(cap, params.wire_mtu()),
-            ledger: GrantLedger::new(),
+            ledger: GrantLedger::with_largest_demand(config.largest_demand(params)),
             receiver: Rccc::new(config, params),
             cap,
             now: Time::from_ps(u64::MAX - 50_000_000),
@@ -98,9 +100,40 @@ impl Link {
             rtx_backlog: 0,
             lost: 0,
             granted: 0,
+            forgiven: 0,
             scheduled_sent: 0,
             delivered: 0,
         }
+    }
+
+    /// The sender forgets everything but what it has to send. Its balance, however small, is gone; the
+    /// total that it then takes over fills the new one.
+    fn restart_sender(&mut self, wire_mtu: u64) {
+        self.credit = SenderCredit::new(self.cap, wire_mtu);
+        self.forgiven += 2 * self.cap;
+    }
+
+    /// The receiver forgets the sender.
+    fn restart_receiver(&mut self, config: &RcccConfig, params: &CcParams) {
+        self.ledger = GrantLedger::with_largest_demand(config.largest_demand(params));
+        self.receiver.on_leave(self.now, ME);
+        self.forgiven += 2 * self.cap;
+    }
+
+    /// Both ends have been in use for long, and count from places that have nothing to do with each
+    /// other. The sender has no credit left.
+    fn estrange(&mut self, pulled: u32, granted: Option<u32>) {
+        for part in 1..=8 {
+            self.credit.on_credit_total((u64::from(pulled) * part / 8) as u32);
+            self.credit.on_send(self.credit.balance().max(0) as u64);
+        }
+        for _ in 0..granted.map_or(0, |_| 8) {
+            self.ledger.on_grant(u64::from(granted.unwrap_or(0)) / 8 * QUANTUM);
+        }
+        if granted.is_some() {
+            self.ledger.on_target(self.ledger.total());
+        }
+        self.forgiven += 2 * self.cap;
     }
 
     fn transmit(&mut self, message: Message) {
@@ -188,7 +221,7 @@ impl Link {
         self.grant();
         assert!(self.credit.balance() <= self.cap as i64, "stored credit is capped");
         assert!(
-            self.scheduled_sent <= self.granted + wire_mtu,
+            self.scheduled_sent <= self.granted + self.forgiven + wire_mtu,
             "{} B sent on {} B of credit",
             self.scheduled_sent,
             self.granted
@@ -235,6 +268,78 @@ proptest! {
         link.now += Span::from_ms(10);
         link.receiver.on_demand(link.now, ME, 0);
         prop_assert_eq!(link.receiver.outstanding(ME), 0);
+    }
+}
+
+/// Steps that the link takes for `bytes` of credit.
+fn steps_for(bytes: u64) -> u64 {
+    Span::from_ps(bytes * 80 * 100 / 99).as_ps().div_ceil(STEP.as_ps())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn either_end_may_begin_anew_at_any_time(
+        weather in weather(),
+        pulled in 0..1_u32 << 24,
+        restarts in prop::collection::vec((1..300_u64, any::<bool>()), 1..8),
+    ) {
+        let config = RcccConfig::default();
+        let wire_mtu = PARAMS.wire_mtu();
+        let mut link = Link::new(&config, &PARAMS, weather);
+        link.estrange(pulled, None);
+        let mut goal = 0;
+        for (steps, sender) in restarts {
+            link.backlog += steps * 20_000;
+            goal += steps * 20_000;
+            for _ in 0..steps {
+                link.step(wire_mtu);
+            }
+            if sender {
+                link.restart_sender(wire_mtu);
+            } else {
+                link.restart_receiver(&config, &PARAMS);
+            }
+        }
+        // Even when no packet but every third gets through.
+        let patience = 40 * (steps_for(goal) + steps_for(16 * link.cap));
+        let mut steps = 0;
+        while link.delivered < goal {
+            link.step(wire_mtu);
+            steps += 1;
+            prop_assert!(steps < patience, "stalled at {} of {goal} B", link.delivered);
+        }
+    }
+
+    #[test]
+    fn a_receiver_that_has_forgotten_costs_one_demand(pulled in 0..1_u32 << 24, size in 1..2_000_000_u64) {
+        let config = RcccConfig::default();
+        let mut link = Link::new(&config, &PARAMS, Weather::FINE);
+        link.estrange(pulled, None);
+        link.backlog = size;
+        let patience = steps_for(size + config.largest_demand(&PARAMS)) + 4;
+        for _ in 0..patience {
+            link.step(PARAMS.wire_mtu());
+        }
+        prop_assert_eq!(link.delivered, size);
+    }
+
+    #[test]
+    fn unrelated_counters_find_each_other(
+        pulled in 0..1_u32 << 24,
+        granted in 0..1_u32 << 24,
+        size in 1..2_000_000_u64,
+    ) {
+        let config = RcccConfig::default();
+        let mut link = Link::new(&config, &PARAMS, Weather::FINE);
+        link.estrange(pulled, Some(granted));
+        link.backlog = size;
+        let patience = steps_for(size + 16 * config.largest_demand(&PARAMS)) + 4;
+        for _ in 0..patience {
+            link.step(PARAMS.wire_mtu());
+        }
+        prop_assert_eq!(link.delivered, size);
     }
 }
 

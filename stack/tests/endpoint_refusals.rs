@@ -9,11 +9,13 @@ use weft_stack::fep::{
     SendError,
 };
 use weft_stack::packet::{Addr, Class, Network, Packet, Payload};
+use weft_stack::pdc::RodReceive;
 use weft_stack::rng::Rng;
 use weft_stack::ses::Matching;
 use weft_stack::spray::Entropy;
 use weft_stack::wire::pds::{
-    ControlKind, DeliveryMode, Destination, Nack, NackCode, NextHeader, PdcId, Pds, Psn, Request,
+    AckRequest, Control, ControlKind, DeliveryMode, Destination, Nack, NackCode, NextHeader, PdcId, Pds, Psn,
+    Request,
 };
 use weft_stack::wire::ses::{Opcode, Placement, RequestFlags, Ses, StandardRequest};
 
@@ -459,10 +461,9 @@ fn what_a_peer_can_use_up_is_limited() {
     assert!(matches!(answer.packet.pds, Pds::Ack(_)), "{answer:?}");
 }
 
-/// `psn_offset` has 12 bits: so many packets can be named before the target's PDCID is known. If all
-/// of them are lost the rest still has to follow.
+/// The target's window may be the smallest there is, and an initiator hears so with the first answer.
 #[test]
-fn a_burst_longer_than_syn_can_name_survives_its_loss() {
+fn a_first_burst_fits_the_smallest_window() {
     let params = CcParams {
         mtu: 1,
         overhead: 64,
@@ -473,19 +474,25 @@ fn a_burst_longer_than_syn_can_name_survives_its_loss() {
     };
     let mut cc = CcChoice::parse("constant").unwrap();
     cc.set("window", "100000000").unwrap();
-    let mut config = FepConfig::new(&cc, &params);
-    (config.pdc.mp_range, config.pdc.rto_init) = (32_640, RTO);
-    let config = Arc::new(config);
-    let mut pair =
-        [0, 1].map(|i| Fep::new(Addr(i), config.clone(), Rng::new(3, u64::from(i)), Time::ZERO).unwrap());
-    let connection = open(&mut pair[0], 1);
-    pair[0].post_send(connection, send(10_000, 0)).unwrap();
-    let lost = std::iter::from_fn(|| pair[0].poll_transmit(Time::ZERO)).count();
-    assert_eq!(lost, 1 << 12);
-    let later = Time::ZERO + RTO;
-    pair[0].on_timeout(later);
-    exchange(&mut pair, later);
-    assert!(matches!(pair[0].poll_completion(), Some(Completion::Sent { result: Ok(()), .. })));
+    for (ours, theirs) in [(512, 128), (32_640, 128), (32_640, 32_640), (128, 512)] {
+        let mut pair = [(0, ours), (1, theirs)].map(|(i, range)| {
+            let mut config = FepConfig::new(&cc, &params);
+            (config.pdc.mp_range, config.pdc.rto_init) = (range, RTO);
+            Fep::new(Addr(i), Arc::new(config), Rng::new(3, u64::from(i)), Time::ZERO).unwrap()
+        });
+        let connection = open(&mut pair[0], 1);
+        pair[0].post_send(connection, send(10_000, 0)).unwrap();
+        let lost = std::iter::from_fn(|| pair[0].poll_transmit(Time::ZERO)).count();
+        assert_eq!(lost, 128);
+        let later = Time::ZERO + RTO;
+        pair[0].on_timeout(later);
+        exchange(&mut pair, later);
+        let done = pair[0].poll_completion();
+        assert!(
+            matches!(done, Some(Completion::Sent { result: Ok(()), .. })),
+            "{ours} to {theirs}: {done:?}"
+        );
+    }
 }
 
 #[test]
@@ -563,4 +570,265 @@ fn probes_without_an_answer_back_off() {
         None
     });
     assert!((6..12).contains(&probes), "{probes} probes in 900 µs, the first after some 1 µs");
+}
+
+fn post_receive(fep: &mut Fep, room: usize) {
+    let (buffer, matching) = (Buffer::Heap(vec![0; room]), Matching::Untagged);
+    fep.post_receive(Receive { buffer, from: None, matching, context: 0 }).unwrap();
+}
+
+fn sent_result(fep: &mut Fep) -> Result<(), SendError> {
+    match fep.poll_completion() {
+        Some(Completion::Sent { result, .. }) => result,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// An acknowledgement that says TOO_LONG comes again when its PDCID and message number are in use for
+/// another message.
+#[test]
+fn a_late_refusal_does_not_meet_a_later_message() {
+    let mut pair = [fep(0, Limits::default()), fep(1, Limits::default())];
+    post_receive(&mut pair[1], 5);
+    let first = open(&mut pair[0], 1);
+    pair[0].post_send(first, send(10, 0)).unwrap();
+    let request = pair[0].poll_transmit(Time::ZERO).unwrap().packet;
+    pair[1].on_packet(Time::ZERO, &request, Payload::Bytes(&[7; 10]));
+    let refusal = pair[1].poll_transmit(Time::ZERO).unwrap().packet;
+    assert!(matches!(&refusal.ses, Ses::Response(_)), "{refusal:?}");
+    pair[0].on_packet(Time::ZERO, &refusal, Payload::EMPTY);
+    assert!(matches!(sent_result(&mut pair[0]), Err(SendError::Answered(_))));
+    exchange(&mut pair, Time::ZERO);
+    pair[0].close(Time::ZERO, first).unwrap();
+    exchange(&mut pair, Time::ZERO);
+    assert!(matches!(pair[0].poll_completion(), Some(Completion::Closed { result: Ok(()), .. })));
+
+    post_receive(&mut pair[1], 10);
+    let second = open(&mut pair[0], 1);
+    pair[0].post_send(second, send(10, 0)).unwrap();
+    let transmit = pair[0].poll_transmit(Time::ZERO).unwrap().packet;
+    let Pds::Request(request) = &transmit.pds else { panic!("{transmit:?}") };
+    assert_eq!(request.spdcid, PdcId(1), "the same PDCID");
+    pair[0].on_packet(Time::ZERO, &refusal, Payload::EMPTY);
+    pair[1].on_packet(Time::ZERO, &transmit, Payload::Bytes(&[7; 10]));
+    exchange(&mut pair, Time::ZERO);
+    assert_eq!(sent_result(&mut pair[0]), Ok(()));
+}
+
+/// Whether asked with CLOSE_REQ, as idle targets do, or in an acknowledgement.
+#[test]
+fn a_close_that_the_peer_wanted_is_reported_as_such() {
+    for in_ack in [false, true] {
+        let mut pair = [fep(0, Limits::default()), fep(1, Limits::default())];
+        let connection = open(&mut pair[0], 1);
+        pair[0].post_send(connection, send(10, 0)).unwrap();
+        let mut now = Time::ZERO;
+        if in_ack {
+            let request = pair[0].poll_transmit(now).unwrap().packet;
+            pair[1].on_packet(now, &request, Payload::Bytes(&[7; 10]));
+            let mut answer = pair[1].poll_transmit(now).unwrap().packet;
+            let Pds::Ack(ack) = &mut answer.pds else { panic!("{answer:?}") };
+            ack.request = AckRequest::Close;
+            pair[0].on_packet(now, &answer, Payload::EMPTY);
+        } else {
+            exchange(&mut pair, now);
+            now += pair[1].config().idle_timeout;
+            pair[1].on_timeout(now);
+        }
+        exchange(&mut pair, now);
+        assert_eq!(sent_result(&mut pair[0]), Ok(()));
+        let Some(Completion::Closed { id, result, .. }) = pair[0].poll_completion() else { panic!() };
+        assert_eq!((id, result), (connection, Err(Failure::ClosedByPeer { pdc: PdcId(1), peer: Addr(1) })));
+        assert_eq!(pair[0].leaks().count(), 0);
+    }
+}
+
+/// A peer that repeats itself is there, even if nothing that it says is new.
+#[test]
+fn copies_keep_a_pdc_alive() {
+    let mut fep = fep(0, Limits::default());
+    let idle = fep.config().idle_timeout;
+    let half = Span::from_ps(idle.as_ps() / 2);
+    let packet = syn(5, 1, 0, 3_000);
+    fep.on_packet(Time::ZERO, &packet, Payload::Bytes(&[0; 100]));
+    let open = |fep: &Fep| fep.leaks().any(|what| what.contains("PDCs of peers"));
+    for halves in 1..=12u64 {
+        let now = Time::ZERO + half.times(halves);
+        fep.on_timeout(now);
+        match halves {
+            3 | 6 => fep.on_packet(now, &packet, Payload::Bytes(&[0; 100])),
+            _ => {}
+        }
+        assert_eq!(
+            open(&fep),
+            halves < 10,
+            "silent since 3 idle times, given up after 5: now {halves} halves"
+        );
+    }
+}
+
+/// A ROD connection uses one path; if that path drops everything it must find another.
+#[test]
+fn rod_leaves_a_path_that_has_failed() {
+    for rod_receive in [RodReceive::GoBackN, RodReceive::Reorder] {
+        let mut pair = [0, 1].map(|i| {
+            let mut config = fep(i, Limits::default()).config().clone();
+            config.pdc.rod_receive = rod_receive;
+            Fep::new(Addr(i), Arc::new(config), Rng::new(3, u64::from(i)), Time::ZERO).unwrap()
+        });
+        let options = ConnectOptions { mode: DeliveryMode::Rod, ..ConnectOptions::default() };
+        let connection = pair[0].connect(Time::ZERO, Addr(1), options).unwrap();
+        pair[0].post_send(connection, send(20_000, 0)).unwrap();
+        let mut now = Time::ZERO;
+        // The path takes five packets, spread over time, and fails.
+        let (mut dead, mut sent) = (None, 0);
+        while let Some(transmit) = pair[0].poll_transmit(now) {
+            let packet = transmit.packet;
+            assert_eq!(*dead.get_or_insert(packet.net.entropy), packet.net.entropy, "one path");
+            sent += 1;
+            now += Span::from_ns(90);
+            if sent <= 5 {
+                pair[1].on_packet(now, &packet, Payload::Bytes(&[7; 1_000]));
+            }
+        }
+        while let Some(answer) = pair[1].poll_transmit(now) {
+            pair[0].on_packet(now, &answer.packet, Payload::EMPTY);
+        }
+        let mut resent = Vec::new();
+        while pair[0].leaks().any(|what| what.contains("messages")) {
+            while let Some(transmit) = pair[0].poll_transmit(now) {
+                let Payload::Bytes(bytes) = pair[0].payload(transmit.payload) else { panic!() };
+                let bytes = bytes.to_vec();
+                if let Pds::Request(request) = &transmit.packet.pds
+                    && Some(transmit.packet.net.entropy) != dead
+                {
+                    resent.push((transmit.packet.net.entropy, request.psn));
+                    pair[1].on_packet(now, &transmit.packet, Payload::Bytes(&bytes));
+                }
+            }
+            while let Some(answer) = pair[1].poll_transmit(now) {
+                pair[0].on_packet(now, &answer.packet, Payload::EMPTY);
+            }
+            match pair[0].poll_timeout() {
+                Some(at) => now = now.latest(at),
+                None => break,
+            }
+            pair[0].on_timeout(now);
+        }
+        assert_eq!(sent_result(&mut pair[0]), Ok(()));
+        assert!(resent.iter().all(|(entropy, _)| *entropy == resent[0].0), "one path again: {resent:?}");
+        assert!(resent.is_sorted_by_key(|(_, psn)| psn.distance(resent[0].1)), "in order: {resent:?}");
+        assert_eq!(pair[1].counters().duplicates_received, 0, "nothing twice");
+    }
+}
+
+/// What is remembered of closed PDCs is limited, and what exceeds the limit is refused, not forgotten.
+#[test]
+fn closed_pdcs_that_are_remembered_are_limited() {
+    let limits = Limits { closed_pdcs_per_peer: 3, ..Limits::default() };
+    let mut fep = fep(0, limits);
+    let time_wait = fep.config().time_wait;
+    let close = |pdc: u16, id: PdcId| {
+        let request = syn(5, pdc, 0, 100);
+        let control = Control {
+            kind: ControlKind::CloseCommand,
+            rod: false,
+            retx: false,
+            ack_request: true,
+            probe_opaque: 0,
+            psn: Psn(1),
+            spdcid: PdcId(pdc),
+            destination: Destination::Pdc(id),
+            payload: 0,
+        };
+        Packet { payload_len: 0, pds: Pds::Control(control), ses: Ses::None, ..request }
+    };
+    let try_open = |fep: &mut Fep, now: Time, src: u32, pdc: u16| {
+        fep.on_packet(now, &syn(src, pdc, 0, 100), Payload::Bytes(&[0; 100]));
+        match fep.poll_transmit(now).expect("an answer").packet.pds {
+            Pds::Ack(ack) => Ok(ack.spdcid),
+            Pds::Nack(nack) => Err(nack.code),
+            other => panic!("{other:?}"),
+        }
+    };
+    for pdc in 1..=3 {
+        let id = try_open(&mut fep, Time::ZERO, 5, pdc).unwrap();
+        fep.on_packet(Time::ZERO, &close(pdc, id), Payload::EMPTY);
+        assert!(matches!(fep.poll_transmit(Time::ZERO).unwrap().packet.pds, Pds::Ack(_)));
+    }
+    assert_eq!(try_open(&mut fep, Time::ZERO, 5, 4), Err(NackCode::NO_PDC_AVAIL));
+    assert!(try_open(&mut fep, Time::ZERO, 6, 4).is_ok(), "others have their own share");
+    fep.on_packet(Time::ZERO, &syn(5, 1, 0, 100), Payload::Bytes(&[0; 100]));
+    assert!(fep.poll_transmit(Time::ZERO).is_none(), "the first is remembered still");
+    let later = Time::ZERO + time_wait;
+    fep.on_timeout(later);
+    assert!(try_open(&mut fep, later, 5, 4).is_ok());
+}
+
+/// One peer opens PDC after PDC and sends all but the first packet of each.
+#[test]
+fn early_packets_of_a_peer_are_limited() {
+    const QUOTA: u64 = 100_000;
+    const LEN: u32 = 1_000;
+    let limits = Limits { unexpected_bytes_per_peer: QUOTA, ..Limits::default() };
+    let mut config = fep(0, limits).config().clone();
+    config.pdc.rod_receive = RodReceive::Reorder;
+    let mut fep = Fep::new(Addr(0), Arc::new(config), Rng::new(3, 0), Time::ZERO).unwrap();
+    let packet = |src, pdc, psn| {
+        let mut packet = Packet { payload_len: LEN, ..syn(src, pdc, psn, LEN) };
+        let Pds::Request(request) = &mut packet.pds else { unreachable!() };
+        request.mode = DeliveryMode::Rod;
+        packet
+    };
+    let bytes = [7; LEN as usize];
+    let mut give = |src, pdc, psn| {
+        fep.on_packet(Time::ZERO, &packet(src, pdc, psn), Payload::Bytes(&bytes));
+        std::iter::from_fn(|| fep.poll_transmit(Time::ZERO))
+            .map(|answer| answer.packet.pds)
+            .collect::<Vec<_>>()
+    };
+    let refused = |answers: &[Pds]| matches!(answers, [Pds::Nack(nack)] if nack.code == NackCode::ROD_OOO);
+    let mut kept = 0;
+    for pdc in 1..=20 {
+        for psn in 1..=20 {
+            kept += u64::from(!refused(&give(5, pdc, psn)));
+        }
+    }
+    assert!((QUOTA / 2..QUOTA).contains(&(kept * u64::from(LEN))), "{kept} packets of {LEN} bytes");
+    assert!(give(6, 1, 1).is_empty(), "others have their own share");
+    // What is delivered makes room: all of the first PDC, and later packets of the last are kept.
+    assert!(refused(&give(5, 20, 1)));
+    assert!(give(5, 1, 0).len() >= 20, "the first packet and the ones that waited for it");
+    assert!(give(5, 20, 1).is_empty());
+}
+
+/// Connections that share a window take turns, also when some of those that wait no longer want to send.
+#[test]
+fn connections_that_wait_for_one_window_take_turns() {
+    let params = *fep(0, Limits::default()).config().cc.params();
+    let mut cc = CcChoice::parse("constant").unwrap();
+    cc.set("window", "2128").unwrap();
+    let config = Arc::new(FepConfig::new(&cc, &params));
+    let mut pair =
+        [0, 1].map(|i| Fep::new(Addr(i), config.clone(), Rng::new(3, u64::from(i)), Time::ZERO).unwrap());
+    let connections: Vec<_> = (0..6).map(|_| open(&mut pair[0], 1)).collect();
+    let sends: Vec<_> = connections.iter().map(|&c| pair[0].post_send(c, send(4_000, 0)).unwrap()).collect();
+    let mut flying: Vec<Packet> =
+        std::iter::from_fn(|| pair[0].poll_transmit(Time::ZERO)).map(|t| t.packet).collect();
+    assert_eq!(flying.len(), 2, "so large is the window");
+    pair[0].cancel_send(sends[2]).unwrap();
+    let (mut order, mut now) = (Vec::new(), Time::ZERO);
+    while !flying.is_empty() {
+        let packet = flying.remove(0);
+        let Pds::Request(request) = &packet.pds else { panic!("{packet:?}") };
+        order.push(request.spdcid.0);
+        now += Span::from_ns(100);
+        pair[1].on_packet(now, &packet, Payload::Bytes(&[7; 1_000]));
+        // Packets that are not acknowledged at once are with the next.
+        while let Some(answer) = pair[1].poll_transmit(now) {
+            pair[0].on_packet(now, &answer.packet, Payload::EMPTY);
+        }
+        flying.extend(std::iter::from_fn(|| pair[0].poll_transmit(now)).map(|t| t.packet));
+    }
+    assert_eq!(order, [1, 2, 4, 5, 6].repeat(4));
 }

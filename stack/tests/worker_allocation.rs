@@ -5,8 +5,9 @@ mod endpoints;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use endpoints::{MTU, Pair, config, worker};
+use endpoints::{MTU, Pair, config_with, worker};
 use weft_stack::buffer::Buffer;
+use weft_stack::cc::CcChoice;
 use weft_stack::fep::{Completion, ConnectionId, FepConfig, Receive, Send};
 use weft_stack::packet::Addr;
 use weft_stack::pdc::PdcConfig;
@@ -101,7 +102,11 @@ fn returned(completion: Completion) -> Vec<u8> {
 }
 
 fn steady_state_allocates_nothing(mode: DeliveryMode, infer_loss: bool, packets: usize) {
-    let base = config(true);
+    with_cc(&CcChoice::default(), mode, infer_loss, packets);
+}
+
+fn with_cc(cc: &CcChoice, mode: DeliveryMode, infer_loss: bool, packets: usize) {
+    let base = config_with(cc, MTU, true);
     let config = FepConfig { pdc: PdcConfig { infer_loss, ..base.pdc }, ..base };
     let (left, right) = pair(&MemoryConfig::default()).unwrap();
     let side = |own, port| worker(own, port, &config, LinkConfig::default(), false);
@@ -133,4 +138,13 @@ fn short_messages() {
 #[test]
 fn while_looking_for_losses() {
     steady_state_allocates_nothing(DeliveryMode::Rud, true, 16);
+}
+
+#[test]
+fn with_credit() {
+    for name in ["rccc", "nscc+rccc"] {
+        let cc = CcChoice::parse(name).unwrap();
+        with_cc(&cc, DeliveryMode::Rud, false, 64);
+        with_cc(&cc, DeliveryMode::Rod, false, 1);
+    }
 }

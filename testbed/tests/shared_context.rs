@@ -1,22 +1,18 @@
 //! Connections that share a congestion context take turns; none of them starves or gives up.
 
-use weft_cc::{CcChoice, Rate};
+use weft_cc::{CcChoice, Rate, Span};
 use weft_stack::spray::LbChoice;
 use weft_stack::wire::pds::DeliveryMode;
 use weft_testbed::sim::{self, Overhead, PayloadMode, RunConfig};
 use weft_testbed::topology::Topology;
 use weft_testbed::workload::{CmOptions, parse_cm};
 
-/// Two flows between the same hosts last longer together than a connection may wait for credit.
-#[test]
-fn credit_that_arrives_through_another_connection_counts() {
-    let matrix = "Nodes 4\nConnections 2\n\
-        0->1 id 1 start 0 size 100000000\n\
-        0->1 id 2 start 0 size 100000000\n";
-    let config = RunConfig {
-        topology: Topology::default_for(4, Rate::from_bps(100_000_000)).unwrap(),
+/// Four hosts on links of `gbps`, and the connections of `matrix`.
+fn config(matrix: &str, gbps: f64, cc: &str) -> RunConfig {
+    RunConfig {
+        topology: Topology::default_for(4, Rate::from_bps((gbps * 1e9) as u64)).unwrap(),
         workload: parse_cm("two.cm", matrix, CmOptions::default()).unwrap(),
-        cc: CcChoice::parse("rccc").unwrap(),
+        cc: CcChoice::parse(cc).unwrap(),
         lb: LbChoice::default(),
         paths: 16,
         mtu: 4096,
@@ -29,8 +25,42 @@ fn credit_that_arrives_through_another_connection_counts() {
         until: None,
         ack_every: 16 * 1024,
         mode: DeliveryMode::Rud,
-    };
-    let report = sim::run(&config, &mut |_| ()).unwrap();
+    }
+}
+
+/// Two flows between the same hosts last longer together than a connection may wait for credit.
+#[test]
+fn credit_that_arrives_through_another_connection_counts() {
+    let matrix = "Nodes 4\nConnections 2\n\
+        0->1 id 1 start 0 size 100000000\n\
+        0->1 id 2 start 0 size 100000000\n";
+    let report = sim::run(&config(matrix, 0.1, "rccc"), &mut |_| ()).unwrap();
     assert!(report.is_complete(), "{:?}", report.stuck);
     assert!(report.end.as_ps() > 10_000_000_000_000, "shorter than the bound it is about");
+}
+
+/// Flow 2 begins when flow 1 has ended: the sender's context, and with it the count of its credit,
+/// lives on, while the receiver has seen the last connection of the sender close.
+fn second_flow(first: u64, cc: &str) -> Span {
+    let matrix = format!(
+        "Nodes 4\nConnections 2\nTriggers 1\n\
+        0->1 id 1 start 0 size {first} send_done_trigger 1\n\
+        0->1 id 2 trigger 1 size 2000000\n\
+        trigger id 1 oneshot\n"
+    );
+    let report = sim::run(&config(&matrix, 100.0, cc), &mut |_| ()).unwrap();
+    assert!(report.is_complete(), "{cc} after {first} B: {:?}", report.stuck);
+    let flow = report.flows.iter().find(|flow| flow.id == 2).unwrap();
+    flow.end.unwrap().since(flow.start.unwrap())
+}
+
+#[test]
+fn the_credit_of_closed_connections_is_not_asked_for_again() {
+    for first in [200_000, 20_000_000, 300_000_000] {
+        let plain = second_flow(first, "nscc").as_ps();
+        for cc in ["rccc", "nscc+rccc"] {
+            let took = second_flow(first, cc).as_ps();
+            assert!(took < plain * 13 / 10, "{cc} after {first} B: {took} ps, nscc {plain} ps");
+        }
+    }
 }

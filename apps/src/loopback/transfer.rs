@@ -15,7 +15,7 @@ use weft_stack::ses::Matching;
 use weft_stack::wire::ethernet::MacAddr;
 use weft_stack::worker::{AddressBook, Clock, Host, LinkConfig, Strangers, Worker};
 use weft_testbed::sim::{FlowRecord, PacketCounters, Progress, RunConfig, RunReport};
-use weft_testbed::workload::{Flow, Start};
+use weft_testbed::workload::{Flow, Start, payload};
 
 /// What congestion control takes for the round-trip time of an idle network: some turns of the loop,
 /// each of which copies and checks a burst of frames in both directions.
@@ -26,8 +26,6 @@ const RTO: Span = Span::from_ms(100);
 const SILENCE: Span = Span::from_ms(10_000);
 /// Turns of the loop between two calls of the progress callback.
 const PROGRESS_INTERVAL: u64 = 1 << 12;
-/// The generator's stream that fills flow `n` is this plus `n`; lower ones are the endpoints'.
-const PAYLOAD_STREAM: u64 = 1 << 32;
 
 /// The flows and the two endpoints that they run between.
 pub(super) struct Transfer<P> {
@@ -70,7 +68,7 @@ impl<P: Port> Transfer<P> {
         let pair = first_pair(&config.workload).ok_or_else(|| failed(&"the workload has no flows"))?;
         let flows: Vec<Flow> = config.workload.flows().iter().filter(|f| joins(pair, f)).copied().collect();
         let memory = (0..).zip(&flows).map(|(n, flow)| FlowMemory {
-            to_send: Some(Buffer::Heap(content(config.seed, n, flow.bytes))),
+            to_send: Some(Buffer::Heap(payload(n, flow.bytes as u32))),
             ..FlowMemory::default()
         });
         let memory = memory.collect();
@@ -81,7 +79,7 @@ impl<P: Port> Transfer<P> {
         let mut transfer = Transfer {
             ends: [end(0, a)?, end(1, b)?],
             clock,
-            records: flows.iter().map(record).collect(),
+            records: flows.iter().map(FlowRecord::new).collect(),
             connections: connections(&flows),
             waiting: starts(&flows),
             memory,
@@ -315,18 +313,6 @@ fn joins([a, b]: [u32; 2], flow: &Flow) -> bool {
     [(a, b), (b, a)].contains(&(flow.src.0, flow.dst.0))
 }
 
-fn record(flow: &Flow) -> FlowRecord {
-    FlowRecord {
-        id: u64::from(flow.id),
-        src: flow.src.0,
-        dst: flow.dst.0,
-        bytes: flow.bytes,
-        start: None,
-        end: None,
-        retransmitted: 0,
-    }
-}
-
 fn connections(flows: &[Flow]) -> BTreeMap<u32, Connection> {
     let mut connections = BTreeMap::new();
     for flow in flows {
@@ -345,16 +331,6 @@ fn starts(flows: &[Flow]) -> Vec<(Time, usize)> {
     let mut starts: Vec<_> = flows.iter().enumerate().map(|(index, flow)| (at(flow), index)).collect();
     starts.sort_by_key(|&(time, index)| std::cmp::Reverse((time.since(Time::ZERO), index)));
     starts
-}
-
-/// Bytes that differ from flow to flow and from place to place.
-fn content(seed: u64, index: usize, len: u64) -> Vec<u8> {
-    let mut rng = Rng::new(seed, PAYLOAD_STREAM + index as u64);
-    let mut bytes = vec![0; len as usize];
-    for chunk in bytes.chunks_mut(8) {
-        chunk.copy_from_slice(&rng.next_u64().to_le_bytes()[..chunk.len()]);
-    }
-    bytes
 }
 
 /// The configuration of the endpoints: that of the run, but for what depends on the fabric.

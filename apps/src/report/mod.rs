@@ -90,8 +90,9 @@ impl<'a> Report<'a> {
             timeouts: run.timeouts,
             engine: Engine {
                 events: run.events,
-                cpu_s,
-                data_packets_per_cpu_s: if cpu_s > 0.0 { p.data as f64 / cpu_s } else { 0.0 },
+                // To the microsecond: what follows is the binary fraction's tail, not time.
+                cpu_s: (cpu_s * 1e6).round() / 1e6,
+                data_packets_per_cpu_s: if cpu_s > 0.0 { (p.data as f64 / cpu_s).round() } else { 0.0 },
                 max_rss_mb,
             },
             config: &plan.settings,

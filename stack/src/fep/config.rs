@@ -37,17 +37,22 @@ pub struct FepConfig {
 pub struct Limits {
     /// Connections opened here.
     pub connections: usize,
-    /// PDCs opened by one peer.
+    /// PDCs opened by one peer. The share of [`Limits::pdcs`] that a single peer can take from the others.
     pub pdcs_per_peer: u32,
-    /// PDCs opened by all peers.
+    /// PDCs opened by all peers; at most 65,535, as PDCIDs have 16 bits. Nothing is set aside for a peer:
+    /// where this is less than the number of peers times [`Limits::pdcs_per_peer`], many peers together
+    /// can leave a further one without, which is told NO_PDC_AVAIL and tries again.
     pub pdcs: usize,
+    /// PDCs of one peer that are open, or closed and remembered for [`FepConfig::time_wait`]. Divided by
+    /// that time it is the rate at which a peer can open and close PDCs; beyond it is told NO_PDC_AVAIL.
+    pub closed_pdcs_per_peer: u32,
     /// Messages posted and not delivered.
     pub sends: usize,
     /// Receives posted and not met.
     pub receives: usize,
     /// Messages on their way in.
     pub messages: usize,
-    /// Bytes kept of one peer's unexpected messages.
+    /// Bytes kept of one peer's unexpected messages, and as many again of its ROD packets that arrived early.
     pub unexpected_bytes_per_peer: u64,
     /// Acknowledgements, NACKs and control packets that wait for the port.
     pub control_queue: usize,
@@ -61,6 +66,7 @@ impl Default for Limits {
             connections: 60_000,
             pdcs_per_peer: 4_096,
             pdcs: 60_000,
+            closed_pdcs_per_peer: 1 << 16,
             sends: 1 << 20,
             receives: 1 << 20,
             messages: 1 << 20,

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use weft_cc::Time;
 
+use super::Failure;
 use crate::pdc::{TxPdc, TxState};
 use crate::spray::Entropy;
 use crate::table::Key;
@@ -26,7 +27,7 @@ pub(super) struct Connection {
     /// Messages not completely cut into packets, in order.
     pub(super) queue: VecDeque<Key>,
     pub(super) standing: Standing,
-    /// The one entropy of a ROD PDC.
+    /// The one entropy of all that a ROD PDC has in flight.
     pub(super) fixed_entropy: Option<Entropy>,
     pub(super) next_msg_id: u16,
     /// The earliest wake-up that the wheel holds for this connection.
@@ -43,6 +44,8 @@ pub(super) struct Connection {
     pub(super) credit_wait: Option<CreditWait>,
     /// The CLEAR_PSN of the last CLEAR_CMD, so that the same is not said with every acknowledgement.
     pub(super) cleared: Option<Psn>,
+    /// It is the target that wanted it closed.
+    pub(super) closed_by_peer: bool,
 }
 
 /// Something waits to be sent and there is no credit.
@@ -78,6 +81,7 @@ impl Connection {
             unanswered_probes: 0,
             credit_wait: None,
             cleared: None,
+            closed_by_peer: false,
         }
     }
 
@@ -89,6 +93,14 @@ impl Connection {
     /// Whether CLOSE_CMD is due: no message is left and everything is acknowledged.
     pub(super) fn wants_close(&self) -> bool {
         self.pdc.state == TxState::Draining && self.queue.is_empty() && self.pdc.is_idle()
+    }
+
+    /// What to say when it is closed in good order.
+    pub(super) fn close_result(&self) -> Result<(), Failure> {
+        match self.closed_by_peer {
+            true => Err(Failure::ClosedByPeer { pdc: self.pdc.id, peer: self.pdc.peer }),
+            false => Ok(()),
+        }
     }
 
     pub(super) fn is_held(&self, now: Time) -> bool {

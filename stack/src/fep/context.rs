@@ -39,6 +39,8 @@ pub(super) struct Context {
     pub(super) users: u32,
     /// Connections that have something to send and wait for the gate to open.
     pub(super) blocked: VecDeque<Key>,
+    /// The one of them that has been let go to try the gate, until it has done so.
+    pub(super) trying: Option<Key>,
     /// Bytes of these and other connections of this context that are posted and not cut.
     pub(super) backlog: u64,
     pub(super) timer: Option<Time>,
@@ -65,6 +67,7 @@ impl Context {
             wire_mtu,
             users: 0,
             blocked: VecDeque::new(),
+            trying: None,
             backlog: 0,
             timer: None,
             consecutive_timeouts: 0,

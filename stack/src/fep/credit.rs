@@ -1,6 +1,6 @@
 //! Credit at the receiver: which sender may send how much, and telling it so.
 
-use weft_cc::credit::GrantLedger;
+use weft_cc::credit::{GrantLedger, LARGEST_CREDIT};
 use weft_cc::{DataSample, ReceiverAlgorithm, ReceiverCc, SenderId, Time};
 
 use super::timers::TimerKey;
@@ -34,6 +34,9 @@ pub(super) struct Granter {
     by_name: Map<Granted, SenderId>,
     free: Vec<SenderId>,
     repeat: Vec<SenderId>,
+    /// How many have no PDC open here.
+    outside: usize,
+    largest_demand: u64,
     pub(super) timer: Option<Time>,
     /// Whether a sweep for senders that knocked and never came in is on the wheel.
     sweeping: bool,
@@ -41,12 +44,19 @@ pub(super) struct Granter {
 
 impl Granter {
     pub(super) fn new(algorithm: ReceiverAlgorithm) -> Granter {
+        let largest_demand = match &algorithm {
+            ReceiverAlgorithm::Rccc(rccc) => rccc.largest_demand(),
+            // What a foreign algorithm lets its senders store is not known here.
+            _ => LARGEST_CREDIT,
+        };
         Granter {
             algorithm,
             senders: Vec::new(),
             by_name: Map::default(),
             free: Vec::new(),
             repeat: Vec::new(),
+            outside: 0,
+            largest_demand,
             timer: None,
             sweeping: false,
         }
@@ -62,6 +72,7 @@ impl Granter {
         if let Some(sender) = self.sender(now, name).1 {
             sender.knocking.take_if(|knocking| *knocking == pdc);
             sender.pdcs.push(pdc);
+            self.outside -= usize::from(sender.pdcs.len() == 1);
         }
     }
 
@@ -69,7 +80,10 @@ impl Granter {
     pub(super) fn leave(&mut self, now: Time, name: Granted, pdc: PdcId) {
         let Some(&id) = self.by_name.get(&name) else { return };
         let Some(sender) = self.senders[id.0 as usize].as_mut() else { return };
+        let before = sender.pdcs.len();
         sender.pdcs.retain(|&other| other != pdc);
+        let left = before > 0 && sender.pdcs.is_empty();
+        self.outside += usize::from(left);
         if sender.pdcs.is_empty() && sender.knocking.is_none() {
             self.remove(now, id);
         }
@@ -96,16 +110,13 @@ impl Granter {
 
     /// Forgets the senders that knocked before `before` and never came in. True if some still knock.
     fn sweep(&mut self, now: Time, before: Time) -> bool {
-        let mut knocking = false;
         for index in 0..self.senders.len() {
             let Some(sender) = &self.senders[index] else { continue };
             if sender.pdcs.is_empty() && sender.last_heard.is_before(before) {
                 self.remove(now, SenderId(index as u32));
-            } else {
-                knocking |= sender.pdcs.is_empty();
             }
         }
-        knocking
+        self.outside > 0
     }
 
     fn hear(&mut self, now: Time, name: Granted, pdc: PdcId) -> SenderId {
@@ -136,12 +147,13 @@ impl Granter {
                 });
                 self.senders[id.0 as usize] = Some(Sender {
                     name,
-                    ledger: GrantLedger::new(),
+                    ledger: GrantLedger::with_largest_demand(self.largest_demand),
                     pdcs: Vec::new(),
                     knocking: None,
                     last_heard: now,
                     announce: false,
                 });
+                self.outside += 1;
                 self.by_name.insert(name, id);
                 id
             }
@@ -151,6 +163,7 @@ impl Granter {
 
     fn remove(&mut self, now: Time, id: SenderId) {
         if let Some(sender) = self.senders[id.0 as usize].take() {
+            self.outside -= usize::from(sender.pdcs.is_empty());
             self.by_name.remove(&sender.name);
             self.repeat.retain(|&other| other != id);
             self.algorithm.on_leave(now, id);
@@ -178,39 +191,39 @@ impl Granter {
 impl Fep {
     /// Announces the credit that is due and sets the timer for the next.
     pub(super) fn grant_credit(&mut self, now: Time) {
-        let Some(granter) = &mut self.granter else { return };
-        let mut announcements = Vec::new();
-        while let Some(announcement) = granter.next(now) {
-            announcements.push(announcement);
+        while let Some((peer, pdc, total)) = self.granter.as_mut().and_then(|granter| granter.next(now)) {
+            self.announce_credit(now, peer, pdc, total);
         }
+        let Some(granter) = &mut self.granter else { return };
         if let Some(at) = granter.algorithm.poll_timeout()
             && granter.timer.is_none_or(|timer| at.is_before(timer))
         {
             granter.timer = Some(at);
             self.wheel.insert(at, TimerKey::Credit);
         }
-        if granter.senders.iter().flatten().any(|s| s.pdcs.is_empty()) && !granter.sweeping {
+        if granter.outside > 0 && !granter.sweeping {
             granter.sweeping = true;
             self.wheel.insert(now + self.config.idle_timeout, TimerKey::Knocking);
         }
-        for (peer, pdc, total) in announcements {
-            let control = Control {
-                kind: ControlKind::Credit,
-                rod: false,
-                retx: false,
-                ack_request: false,
-                probe_opaque: 0,
-                psn: Psn(0),
-                spdcid: PdcId(0),
-                destination: Destination::Pdc(pdc),
-                payload: total,
-            };
-            // Credits are sprayed: any path will do, and the totals heal losses.
-            let entropy = Entropy((self.rng.next_u64() % u64::from(self.config.paths)) as u16);
-            let net = network(self.addr, peer, entropy, Class::Control);
-            self.events.emit(now, Event::ControlSent { peer, kind: ControlKind::Credit });
-            self.push_control(control_packet(net, control));
-        }
+    }
+
+    fn announce_credit(&mut self, now: Time, peer: Addr, pdc: PdcId, total: u32) {
+        let control = Control {
+            kind: ControlKind::Credit,
+            rod: false,
+            retx: false,
+            ack_request: false,
+            probe_opaque: 0,
+            psn: Psn(0),
+            spdcid: PdcId(0),
+            destination: Destination::Pdc(pdc),
+            payload: total,
+        };
+        // Credits are sprayed: any path will do, and the totals heal losses.
+        let entropy = Entropy((self.rng.next_u64() % u64::from(self.config.paths)) as u16);
+        let net = network(self.addr, peer, entropy, Class::Control);
+        self.events.emit(now, Event::ControlSent { peer, kind: ControlKind::Credit });
+        self.push_control(control_packet(net, control));
     }
 
     /// Forgets the senders that asked for credit, never opened a PDC and fell silent.

@@ -7,10 +7,11 @@ use super::{Failure, Fep, SendError};
 use crate::event::Event;
 use crate::packet::Packet;
 use crate::pdc::{PacketKind, TxPdc, TxState};
+use crate::ses::SendMessage;
 use crate::spray::PathFeedback;
 use crate::table::{Key, Table};
-use crate::wire::pds::{Ack, AckRequest, ControlKind, Nack, NackCode, PdcId, Psn};
-use crate::wire::ses::{ReturnCode, Ses};
+use crate::wire::pds::{Ack, AckRequest, AckTrigger, ControlKind, Nack, NackCode, PdcId, Psn};
+use crate::wire::ses::{Response, ReturnCode, Ses};
 
 /// What a NACK code means for an initiator.
 enum Verdict {
@@ -70,10 +71,13 @@ impl Fep {
         let Some(context) = self.contexts.get_mut(context_key) else { return };
         let delivered = &mut self.delivered;
         let sends = &mut self.sends;
+        if !connection.pdc.accepts(ack) {
+            return self.ignore(now, packet, "ACK outside what was sent");
+        }
         if let Ses::Response(response) = &packet.ses
             && !matches!(response.return_code, ReturnCode::OK | ReturnCode::NULL)
         {
-            note_refusal(sends, &connection.pdc, response.msg_id, response.return_code);
+            note_refusal(sends, &connection.pdc, ack, response);
         }
         let mut progress = false;
         let outcome = context.track(&mut connection.pdc, |pdc| {
@@ -136,7 +140,8 @@ impl Fep {
     fn after_feedback(&mut self, now: Time, key: Key, ack: &Ack) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         if connection.pdc.state == TxState::Closed {
-            return self.remove_connection(now, key, Ok(()));
+            let result = connection.close_result();
+            return self.remove_connection(now, key, result);
         }
         let context = connection.context;
         let clear = connection.pdc.clear_psn();
@@ -171,7 +176,8 @@ impl Fep {
                     && matches!(nack.code, NackCode::INV_DPDCID | NackCode::CLOSING) =>
             {
                 // The target has closed and forgotten; its answer was lost, or the answer to a copy overtook it.
-                self.remove_connection(now, key, Ok(()));
+                let result = connection.close_result();
+                self.remove_connection(now, key, result);
             }
             Verdict::Fatal => {
                 let peer = packet.net.src;
@@ -319,6 +325,7 @@ impl Fep {
             && connection.pdc.is_idle()
         {
             connection.pdc.state = TxState::Draining;
+            connection.closed_by_peer = true;
             self.make_ready(key);
         }
     }
@@ -346,14 +353,15 @@ impl Fep {
     }
 }
 
-/// Remembers that the target answered message `msg_id` of `pdc` with an error.
-fn note_refusal(sends: &mut Table<crate::ses::SendMessage>, pdc: &TxPdc, msg_id: u16, code: ReturnCode) {
-    for record in pdc.unacknowledged() {
-        if let PacketKind::Data { send, .. } = record.kind
-            && let Some((_, message)) = sends.at_mut(send)
-            && message.msg_id == msg_id
-        {
-            message.refusal = Some(code);
-        }
+/// Remembers that the target answered with an error to the message whose packet triggered `ack`. The
+/// packet must still wait for its answer: message numbers come round, and copies come late.
+fn note_refusal(sends: &mut Table<SendMessage>, pdc: &TxPdc, ack: &Ack, response: &Response) {
+    if let AckTrigger::Psn(offset) = ack.trigger
+        && let Some(record) = pdc.unanswered(ack.cack_psn.offset(i32::from(offset)))
+        && let PacketKind::Data { send, .. } = record.kind
+        && let Some((_, message)) = sends.at_mut(send)
+        && message.msg_id == response.msg_id
+    {
+        message.refusal = Some(response.return_code);
     }
 }

@@ -201,7 +201,8 @@ pub enum Failure {
         /// For how long.
         waited: Span,
     },
-    /// The target asked for the connection to be closed.
+    /// The target asked for the connection to be closed, while nothing waited to be sent. Targets do so
+    /// when nothing has arrived for [`FepConfig::idle_timeout`]; every message posted has been delivered.
     #[error("PDC {} to endpoint {}: closed at the target's request", pdc.0, peer.0)]
     ClosedByPeer {
         /// Our PDCID.
@@ -333,7 +334,8 @@ impl Fep {
         &self.config
     }
 
-    /// Opens a connection. Nothing is sent until there is a message.
+    /// Opens a connection. Nothing is sent until there is a message. After a silence as long as the
+    /// target's idle timeout it is closed, with [`Failure::ClosedByPeer`].
     ///
     /// # Errors
     /// [`CallError::Limit`] when there are too many.
@@ -542,15 +544,28 @@ impl Fep {
         }
     }
 
-    /// Lets the connections go on that waited for their context's gate.
+    /// The gate of a context may have opened: lets the first connection that waits for it try. If the gate
+    /// lets it through, or it has nothing to send any more, [`Fep::send_from`] lets the next one try, so
+    /// that an acknowledgement costs as much as it sets free, however many wait.
     fn unblock(&mut self, context: Key) {
-        let Some(context) = self.contexts.get_mut(context) else { return };
-        while let Some(key) = context.blocked.pop_front() {
+        if let Some(key) = self.let_try(context) {
+            self.ready.push_back(key);
+        }
+    }
+
+    /// Takes the next connection to try the gate of `context` from those that wait, unless one tries.
+    fn let_try(&mut self, context: Key) -> Option<Key> {
+        let context = self.contexts.get_mut(context)?;
+        while context.trying.is_none()
+            && let Some(key) = context.blocked.pop_front()
+        {
             if let Some(connection) = self.connections.get_mut(key) {
                 connection.standing = Standing::Ready;
-                self.ready.push_back(key);
+                context.trying = Some(key);
+                return Some(key);
             }
         }
+        None
     }
 
     fn complete_send(&mut self, key: Key, result: Result<(), SendError>) {
@@ -600,6 +615,10 @@ impl Fep {
             if context.users == 0 {
                 self.by_peer.remove(&(context.peer, context.class));
                 self.contexts.remove(connection.context);
+            } else if context.trying == Some(key) {
+                // It will not: the next one has to.
+                context.trying = None;
+                self.unblock(connection.context);
             }
         }
         self.events.emit(now, Event::PdcClosed { peer, pdc: connection.pdc.id });
@@ -611,10 +630,12 @@ impl Fep {
     }
 }
 
-/// A Start_PSN drawn by `random`. It has to be at least 2¹⁶ from the last one used; with twice that, so are its neighbours.
+/// A Start_PSN drawn by `random`. It has to be at least 2¹⁶ from the last one used; with twice that, so are
+/// its neighbours. And it has to lie outside what the target remembers of the last PDC, 2³⁰ PSNs at most.
 fn far_from(last: Psn, random: u32) -> Psn {
     const APART: u32 = 1 << 17;
-    last.plus(APART + random % (u32::MAX - 2 * APART))
+    const REMEMBERED: u32 = 1 << 30;
+    last.plus(APART + random % (u32::MAX - REMEMBERED - 2 * APART))
 }
 
 /// Bytes that `payload` bytes count for in windows and credit when cut into packets.

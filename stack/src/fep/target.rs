@@ -27,9 +27,17 @@ pub(super) struct Target {
     /// The initiator's congestion context, once a request has told.
     pub(super) ccc_id: Option<u8>,
     /// ROD packets that arrived early.
-    early: VecDeque<(Psn, Packet, Box<[u8]>)>,
+    early: VecDeque<Early>,
     /// Whether the initiator has been asked if it is still there.
     pub(super) asked: bool,
+}
+
+impl Target {
+    /// The initiator is there, whatever its packet is good for.
+    fn heard(&mut self, now: Time) {
+        self.pdc.last_heard = now;
+        self.asked = false;
+    }
 }
 
 /// All PDCs that peers have opened.
@@ -37,10 +45,35 @@ pub(super) struct Target {
 pub(super) struct Targets {
     pub(super) table: Table<Target>,
     by_origin: Map<Origin, Key>,
-    per_peer: Map<Addr, u32>,
+    per_peer: Map<Addr, Holdings>,
     /// PDCs closed a while ago: late copies of their packets must not open them again.
     closed: Map<Origin, Vec<Closed>>,
     pub(super) closing_order: VecDeque<(Time, Origin)>,
+}
+
+/// What one peer uses up here.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+struct Holdings {
+    /// PDCs that are open.
+    open: u32,
+    /// Entries in [`Targets::closing_order`].
+    remembered: u32,
+    /// Bytes that its early ROD packets take.
+    early_bytes: u64,
+}
+
+/// A ROD packet that arrived early.
+struct Early {
+    psn: Psn,
+    packet: Packet,
+    bytes: Box<[u8]>,
+}
+
+impl Early {
+    /// Bytes it takes.
+    fn cost(&self) -> u64 {
+        (size_of::<Early>() + self.bytes.len()) as u64
+    }
 }
 
 /// Closed PDCs of one PDCID that are remembered. Each took a round trip at least: no copy is so many
@@ -64,13 +97,25 @@ impl Targets {
         let target = self.table.remove(key)?;
         let pdc = &target.pdc;
         self.by_origin.remove(&(pdc.peer, pdc.peer_id));
-        if let Some(count) = self.per_peer.get_mut(&pdc.peer) {
-            *count -= 1;
-            if *count == 0 {
-                self.per_peer.remove(&pdc.peer);
-            }
-        }
+        let early: u64 = target.early.iter().map(Early::cost).sum();
+        self.charge(pdc.peer, |holdings| {
+            holdings.open -= 1;
+            holdings.early_bytes -= early;
+        });
         Some(target)
+    }
+
+    fn holdings(&self, peer: Addr) -> Holdings {
+        self.per_peer.get(&peer).copied().unwrap_or_default()
+    }
+
+    /// Changes what `peer` uses up, and forgets a peer that uses nothing.
+    fn charge(&mut self, peer: Addr, change: impl FnOnce(&mut Holdings)) {
+        let holdings = self.per_peer.entry(peer).or_default();
+        change(holdings);
+        if *holdings == Holdings::default() {
+            self.per_peer.remove(&peer);
+        }
     }
 
     /// Whether `psn` was used by a PDC of `origin` that is closed and remembered.
@@ -85,6 +130,7 @@ impl Targets {
             && now.is_at_or_after(until)
         {
             self.closing_order.pop_front();
+            self.charge(origin.0, |holdings| holdings.remembered -= 1);
             if let Some(all) = self.closed.get_mut(&origin) {
                 all.retain(|closed| now.is_before(closed.until));
                 if all.is_empty() {
@@ -106,7 +152,7 @@ impl Fep {
             Err(None) => return self.ignore(now, packet, "late copy of a packet of a closed PDC"),
         };
         let Some(target) = self.targets.table.get_mut(key) else { return };
-        target.asked = false;
+        target.heard(now);
         target.pdc.clear(request.psn.offset(i32::from(request.clear_psn_offset)));
         match target.pdc.classify(request.psn) {
             Arrival::New => {}
@@ -248,28 +294,50 @@ impl Fep {
     /// A ROD packet that is not the next one.
     fn on_early(&mut self, now: Time, key: Key, packet: &Packet, request: &Request, payload: Payload<'_>) {
         let Some(target) = self.targets.table.get_mut(key) else { return };
-        let room = target.early.len() < self.config.limits.reorder_packets;
-        if self.config.pdc.rod_receive == RodReceive::Reorder && room {
-            let at = target.early.partition_point(|(psn, ..)| psn.is_before(request.psn));
-            if target.early.get(at).is_none_or(|(psn, ..)| *psn != request.psn) {
-                let bytes: Box<[u8]> = match payload {
-                    Payload::Bytes(bytes) => bytes.into(),
-                    Payload::Virtual(_) => Box::default(),
-                };
-                target.early.insert(at, (request.psn, *packet, bytes));
-            }
+        let expected = target.pdc.expected();
+        if self.config.pdc.rod_receive == RodReceive::Reorder
+            && self.keep_early(key, packet, request.psn, payload)
+        {
             return;
         }
-        let expected = target.pdc.expected();
         self.refuse(now, packet, request, NackCode::ROD_OOO, expected.0);
+    }
+
+    /// Keeps a ROD packet until its turn comes. False if there is no room for it.
+    fn keep_early(&mut self, key: Key, packet: &Packet, psn: Psn, payload: Payload<'_>) -> bool {
+        let limits = &self.config.limits;
+        let taken = self.targets.holdings(packet.net.src).early_bytes;
+        let Some(target) = self.targets.table.get_mut(key) else { return false };
+        let at = target.early.partition_point(|early| early.psn.is_before(psn));
+        if target.early.get(at).is_some_and(|early| early.psn == psn) {
+            return true;
+        }
+        let len = match payload {
+            Payload::Bytes(bytes) => bytes.len(),
+            Payload::Virtual(_) => 0,
+        };
+        let cost = (size_of::<Early>() + len) as u64;
+        if target.early.len() >= limits.reorder_packets || taken + cost > limits.unexpected_bytes_per_peer {
+            return false;
+        }
+        let bytes: Box<[u8]> = match payload {
+            Payload::Bytes(bytes) => bytes.into(),
+            Payload::Virtual(_) => Box::default(),
+        };
+        target.early.insert(at, Early { psn, packet: *packet, bytes });
+        self.targets.charge(packet.net.src, |holdings| holdings.early_bytes += cost);
+        true
     }
 
     /// Delivers the kept ROD packets whose turn has come.
     fn deliver_early(&mut self, now: Time, key: Key) {
         while let Some(target) = self.targets.table.get_mut(key)
-            && target.early.front().is_some_and(|(psn, ..)| *psn == target.pdc.expected())
-            && let Some((_, packet, bytes)) = target.early.pop_front()
+            && target.early.front().is_some_and(|early| early.psn == target.pdc.expected())
+            && let Some(early) = target.early.pop_front()
         {
+            let cost = early.cost();
+            let Early { packet, bytes, .. } = early;
+            self.targets.charge(packet.net.src, |holdings| holdings.early_bytes -= cost);
             let Pds::Request(request) = packet.pds else { return };
             let payload = match bytes.len() as u32 {
                 len if len == packet.payload_len => Payload::Bytes(&bytes),
@@ -323,8 +391,7 @@ impl Fep {
             return;
         };
         let Some(key) = key else { return };
-        target.pdc.last_heard = now;
-        target.asked = false;
+        target.heard(now);
         match control.kind {
             ControlKind::AckRequest => match target.pdc.classify(control.psn) {
                 Arrival::Duplicate => {
@@ -365,7 +432,8 @@ impl Fep {
         let pdc = &target.pdc;
         let origin = (pdc.peer, pdc.peer_id);
         let until = now + self.config.time_wait;
-        let closed = Closed { start: pdc.start_psn, end: pdc.expected(), until };
+        let (start, end) = pdc.used();
+        let closed = Closed { start, end, until };
         let former = self.targets.closed.entry(origin).or_default();
         if former.len() == REMEMBERED {
             former.remove(0);
@@ -375,6 +443,7 @@ impl Fep {
             self.wheel.insert(until, TimerKey::Closed);
         }
         self.targets.closing_order.push_back((until, origin));
+        self.targets.charge(origin.0, |holdings| holdings.remembered += 1);
         if let (Some(granter), Some(ccc_id)) = (&mut self.granter, target.ccc_id) {
             granter.leave(now, (pdc.peer, ccc_id), pdc.peer_id);
         }
@@ -435,13 +504,16 @@ impl Fep {
         start: Psn,
     ) -> Result<Key, Option<NackCode>> {
         let limits = &self.config.limits;
-        let of_peer = self.targets.per_peer.get(&origin.0).map_or(0, |count| *count);
-        if of_peer >= limits.pdcs_per_peer
+        let of_peer = self.targets.holdings(origin.0);
+        // Each open PDC will have to be remembered.
+        let to_remember = of_peer.open + of_peer.remembered;
+        if of_peer.open >= limits.pdcs_per_peer
+            || to_remember >= limits.closed_pdcs_per_peer
             || self.targets.table.len() >= limits.pdcs.min(usize::from(u16::MAX))
         {
             return Err(Some(NackCode::NO_PDC_AVAIL));
         }
-        self.targets.per_peer.insert(origin.0, of_peer + 1);
+        self.targets.charge(origin.0, |holdings| holdings.open += 1);
         let config = &self.config.pdc;
         let key = self.targets.table.insert_with(|key| Target {
             pdc: RxPdc::new(config, origin.0, origin.1, PdcId((key.index + 1) as u16), mode, start, now),

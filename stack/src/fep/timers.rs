@@ -9,7 +9,7 @@ use weft_cc::Time;
 use super::{Failure, Fep};
 use crate::event::Event;
 use crate::packet::Addr;
-use crate::pdc::Overdue;
+use crate::pdc::{Overdue, TxPdc};
 use crate::spray::PathFeedback;
 use crate::table::Key;
 use crate::wire::pds::{ControlKind, Psn};
@@ -112,6 +112,7 @@ impl Fep {
             }
             Overdue::Resend => {
                 let context = connection.context;
+                self.leave_path(now, key);
                 self.unblock(context);
             }
             Overdue::Nothing => {}
@@ -121,6 +122,21 @@ impl Fep {
         if let Some(at) = self.connections.get(key).and_then(|c| c.pdc.deadline(&config)) {
             self.wake_connection(key, at);
         }
+    }
+
+    /// A packet of a ROD connection has timed out: its one path may have failed, so it takes another.
+    ///
+    /// Everything that was in flight goes again on the new path, in order of PSNs, so that what is in flight
+    /// is on one path still, and a ROD_OOO still judges nothing but what left before the refused packet.
+    /// Copies that the old path delivers late are harmless: a target takes packets in order of PSNs
+    /// whatever way they come, and NACKs that echo the old entropy, or no RETX, speak of an earlier
+    /// transmission and are ignored.
+    fn leave_path(&mut self, now: Time, key: Key) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        let Some(context) = self.contexts.get_mut(connection.context) else { return };
+        let Some(entropy) = &mut connection.fixed_entropy else { return };
+        *entropy = context.next_entropy(now, true);
+        context.track(&mut connection.pdc, TxPdc::lose_all);
     }
 
     /// Probes, requests for credit, the end of a pause.

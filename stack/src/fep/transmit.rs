@@ -81,8 +81,25 @@ impl Fep {
         None
     }
 
-    /// Sends a packet of connection `key`, which has just left the queue, and queues it again if it has more.
+    /// Sends a packet of connection `key`, which has just left the queue. If it was the one to try its
+    /// context's gate and was not stopped there, the next one that waits tries at once: the order is the
+    /// same as if all that waited had been queued together.
     fn send_from(&mut self, now: Time, key: Key) -> Option<Transmit> {
+        let context_key = self.connections.get(key)?.context;
+        let transmit = self.try_send(now, key);
+        if let Some(context) = self.contexts.get_mut(context_key).filter(|c| c.trying == Some(key)) {
+            context.trying = None;
+            let stopped = self.connections.get(key).is_some_and(|c| c.standing == Standing::Blocked);
+            if !stopped && let Some(next) = self.let_try(context_key) {
+                self.ready.push_front(next);
+            }
+        }
+        transmit
+    }
+
+    /// Sends a packet of connection `key` if its own window and its context let it, and queues it again if
+    /// it has more.
+    fn try_send(&mut self, now: Time, key: Key) -> Option<Transmit> {
         let connection = self.connections.get_mut(key)?;
         connection.standing = Standing::Idle;
         if connection.is_held(now) {
@@ -126,7 +143,11 @@ impl Fep {
         let context_key = connection.context;
         let Some(context) = self.contexts.get_mut(context_key) else { return };
         connection.standing = Standing::Blocked;
-        context.blocked.push_back(key);
+        // Who tried and was stopped keeps its place.
+        match context.trying == Some(key) {
+            true => context.blocked.push_front(key),
+            false => context.blocked.push_back(key),
+        }
         match gate {
             Gate::Until(at) if context.timer.is_none_or(|timer| at.is_before(timer)) => {
                 context.timer = Some(at);
@@ -276,7 +297,7 @@ fn choose(connection: &Connection, sends: &Table<SendMessage>, mtu: u32) -> Next
     }
     let Some(&send) = connection.queue.front() else { return Next::Nothing };
     let Some(segment) = sends.get(send).and_then(|message| message.peek(mtu)) else { return Next::Nothing };
-    if !connection.pdc.may_send_new() || !connection.pdc.syn_room() {
+    if !connection.pdc.may_send_new() {
         return Next::Nothing;
     }
     Next::New(PacketKind::Data { send: send.index, offset: segment.offset, len: segment.len }, send)

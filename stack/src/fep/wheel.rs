@@ -100,8 +100,11 @@ impl<K: Copy> Wheel<K> {
         if now.is_before(self.now) {
             return;
         }
-        // Entries sit in slots relative to `tick`: it may not move past an occupied slot unsorted.
-        let limit = self.first_slot().map_or(u64::MAX, |(level, slot)| self.slot_start(level, slot));
+        // Entries sit in slots relative to `tick`: it may not enter an occupied slot of a higher level,
+        // whose entries have to be filed lower first.
+        let limit = self.first_slot().map_or(u64::MAX, |(level, slot)| {
+            self.slot_start(level, slot).saturating_sub(u64::from(level > 0))
+        });
         let target = self.tick_of(now);
         if target > limit {
             return;
@@ -217,6 +220,13 @@ mod tests {
         ) {
             run(Time::from_ps(start), &spans, &steps);
         }
+    }
+
+    #[test]
+    fn deadlines_of_before_a_long_pause_are_filed_from_where_the_wheel_stands() {
+        let spans = [&[0; 9][..], &[1127845, 0, 1127845, 491006, 491006, 491006, 403520]].concat();
+        let steps = [5013861156110, 103758, 2491542751168, 636839, 491005, 564808];
+        run(Time::ZERO, &spans, &steps);
     }
 
     #[test]

@@ -69,6 +69,9 @@ pub enum RodReceive {
     Reorder,
 }
 
+/// The smallest MP_RANGE, packets: `mpr` counts in units of it.
+pub const MIN_MP_RANGE: u32 = 128;
+
 /// Smallest count of a packet towards the acknowledgement threshold, bytes.
 pub const ACK_MIN_PACKET: u32 = 1024;
 

@@ -30,6 +30,10 @@ pub struct StoredResponse {
     pub response: Response,
 }
 
+/// PSNs behind the expected one that a PDC remembers to have used. Packets live for far less, and with
+/// more the order on the circle would turn.
+const MEMORY: u32 = 1 << 30;
+
 /// The target's end of one PDC.
 #[derive(Debug)]
 pub struct RxPdc {
@@ -43,6 +47,8 @@ pub struct RxPdc {
     pub mode: DeliveryMode,
     /// The first PSN.
     pub start_psn: Psn,
+    /// The first PSN that counts as used: `start_psn`, or what lies [`MEMORY`] behind.
+    oldest: Psn,
     /// When a packet last arrived.
     pub last_heard: Time,
     bitmap: Bitmap,
@@ -78,6 +84,7 @@ impl RxPdc {
             id,
             mode,
             start_psn,
+            oldest: start_psn,
             last_heard: now,
             bitmap: Bitmap::new(start_psn, config.mp_range),
             mp_range: config.mp_range,
@@ -103,6 +110,11 @@ impl RxPdc {
         self.bitmap.base()
     }
 
+    /// The PSNs used so far, from the first to before the second; of a long PDC the last 2³⁰.
+    pub fn used(&self) -> (Psn, Psn) {
+        (self.oldest, self.expected())
+    }
+
     /// Packets that arrived beyond the first missing one.
     pub fn out_of_order(&self) -> u32 {
         self.bitmap.count()
@@ -118,7 +130,7 @@ impl RxPdc {
         let range = self.mp_range as i32;
         match psn.distance(self.bitmap.base()) {
             // Everything before the window was received; what lies more than 2³⁰ behind is no neighbour of it.
-            ahead if ahead < -(1 << 30) => Arrival::OutOfWindow,
+            ahead if ahead < -(MEMORY as i32) => Arrival::OutOfWindow,
             ahead if ahead < 0 => Arrival::Duplicate,
             _ if psn.distance(self.cack()) > range => Arrival::OutOfWindow,
             ahead if ahead >= range => Arrival::OutOfWindow,
@@ -133,6 +145,9 @@ impl RxPdc {
     pub fn accept(&mut self, now: Time, psn: Psn, bytes: u32, soon: bool) -> bool {
         self.last_heard = now;
         self.bitmap.insert(psn);
+        if self.expected().distance(self.oldest) > MEMORY as i32 {
+            self.oldest = self.expected().minus(MEMORY);
+        }
         self.received_bytes += u64::from(bytes);
         self.unacknowledged = self.unacknowledged.saturating_add(bytes.max(ACK_MIN_PACKET));
         self.ack_when_complete |= soon;
@@ -286,5 +301,22 @@ mod tests {
         pdc.clear(Psn(12));
         assert_eq!(pdc.cack(), Psn(13));
         assert!(pdc.response(Psn(12)).is_none());
+    }
+
+    #[test]
+    fn remembers_what_it_used_when_psns_have_gone_around() {
+        let mut pdc = pdc(7);
+        let mut expected = Psn(7);
+        for _ in 0..9 {
+            expected = expected.plus(1 << 29);
+            pdc.bitmap = Bitmap::new(expected, 128);
+            assert!(pdc.classify(expected) == Arrival::New);
+            pdc.accept(Time::ZERO, expected, 64, false);
+            expected = expected.plus(1);
+            let (first, end) = pdc.used();
+            assert_eq!(end, expected);
+            assert!(first.is_before(end) && end.distance(first) <= 1 << 30);
+            assert!(!end.minus(1 << 29).is_before(first));
+        }
     }
 }

@@ -6,7 +6,7 @@ use weft_cc::{Span, Time};
 
 use super::loss::LossRecovery;
 use super::record::State;
-use super::{PacketKind, PdcConfig, TxRecord};
+use super::{MIN_MP_RANGE, PacketKind, PdcConfig, TxRecord};
 use crate::packet::Addr;
 use crate::spray::Entropy;
 use crate::wire::pds::{Ack, AckTrigger, CcState, DeliveryMode, Destination, Nack, NackCode, PdcId, Psn};
@@ -41,6 +41,8 @@ pub struct TxPdc {
     /// The first packet not known to have arrived; `records` begins with it.
     pub(super) una: Psn,
     next_psn: Psn,
+    /// New packets so far. PSNs go around; this does not.
+    numbered: u64,
     /// As reported by the target; may lag behind `una` when acknowledgements are lost.
     cack: Psn,
     mp_range: u32,
@@ -119,6 +121,7 @@ impl TxPdc {
             start_psn,
             una: start_psn,
             next_psn: start_psn,
+            numbered: 0,
             cack: start_psn.minus(1),
             mp_range: config.mp_range,
             records: VecDeque::new(),
@@ -161,7 +164,7 @@ impl TxPdc {
 
     /// Whether nothing was ever sent.
     pub fn is_unused(&self) -> bool {
-        self.next_psn == self.start_psn
+        self.numbered == 0
     }
 
     /// Whether nothing is unacknowledged.
@@ -169,9 +172,14 @@ impl TxPdc {
         self.records.is_empty()
     }
 
-    /// Whether a new packet is inside the window: PSN ≤ CACK + MP_RANGE.
+    /// Whether a new packet is inside the window: PSN ≤ CACK + MP_RANGE. Until the target has told its own
+    /// range it may be the smallest there is, and what lies beyond it would be refused for good.
     pub fn may_send_new(&self) -> bool {
-        self.next_psn.distance(self.cack) <= self.mp_range as i32
+        let range = match self.peer_id {
+            Some(_) => self.mp_range,
+            None => self.mp_range.min(MIN_MP_RANGE),
+        };
+        self.next_psn.distance(self.cack) <= range as i32
     }
 
     /// Where a packet with `psn` has to go: to the target's PDCID, or with SYN until it is known.
@@ -180,15 +188,10 @@ impl TxPdc {
             Some(id) => Destination::Pdc(id),
             None => Destination::Syn {
                 use_reserved: false,
-                // MP_RANGE keeps this below 2¹² only up to ranges of 4,096; see `syn_room`.
+                // 12 bits; `may_send_new` keeps it below MIN_MP_RANGE.
                 psn_offset: psn.distance(self.start_psn) as u16,
             },
         }
-    }
-
-    /// Whether `psn` can be named with SYN: psn_offset has 12 bits.
-    pub fn syn_room(&self) -> bool {
-        self.peer_id.is_some() || self.next_psn.distance(self.start_psn) < 1 << 12
     }
 
     /// CLEAR_PSN: responses up to here are no longer needed.
@@ -200,6 +203,7 @@ impl TxPdc {
     pub fn send_new(&mut self, now: Time, kind: PacketKind, bytes: u32, entropy: Entropy) -> Psn {
         let psn = self.next_psn;
         self.next_psn = psn.plus(1);
+        self.numbered += 1;
         self.outstanding += u64::from(bytes);
         self.missing_ack = None;
         self.records.push_back(TxRecord {
@@ -233,11 +237,22 @@ impl TxPdc {
         self.lost_bytes -= bytes;
     }
 
+    /// Whether `ack` can belong to this PDC: its CACK is the last PSN before the first one used or later,
+    /// at most 2³⁰ behind the CACK known, and before the next PSN. Once a PDC has used many PSNs the first
+    /// one says nothing: half the circle behind looks like ahead.
+    pub fn accepts(&self, ack: &Ack) -> bool {
+        let unconfirmed = self.next_psn.minus(1).distance(self.cack) as u64;
+        let confirmed = self.numbered - unconfirmed;
+        let behind = confirmed.min(1 << 30) as i32;
+        ack.cack_psn.is_before(self.next_psn)
+            && ack.cack_psn.distance(self.cack) >= -behind
+            && ack.spdcid != PdcId(0)
+    }
+
     /// Takes an acknowledgement in. `acked` is called once for every packet that is now known to
     /// have arrived. Returns nothing if it cannot belong to this PDC.
     pub fn on_ack(&mut self, now: Time, ack: &Ack, mut acked: impl FnMut(&TxRecord)) -> Option<AckOutcome> {
-        let beyond = ack.cack_psn.distance(self.next_psn);
-        if beyond >= 0 || ack.cack_psn.distance(self.start_psn) < -1 || ack.spdcid == PdcId(0) {
+        if !self.accepts(ack) {
             return None;
         }
         self.peer_id.get_or_insert(ack.spdcid);
@@ -363,6 +378,13 @@ impl TxPdc {
         found
     }
 
+    /// Moves everything in flight to the queue of what is to be sent again.
+    pub fn lose_all(&mut self) {
+        for index in 0..self.records.len() {
+            self.mark_lost(self.una.plus(index as u32));
+        }
+    }
+
     /// Everything that is not acknowledged, for giving up.
     pub fn unacknowledged(&self) -> impl Iterator<Item = &TxRecord> {
         self.records.iter().filter(|r| r.state != State::Acked)
@@ -371,6 +393,11 @@ impl TxPdc {
     /// When the packet `psn` was last sent, and how often, while it is not acknowledged.
     pub fn waiting_since(&self, psn: Psn) -> Option<(Time, u8)> {
         self.record(psn).map(|r| (r.sent_at, r.transmissions))
+    }
+
+    /// The packet `psn`, unless it is known to have arrived.
+    pub fn unanswered(&self, psn: Psn) -> Option<&TxRecord> {
+        self.record(psn).filter(|record| record.state != State::Acked)
     }
 
     pub(super) fn record(&self, psn: Psn) -> Option<&TxRecord> {

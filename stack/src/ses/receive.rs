@@ -110,11 +110,35 @@ struct Incoming {
     buffer: Buffer,
     /// The receive it met; none while it is unexpected.
     receive: Option<(ReceiveId, u64)>,
+    /// While it is in the list of its PDC's incomplete messages: its neighbours there.
+    neighbours: Option<Neighbours>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Neighbours {
+    older: Option<Key>,
+    newer: Option<Key>,
 }
 
 impl Incoming {
     fn is_complete(&self) -> bool {
         self.received == self.total
+    }
+
+    /// What its receive gets; none if it has met none.
+    fn into_delivery(self) -> Option<Delivery> {
+        let complete = self.is_complete();
+        let (id, context) = self.receive?;
+        Some(Delivery {
+            id,
+            context,
+            peer: self.peer,
+            tag: self.tag,
+            header_data: self.header_data,
+            len: self.total,
+            buffer: self.buffer,
+            complete,
+        })
     }
 }
 
@@ -131,6 +155,10 @@ pub struct Receives {
     posted: VecDeque<Posted>,
     messages: Table<Incoming>,
     by_name: Map<MessageName, Key>,
+    /// The newest message of each PDC's list of incomplete ones. Messages of one packet are in no list:
+    /// they are complete as soon as they are placed. The lists run through the messages themselves, so
+    /// that a PDC that closes costs no walk over other PDCs' messages and no message costs an allocation.
+    newest_incomplete: Map<PdcId, Key>,
     /// Messages that have met no receive, in the order of their first packets.
     unexpected: VecDeque<Key>,
     /// Bytes held for messages that nobody has asked for, by sender.
@@ -172,11 +200,6 @@ impl Receives {
         self.posted.remove(at)
     }
 
-    /// Takes all receives back that no message has met.
-    pub fn drain(&mut self) -> impl Iterator<Item = Posted> + '_ {
-        self.posted.drain(..)
-    }
-
     /// Receives that no message has met.
     pub fn posted(&self) -> usize {
         self.posted.len()
@@ -185,11 +208,6 @@ impl Receives {
     /// Messages under way, unexpected ones included.
     pub fn under_way(&self) -> usize {
         self.messages.len()
-    }
-
-    /// Messages that have met no receive.
-    pub fn unexpected(&self) -> usize {
-        self.unexpected.len()
     }
 
     /// Finds the place for the payload of a packet of `pdc`; matches a receive if it is the first of its message.
@@ -251,30 +269,68 @@ impl Receives {
         if !message.is_complete() {
             return None;
         }
-        if message.receive.is_some() {
+        let (name, expected) = (message.name, message.receive.is_some());
+        self.unlist(place.message);
+        if expected {
             return self.finish(place.message);
         }
         // It waits for a receive, perhaps for long. Its PDC may close meanwhile, or number so many
         // messages that this number comes again.
-        let name = message.name;
         self.by_name.remove(&name);
         None
     }
 
-    /// Gives up the incomplete messages of `pdc`.
+    /// Gives up the incomplete messages of `pdc`, those that began first being the first.
     pub fn abandon(&mut self, pdc: PdcId) -> Vec<Delivery> {
-        let keys: Vec<Key> = self
-            .messages
-            .iter()
-            .filter(|(_, message)| message.name.0 == pdc && !message.is_complete())
-            .map(|(key, _)| key)
-            .collect();
-        keys.into_iter().filter_map(|key| self.finish(key)).collect()
+        let (mut deliveries, mut next) = (Vec::new(), self.newest_incomplete.remove(&pdc));
+        let mut unexpected = false;
+        while let Some(message) = next.and_then(|key| self.messages.remove(key)) {
+            next = message.neighbours.and_then(|neighbours| neighbours.older);
+            self.by_name.remove(&message.name);
+            if message.receive.is_none() {
+                self.release(message.peer, message.total);
+                unexpected = true;
+            }
+            deliveries.extend(message.into_delivery());
+        }
+        if unexpected {
+            let messages = &self.messages;
+            self.unexpected.retain(|&key| messages.get(key).is_some());
+        }
+        deliveries.reverse();
+        deliveries
     }
 
-    /// Whether messages of `pdc` are incomplete.
-    pub fn has_incomplete(&self, pdc: PdcId) -> bool {
-        self.messages.iter().any(|(_, message)| message.name.0 == pdc && !message.is_complete())
+    /// Appends a message to the list of its PDC's incomplete ones.
+    fn list(&mut self, key: Key, pdc: PdcId) {
+        let older = self.newest_incomplete.insert(pdc, key);
+        if let Some(neighbours) = self.neighbours_of(older) {
+            neighbours.newer = Some(key);
+        }
+        if let Some(message) = self.messages.get_mut(key) {
+            message.neighbours = Some(Neighbours { older, newer: None });
+        }
+    }
+
+    /// Takes a message out of the list of its PDC's incomplete ones, if it is there.
+    fn unlist(&mut self, key: Key) {
+        let Some(message) = self.messages.get_mut(key) else { return };
+        let Some(Neighbours { older, newer }) = message.neighbours.take() else { return };
+        let pdc = message.name.0;
+        if let Some(neighbours) = self.neighbours_of(older) {
+            neighbours.newer = newer;
+        }
+        if let Some(neighbours) = self.neighbours_of(newer) {
+            neighbours.older = older;
+        } else if let Some(older) = older {
+            self.newest_incomplete.insert(pdc, older);
+        } else {
+            self.newest_incomplete.remove(&pdc);
+        }
+    }
+
+    fn neighbours_of(&mut self, key: Option<Key>) -> Option<&mut Neighbours> {
+        self.messages.get_mut(key?)?.neighbours.as_mut()
     }
 
     fn begin(
@@ -302,36 +358,35 @@ impl Receives {
             }
         };
         let unexpected = receive.is_none();
-        let message = Incoming { name, peer, tag, header_data: 0, total, received: 0, buffer, receive };
+        let message = Incoming {
+            name,
+            peer,
+            tag,
+            header_data: 0,
+            total,
+            received: 0,
+            buffer,
+            receive,
+            neighbours: None,
+        };
         let key = self.messages.insert(message);
         self.by_name.insert(name, key);
+        if payload.len() < total {
+            self.list(key, name.0);
+        }
         if unexpected {
             self.unexpected.push_back(key);
         }
         Ok(key)
     }
 
+    /// Ends a complete message that has met a receive.
     fn finish(&mut self, key: Key) -> Option<Delivery> {
         let message = self.messages.remove(key)?;
         if self.by_name.get(&message.name) == Some(&key) {
             self.by_name.remove(&message.name);
         }
-        let complete = message.is_complete();
-        let Some((id, context)) = message.receive else {
-            self.release(message.peer, message.total);
-            self.unexpected.retain(|&other| other != key);
-            return None;
-        };
-        Some(Delivery {
-            id,
-            context,
-            peer: message.peer,
-            tag: message.tag,
-            header_data: message.header_data,
-            len: message.total,
-            buffer: message.buffer,
-            complete,
-        })
+        message.into_delivery()
     }
 
     fn release(&mut self, peer: Addr, bytes: u32) {
@@ -436,6 +491,59 @@ mod tests {
         let place = receives.admit(Addr(1), PdcId(1), &first, message.buffer.payload(0, 30)).unwrap();
         let done = receives.place(place, &first, message.buffer.payload(0, 30)).unwrap();
         assert_eq!(done.buffer, message.buffer);
+    }
+
+    /// Delivers all packets of 30 bytes but the first.
+    fn begin(receives: &mut Receives, pdc: u16, message: &SendMessage) {
+        for offset in (30..message.buffer.len()).step_by(30) {
+            let part = 30.min(message.buffer.len() - offset);
+            let (request, payload) = (message.request(1, offset, part), message.buffer.payload(offset, part));
+            let place = receives.admit(Addr(1), PdcId(pdc), &request, payload).unwrap();
+            assert!(receives.place(place, &request, payload).is_none());
+        }
+    }
+
+    fn finish(receives: &mut Receives, pdc: u16, message: &SendMessage) -> Option<Delivery> {
+        let (request, payload) = (message.request(1, 0, 30), message.buffer.payload(0, 30));
+        let place = receives.admit(Addr(1), PdcId(pdc), &request, payload).unwrap();
+        receives.place(place, &request, payload)
+    }
+
+    #[test]
+    fn a_pdc_that_closes_takes_its_incomplete_messages_along_and_no_others() {
+        // Every choice of messages that complete before the close, from either end of the list or within.
+        for completed in 0..1u16 << 5 {
+            let mut receives = Receives::new(1 << 20, 100);
+            for id in 1..=4 {
+                receives.post(receive(id, Matching::Tagged { tag: id, ignore: 0 }, 60));
+            }
+            // Message 5 of PDC 1 meets no receive.
+            let messages: Vec<_> = (1..=5).map(|id| send(60, Some(id), id as u16)).collect();
+            let stranger = send(60, Some(9), 1);
+            for message in &messages {
+                begin(&mut receives, 1, message);
+            }
+            begin(&mut receives, 2, &stranger);
+            let (done, left): (Vec<usize>, Vec<usize>) = (0..5).partition(|&i| completed >> i & 1 == 1);
+            for &i in &done {
+                assert_eq!(finish(&mut receives, 1, &messages[i]).is_some(), i < 4);
+            }
+            let abandoned: Vec<u64> = receives.abandon(PdcId(1)).iter().map(|lost| lost.id.0).collect();
+            let expected: Vec<u64> = left.iter().filter(|&&i| i < 4).map(|&i| i as u64 + 1).collect();
+            assert_eq!(abandoned, expected, "{completed:#b}");
+            let kept = usize::from(done.contains(&4));
+            assert_eq!((receives.under_way(), receives.unexpected.len()), (1 + kept, 1 + kept));
+            assert!(receives.abandon(PdcId(1)).is_empty());
+            // The other PDC's message is as it was, and the numbers of the abandoned ones are free again.
+            assert!(finish(&mut receives, 2, &stranger).is_none());
+            let whole = receives.post(receive(9, Matching::Tagged { tag: 9, ignore: 0 }, 60)).unwrap();
+            assert_eq!(whole.buffer, stranger.buffer);
+            begin(&mut receives, 1, &messages[0]);
+            assert!(receives.abandon(PdcId(1)).is_empty(), "it has met no receive");
+            assert_eq!(receives.under_way(), kept);
+            assert!(receives.by_name.is_empty() && receives.newest_incomplete.is_empty());
+            assert_eq!(receives.held.len(), kept);
+        }
     }
 
     #[test]

@@ -136,10 +136,17 @@ impl Agenda {
         self.heap_head = self.heap_head.min(at);
     }
 
-    /// Moves the clock to the next instant at which something happens and puts all of it into `batch`.
+    /// Moves the clock to the next instant at which something happens and puts all of it into `batch`;
+    /// or, if that lies beyond `until`, moves it there and yields nothing.
     #[inline]
-    pub(super) fn next(&mut self, batch: &mut Batch) -> Option<Time> {
+    pub(super) fn next(&mut self, until: Option<Time>, batch: &mut Batch) -> Option<Time> {
         let at = self.heads.iter().fold(self.heap_head, |min, head| min.min(*head));
+        if let Some(until) = until
+            && until.as_ps() < at
+        {
+            self.now = until.as_ps();
+            return None;
+        }
         if at == NEVER {
             return None;
         }
@@ -213,7 +220,7 @@ mod tests {
                     model.push((at.as_ps(), event));
                 }
                 let expected = model.iter().map(|m| m.0).min();
-                prop_assert_eq!(agenda.next(&mut batch).map(Time::as_ps), expected);
+                prop_assert_eq!(agenda.next(None, &mut batch).map(Time::as_ps), expected);
                 let mut due: Vec<Event> =
                     model.iter().filter(|m| Some(m.0) == expected).map(|m| m.1).collect();
                 due.sort_by_key(Event::rank);

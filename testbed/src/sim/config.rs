@@ -96,10 +96,10 @@ const IP_UDP: u32 = 20 + 8;
 /// A RUD request with congestion control fields and a standard SES request.
 const DATA_HEADERS: u32 = 16 + 44;
 
-/// Control packets in a row before a data packet goes. With 64 B headers and 4 KiB packets each side
-/// gets half of a link that both would fill (UET asks that the class of trimmed packets get at most
-/// half). Strict priority lets trimmed headers starve data for ever where many hosts meet a slow link.
-const CONTROL_WEIGHT: u32 = 64;
+/// Bytes of control and trimmed packets for each byte of data on a link that both would fill (UET asks
+/// that the class of trimmed packets get at most half). Under strict priority trimmed headers starve
+/// data for ever where many hosts meet a slow link.
+const CONTROL_WEIGHT: u32 = 1;
 
 impl RunConfig {
     /// Bytes that a data packet costs beyond its payload.

@@ -9,7 +9,7 @@ use weft_stack::wire::ses::Ses;
 
 use super::agenda::{Agenda, Batch, Event};
 use super::config::{Overhead, RunConfig, RunError};
-use super::faults::{FaultPlan, LinkChange, LinkEvent, LinkFaults, LinkState};
+use super::faults::{FaultPlan, LinkEvent, LinkFaults, LinkState};
 use super::hosts::Hosts;
 use super::packets::{Packets, Transit};
 use super::report::{PacketCounters, Progress, RunReport};
@@ -143,10 +143,7 @@ impl Fabric {
             return None;
         }
         let mut batch = std::mem::take(&mut self.batch);
-        let now = self.agenda.next(&mut batch)?;
-        if until.is_some_and(|until| until.is_before(now)) {
-            return None;
-        }
+        let now = self.agenda.next(until, &mut batch)?;
         self.events += batch.len() as u64;
         for &event in &batch {
             match event {
@@ -155,8 +152,7 @@ impl Fabric {
                 Event::Timer(host) => self.timer(now, host),
                 Event::Start(flow) => self.start(now, flow),
                 Event::Link(index) => {
-                    let LinkEvent { port, change: LinkChange::State(state), .. } =
-                        self.link_events[index as usize];
+                    let LinkEvent { port, state, .. } = self.link_events[index as usize];
                     self.set_link(port, state);
                 }
             }

@@ -35,22 +35,15 @@ pub enum LinkState {
     Down,
 }
 
-/// What changes about a link.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum LinkChange {
-    /// It fails or heals, in both directions.
-    State(LinkState),
-}
-
-/// A change during the run.
+/// A link fails or heals during the run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LinkEvent {
     /// When.
     pub at: Time,
     /// Either port of the link.
     pub port: PortId,
-    /// What changes.
-    pub change: LinkChange,
+    /// What it is from then on, in both directions.
+    pub state: LinkState,
 }
 
 /// Everything that goes wrong in a run.

@@ -12,7 +12,7 @@ use weft_stack::wire::pds::DeliveryMode;
 
 use super::config::{PayloadMode, RunConfig, RunError};
 use super::report::FlowRecord;
-use crate::workload::{Flow, Start, TriggerBank, TriggerIdx, Workload};
+use crate::workload::{Flow, Start, TriggerBank, TriggerIdx, Workload, payload};
 
 /// The hosts and their flows.
 pub(super) struct Hosts {
@@ -40,17 +40,6 @@ struct Connection {
     left: u32,
 }
 
-/// Makes `len` bytes that differ from flow to flow and from place to place.
-pub(super) fn pattern(flow: u64, len: u32) -> Vec<u8> {
-    let mut bytes = vec![0; len as usize];
-    let mut word = flow.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5851_f42d_4c95_7f2d;
-    for chunk in bytes.chunks_mut(8) {
-        word = word.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-        chunk.copy_from_slice(&(word ^ (word >> 29)).to_le_bytes()[..chunk.len()]);
-    }
-    bytes
-}
-
 impl Hosts {
     pub(super) fn new(config: &RunConfig) -> Result<Hosts, RunError> {
         let workload = config.workload.clone();
@@ -62,20 +51,11 @@ impl Hosts {
         for flow in workload.flows() {
             connections[flow.connection as usize].left += 1;
         }
-        let record = |flow: &Flow| FlowRecord {
-            id: u64::from(flow.id),
-            src: flow.src.0,
-            dst: flow.dst.0,
-            bytes: flow.bytes,
-            start: None,
-            end: None,
-            retransmitted: 0,
-        };
         let mut hosts = Hosts {
             timers: vec![None; feps.len()],
             feps,
             triggers: TriggerBank::new(&workload),
-            flows: workload.flows().iter().map(record).collect(),
+            flows: workload.flows().iter().map(FlowRecord::new).collect(),
             received: vec![0; workload.flows().len()],
             open: connections.iter().filter(|connection| connection.left > 0).count(),
             connections,
@@ -132,7 +112,7 @@ impl Hosts {
         self.flows[index as usize].start = Some(now);
         let buffer = match self.payload {
             PayloadMode::Virtual => Buffer::Virtual(flow.bytes as u32),
-            PayloadMode::Real => Buffer::Heap(pattern(u64::from(index), flow.bytes as u32)),
+            PayloadMode::Real => Buffer::Heap(payload(u64::from(index), flow.bytes as u32)),
         };
         let send = Send {
             buffer,
@@ -172,7 +152,7 @@ impl Hosts {
                 }
                 Completion::Received { context, buffer, len, header_data, result, .. } => {
                     let index = context as usize;
-                    self.received[index] += 1;
+                    self.received[index] = self.received[index].saturating_add(1);
                     let flow = self.workload.flows()[index];
                     if let Err(error) = result {
                         self.payload_errors.push(format!("flow {}: receive: {error}", flow.id));
@@ -226,7 +206,7 @@ impl Hosts {
             self.payload_errors.push(format!("flow {} arrived as another message", flow.id));
         }
         if let Buffer::Heap(bytes) = buffer
-            && let expected = pattern(index as u64, flow.bytes as u32)
+            && let expected = payload(index as u64, flow.bytes as u32)
             && *bytes != expected
         {
             let at = bytes.iter().zip(&expected).position(|(a, b)| a != b);

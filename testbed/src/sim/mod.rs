@@ -17,7 +17,7 @@ mod packets;
 mod report;
 
 pub use config::{Overhead, PayloadMode, RunConfig, RunError};
-pub use faults::{FaultPlan, LinkChange, LinkEvent, LinkFaults, LinkState};
+pub use faults::{FaultPlan, LinkEvent, LinkFaults, LinkState};
 pub use report::{FlowRecord, PacketCounters, Progress, RunReport};
 
 use fabric::Fabric;

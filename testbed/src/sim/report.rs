@@ -2,6 +2,8 @@
 
 use weft_cc::{Span, Time};
 
+use crate::workload::Flow;
+
 /// How far a run is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
@@ -32,6 +34,21 @@ pub struct FlowRecord {
     pub end: Option<Time>,
     /// Packets sent again.
     pub retransmitted: u64,
+}
+
+impl FlowRecord {
+    /// The record of a flow that has not begun.
+    pub fn new(flow: &Flow) -> FlowRecord {
+        FlowRecord {
+            id: u64::from(flow.id),
+            src: flow.src.0,
+            dst: flow.dst.0,
+            bytes: flow.bytes,
+            start: None,
+            end: None,
+            retransmitted: 0,
+        }
+    }
 }
 
 /// Packets, counted where they are sent or treated.
@@ -72,7 +89,7 @@ pub struct RunReport {
     pub stuck: Vec<String>,
     /// Messages whose bytes were not those sent, or that arrived other than once.
     pub payload_errors: Vec<String>,
-    /// What was left over at the end that should not be: packets, connections, messages.
+    /// What was left in the endpoints at the end that should not be: connections, PDCs, messages.
     pub leaks: Vec<String>,
 }
 

@@ -29,7 +29,7 @@ mod tests;
 pub use bound::{Cut, LinkBound};
 pub use clos::Topology;
 pub use generate::{FatTreeSpec, LeafSpineSpec, SpecError, TopologySpec};
-pub use shape::{Keyword, Place, ShapeError};
+pub use shape::{Keyword, MAX_HOSTS, Place, ShapeError};
 pub use topo_file::{TopoReason, TopologyError, parse_topo};
 
 use weft_cc::{Rate, Span};

@@ -8,7 +8,7 @@ use weft_cc::Rate;
 use super::Tier;
 
 /// Largest number of hosts that a topology may have.
-pub(super) const MAX_HOSTS: u64 = 1 << 20;
+pub const MAX_HOSTS: u64 = 1 << 20;
 /// Largest number of ports: bounds the memory that a file can ask for.
 pub(super) const MAX_PORTS: u64 = 1 << 23;
 

@@ -1,6 +1,6 @@
 //! The `.cm` connection matrix of uet-htsim; [`parse_cm`] describes it.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 
 use thiserror::Error;
 use weft_cc::Time;
@@ -9,7 +9,7 @@ use super::{
     Connection, DEFAULT_PRIORITY, Failure, Flow, MAX_FLOW_BYTES, Start, Subject, Trigger, TriggerIdx,
     TriggerKind, Workload, WorkloadReason,
 };
-use crate::topology::HostId;
+use crate::topology::{HostId, MAX_HOSTS};
 use crate::units::scaled;
 
 /// Latest start, picoseconds: 53 days, well within the range in which instants can be compared.
@@ -91,6 +91,9 @@ pub enum CmReason {
         /// How many there are.
         found: usize,
     },
+    /// More hosts than a topology may have.
+    #[error("{0} hosts are too many: a topology has at most {MAX_HOSTS}")]
+    TooManyHosts(u32),
     /// Two flows of one id, the second of which is not marked as a message.
     #[error("flow {0} is there already; further messages of its connection need `msg`")]
     RepeatedFlow(u32),
@@ -167,8 +170,8 @@ struct Draft {
     flows: Vec<Flow>,
     flow_lines: Vec<u32>,
     connections: Vec<Connection>,
-    connection_of: HashMap<u32, u32>,
-    messages: HashSet<(u32, u32)>,
+    connection_of: BTreeMap<u32, u32>,
+    messages: BTreeSet<(u32, u32)>,
     triggers: TriggerTable,
     failures: Vec<Failure>,
     last_line: u32,
@@ -177,7 +180,7 @@ struct Draft {
 /// Triggers in the order in which the file mentions them, defined or not.
 #[derive(Default)]
 struct TriggerTable {
-    index_of: HashMap<u32, u32>,
+    index_of: BTreeMap<u32, u32>,
     mentioned: Vec<Mentioned>,
     /// Indices into `mentioned`, in the order of the definitions.
     defined: Vec<u32>,
@@ -357,6 +360,9 @@ impl Draft {
         self.check_counts()?;
         let hosts = match (self.options.hosts, self.header[0]) {
             (Some(hosts), _) => hosts,
+            (None, Some((nodes, line))) if u64::from(nodes) > MAX_HOSTS => {
+                return Err((line, CmReason::TooManyHosts(nodes)));
+            }
             (None, Some((nodes, _))) => nodes,
             (None, None) => return Err((1, CmReason::Missing(HEADER[0]))),
         };

@@ -14,6 +14,7 @@
 mod generate;
 mod matrix_file;
 mod matrix_write;
+mod payload;
 mod trigger;
 
 #[cfg(test)]
@@ -21,6 +22,7 @@ mod tests;
 
 pub use generate::{WorkloadSpec, WorkloadSpecError};
 pub use matrix_file::{CmOptions, CmReason, MatrixError, StartUnit, parse_cm};
+pub use payload::payload;
 pub use trigger::TriggerBank;
 
 use core::num::NonZeroU32;

@@ -174,3 +174,60 @@ fn impossible_acknowledgements_are_refused() {
     let before = ack(0, i16::MIN, i16::MIN, u64::MAX, u64::MAX / 512);
     assert!(pdc.on_ack(at(1), &before, |_| panic!("acknowledges nothing")).is_some());
 }
+
+/// Makes `packets` more have been sent and acknowledged.
+fn age(pdc: &mut TxPdc, packets: u32) {
+    assert!(pdc.is_idle() && pdc.cack.plus(1) == pdc.next_psn);
+    pdc.next_psn = pdc.next_psn.plus(packets);
+    (pdc.una, pdc.cack) = (pdc.next_psn, pdc.next_psn.minus(1));
+    pdc.numbered += u64::from(packets);
+}
+
+#[test]
+fn psns_go_around_as_often_as_they_like() {
+    let mut pdc = pdc_with(0);
+    assert!(pdc.is_unused());
+    let kind = PacketKind::Data { send: 0, offset: 0, len: 4096 };
+    for round in 1..12 {
+        let psn = pdc.send_new(at(round), kind, 4160, Entropy(0));
+        let said = |cack| Ack { cack_psn: cack, ..ack(0, 0, 0, 0, 0) };
+        assert!(!pdc.accepts(&said(psn.plus(1))), "never sent");
+        assert!(!pdc.accepts(&said(psn.minus(1 + (1 << 30) + 1))), "far behind, round {round}");
+        assert!(pdc.on_ack(at(round), &said(psn.minus(1)), |_| panic!("acknowledges nothing")).is_some());
+        let mut acked = 0;
+        assert!(pdc.on_ack(at(round), &said(psn), |_| acked += 1).is_some(), "round {round}");
+        assert_eq!((acked, pdc.is_idle()), (1, true));
+        age(&mut pdc, (1 << 29) - 1);
+        assert!(!pdc.is_unused(), "also when the next PSN is the first one again");
+    }
+}
+
+#[test]
+fn acknowledgements_of_an_earlier_pdc_are_refused() {
+    let mut pdc = pdc_with(2);
+    let before_the_first = Ack { cack_psn: Psn(u32::MAX - 1).minus(2), ..ack(0, 0, 0, 0, 0) };
+    assert!(!pdc.accepts(&before_the_first));
+    pdc.on_ack(at(1), &ack(2, 0, 0, 0, 2 * 4160), |_| ()).unwrap();
+    assert!(!pdc.accepts(&before_the_first));
+    assert!(pdc.accepts(&ack(0, 0, 0, 0, 0)), "late, but of this one");
+}
+
+#[test]
+fn until_the_target_has_spoken_its_window_is_taken_for_the_smallest() {
+    let config = PdcConfig { mp_range: 512, ..CONFIG };
+    let mut pdc = TxPdc::new(&config, Addr(1), PdcId(7), DeliveryMode::Rud, Psn(u32::MAX - 1));
+    let kind = PacketKind::Data { send: 0, offset: 0, len: 4096 };
+    let send_all = |pdc: &mut TxPdc| {
+        let mut sent = 0;
+        while pdc.may_send_new() {
+            pdc.send_new(at(0), kind, 4160, Entropy(0));
+            sent += 1;
+        }
+        sent
+    };
+    assert_eq!(send_all(&mut pdc), 128);
+    let mut answer = ack(1, 0, 0, 0, 4160);
+    answer.cc.as_mut().unwrap().mpr = 3;
+    pdc.on_ack(at(1), &answer, |_| ()).unwrap();
+    assert_eq!(send_all(&mut pdc), 384 - 127, "one of 128 has arrived");
+}

@@ -1,0 +1,58 @@
+//! Far more than a link can carry: trimmed headers alone can fill it. Data must get through.
+
+use weft_cc::{CcChoice, Rate, Span};
+use weft_stack::rng::Rng;
+use weft_stack::spray::LbChoice;
+use weft_stack::wire::pds::DeliveryMode;
+use weft_testbed::sim::{self, Overhead, PayloadMode, RunConfig};
+use weft_testbed::topology::{Topology, TopologySpec};
+use weft_testbed::workload::{Workload, WorkloadSpec};
+
+fn config(topology: Topology, workload: Workload, cc: &str) -> RunConfig {
+    RunConfig {
+        topology,
+        workload,
+        cc: CcChoice::parse(cc).unwrap(),
+        lb: LbChoice::default(),
+        paths: 16,
+        mtu: 4096,
+        wire_overhead: Overhead::Fixed(64),
+        trim: true,
+        queue_bytes: None,
+        ecn: Some((0.2, 0.8)),
+        payload: PayloadMode::Virtual,
+        seed: 1,
+        until: Some(Span::from_ms(1_000)),
+        ack_every: 16 * 1024,
+        mode: DeliveryMode::Rud,
+    }
+}
+
+fn workload(spec: &str, hosts: u32, bytes: u64) -> Workload {
+    let spec: WorkloadSpec = spec.parse().unwrap();
+    spec.build(Some(hosts), bytes, &mut Rng::new(1, 0)).unwrap()
+}
+
+fn completes(config: &RunConfig) {
+    let report = sim::run(config, &mut |_| ()).unwrap();
+    let cc = config.cc.name();
+    assert!(report.is_complete(), "{cc}: {:?}", &report.stuck[..report.stuck.len().min(5)]);
+}
+
+/// Fast hosts over a slow uplink, with packets hardly longer than their headers.
+#[test]
+fn slow_uplinks() {
+    for cc in ["constant", "rccc", "nscc"] {
+        let spec: TopologySpec =
+            "leaf-spine:hosts=64,leaves=2,spines=1,link=800G,uplink=10G".parse().unwrap();
+        let config = config(spec.build().unwrap(), workload("permutation", 64, 100_000), cc);
+        completes(&RunConfig { mtu: 256, ..config });
+    }
+}
+
+/// So many senders that their smallest windows are dozens of times what the network holds.
+#[test]
+fn incast_of_thousands() {
+    let topology = Topology::default_for(3001, Rate::from_gbps(100)).unwrap();
+    completes(&config(topology, workload("incast:3000", 3001, 20_000), "nscc"));
+}
