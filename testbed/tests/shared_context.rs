@@ -64,3 +64,17 @@ fn the_credit_of_closed_connections_is_not_asked_for_again() {
         }
     }
 }
+
+/// The target closes a connection that is idle for ten seconds; the next message opens it anew.
+#[test]
+fn a_connection_that_was_closed_for_idleness_opens_again() {
+    let matrix = "Nodes 4\nConnections 3\n\
+        0->1 id 1 msg 1 start 0 size 100000\n\
+        0->1 id 1 msg 2 start 15000000 size 100000\n\
+        0->1 id 1 msg 3 start 40000000 size 100000\n";
+    for cc in ["nscc", "rccc"] {
+        let report = sim::run(&config(matrix, 100.0, cc), &mut |_| ()).unwrap();
+        assert!(report.is_complete(), "{cc}: {:?}", report.stuck);
+        assert_eq!((&report.stuck[..], &report.leaks[..]), (&[][..], &[][..]), "{cc}");
+    }
+}

@@ -368,6 +368,11 @@ impl Fep {
         Ok(ConnectionId(key))
     }
 
+    /// Whether a connection takes messages.
+    pub fn is_open(&self, id: ConnectionId) -> bool {
+        self.connections.get(id.0).is_some_and(|connection| connection.pdc.state == TxState::Open)
+    }
+
     /// Posts a message. It leaves as soon as congestion control and the messages before it allow.
     ///
     /// # Errors

@@ -329,6 +329,10 @@ impl TxPdc {
         if nack.code == NackCode::ROD_OOO {
             self.go_back(Psn(nack.payload), nack.psn, record.sent_at);
         }
+        if let Some(record) = self.record_mut(nack.psn) {
+            // Somebody answers: what counts towards giving up is silence.
+            record.timeouts = 0;
+        }
         self.mark_lost(nack.psn);
         Some(NackOutcome { bytes: u64::from(record.bytes), rtt, entropy: record.entropy })
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use weft_cc::Time;
 use weft_stack::buffer::Buffer;
-use weft_stack::fep::{Completion, ConnectOptions, ConnectionId, Fep, FepConfig, Receive, Send};
+use weft_stack::fep::{Completion, ConnectOptions, ConnectionId, Failure, Fep, FepConfig, Receive, Send};
 use weft_stack::packet::Addr;
 use weft_stack::rng::Rng;
 use weft_stack::ses::Matching;
@@ -123,7 +123,7 @@ impl Hosts {
         let connection = &mut self.connections[flow.connection as usize];
         let fep = &mut self.feps[src as usize];
         let options = ConnectOptions { mode: self.mode, ..ConnectOptions::default() };
-        let id = match connection.id {
+        let id = match connection.id.filter(|id| fep.is_open(*id)) {
             Some(id) => Ok(id),
             None => fep.connect(now, Addr(dst), options).inspect(|id| connection.id = Some(*id)),
         };
@@ -160,13 +160,24 @@ impl Hosts {
                     self.check(index, &flow, len, header_data, &buffer);
                     self.activate(flow.on_received, started);
                 }
-                Completion::Closed { peer, result, .. } => {
-                    self.open -= 1;
-                    if let Err(error) = result {
-                        self.failures.push(format!("host {host} to host {}: {error}", peer.0));
-                    }
-                }
+                Completion::Closed { id, peer, result } => self.closed(host, id, peer, result.err()),
             }
+        }
+    }
+
+    fn closed(&mut self, host: u32, id: ConnectionId, peer: Addr, failure: Option<Failure>) {
+        let by_peer = matches!(failure, Some(Failure::ClosedByPeer { .. }));
+        let ours = self.connections.iter_mut().zip(self.workload.connections());
+        let mut ours = ours.filter(|(state, it)| it.src.0 == host && state.id == Some(id));
+        match ours.next() {
+            // Idle for long: its next flow connects anew.
+            Some((connection, _)) if by_peer && connection.left > 0 => connection.id = None,
+            Some(_) => self.open -= 1,
+            // Another one has taken its place.
+            None => {}
+        }
+        if let Some(failure) = failure.filter(|_| !by_peer) {
+            self.failures.push(format!("host {host} to host {}: {failure}", peer.0));
         }
     }
 

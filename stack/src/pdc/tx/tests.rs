@@ -141,6 +141,17 @@ fn copies_of_a_nack_do_not_multiply_retransmissions() {
 }
 
 #[test]
+fn answers_start_the_count_of_timeouts_anew() {
+    let mut pdc = pdc_with(1);
+    assert_eq!(pdc.on_timer(at(100), &CONFIG, |_, _| ()), Overdue::Resend);
+    pdc.resend(at(100), Entropy(0));
+    assert_eq!(pdc.deadline(&CONFIG), Some(at(300)));
+    pdc.on_nack(at(110), &nack(0, NackCode::TRIMMED, true, Psn(0)), Entropy(0)).unwrap();
+    pdc.resend(at(110), Entropy(0));
+    assert_eq!(pdc.deadline(&CONFIG), Some(at(210)));
+}
+
+#[test]
 fn timers_back_off_and_give_up() {
     let mut pdc = pdc_with(1);
     assert_eq!(pdc.deadline(&CONFIG), Some(at(100)));
