@@ -155,7 +155,7 @@ pub enum Failure {
         waited: Span,
     },
     /// The target asked for the connection to be closed, while nothing waited to be sent. Targets do so
-    /// when nothing has arrived for [`FepConfig::idle_timeout`]; every message posted has been delivered.
+    /// when nothing has arrived for [`FepConfig::idle_timeout`](super::FepConfig::idle_timeout); every message posted has been delivered.
     #[error("PDC {} to endpoint {}: closed at the target's request", pdc.0, peer.0)]
     ClosedByPeer {
         /// Our PDCID.
