@@ -14,7 +14,7 @@ use weft_stack::spray::LbChoice;
 use weft_stack::spray::registry::BALANCERS;
 use weft_stack::wire::pds::DeliveryMode;
 use weft_testbed::sim::{
-    FaultPlan, LinkEvent, LinkFaults, LinkState, Overhead, PayloadMode, RunConfig, RunReport, run_with_faults,
+    FaultPlan, LinkChange, LinkEvent, LinkFaults, Overhead, PayloadMode, RunConfig, RunReport, run_with_faults,
 };
 use weft_testbed::topology::{HostId, PortId, Topology, TopologySpec};
 use weft_testbed::workload::{
@@ -158,8 +158,8 @@ impl Case {
             let port = PortId((outage.port % ports) as u32);
             let down = Time::ZERO + rto.mul_f64(outage.begin);
             let up = down + rto.mul_f64(outage.length);
-            events.push(LinkEvent { at: down, port, state: LinkState::Down });
-            events.push(LinkEvent { at: up, port, state: LinkState::Up });
+            events.push(LinkEvent { at: down, port, change: LinkChange::Fail });
+            events.push(LinkEvent { at: up, port, change: LinkChange::Restore });
         }
         let all_links = LinkFaults {
             loss: self.faults.loss / links,

@@ -9,7 +9,7 @@ use weft_stack::wire::ses::Ses;
 
 use super::agenda::{Agenda, Batch, Event};
 use super::config::{Overhead, RunConfig, RunError};
-use super::faults::{FaultPlan, LinkEvent, LinkFaults, LinkState};
+use super::faults::{FaultPlan, LinkChange, LinkEvent, LinkFaults};
 use super::hosts::Hosts;
 use super::packets::{Packets, Transit};
 use super::report::{PacketCounters, Progress, RunReport};
@@ -132,7 +132,7 @@ impl Fabric {
             let (tier, switch, link) = (failure.tier, failure.switch, failure.link);
             let port = self.topology.link_at(tier, switch, link);
             let port = port.ok_or(RunError::NoSuchLink { tier, switch, link })?;
-            self.set_link(port, LinkState::Down);
+            self.set_link(port, LinkChange::Fail);
         }
         Ok(())
     }
@@ -152,8 +152,8 @@ impl Fabric {
                 Event::Timer(host) => self.timer(now, host),
                 Event::Start(flow) => self.start(now, flow),
                 Event::Link(index) => {
-                    let LinkEvent { port, state, .. } = self.link_events[index as usize];
-                    self.set_link(port, state);
+                    let LinkEvent { port, change, .. } = self.link_events[index as usize];
+                    self.set_link(port, change);
                 }
             }
         }
@@ -354,10 +354,10 @@ impl Fabric {
         }
     }
 
-    fn set_link(&mut self, port: PortId, state: LinkState) {
+    fn set_link(&mut self, port: PortId, change: LinkChange) {
         let reverse = self.topology.port(port).reverse;
         for port in [port, reverse] {
-            self.ports[port.0 as usize].up = state == LinkState::Up;
+            self.ports[port.0 as usize].up = change != LinkChange::Fail;
         }
     }
 

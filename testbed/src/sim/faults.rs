@@ -1,6 +1,6 @@
 //! What goes wrong with links.
 
-use weft_cc::{Span, Time};
+use weft_cc::{Rate, Span, Time};
 
 use crate::topology::PortId;
 
@@ -26,24 +26,30 @@ impl LinkFaults {
     }
 }
 
-/// Whether a link carries anything.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LinkState {
-    /// It does.
-    Up,
+/// What becomes of a link.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum LinkChange {
     /// What is sent over it is lost. Switches do not route around it: that is for the load balancer.
-    Down,
+    Fail,
+    /// It is as the topology has it again, whatever happened to it before.
+    Restore,
+    /// It slows down (or speeds up) to this rate.
+    Degrade(Rate),
+    /// It loses each packet with this probability, 0 to 1.
+    Drop(f64),
+    /// It flips a bit of each packet with this probability, 0 to 1.
+    Corrupt(f64),
 }
 
-/// A link fails or heals during the run.
+/// A link changes during the run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LinkEvent {
     /// When.
     pub at: Time,
-    /// Either port of the link.
+    /// Either port of the link; both directions change.
     pub port: PortId,
-    /// What it is from then on, in both directions.
-    pub state: LinkState,
+    /// What it is from then on.
+    pub change: LinkChange,
 }
 
 /// Everything that goes wrong in a run.
@@ -51,6 +57,6 @@ pub struct LinkEvent {
 pub struct FaultPlan {
     /// How all links treat packets.
     pub all_links: LinkFaults,
-    /// Failures and repairs.
+    /// Changes, in any order; of those of one link at one time the later in the list counts.
     pub events: Vec<LinkEvent>,
 }

@@ -15,10 +15,12 @@ mod faults;
 mod hosts;
 mod packets;
 mod report;
+mod sample;
 
 pub use config::{Overhead, PayloadMode, RunConfig, RunError};
-pub use faults::{FaultPlan, LinkEvent, LinkFaults, LinkState};
+pub use faults::{FaultPlan, LinkChange, LinkEvent, LinkFaults};
 pub use report::{FlowRecord, PacketCounters, Progress, RunReport};
+pub use sample::{FlowSample, PortSample, SampleSink, Sampling};
 
 use fabric::Fabric;
 use weft_cc::Time;
