@@ -14,7 +14,7 @@ use weft_stack::spray::LbChoice;
 use weft_stack::spray::registry::BALANCERS;
 use weft_stack::wire::pds::DeliveryMode;
 use weft_testbed::sim::{
-    FaultPlan, LinkChange, LinkEvent, LinkFaults, Overhead, PayloadMode, RunConfig, RunReport, run_with_faults,
+    FaultPlan, LinkChange, LinkEvent, LinkFaults, Options, Overhead, PayloadMode, RunConfig, RunReport, run_with,
 };
 use weft_testbed::topology::{HostId, PortId, Topology, TopologySpec};
 use weft_testbed::workload::{
@@ -173,7 +173,8 @@ impl Case {
 
     fn run(&self) -> RunReport {
         let config = self.config();
-        run_with_faults(&config, &self.fault_plan(&config), &mut |_| ()).unwrap()
+        let faults = self.fault_plan(&config);
+        run_with(&config, Options { faults, ..Options::default() }).unwrap()
     }
 }
 

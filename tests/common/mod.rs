@@ -3,7 +3,7 @@
 use weft::cc::CcChoice;
 use weft::spray::LbChoice;
 use weft::{DeliveryMode, Span};
-use weft_testbed::sim::{self, FaultPlan, Overhead, PayloadMode, RunConfig, RunReport};
+use weft_testbed::sim::{self, FaultPlan, Options, Overhead, PayloadMode, RunConfig, RunReport};
 use weft_testbed::topology::Topology;
 use weft_testbed::workload::Workload;
 
@@ -31,7 +31,7 @@ pub(crate) fn config(topology: Topology, workload: Workload, cc: &str) -> RunCon
 
 /// Runs `config`, which must end with every message delivered, as it was sent, and nothing left over.
 pub(crate) fn run(config: &RunConfig, faults: &FaultPlan) -> RunReport {
-    let report = sim::run_with_faults(config, faults, &mut |_| ()).expect("a run that can be");
+    let report = sim::run_with(config, Options { faults: faults.clone(), ..Options::default() }).expect("a run that can be");
     assert!(report.is_complete(), "{:?}", report.stuck);
     assert_eq!((report.payload_errors.as_slice(), report.leaks.as_slice()), (&[][..], &[][..]));
     report

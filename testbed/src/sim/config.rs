@@ -77,6 +77,9 @@ pub enum RunError {
     /// Endpoints cannot be configured so.
     #[error(transparent)]
     Endpoint(#[from] ConfigError),
+    /// Packets would arrive at the moment at which they are sent.
+    #[error("packets need no time: there must be links without latency, and packets of 0 bytes")]
+    NoLatency,
     /// A failure names a link that is not there.
     #[error("no link {link} at switch {switch} of tier {tier}")]
     NoSuchLink {
@@ -88,6 +91,13 @@ pub enum RunError {
         link: u32,
     },
 }
+
+/// Headers of the network: preamble to gap, IPv4, UDP.
+pub(super) const NETWORK_OVERHEAD: u32 = ETHERNET + IP_UDP;
+/// The smallest frame with preamble and gap.
+pub(super) const MIN_FRAME: u32 = 84;
+/// PDS bytes that trimming leaves.
+pub(super) const TRIMMED_PDS: u32 = 16;
 
 /// Preamble, start of frame, Ethernet header, FCS and gap.
 const ETHERNET: u32 = 8 + 14 + 4 + 12;

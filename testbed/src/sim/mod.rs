@@ -8,51 +8,57 @@
 //! configuration gives the same run, on every machine and in every build.
 #![forbid(unsafe_code)]
 
-mod agenda;
+mod build;
 mod config;
-mod fabric;
+mod engine;
 mod faults;
-mod hosts;
+mod flows;
+mod host;
+mod link;
 mod packets;
 mod report;
 mod sample;
+mod shard;
+mod switches;
+mod wires;
 
 pub use config::{Overhead, PayloadMode, RunConfig, RunError};
 pub use faults::{FaultPlan, LinkChange, LinkEvent, LinkFaults};
 pub use report::{FlowRecord, PacketCounters, Progress, RunReport};
 pub use sample::{FlowSample, PortSample, SampleSink, Sampling};
 
-use fabric::Fabric;
-use weft_cc::Time;
+use engine::Watch;
+
+/// How a run is carried out. None of it but the faults has an effect on the results.
+#[derive(Default)]
+pub struct Options<'a> {
+    /// What goes wrong with links.
+    pub faults: FaultPlan,
+    /// How many threads share the work; 0 counts as 1. No more are used than there are ToRs.
+    pub threads: usize,
+    /// Takes samples in.
+    pub sampling: Option<Sampling<'a>>,
+    /// Called now and then.
+    pub progress: Option<&'a mut dyn FnMut(&Progress)>,
+}
 
 /// Carries out a run. `progress` is called now and then.
 ///
 /// # Errors
 /// A configuration that cannot work.
 pub fn run(config: &RunConfig, progress: &mut dyn FnMut(&Progress)) -> Result<RunReport, RunError> {
-    run_with_faults(config, &FaultPlan::default(), progress)
+    run_with(config, Options { progress: Some(progress), ..Options::default() })
 }
 
-/// Carries out a run over links that misbehave as `faults` says.
+/// Carries out a run as `options` say.
 ///
 /// # Errors
 /// A configuration that cannot work.
-pub fn run_with_faults(
-    config: &RunConfig,
-    faults: &FaultPlan,
-    progress: &mut dyn FnMut(&Progress),
-) -> Result<RunReport, RunError> {
-    let mut fabric = Fabric::new(config, faults)?;
-    let until = config.until.map(|span| Time::ZERO + span);
-    let mut next_report = 0;
-    while let Some(now) = fabric.step(until) {
-        if fabric.events() >= next_report {
-            next_report = fabric.events() + PROGRESS_INTERVAL;
-            progress(&fabric.progress(now));
-        }
-    }
-    Ok(fabric.into_report())
+pub fn run_with(config: &RunConfig, options: Options<'_>) -> Result<RunReport, RunError> {
+    let Options { faults, threads, sampling, progress } = options;
+    let mut system = build::build(config, &faults, threads, sampling.is_some())?;
+    let flows_total = config.workload.flows().len() as u64;
+    let mut watch = Watch { progress, sampling, flows_total };
+    let end = engine::run(&mut system, config.until, &mut watch);
+    Ok(report::report(config, &system, end))
 }
-
-/// Events between two calls of the progress callback.
-const PROGRESS_INTERVAL: u64 = 1 << 16;

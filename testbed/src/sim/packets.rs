@@ -20,6 +20,7 @@ pub(super) struct Transit {
     pub(super) size: u16,
     /// Bytes on the wire without its payload.
     pub(super) trimmed_size: u16,
+    /// Switches that it will have passed when it arrives.
     pub(super) hops: u8,
     pub(super) class: Class,
     pub(super) ecn: bool,
@@ -27,7 +28,8 @@ pub(super) struct Transit {
     pub(super) corrupt: bool,
 }
 
-struct Content {
+/// Headers and payload of a packet.
+pub(super) struct Content {
     packet: Packet,
     /// Its payload's bytes; none if there are none, or only their number counts.
     bytes: Option<Box<[u8]>>,
@@ -63,30 +65,46 @@ impl Packets {
         Transit { content: self.insert(&packet, bytes), ..transit }
     }
 
-    /// Takes a packet's payload away; its header says so in the class that the caller sets.
-    pub(super) fn trim(&mut self, index: u32) {
-        let content = &mut self.contents[index as usize];
-        content.packet.ses = Ses::None;
-        content.bytes = None;
+    /// Reads a little of a content that will be needed soon: several such reads wait for memory together.
+    #[inline]
+    pub(super) fn touch(&self, index: u32) -> u32 {
+        self.contents[index as usize].packet.payload_len
     }
 
     /// A packet as it arrives at a host, with what happened to it on its way.
     #[inline]
     pub(super) fn arrived(&mut self, transit: &Transit) -> (&Packet, Payload<'_>) {
         let content = &mut self.contents[transit.content as usize];
-        let net = &mut content.packet.net;
-        (net.class, net.hops, net.ecn) = (transit.class, transit.hops, transit.ecn);
+        let packet = &mut content.packet;
+        (packet.net.class, packet.net.hops, packet.net.ecn) = (transit.class, transit.hops, transit.ecn);
         let payload = match &content.bytes {
-            _ if transit.class.is_trimmed() => Payload::EMPTY,
+            _ if transit.class.is_trimmed() => {
+                // Trimming leaves the PDS header.
+                packet.ses = Ses::None;
+                Payload::EMPTY
+            }
             Some(bytes) => Payload::Bytes(bytes),
-            None if content.packet.payload_len == 0 => Payload::EMPTY,
-            None => Payload::Virtual(content.packet.payload_len),
+            None if packet.payload_len == 0 => Payload::EMPTY,
+            None => Payload::Virtual(packet.payload_len),
         };
-        (&content.packet, payload)
+        (packet, payload)
     }
 
     pub(super) fn remove(&mut self, index: u32) {
         self.contents[index as usize].bytes = None;
         self.free.push(index);
+    }
+
+    /// Takes a content out, to be put among those of another shard.
+    pub(super) fn take(&mut self, index: u32) -> Content {
+        let content = &mut self.contents[index as usize];
+        let taken = Content { packet: content.packet, bytes: content.bytes.take() };
+        self.free.push(index);
+        taken
+    }
+
+    /// Puts a content of another shard among these.
+    pub(super) fn put(&mut self, content: Content) -> u32 {
+        self.insert(&content.packet, content.bytes)
     }
 }

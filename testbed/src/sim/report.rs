@@ -2,6 +2,10 @@
 
 use weft_cc::{Span, Time};
 
+use super::build::System;
+use super::config::RunConfig;
+use super::flows::{Flows, Note};
+use super::host::Host;
 use crate::workload::Flow;
 
 /// How far a run is.
@@ -98,4 +102,105 @@ impl RunReport {
     pub fn is_complete(&self) -> bool {
         self.flows.iter().all(|flow| flow.end.is_some())
     }
+}
+
+/// Sums up a run that ended at `end`, in an order that does not depend on how it was divided up.
+pub(super) fn report(config: &RunConfig, system: &System, end: u64) -> RunReport {
+    let flows = || system.shards.iter().map(|shard| &shard.flows);
+    let mut hosts: Vec<&Host> =
+        system.shards.iter().flat_map(|shard| &shard.groups).flat_map(|group| &group.hosts).collect();
+    hosts.sort_unstable_by_key(|host| host.id);
+    let done = flows().all(|flows| flows.open == 0);
+    let end = if done { flows().map(|flows| flows.last_close).max().unwrap_or(end) } else { end };
+    let records = records(config, flows());
+    let (packets, timeouts) = count(system, &hosts);
+    let failures = notes(flows().flat_map(|flows| &flows.failures));
+    let fine = done && failures.is_empty();
+    RunReport {
+        packets,
+        timeouts,
+        events: system.shards.iter().map(|shard| shard.events).sum(),
+        end: Time::from_ps(end),
+        bound: bound(config),
+        stuck: if fine { Vec::new() } else { explain(failures, &hosts, &records, Time::from_ps(end)) },
+        payload_errors: notes(flows().flat_map(|flows| &flows.payload_errors)),
+        leaks: if done { leaks(&hosts, &records, || flows()) } else { Vec::new() },
+        flows: records,
+    }
+}
+
+fn records<'a>(config: &RunConfig, shards: impl Iterator<Item = &'a Flows>) -> Vec<FlowRecord> {
+    let mut records: Vec<FlowRecord> = config.workload.flows().iter().map(FlowRecord::new).collect();
+    for outgoing in shards.flat_map(|flows| &flows.outgoing) {
+        let record = &mut records[outgoing.flow as usize];
+        (record.start, record.end) = (outgoing.start, outgoing.end);
+        record.retransmitted = u64::from(outgoing.retransmitted);
+    }
+    records
+}
+
+fn count(system: &System, hosts: &[&Host]) -> (PacketCounters, u64) {
+    let mut packets = PacketCounters::default();
+    let mut timeouts = 0;
+    for host in hosts {
+        let counters = host.fep.counters();
+        packets.data += counters.data_sent;
+        packets.retransmitted += counters.data_retransmitted;
+        packets.acks += counters.acks_sent;
+        packets.nacks += counters.nacks_sent;
+        packets.dropped += host.dropped;
+        timeouts += counters.timeouts;
+    }
+    for switch in system.shards.iter().flat_map(|shard| &shard.switches) {
+        packets.dropped += switch.dropped;
+        for counters in switch.counters() {
+            packets.trimmed += counters.trimmed;
+            packets.ecn_marked += counters.marked;
+        }
+    }
+    (packets, timeouts)
+}
+
+/// The texts of notes, in the order of their times and hosts.
+fn notes<'a>(notes: impl Iterator<Item = &'a Note>) -> Vec<String> {
+    let mut notes: Vec<&Note> = notes.collect();
+    notes.sort_by_key(|(at, host, _)| (*at, *host));
+    notes.into_iter().map(|(.., text)| text.clone()).collect()
+}
+
+/// Who waits for what.
+fn explain(failures: Vec<String>, hosts: &[&Host], flows: &[FlowRecord], now: Time) -> Vec<String> {
+    let waiting = hosts.iter().flat_map(|host| host.fep.explain(now));
+    let not_started = flows.iter().filter(|f| f.start.is_none());
+    let not_started = not_started.map(|f| format!("flow {} from host {} has not been started", f.id, f.src));
+    failures.into_iter().chain(waiting).chain(not_started).collect()
+}
+
+/// What is left in the endpoints although everything is done.
+fn leaks<'a, F>(hosts: &[&Host], records: &[FlowRecord], flows: impl Fn() -> F) -> Vec<String>
+where
+    F: Iterator<Item = &'a Flows>,
+{
+    let mut leaks = Vec::new();
+    for host in hosts {
+        leaks.extend(host.fep.leaks().map(|what| format!("endpoint {}: {what}", host.id)));
+    }
+    for (record, index) in records.iter().zip(0..) {
+        let times: u32 = flows().map(|flows| u32::from(flows.times_received(index))).sum();
+        if record.end.is_some() && times != 1 {
+            leaks.push(format!("flow {} was received {times} times", record.id));
+        }
+    }
+    leaks
+}
+
+/// The least time that the workload takes: its bytes with their headers over the busiest links.
+fn bound(config: &RunConfig) -> (Span, String) {
+    let wire = |bytes: u64| {
+        let packets = bytes.div_ceil(u64::from(config.mtu)).max(1);
+        bytes + packets * u64::from(config.data_overhead())
+    };
+    let flows: Vec<_> = config.workload.flows().iter().map(|f| (f.src, f.dst, wire(f.bytes))).collect();
+    let bound = config.topology.busiest_link_bound(&flows);
+    (bound.time, bound.at.to_string())
 }

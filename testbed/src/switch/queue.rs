@@ -71,11 +71,13 @@ impl<P: Queued> Lane<P> {
         Lane { packets: VecDeque::new(), bytes: 0 }
     }
 
+    #[inline]
     fn push(&mut self, packet: P) {
         self.bytes += u64::from(packet.size());
         self.packets.push_back(packet);
     }
 
+    #[inline]
     fn pop(&mut self) -> Option<P> {
         let packet = self.packets.pop_front()?;
         self.bytes -= u64::from(packet.size());
@@ -131,6 +133,7 @@ impl<P: Queued> EgressQueue<P> {
     }
 
     /// A packet arrives.
+    #[inline]
     pub fn enqueue(&mut self, config: &QueueConfig, mut packet: P) -> Enqueued {
         if packet.class() != Class::Data {
             return self.enqueue_control(config, packet, Enqueued::Whole);
@@ -149,7 +152,20 @@ impl<P: Queued> EgressQueue<P> {
         result
     }
 
+    /// Whether `packet`, which finds the queue empty and the link free, may leave at once: as if it had been
+    /// enqueued and dequeued.
+    #[inline]
+    pub fn passes(&mut self, config: &QueueConfig, packet: &P) -> bool {
+        let limit = if packet.class() == Class::Data { config.data_limit } else { config.control_limit };
+        let passes = self.is_empty() && u64::from(packet.size()) <= limit;
+        if passes {
+            self.control_run = 0;
+        }
+        passes
+    }
+
     /// The packet that leaves next, marked if it has to be.
+    #[inline]
     pub fn dequeue(&mut self, config: &QueueConfig) -> Option<P> {
         let data_turn = self.data.packets.front().is_some_and(|data| self.is_turn_of(config, data));
         if !data_turn && let Some(packet) = self.control.pop() {
@@ -167,11 +183,13 @@ impl<P: Queued> EgressQueue<P> {
     }
 
     /// Whether `data` goes although control waits.
+    #[inline]
     fn is_turn_of(&self, config: &QueueConfig, data: &P) -> bool {
         let due = |weight: u32| self.control_run >= u64::from(weight) * u64::from(data.size());
         config.control_weight.is_some_and(due)
     }
 
+    #[inline]
     fn enqueue_control(&mut self, config: &QueueConfig, packet: P, done: Enqueued) -> Enqueued {
         if self.control.bytes + u64::from(packet.size()) > config.control_limit {
             self.counters.dropped += 1;
@@ -182,6 +200,7 @@ impl<P: Queued> EgressQueue<P> {
     }
 
     /// RED on the instantaneous length that the packet leaves behind (SMaRTT §II-A, §III-J).
+    #[inline]
     fn marks(&mut self, config: &QueueConfig) -> bool {
         let length = self.data.bytes;
         if length <= config.ecn_low {
@@ -293,6 +312,20 @@ mod tests {
         assert_eq!(marked(2_000), 0);
         assert_eq!(marked(8_001), 1_000);
         assert!((420..580).contains(&marked(5_000)), "half way, five standard deviations");
+    }
+
+    #[test]
+    fn passing_is_enqueueing_and_dequeueing() {
+        for packet in [data(1, 1_000), data(2, 10_001), control(3), data(4, 10_000)] {
+            let (mut passing, mut waiting) = (EgressQueue::new(false, 7), EgressQueue::new(false, 7));
+            let tight = QueueConfig { control_limit: 63, ..CONFIG };
+            for config in [CONFIG, tight] {
+                let waited = waiting.enqueue(&config, packet) == Enqueued::Whole;
+                let left = waiting.dequeue(&config);
+                assert_eq!(passing.passes(&config, &packet), waited && left == Some(packet));
+                assert_eq!(passing.control_run, waiting.control_run);
+            }
+        }
     }
 
     #[test]

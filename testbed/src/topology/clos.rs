@@ -173,30 +173,14 @@ impl Topology {
         (link < ports.count).then(|| ports.nth(link))
     }
 
-    /// The ports by which `switch` may send a packet for `dst` on: the one that leads to it (or the
-    /// bundle that does), else all that lead up. `dst` must be an existing host. Never empty.
-    #[inline]
+    /// The ports by which `switch` may send a packet for `dst` on, as [`Router::next_ports`](super::Router::next_ports)
+    /// has it. Never empty.
     pub fn next_ports(&self, switch: SwitchId, dst: HostId) -> PortRange {
-        let shape = &self.shape;
-        let tor = dst.0 / shape.hosts_per_tor;
-        let first = self.first_port[switch.0 as usize];
-        let down = |i: u32, bundle: u32| PortRange { first: PortId(first + i * bundle), count: bundle };
-        let mut tier = 0;
-        if switch.0 < shape.tors {
-            if tor == switch.0 {
-                return down(dst.0 % shape.hosts_per_tor, 1);
-            }
-        } else if switch.0 < shape.tors + shape.aggs {
-            tier = 1;
-            let pod = (switch.0 - shape.tors) / shape.aggs_per_pod;
-            if tor / shape.tors_per_pod == pod {
-                return down(tor % shape.tors_per_pod, self.tiers[1].bundle);
-            }
-        } else {
-            return down(tor / shape.tors_per_pod, self.tiers[2].bundle);
-        }
-        let count = self.tiers[tier].radix_up;
-        PortRange { first: PortId(self.first_port[switch.0 as usize + 1] - count), count }
+        self.router(switch).next_ports(dst)
+    }
+
+    pub(super) fn shape(&self) -> &Shape {
+        &self.shape
     }
 
     /// The ToR that a host is attached to.

@@ -12,7 +12,7 @@
 //! ToRs first. Ports (each the sending end of one directed link) count from 0 as well: first every
 //! host's only port, with the host's own number, then the switches' ports, switch by switch, down
 //! before up. So the ports that a switch may choose from for a destination are always contiguous,
-//! and [`Topology::next_ports`] is a few divisions.
+//! and [`Topology::next_ports`] is a multiplication.
 //!
 //! A `.topo` file is read by [`parse_topo`], a generator's description such as
 //! `leaf-spine:hosts=1024,leaves=32,oversub=8` by [`TopologySpec`].
@@ -20,6 +20,7 @@
 mod bound;
 mod clos;
 mod generate;
+mod route;
 mod shape;
 mod topo_file;
 
@@ -29,6 +30,7 @@ mod tests;
 pub use bound::{Cut, LinkBound};
 pub use clos::Topology;
 pub use generate::{FatTreeSpec, LeafSpineSpec, SpecError, TopologySpec};
+pub use route::Router;
 pub use shape::{Keyword, MAX_HOSTS, Place, ShapeError};
 pub use topo_file::{TopoReason, TopologyError, parse_topo};
 

@@ -1,0 +1,335 @@
+//! From a topology and a workload to shards.
+
+use std::sync::Arc;
+
+use weft_cc::{Span, Time};
+use weft_stack::fep::{Fep, FepConfig};
+use weft_stack::packet::Addr;
+use weft_stack::rng::Rng;
+
+use super::config::{MIN_FRAME, Overhead, RunConfig, RunError};
+use super::faults::{FaultPlan, LinkChange, LinkEvent};
+use super::flows::Flows;
+use super::host::{Host, Surroundings};
+use super::link::{Link, LinkSpec};
+use super::shard::{Group, Shard, Side};
+use super::switches::{Bench, LONGEST_WINDOW, Port, Switch};
+use super::wires::{Inlet, Wires};
+use crate::switch::{EgressQueue, Hasher, QueueConfig};
+use crate::topology::{HostId, Node, PortId, SwitchId, Topology};
+use crate::workload::{Start, Workload};
+
+/// Everything that a run starts with.
+pub(super) struct System {
+    pub(super) shards: Vec<Shard>,
+    /// Nothing that happens at one node matters to another sooner than this, ps.
+    pub(super) lookahead: u64,
+    /// Changes of links, in the order of time.
+    pub(super) changes: Vec<(u64, LinkSpec, LinkChange)>,
+}
+
+/// Which node is where.
+struct Places {
+    /// Host by host and switch by switch: the shard and the node's number there.
+    hosts: Vec<(u32, u32)>,
+    switches: Vec<(u32, u32)>,
+    /// Groups of hosts in each shard, by the shard's own numbers.
+    groups: Vec<Vec<Vec<u32>>>,
+}
+
+/// Builds the system for as many threads as are asked for and can be used.
+pub(super) fn build(
+    config: &RunConfig,
+    faults: &FaultPlan,
+    threads: usize,
+    sampling: bool,
+) -> Result<System, RunError> {
+    let topology = &config.topology;
+    let (needed, present) = (config.workload.hosts(), topology.hosts());
+    if needed > present {
+        return Err(RunError::Hosts { needed, present });
+    }
+    let changes = changes(config, faults)?;
+    let lookahead = lookahead(config, &changes).ok_or(RunError::NoLatency)?;
+    let workload = Arc::new(config.workload.clone());
+    let shards = threads.clamp(1, topology.switches_in(0).max(1) as usize);
+    let places = Places::new(topology, &workload, shards);
+    let builder = Builder::new(config, faults, &workload, &places, sampling);
+    let shards = (0..shards as u32).map(|shard| builder.shard(shard)).collect::<Result<_, _>>()?;
+    Ok(System { shards, lookahead, changes })
+}
+
+/// Failures of the workload and of the plan, both directions of each link.
+fn changes(config: &RunConfig, faults: &FaultPlan) -> Result<Vec<(u64, LinkSpec, LinkChange)>, RunError> {
+    let topology = &config.topology;
+    let mut events = Vec::new();
+    for failure in config.workload.failures() {
+        let (tier, switch, link) = (failure.tier, failure.switch, failure.link);
+        let port = topology.link_at(tier, switch, link);
+        let port = port.ok_or(RunError::NoSuchLink { tier, switch, link })?;
+        events.push(LinkEvent { at: Time::ZERO, port, change: LinkChange::Fail });
+    }
+    events.extend_from_slice(&faults.events);
+    events.sort_by_key(|event| event.at.as_ps());
+    let both = events.iter().flat_map(|event| {
+        [event.port, topology.port(event.port).reverse]
+            .map(|port| (event.at.as_ps(), link_spec(config, faults, port), event.change))
+    });
+    Ok(both.collect())
+}
+
+fn link_spec(config: &RunConfig, faults: &FaultPlan, port: PortId) -> LinkSpec {
+    let spec = config.topology.port(port);
+    let switching = match spec.peer {
+        Node::Switch(switch) => config.topology.switch_latency(switch),
+        Node::Host(_) => Span::ZERO,
+    };
+    let latency = (spec.latency + switching).as_ps();
+    LinkSpec { id: port.0, rate: spec.rate, latency, faults: faults.all_links }
+}
+
+/// The time that the fastest packet takes over the shortest link: that far one can look ahead. `None`
+/// if that is no time at all.
+fn lookahead(config: &RunConfig, changes: &[(u64, LinkSpec, LinkChange)]) -> Option<u64> {
+    let topology = &config.topology;
+    let links = (0..topology.ports().len() as u32).map(|id| link_spec(config, &FaultPlan::default(), PortId(id)));
+    let (latency, rate) = links.fold((u64::MAX, None), |(latency, rate), link| {
+        (latency.min(link.latency), rate.max(Some(link.rate)))
+    });
+    let degraded = changes.iter().filter_map(|(_, _, change)| match change {
+        LinkChange::Degrade(rate) => Some(*rate),
+        _ => None,
+    });
+    let smallest = match config.wire_overhead {
+        Overhead::Fixed(bytes) => bytes,
+        Overhead::Auto => MIN_FRAME,
+    };
+    let fastest = rate.into_iter().chain(degraded).max()?;
+    let lookahead = latency + fastest.time_for(u64::from(smallest)).as_ps();
+    // Windows are twice as long.
+    (lookahead > 0).then(|| lookahead.min(LONGEST_WINDOW / 2))
+}
+
+/// All switches, those of the side of the hosts first.
+fn in_order(topology: &Topology) -> impl Iterator<Item = SwitchId> {
+    let of_side = |side| {
+        let on_side = move |s: &SwitchId| Side::of_tier(topology.place(*s).tier) == side;
+        (0..topology.switches()).map(SwitchId).filter(on_side)
+    };
+    of_side(Side::Even).chain(of_side(Side::Odd))
+}
+
+impl Places {
+    /// Deals the nodes out: blocks of ToRs with their hosts, the switches above evenly.
+    fn new(topology: &Topology, workload: &Workload, shards: usize) -> Places {
+        let of = |index: u32, count: u32| (u64::from(index) * shards as u64 / u64::from(count)) as u32;
+        let tors = topology.switches_in(0);
+        let mut places = Places {
+            hosts: Vec::with_capacity(topology.hosts() as usize),
+            switches: Vec::new(),
+            groups: vec![Vec::new(); shards],
+        };
+        let leaders = leaders(topology.hosts(), workload);
+        for host in 0..topology.hosts() {
+            let leader = leaders[host as usize];
+            if leader != host {
+                let (shard, node) = places.hosts[leader as usize];
+                places.hosts.push((shard, node));
+                places.groups[shard as usize][node as usize].push(host);
+                continue;
+            }
+            let shard = of(topology.tor_of(HostId(host)).0, tors);
+            let groups = &mut places.groups[shard as usize];
+            places.hosts.push((shard, groups.len() as u32));
+            groups.push(vec![host]);
+        }
+        let mut nodes: Vec<u32> = places.groups.iter().map(|groups| groups.len() as u32).collect();
+        places.switches = vec![(0, 0); topology.switches() as usize];
+        for switch in in_order(topology) {
+            let place = topology.place(switch);
+            let shard = of(place.index, topology.switches_in(place.tier));
+            places.switches[switch.0 as usize] = (shard, nodes[shard as usize]);
+            nodes[shard as usize] += 1;
+        }
+        places
+    }
+
+    fn of(&self, node: Node) -> (u32, u32) {
+        match node {
+            Node::Host(host) => self.hosts[host.0 as usize],
+            Node::Switch(switch) => self.switches[switch.0 as usize],
+        }
+    }
+}
+
+/// Host by host the first host of its group: hosts belong together if flows of one are started by flows
+/// that end at the other, as that takes no time.
+fn leaders(hosts: u32, workload: &Workload) -> Vec<u32> {
+    let mut leaders: Vec<u32> = (0..hosts).collect();
+    fn find(leaders: &mut [u32], mut host: u32) -> u32 {
+        while leaders[host as usize] != host {
+            leaders[host as usize] = leaders[leaders[host as usize] as usize];
+            host = leaders[host as usize];
+        }
+        host
+    }
+    let mut member = vec![u32::MAX; workload.triggers().len()];
+    for flow in workload.flows() {
+        let started = match flow.start {
+            Start::Trigger(trigger) => Some((trigger, flow.src.0)),
+            Start::At(_) => None,
+        };
+        let sent = flow.on_sent.map(|trigger| (trigger, flow.src.0));
+        let received = flow.on_received.map(|trigger| (trigger, flow.dst.0));
+        for (trigger, host) in [started, sent, received].into_iter().flatten() {
+            let known = &mut member[trigger.index()];
+            if *known == u32::MAX {
+                *known = host;
+            }
+            let (a, b) = (find(&mut leaders, *known), find(&mut leaders, host));
+            leaders[a.max(b) as usize] = a.min(b);
+        }
+    }
+    (0..hosts).map(|host| find(&mut leaders, host)).collect()
+}
+
+struct Builder<'a> {
+    config: &'a RunConfig,
+    faults: &'a FaultPlan,
+    workload: &'a Arc<Workload>,
+    places: &'a Places,
+    endpoint: Arc<FepConfig>,
+    /// Port by port, the receiving end of its link.
+    inlets: Vec<Inlet>,
+    /// Shard by shard, the number of pipes.
+    pipes: Vec<usize>,
+    queues: Vec<QueueConfig>,
+    /// Port by port, the index of its queue configuration.
+    queue_of: Vec<u8>,
+    sampling: bool,
+}
+
+impl<'a> Builder<'a> {
+    fn new(
+        config: &'a RunConfig,
+        faults: &'a FaultPlan,
+        workload: &'a Arc<Workload>,
+        places: &'a Places,
+        sampling: bool,
+    ) -> Builder<'a> {
+        let topology = &config.topology;
+        let mut pipes = vec![0; places.groups.len()];
+        let inlets = topology.ports().iter().map(|port| {
+            let (shard, node) = places.of(port.peer);
+            let pipe = pipes[shard as usize];
+            pipes[shard as usize] += 1;
+            Inlet { shard, node, pipe: pipe as u32 }
+        });
+        let inlets = inlets.collect();
+        let mut queues = Vec::new();
+        let queue_of = (0..topology.ports().len() as u32).map(|id| {
+            let limit = config.queue_bytes.or(topology.queue_of(PortId(id)));
+            let queue = config.queue(limit.unwrap_or_else(|| config.queue_bytes()));
+            queues.iter().position(|other| *other == queue).unwrap_or_else(|| {
+                queues.push(queue);
+                queues.len() - 1
+            }) as u8
+        });
+        let queue_of = queue_of.collect();
+        let endpoint = Arc::new(config.endpoint());
+        Builder { config, faults, workload, places, endpoint, inlets, pipes, queues, queue_of, sampling }
+    }
+
+    fn shard(&self, shard: u32) -> Result<Shard, RunError> {
+        let (config, topology) = (self.config, &self.config.topology);
+        let groups = &self.places.groups[shard as usize];
+        let switches: Vec<SwitchId> =
+            in_order(topology).filter(|s| self.places.switches[s.0 as usize].0 == shard).collect();
+        let is_even = |s: &SwitchId| Side::of_tier(topology.place(*s).tier) == Side::Even;
+        let first_odd = groups.len() + switches.iter().filter(|s| is_even(s)).count();
+        let nodes = groups.len() + switches.len();
+        let pipes = self.pipes[shard as usize];
+        let is_ours = |host: u32| self.places.hosts[host as usize].0 == shard;
+        let flows = Flows::new(config, self.workload, is_ours, self.sampling);
+        let group = |hosts: &Vec<u32>| {
+            let hosts = hosts.iter().map(|host| self.host(*host)).collect::<Result<Vec<_>, _>>()?;
+            Ok::<_, RunError>(Group { hosts })
+        };
+        let mut groups = groups.iter().map(group).collect::<Result<Vec<_>, _>>()?;
+        for (at, slot, source) in flows.starts() {
+            let (_, node) = self.places.hosts[source as usize];
+            let hosts = &mut groups[node as usize].hosts;
+            if let Ok(index) = hosts.binary_search_by_key(&source, |host| host.id) {
+                hosts[index].starts.push((at, slot));
+            }
+        }
+        for host in groups.iter_mut().flat_map(|group| &mut group.hosts) {
+            // The next one last.
+            host.starts.sort_unstable_by(|a, b| b.cmp(a));
+        }
+        let mut shard = Shard {
+            groups,
+            switches: switches.into_iter().map(|switch| self.switch(switch)).collect(),
+            first_odd,
+            wires: Wires::new(shard, self.pipes.len(), nodes, pipes),
+            flows,
+            bench: Bench::new(self.queues.clone(), config.seed),
+            around: Surroundings {
+                overhead: config.wire_overhead,
+                seed: config.seed,
+                sampling: self.sampling,
+            },
+            events: 0,
+        };
+        shard.prepare();
+        Ok(shard)
+    }
+
+    fn host(&self, id: u32) -> Result<Host, RunError> {
+        let config = self.config;
+        let rng = Rng::new(config.seed, u64::from(id));
+        let port = config.topology.nic(HostId(id));
+        let reverse = config.topology.port(port).reverse;
+        Ok(Host {
+            id,
+            fep: Fep::new(Addr(id), self.endpoint.clone(), rng, Time::ZERO)?,
+            nic: self.link(port),
+            pipe: self.inlets[reverse.0 as usize].pipe,
+            neighbours: config.topology.neighbours(HostId(id)),
+            starts: Vec::new(),
+            dropped: 0,
+            now: 0,
+        })
+    }
+
+    fn switch(&self, id: SwitchId) -> Switch {
+        let topology = &self.config.topology;
+        let ports = topology.ports_of(id);
+        let mut incoming: Vec<u32> = ports.iter().map(|port| topology.port(port).reverse.0).collect();
+        // Of packets that arrive at the same instant the one from the lower port is first.
+        incoming.sort_unstable();
+        Switch {
+            first_port: ports.first.0,
+            router: topology.router(id),
+            hasher: Hasher::new(self.config.seed, id.0),
+            ports: ports.iter().map(|port| self.port(port)).collect(),
+            waiting: vec![0; ports.count.div_ceil(64) as usize],
+            pipes: incoming.into_iter().map(|port| self.inlets[port as usize].pipe).collect(),
+            dropped: 0,
+        }
+    }
+
+    fn port(&self, id: PortId) -> Port {
+        let last_hop = matches!(self.config.topology.port(id).peer, Node::Host(_));
+        let seed = self.config.seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ u64::from(id.0) << 32;
+        Port {
+            link: self.link(id),
+            queue: EgressQueue::new(last_hop, seed),
+            config: self.queue_of[id.0 as usize],
+        }
+    }
+
+    fn link(&self, port: PortId) -> Link {
+        Link::new(&link_spec(self.config, self.faults, port), self.inlets[port.0 as usize])
+    }
+}

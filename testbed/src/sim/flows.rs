@@ -1,0 +1,335 @@
+//! The workload's flows on top of the endpoints of one shard.
+//!
+//! A shard starts the flows whose sources it has and receives those whose destinations it has. A receive
+//! is posted when the first packet of its flow is about to be handed to the endpoint, so that a flow
+//! costs a receiver nothing before it begins.
+
+use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
+use std::sync::Arc;
+
+use rustc_hash::FxHasher;
+use weft_cc::Time;
+use weft_stack::buffer::Buffer;
+use weft_stack::fep::{Completion, ConnectOptions, ConnectionId, Failure, Fep, Receive, Send};
+use weft_stack::packet::Addr;
+use weft_stack::ses::Matching;
+use weft_stack::wire::pds::DeliveryMode;
+
+use super::config::{PayloadMode, RunConfig};
+use super::sample::FlowSample;
+use crate::workload::{Flow, Start, TriggerBank, TriggerIdx, Workload, payload};
+
+type Map<K, V> = HashMap<K, V, BuildHasherDefault<FxHasher>>;
+
+/// Something to report, with the time and the host it happened at, which give the order.
+pub(super) type Note = (u64, u32, String);
+
+/// The flows that begin or end in one shard.
+pub(super) struct Flows {
+    workload: Arc<Workload>,
+    mode: DeliveryMode,
+    payload: PayloadMode,
+    triggers: TriggerBank,
+    /// The flows that this shard starts.
+    pub(super) outgoing: Vec<Outgoing>,
+    connections: Vec<Connection>,
+    by_id: Map<(u32, ConnectionId), u32>,
+    /// Flow by flow of the workload, for those that end here: 0 unknown, 1 expected, and one more for
+    /// each time that it has arrived.
+    arrivals: Vec<u8>,
+    /// Flow by flow of the workload, bytes that have arrived since the last sample.
+    counts: Vec<u64>,
+    counted: Vec<u32>,
+    /// Slots of [`Flows::outgoing`] whose flows start because of the event at hand.
+    pub(super) started: Vec<u32>,
+    slots: Vec<u32>,
+    pub(super) done: u64,
+    /// Connections that are not closed.
+    pub(super) open: u64,
+    /// When the last of them was closed.
+    pub(super) last_close: u64,
+    pub(super) failures: Vec<Note>,
+    pub(super) payload_errors: Vec<Note>,
+}
+
+/// A flow as its source sees it.
+pub(super) struct Outgoing {
+    /// Its index in the workload.
+    pub(super) flow: u32,
+    /// Index of its connection.
+    connection: u32,
+    /// When it began.
+    pub(super) start: Option<Time>,
+    /// When the source knew that all of it had arrived.
+    pub(super) end: Option<Time>,
+    pub(super) retransmitted: u32,
+}
+
+/// A connection of the workload.
+#[derive(Clone, Copy)]
+struct Connection {
+    id: Option<ConnectionId>,
+    /// Flows that are not done.
+    left: u32,
+}
+
+impl Flows {
+    /// The flows of `workload` whose sources `is_ours` accepts.
+    pub(super) fn new(
+        config: &RunConfig,
+        workload: &Arc<Workload>,
+        is_ours: impl Fn(u32) -> bool,
+        sampling: bool,
+    ) -> Flows {
+        let mut connections = Vec::new();
+        let mut outgoing = Vec::new();
+        let mut connection_slots: Map<u32, u32> = Map::default();
+        let triggered = !workload.triggers().is_empty();
+        let mut slots = vec![u32::MAX; if triggered { workload.flows().len() } else { 0 }];
+        for (index, flow) in workload.flows().iter().enumerate() {
+            if !is_ours(flow.src.0) {
+                continue;
+            }
+            let connection = *connection_slots.entry(flow.connection).or_insert_with(|| {
+                connections.push(Connection { id: None, left: 0 });
+                (connections.len() - 1) as u32
+            });
+            connections[connection as usize].left += 1;
+            if triggered {
+                slots[index] = outgoing.len() as u32;
+            }
+            outgoing.push(Outgoing {
+                flow: index as u32,
+                connection,
+                start: None,
+                end: None,
+                retransmitted: 0,
+            });
+        }
+        Flows {
+            mode: config.mode,
+            payload: config.payload,
+            triggers: TriggerBank::new(workload),
+            open: connections.len() as u64,
+            outgoing,
+            connections,
+            by_id: Map::default(),
+            arrivals: vec![0; workload.flows().len()],
+            counts: vec![0; if sampling { workload.flows().len() } else { 0 }],
+            counted: Vec::new(),
+            started: Vec::new(),
+            slots,
+            done: 0,
+            last_close: 0,
+            failures: Vec::new(),
+            payload_errors: Vec::new(),
+            workload: workload.clone(),
+        }
+    }
+
+    fn flow(&self, index: u32) -> &Flow {
+        &self.workload.flows()[index as usize]
+    }
+
+    /// The flows of this shard that start by themselves: time, slot and source.
+    pub(super) fn starts(&self) -> impl Iterator<Item = (u64, u32, u32)> + '_ {
+        self.outgoing.iter().zip(0..).filter_map(|(outgoing, slot)| {
+            let flow = self.flow(outgoing.flow);
+            match flow.start {
+                Start::At(at) => Some((at.as_ps(), slot, flow.src.0)),
+                Start::Trigger(_) => None,
+            }
+        })
+    }
+
+    /// The source of the flow in `slot`.
+    pub(super) fn source(&self, slot: u32) -> u32 {
+        self.flow(self.outgoing[slot as usize].flow).src.0
+    }
+
+    /// Starts the flow in `slot` at its source.
+    pub(super) fn start(&mut self, now: u64, slot: u32, fep: &mut Fep) {
+        let outgoing = &mut self.outgoing[slot as usize];
+        let index = u64::from(outgoing.flow);
+        let flow = &self.workload.flows()[outgoing.flow as usize];
+        outgoing.start = Some(Time::from_ps(now));
+        let buffer = match self.payload {
+            PayloadMode::Virtual => Buffer::Virtual(flow.bytes as u32),
+            PayloadMode::Real => Buffer::Heap(payload(index, flow.bytes as u32)),
+        };
+        let send = Send { buffer, tag: Some(index), header_data: index, context: u64::from(slot) };
+        let slot = outgoing.connection;
+        let connection = &mut self.connections[slot as usize];
+        let options = ConnectOptions { mode: self.mode, ..ConnectOptions::default() };
+        let id = match connection.id.filter(|id| fep.is_open(*id)) {
+            Some(id) => Ok(id),
+            None => fep.connect(Time::from_ps(now), Addr(flow.dst.0), options).inspect(|id| {
+                connection.id = Some(*id);
+                self.by_id.insert((flow.src.0, *id), slot);
+            }),
+        };
+        if let Err(error) = id.and_then(|id| fep.post_send(id, send)) {
+            self.failures.push((now, flow.src.0, format!("flow {}: {error}", flow.id)));
+            connection.left -= 1;
+            if connection.left == 0 {
+                self.open -= 1;
+                self.last_close = self.last_close.max(now);
+            }
+        }
+    }
+
+    /// A packet of flow `index` is about to arrive: posts the flow's receive if that has not been done.
+    #[inline]
+    pub(super) fn expect(&mut self, index: u64, fep: &mut Fep) {
+        if self.arrivals.get(index as usize).is_some_and(|arrivals| *arrivals == 0) {
+            self.post_receive(index as u32, fep);
+        }
+    }
+
+    fn post_receive(&mut self, index: u32, fep: &mut Fep) {
+        let flow = self.flow(index);
+        let bytes = flow.bytes as u32;
+        let buffer = match self.payload {
+            PayloadMode::Virtual => Buffer::Virtual(bytes),
+            PayloadMode::Real => Buffer::Heap(vec![0; bytes as usize]),
+        };
+        let receive = Receive {
+            buffer,
+            from: Some(Addr(flow.src.0)),
+            matching: Matching::Tagged { tag: u64::from(index), ignore: 0 },
+            context: u64::from(index),
+        };
+        match fep.post_receive(receive) {
+            Ok(_) => self.arrivals[index as usize] = 1,
+            // Tried again when more of it arrives.
+            Err(error) => {
+                let note = (0, flow.dst.0, format!("flow {}: {error}", flow.id));
+                if !self.failures.contains(&note) {
+                    self.failures.push(note);
+                }
+            }
+        }
+    }
+
+    /// Counts bytes that have arrived of flow `index`.
+    #[inline]
+    pub(super) fn count(&mut self, index: u64, bytes: u32) {
+        if let Some(count) = self.counts.get_mut(index as usize) {
+            if *count == 0 && bytes > 0 {
+                self.counted.push(index as u32);
+            }
+            *count += u64::from(bytes);
+        }
+    }
+
+    /// What has been counted since this was last called.
+    pub(super) fn sample(&mut self, samples: &mut Vec<FlowSample>) {
+        for flow in self.counted.drain(..) {
+            let received_bytes = std::mem::take(&mut self.counts[flow as usize]);
+            samples.push(FlowSample { flow, received_bytes });
+        }
+    }
+
+    /// Takes in the results of an endpoint.
+    #[inline]
+    pub(super) fn collect(&mut self, now: u64, fep: &mut Fep) {
+        while let Some(completion) = fep.poll_completion() {
+            self.complete(now, completion, fep);
+        }
+    }
+
+    fn complete(&mut self, now: u64, completion: Completion, fep: &mut Fep) {
+        match completion {
+            Completion::Sent { context, retransmissions, result, .. } => {
+                let error = result.err().map(|e| e.to_string());
+                self.sent(now, context as u32, retransmissions, error, fep);
+            }
+            Completion::Received { context, buffer, len, header_data, result, .. } => {
+                let index = context as u32;
+                let host = fep.addr().0;
+                let arrivals = &mut self.arrivals[index as usize];
+                *arrivals = arrivals.saturating_add(1);
+                let flow = *self.flow(index);
+                if let Err(error) = result {
+                    self.payload_errors.push((now, host, format!("flow {}: receive: {error}", flow.id)));
+                }
+                self.check(now, index, &flow, len, header_data, &buffer);
+                self.activate(flow.on_received);
+            }
+            Completion::Closed { id, peer, result } => self.closed(now, fep.addr().0, id, peer, result.err()),
+        }
+    }
+
+    fn closed(&mut self, now: u64, host: u32, id: ConnectionId, peer: Addr, failure: Option<Failure>) {
+        let by_peer = matches!(failure, Some(Failure::ClosedByPeer { .. }));
+        let ours = self.by_id.remove(&(host, id)).map(|slot| &mut self.connections[slot as usize]);
+        match ours.filter(|connection| connection.id == Some(id)) {
+            // Idle for long: its next flow connects anew.
+            Some(connection) if by_peer && connection.left > 0 => connection.id = None,
+            Some(_) => {
+                self.open -= 1;
+                self.last_close = self.last_close.max(now);
+            }
+            // Another one has taken its place.
+            None => {}
+        }
+        if let Some(failure) = failure.filter(|_| !by_peer) {
+            self.failures.push((now, host, format!("host {host} to host {}: {failure}", peer.0)));
+        }
+    }
+
+    fn sent(&mut self, now: u64, slot: u32, again: u32, error: Option<String>, fep: &mut Fep) {
+        let outgoing = &mut self.outgoing[slot as usize];
+        outgoing.retransmitted = again;
+        let connection = outgoing.connection as usize;
+        let flow = self.workload.flows()[outgoing.flow as usize];
+        match error {
+            None => {
+                outgoing.end = Some(Time::from_ps(now));
+                self.done += 1;
+                self.activate(flow.on_sent);
+            }
+            Some(error) => self.failures.push((now, flow.src.0, format!("flow {}: {error}", flow.id))),
+        }
+        let connection = &mut self.connections[connection];
+        connection.left -= 1;
+        if connection.left == 0
+            && let Some(id) = connection.id
+        {
+            // Fails only where the connection has failed before, which is reported by itself.
+            let _ = fep.close(Time::from_ps(now), id);
+        }
+    }
+
+    fn activate(&mut self, trigger: Option<TriggerIdx>) {
+        if let Some(trigger) = trigger {
+            let flows = self.triggers.activate(&self.workload, trigger);
+            self.started.extend(flows.iter().map(|flow| self.slots[*flow as usize]));
+        }
+    }
+
+    fn check(&mut self, now: u64, index: u32, flow: &Flow, len: u32, header_data: u64, buffer: &Buffer) {
+        let mut errors = Vec::new();
+        let times = self.arrivals[index as usize] - 1;
+        if times > 1 {
+            errors.push(format!("flow {} arrived {times} times", flow.id));
+        }
+        if u64::from(len) != flow.bytes || header_data != u64::from(index) {
+            errors.push(format!("flow {} arrived as another message", flow.id));
+        }
+        if let Buffer::Heap(bytes) = buffer
+            && let expected = payload(u64::from(index), flow.bytes as u32)
+            && *bytes != expected
+        {
+            let at = bytes.iter().zip(&expected).position(|(a, b)| a != b);
+            errors.push(format!("flow {}: bytes differ from {at:?}", flow.id));
+        }
+        self.payload_errors.extend(errors.into_iter().map(|error| (now, flow.dst.0, error)));
+    }
+
+    /// How often flow `index` has arrived here.
+    pub(super) fn times_received(&self, index: u32) -> u8 {
+        self.arrivals[index as usize].saturating_sub(1)
+    }
+}

@@ -1,0 +1,232 @@
+//! A host: an endpoint, its link, and what happens there in a window.
+
+use std::ops::Range;
+
+use weft_cc::Time;
+use weft_stack::fep::{Fep, Transmit};
+use weft_stack::packet::{Packet, Payload};
+use weft_stack::wire::pds::Pds;
+use weft_stack::wire::ses::Ses;
+
+use super::config::{MIN_FRAME, NETWORK_OVERHEAD, Overhead, TRIMMED_PDS};
+use super::faults::LinkChange;
+use super::flows::Flows;
+use super::link::{Link, LinkSpec};
+use super::packets::Transit;
+use super::sample::PortSample;
+use super::wires::{Arrival, Wires};
+use crate::switch::flow_hash;
+
+/// A host.
+pub(super) struct Host {
+    /// Its number, which is that of its port as well.
+    pub(super) id: u32,
+    pub(super) fep: Fep,
+    pub(super) nic: Link,
+    /// The link that leads here.
+    pub(super) pipe: u32,
+    /// The hosts of its ToR, and those of its pod.
+    pub(super) neighbours: [Range<u32>; 2],
+    /// The flows that start here by themselves and have not, the next one last.
+    pub(super) starts: Vec<(u64, u32)>,
+    /// Packets lost on the link, and found corrupt.
+    pub(super) dropped: u64,
+    /// Nothing that has happened here is later.
+    pub(super) now: u64,
+}
+
+/// What happens at a host. The order decides between events at the same instant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Event {
+    /// A packet arrives.
+    Arrival,
+    /// The link is free and there is more to send.
+    LinkFree,
+    /// The endpoint's timer.
+    Timer,
+    /// A flow starts.
+    Start,
+}
+
+/// What hosts need of the run.
+pub(super) struct Surroundings {
+    pub(super) overhead: Overhead,
+    pub(super) seed: u64,
+    /// Whether bytes are counted flow by flow as they arrive.
+    pub(super) sampling: bool,
+}
+
+impl Host {
+    /// What happens next, and when.
+    #[inline]
+    pub(super) fn next_event(&self, wires: &Wires) -> (u64, Event) {
+        let mut next = (wires.head(self.pipe), Event::Arrival);
+        if self.nic.busy_until < next.0 && self.fep.wants_to_transmit() {
+            next = (self.nic.busy_until, Event::LinkFree);
+        }
+        if let Some(at) = self.fep.poll_timeout()
+            && let at = at.as_ps().max(self.now)
+            && at < next.0
+        {
+            next = (at, Event::Timer);
+        }
+        match self.starts.last() {
+            Some(&(at, _)) if at < next.0 => (at, Event::Start),
+            _ => next,
+        }
+    }
+
+    /// Reads what arrives before `end` into the cache.
+    #[inline]
+    pub(super) fn prepare(&self, end: u64, wires: &Wires) {
+        let touched = wires.before(self.pipe, end).map(|arrival| wires.packets.touch(arrival.transit.content));
+        std::hint::black_box(touched.fold(0, |sum, read| sum ^ read));
+    }
+
+    /// Lives through one event. Flows that start because of it go to `flows.started`.
+    pub(super) fn handle(
+        &mut self,
+        now: u64,
+        event: Event,
+        around: &Surroundings,
+        flows: &mut Flows,
+        wires: &mut Wires,
+    ) {
+        self.now = now;
+        match event {
+            Event::Arrival => {
+                if let Some(Arrival { transit, .. }) = wires.pop(self.pipe) {
+                    self.take_in(now, &transit, around, flows, wires);
+                }
+            }
+            Event::LinkFree => return self.transmit(now, around, wires),
+            Event::Timer => self.fep.on_timeout(Time::from_ps(now)),
+            Event::Start => {
+                if let Some((_, slot)) = self.starts.pop() {
+                    flows.start(now, slot, &mut self.fep);
+                }
+            }
+        }
+        self.serve(now, around, flows, wires);
+    }
+
+    /// Starts a flow whose turn has come.
+    pub(super) fn start(
+        &mut self,
+        now: u64,
+        slot: u32,
+        around: &Surroundings,
+        flows: &mut Flows,
+        wires: &mut Wires,
+    ) {
+        self.now = now;
+        flows.start(now, slot, &mut self.fep);
+        self.serve(now, around, flows, wires);
+    }
+
+    /// Takes results in and lets the endpoint send.
+    #[inline]
+    fn serve(&mut self, now: u64, around: &Surroundings, flows: &mut Flows, wires: &mut Wires) {
+        flows.collect(now, &mut self.fep);
+        self.transmit(now, around, wires);
+    }
+
+    /// A packet arrives.
+    fn take_in(
+        &mut self,
+        now: u64,
+        transit: &Transit,
+        around: &Surroundings,
+        flows: &mut Flows,
+        wires: &mut Wires,
+    ) {
+        if transit.corrupt {
+            // Checksums find it: to the endpoint it never arrived.
+            self.dropped += 1;
+            return wires.packets.remove(transit.content);
+        }
+        let (packet, payload) = wires.packets.arrived(transit);
+        if let Ses::Standard(header) = &packet.ses {
+            flows.expect(header.match_bits, &mut self.fep);
+            if around.sampling {
+                flows.count(header.match_bits, payload.len());
+            }
+        }
+        self.fep.on_packet(Time::from_ps(now), packet, payload);
+        wires.packets.remove(transit.content);
+    }
+
+    /// Lets the endpoint send while the link is free.
+    fn transmit(&mut self, now: u64, around: &Surroundings, wires: &mut Wires) {
+        while self.nic.busy_until <= now
+            && let Some(transmit) = self.fep.poll_transmit(Time::from_ps(now))
+        {
+            let transit = self.pack(&transmit, around, wires);
+            self.dropped += u64::from(!self.nic.launch(now, self.id, around.seed, transit, wires));
+        }
+    }
+
+    /// Puts what the endpoint sends among the packets on their way.
+    fn pack(&self, transmit: &Transmit, around: &Surroundings, wires: &mut Wires) -> Transit {
+        let packet = &transmit.packet;
+        let bytes = match self.fep.payload(transmit.payload) {
+            Payload::Bytes(bytes) if !bytes.is_empty() => Some(bytes.into()),
+            _ => None,
+        };
+        let (size, trimmed_size) = sizes(around.overhead, packet);
+        Transit {
+            content: wires.packets.insert(packet, bytes),
+            flow_hash: flow_hash(&packet.net),
+            dst: packet.net.dst.0,
+            size,
+            trimmed_size,
+            class: packet.net.class,
+            hops: self.hops(packet.net.dst.0),
+            ecn: packet.net.ecn,
+            corrupt: false,
+        }
+    }
+
+    /// Switches on the way to `dst`.
+    fn hops(&self, dst: u32) -> u8 {
+        match self.neighbours.iter().position(|hosts| hosts.contains(&dst)) {
+            Some(0) => 1,
+            Some(_) => 3,
+            None => 5,
+        }
+    }
+
+    /// Something becomes of the link that leads away from here.
+    pub(super) fn change(&mut self, spec: &LinkSpec, change: LinkChange) {
+        self.nic.change(spec, change);
+    }
+
+    pub(super) fn sample(&mut self, samples: &mut Vec<PortSample>) {
+        let sent_bytes = self.nic.take_sent_bytes();
+        if sent_bytes > 0 {
+            samples.push(PortSample { port: self.id, data_bytes: 0, control_bytes: 0, sent_bytes });
+        }
+    }
+}
+
+/// A packet's size on the wire, whole and trimmed.
+fn sizes(overhead: Overhead, packet: &Packet) -> (u16, u16) {
+    let fits = |bytes: u32| bytes.min(u32::from(u16::MAX)) as u16;
+    match overhead {
+        Overhead::Fixed(bytes) => (fits(packet.payload_len + bytes), fits(bytes)),
+        Overhead::Auto => {
+            let pds = match &packet.pds {
+                Pds::Request(request) => 12 + if request.cc.is_some() { 4 } else { 0 },
+                Pds::Ack(ack) => 12 + if ack.cc.is_some() { 20 } else { 0 },
+                _ => 16,
+            };
+            let ses = match &packet.ses {
+                Ses::None => 0,
+                Ses::Standard(_) => 44,
+                _ => 12,
+            };
+            let whole = NETWORK_OVERHEAD + pds + ses + packet.payload_len;
+            (fits(whole.max(MIN_FRAME)), fits((NETWORK_OVERHEAD + TRIMMED_PDS).max(MIN_FRAME)))
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! A part of the fabric that one thread drives: hosts, switches, and the links that end there.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use super::faults::LinkChange;
+use super::flows::Flows;
+use super::host::{Event, Host, Surroundings};
+use super::link::LinkSpec;
+use super::sample::{FlowSample, PortSample};
+use super::switches::{Bench, Switch};
+use super::wires::{NEVER, Wires};
+
+/// Hosts that share a fate within a window: flows of one start when flows of another end. Most groups
+/// have one host.
+pub(super) struct Group {
+    pub(super) hosts: Vec<Host>,
+}
+
+/// A part of the fabric.
+pub(super) struct Shard {
+    /// Nodes are numbered groups first, then switches: those of the side of the hosts, then the others.
+    pub(super) groups: Vec<Group>,
+    pub(super) switches: Vec<Switch>,
+    /// The first node of [`Side::Odd`].
+    pub(super) first_odd: usize,
+    pub(super) wires: Wires,
+    pub(super) flows: Flows,
+    pub(super) bench: Bench,
+    pub(super) around: Surroundings,
+    /// Packets that arrived at the end of a link, timers that expired, flows that started.
+    pub(super) events: u64,
+}
+
+/// The two sides of a fabric: links join nodes of one with nodes of the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    /// Hosts, and the switches two tiers above them.
+    Even,
+    /// ToRs, and cores.
+    Odd,
+}
+
+impl Side {
+    /// The side of the switches of a tier.
+    pub(super) fn of_tier(tier: u8) -> Side {
+        if tier.is_multiple_of(2) { Side::Odd } else { Side::Even }
+    }
+}
+
+/// What is seen at the end of a window.
+#[derive(Default)]
+pub(super) struct Samples {
+    pub(super) ports: Vec<PortSample>,
+    pub(super) flows: Vec<FlowSample>,
+}
+
+impl Shard {
+    /// Sets the times at which nodes have something to do for the first time.
+    pub(super) fn prepare(&mut self) {
+        for (node, group) in self.groups.iter().enumerate() {
+            let first = group.hosts.iter().map(|host| host.next_event(&self.wires).0).min();
+            self.wires.next[node] = first.unwrap_or(NEVER);
+        }
+    }
+
+    /// When the first thing happens here.
+    pub(super) fn first(&self) -> u64 {
+        self.wires.next.iter().copied().min().unwrap_or(NEVER)
+    }
+
+    /// Lets the nodes of one side live through the window from `start` to before `end`. Returns a time before
+    /// which nothing happens after it, here or, because of this, elsewhere.
+    pub(super) fn run(&mut self, side: Side, start: u64, end: u64) -> u64 {
+        let (all, odd) = (self.wires.next.len(), self.first_odd);
+        let (nodes, others) = match side {
+            Side::Even => (0..odd, odd..all),
+            Side::Odd => (odd..all, 0..odd),
+        };
+        let mut earliest = NEVER;
+        for node in nodes {
+            let mut next = self.wires.next[node];
+            if next < end {
+                next = match node.checked_sub(self.groups.len()) {
+                    None => self.run_group(node, end),
+                    Some(switch) => self.run_switch(switch, start, end),
+                };
+                self.wires.next[node] = next;
+            }
+            earliest = earliest.min(next);
+        }
+        let others = self.wires.next[others].iter().copied().min().unwrap_or(NEVER);
+        earliest.min(others).min(self.wires.take_earliest())
+    }
+
+    fn run_switch(&mut self, switch: usize, start: u64, end: u64) -> u64 {
+        let next = self.switches[switch].run(start, end, &mut self.bench, &mut self.wires);
+        self.events += self.bench.arrivals();
+        next
+    }
+
+    fn run_group(&mut self, group: usize, end: u64) -> u64 {
+        match self.groups[group].hosts.len() {
+            1 => self.run_host(group, end),
+            _ => self.run_hosts(group, end),
+        }
+    }
+
+    fn run_host(&mut self, group: usize, end: u64) -> u64 {
+        let Shard { groups, wires, flows, around, events, .. } = self;
+        let host = &mut groups[group].hosts[0];
+        host.prepare(end, wires);
+        loop {
+            let (at, event) = host.next_event(wires);
+            if at >= end {
+                return at;
+            }
+            *events += u64::from(event != Event::LinkFree);
+            host.handle(at, event, around, flows, wires);
+            while !flows.started.is_empty() {
+                for slot in std::mem::take(&mut flows.started) {
+                    *events += 1;
+                    host.start(at, slot, around, flows, wires);
+                }
+            }
+        }
+    }
+
+    /// As [`Shard::run_host`], for hosts that start each other's flows: in the order of time among them all.
+    fn run_hosts(&mut self, group: usize, end: u64) -> u64 {
+        let Shard { groups, wires, flows, around, events, .. } = self;
+        let hosts = &mut groups[group].hosts;
+        let entry = |index: usize, host: &Host, wires: &Wires| {
+            let (at, event) = host.next_event(wires);
+            Reverse((at, event, index))
+        };
+        let mut agenda: BinaryHeap<_> =
+            hosts.iter().enumerate().map(|(index, host)| entry(index, host, wires)).collect();
+        while let Some(Reverse((at, event, index))) = agenda.pop() {
+            if hosts[index].next_event(wires) != (at, event) {
+                // Something else has come first since.
+                continue;
+            }
+            if at >= end {
+                return at;
+            }
+            *events += u64::from(event != Event::LinkFree);
+            hosts[index].handle(at, event, around, flows, wires);
+            agenda.push(entry(index, &hosts[index], wires));
+            while !flows.started.is_empty() {
+                for slot in std::mem::take(&mut flows.started) {
+                    let source = flows.source(slot);
+                    let Ok(index) = hosts.binary_search_by_key(&source, |host| host.id) else { continue };
+                    *events += 1;
+                    hosts[index].start(at, slot, around, flows, wires);
+                    agenda.push(entry(index, &hosts[index], wires));
+                }
+            }
+        }
+        NEVER
+    }
+
+    /// Something becomes of a link, if its sending end is here.
+    pub(super) fn change(&mut self, spec: &LinkSpec, change: LinkChange) {
+        let host = self.groups.iter_mut().flat_map(|group| &mut group.hosts).find(|host| host.id == spec.id);
+        if let Some(host) = host {
+            return host.change(spec, change);
+        }
+        let ours = |switch: &&mut Switch| {
+            (switch.first_port..switch.first_port + switch.ports.len() as u32).contains(&spec.id)
+        };
+        if let Some(switch) = self.switches.iter_mut().find(ours) {
+            switch.change(spec, change);
+        }
+    }
+
+    /// What there is to see here at the end of a window.
+    pub(super) fn sample(&mut self, samples: &mut Samples) {
+        self.groups.iter_mut().flat_map(|group| &mut group.hosts).for_each(|h| h.sample(&mut samples.ports));
+        self.switches.iter_mut().for_each(|switch| switch.sample(&mut samples.ports));
+        self.flows.sample(&mut samples.flows);
+    }
+}

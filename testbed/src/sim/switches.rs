@@ -1,0 +1,224 @@
+//! A switch: packets that arrive in a window go to output ports, and ports send what waits.
+//!
+//! Nothing that happens within a window at one node can matter to another within the same window. So a
+//! switch takes all its arrivals of a window at once, in order of time, and a port need not be told
+//! when it has finished sending a packet: what it has sent in the meantime is made up for when the next
+//! packet arrives, or at the end of the window.
+
+use weft_stack::packet::Class;
+
+use super::faults::LinkChange;
+use super::link::{Link, LinkSpec};
+use super::packets::Transit;
+use super::sample::PortSample;
+use super::wires::{Arrival, NEVER, Wires};
+use crate::switch::{EgressQueue, Enqueued, Hasher, QueueConfig, QueueCounters, Queued};
+use crate::topology::{HostId, Router};
+
+/// An output port of a switch.
+pub(super) struct Port {
+    pub(super) link: Link,
+    pub(super) queue: EgressQueue<Transit>,
+    /// Index of the queue configuration.
+    pub(super) config: u8,
+}
+
+/// A switch.
+pub(super) struct Switch {
+    /// The number of its first port; the others follow.
+    pub(super) first_port: u32,
+    pub(super) router: Router,
+    pub(super) hasher: Hasher,
+    pub(super) ports: Vec<Port>,
+    /// Bit by bit, the ports that hold packets.
+    pub(super) waiting: Vec<u64>,
+    /// The pipes of the links that lead here, in the order of their ports at the other ends.
+    pub(super) pipes: Vec<u32>,
+    /// Packets lost for lack of room, and on links.
+    pub(super) dropped: u64,
+}
+
+/// What all switches of a shard use.
+pub(super) struct Bench {
+    pub(super) queues: Vec<QueueConfig>,
+    pub(super) seed: u64,
+    /// The arrivals of a window, in the order of the links, and their order in time; kept for their memory.
+    arrivals: Vec<Arrival>,
+    order: Vec<u64>,
+}
+
+/// Bits that tell arrivals at one instant apart: more than fit into memory.
+const INDEX_BITS: u32 = 34;
+/// The longest window that leaves room for them, ps.
+pub(super) const LONGEST_WINDOW: u64 = 1 << (64 - INDEX_BITS);
+
+impl Bench {
+    pub(super) fn new(queues: Vec<QueueConfig>, seed: u64) -> Bench {
+        Bench { queues, seed, arrivals: Vec::new(), order: Vec::new() }
+    }
+
+    /// How many packets arrived in the last window.
+    pub(super) fn arrivals(&self) -> u64 {
+        self.arrivals.len() as u64
+    }
+
+    /// Sets out what arrives in the window, and returns when the first packet after it does.
+    fn gather(&mut self, pipes: &[u32], start: u64, end: u64, wires: &mut Wires) -> u64 {
+        self.arrivals.clear();
+        self.order.clear();
+        let mut sources = 0;
+        let mut next = NEVER;
+        for &pipe in pipes {
+            let mut head = wires.head(pipe);
+            sources += u32::from(head < end);
+            while head < end
+                && let Some(arrival) = wires.pop(pipe)
+            {
+                // Later links come later at the same instant.
+                self.order.push((arrival.at - start) << INDEX_BITS | self.arrivals.len() as u64);
+                self.arrivals.push(arrival);
+                head = wires.head(pipe);
+            }
+            next = next.min(head);
+        }
+        if sources > 1 {
+            self.order.sort_unstable();
+        }
+        next
+    }
+}
+
+impl Switch {
+    /// Lives through the window from `start` to before `end`. Returns when something happens next.
+    pub(super) fn run(&mut self, start: u64, end: u64, bench: &mut Bench, wires: &mut Wires) -> u64 {
+        let next = bench.gather(&self.pipes, start, end, wires);
+        for i in 0..bench.order.len() {
+            let Arrival { at, transit } = bench.arrivals[(bench.order[i] & ((1 << INDEX_BITS) - 1)) as usize];
+            self.forward(at, transit, bench, wires);
+        }
+        next.min(self.send_until(end, bench, wires))
+    }
+
+    /// Puts a packet into one of the output queues.
+    #[inline(always)]
+    fn forward(&mut self, now: u64, transit: Transit, bench: &Bench, wires: &mut Wires) {
+        let choices = self.router.next_ports(HostId(transit.dst));
+        let choice = match choices.count {
+            1 => 0,
+            count => self.hasher.choose(transit.flow_hash, count),
+        };
+        let id = choices.nth(choice).0;
+        let index = (id - self.first_port) as usize;
+        let port = &mut self.ports[index];
+        let config = &bench.queues[usize::from(port.config)];
+        if port.link.busy_until <= now && port.queue.passes(config, &transit) {
+            self.dropped += u64::from(!port.link.launch(now, id, bench.seed, transit, wires));
+            return;
+        }
+        // What left before; a packet that arrives when the link becomes free is in time to be chosen.
+        self.dropped += port.send_between(0, now, id, config, bench.seed, wires);
+        if port.queue.enqueue(config, transit) == Enqueued::Dropped {
+            self.dropped += 1;
+            wires.packets.remove(transit.content);
+        }
+        self.dropped += port.send_between(now, now + 1, id, config, bench.seed, wires);
+        let bit = 1 << (index % 64);
+        match port.queue.is_empty() {
+            true => self.waiting[index / 64] &= !bit,
+            false => self.waiting[index / 64] |= bit,
+        }
+    }
+
+    /// Lets all ports send what leaves before `end`. Returns when the next packet leaves.
+    fn send_until(&mut self, end: u64, bench: &Bench, wires: &mut Wires) -> u64 {
+        let mut next = NEVER;
+        for word in 0..self.waiting.len() {
+            let mut bits = self.waiting[word];
+            while bits != 0 {
+                let index = word * 64 + bits.trailing_zeros() as usize;
+                let port = &mut self.ports[index];
+                let config = &bench.queues[usize::from(port.config)];
+                let id = self.first_port + index as u32;
+                self.dropped += port.send_between(0, end, id, config, bench.seed, wires);
+                match port.queue.is_empty() {
+                    true => self.waiting[word] &= !(bits & bits.wrapping_neg()),
+                    false => next = next.min(port.link.busy_until),
+                }
+                bits &= bits - 1;
+            }
+        }
+        next
+    }
+
+    /// Something becomes of the link of port `id`.
+    pub(super) fn change(&mut self, spec: &LinkSpec, change: LinkChange) {
+        self.ports[(spec.id - self.first_port) as usize].link.change(spec, change);
+    }
+
+    /// What its ports have done.
+    pub(super) fn counters(&self) -> impl Iterator<Item = QueueCounters> {
+        self.ports.iter().map(|port| port.queue.counters())
+    }
+
+    pub(super) fn sample(&mut self, samples: &mut Vec<PortSample>) {
+        for (port, id) in self.ports.iter_mut().zip(self.first_port..) {
+            let sample = PortSample {
+                port: id,
+                data_bytes: port.queue.data_bytes() as u32,
+                control_bytes: port.queue.control_bytes() as u32,
+                sent_bytes: port.link.take_sent_bytes(),
+            };
+            if (sample.data_bytes, sample.control_bytes, sample.sent_bytes) != (0, 0, 0) {
+                samples.push(sample);
+            }
+        }
+    }
+}
+
+impl Port {
+    /// Sends what begins to leave at `from` or later, before `end`. Returns how many packets were lost on
+    /// the link.
+    #[inline(always)]
+    fn send_between(
+        &mut self,
+        from: u64,
+        end: u64,
+        id: u32,
+        config: &QueueConfig,
+        seed: u64,
+        wires: &mut Wires,
+    ) -> u64 {
+        let mut lost = 0;
+        while self.link.busy_until < end
+            && let Some(transit) = self.queue.dequeue(config)
+        {
+            // A packet that waits leaves as soon as the one before it has left.
+            let now = self.link.busy_until.max(from);
+            lost += u64::from(!self.link.launch(now, id, seed, transit, wires));
+        }
+        lost
+    }
+}
+
+impl Queued for Transit {
+    fn class(&self) -> Class {
+        self.class
+    }
+
+    fn size(&self) -> u32 {
+        u32::from(self.size)
+    }
+
+    fn trimmed_size(&self) -> u32 {
+        u32::from(self.trimmed_size)
+    }
+
+    fn trim(&mut self, class: Class) {
+        self.class = class;
+        self.size = self.trimmed_size;
+    }
+
+    fn mark(&mut self) {
+        self.ecn = true;
+    }
+}
