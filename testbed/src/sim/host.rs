@@ -76,11 +76,10 @@ impl Host {
         }
     }
 
-    /// Reads what arrives before `end` into the cache.
+    /// Brings what arrives before `end` into the cache.
     #[inline]
-    pub(super) fn prepare(&self, end: u64, wires: &Wires) {
-        let touched = wires.before(self.pipe, end).map(|arrival| wires.packets.touch(arrival.transit.content));
-        std::hint::black_box(touched.fold(0, |sum, read| sum ^ read));
+    pub(super) fn prefetch_arrivals(&self, end: u64, wires: &Wires) {
+        wires.before(self.pipe, end).for_each(|arrival| wires.packets.prefetch(arrival.transit.content));
     }
 
     /// Lives through one event. Flows that start because of it go to `flows.started`.

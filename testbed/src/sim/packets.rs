@@ -5,6 +5,7 @@
 //! does not touch memory that nothing else has touched lately.
 
 use weft_stack::packet::{Class, Packet, Payload};
+use weft_stack::prefetch::prefetch;
 use weft_stack::wire::ses::Ses;
 
 /// What the fabric needs to know of a packet.
@@ -65,10 +66,10 @@ impl Packets {
         Transit { content: self.insert(&packet, bytes), ..transit }
     }
 
-    /// Reads a little of a content that will be needed soon: several such reads wait for memory together.
+    /// Brings a content that will be needed soon into the cache.
     #[inline]
-    pub(super) fn touch(&self, index: u32) -> u32 {
-        self.contents[index as usize].packet.payload_len
+    pub(super) fn prefetch(&self, index: u32) {
+        prefetch(&self.contents[index as usize]);
     }
 
     /// A packet as it arrives at a host, with what happened to it on its way.

@@ -3,6 +3,8 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use weft_stack::prefetch::prefetch;
+
 use super::faults::LinkChange;
 use super::flows::Flows;
 use super::host::{Event, Host, Surroundings};
@@ -79,6 +81,7 @@ impl Shard {
         };
         let mut earliest = NEVER;
         for node in nodes {
+            //self.prefetch(node, end);
             let mut next = self.wires.next[node];
             if next < end {
                 next = match node.checked_sub(self.groups.len()) {
@@ -91,6 +94,22 @@ impl Shard {
         }
         let others = self.wires.next[others].iter().copied().min().unwrap_or(NEVER);
         earliest.min(others).min(self.wires.take_earliest())
+    }
+
+    /// Brings what the nodes behind `node` need into the cache.
+    #[inline]
+    fn prefetch(&self, node: usize, end: u64) {
+        let busy = |ahead: usize| {
+            let node = node + ahead;
+            let group = self.groups.get(node)?;
+            (self.wires.next[node] < end).then(|| &group.hosts)
+        };
+        if let Some(hosts) = busy(4) {
+            prefetch(&hosts[0]);
+        }
+        if let Some(hosts) = busy(2) {
+            hosts[0].prefetch_arrivals(end, &self.wires);
+        }
     }
 
     fn run_switch(&mut self, switch: usize, start: u64, end: u64) -> u64 {
@@ -109,7 +128,6 @@ impl Shard {
     fn run_host(&mut self, group: usize, end: u64) -> u64 {
         let Shard { groups, wires, flows, around, events, .. } = self;
         let host = &mut groups[group].hosts[0];
-        host.prepare(end, wires);
         loop {
             let (at, event) = host.next_event(wires);
             if at >= end {

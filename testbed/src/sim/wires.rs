@@ -128,7 +128,14 @@ impl Wires {
     pub(super) fn pop(&mut self, pipe: u32) -> Option<Arrival> {
         let queue = &mut self.pipes[pipe as usize];
         let arrival = queue.pop_front();
-        self.heads[pipe as usize] = queue.front().map_or(NEVER, |first| first.at);
+        self.heads[pipe as usize] = match queue.front() {
+            Some(first) => first.at,
+            None => {
+                // Back to the start of its memory: the less of it is used the more of it is in the cache.
+                queue.clear();
+                NEVER
+            }
+        };
         arrival
     }
 

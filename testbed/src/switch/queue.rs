@@ -81,6 +81,10 @@ impl<P: Queued> Lane<P> {
     fn pop(&mut self) -> Option<P> {
         let packet = self.packets.pop_front()?;
         self.bytes -= u64::from(packet.size());
+        if self.packets.is_empty() {
+            // Back to the start of its memory: the less of it is used the more of it is in the cache.
+            self.packets.clear();
+        }
         Some(packet)
     }
 }
