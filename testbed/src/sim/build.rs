@@ -13,10 +13,10 @@ use super::flows::Flows;
 use super::host::{Host, Surroundings};
 use super::link::{Link, LinkSpec};
 use super::shard::{Group, Shard, Side};
-use super::switches::{Bench, LONGEST_WINDOW, Port, Switch};
+use super::switches::{Bench, Port, Switch, longest_window, rank_bits};
 use super::wires::{Inlet, Wires};
 use crate::switch::{EgressQueue, Hasher, QueueConfig};
-use crate::topology::{HostId, Node, PortId, SwitchId, Topology};
+use crate::topology::{HostId, Node, PortId, PortSpec, SwitchId, Topology};
 use crate::workload::{Start, Workload};
 
 /// Everything that a run starts with.
@@ -30,11 +30,18 @@ pub(super) struct System {
 
 /// Which node is where.
 struct Places {
-    /// Host by host and switch by switch: the shard and the node's number there.
-    hosts: Vec<(u32, u32)>,
-    switches: Vec<(u32, u32)>,
+    hosts: Vec<Place>,
+    switches: Vec<Place>,
     /// Groups of hosts in each shard, by the shard's own numbers.
     groups: Vec<Vec<Vec<u32>>>,
+}
+
+/// Where a host or switch is: its shard, and its numbers there.
+#[derive(Clone, Copy, Default)]
+struct Place {
+    shard: u32,
+    node: u32,
+    inbox: u32,
 }
 
 /// Builds the system for as many threads as are asked for and can be used.
@@ -106,8 +113,9 @@ fn lookahead(config: &RunConfig, changes: &[(u64, LinkSpec, LinkChange)]) -> Opt
     };
     let fastest = rate.into_iter().chain(degraded).max()?;
     let lookahead = latency + fastest.time_for(u64::from(smallest)).as_ps();
+    let ports = (0..topology.switches()).map(|s| topology.ports_of(SwitchId(s)).count).max().unwrap_or(0);
     // Windows are twice as long.
-    (lookahead > 0).then(|| lookahead.min(LONGEST_WINDOW / 2))
+    (lookahead > 0).then(|| lookahead.min(longest_window(ports) / 2))
 }
 
 /// All switches, those of the side of the hosts first.
@@ -124,41 +132,48 @@ impl Places {
     fn new(topology: &Topology, workload: &Workload, shards: usize) -> Places {
         let of = |index: u32, count: u32| (u64::from(index) * shards as u64 / u64::from(count)) as u32;
         let tors = topology.switches_in(0);
-        let mut places = Places {
-            hosts: Vec::with_capacity(topology.hosts() as usize),
-            switches: Vec::new(),
-            groups: vec![Vec::new(); shards],
-        };
         let leaders = leaders(topology.hosts(), workload);
+        let mut groups = vec![Vec::new(); shards];
+        let mut hosts: Vec<Place> = Vec::with_capacity(topology.hosts() as usize);
+        let mut inboxes = vec![0; shards];
         for host in 0..topology.hosts() {
             let leader = leaders[host as usize];
-            if leader != host {
-                let (shard, node) = places.hosts[leader as usize];
-                places.hosts.push((shard, node));
-                places.groups[shard as usize][node as usize].push(host);
-                continue;
+            let shard = match hosts.get(leader as usize) {
+                Some(leader) => leader.shard,
+                None => of(topology.tor_of(HostId(host)).0, tors),
+            };
+            let (groups, inbox) = (&mut groups[shard as usize], &mut inboxes[shard as usize]);
+            let node = hosts.get(leader as usize).map_or(groups.len() as u32, |leader| leader.node);
+            match leader == host {
+                true => groups.push(vec![host]),
+                false => groups[node as usize].push(host),
             }
-            let shard = of(topology.tor_of(HostId(host)).0, tors);
-            let groups = &mut places.groups[shard as usize];
-            places.hosts.push((shard, groups.len() as u32));
-            groups.push(vec![host]);
+            hosts.push(Place { shard, node, inbox: *inbox });
+            *inbox += 1;
         }
-        let mut nodes: Vec<u32> = places.groups.iter().map(|groups| groups.len() as u32).collect();
-        places.switches = vec![(0, 0); topology.switches() as usize];
+        let mut nodes: Vec<u32> = groups.iter().map(|groups| groups.len() as u32).collect();
+        let mut switches = vec![Place::default(); topology.switches() as usize];
         for switch in in_order(topology) {
             let place = topology.place(switch);
             let shard = of(place.index, topology.switches_in(place.tier));
-            places.switches[switch.0 as usize] = (shard, nodes[shard as usize]);
-            nodes[shard as usize] += 1;
+            let (node, inbox) = (&mut nodes[shard as usize], &mut inboxes[shard as usize]);
+            switches[switch.0 as usize] = Place { shard, node: *node, inbox: *inbox };
+            *node += 1;
+            *inbox += 1;
         }
-        places
+        Places { hosts, switches, groups }
     }
 
-    fn of(&self, node: Node) -> (u32, u32) {
-        match node {
-            Node::Host(host) => self.hosts[host.0 as usize],
-            Node::Switch(switch) => self.switches[switch.0 as usize],
-        }
+    /// The receiving end of the link behind `port`.
+    fn inlet(&self, topology: &Topology, port: &PortSpec) -> Inlet {
+        let (place, rank) = match port.peer {
+            Node::Host(host) => (self.hosts[host.0 as usize], 0),
+            Node::Switch(switch) => {
+                let ports = topology.ports_of(switch);
+                (self.switches[switch.0 as usize], port.reverse.0 - ports.first.0)
+            }
+        };
+        Inlet { shard: place.shard, node: place.node, inbox: place.inbox, rank }
     }
 }
 
@@ -201,8 +216,6 @@ struct Builder<'a> {
     endpoint: Arc<FepConfig>,
     /// Port by port, the receiving end of its link.
     inlets: Vec<Inlet>,
-    /// Shard by shard, the number of pipes.
-    pipes: Vec<usize>,
     queues: Vec<QueueConfig>,
     /// Port by port, the index of its queue configuration.
     queue_of: Vec<u8>,
@@ -218,14 +231,7 @@ impl<'a> Builder<'a> {
         sampling: bool,
     ) -> Builder<'a> {
         let topology = &config.topology;
-        let mut pipes = vec![0; places.groups.len()];
-        let inlets = topology.ports().iter().map(|port| {
-            let (shard, node) = places.of(port.peer);
-            let pipe = pipes[shard as usize];
-            pipes[shard as usize] += 1;
-            Inlet { shard, node, pipe: pipe as u32 }
-        });
-        let inlets = inlets.collect();
+        let inlets = topology.ports().iter().map(|port| places.inlet(topology, port)).collect();
         let mut queues = Vec::new();
         let queue_of = (0..topology.ports().len() as u32).map(|id| {
             let limit = config.queue_bytes.or(topology.queue_of(PortId(id)));
@@ -237,19 +243,20 @@ impl<'a> Builder<'a> {
         });
         let queue_of = queue_of.collect();
         let endpoint = Arc::new(config.endpoint());
-        Builder { config, faults, workload, places, endpoint, inlets, pipes, queues, queue_of, sampling }
+        Builder { config, faults, workload, places, endpoint, inlets, queues, queue_of, sampling }
     }
 
     fn shard(&self, shard: u32) -> Result<Shard, RunError> {
         let (config, topology) = (self.config, &self.config.topology);
         let groups = &self.places.groups[shard as usize];
         let switches: Vec<SwitchId> =
-            in_order(topology).filter(|s| self.places.switches[s.0 as usize].0 == shard).collect();
+            in_order(topology).filter(|s| self.places.switches[s.0 as usize].shard == shard).collect();
         let is_even = |s: &SwitchId| Side::of_tier(topology.place(*s).tier) == Side::Even;
         let first_odd = groups.len() + switches.iter().filter(|s| is_even(s)).count();
         let nodes = groups.len() + switches.len();
-        let pipes = self.pipes[shard as usize];
-        let is_ours = |host: u32| self.places.hosts[host as usize].0 == shard;
+        let hosts: usize = groups.iter().map(Vec::len).sum();
+        let inboxes = hosts + switches.len();
+        let is_ours = |host: u32| self.places.hosts[host as usize].shard == shard;
         let flows = Flows::new(config, self.workload, is_ours, self.sampling);
         let group = |hosts: &Vec<u32>| {
             let hosts = hosts.iter().map(|host| self.host(*host)).collect::<Result<Vec<_>, _>>()?;
@@ -257,8 +264,7 @@ impl<'a> Builder<'a> {
         };
         let mut groups = groups.iter().map(group).collect::<Result<Vec<_>, _>>()?;
         for (at, slot, source) in flows.starts() {
-            let (_, node) = self.places.hosts[source as usize];
-            let hosts = &mut groups[node as usize].hosts;
+            let hosts = &mut groups[self.places.hosts[source as usize].node as usize].hosts;
             if let Ok(index) = hosts.binary_search_by_key(&source, |host| host.id) {
                 hosts[index].starts.push((at, slot));
             }
@@ -271,7 +277,7 @@ impl<'a> Builder<'a> {
             groups,
             switches: switches.into_iter().map(|switch| self.switch(switch)).collect(),
             first_odd,
-            wires: Wires::new(shard, self.pipes.len(), nodes, pipes),
+            wires: Wires::new(shard, self.places.groups.len(), nodes, inboxes),
             flows,
             bench: Bench::new(self.queues.clone(), config.seed),
             around: Surroundings {
@@ -288,13 +294,11 @@ impl<'a> Builder<'a> {
     fn host(&self, id: u32) -> Result<Host, RunError> {
         let config = self.config;
         let rng = Rng::new(config.seed, u64::from(id));
-        let port = config.topology.nic(HostId(id));
-        let reverse = config.topology.port(port).reverse;
         Ok(Host {
             id,
             fep: Fep::new(Addr(id), self.endpoint.clone(), rng, Time::ZERO)?,
-            nic: self.link(port),
-            pipe: self.inlets[reverse.0 as usize].pipe,
+            nic: self.link(config.topology.nic(HostId(id))),
+            inbox: self.places.hosts[id as usize].inbox,
             neighbours: config.topology.neighbours(HostId(id)),
             starts: Vec::new(),
             dropped: 0,
@@ -305,16 +309,14 @@ impl<'a> Builder<'a> {
     fn switch(&self, id: SwitchId) -> Switch {
         let topology = &self.config.topology;
         let ports = topology.ports_of(id);
-        let mut incoming: Vec<u32> = ports.iter().map(|port| topology.port(port).reverse.0).collect();
-        // Of packets that arrive at the same instant the one from the lower port is first.
-        incoming.sort_unstable();
         Switch {
             first_port: ports.first.0,
             router: topology.router(id),
             hasher: Hasher::new(self.config.seed, id.0),
             ports: ports.iter().map(|port| self.port(port)).collect(),
             waiting: vec![0; ports.count.div_ceil(64) as usize],
-            pipes: incoming.into_iter().map(|port| self.inlets[port as usize].pipe).collect(),
+            inbox: self.places.switches[id.0 as usize].inbox,
+            rank_bits: rank_bits(ports.count),
             dropped: 0,
         }
     }

@@ -23,8 +23,8 @@ pub(super) struct Host {
     pub(super) id: u32,
     pub(super) fep: Fep,
     pub(super) nic: Link,
-    /// The link that leads here.
-    pub(super) pipe: u32,
+    /// Where packets for it are put.
+    pub(super) inbox: u32,
     /// The hosts of its ToR, and those of its pod.
     pub(super) neighbours: [Range<u32>; 2],
     /// The flows that start here by themselves and have not, the next one last.
@@ -60,7 +60,7 @@ impl Host {
     /// What happens next, and when.
     #[inline]
     pub(super) fn next_event(&self, wires: &Wires) -> (u64, Event) {
-        let mut next = (wires.head(self.pipe), Event::Arrival);
+        let mut next = (wires.first(self.inbox), Event::Arrival);
         if self.nic.busy_until < next.0 && self.fep.wants_to_transmit() {
             next = (self.nic.busy_until, Event::LinkFree);
         }
@@ -79,7 +79,7 @@ impl Host {
     /// Brings what arrives before `end` into the cache.
     #[inline]
     pub(super) fn prefetch_arrivals(&self, end: u64, wires: &Wires) {
-        wires.before(self.pipe, end).for_each(|arrival| wires.packets.prefetch(arrival.transit.content));
+        wires.before(self.inbox, end).for_each(|arrival| wires.packets.prefetch(arrival.transit.content));
     }
 
     /// Lives through one event. Flows that start because of it go to `flows.started`.
@@ -94,7 +94,7 @@ impl Host {
         self.now = now;
         match event {
             Event::Arrival => {
-                if let Some(Arrival { transit, .. }) = wires.pop(self.pipe) {
+                if let Some(Arrival { transit, .. }) = wires.pop(self.inbox) {
                     self.take_in(now, &transit, around, flows, wires);
                 }
             }

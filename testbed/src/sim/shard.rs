@@ -81,7 +81,7 @@ impl Shard {
         };
         let mut earliest = NEVER;
         for node in nodes {
-            //self.prefetch(node, end);
+            self.prefetch(node, end);
             let mut next = self.wires.next[node];
             if next < end {
                 next = match node.checked_sub(self.groups.len()) {
@@ -128,9 +128,11 @@ impl Shard {
     fn run_host(&mut self, group: usize, end: u64) -> u64 {
         let Shard { groups, wires, flows, around, events, .. } = self;
         let host = &mut groups[group].hosts[0];
+        wires.sort(host.inbox);
         loop {
             let (at, event) = host.next_event(wires);
             if at >= end {
+                wires.tidy(host.inbox);
                 return at;
             }
             *events += u64::from(event != Event::LinkFree);
@@ -148,6 +150,7 @@ impl Shard {
     fn run_hosts(&mut self, group: usize, end: u64) -> u64 {
         let Shard { groups, wires, flows, around, events, .. } = self;
         let hosts = &mut groups[group].hosts;
+        hosts.iter().for_each(|host| wires.sort(host.inbox));
         let entry = |index: usize, host: &Host, wires: &Wires| {
             let (at, event) = host.next_event(wires);
             Reverse((at, event, index))
@@ -160,6 +163,7 @@ impl Shard {
                 continue;
             }
             if at >= end {
+                hosts.iter().for_each(|host| wires.tidy(host.inbox));
                 return at;
             }
             *events += u64::from(event != Event::LinkFree);
@@ -175,6 +179,7 @@ impl Shard {
                 }
             }
         }
+        hosts.iter().for_each(|host| wires.tidy(host.inbox));
         NEVER
     }
 

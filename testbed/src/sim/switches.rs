@@ -32,8 +32,10 @@ pub(super) struct Switch {
     pub(super) ports: Vec<Port>,
     /// Bit by bit, the ports that hold packets.
     pub(super) waiting: Vec<u64>,
-    /// The pipes of the links that lead here, in the order of their ports at the other ends.
-    pub(super) pipes: Vec<u32>,
+    /// Where packets for it are put.
+    pub(super) inbox: u32,
+    /// Bits that tell the links apart that lead here.
+    pub(super) rank_bits: u32,
     /// Packets lost for lack of room, and on links.
     pub(super) dropped: u64,
 }
@@ -42,48 +44,48 @@ pub(super) struct Switch {
 pub(super) struct Bench {
     pub(super) queues: Vec<QueueConfig>,
     pub(super) seed: u64,
-    /// The arrivals of a window, in the order of the links, and their order in time; kept for their memory.
-    arrivals: Vec<Arrival>,
+    /// The order of a window's arrivals; kept for its memory.
     order: Vec<u64>,
 }
 
-/// Bits that tell arrivals at one instant apart: more than fit into memory.
-const INDEX_BITS: u32 = 34;
-/// The longest window that leaves room for them, ps.
-pub(super) const LONGEST_WINDOW: u64 = 1 << (64 - INDEX_BITS);
+/// Bits that tell the arrivals of a window apart, of 64 that also hold their times and links.
+const INDEX_BITS: u32 = 24;
+
+/// The longest window in which the arrivals at a switch of `ports` ports can be told apart, ps.
+pub(super) fn longest_window(ports: u32) -> u64 {
+    1 << (u64::BITS - INDEX_BITS - rank_bits(ports))
+}
+
+/// Bits that tell so many links apart.
+pub(super) fn rank_bits(links: u32) -> u32 {
+    u32::BITS - links.saturating_sub(1).leading_zeros()
+}
 
 impl Bench {
     pub(super) fn new(queues: Vec<QueueConfig>, seed: u64) -> Bench {
-        Bench { queues, seed, arrivals: Vec::new(), order: Vec::new() }
+        Bench { queues, seed, order: Vec::new() }
     }
 
     /// How many packets arrived in the last window.
     pub(super) fn arrivals(&self) -> u64 {
-        self.arrivals.len() as u64
+        self.order.len() as u64
     }
 
-    /// Sets out what arrives in the window, and returns when the first packet after it does.
-    fn gather(&mut self, pipes: &[u32], start: u64, end: u64, wires: &mut Wires) -> u64 {
-        self.arrivals.clear();
+    /// Puts what arrives before `end` in order: of time, then of links, then of departure. Returns when the
+    /// first packet arrives after that.
+    fn sort(&mut self, arrivals: &[Arrival], rank_bits: u32, start: u64, end: u64) -> u64 {
+        assert!(arrivals.len() < 1 << INDEX_BITS, "{} packets at one switch at a time", arrivals.len());
         self.order.clear();
-        let mut sources = 0;
         let mut next = NEVER;
-        for &pipe in pipes {
-            let mut head = wires.head(pipe);
-            sources += u32::from(head < end);
-            while head < end
-                && let Some(arrival) = wires.pop(pipe)
-            {
-                // Later links come later at the same instant.
-                self.order.push((arrival.at - start) << INDEX_BITS | self.arrivals.len() as u64);
-                self.arrivals.push(arrival);
-                head = wires.head(pipe);
+        for (arrival, index) in arrivals.iter().zip(0..) {
+            if arrival.at < end {
+                let time_and_link = (arrival.at - start) << rank_bits | u64::from(arrival.rank);
+                self.order.push(time_and_link << INDEX_BITS | index);
+            } else {
+                next = next.min(arrival.at);
             }
-            next = next.min(head);
         }
-        if sources > 1 {
-            self.order.sort_unstable();
-        }
+        self.order.sort_unstable();
         next
     }
 }
@@ -91,11 +93,15 @@ impl Bench {
 impl Switch {
     /// Lives through the window from `start` to before `end`. Returns when something happens next.
     pub(super) fn run(&mut self, start: u64, end: u64, bench: &mut Bench, wires: &mut Wires) -> u64 {
-        let next = bench.gather(&self.pipes, start, end, wires);
+        let mut arrivals = wires.take(self.inbox);
+        let next = bench.sort(&arrivals, self.rank_bits, start, end);
         for i in 0..bench.order.len() {
-            let Arrival { at, transit } = bench.arrivals[(bench.order[i] & ((1 << INDEX_BITS) - 1)) as usize];
+            let index = bench.order[i] & ((1 << INDEX_BITS) - 1);
+            let Arrival { at, transit, .. } = arrivals[index as usize];
             self.forward(at, transit, bench, wires);
         }
+        arrivals.retain(|arrival| arrival.at >= end);
+        wires.put_back(self.inbox, arrivals);
         next.min(self.send_until(end, bench, wires))
     }
 

@@ -1,9 +1,7 @@
-//! What is on the wires: for each link a queue of packets that have left and not arrived.
+//! What is on the wires: for each node the packets that have left for it and not arrived.
 //!
 //! Times here and throughout the engine are picoseconds since the start of the run; they neither wrap
 //! nor reach [`NEVER`].
-
-use std::collections::VecDeque;
 
 use super::packets::{Content, Packets, Transit};
 
@@ -17,14 +15,18 @@ pub(super) struct Inlet {
     pub(super) shard: u32,
     /// The node, as its shard numbers them.
     pub(super) node: u32,
-    /// The queue of this link among those of the shard.
-    pub(super) pipe: u32,
+    /// Where its packets are put.
+    pub(super) inbox: u32,
+    /// Counts the links that end at the node: of packets that arrive at the same instant the one from the
+    /// lower link comes first.
+    pub(super) rank: u32,
 }
 
 /// A packet on a link.
 #[derive(Clone, Copy)]
 pub(super) struct Arrival {
     pub(super) at: u64,
+    pub(super) rank: u32,
     pub(super) transit: Transit,
 }
 
@@ -33,17 +35,33 @@ const _: () = assert!(size_of::<Arrival>() == 32, "two to a cache line");
 /// A packet that leaves a shard for another.
 pub(super) struct Crossing {
     inlet: Inlet,
-    arrival: Arrival,
+    at: u64,
+    transit: Transit,
     content: Content,
+}
+
+/// The packets that are on their way to one host or switch, those of one link in the order in which
+/// they were sent.
+#[derive(Default)]
+pub(super) struct Inbox {
+    arrivals: Vec<Arrival>,
+    /// Those before this one have been taken.
+    head: usize,
+}
+
+impl Inbox {
+    /// When the first packet arrives. The inbox must be in order of time.
+    #[inline]
+    fn first(&self) -> u64 {
+        self.arrivals.get(self.head).map_or(NEVER, |first| first.at)
+    }
 }
 
 /// All links that end in one shard.
 pub(super) struct Wires {
     shard: u32,
     pub(super) packets: Packets,
-    pipes: Vec<VecDeque<Arrival>>,
-    /// Pipe by pipe, when its first packet arrives.
-    heads: Vec<u64>,
+    inboxes: Vec<Inbox>,
     /// Node by node, a time before which nothing happens there.
     pub(super) next: Vec<u64>,
     /// The earliest arrival of all packets that were sent since this was last asked for.
@@ -53,12 +71,11 @@ pub(super) struct Wires {
 }
 
 impl Wires {
-    pub(super) fn new(shard: u32, shards: usize, nodes: usize, pipes: usize) -> Wires {
+    pub(super) fn new(shard: u32, shards: usize, nodes: usize, inboxes: usize) -> Wires {
         Wires {
             shard,
             packets: Packets::default(),
-            pipes: (0..pipes).map(|_| VecDeque::new()).collect(),
-            heads: vec![NEVER; pipes],
+            inboxes: (0..inboxes).map(|_| Inbox::default()).collect(),
             next: vec![NEVER; nodes],
             earliest: NEVER,
             outboxes: (0..shards).map(|_| Vec::new()).collect(),
@@ -75,73 +92,75 @@ impl Wires {
             self.push(to, at, transit);
         } else {
             let content = self.packets.take(transit.content);
-            let crossing = Crossing { inlet: to, arrival: Arrival { at, transit }, content };
-            self.outboxes[to.shard as usize].push(crossing);
+            self.outboxes[to.shard as usize].push(Crossing { inlet: to, at, transit, content });
         }
     }
 
     /// Takes in what another shard has sent.
     pub(super) fn receive(&mut self, crossings: &mut Vec<Crossing>) {
-        for Crossing { inlet, arrival, content } in crossings.drain(..) {
-            let transit = Transit { content: self.packets.put(content), ..arrival.transit };
-            self.push(inlet, arrival.at, transit);
+        for Crossing { inlet, at, transit, content } in crossings.drain(..) {
+            let transit = Transit { content: self.packets.put(content), ..transit };
+            self.push(inlet, at, transit);
         }
     }
 
     #[inline(always)]
     fn push(&mut self, to: Inlet, at: u64, transit: Transit) {
-        let pipe = &mut self.pipes[to.pipe as usize];
-        let last = pipe.back().map_or(0, |last| last.at);
-        pipe.push_back(Arrival { at, transit });
-        if at < last {
-            return self.overtake(to, at);
-        }
-        let head = &mut self.heads[to.pipe as usize];
-        *head = at.min(*head);
+        self.inboxes[to.inbox as usize].arrivals.push(Arrival { at, rank: to.rank, transit });
         let next = &mut self.next[to.node as usize];
         *next = at.min(*next);
     }
 
-    /// Links keep the order of packets, except where they hold some of them up: moves the last packet, which
-    /// arrives at `at`, to where it belongs.
-    #[cold]
-    fn overtake(&mut self, to: Inlet, at: u64) {
-        let pipe = &mut self.pipes[to.pipe as usize];
-        if let Some(arrival) = pipe.pop_back() {
-            let place = pipe.partition_point(|other| other.at <= at);
-            pipe.insert(place, arrival);
+    /// Begins a window at a host: puts its inbox in order. Links keep the order of packets, except where
+    /// they hold some of them up.
+    #[inline]
+    pub(super) fn sort(&mut self, inbox: u32) {
+        let arrivals = &mut self.inboxes[inbox as usize].arrivals;
+        if !arrivals.is_sorted_by_key(|arrival| arrival.at) {
+            arrivals.sort_by_key(|arrival| arrival.at);
         }
-        let head = &mut self.heads[to.pipe as usize];
-        *head = at.min(*head);
-        let next = &mut self.next[to.node as usize];
-        *next = at.min(*next);
     }
 
-    /// When the first packet of `pipe` arrives.
+    /// When the first packet of a host arrives.
     #[inline]
-    pub(super) fn head(&self, pipe: u32) -> u64 {
-        self.heads[pipe as usize]
+    pub(super) fn first(&self, inbox: u32) -> u64 {
+        self.inboxes[inbox as usize].first()
     }
 
-    /// Takes the first packet of `pipe` off.
+    /// Takes the first packet of a host.
     #[inline]
-    pub(super) fn pop(&mut self, pipe: u32) -> Option<Arrival> {
-        let queue = &mut self.pipes[pipe as usize];
-        let arrival = queue.pop_front();
-        self.heads[pipe as usize] = match queue.front() {
-            Some(first) => first.at,
-            None => {
-                // Back to the start of its memory: the less of it is used the more of it is in the cache.
-                queue.clear();
-                NEVER
-            }
-        };
+    pub(super) fn pop(&mut self, inbox: u32) -> Option<Arrival> {
+        let inbox = &mut self.inboxes[inbox as usize];
+        let arrival = inbox.arrivals.get(inbox.head).copied();
+        inbox.head += usize::from(arrival.is_some());
         arrival
     }
 
-    /// The packets that arrive by `pipe` before `end`, which stay there.
-    pub(super) fn before(&self, pipe: u32, end: u64) -> impl Iterator<Item = &Arrival> {
-        self.pipes[pipe as usize].iter().take_while(move |arrival| arrival.at < end)
+    /// Ends a window at a host: what has been taken makes room.
+    #[inline]
+    pub(super) fn tidy(&mut self, inbox: u32) {
+        let inbox = &mut self.inboxes[inbox as usize];
+        // Always from the start of its memory: the less of it is used the more of it is in the cache.
+        inbox.arrivals.drain(..inbox.head);
+        inbox.head = 0;
+    }
+
+    /// The packets of a host that arrive before `end`.
+    #[inline]
+    pub(super) fn before(&self, inbox: u32, end: u64) -> impl Iterator<Item = &Arrival> {
+        self.inboxes[inbox as usize].arrivals.iter().filter(move |arrival| arrival.at < end)
+    }
+
+    /// Takes all packets of a switch, in no order, and the memory that they are in.
+    #[inline]
+    pub(super) fn take(&mut self, inbox: u32) -> Vec<Arrival> {
+        std::mem::take(&mut self.inboxes[inbox as usize].arrivals)
+    }
+
+    /// Gives a switch's packets back that have not arrived, with the memory that they are in.
+    #[inline]
+    pub(super) fn put_back(&mut self, inbox: u32, arrivals: Vec<Arrival>) {
+        self.inboxes[inbox as usize].arrivals = arrivals;
     }
 
     /// The earliest arrival of all packets that were sent since this was last asked for.
