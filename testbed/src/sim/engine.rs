@@ -187,8 +187,8 @@ struct Barrier {
     broken: AtomicBool,
 }
 
-/// Looks at the barrier before the processor is given away. Windows are short against a time slice.
-const SPINS: u32 = 4096;
+/// Looks at the barrier before the processor is given away: some microseconds.
+const SPINS: u32 = 128;
 
 impl Barrier {
     fn new(threads: usize) -> Barrier {

@@ -161,7 +161,7 @@ impl Host {
             && let Some(transmit) = self.fep.poll_transmit(Time::from_ps(now))
         {
             let transit = self.pack(&transmit, around, wires);
-            self.dropped += u64::from(!self.nic.launch(now, self.id, around.seed, transit, wires));
+            self.dropped += u64::from(!self.nic.launch(now, self.id, around.seed, &transit, wires));
         }
     }
 

@@ -29,8 +29,6 @@ struct Trouble {
     faults: LinkFaults,
     /// Draws of chance so far.
     draws: u64,
-    /// The packet at hand.
-    transit: Option<Transit>,
 }
 
 /// What is fixed about a link, and needed when something happens to it.
@@ -108,47 +106,21 @@ impl Link {
 
     fn trouble(&mut self, faults: LinkFaults) -> &mut Trouble {
         self.troubled = true;
-        self.trouble.get_or_insert_with(|| Box::new(Trouble { up: true, faults, draws: 0, transit: None }))
+        self.trouble.get_or_insert_with(|| Box::new(Trouble { up: true, faults, draws: 0 }))
     }
 
     /// Puts a packet on the link, which must be free at `now`. False if it is lost.
     #[inline(always)]
-    pub(super) fn launch(&mut self, now: u64, id: u32, seed: u64, transit: Transit, wires: &mut Wires) -> bool {
+    pub(super) fn launch(&mut self, now: u64, id: u32, seed: u64, transit: &Transit, wires: &mut Wires) -> bool {
         self.busy_until = now + self.rate.time_for(u32::from(transit.size));
         self.sent_bytes += u64::from(transit.size);
         let at = self.busy_until + self.latency;
         if self.troubled
             && let Some(trouble) = &mut self.trouble
         {
-            // Not as an argument, which would take it out of registers where all is well.
-            trouble.transit = Some(transit);
-            return self.launch_badly(at, id, seed, wires);
+            return trouble.launch(self.to, at, id, seed, *transit, wires);
         }
         wires.send(self.to, at, transit);
-        true
-    }
-
-    /// As [`Link::launch`], over a link that is down or misbehaves.
-    #[cold]
-    fn launch_badly(&mut self, at: u64, id: u32, seed: u64, wires: &mut Wires) -> bool {
-        let Some(trouble) = &mut self.trouble else { return true };
-        let Some(mut transit) = trouble.transit.take() else { return true };
-        let faults = trouble.faults;
-        // A generator for each link and draw: links do not disturb each other.
-        trouble.draws += 1;
-        let mut rng = Rng::new(seed ^ u64::from(id) << 32, trouble.draws);
-        if !trouble.up || rng.chance(faults.loss) {
-            wires.packets.remove(transit.content);
-            return false;
-        }
-        transit.corrupt |= rng.chance(faults.corrupt);
-        if rng.chance(faults.duplicate) {
-            let copy = wires.packets.duplicate(transit);
-            wires.send(self.to, at, copy);
-        }
-        let held_up = if rng.chance(faults.reorder) { rng.below(1 << 16) } else { 0 };
-        let extra = faults.delay.mul_f64(f64::from(held_up) / 65_536.0);
-        wires.send(self.to, at + extra.as_ps(), transit);
         true
     }
 
@@ -156,5 +128,37 @@ impl Link {
     pub(super) fn take_sent_bytes(&mut self) -> u64 {
         let before = std::mem::replace(&mut self.sampled_bytes, self.sent_bytes);
         self.sent_bytes - before
+    }
+}
+
+impl Trouble {
+    /// As [`Link::launch`], over a link that is down or misbehaves.
+    #[cold]
+    fn launch(
+        &mut self,
+        to: Inlet,
+        at: u64,
+        id: u32,
+        seed: u64,
+        mut transit: Transit,
+        wires: &mut Wires,
+    ) -> bool {
+        let faults = self.faults;
+        // A generator for each link and draw: links do not disturb each other.
+        self.draws += 1;
+        let mut rng = Rng::new(seed ^ u64::from(id) << 32, self.draws);
+        if !self.up || rng.chance(faults.loss) {
+            wires.packets.remove(transit.content);
+            return false;
+        }
+        transit.corrupt |= rng.chance(faults.corrupt);
+        if rng.chance(faults.duplicate) {
+            let copy = wires.packets.duplicate(transit);
+            wires.send(to, at, &copy);
+        }
+        let held_up = if rng.chance(faults.reorder) { rng.below(1 << 16) } else { 0 };
+        let extra = faults.delay.mul_f64(f64::from(held_up) / 65_536.0);
+        wires.send(to, at + extra.as_ps(), &transit);
+        true
     }
 }

@@ -97,8 +97,8 @@ impl Switch {
         let next = bench.sort(&arrivals, self.rank_bits, start, end);
         for i in 0..bench.order.len() {
             let index = bench.order[i] & ((1 << INDEX_BITS) - 1);
-            let Arrival { at, transit, .. } = arrivals[index as usize];
-            self.forward(at, transit, bench, wires);
+            let arrival = &arrivals[index as usize];
+            self.forward(arrival.at, &arrival.transit, bench, wires);
         }
         arrivals.retain(|arrival| arrival.at >= end);
         wires.put_back(self.inbox, arrivals);
@@ -107,7 +107,7 @@ impl Switch {
 
     /// Puts a packet into one of the output queues.
     #[inline(always)]
-    fn forward(&mut self, now: u64, transit: Transit, bench: &Bench, wires: &mut Wires) {
+    fn forward(&mut self, now: u64, transit: &Transit, bench: &Bench, wires: &mut Wires) {
         let choices = self.router.next_ports(HostId(transit.dst));
         let choice = match choices.count {
             1 => 0,
@@ -117,13 +117,13 @@ impl Switch {
         let index = (id - self.first_port) as usize;
         let port = &mut self.ports[index];
         let config = &bench.queues[usize::from(port.config)];
-        if port.link.busy_until <= now && port.queue.passes(config, &transit) {
+        if port.link.busy_until <= now && port.queue.passes(config, transit) {
             self.dropped += u64::from(!port.link.launch(now, id, bench.seed, transit, wires));
             return;
         }
         // What left before; a packet that arrives when the link becomes free is in time to be chosen.
         self.dropped += port.send_between(0, now, id, config, bench.seed, wires);
-        if port.queue.enqueue(config, transit) == Enqueued::Dropped {
+        if port.queue.enqueue(config, *transit) == Enqueued::Dropped {
             self.dropped += 1;
             wires.packets.remove(transit.content);
         }
@@ -200,7 +200,7 @@ impl Port {
         {
             // A packet that waits leaves as soon as the one before it has left.
             let now = self.link.busy_until.max(from);
-            lost += u64::from(!self.link.launch(now, id, seed, transit, wires));
+            lost += u64::from(!self.link.launch(now, id, seed, &transit, wires));
         }
         lost
     }

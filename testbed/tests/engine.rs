@@ -1,0 +1,155 @@
+//! What holds of the engine itself: threads and samples change nothing, links do what they are told.
+
+use weft_cc::{CcChoice, Rate, Span, Time};
+use weft_stack::rng::Rng;
+use weft_stack::spray::LbChoice;
+use weft_stack::wire::pds::DeliveryMode;
+use weft_testbed::sim::{
+    FaultPlan, FlowSample, LinkChange, LinkEvent, Options, Overhead, PayloadMode, PortSample, RunConfig,
+    RunReport, SampleSink, Sampling, run_with,
+};
+use weft_testbed::topology::{HostId, Topology, TopologySpec};
+use weft_testbed::workload::{Workload, WorkloadSpec};
+
+fn config(topology: &str, workload: &str, bytes: u64, seed: u64) -> RunConfig {
+    let spec: TopologySpec = topology.parse().unwrap();
+    let topology: Topology = spec.build().unwrap();
+    let spec: WorkloadSpec = workload.parse().unwrap();
+    let workload: Workload = spec.build(Some(topology.hosts()), bytes, &mut Rng::new(seed, 1)).unwrap();
+    RunConfig {
+        topology,
+        workload,
+        cc: CcChoice::default(),
+        lb: LbChoice::default(),
+        paths: 32,
+        mtu: 4096,
+        wire_overhead: Overhead::Fixed(64),
+        trim: true,
+        queue_bytes: None,
+        ecn: Some((0.2, 0.8)),
+        payload: PayloadMode::Virtual,
+        seed,
+        until: None,
+        ack_every: 16 * 1024,
+        mode: DeliveryMode::Rud,
+    }
+}
+
+const LEAF_SPINE: &str = "leaf-spine:hosts=64,leaves=8,spines=4,oversub=2,link=100G,latency=1us";
+
+fn finished(config: &RunConfig, options: Options<'_>) -> RunReport {
+    let report = run_with(config, options).unwrap();
+    assert!(report.is_complete() && report.leaks.is_empty(), "{:?} {:?}", report.stuck, report.leaks);
+    report
+}
+
+fn with_faults(config: &RunConfig, events: Vec<LinkEvent>) -> RunReport {
+    let faults = FaultPlan { events, ..FaultPlan::default() };
+    finished(config, Options { faults, ..Options::default() })
+}
+
+/// Keeps everything.
+#[derive(Default, PartialEq, Debug)]
+struct Kept {
+    ports: Vec<(Time, PortSample)>,
+    flows: Vec<(Time, FlowSample)>,
+}
+
+impl SampleSink for Kept {
+    fn sample(&mut self, at: Time, ports: &[PortSample], flows: &[FlowSample]) {
+        self.ports.extend(ports.iter().map(|sample| (at, *sample)));
+        self.flows.extend(flows.iter().map(|sample| (at, *sample)));
+    }
+}
+
+fn sampled(config: &RunConfig, every: Span, threads: usize) -> (RunReport, Kept) {
+    let mut kept = Kept::default();
+    let sampling = Some(Sampling { every, sink: &mut kept });
+    let report = finished(config, Options { threads, sampling, ..Options::default() });
+    (report, kept)
+}
+
+#[test]
+fn any_number_of_threads_gives_the_same_results() {
+    let fat_tree = "fat-tree:k=4,hosts=16,link=100G,latency=500ns";
+    for (topology, workload) in
+        [(LEAF_SPINE, "permutation"), (LEAF_SPINE, "incast:40"), (fat_tree, "all-to-all:2")]
+    {
+        let config = config(topology, workload, 300_000, 3);
+        let one = finished(&config, Options::default());
+        for threads in [2, 3, 8, 100] {
+            let many = finished(&config, Options { threads, ..Options::default() });
+            assert_eq!(one, many, "{workload} with {threads} threads");
+        }
+    }
+}
+
+#[test]
+fn samples_change_nothing_and_add_up() {
+    let config = config(LEAF_SPINE, "permutation", 1_000_000, 5);
+    let plain = finished(&config, Options::default());
+    let (report, kept) = sampled(&config, Span::from_us(7), 1);
+    assert_eq!(report, plain);
+    let (report, with_threads) = sampled(&config, Span::from_us(7), 3);
+    assert_eq!((&report, &with_threads), (&plain, &kept));
+
+    assert!(kept.ports.iter().all(|(at, _)| at.as_ps().is_multiple_of(7_000_000)));
+    assert!(kept.ports.iter().any(|(_, sample)| sample.data_bytes > 0), "oversubscribed: queues build up");
+    // What the links to the hosts can carry in an interval, with the packet that was begun in it.
+    let most = Rate::from_gbps(100).bytes_in(Span::from_us(7)) + 4160;
+    assert!(kept.ports.iter().all(|(_, sample)| sample.sent_bytes <= most));
+    let last = kept.ports.iter().map(|(at, _)| *at).max_by_key(|at| at.as_ps()).unwrap();
+    let late = plain.flows.iter().filter(|flow| flow.end.unwrap().as_ps() > last.as_ps());
+    let late: Vec<u64> = late.map(|flow| flow.id).collect();
+    for (flow, index) in plain.flows.iter().zip(0..) {
+        let samples = kept.flows.iter().filter(|(_, sample)| sample.flow == index);
+        let received: u64 = samples.map(|(_, sample)| sample.received_bytes).sum();
+        assert!(received == flow.bytes || late.contains(&flow.id), "flow {}: {received}", flow.id);
+    }
+}
+
+#[test]
+fn changes_of_links_take_effect_when_they_are_due() {
+    let config = config("leaf-spine:hosts=4,leaves=2,spines=1,link=100G,latency=1us", "incast:1", 4 << 20, 1);
+    let port = config.topology.nic(HostId(config.workload.flows()[0].src.0));
+    let fct = |report: &RunReport| report.flows[0].end.unwrap().since(report.flows[0].start.unwrap());
+    let at = |us| Time::ZERO + Span::from_us(us);
+    let event = |us, change| LinkEvent { at: at(us), port, change };
+    let plain = with_faults(&config, Vec::new());
+    let alone = fct(&plain).as_us_f64();
+
+    let half = LinkChange::Degrade(Rate::from_gbps(50));
+    let slow = fct(&with_faults(&config, vec![event(0, half)])).as_us_f64();
+    assert!((1.9..2.1).contains(&(slow / alone)), "{slow} µs instead of {alone} µs");
+    // Half speed for 100 µs costs 50 µs.
+    let events = vec![event(200, LinkChange::Restore), event(100, half)];
+    let dip = fct(&with_faults(&config, events)).as_us_f64();
+    assert!((45.0..60.0).contains(&(dip - alone)), "{dip} µs instead of {alone} µs");
+
+    let lossy = with_faults(&config, vec![event(50, LinkChange::Drop(0.05)), event(150, LinkChange::Restore)]);
+    // 100 µs at line rate are 300 packets in each direction.
+    assert!((5..60).contains(&lossy.packets.dropped), "{:?}", lossy.packets);
+    assert!(lossy.packets.retransmitted > 0);
+    let corrupt = with_faults(&config, vec![event(0, LinkChange::Corrupt(0.02))]);
+    assert!((5..90).contains(&corrupt.packets.dropped), "{:?}", corrupt.packets);
+
+    let outage = with_faults(&config, vec![event(100, LinkChange::Fail), event(140, LinkChange::Restore)]);
+    assert!(fct(&outage).as_us_f64() > alone + 39.0 && outage.packets.dropped > 0);
+    let late = with_faults(&config, vec![event(10_000, LinkChange::Fail)]);
+    assert_eq!(late.flows, plain.flows, "nothing is left to be hit");
+}
+
+#[test]
+fn a_run_is_cut_off_where_it_was_asked_to_be() {
+    let full = config(LEAF_SPINE, "permutation", 1_000_000, 5);
+    let cut = RunConfig { until: Some(Span::from_us(50)), ..full.clone() };
+    let report = run_with(&cut, Options::default()).unwrap();
+    assert_eq!(report.end, Time::ZERO + Span::from_us(50));
+    assert!(!report.is_complete() && !report.stuck.is_empty());
+    let whole = run_with(&full, Options::default()).unwrap();
+    let early = |report: &RunReport| {
+        let ends = report.flows.iter().filter_map(|flow| flow.end);
+        ends.filter(|end| end.as_ps() <= 50_000_000).count()
+    };
+    assert_eq!(early(&report), early(&whole));
+}
