@@ -1,29 +1,81 @@
 #!/usr/bin/env bash
 # Instructions that one ACK costs the congestion control, for each algorithm and case, and the bytes
-# of state. Usage: bench-instructions.sh [ACKs per case]
+# of state; instructions and cache lines that a packet costs an endpoint.
+# Usage: bench-instructions.sh [cc|endpoint|all] [ACKs per case, or data packets]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-count=${1:-10000}
+what=${1:-all}
 command -v valgrind >/dev/null || {
     echo "bench-instructions: valgrind is missing: apt-get install valgrind" >&2
     exit 1
 }
 
-program=$(cargo bench --no-run -p weft-cc --bench instructions 2>&1 |
-    sed -n 's/.*Executable.*(\(.*\))$/\1/p')
-[ -x "$program" ] || { echo "bench-instructions: the benchmark was not built" >&2; exit 1; }
-
-# Only the function `measured` is counted, so the mean holds nothing but the algorithm.
-instructions() {
-    valgrind --tool=callgrind --callgrind-out-file=/dev/null --toggle-collect='*measured*' \
-        "$program" "$1" "$2" "$count" 2>&1 | sed -n 's/.*Collected : \([0-9]*\).*/\1/p'
+# Builds benchmark $2 of package $1 and prints where it is.
+build() {
+    local program
+    program=$(cargo bench --no-run -p "$1" "${@:3}" --bench "$2" 2>&1 |
+        sed -n 's/.*Executable.*(\(.*\))$/\1/p')
+    [ -x "$program" ] || { echo "bench-instructions: the benchmark $2 was not built" >&2; exit 1; }
+    echo "$program"
 }
 
-printf '%-8s %-24s %s\n' algorithm case instructions/ACK
-"$program" list | while read -r algorithm case; do
-    total=$(instructions "$algorithm" "$case")
-    printf '%-8s %-24s %s\n' "$algorithm" "$case" "$(awk -v n="$total" -v c="$count" 'BEGIN { printf "%.1f", n / c }')"
-done
-printf '\nbytes per flow and shared\n'
-"$program" sizes
+# Only the function $1 of the program that follows is counted, so the mean holds nothing but what it does.
+counted() {
+    valgrind --tool=callgrind --callgrind-out-file=/dev/null --toggle-collect="*$1*" "${@:2}" 2>&1
+}
+
+congestion_control() {
+    local count=$1 program algorithm case total
+    program=$(build weft-cc instructions)
+    printf '%-8s %-24s %s\n' algorithm case instructions/ACK
+    "$program" list | while read -r algorithm case; do
+        total=$(counted measured "$program" "$algorithm" "$case" "$count" | sed -n 's/.*Collected : \([0-9]*\).*/\1/p')
+        printf '%-8s %-24s %s\n' "$algorithm" "$case" "$(mean "$total" "$count")"
+    done
+    printf '\nbytes per flow and shared\n'
+    "$program" sizes
+}
+
+# One pair of endpoints for instructions. For cache lines so many that none finds anything left in a
+# first-level cache of 32 KiB: each line that a call touches is a miss.
+endpoint() {
+    local count=$1 pairs=96 per_pair=64 program case call total misses
+    # The simulator's packets need no DPDK.
+    program=$(build weft-stack endpoint --no-default-features)
+    printf '%-9s %-13s %-18s %s\n' case call instructions/call lines/call
+    "$program" list | while read -r case; do
+        for call in send_data receive_data send_ack receive_ack; do
+            total=$(counted "measured_$call" "$program" "$case" 1 "$count" |
+                sed -n 's/.*Collected : \([0-9]*\).*/\1/p')
+            misses=$(counted "measured_$call" --cache-sim=yes --I1=32768,8,64 --D1=32768,8,64 --LL=1048576,16,64 \
+                "$program" "$case" "$pairs" "$per_pair" | sed -n 's/.*D1  misses: *\([0-9,]*\).*/\1/p' | tr -d ,)
+            printf '%-9s %-13s %-18s %s\n' "$case" "$call" \
+                "$(mean "$total" "$(calls "$program" "$case" "$call" 1 "$count")")" \
+                "$(mean "$misses" "$(calls "$program" "$case" "$call" "$pairs" "$per_pair")")"
+        done
+    done
+}
+
+# How often program $1 makes call $3 in case $2 with $4 pairs and $5 data packets each.
+calls() {
+    "$1" "$2" "$4" "$5" | sed -n "s/^$3 //p"
+}
+
+mean() {
+    awk -v n="$1" -v c="$2" 'BEGIN { printf "%.1f", n / c }'
+}
+
+case $what in
+    cc) congestion_control "${2:-10000}" ;;
+    endpoint) endpoint "${2:-4096}" ;;
+    all)
+        congestion_control 10000
+        echo
+        endpoint 4096
+        ;;
+    *)
+        echo "bench-instructions: $what is none of cc, endpoint, all" >&2
+        exit 1
+        ;;
+esac

@@ -1,10 +1,13 @@
 //! The command line.
 
+use crate::sweep::Shard;
 use crate::units::{self, Ecn, Queue, WireOverhead};
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use serde::Serialize;
+use std::num::NonZero;
 use std::path::PathBuf;
 use weft_cc::{Rate, Span};
+use weft_testbed::link_events::Degradation;
 
 /// Userspace transport for lossy Ethernet fabrics: experiments and their results.
 #[derive(Debug, Parser)]
@@ -21,6 +24,24 @@ pub(crate) enum Command {
     /// Exit status: 0 when every flow has completed, 3 when some have not (who waits for what is
     /// listed), 1 when the run could not be made, 2 for options that make no sense.
     Run(Box<RunArgs>),
+    /// Make a grid of runs over all cores, and one table of their results.
+    ///
+    /// Interrupted at any moment, the same command goes on from there. Exit status: 0 when the table is
+    /// written, 1 when runs have failed or the table could not be made, 2 for a sweep file that makes no
+    /// sense, 130 when interrupted.
+    Sweep(SweepArgs),
+    /// One run of a sweep, in a process that ends with the sweep.
+    #[command(hide = true)]
+    SweepRun {
+        /// The process of the sweep.
+        #[arg(long, value_name = "PID")]
+        parent: u32,
+        /// Only find out whether it can be made.
+        #[arg(long)]
+        rehearse: bool,
+        #[command(flatten)]
+        run: Box<RunArgs>,
+    },
     /// What can be chosen, with one line and the source of each.
     List {
         /// Of what.
@@ -97,6 +118,17 @@ pub(crate) struct RunArgs {
     /// the bandwidth-delay product [default: 0.2,0.8].
     #[arg(long, value_name = "LOW,HIGH", allow_hyphen_values = true)]
     pub(crate) ecn: Option<Ecn>,
+    /// Changes of links during the run, one a line: TIME (tier=T switch=S link=L | host=N) (fail | restore |
+    /// rate=RATE | drop=P | corrupt=P), with probabilities P from 0 to 1.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) link_events: Option<PathBuf>,
+    /// A change of a link, such as '100us host=7 fail', after those of --link-events; may be repeated.
+    #[arg(long, value_name = "LINE")]
+    pub(crate) link_event: Vec<String>,
+    /// Slow the first N links up from every switch of tier T to P % of their rate, both ways, and shrink
+    /// their queues and ECN thresholds with it; may be repeated [default of rate: 25%].
+    #[arg(long, value_name = "tier=T,links=N,rate=P%")]
+    pub(crate) degrade: Vec<Degradation>,
     /// Payload: only its length, or real bytes that the receiver compares [default: virtual; real with --on
     /// loopback].
     #[arg(long, value_name = "virtual|real")]
@@ -104,6 +136,9 @@ pub(crate) struct RunArgs {
     /// Seed of everything random.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
+    /// Threads that share the work of a simulation; the results are the same for any number [default: 1].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) threads: Option<u16>,
     /// Time at which the run ends, done or not: virtual time, but real time with --on loopback
     /// [default: when nothing is left to do].
     #[arg(long, value_name = "TIME", value_parser = units::span, allow_negative_numbers = true)]
@@ -118,6 +153,48 @@ pub(crate) struct RunArgs {
     /// Write one line for each flow.
     #[arg(long, value_name = "FILE.csv")]
     pub(crate) flows: Option<PathBuf>,
+    /// Take samples of all ports and flows, so often in virtual time; they go to FILE.ports.parquet and
+    /// FILE.flows.parquet.
+    #[arg(long, value_name = "TIME", value_parser = units::span, allow_negative_numbers = true)]
+    pub(crate) sample: Option<Span>,
+    /// Where samples go [default: samples].
+    #[arg(long, value_name = "FILE", requires = "sample")]
+    pub(crate) sample_file: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SweepArgs {
+    /// What to run: a table [run] of options that all runs share, and a table [vary] of lists. Files that
+    /// it names are found from where it is.
+    #[arg(value_name = "FILE.toml")]
+    pub(crate) file: PathBuf,
+    /// Table to write: a JSON object a line, one for each run [default: FILE.jsonl beside FILE.toml].
+    #[arg(long, value_name = "FILE.jsonl")]
+    pub(crate) out: Option<PathBuf>,
+    /// Runs at a time [default: one for each core].
+    #[arg(long, value_name = "N")]
+    pub(crate) jobs: Option<NonZero<usize>>,
+    /// Begin anew: discard the table and what was done of it.
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Make only the I-th of N parts of the runs, beside others who make the other parts.
+    #[arg(long, value_name = "I/N", conflicts_with_all = ["force", "merge", "slurm"])]
+    pub(crate) shard: Option<Shard>,
+    /// Make no run, but write the table when all parts are done.
+    #[arg(long, conflicts_with_all = ["force", "slurm"])]
+    pub(crate) merge: bool,
+    /// Submit the runs to Slurm: an array job of parts, and a job that merges them.
+    #[arg(long)]
+    pub(crate) slurm: bool,
+    /// Number of tasks in the array job [default: one for each run, 1000 at most].
+    #[arg(long, value_name = "N", requires = "slurm")]
+    pub(crate) tasks: Option<NonZero<usize>>,
+    /// An option for sbatch, such as --sbatch=--time=1:00:00; may be repeated.
+    #[arg(long, value_name = "OPTION", requires = "slurm", allow_hyphen_values = true)]
+    pub(crate) sbatch: Vec<String>,
+    /// Print what would be submitted to Slurm.
+    #[arg(long, requires = "slurm", conflicts_with = "force")]
+    pub(crate) dry_run: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

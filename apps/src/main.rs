@@ -7,7 +7,9 @@ mod loopback;
 mod report;
 mod resolve;
 mod run;
+mod sample;
 mod stats;
+mod sweep;
 mod units;
 mod usage;
 
@@ -16,6 +18,10 @@ use clap::error::ErrorKind;
 use cli::{Cli, Command};
 use std::io::{self, Write};
 use std::process::ExitCode;
+
+/// With huge pages where the system has them on request: `.cargo/config.toml` says so to its build.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// Why the command did not do what was asked.
 #[derive(Debug, thiserror::Error)]
@@ -29,6 +35,9 @@ pub(crate) enum Failure {
     /// Flows have not completed: exit status 3.
     #[error("{0}")]
     Unfinished(String),
+    /// A signal came: exit status `status`.
+    #[error("{text}")]
+    Interrupted { text: String, status: u8 },
 }
 
 impl Failure {
@@ -37,6 +46,7 @@ impl Failure {
             Failure::Run(_) => 1,
             Failure::Usage(_) => 2,
             Failure::Unfinished(_) => 3,
+            Failure::Interrupted { status, .. } => *status,
         }
     }
 }
@@ -62,6 +72,8 @@ fn main() -> ExitCode {
 fn dispatch(command: Command) -> Result<(), Failure> {
     match command {
         Command::Run(args) => run::run(&args),
+        Command::Sweep(args) => sweep::sweep(&args),
+        Command::SweepRun { parent, rehearse, run } => sweep::one_run(parent, rehearse, &run),
         Command::List { what, name } => {
             let text = list::list(what, name.as_deref())?;
             print(text.as_bytes()).map_err(|error| Failure::Run(format!("standard output: {error}")))

@@ -6,15 +6,17 @@ use crate::loopback;
 use crate::units::{Ecn, Queue, WireOverhead};
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader};
 use std::path::Path;
 use weft_cc::CcChoice;
 use weft_stack::rng::Rng;
 use weft_stack::spray::LbChoice;
 use weft_stack::wire::pds::DeliveryMode;
-use weft_testbed::sim::{Overhead, PayloadMode, RunConfig};
+use weft_testbed::link_events::parse_link_events;
+use weft_testbed::sim::{FaultPlan, Overhead, PayloadMode, RunConfig};
 use weft_testbed::topology::{Topology, TopologySpec, parse_topo};
-use weft_testbed::workload::{CmOptions, Workload, WorkloadSpec, WorkloadSpecError, parse_cm};
+use weft_testbed::workload::{CmOptions, CmReader, Workload, WorkloadSpec, WorkloadSpecError};
 
 const DEFAULT_SIZE: u64 = 2 << 20;
 const DEFAULT_HOSTS: u32 = 16;
@@ -30,6 +32,7 @@ const WORKLOAD_STREAM: u64 = u64::MAX;
 /// A run, ready to start.
 pub(crate) struct Plan {
     pub(crate) config: RunConfig,
+    pub(crate) faults: FaultPlan,
     pub(crate) settings: Settings,
 }
 
@@ -63,6 +66,9 @@ pub(crate) struct Settings {
     queue_bytes: Option<u64>,
     ecn_low_bytes: u64,
     ecn_high_bytes: u64,
+    link_events: Option<String>,
+    link_event: Vec<String>,
+    degrade: Vec<String>,
     payload: Payload,
     ack_every_bytes: u32,
     until_us: Option<f64>,
@@ -132,11 +138,12 @@ pub(crate) fn resolve(args: &RunArgs) -> Result<Plan, Failure> {
         ecn: None,
     };
     let config = with_thresholds(config, args)?;
+    let faults = faults(&config.topology, args)?;
     let settings = match args.on {
         Platform::Sim => settings(&config, args),
         Platform::Loopback => on_loopback(settings(&config, args), &config),
     };
-    Ok(Plan { config, settings })
+    Ok(Plan { config, faults, settings })
 }
 
 fn usage(option: &str, error: impl std::fmt::Display) -> Failure {
@@ -162,7 +169,12 @@ fn check_loopback(args: &RunArgs) -> Result<(), Failure> {
         ("--trim", args.trim.is_some()),
         ("--queue", args.queue.is_some()),
         ("--ecn", args.ecn.is_some()),
+        ("--link-events", args.link_events.is_some()),
+        ("--link-event", !args.link_event.is_empty()),
+        ("--degrade", !args.degrade.is_empty()),
         ("--payload", args.payload == Some(Payload::Virtual)),
+        ("--sample", args.sample.is_some()),
+        ("--threads", args.threads.is_some()),
     ];
     match without_effect.iter().find(|(_, given)| *given) {
         Some((option, _)) => Err(usage(option, "has no effect on a loopback; expected --on sim")),
@@ -212,9 +224,7 @@ fn with_link(topology: Topology, args: &RunArgs) -> Topology {
 
 fn workload(args: &RunArgs, topology: Option<&Topology>) -> Result<Workload, Failure> {
     if let Some(matrix) = &args.matrix {
-        let name = matrix.display().to_string();
-        let options = CmOptions { hosts: args.hosts, ..CmOptions::default() };
-        return parse_cm(&name, &read(matrix)?, options).map_err(|e| Failure::Run(e.to_string()));
+        return read_matrix(matrix, CmOptions { hosts: args.hosts, ..CmOptions::default() });
     }
     let kind = args.workload.as_deref().unwrap_or_default();
     let spec: WorkloadSpec = kind.parse().map_err(|e| usage("--workload", e))?;
@@ -234,6 +244,41 @@ fn payload(args: &RunArgs) -> Payload {
         Platform::Sim => Payload::Virtual,
         Platform::Loopback => Payload::Real,
     })
+}
+
+/// Line by line: the text of a matrix may be larger than its flows.
+fn read_matrix(path: &Path, options: CmOptions) -> Result<Workload, Failure> {
+    let name = path.display().to_string();
+    let failed = |e: io::Error| Failure::Run(format!("{name}: {e}"));
+    let mut file = BufReader::new(File::open(path).map_err(failed)?);
+    let mut reader = CmReader::new(&name, options);
+    let (mut bytes, mut number) = (Vec::new(), 0u64);
+    while file.read_until(b'\n', &mut bytes).map_err(failed)? > 0 {
+        number += 1;
+        let line =
+            str::from_utf8(&bytes).map_err(|_| Failure::Run(format!("{name}:{number}: not UTF-8 text")))?;
+        reader.line(line).map_err(|e| Failure::Run(e.to_string()))?;
+        bytes.clear();
+    }
+    reader.finish().map_err(|e| Failure::Run(e.to_string()))
+}
+
+/// What goes wrong with links: the file's events before those of the command line.
+fn faults(topology: &Topology, args: &RunArgs) -> Result<FaultPlan, Failure> {
+    let mut plan = FaultPlan::default();
+    for degradation in &args.degrade {
+        plan.slow.extend(degradation.ports(topology).map_err(|e| usage("--degrade", e))?);
+    }
+    if let Some(path) = &args.link_events {
+        let (name, text) = (path.display().to_string(), read(path)?);
+        plan.events = parse_link_events(&name, &text, topology).map_err(|e| Failure::Run(e.to_string()))?;
+    }
+    for line in &args.link_event {
+        let name = format!("--link-event '{line}'");
+        let events = parse_link_events(&name, line, topology);
+        plan.events.extend(events.map_err(|e| Failure::Usage(e.to_string()))?);
+    }
+    Ok(plan)
 }
 
 fn read(path: impl AsRef<Path>) -> Result<String, Failure> {
@@ -309,6 +354,9 @@ fn settings(config: &RunConfig, args: &RunArgs) -> Settings {
         queue_bytes: (args.queue.is_some() || !sets_queues(&config.topology)).then(|| config.queue_bytes()),
         ecn_low_bytes,
         ecn_high_bytes,
+        link_events: args.link_events.as_ref().map(|p| p.display().to_string()),
+        link_event: args.link_event.clone(),
+        degrade: args.degrade.iter().map(ToString::to_string).collect(),
         payload: payload(args),
         ack_every_bytes: config.ack_every,
         until_us: config.until.map(|t| t.as_us_f64()),

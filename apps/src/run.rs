@@ -4,14 +4,16 @@ use crate::Failure;
 use crate::cli::{Platform, RunArgs};
 use crate::loopback;
 use crate::report::{Report, csv, json, table};
-use crate::resolve::resolve;
+use crate::resolve::{Plan, resolve};
+use crate::sample::SampleFiles;
 use crate::usage;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::Path;
 use std::time::Instant;
-use weft_testbed::sim::{self, Progress, RunConfig, RunReport};
+use weft_cc::Span;
+use weft_testbed::sim::{self, Progress, RunConfig, RunReport, SampleSink, Sampling};
 
 /// How many lines of what went wrong are shown.
 const LISTED_LINES: usize = 50;
@@ -23,7 +25,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
     let outputs = Outputs::open(args)?;
     let (clock, cpu) = (Instant::now(), usage::cpu_seconds());
     let outcome = match args.on {
-        Platform::Sim => simulate(&plan.config)?,
+        Platform::Sim => simulate(&plan, args)?,
         Platform::Loopback => loopback(&plan.config)?,
     };
     let cpu_s = usage::cpu_seconds() - cpu;
@@ -32,12 +34,38 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
     verdict(&report, &outcome)
 }
 
+/// Whether the run that `plan` describes can be made: it is built, and ended at once.
+pub(crate) fn rehearse(mut plan: Plan) -> Result<(), Failure> {
+    plan.config.until = Some(Span::from_ps(1));
+    let options = sim::Options { faults: plan.faults, ..sim::Options::default() };
+    let outcome = sim::run_with(&plan.config, options);
+    outcome.map(drop).map_err(|error| Failure::Usage(error.to_string()))
+}
+
 /// In virtual time.
-fn simulate(config: &RunConfig) -> Result<RunReport, Failure> {
+fn simulate(plan: &Plan, args: &RunArgs) -> Result<RunReport, Failure> {
+    let mut samples =
+        args.sample.map(|_| SampleFiles::create(sample_path(args), &plan.config)).transpose()?;
+    let sink = samples.as_mut().map(|files| files as &mut dyn SampleSink);
     let bar = progress_bar();
-    let outcome = sim::run(config, &mut |progress| show(&bar, progress, "virtual time"));
+    let mut progress = |progress: &Progress| show(&bar, progress, "virtual time");
+    let options = sim::Options {
+        faults: plan.faults.clone(),
+        threads: args.threads.map_or(1, usize::from),
+        sampling: args.sample.zip(sink).map(|(every, sink)| Sampling { every, sink }),
+        progress: Some(&mut progress),
+    };
+    let outcome = sim::run_with(&plan.config, options);
     bar.finish_and_clear();
+    if let Some(files) = samples {
+        files.finish()?;
+    }
     outcome.map_err(|error| Failure::Run(error.to_string()))
+}
+
+/// What the names of files of samples begin with.
+fn sample_path(args: &RunArgs) -> &Path {
+    args.sample_file.as_deref().unwrap_or(Path::new("samples"))
 }
 
 /// Over real mbufs through DPDK, in this process.

@@ -1,6 +1,6 @@
 //! The `weft` command as its users see it: what it prints where, and how it ends.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -256,6 +256,15 @@ fn options_that_make_no_sense_are_refused_in_one_line() {
         (&["--workload", "permutation", "--flows", "x", "--json", "x"], "--flows"),
         (&["--workload", "permutation", "--on", "loopback", "--link", "40G"], "--link"),
         (&["--workload", "permutation", "--on", "loopback", "--payload", "virtual"], "--payload"),
+        (&["--workload", "permutation", "--on", "loopback", "--link-events", "x"], "--link-events"),
+        (&["--workload", "permutation", "--on", "loopback", "--link-event", "x"], "--link-event"),
+        (&["--workload", "permutation", "--on", "loopback", "--degrade", "tier=0,links=1"], "--degrade"),
+        (
+            &["--workload", "permutation", "--link-event", "1us host=1 fail", "--link-event", "1us host=16 fail"],
+            "--link-event '1us host=16 fail':1:5: `host=16`: expected a host below 16",
+        ),
+        (&["--workload", "permutation", "--degrade", "tier=2,links=1"], "--degrade: `tier=2`: expected"),
+        (&["--workload", "permutation", "--degrade", "tier=0,links=1,rate=25G"], "`rate=25G`: expected"),
         (&["--workload", "permutation", "--turbo"], "--turbo"),
     ];
     let just_one = ["--queue", "4160", "--wire-overhead", "64", "--workload", "permutation", "--size", "9KB"];
@@ -267,6 +276,49 @@ fn options_that_make_no_sense_are_refused_in_one_line() {
         assert!(message.starts_with("weft: ") && message.contains(expected), "{args:?}: {message}");
         assert_eq!((message.lines().count(), stdout(&output)), (1, ""), "{args:?}: {message}");
     }
+}
+
+#[test]
+fn links_change_as_a_file_says() {
+    const ONE_FLOW: &[&str] = &["--workload", "incast:1", "--size", "1MB", "--json", "-"];
+    let outage = file("outage.links", "# host 0 receives\n20us host=0 fail\n\n50us host=0 restore # again\n");
+    let slowest = |args: &[&str]| {
+        let report = json(&run(&[ONE_FLOW, args].concat()));
+        (report["fct_us"]["max"].as_f64().expect("a number"), report)
+    };
+    let (alone, report) = slowest(&[]);
+    let config = &report["config"];
+    assert!(config["link_events"].is_null() && config["link_event"] == json!([]), "{config}");
+    let (cut_off, report) = slowest(&["--link-events", &outage]);
+    assert!(cut_off > alone + 29.0 && cut_off < alone + 200.0, "{cut_off} µs instead of {alone} µs");
+    assert!(report["packets"]["dropped"].as_u64() > Some(0));
+    assert_eq!(report["config"]["link_events"], outage.as_str());
+    // Of two changes at one time that of the command line counts.
+    let saved = ["--link-events", &outage, "--link-event", "20us host=0 restore"];
+    assert_eq!(slowest(&saved).0, alone);
+
+    let (slow, report) = slowest(&["--degrade", "tier=0,links=1", "--link-event", "0us host=0 rate=20G"]);
+    assert!((4.5..5.5).contains(&(slow / alone)), "{slow} µs instead of {alone} µs");
+    assert_eq!(report["config"]["link_event"], json!(["0us host=0 rate=20G"]));
+    assert_eq!(report["config"]["degrade"], json!(["tier=0,links=1,rate=25%"]));
+}
+
+#[test]
+fn errors_in_link_events_name_their_place() {
+    let cases = [
+        ("1us host=0 fail\n  2us host=0 flap\n", ":2:14: `flap`: expected fail, restore, rate=R, drop=P or"),
+        ("5 host=0 fail\n", ":1:1: `5`: expected a time with a unit"),
+        ("1us tier=0 switch=99 link=0 fail\n", ":1:12: `switch=99`: expected a switch of tier 0"),
+    ];
+    for (text, expected) in cases {
+        let name = file("wrong.links", text);
+        let output = run(&["--workload", "permutation", "--link-events", &name]);
+        assert_eq!((output.status.code(), stdout(&output)), (Some(1), ""));
+        assert!(stderr(&output).starts_with(&format!("weft: {name}{expected}")), "{}", stderr(&output));
+    }
+    let output = run(&["--workload", "permutation", "--link-events", "/no/such.links"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).starts_with("weft: /no/such.links: "), "{}", stderr(&output));
 }
 
 #[test]

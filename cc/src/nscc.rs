@@ -287,8 +287,18 @@ impl NsccShared {
 }
 
 /// One flow's NSCC.
+// The window first, and beside it a flag: an enum of algorithms tells itself from others by the unused values
+// of the flag. To send a packet is to look at these two and nothing else.
 #[derive(Clone, Debug)]
+#[repr(C)]
 pub struct Nscc {
+    window: u32,
+    fast_increase: bool,
+    trigger_qa: bool,
+    /// Whether the timers hold instants of this clock.
+    started: bool,
+    /// Whether a first quick-adapt period has begun.
+    in_period: bool,
     shared: Arc<NsccShared>,
     /// Collected increase, bytes²; divided by the window when applied.
     inc: f64,
@@ -298,8 +308,6 @@ pub struct Nscc {
     last_adjust: Time,
     /// Moving average of half the delay in picoseconds: a half always converts in one signed instruction.
     avg_half_delay: f32,
-    window: u32,
-    max_window: u32,
     /// Bytes received; wraps.
     received: u32,
     /// `received` when this period of quick adapt began.
@@ -310,12 +318,7 @@ pub struct Nscc {
     idle_bytes: u32,
     /// Bytes whose marks are still to be ignored.
     to_ignore: u32,
-    fast_increase: bool,
-    trigger_qa: bool,
-    /// Whether the timers hold instants of this clock.
-    started: bool,
-    /// Whether a first quick-adapt period has begun.
-    in_period: bool,
+    max_window: u32,
 }
 
 fn bytes_u32(bytes: u64) -> u32 {

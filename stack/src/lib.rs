@@ -7,9 +7,11 @@
 pub mod buffer;
 pub mod event;
 pub mod fep;
+mod heap;
 pub mod packet;
 pub mod pdc;
 pub mod port;
+pub mod prefetch;
 pub mod rng;
 pub mod ses;
 pub mod spray;

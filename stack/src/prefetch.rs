@@ -1,6 +1,6 @@
 //! Telling the processor what will be needed soon.
 
-/// Brings a value into the cache without waiting for it: at most [`LINES`] cache lines from its start.
+/// Brings a value into the cache without waiting for it: at most 24 cache lines from its start.
 #[inline]
 pub fn prefetch<T>(value: &T) {
     let start = core::ptr::from_ref(value).cast::<i8>();

@@ -1,7 +1,5 @@
 //! A slab whose keys tell the present holder of a slot from earlier ones.
 
-use std::collections::VecDeque;
-
 /// Names an entry of a [`Table`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key {
@@ -11,30 +9,40 @@ pub struct Key {
     pub generation: u32,
 }
 
+/// Begins on a cache line, with what every look-up reads: an entry takes no more lines than it must.
 #[derive(Debug)]
+#[repr(C, align(64))]
 struct Slot<T> {
     generation: u32,
+    /// While it is free: the slot that was freed next.
+    next_free: u32,
     value: Option<T>,
 }
+
+/// Ends the list of free slots.
+const NONE: u32 = u32::MAX;
 
 /// Entries with stable, dense keys. Slots are reused in the order in which they were freed, so that
 /// a name that appears on the wire rests as long as possible.
 #[derive(Debug)]
 pub struct Table<T> {
     slots: Vec<Slot<T>>,
-    free: VecDeque<u32>,
+    /// The slot that has been free for longest, and the one freed last.
+    oldest_free: u32,
+    newest_free: u32,
+    free: u32,
 }
 
 impl<T> Default for Table<T> {
     fn default() -> Table<T> {
-        Table { slots: Vec::new(), free: VecDeque::new() }
+        Table { slots: Vec::new(), oldest_free: NONE, newest_free: NONE, free: 0 }
     }
 }
 
 impl<T> Table<T> {
     /// Entries present.
     pub fn len(&self) -> usize {
-        self.slots.len() - self.free.len()
+        self.slots.len() - self.free as usize
     }
 
     /// Whether there are none.
@@ -49,20 +57,22 @@ impl<T> Table<T> {
 
     /// Adds the entry that `make` returns for its key.
     pub fn insert_with(&mut self, make: impl FnOnce(Key) -> T) -> Key {
-        match self.free.pop_front() {
-            Some(index) => {
-                let slot = &mut self.slots[index as usize];
-                slot.generation = slot.generation.wrapping_add(1);
-                let key = Key { index, generation: slot.generation };
-                slot.value = Some(make(key));
-                key
+        let index = self.oldest_free;
+        let Some(slot) = self.slots.get_mut(index as usize) else {
+            let key = Key { index: self.slots.len() as u32, generation: 0 };
+            if self.slots.len() == self.slots.capacity() {
+                // Most endpoints have one or two of what is large, and Vec would begin with room for four.
+                self.slots.reserve_exact(self.slots.len().max(1));
             }
-            None => {
-                let key = Key { index: self.slots.len() as u32, generation: 0 };
-                self.slots.push(Slot { generation: 0, value: Some(make(key)) });
-                key
-            }
-        }
+            self.slots.push(Slot { generation: 0, next_free: NONE, value: Some(make(key)) });
+            return key;
+        };
+        self.oldest_free = slot.next_free;
+        self.free -= 1;
+        slot.generation = slot.generation.wrapping_add(1);
+        let key = Key { index, generation: slot.generation };
+        slot.value = Some(make(key));
+        key
     }
 
     /// The entry `key`.
@@ -101,7 +111,13 @@ impl<T> Table<T> {
             return None;
         }
         let value = slot.value.take()?;
-        self.free.push_back(key.index);
+        slot.next_free = NONE;
+        match self.free {
+            0 => self.oldest_free = key.index,
+            _ => self.slots[self.newest_free as usize].next_free = key.index,
+        }
+        self.newest_free = key.index;
+        self.free += 1;
         Some(value)
     }
 
@@ -111,6 +127,11 @@ impl<T> Table<T> {
             let key = Key { index: index as u32, generation: slot.generation };
             slot.value.as_ref().map(|value| (key, value))
         })
+    }
+
+    /// Bytes of heap that its slots take, free ones included; not what the entries hold themselves.
+    pub(crate) fn heap_bytes(&self) -> u64 {
+        crate::heap::of_vec(&self.slots)
     }
 }
 
@@ -130,5 +151,19 @@ mod tests {
         assert_eq!((table.get(a), table.get(b), table.get(c)), (None, Some(&"b"), Some(&"c")));
         assert_eq!(table.at(c.index), Some((c, &"c")));
         assert_eq!((table.len(), table.iter().count()), (2, 2));
+    }
+
+    #[test]
+    fn slots_rest_as_long_as_possible() {
+        let mut table = Table::default();
+        let keys: Vec<Key> = (0..4).map(|n| table.insert(n)).collect();
+        for n in [2, 0, 3] {
+            assert_eq!(table.remove(keys[n]), Some(n));
+        }
+        assert_eq!(table.insert(9).index, 2);
+        assert!(table.remove(keys[1]).is_some());
+        let reused: Vec<u32> = (0..4).map(|n| table.insert(n).index).collect();
+        assert_eq!(reused, [0, 3, 1, 4]);
+        assert_eq!((table.len(), table.iter().count()), (5, 5));
     }
 }

@@ -2,6 +2,7 @@
 //! drives switches and endpoints in virtual time.
 #![forbid(unsafe_code)]
 
+pub mod link_events;
 pub mod sim;
 pub mod switch;
 pub mod topology;

@@ -126,7 +126,8 @@ fn changes_of_links_take_effect_when_they_are_due() {
     let dip = fct(&with_faults(&config, events)).as_us_f64();
     assert!((45.0..60.0).contains(&(dip - alone)), "{dip} µs instead of {alone} µs");
 
-    let lossy = with_faults(&config, vec![event(50, LinkChange::Drop(0.05)), event(150, LinkChange::Restore)]);
+    let lossy =
+        with_faults(&config, vec![event(50, LinkChange::Drop(0.05)), event(150, LinkChange::Restore)]);
     // 100 µs at line rate are 300 packets in each direction.
     assert!((5..60).contains(&lossy.packets.dropped), "{:?}", lossy.packets);
     assert!(lossy.packets.retransmitted > 0);

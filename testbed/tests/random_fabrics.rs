@@ -168,7 +168,7 @@ impl Case {
             reorder: self.faults.reorder,
             delay: Span::from_ns(self.faults.delay_ns),
         };
-        FaultPlan { all_links, events }
+        FaultPlan { all_links, events, ..FaultPlan::default() }
     }
 
     fn run(&self) -> RunReport {

@@ -288,6 +288,8 @@ impl<P: Port> Transfer<P> {
             timeouts,
             events: self.frames(),
             end,
+            endpoints: self.ends.len() as u32,
+            footprint: self.ends.iter().map(|worker| worker.fep().footprint()).sum(),
             bound: (Span::ZERO, String::new()),
             stuck: self.stuck(end),
             leaks,

@@ -27,6 +27,8 @@ pub(crate) struct Report<'a> {
     pub(crate) goodput_gbps: Option<f64>,
     pub(crate) packets: Packets,
     pub(crate) timeouts: u64,
+    /// What the protocol keeps in memory.
+    pub(crate) state: State,
     pub(crate) engine: Engine,
     pub(crate) config: &'a Settings,
     pub(crate) seed: u64,
@@ -50,6 +52,27 @@ pub(crate) struct Packets {
     pub(crate) acks: u64,
     pub(crate) nacks: u64,
     pub(crate) ecn_marked: u64,
+}
+
+/// State of the endpoints, without the messages' bytes: tables at their largest.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct State {
+    /// What each endpoint holds whatever it does: itself, its queues, its timers.
+    pub(crate) bytes_per_host: f64,
+    /// What each flow takes at both ends: connection, congestion context, target, message, receive.
+    pub(crate) bytes_per_flow: f64,
+}
+
+impl State {
+    fn of(run: &RunReport) -> State {
+        let f = &run.footprint;
+        let fixed = f.endpoint + f.credit + f.timers;
+        let each = |bytes: u64, count: usize| (bytes as f64 / count.max(1) as f64 * 10.0).round() / 10.0;
+        State {
+            bytes_per_host: each(fixed, run.endpoints as usize),
+            bytes_per_flow: each(f.state() - fixed, run.flows.len()),
+        }
+    }
 }
 
 /// What the run cost: the only part of a report that differs between two runs of one seed.
@@ -88,6 +111,7 @@ impl<'a> Report<'a> {
                 ecn_marked: p.ecn_marked,
             },
             timeouts: run.timeouts,
+            state: State::of(run),
             engine: Engine {
                 events: run.events,
                 // To the microsecond: what follows is the binary fraction's tail, not time.

@@ -18,6 +18,8 @@ pub(crate) fn write(report: &Report, took: Duration, out: &mut impl Write) -> io
     row("", format!("{} trimmed, {} dropped, {} marked", p.trimmed, p.dropped, p.ecn_marked))?;
     row("", format!("{} ACKs, {} NACKs", p.acks, p.nacks))?;
     row("timeouts", report.timeouts.to_string())?;
+    let state = report.state;
+    row("state", format!("{:.0} B a host, {:.0} B a flow", state.bytes_per_host, state.bytes_per_flow))?;
     row("took", cost(report, took))
 }
 

@@ -199,10 +199,12 @@ pub trait Subscriber {
 }
 
 /// Where an endpoint's events go.
+// The subscriber beside the counters of data packets: that makes one cache line.
 #[derive(Default)]
+#[repr(C)]
 pub struct Events {
-    counters: Counters,
     subscriber: Option<Box<dyn Subscriber + Send>>,
+    counters: Counters,
 }
 
 impl Events {

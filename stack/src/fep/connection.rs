@@ -5,6 +5,8 @@ use std::collections::VecDeque;
 use weft_cc::Time;
 
 use super::Failure;
+use super::timers::TimerKey;
+use super::wheel::Wheel;
 use crate::pdc::{TxPdc, TxState};
 use crate::spray::Entropy;
 use crate::table::Key;
@@ -21,31 +23,33 @@ pub(super) enum Standing {
     Blocked,
 }
 
+// In the order of use: what every packet needs comes first and takes four cache lines of its slot.
+#[repr(C)]
 pub(super) struct Connection {
-    pub(super) pdc: TxPdc,
     pub(super) context: Key,
-    /// Messages not completely cut into packets, in order.
-    pub(super) queue: VecDeque<Key>,
     pub(super) standing: Standing,
     /// The one entropy of all that a ROD PDC has in flight.
     pub(super) fixed_entropy: Option<Entropy>,
-    pub(super) next_msg_id: u16,
+    /// Nothing leaves before this: the target was busy.
+    pub(super) hold: Option<Box<Busy>>,
     /// The earliest wake-up that the wheel holds for this connection.
     pub(super) timer: Option<Time>,
-    /// Nothing leaves before this: the target was busy.
-    pub(super) hold: Option<Busy>,
     /// When something of it last arrived, or it last began to send.
     pub(super) progress_at: Time,
+    /// Messages not completely cut into packets, in order.
+    pub(super) queue: VecDeque<Key>,
+    pub(super) pdc: TxPdc,
     /// When to probe for losses.
     pub(super) probe_at: Option<Time>,
     /// Probes since the last acknowledgement.
     pub(super) unanswered_probes: u8,
-    /// It waits for credit.
-    pub(super) credit_wait: Option<CreditWait>,
-    /// The CLEAR_PSN of the last CLEAR_CMD, so that the same is not said with every acknowledgement.
-    pub(super) cleared: Option<Psn>,
     /// It is the target that wanted it closed.
     pub(super) closed_by_peer: bool,
+    pub(super) next_msg_id: u16,
+    /// The CLEAR_PSN of the last CLEAR_CMD, so that the same is not said with every acknowledgement.
+    pub(super) cleared: Option<Psn>,
+    /// It waits for credit.
+    pub(super) credit_wait: Option<CreditWait>,
 }
 
 /// Something waits to be sent and there is no credit.
@@ -103,7 +107,32 @@ impl Connection {
         }
     }
 
+    /// Puts it into the scheduler's queue if it has something to send. `key` is its own.
+    #[inline]
+    pub(super) fn make_ready(&mut self, ready: &mut VecDeque<Key>, key: Key) {
+        if self.standing == Standing::Idle && self.has_work() {
+            self.standing = Standing::Ready;
+            ready.push_back(key);
+        }
+    }
+
+    /// Makes sure that it is looked at by `at`. `key` is its own.
+    #[inline]
+    pub(super) fn wake(&mut self, wheel: &mut Wheel<TimerKey>, key: Key, at: Time) {
+        if self.timer.is_none_or(|timer| at.is_before(timer)) {
+            self.timer = Some(at);
+            wheel.insert(at, TimerKey::Connection(key));
+        }
+    }
+
+    #[inline]
     pub(super) fn is_held(&self, now: Time) -> bool {
-        self.hold.is_some_and(|busy| now.is_before(busy.until))
+        self.hold.as_ref().is_some_and(|busy| now.is_before(busy.until))
+    }
+
+    /// Bytes of heap held.
+    pub(super) fn heap_bytes(&self) -> u64 {
+        let hold = self.hold.as_deref().map_or(0, |busy| size_of_val(busy) as u64);
+        self.pdc.heap_bytes() + crate::heap::of_deque(&self.queue) + hold
     }
 }

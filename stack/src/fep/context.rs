@@ -9,6 +9,7 @@ use crate::packet::Addr;
 use crate::pdc::TxPdc;
 use crate::spray::{Entropy, PathContext, PathFeedback, PathSelector, Selector};
 use crate::table::Key;
+use crate::wire::pds::RequestCc;
 
 /// A traffic class: keeps congestion contexts apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
@@ -26,25 +27,27 @@ pub(super) enum Gate {
     Credit,
 }
 
+// In the order of use: what every packet needs comes first.
+#[repr(C)]
 pub(super) struct Context {
-    pub(super) peer: Addr,
-    pub(super) class: TrafficClass,
-    algorithm: SenderAlgorithm,
-    selector: Selector,
-    pub(super) credit: Option<SenderCredit>,
     in_flight: u64,
     sent: u64,
+    /// Bytes of connections of this context that are posted and not cut.
+    pub(super) backlog: u64,
+    pub(super) credit: Option<Box<SenderCredit>>,
+    /// The one of those in `blocked` that has been let go to try the gate, until it has done so.
+    pub(super) trying: Option<Key>,
+    consecutive_timeouts: u32,
+    pub(super) peer: Addr,
+    pub(super) class: TrafficClass,
+    selector: Selector,
+    algorithm: SenderAlgorithm,
+    /// Connections that have something to send and wait for the gate to open.
+    pub(super) blocked: VecDeque<Key>,
+    pub(super) timer: Option<Time>,
     wire_mtu: u64,
     /// Connections that use it.
     pub(super) users: u32,
-    /// Connections that have something to send and wait for the gate to open.
-    pub(super) blocked: VecDeque<Key>,
-    /// The one of them that has been let go to try the gate, until it has done so.
-    pub(super) trying: Option<Key>,
-    /// Bytes of these and other connections of this context that are posted and not cut.
-    pub(super) backlog: u64,
-    pub(super) timer: Option<Time>,
-    consecutive_timeouts: u32,
 }
 
 impl Context {
@@ -61,7 +64,7 @@ impl Context {
             class,
             algorithm,
             selector,
-            credit,
+            credit: credit.map(Box::new),
             in_flight: 0,
             sent: 0,
             wire_mtu,
@@ -75,6 +78,7 @@ impl Context {
     }
 
     /// Runs `change` on one of its PDCs and keeps count of the bytes in flight.
+    #[inline]
     pub(super) fn track<R>(&mut self, pdc: &mut TxPdc, change: impl FnOnce(&mut TxPdc) -> R) -> R {
         let before = pdc.in_flight();
         let result = change(pdc);
@@ -91,6 +95,19 @@ impl Context {
         self.in_flight
     }
 
+    /// Whether receivers' credits are in force.
+    #[inline]
+    pub(super) fn needs_credit(&self) -> bool {
+        self.credit.is_some()
+    }
+
+    /// Whether connections wait for the gate.
+    #[inline]
+    pub(super) fn has_blocked(&self) -> bool {
+        !self.blocked.is_empty()
+    }
+
+    #[inline]
     pub(super) fn window(&self) -> u64 {
         self.algorithm.window().0
     }
@@ -101,6 +118,7 @@ impl Context {
     }
 
     /// Whether a packet of `bytes` may leave. One packet may always be in flight, however small the window.
+    #[inline]
     pub(super) fn gate(&self, now: Time, bytes: u64) -> Gate {
         if self.in_flight > 0 && self.in_flight + bytes > self.window() {
             return Gate::Window;
@@ -118,15 +136,19 @@ impl Context {
 
     /// Whether a packet of `bytes`, just sent, is the last one that the window allows: the target
     /// should not wait for more before it acknowledges.
+    #[inline]
     pub(super) fn is_spent(&self, bytes: u64) -> bool {
         self.in_flight + bytes >= self.window() || self.credit.as_ref().is_some_and(|c| !c.may_send())
     }
 
+    #[inline]
     pub(super) fn next_entropy(&mut self, now: Time, retransmission: bool) -> Entropy {
-        let window_packets = self.window_packets() as u32;
+        // The division is for those that look at it only.
+        let window_packets = if self.selector.wants_window() { self.window_packets() as u32 } else { 0 };
         self.selector.next(&PathContext { now, sent: self.sent, window_packets, retransmission })
     }
 
+    #[inline]
     pub(super) fn on_send(&mut self, now: Time, bytes: u64, retransmission: bool) {
         self.sent += 1;
         self.algorithm.on_send(now, &SentPacket { bytes, in_flight: self.in_flight, retransmission });
@@ -135,14 +157,23 @@ impl Context {
         }
     }
 
-    /// The credit target to state, if credits are in force; `lost` bytes wait to be sent again.
-    pub(super) fn credit_target(&mut self, lost: u64) -> Option<u32> {
-        let window = self.window();
-        let (in_flight, backlog) = (self.in_flight, self.backlog);
-        let room = (window != u64::MAX).then(|| window.max(in_flight));
-        self.credit.as_mut().map(|credit| credit.credit_target(backlog, lost, room))
+    /// The congestion-control fields of a request, if credits are in force; `lost` bytes wait to be sent again.
+    #[inline]
+    pub(super) fn request_cc(&mut self, lost: u64) -> Option<RequestCc> {
+        let credit_target = self.credit_target(lost)?;
+        Some(RequestCc { ccc_id: self.class.0, credit_target })
     }
 
+    /// The credit target to state, if credits are in force; `lost` bytes wait to be sent again.
+    #[inline]
+    pub(super) fn credit_target(&mut self, lost: u64) -> Option<u32> {
+        let credit = self.credit.as_mut()?;
+        let window = self.algorithm.window().0;
+        let room = (window != u64::MAX).then(|| window.max(self.in_flight));
+        Some(credit.credit_target(self.backlog, lost, room))
+    }
+
+    #[inline]
     pub(super) fn on_ack(&mut self, now: Time, sample: AckSample) {
         self.consecutive_timeouts = 0;
         self.on_feedback();
@@ -160,17 +191,25 @@ impl Context {
         self.algorithm.on_timeout(now, &LossSample { bytes, in_flight: self.in_flight, consecutive });
     }
 
+    #[inline]
     pub(super) fn on_feedback(&mut self) {
         if let Some(credit) = &mut self.credit {
             credit.on_feedback();
         }
     }
 
+    #[inline]
     pub(super) fn path_feedback(&mut self, now: Time, entropy: Entropy, feedback: PathFeedback) {
         self.selector.feedback(now, entropy, feedback);
     }
 
     pub(super) fn snapshot(&self) -> weft_cc::CcSnapshot {
         self.algorithm.snapshot()
+    }
+
+    /// Bytes of heap held.
+    pub(super) fn heap_bytes(&self) -> u64 {
+        let credit = self.credit.as_deref().map_or(0, |credit| size_of_val(credit) as u64);
+        self.selector.heap_bytes() as u64 + crate::heap::of_deque(&self.blocked) + credit
     }
 }

@@ -7,6 +7,7 @@ use super::timers::TimerKey;
 use super::transmit::{control_packet, network};
 use super::{Fep, Map};
 use crate::event::Event;
+use crate::heap;
 use crate::packet::{Addr, Class};
 use crate::spray::Entropy;
 use crate::wire::pds::{Control, ControlKind, Destination, PdcId, Psn};
@@ -185,6 +186,16 @@ impl Granter {
         let total = sender.ledger.on_grant(bytes);
         let pdc = sender.pdcs.last().copied().or(sender.knocking)?;
         Some((sender.name.0, pdc, total))
+    }
+
+    /// Bytes held, its own size included, without what the algorithm has allocated.
+    pub(super) fn bytes(&self) -> u64 {
+        size_of::<Granter>() as u64
+            + heap::of_vec(&self.senders)
+            + self.senders.iter().flatten().map(|sender| heap::of_vec(&sender.pdcs)).sum::<u64>()
+            + heap::of_map(&self.by_name)
+            + heap::of_vec(&self.free)
+            + heap::of_vec(&self.repeat)
     }
 }
 

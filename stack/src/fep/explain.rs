@@ -35,7 +35,7 @@ impl Fep {
         let pdc = &connection.pdc;
         let psn = pdc.first_unacknowledged();
         let context = self.contexts.get(connection.context);
-        let what = match (pdc.waiting_since(psn), connection.hold) {
+        let what = match (pdc.waiting_since(psn), connection.hold.as_deref()) {
             (_, Some(busy)) => format!(
                 "PSN {} was put off by the target with NACK code {:#04x} since {}",
                 psn.0, busy.code.0, busy.since

@@ -63,19 +63,17 @@ impl Fep {
     }
 
     pub(super) fn on_ack(&mut self, now: Time, packet: &Packet, ack: &Ack) {
-        let Some(key) = self.connection_of(ack.dpdcid, packet) else {
+        let found = u32::from(ack.dpdcid.0).checked_sub(1).and_then(|index| self.connections.at_mut(index));
+        let Some((key, connection)) = found.filter(|(_, c)| c.pdc.peer == packet.net.src) else {
             return self.ignore(now, packet, "ACK for no connection of its sender");
         };
-        let Some(connection) = self.connections.get_mut(key) else { return };
         let context_key = connection.context;
         let Some(context) = self.contexts.get_mut(context_key) else { return };
         let delivered = &mut self.delivered;
         let sends = &mut self.sends;
-        if !connection.pdc.accepts(ack) {
-            return self.ignore(now, packet, "ACK outside what was sent");
-        }
         if let Ses::Response(response) = &packet.ses
             && !matches!(response.return_code, ReturnCode::OK | ReturnCode::NULL)
+            && connection.pdc.accepts(ack)
         {
             note_refusal(sends, &connection.pdc, ack, response);
         }
@@ -83,7 +81,7 @@ impl Fep {
         let outcome = context.track(&mut connection.pdc, |pdc| {
             pdc.on_ack(now, ack, |record| {
                 progress = true;
-                if let PacketKind::Data { send, .. } = record.kind
+                if let PacketKind::Data { send, .. } = record.kind()
                     && let Some((send, message)) = sends.at_mut(send)
                 {
                     message.unacknowledged -= 1;
@@ -123,7 +121,9 @@ impl Fep {
         if self.config.pdc.infer_loss {
             self.look_for_losses(now, key, outcome.out_of_order, outcome.probe);
         }
-        self.complete_delivered();
+        if !self.delivered.is_empty() {
+            self.complete_delivered();
+        }
         self.after_feedback(now, key, ack);
     }
 
@@ -137,12 +137,26 @@ impl Fep {
     }
 
     /// What any acknowledgement may set in motion.
+    #[inline]
     fn after_feedback(&mut self, now: Time, key: Key, ack: &Ack) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         if connection.pdc.state == TxState::Closed {
             let result = connection.close_result();
             return self.remove_connection(now, key, result);
         }
+        if ack.request != AckRequest::None {
+            return self.after_request(now, key, ack);
+        }
+        let context = connection.context;
+        connection.wake(&mut self.wheel, key, now + self.config.pdc.rto_init);
+        self.unblock(context);
+        self.make_ready(key);
+    }
+
+    /// [`Fep::after_feedback`] for an acknowledgement that asks for something.
+    #[inline(never)]
+    fn after_request(&mut self, now: Time, key: Key, ack: &Ack) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
         let context = connection.context;
         let clear = connection.pdc.clear_psn();
         match ack.request {
@@ -236,7 +250,12 @@ impl Fep {
             return self.ignore(now, packet, "NACK for an earlier transmission");
         }
         context.on_feedback();
-        let busy = connection.hold.unwrap_or(Busy { code: nack.code, since: now, until: now, count: 0 });
+        let busy = connection.hold.as_deref().copied().unwrap_or(Busy {
+            code: nack.code,
+            since: now,
+            until: now,
+            count: 0,
+        });
         let waited = now.since(busy.since);
         if waited > self.config.busy_timeout {
             let (pdc, peer) = (connection.pdc.id, packet.net.src);
@@ -246,7 +265,8 @@ impl Fep {
         if now.is_at_or_after(busy.until) {
             let pause = self.config.pdc.rto_init.times(1 << busy.count.min(6));
             let until = now + pause;
-            connection.hold = Some(Busy { code: nack.code, until, count: busy.count + 1, ..busy });
+            let count = busy.count + 1;
+            connection.hold = Some(Box::new(Busy { code: nack.code, until, count, ..busy }));
             self.wake_connection(key, until);
         }
         // What was refused is no longer in flight: that may have been all that others waited for, and
@@ -255,6 +275,7 @@ impl Fep {
     }
 
     /// Infers losses after an acknowledgement, for fabrics that drop.
+    #[inline(never)]
     fn look_for_losses(&mut self, now: Time, key: Key, out_of_order: u16, probe: Option<u16>) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         let Some(context) = self.contexts.get_mut(connection.context) else { return };
@@ -298,7 +319,7 @@ impl Fep {
         let backlog = super::transmit::backlog(self, connection);
         let mut waiting: Vec<Key> = connection.queue.iter().copied().collect();
         for record in connection.pdc.unacknowledged() {
-            if let PacketKind::Data { send, .. } = record.kind
+            if let PacketKind::Data { send, .. } = record.kind()
                 && let Some((send, _)) = self.sends.at(send)
                 && !waiting.contains(&send)
             {
@@ -358,7 +379,7 @@ impl Fep {
 fn note_refusal(sends: &mut Table<SendMessage>, pdc: &TxPdc, ack: &Ack, response: &Response) {
     if let AckTrigger::Psn(offset) = ack.trigger
         && let Some(record) = pdc.unanswered(ack.cack_psn.offset(i32::from(offset)))
-        && let PacketKind::Data { send, .. } = record.kind
+        && let PacketKind::Data { send, .. } = record.kind()
         && let Some((_, message)) = sends.at_mut(send)
         && message.msg_id == response.msg_id
     {

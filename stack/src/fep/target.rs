@@ -8,6 +8,7 @@ use super::timers::TimerKey;
 use super::transmit::{control_packet, network};
 use super::{Fep, Map};
 use crate::event::Event;
+use crate::heap;
 use crate::packet::{Addr, Class, Packet, Payload};
 use crate::pdc::{Arrival, RodReceive, RxPdc, Trigger};
 use crate::ses::{Refusal, respond};
@@ -22,14 +23,16 @@ use crate::wire::ses::{ReturnCode, Ses};
 type Origin = (Addr, PdcId);
 
 /// One PDC that a peer has opened.
+// In the order of use: every packet needs the first two cache lines of its slot.
+#[repr(C)]
 pub(super) struct Target {
     pub(super) pdc: RxPdc,
+    /// Whether the initiator has been asked if it is still there.
+    pub(super) asked: bool,
     /// The initiator's congestion context, once a request has told.
     pub(super) ccc_id: Option<u8>,
     /// ROD packets that arrived early.
     early: VecDeque<Early>,
-    /// Whether the initiator has been asked if it is still there.
-    pub(super) asked: bool,
 }
 
 impl Target {
@@ -139,6 +142,22 @@ impl Targets {
             }
         }
     }
+
+    /// Bytes of heap held.
+    pub(super) fn heap_bytes(&self) -> u64 {
+        let early = |target: &Target| {
+            let bytes = target.early.iter().map(|early| early.bytes.len() as u64);
+            heap::of_deque(&target.early) + bytes.sum::<u64>()
+        };
+        let targets = self.table.iter().map(|(_, target)| target.pdc.heap_bytes() + early(target));
+        self.table.heap_bytes()
+            + heap::of_map(&self.by_origin)
+            + heap::of_map(&self.per_peer)
+            + heap::of_map(&self.closed)
+            + self.closed.values().map(heap::of_vec).sum::<u64>()
+            + heap::of_deque(&self.closing_order)
+            + targets.sum::<u64>()
+    }
 }
 
 impl Fep {
@@ -154,6 +173,7 @@ impl Fep {
         let Some(target) = self.targets.table.get_mut(key) else { return };
         target.heard(now);
         target.pdc.clear(request.psn.offset(i32::from(request.clear_psn_offset)));
+        let ordered = target.pdc.mode == DeliveryMode::Rod;
         match target.pdc.classify(request.psn) {
             Arrival::New => {}
             Arrival::Duplicate => {
@@ -173,15 +193,16 @@ impl Fep {
                 return self.refuse(now, packet, request, code, 0);
             }
         }
-        if target.pdc.mode == DeliveryMode::Rod && request.psn != target.pdc.expected() {
+        if ordered && request.psn != target.pdc.expected() {
             return self.on_early(now, key, packet, request, payload);
         }
-        if self.deliver(now, key, packet, request, payload) {
+        if self.deliver(now, key, packet, request, payload) && ordered {
             self.deliver_early(now, key);
         }
     }
 
     /// Hands a new packet to the message layer, accepts it and acknowledges. False if it was refused.
+    #[inline]
     fn deliver(
         &mut self,
         now: Time,
@@ -230,7 +251,9 @@ impl Fep {
         let ecn = packet.net.ecn;
         self.events
             .emit(now, Event::DataReceived { peer: packet.net.src, pdc: local, psn: request.psn, ecn });
-        self.note_arrival(now, Some(key), packet, request, bytes, false);
+        if self.granter.is_some() {
+            self.note_arrival(now, Some(key), packet, request, bytes, false);
+        }
         if due {
             self.acknowledge(now, key, packet, Trigger::Psn(request.psn), request.psn, request.retx);
         }
@@ -265,6 +288,7 @@ impl Fep {
     }
 
     /// Only the header has arrived: ask for the packet again. Nothing else changes (UET trimming rules).
+    #[inline(never)]
     fn on_trimmed(&mut self, now: Time, packet: &Packet, request: &Request) {
         self.events.emit(now, Event::TrimmedReceived { peer: packet.net.src, psn: request.psn });
         let known = self.targets.by_origin.get(&(packet.net.src, request.spdcid)).copied();
@@ -292,6 +316,7 @@ impl Fep {
     }
 
     /// A ROD packet that is not the next one.
+    #[inline(never)]
     fn on_early(&mut self, now: Time, key: Key, packet: &Packet, request: &Request, payload: Payload<'_>) {
         let Some(target) = self.targets.table.get_mut(key) else { return };
         let expected = target.pdc.expected();
@@ -330,6 +355,7 @@ impl Fep {
     }
 
     /// Delivers the kept ROD packets whose turn has come.
+    #[inline(never)]
     fn deliver_early(&mut self, now: Time, key: Key) {
         while let Some(target) = self.targets.table.get_mut(key)
             && target.early.front().is_some_and(|early| early.psn == target.pdc.expected())
@@ -434,7 +460,7 @@ impl Fep {
         let until = now + self.config.time_wait;
         let (start, end) = pdc.used();
         let closed = Closed { start, end, until };
-        let former = self.targets.closed.entry(origin).or_default();
+        let former = self.targets.closed.entry(origin).or_insert_with(|| Vec::with_capacity(1));
         if former.len() == REMEMBERED {
             former.remove(0);
         }
@@ -454,45 +480,54 @@ impl Fep {
 
     /// The target's PDC for a request, created if this is a SYN; else the NACK code to answer with,
     /// or nothing where silence is right.
+    #[inline]
     fn target_for(&mut self, now: Time, packet: &Packet, request: &Request) -> Result<Key, Option<NackCode>> {
         let origin = (packet.net.src, request.spdcid);
-        match request.destination {
-            Destination::Pdc(id) => {
-                let Some((key, target)) = self.targets.find(id) else {
-                    return Err(Some(NackCode::INV_DPDCID));
-                };
-                if (target.pdc.peer, target.pdc.peer_id) != origin {
-                    return Err(Some(NackCode::PDC_HDR_MISMATCH));
-                }
-                if target.pdc.mode != request.mode {
-                    return Err(Some(NackCode::PDC_MODE_MISMATCH));
-                }
-                Ok(key)
-            }
+        let id = match request.destination {
+            Destination::Pdc(id) => id,
             Destination::Syn { psn_offset, .. } => {
-                // Before anything else: a late copy must not take the place of a PDC that is open.
-                if self.targets.is_late(origin, request.psn) {
-                    return Err(None);
-                }
-                let start = request.psn.minus(u32::from(psn_offset));
-                if let Some(&key) = self.targets.by_origin.get(&origin) {
-                    let Some(target) = self.targets.table.get(key) else { return Err(None) };
-                    let apart = start.distance(target.pdc.start_psn).unsigned_abs();
-                    return match apart {
-                        0 if target.pdc.mode != request.mode => Err(Some(NackCode::PDC_MODE_MISMATCH)),
-                        0 => Ok(key),
-                        // The initiator starts new PDCs at least 2¹⁶ away from its last: it has lost the old one.
-                        _ if start.distance(target.pdc.expected()).unsigned_abs() >= 1 << 16
-                            && apart >= 1 << 16 =>
-                        {
-                            self.remove_target(now, key);
-                            self.create_target(now, origin, request.mode, start)
-                        }
-                        _ => Err(Some(NackCode::INVALID_SYN)),
-                    };
-                }
+                return self.target_of_syn(now, origin, request, request.psn.minus(u32::from(psn_offset)));
+            }
+        };
+        let Some((key, target)) = self.targets.find(id) else {
+            return Err(Some(NackCode::INV_DPDCID));
+        };
+        if (target.pdc.peer, target.pdc.peer_id) != origin {
+            return Err(Some(NackCode::PDC_HDR_MISMATCH));
+        }
+        if target.pdc.mode != request.mode {
+            return Err(Some(NackCode::PDC_MODE_MISMATCH));
+        }
+        Ok(key)
+    }
+
+    /// [`Fep::target_for`] for a request that opens a PDC whose first PSN is `start`, or a copy of one that did.
+    #[inline(never)]
+    fn target_of_syn(
+        &mut self,
+        now: Time,
+        origin: Origin,
+        request: &Request,
+        start: Psn,
+    ) -> Result<Key, Option<NackCode>> {
+        // Before anything else: a late copy must not take the place of a PDC that is open.
+        if self.targets.is_late(origin, request.psn) {
+            return Err(None);
+        }
+        let Some(&key) = self.targets.by_origin.get(&origin) else {
+            return self.create_target(now, origin, request.mode, start);
+        };
+        let Some(target) = self.targets.table.get(key) else { return Err(None) };
+        let apart = start.distance(target.pdc.start_psn).unsigned_abs();
+        match apart {
+            0 if target.pdc.mode != request.mode => Err(Some(NackCode::PDC_MODE_MISMATCH)),
+            0 => Ok(key),
+            // The initiator starts new PDCs at least 2¹⁶ away from its last: it has lost the old one.
+            _ if start.distance(target.pdc.expected()).unsigned_abs() >= 1 << 16 && apart >= 1 << 16 => {
+                self.remove_target(now, key);
                 self.create_target(now, origin, request.mode, start)
             }
+            _ => Err(Some(NackCode::INVALID_SYN)),
         }
     }
 
@@ -553,6 +588,7 @@ impl Fep {
         self.push_control(Packet { net, payload_len: 0, pds: Pds::Ack(ack), ses });
     }
 
+    #[inline(never)]
     fn refuse(&mut self, now: Time, packet: &Packet, request: &Request, code: NackCode, payload: u32) {
         let local = self.targets.by_origin.get(&(packet.net.src, request.spdcid));
         let local = local.and_then(|&key| self.targets.table.get(key)).map_or(PdcId(0), |t| t.pdc.id);

@@ -71,10 +71,8 @@ impl Fep {
 
     /// Makes sure that connection `key` is looked at by `at`.
     pub(super) fn wake_connection(&mut self, key: Key, at: Time) {
-        let Some(connection) = self.connections.get_mut(key) else { return };
-        if connection.timer.is_none_or(|timer| at.is_before(timer)) {
-            connection.timer = Some(at);
-            self.wheel.insert(at, TimerKey::Connection(key));
+        if let Some(connection) = self.connections.get_mut(key) {
+            connection.wake(&mut self.wheel, key, at);
         }
     }
 
@@ -170,7 +168,7 @@ impl Fep {
             }
         }
         let Some(connection) = self.connections.get(key) else { return };
-        let pause = connection.hold.map(|busy| busy.until).filter(|until| now.is_before(*until));
+        let pause = connection.hold.as_ref().map(|busy| busy.until).filter(|until| now.is_before(*until));
         let ask_at = connection.credit_wait.map(|wait| wait.ask_at);
         for at in [connection.probe_at, ask_at, pause].into_iter().flatten() {
             self.wake_connection(key, at);

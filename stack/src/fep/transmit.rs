@@ -3,16 +3,16 @@
 use weft_cc::Time;
 
 use super::connection::{Connection, CreditWait, Standing};
-use super::context::Gate;
+use super::context::{Context, Gate};
 use super::timers::TimerKey;
 use super::{Fep, wire_size};
 use crate::event::Event;
 use crate::packet::{Addr, Class, Network, Packet, Payload};
 use crate::pdc::{PacketKind, TxState};
-use crate::ses::SendMessage;
+use crate::ses::{Segment, SendMessage};
 use crate::spray::Entropy;
 use crate::table::{Key, Table};
-use crate::wire::pds::{Control, ControlKind, DeliveryMode, NextHeader, Pds, Psn, Request, RequestCc};
+use crate::wire::pds::{Control, ControlKind, DeliveryMode, NextHeader, Pds, Psn, Request};
 use crate::wire::ses::Ses;
 
 /// A packet to put on the wire.
@@ -55,11 +55,20 @@ impl PayloadRef {
 
 /// What a connection would send next.
 enum Next {
-    Resend(Psn, PacketKind),
-    New(PacketKind, Key),
+    Data(Data),
     Close,
     /// Nothing, until an acknowledgement or a timer changes that.
     Nothing,
+}
+
+/// A data packet that could leave.
+#[derive(Clone, Copy)]
+struct Data {
+    /// The message, as the endpoint numbers its sends.
+    send: u32,
+    segment: Segment,
+    /// Its number, if it was sent before.
+    again: Option<Psn>,
 }
 
 impl Fep {
@@ -81,67 +90,94 @@ impl Fep {
         None
     }
 
-    /// Sends a packet of connection `key`, which has just left the queue. If it was the one to try its
-    /// context's gate and was not stopped there, the next one that waits tries at once: the order is the
-    /// same as if all that waited had been queued together.
+    /// Sends a packet of connection `key`, which has just left the queue, if its own window and its context
+    /// let it, and queues it again if it has more.
+    // Every packet passes here, so connection, context and message are looked up once.
+    #[inline]
     fn send_from(&mut self, now: Time, key: Key) -> Option<Transmit> {
-        let context_key = self.connections.get(key)?.context;
-        let transmit = self.try_send(now, key);
-        if let Some(context) = self.contexts.get_mut(context_key).filter(|c| c.trying == Some(key)) {
-            context.trying = None;
-            let stopped = self.connections.get(key).is_some_and(|c| c.standing == Standing::Blocked);
-            if !stopped && let Some(next) = self.let_try(context_key) {
-                self.ready.push_front(next);
-            }
+        let connection = self.connections.get_mut(key)?;
+        let context_key = connection.context;
+        connection.standing = Standing::Idle;
+        let data = match choose(now, connection, &self.sends, self.config.mtu) {
+            Next::Data(data) => data,
+            other => return self.send_no_data(now, key, context_key, &other),
+        };
+        let context = self.contexts.get_mut(context_key)?;
+        let bytes = data.segment.len + self.config.overhead;
+        let gate = context.gate(now, u64::from(bytes));
+        if gate != Gate::Open {
+            return self.block(now, key, gate);
         }
-        transmit
+        let (send, message) = self.sends.at_mut(data.send)?;
+        let (psn, entropy) = depart(now, connection, context, message, &data, bytes);
+        let ends = connection.queue.is_empty() && !connection.pdc.has_lost();
+        let ack_request = data.again.is_some() || ends || context.is_spent(u64::from(bytes));
+        let Segment { offset, len, .. } = data.segment;
+        let packet = Packet {
+            net: network(self.addr, connection.pdc.peer, entropy, Class::Data),
+            payload_len: len,
+            pds: Pds::Request(Request {
+                mode: connection.pdc.mode,
+                next: NextHeader::RequestStandard,
+                retx: data.again.is_some(),
+                ack_request,
+                clear_psn_offset: clear_offset(connection, psn),
+                psn,
+                spdcid: connection.pdc.id,
+                destination: connection.pdc.destination(psn),
+                cc: context.request_cc(connection.pdc.lost_bytes()),
+            }),
+            ses: Ses::Standard(message.request(self.addr.0, offset, len)),
+        };
+        let (pdc, retransmission) = (connection.pdc.id, data.again.is_some());
+        self.events.emit(now, Event::DataSent { pdc, psn, len, entropy, retransmission });
+        connection.wake(&mut self.wheel, key, now + self.config.pdc.rto_init);
+        connection.make_ready(&mut self.ready, key);
+        if context.trying == Some(key) {
+            self.end_try(context_key, key);
+        }
+        Some(Transmit { packet, payload: PayloadRef { send: Some(send), offset, len } })
     }
 
-    /// Sends a packet of connection `key` if its own window and its context let it, and queues it again if
-    /// it has more.
-    fn try_send(&mut self, now: Time, key: Key) -> Option<Transmit> {
-        let connection = self.connections.get_mut(key)?;
-        connection.standing = Standing::Idle;
-        if connection.is_held(now) {
-            return None;
-        }
-        let next = choose(connection, &self.sends, self.config.mtu);
-        let kind = match next {
-            Next::Resend(_, kind) | Next::New(kind, _) => kind,
-            Next::Close if connection.pdc.is_unused() => {
+    /// [`Fep::send_from`] where there is no data to send.
+    #[inline(never)]
+    fn send_no_data(&mut self, now: Time, key: Key, context: Key, next: &Next) -> Option<Transmit> {
+        let mut transmit = None;
+        if matches!(next, Next::Close) {
+            if self.connections.get(key)?.pdc.is_unused() {
                 // All its messages were cancelled: the target has never heard of it.
                 self.remove_connection(now, key, Ok(()));
-                return None;
-            }
-            Next::Close => PacketKind::Close,
-            Next::Nothing => return None,
-        };
-        let bytes = match kind {
-            PacketKind::Data { len, .. } => len + self.config.overhead,
-            PacketKind::Close => 0,
-        };
-        let context = self.contexts.get(connection.context)?;
-        match context.gate(now, u64::from(bytes)) {
-            _ if kind == PacketKind::Close => {}
-            Gate::Open => {}
-            gate => {
-                self.block(now, key, gate);
-                return None;
+            } else {
+                transmit = self.send_close(now, key);
+                self.make_ready(key);
             }
         }
-        let transmit = match kind {
-            PacketKind::Close => self.send_close(now, key),
-            PacketKind::Data { .. } => self.send_data(now, key, next, bytes),
-        };
-        self.make_ready(key);
+        self.end_try(context, key);
         transmit
     }
 
-    /// Parks a connection until its context's gate opens.
-    fn block(&mut self, now: Time, key: Key, gate: Gate) {
-        let Some(connection) = self.connections.get_mut(key) else { return };
+    /// If connection `key` was the one to try the gate of `context` and was not stopped there, the next one
+    /// that waits tries at once: the order is the same as if all that waited had been queued together.
+    fn end_try(&mut self, context_key: Key, key: Key) {
+        let Some(context) = self.contexts.get_mut(context_key).filter(|c| c.trying == Some(key)) else {
+            return;
+        };
+        context.trying = None;
+        if context.blocked.is_empty() {
+            return;
+        }
+        let stopped = self.connections.get(key).is_some_and(|c| c.standing == Standing::Blocked);
+        if !stopped && let Some(next) = self.let_try(context_key) {
+            self.ready.push_front(next);
+        }
+    }
+
+    /// Parks a connection until its context's gate opens. Sends nothing.
+    #[inline(never)]
+    fn block(&mut self, now: Time, key: Key, gate: Gate) -> Option<Transmit> {
+        let connection = self.connections.get_mut(key)?;
         let context_key = connection.context;
-        let Some(context) = self.contexts.get_mut(context_key) else { return };
+        let context = self.contexts.get_mut(context_key)?;
         connection.standing = Standing::Blocked;
         // Who tried and was stopped keeps its place.
         match context.trying == Some(key) {
@@ -156,67 +192,12 @@ impl Fep {
             Gate::Credit if connection.credit_wait.is_none() => {
                 let ask_at = now + self.config.pdc.rto_init;
                 connection.credit_wait = Some(CreditWait { since: now, ask_at });
-                self.wake_connection(key, ask_at);
+                connection.wake(&mut self.wheel, key, ask_at);
             }
             _ => {}
         }
-    }
-
-    fn send_data(&mut self, now: Time, key: Key, next: Next, bytes: u32) -> Option<Transmit> {
-        let connection = self.connections.get_mut(key)?;
-        let context = self.contexts.get_mut(connection.context)?;
-        let retx = matches!(next, Next::Resend(..));
-        let entropy = match connection.fixed_entropy {
-            Some(entropy) => entropy,
-            None => context.next_entropy(now, retx),
-        };
-        if connection.pdc.is_idle() {
-            connection.progress_at = now;
-        }
-        let (psn, kind) = match next {
-            Next::Resend(psn, kind) => {
-                context.track(&mut connection.pdc, |pdc| pdc.resend(now, entropy));
-                (psn, kind)
-            }
-            Next::New(kind, send) => {
-                let psn = context.track(&mut connection.pdc, |pdc| pdc.send_new(now, kind, bytes, entropy));
-                cut(connection, &mut self.sends, send, kind);
-                context.backlog = context.backlog.saturating_sub(u64::from(bytes));
-                (psn, kind)
-            }
-            Next::Close | Next::Nothing => return None,
-        };
-        let PacketKind::Data { send, offset, len } = kind else { return None };
-        let (send_key, message) = self.sends.at_mut(send)?;
-        message.retransmissions += u32::from(retx);
-        context.on_send(now, u64::from(bytes), retx);
-        connection.credit_wait = None;
-        let lost = connection.pdc.lost_bytes();
-        let cc = context
-            .credit_target(lost)
-            .map(|credit_target| RequestCc { ccc_id: context.class.0, credit_target });
-        let ends = connection.queue.is_empty() && !connection.pdc.has_lost();
-        let request = Request {
-            mode: connection.pdc.mode,
-            next: NextHeader::RequestStandard,
-            retx,
-            ack_request: retx || ends || context.is_spent(u64::from(bytes)),
-            clear_psn_offset: clear_offset(connection, psn),
-            psn,
-            spdcid: connection.pdc.id,
-            destination: connection.pdc.destination(psn),
-            cc,
-        };
-        let packet = Packet {
-            net: network(self.addr, connection.pdc.peer, entropy, Class::Data),
-            payload_len: len,
-            pds: Pds::Request(request),
-            ses: Ses::Standard(message.request(self.addr.0, offset, len)),
-        };
-        let pdc = connection.pdc.id;
-        self.events.emit(now, Event::DataSent { pdc, psn, len, entropy, retransmission: retx });
-        self.watch(now, key);
-        Some(Transmit { packet, payload: PayloadRef { send: Some(send_key), offset, len } })
+        context.trying.take_if(|trying| *trying == key);
+        None
     }
 
     fn send_close(&mut self, now: Time, key: Key) -> Option<Transmit> {
@@ -285,12 +266,13 @@ impl Fep {
 }
 
 /// What `connection` would send if its context let it.
-fn choose(connection: &Connection, sends: &Table<SendMessage>, mtu: u32) -> Next {
-    if let Some((psn, record)) = connection.pdc.peek_lost() {
-        return match record.kind {
-            PacketKind::Close => Next::Close,
-            data => Next::Resend(psn, data),
-        };
+#[inline]
+fn choose(now: Time, connection: &Connection, sends: &Table<SendMessage>, mtu: u32) -> Next {
+    if connection.is_held(now) {
+        return Next::Nothing;
+    }
+    if connection.pdc.has_lost() {
+        return choose_lost(connection);
     }
     if connection.wants_close() {
         return if connection.pdc.may_send_new() { Next::Close } else { Next::Nothing };
@@ -300,18 +282,64 @@ fn choose(connection: &Connection, sends: &Table<SendMessage>, mtu: u32) -> Next
     if !connection.pdc.may_send_new() {
         return Next::Nothing;
     }
-    Next::New(PacketKind::Data { send: send.index, offset: segment.offset, len: segment.len }, send)
+    Next::Data(Data { send: send.index, segment, again: None })
 }
 
-/// Marks the packet `kind` of message `send` as cut.
-fn cut(connection: &mut Connection, sends: &mut Table<SendMessage>, send: Key, kind: PacketKind) {
-    let PacketKind::Data { offset, len, .. } = kind else { return };
-    let Some(message) = sends.get_mut(send) else { return };
-    let last = offset + len == message.buffer.len();
-    message.cut(crate::ses::Segment { offset, len, last });
-    if last {
-        connection.queue.pop_front();
+/// What is to be sent again next.
+#[cold]
+fn choose_lost(connection: &Connection) -> Next {
+    match connection.pdc.peek_lost().map(|(psn, record)| (psn, record.kind())) {
+        Some((psn, PacketKind::Data { send, offset, len })) => {
+            // Whether it ends its message is of no interest: it has been cut.
+            let segment = Segment { offset, len, last: false };
+            Next::Data(Data { send, segment, again: Some(psn) })
+        }
+        Some((_, PacketKind::Close)) => Next::Close,
+        None => Next::Nothing,
     }
+}
+
+/// Takes a packet that leaves now into the books of its connection, context and message. Returns its number
+/// and its entropy.
+#[inline]
+fn depart(
+    now: Time,
+    connection: &mut Connection,
+    context: &mut Context,
+    message: &mut SendMessage,
+    data: &Data,
+    bytes: u32,
+) -> (Psn, Entropy) {
+    let entropy = match connection.fixed_entropy {
+        Some(entropy) => entropy,
+        None => context.next_entropy(now, data.again.is_some()),
+    };
+    if connection.pdc.is_idle() {
+        connection.progress_at = now;
+    }
+    let psn = match data.again {
+        Some(psn) => {
+            context.track(&mut connection.pdc, |pdc| pdc.resend(now, entropy));
+            message.retransmissions += 1;
+            psn
+        }
+        None => {
+            let Segment { offset, len, last } = data.segment;
+            let kind = PacketKind::Data { send: data.send, offset, len };
+            let psn = context.track(&mut connection.pdc, |pdc| pdc.send_new(now, kind, bytes, entropy));
+            context.backlog = context.backlog.saturating_sub(u64::from(bytes));
+            message.cut(data.segment);
+            if last {
+                connection.queue.pop_front();
+            }
+            psn
+        }
+    };
+    context.on_send(now, u64::from(bytes), data.again.is_some());
+    if context.needs_credit() {
+        connection.credit_wait = None;
+    }
+    (psn, entropy)
 }
 
 /// CLEAR_PSN − PSN; MP_RANGE, at most 32,640, keeps it in 16 bits.

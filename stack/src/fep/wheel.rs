@@ -1,4 +1,4 @@
-//! A hierarchical timing wheel: O(1) insertion, exact deadlines, memory of a kilobyte.
+//! A hierarchical timing wheel: O(1) insertion, exact deadlines, a kilobyte of memory from the first deadline on.
 //!
 //! Four levels of 64 slots; a slot of level 0 spans 2¹⁸ ps (262 ns), so the wheel spans 4.4 s and
 //! later deadlines wait in its last slot. Entries cannot be removed: their owners move deadlines by
@@ -14,9 +14,16 @@ const NONE: u32 = u32::MAX;
 
 struct Entry<K> {
     deadline: Time,
-    tick: u64,
     key: K,
     next: u32,
+}
+
+/// The first entry of each slot's list.
+type Heads = [[u32; SLOTS]; LEVELS];
+
+#[cold]
+fn no_entries() -> Box<Heads> {
+    Box::new([[NONE; SLOTS]; LEVELS])
 }
 
 /// Deadlines with a key each.
@@ -26,7 +33,8 @@ pub(crate) struct Wheel<K> {
     tick: u64,
     /// What `now` is beyond the start of `tick`.
     remainder: Span,
-    heads: Box<[[u32; SLOTS]; LEVELS]>,
+    /// Made for the first entry: most endpoints of a large fabric are idle.
+    heads: Option<Box<Heads>>,
     occupied: [u64; LEVELS],
     entries: Vec<Entry<K>>,
     free: u32,
@@ -39,7 +47,7 @@ impl<K: Copy> Wheel<K> {
             now,
             tick: 0,
             remainder: Span::ZERO,
-            heads: Box::new([[NONE; SLOTS]; LEVELS]),
+            heads: None,
             occupied: [0; LEVELS],
             entries: Vec::new(),
             free: NONE,
@@ -48,9 +56,10 @@ impl<K: Copy> Wheel<K> {
     }
 
     /// Adds a deadline. One that has passed comes due at the next [`Wheel::expire`].
+    // Rare among the calls of those that find that they need no entry, and must not make these larger.
+    #[inline(never)]
     pub(crate) fn insert(&mut self, deadline: Time, key: K) {
-        let ahead = deadline.since(self.now).plus(self.remainder).as_ps() >> TICK_SHIFT;
-        let entry = Entry { deadline, tick: self.tick + ahead, key, next: NONE };
+        let entry = Entry { deadline, key, next: NONE };
         let index = if self.free == NONE {
             self.entries.push(entry);
             (self.entries.len() - 1) as u32
@@ -92,8 +101,9 @@ impl<K: Copy> Wheel<K> {
         self.earliest = self.find_earliest();
     }
 
-    fn tick_of(&self, now: Time) -> u64 {
-        self.tick + (now.since(self.now).plus(self.remainder).as_ps() >> TICK_SHIFT)
+    /// The tick in which `time` lies; the current one for what has passed.
+    fn tick_of(&self, time: Time) -> u64 {
+        self.tick + (time.since(self.now).plus(self.remainder).as_ps() >> TICK_SHIFT)
     }
 
     fn advance(&mut self, now: Time) {
@@ -118,8 +128,7 @@ impl<K: Copy> Wheel<K> {
     /// Files an entry in the lowest level whose slots still tell it from `tick`.
     fn link(&mut self, index: u32) {
         let span = 1u64 << (SLOT_BITS * LEVELS as u32);
-        let entry = &mut self.entries[index as usize];
-        let mut place = entry.tick.max(self.tick);
+        let mut place = self.tick_of(self.entries[index as usize].deadline);
         if (place ^ self.tick) >= span {
             // Beyond the wheel: wait in the last slot of the top level, or in its current one if that is the last.
             place = self.tick | (span - 1);
@@ -127,8 +136,9 @@ impl<K: Copy> Wheel<K> {
         let differing = (place ^ self.tick) | 1;
         let level = ((63 - differing.leading_zeros()) / SLOT_BITS) as usize;
         let slot = ((place >> (SLOT_BITS * level as u32)) & (SLOTS as u64 - 1)) as usize;
-        entry.next = self.heads[level][slot];
-        self.heads[level][slot] = index;
+        let heads = self.heads.get_or_insert_with(no_entries);
+        self.entries[index as usize].next = heads[level][slot];
+        heads[level][slot] = index;
         self.occupied[level] |= 1 << slot;
     }
 
@@ -146,8 +156,8 @@ impl<K: Copy> Wheel<K> {
 
     /// Empties a slot and moves to `tick`: due entries go to `due`, the others to lower levels.
     fn drain(&mut self, level: usize, slot: usize, tick: u64, now: Time, due: &mut Vec<K>) {
-        let mut index = self.heads[level][slot];
-        self.heads[level][slot] = NONE;
+        let Some(heads) = &mut self.heads else { return };
+        let mut index = std::mem::replace(&mut heads[level][slot], NONE);
         self.occupied[level] &= !(1 << slot);
         if tick > self.tick {
             self.now += Span::from_ps((tick - self.tick) << TICK_SHIFT).minus(self.remainder);
@@ -170,7 +180,7 @@ impl<K: Copy> Wheel<K> {
 
     fn find_earliest(&self) -> Option<Time> {
         let (level, slot) = self.first_slot()?;
-        let mut index = self.heads[level][slot];
+        let mut index = self.heads.as_ref()?[level][slot];
         let mut earliest = self.entries[index as usize].deadline;
         while index != NONE {
             let entry = &self.entries[index as usize];
@@ -178,6 +188,11 @@ impl<K: Copy> Wheel<K> {
             index = entry.next;
         }
         Some(earliest)
+    }
+
+    /// Bytes of heap held.
+    pub(crate) fn heap_bytes(&self) -> u64 {
+        self.heads.as_deref().map_or(0, size_of_val) as u64 + crate::heap::of_vec(&self.entries)
     }
 }
 

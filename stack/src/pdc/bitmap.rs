@@ -5,11 +5,11 @@ use crate::wire::pds::Psn;
 /// A window of `range` packets that starts at the first missing one.
 #[derive(Clone, Debug)]
 pub(super) struct Bitmap {
-    /// The packet that bit `head` stands for: the first one missing.
-    base: Psn,
-    head: u32,
-    /// Bits in a ring; allocated when the first packet arrives out of order.
+    /// Bits in a ring, a power of two of them, found by the low bits of the PSN; allocated when the
+    /// first packet arrives out of order.
     words: Box<[u64]>,
+    /// The first packet missing.
+    base: Psn,
     range: u32,
     /// Bits set.
     count: u32,
@@ -18,84 +18,144 @@ pub(super) struct Bitmap {
 impl Bitmap {
     pub(super) fn new(base: Psn, range: u32) -> Bitmap {
         debug_assert!(range.is_multiple_of(128) && range > 0);
-        Bitmap { base, head: 0, words: Box::default(), range, count: 0 }
+        Bitmap { words: Box::default(), base, range, count: 0 }
     }
 
     /// The first packet missing.
+    #[inline]
     pub(super) fn base(&self) -> Psn {
         self.base
     }
 
     /// Packets present beyond the first missing one.
+    #[inline]
     pub(super) fn count(&self) -> u32 {
         self.count
     }
 
     /// Whether `psn` is present. Packets before the window are; those after it are not.
+    #[inline]
     pub(super) fn contains(&self, psn: Psn) -> bool {
         match psn.distance(self.base) {
             ahead if ahead < 0 => true,
-            ahead if ahead as u32 >= self.range || self.words.is_empty() => false,
-            ahead => {
-                let bit = self.position(ahead as u32);
-                self.words[(bit / 64) as usize] & (1 << (bit % 64)) != 0
-            }
+            ahead if self.count == 0 || ahead as u32 >= self.range => false,
+            _ => self.words[self.word_of(psn)] & bit_of(psn) != 0,
         }
     }
 
     /// Adds `psn`, which must be inside the window and absent; moves the window when it was the first missing one.
+    #[inline]
     pub(super) fn insert(&mut self, psn: Psn) {
-        let ahead = psn.distance(self.base) as u32;
-        debug_assert!(ahead < self.range && !self.contains(psn));
-        if ahead > 0 {
-            if self.words.is_empty() {
-                self.words = vec![0; (self.range / 64) as usize].into();
-            }
-            let bit = self.position(ahead);
-            self.words[(bit / 64) as usize] |= 1 << (bit % 64);
-            self.count += 1;
+        debug_assert!((psn.distance(self.base) as u32) < self.range && !self.contains(psn));
+        if psn != self.base {
+            self.set(psn, 1);
             return;
         }
-        self.step();
-        while self.count > 0 && self.contains(self.base) {
-            let bit = self.head;
-            self.words[(bit / 64) as usize] &= !(1 << (bit % 64));
-            self.count -= 1;
-            self.step();
+        self.base = psn.plus(1);
+        self.settle();
+    }
+
+    /// Adds `from + i` for each bit i of `bits`, all of which must be inside the window and absent; moves the
+    /// window to the first missing one.
+    #[inline]
+    pub(super) fn insert_word(&mut self, from: Psn, bits: u64) {
+        // Without gaps, as long as packets keep their order: nothing to remember.
+        let contiguous = bits & bits.wrapping_add(1) == 0;
+        if contiguous && from == self.base && self.count == 0 {
+            self.base = from.plus(bits.count_ones());
+            return;
+        }
+        self.set(from, bits);
+        self.settle();
+    }
+
+    #[inline]
+    fn set(&mut self, from: Psn, bits: u64) {
+        if self.words.is_empty() {
+            self.allocate();
+        }
+        let (word, shift) = (self.word_of(from), from.0 % 64);
+        self.words[word] |= bits << shift;
+        let rest = (bits >> 1) >> (63 - shift);
+        if rest != 0 {
+            let word = self.word_of(from.plus(64));
+            self.words[word] |= rest;
+        }
+        self.count += bits.count_ones();
+    }
+
+    /// Moves the window to the first missing packet.
+    #[inline]
+    fn settle(&mut self) {
+        while self.count > 0 {
+            let (word, shift) = (self.word_of(self.base), self.base.0 % 64);
+            let run = (self.words[word] >> shift).trailing_ones();
+            if run == 0 {
+                return;
+            }
+            self.words[word] &= !(u64::MAX >> (64 - run) << shift);
+            self.count -= run;
+            self.base = self.base.plus(run);
         }
     }
 
+    #[cold]
+    fn allocate(&mut self) {
+        self.words = vec![0; (self.range / 64).next_power_of_two() as usize].into();
+    }
+
     /// 64 bits: bit i tells whether `from + i` is present.
+    #[inline]
     pub(super) fn word(&self, from: Psn) -> u64 {
         let ahead = from.distance(self.base);
         if ahead < 0 {
             return match -ahead {
-                behind @ 0..64 => self.word(self.base) << behind | ((1 << behind) - 1),
+                behind @ 0..64 => self.word_ahead(self.base) << behind | ((1 << behind) - 1),
                 _ => u64::MAX,
             };
         }
-        if self.count == 0 || ahead as u32 >= self.range {
+        self.word_ahead(from)
+    }
+
+    /// [`Bitmap::word`] where `from` is not before the window.
+    #[inline]
+    fn word_ahead(&self, from: Psn) -> u64 {
+        let ahead = from.distance(self.base) as u32;
+        if self.count == 0 || ahead >= self.range {
             return 0;
         }
-        let bit = self.position(ahead as u32);
-        let (word, shift) = ((bit / 64) as usize, bit % 64);
-        let low = self.words[word] >> shift;
-        let bits =
-            if shift == 0 { low } else { low | self.words[(word + 1) % self.words.len()] << (64 - shift) };
-        match self.range - ahead as u32 {
+        let shift = from.0 % 64;
+        let low = self.words[self.word_of(from)] >> shift;
+        let bits = match shift {
+            0 => low,
+            _ => low | self.words[self.word_of(from.plus(64))] << (64 - shift),
+        };
+        match self.range - ahead {
             left @ 0..64 => bits & ((1 << left) - 1),
             _ => bits,
         }
     }
 
-    fn position(&self, ahead: u32) -> u32 {
-        (self.head + ahead) % self.range
+    #[inline]
+    fn word_of(&self, psn: Psn) -> usize {
+        (psn.0 / 64) as usize & (self.words.len() - 1)
     }
 
-    fn step(&mut self) {
-        self.base = self.base.plus(1);
-        self.head = (self.head + 1) % self.range;
+    /// Packets in the window.
+    #[cfg(test)]
+    pub(super) fn range(&self) -> u32 {
+        self.range
     }
+
+    /// Bytes of heap held.
+    pub(super) fn heap_bytes(&self) -> u64 {
+        size_of_val(&*self.words) as u64
+    }
+}
+
+#[inline]
+fn bit_of(psn: Psn) -> u64 {
+    1 << (psn.0 % 64)
 }
 
 #[cfg(test)]
@@ -106,14 +166,18 @@ mod tests {
 
     proptest! {
         #[test]
-        fn agrees_with_a_set(start: u32, arrivals in prop::collection::vec(0u32..400, 0..500)) {
-            let mut bitmap = Bitmap::new(Psn(start), 256);
+        fn agrees_with_a_set(
+            start: u32,
+            range in prop::sample::select(vec![128u32, 256, 384]),
+            arrivals in prop::collection::vec(0u32..400, 0..500),
+        ) {
+            let mut bitmap = Bitmap::new(Psn(start), range);
             let mut present = BTreeSet::new();
             for arrival in arrivals {
                 let psn = Psn(start).plus(arrival);
                 let first_missing = (0u32..).find(|n| !present.contains(n)).unwrap();
                 prop_assert_eq!(bitmap.contains(psn), present.contains(&arrival));
-                if arrival < first_missing + 256 && !present.contains(&arrival) {
+                if arrival < first_missing + range && !present.contains(&arrival) {
                     bitmap.insert(psn);
                     present.insert(arrival);
                 }
@@ -125,7 +189,7 @@ mod tests {
                 for i in 0..64 {
                     let psn = from + i;
                     let expected = psn < i64::from(first_missing)
-                        || psn < i64::from(first_missing) + 256 && present.contains(&(psn as u32));
+                        || psn < i64::from(first_missing + range) && present.contains(&(psn as u32));
                     prop_assert_eq!(word >> i & 1 == 1, expected);
                 }
             }

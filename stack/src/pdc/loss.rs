@@ -55,7 +55,7 @@ impl TxPdc {
         window: f64,
         lost: impl FnMut(Psn, &TxRecord),
     ) {
-        if self.recovery.until.is_some_and(|until| !self.una.is_before(until)) {
+        if self.recovery.until.is_some_and(|until| !self.first_unacknowledged().is_before(until)) {
             self.recovery.until = None;
         }
         let threshold = (window * WINDOWS_BEYOND_GAP).max(MIN_BEYOND_GAP);
@@ -68,7 +68,7 @@ impl TxPdc {
                 self.next_psn()
             }
         };
-        let reach = self.una.plus(window.max(1.0) as u32);
+        let reach = self.first_unacknowledged().plus(window.max(1.0) as u32);
         self.lose(if reach.is_before(until) { reach } else { until }, lost);
     }
 
@@ -96,7 +96,7 @@ impl TxPdc {
     fn lose(&mut self, end: Psn, mut lost: impl FnMut(Psn, &TxRecord)) {
         let Some(newest) = self.recovery.newest_delivered else { return };
         let before = newest.earliest(self.recovery.began);
-        let mut psn = self.una;
+        let mut psn = self.first_unacknowledged();
         while psn.is_before(end) {
             let record =
                 self.record(psn).filter(|r| r.state == State::InFlight && r.sent_at.is_before(before));

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use weft_cc::{Span, Time};
 
 use super::loss::LossRecovery;
-use super::record::State;
+use super::record::{Records, State};
 use super::{MIN_MP_RANGE, PacketKind, PdcConfig, TxRecord};
 use crate::packet::Addr;
 use crate::spray::Entropy;
@@ -25,7 +25,9 @@ pub enum TxState {
 }
 
 /// The initiator's end of one PDC.
+// In the order of use: what every packet needs comes first and takes few cache lines.
 #[derive(Debug)]
+#[repr(C)]
 pub struct TxPdc {
     /// The target.
     pub peer: Addr,
@@ -37,31 +39,29 @@ pub struct TxPdc {
     pub state: TxState,
     /// The target's PDCID, once an acknowledgement has revealed it.
     peer_id: Option<PdcId>,
-    start_psn: Psn,
-    /// The first packet not known to have arrived; `records` begins with it.
-    pub(super) una: Psn,
-    next_psn: Psn,
-    /// New packets so far. PSNs go around; this does not.
-    numbered: u64,
-    /// As reported by the target; may lag behind `una` when acknowledgements are lost.
+    /// As reported by the target; may lag behind the first record when acknowledgements are lost.
     cack: Psn,
     mp_range: u32,
-    pub(super) records: VecDeque<TxRecord>,
-    /// Packets to send again, by PSN.
-    lost: VecDeque<Psn>,
-    lost_bytes: u64,
+    start_psn: Psn,
     /// Bytes of the records in flight.
     outstanding: u64,
     /// Bytes that the target says it has accepted in total, and bytes of the packets we know of by
     /// number. The first is ahead when SACK bitmaps do not reach as far as reordering does.
     received: u64,
     acknowledged: u64,
-    /// Sender-side loss inference.
-    pub(super) recovery: LossRecovery,
+    /// New packets so far. PSNs go around; this does not.
+    numbered: u64,
+    /// Of the packets from the first one on that is not known to have arrived.
+    records: Records,
+    /// Packets to send again, by PSN.
+    lost: VecDeque<Psn>,
     /// All packets have arrived, but the acknowledgement that would move CACK has not.
     missing_ack: Option<MissingAck>,
+    lost_bytes: u64,
     /// The least time that an answer has taken.
     fastest: Option<Span>,
+    /// Sender-side loss inference.
+    pub(super) recovery: LossRecovery,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -118,71 +118,78 @@ impl TxPdc {
             mode,
             state: TxState::Open,
             peer_id: None,
-            start_psn,
-            una: start_psn,
-            next_psn: start_psn,
-            numbered: 0,
             cack: start_psn.minus(1),
-            mp_range: config.mp_range,
-            records: VecDeque::new(),
-            lost: VecDeque::new(),
-            lost_bytes: 0,
+            records: Records::new(start_psn, config.mp_range),
             outstanding: 0,
             received: 0,
             acknowledged: 0,
-            recovery: LossRecovery::default(),
+            numbered: 0,
+            lost_bytes: 0,
+            lost: VecDeque::new(),
+            mp_range: config.mp_range,
+            start_psn,
             missing_ack: None,
             fastest: None,
+            recovery: LossRecovery::default(),
         }
     }
 
     /// The PSN of the next new packet.
+    #[inline]
     pub fn next_psn(&self) -> Psn {
-        self.next_psn
+        self.records.end()
     }
 
     /// The first PSN not known to have arrived; [`TxPdc::next_psn`] if all have.
+    #[inline]
     pub fn first_unacknowledged(&self) -> Psn {
-        self.una
+        self.records.first()
     }
 
     /// Bytes sent that have neither arrived nor are known to be lost.
+    #[inline]
     pub fn in_flight(&self) -> u64 {
         let ahead = self.received.saturating_sub(self.acknowledged);
         self.outstanding - ahead.min(self.outstanding)
     }
 
     /// Whether a packet waits to be sent again.
+    #[inline]
     pub fn has_lost(&self) -> bool {
         !self.lost.is_empty()
     }
 
     /// Bytes of the packets that wait to be sent again.
+    #[inline]
     pub fn lost_bytes(&self) -> u64 {
         self.lost_bytes
     }
 
     /// Whether nothing was ever sent.
+    #[inline]
     pub fn is_unused(&self) -> bool {
         self.numbered == 0
     }
 
     /// Whether nothing is unacknowledged.
+    #[inline]
     pub fn is_idle(&self) -> bool {
         self.records.is_empty()
     }
 
     /// Whether a new packet is inside the window: PSN ≤ CACK + MP_RANGE. Until the target has told its own
     /// range it may be the smallest there is, and what lies beyond it would be refused for good.
+    #[inline]
     pub fn may_send_new(&self) -> bool {
         let range = match self.peer_id {
             Some(_) => self.mp_range,
             None => self.mp_range.min(MIN_MP_RANGE),
         };
-        self.next_psn.distance(self.cack) <= range as i32
+        self.next_psn().distance(self.cack) <= range as i32
     }
 
     /// Where a packet with `psn` has to go: to the target's PDCID, or with SYN until it is known.
+    #[inline]
     pub fn destination(&self, psn: Psn) -> Destination {
         match self.peer_id {
             Some(id) => Destination::Pdc(id),
@@ -195,39 +202,33 @@ impl TxPdc {
     }
 
     /// CLEAR_PSN: responses up to here are no longer needed.
+    #[inline]
     pub fn clear_psn(&self) -> Psn {
-        self.una.minus(1)
+        self.first_unacknowledged().minus(1)
     }
 
     /// Records a new packet that leaves now, and returns its number.
+    #[inline]
     pub fn send_new(&mut self, now: Time, kind: PacketKind, bytes: u32, entropy: Entropy) -> Psn {
-        let psn = self.next_psn;
-        self.next_psn = psn.plus(1);
+        let psn = self.next_psn();
         self.numbered += 1;
         self.outstanding += u64::from(bytes);
         self.missing_ack = None;
-        self.records.push_back(TxRecord {
-            kind,
-            sent_at: now,
-            bytes,
-            entropy,
-            transmissions: 1,
-            timeouts: 0,
-            state: State::InFlight,
-        });
+        self.records.push(TxRecord::new(now, kind, bytes, entropy));
         psn
     }
 
     /// The packet to send again next.
+    #[inline]
     pub fn peek_lost(&self) -> Option<(Psn, &TxRecord)> {
         let psn = *self.lost.front()?;
-        self.record(psn).map(|record| (psn, record))
+        self.records.get(psn).map(|record| (psn, record))
     }
 
     /// Records that the packet of [`TxPdc::peek_lost`] leaves again now.
     pub fn resend(&mut self, now: Time, entropy: Entropy) {
         let Some(psn) = self.lost.pop_front() else { return };
-        let Some(record) = self.record_mut(psn) else { return };
+        let Some(record) = self.records.get_mut(psn) else { return };
         record.state = State::InFlight;
         record.sent_at = now;
         record.entropy = entropy;
@@ -240,17 +241,19 @@ impl TxPdc {
     /// Whether `ack` can belong to this PDC: its CACK is the last PSN before the first one used or later,
     /// at most 2³⁰ behind the CACK known, and before the next PSN. Once a PDC has used many PSNs the first
     /// one says nothing: half the circle behind looks like ahead.
+    #[inline]
     pub fn accepts(&self, ack: &Ack) -> bool {
-        let unconfirmed = self.next_psn.minus(1).distance(self.cack) as u64;
+        let unconfirmed = self.next_psn().minus(1).distance(self.cack) as u64;
         let confirmed = self.numbered - unconfirmed;
         let behind = confirmed.min(1 << 30) as i32;
-        ack.cack_psn.is_before(self.next_psn)
+        ack.cack_psn.is_before(self.next_psn())
             && ack.cack_psn.distance(self.cack) >= -behind
             && ack.spdcid != PdcId(0)
     }
 
     /// Takes an acknowledgement in. `acked` is called once for every packet that is now known to
     /// have arrived. Returns nothing if it cannot belong to this PDC.
+    #[inline]
     pub fn on_ack(&mut self, now: Time, ack: &Ack, mut acked: impl FnMut(&TxRecord)) -> Option<AckOutcome> {
         if !self.accepts(ack) {
             return None;
@@ -258,16 +261,7 @@ impl TxPdc {
         self.peer_id.get_or_insert(ack.spdcid);
         let rtt = self.rtt_sample(now, ack);
         self.note_rtt(rtt);
-        if self.cack.is_before(ack.cack_psn) {
-            self.cack = ack.cack_psn;
-            while self.una.distance(self.cack) <= 0 && self.una != self.next_psn {
-                self.mark_acked(self.una, &mut acked);
-                self.pop_acked();
-            }
-        }
-        if let AckTrigger::Psn(offset) = ack.trigger {
-            self.mark_acked(ack.cack_psn.offset(i32::from(offset)), &mut acked);
-        }
+        self.mark_all_acked(ack, &mut acked);
         let mut outcome = AckOutcome {
             newly_received: 0,
             rtt,
@@ -279,12 +273,6 @@ impl TxPdc {
             },
         };
         if let Some(cc) = &ack.cc {
-            let base = ack.cack_psn.offset(i32::from(cc.sack_psn_offset));
-            let mut bits = cc.sack_bitmap;
-            while bits != 0 {
-                self.mark_acked(base.plus(bits.trailing_zeros()), &mut acked);
-                bits &= bits - 1;
-            }
             if cc.mpr > 0 {
                 self.mp_range = self.mp_range.min(u32::from(cc.mpr) * 128);
             }
@@ -294,13 +282,12 @@ impl TxPdc {
                 outcome.receiver_window = (state.rcv_cwnd_pend < 0x7f).then_some(state.rcv_cwnd_pend);
             }
         }
-        self.pop_acked();
         if self.outstanding == 0 {
             // Nothing is in flight: whatever the two counts differ by is an error of counting.
             self.acknowledged = self.received;
         }
         let all_arrived = self.records.is_empty() && self.state != TxState::Closed;
-        if all_arrived && self.cack.plus(1) != self.next_psn {
+        if all_arrived && self.cack.plus(1) != self.next_psn() {
             self.missing_ack.get_or_insert(MissingAck { since: now, asked: 0 });
         } else {
             self.missing_ack = None;
@@ -308,10 +295,44 @@ impl TxPdc {
         Some(outcome)
     }
 
+    /// Marks what `ack` names as arrived: all up to CACK, the packet that triggered it, the bits of SACK.
+    #[inline]
+    fn mark_all_acked(&mut self, ack: &Ack, acked: &mut impl FnMut(&TxRecord)) {
+        if self.cack.is_before(ack.cack_psn) {
+            self.cack = ack.cack_psn;
+        }
+        while self.first_unacknowledged().distance(self.cack) <= 0 && !self.is_idle() {
+            let first = self.first_unacknowledged();
+            let up_to_cack = match self.cack.distance(first) {
+                last @ 0..63 => (1 << (last + 1)) - 1,
+                _ => u64::MAX,
+            };
+            self.mark_acked(first, up_to_cack, 0, acked);
+        }
+        let trigger = match ack.trigger {
+            AckTrigger::Psn(offset) => Some(ack.cack_psn.offset(i32::from(offset))),
+            AckTrigger::Probe(_) => None,
+        };
+        let Some(cc) = &ack.cc else {
+            return trigger.into_iter().for_each(|psn| self.mark_acked(psn, 1, 0, acked));
+        };
+        let base = ack.cack_psn.offset(i32::from(cc.sack_psn_offset));
+        let bit = trigger.map(|psn| (psn, psn.distance(base)));
+        match bit {
+            // Most often the packet that arrived lies among those that the bitmap tells of.
+            Some((_, bit @ 0..64)) => self.mark_acked(base, cc.sack_bitmap | 1 << bit, bit as u32, acked),
+            Some((psn, _)) => {
+                self.mark_acked(psn, 1, 0, acked);
+                self.mark_acked(base, cc.sack_bitmap, 0, acked);
+            }
+            None => self.mark_acked(base, cc.sack_bitmap, 0, acked),
+        }
+    }
+
     /// Takes in that the target refused `nack.psn` and that it must be sent again. Returns nothing
     /// if that packet is not in flight, or was sent again since. `entropy` is the one the NACK echoes.
     pub fn on_nack(&mut self, now: Time, nack: &Nack, entropy: Entropy) -> Option<NackOutcome> {
-        let record = *self.record(nack.psn)?;
+        let record = *self.records.get(nack.psn)?;
         let age = now.since(record.sent_at);
         if record.state != State::InFlight || (record.transmissions > 1 && !nack.retx) {
             return None;
@@ -329,7 +350,7 @@ impl TxPdc {
         if nack.code == NackCode::ROD_OOO {
             self.go_back(Psn(nack.payload), nack.psn, record.sent_at);
         }
-        if let Some(record) = self.record_mut(nack.psn) {
+        if let Some(record) = self.records.get_mut(nack.psn) {
             // Somebody answers: what counts towards giving up is silence.
             record.timeouts = 0;
         }
@@ -342,8 +363,8 @@ impl TxPdc {
         if let Some(missing) = &self.missing_ack {
             return Some(missing.deadline(config));
         }
-        let in_flight = self.records.iter().filter(|r| r.state == State::InFlight);
-        in_flight.map(|r| r.deadline(config.rto_init)).reduce(|a, b| a.earliest(b))
+        let in_flight = self.records.iter().filter(|(_, r)| r.state == State::InFlight);
+        in_flight.map(|(_, r)| r.deadline(config.rto_init)).reduce(|a, b| a.earliest(b))
     }
 
     /// Moves the packets whose timers have expired to the queue of those to be sent again, calling
@@ -365,12 +386,11 @@ impl TxPdc {
             };
         }
         let mut found = Overdue::Nothing;
-        for index in 0..self.records.len() {
-            let record = &mut self.records[index];
+        for psn in self.psns() {
+            let Some(record) = self.records.get_mut(psn) else { continue };
             if record.state != State::InFlight || now.is_before(record.deadline(config.rto_init)) {
                 continue;
             }
-            let psn = self.una.plus(index as u32);
             if record.timeouts >= config.max_retries {
                 return Overdue::Failed(psn);
             }
@@ -384,73 +404,88 @@ impl TxPdc {
 
     /// Moves everything in flight to the queue of what is to be sent again.
     pub fn lose_all(&mut self) {
-        for index in 0..self.records.len() {
-            self.mark_lost(self.una.plus(index as u32));
+        for psn in self.psns() {
+            self.mark_lost(psn);
         }
     }
 
     /// Everything that is not acknowledged, for giving up.
     pub fn unacknowledged(&self) -> impl Iterator<Item = &TxRecord> {
-        self.records.iter().filter(|r| r.state != State::Acked)
+        self.records.iter().map(|(_, record)| record).filter(|r| r.state != State::Acked)
     }
 
     /// When the packet `psn` was last sent, and how often, while it is not acknowledged.
     pub fn waiting_since(&self, psn: Psn) -> Option<(Time, u8)> {
-        self.record(psn).map(|r| (r.sent_at, r.transmissions))
+        self.records.get(psn).map(|r| (r.sent_at, r.transmissions))
     }
 
     /// The packet `psn`, unless it is known to have arrived.
     pub fn unanswered(&self, psn: Psn) -> Option<&TxRecord> {
-        self.record(psn).filter(|record| record.state != State::Acked)
+        self.records.get(psn).filter(|record| record.state != State::Acked)
     }
 
     pub(super) fn record(&self, psn: Psn) -> Option<&TxRecord> {
-        let index = psn.distance(self.una);
-        if index < 0 { None } else { self.records.get(index as usize) }
+        self.records.get(psn)
     }
 
-    fn record_mut(&mut self, psn: Psn) -> Option<&mut TxRecord> {
-        let index = psn.distance(self.una);
-        if index < 0 { None } else { self.records.get_mut(index as usize) }
+    /// From the first one that has not arrived to the last one sent.
+    fn psns(&self) -> impl Iterator<Item = Psn> + use<> {
+        let first = self.first_unacknowledged();
+        (0..self.next_psn().distance(first) as u32).map(move |n| first.plus(n))
     }
 
     /// A timestamp is valid for a packet sent once, or sent twice if the second one is acknowledged.
     fn rtt_sample(&self, now: Time, ack: &Ack) -> Option<Span> {
         let AckTrigger::Psn(offset) = ack.trigger else { return None };
-        let record = self.record(ack.cack_psn.offset(i32::from(offset)))?;
+        let record = self.records.get(ack.cack_psn.offset(i32::from(offset)))?;
         let valid = record.state == State::InFlight && record.transmissions == 1 + u8::from(ack.retx);
         valid.then(|| now.since(record.sent_at))
     }
 
     fn note_rtt(&mut self, rtt: Option<Span>) {
-        self.fastest = rtt.map(|rtt| self.fastest.map_or(rtt, |fastest| fastest.min(rtt))).or(self.fastest);
+        if let Some(rtt) = rtt
+            && self.fastest.is_none_or(|fastest| rtt < fastest)
+        {
+            self.fastest = Some(rtt);
+        }
     }
 
-    fn mark_acked(&mut self, psn: Psn, acked: &mut impl FnMut(&TxRecord)) {
-        let Some(record) = self.record_mut(psn) else { return };
-        let (before, bytes) = (record.state, u64::from(record.bytes));
-        if before == State::Acked {
-            return;
-        }
-        record.state = State::Acked;
-        acked(record);
-        let (kind, sent_at) = (record.kind, record.sent_at);
-        self.acknowledged += bytes;
-        self.recovery.on_delivered(sent_at);
-        match before {
-            State::InFlight => self.outstanding -= bytes,
-            _ => {
-                self.lost.retain(|lost| *lost != psn);
-                self.lost_bytes -= bytes;
+    /// `from + i` has arrived for each bit i of `bits`; calls `acked` for those of which this is news, for bit
+    /// `first` before the others.
+    fn mark_acked(&mut self, from: Psn, bits: u64, first: u32, acked: &mut impl FnMut(&TxRecord)) {
+        let mut news = self.records.acknowledge(from, bits);
+        let mut bit = if news >> first & 1 == 1 { first } else { news.trailing_zeros() };
+        let (mut arrived, mut in_flight) = (0, 0);
+        while news != 0 {
+            let psn = from.plus(bit);
+            news &= !(1 << bit);
+            bit = news.trailing_zeros();
+            let Some(record) = self.records.settled(psn) else { continue };
+            let before = core::mem::replace(&mut record.state, State::Acked);
+            acked(record);
+            let bytes = u64::from(record.bytes);
+            arrived += bytes;
+            self.recovery.on_delivered(record.sent_at);
+            if record.kind() == PacketKind::Close {
+                self.state = TxState::Closed;
+            }
+            match before {
+                State::InFlight => in_flight += bytes,
+                _ => self.forget_lost(psn, bytes),
             }
         }
-        if kind == PacketKind::Close {
-            self.state = TxState::Closed;
-        }
+        self.acknowledged += arrived;
+        self.outstanding -= in_flight;
+    }
+
+    #[cold]
+    fn forget_lost(&mut self, psn: Psn, bytes: u64) {
+        self.lost.retain(|lost| *lost != psn);
+        self.lost_bytes -= bytes;
     }
 
     pub(super) fn mark_lost(&mut self, psn: Psn) {
-        let Some(record) = self.record_mut(psn) else { return };
+        let Some(record) = self.records.get_mut(psn) else { return };
         if record.state != State::InFlight {
             return;
         }
@@ -466,20 +501,14 @@ impl TxPdc {
     /// left since is behind the refused packet on the one path and not judged by it; else each refusal
     /// of a window would send again what the one before has sent again.
     fn go_back(&mut self, expected: Psn, refused: Psn, sent_at: Time) {
-        let first = if expected.is_before(self.una) { self.una } else { expected };
+        let una = self.first_unacknowledged();
+        let first = if expected.is_before(una) { una } else { expected };
         let mut psn = first;
         while psn.distance(refused) <= 0 {
             if self.record(psn).is_some_and(|record| sent_at.is_at_or_after(record.sent_at)) {
                 self.mark_lost(psn);
             }
             psn = psn.plus(1);
-        }
-    }
-
-    fn pop_acked(&mut self) {
-        while self.records.front().is_some_and(|r| r.state == State::Acked) {
-            self.records.pop_front();
-            self.una = self.una.plus(1);
         }
     }
 
@@ -492,6 +521,11 @@ impl TxPdc {
         let newly = u64::from(units) * 256;
         self.received += newly;
         newly
+    }
+
+    /// Bytes of heap held.
+    pub(crate) fn heap_bytes(&self) -> u64 {
+        self.records.heap_bytes() + crate::heap::of_deque(&self.lost)
     }
 }
 

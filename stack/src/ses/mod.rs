@@ -5,12 +5,23 @@
 //! its final address.
 #![forbid(unsafe_code)]
 
+mod matching;
+mod posted;
 mod receive;
 mod send;
+mod unexpected;
 
+use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
+
+use rustc_hash::FxHasher;
+
+pub use matching::{Matching, Posted, ReceiveId};
 pub(crate) use receive::respond;
-pub use receive::{Delivery, Matching, Place, Posted, ReceiveId, Receives, Refusal};
+pub use receive::{Delivery, Place, Receives, Refusal};
 pub use send::{Segment, SendMessage};
+
+type Map<K, V> = HashMap<K, V, BuildHasherDefault<FxHasher>>;
 
 /// Largest payload of a packet: `payload_len` of a standard request has 14 bits.
 pub const MAX_SEGMENT: u32 = (1 << 14) - 1;

@@ -1,61 +1,14 @@
 //! Matching and placement of messages that arrive.
 
-use std::collections::{HashMap, VecDeque};
-use std::hash::BuildHasherDefault;
-
-use rustc_hash::FxHasher;
-
+use super::posted::PostedQueue;
+use super::unexpected::Unexpected;
+use super::{Map, Posted, ReceiveId};
 use crate::buffer::Buffer;
+use crate::heap;
 use crate::packet::{Addr, Payload};
 use crate::table::{Key, Table};
 use crate::wire::pds::{NackCode, PdcId};
 use crate::wire::ses::{List, Opcode, Placement, Response, ReturnCode, StandardRequest};
-
-type Map<K, V> = HashMap<K, V, BuildHasherDefault<FxHasher>>;
-
-/// Names a posted receive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ReceiveId(pub u64);
-
-/// Which messages a receive takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Matching {
-    /// Untagged messages.
-    Untagged,
-    /// Tagged messages whose tag equals `tag` in the bits that `ignore` leaves.
-    Tagged {
-        /// The tag wanted.
-        tag: u64,
-        /// Bits that do not matter.
-        ignore: u64,
-    },
-}
-
-/// A receive: memory for one message.
-#[derive(Debug)]
-pub struct Posted {
-    /// Its name.
-    pub id: ReceiveId,
-    /// Takes messages of this sender only.
-    pub from: Option<Addr>,
-    /// Takes these messages only.
-    pub matching: Matching,
-    /// Where they go.
-    pub buffer: Buffer,
-    /// The caller's word, handed back at completion.
-    pub context: u64,
-}
-
-impl Posted {
-    fn takes(&self, peer: Addr, tag: Option<u64>) -> bool {
-        let matches = match (self.matching, tag) {
-            (Matching::Untagged, None) => true,
-            (Matching::Tagged { tag, ignore }, Some(theirs)) => (tag ^ theirs) & !ignore == 0,
-            _ => false,
-        };
-        matches && self.from.is_none_or(|from| from == peer)
-    }
-}
 
 /// A message that has arrived, or will never.
 #[derive(Debug)]
@@ -108,10 +61,18 @@ struct Incoming {
     total: u32,
     received: u32,
     buffer: Buffer,
-    /// The receive it met; none while it is unexpected.
-    receive: Option<(ReceiveId, u64)>,
+    claim: Claim,
     /// While it is in the list of its PDC's incomplete messages: its neighbours there.
     neighbours: Option<Neighbours>,
+}
+
+/// Whose a message is.
+#[derive(Clone, Copy, Debug)]
+enum Claim {
+    /// A receive's, with the word of its caller.
+    Of(ReceiveId, u64),
+    /// Nobody's so far; with its number among those that have arrived so.
+    Unexpected(u64),
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -128,7 +89,7 @@ impl Incoming {
     /// What its receive gets; none if it has met none.
     fn into_delivery(self) -> Option<Delivery> {
         let complete = self.is_complete();
-        let (id, context) = self.receive?;
+        let Claim::Of(id, context) = self.claim else { return None };
         Some(Delivery {
             id,
             context,
@@ -152,15 +113,15 @@ pub struct Place {
 /// All receives of an endpoint and the messages on their way into them.
 #[derive(Debug, Default)]
 pub struct Receives {
-    posted: VecDeque<Posted>,
+    posted: PostedQueue,
     messages: Table<Incoming>,
     by_name: Map<MessageName, Key>,
     /// The newest message of each PDC's list of incomplete ones. Messages of one packet are in no list:
     /// they are complete as soon as they are placed. The lists run through the messages themselves, so
     /// that a PDC that closes costs no walk over other PDCs' messages and no message costs an allocation.
     newest_incomplete: Map<PdcId, Key>,
-    /// Messages that have met no receive, in the order of their first packets.
-    unexpected: VecDeque<Key>,
+    /// Messages that have met no receive.
+    unexpected: Unexpected,
     /// Bytes held for messages that nobody has asked for, by sender.
     held: Map<Addr, u64>,
     hold_limit: u64,
@@ -174,13 +135,13 @@ impl Receives {
         Receives { hold_limit, message_limit, ..Receives::default() }
     }
 
-    /// Adds a receive. Hands back a message that was waiting for it, if that is complete.
+    /// Adds a receive, whose name must be larger than those before. Hands back a message that was waiting
+    /// for it, if that is complete.
     pub fn post(&mut self, posted: Posted) -> Option<Delivery> {
-        let found = self.unexpected.iter().position(|&key| {
-            self.messages.get(key).is_some_and(|message| posted.takes(message.peer, message.tag))
-        });
-        let Some(key) = found.and_then(|at| self.unexpected.remove(at)) else {
-            self.posted.push_back(posted);
+        let messages = &self.messages;
+        let takes = |key| messages.get(key).is_some_and(|message| posted.takes(message.peer, message.tag));
+        let Some(key) = self.unexpected.find(posted.from, posted.matching, takes) else {
+            self.posted.push(posted);
             return None;
         };
         let message = self.messages.get_mut(key)?;
@@ -188,7 +149,10 @@ impl Receives {
         // What has arrived lies scattered over the kept buffer; the rest comes straight to the new one.
         buffer.place(0, message.buffer.payload(0, message.total));
         message.buffer = buffer;
-        message.receive = Some((posted.id, posted.context));
+        if let Claim::Unexpected(arrival) = message.claim {
+            self.unexpected.remove(arrival, message.peer, message.tag);
+        }
+        message.claim = Claim::Of(posted.id, posted.context);
         let (peer, total) = (message.peer, message.total);
         self.release(peer, total);
         self.messages.get(key)?.is_complete().then(|| self.finish(key)).flatten()
@@ -196,8 +160,7 @@ impl Receives {
 
     /// Takes a receive back that no message has met.
     pub fn cancel(&mut self, id: ReceiveId) -> Option<Posted> {
-        let at = self.posted.iter().position(|posted| posted.id == id)?;
-        self.posted.remove(at)
+        self.posted.cancel(id)
     }
 
     /// Receives that no message has met.
@@ -208,6 +171,11 @@ impl Receives {
     /// Messages under way, unexpected ones included.
     pub fn under_way(&self) -> usize {
         self.messages.len()
+    }
+
+    /// Messages that have met no receive.
+    pub fn unexpected(&self) -> usize {
+        self.unexpected.len()
     }
 
     /// Finds the place for the payload of a packet of `pdc`; matches a receive if it is the first of its message.
@@ -269,7 +237,7 @@ impl Receives {
         if !message.is_complete() {
             return None;
         }
-        let (name, expected) = (message.name, message.receive.is_some());
+        let (name, expected) = (message.name, matches!(message.claim, Claim::Of(..)));
         self.unlist(place.message);
         if expected {
             return self.finish(place.message);
@@ -283,19 +251,14 @@ impl Receives {
     /// Gives up the incomplete messages of `pdc`, those that began first being the first.
     pub fn abandon(&mut self, pdc: PdcId) -> Vec<Delivery> {
         let (mut deliveries, mut next) = (Vec::new(), self.newest_incomplete.remove(&pdc));
-        let mut unexpected = false;
         while let Some(message) = next.and_then(|key| self.messages.remove(key)) {
             next = message.neighbours.and_then(|neighbours| neighbours.older);
             self.by_name.remove(&message.name);
-            if message.receive.is_none() {
+            if let Claim::Unexpected(arrival) = message.claim {
+                self.unexpected.remove(arrival, message.peer, message.tag);
                 self.release(message.peer, message.total);
-                unexpected = true;
             }
             deliveries.extend(message.into_delivery());
-        }
-        if unexpected {
-            let messages = &self.messages;
-            self.unexpected.retain(|&key| messages.get(key).is_some());
         }
         deliveries.reverse();
         deliveries
@@ -345,37 +308,26 @@ impl Receives {
             return Err(Refusal::Busy(NackCode::NO_SES_MSG_AVAIL));
         }
         let total = request.request_length;
-        let matched = self.posted.iter().position(|posted| posted.takes(peer, tag));
-        let (buffer, receive) = match matched.and_then(|at| self.posted.remove(at)) {
-            Some(posted) => (posted.buffer, Some((posted.id, posted.context))),
+        let (buffer, claim) = match self.posted.take(peer, tag) {
+            Some(posted) => (posted.buffer, Claim::Of(posted.id, posted.context)),
             None => {
                 let held = self.held.get(&peer).map_or(0, |held| *held) + quota(total);
                 if held > self.hold_limit {
                     return Err(Refusal::Busy(NackCode::NO_PKT_BUFFER));
                 }
                 self.held.insert(peer, held);
-                (Buffer::to_keep(total, payload), None)
+                (Buffer::to_keep(total, payload), Claim::Unexpected(self.unexpected.next_arrival()))
             }
         };
-        let unexpected = receive.is_none();
-        let message = Incoming {
-            name,
-            peer,
-            tag,
-            header_data: 0,
-            total,
-            received: 0,
-            buffer,
-            receive,
-            neighbours: None,
-        };
+        let message =
+            Incoming { name, peer, tag, header_data: 0, total, received: 0, buffer, claim, neighbours: None };
         let key = self.messages.insert(message);
         self.by_name.insert(name, key);
         if payload.len() < total {
             self.list(key, name.0);
         }
-        if unexpected {
-            self.unexpected.push_back(key);
+        if let Claim::Unexpected(arrival) = claim {
+            self.unexpected.insert(arrival, peer, tag, key);
         }
         Ok(key)
     }
@@ -396,6 +348,26 @@ impl Receives {
                 self.held.remove(&peer);
             }
         }
+    }
+
+    /// Bytes of heap held for posted receives, without their memory.
+    pub(crate) fn posted_bytes(&self) -> u64 {
+        self.posted.heap_bytes()
+    }
+
+    /// Bytes of heap held for messages under way, without their bytes.
+    pub(crate) fn message_bytes(&self) -> u64 {
+        self.messages.heap_bytes()
+            + self.unexpected.heap_bytes()
+            + heap::of_map(&self.by_name)
+            + heap::of_map(&self.newest_incomplete)
+            + heap::of_map(&self.held)
+    }
+
+    /// Bytes of the memory of posted receives and messages under way.
+    pub(crate) fn payload_bytes(&self) -> u64 {
+        let messages = self.messages.iter().map(|(_, message)| heap::of_buffer(&message.buffer));
+        self.posted.payload_bytes() + messages.sum::<u64>()
     }
 }
 
@@ -420,160 +392,4 @@ pub(crate) fn respond(request: &StandardRequest, return_code: ReturnCode, modifi
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::ses::SendMessage;
-
-    fn receive(id: u64, matching: Matching, len: usize) -> Posted {
-        Posted {
-            id: ReceiveId(id),
-            from: None,
-            matching,
-            buffer: Buffer::Heap(vec![0; len]),
-            context: id * 10,
-        }
-    }
-
-    fn send(len: usize, tag: Option<u64>, msg_id: u16) -> SendMessage {
-        SendMessage::new(Buffer::Heap((0..len).map(|i| i as u8).collect()), tag, 77, 0, msg_id)
-    }
-
-    /// Delivers `message` in packets of `mtu` bytes, last packet first.
-    fn deliver(receives: &mut Receives, message: &SendMessage, mtu: u32) -> Result<Vec<Delivery>, Refusal> {
-        let len = message.buffer.len();
-        let mut done = Vec::new();
-        for offset in (0..len.max(1)).step_by(mtu as usize).rev() {
-            let part = mtu.min(len - offset);
-            let request = message.request(1, offset, part);
-            let payload = message.buffer.payload(offset, part);
-            let place = receives.admit(Addr(1), PdcId(1), &request, payload)?;
-            done.extend(receives.place(place, &request, payload));
-        }
-        Ok(done)
-    }
-
-    #[test]
-    fn expected_messages_land_in_their_receive() {
-        let mut receives = Receives::new(1 << 20, 100);
-        receives.post(receive(1, Matching::Untagged, 100));
-        receives.post(receive(2, Matching::Tagged { tag: 0x12, ignore: 0xf }, 100));
-        let message = send(100, Some(0x15), 3);
-        let done = deliver(&mut receives, &message, 30).unwrap();
-        assert_eq!(done.len(), 1);
-        assert_eq!((done[0].id, done[0].context, done[0].header_data), (ReceiveId(2), 20, 77));
-        assert_eq!(done[0].buffer, message.buffer);
-        assert_eq!((receives.posted(), receives.under_way()), (1, 0));
-    }
-
-    #[test]
-    fn unexpected_messages_wait_and_are_limited_by_sender() {
-        let mut receives = Receives::new(300, 100);
-        let message = send(200, None, 1);
-        assert!(deliver(&mut receives, &message, 30).unwrap().is_empty());
-        assert_eq!(
-            deliver(&mut receives, &send(200, None, 2), 30).unwrap_err(),
-            Refusal::Busy(NackCode::NO_PKT_BUFFER)
-        );
-        let done = receives.post(receive(5, Matching::Untagged, 200)).unwrap();
-        assert_eq!(done.buffer, message.buffer);
-        assert!(deliver(&mut receives, &send(200, None, 2), 30).is_ok(), "the quota is free again");
-    }
-
-    #[test]
-    fn a_receive_posted_in_the_middle_gets_both_halves() {
-        let mut receives = Receives::new(1 << 20, 100);
-        let message = send(60, None, 1);
-        let second = message.request(1, 30, 30);
-        let place = receives.admit(Addr(1), PdcId(1), &second, message.buffer.payload(30, 30)).unwrap();
-        assert!(receives.place(place, &second, message.buffer.payload(30, 30)).is_none());
-        assert!(receives.post(receive(1, Matching::Untagged, 60)).is_none());
-        let first = message.request(1, 0, 30);
-        let place = receives.admit(Addr(1), PdcId(1), &first, message.buffer.payload(0, 30)).unwrap();
-        let done = receives.place(place, &first, message.buffer.payload(0, 30)).unwrap();
-        assert_eq!(done.buffer, message.buffer);
-    }
-
-    /// Delivers all packets of 30 bytes but the first.
-    fn begin(receives: &mut Receives, pdc: u16, message: &SendMessage) {
-        for offset in (30..message.buffer.len()).step_by(30) {
-            let part = 30.min(message.buffer.len() - offset);
-            let (request, payload) = (message.request(1, offset, part), message.buffer.payload(offset, part));
-            let place = receives.admit(Addr(1), PdcId(pdc), &request, payload).unwrap();
-            assert!(receives.place(place, &request, payload).is_none());
-        }
-    }
-
-    fn finish(receives: &mut Receives, pdc: u16, message: &SendMessage) -> Option<Delivery> {
-        let (request, payload) = (message.request(1, 0, 30), message.buffer.payload(0, 30));
-        let place = receives.admit(Addr(1), PdcId(pdc), &request, payload).unwrap();
-        receives.place(place, &request, payload)
-    }
-
-    #[test]
-    fn a_pdc_that_closes_takes_its_incomplete_messages_along_and_no_others() {
-        // Every choice of messages that complete before the close, from either end of the list or within.
-        for completed in 0..1u16 << 5 {
-            let mut receives = Receives::new(1 << 20, 100);
-            for id in 1..=4 {
-                receives.post(receive(id, Matching::Tagged { tag: id, ignore: 0 }, 60));
-            }
-            // Message 5 of PDC 1 meets no receive.
-            let messages: Vec<_> = (1..=5).map(|id| send(60, Some(id), id as u16)).collect();
-            let stranger = send(60, Some(9), 1);
-            for message in &messages {
-                begin(&mut receives, 1, message);
-            }
-            begin(&mut receives, 2, &stranger);
-            let (done, left): (Vec<usize>, Vec<usize>) = (0..5).partition(|&i| completed >> i & 1 == 1);
-            for &i in &done {
-                assert_eq!(finish(&mut receives, 1, &messages[i]).is_some(), i < 4);
-            }
-            let abandoned: Vec<u64> = receives.abandon(PdcId(1)).iter().map(|lost| lost.id.0).collect();
-            let expected: Vec<u64> = left.iter().filter(|&&i| i < 4).map(|&i| i as u64 + 1).collect();
-            assert_eq!(abandoned, expected, "{completed:#b}");
-            let kept = usize::from(done.contains(&4));
-            assert_eq!((receives.under_way(), receives.unexpected.len()), (1 + kept, 1 + kept));
-            assert!(receives.abandon(PdcId(1)).is_empty());
-            // The other PDC's message is as it was, and the numbers of the abandoned ones are free again.
-            assert!(finish(&mut receives, 2, &stranger).is_none());
-            let whole = receives.post(receive(9, Matching::Tagged { tag: 9, ignore: 0 }, 60)).unwrap();
-            assert_eq!(whole.buffer, stranger.buffer);
-            begin(&mut receives, 1, &messages[0]);
-            assert!(receives.abandon(PdcId(1)).is_empty(), "it has met no receive");
-            assert_eq!(receives.under_way(), kept);
-            assert!(receives.by_name.is_empty() && receives.newest_incomplete.is_empty());
-            assert_eq!(receives.held.len(), kept);
-        }
-    }
-
-    #[test]
-    fn short_receives_are_filled_and_say_so() {
-        let mut receives = Receives::new(1 << 20, 100);
-        receives.post(receive(1, Matching::Untagged, 40));
-        let done = deliver(&mut receives, &send(100, None, 1), 30).unwrap();
-        assert!(done[0].is_truncated());
-        assert_eq!((done[0].len, done[0].buffer.len()), (100, 40));
-    }
-
-    #[test]
-    fn contradictory_headers_are_refused() {
-        let mut receives = Receives::new(1 << 20, 1);
-        let message = send(100, None, 1);
-        let good = message.request(1, 30, 30);
-        receives.admit(Addr(1), PdcId(1), &good, message.buffer.payload(30, 30)).unwrap();
-        let mut bad = good;
-        bad.request_length = 99;
-        let refusal = receives.admit(Addr(1), PdcId(1), &bad, message.buffer.payload(30, 30)).unwrap_err();
-        assert!(matches!(refusal, Refusal::Malformed(_)));
-        let mut bad = good;
-        bad.placement = Placement::Continue { payload_len: 30, msg_offset: u32::MAX - 3 };
-        let refusal = receives.admit(Addr(1), PdcId(1), &bad, message.buffer.payload(30, 30)).unwrap_err();
-        assert!(matches!(refusal, Refusal::Malformed(_)));
-        let other = receives.admit(Addr(1), PdcId(2), &good, message.buffer.payload(30, 30)).unwrap_err();
-        assert_eq!(other, Refusal::Busy(NackCode::NO_SES_MSG_AVAIL));
-        let mut read = good;
-        read.opcode = Opcode::READ;
-        let refusal = receives.admit(Addr(1), PdcId(1), &read, Payload::EMPTY).unwrap_err();
-        assert_eq!(refusal, Refusal::Unsupported(ReturnCode::UNSUPPORTED_OP));
-    }
-}
+mod tests;

@@ -4,26 +4,28 @@ use crate::buffer::Buffer;
 use crate::wire::ses::{Opcode, Placement, RequestFlags, ReturnCode, StandardRequest};
 
 /// A message being sent.
+// In the order of use: what every packet needs comes first.
 #[derive(Debug)]
+#[repr(C)]
 pub struct SendMessage {
     /// Its memory.
     pub buffer: Buffer,
     /// Tag for matching; an untagged message has none.
     pub tag: Option<u64>,
+    /// Where the next packet begins.
+    next_offset: u32,
+    /// Packets sent and not acknowledged.
+    pub unacknowledged: u32,
+    /// Names it among the messages of its PDC.
+    pub msg_id: u16,
+    /// Whether the last packet has been cut.
+    cut: bool,
+    /// Packets sent more than once, counted each time.
+    pub retransmissions: u32,
     /// 64 bits for the receiver's completion.
     pub header_data: u64,
     /// The caller's word, handed back at completion.
     pub context: u64,
-    /// Names it among the messages of its PDC.
-    pub msg_id: u16,
-    /// Where the next packet begins.
-    next_offset: u32,
-    /// Whether the last packet has been cut.
-    cut: bool,
-    /// Packets sent and not acknowledged.
-    pub unacknowledged: u32,
-    /// Packets sent more than once, counted each time.
-    pub retransmissions: u32,
     /// What the target answered, if it was not OK.
     pub refusal: Option<ReturnCode>,
 }
@@ -67,22 +69,26 @@ impl SendMessage {
     }
 
     /// Whether everything has been sent and acknowledged.
+    #[inline]
     pub fn is_delivered(&self) -> bool {
         self.cut && self.unacknowledged == 0
     }
 
     /// Bytes not cut yet.
+    #[inline]
     pub fn remaining(&self) -> u32 {
         self.buffer.len() - self.next_offset
     }
 
     /// The next packet, of at most `mtu` bytes; nothing once all are cut. A message of no bytes is one packet.
+    #[inline]
     pub fn peek(&self, mtu: u32) -> Option<Segment> {
         let len = self.remaining().min(mtu);
         (!self.cut).then(|| Segment { offset: self.next_offset, len, last: len == self.remaining() })
     }
 
     /// Cuts the packet that [`SendMessage::peek`] shows.
+    #[inline]
     pub fn cut(&mut self, segment: Segment) {
         self.next_offset += segment.len;
         self.cut = segment.last;
@@ -90,6 +96,7 @@ impl SendMessage {
     }
 
     /// The header of the packet that carries `len` bytes from `offset`.
+    #[inline]
     pub fn request(&self, initiator: u32, offset: u32, len: u32) -> StandardRequest {
         let start = offset == 0;
         StandardRequest {

@@ -17,7 +17,9 @@ const MAX_PENALTY: u8 = 15;
 const SCAN_LIMIT: u16 = 256;
 
 /// Sprays like [`Oblivious`](super::Oblivious), but skips penalised entropies. A skip works one point of penalty off.
+// In the order of use: the generator is needed once a round.
 #[derive(Clone, Debug)]
+#[repr(C)]
 pub struct Bitmap {
     round: Round,
     penalties: Penalties,
@@ -39,7 +41,18 @@ impl Bitmap {
         self.round.paths()
     }
 
+    #[inline]
     pub(super) fn pick(&mut self) -> Entropy {
+        if self.penalties.penalised > 0 {
+            self.skip_penalised();
+        }
+        let entropy = self.round.current();
+        self.round.advance(&mut self.rng);
+        entropy
+    }
+
+    /// Walks on to the next entropy without a penalty, or to one that has to do.
+    fn skip_penalised(&mut self) {
         let all_penalised = self.penalties.penalised == self.round.paths();
         let mut looked_at = 0;
         while self.penalties.of(self.round.current()) > 0 {
@@ -53,11 +66,9 @@ impl Bitmap {
             }
             self.round.advance(&mut self.rng);
         }
-        let entropy = self.round.current();
-        self.round.advance(&mut self.rng);
-        entropy
     }
 
+    #[inline]
     pub(super) fn learn(&mut self, entropy: Entropy, feedback: PathFeedback) {
         let points = match feedback {
             PathFeedback::Good => return,
@@ -83,10 +94,11 @@ impl PathSelector for Bitmap {
 
 /// Four bits an entropy, allocated at the first penalty: most contexts of a healthy fabric never have one.
 #[derive(Clone, Debug, Default)]
+#[repr(C)]
 struct Penalties {
-    nibbles: Box<[u8]>,
     /// Entropies with a penalty above zero.
     penalised: u16,
+    nibbles: Box<[u8]>,
 }
 
 impl Penalties {

@@ -13,10 +13,12 @@ use std::collections::VecDeque;
 use weft_cc::Time;
 
 /// Sends on the entropies of unmarked acknowledgements in the order of their arrival, else as [`Bitmap`] does.
+// In the order of use: every packet looks at what is recycled, most at the beginning of the bitmap too.
 #[derive(Clone, Debug)]
+#[repr(C)]
 pub struct Mixed {
-    bitmap: Bitmap,
     recycled: VecDeque<u16>,
+    bitmap: Bitmap,
 }
 
 impl Mixed {
@@ -39,6 +41,7 @@ impl Mixed {
 }
 
 impl PathSelector for Mixed {
+    #[inline]
     fn next(&mut self, _: &PathContext) -> Entropy {
         match self.recycled.pop_front() {
             Some(entropy) => Entropy(entropy),

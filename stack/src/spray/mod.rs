@@ -82,6 +82,12 @@ pub enum Selector {
 }
 
 impl Selector {
+    /// Whether it looks at [`PathContext::window_packets`]: no built-in one does.
+    #[inline]
+    pub fn wants_window(&self) -> bool {
+        matches!(self, Selector::Custom(_))
+    }
+
     /// Bytes of heap that a built-in balancer holds now, beside its own size. A user's own counts as 0.
     pub fn heap_bytes(&self) -> usize {
         match self {

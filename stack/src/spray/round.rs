@@ -28,6 +28,7 @@ impl Round {
     }
 
     /// The entropy that the walk stands at.
+    #[inline]
     pub(super) fn current(&self) -> Entropy {
         if self.paths.is_power_of_two() {
             return Entropy(self.index ^ self.shuffle);
@@ -37,12 +38,18 @@ impl Round {
     }
 
     /// Goes one further; after the last entropy a new round begins.
+    #[inline]
     pub(super) fn advance(&mut self, rng: &mut Rng) {
         self.index += 1;
         if self.index == self.paths {
-            self.index = 0;
-            self.shuffle = draw(rng, self.paths);
+            self.begin(rng);
         }
+    }
+
+    #[cold]
+    fn begin(&mut self, rng: &mut Rng) {
+        self.index = 0;
+        self.shuffle = draw(rng, self.paths);
     }
 }
 

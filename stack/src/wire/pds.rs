@@ -220,7 +220,7 @@ pub enum CcState {
         /// cc_type, 4 bits.
         kind: u8,
         /// The bits.
-        bits: u128,
+        bits: Bits128,
     },
 }
 
@@ -272,7 +272,31 @@ pub struct NackCcx {
     /// nccx_type, 4 bits.
     pub kind: u8,
     /// The remaining 124 bits, right-aligned.
-    pub bits: u128,
+    pub bits: Bits128,
+}
+
+/// 128 bits that nobody interprets. In two words: the alignment of an `u128` would make every header
+/// struct larger, and they are copied along the fast path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Bits128 {
+    /// The upper half.
+    pub high: u64,
+    /// The lower half.
+    pub low: u64,
+}
+
+impl From<u128> for Bits128 {
+    #[inline]
+    fn from(bits: u128) -> Bits128 {
+        Bits128 { high: (bits >> 64) as u64, low: bits as u64 }
+    }
+}
+
+impl From<Bits128> for u128 {
+    #[inline]
+    fn from(bits: Bits128) -> u128 {
+        u128::from(bits.high) << 64 | u128::from(bits.low)
+    }
 }
 
 /// Why a packet was refused. Unknown codes are kept.

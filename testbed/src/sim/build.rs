@@ -1,14 +1,15 @@
 //! From a topology and a workload to shards.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use weft_cc::{Span, Time};
+use weft_cc::{Rate, Span, Time};
 use weft_stack::fep::{Fep, FepConfig};
 use weft_stack::packet::Addr;
 use weft_stack::rng::Rng;
 
 use super::config::{MIN_FRAME, Overhead, RunConfig, RunError};
-use super::faults::{FaultPlan, LinkChange, LinkEvent};
+use super::faults::{FaultPlan, LinkChange, LinkEvent, LinkFaults, Share};
 use super::flows::Flows;
 use super::host::{Host, Surroundings};
 use super::link::{Link, LinkSpec};
@@ -56,58 +57,87 @@ pub(super) fn build(
     if needed > present {
         return Err(RunError::Hosts { needed, present });
     }
-    let changes = changes(config, faults)?;
-    let lookahead = lookahead(config, &changes).ok_or(RunError::NoLatency)?;
+    let links = Links::new(config, faults);
+    let changes = changes(&links, &faults.events)?;
+    let lookahead = lookahead(&links, &changes).ok_or(RunError::NoLatency)?;
     let workload = Arc::new(config.workload.clone());
     let shards = threads.clamp(1, topology.switches_in(0).max(1) as usize);
     let places = Places::new(topology, &workload, shards);
-    let builder = Builder::new(config, faults, &workload, &places, sampling);
+    let builder = Builder::new(links, &workload, &places, sampling)?;
     let shards = (0..shards as u32).map(|shard| builder.shard(shard)).collect::<Result<_, _>>()?;
     Ok(System { shards, lookahead, changes })
 }
 
-/// Failures of the workload and of the plan, both directions of each link.
-fn changes(config: &RunConfig, faults: &FaultPlan) -> Result<Vec<(u64, LinkSpec, LinkChange)>, RunError> {
-    let topology = &config.topology;
-    let mut events = Vec::new();
-    for failure in config.workload.failures() {
+/// The links as they are when the run begins.
+struct Links<'a> {
+    config: &'a RunConfig,
+    faults: LinkFaults,
+    /// Sending ports that are slower than the topology has them.
+    slow: BTreeMap<PortId, Share>,
+}
+
+impl<'a> Links<'a> {
+    fn new(config: &'a RunConfig, faults: &FaultPlan) -> Links<'a> {
+        let slow = faults.slow.iter().map(|slow| (slow.port, slow.share)).collect();
+        Links { config, faults: faults.all_links, slow }
+    }
+
+    /// What is left of the rate of the link behind `port`.
+    fn share(&self, port: PortId) -> Share {
+        self.slow.get(&port).copied().unwrap_or(Share::WHOLE)
+    }
+
+    fn spec(&self, port: PortId) -> LinkSpec {
+        let topology = &self.config.topology;
+        let spec = topology.port(port);
+        let switching = match spec.peer {
+            Node::Switch(switch) => topology.switch_latency(switch),
+            Node::Host(_) => Span::ZERO,
+        };
+        let latency = (spec.latency + switching).as_ps();
+        let rate = Rate::from_bps(self.share(port).of(spec.rate.as_bps()).max(1));
+        LinkSpec { id: port.0, rate, latency, faults: self.faults }
+    }
+
+    fn queue(&self, port: PortId) -> QueueConfig {
+        let config = self.config;
+        let limit = config.queue_bytes.or(config.topology.queue_of(port));
+        config.queue(limit.unwrap_or_else(|| config.queue_bytes()), self.share(port))
+    }
+}
+
+/// Failures of the workload and `events`, both directions of each link.
+fn changes(links: &Links<'_>, events: &[LinkEvent]) -> Result<Vec<(u64, LinkSpec, LinkChange)>, RunError> {
+    let topology = &links.config.topology;
+    let mut all = Vec::new();
+    for failure in links.config.workload.failures() {
         let (tier, switch, link) = (failure.tier, failure.switch, failure.link);
         let port = topology.link_at(tier, switch, link);
         let port = port.ok_or(RunError::NoSuchLink { tier, switch, link })?;
-        events.push(LinkEvent { at: Time::ZERO, port, change: LinkChange::Fail });
+        all.push(LinkEvent { at: Time::ZERO, port, change: LinkChange::Fail });
     }
-    events.extend_from_slice(&faults.events);
-    events.sort_by_key(|event| event.at.as_ps());
-    let both = events.iter().flat_map(|event| {
+    all.extend_from_slice(events);
+    all.sort_by_key(|event| event.at.as_ps());
+    let both = all.iter().flat_map(|event| {
         [event.port, topology.port(event.port).reverse]
-            .map(|port| (event.at.as_ps(), link_spec(config, faults, port), event.change))
+            .map(|port| (event.at.as_ps(), links.spec(port), event.change))
     });
     Ok(both.collect())
 }
 
-fn link_spec(config: &RunConfig, faults: &FaultPlan, port: PortId) -> LinkSpec {
-    let spec = config.topology.port(port);
-    let switching = match spec.peer {
-        Node::Switch(switch) => config.topology.switch_latency(switch),
-        Node::Host(_) => Span::ZERO,
-    };
-    let latency = (spec.latency + switching).as_ps();
-    LinkSpec { id: port.0, rate: spec.rate, latency, faults: faults.all_links }
-}
-
 /// The time that the fastest packet takes over the shortest link: that far one can look ahead. `None`
 /// if that is no time at all.
-fn lookahead(config: &RunConfig, changes: &[(u64, LinkSpec, LinkChange)]) -> Option<u64> {
-    let topology = &config.topology;
-    let links = (0..topology.ports().len() as u32).map(|id| link_spec(config, &FaultPlan::default(), PortId(id)));
-    let (latency, rate) = links.fold((u64::MAX, None), |(latency, rate), link| {
+fn lookahead(links: &Links<'_>, changes: &[(u64, LinkSpec, LinkChange)]) -> Option<u64> {
+    let topology = &links.config.topology;
+    let specs = (0..topology.ports().len() as u32).map(|id| links.spec(PortId(id)));
+    let (latency, rate) = specs.fold((u64::MAX, None), |(latency, rate), link| {
         (latency.min(link.latency), rate.max(Some(link.rate)))
     });
     let degraded = changes.iter().filter_map(|(_, _, change)| match change {
         LinkChange::Degrade(rate) => Some(*rate),
         _ => None,
     });
-    let smallest = match config.wire_overhead {
+    let smallest = match links.config.wire_overhead {
         Overhead::Fixed(bytes) => bytes,
         Overhead::Auto => MIN_FRAME,
     };
@@ -210,7 +240,7 @@ fn leaders(hosts: u32, workload: &Workload) -> Vec<u32> {
 
 struct Builder<'a> {
     config: &'a RunConfig,
-    faults: &'a FaultPlan,
+    links: Links<'a>,
     workload: &'a Arc<Workload>,
     places: &'a Places,
     endpoint: Arc<FepConfig>,
@@ -224,26 +254,26 @@ struct Builder<'a> {
 
 impl<'a> Builder<'a> {
     fn new(
-        config: &'a RunConfig,
-        faults: &'a FaultPlan,
+        links: Links<'a>,
         workload: &'a Arc<Workload>,
         places: &'a Places,
         sampling: bool,
-    ) -> Builder<'a> {
+    ) -> Result<Builder<'a>, RunError> {
+        let config = links.config;
         let topology = &config.topology;
         let inlets = topology.ports().iter().map(|port| places.inlet(topology, port)).collect();
         let mut queues = Vec::new();
         let queue_of = (0..topology.ports().len() as u32).map(|id| {
-            let limit = config.queue_bytes.or(topology.queue_of(PortId(id)));
-            let queue = config.queue(limit.unwrap_or_else(|| config.queue_bytes()));
-            queues.iter().position(|other| *other == queue).unwrap_or_else(|| {
+            let queue = links.queue(PortId(id));
+            let index = queues.iter().position(|other| *other == queue).unwrap_or_else(|| {
                 queues.push(queue);
                 queues.len() - 1
-            }) as u8
+            });
+            u8::try_from(index).map_err(|_| RunError::QueueKinds)
         });
-        let queue_of = queue_of.collect();
+        let queue_of = queue_of.collect::<Result<_, _>>()?;
         let endpoint = Arc::new(config.endpoint());
-        Builder { config, faults, workload, places, endpoint, inlets, queues, queue_of, sampling }
+        Ok(Builder { config, links, workload, places, endpoint, inlets, queues, queue_of, sampling })
     }
 
     fn shard(&self, shard: u32) -> Result<Shard, RunError> {
@@ -332,6 +362,6 @@ impl<'a> Builder<'a> {
     }
 
     fn link(&self, port: PortId) -> Link {
-        Link::new(&link_spec(self.config, self.faults, port), self.inlets[port.0 as usize])
+        Link::new(&self.links.spec(port), self.inlets[port.0 as usize])
     }
 }

@@ -6,6 +6,7 @@ use weft_stack::pdc::PdcConfig;
 use weft_stack::spray::LbChoice;
 use weft_stack::wire::pds::DeliveryMode;
 
+use super::faults::Share;
 use crate::switch::QueueConfig;
 use crate::topology::Topology;
 use crate::workload::Workload;
@@ -80,6 +81,9 @@ pub enum RunError {
     /// Packets would arrive at the moment at which they are sent.
     #[error("packets need no time: there must be links without latency, and packets of 0 bytes")]
     NoLatency,
+    /// Queues that are told apart by a byte.
+    #[error("switch ports with more than 256 different queues")]
+    QueueKinds,
     /// A failure names a link that is not there.
     #[error("no link {link} at switch {switch} of tier {tier}")]
     NoSuchLink {
@@ -158,13 +162,15 @@ impl RunConfig {
         self.ecn.map_or((u64::MAX - 1, u64::MAX), |(low, high)| (bytes(low), bytes(high)))
     }
 
-    pub(super) fn queue(&self, data_limit: u64) -> QueueConfig {
+    /// The queue of a port whose link keeps `share` of its rate.
+    pub(super) fn queue(&self, data_limit: u64, share: Share) -> QueueConfig {
         let (ecn_low, ecn_high) = self.ecn_bytes();
+        let data_limit = share.of(data_limit).max(data_limit.min(self.wire_mtu()));
         QueueConfig {
             data_limit,
             control_limit: data_limit.saturating_mul(2).max(64 * 1024),
-            ecn_low,
-            ecn_high,
+            ecn_low: share.of(ecn_low),
+            ecn_high: share.of(ecn_high),
             trim: self.trim,
             control_weight: Some(CONTROL_WEIGHT),
         }

@@ -13,11 +13,12 @@
 //! How long windows are follows from the topology and not from the number of threads, and a window
 //! depends on nothing but the one before it: any number of threads gives the same results.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use weft_cc::{Span, Time};
 
+use super::barrier::{Barrier, Guard};
 use super::build::System;
 use super::faults::LinkChange;
 use super::link::LinkSpec;
@@ -176,57 +177,6 @@ impl Board {
 /// A panic elsewhere leaves nothing behind that could be misread: it ends the run.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Where threads wait for each other.
-struct Barrier {
-    threads: usize,
-    waiting: AtomicUsize,
-    turn: AtomicUsize,
-    /// A thread has panicked and will not come.
-    broken: AtomicBool,
-}
-
-/// Looks at the barrier before the processor is given away: some microseconds.
-const SPINS: u32 = 128;
-
-impl Barrier {
-    fn new(threads: usize) -> Barrier {
-        Barrier { threads, waiting: AtomicUsize::new(0), turn: AtomicUsize::new(0), broken: AtomicBool::new(false) }
-    }
-
-    /// Waits until all threads are here. False if one of them will never be.
-    fn wait(&self) -> bool {
-        let turn = self.turn.load(Ordering::Acquire);
-        if self.waiting.fetch_add(1, Ordering::AcqRel) + 1 == self.threads {
-            self.waiting.store(0, Ordering::Release);
-            self.turn.fetch_add(1, Ordering::Release);
-            return true;
-        }
-        let mut spins = 0;
-        while self.turn.load(Ordering::Acquire) == turn {
-            if self.broken.load(Ordering::Relaxed) {
-                return false;
-            }
-            spins += 1;
-            match spins < SPINS {
-                true => std::hint::spin_loop(),
-                false => std::thread::yield_now(),
-            }
-        }
-        true
-    }
-}
-
-/// Breaks the barrier when its thread panics, so that the others do not wait for it.
-struct Guard<'a>(&'a Barrier);
-
-impl Drop for Guard<'_> {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.broken.store(true, Ordering::Relaxed);
-        }
-    }
 }
 
 /// What the caller of a run wants to see while it goes on.

@@ -111,7 +111,14 @@ impl Link {
 
     /// Puts a packet on the link, which must be free at `now`. False if it is lost.
     #[inline(always)]
-    pub(super) fn launch(&mut self, now: u64, id: u32, seed: u64, transit: &Transit, wires: &mut Wires) -> bool {
+    pub(super) fn launch(
+        &mut self,
+        now: u64,
+        id: u32,
+        seed: u64,
+        transit: &Transit,
+        wires: &mut Wires,
+    ) -> bool {
         self.busy_until = now + self.rate.time_for(u32::from(transit.size));
         self.sent_bytes += u64::from(transit.size);
         let at = self.busy_until + self.latency;

@@ -8,6 +8,7 @@
 //! configuration gives the same run, on every machine and in every build.
 #![forbid(unsafe_code)]
 
+mod barrier;
 mod build;
 mod config;
 mod engine;
@@ -23,7 +24,7 @@ mod switches;
 mod wires;
 
 pub use config::{Overhead, PayloadMode, RunConfig, RunError};
-pub use faults::{FaultPlan, LinkChange, LinkEvent, LinkFaults};
+pub use faults::{FaultPlan, LinkChange, LinkEvent, LinkFaults, Share, SlowPort};
 pub use report::{FlowRecord, PacketCounters, Progress, RunReport};
 pub use sample::{FlowSample, PortSample, SampleSink, Sampling};
 

@@ -1,6 +1,7 @@
 //! What a run yields.
 
 use weft_cc::{Span, Time};
+use weft_stack::fep::Footprint;
 
 use super::build::System;
 use super::config::RunConfig;
@@ -87,6 +88,10 @@ pub struct RunReport {
     pub events: u64,
     /// When the run ended.
     pub end: Time,
+    /// How many endpoints there were.
+    pub endpoints: u32,
+    /// What all of them together held in memory.
+    pub footprint: Footprint,
     /// The least time that the busiest link needs for the workload, and which link that is.
     pub bound: (Span, String),
     /// Who waits for what, or failed, at the end.
@@ -121,10 +126,12 @@ pub(super) fn report(config: &RunConfig, system: &System, end: u64) -> RunReport
         timeouts,
         events: system.shards.iter().map(|shard| shard.events).sum(),
         end: Time::from_ps(end),
+        endpoints: hosts.len() as u32,
+        footprint: hosts.iter().map(|host| host.fep.footprint()).sum(),
         bound: bound(config),
         stuck: if fine { Vec::new() } else { explain(failures, &hosts, &records, Time::from_ps(end)) },
         payload_errors: notes(flows().flat_map(|flows| &flows.payload_errors)),
-        leaks: if done { leaks(&hosts, &records, || flows()) } else { Vec::new() },
+        leaks: if done { leaks(&hosts, &records, flows) } else { Vec::new() },
         flows: records,
     }
 }

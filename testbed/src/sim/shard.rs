@@ -102,7 +102,7 @@ impl Shard {
         let busy = |ahead: usize| {
             let node = node + ahead;
             let group = self.groups.get(node)?;
-            (self.wires.next[node] < end).then(|| &group.hosts)
+            (self.wires.next[node] < end).then_some(&group.hosts)
         };
         if let Some(hosts) = busy(4) {
             prefetch(&hosts[0]);

@@ -6,6 +6,7 @@
 //! packet arrives, or at the end of the window.
 
 use weft_stack::packet::Class;
+use weft_stack::prefetch::prefetch;
 
 use super::faults::LinkChange;
 use super::link::{Link, LinkSpec};
@@ -44,8 +45,9 @@ pub(super) struct Switch {
 pub(super) struct Bench {
     pub(super) queues: Vec<QueueConfig>,
     pub(super) seed: u64,
-    /// The order of a window's arrivals; kept for its memory.
+    /// The order of a window's arrivals, and for each arrival the port that it goes to; kept for their memory.
     order: Vec<u64>,
+    ways: Vec<u32>,
 }
 
 /// Bits that tell the arrivals of a window apart, of 64 that also hold their times and links.
@@ -63,7 +65,7 @@ pub(super) fn rank_bits(links: u32) -> u32 {
 
 impl Bench {
     pub(super) fn new(queues: Vec<QueueConfig>, seed: u64) -> Bench {
-        Bench { queues, seed, order: Vec::new() }
+        Bench { queues, seed, order: Vec::new(), ways: Vec::new() }
     }
 
     /// How many packets arrived in the last window.
@@ -71,49 +73,70 @@ impl Bench {
         self.order.len() as u64
     }
 
-    /// Puts what arrives before `end` in order: of time, then of links, then of departure. Returns when the
-    /// first packet arrives after that.
-    fn sort(&mut self, arrivals: &[Arrival], rank_bits: u32, start: u64, end: u64) -> u64 {
-        assert!(arrivals.len() < 1 << INDEX_BITS, "{} packets at one switch at a time", arrivals.len());
-        self.order.clear();
-        let mut next = NEVER;
-        for (arrival, index) in arrivals.iter().zip(0..) {
-            if arrival.at < end {
-                let time_and_link = (arrival.at - start) << rank_bits | u64::from(arrival.rank);
-                self.order.push(time_and_link << INDEX_BITS | index);
-            } else {
-                next = next.min(arrival.at);
-            }
-        }
-        self.order.sort_unstable();
-        next
+    /// The `i`th arrival of the window in the order of time, then of links, then of departure.
+    #[inline]
+    fn nth(&self, i: usize) -> Option<usize> {
+        self.order.get(i).map(|key| (key & ((1 << INDEX_BITS) - 1)) as usize)
     }
 }
+
+/// Arrivals from the one at hand to the one whose port is fetched.
+const AHEAD: usize = 4;
 
 impl Switch {
     /// Lives through the window from `start` to before `end`. Returns when something happens next.
     pub(super) fn run(&mut self, start: u64, end: u64, bench: &mut Bench, wires: &mut Wires) -> u64 {
         let mut arrivals = wires.take(self.inbox);
-        let next = bench.sort(&arrivals, self.rank_bits, start, end);
+        let next = self.plan(&arrivals, start, end, bench);
         for i in 0..bench.order.len() {
-            let index = bench.order[i] & ((1 << INDEX_BITS) - 1);
-            let arrival = &arrivals[index as usize];
-            self.forward(arrival.at, &arrival.transit, bench, wires);
+            if let Some(later) = bench.nth(i + AHEAD) {
+                prefetch(&self.ports[(bench.ways[later] - self.first_port) as usize]);
+            }
+            if let Some(index) = bench.nth(i) {
+                let Arrival { at, ref transit, .. } = arrivals[index];
+                self.forward(at, transit, bench.ways[index], bench, wires);
+            }
         }
         arrivals.retain(|arrival| arrival.at >= end);
         wires.put_back(self.inbox, arrivals);
         next.min(self.send_until(end, bench, wires))
     }
 
-    /// Puts a packet into one of the output queues.
-    #[inline(always)]
-    fn forward(&mut self, now: u64, transit: &Transit, bench: &Bench, wires: &mut Wires) {
+    /// Finds the order and the ways of what arrives before `end`. Returns when the first packet arrives
+    /// after that.
+    fn plan(&self, arrivals: &[Arrival], start: u64, end: u64, bench: &mut Bench) -> u64 {
+        assert!(arrivals.len() < 1 << INDEX_BITS, "{} packets at one switch at a time", arrivals.len());
+        bench.order.clear();
+        bench.ways.clear();
+        let mut next = NEVER;
+        for (arrival, index) in arrivals.iter().zip(0..) {
+            if arrival.at < end {
+                let time_and_link = (arrival.at - start) << self.rank_bits | u64::from(arrival.rank);
+                bench.order.push(time_and_link << INDEX_BITS | index);
+                bench.ways.push(self.way(&arrival.transit));
+            } else {
+                next = next.min(arrival.at);
+                bench.ways.push(0);
+            }
+        }
+        bench.order.sort_unstable();
+        next
+    }
+
+    /// The port that a packet goes to.
+    #[inline]
+    fn way(&self, transit: &Transit) -> u32 {
         let choices = self.router.next_ports(HostId(transit.dst));
         let choice = match choices.count {
             1 => 0,
             count => self.hasher.choose(transit.flow_hash, count),
         };
-        let id = choices.nth(choice).0;
+        choices.nth(choice).0
+    }
+
+    /// Puts a packet into the queue of port `id`.
+    #[inline(always)]
+    fn forward(&mut self, now: u64, transit: &Transit, id: u32, bench: &Bench, wires: &mut Wires) {
         let index = (id - self.first_port) as usize;
         let port = &mut self.ports[index];
         let config = &bench.queues[usize::from(port.config)];

@@ -116,7 +116,8 @@ impl WorkloadSpec {
         if flows > MAX_FLOWS || u64::from(hosts) > MAX_FLOWS {
             return Err(WorkloadSpecError::TooManyFlows { spec: *self, hosts });
         }
-        let mut list = FlowList { bytes, flows: Vec::with_capacity(flows as usize), connections: Vec::new() };
+        let (flows, connections) = (Vec::with_capacity(flows as usize), Vec::with_capacity(flows as usize));
+        let mut list = FlowList { bytes, flows, connections };
         let mut triggers = Vec::new();
         match *self {
             WorkloadSpec::Incast { senders } => list.incast(senders, &shuffled(hosts, rng)),

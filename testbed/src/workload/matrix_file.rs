@@ -1,13 +1,14 @@
-//! The `.cm` connection matrix of uet-htsim; [`parse_cm`] describes it.
+//! The `.cm` connection matrix of uet-htsim; [`CmReader`] describes it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use thiserror::Error;
 use weft_cc::Time;
 
+use super::numbering::Numbering;
 use super::{
-    Connection, DEFAULT_PRIORITY, Failure, Flow, MAX_FLOW_BYTES, Start, Subject, Trigger, TriggerIdx,
-    TriggerKind, Workload, WorkloadReason,
+    Connection, DEFAULT_PRIORITY, Failure, Flow, MAX_FLOW_BYTES, MessageNumber, Start, Subject, Trigger,
+    TriggerIdx, TriggerKind, Workload, WorkloadReason,
 };
 use crate::topology::{HostId, MAX_HOSTS};
 use crate::units::scaled;
@@ -126,7 +127,8 @@ pub enum CmReason {
     Workload(#[from] WorkloadReason),
 }
 
-/// Reads the text of a `.cm` file. `file` names it in errors.
+/// Reads a `.cm` file line by line. Besides the flows themselves it keeps only what it needs to recognise
+/// numbers again: a few bytes as long as ids rise by ones, as generators write them, else some for each id.
 ///
 /// Words are separated by blanks; `#` starts a comment. First the header (`Nodes`, `Connections`,
 /// `Triggers`, `Failures`, each with a number; the last two are 0 if missing), then in any order:
@@ -148,10 +150,46 @@ pub enum CmReason {
 ///
 /// Stricter than uet-htsim: sizes must be given and fit 32 bits, counts must be right, words of the
 /// header may not be unknown, and every flow must be able to start.
+pub struct CmReader {
+    file: String,
+    draft: Draft,
+}
+
+impl CmReader {
+    /// Nothing read yet. `file` names the file in errors.
+    pub fn new(file: &str, options: CmOptions) -> CmReader {
+        CmReader { file: file.to_owned(), draft: Draft { options, ..Draft::default() } }
+    }
+
+    /// Takes the next line in, with or without what ends it.
+    ///
+    /// # Errors
+    /// A line that is wrong, or does not fit those before it. What follows it cannot be read.
+    pub fn line(&mut self, text: &str) -> Result<(), MatrixError> {
+        self.draft.line(text).map_err(|fault| refusal(&self.file, fault))
+    }
+
+    /// Checks what was read as a whole.
+    ///
+    /// # Errors
+    /// Counts that are not those of the header, triggers that are not defined, flows that can never start.
+    pub fn finish(self) -> Result<Workload, MatrixError> {
+        self.draft.finish().map_err(|fault| refusal(&self.file, fault))
+    }
+}
+
+/// Reads the text of a `.cm` file, as [`CmReader`] does. `file` names it in errors.
+///
+/// # Errors
+/// The first line that is wrong.
 pub fn parse_cm(file: &str, text: &str, options: CmOptions) -> Result<Workload, MatrixError> {
-    let mut draft = Draft { options, ..Draft::default() };
-    let read = draft.read(text).and_then(|()| draft.finish());
-    read.map_err(|(line, reason)| MatrixError { file: file.to_owned(), line, reason })
+    let mut reader = CmReader::new(file, options);
+    text.lines().try_for_each(|line| reader.line(line))?;
+    reader.finish()
+}
+
+fn refusal(file: &str, (line, reason): Fault) -> MatrixError {
+    MatrixError { file: file.to_owned(), line, reason }
 }
 
 /// A line and what is wrong there.
@@ -168,9 +206,12 @@ struct Draft {
     header: [Option<(u32, u32)>; 4],
     in_body: bool,
     flows: Vec<Flow>,
-    flow_lines: Vec<u32>,
+    /// The line of each flow.
+    flow_lines: Numbering,
     connections: Vec<Connection>,
-    connection_of: BTreeMap<u32, u32>,
+    /// The connection of each id.
+    connection_of: Numbering,
+    /// Connection and number of the messages that have one.
     messages: BTreeSet<(u32, u32)>,
     triggers: TriggerTable,
     failures: Vec<Failure>,
@@ -180,7 +221,7 @@ struct Draft {
 /// Triggers in the order in which the file mentions them, defined or not.
 #[derive(Default)]
 struct TriggerTable {
-    index_of: BTreeMap<u32, u32>,
+    index_of: Numbering,
     mentioned: Vec<Mentioned>,
     /// Indices into `mentioned`, in the order of the definitions.
     defined: Vec<u32>,
@@ -194,10 +235,11 @@ struct Mentioned {
 
 impl TriggerTable {
     fn mention(&mut self, id: u32, line: u32) -> TriggerIdx {
-        let mentioned = &mut self.mentioned;
-        let index = *self.index_of.entry(id).or_insert_with(|| {
-            mentioned.push(Mentioned { id, line, kind: None });
-            mentioned.len() as u32 - 1
+        let index = self.index_of.get(id).unwrap_or_else(|| {
+            let next = self.mentioned.len() as u32;
+            self.index_of.insert(id, next);
+            self.mentioned.push(Mentioned { id, line, kind: None });
+            next
         });
         TriggerIdx::new(index).expect("fewer triggers than bytes of text")
     }
@@ -215,26 +257,22 @@ impl TriggerTable {
 }
 
 impl Draft {
-    fn read(&mut self, text: &str) -> Result<(), Fault> {
-        for (i, line) in text.lines().enumerate() {
-            let number = u32::try_from(i + 1).unwrap_or(u32::MAX);
-            self.last_line = number;
-            let content = line.split('#').next().unwrap_or_default();
-            let mut words = Words { line: number, words: content.split_ascii_whitespace(), pending: None };
-            let Some(first) = words.next() else { continue };
-            if let Some(i) = HEADER.iter().position(|&word| word == first) {
-                self.header_line(i, &mut words)?;
-                continue;
-            }
-            self.in_body = true;
-            match first {
-                "trigger" => self.trigger_line(&mut words)?,
-                "failure" => self.failure_line(&mut words)?,
-                _ if first.contains("->") => self.flow_line(first, &mut words)?,
-                _ => return Err((number, CmReason::UnknownWord(first.to_owned()))),
-            }
+    fn line(&mut self, text: &str) -> Result<(), Fault> {
+        self.last_line = self.last_line.saturating_add(1);
+        let line = self.last_line;
+        let content = text.split('#').next().unwrap_or_default();
+        let mut words = Words { line, words: content.split_ascii_whitespace(), pending: None };
+        let Some(first) = words.next() else { return Ok(()) };
+        if let Some(i) = HEADER.iter().position(|&word| word == first) {
+            return self.header_line(i, &mut words);
         }
-        Ok(())
+        self.in_body = true;
+        match first {
+            "trigger" => self.trigger_line(&mut words),
+            "failure" => self.failure_line(&mut words),
+            _ if first.contains("->") => self.flow_line(first, &mut words),
+            _ => Err((line, CmReason::UnknownWord(first.to_owned()))),
+        }
     }
 
     fn header_line(&mut self, i: usize, words: &mut Words<'_>) -> Result<(), Fault> {
@@ -266,10 +304,9 @@ impl Draft {
         let (on_sent, on_received) = (mention(words.send_done), mention(words.recv_done));
         let bytes = words.size.ok_or((line, CmReason::Missing("size")))?;
         let connection = self.connection(line, words.id, words.message, src, dst)?;
-        let (id, priority) = (words.id.unwrap_or(0), words.priority.unwrap_or(DEFAULT_PRIORITY));
-        let message = words.message;
+        self.flow_lines.insert(self.flows.len() as u32, line);
         self.flows.push(Flow {
-            id,
+            id: words.id.unwrap_or(0),
             connection,
             src,
             dst,
@@ -277,10 +314,9 @@ impl Draft {
             start,
             on_sent,
             on_received,
-            priority,
-            message,
+            priority: words.priority.unwrap_or(DEFAULT_PRIORITY),
+            message: words.message,
         });
-        self.flow_lines.push(line);
         Ok(())
     }
 
@@ -289,13 +325,16 @@ impl Draft {
         &mut self,
         line: u32,
         id: Option<u32>,
-        message: Option<u32>,
+        message: Option<MessageNumber>,
         src: HostId,
         dst: HostId,
     ) -> Result<u32, Fault> {
         let next = self.connections.len() as u32;
-        let index = id.map_or(next, |id| *self.connection_of.entry(id).or_insert(next));
-        let id = id.unwrap_or(0);
+        let known = id.and_then(|id| self.connection_of.get(id));
+        if let (Some(id), None) = (id, known) {
+            self.connection_of.insert(id, next);
+        }
+        let (id, index) = (id.unwrap_or(0), known.unwrap_or(next));
         match self.connections.get(index as usize) {
             None => self.connections.push(Connection { id, src, dst }),
             Some(old) if (old.src, old.dst) != (src, dst) => {
@@ -304,7 +343,7 @@ impl Draft {
             Some(_) if message.is_none() => return Err((line, CmReason::RepeatedFlow(id))),
             Some(_) => {}
         }
-        if let Some(message) = message.filter(|&m| m > 0)
+        if let Some(message) = message.map(MessageNumber::get).filter(|&m| m > 0)
             && !self.messages.insert((index, message))
         {
             return Err((line, CmReason::RepeatedMessage { id, message }));
@@ -356,7 +395,7 @@ impl Draft {
         Ok(())
     }
 
-    fn finish(&mut self) -> Result<Workload, Fault> {
+    fn finish(mut self) -> Result<Workload, Fault> {
         self.check_counts()?;
         let hosts = match (self.options.hosts, self.header[0]) {
             (Some(hosts), _) => hosts,
@@ -368,16 +407,15 @@ impl Draft {
         };
         let triggers = self.order_triggers()?;
         self.number_flows();
-        let lines = |subject: Subject, table: &TriggerTable, flows: &[u32]| match subject {
-            Subject::Whole => 1,
-            Subject::Flow(i) => flows[i],
-            Subject::Trigger(i) => table.mentioned[table.defined[i] as usize].line,
-        };
-        let take = core::mem::take::<Vec<Flow>>;
-        let connections = core::mem::take(&mut self.connections);
-        let failures = core::mem::take(&mut self.failures);
-        Workload::new(hosts, take(&mut self.flows), connections, triggers, failures)
-            .map_err(|e| (lines(e.subject, &self.triggers, &self.flow_lines), CmReason::Workload(e.reason)))
+        let Draft { flows, connections, failures, flow_lines, triggers: table, .. } = self;
+        Workload::new(hosts, flows, connections, triggers, failures).map_err(|error| {
+            let line = match error.subject {
+                Subject::Whole => 1,
+                Subject::Flow(i) => flow_lines.get(i as u32).unwrap_or(1),
+                Subject::Trigger(i) => table.mentioned[table.defined[i] as usize].line,
+            };
+            (line, CmReason::Workload(error.reason))
+        })
     }
 
     fn check_counts(&self) -> Result<(), Fault> {
@@ -418,7 +456,7 @@ impl Draft {
 
     /// Gives numbers to the flows that the file gives none.
     fn number_flows(&mut self) {
-        let mut free = (1u32..).filter(|id| !self.connection_of.contains_key(id));
+        let mut free = (1u32..).filter(|&id| self.connection_of.get(id).is_none());
         for flow in self.flows.iter_mut().filter(|flow| flow.id == 0) {
             flow.id = free.next().unwrap_or(u32::MAX);
             self.connections[flow.connection as usize].id = flow.id;
@@ -430,7 +468,7 @@ impl Draft {
 #[derive(Default)]
 struct FlowWords {
     id: Option<u32>,
-    message: Option<u32>,
+    message: Option<MessageNumber>,
     start: Option<Time>,
     trigger: Option<u32>,
     size: Option<u64>,
@@ -526,12 +564,14 @@ impl<'a> Words<'a> {
     }
 
     /// The number of a message may be left out.
-    fn message(&mut self, name: &'static str) -> Result<u32, Fault> {
+    fn message(&mut self, name: &'static str) -> Result<MessageNumber, Fault> {
         let following = self.next();
         self.pending = following;
         match following {
-            Some(text) if text.starts_with(|c: char| c.is_ascii_digit() || c == '-') => self.positive(name),
-            _ => Ok(0),
+            Some(text) if text.starts_with(|c: char| c.is_ascii_digit() || c == '-') => {
+                self.value(name, |text| number(text).filter(|&n| n > 0).and_then(MessageNumber::new))
+            }
+            _ => Ok(MessageNumber::UNNUMBERED),
         }
     }
 

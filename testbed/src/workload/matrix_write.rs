@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use super::{DEFAULT_PRIORITY, Start, TriggerIdx, TriggerKind, Workload};
+use super::{DEFAULT_PRIORITY, MessageNumber, Start, TriggerIdx, TriggerKind, Workload};
 
 impl Workload {
     /// Writes the workload as a `.cm` file, start times in microseconds. Reading it gives the same
@@ -39,7 +39,7 @@ impl Workload {
         let id = |t: TriggerIdx| self.triggers()[t.index()].id;
         for flow in self.flows() {
             write!(out, "{}->{} id {}", flow.src.0, flow.dst.0, flow.id)?;
-            match flow.message {
+            match flow.message.map(MessageNumber::get) {
                 None => {}
                 Some(0) => write!(out, " msg")?,
                 Some(n) => write!(out, " msg {n}")?,

@@ -8,12 +8,13 @@
 //! exist, and every flow will start if those before it end. [`TriggerBank`] is the run-time half: it tells
 //! which flows an activation starts.
 //!
-//! Connection matrices (`.cm` files) are read by [`parse_cm`] and written by [`Workload::write_cm`];
+//! Connection matrices (`.cm` files) are read by [`CmReader`] or [`parse_cm`] and written by [`Workload::write_cm`];
 //! [`WorkloadSpec`] generates incasts, permutations and all-to-alls.
 
 mod generate;
 mod matrix_file;
 mod matrix_write;
+mod numbering;
 mod payload;
 mod trigger;
 
@@ -21,7 +22,7 @@ mod trigger;
 mod tests;
 
 pub use generate::{WorkloadSpec, WorkloadSpecError};
-pub use matrix_file::{CmOptions, CmReason, MatrixError, StartUnit, parse_cm};
+pub use matrix_file::{CmOptions, CmReader, CmReason, MatrixError, StartUnit, parse_cm};
 pub use payload::payload;
 pub use trigger::TriggerBank;
 
@@ -58,6 +59,29 @@ impl TriggerIdx {
     }
 }
 
+/// The number that a file gives to a flow as a message of its connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct MessageNumber(NonZeroU32);
+
+impl MessageNumber {
+    /// Of a message to which the file gives no number.
+    pub const UNNUMBERED: MessageNumber = MessageNumber(NonZeroU32::MIN);
+
+    /// The number `number`; 0 for none. `None` for `u32::MAX`, which no file may use.
+    pub const fn new(number: u32) -> Option<MessageNumber> {
+        match NonZeroU32::new(number.wrapping_add(1)) {
+            Some(n) => Some(MessageNumber(n)),
+            None => None,
+        }
+    }
+
+    /// The number; 0 if the file gives none.
+    #[inline]
+    pub const fn get(self) -> u32 {
+        self.0.get() - 1
+    }
+}
+
 /// When a flow starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
@@ -89,10 +113,12 @@ pub struct Flow {
     pub on_received: Option<TriggerIdx>,
     /// The file's `prio`, or [`DEFAULT_PRIORITY`]. Kept for the file's sake: nothing here gives it a meaning.
     pub priority: u32,
-    /// The number that the file gives to it as a message of its connection: 0 where it says that
-    /// this is a message but gives no number, `None` where it does not say so.
-    pub message: Option<u32>,
+    /// Its number as a message of its connection; `None` where the file does not call it a message.
+    pub message: Option<MessageNumber>,
 }
+
+// A workload may have millions.
+const _: () = assert!(size_of::<Flow>() <= 56 && size_of::<Connection>() <= 12);
 
 /// What messages share: one pair of hosts and one congestion control state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

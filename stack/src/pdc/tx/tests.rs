@@ -188,9 +188,9 @@ fn impossible_acknowledgements_are_refused() {
 
 /// Makes `packets` more have been sent and acknowledged.
 fn age(pdc: &mut TxPdc, packets: u32) {
-    assert!(pdc.is_idle() && pdc.cack.plus(1) == pdc.next_psn);
-    pdc.next_psn = pdc.next_psn.plus(packets);
-    (pdc.una, pdc.cack) = (pdc.next_psn, pdc.next_psn.minus(1));
+    assert!(pdc.is_idle() && pdc.cack.plus(1) == pdc.next_psn());
+    pdc.records.skip(packets);
+    pdc.cack = pdc.next_psn().minus(1);
     pdc.numbered += u64::from(packets);
 }
 

@@ -135,7 +135,7 @@ impl AckCc {
 
     #[inline]
     fn from_ccx(b: &[u8; Ack::CCX_LEN]) -> AckCc {
-        AckCc::common(b, CcState::Extended { kind: b[12] >> 4, bits: be128(b, 24) })
+        AckCc::common(b, CcState::Extended { kind: b[12] >> 4, bits: be128(b, 24).into() })
     }
 
     #[inline]
@@ -156,7 +156,7 @@ impl AckCc {
         let kind = match self.state {
             CcState::Extended { kind, bits } => {
                 let b: &mut [u8; Ack::CCX_LEN] = room(buf, HEADER)?;
-                put(b, 24, bits.to_be_bytes());
+                put(b, 24, u128::from(bits).to_be_bytes());
                 kind
             }
             state => {

@@ -152,7 +152,7 @@ impl Nack {
             PacketType::Nack => None,
             PacketType::NackCcx => {
                 let b: &[u8; Nack::CCX_LEN] = head(view.header(), HeaderName::Nack)?;
-                Some(NackCcx { kind: b[16] >> 4, bits: be128(b, 16) & NACK_CCX_MASK })
+                Some(NackCcx { kind: b[16] >> 4, bits: (be128(b, 16) & NACK_CCX_MASK).into() })
             }
             _ => return Err(wrong_type(HeaderName::Nack, view)),
         };
@@ -188,9 +188,9 @@ impl Nack {
         if let Some(ccx) = self.ccx {
             kind = PacketType::NackCcx;
             fits(HeaderName::Nack, 16, "nccx_type", u64::from(ccx.kind), 4)?;
-            fits(HeaderName::Nack, 16, "nack_ccx_state", (ccx.bits >> 64) as u64, 60)?;
+            fits(HeaderName::Nack, 16, "nack_ccx_state", ccx.bits.high, 60)?;
             let b: &mut [u8; Nack::CCX_LEN] = room(buf, HeaderName::Nack)?;
-            put(b, 16, (u128::from(ccx.kind) << 124 | ccx.bits).to_be_bytes());
+            put(b, 16, (u128::from(ccx.kind) << 124 | u128::from(ccx.bits)).to_be_bytes());
         }
         let flags = flag(self.ecn, MARK) | flag(self.retx, RETX) | flag(self.rudi, NT);
         let b: &mut [u8; Nack::LEN] = room(buf, HeaderName::Nack)?;

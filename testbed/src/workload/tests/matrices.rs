@@ -6,7 +6,8 @@ use weft_cc::{Span, Time};
 use super::play;
 use crate::topology::HostId;
 use crate::workload::{
-    CmOptions, DEFAULT_PRIORITY, Failure, Start, StartUnit, TriggerKind, Workload, parse_cm,
+    CmOptions, CmReader, CmReason, DEFAULT_PRIORITY, Failure, Flow, MessageNumber, Start, StartUnit,
+    TriggerKind, Workload, parse_cm,
 };
 
 macro_rules! public_file {
@@ -170,7 +171,8 @@ fn every_keyword_is_understood() {
     // The second and the last flow have no number of their own: they get those that are free.
     assert_eq!(flows.iter().map(|f| f.id).collect::<Vec<_>>(), [5, 2, 1, 9, 9, 9, 3]);
     assert_eq!(flows.iter().map(|f| f.connection).collect::<Vec<_>>(), [0, 1, 2, 3, 3, 3, 4]);
-    assert_eq!(flows[3..6].iter().map(|f| f.message).collect::<Vec<_>>(), [Some(0), Some(7), Some(0)]);
+    let message = |f: &Flow| f.message.map(MessageNumber::get);
+    assert_eq!(flows[2..6].iter().map(message).collect::<Vec<_>>(), [None, Some(0), Some(7), Some(0)]);
     assert_eq!((flows[0].priority, flows[1].priority), (7, DEFAULT_PRIORITY));
     assert_eq!((flows[1].bytes, flows[2].bytes), (u64::from(u32::MAX), 0));
     let trigger = |i: usize| w.started_by(crate::workload::TriggerIdx::new(i as u32).unwrap());
@@ -224,6 +226,7 @@ fn malformed_files_are_refused_with_file_line_and_reason() {
             "size 20",
             "x.cm:12: flow 9 is there already; further messages of its connection need `msg`",
         ),
+        ("msg 7 size", "msg 4294967295 size", "x.cm:12: `msg` cannot be `4294967295`"),
         ("id 9 msg start", "id 9 msg 7 start", "x.cm:13: message 7 of flow 9 is there already"),
         (
             "3->4 id 9 msg start",
@@ -264,6 +267,46 @@ fn malformed_files_are_refused_with_file_line_and_reason() {
         assert_eq!(error.to_string(), message, "{from:?} -> {to:?}");
     }
     assert_eq!(parse_cm("x.cm", "", AS_IS).unwrap_err().to_string(), "x.cm:1: `Nodes` is missing");
+}
+
+#[test]
+fn lines_one_by_one_are_read_as_the_whole_text() {
+    let mut reader = CmReader::new("x", AS_IS);
+    for line in EVERYTHING.replace('\n', "\r\n").split_inclusive('\n') {
+        reader.line(line).unwrap();
+    }
+    assert_eq!(reader.finish(), parse_cm("x", EVERYTHING, AS_IS));
+    let mut reader = CmReader::new("x.cm", AS_IS);
+    reader.line("Nodes 8\n").unwrap();
+    assert_eq!(reader.line("0->1 siz 3\n").unwrap_err().to_string(), "x.cm:2: unknown word `siz`");
+}
+
+/// Ids that do not rise by ones, and errors far down.
+#[test]
+fn ids_are_recognised_in_any_order() {
+    let ids = [7, 8, 9, 3, 4, 100, 50, 101, 10, 1];
+    let mut text = format!("Nodes 9\n\nConnections {}\n", ids.len() + 2);
+    for id in ids {
+        text += &format!("0->1 id {id} start 0 size 1\n# a line between\n");
+    }
+    text += "2->3 start 0 size 1\n";
+    let with = |last: &str| parse_cm("x", &(text.clone() + last), AS_IS);
+    let workload = with("2->3 start 0 size 1").unwrap();
+    let numbers: Vec<u32> = workload.flows().iter().map(|f| f.id).collect();
+    assert_eq!(numbers, [7, 8, 9, 3, 4, 100, 50, 101, 10, 1, 2, 5]);
+    for id in ids {
+        let again = with(&format!("0->1 id {id} start 0 size 1")).unwrap_err();
+        assert_eq!((again.line, again.reason), (25, CmReason::RepeatedFlow(id)));
+    }
+    for (line, id) in (4..).step_by(2).zip(ids) {
+        let given = format!("0->1 id {id} ");
+        let text = text.replace(&given, &given.replace("0->1", "9->1")) + "2->3 start 0 size 1";
+        let error = parse_cm("x", &text, AS_IS).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            format!("x:{line}: there is no host 9: the workload has 9 hosts, counted from 0")
+        );
+    }
 }
 
 #[test]

@@ -7,8 +7,8 @@ use weft_stack::rng::Rng;
 use super::play;
 use crate::topology::HostId;
 use crate::workload::{
-    CmOptions, Connection, DEFAULT_PRIORITY, Failure, Flow, Start, Trigger, TriggerIdx, TriggerKind,
-    Workload, WorkloadSpec, parse_cm,
+    CmOptions, Connection, DEFAULT_PRIORITY, Failure, Flow, MessageNumber, Start, Trigger, TriggerIdx,
+    TriggerKind, Workload, WorkloadSpec, parse_cm,
 };
 
 fn written(workload: &Workload) -> String {
@@ -36,6 +36,7 @@ fn random_workload(seed: u64) -> Workload {
         let priority = if rng.chance(0.5) { DEFAULT_PRIORITY } else { rng.below(9) };
         let start = random_start(&mut rng, &mut flows, &mut triggers);
         let message = (reuse || rng.chance(0.2)).then(|| if rng.chance(0.5) { 0 } else { i + 1 });
+        let message = message.and_then(MessageNumber::new);
         let bytes = u64::from(rng.next_u64() as u32);
         flows.push(Flow {
             id,

@@ -1,0 +1,183 @@
+//! `--sample`: what ports and flows do while a run goes on, as two Parquet files. docs/samples.md describes
+//! their columns.
+
+mod names;
+mod table;
+
+#[cfg(test)]
+mod tests;
+
+use crate::Failure;
+use names::Names;
+use parquet::errors::ParquetError;
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use table::{Column, Table};
+use weft_cc::{Span, Time};
+use weft_testbed::sim::{FlowSample, PortSample, RunConfig, SampleSink};
+use weft_testbed::topology::{Direction, PortId, Topology};
+use weft_testbed::workload::Workload;
+
+/// Rows held in memory of each table before they are written, 5 MB at most.
+const ROWS_PER_GROUP: usize = 1 << 16;
+
+/// Writes samples to two files, a group of rows at a time.
+pub(crate) struct SampleFiles<'a> {
+    paths: [PathBuf; 2],
+    tables: Tables<'a, File>,
+}
+
+impl<'a> SampleFiles<'a> {
+    /// Makes `PATH.ports.parquet` and `PATH.flows.parquet`, for the run that `config` describes.
+    pub(crate) fn create(path: &Path, config: &'a RunConfig) -> Result<SampleFiles<'a>, Failure> {
+        let RunConfig { topology, workload, .. } = config;
+        let paths = ["ports", "flows"].map(|table| with_suffix(path, table));
+        let create = |path: &PathBuf| File::create(path).map_err(|e| failed(path, &e));
+        let (ports, flows) = (create(&paths[0])?, create(&paths[1])?);
+        let tables = Tables::new(ports, flows, topology, workload, ROWS_PER_GROUP);
+        Ok(SampleFiles { tables: tables.map_err(|e| failed(path, &e))?, paths })
+    }
+
+    /// Writes what is left, and tells what went wrong, now or before. Without this the files cannot be read.
+    pub(crate) fn finish(self) -> Result<(), Failure> {
+        self.tables.finish().map_err(|(table, error)| failed(&self.paths[table], &error))
+    }
+}
+
+impl SampleSink for SampleFiles<'_> {
+    fn sample(&mut self, at: Time, ports: &[PortSample], flows: &[FlowSample]) {
+        self.tables.sample(at, ports, flows);
+    }
+}
+
+fn with_suffix(path: &Path, table: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!(".{table}.parquet"));
+    name.into()
+}
+
+fn failed(path: &Path, error: &dyn std::error::Error) -> Failure {
+    Failure::Run(format!("{}: {error}", path.display()))
+}
+
+/// The columns of the ports' table, in order.
+fn port_columns() -> Vec<(&'static str, Column)> {
+    vec![
+        ("time_us", Column::Double(Vec::new())),
+        ("port", Column::Int(Vec::new())),
+        ("owner", Column::Text(Vec::new())),
+        ("peer", Column::Text(Vec::new())),
+        ("tier", Column::Int(Vec::new())),
+        ("direction", Column::Text(Vec::new())),
+        ("queue_bytes", Column::Int(Vec::new())),
+        ("control_bytes", Column::Int(Vec::new())),
+        ("sent_bytes", Column::Long(Vec::new())),
+        ("utilisation", Column::Double(Vec::new())),
+    ]
+}
+
+/// The columns of the flows' table, in order.
+fn flow_columns() -> Vec<(&'static str, Column)> {
+    vec![
+        ("time_us", Column::Double(Vec::new())),
+        ("index", Column::Int(Vec::new())),
+        ("flow", Column::Int(Vec::new())),
+        ("src", Column::Int(Vec::new())),
+        ("dst", Column::Int(Vec::new())),
+        ("received_bytes", Column::Long(Vec::new())),
+        ("goodput_gbps", Column::Double(Vec::new())),
+    ]
+}
+
+/// The two tables, whatever they are written to.
+struct Tables<'a, W: Write + Send> {
+    topology: &'a Topology,
+    workload: &'a Workload,
+    names: Names,
+    ports: Table<W>,
+    flows: Table<W>,
+    /// When the interval began that the next sample ends.
+    since: Time,
+    /// The first thing that went wrong, and in which table.
+    error: Option<(usize, ParquetError)>,
+}
+
+impl<'a, W: Write + Send> Tables<'a, W> {
+    fn new(
+        ports: W,
+        flows: W,
+        topology: &'a Topology,
+        workload: &'a Workload,
+        group: usize,
+    ) -> Result<Tables<'a, W>, ParquetError> {
+        Ok(Tables {
+            topology,
+            workload,
+            names: Names::of(topology),
+            ports: Table::new(ports, port_columns(), group)?,
+            flows: Table::new(flows, flow_columns(), group)?,
+            since: Time::ZERO,
+            error: None,
+        })
+    }
+
+    fn add_port(&mut self, time_us: f64, interval: Span, sample: &PortSample) -> Result<(), ParquetError> {
+        let port = self.topology.port(PortId(sample.port));
+        let direction = match port.direction {
+            Direction::Up => self.names.up(),
+            Direction::Down => self.names.down(),
+        };
+        let row = &mut self.ports;
+        row.double(time_us);
+        row.int(sample.port);
+        row.text(self.names.node(port.owner));
+        row.text(self.names.node(port.peer));
+        row.int(u32::from(port.tier));
+        row.text(direction);
+        row.int(sample.data_bytes);
+        row.int(sample.control_bytes);
+        row.long(sample.sent_bytes);
+        row.double(gbps(sample.sent_bytes, interval) / (port.rate.as_bps() as f64 / 1e9));
+        row.end()
+    }
+
+    fn add_flow(&mut self, time_us: f64, interval: Span, sample: &FlowSample) -> Result<(), ParquetError> {
+        let flow = &self.workload.flows()[sample.flow as usize];
+        let row = &mut self.flows;
+        row.double(time_us);
+        row.int(sample.flow);
+        row.int(flow.id);
+        row.int(flow.src.0);
+        row.int(flow.dst.0);
+        row.long(sample.received_bytes);
+        row.double(gbps(sample.received_bytes, interval));
+        row.end()
+    }
+
+    fn finish(self) -> Result<(), (usize, ParquetError)> {
+        if let Some(error) = self.error {
+            return Err(error);
+        }
+        self.ports.finish().map_err(|e| (0, e))?;
+        self.flows.finish().map_err(|e| (1, e))
+    }
+}
+
+/// `bytes` over `interval`; 0 over no time.
+fn gbps(bytes: u64, interval: Span) -> f64 {
+    crate::stats::gbps(bytes, interval).unwrap_or(0.0)
+}
+
+impl<W: Write + Send> SampleSink for Tables<'_, W> {
+    fn sample(&mut self, at: Time, ports: &[PortSample], flows: &[FlowSample]) {
+        if self.error.is_some() {
+            return;
+        }
+        let interval = at.since(std::mem::replace(&mut self.since, at));
+        let time_us = at.since(Time::ZERO).as_us_f64();
+        let ports = ports.iter().try_for_each(|sample| self.add_port(time_us, interval, sample));
+        let flows = flows.iter().try_for_each(|sample| self.add_flow(time_us, interval, sample));
+        self.error = ports.err().map(|e| (0, e)).or(flows.err().map(|e| (1, e)));
+    }
+}

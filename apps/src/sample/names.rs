@@ -1,0 +1,46 @@
+//! What hosts, switches and directions are called in tables.
+
+use parquet::data_type::ByteArray;
+use weft_testbed::topology::{Node, SwitchId, Topology};
+
+/// The names of all nodes of a topology. A copy of one shares its bytes.
+pub(super) struct Names {
+    /// Hosts, then switches.
+    nodes: Vec<ByteArray>,
+    hosts: u32,
+    up: ByteArray,
+    down: ByteArray,
+}
+
+impl Names {
+    pub(super) fn of(topology: &Topology) -> Names {
+        let hosts = (0..topology.hosts()).map(|host| format!("host{host}"));
+        let switches = (0..topology.switches()).map(|switch| {
+            let place = topology.place(SwitchId(switch));
+            format!("{}{}", ["tor", "agg", "core"][usize::from(place.tier)], place.index)
+        });
+        Names {
+            nodes: hosts.chain(switches).map(|name| ByteArray::from(name.into_bytes())).collect(),
+            hosts: topology.hosts(),
+            up: ByteArray::from("up"),
+            down: ByteArray::from("down"),
+        }
+    }
+
+    /// `host17`; or `tor3`, `agg1`, `core0`, counted within their tiers.
+    pub(super) fn node(&self, node: Node) -> ByteArray {
+        let index = match node {
+            Node::Host(host) => host.0,
+            Node::Switch(switch) => self.hosts + switch.0,
+        };
+        self.nodes[index as usize].clone()
+    }
+
+    pub(super) fn up(&self) -> ByteArray {
+        self.up.clone()
+    }
+
+    pub(super) fn down(&self) -> ByteArray {
+        self.down.clone()
+    }
+}

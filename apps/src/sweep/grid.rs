@@ -1,0 +1,285 @@
+//! The grid: every combination of the varied options' values, in the order written, the last
+//! varying fastest.
+
+use super::file::{Setting, SweepFile, Value};
+use crate::Failure;
+use crate::cli::{self, Cli, Command, RunArgs};
+use clap::Parser;
+use serde_json::Value as Json;
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{self, BufReader, Read};
+use std::path::Path;
+
+/// The most runs in a sweep.
+const MAX_RUNS: usize = 10_000_000;
+
+/// A sweep file's runs, numbered from 0.
+#[derive(Debug)]
+pub(crate) struct Grid {
+    file: SweepFile,
+    runs: usize,
+}
+
+impl Grid {
+    pub(crate) fn new(file: SweepFile) -> Result<Grid, Failure> {
+        let sizes = file.axes.iter().map(|axis| axis.values.len());
+        let runs = sizes.into_iter().try_fold(1usize, usize::checked_mul).filter(|&n| n <= MAX_RUNS);
+        let Some(runs) = runs else {
+            let line = file.axes[0].values[0].line;
+            return Err(file.refusal(line, &format!("[vary] is too large; expected at most {MAX_RUNS} runs")));
+        };
+        Ok(Grid { file, runs })
+    }
+
+    /// How many runs there are; at least one.
+    pub(crate) fn runs(&self) -> usize {
+        self.runs
+    }
+
+    /// The varied options of run `index` with their values.
+    fn varied(&self, index: usize) -> Vec<(&Setting, &Value)> {
+        let mut rest = index;
+        let mut point: Vec<_> = (self.file.axes.iter().rev())
+            .map(|axis| {
+                let value = &axis.values[rest % axis.values.len()];
+                rest /= axis.values.len();
+                (axis, value)
+            })
+            .collect();
+        point.reverse();
+        point
+    }
+
+    /// All options of run `index` with their values.
+    fn settings(&self, index: usize) -> impl Iterator<Item = (&Setting, &Value)> {
+        self.file.fixed.iter().map(|setting| (setting, &setting.values[0])).chain(self.varied(index))
+    }
+
+    /// The varied options of run `index` as columns of the table.
+    pub(crate) fn columns(&self, index: usize) -> impl Iterator<Item = (String, &Json)> {
+        self.varied(index).into_iter().map(|(setting, value)| (setting.option.replace('-', "_"), &value.json))
+    }
+
+    /// Run `index` as arguments of `weft run`.
+    pub(crate) fn arguments(&self, index: usize) -> Vec<String> {
+        let argument = |(setting, value): (&Setting, &Value)| -> Vec<String> {
+            value.texts.iter().map(|text| format!("--{}={text}", setting.option)).collect()
+        };
+        self.settings(index).flat_map(argument).collect()
+    }
+
+    /// Run `index` for people: where it stands in the grid.
+    pub(crate) fn label(&self, index: usize) -> String {
+        let varied = self.varied(index).into_iter();
+        let words: Vec<String> = varied.map(|(s, v)| format!("{}={}", s.option, v.texts.join(","))).collect();
+        format!("run {} of {}: {}", index + 1, self.runs, words.join(" ")).trim_end_matches(": ").to_owned()
+    }
+
+    /// The most threads that a run has.
+    pub(crate) fn threads(&self) -> usize {
+        let settings = self.file.fixed.iter().chain(&self.file.axes);
+        let values = settings.filter(|s| s.option == "threads").flat_map(|s| &s.values);
+        values.filter_map(|value| value.texts.first()?.parse().ok()).max().unwrap_or(1).max(1)
+    }
+
+    /// Refuses run `index` if it makes no sense or cannot be made. `rehearse` tells from its options, which
+    /// the parser has accepted, what is wrong with the whole.
+    pub(crate) fn check(
+        &self,
+        index: usize,
+        rehearse: impl FnOnce(&[String]) -> Result<(), String>,
+    ) -> Result<(), Failure> {
+        let arguments = self.arguments(index);
+        parse_run(&arguments)
+            .map_err(|failure| failure.to_string())
+            .and_then(|_| rehearse(&arguments))
+            .map_err(|complaint| self.blame(index, &complaint))
+    }
+
+    /// Adds to `complaint` the run, and the line of the option or file that it names first.
+    fn blame(&self, index: usize, complaint: &str) -> Failure {
+        let named = self.settings(index).filter_map(|(setting, value)| {
+            let at = named_at(complaint, &setting.option);
+            let file = value.texts.iter().any(|text| complaint.starts_with(&format!("{text}:")));
+            Some((if file { 0 } else { at? }, value.line))
+        });
+        let label = self.label(index);
+        match named.min() {
+            Some((_, line)) => self.file.refusal(line, &format!("{complaint} ({label})")),
+            None => Failure::Usage(format!("{}: {complaint} ({label})", self.file.name)),
+        }
+    }
+
+    /// A number that differs when the options, the files that they name, or `version` differ.
+    pub(crate) fn identity(&self, version: &str) -> io::Result<String> {
+        let mut hash = Fnv::new();
+        hash.text(version);
+        let mut files = BTreeSet::new();
+        for (kind, settings) in [("run", &self.file.fixed), ("vary", &self.file.axes)] {
+            for setting in settings {
+                hash.text(kind);
+                hash.text(&setting.option);
+                for value in &setting.values {
+                    hash.count(value.texts.len());
+                    value.texts.iter().for_each(|text| hash.text(text));
+                    files.extend(value.texts.iter().map(String::as_str));
+                }
+            }
+        }
+        for path in files.into_iter().filter(|text| Path::new(text).is_file()) {
+            hash.text(path);
+            hash.contents(BufReader::new(File::open(path)?))?;
+        }
+        Ok(format!("{:016x}", hash.0))
+    }
+}
+
+/// Where `complaint` names `option`.
+fn named_at(complaint: &str, option: &str) -> Option<usize> {
+    let flag = format!("--{option}");
+    let at = complaint.find(&flag)?;
+    // `--cc` is not what a complaint about `--cc-set` names.
+    let longer = complaint[at + flag.len()..].starts_with(|c: char| c == '-' || c.is_alphanumeric());
+    (!longer).then_some(at)
+}
+
+fn parse_run(arguments: &[String]) -> Result<Box<RunArgs>, Failure> {
+    let line = ["weft", "run"].into_iter().chain(arguments.iter().map(String::as_str));
+    match Cli::try_parse_from(line).map_err(|error| Failure::Usage(cli::one_line(&error)))?.command {
+        Command::Run(args) => Ok(args),
+        _ => Err(Failure::Usage("expected options of weft run".to_owned())),
+    }
+}
+
+/// FNV-1a with 64 bits: tells sweeps apart, and is the same everywhere. (G. Fowler, L. Noll, K.-P. Vo, 1991.)
+struct Fnv(u64);
+
+impl Fnv {
+    fn new() -> Fnv {
+        Fnv(0xcbf2_9ce4_8422_2325)
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) {
+        self.0 = bytes.iter().fold(self.0, |h, &b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
+    }
+
+    fn count(&mut self, count: usize) {
+        self.bytes(&(count as u64).to_le_bytes());
+    }
+
+    /// With its length, so that no two lists of texts read the same.
+    fn text(&mut self, text: &str) {
+        self.count(text.len());
+        self.bytes(text.as_bytes());
+    }
+
+    fn contents(&mut self, mut reader: impl Read) -> io::Result<()> {
+        let mut buffer = [0; 1 << 16];
+        loop {
+            match reader.read(&mut buffer)? {
+                0 => return Ok(()),
+                n => self.bytes(&buffer[..n]),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resolve::resolve;
+
+    fn grid(text: &str) -> Grid {
+        Grid::new(SweepFile::parse("s.toml", text).unwrap()).unwrap()
+    }
+
+    fn check(grid: &Grid, index: usize) -> Result<(), Failure> {
+        grid.check(index, |arguments| {
+            let plan = parse_run(arguments).and_then(|args| resolve(&args));
+            plan.map(drop).map_err(|failure| failure.to_string())
+        })
+    }
+
+    const SMALL: &str = "[run]\nworkload = 'permutation'\nhosts = 8\nsize = '16KiB'\n\
+                         [vary]\ncc = ['nscc', 'smartt']\nwire-overhead = ['auto']\nseed = { from = 1, to = 3 }\n";
+
+    #[test]
+    fn the_last_option_varies_fastest() {
+        let grid = grid(SMALL);
+        assert_eq!(grid.runs(), 6);
+        let labels: Vec<String> = (0..6).map(|i| grid.label(i)).collect();
+        assert_eq!(labels[0], "run 1 of 6: cc=nscc wire-overhead=auto seed=1");
+        assert_eq!(labels[2], "run 3 of 6: cc=nscc wire-overhead=auto seed=3");
+        assert_eq!(labels[3], "run 4 of 6: cc=smartt wire-overhead=auto seed=1");
+        let arguments = grid.arguments(5);
+        let expected =
+            ["workload=permutation", "hosts=8", "size=16KiB", "cc=smartt", "wire-overhead=auto", "seed=3"];
+        assert_eq!(arguments, expected.map(|a| format!("--{a}")));
+        let columns: Vec<_> = grid.columns(5).map(|(name, json)| format!("{name}:{json}")).collect();
+        assert_eq!(columns, ["cc:\"smartt\"", "wire_overhead:\"auto\"", "seed:3"]);
+        (0..6).for_each(|i| check(&grid, i).unwrap());
+    }
+
+    #[test]
+    fn every_combination_occurs_once() {
+        let grid = grid("[vary]\ncc = ['a', 'b', 'c']\nlb = ['x', 'y']\npaths = [1, 2, 3, 4]\nseed = [7]\n");
+        let points: BTreeSet<Vec<String>> = (0..grid.runs()).map(|i| grid.arguments(i)).collect();
+        assert_eq!((grid.runs(), points.len()), (24, 24));
+    }
+
+    #[test]
+    fn a_sweep_may_vary_nothing_but_not_everything() {
+        let one = grid("[run]\nworkload = 'permutation'\n");
+        assert_eq!((one.runs(), one.label(0).as_str(), one.threads()), (1, "run 1 of 1", 1));
+        assert_eq!(grid("[vary]\nthreads = [2, 4, 1]\n").threads(), 4);
+        let range = "{ from = 1, to = 100000 }";
+        let file = SweepFile::parse("s.toml", &format!("[vary]\nseed = {range}\nsize = {range}\n")).unwrap();
+        let message = Grid::new(file).unwrap_err().to_string();
+        assert_eq!(message, "s.toml:2: [vary] is too large; expected at most 10000000 runs");
+    }
+
+    #[test]
+    fn bad_points_are_blamed_on_the_line_of_the_option() {
+        let refused = |text: &str, index| check(&grid(text), index).unwrap_err().to_string();
+        let lb = "[run]\nworkload = 'permutation'\n[vary]\nlb = [\n'mixed',\n'plb']\nseed = [1, 2]\n";
+        assert!(check(&grid(lb), 1).is_ok());
+        let message = refused(lb, 3);
+        assert!(message.starts_with("s.toml:6: --lb: no load balancer is called 'plb'"), "{message}");
+        assert!(message.ends_with(" (run 4 of 4: lb=plb seed=2)"), "{message}");
+
+        let set = "[run]\nworkload = 'permutation'\ncc = 'nscc'\n[vary]\ncc-set = ['gamma=0.5', 'speed=1']\n";
+        assert!(
+            refused(set, 1).starts_with("s.toml:5: --cc-set: nscc has no parameter"),
+            "{}",
+            refused(set, 1)
+        );
+        let mtu = "[run]\nworkload = 'permutation'\nmtu = 3\n";
+        assert!(refused(mtu, 0).starts_with("s.toml:3: invalid value '3' for '--mtu"), "{}", refused(mtu, 0));
+        let none = "[vary]\nseed = [1]\n";
+        assert!(refused(none, 0).starts_with("s.toml: "), "{}", refused(none, 0));
+        let dash = "[run]\nworkload = 'permutation'\n[vary]\nlb = ['--help', '-x']\n";
+        assert!(refused(dash, 0).starts_with("s.toml:4: --lb: no load balancer"), "{}", refused(dash, 0));
+    }
+
+    #[test]
+    fn the_identity_follows_what_changes_results() {
+        let id = |text: &str, version: &str| grid(text).identity(version).unwrap();
+        let first = id(SMALL, "1");
+        assert_eq!(first, id(&format!("# a remark\n{SMALL}"), "1"));
+        assert_ne!(first, id(SMALL, "2"));
+        assert_ne!(first, id(&SMALL.replace("16KiB", "17KiB"), "1"));
+        assert_ne!(first, id(&SMALL.replace("'nscc', 'smartt'", "'smartt', 'nscc'"), "1"));
+        assert_ne!(id("[run]\ncc-set=['a', 'b']", "1"), id("[run]\ncc-set=['ab']", "1"));
+        assert_ne!(id("[vary]\ncc-set=[['a', 'b']]", "1"), id("[vary]\ncc-set=['a', 'b']", "1"));
+
+        let path = std::env::temp_dir().join(format!("weft-identity-{}.cm", std::process::id()));
+        let text = format!("[run]\nmatrix = '{}'\n", path.display());
+        std::fs::write(&path, "Nodes 2\n").unwrap();
+        let before = id(&text, "1");
+        std::fs::write(&path, "Nodes 3\n").unwrap();
+        let after = id(&text, "1");
+        std::fs::remove_file(&path).unwrap();
+        assert_ne!(before, after);
+    }
+}

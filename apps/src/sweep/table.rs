@@ -1,0 +1,235 @@
+//! The table: a line of JSON for each run, in the order of the grid. It holds nothing that differs
+//! between two runs of the same options, so the same sweep gives the same bytes wherever, however
+//! divided and however often interrupted it runs.
+
+use super::grid::Grid;
+use super::journal::{Cost, Journals, failed, suffixed};
+use crate::Failure;
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_json::Value as Json;
+use serde_json::value::RawValue;
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, BufWriter, Write};
+use std::marker::PhantomData;
+use std::path::Path;
+
+/// What a run cost, in its report: different each time.
+const COSTS: &str = "engine";
+/// A run's options, in its report: those of the sweep.
+const OPTIONS: &[&str] = &["config", "seed"];
+/// The column that says which sweep a row is of.
+const SWEEP: &str = "sweep";
+
+/// The row of run `index`, and what the run cost, from its JSON report.
+pub(crate) fn row(grid: &Grid, index: usize, sweep: &str, report: &[u8]) -> Result<(String, Cost), String> {
+    let unreadable = |e: serde_json::Error| format!("its report is unreadable: {e}");
+    let report: Object = serde_json::from_slice(report).map_err(unreadable)?;
+    let mut row = Row::new(grid, index);
+    let mut cost = Cost::default();
+    for (key, value) in report.0 {
+        match key.as_str() {
+            COSTS => cost = serde_json::from_str(value.get()).map_err(unreadable)?,
+            key if OPTIONS.contains(&key) => {}
+            key => row.flatten(key, value).map_err(unreadable)?,
+        }
+    }
+    row.add(SWEEP, &sweep.into());
+    Ok((row.end(), cost))
+}
+
+/// The row of run `index`, which has no results.
+fn failure(grid: &Grid, index: usize, sweep: &str, error: &str) -> String {
+    let mut row = Row::new(grid, index);
+    row.add(SWEEP, &sweep.into());
+    row.add("error", &error.into());
+    row.end()
+}
+
+/// A line of JSON in the making. Columns stay in the order in which they come.
+struct Row(String);
+
+impl Row {
+    /// With the columns of the varied options.
+    fn new(grid: &Grid, index: usize) -> Row {
+        let mut row = Row("{".to_owned());
+        grid.columns(index).for_each(|(name, value)| row.add(&name, value));
+        row
+    }
+
+    fn add(&mut self, name: &str, value: &Json) {
+        let comma = if self.0.len() > 1 { "," } else { "" };
+        self.0 += &format!("{comma}{}:{value}", Json::from(name));
+    }
+
+    /// A column for each leaf: `fct_us: { max: 3 }` becomes `fct_us_max: 3`.
+    fn flatten(&mut self, name: &str, value: &RawValue) -> serde_json::Result<()> {
+        if !value.get().starts_with('{') {
+            self.add(name, &serde_json::from_str(value.get())?);
+            return Ok(());
+        }
+        let parts: Object = serde_json::from_str(value.get())?;
+        parts.0.into_iter().try_for_each(|(part, value)| self.flatten(&format!("{name}_{part}"), value))
+    }
+
+    fn end(self) -> String {
+        self.0 + "}"
+    }
+}
+
+/// A JSON object whose members keep their order.
+struct Object<'a>(Vec<(String, &'a RawValue)>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Object<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Members<'a>(PhantomData<&'a ()>);
+
+        impl<'de: 'a, 'a> Visitor<'de> for Members<'a> {
+            type Value = Object<'a>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Object<'a>, A::Error> {
+                let mut members = Vec::new();
+                while let Some(member) = map.next_entry()? {
+                    members.push(member);
+                }
+                Ok(Object(members))
+            }
+        }
+
+        deserializer.deserialize_map(Members(PhantomData))
+    }
+}
+
+/// What is at the table's place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Existing {
+    Nothing,
+    /// Another file, or the table of another sweep.
+    Foreign,
+    /// A table of this sweep in which runs have failed.
+    Partial,
+    /// The table of this sweep, all runs done.
+    Complete,
+}
+
+/// What is at `out`, for a sweep `sweep` of `runs` runs.
+pub(crate) fn existing(out: &Path, sweep: &str, runs: usize) -> Result<Existing, Failure> {
+    let file = match File::open(out) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Existing::Nothing),
+        opened => opened.map_err(|e| failed(out, &e))?,
+    };
+    let last_column = format!("{:?}:{sweep:?}", SWEEP);
+    let (mut rows, mut done) = (0, 0);
+    for line in BufReader::new(file).split(b'\n') {
+        let line = line.map_err(|e| failed(out, &e))?;
+        let Some(line) = str::from_utf8(&line).ok().filter(|line| line.contains(&last_column)) else {
+            return Ok(Existing::Foreign);
+        };
+        rows += 1;
+        done += usize::from(line.ends_with(&format!("{last_column}}}")));
+    }
+    Ok(match (rows, done) {
+        (0, _) => Existing::Foreign,
+        _ if done == runs && rows == runs => Existing::Complete,
+        _ => Existing::Partial,
+    })
+}
+
+/// What a table says in all.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Tally {
+    /// Runs some of whose flows have not completed.
+    pub(crate) unfinished: usize,
+    /// Runs without results.
+    pub(crate) failed: usize,
+}
+
+/// The two columns by which an unfinished run is told.
+#[derive(Deserialize)]
+struct Flows {
+    flows_total: u64,
+    flows_completed: u64,
+}
+
+/// Writes the table from the journals, in which every run must be, beside its place, and then moves it
+/// there: it is never seen half written.
+pub(crate) fn write(out: &Path, grid: &Grid, sweep: &str, journals: &mut Journals) -> Result<Tally, Failure> {
+    let draft = suffixed(out, ".new");
+    let unwritable = |e: io::Error| failed(&draft, &e);
+    let mut file = BufWriter::new(File::create(&draft).map_err(unwritable)?);
+    let mut tally = Tally::default();
+    for index in 0..grid.runs() {
+        let row = match journals.row(index)? {
+            Some(row) => {
+                let flows = serde_json::from_str::<Flows>(&row).ok();
+                tally.unfinished += usize::from(flows.is_some_and(|f| f.flows_completed < f.flows_total));
+                row
+            }
+            None => {
+                tally.failed += 1;
+                let error = journals.errors().get(&index).map_or("not run", String::as_str);
+                failure(grid, index, sweep, error)
+            }
+        };
+        writeln!(file, "{row}").map_err(unwritable)?;
+    }
+    let file = file.into_inner().map_err(|e| unwritable(e.into_error()))?;
+    file.sync_all().map_err(unwritable)?;
+    fs::rename(&draft, out).map_err(|e| failed(out, &e))?;
+    Ok(tally)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::file::SweepFile;
+    use super::*;
+
+    fn grid() -> Grid {
+        let text = "[run]\nworkload = 'permutation'\n[vary]\ncc-set = [['a=1', 'b=2']]\nseed = [7, 8]\n";
+        Grid::new(SweepFile::parse("s.toml", text).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_row_has_parameters_and_results_but_no_costs() {
+        let report = br#"{ "flows": { "total": 4, "completed": 3 }, "fct_us": { "p99": 1.4812800000000002 },
+            "jain": null, "shares": [ 1,
+            0.5 ], "engine": { "events": 9, "cpu_s": 0.5, "max_rss_mb": 7.25 },
+            "config": { "cc": "nscc" }, "seed": 8 }"#;
+        let (row, cost) = row(&grid(), 1, "abc", report).unwrap();
+        assert_eq!(
+            row,
+            "{\"cc_set\":\"a=1 b=2\",\"seed\":8,\"flows_total\":4,\"flows_completed\":3,\
+             \"fct_us_p99\":1.4812800000000002,\"jain\":null,\"shares\":[1,0.5],\"sweep\":\"abc\"}"
+        );
+        assert_eq!((cost.cpu_s, cost.max_rss_mb), (0.5, 7.25));
+        assert!(super::row(&grid(), 1, "abc", b"{ \"flows\": 1").unwrap_err().contains("unreadable"));
+    }
+
+    #[test]
+    fn tables_are_told_apart() {
+        let out = std::env::temp_dir().join(format!("weft-table-{}.jsonl", std::process::id()));
+        let good = "{\"seed\":1,\"sweep\":\"abc\"}\n";
+        let bad = format!("{}\n", failure(&grid(), 1, "abc", "panicked"));
+        assert_eq!(bad, "{\"cc_set\":\"a=1 b=2\",\"seed\":8,\"sweep\":\"abc\",\"error\":\"panicked\"}\n");
+        let cases = [
+            (String::new(), Existing::Foreign),
+            ("{\"seed\":1,\"sweep\":\"abd\"}\n".to_owned(), Existing::Foreign),
+            (format!("{good}# mine\n"), Existing::Foreign),
+            (good.to_owned(), Existing::Partial),
+            (format!("{good}{bad}"), Existing::Partial),
+            (format!("{good}{good}"), Existing::Complete),
+            (format!("{good}{good}{good}"), Existing::Partial),
+        ];
+        for (text, expected) in cases {
+            fs::write(&out, &text).unwrap();
+            assert_eq!(existing(&out, "abc", 2).unwrap(), expected, "{text:?}");
+        }
+        fs::remove_file(&out).unwrap();
+        assert_eq!(existing(&out, "abc", 2).unwrap(), Existing::Nothing);
+    }
+}

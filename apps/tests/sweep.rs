@@ -1,0 +1,402 @@
+//! `weft sweep` as its users see it: the same table whatever happens on the way.
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// 200 runs of some milliseconds.
+const MANY: &str = "[run]\nworkload = 'permutation'\nhosts = 8\nsize = '16KiB'\n\
+                    [vary]\ncc = ['nscc', 'smartt']\nlb = ['mixed', 'reps']\nseed = { from = 1, to = 50 }\n";
+/// One run of minutes.
+const LONG: &str = "[run]\nworkload = 'permutation'\nhosts = 128\nsize = '1GiB'\n[vary]\nseed = [1]\n";
+
+/// A directory of one test's own, with a sweep file in it.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str, sweep: &str) -> Scratch {
+        let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("sweep-{name}"));
+        let _ = fs::remove_dir_all(&dir);
+        fs::create_dir_all(&dir).expect("the scratch directory is writable");
+        fs::write(dir.join("s.toml"), sweep).expect("writable");
+        Scratch(dir)
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weft"));
+        command.arg("sweep").arg(self.0.join("s.toml")).args(args);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    fn start(&self, args: &[&str]) -> Child {
+        self.command(args).spawn().expect("weft starts")
+    }
+
+    fn sweep(&self, args: &[&str]) -> Output {
+        self.command(args).output().expect("weft starts")
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// The table that a sweep with `args` makes without disturbance.
+    fn table(&self, args: &[&str]) -> String {
+        let output = self.sweep(args);
+        assert!(output.status.success(), "{args:?}: {}", stderr(&output));
+        fs::read_to_string(self.path("s.jsonl")).expect("a table")
+    }
+
+    fn names(&self) -> Vec<String> {
+        let entries = fs::read_dir(&self.0).expect("readable");
+        let mut names: Vec<String> =
+            entries.map(|e| e.expect("readable").file_name().into_string().expect("UTF-8")).collect();
+        names.sort();
+        names
+    }
+}
+
+fn stderr(output: &Output) -> &str {
+    std::str::from_utf8(&output.stderr).expect("UTF-8")
+}
+
+fn stdout(output: &Output) -> &str {
+    std::str::from_utf8(&output.stdout).expect("UTF-8")
+}
+
+fn signal(pid: u32, signal: Signal) {
+    kill_process(Pid::from_raw(pid as i32).expect("a process"), signal).expect("it is ours");
+}
+
+/// The runs that the sweep `parent` has started and that have not ended.
+fn runs_of(parent: u32) -> Vec<u32> {
+    let command = format!("sweep-run\0--parent\0{parent}\0--json=-\0");
+    let runs = |name: &str| {
+        let line = fs::read(format!("/proc/{name}/cmdline")).ok()?;
+        String::from_utf8_lossy(&line).contains(&command).then(|| name.parse().ok())?
+    };
+    let processes = fs::read_dir("/proc").expect("a /proc");
+    processes.filter_map(|entry| runs(entry.ok()?.file_name().to_str()?)).collect()
+}
+
+/// Waits until `condition` holds.
+fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < Duration::from_secs(20), "waited in vain until {what}");
+        sleep(Duration::from_millis(2));
+    }
+}
+
+/// Lines of the journal that have an end.
+fn journaled(scratch: &Scratch) -> usize {
+    fs::read(scratch.path("s.jsonl.journal")).map_or(0, |b| b.iter().filter(|&&b| b == b'\n').count())
+}
+
+/// A generator of moments (xorshift; G. Marsaglia, 2003).
+struct Moments(u64);
+
+impl Moments {
+    fn next(&mut self, most: Duration) -> Duration {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        Duration::from_nanos(self.0 % most.as_nanos() as u64)
+    }
+}
+
+/// Interrupts a sweep with each of `signals` in turn, then lets it end.
+fn interrupted(scratch: &Scratch, seed: u64, signals: &[Signal]) -> (String, usize) {
+    let mut moments = Moments(seed);
+    let mut hits = 0;
+    for how in signals {
+        let child = scratch.start(&["--jobs", "2"]);
+        // Not before the first row of its own, or nothing would ever be done where starting takes long.
+        let before = journaled(scratch);
+        until("a run is journaled", || journaled(scratch) > before + 1 || scratch.path("s.jsonl").exists());
+        sleep(moments.next(Duration::from_millis(25)));
+        signal(child.id(), *how);
+        let output = child.wait_with_output().expect("it ends");
+        if output.status.success() {
+            break;
+        }
+        hits += 1;
+        assert!(!scratch.path("s.jsonl").exists() || journaled(scratch) == 201, "a table before its time");
+        if *how == Signal::INT {
+            assert_eq!(output.status.code(), Some(130), "{}", stderr(&output));
+            assert!(stderr(&output).contains("the same command goes on"), "{}", stderr(&output));
+        } else {
+            assert_eq!(output.status.signal(), Some(9));
+        }
+    }
+    (scratch.table(&[]), hits)
+}
+
+#[test]
+fn an_interrupted_sweep_ends_with_the_same_table() {
+    let reference = Scratch::new("reference", MANY).table(&["--jobs", "1"]);
+    assert_eq!(reference.lines().count(), 200);
+    let kinds: [(&str, &[Signal]); 3] = [
+        ("int", &[Signal::INT; 5]),
+        ("kill", &[Signal::KILL; 5]),
+        ("both", &[Signal::KILL, Signal::INT, Signal::KILL, Signal::INT]),
+    ];
+    for (name, signals) in kinds {
+        let seed = u64::from(std::process::id()) * 3 + 1;
+        let scratch = Scratch::new(name, MANY);
+        let (table, hits) = interrupted(&scratch, seed, signals);
+        assert!(hits >= 2, "{name}: {hits} interruptions are too few to mean anything");
+        assert!(table == reference, "{name}, seed {seed}: another table after {hits} interruptions");
+        assert_eq!(scratch.names(), ["s.jsonl", "s.toml"]);
+    }
+}
+
+#[test]
+fn the_table_has_the_grids_order_and_the_reports_figures() {
+    let scratch = Scratch::new("figures", MANY);
+    let table = scratch.table(&[]);
+    let rows: Vec<Value> = table.lines().map(|l| serde_json::from_str(l).expect("JSON")).collect();
+    let seeds: Vec<u64> = rows.iter().map(|row| row["seed"].as_u64().expect("a seed")).collect();
+    assert_eq!(seeds, (0..200).map(|i| i % 50 + 1).collect::<Vec<u64>>());
+    assert_eq!((&rows[99]["cc"], &rows[99]["lb"]), (&Value::from("nscc"), &Value::from("reps")));
+
+    let single = Command::new(env!("CARGO_BIN_EXE_weft"))
+        .args(["run", "--workload", "permutation", "--hosts", "8", "--size", "16KiB"])
+        .args(["--cc", "smartt", "--lb", "mixed", "--seed", "7", "--json", "-"])
+        .output()
+        .expect("weft starts");
+    let report: Value = serde_json::from_slice(&single.stdout).expect("a report");
+    let row = &rows[106];
+    for (column, pointer) in [
+        ("fct_us_p99", "/fct_us/p99"),
+        ("fct_us_mean", "/fct_us/mean"),
+        ("slowdown_max", "/slowdown_max"),
+        ("jain", "/jain"),
+        ("goodput_gbps", "/goodput_gbps"),
+        ("packets_acks", "/packets/acks"),
+        ("flows_completed", "/flows/completed"),
+    ] {
+        assert!(row[column].is_number() && Some(&row[column]) == report.pointer(pointer), "{column}: {row}");
+    }
+    assert!(!table.contains("cpu_s") && !table.contains("max_rss"), "costs differ from run to run");
+
+    let again = scratch.sweep(&[]);
+    assert!(again.status.success() && stdout(&again).contains("is finished: 200 runs"), "{}", stdout(&again));
+    assert_eq!(table, scratch.table(&["--force", "--jobs", "3"]));
+}
+
+#[test]
+fn a_kill_just_before_the_journal_is_removed_does_no_harm() {
+    let scratch = Scratch::new("late-kill", MANY);
+    let table = scratch.table(&[]);
+    let mut child =
+        scratch.start(&["--out", scratch.path("u.jsonl").to_str().expect("UTF-8"), "--jobs", "1"]);
+    until("runs are journaled", || {
+        fs::metadata(scratch.path("u.jsonl.journal")).is_ok_and(|m| m.len() > 9000)
+    });
+    child.kill().expect("it runs");
+    child.wait().expect("it ends");
+    fs::rename(scratch.path("u.jsonl.journal"), scratch.path("s.jsonl.journal")).expect("movable");
+    assert_eq!(scratch.table(&[]), table);
+    assert_eq!(scratch.names(), ["s.jsonl", "s.toml"]);
+}
+
+#[test]
+fn shards_make_the_same_table() {
+    let scratch = Scratch::new("shards", MANY);
+    let reference = scratch.table(&[]);
+    fs::remove_file(scratch.path("s.jsonl")).expect("removable");
+    let children = ["1/3", "3/3"].map(|shard| scratch.start(&["--shard", shard, "--jobs", "1"]));
+    for child in children {
+        let output = child.wait_with_output().expect("it ends");
+        assert!(output.status.success(), "{}", stderr(&output));
+    }
+    let early = scratch.sweep(&["--merge"]);
+    assert_eq!(early.status.code(), Some(1));
+    assert!(stderr(&early).contains("67 of 200 runs are not done yet"), "{}", stderr(&early));
+    assert!(scratch.sweep(&["--shard", "2/3"]).status.success());
+    assert_eq!(scratch.table(&["--merge"]), reference);
+    assert_eq!(scratch.names(), ["s.jsonl", "s.toml"]);
+}
+
+#[test]
+fn runs_end_promptly_with_their_sweep() {
+    for how in [Signal::INT, Signal::TERM, Signal::KILL] {
+        let scratch = Scratch::new(&format!("long-{}", how.as_raw()), LONG);
+        let child = scratch.start(&[]);
+        let sweep = child.id();
+        until("a run is in progress", || !runs_of(sweep).is_empty());
+        let asked = Instant::now();
+        signal(sweep, how);
+        let status = child.wait_with_output().expect("it ends").status;
+        until("its run has ended", || runs_of(sweep).is_empty());
+        assert!(asked.elapsed() < Duration::from_secs(2), "{how:?}: {:?}", asked.elapsed());
+        let expected = if how == Signal::KILL { None } else { Some(128 + how.as_raw()) };
+        assert_eq!(status.code(), expected);
+        if how != Signal::KILL {
+            assert_eq!(scratch.names(), ["s.toml"], "nothing was done, so nothing is left");
+        }
+    }
+}
+
+#[test]
+fn no_other_sweep_gets_between() {
+    let refused = |first: &[&str], others: &[&[&str]]| {
+        let scratch = Scratch::new(&format!("busy-{}", first.len()), LONG);
+        let mut child = scratch.start(first);
+        until("a run is in progress", || !runs_of(child.id()).is_empty());
+        for args in others {
+            let second = scratch.sweep(args);
+            assert_eq!(second.status.code(), Some(1), "{args:?} beside {first:?}");
+            assert!(stderr(&second).contains("another weft sweep is at work on this table"), "{args:?}");
+        }
+        let beside = scratch.sweep(&["--shard", "2/2"]);
+        assert_eq!(beside.status.success(), first.contains(&"--shard"), "{}", stderr(&beside));
+        child.kill().expect("it runs");
+        child.wait().expect("it ends");
+    };
+    refused(&[], &[&[], &["--merge"], &["--force"], &["--slurm", "--dry-run"]]);
+    refused(&["--shard", "1/2"], &[&[], &["--merge"], &["--force"], &["--shard", "1/2"]]);
+}
+
+#[test]
+fn a_run_that_dies_is_a_row_and_is_tried_again() {
+    // The first run takes minutes unless it is killed; the others take milliseconds.
+    let text = "[run]\nworkload = 'permutation'\nhosts = 128\n[vary]\nsize = ['1GiB', '1KiB', '2KiB']\n";
+    let scratch = Scratch::new("dies", text);
+    let child = scratch.start(&["--jobs", "1"]);
+    until("a run is in progress", || !runs_of(child.id()).is_empty());
+    signal(runs_of(child.id())[0], Signal::KILL);
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("run 1 of 3: size=1GiB: killed by signal 9"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("1 of 3 runs failed"), "{}", stderr(&output));
+    let table = fs::read_to_string(scratch.path("s.jsonl")).expect("a table all the same");
+    let rows: Vec<Value> = table.lines().map(|l| serde_json::from_str(l).expect("JSON")).collect();
+    assert_eq!((&rows[0]["size"], &rows[0]["error"]), (&"1GiB".into(), &"killed by signal 9".into()));
+    assert!(rows[1..].iter().all(|row| row["flows_completed"] == 128 && row["error"].is_null()), "{table}");
+
+    let child = scratch.start(&[]);
+    until("it is tried again", || !runs_of(child.id()).is_empty());
+    assert_eq!(runs_of(child.id()).len(), 1, "only that one");
+    signal(child.id(), Signal::INT);
+    let output = child.wait_with_output().expect("it ends");
+    assert!(stderr(&output).contains("0 of 1 runs were done"), "{}", stderr(&output));
+}
+
+#[test]
+fn unfinished_flows_are_results() {
+    let text = "[run]\nworkload = 'incast:4'\nsize = '100KB'\n[vary]\nuntil = ['20us', '1ms']\n";
+    let scratch = Scratch::new("unfinished", text);
+    let output = scratch.sweep(&[]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(stdout(&output).contains("in 1 not all flows have completed"), "{}", stdout(&output));
+    let table = fs::read_to_string(scratch.path("s.jsonl")).expect("a table");
+    let rows: Vec<Value> = table.lines().map(|l| serde_json::from_str(l).expect("JSON")).collect();
+    let completed: Vec<&Value> = rows.iter().map(|row| &row["flows_completed"]).collect();
+    assert_eq!(completed, [0, 4]);
+    assert!(rows[0]["slowdown_max"].is_null() && rows[0]["flows_total"] == 4);
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_before_anything_runs() {
+    let cases = [
+        ("[run]\nworkload = 'permutation'\n[vary]\nlb = ['mixed',\n'plb']\n", "s.toml:5: --lb: no load"),
+        (
+            "[run]\nworkload = 'permutation'\nhosts = 8\nhostz = 9\n",
+            "s.toml:4: weft run has no option 'hostz'",
+        ),
+        ("[run]\nworkload = 'permutation'\nhosts = 8 9\n", "s.toml:3: "),
+        (
+            "[run]\nworkload = 'incast:9'\n[vary]\nhosts = [16, 8]\n",
+            "s.toml:4: --hosts: incast:9 needs at least",
+        ),
+        ("[run]\nmatrix = 'absent.cm'\n", "s.toml:2: absent.cm: No such file"),
+        ("[run]\nworkload = 'permutation'\nuntil = 5\n", "s.toml:3: invalid value '5' for '--until <TIME>'"),
+    ];
+    for (index, (text, expected)) in cases.into_iter().enumerate() {
+        let scratch = Scratch::new(&format!("refused-{index}"), text);
+        let output = scratch.sweep(&[]);
+        let message = stderr(&output);
+        assert_eq!((output.status.code(), message.lines().count()), (Some(2), 1), "{message}");
+        assert!(message.contains(expected), "{message}");
+        assert_eq!(scratch.names(), ["s.toml"]);
+    }
+    // Only the engine can tell that this cannot be made.
+    let scratch = Scratch::new("refused-late", "[run]\nmatrix = 'broken.cm'\n");
+    let failure = "failure switch_type AGG switch_id 99 link_id 0";
+    let matrix = format!("Nodes 4\nConnections 1\nFailures 1\n0->1 id 1 start 0 size 50\n{failure}\n");
+    fs::write(scratch.path("broken.cm"), matrix).expect("writable");
+    let output = scratch.sweep(&[]);
+    assert_eq!(output.status.code(), Some(2));
+    let expected = "s.toml: no link 0 at switch 99 of tier 1 (run 1 of 1)\n";
+    assert!(stderr(&output).ends_with(expected), "{}", stderr(&output));
+}
+
+#[test]
+fn what_belongs_to_another_sweep_is_not_touched() {
+    let scratch = Scratch::new("foreign", MANY);
+    let mut child = scratch.start(&["--jobs", "1"]);
+    until("runs are journaled", || journaled(&scratch) > 3);
+    child.kill().expect("it runs");
+    child.wait().expect("it ends");
+    let journal = fs::read(scratch.path("s.jsonl.journal")).expect("a journal");
+    fs::write(scratch.path("s.toml"), MANY.replace("16KiB", "17KiB")).expect("writable");
+    let refused = |expected: &str| {
+        let output = scratch.sweep(&[]);
+        assert_eq!(output.status.code(), Some(1));
+        assert!(
+            stderr(&output).contains(expected) && stderr(&output).contains("--force"),
+            "{}",
+            stderr(&output)
+        );
+    };
+    refused("s.jsonl.journal: it is of a sweep with other options");
+    assert_eq!(fs::read(scratch.path("s.jsonl.journal")).expect("a journal"), journal);
+    fs::remove_file(scratch.path("s.jsonl.journal")).expect("removable");
+    fs::write(scratch.path("s.jsonl"), "precious\n").expect("writable");
+    refused("s.jsonl is there already, and not of this sweep");
+    assert_eq!(fs::read(scratch.path("s.jsonl")).expect("a file"), b"precious\n");
+    assert!(scratch.table(&["--force"]).lines().count() == 200);
+}
+
+#[test]
+fn files_are_found_beside_the_sweep_file_and_are_part_of_the_sweep() {
+    let scratch = Scratch::new("files", "[run]\nmatrix = 'pair.cm'\n[vary]\nseed = [1, 2]\n");
+    let matrix = |bytes| format!("Nodes 2\nConnections 1\n0->1 id 1 start 0 size {bytes}\n");
+    fs::write(scratch.path("pair.cm"), matrix(5000)).expect("writable");
+    assert_eq!(scratch.table(&[]).lines().count(), 2);
+    fs::write(scratch.path("pair.cm"), matrix(6000)).expect("writable");
+    let output = scratch.sweep(&[]);
+    assert_eq!(output.status.code(), Some(1), "{}", stdout(&output));
+    assert!(stderr(&output).contains("not of this sweep"), "{}", stderr(&output));
+}
+
+#[test]
+fn the_example_is_a_sweep() {
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/sweeps/first.toml");
+    let text = fs::read_to_string(example).expect("the example");
+    assert_eq!(Scratch::new("example", &text).table(&[]).lines().count(), 30);
+}
+
+#[test]
+fn the_slurm_script_is_a_shell_script() {
+    let scratch = Scratch::new("slurm script", MANY);
+    let output = scratch.sweep(&["--slurm", "--dry-run", "--tasks", "7", "--sbatch=--time=1:00"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let script = stdout(&output);
+    for part in
+        ["--array=1-7", "--shard \"$SLURM_ARRAY_TASK_ID/7\"", "afterany", "--merge", " --time=1:00 <<"]
+    {
+        assert!(script.contains(part), "no {part} in:\n{script}");
+    }
+    let checked = Command::new("sh").args(["-n", "-c", script]).status().expect("sh");
+    assert!(checked.success(), "{script}");
+    assert_eq!(scratch.names(), ["s.toml"]);
+}

@@ -1,0 +1,107 @@
+//! What an endpoint's state costs: bytes held, by what for.
+
+use core::iter::Sum;
+use core::ops::{Add, AddAssign};
+
+use super::Fep;
+use crate::heap;
+
+/// Bytes that an endpoint holds: the capacity of what it has allocated, whether in use or not. Not counted is
+/// what endpoints share (their configuration), and what congestion-control algorithms and a user's own
+/// load balancers allocate.
+///
+/// Tables do not shrink: what they hold at the end of a run is what they held at most. But what a closed PDC
+/// or a delivered message had allocated for itself is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Footprint {
+    /// The endpoint itself: what an idle one costs, and its queues of control packets and completions.
+    pub endpoint: u64,
+    /// Connections: PDCs as their initiators know them.
+    pub connections: u64,
+    /// Congestion contexts, with their load balancers.
+    pub contexts: u64,
+    /// PDCs as their targets know them, and what is remembered of closed ones.
+    pub targets: u64,
+    /// Messages on their way out and in, without their bytes.
+    pub messages: u64,
+    /// Posted receives that no message has met, without their memory.
+    pub receives: u64,
+    /// The receiver's credit scheduler.
+    pub credit: u64,
+    /// Timers.
+    pub timers: u64,
+    /// Memory of messages and posted receives: the applications', and what is kept of messages that nobody
+    /// has asked for. Nothing where messages are virtual.
+    pub payload: u64,
+}
+
+impl Footprint {
+    /// All of it but [`Footprint::payload`]: what the protocol needs.
+    pub fn state(&self) -> u64 {
+        let Footprint {
+            endpoint, connections, contexts, targets, messages, receives, credit, timers, ..
+        } = self;
+        endpoint + connections + contexts + targets + messages + receives + credit + timers
+    }
+
+    /// All of it.
+    pub fn total(&self) -> u64 {
+        self.state() + self.payload
+    }
+}
+
+impl Add for Footprint {
+    type Output = Footprint;
+
+    fn add(self, other: Footprint) -> Footprint {
+        Footprint {
+            endpoint: self.endpoint + other.endpoint,
+            connections: self.connections + other.connections,
+            contexts: self.contexts + other.contexts,
+            targets: self.targets + other.targets,
+            messages: self.messages + other.messages,
+            receives: self.receives + other.receives,
+            credit: self.credit + other.credit,
+            timers: self.timers + other.timers,
+            payload: self.payload + other.payload,
+        }
+    }
+}
+
+impl AddAssign for Footprint {
+    fn add_assign(&mut self, other: Footprint) {
+        *self = *self + other;
+    }
+}
+
+impl Sum for Footprint {
+    fn sum<I: Iterator<Item = Footprint>>(all: I) -> Footprint {
+        all.fold(Footprint::default(), Add::add)
+    }
+}
+
+impl Fep {
+    /// What it holds now. Looks at every connection, context, PDC and message.
+    pub fn footprint(&self) -> Footprint {
+        let connections = self.connections.iter().map(|(_, connection)| connection.heap_bytes());
+        let contexts = self.contexts.iter().map(|(_, context)| context.heap_bytes());
+        let sends = self.sends.iter().map(|(_, message)| heap::of_buffer(&message.buffer));
+        Footprint {
+            endpoint: size_of::<Fep>() as u64
+                + heap::of_vec(&self.last_psns)
+                + heap::of_deque(&self.control)
+                + heap::of_deque(&self.ready)
+                + heap::of_vec(&self.due)
+                + heap::of_vec(&self.delivered)
+                + heap::of_deque(&self.completions),
+            connections: self.connections.heap_bytes() + connections.sum::<u64>(),
+            contexts: self.contexts.heap_bytes() + heap::of_map(&self.by_peer) + contexts.sum::<u64>(),
+            targets: self.targets.heap_bytes(),
+            messages: self.sends.heap_bytes() + self.receives.message_bytes(),
+            receives: self.receives.posted_bytes(),
+            credit: self.granter.as_ref().map_or(0, |granter| granter.bytes()),
+            timers: self.wheel.heap_bytes(),
+            payload: sends.sum::<u64>() + self.receives.payload_bytes(),
+        }
+    }
+}

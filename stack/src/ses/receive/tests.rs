@@ -1,0 +1,309 @@
+//! Messages and receives meet as they should.
+
+use super::*;
+use crate::ses::{Matching, SendMessage};
+use proptest::prelude::*;
+
+fn receive(id: u64, matching: Matching, len: usize) -> Posted {
+    Posted { id: ReceiveId(id), from: None, matching, buffer: Buffer::Heap(vec![0; len]), context: id * 10 }
+}
+
+fn send(len: usize, tag: Option<u64>, msg_id: u16) -> SendMessage {
+    SendMessage::new(Buffer::Heap((0..len).map(|i| i as u8).collect()), tag, 77, 0, msg_id)
+}
+
+/// Delivers `message` in packets of `mtu` bytes, last packet first.
+fn deliver(receives: &mut Receives, message: &SendMessage, mtu: u32) -> Result<Vec<Delivery>, Refusal> {
+    let len = message.buffer.len();
+    let mut done = Vec::new();
+    for offset in (0..len.max(1)).step_by(mtu as usize).rev() {
+        let part = mtu.min(len - offset);
+        let request = message.request(1, offset, part);
+        let payload = message.buffer.payload(offset, part);
+        let place = receives.admit(Addr(1), PdcId(1), &request, payload)?;
+        done.extend(receives.place(place, &request, payload));
+    }
+    Ok(done)
+}
+
+#[test]
+fn expected_messages_land_in_their_receive() {
+    let mut receives = Receives::new(1 << 20, 100);
+    receives.post(receive(1, Matching::Untagged, 100));
+    receives.post(receive(2, Matching::Tagged { tag: 0x12, ignore: 0xf }, 100));
+    let message = send(100, Some(0x15), 3);
+    let done = deliver(&mut receives, &message, 30).unwrap();
+    assert_eq!(done.len(), 1);
+    assert_eq!((done[0].id, done[0].context, done[0].header_data), (ReceiveId(2), 20, 77));
+    assert_eq!(done[0].buffer, message.buffer);
+    assert_eq!((receives.posted(), receives.under_way()), (1, 0));
+}
+
+#[test]
+fn unexpected_messages_wait_and_are_limited_by_sender() {
+    let mut receives = Receives::new(300, 100);
+    let message = send(200, None, 1);
+    assert!(deliver(&mut receives, &message, 30).unwrap().is_empty());
+    assert_eq!(
+        deliver(&mut receives, &send(200, None, 2), 30).unwrap_err(),
+        Refusal::Busy(NackCode::NO_PKT_BUFFER)
+    );
+    let done = receives.post(receive(5, Matching::Untagged, 200)).unwrap();
+    assert_eq!(done.buffer, message.buffer);
+    assert!(deliver(&mut receives, &send(200, None, 2), 30).is_ok(), "the quota is free again");
+}
+
+#[test]
+fn a_receive_posted_in_the_middle_gets_both_halves() {
+    let mut receives = Receives::new(1 << 20, 100);
+    let message = send(60, None, 1);
+    let second = message.request(1, 30, 30);
+    let place = receives.admit(Addr(1), PdcId(1), &second, message.buffer.payload(30, 30)).unwrap();
+    assert!(receives.place(place, &second, message.buffer.payload(30, 30)).is_none());
+    assert!(receives.post(receive(1, Matching::Untagged, 60)).is_none());
+    let first = message.request(1, 0, 30);
+    let place = receives.admit(Addr(1), PdcId(1), &first, message.buffer.payload(0, 30)).unwrap();
+    let done = receives.place(place, &first, message.buffer.payload(0, 30)).unwrap();
+    assert_eq!(done.buffer, message.buffer);
+}
+
+/// Delivers all packets of 30 bytes but the first.
+fn begin(receives: &mut Receives, pdc: u16, message: &SendMessage) {
+    for offset in (30..message.buffer.len()).step_by(30) {
+        let part = 30.min(message.buffer.len() - offset);
+        let (request, payload) = (message.request(1, offset, part), message.buffer.payload(offset, part));
+        let place = receives.admit(Addr(1), PdcId(pdc), &request, payload).unwrap();
+        assert!(receives.place(place, &request, payload).is_none());
+    }
+}
+
+fn finish(receives: &mut Receives, pdc: u16, message: &SendMessage) -> Option<Delivery> {
+    let (request, payload) = (message.request(1, 0, 30), message.buffer.payload(0, 30));
+    let place = receives.admit(Addr(1), PdcId(pdc), &request, payload).unwrap();
+    receives.place(place, &request, payload)
+}
+
+#[test]
+fn a_pdc_that_closes_takes_its_incomplete_messages_along_and_no_others() {
+    // Every choice of messages that complete before the close, from either end of the list or within.
+    for completed in 0..1u16 << 5 {
+        let mut receives = Receives::new(1 << 20, 100);
+        for id in 1..=4 {
+            receives.post(receive(id, Matching::Tagged { tag: id, ignore: 0 }, 60));
+        }
+        // Message 5 of PDC 1 meets no receive.
+        let messages: Vec<_> = (1..=5).map(|id| send(60, Some(id), id as u16)).collect();
+        let stranger = send(60, Some(9), 1);
+        for message in &messages {
+            begin(&mut receives, 1, message);
+        }
+        begin(&mut receives, 2, &stranger);
+        let (done, left): (Vec<usize>, Vec<usize>) = (0..5).partition(|&i| completed >> i & 1 == 1);
+        for &i in &done {
+            assert_eq!(finish(&mut receives, 1, &messages[i]).is_some(), i < 4);
+        }
+        let abandoned: Vec<u64> = receives.abandon(PdcId(1)).iter().map(|lost| lost.id.0).collect();
+        let expected: Vec<u64> = left.iter().filter(|&&i| i < 4).map(|&i| i as u64 + 1).collect();
+        assert_eq!(abandoned, expected, "{completed:#b}");
+        let kept = usize::from(done.contains(&4));
+        assert_eq!((receives.under_way(), receives.unexpected()), (1 + kept, 1 + kept));
+        assert!(receives.abandon(PdcId(1)).is_empty());
+        // The other PDC's message is as it was, and the numbers of the abandoned ones are free again.
+        assert!(finish(&mut receives, 2, &stranger).is_none());
+        let whole = receives.post(receive(9, Matching::Tagged { tag: 9, ignore: 0 }, 60)).unwrap();
+        assert_eq!(whole.buffer, stranger.buffer);
+        begin(&mut receives, 1, &messages[0]);
+        assert!(receives.abandon(PdcId(1)).is_empty(), "it has met no receive");
+        assert_eq!(receives.under_way(), kept);
+        assert!(receives.by_name.is_empty() && receives.newest_incomplete.is_empty());
+        assert_eq!(receives.held.len(), kept);
+    }
+}
+
+#[test]
+fn short_receives_are_filled_and_say_so() {
+    let mut receives = Receives::new(1 << 20, 100);
+    receives.post(receive(1, Matching::Untagged, 40));
+    let done = deliver(&mut receives, &send(100, None, 1), 30).unwrap();
+    assert!(done[0].is_truncated());
+    assert_eq!((done[0].len, done[0].buffer.len()), (100, 40));
+}
+
+#[test]
+fn contradictory_headers_are_refused() {
+    let mut receives = Receives::new(1 << 20, 1);
+    let message = send(100, None, 1);
+    let good = message.request(1, 30, 30);
+    receives.admit(Addr(1), PdcId(1), &good, message.buffer.payload(30, 30)).unwrap();
+    let mut bad = good;
+    bad.request_length = 99;
+    let refusal = receives.admit(Addr(1), PdcId(1), &bad, message.buffer.payload(30, 30)).unwrap_err();
+    assert!(matches!(refusal, Refusal::Malformed(_)));
+    let mut bad = good;
+    bad.placement = Placement::Continue { payload_len: 30, msg_offset: u32::MAX - 3 };
+    let refusal = receives.admit(Addr(1), PdcId(1), &bad, message.buffer.payload(30, 30)).unwrap_err();
+    assert!(matches!(refusal, Refusal::Malformed(_)));
+    let other = receives.admit(Addr(1), PdcId(2), &good, message.buffer.payload(30, 30)).unwrap_err();
+    assert_eq!(other, Refusal::Busy(NackCode::NO_SES_MSG_AVAIL));
+    let mut read = good;
+    read.opcode = Opcode::READ;
+    let refusal = receives.admit(Addr(1), PdcId(1), &read, Payload::EMPTY).unwrap_err();
+    assert_eq!(refusal, Refusal::Unsupported(ReturnCode::UNSUPPORTED_OP));
+}
+
+/// A step of the test against the model.
+#[derive(Clone, Debug)]
+enum Step {
+    Post {
+        from: Option<u32>,
+        matching: Matching,
+    },
+    /// A message of two packets, the first of which arrives.
+    Begin {
+        peer: u32,
+        tag: Option<u64>,
+    },
+    /// The second packet of the message that began so long ago.
+    End {
+        ago: usize,
+    },
+    Cancel {
+        ago: usize,
+    },
+    /// The PDC of a peer closes.
+    Abandon {
+        peer: u32,
+    },
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    let tags = || prop_oneof![1 => Just(None), 4 => (0u64..4).prop_map(Some)];
+    let masks = prop_oneof![4 => Just(0u64), 1 => Just(1), 1 => Just(2), 1 => Just(u64::MAX)];
+    let matching = (tags(), masks).prop_map(|(tag, ignore)| match tag {
+        None => Matching::Untagged,
+        Some(tag) => Matching::Tagged { tag, ignore },
+    });
+    let from = prop_oneof![1 => Just(None), 3 => (1u32..4).prop_map(Some)];
+    prop_oneof![
+        8 => (from, matching).prop_map(|(from, matching)| Step::Post { from, matching }),
+        8 => (1u32..4, tags()).prop_map(|(peer, tag)| Step::Begin { peer, tag }),
+        5 => (0usize..20).prop_map(|ago| Step::End { ago }),
+        2 => (0usize..40).prop_map(|ago| Step::Cancel { ago }),
+        1 => (1u32..4).prop_map(|peer| Step::Abandon { peer }),
+    ]
+}
+
+/// The same as [`Receives`], by looking at everything one by one.
+#[derive(Default)]
+struct Model {
+    posted: Vec<Posted>,
+    messages: Vec<ModelMessage>,
+}
+
+struct ModelMessage {
+    number: u16,
+    peer: u32,
+    tag: Option<u64>,
+    receive: Option<ReceiveId>,
+    complete: bool,
+}
+
+impl Model {
+    fn post(&mut self, posted: Posted) {
+        let waits = |m: &ModelMessage| m.receive.is_none() && posted.takes(Addr(m.peer), m.tag);
+        match self.messages.iter_mut().find(|m| waits(m)) {
+            Some(message) => message.receive = Some(posted.id),
+            None => self.posted.push(posted),
+        }
+    }
+
+    fn begin(&mut self, number: u16, peer: u32, tag: Option<u64>) {
+        let at = self.posted.iter().position(|posted| posted.takes(Addr(peer), tag));
+        let receive = at.map(|at| self.posted.remove(at).id);
+        self.messages.push(ModelMessage { number, peer, tag, receive, complete: false });
+    }
+
+    /// What is done: which message went to which receive.
+    fn take_done(&mut self) -> Option<(u16, ReceiveId)> {
+        let at = self.messages.iter().position(|m| m.complete && m.receive.is_some())?;
+        let done = self.messages.remove(at);
+        done.receive.map(|id| (done.number, id))
+    }
+}
+
+/// One of the two packets of message `number`.
+fn half(receives: &mut Receives, number: u16, peer: u32, tag: Option<u64>, second: bool) -> Option<Delivery> {
+    let message = SendMessage::new(Buffer::Virtual(2), tag, u64::from(number), 0, number);
+    let (request, payload) = (message.request(1, u32::from(second), 1), Payload::Virtual(1));
+    let place = receives.admit(Addr(peer), PdcId(peer as u16), &request, payload).unwrap();
+    receives.place(place, &request, payload)
+}
+
+fn check_steps(steps: Vec<Step>) {
+    let (mut receives, mut model) = (Receives::new(1 << 20, 1 << 20), Model::default());
+    for (n, step) in steps.into_iter().enumerate() {
+        let delivery = match step {
+            Step::Post { from, matching } => {
+                let posted = || Posted {
+                    from: from.map(Addr),
+                    buffer: Buffer::Virtual(2),
+                    ..receive(n as u64, matching, 0)
+                };
+                model.post(posted());
+                receives.post(posted())
+            }
+            Step::Begin { peer, tag } => {
+                model.begin(n as u16, peer, tag);
+                half(&mut receives, n as u16, peer, tag, false)
+            }
+            Step::End { ago } => {
+                let Some(message) = model.messages.iter_mut().rev().filter(|m| !m.complete).nth(ago) else {
+                    continue;
+                };
+                message.complete = true;
+                half(&mut receives, message.number, message.peer, message.tag, true)
+            }
+            Step::Cancel { ago } => {
+                let posted = ago < model.posted.len();
+                let id = if posted {
+                    model.posted.remove(model.posted.len() - 1 - ago).id
+                } else {
+                    ReceiveId(n as u64)
+                };
+                assert_eq!(receives.cancel(id).map(|posted| posted.id), posted.then_some(id));
+                None
+            }
+            Step::Abandon { peer } => {
+                let lost: Vec<ReceiveId> =
+                    receives.abandon(PdcId(peer as u16)).iter().map(|d| d.id).collect();
+                let gone = |m: &ModelMessage| m.peer == peer && !m.complete;
+                let expected: Vec<ReceiveId> =
+                    model.messages.iter().filter(|m| gone(m)).filter_map(|m| m.receive).collect();
+                assert_eq!(lost, expected);
+                model.messages.retain(|m| !gone(m));
+                None
+            }
+        };
+        assert_eq!(delivery.map(|d| (d.header_data as u16, d.id)), model.take_done());
+        assert_eq!((receives.posted(), receives.under_way()), (model.posted.len(), model.messages.len()));
+        assert_eq!(receives.unexpected(), model.messages.iter().filter(|m| m.receive.is_none()).count());
+    }
+}
+
+proptest! {
+    #[test]
+    fn messages_and_receives_meet_as_in_a_linear_search(
+        steps in prop::collection::vec(any_step(), 0..250),
+    ) {
+        check_steps(steps);
+    }
+
+    /// Many receives before the first message, so that most are found by the index.
+    #[test]
+    fn receives_are_found_by_the_index_as_in_a_linear_search(
+        posts in prop::collection::vec(any_step().prop_filter("posts", |s| matches!(s, Step::Post { .. })), 20..60),
+        steps in prop::collection::vec(any_step(), 0..150),
+    ) {
+        check_steps([posts, steps].concat());
+    }
+}

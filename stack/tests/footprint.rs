@@ -1,0 +1,166 @@
+//! What an endpoint says that it holds is what its allocator has given it.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::Arc;
+
+use weft_stack::buffer::Buffer;
+use weft_stack::cc::{CcChoice, CcParams};
+use weft_stack::fep::{ConnectOptions, Fep, FepConfig, Footprint, Receive, Send};
+use weft_stack::packet::{Addr, Payload};
+use weft_stack::rng::Rng;
+use weft_stack::ses::Matching;
+use weft_stack::{Rate, Span, Time};
+
+thread_local! {
+    /// Bytes that this thread has allocated and not given back.
+    static HELD: Cell<i64> = const { Cell::new(0) };
+}
+
+/// The system's allocator, counting.
+struct Counting;
+
+fn count(bytes: usize, sign: i64) {
+    HELD.with(|held| held.set(held.get() + sign * bytes as i64));
+}
+
+// SAFETY: every call is passed on as it came; the counter neither allocates nor needs a destructor.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(layout.size(), 1);
+        // SAFETY: as the caller promises.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count(layout.size(), -1);
+        count(size, 1);
+        // SAFETY: as the caller promises.
+        unsafe { System.realloc(memory, layout, size) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        count(layout.size(), -1);
+        // SAFETY: as the caller promises.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// An endpoint, and what making it and using it has allocated.
+struct Measured {
+    fep: Fep,
+    held: i64,
+}
+
+impl Measured {
+    fn new(addr: u32, config: &Arc<FepConfig>) -> Measured {
+        let before = HELD.get();
+        let rng = Rng::new(1, u64::from(addr));
+        let fep = Fep::new(Addr(addr), config.clone(), rng, Time::ZERO).unwrap();
+        Measured { fep, held: HELD.get() - before }
+    }
+
+    fn with<R>(&mut self, act: impl FnOnce(&mut Fep) -> R) -> R {
+        let before = HELD.get();
+        let result = act(&mut self.fep);
+        self.held += HELD.get() - before;
+        result
+    }
+
+    /// Compares, and yields the heap that the endpoint says it holds.
+    fn check(&self, what: &str) -> Footprint {
+        let said = self.fep.footprint();
+        assert_eq!(said.total() as i64 - size_of::<Fep>() as i64, self.held, "{what}: {said:?}");
+        said
+    }
+}
+
+/// Packets from `from` to `to`, at most `limit`.
+fn carry(from: &mut Measured, to: &mut Measured, limit: usize) -> usize {
+    let mut carried = 0;
+    while carried < limit
+        && let Some(transmit) = from.with(|fep| fep.poll_transmit(Time::ZERO))
+    {
+        let payload = Payload::Virtual(transmit.packet.payload_len);
+        to.with(|fep| fep.on_packet(Time::ZERO, &transmit.packet, payload));
+        carried += 1;
+    }
+    carried
+}
+
+fn post_all(sender: &mut Measured, target: &mut Measured, messages: u64) {
+    for tag in 0..messages {
+        let id = sender.with(|fep| fep.connect(Time::ZERO, Addr(1), ConnectOptions::default())).unwrap();
+        let send = Send { buffer: Buffer::Virtual(100_000), tag: Some(tag), header_data: 0, context: 0 };
+        sender.with(|fep| fep.post_send(id, send)).unwrap();
+        let matching = Matching::Tagged { tag, ignore: 0 };
+        let receive = Receive { buffer: Buffer::Virtual(100_000), from: Some(Addr(0)), matching, context: 0 };
+        target.with(|fep| fep.post_receive(receive)).unwrap();
+    }
+}
+
+fn config(cc: &str) -> Arc<FepConfig> {
+    let cc = CcChoice::parse(cc).unwrap();
+    let params = CcParams {
+        mtu: 4096,
+        overhead: 64,
+        link_rate: Rate::from_gbps(100),
+        network_rtt: Span::from_us(10),
+        trimming: true,
+        receiver_credit: cc.uses_credit(),
+    };
+    Arc::new(FepConfig::new(&cc, &params))
+}
+
+#[test]
+fn every_byte_is_accounted_for() {
+    let config = config("nscc");
+    let (mut sender, mut target) = (Measured::new(0, &config), Measured::new(1, &config));
+    let idle = sender.check("idle");
+    assert_eq!(idle, Footprint { endpoint: size_of::<Fep>() as u64, ..Footprint::default() });
+    post_all(&mut sender, &mut target, 100);
+    let posted = target.check("receives posted");
+    assert!(posted.receives > 0 && posted.targets == 0);
+    let mut steps = 0;
+    // Ever fewer at a time: packets are under way, out of turn, and answered late.
+    for limit in [1, 50, 7, 3].into_iter().cycle() {
+        let carried = carry(&mut sender, &mut target, limit) + carry(&mut target, &mut sender, limit / 2 + 1);
+        if steps % 50 == 0 {
+            sender.check("sender");
+            target.check("target");
+        }
+        steps += 1;
+        if carried == 0 {
+            break;
+        }
+    }
+    assert!(steps > 100, "{steps}");
+    let (sender, target) = (sender.check("sender, all sent"), target.check("target, all there"));
+    assert!(sender.connections > 0 && sender.contexts > 0 && sender.messages > 0 && sender.timers > 0);
+    assert!(target.targets > 0 && target.messages > 0);
+    assert_eq!((sender.payload, target.payload), (0, 0));
+    let both: Footprint = [sender, target].into_iter().sum();
+    assert_eq!(both.total(), sender.total() + target.total());
+}
+
+#[test]
+fn memory_of_messages_is_counted_apart() {
+    let config = config("nscc");
+    let (mut sender, mut target) = (Measured::new(0, &config), Measured::new(1, &config));
+    let id = sender.with(|fep| fep.connect(Time::ZERO, Addr(1), ConnectOptions::default())).unwrap();
+    let bytes = || Buffer::Heap(vec![7; 9_000]);
+    sender.with(|fep| {
+        fep.post_send(id, Send { buffer: bytes(), tag: None, header_data: 0, context: 0 }).unwrap();
+    });
+    assert_eq!(sender.check("sender").payload, 9_000);
+    target.with(|fep| {
+        for tag in 0..30 {
+            let matching = Matching::Tagged { tag, ignore: 0 };
+            fep.post_receive(Receive { buffer: bytes(), from: None, matching, context: 0 }).unwrap();
+        }
+    });
+    assert_eq!(target.check("target").payload, 30 * 9_000);
+}

@@ -1,0 +1,146 @@
+//! Reading link events.
+
+use weft_cc::{Span, Time};
+
+use super::LinkEventError;
+use crate::sim::{LinkChange, LinkEvent};
+use crate::topology::{HostId, PortId, Topology};
+use crate::units::{parse_rate, parse_span};
+
+/// Reads all events of `text` for the links of `fabric`, in the order of the lines.
+///
+/// `source_name` is what errors call the text. The first error ends the reading.
+pub fn parse_link_events(
+    source_name: &str,
+    text: &str,
+    fabric: &Topology,
+) -> Result<Vec<LinkEvent>, LinkEventError> {
+    let mut events = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        let code = line.split('#').next().unwrap_or_default();
+        if code.trim().is_empty() {
+            continue;
+        }
+        let event = parse_line(code, fabric).map_err(|wrong| LinkEventError {
+            source_name: source_name.into(),
+            line: index + 1,
+            column: code[..wrong.offset].chars().count() + 1,
+            word: wrong.word,
+            expected: wrong.expected,
+        })?;
+        events.push(event);
+    }
+    Ok(events)
+}
+
+struct Wrong {
+    offset: usize,
+    word: String,
+    expected: String,
+}
+
+/// The words of a line, each with its byte offset.
+struct Words<'a> {
+    line: &'a str,
+    at: usize,
+}
+
+#[derive(Clone, Copy)]
+struct Word<'a> {
+    text: &'a str,
+    offset: usize,
+}
+
+impl<'a> Word<'a> {
+    fn wrong(self, expected: impl Into<String>) -> Wrong {
+        Wrong { offset: self.offset, word: self.text.into(), expected: expected.into() }
+    }
+
+    fn number(self, key: &str, expected: &str) -> Result<u32, Wrong> {
+        let value = self.text.strip_prefix(key).and_then(|rest| rest.strip_prefix('='));
+        let digits = value.filter(|v| v.bytes().all(|b| b.is_ascii_digit()));
+        digits.and_then(|v| v.parse().ok()).ok_or_else(|| self.wrong(expected))
+    }
+}
+
+impl<'a> Words<'a> {
+    fn next(&mut self) -> Word<'a> {
+        let rest = &self.line[self.at..];
+        let offset = self.at + rest.len() - rest.trim_start().len();
+        let word = &self.line[offset..];
+        let text = &word[..word.find(char::is_whitespace).unwrap_or(word.len())];
+        self.at = offset + text.len();
+        Word { text, offset }
+    }
+}
+
+fn parse_line(line: &str, fabric: &Topology) -> Result<LinkEvent, Wrong> {
+    let mut words = Words { line, at: 0 };
+    let at = time(words.next())?;
+    let port = link(&mut words, fabric)?;
+    let change = change(words.next())?;
+    let rest = words.next();
+    if rest.text.is_empty() {
+        Ok(LinkEvent { at, port, change })
+    } else {
+        Err(rest.wrong("the end of the line"))
+    }
+}
+
+fn time(word: Word<'_>) -> Result<Time, Wrong> {
+    let expected = "a time with a unit since the start of the run (such as 100us)";
+    // A bare zero passes `parse_span`; here every time has a unit.
+    let unit = word.text.ends_with('s');
+    let span = parse_span(word.text).ok().filter(|_| unit).ok_or_else(|| word.wrong(expected))?;
+    // Time is circular: only half of its range lies ahead of the start.
+    if span > Span::from_ps(u64::MAX / 2) {
+        return Err(word.wrong("a time of at most 2^63 - 1 ps"));
+    }
+    Ok(Time::ZERO + span)
+}
+
+fn link(words: &mut Words<'_>, fabric: &Topology) -> Result<PortId, Wrong> {
+    let first = words.next();
+    if first.text.starts_with("host=") {
+        let host = first.number("host", "host=N")?;
+        let known = host < fabric.hosts();
+        return if known {
+            Ok(fabric.nic(HostId(host)))
+        } else {
+            Err(first.wrong(format!("a host below {}", fabric.hosts())))
+        };
+    }
+    let tier = first.number("tier", "tier=N or host=N")?;
+    let switch_word = words.next();
+    let switch = switch_word.number("switch", "switch=N")?;
+    let link_word = words.next();
+    let link = link_word.number("link", "link=N")?;
+    let tier = u8::try_from(tier).map_err(|_| first.wrong("a tier of the topology"))?;
+    if fabric.switch_at(tier, 0).is_none() {
+        return Err(first.wrong("a tier of the topology"));
+    }
+    if fabric.switch_at(tier, switch).is_none() {
+        return Err(switch_word.wrong(format!("a switch of tier {tier}")));
+    }
+    fabric
+        .link_at(tier, switch, link)
+        .ok_or_else(|| link_word.wrong(format!("a link of switch {switch} of tier {tier}")))
+}
+
+fn change(word: Word<'_>) -> Result<LinkChange, Wrong> {
+    match word.text.split_once('=') {
+        None if word.text == "fail" => Ok(LinkChange::Fail),
+        None if word.text == "restore" => Ok(LinkChange::Restore),
+        Some(("rate", rate)) => parse_rate(rate)
+            .map(LinkChange::Degrade)
+            .map_err(|_| word.wrong("a rate above zero (such as rate=25G)")),
+        Some(("drop", p)) => probability(word, p).map(LinkChange::Drop),
+        Some(("corrupt", p)) => probability(word, p).map(LinkChange::Corrupt),
+        _ => Err(word.wrong("fail, restore, rate=R, drop=P or corrupt=P")),
+    }
+}
+
+fn probability(word: Word<'_>, text: &str) -> Result<f64, Wrong> {
+    let p = text.parse::<f64>().ok().filter(|p| (0.0..=1.0).contains(p));
+    p.ok_or_else(|| word.wrong("a probability from 0 to 1"))
+}

@@ -1,0 +1,176 @@
+//! What is read, what is refused, and that what is written reads the same.
+
+use proptest::prelude::*;
+use weft_cc::{Rate, Span, Time};
+
+use super::{Degradation, parse_link_events, write_link_event};
+use crate::sim::{LinkChange, LinkEvent, Share};
+use crate::topology::{HostId, PortId, Topology, TopologySpec};
+
+fn fabric() -> Topology {
+    SPEC.parse::<TopologySpec>().unwrap().build().unwrap()
+}
+
+const SPEC: &str = "leaf-spine:hosts=8,leaves=4";
+
+#[test]
+fn every_change_reaches_the_link_it_names() {
+    let fabric = fabric();
+    let text = "# all\n\n1us tier=0 switch=1 link=1 fail # why\n2us tier=0 switch=1 link=1 restore\n\
+                3us tier=1 switch=0 link=1 rate=25G\n4us host=2 drop=0.01\n5us host=2 corrupt=1\n";
+    let events = parse_link_events("f", text, &fabric).unwrap();
+    let up = fabric.link_at(0, 1, 1).unwrap();
+    let top = fabric.link_at(1, 0, 1).unwrap();
+    let nic = fabric.nic(HostId(2));
+    let wanted = [
+        (up, LinkChange::Fail),
+        (up, LinkChange::Restore),
+        (top, LinkChange::Degrade(Rate::from_gbps(25))),
+        (nic, LinkChange::Drop(0.01)),
+        (nic, LinkChange::Corrupt(1.0)),
+    ];
+    assert_eq!(events.len(), wanted.len());
+    for (n, (event, (port, change))) in events.iter().zip(wanted).enumerate() {
+        assert_eq!(event.at, Time::ZERO + Span::from_us(n as u64 + 1));
+        assert_eq!((event.port, event.change), (port, change));
+    }
+}
+
+#[test]
+fn errors_point_at_the_word() {
+    let fabric = fabric();
+    for (line, column, word) in [
+        ("5 host=0 fail", 1, "5"),
+        ("0 host=0 fail", 1, "0"),
+        ("1us host=9999 fail", 5, "host=9999"),
+        ("1us host=0", 11, ""),
+        ("1us tier=9 switch=0 link=0 fail", 5, "tier=9"),
+        ("1us tier=0 switch=999 link=0 fail", 12, "switch=999"),
+        ("1us tier=0 switch=0 link=999 fail", 21, "link=999"),
+        ("1us host=0 drop=1.5", 12, "drop=1.5"),
+        ("1us host=0 drop=NaN", 12, "drop=NaN"),
+        ("1us host=0 corrupt=-0.1", 12, "corrupt=-0.1"),
+        ("1us host=0 rate=0G", 12, "rate=0G"),
+        ("1µs host=0 break", 12, "break"),
+        ("1us host=0 fail now", 17, "now"),
+    ] {
+        let error = parse_link_events("f", &format!("\n{line}\n"), &fabric).unwrap_err();
+        assert_eq!((error.line, error.column, error.word.as_str()), (2, column, word), "{line}");
+    }
+}
+
+fn fat_tree() -> Topology {
+    "fat-tree:k=4,hosts=14".parse::<TopologySpec>().unwrap().build().unwrap()
+}
+
+fn any_change() -> impl Strategy<Value = LinkChange> {
+    prop_oneof![
+        Just(LinkChange::Fail),
+        Just(LinkChange::Restore),
+        (1..=u64::MAX, 0..13u32).prop_map(|(bps, zeros)| {
+            let unit = 10u64.pow(zeros);
+            LinkChange::Degrade(Rate::from_bps((bps / unit).max(1).saturating_mul(unit)))
+        }),
+        (0.0..=1.0f64).prop_map(LinkChange::Drop),
+        (0.0..=1.0f64).prop_map(LinkChange::Corrupt),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn what_is_written_reads_the_same(
+        three_tiers: bool,
+        events in prop::collection::vec((0..=u64::MAX / 2, 0..15u32, any::<prop::sample::Index>(), any_change()), 1..20),
+    ) {
+        let fabric = if three_tiers { fat_tree() } else { fabric() };
+        let mut text = String::new();
+        let mut written = Vec::new();
+        for (ps, zeros, port, change) in events {
+            let unit = 10u64.pow(zeros);
+            let at = Time::ZERO + Span::from_ps(ps / unit * unit);
+            let port = PortId(port.index(fabric.ports().len()) as u32);
+            let event = LinkEvent { at, port, change };
+            write_link_event(&event, &fabric, &mut text).unwrap();
+            text.push('\n');
+            written.push(event);
+        }
+        let read = parse_link_events("f", &text, &fabric).unwrap();
+        prop_assert_eq!(read.len(), written.len());
+        for (read, written) in read.into_iter().zip(written) {
+            prop_assert_eq!((read.at, read.change), (written.at, written.change));
+            // Either end names the link.
+            prop_assert!(read.port == written.port || fabric.port(read.port).reverse == written.port);
+            let mut again = String::new();
+            write_link_event(&read, &fabric, &mut again).unwrap();
+            prop_assert_eq!(parse_link_events("f", &again, &fabric), Ok(vec![read]));
+        }
+    }
+
+    #[test]
+    fn degradations_read_as_they_are_written(tier: u8, links: u32, millionths in 1..=1_000_000u64) {
+        let share = Share::from_millionths(millionths).unwrap();
+        let degradation = Degradation { tier, links, share };
+        prop_assert_eq!(degradation.to_string().parse(), Ok(degradation));
+    }
+}
+
+#[test]
+fn events_are_written_in_the_largest_unit_that_is_exact() {
+    let fabric = fabric();
+    for line in [
+        "100us tier=0 switch=1 link=1 rate=25G",
+        "1500ns tier=1 switch=0 link=3 rate=2500M",
+        "1ps host=7 rate=8bps",
+        "2s host=0 drop=0.01",
+        "3ms host=0 fail",
+    ] {
+        let events = parse_link_events("f", line, &fabric).unwrap();
+        let mut written = String::new();
+        write_link_event(&events[0], &fabric, &mut written).unwrap();
+        assert_eq!(written, line);
+    }
+}
+
+#[test]
+fn degradations_slow_the_first_links_up_of_every_switch() {
+    let fabric = fat_tree();
+    let degradation: Degradation = "tier=1,links=1,rate=12.5%".parse().unwrap();
+    let slow = degradation.ports(&fabric).unwrap();
+    assert_eq!(slow.len(), 2 * fabric.switches_in(1) as usize);
+    assert!(slow.iter().all(|slow| slow.share.of(1000) == 125));
+    for switch in 0..fabric.switches_in(1) {
+        let up = fabric.link_at(1, switch, 0).unwrap();
+        for port in [up, fabric.port(up).reverse] {
+            assert!(slow.iter().any(|slow| slow.port == port), "{port:?}");
+        }
+    }
+    assert_eq!("tier=0,links=0".parse::<Degradation>().unwrap().ports(&fabric), Ok(Vec::new()));
+    let quarter: Degradation = "links=2,tier=0".parse().unwrap();
+    assert_eq!(quarter.to_string(), "tier=0,links=2,rate=25%");
+}
+
+#[test]
+fn degradations_that_make_no_sense_are_refused() {
+    for (text, word) in [
+        ("", ""),
+        ("tier=0", "tier=0"),
+        ("tier=0,links=1,rate=0%", "rate=0%"),
+        ("tier=0,links=1,rate=100.0001%", "rate=100.0001%"),
+        ("tier=0,links=1,rate=0.00001%", "rate=0.00001%"),
+        ("tier=0,links=1,rate=25G", "rate=25G"),
+        ("tier=0,links=-1", "links=-1"),
+        ("tier=0,links=+1", "links=+1"),
+        ("tier=256,links=1", "tier=256"),
+        ("tier=0,links=1,tier=1", "tier=1"),
+        ("tier=0,links=1,", ""),
+    ] {
+        assert_eq!(text.parse::<Degradation>().unwrap_err().word, word, "{text}");
+    }
+    let fabric = fat_tree();
+    let refusal = |text: &str| text.parse::<Degradation>().unwrap().ports(&fabric).unwrap_err().to_string();
+    assert_eq!(refusal("tier=2,links=1"), "`tier=2`: expected a tier below 2, the top");
+    assert_eq!(
+        refusal("tier=0,links=3"),
+        "`links=3`: expected at most 2, the links up from a switch of tier 0"
+    );
+}
