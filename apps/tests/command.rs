@@ -62,15 +62,17 @@ fn the_json_report_has_exactly_its_keys() {
         "goodput_gbps",
         "packets",
         "timeouts",
+        "state",
         "engine",
         "config",
         "seed",
     ];
     assert_eq!(keys_at(stdout(&output), 1), top);
-    let parts: [(&str, &[&str]); 4] = [
+    let parts: [(&str, &[&str]); 5] = [
         ("flows", &["completed", "total"]),
         ("fct_us", &["max", "mean", "min", "p50", "p99"]),
         ("packets", &["acks", "data", "dropped", "ecn_marked", "nacks", "retransmitted", "trimmed"]),
+        ("state", &["bytes_per_flow", "bytes_per_host"]),
         ("engine", &["cpu_s", "data_packets_per_cpu_s", "events", "max_rss_mb"]),
     ];
     for (part, expected) in parts {
@@ -260,7 +262,7 @@ fn options_that_make_no_sense_are_refused_in_one_line() {
         (&["--workload", "permutation", "--on", "loopback", "--link-event", "x"], "--link-event"),
         (&["--workload", "permutation", "--on", "loopback", "--degrade", "tier=0,links=1"], "--degrade"),
         (
-            &["--workload", "permutation", "--link-event", "1us host=1 fail", "--link-event", "1us host=16 fail"],
+            &["--workload", "permutation", "--link-event", "1us host=16 fail"],
             "--link-event '1us host=16 fail':1:5: `host=16`: expected a host below 16",
         ),
         (&["--workload", "permutation", "--degrade", "tier=2,links=1"], "--degrade: `tier=2`: expected"),
@@ -290,17 +292,22 @@ fn links_change_as_a_file_says() {
     let config = &report["config"];
     assert!(config["link_events"].is_null() && config["link_event"] == json!([]), "{config}");
     let (cut_off, report) = slowest(&["--link-events", &outage]);
-    assert!(cut_off > alone + 29.0 && cut_off < alone + 200.0, "{cut_off} µs instead of {alone} µs");
+    // The 30 µs, and up to a few timeouts until all that was lost is noticed.
+    assert!(cut_off > alone + 29.0 && cut_off < alone + 400.0, "{cut_off} µs instead of {alone} µs");
     assert!(report["packets"]["dropped"].as_u64() > Some(0));
     assert_eq!(report["config"]["link_events"], outage.as_str());
     // Of two changes at one time that of the command line counts.
     let saved = ["--link-events", &outage, "--link-event", "20us host=0 restore"];
     assert_eq!(slowest(&saved).0, alone);
 
-    let (slow, report) = slowest(&["--degrade", "tier=0,links=1", "--link-event", "0us host=0 rate=20G"]);
-    assert!((4.5..5.5).contains(&(slow / alone)), "{slow} µs instead of {alone} µs");
+    // With its headers 1 MB takes some 820 µs at 10 Gbit/s, and some 410 at 20.
+    let (slow, report) =
+        slowest(&["--degrade", "tier=0,links=1,rate=10%", "--link-event", "0us host=0 rate=20G"]);
+    assert!((820.0..900.0).contains(&slow), "{slow} µs");
+    let (at_20g, _) = slowest(&["--link-event", "0us host=0 rate=20G"]);
+    assert!((410.0..450.0).contains(&at_20g), "{at_20g} µs");
     assert_eq!(report["config"]["link_event"], json!(["0us host=0 rate=20G"]));
-    assert_eq!(report["config"]["degrade"], json!(["tier=0,links=1,rate=25%"]));
+    assert_eq!(report["config"]["degrade"], json!(["tier=0,links=1,rate=10%"]));
 }
 
 #[test]

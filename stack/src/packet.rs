@@ -4,7 +4,7 @@
 //! bytes and back, and an address book turns [`Addr`] into MAC and IP addresses.
 
 use crate::spray::Entropy;
-use crate::wire::pds::Pds;
+use crate::wire::pds::{Control, ControlKind, Destination, PdcId, Pds, Psn};
 use crate::wire::ses::Ses;
 
 /// The address of a fabric endpoint: an index in the address vector of whoever drives the endpoint
@@ -52,7 +52,8 @@ pub struct Network {
     pub hops: u8,
 }
 
-/// Headers of one packet.
+/// Headers of one packet, in the order in which they are looked at.
+#[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Packet {
     /// The network layer's part.
@@ -63,6 +64,33 @@ pub struct Packet {
     pub pds: Pds,
     /// Message semantics; [`Ses::None`] also where trimming cut them off.
     pub ses: Ses,
+}
+
+impl Packet {
+    /// A packet that says nothing, to be written over.
+    pub const BLANK: Packet = Packet {
+        net: Network {
+            src: Addr(0),
+            dst: Addr(0),
+            entropy: Entropy(0),
+            class: Class::Control,
+            ecn: false,
+            hops: 0,
+        },
+        payload_len: 0,
+        pds: Pds::Control(Control {
+            kind: ControlKind::Noop,
+            rod: false,
+            retx: false,
+            ack_request: false,
+            probe_opaque: 0,
+            psn: Psn(0),
+            spdcid: PdcId(0),
+            destination: Destination::Pdc(PdcId(0)),
+            payload: 0,
+        }),
+        ses: Ses::None,
+    };
 }
 
 /// The payload of a packet.

@@ -1,19 +1,22 @@
 //! Telling the processor what will be needed soon.
 
-/// Brings a value into the cache without waiting for it: at most 24 cache lines from its start.
+/// Brings a value into the cache without waiting for it.
 #[inline]
 pub fn prefetch<T>(value: &T) {
+    prefetch_start(value, size_of::<T>());
+}
+
+/// Brings the first `len` bytes of a value into the cache without waiting for them.
+#[inline]
+pub fn prefetch_start<T>(value: &T, len: usize) {
     let start = core::ptr::from_ref(value).cast::<i8>();
-    let len = size_of::<T>().min(LINES * 64);
+    let len = len.min(size_of::<T>());
     for offset in (0..len).step_by(64) {
         fetch(start.wrapping_add(offset));
     }
     // Values need not begin where a line does.
     fetch(start.wrapping_add(len.saturating_sub(1)));
 }
-
-/// More would push each other out of the processor's list of lines to fetch.
-const LINES: usize = 24;
 
 #[cfg(target_arch = "x86_64")]
 #[inline]

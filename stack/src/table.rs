@@ -75,6 +75,14 @@ impl<T> Table<T> {
         key
     }
 
+    /// Brings the entry of slot `index` into the cache, if there is such a slot.
+    #[inline]
+    pub(crate) fn prefetch(&self, index: u32) {
+        if let Some(slot) = self.slots.get(index as usize) {
+            crate::prefetch::prefetch(slot);
+        }
+    }
+
     /// The entry `key`.
     #[inline]
     pub fn get(&self, key: Key) -> Option<&T> {

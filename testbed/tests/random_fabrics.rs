@@ -14,7 +14,8 @@ use weft_stack::spray::LbChoice;
 use weft_stack::spray::registry::BALANCERS;
 use weft_stack::wire::pds::DeliveryMode;
 use weft_testbed::sim::{
-    FaultPlan, LinkChange, LinkEvent, LinkFaults, Options, Overhead, PayloadMode, RunConfig, RunReport, run_with,
+    FaultPlan, LinkChange, LinkEvent, LinkFaults, Options, Overhead, PayloadMode, RunConfig, RunReport,
+    run_with,
 };
 use weft_testbed::topology::{HostId, PortId, Topology, TopologySpec};
 use weft_testbed::workload::{

@@ -80,9 +80,9 @@ pub struct Fep {
     /// Messages delivered by the acknowledgement at hand; empty in between, kept for its memory.
     delivered: Vec<Key>,
     events: Events,
+    wheel: Wheel<TimerKey>,
     targets: Targets,
     receives: Receives,
-    wheel: Wheel<TimerKey>,
     completions: VecDeque<Completion>,
     due: Vec<TimerKey>,
     by_peer: Map<(Addr, TrafficClass), Key>,
@@ -120,6 +120,16 @@ impl Fep {
             events: Events::default(),
             config,
         })
+    }
+
+    /// Brings what the next call will probably need into the cache: the state of the first connections each
+    /// way, which is all there is in most of many endpoints. Its own lines must be there already.
+    pub fn prefetch(&self) {
+        self.connections.prefetch(0);
+        self.contexts.prefetch(0);
+        self.sends.prefetch(0);
+        self.targets.table.prefetch(0);
+        self.receives.prefetch();
     }
 
     /// Its address.

@@ -79,12 +79,26 @@ impl Fep {
 
     /// The next packet to put on the wire, if there is one.
     pub fn poll_transmit(&mut self, now: Time) -> Option<Transmit> {
-        if let Some(packet) = self.control.pop_front() {
-            return Some(Transmit { packet, payload: PayloadRef::NONE });
+        let mut packet = Packet::BLANK;
+        let payload = self.poll_transmit_into(now, &mut packet)?;
+        Some(Transmit { packet, payload })
+    }
+
+    /// As [`Fep::poll_transmit`], with the headers written to where the caller wants them: `packet` changes
+    /// only if there is one.
+    pub fn poll_transmit_into(&mut self, now: Time, packet: &mut Packet) -> Option<PayloadRef> {
+        if let Some(control) = self.control.pop_front() {
+            *packet = control;
+            if self.control.is_empty() {
+                // Back to the start of its memory, which is in the cache.
+                self.control.clear();
+            }
+            return Some(PayloadRef::NONE);
         }
         while let Some(key) = self.ready.pop_front() {
-            if let Some(transmit) = self.send_from(now, key) {
-                return Some(transmit);
+            let payload = self.send_from(now, key, packet);
+            if payload.is_some() {
+                return payload;
             }
         }
         None
@@ -94,26 +108,27 @@ impl Fep {
     /// let it, and queues it again if it has more.
     // Every packet passes here, so connection, context and message are looked up once.
     #[inline]
-    fn send_from(&mut self, now: Time, key: Key) -> Option<Transmit> {
+    fn send_from(&mut self, now: Time, key: Key, packet: &mut Packet) -> Option<PayloadRef> {
         let connection = self.connections.get_mut(key)?;
         let context_key = connection.context;
         connection.standing = Standing::Idle;
         let data = match choose(now, connection, &self.sends, self.config.mtu) {
             Next::Data(data) => data,
-            other => return self.send_no_data(now, key, context_key, &other),
+            other => return self.send_no_data(now, key, context_key, &other, packet),
         };
         let context = self.contexts.get_mut(context_key)?;
         let bytes = data.segment.len + self.config.overhead;
         let gate = context.gate(now, u64::from(bytes));
         if gate != Gate::Open {
-            return self.block(now, key, gate);
+            self.block(now, key, gate);
+            return None;
         }
         let (send, message) = self.sends.at_mut(data.send)?;
         let (psn, entropy) = depart(now, connection, context, message, &data, bytes);
         let ends = connection.queue.is_empty() && !connection.pdc.has_lost();
         let ack_request = data.again.is_some() || ends || context.is_spent(u64::from(bytes));
         let Segment { offset, len, .. } = data.segment;
-        let packet = Packet {
+        *packet = Packet {
             net: network(self.addr, connection.pdc.peer, entropy, Class::Data),
             payload_len: len,
             pds: Pds::Request(Request {
@@ -136,24 +151,31 @@ impl Fep {
         if context.trying == Some(key) {
             self.end_try(context_key, key);
         }
-        Some(Transmit { packet, payload: PayloadRef { send: Some(send), offset, len } })
+        Some(PayloadRef { send: Some(send), offset, len })
     }
 
     /// [`Fep::send_from`] where there is no data to send.
     #[inline(never)]
-    fn send_no_data(&mut self, now: Time, key: Key, context: Key, next: &Next) -> Option<Transmit> {
-        let mut transmit = None;
+    fn send_no_data(
+        &mut self,
+        now: Time,
+        key: Key,
+        context: Key,
+        next: &Next,
+        packet: &mut Packet,
+    ) -> Option<PayloadRef> {
+        let mut payload = None;
         if matches!(next, Next::Close) {
             if self.connections.get(key)?.pdc.is_unused() {
                 // All its messages were cancelled: the target has never heard of it.
                 self.remove_connection(now, key, Ok(()));
             } else {
-                transmit = self.send_close(now, key);
+                payload = self.send_close(now, key, packet);
                 self.make_ready(key);
             }
         }
         self.end_try(context, key);
-        transmit
+        payload
     }
 
     /// If connection `key` was the one to try the gate of `context` and was not stopped there, the next one
@@ -172,12 +194,12 @@ impl Fep {
         }
     }
 
-    /// Parks a connection until its context's gate opens. Sends nothing.
+    /// Parks a connection until its context's gate opens.
     #[inline(never)]
-    fn block(&mut self, now: Time, key: Key, gate: Gate) -> Option<Transmit> {
-        let connection = self.connections.get_mut(key)?;
+    fn block(&mut self, now: Time, key: Key, gate: Gate) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
         let context_key = connection.context;
-        let context = self.contexts.get_mut(context_key)?;
+        let Some(context) = self.contexts.get_mut(context_key) else { return };
         connection.standing = Standing::Blocked;
         // Who tried and was stopped keeps its place.
         match context.trying == Some(key) {
@@ -197,10 +219,9 @@ impl Fep {
             _ => {}
         }
         context.trying.take_if(|trying| *trying == key);
-        None
     }
 
-    fn send_close(&mut self, now: Time, key: Key) -> Option<Transmit> {
+    fn send_close(&mut self, now: Time, key: Key, packet: &mut Packet) -> Option<PayloadRef> {
         let connection = self.connections.get_mut(key)?;
         let context = self.contexts.get_mut(connection.context)?;
         let entropy = context.next_entropy(now, false);
@@ -221,12 +242,11 @@ impl Fep {
             payload: 0,
             ..blank_control(connection, psn)
         };
-        let packet =
-            control_packet(network(self.addr, connection.pdc.peer, entropy, Class::Control), control);
+        *packet = control_packet(network(self.addr, connection.pdc.peer, entropy, Class::Control), control);
         let peer = connection.pdc.peer;
         self.events.emit(now, Event::ControlSent { peer, kind: ControlKind::CloseCommand });
         self.watch(now, key);
-        Some(Transmit { packet, payload: PayloadRef::NONE })
+        Some(PayloadRef::NONE)
     }
 
     /// Queues a control packet of connection `key`.

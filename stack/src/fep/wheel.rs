@@ -26,8 +26,10 @@ fn no_entries() -> Box<Heads> {
     Box::new([[NONE; SLOTS]; LEVELS])
 }
 
-/// Deadlines with a key each.
+/// Deadlines with a key each. The earliest comes first in memory: it is asked for all the time.
+#[repr(C)]
 pub(crate) struct Wheel<K> {
+    earliest: Option<Time>,
     now: Time,
     /// Ticks since the wheel was made; unlike [`Time`] this does not wrap in the machine's lifetime.
     tick: u64,
@@ -38,7 +40,6 @@ pub(crate) struct Wheel<K> {
     occupied: [u64; LEVELS],
     entries: Vec<Entry<K>>,
     free: u32,
-    earliest: Option<Time>,
 }
 
 impl<K: Copy> Wheel<K> {

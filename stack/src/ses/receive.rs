@@ -113,8 +113,10 @@ pub struct Place {
 /// All receives of an endpoint and the messages on their way into them.
 #[derive(Debug, Default)]
 pub struct Receives {
-    posted: PostedQueue,
     messages: Table<Incoming>,
+    /// The message that the last packet belonged to: most often the next one does, too.
+    last: Option<Key>,
+    posted: PostedQueue,
     by_name: Map<MessageName, Key>,
     /// The newest message of each PDC's list of incomplete ones. Messages of one packet are in no list:
     /// they are complete as soon as they are placed. The lists run through the messages themselves, so
@@ -207,10 +209,14 @@ impl Receives {
             return Err(Refusal::Malformed("no payload"));
         }
         let name = (pdc, request.msg_id);
-        let message = match self.by_name.get(&name) {
-            Some(&key) => key,
-            None => self.begin(name, peer, tag, request, payload)?,
+        let message = match self.last.filter(|last| self.is_under_way(*last, name)) {
+            Some(key) => key,
+            None => match self.by_name.get(&name) {
+                Some(&key) => key,
+                None => self.begin(name, peer, tag, request, payload)?,
+            },
         };
+        self.last = Some(message);
         match self.messages.get(message) {
             Some(known)
                 if known.total == request.request_length && known.received <= known.total - payload.len() =>
@@ -219,6 +225,17 @@ impl Receives {
             }
             _ => Err(Refusal::Malformed("not the length of the message it names")),
         }
+    }
+
+    /// Whether message `key` is the one called `name` and not complete. (One that is complete may wait for a
+    /// receive while its name is another's already.)
+    fn is_under_way(&self, key: Key, name: MessageName) -> bool {
+        self.messages.get(key).is_some_and(|message| message.name == name && !message.is_complete())
+    }
+
+    /// Brings what the next packet will probably need into the cache.
+    pub(crate) fn prefetch(&self) {
+        self.messages.prefetch(self.last.map_or(0, |last| last.index));
     }
 
     /// Puts a payload where [`Receives::admit`] said. Hands the message back when that completes it.

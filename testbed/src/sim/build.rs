@@ -290,7 +290,8 @@ impl<'a> Builder<'a> {
         let flows = Flows::new(config, self.workload, is_ours, self.sampling);
         let group = |hosts: &Vec<u32>| {
             let hosts = hosts.iter().map(|host| self.host(*host)).collect::<Result<Vec<_>, _>>()?;
-            Ok::<_, RunError>(Group { hosts })
+            let inbox = hosts.first().map_or(0, |host| host.inbox);
+            Ok::<_, RunError>(Group { hosts, inbox })
         };
         let mut groups = groups.iter().map(group).collect::<Result<Vec<_>, _>>()?;
         for (at, slot, source) in flows.starts() {

@@ -3,8 +3,9 @@
 use std::ops::Range;
 
 use weft_cc::Time;
-use weft_stack::fep::{Fep, Transmit};
+use weft_stack::fep::Fep;
 use weft_stack::packet::{Packet, Payload};
+use weft_stack::prefetch::prefetch_start;
 use weft_stack::wire::pds::Pds;
 use weft_stack::wire::ses::Ses;
 
@@ -15,25 +16,28 @@ use super::link::{Link, LinkSpec};
 use super::packets::Transit;
 use super::sample::PortSample;
 use super::wires::{Arrival, Wires};
-use crate::switch::flow_hash;
 
-/// A host.
+/// A host. What each packet needs comes first.
+#[repr(C)]
 pub(super) struct Host {
     /// Its number, which is that of its port as well.
     pub(super) id: u32,
-    pub(super) fep: Fep,
-    pub(super) nic: Link,
     /// Where packets for it are put.
     pub(super) inbox: u32,
-    /// The hosts of its ToR, and those of its pod.
-    pub(super) neighbours: [Range<u32>; 2],
-    /// The flows that start here by themselves and have not, the next one last.
-    pub(super) starts: Vec<(u64, u32)>,
-    /// Packets lost on the link, and found corrupt.
-    pub(super) dropped: u64,
     /// Nothing that has happened here is later.
     pub(super) now: u64,
+    /// The flows that start here by themselves and have not, the next one last.
+    pub(super) starts: Vec<(u64, u32)>,
+    /// The hosts of its ToR, and those of its pod.
+    pub(super) neighbours: [Range<u32>; 2],
+    /// Packets lost on the link, and found corrupt.
+    pub(super) dropped: u64,
+    pub(super) nic: Link,
+    pub(super) fep: Fep,
 }
+
+/// Bytes at the start of a host that each packet needs.
+const HOT: usize = 768;
 
 /// What happens at a host. The order decides between events at the same instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -76,9 +80,16 @@ impl Host {
         }
     }
 
-    /// Brings what arrives before `end` into the cache.
+    /// Brings what each packet needs into the cache.
+    #[inline]
+    pub(super) fn prefetch(&self) {
+        prefetch_start(self, HOT);
+    }
+
+    /// Brings what arrives before `end`, and what it meets, into the cache.
     #[inline]
     pub(super) fn prefetch_arrivals(&self, end: u64, wires: &Wires) {
+        self.fep.prefetch();
         wires.before(self.inbox, end).for_each(|arrival| wires.packets.prefetch(arrival.transit.content));
     }
 
@@ -139,7 +150,7 @@ impl Host {
         flows: &mut Flows,
         wires: &mut Wires,
     ) {
-        if transit.corrupt {
+        if transit.is_corrupt() {
             // Checksums find it: to the endpoint it never arrived.
             self.dropped += 1;
             return wires.packets.remove(transit.content);
@@ -157,32 +168,20 @@ impl Host {
 
     /// Lets the endpoint send while the link is free.
     fn transmit(&mut self, now: u64, around: &Surroundings, wires: &mut Wires) {
-        while self.nic.busy_until <= now
-            && let Some(transmit) = self.fep.poll_transmit(Time::from_ps(now))
-        {
-            let transit = self.pack(&transmit, around, wires);
+        while self.nic.busy_until <= now && self.fep.wants_to_transmit() {
+            let content = wires.packets.reserve();
+            let headers = wires.packets.headers(content);
+            let Some(payload) = self.fep.poll_transmit_into(Time::from_ps(now), headers) else {
+                return wires.packets.remove(content);
+            };
+            let (sizes, hops) = (sizes(around.overhead, headers), self.hops(headers.net.dst.0));
+            let transit = Transit::new(content, &headers.net, sizes, hops);
+            if let Payload::Bytes(bytes) = self.fep.payload(payload)
+                && !bytes.is_empty()
+            {
+                wires.packets.set_bytes(content, bytes.into());
+            }
             self.dropped += u64::from(!self.nic.launch(now, self.id, around.seed, &transit, wires));
-        }
-    }
-
-    /// Puts what the endpoint sends among the packets on their way.
-    fn pack(&self, transmit: &Transmit, around: &Surroundings, wires: &mut Wires) -> Transit {
-        let packet = &transmit.packet;
-        let bytes = match self.fep.payload(transmit.payload) {
-            Payload::Bytes(bytes) if !bytes.is_empty() => Some(bytes.into()),
-            _ => None,
-        };
-        let (size, trimmed_size) = sizes(around.overhead, packet);
-        Transit {
-            content: wires.packets.insert(packet, bytes),
-            flow_hash: flow_hash(&packet.net),
-            dst: packet.net.dst.0,
-            size,
-            trimmed_size,
-            class: packet.net.class,
-            hops: self.hops(packet.net.dst.0),
-            ecn: packet.net.ecn,
-            corrupt: false,
         }
     }
 

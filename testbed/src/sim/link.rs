@@ -6,6 +6,7 @@ use weft_stack::rng::Rng;
 use super::faults::{LinkChange, LinkFaults};
 use super::packets::Transit;
 use super::wires::{Inlet, Wires};
+use crate::switch::Queued;
 
 /// The sending end of a link.
 pub(super) struct Link {
@@ -119,8 +120,8 @@ impl Link {
         transit: &Transit,
         wires: &mut Wires,
     ) -> bool {
-        self.busy_until = now + self.rate.time_for(u32::from(transit.size));
-        self.sent_bytes += u64::from(transit.size);
+        self.busy_until = now + self.rate.time_for(transit.size());
+        self.sent_bytes += u64::from(transit.size());
         let at = self.busy_until + self.latency;
         if self.troubled
             && let Some(trouble) = &mut self.trouble
@@ -158,7 +159,9 @@ impl Trouble {
             wires.packets.remove(transit.content);
             return false;
         }
-        transit.corrupt |= rng.chance(faults.corrupt);
+        if rng.chance(faults.corrupt) {
+            transit.corrupt();
+        }
         if rng.chance(faults.duplicate) {
             let copy = wires.packets.duplicate(transit);
             wires.send(to, at, &copy);

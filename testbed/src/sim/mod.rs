@@ -16,6 +16,7 @@ mod faults;
 mod flows;
 mod host;
 mod link;
+mod order;
 mod packets;
 mod report;
 mod sample;

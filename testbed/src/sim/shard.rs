@@ -3,8 +3,6 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use weft_stack::prefetch::prefetch;
-
 use super::faults::LinkChange;
 use super::flows::Flows;
 use super::host::{Event, Host, Surroundings};
@@ -17,6 +15,8 @@ use super::wires::{NEVER, Wires};
 /// have one host.
 pub(super) struct Group {
     pub(super) hosts: Vec<Host>,
+    /// The inbox of the first, known without a look at it.
+    pub(super) inbox: u32,
 }
 
 /// A part of the fabric.
@@ -102,13 +102,14 @@ impl Shard {
         let busy = |ahead: usize| {
             let node = node + ahead;
             let group = self.groups.get(node)?;
-            (self.wires.next[node] < end).then_some(&group.hosts)
+            (self.wires.next[node] < end).then_some(group)
         };
-        if let Some(hosts) = busy(4) {
-            prefetch(&hosts[0]);
+        if let Some(group) = busy(6) {
+            self.wires.prefetch(group.inbox);
+            group.hosts[0].prefetch();
         }
-        if let Some(hosts) = busy(2) {
-            hosts[0].prefetch_arrivals(end, &self.wires);
+        if let Some(group) = busy(3) {
+            group.hosts[0].prefetch_arrivals(end, &self.wires);
         }
     }
 

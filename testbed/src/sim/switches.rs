@@ -5,15 +5,15 @@
 //! when it has finished sending a packet: what it has sent in the meantime is made up for when the next
 //! packet arrives, or at the end of the window.
 
-use weft_stack::packet::Class;
-use weft_stack::prefetch::prefetch;
+use weft_stack::prefetch::prefetch_start;
 
 use super::faults::LinkChange;
 use super::link::{Link, LinkSpec};
+use super::order::Sorter;
 use super::packets::Transit;
 use super::sample::PortSample;
 use super::wires::{Arrival, NEVER, Wires};
-use crate::switch::{EgressQueue, Enqueued, Hasher, QueueConfig, QueueCounters, Queued};
+use crate::switch::{EgressQueue, Enqueued, Hasher, QueueConfig, QueueCounters};
 use crate::topology::{HostId, Router};
 
 /// An output port of a switch.
@@ -48,6 +48,7 @@ pub(super) struct Bench {
     /// The order of a window's arrivals, and for each arrival the port that it goes to; kept for their memory.
     order: Vec<u64>,
     ways: Vec<u32>,
+    sorter: Sorter,
 }
 
 /// Bits that tell the arrivals of a window apart, of 64 that also hold their times and links.
@@ -65,7 +66,7 @@ pub(super) fn rank_bits(links: u32) -> u32 {
 
 impl Bench {
     pub(super) fn new(queues: Vec<QueueConfig>, seed: u64) -> Bench {
-        Bench { queues, seed, order: Vec::new(), ways: Vec::new() }
+        Bench { queues, seed, order: Vec::new(), ways: Vec::new(), sorter: Sorter::default() }
     }
 
     /// How many packets arrived in the last window.
@@ -90,7 +91,8 @@ impl Switch {
         let next = self.plan(&arrivals, start, end, bench);
         for i in 0..bench.order.len() {
             if let Some(later) = bench.nth(i + AHEAD) {
-                prefetch(&self.ports[(bench.ways[later] - self.first_port) as usize]);
+                let port = (bench.ways[later] - self.first_port) as usize;
+                prefetch_start(&self.ports[port], 128);
             }
             if let Some(index) = bench.nth(i) {
                 let Arrival { at, ref transit, .. } = arrivals[index];
@@ -119,7 +121,8 @@ impl Switch {
                 bench.ways.push(0);
             }
         }
-        bench.order.sort_unstable();
+        let time_bits = u64::BITS - (end - start).leading_zeros();
+        bench.sorter.sort(&mut bench.order, time_bits + self.rank_bits + INDEX_BITS);
         next
     }
 
@@ -226,28 +229,5 @@ impl Port {
             lost += u64::from(!self.link.launch(now, id, seed, &transit, wires));
         }
         lost
-    }
-}
-
-impl Queued for Transit {
-    fn class(&self) -> Class {
-        self.class
-    }
-
-    fn size(&self) -> u32 {
-        u32::from(self.size)
-    }
-
-    fn trimmed_size(&self) -> u32 {
-        u32::from(self.trimmed_size)
-    }
-
-    fn trim(&mut self, class: Class) {
-        self.class = class;
-        self.size = self.trimmed_size;
-    }
-
-    fn mark(&mut self) {
-        self.ecn = true;
     }
 }

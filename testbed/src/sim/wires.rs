@@ -3,6 +3,8 @@
 //! Times here and throughout the engine are picoseconds since the start of the run; they neither wrap
 //! nor reach [`NEVER`].
 
+use weft_stack::prefetch::prefetch;
+
 use super::packets::{Content, Packets, Transit};
 
 /// The time of what does not happen.
@@ -98,8 +100,8 @@ impl Wires {
 
     /// Takes in what another shard has sent.
     pub(super) fn receive(&mut self, crossings: &mut Vec<Crossing>) {
-        for Crossing { inlet, at, transit, content } in crossings.drain(..) {
-            let transit = Transit { content: self.packets.put(content), ..transit };
+        for Crossing { inlet, at, mut transit, content } in crossings.drain(..) {
+            transit.content = self.packets.put(content);
             self.push(inlet, at, &transit);
         }
     }
@@ -143,6 +145,14 @@ impl Wires {
         // Always from the start of its memory: the less of it is used the more of it is in the cache.
         inbox.arrivals.drain(..inbox.head);
         inbox.head = 0;
+    }
+
+    /// Brings the first packets of a host into the cache.
+    #[inline]
+    pub(super) fn prefetch(&self, inbox: u32) {
+        if let Some(first) = self.inboxes[inbox as usize].arrivals.first() {
+            prefetch(first);
+        }
     }
 
     /// The packets of a host that arrive before `end`.
