@@ -31,7 +31,8 @@ pub(crate) fn config(topology: Topology, workload: Workload, cc: &str) -> RunCon
 
 /// Runs `config`, which must end with every message delivered, as it was sent, and nothing left over.
 pub(crate) fn run(config: &RunConfig, faults: &FaultPlan) -> RunReport {
-    let report = sim::run_with(config, Options { faults: faults.clone(), ..Options::default() }).expect("a run that can be");
+    let report = sim::run_with(config, Options { faults: faults.clone(), ..Options::default() })
+        .expect("a run that can be");
     assert!(report.is_complete(), "{:?}", report.stuck);
     assert_eq!((report.payload_errors.as_slice(), report.leaks.as_slice()), (&[][..], &[][..]));
     report

@@ -13,6 +13,7 @@ use super::faults::{FaultPlan, LinkChange, LinkEvent, LinkFaults, Share};
 use super::flows::Flows;
 use super::host::{Host, Surroundings};
 use super::link::{Link, LinkSpec};
+use super::packets::{MAX_SHARDS, Packets};
 use super::shard::{Group, Shard, Side};
 use super::switches::{Bench, Port, Switch, longest_window, rank_bits};
 use super::wires::{Inlet, Wires};
@@ -61,7 +62,7 @@ pub(super) fn build(
     let changes = changes(&links, &faults.events)?;
     let lookahead = lookahead(&links, &changes).ok_or(RunError::NoLatency)?;
     let workload = Arc::new(config.workload.clone());
-    let shards = threads.clamp(1, topology.switches_in(0).max(1) as usize);
+    let shards = threads.clamp(1, topology.switches_in(0).clamp(1, MAX_SHARDS as u32) as usize);
     let places = Places::new(topology, &workload, shards);
     let builder = Builder::new(links, &workload, &places, sampling)?;
     let shards = (0..shards as u32).map(|shard| builder.shard(shard)).collect::<Result<_, _>>()?;
@@ -249,6 +250,8 @@ struct Builder<'a> {
     queues: Vec<QueueConfig>,
     /// Port by port, the index of its queue configuration.
     queue_of: Vec<u8>,
+    /// Host by host, its shard.
+    shard_of: Arc<[u16]>,
     sampling: bool,
 }
 
@@ -273,7 +276,19 @@ impl<'a> Builder<'a> {
         });
         let queue_of = queue_of.collect::<Result<_, _>>()?;
         let endpoint = Arc::new(config.endpoint());
-        Ok(Builder { config, links, workload, places, endpoint, inlets, queues, queue_of, sampling })
+        let shard_of = places.hosts.iter().map(|place| place.shard as u16).collect();
+        Ok(Builder {
+            config,
+            links,
+            workload,
+            places,
+            endpoint,
+            inlets,
+            queues,
+            queue_of,
+            shard_of,
+            sampling,
+        })
     }
 
     fn shard(&self, shard: u32) -> Result<Shard, RunError> {
@@ -304,14 +319,16 @@ impl<'a> Builder<'a> {
             // The next one last.
             host.starts.sort_unstable_by(|a, b| b.cmp(a));
         }
+        let packets = Packets::new(shard, self.places.groups.len(), self.shard_of.clone());
         let mut shard = Shard {
             groups,
             switches: switches.into_iter().map(|switch| self.switch(switch)).collect(),
             first_odd,
-            wires: Wires::new(shard, self.places.groups.len(), nodes, inboxes),
+            wires: Wires::new(shard, packets, nodes, inboxes),
             flows,
             bench: Bench::new(self.queues.clone(), config.seed),
             around: Surroundings {
+                shard,
                 overhead: config.wire_overhead,
                 seed: config.seed,
                 sampling: self.sampling,

@@ -22,10 +22,11 @@ use super::barrier::{Barrier, Guard};
 use super::build::System;
 use super::faults::LinkChange;
 use super::link::LinkSpec;
+use super::packets::Mail;
 use super::report::Progress;
 use super::sample::Sampling;
 use super::shard::{Samples, Shard, Side};
-use super::wires::{Crossing, NEVER};
+use super::wires::{Crossing, NEVER, Wires};
 
 /// Which side goes on next, and how far.
 struct Timetable<'a> {
@@ -118,7 +119,14 @@ impl<'a> Timetable<'a> {
 struct Board {
     shards: Vec<Notice>,
     /// From shard to shard.
-    mail: Vec<Vec<Mutex<Vec<Crossing>>>>,
+    mail: Vec<Vec<Mutex<Letters>>>,
+}
+
+/// What goes from one shard to another.
+#[derive(Default)]
+struct Letters {
+    packets: Vec<Crossing>,
+    contents: Mail,
 }
 
 #[derive(Default)]
@@ -133,7 +141,7 @@ struct Notice {
 
 impl Board {
     fn new(shards: usize) -> Board {
-        let boxes = |_| (0..shards).map(|_| Mutex::new(Vec::new())).collect();
+        let boxes = |_| (0..shards).map(|_| Mutex::new(Letters::default())).collect();
         Board {
             shards: (0..shards).map(|_| Notice::default()).collect(),
             mail: (0..shards).map(boxes).collect(),
@@ -143,8 +151,11 @@ impl Board {
     /// Puts up what shard number `from` has to tell after a window, after which nothing happens before `next`.
     fn post(&self, from: usize, shard: &mut Shard, next: u64) {
         let notice = &self.shards[from];
-        for (to, outbox) in shard.wires.outboxes.iter_mut().enumerate() {
-            std::mem::swap(&mut *lock(&self.mail[from][to]), outbox);
+        let Wires { outboxes, packets, .. } = &mut shard.wires;
+        for ((outbox, contents), mail) in outboxes.iter_mut().zip(&mut packets.mail).zip(&self.mail[from]) {
+            let mut letters = lock(mail);
+            std::mem::swap(&mut letters.packets, outbox);
+            std::mem::swap(&mut letters.contents, contents);
         }
         // The barrier that follows orders these.
         notice.next.store(next, Ordering::Relaxed);
@@ -156,8 +167,10 @@ impl Board {
 
     /// Takes in what the others have sent to shard number `to`.
     fn collect(&self, to: usize, shard: &mut Shard) {
-        for from in &self.mail {
-            shard.wires.receive(&mut lock(&from[to]));
+        for (from, mail) in self.mail.iter().enumerate() {
+            let mut letters = lock(&mail[to]);
+            shard.wires.packets.receive(from, &mut letters.contents);
+            shard.wires.receive(&mut letters.packets);
         }
     }
 

@@ -54,6 +54,7 @@ pub(super) enum Event {
 
 /// What hosts need of the run.
 pub(super) struct Surroundings {
+    pub(super) shard: u32,
     pub(super) overhead: Overhead,
     pub(super) seed: u64,
     /// Whether bytes are counted flow by flow as they arrive.
@@ -90,7 +91,7 @@ impl Host {
     #[inline]
     pub(super) fn prefetch_arrivals(&self, end: u64, wires: &Wires) {
         self.fep.prefetch();
-        wires.before(self.inbox, end).for_each(|arrival| wires.packets.prefetch(arrival.transit.content));
+        wires.before(self.inbox, end).for_each(|arrival| wires.packets.prefetch(&arrival.transit));
     }
 
     /// Lives through one event. Flows that start because of it go to `flows.started`.
@@ -153,7 +154,7 @@ impl Host {
         if transit.is_corrupt() {
             // Checksums find it: to the endpoint it never arrived.
             self.dropped += 1;
-            return wires.packets.remove(transit.content);
+            return wires.packets.remove(transit);
         }
         let (packet, payload) = wires.packets.arrived(transit);
         if let Ses::Standard(header) = &packet.ses {
@@ -163,24 +164,25 @@ impl Host {
             }
         }
         self.fep.on_packet(Time::from_ps(now), packet, payload);
-        wires.packets.remove(transit.content);
+        wires.packets.remove(transit);
     }
 
     /// Lets the endpoint send while the link is free.
     fn transmit(&mut self, now: u64, around: &Surroundings, wires: &mut Wires) {
         while self.nic.busy_until <= now && self.fep.wants_to_transmit() {
-            let content = wires.packets.reserve();
-            let headers = wires.packets.headers(content);
+            let name = wires.packets.reserve();
+            let headers = wires.packets.headers(name);
             let Some(payload) = self.fep.poll_transmit_into(Time::from_ps(now), headers) else {
-                return wires.packets.remove(content);
+                return wires.packets.unreserve(name);
             };
-            let (sizes, hops) = (sizes(around.overhead, headers), self.hops(headers.net.dst.0));
-            let transit = Transit::new(content, &headers.net, sizes, hops);
+            let (net, sizes) = (headers.net, sizes(around.overhead, headers));
             if let Payload::Bytes(bytes) = self.fep.payload(payload)
                 && !bytes.is_empty()
             {
-                wires.packets.set_bytes(content, bytes.into());
+                wires.packets.set_bytes(name, bytes.into());
             }
+            let content = wires.packets.dispatch(name, net.dst.0);
+            let transit = Transit::new((around.shard, content), &net, sizes, self.hops(net.dst.0));
             self.dropped += u64::from(!self.nic.launch(now, self.id, around.seed, &transit, wires));
         }
     }

@@ -156,15 +156,15 @@ impl Trouble {
         self.draws += 1;
         let mut rng = Rng::new(seed ^ u64::from(id) << 32, self.draws);
         if !self.up || rng.chance(faults.loss) {
-            wires.packets.remove(transit.content);
+            wires.packets.remove(&transit);
             return false;
         }
         if rng.chance(faults.corrupt) {
             transit.corrupt();
         }
         if rng.chance(faults.duplicate) {
-            let copy = wires.packets.duplicate(transit);
-            wires.send(to, at, &copy);
+            wires.packets.copied(&transit);
+            wires.send(to, at, &transit);
         }
         let held_up = if rng.chance(faults.reorder) { rng.below(1 << 16) } else { 0 };
         let extra = faults.delay.mul_f64(f64::from(held_up) / 65_536.0);

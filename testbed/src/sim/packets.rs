@@ -4,6 +4,8 @@
 //! headers and payload, which only hosts look at, lie in a slab until the packet arrives. So a hop
 //! does not touch memory that nothing else has touched lately.
 
+use std::sync::Arc;
+
 use weft_stack::packet::{Class, Network, Packet, Payload};
 use weft_stack::prefetch::prefetch;
 use weft_stack::wire::ses::Ses;
@@ -14,7 +16,7 @@ use crate::switch::{Queued, flow_hash};
 /// copied faster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Transit {
-    /// Where its content lies.
+    /// The name of its content among those of its source.
     pub(super) content: u32,
     /// What switches hash; made once.
     pub(super) flow_hash: u32,
@@ -22,25 +24,40 @@ pub(super) struct Transit {
     pub(super) dst: u32,
     /// Bytes on the wire, and from bit 16 on bytes on the wire without its payload.
     sizes: u32,
-    /// Switches that it will have passed when it arrives; from [`CLASS`] on its class; marks.
+    /// Switches that it will have passed when it arrives; from [`CLASS`] on its class; marks; from
+    /// [`SOURCE`] on the shard of its source.
     state: u32,
 }
 
 const CLASS: u32 = 8;
 const ECN: u32 = 1 << 16;
 const CORRUPT: u32 = 1 << 17;
+const SOURCE: u32 = 18;
+/// The most shards whose numbers fit.
+pub(super) const MAX_SHARDS: usize = 1 << (u32::BITS - SOURCE);
 
 impl Transit {
-    /// A packet that leaves its source.
-    pub(super) fn new(content: u32, net: &Network, (size, trimmed_size): (u16, u16), hops: u8) -> Transit {
+    /// A packet that leaves its source, a host of shard `source`.
+    pub(super) fn new(
+        (source, content): (u32, u32),
+        net: &Network,
+        (size, trimmed_size): (u16, u16),
+        hops: u8,
+    ) -> Transit {
         let ecn = if net.ecn { ECN } else { 0 };
         Transit {
             content,
             flow_hash: flow_hash(net),
             dst: net.dst.0,
             sizes: u32::from(trimmed_size) << 16 | u32::from(size),
-            state: u32::from(hops) | (net.class as u32) << CLASS | ecn,
+            state: u32::from(hops) | (net.class as u32) << CLASS | ecn | source << SOURCE,
         }
+    }
+
+    /// The shard of its source.
+    #[inline]
+    pub(super) fn source(&self) -> u32 {
+        self.state >> SOURCE
     }
 
     fn hops(&self) -> u8 {
@@ -101,92 +118,205 @@ pub(super) struct Content {
     /// Its payload's bytes; none if there are none, or only their number counts.
     bytes: Option<Box<[u8]>>,
     packet: Packet,
+    /// How many other packets on their way have this content: copies that links have made.
+    copies: u32,
 }
 
 const _: () = assert!(size_of::<Content>() == 192);
+const BLANK: Content = Content { bytes: None, packet: Packet::BLANK, copies: 0 };
 
-/// The contents of the packets on their way, named by index.
-#[derive(Default)]
+/// The contents of packets on their way to the hosts of one shard. Switches of other shards have no use for
+/// them: a content goes from its source to its destination at once, whatever way its packet takes.
 pub(super) struct Packets {
-    contents: Vec<Content>,
+    shard: u32,
+    /// The contents that come from this shard itself, by name.
+    own: Vec<Content>,
+    /// Shard by shard, the contents that come from other ones.
+    foreign: Vec<Vec<Content>>,
+    /// Shard by shard, the names for contents that go there.
+    names: Vec<Names>,
+    /// Host by host, its shard.
+    shard_of: Arc<[u16]>,
+    /// Shard by shard, what goes there.
+    pub(super) mail: Vec<Mail>,
+    /// The headers of a packet that has been trimmed.
+    trimmed: Packet,
+}
+
+/// Names for contents, given out by the source.
+#[derive(Default)]
+struct Names {
+    free: Vec<u32>,
+    used: u32,
+}
+
+impl Names {
+    fn take(&mut self) -> u32 {
+        self.free.pop().unwrap_or_else(|| {
+            self.used += 1;
+            self.used - 1
+        })
+    }
+}
+
+/// What one shard tells another about contents.
+#[derive(Default)]
+pub(super) struct Mail {
+    /// From the source: contents with their names.
+    contents: Vec<(u32, Content)>,
+    /// To the destination: source and name of contents whose packets have been copied,
+    copied: Vec<(u32, u32)>,
+    /// or dropped.
+    dropped: Vec<(u32, u32)>,
+    /// To the source: names that are free again.
     free: Vec<u32>,
 }
 
 impl Packets {
+    pub(super) fn new(shard: u32, shards: usize, shard_of: Arc<[u16]>) -> Packets {
+        Packets {
+            shard,
+            own: Vec::new(),
+            foreign: (0..shards).map(|_| Vec::new()).collect(),
+            names: (0..shards).map(|_| Names::default()).collect(),
+            shard_of,
+            mail: (0..shards).map(|_| Mail::default()).collect(),
+            trimmed: Packet::BLANK,
+        }
+    }
+
     /// Room for another packet, whose headers are to be written over.
     #[inline]
     pub(super) fn reserve(&mut self) -> u32 {
-        self.free.pop().unwrap_or_else(|| {
-            self.contents.push(Content { bytes: None, packet: Packet::BLANK });
-            (self.contents.len() - 1) as u32
-        })
+        let name = self.names[self.shard as usize].take();
+        if name as usize == self.own.len() {
+            self.own.push(BLANK);
+        }
+        name
     }
 
-    /// The headers of a packet.
+    /// Gives room back that was not needed.
+    pub(super) fn unreserve(&mut self, name: u32) {
+        self.names[self.shard as usize].free.push(name);
+    }
+
+    /// The headers of a packet that is about to leave.
     #[inline]
-    pub(super) fn headers(&mut self, index: u32) -> &mut Packet {
-        &mut self.contents[index as usize].packet
+    pub(super) fn headers(&mut self, name: u32) -> &mut Packet {
+        &mut self.own[name as usize].packet
     }
 
-    pub(super) fn set_bytes(&mut self, index: u32, bytes: Box<[u8]>) {
-        self.contents[index as usize].bytes = Some(bytes);
+    pub(super) fn set_bytes(&mut self, name: u32, bytes: Box<[u8]>) {
+        self.own[name as usize].bytes = Some(bytes);
     }
 
-    fn insert(&mut self, content: Content) -> u32 {
-        let index = self.reserve();
-        self.contents[index as usize] = content;
-        index
+    /// Sends a content on its way to host `dst`. Returns its name there.
+    #[inline]
+    pub(super) fn dispatch(&mut self, name: u32, dst: u32) -> u32 {
+        let to = usize::from(self.shard_of[dst as usize]);
+        if to == self.shard as usize {
+            return name;
+        }
+        let content = &mut self.own[name as usize];
+        let there = self.names[to].take();
+        let moved = Content { bytes: content.bytes.take(), packet: content.packet, copies: 0 };
+        self.mail[to].contents.push((there, moved));
+        self.unreserve(name);
+        there
     }
 
-    /// Another packet like `transit`.
-    pub(super) fn duplicate(&mut self, transit: Transit) -> Transit {
-        let Content { packet, bytes } = &self.contents[transit.content as usize];
-        let copy = Content { packet: *packet, bytes: bytes.clone() };
-        Transit { content: self.insert(copy), ..transit }
+    /// Takes in what shard `from` has to tell.
+    pub(super) fn receive(&mut self, from: usize, mail: &mut Mail) {
+        let contents = &mut self.foreign[from];
+        for (name, content) in mail.contents.drain(..) {
+            if name as usize >= contents.len() {
+                contents.resize_with(name as usize + 1, || BLANK);
+            }
+            contents[name as usize] = content;
+        }
+        for (source, name) in mail.copied.drain(..) {
+            self.content(source, name).copies += 1;
+        }
+        for (source, name) in mail.dropped.drain(..) {
+            self.release(source, name);
+        }
+        self.names[from].free.append(&mut mail.free);
+    }
+
+    #[inline]
+    fn content(&mut self, source: u32, name: u32) -> &mut Content {
+        match source == self.shard {
+            true => &mut self.own[name as usize],
+            false => &mut self.foreign[source as usize][name as usize],
+        }
+    }
+
+    /// Another packet like `transit` is on its way.
+    pub(super) fn copied(&mut self, transit: &Transit) {
+        let to = self.shard_of[transit.dst as usize];
+        let (source, name) = (transit.source(), transit.content);
+        match u32::from(to) == self.shard {
+            true => self.content(source, name).copies += 1,
+            false => self.mail[usize::from(to)].copied.push((source, name)),
+        }
+    }
+
+    /// The packet is gone.
+    #[inline]
+    pub(super) fn remove(&mut self, transit: &Transit) {
+        let to = self.shard_of[transit.dst as usize];
+        match u32::from(to) == self.shard {
+            true => self.release(transit.source(), transit.content),
+            false => self.mail[usize::from(to)].dropped.push((transit.source(), transit.content)),
+        }
+    }
+
+    #[inline]
+    fn release(&mut self, source: u32, name: u32) {
+        let content = self.content(source, name);
+        if content.copies > 0 {
+            content.copies -= 1;
+            return;
+        }
+        content.bytes = None;
+        match source == self.shard {
+            true => self.unreserve(name),
+            false => self.mail[source as usize].free.push(name),
+        }
     }
 
     /// Brings a content that will be needed soon into the cache.
     #[inline]
-    pub(super) fn prefetch(&self, index: u32) {
-        prefetch(&self.contents[index as usize]);
+    pub(super) fn prefetch(&self, transit: &Transit) {
+        let contents = match transit.source() {
+            source if source == self.shard => &self.own,
+            source => &self.foreign[source as usize],
+        };
+        prefetch(&contents[transit.content as usize]);
     }
 
     /// A packet as it arrives at a host, with what happened to it on its way.
     #[inline]
     pub(super) fn arrived(&mut self, transit: &Transit) -> (&Packet, Payload<'_>) {
-        let content = &mut self.contents[transit.content as usize];
+        let contents = match transit.source() {
+            source if source == self.shard => &mut self.own,
+            source => &mut self.foreign[source as usize],
+        };
+        let content = &mut contents[transit.content as usize];
         let packet = &mut content.packet;
         (packet.net.class, packet.net.hops, packet.net.ecn) =
             (transit.class(), transit.hops(), transit.ecn());
+        if transit.class().is_trimmed() {
+            // Trimming leaves the PDS header. Copies of the packet may be whole.
+            self.trimmed = Packet { ses: Ses::None, ..*packet };
+            return (&self.trimmed, Payload::EMPTY);
+        }
         let payload = match &content.bytes {
-            _ if transit.class().is_trimmed() => {
-                // Trimming leaves the PDS header.
-                packet.ses = Ses::None;
-                Payload::EMPTY
-            }
             Some(bytes) => Payload::Bytes(bytes),
             None if packet.payload_len == 0 => Payload::EMPTY,
             None => Payload::Virtual(packet.payload_len),
         };
         (packet, payload)
-    }
-
-    pub(super) fn remove(&mut self, index: u32) {
-        self.contents[index as usize].bytes = None;
-        self.free.push(index);
-    }
-
-    /// Takes a content out, to be put among those of another shard.
-    pub(super) fn take(&mut self, index: u32) -> Content {
-        let content = &mut self.contents[index as usize];
-        let taken = Content { packet: content.packet, bytes: content.bytes.take() };
-        self.free.push(index);
-        taken
-    }
-
-    /// Puts a content of another shard among these.
-    pub(super) fn put(&mut self, content: Content) -> u32 {
-        self.insert(content)
     }
 }
 
@@ -201,7 +331,7 @@ mod tests {
         for class in [Class::Data, Class::Trimmed, Class::TrimmedLastHop, Class::Control] {
             for ecn in [false, true] {
                 let net = Network { src: Addr(1), dst: Addr(9), entropy: Entropy(3), class, ecn, hops: 0 };
-                let mut transit = Transit::new(7, &net, (4160, 64), 5);
+                let mut transit = Transit::new((513, 7), &net, (4160, 64), 5);
                 assert_eq!((transit.class(), transit.size(), transit.trimmed_size()), (class, 4160, 64));
                 assert_eq!((transit.ecn(), transit.hops(), transit.is_corrupt()), (ecn, 5, false));
                 transit.corrupt();
@@ -210,6 +340,7 @@ mod tests {
                 assert_eq!((transit.ecn(), transit.is_corrupt()), (ecn, true));
                 transit.mark();
                 assert_eq!((transit.ecn(), transit.hops(), transit.dst), (true, 5, 9));
+                assert_eq!((transit.source(), transit.content), (513, 7));
             }
         }
     }

@@ -151,7 +151,7 @@ impl Switch {
         self.dropped += port.send_between(0, now, id, config, bench.seed, wires);
         if port.queue.enqueue(config, *transit) == Enqueued::Dropped {
             self.dropped += 1;
-            wires.packets.remove(transit.content);
+            wires.packets.remove(transit);
         }
         self.dropped += port.send_between(now, now + 1, id, config, bench.seed, wires);
         let bit = 1 << (index % 64);

@@ -5,7 +5,7 @@
 
 use weft_stack::prefetch::prefetch;
 
-use super::packets::{Content, Packets, Transit};
+use super::packets::{Packets, Transit};
 
 /// The time of what does not happen.
 pub(super) const NEVER: u64 = u64::MAX;
@@ -39,7 +39,6 @@ pub(super) struct Crossing {
     inlet: Inlet,
     at: u64,
     transit: Transit,
-    content: Content,
 }
 
 /// The packets that are on their way to one host or switch, those of one link in the order in which
@@ -73,10 +72,11 @@ pub(super) struct Wires {
 }
 
 impl Wires {
-    pub(super) fn new(shard: u32, shards: usize, nodes: usize, inboxes: usize) -> Wires {
+    pub(super) fn new(shard: u32, packets: Packets, nodes: usize, inboxes: usize) -> Wires {
+        let shards = packets.mail.len();
         Wires {
             shard,
-            packets: Packets::default(),
+            packets,
             inboxes: (0..inboxes).map(|_| Inbox::default()).collect(),
             next: vec![NEVER; nodes],
             earliest: NEVER,
@@ -93,15 +93,13 @@ impl Wires {
         if to.shard == self.shard {
             self.push(to, at, transit);
         } else {
-            let content = self.packets.take(transit.content);
-            self.outboxes[to.shard as usize].push(Crossing { inlet: to, at, transit: *transit, content });
+            self.outboxes[to.shard as usize].push(Crossing { inlet: to, at, transit: *transit });
         }
     }
 
     /// Takes in what another shard has sent.
     pub(super) fn receive(&mut self, crossings: &mut Vec<Crossing>) {
-        for Crossing { inlet, at, mut transit, content } in crossings.drain(..) {
-            transit.content = self.packets.put(content);
+        for Crossing { inlet, at, transit } in crossings.drain(..) {
             self.push(inlet, at, &transit);
         }
     }
