@@ -4,7 +4,7 @@ mod capture;
 mod port_suite;
 
 use capture::{read_capture, write_capture};
-use port_suite::{Link, conforms, conforms_across_threads, numbered, write};
+use port_suite::{Dress, LEN, Link, conforms, conforms_across_threads, numbered, write};
 use weft_stack::port::dpdk::{
     DpdkError, DpdkPort, DpdkPortConfig, Eal, EalOptions, MbufPool, MbufPoolConfig,
 };
@@ -26,7 +26,7 @@ fn config() -> DpdkPortConfig {
 
 fn ring_link(name: &str, frames: u32, pool: MbufPool) -> Link<DpdkPort, DpdkPort> {
     let (a, b) = DpdkPort::ring_pair(eal(), name, frames, pool, &config()).unwrap();
-    Link { a, b, frames: frames as usize }
+    Link { a, b, frames: Some(frames as usize), dress: Dress::NONE }
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn null_swallows_and_makes_up_frames() {
     assert!(rx.iter().all(|frame| frame.len() == 64));
     rx.clear();
     let counters = port.counters();
-    assert_eq!((counters.tx_frames, counters.tx_bytes), (3200, 3200 * 60));
+    assert_eq!((counters.tx_frames, counters.tx_bytes), (3200, 3200 * LEN as u64));
     assert_eq!((counters.rx_frames, counters.rx_bytes), (32, 32 * 64));
     drop(port);
     assert_eq!(pool.available(), pool.capacity());

@@ -132,6 +132,20 @@ impl TxBurst {
         before - self.frames.len()
     }
 
+    /// Drops the frames whose bits are set in `gone`, the lowest bit being the first frame's.
+    #[cfg(target_os = "linux")]
+    pub(super) fn remove(&mut self, gone: u32) {
+        if gone.count_ones() as usize == self.frames.len() {
+            return self.frames.clear();
+        }
+        let mut bit = 1u32;
+        self.frames.retain(|_| {
+            let kept = gone & bit == 0;
+            bit = bit.wrapping_shl(1);
+            kept
+        });
+    }
+
     /// Drops all frames.
     #[inline]
     pub fn clear(&mut self) {

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use thiserror::Error;
 
-use super::{BURST, Frame, FramePool, Port, PortCaps, PortCounters, RxBurst, TxBurst};
+use super::{BURST, ChecksumStatus, Frame, FramePool, Port, PortCaps, PortCounters, RxBurst, TxBurst};
 use crate::rng::Rng;
 
 /// Frames that a port delays at the same time; when as many are held, the next is delivered at once.
@@ -162,8 +162,15 @@ impl<P: Port> FaultyPort<P> {
             let bit = (bit % (frame.len() as u64 * 8)) as usize;
             frame[bit / 8] ^= 1 << (bit % 8);
             self.counts.corrupted += 1;
+            // What has verified the frame would have dropped it, and nobody behind looks again.
+            if frame.checksum_status() == ChecksumStatus::Good {
+                return;
+            }
         }
-        let copy = if duplicate { self.inner.pool().copy(&frame) } else { None };
+        let mut copy = if duplicate { self.inner.pool().copy(&frame) } else { None };
+        if let Some(copy) = &mut copy {
+            copy.set_checksum_status(frame.checksum_status());
+        }
         self.counts.duplicated += u64::from(copy.is_some());
         self.let_pass();
         if delay && self.held.len() < MAX_HELD {

@@ -38,7 +38,7 @@ impl Frame {
     #[inline]
     pub fn checksum_status(&self) -> ChecksumStatus {
         match &self.0 {
-            Buffer::Heap(_) => ChecksumStatus::Unknown,
+            Buffer::Heap(buffer) => buffer.checksums,
             #[cfg(feature = "dpdk")]
             Buffer::Mbuf(mbuf) => mbuf.checksum_status(),
         }
@@ -50,15 +50,26 @@ impl Frame {
     #[inline]
     pub fn offload_checksums(&mut self, request: &ChecksumOffload) -> bool {
         match &mut self.0 {
-            Buffer::Heap(_) => {
+            // There is nothing to note down: the kernel computes both, always.
+            Buffer::Heap(buffer) => {
                 let _ = request;
-                false
+                buffer.home.for_kernel
             }
             #[cfg(feature = "dpdk")]
             Buffer::Mbuf(mbuf) => {
                 mbuf.offload_checksums(request);
                 true
             }
+        }
+    }
+
+    /// Says what its port has found of the checksums of a frame in ordinary memory.
+    #[inline]
+    pub(super) fn set_checksum_status(&mut self, status: ChecksumStatus) {
+        match &mut self.0 {
+            Buffer::Heap(buffer) => buffer.checksums = status,
+            #[cfg(feature = "dpdk")]
+            Buffer::Mbuf(_) => {}
         }
     }
 
@@ -165,6 +176,16 @@ enum Pool {
 impl FramePool {
     /// A pool of `buffers` buffers of `size` bytes each, in ordinary memory.
     pub fn heap(buffers: usize, size: usize) -> Result<FramePool, PoolError> {
+        FramePool::in_memory(buffers, size, false)
+    }
+
+    /// The same for frames that a port hands to the kernel, which computes their checksums.
+    #[cfg(target_os = "linux")]
+    pub(super) fn heap_for_kernel(buffers: usize, size: usize) -> Result<FramePool, PoolError> {
+        FramePool::in_memory(buffers, size, true)
+    }
+
+    fn in_memory(buffers: usize, size: usize, for_kernel: bool) -> Result<FramePool, PoolError> {
         if buffers == 0 || size < MIN_FRAME {
             return Err(PoolError { buffers, size });
         }
@@ -173,7 +194,7 @@ impl FramePool {
             let stored = free.push(vec![0; size].into_boxed_slice());
             debug_assert!(stored.is_ok(), "the queue is as long as the pool is large");
         }
-        Ok(FramePool(Pool::Heap(Arc::new(HeapPool { free, size }))))
+        Ok(FramePool(Pool::Heap(Arc::new(HeapPool { free, size, for_kernel }))))
     }
 
     /// A frame of `len` bytes, or `None` if no buffer is free or `len` is above
@@ -251,6 +272,8 @@ pub struct PoolError {
 struct HeapPool {
     free: ArrayQueue<Box<[u8]>>,
     size: usize,
+    /// Whether who sends these frames computes their checksums.
+    for_kernel: bool,
 }
 
 impl HeapPool {
@@ -260,13 +283,14 @@ impl HeapPool {
             return None;
         }
         let bytes = self.free.pop()?;
-        Some(HeapBuffer { bytes, len, home: Arc::clone(self) })
+        Some(HeapBuffer { bytes, len, checksums: ChecksumStatus::Unknown, home: Arc::clone(self) })
     }
 }
 
 struct HeapBuffer {
     bytes: Box<[u8]>,
     len: usize,
+    checksums: ChecksumStatus,
     home: Arc<HeapPool>,
 }
 

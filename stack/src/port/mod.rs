@@ -1,4 +1,4 @@
-//! Where packets enter and leave: Ethernet frames, in bursts, over memory, DPDK or whatever else
+//! Where packets enter and leave: Ethernet frames, in bursts, over memory, DPDK, kernel UDP or whatever else
 //! implements [`Port`].
 //!
 //! A [`Frame`] owns one buffer of a [`FramePool`] and gives it back when dropped, on any thread. A
@@ -32,6 +32,8 @@ mod frame;
 pub mod dpdk;
 pub mod faulty;
 pub mod memory;
+#[cfg(target_os = "linux")]
+pub mod udp;
 
 pub use burst::{PushError, Reservation, ReserveError, RxBurst, TxBurst};
 pub use frame::{ChecksumOffload, ChecksumStatus, Frame, FramePool, PoolError};

@@ -1,0 +1,356 @@
+//! Kernel UDP: sockets, no privileges, no DPDK.
+//!
+//! A [`UdpPort`] is one IP address of this host. What it is handed and hands out are Ethernet frames as
+//! at every port, but the kernel writes and strips the lower headers: those of a frame to be sent say
+//! where its datagram goes and with which marks, and those of a frame received say where it came from.
+//! Between them nothing is copied: the kernel reads and writes payload in the port's own buffers.
+//!
+//! | in a frame | on the wire |
+//! |---|---|
+//! | Ethernet addresses, VLAN | the kernel's; frames received show [`mac_of`] |
+//! | IP addresses | the same, unless a [`Peer`] says otherwise |
+//! | DSCP, ECN, TTL | the same, by control messages in both directions |
+//! | UDP source port: the entropy | one of a set of sockets, each bound to a port of its own |
+//! | UDP destination port | 4793, or what the configuration or the [`Peer`] says |
+//! | checksums | the kernel's: none are computed or verified here |
+//!
+//! **Entropy.** ECMP hashes the UDP source port, and a socket has one. Of `n` sockets, entropy `e` leaves
+//! through number `e mod n`, which is bound to port 0xC000 + `e mod n` by default. A receiver reads an
+//! entropy from 0 to `n − 1`, and its acknowledgement carries that one back. So a load balancer should
+//! choose from [`UdpPort::entropies`] entropies and no more: what it learns is then about those it chose.
+//!
+//! **Loss.** The kernel drops what comes in faster than it is taken, and a datagram handed to it may
+//! never leave. Both are the network's right; the endpoint repairs it. What the kernel admits to is in
+//! [`PortCounters::rx_missed`] and [`UdpCounters`].
+//!
+//! **Trimming.** A packet trimmed by a switch does not get past the kernel, whose UDP demands all bytes
+//! that the UDP header announces. Only trimmed packets that another UDP port has sent arrive.
+
+mod config;
+mod control;
+mod headers;
+mod peers;
+mod receive;
+mod system;
+mod transmit;
+
+pub use config::{MAX_SOURCES, Notice, Peer, UdpConfig, UdpCounters, UdpError};
+pub use headers::mac_of;
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd};
+
+use arrayvec::ArrayVec;
+use libc::c_int;
+
+use self::peers::Peers;
+use self::receive::Receiver;
+use self::transmit::{Sender, Told};
+use super::{FramePool, MIN_FRAME, Port, PortCaps, PortCounters, RxBurst, TxBurst};
+use crate::wire::frame::DEFAULT_TTL;
+
+/// A port over kernel UDP.
+///
+/// [`AsFd`] gives the socket that becomes readable when a datagram arrives, to wait for it with `poll`
+/// or `epoll` after [`Port::receive`] has returned nothing.
+pub struct UdpPort {
+    socket: UdpSocket,
+    local: SocketAddr,
+    alias: IpAddr,
+    mtu: usize,
+    receive_buffer: usize,
+    sender: Sender,
+    receiver: Receiver,
+    peers: Peers,
+    pool: FramePool,
+    caps: PortCaps,
+    counters: PortCounters,
+    udp: UdpCounters,
+    notices: Notices,
+}
+
+/// What there is to say, each kind once.
+#[derive(Default)]
+struct Notices(ArrayVec<Notice, 8>);
+
+impl Notices {
+    fn say(&mut self, notice: Notice) {
+        let kind = std::mem::discriminant(&notice);
+        if self.0.iter().all(|said| std::mem::discriminant(said) != kind) {
+            // There are fewer kinds than places.
+            let _ = self.0.try_push(notice);
+        }
+    }
+}
+
+impl UdpPort {
+    /// Binds the sockets.
+    ///
+    /// # Errors
+    /// A configuration that makes no sense, or an address or port that the system does not give.
+    pub fn open(config: &UdpConfig) -> Result<UdpPort, UdpError> {
+        config.check()?;
+        let v6 = config.address.is_ipv6();
+        let longest = (config.mtu + MIN_FRAME).saturating_sub(headers::len(v6));
+        let mut notices = Notices::default();
+
+        let socket = bind(config.address, config.port)?;
+        let local = local(&socket, config)?;
+        prepare_receiving(&socket, local)?;
+        let receive_buffer = grant(&socket, config.receive_buffer, &mut notices);
+        let joins = config.gro && receive::can_join(longest) && {
+            let on = system::set(socket.as_fd(), libc::SOL_UDP, libc::UDP_GRO, 1).is_ok();
+            if !on {
+                notices.say(Notice::NoGro);
+            }
+            on
+        };
+
+        let sockets = sources(config)?;
+        let can_cut = system::set(sockets[0].as_fd(), libc::SOL_UDP, libc::UDP_SEGMENT, 0).is_ok();
+        if config.gso && !can_cut {
+            notices.say(Notice::NoGso);
+        }
+
+        let max_frame = config.mtu + MIN_FRAME;
+        let (pool, rx_pool) = pools(config, max_frame, receive::frames_needed(longest, joins))?;
+        let alias = config.alias.unwrap_or(config.address);
+        Ok(UdpPort {
+            socket,
+            local,
+            alias,
+            mtu: config.mtu,
+            receive_buffer,
+            sender: Sender { sockets, v6, gso: config.gso && can_cut, classes: config.classes },
+            receiver: Receiver::new(rx_pool, alias, longest, joins, config.classes),
+            peers: Peers::new(config.peer_port),
+            pool,
+            caps: PortCaps {
+                max_frame,
+                mac: mac_of(alias).0,
+                tx_ipv4_checksum: true,
+                tx_udp_checksum: true,
+                rx_checksum: true,
+                multi_segment: false,
+                timestamps: false,
+            },
+            counters: PortCounters::default(),
+            udp: UdpCounters::default(),
+            notices,
+        })
+    }
+
+    /// Where datagrams to this port go.
+    pub fn local(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// What frames call this port.
+    pub fn ip(&self) -> IpAddr {
+        self.alias
+    }
+
+    /// How many paths the port's source ports tell apart.
+    pub fn entropies(&self) -> u16 {
+        self.sender.sockets.len() as u16
+    }
+
+    /// What others must know to reach this port, whatever its UDP ports are.
+    pub fn as_peer(&self) -> Peer {
+        let port = |socket: &UdpSocket| socket.local_addr().map_or(0, |addr| addr.port());
+        let sources = self.sender.sockets.iter().map(port).collect();
+        Peer { ip: self.alias, socket: self.local, sources }
+    }
+
+    /// Enters a peer, and checks that the path to it carries this port's packets. Peers with standard
+    /// ports and addresses of their own need no entry.
+    ///
+    /// # Errors
+    /// No route, or none for packets of this length; an address or source port that is taken.
+    pub fn meet(&mut self, peer: &Peer) -> Result<(), UdpError> {
+        for ip in [peer.ip, peer.socket.ip()] {
+            if ip.is_ipv4() != self.local.is_ipv4() {
+                return Err(UdpError::Version { ip, own: self.local.ip() });
+            }
+        }
+        let path = self.path_mtu(peer.socket)?;
+        if path < self.mtu {
+            return Err(UdpError::PathMtu { peer: peer.socket, path, mtu: self.mtu });
+        }
+        self.peers.insert(peer)
+    }
+
+    /// Bytes of the longest IP packet that gets to `peer`, as far as the kernel knows: the MTU of the
+    /// interface, or less once a router has complained.
+    ///
+    /// # Errors
+    /// There is no route.
+    pub fn path_mtu(&self, peer: SocketAddr) -> Result<usize, UdpError> {
+        let own = self.local.ip();
+        system::path_mtu(own, peer).map_err(|error| UdpError::Route { own, peer, error })
+    }
+
+    /// Bytes of the kernel's buffer for what has arrived, its book-keeping included.
+    pub fn receive_buffer(&self) -> usize {
+        self.receive_buffer
+    }
+
+    /// Whether several datagrams at a time are handed to the kernel, and taken from it.
+    pub fn joins(&self) -> (bool, bool) {
+        (self.sender.gso, self.receiver.joins())
+    }
+
+    /// What is worth knowing so far, each kind once.
+    pub fn notices(&self) -> &[Notice] {
+        &self.notices.0
+    }
+
+    /// What the port has done besides what every port counts.
+    pub fn udp_counters(&self) -> UdpCounters {
+        self.udp
+    }
+}
+
+impl Port for UdpPort {
+    #[inline]
+    fn receive(&mut self, burst: &mut RxBurst) -> usize {
+        let counters = (&mut self.counters, &mut self.udp);
+        self.receiver.receive(self.socket.as_fd(), &self.peers, burst, counters)
+    }
+
+    #[inline]
+    fn transmit(&mut self, burst: &mut TxBurst) -> usize {
+        if burst.is_empty() {
+            return 0;
+        }
+        let refused = burst.drop_longer_than(self.caps.max_frame);
+        self.counters.tx_errors += refused as u64;
+        let mut told = Told { port: &mut self.counters, udp: &mut self.udp, notices: &mut self.notices };
+        refused + self.sender.transmit(burst, &self.peers, &mut told)
+    }
+
+    fn capabilities(&self) -> PortCaps {
+        self.caps
+    }
+
+    fn pool(&self) -> FramePool {
+        self.pool.clone()
+    }
+
+    fn counters(&self) -> PortCounters {
+        self.counters
+    }
+}
+
+impl AsFd for UdpPort {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl std::fmt::Debug for UdpPort {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "UdpPort({}, {} source ports)", self.local, self.sender.sockets.len())
+    }
+}
+
+fn bind(ip: IpAddr, port: u16) -> Result<UdpSocket, UdpError> {
+    let addr = SocketAddr::new(ip, port);
+    let bound = UdpSocket::bind(addr).and_then(|socket| socket.set_nonblocking(true).map(|()| socket));
+    bound.map_err(|error| UdpError::Bind { addr, error })
+}
+
+fn local(socket: &UdpSocket, config: &UdpConfig) -> Result<SocketAddr, UdpError> {
+    let addr = SocketAddr::new(config.address, config.port);
+    socket.local_addr().map_err(|error| UdpError::Bind { addr, error })
+}
+
+/// Sets options that the port cannot do without.
+fn require(
+    socket: &UdpSocket,
+    addr: SocketAddr,
+    options: &[(&'static str, c_int, c_int, c_int)],
+) -> Result<(), UdpError> {
+    for &(option, level, name, value) in options {
+        system::set(socket.as_fd(), level, name, value).map_err(|error| UdpError::Option {
+            addr,
+            option,
+            error,
+        })?;
+    }
+    Ok(())
+}
+
+fn prepare_receiving(socket: &UdpSocket, addr: SocketAddr) -> Result<(), UdpError> {
+    use libc::{IPPROTO_IP, IPPROTO_IPV6, SOL_SOCKET};
+    require(socket, addr, &[("SO_RXQ_OVFL", SOL_SOCKET, libc::SO_RXQ_OVFL, 1)])?;
+    if addr.is_ipv6() {
+        let class = ("IPV6_RECVTCLASS", IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1);
+        require(socket, addr, &[class, ("IPV6_RECVHOPLIMIT", IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT, 1)])
+    } else {
+        let class = ("IP_RECVTOS", IPPROTO_IP, libc::IP_RECVTOS, 1);
+        require(socket, addr, &[class, ("IP_RECVTTL", IPPROTO_IP, libc::IP_RECVTTL, 1)])
+    }
+}
+
+fn prepare_sending(socket: &UdpSocket, addr: SocketAddr) -> Result<(), UdpError> {
+    use libc::{IPPROTO_IP, IPPROTO_IPV6};
+    let ttl = c_int::from(DEFAULT_TTL);
+    if addr.is_ipv6() {
+        let discover = ("IPV6_MTU_DISCOVER", IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO);
+        let errors = ("IPV6_RECVERR", IPPROTO_IPV6, libc::IPV6_RECVERR, 1);
+        require(
+            socket,
+            addr,
+            &[discover, errors, ("IPV6_UNICAST_HOPS", IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS, ttl)],
+        )
+    } else {
+        let discover = ("IP_MTU_DISCOVER", IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO);
+        let errors = ("IP_RECVERR", IPPROTO_IP, libc::IP_RECVERR, 1);
+        require(socket, addr, &[discover, errors, ("IP_TTL", IPPROTO_IP, libc::IP_TTL, ttl)])
+    }
+}
+
+/// Asks for a receive buffer, beyond the system's limit if the process may. Returns what there is.
+fn grant(socket: &UdpSocket, asked: usize, notices: &mut Notices) -> usize {
+    let wanted = c_int::try_from(asked).unwrap_or(c_int::MAX);
+    let (fd, level) = (socket.as_fd(), libc::SOL_SOCKET);
+    if system::set(fd, level, libc::SO_RCVBUFFORCE, wanted).is_err() {
+        // What this does shows below.
+        let _ = system::set(fd, level, libc::SO_RCVBUF, wanted);
+    }
+    let granted = system::get(fd, level, libc::SO_RCVBUF).map_or(0, |bytes| bytes as usize);
+    // The kernel doubles what it is asked for, to account for its own structures.
+    if granted < asked.saturating_mul(2) {
+        notices.say(Notice::ReceiveBuffer { asked, granted });
+    }
+    granted
+}
+
+/// The sockets that datagrams leave from.
+fn sources(config: &UdpConfig) -> Result<Vec<UdpSocket>, UdpError> {
+    let one = |n: u16| {
+        let port = if config.first_source == 0 { 0 } else { config.first_source + n };
+        let socket = bind(config.address, port)?;
+        prepare_sending(&socket, SocketAddr::new(config.address, port))?;
+        // Less is no harm: frames wait in the burst.
+        let wanted = c_int::try_from(config.send_buffer).unwrap_or(c_int::MAX);
+        let _ = system::set(socket.as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, wanted);
+        Ok(socket)
+    };
+    (0..config.sources).map(one).collect()
+}
+
+/// Frames to send from and to receive into, apart: neither direction can starve the other.
+fn pools(config: &UdpConfig, size: usize, needed: usize) -> Result<(FramePool, FramePool), UdpError> {
+    let (tx, rx) = (config.tx_frames, config.rx_frames);
+    let too_few = |_: io::Error| UdpError::Frames { tx, rx, needed };
+    if rx < needed {
+        return Err(too_few(io::ErrorKind::OutOfMemory.into()));
+    }
+    let pool = |frames| {
+        FramePool::heap_for_kernel(frames, size).map_err(|_| too_few(io::ErrorKind::OutOfMemory.into()))
+    };
+    Ok((pool(tx)?, pool(rx)?))
+}

@@ -1,0 +1,287 @@
+//! From datagrams to frames.
+//!
+//! The kernel writes straight into frames, behind room for their headers. With GRO one message can be
+//! up to 64 KiB of datagrams of equal length; it is received into as many frames as that makes, cut at
+//! the length seen last. While the guess is right, which with full packets it nearly always is, no byte
+//! is copied; when it is wrong the message is cut anew into other frames.
+
+use std::io::IoSliceMut;
+use std::net::IpAddr;
+use std::os::fd::BorrowedFd;
+
+use arrayvec::ArrayVec;
+use std::collections::VecDeque;
+
+use super::UdpCounters;
+use super::control::{Control, number};
+use super::headers::{self, Inbound};
+use super::peers::Peers;
+use super::system::{self, Arrival, MESSAGES};
+use crate::port::{ChecksumStatus, Frame, FramePool, PortCounters, RxBurst};
+use crate::wire::class::DscpClasses;
+use crate::wire::frame::DEFAULT_TTL;
+
+/// Most frames that one message is received into.
+const PARTS: usize = 64;
+/// Bytes of the longest message with GRO.
+const JOINED: usize = 65_535;
+/// Datagrams that the kernel joins at most.
+const MAX_JOINED: usize = 64;
+/// Bytes behind a trimmed datagram that tell its original UDP length; see `transmit`.
+pub(super) const TRAILER: usize = 2;
+
+/// The receiving half of a port.
+pub(super) struct Receiver {
+    pool: FramePool,
+    armed: Box<[ArrayVec<Frame, PARTS>; MESSAGES]>,
+    arrivals: Box<[Arrival; MESSAGES]>,
+    ready: VecDeque<Frame>,
+    own: IpAddr,
+    /// Bytes of headers in front of each payload.
+    headers: usize,
+    /// The longest payload accepted, bytes.
+    longest: usize,
+    /// The length at which messages are cut.
+    cut: usize,
+    joins: bool,
+    classes: DscpClasses,
+    overflow_seen: u32,
+}
+
+/// What the kernel says beside a message.
+#[derive(Clone, Copy)]
+struct Told {
+    tos: u8,
+    ttl: u8,
+    /// The length of the datagrams that were joined.
+    segment: Option<usize>,
+    overflow: Option<u32>,
+}
+
+/// Frames that receiving needs at once.
+pub(super) fn frames_needed(longest: usize, joins: bool) -> usize {
+    MESSAGES * parts(longest, joins)
+}
+
+/// Frames that one message is received into.
+fn parts(cut: usize, joins: bool) -> usize {
+    if joins { JOINED.div_ceil(cut) } else { 1 }
+}
+
+/// Whether messages of joined datagrams can be received into frames of this length.
+pub(super) fn can_join(longest: usize) -> bool {
+    parts(longest, true) <= PARTS
+}
+
+impl Receiver {
+    pub(super) fn new(
+        pool: FramePool,
+        own: IpAddr,
+        longest: usize,
+        joins: bool,
+        classes: DscpClasses,
+    ) -> Receiver {
+        Receiver {
+            pool,
+            armed: Box::new(std::array::from_fn(|_| ArrayVec::new())),
+            arrivals: Box::new(std::array::from_fn(|_| Arrival::new())),
+            ready: VecDeque::with_capacity(MESSAGES * MAX_JOINED),
+            own,
+            headers: headers::len(own.is_ipv6()),
+            longest,
+            cut: longest,
+            joins,
+            classes,
+            overflow_seen: 0,
+        }
+    }
+
+    /// Appends what has arrived to `burst`, as much as there is and fits.
+    pub(super) fn receive(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        peers: &Peers,
+        burst: &mut RxBurst,
+        counters: (&mut PortCounters, &mut UdpCounters),
+    ) -> usize {
+        let (port, udp) = counters;
+        let mut count = 0;
+        loop {
+            while burst.room() > 0
+                && let Some(frame) = self.ready.pop_front()
+            {
+                port.received(&frame);
+                let pushed = burst.push(frame);
+                debug_assert!(pushed.is_ok(), "there is room");
+                count += 1;
+            }
+            if burst.room() == 0 || !self.pull(fd, peers, port, udp) {
+                return count;
+            }
+        }
+    }
+
+    /// Whether the kernel joins datagrams.
+    pub(super) fn joins(&self) -> bool {
+        self.joins
+    }
+
+    /// Takes messages from the kernel. Returns whether there may be more.
+    fn pull(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        peers: &Peers,
+        port: &mut PortCounters,
+        udp: &mut UdpCounters,
+    ) -> bool {
+        let slots = self.arm();
+        if slots == 0 {
+            // What has arrived waits with the kernel until frames come back.
+            return false;
+        }
+        let (cut, headers) = (self.cut, self.headers);
+        let mut parts: ArrayVec<ArrayVec<IoSliceMut<'_>, PARTS>, MESSAGES> = ArrayVec::new();
+        for frames in &mut self.armed[..slots] {
+            parts.push(frames.iter_mut().map(|f| IoSliceMut::new(&mut f[headers..headers + cut])).collect());
+        }
+        udp.receive_calls += 1;
+        // An error belongs to no datagram here, and the next call reports what lasts.
+        let got = system::receive(fd, &mut parts, &mut self.arrivals[..slots]).unwrap_or(0);
+        drop(parts);
+        for slot in 0..got {
+            self.take(slot, cut, peers, port, udp);
+        }
+        got == slots
+    }
+
+    /// Sees to it that messages can be received. Returns how many.
+    fn arm(&mut self) -> usize {
+        let wanted = parts(self.cut, self.joins);
+        for (slot, frames) in self.armed.iter_mut().enumerate() {
+            frames.truncate(wanted);
+            while frames.len() < wanted {
+                match self.pool.allocate(self.headers + self.longest) {
+                    Some(frame) => frames.push(frame),
+                    None => return slot,
+                }
+            }
+        }
+        MESSAGES
+    }
+
+    /// Makes frames of the message in `slot`.
+    fn take(
+        &mut self,
+        slot: usize,
+        cut: usize,
+        peers: &Peers,
+        port: &mut PortCounters,
+        udp: &mut UdpCounters,
+    ) {
+        let arrival = &self.arrivals[slot];
+        let (len, is_cut) = (arrival.len, arrival.is_cut());
+        let told = Told::read(&arrival.control);
+        let (src, source_port) = peers.name(arrival.from());
+        if let Some(total) = told.overflow {
+            let lost = u64::from(total.wrapping_sub(self.overflow_seen));
+            self.overflow_seen = total;
+            (port.rx_missed, udp.rx_overflow) = (port.rx_missed + lost, udp.rx_overflow + lost);
+        }
+        let segment = told.segment.unwrap_or(len).min(len);
+        let count = if segment == 0 { 1 } else { len.div_ceil(segment) };
+        udp.rx_joined += u64::from(count > 1);
+        if is_cut || segment > self.longest || src.is_ipv4() != self.own.is_ipv4() {
+            port.rx_errors += count as u64;
+            return;
+        }
+        let of = Inbound { src, dst: self.own, source_port, tos: told.tos, ttl: told.ttl };
+        if count == 1 && len <= cut || segment == cut {
+            for (at, frame) in self.armed[slot].drain(..count).enumerate() {
+                let present = segment.min(len - at * segment);
+                finish(&mut self.ready, frame, &of, self.headers, present, &self.classes, port);
+            }
+            return;
+        }
+        udp.rx_copied += count as u64;
+        for at in 0..count {
+            let begin = at * segment;
+            let present = segment.min(len - begin);
+            match self.pool.allocate(self.headers + self.longest) {
+                Some(mut frame) => {
+                    let place = &mut frame[self.headers..self.headers + present];
+                    gather(&self.armed[slot], self.headers, cut, begin, place);
+                    finish(&mut self.ready, frame, &of, self.headers, present, &self.classes, port);
+                }
+                None => port.rx_missed += 1,
+            }
+        }
+        if len > cut {
+            self.cut = segment.clamp(self.longest.min(JOINED.div_ceil(PARTS)), self.longest);
+        }
+    }
+}
+
+/// Copies bytes from `begin` on of a message received into `frames`, `cut` bytes each.
+fn gather(frames: &[Frame], headers: usize, cut: usize, mut begin: usize, mut place: &mut [u8]) {
+    while !place.is_empty() {
+        let (frame, offset) = (&frames[begin / cut], begin % cut);
+        let count = place.len().min(cut - offset);
+        let (now, later) = place.split_at_mut(count);
+        now.copy_from_slice(&frame[headers + offset..headers + offset + count]);
+        (begin, place) = (begin + count, later);
+    }
+}
+
+/// Gives a frame its headers and its length.
+#[inline]
+fn finish(
+    ready: &mut VecDeque<Frame>,
+    mut frame: Frame,
+    of: &Inbound,
+    headers: usize,
+    present: usize,
+    classes: &DscpClasses,
+    port: &mut PortCounters,
+) {
+    let trimmed = classes.classify(of.tos >> 2).trim_point().is_some();
+    let lengths =
+        if trimmed { original(&frame[headers..headers + present]) } else { Some((present, present)) };
+    let written = lengths.filter(|(present, announced)| of.write(&mut frame, *present, *announced).is_ok());
+    match written {
+        Some((present, _)) => {
+            frame.truncate(headers + present);
+            frame.set_checksum_status(ChecksumStatus::Good);
+            ready.push_back(frame);
+        }
+        None => port.rx_errors += 1,
+    }
+}
+
+/// Bytes of payload that a trimmed datagram has, and had.
+#[cold]
+fn original(bytes: &[u8]) -> Option<(usize, usize)> {
+    let (rest, trailer) = bytes.split_last_chunk::<TRAILER>()?;
+    let announced = usize::from(u16::from_be_bytes(*trailer)).checked_sub(crate::wire::udp::HEADER_LEN)?;
+    (announced >= rest.len()).then_some((rest.len(), announced))
+}
+
+impl Told {
+    fn read(control: &Control) -> Told {
+        let mut told = Told { tos: 0, ttl: DEFAULT_TTL, segment: None, overflow: None };
+        for (level, kind, data) in control.iter() {
+            let value = number(data);
+            match (level, kind) {
+                (libc::IPPROTO_IP, libc::IP_TOS) | (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
+                    told.tos = value as u8;
+                }
+                (libc::IPPROTO_IP, libc::IP_TTL) | (libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT) => {
+                    told.ttl = value as u8;
+                }
+                (libc::SOL_UDP, libc::UDP_GRO) => told.segment = Some((value as usize).max(1)),
+                (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) => told.overflow = Some(value),
+                _ => {}
+            }
+        }
+        told
+    }
+}

@@ -1,0 +1,256 @@
+//! From frames to datagrams.
+//!
+//! The frames of a burst are sorted by source port, and those of one source port that follow each other
+//! with equal destination, class and length become one message that the kernel cuts (GSO). Order is kept
+//! among the frames of one source port; no network keeps it among those of several.
+//!
+//! A trimmed packet's UDP length tells how long it was, but the kernel writes that field and drops what
+//! does not have as many bytes. So the length travels in two bytes behind a trimmed datagram.
+
+use std::io::{self, IoSlice};
+use std::net::UdpSocket;
+use std::os::fd::AsFd;
+
+use arrayvec::ArrayVec;
+
+use super::control::Control;
+use super::headers::Outbound;
+use super::peers::Peers;
+use super::receive::TRAILER;
+use super::system::{self, Message, RawAddr};
+use super::{Notice, Notices, UdpCounters};
+use crate::port::{BURST, PortCounters, TxBurst};
+use crate::wire::class::DscpClasses;
+use crate::wire::frame::DEFAULT_TTL;
+use crate::wire::udp::ENTROPY_COUNT;
+
+/// Bytes of the longest message: what IPv6's and UDP's length fields leave, and IPv4's too.
+const JOINED: usize = 65_487;
+
+/// The sending half of a port.
+pub(super) struct Sender {
+    /// By entropy.
+    pub(super) sockets: Vec<UdpSocket>,
+    pub(super) v6: bool,
+    pub(super) gso: bool,
+    pub(super) classes: DscpClasses,
+}
+
+/// What sending tells about.
+pub(super) struct Told<'a> {
+    pub(super) port: &'a mut PortCounters,
+    pub(super) udp: &'a mut UdpCounters,
+    pub(super) notices: &'a mut Notices,
+}
+
+type Plans = ArrayVec<(Option<Outbound>, [u8; TRAILER]), BURST>;
+/// Frames of one message, by place in the burst.
+type Run = ArrayVec<u8, BURST>;
+
+impl Sender {
+    /// Sends the frames of `burst`, all that the sockets take. Returns how many left the burst.
+    pub(super) fn transmit(&mut self, burst: &mut TxBurst, peers: &Peers, told: &mut Told<'_>) -> usize {
+        let mut gone = 0u32;
+        let plans = self.plan(burst, &mut gone, told);
+        for source in 0..self.sockets.len() {
+            let frames: Run = (0..plans.len() as u8)
+                .filter(|n| self.source(&plans[usize::from(*n)].0) == Some(source))
+                .collect();
+            if !frames.is_empty() {
+                self.send(source, &frames, self.gso, burst, &plans, peers, &mut gone, told);
+            }
+        }
+        burst.remove(gone);
+        gone.count_ones() as usize
+    }
+
+    /// Reads all headers. What is no datagram is dropped.
+    fn plan(&self, burst: &TxBurst, gone: &mut u32, told: &mut Told<'_>) -> Plans {
+        let mut plans = Plans::new();
+        for (n, frame) in burst.iter().enumerate() {
+            let plan = Outbound::read(frame).ok().filter(|plan| plan.dst.is_ipv6() == self.v6);
+            if plan.is_none() {
+                told.port.tx_errors += 1;
+                *gone |= 1 << n;
+            }
+            plans.push((plan, plan.map_or([0; TRAILER], |plan| plan.udp_length.to_be_bytes())));
+        }
+        plans
+    }
+
+    /// The socket of the entropy that a frame's source port stands for.
+    fn source(&self, plan: &Option<Outbound>) -> Option<usize> {
+        plan.as_ref().map(|plan| usize::from(plan.source_port & (ENTROPY_COUNT - 1)) % self.sockets.len())
+    }
+
+    fn is_trimmed(&self, plan: &Outbound) -> bool {
+        self.classes.classify(plan.dscp()).trim_point().is_some()
+    }
+
+    /// Sends these frames from the socket `source`, joined or not.
+    #[expect(clippy::too_many_arguments, reason = "what one burst consists of")]
+    fn send(
+        &mut self,
+        source: usize,
+        frames: &[u8],
+        join: bool,
+        burst: &TxBurst,
+        plans: &Plans,
+        peers: &Peers,
+        gone: &mut u32,
+        told: &mut Told<'_>,
+    ) {
+        let runs = self.runs(frames, join, plans);
+        let mut parts: ArrayVec<IoSlice<'_>, { 2 * BURST }> = ArrayVec::new();
+        let mut ends: ArrayVec<usize, BURST> = ArrayVec::new();
+        let mut heads: ArrayVec<(RawAddr, Control), BURST> = ArrayVec::new();
+        for run in &runs {
+            let Some(first) = plans[usize::from(run[0])].0 else { unreachable!("only plans are in runs") };
+            for n in run {
+                let (Some(plan), trailer) = &plans[usize::from(*n)] else { unreachable!("as above") };
+                parts.push(IoSlice::new(&burst[usize::from(*n)][plan.begin..plan.end]));
+                if self.is_trimmed(plan) {
+                    parts.push(IoSlice::new(trailer));
+                }
+            }
+            ends.push(parts.len());
+            heads.push((peers.place(first.dst), control(&first, run.len(), self.v6)));
+        }
+        let mut begin = 0;
+        let messages: ArrayVec<Message<'_>, BURST> = heads
+            .iter()
+            .zip(&ends)
+            .map(|((to, control), end)| {
+                let message = Message { to, control, parts: &parts[begin..*end] };
+                begin = *end;
+                message
+            })
+            .collect();
+        let (mut at, mut tried) = (0, false);
+        while at < messages.len() {
+            told.udp.send_calls += 1;
+            match system::send(self.sockets[source].as_fd(), &messages[at..]) {
+                Ok(count) => {
+                    for run in &runs[at..at + count] {
+                        told.udp.tx_joined += u64::from(run.len() > 1);
+                        for n in run {
+                            told.port.sent(&burst[usize::from(*n)]);
+                            *gone |= 1 << n;
+                        }
+                    }
+                    (at, tried) = (at + count, false);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if is_full(&error) => return,
+                // The error of an earlier datagram is reported in place of sending this one: once.
+                Err(error) => {
+                    let path = self.drain_errors(source, told);
+                    if tried {
+                        let run = &runs[at];
+                        if run.len() > 1 {
+                            self.without_gso(&error, told);
+                            self.send(source, run, false, burst, plans, peers, gone, told);
+                        } else {
+                            drop_frame(&error, path, burst[usize::from(run[0])].len(), told);
+                            *gone |= 1 << run[0];
+                        }
+                        at += 1;
+                    }
+                    tried = !tried;
+                }
+            }
+        }
+    }
+
+    /// Which of these frames go together.
+    fn runs(&self, frames: &[u8], join: bool, plans: &Plans) -> ArrayVec<Run, BURST> {
+        let mut runs: ArrayVec<Run, BURST> = ArrayVec::new();
+        // Of the last run: its first plan, and whether its last datagram is as long as the first.
+        let mut open: Option<(Outbound, usize)> = None;
+        for n in frames {
+            let Some(plan) = plans[usize::from(*n)].0 else { continue };
+            let len = plan.end - plan.begin;
+            let fits = open.is_some_and(|(first, total)| {
+                let segment = first.end - first.begin;
+                let same = (first.dst, first.tos, first.ttl) == (plan.dst, plan.tos, plan.ttl);
+                join && same
+                    && segment > 0
+                    && total.is_multiple_of(segment)
+                    && (1..=segment).contains(&len)
+                    && total + len <= JOINED
+                    && !self.is_trimmed(&plan)
+            });
+            match (runs.last_mut(), &mut open) {
+                (Some(run), Some((_, total))) if fits => {
+                    run.push(*n);
+                    *total += len;
+                }
+                _ => {
+                    runs.push(ArrayVec::from_iter([*n]));
+                    open = Some((plan, len));
+                }
+            }
+        }
+        runs
+    }
+
+    /// Takes note of what the network has said. Returns the MTU of a path, if it was about that.
+    #[cold]
+    fn drain_errors(&self, source: usize, told: &mut Told<'_>) -> Option<usize> {
+        let mut path = None;
+        while let Some((errno, info)) = system::next_error(self.sockets[source].as_fd()) {
+            if errno == libc::EMSGSIZE {
+                path = Some(info as usize);
+            } else {
+                told.udp.unreachable += 1;
+                told.notices.say(Notice::Unreachable { errno });
+            }
+        }
+        path
+    }
+
+    /// A joined message was refused. If that is because of the device, no other will fare better; if
+    /// because of the path, its datagrams are sent one by one to find out.
+    #[cold]
+    fn without_gso(&mut self, error: &io::Error, told: &mut Told<'_>) {
+        if matches!(error.raw_os_error(), Some(libc::EIO | libc::EOPNOTSUPP | libc::ENOPROTOOPT)) {
+            self.gso = false;
+            told.notices.say(Notice::NoGso);
+        }
+    }
+}
+
+fn is_full(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::WouldBlock
+        || matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::ENOMEM))
+}
+
+#[cold]
+fn drop_frame(error: &io::Error, path: Option<usize>, frame: usize, told: &mut Told<'_>) {
+    told.port.tx_errors += 1;
+    let errno = error.raw_os_error().unwrap_or(0);
+    told.notices.say(match errno {
+        libc::EMSGSIZE => Notice::TooLong { packet: frame - crate::port::MIN_FRAME, path },
+        _ => Notice::Refused { errno },
+    });
+}
+
+/// What the kernel is told beside a message of `count` datagrams.
+fn control(first: &Outbound, count: usize, v6: bool) -> Control {
+    let mut control = Control::new();
+    let (level, tos, ttl) = if v6 {
+        (libc::IPPROTO_IPV6, libc::IPV6_TCLASS, libc::IPV6_HOPLIMIT)
+    } else {
+        (libc::IPPROTO_IP, libc::IP_TOS, libc::IP_TTL)
+    };
+    control.push(level, tos, &libc::c_int::from(first.tos).to_ne_bytes());
+    // The sockets have the usual one, and the kernel refuses zero.
+    if first.ttl != DEFAULT_TTL && first.ttl != 0 {
+        control.push(level, ttl, &libc::c_int::from(first.ttl).to_ne_bytes());
+    }
+    if count > 1 {
+        let segment = (first.end - first.begin) as u16;
+        control.push(libc::SOL_UDP, libc::UDP_SEGMENT, &segment.to_ne_bytes());
+    }
+    control
+}
