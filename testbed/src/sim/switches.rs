@@ -73,12 +73,19 @@ impl Bench {
     pub(super) fn arrivals(&self) -> u64 {
         self.order.len() as u64
     }
+}
 
-    /// The `i`th arrival of the window in the order of time, then of links, then of departure.
-    #[inline]
-    fn nth(&self, i: usize) -> Option<usize> {
-        self.order.get(i).map(|key| (key & ((1 << INDEX_BITS) - 1)) as usize)
-    }
+/// Which arrival a key of [`Bench::order`] stands for.
+#[inline]
+fn index_of(key: u64) -> usize {
+    (key & ((1 << INDEX_BITS) - 1)) as usize
+}
+
+/// What ports need of the run.
+#[derive(Clone, Copy)]
+struct Setting<'a> {
+    queues: &'a [QueueConfig],
+    seed: u64,
 }
 
 /// Arrivals from the one at hand to the one whose port is fetched.
@@ -89,19 +96,20 @@ impl Switch {
     pub(super) fn run(&mut self, start: u64, end: u64, bench: &mut Bench, wires: &mut Wires) -> u64 {
         let mut arrivals = wires.take(self.inbox);
         let next = self.plan(&arrivals, start, end, bench);
-        for i in 0..bench.order.len() {
-            if let Some(later) = bench.nth(i + AHEAD) {
-                let port = (bench.ways[later] - self.first_port) as usize;
+        let setting = Setting { queues: &bench.queues, seed: bench.seed };
+        let (order, ways) = (&bench.order[..], &bench.ways[..]);
+        for (i, key) in order.iter().enumerate() {
+            if let Some(later) = order.get(i + AHEAD) {
+                let port = (ways[index_of(*later)] - self.first_port) as usize;
                 prefetch_start(&self.ports[port], 128);
             }
-            if let Some(index) = bench.nth(i) {
-                let Arrival { at, ref transit, .. } = arrivals[index];
-                self.forward(at, transit, bench.ways[index], bench, wires);
-            }
+            let index = index_of(*key);
+            let Arrival { at, ref transit, .. } = arrivals[index];
+            self.forward(at, transit, ways[index], setting, wires);
         }
         arrivals.retain(|arrival| arrival.at >= end);
         wires.put_back(self.inbox, arrivals);
-        next.min(self.send_until(end, bench, wires))
+        next.min(self.send_until(end, setting, wires))
     }
 
     /// Finds the order and the ways of what arrives before `end`. Returns when the first packet arrives
@@ -139,21 +147,21 @@ impl Switch {
 
     /// Puts a packet into the queue of port `id`.
     #[inline(always)]
-    fn forward(&mut self, now: u64, transit: &Transit, id: u32, bench: &Bench, wires: &mut Wires) {
+    fn forward(&mut self, now: u64, transit: &Transit, id: u32, setting: Setting<'_>, wires: &mut Wires) {
         let index = (id - self.first_port) as usize;
         let port = &mut self.ports[index];
-        let config = &bench.queues[usize::from(port.config)];
+        let config = &setting.queues[usize::from(port.config)];
         if port.link.busy_until <= now && port.queue.passes(config, transit) {
-            self.dropped += u64::from(!port.link.launch(now, id, bench.seed, transit, wires));
+            self.dropped += u64::from(!port.link.launch(now, id, setting.seed, transit, wires));
             return;
         }
         // What left before; a packet that arrives when the link becomes free is in time to be chosen.
-        self.dropped += port.send_between(0, now, id, config, bench.seed, wires);
+        self.dropped += port.send_between(0, now, id, config, setting.seed, wires);
         if port.queue.enqueue(config, *transit) == Enqueued::Dropped {
             self.dropped += 1;
             wires.packets.remove(transit);
         }
-        self.dropped += port.send_between(now, now + 1, id, config, bench.seed, wires);
+        self.dropped += port.send_between(now, now + 1, id, config, setting.seed, wires);
         let bit = 1 << (index % 64);
         match port.queue.is_empty() {
             true => self.waiting[index / 64] &= !bit,
@@ -162,16 +170,16 @@ impl Switch {
     }
 
     /// Lets all ports send what leaves before `end`. Returns when the next packet leaves.
-    fn send_until(&mut self, end: u64, bench: &Bench, wires: &mut Wires) -> u64 {
+    fn send_until(&mut self, end: u64, setting: Setting<'_>, wires: &mut Wires) -> u64 {
         let mut next = NEVER;
         for word in 0..self.waiting.len() {
             let mut bits = self.waiting[word];
             while bits != 0 {
                 let index = word * 64 + bits.trailing_zeros() as usize;
                 let port = &mut self.ports[index];
-                let config = &bench.queues[usize::from(port.config)];
+                let config = &setting.queues[usize::from(port.config)];
                 let id = self.first_port + index as u32;
-                self.dropped += port.send_between(0, end, id, config, bench.seed, wires);
+                self.dropped += port.send_between(0, end, id, config, setting.seed, wires);
                 match port.queue.is_empty() {
                     true => self.waiting[word] &= !(bits & bits.wrapping_neg()),
                     false => next = next.min(port.link.busy_until),
