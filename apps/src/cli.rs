@@ -136,7 +136,8 @@ pub(crate) struct RunArgs {
     /// Seed of everything random.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
-    /// Threads that share the work of a simulation; the results are the same for any number [default: 1].
+    /// Threads that share the work of a simulation, at most one for each ToR; the results are the same for any
+    /// number [default: 1].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: Option<u16>,
     /// Time at which the run ends, done or not: virtual time, but real time with --on loopback

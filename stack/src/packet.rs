@@ -4,7 +4,7 @@
 //! bytes and back, and an address book turns [`Addr`] into MAC and IP addresses.
 
 use crate::spray::Entropy;
-use crate::wire::pds::{Control, ControlKind, Destination, PdcId, Pds, Psn};
+use crate::wire::pds::{NextHeader, Pds, Uud};
 use crate::wire::ses::Ses;
 
 /// The address of a fabric endpoint: an index in the address vector of whoever drives the endpoint
@@ -78,17 +78,7 @@ impl Packet {
             hops: 0,
         },
         payload_len: 0,
-        pds: Pds::Control(Control {
-            kind: ControlKind::Noop,
-            rod: false,
-            retx: false,
-            ack_request: false,
-            probe_opaque: 0,
-            psn: Psn(0),
-            spdcid: PdcId(0),
-            destination: Destination::Pdc(PdcId(0)),
-            payload: 0,
-        }),
+        pds: Pds::Uud(Uud { next: NextHeader::None }),
         ses: Ses::None,
     };
 }

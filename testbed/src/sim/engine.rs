@@ -75,7 +75,7 @@ impl<'a> Timetable<'a> {
         for reached in &mut self.reached {
             *reached = next.min(stop).max(*reached);
         }
-        if self.reached == [stop, stop] {
+        if self.reached.iter().all(|reached| *reached >= stop) {
             return self.stop(change, next);
         }
         let side = self.side;
