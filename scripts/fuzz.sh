@@ -21,7 +21,9 @@ fi
 for target in $(cargo +nightly fuzz list); do
     found=fuzz/target/found/$target
     mkdir -p "$found"
+    seeds=()
+    if [ -d "fuzz/corpus/$target" ]; then seeds=("fuzz/corpus/$target"); fi
     echo "== $target, $seconds s"
-    cargo +nightly fuzz run "$target" "$found" "fuzz/corpus/$target" -- \
+    cargo +nightly fuzz run "$target" "$found" "${seeds[@]}" -- \
         -max_total_time="$seconds" -max_len=4096 -print_final_stats=1
 done
