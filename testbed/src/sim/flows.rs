@@ -66,9 +66,10 @@ pub(super) struct Outgoing {
     pub(super) retransmitted: u32,
 }
 
-/// A connection of the workload.
+/// A connection of the workload. It is over when it has no flows left and is not open.
 #[derive(Clone, Copy)]
 struct Connection {
+    /// Its name at the endpoint, from its opening until the endpoint says that it is closed.
     id: Option<ConnectionId>,
     /// Flows that are not done.
     left: u32,
@@ -171,12 +172,26 @@ impl Flows {
         };
         if let Err(error) = id.and_then(|id| fep.post_send(id, send)) {
             self.failures.push((now, flow.src.0, format!("flow {}: {error}", flow.id)));
-            connection.left -= 1;
-            if connection.left == 0 {
-                self.open -= 1;
-                self.last_close = self.last_close.max(now);
-            }
+            self.leave(now, slot, fep);
         }
+    }
+
+    /// A flow of connection `slot` is done: closes the connection if it was the last one.
+    fn leave(&mut self, now: u64, slot: u32, fep: &mut Fep) {
+        let connection = &mut self.connections[slot as usize];
+        connection.left -= 1;
+        match connection.id {
+            _ if connection.left > 0 => {}
+            // Fails only where the connection has failed, and the endpoint is about to say so.
+            Some(id) => _ = fep.close(Time::from_ps(now), id),
+            None => self.over(now),
+        }
+    }
+
+    /// A connection is over.
+    fn over(&mut self, now: u64) {
+        self.open -= 1;
+        self.last_close = self.last_close.max(now);
     }
 
     /// A packet of flow `index` is about to arrive: posts the flow's receive if that has not been done.
@@ -263,16 +278,16 @@ impl Flows {
 
     fn closed(&mut self, now: u64, host: u32, id: ConnectionId, peer: Addr, failure: Option<Failure>) {
         let by_peer = matches!(failure, Some(Failure::ClosedByPeer { .. }));
-        let ours = self.by_id.remove(&(host, id)).map(|slot| &mut self.connections[slot as usize]);
-        match ours.filter(|connection| connection.id == Some(id)) {
-            // Idle for long: its next flow connects anew.
-            Some(connection) if by_peer && connection.left > 0 => connection.id = None,
-            Some(_) => {
-                self.open -= 1;
-                self.last_close = self.last_close.max(now);
+        if let Some(slot) = self.by_id.remove(&(host, id))
+            && let connection = &mut self.connections[slot as usize]
+            // Else another one has taken its place.
+            && connection.id == Some(id)
+        {
+            // If it has flows left the next one connects anew.
+            connection.id = None;
+            if connection.left == 0 {
+                self.over(now);
             }
-            // Another one has taken its place.
-            None => {}
         }
         if let Some(failure) = failure.filter(|_| !by_peer) {
             self.failures.push((now, host, format!("host {host} to host {}: {failure}", peer.0)));
@@ -282,7 +297,7 @@ impl Flows {
     fn sent(&mut self, now: u64, slot: u32, again: u32, error: Option<String>, fep: &mut Fep) {
         let outgoing = &mut self.outgoing[slot as usize];
         outgoing.retransmitted = again;
-        let connection = outgoing.connection as usize;
+        let connection = outgoing.connection;
         let flow = self.workload.flows()[outgoing.flow as usize];
         match error {
             None => {
@@ -292,14 +307,7 @@ impl Flows {
             }
             Some(error) => self.failures.push((now, flow.src.0, format!("flow {}: {error}", flow.id))),
         }
-        let connection = &mut self.connections[connection];
-        connection.left -= 1;
-        if connection.left == 0
-            && let Some(id) = connection.id
-        {
-            // Fails only where the connection has failed before, which is reported by itself.
-            let _ = fep.close(Time::from_ps(now), id);
-        }
+        self.leave(now, connection, fep);
     }
 
     fn activate(&mut self, trigger: Option<TriggerIdx>) {
