@@ -1,8 +1,8 @@
 //! A congestion control of one's own, plugged in without a fork and compared with NSCC in an incast.
 use std::{error::Error, sync::Arc};
 use weft::cc::{AckSample, CcChoice, CcParams, CcSnapshot, LossSample, NackSample, SenderCc, Window};
-use weft::{DeliveryMode, Rng, Time, spray::LbChoice};
-use weft_testbed::sim::{self, Overhead, PayloadMode, RunConfig};
+use weft::{Rng, Time};
+use weft_testbed::sim::{self, RunConfig};
 use weft_testbed::{topology::TopologySpec, workload::WorkloadSpec};
 
 /// One packet more each round trip; half of what is marked or trimmed less.
@@ -40,11 +40,7 @@ pub(crate) fn scalable(params: &CcParams) -> Box<dyn SenderCc + Send> {
 pub(crate) fn incast(cc: CcChoice) -> Result<Vec<f64>, Box<dyn Error>> {
     let workload = "incast:8".parse::<WorkloadSpec>()?.build(None, 2_000_000, &mut Rng::new(1, 0))?;
     let topology = "leaf-spine:hosts=16,leaves=4,spines=4".parse::<TopologySpec>()?.build()?;
-    let (lb, wire_overhead, payload) = (LbChoice::default(), Overhead::Auto, PayloadMode::Virtual);
-    let (mode, ecn) = (DeliveryMode::Rud, Some((0.2, 0.8)));
-    #[rustfmt::skip]
-    let config = RunConfig { topology, workload, cc, lb, paths: 128, mtu: 4096, wire_overhead, trim: true,
-        queue_bytes: None, ecn, payload, seed: 1, until: None, ack_every: 16_384, mode };
+    let config = RunConfig { cc, ..RunConfig::new(topology, workload) };
     let flows = sim::run(&config, &mut |_| ())?.flows;
     let fct = |end: Time, start: Time| end.since(start).as_us_f64();
     let mut fcts: Vec<f64> = flows.iter().filter_map(|flow| Some(fct(flow.end?, flow.start?))).collect();

@@ -12,7 +12,6 @@ use std::path::Path;
 use weft_cc::CcChoice;
 use weft_stack::rng::Rng;
 use weft_stack::spray::LbChoice;
-use weft_stack::wire::pds::DeliveryMode;
 use weft_testbed::link_events::parse_link_events;
 use weft_testbed::sim::{FaultPlan, Overhead, PayloadMode, RunConfig};
 use weft_testbed::topology::{Topology, TopologySpec, parse_topo};
@@ -20,12 +19,7 @@ use weft_testbed::workload::{CmOptions, CmReader, Workload, WorkloadSpec, Worklo
 
 const DEFAULT_SIZE: u64 = 2 << 20;
 const DEFAULT_HOSTS: u32 = 16;
-const DEFAULT_MTU: u32 = 4096;
-/// UET suggests 64 to 256 entropies; the balancers' public results are measured with 128.
-const DEFAULT_PATHS: u16 = 128;
 const DEFAULT_ECN: Ecn = Ecn { low: 0.2, high: 0.8 };
-/// Bytes after which a receiver acknowledges.
-const ACK_EVERY: u32 = 16_384;
 /// The generator's stream that draws the workload; the engine uses others.
 const WORKLOAD_STREAM: u64 = u64::MAX;
 
@@ -114,11 +108,12 @@ pub(crate) fn resolve(args: &RunArgs) -> Result<Plan, Failure> {
             workload.hosts()
         )));
     }
+    let defaults = RunConfig::new(topology, workload);
     let config = RunConfig {
         cc,
         lb,
-        paths: args.paths.unwrap_or(DEFAULT_PATHS),
-        mtu: args.mtu.unwrap_or(DEFAULT_MTU),
+        paths: args.paths.unwrap_or(defaults.paths),
+        mtu: args.mtu.unwrap_or(defaults.mtu),
         wire_overhead: match args.wire_overhead.unwrap_or(WireOverhead::Auto) {
             WireOverhead::Auto => Overhead::Auto,
             WireOverhead::Bytes(n) => Overhead::Fixed(n),
@@ -130,12 +125,7 @@ pub(crate) fn resolve(args: &RunArgs) -> Result<Plan, Failure> {
         },
         seed: args.seed,
         until: args.until,
-        ack_every: ACK_EVERY,
-        mode: DeliveryMode::Rud,
-        topology,
-        workload,
-        queue_bytes: None,
-        ecn: None,
+        ..defaults
     };
     let config = with_thresholds(config, args)?;
     let faults = faults(&config.topology, args)?;

@@ -1,38 +1,21 @@
 //! What holds of the engine itself: threads and samples change nothing, links do what they are told.
 
-use weft_cc::{CcChoice, Rate, Span, Time};
+use weft_cc::{Rate, Span, Time};
 use weft_stack::rng::Rng;
-use weft_stack::spray::LbChoice;
-use weft_stack::wire::pds::DeliveryMode;
 use weft_testbed::sim::{
-    FaultPlan, FlowSample, LinkChange, LinkEvent, Options, Overhead, PayloadMode, PortSample, RunConfig,
-    RunReport, SampleSink, Sampling, run_with,
+    FaultPlan, FlowSample, LinkChange, LinkEvent, Options, Overhead, PortSample, RunConfig, RunReport,
+    SampleSink, Sampling, run_with,
 };
 use weft_testbed::topology::{HostId, Topology, TopologySpec};
-use weft_testbed::workload::{Workload, WorkloadSpec};
+use weft_testbed::workload::{CmOptions, Workload, WorkloadSpec, parse_cm};
 
 fn config(topology: &str, workload: &str, bytes: u64, seed: u64) -> RunConfig {
     let spec: TopologySpec = topology.parse().unwrap();
     let topology: Topology = spec.build().unwrap();
     let spec: WorkloadSpec = workload.parse().unwrap();
     let workload: Workload = spec.build(Some(topology.hosts()), bytes, &mut Rng::new(seed, 1)).unwrap();
-    RunConfig {
-        topology,
-        workload,
-        cc: CcChoice::default(),
-        lb: LbChoice::default(),
-        paths: 32,
-        mtu: 4096,
-        wire_overhead: Overhead::Fixed(64),
-        trim: true,
-        queue_bytes: None,
-        ecn: Some((0.2, 0.8)),
-        payload: PayloadMode::Virtual,
-        seed,
-        until: None,
-        ack_every: 16 * 1024,
-        mode: DeliveryMode::Rud,
-    }
+    let wire_overhead = Overhead::Fixed(64);
+    RunConfig { paths: 32, wire_overhead, seed, ..RunConfig::new(topology, workload) }
 }
 
 const LEAF_SPINE: &str = "leaf-spine:hosts=64,leaves=8,spines=4,oversub=2,link=100G,latency=1us";
@@ -153,4 +136,25 @@ fn a_run_is_cut_off_where_it_was_asked_to_be() {
         ends.filter(|end| end.as_ps() <= 50_000_000).count()
     };
     assert_eq!(early(&report), early(&whole));
+}
+
+/// Two flows of one connection: nothing of the first arrives, and the connection is given up long before the second
+/// starts. It is opened anew; the run is not over before.
+#[test]
+fn a_connection_that_failed_is_opened_anew_for_its_next_flow() {
+    let matrix = "Nodes 4\nConnections 2\n0->3 id 1 start 0 size 10000\n\
+        0->3 id 1 msg 1 start 50000 size 10000\n";
+    let topology = "leaf-spine:hosts=4,leaves=2,spines=1".parse::<TopologySpec>().unwrap().build().unwrap();
+    let workload = parse_cm("again.cm", matrix, CmOptions::default()).unwrap();
+    let config = RunConfig::new(topology, workload);
+    let link = config.topology.nic(HostId(0));
+    let change = |ms, change| LinkEvent { at: Time::ZERO + Span::from_ms(ms), port: link, change };
+    let events = vec![change(0, LinkChange::Fail), change(40, LinkChange::Restore)];
+    let faults = FaultPlan { events, ..FaultPlan::default() };
+    for threads in [1, 2] {
+        let report =
+            run_with(&config, Options { faults: faults.clone(), threads, ..Options::default() }).unwrap();
+        assert!(report.flows[0].end.is_none() && report.flows[1].end.is_some(), "{:?}", report.stuck);
+        assert!(report.stuck.iter().any(|line| line.contains("not acknowledged")), "{:?}", report.stuck);
+    }
 }

@@ -2,29 +2,17 @@
 
 use weft_cc::{CcChoice, Rate, Span};
 use weft_stack::rng::Rng;
-use weft_stack::spray::LbChoice;
-use weft_stack::wire::pds::DeliveryMode;
-use weft_testbed::sim::{self, Overhead, PayloadMode, RunConfig};
+use weft_testbed::sim::{self, Overhead, RunConfig};
 use weft_testbed::topology::{Topology, TopologySpec};
 use weft_testbed::workload::{Workload, WorkloadSpec};
 
 fn config(topology: Topology, workload: Workload, cc: &str) -> RunConfig {
     RunConfig {
-        topology,
-        workload,
         cc: CcChoice::parse(cc).unwrap(),
-        lb: LbChoice::default(),
         paths: 16,
-        mtu: 4096,
         wire_overhead: Overhead::Fixed(64),
-        trim: true,
-        queue_bytes: None,
-        ecn: Some((0.2, 0.8)),
-        payload: PayloadMode::Virtual,
-        seed: 1,
         until: Some(Span::from_ms(1_000)),
-        ack_every: 16 * 1024,
-        mode: DeliveryMode::Rud,
+        ..RunConfig::new(topology, workload)
     }
 }
 

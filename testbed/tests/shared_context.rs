@@ -1,31 +1,15 @@
 //! Connections that share a congestion context take turns; none of them starves or gives up.
 
 use weft_cc::{CcChoice, Rate, Span};
-use weft_stack::spray::LbChoice;
-use weft_stack::wire::pds::DeliveryMode;
-use weft_testbed::sim::{self, Overhead, PayloadMode, RunConfig};
+use weft_testbed::sim::{self, RunConfig};
 use weft_testbed::topology::Topology;
 use weft_testbed::workload::{CmOptions, parse_cm};
 
 /// Four hosts on links of `gbps`, and the connections of `matrix`.
 fn config(matrix: &str, gbps: f64, cc: &str) -> RunConfig {
-    RunConfig {
-        topology: Topology::default_for(4, Rate::from_bps((gbps * 1e9) as u64)).unwrap(),
-        workload: parse_cm("two.cm", matrix, CmOptions::default()).unwrap(),
-        cc: CcChoice::parse(cc).unwrap(),
-        lb: LbChoice::default(),
-        paths: 16,
-        mtu: 4096,
-        wire_overhead: Overhead::Auto,
-        trim: true,
-        queue_bytes: None,
-        ecn: Some((0.2, 0.8)),
-        payload: PayloadMode::Virtual,
-        seed: 1,
-        until: None,
-        ack_every: 16 * 1024,
-        mode: DeliveryMode::Rud,
-    }
+    let topology = Topology::default_for(4, Rate::from_bps((gbps * 1e9) as u64)).unwrap();
+    let workload = parse_cm("two.cm", matrix, CmOptions::default()).unwrap();
+    RunConfig { cc: CcChoice::parse(cc).unwrap(), paths: 16, ..RunConfig::new(topology, workload) }
 }
 
 /// Two flows between the same hosts last longer together than a connection may wait for credit.

@@ -1,13 +1,11 @@
 //! Links that are slow from the start: their rate, their queues, and what becomes of them later.
 
-use weft_cc::{CcChoice, Rate, Span, Time};
+use weft_cc::{Rate, Span, Time};
 use weft_stack::rng::Rng;
-use weft_stack::spray::LbChoice;
-use weft_stack::wire::pds::DeliveryMode;
 use weft_testbed::link_events::Degradation;
 use weft_testbed::sim::{
-    FaultPlan, FlowSample, LinkChange, LinkEvent, Options, Overhead, PayloadMode, PortSample, RunConfig,
-    RunError, RunReport, SampleSink, Sampling, Share, SlowPort, run_with,
+    FaultPlan, FlowSample, LinkChange, LinkEvent, Options, Overhead, PortSample, RunConfig, RunError,
+    RunReport, SampleSink, Sampling, Share, SlowPort, run_with,
 };
 use weft_testbed::topology::{HostId, PortId, TopologySpec};
 use weft_testbed::workload::WorkloadSpec;
@@ -17,22 +15,13 @@ const PACKET: u64 = 4096 + 64;
 fn config(topology: &str, workload: &str, bytes: u64) -> RunConfig {
     let topology = topology.parse::<TopologySpec>().unwrap().build().unwrap();
     let spec: WorkloadSpec = workload.parse().unwrap();
+    let workload = spec.build(Some(topology.hosts()), bytes, &mut Rng::new(3, 1)).unwrap();
     RunConfig {
-        workload: spec.build(Some(topology.hosts()), bytes, &mut Rng::new(3, 1)).unwrap(),
-        topology,
-        cc: CcChoice::default(),
-        lb: LbChoice::default(),
         paths: 32,
-        mtu: 4096,
         wire_overhead: Overhead::Fixed(64),
-        trim: true,
         queue_bytes: Some(40 * PACKET),
-        ecn: Some((0.2, 0.8)),
-        payload: PayloadMode::Virtual,
         seed: 3,
-        until: None,
-        ack_every: 16 * 1024,
-        mode: DeliveryMode::Rud,
+        ..RunConfig::new(topology, workload)
     }
 }
 

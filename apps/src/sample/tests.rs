@@ -6,9 +6,7 @@ use parquet::record::{Row, RowAccessor};
 use std::fs;
 use std::io::{self, Error};
 use weft_stack::rng::Rng;
-use weft_stack::spray::LbChoice;
-use weft_stack::wire::pds::DeliveryMode;
-use weft_testbed::sim::{Options, Overhead, PayloadMode, RunConfig, Sampling, run_with};
+use weft_testbed::sim::{Options, RunConfig, Sampling, run_with};
 use weft_testbed::topology::{HostId, SwitchId, TopologySpec};
 use weft_testbed::workload::{CmOptions, WorkloadSpec, parse_cm};
 
@@ -45,23 +43,7 @@ fn two_flows() -> Workload {
 }
 
 fn config(workload: Workload) -> RunConfig {
-    RunConfig {
-        cc: weft_cc::CcChoice::default(),
-        lb: LbChoice::default(),
-        paths: 64,
-        mtu: 4096,
-        wire_overhead: Overhead::Auto,
-        trim: true,
-        payload: PayloadMode::Virtual,
-        seed: 1,
-        until: None,
-        ack_every: 16_384,
-        mode: DeliveryMode::Rud,
-        topology: fabric(),
-        workload,
-        queue_bytes: None,
-        ecn: Some((0.2, 0.8)),
-    }
+    RunConfig { paths: 64, ..RunConfig::new(fabric(), workload) }
 }
 
 fn port(port: PortId, data_bytes: u32, control_bytes: u32, sent_bytes: u64) -> PortSample {
