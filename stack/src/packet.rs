@@ -81,6 +81,17 @@ impl Packet {
         pds: Pds::Uud(Uud { next: NextHeader::None }),
         ses: Ses::None,
     };
+
+    /// Overwrites `other`, but does not touch the room of its semantic header if there is none, as in most
+    /// acknowledgements: that is memory fetched for nothing.
+    #[inline]
+    pub(crate) fn write_to(&self, other: &mut Packet) {
+        (other.net, other.payload_len, other.pds) = (self.net, self.payload_len, self.pds);
+        match self.ses {
+            Ses::None => other.ses = Ses::None,
+            ses => other.ses = ses,
+        }
+    }
 }
 
 /// The payload of a packet.

@@ -134,6 +134,12 @@ impl Context {
         }
     }
 
+    /// Whether the window has no room for any packet: what waits for the gate need not try it.
+    #[inline]
+    pub(super) fn is_full(&self) -> bool {
+        self.in_flight > 0 && self.in_flight >= self.window()
+    }
+
     /// Whether a packet of `bytes`, just sent, is the last one that the window allows: the target
     /// should not wait for more before it acknowledges.
     #[inline]

@@ -359,7 +359,7 @@ impl Fep {
     /// lets it through, or it has nothing to send any more, [`Fep::send_from`] lets the next one try, so
     /// that an acknowledgement costs as much as it sets free, however many wait.
     fn unblock(&mut self, context: Key) {
-        if !self.contexts.get(context).is_some_and(Context::has_blocked) {
+        if !self.contexts.get(context).is_some_and(|context| context.has_blocked() && !context.is_full()) {
             return;
         }
         if let Some(key) = self.let_try(context) {

@@ -88,7 +88,7 @@ impl Fep {
     /// only if there is one.
     pub fn poll_transmit_into(&mut self, now: Time, packet: &mut Packet) -> Option<PayloadRef> {
         if let Some(control) = self.control.pop_front() {
-            *packet = control;
+            control.write_to(packet);
             if self.control.is_empty() {
                 // Back to the start of its memory, which is in the cache.
                 self.control.clear();

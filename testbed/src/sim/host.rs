@@ -175,15 +175,16 @@ impl Host {
             let Some(payload) = self.fep.poll_transmit_into(Time::from_ps(now), headers) else {
                 return wires.packets.unreserve(name);
             };
-            let (net, sizes) = (headers.net, sizes(around.overhead, headers));
+            let hops = self.hops(headers.net.dst.0);
+            let mut transit =
+                Transit::new(around.shard, name, &headers.net, sizes(around.overhead, headers), hops);
             if let Payload::Bytes(bytes) = self.fep.payload(payload)
                 && !bytes.is_empty()
             {
                 wires.packets.set_bytes(name, bytes.into());
             }
-            let content = wires.packets.dispatch(name, net.dst.0);
-            let transit = Transit::new((around.shard, content), &net, sizes, self.hops(net.dst.0));
-            self.dropped += u64::from(!self.nic.launch(now, self.id, around.seed, &transit, wires));
+            wires.packets.dispatch(&mut transit);
+            self.nic.launch(now, self.id, around.seed, &transit, wires, &mut self.dropped);
         }
     }
 

@@ -8,19 +8,22 @@ use super::packets::Transit;
 use super::wires::{Inlet, Wires};
 use crate::switch::Queued;
 
-/// The sending end of a link.
+/// The sending end of a link. What each packet needs comes first and is less than a cache line.
+#[repr(C)]
 pub(super) struct Link {
     /// When the last packet's last bit leaves.
     pub(super) busy_until: u64,
     /// Time from the last bit's departure to the arrival in the peer's queue.
     latency: u64,
-    rate: LinkRate,
+    sent_bytes: u64,
     to: Inlet,
+    /// Picoseconds that each byte takes, where that is a whole number, as at 100 Gbit/s; else 0.
+    ps_per_byte: u32,
     /// Whether packets may come to harm: [`Trouble`] tells how.
     troubled: bool,
+    rate: Rate,
     trouble: Option<Box<Trouble>>,
-    /// Bytes sent, and how many of them the last sample had seen.
-    sent_bytes: u64,
+    /// Of the bytes sent, how many the last sample had seen.
     sampled_bytes: u64,
 }
 
@@ -43,29 +46,13 @@ pub(super) struct LinkSpec {
     pub(super) faults: LinkFaults,
 }
 
-/// How long bytes take.
-#[derive(Clone, Copy)]
-enum LinkRate {
-    /// So many picoseconds for each byte, exactly, as at 100 Gbit/s.
-    PerByte(u64),
-    /// Not a whole number of them.
-    Other(Rate),
-}
-
-impl LinkRate {
-    fn new(rate: Rate) -> LinkRate {
-        match rate.as_bps() {
-            bps if bps > 0 && (8 * PS_PER_SEC).is_multiple_of(bps) => LinkRate::PerByte(8 * PS_PER_SEC / bps),
-            _ => LinkRate::Other(rate),
+/// See [`Link::ps_per_byte`].
+fn ps_per_byte(rate: Rate) -> u32 {
+    match rate.as_bps() {
+        bps if bps > 0 && (8 * PS_PER_SEC).is_multiple_of(bps) => {
+            u32::try_from(8 * PS_PER_SEC / bps).unwrap_or(0)
         }
-    }
-
-    #[inline]
-    fn time_for(self, bytes: u32) -> u64 {
-        match self {
-            LinkRate::PerByte(ps) => ps * u64::from(bytes),
-            LinkRate::Other(rate) => rate.time_for(u64::from(bytes)).as_ps(),
-        }
+        _ => 0,
     }
 }
 
@@ -74,11 +61,12 @@ impl Link {
         let mut link = Link {
             busy_until: 0,
             latency: spec.latency,
-            rate: LinkRate::new(spec.rate),
-            to,
-            troubled: false,
-            trouble: None,
             sent_bytes: 0,
+            to,
+            ps_per_byte: ps_per_byte(spec.rate),
+            troubled: false,
+            rate: spec.rate,
+            trouble: None,
             sampled_bytes: 0,
         };
         if !spec.faults.is_none() {
@@ -90,8 +78,8 @@ impl Link {
     /// Something becomes of the link.
     pub(super) fn change(&mut self, spec: &LinkSpec, change: LinkChange) {
         match change {
-            LinkChange::Degrade(rate) => return self.rate = LinkRate::new(rate),
-            LinkChange::Restore => self.rate = LinkRate::new(spec.rate),
+            LinkChange::Degrade(rate) => return self.set_rate(rate),
+            LinkChange::Restore => self.set_rate(spec.rate),
             LinkChange::Fail | LinkChange::Drop(_) | LinkChange::Corrupt(_) => {}
         }
         let trouble = self.trouble(spec.faults);
@@ -105,12 +93,25 @@ impl Link {
         self.troubled = !trouble.up || !trouble.faults.is_none();
     }
 
+    fn set_rate(&mut self, rate: Rate) {
+        (self.rate, self.ps_per_byte) = (rate, ps_per_byte(rate));
+    }
+
+    /// How long bytes take to leave.
+    #[inline(always)]
+    fn time_for(&self, bytes: u32) -> u64 {
+        match self.ps_per_byte {
+            0 => self.rate.time_for(u64::from(bytes)).as_ps(),
+            ps => u64::from(ps) * u64::from(bytes),
+        }
+    }
+
     fn trouble(&mut self, faults: LinkFaults) -> &mut Trouble {
         self.troubled = true;
         self.trouble.get_or_insert_with(|| Box::new(Trouble { up: true, faults, draws: 0 }))
     }
 
-    /// Puts a packet on the link, which must be free at `now`. False if it is lost.
+    /// Puts a packet on the link, which must be free at `now`. If it is lost there, counts it in `dropped`.
     #[inline(always)]
     pub(super) fn launch(
         &mut self,
@@ -119,17 +120,18 @@ impl Link {
         seed: u64,
         transit: &Transit,
         wires: &mut Wires,
-    ) -> bool {
-        self.busy_until = now + self.rate.time_for(transit.size());
+        dropped: &mut u64,
+    ) {
+        self.busy_until = now + self.time_for(transit.size());
         self.sent_bytes += u64::from(transit.size());
         let at = self.busy_until + self.latency;
         if self.troubled
             && let Some(trouble) = &mut self.trouble
         {
-            return trouble.launch(self.to, at, id, seed, *transit, wires);
+            *dropped += u64::from(!trouble.launch(self.to, at, id, seed, *transit, wires));
+        } else {
+            wires.send(self.to, at, transit);
         }
-        wires.send(self.to, at, transit);
-        true
     }
 
     /// Bytes sent since this was last asked for.
@@ -140,7 +142,7 @@ impl Link {
 }
 
 impl Trouble {
-    /// As [`Link::launch`], over a link that is down or misbehaves.
+    /// As [`Link::launch`], over a link that is down or misbehaves. False if the packet is lost.
     #[cold]
     fn launch(
         &mut self,

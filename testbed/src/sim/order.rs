@@ -20,12 +20,11 @@ impl Sorter {
         if keys.len() <= FEW {
             return insertion_sort(keys);
         }
-        let buckets = keys.len().next_power_of_two().min(MOST_BUCKETS);
+        let buckets = (2 * keys.len()).next_power_of_two().min(MOST_BUCKETS);
         let shift = bits.saturating_sub(buckets.trailing_zeros());
         if self.count(keys, buckets, shift) > CROWD {
             return keys.sort_unstable();
         }
-        self.spare.clear();
         self.spare.resize(keys.len(), 0);
         for &key in keys.iter() {
             let place = &mut self.places[((key >> shift) as usize).min(buckets - 1)];

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use weft_stack::packet::{Class, Network, Packet, Payload};
-use weft_stack::prefetch::prefetch;
+use weft_stack::prefetch::prefetch_start;
 use weft_stack::wire::ses::Ses;
 
 use crate::switch::{Queued, flow_hash};
@@ -30,6 +30,8 @@ pub(super) struct Transit {
 }
 
 const CLASS: u32 = 8;
+/// By number. (A table, as a `match` would be a jump that no processor can foresee.)
+const CLASSES: [Class; 4] = [Class::Data, Class::Trimmed, Class::TrimmedLastHop, Class::Control];
 const ECN: u32 = 1 << 16;
 const CORRUPT: u32 = 1 << 17;
 const SOURCE: u32 = 18;
@@ -37,9 +39,12 @@ const SOURCE: u32 = 18;
 pub(super) const MAX_SHARDS: usize = 1 << (u32::BITS - SOURCE);
 
 impl Transit {
-    /// A packet that leaves its source, a host of shard `source`.
+    /// A packet that leaves its source, a host of shard `source`. (The headers have just been written: they are
+    /// read in the pieces in which they were, as a wide read of narrow writes waits for all of them.)
+    #[inline]
     pub(super) fn new(
-        (source, content): (u32, u32),
+        source: u32,
+        content: u32,
         net: &Network,
         (size, trimmed_size): (u16, u16),
         hops: u8,
@@ -81,12 +86,7 @@ impl Transit {
 impl Queued for Transit {
     #[inline]
     fn class(&self) -> Class {
-        match self.state >> CLASS & 3 {
-            0 => Class::Data,
-            1 => Class::Trimmed,
-            2 => Class::TrimmedLastHop,
-            _ => Class::Control,
-        }
+        CLASSES[(self.state >> CLASS & 3) as usize]
     }
 
     #[inline]
@@ -115,15 +115,17 @@ impl Queued for Transit {
 /// takes two lines and a data packet three.
 #[repr(C, align(64))]
 pub(super) struct Content {
+    /// How many other packets on their way have this content: copies that links have made.
+    copies: u32,
     /// Its payload's bytes; none if there are none, or only their number counts.
     bytes: Option<Box<[u8]>>,
     packet: Packet,
-    /// How many other packets on their way have this content: copies that links have made.
-    copies: u32,
 }
 
 const _: () = assert!(size_of::<Content>() == 192);
-const BLANK: Content = Content { bytes: None, packet: Packet::BLANK, copies: 0 };
+const BLANK: Content = Content { copies: 0, bytes: None, packet: Packet::BLANK };
+/// Bytes of the lines that a packet without a request takes.
+const WITHOUT_REQUEST: usize = 128;
 
 /// The contents of packets on their way to the hosts of one shard. Switches of other shards have no use for
 /// them: a content goes from its source to its destination at once, whatever way its packet takes.
@@ -210,19 +212,20 @@ impl Packets {
         self.own[name as usize].bytes = Some(bytes);
     }
 
-    /// Sends a content on its way to host `dst`. Returns its name there.
+    /// Sends a packet's content on its way, to where it has another name.
     #[inline]
-    pub(super) fn dispatch(&mut self, name: u32, dst: u32) -> u32 {
-        let to = usize::from(self.shard_of[dst as usize]);
+    pub(super) fn dispatch(&mut self, transit: &mut Transit) {
+        let to = usize::from(self.shard_of[transit.dst as usize]);
         if to == self.shard as usize {
-            return name;
+            return;
         }
+        let name = transit.content;
         let content = &mut self.own[name as usize];
         let there = self.names[to].take();
-        let moved = Content { bytes: content.bytes.take(), packet: content.packet, copies: 0 };
+        let moved = Content { copies: 0, bytes: content.bytes.take(), packet: content.packet };
         self.mail[to].contents.push((there, moved));
         self.unreserve(name);
-        there
+        transit.content = there;
     }
 
     /// Takes in what shard `from` has to tell.
@@ -292,7 +295,8 @@ impl Packets {
             source if source == self.shard => &self.own,
             source => &self.foreign[source as usize],
         };
-        prefetch(&contents[transit.content as usize]);
+        let len = if transit.class() == Class::Data { size_of::<Content>() } else { WITHOUT_REQUEST };
+        prefetch_start(&contents[transit.content as usize], len);
     }
 
     /// A packet as it arrives at a host, with what happened to it on its way.
@@ -313,7 +317,6 @@ impl Packets {
         }
         let payload = match &content.bytes {
             Some(bytes) => Payload::Bytes(bytes),
-            None if packet.payload_len == 0 => Payload::EMPTY,
             None => Payload::Virtual(packet.payload_len),
         };
         (packet, payload)
@@ -331,7 +334,7 @@ mod tests {
         for class in [Class::Data, Class::Trimmed, Class::TrimmedLastHop, Class::Control] {
             for ecn in [false, true] {
                 let net = Network { src: Addr(1), dst: Addr(9), entropy: Entropy(3), class, ecn, hops: 0 };
-                let mut transit = Transit::new((513, 7), &net, (4160, 64), 5);
+                let mut transit = Transit::new(513, 7, &net, (4160, 64), 5);
                 assert_eq!((transit.class(), transit.size(), transit.trimmed_size()), (class, 4160, 64));
                 assert_eq!((transit.ecn(), transit.hops(), transit.is_corrupt()), (ecn, 5, false));
                 transit.corrupt();

@@ -16,12 +16,13 @@ use super::wires::{Arrival, NEVER, Wires};
 use crate::switch::{EgressQueue, Enqueued, Hasher, QueueConfig, QueueCounters};
 use crate::topology::{HostId, Router};
 
-/// An output port of a switch.
+/// An output port of a switch. A packet that finds it idle needs its first cache line only.
+#[repr(C, align(64))]
 pub(super) struct Port {
-    pub(super) link: Link,
-    pub(super) queue: EgressQueue<Transit>,
     /// Index of the queue configuration.
     pub(super) config: u8,
+    pub(super) link: Link,
+    pub(super) queue: EgressQueue<Transit>,
 }
 
 /// A switch.
@@ -45,9 +46,8 @@ pub(super) struct Switch {
 pub(super) struct Bench {
     pub(super) queues: Vec<QueueConfig>,
     pub(super) seed: u64,
-    /// The order of a window's arrivals, and for each arrival the port that it goes to; kept for their memory.
+    /// The order of a window's arrivals; kept for its memory.
     order: Vec<u64>,
-    ways: Vec<u32>,
     sorter: Sorter,
 }
 
@@ -66,7 +66,7 @@ pub(super) fn rank_bits(links: u32) -> u32 {
 
 impl Bench {
     pub(super) fn new(queues: Vec<QueueConfig>, seed: u64) -> Bench {
-        Bench { queues, seed, order: Vec::new(), ways: Vec::new(), sorter: Sorter::default() }
+        Bench { queues, seed, order: Vec::new(), sorter: Sorter::default() }
     }
 
     /// How many packets arrived in the last window.
@@ -95,38 +95,35 @@ impl Switch {
     /// Lives through the window from `start` to before `end`. Returns when something happens next.
     pub(super) fn run(&mut self, start: u64, end: u64, bench: &mut Bench, wires: &mut Wires) -> u64 {
         let mut arrivals = wires.take(self.inbox);
-        let next = self.plan(&arrivals, start, end, bench);
+        let next = self.plan(&mut arrivals, start, end, bench);
         let setting = Setting { queues: &bench.queues, seed: bench.seed };
-        let (order, ways) = (&bench.order[..], &bench.ways[..]);
+        let order = &bench.order[..];
         for (i, key) in order.iter().enumerate() {
             if let Some(later) = order.get(i + AHEAD) {
-                let port = (ways[index_of(*later)] - self.first_port) as usize;
+                let port = (arrivals[index_of(*later)].rank - self.first_port) as usize;
                 prefetch_start(&self.ports[port], 128);
             }
-            let index = index_of(*key);
-            let Arrival { at, ref transit, .. } = arrivals[index];
-            self.forward(at, transit, ways[index], setting, wires);
+            let Arrival { at, ref transit, rank: port } = arrivals[index_of(*key)];
+            self.forward(at, transit, port, setting, wires);
         }
         arrivals.retain(|arrival| arrival.at >= end);
         wires.put_back(self.inbox, arrivals);
         next.min(self.send_until(end, setting, wires))
     }
 
-    /// Finds the order and the ways of what arrives before `end`. Returns when the first packet arrives
-    /// after that.
-    fn plan(&self, arrivals: &[Arrival], start: u64, end: u64, bench: &mut Bench) -> u64 {
+    /// Finds the order and the ways of what arrives before `end`: in place of the rank, which the order has taken
+    /// in, each gets the number of its port. Returns when the first packet arrives after that.
+    fn plan(&self, arrivals: &mut [Arrival], start: u64, end: u64, bench: &mut Bench) -> u64 {
         assert!(arrivals.len() < 1 << INDEX_BITS, "{} packets at one switch at a time", arrivals.len());
         bench.order.clear();
-        bench.ways.clear();
         let mut next = NEVER;
-        for (arrival, index) in arrivals.iter().zip(0..) {
+        for (arrival, index) in arrivals.iter_mut().zip(0..) {
             if arrival.at < end {
                 let time_and_link = (arrival.at - start) << self.rank_bits | u64::from(arrival.rank);
                 bench.order.push(time_and_link << INDEX_BITS | index);
-                bench.ways.push(self.way(&arrival.transit));
+                arrival.rank = self.way(&arrival.transit);
             } else {
                 next = next.min(arrival.at);
-                bench.ways.push(0);
             }
         }
         let time_bits = u64::BITS - (end - start).leading_zeros();
@@ -149,20 +146,21 @@ impl Switch {
     #[inline(always)]
     fn forward(&mut self, now: u64, transit: &Transit, id: u32, setting: Setting<'_>, wires: &mut Wires) {
         let index = (id - self.first_port) as usize;
+        let bit = 1 << (index % 64);
+        let idle = self.waiting[index / 64] & bit == 0;
         let port = &mut self.ports[index];
         let config = &setting.queues[usize::from(port.config)];
-        if port.link.busy_until <= now && port.queue.passes(config, transit) {
-            self.dropped += u64::from(!port.link.launch(now, id, setting.seed, transit, wires));
-            return;
+        // One branch instead of three: which way it goes is hard to foresee.
+        if idle & (port.link.busy_until <= now) & config.passes(transit) {
+            return port.link.launch(now, id, setting.seed, transit, wires, &mut self.dropped);
         }
         // What left before; a packet that arrives when the link becomes free is in time to be chosen.
-        self.dropped += port.send_between(0, now, id, config, setting.seed, wires);
+        port.send_between(0, now, id, config, setting.seed, wires, &mut self.dropped);
         if port.queue.enqueue(config, *transit) == Enqueued::Dropped {
             self.dropped += 1;
             wires.packets.remove(transit);
         }
-        self.dropped += port.send_between(now, now + 1, id, config, setting.seed, wires);
-        let bit = 1 << (index % 64);
+        port.send_between(now, now + 1, id, config, setting.seed, wires, &mut self.dropped);
         match port.queue.is_empty() {
             true => self.waiting[index / 64] &= !bit,
             false => self.waiting[index / 64] |= bit,
@@ -179,7 +177,7 @@ impl Switch {
                 let port = &mut self.ports[index];
                 let config = &setting.queues[usize::from(port.config)];
                 let id = self.first_port + index as u32;
-                self.dropped += port.send_between(0, end, id, config, setting.seed, wires);
+                port.send_between(0, end, id, config, setting.seed, wires, &mut self.dropped);
                 match port.queue.is_empty() {
                     true => self.waiting[word] &= !(bits & bits.wrapping_neg()),
                     false => next = next.min(port.link.busy_until),
@@ -216,9 +214,13 @@ impl Switch {
 }
 
 impl Port {
-    /// Sends what begins to leave at `from` or later, before `end`. Returns how many packets were lost on
+    /// Sends what begins to leave at `from` or later, before `end`. Counts those in `dropped` that are lost on
     /// the link.
     #[inline(always)]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "inlined, like all that a packet passes; a struct would be taken apart"
+    )]
     fn send_between(
         &mut self,
         from: u64,
@@ -227,15 +229,14 @@ impl Port {
         config: &QueueConfig,
         seed: u64,
         wires: &mut Wires,
-    ) -> u64 {
-        let mut lost = 0;
+        dropped: &mut u64,
+    ) {
         while self.link.busy_until < end
             && let Some(transit) = self.queue.dequeue(config)
         {
             // A packet that waits leaves as soon as the one before it has left.
             let now = self.link.busy_until.max(from);
-            lost += u64::from(!self.link.launch(now, id, seed, &transit, wires));
+            self.link.launch(now, id, seed, &transit, wires, dropped);
         }
-        lost
     }
 }

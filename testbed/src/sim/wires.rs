@@ -28,6 +28,7 @@ pub(super) struct Inlet {
 #[derive(Clone, Copy)]
 pub(super) struct Arrival {
     pub(super) at: u64,
+    /// See [`Inlet`]; while a switch plans its window, the port that the packet goes to.
     pub(super) rank: u32,
     pub(super) transit: Transit,
 }
@@ -65,7 +66,7 @@ pub(super) struct Wires {
     inboxes: Vec<Inbox>,
     /// Node by node, a time before which nothing happens there.
     pub(super) next: Vec<u64>,
-    /// The earliest arrival of all packets that were sent since this was last asked for.
+    /// The earliest arrival of all packets that were sent to other shards since this was last asked for.
     earliest: u64,
     /// Shard by shard, what goes there.
     pub(super) outboxes: Vec<Vec<Crossing>>,
@@ -89,10 +90,10 @@ impl Wires {
     /// other pieces it would cost more than all the rest.)
     #[inline(always)]
     pub(super) fn send(&mut self, to: Inlet, at: u64, transit: &Transit) {
-        self.earliest = self.earliest.min(at);
         if to.shard == self.shard {
             self.push(to, at, transit);
         } else {
+            self.earliest = self.earliest.min(at);
             self.outboxes[to.shard as usize].push(Crossing { inlet: to, at, transit: *transit });
         }
     }
@@ -171,7 +172,7 @@ impl Wires {
         self.inboxes[inbox as usize].arrivals = arrivals;
     }
 
-    /// The earliest arrival of all packets that were sent since this was last asked for.
+    /// The earliest arrival of all packets that were sent to other shards since this was last asked for.
     pub(super) fn take_earliest(&mut self) -> u64 {
         std::mem::replace(&mut self.earliest, NEVER)
     }

@@ -24,6 +24,16 @@ pub struct QueueConfig {
     pub control_weight: Option<u32>,
 }
 
+impl QueueConfig {
+    /// Whether `packet`, which finds nothing waiting and the link free, may leave at once: as if it had been
+    /// enqueued and dequeued.
+    #[inline]
+    pub fn passes(&self, packet: &impl Queued) -> bool {
+        let limit = if packet.class() == Class::Data { self.data_limit } else { self.control_limit };
+        u64::from(packet.size()) <= limit
+    }
+}
+
 /// What stands for a packet in a queue.
 pub trait Queued: Copy {
     /// The class that its DSCP puts it in.
@@ -156,23 +166,13 @@ impl<P: Queued> EgressQueue<P> {
         result
     }
 
-    /// Whether `packet`, which finds the queue empty and the link free, may leave at once: as if it had been
-    /// enqueued and dequeued.
-    #[inline]
-    pub fn passes(&mut self, config: &QueueConfig, packet: &P) -> bool {
-        let limit = if packet.class() == Class::Data { config.data_limit } else { config.control_limit };
-        let passes = self.is_empty() && u64::from(packet.size()) <= limit;
-        if passes {
-            self.control_run = 0;
-        }
-        passes
-    }
-
     /// The packet that leaves next, marked if it has to be.
     #[inline]
     pub fn dequeue(&mut self, config: &QueueConfig) -> Option<P> {
-        let data_turn = self.data.packets.front().is_some_and(|data| self.is_turn_of(config, data));
-        if !data_turn && let Some(packet) = self.control.pop() {
+        if !self.control.packets.is_empty()
+            && !self.data.packets.front().is_some_and(|data| self.is_turn_of(config, data))
+            && let Some(packet) = self.control.pop()
+        {
             let data_waits = !self.data.packets.is_empty();
             self.control_run = if data_waits { self.control_run + u64::from(packet.size()) } else { 0 };
             return Some(packet);
@@ -321,13 +321,13 @@ mod tests {
     #[test]
     fn passing_is_enqueueing_and_dequeueing() {
         for packet in [data(1, 1_000), data(2, 10_001), control(3), data(4, 10_000)] {
-            let (mut passing, mut waiting) = (EgressQueue::new(false, 7), EgressQueue::new(false, 7));
-            let tight = QueueConfig { control_limit: 63, ..CONFIG };
-            for config in [CONFIG, tight] {
-                let waited = waiting.enqueue(&config, packet) == Enqueued::Whole;
-                let left = waiting.dequeue(&config);
-                assert_eq!(passing.passes(&config, &packet), waited && left == Some(packet));
-                assert_eq!(passing.control_run, waiting.control_run);
+            let mut queue = EgressQueue::new(false, 7);
+            for config in [CONFIG, QueueConfig { control_limit: 63, ..CONFIG }] {
+                let waited = queue.enqueue(&config, packet) == Enqueued::Whole;
+                let left = queue.dequeue(&config);
+                assert_eq!(config.passes(&packet), waited && left == Some(packet));
+                assert!(queue.is_empty());
+                assert_eq!(queue.control_run, 0, "nothing is left to remember of an empty queue");
             }
         }
     }
