@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Installs what weft needs on Debian 12: DPDK and its virtual devices, a C compiler, libclang for
-# the bindings, tshark and Python for the independent decoders of the tests. Silent when nothing is missing.
+# the bindings, tshark and Python for the independent decoders of the tests, and what makes the namespaces and
+# links of other tests. Silent when nothing is missing.
 #
 # Usage: scripts/setup.sh [--bench]
-#   --bench   also what the instruction-count benchmarks need (valgrind)
+#   --bench   also what benchmarks need: valgrind, and what they compare with (iperf3, dpdk-testpmd)
 #
 # Runs as root, or as a user who may use sudo.
 set -euo pipefail
@@ -11,7 +12,8 @@ set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 # libdpdk-dev brings the drivers along (net_ring, net_null, net_pcap, the vdev bus, …).
-packages=(build-essential pkg-config libdpdk-dev libpcap-dev clang libclang-dev tshark python3)
+packages=(build-essential pkg-config libdpdk-dev libpcap-dev clang libclang-dev tshark python3
+    iproute2 util-linux procps)
 
 die() {
     printf 'setup.sh: %s\n' "$@" >&2
@@ -20,7 +22,7 @@ die() {
 
 for argument in "$@"; do
     case $argument in
-        --bench) packages+=(valgrind) ;;
+        --bench) packages+=(valgrind iperf3 dpdk-dev) ;;
         -h | --help) sed -n '2,/^set/s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit ;;
         *) die "unknown argument $argument (try --help)" ;;
     esac

@@ -1,3 +1,5 @@
+#include <string.h>
+
 #include <rte_cycles.h>
 #include <rte_errno.h>
 #include <rte_ethdev.h>
@@ -6,6 +8,17 @@
 #include <rte_ring.h>
 
 #include "shim.h"
+
+/* What stands at the beginning of the own buffer of an mbuf that refers to another. */
+struct attached {
+	struct rte_mbuf_ext_shared_info shared;
+	_Alignas(8) unsigned char owner[WEFT_OWNER_SIZE];
+};
+
+static struct attached *attached(struct rte_mbuf *tail)
+{
+	return (struct attached *)((char *)tail + sizeof(*tail) + tail->priv_size);
+}
 
 uint16_t weft_rte_eth_rx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **frames, uint16_t count)
 {
@@ -25,6 +38,44 @@ struct rte_mbuf *weft_rte_pktmbuf_alloc(struct rte_mempool *pool)
 void weft_rte_pktmbuf_free(struct rte_mbuf *frame)
 {
 	rte_pktmbuf_free(frame);
+}
+
+int weft_rte_pktmbuf_attach(struct rte_mbuf *head, struct rte_mbuf *tail, void *data, uint16_t length,
+			    void (*release)(void *data, void *owner))
+{
+	struct attached *own = attached(tail);
+
+	own->shared.free_cb = release;
+	own->shared.fcb_opaque = own->owner;
+	rte_mbuf_ext_refcnt_set(&own->shared, 1);
+	/* Only devices that read through virtual addresses are handed such mbufs. */
+	rte_pktmbuf_attach_extbuf(tail, data, (rte_iova_t)(uintptr_t)data, length, &own->shared);
+	tail->data_len = length;
+	tail->pkt_len = length;
+	return rte_pktmbuf_chain(head, tail);
+}
+
+void *weft_rte_pktmbuf_owner(struct rte_mbuf *tail)
+{
+	return attached(tail)->owner;
+}
+
+void weft_rte_pktmbuf_gather(const struct rte_mbuf *frame, void *to)
+{
+	char *place = to;
+
+	for (; frame != NULL; frame = frame->next) {
+		memcpy(place, rte_pktmbuf_mtod(frame, const void *), frame->data_len);
+		place += frame->data_len;
+	}
+}
+
+int weft_rte_eth_link_is_up(uint16_t port)
+{
+	struct rte_eth_link link = { 0 };
+	int result = rte_eth_link_get_nowait(port, &link);
+
+	return result < 0 ? result : link.link_status == RTE_ETH_LINK_UP;
 }
 
 uint16_t weft_rte_pktmbuf_data_room_size(struct rte_mempool *pool)

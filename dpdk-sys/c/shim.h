@@ -4,6 +4,9 @@
 
 #include <stdint.h>
 
+/* Bytes that an mbuf which refers to foreign memory keeps for whoever owns that. */
+#define WEFT_OWNER_SIZE 64
+
 struct rte_mbuf;
 struct rte_mempool;
 struct rte_ring;
@@ -19,6 +22,23 @@ struct rte_mbuf *weft_rte_pktmbuf_alloc(struct rte_mempool *pool);
 
 /* Gives a buffer and all segments chained to it back to their pools. */
 void weft_rte_pktmbuf_free(struct rte_mbuf *frame);
+
+/*
+ * Chains `tail`, an mbuf without data, behind `head` and makes it refer to `length` bytes at `data`. When the
+ * last reference is gone, `release` is called with `data` and a pointer to the WEFT_OWNER_SIZE bytes that
+ * weft_rte_pktmbuf_owner gives. Returns 0, or a negative error if the chain would get too long.
+ */
+int weft_rte_pktmbuf_attach(struct rte_mbuf *head, struct rte_mbuf *tail, void *data, uint16_t length,
+			    void (*release)(void *data, void *owner));
+
+/* WEFT_OWNER_SIZE bytes, aligned to 8, inside the mbuf's own buffer, which is not in use while it refers to others. */
+void *weft_rte_pktmbuf_owner(struct rte_mbuf *tail);
+
+/* Copies the data of all segments, pkt_len bytes, to `to`. */
+void weft_rte_pktmbuf_gather(const struct rte_mbuf *frame, void *to);
+
+/* 1 if the link is up, 0 if it is down, or a negative error. Does not wait. */
+int weft_rte_eth_link_is_up(uint16_t port);
 
 /* Bytes of a buffer of this pool, headroom included. */
 uint16_t weft_rte_pktmbuf_data_room_size(struct rte_mempool *pool);

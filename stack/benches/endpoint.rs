@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use weft_stack::buffer::Buffer;
 use weft_stack::cc::{CcChoice, CcParams};
-use weft_stack::fep::{ConnectOptions, ConnectionId, Fep, FepConfig, Receive, Send, Transmit};
+use weft_stack::fep::{ConnectOptions, ConnectionId, Fep, FepConfig, PayloadRef, Receive, Send};
 use weft_stack::packet::{Addr, Packet, Payload};
 use weft_stack::rng::Rng;
 use weft_stack::ses::Matching;
@@ -58,8 +58,8 @@ struct Calls {
 }
 
 #[inline(never)]
-fn measured_send_data(fep: &mut Fep, now: Time) -> Option<Transmit> {
-    fep.poll_transmit(now)
+fn measured_send_data(fep: &mut Fep, now: Time, packet: &mut Packet) -> Option<PayloadRef> {
+    fep.poll_transmit_into(now, packet)
 }
 
 #[inline(never)]
@@ -68,9 +68,9 @@ fn measured_receive_data(fep: &mut Fep, now: Time, packet: &Packet, payload: Pay
 }
 
 #[inline(never)]
-fn measured_send_ack(fep: &mut Fep, now: Time) -> Option<Transmit> {
+fn measured_send_ack(fep: &mut Fep, now: Time, packet: &mut Packet) -> Option<PayloadRef> {
     // Without this it is the same as `measured_send_data`, and compilers make one function of the two.
-    fep.poll_transmit(black_box(now))
+    fep.poll_transmit_into(black_box(now), packet)
 }
 
 #[inline(never)]
@@ -195,14 +195,15 @@ impl Bench<'_> {
         if pair.idle {
             return;
         }
-        let transmit = if pair.is_warm() {
-            let transmit = measured_send_data(&mut pair.sender, now);
-            self.calls.send_data += u64::from(transmit.is_some());
-            transmit
+        let mut packet = Packet::BLANK;
+        let payload = if pair.is_warm() {
+            let payload = measured_send_data(&mut pair.sender, now, &mut packet);
+            self.calls.send_data += u64::from(payload.is_some());
+            payload
         } else {
-            pair.sender.poll_transmit(now)
+            pair.sender.poll_transmit_into(now, &mut packet)
         };
-        let Some(Transmit { mut packet, payload }) = transmit else {
+        let Some(payload) = payload else {
             pair.idle = true;
             return;
         };
@@ -225,14 +226,17 @@ impl Bench<'_> {
         pair.arrived += 1;
         while self.pairs[index].receiver.wants_to_transmit() {
             let pair = &mut self.pairs[index];
-            let transmit = if pair.is_warm() {
+            let mut packet = Packet::BLANK;
+            let sent = if pair.is_warm() {
                 self.calls.send_ack += 1;
-                measured_send_ack(&mut pair.receiver, now)
+                measured_send_ack(&mut pair.receiver, now, &mut packet)
             } else {
-                pair.receiver.poll_transmit(now)
+                pair.receiver.poll_transmit_into(now, &mut packet)
             };
-            let Some(transmit) = transmit else { break };
-            self.schedule(now + DELAY, index, Event::Ack(transmit.packet));
+            if sent.is_none() {
+                break;
+            }
+            self.schedule(now + DELAY, index, Event::Ack(packet));
         }
     }
 

@@ -1,6 +1,7 @@
 //! Memory that messages are sent from and received into.
 
 use crate::packet::Payload;
+use crate::worker::ring::RegionSlice;
 
 /// The longest message, bytes.
 pub const MAX_MESSAGE: u64 = u32::MAX as u64;
@@ -12,7 +13,13 @@ pub enum Buffer {
     Virtual(u32),
     /// Memory of the process. At most [`MAX_MESSAGE`] bytes are used.
     Heap(Vec<u8>),
+    /// Memory that others can reach as well, such as an application in another process. Its owner should
+    /// leave it alone until completion; what it writes meanwhile may or may not be sent.
+    Region(RegionSlice),
 }
+
+// Every message has one, and the table of messages is read in no order.
+const _: () = assert!(size_of::<Buffer>() == 24);
 
 impl Buffer {
     /// Bytes in it.
@@ -21,6 +28,7 @@ impl Buffer {
         match self {
             Buffer::Virtual(len) => *len,
             Buffer::Heap(bytes) => u32::try_from(bytes.len()).unwrap_or(u32::MAX),
+            Buffer::Region(slice) => slice.len(),
         }
     }
 
@@ -38,6 +46,7 @@ impl Buffer {
         match self {
             Buffer::Virtual(_) => Payload::Virtual(end - start),
             Buffer::Heap(bytes) => Payload::Bytes(&bytes[start as usize..end as usize]),
+            Buffer::Region(slice) => Payload::Region(slice.bytes(start, end)),
         }
     }
 
@@ -45,10 +54,22 @@ impl Buffer {
     /// leaves memory as it is.
     #[inline]
     pub fn place(&mut self, offset: u32, payload: Payload<'_>) {
-        if let (Buffer::Heap(memory), Payload::Bytes(bytes)) = (self, payload) {
-            let start = (offset as usize).min(memory.len());
-            let len = bytes.len().min(memory.len() - start);
-            memory[start..start + len].copy_from_slice(&bytes[..len]);
+        match (self, payload) {
+            (Buffer::Heap(memory), Payload::Bytes(bytes)) => {
+                let start = (offset as usize).min(memory.len());
+                let len = bytes.len().min(memory.len() - start);
+                memory[start..start + len].copy_from_slice(&bytes[..len]);
+            }
+            (Buffer::Heap(memory), Payload::Region(bytes)) => {
+                let start = (offset as usize).min(memory.len());
+                let len = (bytes.len() as usize).min(memory.len() - start);
+                bytes.first(len as u32).copy_to(&mut memory[start..start + len]);
+            }
+            (Buffer::Region(slice), Payload::Bytes(bytes)) => {
+                slice.write(offset, bytes);
+            }
+            (Buffer::Region(slice), Payload::Region(bytes)) => slice.copy_from(offset, bytes),
+            (Buffer::Virtual(_), _) | (_, Payload::Virtual(_)) => {}
         }
     }
 
@@ -56,7 +77,7 @@ impl Buffer {
     pub(crate) fn to_keep(len: u32, payload: Payload<'_>) -> Buffer {
         match payload {
             Payload::Virtual(_) => Buffer::Virtual(len),
-            Payload::Bytes(_) => Buffer::Heap(vec![0; len as usize]),
+            Payload::Bytes(_) | Payload::Region(_) => Buffer::Heap(vec![0; len as usize]),
         }
     }
 }
@@ -64,6 +85,7 @@ impl Buffer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::worker::ring::Region;
 
     #[test]
     fn placing_and_reading_stay_inside() {
@@ -74,5 +96,24 @@ mod tests {
         assert_eq!(buffer.payload(3, 9).len(), 1);
         assert_eq!(buffer.payload(u32::MAX, u32::MAX).len(), 0);
         assert_eq!(Buffer::Virtual(7).payload(5, 5).len(), 2);
+    }
+
+    #[test]
+    fn regions_take_part_like_memory_of_the_process() {
+        let region = Region::allocate(100).unwrap();
+        let part = |offset, len| Buffer::Region(region.slice(offset, len).unwrap());
+        let (mut four, mut all) = (part(10, 4), part(0, 100));
+        four.place(2, Payload::Bytes(&[1, 2, 3]));
+        four.place(9, Payload::Bytes(&[9]));
+        assert_eq!((four.len(), four.payload(3, 9).len(), four.payload(u32::MAX, 1).len()), (4, 1, 0));
+        let mut heap = Buffer::Heap(vec![7; 5]);
+        heap.place(0, four.payload(1, 3));
+        assert_eq!(heap, Buffer::Heap(vec![0, 1, 2, 7, 7]));
+        heap.place(4, four.payload(2, 2));
+        assert_eq!(heap, Buffer::Heap(vec![0, 1, 2, 7, 1]));
+        all.place(90, four.payload(2, 2));
+        let mut bytes = vec![9; 12];
+        all.payload(88, 50).copy_to(&mut bytes);
+        assert_eq!(bytes, [0, 0, 1, 2, 0, 0, 0, 0, 0, 0, 0, 0]);
     }
 }

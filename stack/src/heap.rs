@@ -29,7 +29,8 @@ pub(crate) fn of_map<K, V, S>(map: &HashMap<K, V, S>) -> u64 {
 /// The memory that `buffer` owns.
 pub(crate) fn of_buffer(buffer: &Buffer) -> u64 {
     match buffer {
-        Buffer::Virtual(_) => 0,
+        // A region is its owner's.
+        Buffer::Virtual(_) | Buffer::Region(_) => 0,
         Buffer::Heap(bytes) => bytes.capacity() as u64,
     }
 }

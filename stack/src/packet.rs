@@ -6,6 +6,7 @@
 use crate::spray::Entropy;
 use crate::wire::pds::{NextHeader, Pds, Uud};
 use crate::wire::ses::Ses;
+use crate::worker::ring::RegionBytes;
 
 /// The address of a fabric endpoint: an index in the address vector of whoever drives the endpoint
 /// (in simulation the host number). Small and dense, so that tables can be indexed by it.
@@ -101,6 +102,8 @@ pub enum Payload<'a> {
     Virtual(u32),
     /// Bytes.
     Bytes(&'a [u8]),
+    /// Bytes that others may change meanwhile: they can only be copied.
+    Region(RegionBytes<'a>),
 }
 
 impl Payload<'_> {
@@ -113,6 +116,20 @@ impl Payload<'_> {
         match self {
             Payload::Virtual(len) => *len,
             Payload::Bytes(bytes) => bytes.len() as u32,
+            Payload::Region(bytes) => bytes.len(),
+        }
+    }
+
+    /// Copies its bytes, if it has any.
+    ///
+    /// # Panics
+    /// `place` is not as long as the payload.
+    #[inline]
+    pub fn copy_to(&self, place: &mut [u8]) {
+        match self {
+            Payload::Virtual(_) => {}
+            Payload::Bytes(bytes) => place.copy_from_slice(bytes),
+            Payload::Region(bytes) => bytes.copy_to(place),
         }
     }
 

@@ -147,7 +147,7 @@ fn exchange(pair: &mut [Fep; 2], now: Time) {
             while let Some(transmit) = pair[from].poll_transmit(now) {
                 let bytes = match pair[from].payload(transmit.payload) {
                     Payload::Bytes(bytes) => bytes.to_vec(),
-                    Payload::Virtual(_) => panic!("bytes were posted"),
+                    Payload::Virtual(_) | Payload::Region(_) => panic!("bytes were posted"),
                 };
                 pair[1 - from].on_packet(now, &transmit.packet, Payload::Bytes(&bytes));
                 moved = true;

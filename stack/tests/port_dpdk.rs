@@ -161,7 +161,10 @@ fn ports_that_cannot_be_are_refused() {
     assert_eq!(comma.unwrap_err(), DpdkError::Path("a,b.pcap".into()));
 
     let long = DpdkPortConfig { mtu: 9300, ..config() };
-    assert_eq!(open("net_null8", &long), DpdkError::BufferTooSmall { buffer: 9216, frame: 9314 });
+    assert_eq!(
+        open("net_null8", &long),
+        DpdkError::Buffers { device: "net_null8".into(), buffer: 9216, min: 9314, max: usize::MAX }
+    );
     let short = DpdkPortConfig { mtu: 20, ..config() };
     assert!(matches!(open("net_null8", &short), DpdkError::Mtu { mtu: 20, .. }));
     let works_after_failures = DpdkPort::open(eal(), "net_null8", pool, &config());

@@ -5,16 +5,10 @@ mod endpoints;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use endpoints::{MTU, Pair, config_with, worker};
-use weft_stack::buffer::Buffer;
+use endpoints::steady::Stream;
 use weft_stack::cc::CcChoice;
-use weft_stack::fep::{Completion, ConnectionId, FepConfig, Receive, Send};
-use weft_stack::packet::Addr;
-use weft_stack::pdc::PdcConfig;
-use weft_stack::port::memory::{MemoryConfig, MemoryPort, pair};
-use weft_stack::ses::Matching;
+use weft_stack::port::Port;
 use weft_stack::wire::pds::DeliveryMode;
-use weft_stack::worker::LinkConfig;
 
 thread_local! {
     /// Allocations of this thread; other tests, and the harness, run in others.
@@ -61,65 +55,19 @@ fn allocations() -> u64 {
     ALLOCATIONS.with(Cell::get)
 }
 
-type Link = Pair<MemoryPort, MemoryPort>;
-
-/// Messages under way at a time.
-const DEPTH: usize = 4;
-
-/// Sends `rounds` times [`DEPTH`] messages; their memory comes back and is used again.
-fn rounds(pair: &mut Link, connection: ConnectionId, rounds: u32, memory: &mut Vec<Vec<u8>>) {
-    for _ in 0..rounds {
-        for _ in 0..DEPTH {
-            let room = memory.pop().unwrap();
-            let buffer = Buffer::Heap(room);
-            let receive = Receive { buffer, from: Some(Addr(0)), matching: Matching::Untagged, context: 0 };
-            pair.fep(1).post_receive(receive).unwrap();
-            let buffer = Buffer::Heap(memory.pop().unwrap());
-            pair.fep(0)
-                .post_send(connection, Send { buffer, tag: None, header_data: 0, context: 0 })
-                .unwrap();
-        }
-        let mut turns = 0;
-        while memory.len() < 2 * DEPTH {
-            pair.turn();
-            turns += 1;
-            assert!(turns < 100_000, "the messages do not arrive");
-            for side in [0, 1] {
-                while let Some(completion) = pair.fep(side).poll_completion() {
-                    memory.push(returned(completion));
-                }
-            }
-        }
-    }
-}
-
-fn returned(completion: Completion) -> Vec<u8> {
-    match completion {
-        Completion::Sent { buffer: Buffer::Heap(bytes), result: Ok(()), .. }
-        | Completion::Received { buffer: Buffer::Heap(bytes), result: Ok(()), .. } => bytes,
-        other => panic!("{other:?}"),
-    }
-}
-
 fn steady_state_allocates_nothing(mode: DeliveryMode, infer_loss: bool, packets: usize) {
     with_cc(&CcChoice::default(), mode, infer_loss, packets);
 }
 
 fn with_cc(cc: &CcChoice, mode: DeliveryMode, infer_loss: bool, packets: usize) {
-    let base = config_with(cc, MTU, true);
-    let config = FepConfig { pdc: PdcConfig { infer_loss, ..base.pdc }, ..base };
-    let (left, right) = pair(&MemoryConfig::default()).unwrap();
-    let side = |own, port| worker(own, port, &config, LinkConfig::default(), false);
-    let mut pair = Pair::new(side(0, left), side(1, right));
-    let connection = pair.connect(0, mode);
-    let mut memory: Vec<Vec<u8>> = (0..2 * DEPTH).map(|n| vec![n as u8; packets * MTU as usize]).collect();
+    allocates_nothing(Stream::new(cc, mode, infer_loss, packets));
+}
 
-    rounds(&mut pair, connection, 100, &mut memory);
-    let (before, sent) = (allocations(), pair.a.fep().counters().data_sent);
-    rounds(&mut pair, connection, 100, &mut memory);
-    let (after, sent) = (allocations(), pair.a.fep().counters().data_sent - sent);
-    assert_eq!(sent, 100 * (DEPTH * packets) as u64);
-    assert_eq!(after - before, 0, "allocations for {sent} packets, {mode:?}, {packets} a message");
+fn allocates_nothing<P: Port>(mut stream: Stream<P>) {
+    let before = allocations();
+    let sent = stream.run(100);
+    let after = allocations();
+    assert_eq!(after - before, 0, "allocations for {sent} packets");
     assert!(before > 0, "the counter counts");
 }
 
@@ -146,5 +94,24 @@ fn with_credit() {
         let cc = CcChoice::parse(name).unwrap();
         with_cc(&cc, DeliveryMode::Rud, false, 64);
         with_cc(&cc, DeliveryMode::Rod, false, 1);
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn over_kernel_udp() {
+    use weft_stack::port::udp::{UdpConfig, UdpPort};
+    for (joins, packets) in [(true, 16), (false, 16), (true, 1)] {
+        let open = |n| {
+            let alias = Some(endpoints::host(n, false).ip);
+            let config = UdpConfig { alias, gso: joins, gro: joins, ..UdpConfig::default() };
+            UdpPort::open(&config.with_free_ports()).unwrap()
+        };
+        let (mut left, mut right) = (open(0), open(1));
+        left.meet(&right.as_peer()).unwrap();
+        right.meet(&left.as_peer()).unwrap();
+        let cc = CcChoice::default();
+        let stream = Stream::over((left, right), &cc, DeliveryMode::Rud, false, packets);
+        allocates_nothing(stream);
     }
 }

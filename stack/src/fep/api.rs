@@ -25,7 +25,13 @@ pub struct ConnectOptions {
     pub mode: DeliveryMode,
     /// Connections to one peer share a congestion context if their traffic classes are the same.
     pub class: TrafficClass,
+    /// The process of the peer that messages are for: 0, or one that it has
+    /// [opened](super::Fep::open_process). At most [`MAX_PROCESS`].
+    pub process: u16,
 }
+
+/// The largest number of a process: it has 12 bits on the wire.
+pub const MAX_PROCESS: u16 = (1 << 12) - 1;
 
 /// A message to send.
 #[derive(Debug)]
@@ -218,4 +224,7 @@ pub enum CallError {
     /// Too late: it is under way or done.
     #[error("too late to cancel")]
     TooLate,
+    /// No such process, or one that is open already.
+    #[error("process {0} is not open, or is open already; there are 0 to {MAX_PROCESS}")]
+    Process(u16),
 }

@@ -30,6 +30,8 @@ pub(super) struct Connection {
     pub(super) standing: Standing,
     /// The one entropy of all that a ROD PDC has in flight.
     pub(super) fixed_entropy: Option<Entropy>,
+    /// The peer's process that its messages are for.
+    pub(super) process: u16,
     /// Nothing leaves before this: the target was busy.
     pub(super) hold: Option<Box<Busy>>,
     /// The earliest wake-up that the wheel holds for this connection.
@@ -77,6 +79,7 @@ impl Connection {
             queue: VecDeque::new(),
             standing: Standing::Idle,
             fixed_entropy: None,
+            process: 0,
             next_msg_id: 0,
             timer: None,
             hold: None,

@@ -5,6 +5,7 @@ use weft_cc::Time;
 use super::Fep;
 use super::connection::{Connection, Standing};
 use crate::pdc::TxState;
+use crate::ses::Receives;
 
 impl Fep {
     /// One line for every connection that has not delivered everything: which PDC and PSN wait for
@@ -23,8 +24,8 @@ impl Fep {
             (self.contexts.len(), "congestion contexts"),
             (self.by_peer.len(), "peers"),
             (self.sends.len(), "messages on their way out"),
-            (self.receives.posted(), "posted receives"),
-            (self.receives.under_way(), "messages on their way in"),
+            (self.all_receives().map(Receives::posted).sum(), "posted receives"),
+            (self.all_receives().map(Receives::under_way).sum(), "messages on their way in"),
             (self.targets.table.len(), "PDCs of peers"),
             (self.granter.as_ref().map_or(0, |g| g.senders()), "senders known to the credit scheduler"),
         ];

@@ -5,6 +5,7 @@ use core::ops::{Add, AddAssign};
 
 use super::Fep;
 use crate::heap;
+use crate::ses::Receives;
 
 /// Bytes that an endpoint holds: the capacity of what it has allocated, whether in use or not. Not counted is
 /// what endpoints share (their configuration), and what congestion-control algorithms and a user's own
@@ -97,11 +98,11 @@ impl Fep {
             connections: self.connections.heap_bytes() + connections.sum::<u64>(),
             contexts: self.contexts.heap_bytes() + heap::of_map(&self.by_peer) + contexts.sum::<u64>(),
             targets: self.targets.heap_bytes(),
-            messages: self.sends.heap_bytes() + self.receives.message_bytes(),
-            receives: self.receives.posted_bytes(),
+            messages: self.sends.heap_bytes() + self.all_receives().map(Receives::message_bytes).sum::<u64>(),
+            receives: self.all_receives().map(Receives::posted_bytes).sum(),
             credit: self.granter.as_ref().map_or(0, |granter| granter.bytes()),
             timers: self.wheel.heap_bytes(),
-            payload: sends.sum::<u64>() + self.receives.payload_bytes(),
+            payload: sends.sum::<u64>() + self.all_receives().map(Receives::payload_bytes).sum::<u64>(),
         }
     }
 }

@@ -25,12 +25,13 @@ mod credit;
 mod explain;
 mod footprint;
 mod initiator;
+mod process;
 mod target;
 mod timers;
 mod transmit;
 mod wheel;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::BuildHasherDefault;
 use std::sync::Arc;
 
@@ -38,8 +39,8 @@ use rustc_hash::FxHasher;
 use weft_cc::Time;
 
 pub use api::{
-    CallError, Completion, ConnectOptions, ConnectionId, Failure, Receive, ReceiveError, Send, SendError,
-    SendId,
+    CallError, Completion, ConnectOptions, ConnectionId, Failure, MAX_PROCESS, Receive, ReceiveError, Send,
+    SendError, SendId,
 };
 pub use config::{ConfigError, FepConfig, Limits};
 pub use context::TrafficClass;
@@ -51,7 +52,7 @@ use crate::event::{Counters, Event, Events, Subscriber};
 use crate::packet::{Addr, Packet, Payload};
 use crate::pdc::{TxPdc, TxState};
 use crate::rng::Rng;
-use crate::ses::{Delivery, Posted, ReceiveId, Receives, SendMessage};
+use crate::ses::{Delivery, ReceiveId, Receives, SendMessage};
 use crate::table::{Key, Table};
 use crate::wire::pds::{DeliveryMode, PdcId, Pds, Psn};
 use connection::{Connection, Standing};
@@ -83,6 +84,10 @@ pub struct Fep {
     wheel: Wheel<TimerKey>,
     targets: Targets,
     receives: Receives,
+    /// Receives of processes other than 0.
+    processes: BTreeMap<u16, Receives>,
+    /// Whether process 0 is closed.
+    zero_closed: bool,
     completions: VecDeque<Completion>,
     due: Vec<TimerKey>,
     by_peer: Map<(Addr, TrafficClass), Key>,
@@ -108,6 +113,8 @@ impl Fep {
             by_peer: Map::default(),
             sends: Table::default(),
             receives: Receives::new(config.limits.unexpected_bytes_per_peer, config.limits.messages),
+            processes: BTreeMap::new(),
+            zero_closed: false,
             next_receive: 0,
             targets: Targets::default(),
             granter: config.cc.receiver().map(|algorithm| Box::new(Granter::new(algorithm))),
@@ -146,7 +153,7 @@ impl Fep {
     /// target's idle timeout it is closed, with [`Failure::ClosedByPeer`].
     ///
     /// # Errors
-    /// [`CallError::Limit`] when there are too many.
+    /// [`CallError::Limit`] when there are too many, [`CallError::Process`] if there is no such process.
     pub fn connect(
         &mut self,
         now: Time,
@@ -157,6 +164,9 @@ impl Fep {
         if self.connections.len() >= limit {
             return Err(CallError::Limit { what: "connections", limit });
         }
+        if options.process > MAX_PROCESS {
+            return Err(CallError::Process(options.process));
+        }
         let context = self.context_for(peer, options.class);
         let random = self.rng.next_u64() as u32;
         let (config, last_psns) = (&self.config, &self.last_psns);
@@ -164,7 +174,8 @@ impl Fep {
             let last = last_psns.get(key.index as usize);
             let start_psn = last.map_or(Psn(random), |last| far_from(*last, random));
             let id = PdcId((key.index + 1) as u16);
-            Connection::new(TxPdc::new(&config.pdc, peer, id, options.mode, start_psn), context, now)
+            let pdc = TxPdc::new(&config.pdc, peer, id, options.mode, start_psn);
+            Connection { process: options.process, ..Connection::new(pdc, context, now) }
         });
         if options.mode == DeliveryMode::Rod
             && let Some(connection) = self.connections.get_mut(key)
@@ -213,17 +224,7 @@ impl Fep {
     /// # Errors
     /// [`CallError::Limit`] when too many wait.
     pub fn post_receive(&mut self, receive: Receive) -> Result<ReceiveId, CallError> {
-        let limit = self.config.limits.receives;
-        if self.receives.posted() >= limit {
-            return Err(CallError::Limit { what: "receives", limit });
-        }
-        let id = ReceiveId(self.next_receive);
-        self.next_receive += 1;
-        let Receive { buffer, from, matching, context } = receive;
-        if let Some(delivery) = self.receives.post(Posted { id, from, matching, buffer, context }) {
-            self.complete_receive(delivery);
-        }
-        Ok(id)
+        self.post_receive_of(0, receive)
     }
 
     /// Takes a message back of which nothing has been sent; it completes as cancelled.
@@ -256,7 +257,9 @@ impl Fep {
     /// # Errors
     /// [`CallError::TooLate`] once a message has met it.
     pub fn cancel_receive(&mut self, id: ReceiveId) -> Result<(), CallError> {
-        let posted = self.receives.cancel(id).ok_or(CallError::TooLate)?;
+        let posted = self.receives.cancel(id);
+        let posted = posted.or_else(|| self.processes.values_mut().find_map(|receives| receives.cancel(id)));
+        let posted = posted.ok_or(CallError::TooLate)?;
         self.completions.push_back(Completion::Received {
             id,
             context: posted.context,

@@ -11,13 +11,13 @@ use crate::event::Event;
 use crate::heap;
 use crate::packet::{Addr, Class, Packet, Payload};
 use crate::pdc::{Arrival, RodReceive, RxPdc, Trigger};
-use crate::ses::{Refusal, respond};
+use crate::ses::{Place, Receives, Refusal, respond};
 use crate::table::{Key, Table};
 use crate::wire::pds::{
     Ack, Control, ControlKind, DeliveryMode, Destination, Nack, NackCode, NextHeader, PdcId, Pds, Psn,
     Request,
 };
-use crate::wire::ses::{ReturnCode, Ses};
+use crate::wire::ses::{ReturnCode, Ses, StandardRequest};
 
 /// Names an initiator's PDC from the target's side.
 type Origin = (Addr, PdcId);
@@ -214,10 +214,15 @@ impl Fep {
         let Some(target) = self.targets.table.get_mut(key) else { return false };
         let local = target.pdc.id;
         let mut completed = None;
+        let receives = match &packet.ses {
+            Ses::Standard(header) if header.pid_on_fep != 0 => self.processes.get_mut(&header.pid_on_fep),
+            _ if self.zero_closed => None,
+            _ => Some(&mut self.receives),
+        };
         match &packet.ses {
-            Ses::Standard(header) => match self.receives.admit(packet.net.src, local, header, payload) {
-                Ok(place) => {
-                    completed = self.receives.place(place, header, payload);
+            Ses::Standard(header) => match admit(receives, packet.net.src, local, header, payload) {
+                Ok((receives, place)) => {
+                    completed = receives.place(place, header, payload);
                     if let Some(delivery) = completed.as_ref().filter(|d| d.is_truncated()) {
                         let response = respond(header, ReturnCode::TOO_LONG, delivery.buffer.len());
                         target.pdc.store_response(request.psn, response);
@@ -338,7 +343,7 @@ impl Fep {
             return true;
         }
         let len = match payload {
-            Payload::Bytes(bytes) => bytes.len(),
+            Payload::Bytes(_) | Payload::Region(_) => payload.len() as usize,
             Payload::Virtual(_) => 0,
         };
         let cost = (size_of::<Early>() + len) as u64;
@@ -347,6 +352,11 @@ impl Fep {
         }
         let bytes: Box<[u8]> = match payload {
             Payload::Bytes(bytes) => bytes.into(),
+            Payload::Region(bytes) => {
+                let mut copy = vec![0; len].into_boxed_slice();
+                bytes.copy_to(&mut copy);
+                copy
+            }
             Payload::Virtual(_) => Box::default(),
         };
         target.early.insert(at, Early { psn, packet: *packet, bytes });
@@ -475,6 +485,12 @@ impl Fep {
         }
         for delivery in self.receives.abandon(pdc.id) {
             self.complete_receive(delivery);
+        }
+        if !self.processes.is_empty() {
+            let deliveries = self.processes.values_mut().flat_map(|receives| receives.abandon(pdc.id));
+            for delivery in deliveries.collect::<Vec<_>>() {
+                self.complete_receive(delivery);
+            }
         }
     }
 
@@ -645,6 +661,20 @@ impl Fep {
         self.events.emit(now, Event::ControlSent { peer: net.dst, kind: ControlKind::CloseRequest });
         self.push_control(control_packet(net, control));
     }
+}
+
+/// Finds the place for the payload of a packet among the receives of the process that it is for.
+#[inline]
+fn admit<'a>(
+    receives: Option<&'a mut Receives>,
+    peer: Addr,
+    pdc: PdcId,
+    header: &StandardRequest,
+    payload: Payload<'_>,
+) -> Result<(&'a mut Receives, Place), Refusal> {
+    let receives = receives.ok_or(Refusal::Unsupported(ReturnCode::BAD_PID))?;
+    let place = receives.admit(peer, pdc, header, payload)?;
+    Ok((receives, place))
 }
 
 fn trim_code(class: Class) -> NackCode {

@@ -13,7 +13,7 @@ use crate::ses::{Segment, SendMessage};
 use crate::spray::Entropy;
 use crate::table::{Key, Table};
 use crate::wire::pds::{Control, ControlKind, DeliveryMode, NextHeader, Pds, Psn, Request};
-use crate::wire::ses::Ses;
+use crate::wire::ses::{Ses, StandardRequest};
 
 /// A packet to put on the wire.
 #[derive(Clone, Copy, Debug)]
@@ -142,7 +142,10 @@ impl Fep {
                 destination: connection.pdc.destination(psn),
                 cc: context.request_cc(connection.pdc.lost_bytes()),
             }),
-            ses: Ses::Standard(message.request(self.addr.0, offset, len)),
+            ses: Ses::Standard(StandardRequest {
+                pid_on_fep: connection.process,
+                ..message.request(self.addr.0, offset, len)
+            }),
         };
         let (pdc, retransmission) = (connection.pdc.id, data.again.is_some());
         self.events.emit(now, Event::DataSent { pdc, psn, len, entropy, retransmission });

@@ -5,7 +5,8 @@ use std::ops::{Deref, DerefMut};
 use arrayvec::ArrayVec;
 use thiserror::Error;
 
-use super::{BURST, Frame, FramePool, MIN_FRAME, Port};
+use super::{Attachment, BURST, Frame, FramePool, MIN_FRAME, Port};
+use crate::packet::Payload;
 
 /// Frames that a port has received. Dereferences to a slice of them.
 #[derive(Debug, Default)]
@@ -66,14 +67,27 @@ pub struct TxBurst {
     frames: ArrayVec<Frame, BURST>,
     pool: FramePool,
     max_frame: usize,
+    multi_segment: bool,
+    payloads: Payloads,
+}
+
+/// How payloads came into the frames of a burst since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Payloads {
+    /// Attached: the device reads them where they are.
+    pub attached: u64,
+    /// Copied.
+    pub copied: u64,
 }
 
 impl TxBurst {
     /// An empty burst for this port: frames are allocated from its pool and no longer than it sends.
     pub fn new<P: Port + ?Sized>(port: &P) -> TxBurst {
         let pool = port.pool();
-        let max_frame = port.capabilities().max_frame.min(pool.buffer_size());
-        TxBurst { frames: ArrayVec::new(), pool, max_frame }
+        let caps = port.capabilities();
+        let max_frame = caps.max_frame.min(pool.buffer_size());
+        let (multi_segment, payloads) = (caps.multi_segment, Payloads::default());
+        TxBurst { frames: ArrayVec::new(), pool, max_frame, multi_segment, payloads }
     }
 
     /// A buffer for a frame of `len` bytes, to be written and then [committed](Reservation::commit).
@@ -92,8 +106,11 @@ impl TxBurst {
     /// another port's pool. Gives it back if it is refused.
     #[inline]
     pub fn push(&mut self, frame: Frame) -> Result<(), PushError> {
-        if let Err(reason) = check_len(frame.len(), self.max_frame) {
+        if let Err(reason) = check_len(frame.total_len(), self.max_frame) {
             return Err(PushError { frame, reason });
+        }
+        if frame.is_attached() && !self.multi_segment {
+            return Err(PushError { frame, reason: ReserveError::Attached });
         }
         self.frames
             .try_push(frame)
@@ -120,15 +137,26 @@ impl TxBurst {
         self.frames.drain(..count)
     }
 
-    /// Drops all frames longer than `max_frame` bytes and returns how many those were. For
-    /// implementors of [`Port`], who may be handed a burst made for another port.
+    /// How payloads came into frames by [`Reservation::attach`].
+    pub fn payloads(&self) -> Payloads {
+        self.payloads
+    }
+
+    /// Drops all frames longer than `max_frame` bytes, and those with attached payload, and returns how many
+    /// those were. For implementors of [`Port`], who may be handed a burst made for another port.
     #[inline]
     pub fn drop_longer_than(&mut self, max_frame: usize) -> usize {
-        if self.max_frame <= max_frame {
+        self.drop_unsendable(max_frame, false)
+    }
+
+    /// The same for a port that may be able to send attached payload.
+    #[inline]
+    pub(super) fn drop_unsendable(&mut self, max_frame: usize, multi_segment: bool) -> usize {
+        if self.max_frame <= max_frame && (multi_segment || !self.multi_segment) {
             return 0;
         }
         let before = self.frames.len();
-        self.frames.retain(|frame| frame.len() <= max_frame);
+        self.frames.retain(|frame| frame.total_len() <= max_frame && (multi_segment || !frame.is_attached()));
         before - self.frames.len()
     }
 
@@ -191,6 +219,58 @@ pub struct Reservation<'a> {
 }
 
 impl Reservation<'_> {
+    /// Appends `payload` to what has been written so far: without a copy if the port
+    /// [can](super::PortCaps::multi_segment), else by copying it. Its memory is kept until the frame has been
+    /// sent; what is written to it meanwhile may or may not be sent.
+    ///
+    /// The frame still dereferences to what was written before. It takes no second attachment; truncating it
+    /// drops this one.
+    ///
+    /// # Errors
+    /// The frame would be too long, or has an attachment already; it is as it was then.
+    #[inline]
+    pub fn attach(&mut self, payload: Attachment) -> Result<(), ReserveError> {
+        self.check(payload.len())?;
+        let payload = if self.burst.multi_segment && !payload.is_empty() {
+            match self.frame.attach(payload) {
+                Ok(()) => {
+                    self.burst.payloads.attached += 1;
+                    return Ok(());
+                }
+                Err(payload) => payload,
+            }
+        } else {
+            payload
+        };
+        self.append(payload.payload())
+    }
+
+    /// Appends `payload`, a copy of it, to what has been written so far. One of which there is only a length
+    /// adds nothing.
+    ///
+    /// # Errors
+    /// As of [`attach`](Self::attach).
+    #[inline]
+    pub fn append(&mut self, payload: Payload<'_>) -> Result<(), ReserveError> {
+        let len = match payload {
+            Payload::Virtual(_) => return Ok(()),
+            Payload::Bytes(_) | Payload::Region(_) => payload.len() as usize,
+        };
+        self.check(len)?;
+        let too_long = ReserveError::TooLong { len: self.frame.len() + len, max: self.burst.max_frame };
+        payload.copy_to(self.frame.extend(len).ok_or(too_long)?);
+        self.burst.payloads.copied += 1;
+        Ok(())
+    }
+
+    #[inline]
+    fn check(&self, more: usize) -> Result<(), ReserveError> {
+        if self.frame.is_attached() {
+            return Err(ReserveError::Attached);
+        }
+        check_len(self.frame.len().saturating_add(more), self.burst.max_frame)
+    }
+
     /// Appends the frame to its burst.
     #[inline]
     pub fn commit(self) {
@@ -232,6 +312,9 @@ pub enum ReserveError {
         /// The longest possible length in bytes.
         max: usize,
     },
+    /// It has payload attached, and takes no more; or the port cannot send it for that reason.
+    #[error("the frame has payload attached to it")]
+    Attached,
     /// The burst holds [`BURST`] frames: transmit it first.
     #[error("the burst is full")]
     BurstFull,

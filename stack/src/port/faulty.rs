@@ -233,6 +233,17 @@ impl<P: Port> Port for FaultyPort<P> {
         let PortCounters { rx_frames, rx_bytes, .. } = self.counters;
         PortCounters { rx_frames, rx_bytes, ..self.inner.counters() }
     }
+
+    /// None while frames are held back: they come out as time passes, and nothing announces them.
+    #[cfg(unix)]
+    fn waitable(&mut self) -> Option<std::os::fd::BorrowedFd<'_>> {
+        let inner = self.inner.waitable();
+        inner.filter(|_| self.ready.is_empty() && self.held.is_empty())
+    }
+
+    fn waited(&mut self) {
+        self.inner.waited();
+    }
 }
 
 #[cfg(test)]

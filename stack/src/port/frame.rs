@@ -7,9 +7,9 @@ use std::sync::Arc;
 use crossbeam_queue::ArrayQueue;
 use thiserror::Error;
 
-use super::MIN_FRAME;
 #[cfg(feature = "dpdk")]
 use super::dpdk::{Mbuf, MbufPool};
+use super::{Attachment, MIN_FRAME};
 
 /// An Ethernet frame in a buffer of a [`FramePool`]; dereferences to its bytes. Dropping it gives
 /// the buffer back, from whichever thread.
@@ -23,7 +23,7 @@ enum Buffer {
 
 impl Frame {
     /// Shortens the frame to its first `len` bytes, as a switch does that trims, but not below
-    /// [`MIN_FRAME`]. Does nothing if it is no longer than that.
+    /// [`MIN_FRAME`]. Does nothing if it is no longer than that. Attached payload is dropped.
     #[inline]
     pub fn truncate(&mut self, len: usize) {
         let len = len.max(MIN_FRAME);
@@ -31,6 +31,53 @@ impl Frame {
             Buffer::Heap(buffer) => buffer.len = buffer.len.min(len),
             #[cfg(feature = "dpdk")]
             Buffer::Mbuf(mbuf) => mbuf.truncate(len),
+        }
+    }
+
+    /// Bytes of the whole frame: those that it dereferences to and, in one that is to be sent, those
+    /// [attached](super::Reservation::attach) behind them.
+    #[inline]
+    pub fn total_len(&self) -> usize {
+        match &self.0 {
+            Buffer::Heap(buffer) => buffer.len,
+            #[cfg(feature = "dpdk")]
+            Buffer::Mbuf(mbuf) => mbuf.total_len(),
+        }
+    }
+
+    /// Whether payload is attached to the frame.
+    #[inline]
+    pub fn is_attached(&self) -> bool {
+        match &self.0 {
+            Buffer::Heap(_) => false,
+            #[cfg(feature = "dpdk")]
+            Buffer::Mbuf(mbuf) => mbuf.is_chained(),
+        }
+    }
+
+    /// Attaches payload, or gives it back if that is not possible.
+    #[inline]
+    pub(super) fn attach(&mut self, payload: Attachment) -> Result<(), Attachment> {
+        match &mut self.0 {
+            Buffer::Heap(_) => Err(payload),
+            #[cfg(feature = "dpdk")]
+            Buffer::Mbuf(mbuf) => mbuf.attach(payload),
+        }
+    }
+
+    /// Lengthens the frame by `len` bytes and returns these, whose content is arbitrary; `None` if the buffer
+    /// does not hold them.
+    #[inline]
+    pub(super) fn extend(&mut self, len: usize) -> Option<&mut [u8]> {
+        match &mut self.0 {
+            Buffer::Heap(buffer) => {
+                let start = buffer.len;
+                let end = start.checked_add(len).filter(|end| *end <= buffer.bytes.len())?;
+                buffer.len = end;
+                Some(&mut buffer.bytes[start..end])
+            }
+            #[cfg(feature = "dpdk")]
+            Buffer::Mbuf(mbuf) => mbuf.extend(len),
         }
     }
 
@@ -339,6 +386,16 @@ mod tests {
         assert_eq!(frame.len(), MIN_FRAME);
         drop(frame);
         assert_eq!(pool.allocate(20).unwrap().len(), 20, "a buffer comes back at full size");
+    }
+
+    #[test]
+    fn frames_grow_inside_their_buffer() {
+        let pool = FramePool::heap(1, 20).unwrap();
+        let mut frame = pool.copy(&[7; 15]).unwrap();
+        assert!(frame.extend(6).is_none() && frame.extend(usize::MAX).is_none());
+        frame.extend(5).unwrap().fill(8);
+        assert_eq!((frame[14], frame[15], frame.total_len()), (7, 8, 20));
+        assert!(frame.attach(Attachment::from(std::sync::Arc::from([1u8]))).is_err());
     }
 
     #[test]

@@ -25,6 +25,10 @@
 //! Nothing on this path allocates memory, locks or makes system calls, unless the device behind the
 //! port does. Frames are whole Ethernet frames without preamble and frame check sequence.
 
+#[cfg(unix)]
+use std::os::fd::BorrowedFd;
+
+mod attachment;
 mod burst;
 mod frame;
 
@@ -35,7 +39,8 @@ pub mod memory;
 #[cfg(target_os = "linux")]
 pub mod udp;
 
-pub use burst::{PushError, Reservation, ReserveError, RxBurst, TxBurst};
+pub use attachment::Attachment;
+pub use burst::{Payloads, PushError, Reservation, ReserveError, RxBurst, TxBurst};
 pub use frame::{ChecksumOffload, ChecksumStatus, Frame, FramePool, PoolError};
 
 /// Frames that a burst holds at most.
@@ -60,8 +65,9 @@ pub trait Port {
     /// Never waits.
     ///
     /// Frames that the port has no room for stay in the burst: call again later. A frame longer than
-    /// [`PortCaps::max_frame`] (only possible in a burst made for another port) can never be sent: it
-    /// is dropped and counted in [`PortCounters::tx_errors`].
+    /// [`PortCaps::max_frame`], or with attached payload that the port cannot send (only possible in a burst
+    /// made for another port), can never be sent: it is dropped and counted in
+    /// [`PortCounters::tx_errors`].
     fn transmit(&mut self, burst: &mut TxBurst) -> usize;
 
     /// What the port can do. Constant as long as it is open.
@@ -74,6 +80,17 @@ pub trait Port {
 
     /// What the port has done since it was opened.
     fn counters(&self) -> PortCounters;
+
+    /// Makes ready to wait for a frame, and returns what becomes readable when one is there; `None` if the port
+    /// cannot tell. To be waited for with `poll` or `epoll`, but only after another [`Port::receive`] has
+    /// yielded nothing: what came before this call need not show. May be called again before the wait.
+    #[cfg(unix)]
+    fn waitable(&mut self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// The wait is over, or does not take place: the port need not announce frames any more.
+    fn waited(&mut self) {}
 }
 
 /// What a port can do.
@@ -89,8 +106,8 @@ pub struct PortCaps {
     pub tx_udp_checksum: bool,
     /// Verifies the checksums of frames that arrive ([`Frame::checksum_status`]).
     pub rx_checksum: bool,
-    /// Can send a frame from several buffers. Frames of this module have one buffer each; this says
-    /// whether payload could be attached without a copy.
+    /// Can send a frame from several buffers: payload is attached without a copy
+    /// ([`Reservation::attach`]).
     pub multi_segment: bool,
     /// Stamps frames with their time of arrival. No port does so far.
     pub timestamps: bool,

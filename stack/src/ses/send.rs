@@ -95,6 +95,11 @@ impl SendMessage {
         self.unacknowledged += 1;
     }
 
+    /// Leaves out what has not been cut.
+    pub(crate) fn cut_short(&mut self) {
+        self.cut = true;
+    }
+
     /// The header of the packet that carries `len` bytes from `offset`.
     #[inline]
     pub fn request(&self, initiator: u32, offset: u32, len: u32) -> StandardRequest {

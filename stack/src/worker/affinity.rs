@@ -19,6 +19,47 @@ pub enum PinError {
     },
 }
 
+/// A list of cores that is none.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CoreListError {
+    /// It is not written as one.
+    #[error("{0:?} is neither a core nor a range of cores, as in 2,4-7")]
+    Form(String),
+    /// A core is named twice: two workers on it would wait for each other.
+    #[error("core {0} is named twice")]
+    Twice(usize),
+}
+
+/// Cores from 0 that a list may name: more than any machine has.
+const MAX_CORE: usize = 65_535;
+
+/// The cores that a list such as `2,4-7` names, in its order.
+///
+/// # Errors
+/// It is no such list, or names a core twice.
+pub fn parse_cores(list: &str) -> Result<Vec<usize>, CoreListError> {
+    let mut cores = Vec::new();
+    for part in list.split(',') {
+        let form = || CoreListError::Form(part.to_string());
+        let number = |text: &str| {
+            let number = text.trim().parse().ok();
+            number.filter(|core| *core <= MAX_CORE).ok_or_else(form)
+        };
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last) = (number(first)?, number(last)?);
+        if last < first {
+            return Err(form());
+        }
+        for core in first..=last {
+            if cores.contains(&core) {
+                return Err(CoreListError::Twice(core));
+            }
+            cores.push(core);
+        }
+    }
+    Ok(cores)
+}
+
 /// The cores that the calling thread may use, as the system numbers them.
 pub fn usable_cores() -> Vec<usize> {
     core_affinity::get_core_ids().unwrap_or_default().iter().map(|core| core.id).collect()
@@ -44,6 +85,16 @@ pub fn pin_to(core: usize) -> Result<(), PinError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lists_of_cores() {
+        assert_eq!(parse_cores("3"), Ok(vec![3]));
+        assert_eq!(parse_cores("8, 2-4,0"), Ok(vec![8, 2, 3, 4, 0]));
+        for bad in ["", "1,", "a", "3-2", "-1", "1-", "0-100000"] {
+            assert!(matches!(parse_cores(bad), Err(CoreListError::Form(_))), "{bad}");
+        }
+        assert_eq!(parse_cores("1-3,2"), Err(CoreListError::Twice(2)));
+    }
 
     #[test]
     fn a_thread_is_pinned_to_one_core() {

@@ -1,7 +1,7 @@
 //! The address book: which Ethernet and IP address belongs to which [`Addr`].
 
 use core::net::IpAddr;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::hash::BuildHasherDefault;
 
 use rustc_hash::FxHasher;
@@ -37,6 +37,8 @@ pub struct AddressBook {
     own_host: Host,
     /// By [`Addr`]; never longer than `capacity`.
     hosts: Vec<Option<Host>>,
+    /// Those who are asked for their Ethernet address, whether they have answered or not.
+    asked: BTreeMap<Addr, IpAddr>,
     by_ip: HashMap<IpAddr, Addr, BuildHasherDefault<FxHasher>>,
     capacity: usize,
     strangers: Strangers,
@@ -103,6 +105,7 @@ impl AddressBook {
             own,
             own_host: host,
             hosts: Vec::new(),
+            asked: BTreeMap::new(),
             by_ip: HashMap::default(),
             capacity,
             strangers,
@@ -122,33 +125,83 @@ impl AddressBook {
         self.own_host
     }
 
-    /// Enters `host` under `addr`. Entering the same again changes nothing.
+    /// Enters `host` under `addr`, for good: who was asked for its Ethernet address is not asked any more.
+    /// Entering the same again changes nothing.
     ///
     /// # Errors
     /// Why it cannot be entered; the book is as before.
     pub fn insert(&mut self, addr: Addr, host: Host) -> Result<(), BookError> {
-        let index = addr.0 as usize;
-        if index >= self.capacity {
+        self.check(&host)?;
+        let learnt = self.asked.contains_key(&addr);
+        if self.get(addr).is_some_and(|present| *present != host && !learnt) {
+            return Err(BookError::AddrTaken(addr));
+        }
+        self.claim(addr, host.ip)?;
+        self.asked.remove(&addr);
+        self.place(addr, host);
+        Ok(())
+    }
+
+    /// Enters a peer whose Ethernet address is not known; see [`super::Worker::meet`], which asks for it.
+    /// Until then there is no way to it, but packets from it are told to be its.
+    ///
+    /// # Errors
+    /// Why it cannot be entered; the book is as before.
+    pub(super) fn expect(&mut self, addr: Addr, ip: IpAddr) -> Result<(), BookError> {
+        self.check(&Host { mac: self.own_host.mac, ip })?;
+        match self.ip(addr) {
+            Some(present) if present == ip => return Ok(()),
+            Some(_) => return Err(BookError::AddrTaken(addr)),
+            None => self.claim(addr, ip)?,
+        }
+        self.asked.insert(addr, ip);
+        self.skip_taken();
+        Ok(())
+    }
+
+    /// Sets the Ethernet address of a peer that [`AddressBook::expect`] has entered, and nobody else since.
+    pub(super) fn resolve(&mut self, addr: Addr, mac: MacAddr) {
+        if let Some(&ip) = self.asked.get(&addr) {
+            self.place(addr, Host { mac, ip });
+        }
+    }
+
+    /// The IP address of `addr`, whether there is a way to it or not.
+    pub fn ip(&self, addr: Addr) -> Option<IpAddr> {
+        self.get(addr).map(|host| host.ip).or_else(|| self.asked.get(&addr).copied())
+    }
+
+    /// Keeps `ip` for `addr`, unless another has it or `addr` has another.
+    fn claim(&mut self, addr: Addr, ip: IpAddr) -> Result<(), BookError> {
+        if addr.0 as usize >= self.capacity {
             return Err(BookError::Beyond { addr, capacity: self.capacity });
         }
-        self.check(&host)?;
-        match self.get(addr) {
-            Some(present) if *present == host => return Ok(()),
-            Some(_) => return Err(BookError::AddrTaken(addr)),
-            None => {}
+        if self.ip(addr).is_some_and(|present| present != ip) {
+            return Err(BookError::AddrTaken(addr));
         }
-        if let Some(&holder) = self.by_ip.get(&host.ip) {
-            return Err(BookError::IpTaken { ip: host.ip, addr: holder });
+        match *self.by_ip.entry(ip).or_insert(addr) {
+            holder if holder == addr => Ok(()),
+            holder => Err(BookError::IpTaken { ip, addr: holder }),
         }
+    }
+
+    /// `addr` is below the capacity, and the book keeps `host.ip` for it.
+    fn place(&mut self, addr: Addr, host: Host) {
+        let index = addr.0 as usize;
         if index >= self.hosts.len() {
             self.hosts.resize(index + 1, None);
         }
         self.hosts[index] = Some(host);
-        self.by_ip.insert(host.ip, addr);
-        while self.hosts.get(self.first_free).is_some_and(Option::is_some) {
+        self.skip_taken();
+    }
+
+    fn skip_taken(&mut self) {
+        let taken = |index: usize| {
+            self.hosts.get(index).is_some_and(Option::is_some) || self.asked.contains_key(&Addr(index as u32))
+        };
+        while taken(self.first_free) {
             self.first_free += 1;
         }
-        Ok(())
     }
 
     /// Where `addr` is.
@@ -201,7 +254,7 @@ impl AddressBook {
         Ok(addr)
     }
 
-    fn check(&self, host: &Host) -> Result<(), BookError> {
+    pub(super) fn check(&self, host: &Host) -> Result<(), BookError> {
         if host.ip.is_ipv4() != self.own_host.ip.is_ipv4() {
             return Err(BookError::Version(host.ip));
         }
@@ -251,6 +304,31 @@ mod tests {
         assert_eq!(open.sender(host(8)), Ok(Addr(3)));
         assert_eq!(open.sender(host(9)), Err(BookError::Full { capacity: 4 }));
         assert_eq!(open.sender(host(7)), Ok(Addr(0)), "those who are in stay in");
+    }
+
+    #[test]
+    fn who_is_asked_can_be_entered_for_good() {
+        let mut book = book(8, Strangers::Learn);
+        book.expect(Addr(0), host(5).ip).unwrap();
+        book.expect(Addr(0), host(5).ip).unwrap();
+        assert_eq!(
+            (book.get(Addr(0)), book.ip(Addr(0)), book.route(Addr(0))),
+            (None, Some(host(5).ip), None)
+        );
+        assert_eq!(book.sender(host(5)), Ok(Addr(0)), "its packets are its, whatever their Ethernet address");
+        assert_eq!(book.sender(host(6)), Ok(Addr(2)), "its place is taken");
+        assert_eq!(book.expect(Addr(0), host(7).ip), Err(BookError::AddrTaken(Addr(0))));
+        let taken = BookError::IpTaken { ip: host(5).ip, addr: Addr(0) };
+        assert_eq!(book.expect(Addr(3), host(5).ip), Err(taken));
+
+        book.resolve(Addr(0), MacAddr([2; 6]));
+        assert_eq!(book.get(Addr(0)), Some(&Host { mac: MacAddr([2; 6]), ..host(5) }));
+        book.resolve(Addr(0), MacAddr([4; 6]));
+        assert_eq!(book.get(Addr(0)).unwrap().mac, MacAddr([4; 6]), "it may move");
+        book.insert(Addr(0), host(5)).unwrap();
+        book.resolve(Addr(0), MacAddr([6; 6]));
+        assert_eq!(book.get(Addr(0)), Some(&host(5)), "but not any more");
+        assert_eq!(book.insert(Addr(0), host(7)), Err(BookError::AddrTaken(Addr(0))));
     }
 
     #[test]

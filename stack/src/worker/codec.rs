@@ -50,6 +50,14 @@ pub enum WriteError {
     /// Its destination is not in the address book.
     #[error("endpoint {} is not in the address book", .0.0)]
     UnknownPeer(Addr),
+    /// Its destination is in the address book, but has not said its Ethernet address yet.
+    #[error("the Ethernet address of endpoint {}, {ip}, is not known", peer.0)]
+    Unresolved {
+        /// The destination.
+        peer: Addr,
+        /// Its IP address.
+        ip: IpAddr,
+    },
     /// A header could not be written.
     #[error(transparent)]
     Header(#[from] WireError),
@@ -94,20 +102,20 @@ impl Codec {
         payload: Payload<'_>,
         frame: &mut Frame,
     ) -> Result<(), WriteError> {
-        let bytes = match payload {
-            Payload::Bytes(bytes) => bytes,
-            Payload::Virtual(0) => &[],
+        let present = match payload {
+            Payload::Bytes(_) | Payload::Region(_) => payload.len() as usize,
+            Payload::Virtual(0) => 0,
             Payload::Virtual(_) => return Err(payload_error(packet, 0)),
         };
-        if !packet.net.class.is_trimmed() && bytes.len() != packet.payload_len as usize {
-            return Err(payload_error(packet, bytes.len()));
+        if !packet.net.class.is_trimmed() && present != packet.payload_len as usize {
+            return Err(payload_error(packet, present));
         }
         let meta = self.meta(book, packet)?;
-        let headers = emit_headers(frame, &meta, &packet.pds, &packet.ses, bytes.len())?;
-        let len = headers + bytes.len();
+        let headers = emit_headers(frame, &meta, &packet.pds, &packet.ses, present)?;
+        let len = headers + present;
         let room = frame.len();
         let place = frame.get_mut(headers..len).ok_or(WriteError::TooLong { needed: len, room })?;
-        place.copy_from_slice(bytes);
+        payload.copy_to(place);
         frame.truncate(len);
         self.checksums(&meta, frame)
     }
@@ -153,7 +161,7 @@ impl Codec {
     #[inline]
     fn meta(&self, book: &AddressBook, packet: &Packet) -> Result<FrameMeta, WriteError> {
         let net = &packet.net;
-        let (src_mac, dst_mac, ip) = book.route(net.dst).ok_or(WriteError::UnknownPeer(net.dst))?;
+        let (src_mac, dst_mac, ip) = book.route(net.dst).ok_or_else(|| no_way(book, net.dst))?;
         let class = match net.class {
             Class::Data => TrafficClass::Trimmable,
             Class::Trimmed => TrafficClass::Trimmed,
@@ -194,6 +202,14 @@ impl Codec {
         };
         finish_checksums(frame, fill)?;
         Ok(())
+    }
+}
+
+#[cold]
+fn no_way(book: &AddressBook, peer: Addr) -> WriteError {
+    match book.ip(peer) {
+        Some(ip) => WriteError::Unresolved { peer, ip },
+        None => WriteError::UnknownPeer(peer),
     }
 }
 

@@ -6,9 +6,9 @@
 //!                   port.transmit ◀─ codec ◀─ fep.poll_transmit, until there is nothing or no room
 //! ```
 //!
-//! A [`Worker`] never waits, and between its owner's calls nothing happens. [`Worker::poll`] makes one
-//! turn of the loop, [`Worker::run_until`] as many as it takes; tests give the time themselves with
-//! [`Worker::poll_at`]:
+//! Between its owner's calls nothing happens. [`Worker::poll`] makes one turn of the loop and never waits;
+//! [`Worker::run`] and [`Worker::run_until`] make as many as it takes, and rest between them as [`Idle`]
+//! says. Tests give the time themselves with [`Worker::poll_at`]:
 //!
 //! ```
 //! use std::sync::Arc;
@@ -57,25 +57,65 @@
 //! ```
 //!
 //! Nothing on this path allocates memory, locks, makes system calls or formats text once buffers have
-//! grown to what the load needs; `tests/worker_allocation.rs` holds it to the first.
-#![forbid(unsafe_code)]
+//! grown to what the load needs, as long as the port does not and the worker does not sleep. Payload is
+//! copied once on the way out, into a frame, and once on the way in, to its final address. Tests count:
+//! `worker_allocation.rs`, `worker_system_calls.rs`, `worker_copies.rs`.
+//!
+//! # Rest
+//!
+//! A worker with a core of its own looks for work all the time ([`Idle::Spin`]). On shared machines
+//! [`Idle::Adaptive`] lets it look for a while, then let other threads go first, then sleep until a frame
+//! arrives ([`crate::port::Port::waitable`]), its next timer is due, or its [`Waker`] is used by
+//! who has put something in a ring.
+//!
+//! # Time
+//!
+//! The [`Clock`] is read once a turn. All endpoints whose times are compared use copies of one clock.
+//!
+//! # Addresses
+//!
+//! The [`AddressBook`] says where peers are. Peers of whom only the IP address is known are entered with
+//! [`Worker::meet`], and asked for the rest by ARP or neighbour discovery ([`neighbours`]).
+//!
+//! # Many workers
+//!
+//! Workers share nothing. A [`Team`] runs several, each in a thread pinned to its core, at ports or
+//! addresses of their own, or at the queues of one port: which of them a peer's packets come to depends on
+//! the addresses alone ([`steer`]).
+#![deny(unsafe_code)]
 
 mod affinity;
 mod book;
 mod clock;
 mod codec;
+pub mod neighbours;
+mod rest;
+pub mod ring;
+#[cfg(target_os = "linux")]
+pub mod session;
+pub mod steer;
+mod team;
 #[cfg(test)]
 mod tests;
+mod turn;
+mod wait;
 
-pub use affinity::{PinError, pin_to, usable_cores};
+pub use affinity::{CoreListError, PinError, parse_cores, pin_to, usable_cores};
 pub use book::{AddressBook, BookError, Host, Strangers};
-pub use clock::Clock;
+pub use clock::{Clock, ClockSource, Unfit};
 pub use codec::{Codec, LinkConfig, ReadError, WriteError};
+pub use rest::{Idle, TimedOut};
+pub use steer::Steering;
+pub use team::{Seat, Team, TeamError};
+pub use turn::Progress;
+pub use wait::Waker;
 
-use weft_cc::{Span, Time};
+use weft_cc::Time;
 
+use self::neighbours::Neighbours;
+use self::rest::Rest;
 use crate::fep::Fep;
-use crate::packet::{Addr, Payload};
+use crate::packet::{Addr, Packet};
 use crate::port::{Port, RxBurst, TxBurst};
 use crate::wire::class::ClassError;
 use crate::wire::ethernet::{HEADER_LEN as ETHERNET, VLAN_TAG_LEN};
@@ -91,10 +131,17 @@ pub struct Worker<P> {
     port: P,
     book: AddressBook,
     codec: Codec,
+    neighbours: Neighbours,
     clock: Clock,
+    /// What the clock showed last: the endpoint's time never goes back, whatever the clock does.
+    shown: Time,
+    idle: Idle,
+    rest: Rest,
     rx: RxBurst,
     /// Frames that the port had no room for stay here for the next turn.
     tx: TxBurst,
+    /// The headers of the packet that is being written.
+    scratch: Packet,
     /// Bytes of the longest frame that the endpoint sends.
     longest: usize,
     counters: WorkerCounters,
@@ -113,28 +160,15 @@ pub struct WorkerCounters {
     pub misdirected: u64,
     /// Frames of senders that are not in the address book.
     pub strangers: u64,
+    /// Frames of ARP, neighbour discovery and ICMP, which the worker deals with itself.
+    pub neighbours: u64,
     /// Packets that could not be written.
     pub unsendable: u64,
+    /// Packets to peers whose Ethernet address is not known yet; lost to the endpoint, whose timers deal
+    /// with that.
+    pub unresolved: u64,
     /// Times that the port's pool had no buffer for a packet that wanted to leave.
     pub pool_empty: u64,
-}
-
-/// What one turn of the loop did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Progress {
-    /// Frames that arrived.
-    pub received: usize,
-    /// Frames that the port took.
-    pub sent: usize,
-    /// Whether a timer was due.
-    pub timers: bool,
-}
-
-impl Progress {
-    /// Whether nothing happened.
-    pub fn is_idle(&self) -> bool {
-        *self == Progress::default()
-    }
 }
 
 /// A worker that cannot work.
@@ -161,11 +195,6 @@ pub enum WorkerError {
     Classes(#[from] ClassError),
 }
 
-/// [`Worker::run_until`] has reached its limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not done after {0}")]
-pub struct TimedOut(pub Span);
-
 impl<P: Port> Worker<P> {
     /// A worker for `fep` at `port`. `fep` must have been made with the time of `clock`.
     ///
@@ -191,12 +220,17 @@ impl<P: Port> Worker<P> {
         }
         Ok(Worker {
             codec: Codec::new(link, &port.capabilities()),
+            neighbours: Neighbours::new(book.own_host(), link.vlan),
             fep,
             port,
             book,
+            shown: clock.now(),
             clock,
+            idle: Idle::Spin,
+            rest: Rest::default(),
             rx: RxBurst::new(),
             tx,
+            scratch: Packet::BLANK,
             longest,
             counters: WorkerCounters::default(),
             last_read_error: None,
@@ -209,7 +243,8 @@ impl<P: Port> Worker<P> {
         &self.fep
     }
 
-    /// The endpoint, to post messages and take completions. What that sets in motion leaves with the next turn.
+    /// The endpoint, to post messages and take completions. What that sets in motion leaves with the next
+    /// turn.
     pub fn fep_mut(&mut self) -> &mut Fep {
         &mut self.fep
     }
@@ -257,114 +292,5 @@ impl<P: Port> Worker<P> {
     /// The parts; frames that wait for the port are dropped.
     pub fn into_parts(self) -> (Fep, P, AddressBook) {
         (self.fep, self.port, self.book)
-    }
-
-    /// One turn of the loop, at the time of the clock.
-    #[inline]
-    pub fn poll(&mut self) -> Progress {
-        let now = self.clock.now();
-        self.poll_at(now)
-    }
-
-    /// One turn of the loop at `now`, which must not lie before that of an earlier turn.
-    pub fn poll_at(&mut self, now: Time) -> Progress {
-        self.counters.polls += 1;
-        let received = self.receive(now);
-        let timers = self.fep.poll_timeout().is_some_and(|at| now.is_at_or_after(at));
-        if timers {
-            self.fep.on_timeout(now);
-        }
-        let sent = self.transmit(now);
-        Progress { received, sent, timers }
-    }
-
-    /// Turns the loop, calling `step` after each turn, until that returns true.
-    ///
-    /// # Errors
-    /// `limit` has passed.
-    pub fn run_until(
-        &mut self,
-        limit: Span,
-        mut step: impl FnMut(&mut Fep, Time) -> bool,
-    ) -> Result<(), TimedOut> {
-        let start = self.clock.now();
-        loop {
-            let now = self.clock.now();
-            let progress = self.poll_at(now);
-            if step(&mut self.fep, now) {
-                return Ok(());
-            }
-            if now.since(start) >= limit {
-                return Err(TimedOut(limit));
-            }
-            if progress.is_idle() {
-                std::hint::spin_loop();
-            }
-        }
-    }
-
-    #[inline]
-    fn receive(&mut self, now: Time) -> usize {
-        let count = self.port.receive(&mut self.rx);
-        for frame in self.rx.drain() {
-            match self.codec.read(&mut self.book, &frame) {
-                Ok((packet, payload)) => self.fep.on_packet(now, &packet, Payload::Bytes(payload)),
-                Err(error) => {
-                    self.counters.count(&error);
-                    self.last_read_error = Some(error);
-                }
-            }
-        }
-        count
-    }
-
-    #[inline]
-    fn transmit(&mut self, now: Time) -> usize {
-        let mut sent = 0;
-        loop {
-            let more = self.fill(now);
-            sent += self.port.transmit(&mut self.tx);
-            if !more || !self.tx.is_empty() {
-                return sent;
-            }
-        }
-    }
-
-    /// Fills the burst. Returns whether there may be more than it holds.
-    #[inline]
-    fn fill(&mut self, now: Time) -> bool {
-        while self.fep.wants_to_transmit() {
-            if self.tx.room() == 0 {
-                return true;
-            }
-            // The buffer comes first: a packet that has left the endpoint must not be without one.
-            let Ok(mut frame) = self.tx.reserve(self.longest) else {
-                self.counters.pool_empty += 1;
-                return false;
-            };
-            let Some(transmit) = self.fep.poll_transmit(now) else { return false };
-            let payload = self.fep.payload(transmit.payload);
-            match self.codec.write(&self.book, &transmit.packet, payload, &mut frame) {
-                Ok(()) => frame.commit(),
-                Err(error) => {
-                    // To the endpoint it is lost; its timers deal with that.
-                    self.counters.unsendable += 1;
-                    self.last_write_error = Some(error);
-                }
-            }
-        }
-        false
-    }
-}
-
-impl WorkerCounters {
-    #[cold]
-    fn count(&mut self, error: &ReadError) {
-        let counter = match error {
-            ReadError::Malformed(_) => &mut self.malformed,
-            ReadError::Misdirected(_) => &mut self.misdirected,
-            ReadError::Stranger(_) => &mut self.strangers,
-        };
-        *counter += 1;
     }
 }

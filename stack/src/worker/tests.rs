@@ -8,7 +8,7 @@ use weft_cc::{CcChoice, CcParams, Rate, Span, Time};
 use super::*;
 use crate::buffer::Buffer;
 use crate::fep::{ConnectOptions, FepConfig, Send};
-use crate::packet::{Class, Network, Packet};
+use crate::packet::{Class, Network, Payload};
 use crate::port::memory::{MemoryConfig, MemoryPort, pair};
 use crate::port::{Frame, FramePool, PortCaps};
 use crate::rng::Rng;

@@ -161,7 +161,8 @@ impl World {
         if new {
             let fep = choices.below(2);
             let mode = choices.pick(&[DeliveryMode::Rud, DeliveryMode::Rud, DeliveryMode::Rod]);
-            let options = ConnectOptions { mode, class: TrafficClass(choices.byte() % 2) };
+            let options =
+                ConnectOptions { mode, class: TrafficClass(choices.byte() % 2), ..ConnectOptions::default() };
             let id = self.feps[fep].connect(self.now, Addr(1 - fep as u32), options).unwrap();
             self.connections.push((fep, id));
         }
@@ -215,7 +216,7 @@ impl World {
         let Some(transmit) = self.feps[fep].poll_transmit(self.now) else { return false };
         let payload = match self.feps[fep].payload(transmit.payload) {
             Payload::Bytes(bytes) => bytes.to_vec(),
-            Payload::Virtual(_) => panic!("all payloads are bytes here"),
+            Payload::Virtual(_) | Payload::Region(_) => panic!("all payloads are bytes here"),
         };
         assert_eq!(payload.len(), transmit.packet.payload_len as usize);
         assert_eq!(transmit.packet.net.src, Addr(fep as u32));

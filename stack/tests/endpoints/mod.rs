@@ -1,6 +1,8 @@
 //! Two endpoints at the two ends of a link, in virtual time.
 #![allow(dead_code)] // Each test program uses its part.
 
+pub(crate) mod steady;
+
 use std::sync::Arc;
 
 use weft_stack::buffer::Buffer;

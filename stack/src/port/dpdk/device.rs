@@ -1,19 +1,29 @@
-//! One Ethernet device of DPDK with one receive and one transmit queue: found or plugged in,
+//! One Ethernet device of DPDK with as many receive as transmit queues: found or plugged in,
 //! configured, started; stopped and unplugged when dropped.
 
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
 use std::mem::MaybeUninit;
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use weft_dpdk_sys as sys;
 
-use super::{DpdkError, DpdkPortConfig, Eal, MbufPool};
+use super::error::describe;
+use super::facts::DeviceFacts;
+use super::{DpdkError, DpdkPortConfig, Eal, MbufPool, Spread};
 use crate::port::{MIN_FRAME, PortCaps};
+use crate::worker::steer::SYMMETRIC_KEY;
 
 /// Ids of devices that are in use. A queue has one user, so a device is opened once at a time; and
 /// devices come and go one at a time.
 static OPEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+
+/// How often a socket that must be there is looked for.
+const SOCKET_POLL: Duration = Duration::from_millis(5);
+
+/// What drivers answer to calls that they do not have: `-ENOTSUP`.
+const NOT_SUPPORTED: i32 = -95;
 
 const VDEV_BUS: &CStr = c"vdev";
 const PCI_BUS: &CStr = c"pci";
@@ -22,6 +32,9 @@ const PCI_BUS: &CStr = c"pci";
 #[derive(Debug)]
 pub(super) struct Device {
     id: u16,
+    name: String,
+    arguments: String,
+    facts: DeviceFacts,
     started: bool,
     /// Bus and name, if closing the port shall unplug the device.
     unplug: Option<(&'static CStr, CString)>,
@@ -31,22 +44,22 @@ impl Device {
     /// The device called `name`, plugged in with these arguments if there is none yet.
     pub(super) fn plug(_eal: Eal, name: &str, arguments: &str) -> Result<Device, DpdkError> {
         let name_c = CString::new(name).map_err(|_| DpdkError::NulByte)?;
-        let arguments = CString::new(arguments).map_err(|_| DpdkError::NulByte)?;
+        let arguments_c = CString::new(arguments).map_err(|_| DpdkError::NulByte)?;
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(id) = find(&name_c) {
-            return claim(&mut open, id, name, None);
+            return claim(&mut open, id, name, arguments, None);
         }
         let bus = bus_of(name);
         // SAFETY: DPDK runs (`_eal`), and these are C strings, which it copies.
-        let result = unsafe { sys::rte_eal_hotplug_add(bus.as_ptr(), name_c.as_ptr(), arguments.as_ptr()) };
+        let result = unsafe { sys::rte_eal_hotplug_add(bus.as_ptr(), name_c.as_ptr(), arguments_c.as_ptr()) };
         if result < 0 {
             return Err(DpdkError::Plug { device: name.to_owned(), reason: plug_failure(result) });
         }
         let id = find(&name_c).ok_or_else(|| DpdkError::NoPort { device: name.to_owned() })?;
-        claim(&mut open, id, name, Some((bus, name_c)))
+        claim(&mut open, id, name, arguments, Some((bus, name_c)))
     }
 
-    /// A device that receives from one ring and sends into another.
+    /// A device that receives from rings and sends into others; each is a queue.
     ///
     /// # Safety
     ///
@@ -55,16 +68,19 @@ impl Device {
     pub(super) unsafe fn from_rings(
         _eal: Eal,
         name: &str,
-        rx: *mut sys::rte_ring,
-        tx: *mut sys::rte_ring,
+        rx: &[*mut sys::rte_ring],
+        tx: &[*mut sys::rte_ring],
     ) -> Result<Device, DpdkError> {
         let short = CString::new(name).map_err(|_| DpdkError::NulByte)?;
         let full = CString::new(format!("net_ring_{name}")).map_err(|_| DpdkError::NulByte)?;
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: DPDK runs (`_eal`); one ring each is given, and both are valid, says the caller.
-        let id = unsafe { sys::rte_eth_from_rings(short.as_ptr(), &rx, 1, &tx, 1, 0) };
+        let (rx_count, tx_count) = (rx.len() as u32, tx.len() as u32);
+        // SAFETY: DPDK runs (`_eal`); there are as many rings as said, and all are valid, says the caller.
+        let id = unsafe {
+            sys::rte_eth_from_rings(short.as_ptr(), rx.as_ptr(), rx_count, tx.as_ptr(), tx_count, 0)
+        };
         let id = u16::try_from(id).map_err(|_| DpdkError::from_errno("rte_eth_from_rings"))?;
-        claim(&mut open, id, name, Some((VDEV_BUS, full)))
+        claim(&mut open, id, name, "", Some((VDEV_BUS, full)))
     }
 
     /// DPDK's number of the device.
@@ -72,24 +88,36 @@ impl Device {
         self.id
     }
 
+    /// What the device says of itself; once it is [started](Self::start).
+    pub(super) fn facts(&self) -> &DeviceFacts {
+        &self.facts
+    }
+
     /// Configures the device, gives it its queues and starts it. Returns what it can do.
-    pub(super) fn start(&mut self, pool: &MbufPool, config: &DpdkPortConfig) -> Result<PortCaps, DpdkError> {
+    pub(super) fn start(
+        &mut self,
+        pool: &MbufPool,
+        queues: u16,
+        spread: Spread,
+        config: &DpdkPortConfig,
+    ) -> Result<PortCaps, DpdkError> {
         let max_frame = usize::from(config.mtu) + MIN_FRAME;
-        if pool.buffer_size() < max_frame {
-            return Err(DpdkError::BufferTooSmall { buffer: pool.buffer_size(), frame: max_frame });
-        }
         let info = self.info()?;
-        if config.mtu < info.min_mtu || config.mtu > info.max_mtu {
-            return Err(DpdkError::Mtu { mtu: config.mtu, min: info.min_mtu, max: info.max_mtu });
+        self.facts = DeviceFacts::read(&info, &self.arguments);
+        self.facts.check_buffers(&self.name, pool.buffer_size(), config.mtu)?;
+        self.facts.check_mtu(&self.name, config.mtu)?;
+        self.check_queues(queues, spread)?;
+        let (rx_offloads, tx_offloads) = self.configure(&info, queues, config)?;
+        self.set_mtu(config.mtu)?;
+        for queue in 0..queues {
+            self.set_up_queue(queue, pool, config)?;
         }
-        let (rx_offloads, tx_offloads) = self.configure(&info, config)?;
-        self.set_up_queues(pool, config)?;
-        // SAFETY: the device is configured and has its queues.
-        check("rte_eth_dev_start", unsafe { sys::rte_eth_dev_start(self.id) })?;
-        self.started = true;
+        self.run(config.peer_wait)?;
         if config.promiscuous {
-            // SAFETY: the device is ours.
-            check("rte_eth_promiscuous_enable", unsafe { sys::rte_eth_promiscuous_enable(self.id) })?;
+            self.receive_all()?;
+        }
+        if queues > 1 && spread == Spread::Addresses {
+            self.check_spread()?;
         }
         Ok(PortCaps {
             max_frame,
@@ -97,9 +125,46 @@ impl Device {
             tx_ipv4_checksum: tx_offloads & sys::WEFT_TX_OFFLOAD_IPV4_CKSUM != 0,
             tx_udp_checksum: tx_offloads & sys::WEFT_TX_OFFLOAD_UDP_CKSUM != 0,
             rx_checksum: rx_offloads & sys::WEFT_RX_OFFLOAD_UDP_CKSUM != 0,
-            multi_segment: info.tx_offload_capa & sys::WEFT_TX_OFFLOAD_MULTI_SEGS != 0,
+            multi_segment: tx_offloads & sys::WEFT_TX_OFFLOAD_MULTI_SEGS != 0,
             timestamps: false,
         })
+    }
+
+    /// Starts what is configured and has its queues. A client of memif cannot start without its server's socket.
+    fn run(&mut self, peer_wait: Duration) -> Result<(), DpdkError> {
+        let begin = Instant::now();
+        while self.facts.missing_socket(&self.arguments).is_some() {
+            if begin.elapsed() >= peer_wait {
+                return Err(self.no_link(peer_wait));
+            }
+            std::thread::sleep(SOCKET_POLL);
+        }
+        // SAFETY: the device is configured and has its queues.
+        check("rte_eth_dev_start", unsafe { sys::rte_eth_dev_start(self.id) })?;
+        self.started = true;
+        Ok(())
+    }
+
+    fn receive_all(&self) -> Result<(), DpdkError> {
+        // SAFETY: the device is ours.
+        let result = unsafe { sys::rte_eth_promiscuous_enable(self.id) };
+        // Virtual devices without this call have no filter either.
+        if result == NOT_SUPPORTED { Ok(()) } else { check("rte_eth_promiscuous_enable", result) }
+    }
+
+    /// Whether the link is up.
+    pub(super) fn link_is_up(&self) -> bool {
+        // SAFETY: the device is ours.
+        unsafe { sys::weft_rte_eth_link_is_up(self.id) == 1 }
+    }
+
+    /// That the link is still down.
+    pub(super) fn no_link(&self, waited: Duration) -> DpdkError {
+        DpdkError::NoLink {
+            device: self.name.clone(),
+            waited,
+            what: self.facts.missing_link(&self.arguments),
+        }
     }
 
     /// Frames that the device has lost for want of buffers or of queue space.
@@ -123,40 +188,92 @@ impl Device {
         Ok(unsafe { info.assume_init() })
     }
 
+    fn check_queues(&self, queues: u16, spread: Spread) -> Result<(), DpdkError> {
+        let (device, max) = (self.name.clone(), self.facts.queues);
+        if queues == 0 || queues > max {
+            return Err(DpdkError::Queues { device, queues, max });
+        }
+        if queues > 1 && spread == Spread::Addresses && !self.facts.spreads_by_addresses() {
+            return Err(DpdkError::Spread { device, driver: self.facts.driver.clone() });
+        }
+        Ok(())
+    }
+
     /// Returns the receive and transmit offloads that are on.
     fn configure(
         &mut self,
         info: &sys::rte_eth_dev_info,
+        queues: u16,
         config: &DpdkPortConfig,
     ) -> Result<(u64, u64), DpdkError> {
         let rx = info.rx_offload_capa & (sys::WEFT_RX_OFFLOAD_IPV4_CKSUM | sys::WEFT_RX_OFFLOAD_UDP_CKSUM);
-        let tx = info.tx_offload_capa & (sys::WEFT_TX_OFFLOAD_IPV4_CKSUM | sys::WEFT_TX_OFFLOAD_UDP_CKSUM);
+        let mut tx =
+            info.tx_offload_capa & (sys::WEFT_TX_OFFLOAD_IPV4_CKSUM | sys::WEFT_TX_OFFLOAD_UDP_CKSUM);
+        if self.facts.attaches() {
+            tx |= sys::WEFT_TX_OFFLOAD_MULTI_SEGS;
+        }
         // SAFETY: all-zero is a valid configuration: one that asks for nothing.
         let mut conf: sys::rte_eth_conf = unsafe { MaybeUninit::zeroed().assume_init() };
-        conf.rxmode.mtu = u32::from(config.mtu);
+        conf.rxmode.mtu = u32::from(self.facts.configurable_mtu(config.mtu));
         conf.rxmode.offloads = rx;
         conf.txmode.offloads = tx;
-        // SAFETY: the device is ours and stopped; DPDK copies the configuration.
-        check("rte_eth_dev_configure", unsafe { sys::rte_eth_dev_configure(self.id, 1, 1, &conf) })?;
+        let mut key = rss_key(info.hash_key_size);
+        if queues > 1 && self.facts.spreads_by_addresses() {
+            conf.rxmode.mq_mode = sys::WEFT_MQ_RX_RSS as _;
+            conf.rx_adv_conf.rss_conf.rss_hf = info.flow_type_rss_offloads & sys::WEFT_RSS_ADDRESSES;
+            if !key.is_empty() {
+                conf.rx_adv_conf.rss_conf.rss_key = key.as_mut_ptr();
+                conf.rx_adv_conf.rss_conf.rss_key_len = info.hash_key_size;
+            }
+        }
+        // SAFETY: the device is ours and stopped; DPDK copies the configuration, and `key` outlives the call.
+        let result = unsafe { sys::rte_eth_dev_configure(self.id, queues, queues, &conf) };
+        check("rte_eth_dev_configure", result)?;
         Ok((rx, tx))
     }
 
-    fn set_up_queues(&mut self, pool: &MbufPool, config: &DpdkPortConfig) -> Result<(), DpdkError> {
+    /// Tells those devices their MTU that do not take it from the configuration.
+    fn set_mtu(&self, mtu: u16) -> Result<(), DpdkError> {
+        if !self.facts.wants_mtu_set() {
+            return Ok(());
+        }
+        // SAFETY: the device is ours.
+        check("rte_eth_dev_set_mtu", unsafe { sys::rte_eth_dev_set_mtu(self.id, mtu) })
+    }
+
+    /// Some drivers hash over more than was asked for: then one peer's packets would come to several queues.
+    fn check_spread(&self) -> Result<(), DpdkError> {
+        let mut conf = sys::rte_eth_rss_conf { rss_key: std::ptr::null_mut(), rss_key_len: 0, rss_hf: 0 };
+        // SAFETY: the device is ours; without a place for the key only the kinds of hash are told.
+        let result = unsafe { sys::rte_eth_dev_rss_hash_conf_get(self.id, &mut conf) };
+        check("rte_eth_dev_rss_hash_conf_get", result)?;
+        if conf.rss_hf & sys::WEFT_RSS_PORTS != 0 || conf.rss_hf & sys::WEFT_RSS_ADDRESSES == 0 {
+            return Err(DpdkError::Spread { device: self.name.clone(), driver: self.facts.driver.clone() });
+        }
+        Ok(())
+    }
+
+    fn set_up_queue(
+        &mut self,
+        queue: u16,
+        pool: &MbufPool,
+        config: &DpdkPortConfig,
+    ) -> Result<(), DpdkError> {
         let (mut rx, mut tx) = (config.rx_descriptors, config.tx_descriptors);
         // SAFETY: the device is ours.
         let adjusted = unsafe { sys::rte_eth_dev_adjust_nb_rx_tx_desc(self.id, &mut rx, &mut tx) };
         check("rte_eth_dev_adjust_nb_rx_tx_desc", adjusted)?;
         // SAFETY: the device is ours.
         let socket = unsafe { sys::rte_eth_dev_socket_id(self.id) } as u32;
-        // SAFETY: the device is ours and configured for one queue each way; no configuration means
-        // the driver's own; the pool is never freed.
+        // SAFETY: the device is ours and configured for more queues than `queue` each way; no
+        // configuration means the driver's own; the pool is never freed.
         unsafe {
             let no_rx_conf = std::ptr::null();
-            let result = sys::rte_eth_rx_queue_setup(self.id, 0, rx, socket, no_rx_conf, pool.as_ptr());
+            let result = sys::rte_eth_rx_queue_setup(self.id, queue, rx, socket, no_rx_conf, pool.as_ptr());
             check("rte_eth_rx_queue_setup", result)?;
             check(
                 "rte_eth_tx_queue_setup",
-                sys::rte_eth_tx_queue_setup(self.id, 0, tx, socket, std::ptr::null()),
+                sys::rte_eth_tx_queue_setup(self.id, queue, tx, socket, std::ptr::null()),
             )
         }
     }
@@ -192,12 +309,20 @@ fn claim(
     open: &mut BTreeSet<u16>,
     id: u16,
     name: &str,
+    arguments: &str,
     unplug: Option<(&'static CStr, CString)>,
 ) -> Result<Device, DpdkError> {
     if !open.insert(id) {
         return Err(DpdkError::InUse { device: name.to_owned() });
     }
-    Ok(Device { id, started: false, unplug })
+    let (name, arguments, facts) = (name.to_owned(), arguments.to_owned(), DeviceFacts::default());
+    Ok(Device { id, name, arguments, facts, started: false, unplug })
+}
+
+/// The key for hashes, as long as the device wants it: the 16 bits of [`SYMMETRIC_KEY`] over and over. Empty if
+/// the device does not say.
+fn rss_key(len: u8) -> Vec<u8> {
+    SYMMETRIC_KEY.iter().copied().cycle().take(usize::from(len)).collect()
 }
 
 fn find(name: &CStr) -> Option<u16> {
@@ -223,5 +348,24 @@ fn check(call: &'static str, result: i32) -> Result<(), DpdkError> {
 /// Drivers answer with a plain −1 where an error number of the system would be expected; its text,
 /// "Operation not permitted", would mislead.
 fn plug_failure(result: i32) -> String {
-    if result == -1 { "its driver refuses it; DPDK's log says why".into() } else { super::describe(-result) }
+    if result == -1 { "its driver refuses it; DPDK's log says why".into() } else { describe(-result) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_as_long_as_the_device_wants_and_symmetric() {
+        assert!(rss_key(0).is_empty());
+        assert_eq!(rss_key(40), SYMMETRIC_KEY);
+        let long = rss_key(52);
+        assert!(long.len() == 52 && long.windows(3).all(|bytes| bytes[0] == bytes[2]));
+    }
+
+    #[test]
+    fn devices_are_looked_for_on_their_bus() {
+        assert_eq!(bus_of("0000:3b:00.0"), PCI_BUS);
+        assert_eq!(bus_of("net_memif0"), VDEV_BUS);
+    }
 }

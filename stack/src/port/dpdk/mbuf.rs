@@ -111,7 +111,9 @@ impl fmt::Debug for MbufPool {
 
 /// One mbuf with the data of one frame; dereferences to them. Goes back to its pool when dropped.
 ///
-/// Invariant: the mbuf has one segment, its own buffer, and nobody else refers to it.
+/// Invariant: nobody else refers to the mbuf, and its first segment is its own buffer, which this dereferences
+/// to. There are more segments only in a frame with an [`Attachment`](crate::port::Attachment), between
+/// writing and sending, and in one that has just arrived, before the port gathers it.
 #[repr(transparent)]
 pub struct Mbuf(NonNull<sys::rte_mbuf>);
 
@@ -121,21 +123,14 @@ unsafe impl Send for Mbuf {}
 unsafe impl Sync for Mbuf {}
 
 impl Mbuf {
-    /// Takes ownership of an mbuf that DPDK handed out. If the frame is spread over several buffers,
-    /// it is freed, and `None` returned.
+    /// Takes ownership of an mbuf that DPDK handed out.
     ///
     /// # Safety
     ///
-    /// `raw` is a valid mbuf that nobody else refers to, with its own buffer.
+    /// `raw` is a valid mbuf that nobody else refers to, and its first segment is its own buffer.
     #[inline]
-    pub(super) unsafe fn from_raw(raw: NonNull<sys::rte_mbuf>) -> Option<Mbuf> {
-        // SAFETY: valid, says the caller.
-        if unsafe { (*raw.as_ptr()).nb_segs } != 1 {
-            // SAFETY: ours, says the caller.
-            unsafe { sys::weft_rte_pktmbuf_free(raw.as_ptr()) };
-            return None;
-        }
-        Some(Mbuf(raw))
+    pub(super) unsafe fn from_raw(raw: NonNull<sys::rte_mbuf>) -> Mbuf {
+        Mbuf(raw)
     }
 
     /// The pointer, still owned by `self`.
@@ -144,9 +139,10 @@ impl Mbuf {
         self.0.as_ptr()
     }
 
-    /// Shortens the data to their first `len` bytes.
+    /// Shortens the data to their first `len` bytes, and drops what is chained to them.
     #[inline]
     pub(in crate::port) fn truncate(&mut self, len: usize) {
+        self.unchain();
         // SAFETY: the mbuf is valid and ours alone.
         let raw = unsafe { self.0.as_mut() };
         if len < usize::from(raw.data_len) {
@@ -297,23 +293,6 @@ mod tests {
         assert_eq!(status(ip_good | l4_good), ChecksumStatus::Good);
         assert_eq!(status(ip_bad | l4_good), ChecksumStatus::Bad);
         assert_eq!(status(ip_good | l4_bad), ChecksumStatus::Bad);
-    }
-
-    #[test]
-    fn frames_in_several_buffers_are_freed() {
-        let pool = pool("segments", &small()).unwrap();
-        let (head, tail) = (pool.allocate(100).unwrap(), pool.allocate(50).unwrap());
-        let raw = head.0;
-        // SAFETY: both mbufs are ours; chained, the second belongs to the first.
-        let refused = unsafe {
-            (*raw.as_ptr()).next = tail.as_ptr();
-            (*raw.as_ptr()).nb_segs = 2;
-            (*raw.as_ptr()).pkt_len = 150;
-            std::mem::forget((head, tail));
-            Mbuf::from_raw(raw)
-        };
-        assert!(refused.is_none());
-        assert_eq!(pool.available(), 15);
     }
 
     #[test]

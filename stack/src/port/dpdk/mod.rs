@@ -1,23 +1,29 @@
 //! DPDK: network cards without the kernel, and virtual devices (`net_ring`, `net_null`, `net_pcap`,
 //! …) that need neither a card nor privileges nor huge pages.
 //!
-//! [`Eal::init`] starts DPDK, [`MbufPool::create`] makes the buffers, [`DpdkPort::open`] a port and
-//! [`DpdkPort::ring_pair`] two that are joined. Built with the cargo feature `dpdk`.
+//! [`Eal::init`] starts DPDK, [`MbufPool::create`] makes the buffers, [`DpdkPort::open`] a port,
+//! [`DpdkPort::open_queues`] one for each queue of a device, and [`DpdkPort::ring_pair`] two that are joined.
+//! Built with the cargo feature `dpdk`.
 
+mod chain;
 mod device;
 mod eal;
+mod error;
+mod facts;
+mod interface;
 mod mbuf;
 mod ring;
 
 pub use eal::{Eal, EalOptions, LcoreGuard, LogLevel};
+pub use error::DpdkError;
+pub use facts::{DeviceFacts, Notice, buffer_size_for};
 pub use mbuf::{Mbuf, MbufPool, MbufPoolConfig};
 pub use weft_dpdk_sys::BUILD_VERSION;
 
-use std::ffi::CStr;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use thiserror::Error;
 use weft_dpdk_sys as sys;
 
 use self::device::Device;
@@ -35,26 +41,52 @@ pub struct DpdkPortConfig {
     pub tx_descriptors: u16,
     /// Whether to receive frames for other Ethernet addresses as well.
     pub promiscuous: bool,
+    /// How long opening a client of `net_memif` waits for its server's socket file. The link comes up later
+    /// still: [`DpdkPort::wait_for_link`].
+    pub peer_wait: Duration,
 }
 
 impl Default for DpdkPortConfig {
-    /// MTU 9000, 1024 descriptors each way, own address only.
+    /// MTU 9000, 1024 descriptors each way, own address only, no wait.
     fn default() -> DpdkPortConfig {
-        DpdkPortConfig { mtu: 9000, rx_descriptors: 1024, tx_descriptors: 1024, promiscuous: false }
+        let (rx_descriptors, tx_descriptors) = (1024, 1024);
+        DpdkPortConfig {
+            mtu: 9000,
+            rx_descriptors,
+            tx_descriptors,
+            promiscuous: false,
+            peer_wait: Duration::ZERO,
+        }
     }
 }
 
-/// A port over a device of DPDK, with one receive and one transmit queue. It has the device to
-/// itself; dropping it stops the device, and unplugs it if opening it plugged it in.
+/// Who chooses the receive queue of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spread {
+    /// The device, by IP addresses alone, with the key that [`Steering`](crate::worker::Steering) assumes: all
+    /// packets of one peer come to one queue, whatever path they took. Devices that cannot are refused.
+    Addresses,
+    /// Who sends, or the device in a way of its own: for links on which the sender's queue decides (`net_ring`,
+    /// `net_memif`), for generators, and for applications to which it does not matter.
+    Any,
+}
+
+/// What waiting for a link checks that often.
+const LINK_POLL: Duration = Duration::from_millis(1);
+
+/// A port over one receive and one transmit queue of a device of DPDK. Nobody else uses these queues; dropping
+/// the ports of all queues stops the device, and unplugs it if opening it plugged it in.
 #[derive(Debug)]
 pub struct DpdkPort {
     // Dropped in this order: the device lets go of the rings first.
-    device: Device,
+    device: Arc<Device>,
     /// The rings behind a `net_ring` device; only kept alive.
     _rings: Option<Arc<RingPair>>,
+    queue: u16,
     pool: MbufPool,
     caps: PortCaps,
     counters: PortCounters,
+    gathered: u64,
 }
 
 impl DpdkPort {
@@ -69,9 +101,23 @@ impl DpdkPort {
         pool: MbufPool,
         config: &DpdkPortConfig,
     ) -> Result<DpdkPort, DpdkError> {
+        let mut ports = DpdkPort::open_queues(eal, device, 1, Spread::Any, pool, config)?;
+        Ok(ports.remove(0))
+    }
+
+    /// Opens a device with `queues` receive and as many transmit queues, and returns a port for each, in their
+    /// order: to be used by as many workers. See [`open`](Self::open).
+    pub fn open_queues(
+        eal: Eal,
+        device: &str,
+        queues: u16,
+        spread: Spread,
+        pool: MbufPool,
+        config: &DpdkPortConfig,
+    ) -> Result<Vec<DpdkPort>, DpdkError> {
         let (name, arguments) = device.split_once(',').unwrap_or((device, ""));
         let device = Device::plug(eal, name, arguments)?;
-        DpdkPort::start(device, None, pool, config)
+        DpdkPort::start(device, None, queues, spread, pool, config)
     }
 
     /// Opens a `net_pcap` device: receives the frames of one capture file and writes those sent to
@@ -99,7 +145,7 @@ impl DpdkPort {
 
     /// Two `net_ring` devices, `<name>a` and `<name>b`, joined back to back in this process. Each
     /// direction holds `frames` frames; the receiving end gets the very mbufs that
-    /// were sent.
+    /// were sent, except that frames with attached payload are put together in a new one.
     pub fn ring_pair(
         eal: Eal,
         name: &str,
@@ -107,26 +153,92 @@ impl DpdkPort {
         pool: MbufPool,
         config: &DpdkPortConfig,
     ) -> Result<(DpdkPort, DpdkPort), DpdkError> {
-        let rings = Arc::new(RingPair::create(eal, name, frames)?);
-        let open = |suffix: &str, rx, tx| {
-            // SAFETY: the port keeps the rings alive behind its device. Each ring has one device at
+        let mut links = DpdkPort::ring_pairs(eal, name, 1, frames, pool, config)?;
+        Ok(links.remove(0))
+    }
+
+    /// The same with `queues` queues each way: what one end sends into a queue, the other receives from the
+    /// queue of the same number. Each pair of ports is one queue of either device.
+    pub fn ring_pairs(
+        eal: Eal,
+        name: &str,
+        queues: u16,
+        frames: u32,
+        pool: MbufPool,
+        config: &DpdkPortConfig,
+    ) -> Result<Vec<(DpdkPort, DpdkPort)>, DpdkError> {
+        let rings = Arc::new(RingPair::create(eal, name, queues, frames)?);
+        let open = |suffix: &str, rx: &[_], tx: &[_]| {
+            // SAFETY: the ports keep the rings alive behind their device. Each ring has one device at
             // either end, and only these put mbufs in, which they own (`transmit`).
             let device = unsafe { Device::from_rings(eal, &format!("{name}{suffix}"), rx, tx) }?;
-            DpdkPort::start(device, Some(Arc::clone(&rings)), pool, config)
+            DpdkPort::start(device, Some(Arc::clone(&rings)), queues, Spread::Any, pool, config)
         };
-        let a = open("a", rings.b_to_a(), rings.a_to_b())?;
-        let b = open("b", rings.a_to_b(), rings.b_to_a())?;
-        Ok((a, b))
+        let a = open("a", &rings.b_to_a(), &rings.a_to_b())?;
+        let b = open("b", &rings.a_to_b(), &rings.b_to_a())?;
+        Ok(a.into_iter().zip(b).collect())
     }
 
     fn start(
         mut device: Device,
         rings: Option<Arc<RingPair>>,
+        queues: u16,
+        spread: Spread,
         pool: MbufPool,
         config: &DpdkPortConfig,
-    ) -> Result<DpdkPort, DpdkError> {
-        let caps = device.start(&pool, config)?;
-        Ok(DpdkPort { device, _rings: rings, pool, caps, counters: PortCounters::default() })
+    ) -> Result<Vec<DpdkPort>, DpdkError> {
+        let caps = device.start(&pool, queues, spread, config)?;
+        let device = Arc::new(device);
+        let port = |queue| DpdkPort {
+            device: Arc::clone(&device),
+            _rings: rings.clone(),
+            queue,
+            pool,
+            caps,
+            counters: PortCounters::default(),
+            gathered: 0,
+        };
+        Ok((0..queues).map(port).collect())
+    }
+
+    /// What the device says of itself.
+    pub fn facts(&self) -> &DeviceFacts {
+        self.device.facts()
+    }
+
+    /// What is done in software because the device does not do it, and what else is worth saying once.
+    pub fn notices(&self) -> Vec<Notice> {
+        self.device.facts().notices(&self.caps)
+    }
+
+    /// The queue that this port uses, from 0.
+    pub fn queue(&self) -> u16 {
+        self.queue
+    }
+
+    /// Frames that arrived in several buffers and were copied into one.
+    pub fn gathered(&self) -> u64 {
+        self.gathered
+    }
+
+    /// Whether the link is up: the cable, or the other end of a virtual device.
+    pub fn link_is_up(&self) -> bool {
+        self.device.link_is_up()
+    }
+
+    /// Waits until the link is up, at most `bound`.
+    ///
+    /// # Errors
+    /// It is not; the error says what is missing.
+    pub fn wait_for_link(&self, bound: Duration) -> Result<(), DpdkError> {
+        let begin = Instant::now();
+        while !self.link_is_up() {
+            if begin.elapsed() >= bound {
+                return Err(self.device.no_link(bound));
+            }
+            std::thread::sleep(LINK_POLL);
+        }
+        Ok(())
     }
 
     /// The pointers of the frames at the front of the burst, and how many those are: all of them,
@@ -152,17 +264,19 @@ impl Port for DpdkPort {
     fn receive(&mut self, burst: &mut RxBurst) -> usize {
         let mut raw = [std::ptr::null_mut(); BURST];
         let room = burst.room() as u16;
-        // SAFETY: the device is started and ours; `raw` has place for BURST pointers, and a burst
-        // never has room for more.
-        let count = unsafe { sys::weft_rte_eth_rx_burst(self.device.id(), 0, raw.as_mut_ptr(), room) };
+        // SAFETY: the device is started and the queue ours; `raw` has place for BURST pointers, and a
+        // burst never has room for more.
+        let count =
+            unsafe { sys::weft_rte_eth_rx_burst(self.device.id(), self.queue, raw.as_mut_ptr(), room) };
         let mut delivered = 0;
         for raw in raw.iter().take(usize::from(count)).filter_map(|raw| NonNull::new(*raw)) {
             // SAFETY: what a receive queue hands out is valid and belongs to the receiver.
             let mbuf = unsafe { Mbuf::from_raw(raw) };
-            let Some(mbuf) = mbuf.filter(|mbuf| mbuf.len() <= self.caps.max_frame) else {
+            let Some((mbuf, copied)) = mbuf.in_one_piece(&self.pool, self.caps.max_frame) else {
                 self.counters.rx_errors += 1;
                 continue;
             };
+            self.gathered += u64::from(copied);
             self.counters.received(&mbuf);
             let pushed = burst.push(Frame::from(mbuf));
             debug_assert!(pushed.is_ok(), "no more than there is room for");
@@ -173,18 +287,19 @@ impl Port for DpdkPort {
 
     #[inline]
     fn transmit(&mut self, burst: &mut TxBurst) -> usize {
-        let refused = burst.drop_longer_than(self.caps.max_frame);
+        let refused = burst.drop_unsendable(self.caps.max_frame, self.caps.multi_segment);
         self.counters.tx_errors += refused as u64;
         let mut raw = [std::ptr::null_mut(); BURST];
         let count = self.mbufs(burst, &mut raw);
         // From here on, the first `sent` mbufs may be anywhere: their lengths are counted before.
         let mut lengths = [0u16; BURST];
         for (length, frame) in lengths.iter_mut().zip(burst.iter()) {
-            *length = frame.len() as u16;
+            *length = frame.total_len() as u16;
         }
-        // SAFETY: the device is started and ours; the first `count` pointers are mbufs owned by the
+        // SAFETY: the device is started and the queue ours; the first `count` pointers are mbufs owned by the
         // burst, and the device takes over those that it reports as sent.
-        let sent = unsafe { sys::weft_rte_eth_tx_burst(self.device.id(), 0, raw.as_mut_ptr(), count) };
+        let sent =
+            unsafe { sys::weft_rte_eth_tx_burst(self.device.id(), self.queue, raw.as_mut_ptr(), count) };
         let sent = usize::from(sent);
         for frame in burst.take_front(sent) {
             // Now the device's.
@@ -204,93 +319,8 @@ impl Port for DpdkPort {
     }
 
     fn counters(&self) -> PortCounters {
-        PortCounters { rx_missed: self.device.missed(), ..self.counters }
+        // The device does not say of which queue.
+        let rx_missed = if self.queue == 0 { self.device.missed() } else { 0 };
+        PortCounters { rx_missed, ..self.counters }
     }
-}
-
-/// Why DPDK could not be started, or a pool or port not be made.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum DpdkError {
-    /// DPDK runs already, with other options; it starts once in a process.
-    #[error("DPDK runs already in this process, with other options")]
-    AlreadyStarted,
-    /// A name or an argument cannot be handed to C.
-    #[error("a name or argument contains a NUL byte")]
-    NulByte,
-    /// A call failed.
-    #[error("{call}: {reason}")]
-    Call {
-        /// The function of DPDK.
-        call: &'static str,
-        /// What DPDK says about it.
-        reason: String,
-    },
-    /// The device could not be plugged in.
-    #[error("device {device} cannot be added: {reason}")]
-    Plug {
-        /// Its name.
-        device: String,
-        /// What DPDK says about it.
-        reason: String,
-    },
-    /// The device was plugged in but is no Ethernet port.
-    #[error("device {device} is no Ethernet port")]
-    NoPort {
-        /// Its name.
-        device: String,
-    },
-    /// Another [`DpdkPort`] has the device.
-    #[error("device {device} is open already")]
-    InUse {
-        /// Its name.
-        device: String,
-    },
-    /// The pool's buffers cannot hold the longest frame.
-    #[error("buffers of {buffer} bytes cannot hold frames of {frame}: choose a pool with larger ones")]
-    BufferTooSmall {
-        /// Bytes of a frame that a buffer can hold.
-        buffer: usize,
-        /// Bytes of the longest frame.
-        frame: usize,
-    },
-    /// Buffers of this size and their headroom do not fit the 16-bit length of an mbuf.
-    #[error("a buffer of {0} bytes and its headroom exceed 65535")]
-    BufferSize(u16),
-    /// The device does not support this MTU.
-    #[error("an MTU of {mtu} is not between the device's {min} and {max}")]
-    Mtu {
-        /// The MTU asked for.
-        mtu: u16,
-        /// The least that the device supports.
-        min: u16,
-        /// The largest that the device supports.
-        max: u16,
-    },
-    /// DPDK's device arguments cannot express this path.
-    #[error("the path {0:?} has characters that device arguments cannot express")]
-    Path(String),
-    /// A ring's length is not one that DPDK can make.
-    #[error("a ring cannot have {0} places")]
-    RingSize(u32),
-}
-
-impl DpdkError {
-    /// The failure that the calling thread's `rte_errno` describes.
-    fn from_errno(call: &'static str) -> DpdkError {
-        // SAFETY: only reads a variable of the thread.
-        let code = unsafe { sys::weft_rte_errno() };
-        DpdkError::Call { call, reason: describe(code) }
-    }
-
-    /// The failure that a negative result describes.
-    fn from_code(call: &'static str, result: i32) -> DpdkError {
-        DpdkError::Call { call, reason: describe(-result) }
-    }
-}
-
-/// DPDK's words for an error number.
-fn describe(code: i32) -> String {
-    // SAFETY: returns a C string of this thread or of the program, valid until the thread's next
-    // call; it is copied at once.
-    unsafe { CStr::from_ptr(sys::rte_strerror(code)) }.to_string_lossy().into_owned()
 }

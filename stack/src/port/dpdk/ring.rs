@@ -1,4 +1,4 @@
-//! The two rings between a pair of `net_ring` devices.
+//! The rings between a pair of `net_ring` devices.
 
 use std::ffi::CString;
 use std::ptr::NonNull;
@@ -7,30 +7,30 @@ use weft_dpdk_sys as sys;
 
 use super::{DpdkError, Eal};
 
-/// Two rings of mbufs, one for each direction.
+/// Rings of mbufs: one for each queue and direction.
 #[derive(Debug)]
 pub(super) struct RingPair {
-    a_to_b: Ring,
-    b_to_a: Ring,
+    a_to_b: Vec<Ring>,
+    b_to_a: Vec<Ring>,
 }
 
 impl RingPair {
     /// Rings for `frames` mbufs each. The name must be new in this process.
-    pub(super) fn create(eal: Eal, name: &str, frames: u32) -> Result<RingPair, DpdkError> {
-        Ok(RingPair {
-            a_to_b: Ring::create(eal, &format!("{name}.ab"), frames)?,
-            b_to_a: Ring::create(eal, &format!("{name}.ba"), frames)?,
-        })
+    pub(super) fn create(eal: Eal, name: &str, queues: u16, frames: u32) -> Result<RingPair, DpdkError> {
+        let rings = |way: &str| -> Result<Vec<Ring>, DpdkError> {
+            (0..queues).map(|queue| Ring::create(eal, &format!("{name}.{way}{queue}"), frames)).collect()
+        };
+        Ok(RingPair { a_to_b: rings("ab")?, b_to_a: rings("ba")? })
     }
 
-    /// The ring from the first device to the second. Valid as long as `self`.
-    pub(super) fn a_to_b(&self) -> *mut sys::rte_ring {
-        self.a_to_b.0.as_ptr()
+    /// The rings from the first device to the second. Valid as long as `self`.
+    pub(super) fn a_to_b(&self) -> Vec<*mut sys::rte_ring> {
+        self.a_to_b.iter().map(|ring| ring.0.as_ptr()).collect()
     }
 
-    /// The ring from the second device to the first. Valid as long as `self`.
-    pub(super) fn b_to_a(&self) -> *mut sys::rte_ring {
-        self.b_to_a.0.as_ptr()
+    /// The rings from the second device to the first. Valid as long as `self`.
+    pub(super) fn b_to_a(&self) -> Vec<*mut sys::rte_ring> {
+        self.b_to_a.iter().map(|ring| ring.0.as_ptr()).collect()
     }
 }
 

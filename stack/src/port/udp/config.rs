@@ -283,7 +283,8 @@ pub struct UdpCounters {
     pub rx_joined: u64,
     /// Datagrams whose payload was copied on arrival, because the kernel joined them otherwise than expected.
     pub rx_copied: u64,
-    /// Datagrams that the kernel dropped for want of receive buffer (`SO_RXQ_OVFL`).
+    /// Messages that the kernel dropped for want of receive buffer, or because they were damaged (`SO_MEMINFO`).
+    /// Each may have been several datagrams, joined: with GRO it is the least that was lost.
     pub rx_overflow: u64,
     /// Times that a router or peer said that a datagram did not get through.
     pub unreachable: u64,

@@ -21,7 +21,7 @@
 //!
 //! **Loss.** The kernel drops what comes in faster than it is taken, and a datagram handed to it may
 //! never leave. Both are the network's right; the endpoint repairs it. What the kernel admits to is in
-//! [`PortCounters::rx_missed`] and [`UdpCounters`].
+//! [`PortCounters::rx_missed`] and [`UdpCounters`]; datagrams that it had joined it counts as one.
 //!
 //! **Trimming.** A packet trimmed by a switch does not get past the kernel, whose UDP demands all bytes
 //! that the UDP header announces. Only trimmed packets that another UDP port has sent arrive.
@@ -37,6 +37,7 @@ mod transmit;
 pub use config::{MAX_SOURCES, Notice, Peer, UdpConfig, UdpCounters, UdpError};
 pub use headers::mac_of;
 
+use std::cell::Cell;
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -66,6 +67,8 @@ pub struct UdpPort {
     pool: FramePool,
     caps: PortCaps,
     counters: PortCounters,
+    /// What the kernel had dropped when it was last asked: its counter, and its sum.
+    overflow: Cell<(u32, u64)>,
     udp: UdpCounters,
     notices: Notices,
 }
@@ -136,6 +139,7 @@ impl UdpPort {
                 timestamps: false,
             },
             counters: PortCounters::default(),
+            overflow: Cell::new((0, 0)),
             udp: UdpCounters::default(),
             notices,
         })
@@ -208,7 +212,16 @@ impl UdpPort {
 
     /// What the port has done besides what every port counts.
     pub fn udp_counters(&self) -> UdpCounters {
-        self.udp
+        UdpCounters { rx_overflow: self.overflow(), ..self.udp }
+    }
+
+    /// Asks the kernel what it has dropped. Its counter has 32 bits.
+    fn overflow(&self) -> u64 {
+        let (before, total) = self.overflow.get();
+        let now = system::drops(self.socket.as_fd()).unwrap_or(before);
+        let total = total + u64::from(now.wrapping_sub(before));
+        self.overflow.set((now, total));
+        total
     }
 }
 
@@ -238,8 +251,14 @@ impl Port for UdpPort {
         self.pool.clone()
     }
 
+    /// Asks the kernel: a system call.
     fn counters(&self) -> PortCounters {
-        self.counters
+        PortCounters { rx_missed: self.counters.rx_missed + self.overflow(), ..self.counters }
+    }
+
+    /// The socket that datagrams arrive at.
+    fn waitable(&mut self) -> Option<BorrowedFd<'_>> {
+        Some(self.socket.as_fd())
     }
 }
 
@@ -283,8 +302,7 @@ fn require(
 }
 
 fn prepare_receiving(socket: &UdpSocket, addr: SocketAddr) -> Result<(), UdpError> {
-    use libc::{IPPROTO_IP, IPPROTO_IPV6, SOL_SOCKET};
-    require(socket, addr, &[("SO_RXQ_OVFL", SOL_SOCKET, libc::SO_RXQ_OVFL, 1)])?;
+    use libc::{IPPROTO_IP, IPPROTO_IPV6};
     if addr.is_ipv6() {
         let class = ("IPV6_RECVTCLASS", IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1);
         require(socket, addr, &[class, ("IPV6_RECVHOPLIMIT", IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT, 1)])

@@ -45,7 +45,6 @@ pub(super) struct Receiver {
     cut: usize,
     joins: bool,
     classes: DscpClasses,
-    overflow_seen: u32,
 }
 
 /// What the kernel says beside a message.
@@ -55,7 +54,6 @@ struct Told {
     ttl: u8,
     /// The length of the datagrams that were joined.
     segment: Option<usize>,
-    overflow: Option<u32>,
 }
 
 /// Frames that receiving needs at once.
@@ -92,7 +90,6 @@ impl Receiver {
             cut: longest,
             joins,
             classes,
-            overflow_seen: 0,
         }
     }
 
@@ -105,7 +102,7 @@ impl Receiver {
         counters: (&mut PortCounters, &mut UdpCounters),
     ) -> usize {
         let (port, udp) = counters;
-        let mut count = 0;
+        let (mut count, mut more) = (0, true);
         loop {
             while burst.room() > 0
                 && let Some(frame) = self.ready.pop_front()
@@ -115,9 +112,10 @@ impl Receiver {
                 debug_assert!(pushed.is_ok(), "there is room");
                 count += 1;
             }
-            if burst.room() == 0 || !self.pull(fd, peers, port, udp) {
+            if burst.room() == 0 || !more {
                 return count;
             }
+            more = self.pull(fd, peers, port, udp);
         }
     }
 
@@ -182,11 +180,6 @@ impl Receiver {
         let (len, is_cut) = (arrival.len, arrival.is_cut());
         let told = Told::read(&arrival.control);
         let (src, source_port) = peers.name(arrival.from());
-        if let Some(total) = told.overflow {
-            let lost = u64::from(total.wrapping_sub(self.overflow_seen));
-            self.overflow_seen = total;
-            (port.rx_missed, udp.rx_overflow) = (port.rx_missed + lost, udp.rx_overflow + lost);
-        }
         let segment = told.segment.unwrap_or(len).min(len);
         let count = if segment == 0 { 1 } else { len.div_ceil(segment) };
         udp.rx_joined += u64::from(count > 1);
@@ -267,7 +260,7 @@ fn original(bytes: &[u8]) -> Option<(usize, usize)> {
 
 impl Told {
     fn read(control: &Control) -> Told {
-        let mut told = Told { tos: 0, ttl: DEFAULT_TTL, segment: None, overflow: None };
+        let mut told = Told { tos: 0, ttl: DEFAULT_TTL, segment: None };
         for (level, kind, data) in control.iter() {
             let value = number(data);
             match (level, kind) {
@@ -278,7 +271,6 @@ impl Told {
                     told.ttl = value as u8;
                 }
                 (libc::SOL_UDP, libc::UDP_GRO) => told.segment = Some((value as usize).max(1)),
-                (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) => told.overflow = Some(value),
                 _ => {}
             }
         }

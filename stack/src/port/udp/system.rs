@@ -27,6 +27,16 @@ pub(super) fn get(fd: BorrowedFd<'_>, level: c_int, name: c_int) -> io::Result<c
     Ok(value)
 }
 
+/// Messages for the socket that the kernel has dropped since it was opened, modulo 2³².
+pub(super) fn drops(fd: BorrowedFd<'_>) -> io::Result<u32> {
+    let mut values = [0u32; libc::SK_MEMINFO_DROPS as usize + 1];
+    let mut len = size_of_val(&values) as libc::socklen_t;
+    let (level, name) = (libc::SOL_SOCKET, libc::SO_MEMINFO);
+    // SAFETY: the pointers are those of `values` and of its length in bytes, and outlive the call.
+    check(unsafe { libc::getsockopt(fd.as_raw_fd(), level, name, values.as_mut_ptr().cast(), &mut len) })?;
+    Ok(values[libc::SK_MEMINFO_DROPS as usize])
+}
+
 fn check(result: c_int) -> io::Result<usize> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as usize) }
 }

@@ -19,7 +19,7 @@ use super::peers::Peers;
 use super::receive::TRAILER;
 use super::system::{self, Message, RawAddr};
 use super::{Notice, Notices, UdpCounters};
-use crate::port::{BURST, PortCounters, TxBurst};
+use crate::port::{BURST, Frame, PortCounters, TxBurst};
 use crate::wire::class::DscpClasses;
 use crate::wire::frame::DEFAULT_TTL;
 use crate::wire::udp::ENTROPY_COUNT;
@@ -46,18 +46,61 @@ pub(super) struct Told<'a> {
 type Plans = ArrayVec<(Option<Outbound>, [u8; TRAILER]), BURST>;
 /// Frames of one message, by place in the burst.
 type Run = ArrayVec<u8, BURST>;
+/// Frames of a burst, the lowest bit being the first one's.
+type Bits = u32;
+
+/// A burst on its way out, and where each of its frames goes.
+struct Outgoing<'a> {
+    frames: &'a [Frame],
+    plans: Plans,
+    peers: &'a Peers,
+}
+
+impl Outgoing<'_> {
+    /// What is known of a frame that is in a run.
+    fn plan(&self, n: u8) -> (&Outbound, &[u8; TRAILER]) {
+        let (Some(plan), trailer) = &self.plans[usize::from(n)] else {
+            unreachable!("only plans are in runs")
+        };
+        (plan, trailer)
+    }
+}
+
+impl Told<'_> {
+    /// Counts the frames of a message that the kernel has taken.
+    fn sent(&mut self, run: &Run, out: &Outgoing<'_>) -> Bits {
+        self.udp.tx_joined += u64::from(run.len() > 1);
+        run.iter().fold(0, |bits, n| {
+            self.port.sent(&out.frames[usize::from(*n)]);
+            bits | 1 << n
+        })
+    }
+
+    /// Counts a frame that can never be sent.
+    #[cold]
+    fn dropped(&mut self, n: u8, error: &io::Error, path: Option<usize>, out: &Outgoing<'_>) -> Bits {
+        self.port.tx_errors += 1;
+        let packet = out.frames[usize::from(n)].len() - crate::port::MIN_FRAME;
+        let errno = error.raw_os_error().unwrap_or(0);
+        self.notices.say(match errno {
+            libc::EMSGSIZE => Notice::TooLong { packet, path },
+            _ => Notice::Refused { errno },
+        });
+        1 << n
+    }
+}
 
 impl Sender {
     /// Sends the frames of `burst`, all that the sockets take. Returns how many left the burst.
     pub(super) fn transmit(&mut self, burst: &mut TxBurst, peers: &Peers, told: &mut Told<'_>) -> usize {
-        let mut gone = 0u32;
-        let plans = self.plan(burst, &mut gone, told);
+        let (plans, mut gone) = self.plan(burst, told);
+        let out = Outgoing { frames: burst, plans, peers };
         for source in 0..self.sockets.len() {
-            let frames: Run = (0..plans.len() as u8)
-                .filter(|n| self.source(&plans[usize::from(*n)].0) == Some(source))
+            let frames: Run = (0..out.plans.len() as u8)
+                .filter(|n| self.source(&out.plans[usize::from(*n)].0) == Some(source))
                 .collect();
             if !frames.is_empty() {
-                self.send(source, &frames, self.gso, burst, &plans, peers, &mut gone, told);
+                gone |= self.send(source, &frames, self.gso, &out, told);
             }
         }
         burst.remove(gone);
@@ -65,17 +108,17 @@ impl Sender {
     }
 
     /// Reads all headers. What is no datagram is dropped.
-    fn plan(&self, burst: &TxBurst, gone: &mut u32, told: &mut Told<'_>) -> Plans {
-        let mut plans = Plans::new();
-        for (n, frame) in burst.iter().enumerate() {
+    fn plan(&self, frames: &[Frame], told: &mut Told<'_>) -> (Plans, Bits) {
+        let (mut plans, mut gone) = (Plans::new(), 0);
+        for (n, frame) in frames.iter().enumerate() {
             let plan = Outbound::read(frame).ok().filter(|plan| plan.dst.is_ipv6() == self.v6);
             if plan.is_none() {
                 told.port.tx_errors += 1;
-                *gone |= 1 << n;
+                gone |= 1 << n;
             }
             plans.push((plan, plan.map_or([0; TRAILER], |plan| plan.udp_length.to_be_bytes())));
         }
-        plans
+        (plans, gone)
     }
 
     /// The socket of the entropy that a frame's source port stands for.
@@ -87,34 +130,24 @@ impl Sender {
         self.classes.classify(plan.dscp()).trim_point().is_some()
     }
 
-    /// Sends these frames from the socket `source`, joined or not.
-    #[expect(clippy::too_many_arguments, reason = "what one burst consists of")]
+    /// Sends these frames from the socket `source`, joined or not. Returns those that are sent, or dropped.
     fn send(
         &mut self,
         source: usize,
         frames: &[u8],
         join: bool,
-        burst: &TxBurst,
-        plans: &Plans,
-        peers: &Peers,
-        gone: &mut u32,
+        out: &Outgoing<'_>,
         told: &mut Told<'_>,
-    ) {
-        let runs = self.runs(frames, join, plans);
+    ) -> Bits {
+        let runs = self.runs(frames, join, &out.plans);
         let mut parts: ArrayVec<IoSlice<'_>, { 2 * BURST }> = ArrayVec::new();
         let mut ends: ArrayVec<usize, BURST> = ArrayVec::new();
         let mut heads: ArrayVec<(RawAddr, Control), BURST> = ArrayVec::new();
         for run in &runs {
-            let Some(first) = plans[usize::from(run[0])].0 else { unreachable!("only plans are in runs") };
-            for n in run {
-                let (Some(plan), trailer) = &plans[usize::from(*n)] else { unreachable!("as above") };
-                parts.push(IoSlice::new(&burst[usize::from(*n)][plan.begin..plan.end]));
-                if self.is_trimmed(plan) {
-                    parts.push(IoSlice::new(trailer));
-                }
-            }
+            self.gather(run, out, &mut parts);
             ends.push(parts.len());
-            heads.push((peers.place(first.dst), control(&first, run.len(), self.v6)));
+            let (first, _) = out.plan(run[0]);
+            heads.push((out.peers.place(first.dst), control(first, run.len(), self.v6)));
         }
         let mut begin = 0;
         let messages: ArrayVec<Message<'_>, BURST> = heads
@@ -126,40 +159,57 @@ impl Sender {
                 message
             })
             .collect();
-        let (mut at, mut tried) = (0, false);
+        let (mut at, mut tried, mut gone) = (0, false, 0);
         while at < messages.len() {
             told.udp.send_calls += 1;
             match system::send(self.sockets[source].as_fd(), &messages[at..]) {
                 Ok(count) => {
-                    for run in &runs[at..at + count] {
-                        told.udp.tx_joined += u64::from(run.len() > 1);
-                        for n in run {
-                            told.port.sent(&burst[usize::from(*n)]);
-                            *gone |= 1 << n;
-                        }
-                    }
+                    gone |= runs[at..at + count].iter().fold(0, |bits, run| bits | told.sent(run, out));
                     (at, tried) = (at + count, false);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if is_full(&error) => return,
+                Err(error) if is_full(&error) => break,
                 // The error of an earlier datagram is reported in place of sending this one: once.
                 Err(error) => {
                     let path = self.drain_errors(source, told);
                     if tried {
-                        let run = &runs[at];
-                        if run.len() > 1 {
-                            self.without_gso(&error, told);
-                            self.send(source, run, false, burst, plans, peers, gone, told);
-                        } else {
-                            drop_frame(&error, path, burst[usize::from(run[0])].len(), told);
-                            *gone |= 1 << run[0];
-                        }
+                        gone |= self.refused((&error, path), source, &runs[at], out, told);
                         at += 1;
                     }
                     tried = !tried;
                 }
             }
         }
+        gone
+    }
+
+    /// The pieces of a message.
+    fn gather<'a>(&self, run: &Run, out: &'a Outgoing<'_>, parts: &mut ArrayVec<IoSlice<'a>, { 2 * BURST }>) {
+        for n in run {
+            let (plan, trailer) = out.plan(*n);
+            parts.push(IoSlice::new(&out.frames[usize::from(*n)][plan.begin..plan.end]));
+            if self.is_trimmed(plan) {
+                parts.push(IoSlice::new(trailer));
+            }
+        }
+    }
+
+    /// A message was refused, with this error and perhaps the MTU of its path. Several datagrams are sent one by
+    /// one, to find out which it was about.
+    #[cold]
+    fn refused(
+        &mut self,
+        (error, path): (&io::Error, Option<usize>),
+        source: usize,
+        run: &Run,
+        out: &Outgoing<'_>,
+        told: &mut Told<'_>,
+    ) -> Bits {
+        if run.len() == 1 {
+            return told.dropped(run[0], error, path, out);
+        }
+        self.without_gso(error, told);
+        self.send(source, run, false, out, told)
     }
 
     /// Which of these frames go together.
@@ -223,16 +273,6 @@ impl Sender {
 fn is_full(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::WouldBlock
         || matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::ENOMEM))
-}
-
-#[cold]
-fn drop_frame(error: &io::Error, path: Option<usize>, frame: usize, told: &mut Told<'_>) {
-    told.port.tx_errors += 1;
-    let errno = error.raw_os_error().unwrap_or(0);
-    told.notices.say(match errno {
-        libc::EMSGSIZE => Notice::TooLong { packet: frame - crate::port::MIN_FRAME, path },
-        _ => Notice::Refused { errno },
-    });
 }
 
 /// What the kernel is told beside a message of `count` datagrams.

@@ -1,0 +1,210 @@
+//! Mbufs of several segments: payload sent from where it lies, and frames that arrive in pieces.
+
+use std::ffi::c_void;
+use std::ptr::NonNull;
+
+use weft_dpdk_sys as sys;
+
+use super::{Mbuf, MbufPool};
+use crate::port::Attachment;
+
+const _: () = assert!(size_of::<Attachment>() <= sys::WEFT_OWNER_SIZE as usize);
+const _: () = assert!(align_of::<Attachment>() <= 8);
+
+/// Bytes of the own buffer of an mbuf that refers to others: what C keeps there, 24 bytes, and the attachment.
+const BOOK: usize = 24 + sys::WEFT_OWNER_SIZE as usize;
+
+impl Mbuf {
+    /// Makes `payload` the last part of the frame, without copying it. Takes another mbuf of the pool, which
+    /// keeps the payload's memory until the device has sent it. Gives the payload back if there is no mbuf.
+    #[inline]
+    pub(in crate::port) fn attach(&mut self, payload: Attachment) -> Result<(), Attachment> {
+        let raw = self.as_ptr();
+        // SAFETY: the mbuf is ours, and its pool is never freed.
+        let pool = unsafe { (*raw).pool };
+        // SAFETY: as above.
+        let room = usize::from(unsafe { sys::weft_rte_pktmbuf_data_room_size(pool) });
+        let Ok(len) = u16::try_from(payload.len()) else { return Err(payload) };
+        if room < BOOK {
+            return Err(payload);
+        }
+        // SAFETY: as above.
+        let Some(tail) = NonNull::new(unsafe { sys::weft_rte_pktmbuf_alloc(pool) }) else {
+            return Err(payload);
+        };
+        let data = payload.as_ptr().cast_mut().cast::<c_void>();
+        // SAFETY: the tail is new and ours, and its buffer has place for the attachment, as checked above; so
+        // has the chain, which has two segments. The attachment stays in that place and keeps `data` until
+        // `release` takes it out. DPDK reads through `data` and never writes: the mbuf is only sent.
+        unsafe {
+            sys::weft_rte_pktmbuf_owner(tail.as_ptr()).cast::<Attachment>().write(payload);
+            let result = sys::weft_rte_pktmbuf_attach(raw, tail.as_ptr(), data, len, Some(release));
+            debug_assert_eq!(result, 0, "a chain of two is not too long");
+        }
+        Ok(())
+    }
+
+    /// Whether the frame goes on behind what it dereferences to.
+    #[inline]
+    pub(in crate::port) fn is_chained(&self) -> bool {
+        // SAFETY: the mbuf is valid.
+        unsafe { (*self.as_ptr()).nb_segs != 1 }
+    }
+
+    /// Bytes of the whole frame.
+    #[inline]
+    pub(in crate::port) fn total_len(&self) -> usize {
+        // SAFETY: the mbuf is valid.
+        unsafe { (*self.as_ptr()).pkt_len as usize }
+    }
+
+    /// Drops all segments but the first.
+    #[inline]
+    pub(super) fn unchain(&mut self) {
+        // SAFETY: the mbuf is ours, and so is what is chained to it.
+        unsafe {
+            let raw = &mut *self.as_ptr();
+            if raw.nb_segs != 1 {
+                sys::weft_rte_pktmbuf_free(std::mem::replace(&mut raw.next, std::ptr::null_mut()));
+                raw.nb_segs = 1;
+                raw.pkt_len = u32::from(raw.data_len);
+            }
+        }
+    }
+
+    /// Lengthens the data by `len` bytes, whose content is arbitrary; `None` if the buffer does not hold them,
+    /// or the data go on elsewhere.
+    #[inline]
+    pub(in crate::port) fn extend(&mut self, len: usize) -> Option<&mut [u8]> {
+        let before = self.len();
+        if self.is_chained() {
+            return None;
+        }
+        // SAFETY: the mbuf is ours; the new length ends inside its buffer, all of which is initialised.
+        unsafe {
+            let raw = &mut *self.as_ptr();
+            let room = usize::from(raw.buf_len) - usize::from(raw.data_off) - before;
+            if len > room {
+                return None;
+            }
+            raw.data_len += len as u16;
+            raw.pkt_len += len as u32;
+        }
+        Some(&mut self[before..])
+    }
+
+    /// The frame in one piece: itself, or a copy in a buffer of `pool`. `None` if it is longer than `max`
+    /// bytes, or there is no buffer. The second value says whether it was copied.
+    #[inline]
+    pub(super) fn in_one_piece(self, pool: &MbufPool, max: usize) -> Option<(Mbuf, bool)> {
+        if self.total_len() > max {
+            return None;
+        }
+        if self.is_chained() { self.gather(pool).map(|mbuf| (mbuf, true)) } else { Some((self, false)) }
+    }
+
+    #[cold]
+    fn gather(self, pool: &MbufPool) -> Option<Mbuf> {
+        let whole = pool.allocate(self.total_len())?;
+        // SAFETY: both are ours, and the copy has been made as long as all segments together. What segments
+        // refer to may be written to by others: C copies it, whatever it is.
+        unsafe {
+            let data = (*whole.as_ptr()).buf_addr.cast::<u8>().add(usize::from((*whole.as_ptr()).data_off));
+            sys::weft_rte_pktmbuf_gather(self.as_ptr(), data.cast());
+            let (from, to) = (&*self.as_ptr(), &mut *whole.as_ptr());
+            // What the device says of the checksums; that it is in foreign memory is no longer so.
+            to.ol_flags = from.ol_flags & (sys::WEFT_F_RX_IP_CKSUM_MASK | sys::WEFT_F_RX_L4_CKSUM_MASK);
+        }
+        Some(whole)
+    }
+}
+
+/// Called by DPDK, on whichever thread, when the last mbuf that refers to the memory is freed.
+///
+/// # Safety
+///
+/// `owner` is where `Mbuf::attach` has put an attachment, and this is the only call for it.
+unsafe extern "C" fn release(_data: *mut c_void, owner: *mut c_void) {
+    // SAFETY: says the caller.
+    unsafe { owner.cast::<Attachment>().drop_in_place() };
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::port::dpdk::{Eal, EalOptions, MbufPoolConfig};
+
+    fn pool(name: &str, buffers: u32) -> MbufPool {
+        let config = MbufPoolConfig { buffers, buffer_size: 1000, cache: 0, socket: None };
+        MbufPool::create(Eal::init(&EalOptions::default()).unwrap(), name, &config).unwrap()
+    }
+
+    fn chained(pool: &MbufPool, owner: &Arc<[u8]>) -> Mbuf {
+        let mut mbuf = pool.allocate(100).unwrap();
+        mbuf.fill(1);
+        mbuf.attach(Attachment::from(Arc::clone(owner))).unwrap();
+        mbuf
+    }
+
+    #[test]
+    fn memory_is_kept_until_the_mbuf_is_freed_on_any_thread() {
+        let pool = pool("kept", 15);
+        let owner: Arc<[u8]> = vec![2; 5000].into();
+        let mbuf = chained(&pool, &owner);
+        assert_eq!((mbuf.len(), mbuf.total_len(), pool.available()), (100, 5100, 13));
+        assert_eq!(Arc::strong_count(&owner), 2);
+        std::thread::spawn(move || drop(mbuf)).join().unwrap();
+        assert_eq!((Arc::strong_count(&owner), pool.available()), (1, 15));
+        // The buffers are whole again.
+        let fresh: Vec<Mbuf> = std::iter::from_fn(|| pool.allocate(1000)).collect();
+        assert_eq!(fresh.len(), 15);
+        assert!(
+            fresh.iter().all(|mbuf| mbuf.len() == 1000 && mbuf.total_len() == 1000 && !mbuf.is_chained())
+        );
+    }
+
+    #[test]
+    fn truncating_lets_go_of_the_memory() {
+        let pool = pool("let_go", 15);
+        let owner: Arc<[u8]> = vec![2; 50].into();
+        let mut mbuf = chained(&pool, &owner);
+        assert!(mbuf.extend(1).is_none(), "not behind the attachment");
+        mbuf.truncate(100);
+        assert_eq!((mbuf.len(), mbuf.total_len(), Arc::strong_count(&owner)), (100, 100, 1));
+        mbuf.extend(10).unwrap().fill(3);
+        assert_eq!((mbuf[99], mbuf[100], mbuf.len(), mbuf.total_len()), (1, 3, 110, 110));
+        assert!(mbuf.extend(891).is_none());
+        assert_eq!(mbuf.extend(890).unwrap().len(), 890);
+    }
+
+    #[test]
+    fn without_an_mbuf_the_payload_comes_back() {
+        let pool = pool("comes_back", 1);
+        let owner: Arc<[u8]> = vec![2; 70_000].into();
+        let mut mbuf = pool.allocate(100).unwrap();
+        let attach =
+            |mbuf: &mut Mbuf, len| mbuf.attach(Attachment::bytes(Arc::clone(&owner), 0..len).unwrap());
+        assert_eq!(attach(&mut mbuf, 20).unwrap_err().len(), 20);
+        assert_eq!(attach(&mut mbuf, 70_000).unwrap_err().len(), 70_000);
+        assert_eq!((mbuf.total_len(), Arc::strong_count(&owner)), (100, 1));
+    }
+
+    #[test]
+    fn pieces_are_gathered() {
+        let pool = pool("gathered", 15);
+        let owner: Arc<[u8]> = (0..=255).collect::<Vec<u8>>().into();
+        let (whole, copied) = chained(&pool, &owner).in_one_piece(&pool, 356).unwrap();
+        assert!(copied && !whole.is_chained());
+        assert_eq!((&whole[..100], &whole[100..]), (&[1; 100][..], &owner[..]));
+        assert_eq!((Arc::strong_count(&owner), pool.available()), (1, 14));
+        assert!(chained(&pool, &owner).in_one_piece(&pool, 355).is_none());
+        let (_, copied) = pool.allocate(50).unwrap().in_one_piece(&pool, 50).unwrap();
+        assert!(!copied);
+        let long: Arc<[u8]> = vec![0; 901].into();
+        assert!(chained(&pool, &long).in_one_piece(&pool, 2000).is_none(), "longer than a buffer");
+        drop(whole);
+        assert_eq!((Arc::strong_count(&owner), Arc::strong_count(&long), pool.available()), (1, 1, 15));
+    }
+}

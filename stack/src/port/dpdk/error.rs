@@ -1,0 +1,136 @@
+//! What can go wrong while DPDK starts, and pools and ports are made.
+
+use std::ffi::CStr;
+
+use thiserror::Error;
+use weft_dpdk_sys as sys;
+
+/// Why DPDK could not be started, or a pool or port not be made.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum DpdkError {
+    /// DPDK runs already, with other options; it starts once in a process.
+    #[error("DPDK runs already in this process, with other options")]
+    AlreadyStarted,
+    /// A name or an argument cannot be handed to C.
+    #[error("a name or argument contains a NUL byte")]
+    NulByte,
+    /// A call failed.
+    #[error("{call}: {reason}")]
+    Call {
+        /// The function of DPDK.
+        call: &'static str,
+        /// What DPDK says about it.
+        reason: String,
+    },
+    /// The device could not be plugged in.
+    #[error("device {device} cannot be added: {reason}")]
+    Plug {
+        /// Its name.
+        device: String,
+        /// What DPDK says about it.
+        reason: String,
+    },
+    /// The device was plugged in but is no Ethernet port.
+    #[error("device {device} is no Ethernet port")]
+    NoPort {
+        /// Its name.
+        device: String,
+    },
+    /// Another [`DpdkPort`](super::DpdkPort) has the device.
+    #[error("device {device} is open already")]
+    InUse {
+        /// Its name.
+        device: String,
+    },
+    /// The pool's buffers cannot hold the longest frame, or not what the driver needs.
+    #[error("device {device} needs buffers of {min} bytes at least{}, and the pool's have {buffer}", at_most(*max))]
+    Buffers {
+        /// Its name.
+        device: String,
+        /// Bytes of a frame that a buffer can hold.
+        buffer: usize,
+        /// Bytes that it must hold.
+        min: usize,
+        /// Bytes that it may hold.
+        max: usize,
+    },
+    /// Buffers of this size and their headroom do not fit the 16-bit length of an mbuf.
+    #[error("a buffer of {0} bytes and its headroom exceed 65535")]
+    BufferSize(u16),
+    /// The device does not support this MTU.
+    #[error("device {device}: an MTU of {mtu} was asked for, and {min} to {max} are possible{hint}")]
+    Mtu {
+        /// Its name.
+        device: String,
+        /// The MTU asked for.
+        mtu: u16,
+        /// The least that the device supports.
+        min: u16,
+        /// The largest that the device supports.
+        max: u16,
+        /// What would make more possible, if anything, in words behind a colon.
+        hint: String,
+    },
+    /// The device does not have as many queues.
+    #[error("device {device}: {queues} queues were asked for, and it has {max}")]
+    Queues {
+        /// Its name.
+        device: String,
+        /// The queues asked for.
+        queues: u16,
+        /// The most that it has for receiving and for sending.
+        max: u16,
+    },
+    /// The device cannot spread packets over queues by addresses.
+    #[error(
+        "device {device}, driver {driver}, does not choose receive queues by IP addresses: \
+         packets of one peer, sprayed over paths, would come to several workers. Use one queue"
+    )]
+    Spread {
+        /// Its name.
+        device: String,
+        /// Its driver.
+        driver: String,
+    },
+    /// The link did not come up in time.
+    #[error("device {device}: after {waited:?} there is still no {what}")]
+    NoLink {
+        /// Its name.
+        device: String,
+        /// How long was waited.
+        waited: std::time::Duration,
+        /// What was waited for.
+        what: String,
+    },
+    /// DPDK's device arguments cannot express this path.
+    #[error("the path {0:?} has characters that device arguments cannot express")]
+    Path(String),
+    /// A ring's length is not one that DPDK can make.
+    #[error("a ring cannot have {0} places")]
+    RingSize(u32),
+}
+
+impl DpdkError {
+    /// The failure that the calling thread's `rte_errno` describes.
+    pub(super) fn from_errno(call: &'static str) -> DpdkError {
+        // SAFETY: only reads a variable of the thread.
+        let code = unsafe { sys::weft_rte_errno() };
+        DpdkError::Call { call, reason: describe(code) }
+    }
+
+    /// The failure that a negative result describes.
+    pub(super) fn from_code(call: &'static str, result: i32) -> DpdkError {
+        DpdkError::Call { call, reason: describe(-result) }
+    }
+}
+
+/// DPDK's words for an error number.
+pub(super) fn describe(code: i32) -> String {
+    // SAFETY: returns a C string of this thread or of the program, valid until the thread's next
+    // call; it is copied at once.
+    unsafe { CStr::from_ptr(sys::rte_strerror(code)) }.to_string_lossy().into_owned()
+}
+
+fn at_most(max: usize) -> String {
+    if max == usize::MAX { String::new() } else { format!(" and {max} at most") }
+}

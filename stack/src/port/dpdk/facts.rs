@@ -1,0 +1,384 @@
+//! What a device says of itself, what follows from it, and where drivers say less than the truth.
+
+use std::ffi::CStr;
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::path::Path;
+
+use weft_dpdk_sys as sys;
+
+use super::DpdkError;
+use super::interface::{argument, interface_mtu};
+use crate::port::{MIN_FRAME, PortCaps};
+
+/// The MTU of standard Ethernet, bytes.
+const ETHERNET_MTU: u16 = 1500;
+
+/// Bytes that DPDK counts to a frame beyond its payload if the driver does not say otherwise: the header and
+/// the frame check sequence.
+const OVERHEAD: u32 = MIN_FRAME as u32 + 4;
+
+/// Bytes before the Ethernet header in a frame of the kernel's packet rings: struct tpacket2_hdr and
+/// sockaddr_ll, so aligned that what follows the header is aligned to 16.
+const PACKET_RING_HEADER: u32 = 66;
+
+/// Bytes of such a frame if `framesz` does not say otherwise.
+const PACKET_RING_FRAME: u32 = 2048;
+
+/// Bytes of the first of the two.
+const TPACKET2_HEADER: u32 = 32;
+
+/// Bytes of a chunk of XDP that are not the frame's: the header of the pool's object, the mbuf, and headroom.
+const XDP_BESIDE: usize = 64 + 128 + 128;
+
+/// Bytes of a buffer of `net_memif` if `bsize` does not say otherwise.
+const MEMIF_BUFFER: u32 = 2048;
+
+/// What a device says of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DeviceFacts {
+    /// Its driver, such as `net_memif`.
+    pub driver: String,
+    /// The least MTU, bytes.
+    pub min_mtu: u16,
+    /// The largest MTU, bytes. Above 1500: jumbo frames.
+    pub max_mtu: u16,
+    /// Receive queues that there can be, each with a transmit queue.
+    pub queues: u16,
+    /// Bytes that each buffer must hold at least, whatever the MTU.
+    pub min_buffer: usize,
+    /// Bytes that each buffer may hold at most.
+    pub max_buffer: usize,
+    /// Whether it can hash over IP addresses alone to choose a receive queue.
+    pub hashes_addresses: bool,
+    /// Bytes of the key of that hash; 0 if it does not say.
+    pub hash_key: u8,
+    /// Whether it sends frames from several buffers.
+    pub multi_segment: bool,
+    /// Whether it stamps frames with their time of arrival.
+    pub timestamps: bool,
+    /// The kernel's interface below the device, if there is one that has an MTU of its own.
+    pub interface: Option<String>,
+}
+
+impl DeviceFacts {
+    pub(super) fn read(info: &sys::rte_eth_dev_info, arguments: &str) -> DeviceFacts {
+        let driver = driver_of(info);
+        let interface = match driver.as_str() {
+            "net_af_packet" | "net_af_xdp" => argument(arguments, "iface").map(str::to_owned),
+            _ => None,
+        };
+        DeviceFacts {
+            min_mtu: info.min_mtu,
+            max_mtu: max_mtu(&driver, info, arguments, interface.as_deref()),
+            min_buffer: *buffers(&driver, arguments).start(),
+            max_buffer: *buffers(&driver, arguments).end(),
+            queues: info.max_rx_queues.min(info.max_tx_queues),
+            hashes_addresses: info.flow_type_rss_offloads & sys::WEFT_RSS_ADDRESSES != 0,
+            hash_key: info.hash_key_size,
+            multi_segment: info.tx_offload_capa & sys::WEFT_TX_OFFLOAD_MULTI_SEGS != 0,
+            timestamps: info.rx_offload_capa & sys::WEFT_RX_OFFLOAD_TIMESTAMP != 0,
+            driver,
+            interface,
+        }
+    }
+
+    pub(super) fn check_buffers(&self, device: &str, buffer: usize, mtu: u16) -> Result<(), DpdkError> {
+        let min = self.min_buffer.max(usize::from(mtu) + MIN_FRAME);
+        if (min..=self.max_buffer).contains(&buffer) {
+            return Ok(());
+        }
+        Err(DpdkError::Buffers { device: device.to_owned(), buffer, min, max: self.max_buffer })
+    }
+
+    /// Whether payload can be attached: the device takes several buffers, and reads memory as the CPU does.
+    /// Network cards read only what has been mapped for them, which payload is not.
+    pub(super) fn attaches(&self) -> bool {
+        const VIRTUAL: [&str; 5] = ["net_ring", "net_memif", "net_af_packet", "net_tap", "net_pcap"];
+        self.multi_segment && VIRTUAL.contains(&self.driver.as_str())
+    }
+
+    /// Whether receive queues can be chosen by addresses. The driver of TAP devices claims that it can, but
+    /// has the kernel do it, by flows.
+    pub(super) fn spreads_by_addresses(&self) -> bool {
+        self.hashes_addresses && self.driver != "net_tap"
+    }
+
+    /// The MTU to configure for frames of `mtu`: see [`claims_standard_frames`].
+    pub(super) fn configurable_mtu(&self, mtu: u16) -> u16 {
+        if claims_standard_frames(&self.driver) { mtu.min(ETHERNET_MTU) } else { mtu }
+    }
+
+    /// The socket that must be there before the device can be started, and is not.
+    pub(super) fn missing_socket<'a>(&self, arguments: &'a str) -> Option<&'a Path> {
+        let client = matches!(argument(arguments, "role"), Some("client" | "slave"));
+        if self.driver != "net_memif" || !client || argument(arguments, "socket-abstract") != Some("no") {
+            return None;
+        }
+        argument(arguments, "socket").map(Path::new).filter(|socket| !socket.exists())
+    }
+
+    /// Whether the device takes its MTU from the configuration only when told so.
+    pub(super) fn wants_mtu_set(&self) -> bool {
+        self.driver == "net_tap"
+    }
+
+    pub(super) fn check_mtu(&self, device: &str, mtu: u16) -> Result<(), DpdkError> {
+        if (self.min_mtu..=self.max_mtu).contains(&mtu) {
+            return Ok(());
+        }
+        let hint = match (&self.interface, self.driver.as_str()) {
+            (Some(interface), "net_af_packet") => {
+                format!(
+                    ": what interface {interface} carries, and {PACKET_RING_HEADER} and a header less than framesz"
+                )
+            }
+            (None, "net_memif") => ": a header less than bsize".to_owned(),
+            (Some(interface), _) => format!(": no more than what interface {interface} and a page hold"),
+            (None, _) => String::new(),
+        };
+        let (min, max) = (self.min_mtu, self.max_mtu);
+        Err(DpdkError::Mtu { device: device.to_owned(), mtu, min, max, hint })
+    }
+
+    /// What a link that is down lacks.
+    pub(super) fn missing_link(&self, arguments: &str) -> String {
+        match self.driver.as_str() {
+            "net_memif" => {
+                let socket = argument(arguments, "socket").unwrap_or("/run/memif.sock");
+                let (own, other) = match argument(arguments, "role") {
+                    Some("client" | "slave") => ("client", "server"),
+                    _ => ("server", "client"),
+                };
+                format!("{other} at the socket {socket}, to which this end is the {own}")
+            }
+            "net_vhost" => {
+                let socket = argument(arguments, "iface").unwrap_or("that was given");
+                format!("virtio driver at the socket {socket}")
+            }
+            _ => match &self.interface {
+                Some(interface) => format!("link: interface {interface} or its other end is down"),
+                None => "link".to_owned(),
+            },
+        }
+    }
+
+    /// What is worth saying once of a port that can do `caps`.
+    pub(super) fn notices(&self, caps: &PortCaps) -> Vec<Notice> {
+        let (ipv4, udp) = (!caps.tx_ipv4_checksum, !caps.tx_udp_checksum);
+        let driver = || self.driver.clone();
+        let all = [
+            (ipv4 || udp).then(|| Notice::WritesChecksums { driver: driver(), ipv4, udp }),
+            (!caps.rx_checksum).then(|| Notice::VerifiesChecksums { driver: driver() }),
+            (!caps.multi_segment)
+                .then(|| Notice::CopiesPayload { driver: driver(), unmapped: self.multi_segment }),
+            (!caps.timestamps).then(|| Notice::NoTimestamps { driver: driver(), offered: self.timestamps }),
+            (!self.spreads_by_addresses())
+                .then(|| Notice::OneWorker { driver: driver(), queues: self.queues }),
+        ];
+        all.into_iter().flatten().collect()
+    }
+}
+
+/// How long the buffers of a device's pool must be at least to carry frames of `mtu` bytes of payload: some
+/// drivers want longer ones than the frames are. `device` is a name with arguments, as
+/// [`DpdkPort::open`](super::DpdkPort::open) takes it.
+pub fn buffer_size_for(device: &str, mtu: u16) -> u16 {
+    let (name, arguments) = device.split_once(',').unwrap_or((device, ""));
+    let driver = name.trim_end_matches(|last: char| last.is_ascii_digit());
+    let size = (*buffers(driver, arguments).start()).max(usize::from(mtu) + MIN_FRAME);
+    u16::try_from(size).unwrap_or(u16::MAX)
+}
+
+/// Bytes that the buffers of a driver's pool may hold.
+fn buffers(driver: &str, arguments: &str) -> RangeInclusive<usize> {
+    match driver {
+        // All that a frame of the ring holds must fit, though none is as long.
+        "net_af_packet" => ring_frame(arguments).saturating_sub(TPACKET2_HEADER) as usize..=usize::MAX,
+        // Into shorter ones the driver copies frames piece by piece.
+        "net_memif" => memif_buffer(arguments) as usize..=usize::MAX,
+        // The kernel's XDP takes chunks of 2048 bytes to a page; beside the frame there are an mbuf and headroom.
+        "net_af_xdp" => 2048 - XDP_BESIDE..=4096 - XDP_BESIDE,
+        _ => 0..=usize::MAX,
+    }
+}
+
+/// Bytes of a buffer of `net_memif`.
+fn memif_buffer(arguments: &str) -> u32 {
+    argument(arguments, "bsize").and_then(|bytes| bytes.parse().ok()).unwrap_or(MEMIF_BUFFER)
+}
+
+/// Bytes of a frame in the rings of `net_af_packet`.
+fn ring_frame(arguments: &str) -> u32 {
+    argument(arguments, "framesz").and_then(|bytes| bytes.parse().ok()).unwrap_or(PACKET_RING_FRAME)
+}
+
+/// The drivers of `net_memif` and `net_af_packet` claim Ethernet's standard frame as their maximum and refuse
+/// more, yet pass on whatever their buffers hold (`bsize`, `framesz`).
+fn claims_standard_frames(driver: &str) -> bool {
+    matches!(driver, "net_memif" | "net_af_packet")
+}
+
+fn driver_of(info: &sys::rte_eth_dev_info) -> String {
+    if info.driver_name.is_null() {
+        return String::new();
+    }
+    // SAFETY: a driver's name is a C string of the driver, which is never unloaded.
+    unsafe { CStr::from_ptr(info.driver_name) }.to_string_lossy().into_owned()
+}
+
+fn max_mtu(driver: &str, info: &sys::rte_eth_dev_info, arguments: &str, interface: Option<&str>) -> u16 {
+    let frame = match driver {
+        // Over several buffers the driver joins frames that do not belong together, once its ring is around.
+        "net_memif" => memif_buffer(arguments),
+        "net_af_packet" => ring_frame(arguments).saturating_sub(PACKET_RING_HEADER),
+        _ => info.max_rx_pktlen,
+    };
+    let overhead = if claims_standard_frames(driver) { MIN_FRAME as u32 } else { OVERHEAD };
+    let device = frame.saturating_sub(overhead).min(u32::from(info.max_mtu));
+    let kernel = interface.and_then(interface_mtu).unwrap_or(u32::MAX);
+    // At most `max_mtu`, which is a u16.
+    device.min(kernel) as u16
+}
+
+/// Something that a user of a device should know once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// Checksums of frames that are sent are computed in software.
+    WritesChecksums {
+        /// The driver.
+        driver: String,
+        /// Those of IPv4 headers.
+        ipv4: bool,
+        /// Those of UDP.
+        udp: bool,
+    },
+    /// Checksums of frames that arrive are verified in software.
+    VerifiesChecksums {
+        /// The driver.
+        driver: String,
+    },
+    /// Payload is copied into frames.
+    CopiesPayload {
+        /// The driver.
+        driver: String,
+        /// Whether the device takes several buffers, but not from memory that is not mapped for it.
+        unmapped: bool,
+    },
+    /// Times of arrival are those of the loop that receives.
+    NoTimestamps {
+        /// The driver.
+        driver: String,
+        /// Whether the device has them, and they are not used.
+        offered: bool,
+    },
+    /// Only one worker can use the device.
+    OneWorker {
+        /// The driver.
+        driver: String,
+        /// Its queues: if there are several, packets do not come to them by addresses.
+        queues: u16,
+    },
+}
+
+impl fmt::Display for Notice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Notice::WritesChecksums { driver, ipv4, udp } => {
+                let which = match (ipv4, udp) {
+                    (true, false) => "IPv4",
+                    (false, true) => "UDP",
+                    _ => "IPv4 and UDP",
+                };
+                write!(f, "{driver}: {which} checksums are computed in software")
+            }
+            Notice::VerifiesChecksums { driver } => write!(f, "{driver}: checksums are verified in software"),
+            Notice::CopiesPayload { driver, unmapped: false } => {
+                write!(f, "{driver}: no frames of several buffers: payload is copied once")
+            }
+            Notice::CopiesPayload { driver, unmapped: true } => {
+                write!(f, "{driver}: payload is not mapped for the device: it is copied once")
+            }
+            Notice::NoTimestamps { driver, offered } => {
+                let why = if *offered { "not used" } else { "none" };
+                write!(f, "{driver}: timestamps of the device: {why}; the worker's clock is read instead")
+            }
+            Notice::OneWorker { driver, queues: 0 | 1 } => {
+                write!(f, "{driver}: one receive queue, so one worker")
+            }
+            Notice::OneWorker { driver, .. } => {
+                write!(f, "{driver}: receive queues are not chosen by addresses, so one worker")
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts(driver: &str) -> DeviceFacts {
+        DeviceFacts { driver: driver.into(), max_mtu: 9000, max_buffer: usize::MAX, ..DeviceFacts::default() }
+    }
+
+    const NOTHING: PortCaps = PortCaps {
+        max_frame: 1514,
+        mac: [2, 0, 0, 0, 0, 1],
+        tx_ipv4_checksum: false,
+        tx_udp_checksum: false,
+        rx_checksum: false,
+        multi_segment: false,
+        timestamps: false,
+    };
+
+    #[test]
+    fn what_the_device_does_is_not_mentioned() {
+        let able = DeviceFacts { hashes_addresses: true, queues: 8, ..facts("net_card") };
+        let caps = PortCaps {
+            tx_ipv4_checksum: true,
+            tx_udp_checksum: true,
+            rx_checksum: true,
+            multi_segment: true,
+            timestamps: true,
+            ..NOTHING
+        };
+        assert_eq!(able.notices(&caps), []);
+        assert_eq!(able.notices(&NOTHING).len(), 4);
+        let half = able.notices(&PortCaps { tx_udp_checksum: false, ..caps });
+        assert_eq!(half[0].to_string(), "net_card: UDP checksums are computed in software");
+    }
+
+    /// The driver claims it, and leaves it to the kernel.
+    #[test]
+    fn tap_devices_do_not_spread_by_addresses() {
+        let claims = |driver| DeviceFacts { hashes_addresses: true, ..facts(driver) };
+        assert!(claims("net_null").spreads_by_addresses() && !claims("net_tap").spreads_by_addresses());
+        let said = DeviceFacts { queues: 16, ..claims("net_tap") }.notices(&NOTHING);
+        let last = said.last().unwrap().to_string();
+        assert_eq!(last, "net_tap: receive queues are not chosen by addresses, so one worker");
+    }
+
+    #[test]
+    fn cards_are_not_given_memory_that_is_not_mapped_for_them() {
+        let takes = |driver| DeviceFacts { multi_segment: true, ..facts(driver) };
+        assert!(takes("net_memif").attaches() && !facts("net_memif").attaches());
+        assert!(!takes("net_ice").attaches() && !takes("net_virtio_user").attaches());
+        let text = takes("net_ice").notices(&NOTHING)[2].to_string();
+        assert_eq!(text, "net_ice: payload is not mapped for the device: it is copied once");
+    }
+
+    #[test]
+    fn buffers_suit_the_driver_and_the_mtu() {
+        assert_eq!(buffer_size_for("net_null0", 9000), 9014);
+        assert_eq!(buffer_size_for("net_memif12,role=client", 1500), 2048);
+        assert_eq!(buffer_size_for("net_af_packet0,iface=a,framesz=9216", 1500), 9184);
+        assert_eq!(buffer_size_for("net_af_xdp0,iface=a", 1500), 1728);
+        assert_eq!(buffer_size_for("0000:3b:00.0", u16::MAX), u16::MAX);
+        let xdp = DeviceFacts { min_buffer: 1728, max_buffer: 3776, ..facts("net_af_xdp") };
+        let error = xdp.check_buffers("net_af_xdp0", 4000, 1500).unwrap_err().to_string();
+        let expected = "device net_af_xdp0 needs buffers of 1728 bytes at least and 3776 at most, and the pool's have 4000";
+        assert_eq!(error, expected);
+        assert!(xdp.check_buffers("net_af_xdp0", 1728, 1714).is_ok());
+        assert!(xdp.check_buffers("net_af_xdp0", 1728, 1715).is_err());
+    }
+}

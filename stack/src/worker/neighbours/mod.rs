@@ -1,0 +1,373 @@
+//! Ethernet addresses of neighbours: ARP (RFC 826) and IPv6 neighbour discovery (RFC 4861), asked and
+//! answered. Echo requests (ping) are answered too.
+//!
+//! Peers whose Ethernet address is in the address book need none of this. Of others [`Worker::meet`] says
+//! the IP address, and that of the router if there is one between. The worker then asks for the Ethernet
+//! address, and again every [`RETRY`], [`QUESTIONS`] times in all. It goes on sending and receiving
+//! meanwhile; packets to the peer are dropped and counted, for there is no queue that could fill.
+//! [`Worker::connect`] says how it stands; who was asked in vain is asked again after [`REFRESH`], or
+//! when there is something to send.
+//!
+//! Anybody on the link can say anything. An address is learnt only while a question about it is open;
+//! what is said unasked can confirm an address, or be a reason to ask again, but change none. Addresses are
+//! asked for anew after [`REFRESH`] without confirmation. If nobody answers then, the old one stays: the
+//! transport notices for itself when a peer is gone.
+//!
+//! Frames are taken that carry the link's VLAN, or no VLAN if it has none, and answered with the link's tag.
+//! At most [`ANSWERS`] a second are given.
+
+#[cfg(test)]
+mod tests;
+mod wire;
+
+use core::net::IpAddr;
+
+use weft_cc::{Span, Time};
+
+use self::wire::{Answer, Heard, Speaker};
+use super::rest::TimedOut;
+use super::{AddressBook, BookError, Host, Worker};
+use crate::fep::{CallError, ConnectOptions, ConnectionId};
+use crate::packet::Addr;
+use crate::port::{Frame, Port, TxBurst};
+use crate::wire::ethernet::{MacAddr, VlanTag};
+
+/// Between two questions (RFC 4861 §10, RETRANS_TIMER).
+pub const RETRY: Span = Span::from_ms(1_000);
+/// Questions before giving up (RFC 4861 §10, MAX_MULTICAST_SOLICIT).
+pub const QUESTIONS: u32 = 3;
+/// How long an address is good without being confirmed (RFC 4861 §10, REACHABLE_TIME), and between two
+/// series of questions that nobody answers.
+pub const REFRESH: Span = Span::from_ms(30_000);
+/// Answers given in a second, at most.
+pub const ANSWERS: u32 = 1_000;
+
+/// Why there is no way to a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoWay {
+    /// Its Ethernet address has been asked for, and there may still be an answer: try again later.
+    #[error("{hop} has been asked for its Ethernet address {asked} times, and has not answered yet")]
+    Resolving {
+        /// The peer, or the router on the way to it.
+        hop: IpAddr,
+        /// How often it was asked.
+        asked: u32,
+    },
+    /// Nobody answered.
+    #[error("no host on the link answers for {hop}: it was asked {QUESTIONS} times in {QUESTIONS} s")]
+    Unreachable {
+        /// The peer, or the router on the way to it.
+        hop: IpAddr,
+    },
+    /// It is not in the address book.
+    #[error("endpoint {} is not in the address book", .0.0)]
+    Unknown(Addr),
+}
+
+/// Why a connection was not opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConnectError {
+    /// There is no way to the peer, or none yet.
+    #[error(transparent)]
+    NoWay(#[from] NoWay),
+    /// The endpoint refused.
+    #[error(transparent)]
+    Call(#[from] CallError),
+}
+
+/// Why [`Worker::resolve`] has failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ResolveError {
+    /// There is no way to the peer.
+    #[error(transparent)]
+    NoWay(#[from] NoWay),
+    /// It took too long.
+    #[error(transparent)]
+    TimedOut(#[from] TimedOut),
+}
+
+/// The neighbours that have to be asked.
+#[derive(Debug)]
+pub(super) struct Neighbours {
+    own: Speaker,
+    list: Vec<Neighbour>,
+    /// When one of them is due: when it was asked for the first time, at once.
+    next: Next,
+    /// The second in which answers are counted, and how many there were.
+    answered: (Time, u32),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    Never,
+    Now,
+    At(Time),
+}
+
+#[derive(Debug)]
+struct Neighbour {
+    ip: IpAddr,
+    mac: Option<MacAddr>,
+    state: State,
+    /// Who is reached through it: itself, or those behind a router.
+    peers: Vec<Addr>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum State {
+    /// To be asked as soon as possible.
+    New,
+    /// Asked `asked` times, last `at`.
+    Asked { asked: u32, at: Time },
+    /// Has answered, or been confirmed, `at`; or, with an address from before, has not answered until then.
+    Quiet { at: Time },
+    /// Has not answered until `at`.
+    Silent { at: Time },
+}
+
+impl Neighbour {
+    fn due(&self) -> Next {
+        match self.state {
+            State::New => Next::Now,
+            State::Asked { at, .. } => Next::At(at + RETRY),
+            State::Quiet { at } | State::Silent { at } => Next::At(at + REFRESH),
+        }
+    }
+
+    fn learn(&mut self, now: Time, mac: MacAddr, book: &mut AddressBook) {
+        self.mac = Some(mac);
+        self.state = State::Quiet { at: now };
+        self.peers.iter().for_each(|peer| book.resolve(*peer, mac));
+    }
+}
+
+impl Next {
+    fn is_due(self, now: Time) -> bool {
+        match self {
+            Next::Never => false,
+            Next::Now => true,
+            Next::At(at) => now.is_at_or_after(at),
+        }
+    }
+
+    fn earliest(self, other: Next) -> Next {
+        match (self, other) {
+            (Next::Now, _) | (_, Next::Now) => Next::Now,
+            (Next::Never, next) | (next, Next::Never) => next,
+            (Next::At(one), Next::At(other)) => Next::At(one.earliest(other)),
+        }
+    }
+}
+
+impl Neighbours {
+    pub(super) fn new(host: Host, vlan: Option<VlanTag>) -> Neighbours {
+        let own = Speaker { host, vlan };
+        Neighbours { own, list: Vec::new(), next: Next::Never, answered: (Time::ZERO, 0) }
+    }
+
+    /// Whether [`Neighbours::ask`] has something to do.
+    #[inline]
+    pub(super) fn is_due(&self, now: Time) -> bool {
+        self.next != Next::Never && self.next.is_due(now)
+    }
+
+    /// When [`Neighbours::ask`] will have something to do; what it has to do at once, it does in any turn.
+    pub(super) fn poll_timeout(&self) -> Option<Time> {
+        match self.next {
+            Next::At(at) => Some(at),
+            Next::Never | Next::Now => None,
+        }
+    }
+
+    /// Asks those who are due, as long as `tx` has room.
+    #[cold]
+    pub(super) fn ask(&mut self, now: Time, tx: &mut TxBurst) {
+        for neighbour in self.list.iter_mut().filter(|neighbour| neighbour.due().is_due(now)) {
+            let asked = match neighbour.state {
+                State::Asked { asked, .. } => asked,
+                _ => 0,
+            };
+            if asked >= QUESTIONS {
+                neighbour.state = match neighbour.mac {
+                    Some(_) => State::Quiet { at: now },
+                    None => State::Silent { at: now },
+                };
+            } else if send(tx, wire::QUESTION, |buf| wire::ask(&self.own, neighbour.ip, buf)) {
+                neighbour.state = State::Asked { asked: asked + 1, at: now };
+            } else {
+                break;
+            }
+        }
+        self.schedule();
+    }
+
+    /// Packets for `peer` cannot leave: who has been silent is asked again, but not more often than who was
+    /// asked just now.
+    pub(super) fn want(&mut self, now: Time, peer: Addr) {
+        if let Some(neighbour) = self.list.iter_mut().find(|neighbour| neighbour.peers.contains(&peer))
+            && let State::Silent { at } = neighbour.state
+            && now.since(at) >= RETRY
+        {
+            neighbour.state = State::New;
+            self.next = Next::Now;
+        }
+    }
+
+    /// Deals with a frame that is no packet. Returns whether it was of one of the protocols here.
+    pub(super) fn on_frame(
+        &mut self,
+        now: Time,
+        frame: &Frame,
+        book: &mut AddressBook,
+        tx: &mut TxBurst,
+    ) -> bool {
+        let Some(Heard { told, answer }) = wire::hear(frame, &self.own) else { return false };
+        if let Some(told) = told {
+            self.on_told(now, told, book);
+        }
+        if let Some(answer) = answer.filter(|_| self.may_answer(now)) {
+            self.answer(&answer, tx);
+        }
+        true
+    }
+
+    fn on_told(&mut self, now: Time, told: Host, book: &mut AddressBook) {
+        let Some(neighbour) = self.list.iter_mut().find(|neighbour| neighbour.ip == told.ip) else { return };
+        match neighbour.state {
+            State::Asked { .. } => neighbour.learn(now, told.mac, book),
+            _ if neighbour.mac == Some(told.mac) => neighbour.state = State::Quiet { at: now },
+            // It has moved or come to life, or somebody else says so: the answer to a question will tell.
+            State::Quiet { at } | State::Silent { at } if now.since(at) >= RETRY => {
+                neighbour.state = State::New;
+            }
+            _ => return,
+        }
+        self.schedule();
+    }
+
+    fn may_answer(&mut self, now: Time) -> bool {
+        let (since, count) = &mut self.answered;
+        if *count == 0 || now.since(*since) >= Span::from_ms(1_000) {
+            (*since, *count) = (now, 0);
+        }
+        *count += 1;
+        *count <= ANSWERS
+    }
+
+    /// Without room the answer is dropped, as the network might have done.
+    fn answer(&self, answer: &Answer<'_>, tx: &mut TxBurst) {
+        send(tx, wire::room_for(answer), |buf| wire::reply(&self.own, answer, buf));
+    }
+
+    fn schedule(&mut self) {
+        self.next = self.list.iter().map(Neighbour::due).fold(Next::Never, Next::earliest);
+    }
+
+    /// Adds a peer that is reached through `hop`, and returns the Ethernet address if that is known.
+    fn add(&mut self, peer: Addr, hop: IpAddr) -> Option<MacAddr> {
+        let known = self.list.iter().position(|neighbour| neighbour.ip == hop);
+        let index = known.unwrap_or_else(|| {
+            self.list.push(Neighbour { ip: hop, mac: None, state: State::New, peers: Vec::new() });
+            self.list.len() - 1
+        });
+        let neighbour = &mut self.list[index];
+        if !neighbour.peers.contains(&peer) {
+            neighbour.peers.push(peer);
+        }
+        let mac = neighbour.mac;
+        self.schedule();
+        mac
+    }
+
+    fn why_not(&self, peer: Addr) -> NoWay {
+        let Some(neighbour) = self.list.iter().find(|neighbour| neighbour.peers.contains(&peer)) else {
+            return NoWay::Unknown(peer);
+        };
+        let hop = neighbour.ip;
+        match neighbour.state {
+            State::Asked { asked, .. } => NoWay::Resolving { hop, asked },
+            State::Silent { .. } => NoWay::Unreachable { hop },
+            State::New | State::Quiet { .. } => NoWay::Resolving { hop, asked: 0 },
+        }
+    }
+}
+
+/// Writes a frame into a burst. Returns whether that had room for it.
+fn send(tx: &mut TxBurst, room: usize, write: impl FnOnce(&mut [u8]) -> Option<usize>) -> bool {
+    let Ok(mut frame) = tx.reserve(room) else { return false };
+    if let Some(len) = write(&mut frame) {
+        frame.truncate(len);
+        frame.commit();
+    }
+    true
+}
+
+impl<P: Port> Worker<P> {
+    /// Enters a peer of which only the IP address is known. Its Ethernet address, or that of the router
+    /// `via` on the way to it, is asked for from the next turn on. A peer whose Ethernet address the book
+    /// has keeps it.
+    ///
+    /// # Errors
+    /// Why it cannot be entered.
+    pub fn meet(&mut self, peer: Addr, ip: IpAddr, via: Option<IpAddr>) -> Result<(), BookError> {
+        if self.book.get(peer).is_some_and(|host| host.ip == ip) {
+            return Ok(());
+        }
+        let hop = via.unwrap_or(ip);
+        self.book.check(&Host { mac: self.book.own_host().mac, ip: hop })?;
+        self.book.expect(peer, ip)?;
+        if let Some(mac) = self.neighbours.add(peer, hop) {
+            self.book.resolve(peer, mac);
+        }
+        Ok(())
+    }
+
+    /// Whether frames can be sent to `peer`.
+    ///
+    /// # Errors
+    /// Why not, or not yet.
+    pub fn way_to(&self, peer: Addr) -> Result<(), NoWay> {
+        match self.book.get(peer) {
+            Some(_) => Ok(()),
+            None => Err(self.neighbours.why_not(peer)),
+        }
+    }
+
+    /// Opens a connection at `now`, as [`crate::fep::Fep::connect`] does, if there is a way to the peer.
+    /// Who has been silent is asked again.
+    ///
+    /// # Errors
+    /// There is no way to the peer, or none yet; or the endpoint refuses.
+    pub fn connect(
+        &mut self,
+        now: Time,
+        peer: Addr,
+        options: ConnectOptions,
+    ) -> Result<ConnectionId, ConnectError> {
+        if let Err(no_way) = self.way_to(peer) {
+            self.neighbours.want(now, peer);
+            return Err(no_way.into());
+        }
+        Ok(self.fep.connect(now, peer, options)?)
+    }
+
+    /// Turns the loop until there is a way to `peer`.
+    ///
+    /// # Errors
+    /// Nobody answers, or `limit` has passed.
+    pub fn resolve(&mut self, peer: Addr, limit: Span) -> Result<(), ResolveError> {
+        let start = self.now();
+        loop {
+            match self.way_to(peer) {
+                Err(NoWay::Resolving { .. }) => {}
+                other => return Ok(other?),
+            }
+            let now = self.now();
+            let progress = self.poll_at(now);
+            if now.since(start) >= limit {
+                return Err(TimedOut(limit).into());
+            }
+            self.rest(now, !progress.is_idle(), None);
+        }
+    }
+}

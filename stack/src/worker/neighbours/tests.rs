@@ -1,0 +1,433 @@
+//! Who is believed, who is answered, and how long is asked.
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use weft_cc::{CcChoice, CcParams, Rate, Time};
+
+use super::wire::{hear, reply};
+use super::*;
+use crate::buffer::Buffer;
+use crate::fep::{Completion, Fep, FepConfig, Receive, Send};
+use crate::port::RxBurst;
+use crate::port::memory::{MemoryConfig, MemoryPort, pair};
+use crate::rng::Rng;
+use crate::ses::Matching;
+use crate::worker::{Clock, LinkConfig, Strangers, WriteError};
+
+/// Just before [`Time`] begins anew.
+const START: Time = Time::from_ps(u64::MAX - 1_500_000_000_000);
+
+fn host(n: u8, v6: bool) -> Host {
+    let ip = if v6 { format!("fd00::ab:{n}").parse().unwrap() } else { [10, 0, 0, n].into() };
+    Host { mac: MacAddr([2, 0, 0, 0, 0, n]), ip }
+}
+
+fn speaker(n: u8, v6: bool) -> Speaker {
+    Speaker { host: host(n, v6), vlan: None }
+}
+
+const TAG: VlanTag = VlanTag { priority: 3, drop_eligible: false, id: 7 };
+
+/// A frame as `write` makes it.
+fn frame(write: impl FnOnce(&mut [u8]) -> Option<usize>) -> Vec<u8> {
+    let mut bytes = vec![0xaa; 2_000];
+    let len = write(&mut bytes).expect("there is room, and versions agree");
+    bytes.truncate(len);
+    bytes
+}
+
+fn question(from: &Speaker, ip: IpAddr) -> Vec<u8> {
+    frame(|buf| wire::ask(from, ip, buf))
+}
+
+#[test]
+fn a_question_by_arp_is_what_rfc_826_says() {
+    let bytes = question(&speaker(1, false), host(2, false).ip);
+    let expected = [
+        &[0xff; 6][..],                   // to all
+        &[2, 0, 0, 0, 0, 1, 8, 6],        // from 1, ARP
+        &[0, 1, 8, 0, 6, 4, 0, 1],        // Ethernet, IPv4, request
+        &[2, 0, 0, 0, 0, 1, 10, 0, 0, 1], // sender
+        &[0, 0, 0, 0, 0, 0, 10, 0, 0, 2], // target
+    ]
+    .concat();
+    assert_eq!(bytes, expected);
+}
+
+#[test]
+fn a_solicitation_goes_to_the_group_of_who_is_asked() {
+    let bytes = question(&speaker(1, true), host(2, true).ip);
+    assert_eq!(bytes[..14], [0x33, 0x33, 0xff, 0xab, 0, 2, 2, 0, 0, 0, 0, 1, 0x86, 0xdd]);
+    assert_eq!(bytes[21], 255, "hop limit");
+    let group: [u8; 16] = [0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff, 0xab, 0, 2];
+    assert_eq!(bytes[38..54], group);
+    assert_eq!(bytes[54..56], [135, 0], "neighbour solicitation");
+    assert_eq!(bytes[78..], [1, 1, 2, 0, 0, 0, 0, 1], "source link-layer address");
+}
+
+#[test]
+fn questions_are_answered_on_the_same_vlan_only() {
+    for v6 in [false, true] {
+        for vlan in [None, Some(TAG)] {
+            let [asking, asked] = [1, 2].map(|n| Speaker { vlan, ..speaker(n, v6) });
+            let bytes = question(&asking, asked.host.ip);
+            let heard = hear(&bytes, &asked).unwrap();
+            assert_eq!(heard.told, Some(asking.host));
+            let answer = frame(|buf| reply(&asked, &heard.answer.unwrap(), buf));
+            let told = Heard { told: Some(asked.host), answer: None };
+            assert_eq!(hear(&answer, &asking), Some(told), "IPv6 {v6}, {vlan:?}");
+            assert_eq!(
+                hear(&bytes, &Speaker { vlan, ..speaker(3, v6) }).and_then(|heard| heard.answer),
+                None
+            );
+            let other = Speaker { vlan: Some(VlanTag { id: 9, ..TAG }), ..asked };
+            assert_eq!(hear(&bytes, &other), None);
+            assert_eq!(hear(&bytes, &Speaker { vlan: vlan.xor(Some(TAG)), ..asked }), None);
+        }
+    }
+}
+
+#[test]
+fn what_has_passed_a_router_is_no_neighbour() {
+    let mut bytes = question(&speaker(1, true), host(2, true).ip);
+    assert!(hear(&bytes, &speaker(2, true)).unwrap().answer.is_some());
+    bytes[21] = 254;
+    assert_eq!(hear(&bytes, &speaker(2, true)), Some(Heard::default()));
+    bytes[21] = 255;
+    bytes[60] ^= 1;
+    assert_eq!(hear(&bytes, &speaker(2, true)), Some(Heard::default()), "damaged");
+}
+
+#[test]
+fn who_has_no_address_yet_is_told_that_it_is_taken() {
+    let nobody = Host { ip: "::".parse().unwrap(), ..host(1, true) };
+    let mut bytes = question(&speaker(1, true), host(2, true).ip);
+    // From nobody, and without the option that says where nobody is: the checksum of what is left.
+    bytes[22..38].fill(0);
+    bytes.truncate(78);
+    bytes[18..20].copy_from_slice(&24u16.to_be_bytes());
+    let sum = |bytes: &[u8]| bytes.chunks(2).map(|c| u32::from(c[0]) << 8 | u32::from(c[1])).sum::<u32>();
+    bytes[56..58].fill(0);
+    let total = sum(&bytes[22..78]) + 24 + 58;
+    let folded = !(((total & 0xffff) + (total >> 16)) as u16);
+    bytes[56..58].copy_from_slice(&folded.to_be_bytes());
+    let heard = hear(&bytes, &speaker(2, true)).unwrap();
+    assert_eq!(heard.told, None, "{nobody:?} is nowhere");
+    let answer = frame(|buf| reply(&speaker(2, true), &heard.answer.unwrap(), buf));
+    assert_eq!(answer[..6], [0x33, 0x33, 0, 0, 0, 1], "to all nodes");
+    assert_eq!(answer[58], 0x20, "overrides, and was not solicited");
+}
+
+#[test]
+fn echo_requests_come_back() {
+    for v6 in [false, true] {
+        let [pinging, pinged] = [speaker(1, v6), speaker(2, v6)];
+        let data: Vec<u8> = (0..1_000).map(|n| n as u8).collect();
+        // An answer differs from a request by its type only.
+        let to = pinged.host;
+        let answer = Answer::Echo { to, ident: 5, seq: 6, data: &data };
+        let mut request = frame(|buf| reply(&pinging, &answer, buf));
+        let icmp = if v6 { 54 } else { 34 };
+        let (reply_type, request_type) = if v6 { (129, 128) } else { (0, 8) };
+        assert_eq!(request[icmp], reply_type);
+        request[icmp] = request_type;
+        // The one's complement sum changes by the difference of the types.
+        let sum = u16::from_be_bytes([request[icmp + 2], request[icmp + 3]]);
+        let delta = (i32::from(reply_type) - i32::from(request_type)) << 8;
+        let sum = (i32::from(sum) + delta).rem_euclid(0xffff) as u16;
+        request[icmp + 2..icmp + 4].copy_from_slice(&sum.to_be_bytes());
+
+        let heard = hear(&request, &pinged).unwrap();
+        let expected = Answer::Echo { to: pinging.host, ident: 5, seq: 6, data: &data };
+        assert_eq!(heard, Heard { told: None, answer: Some(expected) });
+        let back = frame(|buf| reply(&pinged, &heard.answer.unwrap(), buf));
+        assert_eq!(back.len(), request.len());
+        assert_eq!(back[icmp + 4..], request[icmp + 4..]);
+        assert_eq!(hear(&back, &pinging), Some(Heard::default()), "an answer asks for nothing");
+        assert_eq!(hear(&request, &speaker(3, v6)).and_then(|heard| heard.answer), None);
+    }
+}
+
+proptest! {
+    #[test]
+    fn nothing_that_arrives_makes_it_panic(
+        v6: bool,
+        answer: bool,
+        len in 0usize..200,
+        changes in prop::collection::vec((0usize..200, any::<u8>()), 0..8),
+        noise in prop::collection::vec(any::<u8>(), 0..200),
+    ) {
+        let own = speaker(2, v6);
+        let mut bytes = question(&speaker(1, v6), own.host.ip);
+        if answer {
+            bytes = frame(|buf| reply(&speaker(1, v6), &hear(&bytes, &own).unwrap().answer.unwrap(), buf));
+        }
+        bytes.extend(&noise);
+        for (at, byte) in changes {
+            if let Some(place) = bytes.get_mut(at) {
+                *place = byte;
+            }
+        }
+        bytes.truncate(len);
+        if let Some(Heard { answer: Some(answer), .. }) = hear(&bytes, &own) {
+            let mut room = vec![0; wire::room_for(&answer)];
+            prop_assert!(reply(&own, &answer, &mut room).is_some());
+        }
+        let _ = hear(&noise, &own);
+    }
+}
+
+fn worker(own: u8, port: MemoryPort, link: LinkConfig, v6: bool) -> Worker<MemoryPort> {
+    let params = CcParams {
+        mtu: 4096,
+        overhead: 64,
+        link_rate: Rate::from_gbps(100),
+        network_rtt: Span::from_us(10),
+        trimming: true,
+        receiver_credit: false,
+    };
+    let config = Arc::new(FepConfig::new(&CcChoice::default(), &params));
+    let fep = Fep::new(Addr(own.into()), config, Rng::new(1, own.into()), START).unwrap();
+    let book = AddressBook::new(fep.addr(), host(own, v6), 8, Strangers::Refuse).unwrap();
+    Worker::new(fep, port, book, link, Clock::system(START)).unwrap()
+}
+
+fn seconds(n: u64) -> Span {
+    Span::from_ms(n * 1_000)
+}
+
+/// What lies on the link.
+fn sent(port: &mut MemoryPort) -> Vec<Vec<u8>> {
+    let mut rx = RxBurst::new();
+    port.receive(&mut rx);
+    rx.drain().map(|frame| frame.to_vec()).collect()
+}
+
+fn inject(port: &mut MemoryPort, bytes: &[u8]) {
+    let mut tx = TxBurst::new(port);
+    let mut frame = tx.reserve(bytes.len()).unwrap();
+    frame.copy_from_slice(bytes);
+    frame.commit();
+    assert_eq!(port.transmit(&mut tx), 1);
+}
+
+/// The frame in which `who` answers a question of endpoint 1.
+fn told_to_1(who: Host) -> Vec<u8> {
+    frame(|buf| reply(&Speaker { host: who, vlan: None }, &Answer::Arp { to: host(1, false) }, buf))
+}
+
+#[test]
+fn two_that_know_only_ip_addresses_talk() {
+    for v6 in [false, true] {
+        for vlan in [None, Some(TAG)] {
+            let link = LinkConfig { vlan, ..LinkConfig::default() };
+            let (left, right) = pair(&MemoryConfig::default()).unwrap();
+            let (mut a, mut b) = (worker(1, left, link, v6), worker(2, right, link, v6));
+            a.meet(Addr(2), host(2, v6).ip, None).unwrap();
+            b.meet(Addr(1), host(1, v6).ip, None).unwrap();
+            let asked = a.connect(START, Addr(2), ConnectOptions::default());
+            assert_eq!(asked, Err(NoWay::Resolving { hop: host(2, v6).ip, asked: 0 }.into()));
+
+            let mut now = START;
+            let mut turn = |a: &mut Worker<MemoryPort>, b: &mut Worker<MemoryPort>| {
+                now += Span::from_us(1);
+                a.poll_at(now);
+                b.poll_at(now);
+                now
+            };
+            let mut at = turn(&mut a, &mut b);
+            for _ in 0..2 {
+                at = turn(&mut a, &mut b);
+            }
+            assert_eq!((a.way_to(Addr(2)), b.way_to(Addr(1))), (Ok(()), Ok(())), "IPv6 {v6}, {vlan:?}");
+            let connection = a.connect(at, Addr(2), ConnectOptions::default()).unwrap();
+            let receive = Receive {
+                buffer: Buffer::Heap(vec![0; 5]),
+                from: None,
+                matching: Matching::Untagged,
+                context: 0,
+            };
+            b.fep_mut().post_receive(receive).unwrap();
+            let buffer = Buffer::Heap(b"hello".to_vec());
+            a.fep_mut()
+                .post_send(connection, Send { buffer, tag: None, header_data: 0, context: 0 })
+                .unwrap();
+            turn(&mut a, &mut b);
+            let Some(Completion::Received { buffer, .. }) = b.fep_mut().poll_completion() else { panic!() };
+            assert_eq!(buffer, Buffer::Heap(b"hello".to_vec()));
+            for side in [&a, &b] {
+                assert_eq!((side.counters().malformed, side.counters().neighbours), (0, 2));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_silent_neighbour_is_asked_a_few_times_and_connecting_fails() {
+    let (near, mut far) = pair(&MemoryConfig::default()).unwrap();
+    let mut worker = worker(1, near, LinkConfig::default(), false);
+    let hop = host(2, false).ip;
+    worker.meet(Addr(2), hop, None).unwrap();
+    let connect = |worker: &mut Worker<MemoryPort>, at| {
+        worker.connect(at, Addr(2), ConnectOptions::default()).unwrap_err()
+    };
+    let mut questions = Vec::new();
+    for tenth in 0..30 {
+        let now = START + Span::from_ms(100).times(tenth);
+        worker.poll_at(now);
+        questions.extend(sent(&mut far).iter().map(|_| tenth));
+        let asked = tenth as u32 / 10 + 1;
+        assert_eq!(connect(&mut worker, now), NoWay::Resolving { hop, asked }.into());
+    }
+    assert_eq!(questions, [0, 10, 20]);
+    assert_eq!(worker.next_timer(), Some(START + seconds(3)));
+    let given_up = START + seconds(3);
+    worker.poll_at(given_up);
+    let error = connect(&mut worker, given_up);
+    assert_eq!(error, NoWay::Unreachable { hop }.into());
+    assert!(error.to_string().contains("10.0.0.2"), "{error}");
+    assert!(sent(&mut far).is_empty());
+
+    // Nobody wants it: asked again in half a minute.
+    worker.poll_at(given_up + seconds(29));
+    assert!(sent(&mut far).is_empty());
+    worker.poll_at(given_up + REFRESH);
+    assert_eq!(sent(&mut far).len(), 1);
+    // It comes to life.
+    inject(&mut far, &told_to_1(host(2, false)));
+    worker.poll_at(given_up + REFRESH + Span::from_us(5));
+    assert_eq!(worker.way_to(Addr(2)), Ok(()));
+}
+
+#[test]
+fn who_is_silent_and_wanted_is_asked_again_once_a_second() {
+    let (near, mut far) = pair(&MemoryConfig::default()).unwrap();
+    let mut worker = worker(1, near, LinkConfig::default(), false);
+    worker.meet(Addr(2), host(2, false).ip, None).unwrap();
+    for second in 0..4 {
+        worker.poll_at(START + seconds(second));
+    }
+    assert_eq!(sent(&mut far).len(), 3);
+    // A connection that somebody has opened past `Worker::connect`.
+    let now = START + seconds(10);
+    let connection = worker.fep_mut().connect(now, Addr(2), ConnectOptions::default()).unwrap();
+    let send = Send { buffer: Buffer::Heap(vec![0; 10]), tag: None, header_data: 0, context: 0 };
+    worker.fep_mut().post_send(connection, send).unwrap();
+    worker.poll_at(now);
+    worker.poll_at(now);
+    assert_eq!(worker.counters().unresolved, 1);
+    let unresolved = WriteError::Unresolved { peer: Addr(2), ip: host(2, false).ip };
+    assert_eq!(worker.last_write_error(), Some(unresolved));
+    assert_eq!(sent(&mut far).len(), 1);
+    worker.poll_at(now + Span::from_ms(500));
+    assert!(sent(&mut far).is_empty());
+}
+
+#[test]
+fn only_open_questions_teach() {
+    let (near, mut far) = pair(&MemoryConfig::default()).unwrap();
+    let mut worker = worker(1, near, LinkConfig::default(), false);
+    let mac_of = |worker: &Worker<MemoryPort>, n| worker.book().get(Addr(n)).map(|host| host.mac);
+    let [two, three] = [host(2, false), host(3, false)];
+    let moved = Host { mac: MacAddr([2, 9, 9, 9, 9, 9]), ..two };
+    worker.book_mut().insert(Addr(3), three).unwrap();
+    worker.meet(Addr(3), three.ip, None).unwrap();
+    worker.meet(Addr(2), two.ip, None).unwrap();
+
+    // Before the question.
+    let mut now = START;
+    inject(&mut far, &told_to_1(moved));
+    worker.poll_at(now);
+    assert_eq!(mac_of(&worker, 2), None);
+    assert_eq!(sent(&mut far).len(), 1, "only 2 has to be asked");
+    // The answer, and one that comes too late.
+    inject(&mut far, &told_to_1(two));
+    inject(&mut far, &told_to_1(moved));
+    now += Span::from_us(1);
+    worker.poll_at(now);
+    assert_eq!(mac_of(&worker, 2), Some(two.mac));
+    // Somebody claims the addresses of both.
+    now += seconds(5);
+    inject(&mut far, &told_to_1(moved));
+    inject(&mut far, &told_to_1(Host { mac: moved.mac, ..three }));
+    worker.poll_at(now);
+    assert_eq!((mac_of(&worker, 2), mac_of(&worker, 3)), (Some(two.mac), Some(three.mac)));
+    let questions = sent(&mut far);
+    assert_eq!(questions, [question(&speaker(1, false), two.ip)], "2 is asked whether it has moved");
+    inject(&mut far, &told_to_1(moved));
+    now += Span::from_us(1);
+    worker.poll_at(now);
+    assert_eq!(mac_of(&worker, 2), Some(moved.mac), "it has");
+}
+
+#[test]
+fn what_is_known_is_asked_anew_and_kept_if_nobody_answers() {
+    let (near, mut far) = pair(&MemoryConfig::default()).unwrap();
+    let mut worker = worker(1, near, LinkConfig::default(), false);
+    let two = host(2, false);
+    worker.meet(Addr(2), two.ip, None).unwrap();
+    worker.poll_at(START);
+    inject(&mut far, &told_to_1(two));
+    worker.poll_at(START);
+    // Confirmed after 20 s.
+    inject(&mut far, &told_to_1(two));
+    worker.poll_at(START + seconds(20));
+    assert_eq!(sent(&mut far).len(), 1);
+    worker.poll_at(START + seconds(40));
+    assert!(sent(&mut far).is_empty());
+    for second in 50..60 {
+        worker.poll_at(START + seconds(second));
+    }
+    assert_eq!(sent(&mut far).len(), QUESTIONS as usize);
+    assert_eq!(worker.way_to(Addr(2)), Ok(()));
+    assert_eq!(worker.next_timer(), Some(START + seconds(53) + REFRESH));
+}
+
+#[test]
+fn a_router_is_asked_once_for_all_behind_it() {
+    let (near, mut far) = pair(&MemoryConfig::default()).unwrap();
+    let mut worker = worker(1, near, LinkConfig::default(), false);
+    let router = host(9, false);
+    for n in [2, 3] {
+        worker.meet(Addr(n.into()), [192, 168, 0, n].into(), Some(router.ip)).unwrap();
+    }
+    worker.poll_at(START);
+    assert_eq!(sent(&mut far), [question(&speaker(1, false), router.ip)]);
+    inject(&mut far, &told_to_1(router));
+    worker.poll_at(START);
+    worker.meet(Addr(4), [192, 168, 0, 4].into(), Some(router.ip)).unwrap();
+    for n in [2, 3, 4] {
+        let reached = Host { mac: router.mac, ip: [192, 168, 0, n].into() };
+        assert_eq!(worker.book().get(Addr(n.into())), Some(&reached));
+    }
+    let not_met = worker.connect(START, Addr(5), ConnectOptions::default()).unwrap_err();
+    assert_eq!(not_met, NoWay::Unknown(Addr(5)).into());
+}
+
+#[test]
+fn answers_are_limited() {
+    let (near, mut far) = pair(&MemoryConfig::default()).unwrap();
+    let mut worker = worker(1, near, LinkConfig::default(), false);
+    let mut flood = |worker: &mut Worker<MemoryPort>, now| {
+        let mut answers = 0;
+        for _ in 0..ANSWERS / 10 + 5 {
+            (0..10).for_each(|_| inject(&mut far, &question(&speaker(2, false), host(1, false).ip)));
+            worker.poll_at(now);
+            answers += sent(&mut far).len() as u32;
+        }
+        answers
+    };
+    assert_eq!(flood(&mut worker, START), ANSWERS);
+    assert_eq!(flood(&mut worker, START + seconds(1)), ANSWERS);
+}
+
+#[test]
+fn resolving_has_an_end() {
+    let (near, _far) = pair(&MemoryConfig::default()).unwrap();
+    let mut worker = worker(1, near, LinkConfig::default(), false);
+    assert_eq!(worker.resolve(Addr(2), seconds(1)), Err(NoWay::Unknown(Addr(2)).into()));
+    worker.meet(Addr(2), host(2, false).ip, None).unwrap();
+    let limit = Span::from_us(200);
+    assert_eq!(worker.resolve(Addr(2), limit), Err(TimedOut(limit).into()));
+}

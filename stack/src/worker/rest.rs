@@ -1,0 +1,170 @@
+//! What a worker does when there is nothing to do.
+
+use weft_cc::{Span, Time};
+
+use super::{Waker, Worker};
+use crate::fep::Fep;
+use crate::port::Port;
+
+/// What a worker does when there is nothing to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Idle {
+    /// It looks again at once: for cores of its own. Nothing reacts faster.
+    #[default]
+    Spin,
+    /// It looks again at once for a while, then lets other threads go first for a while, then sleeps: for
+    /// machines that have other work.
+    Adaptive {
+        /// How long it looks again at once.
+        spin: Span,
+        /// How long, after that, it lets others go first between two looks.
+        yield_for: Span,
+        /// How long it sleeps at most. What wakes it earlier is the endpoint's next timer, its [`Waker`],
+        /// and a frame if the port can wait for one ([`Port::waitable`]); without such a port it sleeps no
+        /// longer than [`Idle::BLIND`] at a time.
+        sleep: Span,
+    },
+}
+
+impl Idle {
+    /// The longest sleep, when nothing would wake the worker if a frame arrived, or a port became ready to
+    /// send.
+    pub const BLIND: Span = Span::from_us(50);
+
+    /// Adaptive: 20 µs, a few network RTTs, of looking; 80 µs of letting others go first; sleep of up to
+    /// 100 ms.
+    pub const ADAPTIVE: Idle =
+        Idle::Adaptive { spin: Span::from_us(20), yield_for: Span::from_us(80), sleep: Span::from_ms(100) };
+}
+
+/// [`Worker::run_until`] has reached its limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not done after {0}")]
+pub struct TimedOut(pub Span);
+
+/// Shorter sleeps are not worth their system call.
+#[cfg(target_os = "linux")]
+const NOT_WORTH_IT: Span = Span::from_us(5);
+
+/// How far a worker is on its way to sleep.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Rest {
+    /// The first turn in which nothing happened.
+    since: Option<Time>,
+    /// Whether port and waker know that the worker is about to sleep: if the turn after that finds nothing
+    /// either, nothing can have been missed.
+    armed: bool,
+}
+
+impl<P: Port> Worker<P> {
+    /// Sets what the worker does when there is nothing to do; [`Idle::Spin`] unless set.
+    pub fn set_idle(&mut self, idle: Idle) {
+        self.idle = idle;
+    }
+
+    /// Turns the loop, calling `step` after each turn, until `waker` is stopped. `step` returns whether it
+    /// has done something, or has something to do: then the worker does not rest.
+    ///
+    /// `step` serves what is not the port's business, such as completions and rings of applications. Who
+    /// fills such a ring wakes the worker.
+    pub fn run(&mut self, waker: &Waker, mut step: impl FnMut(&mut Fep, Time) -> bool) {
+        while !waker.is_stopped() {
+            let now = self.now();
+            let progress = self.poll_at(now);
+            let busy = step(&mut self.fep, now) | !progress.is_idle();
+            self.rest(now, busy, Some(waker));
+        }
+        self.rise(Some(waker));
+    }
+
+    /// Turns the loop, calling `step` after each turn, until that returns true. What `step` looks at beside
+    /// the endpoint does not wake a sleeping worker.
+    ///
+    /// # Errors
+    /// `limit` has passed.
+    pub fn run_until(
+        &mut self,
+        limit: Span,
+        mut step: impl FnMut(&mut Fep, Time) -> bool,
+    ) -> Result<(), TimedOut> {
+        let start = self.now();
+        let result = loop {
+            let now = self.now();
+            let progress = self.poll_at(now);
+            if step(&mut self.fep, now) {
+                break Ok(());
+            }
+            if now.since(start) >= limit {
+                break Err(TimedOut(limit));
+            }
+            self.rest(now, !progress.is_idle(), None);
+        };
+        self.rise(None);
+        result
+    }
+
+    /// Rests as [`Idle`] says, after a turn at `now` in which something happened (`busy`) or not. For loops
+    /// other than [`Worker::run`]; one that may end while its worker is about to sleep ends with
+    /// [`Worker::rise`].
+    #[inline]
+    pub fn rest(&mut self, now: Time, busy: bool, waker: Option<&Waker>) {
+        if !busy {
+            self.idle(now, waker);
+        } else if self.rest.since.is_some() {
+            self.rise(waker);
+        }
+    }
+
+    /// Ends a rest: port and `waker` know that the worker looks by itself again.
+    pub fn rise(&mut self, waker: Option<&Waker>) {
+        if self.rest.armed {
+            if let Some(waker) = waker {
+                waker.awake();
+            }
+            self.port.waited();
+        }
+        self.rest = Rest::default();
+    }
+
+    fn idle(&mut self, now: Time, waker: Option<&Waker>) {
+        let Idle::Adaptive { spin, yield_for, sleep } = self.idle else { return std::hint::spin_loop() };
+        let idle = now.since(*self.rest.since.get_or_insert(now));
+        if idle < spin {
+            std::hint::spin_loop();
+        } else if idle < spin.plus(yield_for) {
+            std::thread::yield_now();
+        } else if !self.rest.armed {
+            self.rest.armed = true;
+            if let Some(waker) = waker {
+                waker.fall_asleep();
+            }
+            #[cfg(unix)]
+            self.port.waitable();
+        } else {
+            self.sleep(now, sleep, waker);
+            let since = self.rest.since;
+            self.rise(waker);
+            // What has come shows in the next turn; if nothing has, the worker is as tired as before.
+            self.rest.since = since;
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    fn sleep(&mut self, now: Time, longest: Span, waker: Option<&Waker>) {
+        let timer = self.next_timer().map_or(longest, |at| at.since(now).min(longest));
+        // Frames that the port has not taken yet, or packets for which it had no buffer.
+        let stuck = !self.tx.is_empty() || self.fep.wants_to_transmit();
+        let port = self.port.waitable();
+        let span = if stuck || port.is_none() { timer.min(Idle::BLIND) } else { timer };
+        if span < NOT_WORTH_IT {
+            return std::hint::spin_loop();
+        }
+        super::wait::sleep(waker, port, span);
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn sleep(&mut self, now: Time, longest: Span, _: Option<&Waker>) {
+        let timer = self.next_timer().map_or(longest, |at| at.since(now).min(longest));
+        std::thread::sleep(std::time::Duration::from_nanos(timer.min(Idle::BLIND).as_ps() / 1000));
+    }
+}

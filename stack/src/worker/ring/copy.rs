@@ -1,0 +1,132 @@
+//! Copies between memory of our own and memory that others may be writing.
+//!
+//! In Rust an ordinary copy of bytes that another thread writes at the same time is undefined behaviour,
+//! and with another process there is no rule at all. What is wanted is that each byte comes out as one
+//! that was there at some time: a copy made of relaxed atomic operations, byte by byte. The language has
+//! none that is fast, but a processor's own copies are such: the blocks of assembly below do what a
+//! loop of relaxed loads and stores would, which is what the compiler has to assume that they do.
+//! Elsewhere, and where tools watch every access, that loop is what runs.
+#![allow(unsafe_code)]
+
+use core::sync::atomic::{AtomicU8, Ordering};
+
+/// Whether the processor's copies are used.
+macro_rules! by_processor {
+    () => {
+        cfg!(all(target_arch = "x86_64", not(miri), not(weft_plain_copies)))
+    };
+}
+
+/// Copies `len` bytes from `src`, which others may be writing, to `dst`, which is ours alone.
+///
+/// # Safety
+/// `src` is valid for reads and `dst` for writes of `len` bytes, and they do not overlap. Others access `src`
+/// in no other way than with the functions of this module and with atomics.
+#[inline]
+pub(super) unsafe fn copy_out(src: *const u8, dst: *mut u8, len: usize) {
+    if by_processor!() && len >= 16 {
+        // SAFETY: as promised to this function.
+        return unsafe { by_processor(src, dst, len) };
+    }
+    for at in 0..len {
+        // SAFETY: within what is valid. Bytes are always aligned, and atomic accesses may race.
+        unsafe { dst.add(at).write(AtomicU8::from_ptr(src.add(at).cast_mut()).load(Ordering::Relaxed)) };
+    }
+}
+
+/// Copies `len` bytes from `src`, which is ours alone, to `dst`, which others may be reading or writing.
+///
+/// # Safety
+/// As [`copy_out`], with the sides exchanged.
+#[inline]
+pub(super) unsafe fn copy_in(src: *const u8, dst: *mut u8, len: usize) {
+    if by_processor!() && len >= 16 {
+        // SAFETY: as promised to this function.
+        return unsafe { by_processor(src, dst, len) };
+    }
+    for at in 0..len {
+        // SAFETY: as in `copy_out`.
+        unsafe { AtomicU8::from_ptr(dst.add(at)).store(src.add(at).read(), Ordering::Relaxed) };
+    }
+}
+
+/// # Safety
+/// As [`copy_out`] or [`copy_in`], and `len` is at least 16.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+unsafe fn by_processor(src: *const u8, dst: *mut u8, len: usize) {
+    // SAFETY: as promised to this function.
+    unsafe {
+        // Below, starting a string instruction costs more than it saves.
+        if len <= 256 { sixteens(src, dst, len) } else { string(src, dst, len) }
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+unsafe fn by_processor(_: *const u8, _: *mut u8, _: usize) {
+    unreachable!("only where there is one")
+}
+
+/// # Safety
+/// As [`by_processor`].
+#[cfg(target_arch = "x86_64")]
+#[inline]
+unsafe fn sixteens(src: *const u8, dst: *mut u8, len: usize) {
+    let mut at = 0;
+    while at < len {
+        // The last sixteen may overlap those before: the same bytes once more.
+        let from = at.min(len - 16);
+        // SAFETY: `from + 16` is at most `len`. Unaligned accesses are allowed to these instructions.
+        unsafe {
+            core::arch::asm!(
+                "movdqu {t}, xmmword ptr [{src}]",
+                "movdqu xmmword ptr [{dst}], {t}",
+                src = in(reg) src.add(from),
+                dst = in(reg) dst.add(from),
+                t = out(xmm_reg) _,
+                options(nostack, preserves_flags),
+            );
+        }
+        at += 16;
+    }
+}
+
+/// # Safety
+/// As [`by_processor`].
+#[cfg(target_arch = "x86_64")]
+#[inline]
+unsafe fn string(src: *const u8, dst: *mut u8, len: usize) {
+    // SAFETY: reads and writes `len` bytes; the direction flag is clear by the ABI.
+    unsafe {
+        core::arch::asm!(
+            "rep movsb",
+            inout("rcx") len => _,
+            inout("rsi") src => _,
+            inout("rdi") dst => _,
+            options(nostack, preserves_flags),
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_exactly_what_they_are_told() {
+        let source: Vec<u8> = (0..1200u32).map(|n| (n * 7 + n / 256) as u8).collect();
+        for len in (0..300).chain([511, 512, 1000, 1100]) {
+            for (copy, shift) in
+                [copy_in, copy_out].into_iter().flat_map(|copy| [(copy, 0), (copy, 1), (copy, 7)])
+            {
+                let (mut source, mut target) = (source.clone(), vec![0xee; 1200]);
+                // SAFETY: both are longer than `2 * shift + len`, and distinct.
+                unsafe { copy(source.as_mut_ptr().add(shift), target.as_mut_ptr().add(2 * shift), len) };
+                assert_eq!(target[2 * shift..][..len], source[shift..][..len]);
+                assert!(
+                    target[..2 * shift].iter().chain(&target[2 * shift + len..]).all(|&byte| byte == 0xee)
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,349 @@
+//! Memory that an application and a worker share, to send messages from and receive them into.
+#![allow(unsafe_code)]
+
+use core::alloc::Layout;
+use core::any::Any;
+use core::fmt;
+use core::marker::PhantomData;
+use core::ptr::NonNull;
+use std::sync::Arc;
+
+use super::SEPARATION;
+use super::copy::{copy_in, copy_out};
+
+/// The longest region, bytes: offsets in it have 32 bits.
+pub(crate) const MAX_REGION: usize = u32::MAX as usize;
+
+/// Memory that several threads, or processes, read and write as they please. Copies of this name the
+/// same memory, which lives as long as any of them, or any slice.
+#[derive(Clone)]
+pub struct Region(Arc<Memory>);
+
+struct Memory {
+    base: NonNull<u8>,
+    len: usize,
+    owner: Owner,
+}
+
+enum Owner {
+    /// Allocated here.
+    Heap(Layout),
+    /// Somebody who frees it when dropped.
+    Other { _owner: Box<dyn Any + Send + Sync> },
+}
+
+// SAFETY: the memory is only accessed by copies that may race, and by atomics.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+/// Why there is no region, or no such part of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RegionError {
+    /// Regions are not that long.
+    #[error("a region of {0} bytes: expected 1 to {MAX_REGION}")]
+    Length(usize),
+    /// The system has not so much memory.
+    #[error("no memory for a region of {0} bytes")]
+    Memory(usize),
+    /// It does not lie in the region.
+    #[error("{len} bytes from {offset} do not lie in a region of {region}")]
+    Outside {
+        /// Where it would begin.
+        offset: u64,
+        /// Its length.
+        len: u64,
+        /// The region's length.
+        region: u64,
+    },
+}
+
+impl Region {
+    /// `len` bytes of the process's own memory, all 0.
+    ///
+    /// # Errors
+    /// No region is so long, or there is no memory.
+    pub fn allocate(len: usize) -> Result<Region, RegionError> {
+        if !(1..=MAX_REGION).contains(&len) {
+            return Err(RegionError::Length(len));
+        }
+        let layout = Layout::from_size_align(len, SEPARATION).map_err(|_| RegionError::Length(len))?;
+        // SAFETY: `len` is not 0.
+        let base = unsafe { std::alloc::alloc_zeroed(layout) };
+        let base = NonNull::new(base).ok_or(RegionError::Memory(len))?;
+        Ok(Region(Arc::new(Memory { base, len, owner: Owner::Heap(layout) })))
+    }
+
+    /// The `len` bytes from `base`, which `owner` keeps.
+    ///
+    /// # Safety
+    /// As long as `owner` is not dropped, the bytes stay readable and writable, and nothing in this process
+    /// accesses them but regions, atomics, and code that knows by other means that nobody else does: a message's
+    /// memory belongs to the endpoint from posting to completion.
+    ///
+    /// # Errors
+    /// No region is so long.
+    pub unsafe fn foreign(
+        base: NonNull<u8>,
+        len: usize,
+        owner: Box<dyn Any + Send + Sync>,
+    ) -> Result<Region, RegionError> {
+        if !(1..=MAX_REGION).contains(&len) {
+            return Err(RegionError::Length(len));
+        }
+        Ok(Region(Arc::new(Memory { base, len, owner: Owner::Other { _owner: owner } })))
+    }
+
+    /// The `len` bytes from `offset` as a region of its own.
+    ///
+    /// # Errors
+    /// They do not lie in this one.
+    pub fn carve(&self, offset: usize, len: usize) -> Result<Region, RegionError> {
+        let base = self.part(offset, len)?;
+        let owner = Box::new(self.clone());
+        // SAFETY: the bytes lie in this region, and `owner` keeps it.
+        unsafe { Region::foreign(base, len, owner) }
+    }
+
+    /// Its length, bytes.
+    #[expect(clippy::len_without_is_empty, reason = "no region is empty")]
+    pub fn len(&self) -> usize {
+        self.0.len
+    }
+
+    /// `len` bytes from `offset`. Both may come from anybody.
+    ///
+    /// # Errors
+    /// They do not lie in the region.
+    #[inline]
+    pub fn slice(&self, offset: u64, len: u32) -> Result<RegionSlice, RegionError> {
+        let region = self.0.len as u64;
+        match offset.checked_add(len.into()) {
+            Some(end) if end <= region => {
+                Ok(RegionSlice { region: self.clone(), offset: offset as u32, len })
+            }
+            _ => Err(RegionError::Outside { offset, len: len.into(), region }),
+        }
+    }
+
+    /// How many name it.
+    #[cfg(test)]
+    pub(crate) fn holders(&self) -> usize {
+        Arc::strong_count(&self.0)
+    }
+
+    /// Where `len` bytes from `offset` lie.
+    pub(super) fn part(&self, offset: usize, len: usize) -> Result<NonNull<u8>, RegionError> {
+        if offset.checked_add(len).is_none_or(|end| end > self.0.len) {
+            let (offset, len) = (offset as u64, len as u64);
+            return Err(RegionError::Outside { offset, len, region: self.0.len as u64 });
+        }
+        // SAFETY: within the region, by the check.
+        Ok(unsafe { self.0.base.add(offset) })
+    }
+}
+
+impl fmt::Debug for Region {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Region({:p}, {} bytes)", self.0.base, self.0.len)
+    }
+}
+
+/// The same memory, not the same bytes.
+impl PartialEq for Region {
+    fn eq(&self, other: &Region) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Region {}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        if let Owner::Heap(layout) = self.owner {
+            // SAFETY: allocated with this layout, and nobody has a pointer into it any more.
+            unsafe { std::alloc::dealloc(self.base.as_ptr(), layout) };
+        }
+    }
+}
+
+/// A part of a region: a message's memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RegionSlice {
+    region: Region,
+    offset: u32,
+    len: u32,
+}
+
+impl RegionSlice {
+    /// Its length, bytes.
+    #[inline]
+    pub fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// Whether it is empty.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Where it begins in its region.
+    pub fn offset(&self) -> u32 {
+        self.offset
+    }
+
+    /// The region.
+    pub fn region(&self) -> &Region {
+        &self.region
+    }
+
+    /// The bytes from `start` to `end`. What lies beyond the end of the slice is left out.
+    #[inline]
+    pub fn bytes(&self, start: u32, end: u32) -> RegionBytes<'_> {
+        let end = end.min(self.len);
+        let start = start.min(end);
+        // SAFETY: `slice` has checked `offset + len`, and `start` is at most `len`.
+        let base = unsafe { self.region.0.base.add(self.offset as usize + start as usize) };
+        RegionBytes { base, len: end - start, region: PhantomData }
+    }
+
+    /// Copies bytes from `at` on to `bytes`; returns how many there are.
+    pub fn read(&self, at: u32, bytes: &mut [u8]) -> usize {
+        let part = self.bytes(at, self.len);
+        let len = bytes.len().min(part.len as usize);
+        part.first(len as u32).copy_to(&mut bytes[..len]);
+        len
+    }
+
+    /// Copies `bytes` to where `at` is; returns how many there is room for.
+    #[inline]
+    pub fn write(&self, at: u32, bytes: &[u8]) -> usize {
+        let part = self.bytes(at, self.len);
+        let len = bytes.len().min(part.len as usize);
+        // SAFETY: `part` lies in the region, and `bytes`, to which there is a reference, in none.
+        unsafe { copy_in(bytes.as_ptr(), part.base.as_ptr(), len) };
+        len
+    }
+
+    /// Copies `bytes` to where `at` is, as many as there is room for.
+    pub(crate) fn copy_from(&self, at: u32, bytes: RegionBytes<'_>) {
+        // By way of memory that is our own: nothing copies between two sides that may both change.
+        let (mut chunk, mut done) = ([0; 1024], 0);
+        while done < bytes.len() && done < self.len.saturating_sub(at) {
+            let rest = bytes.skip(done).first(chunk.len() as u32);
+            let chunk = &mut chunk[..rest.len() as usize];
+            rest.copy_to(chunk);
+            self.write(at + done, chunk);
+            done += rest.len();
+        }
+    }
+}
+
+/// Bytes of a region, which may change while they are looked at: they can only be copied.
+#[derive(Clone, Copy, Debug)]
+pub struct RegionBytes<'a> {
+    base: NonNull<u8>,
+    len: u32,
+    region: PhantomData<&'a Region>,
+}
+
+// SAFETY: it stands for a reference to a region, which any thread may use.
+unsafe impl Send for RegionBytes<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for RegionBytes<'_> {}
+
+impl RegionBytes<'_> {
+    /// How many.
+    #[inline]
+    pub fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The first `len`, or all.
+    #[must_use]
+    pub fn first(self, len: u32) -> Self {
+        RegionBytes { len: self.len.min(len), ..self }
+    }
+
+    /// All but the first `count`.
+    fn skip(self, count: u32) -> Self {
+        let count = count.min(self.len);
+        // SAFETY: at most as far as the end.
+        RegionBytes { base: unsafe { self.base.add(count as usize) }, len: self.len - count, ..self }
+    }
+
+    /// Where they are, for devices that read them themselves.
+    #[cfg(feature = "dpdk")]
+    pub(crate) fn as_ptr(&self) -> *const u8 {
+        self.base.as_ptr()
+    }
+
+    /// Copies them, each as it is at some time during the copy.
+    ///
+    /// # Panics
+    /// `place` is not as long.
+    #[inline]
+    pub fn copy_to(&self, place: &mut [u8]) {
+        assert_eq!(place.len(), self.len as usize, "a copy of another length");
+        // SAFETY: the bytes lie in the region, and `place`, to which there is a reference, in none.
+        unsafe { copy_out(self.base.as_ptr(), place.as_mut_ptr(), place.len()) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_lies_in_the_region_can_be_named() {
+        let region = Region::allocate(1000).unwrap();
+        assert!(region.slice(0, 1000).is_ok() && region.slice(1000, 0).is_ok());
+        for (offset, len) in [(0, 1001), (1000, 1), (u64::MAX, 1), (u64::MAX, u32::MAX), (1 << 32, 0)] {
+            let outside = RegionError::Outside { offset, len: len.into(), region: 1000 };
+            assert_eq!(region.slice(offset, len).unwrap_err(), outside);
+        }
+        assert!(region.carve(900, 100).is_ok());
+        assert!(region.carve(900, 101).is_err() && region.carve(usize::MAX, 2).is_err());
+        assert!(matches!(Region::allocate(0), Err(RegionError::Length(0))));
+    }
+
+    #[test]
+    fn reads_and_writes_stay_in_the_slice() {
+        let region = Region::allocate(100).unwrap();
+        let all = region.slice(0, 100).unwrap();
+        all.write(0, &[9; 100]);
+        let slice = region.slice(10, 20).unwrap();
+        assert_eq!(slice.write(15, &[1; 50]), 5);
+        assert_eq!(slice.write(20, &[1; 50]), 0);
+        assert_eq!(slice.write(u32::MAX, &[1; 50]), 0);
+        let mut seen = [0; 100];
+        assert_eq!(all.read(0, &mut seen), 100);
+        let expected: Vec<u8> = (0..100).map(|at| if (25..30).contains(&at) { 1 } else { 9 }).collect();
+        assert_eq!(seen[..], expected[..]);
+        assert_eq!(slice.read(18, &mut seen), 2);
+        assert_eq!(slice.bytes(19, u32::MAX).len(), 1);
+        assert_eq!(slice.bytes(30, 10).len(), 0);
+    }
+
+    #[test]
+    fn slices_keep_the_memory() {
+        struct Noted(#[expect(dead_code, reason = "counted")] Arc<()>);
+        let freed = Arc::new(());
+        let mut memory = vec![0u8; 64];
+        let base = NonNull::new(memory.as_mut_ptr()).unwrap();
+        let owner = Box::new((Noted(freed.clone()), memory));
+        // SAFETY: the vector lives in `owner`, and nobody else uses it.
+        let region = unsafe { Region::foreign(base, 64, owner) }.unwrap();
+        let slice = region.carve(8, 8).unwrap().slice(0, 8).unwrap();
+        drop(region);
+        slice.write(0, &[1; 8]);
+        assert_eq!(Arc::strong_count(&freed), 2);
+        drop(slice);
+        assert_eq!(Arc::strong_count(&freed), 1);
+    }
+}

@@ -1,0 +1,95 @@
+//! Regions that two processes share.
+#![allow(unsafe_code)]
+
+use core::ffi::c_void;
+use core::ptr::{NonNull, null_mut};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+use super::region::Region;
+
+/// A mapping of a file without a name.
+struct Mapping {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: it is only kept and unmapped; what may be done with the memory is the region's affair.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `map`, and the last region that names it is gone.
+        let _ = unsafe { munmap(self.base.as_ptr().cast::<c_void>(), self.len) };
+    }
+}
+
+impl Region {
+    /// `len` bytes, all 0, and a descriptor by which another process can [map](Region::map) them. Nobody can change
+    /// their number any more, so no access to them faults.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn share(len: usize) -> io::Result<(Region, OwnedFd)> {
+        let file = memfd_create("weft", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        ftruncate(&file, len as u64)?;
+        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        Ok((Region::map(&file, len)?, file))
+    }
+
+    /// The first `len` bytes of `file`, which somebody has [shared](Region::share).
+    ///
+    /// # Errors
+    /// What the system says, or that the file is too short, or might become so.
+    pub fn map(file: impl AsFd, len: usize) -> io::Result<Region> {
+        let invalid = |what| io::Error::new(io::ErrorKind::InvalidData, what);
+        // Whoever could shorten it could make us fault.
+        if !fcntl_get_seals(&file)?.contains(SealFlags::SHRINK) {
+            return Err(invalid("shared memory that may shrink"));
+        }
+        if u64::try_from(fstat(&file)?.st_size).unwrap_or(0) < len as u64 {
+            return Err(invalid("shared memory that is too short"));
+        }
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address that the system chooses harms no other memory.
+        let base = unsafe { mmap(null_mut(), len, access, MapFlags::SHARED, &file, 0) }?;
+        let base = NonNull::new(base.cast::<u8>()).ok_or_else(|| invalid("a mapping at address 0"))?;
+        let mapping = Box::new(Mapping { base, len });
+        // SAFETY: `mapping` keeps the memory, whose length is sealed, and nothing else in this process knows it.
+        unsafe { Region::foreign(base, len, mapping) }.map_err(io::Error::other)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_mappings_show_the_same_bytes_until_the_last_is_gone() {
+        let (here, file) = Region::share(10_000).unwrap();
+        let there = Region::map(&file, 10_000).unwrap();
+        drop(file);
+        here.slice(9_000, 5).unwrap().write(0, b"hello");
+        drop(here);
+        let mut seen = [0; 5];
+        there.slice(9_000, 5).unwrap().read(0, &mut seen);
+        assert_eq!(&seen, b"hello");
+    }
+
+    #[test]
+    fn what_may_shrink_or_is_too_short_is_refused() {
+        let (_, file) = Region::share(4096).unwrap();
+        assert!(ftruncate(&file, 1).is_err(), "sealed");
+        assert!(fcntl_add_seals(&file, SealFlags::WRITE).is_err(), "no seals can be added");
+        let refusal = Region::map(&file, 4097).unwrap_err();
+        assert_eq!(refusal.kind(), io::ErrorKind::InvalidData);
+        let loose = memfd_create("loose", MemfdFlags::ALLOW_SEALING).unwrap();
+        ftruncate(&loose, 4096).unwrap();
+        assert!(Region::map(&loose, 4096).is_err());
+    }
+}

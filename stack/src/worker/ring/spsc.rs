@@ -1,0 +1,284 @@
+//! The ring: one thread fills slots, one empties them.
+//!
+//! Each end keeps its own index, and the peer's as it was when last read: the peer's line is read only
+//! when what is known of it says that there is no room, or nothing to take. A batch costs one write of
+//! the own index.
+
+use super::region::Region;
+use super::storage::{RingError, Storage};
+use super::sync::{Ordering, fence};
+
+/// The peer has written an index that cannot be: the ring is of no more use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the ring is broken: the other end's index was {known}, with {own} here, and is {found}")]
+pub struct Broken {
+    /// This end's index.
+    pub own: u32,
+    /// The peer's, as last read.
+    pub known: u32,
+    /// The peer's, as it is.
+    pub found: u32,
+}
+
+/// The end that fills slots of `W` words.
+#[derive(Debug)]
+pub struct Producer<const W: usize> {
+    ring: Storage<W>,
+    /// Slots filled, those staged and not published included.
+    tail: u32,
+    published: u32,
+    /// Slots emptied, as last read.
+    head: u32,
+}
+
+/// The end that empties slots of `W` words.
+#[derive(Debug)]
+pub struct Consumer<const W: usize> {
+    ring: Storage<W>,
+    /// Slots emptied.
+    head: u32,
+    /// Slots filled, as last read.
+    tail: u32,
+}
+
+/// A ring of `capacity` slots of `W` words, a power of two, in memory of its own.
+///
+/// # Errors
+/// No such ring, or no memory.
+pub fn ring<const W: usize>(capacity: u32) -> Result<(Producer<W>, Consumer<W>), RingError> {
+    let ring = Storage::new(capacity)?;
+    Ok((Producer::of(ring.clone(), 0), Consumer::of(ring, 0)))
+}
+
+impl<const W: usize> Producer<W> {
+    /// The producing end of the ring of `capacity` slots that begins at `offset` of `region`, where all
+    /// bytes are 0 and which has no other producing end: more of them would overwrite each other's slots.
+    ///
+    /// # Errors
+    /// No such ring, or it does not fit.
+    pub fn at(region: &Region, offset: usize, capacity: u32) -> Result<Producer<W>, RingError> {
+        Ok(Producer::of(Storage::at(region, offset, capacity)?, 0))
+    }
+
+    /// The end of a ring all of whose `start` slots so far are empty again.
+    pub(super) fn of(ring: Storage<W>, start: u32) -> Producer<W> {
+        Producer { ring, tail: start, published: start, head: start }
+    }
+
+    /// Slots.
+    pub fn capacity(&self) -> u32 {
+        self.ring.capacity()
+    }
+
+    /// Free slots, at least `wanted` if there are so many.
+    ///
+    /// # Errors
+    /// The consumer's index cannot be.
+    #[inline]
+    pub fn room(&mut self, wanted: u32) -> Result<u32, Broken> {
+        let room = self.capacity() - self.tail.wrapping_sub(self.head);
+        if room >= wanted {
+            return Ok(room);
+        }
+        let head = self.ring.control().head.index.load(Ordering::Acquire);
+        // It moves forward, and at most to what has been published.
+        if self.published.wrapping_sub(head) > self.published.wrapping_sub(self.head) {
+            return Err(Broken { own: self.published, known: self.head, found: head });
+        }
+        self.head = head;
+        Ok(self.capacity() - self.tail.wrapping_sub(self.head))
+    }
+
+    /// Fills a slot that the consumer does not see before [`Producer::publish`]. False if none is free.
+    ///
+    /// # Errors
+    /// The consumer's index cannot be.
+    #[inline]
+    pub fn stage(&mut self, words: &[u64; W]) -> Result<bool, Broken> {
+        if self.room(1)? == 0 {
+            return Ok(false);
+        }
+        for (place, word) in self.ring.slot(self.tail).iter().zip(words) {
+            place.store(*word, Ordering::Relaxed);
+        }
+        self.tail = self.tail.wrapping_add(1);
+        Ok(true)
+    }
+
+    /// Shows the consumer what has been staged.
+    #[inline]
+    pub fn publish(&mut self) {
+        if self.published != self.tail {
+            self.published = self.tail;
+            self.ring.control().tail.index.store(self.tail, Ordering::Release);
+        }
+    }
+
+    /// Fills a slot and shows it. False if none is free.
+    ///
+    /// # Errors
+    /// The consumer's index cannot be.
+    #[inline]
+    pub fn push(&mut self, words: &[u64; W]) -> Result<bool, Broken> {
+        let staged = self.stage(words)?;
+        self.publish();
+        Ok(staged)
+    }
+
+    /// Fills as many slots as are free, and shows them at once. Returns how many.
+    ///
+    /// # Errors
+    /// The consumer's index cannot be.
+    pub fn push_all(&mut self, slots: &[[u64; W]]) -> Result<usize, Broken> {
+        let room = self.room(u32::try_from(slots.len()).unwrap_or(u32::MAX))?;
+        let count = slots.len().min(room as usize);
+        for words in &slots[..count] {
+            self.stage(words)?;
+        }
+        self.publish();
+        Ok(count)
+    }
+
+    /// Whether the consumer sleeps and has to be woken, by whoever is told so: the next call says no. To be
+    /// asked after publishing.
+    #[inline]
+    pub fn must_wake(&mut self) -> bool {
+        // With the fence in `Consumer::may_sleep`: either we see that it sleeps, or it sees what we published.
+        fence(Ordering::SeqCst);
+        let asleep = &self.ring.control().asleep.index;
+        asleep.load(Ordering::Relaxed) != 0 && asleep.swap(0, Ordering::Relaxed) != 0
+    }
+
+    /// Whether the consumer has left. What is still in the ring, nobody takes.
+    pub fn is_deserted(&self) -> bool {
+        self.ring.control().head.left.load(Ordering::Acquire) != 0
+    }
+}
+
+impl<const W: usize> Drop for Producer<W> {
+    fn drop(&mut self) {
+        self.ring.control().tail.left.store(1, Ordering::Release);
+    }
+}
+
+impl<const W: usize> Consumer<W> {
+    /// The consuming end of the ring of `capacity` slots that begins at `offset` of `region`, where all
+    /// bytes are 0 and which has no other consuming end.
+    ///
+    /// # Errors
+    /// No such ring, or it does not fit.
+    pub fn at(region: &Region, offset: usize, capacity: u32) -> Result<Consumer<W>, RingError> {
+        Ok(Consumer::of(Storage::at(region, offset, capacity)?, 0))
+    }
+
+    pub(super) fn of(ring: Storage<W>, start: u32) -> Consumer<W> {
+        Consumer { ring, head: start, tail: start }
+    }
+
+    /// Slots.
+    pub fn capacity(&self) -> u32 {
+        self.ring.capacity()
+    }
+
+    /// Slots that can be taken: some if there are any.
+    ///
+    /// # Errors
+    /// The producer's index cannot be.
+    #[inline]
+    pub fn available(&mut self) -> Result<u32, Broken> {
+        if self.tail == self.head {
+            self.refresh()?;
+        }
+        Ok(self.tail.wrapping_sub(self.head))
+    }
+
+    #[inline]
+    fn refresh(&mut self) -> Result<(), Broken> {
+        let tail = self.ring.control().tail.index.load(Ordering::Acquire);
+        let filled = tail.wrapping_sub(self.head);
+        // It moves forward, and at most to where the ring is full.
+        if filled > self.capacity() || filled < self.tail.wrapping_sub(self.head) {
+            return Err(Broken { own: self.head, known: self.tail, found: tail });
+        }
+        self.tail = tail;
+        Ok(())
+    }
+
+    /// Takes a slot.
+    ///
+    /// # Errors
+    /// The producer's index cannot be.
+    #[inline]
+    pub fn pop(&mut self) -> Result<Option<[u64; W]>, Broken> {
+        let mut slot = [[0; W]];
+        Ok((self.pop_all(&mut slot)? == 1).then_some(slot[0]))
+    }
+
+    /// Takes as many slots as there are and `slots` has room for, and frees them at once. Returns how many.
+    ///
+    /// # Errors
+    /// The producer's index cannot be.
+    #[inline]
+    pub fn pop_all(&mut self, slots: &mut [[u64; W]]) -> Result<usize, Broken> {
+        let count = slots.len().min(self.available()? as usize);
+        for (copy, index) in slots[..count].iter_mut().zip(0..) {
+            let words = self.ring.slot(self.head.wrapping_add(index));
+            for (copy, word) in copy.iter_mut().zip(words) {
+                *copy = word.load(Ordering::Relaxed);
+            }
+        }
+        if count > 0 {
+            self.head = self.head.wrapping_add(count as u32);
+            self.ring.control().head.index.store(self.head, Ordering::Release);
+        }
+        Ok(count)
+    }
+
+    /// Announces that this end is about to sleep. Returns whether it may: if not, there is something to take.
+    /// Whoever may sleep is woken by the producer, and calls [`Consumer::woken`] afterwards.
+    ///
+    /// # Errors
+    /// The producer's index cannot be.
+    pub fn may_sleep(&mut self) -> Result<bool, Broken> {
+        // Both sides write the flag: exchanges have an order among themselves, which stores by one and
+        // exchanges by the other have only by an argument that the model checker does not follow.
+        self.ring.control().asleep.index.swap(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        let empty = self.available()? == 0;
+        if !empty {
+            self.woken();
+        }
+        Ok(empty)
+    }
+
+    /// No longer asleep.
+    pub fn woken(&mut self) {
+        self.ring.control().asleep.index.swap(0, Ordering::Relaxed);
+    }
+
+    /// Whether the producer has left. There may be something to take.
+    #[inline]
+    pub fn is_deserted(&self) -> bool {
+        self.ring.control().tail.left.load(Ordering::Acquire) != 0
+    }
+
+    /// Whether the producer has left and nothing is left to take.
+    ///
+    /// # Errors
+    /// The producer's index cannot be.
+    pub fn is_finished(&mut self) -> Result<bool, Broken> {
+        // Before the index: what it published before it left counts.
+        Ok(self.is_deserted() && self.available()? == 0)
+    }
+}
+
+impl<const W: usize> Drop for Consumer<W> {
+    fn drop(&mut self) {
+        self.ring.control().head.left.store(1, Ordering::Release);
+    }
+}
+
+#[cfg(all(test, loom))]
+mod model;
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -1,0 +1,181 @@
+//! Where the words of a ring lie.
+//!
+//! | offset | what | written by |
+//! |---|---|---|
+//! | 0 | tail, u32: slots ever filled, modulo 2³²; then u32: not 0 once the producer has left | producer |
+//! | 128 | head, u32: slots ever emptied, modulo 2³²; then u32: not 0 once the consumer has left | consumer |
+//! | 256 | u32: not 0 while the consumer sleeps and wants to be woken | both |
+//! | 384 | capacity × W words of 64 bits | producer |
+
+#[cfg(not(loom))]
+pub(super) use mapped::Storage;
+#[cfg(loom)]
+pub(super) use model::Storage;
+
+use super::SEPARATION;
+use super::region::RegionError;
+use super::sync::AtomicU32;
+
+/// One side's index and whether that side has left.
+#[repr(C, align(128))]
+#[derive(Debug, Default)]
+pub(super) struct Line {
+    pub(super) index: AtomicU32,
+    pub(super) left: AtomicU32,
+}
+
+/// What stands before the slots.
+#[repr(C, align(128))]
+#[derive(Debug, Default)]
+pub(super) struct Control {
+    pub(super) tail: Line,
+    pub(super) head: Line,
+    pub(super) asleep: Line,
+}
+
+/// Where the slots begin.
+const SLOTS: usize = 3 * SEPARATION;
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<Control>() == SLOTS);
+
+/// Why there is no ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RingError {
+    /// No capacity that a ring can have.
+    #[error("a ring of {0} slots: expected a power of two from 2 to 2^30")]
+    Capacity(u32),
+    /// It would begin where it cannot.
+    #[error("a ring at offset {0}: expected a multiple of {SEPARATION}")]
+    Alignment(usize),
+    /// It does not fit its region.
+    #[error(transparent)]
+    Region(#[from] RegionError),
+}
+
+/// Bytes of a ring of `capacity` slots of `words` words, a multiple of [`SEPARATION`].
+///
+/// # Errors
+/// No such ring.
+pub fn ring_bytes(capacity: u32, words: usize) -> Result<usize, RingError> {
+    check(capacity)?;
+    let slots = (capacity as usize).checked_mul(words * 8).ok_or(RingError::Capacity(capacity))?;
+    Ok(SLOTS + slots.next_multiple_of(SEPARATION))
+}
+
+fn check(capacity: u32) -> Result<(), RingError> {
+    let fits = capacity.is_power_of_two() && (2..=1 << 30).contains(&capacity);
+    if fits { Ok(()) } else { Err(RingError::Capacity(capacity)) }
+}
+
+#[cfg(not(loom))]
+mod mapped {
+    #![allow(unsafe_code)]
+
+    use core::ptr::NonNull;
+
+    use super::super::region::Region;
+    use super::super::sync::AtomicU64;
+    use super::{Control, RingError, SEPARATION, SLOTS, ring_bytes};
+
+    /// The words of a ring in a region.
+    #[derive(Clone, Debug)]
+    pub(in super::super) struct Storage<const W: usize> {
+        control: NonNull<Control>,
+        slots: NonNull<[AtomicU64; W]>,
+        capacity: u32,
+        /// Keeps the memory.
+        _region: Region,
+    }
+
+    // SAFETY: all that is behind the pointers are atomics, which any thread may use, and the region
+    // keeps them allocated.
+    unsafe impl<const W: usize> Send for Storage<W> {}
+    // SAFETY: as above.
+    unsafe impl<const W: usize> Sync for Storage<W> {}
+
+    impl<const W: usize> Storage<W> {
+        /// The ring that begins at `offset` of `region`.
+        pub(in super::super) fn at(
+            region: &Region,
+            offset: usize,
+            capacity: u32,
+        ) -> Result<Storage<W>, RingError> {
+            let base = region.part(offset, ring_bytes(capacity, W)?)?;
+            if !base.addr().get().is_multiple_of(SEPARATION) {
+                return Err(RingError::Alignment(offset));
+            }
+            // SAFETY: `part` has checked that `ring_bytes` bytes from `base` lie in the region.
+            let slots = unsafe { base.add(SLOTS) };
+            Ok(Storage { control: base.cast(), slots: slots.cast(), capacity, _region: region.clone() })
+        }
+
+        /// A ring of its own memory.
+        pub(in super::super) fn new(capacity: u32) -> Result<Storage<W>, RingError> {
+            let region = Region::allocate(ring_bytes(capacity, W)?)?;
+            Storage::at(&region, 0, capacity)
+        }
+
+        pub(in super::super) fn capacity(&self) -> u32 {
+            self.capacity
+        }
+
+        #[inline]
+        pub(in super::super) fn control(&self) -> &Control {
+            // SAFETY: within the region, aligned, made of atomics only, for which any bytes are values;
+            // regions are accessed by atomics or by copies that behave as such.
+            unsafe { self.control.as_ref() }
+        }
+
+        /// The words of the slot that `index`, reduced modulo the capacity, names.
+        #[inline]
+        pub(in super::super) fn slot(&self, index: u32) -> &[AtomicU64; W] {
+            let at = (index & (self.capacity - 1)) as usize;
+            // SAFETY: `at` is less than the capacity, for which `at` has checked the region; the rest as in
+            // `control`.
+            unsafe { self.slots.add(at).as_ref() }
+        }
+    }
+}
+
+#[cfg(loom)]
+mod model {
+    use std::sync::Arc;
+
+    use super::super::sync::AtomicU64;
+    use super::{Control, RingError, check};
+
+    /// The words of a ring as the model checker sees them: it does not know memory, only objects.
+    #[derive(Clone, Debug)]
+    pub(in super::super) struct Storage<const W: usize> {
+        control: Arc<Control>,
+        slots: Arc<[[AtomicU64; W]]>,
+    }
+
+    impl<const W: usize> Storage<W> {
+        pub(in super::super) fn at(
+            _: &super::super::region::Region,
+            _: usize,
+            capacity: u32,
+        ) -> Result<Storage<W>, RingError> {
+            Storage::new(capacity)
+        }
+
+        pub(in super::super) fn new(capacity: u32) -> Result<Storage<W>, RingError> {
+            check(capacity)?;
+            let slot = |_| std::array::from_fn(|_| AtomicU64::new(0));
+            Ok(Storage { control: Arc::default(), slots: (0..capacity).map(slot).collect() })
+        }
+
+        pub(in super::super) fn capacity(&self) -> u32 {
+            self.slots.len() as u32
+        }
+
+        pub(in super::super) fn control(&self) -> &Control {
+            &self.control
+        }
+
+        pub(in super::super) fn slot(&self, index: u32) -> &[AtomicU64; W] {
+            &self.slots[index as usize % self.slots.len()]
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! Applications that are out of their minds: only they suffer.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::worker::ring::Producer;
+
+/// Words that are nearly commands: kinds, numbers and lengths are often possible.
+fn nearly_a_command() -> impl Strategy<Value = Slot> {
+    let word =
+        prop_oneof![4 => Just(0u64), 2 => 0u64..20, 1 => any::<u64>(), 2 => (0u64..6).prop_map(|n| n << 32)];
+    (
+        0u64..8,
+        0u64..8,
+        prop_oneof![6 => 0u64..18, 1 => any::<u32>().prop_map(u64::from)],
+        prop::array::uniform7(word),
+    )
+        .prop_map(|(kind, flags, name, words)| {
+            let mut slot = [0; 8];
+            slot[0] = kind | if flags < 4 { 0 } else { (flags - 4) << 8 } | name << 32;
+            slot[1..].copy_from_slice(&words);
+            slot
+        })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Any commands whatever: a neighbour's message arrives, each command has an answer, and nothing stays.
+    #[test]
+    fn nonsense_harms_nobody_else(commands in prop::collection::vec(nearly_a_command(), 1..200)) {
+        let mut world = World::new();
+        let (mut mad, mut alice, mut bob) = (world.open(0), world.open(0), world.open(1));
+        let bytes = content(3, 60_000);
+        alice.write(0, &bytes).unwrap();
+        bob.receive(extent(0, 60_000), None, Matching::Untagged, 1).unwrap();
+        let connection = alice.connect(Addr(1), to(&bob), 0).unwrap();
+        alice.send(connection, extent(0, 60_000), None, 0, 2).unwrap();
+        let mut refused = 0;
+        for words in &commands {
+            while mad.submit_words(words) == Err(ClientError::Full) {
+                world.step(2);
+                // Its reports make no sense to a client that has not asked; but they come.
+                while let Ok(Some(_)) | Err(ClientError::Nonsense(_)) = mad.poll() {
+                    refused += 1;
+                }
+            }
+        }
+        let event = world.event(&mut bob);
+        prop_assert!(matches!(event.report, Report::Received { status: Status::Ok, .. }), "{event:?}");
+        let mut copy = vec![0; 60_000];
+        bob.read(0, &mut copy).unwrap();
+        prop_assert!(copy == bytes);
+        drop((mad, alice, bob));
+        world.assert_nothing_is_left();
+        prop_assert!(refused <= 2 * commands.len() + 4);
+    }
+}
+
+#[test]
+fn each_mistake_has_its_name() {
+    let mut world = World::new();
+    let mut client = world.open(0);
+    let send = |operation, connection, extent| Command::Send {
+        operation,
+        connection,
+        extent,
+        tag: None,
+        header_data: 0,
+    };
+    let receive =
+        |operation, extent| Command::Receive { operation, extent, from: None, matching: Matching::Untagged };
+    let connect =
+        |connection| Command::Connect { connection, peer: Addr(1), options: ConnectOptions::default() };
+    let beyond = |offset, len| Extent { region: 0, offset, len };
+    let cases = [
+        (connect(4).encode(), Reason::Number),
+        (connect(u32::MAX).encode(), Reason::Number),
+        (send(0, 3, extent(0, 1)).encode(), Reason::NotOpen),
+        (send(0, 4, extent(0, 1)).encode(), Reason::Number),
+        (receive(16, extent(0, 1)).encode(), Reason::Number),
+        (receive(0, Extent { region: 1, offset: 0, len: 1 }).encode(), Reason::Memory),
+        (receive(0, beyond(256 << 10, 1)).encode(), Reason::Memory),
+        (receive(0, beyond(u64::MAX, 2)).encode(), Reason::Memory),
+        (receive(0, beyond((256 << 10) - 1, u32::MAX)).encode(), Reason::Memory),
+        (Command::Cancel { operation: 3 }.encode(), Reason::InUse),
+        (Command::Cancel { operation: 99 }.encode(), Reason::Number),
+        (Command::Close { connection: 0 }.encode(), Reason::NotOpen),
+        (Command::Abort { connection: 9 }.encode(), Reason::Number),
+        ([0; 8], Reason::Descriptor),
+        ([u64::MAX; 8], Reason::Descriptor),
+    ];
+    for (words, expected) in cases {
+        client.submit_words(&words).unwrap();
+        world.step(1);
+        // As it comes: this client has not asked, and would not believe it.
+        let report = client.poll_raw().unwrap().unwrap();
+        let Report::Refused { reason, name, request } = report else { panic!("{report:?}") };
+        assert_eq!((reason, u64::from(name)), (expected, words[0] >> 32), "{words:x?}");
+        assert_eq!(request, Request::of(&words));
+    }
+    // A number in use.
+    client.submit(&receive(5, extent(0, 1))).unwrap();
+    client.submit(&receive(5, extent(0, 1))).unwrap();
+    world.step(1);
+    let Some(Report::Refused { reason: Reason::InUse, name: 5, .. }) = client.poll_raw().unwrap() else {
+        panic!("accepted twice")
+    };
+}
+
+/// A client whose rings we can reach, as it could itself.
+fn open_with_region(world: &mut World) -> (Client, Region) {
+    let region = Region::allocate(SMALL.layout().unwrap().total).unwrap();
+    let (own, other) = Link::pair().unwrap();
+    let id = world.sessions[0].admit(&mut world.feps[0], &SMALL, None, &region, own).unwrap();
+    let process = world.sessions[0].process(id).unwrap();
+    (Client::new(&SMALL, &region, other, Addr(0), process).unwrap(), region)
+}
+
+#[test]
+fn a_broken_ring_ends_its_session_and_no_other() {
+    for reports in [false, true] {
+        let mut world = World::new();
+        let mut other = world.open(0);
+        let (mut client, region) = open_with_region(&mut world);
+        for n in 0..5 {
+            let receive = client.receive(extent(0, 1), None, Matching::Untagged, n).unwrap();
+            world.step(1);
+            client.cancel(receive).unwrap();
+            world.step(1);
+        }
+        if reports {
+            // The consumer's index, where a producer believes its own to be: 128 bytes further.
+            let at = SMALL.layout().unwrap().reports;
+            let index = region.slice(at as u64 + 128, 4).unwrap();
+            index.write(0, &99u32.to_ne_bytes());
+            for n in 0..5 {
+                let _ =
+                    client.receive(extent(0, 1), None, Matching::Untagged, n).and_then(|r| client.cancel(r));
+                world.step(1);
+            }
+        } else {
+            // Back to where it began.
+            Producer::<8>::at(&region, 0, SMALL.commands).unwrap().push(&[0; 8]).unwrap();
+        }
+        world.step(1);
+        let (_, process, how) = world.sessions[0].poll_ended().expect("it has ended");
+        assert!(matches!(how, Ended::Broken(_)) && process == client.process(), "{how:?}");
+        world.step(1);
+        assert_eq!(world.sessions[0].len(), 1);
+        // What was reported before is still there.
+        let gone = (0..100).find_map(|_| client.poll().err());
+        assert!(matches!(gone, Some(ClientError::Gone | ClientError::Broken(_))), "{gone:?}");
+        let receive = other.receive(extent(0, 1), None, Matching::Untagged, 42).unwrap();
+        other.cancel(receive).unwrap();
+        assert_eq!(world.event(&mut other).context, 42);
+    }
+}
+
+/// Who writes to its memory while the endpoint reads it, or puts a message there, gets a mixture of both, and nobody
+/// minds: the messages arrive, of bytes that were there at some time.
+#[test]
+fn memory_that_changes_under_way_is_only_its_owners_trouble() {
+    let mut world = World::new();
+    let (mut alice, mut bob) = (world.open(0), world.open(1));
+    let (from, into) = (alice.memory().slice(0, 50_000).unwrap(), bob.memory().slice(0, 50_000).unwrap());
+    from.write(0, &[0x11; 50_000]);
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                for value in [0x22; 50].into_iter().chain([0x11; 50]) {
+                    from.write(0, &[value; 50_000]);
+                    into.write(0, &[value; 50_000]);
+                }
+            }
+        });
+        let connection = alice.connect(Addr(1), to(&bob), 0).unwrap();
+        world.event(&mut alice);
+        let mut bytes = vec![0; 50_000];
+        for n in 0..50 {
+            bob.receive(extent(0, 50_000), None, Matching::Untagged, n).unwrap();
+            alice.send(connection, extent(0, 50_000), None, 0, n).unwrap();
+            let event = world.event(&mut bob);
+            bob.read(0, &mut bytes).unwrap();
+            let known = bytes.iter().all(|byte| [0x11, 0x22].contains(byte));
+            // The scribbler has to be told before the test may fail.
+            if !known
+                || event.context != n
+                || !matches!(event.report, Report::Received { status: Status::Ok, .. })
+            {
+                done.store(true, Ordering::Relaxed);
+                panic!("{event:?}, known bytes only: {known}");
+            }
+            world.event(&mut alice);
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+}
+
+/// What a session may use up is its own: one that holds all it can leaves the others theirs.
+#[test]
+fn a_glutton_eats_its_own() {
+    let mut world = World::new();
+    let (mut glutton, mut alice) = (world.open(0), world.open(0));
+    for connection in 0..4 {
+        glutton.connect(Addr(1), ConnectOptions::default(), connection).unwrap();
+    }
+    world.step(1);
+    for n in 0..16 {
+        while glutton.receive(extent(0, 1), None, Matching::Untagged, n) == Err(ClientError::Full) {
+            world.step(1);
+        }
+    }
+    for _ in 0..20 {
+        world.step(1);
+    }
+    for n in 0..3 {
+        let receive = alice.receive(extent(0, 1), None, Matching::Untagged, n).unwrap();
+        alice.cancel(receive).unwrap();
+        assert_eq!(world.event(&mut alice).context, n);
+    }
+    drop((glutton, alice));
+    world.assert_nothing_is_left();
+}

@@ -1,0 +1,127 @@
+//! Applications that leave in the middle of something.
+
+use super::*;
+use crate::wire::ses::ReturnCode;
+
+/// Alice sends bob a message of 250 kB, and some of it has arrived.
+fn in_the_middle() -> (World, Client, Client) {
+    let mut world = World::new();
+    let (mut alice, mut bob) = (world.open(0), world.open(1));
+    bob.receive(extent(0, 250_000), None, Matching::Untagged, 1).unwrap();
+    alice.write(0, &content(4, 250_000)).unwrap();
+    let connection = alice.connect(Addr(1), to(&bob), 0).unwrap();
+    alice.send(connection, extent(0, 250_000), None, 0, 2).unwrap();
+    alice.send(connection, extent(0, 100), None, 0, 3).unwrap();
+    assert!(matches!(world.event(&mut alice).report, Report::Connected { .. }));
+    let begun = |world: &World| world.feps[1].counters().data_received > 10;
+    for _ in 0..1000 {
+        if begun(&world) {
+            break;
+        }
+        world.step(1);
+    }
+    assert!(begun(&world) && bob.poll() == Ok(None), "in the middle");
+    (world, alice, bob)
+}
+
+#[test]
+fn a_sender_that_leaves_ends_what_it_has_begun() {
+    let (mut world, alice, mut bob) = in_the_middle();
+    let memory = alice.memory().clone();
+    let since = world.now;
+    drop(alice);
+    let event = world.event(&mut bob);
+    assert!(matches!(event.report, Report::Received { status: Status::PeerLost, .. }), "{event:?}");
+    assert!(world.now.since(since) < Span::from_us(1000), "as soon as what was in flight has arrived");
+    let (_, _, how) = world.sessions[0].poll_ended().unwrap();
+    assert_eq!(how, Ended::Left);
+    drop(bob);
+    world.assert_nothing_is_left();
+    assert_eq!(memory.holders(), 1, "its memory is nobody's any more");
+}
+
+#[test]
+fn a_receiver_that_leaves_is_missed() {
+    let (mut world, mut alice, bob) = in_the_middle();
+    let memory = bob.memory().clone();
+    drop(bob);
+    world.step(1);
+    assert_eq!(memory.holders(), 1, "its memory is nobody's any more");
+    for context in [2, 3] {
+        let event = world.event(&mut alice);
+        let Report::Sent { status, .. } = event.report else { panic!("{event:?}") };
+        assert_eq!((event.context, status), (context, Status::Answered(ReturnCode::BAD_PID)));
+    }
+    drop(alice);
+    world.assert_nothing_is_left();
+}
+
+/// Nobody answers the sender that left: its memory comes back after the silence that a PDC puts up with.
+#[test]
+fn a_sender_that_leaves_while_its_peer_is_dead_is_forgotten_in_time() {
+    let (mut world, alice, bob) = in_the_middle();
+    let memory = alice.memory().clone();
+    drop(alice);
+    let (since, rto) = (world.now, world.feps[0].config().pdc.rto_init);
+    while !world.sessions[0].is_empty() {
+        world.now += Span::from_us(10);
+        let (fep, sessions) = (&mut world.feps[0], &mut world.sessions[0]);
+        sessions.serve(fep, world.now);
+        fep.on_timeout(world.now);
+        while fep.poll_transmit(world.now).is_some() {}
+        assert!(world.now.since(since) < rto.times(64), "{:?}", fep.explain(world.now));
+    }
+    assert_eq!(world.feps[0].leaks().count(), 0);
+    assert_eq!(memory.holders(), 1);
+    drop(bob);
+}
+
+#[test]
+fn an_aborted_connection_ends_its_messages_and_the_session_goes_on() {
+    let mut world = World::new();
+    let (mut alice, mut bob) = (world.open(0), world.open(1));
+    bob.receive(extent(0, 200_000), None, Matching::Untagged, 1).unwrap();
+    let connection = alice.connect(Addr(1), to(&bob), 7).unwrap();
+    alice.send(connection, extent(0, 200_000), None, 0, 8).unwrap();
+    alice.send(connection, extent(0, 100), None, 0, 9).unwrap();
+    world.event(&mut alice);
+    for _ in 0..20 {
+        world.step(1);
+    }
+    alice.abort(connection).unwrap();
+    let mut reports: Vec<Event> = (0..3).map(|_| world.event(&mut alice)).collect();
+    reports.sort_by_key(|event| event.context);
+    let (closed, begun, waiting) = (reports[0].report, reports[1].report, reports[2].report);
+    assert!(matches!(closed, Report::Closed { status: Status::Ok, .. }), "{closed:?}");
+    let cancelled = Status::Answered(ReturnCode::CANCELLED);
+    assert!(matches!(begun, Report::Sent { status, .. } if status == cancelled), "{begun:?}");
+    assert!(matches!(waiting, Report::Sent { status: Status::Cancelled, .. }), "{waiting:?}");
+    let event = world.event(&mut bob);
+    assert!(matches!(event.report, Report::Received { status: Status::PeerLost, .. }), "{event:?}");
+
+    let again = alice.connect(Addr(1), to(&bob), 0).unwrap();
+    bob.receive(extent(0, 10), None, Matching::Untagged, 1).unwrap();
+    alice.send(again, extent(0, 10), None, 0, 1).unwrap();
+    let event = world.event(&mut bob);
+    assert!(matches!(event.report, Report::Received { status: Status::Ok, len: 10, .. }), "{event:?}");
+}
+
+/// Messages that nobody has asked for are kept in a process of which nothing is left either.
+#[test]
+fn unexpected_messages_go_with_their_process() {
+    let mut world = World::new();
+    let (mut alice, bob) = (world.open(0), world.open(1));
+    let connection = alice.connect(Addr(1), to(&bob), 0).unwrap();
+    for n in 0..5 {
+        alice.send(connection, extent(0, 5000), Some(n), 0, 0).unwrap();
+    }
+    for _ in 0..6 {
+        world.event(&mut alice);
+    }
+    assert!(world.feps[1].footprint().payload >= 25_000);
+    drop(bob);
+    world.step(1);
+    assert_eq!(world.feps[1].footprint().payload, 0);
+    drop(alice);
+    world.assert_nothing_is_left();
+}

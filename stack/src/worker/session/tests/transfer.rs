@@ -1,0 +1,153 @@
+//! Applications that behave.
+
+use super::*;
+
+#[test]
+fn a_message_goes_from_memory_to_memory() {
+    let mut world = World::new();
+    let (mut alice, mut bob) = (world.open(0), world.open(1));
+    let bytes = content(1, 100_000);
+    alice.write(1000, &bytes).unwrap();
+    let receive = bob.receive(extent(5, 150_000), Some(Addr(0)), Matching::Tagged { tag: 9, ignore: 0 }, 21);
+    receive.unwrap();
+    let connection = alice.connect(Addr(1), to(&bob), 11).unwrap();
+    alice.send(connection, extent(1000, 100_000), Some(9), 77, 12).unwrap();
+    assert_eq!(world.event(&mut alice), Event { context: 11, report: Report::Connected { connection: 0 } });
+    let Event { context: 12, report: Report::Sent { status: Status::Ok, .. } } = world.event(&mut alice)
+    else {
+        panic!("not sent")
+    };
+    let received = Report::Received {
+        operation: 0,
+        peer: Some(Addr(0)),
+        tag: Some(9),
+        header_data: 77,
+        len: 100_000,
+        status: Status::Ok,
+    };
+    assert_eq!(world.event(&mut bob), Event { context: 21, report: received });
+    let mut copy = vec![0; 100_000];
+    bob.read(5, &mut copy).unwrap();
+    assert!(copy == bytes);
+    let mut around = [9; 6];
+    bob.read(0, &mut around).unwrap();
+    assert_eq!(around[..5], [0; 5], "only where it was to go");
+
+    alice.close(connection).unwrap();
+    let Event { context: 11, report: Report::Closed { peer: Addr(1), status: Status::Ok, .. } } =
+        world.event(&mut alice)
+    else {
+        panic!("not closed")
+    };
+    assert_eq!(alice.close(connection), Err(ClientError::Stale));
+    drop((alice, bob));
+    world.assert_nothing_is_left();
+}
+
+#[test]
+fn each_process_gets_what_names_it() {
+    let mut world = World::new();
+    let mut sender = world.open(0);
+    let mut receivers = [world.open(1), world.open(1), world.open(1)];
+    for receiver in &mut receivers {
+        receiver.receive(extent(0, 8), None, Matching::Untagged, 0).unwrap();
+    }
+    // In another order than the receives were posted.
+    for at in [2, 0, 1] {
+        let process = receivers[at].process();
+        sender.write(at as u64 * 8, &[at as u8; 8]).unwrap();
+        let connection = sender.connect(Addr(1), to(&receivers[at]), 0).unwrap();
+        sender.send(connection, extent(at as u64 * 8, 8), None, process.into(), 0).unwrap();
+    }
+    for (at, receiver) in receivers.iter_mut().enumerate() {
+        let Report::Received { header_data, .. } = world.event(receiver).report else { panic!() };
+        assert_eq!(header_data, receiver.process().into());
+        let mut bytes = [0; 8];
+        receiver.read(0, &mut bytes).unwrap();
+        assert_eq!(bytes, [at as u8; 8]);
+    }
+}
+
+#[test]
+fn a_process_that_does_not_exist_is_said_not_to() {
+    let mut world = World::new();
+    let mut sender = world.open(0);
+    let nobody = ConnectOptions { process: 4000, ..ConnectOptions::default() };
+    let connection = sender.connect(Addr(1), nobody, 0).unwrap();
+    sender.send(connection, extent(0, 3000), None, 0, 5).unwrap();
+    world.event(&mut sender);
+    let Event { context: 5, report: Report::Sent { status, .. } } = world.event(&mut sender) else {
+        panic!()
+    };
+    assert_eq!(status, Status::Answered(crate::wire::ses::ReturnCode::BAD_PID));
+}
+
+/// An application that posts without looking at its reports: it is stopped, and finds all of them later.
+#[test]
+fn full_rings_hold_an_application_up_and_lose_nothing() {
+    let mut world = World::new();
+    let (mut alice, mut bob) = (world.open(0), world.open(1));
+    // 16 receives, cancelled: 16 reports for a ring of 8, in a session whose other commands wait meanwhile.
+    for n in 0..16 {
+        let receive = loop {
+            match alice.receive(extent(0, 10), None, Matching::Untagged, n) {
+                Err(ClientError::Full) => world.step(1),
+                other => break other.unwrap(),
+            }
+        };
+        while alice.cancel(receive) == Err(ClientError::Full) {
+            world.step(1);
+        }
+    }
+    let sixteen = ClientError::Exhausted(16, "operations");
+    assert_eq!(alice.receive(extent(0, 10), None, Matching::Untagged, 0), Err(sixteen));
+    for _ in 0..100 {
+        world.step(1);
+    }
+    // It does not take its reports, so its commands are not looked at any more.
+    assert_eq!(alice.connect(Addr(1), to(&bob), 0), Err(ClientError::Full));
+    // Others are not held up.
+    bob.receive(extent(0, 1), None, Matching::Untagged, 1).unwrap();
+    let connection = bob.connect(Addr(0), to(&alice), 2).unwrap();
+    assert_eq!(world.event(&mut bob).context, 2);
+    bob.abort(connection).unwrap();
+    assert_eq!(world.event(&mut bob).context, 2);
+
+    let contexts: Vec<u64> = (0..16).map(|_| world.event(&mut alice).context).collect();
+    assert_eq!(contexts, (0..16).collect::<Vec<_>>());
+    alice.connect(Addr(1), to(&bob), 100).unwrap();
+    assert_eq!(world.event(&mut alice).context, 100);
+    for _ in 0..100 {
+        world.step(1);
+    }
+    assert_eq!(alice.poll(), Ok(None));
+}
+
+#[test]
+fn what_cannot_be_had_is_refused_before_anything_is_opened() {
+    let mut world = World::new();
+    let mut open = |config: SessionConfig, process| {
+        world.sessions[0].open(&mut world.feps[0], &config, process).map(|client| client.process())
+    };
+    let configs = [
+        SessionConfig { operations: 0, ..SMALL },
+        SessionConfig { operations: 1 << 21, ..SMALL },
+        SessionConfig { connections: 0, ..SMALL },
+        SessionConfig { memory: 0, ..SMALL },
+        SessionConfig { memory: u32::MAX, ..SMALL },
+    ];
+    for config in configs {
+        assert!(matches!(open(config, None), Err(OpenError::Range(..))), "{config:?}");
+    }
+    assert!(matches!(open(SessionConfig { reports: 9, ..SMALL }, None), Err(OpenError::Ring(_))));
+    for process in [4096, u16::MAX] {
+        assert!(matches!(open(SMALL, Some(process)), Err(OpenError::Process(_))));
+    }
+    let _kept = world.sessions[0].open(&mut world.feps[0], &SMALL, Some(3)).unwrap();
+    assert!(matches!(
+        world.sessions[0].open(&mut world.feps[0], &SMALL, Some(3)),
+        Err(OpenError::Process(_))
+    ));
+    let _others: Vec<Client> = (0..3).map(|_| world.open(0)).collect();
+    assert!(matches!(world.sessions[0].open(&mut world.feps[0], &SMALL, None), Err(OpenError::Full(4))));
+}

@@ -1,0 +1,177 @@
+//! One turn of the loop.
+
+use weft_cc::Time;
+
+use super::codec::{ReadError, WriteError};
+use super::{Worker, WorkerCounters};
+use crate::packet::Payload;
+use crate::port::{Frame, Port};
+use crate::prefetch::prefetch;
+
+/// What one turn of the loop did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Frames that arrived.
+    pub received: usize,
+    /// Frames that the port took.
+    pub sent: usize,
+    /// Whether a timer was due.
+    pub timers: bool,
+}
+
+impl Progress {
+    /// Whether nothing happened.
+    pub fn is_idle(&self) -> bool {
+        *self == Progress::default()
+    }
+}
+
+/// Frames whose headers are fetched ahead of the one that is being read: a frame takes a few hundred
+/// nanoseconds, so three cover what a line from memory takes.
+const AHEAD: usize = 3;
+
+/// Bytes of headers worth fetching: Ethernet, IP, UDP, PDS and most of SES.
+const HEADERS: usize = 128;
+
+impl<P: Port> Worker<P> {
+    /// One turn of the loop, at the time of the clock.
+    #[inline]
+    pub fn poll(&mut self) -> Progress {
+        let now = self.now();
+        self.poll_at(now)
+    }
+
+    /// One turn of the loop at `now`, which must not lie before that of an earlier turn.
+    pub fn poll_at(&mut self, now: Time) -> Progress {
+        self.counters.polls += 1;
+        let received = self.receive(now);
+        let timers = self.fep.poll_timeout().is_some_and(|at| now.is_at_or_after(at));
+        if timers {
+            self.fep.on_timeout(now);
+        }
+        let asked = self.neighbours.is_due(now);
+        if asked {
+            self.neighbours.ask(now, &mut self.tx);
+        }
+        let sent = self.transmit(now);
+        Progress { received, sent, timers: timers | asked }
+    }
+
+    /// The time of the clock, but never before what it was last time.
+    #[inline]
+    pub(super) fn now(&mut self) -> Time {
+        self.shown = self.clock.now().latest(self.shown);
+        self.shown
+    }
+
+    /// When the worker has something to do although nothing arrives.
+    pub(super) fn next_timer(&self) -> Option<Time> {
+        [self.fep.poll_timeout(), self.neighbours.poll_timeout()].into_iter().flatten().reduce(Time::earliest)
+    }
+
+    #[inline]
+    fn receive(&mut self, now: Time) -> usize {
+        let count = self.port.receive(&mut self.rx);
+        if count == 0 {
+            return 0;
+        }
+        self.fep.prefetch();
+        self.rx.iter().take(AHEAD).for_each(prefetch_headers);
+        for at in 0..self.rx.len() {
+            if let Some(ahead) = self.rx.get(at + AHEAD) {
+                prefetch_headers(ahead);
+            }
+            match self.codec.read(&mut self.book, &self.rx[at]) {
+                Ok((packet, payload)) => self.fep.on_packet(now, &packet, Payload::Bytes(payload)),
+                Err(error) => self.refuse(now, at, error),
+            }
+        }
+        self.rx.clear();
+        count
+    }
+
+    /// Deals with frame `at` of the burst, which is no packet for the endpoint.
+    #[cold]
+    fn refuse(&mut self, now: Time, at: usize, error: ReadError) {
+        let frame = &self.rx[at];
+        if matches!(error, ReadError::Malformed(_))
+            && self.neighbours.on_frame(now, frame, &mut self.book, &mut self.tx)
+        {
+            self.counters.neighbours += 1;
+            return;
+        }
+        self.counters.count(&error);
+        self.last_read_error = Some(error);
+    }
+
+    #[inline]
+    fn transmit(&mut self, now: Time) -> usize {
+        let mut sent = 0;
+        loop {
+            let more = self.fill(now);
+            sent += self.port.transmit(&mut self.tx);
+            if !more || !self.tx.is_empty() {
+                return sent;
+            }
+        }
+    }
+
+    /// Fills the burst. Returns whether there may be more than it holds.
+    #[inline]
+    fn fill(&mut self, now: Time) -> bool {
+        while self.fep.wants_to_transmit() {
+            if self.tx.room() == 0 {
+                return true;
+            }
+            // The buffer comes first: a packet that has left the endpoint must not be without one.
+            let Ok(mut frame) = self.tx.reserve(self.longest) else {
+                self.counters.pool_empty += 1;
+                return false;
+            };
+            let Some(payload) = self.fep.poll_transmit_into(now, &mut self.scratch) else { return false };
+            let payload = self.fep.payload(payload);
+            match self.codec.write(&self.book, &self.scratch, payload, &mut frame) {
+                Ok(()) => frame.commit(),
+                Err(error) => {
+                    drop(frame);
+                    self.lose(now, error);
+                }
+            }
+        }
+        false
+    }
+
+    /// Notes why a packet was not written. To the endpoint it is lost; its timers deal with that.
+    #[cold]
+    fn lose(&mut self, now: Time, error: WriteError) {
+        match error {
+            WriteError::Unresolved { peer, .. } => {
+                self.counters.unresolved += 1;
+                self.neighbours.want(now, peer);
+            }
+            _ => self.counters.unsendable += 1,
+        }
+        self.last_write_error = Some(error);
+    }
+}
+
+#[inline]
+fn prefetch_headers(frame: &Frame) {
+    match frame.first_chunk::<HEADERS>() {
+        Some(headers) => prefetch(headers),
+        None => {
+            frame.first().inspect(|first| prefetch(*first));
+        }
+    }
+}
+
+impl WorkerCounters {
+    fn count(&mut self, error: &ReadError) {
+        let counter = match error {
+            ReadError::Malformed(_) => &mut self.malformed,
+            ReadError::Misdirected(_) => &mut self.misdirected,
+            ReadError::Stranger(_) => &mut self.strangers,
+        };
+        *counter += 1;
+    }
+}

@@ -1,0 +1,109 @@
+//! What tests of devices need: networks of their own, other processes, and a way to say that there is none.
+
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Names the test that runs inside, in a process that a test has started.
+const INSIDE: &str = "WEFT_TEST_INSIDE";
+
+/// What the other process of a test is to do.
+const TASK: &str = "WEFT_TEST_TASK";
+
+/// Seconds after which a test in a network of its own is ended.
+const BOUND: &str = "120";
+
+/// How a setup says that something is not to be had here.
+const NOT_HERE: i32 = 77;
+
+/// Runs `test` again in a process with a network of its own, prepared by the shell commands `setup`; true in
+/// that process. The network is gone with it. Prints why if there can be none.
+pub(crate) fn in_own_network(test: &str, setup: &str) -> bool {
+    if std::env::var_os(INSIDE).is_some_and(|name| name == test) {
+        return true;
+    }
+    let program = std::env::current_exe().unwrap();
+    let script = format!(
+        "{{ ip link set lo up && {setup}; }} || exit {NOT_HERE}; {INSIDE}={test} '{}' --exact {test} --nocapture",
+        program.display()
+    );
+    // Without a user namespace if possible: BPF programs are loaded in the first one only.
+    let root = std::fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| map.contains("4294967295"))
+        && rustix::process::geteuid().is_root();
+    let own_user: &[&str] = if root { &[] } else { &["--map-root-user"] };
+    let output = Command::new("timeout")
+        .args(["-k", "5", BOUND, "unshare", "--net"])
+        .args(own_user)
+        .args(["sh", "-c", &script])
+        .output();
+    let output = match output {
+        Ok(output) => output,
+        Err(error) => {
+            skipped(&format!("timeout and unshare: {error}"));
+            return false;
+        }
+    };
+    let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    if output.status.success() {
+        assert!(text.contains("1 passed"), "{text}");
+        text.lines().filter(|line| line.starts_with("skipped: ")).for_each(|line| println!("{line}"));
+    } else if output.status.code() == Some(NOT_HERE) || text.contains("unshare failed") {
+        skipped(&format!("no network of its own: {text}"));
+    } else {
+        panic!("{}: {text}", output.status);
+    }
+    false
+}
+
+/// Says why a test does not take place. In continuous integration that is a failure.
+pub(crate) fn skipped(why: &str) {
+    println!("skipped: {why}");
+    assert!(std::env::var_os("CI").is_none(), "not to be skipped here: {why}");
+}
+
+/// Another process of this program, which runs the ignored test `peer` with this task. Killed when dropped.
+pub(crate) struct Peer(Child);
+
+impl Peer {
+    pub(crate) fn start(test: &str, task: &str) -> Peer {
+        let program = std::env::current_exe().unwrap();
+        let child = Command::new(program)
+            .args(["--exact", test, "--ignored", "--nocapture"])
+            .env(TASK, task)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        Peer(child)
+    }
+
+    /// Waits until it ends, and fails if it failed or does not end.
+    pub(crate) fn ends_well(mut self) {
+        let begin = Instant::now();
+        loop {
+            if let Some(status) = self.0.try_wait().unwrap() {
+                return assert!(status.success(), "the other process: {status}");
+            }
+            assert!(begin.elapsed() < Duration::from_secs(30), "the other process does not end");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Ends it at once, without a chance to say goodbye.
+    pub(crate) fn kill(mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The task of this process, if it is another's [`Peer`].
+pub(crate) fn task() -> Option<String> {
+    std::env::var(TASK).ok()
+}

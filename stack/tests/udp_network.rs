@@ -1,0 +1,336 @@
+//! What networks do to datagrams, and what a UDP port makes of it: trimmed packets, congestion marks, full
+//! buffers, paths that carry less, peers that are not there.
+#![cfg(target_os = "linux")]
+
+mod endpoints;
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use endpoints::{MTU, Pair, Results, config_with, content, host, worker};
+use weft_stack::cc::CcChoice;
+use weft_stack::fep::FepConfig;
+use weft_stack::port::udp::{Notice, UdpConfig, UdpPort, mac_of};
+use weft_stack::port::{BURST, Frame, FramePool, Port, PortCaps, PortCounters, RxBurst, TxBurst};
+use weft_stack::spray::Entropy;
+use weft_stack::wire::class::{DscpClasses, TrafficClass, TrimPoint};
+use weft_stack::wire::edit::mark_ce;
+use weft_stack::wire::ethernet::{ETHERTYPE_IPV4, EthernetHeader};
+use weft_stack::wire::ip::Ecn;
+use weft_stack::wire::ipv4::Ipv4Header;
+use weft_stack::wire::pds::DeliveryMode;
+use weft_stack::wire::trim::{TrimFormat, TrimOutcome, TrimPolicy, trim_frame};
+use weft_stack::wire::udp::{UET_UDP_PORT, UdpHeader, entropy_to_port};
+use weft_stack::worker::LinkConfig;
+
+/// Ethernet, IPv4 and UDP.
+const HEADERS: usize = 42;
+
+fn ports(v6: bool, change: fn(UdpConfig) -> UdpConfig) -> [UdpPort; 2] {
+    let address = if v6 { "::1" } else { "127.0.0.1" }.parse().unwrap();
+    let open = |n| {
+        let config = UdpConfig { alias: Some(host(n, v6).ip), ..UdpConfig::at(address) };
+        UdpPort::open(&change(config.with_free_ports())).unwrap()
+    };
+    let (mut a, mut b) = (open(0), open(1));
+    a.meet(&b.as_peer()).unwrap();
+    b.meet(&a.as_peer()).unwrap();
+    [a, b]
+}
+
+/// Writes headers for a datagram from 10.0.0.1 to `dst` with `ecn` in front of the payload, which is numbered.
+fn dress(frame: &mut [u8], dst: Ipv4Addr, ecn: Ecn, number: u8) {
+    let (src, len) = (Ipv4Addr::new(10, 0, 0, 1), (frame.len() - HEADERS) as u16);
+    frame.fill(number);
+    let (src_mac, dst_mac) = (mac_of(src.into()), mac_of(dst.into()));
+    let ethernet = EthernetHeader { dst: dst_mac, src: src_mac, vlan: None, ethertype: ETHERTYPE_IPV4 };
+    let mut at = ethernet.emit(frame).unwrap();
+    let ip = Ipv4Header {
+        dscp: DscpClasses::default().dscp(TrafficClass::Trimmable),
+        ecn,
+        identification: 0,
+        dont_fragment: true,
+        ttl: 64,
+        protocol: 17,
+        src,
+        dst,
+        payload_len: len + 8,
+    };
+    at += ip.emit(&mut frame[at..]).unwrap();
+    let (src_port, dst_port) = (entropy_to_port(Entropy(0)), UET_UDP_PORT);
+    UdpHeader { src_port, dst_port, payload_len: len, checksum: 0 }.emit(&mut frame[at..]).unwrap();
+}
+
+/// Sends `count` numbered datagrams of `len` bytes to `dst` in one burst. Returns how many stay in it.
+fn send(port: &mut UdpPort, dst: Ipv4Addr, count: u8, len: usize) -> usize {
+    let mut tx = TxBurst::new(port);
+    for n in 0..count {
+        let mut frame = tx.reserve(HEADERS + len).unwrap();
+        dress(&mut frame, dst, Ecn::Ect0, n);
+        frame.commit();
+    }
+    port.transmit(&mut tx);
+    tx.len()
+}
+
+const PEER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+
+/// A port whose link trims every fifth data packet that leaves, and marks every third.
+struct Congested {
+    inner: UdpPort,
+    out: TxBurst,
+    seen: u32,
+    trimmed: u64,
+    marked: u64,
+}
+
+impl Congested {
+    fn new(inner: UdpPort) -> Congested {
+        Congested { out: TxBurst::new(&inner), inner, seen: 0, trimmed: 0, marked: 0 }
+    }
+
+    fn treat(&mut self, frame: &mut Frame) {
+        self.seen += 1;
+        if self.seen.is_multiple_of(3) {
+            self.marked += u64::from(mark_ce(frame).unwrap());
+        }
+        let policy = TrimPolicy { size: 128, format: TrimFormat::LengthRewritten, point: TrimPoint::Fabric };
+        if self.seen.is_multiple_of(5)
+            && let TrimOutcome::Trimmed(len) = trim_frame(frame, &DscpClasses::default(), &policy).unwrap()
+        {
+            frame.truncate(len);
+            self.trimmed += 1;
+        }
+    }
+}
+
+impl Port for Congested {
+    fn receive(&mut self, burst: &mut RxBurst) -> usize {
+        self.inner.receive(burst)
+    }
+
+    fn transmit(&mut self, burst: &mut TxBurst) -> usize {
+        let taken: Vec<Frame> = burst.take_front(self.out.room()).collect();
+        let count = taken.len();
+        for mut frame in taken {
+            self.treat(&mut frame);
+            self.out.push(frame).unwrap();
+        }
+        self.inner.transmit(&mut self.out);
+        count
+    }
+
+    fn capabilities(&self) -> PortCaps {
+        self.inner.capabilities()
+    }
+
+    fn pool(&self) -> FramePool {
+        self.inner.pool()
+    }
+
+    fn counters(&self) -> PortCounters {
+        self.inner.counters()
+    }
+}
+
+/// Trimmed headers and marks cross the sockets, and both ends do with them as over any other port.
+fn trims_and_marks_arrive(v6: bool) {
+    const SIZES: [usize; 4] = [1, 4096, 100_000, 1 << 20];
+    let [a, b] = ports(v6, |config| config);
+    // A window that marks do not shrink: with two packets in flight a trimmed one may have to wait for a timer.
+    let config =
+        FepConfig { paths: a.entropies(), ..config_with(&CcChoice::parse("constant").unwrap(), MTU, true) };
+    let side = |n, port| worker(n, Congested::new(port), &config, LinkConfig::default(), v6);
+    let mut pair = Pair::new(side(0, a), side(1, b));
+    let connection = pair.connect(0, DeliveryMode::Rud);
+    for (tag, len) in (0..).zip(SIZES) {
+        pair.post_receive(1, tag, len);
+        pair.post_send(0, connection, tag, content(tag, len));
+    }
+    let (mut results, mut turns) = (Results::default(), 0);
+    while results.sent.len() < SIZES.len() {
+        pair.turn();
+        results.collect(&mut pair);
+        turns += 1;
+        assert!(turns < 2_000_000, "{} of {} arrived", results.received.len(), SIZES.len());
+    }
+    for (_, tag, _, bytes) in &results.received {
+        assert!(*bytes == content(*tag, SIZES[*tag as usize]), "message {tag}");
+    }
+    let (port, sender, receiver) = (pair.a.port(), pair.a.fep().counters(), pair.b.fep().counters());
+    assert!(port.trimmed > 20 && port.marked > 20, "{} trimmed, {} marked", port.trimmed, port.marked);
+    assert_eq!(receiver.trimmed_received, port.trimmed, "every trimmed header arrived");
+    // A trimmed packet may have been marked before.
+    assert!((port.marked - port.trimmed.min(port.marked)..=port.marked).contains(&receiver.ecn_received));
+    assert!(sender.nacks_received > 20 && sender.data_retransmitted >= sender.nacks_received, "{sender:?}");
+    assert_eq!(sender.timeouts, 0, "NACKs suffice");
+    assert_eq!(pair.b.counters().malformed, 0);
+}
+
+#[test]
+fn trims_and_marks_arrive_over_ipv4() {
+    trims_and_marks_arrive(false);
+}
+
+#[test]
+fn trims_and_marks_arrive_over_ipv6() {
+    trims_and_marks_arrive(true);
+}
+
+#[test]
+fn ecn_crosses_the_sockets() {
+    let [mut a, mut b] = ports(false, |config| config);
+    let codes = [Ecn::NotEct, Ecn::Ect0, Ecn::Ect1, Ecn::Ce];
+    let mut tx = TxBurst::new(&a);
+    for ecn in codes {
+        let mut frame = tx.reserve(HEADERS + 1000).unwrap();
+        dress(&mut frame, PEER, ecn, 0);
+        frame.commit();
+    }
+    a.transmit(&mut tx);
+    let frames = receive(&mut b, codes.len());
+    assert_eq!(frames.iter().map(|frame| frame[15] & 3).collect::<Vec<_>>(), codes.map(|ecn| ecn as u8));
+}
+
+/// Takes in frames until there are `count`, for ten seconds at most.
+fn receive(port: &mut UdpPort, count: usize) -> Vec<Frame> {
+    let (mut frames, mut rx, began) = (Vec::new(), RxBurst::new(), Instant::now());
+    while frames.len() < count {
+        assert!(began.elapsed() < Duration::from_secs(10), "{} of {count} arrived", frames.len());
+        port.receive(&mut rx);
+        frames.extend(rx.drain());
+    }
+    frames
+}
+
+/// Sends more than the receive buffer holds, and takes in what there is.
+fn overflow(change: fn(UdpConfig) -> UdpConfig) -> [PortCounters; 2] {
+    let [mut a, mut b] = ports(false, change);
+    assert!(b.receive_buffer() < 200_000, "too large a buffer for this test");
+    for _ in 0..20 {
+        assert_eq!(send(&mut a, PEER, BURST as u8, 2000), 0);
+    }
+    let (mut rx, mut last) = (RxBurst::new(), 1);
+    while last > 0 {
+        last = b.receive(&mut rx);
+        rx.clear();
+    }
+    [a.counters(), b.counters()]
+}
+
+const SMALL: usize = 30_000;
+
+#[test]
+fn losses_for_want_of_buffer_are_counted() {
+    let [a, b] = overflow(|config| UdpConfig { receive_buffer: SMALL, gso: false, gro: false, ..config });
+    assert_eq!(a.tx_frames, 20 * BURST as u64);
+    assert!(b.rx_missed > 0 && b.rx_frames > 0, "{b:?}");
+    // The last datagrams are among the lost: the count must not wait for one that arrives after them.
+    assert_eq!(b.rx_frames + b.rx_missed, a.tx_frames);
+}
+
+#[test]
+fn joined_datagrams_are_missed_as_one() {
+    let [a, b] = overflow(|config| UdpConfig { receive_buffer: SMALL, ..config });
+    assert!(b.rx_missed > 0 && b.rx_frames > 0, "{b:?}");
+    assert!(b.rx_frames + b.rx_missed <= a.tx_frames, "no more than there were: {b:?}");
+}
+
+#[test]
+fn what_has_arrived_is_received_at_once() {
+    for joins in [false, true] {
+        let [mut a, mut b] = if joins {
+            ports(false, |config| config)
+        } else {
+            ports(false, |config| UdpConfig { gro: false, ..config })
+        };
+        assert_eq!(send(&mut a, PEER, 3, 1000), 0);
+        let mut rx = RxBurst::new();
+        // Who waits for the socket to become readable after a call that found nothing must have seen all.
+        assert_eq!((b.receive(&mut rx), b.receive(&mut rx)), (3, 0), "joined: {joins}");
+    }
+}
+
+#[test]
+fn a_peer_that_is_gone_disturbs_nobody() {
+    let [mut a, mut b] = ports(false, |config| UdpConfig { sources: 1, ..config });
+    let gone = UdpPort::open(
+        &UdpConfig { alias: Some([10, 0, 0, 3].into()), ..UdpConfig::default() }.with_free_ports(),
+    )
+    .unwrap();
+    a.meet(&gone.as_peer()).unwrap();
+    drop(gone);
+    let began = Instant::now();
+    let mut sent = 0;
+    // The kernel tells of the first one in place of sending a later one.
+    while a.udp_counters().unreachable == 0 {
+        assert!(began.elapsed() < Duration::from_secs(10), "nothing is said of the peer");
+        assert_eq!(send(&mut a, [10, 0, 0, 3].into(), 1, 100) + send(&mut a, PEER, 1, 100), 0);
+        sent += 1;
+    }
+    let counters = a.counters();
+    assert_eq!((counters.tx_frames, counters.tx_errors), (2 * sent, 0), "what was reported is past");
+    assert!(a.notices().contains(&Notice::Unreachable { errno: libc_econnrefused() }), "{:?}", a.notices());
+    assert_eq!(receive(&mut b, sent as usize).len(), sent as usize, "the other peer misses nothing");
+}
+
+/// `ECONNREFUSED`, as Linux numbers it.
+fn libc_econnrefused() -> i32 {
+    111
+}
+
+/// In a network of its own, whose loopback carries 1500 bytes: needs the right to make one.
+#[test]
+fn packets_too_long_for_the_path_are_named() {
+    const INSIDE: &str = "WEFT_TEST_SMALL_LOOPBACK";
+    if std::env::var_os(INSIDE).is_some() {
+        return too_long_for_the_path();
+    }
+    let test = std::env::current_exe().unwrap();
+    let script = format!(
+        "ip link set lo mtu 1500 up || exit 77; {INSIDE}=1 '{}' --exact packets_too_long_for_the_path_are_named",
+        test.display()
+    );
+    let made = Command::new("unshare").args(["--map-root-user", "--net", "sh", "-c", &script]).output();
+    let output = match made {
+        Ok(output) => output,
+        Err(error) => return skipped(&format!("unshare: {error}")),
+    };
+    let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    if output.status.success() {
+        assert!(text.contains("1 passed"), "{text}");
+    } else if text.contains("panicked") {
+        panic!("{text}");
+    } else {
+        skipped(&format!("no network of its own: {text}"));
+    }
+}
+
+fn skipped(why: &str) {
+    assert!(std::env::var_os("CI").is_none(), "{why}");
+    println!("skipped: {why}");
+}
+
+fn too_long_for_the_path() {
+    let own = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    let open = |mtu| UdpPort::open(&UdpConfig { mtu, ..UdpConfig::at(own) }.with_free_ports()).unwrap();
+    let (mut long, mut short) = (open(4000), open(1500));
+    let error = long.meet(&short.as_peer()).unwrap_err().to_string();
+    assert!(error.contains("carries packets of 1500 bytes, and this port sends 4000"), "{error}");
+
+    // Sent nevertheless: two that are too long, each refused by itself, and one that is not.
+    let mut tx = TxBurst::new(&long);
+    for len in [3000, 3000, 1400] {
+        let mut frame = tx.reserve(HEADERS + len).unwrap();
+        dress(&mut frame, Ipv4Addr::LOCALHOST, Ecn::Ect0, 0);
+        frame.commit();
+    }
+    assert_eq!(long.transmit(&mut tx), 3, "none stays in the burst for ever");
+    assert_eq!((long.counters().tx_errors, long.counters().tx_frames), (2, 1));
+    let said = long.notices().iter().find(|notice| matches!(notice, Notice::TooLong { .. }));
+    assert!(matches!(said, Some(Notice::TooLong { packet: 3028, .. })), "{said:?}");
+    assert!(long.joins().0, "it was the path's fault, not the device's");
+    assert_eq!(send(&mut short, Ipv4Addr::LOCALHOST, 4, 1400), 0);
+    assert_eq!(short.counters().tx_errors, 0);
+}

@@ -1,0 +1,230 @@
+//! Workers that have nothing to do: how often they look, and what wakes them. Nobody sleeps for less than an
+//! hour here, so whatever happens within the minute was not found by waking up by chance.
+#![cfg(target_os = "linux")]
+
+mod endpoints;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use endpoints::{config, content, host};
+use weft_stack::Span;
+use weft_stack::buffer::Buffer;
+use weft_stack::fep::{Completion, ConnectOptions, Failure, Fep, FepConfig, Receive, Send, SendError};
+use weft_stack::packet::Addr;
+use weft_stack::pdc::PdcConfig;
+use weft_stack::port::Port;
+use weft_stack::port::memory::{MemoryConfig, pair};
+use weft_stack::port::udp::{UdpConfig, UdpPort};
+use weft_stack::rng::Rng;
+use weft_stack::ses::Matching;
+use weft_stack::worker::{AddressBook, Clock, Idle, LinkConfig, Strangers, Waker, Worker};
+
+/// No wait is longer.
+const LIMIT: Duration = Duration::from_secs(60);
+const HOUR: Span = Span::from_ms(3_600_000);
+/// To sleep at once, for as long as nothing happens.
+const SLEEPY: Idle = Idle::Adaptive { spin: Span::ZERO, yield_for: Span::ZERO, sleep: HOUR };
+
+fn ports() -> [UdpPort; 2] {
+    let open = |n| {
+        let config = UdpConfig { alias: Some(host(n, false).ip), ..UdpConfig::at([127, 0, 0, 1].into()) };
+        UdpPort::open(&config.with_free_ports()).unwrap()
+    };
+    let (mut a, mut b) = (open(0), open(1));
+    a.meet(&b.as_peer()).unwrap();
+    b.meet(&a.as_peer()).unwrap();
+    [a, b]
+}
+
+/// A sleepy worker whose packets are sent again after `rto`.
+fn worker<P: Port>(own: u32, port: P, rto: Span) -> Worker<P> {
+    let clock = Clock::new();
+    let pdc = PdcConfig { rto_init: rto, max_retries: 6, ..config(true).pdc };
+    let config = FepConfig { pdc, ..config(true) };
+    let fep = Fep::new(Addr(own), Arc::new(config), Rng::new(3, u64::from(own)), clock.now()).unwrap();
+    let mut book = AddressBook::new(Addr(own), host(own, false), 2, Strangers::Refuse).unwrap();
+    book.insert(Addr(1 - own), host(1 - own, false)).unwrap();
+    let mut worker = Worker::new(fep, port, book, LinkConfig::default(), clock).unwrap();
+    worker.set_idle(SLEEPY);
+    worker
+}
+
+/// Runs `job` in a thread. What it returns has to come within the limit.
+fn within_the_limit<T: std::marker::Send + 'static>(
+    job: impl FnOnce() -> T + std::marker::Send + 'static,
+) -> Receiver<T> {
+    let (done, result) = channel();
+    thread::spawn(move || done.send(job()));
+    result
+}
+
+fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < LIMIT, "{what}");
+        thread::yield_now();
+    }
+}
+
+/// Runs a worker until its waker is stopped, and returns it.
+fn run<P: Port + std::marker::Send + 'static>(
+    mut worker: Worker<P>,
+    waker: &Waker,
+    step: impl FnMut(&mut Fep, weft_stack::Time) -> bool + std::marker::Send + 'static,
+) -> Receiver<Worker<P>> {
+    let waker = waker.clone();
+    within_the_limit(move || {
+        worker.run(&waker, step);
+        worker
+    })
+}
+
+#[test]
+fn who_has_nothing_to_do_hardly_looks() {
+    let [port, _other] = ports();
+    let waker = Waker::new().unwrap();
+    let done = run(worker(0, port, HOUR), &waker, |_, _| false);
+    wait_until("it falls asleep", || waker.is_asleep());
+    thread::sleep(Duration::from_millis(300));
+    waker.stop();
+    let worker = done.recv_timeout(LIMIT).expect("stopping wakes it");
+    // Two turns to fall asleep, and one to find out why it was woken.
+    assert!(worker.counters().polls <= 4, "{} turns", worker.counters().polls);
+    assert!(!waker.is_asleep());
+}
+
+#[test]
+fn who_spins_looks_all_the_time() {
+    let (port, _other) = pair(&MemoryConfig::default()).unwrap();
+    let waker = Waker::new().unwrap();
+    let mut worker = worker(0, port, HOUR);
+    worker.set_idle(Idle::Spin);
+    let turns = Arc::new(AtomicU64::new(0));
+    let counter = Arc::clone(&turns);
+    let done = run(worker, &waker, move |_, _| {
+        counter.fetch_add(1, Ordering::Relaxed);
+        false
+    });
+    wait_until("it turns", || turns.load(Ordering::Relaxed) > 10_000);
+    waker.stop();
+    done.recv_timeout(LIMIT).unwrap();
+}
+
+#[test]
+fn frames_wake() {
+    let [left, right] = ports();
+    // Timers wake nobody, so data and acknowledgement must.
+    let mut sender = worker(0, left, HOUR);
+    let mut receiver = worker(1, right, HOUR);
+    let (len, waker) = (3_000, Waker::new().unwrap());
+    let buffer = Buffer::Heap(vec![0; len]);
+    receiver
+        .fep_mut()
+        .post_receive(Receive { buffer, from: None, matching: Matching::Untagged, context: 0 })
+        .unwrap();
+    let (arrived, arrival) = channel();
+    let done = run(receiver, &waker, move |fep, _| {
+        fep.poll_completion().is_some_and(|completion| arrived.send(completion).is_ok())
+    });
+    wait_until("the receiver falls asleep", || waker.is_asleep());
+
+    let sent = within_the_limit(move || {
+        let now = sender.clock().now();
+        let connection = sender.connect(now, Addr(1), ConnectOptions::default()).unwrap();
+        let buffer = Buffer::Heap(content(1, len));
+        sender
+            .fep_mut()
+            .post_send(connection, Send { buffer, tag: None, header_data: 0, context: 0 })
+            .unwrap();
+        sender.run_until(HOUR, |fep, _| {
+            matches!(fep.poll_completion(), Some(Completion::Sent { result: Ok(()), .. }))
+        })
+    });
+    let Completion::Received { buffer, .. } = arrival.recv_timeout(LIMIT).expect("data wakes the receiver")
+    else {
+        panic!("it only receives");
+    };
+    assert!(buffer == Buffer::Heap(content(1, len)));
+    assert_eq!(sent.recv_timeout(LIMIT).expect("the acknowledgement wakes the sender"), Ok(()));
+    waker.stop();
+    let receiver = done.recv_timeout(LIMIT).unwrap();
+    assert!(receiver.counters().polls < 100, "{} turns", receiver.counters().polls);
+}
+
+#[test]
+fn timers_wake() {
+    let [port, _deaf] = ports();
+    let mut worker = worker(0, port, Span::from_ms(1));
+    let now = worker.clock().now();
+    let connection = worker.connect(now, Addr(1), ConnectOptions::default()).unwrap();
+    let send = Send { buffer: Buffer::Heap(vec![1; 100]), tag: None, header_data: 0, context: 0 };
+    worker.fep_mut().post_send(connection, send).unwrap();
+    let failed = within_the_limit(move || {
+        let result = worker.run_until(HOUR, |fep, _| match fep.poll_completion() {
+            Some(Completion::Sent { result, .. }) => {
+                assert!(matches!(result, Err(SendError::Failed(Failure::NoAnswer { .. }))), "{result:?}");
+                true
+            }
+            _ => false,
+        });
+        let counters = worker.fep().counters();
+        (result, worker.counters().polls, counters.data_sent + counters.data_retransmitted)
+    });
+    let (result, turns, sent) = failed.recv_timeout(LIMIT).expect("each timer wakes it");
+    assert_eq!(result, Ok(()));
+    assert_eq!(sent, 7, "it was tried {sent} times");
+    assert!(turns < 20 * sent, "{turns} turns for {sent} packets");
+}
+
+#[test]
+fn whoever_has_something_wakes_it_and_is_never_missed() {
+    let [port, _other] = ports();
+    let waker = Waker::new().unwrap();
+    let (asked, answered) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let (question, answer) = (Arc::clone(&asked), Arc::clone(&answered));
+    let done = run(worker(0, port, HOUR), &waker, move |_, _| {
+        let seen = question.load(Ordering::Relaxed);
+        seen != answer.swap(seen, Ordering::Relaxed)
+    });
+    for n in 1..=3_000 {
+        asked.store(n, Ordering::Relaxed);
+        waker.wake();
+        wait_until("an answer", || answered.load(Ordering::Relaxed) == n);
+        if n % 3 == 0 {
+            wait_until("it falls asleep again", || waker.is_asleep());
+        }
+    }
+    waker.stop();
+    done.recv_timeout(LIMIT).unwrap();
+}
+
+#[test]
+fn a_port_that_cannot_wake_is_looked_at_often() {
+    let (left, right) = pair(&MemoryConfig::default()).unwrap();
+    let mut sender = worker(0, left, HOUR);
+    let mut receiver = worker(1, right, HOUR);
+    let (waker, heard) = (Waker::new().unwrap(), Arc::new(AtomicBool::new(false)));
+    let buffer = Buffer::Heap(vec![0; 10]);
+    receiver
+        .fep_mut()
+        .post_receive(Receive { buffer, from: None, matching: Matching::Untagged, context: 0 })
+        .unwrap();
+    let flag = Arc::clone(&heard);
+    let done = run(receiver, &waker, move |fep, _| {
+        let some = fep.poll_completion().is_some();
+        flag.fetch_or(some, Ordering::Relaxed);
+        some
+    });
+    wait_until("the receiver falls asleep", || waker.is_asleep());
+    let connection = sender.connect(sender.clock().now(), Addr(1), ConnectOptions::default()).unwrap();
+    let send = Send { buffer: Buffer::Heap(vec![1; 10]), tag: None, header_data: 0, context: 0 };
+    sender.fep_mut().post_send(connection, send).unwrap();
+    sender.poll();
+    wait_until("the message is received", || heard.load(Ordering::Relaxed));
+    waker.stop();
+    done.recv_timeout(LIMIT).unwrap();
+}

@@ -1,0 +1,92 @@
+//! The fast path makes no system calls: each one that the thread makes is caught before the kernel acts on it
+//! (Syscall User Dispatch, Linux 5.11).
+//!
+//! What takes no system call takes no lock that has to be waited for either: a thread that waits for
+//! another one in a lock sleeps in the kernel. Of locks that are free nothing is seen here; there are none
+//! on the path: ports and pools are lock-free queues, one thread owns the endpoint, and the clock's readers
+//! take none.
+#![cfg(all(target_arch = "x86_64", target_os = "linux"))]
+
+mod endpoints;
+
+use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU64, Ordering};
+use std::thread;
+
+use endpoints::steady::Stream;
+use weft_stack::cc::CcChoice;
+use weft_stack::wire::pds::DeliveryMode;
+
+const PR_SET_SYSCALL_USER_DISPATCH: libc::c_int = 59;
+const PR_SYS_DISPATCH_ON: libc::c_ulong = 1;
+const ALLOW: u8 = 0;
+const BLOCK: u8 = 1;
+
+/// What the kernel looks at when the thread under test makes a system call.
+static SELECTOR: AtomicU8 = AtomicU8::new(ALLOW);
+static CAUGHT: AtomicU64 = AtomicU64::new(0);
+static LAST: AtomicI64 = AtomicI64::new(-1);
+
+/// Notes the system call and lets it, and all that follow, happen.
+extern "C" fn caught(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    SELECTOR.store(ALLOW, Ordering::Relaxed);
+    CAUGHT.fetch_add(1, Ordering::Relaxed);
+    let context = context.cast::<libc::ucontext_t>();
+    // SAFETY: with SA_SIGINFO the kernel passes the context of what was interrupted, which is this thread's.
+    let registers = unsafe { &mut (*context).uc_mcontext.gregs };
+    LAST.store(registers[libc::REG_RAX as usize], Ordering::Relaxed);
+    // The kernel has taken back the call but not the step over its instruction, which has two bytes.
+    registers[libc::REG_RIP as usize] -= 2;
+}
+
+/// Has system calls of the calling thread caught while [`SELECTOR`] says so. Returns whether the kernel can.
+fn arm() -> bool {
+    // SAFETY: all zeroes are a valid action.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = caught as *const () as libc::sighandler_t;
+    action.sa_flags = libc::SA_SIGINFO;
+    // SAFETY: the handler only stores to atomics and changes the context that it is given.
+    assert_eq!(unsafe { libc::sigaction(libc::SIGSYS, &action, std::ptr::null_mut()) }, 0);
+    // SAFETY: the selector is static; no range of addresses is excepted.
+    0 == unsafe {
+        libc::prctl(PR_SET_SYSCALL_USER_DISPATCH, PR_SYS_DISPATCH_ON, 0_u64, 0_u64, SELECTOR.as_ptr())
+    }
+}
+
+/// System calls made by `action`, the first only, and its number.
+fn caught_in(action: impl FnOnce()) -> (u64, i64) {
+    let before = CAUGHT.load(Ordering::Relaxed);
+    SELECTOR.store(BLOCK, Ordering::SeqCst);
+    action();
+    SELECTOR.store(ALLOW, Ordering::SeqCst);
+    (CAUGHT.load(Ordering::Relaxed) - before, LAST.load(Ordering::Relaxed))
+}
+
+fn skip(why: &str) {
+    println!("skipped: {why}");
+    assert!(std::env::var_os("CI").is_none(), "not to be skipped here: {why}");
+}
+
+fn count() {
+    if !arm() {
+        return skip("the kernel cannot catch system calls (prctl PR_SET_SYSCALL_USER_DISPATCH)");
+    }
+    let (calls, number) = caught_in(|| {
+        // SAFETY: takes and changes nothing.
+        unsafe { libc::getppid() };
+    });
+    assert_eq!((calls, number), (1, libc::SYS_getppid), "the counter counts");
+
+    for (mode, packets) in [(DeliveryMode::Rud, 64), (DeliveryMode::Rod, 64), (DeliveryMode::Rud, 1)] {
+        let mut stream = Stream::new(&CcChoice::default(), mode, false, packets);
+        let mut sent = 0;
+        let (calls, number) = caught_in(|| sent = stream.run(100));
+        assert_eq!(calls, 0, "system call {number} in {sent} packets, {mode:?}, {packets} a message");
+        assert!(sent > 0);
+    }
+}
+
+#[test]
+fn steady_state_makes_no_system_calls() {
+    // In a thread of its own, because what it is armed with cannot be passed on.
+    thread::spawn(count).join().unwrap();
+}

@@ -1,0 +1,169 @@
+//! Several workers at one address: a host whose port has two queues, a worker for each, and hosts that send
+//! to it and are sent to, each spraying over all entropies. What comes to which queue depends on addresses
+//! alone.
+
+mod endpoints;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use endpoints::{MTU, config, content, host};
+use weft_stack::buffer::Buffer;
+use weft_stack::fep::{Completion, ConnectOptions, Fep, FepConfig, Receive, Send};
+use weft_stack::packet::Addr;
+use weft_stack::pdc::PdcConfig;
+use weft_stack::port::memory::{MemoryConfig, MemoryPort, pair};
+use weft_stack::port::{Port, RxBurst, TxBurst};
+use weft_stack::rng::Rng;
+use weft_stack::ses::Matching;
+use weft_stack::wire::class::DscpClasses;
+use weft_stack::wire::frame::{ChecksumPolicy, IpAddrs, parse_frame};
+use weft_stack::worker::{
+    AddressBook, Clock, Idle, LinkConfig, Seat, Steering, Strangers, Team, Worker, usable_cores,
+};
+use weft_stack::{Span, Time};
+
+/// No wait is longer.
+const LIMIT: Duration = Duration::from_secs(60);
+const QUEUES: u16 = 2;
+const PEERS: u32 = 4;
+const LEN: usize = 30 * MTU as usize + 7;
+
+fn worker(own: u32, port: MemoryPort, clock: Clock) -> Worker<MemoryPort> {
+    // The threads share few cores: whoever waits for another one waits for the system's scheduler.
+    let pdc = PdcConfig { rto_init: Span::from_ms(200), ..config(true).pdc };
+    let config = Arc::new(FepConfig { pdc, ..config(true) });
+    let fep = Fep::new(Addr(own), config, Rng::new(5, u64::from(own)), clock.now()).unwrap();
+    let mut book = AddressBook::new(Addr(own), host(own, false), 8, Strangers::Refuse).unwrap();
+    (0..=PEERS).for_each(|n| book.insert(Addr(n), host(n, false)).unwrap());
+    let mut worker = Worker::new(fep, port, book, LinkConfig::default(), clock).unwrap();
+    worker.set_idle(Idle::ADAPTIVE);
+    worker
+}
+
+/// The queue of host 0 that packets of host `peer` come to.
+fn queue_of(peer: u32) -> usize {
+    Steering::over(QUEUES).queue(host(peer, false).ip, host(0, false).ip).into()
+}
+
+/// Opens a connection to each of `peers`, and posts a message and a receive.
+fn begin(worker: &mut Worker<MemoryPort>, now: Time, peers: &[u32]) {
+    let own = worker.fep().addr().0;
+    for &peer in peers {
+        let connection = worker.connect(now, Addr(peer), ConnectOptions::default()).unwrap();
+        let buffer = Buffer::Heap(content(u64::from(own * 100 + peer), LEN));
+        worker
+            .fep_mut()
+            .post_send(connection, Send { buffer, tag: None, header_data: 0, context: 0 })
+            .unwrap();
+        let (buffer, from) = (Buffer::Heap(vec![0; LEN]), Some(Addr(peer)));
+        let receive = Receive { buffer, from, matching: Matching::Untagged, context: 0 };
+        worker.fep_mut().post_receive(receive).unwrap();
+    }
+}
+
+/// What a worker does: exchanges messages with `peers`. Returns how many of its packets were sent again.
+fn exchange(seat: &Seat, port: MemoryPort, clock: Clock, own: u32, peers: &[u32], done: &AtomicUsize) -> u64 {
+    let mut worker = worker(own, port, clock);
+    begin(&mut worker, clock.now(), peers);
+    worker.run(&seat.waker, |fep, _| {
+        let Some(completion) = fep.poll_completion() else { return false };
+        match completion {
+            Completion::Sent { result, .. } => assert_eq!(result, Ok(())),
+            Completion::Received { result, buffer, peer, .. } => {
+                let from = peer.expect("it is known").0;
+                assert_eq!(result, Ok(()));
+                assert!(buffer == Buffer::Heap(content(u64::from(from * 100 + own), LEN)), "{from} to {own}");
+            }
+            other => panic!("{other:?}"),
+        }
+        done.fetch_add(1, Ordering::Release);
+        true
+    });
+    let counters = worker.counters();
+    assert_eq!((counters.malformed, counters.misdirected, counters.strangers), (0, 0, 0));
+    worker.fep().counters().data_retransmitted
+}
+
+/// A switch with a port to each queue of host 0, and one to each of the others.
+struct Switch {
+    ports: Vec<MemoryPort>,
+    bursts: Vec<TxBurst>,
+    rx: RxBurst,
+    /// Entropies that have come to each queue.
+    seen: [BTreeSet<u16>; QUEUES as usize],
+}
+
+impl Switch {
+    fn new(ports: Vec<MemoryPort>) -> Switch {
+        let bursts = ports.iter().map(TxBurst::new).collect();
+        Switch { ports, bursts, rx: RxBurst::new(), seen: Default::default() }
+    }
+
+    fn turn(&mut self) {
+        for port in 0..self.ports.len() {
+            // What a port does not take at once is dropped, as full queues do.
+            self.bursts.iter_mut().for_each(TxBurst::clear);
+            self.ports[port].receive(&mut self.rx);
+            for frame in self.rx.drain() {
+                let meta =
+                    parse_frame(&frame, &DscpClasses::default(), ChecksumPolicy::OFFLOADED).unwrap().meta;
+                let IpAddrs::V4 { src, dst } = meta.ip else { panic!("{meta:?}") };
+                let to = match u32::from(dst.octets()[3]) - 1 {
+                    0 => {
+                        let queue = usize::from(Steering::over(QUEUES).queue(src.into(), dst.into()));
+                        self.seen[queue].insert(meta.entropy_port);
+                        queue
+                    }
+                    peer => usize::from(QUEUES) + peer as usize - 1,
+                };
+                self.bursts[to].push(frame).expect("a burst is no longer than another");
+            }
+            for (port, burst) in self.ports.iter_mut().zip(&mut self.bursts) {
+                port.transmit(burst);
+            }
+        }
+    }
+}
+
+#[test]
+fn peers_are_spread_over_workers_by_their_addresses() {
+    let clock = Clock::new();
+    let done = Arc::new(AtomicUsize::new(0));
+    let peers_of = |queue: usize| (1..=PEERS).filter(|peer| queue_of(*peer) == queue).collect::<Vec<_>>();
+    // Who each thread is, and whom it talks to.
+    let mut roles: Vec<(u32, Vec<u32>)> =
+        (0..usize::from(QUEUES)).map(|queue| (0, peers_of(queue))).collect();
+    assert!(roles.iter().all(|(_, peers)| !peers.is_empty()), "each queue has a peer: {roles:?}");
+    roles.extend((1..=PEERS).map(|peer| (peer, vec![0])));
+    let links: Vec<_> = roles.iter().map(|_| pair(&MemoryConfig::default()).unwrap()).collect();
+    let (ends, ports): (Vec<_>, Vec<_>) = links.into_iter().unzip();
+    let jobs: Vec<_> = roles
+        .into_iter()
+        .zip(ends)
+        .map(|((own, peers), port)| {
+            let done = Arc::clone(&done);
+            move |seat: Seat| exchange(&seat, port, clock, own, &peers, &done)
+        })
+        .collect();
+    // There are more threads than cores, here.
+    let cores: Vec<usize> = usable_cores().into_iter().cycle().take(jobs.len()).collect();
+    let count = jobs.len();
+    let team = Team::start(&cores, jobs).unwrap();
+
+    let mut switch = Switch::new(ports);
+    let start = Instant::now();
+    // Each pair sends one message each way, and each of the two reports two.
+    while done.load(Ordering::Acquire) < 4 * PEERS as usize {
+        assert!(start.elapsed() < LIMIT, "{} reports", done.load(Ordering::Acquire));
+        switch.turn();
+        thread::yield_now();
+    }
+    assert_eq!(team.stop().len(), count);
+    for entropies in &switch.seen {
+        assert!(entropies.len() > 20, "packets were sprayed: {} entropies", entropies.len());
+    }
+}
