@@ -4,6 +4,7 @@
 
 pub mod link_events;
 pub mod sim;
+pub mod soft;
 pub mod switch;
 pub mod topology;
 pub mod units;

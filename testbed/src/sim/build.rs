@@ -70,7 +70,7 @@ pub(super) fn build(
 }
 
 /// The links as they are when the run begins.
-struct Links<'a> {
+pub(crate) struct Links<'a> {
     config: &'a RunConfig,
     faults: LinkFaults,
     /// Sending ports that are slower than the topology has them.
@@ -78,7 +78,7 @@ struct Links<'a> {
 }
 
 impl<'a> Links<'a> {
-    fn new(config: &'a RunConfig, faults: &FaultPlan) -> Links<'a> {
+    pub(crate) fn new(config: &'a RunConfig, faults: &FaultPlan) -> Links<'a> {
         let slow = faults.slow.iter().map(|slow| (slow.port, slow.share)).collect();
         Links { config, faults: faults.all_links, slow }
     }
@@ -88,7 +88,8 @@ impl<'a> Links<'a> {
         self.slow.get(&port).copied().unwrap_or(Share::WHOLE)
     }
 
-    fn spec(&self, port: PortId) -> LinkSpec {
+    /// What is fixed about the link behind `port`.
+    pub(crate) fn spec(&self, port: PortId) -> LinkSpec {
         let topology = &self.config.topology;
         let spec = topology.port(port);
         let switching = match spec.peer {
@@ -100,7 +101,8 @@ impl<'a> Links<'a> {
         LinkSpec { id: port.0, rate, latency, faults: self.faults }
     }
 
-    fn queue(&self, port: PortId) -> QueueConfig {
+    /// The queue of `port`.
+    pub(crate) fn queue(&self, port: PortId) -> QueueConfig {
         let config = self.config;
         let limit = config.queue_bytes.or(config.topology.queue_of(port));
         config.queue(limit.unwrap_or_else(|| config.queue_bytes()), self.share(port))
@@ -108,7 +110,10 @@ impl<'a> Links<'a> {
 }
 
 /// Failures of the workload and `events`, both directions of each link.
-fn changes(links: &Links<'_>, events: &[LinkEvent]) -> Result<Vec<(u64, LinkSpec, LinkChange)>, RunError> {
+pub(crate) fn changes(
+    links: &Links<'_>,
+    events: &[LinkEvent],
+) -> Result<Vec<(u64, LinkSpec, LinkChange)>, RunError> {
     let topology = &links.config.topology;
     let mut all = Vec::new();
     for failure in links.config.workload.failures() {
@@ -237,6 +242,11 @@ fn leaders(hosts: u32, workload: &Workload) -> Vec<u32> {
         }
     }
     (0..hosts).map(|host| find(&mut leaders, host)).collect()
+}
+
+/// Where a port's generator of marks starts.
+pub(crate) fn mark_seed(seed: u64, port: PortId) -> u64 {
+    seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ u64::from(port.0) << 32
 }
 
 struct Builder<'a> {
@@ -371,10 +381,9 @@ impl<'a> Builder<'a> {
 
     fn port(&self, id: PortId) -> Port {
         let last_hop = matches!(self.config.topology.port(id).peer, Node::Host(_));
-        let seed = self.config.seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ u64::from(id.0) << 32;
         Port {
             link: self.link(id),
-            queue: EgressQueue::new(last_hop, seed),
+            queue: EgressQueue::new(last_hop, mark_seed(self.config.seed, id)),
             config: self.queue_of[id.0 as usize],
         }
     }

@@ -99,7 +99,7 @@ pub enum RunError {
 /// Headers of the network: preamble to gap, IPv4, UDP.
 pub(super) const NETWORK_OVERHEAD: u32 = ETHERNET + IP_UDP;
 /// The smallest frame with preamble and gap.
-pub(super) const MIN_FRAME: u32 = 84;
+pub(crate) const MIN_FRAME: u32 = 84;
 /// PDS bytes that trimming leaves.
 pub(super) const TRIMMED_PDS: u32 = 16;
 

@@ -1,6 +1,6 @@
 //! The sending end of a link: how long packets take, and what the link does to them.
 
-use weft_cc::{PS_PER_SEC, Rate};
+use weft_cc::{PS_PER_SEC, Rate, Span};
 use weft_stack::rng::Rng;
 
 use super::faults::{LinkChange, LinkFaults};
@@ -17,14 +17,31 @@ pub(super) struct Link {
     latency: u64,
     sent_bytes: u64,
     to: Inlet,
+    condition: Condition,
+    /// Of the bytes sent, how many the last sample had seen.
+    sampled_bytes: u64,
+}
+
+/// How fast a link is, and how well it carries packets: the same in virtual and in real time.
+#[repr(C)]
+pub(crate) struct Condition {
     /// Picoseconds that each byte takes, where that is a whole number, as at 100 Gbit/s; else 0.
     ps_per_byte: u32,
     /// Whether packets may come to harm: [`Trouble`] tells how.
     troubled: bool,
     rate: Rate,
     trouble: Option<Box<Trouble>>,
-    /// Of the bytes sent, how many the last sample had seen.
-    sampled_bytes: u64,
+}
+
+/// What becomes of a packet that a link does not lose.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Fate {
+    /// A bit of it flips.
+    pub(crate) corrupt: bool,
+    /// It arrives once more, in time.
+    pub(crate) duplicate: bool,
+    /// How much later than it should it arrives.
+    pub(crate) held_up: Span,
 }
 
 /// What does not go well with a link, or did not.
@@ -37,16 +54,16 @@ struct Trouble {
 
 /// What is fixed about a link, and needed when something happens to it.
 #[derive(Clone, Copy)]
-pub(super) struct LinkSpec {
+pub(crate) struct LinkSpec {
     /// The sending port.
-    pub(super) id: u32,
-    pub(super) rate: Rate,
-    /// Propagation, and the time that the peer takes to switch.
-    pub(super) latency: u64,
-    pub(super) faults: LinkFaults,
+    pub(crate) id: u32,
+    pub(crate) rate: Rate,
+    /// Propagation, and the time that the peer takes to switch, ps.
+    pub(crate) latency: u64,
+    pub(crate) faults: LinkFaults,
 }
 
-/// See [`Link::ps_per_byte`].
+/// See [`Condition::ps_per_byte`].
 fn ps_per_byte(rate: Rate) -> u32 {
     match rate.as_bps() {
         bps if bps > 0 && (8 * PS_PER_SEC).is_multiple_of(bps) => {
@@ -56,27 +73,36 @@ fn ps_per_byte(rate: Rate) -> u32 {
     }
 }
 
-impl Link {
-    pub(super) fn new(spec: &LinkSpec, to: Inlet) -> Link {
-        let mut link = Link {
-            busy_until: 0,
-            latency: spec.latency,
-            sent_bytes: 0,
-            to,
-            ps_per_byte: ps_per_byte(spec.rate),
-            troubled: false,
-            rate: spec.rate,
-            trouble: None,
-            sampled_bytes: 0,
-        };
+impl Condition {
+    pub(crate) fn new(spec: &LinkSpec) -> Condition {
+        let ps_per_byte = ps_per_byte(spec.rate);
+        let mut condition = Condition { ps_per_byte, troubled: false, rate: spec.rate, trouble: None };
         if !spec.faults.is_none() {
-            link.trouble(spec.faults);
+            condition.trouble(spec.faults);
         }
-        link
+        condition
+    }
+
+    /// How long so many bytes take to leave, ps.
+    #[inline(always)]
+    pub(crate) fn time_for(&self, bytes: u32) -> u64 {
+        match self.ps_per_byte {
+            0 => self.rate.time_for(u64::from(bytes)).as_ps(),
+            ps => u64::from(ps) * u64::from(bytes),
+        }
+    }
+
+    /// What becomes of the next packet; `None` if it is lost. `id` is the link's, `seed` the run's.
+    #[inline]
+    pub(crate) fn strike(&mut self, id: u32, seed: u64) -> Option<Fate> {
+        match &mut self.trouble {
+            Some(trouble) if self.troubled => trouble.strike(id, seed),
+            _ => Some(Fate::default()),
+        }
     }
 
     /// Something becomes of the link.
-    pub(super) fn change(&mut self, spec: &LinkSpec, change: LinkChange) {
+    pub(crate) fn change(&mut self, spec: &LinkSpec, change: LinkChange) {
         match change {
             LinkChange::Degrade(rate) => return self.set_rate(rate),
             LinkChange::Restore => self.set_rate(spec.rate),
@@ -97,18 +123,27 @@ impl Link {
         (self.rate, self.ps_per_byte) = (rate, ps_per_byte(rate));
     }
 
-    /// How long bytes take to leave.
-    #[inline(always)]
-    fn time_for(&self, bytes: u32) -> u64 {
-        match self.ps_per_byte {
-            0 => self.rate.time_for(u64::from(bytes)).as_ps(),
-            ps => u64::from(ps) * u64::from(bytes),
-        }
-    }
-
     fn trouble(&mut self, faults: LinkFaults) -> &mut Trouble {
         self.troubled = true;
         self.trouble.get_or_insert_with(|| Box::new(Trouble { up: true, faults, draws: 0 }))
+    }
+}
+
+impl Link {
+    pub(super) fn new(spec: &LinkSpec, to: Inlet) -> Link {
+        Link {
+            busy_until: 0,
+            latency: spec.latency,
+            sent_bytes: 0,
+            to,
+            condition: Condition::new(spec),
+            sampled_bytes: 0,
+        }
+    }
+
+    /// Something becomes of the link.
+    pub(super) fn change(&mut self, spec: &LinkSpec, change: LinkChange) {
+        self.condition.change(spec, change);
     }
 
     /// Puts a packet on the link, which must be free at `now`. If it is lost there, counts it in `dropped`.
@@ -122,11 +157,11 @@ impl Link {
         wires: &mut Wires,
         dropped: &mut u64,
     ) {
-        self.busy_until = now + self.time_for(transit.size());
+        self.busy_until = now + self.condition.time_for(transit.size());
         self.sent_bytes += u64::from(transit.size());
         let at = self.busy_until + self.latency;
-        if self.troubled
-            && let Some(trouble) = &mut self.trouble
+        if self.condition.troubled
+            && let Some(trouble) = &mut self.condition.trouble
         {
             *dropped += u64::from(!trouble.launch(self.to, at, id, seed, *transit, wires));
         } else {
@@ -153,24 +188,34 @@ impl Trouble {
         mut transit: Transit,
         wires: &mut Wires,
     ) -> bool {
+        let Some(fate) = self.strike(id, seed) else {
+            wires.packets.remove(&transit);
+            return false;
+        };
+        if fate.corrupt {
+            transit.corrupt();
+        }
+        if fate.duplicate {
+            wires.packets.copied(&transit);
+            wires.send(to, at, &transit);
+        }
+        wires.send(to, at + fate.held_up.as_ps(), &transit);
+        true
+    }
+
+    /// As [`Condition::strike`].
+    #[cold]
+    fn strike(&mut self, id: u32, seed: u64) -> Option<Fate> {
         let faults = self.faults;
         // A generator for each link and draw: links do not disturb each other.
         self.draws += 1;
         let mut rng = Rng::new(seed ^ u64::from(id) << 32, self.draws);
         if !self.up || rng.chance(faults.loss) {
-            wires.packets.remove(&transit);
-            return false;
+            return None;
         }
-        if rng.chance(faults.corrupt) {
-            transit.corrupt();
-        }
-        if rng.chance(faults.duplicate) {
-            wires.packets.copied(&transit);
-            wires.send(to, at, &transit);
-        }
+        let corrupt = rng.chance(faults.corrupt);
+        let duplicate = rng.chance(faults.duplicate);
         let held_up = if rng.chance(faults.reorder) { rng.below(1 << 16) } else { 0 };
-        let extra = faults.delay.mul_f64(f64::from(held_up) / 65_536.0);
-        wires.send(to, at + extra.as_ps(), &transit);
-        true
+        Some(Fate { corrupt, duplicate, held_up: faults.delay.mul_f64(f64::from(held_up) / 65_536.0) })
     }
 }

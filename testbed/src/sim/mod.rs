@@ -29,6 +29,11 @@ pub use faults::{FaultPlan, LinkChange, LinkEvent, LinkFaults, Share, SlowPort};
 pub use report::{FlowRecord, PacketCounters, Progress, RunReport};
 pub use sample::{FlowSample, PortSample, SampleSink, Sampling};
 
+// What the software fabric shares with the engine.
+pub(crate) use build::{Links, changes, mark_seed};
+pub(crate) use config::MIN_FRAME;
+pub(crate) use link::{Condition, LinkSpec};
+
 use engine::Watch;
 
 /// How a run is carried out. None of it but the faults has an effect on the results.

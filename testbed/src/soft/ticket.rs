@@ -1,0 +1,152 @@
+//! What a switch looks at: read from a frame once, where it enters the fabric.
+
+use core::net::IpAddr;
+
+use weft_stack::packet::{Addr, Class, Network};
+use weft_stack::spray::Entropy;
+use weft_stack::wire::class::{DscpClasses, TrafficClass, TrimPoint};
+use weft_stack::wire::ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, EthernetView};
+use weft_stack::wire::ipv4::Ipv4View;
+use weft_stack::wire::ipv6::{self, Ipv6View};
+use weft_stack::wire::trim::{MIN_IP_PAYLOAD_NATIVE, MIN_IP_PAYLOAD_UDP};
+use weft_stack::wire::udp::{self, UdpView, port_to_entropy};
+
+use crate::sim::MIN_FRAME;
+use crate::switch::{Queued, flow_hash};
+
+/// Preamble, start of frame, frame check sequence and gap: what a frame costs on the wire beside its bytes.
+const AROUND: u32 = 8 + 4 + 12;
+
+/// What stands for a frame in queues and on links.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ticket {
+    /// Where the frame lies.
+    pub(super) slot: u32,
+    /// What switches hash.
+    pub(super) flow_hash: u32,
+    /// The host it goes to.
+    pub(super) dst: u32,
+    size: u32,
+    trimmed_size: u32,
+    class: Class,
+    /// Whether a queue has marked it and the frame does not say so yet.
+    pub(super) to_be_marked: bool,
+    damaged: bool,
+}
+
+impl Ticket {
+    /// The same for a copy of the frame, which lies in `slot`.
+    pub(super) fn at(self, slot: u32) -> Ticket {
+        Ticket { slot, ..self }
+    }
+
+    /// A link flips a bit. False if one has been flipped before: a second one could make up for the first in
+    /// the checksum of UDP, which Ethernet's frame check sequence would notice and nobody computes here.
+    ///
+    /// A switch that forwards a damaged frame leaves its check sequence wrong, but one that trims it would write
+    /// a right one: it drops it instead.
+    pub(super) fn damage(&mut self) -> bool {
+        self.trimmed_size = self.size;
+        !std::mem::replace(&mut self.damaged, true)
+    }
+}
+
+impl Queued for Ticket {
+    #[inline]
+    fn class(&self) -> Class {
+        self.class
+    }
+
+    #[inline]
+    fn size(&self) -> u32 {
+        self.size
+    }
+
+    #[inline]
+    fn trimmed_size(&self) -> u32 {
+        self.trimmed_size
+    }
+
+    #[inline]
+    fn trim(&mut self, class: Class) {
+        (self.class, self.size) = (class, self.trimmed_size);
+    }
+
+    #[inline]
+    fn mark(&mut self) {
+        self.to_be_marked = true;
+    }
+}
+
+/// What the headers of a frame say.
+pub(super) struct Seen {
+    pub(super) src: IpAddr,
+    pub(super) dst: IpAddr,
+    dscp: u8,
+    entropy: Entropy,
+    /// Bytes of the frame, and how many trimming would leave.
+    len: usize,
+    trimmed_len: usize,
+}
+
+impl Seen {
+    /// Reads the headers of `frame`; `None` if it carries no IP packet.
+    pub(super) fn read(frame: &[u8]) -> Option<Seen> {
+        let eth = EthernetView::new_checked(frame).ok()?;
+        let (src, dst, dscp, header, protocol, rest): (IpAddr, IpAddr, _, _, _, _) = match eth.ethertype() {
+            ETHERTYPE_IPV4 => {
+                let ip = Ipv4View::new_trimmed(eth.payload()).ok()?;
+                (ip.src().into(), ip.dst().into(), ip.dscp(), ip.header_len(), ip.protocol(), ip.payload())
+            }
+            ETHERTYPE_IPV6 => {
+                let ip = Ipv6View::new_trimmed(eth.payload()).ok()?;
+                let (src, dst) = (ip.src().into(), ip.dst().into());
+                (src, dst, ip.dscp(), ipv6::HEADER_LEN, ip.next_header(), ip.payload())
+            }
+            _ => return None,
+        };
+        let (entropy, kept) = match protocol {
+            udp::PROTOCOL => (entropy(rest), MIN_IP_PAYLOAD_UDP),
+            _ => (Entropy(0), MIN_IP_PAYLOAD_NATIVE),
+        };
+        let trimmed_len = eth.header_len() + header + kept;
+        Some(Seen { src, dst, dscp, entropy, len: frame.len(), trimmed_len })
+    }
+
+    /// The ticket of the frame, which lies in `slot` and goes from host `src` to host `dst`.
+    pub(super) fn ticket(&self, classes: &DscpClasses, slot: u32, src: u32, dst: u32) -> Ticket {
+        let (class, trimmable) = match classes.classify(self.dscp) {
+            TrafficClass::Trimmable => (Class::Data, true),
+            TrafficClass::Control => (Class::Control, false),
+            other => match other.trim_point() {
+                Some(TrimPoint::Fabric) => (Class::Trimmed, false),
+                Some(TrimPoint::LastHop) => (Class::TrimmedLastHop, false),
+                None => (Class::Data, false),
+            },
+        };
+        let net =
+            Network { src: Addr(src), dst: Addr(dst), entropy: self.entropy, class, ecn: false, hops: 0 };
+        let size = on_the_wire(self.len);
+        Ticket {
+            slot,
+            flow_hash: flow_hash(&net),
+            dst,
+            size,
+            trimmed_size: if trimmable { on_the_wire(self.trimmed_len).min(size) } else { size },
+            class,
+            to_be_marked: false,
+            damaged: false,
+        }
+    }
+}
+
+/// What the UDP source port carries. Another implementation may use all of it.
+fn entropy(datagram: &[u8]) -> Entropy {
+    let port = UdpView::new_trimmed(datagram).map_or(0, |udp| udp.src_port());
+    port_to_entropy(port).unwrap_or(Entropy(port))
+}
+
+/// Bytes that a frame of `len` bytes takes on the wire.
+fn on_the_wire(len: usize) -> u32 {
+    (len as u32 + AROUND).max(MIN_FRAME)
+}

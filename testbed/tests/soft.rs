@@ -1,0 +1,249 @@
+//! The software fabric in virtual time beside the simulator: the same network, workload and faults, but with
+//! real frames through ports, checksums, trimming and marks on bytes.
+
+mod soft_network;
+
+use soft_network::{Outcome, place, run};
+use weft_cc::{CcChoice, Span, Time};
+use weft_stack::port::memory::MemoryPort;
+use weft_stack::port::{Port, TxBurst};
+use weft_stack::rng::Rng;
+use weft_stack::spray::LbChoice;
+use weft_stack::wire::class::DscpClasses;
+use weft_stack::wire::pds::DeliveryMode;
+use weft_stack::wire::trim::TrimFormat;
+use weft_testbed::link_events::parse_link_events;
+use weft_testbed::sim::{
+    FaultPlan, FlowRecord, LinkChange, LinkFaults, Options, Overhead, PayloadMode, RunConfig, RunReport,
+    run_with,
+};
+use weft_testbed::soft::{HostPort, SoftError, SoftFabric, SoftOptions, host_link};
+use weft_testbed::topology::{HostId, PortId, TopologySpec};
+use weft_testbed::workload::{CmOptions, Workload, WorkloadSpec, parse_cm};
+
+/// 4 leaves, 4 spines, 16 hosts: 100 Gbit/s and 1 µs, five hundred times slower.
+const FABRIC: &str = "leaf-spine:hosts=16,leaves=4,spines=4,link=200M,latency=500us";
+
+fn config(workload: Workload) -> RunConfig {
+    RunConfig {
+        topology: FABRIC.parse::<TopologySpec>().unwrap().build().unwrap(),
+        workload,
+        cc: CcChoice::default(),
+        lb: LbChoice::default(),
+        paths: 128,
+        mtu: 4096,
+        wire_overhead: Overhead::Auto,
+        trim: true,
+        queue_bytes: None,
+        ecn: Some((0.2, 0.8)),
+        payload: PayloadMode::Real,
+        seed: 1,
+        until: Some(Span::from_ms(600_000)),
+        ack_every: 4_096,
+        mode: DeliveryMode::Rud,
+    }
+}
+
+/// A workload by way of its connection matrix.
+fn matrix(kind: &str, bytes: u64) -> Workload {
+    let spec: WorkloadSpec = kind.parse().unwrap();
+    let generated = spec.build(Some(16), bytes, &mut Rng::new(1, u64::MAX)).unwrap();
+    let mut text = String::new();
+    generated.write_cm(&mut text).unwrap();
+    parse_cm("test.cm", &text, CmOptions::default()).unwrap()
+}
+
+fn predicted(config: &RunConfig, faults: &FaultPlan) -> RunReport {
+    run_with(config, Options { faults: faults.clone(), ..Options::default() }).unwrap()
+}
+
+/// Mean and maximum of the completion times, µs.
+fn fct(flows: &[FlowRecord]) -> [f64; 2] {
+    let times = || flows.iter().map(|flow| flow.end.unwrap().since(flow.start.unwrap()).as_us_f64());
+    [times().sum::<f64>() / flows.len() as f64, times().fold(0.0, f64::max)]
+}
+
+/// Checks that no frame is unaccounted for.
+fn is_conserved(outcome: &Outcome) {
+    let fabric = &outcome.fabric;
+    assert_eq!(outcome.left, 0);
+    assert_eq!(fabric.entered, outcome.sent_by_hosts);
+    assert_eq!(fabric.delivered, outcome.received_by_hosts);
+    assert_eq!(fabric.entered, fabric.delivered + fabric.missing(), "{fabric:?}");
+    assert_eq!(fabric.latest, Span::ZERO, "nothing is late by a virtual clock");
+    assert_eq!(fabric.starved + fabric.refused, 0, "{fabric:?}");
+}
+
+fn beside_the_simulator(config: &RunConfig, faults: &FaultPlan) -> (Outcome, RunReport) {
+    let outcome = run(config, faults, SoftOptions::default());
+    is_conserved(&outcome);
+    let predicted = predicted(config, faults);
+    for (real, expected) in fct(&outcome.flows).into_iter().zip(fct(&predicted.flows)) {
+        let ratio = real / expected;
+        assert!((ratio - 1.0).abs() < 0.25, "{real} µs instead of {expected} µs");
+    }
+    (outcome, predicted)
+}
+
+#[test]
+fn an_incast_takes_what_the_simulator_says_and_its_packets_are_trimmed() {
+    for seed in 1..4 {
+        let config = RunConfig { seed, ..config(matrix("incast:15", 1 << 20)) };
+        let (outcome, predicted) = beside_the_simulator(&config, &FaultPlan::default());
+        assert!(outcome.fabric.trimmed > 0 && predicted.packets.trimmed > 0);
+        assert_eq!((outcome.fabric.trimmed, outcome.timeouts), (outcome.trimmed_received, 0));
+        assert_eq!((outcome.fabric.missing(), outcome.malformed), (0, 0));
+        assert!(outcome.marked_received > 0 && outcome.fabric.marked >= outcome.marked_received);
+    }
+}
+
+#[test]
+fn a_permutation_takes_what_the_simulator_says() {
+    let (outcome, _) = beside_the_simulator(&config(matrix("permutation", 1 << 20)), &FaultPlan::default());
+    assert_eq!((outcome.timeouts, outcome.fabric.missing()), (0, 0));
+}
+
+#[test]
+fn all_to_all_takes_what_the_simulator_says() {
+    let (outcome, _) = beside_the_simulator(&config(matrix("all-to-all:4", 100_000)), &FaultPlan::default());
+    assert_eq!(outcome.flows.len(), 240);
+    assert_eq!((outcome.timeouts, outcome.fabric.missing()), (0, 0));
+}
+
+#[test]
+fn credit_and_one_path_take_what_the_simulator_says() {
+    for (cc, lb) in [("rccc", "oblivious"), ("smartt", "ecmp"), ("nscc", "reps")] {
+        let config = RunConfig {
+            cc: CcChoice::parse(cc).unwrap(),
+            lb: LbChoice::parse(lb).unwrap(),
+            ..config(matrix("permutation", 400_000))
+        };
+        beside_the_simulator(&config, &FaultPlan::default());
+    }
+}
+
+#[test]
+fn both_forms_of_trimmed_frames_do() {
+    let config = config(matrix("incast:7", 500_000));
+    let times = [TrimFormat::LengthRewritten, TrimFormat::LengthKept].map(|trim_format| {
+        let outcome =
+            run(&config, &FaultPlan::default(), SoftOptions { trim_format, ..SoftOptions::default() });
+        is_conserved(&outcome);
+        assert!(outcome.trimmed_received > 0 && outcome.malformed == 0);
+        fct(&outcome.flows)
+    });
+    assert_eq!(times[0], times[1], "the form changes nothing else");
+}
+
+#[test]
+fn other_classes_do_as_well() {
+    let classes = DscpClasses { trimmable: 10, trimmed: 12, trimmed_last_hop: 12, control: 40 };
+    let options = SoftOptions { classes, ..SoftOptions::default() };
+    let outcome = run(&config(matrix("incast:7", 500_000)), &FaultPlan::default(), options);
+    assert!(outcome.trimmed_received > 0 && outcome.malformed == 0);
+    assert_eq!(outcome.timeouts, 0);
+}
+
+#[test]
+fn without_trimming_packets_are_dropped_and_sent_again() {
+    let config = RunConfig { trim: false, ..config(matrix("incast:15", 500_000)) };
+    let outcome = run(&config, &FaultPlan::default(), SoftOptions::default());
+    is_conserved(&outcome);
+    assert!(outcome.fabric.dropped > 0 && outcome.fabric.trimmed == 0 && outcome.retransmitted > 0);
+}
+
+#[test]
+fn a_link_that_fails_and_heals_loses_nothing_for_good() {
+    let config = config(matrix("permutation", 1 << 20));
+    let text = "20ms tier=0 switch=1 link=2 fail\n200ms tier=0 switch=1 link=2 restore\n";
+    let events = parse_link_events("test", text, &config.topology).unwrap();
+    let plan = FaultPlan { events, ..FaultPlan::default() };
+    let outcome = run(&config, &plan, SoftOptions::default());
+    is_conserved(&outcome);
+    assert!(outcome.fabric.lost > 0 && outcome.retransmitted > 0);
+    assert_eq!(outcome.fabric.lost, outcome.fabric.missing());
+}
+
+#[test]
+fn links_lose_and_damage_packets_and_the_bytes_arrive() {
+    // Of all links one in a hundred, and of the one that all flows cross one in ten, there and back.
+    for (word, p) in [("drop", 0.01), ("drop", 0.1), ("corrupt", 0.01), ("corrupt", 0.1)] {
+        let config = config(matrix("incast:7", 200_000));
+        let events = parse_link_events("test", &format!("0us host=0 {word}={p}"), &config.topology).unwrap();
+        let everywhere = if p < 0.05 { p } else { 0.0 };
+        let all_links = LinkFaults {
+            loss: if word == "drop" { everywhere } else { 0.0 },
+            corrupt: if word == "corrupt" { everywhere } else { 0.0 },
+            duplicate: 0.05,
+            reorder: 0.05,
+            delay: Span::from_ms(2),
+        };
+        let plan = FaultPlan { all_links, events, ..FaultPlan::default() };
+        let outcome = run(&config, &plan, SoftOptions::default());
+        let fabric = &outcome.fabric;
+        assert_eq!(
+            (fabric.lost > 20, outcome.malformed > 20),
+            (word == "drop", word == "corrupt"),
+            "{fabric:?}"
+        );
+        assert!(fabric.delivered + fabric.missing() > fabric.entered, "there are copies: {fabric:?}");
+        assert_eq!(outcome.left, 0);
+    }
+}
+
+/// A fabric with ports for the first two hosts.
+fn two_hosts() -> (SoftFabric<MemoryPort>, [HostPort; 2]) {
+    let config = config(matrix("permutation", 1));
+    let mut fabric =
+        SoftFabric::new(&config, &FaultPlan::default(), SoftOptions::default(), Time::ZERO).unwrap();
+    let ports = [0, 1].map(|host| {
+        let (port, inner) = host_link(4_210, place(host).mac.0, 2).unwrap();
+        fabric.attach(HostId(host), place(host).ip, inner).unwrap();
+        port
+    });
+    (fabric, ports)
+}
+
+#[test]
+fn hosts_have_one_port_and_one_address() {
+    let (mut fabric, _ports) = two_hosts();
+    let mut attach = |host: u32, at: u32| {
+        let (_, inner) = host_link(4_210, place(host).mac.0, 1).unwrap();
+        fabric.attach(HostId(host), place(at).ip, inner).unwrap_err()
+    };
+    assert_eq!(attach(0, 5), SoftError::Attached(0));
+    assert_eq!(attach(2, 1), SoftError::AddressTaken(place(1).ip));
+    assert_eq!(attach(16, 5), SoftError::NoSuchHost(16));
+    assert!(fabric.change(PortId(10_000), LinkChange::Fail).is_err());
+}
+
+#[test]
+fn what_is_no_packet_for_a_host_goes_nowhere() {
+    let (mut fabric, [mut port, _other]) = two_hosts();
+    let mut tx = TxBurst::new(&port);
+    // Neither IP nor any other protocol; then IPv4 to an address that nobody has.
+    for bytes in [[0u8; 60], ip_to([10, 0, 9, 9], 64), ip_to([10, 0, 0, 2], 1)] {
+        let mut frame = tx.reserve(60).unwrap();
+        frame.copy_from_slice(&bytes);
+        frame.commit();
+        port.transmit(&mut tx);
+        let mut now = Time::ZERO + Span::from_ms(100).times(fabric.counters().entered);
+        fabric.poll(now);
+        while let Some(next) = fabric.poll_timeout() {
+            now = next;
+            fabric.poll(now);
+        }
+    }
+    let counters = fabric.counters();
+    assert_eq!((counters.entered, counters.refused, counters.delivered), (3, 3, 0), "{counters:?}");
+    assert_eq!(fabric.frames(), 0);
+}
+
+/// An IPv4 packet without content from host 0, with so many hops to go.
+fn ip_to(dst: [u8; 4], ttl: u8) -> [u8; 60] {
+    let mut frame = [0; 60];
+    frame[12..14].copy_from_slice(&[0x08, 0x00]);
+    frame[14..34].copy_from_slice(&[0x45, 0, 0, 20, 0, 0, 0, 0, ttl, 200, 0, 0, 10, 0, 0, 1, 0, 0, 0, 0]);
+    frame[30..34].copy_from_slice(&dst);
+    frame
+}

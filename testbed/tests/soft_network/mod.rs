@@ -1,0 +1,241 @@
+//! Workers at the ports of a software fabric, driven by a virtual clock: what is wrong here is wrong each time.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use weft_cc::{Span, Time};
+use weft_stack::buffer::Buffer;
+use weft_stack::fep::{Completion, ConnectOptions, ConnectionId, Fep, Receive, Send};
+use weft_stack::packet::Addr;
+use weft_stack::port::memory::MemoryPort;
+use weft_stack::rng::Rng;
+use weft_stack::ses::Matching;
+use weft_stack::wire::class::DscpClasses;
+use weft_stack::wire::ethernet::MacAddr;
+use weft_stack::worker::{AddressBook, Clock, Host, LinkConfig, Strangers, Worker};
+use weft_testbed::sim::{FaultPlan, FlowRecord, RunConfig};
+use weft_testbed::soft::{HostPort, SoftCounters, SoftFabric, SoftOptions, endpoint, host_link};
+use weft_testbed::topology::HostId;
+use weft_testbed::workload::{Flow, Start, TriggerBank, TriggerIdx, payload};
+
+/// Bytes of the Ethernet payload: the headers take less than what is added.
+const HEADERS: usize = 114;
+
+/// What a run yields.
+pub(crate) struct Outcome {
+    pub(crate) flows: Vec<FlowRecord>,
+    pub(crate) fabric: SoftCounters,
+    /// Frames that are still in the fabric.
+    pub(crate) left: usize,
+    pub(crate) timeouts: u64,
+    pub(crate) retransmitted: u64,
+    pub(crate) trimmed_received: u64,
+    pub(crate) marked_received: u64,
+    /// Frames that endpoints found damaged.
+    pub(crate) malformed: u64,
+    /// Frames that the ports of hosts have taken in and out.
+    pub(crate) sent_by_hosts: u64,
+    pub(crate) received_by_hosts: u64,
+}
+
+/// Where a host is.
+pub(crate) fn place(host: u32) -> Host {
+    let n = host as u8;
+    Host { mac: MacAddr([2, 0, 0, 0, 1, n]), ip: [10, 0, 0, n + 1].into() }
+}
+
+struct Run<'a> {
+    config: &'a RunConfig,
+    fabric: SoftFabric<MemoryPort>,
+    ends: Vec<Worker<HostPort>>,
+    flows: Vec<FlowRecord>,
+    /// Flow by flow, how often it has arrived.
+    arrivals: Vec<u32>,
+    /// Flows with a time, not started; the next one is the last.
+    waiting: Vec<(Time, u32)>,
+    triggers: TriggerBank,
+    connections: BTreeMap<u32, (Option<ConnectionId>, u32)>,
+    open: usize,
+}
+
+/// Runs `config`'s workload until all flows are done and all connections closed, or fails.
+pub(crate) fn run(config: &RunConfig, plan: &FaultPlan, options: SoftOptions) -> Outcome {
+    let mut run = Run::new(config, plan, options);
+    let mut now = Time::ZERO;
+    let limit = Time::ZERO + config.until.expect("a limit");
+    while run.open > 0 {
+        assert!(now.is_before(limit), "not done: {:?}", run.explain(now));
+        run.live_at(now);
+        now = run.next(now);
+    }
+    run.drain(now);
+    run.outcome()
+}
+
+impl<'a> Run<'a> {
+    fn new(config: &'a RunConfig, plan: &FaultPlan, options: SoftOptions) -> Run<'a> {
+        let hosts = config.topology.hosts();
+        let mut fabric = SoftFabric::new(config, plan, options, Time::ZERO).unwrap();
+        let ends = (0..hosts).map(|host| end(config, host, options.classes, &mut fabric)).collect();
+        let flows = config.workload.flows();
+        let starts = flows.iter().zip(0..).filter_map(|(flow, index)| match flow.start {
+            Start::At(at) => Some((at, index)),
+            Start::Trigger(_) => None,
+        });
+        let mut waiting: Vec<(Time, u32)> = starts.collect();
+        waiting.sort_by_key(|(at, index)| std::cmp::Reverse((at.as_ps(), *index)));
+        let mut connections = BTreeMap::new();
+        for flow in flows {
+            connections.entry(flow.connection).or_insert((None, 0)).1 += 1;
+        }
+        Run {
+            fabric,
+            ends,
+            flows: flows.iter().map(FlowRecord::new).collect(),
+            arrivals: vec![0; flows.len()],
+            waiting,
+            triggers: TriggerBank::new(&config.workload),
+            open: connections.len(),
+            connections,
+            config,
+        }
+    }
+
+    /// Does all that happens at `now`.
+    fn live_at(&mut self, now: Time) {
+        loop {
+            let mut some = self.fabric.poll(now);
+            while let Some((_, index)) = self.waiting.pop_if(|(at, _)| now.is_at_or_after(*at)) {
+                self.start(now, index);
+                some = true;
+            }
+            for host in 0..self.ends.len() {
+                some |= !self.ends[host].poll_at(now).is_idle();
+                while let Some(completion) = self.ends[host].fep_mut().poll_completion() {
+                    self.take_in(now, host, completion);
+                    some = true;
+                }
+            }
+            if !some {
+                return;
+            }
+        }
+    }
+
+    /// When something happens next.
+    fn next(&self, now: Time) -> Time {
+        let timers = self.ends.iter().filter_map(|end| end.fep().poll_timeout());
+        let next = timers.chain(self.fabric.poll_timeout()).chain(self.waiting.last().map(|(at, _)| *at));
+        next.reduce(Time::earliest).expect("something is to happen").latest(now + Span::from_ps(1))
+    }
+
+    fn flow(&self, index: u32) -> Flow {
+        self.config.workload.flows()[index as usize]
+    }
+
+    fn start(&mut self, now: Time, index: u32) {
+        let flow = self.flow(index);
+        self.flows[index as usize].start = Some(now);
+        let tag = u64::from(index);
+        let receive = Receive {
+            buffer: Buffer::Heap(vec![0xa5; flow.bytes as usize]),
+            from: Some(Addr(flow.src.0)),
+            matching: Matching::Tagged { tag, ignore: 0 },
+            context: tag,
+        };
+        self.ends[flow.dst.0 as usize].fep_mut().post_receive(receive).unwrap();
+        let fep = self.ends[flow.src.0 as usize].fep_mut();
+        let (id, _) = self.connections.get_mut(&flow.connection).unwrap();
+        let options = ConnectOptions { mode: self.config.mode, ..ConnectOptions::default() };
+        let id = *id.get_or_insert_with(|| fep.connect(now, Addr(flow.dst.0), options).unwrap());
+        let buffer = Buffer::Heap(payload(tag, flow.bytes as u32));
+        fep.post_send(id, Send { buffer, tag: Some(tag), header_data: tag, context: tag }).unwrap();
+    }
+
+    fn take_in(&mut self, now: Time, host: usize, completion: Completion) {
+        match completion {
+            Completion::Sent { context, result, retransmissions, .. } => {
+                assert_eq!(result, Ok(()), "flow {context}");
+                let record = &mut self.flows[context as usize];
+                (record.end, record.retransmitted) = (Some(now), u64::from(retransmissions));
+                let flow = self.flow(context as u32);
+                let (id, left) = self.connections.get_mut(&flow.connection).unwrap();
+                *left -= 1;
+                if *left == 0 {
+                    self.ends[host].fep_mut().close(now, id.unwrap()).unwrap();
+                }
+                self.activate(now, flow.on_sent);
+            }
+            Completion::Received { context, buffer, header_data, result, .. } => {
+                assert_eq!((result, header_data), (Ok(()), context));
+                let flow = self.flow(context as u32);
+                let sent = Buffer::Heap(payload(context, flow.bytes as u32));
+                assert!(buffer == sent, "the bytes of flow {context} are not those sent");
+                self.arrivals[context as usize] += 1;
+                self.activate(now, flow.on_received);
+            }
+            Completion::Closed { result, .. } => {
+                assert_eq!(result, Ok(()));
+                self.open -= 1;
+            }
+        }
+    }
+
+    fn activate(&mut self, now: Time, trigger: Option<TriggerIdx>) {
+        let Some(trigger) = trigger else { return };
+        let started = self.triggers.activate(&self.config.workload, trigger).to_vec();
+        started.into_iter().for_each(|index| self.start(now, index));
+    }
+
+    /// Lets what is on its way arrive.
+    fn drain(&mut self, mut now: Time) {
+        while self.fabric.frames() > 0 {
+            now = now.latest(self.fabric.poll_timeout().expect("frames are on their way"));
+            self.live_at(now);
+        }
+    }
+
+    fn explain(&self, now: Time) -> Vec<String> {
+        self.ends.iter().flat_map(|end| end.fep().explain(now)).take(20).collect()
+    }
+
+    fn outcome(self) -> Outcome {
+        assert!(self.arrivals.iter().all(|times| *times == 1), "{:?}", self.arrivals);
+        for end in &self.ends {
+            assert_eq!(end.fep().leaks().next(), None, "endpoint {}", end.fep().addr().0);
+        }
+        use weft_stack::port::Port as _;
+        let sum = |of: &dyn Fn(&Worker<HostPort>) -> u64| self.ends.iter().map(of).sum::<u64>();
+        Outcome {
+            fabric: self.fabric.counters(),
+            left: self.fabric.frames(),
+            timeouts: sum(&|end| end.fep().counters().timeouts),
+            retransmitted: sum(&|end| end.fep().counters().data_retransmitted),
+            trimmed_received: sum(&|end| end.fep().counters().trimmed_received),
+            marked_received: sum(&|end| end.fep().counters().ecn_received),
+            malformed: sum(&|end| end.counters().malformed),
+            sent_by_hosts: sum(&|end| end.port().counters().tx_frames),
+            received_by_hosts: sum(&|end| end.port().counters().rx_frames),
+            flows: self.flows,
+        }
+    }
+}
+
+/// An endpoint at a port of the fabric that keeps no packet ahead of the link.
+fn end(
+    config: &RunConfig,
+    host: u32,
+    classes: DscpClasses,
+    fabric: &mut SoftFabric<MemoryPort>,
+) -> Worker<HostPort> {
+    let own = place(host);
+    let (port, inner) = host_link(config.mtu as usize + HEADERS, own.mac.0, 1).unwrap();
+    fabric.attach(HostId(host), own.ip, inner).unwrap();
+    let hosts = config.topology.hosts();
+    let mut book = AddressBook::new(Addr(host), own, hosts as usize, Strangers::Refuse).unwrap();
+    (0..hosts).for_each(|peer| book.insert(Addr(peer), place(peer)).unwrap());
+    let rng = Rng::new(config.seed, u64::from(host));
+    let fep = Fep::new(Addr(host), Arc::new(endpoint(config)), rng, Time::ZERO).unwrap();
+    let link = LinkConfig { classes, ..LinkConfig::default() };
+    Worker::new(fep, port, book, link, Clock::system(Time::ZERO)).unwrap()
+}
