@@ -1,5 +1,11 @@
 //! The command line.
 
+#[cfg(target_os = "linux")]
+use crate::doctor::DoctorArgs;
+#[cfg(target_os = "linux")]
+use crate::perf::PerfArgs;
+#[cfg(target_os = "linux")]
+use crate::serve::ServeArgs;
 use crate::sweep::Shard;
 use crate::units::{self, Ecn, Queue, WireOverhead};
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
@@ -42,6 +48,24 @@ pub(crate) enum Command {
         #[command(flatten)]
         run: Box<RunArgs>,
     },
+    /// Measure throughput, message rate or latency between two endpoints, over any port.
+    ///
+    /// Exit status: 0 when the test was run, 1 when it could not be or data arrived wrong, 2 for options that
+    /// make no sense.
+    #[cfg(target_os = "linux")]
+    Perf(PerfArgs),
+    /// Look at this machine, a port or a path, and say what to type to make them fit.
+    ///
+    /// Exit status: 0 when nothing is bad, 1 when something is or could not be looked at, 2 for options that make
+    /// no sense.
+    #[cfg(target_os = "linux")]
+    Doctor(Box<DoctorArgs>),
+    /// Own a port, and let applications of this host share it over rings in shared memory.
+    ///
+    /// Ends on SIGINT or SIGTERM. Exit status: 0 then, 1 when the port or the socket cannot be had, 2 for options
+    /// that make no sense.
+    #[cfg(target_os = "linux")]
+    Serve(Box<ServeArgs>),
     /// What can be chosen, with one line and the source of each.
     List {
         /// Of what.
@@ -82,7 +106,8 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..))]
     pub(crate) hosts: Option<u32>,
     /// A .topo file, leaf-spine:… or fat-tree:… (see `weft list topologies`) [default: a non-blocking
-    /// three-tier fat tree of just enough hosts, link latency 1 µs, switch latency 0].
+    /// three-tier fat tree of just enough hosts, link latency 1 µs, switch latency 0; with --on soft
+    /// leaf-spine:hosts=16,leaves=4,spines=4,link=200M,latency=500us].
     #[arg(long, value_name = "TOPOLOGY")]
     pub(crate) topology: Option<String>,
     /// Speed of every link [default: the topology's, else 100G].
@@ -104,7 +129,8 @@ pub(crate) struct RunArgs {
     /// Load balancer (see `weft list lb`) [default: mixed].
     #[arg(long, value_name = "NAME")]
     pub(crate) lb: Option<String>,
-    /// Number of entropies that the load balancer chooses from [default: 128].
+    /// Number of entropies that the load balancer chooses from; with --on udp source ports of each host, at
+    /// most 64 [default: 128, with --on udp 8].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=16_384))]
     pub(crate) paths: Option<u16>,
     /// Whether switches trim packets that do not fit (or drop them) [default: on].
@@ -129,8 +155,8 @@ pub(crate) struct RunArgs {
     /// their queues and ECN thresholds with it; may be repeated [default of rate: 25%].
     #[arg(long, value_name = "tier=T,links=N,rate=P%")]
     pub(crate) degrade: Vec<Degradation>,
-    /// Payload: only its length, or real bytes that the receiver compares [default: virtual; real with --on
-    /// loopback].
+    /// Payload: only its length, or real bytes that the receiver compares [default: virtual; real elsewhere
+    /// than in a simulation].
     #[arg(long, value_name = "virtual|real")]
     pub(crate) payload: Option<Payload>,
     /// Seed of everything random.
@@ -140,13 +166,15 @@ pub(crate) struct RunArgs {
     /// number [default: 1].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: Option<u16>,
-    /// Time at which the run ends, done or not: virtual time, but real time with --on loopback
-    /// [default: when nothing is left to do].
+    /// Time at which the run ends, done or not: virtual time in a simulation, else real
+    /// time [default: when nothing is left to do].
     #[arg(long, value_name = "TIME", value_parser = units::span, allow_negative_numbers = true)]
     pub(crate) until: Option<Span>,
-    /// Where to run: sim, in virtual time; or loopback, in this process over a pair of DPDK net_ring
-    /// devices, with the flows between the first flow's source and destination, there and back.
-    #[arg(long, value_name = "sim|loopback", default_value = "sim")]
+    /// Where to run: sim, in virtual time; loopback, in this process over a pair of DPDK net_ring
+    /// devices, with the flows between the first flow's source and destination, there and back; udp, in
+    /// this process over kernel UDP sockets on 127.0.0.1, with all flows, of at most 64 hosts; or soft, in this
+    /// process over software switches, beside what the simulator says of the same fabric.
+    #[arg(long, value_name = "sim|loopback|udp|soft", default_value = "sim")]
     pub(crate) on: Platform,
     /// Write the results as JSON; with - to standard output, which then carries nothing else.
     #[arg(long, value_name = "FILE|-")]
@@ -216,6 +244,8 @@ pub(crate) enum Payload {
 pub(crate) enum Platform {
     Sim,
     Loopback,
+    Udp,
+    Soft,
 }
 
 /// A parser's complaint in one line: clap's own, without its hints on usage.

@@ -2,14 +2,10 @@
 //! `net_ring` devices: real frames in real mbufs, real payload, compared byte by byte, in real time.
 //!
 //! Two endpoints are two hosts: of the workload those flows run that go from the first flow's source to
-//! its destination, or back. They start at their times; those that wait for another flow start at once,
-//! because what they wait for may not be here.
+//! its destination, or back. They start at their times; those that wait for a flow between other hosts start
+//! at once.
 //!
-//! One thread drives both ends in turn, so that a round trip is one turn of the loop and the run needs
-//! one core. There is no link: nothing bounds the rate but the CPU.
-
-#[cfg(any(feature = "dpdk", test))]
-mod transfer;
+//! There is no link: nothing bounds the rate but the CPU.
 
 use crate::Failure;
 use weft_testbed::sim::{Progress, RunConfig, RunReport};
@@ -23,10 +19,15 @@ pub(crate) fn first_pair(workload: &Workload) -> Option<[u32; 2]> {
 /// Runs the flows between the first two hosts over DPDK.
 #[cfg(feature = "dpdk")]
 pub(crate) fn run(config: &RunConfig, progress: &mut dyn FnMut(&Progress)) -> Result<RunReport, Failure> {
-    let (ports, pool) = ring_pair(config.mtu).map_err(|e| Failure::Run(format!("--on loopback: {e}")))?;
-    let mut transfer = transfer::Transfer::new(config, ports)?;
-    transfer.run(config.until, progress);
-    let mut report = transfer.into_report();
+    fn failed(error: impl std::fmt::Display) -> Failure {
+        Failure::Run(format!("--on loopback: {error}"))
+    }
+    let pair = first_pair(&config.workload).ok_or_else(|| failed(crate::live::LiveError::NoFlows))?;
+    let (ports, pool) = rings::open(config.mtu).map_err(failed)?;
+    let ends = rings::ends(pair, ports).into();
+    let mut live = crate::live::Live::new(config, &rings::network(config), ends).map_err(failed)?;
+    live.run(progress);
+    let mut report = live.into_report();
     // The ports are closed: every mbuf must be back.
     let missing = pool.capacity() - pool.available();
     if missing > 0 {
@@ -43,23 +44,57 @@ pub(crate) fn run(_config: &RunConfig, _progress: &mut dyn FnMut(&Progress)) -> 
     ))
 }
 
+/// The two ends and what lies between them.
 #[cfg(feature = "dpdk")]
-type RingPair = ([weft_stack::port::dpdk::DpdkPort; 2], weft_stack::port::dpdk::MbufPool);
+mod rings {
+    use crate::live::{End, Network};
+    use weft_cc::Span;
+    use weft_stack::port::dpdk::{
+        DpdkError, DpdkPort, DpdkPortConfig, Eal, EalOptions, MbufPool, MbufPoolConfig,
+    };
+    use weft_stack::wire::ethernet::MacAddr;
+    use weft_stack::worker::Host;
+    use weft_testbed::sim::RunConfig;
 
-#[cfg(feature = "dpdk")]
-fn ring_pair(mtu: u32) -> Result<RingPair, weft_stack::port::dpdk::DpdkError> {
-    use weft_stack::port::dpdk::{DpdkPort, DpdkPortConfig, Eal, EalOptions, MbufPool, MbufPoolConfig};
     /// Ethernet, IPv4, UDP and the longest headers of a data packet.
     const HEADERS: u32 = 14 + 20 + 8 + 16 + 44;
     /// Frames that each direction holds.
     const RING: u32 = 1024;
-    // A payload that no packet can have is refused by the endpoint, after this.
-    let frame = u16::try_from(mtu + HEADERS).unwrap_or(u16::MAX / 2);
-    let eal = Eal::init(&EalOptions::default())?;
-    // Both rings full, both bursts, and what is being received.
-    let pool_config = MbufPoolConfig { buffers: 4 * RING, buffer_size: frame, ..MbufPoolConfig::default() };
-    let pool = MbufPool::create(eal, "loopback", &pool_config)?;
-    let port_config = DpdkPortConfig { mtu: frame - 14, ..DpdkPortConfig::default() };
-    let (a, b) = DpdkPort::ring_pair(eal, "loopback", RING, pool, &port_config)?;
-    Ok(([a, b], pool))
+
+    pub(super) fn open(mtu: u32) -> Result<([DpdkPort; 2], MbufPool), DpdkError> {
+        // A payload that no packet can have is refused by the endpoint, after this.
+        let frame = u16::try_from(mtu + HEADERS).unwrap_or(u16::MAX / 2);
+        let eal = Eal::init(&EalOptions::default())?;
+        // Both rings full, both bursts, and what is being received.
+        let pool_config =
+            MbufPoolConfig { buffers: 4 * RING, buffer_size: frame, ..MbufPoolConfig::default() };
+        let pool = MbufPool::create(eal, "loopback", &pool_config)?;
+        let port_config = DpdkPortConfig { mtu: frame - 14, ..DpdkPortConfig::default() };
+        let (a, b) = DpdkPort::ring_pair(eal, "loopback", RING, pool, &port_config)?;
+        Ok(([a, b], pool))
+    }
+
+    pub(super) fn ends([a, b]: [u32; 2], [left, right]: [DpdkPort; 2]) -> [End<DpdkPort>; 2] {
+        let end = |host, n, port| End {
+            host,
+            place: Host { mac: MacAddr([2, 0, 0, 0, 0, n]), ip: [127, 0, 0, n].into() },
+            port,
+        };
+        [end(a, 1, left), end(b, 2, right)]
+    }
+
+    pub(super) fn network(config: &RunConfig) -> Network {
+        Network {
+            // Some turns of the loop, each of which copies and checks a burst of frames in both directions.
+            rtt: Span::from_us(100),
+            link_rate: config.topology.host_rate(),
+            // A full ring keeps frames waiting: none is lost, so none has to be missed.
+            trims: true,
+            // The system may take the CPU away for so long.
+            rto: Span::from_ms(100),
+            max_retries: 5,
+            mp_range: 2048,
+            paths: config.paths,
+        }
+    }
 }

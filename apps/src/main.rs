@@ -2,14 +2,25 @@
 #![forbid(unsafe_code)]
 
 mod cli;
+#[cfg(target_os = "linux")]
+mod doctor;
 mod list;
+mod live;
 mod loopback;
+#[cfg(target_os = "linux")]
+mod perf;
+#[cfg(target_os = "linux")]
+mod port_spec;
 mod report;
 mod resolve;
 mod run;
 mod sample;
+#[cfg(target_os = "linux")]
+mod serve;
+mod soft;
 mod stats;
 mod sweep;
+mod udp;
 mod units;
 mod usage;
 
@@ -74,6 +85,12 @@ fn dispatch(command: Command) -> Result<(), Failure> {
         Command::Run(args) => run::run(&args),
         Command::Sweep(args) => sweep::sweep(&args),
         Command::SweepRun { parent, rehearse, run } => sweep::one_run(parent, rehearse, &run),
+        #[cfg(target_os = "linux")]
+        Command::Perf(args) => perf::perf(&args),
+        #[cfg(target_os = "linux")]
+        Command::Doctor(args) => doctor::doctor(&args),
+        #[cfg(target_os = "linux")]
+        Command::Serve(args) => serve::serve(&args),
         Command::List { what, name } => {
             let text = list::list(what, name.as_deref())?;
             print(text.as_bytes()).map_err(|error| Failure::Run(format!("standard output: {error}")))

@@ -1,9 +1,8 @@
 //! From options to a run: defaults, files, and the refusal of what makes no sense.
 
-use crate::Failure;
 use crate::cli::{Payload, Platform, RunArgs, Switch};
-use crate::loopback;
 use crate::units::{Ecn, Queue, WireOverhead};
+use crate::{Failure, loopback, soft, udp};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -78,9 +77,16 @@ impl Settings {
                 self.topology, self.cc, self.lb, self.paths
             );
         }
+        if self.on == Platform::Udp {
+            return format!(
+                "{what}: {} hosts over {} in real time, {} with {} over {} paths",
+                self.topology_hosts, self.topology, self.cc, self.lb, self.paths
+            );
+        }
         let trim = if self.trim { "" } else { ", no trimming" };
+        let real = if self.on == Platform::Soft { " in real time" } else { "" };
         format!(
-            "{what} on {} hosts of {}, {} with {} over {} paths{trim}",
+            "{what} on {} hosts of {}{real}, {} with {} over {} paths{trim}",
             self.hosts, self.topology, self.cc, self.lb, self.paths
         )
     }
@@ -89,8 +95,11 @@ impl Settings {
 /// Works out what `args` ask for. Reads the files that they name.
 pub(crate) fn resolve(args: &RunArgs) -> Result<Plan, Failure> {
     check_outputs(args)?;
-    if args.on == Platform::Loopback {
-        check_loopback(args)?;
+    match args.on {
+        Platform::Sim => {}
+        Platform::Loopback => check_without_fabric(args, "a loopback")?,
+        Platform::Udp => check_udp(args)?,
+        Platform::Soft => check_soft(args)?,
     }
     let cc = congestion_control(args)?;
     let lb = LbChoice::parse(args.lb.as_deref().unwrap_or("mixed")).map_err(|e| usage("--lb", e))?;
@@ -98,6 +107,7 @@ pub(crate) fn resolve(args: &RunArgs) -> Result<Plan, Failure> {
     let workload = workload(args, given.as_ref())?;
     let topology = match given {
         Some(topology) => topology,
+        None if args.on == Platform::Soft => slow_motion(workload.hosts(), args)?,
         None => with_link(just_enough(workload.hosts(), args)?, args),
     };
     if topology.hosts() < workload.hosts() {
@@ -112,26 +122,36 @@ pub(crate) fn resolve(args: &RunArgs) -> Result<Plan, Failure> {
     let config = RunConfig {
         cc,
         lb,
-        paths: args.paths.unwrap_or(defaults.paths),
+        paths: args.paths.unwrap_or(match args.on {
+            Platform::Udp => udp::DEFAULT_PATHS,
+            Platform::Sim | Platform::Loopback | Platform::Soft => defaults.paths,
+        }),
         mtu: args.mtu.unwrap_or(defaults.mtu),
         wire_overhead: match args.wire_overhead.unwrap_or(WireOverhead::Auto) {
             WireOverhead::Auto => Overhead::Auto,
             WireOverhead::Bytes(n) => Overhead::Fixed(n),
         },
-        trim: args.trim != Some(Switch::Off),
+        // The kernel drops what does not fit.
+        trim: args.trim != Some(Switch::Off) && args.on != Platform::Udp,
         payload: match payload(args) {
             Payload::Real => PayloadMode::Real,
             Payload::Virtual => PayloadMode::Virtual,
         },
         seed: args.seed,
         until: args.until,
+        ack_every: match args.on {
+            // At these rates acknowledgements are cheap, and a window of one packet never waits for three more.
+            Platform::Soft => args.mtu.unwrap_or(defaults.mtu),
+            Platform::Sim | Platform::Loopback | Platform::Udp => defaults.ack_every,
+        },
         ..defaults
     };
     let config = with_thresholds(config, args)?;
     let faults = faults(&config.topology, args)?;
     let settings = match args.on {
-        Platform::Sim => settings(&config, args),
+        Platform::Sim | Platform::Soft => settings(&config, args),
         Platform::Loopback => on_loopback(settings(&config, args), &config),
+        Platform::Udp => on_udp(settings(&config, args), udp::endpoints(&config)?),
     };
     Ok(Plan { config, faults, settings })
 }
@@ -150,8 +170,8 @@ fn check_outputs(args: &RunArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Between two ports joined back to back there is no fabric to describe.
-fn check_loopback(args: &RunArgs) -> Result<(), Failure> {
+/// Between ports of one process there is no fabric to describe.
+fn check_without_fabric(args: &RunArgs, place: &str) -> Result<(), Failure> {
     let without_effect = [
         ("--topology", args.topology.is_some()),
         ("--link", args.link.is_some()),
@@ -167,7 +187,32 @@ fn check_loopback(args: &RunArgs) -> Result<(), Failure> {
         ("--threads", args.threads.is_some()),
     ];
     match without_effect.iter().find(|(_, given)| *given) {
-        Some((option, _)) => Err(usage(option, "has no effect on a loopback; expected --on sim")),
+        Some((option, _)) => Err(usage(option, format_args!("has no effect on {place}; expected --on sim"))),
+        None => Ok(()),
+    }
+}
+
+/// Software switches carry real frames.
+fn check_soft(args: &RunArgs) -> Result<(), Failure> {
+    let without_effect = [
+        ("--wire-overhead", args.wire_overhead.is_some()),
+        ("--payload", args.payload == Some(Payload::Virtual)),
+        ("--sample", args.sample.is_some()),
+        ("--threads", args.threads.is_some()),
+    ];
+    match without_effect.iter().find(|(_, given)| *given) {
+        Some((option, _)) => Err(usage(option, "has no effect on software switches; expected --on sim")),
+        None => Ok(()),
+    }
+}
+
+fn check_udp(args: &RunArgs) -> Result<(), Failure> {
+    check_without_fabric(args, "kernel UDP")?;
+    match args.paths.filter(|paths| *paths > udp::MAX_PATHS) {
+        Some(paths) => Err(usage(
+            "--paths",
+            format_args!("{paths} source ports for each host; expected at most {}", udp::MAX_PATHS),
+        )),
         None => Ok(()),
     }
 }
@@ -193,6 +238,22 @@ fn topology(text: &str, args: &RunArgs) -> Result<Topology, Failure> {
         return Err(usage("--link", format_args!("expected no link speeds in --topology {text} as well")));
     }
     let spec: TopologySpec = text.parse().map_err(|e| usage("--topology", e))?;
+    Ok(with_link(spec.build().map_err(|e| usage("--topology", e))?, args))
+}
+
+/// The fabric of software switches that two cores carry.
+fn slow_motion(hosts: u32, args: &RunArgs) -> Result<Topology, Failure> {
+    if hosts > soft::DEFAULT_HOSTS {
+        return Err(usage(
+            "--topology",
+            format_args!(
+                "{hosts} hosts on software switches; expected a topology with links that this machine can carry, \
+                 such as leaf-spine:hosts={hosts},leaves={},link=50M,latency=2ms",
+                hosts.min(4)
+            ),
+        ));
+    }
+    let spec: TopologySpec = soft::DEFAULT_TOPOLOGY.parse().map_err(|e| usage("--topology", e))?;
     Ok(with_link(spec.build().map_err(|e| usage("--topology", e))?, args))
 }
 
@@ -232,7 +293,7 @@ fn workload(args: &RunArgs, topology: Option<&Topology>) -> Result<Workload, Fai
 fn payload(args: &RunArgs) -> Payload {
     args.payload.unwrap_or(match args.on {
         Platform::Sim => Payload::Virtual,
-        Platform::Loopback => Payload::Real,
+        Platform::Loopback | Platform::Udp | Platform::Soft => Payload::Real,
     })
 }
 
@@ -315,6 +376,16 @@ fn on_loopback(settings: Settings, config: &RunConfig) -> Settings {
         pair: loopback::first_pair(&config.workload),
         topology: "a DPDK net_ring pair".to_owned(),
         topology_hosts: 2,
+        queue_bytes: None,
+        ..settings
+    }
+}
+
+/// Sockets take the place of the fabric.
+fn on_udp(settings: Settings, endpoints: usize) -> Settings {
+    Settings {
+        topology: "kernel UDP on 127.0.0.1".to_owned(),
+        topology_hosts: endpoints as u32,
         queue_bytes: None,
         ..settings
     }

@@ -6,7 +6,7 @@ use crate::loopback;
 use crate::report::{Report, csv, json, table};
 use crate::resolve::{Plan, resolve};
 use crate::sample::SampleFiles;
-use crate::usage;
+use crate::{soft, udp, usage};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Write};
@@ -23,13 +23,22 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
     let plan = resolve(args)?;
     // Before the run: a report that cannot be written should not cost one.
     let outputs = Outputs::open(args)?;
+    let predicted = (args.on == Platform::Soft).then(|| soft::predict(&plan)).transpose()?;
     let (clock, cpu) = (Instant::now(), usage::cpu_seconds());
-    let outcome = match args.on {
+    let mut outcome = match args.on {
         Platform::Sim => simulate(&plan, args)?,
         Platform::Loopback => loopback(&plan.config)?,
+        Platform::Udp => over_udp(&plan.config)?,
+        Platform::Soft => over_switches(&plan)?,
     };
     let cpu_s = usage::cpu_seconds() - cpu;
-    let report = Report::new(&outcome, &plan, cpu_s, usage::max_rss_mb());
+    if let Some(predicted) = &predicted {
+        outcome.bound = predicted.bound.clone();
+    }
+    let mut report = Report::new(&outcome, &plan, cpu_s, usage::max_rss_mb());
+    if let Some(predicted) = &predicted {
+        report.compare(predicted);
+    }
     outputs.write(&report, &outcome, clock)?;
     verdict(&report, &outcome)
 }
@@ -74,6 +83,26 @@ fn loopback(config: &RunConfig) -> Result<RunReport, Failure> {
     let outcome = loopback::run(config, &mut |progress| show(&bar, progress, "real time"));
     bar.finish_and_clear();
     outcome
+}
+
+/// Over kernel UDP, in this process.
+fn over_udp(config: &RunConfig) -> Result<RunReport, Failure> {
+    let bar = progress_bar();
+    let outcome = udp::run(config, &mut |progress| show(&bar, progress, "real time"));
+    bar.finish_and_clear();
+    let (report, notes) = outcome?;
+    notes.iter().for_each(|note| eprintln!("weft: udp: {note}"));
+    Ok(report)
+}
+
+/// Over software switches, in this process.
+fn over_switches(plan: &Plan) -> Result<RunReport, Failure> {
+    let bar = progress_bar();
+    let outcome = soft::run(&plan.config, &plan.faults, &mut |progress| show(&bar, progress, "real time"));
+    bar.finish_and_clear();
+    let (report, notes) = outcome?;
+    notes.iter().for_each(|note| eprintln!("weft: soft: {note}"));
+    Ok(report)
 }
 
 fn progress_bar() -> ProgressBar {

@@ -10,6 +10,13 @@ use weft_testbed::units::{parse_bytes, parse_rate, parse_span};
 #[error("expected {0}")]
 pub(crate) struct ValueError(String);
 
+impl ValueError {
+    /// The complaint that something else was expected, namely `what`.
+    pub(crate) fn expected(what: impl Into<String>) -> ValueError {
+        ValueError(what.into())
+    }
+}
+
 fn expected<T>(what: &str) -> Result<T, ValueError> {
     Err(ValueError(what.to_owned()))
 }

@@ -16,6 +16,9 @@ pub(crate) struct Report<'a> {
     pub(crate) flows: FlowCount,
     /// Flow completion times: from a flow's start to the sender's knowledge that all of it arrived.
     pub(crate) fct_us: Summary,
+    /// What the simulator says of them, where the run was not its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) predicted: Option<Predicted>,
     /// The time that the busiest link needs for its share of the workload.
     pub(crate) bound_us: f64,
     /// The time from the first flow's start to the last one's end, over the bound. None while a
@@ -34,6 +37,20 @@ pub(crate) struct Report<'a> {
     pub(crate) seed: u64,
     #[serde(skip)]
     pub(crate) bound_at: &'a str,
+}
+
+/// What the simulator says of a run, and flow completion times over the simulator's.
+#[derive(Debug, Serialize)]
+pub(crate) struct Predicted {
+    pub(crate) completed: u64,
+    pub(crate) fct_us: Summary,
+    pub(crate) mean_ratio: Option<f64>,
+    pub(crate) p99_ratio: Option<f64>,
+    pub(crate) max_ratio: Option<f64>,
+    pub(crate) retransmitted: u64,
+    pub(crate) trimmed: u64,
+    pub(crate) dropped: u64,
+    pub(crate) timeouts: u64,
 }
 
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -101,6 +118,7 @@ impl<'a> Report<'a> {
             jain: stats::jain(&goodputs),
             goodput_gbps: elapsed.and_then(|t| stats::gbps(done.iter().map(|d| d.bytes).sum(), t)),
             fct_us: Summary::of(done.iter().map(Done::fct).collect()),
+            predicted: None,
             packets: Packets {
                 data: p.data,
                 retransmitted: p.retransmitted,
@@ -123,6 +141,26 @@ impl<'a> Report<'a> {
             seed: plan.config.seed,
             bound_at: &run.bound.1,
         }
+    }
+
+    /// Puts the simulator's results beside those of the same run in real time.
+    pub(crate) fn compare(&mut self, predicted: &'a RunReport) {
+        let done: Vec<Done> = predicted.flows.iter().filter_map(Done::of).collect();
+        let p = &predicted.packets;
+        let fct_us = Summary::of(done.iter().map(Done::fct).collect());
+        let over =
+            |real: Option<f64>, simulated: Option<f64>| Some(real? / simulated.filter(|us| *us > 0.0)?);
+        self.predicted = Some(Predicted {
+            mean_ratio: over(self.fct_us.mean, fct_us.mean),
+            p99_ratio: over(self.fct_us.p99, fct_us.p99),
+            max_ratio: over(self.fct_us.max, fct_us.max),
+            completed: done.len() as u64,
+            trimmed: p.trimmed,
+            retransmitted: p.retransmitted,
+            dropped: p.dropped,
+            timeouts: predicted.timeouts,
+            fct_us,
+        });
     }
 
     /// Whether every flow has completed.

@@ -1,6 +1,7 @@
 //! The report for people.
 
-use super::Report;
+use super::{Predicted, Report};
+use crate::stats::Summary;
 use std::io::{self, Write};
 use std::time::Duration;
 
@@ -9,7 +10,17 @@ pub(crate) fn write(report: &Report, took: Duration, out: &mut impl Write) -> io
     writeln!(out, "{}", report.config.headline())?;
     let mut row = |name: &str, text: String| writeln!(out, "  {name:<9} {text}");
     row("flows", flows(report))?;
-    row("FCT", completion_times(report))?;
+    row("FCT", completion_times(&report.fct_us))?;
+    if let Some(p) = &report.predicted {
+        row("simulated", completion_times(&p.fct_us))?;
+        let [mean, p99, max] = [p.mean_ratio, p.p99_ratio, p.max_ratio].map(|ratio| number(ratio, 3));
+        row("", format!("FCT is {mean} times that on average, p99 {p99}, max {max}"))?;
+        let Predicted { retransmitted, trimmed, dropped, timeouts, .. } = p;
+        row(
+            "",
+            format!("{retransmitted} sent again, {trimmed} trimmed, {dropped} dropped, {timeouts} timeouts"),
+        )?;
+    }
     row("bound", bound(report))?;
     row("fairness", format!("{} (Jain)", number(report.jain, 4)))?;
     row("goodput", format!("{} Gbit/s", number(report.goodput_gbps, 2)))?;
@@ -30,8 +41,7 @@ fn flows(report: &Report) -> String {
     format!("{} of {} done{note}", count.completed, count.total)
 }
 
-fn completion_times(report: &Report) -> String {
-    let t = &report.fct_us;
+fn completion_times(t: &Summary) -> String {
     let [min, mean, p50, p99, max] = [t.min, t.mean, t.p50, t.p99, t.max].map(|us| number(us, 1));
     format!("min {min}  mean {mean}  p50 {p50}  p99 {p99}  max {max} µs")
 }

@@ -1,0 +1,182 @@
+//! `weft doctor`: what stands between this machine and a fast fabric, and what to type.
+//!
+//! Without options the machine is looked at, by reading /proc and /sys. With `--port` the port is opened
+//! and says what it can do. With `--path` probes are exchanged with another doctor (`--answer`), over any
+//! port.
+
+mod answer;
+mod cores;
+mod devices;
+mod finding;
+mod interfaces;
+mod memory;
+mod path;
+mod probe;
+mod root;
+mod wire;
+
+use crate::Failure;
+use crate::port_spec::{AnyPort, OpenPort, PeerSpec, PortOptions, PortSpec};
+use crate::units;
+use clap::Args;
+use finding::{Finding, State};
+use root::Root;
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use weft_cc::Span;
+use weft_stack::port::Port;
+use wire::Wire;
+
+/// `weft doctor`.
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArgs {
+    /// Examine the path to this host, where `weft doctor --answer` runs.
+    #[arg(long, value_name = "IP[/MAC]", requires = "spec")]
+    path: Option<PeerSpec>,
+    /// Answer those who examine the path to here.
+    #[arg(long, requires = "spec", conflicts_with = "path")]
+    answer: bool,
+    /// How long to wait for questions [default: for ever].
+    #[arg(long, value_name = "TIME", value_parser = units::span, requires = "answer")]
+    wait: Option<Span>,
+    /// Open this port: udp:ADDRESS or dpdk:DEVICE[,ARGUMENTS].
+    #[arg(long = "port", value_name = "PORT", id = "spec")]
+    port: Option<PortSpec>,
+    #[command(flatten)]
+    options: PortOptions,
+    /// Write the findings as JSON; with - to standard output, which then carries nothing else.
+    #[arg(long, value_name = "FILE|-")]
+    json: Option<PathBuf>,
+    /// The tree with /proc and /sys.
+    #[arg(long, value_name = "DIRECTORY", default_value = "/", hide = true)]
+    root: PathBuf,
+}
+
+/// Does what `args` say. What is bad is a failure.
+pub(crate) fn doctor(args: &DoctorArgs) -> Result<(), Failure> {
+    let findings = match &args.port {
+        None => machine(&Root::at(&args.root)),
+        Some(spec) => {
+            let open = spec.open(&args.options).map_err(|error| Failure::Run(error.to_string()))?;
+            if args.answer {
+                let said = format!("answering at {} ({spec})\n", open.host.ip);
+                crate::print(said.as_bytes()).map_err(|e| Failure::Run(format!("standard output: {e}")))?;
+                return answer::answer(Wire::new(open), args.wait);
+            }
+            with_port(open, args.path.as_ref())?
+        }
+    };
+    print(&findings, args.json.as_deref())?;
+    let bad = findings.iter().filter(|finding| finding.state == State::Bad).count();
+    if bad > 0 { Err(Failure::Run(format!("{bad} of {} findings are bad", findings.len()))) } else { Ok(()) }
+}
+
+/// What is found without opening anything.
+fn machine(root: &Root) -> Vec<Finding> {
+    let has_nics = !devices::nics(root).is_empty();
+    let mut findings = cores::check(root);
+    findings.extend(memory::check(root, has_nics));
+    findings.extend(devices::check(root));
+    findings.extend(interfaces::check(root));
+    if root.is_real() {
+        findings.push(dpdk());
+    }
+    findings
+}
+
+/// What a port can do, and what the path to a peer does.
+fn with_port(mut open: OpenPort, peer: Option<&PeerSpec>) -> Result<Vec<Finding>, Failure> {
+    let mut findings = vec![capabilities(&open)];
+    findings.extend(notices(&open.port));
+    if let Some(peer) = peer {
+        let host = wire::place(&mut open, peer)?;
+        let kernel = matches!(open.port, AnyPort::Udp(_));
+        findings.extend(path::Path::new(Wire::new(open), host, kernel).examine()?);
+    }
+    Ok(findings)
+}
+
+/// What the port itself has to say.
+fn notices(port: &AnyPort) -> Vec<Finding> {
+    let finding = |notice| match port {
+        AnyPort::Udp(_) => Finding::warn("port", notice, "see docs/doctor.md"),
+        // What DPDK's device leaves to weft costs time, but nothing needs to be mended.
+        _ => Finding::ok("port", notice),
+    };
+    let mut findings: Vec<Finding> = port.notices().into_iter().map(finding).collect();
+    findings.extend(device(port));
+    findings
+}
+
+#[cfg(feature = "dpdk")]
+fn device(port: &AnyPort) -> Option<Finding> {
+    let AnyPort::Dpdk(port) = port else { return None };
+    let facts = port.facts();
+    let hash = if facts.hashes_addresses { "by addresses" } else { "not by addresses" };
+    let (driver, max_mtu, queues) = (&facts.driver, facts.max_mtu, facts.queues);
+    let seen = format!("{driver}: MTU up to {max_mtu}, {queues} queues, spread {hash}");
+    Some(if port.link_is_up() {
+        Finding::ok("device", format!("{seen}, link up"))
+    } else {
+        Finding::warn("device", format!("{seen}, link down"), "start the other end, or look at the cable")
+    })
+}
+
+#[cfg(not(feature = "dpdk"))]
+fn device(_port: &AnyPort) -> Option<Finding> {
+    None
+}
+
+fn capabilities(open: &OpenPort) -> Finding {
+    let caps = open.port.capabilities();
+    let can = [
+        (caps.tx_ipv4_checksum, "IPv4 checksums"),
+        (caps.tx_udp_checksum, "UDP checksums"),
+        (caps.rx_checksum, "checking of checksums"),
+        (caps.multi_segment, "several buffers a frame"),
+        (caps.timestamps, "times of arrival"),
+    ];
+    let list = |wanted| {
+        let names: Vec<&str> = can.iter().filter(|(can, _)| *can == wanted).map(|(_, name)| *name).collect();
+        if names.is_empty() { "nothing".to_owned() } else { names.join(", ") }
+    };
+    let rate = open.link.map_or_else(|| "unknown".to_owned(), |rate| rate.to_string());
+    let seen = format!(
+        "MTU {}, {} entropies, rate {rate}; does {}; leaves to weft {}",
+        caps.mtu(),
+        open.paths,
+        list(true),
+        list(false)
+    );
+    Finding::ok("port", seen)
+}
+
+#[cfg(feature = "dpdk")]
+fn dpdk() -> Finding {
+    Finding::ok("dpdk", format!("built in: {}", weft_stack::port::dpdk::BUILD_VERSION))
+}
+
+#[cfg(not(feature = "dpdk"))]
+fn dpdk() -> Finding {
+    Finding::warn(
+        "dpdk",
+        "this weft was built without it: only udp works",
+        "scripts/setup.sh && cargo build --release -p weft-apps",
+    )
+}
+
+fn print(findings: &[Finding], json: Option<&Path>) -> Result<(), Failure> {
+    let stdout = |error| Failure::Run(format!("standard output: {error}"));
+    if json != Some(Path::new("-")) {
+        crate::print(finding::text(findings).as_bytes()).map_err(stdout)?;
+    }
+    let Some(path) = json else { return Ok(()) };
+    let mut bytes = serde_json::to_vec_pretty(findings).unwrap_or_default();
+    bytes.push(b'\n');
+    if path == Path::new("-") {
+        return crate::print(&bytes).map_err(stdout);
+    }
+    let written = File::create(path).and_then(|mut file| file.write_all(&bytes));
+    written.map_err(|error| Failure::Run(format!("{}: {error}", path.display())))
+}

@@ -1,0 +1,260 @@
+//! What a path does to packets: how long they may be, what becomes of their marks, and whether switches
+//! trim what does not fit.
+
+use super::finding::Finding;
+use super::probe::{Heard, Kind, Probe};
+use super::wire::Wire;
+use crate::Failure;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::time::{Duration, Instant};
+use weft_stack::wire::class::DscpClasses;
+use weft_stack::worker::Host;
+
+/// How often a probe is sent, and how long its answer may take.
+const TRIES: u32 = 4;
+const PATIENCE: Duration = Duration::from_millis(250);
+/// Frames of the burst.
+const BURST: u16 = 1024;
+/// How long the rest of a burst may take.
+const SETTLE: Duration = Duration::from_millis(200);
+/// IP packets worth trying: what IPv4 and IPv6 promise, Ethernet's standard, a payload of 4 KiB, jumbo.
+const LENGTHS: [usize; 5] = [576, 1280, 1500, 4204, 9000];
+
+/// A path that is examined.
+pub(super) struct Path {
+    wire: Wire,
+    peer: Host,
+    /// Whether the kernel hides trimmed packets from this port.
+    kernel: bool,
+    session: u32,
+    number: u32,
+}
+
+/// An answer, and how long it took.
+struct Reply {
+    heard: Heard,
+    took: Duration,
+}
+
+impl Path {
+    pub(super) fn new(wire: Wire, peer: Host, kernel: bool) -> Path {
+        let session = RandomState::new().build_hasher().finish() as u32;
+        Path { wire, peer, kernel, session, number: 0 }
+    }
+
+    /// All there is to find. A path without answers ends at once.
+    pub(super) fn examine(&mut self) -> Result<Vec<Finding>, Failure> {
+        let ip = self.peer.ip;
+        let Some(first) = self.ask(0, 0)? else {
+            let seen = format!("no answer from {ip}");
+            let mend = format!("at {ip}: weft doctor --answer --port …; and let UDP port 4793 through");
+            return Ok(vec![Finding::bad("path", seen, mend)]);
+        };
+        let us = first.took.as_micros();
+        let hops = first.heard.hops;
+        let mut findings =
+            vec![Finding::ok("path", format!("{ip} answers after {us} µs, {hops} routers away"))];
+        findings.push(self.lengths()?);
+        findings.extend(self.marks()?);
+        findings.push(self.trimming()?);
+        Ok(findings)
+    }
+
+    /// The answer to a question in a packet of `length` bytes (at least as long as a probe) with these marks.
+    fn ask(&mut self, tos: u8, length: usize) -> Result<Option<Reply>, Failure> {
+        self.exchange(Kind::Ask, Kind::Answer, tos, length)
+    }
+
+    fn exchange(
+        &mut self,
+        ask: Kind,
+        answer: Kind,
+        tos: u8,
+        length: usize,
+    ) -> Result<Option<Reply>, Failure> {
+        self.number += 1;
+        let probe = Probe::new(ask, self.session, self.number);
+        for _ in 0..TRIES {
+            let begin = Instant::now();
+            self.wire.send(self.peer, tos, length, &probe)?;
+            let deadline = begin + PATIENCE;
+            while let Some(heard) = self.wire.next(deadline) {
+                let got = (heard.from.ip, heard.probe.kind, heard.probe.session, heard.probe.number);
+                if got == (self.peer.ip, answer, self.session, self.number) {
+                    return Ok(Some(Reply { heard, took: begin.elapsed() }));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn lengths(&mut self) -> Result<Finding, Failure> {
+        let (own, mut longest) = (self.wire.mtu(), self.wire.shortest());
+        let tried = LENGTHS.into_iter().filter(|length| *length < own).chain([own]);
+        for length in tried {
+            match self.ask(0, length)? {
+                Some(reply) if reply.heard.probe.length as usize == length => longest = length,
+                _ => {
+                    let seen = format!(
+                        "packets of {length} bytes do not arrive, those of {longest} do; the port's MTU is {own}"
+                    );
+                    let mend = format!(
+                        "--port-mtu {longest} at both ends; or raise the MTU of all switches on the path"
+                    );
+                    return Ok(Finding::bad("path-mtu", seen, mend));
+                }
+            }
+        }
+        Ok(Finding::ok("path-mtu", format!("packets of {own} bytes arrive")))
+    }
+
+    /// What becomes of DSCP and ECN, there and back.
+    fn marks(&mut self) -> Result<Vec<Finding>, Failure> {
+        let classes = DscpClasses::default();
+        let (mut rewritten, mut bleached, mut lost) = (Vec::new(), Vec::new(), Vec::new());
+        let mut congested = 0;
+        for dscp in [0, classes.trimmable, classes.control] {
+            for ecn in 0..4 {
+                let tos = dscp << 2 | ecn;
+                let Some(Reply { heard, .. }) = self.ask(tos, 0)? else {
+                    lost.push(format!("DSCP {dscp} with ECN {ecn}"));
+                    continue;
+                };
+                // The answer leaves with the marks with which the question arrived.
+                let there = (heard.probe.tos, tos, "there");
+                let back = (heard.tos, heard.probe.tos, "back");
+                for (seen, sent, way) in [there, back] {
+                    note(&mut rewritten, seen >> 2 != sent >> 2, || {
+                        format!("{} arrives as {} ({way})", sent >> 2, seen >> 2)
+                    });
+                    let marked = seen & 3 == 3 && matches!(sent & 3, 1 | 2);
+                    congested += usize::from(marked);
+                    note(&mut bleached, seen & 3 != sent & 3 && !marked, || {
+                        format!("{} arrives as {} ({way})", sent & 3, seen & 3)
+                    });
+                }
+            }
+        }
+        let keep = "make the switches and routers on the path trust and keep the DSCP of weft's classes";
+        let dscp = match (lost.is_empty(), rewritten.is_empty()) {
+            (true, true) => Finding::ok("path-dscp", "kept, there and back"),
+            (false, _) => Finding::bad("path-dscp", format!("packets are lost: {}", lost.join(", ")), keep),
+            (true, false) => {
+                Finding::bad("path-dscp", format!("rewritten: DSCP {}", rewritten.join(", ")), keep)
+            }
+        };
+        let ecn = if bleached.is_empty() {
+            let note =
+                if congested > 0 { format!("; {congested} probes came back marked") } else { String::new() };
+            Finding::ok("path-ecn", format!("kept, there and back{note}"))
+        } else {
+            Finding::bad(
+                "path-ecn",
+                format!("changed: ECN {}", bleached.join(", ")),
+                "find the router or firewall that clears the ECN field: congestion control sees no marks",
+            )
+        };
+        Ok(vec![dscp, ecn])
+    }
+
+    /// Sends a burst of long packets that may be trimmed, and asks what came of them.
+    fn trimming(&mut self) -> Result<Finding, Failure> {
+        const CHECK: &str = "trimming";
+        let silent = || Finding::warn(CHECK, "the peer does not say what came of a burst", "try again");
+        if self.exchange(Kind::Begin, Kind::Answer, 0, 0)?.is_none() {
+            return Ok(silent());
+        }
+        let marks = DscpClasses::default().trimmable << 2 | 2;
+        let probe = Probe::new(Kind::Burst, self.session, self.number);
+        let length = self.wire.mtu();
+        for _ in 0..BURST {
+            self.wire.send(self.peer, marks, length, &probe)?;
+        }
+        // Answers are for those who ask below: what arrives now is of no use.
+        while self.wire.next(Instant::now() + SETTLE).is_some() {}
+        let Some(reply) = self.exchange(Kind::Count, Kind::Counted, 0, 0)? else { return Ok(silent()) };
+        let (whole, trimmed) = (reply.heard.probe.whole, reply.heard.probe.trimmed);
+        Ok(judge(self.kernel, whole, trimmed))
+    }
+}
+
+/// What a burst of which so much arrived says about the fabric.
+fn judge(kernel: bool, whole: u16, trimmed: u16) -> Finding {
+    let lost = BURST.saturating_sub(whole).saturating_sub(trimmed);
+    let seen =
+        format!("of {BURST} packets at once {whole} arrived whole, {trimmed} trimmed, {lost} not at all");
+    if trimmed > 0 {
+        return Finding::ok("trimming", format!("the fabric trims: {seen}"));
+    }
+    if lost == 0 {
+        let seen = format!("not seen, nothing overflowed: {seen}");
+        return Finding::warn("trimming", seen, "run it from several hosts to one at the same time");
+    }
+    if kernel {
+        let seen = format!("not known, kernel UDP hides trimmed packets: {seen}");
+        let mend =
+            "sudo weft doctor --path IP/MAC --port dpdk:net_af_packet0,iface=NAME --ip IP    (at both ends)";
+        return Finding::warn("trimming", seen, mend);
+    }
+    let mend =
+        "switch trimming on for DSCP 8 (trimmed packets: DSCP 16, 18 at the last hop), or use --trim off";
+    Finding::bad("trimming", format!("the fabric drops: {seen}"), mend)
+}
+
+/// Adds what is to be said, once.
+fn note(list: &mut Vec<String>, applies: bool, text: impl FnOnce() -> String) {
+    if applies {
+        let text = text();
+        if !list.contains(&text) {
+            list.push(text);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::answer;
+    use super::super::finding::State;
+    use super::*;
+    use crate::port_spec::{AnyPort, OpenPort};
+    use std::thread;
+    use weft_cc::Span;
+    use weft_stack::port::memory::{MemoryConfig, pair};
+
+    fn wires() -> (Wire, Wire) {
+        let (a, b) = pair(&MemoryConfig::default()).unwrap();
+        let open = |port, n| Wire::new(OpenPort::in_process(AnyPort::Memory(Box::new(port)), n));
+        (open(a, 1), open(b, 2))
+    }
+
+    #[test]
+    fn a_good_path_is_found_good() {
+        let (near, far) = wires();
+        let peer = far.own();
+        let other =
+            thread::spawn(move || answer::answer(far, Some(Span::from_ms(1500))).map_err(|e| e.to_string()));
+        let findings = Path::new(near, peer, false).examine().unwrap();
+        other.join().unwrap().unwrap();
+        let states: Vec<_> = findings.iter().map(|finding| (finding.check, finding.state)).collect();
+        let good = ["path", "path-mtu", "path-dscp", "path-ecn"].map(|check| (check, State::Ok));
+        assert_eq!(states[..4], good, "{findings:?}");
+        assert_eq!(states[4], ("trimming", State::Warn), "nothing overflows in memory: {findings:?}");
+    }
+
+    #[test]
+    fn a_silent_peer_is_named() {
+        let (near, far) = wires();
+        let findings = Path::new(near, far.own(), false).examine().unwrap();
+        assert_eq!(findings.len(), 1);
+        assert_eq!((findings[0].check, findings[0].state), ("path", State::Bad));
+        assert!(findings[0].seen.contains("127.0.0.2"));
+    }
+
+    #[test]
+    fn bursts_are_judged() {
+        assert_eq!(judge(false, 1000, 24).state, State::Ok);
+        assert_eq!(judge(false, 1000, 0).state, State::Bad);
+        assert_eq!(judge(true, 1000, 0).state, State::Warn);
+        assert_eq!(judge(false, BURST, 0).state, State::Warn);
+    }
+}

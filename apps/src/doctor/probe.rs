@@ -1,0 +1,283 @@
+//! What the doctor sends over a path, and how it is framed: UDP datagrams to weft's port that are no
+//! packets of the protocol, so an endpoint that gets one drops it.
+
+use std::net::IpAddr;
+use thiserror::Error;
+use weft_stack::port::{Frame, MIN_FRAME};
+use weft_stack::spray::Entropy;
+use weft_stack::wire::WireError;
+use weft_stack::wire::ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, EthernetHeader, EthernetView};
+use weft_stack::wire::frame::{
+    ChecksumFill, DEFAULT_TTL, Ecn, UET_UDP_PORT, entropy_to_port, finish_checksums,
+};
+use weft_stack::wire::ipv4::{HEADER_LEN as IPV4, Ipv4Header, Ipv4View};
+use weft_stack::wire::ipv6::{HEADER_LEN as IPV6, Ipv6Header, Ipv6View};
+use weft_stack::wire::udp::{HEADER_LEN as UDP, PROTOCOL, UdpHeader, UdpView};
+use weft_stack::worker::Host;
+
+const MAGIC: [u8; 8] = *b"weftprob";
+const VERSION: u8 = 1;
+/// Bytes of a probe without its padding: short enough to survive trimming to 128 bytes.
+const LEN: usize = 32;
+
+/// What a probe is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// To be answered with what was seen of it.
+    Ask,
+    /// That answer, with the same marks.
+    Answer,
+    /// Counting begins anew.
+    Begin,
+    /// To be counted, not answered.
+    Burst,
+    /// To be answered with the counts.
+    Count,
+    /// That answer.
+    Counted,
+}
+
+impl Kind {
+    const ALL: [Kind; 6] = [Kind::Ask, Kind::Answer, Kind::Begin, Kind::Burst, Kind::Count, Kind::Counted];
+}
+
+/// A probe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Probe {
+    pub(super) kind: Kind,
+    /// Tells one check from another; chosen at random.
+    pub(super) session: u32,
+    pub(super) number: u32,
+    /// In an answer: DSCP and ECN with which the question arrived.
+    pub(super) tos: u8,
+    /// In an answer: bytes of the IP packet in which the question arrived.
+    pub(super) length: u32,
+    /// Frames of a burst that arrived whole, and trimmed.
+    pub(super) whole: u16,
+    pub(super) trimmed: u16,
+}
+
+/// Why a frame is not a probe.
+#[derive(Debug, Error)]
+pub(super) enum NoProbe {
+    #[error(transparent)]
+    Wire(#[from] WireError),
+    #[error("it is not one of the doctor's, or of another version")]
+    Foreign,
+}
+
+impl Probe {
+    pub(super) fn new(kind: Kind, session: u32, number: u32) -> Probe {
+        Probe { kind, session, number, tos: 0, length: 0, whole: 0, trimmed: 0 }
+    }
+
+    fn encode(&self) -> [u8; LEN] {
+        let mut bytes = [0; LEN];
+        let kind = Kind::ALL.iter().position(|kind| *kind == self.kind).unwrap_or(0) as u8;
+        bytes[..8].copy_from_slice(&MAGIC);
+        bytes[8..11].copy_from_slice(&[VERSION, kind, self.tos]);
+        bytes[12..16].copy_from_slice(&self.session.to_be_bytes());
+        bytes[16..20].copy_from_slice(&self.number.to_be_bytes());
+        bytes[20..24].copy_from_slice(&self.length.to_be_bytes());
+        bytes[24..26].copy_from_slice(&self.whole.to_be_bytes());
+        bytes[26..28].copy_from_slice(&self.trimmed.to_be_bytes());
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Probe> {
+        let bytes: &[u8; LEN] = bytes.first_chunk()?;
+        let u16_at = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
+        let u32_at = |at: usize| u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        if bytes[..8] != MAGIC || bytes[8] != VERSION {
+            return None;
+        }
+        Some(Probe {
+            kind: *Kind::ALL.get(usize::from(bytes[9]))?,
+            tos: bytes[10],
+            session: u32_at(12),
+            number: u32_at(16),
+            length: u32_at(20),
+            whole: u16_at(24),
+            trimmed: u16_at(26),
+        })
+    }
+}
+
+/// Bytes of the shortest IP packet that holds a probe.
+pub(super) fn shortest(v6: bool) -> usize {
+    (if v6 { IPV6 } else { IPV4 }) + UDP + LEN
+}
+
+/// Writes `probe` into `frame`, which its padding fills.
+pub(super) fn write(
+    frame: &mut Frame,
+    from: Host,
+    to: Host,
+    tos: u8,
+    probe: &Probe,
+) -> Result<(), WireError> {
+    frame.fill(0);
+    let (dscp, ecn) = (tos >> 2, ecn_of(tos));
+    let ethertype = if from.ip.is_ipv4() { ETHERTYPE_IPV4 } else { ETHERTYPE_IPV6 };
+    let mut at = EthernetHeader { dst: to.mac, src: from.mac, vlan: None, ethertype }.emit(frame)?;
+    let len = |before: usize| u16::try_from(frame.len() - before).unwrap_or(u16::MAX);
+    let (v4_len, v6_len) = (len(at + IPV4), len(at + IPV6));
+    at += match (from.ip, to.ip) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => {
+            let header = Ipv4Header {
+                dscp,
+                ecn,
+                identification: 0,
+                dont_fragment: true,
+                ttl: DEFAULT_TTL,
+                protocol: PROTOCOL,
+                src,
+                dst,
+                payload_len: v4_len,
+            };
+            header.emit(&mut frame[at..])?
+        }
+        (IpAddr::V6(src), IpAddr::V6(dst)) => {
+            let header = Ipv6Header {
+                dscp,
+                ecn,
+                flow_label: 0,
+                payload_len: v6_len,
+                next_header: PROTOCOL,
+                hop_limit: DEFAULT_TTL,
+                src,
+                dst,
+            };
+            header.emit(&mut frame[at..])?
+        }
+        // The port has refused a peer of the other version.
+        _ => 0,
+    };
+    let payload_len = u16::try_from(frame.len() - at - UDP).unwrap_or(u16::MAX);
+    let src_port = entropy_to_port(Entropy(0));
+    at += UdpHeader { src_port, dst_port: UET_UDP_PORT, payload_len, checksum: 0 }.emit(&mut frame[at..])?;
+    frame[at..at + LEN].copy_from_slice(&probe.encode());
+    finish_checksums(frame, ChecksumFill::default())
+}
+
+/// A probe that has arrived, and in what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Heard {
+    pub(super) probe: Probe,
+    pub(super) from: Host,
+    /// DSCP and ECN.
+    pub(super) tos: u8,
+    /// Routers on the way.
+    pub(super) hops: u8,
+    /// Bytes of the IP packet as it arrived.
+    pub(super) length: u32,
+    /// Whether it was longer when it was sent.
+    pub(super) cut: bool,
+}
+
+/// Reads a frame that arrived, whole or trimmed.
+pub(super) fn read(frame: &[u8]) -> Result<Heard, NoProbe> {
+    let eth = EthernetView::new_checked(frame)?;
+    let (src, dscp, ecn, ttl, protocol, header, body) = match eth.ethertype() {
+        ETHERTYPE_IPV4 => {
+            let ip = Ipv4View::new_trimmed(eth.payload())?;
+            let src = IpAddr::V4(ip.src());
+            (src, ip.dscp(), ip.ecn(), ip.ttl(), ip.protocol(), ip.header_len(), ip.payload())
+        }
+        ETHERTYPE_IPV6 => {
+            let ip = Ipv6View::new_trimmed(eth.payload())?;
+            (IpAddr::V6(ip.src()), ip.dscp(), ip.ecn(), ip.hop_limit(), ip.next_header(), IPV6, ip.payload())
+        }
+        _ => return Err(NoProbe::Foreign),
+    };
+    if protocol != PROTOCOL {
+        return Err(NoProbe::Foreign);
+    }
+    let udp = UdpView::new_trimmed(body)?;
+    Ok(Heard {
+        probe: Probe::decode(udp.payload()).ok_or(NoProbe::Foreign)?,
+        from: Host { mac: eth.src(), ip: src },
+        tos: dscp << 2 | ecn as u8,
+        hops: DEFAULT_TTL.saturating_sub(ttl),
+        length: (header + UDP + udp.payload().len()) as u32,
+        cut: udp.payload().len() + UDP < usize::from(udp.length()),
+    })
+}
+
+/// Bytes of the frame of an IP packet.
+pub(super) fn frame_len(packet: usize) -> usize {
+    packet + MIN_FRAME
+}
+
+fn ecn_of(tos: u8) -> Ecn {
+    match tos & 3 {
+        0 => Ecn::NotEct,
+        1 => Ecn::Ect1,
+        2 => Ecn::Ect0,
+        _ => Ecn::Ce,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use weft_stack::port::FramePool;
+    use weft_stack::wire::ethernet::MacAddr;
+    use weft_stack::wire::frame::{DscpClasses, TrimFormat, TrimOutcome, TrimPoint, TrimPolicy, trim_frame};
+
+    fn host(n: u8, v6: bool) -> Host {
+        let ip = if v6 { format!("fd00::{n}").parse().unwrap() } else { [10, 0, 0, n].into() };
+        Host { mac: MacAddr([2, 0, 0, 0, 0, n]), ip }
+    }
+
+    fn written(v6: bool, tos: u8, packet: usize, probe: &Probe) -> Frame {
+        let len = frame_len(packet);
+        let mut frame = FramePool::heap(1, len).unwrap().allocate(len).unwrap();
+        write(&mut frame, host(1, v6), host(2, v6), tos, probe).unwrap();
+        frame
+    }
+
+    proptest! {
+        #[test]
+        fn probes_survive_the_wire(
+            kind in 0usize..6, numbers: (u32, u32, u32), counts: (u16, u16), seen: u8, tos: u8, v6: bool, more in 0usize..8000
+        ) {
+            let probe = Probe {
+                kind: Kind::ALL[kind],
+                session: numbers.0,
+                number: numbers.1,
+                tos: seen,
+                length: numbers.2,
+                whole: counts.0,
+                trimmed: counts.1,
+            };
+            let packet = shortest(v6) + more;
+            let heard = read(&written(v6, tos, packet, &probe)).unwrap();
+            let expected =
+                Heard { probe, from: host(1, v6), tos, hops: 0, length: packet as u32, cut: false };
+            prop_assert_eq!(heard, expected);
+        }
+
+        #[test]
+        fn whatever_arrives_is_an_error_at_worst(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            prop_assert!(read(&bytes).is_err());
+        }
+    }
+
+    #[test]
+    fn trimmed_probes_are_known_as_such() {
+        let classes = DscpClasses::default();
+        let mut frame = written(false, classes.trimmable << 2, 4000, &Probe::new(Kind::Burst, 7, 3));
+        frame.truncate(100);
+        let heard = read(&frame).unwrap();
+        assert!(heard.cut && heard.length < 100, "{heard:?}");
+        // Switches that rewrite the lengths tell by the DSCP.
+        let mut frame = written(false, classes.trimmable << 2, 4000, &Probe::new(Kind::Burst, 7, 3));
+        let policy = TrimPolicy { size: 100, format: TrimFormat::LengthRewritten, point: TrimPoint::Fabric };
+        if let Ok(TrimOutcome::Trimmed(end)) = trim_frame(&mut frame, &classes, &policy) {
+            frame.truncate(end);
+            assert_eq!(read(&frame).unwrap().tos >> 2, classes.trimmed);
+        }
+    }
+}

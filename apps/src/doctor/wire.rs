@@ -1,0 +1,102 @@
+//! A port, and probes in and out of it.
+
+use super::probe::{self, Heard, Probe};
+use crate::Failure;
+use crate::port_spec::{AnyPort, OpenPort, PeerSpec, Place};
+use std::collections::VecDeque;
+use std::thread;
+use std::time::{Duration, Instant};
+use weft_stack::port::{Port, RxBurst, TxBurst};
+use weft_stack::worker::Host;
+
+/// How long to sleep while nothing arrives.
+const NAP: Duration = Duration::from_micros(200);
+/// How long a port may take no frame.
+const STUCK: Duration = Duration::from_secs(1);
+
+/// The port.
+pub(super) struct Wire {
+    port: AnyPort,
+    own: Host,
+    rx: RxBurst,
+    tx: TxBurst,
+    heard: VecDeque<Heard>,
+}
+
+impl Wire {
+    pub(super) fn new(open: OpenPort) -> Wire {
+        let (rx, tx) = (RxBurst::new(), TxBurst::new(&open.port));
+        Wire { own: open.host, port: open.port, rx, tx, heard: VecDeque::new() }
+    }
+
+    /// Bytes of the longest IP packet.
+    pub(super) fn mtu(&self) -> usize {
+        self.tx.max_frame().saturating_sub(probe::frame_len(0))
+    }
+
+    /// Bytes of the shortest IP packet that holds a probe.
+    pub(super) fn shortest(&self) -> usize {
+        probe::shortest(self.own.ip.is_ipv6())
+    }
+
+    /// Its addresses.
+    #[cfg(test)]
+    pub(super) fn own(&self) -> Host {
+        self.own
+    }
+
+    /// Sends `probe` in an IP packet of `length` bytes with these marks, and waits until the port takes it.
+    pub(super) fn send(&mut self, to: Host, tos: u8, length: usize, probe: &Probe) -> Result<(), Failure> {
+        let failed = |error: &dyn std::fmt::Display| Failure::Run(format!("a probe cannot be sent: {error}"));
+        let deadline = Instant::now() + STUCK;
+        loop {
+            match self.tx.reserve(probe::frame_len(length.max(self.shortest()))) {
+                Ok(mut frame) => {
+                    probe::write(&mut frame, self.own, to, tos, probe).map_err(|error| failed(&error))?;
+                    frame.commit();
+                    self.port.transmit(&mut self.tx);
+                    return Ok(());
+                }
+                Err(error) if Instant::now() >= deadline => return Err(failed(&error)),
+                Err(_) => {
+                    self.port.transmit(&mut self.tx);
+                    self.receive();
+                }
+            }
+        }
+    }
+
+    /// The next probe that arrives before `deadline`.
+    pub(super) fn next(&mut self, deadline: Instant) -> Option<Heard> {
+        loop {
+            if let Some(heard) = self.heard.pop_front() {
+                return Some(heard);
+            }
+            self.port.transmit(&mut self.tx);
+            if self.receive() == 0 {
+                if Instant::now() >= deadline {
+                    return None;
+                }
+                thread::sleep(NAP);
+            }
+        }
+    }
+
+    fn receive(&mut self) -> usize {
+        let count = self.port.receive(&mut self.rx);
+        // What is no probe is none of the doctor's business.
+        self.heard.extend(self.rx.drain().filter_map(|frame| probe::read(&frame).ok()));
+        count
+    }
+}
+
+/// Where `peer` is; its Ethernet address must be known.
+pub(super) fn place(open: &mut OpenPort, peer: &PeerSpec) -> Result<Host, Failure> {
+    match open.meet(peer) {
+        Ok(Place::Known(host)) => Ok(host),
+        Ok(Place::ToBeAsked(ip)) => Err(Failure::Usage(format!(
+            "--path {ip}: the doctor does not ask for Ethernet addresses: say {ip}/MAC"
+        ))),
+        Err(error) => Err(Failure::Run(error.to_string())),
+    }
+}

@@ -1,0 +1,191 @@
+//! The options of `weft perf`.
+
+use super::plan::Mode;
+use crate::cli::Switch;
+use crate::port_spec::{PeerSpec, PortOptions, PortSpec};
+use crate::units;
+use clap::{Args, Subcommand, ValueEnum};
+use std::path::PathBuf;
+use weft_cc::{Rate, Span};
+use weft_stack::worker::Idle;
+
+/// `weft perf`.
+#[derive(Debug, Args)]
+pub(crate) struct PerfArgs {
+    #[command(subcommand)]
+    pub(super) command: PerfCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum PerfCommand {
+    /// Wait for clients, and run the tests that they ask for, one at a time.
+    Server(Box<ServerArgs>),
+    /// Run a test with a server.
+    Client(Box<ClientArgs>),
+    /// Run a test between two ends in this process.
+    Pair(Box<PairArgs>),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ServerArgs {
+    #[command(flatten)]
+    pub(super) port: PortArgs,
+    #[command(flatten)]
+    pub(super) end: EndArgs,
+    /// A client that may use the server; may be repeated [default: whoever comes].
+    #[arg(long = "peer", value_name = "IP[/MAC]")]
+    pub(super) peers: Vec<PeerSpec>,
+    /// End after one test.
+    #[arg(long)]
+    pub(super) once: bool,
+    /// How long to wait for a client [default: for ever].
+    #[arg(long, value_name = "TIME", value_parser = units::span)]
+    pub(super) wait: Option<Span>,
+    /// Bytes of messages that a client may make the server hold.
+    #[arg(long, value_name = "BYTES", value_parser = units::bytes, default_value = "1GiB")]
+    pub(super) memory: u64,
+    #[command(flatten)]
+    pub(super) output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ClientArgs {
+    /// The server.
+    #[arg(value_name = "IP[/MAC]")]
+    pub(super) server: PeerSpec,
+    #[command(flatten)]
+    pub(super) port: PortArgs,
+    #[command(flatten)]
+    pub(super) test: TestArgs,
+    #[command(flatten)]
+    pub(super) end: EndArgs,
+    #[command(flatten)]
+    pub(super) output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct PairArgs {
+    /// What joins the two ends: memory; ring, two DPDK net_ring devices; or udp, the loopback interface.
+    #[arg(long = "port", value_name = "memory|ring|udp", default_value = "memory")]
+    pub(super) between: PairLink,
+    /// Threads: one that drives both ends in turn, or one for each.
+    #[arg(long, value_name = "1|2", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
+    pub(super) threads: u8,
+    /// The longest IP packet, bytes.
+    #[arg(long = "port-mtu", value_name = "BYTES", default_value_t = 9000, value_parser = clap::value_parser!(u16).range(128..))]
+    pub(super) mtu: u16,
+    #[command(flatten)]
+    pub(super) test: TestArgs,
+    #[command(flatten)]
+    pub(super) end: EndArgs,
+    #[command(flatten)]
+    pub(super) output: OutputArgs,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum PairLink {
+    Memory,
+    Ring,
+    Udp,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PortArgs {
+    /// The port: udp:ADDRESS[,entropies=N] or dpdk:DEVICE[,ARGUMENTS], such as dpdk:net_memif0,role=client.
+    #[arg(long = "port", value_name = "PORT")]
+    pub(crate) spec: PortSpec,
+    #[command(flatten)]
+    pub(crate) options: PortOptions,
+}
+
+/// What is to be run.
+#[derive(Debug, Args)]
+pub(super) struct TestArgs {
+    /// What is measured.
+    #[arg(long, value_name = "MODE", default_value = "throughput")]
+    pub(super) mode: Mode,
+    /// Bytes of a message [default: 1MiB; 64 for rate and latency].
+    #[arg(long, value_name = "BYTES", value_parser = units::bytes)]
+    pub(super) size: Option<u64>,
+    /// Number of messages, over all connections.
+    #[arg(long, value_name = "N", conflicts_with = "duration")]
+    pub(super) count: Option<u64>,
+    /// How long messages are sent [default: 5000ms].
+    #[arg(long, value_name = "TIME", value_parser = units::span)]
+    pub(super) duration: Option<Span>,
+    /// Time at the beginning that is not measured; --duration begins after it [default: none].
+    #[arg(long, value_name = "TIME", value_parser = units::span, conflicts_with = "count")]
+    pub(super) warmup: Option<Span>,
+    /// Number of connections.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(super) connections: u16,
+    /// Messages under way on each connection [default: 4; 256 for rate; 1 for latency].
+    #[arg(long, value_name = "N")]
+    pub(super) depth: Option<u32>,
+    /// Fill messages with a pattern, and check each byte that arrives.
+    #[arg(long)]
+    pub(super) verify: bool,
+}
+
+/// How an end works.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct EndArgs {
+    /// Payload bytes of a full packet [default: 4096, or what the port's MTU leaves].
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(64..=16_383))]
+    pub(crate) payload: Option<u32>,
+    /// Congestion control (see `weft list cc`); both ends need the same if it uses credit.
+    #[arg(long, value_name = "NAME", default_value = "nscc")]
+    pub(crate) cc: String,
+    /// A parameter of the congestion control (see `weft list cc NAME`); may be repeated.
+    #[arg(long, value_name = "KEY=VALUE", value_parser = units::key_value)]
+    pub(crate) cc_set: Vec<(String, String)>,
+    /// Load balancer (see `weft list lb`).
+    #[arg(long, value_name = "NAME", default_value = "mixed")]
+    pub(crate) lb: String,
+    /// Whether the fabric trims packets.
+    #[arg(long, value_name = "on|off", default_value = "off")]
+    pub(crate) trim: Switch,
+    /// Rate of the link, for what is expected and for congestion control [default: the interface's, as far
+    /// as known; congestion control begins with 100G].
+    #[arg(long, value_name = "RATE", value_parser = units::rate)]
+    pub(crate) link: Option<Rate>,
+    /// Round-trip time of the idle network, for congestion control.
+    #[arg(long, value_name = "TIME", value_parser = units::span, default_value = "100us")]
+    pub(crate) rtt: Span,
+    /// First retransmission timeout: longer than the system may take the processor away.
+    #[arg(long, value_name = "TIME", value_parser = units::span, default_value = "100ms")]
+    pub(crate) rto: Span,
+    /// Silence of the other end after which a test is given up.
+    #[arg(long, value_name = "TIME", value_parser = units::span, default_value = "5000ms")]
+    pub(crate) patience: Span,
+    /// Pin the worker to this core; may be repeated for a pair with two threads.
+    #[arg(long = "core", value_name = "N")]
+    pub(crate) cores: Vec<usize>,
+    /// What a worker does when there is nothing to do: spin, on a core of its own, or adaptive, which gives
+    /// way to others and then sleeps.
+    #[arg(long, value_name = "spin|adaptive", default_value = "adaptive")]
+    pub(crate) idle: IdleArg,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum IdleArg {
+    Spin,
+    Adaptive,
+}
+
+impl From<IdleArg> for Idle {
+    fn from(arg: IdleArg) -> Idle {
+        match arg {
+            IdleArg::Spin => Idle::Spin,
+            IdleArg::Adaptive => Idle::ADAPTIVE,
+        }
+    }
+}
+
+#[derive(Clone, Debug, Args)]
+pub(super) struct OutputArgs {
+    /// Write the results as JSON, an object a line for each test; with - to standard output, which then
+    /// carries nothing else.
+    #[arg(long, value_name = "FILE|-")]
+    pub(super) json: Option<PathBuf>,
+}

@@ -1,0 +1,183 @@
+//! What client and server tell each other: messages of JSON over weft itself, each with the version of
+//! this protocol.
+//!
+//! ```text
+//!   client ── request ─▶ server        what is to be run
+//!          ◀─ ready ────               or refused, and why
+//!          ══ messages ═▶              tagged with the session and the connection (latency: and back)
+//!          ── finished ─▶              how many those were
+//!          ◀─ report ───               what the server has seen
+//! ```
+
+use super::plan::Test;
+use super::report::EndReport;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+use weft_cc::Time;
+use weft_stack::buffer::Buffer;
+use weft_stack::fep::{CallError, ConnectOptions, ConnectionId, Fep, Receive, Send};
+use weft_stack::packet::Addr;
+use weft_stack::ses::Matching;
+
+/// Changes with every change of what is said here.
+const VERSION: u32 = 1;
+/// Bytes of the longest control message.
+pub(super) const LONGEST: usize = 4096;
+/// The tag of control messages. Those of data have the session in their upper half.
+pub(super) const TAG: u64 = u64::from_be_bytes(*b"weftperf");
+/// The caller's word of control messages; those of data have another one.
+pub(super) const CONTROL: u64 = u64::MAX;
+/// Sessions count from 1 to this, which is below the upper half of [`TAG`].
+pub(super) const LAST_SESSION: u32 = 0x3fff_ffff;
+/// What takes a control message.
+const MATCHING: Matching = Matching::Tagged { tag: TAG, ignore: 0 };
+
+/// The tag of messages of a connection.
+pub(super) fn data_tag(session: u32, lane: u32) -> u64 {
+    u64::from(session) << 32 | u64::from(lane)
+}
+
+/// A control message.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub(super) enum Message {
+    /// The client wants this to be run.
+    Request(Test),
+    /// The server has posted its receives for it.
+    Ready { session: u32 },
+    /// The server will not run it.
+    Refused { reason: String },
+    /// All messages of the test have been delivered.
+    Finished { messages: u64 },
+    /// What the server has seen.
+    Report(EndReport),
+}
+
+#[derive(Serialize, Deserialize)]
+struct Envelope {
+    weft_perf: u32,
+    message: Message,
+}
+
+#[derive(Deserialize)]
+struct Version {
+    weft_perf: u32,
+}
+
+/// Why a control message is not understood.
+#[derive(Debug, Error)]
+pub(super) enum ControlError {
+    /// Another version of this protocol.
+    #[error(
+        "it speaks version {0} of weft perf's protocol, and this weft version {VERSION}: use the same weft"
+    )]
+    Version(u32),
+    /// It is none.
+    #[error("it sent a control message that is none: {0}")]
+    Malformed(serde_json::Error),
+}
+
+/// The bytes of `message`.
+pub(super) fn encode(message: Message) -> Vec<u8> {
+    let envelope = Envelope { weft_perf: VERSION, message };
+    // Maps with keys that are no strings are all that fails.
+    serde_json::to_vec(&envelope).unwrap_or_default()
+}
+
+/// The message that `bytes` are.
+pub(super) fn decode(bytes: &[u8]) -> Result<Message, ControlError> {
+    // The version first: what else another one says may look different.
+    let version: Version = serde_json::from_slice(bytes).map_err(ControlError::Malformed)?;
+    if version.weft_perf != VERSION {
+        return Err(ControlError::Version(version.weft_perf));
+    }
+    let envelope: Envelope = serde_json::from_slice(bytes).map_err(ControlError::Malformed)?;
+    Ok(envelope.message)
+}
+
+/// Posts a receive for a control message.
+pub(super) fn post_receive(fep: &mut Fep, from: Option<Addr>) -> Result<(), CallError> {
+    let buffer = Buffer::Heap(vec![0; LONGEST]);
+    fep.post_receive(Receive { buffer, from, matching: MATCHING, context: CONTROL }).map(drop)
+}
+
+/// The connection to `peer` if it is open, else a new one: it closes by itself when nothing is said for long.
+pub(super) fn connection(
+    fep: &mut Fep,
+    now: Time,
+    peer: Addr,
+    present: Option<ConnectionId>,
+) -> Result<ConnectionId, CallError> {
+    match present.filter(|id| fep.is_open(*id)) {
+        Some(id) => Ok(id),
+        None => fep.connect(now, peer, ConnectOptions::default()),
+    }
+}
+
+/// Sends a control message.
+pub(super) fn send(fep: &mut Fep, connection: ConnectionId, message: Message) -> Result<(), CallError> {
+    let buffer = Buffer::Heap(encode(message));
+    let send = Send { buffer, tag: Some(TAG), header_data: 0, context: CONTROL };
+    fep.post_send(connection, send).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::plan::{Limit, Mode};
+    use super::*;
+    use proptest::prelude::*;
+
+    fn any_test() -> impl Strategy<Value = Test> {
+        let mode = prop::sample::select(vec![Mode::Throughput, Mode::Rate, Mode::Latency]);
+        let limit =
+            prop_oneof![any::<u64>().prop_map(Limit::Messages), any::<u64>().prop_map(Limit::Microseconds)];
+        (mode, any::<u64>(), limit, any::<u16>(), any::<u32>(), any::<bool>(), ".{0,20}").prop_map(
+            |(mode, size, limit, connections, depth, verify, cc)| Test {
+                mode,
+                size,
+                limit,
+                warmup_us: size / 3,
+                connections,
+                depth,
+                verify,
+                payload: depth / 2,
+                cc,
+                credit: verify,
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn messages_survive_the_wire(test in any_test(), session: u32, reason in ".{0,40}") {
+            let report = Message::Report(EndReport { messages: test.size, ..EndReport::default() });
+            let others =
+                [Message::Ready { session }, Message::Refused { reason }, Message::Finished { messages: 3 }];
+            for message in others.into_iter().chain([Message::Request(test), report]) {
+                let bytes = encode(message.clone());
+                prop_assert!(bytes.len() <= LONGEST);
+                prop_assert_eq!(decode(&bytes).unwrap(), message);
+            }
+        }
+
+        #[test]
+        fn whatever_arrives_is_an_error_at_worst(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            prop_assert!(decode(&bytes).is_err());
+        }
+    }
+
+    #[test]
+    fn other_versions_are_named() {
+        let error = decode(br#"{"weft_perf":7,"message":{"what":1}}"#).unwrap_err();
+        assert!(error.to_string().starts_with("it speaks version 7 of weft perf's protocol"), "{error}");
+        let error = decode(br#"{"weft_perf":1,"message":{"what":1}}"#).unwrap_err();
+        assert!(matches!(error, ControlError::Malformed(_)), "{error}");
+        let extra = br#"{"weft_perf":1,"message":{"ready":{"session":1,"more":2}}}"#;
+        assert!(decode(extra).is_err());
+    }
+
+    #[test]
+    fn tags_of_data_are_never_those_of_control() {
+        assert!(data_tag(LAST_SESSION, u32::MAX) < TAG);
+    }
+}

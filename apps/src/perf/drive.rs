@@ -1,0 +1,150 @@
+//! The loops that drive ends of a test, and what they have in common.
+
+use crate::Failure;
+use weft_cc::{Span, Time};
+use weft_stack::port::Port;
+use weft_stack::worker::Worker;
+
+/// Quiet on the link after which the other end needs nothing more from this one.
+const QUIET: Span = Span::from_ms(20);
+/// How long to stay at most for that.
+const LONGEST_FAREWELL: Span = Span::from_ms(500);
+/// Lines of what waits for what that are shown.
+const LISTED_LINES: usize = 8;
+
+/// One end of a test.
+pub(super) trait Role {
+    /// Takes what a turn of the worker's loop has brought, and gives it what to do next.
+    ///
+    /// # Errors
+    /// The test has failed.
+    fn step<P: Port>(&mut self, worker: &mut Worker<P>, now: Time) -> Result<Step, Failure>;
+
+    /// A turn took `span`, and there was something to do in it or not.
+    fn turned(&mut self, span: Span, idle: bool);
+}
+
+/// What a step has come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// There was something to do.
+    Busy,
+    /// There was nothing to do.
+    Idle,
+    /// The role is over.
+    Done,
+}
+
+/// Drives one end until its role is over.
+pub(super) fn run<P: Port>(worker: &mut Worker<P>, role: &mut impl Role) -> Result<(), Failure> {
+    let mut now = worker.clock().now();
+    let mut idle = false;
+    loop {
+        let last = now;
+        now = worker.clock().now().latest(now);
+        role.turned(now.since(last), idle);
+        let progress = worker.poll_at(now);
+        let step = role.step(worker, now)?;
+        if step == Step::Done {
+            worker.rise(None);
+            farewell(std::slice::from_mut(worker), now);
+            return Ok(());
+        }
+        idle = step == Step::Idle && progress.is_idle();
+        worker.rest(now, !idle, None);
+    }
+}
+
+/// Drives both ends in turn until both roles are over.
+pub(super) fn run_both<P: Port>(
+    workers: &mut [Worker<P>; 2],
+    first: &mut impl Role,
+    second: &mut impl Role,
+) -> Result<(), Failure> {
+    let clock = workers[0].clock();
+    let mut now = clock.now();
+    let (mut idle, mut steps) = (false, [Step::Idle; 2]);
+    while steps != [Step::Done; 2] {
+        let last = now;
+        now = clock.now().latest(now);
+        first.turned(now.since(last), idle);
+        idle = true;
+        for worker in workers.iter_mut() {
+            idle &= worker.poll_at(now).is_idle();
+        }
+        if steps[0] != Step::Done {
+            steps[0] = first.step(&mut workers[0], now)?;
+        }
+        if steps[1] != Step::Done {
+            steps[1] = second.step(&mut workers[1], now)?;
+        }
+        idle &= !steps.contains(&Step::Busy);
+    }
+    farewell(workers, now);
+    Ok(())
+}
+
+/// Answers what the other end still has to say: it may not know yet that its last messages arrived.
+fn farewell<P: Port>(workers: &mut [Worker<P>], begin: Time) {
+    let Some(clock) = workers.first().map(Worker::clock) else { return };
+    let mut now = begin;
+    let mut last_frame = begin;
+    while now.since(last_frame) < QUIET && now.since(begin) < LONGEST_FAREWELL {
+        now = clock.now().latest(now);
+        for worker in workers.iter_mut() {
+            if worker.poll_at(now).received > 0 {
+                last_frame = now;
+            }
+            while worker.fep_mut().poll_completion().is_some() {}
+        }
+        std::thread::yield_now();
+    }
+}
+
+/// Notices when nothing is heard of the other end.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Silence {
+    patience: Span,
+    last: Time,
+    seen: u64,
+}
+
+impl Silence {
+    /// Begins to listen.
+    pub(super) fn new(patience: Span, now: Time) -> Silence {
+        Silence { patience, last: now, seen: 0 }
+    }
+
+    /// Whether nothing has been heard for too long; `heard` counts what has been, from the beginning.
+    #[inline]
+    pub(super) fn is_too_long(&mut self, heard: u64, now: Time) -> bool {
+        if heard != self.seen {
+            self.seen = heard;
+            self.last = now;
+        }
+        now.since(self.last) >= self.patience
+    }
+
+    /// Listens anew.
+    pub(super) fn restart(&mut self, now: Time) {
+        self.last = now;
+    }
+
+    /// That `peer` has fallen silent while `what`, and what waits for it.
+    pub(super) fn failure<P: Port>(&self, worker: &Worker<P>, now: Time, peer: &str, what: &str) -> Failure {
+        let mut text = format!("nothing heard of {peer} for {} while {what}", self.patience);
+        let counters = worker.counters();
+        let reasons = [
+            worker
+                .last_write_error()
+                .map(|e| format!("{} packets were not sent: {e}", counters.unsendable + counters.unresolved)),
+            worker.last_read_error().map(|e| format!("the last frame dropped on arrival: {e}")),
+        ];
+        let waits = worker.fep().explain(now);
+        for line in waits.into_iter().take(LISTED_LINES).chain(reasons.into_iter().flatten()) {
+            text += "\n  ";
+            text += &line;
+        }
+        Failure::Run(text)
+    }
+}

@@ -1,0 +1,632 @@
+//! Ports as they are named on the command line, and opened: `udp:192.0.2.1,entropies=16`,
+//! `dpdk:net_memif0,role=server,socket=/run/weft.sock`.
+
+use crate::units::ValueError;
+use clap::Args;
+use core::fmt;
+use core::str::FromStr;
+use std::net::IpAddr;
+#[cfg(unix)]
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+use std::time::Duration;
+use thiserror::Error;
+use weft_cc::Rate;
+#[cfg(feature = "dpdk")]
+use weft_stack::port::dpdk::{
+    DpdkError, DpdkPort, DpdkPortConfig, Eal, EalOptions, MbufPool, MbufPoolConfig, buffer_size_for,
+};
+use weft_stack::port::memory::MemoryPort;
+use weft_stack::port::udp::{MAX_SOURCES, Peer, UdpConfig, UdpError, UdpPort, mac_of};
+use weft_stack::port::{FramePool, MIN_FRAME, Port, PortCaps, PortCounters, RxBurst, TxBurst};
+use weft_stack::wire::ethernet::MacAddr;
+use weft_stack::worker::Host;
+
+/// The longest IP packet of a port for which nothing else is said, bytes; less where a UDP port's
+/// interface has less.
+const DEFAULT_MTU: u16 = 9000;
+/// What IPv4 promises to carry.
+const LEAST_MTU: u16 = 68;
+/// Entropies of a port on which every one of them is as good as any other.
+const ALL_PATHS: u16 = 128;
+
+/// A port, named.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum PortSpec {
+    /// `udp:ADDRESS[,port=N][,entropies=N][,gso=on|off][,gro=on|off]`: kernel UDP.
+    Udp(UdpSpec),
+    /// `dpdk:DEVICE[,ARGUMENTS]`: a device by its name, as DPDK's own programs take it.
+    Dpdk(String),
+}
+
+/// A port over kernel UDP.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct UdpSpec {
+    /// Of an interface of this host.
+    pub(crate) address: IpAddr,
+    /// The UDP port of both ends; the standard's if none is given.
+    pub(crate) port: Option<u16>,
+    /// Number of source ports.
+    pub(crate) entropies: Option<u16>,
+    /// Whether to hand the kernel several datagrams at a time.
+    pub(crate) gso: bool,
+    /// Whether to take several datagrams from the kernel at a time.
+    pub(crate) gro: bool,
+}
+
+/// Options that go with `--port`.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct PortOptions {
+    /// The port's own IP address: needed with dpdk:, while udp: names it.
+    #[arg(long, value_name = "IP")]
+    pub(crate) ip: Option<IpAddr>,
+    /// The Ethernet address that frames leave with [default: the device's].
+    #[arg(long, value_name = "MAC", value_parser = mac)]
+    pub(crate) mac: Option<MacAddr>,
+    /// The longest IP packet, bytes; both ends should have the same [default: 9000, or less where
+    /// the device or the interface of a udp: port has less].
+    #[arg(long = "port-mtu", value_name = "BYTES", value_parser = clap::value_parser!(u16).range(i64::from(LEAST_MTU)..))]
+    pub(crate) mtu: Option<u16>,
+    /// Take DPDK's memory from huge pages; PCI devices always do.
+    #[arg(long)]
+    pub(crate) huge_pages: bool,
+}
+
+/// The other end: `IP` or `IP/MAC`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PeerSpec {
+    /// Its IP address.
+    pub(crate) ip: IpAddr,
+    /// Its Ethernet address, or that of the router on the way to it.
+    pub(crate) mac: Option<MacAddr>,
+}
+
+/// Why a port is not opened, or a peer not entered.
+#[derive(Debug, Error)]
+pub(crate) enum PortError {
+    /// DPDK devices have no IP address by themselves.
+    #[cfg(feature = "dpdk")]
+    #[error("{0}: a DPDK device has no IP address by itself: say --ip ADDRESS")]
+    NoAddress(PortSpec),
+    /// Two addresses for one port.
+    #[error("{spec}: --ip {ip} is another address than the port's")]
+    Address { spec: PortSpec, ip: IpAddr },
+    /// The kernel's own is used.
+    #[error("{0}: --mac has no effect: the kernel writes the Ethernet headers")]
+    MacOfKernel(PortSpec),
+    /// The system refuses.
+    #[error("{spec}: {error}")]
+    Udp { spec: PortSpec, error: UdpError },
+    /// DPDK refuses.
+    #[cfg(feature = "dpdk")]
+    #[error("{spec}: {error}")]
+    Dpdk { spec: PortSpec, error: DpdkError },
+    /// Built without.
+    #[cfg(not(feature = "dpdk"))]
+    #[error("{0}: this weft was built without its feature `dpdk`")]
+    WithoutDpdk(PortSpec),
+    /// The peer uses the other version of IP.
+    #[error("{spec}: {ip} is of another IP version than the port's address {own}")]
+    Version { spec: PortSpec, ip: IpAddr, own: IpAddr },
+}
+
+/// Any port, behind one type: which it is costs a branch a burst.
+#[derive(Debug)]
+pub(crate) enum AnyPort {
+    /// Kernel UDP.
+    Udp(Box<UdpPort>),
+    /// A device of DPDK.
+    #[cfg(feature = "dpdk")]
+    Dpdk(Box<DpdkPort>),
+    /// One end of a link in this process.
+    Memory(Box<MemoryPort>),
+}
+
+/// Where a peer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// Here.
+    Known(Host),
+    /// Only its IP address is known: the worker has to ask for the other.
+    ToBeAsked(IpAddr),
+}
+
+/// A port and what is known about it.
+#[derive(Debug)]
+pub(crate) struct OpenPort {
+    /// The port.
+    pub(crate) port: AnyPort,
+    /// What it was opened from; none for ports that have no name.
+    spec: Option<PortSpec>,
+    /// Its own addresses.
+    pub(crate) host: Host,
+    /// How many entropies make a difference here.
+    pub(crate) paths: u16,
+    /// Rate of its link, where the system says it.
+    pub(crate) link: Option<Rate>,
+    /// Nobody filters by Ethernet address on this link, so any will do.
+    point_to_point: bool,
+}
+
+impl FromStr for PortSpec {
+    type Err = ValueError;
+
+    fn from_str(text: &str) -> Result<PortSpec, ValueError> {
+        match text.split_once(':') {
+            Some(("udp", rest)) => UdpSpec::parse(rest).map(PortSpec::Udp),
+            Some(("dpdk", rest)) => device(rest).map(|device| PortSpec::Dpdk(device.to_owned())),
+            _ => Err(ValueError::expected(format!(
+                "udp:ADDRESS[,entropies=N] or dpdk:DEVICE[,ARGUMENTS] instead of {text:?}"
+            ))),
+        }
+    }
+}
+
+/// `net_memif0,role=client`, `0000:3b:00.0`: what DPDK is to be asked for is DPDK's affair, but it must
+/// be something.
+fn device(text: &str) -> Result<&str, ValueError> {
+    let name = text.split(',').next().unwrap_or_default();
+    if name.is_empty() || name.contains(|c: char| c.is_whitespace() || c.is_control()) {
+        let expected = "dpdk:DEVICE[,ARGUMENTS], such as dpdk:net_memif0,role=client or dpdk:0000:3b:00.0";
+        return Err(ValueError::expected(format!("{expected}, and {name:?} is no device")));
+    }
+    Ok(text)
+}
+
+impl UdpSpec {
+    fn parse(text: &str) -> Result<UdpSpec, ValueError> {
+        let mut parts = text.split(',');
+        let address = parts.next().unwrap_or_default();
+        let bare = address.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(address);
+        let address = bare.parse().map_err(|_| {
+            ValueError::expected(format!(
+                "udp:ADDRESS with an IP address of this host instead of {address:?}"
+            ))
+        })?;
+        let mut spec = UdpSpec { address, port: None, entropies: None, gso: true, gro: true };
+        for part in parts {
+            spec.set(part)?;
+        }
+        Ok(spec)
+    }
+
+    fn set(&mut self, part: &str) -> Result<(), ValueError> {
+        let (key, value) = part.split_once('=').unwrap_or((part, ""));
+        match key {
+            "port" => self.port = Some(number(part, value, 1..=u16::MAX)?),
+            "entropies" => self.entropies = Some(number(part, value, 1..=MAX_SOURCES)?),
+            "gso" => self.gso = switch(part, value)?,
+            "gro" => self.gro = switch(part, value)?,
+            _ => {
+                return Err(ValueError::expected(format!(
+                    "port=N, entropies=N, gso=on|off or gro=on|off instead of {part:?}"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    fn config(&self, mtu: usize) -> UdpConfig {
+        let default = UdpConfig::at(self.address);
+        let port = self.port.unwrap_or(default.port);
+        UdpConfig {
+            port,
+            peer_port: port,
+            sources: self.entropies.unwrap_or(default.sources),
+            mtu,
+            gso: self.gso,
+            gro: self.gro,
+            ..default
+        }
+    }
+}
+
+fn number(part: &str, value: &str, range: core::ops::RangeInclusive<u16>) -> Result<u16, ValueError> {
+    value.parse().ok().filter(|n| range.contains(n)).ok_or_else(|| {
+        ValueError::expected(format!("{} to {} instead of {part:?}", range.start(), range.end()))
+    })
+}
+
+fn switch(part: &str, value: &str) -> Result<bool, ValueError> {
+    match value {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err(ValueError::expected(format!("on or off instead of {part:?}"))),
+    }
+}
+
+/// `02:00:00:00:00:01`.
+pub(crate) fn mac(text: &str) -> Result<MacAddr, ValueError> {
+    let mut bytes = [0; 6];
+    let mut parts = text.split(':');
+    let two_digits = |part: &str| part.len() == 2 && part.bytes().all(|b| b.is_ascii_hexdigit());
+    for byte in &mut bytes {
+        let part = parts.next().filter(|part| two_digits(part));
+        *byte = part.and_then(|part| u8::from_str_radix(part, 16).ok()).ok_or_else(mac_expected)?;
+    }
+    if parts.next().is_some() || bytes[0] & 1 != 0 || bytes == [0; 6] {
+        return Err(mac_expected());
+    }
+    Ok(MacAddr(bytes))
+}
+
+fn mac_expected() -> ValueError {
+    ValueError::expected("an Ethernet address of one host, such as 02:00:00:00:00:01")
+}
+
+impl fmt::Display for PortSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PortSpec::Dpdk(device) => write!(f, "dpdk:{device}"),
+            PortSpec::Udp(spec) => {
+                write!(f, "udp:{}", spec.address)?;
+                let options = [("port", spec.port), ("entropies", spec.entropies)];
+                for (key, value) in options {
+                    value.map_or(Ok(()), |value| write!(f, ",{key}={value}"))?;
+                }
+                for (key, on) in [("gso", spec.gso), ("gro", spec.gro)] {
+                    if !on {
+                        write!(f, ",{key}=off")?;
+                    }
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+impl FromStr for PeerSpec {
+    type Err = ValueError;
+
+    fn from_str(text: &str) -> Result<PeerSpec, ValueError> {
+        let (ip, link) = match text.split_once('/') {
+            Some((ip, link)) => (ip, Some(mac(link)?)),
+            None => (text, None),
+        };
+        let ip = ip.parse().map_err(|_| ValueError::expected("IP or IP/MAC, such as 192.0.2.1"))?;
+        Ok(PeerSpec { ip, mac: link })
+    }
+}
+
+impl PortSpec {
+    /// Opens the port.
+    ///
+    /// # Errors
+    /// Options that do not go together, or what the system or DPDK says.
+    pub(crate) fn open(&self, options: &PortOptions) -> Result<OpenPort, PortError> {
+        match self {
+            PortSpec::Udp(udp) => self.open_udp(udp, options),
+            PortSpec::Dpdk(device) => self.open_dpdk(device, options),
+        }
+    }
+
+    fn open_udp(&self, udp: &UdpSpec, options: &PortOptions) -> Result<OpenPort, PortError> {
+        if let Some(ip) = options.ip.filter(|ip| *ip != udp.address) {
+            return Err(PortError::Address { spec: self.clone(), ip });
+        }
+        if options.mac.is_some() {
+            return Err(PortError::MacOfKernel(self.clone()));
+        }
+        let interface = interface_of(udp.address);
+        let default = || interface.as_deref().and_then(interface_mtu).unwrap_or(DEFAULT_MTU).min(DEFAULT_MTU);
+        let config = udp.config(usize::from(options.mtu.unwrap_or_else(default)));
+        let port = UdpPort::open(&config).map_err(|error| PortError::Udp { spec: self.clone(), error })?;
+        Ok(OpenPort {
+            host: Host { mac: mac_of(udp.address), ip: udp.address },
+            paths: port.entropies(),
+            link: interface.as_deref().and_then(interface_rate),
+            point_to_point: true,
+            port: AnyPort::Udp(Box::new(port)),
+            spec: Some(self.clone()),
+        })
+    }
+
+    #[cfg(feature = "dpdk")]
+    fn open_dpdk(&self, device: &str, options: &PortOptions) -> Result<OpenPort, PortError> {
+        let ip = options.ip.ok_or_else(|| PortError::NoAddress(self.clone()))?;
+        let port =
+            start_dpdk(device, options).map_err(|error| PortError::Dpdk { spec: self.clone(), error })?;
+        let own = MacAddr(port.capabilities().mac);
+        let point_to_point = joins_two(device);
+        // The devices that join two processes make up a new address each time.
+        let mac = options.mac.unwrap_or(if point_to_point { mac_of(ip) } else { own });
+        Ok(OpenPort {
+            port: AnyPort::Dpdk(Box::new(port)),
+            spec: Some(self.clone()),
+            host: Host { mac, ip },
+            paths: ALL_PATHS,
+            link: None,
+            point_to_point,
+        })
+    }
+
+    #[cfg(not(feature = "dpdk"))]
+    fn open_dpdk(&self, _device: &str, _options: &PortOptions) -> Result<OpenPort, PortError> {
+        Err(PortError::WithoutDpdk(self.clone()))
+    }
+}
+
+/// Starts DPDK as the device needs it, and opens the device.
+#[cfg(feature = "dpdk")]
+fn start_dpdk(device: &str, options: &PortOptions) -> Result<DpdkPort, DpdkError> {
+    let name = device.split(',').next().unwrap_or(device);
+    let eal = if name.starts_with("net_") {
+        let memory_mib = if options.huge_pages { None } else { EalOptions::default().memory_mib };
+        EalOptions { huge_pages: options.huge_pages, memory_mib, ..EalOptions::default() }
+    } else {
+        EalOptions::nic(vec![name.to_owned()])
+    };
+    let eal = Eal::init(&eal)?;
+    let mtu = options.mtu.unwrap_or(DEFAULT_MTU);
+    mtu.checked_add(MIN_FRAME as u16).ok_or(DpdkError::BufferSize(mtu))?;
+    let buffer_size = buffer_size_for(device, mtu);
+    let pool = MbufPool::create(eal, "port", &MbufPoolConfig { buffer_size, ..MbufPoolConfig::default() })?;
+    let open = |mtu| DpdkPort::open(eal, device, pool, &DpdkPortConfig { mtu, ..DpdkPortConfig::default() });
+    match open(mtu) {
+        // Nobody asked for that much.
+        Err(DpdkError::Mtu { max, .. }) if options.mtu.is_none() && (LEAST_MTU..mtu).contains(&max) => {
+            open(max)
+        }
+        opened => opened,
+    }
+}
+
+/// Whether the device has one other end, in another process, and nothing between them looks at
+/// Ethernet addresses.
+#[cfg(any(feature = "dpdk", test))]
+fn joins_two(device: &str) -> bool {
+    ["net_memif", "net_ring", "net_pcap", "net_null"].iter().any(|driver| device.starts_with(driver))
+}
+
+impl OpenPort {
+    /// One end of a link in this process, whose ends are told apart by `n`.
+    pub(crate) fn in_process(port: AnyPort, n: u8) -> OpenPort {
+        let ip = IpAddr::from([127, 0, 0, n]);
+        let host = Host { mac: mac_of(ip), ip };
+        OpenPort { port, spec: None, host, paths: ALL_PATHS, link: None, point_to_point: true }
+    }
+
+    /// Prepares the port for a peer. Returns where that is.
+    ///
+    /// # Errors
+    /// The peer cannot be reached.
+    pub(crate) fn meet(&mut self, peer: &PeerSpec) -> Result<Place, PortError> {
+        let any_mac = Place::Known(Host { mac: mac_of(peer.ip), ip: peer.ip });
+        let Some(spec) = self.spec.clone() else { return Ok(any_mac) };
+        if peer.ip.is_ipv4() != self.host.ip.is_ipv4() {
+            return Err(PortError::Version { spec, ip: peer.ip, own: self.host.ip });
+        }
+        if let (AnyPort::Udp(port), PortSpec::Udp(udp)) = (&mut self.port, &spec) {
+            let remote = udp.port.unwrap_or(UdpConfig::default().port);
+            let known = Peer { ip: peer.ip, socket: (peer.ip, remote).into(), sources: Vec::new() };
+            port.meet(&known).map_err(|error| PortError::Udp { spec, error })?;
+            return Ok(any_mac);
+        }
+        Ok(match peer.mac {
+            Some(mac) => Place::Known(Host { mac, ip: peer.ip }),
+            None if self.point_to_point => any_mac,
+            None => Place::ToBeAsked(peer.ip),
+        })
+    }
+
+    /// Bytes of the headers of a data packet at their longest: Ethernet, IP, UDP, PDS and SES.
+    pub(crate) fn headers(&self) -> u32 {
+        let ip = if self.host.ip.is_ipv4() { 20 } else { 40 };
+        MIN_FRAME as u32 + ip + 8 + 16 + 44
+    }
+
+    /// Bytes of payload that fit into a packet at this port.
+    pub(crate) fn longest_payload(&self) -> u32 {
+        (self.port.capabilities().max_frame as u32).saturating_sub(self.headers())
+    }
+}
+
+impl AnyPort {
+    /// What is worth saying about the port, a line each.
+    pub(crate) fn notices(&self) -> Vec<String> {
+        match self {
+            AnyPort::Udp(port) => port.notices().iter().map(ToString::to_string).collect(),
+            #[cfg(feature = "dpdk")]
+            AnyPort::Dpdk(port) => port.notices().iter().map(ToString::to_string).collect(),
+            AnyPort::Memory(_) => Vec::new(),
+        }
+    }
+
+    /// Waits until there is somebody at the other end of the link, as far as the port can tell.
+    ///
+    /// # Errors
+    /// What is missing after `bound`.
+    pub(crate) fn wait_for_link(&self, bound: Duration) -> Result<(), String> {
+        match self {
+            #[cfg(feature = "dpdk")]
+            AnyPort::Dpdk(port) => port.wait_for_link(bound).map_err(|error| error.to_string()),
+            _ => {
+                let _ = bound;
+                Ok(())
+            }
+        }
+    }
+}
+
+macro_rules! each {
+    ($port:expr, $inner:ident => $do:expr) => {
+        match $port {
+            AnyPort::Udp($inner) => $do,
+            #[cfg(feature = "dpdk")]
+            AnyPort::Dpdk($inner) => $do,
+            AnyPort::Memory($inner) => $do,
+        }
+    };
+}
+
+impl Port for AnyPort {
+    #[inline]
+    fn receive(&mut self, burst: &mut RxBurst) -> usize {
+        each!(self, port => port.receive(burst))
+    }
+
+    #[inline]
+    fn transmit(&mut self, burst: &mut TxBurst) -> usize {
+        each!(self, port => port.transmit(burst))
+    }
+
+    fn capabilities(&self) -> PortCaps {
+        each!(self, port => port.capabilities())
+    }
+
+    fn pool(&self) -> FramePool {
+        each!(self, port => port.pool())
+    }
+
+    fn counters(&self) -> PortCounters {
+        each!(self, port => port.counters())
+    }
+
+    #[cfg(unix)]
+    fn waitable(&mut self) -> Option<BorrowedFd<'_>> {
+        each!(self, port => port.waitable())
+    }
+
+    fn waited(&mut self) {
+        each!(self, port => port.waited());
+    }
+}
+
+/// The interface that has this address.
+pub(crate) fn interface_of(address: IpAddr) -> Option<String> {
+    let all = if_addrs::get_if_addrs().ok()?;
+    // The whole of 127.0.0.0/8 belongs to the loopback interface, which lists one address of it.
+    let same = |at: &if_addrs::Interface| at.ip() == address || (address.is_loopback() && at.is_loopback());
+    all.into_iter().find(same).map(|at| at.name)
+}
+
+/// Bytes of the longest IP packet on an interface. Linux's loopback carries 65,536, more than IP can.
+fn interface_mtu(name: &str) -> Option<u16> {
+    let mtu: u32 = interface_fact(name, "mtu")?;
+    Some(u16::try_from(mtu).unwrap_or(u16::MAX))
+}
+
+/// Rate of an interface's link; virtual ones have none.
+fn interface_rate(name: &str) -> Option<Rate> {
+    let mbps: i64 = interface_fact(name, "speed")?;
+    u64::try_from(mbps).ok().filter(|mbps| *mbps > 0).map(|mbps| Rate::from_bps(mbps * 1_000_000))
+}
+
+fn interface_fact<T: FromStr>(name: &str, fact: &str) -> Option<T> {
+    let path = Path::new("/sys/class/net").join(name).join(fact);
+    std::fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weft_stack::port::memory::{MemoryConfig, pair};
+
+    fn spec(text: &str) -> PortSpec {
+        text.parse().unwrap_or_else(|error| panic!("{text}: {error}"))
+    }
+
+    fn refusal(text: &str) -> String {
+        text.parse::<PortSpec>().expect_err(text).to_string()
+    }
+
+    #[test]
+    fn specs_are_read_and_printed() {
+        let plain =
+            UdpSpec { address: [192, 0, 2, 1].into(), port: None, entropies: None, gso: true, gro: true };
+        assert_eq!(spec("udp:192.0.2.1"), PortSpec::Udp(plain.clone()));
+        let all = UdpSpec { port: Some(5000), entropies: Some(16), gso: false, gro: false, ..plain };
+        let text = "udp:192.0.2.1,port=5000,entropies=16,gso=off,gro=off";
+        assert_eq!(spec(text), PortSpec::Udp(all));
+        assert_eq!(spec(text).to_string(), text);
+        assert_eq!(spec("udp:[fd00::1],entropies=4").to_string(), "udp:fd00::1,entropies=4");
+        assert_eq!(spec("udp:fd00::1"), spec("udp:[fd00::1]"));
+        for device in ["net_memif0,role=server,socket=/run/a.sock,bsize=8192", "0000:3b:00.0"] {
+            assert_eq!(spec(&format!("dpdk:{device}")), PortSpec::Dpdk(device.to_owned()));
+        }
+    }
+
+    #[test]
+    fn refusals_name_the_part_and_what_was_expected() {
+        assert_eq!(
+            refusal("tcp:1.2.3.4"),
+            "expected udp:ADDRESS[,entropies=N] or dpdk:DEVICE[,ARGUMENTS] instead of \"tcp:1.2.3.4\""
+        );
+        assert_eq!(
+            refusal("udp:host"),
+            "expected udp:ADDRESS with an IP address of this host instead of \"host\""
+        );
+        assert_eq!(refusal("udp:1.2.3.4,entropies=65"), "expected 1 to 64 instead of \"entropies=65\"");
+        assert_eq!(refusal("udp:1.2.3.4,entropies"), "expected 1 to 64 instead of \"entropies\"");
+        assert_eq!(refusal("udp:1.2.3.4,gso=1"), "expected on or off instead of \"gso=1\"");
+        assert_eq!(refusal("udp:1.2.3.4,port=0"), "expected 1 to 65535 instead of \"port=0\"");
+        assert_eq!(
+            refusal("udp:1.2.3.4,paths=4"),
+            "expected port=N, entropies=N, gso=on|off or gro=on|off instead of \"paths=4\""
+        );
+        for wrong in ["dpdk:", "dpdk:,role=server", "dpdk:net ring"] {
+            assert!(refusal(wrong).contains("is no device"), "{wrong}");
+        }
+        assert!(refusal("udp").contains("instead of \"udp\""));
+    }
+
+    #[test]
+    fn addresses() {
+        assert_eq!(mac("02:00:00:00:00:0a"), Ok(MacAddr([2, 0, 0, 0, 0, 10])));
+        for wrong in [
+            "",
+            "02:00:00:00:00",
+            "02:00:00:00:00:01:02",
+            "01:00:00:00:00:01",
+            "00:00:00:00:00:00",
+            "+2:00:00:00:00:01",
+            "2:0:0:0:0:1",
+        ] {
+            assert!(mac(wrong).is_err(), "{wrong}");
+        }
+        let ip: IpAddr = [10, 0, 0, 1].into();
+        assert_eq!("10.0.0.1".parse(), Ok(PeerSpec { ip, mac: None }));
+        let with = PeerSpec { ip, mac: Some(MacAddr([2, 0, 0, 0, 0, 1])) };
+        assert_eq!("10.0.0.1/02:00:00:00:00:01".parse(), Ok(with));
+        for wrong in ["10.0.0", "10.0.0.1/", "10.0.0.1/24", "host"] {
+            assert!(wrong.parse::<PeerSpec>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn options_that_contradict_the_port_are_refused() {
+        let udp = spec("udp:127.77.0.1");
+        let other = PortOptions { ip: Some([127, 0, 0, 9].into()), ..PortOptions::default() };
+        assert!(matches!(udp.open(&other), Err(PortError::Address { .. })));
+        let mac = PortOptions { mac: Some(MacAddr([2; 6])), ..PortOptions::default() };
+        assert!(matches!(udp.open(&mac), Err(PortError::MacOfKernel(_))));
+        let dpdk = spec("dpdk:net_null7").open(&PortOptions::default());
+        assert!(dpdk.unwrap_err().to_string().starts_with("dpdk:net_null7: "));
+    }
+
+    #[test]
+    fn a_udp_port_knows_its_address_and_its_peers() {
+        let options = PortOptions { mtu: Some(4000), ..PortOptions::default() };
+        let mut open = spec("udp:127.77.0.2,entropies=4").open(&options).unwrap();
+        assert_eq!((open.host.ip, open.paths), ([127, 77, 0, 2].into(), 4));
+        assert_eq!(open.longest_payload(), 4000 - 20 - 8 - 60);
+        let peer: PeerSpec = "127.77.0.3".parse().unwrap();
+        assert_eq!(open.meet(&peer).unwrap(), Place::Known(Host { mac: mac_of(peer.ip), ip: peer.ip }));
+        let v6 = open.meet(&"fd00::1".parse().unwrap()).unwrap_err();
+        assert!(matches!(v6, PortError::Version { .. }), "{v6}");
+    }
+
+    #[test]
+    fn ports_between_two_need_no_ethernet_address_of_the_peer() {
+        assert!(joins_two("net_memif0,role=client") && !joins_two("net_af_packet0,iface=veth0"));
+        let (a, _b) = pair(&MemoryConfig::default()).unwrap();
+        let port = AnyPort::Memory(Box::new(a));
+        let mut open = OpenPort { spec: Some(spec("dpdk:x")), ..OpenPort::in_process(port, 1) };
+        let bare: PeerSpec = "127.0.0.2".parse().unwrap();
+        assert_eq!(open.meet(&bare).unwrap(), Place::Known(Host { mac: mac_of(bare.ip), ip: bare.ip }));
+        open.point_to_point = false;
+        assert_eq!(open.meet(&bare).unwrap(), Place::ToBeAsked(bare.ip));
+        let named = PeerSpec { mac: Some(MacAddr([2; 6])), ..bare };
+        assert_eq!(open.meet(&named).unwrap(), Place::Known(Host { mac: MacAddr([2; 6]), ip: bare.ip }));
+    }
+}

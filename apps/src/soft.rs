@@ -1,0 +1,145 @@
+//! `weft run --on soft`: the workload between endpoints in this process, over a fabric of software switches
+//! that trims, marks, delays and fails as the simulated one does; real payload, compared byte by byte, in real
+//! time.
+//!
+//! One thread drives the fabric, another all endpoints; see docs/testbed.md.
+
+use crate::live::{self, End, Live, Network};
+use crate::{Failure, resolve::Plan};
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use weft_cc::Time;
+use weft_stack::port::memory::MemoryPort;
+use weft_stack::wire::ethernet::MacAddr;
+use weft_stack::worker::{Clock, Host};
+use weft_testbed::sim::{self, FaultPlan, PayloadMode, Progress, RunConfig, RunReport};
+use weft_testbed::soft::{self, HostPort, SoftCounters, SoftFabric, SoftOptions, host_link};
+use weft_testbed::topology::HostId;
+
+/// The fabric where none is asked for: the one of 100 Gbit/s and 1 µs in slow motion, five hundred times slower,
+/// so that queues and windows hold as many packets as there.
+pub(crate) const DEFAULT_TOPOLOGY: &str = "leaf-spine:hosts=16,leaves=4,spines=4,link=200M,latency=500us";
+/// The hosts of that fabric.
+pub(crate) const DEFAULT_HOSTS: u32 = 16;
+
+/// Headers of the longest data packet, over IPv4.
+const HEADERS: usize = 20 + 8 + 16 + 44;
+/// Packets that an endpoint may keep ahead of its link: the one that is leaving, and one for the time until the
+/// endpoint's next turn.
+const AHEAD: usize = 2;
+
+/// Runs all flows of `config`'s workload. Returns the report, and what is worth knowing about the fabric.
+///
+/// # Errors
+/// A configuration that cannot work.
+pub(crate) fn run(
+    config: &RunConfig,
+    faults: &FaultPlan,
+    progress: &mut dyn FnMut(&Progress),
+) -> Result<(RunReport, Vec<String>), Failure> {
+    let failed = |error: &dyn std::fmt::Display| Failure::Run(format!("--on soft: {error}"));
+    let mut fabric =
+        SoftFabric::new(config, faults, SoftOptions::default(), Time::ZERO).map_err(|e| failed(&e))?;
+    let attach = |host| attach(config, &mut fabric, host);
+    let ends: Result<Vec<_>, _> = live::hosts(&config.workload).into_iter().map(attach).collect();
+    let mut live = Live::new(config, &network(config), ends?).map_err(|e| failed(&e))?;
+    let counters = drive(&mut fabric, || live.run(progress));
+    let mut report = live.into_report();
+    report.packets.trimmed = counters.trimmed;
+    report.packets.ecn_marked = counters.marked;
+    report.packets.dropped += counters.missing();
+    Ok((report, notes(&counters)))
+}
+
+/// What the simulator makes of the same run.
+///
+/// # Errors
+/// A configuration that cannot work.
+pub(crate) fn predict(plan: &Plan) -> Result<RunReport, Failure> {
+    let config = RunConfig { payload: PayloadMode::Virtual, ..plan.config.clone() };
+    let options = sim::Options { faults: plan.faults.clone(), ..sim::Options::default() };
+    sim::run_with(&config, options)
+        .map_err(|error| Failure::Run(format!("--on soft: the simulation: {error}")))
+}
+
+/// Connects a host to the fabric.
+fn attach(
+    config: &RunConfig,
+    fabric: &mut SoftFabric<MemoryPort>,
+    host: u32,
+) -> Result<End<HostPort>, Failure> {
+    let failed = |error: &dyn std::fmt::Display| Failure::Run(format!("--on soft: host {host}: {error}"));
+    let place = place(host);
+    let (port, inner) =
+        host_link(config.mtu as usize + HEADERS, place.mac.0, AHEAD).map_err(|error| failed(&error))?;
+    fabric.attach(HostId(host), place.ip, inner).map_err(|error| failed(&error))?;
+    Ok(End { host, place, port })
+}
+
+/// What frames call a host: there are at most 2²⁰.
+fn place(host: u32) -> Host {
+    let [_, b, c, d] = (host + 1).to_be_bytes();
+    Host { mac: MacAddr([2, 0, 0, b, c, d]), ip: IpAddr::V4(Ipv4Addr::new(10, b, c, d)) }
+}
+
+/// What endpoints are told of the fabric: all that they would be told in simulation.
+fn network(config: &RunConfig) -> Network {
+    let endpoint = soft::endpoint(config);
+    Network {
+        rtt: config.network_rtt(),
+        link_rate: config.topology.host_rate(),
+        trims: config.trim,
+        rto: endpoint.pdc.rto_init,
+        max_retries: endpoint.pdc.max_retries,
+        mp_range: endpoint.pdc.mp_range,
+        paths: config.paths,
+    }
+}
+
+/// Drives the fabric in a thread of its own while `work` lasts. Its time begins with that.
+fn drive(fabric: &mut SoftFabric<MemoryPort>, work: impl FnOnce()) -> SoftCounters {
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let switches = scope.spawn(|| {
+            let clock = Clock::new();
+            fabric.begin(clock.now());
+            while !done.load(Ordering::Relaxed) {
+                if !fabric.poll(clock.now()) {
+                    // The endpoints' thread may need this core.
+                    thread::yield_now();
+                }
+            }
+            fabric.counters()
+        });
+        {
+            let _ends = AtEnd(&done);
+            work();
+        }
+        switches.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// Tells the fabric's thread that it is over, even where that is because of a panic.
+struct AtEnd<'a>(&'a AtomicBool);
+
+impl Drop for AtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// How punctual the fabric was, and what it could not do.
+fn notes(counters: &SoftCounters) -> Vec<String> {
+    let mean = counters.lateness.as_us_f64() / counters.events.max(1) as f64;
+    let latest = counters.latest.as_us_f64();
+    let mut notes =
+        vec![format!("the switches were {mean:.0} µs behind their time on average, {latest:.0} µs at most")];
+    if counters.starved > 0 {
+        notes.push(format!("{} frames were lost for want of buffers", counters.starved));
+    }
+    notes
+}
+
+#[cfg(test)]
+mod tests;

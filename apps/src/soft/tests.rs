@@ -1,0 +1,63 @@
+//! Hosts in threads of this process. Nothing here depends on how fast that is.
+
+use super::*;
+use crate::live::tests::config as two_tiers;
+use weft_cc::Span;
+use weft_testbed::sim::LinkFaults;
+use weft_testbed::topology::TopologySpec;
+
+const INCAST: &str = "Nodes 16\nConnections 3\n\
+    4->0 id 1 start 0 size 200000\n8->0 id 2 start 0 size 200000\n12->0 id 3 start 0 size 200000\n";
+
+fn config(matrix: &str) -> RunConfig {
+    let spec: TopologySpec = DEFAULT_TOPOLOGY.parse().unwrap();
+    RunConfig {
+        topology: spec.build().unwrap(),
+        trim: true,
+        ecn: Some((0.2, 0.8)),
+        ack_every: 4_096,
+        ..two_tiers(matrix)
+    }
+}
+
+fn whole(config: &RunConfig, faults: &FaultPlan) -> RunReport {
+    let (report, notes) = run(config, faults, &mut |_| ()).unwrap();
+    assert!(report.is_complete(), "{:?}", report.stuck);
+    assert_eq!((report.payload_errors.len(), report.leaks.len()), (0, 0), "{report:?}");
+    assert!(notes[0].starts_with("the switches were "), "{notes:?}");
+    report
+}
+
+#[test]
+fn what_the_fabric_does_is_in_the_report() {
+    // One packet fits a queue.
+    let config = RunConfig { queue_bytes: Some(5_000), ..config(INCAST) };
+    let report = whole(&config, &FaultPlan::default());
+    assert_eq!((report.endpoints, report.packets.data), (4, 3 * 49));
+    assert!(report.packets.trimmed > 0 && report.packets.nacks >= report.packets.trimmed, "{report:?}");
+}
+
+#[test]
+fn losses_on_links_are_repaired() {
+    let all_links = LinkFaults { loss: 0.02, corrupt: 0.02, ..LinkFaults::default() };
+    let report = whole(&config(INCAST), &FaultPlan { all_links, ..FaultPlan::default() });
+    assert!(report.packets.dropped > 0 && report.packets.retransmitted > 0, "{report:?}");
+}
+
+#[test]
+fn flows_end_no_sooner_than_their_links_let_them() {
+    let report = whole(&config(INCAST), &FaultPlan::default());
+    let last = report.flows.iter().filter_map(|flow| flow.end).reduce(Time::latest).unwrap();
+    let first = report.flows.iter().filter_map(|flow| flow.start).reduce(Time::earliest).unwrap();
+    // 600 kB over 200 Mbit/s.
+    assert!(last.since(first) > Span::from_ms(24), "{:?}", last.since(first));
+}
+
+#[test]
+fn hosts_have_addresses_of_their_own() {
+    let places: Vec<Host> = [0, 1, 255, 256, 65_535, (1 << 20) - 1].map(place).to_vec();
+    for (n, place) in places.iter().enumerate() {
+        assert!(places[..n].iter().all(|other| other.ip != place.ip && other.mac != place.mac));
+    }
+    assert_eq!(places[0].ip, IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)));
+}

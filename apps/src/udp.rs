@@ -1,0 +1,211 @@
+//! `--on udp`: the workload between endpoints in this process, each over kernel UDP sockets of its own on
+//! 127.0.0.1: no privileges, no DPDK, real payload, compared byte by byte, in real time.
+//!
+//! The hosts that have flows take part, at most [`MAX_HOSTS`]. The kernel has no switch that trims: what comes
+//! in faster than it is taken is lost for want of receive buffer. So the windows of all who send to one host at
+//! a time are made to fit into that buffer; see docs/udp.md.
+
+use crate::{Failure, live};
+use weft_testbed::sim::RunConfig;
+
+/// Most endpoints: each has a socket to receive from and one for each path, and one thread drives them all.
+pub(crate) const MAX_HOSTS: usize = 64;
+/// Paths where none are asked for: source ports, of which each endpoint binds as many.
+pub(crate) const DEFAULT_PATHS: u16 = 8;
+/// Most paths.
+pub(crate) const MAX_PATHS: u16 = 64;
+
+/// How many endpoints the workload needs.
+///
+/// # Errors
+/// More than there can be.
+pub(crate) fn endpoints(config: &RunConfig) -> Result<usize, Failure> {
+    match live::hosts(&config.workload).len() {
+        hosts if hosts <= MAX_HOSTS => Ok(hosts),
+        hosts => Err(Failure::Usage(format!(
+            "--on udp: {hosts} hosts have flows; expected at most {MAX_HOSTS} in one process"
+        ))),
+    }
+}
+
+#[cfg(target_os = "linux")]
+pub(crate) use sockets::run;
+
+/// Says why not.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn run(
+    _config: &RunConfig,
+    _progress: &mut dyn FnMut(&weft_testbed::sim::Progress),
+) -> Result<(weft_testbed::sim::RunReport, Vec<String>), Failure> {
+    Err(Failure::Run("--on udp needs Linux".to_owned()))
+}
+
+#[cfg(target_os = "linux")]
+mod sockets {
+    use super::MAX_HOSTS;
+    use crate::Failure;
+    use crate::live::{self, End, Live, LiveError, Network};
+    use std::collections::BTreeSet;
+    use std::net::{IpAddr, Ipv4Addr};
+    use weft_cc::{Rate, Span};
+    use weft_stack::port::udp::{Notice, UdpConfig, UdpError, UdpPort, mac_of};
+    use weft_stack::worker::Host;
+    use weft_testbed::sim::{Progress, RunConfig, RunReport};
+    use weft_testbed::workload::{Start, Workload};
+
+    /// IPv4, UDP and the longest headers of a data packet.
+    const HEADERS: u32 = 20 + 8 + 16 + 44;
+    /// Bytes of receive buffer asked for.
+    const RECEIVE_BUFFER: usize = 4 << 20;
+    /// What congestion control takes for the way there and back: some turns of the loop, and no less than it
+    /// takes to carry a packet of each flow.
+    const RTT: Span = Span::from_us(100);
+    const RTT_PER_FLOW: Span = Span::from_us(4);
+    /// Bytes that one sender may have in flight, where the receive buffer holds as much: enough for full bursts
+    /// in every turn of the loop.
+    const LARGEST_WINDOW: u64 = 1 << 20;
+    /// Bytes that all of them together may: one thread carries everything, some 1 GB/s, and what waits for it
+    /// must not wait for longer than timers do.
+    const ALL_WINDOWS: u64 = 4 << 20;
+    /// Largest windows in bandwidth-delay products, of the algorithms that have any (`max_window_bdp`).
+    const WINDOW_BDP: f64 = 1.5;
+
+    /// Runs all flows of `config`'s workload. Returns the report, and what is worth knowing about the ports.
+    ///
+    /// # Errors
+    /// Sockets that the system does not give, or options that do not go together.
+    pub(crate) fn run(
+        config: &RunConfig,
+        progress: &mut dyn FnMut(&Progress),
+    ) -> Result<(RunReport, Vec<String>), Failure> {
+        let failed = |error: &dyn std::fmt::Display| Failure::Run(format!("--on udp: {error}"));
+        let hosts = live::hosts(&config.workload);
+        let ports = open(config, hosts.len(), RECEIVE_BUFFER).map_err(|error| failed(&error))?;
+        let network = network(config, &ports);
+        let ends = ends(hosts, ports);
+        let mut live = Live::new(config, &network, ends).map_err(|error: LiveError| failed(&error))?;
+        live.run(progress);
+        let notes = notes(live.ports());
+        Ok((live.into_report(), notes))
+    }
+
+    /// A port for each host, each of which knows the others and asks for so many bytes of receive buffer.
+    pub(super) fn open(
+        config: &RunConfig,
+        count: usize,
+        receive_buffer: usize,
+    ) -> Result<Vec<UdpPort>, UdpError> {
+        debug_assert!(count <= MAX_HOSTS, "addresses have one byte for the host");
+        let open = |n: u8| {
+            UdpPort::open(
+                &UdpConfig {
+                    // Within the process only: all datagrams are between ports of 127.0.0.1.
+                    alias: Some(Ipv4Addr::new(10, 0, 0, n).into()),
+                    sources: config.paths,
+                    mtu: (config.mtu + HEADERS) as usize,
+                    tx_frames: 64,
+                    receive_buffer,
+                    ..UdpConfig::at(IpAddr::V4(Ipv4Addr::LOCALHOST))
+                }
+                .with_free_ports(),
+            )
+        };
+        let mut ports: Vec<UdpPort> = (1..=count as u8).map(open).collect::<Result<_, _>>()?;
+        let peers: Vec<_> = ports.iter().map(UdpPort::as_peer).collect();
+        for (own, port) in ports.iter_mut().enumerate() {
+            for (_, peer) in peers.iter().enumerate().filter(|(other, _)| *other != own) {
+                port.meet(peer)?;
+            }
+        }
+        Ok(ports)
+    }
+
+    /// The hosts with their ports.
+    pub(super) fn ends(hosts: Vec<u32>, ports: Vec<UdpPort>) -> Vec<End<UdpPort>> {
+        let end = |(host, port): (u32, UdpPort)| {
+            let place = Host { mac: mac_of(port.ip()), ip: port.ip() };
+            End { host, place, port }
+        };
+        hosts.into_iter().zip(ports).map(end).collect()
+    }
+
+    /// The network as endpoints shall take it: so that all windows towards one host fit into its receive buffer.
+    pub(super) fn network(config: &RunConfig, ports: &[UdpPort]) -> Network {
+        let buffer = ports.iter().map(UdpPort::receive_buffer).min().unwrap_or(0) as u64;
+        let flows = flows_at_a_time(&config.workload);
+        let window = window(buffer, most_senders(&config.workload), flows).max(config.wire_mtu());
+        let rtt = RTT.max(RTT_PER_FLOW.times(flows));
+        let bits = window as f64 * 8.0 / WINDOW_BDP;
+        Network {
+            rtt,
+            link_rate: Rate::from_bps((bits / rtt.as_secs_f64()) as u64),
+            trims: false,
+            // The system may take the CPU away for some time.
+            rto: Span::from_ms(50) + rtt.times(10),
+            // With doubling, a packet is sent until the run is given up for its silence.
+            max_retries: 8,
+            mp_range: 1024,
+            paths: ports.first().map_or(1, UdpPort::entropies),
+        }
+    }
+
+    /// The largest window of each of `flows` flows, of which `senders` lead to one host whose receive buffer has
+    /// `buffer` bytes.
+    ///
+    /// The kernel counts each datagram with its own structures, up to twice its length if it is not joined
+    /// with others, and acknowledgements of what the host itself sends come into the same buffer.
+    fn window(buffer: u64, senders: u64, flows: u64) -> u64 {
+        (buffer / 4 / senders.max(1)).min(LARGEST_WINDOW).min(ALL_WINDOWS / flows.max(1))
+    }
+
+    /// The most hosts that send to a single one.
+    fn most_senders(workload: &Workload) -> u64 {
+        let pairs: BTreeSet<_> = workload.flows().iter().map(|flow| (flow.dst, flow.src)).collect();
+        let pairs: Vec<_> = pairs.into_iter().collect();
+        pairs.chunk_by(|a, b| a.0 == b.0).map(|senders| senders.len() as u64).max().unwrap_or(0)
+    }
+
+    /// Flows that start by themselves; the others take their places when they are done.
+    fn flows_at_a_time(workload: &Workload) -> u64 {
+        workload.flows().iter().filter(|flow| matches!(flow.start, Start::At(_))).count() as u64
+    }
+
+    /// What the ports have to say, each kind once.
+    fn notes<'a>(ports: impl Iterator<Item = &'a UdpPort>) -> Vec<String> {
+        let mut kinds = Vec::new();
+        let mut said: Vec<&Notice> = Vec::new();
+        for notice in ports.flat_map(UdpPort::notices) {
+            let kind = std::mem::discriminant(notice);
+            if !kinds.contains(&kind) {
+                kinds.push(kind);
+                said.push(notice);
+            }
+        }
+        said.iter().map(ToString::to_string).collect()
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+        use weft_testbed::workload::{CmOptions, parse_cm};
+
+        #[test]
+        fn windows_fit_the_receive_buffer() {
+            assert_eq!(window(8 << 20, 1, 1), LARGEST_WINDOW);
+            assert_eq!(window(8 << 20, 7, 7), (8 << 20) / 28);
+            assert_eq!(window(425_984, 2, 2), 53_248);
+            assert_eq!(window(8 << 20, 7, 56), (4 << 20) / 56);
+        }
+
+        #[test]
+        fn senders_are_counted_by_receiver() {
+            let matrix = "Nodes 5\nConnections 5\n1->0 id 1 start 0 size 1\n2->0 id 2 start 0 size 1\n\
+                1->0 id 3 start 0 size 1\n1->3 id 4 start 0 size 1\n0->4 id 5 start 0 size 1\n";
+            let workload = parse_cm("test.cm", matrix, CmOptions::default()).unwrap();
+            assert_eq!(most_senders(&workload), 2);
+        }
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests;

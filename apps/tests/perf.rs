@@ -1,0 +1,278 @@
+//! `weft perf` as its users see it: real processes over kernel UDP on the loopback interface, and both ends
+//! in one process over every link there is.
+#![cfg(target_os = "linux")]
+
+use serde_json::Value;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+fn weft(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weft"));
+    command.arg("perf").args(args).env("RUST_BACKTRACE", "0");
+    command
+}
+
+/// A process that does not outlive its test.
+struct Process(Option<Child>);
+
+impl Process {
+    fn start(args: &[&str]) -> Process {
+        let child = weft(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("weft starts");
+        Process(Some(child))
+    }
+
+    fn server(args: &[&str]) -> Process {
+        Process::start(&[&["server", "--patience", "20000ms", "--wait", "60000ms"], args].concat())
+    }
+
+    fn output(mut self) -> Output {
+        self.0.take().expect("it runs").wait_with_output().expect("it ends")
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            // It may have ended by itself.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn stderr(output: &Output) -> &str {
+    std::str::from_utf8(&output.stderr).expect("UTF-8")
+}
+
+fn json(output: &Output) -> Value {
+    assert!(output.status.success(), "{}", stderr(output));
+    serde_json::from_slice(&output.stdout).expect("standard output is one JSON document and nothing else")
+}
+
+/// Address `n` of network `net`, which is one test's own.
+fn ip(net: u8, n: u8) -> String {
+    format!("127.91.{net}.{n}")
+}
+
+fn port(net: u8, n: u8) -> String {
+    format!("udp:{}", ip(net, n))
+}
+
+fn client(net: u8, n: u8, args: &[&str]) -> Output {
+    let (server, port) = (ip(net, 1), port(net, n));
+    // Longer than this machine ever takes the processor away.
+    let common = ["client", &server, "--port", &port, "--patience", "20000ms", "--json", "-"];
+    weft(&[&common, args].concat()).output().expect("weft starts")
+}
+
+/// What both ends have seen of a test of `count` messages, all of which must have arrived.
+fn complete(report: &Value, count: u64) {
+    let end = &report["server"];
+    assert_eq!(end["arrived"], count, "{report}");
+    for end in [end, &report["client"]] {
+        assert_eq!(
+            (&end["wrong_messages"], &end["wrong_bytes"]),
+            (&Value::from(0), &Value::from(0)),
+            "{report}"
+        );
+        assert!(end["seconds"].as_f64() > Some(0.0), "{report}");
+    }
+}
+
+#[test]
+fn both_ends_print_what_arrived_byte_for_byte() {
+    let server = Process::server(&["--port", &port(1, 1), "--once"]);
+    let args = ["--size", "100KB", "--count", "50", "--connections", "3", "--verify"];
+    let report = json(&client(1, 2, &args));
+    complete(&report, 50);
+    assert_eq!(report["server"]["verified_bytes"], 50 * 100_000, "every byte of every message");
+    assert_eq!(report["client"]["bytes"], 50 * 100_000);
+    assert!(report["server"]["packets"].as_u64() >= Some(50 * 25), "{report}");
+    assert_eq!(report["expected"]["goodput_gbps"], Value::Null, "the loopback interface has no rate");
+    let output = server.output();
+    assert!(output.status.success(), "{}", stderr(&output));
+    let text = String::from_utf8(output.stdout).expect("UTF-8");
+    assert!(
+        text.contains("waiting for clients at 127.91.1.1") && text.contains("5000000 bytes checked, 0 wrong"),
+        "{text}"
+    );
+}
+
+#[test]
+fn each_message_of_a_rate_test_is_a_packet() {
+    let _server = Process::server(&["--port", &port(2, 1)]);
+    let report = json(&client(2, 2, &["--mode", "rate", "--count", "5000", "--link", "10G"]));
+    complete(&report, 5000);
+    let packets = report["server"]["packets"].as_u64().expect("a number");
+    // And a few of what client and server tell each other.
+    assert!((5000 - 512..5010).contains(&packets), "{report}");
+    // 64 bytes, 102 of headers at most, 24 of Ethernet, at 10 Gbit/s.
+    let expected = report["expected"]["messages_per_s"].as_f64().expect("the rate was given");
+    assert!((6.5e6..7e6).contains(&expected), "{expected}");
+}
+
+#[test]
+fn round_trips_are_told_apart() {
+    let _server = Process::server(&["--port", &port(3, 1)]);
+    let report = json(&client(3, 2, &["--mode", "latency", "--size", "1000", "--count", "300", "--verify"]));
+    complete(&report, 300);
+    let l = &report["latency"];
+    assert_eq!(
+        (&l["samples"], &report["client"]["verified_bytes"]),
+        (&Value::from(300), &Value::from(300_000))
+    );
+    let quantiles: Vec<f64> = ["min_us", "p50_us", "p90_us", "p99_us", "p999_us", "max_us"]
+        .iter()
+        .map(|name| l[name].as_f64().expect("a number"))
+        .collect();
+    assert!(quantiles[0] > 0.0 && quantiles.is_sorted(), "{l}");
+}
+
+#[test]
+fn a_test_of_a_duration_measures_that_long() {
+    let _server = Process::server(&["--port", &port(4, 1)]);
+    let args = ["--size", "10KB", "--duration", "200ms", "--warmup", "100ms", "--verify"];
+    let report = json(&client(4, 2, &args));
+    let seconds = report["client"]["seconds"].as_f64().expect("a number");
+    assert!(seconds >= 0.2, "{report}");
+    let (arrived, measured) = (&report["server"]["arrived"], &report["client"]["messages"]);
+    complete(&report, arrived.as_u64().expect("a number"));
+    assert!(arrived.as_u64() > measured.as_u64(), "the warm-up counts as arrived only: {report}");
+}
+
+#[test]
+fn messages_of_all_sizes_pass() {
+    let _server = Process::server(&["--port", &port(5, 1)]);
+    for size in ["0", "1", "4095", "4096", "4097", "3MB"] {
+        let report = json(&client(5, 2, &["--size", size, "--count", "9", "--connections", "2", "--verify"]));
+        complete(&report, 9);
+    }
+}
+
+#[test]
+fn a_client_that_dies_harms_nobody_else() {
+    let _server =
+        Process::start(&["server", "--wait", "60000ms", "--port", &port(6, 1), "--patience", "1000ms"]);
+    let (server, first) = (ip(6, 1), port(6, 2));
+    let mut dying = Process::start(&["client", &server, "--port", &first, "--duration", "60000ms"]);
+    let busy = ["client", &server, "--port", &port(6, 3), "--count", "1", "--json", "-"];
+    // The first one has the server as soon as the second one is refused.
+    let deadline = Instant::now() + Duration::from_secs(30);
+    loop {
+        assert!(Instant::now() < deadline, "the first client never gets the server");
+        let output = weft(&busy).output().expect("weft starts");
+        if !output.status.success() {
+            assert!(stderr(&output).contains("busy with 127.91.6.2"), "{}", stderr(&output));
+            break;
+        }
+    }
+    dying.0.as_mut().expect("it runs").kill().expect("it can be killed");
+    loop {
+        assert!(Instant::now() < deadline, "the server is never free again");
+        let output = client(6, 3, &["--count", "20", "--verify"]);
+        if output.status.success() {
+            return complete(&json(&output), 20);
+        }
+        assert!(stderr(&output).contains("busy with"), "{}", stderr(&output));
+    }
+}
+
+#[test]
+fn a_silent_peer_is_named_and_what_waits_for_it() {
+    let begin = Instant::now();
+    let (server, own) = (ip(7, 1), port(7, 2));
+    let output =
+        weft(&["client", &server, "--port", &own, "--patience", "300ms"]).output().expect("weft starts");
+    assert_eq!(output.status.code(), Some(1));
+    let said = stderr(&output);
+    let expected = "nothing heard of 127.91.7.1 for 300 ms while waiting for its answer to the request";
+    assert!(said.contains(expected) && said.contains("waits for an acknowledgement"), "{said}");
+    assert!(begin.elapsed() < Duration::from_secs(30));
+    let output = weft(&["server", "--port", &port(7, 1), "--wait", "200ms"]).output().expect("weft starts");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("no client has come within 200 ms"), "{}", stderr(&output));
+}
+
+#[test]
+fn what_a_server_cannot_run_is_refused_with_its_reason() {
+    let _server = Process::server(&["--port", &port(8, 1), "--memory", "1MiB"]);
+    let refusal = |args: &[&str]| {
+        let output = client(8, 2, args);
+        assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+        stderr(&output).to_owned()
+    };
+    let said = refusal(&["--size", "1MiB", "--count", "1"]);
+    assert!(
+        said.contains("127.91.8.1 will not run the test") && said.contains("of 1048576 (--memory"),
+        "{said}"
+    );
+    let said = refusal(&["--size", "10KB", "--count", "1", "--cc", "rccc"]);
+    assert!(said.contains("--cc rccc uses credit, and the server's uses no credit"), "{said}");
+}
+
+#[test]
+fn both_ends_in_one_process() {
+    let run = |link: &str, args: &[&str]| {
+        let common = ["pair", "--port", link, "--patience", "20000ms", "--verify", "--json", "-"];
+        json(&weft(&[&common, args].concat()).output().expect("weft starts"))
+    };
+    let links = if cfg!(feature = "dpdk") { &["memory", "ring", "udp"][..] } else { &["memory", "udp"] };
+    for link in links {
+        for threads in ["1", "2"] {
+            let report = run(link, &["--threads", threads, "--size", "50000", "--count", "40"]);
+            complete(&report, 40);
+            assert_eq!(report["one_core"], threads == "1");
+            let cpu = &report["client"]["cpu"];
+            assert!(cpu["ns_per_packet"].as_f64() > Some(0.0), "{report}");
+            assert_eq!(report["server"]["cpu"].is_null(), threads == "1", "two threads are counted apart");
+        }
+        complete(&run(link, &["--mode", "latency", "--count", "100"]), 100);
+    }
+}
+
+#[cfg(feature = "dpdk")]
+#[test]
+fn two_processes_over_memif() {
+    let directory = tempfile::tempdir().expect("there is room for a socket");
+    let socket = directory.path().join("memif.sock");
+    let device = |role| {
+        let options = "bsize=8192,socket-abstract=no";
+        format!("dpdk:net_memif0,role={role},socket={},{options}", socket.display())
+    };
+    let server = Process::server(&["--port", &device("server"), "--ip", "10.0.0.1", "--once"]);
+    // A client needs its server's socket.
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !socket.exists() {
+        assert!(Instant::now() < deadline, "the server never opens its socket");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let client = device("client");
+    let test = ["--size", "100KB", "--count", "200", "--connections", "2", "--verify"];
+    let end =
+        ["client", "10.0.0.1", "--port", &client, "--ip", "10.0.0.2", "--patience", "20000ms", "--json", "-"];
+    let report = json(&weft(&[&end[..], &test].concat()).output().expect("weft starts"));
+    complete(&report, 200);
+    assert_eq!(report["server"]["verified_bytes"], 200 * 100_000);
+    assert_eq!(report["test"]["payload"], 4096, "the device carries full packets");
+    let output = server.output();
+    assert!(output.status.success(), "{}", stderr(&output));
+}
+
+#[test]
+fn options_that_make_no_sense_are_refused() {
+    let refusal = |args: &[&str]| {
+        let output = weft(args).output().expect("weft starts");
+        assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+        stderr(&output).to_owned()
+    };
+    let own = port(9, 1);
+    let base = ["client", "127.91.9.2", "--port", &own];
+    assert!(refusal(&["client", "127.91.9.2", "--port", "tcp:1"]).contains("expected udp:ADDRESS"));
+    assert!(refusal(&["client", "here", "--port", &own]).contains("expected IP or IP/MAC"));
+    let long = refusal(&[&base[..], &["--mode", "rate", "--size", "10000"]].concat());
+    assert!(long.contains("more than one packet"), "{long}");
+    assert!(refusal(&[&base[..], &["--cc", "none"]].concat()).contains("--cc"));
+    let payload = refusal(&[&base[..], &["--payload", "9000", "--port-mtu", "4000"]].concat());
+    assert!(payload.contains("--payload: the port's MTU leaves"), "{payload}");
+    assert!(refusal(&[&base[..], &["--count", "1", "--duration", "1ms"]].concat()).contains("--duration"));
+}

@@ -1,0 +1,350 @@
+//! `weft serve` as its applications see it: real processes, over kernel UDP on the loopback interface, some of
+//! which are killed.
+#![cfg(target_os = "linux")]
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+use weft_stack::fep::ConnectOptions;
+use weft_stack::packet::Addr;
+use weft_stack::ses::Matching;
+use weft_stack::wire::ses::ReturnCode;
+use weft_stack::worker::session::{Client, ClientError, Event, Extent, Report, SessionConfig, Status};
+
+/// Far longer than anything here takes, the bounds on waits included.
+const LIMIT: Duration = Duration::from_secs(100);
+/// Bytes of a message that takes long enough to be killed in.
+const LONG: u32 = 200 << 20;
+/// First retransmission timeout. A PDC puts up with 63 times that.
+const RTO: &str = "50ms";
+/// Silence of an initiator after which a target asks; it gives up after twice that.
+const PATIENCE: &str = "2000ms";
+
+const CONFIG: SessionConfig =
+    SessionConfig { commands: 64, reports: 64, operations: 64, connections: 8, memory: LONG + 4096 };
+
+/// A server that is running.
+struct Server {
+    child: Child,
+    socket: PathBuf,
+    lines: Receiver<String>,
+}
+
+impl Server {
+    fn start(socket: &Path, own: &str, peer: &str) -> Server {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_weft"))
+            .args([
+                "serve",
+                "--port",
+                &format!("udp:{own}"),
+                "--peer",
+                peer,
+                "--rto",
+                RTO,
+                "--patience",
+                PATIENCE,
+            ])
+            .arg("--socket")
+            .arg(socket)
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("weft starts");
+        let (sender, lines) = channel();
+        let output = BufReader::new(child.stdout.take().expect("a pipe"));
+        thread::spawn(move || output.lines().map_while(Result::ok).all(|line| sender.send(line).is_ok()));
+        let server = Server { child, socket: socket.to_owned(), lines };
+        server.await_line("serving ");
+        server
+    }
+
+    /// Waits until the server says something that contains `text`.
+    fn await_line(&self, text: &str) -> String {
+        let started = Instant::now();
+        while let Ok(line) = self.lines.recv_timeout(LIMIT.saturating_sub(started.elapsed())) {
+            if line.contains(text) {
+                return line;
+            }
+        }
+        panic!("the server has not said {text:?}");
+    }
+
+    fn join(&self, process: Option<u16>) -> Client {
+        Client::join(&self.socket, &CONFIG, process, LIMIT).expect("the server lets us in")
+    }
+
+    /// As the system does it: with -9.
+    fn kill(&mut self) {
+        self.child.kill().expect("it runs");
+        self.child.wait().expect("it ends");
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Two servers that know each other, at addresses that no other test uses.
+struct Hosts {
+    left: Server,
+    right: Server,
+    _dir: TempDir,
+}
+
+fn addresses(test: u8) -> [String; 2] {
+    [1, 2].map(|host| format!("127.84.{test}.{host}"))
+}
+
+impl Hosts {
+    fn new(test: u8) -> Hosts {
+        let dir = tempfile::tempdir().expect("a directory");
+        let [left, right] = addresses(test);
+        Hosts {
+            left: Server::start(&dir.path().join("left"), &left, &right),
+            right: Server::start(&dir.path().join("right"), &right, &left),
+            _dir: dir,
+        }
+    }
+}
+
+fn event(client: &mut Client) -> Result<Event, ClientError> {
+    let started = Instant::now();
+    loop {
+        if let Some(event) = client.poll()? {
+            return Ok(event);
+        }
+        assert!(started.elapsed() < LIMIT, "no event in {LIMIT:?}");
+        client.wait(Duration::from_millis(100))?;
+    }
+}
+
+fn content(seed: u32, len: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9) | 1;
+    let step = |_| {
+        state ^= state << 13;
+        state ^= state >> 17;
+        state ^= state << 5;
+        state as u8
+    };
+    (0..len).map(step).collect()
+}
+
+fn extent(offset: u64, len: u32) -> Extent {
+    Extent { region: 0, offset, len }
+}
+
+fn to(process: u16) -> ConnectOptions {
+    ConnectOptions { process, ..ConnectOptions::default() }
+}
+
+/// Sends `len` bytes from `from` to `to_client`, whose endpoint `from` calls 1, and compares them.
+fn transfer(from: &mut Client, to_client: &mut Client, seed: u32, len: usize) {
+    let bytes = content(seed, len);
+    from.write(0, &bytes).expect("there is room");
+    to_client.receive(extent(0, len as u32), None, Matching::Untagged, 1).expect("room");
+    let connection = from.connect(Addr(1), to(to_client.process()), 2).expect("room");
+    from.send(connection, extent(0, len as u32), None, 9, 3).expect("room");
+    let received = event(to_client).expect("a report");
+    let Report::Received { status: Status::Ok, peer: Some(Addr(1)), header_data: 9, .. } = received.report
+    else {
+        panic!("{received:?}")
+    };
+    let mut copy = vec![0; len];
+    to_client.read(0, &mut copy).expect("within");
+    assert!(copy == bytes, "the message has changed");
+    for context in [2, 3] {
+        assert_eq!(event(from).expect("a report").context, context);
+    }
+    from.close(connection).expect("room");
+    let closed = event(from).expect("a report");
+    assert!(matches!(closed.report, Report::Closed { status: Status::Ok, .. }), "{closed:?}");
+}
+
+/// An application in a process of its own: this program again, told by its environment what to do.
+struct Victim(Child);
+
+impl Victim {
+    fn start(server: &Server, role: &str, peer_process: u16) -> Victim {
+        let child = Command::new(std::env::current_exe().expect("a name"))
+            .args(["--exact", "victim", "--nocapture"])
+            .env("WEFT_TEST_VICTIM", role)
+            .env("WEFT_TEST_SOCKET", &server.socket)
+            .env("WEFT_TEST_PROCESS", peer_process.to_string())
+            .stdout(Stdio::null())
+            .spawn();
+        Victim(child.expect("this program starts"))
+    }
+
+    fn kill(mut self) {
+        self.0.kill().expect("it runs");
+        self.0.wait().expect("it ends");
+    }
+}
+
+/// The victims' own test: nothing, unless one of them is meant.
+#[test]
+fn victim() {
+    let Ok(role) = std::env::var("WEFT_TEST_VICTIM") else { return };
+    let variable = |name: &str| std::env::var(name).expect(name);
+    let process: u16 = variable("WEFT_TEST_PROCESS").parse().expect("a number");
+    let own = if role == "receiver" { Some(process) } else { None };
+    let mut client =
+        Client::join(Path::new(&variable("WEFT_TEST_SOCKET")), &CONFIG, own, LIMIT).expect("it lets us in");
+    match role.as_str() {
+        "receiver" => drop(client.receive(extent(0, LONG), None, Matching::Untagged, 1)),
+        _ => {
+            client.write(0, &[0xab; 1000]).expect("room");
+            let connection = client.connect(Addr(1), to(process), 0).expect("room");
+            client.send(connection, extent(0, LONG), None, 0, 1).expect("room");
+        }
+    }
+    // Until it is killed, or its server ends.
+    while event(&mut client).is_ok() {}
+}
+
+/// Waits until the message has begun to arrive at offset 0.
+fn await_first_byte(client: &Client) {
+    let started = Instant::now();
+    let mut first = [0];
+    while first == [0] {
+        assert!(started.elapsed() < LIMIT, "nothing arrives");
+        thread::sleep(Duration::from_millis(1));
+        client.read(0, &mut first).expect("within");
+    }
+}
+
+#[test]
+fn applications_of_two_hosts_exchange_messages() {
+    let hosts = Hosts::new(1);
+    let (mut alice, mut bob) = (hosts.left.join(None), hosts.right.join(Some(9)));
+    let mut carol = hosts.right.join(None);
+    transfer(&mut alice, &mut bob, 1, 5_000_000);
+    transfer(&mut bob, &mut alice, 2, 3_000_001);
+    transfer(&mut alice, &mut carol, 3, 1);
+    transfer(&mut carol, &mut alice, 4, 100_000);
+    hosts.right.await_line("process 9: come");
+    drop(bob);
+    hosts.right.await_line("process 9: left");
+    transfer(&mut alice, &mut carol, 5, 1_000_000);
+}
+
+#[test]
+fn a_sender_that_is_killed_ends_its_message_at_the_receiver() {
+    let hosts = Hosts::new(2);
+    let (mut alice, mut bob) = (hosts.left.join(None), hosts.right.join(None));
+    bob.receive(extent(0, LONG), None, Matching::Untagged, 1).expect("room");
+    let victim = Victim::start(&hosts.left, "sender", bob.process());
+    await_first_byte(&bob);
+    assert_eq!(bob.poll(), Ok(None), "in the middle");
+    let killed = Instant::now();
+    victim.kill();
+    let lost = event(&mut bob).expect("a report");
+    assert!(matches!(lost.report, Report::Received { status: Status::PeerLost, .. }), "{lost:?}");
+    eprintln!("the receiver heard of it after {:?}", killed.elapsed());
+    hosts.left.await_line("died");
+    transfer(&mut alice, &mut bob, 6, 1_000_000);
+}
+
+#[test]
+fn a_receiver_that_is_killed_fails_messages_to_it() {
+    let hosts = Hosts::new(3);
+    let (mut alice, mut bob) = (hosts.left.join(None), hosts.right.join(None));
+    let victim = Victim::start(&hosts.right, "receiver", 50);
+    hosts.right.await_line("process 50: come");
+    let connection = alice.connect(Addr(1), to(50), 0).expect("room");
+    alice.send(connection, extent(0, LONG), None, 0, 1).expect("room");
+    assert!(matches!(event(&mut alice).expect("a report").report, Report::Connected { .. }));
+    victim.kill();
+    let Report::Sent { status, .. } = event(&mut alice).expect("a report").report else { panic!("not sent") };
+    assert_eq!(status, Status::Answered(ReturnCode::BAD_PID));
+    hosts.right.await_line("process 50: died");
+    transfer(&mut alice, &mut bob, 7, 1_000_000);
+}
+
+#[test]
+fn a_server_that_is_killed_is_missed_and_replaced() {
+    let mut hosts = Hosts::new(4);
+    let [left, right] = addresses(4);
+    let (mut alice, mut bob) = (hosts.left.join(None), hosts.right.join(Some(3)));
+    let send_long = |alice: &mut Client, bob: &mut Client| {
+        bob.receive(extent(0, LONG), None, Matching::Untagged, 1).expect("room");
+        alice.write(0, &[1; 1000]).expect("room");
+        let connection = alice.connect(Addr(1), to(3), 0).expect("room");
+        alice.send(connection, extent(0, LONG), None, 0, 1).expect("room");
+        await_first_byte(bob);
+    };
+    // The receiver's server: its own application hears at once, the peer after 63 retransmission timeouts.
+    send_long(&mut alice, &mut bob);
+    hosts.right.kill();
+    assert_eq!(event(&mut bob), Err(ClientError::Gone));
+    let failed = loop {
+        match event(&mut alice).expect("its own server lives").report {
+            Report::Connected { .. } => {}
+            Report::Sent { status, .. } => break status,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(failed, Status::NoAnswer);
+    let closed = event(&mut alice).expect("a report").report;
+    assert!(matches!(closed, Report::Closed { status: Status::NoAnswer, .. }), "{closed:?}");
+    // Another one at the same place, without cleaning up.
+    hosts.right = Server::start(&hosts.right.socket.clone(), &right, &left);
+    let mut bob = hosts.right.join(Some(3));
+    transfer(&mut alice, &mut bob, 8, 1_000_000);
+
+    // The sender's server: the receiver's asks after `PATIENCE`, and gives up after as much again.
+    bob.write(0, &[0]).expect("within");
+    send_long(&mut alice, &mut bob);
+    hosts.left.kill();
+    assert!(matches!(event(&mut alice).expect("it came before").report, Report::Connected { .. }));
+    assert_eq!(event(&mut alice), Err(ClientError::Gone));
+    let lost = event(&mut bob).expect("a report");
+    assert!(matches!(lost.report, Report::Received { status: Status::PeerLost, .. }), "{lost:?}");
+    hosts.left = Server::start(&hosts.left.socket.clone(), &left, &right);
+    let mut alice = hosts.left.join(None);
+    transfer(&mut alice, &mut bob, 9, 1_000_000);
+}
+
+#[test]
+fn a_server_that_is_told_to_end_cleans_up_and_says_so() {
+    let mut hosts = Hosts::new(5);
+    let (mut alice, mut bob) = (hosts.left.join(None), hosts.right.join(None));
+    bob.receive(extent(0, LONG), None, Matching::Untagged, 1).expect("room");
+    alice.write(0, &[1; 1000]).expect("room");
+    let connection = alice.connect(Addr(1), to(bob.process()), 0).expect("room");
+    alice.send(connection, extent(0, LONG), None, 0, 1).expect("room");
+    await_first_byte(&bob);
+    let pid = rustix::process::Pid::from_child(&hosts.left.child);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it runs");
+    let lost = event(&mut bob).expect("a report");
+    assert!(matches!(lost.report, Report::Received { status: Status::PeerLost, .. }), "{lost:?}");
+    assert!(hosts.left.child.wait().expect("it ends").success());
+    assert!(!hosts.left.socket.exists());
+    loop {
+        match event(&mut alice) {
+            Ok(_) => {}
+            Err(error) => break assert_eq!(error, ClientError::Gone),
+        }
+    }
+}
+
+#[test]
+fn a_second_server_at_the_same_socket_is_refused() {
+    let hosts = Hosts::new(6);
+    let second = Command::new(env!("CARGO_BIN_EXE_weft"))
+        .args(["serve", "--port", "udp:127.84.6.3", "--socket"])
+        .arg(&hosts.left.socket)
+        .output()
+        .expect("weft starts");
+    assert_eq!(second.status.code(), Some(1));
+    let text = String::from_utf8_lossy(&second.stderr);
+    assert!(text.contains("another process serves there"), "{text}");
+    hosts.left.join(None);
+}
