@@ -55,11 +55,20 @@ impl Buffer {
     #[inline]
     pub fn place(&mut self, offset: u32, payload: Payload<'_>) {
         match (self, payload) {
+            (Buffer::Virtual(_), _) | (_, Payload::Virtual(_)) => {}
             (Buffer::Heap(memory), Payload::Bytes(bytes)) => {
                 let start = (offset as usize).min(memory.len());
                 let len = bytes.len().min(memory.len() - start);
                 memory[start..start + len].copy_from_slice(&bytes[..len]);
             }
+            (buffer, payload) => buffer.place_with_region(offset, payload),
+        }
+    }
+
+    /// As [`Buffer::place`] where one or both are of a region; not inlined into what most packets run through.
+    #[inline(never)]
+    fn place_with_region(&mut self, offset: u32, payload: Payload<'_>) {
+        match (self, payload) {
             (Buffer::Heap(memory), Payload::Region(bytes)) => {
                 let start = (offset as usize).min(memory.len());
                 let len = (bytes.len() as usize).min(memory.len() - start);
@@ -69,7 +78,7 @@ impl Buffer {
                 slice.write(offset, bytes);
             }
             (Buffer::Region(slice), Payload::Region(bytes)) => slice.copy_from(offset, bytes),
-            (Buffer::Virtual(_), _) | (_, Payload::Virtual(_)) => {}
+            (_, Payload::Virtual(_)) | (Buffer::Virtual(_), _) | (Buffer::Heap(_), Payload::Bytes(_)) => {}
         }
     }
 

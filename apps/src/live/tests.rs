@@ -1,7 +1,7 @@
 //! Endpoints over a pair of ports in memory, and over sockets.
 
 use super::*;
-use weft_cc::Rate;
+use weft_cc::{Rate, Time};
 use weft_stack::port::faulty::{FaultCounts, Faults, FaultyPort};
 use weft_stack::port::memory::{MemoryConfig, MemoryPort, pair};
 use weft_stack::rng::Rng;
@@ -89,7 +89,8 @@ fn flows_wait_for_those_that_run_here() {
     let [first, after, later, alone] = &report.flows[..] else { panic!("four flows") };
     assert!(after.start.unwrap().is_at_or_after(first.end.unwrap()), "it waits for the trigger");
     assert_eq!(alone.start, first.start, "what it waits for is not here");
-    assert!(later.start.unwrap().since(first.start.unwrap()) >= Span::from_us(2000));
+    // Its time counts from the start of the run, which the first flow may miss by a little.
+    assert!(later.start.unwrap().since(Time::ZERO) >= Span::from_us(2000));
 }
 
 #[test]

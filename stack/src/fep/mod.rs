@@ -70,6 +70,8 @@ type Map<K, V> = HashMap<K, V, BuildHasherDefault<FxHasher>>;
 pub struct Fep {
     config: Arc<FepConfig>,
     addr: Addr,
+    /// Whether process 0 is closed.
+    zero_closed: bool,
     granter: Option<Box<Granter>>,
     /// Connections that may send, in turn.
     ready: VecDeque<Key>,
@@ -84,13 +86,11 @@ pub struct Fep {
     wheel: Wheel<TimerKey>,
     targets: Targets,
     receives: Receives,
-    /// Receives of processes other than 0.
-    processes: BTreeMap<u16, Receives>,
-    /// Whether process 0 is closed.
-    zero_closed: bool,
     completions: VecDeque<Completion>,
     due: Vec<TimerKey>,
     by_peer: Map<(Addr, TrafficClass), Key>,
+    /// Receives of processes other than 0.
+    processes: BTreeMap<u16, Receives>,
     /// For each PDCID, less one, the first PSN that its last PDC did not use.
     last_psns: Vec<Psn>,
     next_receive: u64,

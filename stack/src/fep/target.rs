@@ -664,7 +664,7 @@ impl Fep {
 }
 
 /// Finds the place for the payload of a packet among the receives of the process that it is for.
-#[inline]
+#[inline(always)]
 fn admit<'a>(
     receives: Option<&'a mut Receives>,
     peer: Addr,

@@ -239,6 +239,7 @@ impl Receives {
     }
 
     /// Puts a payload where [`Receives::admit`] said. Hands the message back when that completes it.
+    #[inline]
     pub fn place(
         &mut self,
         place: Place,
