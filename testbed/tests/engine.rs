@@ -76,18 +76,71 @@ fn samples_change_nothing_and_add_up() {
     let (report, with_threads) = sampled(&config, Span::from_us(7), 3);
     assert_eq!((&report, &with_threads), (&plain, &kept));
 
-    assert!(kept.ports.iter().all(|(at, _)| at.as_ps().is_multiple_of(7_000_000)));
+    // All intervals are equal but the last one, which ends with the run.
+    let last = kept.ports.iter().map(|(at, _)| at.as_ps()).max().unwrap();
+    let whole = |at: u64| at.is_multiple_of(7_000_000);
+    assert!(kept.ports.iter().all(|(at, _)| whole(at.as_ps()) || at.as_ps() == last));
+    assert!(kept.flows.iter().all(|(at, _)| whole(at.as_ps()) || at.as_ps() == last));
     assert!(kept.ports.iter().any(|(_, sample)| sample.data_bytes > 0), "oversubscribed: queues build up");
     // What the links to the hosts can carry in an interval, with the packet that was begun in it.
     let most = Rate::from_gbps(100).bytes_in(Span::from_us(7)) + 4160;
     assert!(kept.ports.iter().all(|(_, sample)| sample.sent_bytes <= most));
-    let last = kept.ports.iter().map(|(at, _)| *at).max_by_key(|at| at.as_ps()).unwrap();
-    let late = plain.flows.iter().filter(|flow| flow.end.unwrap().as_ps() > last.as_ps());
-    let late: Vec<u64> = late.map(|flow| flow.id).collect();
-    for (flow, index) in plain.flows.iter().zip(0..) {
-        let samples = kept.flows.iter().filter(|(_, sample)| sample.flow == index);
-        let received: u64 = samples.map(|(_, sample)| sample.received_bytes).sum();
-        assert!(received == flow.bytes || late.contains(&flow.id), "flow {}: {received}", flow.id);
+    // Queues that never overflow: nothing is sent twice.
+    assert_eq!(received(&kept, &plain), sizes(&plain));
+}
+
+/// Flow by flow, the bytes that samples saw arrive.
+fn received(kept: &Kept, report: &RunReport) -> Vec<u64> {
+    let mut received = vec![0; report.flows.len()];
+    kept.flows.iter().for_each(|(_, sample)| received[sample.flow as usize] += sample.received_bytes);
+    received
+}
+
+fn sizes(report: &RunReport) -> Vec<u64> {
+    report.flows.iter().map(|flow| flow.bytes).collect()
+}
+
+#[test]
+fn what_comes_after_the_last_whole_interval_is_sampled_as_well() {
+    let config = config(LEAF_SPINE, "permutation", 300_000, 5);
+    for (every, instants) in [(Span::from_us(60), 2..10), (Span::from_ms(60), 1..2)] {
+        let (report, kept) = sampled(&config, every, 1);
+        assert_eq!(received(&kept, &report), sizes(&report), "every {every:?}");
+        let mut times: Vec<u64> = kept.ports.iter().map(|(at, _)| at.as_ps()).collect();
+        times.dedup();
+        assert!(times.is_sorted() && instants.contains(&times.len()), "{times:?}");
+        assert!(*times.last().unwrap() >= report.end.as_ps(), "{times:?}, end {:?}", report.end);
+        assert_eq!(sampled(&config, every, 3), (report, kept));
+    }
+}
+
+#[test]
+fn the_last_sample_of_a_run_that_is_cut_off_is_taken_there() {
+    let config = config(LEAF_SPINE, "permutation", 1_000_000, 5);
+    for (until, every) in [(50, 7), (50, 25), (50, 50), (50, 100)] {
+        let cut = RunConfig { until: Some(Span::from_us(until)), ..config.clone() };
+        let mut kept = Kept::default();
+        let sampling = Some(Sampling { every: Span::from_us(every), sink: &mut kept });
+        let report = run_with(&cut, Options { sampling, ..Options::default() }).unwrap();
+        let mut times: Vec<u64> = kept.ports.iter().map(|(at, _)| at.as_ps()).collect();
+        times.dedup();
+        let whole = (1..).map(|n| n * every).take_while(|us| *us < until);
+        let expected: Vec<u64> = whole.chain([until]).map(|us| us * 1_000_000).collect();
+        assert_eq!(times, expected, "every {every} µs");
+        assert!(!report.is_complete());
+    }
+}
+
+#[test]
+fn a_run_of_nothing_can_be_sampled() {
+    let workload = parse_cm("empty.cm", "Nodes 4\nConnections 0\n", CmOptions::default()).unwrap();
+    let topology = "leaf-spine:hosts=4,leaves=2,spines=1".parse::<TopologySpec>().unwrap().build().unwrap();
+    let config = RunConfig::new(topology, workload);
+    for until in [None, Some(Span::from_us(100)), Some(Span::MAX)] {
+        for every in [Span::from_us(60), Span::MAX] {
+            let (report, kept) = sampled(&RunConfig { until, ..config.clone() }, every, 2);
+            assert_eq!((report.end, kept), (Time::ZERO, Kept::default()));
+        }
     }
 }
 
@@ -136,6 +189,8 @@ fn a_run_is_cut_off_where_it_was_asked_to_be() {
         ends.filter(|end| end.as_ps() <= 50_000_000).count()
     };
     assert_eq!(early(&report), early(&whole));
+    let never = RunConfig { until: Some(Span::MAX), ..full };
+    assert_eq!(run_with(&never, Options::default()).unwrap(), whole);
 }
 
 /// Two flows of one connection: nothing of the first arrives, and the connection is given up long before the second
@@ -157,4 +212,54 @@ fn a_connection_that_failed_is_opened_anew_for_its_next_flow() {
         assert!(report.flows[0].end.is_none() && report.flows[1].end.is_some(), "{:?}", report.stuck);
         assert!(report.stuck.iter().any(|line| line.contains("not acknowledged")), "{:?}", report.stuck);
     }
+}
+
+fn on_leaf_spine(topology: &str, matrix: &str) -> RunConfig {
+    let topology = topology.parse::<TopologySpec>().unwrap().build().unwrap();
+    RunConfig::new(topology, parse_cm("matrix.cm", matrix, CmOptions::default()).unwrap())
+}
+
+/// The link of `host` fails for good.
+fn host_fails(config: &RunConfig, at: Span, host: u32) -> RunReport {
+    let event =
+        LinkEvent { at: Time::ZERO + at, port: config.topology.nic(HostId(host)), change: LinkChange::Fail };
+    let faults = FaultPlan { events: vec![event], ..FaultPlan::default() };
+    run_with(config, Options { faults, ..Options::default() }).unwrap()
+}
+
+#[test]
+fn a_flow_that_breaks_off_has_not_arrived() {
+    let matrix = "Nodes 4\nConnections 2\nTriggers 1\n\
+        0->1 id 1 start 0 size 1000000 recv_done_trigger 1\n\
+        1->2 id 2 trigger 1 size 10000\n\
+        trigger id 1 oneshot\n";
+    let config = on_leaf_spine("leaf-spine:hosts=4,leaves=2,spines=1", matrix);
+    let report = host_fails(&config, Span::from_us(30), 0);
+    assert_eq!(report.flows[1].start, None, "it waits for what never arrived");
+    assert!(report.flows[0].end.is_none() && report.payload_errors.is_empty(), "{report:?}");
+    assert!(report.stuck.iter().any(|line| line.starts_with("flow 1: receive: ")), "{:?}", report.stuck);
+}
+
+#[test]
+fn a_host_that_fails_in_an_all_to_all_leaves_it_unfinished() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/data/matrices/alltoall_serial_16n.cm");
+    let config = on_leaf_spine("leaf-spine:hosts=16,leaves=4", &std::fs::read_to_string(path).unwrap());
+    let report = host_fails(&config, Span::from_us(100), 3);
+    assert!(!report.is_complete() && !report.stuck.is_empty());
+    assert_eq!((report.payload_errors, report.leaks), (Vec::new(), Vec::new()));
+}
+
+/// Whenever a host fails: if all flows are done, what the failure left of their connections is no leak.
+#[test]
+fn a_failure_while_connections_close_leaves_a_complete_run() {
+    let spec: WorkloadSpec = "permutation".parse().unwrap();
+    let workload = spec.build(Some(4), 1_000_000, &mut Rng::new(1, 1)).unwrap();
+    let config = RunConfig::new(Topology::default_for(4, Rate::from_gbps(100)).unwrap(), workload);
+    let mut given_up = 0;
+    for ns in (80_000..110_000).step_by(250) {
+        let report = host_fails(&config, Span::from_ns(ns), 0);
+        assert_eq!((report.leaks.len(), report.payload_errors.len()), (0, 0), "{ns} ns: {:?}", report.leaks);
+        given_up += u32::from(report.is_complete() && !report.stuck.is_empty());
+    }
+    assert!(given_up > 0, "no failure met the closing handshake");
 }

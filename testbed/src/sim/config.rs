@@ -79,7 +79,9 @@ pub enum RunError {
     #[error(transparent)]
     Endpoint(#[from] ConfigError),
     /// Packets would arrive at the moment at which they are sent.
-    #[error("packets need no time: there must be links without latency, and packets of 0 bytes")]
+    #[error(
+        "packets take no time over a link: give links a latency or a lower rate, or packets more overhead"
+    )]
     NoLatency,
     /// Queues that are told apart by a byte.
     #[error("switch ports with more than 256 different queues")]

@@ -37,6 +37,7 @@ struct Timetable<'a> {
     changes: &'a [(u64, LinkSpec, LinkChange)],
     sample_every: Option<u64>,
     next_sample: u64,
+    last_sample: u64,
     /// The last instant that counts.
     until: u64,
 }
@@ -63,7 +64,8 @@ impl<'a> Timetable<'a> {
             changes: &system.changes,
             sample_every,
             next_sample: sample_every.unwrap_or(NEVER),
-            until: until.map_or(NEVER - 1, Span::as_ps),
+            last_sample: 0,
+            until: until.map_or(NEVER, Span::as_ps).min(NEVER - 1),
         }
     }
 
@@ -71,7 +73,7 @@ impl<'a> Timetable<'a> {
     fn turn(&mut self, next: u64) -> Turn<'a> {
         let change = self.changes.first().map_or(NEVER, |(at, ..)| *at);
         // Both sides get there before anybody goes further.
-        let stop = change.min(self.next_sample).min(self.until + 1);
+        let stop = change.min(self.due_sample()).min(self.until + 1);
         for reached in &mut self.reached {
             *reached = next.min(stop).max(*reached);
         }
@@ -82,7 +84,7 @@ impl<'a> Timetable<'a> {
         let (own, other) = (side as usize, 1 - side as usize);
         self.side = if side == Side::Even { Side::Odd } else { Side::Even };
         let start = self.reached[own];
-        let end = (self.reached[other] + self.lookahead).min(stop);
+        let end = self.reached[other].saturating_add(self.lookahead).min(stop);
         self.reached[own] = end.max(start);
         Turn::Window { side, start, end }
     }
@@ -90,18 +92,31 @@ impl<'a> Timetable<'a> {
     /// Everything was done at `done`. Some nodes are further already: so that it does not depend on the windows
     /// how far, all go on to where the first can be.
     fn finish(&mut self, done: u64) {
-        self.until = self.until.min(done + 2 * self.lookahead);
+        self.until = self.until.min(done.saturating_add(2 * self.lookahead));
+    }
+
+    /// When a sample is due; one at the very end waits for what happens then, see [`Timetable::end_sample`].
+    fn due_sample(&self) -> u64 {
+        if self.next_sample < self.until { self.next_sample } else { NEVER }
+    }
+
+    /// When the last sample is due of a run that is over: it ends an interval that need not be a whole one.
+    fn end_sample(&self) -> Option<u64> {
+        let [even, odd] = self.reached;
+        let end = even.max(odd).min(self.until);
+        (self.sample_every.is_some() && end > self.last_sample).then_some(end)
     }
 
     fn stop(&mut self, change: u64, next: u64) -> Turn<'a> {
         let at = self.reached[0];
-        if at == self.next_sample
-            && at <= self.until
+        if at == self.due_sample()
+            && at < self.until
             && let Some(every) = self.sample_every
         {
             // The next one at which there can be anything to see.
             let idle = next.min(self.until).saturating_sub(at) / every;
-            self.next_sample = at + (idle + 1) * every;
+            self.next_sample = at.saturating_add((idle + 1).saturating_mul(every));
+            self.last_sample = at;
             return Turn::Sample(at);
         }
         if at == change && at <= self.until {
@@ -270,14 +285,14 @@ impl Team<'_> {
         let mut reported = 0;
         let mut boards = self.boards.iter().cycle();
         let mut over = false;
-        loop {
+        while next != NEVER {
             match timetable.turn(next) {
                 Turn::Window { side, start, end } => {
                     let Some(board) = boards.next() else { break };
                     let own_next = shard.run(side, start, end);
                     board.post(number, shard, own_next);
                     if !self.barrier.wait() {
-                        break;
+                        return end;
                     }
                     board.collect(number, shard);
                     next = board.next();
@@ -288,26 +303,39 @@ impl Team<'_> {
                         over = true;
                         timetable.finish(board.last_close());
                     }
-                    if next == NEVER {
-                        break;
-                    }
                 }
                 Turn::Changes(changes) => {
                     changes.iter().for_each(|(_, spec, change)| shard.change(spec, *change));
                 }
                 Turn::Sample(at) => {
-                    let Some(board) = boards.next() else { break };
-                    shard.sample(&mut lock(&board.shards[number].samples));
-                    if !self.barrier.wait() {
-                        break;
-                    }
-                    if let Some(watch) = &mut watch {
-                        watch.sample(board, at);
+                    if !self.sample(number, shard, boards.next(), at, watch.as_deref_mut()) {
+                        return at;
                     }
                 }
                 Turn::End => break,
             }
         }
+        if let Some(at) = timetable.end_sample() {
+            self.sample(number, shard, boards.next(), at, watch);
+        }
         timetable.reached[0].min(timetable.until)
+    }
+
+    /// Takes a sample of one shard, and hands those of all on to who watches. False if a thread has panicked.
+    fn sample(
+        self,
+        number: usize,
+        shard: &mut Shard,
+        board: Option<&Board>,
+        at: u64,
+        watch: Option<&mut Watch<'_>>,
+    ) -> bool {
+        let Some(board) = board else { return false };
+        shard.sample(&mut lock(&board.shards[number].samples));
+        let together = self.barrier.wait();
+        if let Some(watch) = watch.filter(|_| together) {
+            watch.sample(board, at);
+        }
+        together
     }
 }

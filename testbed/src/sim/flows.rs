@@ -262,13 +262,13 @@ impl Flows {
             }
             Completion::Received { context, buffer, len, header_data, result, .. } => {
                 let index = context as u32;
-                let host = fep.addr().0;
-                let arrivals = &mut self.arrivals[index as usize];
-                *arrivals = arrivals.saturating_add(1);
                 let flow = *self.flow(index);
                 if let Err(error) = result {
-                    self.payload_errors.push((now, host, format!("flow {}: receive: {error}", flow.id)));
+                    let note = format!("flow {}: receive: {error}", flow.id);
+                    return self.failures.push((now, flow.dst.0, note));
                 }
+                let arrivals = &mut self.arrivals[index as usize];
+                *arrivals = arrivals.saturating_add(1);
                 self.check(now, index, &flow, len, header_data, &buffer);
                 self.activate(flow.on_received);
             }

@@ -131,7 +131,7 @@ pub(super) fn report(config: &RunConfig, system: &System, end: u64) -> RunReport
         bound: bound(config),
         stuck: if fine { Vec::new() } else { explain(failures, &hosts, &records, Time::from_ps(end)) },
         payload_errors: notes(flows().flat_map(|flows| &flows.payload_errors)),
-        leaks: if done { leaks(&hosts, &records, flows) } else { Vec::new() },
+        leaks: if done { leaks(if fine { &hosts } else { &[] }, &records, flows) } else { Vec::new() },
         flows: records,
     }
 }
@@ -183,7 +183,8 @@ fn explain(failures: Vec<String>, hosts: &[&Host], flows: &[FlowRecord], now: Ti
     failures.into_iter().chain(waiting).chain(not_started).collect()
 }
 
-/// What is left in the endpoints although everything is done.
+/// What is left in the endpoints `hosts` although everything is done, and flows that did not arrive once. A connection
+/// that failed leaves the peer's end of it behind for a time: with failures there are no endpoints to look at.
 fn leaks<'a, F>(hosts: &[&Host], records: &[FlowRecord], flows: impl Fn() -> F) -> Vec<String>
 where
     F: Iterator<Item = &'a Flows>,

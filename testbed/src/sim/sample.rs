@@ -1,4 +1,4 @@
-//! What a run looks like while it goes on: queues, links and flows, at equal intervals.
+//! What a run looks like while it goes on: queues, links and flows, at equal intervals, and once more when it ends.
 
 use weft_cc::{Span, Time};
 
@@ -33,7 +33,7 @@ pub trait SampleSink {
 
 /// That a run is to be sampled.
 pub struct Sampling<'a> {
-    /// How often.
+    /// How often. The interval that is under way when the run ends, ends with it.
     pub every: Span,
     /// Where the samples go.
     pub sink: &'a mut dyn SampleSink,

@@ -115,7 +115,7 @@ impl Shard {
 
     fn run_switch(&mut self, switch: usize, start: u64, end: u64) -> u64 {
         let next = self.switches[switch].run(start, end, &mut self.bench, &mut self.wires);
-        self.events += self.bench.arrivals();
+        self.events += self.bench.arrivals;
         next
     }
 

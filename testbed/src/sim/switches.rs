@@ -46,6 +46,10 @@ pub(super) struct Switch {
 pub(super) struct Bench {
     pub(super) queues: Vec<QueueConfig>,
     pub(super) seed: u64,
+    /// So many packets on their way to one switch are a crowd: too many to tell them apart by [`INDEX_BITS`].
+    pub(super) crowd: usize,
+    /// How many packets arrived in the last window.
+    pub(super) arrivals: u64,
     /// The order of a window's arrivals; kept for its memory.
     order: Vec<u64>,
     sorter: Sorter,
@@ -66,12 +70,8 @@ pub(super) fn rank_bits(links: u32) -> u32 {
 
 impl Bench {
     pub(super) fn new(queues: Vec<QueueConfig>, seed: u64) -> Bench {
-        Bench { queues, seed, order: Vec::new(), sorter: Sorter::default() }
-    }
-
-    /// How many packets arrived in the last window.
-    pub(super) fn arrivals(&self) -> u64 {
-        self.order.len() as u64
+        let (order, sorter) = (Vec::new(), Sorter::default());
+        Bench { queues, seed, crowd: 1 << INDEX_BITS, arrivals: 0, order, sorter }
     }
 }
 
@@ -95,7 +95,26 @@ impl Switch {
     /// Lives through the window from `start` to before `end`. Returns when something happens next.
     pub(super) fn run(&mut self, start: u64, end: u64, bench: &mut Bench, wires: &mut Wires) -> u64 {
         let mut arrivals = wires.take(self.inbox);
-        let next = self.plan(&mut arrivals, start, end, bench);
+        let next = match arrivals.len() < bench.crowd {
+            true => self.pass(&mut arrivals, start, end, bench, wires),
+            false => self.pass_crowd(&mut arrivals, end, bench, wires),
+        };
+        arrivals.retain(|arrival| arrival.at >= end);
+        wires.put_back(self.inbox, arrivals);
+        next.min(self.send_until(end, Setting { queues: &bench.queues, seed: bench.seed }, wires))
+    }
+
+    /// Passes what arrives before `end` on. Returns when the first packet arrives after that.
+    #[inline(always)]
+    fn pass(
+        &mut self,
+        arrivals: &mut [Arrival],
+        start: u64,
+        end: u64,
+        bench: &mut Bench,
+        wires: &mut Wires,
+    ) -> u64 {
+        let next = self.plan(arrivals, start, end, bench);
         let setting = Setting { queues: &bench.queues, seed: bench.seed };
         let order = &bench.order[..];
         for (i, key) in order.iter().enumerate() {
@@ -106,15 +125,34 @@ impl Switch {
             let Arrival { at, ref transit, rank: port } = arrivals[index_of(*key)];
             self.forward(at, transit, port, setting, wires);
         }
-        arrivals.retain(|arrival| arrival.at >= end);
-        wires.put_back(self.inbox, arrivals);
-        next.min(self.send_until(end, setting, wires))
+        bench.arrivals = order.len() as u64;
+        next
+    }
+
+    /// As [`Switch::pass`] and in the same order, however many packets there are.
+    #[cold]
+    #[inline(never)]
+    fn pass_crowd(
+        &mut self,
+        arrivals: &mut [Arrival],
+        end: u64,
+        bench: &mut Bench,
+        wires: &mut Wires,
+    ) -> u64 {
+        // Stable: packets of one link that arrive at once keep the order in which they were sent.
+        arrivals.sort_by_key(|arrival| (arrival.at, arrival.rank));
+        let (due, later) = arrivals.split_at(arrivals.partition_point(|arrival| arrival.at < end));
+        let setting = Setting { queues: &bench.queues, seed: bench.seed };
+        for Arrival { at, transit, .. } in due {
+            self.forward(*at, transit, self.way(transit), setting, wires);
+        }
+        bench.arrivals = due.len() as u64;
+        later.first().map_or(NEVER, |arrival| arrival.at)
     }
 
     /// Finds the order and the ways of what arrives before `end`: in place of the rank, which the order has taken
     /// in, each gets the number of its port. Returns when the first packet arrives after that.
     fn plan(&self, arrivals: &mut [Arrival], start: u64, end: u64, bench: &mut Bench) -> u64 {
-        assert!(arrivals.len() < 1 << INDEX_BITS, "{} packets at one switch at a time", arrivals.len());
         bench.order.clear();
         let mut next = NEVER;
         for (arrival, index) in arrivals.iter_mut().zip(0..) {
@@ -237,6 +275,45 @@ impl Port {
             // A packet that waits leaves as soon as the one before it has left.
             let now = self.link.busy_until.max(from);
             self.link.launch(now, id, seed, &transit, wires, dropped);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use weft_cc::Span;
+    use weft_stack::rng::Rng;
+
+    use super::super::engine::{self, Watch};
+    use super::super::faults::{FaultPlan, LinkFaults};
+    use super::super::{RunConfig, RunReport, build, report};
+    use crate::topology::TopologySpec;
+    use crate::workload::WorkloadSpec;
+
+    /// A run in which so many packets on their way to one switch are a crowd.
+    fn run(config: &RunConfig, crowd: Option<usize>) -> RunReport {
+        let all_links =
+            LinkFaults { duplicate: 0.05, reorder: 0.1, delay: Span::from_us(3), ..LinkFaults::default() };
+        let faults = FaultPlan { all_links, ..FaultPlan::default() };
+        let mut system = build::build(config, &faults, 1, false).unwrap();
+        for shard in &mut system.shards {
+            shard.bench.crowd = crowd.unwrap_or(shard.bench.crowd);
+        }
+        let mut watch = Watch { progress: None, sampling: None, flows_total: 0 };
+        let end = engine::run(&mut system, config.until, &mut watch);
+        report::report(config, &system, end)
+    }
+
+    #[test]
+    fn a_crowd_passes_in_the_same_order() {
+        let topology = "leaf-spine:hosts=32,leaves=4,oversub=2".parse::<TopologySpec>().unwrap();
+        let workload: WorkloadSpec = "incast:24".parse().unwrap();
+        let workload = workload.build(Some(32), 200_000, &mut Rng::new(1, 1)).unwrap();
+        let config = RunConfig::new(topology.build().unwrap(), workload);
+        let plain = run(&config, None);
+        assert!(plain.is_complete() && plain.packets.trimmed > 0, "{:?}", plain.packets);
+        for crowd in [0, 20] {
+            assert_eq!(run(&config, Some(crowd)), plain, "{crowd} packets are a crowd");
         }
     }
 }

@@ -3,7 +3,7 @@
 use core::fmt;
 
 use thiserror::Error;
-use weft_cc::Rate;
+use weft_cc::{Rate, Span};
 
 use super::Tier;
 
@@ -11,6 +11,10 @@ use super::Tier;
 pub const MAX_HOSTS: u64 = 1 << 20;
 /// Largest number of ports: bounds the memory that a file can ask for.
 pub(super) const MAX_PORTS: u64 = 1 << 23;
+
+/// Longest latency of a link or a switch. Round trips, timeouts that are doubled a few times, and the times at which
+/// they end fit in 64 bits of picoseconds.
+const MAX_LATENCY: Span = Span::from_ms(1_000_000);
 
 /// The counts that routing divides by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -167,6 +171,15 @@ pub(super) fn check_tier(t: u8, tier: &Tier, above: Option<&Tier>) -> Result<(),
     let Tier { radix_down, radix_up, bundle, .. } = *tier;
     if tier.down_rate == Rate::from_bps(0) {
         return wrong(t, Keyword::DownlinkSpeed, "the link speed must be above zero");
+    }
+    for (latency, keyword, what) in [
+        (tier.down_latency, Keyword::DownlinkLatency, "link"),
+        (tier.switch_latency, Keyword::SwitchLatency, "switch"),
+    ] {
+        if latency > MAX_LATENCY {
+            let most = MAX_LATENCY.as_secs_f64();
+            return wrong(t, keyword, format!("the latency of a {what} may be {most} s at most"));
+        }
     }
     if radix_down == 0 {
         return wrong(t, Keyword::RadixDown, "a switch needs ports that lead down");

@@ -73,6 +73,12 @@ fn bad_descriptions_say_what_is_wrong() {
         ),
         ("fat-tree:k=4,link=100", "link: `100` is not a rate above zero (such as 100G, 2.5Gbps)"),
         ("fat-tree:k=4,latency=1", "latency: `1` is not a time in whole picoseconds (such as 1us, 600ns)"),
+        ("fat-tree:k=4,latency=1001s", "the latency of a link may be 1000 s at most"),
+        (
+            "leaf-spine:hosts=4,leaves=4,latency=18446744073709551615ps",
+            "the latency of a link may be 1000 s at most",
+        ),
+        ("fat-tree:k=4,switch-latency=5000000s", "the latency of a switch may be 1000 s at most"),
         ("leaf-spine:leaves=4", "leaf-spine needs hosts=H"),
         ("leaf-spine:hosts=4", "leaf-spine needs leaves=L"),
         ("leaf-spine:hosts=10,leaves=4", "10 hosts cannot be spread evenly over 4 leaves"),
