@@ -11,7 +11,7 @@ use crate::units::{self, Ecn, Queue, WireOverhead};
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use serde::Serialize;
 use std::num::NonZero;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use weft_cc::{Rate, Span};
 use weft_testbed::link_events::Degradation;
 
@@ -189,6 +189,13 @@ pub(crate) struct RunArgs {
     /// Where samples go [default: samples].
     #[arg(long, value_name = "FILE", requires = "sample")]
     pub(crate) sample_file: Option<PathBuf>,
+}
+
+impl RunArgs {
+    /// What the names of files of samples begin with.
+    pub(crate) fn sample_path(&self) -> &Path {
+        self.sample_file.as_deref().unwrap_or(Path::new("samples"))
+    }
 }
 
 #[derive(Debug, Args)]

@@ -20,6 +20,7 @@ mod serve;
 mod soft;
 mod stats;
 mod sweep;
+mod text;
 mod udp;
 mod units;
 mod usage;

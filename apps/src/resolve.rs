@@ -2,12 +2,12 @@
 
 use crate::cli::{Payload, Platform, RunArgs, Switch};
 use crate::units::{Ecn, Queue, WireOverhead};
-use crate::{Failure, loopback, soft, udp};
+use crate::{Failure, loopback, sample, soft, text, udp};
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::{self, BufRead, BufReader};
-use std::path::Path;
+use std::fs::File;
+use std::io::{self, BufReader};
+use std::path::{self, Path, PathBuf};
 use weft_cc::CcChoice;
 use weft_stack::rng::Rng;
 use weft_stack::spray::LbChoice;
@@ -164,10 +164,44 @@ fn check_outputs(args: &RunArgs) -> Result<(), Failure> {
     if args.flows.as_deref() == Some(Path::new("-")) {
         return Err(usage("--flows", "expected a file name; only --json can go to standard output"));
     }
-    if args.flows.is_some() && args.flows == args.json {
-        return Err(usage("--flows", "expected another file than that of --json"));
+    let mut taken: Vec<(&str, PathBuf)> = Vec::new();
+    for (option, path) in files(args) {
+        let place = place(&path);
+        if place.exists() && !place.is_file() {
+            continue; // what goes to a device or a pipe overwrites nothing
+        }
+        if let Some((other, _)) = taken.iter().find(|(_, taken)| *taken == place) {
+            return Err(usage(option, format_args!("expected another file than that of {other}")));
+        }
+        taken.push((option, place));
     }
     Ok(())
+}
+
+/// The files that a run reads line by line, and those that it writes, with the options that name them.
+fn files(args: &RunArgs) -> Vec<(&'static str, PathBuf)> {
+    let json = args.json.as_ref().filter(|path| path.as_os_str() != "-");
+    let named = [
+        ("--matrix", args.matrix.as_ref()),
+        ("--link-events", args.link_events.as_ref()),
+        ("--json", json),
+        ("--flows", args.flows.as_ref()),
+    ];
+    let mut files: Vec<_> =
+        named.into_iter().filter_map(|(option, path)| Some((option, path?.clone()))).collect();
+    if args.sample.is_some() {
+        files.extend(sample::paths(args.sample_path()).map(|path| ("--sample-file", path)));
+    }
+    files
+}
+
+/// Where `path` leads, whether a file is there or not: the same for all names of one place.
+fn place(path: &Path) -> PathBuf {
+    let beside = || {
+        let path = path::absolute(path).ok()?;
+        Some(path.parent()?.canonicalize().ok()?.join(path.file_name()?))
+    };
+    path.canonicalize().ok().or_else(beside).unwrap_or_else(|| path.to_owned())
 }
 
 /// Between ports of one process there is no fabric to describe.
@@ -304,12 +338,15 @@ fn read_matrix(path: &Path, options: CmOptions) -> Result<Workload, Failure> {
     let mut file = BufReader::new(File::open(path).map_err(failed)?);
     let mut reader = CmReader::new(&name, options);
     let (mut bytes, mut number) = (Vec::new(), 0u64);
-    while file.read_until(b'\n', &mut bytes).map_err(failed)? > 0 {
+    loop {
         number += 1;
+        let more = text::next_line(&mut file, &mut bytes);
+        if !more.map_err(|e| Failure::Run(format!("{name}:{number}: {e}")))? {
+            break;
+        }
         let line =
             str::from_utf8(&bytes).map_err(|_| Failure::Run(format!("{name}:{number}: not UTF-8 text")))?;
         reader.line(line).map_err(|e| Failure::Run(e.to_string()))?;
-        bytes.clear();
     }
     reader.finish().map_err(|e| Failure::Run(e.to_string()))
 }
@@ -334,7 +371,7 @@ fn faults(topology: &Topology, args: &RunArgs) -> Result<FaultPlan, Failure> {
 
 fn read(path: impl AsRef<Path>) -> Result<String, Failure> {
     let path = path.as_ref();
-    let bytes = fs::read(path).map_err(|e| Failure::Run(format!("{}: {e}", path.display())))?;
+    let bytes = text::read(path).map_err(|e| Failure::Run(format!("{}: {e}", path.display())))?;
     String::from_utf8(bytes).map_err(|e| {
         let good = &e.as_bytes()[..e.utf8_error().valid_up_to()];
         let line = 1 + good.iter().filter(|&&byte| byte == b'\n').count();

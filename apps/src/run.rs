@@ -25,8 +25,9 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
     let outputs = Outputs::open(args)?;
     let predicted = (args.on == Platform::Soft).then(|| soft::predict(&plan)).transpose()?;
     let (clock, cpu) = (Instant::now(), usage::cpu_seconds());
+    let mut sampled = Ok(());
     let mut outcome = match args.on {
-        Platform::Sim => simulate(&plan, args)?,
+        Platform::Sim => simulate(&plan, args, &mut sampled)?,
         Platform::Loopback => loopback(&plan.config)?,
         Platform::Udp => over_udp(&plan.config)?,
         Platform::Soft => over_switches(&plan)?,
@@ -40,7 +41,13 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
         report.compare(predicted);
     }
     outputs.write(&report, &outcome, clock)?;
-    verdict(&report, &outcome)
+    match (sampled, verdict(&report, &outcome)) {
+        (Err(unwritten), Err(failure)) => {
+            eprintln!("weft: {unwritten}");
+            Err(failure)
+        }
+        (sampled, verdict) => sampled.and(verdict),
+    }
 }
 
 /// Whether the run that `plan` describes can be made: it is built, and ended at once.
@@ -51,10 +58,10 @@ pub(crate) fn rehearse(mut plan: Plan) -> Result<(), Failure> {
     outcome.map(drop).map_err(|error| Failure::Usage(error.to_string()))
 }
 
-/// In virtual time.
-fn simulate(plan: &Plan, args: &RunArgs) -> Result<RunReport, Failure> {
+/// In virtual time. Samples that cannot be written, which `sampled` then tells, leave the results what they are.
+fn simulate(plan: &Plan, args: &RunArgs, sampled: &mut Result<(), Failure>) -> Result<RunReport, Failure> {
     let mut samples =
-        args.sample.map(|_| SampleFiles::create(sample_path(args), &plan.config)).transpose()?;
+        args.sample.map(|_| SampleFiles::create(args.sample_path(), &plan.config)).transpose()?;
     let sink = samples.as_mut().map(|files| files as &mut dyn SampleSink);
     let bar = progress_bar();
     let mut progress = |progress: &Progress| show(&bar, progress, "virtual time");
@@ -67,14 +74,9 @@ fn simulate(plan: &Plan, args: &RunArgs) -> Result<RunReport, Failure> {
     let outcome = sim::run_with(&plan.config, options);
     bar.finish_and_clear();
     if let Some(files) = samples {
-        files.finish()?;
+        *sampled = files.finish();
     }
     outcome.map_err(|error| Failure::Run(error.to_string()))
-}
-
-/// What the names of files of samples begin with.
-fn sample_path(args: &RunArgs) -> &Path {
-    args.sample_file.as_deref().unwrap_or(Path::new("samples"))
 }
 
 /// Over real mbufs through DPDK, in this process.

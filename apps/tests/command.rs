@@ -219,6 +219,15 @@ fn matrices_and_topologies_are_read_from_files() {
     assert_eq!(refused.status.code(), Some(1));
     assert!(stderr(&refused).contains(&format!("{topo}:4: ")), "{}", stderr(&refused));
 
+    for (option, expected) in [
+        ("--matrix", "/dev/zero:1: this line is longer than 1 MiB"),
+        ("--link-events", "/dev/zero: this file is longer than 256 MiB"),
+    ] {
+        let rest: &[&str] = if option == "--matrix" { &[] } else { &["--workload", "permutation"] };
+        let endless = run(&[&[option, "/dev/zero"], rest].concat());
+        assert_eq!((endless.status.code(), stderr(&endless)), (Some(1), &*format!("weft: {expected}\n")));
+    }
+
     let absent = run(&["--matrix", "no-such-file.cm"]);
     assert_eq!(absent.status.code(), Some(1));
     assert!(stderr(&absent).starts_with("weft: no-such-file.cm: "));
@@ -326,6 +335,43 @@ fn errors_in_link_events_name_their_place() {
     let output = run(&["--workload", "permutation", "--link-events", "/no/such.links"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).starts_with("weft: /no/such.links: "), "{}", stderr(&output));
+}
+
+#[test]
+fn no_file_is_written_twice_or_over_its_input() {
+    let matrix = file("kept.cm", "Nodes 4\nConnections 1\n0->3 id 1 start 0 size 50000\n");
+    let here = scratch("");
+    let alias = |name: &str| here.join(".").join(name).to_str().expect("UTF-8").to_owned();
+    let plain = |name: &str| here.join(name).to_str().expect("UTF-8").to_owned();
+    let link = scratch("link-to-kept.cm");
+    let _ = fs::remove_file(&link);
+    std::os::unix::fs::symlink(&matrix, &link).expect("links are possible");
+    let (ports, flows) = (alias("twice.ports.parquet"), alias("twice.flows.parquet"));
+    let samples = ["--sample", "1us", "--sample-file", &plain("twice")];
+    let cases: [(&[&str], &str, &str); 4] = [
+        (&["--json", &plain("twice.json"), "--flows", &alias("twice.json")], "--flows", "--json"),
+        (&["--json", link.to_str().expect("UTF-8")], "--json", "--matrix"),
+        (&[&["--json", &ports][..], &samples].concat(), "--sample-file", "--json"),
+        (&[&["--flows", &flows][..], &samples].concat(), "--sample-file", "--flows"),
+    ];
+    for (args, option, other) in cases {
+        let output = run(&[&["--matrix", &matrix], args].concat());
+        let expected = format!("weft: {option}: expected another file than that of {other}\n");
+        assert_eq!((output.status.code(), stderr(&output)), (Some(2), &*expected), "{args:?}");
+    }
+    assert!(!scratch("twice.json").exists() && fs::metadata(&matrix).expect("still there").len() > 0);
+    let apart = ["--matrix", &matrix, "--json", "-", "--flows", &plain("apart.csv")];
+    assert!(run(&apart).status.success());
+    let nowhere = ["--matrix", &matrix, "--json", "/dev/null", "--flows", "/dev/null"];
+    assert!(run(&nowhere).status.success());
+}
+
+#[test]
+fn without_traffic_there_is_no_bound() {
+    let matrix = file("idle.cm", "Nodes 4\nConnections 0\n");
+    let output = run(&["--matrix", &matrix]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(stdout(&output).contains("\n  bound     none: nothing crosses a link\n"), "{}", stdout(&output));
 }
 
 #[test]

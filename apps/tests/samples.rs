@@ -50,6 +50,26 @@ fn samples_are_taken_at_equal_intervals_and_change_nothing() {
 }
 
 #[test]
+fn samples_that_cannot_be_written_cost_no_report() {
+    let (prefix, flows) = (scratch("full"), scratch("full.csv"));
+    let table = scratch("full.flows.parquet");
+    let _ = std::fs::remove_file(&table);
+    std::os::unix::fs::symlink("/dev/full", &table).unwrap();
+    let args =
+        ["--sample", "5us", "--sample-file", prefix.to_str().unwrap(), "--flows", flows.to_str().unwrap()];
+    for (more, status) in [(&[][..], 1), (&["--until", "10us"], 3)] {
+        let _ = std::fs::remove_file(&flows);
+        let output = run(&[&args[..], more].concat());
+        let (stdout, stderr) =
+            (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert_eq!(output.status.code(), Some(status), "{stderr}");
+        assert!(stderr.starts_with(&format!("weft: {}: ", table.display())), "{stderr}");
+        assert!(stdout.contains("\n  FCT ") && stdout.contains("of 4 "), "{stdout}");
+        assert_eq!(std::fs::read_to_string(&flows).unwrap().lines().count(), 5);
+    }
+}
+
+#[test]
 fn what_makes_no_sense_is_refused() {
     assert!(refusal(&["--sample-file", "x"]).contains("--sample <TIME>"));
     assert!(refusal(&["--sample", "0"]).contains("--sample"));

@@ -139,6 +139,18 @@ fn interrupted(scratch: &Scratch, seed: u64, signals: &[Signal]) -> (String, usi
 }
 
 #[test]
+fn a_table_is_a_regular_file() {
+    let scratch = Scratch::new("device", MANY);
+    std::os::unix::fs::symlink("/dev/zero", scratch.path("s.jsonl")).expect("links are possible");
+    for args in [&[][..], &["--force"]] {
+        let output = scratch.sweep(args);
+        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        assert!(stderr(&output).contains("s.jsonl is not a regular file; "), "{}", stderr(&output));
+        assert_eq!(scratch.names(), ["s.jsonl", "s.toml"]);
+    }
+}
+
+#[test]
 fn an_interrupted_sweep_ends_with_the_same_table() {
     let reference = Scratch::new("reference", MANY).table(&["--jobs", "1"]);
     assert_eq!(reference.lines().count(), 200);

@@ -50,6 +50,9 @@ fn bound(report: &Report) -> String {
     if report.bound_at.is_empty() {
         return "none: no link lies between the endpoints".to_owned();
     }
+    if report.bound_us == 0.0 {
+        return "none: nothing crosses a link".to_owned();
+    }
     let reached = match report.slowdown_max {
         Some(ratio) => format!("; all done after {ratio:.3} times that"),
         None => String::new(),

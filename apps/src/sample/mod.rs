@@ -32,7 +32,7 @@ impl<'a> SampleFiles<'a> {
     /// Makes `PATH.ports.parquet` and `PATH.flows.parquet`, for the run that `config` describes.
     pub(crate) fn create(path: &Path, config: &'a RunConfig) -> Result<SampleFiles<'a>, Failure> {
         let RunConfig { topology, workload, .. } = config;
-        let paths = ["ports", "flows"].map(|table| with_suffix(path, table));
+        let paths = paths(path);
         let create = |path: &PathBuf| File::create(path).map_err(|e| failed(path, &e));
         let (ports, flows) = (create(&paths[0])?, create(&paths[1])?);
         let tables = Tables::new(ports, flows, topology, workload, ROWS_PER_GROUP);
@@ -49,6 +49,11 @@ impl SampleSink for SampleFiles<'_> {
     fn sample(&mut self, at: Time, ports: &[PortSample], flows: &[FlowSample]) {
         self.tables.sample(at, ports, flows);
     }
+}
+
+/// The files of the ports and of the flows whose names begin with `path`.
+pub(crate) fn paths(path: &Path) -> [PathBuf; 2] {
+    ["ports", "flows"].map(|table| with_suffix(path, table))
 }
 
 fn with_suffix(path: &Path, table: &str) -> PathBuf {

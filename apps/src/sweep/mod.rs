@@ -12,7 +12,7 @@ pub(crate) use journal::Shard;
 use crate::Failure;
 use crate::cli::{RunArgs, SweepArgs};
 use crate::resolve::resolve;
-use crate::run;
+use crate::{run, text};
 use file::SweepFile;
 use grid::Grid;
 use journal::{Access, Header, Journals, failed};
@@ -76,7 +76,8 @@ impl Sweep {
     fn read(args: &SweepArgs) -> Result<Sweep, Failure> {
         let name = args.file.display().to_string();
         let unreadable = |e: io::Error| failed(&args.file, &e);
-        let text = fs::read_to_string(&args.file).map_err(unreadable)?;
+        let text = String::from_utf8(text::read(&args.file).map_err(unreadable)?)
+            .map_err(|_| Failure::Run(format!("{name}: not UTF-8 text")))?;
         let grid = Grid::new(SweepFile::parse(&name, &text)?)?;
         let file = absolute(&args.file).map_err(unreadable)?;
         let out = match &args.out {
@@ -92,6 +93,7 @@ impl Sweep {
 
     /// Finds out what is done, and keeps others from doing the same; none if everything is.
     fn begin(&self, access: Access, force: bool) -> Result<Option<Journals>, Failure> {
+        table::check_place(&self.out)?;
         let runs = self.grid.runs();
         let mut journals = Journals::open(&self.out, self.header.clone(), runs, access)?;
         if force {

@@ -4,14 +4,14 @@
 
 use super::grid::Grid;
 use super::journal::{Cost, Journals, failed, suffixed};
-use crate::Failure;
+use crate::{Failure, text};
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value as Json;
 use serde_json::value::RawValue;
 use std::fmt;
 use std::fs::{self, File};
-use std::io::{self, BufRead, BufReader, BufWriter, Write};
+use std::io::{self, BufReader, BufWriter, Write};
 use std::marker::PhantomData;
 use std::path::Path;
 
@@ -117,6 +117,19 @@ pub(crate) enum Existing {
     Complete,
 }
 
+/// Refuses what a table cannot be moved to: devices, pipes, directories.
+pub(crate) fn check_place(out: &Path) -> Result<(), Failure> {
+    match fs::metadata(out) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(e) => Err(failed(out, &e)),
+        Ok(there) if there.is_file() => Ok(()),
+        Ok(_) => Err(Failure::Run(format!(
+            "{} is not a regular file; choose another table with --out",
+            out.display()
+        ))),
+    }
+}
+
 /// What is at `out`, for a sweep `sweep` of `runs` runs.
 pub(crate) fn existing(out: &Path, sweep: &str, runs: usize) -> Result<Existing, Failure> {
     let file = match File::open(out) {
@@ -125,13 +138,19 @@ pub(crate) fn existing(out: &Path, sweep: &str, runs: usize) -> Result<Existing,
     };
     let last_column = format!("{:?}:{sweep:?}", SWEEP);
     let (mut rows, mut done) = (0, 0);
-    for line in BufReader::new(file).split(b'\n') {
-        let line = line.map_err(|e| failed(out, &e))?;
+    let (mut file, mut line) = (BufReader::new(file), Vec::new());
+    loop {
+        match text::next_line(&mut file, &mut line) {
+            Ok(true) => {}
+            Ok(false) => break,
+            Err(e) if e.kind() == io::ErrorKind::InvalidData => return Ok(Existing::Foreign),
+            Err(e) => return Err(failed(out, &e)),
+        }
         let Some(line) = str::from_utf8(&line).ok().filter(|line| line.contains(&last_column)) else {
             return Ok(Existing::Foreign);
         };
         rows += 1;
-        done += usize::from(line.ends_with(&format!("{last_column}}}")));
+        done += usize::from(line.trim_end_matches('\n').ends_with(&format!("{last_column}}}")));
     }
     Ok(match (rows, done) {
         (0, _) => Existing::Foreign,
@@ -224,6 +243,7 @@ mod tests {
             (format!("{good}{bad}"), Existing::Partial),
             (format!("{good}{good}"), Existing::Complete),
             (format!("{good}{good}{good}"), Existing::Partial),
+            (format!("{good}{}{good}", " ".repeat(2 << 20)), Existing::Foreign),
         ];
         for (text, expected) in cases {
             fs::write(&out, &text).unwrap();
