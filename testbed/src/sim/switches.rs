@@ -5,6 +5,8 @@
 //! when it has finished sending a packet: what it has sent in the meantime is made up for when the next
 //! packet arrives, or at the end of the window.
 
+use std::hint::select_unpredictable;
+
 use weft_stack::prefetch::prefetch_start;
 
 use super::faults::LinkChange;
@@ -52,6 +54,10 @@ pub(super) struct Bench {
     pub(super) arrivals: u64,
     /// The order of a window's arrivals; kept for its memory.
     order: Vec<u64>,
+    /// The same, port by port.
+    by_port: Vec<u32>,
+    /// Port by port, where its next arrival goes in `by_port`.
+    places: Vec<u32>,
     sorter: Sorter,
 }
 
@@ -70,9 +76,20 @@ pub(super) fn rank_bits(links: u32) -> u32 {
 
 impl Bench {
     pub(super) fn new(queues: Vec<QueueConfig>, seed: u64) -> Bench {
-        let (order, sorter) = (Vec::new(), Sorter::default());
-        Bench { queues, seed, crowd: 1 << INDEX_BITS, arrivals: 0, order, sorter }
+        let crowd = 1 << INDEX_BITS;
+        let (order, by_port, places) = (Vec::new(), Vec::new(), Vec::new());
+        Bench { queues, seed, crowd, arrivals: 0, order, by_port, places, sorter: Sorter::default() }
     }
+}
+
+/// Drops all `arrivals` before `end`.
+fn keep_from(end: u64, arrivals: &mut Vec<Arrival>) {
+    let mut kept = 0;
+    for index in 0..arrivals.len() {
+        arrivals[kept] = arrivals[index];
+        kept += usize::from(arrivals[index].at >= end);
+    }
+    arrivals.truncate(kept);
 }
 
 /// Which arrival a key of [`Bench::order`] stands for.
@@ -99,7 +116,7 @@ impl Switch {
             true => self.pass(&mut arrivals, start, end, bench, wires),
             false => self.pass_crowd(&mut arrivals, end, bench, wires),
         };
-        arrivals.retain(|arrival| arrival.at >= end);
+        keep_from(end, &mut arrivals);
         wires.put_back(self.inbox, arrivals);
         next.min(self.send_until(end, Setting { queues: &bench.queues, seed: bench.seed }, wires))
     }
@@ -116,13 +133,13 @@ impl Switch {
     ) -> u64 {
         let next = self.plan(arrivals, start, end, bench);
         let setting = Setting { queues: &bench.queues, seed: bench.seed };
-        let order = &bench.order[..];
-        for (i, key) in order.iter().enumerate() {
+        let order = &bench.by_port[..];
+        for (i, index) in order.iter().enumerate() {
             if let Some(later) = order.get(i + AHEAD) {
-                let port = (arrivals[index_of(*later)].rank - self.first_port) as usize;
+                let port = (arrivals[*later as usize].rank - self.first_port) as usize;
                 prefetch_start(&self.ports[port], 128);
             }
-            let Arrival { at, ref transit, rank: port } = arrivals[index_of(*key)];
+            let Arrival { at, ref transit, rank: port } = arrivals[*index as usize];
             self.forward(at, transit, port, setting, wires);
         }
         bench.arrivals = order.len() as u64;
@@ -153,20 +170,41 @@ impl Switch {
     /// Finds the order and the ways of what arrives before `end`: in place of the rank, which the order has taken
     /// in, each gets the number of its port. Returns when the first packet arrives after that.
     fn plan(&self, arrivals: &mut [Arrival], start: u64, end: u64, bench: &mut Bench) -> u64 {
-        bench.order.clear();
-        let mut next = NEVER;
+        bench.order.resize(arrivals.len(), 0);
+        bench.places.clear();
+        bench.places.resize(self.ports.len(), 0);
+        let (mut count, mut next) = (0, NEVER);
         for (arrival, index) in arrivals.iter_mut().zip(0..) {
-            if arrival.at < end {
-                let time_and_link = (arrival.at - start) << self.rank_bits | u64::from(arrival.rank);
-                bench.order.push(time_and_link << INDEX_BITS | index);
-                arrival.rank = self.way(&arrival.transit);
-            } else {
-                next = next.min(arrival.at);
-            }
+            // Without branches: what is due and what is not comes in no order.
+            let due = arrival.at < end;
+            let time_and_link = arrival.at.wrapping_sub(start) << self.rank_bits | u64::from(arrival.rank);
+            let port = self.way(&arrival.transit);
+            bench.order[count] = time_and_link << INDEX_BITS | index;
+            bench.places[(port - self.first_port) as usize] += u32::from(due);
+            arrival.rank = select_unpredictable(due, port, arrival.rank);
+            next = next.min(select_unpredictable(due, NEVER, arrival.at));
+            count += usize::from(due);
         }
+        bench.order.truncate(count);
         let time_bits = u64::BITS - (end - start).leading_zeros();
         bench.sorter.sort(&mut bench.order, time_bits + self.rank_bits + INDEX_BITS);
+        self.group(arrivals, bench);
         next
+    }
+
+    /// Puts the arrivals of each port together, in their order.
+    fn group(&self, arrivals: &[Arrival], bench: &mut Bench) {
+        let mut sum = 0;
+        for place in &mut bench.places {
+            sum += std::mem::replace(place, sum);
+        }
+        bench.by_port.resize(bench.order.len(), 0);
+        for key in &bench.order {
+            let index = index_of(*key);
+            let place = &mut bench.places[(arrivals[index].rank - self.first_port) as usize];
+            bench.by_port[*place as usize] = index as u32;
+            *place += 1;
+        }
     }
 
     /// The port that a packet goes to.
@@ -269,7 +307,8 @@ impl Port {
         wires: &mut Wires,
         dropped: &mut u64,
     ) {
-        while self.link.busy_until < end
+        // One branch instead of two: which way they go is hard to foresee.
+        while (self.link.busy_until < end) & !self.queue.is_empty()
             && let Some(transit) = self.queue.dequeue(config)
         {
             // A packet that waits leaves as soon as the one before it has left.

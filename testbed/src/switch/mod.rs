@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod ecmp;
+mod lane;
 mod queue;
 
 pub use ecmp::{Hasher, flow_hash};

@@ -1,10 +1,11 @@
 //! The queues of one output port.
 
-use std::collections::VecDeque;
+use std::hint::select_unpredictable;
 
 use weft_stack::packet::Class;
 
 use super::ecmp::mix;
+use super::lane::Lane;
 
 /// How the queues of a port behave. Sizes in bytes on the wire.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -29,8 +30,13 @@ impl QueueConfig {
     /// enqueued and dequeued.
     #[inline]
     pub fn passes(&self, packet: &impl Queued) -> bool {
-        let limit = if packet.class() == Class::Data { self.data_limit } else { self.control_limit };
-        u64::from(packet.size()) <= limit
+        u64::from(packet.size()) <= self.limit(packet)
+    }
+
+    /// Room in the lane of `packet`.
+    #[inline]
+    fn limit(&self, packet: &impl Queued) -> u64 {
+        select_unpredictable(packet.class() == Class::Data, self.data_limit, self.control_limit)
     }
 }
 
@@ -70,55 +76,29 @@ pub struct QueueCounters {
     pub marked: u64,
 }
 
-#[derive(Debug)]
-struct Lane<P> {
-    packets: VecDeque<P>,
-    bytes: u64,
-}
-
-impl<P: Queued> Lane<P> {
-    fn new() -> Lane<P> {
-        Lane { packets: VecDeque::new(), bytes: 0 }
-    }
-
-    #[inline]
-    fn push(&mut self, packet: P) {
-        self.bytes += u64::from(packet.size());
-        self.packets.push_back(packet);
-    }
-
-    #[inline]
-    fn pop(&mut self) -> Option<P> {
-        let packet = self.packets.pop_front()?;
-        self.bytes -= u64::from(packet.size());
-        if self.packets.is_empty() {
-            // Back to the start of its memory: the less of it is used the more of it is in the cache.
-            self.packets.clear();
-        }
-        Some(packet)
-    }
-}
-
 /// The queues of one output port.
 #[derive(Debug)]
 pub struct EgressQueue<P> {
-    control: Lane<P>,
-    data: Lane<P>,
+    /// [`DATA`] and [`CONTROL`].
+    lanes: [Lane<P>; 2],
     /// Whether the link leads to a host: what is trimmed here is trimmed at the last hop.
     last_hop: bool,
-    /// Bytes of control that have passed since data last did.
+    /// Bytes of control that have passed since data last did, where control has a weight.
     control_run: u64,
     /// A generator of its own for marks, so that no port disturbs another.
     random: u64,
     counters: QueueCounters,
 }
 
+/// Lanes by number: which one a packet goes to, or comes from, is hard to foresee, so it is not branched on.
+const DATA: usize = 0;
+const CONTROL: usize = 1;
+
 impl<P: Queued> EgressQueue<P> {
     /// Empty queues. `last_hop`: whether the link leads to a host.
     pub fn new(last_hop: bool, seed: u64) -> EgressQueue<P> {
         EgressQueue {
-            control: Lane::new(),
-            data: Lane::new(),
+            lanes: [Lane::new(), Lane::new()],
             last_hop,
             control_run: 0,
             random: seed,
@@ -127,18 +107,19 @@ impl<P: Queued> EgressQueue<P> {
     }
 
     /// Whether nothing waits.
+    #[inline]
     pub fn is_empty(&self) -> bool {
-        self.control.packets.is_empty() && self.data.packets.is_empty()
+        self.lanes[DATA].is_empty() & self.lanes[CONTROL].is_empty()
     }
 
     /// Bytes of data that wait.
     pub fn data_bytes(&self) -> u64 {
-        self.data.bytes
+        self.lanes[DATA].bytes()
     }
 
     /// Bytes of control packets and trimmed ones that wait.
     pub fn control_bytes(&self) -> u64 {
-        self.control.bytes
+        self.lanes[CONTROL].bytes()
     }
 
     /// What it has done so far.
@@ -148,65 +129,63 @@ impl<P: Queued> EgressQueue<P> {
 
     /// A packet arrives.
     #[inline]
-    pub fn enqueue(&mut self, config: &QueueConfig, mut packet: P) -> Enqueued {
-        if packet.class() != Class::Data {
-            return self.enqueue_control(config, packet, Enqueued::Whole);
+    pub fn enqueue(&mut self, config: &QueueConfig, packet: P) -> Enqueued {
+        let lane = &mut self.lanes[select_unpredictable(packet.class() == Class::Data, DATA, CONTROL)];
+        if lane.bytes() + u64::from(packet.size()) > config.limit(&packet) {
+            return self.overflow(config, packet);
         }
-        if self.data.bytes + u64::from(packet.size()) <= config.data_limit {
-            self.data.push(packet);
-            return Enqueued::Whole;
-        }
-        if !config.trim || packet.trimmed_size() >= packet.size() {
+        lane.push(packet);
+        Enqueued::Whole
+    }
+
+    /// A packet finds no room in its lane.
+    fn overflow(&mut self, config: &QueueConfig, mut packet: P) -> Enqueued {
+        let trims = config.trim && packet.class() == Class::Data && packet.trimmed_size() < packet.size();
+        let room = config.control_limit.saturating_sub(self.control_bytes());
+        if !trims || u64::from(packet.trimmed_size()) > room {
             self.counters.dropped += 1;
             return Enqueued::Dropped;
         }
         packet.trim(if self.last_hop { Class::TrimmedLastHop } else { Class::Trimmed });
-        let result = self.enqueue_control(config, packet, Enqueued::Trimmed);
-        self.counters.trimmed += u64::from(result == Enqueued::Trimmed);
-        result
+        self.lanes[CONTROL].push(packet);
+        self.counters.trimmed += 1;
+        Enqueued::Trimmed
     }
 
     /// The packet that leaves next, marked if it has to be.
     #[inline]
     pub fn dequeue(&mut self, config: &QueueConfig) -> Option<P> {
-        if !self.control.packets.is_empty()
-            && !self.data.packets.front().is_some_and(|data| self.is_turn_of(config, data))
-            && let Some(packet) = self.control.pop()
-        {
-            let data_waits = !self.data.packets.is_empty();
-            self.control_run = if data_waits { self.control_run + u64::from(packet.size()) } else { 0 };
-            return Some(packet);
-        }
-        self.control_run = 0;
-        let mut packet = self.data.pop()?;
-        if self.marks(config) {
+        let lane = match config.control_weight {
+            None => select_unpredictable(self.lanes[CONTROL].is_empty(), DATA, CONTROL),
+            Some(weight) => self.weigh(weight),
+        };
+        let mut packet = self.lanes[lane].pop()?;
+        if lane == DATA && self.marks(config) {
             packet.mark();
             self.counters.marked += 1;
         }
         Some(packet)
     }
 
-    /// Whether `data` goes although control waits.
-    #[inline]
-    fn is_turn_of(&self, config: &QueueConfig, data: &P) -> bool {
-        let due = |weight: u32| self.control_run >= u64::from(weight) * u64::from(data.size());
-        config.control_weight.is_some_and(due)
-    }
-
-    #[inline]
-    fn enqueue_control(&mut self, config: &QueueConfig, packet: P, done: Enqueued) -> Enqueued {
-        if self.control.bytes + u64::from(packet.size()) > config.control_limit {
-            self.counters.dropped += 1;
-            return Enqueued::Dropped;
-        }
-        self.control.push(packet);
-        done
+    /// The lane whose turn it is, if control has a weight.
+    fn weigh(&mut self, weight: u32) -> usize {
+        let [data, control] = self.lanes.each_ref().map(Lane::front);
+        let (lane, run) = match (data, control) {
+            (_, None) => (DATA, 0),
+            (None, Some(_)) => (CONTROL, 0),
+            (Some(data), Some(_)) if self.control_run >= u64::from(weight) * u64::from(data.size()) => {
+                (DATA, 0)
+            }
+            (Some(_), Some(control)) => (CONTROL, self.control_run + u64::from(control.size())),
+        };
+        self.control_run = run;
+        lane
     }
 
     /// RED on the instantaneous length that the packet leaves behind (SMaRTT §II-A, §III-J).
     #[inline]
     fn marks(&mut self, config: &QueueConfig) -> bool {
-        let length = self.data.bytes;
+        let length = self.data_bytes();
         if length <= config.ecn_low {
             return false;
         }
@@ -305,10 +284,10 @@ mod tests {
     fn marks_follow_the_length_that_is_left() {
         let marked = |length: u32| {
             let mut queue = EgressQueue::new(false, u64::from(length));
-            queue.data.push(data(0, length));
+            queue.lanes[DATA].push(data(0, length));
             let marks = (0..1_000).filter(|_| {
                 // As long as before when the first of the two has left.
-                queue.data.push(data(0, length));
+                queue.lanes[DATA].push(data(0, length));
                 queue.dequeue(&CONFIG).unwrap().marked
             });
             marks.count()
