@@ -1,9 +1,9 @@
 //! A switch: packets that arrive in a window go to output ports, and ports send what waits.
 //!
 //! Nothing that happens within a window at one node can matter to another within the same window. So a
-//! switch takes all its arrivals of a window at once, in order of time, and a port need not be told
-//! when it has finished sending a packet: what it has sent in the meantime is made up for when the next
-//! packet arrives, or at the end of the window.
+//! switch takes all its arrivals of a window at once, port by port and in order of time, and a port need not
+//! be told when it has finished sending a packet: what it has sent in the meantime is made up for when the
+//! next packet arrives, or at the end of the window. Ports of a switch have nothing to do with each other.
 
 use std::hint::select_unpredictable;
 
@@ -54,7 +54,7 @@ pub(super) struct Bench {
     pub(super) arrivals: u64,
     /// The order of a window's arrivals; kept for its memory.
     order: Vec<u64>,
-    /// The same, port by port.
+    /// The same, port by port: which arrivals.
     by_port: Vec<u32>,
     /// Port by port, where its next arrival goes in `by_port`.
     places: Vec<u32>,
@@ -146,7 +146,7 @@ impl Switch {
         next
     }
 
-    /// As [`Switch::pass`] and in the same order, however many packets there are.
+    /// As [`Switch::pass`] and with the same result, however many packets there are.
     #[cold]
     #[inline(never)]
     fn pass_crowd(
@@ -192,7 +192,8 @@ impl Switch {
         next
     }
 
-    /// Puts the arrivals of each port together, in their order.
+    /// Puts the arrivals of each port together, in their order: the next packet is more often of the kind and
+    /// meets the state that the processor expects.
     fn group(&self, arrivals: &[Arrival], bench: &mut Bench) {
         let mut sum = 0;
         for place in &mut bench.places {
