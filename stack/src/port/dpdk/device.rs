@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use weft_dpdk_sys as sys;
 
 use super::error::describe;
-use super::facts::DeviceFacts;
+use super::facts::{DeviceFacts, is_pci_address};
 use super::{DpdkError, DpdkPortConfig, Eal, MbufPool, Spread};
 use crate::port::{MIN_FRAME, PortCaps};
 use crate::worker::steer::SYMMETRIC_KEY;
@@ -332,13 +332,8 @@ fn find(name: &CStr) -> Option<u16> {
     (result == 0).then_some(id)
 }
 
-/// Names of virtual devices begin with their driver's; the others are PCI addresses.
 fn bus_of(name: &str) -> &'static CStr {
-    if name.starts_with(|first: char| first.is_ascii_hexdigit()) && name.contains(':') {
-        PCI_BUS
-    } else {
-        VDEV_BUS
-    }
+    if is_pci_address(name) { PCI_BUS } else { VDEV_BUS }
 }
 
 fn check(call: &'static str, result: i32) -> Result<(), DpdkError> {

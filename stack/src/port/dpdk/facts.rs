@@ -34,6 +34,14 @@ const XDP_BESIDE: usize = 64 + 128 + 128;
 /// Bytes of a buffer of `net_memif` if `bsize` does not say otherwise.
 const MEMIF_BUFFER: u32 = 2048;
 
+/// Bytes that the drivers of virtio want of a buffer beyond the MTU: Ethernet's header, a VLAN tag, and the
+/// device's own header of 12 bytes.
+const VIRTIO_OVERHEAD: usize = MIN_FRAME + 4 + 12;
+
+/// Some cards count the bytes of a buffer in KiB, rounded down (Intel 82599, SRRCTL.BSIZEPACKET): a frame that
+/// has no room then comes in two.
+const CARD_UNIT: usize = 1024;
+
 /// What a device says of itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceFacts {
@@ -84,7 +92,7 @@ impl DeviceFacts {
     }
 
     pub(super) fn check_buffers(&self, device: &str, buffer: usize, mtu: u16) -> Result<(), DpdkError> {
-        let min = self.min_buffer.max(usize::from(mtu) + MIN_FRAME);
+        let min = self.min_buffer.max(longest_frame(&self.driver, mtu));
         if (min..=self.max_buffer).contains(&buffer) {
             return Ok(());
         }
@@ -185,9 +193,28 @@ impl DeviceFacts {
 /// [`DpdkPort::open`](super::DpdkPort::open) takes it.
 pub fn buffer_size_for(device: &str, mtu: u16) -> u16 {
     let (name, arguments) = device.split_once(',').unwrap_or((device, ""));
-    let driver = name.trim_end_matches(|last: char| last.is_ascii_digit());
-    let size = (*buffers(driver, arguments).start()).max(usize::from(mtu) + MIN_FRAME);
+    let size = if is_pci_address(name) {
+        // Which driver it will be is not known yet.
+        longest_frame("net_virtio", mtu).next_multiple_of(CARD_UNIT)
+    } else {
+        let driver = name.trim_end_matches(|last: char| last.is_ascii_digit());
+        (*buffers(driver, arguments).start()).max(longest_frame(driver, mtu))
+    };
     u16::try_from(size).unwrap_or(u16::MAX)
+}
+
+/// Whether a device is named by its PCI address. Names of virtual devices begin with their driver's.
+pub(super) fn is_pci_address(name: &str) -> bool {
+    name.starts_with(|first: char| first.is_ascii_hexdigit()) && name.contains(':')
+}
+
+/// Bytes of a buffer that a driver wants for frames of `mtu` bytes of payload.
+fn longest_frame(driver: &str, mtu: u16) -> usize {
+    let overhead = match driver {
+        "net_virtio" | "net_virtio_user" => VIRTIO_OVERHEAD,
+        _ => MIN_FRAME,
+    };
+    usize::from(mtu) + overhead
 }
 
 /// Bytes that the buffers of a driver's pool may hold.
@@ -373,7 +400,12 @@ mod tests {
         assert_eq!(buffer_size_for("net_memif12,role=client", 1500), 2048);
         assert_eq!(buffer_size_for("net_af_packet0,iface=a,framesz=9216", 1500), 9184);
         assert_eq!(buffer_size_for("net_af_xdp0,iface=a", 1500), 1728);
+        assert_eq!(buffer_size_for("net_virtio_user0,path=a", 1500), 1530);
+        assert_eq!(buffer_size_for("0000:3b:00.0", 9000), 9216);
         assert_eq!(buffer_size_for("0000:3b:00.0", u16::MAX), u16::MAX);
+        let virtio = facts("net_virtio");
+        assert!(virtio.check_buffers("0000:3b:00.0", 1530, 1500).is_ok());
+        assert!(virtio.check_buffers("0000:3b:00.0", 1529, 1500).is_err());
         let xdp = DeviceFacts { min_buffer: 1728, max_buffer: 3776, ..facts("net_af_xdp") };
         let error = xdp.check_buffers("net_af_xdp0", 4000, 1500).unwrap_err().to_string();
         let expected = "device net_af_xdp0 needs buffers of 1728 bytes at least and 3776 at most, and the pool's have 4000";
