@@ -361,7 +361,10 @@ fn start_dpdk(device: &str, options: &PortOptions) -> Result<DpdkPort, DpdkError
     mtu.checked_add(MIN_FRAME as u16).ok_or(DpdkError::BufferSize(mtu))?;
     let buffer_size = buffer_size_for(device, mtu);
     let pool = MbufPool::create(eal, "port", &MbufPoolConfig { buffer_size, ..MbufPoolConfig::default() })?;
-    let open = |mtu| DpdkPort::open(eal, device, pool, &DpdkPortConfig { mtu, ..DpdkPortConfig::default() });
+    // Cards pass on only what is sent to their own address.
+    let promiscuous = options.mac.is_some();
+    let config = |mtu| DpdkPortConfig { mtu, promiscuous, ..DpdkPortConfig::default() };
+    let open = |mtu| DpdkPort::open(eal, device, pool, &config(mtu));
     match open(mtu) {
         // Nobody asked for that much.
         Err(DpdkError::Mtu { max, .. }) if options.mtu.is_none() && (LEAST_MTU..mtu).contains(&max) => {

@@ -113,6 +113,7 @@ impl Device {
             self.set_up_queue(queue, pool, config)?;
         }
         self.run(config.peer_wait)?;
+        self.receive_groups()?;
         if config.promiscuous {
             self.receive_all()?;
         }
@@ -145,11 +146,17 @@ impl Device {
         Ok(())
     }
 
+    /// Neighbour discovery asks a group for an address; cards pass on no group unless told to.
+    fn receive_groups(&self) -> Result<(), DpdkError> {
+        // SAFETY: the device is ours.
+        let result = unsafe { sys::rte_eth_allmulticast_enable(self.id) };
+        unless_unfiltered("rte_eth_allmulticast_enable", result)
+    }
+
     fn receive_all(&self) -> Result<(), DpdkError> {
         // SAFETY: the device is ours.
         let result = unsafe { sys::rte_eth_promiscuous_enable(self.id) };
-        // Virtual devices without this call have no filter either.
-        if result == NOT_SUPPORTED { Ok(()) } else { check("rte_eth_promiscuous_enable", result) }
+        unless_unfiltered("rte_eth_promiscuous_enable", result)
     }
 
     /// Whether the link is up.
@@ -338,6 +345,11 @@ fn bus_of(name: &str) -> &'static CStr {
 
 fn check(call: &'static str, result: i32) -> Result<(), DpdkError> {
     if result < 0 { Err(DpdkError::from_code(call, result)) } else { Ok(()) }
+}
+
+/// The same for calls that open a filter: devices without the call have no filter either.
+fn unless_unfiltered(call: &'static str, result: i32) -> Result<(), DpdkError> {
+    if result == NOT_SUPPORTED { Ok(()) } else { check(call, result) }
 }
 
 /// Drivers answer with a plain −1 where an error number of the system would be expected; its text,
