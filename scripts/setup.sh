@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what weft needs on Debian 12: DPDK and its virtual devices, a C compiler, libclang for
-# the bindings, tshark and Python for the independent decoders of the tests, and what makes the namespaces and
-# links of other tests. Silent when nothing is missing.
+# the bindings, tshark and Python for the independent decoders of the tests, what makes the namespaces and
+# links of other tests, and qemu for those of network cards. Silent when nothing is missing.
 #
 # Usage: scripts/setup.sh [--bench]
 #   --bench   also what benchmarks need: valgrind, and what they compare with (iperf3, dpdk-testpmd)
@@ -13,7 +13,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 # libdpdk-dev brings the drivers along (net_ring, net_null, net_pcap, the vdev bus, …).
 packages=(build-essential pkg-config libdpdk-dev libpcap-dev clang libclang-dev tshark python3
-    iproute2 util-linux procps)
+    iproute2 util-linux procps qemu-system-x86 busybox-static cpio)
 
 die() {
     printf 'setup.sh: %s\n' "$@" >&2

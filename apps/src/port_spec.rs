@@ -361,17 +361,15 @@ fn start_dpdk(device: &str, options: &PortOptions) -> Result<DpdkPort, DpdkError
     mtu.checked_add(MIN_FRAME as u16).ok_or(DpdkError::BufferSize(mtu))?;
     let buffer_size = buffer_size_for(device, mtu);
     let pool = MbufPool::create(eal, "port", &MbufPoolConfig { buffer_size, ..MbufPoolConfig::default() })?;
-    // Cards pass on only what is sent to their own address.
-    let promiscuous = options.mac.is_some();
-    let config = |mtu| DpdkPortConfig { mtu, promiscuous, ..DpdkPortConfig::default() };
-    let open = |mtu| DpdkPort::open(eal, device, pool, &config(mtu));
-    match open(mtu) {
+    let config = DpdkPortConfig {
+        mtu,
         // Nobody asked for that much.
-        Err(DpdkError::Mtu { max, .. }) if options.mtu.is_none() && (LEAST_MTU..mtu).contains(&max) => {
-            open(max)
-        }
-        opened => opened,
-    }
+        or_less: options.mtu.is_none(),
+        // Cards pass on only what is sent to their own address.
+        promiscuous: options.mac.is_some(),
+        ..DpdkPortConfig::default()
+    };
+    DpdkPort::open(eal, device, pool, &config)
 }
 
 /// Whether the device has one other end, in another process, and nothing between them looks at

@@ -120,6 +120,19 @@ fn receive(port: &mut DpdkPort, count: usize) -> Vec<Vec<u8>> {
 }
 
 #[test]
+fn devices_that_carry_less_are_opened_with_that_if_it_will_do() {
+    let directory = tempfile::tempdir().unwrap();
+    let device = memif("server", &directory.path().join("less.sock"));
+    let open = |or_less| {
+        let wanted = DpdkPortConfig { or_less, ..config(65_000) };
+        DpdkPort::open(eal(), &device, pool(255, 9216), &wanted)
+    };
+    assert!(open(false).is_err());
+    let port = open(true).unwrap();
+    assert_eq!(port.capabilities().max_frame, usize::from(port.facts().max_mtu) + 14);
+}
+
+#[test]
 fn waiting_for_a_link_ends_and_says_what_is_missing() {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("nobody.sock");

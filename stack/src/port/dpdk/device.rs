@@ -101,9 +101,11 @@ impl Device {
         spread: Spread,
         config: &DpdkPortConfig,
     ) -> Result<PortCaps, DpdkError> {
-        let max_frame = usize::from(config.mtu) + MIN_FRAME;
         let info = self.info()?;
         self.facts = DeviceFacts::read(&info, &self.arguments);
+        let most = if config.or_less { self.facts.max_mtu } else { u16::MAX };
+        let config = &DpdkPortConfig { mtu: config.mtu.min(most), ..config.clone() };
+        let max_frame = usize::from(config.mtu) + MIN_FRAME;
         self.facts.check_buffers(&self.name, pool.buffer_size(), config.mtu)?;
         self.facts.check_mtu(&self.name, config.mtu)?;
         self.check_queues(queues, spread)?;

@@ -188,9 +188,9 @@ impl DeviceFacts {
     }
 }
 
-/// How long the buffers of a device's pool must be at least to carry frames of `mtu` bytes of payload: some
-/// drivers want longer ones than the frames are. `device` is a name with arguments, as
-/// [`DpdkPort::open`](super::DpdkPort::open) takes it.
+/// How long the buffers of a device's pool must be at least to carry frames of `mtu` bytes of payload, or as long
+/// frames as the device allows: some drivers want longer ones than the frames are. `device` is a name with
+/// arguments, as [`DpdkPort::open`](super::DpdkPort::open) takes it.
 pub fn buffer_size_for(device: &str, mtu: u16) -> u16 {
     let (name, arguments) = device.split_once(',').unwrap_or((device, ""));
     let size = if is_pci_address(name) {
@@ -198,7 +198,8 @@ pub fn buffer_size_for(device: &str, mtu: u16) -> u16 {
         longest_frame("net_virtio", mtu).next_multiple_of(CARD_UNIT)
     } else {
         let driver = name.trim_end_matches(|last: char| last.is_ascii_digit());
-        (*buffers(driver, arguments).start()).max(longest_frame(driver, mtu))
+        let allowed = buffers(driver, arguments);
+        longest_frame(driver, mtu).clamp(*allowed.start(), *allowed.end())
     };
     u16::try_from(size).unwrap_or(u16::MAX)
 }
@@ -400,6 +401,7 @@ mod tests {
         assert_eq!(buffer_size_for("net_memif12,role=client", 1500), 2048);
         assert_eq!(buffer_size_for("net_af_packet0,iface=a,framesz=9216", 1500), 9184);
         assert_eq!(buffer_size_for("net_af_xdp0,iface=a", 1500), 1728);
+        assert_eq!(buffer_size_for("net_af_xdp0,iface=a", 9000), 3776);
         assert_eq!(buffer_size_for("net_virtio_user0,path=a", 1500), 1530);
         assert_eq!(buffer_size_for("0000:3b:00.0", 9000), 9216);
         assert_eq!(buffer_size_for("0000:3b:00.0", u16::MAX), u16::MAX);

@@ -35,6 +35,8 @@ use super::{BURST, Frame, FramePool, Port, PortCaps, PortCounters, RxBurst, TxBu
 pub struct DpdkPortConfig {
     /// Longest Ethernet payload, bytes. The pool's buffers must hold it and an Ethernet header.
     pub mtu: u16,
+    /// Whether a device that carries less than `mtu` is opened with what it carries, and not refused.
+    pub or_less: bool,
     /// Frames that the device can hold until they are received; adjusted to what it supports.
     pub rx_descriptors: u16,
     /// Frames that the device can hold until they are sent; adjusted to what it supports.
@@ -52,6 +54,7 @@ impl Default for DpdkPortConfig {
         let (rx_descriptors, tx_descriptors) = (1024, 1024);
         DpdkPortConfig {
             mtu: 9000,
+            or_less: false,
             rx_descriptors,
             tx_descriptors,
             promiscuous: false,
