@@ -7,6 +7,8 @@ use crate::perf::PerfArgs;
 #[cfg(target_os = "linux")]
 use crate::serve::ServeArgs;
 use crate::sweep::Shard;
+#[cfg(target_os = "linux")]
+use crate::testbed::TestbedArgs;
 use crate::units::{self, Ecn, Queue, WireOverhead};
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use serde::Serialize;
@@ -66,6 +68,11 @@ pub(crate) enum Command {
     /// that make no sense.
     #[cfg(target_os = "linux")]
     Serve(Box<ServeArgs>),
+    /// A fabric of software switches in real time, to which hosts of this machine are attached.
+    ///
+    /// Exit status: 0 when it did what was asked, 1 when it could not, 2 for options or words that make no sense.
+    #[cfg(target_os = "linux")]
+    Testbed(TestbedArgs),
     /// What can be chosen, with one line and the source of each.
     List {
         /// Of what.
@@ -107,12 +114,16 @@ pub(crate) struct RunArgs {
     pub(crate) hosts: Option<u32>,
     /// A .topo file, leaf-spine:… or fat-tree:… (see `weft list topologies`) [default: a non-blocking
     /// three-tier fat tree of just enough hosts, link latency 1 µs, switch latency 0; with --on soft
-    /// leaf-spine:hosts=16,leaves=4,spines=4,link=200M,latency=500us].
+    /// leaf-spine:hosts=16,leaves=4,spines=4].
     #[arg(long, value_name = "TOPOLOGY")]
     pub(crate) topology: Option<String>,
     /// Speed of every link [default: the topology's, else 100G].
     #[arg(long, value_name = "RATE", value_parser = units::rate, allow_negative_numbers = true)]
     pub(crate) link: Option<Rate>,
+    /// Run the fabric in slow motion: rates divided and delays multiplied by N, so that windows and queues hold as
+    /// many packets [default: 1; with --on soft as much as two cores need].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) slow: Option<u32>,
     /// Payload bytes per packet, 64 to 16383 (14 bits on the wire) [default: 4096].
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(64..=16_383))]
     pub(crate) mtu: Option<u32>,

@@ -20,6 +20,8 @@ mod serve;
 mod soft;
 mod stats;
 mod sweep;
+#[cfg(target_os = "linux")]
+mod testbed;
 mod text;
 mod udp;
 mod units;
@@ -92,6 +94,8 @@ fn dispatch(command: Command) -> Result<(), Failure> {
         Command::Doctor(args) => doctor::doctor(&args),
         #[cfg(target_os = "linux")]
         Command::Serve(args) => serve::serve(&args),
+        #[cfg(target_os = "linux")]
+        Command::Testbed(args) => testbed::testbed(&args),
         Command::List { what, name } => {
             let text = list::list(what, name.as_deref())?;
             print(text.as_bytes()).map_err(|error| Failure::Run(format!("standard output: {error}")))

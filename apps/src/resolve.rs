@@ -26,6 +26,8 @@ const WORKLOAD_STREAM: u64 = u64::MAX;
 pub(crate) struct Plan {
     pub(crate) config: RunConfig,
     pub(crate) faults: FaultPlan,
+    /// How many times slower the fabric is than described.
+    pub(crate) slow: u32,
     pub(crate) settings: Settings,
 }
 
@@ -46,6 +48,9 @@ pub(crate) struct Settings {
     topology: String,
     topology_hosts: u32,
     link_bps: u64,
+    /// How many times slower the fabric is than its description, where that is more than once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    slow: Option<u32>,
     mtu_bytes: u32,
     /// What each data packet costs besides its payload.
     wire_overhead_bytes: u32,
@@ -85,8 +90,10 @@ impl Settings {
         }
         let trim = if self.trim { "" } else { ", no trimming" };
         let real = if self.on == Platform::Soft { " in real time" } else { "" };
+        let slow =
+            self.slow.map(|slow| format!(", {slow} times slower{real},")).unwrap_or(format!("{real},"));
         format!(
-            "{what} on {} hosts of {}{real}, {} with {} over {} paths{trim}",
+            "{what} on {} hosts of {}{slow} {} with {} over {} paths{trim}",
             self.hosts, self.topology, self.cc, self.lb, self.paths
         )
     }
@@ -107,9 +114,11 @@ pub(crate) fn resolve(args: &RunArgs) -> Result<Plan, Failure> {
     let workload = workload(args, given.as_ref())?;
     let topology = match given {
         Some(topology) => topology,
-        None if args.on == Platform::Soft => slow_motion(workload.hosts(), args)?,
+        None if args.on == Platform::Soft => small(workload.hosts(), args)?,
         None => with_link(just_enough(workload.hosts(), args)?, args),
     };
+    let slow = slow(&topology, args);
+    let topology = if slow > 1 { topology.slowed(slow) } else { topology };
     if topology.hosts() < workload.hosts() {
         return Err(Failure::Usage(format!(
             "--topology: {} has {} hosts, the workload needs {}; expected a larger one (or fewer --hosts)",
@@ -149,11 +158,11 @@ pub(crate) fn resolve(args: &RunArgs) -> Result<Plan, Failure> {
     let config = with_thresholds(config, args)?;
     let faults = faults(&config.topology, args)?;
     let settings = match args.on {
-        Platform::Sim | Platform::Soft => settings(&config, args),
-        Platform::Loopback => on_loopback(settings(&config, args), &config),
-        Platform::Udp => on_udp(settings(&config, args), udp::endpoints(&config)?),
+        Platform::Sim | Platform::Soft => settings(&config, slow, args),
+        Platform::Loopback => on_loopback(settings(&config, slow, args), &config),
+        Platform::Udp => on_udp(settings(&config, slow, args), udp::endpoints(&config)?),
     };
-    Ok(Plan { config, faults, settings })
+    Ok(Plan { config, faults, slow, settings })
 }
 
 fn usage(option: &str, error: impl std::fmt::Display) -> Failure {
@@ -209,6 +218,7 @@ fn check_without_fabric(args: &RunArgs, place: &str) -> Result<(), Failure> {
     let without_effect = [
         ("--topology", args.topology.is_some()),
         ("--link", args.link.is_some()),
+        ("--slow", args.slow.is_some()),
         ("--wire-overhead", args.wire_overhead.is_some()),
         ("--trim", args.trim.is_some()),
         ("--queue", args.queue.is_some()),
@@ -275,20 +285,27 @@ fn topology(text: &str, args: &RunArgs) -> Result<Topology, Failure> {
     Ok(with_link(spec.build().map_err(|e| usage("--topology", e))?, args))
 }
 
-/// The fabric of software switches that two cores carry.
-fn slow_motion(hosts: u32, args: &RunArgs) -> Result<Topology, Failure> {
+/// The usual fabric of software switches.
+fn small(hosts: u32, args: &RunArgs) -> Result<Topology, Failure> {
     if hosts > soft::DEFAULT_HOSTS {
         return Err(usage(
             "--topology",
             format_args!(
-                "{hosts} hosts on software switches; expected a topology with links that this machine can carry, \
-                 such as leaf-spine:hosts={hosts},leaves={},link=50M,latency=2ms",
-                hosts.min(4)
+                "{hosts} hosts on software switches; expected a topology, such as leaf-spine:hosts={},leaves=4",
+                hosts.next_multiple_of(4)
             ),
         ));
     }
     let spec: TopologySpec = soft::DEFAULT_TOPOLOGY.parse().map_err(|e| usage("--topology", e))?;
     Ok(with_link(spec.build().map_err(|e| usage("--topology", e))?, args))
+}
+
+/// How many times slower than described the fabric runs: in real time as much as two cores need.
+fn slow(topology: &Topology, args: &RunArgs) -> u32 {
+    args.slow.unwrap_or_else(|| match args.on {
+        Platform::Soft => soft::slow_motion(topology, args.mtu.unwrap_or(soft::DEFAULT_MTU)),
+        Platform::Sim | Platform::Loopback | Platform::Udp => 1,
+    })
 }
 
 fn just_enough(hosts: u32, args: &RunArgs) -> Result<Topology, Failure> {
@@ -428,7 +445,7 @@ fn on_udp(settings: Settings, endpoints: usize) -> Settings {
     }
 }
 
-fn settings(config: &RunConfig, args: &RunArgs) -> Settings {
+fn settings(config: &RunConfig, slow: u32, args: &RunArgs) -> Settings {
     let (ecn_low_bytes, ecn_high_bytes) = config.ecn_bytes();
     Settings {
         version: env!("CARGO_PKG_VERSION"),
@@ -441,6 +458,7 @@ fn settings(config: &RunConfig, args: &RunArgs) -> Settings {
         topology: config.topology.name().to_owned(),
         topology_hosts: config.topology.hosts(),
         link_bps: config.topology.host_rate().as_bps(),
+        slow: (slow > 1).then_some(slow),
         mtu_bytes: config.mtu,
         wire_overhead_bytes: config.data_overhead(),
         wire_overhead: if matches!(config.wire_overhead, Overhead::Auto) { "auto" } else { "fixed" },

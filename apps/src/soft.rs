@@ -15,19 +15,30 @@ use weft_stack::wire::ethernet::MacAddr;
 use weft_stack::worker::{Clock, Host};
 use weft_testbed::sim::{self, FaultPlan, PayloadMode, Progress, RunConfig, RunReport};
 use weft_testbed::soft::{self, HostPort, SoftCounters, SoftFabric, SoftOptions, host_link};
-use weft_testbed::topology::HostId;
+use weft_testbed::topology::{HostId, Topology};
 
-/// The fabric where none is asked for: the one of 100 Gbit/s and 1 µs in slow motion, five hundred times slower,
-/// so that queues and windows hold as many packets as there.
-pub(crate) const DEFAULT_TOPOLOGY: &str = "leaf-spine:hosts=16,leaves=4,spines=4,link=200M,latency=500us";
+/// The fabric where none is asked for.
+pub(crate) const DEFAULT_TOPOLOGY: &str = "leaf-spine:hosts=16,leaves=4,spines=4";
 /// The hosts of that fabric.
 pub(crate) const DEFAULT_HOSTS: u32 = 16;
+/// Payload bytes of a full packet where nothing is said.
+pub(crate) const DEFAULT_MTU: u32 = 4_096;
+/// What all hosts together may send, bit/s, with full packets of [`DEFAULT_MTU`]: 95,000 packets a second, which two
+/// cores carry with time to spare. Shorter packets cost as much each.
+const TWO_CORES: u64 = 3_200_000_000;
 
 /// Headers of the longest data packet, over IPv4.
 const HEADERS: usize = 20 + 8 + 16 + 44;
 /// Packets that an endpoint may keep ahead of its link: the one that is leaving, and one for the time until the
 /// endpoint's next turn.
 const AHEAD: usize = 2;
+
+/// How many times slower than described a fabric must run for two cores to carry it.
+pub(crate) fn slow_motion(topology: &Topology, mtu: u32) -> u32 {
+    let sent = u128::from(topology.host_rate().as_bps()) * u128::from(topology.hosts());
+    let carried = u128::from(TWO_CORES) * u128::from(mtu.min(DEFAULT_MTU)) / u128::from(DEFAULT_MTU);
+    u32::try_from(sent.div_ceil(carried.max(1))).unwrap_or(u32::MAX).clamp(1, 1_000_000)
+}
 
 /// Runs all flows of `config`'s workload. Returns the report, and what is worth knowing about the fabric.
 ///

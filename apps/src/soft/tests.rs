@@ -12,7 +12,7 @@ const INCAST: &str = "Nodes 16\nConnections 3\n\
 fn config(matrix: &str) -> RunConfig {
     let spec: TopologySpec = DEFAULT_TOPOLOGY.parse().unwrap();
     RunConfig {
-        topology: spec.build().unwrap(),
+        topology: spec.build().unwrap().slowed(500),
         trim: true,
         ecn: Some((0.2, 0.8)),
         ack_every: 4_096,
@@ -51,6 +51,19 @@ fn flows_end_no_sooner_than_their_links_let_them() {
     let first = report.flows.iter().filter_map(|flow| flow.start).reduce(Time::earliest).unwrap();
     // 600 kB over 200 Mbit/s.
     assert!(last.since(first) > Span::from_ms(24), "{:?}", last.since(first));
+}
+
+#[test]
+fn fabrics_are_as_slow_as_two_cores_need() {
+    let slow = |text: &str, mtu| {
+        let topology = text.parse::<TopologySpec>().unwrap().build().unwrap();
+        slow_motion(&topology, mtu)
+    };
+    assert_eq!(slow(DEFAULT_TOPOLOGY, 4_096), 500);
+    assert_eq!(slow(DEFAULT_TOPOLOGY, 9_000), 500);
+    assert_eq!(slow(DEFAULT_TOPOLOGY, 1_024), 2_000);
+    assert_eq!(slow("leaf-spine:hosts=16,leaves=4,link=200M", 4_096), 1);
+    assert_eq!(slow("leaf-spine:hosts=64,leaves=4,link=200M", 4_096), 4);
 }
 
 #[test]

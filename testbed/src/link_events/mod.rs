@@ -10,7 +10,8 @@
 //! 10us  host=7 drop=0.01
 //! ```
 //!
-//! Times count from the start of the run and need a unit.
+//! Times count from the start of the run and need a unit. Without a time a line is a change that is to happen now
+//! ([`parse_link_change`]).
 //!
 //! Links that are slow from the start, many at once ([`Degradation`]): `tier=0,links=2,rate=25%`.
 #![forbid(unsafe_code)]
@@ -23,7 +24,7 @@ mod write;
 mod tests;
 
 pub use degrade::{Degradation, DegradationError};
-pub use read::parse_link_events;
+pub use read::{parse_link_change, parse_link_events};
 pub use write::write_link_event;
 
 use thiserror::Error;

@@ -21,22 +21,43 @@ pub fn parse_link_events(
         if code.trim().is_empty() {
             continue;
         }
-        let event = parse_line(code, fabric).map_err(|wrong| LinkEventError {
-            source_name: source_name.into(),
-            line: index + 1,
-            column: code[..wrong.offset].chars().count() + 1,
-            word: wrong.word,
-            expected: wrong.expected,
-        })?;
-        events.push(event);
+        events.push(parse_line(code, fabric).map_err(|wrong| wrong.at(source_name, index + 1, code))?);
     }
     Ok(events)
+}
+
+/// Reads a change of a link that is to happen now: a line of the same form without its time.
+///
+/// `source_name` is what errors call the text.
+pub fn parse_link_change(
+    source_name: &str,
+    text: &str,
+    fabric: &Topology,
+) -> Result<(PortId, LinkChange), LinkEventError> {
+    let mut words = Words { line: text, at: 0 };
+    let read = link(&mut words, fabric).and_then(|port| {
+        let change = change(words.next())?;
+        words.end().map(|()| (port, change))
+    });
+    read.map_err(|wrong| wrong.at(source_name, 1, text))
 }
 
 struct Wrong {
     offset: usize,
     word: String,
     expected: String,
+}
+
+impl Wrong {
+    fn at(self, source_name: &str, line: usize, text: &str) -> LinkEventError {
+        LinkEventError {
+            source_name: source_name.into(),
+            line,
+            column: text[..self.offset].chars().count() + 1,
+            word: self.word,
+            expected: self.expected,
+        }
+    }
 }
 
 /// The words of a line, each with its byte offset.
@@ -72,6 +93,11 @@ impl<'a> Words<'a> {
         self.at = offset + text.len();
         Word { text, offset }
     }
+
+    fn end(&mut self) -> Result<(), Wrong> {
+        let rest = self.next();
+        if rest.text.is_empty() { Ok(()) } else { Err(rest.wrong("the end of the line")) }
+    }
 }
 
 fn parse_line(line: &str, fabric: &Topology) -> Result<LinkEvent, Wrong> {
@@ -79,12 +105,8 @@ fn parse_line(line: &str, fabric: &Topology) -> Result<LinkEvent, Wrong> {
     let at = time(words.next())?;
     let port = link(&mut words, fabric)?;
     let change = change(words.next())?;
-    let rest = words.next();
-    if rest.text.is_empty() {
-        Ok(LinkEvent { at, port, change })
-    } else {
-        Err(rest.wrong("the end of the line"))
-    }
+    words.end()?;
+    Ok(LinkEvent { at, port, change })
 }
 
 fn time(word: Word<'_>) -> Result<Time, Wrong> {

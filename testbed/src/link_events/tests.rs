@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use weft_cc::{Rate, Span, Time};
 
-use super::{Degradation, parse_link_events, write_link_event};
+use super::{Degradation, parse_link_change, parse_link_events, write_link_event};
 use crate::sim::{LinkChange, LinkEvent, Share};
 use crate::topology::{HostId, PortId, Topology, TopologySpec};
 
@@ -56,6 +56,22 @@ fn errors_point_at_the_word() {
     ] {
         let error = parse_link_events("f", &format!("\n{line}\n"), &fabric).unwrap_err();
         assert_eq!((error.line, error.column, error.word.as_str()), (2, column, word), "{line}");
+    }
+}
+
+#[test]
+fn without_a_time_a_change_is_for_now() {
+    let fabric = fabric();
+    let nic = fabric.nic(HostId(2));
+    assert_eq!(parse_link_change("f", "host=2 fail", &fabric), Ok((nic, LinkChange::Fail)));
+    let up = fabric.link_at(0, 1, 1).unwrap();
+    let slow = LinkChange::Degrade(Rate::from_gbps(25));
+    assert_eq!(parse_link_change("f", " tier=0 switch=1  link=1 rate=25G ", &fabric), Ok((up, slow)));
+    for (text, column, word) in
+        [("1us host=2 fail", 1, "1us"), ("host=2", 7, ""), ("host=2 fail now", 13, "now"), ("", 1, "")]
+    {
+        let error = parse_link_change("f", text, &fabric).unwrap_err();
+        assert_eq!((error.line, error.column, error.word.as_str()), (1, column, word), "{text}");
     }
 }
 

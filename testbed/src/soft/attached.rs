@@ -4,8 +4,9 @@ use std::collections::VecDeque;
 
 use weft_stack::port::{BURST, Frame, Port, RxBurst, TxBurst};
 
-/// Frames that are kept for a host that does not take them.
-const PATIENCE: usize = 4_096;
+/// Frames that are kept for a host that does not take them. The fabric has buffers for as many, so that one host
+/// that is gone costs the others none.
+pub(super) const PATIENCE: usize = 512;
 
 /// A host, as the fabric sees it.
 pub(super) struct Attached<P> {

@@ -39,7 +39,7 @@ use weft_stack::wire::edit::{decrement_ttl, mark_ce};
 use weft_stack::wire::ethernet;
 use weft_stack::wire::trim::{TrimFormat, TrimOutcome, TrimPolicy, trim_frame};
 
-use self::attached::Attached;
+use self::attached::{Attached, PATIENCE};
 use self::memory::{Memory, Room};
 use self::outlet::{Outlet, Sender, Way};
 use self::ticket::{Seen, Ticket};
@@ -59,6 +59,9 @@ pub struct SoftOptions {
     pub trim_format: TrimFormat,
     /// The DSCPs of the fabric's classes.
     pub classes: DscpClasses,
+    /// Damaged frames end at the host's link, as in simulation: for ports that write checksums of their own, behind
+    /// which nobody could see the damage.
+    pub discard_damaged: bool,
 }
 
 /// The configuration of endpoints at the ports of a fabric: the simulator's, but with a retransmission timeout
@@ -106,6 +109,8 @@ pub struct SoftCounters {
     pub lost: u64,
     /// Frames of which links have flipped a bit.
     pub corrupted: u64,
+    /// Damaged frames that were not handed to a host ([`SoftOptions::discard_damaged`]).
+    pub discarded: u64,
     /// Frames dropped because they are no IP, for no host that is attached, or out of hops.
     pub refused: u64,
     /// Frames dropped for want of a buffer, in the fabric or at the host they were for.
@@ -121,7 +126,7 @@ pub struct SoftCounters {
 impl SoftCounters {
     /// Frames that did not reach a host whole, trimmed or damaged.
     pub fn missing(&self) -> u64 {
-        self.dropped + self.lost + self.refused + self.starved
+        self.dropped + self.lost + self.discarded + self.refused + self.starved
     }
 }
 
@@ -426,6 +431,10 @@ impl<P: Port> SoftFabric<P> {
 
     fn deliver(&mut self, host: HostId, ticket: Ticket) {
         let Some(frame) = self.memory.take(ticket.slot) else { return };
+        if self.options.discard_damaged && ticket.is_damaged() {
+            self.counters.discarded += 1;
+            return;
+        }
         let taken = self.hosts[host.0 as usize].as_mut().is_some_and(|host| host.deliver(frame));
         match taken {
             true => self.counters.delivered += 1,
@@ -499,6 +508,10 @@ fn room(config: &RunConfig, outlets: &[Outlet]) -> Room {
     const MOST: u64 = 1 << 18;
     let (mut large, mut small) = (SPARE, SPARE);
     for outlet in outlets {
+        if matches!(outlet.to, Node::Host(_)) {
+            large += PATIENCE as u64;
+            small += PATIENCE as u64;
+        }
         let on_link = outlet.capacity();
         large += on_link.div_ceil(config.wire_mtu()) + 1;
         small += on_link.div_ceil(u64::from(MIN_FRAME)) + 1;

@@ -49,6 +49,11 @@ impl Ticket {
         self.trimmed_size = self.size;
         !std::mem::replace(&mut self.damaged, true)
     }
+
+    /// Whether a link has flipped a bit of the frame.
+    pub(super) fn is_damaged(&self) -> bool {
+        self.damaged
+    }
 }
 
 impl Queued for Ticket {

@@ -54,6 +54,21 @@ impl Topology {
         self
     }
 
+    /// The same fabric in slow motion: rates divided and delays multiplied by `factor`. Rate times delay stays
+    /// what it is, so windows, queues and thresholds hold as many packets.
+    pub fn slowed(mut self, factor: u32) -> Topology {
+        let rate = |rate: Rate| Rate::from_bps((rate.as_bps() / u64::from(factor)).max(1));
+        let span = |span: Span| span.times(u64::from(factor));
+        for tier in &mut self.tiers {
+            tier.down_rate = rate(tier.down_rate);
+            (tier.down_latency, tier.switch_latency) = (span(tier.down_latency), span(tier.switch_latency));
+        }
+        for port in &mut self.ports {
+            (port.rate, port.latency) = (rate(port.rate), span(port.latency));
+        }
+        self
+    }
+
     /// What to call it: a file's name, or a generator's description.
     pub fn name(&self) -> &str {
         &self.name

@@ -237,6 +237,17 @@ fn pair_round_trips_know_each_links_speed() {
 }
 
 #[test]
+fn in_slow_motion_as_many_packets_are_on_the_way() {
+    let spec: TopologySpec = "leaf-spine:hosts=16,leaves=4,switch-latency=100ns".parse().unwrap();
+    let fabric = spec.build().unwrap();
+    let slow = fabric.clone().slowed(500);
+    assert_eq!((slow.host_rate(), slow.bdp(4160, 84)), (Rate::from_bps(200_000_000), fabric.bdp(4160, 84)));
+    assert_eq!(slow.network_rtt(4160, 84), fabric.network_rtt(4160, 84).times(500));
+    assert_eq!(slow.diameter_latency(), fabric.diameter_latency().times(500));
+    assert!(slow.ports().iter().all(|port| port.latency == Span::from_us(500)));
+}
+
+#[test]
 fn queues_of_the_file_belong_to_the_owners_of_the_ports() {
     let fabric = bundled();
     let up = |s| fabric.queue_of(fabric.up_ports(SwitchId(s)).nth(0));

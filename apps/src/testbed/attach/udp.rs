@@ -1,0 +1,219 @@
+//! Hosts over kernel UDP: each has a socket of its own, and one in the fabric that stands for it.
+//!
+//! ```text
+//!   host i: 127.N.0.i ──▶ 127.N.1.j: the fabric's socket for host j
+//!                              │ from i to j, through the switches
+//!                              ▼
+//!   host j: 127.N.0.j ◀── 127.N.1.i: the fabric's socket for host i
+//! ```
+//!
+//! So what a host sends to says where it goes, and from which it gets something says who sent it: host *i* calls
+//! host *j* 127.N.1.j and knows nothing else. Frames in the fabric carry the hosts' own addresses, as sockets
+//! show and take them, and no header is rewritten.
+
+use super::super::rundir::{Owned, State};
+use super::{Attached, HostFacts, HostLink};
+use crate::Failure;
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+use std::rc::Rc;
+use weft_stack::port::udp::{UdpConfig, UdpError, UdpPort};
+use weft_stack::port::{Frame, FramePool, Port, PortCaps, PortCounters, RxBurst, TxBurst};
+use weft_stack::wire::ethernet::EthernetView;
+use weft_stack::wire::ipv4::Ipv4View;
+
+/// Source ports of each socket: paths that ECMP can be made to choose.
+const ENTROPIES: u16 = 16;
+/// Networks 127.N.0.0/15 that testbeds take, one each.
+const NETWORKS: std::ops::RangeInclusive<u8> = 65..=126;
+/// Frames that a host may have sent and its link not begun to carry; beyond that the fabric drops them, as a
+/// host's full queue would.
+const BACKLOG: usize = 512;
+/// Frames that the sockets of one host can have handed over.
+const RECEIVED: usize = 2_048;
+
+/// All hosts' sockets in the fabric.
+struct Exchange {
+    network: u8,
+    /// By the host's place: the socket that stands for it, what waits to be sent through that, and what the host
+    /// has sent.
+    stands_for: Vec<UdpPort>,
+    to_send: Vec<TxBurst>,
+    sent: Vec<VecDeque<Frame>>,
+    /// By the last byte of a host's address: its place.
+    places: [Option<u8>; 256],
+    scratch: RxBurst,
+}
+
+/// The fabric's end of one host's link.
+pub(crate) struct UdpLink {
+    place: usize,
+    exchange: Rc<RefCell<Exchange>>,
+    counters: PortCounters,
+}
+
+/// Opens sockets for `hosts`.
+pub(super) fn attach(hosts: &[u32], mtu: u32, owned: &Owned) -> Result<Vec<Attached>, Failure> {
+    owned.note(&State { pid: std::process::id(), ..State::default() })?;
+    let exchange = NETWORKS
+        .map(|network| Exchange::open(network, hosts, mtu))
+        .find(|opened| !opened.as_ref().is_err_and(is_taken))
+        .unwrap_or_else(|| Exchange::open(*NETWORKS.start(), hosts, mtu))
+        .map_err(|error| Failure::Run(format!("testbed: {error}")))?;
+    let network = exchange.network;
+    let exchange = Rc::new(RefCell::new(exchange));
+    let one = |(place, host): (usize, &u32)| {
+        let own = own(network, *host);
+        Attached {
+            facts: HostFacts {
+                host: *host,
+                port: format!("udp:{own},entropies={ENTROPIES}"),
+                ip: None,
+                mtu,
+                namespace: None,
+                called: stand_in(network, *host).to_string(),
+            },
+            ip: own,
+            link: HostLink::Udp(UdpLink {
+                place,
+                exchange: exchange.clone(),
+                counters: PortCounters::default(),
+            }),
+        }
+    };
+    Ok(hosts.iter().enumerate().map(one).collect())
+}
+
+/// Whether another testbed has this network.
+fn is_taken(error: &UdpError) -> bool {
+    matches!(error, UdpError::Bind { error, .. } if error.kind() == io::ErrorKind::AddrInUse)
+}
+
+/// The host's own address.
+fn own(network: u8, host: u32) -> IpAddr {
+    IpAddr::V4(Ipv4Addr::new(127, network, 0, host as u8 + 1))
+}
+
+/// What others call it.
+fn stand_in(network: u8, host: u32) -> IpAddr {
+    IpAddr::V4(Ipv4Addr::new(127, network, 1, host as u8 + 1))
+}
+
+/// Who sent the frame, by the last byte of its address.
+fn sender(frame: &[u8]) -> Option<u8> {
+    let eth = EthernetView::new_checked(frame).ok()?;
+    Some(Ipv4View::new_trimmed(eth.payload()).ok()?.src().octets()[3])
+}
+
+impl Exchange {
+    fn open(network: u8, hosts: &[u32], mtu: u32) -> Result<Exchange, UdpError> {
+        let open = |host: &u32| {
+            UdpPort::open(&UdpConfig {
+                alias: Some(own(network, *host)),
+                sources: ENTROPIES,
+                mtu: mtu as usize,
+                rx_frames: RECEIVED,
+                ..UdpConfig::at(stand_in(network, *host))
+            })
+        };
+        let stands_for: Vec<UdpPort> = hosts.iter().map(open).collect::<Result<_, _>>()?;
+        let mut places = [None; 256];
+        for (place, host) in (0..).zip(hosts) {
+            places[*host as usize + 1] = Some(place);
+        }
+        Ok(Exchange {
+            network,
+            to_send: stands_for.iter().map(TxBurst::new).collect(),
+            sent: stands_for.iter().map(|_| VecDeque::new()).collect(),
+            stands_for,
+            places,
+            scratch: RxBurst::new(),
+        })
+    }
+
+    fn place_of(&self, frame: &[u8]) -> Option<usize> {
+        sender(frame).and_then(|last| self.places[usize::from(last)]).map(usize::from)
+    }
+
+    /// Takes in what has been sent to the host at `place`.
+    fn take_in(&mut self, place: usize) -> u64 {
+        let mut refused = 0;
+        self.stands_for[place].receive(&mut self.scratch);
+        let mut arrived = std::mem::take(&mut self.scratch);
+        for frame in arrived.drain() {
+            match self.place_of(&frame) {
+                Some(from) if self.sent[from].len() < BACKLOG => self.sent[from].push_back(frame),
+                _ => refused += 1,
+            }
+        }
+        self.scratch = arrived;
+        refused
+    }
+
+    /// Hands a frame to the socket that stands for its sender. Gives it back if that has no room.
+    fn post(&mut self, frame: Frame) -> Result<(), Frame> {
+        let Some(from) = self.place_of(&frame) else { return Ok(()) };
+        if self.to_send[from].room() == 0 {
+            self.stands_for[from].transmit(&mut self.to_send[from]);
+        }
+        if self.to_send[from].room() == 0 {
+            return Err(frame);
+        }
+        // It fits: all ports have the same MTU.
+        let _ = self.to_send[from].push(frame);
+        Ok(())
+    }
+
+    fn flush(&mut self) {
+        for (port, burst) in self.stands_for.iter_mut().zip(&mut self.to_send) {
+            if !burst.is_empty() {
+                port.transmit(burst);
+            }
+        }
+    }
+}
+
+impl Port for UdpLink {
+    fn receive(&mut self, burst: &mut RxBurst) -> usize {
+        let mut exchange = self.exchange.borrow_mut();
+        self.counters.rx_missed += exchange.take_in(self.place);
+        let mut count = 0;
+        while burst.room() > 0
+            && let Some(frame) = exchange.sent[self.place].pop_front()
+        {
+            self.counters.received(&frame);
+            let _ = burst.push(frame);
+            count += 1;
+        }
+        count
+    }
+
+    fn transmit(&mut self, burst: &mut TxBurst) -> usize {
+        let mut exchange = self.exchange.borrow_mut();
+        let count = burst.len();
+        for frame in burst.take_front(count) {
+            self.counters.sent(&frame);
+            if exchange.post(frame).is_err() {
+                // The kernel has no room: a full queue of the host's would do the same.
+                self.counters.tx_errors += 1;
+            }
+        }
+        exchange.flush();
+        count
+    }
+
+    fn capabilities(&self) -> PortCaps {
+        self.exchange.borrow().stands_for[self.place].capabilities()
+    }
+
+    fn pool(&self) -> FramePool {
+        self.exchange.borrow().stands_for[self.place].pool()
+    }
+
+    fn counters(&self) -> PortCounters {
+        let kernel = self.exchange.borrow().stands_for[self.place].counters();
+        PortCounters { rx_missed: self.counters.rx_missed + kernel.rx_missed, ..self.counters }
+    }
+}

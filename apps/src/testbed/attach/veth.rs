@@ -1,0 +1,115 @@
+//! Hosts in network namespaces: a pair of veth interfaces for each, one end in the host's namespace, the other here.
+
+use super::super::ip;
+use super::super::rundir::{Owned, State};
+use super::{Attached, HostFacts, HostLink, address, mac_text, memif};
+use crate::Failure;
+use rustix::process::geteuid;
+use std::fmt::Write;
+use std::path::Path;
+use weft_stack::port::udp::mac_of;
+
+/// What a packet socket's ring needs of each frame beside the IP packet.
+const BESIDE: u32 = 66;
+/// Bytes of a block of its ring; frames of these sizes fill it.
+const BLOCK: u32 = 36_864;
+const FRAMES: [u32; 4] = [2_304, 4_608, 9_216, 18_432];
+
+/// Makes namespaces and interfaces for `hosts` of the testbed `name`, and opens the fabric's ends.
+pub(super) fn attach(hosts: &[u32], mtu: u32, owned: &Owned, name: &str) -> Result<Vec<Attached>, Failure> {
+    if !geteuid().is_root() {
+        return Err(Failure::Run(
+            "testbed: --hosts veth makes network namespaces; expected root (sudo), or --hosts udp or memif"
+                .to_owned(),
+        ));
+    }
+    let frame = FRAMES.iter().find(|frame| mtu + BESIDE <= **frame).ok_or_else(|| {
+        Failure::Usage(format!(
+            "testbed: --hosts veth carries packets of {} bytes at most",
+            FRAMES[3] - BESIDE
+        ))
+    })?;
+    let state = State {
+        pid: std::process::id(),
+        namespaces: hosts.iter().map(|host| namespace(name, *host)).collect(),
+        links: hosts.iter().map(|host| interface(name, *host)).collect(),
+    };
+    check_names(&state)?;
+    owned.note(&state)?;
+    make(hosts, mtu, name)?;
+    let ring = format!("blocksz={BLOCK},framesz={frame}");
+    let devices: Vec<String> = hosts
+        .iter()
+        .map(|host| format!("net_af_packet{host},iface={},{ring}", interface(name, *host)))
+        .collect();
+    let ports = memif::open(&devices, mtu).map_err(|error| Failure::Run(format!("testbed: {error}")))?;
+    let one = |(host, port)| {
+        let ip = address(host);
+        Attached {
+            facts: HostFacts {
+                host,
+                port: format!("dpdk:net_af_packet0,iface=eth0,{ring}"),
+                ip: Some(ip),
+                mtu,
+                namespace: Some(namespace(name, host)),
+                called: format!("{ip}/{}", mac_text(mac_of(ip))),
+            },
+            ip,
+            link: HostLink::Dpdk(Box::new(port)),
+        }
+    };
+    Ok(hosts.iter().copied().zip(ports).map(one).collect())
+}
+
+fn namespace(name: &str, host: u32) -> String {
+    format!("{name}-h{host}")
+}
+
+/// The fabric's end. Names of interfaces have at most 15 characters.
+fn interface(name: &str, host: u32) -> String {
+    format!("{name}-s{host}")
+}
+
+fn make(hosts: &[u32], mtu: u32, name: &str) -> Result<(), Failure> {
+    let (mut links, mut up) = (String::new(), String::new());
+    for host in hosts {
+        let (namespace, switch, mac) =
+            (namespace(name, *host), interface(name, *host), mac_text(mac_of(address(*host))));
+        let _ = writeln!(
+            links,
+            "netns add {namespace}\n\
+             link add {switch} mtu {mtu} type veth peer name eth0 address {mac} mtu {mtu} netns {namespace}"
+        );
+        let _ = writeln!(up, "link set {switch} up");
+    }
+    ip::batch(None, &links)?;
+    hosts.iter().for_each(|host| silence(None, &interface(name, *host)));
+    ip::batch(None, &up)?;
+    for host in hosts {
+        let namespace = namespace(name, *host);
+        silence(Some(&namespace), "eth0");
+        ip::batch(Some(&namespace), "link set lo up\nlink set eth0 up\n")?;
+    }
+    Ok(())
+}
+
+/// The kernel shall have nothing to say on a link: it gets no address of its own. Where it knows no IPv6 there is
+/// nothing to be told.
+fn silence(namespace: Option<&str>, link: &str) {
+    let _ = ip::batch(namespace, &format!("link set {link} addrgenmode none\n"));
+}
+
+/// What has one of these names is not ours to remove.
+fn check_names(state: &State) -> Result<(), Failure> {
+    let taken = |directory: &str, name: &&String| Path::new(directory).join(name).exists();
+    let namespace = state.namespaces.iter().find(|name| taken("/run/netns", name));
+    let link = state.links.iter().find(|name| taken("/sys/class/net", name));
+    let (what, name, remove) = match (namespace, link) {
+        (Some(name), _) => ("a network namespace", name, "ip netns delete"),
+        (None, Some(name)) => ("an interface", name, "ip link delete"),
+        (None, None) => return Ok(()),
+    };
+    Err(Failure::Run(format!(
+        "testbed: there is {what} {name} already; expected another --name, or {remove} {name} if nobody needs it"
+    )))
+}

@@ -1,0 +1,330 @@
+//! `weft testbed`: a leaf-spine of software switches in a process of its own, to which hosts are attached by kernel
+//! UDP, memif, or veth in network namespaces; see docs/testbed.md.
+
+mod attach;
+mod control;
+mod file;
+mod ip;
+mod rundir;
+mod status;
+mod switch;
+
+use crate::Failure;
+use crate::units::ValueError;
+use attach::HostsBy;
+use clap::{Args, Subcommand};
+use control::{Call, Reply, Request, ask, listen};
+use rundir::{Claim, Owned, RunDir};
+use rustix::process::{Pid, Signal, kill_process};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use status::Status;
+use std::fs::File;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+use switch::Switches;
+
+/// How long a testbed may take to come up in the background, and to go down.
+const UP: Duration = Duration::from_secs(60);
+const DOWN: Duration = Duration::from_secs(20);
+/// How often that is looked at.
+const LOOK: Duration = Duration::from_millis(20);
+/// Turns of the switches between two looks for requests and signals.
+const ATTEND: u32 = 64;
+
+/// `weft testbed`.
+#[derive(Debug, Args)]
+pub(crate) struct TestbedArgs {
+    #[command(subcommand)]
+    command: TestbedCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum TestbedCommand {
+    /// Start the switches, and attach hosts; ends on SIGINT, SIGTERM or `weft testbed down`.
+    ///
+    /// What an earlier testbed of the same name has left, if it was killed, is removed first.
+    Up(UpArgs),
+    /// Say what the switches have done, and what hosts are to be told.
+    Status {
+        #[command(flatten)]
+        name: NameArgs,
+        /// As JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Change something while the switches run.
+    Set {
+        #[command(flatten)]
+        name: NameArgs,
+        #[command(subcommand)]
+        what: SetCommand,
+    },
+    /// End the switches, or remove what is left of them.
+    Down(NameArgs),
+}
+
+#[derive(Debug, Subcommand)]
+enum SetCommand {
+    /// A link: tier=T switch=S link=L or host=N, and what becomes of it: down, up, rate=RATE, drop=P or
+    /// corrupt=P, with probabilities P from 0 to 1.
+    Link {
+        /// The words.
+        #[arg(required = true, value_name = "WORD")]
+        words: Vec<String>,
+    },
+}
+
+#[derive(Debug, Args)]
+struct UpArgs {
+    /// A .topo file, or TOML with options of `weft run` that describe a fabric: topology, link, slow, mtu, queue,
+    /// ecn, trim, degrade, link-events, link-event, seed [default: 16 hosts on 4 leaves and 4 spines].
+    #[arg(value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// How hosts are attached.
+    #[arg(long, value_name = "udp|memif|veth", default_value = "udp")]
+    hosts: HostsBy,
+    #[command(flatten)]
+    name: NameArgs,
+    /// Return as soon as hosts can come, and leave the switches running.
+    #[arg(long)]
+    detach: bool,
+}
+
+#[derive(Clone, Debug, Args)]
+struct NameArgs {
+    /// The testbed's name: up to 8 lower-case letters and digits.
+    #[arg(long, value_name = "NAME", default_value = "weft", value_parser = name)]
+    name: String,
+}
+
+/// Interfaces are called by it, which have short names.
+fn name(text: &str) -> Result<String, ValueError> {
+    let plain = text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+    match text.len() {
+        1..=8 if plain => Ok(text.to_owned()),
+        _ => Err(ValueError::expected("up to 8 lower-case letters and digits")),
+    }
+}
+
+/// Does what `args` say.
+pub(crate) fn testbed(args: &TestbedArgs) -> Result<(), Failure> {
+    match &args.command {
+        TestbedCommand::Up(args) if args.detach => up_detached(args),
+        TestbedCommand::Up(args) => up(args),
+        TestbedCommand::Status { name, json } => print_status(&name.name, *json),
+        TestbedCommand::Set { name, what: SetCommand::Link { words } } => {
+            set_link(&name.name, words.join(" "))
+        }
+        TestbedCommand::Down(name) => down(&name.name),
+    }
+}
+
+/// Runs the switches until a signal or a request ends them.
+fn up(args: &UpArgs) -> Result<(), Failure> {
+    let plan = file::plan(args.file.as_deref())?;
+    let name = &args.name.name;
+    let owned = claim(name)?;
+    let ended = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, ended.clone())
+            .map_err(|error| Failure::Run(format!("signals: {error}")))?;
+    }
+    let run = |owned: &Owned| {
+        let hosts: Vec<u32> = (0..plan.config.topology.hosts()).collect();
+        let bed = args.hosts.attach(&plan.config, &plan.faults, &hosts, owned, name)?;
+        let calls = listen(&owned.dir.control())
+            .map_err(|error| Failure::Run(format!("{}: {error}", owned.dir.control().display())))?;
+        let mut switches = Switches::new(bed, &plan.config);
+        let status = |switches: &Switches| Status::of(switches, &plan, name, args.hosts);
+        say(&status(&switches).text());
+        while !ended.load(Ordering::Relaxed) {
+            (0..ATTEND).for_each(|_| switches.turn());
+            while let Ok(call) = calls.try_recv() {
+                if attend(&mut switches, call, status) {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    };
+    let outcome = run(&owned);
+    outcome.and(owned.remove())
+}
+
+/// Answers a request. Returns whether it was the last one.
+fn attend(switches: &mut Switches, call: Call, status: impl Fn(&Switches) -> Status) -> bool {
+    let (reply, last) = match &call.request {
+        Request::Status => (Reply::Status(Box::new(status(switches))), false),
+        Request::SetLink(words) => match switches.set_link(words) {
+            Ok(()) => (Reply::Done, false),
+            Err(why) => (Reply::Refused(why), false),
+        },
+        Request::Down => (Reply::Done, true),
+    };
+    call.answer(reply);
+    last
+}
+
+/// Makes the name this process's own, and removes what an earlier testbed of this name has left.
+fn claim(name: &str) -> Result<Owned, Failure> {
+    match RunDir::of(name)?.claim()? {
+        Claim::Ours(owned) => {
+            if owned.clean()? {
+                eprintln!("weft: testbed: removed what was left of a testbed {name} that was killed");
+            }
+            Ok(owned)
+        }
+        Claim::Theirs(pid) => {
+            let process = pid.map(|pid| format!(" (process {pid})")).unwrap_or_default();
+            Err(Failure::Run(format!(
+                "testbed: {name} is up already{process}; expected another --name, or weft testbed down{} first",
+                option(name)
+            )))
+        }
+    }
+}
+
+/// The option that names the testbed, where it needs one.
+fn option(name: &str) -> String {
+    if name == "weft" { String::new() } else { format!(" --name {name}") }
+}
+
+/// Starts the switches in the background, and waits until they answer.
+fn up_detached(args: &UpArgs) -> Result<(), Failure> {
+    let name = &args.name.name;
+    let dir = RunDir::of(name)?;
+    // Found out here rather than in the background.
+    drop(file::plan(args.file.as_deref())?);
+    drop(claim(name)?);
+    let mut child = spawn(args, &dir)?;
+    let begin = Instant::now();
+    while begin.elapsed() < UP {
+        if let Ok(Some(Reply::Status(status))) = ask(&dir.control(), &Request::Status) {
+            say(&status.text());
+            return Ok(());
+        }
+        if let Ok(Some(status)) = child.try_wait() {
+            let said = std::fs::read_to_string(dir.log()).unwrap_or_default();
+            let last = said.lines().last().map(|line| line.trim_start_matches("weft: ").to_owned());
+            return Err(Failure::Run(last.unwrap_or_else(|| format!("testbed: it ended with {status}"))));
+        }
+        thread::sleep(LOOK);
+    }
+    // It may still come up, and nobody would know.
+    let _ = child.kill();
+    Err(Failure::Run(format!(
+        "testbed: it did not come up within {} s; see {}",
+        UP.as_secs(),
+        dir.log().display()
+    )))
+}
+
+/// Starts this program again, in a session of its own.
+fn spawn(args: &UpArgs, dir: &RunDir) -> Result<Child, Failure> {
+    let failed = |error: std::io::Error| Failure::Run(format!("{}: {error}", dir.log().display()));
+    let log = File::create(dir.log()).map_err(failed)?;
+    let mut command = std::process::Command::new("/proc/self/exe");
+    command.args(["testbed", "up", "--name", &args.name.name, "--hosts", args.hosts.word()]);
+    command.args(args.file.as_deref().map(Path::as_os_str));
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).process_group(0);
+    command.spawn().map_err(|error| Failure::Run(format!("testbed: no process: {error}")))
+}
+
+fn print_status(name: &str, json: bool) -> Result<(), Failure> {
+    let status = match ask(&RunDir::of(name)?.control(), &Request::Status)? {
+        Some(Reply::Status(status)) => status,
+        Some(_) => return Err(Failure::Run("testbed: the switches answered something else".to_owned())),
+        None => return Err(not_up(name)?),
+    };
+    if json {
+        let mut text = serde_json::to_string(&status).unwrap_or_default();
+        text.push('\n');
+        say(&text);
+    } else {
+        say(&status.text());
+    }
+    Ok(())
+}
+
+/// Why a testbed does not answer.
+fn not_up(name: &str) -> Result<Failure, Failure> {
+    let state = RunDir::of(name)?.state();
+    let text = match state {
+        Some(state) => format!(
+            "testbed: {name} was killed (process {}); expected weft testbed up{o}, or down{o} to remove what is left",
+            state.pid,
+            o = option(name)
+        ),
+        None => format!("testbed: {name} is not up; expected weft testbed up{} first", option(name)),
+    };
+    Ok(Failure::Run(text))
+}
+
+fn set_link(name: &str, words: String) -> Result<(), Failure> {
+    match ask(&RunDir::of(name)?.control(), &Request::SetLink(words))? {
+        Some(_) => Ok(()),
+        None => Err(not_up(name)?),
+    }
+}
+
+/// Ends a testbed, however it is, and waits until nothing is left of it.
+fn down(name: &str) -> Result<(), Failure> {
+    let dir = RunDir::of(name)?;
+    let asked = ask(&dir.control(), &Request::Down).is_ok_and(|reply| reply.is_some());
+    let begin = Instant::now();
+    let mut killed = asked;
+    loop {
+        match dir.claim()? {
+            Claim::Ours(owned) => {
+                let left = owned.clean()?;
+                owned.remove()?;
+                say(match (asked, left) {
+                    (true, _) => "down\n",
+                    (false, true) => "removed what was left\n",
+                    (false, false) => "was not up\n",
+                });
+                return Ok(());
+            }
+            // It runs but does not listen, yet or any more.
+            Claim::Theirs(Some(pid)) if !killed => {
+                killed = true;
+                if let Some(pid) = Pid::from_raw(pid as i32) {
+                    // It may have ended by now.
+                    let _ = kill_process(pid, Signal::TERM);
+                }
+            }
+            Claim::Theirs(pid) if begin.elapsed() > DOWN => {
+                let process = pid.map(|pid| format!("; expected kill -9 {pid}, then the same again"));
+                return Err(Failure::Run(format!(
+                    "testbed: {name} does not end{}",
+                    process.unwrap_or_default()
+                )));
+            }
+            Claim::Theirs(_) => {}
+        }
+        thread::sleep(LOOK);
+    }
+}
+
+/// Tells whoever started this. Nobody may be listening any more, which is no reason to stop.
+fn say(text: &str) {
+    let _ = crate::print(text.as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_fit_into_names_of_interfaces() {
+        assert_eq!(name("bed12"), Ok("bed12".to_owned()));
+        for wrong in ["", "Bed", "a-b", "a/b", "ninechars", "../x"] {
+            assert!(name(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! The switches of a testbed, turned in real time.
+
+use super::attach::{Bed, HostFacts, HostLink};
+use std::collections::BTreeMap;
+use std::thread;
+use std::time::Duration;
+use weft_cc::{Span, Time};
+use weft_stack::port::{Port, PortCounters};
+use weft_stack::worker::Clock;
+use weft_testbed::link_events::parse_link_change;
+use weft_testbed::sim::{LinkChange, RunConfig};
+use weft_testbed::soft::{SoftCounters, SoftFabric};
+use weft_testbed::topology::{HostId, PortId, Topology};
+
+/// What is due sooner is waited for awake: the kernel's sleeps are no more exact.
+const AWAKE: Span = Span::from_us(60);
+/// The longest sleep while there is traffic, and while there has been none for [`QUIET`]: nothing wakes the
+/// switches when a host sends.
+const NAP: Span = Span::from_us(50);
+const LONG_NAP: Span = Span::from_us(250);
+/// Without traffic for so long, the testbed is idle.
+const QUIET: Span = Span::from_ms(20);
+
+/// The switches, their clock, and the links that have been changed.
+pub(super) struct Switches {
+    fabric: SoftFabric<HostLink>,
+    topology: Topology,
+    pub(super) hosts: Vec<HostFacts>,
+    clock: Clock,
+    begun: Time,
+    last_news: Time,
+    /// By the lower one of the link's two ports: what it is called, and the changes that count.
+    changed: BTreeMap<PortId, (String, Vec<LinkChange>)>,
+}
+
+impl Switches {
+    /// The switches of `config`'s fabric, whose time begins now.
+    pub(super) fn new(bed: Bed, config: &RunConfig) -> Switches {
+        let Bed { mut fabric, hosts } = bed;
+        let clock = Clock::new();
+        let now = clock.now();
+        fabric.begin(now);
+        let topology = config.topology.clone();
+        Switches { fabric, topology, hosts, clock, begun: now, last_news: now, changed: BTreeMap::new() }
+    }
+
+    /// Does what is due, and rests for a moment if that was nothing.
+    pub(super) fn turn(&mut self) {
+        let now = self.clock.now();
+        if self.fabric.poll(now) {
+            self.last_news = now;
+            return;
+        }
+        let due = match self.fabric.poll_timeout() {
+            Some(at) if now.is_at_or_after(at) => Span::ZERO,
+            Some(at) => at.since(now),
+            None => LONG_NAP,
+        };
+        if due <= AWAKE {
+            // Hosts may need this core.
+            thread::yield_now();
+            return;
+        }
+        let longest = if now.since(self.last_news) < QUIET { NAP } else { LONG_NAP };
+        thread::sleep(duration(longest.min(Span::from_ps(due.as_ps() - AWAKE.as_ps()))));
+    }
+
+    /// Changes a link: words of [`weft_testbed::link_events`] without a time, and `up` and `down` besides.
+    ///
+    /// # Errors
+    /// The words, with what was expected.
+    pub(super) fn set_link(&mut self, words: &str) -> Result<(), String> {
+        let (link, word) = words.trim().rsplit_once(char::is_whitespace).unwrap_or((words, ""));
+        let word = match word {
+            "down" => "fail",
+            "up" => "restore",
+            other => other,
+        };
+        let text = format!("{link} {word}");
+        let (port, change) = parse_link_change("set link", text.trim_end(), &self.topology)
+            .map_err(|error| error.to_string())?;
+        self.fabric.change(port, change).map_err(|error| error.to_string())?;
+        let key = port.min(self.topology.port(port).reverse);
+        let (_, changes) = self.changed.entry(key).or_insert_with(|| (link.trim().to_owned(), Vec::new()));
+        let kind = std::mem::discriminant(&change);
+        changes.retain(|other| std::mem::discriminant(other) != kind);
+        changes.push(change);
+        if change == LinkChange::Restore {
+            self.changed.remove(&key);
+        }
+        Ok(())
+    }
+
+    /// Links that have been changed, and how.
+    pub(super) fn changed_links(&self) -> Vec<String> {
+        let line = |(link, changes): &(String, Vec<LinkChange>)| {
+            let words: Vec<String> = changes.iter().map(describe).collect();
+            format!("{link}: {}", words.join(", "))
+        };
+        self.changed.values().map(line).collect()
+    }
+
+    /// What the switches have done.
+    pub(super) fn counters(&self) -> SoftCounters {
+        self.fabric.counters()
+    }
+
+    /// What a host's port has done.
+    pub(super) fn port_counters(&self, host: u32) -> PortCounters {
+        self.fabric.port(HostId(host)).map(Port::counters).unwrap_or_default()
+    }
+
+    /// How long the switches have been running.
+    pub(super) fn uptime(&self) -> Span {
+        self.clock.now().since(self.begun)
+    }
+}
+
+fn describe(change: &LinkChange) -> String {
+    match change {
+        LinkChange::Fail => "down".to_owned(),
+        LinkChange::Restore => "up".to_owned(),
+        LinkChange::Degrade(rate) => format!("rate={}bps", rate.as_bps()),
+        LinkChange::Drop(p) => format!("drop={p}"),
+        LinkChange::Corrupt(p) => format!("corrupt={p}"),
+    }
+}
+
+fn duration(span: Span) -> Duration {
+    Duration::from_nanos(span.as_ps() / 1_000)
+}
