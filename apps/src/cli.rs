@@ -8,7 +8,7 @@ use crate::perf::PerfArgs;
 use crate::serve::ServeArgs;
 use crate::sweep::Shard;
 #[cfg(target_os = "linux")]
-use crate::testbed::TestbedArgs;
+use crate::testbed::{HostsBy, TestbedArgs};
 use crate::units::{self, Ecn, Queue, WireOverhead};
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use serde::Serialize;
@@ -38,6 +38,19 @@ pub(crate) enum Command {
     /// written, 1 when runs have failed or the table could not be made, 2 for a sweep file that makes no
     /// sense, 130 when interrupted.
     Sweep(SweepArgs),
+    /// One host of a run, in a process that ends with the run.
+    #[cfg(target_os = "linux")]
+    #[command(hide = true)]
+    RunHost {
+        /// The process of the run.
+        #[arg(long = "parent", value_name = "PID")]
+        parent_process: u32,
+        /// Which host.
+        #[arg(long = "host", value_name = "N")]
+        number: u32,
+        #[command(flatten)]
+        run: Box<RunArgs>,
+    },
     /// One run of a sweep, in a process that ends with the sweep.
     #[command(hide = true)]
     SweepRun {
@@ -121,7 +134,8 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "RATE", value_parser = units::rate, allow_negative_numbers = true)]
     pub(crate) link: Option<Rate>,
     /// Run the fabric in slow motion: rates divided and delays multiplied by N, so that windows and queues hold as
-    /// many packets [default: 1; with --on soft as much as two cores need].
+    /// many packets [default: 1; with --on soft as much as two cores need, 500 for 16 hosts at 100G, and four times that
+    /// with --processes].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) slow: Option<u32>,
     /// Payload bytes per packet, 64 to 16383 (14 bits on the wire) [default: 4096].
@@ -187,6 +201,11 @@ pub(crate) struct RunArgs {
     /// process over software switches, beside what the simulator says of the same fabric.
     #[arg(long, value_name = "sim|loopback|udp|soft", default_value = "sim")]
     pub(crate) on: Platform,
+    /// With --on soft: each host a process of its own, attached by kernel UDP, by memif, or, as root, by veth in a
+    /// network namespace of its own [default without KIND: udp].
+    #[cfg(target_os = "linux")]
+    #[arg(long, value_name = "KIND", num_args = 0..=1, require_equals = true, default_missing_value = "udp")]
+    pub(crate) processes: Option<HostsBy>,
     /// Write the results as JSON; with - to standard output, which then carries nothing else.
     #[arg(long, value_name = "FILE|-")]
     pub(crate) json: Option<PathBuf>,

@@ -96,6 +96,11 @@ fn dispatch(command: Command) -> Result<(), Failure> {
         Command::Serve(args) => serve::serve(&args),
         #[cfg(target_os = "linux")]
         Command::Testbed(args) => testbed::testbed(&args),
+        #[cfg(target_os = "linux")]
+        Command::RunHost { parent_process, number, run } => {
+            let outcome = soft::processes::be_host(parent_process, number, &run);
+            outcome.map_err(|failure| Failure::Run(format!("host {number}: {failure}")))
+        }
         Command::List { what, name } => {
             let text = list::list(what, name.as_deref())?;
             print(text.as_bytes()).map_err(|error| Failure::Run(format!("standard output: {error}")))

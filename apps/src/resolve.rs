@@ -1,6 +1,8 @@
 //! From options to a run: defaults, files, and the refusal of what makes no sense.
 
 use crate::cli::{Payload, Platform, RunArgs, Switch};
+#[cfg(target_os = "linux")]
+use crate::testbed::{HostsBy, UDP_ENTROPIES};
 use crate::units::{Ecn, Queue, WireOverhead};
 use crate::{Failure, loopback, sample, soft, text, udp};
 use serde::Serialize;
@@ -102,6 +104,8 @@ impl Settings {
 /// Works out what `args` ask for. Reads the files that they name.
 pub(crate) fn resolve(args: &RunArgs) -> Result<Plan, Failure> {
     check_outputs(args)?;
+    #[cfg(target_os = "linux")]
+    check_processes(args)?;
     match args.on {
         Platform::Sim => {}
         Platform::Loopback => check_without_fabric(args, "a loopback")?,
@@ -133,6 +137,8 @@ pub(crate) fn resolve(args: &RunArgs) -> Result<Plan, Failure> {
         lb,
         paths: args.paths.unwrap_or(match args.on {
             Platform::Udp => udp::DEFAULT_PATHS,
+            #[cfg(target_os = "linux")]
+            Platform::Soft if args.processes == Some(HostsBy::Udp) => UDP_ENTROPIES,
             Platform::Sim | Platform::Loopback | Platform::Soft => defaults.paths,
         }),
         mtu: args.mtu.unwrap_or(defaults.mtu),
@@ -211,6 +217,20 @@ fn place(path: &Path) -> PathBuf {
         Some(path.parent()?.canonicalize().ok()?.join(path.file_name()?))
     };
     path.canonicalize().ok().or_else(beside).unwrap_or_else(|| path.to_owned())
+}
+
+#[cfg(target_os = "linux")]
+fn check_processes(args: &RunArgs) -> Result<(), Failure> {
+    match args.processes {
+        Some(_) if args.on != Platform::Soft => Err(usage("--processes", "expected --on soft with it")),
+        Some(HostsBy::Udp) if args.paths.is_some_and(|paths| paths > UDP_ENTROPIES) => Err(usage(
+            "--paths",
+            format_args!(
+                "expected at most {UDP_ENTROPIES} with --processes=udp: a host has as many source ports"
+            ),
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// Between ports of one process there is no fabric to describe.
@@ -300,10 +320,22 @@ fn small(hosts: u32, args: &RunArgs) -> Result<Topology, Failure> {
     Ok(with_link(spec.build().map_err(|e| usage("--topology", e))?, args))
 }
 
+fn in_processes(args: &RunArgs) -> bool {
+    #[cfg(target_os = "linux")]
+    return args.processes.is_some();
+    #[cfg(not(target_os = "linux"))]
+    {
+        let _ = args;
+        false
+    }
+}
+
 /// How many times slower than described the fabric runs: in real time as much as two cores need.
 fn slow(topology: &Topology, args: &RunArgs) -> u32 {
     args.slow.unwrap_or_else(|| match args.on {
-        Platform::Soft => soft::slow_motion(topology, args.mtu.unwrap_or(soft::DEFAULT_MTU)),
+        Platform::Soft => {
+            soft::slow_motion(topology, args.mtu.unwrap_or(soft::DEFAULT_MTU), in_processes(args))
+        }
         Platform::Sim | Platform::Loopback | Platform::Udp => 1,
     })
 }

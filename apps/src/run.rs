@@ -30,7 +30,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
         Platform::Sim => simulate(&plan, args, &mut sampled)?,
         Platform::Loopback => loopback(&plan.config)?,
         Platform::Udp => over_udp(&plan.config)?,
-        Platform::Soft => over_switches(&plan)?,
+        Platform::Soft => over_switches(&plan, args)?,
     };
     let cpu_s = usage::cpu_seconds() - cpu;
     if let Some(predicted) = &predicted {
@@ -97,10 +97,20 @@ fn over_udp(config: &RunConfig) -> Result<RunReport, Failure> {
     Ok(report)
 }
 
-/// Over software switches, in this process.
-fn over_switches(plan: &Plan) -> Result<RunReport, Failure> {
+/// Over software switches in this process, with hosts in this process or others.
+fn over_switches(plan: &Plan, args: &RunArgs) -> Result<RunReport, Failure> {
     let bar = progress_bar();
-    let outcome = soft::run(&plan.config, &plan.faults, &mut |progress| show(&bar, progress, "real time"));
+    let mut progress = |progress: &Progress| show(&bar, progress, "real time");
+    #[cfg(target_os = "linux")]
+    let outcome = match args.processes {
+        Some(by) => soft::processes::run(plan, by, &mut progress),
+        None => soft::run(&plan.config, &plan.faults, &mut progress),
+    };
+    #[cfg(not(target_os = "linux"))]
+    let outcome = {
+        let _ = args;
+        soft::run(&plan.config, &plan.faults, &mut progress)
+    };
     bar.finish_and_clear();
     let (report, notes) = outcome?;
     notes.iter().for_each(|note| eprintln!("weft: soft: {note}"));

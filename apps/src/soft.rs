@@ -4,6 +4,9 @@
 //!
 //! One thread drives the fabric, another all endpoints; see docs/testbed.md.
 
+#[cfg(target_os = "linux")]
+pub(crate) mod processes;
+
 use crate::live::{self, End, Live, Network};
 use crate::{Failure, resolve::Plan};
 use std::net::{IpAddr, Ipv4Addr};
@@ -23,9 +26,11 @@ pub(crate) const DEFAULT_TOPOLOGY: &str = "leaf-spine:hosts=16,leaves=4,spines=4
 pub(crate) const DEFAULT_HOSTS: u32 = 16;
 /// Payload bytes of a full packet where nothing is said.
 pub(crate) const DEFAULT_MTU: u32 = 4_096;
-/// What all hosts together may send, bit/s, with full packets of [`DEFAULT_MTU`]: 95,000 packets a second, which two
-/// cores carry with time to spare. Shorter packets cost as much each.
+/// What all hosts together may send, bit/s, with full packets of [`DEFAULT_MTU`], for two cores to carry it with time
+/// to spare: 95,000 packets a second between threads of a process, and 24,000 between processes, where each packet costs
+/// four system calls and their share of as many changes of process. Shorter packets cost as much each.
 const TWO_CORES: u64 = 3_200_000_000;
+const TWO_CORES_PROCESSES: u64 = 800_000_000;
 
 /// Headers of the longest data packet, over IPv4.
 const HEADERS: usize = 20 + 8 + 16 + 44;
@@ -33,10 +38,12 @@ const HEADERS: usize = 20 + 8 + 16 + 44;
 /// endpoint's next turn.
 const AHEAD: usize = 2;
 
-/// How many times slower than described a fabric must run for two cores to carry it.
-pub(crate) fn slow_motion(topology: &Topology, mtu: u32) -> u32 {
+/// How many times slower than described a fabric must run for two cores to carry it, with hosts in threads of a process
+/// or in processes of their own.
+pub(crate) fn slow_motion(topology: &Topology, mtu: u32, processes: bool) -> u32 {
+    let two_cores = if processes { TWO_CORES_PROCESSES } else { TWO_CORES };
     let sent = u128::from(topology.host_rate().as_bps()) * u128::from(topology.hosts());
-    let carried = u128::from(TWO_CORES) * u128::from(mtu.min(DEFAULT_MTU)) / u128::from(DEFAULT_MTU);
+    let carried = u128::from(two_cores) * u128::from(mtu.min(DEFAULT_MTU)) / u128::from(DEFAULT_MTU);
     u32::try_from(sent.div_ceil(carried.max(1))).unwrap_or(u32::MAX).clamp(1, 1_000_000)
 }
 

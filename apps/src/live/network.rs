@@ -90,14 +90,39 @@ pub(super) fn workers<P: Port>(
 ) -> Result<Vec<Worker<P>>, LiveError> {
     let endpoint = Arc::new(network.endpoint(config));
     let places: Vec<Host> = ends.iter().map(|end| end.place).collect();
-    let worker = |(own, end): (u32, End<P>)| {
-        let rng = Rng::new(config.seed, u64::from(end.host));
-        let fep = Fep::new(Addr(own), endpoint.clone(), rng, clock.now())?;
-        let mut book = AddressBook::new(Addr(own), end.place, places.len(), Strangers::Refuse)?;
-        for (addr, place) in (0..).zip(&places) {
-            book.insert(Addr(addr), *place)?;
-        }
-        Ok(Worker::new(fep, end.port, book, LinkConfig::default(), clock)?)
-    };
-    (0..).zip(ends).map(worker).collect()
+    let one = |(own, end)| make(config.seed, &endpoint, end, own, &places, clock);
+    (0..).zip(ends).map(one).collect()
+}
+
+/// The endpoint at the end that has address `own`, which knows that all ends are at `places`.
+///
+/// # Errors
+/// See [`LiveError`].
+#[cfg(target_os = "linux")]
+pub(crate) fn worker<P: Port>(
+    config: &RunConfig,
+    network: &Network,
+    end: End<P>,
+    own: u32,
+    places: &[Host],
+    clock: Clock,
+) -> Result<Worker<P>, LiveError> {
+    make(config.seed, &Arc::new(network.endpoint(config)), end, own, places, clock)
+}
+
+fn make<P: Port>(
+    seed: u64,
+    endpoint: &Arc<FepConfig>,
+    end: End<P>,
+    own: u32,
+    places: &[Host],
+    clock: Clock,
+) -> Result<Worker<P>, LiveError> {
+    let rng = Rng::new(seed, u64::from(end.host));
+    let fep = Fep::new(Addr(own), endpoint.clone(), rng, clock.now())?;
+    let mut book = AddressBook::new(Addr(own), end.place, places.len(), Strangers::Refuse)?;
+    for (addr, place) in (0..).zip(places) {
+        book.insert(Addr(addr), *place)?;
+    }
+    Ok(Worker::new(fep, end.port, book, LinkConfig::default(), clock)?)
 }

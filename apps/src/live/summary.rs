@@ -8,7 +8,7 @@ use weft_stack::worker::Worker;
 use weft_testbed::sim::{PacketCounters, RunReport};
 
 /// Frames that have arrived at all ends.
-pub(super) fn frames<P: Port>(ends: &[Worker<P>]) -> u64 {
+pub(crate) fn frames<P: Port>(ends: &[Worker<P>]) -> u64 {
     ends.iter().map(|end| end.port().counters().rx_frames).sum()
 }
 
@@ -37,7 +37,8 @@ impl<P: Port> Live<'_, P> {
     }
 }
 
-fn packets<P: Port>(ends: &[Worker<P>]) -> PacketCounters {
+/// What endpoints have counted.
+pub(crate) fn packets<P: Port>(ends: &[Worker<P>]) -> PacketCounters {
     let mut packets = PacketCounters::default();
     for worker in ends {
         let (fep, dropped, port) = (worker.fep().counters(), worker.counters(), worker.port().counters());
@@ -54,7 +55,7 @@ fn packets<P: Port>(ends: &[Worker<P>]) -> PacketCounters {
 }
 
 /// Who waits for what, and what was wrong with frames.
-fn waits<P: Port>(ends: &[Worker<P>], now: Time) -> Vec<String> {
+pub(crate) fn waits<P: Port>(ends: &[Worker<P>], now: Time) -> Vec<String> {
     let mut lines: Vec<String> = ends.iter().flat_map(|worker| worker.fep().explain(now)).collect();
     let arrived = ends.iter().filter_map(Worker::last_read_error);
     lines.extend(arrived.map(|error| format!("the last frame dropped on arrival: {error}")));
@@ -63,7 +64,8 @@ fn waits<P: Port>(ends: &[Worker<P>], now: Time) -> Vec<String> {
     lines
 }
 
-fn leaks<P: Port>(ends: &[Worker<P>]) -> Vec<String> {
+/// What is left in endpoints that should not be.
+pub(crate) fn leaks<P: Port>(ends: &[Worker<P>]) -> Vec<String> {
     let of = |end: &Worker<P>| {
         let addr = end.fep().addr().0;
         end.fep().leaks().map(move |what| format!("endpoint {addr}: {what}")).collect::<Vec<_>>()

@@ -55,10 +55,12 @@ fn flows_end_no_sooner_than_their_links_let_them() {
 
 #[test]
 fn fabrics_are_as_slow_as_two_cores_need() {
-    let slow = |text: &str, mtu| {
+    let slow_of = |text: &str, mtu, processes| {
         let topology = text.parse::<TopologySpec>().unwrap().build().unwrap();
-        slow_motion(&topology, mtu)
+        slow_motion(&topology, mtu, processes)
     };
+    let slow = |text: &str, mtu| slow_of(text, mtu, false);
+    assert_eq!(slow_of(DEFAULT_TOPOLOGY, 4_096, true), 2_000);
     assert_eq!(slow(DEFAULT_TOPOLOGY, 4_096), 500);
     assert_eq!(slow(DEFAULT_TOPOLOGY, 9_000), 500);
     assert_eq!(slow(DEFAULT_TOPOLOGY, 1_024), 2_000);

@@ -1,5 +1,6 @@
 //! The file that describes a testbed: a `.topo` file, or TOML whose keys are options of `weft run`.
 
+use super::attach::HostsBy;
 use crate::cli::{Cli, Command, one_line};
 use crate::resolve::{Plan, resolve};
 use crate::{Failure, text};
@@ -22,13 +23,14 @@ const KEYS: &[&str] = &[
     "seed",
 ];
 
-/// What a file describes, or the usual fabric where there is none.
+/// What a file describes, or the usual fabric where there is none, for hosts attached `by` something.
 ///
 /// # Errors
 /// The file, with the line and what was expected.
-pub(super) fn plan(file: Option<&Path>) -> Result<Plan, Failure> {
+pub(super) fn plan(file: Option<&Path>, by: HostsBy) -> Result<Plan, Failure> {
     let mut args: Vec<String> =
         ["weft", "run", "--on", "soft", "--workload", "permutation", "--size", "1"].map(String::from).into();
+    args.push(format!("--processes={}", by.word()));
     match file {
         None => {}
         Some(path) if path.extension().is_some_and(|extension| extension == "toml") => {
@@ -132,8 +134,8 @@ mod tests {
 
     #[test]
     fn the_usual_fabric_needs_no_file() {
-        let plan = plan(None).unwrap();
-        assert_eq!((plan.config.topology.hosts(), plan.slow), (16, 500));
-        assert_eq!(plan.config.topology.host_rate(), weft_cc::Rate::from_bps(200_000_000));
+        let plan = plan(None, HostsBy::Udp).unwrap();
+        assert_eq!((plan.config.topology.hosts(), plan.slow), (16, 2_000));
+        assert_eq!(plan.config.topology.host_rate(), weft_cc::Rate::from_bps(50_000_000));
     }
 }

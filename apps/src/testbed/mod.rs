@@ -11,10 +11,13 @@ mod switch;
 
 use crate::Failure;
 use crate::units::ValueError;
-use attach::HostsBy;
+pub(crate) use attach::{Bed, HostFacts, HostsBy, UDP_ENTROPIES};
+pub(crate) use rundir::Owned;
+pub(crate) use switch::Switches;
+
 use clap::{Args, Subcommand};
 use control::{Call, Reply, Request, ask, listen};
-use rundir::{Claim, Owned, RunDir};
+use rundir::{Claim, RunDir};
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use status::Status;
@@ -26,11 +29,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
-use switch::Switches;
 
 /// How long a testbed may take to come up in the background, and to go down.
 const UP: Duration = Duration::from_secs(60);
 const DOWN: Duration = Duration::from_secs(20);
+/// How long a process that was killed may take to be gone.
+const DYING: Duration = Duration::from_secs(5);
 /// How often that is looked at.
 const LOOK: Duration = Duration::from_millis(20);
 /// Turns of the switches between two looks for requests and signals.
@@ -126,7 +130,7 @@ pub(crate) fn testbed(args: &TestbedArgs) -> Result<(), Failure> {
 
 /// Runs the switches until a signal or a request ends them.
 fn up(args: &UpArgs) -> Result<(), Failure> {
-    let plan = file::plan(args.file.as_deref())?;
+    let plan = file::plan(args.file.as_deref(), args.hosts)?;
     let name = &args.name.name;
     let owned = claim(name)?;
     let ended = Arc::new(AtomicBool::new(false));
@@ -172,19 +176,46 @@ fn attend(switches: &mut Switches, call: Call, status: impl Fn(&Switches) -> Sta
 
 /// Makes the name this process's own, and removes what an earlier testbed of this name has left.
 fn claim(name: &str) -> Result<Owned, Failure> {
-    match RunDir::of(name)?.claim()? {
-        Claim::Ours(owned) => {
-            if owned.clean()? {
-                eprintln!("weft: testbed: removed what was left of a testbed {name} that was killed");
+    let dir = RunDir::of(name)?;
+    let begin = Instant::now();
+    loop {
+        match dir.claim()? {
+            Claim::Ours(owned) => {
+                if owned.clean()? {
+                    eprintln!("weft: testbed: removed what was left of a testbed {name} that was killed");
+                }
+                return Ok(owned);
             }
-            Ok(owned)
+            // One that was killed a moment ago has its lock until the kernel has ended all of it; and one that comes
+            // up does not answer yet.
+            Claim::Theirs(_) if begin.elapsed() < DYING && !answers(&dir) => thread::sleep(LOOK),
+            Claim::Theirs(pid) => {
+                let process = pid.map(|pid| format!(" (process {pid})")).unwrap_or_default();
+                return Err(Failure::Run(format!(
+                    "testbed: {name} is up already{process}; expected another --name, or weft testbed down{} first",
+                    option(name)
+                )));
+            }
         }
-        Claim::Theirs(pid) => {
-            let process = pid.map(|pid| format!(" (process {pid})")).unwrap_or_default();
-            Err(Failure::Run(format!(
-                "testbed: {name} is up already{process}; expected another --name, or weft testbed down{} first",
-                option(name)
-            )))
+    }
+}
+
+fn answers(dir: &RunDir) -> bool {
+    !matches!(ask(&dir.control(), &Request::Status), Ok(None))
+}
+
+/// A directory for a run of its own, and the name that its interfaces have. Removes what runs that were killed have
+/// left.
+///
+/// # Errors
+/// What the system says.
+pub(crate) fn directory_of_run() -> Result<(Owned, String), Failure> {
+    RunDir::clean_runs()?;
+    let name = format!("{}{}", rundir::RUN, std::process::id());
+    match RunDir::of(&name)?.claim()? {
+        Claim::Ours(owned) => Ok((owned, name)),
+        Claim::Theirs(_) => {
+            Err(Failure::Run(format!("{} is another process's", RunDir::of(&name)?.path().display())))
         }
     }
 }
@@ -199,7 +230,7 @@ fn up_detached(args: &UpArgs) -> Result<(), Failure> {
     let name = &args.name.name;
     let dir = RunDir::of(name)?;
     // Found out here rather than in the background.
-    drop(file::plan(args.file.as_deref())?);
+    drop(file::plan(args.file.as_deref(), args.hosts)?);
     drop(claim(name)?);
     let mut child = spawn(args, &dir)?;
     let begin = Instant::now();

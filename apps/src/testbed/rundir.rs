@@ -17,6 +17,9 @@ use std::path::{Path, PathBuf};
 /// Tries to lock a directory that others keep removing.
 const TRIES: u32 = 100;
 
+/// What names of runs begin with; the rest is the number of their process.
+pub(super) const RUN: &str = "p";
+
 /// A testbed's directory.
 #[derive(Clone, Debug)]
 pub(crate) struct RunDir(PathBuf);
@@ -54,12 +57,33 @@ impl RunDir {
     /// # Errors
     /// There is no place for it that is this user's alone.
     pub(crate) fn of(name: &str) -> Result<RunDir, Failure> {
+        Ok(RunDir(RunDir::base()?.join(name)))
+    }
+
+    /// Removes what runs have left that were killed.
+    ///
+    /// # Errors
+    /// What cannot be removed.
+    pub(crate) fn clean_runs() -> Result<(), Failure> {
+        let base = RunDir::base()?;
+        let entries = fs::read_dir(&base).map_err(|error| failed(&base, &error))?;
+        let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+        let is_run = |name: &String| name.strip_prefix(RUN).is_some_and(|pid| pid.parse::<u32>().is_ok());
+        for name in names.filter(is_run) {
+            if let Claim::Ours(owned) = RunDir(base.join(name)).claim()? {
+                owned.remove()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn base() -> Result<PathBuf, Failure> {
         let base = match std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|dir| dir.is_dir()) {
             Some(dir) => dir.join("weft"),
             None => PathBuf::from(format!("/tmp/weft-{}", getuid().as_raw())),
         };
         private_directory(&base).map_err(|error| failed(&base, &error))?;
-        Ok(RunDir(base.join(name)))
+        Ok(base)
     }
 
     pub(crate) fn path(&self) -> &Path {

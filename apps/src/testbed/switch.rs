@@ -22,7 +22,7 @@ const LONG_NAP: Span = Span::from_us(250);
 const QUIET: Span = Span::from_ms(20);
 
 /// The switches, their clock, and the links that have been changed.
-pub(super) struct Switches {
+pub(crate) struct Switches {
     fabric: SoftFabric<HostLink>,
     topology: Topology,
     pub(super) hosts: Vec<HostFacts>,
@@ -35,7 +35,7 @@ pub(super) struct Switches {
 
 impl Switches {
     /// The switches of `config`'s fabric, whose time begins now.
-    pub(super) fn new(bed: Bed, config: &RunConfig) -> Switches {
+    pub(crate) fn new(bed: Bed, config: &RunConfig) -> Switches {
         let Bed { mut fabric, hosts } = bed;
         let clock = Clock::new();
         let now = clock.now();
@@ -45,7 +45,7 @@ impl Switches {
     }
 
     /// Does what is due, and rests for a moment if that was nothing.
-    pub(super) fn turn(&mut self) {
+    pub(crate) fn turn(&mut self) {
         let now = self.clock.now();
         if self.fabric.poll(now) {
             self.last_news = now;
@@ -101,7 +101,7 @@ impl Switches {
     }
 
     /// What the switches have done.
-    pub(super) fn counters(&self) -> SoftCounters {
+    pub(crate) fn counters(&self) -> SoftCounters {
         self.fabric.counters()
     }
 

@@ -6,6 +6,9 @@ mod udp;
 #[cfg(feature = "dpdk")]
 mod veth;
 
+/// Entropies that make a difference where hosts are attached by UDP.
+pub(crate) use udp::ENTROPIES as UDP_ENTROPIES;
+
 use super::rundir::Owned;
 use crate::Failure;
 use clap::ValueEnum;

@@ -25,7 +25,7 @@ use weft_stack::wire::ethernet::EthernetView;
 use weft_stack::wire::ipv4::Ipv4View;
 
 /// Source ports of each socket: paths that ECMP can be made to choose.
-const ENTROPIES: u16 = 16;
+pub(crate) const ENTROPIES: u16 = 16;
 /// Networks 127.N.0.0/15 that testbeds take, one each.
 const NETWORKS: std::ops::RangeInclusive<u8> = 65..=126;
 /// Frames that a host may have sent and its link not begun to carry; beyond that the fabric drops them, as a

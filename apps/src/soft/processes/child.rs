@@ -1,0 +1,233 @@
+//! A host of a run in a process of its own.
+
+use super::flows::HostFlows;
+use super::message::{FromHost, HostReport, Setup, ToHost};
+use super::monotonic_ns;
+use super::paced::PacedPort;
+use super::pipe::Lines;
+use crate::Failure;
+use crate::cli::RunArgs;
+use crate::live::{self, End};
+use crate::port_spec::{AnyPort, PeerSpec, Place, PortOptions, PortSpec};
+use crate::resolve::resolve;
+use crate::soft;
+use crate::testbed::HostFacts;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Signal, getppid, set_parent_process_death_signal};
+use std::io::Write;
+use std::os::fd::AsFd;
+use std::time::Duration;
+use weft_cc::{Span, Time};
+use weft_stack::port::{BURST, Port};
+use weft_stack::worker::{Clock, Host, Worker};
+use weft_testbed::sim::RunConfig;
+
+/// How long the fabric's end of the link may take to be there.
+const LINK_WAIT: Duration = Duration::from_secs(20);
+/// How much a host decides ahead of its link, at least: so long it may be without its core without cost.
+const AHEAD: Span = Span::from_us(600);
+/// The longest sleep, where something wakes the host when a frame arrives; and where nothing does, which must be short
+/// beside the network's round trip.
+const SLEEP: Span = Span::from_ms(20);
+const LONGEST_BLIND: Span = Span::from_us(500);
+const BLIND_PARTS: u64 = 64;
+/// Bursts that the endpoint takes in before anything else is looked at.
+const BURSTS: u32 = 64;
+
+/// Is host `host` of the run that `args` describe, for the process `parent`, until that says so.
+///
+/// # Errors
+/// What the parent asks for cannot be had, or it is gone.
+pub(crate) fn be_host(parent: u32, host: u32, args: &RunArgs) -> Result<(), Failure> {
+    die_with(parent)?;
+    let plan = resolve(args)?;
+    let mut lines = Lines::new(std::io::stdin().as_fd()).map_err(|error| gone(&error))?;
+    let setup: Setup = lines.wait().map_err(|error| gone(&error))?;
+    let mut this = HostProcess::new(&plan.config, host, &setup, lines)?;
+    this.say(&FromHost::Ready)?;
+    this.run()?;
+    let report = this.into_report();
+    print_line(&FromHost::Report(Box::new(report)))
+}
+
+/// Arranges that this process does not outlive `parent`.
+fn die_with(parent: u32) -> Result<(), Failure> {
+    set_parent_process_death_signal(Some(Signal::KILL))
+        .map_err(|error| Failure::Run(format!("prctl: {error}")))?;
+    // It may have died before the call above.
+    match getppid() {
+        Some(pid) if pid.as_raw_nonzero().get() as u32 == parent => Ok(()),
+        _ => Err(Failure::Run("the run of this host has ended".to_owned())),
+    }
+}
+
+fn gone(error: &std::io::Error) -> Failure {
+    Failure::Run(format!("the process of the switches: {error}"))
+}
+
+fn print_line(message: &FromHost) -> Result<(), Failure> {
+    let mut line = serde_json::to_vec(message).unwrap_or_default();
+    line.push(b'\n');
+    let mut out = std::io::stdout().lock();
+    out.write_all(&line).and_then(|()| out.flush()).map_err(|error| gone(&error))
+}
+
+struct HostProcess<'a> {
+    worker: Worker<PacedPort<AnyPort>>,
+    flows: HostFlows<'a>,
+    lines: Lines,
+    blind: Span,
+    begun: bool,
+    finished: bool,
+}
+
+impl<'a> HostProcess<'a> {
+    fn new(
+        config: &'a RunConfig,
+        host: u32,
+        setup: &Setup,
+        lines: Lines,
+    ) -> Result<HostProcess<'a>, Failure> {
+        let failed = |error: &dyn std::fmt::Display| Failure::Run(error.to_string());
+        let clock = Clock::new();
+        let own = setup.hosts.iter().position(|facts| facts.host == host);
+        let own = own.ok_or_else(|| Failure::Run("not one of the hosts".to_owned()))?;
+        let (port, places) = open(own, &setup.hosts)?;
+        port.port.wait_for_link(LINK_WAIT).map_err(Failure::Run)?;
+        let mut network = soft::network(config);
+        network.paths = network.paths.min(port.paths);
+        let rate = config.topology.host_rate();
+        let ahead = 1 + AHEAD.as_ps().div_ceil(rate.time_for(config.wire_mtu()).as_ps().max(1)).clamp(1, 15);
+        let port = PacedPort::new(port.port, rate, ahead as usize, clock).map_err(|error| failed(&error))?;
+        let end = End { host, place: places[own], port };
+        let mut worker = live::worker(config, &network, end, own as u32, &places, clock)
+            .map_err(|error| failed(&error))?;
+        let hosts: Vec<u32> = setup.hosts.iter().map(|facts| facts.host).collect();
+        let mut flows = HostFlows::new(config, host, &hosts);
+        flows.post_receives(worker.fep_mut()).map_err(|error| failed(&error))?;
+        let blind = Span::from_ps(network.rtt.as_ps() / BLIND_PARTS).min(LONGEST_BLIND);
+        Ok(HostProcess { worker, flows, lines, blind, begun: false, finished: false })
+    }
+
+    fn say(&self, message: &FromHost) -> Result<(), Failure> {
+        print_line(message)
+    }
+
+    /// Turns the loop until the parent says that it is over.
+    fn run(&mut self) -> Result<(), Failure> {
+        while !self.finished {
+            self.listen()?;
+            let mut idle = self.drive();
+            let now = self.worker.clock().now();
+            if self.begun {
+                self.flows.start_due(now, self.worker.fep_mut());
+                idle &= !self.flows.collect(now, self.worker.fep_mut());
+            }
+            while let Some(news) = self.flows.poll_news() {
+                self.say(&news)?;
+            }
+            if idle {
+                self.rest();
+            }
+        }
+        Ok(())
+    }
+
+    /// Does what the parent has said.
+    fn listen(&mut self) -> Result<(), Failure> {
+        while let Some(message) = self.lines.next().map_err(|error| gone(&error))? {
+            let now = self.worker.clock().now();
+            match message {
+                ToHost::Begin(at) => {
+                    let begin = now + Span::from_ns(at.saturating_sub(monotonic_ns()));
+                    self.flows.begin(begin);
+                    self.begun = true;
+                }
+                ToHost::Start(flow) => self.flows.start(now, flow, self.worker.fep_mut()),
+                ToHost::Finish => self.finished = true,
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets the endpoint take in what has arrived, and send. Returns whether there was nothing to do.
+    fn drive(&mut self) -> bool {
+        let mut idle = true;
+        for _ in 0..BURSTS {
+            let progress = self.worker.poll();
+            idle &= progress.is_idle();
+            if progress.received < BURST {
+                break;
+            }
+        }
+        idle
+    }
+
+    /// Sleeps until something is due or, where the port can tell, arrives.
+    fn rest(&mut self) {
+        let now = self.worker.clock().now();
+        let fep = self.worker.fep();
+        let buffer = if fep.wants_to_transmit() { self.worker.port().next_free() } else { None };
+        let start = if self.begun { self.flows.next_start() } else { None };
+        let due = [fep.poll_timeout(), buffer, start].into_iter().flatten().reduce(Time::earliest);
+        let due = match due {
+            Some(at) if now.is_at_or_after(at) => return,
+            Some(at) => at.since(now),
+            None => SLEEP,
+        };
+        let port = self.worker.port_mut().waitable();
+        let longest = if port.is_some() { SLEEP } else { self.blind };
+        let mut fds = vec![PollFd::new(&self.lines, PollFlags::IN)];
+        fds.extend(port.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+        let ns = (due.min(longest).as_ps() / 1_000) as i64;
+        let timeout = Timespec { tv_sec: 0, tv_nsec: ns };
+        // A signal ends it early, which is harmless.
+        let _ = poll(&mut fds, Some(&timeout));
+        self.worker.port_mut().waited();
+    }
+
+    fn into_report(self) -> HostReport {
+        let now = self.worker.clock().now();
+        let done = self.flows.are_done();
+        let failures = self.flows.failures.clone();
+        let (sent, received, wrong) = self.flows.into_outcome();
+        let ends = std::slice::from_ref(&self.worker);
+        HostReport {
+            sent,
+            received,
+            wrong,
+            failures,
+            waits: live::waits(ends, now),
+            leaks: if done { live::leaks(ends) } else { Vec::new() },
+            packets: live::packets(ends).into(),
+            timeouts: self.worker.fep().counters().timeouts,
+            frames: live::frames(ends),
+            footprint: self.worker.fep().footprint().into(),
+        }
+    }
+}
+
+/// Opens the port of the host at `own`, and finds out where all hosts are.
+fn open(own: usize, hosts: &[HostFacts]) -> Result<(crate::port_spec::OpenPort, Vec<Host>), Failure> {
+    let failed = |error: &dyn std::fmt::Display| Failure::Run(error.to_string());
+    let facts = &hosts[own];
+    let spec: PortSpec = facts.port.parse().map_err(|error| failed(&error))?;
+    let mtu = u16::try_from(facts.mtu).ok();
+    let options = PortOptions { ip: facts.ip, mtu, ..PortOptions::default() };
+    let mut port = spec.open(&options).map_err(|error| failed(&error))?;
+    let mut places = Vec::new();
+    for (place, facts) in hosts.iter().enumerate() {
+        if place == own {
+            places.push(port.host);
+            continue;
+        }
+        let peer: PeerSpec = facts.called.parse().map_err(|error| failed(&error))?;
+        match port.meet(&peer).map_err(|error| failed(&error))? {
+            Place::Known(known) => places.push(known),
+            Place::ToBeAsked(ip) => {
+                return Err(Failure::Run(format!("nobody knows the Ethernet address of {ip}")));
+            }
+        }
+    }
+    Ok((port, places))
+}

@@ -1,0 +1,253 @@
+//! `weft testbed` as its users see it: switches in a process of their own, hosts that come with the options that
+//! `status` prints, links that change, and switches that are killed.
+#![cfg(target_os = "linux")]
+
+mod lab;
+
+use lab::{FABRIC, Lab, Process, json, no_namespaces, skipped, stderr_of, until};
+use serde_json::Value;
+use std::path::Path;
+use std::process::{Command, Output};
+
+/// Of a testbed that is asked for what it does.
+fn status(lab: &Lab, name: &str) -> Value {
+    json(&lab.run(&["testbed", "status", "--json", "--name", name]))
+}
+
+/// Switches in the background, and what they say.
+fn up(lab: &Lab, name: &str, args: &[&str]) -> Value {
+    let output = lab.run(&[&["testbed", "up", "--detach", "--name", name], args].concat());
+    assert!(output.status.success(), "{}", stderr_of(&output));
+    status(lab, name)
+}
+
+fn down(lab: &Lab, name: &str) -> String {
+    let output = lab.run(&["testbed", "down", "--name", name]);
+    assert!(output.status.success(), "{}", stderr_of(&output));
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+/// Ends a testbed whatever becomes of the test.
+struct Down<'a>(&'a Lab, &'a str);
+
+impl Drop for Down<'_> {
+    fn drop(&mut self) {
+        drop(self.0.run(&["testbed", "down", "--name", self.1]));
+    }
+}
+
+fn set(lab: &Lab, name: &str, words: &[&str]) -> Output {
+    lab.run(&[&["testbed", "set", "--name", name, "link"], words].concat())
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_else(|| panic!("{value} is no text"))
+}
+
+/// `weft perf` at a host: all that it needs is in the testbed's status.
+fn perf(lab: &Lab, status: &Value, host: usize, words: &[&str], more: &[&str]) -> Process {
+    let facts = &status["hosts"][host];
+    let mtu = facts["mtu"].to_string();
+    let mut line = vec!["perf"];
+    line.extend(words);
+    line.extend(["--port", text(&facts["port"]), "--port-mtu", &mtu]);
+    if let Some(ip) = facts["ip"].as_str() {
+        line.extend(["--ip", ip]);
+    }
+    line.extend(text(&status["end_options"]).split(' '));
+    line.extend(more);
+    let command = lab.command(&line);
+    let Some(namespace) = facts["namespace"].as_str() else { return Process::start(command) };
+    let mut inside = Command::new("ip");
+    inside.args(["netns", "exec", namespace]).arg(command.get_program()).args(command.get_args());
+    Process::start(inside)
+}
+
+fn server(lab: &Lab, status: &Value, host: usize, more: &[&str]) -> Process {
+    perf(lab, status, host, &["server"], more)
+}
+
+fn client(lab: &Lab, status: &Value, host: usize, to: usize, more: &[&str]) -> Process {
+    let called = text(&status["hosts"][to]["called"]).to_owned();
+    perf(lab, status, host, &["client", &called], more)
+}
+
+const PATIENT: &[&str] = &["--patience", "60000ms"];
+
+/// 20 messages of 50 kB from host 9 to host 0, all of whose bytes are compared.
+fn some_messages_arrive(lab: &Lab, status: &Value) {
+    let server = server(lab, status, 0, &[PATIENT, &["--once", "--wait", "60000ms"]].concat());
+    let test = ["--size", "50000", "--count", "20", "--verify", "--json", "-"];
+    let report = json(&client(lab, status, 9, 0, &[PATIENT, &test].concat()).output());
+    assert_eq!(report["server"]["verified_bytes"], 20 * 50_000, "{report}");
+    assert_eq!(report["server"]["wrong_bytes"], 0, "{report}");
+    let output = server.output();
+    assert!(output.status.success(), "{}", stderr_of(&output));
+}
+
+/// A testbed of which kind whatsoever: it comes up, carries messages, survives a link, and leaves nothing.
+fn a_life(name: &str, kind: &str, expected_hosts: usize) {
+    let lab = Lab::new();
+    let bed = up(&lab, name, &[FABRIC, "--hosts", kind]);
+    let _down = Down(&lab, name);
+    assert_eq!((&bed["hosts_by"], &bed["slow"]), (&kind.into(), &2_000.into()), "{bed}");
+    assert_eq!(bed["hosts"].as_array().map(Vec::len), Some(expected_hosts));
+    some_messages_arrive(&lab, &bed);
+    let after = status(&lab, name);
+    assert!(after["frames"]["sent"].as_u64() > Some(20 * 13), "{after}");
+    assert!(after["hosts"][9]["sent"].as_u64() > Some(20 * 13), "{after}");
+    assert_eq!((&after["frames"]["starved"], &after["frames"]["dropped"]), (&0.into(), &0.into()), "{after}");
+    assert_eq!(down(&lab, name), "down\n");
+    let left = std::fs::read_dir(lab.runtime()).expect("it is there").count();
+    assert_eq!(left, 0, "nothing is left behind");
+}
+
+#[test]
+fn hosts_come_over_udp() {
+    a_life("tudp", "udp", 16);
+}
+
+#[cfg(feature = "dpdk")]
+#[test]
+fn hosts_come_over_memif() {
+    a_life("tmemif", "memif", 16);
+}
+
+#[cfg(feature = "dpdk")]
+#[test]
+fn hosts_come_from_namespaces_and_none_is_left() {
+    if let Some(why) = no_namespaces() {
+        return skipped(&why);
+    }
+    let name = format!("v{}", std::process::id() % 1_000_000);
+    let namespaces = || Path::new("/run/netns").join(format!("{name}-h0")).exists();
+    a_life(&name, "veth", 16);
+    assert!(!namespaces());
+    let lab = Lab::new();
+    let small = lab.file("small.toml", "topology = \"leaf-spine:hosts=4,leaves=2\"\nslow = 4000\n");
+    let bed = up(&lab, &name, &[&small, "--hosts", "veth"]);
+    let _down = Down(&lab, &name);
+    kill(&bed);
+    assert!(namespaces(), "the kernel keeps them");
+    let output = lab.run(&["testbed", "up", "--detach", "--name", &name, &small, "--hosts", "veth"]);
+    assert!(output.status.success(), "what was left is no obstacle: {}", stderr_of(&output));
+    kill(&status(&lab, &name));
+    assert_eq!(down(&lab, &name), "removed what was left\n");
+    assert!(!namespaces());
+}
+
+/// Kills the switches as `kill -9` does it, and waits until they are gone.
+fn kill(bed: &Value) {
+    let pid = bed["pid"].to_string();
+    let done = Command::new("kill").args(["-9", &pid]).status();
+    assert!(done.expect("there is kill").success());
+    // Nobody waits for it but init, which may take its time.
+    until("the switches are gone", || {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        stat.is_empty() || stat.contains(") Z ")
+    });
+}
+
+#[test]
+fn links_fail_and_heal_under_transfers() {
+    let (lab, name) = (Lab::new(), "tlinks");
+    let bed = up(&lab, name, &[FABRIC]);
+    let _down = Down(&lab, name);
+    let server = server(&lab, &bed, 0, &[PATIENT, &["--once", "--wait", "60000ms"]].concat());
+    let test = ["--size", "100000", "--count", "60", "--verify", "--json", "-"];
+    let client = client(&lab, &bed, 9, 0, &[PATIENT, &test].concat());
+    until("messages are on their way", || status(&lab, name)["hosts"][9]["sent"].as_u64() > Some(50));
+    for words in ["tier=0 switch=0 link=1 down", "tier=0 switch=2 link=3 drop=0.2", "host=9 corrupt=0.02"] {
+        let output = set(&lab, name, &words.split(' ').collect::<Vec<_>>());
+        assert!(output.status.success(), "{}", stderr_of(&output));
+    }
+    let links = status(&lab, name)["links"].clone();
+    assert_eq!(links.as_array().map(Vec::len), Some(3), "{links}");
+    assert!(links.to_string().contains("tier=0 switch=0 link=1: down"), "{links}");
+    until("packets are lost", || status(&lab, name)["frames"]["lost"].as_u64() > Some(5));
+    for link in ["tier=0 switch=0 link=1", "tier=0 switch=2 link=3", "host=9"] {
+        let output = set(&lab, name, &[link, "up"]);
+        assert!(output.status.success(), "{}", stderr_of(&output));
+    }
+    assert_eq!(status(&lab, name)["links"], Value::Array(Vec::new()));
+    let report = json(&client.output());
+    assert_eq!(report["server"]["verified_bytes"], 60 * 100_000, "{report}");
+    assert_eq!(report["server"]["wrong_bytes"], 0, "{report}");
+    let output = server.output();
+    assert!(output.status.success(), "{}", stderr_of(&output));
+}
+
+#[test]
+fn hosts_hear_that_the_switches_are_gone_and_they_come_again() {
+    let (lab, name) = (Lab::new(), "tkill");
+    let bed = up(&lab, name, &[FABRIC]);
+    let _down = Down(&lab, name);
+    let server = server(&lab, &bed, 0, &["--patience", "2000ms", "--once"]);
+    let client = client(&lab, &bed, 9, 0, &["--patience", "2000ms", "--duration", "600000ms"]);
+    until("messages are on their way", || status(&lab, name)["hosts"][9]["sent"].as_u64() > Some(50));
+    kill(&bed);
+    // `output` waits no longer than for its bound; both have said so after twice their patience.
+    let (client, server) = (client.output(), server.output());
+    assert_eq!(client.status.code(), Some(1));
+    assert!(stderr_of(&client).contains("nothing heard of"), "{}", stderr_of(&client));
+    assert_eq!(server.status.code(), Some(1), "{}", stderr_of(&server));
+    let said = lab.run(&["testbed", "status", "--name", name]);
+    assert_eq!(said.status.code(), Some(1));
+    assert!(stderr_of(&said).contains("tkill was killed"), "{}", stderr_of(&said));
+    let again = up(&lab, name, &[FABRIC]);
+    assert_ne!(again["pid"], bed["pid"]);
+    some_messages_arrive(&lab, &again);
+}
+
+#[test]
+fn a_fabric_comes_from_a_file_and_mistakes_in_it_are_named() {
+    let (lab, name) = (Lab::new(), "tfile");
+    let file = lab.file(
+        "bed.toml",
+        "topology = \"leaf-spine:hosts=4,leaves=2,link=10G\"\nslow = 3000\nmtu = 1024\ntrim = false\n\
+         queue = \"20pkt\"\nlink-event = [\"1ms host=3 fail\"]\n",
+    );
+    let bed = up(&lab, name, &[&file]);
+    let _down = Down(&lab, name);
+    assert_eq!((bed["slow"].as_u64(), bed["hosts"].as_array().map(Vec::len)), (Some(3_000), Some(4)));
+    assert!(text(&bed["end_options"]).starts_with("--payload 1024 --trim off --link 3333333bps "), "{bed}");
+    let twice = lab.run(&["testbed", "up", "--name", name, &file]);
+    assert_eq!(twice.status.code(), Some(1));
+    let said = stderr_of(&twice);
+    assert!(
+        said.contains("tfile is up already") && said.contains("weft testbed down --name tfile"),
+        "{said}"
+    );
+    let refusal = |output: Output| {
+        assert_eq!(output.status.code(), Some(2), "{}", stderr_of(&output));
+        stderr_of(&output).to_owned()
+    };
+    assert!(refusal(set(&lab, name, &["host=4", "down"])).contains("expected a host below 4"));
+    assert!(refusal(set(&lab, name, &["host=1", "sideways"])).contains("`sideways`: expected fail, restore"));
+    let bad = lab.file("bad.toml", "topology = \"leaf-spine:hosts=4,leaves=2\"\nhosts = 3\n");
+    let said = refusal(lab.run(&["testbed", "up", "--name", "tbad", &bad]));
+    assert!(said.contains("bad.toml:2: unknown key 'hosts'; expected one of: topology, "), "{said}");
+    assert!(refusal(lab.run(&["testbed", "up", "--name", "Nine chars"])).contains("lower-case letters"));
+    let none = lab.run(&["testbed", "status", "--name", "tnone"]);
+    assert!(
+        stderr_of(&none).contains("tnone is not up; expected weft testbed up --name tnone"),
+        "{}",
+        stderr_of(&none)
+    );
+    assert_eq!(down(&lab, "tnone"), "was not up\n");
+}
+
+#[test]
+fn in_the_foreground_it_ends_with_a_signal() {
+    let (lab, name) = (Lab::new(), "tfront");
+    let process = lab.start(&["testbed", "up", "--name", name, FABRIC]);
+    let control = lab.runtime().join(name).join("control.sock");
+    until("the switches listen", || control.exists());
+    assert_eq!(status(&lab, name)["pid"].as_u64(), Some(process.pid().into()));
+    let done = Command::new("kill").args(["-TERM", &process.pid().to_string()]).status();
+    assert!(done.expect("there is kill").success());
+    let output = process.output();
+    assert!(output.status.success(), "{}", stderr_of(&output));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("weft perf client "), "it says what to type");
+    assert!(!control.exists());
+}
