@@ -2,7 +2,7 @@
 //! `dpdk:net_memif0,role=server,socket=/run/weft.sock`.
 
 use crate::units::ValueError;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use core::fmt;
 use core::str::FromStr;
 use std::net::IpAddr;
@@ -20,7 +20,7 @@ use weft_stack::port::memory::MemoryPort;
 use weft_stack::port::udp::{MAX_SOURCES, Peer, UdpConfig, UdpError, UdpPort, mac_of};
 use weft_stack::port::{FramePool, MIN_FRAME, Port, PortCaps, PortCounters, RxBurst, TxBurst};
 use weft_stack::wire::ethernet::MacAddr;
-use weft_stack::worker::Host;
+use weft_stack::worker::{Checksum, Host, LinkConfig};
 
 /// The longest IP packet of a port for which nothing else is said, bytes; less where a UDP port's
 /// interface has less.
@@ -67,9 +67,33 @@ pub(crate) struct PortOptions {
     /// the device or the interface of a udp: port has less].
     #[arg(long = "port-mtu", value_name = "BYTES", value_parser = clap::value_parser!(u16).range(i64::from(LEAST_MTU)..))]
     pub(crate) mtu: Option<u16>,
+    /// Which IPv4 packets get a UDP checksum: auto, all but those over devices that join two memories
+    /// (net_memif, net_ring); full, all, as needed where such a device leads to a switch with wires; or none.
+    /// IPv6 requires it of all.
+    #[arg(long, value_name = "auto|full|none", default_value = "auto")]
+    pub(crate) checksum: ChecksumArg,
     /// Take DPDK's memory from huge pages; PCI devices always do.
     #[arg(long)]
     pub(crate) huge_pages: bool,
+}
+
+/// Which IPv4 packets get a UDP checksum.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ChecksumArg {
+    #[default]
+    Auto,
+    Full,
+    None,
+}
+
+impl From<ChecksumArg> for Checksum {
+    fn from(arg: ChecksumArg) -> Checksum {
+        match arg {
+            ChecksumArg::Auto => Checksum::WhereNeeded,
+            ChecksumArg::Full => Checksum::Always,
+            ChecksumArg::None => Checksum::Never,
+        }
+    }
 }
 
 /// The other end: `IP` or `IP/MAC`.
@@ -144,6 +168,8 @@ pub(crate) struct OpenPort {
     pub(crate) paths: u16,
     /// Rate of its link, where the system says it.
     pub(crate) link: Option<Rate>,
+    /// Which packets leave with a UDP checksum.
+    checksum: Checksum,
     /// Nobody filters by Ethernet address on this link, so any will do.
     point_to_point: bool,
 }
@@ -315,6 +341,7 @@ impl PortSpec {
             host: Host { mac: mac_of(udp.address), ip: udp.address },
             paths: port.entropies(),
             link: interface.as_deref().and_then(interface_rate),
+            checksum: options.checksum.into(),
             point_to_point: true,
             port: AnyPort::Udp(Box::new(port)),
             spec: Some(self.clone()),
@@ -336,6 +363,7 @@ impl PortSpec {
             host: Host { mac, ip },
             paths: ALL_PATHS,
             link: None,
+            checksum: options.checksum.into(),
             point_to_point,
         })
     }
@@ -384,7 +412,15 @@ impl OpenPort {
     pub(crate) fn in_process(port: AnyPort, n: u8) -> OpenPort {
         let ip = IpAddr::from([127, 0, 0, n]);
         let host = Host { mac: mac_of(ip), ip };
-        OpenPort { port, spec: None, host, paths: ALL_PATHS, link: None, point_to_point: true }
+        OpenPort {
+            port,
+            spec: None,
+            host,
+            paths: ALL_PATHS,
+            link: None,
+            checksum: Checksum::default(),
+            point_to_point: true,
+        }
     }
 
     /// Prepares the port for a peer. Returns where that is.
@@ -408,6 +444,11 @@ impl OpenPort {
             None if self.point_to_point => any_mac,
             None => Place::ToBeAsked(peer.ip),
         })
+    }
+
+    /// How frames leave.
+    pub(crate) fn link_config(&self) -> LinkConfig {
+        LinkConfig { checksum: self.checksum, ..LinkConfig::default() }
     }
 
     /// Bytes of the headers of a data packet at their longest: Ethernet, IP, UDP, PDS and SES.

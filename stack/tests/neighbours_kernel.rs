@@ -100,6 +100,7 @@ impl Port for PacketPort {
             rx_checksum: false,
             multi_segment: false,
             timestamps: false,
+            in_memory: false,
         }
     }
 

@@ -116,6 +116,7 @@ fn checksums_are_left_to_a_port_that_offers_it() {
         rx_checksum: false,
         multi_segment: false,
         timestamps: false,
+        in_memory: false,
     };
     let pds = Pds::Control(Control {
         kind: ControlKind::Probe,

@@ -3,7 +3,8 @@
 use super::control::{self, CONTROL, Message};
 use super::drive::{Role, Silence, Step};
 use super::measure::{Meter, Progress};
-use super::pattern;
+use super::memory;
+use super::pattern::Scratch;
 use super::plan::{Limit, Mode, Test};
 use super::report::{EndReport, LatencyReport};
 use super::sequence::Sequence;
@@ -16,6 +17,7 @@ use weft_stack::packet::Addr;
 use weft_stack::port::Port;
 use weft_stack::ses::Matching;
 use weft_stack::worker::Worker;
+use weft_stack::worker::ring::RegionSlice;
 
 /// The longest round trip that is told apart from longer ones, ns.
 const LONGEST_RTT_NS: u64 = 100_000_000_000;
@@ -36,7 +38,8 @@ pub(super) struct Client {
     /// When the measured part is to begin (tests of a duration), once messages are posted.
     begin: Option<Time>,
     /// Memory of delivered messages that go out again when another one has come back (latency).
-    spare: Vec<Vec<u8>>,
+    spare: Vec<RegionSlice>,
+    scratch: Scratch,
     meter: Meter,
     round_trips: Option<Histogram<u64>>,
     pongs: Sequence,
@@ -87,6 +90,7 @@ impl Client {
             done: Progress::default(),
             begin: None,
             spare: Vec::new(),
+            scratch: Scratch::default(),
             meter: Meter::with_cpu(),
             pongs: Sequence::default(),
             verified: 0,
@@ -148,18 +152,17 @@ impl Client {
     fn start(&mut self, fep: &mut Fep, now: Time, session: u32) -> Result<(), CallError> {
         self.session = session;
         if self.test.mode == Mode::Latency {
-            for _ in 0..2 {
-                self.post_pong(fep, vec![0; self.test.size as usize])?;
+            for message in memory::messages(2, self.test.size)? {
+                self.post_pong(fep, message)?;
             }
         }
         for lane in 0..u32::from(self.test.connections) {
             let connection = fep.connect(now, self.server, ConnectOptions::default())?;
             self.lanes.push(Lane { connection, next: 0, under_way: 0, posted_at: now });
-            for _ in 0..self.test.depth {
-                let mut bytes = vec![0; self.test.size as usize];
+            for message in memory::messages(self.test.depth.into(), self.test.size)? {
                 // What is sent without a check has content too: memory that was never written is one page.
-                pattern::fill(&mut bytes, lane, 0);
-                self.post(fep, now, lane, bytes)?;
+                self.scratch.fill(&message, lane, 0);
+                self.post(fep, now, lane, message)?;
             }
         }
         self.state = State::Running;
@@ -167,7 +170,7 @@ impl Client {
     }
 
     /// Posts the next message of a connection, unless enough have been.
-    fn post(&mut self, fep: &mut Fep, now: Time, lane: u32, mut bytes: Vec<u8>) -> Result<(), CallError> {
+    fn post(&mut self, fep: &mut Fep, now: Time, lane: u32, message: RegionSlice) -> Result<(), CallError> {
         if matches!(self.test.limit, Limit::Messages(count) if self.posted >= count) {
             return Ok(());
         }
@@ -175,9 +178,10 @@ impl Client {
         let verify = self.test.verify;
         let Some(state) = self.lanes.get_mut(lane as usize) else { return Ok(()) };
         if verify {
-            pattern::fill(&mut bytes, lane, state.next);
+            self.scratch.fill(&message, lane, state.next);
         }
-        let send = Send { buffer: Buffer::Heap(bytes), tag, header_data: state.next, context: lane.into() };
+        let buffer = Buffer::Region(message);
+        let send = Send { buffer, tag, header_data: state.next, context: lane.into() };
         fep.post_send(state.connection, send)?;
         state.next += 1;
         state.under_way += 1;
@@ -186,9 +190,9 @@ impl Client {
         Ok(())
     }
 
-    fn post_pong(&mut self, fep: &mut Fep, bytes: Vec<u8>) -> Result<(), CallError> {
+    fn post_pong(&mut self, fep: &mut Fep, message: RegionSlice) -> Result<(), CallError> {
         let matching = Matching::Tagged { tag: control::data_tag(self.session, 0), ignore: 0 };
-        let buffer = Buffer::Heap(bytes);
+        let buffer = Buffer::Region(message);
         fep.post_receive(Receive { buffer, from: Some(self.server), matching, context: 0 }).map(drop)
     }
 
@@ -202,14 +206,14 @@ impl Client {
     ) -> Result<(), CallError> {
         let Some(state) = self.lanes.get_mut(lane as usize) else { return Ok(()) };
         state.under_way -= 1;
-        let Buffer::Heap(bytes) = buffer else { return Ok(()) };
+        let Some(message) = memory::of(buffer) else { return Ok(()) };
         if self.test.mode == Mode::Latency {
             // The next one leaves when this one has come back.
-            self.spare.push(bytes);
+            self.spare.push(message);
             return Ok(());
         }
         self.delivered(worker, now);
-        if self.state == State::Running { self.post(worker.fep_mut(), now, lane, bytes) } else { Ok(()) }
+        if self.state == State::Running { self.post(worker.fep_mut(), now, lane, message) } else { Ok(()) }
     }
 
     fn delivered<P: Port>(&mut self, worker: &Worker<P>, now: Time) {
@@ -227,7 +231,7 @@ impl Client {
         now: Time,
         seq: u64,
         len: u32,
-        bytes: Vec<u8>,
+        message: RegionSlice,
     ) -> Result<(), CallError> {
         let arrived = worker.clock().now().latest(now);
         let Some(lane) = self.lanes.first() else { return Ok(()) };
@@ -235,20 +239,23 @@ impl Client {
         let due = self.pongs.arrived(seq) && seq + 1 == lane.next;
         if !due || u64::from(len) != self.test.size {
             self.wrong_messages += 1;
-            return self.post_pong(worker.fep_mut(), bytes);
+            return self.post_pong(worker.fep_mut(), message);
         }
         if self.test.verify {
             self.verified += u64::from(len);
-            self.wrong += pattern::wrong_bytes(&bytes, 0, seq);
+            self.wrong += self.scratch.wrong_bytes(&message, 0, seq);
         }
         let measured = self.meter.began().is_some() && !self.meter.has_ended();
         if let Some(histogram) = self.round_trips.as_mut().filter(|_| measured) {
             histogram.saturating_record(rtt.as_ps() / 1000);
         }
         self.delivered(worker, now);
-        self.post_pong(worker.fep_mut(), bytes)?;
+        self.post_pong(worker.fep_mut(), message)?;
         if self.state == State::Running {
-            let ping = self.spare.pop().unwrap_or_else(|| vec![0; self.test.size as usize]);
+            let ping = match self.spare.pop() {
+                Some(message) => message,
+                None => memory::messages(1, self.test.size)?.remove(0),
+            };
             // Not the time of the turn: what came before in it is not the network's.
             let now = worker.clock().now().latest(now);
             self.post(worker.fep_mut(), now, 0, ping)?;
@@ -315,9 +322,13 @@ impl Client {
                 self.heard(worker.fep_mut(), now, message)
             }
             Completion::Received {
-                header_data, len, buffer: Buffer::Heap(bytes), result: Ok(()), ..
+                header_data,
+                len,
+                buffer: Buffer::Region(message),
+                result: Ok(()),
+                ..
             } => {
-                let taken = self.returned(worker, now, header_data, len, bytes);
+                let taken = self.returned(worker, now, header_data, len, message);
                 taken.map_err(|error| self.refused_call(&error))
             }
             Completion::Received { result: Err(error), .. } => Err(self.failure(&error)),

@@ -12,7 +12,7 @@ use weft_stack::packet::Addr;
 use weft_stack::pdc::PdcConfig;
 use weft_stack::rng::Rng;
 use weft_stack::spray::LbChoice;
-use weft_stack::worker::{AddressBook, Clock, LinkConfig, Strangers, Worker};
+use weft_stack::worker::{AddressBook, Clock, Strangers, Worker};
 
 /// Payload of a full packet where the port carries it.
 const PAYLOAD: u32 = 4096;
@@ -87,8 +87,8 @@ impl Endpoint {
         let fep =
             Fep::new(own, self.config.clone(), Rng::new(seed, 0), clock.now()).map_err(|e| failed(&e))?;
         let book = AddressBook::new(own, open.host, BOOK, strangers).map_err(|e| failed(&e))?;
-        let mut worker =
-            Worker::new(fep, open.port, book, LinkConfig::default(), clock).map_err(|e| failed(&e))?;
+        let link = open.link_config();
+        let mut worker = Worker::new(fep, open.port, book, link, clock).map_err(|e| failed(&e))?;
         for (addr, place) in places {
             let entered = match place {
                 Place::Known(host) => worker.book_mut().insert(addr, host),

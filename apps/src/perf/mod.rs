@@ -11,6 +11,7 @@ mod control;
 mod drive;
 mod endpoint;
 mod measure;
+mod memory;
 mod pair;
 mod pattern;
 mod plan;

@@ -1,5 +1,7 @@
 //! What messages carry, so that any byte in a wrong place shows.
 
+use weft_stack::worker::ring::RegionSlice;
+
 /// Odd, so that no two words of a message repeat one another (the golden ratio's fraction of 2⁶⁴).
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
@@ -12,8 +14,27 @@ fn first_word(lane: u32, seq: u64) -> u64 {
     x ^ x >> 31
 }
 
-/// Writes the content of message `seq` of connection `lane`.
-pub(super) fn fill(bytes: &mut [u8], lane: u32, seq: u64) {
+/// The content of messages on its way to and from memory that others may be looking at.
+#[derive(Debug, Default)]
+pub(super) struct Scratch(Vec<u8>);
+
+impl Scratch {
+    /// Writes the content of message `seq` of connection `lane`.
+    pub(super) fn fill(&mut self, message: &RegionSlice, lane: u32, seq: u64) {
+        self.0.resize(message.len() as usize, 0);
+        fill(&mut self.0, lane, seq);
+        message.write(0, &self.0);
+    }
+
+    /// How many bytes are not those that [`Scratch::fill`] writes.
+    pub(super) fn wrong_bytes(&mut self, message: &RegionSlice, lane: u32, seq: u64) -> u64 {
+        self.0.resize(message.len() as usize, 0);
+        message.read(0, &mut self.0);
+        wrong_bytes(&self.0, lane, seq)
+    }
+}
+
+fn fill(bytes: &mut [u8], lane: u32, seq: u64) {
     let mut word = first_word(lane, seq);
     let mut chunks = bytes.chunks_exact_mut(8);
     for chunk in &mut chunks {
@@ -24,8 +45,7 @@ pub(super) fn fill(bytes: &mut [u8], lane: u32, seq: u64) {
     rest.copy_from_slice(&word.to_le_bytes()[..rest.len()]);
 }
 
-/// How many bytes are not those that [`fill`] writes.
-pub(super) fn wrong_bytes(bytes: &[u8], lane: u32, seq: u64) -> u64 {
+fn wrong_bytes(bytes: &[u8], lane: u32, seq: u64) -> u64 {
     let mut word = first_word(lane, seq);
     let mut wrong = 0;
     for chunk in bytes.chunks(8) {
@@ -52,6 +72,18 @@ mod tests {
                 assert!(wrong_bytes(&bytes, 3, 18) > 0 && wrong_bytes(&bytes, 4, 17) > 0, "{len}");
             }
         }
+    }
+
+    #[test]
+    fn memory_is_written_and_read() {
+        let messages = super::super::memory::messages(2, 1000).unwrap();
+        let mut scratch = Scratch::default();
+        scratch.fill(&messages[0], 1, 5);
+        scratch.fill(&messages[1], 1, 6);
+        assert_eq!(scratch.wrong_bytes(&messages[0], 1, 5), 0);
+        messages[0].write(7, &[0x55; 2]);
+        assert!((1..=2).contains(&scratch.wrong_bytes(&messages[0], 1, 5)));
+        assert_eq!(scratch.wrong_bytes(&messages[1], 1, 6), 0);
     }
 
     #[test]

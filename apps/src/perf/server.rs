@@ -3,7 +3,8 @@
 use super::control::{self, CONTROL, Message};
 use super::drive::{Role, Silence, Step};
 use super::measure::{Meter, Progress};
-use super::pattern;
+use super::memory;
+use super::pattern::Scratch;
 use super::plan::{Mode, Test};
 use super::report::EndReport;
 use super::sequence::Sequence;
@@ -15,6 +16,7 @@ use weft_stack::packet::Addr;
 use weft_stack::port::Port;
 use weft_stack::ses::{Matching, ReceiveId};
 use weft_stack::worker::Worker;
+use weft_stack::worker::ring::RegionSlice;
 
 /// Requests that may arrive before the first of them is read.
 const CONTROL_RECEIVES: usize = 8;
@@ -71,6 +73,7 @@ struct Session {
     measuring: bool,
     last_message: Time,
     progress: Progress,
+    scratch: Scratch,
     verified: u64,
     wrong_bytes: u64,
     wrong_messages: u64,
@@ -175,17 +178,22 @@ impl<'a> Server<'a> {
                 Ok(())
             }
             Completion::Received {
-                context, buffer: Buffer::Heap(bytes), header_data, len, result, ..
+                context,
+                buffer: Buffer::Region(memory),
+                header_data,
+                len,
+                result,
+                ..
             } => {
                 let Some(session) = self.session_of(context) else { return Ok(()) };
-                let arrived = Arrived { slot: context as u32, bytes, seq: header_data, len, result };
+                let arrived = Arrived { slot: context as u32, memory, seq: header_data, len, result };
                 let taken = session.arrived(worker.fep_mut(), now, arrived);
                 taken.map_err(|error| failure(&session.name, &error))
             }
             // An answer that failed shows as silence, which is waited for anyway.
-            Completion::Sent { context, buffer: Buffer::Heap(bytes), .. } if context != CONTROL => {
+            Completion::Sent { context, buffer: Buffer::Region(memory), .. } if context != CONTROL => {
                 let Some(session) = self.session_of(context) else { return Ok(()) };
-                let posted = session.post(worker.fep_mut(), context as u32, bytes);
+                let posted = session.post(worker.fep_mut(), context as u32, memory);
                 posted.map_err(|error| failure(&session.name, &error))
             }
             Completion::Closed { id, .. } => {
@@ -278,7 +286,7 @@ impl<'a> Server<'a> {
 /// A message that has arrived.
 struct Arrived {
     slot: u32,
-    bytes: Vec<u8>,
+    memory: RegionSlice,
     seq: u64,
     len: u32,
     result: Result<(), ReceiveError>,
@@ -300,6 +308,7 @@ impl Session {
             measuring: false,
             last_message: now,
             progress: Progress::default(),
+            scratch: Scratch::default(),
             verified: 0,
             wrong_bytes: 0,
             wrong_messages: 0,
@@ -312,10 +321,10 @@ impl Session {
     /// Posts the receives and tells the client so.
     fn open(&mut self, fep: &mut Fep, now: Time) -> Result<(), CallError> {
         for lane in 0..u32::from(self.test.connections) {
-            for _ in 0..self.test.receives() {
+            for memory in memory::messages(self.test.receives(), self.test.size)? {
                 let slot = self.slots.len() as u32;
                 self.slots.push(Slot { lane, receive: None });
-                self.post(fep, slot, vec![0; self.test.size as usize])?;
+                self.post(fep, slot, memory)?;
             }
         }
         let session = self.id;
@@ -328,11 +337,11 @@ impl Session {
         control::send(fep, connection, message)
     }
 
-    fn post(&mut self, fep: &mut Fep, slot: u32, bytes: Vec<u8>) -> Result<(), CallError> {
+    fn post(&mut self, fep: &mut Fep, slot: u32, memory: RegionSlice) -> Result<(), CallError> {
         let Some(at) = self.slots.get_mut(slot as usize) else { return Ok(()) };
         let matching = Matching::Tagged { tag: control::data_tag(self.id, at.lane), ignore: 0 };
         let context = u64::from(self.id) << 32 | u64::from(slot);
-        let receive = Receive { buffer: Buffer::Heap(bytes), from: Some(self.peer), matching, context };
+        let receive = Receive { buffer: Buffer::Region(memory), from: Some(self.peer), matching, context };
         at.receive = Some(fep.post_receive(receive)?);
         Ok(())
     }
@@ -343,22 +352,22 @@ impl Session {
         let new = self.lanes.get_mut(lane as usize).is_some_and(|sequence| sequence.arrived(message.seq));
         if !whole || !new {
             self.wrong_messages += 1;
-            return self.post(fep, message.slot, message.bytes);
+            return self.post(fep, message.slot, message.memory);
         }
         if self.test.verify {
             self.verified += u64::from(message.len);
-            self.wrong_bytes += pattern::wrong_bytes(&message.bytes, lane, message.seq);
+            self.wrong_bytes += self.scratch.wrong_bytes(&message.memory, lane, message.seq);
         }
         self.progress.messages += 1;
         self.progress.bytes += self.test.size;
         self.last_message = now;
         if self.test.mode != Mode::Latency {
-            return self.post(fep, message.slot, message.bytes);
+            return self.post(fep, message.slot, message.memory);
         }
         let connection = control::connection(fep, now, self.peer, self.reply)?;
         self.reply = Some(connection);
         let send = Send {
-            buffer: Buffer::Heap(message.bytes),
+            buffer: Buffer::Region(message.memory),
             tag: Some(control::data_tag(self.id, lane)),
             header_data: message.seq,
             context: u64::from(self.id) << 32 | u64::from(message.slot),

@@ -55,6 +55,7 @@ use crate::rng::Rng;
 use crate::ses::{Delivery, ReceiveId, Receives, SendMessage};
 use crate::table::{Key, Table};
 use crate::wire::pds::{DeliveryMode, PdcId, Pds, Psn};
+use crate::worker::ring::RegionSlice;
 use connection::{Connection, Standing};
 use context::Context;
 use credit::Granter;
@@ -328,6 +329,12 @@ impl Fep {
     /// The bytes that a [`Transmit`] refers to.
     pub fn payload(&self, at: PayloadRef) -> Payload<'_> {
         at.resolve(&self.sends)
+    }
+
+    /// The bytes that a [`Transmit`] refers to, with a share in their memory: they stay where they are as long as
+    /// it is held, also when the message is over. `None` for memory that cannot be shared.
+    pub fn share_payload(&self, at: PayloadRef) -> Option<RegionSlice> {
+        at.share(&self.sends)
     }
 
     fn context_for(&mut self, peer: Addr, class: TrafficClass) -> Key {

@@ -6,6 +6,7 @@ use super::connection::{Connection, CreditWait, Standing};
 use super::context::{Context, Gate};
 use super::timers::TimerKey;
 use super::{Fep, wire_size};
+use crate::buffer::Buffer;
 use crate::event::Event;
 use crate::packet::{Addr, Class, Network, Packet, Payload};
 use crate::pdc::{PacketKind, TxState};
@@ -14,6 +15,7 @@ use crate::spray::Entropy;
 use crate::table::{Key, Table};
 use crate::wire::pds::{Control, ControlKind, DeliveryMode, NextHeader, Pds, Psn, Request};
 use crate::wire::ses::{Ses, StandardRequest};
+use crate::worker::ring::RegionSlice;
 
 /// A packet to put on the wire.
 #[derive(Clone, Copy, Debug)]
@@ -39,6 +41,15 @@ impl PayloadRef {
         match self.send.and_then(|key| sends.get(key)) {
             Some(message) => message.buffer.payload(self.offset, self.len),
             None => Payload::EMPTY,
+        }
+    }
+
+    /// The same bytes with a share in their memory, if that can be shared.
+    #[inline]
+    pub(super) fn share(self, sends: &Table<SendMessage>) -> Option<RegionSlice> {
+        match &sends.get(self.send?)?.buffer {
+            Buffer::Region(slice) => Some(slice.part(self.offset, self.len)),
+            Buffer::Heap(_) | Buffer::Virtual(_) => None,
         }
     }
 

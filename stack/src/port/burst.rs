@@ -12,12 +12,27 @@ use crate::packet::Payload;
 #[derive(Debug, Default)]
 pub struct RxBurst {
     frames: ArrayVec<Frame, BURST>,
+    /// Whether frames may have a [tail](Frame::tail).
+    tails: bool,
 }
 
 impl RxBurst {
     /// An empty burst.
     pub fn new() -> RxBurst {
         RxBurst::default()
+    }
+
+    /// An empty burst for frames that may have a [tail](Frame::tail): for who looks for it. Into other bursts each
+    /// frame comes in one piece.
+    pub(crate) fn with_tails() -> RxBurst {
+        RxBurst { tails: true, ..RxBurst::default() }
+    }
+
+    /// Whether frames may have a tail.
+    #[cfg(feature = "dpdk")]
+    #[inline]
+    pub(super) fn takes_tails(&self) -> bool {
+        self.tails
     }
 
     /// How many more frames fit.
@@ -135,6 +150,15 @@ impl TxBurst {
     pub fn take_front(&mut self, count: usize) -> impl ExactSizeIterator<Item = Frame> + '_ {
         let count = count.min(self.frames.len());
         self.frames.drain(..count)
+    }
+
+    /// Puts `frame` together in one buffer of the burst's pool, if it has a tail. Returns whether that was possible.
+    pub(crate) fn gather(&self, frame: &mut Frame) -> bool {
+        if !frame.is_attached() {
+            return true;
+        }
+        let whole = frame.gather(&self.pool);
+        whole.map(|whole| *frame = whole).is_some()
     }
 
     /// How payloads came into frames by [`Reservation::attach`].

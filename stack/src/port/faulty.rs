@@ -221,7 +221,8 @@ impl<P: Port> Port for FaultyPort<P> {
     }
 
     fn capabilities(&self) -> PortCaps {
-        self.inner.capabilities()
+        // It damages frames, as a wire does.
+        PortCaps { in_memory: false, ..self.inner.capabilities() }
     }
 
     fn pool(&self) -> FramePool {

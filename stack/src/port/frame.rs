@@ -10,6 +10,7 @@ use thiserror::Error;
 #[cfg(feature = "dpdk")]
 use super::dpdk::{Mbuf, MbufPool};
 use super::{Attachment, MIN_FRAME};
+use crate::worker::ring::RegionBytes;
 
 /// An Ethernet frame in a buffer of a [`FramePool`]; dereferences to its bytes. Dropping it gives
 /// the buffer back, from whichever thread.
@@ -53,6 +54,29 @@ impl Frame {
             #[cfg(feature = "dpdk")]
             Buffer::Mbuf(mbuf) => mbuf.is_chained(),
         }
+    }
+
+    /// What follows the bytes that the frame dereferences to, if it goes on elsewhere. Only frames that are to be
+    /// sent do, and those received by who asked for them ([`RxBurst::with_tails`](super::RxBurst::with_tails)).
+    #[inline]
+    pub(crate) fn tail(&self) -> Option<RegionBytes<'_>> {
+        match &self.0 {
+            Buffer::Heap(_) => None,
+            #[cfg(feature = "dpdk")]
+            Buffer::Mbuf(mbuf) => mbuf.tail(),
+        }
+    }
+
+    /// A copy in one buffer of `pool`; `None` if there is none that holds it.
+    pub(super) fn gather(&self, pool: &FramePool) -> Option<Frame> {
+        let mut whole = pool.allocate(self.total_len())?;
+        let (head, rest) = whole.split_at_mut_checked(self.len())?;
+        head.copy_from_slice(self);
+        if let Some(tail) = self.tail() {
+            tail.copy_to(rest);
+        }
+        whole.set_checksum_status(self.checksum_status());
+        Some(whole)
     }
 
     /// Attaches payload, or gives it back if that is not possible.

@@ -96,6 +96,7 @@ impl MemoryPort {
             rx_checksum: false,
             multi_segment: false,
             timestamps: false,
+            in_memory: false,
         };
         MemoryPort { outgoing, incoming, pool, caps, counters: PortCounters::default() }
     }

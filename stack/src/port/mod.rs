@@ -111,6 +111,9 @@ pub struct PortCaps {
     pub multi_segment: bool,
     /// Stamps frames with their time of arrival. No port does so far.
     pub timestamps: bool,
+    /// Frames go from the sender's memory to the receiver's and over no wire: nothing can damage them, unless
+    /// who receives them passes them on to one.
+    pub in_memory: bool,
 }
 
 impl PortCaps {

@@ -23,13 +23,13 @@ pub(super) struct PostedQueue {
 impl PostedQueue {
     /// How many wait.
     pub(super) fn len(&self) -> usize {
-        self.oldest.len() + self.indexed.as_ref().map_or(0, |index| index.entries.len())
+        self.oldest.len() + self.indexed.as_ref().map_or(0, |index| index.count)
     }
 
     /// Adds a receive, whose name must be larger than those before.
     #[inline]
     pub(super) fn push(&mut self, posted: Posted) {
-        if self.oldest.len() < SCANNED && self.indexed.as_ref().is_none_or(|index| index.entries.is_empty()) {
+        if self.oldest.len() < SCANNED && self.indexed.as_ref().is_none_or(|index| index.count == 0) {
             self.oldest.push_back(posted);
         } else {
             self.indexed.get_or_insert_default().push(posted);
@@ -53,22 +53,20 @@ impl PostedQueue {
     pub(super) fn cancel(&mut self, id: ReceiveId) -> Option<Posted> {
         match self.oldest.iter().position(|posted| posted.id == id) {
             Some(at) => self.oldest.remove(at),
-            None => self.indexed.as_mut()?.remove(id),
+            None => self.indexed.as_mut()?.cancel(id),
         }
     }
 
     /// Bytes of heap held, without the memory of the receives.
     pub(super) fn heap_bytes(&self) -> u64 {
-        let index = |Index { entries, lines, kinds }: &Index| {
-            size_of::<Index>() as u64 + heap::of_map(entries) + heap::of_map(lines) + heap::of_vec(kinds)
-        };
+        let index = |index: &Index| size_of::<Index>() as u64 + index.heap_bytes();
         heap::of_deque(&self.oldest) + self.indexed.as_deref().map_or(0, index)
     }
 
     /// Bytes of the memory of the receives.
     pub(super) fn payload_bytes(&self) -> u64 {
-        let indexed = self.indexed.iter().flat_map(|index| index.entries.values());
-        let all = self.oldest.iter().chain(indexed.map(|entry| &entry.posted));
+        let indexed = self.indexed.iter().flat_map(|index| &index.slots);
+        let all = self.oldest.iter().chain(indexed.filter_map(|slot| slot.posted.as_ref()));
         all.map(|posted| heap::of_buffer(&posted.buffer)).sum()
     }
 }
@@ -109,27 +107,64 @@ impl Kind {
     }
 }
 
+/// The end of a list of slots.
+const NONE: u32 = u32::MAX;
+
 /// Receives that want the same: the first and the last.
 #[derive(Clone, Copy, Debug)]
 struct Line {
-    first: ReceiveId,
-    last: ReceiveId,
+    wanted: Wanted,
+    first: u32,
+    last: u32,
 }
 
-/// A receive and its neighbours in its line.
+/// A kind that is present.
+#[derive(Clone, Copy, Debug)]
+struct Present {
+    kind: Kind,
+    /// How many receives there are of it.
+    count: u32,
+    /// The line of this kind that was used last: most often the next message is for it, too.
+    recent: u32,
+}
+
+/// A receive, its line and its neighbours there; or a free place, and the next one.
 #[derive(Debug)]
-struct Entry {
-    posted: Posted,
-    before: Option<ReceiveId>,
-    after: Option<ReceiveId>,
+struct Slot {
+    posted: Option<Posted>,
+    line: u32,
+    before: u32,
+    after: u32,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Index {
-    entries: Map<ReceiveId, Entry>,
-    lines: Map<Wanted, Line>,
-    /// The kinds present and how many receives there are of each.
-    kinds: Vec<(Kind, u32)>,
+    slots: Vec<Slot>,
+    /// The slot that was freed last.
+    free: u32,
+    /// Receives present.
+    count: usize,
+    /// Where each receive is, by name. Some that are gone may still stand here.
+    order: VecDeque<(ReceiveId, u32)>,
+    lines: Vec<Line>,
+    free_lines: Vec<u32>,
+    by_wanted: Map<Wanted, u32>,
+    kinds: Vec<Present>,
+}
+
+impl Default for Index {
+    fn default() -> Index {
+        Index {
+            slots: Vec::new(),
+            free: NONE,
+            count: 0,
+            order: VecDeque::new(),
+            lines: Vec::new(),
+            free_lines: Vec::new(),
+            by_wanted: Map::default(),
+            kinds: Vec::new(),
+        }
+    }
 }
 
 impl Index {
@@ -144,45 +179,142 @@ impl Index {
 
     fn push(&mut self, posted: Posted) {
         let (id, wanted) = (posted.id, Index::wanted(&posted));
-        match self.kinds.iter_mut().find(|(kind, _)| *kind == wanted.kind) {
-            Some((_, count)) => *count += 1,
-            None => self.kinds.push((wanted.kind, 1)),
+        let slot = self.free_slot();
+        let line = self.line_for(wanted, slot);
+        let before = std::mem::replace(&mut self.lines[line as usize].last, slot);
+        let before = if before == slot { NONE } else { before };
+        if let Some(last) = self.slots.get_mut(before as usize) {
+            last.after = slot;
         }
-        let line = self.lines.entry(wanted).or_insert(Line { first: id, last: id });
-        let before = Some(std::mem::replace(&mut line.last, id)).filter(|&last| last != id);
-        if let Some(last) = before.and_then(|last| self.entries.get_mut(&last)) {
-            last.after = Some(id);
-        }
-        self.entries.insert(id, Entry { posted, before, after: None });
+        self.slots[slot as usize] = Slot { posted: Some(posted), line, before, after: NONE };
+        self.order.push_back((id, slot));
+        self.count += 1;
     }
 
-    /// The first receive that takes a message of `peer` with `tag`.
-    fn find(&self, peer: Addr, tag: Option<u64>) -> Option<ReceiveId> {
-        let lines = self.kinds.iter().filter_map(|(kind, _)| self.lines.get(&kind.wanted(peer, tag)?));
-        lines.map(|line| line.first).min()
+    /// A slot to be filled.
+    fn free_slot(&mut self) -> u32 {
+        match self.slots.get(self.free as usize) {
+            Some(slot) => std::mem::replace(&mut self.free, slot.after),
+            None => {
+                self.slots.push(Slot { posted: None, line: NONE, before: NONE, after: NONE });
+                (self.slots.len() - 1) as u32
+            }
+        }
     }
 
-    fn remove(&mut self, id: ReceiveId) -> Option<Posted> {
-        let Entry { posted, before, after } = self.entries.remove(&id)?;
-        let wanted = Index::wanted(&posted);
-        if let Some(entry) = before.and_then(|before| self.entries.get_mut(&before)) {
-            entry.after = after;
+    /// The line of those that want `wanted`, which are about to be one more: a new one begins with `slot`.
+    fn line_for(&mut self, wanted: Wanted, slot: u32) -> u32 {
+        let at = self.kinds.iter().position(|present| present.kind == wanted.kind).unwrap_or_else(|| {
+            self.kinds.push(Present { kind: wanted.kind, count: 0, recent: NONE });
+            self.kinds.len() - 1
+        });
+        let line = match self.line_of(&self.kinds[at], wanted) {
+            Some(line) => line,
+            None => self.new_line(Line { wanted, first: slot, last: slot }),
+        };
+        let present = &mut self.kinds[at];
+        present.count += 1;
+        present.recent = line;
+        line
+    }
+
+    fn new_line(&mut self, line: Line) -> u32 {
+        let at = match self.free_lines.pop() {
+            Some(at) => {
+                self.lines[at as usize] = line;
+                at
+            }
+            None => {
+                self.lines.push(line);
+                (self.lines.len() - 1) as u32
+            }
+        };
+        self.by_wanted.insert(line.wanted, at);
+        at
+    }
+
+    /// The line of those of kind `present` that want `wanted`.
+    #[inline]
+    fn line_of(&self, present: &Present, wanted: Wanted) -> Option<u32> {
+        match self.lines.get(present.recent as usize) {
+            Some(line) if line.wanted == wanted && line.first != NONE => Some(present.recent),
+            _ => self.by_wanted.get(&wanted).copied(),
         }
-        if let Some(entry) = after.and_then(|after| self.entries.get_mut(&after)) {
-            entry.before = before;
+    }
+
+    /// The slot of the first receive that takes a message of `peer` with `tag`.
+    fn find(&self, peer: Addr, tag: Option<u64>) -> Option<u32> {
+        let lines = self.kinds.iter().filter_map(|present| {
+            let line = self.line_of(present, present.kind.wanted(peer, tag)?)?;
+            let first = self.lines[line as usize].first;
+            Some((self.slots[first as usize].posted.as_ref()?.id, first))
+        });
+        lines.min().map(|(_, slot)| slot)
+    }
+
+    /// Takes out the one called `id`.
+    fn cancel(&mut self, id: ReceiveId) -> Option<Posted> {
+        let at = self.order.binary_search_by_key(&id, |(id, _)| *id).ok()?;
+        let slot = self.order[at].1;
+        if self.holds(slot, id) { self.remove(slot) } else { None }
+    }
+
+    fn holds(&self, slot: u32, id: ReceiveId) -> bool {
+        self.slots[slot as usize].posted.as_ref().is_some_and(|posted| posted.id == id)
+    }
+
+    fn remove(&mut self, at: u32) -> Option<Posted> {
+        let slot = &mut self.slots[at as usize];
+        let posted = slot.posted.take()?;
+        let (line, before, after) = (slot.line, slot.before, slot.after);
+        slot.after = std::mem::replace(&mut self.free, at);
+        self.count -= 1;
+        if let Some(slot) = self.slots.get_mut(before as usize) {
+            slot.after = after;
         }
-        match (before, after, self.lines.get_mut(&wanted)) {
-            (None, None, _) => drop(self.lines.remove(&wanted)),
-            (None, Some(after), Some(line)) => line.first = after,
-            (Some(before), None, Some(line)) => line.last = before,
-            _ => {}
+        if let Some(slot) = self.slots.get_mut(after as usize) {
+            slot.before = before;
         }
-        if let Some(at) = self.kinds.iter().position(|(kind, _)| *kind == wanted.kind) {
-            self.kinds[at].1 -= 1;
-            if self.kinds[at].1 == 0 {
+        let ends = &mut self.lines[line as usize];
+        if before == NONE {
+            ends.first = after;
+        }
+        if after == NONE {
+            ends.last = before;
+        }
+        let wanted = ends.wanted;
+        if ends.first == NONE {
+            self.by_wanted.remove(&wanted);
+            self.free_lines.push(line);
+        }
+        if let Some(at) = self.kinds.iter().position(|present| present.kind == wanted.kind) {
+            self.kinds[at].count -= 1;
+            if self.kinds[at].count == 0 {
                 self.kinds.swap_remove(at);
             }
         }
+        self.forget();
         Some(posted)
+    }
+
+    /// Forgets where receives were that are gone: those in front, and all when they are most.
+    fn forget(&mut self) {
+        while self.order.front().is_some_and(|&(id, slot)| !self.holds(slot, id)) {
+            self.order.pop_front();
+        }
+        if self.order.len() > 2 * self.count + SCANNED {
+            let mut order = std::mem::take(&mut self.order);
+            order.retain(|&(id, slot)| self.holds(slot, id));
+            self.order = order;
+        }
+    }
+
+    fn heap_bytes(&self) -> u64 {
+        heap::of_vec(&self.slots)
+            + heap::of_deque(&self.order)
+            + heap::of_vec(&self.lines)
+            + heap::of_vec(&self.free_lines)
+            + heap::of_map(&self.by_wanted)
+            + heap::of_vec(&self.kinds)
     }
 }

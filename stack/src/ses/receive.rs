@@ -117,6 +117,7 @@ pub struct Receives {
     /// The message that the last packet belonged to: most often the next one does, too.
     last: Option<Key>,
     posted: PostedQueue,
+    /// Messages under way of more than one packet.
     by_name: Map<MessageName, Key>,
     /// The newest message of each PDC's list of incomplete ones. Messages of one packet are in no list:
     /// they are complete as soon as they are placed. The lists run through the messages themselves, so
@@ -256,6 +257,10 @@ impl Receives {
             return None;
         }
         let (name, expected) = (message.name, matches!(message.claim, Claim::Of(..)));
+        if payload.len() == message.total {
+            // It had but this packet, and so neither an entry by name nor a place in the list.
+            return if expected { self.messages.remove(place.message)?.into_delivery() } else { None };
+        }
         self.unlist(place.message);
         if expected {
             return self.finish(place.message);
@@ -340,8 +345,8 @@ impl Receives {
         let message =
             Incoming { name, peer, tag, header_data: 0, total, received: 0, buffer, claim, neighbours: None };
         let key = self.messages.insert(message);
-        self.by_name.insert(name, key);
         if payload.len() < total {
+            self.by_name.insert(name, key);
             self.list(key, name.0);
         }
         if let Claim::Unexpected(arrival) = claim {

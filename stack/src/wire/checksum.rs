@@ -15,20 +15,17 @@ impl Sum {
     /// Adds the bytes of `data`, as big-endian words; an odd last byte is padded with zero.
     #[inline]
     pub fn with(self, data: &[u8]) -> Sum {
-        // Words in the machine's own order, 32 bits wide into 64, swapped once at the end: ones'
-        // complement sums allow both (RFC 1071 §2), it cannot overflow below 16 GiB, and it vectorises.
-        let mut sum = 0;
-        let words = data.chunks_exact(4);
-        let rest = words.remainder();
-        let mut word = [0; 4];
-        for w in words {
-            word.copy_from_slice(w);
-            sum += u64::from(u32::from_ne_bytes(word));
-        }
-        word = [0; 4];
-        word[..rest.len()].copy_from_slice(rest);
-        sum += u64::from(u32::from_ne_bytes(word));
-        self.with_word(u16::from_be(Sum(sum).fold()))
+        // Words in the machine's own order and wider than 16 bits, swapped once at the end: ones' complement
+        // sums allow both (RFC 1071 §2).
+        let (words, rest) = data.as_chunks::<8>();
+        let (whole, high) = sum_words(words);
+        // Less than 2⁶⁴ below 16 GiB, so exact although `whole` is not.
+        let low = whole.wrapping_sub(high << 32);
+        let mut last = [0; 8];
+        last[..rest.len()].copy_from_slice(rest);
+        let last = u64::from_ne_bytes(last);
+        let sum = u64::from(fold(low)) + u64::from(fold(high)) + u64::from(fold(last));
+        self.with_word(u16::from_be(fold(sum)))
     }
 
     /// Adds one word.
@@ -40,11 +37,7 @@ impl Sum {
     /// The sum folded to 16 bits, not complemented.
     #[inline]
     pub fn fold(self) -> u16 {
-        let mut s = self.0;
-        while s >> 16 != 0 {
-            s = (s & 0xffff) + (s >> 16);
-        }
-        s as u16
+        fold(self.0)
     }
 
     /// The checksum to be stored: the complement of the folded sum.
@@ -54,9 +47,39 @@ impl Sum {
     }
 }
 
+/// The sum of `words` modulo 2⁶⁴, and that of their upper halves. Both together cost less than two sums of
+/// halves: one operation less for each vector.
+#[inline]
+fn sum_words(words: &[[u8; 8]]) -> (u64, u64) {
+    let (mut whole, mut high) = (0u64, 0);
+    for word in words {
+        let word = u64::from_ne_bytes(*word);
+        whole = whole.wrapping_add(word);
+        high += word >> 32;
+    }
+    (whole, high)
+}
+
+/// A sum of 16-bit words folded to 16 bits.
+#[inline]
+pub(super) fn fold(sum: u64) -> u16 {
+    // Each step halves the width, with a carry.
+    let sum = (sum & 0xffff_ffff) + (sum >> 32);
+    let sum = (sum & 0xffff) + (sum >> 16 & 0xffff) + (sum >> 32);
+    let sum = (sum & 0xffff) + (sum >> 16);
+    ((sum & 0xffff) + (sum >> 16)) as u16
+}
+
 /// The checksum of `data`. Zero if `data` contains its own, correct checksum.
 pub fn checksum(data: &[u8]) -> u16 {
     Sum::default().with(data).finish()
+}
+
+/// Whether an IPv4 header without options contains its own, correct checksum.
+#[inline]
+pub(crate) fn is_zero_sum(header: &[u8; 20]) -> bool {
+    let (words, _) = header.as_chunks::<4>();
+    fold(words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum()) == 0xffff
 }
 
 /// What `checksum` becomes when one word it covers changes from `old` to `new` (RFC 1624, equation 3).

@@ -145,6 +145,17 @@ pub fn parse_frame<'a>(
     Ok(Frame { meta, pds, ses: body.ses, payload: body.payload })
 }
 
+/// Takes apart what follows the UDP header of a frame that is not trimmed: PDS, SES, payload.
+///
+/// # Errors
+/// As [`parse_frame`].
+#[inline]
+pub(crate) fn parse_delivery(bytes: &[u8]) -> Result<(Pds, Ses, &[u8]), WireError> {
+    let (pds, rest) = Pds::decode(bytes)?;
+    let (ses, payload) = Ses::decode(pds.next_header(), rest)?;
+    Ok((pds, ses, payload))
+}
+
 struct Body<'a> {
     ses: Ses,
     payload: &'a [u8],
@@ -246,6 +257,33 @@ pub fn emit_headers(
     ses: &Ses,
     payload_len: usize,
 ) -> Result<usize, WireError> {
+    emit(buf, meta, pds, ses, payload_len, false)
+}
+
+/// As [`emit_headers`], but with the checksum of an IPv4 header. UDP's is left zero: see [`fill_udp_checksum`].
+///
+/// # Errors
+/// As [`emit_headers`].
+#[inline]
+pub fn emit_headers_with_ipv4_checksum(
+    buf: &mut [u8],
+    meta: &FrameMeta,
+    pds: &Pds,
+    ses: &Ses,
+    payload_len: usize,
+) -> Result<usize, WireError> {
+    emit(buf, meta, pds, ses, payload_len, true)
+}
+
+#[inline]
+fn emit(
+    buf: &mut [u8],
+    meta: &FrameMeta,
+    pds: &Pds,
+    ses: &Ses,
+    payload_len: usize,
+    ipv4_checksum: bool,
+) -> Result<usize, WireError> {
     check_consistent(meta, pds, ses, payload_len)?;
     let present = pds.encoded_len() + ses.encoded_len() + payload_len;
     let announced = match meta.trimmed {
@@ -256,7 +294,7 @@ pub fn emit_headers(
     let udp_payload = length16(announced + udp::HEADER_LEN)? - udp::HEADER_LEN as u16;
 
     let mut at = ethernet_header(meta).emit(buf)?;
-    at += emit_ip(&mut buf[at..], meta, ip_payload)?;
+    at += emit_ip(&mut buf[at..], meta, ip_payload, ipv4_checksum)?;
     let udp = UdpHeader {
         src_port: meta.entropy_port,
         dst_port: UET_UDP_PORT,
@@ -296,21 +334,28 @@ fn length16(len: usize) -> Result<u16, WireError> {
 }
 
 #[inline]
-fn emit_ip(buf: &mut [u8], meta: &FrameMeta, payload_len: u16) -> Result<usize, WireError> {
+fn emit_ip(
+    buf: &mut [u8],
+    meta: &FrameMeta,
+    payload_len: u16,
+    ipv4_checksum: bool,
+) -> Result<usize, WireError> {
     let FrameMeta { dscp, ecn, ttl, .. } = *meta;
     match meta.ip {
-        IpAddrs::V4 { src, dst } => Ipv4Header {
-            dscp,
-            ecn,
-            identification: 0,
-            dont_fragment: true,
-            ttl,
-            protocol: udp::PROTOCOL,
-            src,
-            dst,
-            payload_len,
+        IpAddrs::V4 { src, dst } => {
+            let header = Ipv4Header {
+                dscp,
+                ecn,
+                identification: 0,
+                dont_fragment: true,
+                ttl,
+                protocol: udp::PROTOCOL,
+                src,
+                dst,
+                payload_len,
+            };
+            if ipv4_checksum { header.emit_with_checksum(buf) } else { header.emit(buf) }
         }
-        .emit(buf),
         IpAddrs::V6 { src, dst } => Ipv6Header {
             dscp,
             ecn,
@@ -375,6 +420,21 @@ pub fn finish_checksums(frame: &mut [u8], fill: ChecksumFill) -> Result<(), Wire
     if !is_cut {
         fill_udp(&mut frame[udp_at..udp_at + len], &ip, fill.udp);
     }
+    Ok(())
+}
+
+/// Fills the UDP checksum in of a complete frame whose headers were emitted for `meta`, and which is not
+/// trimmed. What [`finish_checksums`] does, for who knows where the headers are.
+///
+/// # Errors
+/// The frame is shorter than these headers.
+#[inline]
+pub fn fill_udp_checksum(frame: &mut [u8], meta: &FrameMeta, fill: UdpChecksum) -> Result<(), WireError> {
+    let at = ethernet_header(meta).encoded_len() + meta.ip.header_len();
+    let (needed, found) = (at + udp::HEADER_LEN, frame.len());
+    let short = WireError::Truncated { header: HeaderName::Udp, needed, found };
+    let datagram = frame.get_mut(at..).filter(|datagram| datagram.len() >= udp::HEADER_LEN).ok_or(short)?;
+    fill_udp(datagram, &meta.ip, fill);
     Ok(())
 }
 

@@ -233,20 +233,38 @@ impl Ipv4Header {
     /// No room; a DSCP or payload length too wide.
     #[inline]
     pub fn emit(&self, buf: &mut [u8]) -> Result<usize, WireError> {
+        self.write(buf, |_| 0)
+    }
+
+    /// Writes the header with its checksum.
+    ///
+    /// # Errors
+    /// As [`Ipv4Header::emit`].
+    #[inline]
+    pub fn emit_with_checksum(&self, buf: &mut [u8]) -> Result<usize, WireError> {
+        // From the words before they are written: reading back what was just written in pieces takes longer.
+        self.write(buf, |words| !checksum::fold(words.iter().map(|word| u64::from(*word)).sum()))
+    }
+
+    #[inline]
+    fn write(&self, buf: &mut [u8], checksum: impl Fn(&[u32; 5]) -> u16) -> Result<usize, WireError> {
         fits(HEADER, 1, "DSCP", u64::from(self.dscp), 6)?;
         let total = u64::from(self.payload_len) + HEADER_LEN as u64;
         fits(HEADER, 2, "total length", total, 16)?;
         let b: &mut [u8; HEADER_LEN] = room(buf, HEADER)?;
-        b[0] = 0x45;
-        b[1] = traffic_class(self.dscp, self.ecn);
-        put(b, 2, (total as u16).to_be_bytes());
-        put(b, 4, self.identification.to_be_bytes());
-        put(b, 6, (if self.dont_fragment { DONT_FRAGMENT } else { 0 }).to_be_bytes());
-        b[8] = self.ttl;
-        b[9] = self.protocol;
-        put(b, 10, [0; 2]);
-        put(b, 12, self.src.octets());
-        put(b, 16, self.dst.octets());
+        let word = |high: [u8; 2], low: u16| u32::from(u16::from_be_bytes(high)) << 16 | u32::from(low);
+        let fragment = if self.dont_fragment { DONT_FRAGMENT } else { 0 };
+        let mut words = [
+            word([0x45, traffic_class(self.dscp, self.ecn)], total as u16),
+            word(self.identification.to_be_bytes(), fragment),
+            word([self.ttl, self.protocol], 0),
+            u32::from(self.src),
+            u32::from(self.dst),
+        ];
+        words[2] |= u32::from(checksum(&words));
+        for (at, word) in words.iter().enumerate() {
+            put(b, 4 * at, word.to_be_bytes());
+        }
         Ok(HEADER_LEN)
     }
 }
@@ -297,6 +315,19 @@ mod tests {
         assert_eq!(view.verify_checksum(), Ok(()));
         assert_eq!(Ipv4Header::parse(&view), Ok(header()));
         assert_eq!(view.payload().len(), 4);
+    }
+
+    #[test]
+    fn both_ways_to_the_checksum_agree() {
+        for (payload_len, ttl) in [(0, 0), (4, 64), (4180, 255), (65_515, 1)] {
+            let header = Ipv4Header { payload_len, ttl, ..header() };
+            let (mut filled, mut at_once) = ([0xee; HEADER_LEN], [0xee; HEADER_LEN]);
+            header.emit(&mut filled).unwrap();
+            assert_eq!(filled[10..12], [0, 0]);
+            fill_checksum(&mut filled).unwrap();
+            header.emit_with_checksum(&mut at_once).unwrap();
+            assert_eq!(filled, at_once);
+        }
     }
 
     #[test]

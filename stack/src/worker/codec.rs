@@ -3,15 +3,18 @@
 use core::net::IpAddr;
 
 use super::book::{AddressBook, BookError, Host};
+use super::predict::{Predicted, Prediction};
 use crate::packet::{Addr, Class, Network, Packet, Payload};
 use crate::port::{ChecksumOffload, ChecksumStatus, Frame, PortCaps};
 use crate::spray::Entropy;
 use crate::wire::WireError;
 use crate::wire::frame::{
-    ChecksumFill, ChecksumPolicy, DEFAULT_TTL, DscpClasses, Ecn, FrameMeta, IpAddrs, TrafficClass, TrimPoint,
-    UdpChecksum, VlanTag, emit_headers, entropy_to_port, finish_checksums, parse_frame,
+    ChecksumPolicy, DEFAULT_TTL, DscpClasses, Ecn, FrameMeta, IpAddrs, TrafficClass, TrimPoint, UdpChecksum,
+    VlanTag, emit_headers, emit_headers_with_ipv4_checksum, entropy_to_port, fill_udp_checksum,
+    parse_delivery, parse_frame,
 };
 use crate::wire::udp::ENTROPY_COUNT;
+use crate::worker::ring::RegionBytes;
 
 /// What all frames of a link have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -20,6 +23,22 @@ pub struct LinkConfig {
     pub classes: DscpClasses,
     /// The tag that frames leave with. Those that arrive may have any, or none.
     pub vlan: Option<VlanTag>,
+    /// Which packets leave with a UDP checksum.
+    pub checksum: Checksum,
+}
+
+/// Which packets leave with a UDP checksum. IPv6 requires it of all; every packet that arrives with one is
+/// checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Checksum {
+    /// Those that something could damage on their way, as far as the port knows
+    /// ([`PortCaps::in_memory`]).
+    #[default]
+    WhereNeeded,
+    /// All: for ports in memory behind which somebody passes frames on to a wire.
+    Always,
+    /// None, where IPv4 allows that: the frame check sequence of each link is thought enough.
+    Never,
 }
 
 /// Writes packets as frames and reads frames as packets.
@@ -28,6 +47,17 @@ pub struct Codec {
     link: LinkConfig,
     offload_v4: bool,
     offload_v6: bool,
+    /// Whether IPv4 packets leave without a UDP checksum.
+    without_udp_v4: bool,
+}
+
+/// Who computes the checksums of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fill {
+    /// The port, both.
+    Port,
+    /// Software; [`UdpChecksum::None`] leaves UDP's out.
+    Software(UdpChecksum),
 }
 
 /// Why a frame that arrived was dropped.
@@ -86,11 +116,16 @@ impl Codec {
             link,
             offload_v4: caps.tx_ipv4_checksum && caps.tx_udp_checksum,
             offload_v6: caps.tx_udp_checksum,
+            without_udp_v4: match link.checksum {
+                Checksum::WhereNeeded => caps.in_memory,
+                Checksum::Always => false,
+                Checksum::Never => true,
+            },
         }
     }
 
     /// Writes `packet` with `payload` into `frame`, a buffer that is long enough, and cuts that to the
-    /// frame's length. The payload is copied once; checksums are computed, or left to the port.
+    /// frame's length. The payload is copied once; checksums are computed, left to the port, or left out.
     ///
     /// # Errors
     /// Why it cannot be written; the buffer's content is then arbitrary.
@@ -107,17 +142,66 @@ impl Codec {
             Payload::Virtual(0) => 0,
             Payload::Virtual(_) => return Err(payload_error(packet, 0)),
         };
-        if !packet.net.class.is_trimmed() && present != packet.payload_len as usize {
-            return Err(payload_error(packet, present));
-        }
-        let meta = self.meta(book, packet)?;
-        let headers = emit_headers(frame, &meta, &packet.pds, &packet.ses, present)?;
+        let (headers, meta, fill) = self.headers(book, packet, present, frame)?;
         let len = headers + present;
         let room = frame.len();
         let place = frame.get_mut(headers..len).ok_or(WriteError::TooLong { needed: len, room })?;
         payload.copy_to(place);
         frame.truncate(len);
-        self.checksums(&meta, frame)
+        match fill {
+            Fill::Port => Ok(fill_udp_checksum(frame, &meta, UdpChecksum::PseudoHeader)?),
+            Fill::Software(UdpChecksum::None) => Ok(()),
+            Fill::Software(udp) => Ok(fill_udp_checksum(frame, &meta, udp)?),
+        }
+    }
+
+    /// Whether nobody has to read the payload of packets to peers of this version of IP in order to write them.
+    #[inline]
+    pub(super) fn leaves_payload_alone(&self, ipv4: bool) -> bool {
+        ipv4 && self.without_udp_v4
+    }
+
+    /// Writes the headers of `packet`, whose payload of `present` bytes somebody puts behind them, and cuts
+    /// `frame` there: where [`Codec::leaves_payload_alone`].
+    ///
+    /// # Errors
+    /// As [`Codec::write`].
+    #[inline]
+    pub(super) fn write_headers(
+        &self,
+        book: &AddressBook,
+        packet: &Packet,
+        present: u32,
+        frame: &mut Frame,
+    ) -> Result<(), WriteError> {
+        let (headers, _, fill) = self.headers(book, packet, present as usize, frame)?;
+        debug_assert_eq!(fill, Fill::Software(UdpChecksum::None));
+        frame.truncate(headers);
+        Ok(())
+    }
+
+    /// Writes headers, with the IPv4 checksum if that is for software. Returns their length, what they say, and
+    /// who is to compute the rest.
+    #[inline]
+    fn headers(
+        &self,
+        book: &AddressBook,
+        packet: &Packet,
+        present: usize,
+        frame: &mut Frame,
+    ) -> Result<(usize, FrameMeta, Fill), WriteError> {
+        if !packet.net.class.is_trimmed() && present != packet.payload_len as usize {
+            return Err(payload_error(packet, present));
+        }
+        let meta = self.meta(book, packet)?;
+        let fill = self.fill(&meta, frame);
+        let headers = match fill {
+            Fill::Port => emit_headers(frame, &meta, &packet.pds, &packet.ses, present)?,
+            Fill::Software(_) => {
+                emit_headers_with_ipv4_checksum(frame, &meta, &packet.pds, &packet.ses, present)?
+            }
+        };
+        Ok((headers, meta, fill))
     }
 
     /// Reads a frame that arrived. The payload is a part of the frame: nothing is copied.
@@ -130,11 +214,88 @@ impl Codec {
         book: &mut AddressBook,
         frame: &'a Frame,
     ) -> Result<(Packet, &'a [u8]), ReadError> {
+        let mut packet = Packet::BLANK;
+        let payload = self.read_into(book, &mut None, frame, &mut packet)?;
+        Ok((packet, payload))
+    }
+
+    /// Reads a frame whose payload is all in its [tail](Frame::tail), if it is as expected (`next`) and nobody has to
+    /// read the payload to check it. `None` says nothing about it.
+    #[inline]
+    pub(super) fn read_with_tail<'a>(
+        &self,
+        book: &AddressBook,
+        next: &Option<Prediction>,
+        frame: &'a Frame,
+        packet: &mut Packet,
+    ) -> Option<RegionBytes<'a>> {
+        let tail = frame.tail()?;
+        let predicted = next.as_ref()?.check_head(frame, tail.len() as usize)?;
+        let class = class_of(&self.link.classes, predicted.traffic_class >> 2);
+        if class.is_trimmed() {
+            return None;
+        }
+        let (pds, ses, rest) = parse_delivery(predicted.body).ok()?;
+        if !rest.is_empty() {
+            return None;
+        }
+        self.fill_in(book, packet, class, &predicted);
+        (packet.payload_len, packet.pds, packet.ses) = (tail.len(), pds, ses);
+        Some(tail)
+    }
+
+    /// As [`Codec::read`], with the headers written to where the caller wants them. `next` is what the frame is
+    /// expected to look like, and becomes what the next one is.
+    ///
+    /// # Errors
+    /// As [`Codec::read`]; `packet` is then arbitrary.
+    #[inline]
+    pub(super) fn read_into<'a>(
+        &self,
+        book: &mut AddressBook,
+        next: &mut Option<Prediction>,
+        frame: &'a Frame,
+        packet: &mut Packet,
+    ) -> Result<&'a [u8], ReadError> {
         // Ports call a trimmed frame's UDP checksum bad, which it is: only their praise counts.
         let checksums = match frame.checksum_status() {
             ChecksumStatus::Good => ChecksumPolicy::OFFLOADED,
             ChecksumStatus::Unknown | ChecksumStatus::Bad => ChecksumPolicy::VERIFY,
         };
+        let predicted = next.as_ref().and_then(|next| next.check(frame, checksums));
+        match predicted
+            .map(|predicted| (class_of(&self.link.classes, predicted.traffic_class >> 2), predicted))
+        {
+            Some((class @ (Class::Data | Class::Control), predicted)) => {
+                let Predicted { src, hops, traffic_class, src_port, body } = predicted;
+                let (pds, ses, payload) = parse_delivery(body)?;
+                let ecn = Ecn::from_bits(traffic_class).is_ce();
+                packet.net =
+                    Network { src, dst: book.own(), entropy: entropy_of(src_port), class, ecn, hops };
+                (packet.payload_len, packet.pds, packet.ses) = (payload.len() as u32, pds, ses);
+                Ok(payload)
+            }
+            _ => self.read_any(book, next, frame, checksums, packet),
+        }
+    }
+
+    #[inline]
+    fn fill_in(&self, book: &AddressBook, packet: &mut Packet, class: Class, predicted: &Predicted<'_>) {
+        let &Predicted { src, hops, traffic_class, src_port, .. } = predicted;
+        let ecn = Ecn::from_bits(traffic_class).is_ce();
+        packet.net = Network { src, dst: book.own(), entropy: entropy_of(src_port), class, ecn, hops };
+    }
+
+    /// [`Codec::read_into`] for frames that are not as predicted.
+    #[inline(never)]
+    fn read_any<'a>(
+        &self,
+        book: &mut AddressBook,
+        next: &mut Option<Prediction>,
+        frame: &'a Frame,
+        checksums: ChecksumPolicy,
+        packet: &mut Packet,
+    ) -> Result<&'a [u8], ReadError> {
         let parsed = parse_frame(frame, &self.link.classes, checksums)?;
         let meta = &parsed.meta;
         let (src, dst) = match meta.ip {
@@ -148,14 +309,16 @@ impl Codec {
         let net = Network {
             src,
             dst: book.own(),
-            // Another implementation may use all 16 bits: its acknowledgements name none of our entropies.
-            entropy: Entropy(meta.entropy_port & (ENTROPY_COUNT - 1)),
+            entropy: entropy_of(meta.entropy_port),
             class: class_of(&self.link.classes, meta.dscp),
             ecn: meta.ecn.is_ce(),
             hops: DEFAULT_TTL.saturating_sub(meta.ttl),
         };
-        let packet = Packet { net, payload_len: meta.original_payload_len, pds: parsed.pds, ses: parsed.ses };
-        Ok((packet, parsed.payload))
+        if meta.trimmed.is_none() {
+            *next = Prediction::learn(frame, meta.ip, src);
+        }
+        *packet = Packet { net, payload_len: meta.original_payload_len, pds: parsed.pds, ses: parsed.ses };
+        Ok(parsed.payload)
     }
 
     #[inline]
@@ -188,20 +351,23 @@ impl Codec {
     }
 
     #[inline]
-    fn checksums(&self, meta: &FrameMeta, frame: &mut Frame) -> Result<(), WriteError> {
+    fn fill(&self, meta: &FrameMeta, frame: &mut Frame) -> Fill {
+        // A trimmed frame's UDP checksum, which covered what is gone, is left out; no port can be told so.
+        if meta.trimmed.is_some() {
+            return Fill::Software(UdpChecksum::None);
+        }
         let ipv4 = matches!(meta.ip, IpAddrs::V4 { .. });
-        let offered = if ipv4 { self.offload_v4 } else { self.offload_v6 };
-        // A trimmed frame's UDP checksum stays as it is, and no port can be told so.
-        let offered = offered && meta.trimmed.is_none();
-        let l2_len = if meta.vlan.is_some() { 18 } else { 14 };
-        let request = ChecksumOffload { l2_len, l3_len: meta.ip.header_len() as u16, ipv4, udp: true };
-        let fill = if offered && frame.offload_checksums(&request) {
-            ChecksumFill { ipv4_header: false, udp: UdpChecksum::PseudoHeader }
-        } else {
-            ChecksumFill::default()
-        };
-        finish_checksums(frame, fill)?;
-        Ok(())
+        if ipv4 && self.without_udp_v4 {
+            return Fill::Software(UdpChecksum::None);
+        }
+        if if ipv4 { self.offload_v4 } else { self.offload_v6 } {
+            let l2_len = if meta.vlan.is_some() { 18 } else { 14 };
+            let l3_len = meta.ip.header_len() as u16;
+            if frame.offload_checksums(&ChecksumOffload { l2_len, l3_len, ipv4, udp: true }) {
+                return Fill::Port;
+            }
+        }
+        Fill::Software(UdpChecksum::Full)
     }
 }
 
@@ -216,6 +382,12 @@ fn no_way(book: &AddressBook, peer: Addr) -> WriteError {
 #[cold]
 fn payload_error(packet: &Packet, present: usize) -> WriteError {
     WriteError::Payload { announced: packet.payload_len, present: present as u32 }
+}
+
+/// Another implementation may use all 16 bits: its acknowledgements name none of our entropies.
+#[inline]
+fn entropy_of(port: u16) -> Entropy {
+    Entropy(port & (ENTROPY_COUNT - 1))
 }
 
 /// A DSCP that the fabric does not know may have been rewritten on the way: it says nothing.

@@ -58,8 +58,9 @@
 //!
 //! Nothing on this path allocates memory, locks, makes system calls or formats text once buffers have
 //! grown to what the load needs, as long as the port does not and the worker does not sleep. Payload is
-//! copied once on the way out, into a frame, and once on the way in, to its final address. Tests count:
-//! `worker_allocation.rs`, `worker_system_calls.rs`, `worker_copies.rs`.
+//! copied at most once on the way out, into a frame, and once on the way in, to its final address. From the memory
+//! of regions it is not copied on the way out where the port takes it from there and no checksum of it is needed.
+//! Tests count: `worker_allocation.rs`, `worker_system_calls.rs`, `worker_copies.rs`, `worker_dpdk.rs`.
 //!
 //! # Rest
 //!
@@ -89,6 +90,7 @@ mod book;
 mod clock;
 mod codec;
 pub mod neighbours;
+mod predict;
 mod rest;
 pub mod ring;
 #[cfg(target_os = "linux")]
@@ -103,7 +105,7 @@ mod wait;
 pub use affinity::{CoreListError, PinError, parse_cores, pin_to, usable_cores};
 pub use book::{AddressBook, BookError, Host, Strangers};
 pub use clock::{Clock, ClockSource, Unfit};
-pub use codec::{Codec, LinkConfig, ReadError, WriteError};
+pub use codec::{Checksum, Codec, LinkConfig, ReadError, WriteError};
 pub use rest::{Idle, TimedOut};
 pub use steer::Steering;
 pub use team::{Seat, Team, TeamError};
@@ -113,6 +115,7 @@ pub use wait::Waker;
 use weft_cc::Time;
 
 use self::neighbours::Neighbours;
+use self::predict::Prediction;
 use self::rest::Rest;
 use crate::fep::Fep;
 use crate::packet::{Addr, Packet};
@@ -142,8 +145,14 @@ pub struct Worker<P> {
     tx: TxBurst,
     /// The headers of the packet that is being written.
     scratch: Packet,
+    /// The headers of the packet that is being read.
+    arrived: Packet,
+    /// What the next frame will probably look like.
+    expected: Option<Prediction>,
     /// Bytes of the longest frame that the endpoint sends.
     longest: usize,
+    /// Whether payload can leave from where it is: the port takes it so, and no checksum of it is needed.
+    attaches: bool,
     counters: WorkerCounters,
     last_read_error: Option<ReadError>,
     last_write_error: Option<WriteError>,
@@ -218,8 +227,11 @@ impl<P: Port> Worker<P> {
         if longest > tx.max_frame() {
             return Err(WorkerError::FrameTooLong { needed: longest, max: tx.max_frame() });
         }
+        let codec = Codec::new(link, &port.capabilities());
+        let ipv4 = book.own_host().ip.is_ipv4();
         Ok(Worker {
-            codec: Codec::new(link, &port.capabilities()),
+            attaches: port.capabilities().multi_segment && codec.leaves_payload_alone(ipv4),
+            codec,
             neighbours: Neighbours::new(book.own_host(), link.vlan),
             fep,
             port,
@@ -228,9 +240,11 @@ impl<P: Port> Worker<P> {
             clock,
             idle: Idle::Spin,
             rest: Rest::default(),
-            rx: RxBurst::new(),
+            rx: RxBurst::with_tails(),
             tx,
             scratch: Packet::BLANK,
+            arrived: Packet::BLANK,
+            expected: None,
             longest,
             counters: WorkerCounters::default(),
             last_read_error: None,

@@ -16,7 +16,7 @@ use crate::spray::Entropy;
 use crate::wire::class::TrimPoint;
 use crate::wire::edit::{decrement_ttl, mark_ce};
 use crate::wire::ethernet::{MacAddr, VlanTag};
-use crate::wire::frame::{ChecksumPolicy, parse_frame};
+use crate::wire::frame::{ChecksumFill, ChecksumPolicy, finish_checksums, parse_frame};
 use crate::wire::frame::{Ecn, TrimFormat, TrimOutcome, TrimPolicy, trim_frame};
 use crate::wire::pds::{
     Ack, AckRequest, AckTrigger, DeliveryMode, Destination, NextHeader, PdcId, Pds, Psn, Request,
@@ -97,6 +97,7 @@ const CAPS: PortCaps = PortCaps {
     rx_checksum: false,
     multi_segment: false,
     timestamps: false,
+    in_memory: false,
 };
 
 fn buffer() -> Frame {
@@ -147,6 +148,91 @@ proptest! {
         prop_assert_eq!(packet.payload_len, len);
         prop_assert_eq!(packet.pds, request(len, 1).pds);
         prop_assert_eq!(packet.net.class, if last_hop { Class::TrimmedLastHop } else { Class::Trimmed });
+    }
+}
+
+/// What `codec` reads from `bytes` at endpoint 1, expecting a frame like those before.
+fn read_expecting(
+    codec: &Codec,
+    next: &mut Option<Prediction>,
+    bytes: &[u8],
+) -> Result<(Packet, Vec<u8>), ReadError> {
+    let frame = FramePool::heap(1, bytes.len()).unwrap().copy(bytes).unwrap();
+    let mut packet = Packet::BLANK;
+    let payload = codec.read_into(&mut book(1, false), next, &frame, &mut packet)?.to_vec();
+    Ok((packet, payload))
+}
+
+proptest! {
+    /// Whatever is done to a frame: that it is expected to look like those before changes nothing.
+    #[test]
+    fn what_is_expected_changes_nothing(
+        len in 0u32..300, data: bool, other in any::<bool>(), checksum in 0usize..3, refill: bool,
+        changes in prop::collection::vec((0usize..110, 0u8..8), 0..3), cut in prop::option::of(0usize..400),
+    ) {
+        let checksum = [Checksum::WhereNeeded, Checksum::Always, Checksum::Never][checksum];
+        let codec = Codec::new(LinkConfig { checksum, ..LinkConfig::default() }, &CAPS);
+        let mut next = None;
+        let before = written(&codec, false, &request(100, 9), &bytes(100));
+        read_expecting(&codec, &mut next, &before).unwrap();
+        prop_assert!(next.is_some());
+
+        let packet = if data { request(len, 1) } else { ack(2) };
+        let payload = bytes(if data { len as usize } else { 0 });
+        let mut changed = written(&codec, false, &packet, &payload).to_vec();
+        for (at, bit) in changes {
+            let at = at % changed.len();
+            changed[at] ^= 1 << bit;
+        }
+        if refill {
+            // What is wrong then is not the checksum.
+            let _ = finish_checksums(&mut changed, ChecksumFill::default());
+        }
+        changed.truncate(cut.unwrap_or(usize::MAX).max(14));
+        if other {
+            changed.extend([0xee; 7]);
+        }
+        let as_expected = read_expecting(&codec, &mut next.clone(), &changed);
+        prop_assert_eq!(as_expected, read_expecting(&codec, &mut None, &changed));
+    }
+}
+
+#[test]
+fn frames_are_as_expected_whatever_differs_from_frame_to_frame() {
+    let codec = Codec::new(LinkConfig::default(), &CAPS);
+    let mut next = None;
+    let first = written(&codec, false, &request(100, 9), &bytes(100));
+    read_expecting(&codec, &mut next, &first).unwrap();
+    let next = next.unwrap();
+    let mut marked = written(&codec, false, &request(3000, 7), &bytes(3000));
+    mark_ce(&mut marked).unwrap();
+    for frame in [&marked, &written(&codec, false, &ack(1), &[]), &first] {
+        let predicted = next.check(frame, ChecksumPolicy::VERIFY).unwrap();
+        assert_eq!(predicted.body, &frame[42..]);
+        assert!(next.check_head(frame, 0).is_none(), "the UDP checksum would have to be verified");
+        assert!(next.check(&frame[..frame.len() - 1], ChecksumPolicy::VERIFY).is_none());
+    }
+    let v6 = written(&codec, true, &request(100, 9), &bytes(100));
+    assert!(next.check(&v6, ChecksumPolicy::VERIFY).is_none());
+}
+
+#[test]
+fn checksums_are_left_out_where_nothing_can_be_damaged() {
+    let udp_checksum = |checksum, in_memory, v6| {
+        let codec =
+            Codec::new(LinkConfig { checksum, ..LinkConfig::default() }, &PortCaps { in_memory, ..CAPS });
+        let frame = written(&codec, v6, &request(100, 1), &bytes(100));
+        let read = codec.read(&mut book(1, v6), &frame).map(|(packet, _)| packet);
+        assert_eq!(read, Ok(request(100, 1)));
+        let at = if v6 { 60 } else { 40 };
+        frame[at..at + 2] != [0, 0]
+    };
+    assert!(udp_checksum(Checksum::WhereNeeded, false, false));
+    assert!(!udp_checksum(Checksum::WhereNeeded, true, false));
+    assert!(udp_checksum(Checksum::Always, true, false));
+    assert!(!udp_checksum(Checksum::Never, false, false));
+    for checksum in [Checksum::WhereNeeded, Checksum::Always, Checksum::Never] {
+        assert!(udp_checksum(checksum, true, true), "IPv6 requires it");
     }
 }
 

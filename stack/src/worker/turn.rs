@@ -3,9 +3,10 @@
 use weft_cc::Time;
 
 use super::codec::{ReadError, WriteError};
-use super::{Worker, WorkerCounters};
-use crate::packet::Payload;
-use crate::port::{Frame, Port};
+use super::{AddressBook, Codec, Worker, WorkerCounters};
+use crate::fep::{Fep, PayloadRef};
+use crate::packet::{Packet, Payload};
+use crate::port::{Frame, Port, Reservation};
 use crate::prefetch::prefetch;
 
 /// What one turn of the loop did.
@@ -32,6 +33,10 @@ const AHEAD: usize = 3;
 
 /// Bytes of headers worth fetching: Ethernet, IP, UDP, PDS and most of SES.
 const HEADERS: usize = 128;
+
+/// Payload of so many bytes is sent from where it is if the port can; a shorter one is copied sooner than a
+/// second buffer is made ready to refer to it.
+const WORTH_ATTACHING: u32 = 1024;
 
 impl<P: Port> Worker<P> {
     /// One turn of the loop, at the time of the clock.
@@ -81,13 +86,31 @@ impl<P: Port> Worker<P> {
             if let Some(ahead) = self.rx.get(at + AHEAD) {
                 prefetch_headers(ahead);
             }
-            match self.codec.read(&mut self.book, &self.rx[at]) {
-                Ok((packet, payload)) => self.fep.on_packet(now, &packet, Payload::Bytes(payload)),
+            if self.rx[at].is_attached() && self.receive_with_tail(now, at) {
+                continue;
+            }
+            let (next, packet) = (&mut self.expected, &mut self.arrived);
+            match self.codec.read_into(&mut self.book, next, &self.rx[at], packet) {
+                Ok(payload) => self.fep.on_packet(now, &self.arrived, Payload::Bytes(payload)),
                 Err(error) => self.refuse(now, at, error),
             }
         }
         self.rx.clear();
         count
+    }
+
+    /// Deals with frame `at` of the burst, which goes on elsewhere, or puts it together. Returns whether nothing is left
+    /// to be done.
+    #[inline]
+    fn receive_with_tail(&mut self, now: Time, at: usize) -> bool {
+        let (next, packet) = (&self.expected, &mut self.arrived);
+        if let Some(payload) = self.codec.read_with_tail(&self.book, next, &self.rx[at], packet) {
+            self.fep.on_packet(now, &self.arrived, Payload::Region(payload));
+            return true;
+        }
+        let gathered = self.tx.gather(&mut self.rx[at]);
+        self.counters.pool_empty += u64::from(!gathered);
+        !gathered
     }
 
     /// Deals with frame `at` of the burst, which is no packet for the endpoint.
@@ -129,8 +152,12 @@ impl<P: Port> Worker<P> {
                 return false;
             };
             let Some(payload) = self.fep.poll_transmit_into(now, &mut self.scratch) else { return false };
-            let payload = self.fep.payload(payload);
-            match self.codec.write(&self.book, &self.scratch, payload, &mut frame) {
+            let written = if self.attaches && payload.len() >= WORTH_ATTACHING {
+                write_by_reference(&self.fep, &self.codec, &self.book, &self.scratch, payload, &mut frame)
+            } else {
+                self.codec.write(&self.book, &self.scratch, self.fep.payload(payload), &mut frame)
+            };
+            match written {
                 Ok(()) => frame.commit(),
                 Err(error) => {
                     drop(frame);
@@ -153,6 +180,25 @@ impl<P: Port> Worker<P> {
         }
         self.last_write_error = Some(error);
     }
+}
+
+/// Writes the headers, and puts the payload behind them without looking at it: from where it is, if its memory
+/// can be shared.
+#[inline]
+fn write_by_reference(
+    fep: &Fep,
+    codec: &Codec,
+    book: &AddressBook,
+    packet: &Packet,
+    payload: PayloadRef,
+    frame: &mut Reservation<'_>,
+) -> Result<(), WriteError> {
+    let Some(shared) = fep.share_payload(payload) else {
+        return codec.write(book, packet, fep.payload(payload), frame);
+    };
+    codec.write_headers(book, packet, shared.len(), frame)?;
+    let needed = frame.len() + shared.len() as usize;
+    frame.attach(shared.into()).map_err(|_| WriteError::TooLong { needed, room: needed })
 }
 
 #[inline]

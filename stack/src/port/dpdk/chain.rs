@@ -1,12 +1,16 @@
 //! Mbufs of several segments: payload sent from where it lies, and frames that arrive in pieces.
 
+use std::cell::RefCell;
 use std::ffi::c_void;
 use std::ptr::NonNull;
+
+use arrayvec::ArrayVec;
 
 use weft_dpdk_sys as sys;
 
 use super::{Mbuf, MbufPool};
-use crate::port::Attachment;
+use crate::port::{Attachment, BURST};
+use crate::worker::ring::RegionBytes;
 
 const _: () = assert!(size_of::<Attachment>() <= sys::WEFT_OWNER_SIZE as usize);
 const _: () = assert!(align_of::<Attachment>() <= 8);
@@ -58,6 +62,19 @@ impl Mbuf {
         unsafe { (*self.as_ptr()).pkt_len as usize }
     }
 
+    /// The second segment of two.
+    #[inline]
+    pub(in crate::port) fn tail(&self) -> Option<RegionBytes<'_>> {
+        // SAFETY: the mbuf is valid, and so is what is chained to it.
+        unsafe {
+            let next = (*self.as_ptr()).next.as_ref()?;
+            let data = next.buf_addr.cast::<u8>().add(usize::from(next.data_off));
+            // SAFETY: the segment keeps its data as long as the frame exists, to which `self` is borrowed; no
+            // reference to them is ever made.
+            Some(RegionBytes::from_raw(NonNull::new(data)?, u32::from(next.data_len)))
+        }
+    }
+
     /// Drops all segments but the first.
     #[inline]
     pub(super) fn unchain(&mut self) {
@@ -93,14 +110,16 @@ impl Mbuf {
         Some(&mut self[before..])
     }
 
-    /// The frame in one piece: itself, or a copy in a buffer of `pool`. `None` if it is longer than `max`
-    /// bytes, or there is no buffer. The second value says whether it was copied.
+    /// The frame in `segments` pieces at most: itself, or a copy in a buffer of `pool`. `None` if it is longer than
+    /// `max` bytes, or there is no buffer. The second value says whether it was copied.
     #[inline]
-    pub(super) fn in_one_piece(self, pool: &MbufPool, max: usize) -> Option<(Mbuf, bool)> {
+    pub(super) fn in_pieces(self, segments: u16, pool: &MbufPool, max: usize) -> Option<(Mbuf, bool)> {
         if self.total_len() > max {
             return None;
         }
-        if self.is_chained() { self.gather(pool).map(|mbuf| (mbuf, true)) } else { Some((self, false)) }
+        // SAFETY: the mbuf is valid.
+        let whole = unsafe { (*self.as_ptr()).nb_segs } <= segments;
+        if whole { Some((self, false)) } else { self.gather(pool).map(|mbuf| (mbuf, true)) }
     }
 
     #[cold]
@@ -126,7 +145,42 @@ impl Mbuf {
 /// `owner` is where `Mbuf::attach` has put an attachment, and this is the only call for it.
 unsafe extern "C" fn release(_data: *mut c_void, owner: *mut c_void) {
     // SAFETY: says the caller.
-    unsafe { owner.cast::<Attachment>().drop_in_place() };
+    let attachment = unsafe { owner.cast::<Attachment>().read() };
+    // Whatever cannot be kept for later is dropped here, but not while `later` is borrowed: dropping may run
+    // anybody's code.
+    let unkept = LATER.try_with(|later| match &mut *later.borrow_mut() {
+        Some(later) => later.try_push(attachment).err().map(|full| full.element()),
+        None => Some(attachment),
+    });
+    drop(unkept);
+}
+
+thread_local! {
+    /// Attachments of mbufs that this thread has freed while a [`DropLater`] exists.
+    static LATER: RefCell<Option<ArrayVec<Attachment, BURST>>> = const { RefCell::new(None) };
+}
+
+/// While it exists, attachments of mbufs that this thread frees are kept; they are dropped with it.
+///
+/// Giving up a share in memory is a locked operation, which waits for all earlier writes. Drivers that copy free each
+/// mbuf right behind its copy: the copies of a burst would wait for each other.
+pub(super) struct DropLater(());
+
+impl DropLater {
+    #[inline]
+    pub(super) fn begin() -> DropLater {
+        // Without thread-local memory attachments are dropped at once, which is as good.
+        let _ = LATER.try_with(|later| later.borrow_mut().get_or_insert_default().clear());
+        DropLater(())
+    }
+}
+
+impl Drop for DropLater {
+    #[inline]
+    fn drop(&mut self) {
+        let kept = LATER.try_with(|later| later.borrow_mut().take());
+        drop(kept);
+    }
 }
 
 #[cfg(test)]
@@ -195,15 +249,15 @@ mod tests {
     fn pieces_are_gathered() {
         let pool = pool("gathered", 15);
         let owner: Arc<[u8]> = (0..=255).collect::<Vec<u8>>().into();
-        let (whole, copied) = chained(&pool, &owner).in_one_piece(&pool, 356).unwrap();
+        let (whole, copied) = chained(&pool, &owner).in_pieces(1, &pool, 356).unwrap();
         assert!(copied && !whole.is_chained());
         assert_eq!((&whole[..100], &whole[100..]), (&[1; 100][..], &owner[..]));
         assert_eq!((Arc::strong_count(&owner), pool.available()), (1, 14));
-        assert!(chained(&pool, &owner).in_one_piece(&pool, 355).is_none());
-        let (_, copied) = pool.allocate(50).unwrap().in_one_piece(&pool, 50).unwrap();
+        assert!(chained(&pool, &owner).in_pieces(1, &pool, 355).is_none());
+        let (_, copied) = pool.allocate(50).unwrap().in_pieces(1, &pool, 50).unwrap();
         assert!(!copied);
         let long: Arc<[u8]> = vec![0; 901].into();
-        assert!(chained(&pool, &long).in_one_piece(&pool, 2000).is_none(), "longer than a buffer");
+        assert!(chained(&pool, &long).in_pieces(1, &pool, 2000).is_none(), "longer than a buffer");
         drop(whole);
         assert_eq!((Arc::strong_count(&owner), Arc::strong_count(&long), pool.available()), (1, 1, 15));
     }

@@ -130,6 +130,7 @@ impl Device {
             rx_checksum: rx_offloads & sys::WEFT_RX_OFFLOAD_UDP_CKSUM != 0,
             multi_segment: tx_offloads & sys::WEFT_TX_OFFLOAD_MULTI_SEGS != 0,
             timestamps: false,
+            in_memory: self.facts.is_in_memory(),
         })
     }
 

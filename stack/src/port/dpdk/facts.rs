@@ -106,6 +106,11 @@ impl DeviceFacts {
         self.multi_segment && VIRTUAL.contains(&self.driver.as_str())
     }
 
+    /// Whether frames go from memory to memory and nowhere else.
+    pub(super) fn is_in_memory(&self) -> bool {
+        matches!(self.driver.as_str(), "net_ring" | "net_memif")
+    }
+
     /// Whether receive queues can be chosen by addresses. The driver of TAP devices claims that it can, but
     /// has the kernel do it, by flows.
     pub(super) fn spreads_by_addresses(&self) -> bool {
@@ -173,10 +178,11 @@ impl DeviceFacts {
 
     /// What is worth saying once of a port that can do `caps`.
     pub(super) fn notices(&self, caps: &PortCaps) -> Vec<Notice> {
-        let (ipv4, udp) = (!caps.tx_ipv4_checksum, !caps.tx_udp_checksum);
+        let (ipv4, udp) = (!caps.tx_ipv4_checksum, !caps.tx_udp_checksum && !caps.in_memory);
         let driver = || self.driver.clone();
         let all = [
             (ipv4 || udp).then(|| Notice::WritesChecksums { driver: driver(), ipv4, udp }),
+            caps.in_memory.then(|| Notice::InMemory { driver: driver() }),
             (!caps.rx_checksum).then(|| Notice::VerifiesChecksums { driver: driver() }),
             (!caps.multi_segment)
                 .then(|| Notice::CopiesPayload { driver: driver(), unmapped: self.multi_segment }),
@@ -281,6 +287,11 @@ pub enum Notice {
         /// Those of UDP.
         udp: bool,
     },
+    /// Frames go from memory to memory: IPv4 packets need no UDP checksum, and have none unless asked for.
+    InMemory {
+        /// The driver.
+        driver: String,
+    },
     /// Checksums of frames that arrive are verified in software.
     VerifiesChecksums {
         /// The driver.
@@ -320,6 +331,9 @@ impl fmt::Display for Notice {
                 };
                 write!(f, "{driver}: {which} checksums are computed in software")
             }
+            Notice::InMemory { driver } => {
+                write!(f, "{driver}: frames stay in memory: no UDP checksums over IPv4 unless asked for")
+            }
             Notice::VerifiesChecksums { driver } => write!(f, "{driver}: checksums are verified in software"),
             Notice::CopiesPayload { driver, unmapped: false } => {
                 write!(f, "{driver}: no frames of several buffers: payload is copied once")
@@ -357,6 +371,7 @@ mod tests {
         rx_checksum: false,
         multi_segment: false,
         timestamps: false,
+        in_memory: false,
     };
 
     #[test]
@@ -374,6 +389,10 @@ mod tests {
         assert_eq!(able.notices(&NOTHING).len(), 4);
         let half = able.notices(&PortCaps { tx_udp_checksum: false, ..caps });
         assert_eq!(half[0].to_string(), "net_card: UDP checksums are computed in software");
+        let memory = facts("net_memif").notices(&PortCaps { in_memory: true, ..NOTHING });
+        assert_eq!(memory[0].to_string(), "net_memif: IPv4 checksums are computed in software");
+        let left_out = "net_memif: frames stay in memory: no UDP checksums over IPv4 unless asked for";
+        assert_eq!(memory[1].to_string(), left_out);
     }
 
     /// The driver claims it, and leaves it to the kernel.

@@ -26,6 +26,7 @@ use std::time::{Duration, Instant};
 
 use weft_dpdk_sys as sys;
 
+use self::chain::DropLater;
 use self::device::Device;
 use self::ring::RingPair;
 use super::{BURST, Frame, FramePool, Port, PortCaps, PortCounters, RxBurst, TxBurst};
@@ -272,15 +273,17 @@ impl Port for DpdkPort {
         let count =
             unsafe { sys::weft_rte_eth_rx_burst(self.device.id(), self.queue, raw.as_mut_ptr(), room) };
         let mut delivered = 0;
+        let pieces = if burst.takes_tails() { 2 } else { 1 };
         for raw in raw.iter().take(usize::from(count)).filter_map(|raw| NonNull::new(*raw)) {
             // SAFETY: what a receive queue hands out is valid and belongs to the receiver.
             let mbuf = unsafe { Mbuf::from_raw(raw) };
-            let Some((mbuf, copied)) = mbuf.in_one_piece(&self.pool, self.caps.max_frame) else {
+            let Some((mbuf, copied)) = mbuf.in_pieces(pieces, &self.pool, self.caps.max_frame) else {
                 self.counters.rx_errors += 1;
                 continue;
             };
             self.gathered += u64::from(copied);
-            self.counters.received(&mbuf);
+            self.counters.rx_frames += 1;
+            self.counters.rx_bytes += mbuf.total_len() as u64;
             let pushed = burst.push(Frame::from(mbuf));
             debug_assert!(pushed.is_ok(), "no more than there is room for");
             delivered += 1;
@@ -301,8 +304,10 @@ impl Port for DpdkPort {
         }
         // SAFETY: the device is started and the queue ours; the first `count` pointers are mbufs owned by the
         // burst, and the device takes over those that it reports as sent.
+        let kept = DropLater::begin();
         let sent =
             unsafe { sys::weft_rte_eth_tx_burst(self.device.id(), self.queue, raw.as_mut_ptr(), count) };
+        drop(kept);
         let sent = usize::from(sent);
         for frame in burst.take_front(sent) {
             // Now the device's.

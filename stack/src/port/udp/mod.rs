@@ -137,6 +137,7 @@ impl UdpPort {
                 rx_checksum: true,
                 multi_segment: false,
                 timestamps: false,
+                in_memory: false,
             },
             counters: PortCounters::default(),
             overflow: Cell::new((0, 0)),

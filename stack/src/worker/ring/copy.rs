@@ -50,8 +50,28 @@ pub(super) unsafe fn copy_in(src: *const u8, dst: *mut u8, len: usize) {
     }
 }
 
+/// Copies `len` bytes from `src` to `dst`, both of which others may be reading or writing.
+///
 /// # Safety
-/// As [`copy_out`] or [`copy_in`], and `len` is at least 16.
+/// As [`copy_out`] for `src`, and as [`copy_in`] for `dst`; but the two may overlap, and then the bytes where they do
+/// come out as either side's.
+#[inline]
+pub(super) unsafe fn copy_across(src: *const u8, dst: *mut u8, len: usize) {
+    if by_processor!() && len >= 16 {
+        // SAFETY: as promised to this function.
+        return unsafe { by_processor(src, dst, len) };
+    }
+    for at in 0..len {
+        // SAFETY: as in `copy_out` and `copy_in`.
+        unsafe {
+            let byte = AtomicU8::from_ptr(src.add(at).cast_mut()).load(Ordering::Relaxed);
+            AtomicU8::from_ptr(dst.add(at)).store(byte, Ordering::Relaxed);
+        }
+    }
+}
+
+/// # Safety
+/// As [`copy_out`], [`copy_in`] or [`copy_across`], and `len` is at least 16.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 unsafe fn by_processor(src: *const u8, dst: *mut u8, len: usize) {
@@ -116,8 +136,9 @@ mod tests {
     fn copies_exactly_what_they_are_told() {
         let source: Vec<u8> = (0..1200u32).map(|n| (n * 7 + n / 256) as u8).collect();
         for len in (0..300).chain([511, 512, 1000, 1100]) {
-            for (copy, shift) in
-                [copy_in, copy_out].into_iter().flat_map(|copy| [(copy, 0), (copy, 1), (copy, 7)])
+            for (copy, shift) in [copy_in, copy_out, copy_across]
+                .into_iter()
+                .flat_map(|copy| [(copy, 0), (copy, 1), (copy, 7)])
             {
                 let (mut source, mut target) = (source.clone(), vec![0xee; 1200]);
                 // SAFETY: both are longer than `2 * shift + len`, and distinct.

@@ -9,7 +9,7 @@ use core::ptr::NonNull;
 use std::sync::Arc;
 
 use super::SEPARATION;
-use super::copy::{copy_in, copy_out};
+use super::copy::{copy_across, copy_in, copy_out};
 
 /// The longest region, bytes: offsets in it have 32 bits.
 pub(crate) const MAX_REGION: usize = u32::MAX as usize;
@@ -207,6 +207,16 @@ impl RegionSlice {
         RegionBytes { base, len: end - start, region: PhantomData }
     }
 
+    /// `len` bytes from `start`. What lies beyond the end of the slice is left out.
+    #[must_use]
+    #[inline]
+    pub fn part(&self, start: u32, len: u32) -> RegionSlice {
+        let start = start.min(self.len);
+        let len = len.min(self.len - start);
+        // `offset + self.len` has been checked to lie in the region, whose offsets have 32 bits.
+        RegionSlice { region: self.region.clone(), offset: self.offset + start, len }
+    }
+
     /// Copies bytes from `at` on to `bytes`; returns how many there are.
     pub fn read(&self, at: u32, bytes: &mut [u8]) -> usize {
         let part = self.bytes(at, self.len);
@@ -227,15 +237,10 @@ impl RegionSlice {
 
     /// Copies `bytes` to where `at` is, as many as there is room for.
     pub(crate) fn copy_from(&self, at: u32, bytes: RegionBytes<'_>) {
-        // By way of memory that is our own: nothing copies between two sides that may both change.
-        let (mut chunk, mut done) = ([0; 1024], 0);
-        while done < bytes.len() && done < self.len.saturating_sub(at) {
-            let rest = bytes.skip(done).first(chunk.len() as u32);
-            let chunk = &mut chunk[..rest.len() as usize];
-            rest.copy_to(chunk);
-            self.write(at + done, chunk);
-            done += rest.len();
-        }
+        let part = self.bytes(at, self.len);
+        let len = bytes.len.min(part.len);
+        // SAFETY: both lie in regions, and no reference to either exists.
+        unsafe { copy_across(bytes.base.as_ptr(), part.base.as_ptr(), len as usize) };
     }
 }
 
@@ -270,11 +275,14 @@ impl RegionBytes<'_> {
         RegionBytes { len: self.len.min(len), ..self }
     }
 
-    /// All but the first `count`.
-    fn skip(self, count: u32) -> Self {
-        let count = count.min(self.len);
-        // SAFETY: at most as far as the end.
-        RegionBytes { base: unsafe { self.base.add(count as usize) }, len: self.len - count, ..self }
+    /// The `len` bytes from `base`.
+    ///
+    /// # Safety
+    /// They stay readable for `'a`, and nothing in this process has a reference to them that is not shared with a
+    /// region.
+    #[cfg(feature = "dpdk")]
+    pub(crate) unsafe fn from_raw(base: NonNull<u8>, len: u32) -> Self {
+        RegionBytes { base, len, region: PhantomData }
     }
 
     /// Where they are, for devices that read them themselves.
@@ -328,6 +336,10 @@ mod tests {
         assert_eq!(slice.read(18, &mut seen), 2);
         assert_eq!(slice.bytes(19, u32::MAX).len(), 1);
         assert_eq!(slice.bytes(30, 10).len(), 0);
+        let part = slice.part(5, 3);
+        assert_eq!((part.offset(), part.len(), part.region()), (15, 3, &region));
+        let ends = [(0, 99), (18, 5), (20, 1), (u32::MAX, u32::MAX)];
+        assert_eq!(ends.map(|(start, len)| slice.part(start, len).len()), [20, 2, 0, 0]);
     }
 
     #[test]

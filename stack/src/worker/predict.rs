@@ -1,0 +1,127 @@
+//! Header prediction: frames of one peer agree in nearly all of what comes before PDS. One that agrees with the
+//! last well-formed frame in everything that is checked there, but for lengths and checksums, needs no more than a
+//! look at these. (The idea is Van Jacobson's, for TCP.)
+//!
+//! Only for what most frames are: IPv4 without options, untagged, whole.
+
+use crate::packet::Addr;
+use crate::wire::checksum::{is_zero_sum, udp_is_valid};
+use crate::wire::frame::{ChecksumPolicy, DEFAULT_TTL, IpAddrs};
+
+/// Where UDP begins, behind Ethernet and IPv4 without options.
+const UDP: usize = 14 + 20;
+
+/// Bytes of all three.
+const HEADERS: usize = UDP + 8;
+
+/// Bytes compared: whole words. The shortest PDS header reaches further.
+const COMPARED: usize = 48;
+
+/// Fields that differ from frame to frame: traffic class, total length, header checksum; source port, UDP length
+/// and UDP checksum; and what lies behind the headers.
+const VARYING: [core::ops::Range<usize>; 6] = [15..18, 24..26, 34..36, 38..40, 40..42, HEADERS..COMPARED];
+
+const MASK: [u64; COMPARED / 8] = mask();
+
+const fn mask() -> [u64; COMPARED / 8] {
+    let mut bytes = [[0xff; 8]; COMPARED / 8];
+    let mut range = 0;
+    while range < VARYING.len() {
+        let mut at = VARYING[range].start;
+        while at < VARYING[range].end {
+            bytes[at / 8][at % 8] = 0;
+            at += 1;
+        }
+        range += 1;
+    }
+    let mut words = [0; COMPARED / 8];
+    let mut word = 0;
+    while word < words.len() {
+        words[word] = u64::from_ne_bytes(bytes[word]);
+        word += 1;
+    }
+    words
+}
+
+/// What the next frame will probably look like.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Prediction {
+    words: [u64; COMPARED / 8],
+    ip: IpAddrs,
+    src: Addr,
+    hops: u8,
+}
+
+/// What a frame says in the fields that differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Predicted<'a> {
+    pub(super) src: Addr,
+    pub(super) hops: u8,
+    /// DSCP and ECN.
+    pub(super) traffic_class: u8,
+    pub(super) src_port: u16,
+    /// What follows the UDP header.
+    pub(super) body: &'a [u8],
+}
+
+impl Prediction {
+    /// What frames of `src` look like, of which `frame` is a well-formed one, from and to `ip`. None if it is not of
+    /// the kind that is predicted.
+    pub(super) fn learn(frame: &[u8], ip: IpAddrs, src: Addr) -> Option<Prediction> {
+        let head: &[u8; COMPARED] = frame.first_chunk()?;
+        let plain = head[12..15] == [8, 0, 0x45];
+        let hops = DEFAULT_TTL.saturating_sub(head[22]);
+        plain.then(|| Prediction { words: words(head), ip, src, hops })
+    }
+
+    /// Takes a frame apart that is as predicted, and whose lengths and checksums are right; `None` says nothing
+    /// about it.
+    #[inline]
+    pub(super) fn check<'a>(&self, frame: &'a [u8], checksums: ChecksumPolicy) -> Option<Predicted<'a>> {
+        let head: &[u8; COMPARED] = frame.first_chunk()?;
+        let ip_len = self.check_headers(head, checksums.ipv4_header)?;
+        let datagram = frame.get(UDP..14 + ip_len)?;
+        if checksums.udp && head[40..42] != [0; 2] && !udp_is_valid(&self.ip, datagram) {
+            return None;
+        }
+        Some(self.predicted(head, &datagram[HEADERS - UDP..]))
+    }
+
+    /// The same for a frame that goes on for `more` bytes behind `frame`, and has no UDP checksum.
+    #[inline]
+    pub(super) fn check_head<'a>(&self, frame: &'a [u8], more: usize) -> Option<Predicted<'a>> {
+        let head: &[u8; COMPARED] = frame.first_chunk()?;
+        let ip_len = self.check_headers(head, true)?;
+        let all_there = 14 + ip_len == frame.len() + more;
+        (all_there && head[40..42] == [0; 2]).then(|| self.predicted(head, &frame[HEADERS..]))
+    }
+
+    /// The length of the IP packet, if its headers are as predicted.
+    #[inline]
+    fn check_headers(&self, head: &[u8; COMPARED], ipv4_checksum: bool) -> Option<usize> {
+        let words = words(head);
+        let differ = (0..words.len()).fold(0, |all, at| all | (words[at] ^ self.words[at]) & MASK[at]);
+        let (ip_len, udp_len) = (half(head, 16), half(head, 38));
+        let lengths = udp_len >= 8 && u32::from(ip_len) == 20 + u32::from(udp_len);
+        let ip_header: &[u8; 20] = head[14..].first_chunk()?;
+        let right = differ == 0 && lengths && (!ipv4_checksum || is_zero_sum(ip_header));
+        right.then_some(usize::from(ip_len))
+    }
+
+    #[inline]
+    fn predicted<'a>(&self, head: &[u8; COMPARED], body: &'a [u8]) -> Predicted<'a> {
+        let (src, hops) = (self.src, self.hops);
+        Predicted { src, hops, traffic_class: head[15], src_port: half(head, 34), body }
+    }
+}
+
+#[inline]
+fn half(head: &[u8; COMPARED], at: usize) -> u16 {
+    u16::from_be_bytes([head[at], head[at + 1]])
+}
+
+#[inline]
+fn words(head: &[u8; COMPARED]) -> [u64; COMPARED / 8] {
+    let (chunks, _) = head.as_chunks::<8>();
+    core::array::from_fn(|at| u64::from_ne_bytes(chunks[at]))
+}
