@@ -302,9 +302,9 @@ impl Port for DpdkPort {
         for (length, frame) in lengths.iter_mut().zip(burst.iter()) {
             *length = frame.total_len() as u16;
         }
+        let kept = DropLater::begin();
         // SAFETY: the device is started and the queue ours; the first `count` pointers are mbufs owned by the
         // burst, and the device takes over those that it reports as sent.
-        let kept = DropLater::begin();
         let sent =
             unsafe { sys::weft_rte_eth_tx_burst(self.device.id(), self.queue, raw.as_mut_ptr(), count) };
         drop(kept);
