@@ -13,10 +13,7 @@ use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::Path;
 use std::time::Instant;
 use weft_cc::Span;
-use weft_testbed::sim::{self, Progress, RunConfig, RunReport, SampleSink, Sampling};
-
-/// How many lines of what went wrong are shown.
-const LISTED_LINES: usize = 50;
+use weft_testbed::sim::{self, Lines, Progress, RunConfig, RunReport, SampleSink, Sampling};
 
 /// Runs what `args` describe and writes the reports that they ask for.
 pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
@@ -184,8 +181,8 @@ fn verdict(report: &Report, outcome: &RunReport) -> Result<(), Failure> {
     }
     if !report.complete() {
         let missing = report.flows.total - report.flows.completed;
-        let head = format!("{missing} of {} flows unfinished:", report.flows.total);
-        return Err(Failure::Unfinished(listed(&head, &outcome.stuck)));
+        let total = report.flows.total;
+        return Err(Failure::Unfinished(format!("{missing} of {total} flows unfinished:{}", outcome.stuck)));
     }
     if !outcome.leaks.is_empty() {
         return Err(Failure::Run(listed("left over after all flows were done:", &outcome.leaks)));
@@ -195,13 +192,5 @@ fn verdict(report: &Report, outcome: &RunReport) -> Result<(), Failure> {
 
 /// `lines` below `head`, the first of them if there are many.
 fn listed(head: &str, lines: &[String]) -> String {
-    let mut text = head.to_owned();
-    for line in lines.iter().take(LISTED_LINES) {
-        text += "\n  ";
-        text += line;
-    }
-    if lines.len() > LISTED_LINES {
-        text += &format!("\n  … and {} more", lines.len() - LISTED_LINES);
-    }
-    text
+    format!("{head}{}", lines.iter().collect::<Lines>())
 }

@@ -72,7 +72,7 @@ fn the_json_report_has_exactly_its_keys() {
         ("flows", &["completed", "total"]),
         ("fct_us", &["max", "mean", "min", "p50", "p99"]),
         ("packets", &["acks", "data", "dropped", "ecn_marked", "nacks", "retransmitted", "trimmed"]),
-        ("state", &["bytes_per_flow", "bytes_per_host"]),
+        ("state", &["bytes_per_flow", "bytes_per_host", "bytes_per_planned_flow"]),
         ("engine", &["cpu_s", "data_packets_per_cpu_s", "events", "max_rss_mb"]),
     ];
     for (part, expected) in parts {

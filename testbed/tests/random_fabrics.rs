@@ -97,7 +97,7 @@ impl Case {
     fn config(&self) -> RunConfig {
         let topology = self.topology.parse::<TopologySpec>().unwrap().build().unwrap();
         let mut config = RunConfig {
-            workload: self.workload(&topology),
+            workload: self.workload(&topology).into(),
             topology,
             cc: CcChoice::parse(self.cc).unwrap(),
             lb: LbChoice::parse(self.lb).unwrap(),

@@ -27,7 +27,7 @@ const FABRIC: &str = "leaf-spine:hosts=16,leaves=4,spines=4,link=200M,latency=50
 fn config(workload: Workload) -> RunConfig {
     RunConfig {
         topology: FABRIC.parse::<TopologySpec>().unwrap().build().unwrap(),
-        workload,
+        workload: workload.into(),
         cc: CcChoice::default(),
         lb: LbChoice::default(),
         paths: 128,

@@ -47,6 +47,11 @@ impl Memory {
         Memory { flows: flows.map(content).collect(), keeps }
     }
 
+    /// What is kept of flows besides their bytes takes in memory.
+    pub(super) fn bytes(&self) -> u64 {
+        size_of_val(&self.flows[..]) as u64
+    }
+
     /// What the flow at `place`, number `index` of the workload, sends.
     pub(super) fn take_payload(&mut self, place: usize, index: u64, bytes: u32) -> Buffer {
         let made = self.flows[place].to_send.take();

@@ -5,7 +5,7 @@ use super::flows::Outcome;
 use weft_cc::{Span, Time};
 use weft_stack::port::Port;
 use weft_stack::worker::Worker;
-use weft_testbed::sim::{PacketCounters, RunReport};
+use weft_testbed::sim::{FlowRecord, Lines, PacketCounters, RunReport};
 
 /// Frames that have arrived at all ends.
 pub(crate) fn frames<P: Port>(ends: &[Worker<P>]) -> u64 {
@@ -19,7 +19,11 @@ impl<P: Port> Live<'_, P> {
     pub(crate) fn into_report(self) -> RunReport {
         let end = self.clock.now();
         let done = self.flows.are_done();
-        let Outcome { records, failures, not_started, payload_errors } = self.flows.into_outcome();
+        let plan = self.flows.bytes();
+        let Outcome { records, failures, payload_errors } = self.flows.into_outcome();
+        let mut stuck: Lines = failures.into_iter().collect();
+        waits(&self.ends, end, &mut stuck);
+        stuck.extend(records.iter().filter_map(FlowRecord::not_started));
         RunReport {
             packets: packets(&self.ends),
             timeouts: self.ends.iter().map(|worker| worker.fep().counters().timeouts).sum(),
@@ -27,9 +31,10 @@ impl<P: Port> Live<'_, P> {
             end,
             endpoints: self.ends.len() as u32,
             footprint: self.ends.iter().map(|worker| worker.fep().footprint()).sum(),
+            plan,
             // No link is known whose rate would bound anything.
             bound: (Span::ZERO, String::new()),
-            stuck: failures.into_iter().chain(waits(&self.ends, end)).chain(not_started).collect(),
+            stuck,
             leaks: if done { leaks(&self.ends) } else { Vec::new() },
             flows: records,
             payload_errors,
@@ -55,13 +60,12 @@ pub(crate) fn packets<P: Port>(ends: &[Worker<P>]) -> PacketCounters {
 }
 
 /// Who waits for what, and what was wrong with frames.
-pub(crate) fn waits<P: Port>(ends: &[Worker<P>], now: Time) -> Vec<String> {
-    let mut lines: Vec<String> = ends.iter().flat_map(|worker| worker.fep().explain(now)).collect();
+pub(crate) fn waits<P: Port>(ends: &[Worker<P>], now: Time, lines: &mut Lines) {
+    lines.extend(ends.iter().flat_map(|worker| worker.fep().waits(now)));
     let arrived = ends.iter().filter_map(Worker::last_read_error);
     lines.extend(arrived.map(|error| format!("the last frame dropped on arrival: {error}")));
     let left = ends.iter().filter_map(Worker::last_write_error);
     lines.extend(left.map(|error| format!("the last packet that could not leave: {error}")));
-    lines
 }
 
 /// What is left in endpoints that should not be.

@@ -27,7 +27,7 @@ pub(crate) fn config(matrix: &str) -> RunConfig {
     let spec: TopologySpec = "fat-tree:hosts=4".parse().unwrap();
     RunConfig {
         topology: spec.build().unwrap(),
-        workload: parse_cm("test.cm", matrix, CmOptions::default()).unwrap(),
+        workload: parse_cm("test.cm", matrix, CmOptions::default()).unwrap().into(),
         cc: weft_cc::CcChoice::default(),
         lb: LbChoice::default(),
         paths: 16,

@@ -76,18 +76,23 @@ pub(crate) struct Packets {
 pub(crate) struct State {
     /// What each endpoint holds whatever it does: itself, its queues, its timers.
     pub(crate) bytes_per_host: f64,
-    /// What each flow takes at both ends: connection, congestion context, target, message, receive.
+    /// What each flow that has begun takes at both ends: connection, congestion context, target, message, receive.
     pub(crate) bytes_per_flow: f64,
+    /// What each flow of the workload takes whether it has begun or not: its place in the list, its start, its
+    /// record.
+    pub(crate) bytes_per_planned_flow: f64,
 }
 
 impl State {
     fn of(run: &RunReport) -> State {
         let f = &run.footprint;
         let fixed = f.endpoint + f.credit + f.timers;
+        let begun = run.flows.iter().filter(|flow| flow.start.is_some()).count();
         let each = |bytes: u64, count: usize| (bytes as f64 / count.max(1) as f64 * 10.0).round() / 10.0;
         State {
             bytes_per_host: each(fixed, run.endpoints as usize),
-            bytes_per_flow: each(f.state() - fixed, run.flows.len()),
+            bytes_per_flow: each(f.state() - fixed, begun),
+            bytes_per_planned_flow: each(run.plan, run.flows.len()),
         }
     }
 }

@@ -31,6 +31,7 @@ pub(crate) fn write(report: &Report, took: Duration, out: &mut impl Write) -> io
     row("timeouts", report.timeouts.to_string())?;
     let state = report.state;
     row("state", format!("{:.0} B a host, {:.0} B a flow", state.bytes_per_host, state.bytes_per_flow))?;
+    row("", format!("{:.0} B for each flow of the workload, begun or not", state.bytes_per_planned_flow))?;
     row("took", cost(report, took))
 }
 

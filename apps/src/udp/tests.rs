@@ -14,7 +14,7 @@ fn config(workload: &str, hosts: u32, size: u64) -> RunConfig {
     let workload = spec.build(Some(hosts), size, &mut Rng::new(4, 0)).unwrap();
     // Only what depends on the fabric's size is taken from the matrix.
     let base = crate::live::tests::config("Nodes 2\nConnections 1\n0->1 id 1 start 0 size 1\n");
-    RunConfig { workload, paths: 4, until: Some(Span::from_ms(120_000)), ..base }
+    RunConfig { workload: workload.into(), paths: 4, until: Some(Span::from_ms(120_000)), ..base }
 }
 
 /// What hosts ask for that need not ask for less.

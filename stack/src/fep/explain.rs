@@ -1,5 +1,7 @@
 //! Who waits for what: text for people, made only when somebody asks.
 
+use core::fmt::{self, Display};
+
 use weft_cc::Time;
 
 use super::Fep;
@@ -11,9 +13,14 @@ impl Fep {
     /// One line for every connection that has not delivered everything: which PDC and PSN wait for
     /// what, and since when.
     pub fn explain(&self, now: Time) -> Vec<String> {
+        self.waits(now).map(|wait| wait.to_string()).collect()
+    }
+
+    /// What [`Fep::explain`] tells, as text that is made when it is displayed: there may be very many.
+    pub fn waits(&self, now: Time) -> impl Iterator<Item = Wait<'_>> {
         let waiting = self.connections.iter().map(|(_, connection)| connection);
         let waiting = waiting.filter(|c| c.has_work() || !c.pdc.is_idle());
-        waiting.map(|connection| self.explain_connection(now, connection)).collect()
+        waiting.map(move |connection| Wait { fep: self, connection, now })
     }
 
     /// What is left of work that is over, one line each: for tests that nothing leaks. A closed PDC
@@ -31,11 +38,21 @@ impl Fep {
         ];
         counts.into_iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}"))
     }
+}
 
-    fn explain_connection(&self, now: Time, connection: &Connection) -> String {
+/// A connection that has not delivered everything. Its text says which PDC and PSN wait for what, and since when.
+pub struct Wait<'a> {
+    fep: &'a Fep,
+    connection: &'a Connection,
+    now: Time,
+}
+
+impl Display for Wait<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Wait { fep, connection, now } = *self;
         let pdc = &connection.pdc;
         let psn = pdc.first_unacknowledged();
-        let context = self.contexts.get(connection.context);
+        let context = fep.contexts.get(connection.context);
         let what = match (pdc.waiting_since(psn), connection.hold.as_deref()) {
             (_, Some(busy)) => format!(
                 "PSN {} was put off by the target with NACK code {:#04x} since {}",
@@ -55,7 +72,7 @@ impl Fep {
             }
             (None, None) => format!("PSN {} waits to be sent", psn.0),
         };
-        format!("endpoint {} PDC {} to endpoint {}: {what}", self.addr.0, pdc.id.0, pdc.peer.0)
+        write!(f, "endpoint {} PDC {} to endpoint {}: {what}", fep.addr.0, pdc.id.0, pdc.peer.0)
     }
 }
 

@@ -44,6 +44,7 @@ pub use api::{
 };
 pub use config::{ConfigError, FepConfig, Limits};
 pub use context::TrafficClass;
+pub use explain::Wait;
 pub use footprint::Footprint;
 pub use transmit::{PayloadRef, Transmit};
 

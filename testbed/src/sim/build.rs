@@ -61,10 +61,9 @@ pub(super) fn build(
     let links = Links::new(config, faults);
     let changes = changes(&links, &faults.events)?;
     let lookahead = lookahead(&links, &changes).ok_or(RunError::NoLatency)?;
-    let workload = Arc::new(config.workload.clone());
     let shards = threads.clamp(1, topology.switches_in(0).clamp(1, MAX_SHARDS as u32) as usize);
-    let places = Places::new(topology, &workload, shards);
-    let builder = Builder::new(links, &workload, &places, sampling)?;
+    let places = Places::new(topology, &config.workload, shards);
+    let builder = Builder::new(links, &places, sampling)?;
     let shards = (0..shards as u32).map(|shard| builder.shard(shard)).collect::<Result<_, _>>()?;
     Ok(System { shards, lookahead, changes })
 }
@@ -252,7 +251,6 @@ pub(crate) fn mark_seed(seed: u64, port: PortId) -> u64 {
 struct Builder<'a> {
     config: &'a RunConfig,
     links: Links<'a>,
-    workload: &'a Arc<Workload>,
     places: &'a Places,
     endpoint: Arc<FepConfig>,
     /// Port by port, the receiving end of its link.
@@ -266,12 +264,7 @@ struct Builder<'a> {
 }
 
 impl<'a> Builder<'a> {
-    fn new(
-        links: Links<'a>,
-        workload: &'a Arc<Workload>,
-        places: &'a Places,
-        sampling: bool,
-    ) -> Result<Builder<'a>, RunError> {
+    fn new(links: Links<'a>, places: &'a Places, sampling: bool) -> Result<Builder<'a>, RunError> {
         let config = links.config;
         let topology = &config.topology;
         let inlets = topology.ports().iter().map(|port| places.inlet(topology, port)).collect();
@@ -287,18 +280,7 @@ impl<'a> Builder<'a> {
         let queue_of = queue_of.collect::<Result<_, _>>()?;
         let endpoint = Arc::new(config.endpoint());
         let shard_of = places.hosts.iter().map(|place| place.shard as u16).collect();
-        Ok(Builder {
-            config,
-            links,
-            workload,
-            places,
-            endpoint,
-            inlets,
-            queues,
-            queue_of,
-            shard_of,
-            sampling,
-        })
+        Ok(Builder { config, links, places, endpoint, inlets, queues, queue_of, shard_of, sampling })
     }
 
     fn shard(&self, shard: u32) -> Result<Shard, RunError> {
@@ -312,7 +294,7 @@ impl<'a> Builder<'a> {
         let hosts: usize = groups.iter().map(Vec::len).sum();
         let inboxes = hosts + switches.len();
         let is_ours = |host: u32| self.places.hosts[host as usize].shard == shard;
-        let flows = Flows::new(config, self.workload, is_ours, self.sampling);
+        let flows = Flows::new(config, is_ours, self.sampling);
         let group = |hosts: &Vec<u32>| {
             let hosts = hosts.iter().map(|host| self.host(*host)).collect::<Result<Vec<_>, _>>()?;
             let inbox = hosts.first().map_or(0, |host| host.inbox);
@@ -328,6 +310,7 @@ impl<'a> Builder<'a> {
         for host in groups.iter_mut().flat_map(|group| &mut group.hosts) {
             // The next one last.
             host.starts.sort_unstable_by(|a, b| b.cmp(a));
+            host.starts.shrink_to_fit();
         }
         let packets = Packets::new(shard, self.places.groups.len(), self.shard_of.clone());
         let mut shard = Shard {

@@ -1,5 +1,7 @@
 //! What a run consists of.
 
+use std::sync::Arc;
+
 use weft_cc::{CcChoice, CcParams, Span};
 use weft_stack::fep::{ConfigError, FepConfig};
 use weft_stack::pdc::PdcConfig;
@@ -34,8 +36,8 @@ pub enum PayloadMode {
 pub struct RunConfig {
     /// The fabric.
     pub topology: Topology,
-    /// Who sends what to whom.
-    pub workload: Workload,
+    /// Who sends what to whom. Shared, not copied: it may have millions of flows.
+    pub workload: Arc<Workload>,
     /// Congestion control.
     pub cc: CcChoice,
     /// Load balancing.
@@ -119,10 +121,10 @@ const CONTROL_WEIGHT: u32 = 1;
 
 impl RunConfig {
     /// A run of `workload` over `topology` with everything else as the command has it unless told otherwise.
-    pub fn new(topology: Topology, workload: Workload) -> RunConfig {
+    pub fn new(topology: Topology, workload: impl Into<Arc<Workload>>) -> RunConfig {
         RunConfig {
             topology,
-            workload,
+            workload: workload.into(),
             cc: CcChoice::default(),
             lb: LbChoice::default(),
             // UET suggests 64 to 256; the balancers' public results are measured with 128.

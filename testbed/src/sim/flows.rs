@@ -18,6 +18,7 @@ use weft_stack::wire::pds::DeliveryMode;
 
 use super::config::{PayloadMode, RunConfig};
 use super::sample::FlowSample;
+use super::wires::NEVER;
 use crate::workload::{Flow, Start, TriggerBank, TriggerIdx, Workload, payload};
 
 type Map<K, V> = HashMap<K, V, BuildHasherDefault<FxHasher>>;
@@ -59,11 +60,27 @@ pub(super) struct Outgoing {
     pub(super) flow: u32,
     /// Index of its connection.
     connection: u32,
-    /// When it began.
-    pub(super) start: Option<Time>,
-    /// When the source knew that all of it had arrived.
-    pub(super) end: Option<Time>,
+    /// When it began, and when the source knew that all of it had arrived, ps: [`NEVER`] until then. Options of
+    /// times would double them.
+    start: u64,
+    end: u64,
     pub(super) retransmitted: u32,
+}
+
+impl Outgoing {
+    fn new(flow: u32, connection: u32) -> Outgoing {
+        Outgoing { flow, connection, start: NEVER, end: NEVER, retransmitted: 0 }
+    }
+
+    /// When it began.
+    pub(super) fn start(&self) -> Option<Time> {
+        (self.start != NEVER).then_some(Time::from_ps(self.start))
+    }
+
+    /// When the source knew that all of it had arrived.
+    pub(super) fn end(&self) -> Option<Time> {
+        (self.end != NEVER).then_some(Time::from_ps(self.end))
+    }
 }
 
 /// A connection of the workload. It is over when it has no flows left and is not open.
@@ -76,38 +93,29 @@ struct Connection {
 }
 
 impl Flows {
-    /// The flows of `workload` whose sources `is_ours` accepts.
-    pub(super) fn new(
-        config: &RunConfig,
-        workload: &Arc<Workload>,
-        is_ours: impl Fn(u32) -> bool,
-        sampling: bool,
-    ) -> Flows {
+    /// The flows of `config`'s workload whose sources `is_ours` accepts.
+    pub(super) fn new(config: &RunConfig, is_ours: impl Fn(u32) -> bool, sampling: bool) -> Flows {
+        let workload = &config.workload;
+        let own = || workload.flows().iter().zip(0..).filter(|(flow, _)| is_ours(flow.src.0));
+        // No more than are needed: there may be millions.
+        let mut outgoing = Vec::with_capacity(own().count());
         let mut connections = Vec::new();
-        let mut outgoing = Vec::new();
-        let mut connection_slots: Map<u32, u32> = Map::default();
+        let mut connection_slots = vec![u32::MAX; workload.connections().len()];
         let triggered = !workload.triggers().is_empty();
         let mut slots = vec![u32::MAX; if triggered { workload.flows().len() } else { 0 }];
-        for (index, flow) in workload.flows().iter().enumerate() {
-            if !is_ours(flow.src.0) {
-                continue;
-            }
-            let connection = *connection_slots.entry(flow.connection).or_insert_with(|| {
+        for (flow, index) in own() {
+            let connection = &mut connection_slots[flow.connection as usize];
+            if *connection == u32::MAX {
+                *connection = connections.len() as u32;
                 connections.push(Connection { id: None, left: 0 });
-                (connections.len() - 1) as u32
-            });
-            connections[connection as usize].left += 1;
-            if triggered {
-                slots[index] = outgoing.len() as u32;
             }
-            outgoing.push(Outgoing {
-                flow: index as u32,
-                connection,
-                start: None,
-                end: None,
-                retransmitted: 0,
-            });
+            connections[*connection as usize].left += 1;
+            if triggered {
+                slots[index as usize] = outgoing.len() as u32;
+            }
+            outgoing.push(Outgoing::new(index, *connection));
         }
+        connections.shrink_to_fit();
         Flows {
             mode: config.mode,
             payload: config.payload,
@@ -127,6 +135,15 @@ impl Flows {
             payload_errors: Vec::new(),
             workload: workload.clone(),
         }
+    }
+
+    /// What the flows of `workload` take in memory whether they have begun or not, at their sources and
+    /// destinations, bytes. With more than one thread each further one adds what it keeps of all flows.
+    pub(super) fn bytes_of(workload: &Workload) -> u64 {
+        let at_destination = size_of::<u8>();
+        let triggered = if workload.triggers().is_empty() { 0 } else { size_of::<u32>() };
+        let each = size_of::<Outgoing>() + at_destination + triggered;
+        (workload.flows().len() * each + workload.connections().len() * size_of::<Connection>()) as u64
     }
 
     fn flow(&self, index: u32) -> &Flow {
@@ -154,7 +171,7 @@ impl Flows {
         let outgoing = &mut self.outgoing[slot as usize];
         let index = u64::from(outgoing.flow);
         let flow = &self.workload.flows()[outgoing.flow as usize];
-        outgoing.start = Some(Time::from_ps(now));
+        outgoing.start = now;
         let buffer = match self.payload {
             PayloadMode::Virtual => Buffer::Virtual(flow.bytes as u32),
             PayloadMode::Real => Buffer::Heap(payload(index, flow.bytes as u32)),
@@ -301,7 +318,7 @@ impl Flows {
         let flow = self.workload.flows()[outgoing.flow as usize];
         match error {
             None => {
-                outgoing.end = Some(Time::from_ps(now));
+                outgoing.end = now;
                 self.done += 1;
                 self.activate(flow.on_sent);
             }

@@ -15,6 +15,7 @@ mod engine;
 mod faults;
 mod flows;
 mod host;
+mod lines;
 mod link;
 mod order;
 mod packets;
@@ -26,7 +27,8 @@ mod wires;
 
 pub use config::{Overhead, PayloadMode, RunConfig, RunError};
 pub use faults::{FaultPlan, LinkChange, LinkEvent, LinkFaults, Share, SlowPort};
-pub use report::{FlowRecord, PacketCounters, Progress, RunReport};
+pub use lines::Lines;
+pub use report::{FlowRecord, NotStarted, PacketCounters, Progress, RunReport};
 pub use sample::{FlowSample, PortSample, SampleSink, Sampling};
 
 // What the software fabric shares with the engine.

@@ -1,5 +1,7 @@
 //! What a run yields.
 
+use core::fmt;
+
 use weft_cc::{Span, Time};
 use weft_stack::fep::Footprint;
 
@@ -7,6 +9,7 @@ use super::build::System;
 use super::config::RunConfig;
 use super::flows::{Flows, Note};
 use super::host::Host;
+use super::lines::Lines;
 use crate::workload::Flow;
 
 /// How far a run is.
@@ -54,6 +57,24 @@ impl FlowRecord {
             retransmitted: 0,
         }
     }
+
+    /// That it never began, for people; `None` if it did.
+    pub fn not_started(&self) -> Option<NotStarted> {
+        self.start.is_none().then_some(NotStarted { id: self.id, src: self.src })
+    }
+}
+
+/// A flow that has not begun, as text for people.
+#[derive(Clone, Copy, Debug)]
+pub struct NotStarted {
+    id: u64,
+    src: u32,
+}
+
+impl fmt::Display for NotStarted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "flow {} from host {} has not been started", self.id, self.src)
+    }
 }
 
 /// Packets, counted where they are sent or treated.
@@ -92,10 +113,13 @@ pub struct RunReport {
     pub endpoints: u32,
     /// What all of them together held in memory.
     pub footprint: Footprint,
+    /// Bytes that all flows take whether they have begun or not, besides the endpoints: the workload, what
+    /// is kept to start them and to know when they are done, and their records.
+    pub plan: u64,
     /// The least time that the busiest link needs for the workload, and which link that is.
     pub bound: (Span, String),
     /// Who waits for what, or failed, at the end.
-    pub stuck: Vec<String>,
+    pub stuck: Lines,
     /// Messages whose bytes were not those sent, or that arrived other than once.
     pub payload_errors: Vec<String>,
     /// What was left in the endpoints at the end that should not be: connections, PDCs, messages.
@@ -128,8 +152,9 @@ pub(super) fn report(config: &RunConfig, system: &System, end: u64) -> RunReport
         end: Time::from_ps(end),
         endpoints: hosts.len() as u32,
         footprint: hosts.iter().map(|host| host.fep.footprint()).sum(),
+        plan: plan(config, &hosts),
         bound: bound(config),
-        stuck: if fine { Vec::new() } else { explain(failures, &hosts, &records, Time::from_ps(end)) },
+        stuck: if fine { Lines::default() } else { explain(failures, &hosts, &records, Time::from_ps(end)) },
         payload_errors: notes(flows().flat_map(|flows| &flows.payload_errors)),
         leaks: if done { leaks(if fine { &hosts } else { &[] }, &records, flows) } else { Vec::new() },
         flows: records,
@@ -140,10 +165,18 @@ fn records<'a>(config: &RunConfig, shards: impl Iterator<Item = &'a Flows>) -> V
     let mut records: Vec<FlowRecord> = config.workload.flows().iter().map(FlowRecord::new).collect();
     for outgoing in shards.flat_map(|flows| &flows.outgoing) {
         let record = &mut records[outgoing.flow as usize];
-        (record.start, record.end) = (outgoing.start, outgoing.end);
+        (record.start, record.end) = (outgoing.start(), outgoing.end());
         record.retransmitted = u64::from(outgoing.retransmitted);
     }
     records
+}
+
+/// What flows take whether they have begun or not.
+fn plan(config: &RunConfig, hosts: &[&Host]) -> u64 {
+    let workload = &config.workload;
+    let starts: usize = hosts.iter().map(|host| host.starts.capacity() * size_of::<(u64, u32)>()).sum();
+    let records = workload.flows().len() * size_of::<FlowRecord>();
+    workload.bytes() + Flows::bytes_of(workload) + (starts + records) as u64
 }
 
 fn count(system: &System, hosts: &[&Host]) -> (PacketCounters, u64) {
@@ -176,11 +209,11 @@ fn notes<'a>(notes: impl Iterator<Item = &'a Note>) -> Vec<String> {
 }
 
 /// Who waits for what.
-fn explain(failures: Vec<String>, hosts: &[&Host], flows: &[FlowRecord], now: Time) -> Vec<String> {
-    let waiting = hosts.iter().flat_map(|host| host.fep.explain(now));
-    let not_started = flows.iter().filter(|f| f.start.is_none());
-    let not_started = not_started.map(|f| format!("flow {} from host {} has not been started", f.id, f.src));
-    failures.into_iter().chain(waiting).chain(not_started).collect()
+fn explain(failures: Vec<String>, hosts: &[&Host], flows: &[FlowRecord], now: Time) -> Lines {
+    let mut lines: Lines = failures.into_iter().collect();
+    lines.extend(hosts.iter().flat_map(|host| host.fep.waits(now)));
+    lines.extend(flows.iter().filter_map(FlowRecord::not_started));
+    lines
 }
 
 /// What is left in the endpoints `hosts` although everything is done, and flows that did not arrive once. A connection
@@ -208,7 +241,7 @@ fn bound(config: &RunConfig) -> (Span, String) {
         let packets = bytes.div_ceil(u64::from(config.mtu)).max(1);
         bytes + packets * u64::from(config.data_overhead())
     };
-    let flows: Vec<_> = config.workload.flows().iter().map(|f| (f.src, f.dst, wire(f.bytes))).collect();
-    let bound = config.topology.busiest_link_bound(&flows);
+    let flows = config.workload.flows().iter().map(|f| (f.src, f.dst, wire(f.bytes)));
+    let bound = config.topology.busiest_link_bound(flows);
     (bound.time, bound.at.to_string())
 }

@@ -1,5 +1,6 @@
 //! How fast a set of transfers can be at best: the bound set by the busiest link.
 
+use core::borrow::Borrow;
 use core::fmt;
 
 use weft_cc::{Rate, Span};
@@ -77,10 +78,17 @@ impl Topology {
     /// that join each ToR and each pod to the rest, taken together as perfect spraying would use
     /// them. Counts data only, no acknowledgements and no propagation. Transfers from a host to
     /// itself pass no link; hosts must exist.
-    pub fn busiest_link_bound(&self, flows: &[(HostId, HostId, u64)]) -> LinkBound {
+    pub fn busiest_link_bound(
+        &self,
+        flows: impl IntoIterator<Item = impl Borrow<(HostId, HostId, u64)>>,
+    ) -> LinkBound {
         let (mut hosts, mut tors, mut pods) =
             (Load::new(self.hosts()), Load::new(self.switches_in(0)), Load::new(self.pods()));
-        for &(src, dst, bytes) in flows.iter().filter(|(src, dst, _)| src != dst) {
+        for flow in flows {
+            let &(src, dst, bytes) = flow.borrow();
+            if src == dst {
+                continue;
+            }
             hosts.add(src.0, dst.0, bytes);
             if self.tor_of(src) != self.tor_of(dst) {
                 tors.add(self.tor_of(src).0, self.tor_of(dst).0, bytes);

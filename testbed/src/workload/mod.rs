@@ -276,6 +276,19 @@ impl Workload {
         Ok(workload)
     }
 
+    /// What its lists take in memory.
+    pub fn bytes(&self) -> u64 {
+        let Workload { flows, connections, triggers, failures, targets, first_target, .. } = self;
+        let lists = [
+            flows.capacity() * size_of::<Flow>(),
+            connections.capacity() * size_of::<Connection>(),
+            triggers.capacity() * size_of::<Trigger>(),
+            failures.capacity() * size_of::<Failure>(),
+            (targets.capacity() + first_target.capacity()) * size_of::<u32>(),
+        ];
+        lists.into_iter().sum::<usize>() as u64
+    }
+
     /// Number of hosts.
     pub fn hosts(&self) -> u32 {
         self.hosts

@@ -307,7 +307,7 @@ fn pods_can_be_the_bottleneck() {
 #[test]
 fn no_traffic_has_no_bound() {
     let fabric = public("leaf_spine_tiny.topo");
-    let idle = fabric.busiest_link_bound(&[]);
+    let idle = fabric.busiest_link_bound([(HostId(0), HostId(1), 0); 0]);
     assert_eq!((idle.time, idle.at), (Span::ZERO, Cut::None));
     let to_itself = fabric.busiest_link_bound(&[(HostId(3), HostId(3), 1000), (HostId(1), HostId(2), 0)]);
     assert_eq!(to_itself.at, Cut::None);
