@@ -16,6 +16,9 @@
 //! Frames are taken that carry the link's VLAN, or no VLAN if it has none, and answered with the link's tag.
 //! At most [`ANSWERS`] a second are given.
 
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod properties;
 #[cfg(test)]
 mod tests;
 mod wire;

@@ -70,7 +70,7 @@ pub(super) fn hear<'a>(frame: &'a [u8], own: &Speaker) -> Option<Heard<'a>> {
     }
 }
 
-fn is_unicast(mac: MacAddr) -> bool {
+pub(super) fn is_unicast(mac: MacAddr) -> bool {
     mac.0[0] & 1 == 0 && mac != MacAddr::default()
 }
 
@@ -154,7 +154,10 @@ fn hear_ndisc(ndisc: &NdiscRepr<'_>, from: Host, own: Ipv6Addr) -> Heard<'static
             let to = Host { mac: lladdr.and_then(unicast_mac).unwrap_or(from.mac), ..from };
             Heard { told: Some(to), answer: Some(Answer::Advert { to, solicited: true }) }
         }
-        NdiscRepr::NeighborAdvert { target_addr, lladdr: Some(lladdr), .. } if target_addr != own => {
+        // Nobody is a group (RFC 4861 §7.1.2).
+        NdiscRepr::NeighborAdvert { target_addr, lladdr: Some(lladdr), .. }
+            if target_addr != own && !target_addr.is_multicast() && !target_addr.is_unspecified() =>
+        {
             let told = unicast_mac(lladdr).map(|mac| Host { mac, ip: target_addr.into() });
             Heard { told, answer: None }
         }
