@@ -3,7 +3,7 @@
 //! The worker's thread does everything but sleep on the sockets of applications, which the door's thread does for it.
 
 use crate::Failure;
-use crate::perf::{EndArgs, Endpoint, PortArgs, open, pin};
+use crate::perf::{EndArgs, Endpoint, PortArgs, notices, open, pin};
 use crate::port_spec::PeerSpec;
 use crate::units;
 use clap::Args;
@@ -51,7 +51,7 @@ pub(crate) fn serve(_: &ServeArgs) -> Result<(), Failure> {
 
 #[cfg(target_os = "linux")]
 mod linux {
-    use super::{Endpoint, Failure, ServeArgs, open, pin};
+    use super::{Endpoint, Failure, ServeArgs, notices, open, pin};
     use signal_hook::consts::{SIGINT, SIGTERM};
     use signal_hook::iterator::Signals;
     use std::sync::Arc;
@@ -60,7 +60,7 @@ mod linux {
     use weft_stack::packet::Addr;
     use weft_stack::port::Port;
     use weft_stack::worker::session::{Door, Ended, SessionConfig, Sessions};
-    use weft_stack::worker::{Strangers, Waker, Worker};
+    use weft_stack::worker::{Clock, ClockSource, Strangers, Waker, Worker};
 
     /// This endpoint's address in its book.
     const OWN: Addr = Addr(0);
@@ -86,12 +86,13 @@ mod linux {
         let waker = Waker::new().map_err(|error| failed(&error))?;
         let door = Door::open(&args.socket, args.most(), waker.clone()).map_err(|error| failed(&error))?;
         stop_on_signals(waker.clone()).map_err(|error| failed(&error))?;
-        for notice in worker.port().notices() {
+        for notice in notices(&worker) {
             say(&notice);
         }
         say(&format!("serving {ip} ({}, MTU {mtu}) at {}", args.port.spec, args.socket.display()));
         pin(&args.end, 0)?;
-        Server { door, sessions: Sessions::new(args.applications.into()), asleep: false }.run(worker, &waker);
+        let sessions = Sessions::new(args.applications.into());
+        Server { door, sessions, asleep: false, watch: Watch::new(worker.clock()) }.run(worker, &waker);
         Ok(())
     }
 
@@ -114,6 +115,35 @@ mod linux {
         sessions: Sessions,
         /// Applications have been told to ring.
         asleep: bool,
+        watch: Watch,
+    }
+
+    /// Notices when the clock stops reading the counter.
+    struct Watch {
+        clock: Clock,
+        looked: Time,
+        counts: bool,
+    }
+
+    impl Watch {
+        fn new(clock: Clock) -> Watch {
+            Watch {
+                clock,
+                looked: clock.now(),
+                counts: matches!(clock.source(), ClockSource::Counter { .. }),
+            }
+        }
+
+        /// What the clock reads now, once, if it is not the counter any more. Looks once a second.
+        fn change(&mut self, now: Time) -> Option<ClockSource> {
+            if !self.counts || now.since(self.looked) < Span::from_ms(1000) {
+                return None;
+            }
+            self.looked = now;
+            let source = self.clock.source();
+            self.counts = matches!(source, ClockSource::Counter { .. });
+            (!self.counts).then_some(source)
+        }
     }
 
     impl Server {
@@ -135,6 +165,9 @@ mod linux {
                 if let Some(process) = self.sessions.process(id) {
                     say(&format!("process {process}: come"));
                 }
+            }
+            if let Some(source) = self.watch.change(now) {
+                say(&format!("time is read from the {source} from now on"));
             }
             let mut busy = self.sessions.serve(fep, now) > 0;
             while let Some((_, process, how)) = self.sessions.poll_ended() {

@@ -6,13 +6,14 @@ use crate::cli::Switch;
 use crate::port_spec::{AnyPort, OpenPort, PeerSpec, Place};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
-use weft_cc::{CcChoice, CcParams, Rate};
+use weft_cc::{CcChoice, CcParams, Rate, Span};
 use weft_stack::fep::{Fep, FepConfig};
 use weft_stack::packet::Addr;
 use weft_stack::pdc::PdcConfig;
 use weft_stack::rng::Rng;
 use weft_stack::spray::LbChoice;
-use weft_stack::worker::{AddressBook, Clock, Strangers, Worker};
+use weft_stack::worker::neighbours::ResolveError;
+use weft_stack::worker::{AddressBook, Clock, LinkConfig, Strangers, Worker};
 
 /// Payload of a full packet where the port carries it.
 const PAYLOAD: u32 = 4096;
@@ -98,6 +99,34 @@ impl Endpoint {
         }
         Ok(worker)
     }
+}
+
+/// What is worth knowing about a worker: which clock it reads, and what its port leaves to it.
+pub(crate) fn notices(worker: &Worker<AnyPort>) -> Vec<String> {
+    let clock = format!("time is read from the {}", worker.clock().source());
+    std::iter::once(clock).chain(worker.port().notices()).collect()
+}
+
+/// Waits until there is a way to `peer`, whom `spec` names.
+///
+/// # Errors
+/// Nobody answers for it, or not within `limit`.
+pub(crate) fn reach(
+    worker: &mut Worker<AnyPort>,
+    peer: Addr,
+    spec: &PeerSpec,
+    limit: Span,
+) -> Result<(), Failure> {
+    let Err(error) = worker.resolve(peer, limit) else { return Ok(()) };
+    let why = match (error, worker.way_to(peer)) {
+        (ResolveError::TimedOut(_), Err(no_way)) => format!("{no_way} (waited for {limit})"),
+        _ => error.to_string(),
+    };
+    let ip = spec.ip;
+    Err(Failure::Run(format!(
+        "{ip}: {why}; expected a port of weft with this address on the same link and VLAN. Start that end first, \
+         look at cable and addresses, or name the Ethernet address of the way there: {ip}/MAC"
+    )))
 }
 
 fn usage(option: &str, error: impl std::fmt::Display) -> Failure {

@@ -20,7 +20,7 @@ mod sequence;
 mod server;
 
 pub(crate) use args::{EndArgs, PerfArgs, PortArgs};
-pub(crate) use endpoint::Endpoint;
+pub(crate) use endpoint::{Endpoint, notices};
 
 use crate::Failure;
 use crate::port_spec::OpenPort;
@@ -62,7 +62,7 @@ fn serve(args: &ServerArgs) -> Result<(), Failure> {
     worker.set_idle(args.end.idle.into());
     pin(&args.end, 0)?;
     let port = args.port.spec.to_string();
-    for notice in worker.port().notices() {
+    for notice in notices(&worker) {
         output.say(&format!("note: {notice}\n"))?;
     }
     output.say(&format!("waiting for clients at {ip} ({port}, MTU {mtu})\n"))?;
@@ -99,6 +99,7 @@ fn ask(args: &ClientArgs) -> Result<(), Failure> {
     let mut worker = endpoint.worker(open, OWN, &[(SERVER, args.server)], Strangers::Refuse)?;
     worker.set_idle(args.end.idle.into());
     pin(&args.end, 0)?;
+    endpoint::reach(&mut worker, SERVER, &args.server, args.end.patience)?;
     let name = args.server.ip.to_string();
     let now = worker.clock().now();
     let mut client = Client::new(test.clone(), SERVER, name.clone(), args.end.patience, now);
@@ -108,7 +109,7 @@ fn ask(args: &ClientArgs) -> Result<(), Failure> {
         client: Some(client.report()),
         server: client.server_report(),
         latency: client.latency(),
-        notices: worker.port().notices(),
+        notices: notices(&worker),
         ..Report::new(&test, &args.port.spec.to_string(), &name, expected)
     };
     output.report(&report)?;

@@ -3,7 +3,7 @@
 use super::args::{PairArgs, PairLink};
 use super::client::Client;
 use super::drive;
-use super::endpoint::Endpoint;
+use super::endpoint::{Endpoint, notices};
 use super::plan::Test;
 use super::report::{EndReport, Expected, Report};
 use super::server::{Server, ServerOptions};
@@ -59,7 +59,7 @@ pub(super) fn run(args: &PairArgs) -> Result<(), Failure> {
         server: seen,
         latency: client.latency(),
         one_core,
-        notices: workers[0].port().notices(),
+        notices: notices(&workers[0]),
         ..Report::new(&test, link, "this process", expected)
     };
     output.report(&report)?;

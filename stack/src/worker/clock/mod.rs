@@ -48,7 +48,7 @@ impl std::fmt::Display for ClockSource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             ClockSource::Counter { hz } => write!(f, "time-stamp counter, {:.3} MHz", *hz as f64 / 1e6),
-            ClockSource::System(why) => write!(f, "system clock: {why}"),
+            ClockSource::System(why) => write!(f, "system clock (CLOCK_MONOTONIC): {why}"),
         }
     }
 }
