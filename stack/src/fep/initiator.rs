@@ -2,8 +2,9 @@
 
 use weft_cc::{AckSample, NackCause, NackSample, Time};
 
-use super::connection::Busy;
-use super::{Failure, Fep, SendError};
+use super::connection::{Busy, Connection};
+use super::context::Context;
+use super::{Failure, Fep, FepConfig, SendError, wire_size};
 use crate::event::Event;
 use crate::packet::Packet;
 use crate::pdc::{PacketKind, TxPdc, TxState};
@@ -75,7 +76,10 @@ impl Fep {
             && !matches!(response.return_code, ReturnCode::OK | ReturnCode::NULL)
             && connection.pdc.accepts(ack)
         {
-            note_refusal(sends, &connection.pdc, ack, response);
+            let refused = note_refusal(sends, &connection.pdc, ack, response);
+            if let Some(send) = refused.filter(|_| response.return_code == ReturnCode::BAD_PID) {
+                forgo_rest(&self.config, sends, send, connection, context);
+            }
         }
         let mut progress = false;
         let outcome = context.track(&mut connection.pdc, |pdc| {
@@ -376,13 +380,28 @@ impl Fep {
 
 /// Remembers that the target answered with an error to the message whose packet triggered `ack`. The
 /// packet must still wait for its answer: message numbers come round, and copies come late.
-fn note_refusal(sends: &mut Table<SendMessage>, pdc: &TxPdc, ack: &Ack, response: &Response) {
-    if let AckTrigger::Psn(offset) = ack.trigger
-        && let Some(record) = pdc.unanswered(ack.cack_psn.offset(i32::from(offset)))
-        && let PacketKind::Data { send, .. } = record.kind()
-        && let Some((_, message)) = sends.at_mut(send)
-        && message.msg_id == response.msg_id
-    {
-        message.refusal = Some(response.return_code);
-    }
+///
+/// Returns the message.
+fn note_refusal(sends: &mut Table<SendMessage>, pdc: &TxPdc, ack: &Ack, response: &Response) -> Option<Key> {
+    let AckTrigger::Psn(offset) = ack.trigger else { return None };
+    let record = pdc.unanswered(ack.cack_psn.offset(i32::from(offset)))?;
+    let PacketKind::Data { send, .. } = record.kind() else { return None };
+    let (send, message) = sends.at_mut(send).filter(|(_, message)| message.msg_id == response.msg_id)?;
+    message.refusal = Some(response.return_code);
+    Some(send)
+}
+
+/// What has not left of message `send` stays here: nobody takes it.
+#[cold]
+fn forgo_rest(
+    config: &FepConfig,
+    sends: &mut Table<SendMessage>,
+    send: Key,
+    connection: &mut Connection,
+    context: &mut Context,
+) {
+    let Some(message) = sends.get_mut(send).filter(|message| !message.is_cut()) else { return };
+    context.backlog = context.backlog.saturating_sub(wire_size(config, message.remaining()));
+    message.cut_short();
+    connection.queue.retain(|other| *other != send);
 }

@@ -26,6 +26,7 @@ mod explain;
 mod footprint;
 mod initiator;
 mod process;
+mod refused;
 mod target;
 mod timers;
 mod transmit;

@@ -34,17 +34,28 @@ impl Fep {
     }
 
     /// Forgets process `process`: its receives, posted or met, and messages kept for it are dropped without
-    /// completions. Senders get an error for each message of which not all has been acknowledged.
+    /// completions. Senders get an error for each message of which not all has been acknowledged; the rest of such
+    /// a message is refused even if another process opens under the number meanwhile.
     ///
     /// # Errors
     /// [`CallError::Process`]: it is not open.
     pub fn close_process(&mut self, process: u16) -> Result<(), CallError> {
-        if process == 0 && !self.zero_closed {
-            self.zero_closed = true;
-            self.receives = self.fresh_receives();
-            return Ok(());
+        let receives = match process {
+            0 if !self.zero_closed => {
+                self.zero_closed = true;
+                let fresh = self.fresh_receives();
+                std::mem::replace(&mut self.receives, fresh)
+            }
+            _ => self.processes.remove(&process).ok_or(CallError::Process(process))?,
+        };
+        for (pdc, msg_id) in receives.incomplete() {
+            let key = self.targets.find(pdc).map(|(key, _)| key);
+            if let Some(target) = key.and_then(|key| self.targets.table.get_mut(key)) {
+                let expected = target.pdc.expected();
+                target.refuse_rest(&self.config.pdc, msg_id, expected);
+            }
         }
-        self.processes.remove(&process).map(drop).ok_or(CallError::Process(process))
+        Ok(())
     }
 
     /// As [`Fep::post_receive`], for messages to process `process`.

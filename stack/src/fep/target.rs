@@ -4,13 +4,14 @@ use std::collections::VecDeque;
 
 use weft_cc::{DataSample, Time};
 
+use super::refused::Refused;
 use super::timers::TimerKey;
 use super::transmit::{control_packet, network};
 use super::{Fep, Map};
 use crate::event::Event;
 use crate::heap;
 use crate::packet::{Addr, Class, Packet, Payload};
-use crate::pdc::{Arrival, RodReceive, RxPdc, Trigger};
+use crate::pdc::{Arrival, PdcConfig, RodReceive, RxPdc, Trigger};
 use crate::ses::{Place, Receives, Refusal, respond};
 use crate::table::{Key, Table};
 use crate::wire::pds::{
@@ -29,6 +30,8 @@ pub(super) struct Target {
     pub(super) pdc: RxPdc,
     /// Whether the initiator has been asked if it is still there.
     pub(super) asked: bool,
+    /// Messages that are not taken to their end, if there ever were any.
+    refused: Option<Box<Refused>>,
     /// The initiator's congestion context, once a request has told.
     pub(super) ccc_id: Option<u8>,
     /// ROD packets that arrived early.
@@ -40,6 +43,21 @@ impl Target {
     fn heard(&mut self, now: Time) {
         self.pdc.last_heard = now;
         self.asked = false;
+    }
+
+    /// Whether a packet is the rest of a message that is not taken to its end.
+    #[inline]
+    fn has_refused(&self, ses: &Ses, psn: Psn) -> bool {
+        let refused = self.refused.as_deref();
+        refused
+            .is_some_and(|refused| matches!(ses, Ses::Standard(header) if refused.holds(header.msg_id, psn)))
+    }
+
+    /// Notes that the message of packet `psn` is not taken to its end.
+    #[cold]
+    pub(super) fn refuse_rest(&mut self, config: &PdcConfig, msg_id: u16, psn: Psn) {
+        let refused = self.refused.get_or_insert_with(|| Box::new(Refused::new(config.mp_range)));
+        refused.add(msg_id, psn, self.pdc.expected());
     }
 }
 
@@ -92,7 +110,7 @@ struct Closed {
 }
 
 impl Targets {
-    fn find(&self, id: PdcId) -> Option<(Key, &Target)> {
+    pub(super) fn find(&self, id: PdcId) -> Option<(Key, &Target)> {
         self.table.at(u32::from(id.0).checked_sub(1)?)
     }
 
@@ -149,7 +167,11 @@ impl Targets {
             let bytes = target.early.iter().map(|early| early.bytes.len() as u64);
             heap::of_deque(&target.early) + bytes.sum::<u64>()
         };
-        let targets = self.table.iter().map(|(_, target)| target.pdc.heap_bytes() + early(target));
+        let refused = |target: &Target| {
+            target.refused.as_deref().map_or(0, |refused| size_of_val(refused) as u64 + refused.heap_bytes())
+        };
+        let targets =
+            self.table.iter().map(|(_, target)| target.pdc.heap_bytes() + early(target) + refused(target));
         self.table.heap_bytes()
             + heap::of_map(&self.by_origin)
             + heap::of_map(&self.per_peer)
@@ -215,6 +237,7 @@ impl Fep {
         let local = target.pdc.id;
         let mut completed = None;
         let receives = match &packet.ses {
+            ses if target.has_refused(ses, request.psn) => None,
             Ses::Standard(header) if header.pid_on_fep != 0 => self.processes.get_mut(&header.pid_on_fep),
             _ if self.zero_closed => None,
             _ => Some(&mut self.receives),
@@ -230,6 +253,9 @@ impl Fep {
                 }
                 Err(Refusal::Unsupported(code)) => {
                     target.pdc.store_response(request.psn, respond(header, code, 0));
+                    if header.request_length > payload.len() {
+                        target.refuse_rest(&self.config.pdc, header.msg_id, request.psn);
+                    }
                 }
                 Err(Refusal::Busy(code)) => {
                     self.refuse(now, packet, request, code, 0);
@@ -571,6 +597,7 @@ impl Fep {
             ccc_id: None,
             early: VecDeque::new(),
             asked: false,
+            refused: None,
         });
         self.targets.by_origin.insert(origin, key);
         self.wheel.insert(now + self.config.idle_timeout, TimerKey::Target(key));

@@ -181,6 +181,11 @@ impl Receives {
         self.unexpected.len()
     }
 
+    /// The PDC and number of each message that has arrived in part.
+    pub(crate) fn incomplete(&self) -> impl Iterator<Item = (PdcId, u16)> {
+        self.messages.iter().map(|(_, message)| message).filter(|m| !m.is_complete()).map(|m| m.name)
+    }
+
     /// Finds the place for the payload of a packet of `pdc`; matches a receive if it is the first of its message.
     pub fn admit(
         &mut self,

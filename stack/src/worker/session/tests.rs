@@ -2,6 +2,7 @@
 
 mod door;
 mod hostile;
+mod killed;
 mod leaving;
 mod sleeping;
 mod threads;
@@ -14,7 +15,7 @@ use weft_cc::{CcChoice, CcParams, Rate, Span, Time};
 use super::link::Link;
 use super::*;
 use crate::fep::{ConnectOptions, Fep, FepConfig};
-use crate::packet::{Addr, Payload};
+use crate::packet::{Addr, Packet, Payload};
 use crate::rng::Rng;
 use crate::ses::Matching;
 use crate::worker::ring::Region;
@@ -44,8 +45,12 @@ struct World {
 
 impl World {
     fn new() -> World {
+        World::with(&config())
+    }
+
+    fn with(config: &Arc<FepConfig>) -> World {
         let fep = |n: u32| {
-            let mut fep = Fep::new(Addr(n), config(), Rng::new(7, n.into()), Time::ZERO).unwrap();
+            let mut fep = Fep::new(Addr(n), config.clone(), Rng::new(7, n.into()), Time::ZERO).unwrap();
             // All applications have sessions.
             fep.close_process(0).unwrap();
             fep
@@ -59,6 +64,11 @@ impl World {
 
     /// A microsecond: commands and timers, and at most `packets` packets each way.
     fn step(&mut self, packets: usize) {
+        self.step_through(packets, |_| true);
+    }
+
+    /// As [`World::step`], over a channel that lets through what `passes` says.
+    fn step_through(&mut self, packets: usize, mut passes: impl FnMut(&Packet) -> bool) {
         self.now += Span::from_us(1);
         for side in 0..2 {
             self.sessions[side].serve(&mut self.feps[side], self.now);
@@ -71,7 +81,9 @@ impl World {
                 let mut bytes = vec![0; payload.len() as usize];
                 payload.copy_to(&mut bytes);
                 // What is for somebody else, nobody gets.
-                if let Some(fep) = self.feps.get_mut(transmit.packet.net.dst.0 as usize) {
+                if passes(&transmit.packet)
+                    && let Some(fep) = self.feps.get_mut(transmit.packet.net.dst.0 as usize)
+                {
                     fep.on_packet(self.now, &transmit.packet, Payload::Bytes(&bytes));
                 }
             }

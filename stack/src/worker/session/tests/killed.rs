@@ -1,0 +1,235 @@
+//! Applications that are killed at any time, over a channel that loses packets: who survives hears of it in time,
+//! and nothing stays.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::pdc::PdcConfig;
+use crate::rng::Rng;
+use crate::wire::ses::ReturnCode;
+
+/// What goes wrong.
+#[derive(Clone, Copy, Debug)]
+struct Trouble {
+    /// Packets in 256 that are lost.
+    loss: u8,
+    /// Microseconds from the first packet until somebody is killed.
+    killed_after: u16,
+    /// Bytes of the message that is under way then.
+    len: u32,
+    /// Losses are inferred from acknowledgements: a fabric that drops.
+    infer: bool,
+    seed: u64,
+}
+
+fn trouble() -> impl Strategy<Value = Trouble> {
+    let loss = prop_oneof![Just(0u8), 0u8..20];
+    (loss, 0u16..300, 1u32..250_000, any::<bool>(), any::<u64>())
+        .prop_map(|(loss, killed_after, len, infer, seed)| Trouble { loss, killed_after, len, infer, seed })
+}
+
+struct Lossy {
+    world: World,
+    rng: Rng,
+    loss: u8,
+    /// Alice's to bob.
+    connection: Option<Connection>,
+}
+
+impl Lossy {
+    fn new(trouble: &Trouble) -> Lossy {
+        let base = (*config()).clone();
+        let pdc = PdcConfig { infer_loss: trouble.infer, ..base.pdc };
+        let world = World::with(&Arc::new(FepConfig { pdc, ..base }));
+        Lossy { world, rng: Rng::new(trouble.seed, 1), loss: trouble.loss, connection: None }
+    }
+
+    fn step(&mut self) {
+        let (rng, loss) = (&mut self.rng, self.loss);
+        self.world.step_through(4, |_| rng.next_u64() as u8 >= loss);
+    }
+
+    /// Steps until `client` has an event, for at most `limit`.
+    fn event(&mut self, client: &mut Client, limit: Span) -> Event {
+        let since = self.world.now;
+        while self.world.now.since(since) <= limit {
+            if let Some(event) = client.poll().unwrap() {
+                return event;
+            }
+            self.step();
+        }
+        let world = &self.world;
+        panic!("no event in {limit}: {:?}", world.feps.each_ref().map(|fep| fep.explain(world.now)));
+    }
+
+    /// The context and status of the next `count` messages that `client` hears have ended.
+    fn ended(&mut self, client: &mut Client, count: usize, limit: Span) -> Vec<(u64, Status)> {
+        let mut sent = Vec::new();
+        while sent.len() < count {
+            match self.event(client, limit) {
+                Event { context, report: Report::Sent { status, .. } } => sent.push((context, status)),
+                event => assert!(matches!(event.report, Report::Connected { .. }), "{event:?}"),
+            }
+        }
+        sent
+    }
+
+    /// Alice's message, and a short one behind it, are under way to bob for as long as `trouble` says.
+    fn begin(&mut self, trouble: &Trouble) -> (Client, Client) {
+        let (mut alice, mut bob) = (self.world.open(0), self.world.open(1));
+        for context in 0..2 {
+            bob.receive(extent(0, trouble.len.max(100)), None, Matching::Untagged, context).unwrap();
+        }
+        alice.write(0, &content(4, trouble.len as usize)).unwrap();
+        let connection = alice.connect(Addr(1), to(&bob), 0).unwrap();
+        self.connection = Some(connection);
+        // Known to both sides by the same number.
+        alice.send(connection, extent(0, trouble.len), None, 2, 2).unwrap();
+        alice.send(connection, extent(0, 100), None, 3, 3).unwrap();
+        for _ in 0..trouble.killed_after {
+            self.step();
+        }
+        (alice, bob)
+    }
+}
+
+/// 63 RTOs are what a PDC puts up with; a packet that is lost again and again takes no longer than that.
+fn limit(world: &World) -> Span {
+    world.feps[0].config().pdc.rto_init.times(64)
+}
+
+/// Ends the session of `client` as if its process had been killed.
+fn kill(world: &mut World, side: usize, client: &mut Client) {
+    client.hang_up();
+    world.sessions[side].check(&mut world.feps[side], world.now);
+    assert!(matches!(world.sessions[side].poll_ended(), Some((_, _, Ended::Died))));
+}
+
+/// The contexts of the messages that `client` has received so far, all whole.
+fn received(client: &mut Client) -> Vec<u64> {
+    let events = std::iter::from_fn(|| client.poll().unwrap());
+    events
+        .map(|event| match event.report {
+            Report::Received { status: Status::Ok, header_data, .. } => header_data,
+            _ => panic!("{event:?}"),
+        })
+        .collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// The sender hears of each message whether it was in time.
+    #[test]
+    fn a_receiver_is_missed(trouble in trouble()) {
+        let mut lossy = Lossy::new(&trouble);
+        let (mut alice, mut bob) = lossy.begin(&trouble);
+        let limit = limit(&lossy.world);
+        let in_time = received(&mut bob);
+        kill(&mut lossy.world, 1, &mut bob);
+        for context in lossy.ended(&mut alice, 2, limit) {
+            let refused = Status::Answered(ReturnCode::BAD_PID);
+            let expected = if in_time.contains(&context.0) { Status::Ok } else { refused };
+            prop_assert_eq!(context.1, expected, "message {}", context.0);
+        }
+        drop((alice, bob));
+        lossy.loss = 0;
+        lossy.world.assert_nothing_is_left();
+    }
+
+    /// A process that takes over the number of one that was killed gets messages whole, and nothing of those that
+    /// its predecessor got in part.
+    #[test]
+    fn a_successor_inherits_nothing(trouble in trouble()) {
+        let mut lossy = Lossy::new(&trouble);
+        let (mut alice, mut bob) = lossy.begin(&trouble);
+        let (limit, process) = (limit(&lossy.world), bob.process());
+        let in_time = received(&mut bob);
+        kill(&mut lossy.world, 1, &mut bob);
+        let (sessions, fep) = (&mut lossy.world.sessions[1], &mut lossy.world.feps[1]);
+        let mut heir = sessions.open(fep, &SMALL, Some(process)).unwrap();
+        let receives: Vec<_> =
+            (0..3).map(|_| heir.receive(extent(0, 250_000), None, Matching::Untagged, 0).unwrap()).collect();
+        lossy.step();
+        alice.send(lossy.connection.unwrap(), extent(0, 70), None, 4, 4).unwrap();
+        let mut expected = in_time.clone();
+        for (context, status) in lossy.ended(&mut alice, 3, limit) {
+            match status {
+                Status::Ok if !in_time.contains(&context) => expected.push(context),
+                Status::Ok => {}
+                status => prop_assert_eq!(status, Status::Answered(ReturnCode::BAD_PID)),
+            }
+        }
+        prop_assert!(expected.contains(&4));
+        let mut all = in_time;
+        all.extend(received(&mut heir));
+        all.sort_unstable();
+        expected.sort_unstable();
+        prop_assert_eq!(all, expected.clone());
+        // The others have met no message.
+        let unmet = receives.iter().filter(|receive| heir.cancel(**receive).is_ok()).count();
+        for _ in 0..unmet {
+            let event = lossy.event(&mut heir, limit);
+            prop_assert!(
+                matches!(event.report, Report::Received { status: Status::Cancelled, .. }), "{:?}", event
+            );
+        }
+        drop((alice, bob, heir));
+        lossy.loss = 0;
+        lossy.world.assert_nothing_is_left();
+    }
+
+    /// The receiver hears what has become of the message, and the sender's connection and memory are given back.
+    #[test]
+    fn a_sender_is_missed(trouble in trouble()) {
+        let mut lossy = Lossy::new(&trouble);
+        let (mut alice, mut bob) = lossy.begin(&trouble);
+        let (limit, memory) = (limit(&lossy.world), alice.memory().clone());
+        let begun = lossy.world.feps[1].counters().data_received > 0;
+        kill(&mut lossy.world, 0, &mut alice);
+        if begun {
+            let event = lossy.event(&mut bob, limit);
+            let Report::Received { status, .. } = event.report else { panic!("{event:?}") };
+            prop_assert!([Status::Ok, Status::PeerLost].contains(&status), "{:?}", status);
+        }
+        drop((alice, bob));
+        lossy.loss = 0;
+        lossy.world.assert_nothing_is_left();
+        prop_assert_eq!(memory.holders(), 1);
+    }
+}
+
+/// The rest of a message to nobody is not sent.
+#[test]
+fn a_message_to_nobody_ends_with_the_first_answer() {
+    let trouble = Trouble { loss: 0, killed_after: 60, len: 250_000, infer: false, seed: 1 };
+    let mut lossy = Lossy::new(&trouble);
+    let (mut alice, mut bob) = lossy.begin(&trouble);
+    kill(&mut lossy.world, 1, &mut bob);
+    let before = lossy.world.feps[0].counters().data_sent;
+    for (_, status) in lossy.ended(&mut alice, 2, Span::from_us(100)) {
+        assert_eq!(status, Status::Answered(ReturnCode::BAD_PID));
+    }
+    let after = lossy.world.feps[0].counters().data_sent;
+    assert!(before > 20 && after - before < 50, "{before}, then {after}, of 246");
+    // The connection is of use to whoever comes.
+    let mut heir = {
+        let (sessions, fep) = (&mut lossy.world.sessions[1], &mut lossy.world.feps[1]);
+        sessions.open(fep, &SMALL, Some(bob.process())).unwrap()
+    };
+    heir.receive(extent(0, 1), None, Matching::Untagged, 1).unwrap();
+    alice.send(lossy.connection.unwrap(), extent(0, 1), None, 5, 5).unwrap();
+    assert_eq!(lossy.ended(&mut alice, 1, Span::from_us(100)), [(5, Status::Ok)]);
+    assert_eq!(received(&mut heir), [5]);
+}
+
+/// A process whose last word stands before its end in the socket is found dead at the first look.
+#[test]
+fn a_death_behind_unread_bytes_is_noticed() {
+    let mut world = World::new();
+    let mut bob = world.open(1);
+    assert!(world.sessions[1].may_sleep());
+    bob.receive(extent(0, 1), None, Matching::Untagged, 1).unwrap();
+    kill(&mut world, 1, &mut bob);
+    world.assert_nothing_is_left();
+}
