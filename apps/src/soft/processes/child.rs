@@ -18,7 +18,7 @@ use std::io::Write;
 use std::os::fd::AsFd;
 use std::time::Duration;
 use weft_cc::{Span, Time};
-use weft_stack::port::{BURST, Port};
+use weft_stack::port::BURST;
 use weft_stack::worker::{Clock, Host, Worker};
 use weft_testbed::sim::RunConfig;
 
@@ -26,11 +26,12 @@ use weft_testbed::sim::RunConfig;
 const LINK_WAIT: Duration = Duration::from_secs(20);
 /// How much a host decides ahead of its link, at least: so long it may be without its core without cost.
 const AHEAD: Span = Span::from_us(600);
-/// The longest sleep, where something wakes the host when a frame arrives; and where nothing does, which must be short
-/// beside the network's round trip.
-const SLEEP: Span = Span::from_ms(20);
-const LONGEST_BLIND: Span = Span::from_us(500);
-const BLIND_PARTS: u64 = 64;
+/// A host looks for frames so often in the network's round trip, but not less often than this. To be woken by each
+/// frame, where ports can do that, costs two cores more than that many hosts leave them.
+const LOOKS: u64 = 64;
+const LONGEST_SLEEP: Span = Span::from_us(500);
+/// Turns of the loop after which a host that is never idle looks for what the parent says.
+const ATTEND: u32 = 64;
 /// Bursts that the endpoint takes in before anything else is looked at.
 const BURSTS: u32 = 64;
 
@@ -76,7 +77,9 @@ struct HostProcess<'a> {
     worker: Worker<PacedPort<AnyPort>>,
     flows: HostFlows<'a>,
     lines: Lines,
-    blind: Span,
+    sleep: Span,
+    /// Turns until it looks for what the parent says; none if there is something.
+    attend: u32,
     begun: bool,
     finished: bool,
 }
@@ -105,8 +108,8 @@ impl<'a> HostProcess<'a> {
         let hosts: Vec<u32> = setup.hosts.iter().map(|facts| facts.host).collect();
         let mut flows = HostFlows::new(config, host, &hosts);
         flows.post_receives(worker.fep_mut()).map_err(|error| failed(&error))?;
-        let blind = Span::from_ps(network.rtt.as_ps() / BLIND_PARTS).min(LONGEST_BLIND);
-        Ok(HostProcess { worker, flows, lines, blind, begun: false, finished: false })
+        let sleep = Span::from_ps(network.rtt.as_ps() / LOOKS).min(LONGEST_SLEEP);
+        Ok(HostProcess { worker, flows, lines, sleep, attend: 0, begun: false, finished: false })
     }
 
     fn say(&self, message: &FromHost) -> Result<(), Failure> {
@@ -116,7 +119,11 @@ impl<'a> HostProcess<'a> {
     /// Turns the loop until the parent says that it is over.
     fn run(&mut self) -> Result<(), Failure> {
         while !self.finished {
-            self.listen()?;
+            if self.attend == 0 {
+                self.listen()?;
+                self.attend = ATTEND;
+            }
+            self.attend -= 1;
             let mut idle = self.drive();
             let now = self.worker.clock().now();
             if self.begun {
@@ -163,7 +170,7 @@ impl<'a> HostProcess<'a> {
         idle
     }
 
-    /// Sleeps until something is due or, where the port can tell, arrives.
+    /// Sleeps until something is due, the parent says something, or it is time to look for frames.
     fn rest(&mut self) {
         let now = self.worker.clock().now();
         let fep = self.worker.fep();
@@ -173,17 +180,15 @@ impl<'a> HostProcess<'a> {
         let due = match due {
             Some(at) if now.is_at_or_after(at) => return,
             Some(at) => at.since(now),
-            None => SLEEP,
+            None => self.sleep,
         };
-        let port = self.worker.port_mut().waitable();
-        let longest = if port.is_some() { SLEEP } else { self.blind };
-        let mut fds = vec![PollFd::new(&self.lines, PollFlags::IN)];
-        fds.extend(port.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
-        let ns = (due.min(longest).as_ps() / 1_000) as i64;
+        let mut fds = [PollFd::new(&self.lines, PollFlags::IN)];
+        let ns = (due.min(self.sleep).as_ps() / 1_000) as i64;
         let timeout = Timespec { tv_sec: 0, tv_nsec: ns };
         // A signal ends it early, which is harmless.
-        let _ = poll(&mut fds, Some(&timeout));
-        self.worker.port_mut().waited();
+        if poll(&mut fds, Some(&timeout)).unwrap_or(0) > 0 {
+            self.attend = 0;
+        }
     }
 
     fn into_report(self) -> HostReport {

@@ -90,14 +90,6 @@ impl<P: Port> Port for PacedPort<P> {
     fn counters(&self) -> PortCounters {
         self.inner.counters()
     }
-
-    fn waitable(&mut self) -> Option<std::os::fd::BorrowedFd<'_>> {
-        self.inner.waitable()
-    }
-
-    fn waited(&mut self) {
-        self.inner.waited();
-    }
 }
 
 #[cfg(test)]

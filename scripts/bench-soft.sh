@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# Completion times on software switches in real time beside those that the simulator predicts for the same fabric:
+# incast 15:1, permutation and all-to-all, with hosts of all kinds. Needs a quiet machine; with namespaces, root.
+#
+#   scripts/bench-soft.sh [WEFT] [KIND…]     KIND: one, udp, memif, veth
+#
+# Fails if a mean or a 99th percentile is off by more than 25 %.
+set -euo pipefail
+
+weft=${1:-target/release/weft}
+shift || true
+kinds=("$@")
+if [[ ${#kinds[@]} == 0 ]]; then
+    kinds=(one udp memif)
+    [[ $EUID == 0 ]] && kinds+=(veth)
+fi
+report=$(mktemp)
+trap 'rm -f "$report"' EXIT
+
+printf '%-8s %-14s %10s %10s %10s %9s %9s %12s\n' hosts workload 'mean, ms' 'mean' 'p99' trimmed timeouts 'behind, µs'
+off=0
+for kind in "${kinds[@]}"; do
+    options=()
+    [[ $kind == one ]] || options=("--processes=$kind")
+    for flows in incast:15/1MiB permutation/1MiB all-to-all:4/100KB; do
+        said=$("$weft" run --on soft "${options[@]}" --workload "${flows%/*}" --size "${flows#*/}" --json "$report" 2>&1 >/dev/null)
+        behind=$(sed -n 's/.* were \([0-9]*\) µs behind.*/\1/p' <<<"$said")
+        python3 - "$report" "$kind" "${flows%/*}" "${behind:--}" <<'PYTHON' || off=1
+import json, sys
+path, kind, workload, behind = sys.argv[1:]
+run = json.load(open(path))
+p = run["predicted"]
+mean, p99 = p["mean_ratio"], p["p99_ratio"]
+print(f"{kind:8} {workload:14} {run['fct_us']['mean'] / 1e3:10.1f} {mean:10.3f} {p99:10.3f} "
+      f"{run['packets']['trimmed']:9} {run['timeouts']:9} {behind:>12}")
+sys.exit(not all(abs(ratio - 1) <= 0.25 for ratio in (mean, p99)))
+PYTHON
+    done
+done
+if [[ $off != 0 ]]; then
+    echo "bench-soft.sh: off by more than 25 %: a busy machine, or a fault" >&2
+    exit 1
+fi
