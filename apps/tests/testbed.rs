@@ -4,8 +4,11 @@
 
 mod lab;
 
-use lab::{FABRIC, Lab, Process, json, no_namespaces, skipped, stderr_of, until};
+use lab::{FABRIC, Lab, Process, json, stderr_of, until};
+#[cfg(feature = "dpdk")]
+use lab::{no_namespaces, skipped};
 use serde_json::Value;
+#[cfg(feature = "dpdk")]
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -197,6 +200,26 @@ fn hosts_hear_that_the_switches_are_gone_and_they_come_again() {
     let again = up(&lab, name, &[FABRIC]);
     assert_ne!(again["pid"], bed["pid"]);
     some_messages_arrive(&lab, &again);
+}
+
+#[test]
+fn transfers_over_udp_go_on_when_the_switches_are_back() {
+    let (lab, name) = (Lab::new(), "tback");
+    let bed = up(&lab, name, &[FABRIC]);
+    let _down = Down(&lab, name);
+    let server = server(&lab, &bed, 0, &[PATIENT, &["--once", "--wait", "60000ms"]].concat());
+    let test = ["--size", "100000", "--count", "60", "--verify", "--json", "-"];
+    let client = client(&lab, &bed, 9, 0, &[PATIENT, &test].concat());
+    until("messages are on their way", || status(&lab, name)["hosts"][9]["sent"].as_u64() > Some(50));
+    kill(&bed);
+    let again = up(&lab, name, &[FABRIC]);
+    assert_eq!(again["hosts"][0]["called"], bed["hosts"][0]["called"], "hosts find it where it was");
+    let report = json(&client.output());
+    assert_eq!(report["server"]["verified_bytes"], 60 * 100_000, "{report}");
+    assert_eq!(report["server"]["wrong_bytes"], 0, "{report}");
+    assert!(report["client"]["timeouts"].as_u64() > Some(0), "it has missed the switches: {report}");
+    let output = server.output();
+    assert!(output.status.success(), "{}", stderr_of(&output));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The command `ip` of iproute2, which makes and removes interfaces and namespaces.
 
 use crate::Failure;
+#[cfg(feature = "dpdk")]
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
 
@@ -17,6 +18,7 @@ pub(crate) fn run(args: &[&str]) -> Result<(), Failure> {
 ///
 /// # Errors
 /// As [`run`].
+#[cfg(feature = "dpdk")]
 pub(crate) fn batch(namespace: Option<&str>, lines: &str) -> Result<(), Failure> {
     let mut command = Command::new("ip");
     if let Some(namespace) = namespace {

@@ -1,8 +1,9 @@
 //! Hosts over memif: the fabric owns the sockets, the hosts the memory.
 
 use super::super::rundir::{Owned, State};
-use super::{Attached, HostFacts, HostLink, address};
+use super::{Attached, HostFacts, HostLink};
 use crate::Failure;
+use std::net::{IpAddr, Ipv4Addr};
 use weft_stack::port::MIN_FRAME;
 use weft_stack::port::dpdk::{
     DpdkError, DpdkPort, DpdkPortConfig, Eal, EalOptions, MbufPool, MbufPoolConfig, buffer_size_for,
@@ -37,6 +38,12 @@ pub(super) fn attach(hosts: &[u32], mtu: u32, owned: &Owned) -> Result<Vec<Attac
         link: HostLink::Dpdk(Box::new(port)),
     };
     Ok(hosts.iter().zip(ports).map(one).collect())
+}
+
+/// The address of `host`, which can be any.
+pub(super) fn address(host: u32) -> IpAddr {
+    let [_, b, c, d] = (host + 1).to_be_bytes();
+    IpAddr::V4(Ipv4Addr::new(10, b, c, d))
 }
 
 /// Opens these devices, which share a pool.

@@ -13,11 +13,10 @@ use super::rundir::Owned;
 use crate::Failure;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 #[cfg(feature = "dpdk")]
 use weft_stack::port::dpdk::DpdkPort;
 use weft_stack::port::{FramePool, Port, PortCaps, PortCounters, RxBurst, TxBurst};
-use weft_stack::wire::ethernet::MacAddr;
 use weft_testbed::sim::RunConfig;
 use weft_testbed::soft::{SoftFabric, SoftOptions};
 use weft_testbed::topology::HostId;
@@ -104,14 +103,13 @@ impl HostsBy {
             SoftFabric::new(config, plan, options, weft_cc::Time::ZERO).map_err(|error| failed(&error))?;
         let mtu = config.mtu + HEADERS;
         let attached = match self {
-            HostsBy::Udp => udp::attach(hosts, mtu, owned)?,
+            HostsBy::Udp => udp::attach(hosts, mtu, owned, name)?,
             #[cfg(feature = "dpdk")]
             HostsBy::Memif => memif::attach(hosts, mtu, owned)?,
             #[cfg(feature = "dpdk")]
             HostsBy::Veth => veth::attach(hosts, mtu, owned, name)?,
             #[cfg(not(feature = "dpdk"))]
             HostsBy::Memif | HostsBy::Veth => {
-                let _ = name;
                 return Err(Failure::Run(
                     "this weft was built without its feature `dpdk`; expected --hosts udp".to_owned(),
                 ));
@@ -150,13 +148,6 @@ impl HostFacts {
     }
 }
 
-/// The address of `host` where it can be any.
-#[cfg(feature = "dpdk")]
-fn address(host: u32) -> IpAddr {
-    let [_, b, c, d] = (host + 1).to_be_bytes();
-    IpAddr::V4(Ipv4Addr::new(10, b, c, d))
-}
-
 macro_rules! each {
     ($link:expr, $inner:ident => $do:expr) => {
         match $link {
@@ -189,10 +180,4 @@ impl Port for HostLink {
     fn counters(&self) -> PortCounters {
         each!(self, link => link.counters())
     }
-}
-
-/// An Ethernet address as options take it.
-#[cfg(feature = "dpdk")]
-fn mac_text(mac: MacAddr) -> String {
-    mac.0.map(|byte| format!("{byte:02x}")).join(":")
 }

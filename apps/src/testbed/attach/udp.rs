@@ -57,10 +57,10 @@ pub(crate) struct UdpLink {
     counters: PortCounters,
 }
 
-/// Opens sockets for `hosts`.
-pub(super) fn attach(hosts: &[u32], mtu: u32, owned: &Owned) -> Result<Vec<Attached>, Failure> {
+/// Opens sockets for `hosts` of the testbed `name`.
+pub(super) fn attach(hosts: &[u32], mtu: u32, owned: &Owned, name: &str) -> Result<Vec<Attached>, Failure> {
     owned.note(&State { pid: std::process::id(), ..State::default() })?;
-    let exchange = NETWORKS
+    let exchange = networks(name)
         .map(|network| Exchange::open(network, hosts, mtu))
         .find(|opened| !opened.as_ref().is_err_and(is_taken))
         .unwrap_or_else(|| Exchange::open(*NETWORKS.start(), hosts, mtu))
@@ -87,6 +87,14 @@ pub(super) fn attach(hosts: &[u32], mtu: u32, owned: &Owned) -> Result<Vec<Attac
         }
     };
     Ok(hosts.iter().enumerate().map(one).collect())
+}
+
+/// All networks, the one that the testbed `name` has unless another one has taken it first: when it comes up again, its
+/// hosts find it where it was.
+fn networks(name: &str) -> impl Iterator<Item = u8> {
+    let count = NETWORKS.len() as u32;
+    let first = name.bytes().fold(0, |sum: u32, byte| (sum * 31 + u32::from(byte)) % count);
+    (0..count).map(move |n| NETWORKS.start() + ((first + n) % count) as u8)
 }
 
 /// Whether another testbed has this network.
@@ -237,5 +245,20 @@ impl Port for UdpLink {
     fn counters(&self) -> PortCounters {
         let kernel = self.exchange.borrow().stands_for[self.place].counters();
         PortCounters { rx_missed: self.counters.rx_missed + kernel.rx_missed, ..self.counters }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_testbed_tries_its_own_network_first_and_then_all_others() {
+        let of = |name: &str| networks(name).collect::<Vec<u8>>();
+        assert_eq!(of("weft"), of("weft"));
+        assert_ne!(of("weft")[0], of("other")[0]);
+        let mut all = of("weft");
+        all.sort_unstable();
+        assert_eq!(all, NETWORKS.collect::<Vec<u8>>());
     }
 }

@@ -2,12 +2,14 @@
 
 use super::super::ip;
 use super::super::rundir::{Owned, State};
-use super::{Attached, HostFacts, HostLink, address, mac_text, memif};
+use super::memif::{self, address};
+use super::{Attached, HostFacts, HostLink};
 use crate::Failure;
 use rustix::process::geteuid;
 use std::fmt::Write;
 use std::path::Path;
 use weft_stack::port::udp::mac_of;
+use weft_stack::wire::ethernet::MacAddr;
 
 /// What a packet socket's ring needs of each frame beside the IP packet.
 const BESIDE: u32 = 66;
@@ -91,6 +93,11 @@ fn make(hosts: &[u32], mtu: u32, name: &str) -> Result<(), Failure> {
         ip::batch(Some(&namespace), "link set lo up\nlink set eth0 up\n")?;
     }
     Ok(())
+}
+
+/// An Ethernet address as options take it.
+fn mac_text(mac: MacAddr) -> String {
+    mac.0.map(|byte| format!("{byte:02x}")).join(":")
 }
 
 /// The kernel shall have nothing to say on a link: it gets no address of its own. Where it knows no IPv6 there is
