@@ -13,7 +13,7 @@ use weft_stack::pdc::PdcConfig;
 use weft_stack::rng::Rng;
 use weft_stack::spray::LbChoice;
 use weft_stack::worker::neighbours::ResolveError;
-use weft_stack::worker::{AddressBook, Clock, LinkConfig, Strangers, Worker};
+use weft_stack::worker::{AddressBook, Clock, Strangers, Worker};
 
 /// Payload of a full packet where the port carries it.
 const PAYLOAD: u32 = 4096;

@@ -20,7 +20,7 @@ use std::time::Duration;
 use weft_cc::{Span, Time};
 use weft_stack::port::BURST;
 use weft_stack::worker::{Clock, Host, Worker};
-use weft_testbed::sim::RunConfig;
+use weft_testbed::sim::{self, RunConfig};
 
 /// How long the fabric's end of the link may take to be there.
 const LINK_WAIT: Duration = Duration::from_secs(20);
@@ -197,12 +197,14 @@ impl<'a> HostProcess<'a> {
         let failures = self.flows.failures.clone();
         let (sent, received, wrong) = self.flows.into_outcome();
         let ends = std::slice::from_ref(&self.worker);
+        let mut waits = sim::Lines::default();
+        live::waits(ends, now, &mut waits);
         HostReport {
             sent,
             received,
             wrong,
             failures,
-            waits: live::waits(ends, now),
+            waits: waits.to_vec(),
             leaks: if done { live::leaks(ends) } else { Vec::new() },
             packets: live::packets(ends).into(),
             timeouts: self.worker.fep().counters().timeouts,

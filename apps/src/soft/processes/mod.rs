@@ -407,6 +407,8 @@ fn report(config: &RunConfig, hosts: &[u32], reports: Vec<HostReport>, counters:
         end,
         endpoints: hosts.len() as u32,
         footprint: reports.iter().map(|report| Footprint::from(report.footprint)).sum(),
+        // In this process; each host's has those of its own flows besides.
+        plan: workload.bytes() + (size_of_val(&flows[..]) + size_of_val(&arrived[..])) as u64,
         // As in one process: the simulation's is put in its place.
         bound: (Span::ZERO, String::new()),
         stuck: stuck.collect(),

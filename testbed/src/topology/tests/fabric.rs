@@ -271,21 +271,21 @@ fn the_busiest_link_sets_the_bound() {
     let alone = Rate::from_gbps(100).time_for(bytes);
 
     let fabric = public("leaf_spine_1024_oversub_8-1.topo");
-    let bound = fabric.busiest_link_bound(&shift(&fabric, 32, bytes));
+    let bound = fabric.busiest_link_bound(shift(&fabric, 32, bytes));
     assert_eq!((bound.time, bound.at), (Span::from_ps(1_363_148_800), Cut::FromTor(0)));
     assert_eq!(bound.at.to_string(), "uplinks of ToR 0");
-    let inside = fabric.busiest_link_bound(&[(HostId(0), HostId(1), bytes), (HostId(2), HostId(3), bytes)]);
+    let inside = fabric.busiest_link_bound([(HostId(0), HostId(1), bytes), (HostId(2), HostId(3), bytes)]);
     assert_eq!((inside.time, inside.at), (alone, Cut::FromHost(HostId(0))));
-    let shifted_by_one = fabric.busiest_link_bound(&shift(&fabric, 1, bytes));
+    let shifted_by_one = fabric.busiest_link_bound(shift(&fabric, 1, bytes));
     assert_eq!(shifted_by_one.time, alone);
 
     let incast: Vec<_> = (1..33).map(|h| (HostId(h * 31), HostId(0), bytes)).collect();
-    let bound = fabric.busiest_link_bound(&incast);
+    let bound = fabric.busiest_link_bound(incast);
     assert_eq!((bound.time, bound.at), (alone.times(32), Cut::ToHost(HostId(0))));
 
     // Eight hosts of one leaf receive over four links.
     let into_leaf: Vec<_> = (0..8).map(|h| (HostId(64 + 32 * h), HostId(h), bytes)).collect();
-    let bound = fabric.busiest_link_bound(&into_leaf);
+    let bound = fabric.busiest_link_bound(into_leaf);
     assert_eq!((bound.time, bound.at), (alone.times(2), Cut::ToTor(0)));
 }
 
@@ -295,12 +295,12 @@ fn pods_can_be_the_bottleneck() {
     let alone = Rate::from_gbps(100).time_for(bytes);
     let fabric = public("fat_tree_1024_8os.topo");
     // 64 hosts leave a pod by 2 · 4 links; to the next ToR of the same pod, 8 hosts by 2 links.
-    let across = fabric.busiest_link_bound(&shift(&fabric, 64, bytes));
+    let across = fabric.busiest_link_bound(shift(&fabric, 64, bytes));
     assert_eq!((across.time, across.at), (alone.times(8), Cut::FromPod(0)));
-    let within = fabric.busiest_link_bound(&shift(&fabric, 8, bytes));
+    let within = fabric.busiest_link_bound(shift(&fabric, 8, bytes));
     assert_eq!((within.time, within.at), (alone.times(4), Cut::FromTor(0)));
     let into_pod: Vec<_> = (0..64).map(|h| (HostId(64 + 15 * h), HostId(h), bytes)).collect();
-    let bound = fabric.busiest_link_bound(&into_pod);
+    let bound = fabric.busiest_link_bound(into_pod);
     assert_eq!((bound.time, bound.at), (alone.times(8), Cut::ToPod(0)));
 }
 
@@ -309,7 +309,7 @@ fn no_traffic_has_no_bound() {
     let fabric = public("leaf_spine_tiny.topo");
     let idle = fabric.busiest_link_bound([(HostId(0), HostId(1), 0); 0]);
     assert_eq!((idle.time, idle.at), (Span::ZERO, Cut::None));
-    let to_itself = fabric.busiest_link_bound(&[(HostId(3), HostId(3), 1000), (HostId(1), HostId(2), 0)]);
+    let to_itself = fabric.busiest_link_bound([(HostId(3), HostId(3), 1000), (HostId(1), HostId(2), 0)]);
     assert_eq!(to_itself.at, Cut::None);
 }
 
