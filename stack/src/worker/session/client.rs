@@ -282,8 +282,14 @@ impl Client {
         self.reports.pop()?.map(|slot| Report::decode(&slot)).transpose().map_err(Into::into)
     }
 
+    /// Its end of the socket.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(super) fn link(&self) -> &Link {
+        &self.link
+    }
+
     /// Closes its end of the socket and nothing else, as the system does for a process that is killed.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn hang_up(&mut self) {
         self.link = Link::pair().expect("sockets").0;
     }

@@ -59,10 +59,15 @@ mod command;
 mod config;
 mod door;
 mod link;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod properties;
 mod report;
 mod server;
 #[cfg(test)]
 mod tests;
+#[cfg(any(test, feature = "fuzzing"))]
+mod world;
 
 pub use client::{Client, ClientError, Connection, Event, Operation};
 pub use command::{Command, DescriptorError, Extent};

@@ -10,126 +10,13 @@ mod transfer;
 
 use std::sync::Arc;
 
-use weft_cc::{CcChoice, CcParams, Rate, Span, Time};
+use weft_cc::Span;
 
 use super::link::Link;
+use super::world::{SMALL, World, config, content, extent, to};
 use super::*;
 use crate::fep::{ConnectOptions, Fep, FepConfig};
-use crate::packet::{Addr, Packet, Payload};
+use crate::packet::Addr;
 use crate::rng::Rng;
 use crate::ses::Matching;
 use crate::worker::ring::Region;
-
-fn config() -> Arc<FepConfig> {
-    let network = CcParams {
-        mtu: 1024,
-        overhead: 64,
-        link_rate: Rate::from_gbps(10),
-        network_rtt: Span::from_us(10),
-        trimming: true,
-        receiver_credit: false,
-    };
-    Arc::new(FepConfig::new(&CcChoice::default(), &network))
-}
-
-/// Sessions of 8 commands, 8 reports, 16 operations, 4 connections and 256 KiB.
-const SMALL: SessionConfig =
-    SessionConfig { commands: 8, reports: 8, operations: 16, connections: 4, memory: 256 << 10 };
-
-/// Two endpoints with applications, and a channel between them.
-struct World {
-    feps: [Fep; 2],
-    sessions: [Sessions; 2],
-    now: Time,
-}
-
-impl World {
-    fn new() -> World {
-        World::with(&config())
-    }
-
-    fn with(config: &Arc<FepConfig>) -> World {
-        let fep = |n: u32| {
-            let mut fep = Fep::new(Addr(n), config.clone(), Rng::new(7, n.into()), Time::ZERO).unwrap();
-            // All applications have sessions.
-            fep.close_process(0).unwrap();
-            fep
-        };
-        World { feps: [fep(0), fep(1)], sessions: [Sessions::new(4), Sessions::new(4)], now: Time::ZERO }
-    }
-
-    fn open(&mut self, side: usize) -> Client {
-        self.sessions[side].open(&mut self.feps[side], &SMALL, None).unwrap()
-    }
-
-    /// A microsecond: commands and timers, and at most `packets` packets each way.
-    fn step(&mut self, packets: usize) {
-        self.step_through(packets, |_| true);
-    }
-
-    /// As [`World::step`], over a channel that lets through what `passes` says.
-    fn step_through(&mut self, packets: usize, mut passes: impl FnMut(&Packet) -> bool) {
-        self.now += Span::from_us(1);
-        for side in 0..2 {
-            self.sessions[side].serve(&mut self.feps[side], self.now);
-            if self.feps[side].poll_timeout().is_some_and(|at| self.now.is_at_or_after(at)) {
-                self.feps[side].on_timeout(self.now);
-            }
-            for _ in 0..packets {
-                let Some(transmit) = self.feps[side].poll_transmit(self.now) else { break };
-                let payload = self.feps[side].payload(transmit.payload);
-                let mut bytes = vec![0; payload.len() as usize];
-                payload.copy_to(&mut bytes);
-                // What is for somebody else, nobody gets.
-                if passes(&transmit.packet)
-                    && let Some(fep) = self.feps.get_mut(transmit.packet.net.dst.0 as usize)
-                {
-                    fep.on_packet(self.now, &transmit.packet, Payload::Bytes(&bytes));
-                }
-            }
-            self.sessions[side].serve(&mut self.feps[side], self.now);
-        }
-    }
-
-    /// Steps until `client` has an event.
-    fn event(&mut self, client: &mut Client) -> Event {
-        for _ in 0..100_000 {
-            if let Some(event) = client.poll().unwrap() {
-                return event;
-            }
-            self.step(4);
-        }
-        panic!("no event: {:?}", self.feps.each_ref().map(|fep| fep.explain(self.now)));
-    }
-
-    /// Steps until no session is left, and checks that the endpoints hold nothing.
-    fn assert_nothing_is_left(&mut self) {
-        for _ in 0..100_000 {
-            if self.sessions.iter().all(Sessions::is_empty) {
-                break;
-            }
-            self.step(100);
-        }
-        // Targets of what the other side has closed.
-        for _ in 0..100 {
-            self.step(100);
-        }
-        for side in 0..2 {
-            assert!(self.sessions[side].is_empty(), "sessions of side {side}");
-            assert_eq!(self.feps[side].leaks().collect::<Vec<_>>(), [""; 0], "side {side}");
-        }
-    }
-}
-
-fn to(client: &Client) -> ConnectOptions {
-    ConnectOptions { process: client.process(), ..ConnectOptions::default() }
-}
-
-fn extent(offset: u64, len: u32) -> Extent {
-    Extent { region: 0, offset, len }
-}
-
-fn content(seed: u64, len: usize) -> Vec<u8> {
-    let mut rng = Rng::new(seed, 99);
-    (0..len).map(|_| rng.next_u64() as u8).collect()
-}

@@ -1,0 +1,247 @@
+//! What holds whatever an application writes into the memory that it shares with its worker. Property tests and a
+//! fuzz target share this.
+
+use weft_cc::Span;
+
+use super::link::Link;
+use super::world::{SMALL, World, content, extent};
+use super::{Client, ClientError, Command, Connection, Ended, Report, SessionId, Slot, Status};
+use crate::fep::ConnectOptions;
+use crate::packet::Addr;
+use crate::ses::Matching;
+use crate::worker::ring::Region;
+
+/// Processes of those who behave. Messages to them from others would be in order, so nobody else connects to them.
+const GOOD: [u16; 2] = [4000, 4001];
+/// Processes of those who do not.
+const BAD: [u16; 2] = [1, 2];
+/// Steps in which a message between those who behave is certainly through.
+const LONG: usize = 200_000;
+
+/// Any words in the ring of commands, any bytes in the rings' own memory, at any time, from two processes at both ends:
+/// the worker goes on, messages between others arrive whole meanwhile and afterwards, and nothing stays of it all.
+pub fn nonsense_harms_nobody_else(bytes: &[u8]) {
+    let mut choices = Choices(bytes);
+    let mut world = World::new();
+    let mut good = Good::new(&mut world);
+    let mut bad = [0, 1].map(|side| Bad::new(&mut world, side));
+    while let Some(choice) = choices.next() {
+        let who = &mut bad[usize::from(choice & 1)];
+        match choice >> 1 & 15 {
+            0..=6 => who.ask(&choices.command()),
+            7 => who.scribble(&mut choices),
+            8 => who.client.link().ring(),
+            9 => who.listen(),
+            10 => who.come_again(&mut world),
+            11 => world.sessions[who.side].check(&mut world.feps[who.side], world.now),
+            12 => (0..choices.byte()).for_each(|_| world.step(2)),
+            _ => world.step(usize::from(choice >> 5)),
+        }
+        good.go_on(&mut world);
+    }
+    good.finish(&mut world);
+    drop(bad);
+    // Once more, with nobody else there.
+    good.finish(&mut world);
+    drop(good);
+    world.assert_nothing_is_left();
+}
+
+/// Decisions, a byte each; 0 when they are used up.
+struct Choices<'a>(&'a [u8]);
+
+impl Choices<'_> {
+    fn next(&mut self) -> Option<u8> {
+        let (first, rest) = self.0.split_first()?;
+        self.0 = rest;
+        Some(*first)
+    }
+
+    fn byte(&mut self) -> u8 {
+        self.next().unwrap_or(0)
+    }
+
+    fn bytes<const N: usize>(&mut self) -> [u8; N] {
+        std::array::from_fn(|_| self.byte())
+    }
+
+    /// Words that are a command, or nearly so, or anything.
+    fn command(&mut self) -> Slot {
+        let style = self.byte();
+        if style >= 240 {
+            return std::array::from_fn(|_| u64::from_le_bytes(self.bytes()));
+        }
+        let [kind, flags, name] = self.bytes();
+        let flags = if style & 1 == 0 { 0 } else { flags };
+        let mut slot = [0; 8];
+        slot[0] = u64::from(kind % 8) | u64::from(flags) << 8 | u64::from(name % 24) << 32;
+        let words = if style & 2 == 0 { 1..4 } else { 1..8 };
+        for word in &mut slot[words] {
+            *word = self.word();
+        }
+        slot
+    }
+
+    /// Often small, or large only in one place.
+    fn word(&mut self) -> u64 {
+        let [form, value] = self.bytes();
+        let value = u64::from(value);
+        match form % 8 {
+            0..=2 => value % 5,
+            3 => value << 32,
+            4 => value << 32 | u64::from(self.byte()),
+            5 => value << (form >> 3 << 1),
+            6 => u64::MAX - value,
+            _ => u64::from_le_bytes(self.bytes()),
+        }
+    }
+}
+
+/// One that does what no client does.
+struct Bad {
+    side: usize,
+    id: SessionId,
+    client: Client,
+    region: Region,
+}
+
+impl Bad {
+    fn new(world: &mut World, side: usize) -> Bad {
+        let region = Region::allocate(SMALL.layout().expect("possible").total).expect("memory");
+        let (own, other) = Link::pair().expect("sockets");
+        let (sessions, fep) = (&mut world.sessions[side], &mut world.feps[side]);
+        let id = sessions.admit(fep, &SMALL, Some(BAD[side]), &region, own).expect("room");
+        let client = Client::new(&SMALL, &region, other, Addr(side as u32), BAD[side]).expect("it fits");
+        Bad { side, id, client, region }
+    }
+
+    fn ask(&mut self, words: &Slot) {
+        if let Ok(Command::Connect { options, .. }) = Command::decode(words)
+            && GOOD.contains(&options.process)
+        {
+            return;
+        }
+        // Full, or broken by itself.
+        let _ = self.client.submit_words(words);
+    }
+
+    /// Writes a small number where the rings keep theirs.
+    fn scribble(&mut self, choices: &mut Choices<'_>) {
+        let [ring, line, value] = choices.bytes();
+        let ring = if ring & 1 == 0 { 0 } else { SMALL.layout().expect("possible").reports as u64 };
+        // Tail, head and sleep stand 128 bytes apart, with the flags of who has left behind the first two.
+        let at = ring + 128 * u64::from(line % 3) + 4 * u64::from(line >> 7);
+        let value = u32::from(value as i8 as u32);
+        self.region.slice(at, 4).expect("within").write(0, &value.to_ne_bytes());
+    }
+
+    /// Takes reports, if it has not spoilt its ring.
+    fn listen(&mut self) {
+        while matches!(self.client.poll(), Ok(Some(_)) | Err(ClientError::Nonsense(_))) {}
+    }
+
+    /// If its session has ended and nothing is left of it, another one comes, under the same number.
+    fn come_again(&mut self, world: &mut World) {
+        self.client.hang_up();
+        let (sessions, fep) = (&mut world.sessions[self.side], &mut world.feps[self.side]);
+        sessions.check(fep, world.now);
+        assert!(sessions.process(self.id).is_none(), "its socket is closed");
+        while let Some((_, process, how)) = sessions.poll_ended() {
+            assert!(process == BAD[self.side] && how != Ended::Closed, "{process}: {how:?}");
+        }
+        // What is left of the one before takes a place too; each side has four.
+        if sessions.len() < 4 {
+            *self = Bad::new(world, self.side);
+        }
+    }
+}
+
+/// Alice at one end and bob at the other, who exchange messages and expect each to arrive.
+struct Good {
+    clients: [Client; 2],
+    connections: [Connection; 2],
+    /// The number of each one's message that is under way.
+    under_way: [u64; 2],
+    reported: [[bool; 2]; 2],
+}
+
+/// Bytes of message `number`.
+fn length(number: u64) -> usize {
+    [3000, 0, 1024, 1, 20_000][(number % 5) as usize]
+}
+
+impl Good {
+    fn new(world: &mut World) -> Good {
+        let mut clients = [0, 1].map(|side| {
+            world.sessions[side].open(&mut world.feps[side], &SMALL, Some(GOOD[side])).expect("room")
+        });
+        let connections = [0, 1].map(|side| {
+            let there = ConnectOptions { process: GOOD[1 - side], ..ConnectOptions::default() };
+            clients[side].connect(Addr(1 - side as u32), there, 0).expect("room")
+        });
+        let mut good = Good { clients, connections, under_way: [0; 2], reported: [[false; 2]; 2] };
+        (0..2).for_each(|side| good.begin(side));
+        good
+    }
+
+    /// Posts the next message of `side` and the receive for it.
+    fn begin(&mut self, side: usize) {
+        self.under_way[side] += 1;
+        self.reported[side] = [false; 2];
+        let number = self.under_way[side];
+        let bytes = content(number, length(number));
+        let tag = Matching::Tagged { tag: number, ignore: 0 };
+        let room = extent(100_000, bytes.len() as u32);
+        self.clients[1 - side].receive(room, None, tag, 2).expect("room");
+        self.clients[side].write(0, &bytes).expect("room");
+        let whence = extent(0, bytes.len() as u32);
+        self.clients[side].send(self.connections[side], whence, Some(number), !number, 1).expect("room");
+    }
+
+    /// Looks at what has been reported.
+    fn go_on(&mut self, world: &mut World) {
+        world.step(4);
+        for side in 0..2 {
+            while let Some(event) = self.clients[side].poll().expect("a worker that is in order") {
+                match event.report {
+                    Report::Connected { .. } if event.context == 0 => {}
+                    Report::Sent { status: Status::Ok, .. } if event.context == 1 => {
+                        self.reported[side][0] = true;
+                    }
+                    Report::Received { status: Status::Ok, len, header_data, .. } if event.context == 2 => {
+                        self.check(side, len, header_data);
+                        self.reported[1 - side][1] = true;
+                    }
+                    _ => panic!("{event:?}"),
+                }
+            }
+        }
+        for side in 0..2 {
+            if self.reported[side] == [true; 2] {
+                self.begin(side);
+            }
+        }
+    }
+
+    fn check(&mut self, side: usize, len: u32, header_data: u64) {
+        let number = self.under_way[1 - side];
+        let expected = content(number, length(number));
+        assert_eq!((len as usize, header_data), (expected.len(), !number));
+        let mut bytes = vec![0; expected.len()];
+        self.clients[side].read(100_000, &mut bytes).expect("within");
+        assert!(bytes == expected, "message {number} has changed");
+    }
+
+    /// Until one more message each way is through.
+    fn finish(&mut self, world: &mut World) {
+        let wanted = self.under_way.map(|number| number + 2);
+        for _ in 0..LONG {
+            if (0..2).all(|side| self.under_way[side] >= wanted[side]) {
+                return;
+            }
+            self.go_on(world);
+        }
+        let explained = world.feps.each_ref().map(|fep| fep.explain(world.now));
+        panic!("{:?} of {wanted:?} after {}: {explained:?}", self.under_way, Span::from_us(LONG as u64));
+    }
+}
