@@ -17,7 +17,7 @@ use weft_stack::wire::ses::ReturnCode;
 use weft_stack::worker::session::{Client, ClientError, Event, Extent, Report, SessionConfig, Status};
 
 /// Far longer than anything here takes, the bounds on waits included.
-const LIMIT: Duration = Duration::from_secs(100);
+const LIMIT: Duration = Duration::from_secs(40);
 /// Bytes of a message that takes long enough to be killed in.
 const LONG: u32 = 200 << 20;
 /// First retransmission timeout. A PDC puts up with 63 times that.
@@ -236,7 +236,6 @@ fn applications_of_two_hosts_exchange_messages() {
 }
 
 #[test]
-#[ignore = "one run in several does not end: run by hand until that is understood"]
 fn a_sender_that_is_killed_ends_its_message_at_the_receiver() {
     let hosts = Hosts::new(2);
     let (mut alice, mut bob) = (hosts.left.join(None), hosts.right.join(None));
@@ -254,7 +253,6 @@ fn a_sender_that_is_killed_ends_its_message_at_the_receiver() {
 }
 
 #[test]
-#[ignore = "one run in several does not end: run by hand until that is understood"]
 fn a_receiver_that_is_killed_fails_messages_to_it() {
     let hosts = Hosts::new(3);
     let (mut alice, mut bob) = (hosts.left.join(None), hosts.right.join(None));
@@ -279,7 +277,6 @@ fn a_receiver_that_is_killed_fails_messages_to_it() {
 }
 
 #[test]
-#[ignore = "one run in several does not end: run by hand until that is understood"]
 fn a_server_that_is_killed_is_missed_and_replaced() {
     let mut hosts = Hosts::new(4);
     let [left, right] = addresses(4);
