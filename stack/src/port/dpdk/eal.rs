@@ -140,7 +140,7 @@ impl Eal {
         // held, so no other thread of this program is in rte_eal_init.
         let result = unsafe { sys::rte_eal_init(argc, argv.as_mut_ptr()) };
         if result < 0 {
-            return Err(DpdkError::from_errno("rte_eal_init"));
+            return Err(DpdkError::start(options.huge_pages));
         }
         *started = Some(options.clone());
         Ok(Eal(()))

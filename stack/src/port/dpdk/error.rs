@@ -11,6 +11,14 @@ pub enum DpdkError {
     /// DPDK runs already, with other options; it starts once in a process.
     #[error("DPDK runs already in this process, with other options")]
     AlreadyStarted,
+    /// DPDK does not start with huge pages.
+    #[error(
+        "DPDK does not start with huge pages ({reason}): none are free, or they are not to be used from here"
+    )]
+    HugePages {
+        /// What DPDK says about it.
+        reason: String,
+    },
     /// A name or an argument cannot be handed to C.
     #[error("a name or argument contains a NUL byte")]
     NulByte,
@@ -116,6 +124,15 @@ impl DpdkError {
         // SAFETY: only reads a variable of the thread.
         let code = unsafe { sys::weft_rte_errno() };
         DpdkError::Call { call, reason: describe(code) }
+    }
+
+    /// Why DPDK has not started. With huge pages it is these that are missing: DPDK's own words, such as
+    /// "Permission denied", do not say so.
+    pub(super) fn start(huge_pages: bool) -> DpdkError {
+        match DpdkError::from_errno("rte_eal_init") {
+            DpdkError::Call { reason, .. } if huge_pages => DpdkError::HugePages { reason },
+            other => other,
+        }
     }
 
     /// The failure that a negative result describes.

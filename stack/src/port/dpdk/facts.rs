@@ -31,6 +31,9 @@ const TPACKET2_HEADER: u32 = 32;
 /// Bytes of a chunk of XDP that are not the frame's: the header of the pool's object, the mbuf, and headroom.
 const XDP_BESIDE: usize = 64 + 128 + 128;
 
+/// Bytes by which objects of a pool become longer.
+const CACHE_LINE: usize = 64;
+
 /// Bytes of a buffer of `net_memif` if `bsize` does not say otherwise.
 const MEMIF_BUFFER: u32 = 2048;
 
@@ -232,7 +235,8 @@ fn buffers(driver: &str, arguments: &str) -> RangeInclusive<usize> {
         // Into shorter ones the driver copies frames piece by piece.
         "net_memif" => memif_buffer(arguments) as usize..=usize::MAX,
         // The kernel's XDP takes chunks of 2048 bytes to a page; beside the frame there are an mbuf and headroom.
-        "net_af_xdp" => 2048 - XDP_BESIDE..=4096 - XDP_BESIDE,
+        // A pool makes an object of exactly a page longer, to use all channels of the memory.
+        "net_af_xdp" => 2048 - XDP_BESIDE..=4096 - CACHE_LINE - XDP_BESIDE,
         _ => 0..=usize::MAX,
     }
 }
@@ -420,7 +424,7 @@ mod tests {
         assert_eq!(buffer_size_for("net_memif12,role=client", 1500), 2048);
         assert_eq!(buffer_size_for("net_af_packet0,iface=a,framesz=9216", 1500), 9184);
         assert_eq!(buffer_size_for("net_af_xdp0,iface=a", 1500), 1728);
-        assert_eq!(buffer_size_for("net_af_xdp0,iface=a", 9000), 3776);
+        assert_eq!(buffer_size_for("net_af_xdp0,iface=a", 9000), 3712);
         assert_eq!(buffer_size_for("net_virtio_user0,path=a", 1500), 1530);
         assert_eq!(buffer_size_for("0000:3b:00.0", 9000), 9216);
         assert_eq!(buffer_size_for("0000:3b:00.0", u16::MAX), u16::MAX);
