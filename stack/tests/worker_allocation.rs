@@ -97,6 +97,21 @@ fn with_credit() {
     }
 }
 
+#[cfg(feature = "dpdk")]
+#[test]
+fn payload_attached_to_frames() {
+    use weft_stack::port::dpdk::{DpdkPort, DpdkPortConfig, Eal, EalOptions, MbufPool, MbufPoolConfig};
+    let eal = Eal::init(&EalOptions::default()).unwrap();
+    let pool = MbufPool::create(eal, "allocation", &MbufPoolConfig::default()).unwrap();
+    for (n, packets) in [1, 16].into_iter().enumerate() {
+        let name = format!("allocation{n}");
+        let ports = DpdkPort::ring_pair(eal, &name, 512, pool, &DpdkPortConfig::default()).unwrap();
+        let stream = Stream::of_region(ports, &CcChoice::default(), DeliveryMode::Rud, packets);
+        assert!(stream.pair.a.counters().attached > 0);
+        allocates_nothing(stream);
+    }
+}
+
 #[cfg(target_os = "linux")]
 #[test]
 fn over_kernel_udp() {

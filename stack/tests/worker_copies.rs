@@ -84,6 +84,26 @@ fn one_copy_out_and_one_copy_in() {
     }
 }
 
+/// Over rings payload of a region is read by the receiver where the sender's application has it. The one copy that
+/// remains, from there to its final address, is made by the processor's own instruction and not counted here.
+#[cfg(feature = "dpdk")]
+#[test]
+fn no_copy_into_and_out_of_frames_where_the_device_takes_memory_as_it_lies() {
+    use weft_stack::port::dpdk::{DpdkPort, DpdkPortConfig, Eal, EalOptions, MbufPool, MbufPoolConfig};
+    let eal = Eal::init(&EalOptions::default()).unwrap();
+    let pool = MbufPool::create(eal, "copies", &MbufPoolConfig::default()).unwrap();
+    for (n, packets) in [1, 16].into_iter().enumerate() {
+        let (name, config) = (format!("copies{n}"), DpdkPortConfig::default());
+        let ports = DpdkPort::ring_pair(eal, &name, 512, pool, &config).unwrap();
+        let mut stream = Stream::of_region(ports, &CcChoice::default(), DeliveryMode::Rud, packets);
+        let (before, attached) = (COPIES.get(), stream.pair.a.counters().attached);
+        let sent = stream.run(20);
+        assert_eq!(COPIES.get(), before, "{packets} packets a message");
+        assert_eq!(stream.pair.a.counters().attached - attached, sent);
+        assert_eq!(stream.pair.b.port().gathered(), 0);
+    }
+}
+
 #[test]
 fn overlapping_moves_are_moves() {
     for (to, from, len) in [(0, 3, 700), (3, 0, 700), (1, 0, 2), (0, 1, 0), (5, 5, 600), (600, 0, 600)] {

@@ -9,6 +9,9 @@ use std::path::PathBuf;
 use weft_cc::{Rate, Span};
 use weft_stack::worker::Idle;
 
+/// Longer silence than that of acknowledgements is none that a sender could work with.
+const MOST_ACK_BYTES: u32 = 1 << 20;
+
 /// `weft perf`.
 #[derive(Debug, Args)]
 pub(crate) struct PerfArgs {
@@ -155,6 +158,10 @@ pub(crate) struct EndArgs {
     /// First retransmission timeout: longer than the system may take the processor away.
     #[arg(long, value_name = "TIME", value_parser = units::span, default_value = "100ms")]
     pub(crate) rto: Span,
+    /// Bytes that this end receives before it acknowledges them, packets below 1 KiB counted as such; what asks for
+    /// an acknowledgement gets it at once.
+    #[arg(long, value_name = "BYTES", value_parser = ack_bytes, default_value = "16KiB")]
+    pub(crate) ack_every: u32,
     /// Silence of the other end after which a test is given up.
     #[arg(long, value_name = "TIME", value_parser = units::span, default_value = "5000ms")]
     pub(crate) patience: Span,
@@ -165,6 +172,15 @@ pub(crate) struct EndArgs {
     /// way to others and then sleeps.
     #[arg(long, value_name = "spin|adaptive", default_value = "adaptive")]
     pub(crate) idle: IdleArg,
+}
+
+/// Bytes between two acknowledgements.
+fn ack_bytes(text: &str) -> Result<u32, String> {
+    let bytes = units::bytes(text).map_err(|error| error.to_string())?;
+    u32::try_from(bytes)
+        .ok()
+        .filter(|bytes| (1..=MOST_ACK_BYTES).contains(bytes))
+        .ok_or_else(|| format!("expected 1 byte to {MOST_ACK_BYTES} instead of {text:?}"))
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

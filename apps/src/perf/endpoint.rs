@@ -66,7 +66,7 @@ impl Endpoint {
             receiver_credit: credit,
         };
         let base = FepConfig::new(&cc, &params);
-        let pdc = PdcConfig { mp_range: MP_RANGE, rto_init: args.rto, ..base.pdc };
+        let pdc = PdcConfig { mp_range: MP_RANGE, rto_init: args.rto, ack_bytes: args.ack_every, ..base.pdc };
         let config = Arc::new(FepConfig { lb, paths: open.paths, pdc, ..base });
         Ok(Endpoint { config, payload, overhead, cc, link })
     }

@@ -12,7 +12,7 @@ use crate::event::Event;
 use crate::heap;
 use crate::packet::{Addr, Class, Packet, Payload};
 use crate::pdc::{Arrival, PdcConfig, RodReceive, RxPdc, Trigger};
-use crate::ses::{Place, Receives, Refusal, respond};
+use crate::ses::{Delivery, Receives, Refusal, respond};
 use crate::table::{Key, Table};
 use crate::wire::pds::{
     Ack, Control, ControlKind, DeliveryMode, Destination, Nack, NackCode, NextHeader, PdcId, Pds, Psn,
@@ -244,8 +244,8 @@ impl Fep {
         };
         match &packet.ses {
             Ses::Standard(header) => match admit(receives, packet.net.src, local, header, payload) {
-                Ok((receives, place)) => {
-                    completed = receives.place(place, header, payload);
+                Ok(delivery) => {
+                    completed = delivery;
                     if let Some(delivery) = completed.as_ref().filter(|d| d.is_truncated()) {
                         let response = respond(header, ReturnCode::TOO_LONG, delivery.buffer.len());
                         target.pdc.store_response(request.psn, response);
@@ -690,18 +690,23 @@ impl Fep {
     }
 }
 
-/// Finds the place for the payload of a packet among the receives of the process that it is for.
+/// Puts the payload of a packet among the receives of the process that it is for. Hands the message back when that
+/// completes it.
 #[inline(always)]
-fn admit<'a>(
-    receives: Option<&'a mut Receives>,
+fn admit(
+    receives: Option<&mut Receives>,
     peer: Addr,
     pdc: PdcId,
     header: &StandardRequest,
     payload: Payload<'_>,
-) -> Result<(&'a mut Receives, Place), Refusal> {
+) -> Result<Option<Delivery>, Refusal> {
     let receives = receives.ok_or(Refusal::Unsupported(ReturnCode::BAD_PID))?;
+    let whole = receives.deliver_whole(peer, pdc, header, payload);
+    if whole.is_some() {
+        return Ok(whole);
+    }
     let place = receives.admit(peer, pdc, header, payload)?;
-    Ok((receives, place))
+    Ok(receives.place(place, header, payload))
 }
 
 fn trim_code(class: Class) -> NackCode {

@@ -186,6 +186,32 @@ impl Receives {
         self.messages.iter().map(|(_, message)| message).filter(|m| !m.is_complete()).map(|m| m.name)
     }
 
+    /// Puts the payload of a packet of `pdc` that is a whole message into the receive that takes it. `None`, and
+    /// nothing changes, if it is not so, or there is none: then [`Receives::admit`] says what is to be done.
+    #[inline]
+    pub fn deliver_whole(
+        &mut self,
+        peer: Addr,
+        pdc: PdcId,
+        request: &StandardRequest,
+        payload: Payload<'_>,
+    ) -> Option<Delivery> {
+        let tag = match request.opcode {
+            Opcode::SEND => None,
+            Opcode::TAGGED_SEND => Some(request.match_bits),
+            _ => return None,
+        };
+        let Placement::Start { header_data } = request.placement else { return None };
+        let total = request.request_length;
+        let named = || self.by_name.contains_key(&(pdc, request.msg_id));
+        if payload.len() != total || self.messages.len() >= self.message_limit || named() {
+            return None;
+        }
+        let Posted { id, mut buffer, context, .. } = self.posted.take(peer, tag)?;
+        buffer.place(0, payload);
+        Some(Delivery { id, context, peer, tag, header_data, len: total, buffer, complete: true })
+    }
+
     /// Finds the place for the payload of a packet of `pdc`; matches a receive if it is the first of its message.
     pub fn admit(
         &mut self,

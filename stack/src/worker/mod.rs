@@ -158,7 +158,7 @@ pub struct Worker<P> {
     last_write_error: Option<WriteError>,
 }
 
-/// What a worker has dropped. What passed is in [`Fep::counters`] and [`Port::counters`].
+/// What a worker has dropped, and how it sent. What passed is in [`Fep::counters`] and [`Port::counters`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WorkerCounters {
     /// Turns of the loop.
@@ -171,6 +171,8 @@ pub struct WorkerCounters {
     pub strangers: u64,
     /// Frames of ARP, neighbour discovery and ICMP, which the worker deals with itself.
     pub neighbours: u64,
+    /// Packets whose payload left from where it is, without a copy into a frame.
+    pub attached: u64,
     /// Packets that could not be written.
     pub unsendable: u64,
     /// Packets to peers whose Ethernet address is not known yet; lost to the endpoint, whose timers deal

@@ -158,7 +158,10 @@ impl<P: Port> Worker<P> {
                 self.codec.write(&self.book, &self.scratch, self.fep.payload(payload), &mut frame)
             };
             match written {
-                Ok(()) => frame.commit(),
+                Ok(()) => {
+                    self.counters.attached += u64::from(frame.is_attached());
+                    frame.commit();
+                }
                 Err(error) => {
                     drop(frame);
                     self.lose(now, error);

@@ -13,6 +13,7 @@ use weft_stack::port::memory::{MemoryConfig, MemoryPort, pair};
 use weft_stack::ses::Matching;
 use weft_stack::wire::pds::DeliveryMode;
 use weft_stack::worker::LinkConfig;
+use weft_stack::worker::ring::Region;
 
 use super::{MTU, Pair, config_with, worker};
 
@@ -23,7 +24,7 @@ const DEPTH: usize = 4;
 pub(crate) struct Stream<P = MemoryPort> {
     pub(crate) pair: Pair<P, P>,
     connection: ConnectionId,
-    memory: Vec<Vec<u8>>,
+    memory: Vec<Buffer>,
     packets: usize,
 }
 
@@ -37,18 +38,37 @@ impl Stream {
 impl<P: Port> Stream<P> {
     /// The same over the link between these ports.
     pub(crate) fn over(
+        ports: (P, P),
+        cc: &CcChoice,
+        mode: DeliveryMode,
+        infer_loss: bool,
+        packets: usize,
+    ) -> Stream<P> {
+        let memory = (0..2 * DEPTH).map(|n| Buffer::Heap(vec![n as u8; packets * MTU as usize]));
+        Stream::with_memory(ports, cc, mode, infer_loss, packets, memory.collect())
+    }
+
+    /// The same with messages in a region.
+    pub(crate) fn of_region(ports: (P, P), cc: &CcChoice, mode: DeliveryMode, packets: usize) -> Stream<P> {
+        let len = packets * MTU as usize;
+        let region = Region::allocate(2 * DEPTH * len).unwrap();
+        let message = |n| Buffer::Region(region.slice((n * len) as u64, len as u32).unwrap());
+        Stream::with_memory(ports, cc, mode, false, packets, (0..2 * DEPTH).map(message).collect())
+    }
+
+    fn with_memory(
         (left, right): (P, P),
         cc: &CcChoice,
         mode: DeliveryMode,
         infer_loss: bool,
         packets: usize,
+        memory: Vec<Buffer>,
     ) -> Stream<P> {
         let base = config_with(cc, MTU, true);
         let config = FepConfig { pdc: PdcConfig { infer_loss, ..base.pdc }, ..base };
         let side = |own, port| worker(own, port, &config, LinkConfig::default(), false);
         let mut pair = Pair::new(side(0, left), side(1, right));
         let connection = pair.connect(0, mode);
-        let memory = (0..2 * DEPTH).map(|n| vec![n as u8; packets * MTU as usize]).collect();
         let mut stream = Stream { pair, connection, memory, packets };
         stream.run(100);
         stream
@@ -66,10 +86,10 @@ impl<P: Port> Stream<P> {
 
     fn round(&mut self) {
         for _ in 0..DEPTH {
-            let buffer = Buffer::Heap(self.memory.pop().unwrap());
+            let buffer = self.memory.pop().unwrap();
             let receive = Receive { buffer, from: Some(Addr(0)), matching: Matching::Untagged, context: 0 };
             self.pair.fep(1).post_receive(receive).unwrap();
-            let buffer = Buffer::Heap(self.memory.pop().unwrap());
+            let buffer = self.memory.pop().unwrap();
             let send = Send { buffer, tag: None, header_data: 0, context: 0 };
             self.pair.fep(0).post_send(self.connection, send).unwrap();
         }
@@ -89,10 +109,10 @@ impl<P: Port> Stream<P> {
     }
 }
 
-fn returned(completion: Completion) -> Vec<u8> {
+fn returned(completion: Completion) -> Buffer {
     match completion {
-        Completion::Sent { buffer: Buffer::Heap(bytes), result: Ok(()), .. }
-        | Completion::Received { buffer: Buffer::Heap(bytes), result: Ok(()), .. } => bytes,
+        Completion::Sent { buffer, result: Ok(()), .. }
+        | Completion::Received { buffer, result: Ok(()), .. } => buffer,
         other => panic!("{other:?}"),
     }
 }

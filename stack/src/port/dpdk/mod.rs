@@ -293,6 +293,9 @@ impl Port for DpdkPort {
 
     #[inline]
     fn transmit(&mut self, burst: &mut TxBurst) -> usize {
+        if burst.is_empty() {
+            return 0;
+        }
         let refused = burst.drop_unsendable(self.caps.max_frame, self.caps.multi_segment);
         self.counters.tx_errors += refused as u64;
         let mut raw = [std::ptr::null_mut(); BURST];

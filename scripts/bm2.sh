@@ -1,0 +1,159 @@
+#!/usr/bin/env bash
+# Measures weft over memif against DPDK's own generator over the same device: two processes, one core
+# each, in turn
+#   - frames of a 4 KiB payload packet: testpmd txonly -> rxonly, then weft perf throughput;
+#   - 64 bytes: testpmd's frames, then weft's messages, each a reliable packet of its own.
+# Prints both and their ratios.
+#
+# Usage: scripts/bench-memif.sh [--weft PATH] [--seconds N] [--cores A,B] [--check]
+#   --weft PATH    the command to measure (default: target/release/weft, built if missing)
+#   --seconds N    length of each measurement (default: 5)
+#   --cores A,B    the cores (default: the first two that this process may use)
+#   --check        fail when goodput is below 0.6 or the message rate below 0.2 of testpmd's
+#
+# Needs dpdk-testpmd (Debian: dpdk-dev) and two cores that nobody else uses; no privileges, no huge pages.
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+weft=
+seconds=5
+cores=
+check=
+payload=4096
+# Ethernet, IPv4, UDP, PDS request, SES standard header.
+frame=$((payload + 14 + 20 + 8 + 12 + 44))
+bsize=4224
+
+die() {
+    printf 'bench-memif.sh: %s\n' "$@" >&2
+    exit 1
+}
+
+while [[ $# -gt 0 ]]; do
+    case $1 in
+        --weft) weft=$2; shift 2 ;;
+        --seconds) seconds=$2; shift 2 ;;
+        --cores) cores=$2; shift 2 ;;
+        --check) check=1; shift ;;
+        -h | --help) sed -n '2,/^set/s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit ;;
+        *) die "unknown argument $1 (try --help)" ;;
+    esac
+done
+
+command -v dpdk-testpmd >/dev/null || die "no dpdk-testpmd: sudo apt install dpdk-dev"
+if [[ -z $weft ]]; then
+    weft=$root/target/release/weft
+    [[ -x $weft ]] || (cd "$root" && cargo build --release -p weft-apps)
+fi
+if [[ -z $cores ]]; then
+    cores=$(python3 -c 'import os; print(*sorted(os.sched_getaffinity(0))[:2], sep=",")')
+fi
+[[ $cores =~ ^[0-9]+,[0-9]+$ ]] || die "two cores are needed, not '$cores'"
+first=${cores%,*}
+second=${cores#*,}
+
+scratch=$(mktemp -d)
+pids=()
+cleanup() {
+    local pid
+    for pid in "${pids[@]}"; do
+        kill "$pid" 2>/dev/null || true
+    done
+    wait 2>/dev/null || true
+    rm -rf "$scratch"
+}
+trap cleanup EXIT
+
+# testpmd CORE NAME ROLE MODE BYTES: in the background, its statistics once a second in NAME.log.
+# Both of its threads share the core: the main one only prints. --mbuf-size must come before --txpkts,
+# whose lengths are checked against it.
+testpmd() {
+    local core=$1 name=$2 role=$3 mode=$4 bytes=$5
+    dpdk-testpmd --lcores="0@$core,1@$core" --no-huge -m 512 --no-pci --no-shconf --no-telemetry \
+        --file-prefix="weft-bench-$$-$name" --log-level=4 \
+        --vdev="net_memif0,role=$role,socket=$scratch/testpmd.sock,socket-abstract=no,bsize=$bsize" \
+        -- --mbuf-size=8320 --txpkts="$bytes" --forward-mode="$mode" --nb-cores=1 --total-num-mbufs=8192 \
+        --txd=1024 --rxd=1024 --no-lsc-interrupt --auto-start --stats-period=1 </dev/null >"$scratch/$name.log" 2>&1 &
+    pids+=($!)
+}
+
+# The median of the packets per second that the receiver printed while packets came.
+received_pps() {
+    python3 - "$1" <<'PYTHON'
+import re, statistics, sys
+text = open(sys.argv[1]).read()
+rates = [int(n) for n in re.findall(r"Rx-pps:\s+(\d+)", text)]
+rates = [n for n in rates if n > 0]
+# The first one covers the time before the link was up.
+print(round(statistics.median(rates[1:])) if len(rates) > 1 else 0)
+PYTHON
+}
+
+# baseline NAME BYTES: packets per second of testpmd for frames of so many bytes.
+baseline() {
+    local name=$1 bytes=$2 mark=${#pids[@]} pps
+    testpmd "$first" "$name-rx" server rxonly "$bytes"
+    sleep 1
+    testpmd "$second" "$name-tx" client txonly "$bytes"
+    sleep $((seconds + 3))
+    pps=$(received_pps "$scratch/$name-rx.log")
+    local pid
+    for pid in "${pids[@]:mark}"; do
+        kill "$pid" 2>/dev/null || true
+        wait "$pid" 2>/dev/null || true
+    done
+    rm -f "$scratch/testpmd.sock"
+    if [[ $pps -eq 0 ]]; then
+        tail -n 5 "$scratch/$name-rx.log" "$scratch/$name-tx.log" >&2
+        die "testpmd received nothing"
+    fi
+    printf '%s\n' "$pps"
+}
+
+# measure NAME ARGUMENTS...: weft perf over memif; the client's report in NAME.json.
+measure() {
+    local name=$1 server
+    shift
+    local device="socket=$scratch/weft.sock,socket-abstract=no,bsize=$bsize"
+    local common=(--port-mtu $((frame - 14 + 4)) --payload "$payload" --idle spin --patience 20000ms)
+    "$weft" perf server --port "dpdk:net_memif0,role=server,$device" --ip 10.0.0.1 --once --wait 30000ms \
+        --core "$first" "${common[@]}" >"$scratch/$name-server.log" 2>&1 &
+    server=$!
+    pids+=("$server")
+    sleep 1
+    "$weft" perf client 10.0.0.1 --port "dpdk:net_memif0,role=client,$device" --ip 10.0.0.2 --core "$second" \
+        "${common[@]}" "$@" --warmup 500ms --duration "${seconds}000ms" --json "$scratch/$name.json" \
+        >"$scratch/$name-client.log" 2>&1 || {
+        cat "$scratch/$name-client.log" "$scratch/$name-server.log" >&2
+        die "weft perf failed"
+    }
+    wait "$server" || { cat "$scratch/$name-server.log" >&2; die "weft perf server failed"; }
+    rm -f "$scratch/weft.sock"
+}
+
+testpmd_large=$(baseline large "$frame")
+measure throughput --mode throughput --size 1MiB
+testpmd_small=$(baseline small 64)
+measure rate --mode rate --size 64
+
+python3 - "$scratch" "$payload" "$frame" "$testpmd_large" "$testpmd_small" "${check:-0}" <<'PYTHON'
+import json, sys
+scratch, payload, frame, large, small, check = sys.argv[1], *map(int, sys.argv[2:])
+read = lambda name: json.load(open(f"{scratch}/{name}.json"))["server"]
+throughput, rate = read("throughput"), read("rate")
+testpmd_gbps = large * payload * 8 / 1e9
+goodput = throughput["goodput_gbps"] / testpmd_gbps
+messages = rate["messages_per_s"] / small
+def cost(end):
+    cpu = end["cpu"] or {}
+    text = lambda key: "-" if cpu.get(key) is None else f"{cpu[key]:.0f}"
+    return f"{text('cycles_per_packet'):>10} {text('instructions_per_packet'):>14}   ({cpu.get('counted_by', '-')})"
+print(f"{'over memif, one core each':<38} {'testpmd':>12} {'weft':>12} {'ratio':>7} {'wanted':>7}")
+print(f"{f'payload of {frame}-byte frames, Gbit/s':<38} {testpmd_gbps:>12.2f} {throughput['goodput_gbps']:>12.2f} {goodput:>7.3f} {0.6:>7}")
+print(f"{'64-byte frames / messages, 10^6/s':<38} {small / 1e6:>12.3f} {rate['messages_per_s'] / 1e6:>12.3f} {messages:>7.3f} {0.2:>7}")
+print(f"{'receiver, per data packet':<38} {'cycles':>12} {'instructions':>14}")
+print(f"{'  4 KiB':<40} {cost(throughput)}")
+print(f"{'  64 bytes':<40} {cost(rate)}")
+if check and (goodput < 0.6 or messages < 0.2):
+    sys.exit("bench-memif.sh: below what is wanted")
+PYTHON
