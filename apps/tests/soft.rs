@@ -210,6 +210,18 @@ fn a_host_that_dies_is_named() {
 }
 
 #[test]
+fn a_run_that_is_interrupted_leaves_nothing() {
+    let lab = Lab::new();
+    let (process, hosts) = endless(&lab);
+    let status = std::process::Command::new("kill").args(["-INT", &process.pid().to_string()]).status();
+    assert!(status.expect("there is kill").success());
+    let output = process.output();
+    assert_eq!(output.status.code(), Some(130), "{}", stderr_of(&output));
+    assert!(hosts.iter().all(|pid| host_of(*pid).is_none()), "the hosts end with the run");
+    assert_eq!(std::fs::read_dir(lab.runtime()).expect("it is there").count(), 0);
+}
+
+#[test]
 fn hosts_die_with_the_run_and_the_next_one_cleans_up() {
     let lab = Lab::new();
     let (mut process, hosts) = endless(&lab);

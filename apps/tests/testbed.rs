@@ -247,6 +247,10 @@ fn a_fabric_comes_from_a_file_and_mistakes_in_it_are_named() {
     };
     assert!(refusal(set(&lab, name, &["host=4", "down"])).contains("expected a host below 4"));
     assert!(refusal(set(&lab, name, &["host=1", "sideways"])).contains("`sideways`: expected fail, restore"));
+    let many = lab.file("many.toml", "topology = \"leaf-spine:hosts=256,leaves=4\"\n");
+    let output = lab.run(&["testbed", "up", "--detach", "--name", "tmany", &many]);
+    assert!(stderr_of(&output).contains("expected at most 250 hosts"), "{}", stderr_of(&output));
+    assert!(!lab.runtime().join("tmany").exists(), "it leaves nothing");
     let bad = lab.file("bad.toml", "topology = \"leaf-spine:hosts=4,leaves=2\"\nhosts = 3\n");
     let said = refusal(lab.run(&["testbed", "up", "--name", "tbad", &bad]));
     assert!(said.contains("bad.toml:2: unknown key 'hosts'; expected one of: topology, "), "{said}");

@@ -22,6 +22,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use status::Status;
 use std::fs::File;
+use std::io::{Read, Seek};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
@@ -232,7 +233,7 @@ fn up_detached(args: &UpArgs) -> Result<(), Failure> {
     // Found out here rather than in the background.
     drop(file::plan(args.file.as_deref(), args.hosts)?);
     drop(claim(name)?);
-    let mut child = spawn(args, &dir)?;
+    let (mut child, mut log) = spawn(args, &dir)?;
     let begin = Instant::now();
     while begin.elapsed() < UP {
         if let Ok(Some(Reply::Status(status))) = ask(&dir.control(), &Request::Status) {
@@ -240,7 +241,9 @@ fn up_detached(args: &UpArgs) -> Result<(), Failure> {
             return Ok(());
         }
         if let Ok(Some(status)) = child.try_wait() {
-            let said = std::fs::read_to_string(dir.log()).unwrap_or_default();
+            // It has removed the file with the rest.
+            let mut said = String::new();
+            let _ = log.rewind().and_then(|()| log.read_to_string(&mut said));
             let last = said.lines().last().map(|line| line.trim_start_matches("weft: ").to_owned());
             return Err(Failure::Run(last.unwrap_or_else(|| format!("testbed: it ended with {status}"))));
         }
@@ -255,15 +258,18 @@ fn up_detached(args: &UpArgs) -> Result<(), Failure> {
     )))
 }
 
-/// Starts this program again, in a session of its own.
-fn spawn(args: &UpArgs, dir: &RunDir) -> Result<Child, Failure> {
+/// Starts this program again, in a process group of its own. What it says goes to the file that is returned.
+fn spawn(args: &UpArgs, dir: &RunDir) -> Result<(Child, File), Failure> {
     let failed = |error: std::io::Error| Failure::Run(format!("{}: {error}", dir.log().display()));
-    let log = File::create(dir.log()).map_err(failed)?;
+    let log = File::options().create(true).truncate(true).read(true).write(true).open(dir.log());
+    let log = log.map_err(failed)?;
+    let stderr = log.try_clone().map_err(failed)?;
     let mut command = std::process::Command::new("/proc/self/exe");
     command.args(["testbed", "up", "--name", &args.name.name, "--hosts", args.hosts.word()]);
     command.args(args.file.as_deref().map(Path::as_os_str));
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).process_group(0);
-    command.spawn().map_err(|error| Failure::Run(format!("testbed: no process: {error}")))
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr).process_group(0);
+    let child = command.spawn().map_err(|error| Failure::Run(format!("testbed: no process: {error}")))?;
+    Ok((child, log))
 }
 
 fn print_status(name: &str, json: bool) -> Result<(), Failure> {

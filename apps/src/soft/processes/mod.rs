@@ -23,10 +23,13 @@ use crate::resolve::Plan;
 use crate::testbed::{Bed, HostFacts, HostsBy, Owned, Switches, directory_of_run};
 use message::{FromHost, HostReport, Setup, ToHost};
 use rustix::time::{ClockId, clock_gettime};
+use signal_hook::consts::{SIGINT, SIGTERM};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -44,6 +47,8 @@ const END: Duration = Duration::from_secs(10);
 const RUN_UP: Duration = Duration::from_millis(100);
 /// Without a packet delivered or news of a host for so long, a run is given up.
 const SILENCE: Duration = Duration::from_secs(10);
+/// How often signals are looked for while there is nothing else to do.
+const LOOK: Duration = Duration::from_millis(50);
 /// Turns of the switches between two looks for news.
 const ATTEND: u32 = 32;
 
@@ -61,7 +66,8 @@ pub(crate) fn run(
         return Err(Failure::Run(format!("--on soft: {}", live::LiveError::NoFlows)));
     }
     let (owned, name) = directory_of_run()?;
-    let outcome = run_in(plan, by, &hosts, &owned, &name, progress);
+    let interrupted = interruption()?;
+    let outcome = run_in(plan, by, &hosts, &owned, &name, interrupted, progress);
     let removed = owned.remove();
     let (reports, counters) = outcome?;
     removed?;
@@ -74,15 +80,26 @@ fn run_in(
     hosts: &[u32],
     owned: &Owned,
     name: &str,
+    interrupted: Arc<AtomicBool>,
     progress: &mut dyn FnMut(&Progress),
 ) -> Result<(Vec<HostReport>, SoftCounters), Failure> {
     let bed = by.attach(&plan.config, &plan.faults, hosts, owned, name)?;
-    let mut processes = Processes::start(&bed.hosts)?;
+    let mut processes = Processes::start(&bed.hosts, interrupted)?;
     processes.wait_until_ready()?;
     let (switches, begin) = processes.begin(bed, &plan.config)?;
     let mut conductor = Conductor::new(plan, switches, processes, begin);
     conductor.run(progress)?;
     conductor.finish()
+}
+
+/// Signals do not end this process at once: there are hosts to be ended and namespaces to be removed.
+fn interruption() -> Result<Arc<AtomicBool>, Failure> {
+    let flag = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, flag.clone())
+            .map_err(|error| Failure::Run(format!("signals: {error}")))?;
+    }
+    Ok(flag)
 }
 
 /// `CLOCK_MONOTONIC`, which all processes of a machine share, ns.
@@ -100,12 +117,14 @@ struct Processes {
     children: Vec<Child>,
     pipes: Vec<ChildStdin>,
     news: Receiver<News>,
+    interrupted: Arc<AtomicBool>,
 }
 
 impl Processes {
-    fn start(hosts: &[HostFacts]) -> Result<Processes, Failure> {
+    fn start(hosts: &[HostFacts], interrupted: Arc<AtomicBool>) -> Result<Processes, Failure> {
         let (sender, news) = mpsc::channel();
-        let mut processes = Processes { hosts: Vec::new(), children: Vec::new(), pipes: Vec::new(), news };
+        let mut processes =
+            Processes { hosts: Vec::new(), children: Vec::new(), pipes: Vec::new(), news, interrupted };
         let setup = Setup { hosts: hosts.to_vec() };
         for (place, facts) in hosts.iter().enumerate() {
             let failed = |error| Failure::Run(format!("host {}: no process: {error}", facts.host));
@@ -140,14 +159,33 @@ impl Processes {
         }
     }
 
+    /// Whether the user wants an end.
+    fn check(&self) -> Result<(), Failure> {
+        match self.interrupted.load(Ordering::Relaxed) {
+            true => Err(Failure::Interrupted { text: "interrupted".to_owned(), status: 130 }),
+            false => Ok(()),
+        }
+    }
+
+    /// The next news until `limit`.
+    fn hear(&self, limit: Instant) -> Result<Option<News>, Failure> {
+        while Instant::now() < limit {
+            self.check()?;
+            if let Ok(news) = self.news.recv_timeout(LOOK) {
+                return Ok(Some(news));
+            }
+        }
+        Ok(None)
+    }
+
     fn wait_until_ready(&mut self) -> Result<(), Failure> {
         let limit = Instant::now() + READY;
         let mut waiting: Vec<bool> = self.hosts.iter().map(|_| true).collect();
         while let Some(place) = waiting.iter().position(|waits| *waits) {
-            match self.news.recv_timeout(limit.saturating_duration_since(Instant::now())) {
-                Ok((place, Some(FromHost::Ready))) => waiting[place] = false,
-                Ok((place, _)) => return Err(self.died(place)),
-                Err(_) => {
+            match self.hear(limit)? {
+                Some((place, Some(FromHost::Ready))) => waiting[place] = false,
+                Some((place, _)) => return Err(self.died(place)),
+                None => {
                     let (host, s) = (self.hosts[place], READY.as_secs());
                     return Err(Failure::Run(format!("host {host}: not ready after {s} s")));
                 }
@@ -265,6 +303,7 @@ impl<'a> Conductor<'a> {
         let limit = self.plan.config.until.map(|until| Duration::from_nanos(until.as_ps() / 1_000));
         while self.done.contains(&false) {
             (0..ATTEND).for_each(|_| self.switches.turn());
+            self.processes.check()?;
             while let Ok((place, news)) = self.processes.news.try_recv() {
                 let Some(news) = news else { return Err(self.processes.died(place)) };
                 self.last_news = Instant::now();
@@ -333,16 +372,16 @@ impl<'a> Conductor<'a> {
         let mut reports: BTreeMap<usize, HostReport> = BTreeMap::new();
         let limit = Instant::now() + REPORT;
         while reports.len() < count {
-            match self.processes.news.recv_timeout(limit.saturating_duration_since(Instant::now())) {
-                Ok((place, Some(FromHost::Report(report)))) => {
+            match self.processes.hear(limit)? {
+                Some((place, Some(FromHost::Report(report)))) => {
                     reports.insert(place, *report);
                 }
-                Ok((place, None)) if !reports.contains_key(&place) => {
+                Some((place, None)) if !reports.contains_key(&place) => {
                     return Err(self.processes.died(place));
                 }
                 // What it had to say before it heard that it is over, or the end after its report.
-                Ok(_) => {}
-                Err(_) => {
+                Some(_) => {}
+                None => {
                     let silent = (0..count).find(|place| !reports.contains_key(place)).unwrap_or(0);
                     return Err(self.processes.died(silent));
                 }

@@ -15,6 +15,7 @@ use super::super::rundir::{Owned, State};
 use super::{Attached, HostFacts, HostLink};
 use crate::Failure;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io;
@@ -32,8 +33,9 @@ const NETWORKS: std::ops::RangeInclusive<u8> = 65..=126;
 /// Frames that a host may have sent and its link not begun to carry; beyond that the fabric drops them, as a
 /// host's full queue would.
 const BACKLOG: usize = 512;
-/// Frames that the sockets of one host can have handed over.
-const RECEIVED: usize = 2_048;
+/// Frames that the sockets of one host can have handed over, if there are few hosts; and all of them together.
+const RECEIVED: std::ops::RangeInclusive<usize> = 256..=1_024;
+const ALL_RECEIVED: usize = 16_384;
 
 /// All hosts' sockets in the fabric.
 struct Exchange {
@@ -60,6 +62,7 @@ pub(crate) struct UdpLink {
 /// Opens sockets for `hosts` of the testbed `name`.
 pub(super) fn attach(hosts: &[u32], mtu: u32, owned: &Owned, name: &str) -> Result<Vec<Attached>, Failure> {
     owned.note(&State { pid: std::process::id(), ..State::default() })?;
+    allow_descriptors();
     let exchange = networks(name)
         .map(|network| Exchange::open(network, hosts, mtu))
         .find(|opened| !opened.as_ref().is_err_and(is_taken))
@@ -87,6 +90,12 @@ pub(super) fn attach(hosts: &[u32], mtu: u32, owned: &Owned, name: &str) -> Resu
         }
     };
     Ok(hosts.iter().enumerate().map(one).collect())
+}
+
+/// Sockets for many hosts are more than a process usually has. Where it may not have them, opening them says so.
+fn allow_descriptors() {
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
 /// All networks, the one that the testbed `name` has unless another one has taken it first: when it comes up again, its
@@ -125,7 +134,7 @@ impl Exchange {
                 alias: Some(own(network, *host)),
                 sources: ENTROPIES,
                 mtu: mtu as usize,
-                rx_frames: RECEIVED,
+                rx_frames: (ALL_RECEIVED / hosts.len().max(1)).clamp(*RECEIVED.start(), *RECEIVED.end()),
                 ..UdpConfig::at(stand_in(network, *host))
             })
         };
