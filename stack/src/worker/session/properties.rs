@@ -131,7 +131,7 @@ impl Bad {
         let ring = if ring & 1 == 0 { 0 } else { SMALL.layout().expect("possible").reports as u64 };
         // Tail, head and sleep stand 128 bytes apart, with the flags of who has left behind the first two.
         let at = ring + 128 * u64::from(line % 3) + 4 * u64::from(line >> 7);
-        let value = u32::from(value as i8 as u32);
+        let value = value as i8 as u32;
         self.region.slice(at, 4).expect("within").write(0, &value.to_ne_bytes());
     }
 
