@@ -154,11 +154,6 @@ pub(crate) fn resolve(args: &RunArgs) -> Result<Plan, Failure> {
         },
         seed: args.seed,
         until: args.until,
-        ack_every: match args.on {
-            // At these rates acknowledgements are cheap, and a window of one packet never waits for three more.
-            Platform::Soft => args.mtu.unwrap_or(defaults.mtu),
-            Platform::Sim | Platform::Loopback | Platform::Udp => defaults.ack_every,
-        },
         ..defaults
     };
     let config = with_thresholds(config, args)?;

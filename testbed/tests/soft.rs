@@ -39,7 +39,7 @@ fn config(workload: Workload) -> RunConfig {
         payload: PayloadMode::Real,
         seed: 1,
         until: Some(Span::from_ms(600_000)),
-        ack_every: 4_096,
+        ack_every: 16_384,
         mode: DeliveryMode::Rud,
     }
 }

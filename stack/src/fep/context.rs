@@ -9,7 +9,7 @@ use crate::packet::Addr;
 use crate::pdc::TxPdc;
 use crate::spray::{Entropy, PathContext, PathFeedback, PathSelector, Selector};
 use crate::table::Key;
-use crate::wire::pds::RequestCc;
+use crate::wire::pds::{PdcId, Psn, RequestCc};
 
 /// A traffic class: keeps congestion contexts apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
@@ -40,6 +40,10 @@ pub(super) struct Context {
     consecutive_timeouts: u32,
     pub(super) peer: Addr,
     pub(super) class: TrafficClass,
+    /// The next packet asks for an acknowledgement and does not wait for the window.
+    pub(super) asks: bool,
+    /// The PDC of the last packet that asked for an acknowledgement (AR); 0 if none did.
+    asked_of: PdcId,
     selector: Selector,
     algorithm: SenderAlgorithm,
     /// Connections that have something to send and wait for the gate to open.
@@ -48,6 +52,8 @@ pub(super) struct Context {
     wire_mtu: u64,
     /// Connections that use it.
     pub(super) users: u32,
+    /// The last packet that asked, of [`Context::asked_of`]. Here it needs no room: contexts are full lines.
+    asked_with: Psn,
 }
 
 impl Context {
@@ -70,6 +76,9 @@ impl Context {
             wire_mtu,
             users: 0,
             blocked: VecDeque::new(),
+            asks: false,
+            asked_of: PdcId(0),
+            asked_with: Psn(0),
             trying: None,
             backlog: 0,
             timer: None,
@@ -117,10 +126,11 @@ impl Context {
         self.window().min(1 << 40) as f64 / self.wire_mtu as f64
     }
 
-    /// Whether a packet of `bytes` may leave. One packet may always be in flight, however small the window.
+    /// Whether a packet of `bytes` may leave. One packet may always be in flight, however small the window,
+    /// and one that asks for an acknowledgement beside what may be withheld.
     #[inline]
     pub(super) fn gate(&self, now: Time, bytes: u64) -> Gate {
-        if self.in_flight > 0 && self.in_flight + bytes > self.window() {
+        if self.in_flight > 0 && self.in_flight + bytes > self.window() && !self.asks {
             return Gate::Window;
         }
         if let Some(credit) = &self.credit
@@ -137,7 +147,7 @@ impl Context {
     /// Whether the window has no room for any packet: what waits for the gate need not try it.
     #[inline]
     pub(super) fn is_full(&self) -> bool {
-        self.in_flight > 0 && self.in_flight >= self.window()
+        self.in_flight > 0 && self.in_flight >= self.window() && !self.asks
     }
 
     /// Whether a packet of `bytes`, just sent, is the last one that the window allows: the target
@@ -145,6 +155,18 @@ impl Context {
     #[inline]
     pub(super) fn is_spent(&self, bytes: u64) -> bool {
         self.in_flight + bytes >= self.window() || self.credit.as_ref().is_some_and(|c| !c.may_send())
+    }
+
+    /// A packet that asks for an acknowledgement has left.
+    #[inline]
+    pub(super) fn on_ask(&mut self, pdc: PdcId, psn: Psn) {
+        self.asks = false;
+        (self.asked_of, self.asked_with) = (pdc, psn);
+    }
+
+    /// The last packet that asked for an acknowledgement.
+    pub(super) fn asked(&self) -> (PdcId, Psn) {
+        (self.asked_of, self.asked_with)
     }
 
     #[inline]

@@ -371,7 +371,8 @@ impl Fep {
     /// lets it through, or it has nothing to send any more, [`Fep::send_from`] lets the next one try, so
     /// that an acknowledgement costs as much as it sets free, however many wait.
     fn unblock(&mut self, context: Key) {
-        if !self.contexts.get(context).is_some_and(|context| context.has_blocked() && !context.is_full()) {
+        let Some(state) = self.contexts.get(context).filter(|context| context.has_blocked()) else { return };
+        if state.is_full() && !self.must_ask(context) {
             return;
         }
         if let Some(key) = self.let_try(context) {

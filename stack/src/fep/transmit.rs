@@ -137,7 +137,11 @@ impl Fep {
         let (send, message) = self.sends.at_mut(data.send)?;
         let (psn, entropy) = depart(now, connection, context, message, &data, bytes);
         let ends = connection.queue.is_empty() && !connection.pdc.has_lost();
-        let ack_request = data.again.is_some() || ends || context.is_spent(u64::from(bytes));
+        let stops = ends || context.is_spent(u64::from(bytes)) || !connection.pdc.may_send_new();
+        let ack_request = data.again.is_some() || stops;
+        if ack_request {
+            context.on_ask(connection.pdc.id, psn);
+        }
         let Segment { offset, len, .. } = data.segment;
         *packet = Packet {
             net: network(self.addr, connection.pdc.peer, entropy, Class::Data),
@@ -211,9 +215,17 @@ impl Fep {
     /// Parks a connection until its context's gate opens.
     #[inline(never)]
     fn block(&mut self, now: Time, key: Key, gate: Gate) {
+        let Some(context_key) = self.connections.get(key).map(|connection| connection.context) else {
+            return;
+        };
+        let asks = gate == Gate::Window && self.must_ask(context_key);
         let Some(connection) = self.connections.get_mut(key) else { return };
-        let context_key = connection.context;
         let Some(context) = self.contexts.get_mut(context_key) else { return };
+        if asks {
+            context.asks = true;
+            connection.standing = Standing::Ready;
+            return self.ready.push_front(key);
+        }
         connection.standing = Standing::Blocked;
         // Who tried and was stopped keeps its place.
         match context.trying == Some(key) {
@@ -233,6 +245,20 @@ impl Fep {
             _ => {}
         }
         context.trying.take_if(|trying| *trying == key);
+    }
+
+    /// Whether all that `context` has in flight may have arrived, at targets that keep quiet about less than
+    /// their threshold each, and nothing is on its way that would make them speak: windows can shrink after
+    /// packets have left that do not ask, and the packet that asked can be trimmed, or overtake others.
+    #[inline(never)]
+    pub(super) fn must_ask(&self, context_key: Key) -> bool {
+        let Some(context) = self.contexts.get(context_key) else { return false };
+        if context.in_flight() >= u64::from(self.config.pdc.ack_bytes) * u64::from(context.users) {
+            return false;
+        }
+        let (pdc, psn) = context.asked();
+        let asker = u32::from(pdc.0).checked_sub(1).and_then(|index| self.connections.at(index));
+        !asker.is_some_and(|(_, c)| c.context == context_key && c.pdc.is_in_flight(psn))
     }
 
     fn send_close(&mut self, now: Time, key: Key, packet: &mut Packet) -> Option<PayloadRef> {

@@ -424,6 +424,11 @@ impl TxPdc {
         self.records.get(psn).filter(|record| record.state != State::Acked)
     }
 
+    /// Whether the packet `psn` is on its way, as far as is known.
+    pub fn is_in_flight(&self, psn: Psn) -> bool {
+        self.records.get(psn).is_some_and(|record| record.state == State::InFlight)
+    }
+
     pub(super) fn record(&self, psn: Psn) -> Option<&TxRecord> {
         self.records.get(psn)
     }
