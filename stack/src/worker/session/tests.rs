@@ -4,6 +4,7 @@ mod door;
 mod hostile;
 mod killed;
 mod leaving;
+mod processes;
 mod sleeping;
 mod threads;
 mod transfer;
@@ -13,10 +14,31 @@ use std::sync::Arc;
 use weft_cc::Span;
 
 use super::link::Link;
-use super::world::{SMALL, World, config, content, extent, to};
+use super::world::{SMALL, World, config, content, extent};
 use super::*;
 use crate::fep::{ConnectOptions, Fep, FepConfig};
 use crate::packet::Addr;
 use crate::rng::Rng;
 use crate::ses::Matching;
 use crate::worker::ring::Region;
+
+impl World {
+    fn open(&mut self, side: usize) -> Client {
+        self.sessions[side].open(&mut self.feps[side], &SMALL, None).unwrap()
+    }
+
+    /// Steps until `client` has an event.
+    fn event(&mut self, client: &mut Client) -> Event {
+        for _ in 0..100_000 {
+            if let Some(event) = client.poll().unwrap() {
+                return event;
+            }
+            self.step(4);
+        }
+        panic!("no event: {:?}", self.feps.each_ref().map(|fep| fep.explain(self.now)));
+    }
+}
+
+fn to(client: &Client) -> ConnectOptions {
+    ConnectOptions { process: client.process(), ..ConnectOptions::default() }
+}

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use weft_cc::{CcChoice, CcParams, Rate, Span, Time};
 
-use super::{Client, Event, Extent, SessionConfig, Sessions};
-use crate::fep::{ConnectOptions, Fep, FepConfig};
+use super::{Extent, SessionConfig, Sessions};
+use crate::fep::{Fep, FepConfig};
 use crate::packet::{Addr, Packet, Payload};
 use crate::rng::Rng;
 
@@ -47,10 +47,6 @@ impl World {
         World { feps: [fep(0), fep(1)], sessions: [Sessions::new(4), Sessions::new(4)], now: Time::ZERO }
     }
 
-    pub(super) fn open(&mut self, side: usize) -> Client {
-        self.sessions[side].open(&mut self.feps[side], &SMALL, None).unwrap()
-    }
-
     /// A microsecond: commands and timers, and at most `packets` packets each way.
     pub(super) fn step(&mut self, packets: usize) {
         self.step_through(packets, |_| true);
@@ -80,17 +76,6 @@ impl World {
         }
     }
 
-    /// Steps until `client` has an event.
-    pub(super) fn event(&mut self, client: &mut Client) -> Event {
-        for _ in 0..100_000 {
-            if let Some(event) = client.poll().unwrap() {
-                return event;
-            }
-            self.step(4);
-        }
-        panic!("no event: {:?}", self.feps.each_ref().map(|fep| fep.explain(self.now)));
-    }
-
     /// Steps until no session is left, and checks that the endpoints hold nothing.
     pub(super) fn assert_nothing_is_left(&mut self) {
         for _ in 0..100_000 {
@@ -108,10 +93,6 @@ impl World {
             assert_eq!(self.feps[side].leaks().collect::<Vec<_>>(), [""; 0], "side {side}");
         }
     }
-}
-
-pub(super) fn to(client: &Client) -> ConnectOptions {
-    ConnectOptions { process: client.process(), ..ConnectOptions::default() }
 }
 
 pub(super) fn extent(offset: u64, len: u32) -> Extent {

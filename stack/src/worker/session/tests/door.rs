@@ -13,10 +13,10 @@ use super::*;
 use crate::worker::{Clock, Waker};
 
 /// Far longer than anything here takes.
-const LIMIT: Duration = Duration::from_secs(60);
+pub(super) const LIMIT: Duration = Duration::from_secs(60);
 
 /// Two endpoints with a door each, driven by a thread.
-struct House {
+pub(super) struct House {
     doors: [PathBuf; 2],
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -24,7 +24,7 @@ struct House {
 }
 
 impl House {
-    fn new() -> House {
+    pub(super) fn new() -> House {
         let dir = tempfile::tempdir().unwrap();
         let doors = [dir.path().join("left"), dir.path().join("right")];
         let (stop, paths) = (Arc::new(AtomicBool::new(false)), doors.clone());
@@ -52,7 +52,16 @@ impl House {
         House { doors, stop, thread: Some(thread), _dir: dir }
     }
 
-    fn join(&self, side: usize, config: &SessionConfig, process: Option<u16>) -> Result<Client, JoinError> {
+    pub(super) fn door(&self, side: usize) -> &std::path::Path {
+        &self.doors[side]
+    }
+
+    pub(super) fn join(
+        &self,
+        side: usize,
+        config: &SessionConfig,
+        process: Option<u16>,
+    ) -> Result<Client, JoinError> {
         Client::join(&self.doors[side], config, process, LIMIT)
     }
 
@@ -72,7 +81,7 @@ impl Drop for House {
     }
 }
 
-fn event(client: &mut Client) -> Result<Event, ClientError> {
+pub(super) fn event(client: &mut Client) -> Result<Event, ClientError> {
     let started = Instant::now();
     loop {
         if let Some(event) = client.poll()? {

@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Runs the tests of rings, regions and sessions, in one process and in several, under a sanitiser of the nightly
+# toolchain: scripts/sanitize.sh [address|thread]      (default: address)
+# The thread sanitiser needs the sources of the standard library (rustup component add rust-src --toolchain nightly).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+sanitiser=${1:-address}
+extra=()
+case $sanitiser in
+    address) ;;
+    # Without its own build of the standard library it takes that one's synchronisation for none.
+    thread) extra=(-Zbuild-std) ;;
+    *) echo "usage: scripts/sanitize.sh [address|thread]" >&2; exit 2 ;;
+esac
+if ! cargo +nightly --version >/dev/null 2>&1; then
+    echo "sanitize.sh needs the nightly toolchain: rustup toolchain install nightly" >&2
+    exit 1
+fi
+sources=$(rustc +nightly --print sysroot)/lib/rustlib/src/rust/library
+if [ "$sanitiser" = thread ] && [ ! -d "$sources" ]; then
+    echo "sanitize.sh needs the standard library's sources: rustup component add rust-src --toolchain nightly" >&2
+    exit 1
+fi
+
+host=$(rustc +nightly -vV | sed -n 's/^host: //p')
+export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}/sanitize-$sanitiser
+# Copies by the processor's instructions are invisible to sanitisers.
+export RUSTFLAGS="-Zsanitizer=$sanitiser --cfg weft_plain_copies"
+cargo +nightly test -p weft-stack --no-default-features --lib --target "$host" "${extra[@]}" -- \
+    worker::ring worker::session
