@@ -9,7 +9,7 @@ use crate::serve::ServeArgs;
 use crate::sweep::Shard;
 #[cfg(target_os = "linux")]
 use crate::testbed::{HostsBy, TestbedArgs};
-use crate::units::{self, Ecn, Queue, WireOverhead};
+use crate::units::{self, Ecn, Phantom, Queue, WireOverhead};
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use serde::Serialize;
 use std::num::NonZero;
@@ -169,6 +169,10 @@ pub(crate) struct RunArgs {
     /// the bandwidth-delay product [default: 0.2,0.8].
     #[arg(long, value_name = "LOW,HIGH", allow_hyphen_values = true)]
     pub(crate) ecn: Option<Ecn>,
+    /// Phantom queues beside the data queues of switch ports: the part of the link's rate at which they drain, and
+    /// thresholds of their own [default: none; the thresholds of --ecn].
+    #[arg(long, value_name = "DRAIN[,LOW,HIGH]", allow_hyphen_values = true)]
+    pub(crate) phantom: Option<Phantom>,
     /// Changes of links during the run, one a line: TIME (tier=T switch=S link=L | host=N) (fail | restore |
     /// rate=RATE | drop=P | corrupt=P), with probabilities P from 0 to 1.
     #[arg(long, value_name = "FILE")]

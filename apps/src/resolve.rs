@@ -14,7 +14,7 @@ use weft_cc::CcChoice;
 use weft_stack::rng::Rng;
 use weft_stack::spray::LbChoice;
 use weft_testbed::link_events::parse_link_events;
-use weft_testbed::sim::{FaultPlan, Overhead, PayloadMode, RunConfig};
+use weft_testbed::sim::{FaultPlan, Overhead, PayloadMode, PhantomQueues, RunConfig};
 use weft_testbed::topology::{Topology, TopologySpec, parse_topo};
 use weft_testbed::workload::{CmOptions, CmReader, Workload, WorkloadSpec, WorkloadSpecError};
 
@@ -66,6 +66,9 @@ pub(crate) struct Settings {
     queue_bytes: Option<u64>,
     ecn_low_bytes: u64,
     ecn_high_bytes: u64,
+    phantom_drain: Option<f64>,
+    phantom_low_bytes: Option<u64>,
+    phantom_high_bytes: Option<u64>,
     link_events: Option<String>,
     link_event: Vec<String>,
     degrade: Vec<String>,
@@ -238,6 +241,7 @@ fn check_without_fabric(args: &RunArgs, place: &str) -> Result<(), Failure> {
         ("--trim", args.trim.is_some()),
         ("--queue", args.queue.is_some()),
         ("--ecn", args.ecn.is_some()),
+        ("--phantom", args.phantom.is_some()),
         ("--link-events", args.link_events.is_some()),
         ("--link-event", !args.link_event.is_empty()),
         ("--degrade", !args.degrade.is_empty()),
@@ -444,7 +448,11 @@ fn with_thresholds(config: RunConfig, args: &RunArgs) -> Result<RunConfig, Failu
         ));
     }
     let ecn = args.ecn.unwrap_or(DEFAULT_ECN);
-    Ok(RunConfig { queue_bytes, ecn: Some((ecn.low, ecn.high)), ..config })
+    let phantom = args.phantom.map(|phantom| {
+        let Ecn { low, high } = phantom.ecn.unwrap_or(ecn);
+        PhantomQueues { drain: phantom.drain, ecn: (low, high) }
+    });
+    Ok(RunConfig { queue_bytes, ecn: Some((ecn.low, ecn.high)), phantom, ..config })
 }
 
 fn sets_queues(topology: &Topology) -> bool {
@@ -497,6 +505,9 @@ fn settings(config: &RunConfig, slow: u32, args: &RunArgs) -> Settings {
         queue_bytes: (args.queue.is_some() || !sets_queues(&config.topology)).then(|| config.queue_bytes()),
         ecn_low_bytes,
         ecn_high_bytes,
+        phantom_drain: config.phantom.map(|phantom| phantom.drain),
+        phantom_low_bytes: config.phantom_bytes().map(|(low, _)| low),
+        phantom_high_bytes: config.phantom_bytes().map(|(_, high)| high),
         link_events: args.link_events.as_ref().map(|p| p.display().to_string()),
         link_event: args.link_event.clone(),
         degrade: args.degrade.iter().map(ToString::to_string).collect(),

@@ -87,6 +87,31 @@ impl FromStr for Ecn {
     }
 }
 
+/// Phantom queues, as `--phantom` has them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Phantom {
+    /// The part of the link's rate at which they drain.
+    pub(crate) drain: f64,
+    pub(crate) ecn: Option<Ecn>,
+}
+
+impl FromStr for Phantom {
+    type Err = ValueError;
+
+    fn from_str(text: &str) -> Result<Phantom, ValueError> {
+        let (drain, ecn) = match text.split_once(',') {
+            Some((drain, ecn)) => (drain, Some(ecn.parse()?)),
+            None => (text, None),
+        };
+        match decimal(drain) {
+            Some(drain) if drain <= 1.0 => Ok(Phantom { drain, ecn }),
+            _ => expected(
+                "DRAIN or DRAIN,LOW,HIGH with DRAIN above zero and not above 1, such as 0.9 or 0.9,0.1,0.4",
+            ),
+        }
+    }
+}
+
 /// A positive decimal number without exponent, up to a million.
 fn decimal(text: &str) -> Option<f64> {
     let plain = text.bytes().all(|b| b.is_ascii_digit() || b == b'.');
@@ -174,6 +199,15 @@ mod tests {
         );
         for wrong in ["", "0.2", "0.2,", ",", "a,b", "-0.1,0.5", "0,0.5", "0.1,inf", "0.1,0.2,0.3"] {
             assert!(wrong.parse::<Ecn>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn phantom_queues() {
+        assert_eq!("0.9".parse(), Ok(Phantom { drain: 0.9, ecn: None }));
+        assert_eq!("1,0.1,0.4".parse(), Ok(Phantom { drain: 1.0, ecn: Some(Ecn { low: 0.1, high: 0.4 }) }));
+        for wrong in ["", "0", "1.1", "-0.9", "0.9,", "0.9,0.5", "0.9,0.5,0.1", "x"] {
+            assert!(wrong.parse::<Phantom>().is_err(), "{wrong}");
         }
     }
 

@@ -14,8 +14,8 @@ use weft_stack::spray::LbChoice;
 use weft_stack::spray::registry::BALANCERS;
 use weft_stack::wire::pds::DeliveryMode;
 use weft_testbed::sim::{
-    FaultPlan, LinkChange, LinkEvent, LinkFaults, Options, Overhead, PayloadMode, RunConfig, RunReport,
-    run_with,
+    FaultPlan, LinkChange, LinkEvent, LinkFaults, Options, Overhead, PayloadMode, PhantomQueues, RunConfig,
+    RunReport, run_with,
 };
 use weft_testbed::topology::{HostId, PortId, Topology, TopologySpec};
 use weft_testbed::workload::{
@@ -107,6 +107,7 @@ impl Case {
             trim: self.trim,
             queue_bytes: None,
             ecn: self.ecn.then_some((0.2, 0.8)),
+            phantom: (self.seed % 4 == 0).then_some(PhantomQueues { drain: 0.9, ecn: (0.2, 0.8) }),
             payload: PayloadMode::Real,
             seed: self.seed,
             until: Some(LIMIT),

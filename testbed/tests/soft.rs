@@ -14,8 +14,8 @@ use weft_stack::wire::pds::DeliveryMode;
 use weft_stack::wire::trim::TrimFormat;
 use weft_testbed::link_events::parse_link_events;
 use weft_testbed::sim::{
-    FaultPlan, FlowRecord, LinkChange, LinkFaults, Options, Overhead, PayloadMode, RunConfig, RunReport,
-    run_with,
+    FaultPlan, FlowRecord, LinkChange, LinkFaults, Options, Overhead, PayloadMode, PhantomQueues, RunConfig,
+    RunReport, run_with,
 };
 use weft_testbed::soft::{HostPort, SoftError, SoftFabric, SoftOptions, host_link};
 use weft_testbed::topology::{HostId, PortId, TopologySpec};
@@ -36,6 +36,7 @@ fn config(workload: Workload) -> RunConfig {
         trim: true,
         queue_bytes: None,
         ecn: Some((0.2, 0.8)),
+        phantom: None,
         payload: PayloadMode::Real,
         seed: 1,
         until: Some(Span::from_ms(600_000)),
@@ -120,6 +121,17 @@ fn credit_and_one_path_take_what_the_simulator_says() {
         };
         beside_the_simulator(&config, &FaultPlan::default());
     }
+}
+
+#[test]
+fn phantom_queues_mark_what_does_not_wait() {
+    // One flow, so that no queue builds up anywhere.
+    let plain = config(matrix("incast:1", 2 << 20));
+    let phantom = Some(PhantomQueues { drain: 0.9, ecn: (0.2, 0.8) });
+    let (outcome, _) = beside_the_simulator(&plain, &FaultPlan::default());
+    assert_eq!(outcome.fabric.marked, 0);
+    let (outcome, predicted) = beside_the_simulator(&RunConfig { phantom, ..plain }, &FaultPlan::default());
+    assert!(outcome.fabric.marked > 20 && predicted.packets.ecn_marked > 20, "{:?}", outcome.fabric);
 }
 
 #[test]

@@ -36,6 +36,7 @@ pub(crate) fn config(matrix: &str) -> RunConfig {
         trim: false,
         queue_bytes: None,
         ecn: None,
+        phantom: None,
         payload: PayloadMode::Real,
         seed: 1,
         until: None,

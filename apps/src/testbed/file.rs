@@ -16,6 +16,7 @@ const KEYS: &[&str] = &[
     "mtu",
     "queue",
     "ecn",
+    "phantom",
     "trim",
     "degrade",
     "link-events",

@@ -87,6 +87,12 @@ impl<'a> Links<'a> {
         self.slow.get(&port).copied().unwrap_or(Share::WHOLE)
     }
 
+    /// The rate of the link behind `port`, as much as is left of it.
+    fn rate(&self, port: PortId) -> Rate {
+        let rate = self.config.topology.port(port).rate;
+        Rate::from_bps(self.share(port).of(rate.as_bps()).max(1))
+    }
+
     /// What is fixed about the link behind `port`.
     pub(crate) fn spec(&self, port: PortId) -> LinkSpec {
         let topology = &self.config.topology;
@@ -96,15 +102,14 @@ impl<'a> Links<'a> {
             Node::Host(_) => Span::ZERO,
         };
         let latency = (spec.latency + switching).as_ps();
-        let rate = Rate::from_bps(self.share(port).of(spec.rate.as_bps()).max(1));
-        LinkSpec { id: port.0, rate, latency, faults: self.faults }
+        LinkSpec { id: port.0, rate: self.rate(port), latency, faults: self.faults }
     }
 
     /// The queue of `port`.
     pub(crate) fn queue(&self, port: PortId) -> QueueConfig {
         let config = self.config;
         let limit = config.queue_bytes.or(config.topology.queue_of(port));
-        config.queue(limit.unwrap_or_else(|| config.queue_bytes()), self.share(port))
+        config.queue(limit.unwrap_or_else(|| config.queue_bytes()), self.rate(port), self.share(port))
     }
 }
 

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use weft_cc::{CcChoice, CcParams, Span};
+use weft_cc::{CcChoice, CcParams, Rate, Span};
 use weft_stack::fep::{ConfigError, FepConfig};
 use weft_stack::pdc::PdcConfig;
 use weft_stack::spray::LbChoice;
 use weft_stack::wire::pds::DeliveryMode;
 
 use super::faults::Share;
-use crate::switch::QueueConfig;
+use crate::switch::{PhantomConfig, QueueConfig};
 use crate::topology::Topology;
 use crate::workload::Workload;
 
@@ -29,6 +29,15 @@ pub enum PayloadMode {
     Virtual,
     /// Bytes, compared at the receiver.
     Real,
+}
+
+/// Phantom queues, see [`PhantomConfig`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PhantomQueues {
+    /// The part of a link's rate at which they drain.
+    pub drain: f64,
+    /// Thresholds of their marks as fractions of the BDP.
+    pub ecn: (f64, f64),
 }
 
 /// A run, completely described.
@@ -54,6 +63,8 @@ pub struct RunConfig {
     pub queue_bytes: Option<u64>,
     /// Thresholds of congestion marks as fractions of the BDP; `None`: none are set.
     pub ecn: Option<(f64, f64)>,
+    /// Phantom queues beside the data queues of switches; `None`: there are none.
+    pub phantom: Option<PhantomQueues>,
     /// What packets carry.
     pub payload: PayloadMode,
     /// Everything random follows from it.
@@ -134,6 +145,7 @@ impl RunConfig {
             trim: true,
             queue_bytes: None,
             ecn: Some((0.2, 0.8)),
+            phantom: None,
             payload: PayloadMode::Virtual,
             seed: 1,
             until: None,
@@ -182,14 +194,30 @@ impl RunConfig {
 
     /// The thresholds of congestion marks, bytes, in whole packets.
     pub fn ecn_bytes(&self) -> (u64, u64) {
+        self.ecn.map_or((u64::MAX - 1, u64::MAX), |thresholds| self.in_packets(thresholds))
+    }
+
+    /// The thresholds of the marks of phantom queues, bytes, in whole packets.
+    pub fn phantom_bytes(&self) -> Option<(u64, u64)> {
+        self.phantom.map(|phantom| self.in_packets(phantom.ecn))
+    }
+
+    /// Fractions of the BDP as bytes.
+    fn in_packets(&self, (low, high): (f64, f64)) -> (u64, u64) {
         let packet = self.wire_mtu();
         let packets = self.bdp().div_ceil(packet) as f64;
         let bytes = |fraction: f64| (packets * fraction).ceil() as u64 * packet;
-        self.ecn.map_or((u64::MAX - 1, u64::MAX), |(low, high)| (bytes(low), bytes(high)))
+        (bytes(low), bytes(high))
     }
 
-    /// The queue of a port whose link keeps `share` of its rate.
-    pub(super) fn queue(&self, data_limit: u64, share: Share) -> QueueConfig {
+    /// The phantom queue of a port whose link has `rate` left, which is `share` of what it had.
+    fn phantom(&self, rate: Rate, share: Share) -> Option<PhantomConfig> {
+        let (low, high) = self.phantom_bytes()?;
+        Some(PhantomConfig::new(rate, self.phantom?.drain, (share.of(low), share.of(high))))
+    }
+
+    /// The queue of a port whose link has `rate` left, which is `share` of what it had.
+    pub(super) fn queue(&self, data_limit: u64, rate: Rate, share: Share) -> QueueConfig {
         let (ecn_low, ecn_high) = self.ecn_bytes();
         let data_limit = share.of(data_limit).max(data_limit.min(self.wire_mtu()));
         QueueConfig {
@@ -199,6 +227,7 @@ impl RunConfig {
             ecn_high: share.of(ecn_high),
             trim: self.trim,
             control_weight: Some(CONTROL_WEIGHT),
+            phantom: self.phantom(rate, share),
         }
     }
 

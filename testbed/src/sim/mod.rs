@@ -25,7 +25,7 @@ mod shard;
 mod switches;
 mod wires;
 
-pub use config::{Overhead, PayloadMode, RunConfig, RunError};
+pub use config::{Overhead, PayloadMode, PhantomQueues, RunConfig, RunError};
 pub use faults::{FaultPlan, LinkChange, LinkEvent, LinkFaults, Share, SlowPort};
 pub use lines::Lines;
 pub use report::{FlowRecord, NotStarted, PacketCounters, Progress, RunReport};

@@ -233,7 +233,7 @@ impl Switch {
         }
         // What left before; a packet that arrives when the link becomes free is in time to be chosen.
         port.send_between(0, now, id, config, setting.seed, wires, &mut self.dropped);
-        if port.queue.enqueue(config, *transit) == Enqueued::Dropped {
+        if port.queue.enqueue(config, now, *transit) == Enqueued::Dropped {
             self.dropped += 1;
             wires.packets.remove(transit);
         }
@@ -309,11 +309,10 @@ impl Port {
         dropped: &mut u64,
     ) {
         // One branch instead of two: which way they go is hard to foresee.
-        while (self.link.busy_until < end) & !self.queue.is_empty()
-            && let Some(transit) = self.queue.dequeue(config)
-        {
+        while (self.link.busy_until < end) & !self.queue.is_empty() {
             // A packet that waits leaves as soon as the one before it has left.
             let now = self.link.busy_until.max(from);
+            let Some(transit) = self.queue.dequeue(config, now) else { break };
             self.link.launch(now, id, seed, &transit, wires, dropped);
         }
     }

@@ -341,7 +341,7 @@ impl<P: Port> SoftFabric<P> {
 
     /// The link behind `port` is free: the next packet leaves, if there is one.
     fn send(&mut self, now: u64, port: u32) {
-        let Some(ticket) = self.next(port) else { return };
+        let Some(ticket) = self.next(now, port) else { return };
         let departure = self.outlets[port as usize].depart(now, ticket.size(), self.seed);
         self.agenda.push(Reverse((departure.free_at, Event::Free(port))));
         match departure.way {
@@ -354,14 +354,14 @@ impl<P: Port> SoftFabric<P> {
     }
 
     /// The packet that leaves next by `port`.
-    fn next(&mut self, port: u32) -> Option<Ticket> {
+    fn next(&mut self, now: u64, port: u32) -> Option<Ticket> {
         match &mut self.outlets[port as usize].sender {
             Sender::Host(host) => {
                 let host = *host;
                 self.next_of_host(host)
             }
             Sender::Switch { queue, config } => {
-                let mut ticket = queue.dequeue(config)?;
+                let mut ticket = queue.dequeue(config, now)?;
                 if std::mem::take(&mut ticket.to_be_marked)
                     && let Some(frame) = self.memory.frame(ticket.slot)
                 {
@@ -460,7 +460,7 @@ impl<P: Port> SoftFabric<P> {
         let outlet = &mut self.outlets[port as usize];
         let last_hop = matches!(outlet.to, Node::Host(_));
         let Sender::Switch { queue, config } = &mut outlet.sender else { return };
-        match queue.enqueue(config, ticket) {
+        match queue.enqueue(config, now, ticket) {
             Enqueued::Whole => {}
             Enqueued::Trimmed => self.trim(ticket.slot, last_hop),
             Enqueued::Dropped => {

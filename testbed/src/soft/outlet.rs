@@ -11,6 +11,10 @@ use crate::topology::{Node, PortId};
 
 /// Who sends on a link.
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "most are ports of switches, and a packet must not take a further look-up"
+)]
 pub(super) enum Sender {
     /// The host of this number, by its own queue.
     Host(u32),

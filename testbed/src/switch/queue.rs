@@ -6,6 +6,7 @@ use weft_stack::packet::Class;
 
 use super::ecmp::mix;
 use super::lane::Lane;
+use super::phantom::{Phantom, PhantomConfig};
 
 /// How the queues of a port behave. Sizes in bytes on the wire.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -23,6 +24,8 @@ pub struct QueueConfig {
     /// While data waits, so many bytes of control and trimmed packets pass for each byte of data; `None`:
     /// control always goes first.
     pub control_weight: Option<u32>,
+    /// A phantom queue beside the data queue; what either of them marks is marked.
+    pub phantom: Option<PhantomConfig>,
 }
 
 impl QueueConfig {
@@ -30,7 +33,8 @@ impl QueueConfig {
     /// enqueued and dequeued.
     #[inline]
     pub fn passes(&self, packet: &impl Queued) -> bool {
-        u64::from(packet.size()) <= self.limit(packet)
+        // A phantom queue has to see everything.
+        self.phantom.is_none() & (u64::from(packet.size()) <= self.limit(packet))
     }
 
     /// Room in the lane of `packet`.
@@ -87,6 +91,7 @@ pub struct EgressQueue<P> {
     control_run: u64,
     /// A generator of its own for marks, so that no port disturbs another.
     random: u64,
+    phantom: Phantom,
     counters: QueueCounters,
 }
 
@@ -102,6 +107,7 @@ impl<P: Queued> EgressQueue<P> {
             last_hop,
             control_run: 0,
             random: seed,
+            phantom: Phantom::default(),
             counters: QueueCounters::default(),
         }
     }
@@ -127,9 +133,14 @@ impl<P: Queued> EgressQueue<P> {
         self.counters
     }
 
-    /// A packet arrives.
+    /// A packet arrives at `now`, ps.
     #[inline]
-    pub fn enqueue(&mut self, config: &QueueConfig, packet: P) -> Enqueued {
+    pub fn enqueue(&mut self, config: &QueueConfig, now: u64, packet: P) -> Enqueued {
+        if let Some(phantom) = &config.phantom
+            && packet.class() == Class::Data
+        {
+            self.phantom.offer(phantom, now, packet.size());
+        }
         let lane = &mut self.lanes[select_unpredictable(packet.class() == Class::Data, DATA, CONTROL)];
         if lane.bytes() + u64::from(packet.size()) > config.limit(&packet) {
             return self.overflow(config, packet);
@@ -152,15 +163,15 @@ impl<P: Queued> EgressQueue<P> {
         Enqueued::Trimmed
     }
 
-    /// The packet that leaves next, marked if it has to be.
+    /// The packet that leaves next, at `now`, ps; marked if it has to be.
     #[inline]
-    pub fn dequeue(&mut self, config: &QueueConfig) -> Option<P> {
+    pub fn dequeue(&mut self, config: &QueueConfig, now: u64) -> Option<P> {
         let lane = match config.control_weight {
             None => select_unpredictable(self.lanes[CONTROL].is_empty(), DATA, CONTROL),
             Some(weight) => self.weigh(weight),
         };
         let mut packet = self.lanes[lane].pop()?;
-        if lane == DATA && self.marks(config) {
+        if lane == DATA && (self.marks(config) || self.phantom_marks(config, now)) {
             packet.mark();
             self.counters.marked += 1;
         }
@@ -185,23 +196,35 @@ impl<P: Queued> EgressQueue<P> {
     /// RED on the instantaneous length that the packet leaves behind (SMaRTT §II-A, §III-J).
     #[inline]
     fn marks(&mut self, config: &QueueConfig) -> bool {
-        let length = self.data_bytes();
-        if length <= config.ecn_low {
+        self.draws_mark(self.data_bytes(), config.ecn_low, config.ecn_high)
+    }
+
+    /// The same for the phantom queue, if there is one.
+    #[inline]
+    fn phantom_marks(&mut self, config: &QueueConfig, now: u64) -> bool {
+        let Some(PhantomConfig { low, high, .. }) = config.phantom else { return false };
+        self.draws_mark(self.phantom.length(now), low.as_ps(), high.as_ps())
+    }
+
+    /// With a probability that grows from 0 at `low` to 1 at `high`.
+    #[inline]
+    fn draws_mark(&mut self, length: u64, low: u64, high: u64) -> bool {
+        if length <= low {
             return false;
         }
-        if length > config.ecn_high {
+        if length > high {
             return true;
         }
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let draw = mix(self.random) >> 32;
-        let span = config.ecn_high - config.ecn_low;
-        u128::from(draw) * u128::from(span) < u128::from(length - config.ecn_low) << 32
+        u128::from(draw) * u128::from(high - low) < u128::from(length - low) << 32
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use weft_cc::Rate;
 
     const CONFIG: QueueConfig = QueueConfig {
         data_limit: 10_000,
@@ -210,6 +233,7 @@ mod tests {
         ecn_high: 8_000,
         trim: true,
         control_weight: None,
+        phantom: None,
     };
 
     #[derive(Clone, Copy, Debug, PartialEq)]
@@ -247,19 +271,19 @@ mod tests {
     }
 
     fn drain(queue: &mut EgressQueue<Packet>, config: &QueueConfig) -> Vec<Packet> {
-        std::iter::from_fn(|| queue.dequeue(config)).collect()
+        std::iter::from_fn(|| queue.dequeue(config, 0)).collect()
     }
 
     #[test]
     fn a_full_data_queue_trims_and_a_full_control_queue_drops() {
         let mut queue = EgressQueue::new(false, 7);
         for id in 0..10 {
-            assert_eq!(queue.enqueue(&CONFIG, data(id, 1_000)), Enqueued::Whole);
+            assert_eq!(queue.enqueue(&CONFIG, 0, data(id, 1_000)), Enqueued::Whole);
         }
         for id in 10..13 {
-            assert_eq!(queue.enqueue(&CONFIG, data(id, 1_000)), Enqueued::Trimmed);
+            assert_eq!(queue.enqueue(&CONFIG, 0, data(id, 1_000)), Enqueued::Trimmed);
         }
-        assert_eq!(queue.enqueue(&CONFIG, data(13, 1_000)), Enqueued::Dropped);
+        assert_eq!(queue.enqueue(&CONFIG, 0, data(13, 1_000)), Enqueued::Dropped);
         assert_eq!((queue.data_bytes(), queue.control_bytes()), (10_000, 192));
         assert_eq!(queue.counters(), QueueCounters { trimmed: 3, dropped: 1, marked: 0 });
         let order = drain(&mut queue, &CONFIG);
@@ -273,10 +297,10 @@ mod tests {
     fn the_last_hop_says_so_and_small_packets_are_not_trimmed() {
         let mut queue = EgressQueue::new(true, 7);
         let config = QueueConfig { data_limit: 0, ..CONFIG };
-        assert_eq!(queue.enqueue(&config, data(1, 65)), Enqueued::Trimmed);
-        assert_eq!(queue.enqueue(&config, data(2, 64)), Enqueued::Dropped);
+        assert_eq!(queue.enqueue(&config, 0, data(1, 65)), Enqueued::Trimmed);
+        assert_eq!(queue.enqueue(&config, 0, data(2, 64)), Enqueued::Dropped);
         let dropping = QueueConfig { trim: false, ..config };
-        assert_eq!(queue.enqueue(&dropping, data(3, 65)), Enqueued::Dropped);
+        assert_eq!(queue.enqueue(&dropping, 0, data(3, 65)), Enqueued::Dropped);
         assert_eq!(drain(&mut queue, &config)[0].class, Class::TrimmedLastHop);
     }
 
@@ -288,7 +312,7 @@ mod tests {
             let marks = (0..1_000).filter(|_| {
                 // As long as before when the first of the two has left.
                 queue.lanes[DATA].push(data(0, length));
-                queue.dequeue(&CONFIG).unwrap().marked
+                queue.dequeue(&CONFIG, 0).unwrap().marked
             });
             marks.count()
         };
@@ -302,8 +326,8 @@ mod tests {
         for packet in [data(1, 1_000), data(2, 10_001), control(3), data(4, 10_000)] {
             let mut queue = EgressQueue::new(false, 7);
             for config in [CONFIG, QueueConfig { control_limit: 63, ..CONFIG }] {
-                let waited = queue.enqueue(&config, packet) == Enqueued::Whole;
-                let left = queue.dequeue(&config);
+                let waited = queue.enqueue(&config, 0, packet) == Enqueued::Whole;
+                let left = queue.dequeue(&config, 0);
                 assert_eq!(config.passes(&packet), waited && left == Some(packet));
                 assert!(queue.is_empty());
                 assert_eq!(queue.control_run, 0, "nothing is left to remember of an empty queue");
@@ -312,14 +336,39 @@ mod tests {
     }
 
     #[test]
+    fn a_phantom_queue_marks_where_nothing_waits() {
+        // 1,000 bytes take 80 ns to leave and 100 ns to drain from the phantom queue.
+        let link = Rate::from_gbps(100);
+        let phantom = PhantomConfig::new(link, 0.8, (4_000, 8_000));
+        let config = QueueConfig { phantom: Some(phantom), ..CONFIG };
+        assert!(!config.passes(&data(0, 1_000)), "it counts all data");
+        let mut queue = EgressQueue::new(false, 7);
+        let mut marked_at = |now: u64| {
+            queue.enqueue(&config, now, data(1, 1_000));
+            queue.enqueue(&config, now, control(2));
+            assert_eq!(queue.dequeue(&config, now), Some(control(2)), "control is not counted");
+            let packet = queue.dequeue(&config, now).unwrap();
+            assert!(queue.is_empty());
+            packet.marked
+        };
+        // At line rate it grows by 20 ns a packet: 400 ns are passed after 16 packets, 800 after 36.
+        let marks: Vec<bool> = (0..60).map(|packet| marked_at(packet * 80_000)).collect();
+        assert!(marks[..16].iter().all(|marked| !marked), "{marks:?}");
+        assert!(marks[16..36].iter().any(|marked| *marked), "{marks:?}");
+        assert!(marks[36..].iter().all(|marked| *marked), "{marks:?}");
+        assert!(!marked_at(10_000_000), "it has drained");
+        assert_eq!(queue.counters().marked, marks.iter().filter(|marked| **marked).count() as u64);
+    }
+
+    #[test]
     fn weight_lets_data_through() {
         let mut queue = EgressQueue::new(false, 7);
         let config = QueueConfig { control_weight: Some(2), control_limit: 10_000, ..CONFIG };
         for id in 0..9 {
-            queue.enqueue(&config, control(id));
+            queue.enqueue(&config, 0, control(id));
         }
-        queue.enqueue(&config, data(10, 64));
-        queue.enqueue(&config, data(11, 128));
+        queue.enqueue(&config, 0, data(10, 64));
+        queue.enqueue(&config, 0, data(11, 128));
         // 2 headers of 64 B for a packet of 64 B, 4 for one of 128 B.
         let ids: Vec<u32> = drain(&mut queue, &config).iter().map(|p| p.id).collect();
         assert_eq!(ids, [0, 1, 10, 2, 3, 4, 5, 11, 6, 7, 8]);
