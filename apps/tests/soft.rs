@@ -1,8 +1,8 @@
 //! `weft run --on soft` as its users see it: 16 hosts on 4 leaves and 4 spines, connection matrices from files,
 //! payload compared byte by byte; with all hosts in one process, and each in its own.
 //!
-//! Nothing here depends on how fast that is. The fabric runs 2,000 times slower than at 100 Gbit/s, so that a thread
-//! may be without its core for half a second before a timer expires for nothing.
+//! Nothing here depends on how fast that is. The fabric runs 5,000 times slower than at 100 Gbit/s, so that a thread
+//! may be without its core for more than a second before a timer expires for nothing.
 #![cfg(target_os = "linux")]
 
 mod lab;
@@ -11,11 +11,7 @@ use lab::{FABRIC, Lab, json, no_namespaces, skipped, stderr_of, until};
 use serde_json::Value;
 use std::fmt::Write;
 
-const SLOW: &str = "--slow=2000";
-
-/// Whether an incast may have timeouts although nothing is lost: where a window shrinks to a packet, a target that
-/// waits for more before it acknowledges is silent until the sender's timer expires.
-const INCASTS_MAY_TIME_OUT: bool = true;
+const SLOW: &str = "--slow=5000";
 
 /// `count` flows of `bytes` bytes, from and to these hosts, as a connection matrix.
 fn matrix(flows: impl IntoIterator<Item = (u32, u32)>, bytes: u64) -> String {
@@ -47,7 +43,7 @@ fn run(lab: &Lab, text: &str, args: &[&str]) -> Value {
     let report = json(&lab.run(&[&common, args].concat()));
     assert_eq!(report["flows"]["completed"], report["flows"]["total"], "{report}");
     assert_eq!(report["predicted"]["completed"], report["flows"]["total"], "{report}");
-    assert_eq!((&report["config"]["payload"], &report["config"]["slow"]), (&"real".into(), &2_000.into()));
+    assert_eq!((&report["config"]["payload"], &report["config"]["slow"]), (&"real".into(), &5_000.into()));
     report
 }
 
@@ -68,7 +64,7 @@ fn an_incast_is_trimmed_and_arrives() {
     assert!(trimmed > 0 && again >= trimmed, "{report}");
     assert!(number(&report, "/predicted/trimmed") > 0, "{report}");
     assert_eq!(number(&report, "/packets/dropped"), 0, "{report}");
-    assert!(INCASTS_MAY_TIME_OUT || number(&report, "/timeouts") == 0, "{report}");
+    assert_eq!(number(&report, "/timeouts"), 0, "{report}");
     takes_its_time(&report);
 }
 
