@@ -37,7 +37,8 @@ impl PostedQueue {
     }
 
     /// Takes out the first one that takes a message of `peer` with `tag`.
-    #[inline]
+    // Inlined always, as is what it calls: a receive is long, and each move of one just written is waited for.
+    #[inline(always)]
     pub(super) fn take(&mut self, peer: Addr, tag: Option<u64>) -> Option<Posted> {
         match self.oldest.iter().position(|posted| posted.takes(peer, tag)) {
             Some(at) => self.oldest.remove(at),
@@ -253,6 +254,7 @@ impl Index {
     }
 
     /// Takes out the one called `id`.
+    #[inline(never)]
     fn cancel(&mut self, id: ReceiveId) -> Option<Posted> {
         let at = self.order.binary_search_by_key(&id, |(id, _)| *id).ok()?;
         let slot = self.order[at].1;
@@ -263,6 +265,7 @@ impl Index {
         self.slots[slot as usize].posted.as_ref().is_some_and(|posted| posted.id == id)
     }
 
+    #[inline(always)]
     fn remove(&mut self, at: u32) -> Option<Posted> {
         let slot = &mut self.slots[at as usize];
         let posted = slot.posted.take()?;

@@ -19,6 +19,29 @@ pub struct Host {
     pub ip: IpAddr,
 }
 
+/// The addresses of packets from one host to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// Source Ethernet address.
+    pub src_mac: MacAddr,
+    /// Destination Ethernet address.
+    pub dst_mac: MacAddr,
+    /// IP addresses.
+    pub ip: IpAddrs,
+}
+
+impl Route {
+    /// None if the two use different versions of IP.
+    fn between(src: &Host, dst: &Host) -> Option<Route> {
+        let ip = match (src.ip, dst.ip) {
+            (IpAddr::V4(src), IpAddr::V4(dst)) => IpAddrs::V4 { src, dst },
+            (IpAddr::V6(src), IpAddr::V6(dst)) => IpAddrs::V6 { src, dst },
+            _ => return None,
+        };
+        Some(Route { src_mac: src.mac, dst_mac: dst.mac, ip })
+    }
+}
+
 /// What becomes of senders that are not in the book.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Strangers {
@@ -37,6 +60,8 @@ pub struct AddressBook {
     own_host: Host,
     /// By [`Addr`]; never longer than `capacity`.
     hosts: Vec<Option<Host>>,
+    /// The ways to these, as long: packets find theirs put together.
+    routes: Vec<Option<Route>>,
     /// Those who are asked for their Ethernet address, whether they have answered or not.
     asked: BTreeMap<Addr, IpAddr>,
     by_ip: HashMap<IpAddr, Addr, BuildHasherDefault<FxHasher>>,
@@ -105,6 +130,7 @@ impl AddressBook {
             own,
             own_host: host,
             hosts: Vec::new(),
+            routes: Vec::new(),
             asked: BTreeMap::new(),
             by_ip: HashMap::default(),
             capacity,
@@ -190,8 +216,10 @@ impl AddressBook {
         let index = addr.0 as usize;
         if index >= self.hosts.len() {
             self.hosts.resize(index + 1, None);
+            self.routes.resize(index + 1, None);
         }
         self.hosts[index] = Some(host);
+        self.routes[index] = Route::between(&self.own_host, &host);
         self.skip_taken();
     }
 
@@ -229,16 +257,10 @@ impl AddressBook {
         }
     }
 
-    /// Ethernet addresses (source, destination) and IP addresses of a packet to `addr`.
+    /// The addresses of packets to `addr`.
     #[inline]
-    pub fn route(&self, addr: Addr) -> Option<(MacAddr, MacAddr, IpAddrs)> {
-        let peer = self.get(addr)?;
-        let ip = match (self.own_host.ip, peer.ip) {
-            (IpAddr::V4(src), IpAddr::V4(dst)) => IpAddrs::V4 { src, dst },
-            (IpAddr::V6(src), IpAddr::V6(dst)) => IpAddrs::V6 { src, dst },
-            _ => return None,
-        };
-        Some((self.own_host.mac, peer.mac, ip))
+    pub fn route(&self, addr: Addr) -> Option<&Route> {
+        self.routes.get(addr.0 as usize)?.as_ref()
     }
 
     #[cold]
@@ -288,9 +310,9 @@ mod tests {
         assert_eq!(book.sender(host(9)), Ok(Addr(5)));
         let behind_a_router = Host { mac: MacAddr([4; 6]), ..host(9) };
         assert_eq!(book.sender(behind_a_router), Ok(Addr(5)));
-        let (src, dst, ip) = book.route(Addr(5)).unwrap();
-        assert_eq!((src, dst), (host(1).mac, host(9).mac));
-        assert_eq!(ip, IpAddrs::V4 { src: [10, 0, 0, 1].into(), dst: [10, 0, 0, 9].into() });
+        let ip = IpAddrs::V4 { src: [10, 0, 0, 1].into(), dst: [10, 0, 0, 9].into() };
+        let expected = Route { src_mac: host(1).mac, dst_mac: host(9).mac, ip };
+        assert_eq!(book.route(Addr(5)), Some(&expected));
         assert_eq!(book.route(Addr(4)), None);
     }
 
@@ -325,6 +347,7 @@ mod tests {
         assert_eq!(book.get(Addr(0)), Some(&Host { mac: MacAddr([2; 6]), ..host(5) }));
         book.resolve(Addr(0), MacAddr([4; 6]));
         assert_eq!(book.get(Addr(0)).unwrap().mac, MacAddr([4; 6]), "it may move");
+        assert_eq!(book.route(Addr(0)).unwrap().dst_mac, MacAddr([4; 6]));
         book.insert(Addr(0), host(5)).unwrap();
         book.resolve(Addr(0), MacAddr([6; 6]));
         assert_eq!(book.get(Addr(0)), Some(&host(5)), "but not any more");

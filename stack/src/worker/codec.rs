@@ -2,7 +2,7 @@
 
 use core::net::IpAddr;
 
-use super::book::{AddressBook, BookError, Host};
+use super::book::{AddressBook, BookError, Host, Route};
 use super::predict::{Predicted, Prediction};
 use crate::packet::{Addr, Class, Network, Packet, Payload};
 use crate::port::{ChecksumOffload, ChecksumStatus, Frame, PortCaps};
@@ -142,7 +142,8 @@ impl Codec {
             Payload::Virtual(0) => 0,
             Payload::Virtual(_) => return Err(payload_error(packet, 0)),
         };
-        let (headers, meta, fill) = self.headers(book, packet, present, frame)?;
+        let meta = self.meta(book, packet)?;
+        let (headers, fill) = self.headers(&meta, packet, present, frame)?;
         let len = headers + present;
         let room = frame.len();
         let place = frame.get_mut(headers..len).ok_or(WriteError::TooLong { needed: len, room })?;
@@ -174,34 +175,34 @@ impl Codec {
         present: u32,
         frame: &mut Frame,
     ) -> Result<(), WriteError> {
-        let (headers, _, fill) = self.headers(book, packet, present as usize, frame)?;
+        let meta = self.meta(book, packet)?;
+        let (headers, fill) = self.headers(&meta, packet, present as usize, frame)?;
         debug_assert_eq!(fill, Fill::Software(UdpChecksum::None));
         frame.truncate(headers);
         Ok(())
     }
 
-    /// Writes headers, with the IPv4 checksum if that is for software. Returns their length, what they say, and
-    /// who is to compute the rest.
+    /// Writes headers, with the IPv4 checksum if that is for software. Returns their length, and who is to compute
+    /// the rest.
     #[inline]
     fn headers(
         &self,
-        book: &AddressBook,
+        meta: &FrameMeta,
         packet: &Packet,
         present: usize,
         frame: &mut Frame,
-    ) -> Result<(usize, FrameMeta, Fill), WriteError> {
+    ) -> Result<(usize, Fill), WriteError> {
         if !packet.net.class.is_trimmed() && present != packet.payload_len as usize {
             return Err(payload_error(packet, present));
         }
-        let meta = self.meta(book, packet)?;
-        let fill = self.fill(&meta, frame);
+        let fill = self.fill(meta, frame);
         let headers = match fill {
-            Fill::Port => emit_headers(frame, &meta, &packet.pds, &packet.ses, present)?,
+            Fill::Port => emit_headers(frame, meta, &packet.pds, &packet.ses, present)?,
             Fill::Software(_) => {
-                emit_headers_with_ipv4_checksum(frame, &meta, &packet.pds, &packet.ses, present)?
+                emit_headers_with_ipv4_checksum(frame, meta, &packet.pds, &packet.ses, present)?
             }
         };
-        Ok((headers, meta, fill))
+        Ok((headers, fill))
     }
 
     /// Reads a frame that arrived. The payload is a part of the frame: nothing is copied.
@@ -321,10 +322,11 @@ impl Codec {
         Ok(parsed.payload)
     }
 
-    #[inline]
+    // Inlined always: what is put together of pieces and then moved as a whole is waited for.
+    #[inline(always)]
     fn meta(&self, book: &AddressBook, packet: &Packet) -> Result<FrameMeta, WriteError> {
         let net = &packet.net;
-        let (src_mac, dst_mac, ip) = book.route(net.dst).ok_or_else(|| no_way(book, net.dst))?;
+        let &Route { src_mac, dst_mac, ip } = book.route(net.dst).ok_or_else(|| no_way(book, net.dst))?;
         let class = match net.class {
             Class::Data => TrafficClass::Trimmable,
             Class::Trimmed => TrafficClass::Trimmed,

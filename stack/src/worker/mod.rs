@@ -103,7 +103,7 @@ mod turn;
 mod wait;
 
 pub use affinity::{CoreListError, PinError, parse_cores, pin_to, usable_cores};
-pub use book::{AddressBook, BookError, Host, Strangers};
+pub use book::{AddressBook, BookError, Host, Route, Strangers};
 pub use clock::{Clock, ClockSource, Unfit};
 pub use codec::{Checksum, Codec, LinkConfig, ReadError, WriteError};
 pub use rest::{Idle, TimedOut};

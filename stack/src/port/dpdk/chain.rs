@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::ffi::c_void;
+use std::marker::PhantomData;
 use std::ptr::NonNull;
 
 use arrayvec::ArrayVec;
@@ -146,40 +147,55 @@ impl Mbuf {
 unsafe extern "C" fn release(_data: *mut c_void, owner: *mut c_void) {
     // SAFETY: says the caller.
     let attachment = unsafe { owner.cast::<Attachment>().read() };
-    // Whatever cannot be kept for later is dropped here, but not while `later` is borrowed: dropping may run
+    // Whatever cannot be kept for later is dropped here, but not while `LATER` is borrowed: dropping may run
     // anybody's code.
-    let unkept = LATER.try_with(|later| match &mut *later.borrow_mut() {
-        Some(later) => later.try_push(attachment).err().map(|full| full.element()),
-        None => Some(attachment),
+    let unkept = LATER.try_with(|later| {
+        let mut later = later.borrow_mut();
+        if later.keeps {
+            later.kept.try_push(attachment).err().map(|full| full.element())
+        } else {
+            Some(attachment)
+        }
     });
     drop(unkept);
 }
 
+/// Attachments of mbufs that a thread has freed while a [`DropLater`] exists.
+struct Later {
+    keeps: bool,
+    kept: ArrayVec<Attachment, BURST>,
+}
+
 thread_local! {
-    /// Attachments of mbufs that this thread has freed while a [`DropLater`] exists.
-    static LATER: RefCell<Option<ArrayVec<Attachment, BURST>>> = const { RefCell::new(None) };
+    static LATER: RefCell<Later> = const { RefCell::new(Later { keeps: false, kept: ArrayVec::new_const() }) };
 }
 
 /// While it exists, attachments of mbufs that this thread frees are kept; they are dropped with it.
 ///
 /// Giving up a share in memory is a locked operation, which waits for all earlier writes. Drivers that copy free each
 /// mbuf right behind its copy: the copies of a burst would wait for each other.
-pub(super) struct DropLater(());
+pub(super) struct DropLater {
+    /// Not [`Send`]: it speaks of its own thread.
+    thread: PhantomData<*const ()>,
+}
 
 impl DropLater {
     #[inline]
     pub(super) fn begin() -> DropLater {
-        // Without thread-local memory attachments are dropped at once, which is as good.
-        let _ = LATER.try_with(|later| later.borrow_mut().get_or_insert_default().clear());
-        DropLater(())
+        // A thread that ends has no such memory any more: attachments are dropped at once then.
+        let _ = LATER.try_with(|later| later.borrow_mut().keeps = true);
+        DropLater { thread: PhantomData }
     }
 }
 
 impl Drop for DropLater {
     #[inline]
     fn drop(&mut self) {
-        let kept = LATER.try_with(|later| later.borrow_mut().take());
-        drop(kept);
+        let _ = LATER.try_with(|later| later.borrow_mut().keeps = false);
+        // One at a time, and not while it is borrowed.
+        while let Ok(Some(kept)) = LATER.try_with(|later| later.borrow_mut().kept.pop()) {
+            drop(kept);
+        }
     }
 }
 
@@ -217,6 +233,21 @@ mod tests {
         assert!(
             fresh.iter().all(|mbuf| mbuf.len() == 1000 && mbuf.total_len() == 1000 && !mbuf.is_chained())
         );
+    }
+
+    #[test]
+    fn shares_in_memory_are_given_up_after_the_burst() {
+        let pool = pool("later", 255);
+        let owner: Arc<[u8]> = vec![2; 50].into();
+        let mbufs: Vec<Mbuf> = (0..BURST + 3).map(|_| chained(&pool, &owner)).collect();
+        let later = DropLater::begin();
+        drop(mbufs);
+        assert_eq!(Arc::strong_count(&owner), 1 + BURST, "what there is no room for is not kept");
+        assert_eq!(pool.available(), 255, "the mbufs themselves are free");
+        drop(later);
+        assert_eq!(Arc::strong_count(&owner), 1);
+        drop(chained(&pool, &owner));
+        assert_eq!(Arc::strong_count(&owner), 1);
     }
 
     #[test]
