@@ -5,10 +5,16 @@
 #   - 64 bytes: testpmd's frames, then weft's messages, each a reliable packet of its own.
 # Prints both and their ratios.
 #
-# Usage: scripts/bench-memif.sh [--weft PATH] [--seconds N] [--cores A,B] [--check]
+# Usage: scripts/bench-memif.sh [--weft PATH] [--seconds N] [--cores A,B] [--bsize BYTES] [--size BYTES]
+#        [--depth N] [--ack-every BYTES] [--check]
 #   --weft PATH    the command to measure (default: target/release/weft, built if missing)
 #   --seconds N    length of each measurement (default: 5)
 #   --cores A,B    the cores (default: the first two that this process may use)
+#   --bsize BYTES  bytes of a buffer of memif, for both (default: 8192)
+#   --size BYTES   of a message in the measurement of goodput (default: 64KiB, so that the messages of an end
+#                  stay in the cache of its core, as testpmd's only frame does)
+#   --depth N      messages under way there (default: 8)
+#   --ack-every B  bytes that weft acknowledges at a time (default: 32KiB)
 #   --check        fail when goodput is below 0.6 or the message rate below 0.2 of testpmd's
 #
 # Needs dpdk-testpmd (Debian: dpdk-dev) and two cores that nobody else uses; no privileges, no huge pages.
@@ -23,6 +29,9 @@ payload=4096
 # Ethernet, IPv4, UDP, PDS request, SES standard header.
 frame=$((payload + 14 + 20 + 8 + 12 + 44))
 bsize=8192
+size=64KiB
+depth=8
+ack_every=32KiB
 
 die() {
     printf 'bench-memif.sh: %s\n' "$@" >&2
@@ -34,6 +43,10 @@ while [[ $# -gt 0 ]]; do
         --weft) weft=$2; shift 2 ;;
         --seconds) seconds=$2; shift 2 ;;
         --cores) cores=$2; shift 2 ;;
+        --bsize) bsize=$2; shift 2 ;;
+        --size) size=$2; shift 2 ;;
+        --depth) depth=$2; shift 2 ;;
+        --ack-every) ack_every=$2; shift 2 ;;
         --check) check=1; shift ;;
         -h | --help) sed -n '2,/^set/s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit ;;
         *) die "unknown argument $1 (try --help)" ;;
@@ -115,7 +128,8 @@ measure() {
     local name=$1 server
     shift
     local device="socket=$scratch/weft.sock,socket-abstract=no,bsize=$bsize"
-    local common=(--port-mtu $((frame - 14 + 4)) --payload "$payload" --idle spin --patience 20000ms)
+    local common=(--port-mtu $((frame - 14 + 4)) --payload "$payload" --idle spin --patience 20000ms
+        --ack-every "$ack_every")
     "$weft" perf server --port "dpdk:net_memif0,role=server,$device" --ip 10.0.0.1 --once --wait 30000ms \
         --core "$first" "${common[@]}" >"$scratch/$name-server.log" 2>&1 &
     server=$!
@@ -132,14 +146,14 @@ measure() {
 }
 
 testpmd_large=$(baseline large "$frame")
-measure throughput --mode throughput --size 1MiB
+measure throughput --mode throughput --size "$size" --depth "$depth"
 testpmd_small=$(baseline small 64)
 measure rate --mode rate --size 64
 
 python3 - "$scratch" "$payload" "$frame" "$testpmd_large" "$testpmd_small" "${check:-0}" <<'PYTHON'
 import json, sys
 scratch, payload, frame, large, small, check = sys.argv[1], *map(int, sys.argv[2:])
-read = lambda name: json.load(open(f"{scratch}/{name}.json"))["server"]
+read = lambda name, end="server": json.load(open(f"{scratch}/{name}.json"))[end]
 throughput, rate = read("throughput"), read("rate")
 testpmd_gbps = large * payload * 8 / 1e9
 goodput = throughput["goodput_gbps"] / testpmd_gbps
@@ -147,13 +161,17 @@ messages = rate["messages_per_s"] / small
 def cost(end):
     cpu = end["cpu"] or {}
     text = lambda key: "-" if cpu.get(key) is None else f"{cpu[key]:.0f}"
-    return f"{text('cycles_per_packet'):>10} {text('instructions_per_packet'):>14}   ({cpu.get('counted_by', '-')})"
+    return f"{text('cycles_per_packet'):>10} {text('instructions_per_packet'):>14}   ({cpu.get('counted_by', '-')}, busy {cpu.get('busy', 0):.0%})"
 print(f"{'over memif, one core each':<38} {'testpmd':>12} {'weft':>12} {'ratio':>7} {'wanted':>7}")
 print(f"{f'payload of {frame}-byte frames, Gbit/s':<38} {testpmd_gbps:>12.2f} {throughput['goodput_gbps']:>12.2f} {goodput:>7.3f} {0.6:>7}")
 print(f"{'64-byte frames / messages, 10^6/s':<38} {small / 1e6:>12.3f} {rate['messages_per_s'] / 1e6:>12.3f} {messages:>7.3f} {0.2:>7}")
-print(f"{'receiver, per data packet':<38} {'cycles':>12} {'instructions':>14}")
-print(f"{'  4 KiB':<40} {cost(throughput)}")
-print(f"{'  64 bytes':<40} {cost(rate)}")
+print(f"{'per data packet':<38} {'cycles':>12} {'instructions':>14}")
+for name, text in ("throughput", "4 KiB"), ("rate", "64 bytes"):
+    for end, side in ("client", "sender"), ("server", "receiver"):
+        print(f"{f'  {text}, {side}':<40} {cost(read(name, end))}")
+disturbed = {key: n for name in ("throughput", "rate") for end in ("client", "server")
+             for key in ("retransmitted", "timeouts", "duplicates", "dropped") if (n := read(name, end)[key])}
+print("nothing was sent again, late or lost" if not disturbed else f"disturbed: {disturbed}")
 if check and (goodput < 0.6 or messages < 0.2):
     sys.exit("bench-memif.sh: below what is wanted")
 PYTHON
