@@ -107,7 +107,7 @@ impl Case {
             trim: self.trim,
             queue_bytes: None,
             ecn: self.ecn.then_some((0.2, 0.8)),
-            phantom: (self.seed % 4 == 0).then_some(PhantomQueues { drain: 0.9, ecn: (0.2, 0.8) }),
+            phantom: self.seed.is_multiple_of(4).then_some(PhantomQueues { drain: 0.9, ecn: (0.2, 0.8) }),
             payload: PayloadMode::Real,
             seed: self.seed,
             until: Some(LIMIT),
