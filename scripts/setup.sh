@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Installs what weft needs on Debian 12: DPDK and its virtual devices, a C compiler, libclang for
-# the bindings, tshark and Python for the independent decoders of the tests, what makes the namespaces and
-# links of other tests, and qemu for those of network cards. Silent when nothing is missing.
+# the bindings, tshark and Python for the independent decoders of the tests, and what makes the namespaces and
+# links of other tests. Silent when nothing is missing.
 #
-# Usage: scripts/setup.sh [--bench]
+# Usage: scripts/setup.sh [--bench] [--guests]
 #   --bench   also what benchmarks need: valgrind, and what they compare with (iperf3, dpdk-testpmd)
+#   --guests  also what the test of network cards needs: qemu and what goes into its machines
 #
 # Runs as root, or as a user who may use sudo.
 set -euo pipefail
@@ -13,7 +14,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 # libdpdk-dev brings the drivers along (net_ring, net_null, net_pcap, the vdev bus, …).
 packages=(build-essential pkg-config libdpdk-dev libpcap-dev clang libclang-dev tshark python3
-    iproute2 util-linux procps qemu-system-x86 busybox-static cpio)
+    iproute2 util-linux procps)
 
 die() {
     printf 'setup.sh: %s\n' "$@" >&2
@@ -23,6 +24,7 @@ die() {
 for argument in "$@"; do
     case $argument in
         --bench) packages+=(valgrind iperf3 dpdk-dev) ;;
+        --guests) packages+=(qemu-system-x86 busybox-static cpio) ;;
         -h | --help) sed -n '2,/^set/s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit ;;
         *) die "unknown argument $argument (try --help)" ;;
     esac

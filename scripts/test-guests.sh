@@ -11,7 +11,7 @@
 #   --directory DIR   where to put the machines' output: server.log, client.log, and, as JSON lines,
 #                     server.results, client.results (default: target/guests)
 #
-# Needs qemu-system-x86, busybox-static, cpio (scripts/setup.sh installs them) and Debian's kernel for clouds,
+# Needs qemu-system-x86, busybox-static, cpio (scripts/setup.sh --guests installs them) and Debian's kernel for clouds,
 # which is downloaded once by apt-get, 27 MB, and not installed. Ends with 77 if something of that is missing.
 set -euo pipefail
 
@@ -52,7 +52,7 @@ check_tools() {
     [[ $(uname -m) == x86_64 ]] || missing "the guests are x86-64 machines with programs of this one"
     local tool
     for tool in qemu-system-x86_64 busybox cpio pkg-config timeout; do
-        command -v "$tool" >/dev/null || missing "no $tool here: scripts/setup.sh installs it"
+        command -v "$tool" >/dev/null || missing "no $tool here: scripts/setup.sh --guests installs it"
     done
     ! ldd "$(command -v busybox)" >/dev/null 2>&1 || missing "busybox is not linked statically: install busybox-static"
 }
