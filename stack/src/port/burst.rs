@@ -13,6 +13,7 @@ use crate::packet::Payload;
 pub struct RxBurst {
     frames: ArrayVec<Frame, BURST>,
     /// Whether frames may have a [tail](Frame::tail).
+    #[cfg_attr(not(feature = "dpdk"), expect(dead_code, reason = "only DPDK's ports have frames in pieces"))]
     tails: bool,
 }
 
