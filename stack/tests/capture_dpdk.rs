@@ -76,8 +76,8 @@ impl Switched {
     fn forward(&mut self, mut frame: Frame) -> Option<Frame> {
         self.seen += 1;
         decrement_ttl(&mut frame).unwrap();
-        // Three in a row: the sender has to probe.
-        if self.lossy && self.seen % 29 > 25 {
+        // Four in a row: the sender has to probe.
+        if self.lossy && self.seen % 29 > 24 {
             return None;
         }
         if self.seen.is_multiple_of(5) {
