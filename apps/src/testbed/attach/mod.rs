@@ -97,8 +97,7 @@ impl HostsBy {
             )));
         }
         let failed = |error: &dyn std::fmt::Display| Failure::Run(format!("testbed: {error}"));
-        // The kernel writes checksums of its own.
-        let options = SoftOptions { discard_damaged: self == HostsBy::Udp, ..SoftOptions::default() };
+        let options = SoftOptions { discard_damaged: self.hides_damage(), ..SoftOptions::default() };
         let mut fabric =
             SoftFabric::new(config, plan, options, weft_cc::Time::ZERO).map_err(|error| failed(&error))?;
         let mtu = config.mtu + HEADERS;
@@ -125,6 +124,12 @@ impl HostsBy {
 }
 
 impl HostsBy {
+    /// Whether a host could not see that a frame was damaged: the kernel writes UDP checksums of its own, and over
+    /// memif packets have none.
+    fn hides_damage(self) -> bool {
+        matches!(self, HostsBy::Udp | HostsBy::Memif)
+    }
+
     /// As `--hosts` takes it.
     pub(crate) fn word(self) -> &'static str {
         match self {
