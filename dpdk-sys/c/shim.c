@@ -1,5 +1,8 @@
+#include <errno.h>
+#include <semaphore.h>
 #include <string.h>
 
+#include <rte_alarm.h>
 #include <rte_cycles.h>
 #include <rte_errno.h>
 #include <rte_ethdev.h>
@@ -68,6 +71,33 @@ void weft_rte_pktmbuf_gather(const struct rte_mbuf *frame, void *to)
 		memcpy(place, rte_pktmbuf_mtod(frame, const void *), frame->data_len);
 		place += frame->data_len;
 	}
+}
+
+struct closing {
+	uint16_t port;
+	sem_t done;
+};
+
+static void stop_and_close(void *argument)
+{
+	struct closing *closing = argument;
+
+	rte_eth_dev_stop(closing->port);
+	rte_eth_dev_close(closing->port);
+	sem_post(&closing->done);
+}
+
+void weft_rte_eth_dev_close_in_order(uint16_t port)
+{
+	struct closing closing = { .port = port };
+
+	sem_init(&closing.done, 0, 0);
+	/* DPDK runs alarms on its interrupt thread, between interrupts. */
+	if (rte_eal_alarm_set(1, stop_and_close, &closing) != 0)
+		stop_and_close(&closing);
+	while (sem_wait(&closing.done) != 0 && errno == EINTR)
+		;
+	sem_destroy(&closing.done);
 }
 
 int weft_rte_eth_link_is_up(uint16_t port)

@@ -37,6 +37,12 @@ void *weft_rte_pktmbuf_owner(struct rte_mbuf *tail);
 /* Copies the data of all segments, pkt_len bytes, to `to`. */
 void weft_rte_pktmbuf_gather(const struct rte_mbuf *frame, void *to);
 
+/*
+ * Stops and closes a device on the thread that handles interrupts, and returns when that is done: for drivers whose
+ * interrupts take down what closing takes down as well.
+ */
+void weft_rte_eth_dev_close_in_order(uint16_t port);
+
 /* 1 if the link is up, 0 if it is down, or a negative error. Does not wait. */
 int weft_rte_eth_link_is_up(uint16_t port);
 

@@ -78,6 +78,33 @@ fn memif_conforms() {
     conforms(|| memif_link(directory.path(), pool));
 }
 
+/// Ends of memif that hear, on a thread of DPDK, that the other one is gone, while they go themselves.
+#[test]
+#[ignore = "a part of another test, in a process of its own"]
+fn ends_go_at_once() {
+    let pool = pool(255, 9216);
+    let directory = tempfile::tempdir().unwrap();
+    for round in 0..200u64 {
+        let Link { a, b, .. } = memif_link(directory.path(), pool);
+        let (first, second) = if round % 2 == 0 { (a, b) } else { (b, a) };
+        drop(first);
+        // All moments of the other thread's work are met.
+        std::thread::sleep(Duration::from_micros(round % 60 / 2 * 10));
+        drop(second);
+        assert_eq!(pool.available(), 255);
+    }
+}
+
+#[test]
+fn both_ends_of_memif_can_go_at_once() {
+    let program = std::env::current_exe().unwrap();
+    let mut command = std::process::Command::new(program);
+    let output = command.args(["--exact", "ends_go_at_once", "--ignored", "--nocapture"]).output().unwrap();
+    // DPDK complains where it sees that memory is freed twice.
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && !said.contains("Invalid memory"), "{}: {said}", output.status);
+}
+
 #[test]
 fn memif_conforms_across_threads() {
     let directory = tempfile::tempdir().unwrap();

@@ -302,11 +302,16 @@ impl Drop for Device {
         // SAFETY: the device is ours, and nobody uses its queues any more. What fails here cannot be
         // helped: the device is then left as it is, for the life of the process.
         unsafe {
-            if self.started {
+            let in_order = self.started && self.unplug.is_some() && self.facts.hears_of_its_peer();
+            if in_order {
+                sys::weft_rte_eth_dev_close_in_order(self.id);
+            } else if self.started {
                 sys::rte_eth_dev_stop(self.id);
             }
             if let Some((bus, name)) = &self.unplug {
-                sys::rte_eth_dev_close(self.id);
+                if !in_order {
+                    sys::rte_eth_dev_close(self.id);
+                }
                 sys::rte_eal_hotplug_remove(bus.as_ptr(), name.as_ptr());
             }
         }

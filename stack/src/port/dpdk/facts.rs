@@ -114,6 +114,12 @@ impl DeviceFacts {
         matches!(self.driver.as_str(), "net_ring" | "net_memif")
     }
 
+    /// Whether DPDK's interrupt thread takes the link down when the other end goes, as closing the device does: the
+    /// two must not meet. (`memif_disconnect` of `net_memif` frees the shared memory and the connection's state.)
+    pub(super) fn hears_of_its_peer(&self) -> bool {
+        self.driver == "net_memif"
+    }
+
     /// Whether receive queues can be chosen by addresses. The driver of TAP devices claims that it can, but
     /// has the kernel do it, by flows.
     pub(super) fn spreads_by_addresses(&self) -> bool {

@@ -311,7 +311,8 @@ impl Port for DpdkPort {
         let sent =
             unsafe { sys::weft_rte_eth_tx_burst(self.device.id(), self.queue, raw.as_mut_ptr(), count) };
         drop(kept);
-        let sent = usize::from(sent);
+        // `net_memif` answers −1 when the link goes while it sends: it has freed some of them then, nobody knows which.
+        let sent = usize::from(sent.min(count));
         for frame in burst.take_front(sent) {
             // Now the device's.
             std::mem::forget(frame.into_mbuf());
