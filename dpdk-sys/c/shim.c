@@ -1,6 +1,8 @@
 #include <errno.h>
 #include <semaphore.h>
+#include <stdbool.h>
 #include <string.h>
+#include <time.h>
 
 #include <rte_alarm.h>
 #include <rte_cycles.h>
@@ -73,6 +75,9 @@ void weft_rte_pktmbuf_gather(const struct rte_mbuf *frame, void *to)
 	}
 }
 
+/* Seconds after which the interrupt thread is thought to be stuck. */
+#define CLOSING_PATIENCE 2
+
 struct closing {
 	uint16_t port;
 	sem_t done;
@@ -90,13 +95,20 @@ static void stop_and_close(void *argument)
 void weft_rte_eth_dev_close_in_order(uint16_t port)
 {
 	struct closing closing = { .port = port };
+	struct timespec limit;
 
 	sem_init(&closing.done, 0, 0);
+	clock_gettime(CLOCK_REALTIME, &limit);
+	limit.tv_sec += CLOSING_PATIENCE;
 	/* DPDK runs alarms on its interrupt thread, between interrupts. */
-	if (rte_eal_alarm_set(1, stop_and_close, &closing) != 0)
+	bool set = rte_eal_alarm_set(1, stop_and_close, &closing) == 0;
+	while (set && sem_timedwait(&closing.done, &limit) != 0) {
+		/* Cancelling waits for an alarm that has begun. */
+		if (errno != EINTR && rte_eal_alarm_cancel(stop_and_close, &closing) > 0)
+			set = false;
+	}
+	if (!set)
 		stop_and_close(&closing);
-	while (sem_wait(&closing.done) != 0 && errno == EINTR)
-		;
 	sem_destroy(&closing.done);
 }
 

@@ -39,7 +39,7 @@ void weft_rte_pktmbuf_gather(const struct rte_mbuf *frame, void *to);
 
 /*
  * Stops and closes a device on the thread that handles interrupts, and returns when that is done: for drivers whose
- * interrupts take down what closing takes down as well.
+ * interrupts take down what closing takes down as well. If that thread is stuck, on the calling one.
  */
 void weft_rte_eth_dev_close_in_order(uint16_t port);
 
