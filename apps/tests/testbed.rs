@@ -194,13 +194,13 @@ fn damage_is_never_delivered(name: &str, kind: &str) {
 
 #[test]
 fn damage_is_never_delivered_over_udp() {
-    damage_is_never_delivered("tdamageudp", "udp");
+    damage_is_never_delivered("tdamageu", "udp");
 }
 
 #[cfg(feature = "dpdk")]
 #[test]
 fn damage_is_never_delivered_over_memif() {
-    damage_is_never_delivered("tdamagememif", "memif");
+    damage_is_never_delivered("tdamagem", "memif");
 }
 
 #[test]
