@@ -247,6 +247,27 @@ fn memif_joins_two_processes_in_either_role() {
     }
 }
 
+#[test]
+fn a_memif_server_that_was_killed_can_be_started_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("memif.sock");
+    let peer = Peer::start("peer", &format!("server {}", socket.display()));
+    wait_for_file(&socket);
+    let open = || {
+        DpdkPort::open(
+            eal(),
+            &memif("server", &socket).replace(",zero-copy=no", ""),
+            pool(255, 9216),
+            &config(9000),
+        )
+    };
+    let refused = open().map(drop).unwrap_err();
+    assert!(matches!(refused, DpdkError::Plug { .. }) && socket.exists(), "somebody serves there: {refused}");
+    peer.kill();
+    assert!(socket.exists(), "left behind");
+    drop(open().unwrap());
+}
+
 fn wait_for_file(path: &Path) {
     let begin = Instant::now();
     while !path.exists() {

@@ -11,7 +11,7 @@ use weft_dpdk_sys as sys;
 
 use super::error::describe;
 use super::facts::{DeviceFacts, is_pci_address};
-use super::{DpdkError, DpdkPortConfig, Eal, MbufPool, Spread};
+use super::{DpdkError, DpdkPortConfig, Eal, MbufPool, Spread, stale};
 use crate::port::{MIN_FRAME, PortCaps};
 use crate::worker::steer::SYMMETRIC_KEY;
 
@@ -49,6 +49,7 @@ impl Device {
         if let Some(id) = find(&name_c) {
             return claim(&mut open, id, name, arguments, None);
         }
+        stale::remove_socket(name, arguments);
         let bus = bus_of(name);
         // SAFETY: DPDK runs (`_eal`), and these are C strings, which it copies.
         let result = unsafe { sys::rte_eal_hotplug_add(bus.as_ptr(), name_c.as_ptr(), arguments_c.as_ptr()) };

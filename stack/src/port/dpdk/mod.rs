@@ -13,6 +13,7 @@ mod facts;
 mod interface;
 mod mbuf;
 mod ring;
+mod stale;
 
 pub use eal::{Eal, EalOptions, LcoreGuard, LogLevel};
 pub use error::DpdkError;
