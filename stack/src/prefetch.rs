@@ -9,8 +9,13 @@ pub fn prefetch<T>(value: &T) {
 /// Brings the first `len` bytes of a value into the cache without waiting for them.
 #[inline]
 pub fn prefetch_start<T>(value: &T, len: usize) {
-    let start = core::ptr::from_ref(value).cast::<i8>();
-    let len = len.min(size_of::<T>());
+    prefetch_lines(core::ptr::from_ref(value).cast(), len.min(size_of::<T>()));
+}
+
+/// Brings the `len` bytes from `start` on into the cache without waiting for them.
+#[inline]
+pub(crate) fn prefetch_lines(start: *const u8, len: usize) {
+    let start = start.cast::<i8>();
     for offset in (0..len).step_by(64) {
         fetch(start.wrapping_add(offset));
     }

@@ -5,15 +5,18 @@ use std::ops::{Deref, DerefMut};
 use arrayvec::ArrayVec;
 use thiserror::Error;
 
-use super::{Attachment, BURST, Frame, FramePool, MIN_FRAME, Port};
+use super::{Attachment, BURST, Frame, FramePool, MIN_FRAME, Port, PortCaps};
 use crate::packet::Payload;
 
 /// Frames that a port has received. Dereferences to a slice of them.
 #[derive(Debug, Default)]
 pub struct RxBurst {
     frames: ArrayVec<Frame, BURST>,
-    /// Whether frames may have a [tail](Frame::tail).
-    #[cfg_attr(not(feature = "dpdk"), expect(dead_code, reason = "only DPDK's ports have frames in pieces"))]
+    /// Whether frames may [go on](Frame::is_attached) behind what they dereference to.
+    #[cfg_attr(
+        not(any(feature = "dpdk", target_os = "linux")),
+        expect(dead_code, reason = "only DPDK's ports and memif have frames in pieces")
+    )]
     tails: bool,
 }
 
@@ -23,14 +26,14 @@ impl RxBurst {
         RxBurst::default()
     }
 
-    /// An empty burst for frames that may have a [tail](Frame::tail): for who looks for it. Into other bursts each
+    /// An empty burst for frames that may [go on](Frame::is_attached) elsewhere: for who looks for that. Into other bursts each
     /// frame comes in one piece.
     pub(crate) fn with_tails() -> RxBurst {
         RxBurst { tails: true, ..RxBurst::default() }
     }
 
-    /// Whether frames may have a tail.
-    #[cfg(feature = "dpdk")]
+    /// Whether frames may go on elsewhere.
+    #[cfg(any(feature = "dpdk", target_os = "linux"))]
     #[inline]
     pub(super) fn takes_tails(&self) -> bool {
         self.tails
@@ -80,12 +83,17 @@ impl DerefMut for RxBurst {
 /// Frames that a port shall send. Dereferences to a slice of them.
 #[derive(Debug)]
 pub struct TxBurst {
-    frames: ArrayVec<Frame, BURST>,
+    frames: Frames,
     pool: FramePool,
     max_frame: usize,
     multi_segment: bool,
     payloads: Payloads,
+    /// Buffers of the pool that [`reserve`](Self::reserve) takes first.
+    spare: Frames,
 }
+
+/// Boxed, so that all of them change places at once.
+type Frames = Box<ArrayVec<Frame, BURST>>;
 
 /// How payloads came into the frames of a burst since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -99,11 +107,15 @@ pub struct Payloads {
 impl TxBurst {
     /// An empty burst for this port: frames are allocated from its pool and no longer than it sends.
     pub fn new<P: Port + ?Sized>(port: &P) -> TxBurst {
-        let pool = port.pool();
-        let caps = port.capabilities();
+        TxBurst::of(port.pool(), &port.capabilities())
+    }
+
+    /// An empty burst for a port that has this pool and can do this.
+    pub(super) fn of(pool: FramePool, caps: &PortCaps) -> TxBurst {
         let max_frame = caps.max_frame.min(pool.buffer_size());
         let (multi_segment, payloads) = (caps.multi_segment, Payloads::default());
-        TxBurst { frames: ArrayVec::new(), pool, max_frame, multi_segment, payloads }
+        let (frames, spare) = (Frames::default(), Frames::default());
+        TxBurst { frames, pool, max_frame, multi_segment, payloads, spare }
     }
 
     /// A buffer for a frame of `len` bytes, to be written and then [committed](Reservation::commit).
@@ -114,7 +126,8 @@ impl TxBurst {
         if self.frames.is_full() {
             return Err(ReserveError::BurstFull);
         }
-        let frame = self.pool.allocate(len).ok_or(ReserveError::PoolEmpty)?;
+        let spare = self.spare.pop().and_then(|frame| frame.renew(len));
+        let frame = spare.or_else(|| self.pool.allocate(len)).ok_or(ReserveError::PoolEmpty)?;
         Ok(Reservation { burst: self, frame })
     }
 
@@ -151,6 +164,29 @@ impl TxBurst {
     pub fn take_front(&mut self, count: usize) -> impl ExactSizeIterator<Item = Frame> + '_ {
         let count = count.min(self.frames.len());
         self.frames.drain(..count)
+    }
+
+    /// Takes the first `count` frames out, which have been copied, and keeps their buffers for the next frames: that is
+    /// cheaper than giving them back to the pool. Takes all if there are fewer.
+    #[cfg(target_os = "linux")]
+    #[inline]
+    pub(super) fn reuse_front(&mut self, count: usize) {
+        let count = count.min(self.frames.len());
+        if !self.frames[..count].iter_mut().all(|frame| frame.detach_from(&self.pool)) {
+            self.frames.drain(..count);
+            return;
+        }
+        if count == self.frames.len() && self.spare.len() < count {
+            // Fewer have to move.
+            std::mem::swap(&mut self.frames, &mut self.spare);
+        }
+        let count = count.min(self.frames.len());
+        for frame in self.frames.drain(..count) {
+            if self.spare.is_full() {
+                break;
+            }
+            self.spare.push(frame);
+        }
     }
 
     /// Puts `frame` together in one buffer of the burst's pool, if it has a tail. Returns whether that was possible.

@@ -9,7 +9,10 @@ use thiserror::Error;
 
 #[cfg(feature = "dpdk")]
 use super::dpdk::{Mbuf, MbufPool};
+#[cfg(target_os = "linux")]
+use super::loan::Loan;
 use super::{Attachment, MIN_FRAME};
+use crate::packet::Payload;
 use crate::worker::ring::RegionBytes;
 
 /// An Ethernet frame in a buffer of a [`FramePool`]; dereferences to its bytes. Dropping it gives
@@ -18,6 +21,8 @@ pub struct Frame(Buffer);
 
 enum Buffer {
     Heap(HeapBuffer),
+    #[cfg(target_os = "linux")]
+    Loan(Loan),
     #[cfg(feature = "dpdk")]
     Mbuf(Mbuf),
 }
@@ -29,7 +34,9 @@ impl Frame {
     pub fn truncate(&mut self, len: usize) {
         let len = len.max(MIN_FRAME);
         match &mut self.0 {
-            Buffer::Heap(buffer) => buffer.len = buffer.len.min(len),
+            Buffer::Heap(buffer) => buffer.truncate(len),
+            #[cfg(target_os = "linux")]
+            Buffer::Loan(loan) => loan.truncate(len),
             #[cfg(feature = "dpdk")]
             Buffer::Mbuf(mbuf) => mbuf.truncate(len),
         }
@@ -40,17 +47,21 @@ impl Frame {
     #[inline]
     pub fn total_len(&self) -> usize {
         match &self.0 {
-            Buffer::Heap(buffer) => buffer.len,
+            Buffer::Heap(buffer) => buffer.total_len(),
+            #[cfg(target_os = "linux")]
+            Buffer::Loan(loan) => loan.total_len(),
             #[cfg(feature = "dpdk")]
             Buffer::Mbuf(mbuf) => mbuf.total_len(),
         }
     }
 
-    /// Whether payload is attached to the frame.
+    /// Whether the frame goes on behind the bytes that it dereferences to.
     #[inline]
     pub fn is_attached(&self) -> bool {
         match &self.0 {
-            Buffer::Heap(_) => false,
+            Buffer::Heap(buffer) => buffer.tail.is_some(),
+            #[cfg(target_os = "linux")]
+            Buffer::Loan(loan) => loan.total_len() > loan.head().len(),
             #[cfg(feature = "dpdk")]
             Buffer::Mbuf(mbuf) => mbuf.is_chained(),
         }
@@ -59,11 +70,26 @@ impl Frame {
     /// What follows the bytes that the frame dereferences to, if it goes on elsewhere. Only frames that are to be
     /// sent do, and those received by who asked for them ([`RxBurst::with_tails`](super::RxBurst::with_tails)).
     #[inline]
-    pub(crate) fn tail(&self) -> Option<RegionBytes<'_>> {
+    pub(super) fn tail(&self) -> Option<Payload<'_>> {
+        match &self.0 {
+            Buffer::Heap(buffer) => buffer.tail.as_ref().map(Attachment::payload),
+            #[cfg(target_os = "linux")]
+            Buffer::Loan(loan) => loan.bytes_from(loan.head().len()).map(Payload::Region),
+            #[cfg(feature = "dpdk")]
+            Buffer::Mbuf(mbuf) => mbuf.tail().map(Payload::Region),
+        }
+    }
+
+    /// The bytes from `start` on of a frame received that [goes on](Self::is_attached) elsewhere, if they are all in one
+    /// place there.
+    #[inline]
+    pub(crate) fn bytes_from(&self, start: usize) -> Option<RegionBytes<'_>> {
         match &self.0 {
             Buffer::Heap(_) => None,
+            #[cfg(target_os = "linux")]
+            Buffer::Loan(loan) => loan.bytes_from(start),
             #[cfg(feature = "dpdk")]
-            Buffer::Mbuf(mbuf) => mbuf.tail(),
+            Buffer::Mbuf(mbuf) => mbuf.tail().filter(|_| start == mbuf.len()),
         }
     }
 
@@ -83,9 +109,41 @@ impl Frame {
     #[inline]
     pub(super) fn attach(&mut self, payload: Attachment) -> Result<(), Attachment> {
         match &mut self.0 {
-            Buffer::Heap(_) => Err(payload),
+            Buffer::Heap(buffer) => {
+                buffer.tail = Some(payload);
+                Ok(())
+            }
+            #[cfg(target_os = "linux")]
+            Buffer::Loan(_) => Err(payload),
             #[cfg(feature = "dpdk")]
             Buffer::Mbuf(mbuf) => mbuf.attach(payload),
+        }
+    }
+
+    /// Drops what is attached, if the frame lies in memory of `pool` and that is ordinary memory. Returns whether it does.
+    #[cfg(target_os = "linux")]
+    #[inline]
+    pub(super) fn detach_from(&mut self, pool: &FramePool) -> bool {
+        match (&mut self.0, &pool.0) {
+            (Buffer::Heap(buffer), Pool::Heap(pool)) if Arc::ptr_eq(&buffer.home, pool) => {
+                if buffer.tail.is_some() {
+                    buffer.tail = None;
+                }
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The frame as if [allocated](FramePool::allocate) anew with `len` bytes; none if its buffer does not hold them.
+    #[inline]
+    pub(super) fn renew(mut self, len: usize) -> Option<Frame> {
+        match &mut self.0 {
+            Buffer::Heap(buffer) if len <= buffer.bytes.len() => {
+                (buffer.len, buffer.tail, buffer.checksums) = (len, None, ChecksumStatus::Unknown);
+                Some(self)
+            }
+            _ => None,
         }
     }
 
@@ -96,10 +154,13 @@ impl Frame {
         match &mut self.0 {
             Buffer::Heap(buffer) => {
                 let start = buffer.len;
-                let end = start.checked_add(len).filter(|end| *end <= buffer.bytes.len())?;
+                let room = if buffer.tail.is_some() { start } else { buffer.bytes.len() };
+                let end = start.checked_add(len).filter(|end| *end <= room)?;
                 buffer.len = end;
                 Some(&mut buffer.bytes[start..end])
             }
+            #[cfg(target_os = "linux")]
+            Buffer::Loan(_) => None,
             #[cfg(feature = "dpdk")]
             Buffer::Mbuf(mbuf) => mbuf.extend(len),
         }
@@ -110,6 +171,8 @@ impl Frame {
     pub fn checksum_status(&self) -> ChecksumStatus {
         match &self.0 {
             Buffer::Heap(buffer) => buffer.checksums,
+            #[cfg(target_os = "linux")]
+            Buffer::Loan(_) => ChecksumStatus::Unknown,
             #[cfg(feature = "dpdk")]
             Buffer::Mbuf(mbuf) => mbuf.checksum_status(),
         }
@@ -126,6 +189,8 @@ impl Frame {
                 let _ = request;
                 buffer.home.for_kernel
             }
+            #[cfg(target_os = "linux")]
+            Buffer::Loan(_) => false,
             #[cfg(feature = "dpdk")]
             Buffer::Mbuf(mbuf) => {
                 mbuf.offload_checksums(request);
@@ -139,6 +204,8 @@ impl Frame {
     pub(super) fn set_checksum_status(&mut self, status: ChecksumStatus) {
         match &mut self.0 {
             Buffer::Heap(buffer) => buffer.checksums = status,
+            #[cfg(target_os = "linux")]
+            Buffer::Loan(_) => {}
             #[cfg(feature = "dpdk")]
             Buffer::Mbuf(_) => {}
         }
@@ -150,7 +217,7 @@ impl Frame {
     pub(super) fn as_mbuf(&self) -> Option<&Mbuf> {
         match &self.0 {
             Buffer::Mbuf(mbuf) => Some(mbuf),
-            Buffer::Heap(_) => None,
+            _ => None,
         }
     }
 
@@ -160,8 +227,16 @@ impl Frame {
     pub(super) fn into_mbuf(self) -> Option<Mbuf> {
         match self.0 {
             Buffer::Mbuf(mbuf) => Some(mbuf),
-            Buffer::Heap(_) => None,
+            _ => None,
         }
+    }
+}
+
+#[cfg(target_os = "linux")]
+impl From<Loan> for Frame {
+    #[inline]
+    fn from(loan: Loan) -> Frame {
+        Frame(Buffer::Loan(loan))
     }
 }
 
@@ -180,6 +255,8 @@ impl Deref for Frame {
     fn deref(&self) -> &[u8] {
         match &self.0 {
             Buffer::Heap(buffer) => &buffer.bytes[..buffer.len],
+            #[cfg(target_os = "linux")]
+            Buffer::Loan(loan) => loan.head(),
             #[cfg(feature = "dpdk")]
             Buffer::Mbuf(mbuf) => mbuf,
         }
@@ -191,6 +268,8 @@ impl DerefMut for Frame {
     fn deref_mut(&mut self) -> &mut [u8] {
         match &mut self.0 {
             Buffer::Heap(buffer) => &mut buffer.bytes[..buffer.len],
+            #[cfg(target_os = "linux")]
+            Buffer::Loan(loan) => loan.head_mut(),
             #[cfg(feature = "dpdk")]
             Buffer::Mbuf(mbuf) => mbuf,
         }
@@ -201,6 +280,8 @@ impl fmt::Debug for Frame {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match &self.0 {
             Buffer::Heap(_) => "heap",
+            #[cfg(target_os = "linux")]
+            Buffer::Loan(_) => "loan",
             #[cfg(feature = "dpdk")]
             Buffer::Mbuf(_) => "mbuf",
         };
@@ -354,15 +435,32 @@ impl HeapPool {
             return None;
         }
         let bytes = self.free.pop()?;
-        Some(HeapBuffer { bytes, len, checksums: ChecksumStatus::Unknown, home: Arc::clone(self) })
+        let (tail, checksums) = (None, ChecksumStatus::Unknown);
+        Some(HeapBuffer { bytes, len, tail, checksums, home: Arc::clone(self) })
     }
 }
 
 struct HeapBuffer {
     bytes: Box<[u8]>,
     len: usize,
+    /// What the frame goes on with.
+    tail: Option<Attachment>,
     checksums: ChecksumStatus,
     home: Arc<HeapPool>,
+}
+
+impl HeapBuffer {
+    fn truncate(&mut self, len: usize) {
+        if len < self.total_len() {
+            self.tail = None;
+            self.len = self.len.min(len);
+        }
+    }
+
+    #[inline]
+    fn total_len(&self) -> usize {
+        self.len + self.tail.as_ref().map_or(0, Attachment::len)
+    }
 }
 
 impl Drop for HeapBuffer {
@@ -419,7 +517,20 @@ mod tests {
         assert!(frame.extend(6).is_none() && frame.extend(usize::MAX).is_none());
         frame.extend(5).unwrap().fill(8);
         assert_eq!((frame[14], frame[15], frame.total_len()), (7, 8, 20));
-        assert!(frame.attach(Attachment::from(std::sync::Arc::from([1u8]))).is_err());
+    }
+
+    #[test]
+    fn frames_go_on_with_what_is_attached() {
+        let pool = FramePool::heap(2, 40).unwrap();
+        let mut frame = pool.copy(&[7; 20]).unwrap();
+        frame.attach(Attachment::from(Arc::from([8u8; 10]))).unwrap();
+        assert!(frame.is_attached() && frame.extend(1).is_none());
+        assert_eq!((frame.len(), frame.total_len()), (20, 30));
+        assert_eq!(frame.gather(&pool).unwrap()[18..], [7, 7, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8]);
+        frame.truncate(30);
+        assert!(frame.is_attached());
+        frame.truncate(29);
+        assert_eq!((frame.is_attached(), frame.total_len()), (false, 20));
     }
 
     #[test]

@@ -31,10 +31,14 @@ use std::os::fd::BorrowedFd;
 mod attachment;
 mod burst;
 mod frame;
+#[cfg(target_os = "linux")]
+mod loan;
 
 #[cfg(feature = "dpdk")]
 pub mod dpdk;
 pub mod faulty;
+#[cfg(target_os = "linux")]
+pub mod memif;
 pub mod memory;
 #[cfg(target_os = "linux")]
 pub mod udp;

@@ -220,7 +220,7 @@ impl Codec {
         Ok((packet, payload))
     }
 
-    /// Reads a frame whose payload is all in its [tail](Frame::tail), if it is as expected (`next`) and nobody has to
+    /// Reads a frame whose payload is [in another place](Frame::bytes_from), if it is as expected (`next`) and nobody has to
     /// read the payload to check it. `None` says nothing about it.
     #[inline]
     pub(super) fn read_with_tail<'a>(
@@ -230,19 +230,16 @@ impl Codec {
         frame: &'a Frame,
         packet: &mut Packet,
     ) -> Option<RegionBytes<'a>> {
-        let tail = frame.tail()?;
-        let predicted = next.as_ref()?.check_head(frame, tail.len() as usize)?;
+        let predicted = next.as_ref()?.check_head(frame, frame.total_len() - frame.len())?;
         let class = class_of(&self.link.classes, predicted.traffic_class >> 2);
         if class.is_trimmed() {
             return None;
         }
         let (pds, ses, rest) = parse_delivery(predicted.body).ok()?;
-        if !rest.is_empty() {
-            return None;
-        }
+        let payload = frame.bytes_from(frame.len() - rest.len())?;
         self.fill_in(book, packet, class, &predicted);
-        (packet.payload_len, packet.pds, packet.ses) = (tail.len(), pds, ses);
-        Some(tail)
+        (packet.payload_len, packet.pds, packet.ses) = (payload.len(), pds, ses);
+        Some(payload)
     }
 
     /// As [`Codec::read`], with the headers written to where the caller wants them. `next` is what the frame is

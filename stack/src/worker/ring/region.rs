@@ -10,6 +10,8 @@ use std::sync::Arc;
 
 use super::SEPARATION;
 use super::copy::{copy_across, copy_in, copy_out};
+#[cfg(target_os = "linux")]
+use crate::prefetch::prefetch_lines;
 
 /// The longest region, bytes: offsets in it have 32 bits.
 pub(crate) const MAX_REGION: usize = u32::MAX as usize;
@@ -124,6 +126,18 @@ impl Region {
             }
             _ => Err(RegionError::Outside { offset, len: len.into(), region }),
         }
+    }
+
+    /// The `len` bytes from `offset`, if they lie in the region.
+    #[inline]
+    pub(crate) fn bytes(&self, offset: u64, len: u32) -> Option<RegionBytes<'_>> {
+        let end = offset.checked_add(len.into())?;
+        if end > self.0.len as u64 {
+            return None;
+        }
+        // SAFETY: within the region, by the check.
+        let base = unsafe { self.0.base.add(offset as usize) };
+        Some(RegionBytes { base, len, region: PhantomData })
     }
 
     /// How many name it.
@@ -275,20 +289,68 @@ impl RegionBytes<'_> {
         RegionBytes { len: self.len.min(len), ..self }
     }
 
+    /// Those from `start` on.
+    #[cfg(target_os = "linux")]
+    #[must_use]
+    #[inline]
+    pub(crate) fn after(self, start: u32) -> Self {
+        let start = start.min(self.len);
+        // SAFETY: at most the length, by the line above.
+        let base = unsafe { self.base.add(start as usize) };
+        RegionBytes { base, len: self.len - start, ..self }
+    }
+
     /// The `len` bytes from `base`.
     ///
     /// # Safety
     /// They stay readable for `'a`, and nothing in this process has a reference to them that is not shared with a
     /// region.
-    #[cfg(feature = "dpdk")]
+    #[cfg(any(feature = "dpdk", target_os = "linux"))]
     pub(crate) unsafe fn from_raw(base: NonNull<u8>, len: u32) -> Self {
         RegionBytes { base, len, region: PhantomData }
+    }
+
+    /// Brings them into the cache without waiting for them.
+    #[cfg(target_os = "linux")]
+    #[inline]
+    pub(crate) fn prefetch(&self) {
+        prefetch_lines(self.base.as_ptr(), self.len as usize);
+    }
+
+    /// Where they are, for who keeps the region.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.base
     }
 
     /// Where they are, for devices that read them themselves.
     #[cfg(feature = "dpdk")]
     pub(crate) fn as_ptr(&self) -> *const u8 {
         self.base.as_ptr()
+    }
+
+    /// Overwrites them.
+    ///
+    /// # Panics
+    /// `bytes` are not as many.
+    #[cfg(target_os = "linux")]
+    #[inline]
+    pub(crate) fn write(&self, bytes: &[u8]) {
+        assert_eq!(bytes.len(), self.len as usize, "a copy of another length");
+        // SAFETY: these lie in the region, and `bytes`, to which there is a reference, in none.
+        unsafe { copy_in(bytes.as_ptr(), self.base.as_ptr(), bytes.len()) };
+    }
+
+    /// Overwrites them.
+    ///
+    /// # Panics
+    /// `bytes` are not as many.
+    #[cfg(target_os = "linux")]
+    #[inline]
+    pub(crate) fn copy_from(&self, bytes: RegionBytes<'_>) {
+        assert_eq!(bytes.len, self.len, "a copy of another length");
+        // SAFETY: both lie in regions, and no reference to either exists.
+        unsafe { copy_across(bytes.base.as_ptr(), self.base.as_ptr(), self.len as usize) };
     }
 
     /// Copies them, each as it is at some time during the copy.

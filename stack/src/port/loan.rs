@@ -1,0 +1,244 @@
+//! Frames whose bytes lie in memory that somebody else may be writing, lent until they have been looked at.
+//!
+//! What is looked at is copied: the first bytes of each frame, which hold its headers, into a [`Desk`]. The
+//! rest stays where it is, and can only be copied from there.
+
+use std::cell::UnsafeCell;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering, fence};
+
+use super::{BURST, MIN_FRAME};
+use crate::worker::ring::{Region, RegionBytes};
+
+/// Bytes of a frame that are copied: the longest headers, or the whole of a short message.
+pub(super) const HEAD: usize = 192;
+
+/// A place for the first bytes of one frame.
+#[repr(align(64))]
+struct Head(UnsafeCell<[u8; HEAD]>);
+
+/// Where the heads of one burst lie. Lives as long as the port that has it, or any of the frames.
+pub(super) struct Desk(NonNull<Shared>);
+
+struct Shared {
+    /// The frames that have not come back, and the port while it is there.
+    holders: AtomicUsize,
+    heads: [Head; BURST],
+    regions: Vec<Region>,
+}
+
+// SAFETY: each head belongs to one frame at a time, and to the port when there is none; the rest is atomics and
+// regions.
+unsafe impl Send for Desk {}
+
+impl Desk {
+    /// For frames in these regions.
+    pub(super) fn new(regions: Vec<Region>) -> Desk {
+        let heads = std::array::from_fn(|_| Head(UnsafeCell::new([0; HEAD])));
+        let shared = Shared { holders: AtomicUsize::new(1), heads, regions };
+        Desk(NonNull::from(Box::leak(Box::new(shared))))
+    }
+
+    #[inline]
+    fn shared(&self) -> &Shared {
+        // SAFETY: the port is one of the holders.
+        unsafe { self.0.as_ref() }
+    }
+
+    /// The memory that frames are lent from.
+    #[inline]
+    pub(super) fn regions(&self) -> &[Region] {
+        &self.shared().regions
+    }
+
+    /// The memory that frames are lent from; and what lends up to `count` of them, if all that were lent before have
+    /// come back.
+    #[inline]
+    pub(super) fn lend(&mut self, count: usize) -> (&[Region], Option<Lending<'_>>) {
+        let shared = self.shared();
+        // Acquire: what others did with their heads comes before what is done with them next.
+        if shared.holders.load(Ordering::Acquire) != 1 {
+            return (&shared.regions, None);
+        }
+        let left = count.min(BURST);
+        // One addition for all.
+        shared.holders.fetch_add(left, Ordering::Relaxed);
+        (&shared.regions, Some(Lending { shared, desk: self.0, next: 0, left }))
+    }
+}
+
+impl Drop for Desk {
+    fn drop(&mut self) {
+        release(self.0);
+    }
+}
+
+impl std::fmt::Debug for Desk {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Desk({} frames lent)", self.shared().holders.load(Ordering::Relaxed) - 1)
+    }
+}
+
+/// Gives up one holder's share; the last one frees the memory.
+#[inline]
+fn release(shared: NonNull<Shared>) {
+    // SAFETY: the caller is one of the holders, and is none any more afterwards.
+    if unsafe { shared.as_ref() }.holders.fetch_sub(1, Ordering::Release) == 1 {
+        free(shared);
+    }
+}
+
+#[cold]
+fn free(shared: NonNull<Shared>) {
+    fence(Ordering::Acquire);
+    // SAFETY: made from a box, and nobody holds it any more.
+    drop(unsafe { Box::from_raw(shared.as_ptr()) });
+}
+
+/// A burst being lent.
+pub(super) struct Lending<'a> {
+    shared: &'a Shared,
+    desk: NonNull<Shared>,
+    next: usize,
+    /// Shares that no frame has yet.
+    left: usize,
+}
+
+impl Lending<'_> {
+    /// Lends `bytes`, which are of the desk's regions, as a frame.
+    ///
+    /// # Panics
+    /// As many frames have been lent as were announced.
+    #[inline]
+    pub(super) fn frame(&mut self, bytes: RegionBytes<'_>) -> Loan {
+        let left = self.left.checked_sub(1).expect("no more frames than announced");
+        let head = self.shared.heads[self.next].0.get().cast::<u8>();
+        let head_len = bytes.len().min(HEAD as u32);
+        // SAFETY: no frame has this head: all have come back, and each is given away once.
+        let place = unsafe { std::slice::from_raw_parts_mut(head, head_len as usize) };
+        bytes.first(head_len).copy_to(place);
+        (self.next, self.left) = (self.next + 1, left);
+        let head = NonNull::from(place).cast();
+        Loan { head, head_len, base: bytes.base(), len: bytes.len(), desk: self.desk }
+    }
+}
+
+impl Drop for Lending<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.left > 0 {
+            self.shared.holders.fetch_sub(self.left, Ordering::Release);
+        }
+    }
+}
+
+/// A frame lent.
+pub(super) struct Loan {
+    head: NonNull<u8>,
+    head_len: u32,
+    /// Of the whole frame, in a region.
+    base: NonNull<u8>,
+    len: u32,
+    desk: NonNull<Shared>,
+}
+
+// SAFETY: its head is its own, and the regions may be read by any thread; so may the count be changed.
+unsafe impl Send for Loan {}
+// SAFETY: as above.
+unsafe impl Sync for Loan {}
+
+impl Loan {
+    #[inline]
+    pub(super) fn head(&self) -> &[u8] {
+        // SAFETY: initialised; and this frame's alone until it is dropped.
+        unsafe { std::slice::from_raw_parts(self.head.as_ptr(), self.head_len as usize) }
+    }
+
+    #[inline]
+    pub(super) fn head_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above.
+        unsafe { std::slice::from_raw_parts_mut(self.head.as_ptr(), self.head_len as usize) }
+    }
+
+    #[inline]
+    pub(super) fn total_len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// The bytes from `start` on, as they are in the region.
+    #[inline]
+    pub(super) fn bytes_from(&self, start: usize) -> Option<RegionBytes<'_>> {
+        let more = self.total_len().checked_sub(start).filter(|more| *more > 0)?;
+        // SAFETY: within the bytes that were lent, in a region that the desk keeps.
+        Some(unsafe { RegionBytes::from_raw(self.base.add(start), more as u32) })
+    }
+
+    pub(super) fn truncate(&mut self, len: usize) {
+        debug_assert!(len >= MIN_FRAME);
+        self.len = self.len.min(len as u32);
+        self.head_len = self.head_len.min(self.len);
+    }
+}
+
+impl Drop for Loan {
+    #[inline]
+    fn drop(&mut self) {
+        release(self.desk);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn desk() -> Desk {
+        let region = Region::allocate(1000).unwrap();
+        let bytes: Vec<u8> = (0..1000u32).map(|n| n as u8).collect();
+        region.slice(0, 1000).unwrap().write(0, &bytes);
+        Desk::new(vec![region])
+    }
+
+    /// Lends `count` frames, which begin one byte apart.
+    fn lend(desk: &mut Desk, count: usize, len: u32) -> Option<Vec<Loan>> {
+        let (regions, lending) = desk.lend(count);
+        let mut lending = lending?;
+        Some((0..count as u64).map(|at| lending.frame(regions[0].bytes(at, len).unwrap())).collect())
+    }
+
+    #[test]
+    fn heads_are_copied_and_the_rest_is_not() {
+        let mut desk = desk();
+        let [_, long] = &mut lend(&mut desk, 2, 500).unwrap()[..] else { unreachable!() };
+        desk.regions()[0].slice(0, 1000).unwrap().write(0, &[0; 1000]);
+        assert_eq!((long.head().len(), long.total_len(), long.head()[..2].to_vec()), (HEAD, 500, vec![1, 2]));
+        let mut rest = [1; 400];
+        long.bytes_from(100).unwrap().copy_to(&mut rest);
+        assert_eq!(rest, [0; 400], "as it is now");
+        assert!(long.bytes_from(500).is_none() && long.bytes_from(501).is_none());
+        long.truncate(300);
+        assert_eq!((long.head().len(), long.total_len()), (HEAD, 300));
+        long.truncate(30);
+        assert_eq!((long.head().len(), long.total_len()), (30, 30));
+    }
+
+    #[test]
+    fn nothing_is_lent_until_all_has_come_back() {
+        let mut desk = desk();
+        let loans = lend(&mut desk, BURST, 14).unwrap();
+        assert!(desk.lend(1).1.is_none());
+        std::thread::spawn(move || drop(loans)).join().unwrap();
+        drop(desk.lend(BURST + 1).1.unwrap());
+        assert!(desk.lend(1).1.is_some(), "what was announced and not lent is back as well");
+    }
+
+    #[test]
+    fn frames_outlive_their_desk() {
+        let mut desk = desk();
+        let loans = lend(&mut desk, 3, 300).unwrap();
+        drop(desk);
+        assert_eq!(loans[2].head()[0], 2);
+        let mut rest = [0; 1];
+        loans[2].bytes_from(299).unwrap().copy_to(&mut rest);
+        assert_eq!(rest, [45]);
+    }
+}

@@ -1,0 +1,106 @@
+//! What both ends of a link have agreed upon: memory, and where the rings lie in it.
+#![forbid(unsafe_code)]
+
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+
+use super::config::{MAX_LOG2_RING, Role};
+use super::ring::ring_bytes;
+use crate::worker::ring::Region;
+
+/// Bytes of a ring before its first descriptor: two cache lines.
+pub(super) const RING_HEADER: u32 = 128;
+/// Bytes of a descriptor.
+pub(super) const DESCRIPTOR: u32 = 16;
+/// What the offset of a ring is a multiple of: a cache line.
+pub(super) const RING_ALIGNMENT: u32 = 64;
+/// Most regions of a link.
+pub(super) const MAX_REGIONS: usize = 255;
+
+/// A ring, and by what its consumer is told that there is something in it.
+#[derive(Debug)]
+pub(super) struct RingPlace {
+    /// The index of its region.
+    pub(super) region: u16,
+    /// Where it begins in the region.
+    pub(super) offset: u32,
+    /// Its slots, as a power of two.
+    pub(super) log2_size: u8,
+    /// An eventfd that does not block. It is the peer's too, who can make it block: write to it only when asked to.
+    pub(super) event: OwnedFd,
+}
+
+/// A link. All places have been checked: rings lie within their regions, aligned, and apart from each other.
+#[derive(Debug)]
+pub(super) struct Agreement {
+    /// Which end this is.
+    pub(super) role: Role,
+    /// The memory, by region index.
+    pub(super) regions: Vec<Region>,
+    /// The ring for frames from the client to the server.
+    pub(super) to_server: RingPlace,
+    /// The ring for frames from the server to the client.
+    pub(super) to_client: RingPlace,
+    /// What the peer calls itself.
+    pub(super) peer: String,
+}
+
+/// What a client offers to a server. The name of the peer is filled in when it is known.
+#[derive(Debug)]
+pub(super) struct Offer {
+    /// The link as the client would have it.
+    pub(super) agreement: Agreement,
+    /// A descriptor of each region.
+    pub(super) files: Vec<OwnedFd>,
+}
+
+/// Why a ring cannot lie there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum PlaceError {
+    #[error("a ring of 2^{0} slots: expected 2^1 to 2^{MAX_LOG2_RING}")]
+    Slots(u8),
+    #[error("a ring at offset {0}: expected a multiple of {RING_ALIGNMENT}")]
+    Alignment(u32),
+    #[error("a ring in region {came} of {count}")]
+    Region { came: u16, count: usize },
+    #[error("a ring of {bytes} bytes at {offset} of a region of {region}")]
+    Outside { offset: u32, bytes: usize, region: usize },
+    #[error("two rings that overlap")]
+    Overlap,
+}
+
+impl RingPlace {
+    /// # Errors
+    /// It does not lie in one of `regions` as a ring must.
+    pub(super) fn check(&self, regions: &[Region]) -> Result<(), PlaceError> {
+        let &RingPlace { region, offset, log2_size, .. } = self;
+        if !(1..=MAX_LOG2_RING).contains(&log2_size) {
+            return Err(PlaceError::Slots(log2_size));
+        }
+        if !offset.is_multiple_of(RING_ALIGNMENT) {
+            return Err(PlaceError::Alignment(offset));
+        }
+        let missing = PlaceError::Region { came: region, count: regions.len() };
+        let len = regions.get(usize::from(region)).ok_or(missing)?.len();
+        if self.extent().end > len as u64 {
+            return Err(PlaceError::Outside { offset, bytes: ring_bytes(log2_size), region: len });
+        }
+        Ok(())
+    }
+
+    /// # Errors
+    /// The other lies there too.
+    pub(super) fn check_apart(&self, other: &RingPlace) -> Result<(), PlaceError> {
+        let (one, two) = (self.extent(), other.extent());
+        if self.region == other.region && one.start < two.end && two.start < one.end {
+            return Err(PlaceError::Overlap);
+        }
+        Ok(())
+    }
+
+    /// Only of a ring with a permitted number of slots.
+    fn extent(&self) -> Range<u64> {
+        let start = u64::from(self.offset);
+        start..start + ring_bytes(self.log2_size) as u64
+    }
+}

@@ -1,0 +1,138 @@
+//! The handshake of a client, as a machine that takes a message and gives an answer.
+#![forbid(unsafe_code)]
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use super::agreement::{Agreement, MAX_REGIONS, Offer, RingPlace};
+use super::attendant::Offering;
+use super::config::{MAX_LOG2_RING, MemifConfig};
+use super::message::{
+    APPLICATION, AddRing, ETHERNET, Hello, Init, Message, TO_SERVER, Text, VERSION, peer_name,
+};
+use super::refusal::Refusal;
+
+/// With one server, from the connection to the link.
+#[derive(Debug)]
+pub(super) struct Handshake {
+    config: MemifConfig,
+    /// What the server has been offered, once it has said HELLO, and its name.
+    offer: Option<(Offer, Text<32>)>,
+    /// How many messages have been sent.
+    sent: usize,
+}
+
+/// What follows on a message.
+#[derive(Debug)]
+pub(super) enum Answer<'a> {
+    /// This is to be sent, with this descriptor.
+    Send(Message, Option<BorrowedFd<'a>>),
+    /// There is a link.
+    Link(Agreement),
+    /// The server has left, and said why.
+    Left(String),
+}
+
+impl Handshake {
+    pub(super) fn new(config: &MemifConfig) -> Handshake {
+        Handshake { config: config.clone(), offer: None, sent: 0 }
+    }
+
+    /// Takes a message. Has `offering` make the memory when the server has said how much it wants.
+    ///
+    /// # Errors
+    /// Why there will be no link.
+    pub(super) fn take(&mut self, message: Message, offering: &Offering) -> Result<Answer<'_>, Refusal> {
+        match message {
+            Message::Disconnect { reason, .. } => return Ok(Answer::Left(reason.to_string())),
+            Message::Hello(hello) if self.offer.is_none() => {
+                self.offer = Some((self.make_offer(&hello, offering)?, hello.name));
+            }
+            Message::Ack if (1..self.last()).contains(&self.sent) => {}
+            Message::Connected { interface } if self.sent == self.last() => {
+                return self.conclude(&interface);
+            }
+            other => return Err(Refusal::Order { came: other.name(), expected: self.expected() }),
+        }
+        self.sent += 1;
+        self.message(self.sent)
+    }
+
+    fn make_offer(&mut self, hello: &Hello, offering: &Offering) -> Result<Offer, Refusal> {
+        let &Hello { min_version: lowest, max_version: highest, .. } = hello;
+        if !(lowest..=highest).contains(&VERSION) {
+            return Err(Refusal::Version { lowest, highest });
+        }
+        if hello.max_log2_ring == 0 {
+            return Err(Refusal::Slots(hello.max_log2_ring));
+        }
+        self.config.log2_ring = self.config.log2_ring.min(hello.max_log2_ring).min(MAX_LOG2_RING);
+        let offer = offering(&self.config).map_err(|error| Refusal::Offer(error.to_string()))?;
+        if offer.files.len() != offer.agreement.regions.len() {
+            return Err(Refusal::Offer("not a descriptor for each region".to_owned()));
+        }
+        let (needed, allowed) =
+            (offer.agreement.regions.len(), (usize::from(hello.max_region) + 1).min(MAX_REGIONS));
+        if needed > allowed {
+            return Err(Refusal::TooFewRegions { needed, allowed });
+        }
+        offer.agreement.to_server.check(&offer.agreement.regions)?;
+        offer.agreement.to_client.check(&offer.agreement.regions)?;
+        offer.agreement.to_server.check_apart(&offer.agreement.to_client)?;
+        Ok(offer)
+    }
+
+    /// Which message is the last one: INIT, the regions, two rings, CONNECT.
+    fn last(&self) -> usize {
+        self.offer.as_ref().map_or(0, |(offer, _)| offer.files.len() + 4)
+    }
+
+    fn expected(&self) -> &'static str {
+        match self.sent {
+            0 => "HELLO",
+            sent if sent == self.last() => "CONNECTED",
+            _ => "ACK",
+        }
+    }
+
+    /// The `number`th message, counted from 1. The server takes no more than one before it has answered.
+    fn message(&self, number: usize) -> Result<Answer<'_>, Refusal> {
+        let Some((offer, _)) = &self.offer else {
+            return Err(Refusal::Order { came: "nothing", expected: self.expected() });
+        };
+        let Offer { agreement, files } = offer;
+        let (message, file) = match number.checked_sub(2) {
+            None => (self.init(), None),
+            Some(at) if at < files.len() => {
+                let size = agreement.regions.get(at).map_or(0, |region| region.len() as u64);
+                (Message::AddRegion { index: at as u16, size }, Some(files[at].as_fd()))
+            }
+            Some(at) if at == files.len() => add_ring(&agreement.to_server, TO_SERVER),
+            Some(at) if at == files.len() + 1 => add_ring(&agreement.to_client, 0),
+            Some(_) => (Message::Connect { interface: Text::new(&self.config.name) }, None),
+        };
+        Ok(Answer::Send(message, file))
+    }
+
+    fn init(&self) -> Message {
+        Message::Init(Init {
+            version: VERSION,
+            id: self.config.id,
+            mode: ETHERNET,
+            secret: Text::filled(self.config.secret.as_bytes()),
+            name: Text::new(APPLICATION),
+        })
+    }
+
+    fn conclude(&mut self, interface: &Text<32>) -> Result<Answer<'static>, Refusal> {
+        let expected = self.expected();
+        let (offer, server) = self.offer.take().ok_or(Refusal::Order { came: "CONNECTED", expected })?;
+        let peer = peer_name(&server, interface);
+        Ok(Answer::Link(Agreement { peer, ..offer.agreement }))
+    }
+}
+
+fn add_ring(place: &RingPlace, flags: u16) -> (Message, Option<BorrowedFd<'_>>) {
+    let &RingPlace { region, offset, log2_size, .. } = place;
+    let ring = AddRing { flags, index: 0, region, offset, log2_size, private_header: 0 };
+    (Message::AddRing(ring), Some(place.event.as_fd()))
+}

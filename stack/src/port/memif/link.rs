@@ -1,0 +1,305 @@
+//! A link that is up: frames into and out of the rings.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::event::{EventfdFlags, eventfd};
+
+use super::agreement::{Agreement, Offer, RING_ALIGNMENT, RingPlace};
+use super::config::{MemifConfig, Role};
+use super::ring::{Buffers, Chain, Descriptor, Incoming, Nonsense, Outgoing, create, ring_bytes};
+use crate::packet::Payload;
+use crate::port::loan::{Desk, HEAD};
+use crate::port::{Frame, FramePool, MIN_FRAME, RxBurst, TxBurst};
+use crate::worker::ring::{Region, RegionBytes};
+
+/// What one call has done.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Moved {
+    pub(super) frames: usize,
+    pub(super) bytes: usize,
+    /// Frames dropped: longer than the port's, or than all buffers of the peer.
+    pub(super) errors: u64,
+}
+
+/// Both rings, as one end uses them.
+#[derive(Debug)]
+pub(super) struct Link {
+    desk: Desk,
+    incoming: Incoming,
+    outgoing: Outgoing,
+    /// Readable when the peer announces frames.
+    announced: OwnedFd,
+    /// By which frames are announced to the peer.
+    announce: OwnedFd,
+}
+
+/// Where a client puts what it makes: both rings, then the buffers of one, then those of the other.
+struct Layout {
+    to_client: u32,
+    buffers: [Buffers; 2],
+    len: usize,
+}
+
+impl Layout {
+    /// The configuration has been checked: all of it lies within 32 bits.
+    fn of(log2_size: u8, buffer_size: u32) -> Layout {
+        let ring = ring_bytes(log2_size).next_multiple_of(RING_ALIGNMENT as usize);
+        let all = (buffer_size as usize) << log2_size;
+        let buffers = |offset: usize| Buffers { region: 0, offset: offset as u32, size: buffer_size };
+        Layout {
+            to_client: ring as u32,
+            buffers: [buffers(2 * ring), buffers(2 * ring + all)],
+            len: 2 * (ring + all),
+        }
+    }
+}
+
+/// The memory that a client offers.
+pub(super) fn offer(config: &MemifConfig) -> io::Result<Offer> {
+    let log2_size = config.log2_ring;
+    let layout = Layout::of(log2_size, config.buffer_bytes());
+    let (region, file) = Region::share(layout.len)?;
+    let place = |offset| {
+        create(&region, offset, log2_size);
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok::<_, io::Error>(RingPlace { region: 0, offset, log2_size, event })
+    };
+    let (to_server, to_client) = (place(0)?, place(layout.to_client)?);
+    let role = Role::Client;
+    let agreement =
+        Agreement { role, regions: vec![region.clone()], to_server, to_client, peer: String::new() };
+    Ok(Offer { agreement, files: vec![file] })
+}
+
+impl Link {
+    /// What both ends have agreed upon. `buffer_size` is that of the buffers which a client has offered.
+    pub(super) fn of(agreement: Agreement, buffer_size: u32) -> Result<Link, Nonsense> {
+        let Agreement { role, regions, to_server, to_client, .. } = agreement;
+        let buffers = match role {
+            Role::Server => [None; 2],
+            Role::Client => Layout::of(to_server.log2_size, buffer_size).buffers.map(Some),
+        };
+        let region = |place: &RingPlace| regions.get(usize::from(place.region)).ok_or(Nonsense);
+        let incoming = |place: &RingPlace, buffers| {
+            Incoming::at(region(place)?, place.offset, place.log2_size, buffers).ok_or(Nonsense)
+        };
+        let outgoing = |place: &RingPlace, buffers| {
+            Outgoing::at(region(place)?, place.offset, place.log2_size, buffers).ok_or(Nonsense)
+        };
+        let (incoming, outgoing, announced, announce) = match role {
+            Role::Server => {
+                (incoming(&to_server, None)?, outgoing(&to_client, None)?, to_server.event, to_client.event)
+            }
+            Role::Client => (
+                incoming(&to_client, buffers[1])?,
+                outgoing(&to_server, buffers[0])?,
+                to_client.event,
+                to_server.event,
+            ),
+        };
+        Ok(Link { desk: Desk::new(regions), incoming, outgoing, announced, announce })
+    }
+
+    /// Moves frames that have come into `burst`: lent, if it takes such, else copies in buffers of `pool`.
+    ///
+    /// # Errors
+    /// The peer writes nonsense into the ring: the link is of no use any more.
+    #[inline]
+    pub(super) fn receive(
+        &mut self,
+        burst: &mut RxBurst,
+        pool: &FramePool,
+        max_frame: usize,
+    ) -> Result<Moved, Nonsense> {
+        let Link { desk, incoming, .. } = self;
+        let waiting = incoming.waiting()?;
+        let (regions, mut lending) = desk.lend(usize::from(waiting).min(burst.room()));
+        let all_are_back = lending.is_some();
+        if all_are_back {
+            incoming.give_back();
+        }
+        let mut moved = Moved::default();
+        let mut at = 0;
+        while at < waiting && burst.room() > 0 {
+            if at + AHEAD < waiting {
+                fetch(regions, incoming.peek(at + AHEAD));
+            }
+            let Some(chain) = incoming.chain(at, waiting)? else { break };
+            let fits = (MIN_FRAME..=max_frame).contains(&chain.len);
+            let lender = lending.as_mut().filter(|_| fits && chain.count == 1 && burst.takes_tails());
+            let frame = match lender {
+                Some(lending) => Some(Frame::from(lending.frame(bytes_of(regions, chain.first)?))),
+                // What is not lent because an earlier burst is still out is copied, too.
+                None if fits => match gather(regions, incoming, at, chain, pool)? {
+                    Some(frame) => Some(frame),
+                    None => break,
+                },
+                None => None,
+            };
+            at += chain.count;
+            let Some(frame) = frame else {
+                moved.errors += 1;
+                continue;
+            };
+            (moved.frames, moved.bytes) = (moved.frames + 1, moved.bytes + chain.len);
+            let pushed = burst.push(frame);
+            debug_assert!(pushed.is_ok(), "there is room");
+        }
+        incoming.advance(at);
+        if all_are_back && !burst.takes_tails() {
+            incoming.give_back();
+        }
+        Ok(moved)
+    }
+
+    /// Copies frames from the front of `burst` into buffers of the peer, as many as it has.
+    ///
+    /// # Errors
+    /// As [`Link::receive`].
+    #[inline]
+    pub(super) fn transmit(&mut self, burst: &mut TxBurst) -> Result<Moved, Nonsense> {
+        self.tell();
+        let regions = self.desk.regions();
+        let mut room = self.outgoing.room();
+        let mut moved = Moved::default();
+        let mut used = 0;
+        for frame in burst.iter() {
+            let mut put_in = put(regions, &mut self.outgoing, frame, used, room)?;
+            if matches!(put_in, Put::NoRoom) {
+                room = self.outgoing.look()?;
+                put_in = put(regions, &mut self.outgoing, frame, used, room)?;
+            }
+            match put_in {
+                Put::In(count) => {
+                    used += count;
+                    moved.bytes += frame.total_len();
+                }
+                Put::NoRoom => break,
+                Put::Never => moved.errors += 1,
+            }
+            moved.frames += 1;
+        }
+        burst.reuse_front(moved.frames);
+        moved.frames -= moved.errors as usize;
+        if used > 0 && self.outgoing.send(used) {
+            self.announce();
+        }
+        Ok(moved)
+    }
+
+    /// Announces the frames that have been sent to a peer that was about to sleep just then. To be called before long,
+    /// and before anything is waited for; [`transmit`](Self::transmit) does so, too.
+    #[inline]
+    pub(super) fn tell(&mut self) {
+        if self.outgoing.tell() {
+            self.announce();
+        }
+    }
+
+    fn announce(&self) {
+        // Full: the peer has not read what it was told.
+        let _ = rustix::io::write(&self.announce, &1u64.to_ne_bytes());
+    }
+
+    /// Whether the peer is to announce frames. What came before need not show.
+    pub(super) fn listen(&mut self, on: bool) {
+        self.incoming.announce(on);
+        if !on {
+            let _ = rustix::io::read(&self.announced, &mut [0u8; 8]);
+        }
+    }
+
+    /// Readable when frames have been announced.
+    pub(super) fn announced(&self) -> BorrowedFd<'_> {
+        self.announced.as_fd()
+    }
+}
+
+/// Frames whose first lines are fetched before they are looked at.
+const AHEAD: u16 = 8;
+
+#[inline]
+fn bytes_of<'a>(regions: &'a [Region], descriptor: Descriptor) -> Result<RegionBytes<'a>, Nonsense> {
+    let region = regions.get(usize::from(descriptor.region)).ok_or(Nonsense)?;
+    region.bytes(descriptor.offset.into(), descriptor.len).ok_or(Nonsense)
+}
+
+#[inline]
+fn fetch(regions: &[Region], descriptor: Descriptor) {
+    if let Ok(bytes) = bytes_of(regions, descriptor) {
+        bytes.first(HEAD as u32).prefetch();
+    }
+}
+
+/// A copy of the frame that begins `at` descriptors ahead; none if the pool has no buffer.
+fn gather(
+    regions: &[Region],
+    incoming: &Incoming,
+    at: u16,
+    chain: Chain,
+    pool: &FramePool,
+) -> Result<Option<Frame>, Nonsense> {
+    let Some(mut frame) = pool.allocate(chain.len) else { return Ok(None) };
+    let mut rest = &mut frame[..];
+    for ahead in at..at + chain.count {
+        let bytes = bytes_of(regions, incoming.peek(ahead))?;
+        // The peer may have changed the length since it was added up.
+        let (part, more) = rest.split_at_mut_checked(bytes.len() as usize).ok_or(Nonsense)?;
+        bytes.copy_to(part);
+        rest = more;
+    }
+    if rest.is_empty() { Ok(Some(frame)) } else { Err(Nonsense) }
+}
+
+/// What has become of a frame that is to be sent.
+enum Put {
+    /// It is in so many buffers.
+    In(u16),
+    /// There are not enough now.
+    NoRoom,
+    /// There never will be.
+    Never,
+}
+
+/// Copies `frame` into the empty buffers from the `used`th on, of `room`.
+#[inline]
+fn put(
+    regions: &[Region],
+    outgoing: &mut Outgoing,
+    frame: &Frame,
+    used: u16,
+    room: u16,
+) -> Result<Put, Nonsense> {
+    let total = frame.total_len() as u32;
+    let mut done = 0;
+    for ahead in used..room {
+        let buffer = outgoing.buffer(ahead);
+        let len = buffer.len.min(total - done);
+        let place = bytes_of(regions, Descriptor { len, ..buffer })?;
+        copy_part(frame, done, place);
+        done += len;
+        // A buffer that is not the last one is full: its descriptor keeps the length that the peer gave it, so that it
+        // can be used anew if the frame does not fit after all.
+        outgoing.fill(ahead, Descriptor { goes_on: done < total, len, ..buffer });
+        if done == total {
+            return Ok(Put::In(ahead + 1 - used));
+        }
+    }
+    Ok(if used == 0 && room == outgoing.size() { Put::Never } else { Put::NoRoom })
+}
+
+/// Copies the bytes of `frame` from `start` on to `place`, as many as this holds.
+#[inline]
+fn copy_part(frame: &Frame, start: u32, place: RegionBytes<'_>) {
+    let head = frame.get(start as usize..).unwrap_or_default();
+    let from_head = head.len().min(place.len() as usize);
+    place.first(from_head as u32).write(&head[..from_head]);
+    let place = place.after(from_head as u32);
+    let skip = start.saturating_sub(frame.len() as u32);
+    match frame.tail() {
+        Some(Payload::Bytes(tail)) => place.write(&tail[skip as usize..][..place.len() as usize]),
+        Some(Payload::Region(tail)) => place.copy_from(tail.after(skip).first(place.len())),
+        Some(Payload::Virtual(_)) | None => {}
+    }
+}

@@ -1,0 +1,265 @@
+//! Shared memory: links to VPP, DPDK and other ends of memif 2.0, without DPDK.
+//!
+//! Two processes meet at a Unix socket. The client makes memory with a ring for each direction and shows it to the
+//! server; from then on frames need no system calls.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use weft_stack::port::memif::{MemifConfig, MemifPort, SocketName};
+//!
+//! let port = MemifPort::open(&MemifConfig::client(SocketName::parse("/run/memif.sock")))?;
+//! port.wait_for_link(Duration::from_secs(10))?;
+//! # Ok::<(), weft_stack::port::memif::MemifError>(())
+//! ```
+//!
+//! A frame is copied once on the way out, headers and payload from where they are into the shared memory, and
+//! once on the way in, from there to its final address. (DPDK's own `net_memif` copies it into a buffer of its own in
+//! between, at either end.)
+//!
+//! Neither end trusts the other: what stands in shared memory is checked each time it is read, and never lent as a
+//! slice; memory that its owner could shorten is refused. A peer that writes nonsense, or dies, costs this end its
+//! link and nothing else. A thread attends to the socket and makes the next link; the port drops the lost one itself
+//! when it is not in the midst of it.
+
+mod agreement;
+mod attendant;
+mod board;
+mod caller;
+mod client;
+mod config;
+mod host;
+mod link;
+mod message;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod properties;
+mod refusal;
+mod ring;
+mod server;
+mod socket;
+#[cfg(test)]
+mod tests;
+
+pub use config::{
+    MAX_LOG2_RING, MAX_NAME, MAX_SECRET, MAX_SOCKET_NAME, MemifConfig, MemifError, Role, SocketName,
+};
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll;
+
+use self::attendant::Attendant;
+use self::board::{Board, is_up};
+use self::link::{Link, Moved};
+use self::ring::Nonsense;
+use super::{BURST, FramePool, MIN_FRAME, Port, PortCaps, PortCounters, RxBurst, TxBurst};
+
+/// What waiting for a link checks that often.
+const LINK_POLL: Duration = Duration::from_millis(1);
+
+/// Buffers for frames being written, and for those received in several parts or by who takes only whole ones.
+const BUFFERS: usize = 16 * BURST;
+
+/// One end of a link.
+#[derive(Debug)]
+pub struct MemifPort {
+    link: Option<Link>,
+    /// That of the board when `link` was taken.
+    generation: u32,
+    board: Arc<Board>,
+    config: MemifConfig,
+    pool: FramePool,
+    counters: PortCounters,
+    /// What a sleeping worker waits for: the board's bell, and the link's.
+    alarm: OwnedFd,
+    /// Ends the thread.
+    _attendant: Attendant,
+}
+
+impl MemifPort {
+    /// Takes the server's place at the socket, or begins to look for the server there. The link comes up later:
+    /// [`wait_for_link`](Self::wait_for_link). Until then, and while it is lost, nothing arrives and nothing is sent.
+    ///
+    /// # Errors
+    /// The configuration makes no sense, or the socket cannot be had.
+    pub fn open(config: &MemifConfig) -> Result<MemifPort, MemifError> {
+        let attendant = Attendant::start(config, Box::new(link::offer))?;
+        let board = Arc::clone(attendant.board());
+        let system = |error: rustix::io::Errno| MemifError::System {
+            what: "watch",
+            socket: config.socket.clone(),
+            error: error.into(),
+        };
+        let alarm = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system)?;
+        watch(&alarm, board.bell()).map_err(system)?;
+        let pool =
+            FramePool::heap(BUFFERS, config.mtu + MIN_FRAME).map_err(|_| MemifError::Mtu(config.mtu))?;
+        let counters = PortCounters::default();
+        let config = config.clone();
+        Ok(MemifPort {
+            link: None,
+            generation: 0,
+            board,
+            config,
+            pool,
+            counters,
+            alarm,
+            _attendant: attendant,
+        })
+    }
+
+    /// Whether there is a peer.
+    pub fn link_is_up(&self) -> bool {
+        is_up(self.board.generation())
+    }
+
+    /// What the peer calls itself, its application and its interface, if there is one.
+    pub fn peer(&self) -> Option<String> {
+        self.board.peer()
+    }
+
+    /// Waits until there is a peer, at most `limit`.
+    ///
+    /// # Errors
+    /// There is none; the error says what went wrong last.
+    pub fn wait_for_link(&self, limit: Duration) -> Result<(), MemifError> {
+        let begin = Instant::now();
+        while !self.link_is_up() {
+            if begin.elapsed() >= limit {
+                let socket = self.config.socket.clone();
+                return Err(MemifError::NoLink { socket, limit, why: self.board.why() });
+            }
+            std::thread::sleep(LINK_POLL);
+        }
+        Ok(())
+    }
+
+    /// Drops a link that is lost, and takes a new one.
+    #[inline]
+    fn keep_up(&mut self) {
+        if self.board.generation() != self.generation {
+            self.change();
+        }
+    }
+
+    #[cold]
+    fn change(&mut self) {
+        self.let_go();
+        let (generation, agreement) = self.board.take();
+        self.generation = generation;
+        let Some(agreement) = agreement else { return };
+        match Link::of(agreement, self.config.buffer_bytes()) {
+            // A port that cannot be woken looks often enough.
+            Ok(link) => {
+                let _ = watch(&self.alarm, link.announced());
+                self.link = Some(link);
+            }
+            Err(nonsense) => self.give_up(nonsense),
+        }
+    }
+
+    #[cold]
+    fn give_up(&mut self, _: Nonsense) {
+        self.let_go();
+        self.board.give_up(self.generation, "the rings make no sense");
+    }
+
+    fn let_go(&mut self) {
+        if let Some(link) = self.link.take() {
+            // The peer may have it, too: closing it would not be enough.
+            let _ = epoll::delete(&self.alarm, link.announced());
+        }
+    }
+
+    fn max_frame(&self) -> usize {
+        self.config.mtu + MIN_FRAME
+    }
+}
+
+/// `alarm` becomes readable when `what` is, until that is closed.
+fn watch(alarm: &OwnedFd, what: BorrowedFd<'_>) -> rustix::io::Result<()> {
+    epoll::add(alarm, what, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
+}
+
+impl Port for MemifPort {
+    #[inline]
+    fn receive(&mut self, burst: &mut RxBurst) -> usize {
+        self.keep_up();
+        let max_frame = self.max_frame();
+        let Some(link) = &mut self.link else { return 0 };
+        match link.receive(burst, &self.pool, max_frame) {
+            Ok(Moved { frames, bytes, errors }) => {
+                if frames == 0 {
+                    link.tell();
+                }
+                self.counters.rx_frames += frames as u64;
+                self.counters.rx_bytes += bytes as u64;
+                self.counters.rx_errors += errors;
+                frames
+            }
+            Err(nonsense) => {
+                self.give_up(nonsense);
+                0
+            }
+        }
+    }
+
+    #[inline]
+    fn transmit(&mut self, burst: &mut TxBurst) -> usize {
+        let refused = burst.drop_unsendable(self.max_frame(), true);
+        self.counters.tx_errors += refused as u64;
+        self.keep_up();
+        let Some(link) = &mut self.link else { return refused };
+        match link.transmit(burst) {
+            Ok(Moved { frames, bytes, errors }) => {
+                self.counters.tx_frames += frames as u64;
+                self.counters.tx_bytes += bytes as u64;
+                self.counters.tx_errors += errors;
+                refused + frames + errors as usize
+            }
+            Err(nonsense) => {
+                self.give_up(nonsense);
+                refused
+            }
+        }
+    }
+
+    fn capabilities(&self) -> PortCaps {
+        PortCaps {
+            max_frame: self.max_frame(),
+            mac: self.config.mac,
+            tx_ipv4_checksum: false,
+            tx_udp_checksum: false,
+            rx_checksum: false,
+            multi_segment: true,
+            timestamps: false,
+            in_memory: true,
+        }
+    }
+
+    fn pool(&self) -> FramePool {
+        self.pool.clone()
+    }
+
+    fn counters(&self) -> PortCounters {
+        self.counters
+    }
+
+    fn waitable(&mut self) -> Option<BorrowedFd<'_>> {
+        self.board.hush();
+        self.keep_up();
+        if let Some(link) = &mut self.link {
+            link.tell();
+            link.listen(true);
+        }
+        Some(self.alarm.as_fd())
+    }
+
+    fn waited(&mut self) {
+        if let Some(link) = &mut self.link {
+            link.listen(false);
+        }
+    }
+}

@@ -1,0 +1,396 @@
+//! The rings of descriptors that both ends see, and what each end does with them.
+//!
+//! The client owns the memory. In either ring it puts descriptors of its buffers in front of `head`, and takes them back
+//! behind `tail`, which the server moves: in the ring to the server the buffers are full on their way there,
+//! in the ring to the client they are empty. Indices count modulo 2¹⁶; the slot is the index modulo the
+//! ring's length.
+//!
+//! | offset | what | written by |
+//! |---|---|---|
+//! | 0 | cookie, u32 | client |
+//! | 4 | flags, u16: 1 = do not announce | receiver |
+//! | 6 | head, u16 | client |
+//! | 64 | tail, u16 | server |
+//! | 128 | descriptors of 16 bytes | both |
+#![allow(unsafe_code)]
+
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
+
+use super::agreement::{DESCRIPTOR, RING_ALIGNMENT, RING_HEADER};
+use crate::worker::ring::Region;
+
+/// What the header of each ring begins with.
+pub(super) const COOKIE: u32 = 0x03e3_1f20;
+
+/// Bytes before the descriptors.
+const HEADER: usize = RING_HEADER as usize;
+
+/// The receiver looks for frames by itself.
+const DO_NOT_ANNOUNCE: u16 = 1;
+
+/// The frame goes on in the next descriptor's buffer.
+const GOES_ON: u16 = 1;
+
+/// Bytes of a ring.
+pub(super) const fn ring_bytes(log2_size: u8) -> usize {
+    HEADER + (size_of::<[AtomicU64; 2]>() << log2_size)
+}
+
+#[repr(C, align(64))]
+struct ClientLine {
+    cookie: AtomicU32,
+    flags: AtomicU16,
+    head: AtomicU16,
+}
+
+#[repr(C, align(64))]
+struct ServerLine {
+    tail: AtomicU16,
+}
+
+#[repr(C)]
+struct Header {
+    client: ClientLine,
+    server: ServerLine,
+}
+
+const _: () = assert!(size_of::<Header>() == HEADER && align_of::<Header>() == RING_ALIGNMENT as usize);
+const _: () = assert!(size_of::<[AtomicU64; 2]>() == DESCRIPTOR as usize);
+
+/// One buffer, as a descriptor names it. Nothing in it is known to be so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Descriptor {
+    pub(super) goes_on: bool,
+    pub(super) region: u16,
+    pub(super) len: u32,
+    pub(super) offset: u32,
+}
+
+impl Descriptor {
+    fn of(words: [u64; 2]) -> Descriptor {
+        let [f0, f1, r0, r1, l0, l1, l2, l3] = words[0].to_ne_bytes();
+        let [o0, o1, o2, o3, ..] = words[1].to_ne_bytes();
+        Descriptor {
+            goes_on: u16::from_ne_bytes([f0, f1]) & GOES_ON != 0,
+            region: u16::from_ne_bytes([r0, r1]),
+            len: u32::from_ne_bytes([l0, l1, l2, l3]),
+            offset: u32::from_ne_bytes([o0, o1, o2, o3]),
+        }
+    }
+
+    fn words(self) -> [u64; 2] {
+        let ([f0, f1], [r0, r1]) = (u16::from(self.goes_on).to_ne_bytes(), self.region.to_ne_bytes());
+        let ([l0, l1, l2, l3], [o0, o1, o2, o3]) = (self.len.to_ne_bytes(), self.offset.to_ne_bytes());
+        let place = u64::from_ne_bytes([o0, o1, o2, o3, 0, 0, 0, 0]);
+        [u64::from_ne_bytes([f0, f1, r0, r1, l0, l1, l2, l3]), place]
+    }
+}
+
+/// A ring in shared memory.
+#[derive(Debug)]
+struct Ring {
+    header: NonNull<Header>,
+    descriptors: NonNull<[AtomicU64; 2]>,
+    mask: u16,
+    /// Keeps the memory.
+    _region: Region,
+}
+
+// SAFETY: all that is behind the pointers are atomics, which any thread may use, and the region keeps them.
+unsafe impl Send for Ring {}
+
+impl Ring {
+    /// The ring at `offset` of `region`; none if it does not fit there or would not be aligned.
+    fn at(region: &Region, offset: u32, log2_size: u8) -> Option<Ring> {
+        let len = u32::try_from(ring_bytes(log2_size)).ok().filter(|_| log2_size < 16)?;
+        let base = region.bytes(offset.into(), len)?.base();
+        let aligned = base.addr().get().is_multiple_of(align_of::<Header>());
+        // SAFETY: within the region.
+        let descriptors = unsafe { base.add(HEADER) }.cast();
+        let mask = (1u16 << log2_size).wrapping_sub(1);
+        aligned.then(|| Ring { header: base.cast(), descriptors, mask, _region: region.clone() })
+    }
+
+    #[inline]
+    fn header(&self) -> &Header {
+        // SAFETY: within the region, aligned, made of atomics only, for which any bytes are values; regions are
+        // accessed by atomics or by copies that behave as such.
+        unsafe { self.header.as_ref() }
+    }
+
+    #[inline]
+    fn slot(&self, index: u16) -> &[AtomicU64; 2] {
+        // SAFETY: `mask` keeps it within the descriptors, for which `at` has checked the region; the rest as above.
+        unsafe { self.descriptors.add(usize::from(index & self.mask)).as_ref() }
+    }
+
+    #[inline]
+    fn read(&self, index: u16) -> Descriptor {
+        let slot = self.slot(index);
+        Descriptor::of([slot[0].load(Ordering::Relaxed), slot[1].load(Ordering::Relaxed)])
+    }
+
+    #[inline]
+    fn write(&self, index: u16, descriptor: Descriptor) {
+        let (slot, words) = (self.slot(index), descriptor.words());
+        slot[0].store(words[0], Ordering::Relaxed);
+        slot[1].store(words[1], Ordering::Relaxed);
+    }
+
+    /// Slots: at most 2¹⁵.
+    #[inline]
+    fn size(&self) -> u16 {
+        self.mask.wrapping_add(1)
+    }
+}
+
+/// The buffers of one frame.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Chain {
+    pub(super) first: Descriptor,
+    /// How many.
+    pub(super) count: u16,
+    /// Bytes in all.
+    pub(super) len: usize,
+}
+
+/// The client's buffers of one ring: as many as it has slots, one behind the other.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Buffers {
+    pub(super) region: u16,
+    pub(super) offset: u32,
+    pub(super) size: u32,
+}
+
+impl Buffers {
+    fn descriptor(self, slot: u16) -> Descriptor {
+        let offset = self.offset + u32::from(slot) * self.size;
+        Descriptor { goes_on: false, region: self.region, len: self.size, offset }
+    }
+}
+
+/// What the peer has written makes no sense.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Nonsense;
+
+/// The receiving end of a ring.
+#[derive(Debug)]
+pub(super) struct Incoming {
+    ring: Ring,
+    /// The client's own; the server has none.
+    buffers: Option<Buffers>,
+    /// The next to be received.
+    next: u16,
+    /// The next to be given back.
+    kept: u16,
+}
+
+impl Incoming {
+    /// The receiving end of the ring at this place; none if there can be no ring.
+    pub(super) fn at(
+        region: &Region,
+        offset: u32,
+        log2_size: u8,
+        buffers: Option<Buffers>,
+    ) -> Option<Incoming> {
+        let ring = Ring::at(region, offset, log2_size)?;
+        ring.header().client.flags.store(DO_NOT_ANNOUNCE, Ordering::Relaxed);
+        let mut incoming = Incoming { ring, buffers, next: 0, kept: 0 };
+        incoming.offer_all();
+        Some(incoming)
+    }
+
+    /// The client's empty buffers become the server's.
+    fn offer_all(&mut self) {
+        let Some(buffers) = self.buffers else { return };
+        let size = self.ring.size();
+        (0..size).for_each(|slot| self.ring.write(slot, buffers.descriptor(slot)));
+        self.ring.header().client.head.store(size, Ordering::Release);
+    }
+
+    /// Descriptors of buffers with frames that have not been received yet.
+    ///
+    /// # Errors
+    /// The peer claims more than there are.
+    #[inline]
+    pub(super) fn waiting(&self) -> Result<u16, Nonsense> {
+        let header = self.ring.header();
+        let end = if self.buffers.is_some() { &header.server.tail } else { &header.client.head };
+        let waiting = end.load(Ordering::Acquire).wrapping_sub(self.next);
+        let kept = self.next.wrapping_sub(self.kept);
+        if waiting <= self.ring.size() - kept { Ok(waiting) } else { Err(Nonsense) }
+    }
+
+    /// The `ahead`th of those that [wait](Self::waiting).
+    #[inline]
+    pub(super) fn peek(&self, ahead: u16) -> Descriptor {
+        self.ring.read(self.next.wrapping_add(ahead))
+    }
+
+    /// The frame that begins with the `ahead`th of those that wait; none if it is not all there yet.
+    ///
+    /// # Errors
+    /// It fills the ring, and goes on.
+    #[inline]
+    pub(super) fn chain(&self, ahead: u16, waiting: u16) -> Result<Option<Chain>, Nonsense> {
+        let first = self.peek(ahead);
+        let (mut last, mut count, mut len) = (first, 1, first.len as usize);
+        while last.goes_on {
+            if ahead + count == waiting {
+                return if count == self.ring.size() { Err(Nonsense) } else { Ok(None) };
+            }
+            last = self.peek(ahead + count);
+            (count, len) = (count + 1, len + last.len as usize);
+        }
+        Ok(Some(Chain { first, count, len }))
+    }
+
+    /// `count` of those that wait have been received, and are kept until they are [given back](Self::give_back).
+    #[inline]
+    pub(super) fn advance(&mut self, count: u16) {
+        self.next = self.next.wrapping_add(count);
+    }
+
+    /// Gives all buffers back that have been received.
+    #[inline]
+    pub(super) fn give_back(&mut self) {
+        if self.kept == self.next {
+            return;
+        }
+        let header = self.ring.header();
+        match self.buffers {
+            None => header.server.tail.store(self.next, Ordering::Release),
+            Some(buffers) => {
+                while self.kept != self.next {
+                    // The server may have written anything there.
+                    self.ring.write(self.kept, buffers.descriptor(self.kept & self.ring.mask));
+                    self.kept = self.kept.wrapping_add(1);
+                }
+                header.client.head.store(self.next.wrapping_add(self.ring.size()), Ordering::Release);
+            }
+        }
+        self.kept = self.next;
+    }
+
+    /// Whether the sender is to announce what it sends. If so, what was sent before need not show.
+    pub(super) fn announce(&mut self, on: bool) {
+        let flags = if on { 0 } else { DO_NOT_ANNOUNCE };
+        self.ring.header().client.flags.store(flags, Ordering::Relaxed);
+        // Either the next look into the ring finds what the sender has put there, or the sender finds the flag.
+        fence(Ordering::SeqCst);
+    }
+}
+
+/// The sending end of a ring.
+#[derive(Debug)]
+pub(super) struct Outgoing {
+    ring: Ring,
+    /// The client's own; the server has none.
+    buffers: Option<Buffers>,
+    /// The next to be filled.
+    next: u16,
+    /// How many were empty at the last look, of those that have not been filled since.
+    room: u16,
+    /// Whether frames have been sent of which the receiver has not been told, and may have to be.
+    unsure: bool,
+}
+
+impl Outgoing {
+    /// The sending end of the ring at this place; none if there can be no ring.
+    pub(super) fn at(
+        region: &Region,
+        offset: u32,
+        log2_size: u8,
+        buffers: Option<Buffers>,
+    ) -> Option<Outgoing> {
+        let ring = Ring::at(region, offset, log2_size)?;
+        Some(Outgoing { ring, buffers, next: 0, room: 0, unsure: false })
+    }
+
+    /// Empty buffers that are known: there may be more. Each [look](Self::look) costs a line that the other processor
+    /// has.
+    #[inline]
+    pub(super) fn room(&self) -> u16 {
+        self.room
+    }
+
+    /// Empty buffers.
+    ///
+    /// # Errors
+    /// The peer claims more than there can be.
+    pub(super) fn look(&mut self) -> Result<u16, Nonsense> {
+        let (header, size) = (self.ring.header(), self.ring.size());
+        let room = if self.buffers.is_some() {
+            let full = self.next.wrapping_sub(header.server.tail.load(Ordering::Acquire));
+            size.checked_sub(full).ok_or(Nonsense)?
+        } else {
+            header.client.head.load(Ordering::Acquire).wrapping_sub(self.next)
+        };
+        if room > size {
+            return Err(Nonsense);
+        }
+        self.room = room;
+        Ok(room)
+    }
+
+    /// Slots of the ring.
+    #[inline]
+    pub(super) fn size(&self) -> u16 {
+        self.ring.size()
+    }
+
+    /// The `ahead`th empty buffer.
+    #[inline]
+    pub(super) fn buffer(&self, ahead: u16) -> Descriptor {
+        let index = self.next.wrapping_add(ahead);
+        match self.buffers {
+            Some(buffers) => buffers.descriptor(index & self.ring.mask),
+            None => self.ring.read(index),
+        }
+    }
+
+    /// Says what is in the `ahead`th buffer.
+    #[inline]
+    pub(super) fn fill(&mut self, ahead: u16, descriptor: Descriptor) {
+        self.ring.write(self.next.wrapping_add(ahead), descriptor);
+    }
+
+    /// Sends the first `count` buffers. Returns whether the receiver is known to want to be told. To be followed, some
+    /// time, by [`tell`](Self::tell).
+    #[inline]
+    pub(super) fn send(&mut self, count: u16) -> bool {
+        self.next = self.next.wrapping_add(count);
+        self.room -= count;
+        let header = self.ring.header();
+        let end = if self.buffers.is_some() { &header.client.head } else { &header.server.tail };
+        end.store(self.next, Ordering::Release);
+        let wanted = self.is_wanted();
+        self.unsure = !wanted;
+        wanted
+    }
+
+    /// Whether frames have been sent while the receiver began to want to be told.
+    ///
+    /// To be sure of that takes a fence, as in [`Incoming::announce`], which waits until the other processor has given
+    /// up all the lines that have been written to. Right behind [`send`](Self::send) that takes longest.
+    #[inline]
+    pub(super) fn tell(&mut self) -> bool {
+        if !std::mem::take(&mut self.unsure) {
+            return false;
+        }
+        fence(Ordering::SeqCst);
+        self.is_wanted()
+    }
+
+    #[inline]
+    fn is_wanted(&self) -> bool {
+        self.ring.header().client.flags.load(Ordering::Relaxed) & DO_NOT_ANNOUNCE == 0
+    }
+}
+
+/// Makes the memory at `offset` of `region` an empty ring, as the client does before it shows it to the server.
+pub(super) fn create(region: &Region, offset: u32, log2_size: u8) -> bool {
+    let ring = Ring::at(region, offset, log2_size);
+    ring.inspect(|ring| ring.header().client.cookie.store(COOKIE, Ordering::Release)).is_some()
+}

@@ -1,0 +1,187 @@
+//! The handshake of a server, as a machine that takes a message and gives an answer.
+#![forbid(unsafe_code)]
+
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+
+use super::agreement::{Agreement, MAX_REGIONS, RingPlace};
+use super::config::{MAX_LOG2_RING, MemifConfig, Role};
+use super::message::{
+    APPLICATION, AddRing, ETHERNET, Hello, Init, Message, TO_SERVER, Text, VERSION, peer_name,
+};
+use super::refusal::Refusal;
+use crate::worker::ring::Region;
+
+/// With one client, from its arrival to its link.
+pub(super) struct Handshake {
+    id: u32,
+    secret: Text<24>,
+    interface: Text<32>,
+    /// Who the client is; nobody, until it has said what it wants.
+    client: Option<Text<32>>,
+    regions: Vec<Region>,
+    to_server: Option<RingPlace>,
+    to_client: Option<RingPlace>,
+}
+
+/// What a client gets for a message.
+#[derive(Debug)]
+pub(super) enum Answer {
+    /// This, and it may go on.
+    Reply(Message),
+    /// This, and there is a link.
+    Link(Message, Agreement),
+    /// Nothing: it has left, and said why.
+    Left(String),
+}
+
+impl Handshake {
+    pub(super) fn new(config: &MemifConfig) -> Handshake {
+        Handshake {
+            id: config.id,
+            secret: Text::filled(config.secret.as_bytes()),
+            interface: Text::new(&config.name),
+            client: None,
+            regions: Vec::new(),
+            to_server: None,
+            to_client: None,
+        }
+    }
+
+    /// What a client is greeted with.
+    pub(super) fn hello(&self) -> Message {
+        Message::Hello(Hello {
+            name: Text::new(APPLICATION),
+            min_version: VERSION,
+            max_version: VERSION,
+            max_region: MAX_REGIONS as u16 - 1,
+            max_to_client: 0,
+            max_to_server: 0,
+            max_log2_ring: MAX_LOG2_RING,
+        })
+    }
+
+    /// Whether the client has been promised the place at the interface.
+    pub(super) fn is_seated(&self) -> bool {
+        self.client.is_some()
+    }
+
+    /// Takes a message and the descriptor that came with it. `is_free`: nobody else has the place at the interface.
+    ///
+    /// # Errors
+    /// Why the client must go.
+    pub(super) fn take(
+        &mut self,
+        message: Message,
+        file: Option<OwnedFd>,
+        is_free: bool,
+    ) -> Result<Answer, Refusal> {
+        match (message, self.client) {
+            (Message::Disconnect { reason, .. }, _) => return Ok(Answer::Left(reason.to_string())),
+            (Message::Init(init), None) => self.seat(&init, is_free)?,
+            (Message::AddRegion { index, size }, Some(_)) => {
+                self.add_region(index, size, &need(file, &message)?)?;
+            }
+            (Message::AddRing(ring), Some(_)) => self.add_ring(&ring, need(file, &message)?)?,
+            (Message::Connect { interface }, Some(client)) => {
+                let link = self.conclude(peer_name(&client, &interface))?;
+                return Ok(Answer::Link(Message::Connected { interface: self.interface }, link));
+            }
+            (other, client) => {
+                let expected = if client.is_none() { "INIT" } else { "ADD_REGION, ADD_RING or CONNECT" };
+                return Err(Refusal::Order { came: other.name(), expected });
+            }
+        }
+        Ok(Answer::Reply(Message::Ack))
+    }
+
+    fn seat(&mut self, init: &Init, is_free: bool) -> Result<(), Refusal> {
+        if init.version != VERSION {
+            return Err(Refusal::Version { lowest: init.version, highest: init.version });
+        }
+        if init.id != self.id {
+            return Err(Refusal::Id(init.id));
+        }
+        if init.mode != ETHERNET {
+            return Err(Refusal::Mode(init.mode));
+        }
+        // A server without a secret takes any, as DPDK's does.
+        if !self.secret.is_empty() && init.secret != self.secret {
+            return Err(if init.secret.is_empty() { Refusal::NoSecret } else { Refusal::Secret });
+        }
+        if !is_free {
+            return Err(Refusal::Taken(self.id));
+        }
+        self.client = Some(init.name);
+        Ok(())
+    }
+
+    fn add_region(&mut self, index: u16, size: u64, file: &OwnedFd) -> Result<(), Refusal> {
+        let expected = self.regions.len();
+        if expected == MAX_REGIONS {
+            return Err(Refusal::Regions);
+        }
+        if usize::from(index) != expected {
+            return Err(Refusal::RegionIndex { came: index, expected });
+        }
+        let len = u32::try_from(size).ok().filter(|&len| len != 0).ok_or(Refusal::RegionSize(size))?;
+        let region = Region::map(file, len as usize);
+        self.regions.push(region.map_err(|error| Refusal::Memory(error.to_string()))?);
+        Ok(())
+    }
+
+    fn add_ring(&mut self, ring: &AddRing, event: OwnedFd) -> Result<(), Refusal> {
+        if ring.flags & !TO_SERVER != 0 {
+            return Err(Refusal::RingFlags(ring.flags));
+        }
+        if ring.index != 0 {
+            return Err(Refusal::RingIndex(ring.index));
+        }
+        if ring.private_header != 0 {
+            return Err(Refusal::PrivateHeader(ring.private_header));
+        }
+        let to_server = ring.flags == TO_SERVER;
+        let (this, other) = if to_server {
+            (&mut self.to_server, &self.to_client)
+        } else {
+            (&mut self.to_client, &self.to_server)
+        };
+        if this.is_some() {
+            return Err(Refusal::RingTwice);
+        }
+        check_event(&event)?;
+        let AddRing { region, offset, log2_size, .. } = *ring;
+        let place = RingPlace { region, offset, log2_size, event };
+        place.check(&self.regions)?;
+        if let Some(other) = other {
+            place.check_apart(other)?;
+        }
+        *this = Some(place);
+        Ok(())
+    }
+
+    fn conclude(&mut self, peer: String) -> Result<Agreement, Refusal> {
+        let to_server = self.to_server.take().ok_or(Refusal::NoRing("to the server"))?;
+        let to_client = self.to_client.take().ok_or(Refusal::NoRing("to the client"))?;
+        let regions = std::mem::take(&mut self.regions);
+        Ok(Agreement { role: Role::Server, regions, to_server, to_client, peer })
+    }
+}
+
+fn need(file: Option<OwnedFd>, message: &Message) -> Result<OwnedFd, Refusal> {
+    file.ok_or(Refusal::NoFile(message.name()))
+}
+
+/// Only what cannot keep whoever writes to it waiting: other files, such as pipes, could.
+fn check_event(file: &OwnedFd) -> Result<(), Refusal> {
+    let failed = |error: rustix::io::Errno| Refusal::Event(error.to_string());
+    // The system's name of it, which comes from no file system: asking a file itself could take forever.
+    let name = rustix::fs::readlink(format!("/proc/self/fd/{}", file.as_raw_fd()), Vec::new());
+    let name = name.map_err(failed)?;
+    if name.as_bytes() != b"anon_inode:[eventfd]" {
+        return Err(Refusal::Event(Text::<32>::new(&name.to_string_lossy()).to_string()));
+    }
+    let flags = fcntl_getfl(file).map_err(failed)?;
+    fcntl_setfl(file, flags | OFlags::NONBLOCK).map_err(failed)
+}

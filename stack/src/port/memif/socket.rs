@@ -1,0 +1,239 @@
+//! The Unix socket that a link is made by: whole messages, and descriptors with them. Nothing here waits.
+//!
+//! A server that is killed leaves its socket's file behind; the next one finds that nobody listens there and
+//! removes it. Two servers that start at the same moment at one such file can both find nobody: then the second
+//! removes what the first has just made, and gets all clients. Abstract sockets leave nothing behind and know no
+//! such race.
+#![forbid(unsafe_code)]
+
+use std::fs;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect,
+    listen, recvmsg, sendmsg, socket_with,
+};
+
+use super::config::{MemifError, SocketName};
+use super::message::{MESSAGE, Message};
+use super::refusal::Refusal;
+
+/// Who may wait to be let in.
+const BACKLOG: i32 = 16;
+
+/// One end of a connection.
+#[derive(Debug)]
+pub(super) struct Socket(OwnedFd);
+
+/// What has come.
+#[derive(Debug)]
+pub(super) enum Received {
+    /// Nothing so far.
+    Nothing,
+    /// The other end is gone.
+    Closed,
+    /// A message with its descriptor if it has one, or something else.
+    Packet(Result<(Message, Option<OwnedFd>), Refusal>),
+}
+
+impl Socket {
+    /// A connection with who listens at `name`.
+    pub(super) fn connect(name: &SocketName) -> rustix::io::Result<Socket> {
+        let socket = new()?;
+        connect(&socket, &address(name)?)?;
+        Ok(Socket(socket))
+    }
+
+    /// Sends a message, if the peer has read enough of what it was sent before.
+    pub(super) fn send(&self, message: &Message, file: Option<BorrowedFd<'_>>) -> rustix::io::Result<()> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let files = file.map(|file| [file]);
+        if let Some(files) = &files {
+            control.push(SendAncillaryMessage::ScmRights(files));
+        }
+        let bytes = message.encode();
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        // Sockets of this kind take a message whole or not at all.
+        sendmsg(&self.0, &[IoSlice::new(&bytes)], &mut control, flags).map(drop)
+    }
+
+    /// Says why and goes. If the peer cannot be told, it will see.
+    pub(super) fn part(&self, reason: &str) {
+        let _ = self.send(&Message::disconnect(reason), None);
+    }
+
+    /// The next message.
+    pub(super) fn receive(&self) -> Received {
+        let mut bytes = [0; MESSAGE];
+        // Room for more than there may be, so that too many are seen and closed.
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        let mut parts = [IoSliceMut::new(&mut bytes)];
+        let mut got = recvmsg(&self.0, &mut parts, &mut control, flags);
+        if got.as_ref().is_err_and(|&error| error == Errno::CONNRESET) {
+            // Told once, before what the peer has said at last: it has left without reading all that it was sent.
+            got = recvmsg(&self.0, &mut parts, &mut control, flags);
+        }
+        let got = match got {
+            Ok(got) if got.bytes == 0 => return Received::Closed,
+            Ok(got) => got,
+            Err(Errno::AGAIN | Errno::INTR) => return Received::Nothing,
+            Err(_) => return Received::Closed,
+        };
+        let mut files = Vec::new();
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(some) = message {
+                files.extend(some);
+            }
+        }
+        let cut = got.flags.contains(ReturnFlags::CTRUNC);
+        Received::Packet(if got.flags.contains(ReturnFlags::TRUNC) {
+            Err(Refusal::TooLong)
+        } else {
+            open(&bytes[..got.bytes], files, cut)
+        })
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// A message has the descriptor that belongs to it, and no other. `cut`: there were more.
+fn open(bytes: &[u8], mut files: Vec<OwnedFd>, cut: bool) -> Result<(Message, Option<OwnedFd>), Refusal> {
+    let message = Message::decode(bytes)?;
+    let file = files.pop();
+    let name = message.name();
+    match &file {
+        _ if cut || !files.is_empty() => Err(Refusal::Files(name)),
+        Some(_) if !message.has_file() => Err(Refusal::Files(name)),
+        None if message.has_file() => Err(Refusal::NoFile(name)),
+        _ => Ok((message, file)),
+    }
+}
+
+/// The server's socket. Its file, if it has one, goes with it.
+#[derive(Debug)]
+pub(super) struct Listener {
+    socket: OwnedFd,
+    file: Option<SocketFile>,
+}
+
+/// A file that has been made here.
+#[derive(Debug)]
+struct SocketFile {
+    path: PathBuf,
+    /// Device and inode.
+    identity: (u64, u64),
+}
+
+impl Listener {
+    /// Listens at `name`.
+    ///
+    /// # Errors
+    /// Somebody else does, or what the system says.
+    pub(super) fn open(name: &SocketName) -> Result<Listener, MemifError> {
+        let failed = |what| move |error: Errno| system(what, name, error.into());
+        let socket = new().map_err(failed("open a socket for"))?;
+        let address = address(name).map_err(failed("listen at"))?;
+        let mut bound = bind(&socket, &address);
+        if bound == Err(Errno::ADDRINUSE) {
+            make_way(name)?;
+            bound = bind(&socket, &address);
+        }
+        match bound {
+            Err(Errno::ADDRINUSE) => return Err(MemifError::Taken(name.clone())),
+            bound => bound.map_err(failed("listen at"))?,
+        }
+        let file = match name {
+            SocketName::Path(path) => {
+                identity(path).map(|identity| SocketFile { path: path.clone(), identity })
+            }
+            SocketName::Abstract(_) => None,
+        };
+        let listener = Listener { socket, file };
+        listen(&listener.socket, BACKLOG).map_err(failed("listen at"))?;
+        Ok(listener)
+    }
+
+    /// The next who has come, if somebody has.
+    pub(super) fn accept(&self) -> rustix::io::Result<Option<Socket>> {
+        match accept_with(&self.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+            Ok(socket) => Ok(Some(Socket(socket))),
+            // The last is who has gone before he was let in.
+            Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        // Another server may have taken it for one left behind, and made its own.
+        if let Some(file) = &self.file
+            && identity(&file.path) == Some(file.identity)
+        {
+            let _ = fs::remove_file(&file.path);
+        }
+    }
+}
+
+/// Removes a socket that nobody listens at.
+fn make_way(name: &SocketName) -> Result<(), MemifError> {
+    let SocketName::Path(path) = name else { return Err(MemifError::Taken(name.clone())) };
+    match fs::symlink_metadata(path) {
+        Ok(found) if !found.file_type().is_socket() => return Err(MemifError::NoSocket(path.clone())),
+        Ok(_) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(system("look at", name, error)),
+    }
+    match Socket::connect(name) {
+        // Somebody listens, even if the queue is full, or to sockets of another kind.
+        Ok(_) | Err(Errno::AGAIN | Errno::PROTOTYPE) => Err(MemifError::Taken(name.clone())),
+        Err(Errno::NOENT) => Ok(()),
+        Err(Errno::CONNREFUSED) => match fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(system("remove what a dead server has left at", name, error))
+            }
+            _ => Ok(()),
+        },
+        Err(error) => Err(system("find out who listens at", name, error.into())),
+    }
+}
+
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    fs::symlink_metadata(path).ok().map(|found| (found.dev(), found.ino()))
+}
+
+fn new() -> rustix::io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+}
+
+/// Abstract names have the length that they have: no zeros follow, as with DPDK's driver.
+fn address(name: &SocketName) -> rustix::io::Result<SocketAddrUnix> {
+    match name {
+        SocketName::Path(path) => SocketAddrUnix::new(path),
+        SocketName::Abstract(name) => SocketAddrUnix::new_abstract_name(name.as_bytes()),
+    }
+}
+
+fn system(what: &'static str, socket: &SocketName, error: io::Error) -> MemifError {
+    MemifError::System { what, socket: socket.clone(), error }
+}

@@ -1,0 +1,247 @@
+//! The data path over two ends of one memory, without a socket between them.
+
+use std::os::fd::OwnedFd;
+
+use proptest::prelude::*;
+use rustix::event::{EventfdFlags, eventfd};
+
+use super::agreement::{Agreement, RingPlace};
+use super::config::{MemifConfig, Role, SocketName};
+use super::link::{Link, Moved, offer};
+use super::ring::Nonsense;
+use crate::port::{Attachment, BURST, Frame, FramePool, PortCaps, RxBurst, TxBurst};
+use crate::worker::ring::Region;
+
+const RING: u8 = 3;
+const MAX_FRAME: usize = 1000;
+
+/// Both ends, and the memory between them as a stranger to both sees it.
+struct Pair {
+    client: Link,
+    server: Link,
+    memory: Region,
+}
+
+fn config(buffer_size: u32) -> MemifConfig {
+    let config = MemifConfig::client(SocketName::parse("nowhere"));
+    MemifConfig { log2_ring: RING, buffer_size: Some(buffer_size), ..config }
+}
+
+fn event(of: &OwnedFd) -> OwnedFd {
+    of.try_clone().unwrap()
+}
+
+fn pair(buffer_size: u32) -> Pair {
+    let config = config(buffer_size);
+    let offer = offer(&config).unwrap();
+    let map = || Region::map(&offer.files[0], offer.agreement.regions[0].len()).unwrap();
+    let place = |of: &RingPlace| RingPlace { event: event(&of.event), ..*of };
+    let server = Agreement {
+        role: Role::Server,
+        regions: vec![map()],
+        to_server: place(&offer.agreement.to_server),
+        to_client: place(&offer.agreement.to_client),
+        peer: String::new(),
+    };
+    let memory = map();
+    let client = Link::of(offer.agreement, buffer_size).unwrap();
+    Pair { client, server: Link::of(server, 0).unwrap(), memory }
+}
+
+fn pool() -> FramePool {
+    FramePool::heap(200, MAX_FRAME).unwrap()
+}
+
+fn burst() -> TxBurst {
+    let caps = PortCaps {
+        max_frame: MAX_FRAME,
+        mac: [2; 6],
+        tx_ipv4_checksum: false,
+        tx_udp_checksum: false,
+        rx_checksum: false,
+        multi_segment: true,
+        timestamps: false,
+        in_memory: true,
+    };
+    TxBurst::of(pool(), &caps)
+}
+
+/// A frame of `len` bytes of which `attached` are attached.
+fn put(burst: &mut TxBurst, number: u8, len: usize, attached: usize) {
+    let bytes = frame(number, len);
+    let head = len - attached;
+    let mut reserved = burst.reserve(head).unwrap();
+    reserved.copy_from_slice(&bytes[..head]);
+    match (attached, number.is_multiple_of(2)) {
+        (0, _) => {}
+        (_, true) => reserved.attach(Attachment::from(std::sync::Arc::from(&bytes[head..]))).unwrap(),
+        (_, false) => {
+            let slice = Region::allocate(attached).unwrap().slice(0, attached as u32).unwrap();
+            slice.write(0, &bytes[head..]);
+            reserved.attach(Attachment::from(slice)).unwrap();
+        }
+    }
+    reserved.commit();
+}
+
+fn frame(number: u8, len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at as u8).wrapping_mul(31).wrapping_add(number)).collect()
+}
+
+fn whole(frame: &Frame) -> Vec<u8> {
+    frame.gather(&pool()).unwrap().to_vec()
+}
+
+fn received(link: &mut Link, burst: &mut RxBurst) -> Vec<Vec<u8>> {
+    let moved = link.receive(burst, &pool(), MAX_FRAME).unwrap();
+    assert_eq!((moved.frames, moved.errors), (burst.len(), 0));
+    let frames: Vec<_> = burst.iter().map(whole).collect();
+    burst.clear();
+    frames
+}
+
+proptest! {
+    /// Frames of any length, attached or not, in buffers of any size, come out as they went in, and in order.
+    #[test]
+    fn what_goes_in_comes_out(
+        buffer_size in 104u32..600,
+        lent: bool,
+        to_server: bool,
+        lengths in proptest::collection::vec((14usize..400, 0usize..400), 1..60),
+    ) {
+        let Pair { mut client, mut server, .. } = pair(buffer_size);
+        let (from, to) = if to_server { (&mut client, &mut server) } else { (&mut server, &mut client) };
+        let (mut tx, mut rx) = (burst(), if lent { RxBurst::with_tails() } else { RxBurst::new() });
+        let (mut sent, mut seen) = (Vec::new(), Vec::new());
+        let mut lengths = lengths.into_iter().enumerate().peekable();
+        let mut idle = 0;
+        while (lengths.peek().is_some() || !tx.is_empty() || seen.len() < sent.len()) && idle < 3 {
+            while tx.room() > 0 && let Some((number, (head, attached))) = lengths.next() {
+                put(&mut tx, number as u8, head + attached, attached);
+                sent.push(frame(number as u8, head + attached));
+            }
+            let Moved { frames, errors, .. } = from.transmit(&mut tx).unwrap();
+            prop_assert_eq!(errors, 0);
+            let before = seen.len();
+            seen.extend(received(to, &mut rx));
+            idle = if frames == 0 && seen.len() == before { idle + 1 } else { 0 };
+        }
+        prop_assert_eq!(seen, sent);
+    }
+
+    /// Whatever stands in the memory: no panic, no access beside it.
+    #[test]
+    fn nonsense_is_survived(words in proptest::collection::vec((0u32..600, any::<u64>()), 1..40), small: bool) {
+        let Pair { mut client, mut server, memory, .. } = pair(128);
+        let all = memory.slice(0, memory.len() as u32).unwrap();
+        let mut tx = burst();
+        for (round, (at, word)) in words.into_iter().enumerate() {
+            put(&mut tx, round as u8, 300, 100);
+            // Values near those that make sense get further.
+            let word = if small { word & 0x0003_0000_00ff_0001 } else { word };
+            all.write(at & !1, &word.to_ne_bytes());
+            for link in [&mut client, &mut server] {
+                let _: Result<Moved, Nonsense> = link.transmit(&mut tx);
+                for mut rx in [RxBurst::new(), RxBurst::with_tails()] {
+                    let _: Result<Moved, Nonsense> = link.receive(&mut rx, &pool(), MAX_FRAME);
+                    rx.iter().for_each(|frame| drop(whole(frame)));
+                }
+            }
+            if tx.room() == 0 {
+                tx.clear();
+            }
+        }
+    }
+}
+
+#[test]
+fn a_full_ring_takes_no_more_and_recovers() {
+    for to_server in [true, false] {
+        let Pair { mut client, mut server, .. } = pair(256);
+        let (from, to) = if to_server { (&mut client, &mut server) } else { (&mut server, &mut client) };
+        let (mut tx, mut rx) = (burst(), RxBurst::with_tails());
+        for round in 0..5000usize {
+            (0..BURST).for_each(|number| put(&mut tx, (round + number) as u8, 100, 0));
+            assert_eq!(from.transmit(&mut tx).unwrap().frames, 1 << RING);
+            assert_eq!(from.transmit(&mut tx).unwrap().frames, 0);
+            tx.clear();
+            let expected: Vec<_> = (0..1 << RING).map(|number| frame((round + number) as u8, 100)).collect();
+            assert_eq!(received(to, &mut rx), expected);
+            // The buffers go back when the burst is empty, with the next look at the ring.
+            assert!(received(to, &mut rx).is_empty());
+        }
+    }
+}
+
+#[test]
+fn lent_frames_keep_their_buffers() {
+    let Pair { mut client, mut server, .. } = pair(600);
+    let (mut tx, mut kept, mut rx) = (burst(), RxBurst::with_tails(), RxBurst::with_tails());
+    (0..6).for_each(|number| put(&mut tx, number, 500, 300));
+    client.transmit(&mut tx).unwrap();
+    assert_eq!(server.receive(&mut kept, &pool(), MAX_FRAME).unwrap().frames, 6);
+    (6..16).for_each(|number| put(&mut tx, number, 500, 300));
+    assert_eq!(client.transmit(&mut tx).unwrap().frames, 2, "six buffers are lent");
+    assert_eq!(received(&mut server, &mut rx), [frame(6, 500), frame(7, 500)], "copied meanwhile");
+    assert_eq!(client.transmit(&mut tx).unwrap().frames, 0, "in order: these wait for the six");
+    let first: Vec<_> = kept.iter().map(whole).collect();
+    assert_eq!(first, (0..6).map(|number| frame(number, 500)).collect::<Vec<_>>());
+    kept.clear();
+    assert!(received(&mut server, &mut rx).is_empty());
+    assert_eq!(client.transmit(&mut tx).unwrap().frames, 8);
+}
+
+#[test]
+fn frames_longer_than_the_port_or_all_buffers_are_dropped_and_counted() {
+    let Pair { mut client, mut server, .. } = pair(64);
+    let (mut tx, mut rx) = (burst(), RxBurst::new());
+    put(&mut tx, 0, 8 * 64 + 1, 0);
+    put(&mut tx, 1, 8 * 64, 0);
+    let Moved { frames, errors, .. } = client.transmit(&mut tx).unwrap();
+    assert_eq!((frames, errors, tx.len()), (1, 1, 0));
+    let Moved { frames, errors, .. } = server.receive(&mut rx, &pool(), 8 * 64 - 1).unwrap();
+    assert_eq!((frames, errors), (0, 1));
+    put(&mut tx, 2, 8 * 64, 0);
+    client.transmit(&mut tx).unwrap();
+    assert_eq!(received(&mut server, &mut rx), [frame(2, 8 * 64)]);
+}
+
+#[test]
+fn frames_are_announced_to_who_listens() {
+    let readable = |link: &Link| {
+        let mut of =
+            [rustix::event::PollFd::from_borrowed_fd(link.announced(), rustix::event::PollFlags::IN)];
+        rustix::event::poll(&mut of, Some(&rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() == 1
+    };
+    let Pair { mut client, mut server, .. } = pair(256);
+    let mut tx = burst();
+    for to_server in [true, false] {
+        let (from, to) = if to_server { (&mut client, &mut server) } else { (&mut server, &mut client) };
+        let mut send = |from: &mut Link| {
+            put(&mut tx, 0, 100, 0);
+            from.transmit(&mut tx).unwrap();
+            assert_eq!(tx.len(), 0);
+        };
+        send(from);
+        assert!(!readable(to), "nobody asked");
+        to.listen(true);
+        send(from);
+        assert!(readable(to));
+        to.listen(false);
+        send(from);
+        assert!(!readable(to));
+    }
+}
+
+#[test]
+fn a_memory_of_the_longest_rings_is_laid_out() {
+    let config = MemifConfig { log2_ring: 14, buffer_size: Some(64), ..config(64) };
+    let offer = offer(&config).unwrap();
+    assert!(Link::of(offer.agreement, 64).is_ok());
+    let flags = EventfdFlags::CLOEXEC;
+    let place = |offset| RingPlace { region: 0, offset, log2_size: 14, event: eventfd(0, flags).unwrap() };
+    let regions = vec![Region::allocate(4096).unwrap()];
+    let (to_server, to_client) = (place(0), place(1024));
+    let short = Agreement { role: Role::Server, regions, to_server, to_client, peer: String::new() };
+    assert!(Link::of(short, 64).is_err(), "rings beyond the end of the memory");
+}

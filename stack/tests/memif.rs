@@ -1,0 +1,146 @@
+//! Ports over memif, which weft speaks itself: two in one process, and with one that is killed.
+#![cfg(target_os = "linux")]
+
+mod port_suite;
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use port_suite::{Dress, Link, conforms, conforms_across_threads};
+use weft_stack::port::memif::{MemifConfig, MemifPort, SocketName};
+use weft_stack::port::{Attachment, Port, RxBurst, TxBurst};
+
+/// The longest wait for another end.
+const LINK: Duration = Duration::from_secs(20);
+
+fn fresh(directory: &Path) -> SocketName {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    SocketName::Path(directory.join(format!("{}.sock", NEXT.fetch_add(1, Ordering::Relaxed))))
+}
+
+/// Two ends, of which the client makes rings of 2^`log2_ring` buffers of `buffer` bytes.
+fn link(directory: &Path, log2_ring: u8, buffer: Option<u32>, back: bool) -> Link<MemifPort, MemifPort> {
+    let socket = fresh(directory);
+    let server = MemifPort::open(&MemifConfig::server(socket.clone())).unwrap();
+    let config = MemifConfig { log2_ring, buffer_size: buffer, ..MemifConfig::client(socket) };
+    let client = MemifPort::open(&config).unwrap();
+    server.wait_for_link(LINK).unwrap();
+    client.wait_for_link(LINK).unwrap();
+    let (mut a, mut b) = if back { (server, client) } else { (client, server) };
+    // Each takes the link when it looks for frames.
+    let mut rx = RxBurst::new();
+    assert_eq!((a.receive(&mut rx), b.receive(&mut rx)), (0, 0));
+    Link { a, b, frames: Some(1 << log2_ring), dress: Dress::NONE }
+}
+
+#[test]
+fn memif_conforms_in_either_direction() {
+    let directory = tempfile::tempdir().unwrap();
+    for back in [false, true] {
+        conforms(|| link(directory.path(), 8, None, back));
+    }
+}
+
+#[test]
+fn memif_conforms_across_threads() {
+    let directory = tempfile::tempdir().unwrap();
+    for back in [false, true] {
+        conforms_across_threads(link(directory.path(), 6, None, back), 100_000);
+    }
+}
+
+#[test]
+fn frames_longer_than_buffers_arrive_whole() {
+    let directory = tempfile::tempdir().unwrap();
+    let payload: Arc<[u8]> = (0..8000).map(|n| (n % 251) as u8).collect::<Vec<u8>>().into();
+    for (buffer, back) in [(None, false), (None, true), (Some(576), false), (Some(576), true)] {
+        let Link { mut a, mut b, .. } = link(directory.path(), 8, buffer, back);
+        let (mut tx, mut rx) = (TxBurst::new(&a), RxBurst::new());
+        for len in [1, 64, 4096, 8000] {
+            let mut frame = tx.reserve(90).unwrap();
+            frame.fill(7);
+            frame.attach(Attachment::bytes(Arc::clone(&payload), 0..len).unwrap()).unwrap();
+            frame.commit();
+        }
+        assert_eq!((tx.payloads().attached, a.transmit(&mut tx)), (4, 4));
+        assert_eq!(Arc::strong_count(&payload), 1, "it has been copied, and is let go");
+        assert_eq!(b.receive(&mut rx), 4);
+        for (frame, len) in rx.iter().zip([1, 64, 4096, 8000]) {
+            assert!(frame[..90] == [7; 90] && frame[90..] == payload[..len], "{len} bytes over {buffer:?}");
+        }
+    }
+}
+
+/// A peer that sends what it can until it is killed, and takes what comes.
+#[test]
+#[ignore = "a part of another test, in a process of its own"]
+fn a_peer() {
+    let socket = SocketName::Path(std::env::var_os("WEFT_TEST_MEMIF").expect("the other test says").into());
+    let config = match std::env::var("WEFT_TEST_ROLE").as_deref() {
+        Ok("server") => MemifConfig::server(socket),
+        _ => MemifConfig { log2_ring: 6, ..MemifConfig::client(socket) },
+    };
+    let mut port = MemifPort::open(&config).unwrap();
+    let (mut tx, mut rx) = (TxBurst::new(&port), RxBurst::new());
+    let begin = Instant::now();
+    while begin.elapsed() < 3 * LINK {
+        exchange(&mut port, &mut tx, &mut rx);
+    }
+}
+
+/// Keeps the link full, and checks what arrives.
+fn exchange(port: &mut MemifPort, tx: &mut TxBurst, rx: &mut RxBurst) -> usize {
+    while let Ok(mut frame) = tx.reserve(4000) {
+        frame.fill(0x5a);
+        frame.commit();
+    }
+    port.transmit(tx);
+    let count = port.receive(rx);
+    assert!(rx.drain().all(|frame| frame.len() == 4000 && frame.iter().all(|byte| *byte == 0x5a)));
+    count
+}
+
+fn start(role: &str, socket: &Path) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "a_peer", "--ignored"])
+        .env("WEFT_TEST_MEMIF", socket)
+        .env("WEFT_TEST_ROLE", role)
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+/// An end whose peer is killed under load loses its link and nothing else, and the next peer finds it again. Either end
+/// is the one that is killed; nothing is cleaned up in between.
+#[test]
+fn peers_that_are_killed_under_load_leave_the_other_end_as_it_was() {
+    let directory = tempfile::tempdir().unwrap();
+    for (own, other) in [("server", "client"), ("client", "server")] {
+        let socket = directory.path().join(own);
+        let name = SocketName::Path(socket.clone());
+        let config = if own == "server" { MemifConfig::server(name) } else { MemifConfig::client(name) };
+        let mut port = MemifPort::open(&config).unwrap();
+        let (mut tx, mut rx) = (TxBurst::new(&port), RxBurst::new());
+        for round in 0..15u64 {
+            let mut peer = start(other, &socket);
+            let begin = Instant::now();
+            let mut seen = 0;
+            // Until frames have come from this peer, and then for some more.
+            while seen < 500 + 37 * round as usize {
+                seen += exchange(&mut port, &mut tx, &mut rx);
+                assert!(begin.elapsed() < LINK, "round {round}: {seen} frames from the {other}");
+            }
+            peer.kill().unwrap();
+            let begin = Instant::now();
+            while port.link_is_up() {
+                exchange(&mut port, &mut tx, &mut rx);
+                assert!(begin.elapsed() < LINK, "round {round}: the {other} is dead");
+            }
+            peer.wait().unwrap();
+            assert_eq!(exchange(&mut port, &mut tx, &mut rx), 0);
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! This stack's own memif with DPDK's driver at the other end, in either role.
+
+mod port_suite;
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use port_suite::{Dress, Link, conforms, conforms_across_threads};
+use weft_stack::port::dpdk::{DpdkPort, DpdkPortConfig, Eal, EalOptions, MbufPool, MbufPoolConfig};
+use weft_stack::port::memif::{MemifConfig, MemifPort, SocketName};
+use weft_stack::port::{Port, RxBurst};
+
+/// The longest wait for another end.
+const LINK: Duration = Duration::from_secs(20);
+const MTU: u16 = 9000;
+
+fn eal() -> Eal {
+    Eal::get().unwrap_or_else(|| Eal::init(&EalOptions::default()).unwrap())
+}
+
+/// Number that no device or pool of this process has yet.
+fn fresh() -> u32 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+fn pool() -> MbufPool {
+    let config = MbufPoolConfig { buffers: 4095, buffer_size: 9216, cache: 0, socket: None };
+    MbufPool::create(eal(), &format!("pool{}", fresh()), &config).unwrap()
+}
+
+fn socket(directory: &Path) -> PathBuf {
+    directory.join(format!("memif{}.sock", fresh()))
+}
+
+fn dpdk(role: &str, socket: &Path, pool: MbufPool, peer_wait: Duration) -> DpdkPort {
+    let socket = socket.display();
+    let device = format!("net_memif{},role={role},socket={socket},socket-abstract=no,bsize=9216", fresh());
+    let config = DpdkPortConfig { mtu: MTU, promiscuous: true, peer_wait, ..DpdkPortConfig::default() };
+    DpdkPort::open(eal(), &device, pool, &config).unwrap()
+}
+
+fn ours(config: MemifConfig) -> MemifPort {
+    MemifPort::open(&MemifConfig { mtu: MTU.into(), ..config }).unwrap()
+}
+
+/// The peer's driver provides the buffers of both directions when it looks for frames.
+fn look(port: &mut impl Port) {
+    assert_eq!(port.receive(&mut RxBurst::new()), 0);
+}
+
+fn as_client(directory: &Path, pool: MbufPool) -> Link<MemifPort, DpdkPort> {
+    let socket = socket(directory);
+    let mut b = dpdk("server", &socket, pool, LINK);
+    let mut a = ours(MemifConfig::client(SocketName::Path(socket)));
+    a.wait_for_link(LINK).unwrap();
+    b.wait_for_link(LINK).unwrap();
+    look(&mut a);
+    look(&mut b);
+    Link { a, b, frames: Some(1024), dress: Dress::NONE }
+}
+
+fn as_server(directory: &Path, pool: MbufPool) -> Link<MemifPort, DpdkPort> {
+    let socket = socket(directory);
+    let mut a = ours(MemifConfig::server(SocketName::Path(socket.clone())));
+    let mut b = dpdk("client", &socket, pool, LINK);
+    b.wait_for_link(LINK).unwrap();
+    a.wait_for_link(LINK).unwrap();
+    look(&mut b);
+    look(&mut a);
+    Link { a, b, frames: Some(1024), dress: Dress::NONE }
+}
+
+#[test]
+fn our_client_conforms_with_dpdks_server() {
+    let (pool, directory) = (pool(), tempfile::tempdir().unwrap());
+    conforms(|| as_client(directory.path(), pool));
+}
+
+#[test]
+fn our_server_conforms_with_dpdks_client() {
+    let (pool, directory) = (pool(), tempfile::tempdir().unwrap());
+    conforms(|| as_server(directory.path(), pool));
+}
+
+#[test]
+fn they_conform_across_threads() {
+    let (pool, directory) = (pool(), tempfile::tempdir().unwrap());
+    conforms_across_threads(as_client(directory.path(), pool), 100_000);
+    conforms_across_threads(as_server(directory.path(), pool), 100_000);
+}
+
+#[test]
+fn peers_know_each_other_and_see_each_other_go() {
+    let (pool, directory) = (pool(), tempfile::tempdir().unwrap());
+    for link in [as_client, as_server] {
+        let Link { a, b, .. } = link(directory.path(), pool);
+        let peer = a.peer().unwrap();
+        assert!(peer.starts_with("DPDK ") && peer.contains("net_memif"), "{peer}");
+        drop(b);
+        let begin = Instant::now();
+        while a.link_is_up() {
+            assert!(begin.elapsed() < LINK, "the link is still up");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(a.peer(), None);
+    }
+}
