@@ -1,6 +1,9 @@
 //! Ports as they are named on the command line, and opened: `udp:192.0.2.1,entropies=16`,
-//! `dpdk:net_memif0,role=server,socket=/run/weft.sock`.
+//! `memif:/run/weft.sock,role=server`, `dpdk:0000:3b:00.0`.
 
+mod memif;
+
+use self::memif::MemifSpec;
 use crate::units::ValueError;
 use clap::{Args, ValueEnum};
 use core::fmt;
@@ -16,6 +19,7 @@ use weft_cc::Rate;
 use weft_stack::port::dpdk::{
     DpdkError, DpdkPort, DpdkPortConfig, Eal, EalOptions, MbufPool, MbufPoolConfig, buffer_size_for,
 };
+use weft_stack::port::memif::{MemifError, MemifPort};
 use weft_stack::port::memory::MemoryPort;
 use weft_stack::port::udp::{MAX_SOURCES, Peer, UdpConfig, UdpError, UdpPort, mac_of};
 use weft_stack::port::{FramePool, MIN_FRAME, Port, PortCaps, PortCounters, RxBurst, TxBurst};
@@ -35,6 +39,8 @@ const ALL_PATHS: u16 = 128;
 pub(crate) enum PortSpec {
     /// `udp:ADDRESS[,port=N][,entropies=N][,gso=on|off][,gro=on|off]`: kernel UDP.
     Udp(UdpSpec),
+    /// `memif:SOCKET,role=server|client[,…]`: memory shared with another process.
+    Memif(MemifSpec),
     /// `dpdk:DEVICE[,ARGUMENTS]`: a device by its name, as DPDK's own programs take it.
     Dpdk(String),
 }
@@ -57,7 +63,7 @@ pub(crate) struct UdpSpec {
 /// Options that go with `--port`.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct PortOptions {
-    /// The port's own IP address: needed with dpdk:, while udp: names it.
+    /// The port's own IP address: needed with dpdk: and memif:, while udp: names it.
     #[arg(long, value_name = "IP")]
     pub(crate) ip: Option<IpAddr>,
     /// The Ethernet address that frames leave with [default: the device's].
@@ -68,7 +74,7 @@ pub(crate) struct PortOptions {
     #[arg(long = "port-mtu", value_name = "BYTES", value_parser = clap::value_parser!(u16).range(i64::from(LEAST_MTU)..))]
     pub(crate) mtu: Option<u16>,
     /// Which IPv4 packets get a UDP checksum: auto, all but those over devices that join two memories
-    /// (net_memif, net_ring); full, all, as needed where such a device leads to a switch with wires; or none.
+    /// (memif:, net_memif, net_ring); full, all, as needed where such a device leads to a switch with wires; or none.
     /// IPv6 requires it of all.
     #[arg(long, value_name = "auto|full|none", default_value = "auto")]
     pub(crate) checksum: ChecksumArg,
@@ -108,9 +114,8 @@ pub(crate) struct PeerSpec {
 /// Why a port is not opened, or a peer not entered.
 #[derive(Debug, Error)]
 pub(crate) enum PortError {
-    /// DPDK devices have no IP address by themselves.
-    #[cfg(feature = "dpdk")]
-    #[error("{0}: a DPDK device has no IP address by itself: say --ip ADDRESS")]
+    /// Devices have no IP address by themselves.
+    #[error("{0}: this port has no IP address by itself: say --ip ADDRESS")]
     NoAddress(PortSpec),
     /// Two addresses for one port.
     #[error("{spec}: --ip {ip} is another address than the port's")]
@@ -121,6 +126,9 @@ pub(crate) enum PortError {
     /// The system refuses.
     #[error("{spec}: {error}")]
     Udp { spec: PortSpec, error: UdpError },
+    /// The socket is not to be had.
+    #[error("{spec}: {error}")]
+    Memif { spec: PortSpec, error: MemifError },
     /// DPDK refuses.
     #[cfg(feature = "dpdk")]
     #[error("{spec}: {error}")]
@@ -139,6 +147,8 @@ pub(crate) enum PortError {
 pub(crate) enum AnyPort {
     /// Kernel UDP.
     Udp(Box<UdpPort>),
+    /// Memory shared with another process.
+    Memif(Box<MemifPort>),
     /// A device of DPDK.
     #[cfg(feature = "dpdk")]
     Dpdk(Box<DpdkPort>),
@@ -180,9 +190,11 @@ impl FromStr for PortSpec {
     fn from_str(text: &str) -> Result<PortSpec, ValueError> {
         match text.split_once(':') {
             Some(("udp", rest)) => UdpSpec::parse(rest).map(PortSpec::Udp),
+            Some(("memif", rest)) => MemifSpec::parse(rest).map(PortSpec::Memif),
             Some(("dpdk", rest)) => device(rest).map(|device| PortSpec::Dpdk(device.to_owned())),
             _ => Err(ValueError::expected(format!(
-                "udp:ADDRESS[,entropies=N] or dpdk:DEVICE[,ARGUMENTS] instead of {text:?}"
+                "udp:ADDRESS[,entropies=N], memif:SOCKET,role=server|client or dpdk:DEVICE[,ARGUMENTS] \
+                 instead of {text:?}"
             ))),
         }
     }
@@ -247,18 +259,25 @@ impl UdpSpec {
     }
 }
 
-fn number(part: &str, value: &str, range: core::ops::RangeInclusive<u16>) -> Result<u16, ValueError> {
+fn number<T: FromStr + PartialOrd + fmt::Display>(
+    part: &str,
+    value: &str,
+    range: core::ops::RangeInclusive<T>,
+) -> Result<T, ValueError> {
     value.parse().ok().filter(|n| range.contains(n)).ok_or_else(|| {
         ValueError::expected(format!("{} to {} instead of {part:?}", range.start(), range.end()))
     })
 }
 
 fn switch(part: &str, value: &str) -> Result<bool, ValueError> {
-    match value {
-        "on" => Ok(true),
-        "off" => Ok(false),
-        _ => Err(ValueError::expected(format!("on or off instead of {part:?}"))),
-    }
+    switch_of(part, value, [("on", true), ("off", false)])
+}
+
+/// What the one or the other word stands for.
+fn switch_of<T>(part: &str, value: &str, words: [(&str, T); 2]) -> Result<T, ValueError> {
+    let expected = format!("{} or {} instead of {part:?}", words[0].0, words[1].0);
+    let found = words.into_iter().find(|(word, _)| *word == value);
+    found.map(|(_, meaning)| meaning).ok_or_else(|| ValueError::expected(expected))
 }
 
 /// `02:00:00:00:00:01`.
@@ -284,6 +303,7 @@ impl fmt::Display for PortSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             PortSpec::Dpdk(device) => write!(f, "dpdk:{device}"),
+            PortSpec::Memif(spec) => spec.fmt(f),
             PortSpec::Udp(spec) => {
                 write!(f, "udp:{}", spec.address)?;
                 let options = [("port", spec.port), ("entropies", spec.entropies)];
@@ -322,6 +342,7 @@ impl PortSpec {
     pub(crate) fn open(&self, options: &PortOptions) -> Result<OpenPort, PortError> {
         match self {
             PortSpec::Udp(udp) => self.open_udp(udp, options),
+            PortSpec::Memif(memif) => self.open_memif(memif, options),
             PortSpec::Dpdk(device) => self.open_dpdk(device, options),
         }
     }
@@ -345,6 +366,23 @@ impl PortSpec {
             point_to_point: true,
             port: AnyPort::Udp(Box::new(port)),
             spec: Some(self.clone()),
+        })
+    }
+
+    fn open_memif(&self, memif: &MemifSpec, options: &PortOptions) -> Result<OpenPort, PortError> {
+        let ip = options.ip.ok_or_else(|| PortError::NoAddress(self.clone()))?;
+        let mac = options.mac.unwrap_or(mac_of(ip));
+        let config = memif.config(usize::from(options.mtu.unwrap_or(DEFAULT_MTU)), mac.0);
+        let port =
+            MemifPort::open(&config).map_err(|error| PortError::Memif { spec: self.clone(), error })?;
+        Ok(OpenPort {
+            port: AnyPort::Memif(Box::new(port)),
+            spec: Some(self.clone()),
+            host: Host { mac, ip },
+            paths: ALL_PATHS,
+            link: None,
+            checksum: options.checksum.into(),
+            point_to_point: true,
         })
     }
 
@@ -470,7 +508,7 @@ impl AnyPort {
             AnyPort::Udp(port) => port.notices().iter().map(ToString::to_string).collect(),
             #[cfg(feature = "dpdk")]
             AnyPort::Dpdk(port) => port.notices().iter().map(ToString::to_string).collect(),
-            AnyPort::Memory(_) => Vec::new(),
+            AnyPort::Memif(_) | AnyPort::Memory(_) => Vec::new(),
         }
     }
 
@@ -480,12 +518,10 @@ impl AnyPort {
     /// What is missing after `bound`.
     pub(crate) fn wait_for_link(&self, bound: Duration) -> Result<(), String> {
         match self {
+            AnyPort::Memif(port) => port.wait_for_link(bound).map_err(|error| error.to_string()),
             #[cfg(feature = "dpdk")]
             AnyPort::Dpdk(port) => port.wait_for_link(bound).map_err(|error| error.to_string()),
-            _ => {
-                let _ = bound;
-                Ok(())
-            }
+            AnyPort::Udp(_) | AnyPort::Memory(_) => Ok(()),
         }
     }
 }
@@ -494,6 +530,7 @@ macro_rules! each {
     ($port:expr, $inner:ident => $do:expr) => {
         match $port {
             AnyPort::Udp($inner) => $do,
+            AnyPort::Memif($inner) => $do,
             #[cfg(feature = "dpdk")]
             AnyPort::Dpdk($inner) => $do,
             AnyPort::Memory($inner) => $do,
@@ -592,7 +629,8 @@ mod tests {
     fn refusals_name_the_part_and_what_was_expected() {
         assert_eq!(
             refusal("tcp:1.2.3.4"),
-            "expected udp:ADDRESS[,entropies=N] or dpdk:DEVICE[,ARGUMENTS] instead of \"tcp:1.2.3.4\""
+            "expected udp:ADDRESS[,entropies=N], memif:SOCKET,role=server|client or dpdk:DEVICE[,ARGUMENTS] \
+             instead of \"tcp:1.2.3.4\""
         );
         assert_eq!(
             refusal("udp:host"),

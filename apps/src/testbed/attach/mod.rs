@@ -1,6 +1,5 @@
 //! How hosts are attached: the fabric's end of their links, and what they are to be told.
 
-#[cfg(feature = "dpdk")]
 mod memif;
 mod udp;
 #[cfg(feature = "dpdk")]
@@ -13,9 +12,10 @@ use super::rundir::Owned;
 use crate::Failure;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 #[cfg(feature = "dpdk")]
 use weft_stack::port::dpdk::DpdkPort;
+use weft_stack::port::memif::MemifPort;
 use weft_stack::port::{FramePool, Port, PortCaps, PortCounters, RxBurst, TxBurst};
 use weft_testbed::sim::RunConfig;
 use weft_testbed::soft::{SoftFabric, SoftOptions};
@@ -32,7 +32,7 @@ const MAX_HOSTS: u32 = 250;
 pub(crate) enum HostsBy {
     /// Over kernel UDP on the loopback interface: no privileges, no DPDK.
     Udp,
-    /// Over shared memory by DPDK's memif: no privileges.
+    /// Over shared memory by memif: no privileges.
     Memif,
     /// In network namespaces of their own, by packet sockets on veth: as root.
     Veth,
@@ -59,6 +59,8 @@ pub(crate) enum HostLink {
     /// A device of DPDK.
     #[cfg(feature = "dpdk")]
     Dpdk(Box<DpdkPort>),
+    /// Memory shared with the host.
+    Memif(Box<MemifPort>),
     /// Sockets that stand for all hosts.
     Udp(udp::UdpLink),
 }
@@ -103,14 +105,14 @@ impl HostsBy {
         let mtu = config.mtu + HEADERS;
         let attached = match self {
             HostsBy::Udp => udp::attach(hosts, mtu, owned, name)?,
-            #[cfg(feature = "dpdk")]
             HostsBy::Memif => memif::attach(hosts, mtu, owned)?,
             #[cfg(feature = "dpdk")]
             HostsBy::Veth => veth::attach(hosts, mtu, owned, name)?,
             #[cfg(not(feature = "dpdk"))]
-            HostsBy::Memif | HostsBy::Veth => {
+            HostsBy::Veth => {
                 return Err(Failure::Run(
-                    "this weft was built without its feature `dpdk`; expected --hosts udp".to_owned(),
+                    "this weft was built without its feature `dpdk`; expected --hosts udp or memif"
+                        .to_owned(),
                 ));
             }
         };
@@ -121,6 +123,12 @@ impl HostsBy {
         }
         Ok(Bed { fabric, hosts: facts })
     }
+}
+
+/// The address of `host`, which can be any.
+fn address(host: u32) -> IpAddr {
+    let [_, b, c, d] = (host + 1).to_be_bytes();
+    IpAddr::V4(Ipv4Addr::new(10, b, c, d))
 }
 
 impl HostsBy {
@@ -158,6 +166,7 @@ macro_rules! each {
         match $link {
             #[cfg(feature = "dpdk")]
             HostLink::Dpdk($inner) => $do,
+            HostLink::Memif($inner) => $do,
             HostLink::Udp($inner) => $do,
         }
     };

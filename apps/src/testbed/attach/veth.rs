@@ -2,12 +2,14 @@
 
 use super::super::ip;
 use super::super::rundir::{Owned, State};
-use super::memif::{self, address};
-use super::{Attached, HostFacts, HostLink};
+use super::{Attached, HostFacts, HostLink, address};
 use crate::Failure;
 use rustix::process::geteuid;
 use std::fmt::Write;
 use std::path::Path;
+use weft_stack::port::dpdk::{
+    DpdkError, DpdkPort, DpdkPortConfig, Eal, EalOptions, MbufPool, MbufPoolConfig, buffer_size_for,
+};
 use weft_stack::port::udp::mac_of;
 use weft_stack::wire::ethernet::MacAddr;
 
@@ -16,6 +18,10 @@ const BESIDE: u32 = 66;
 /// Bytes of a block of its ring; frames of these sizes fill it.
 const BLOCK: u32 = 36_864;
 const FRAMES: [u32; 4] = [2_304, 4_608, 9_216, 18_432];
+/// Buffers for each host: bursts in both directions, and what waits for its link.
+const BUFFERS: u32 = 192;
+/// Those of the caches.
+const SPARE: u32 = 1_024;
 
 /// Makes namespaces and interfaces for `hosts` of the testbed `name`, and opens the fabric's ends.
 pub(super) fn attach(hosts: &[u32], mtu: u32, owned: &Owned, name: &str) -> Result<Vec<Attached>, Failure> {
@@ -44,7 +50,7 @@ pub(super) fn attach(hosts: &[u32], mtu: u32, owned: &Owned, name: &str) -> Resu
         .iter()
         .map(|host| format!("net_af_packet{host},iface={},{ring}", interface(name, *host)))
         .collect();
-    let ports = memif::open(&devices, mtu).map_err(|error| Failure::Run(format!("testbed: {error}")))?;
+    let ports = open(&devices, mtu).map_err(|error| Failure::Run(format!("testbed: {error}")))?;
     let one = |(host, port)| {
         let ip = address(host);
         Attached {
@@ -61,6 +67,21 @@ pub(super) fn attach(hosts: &[u32], mtu: u32, owned: &Owned, name: &str) -> Resu
         }
     };
     Ok(hosts.iter().copied().zip(ports).map(one).collect())
+}
+
+/// Opens these devices, which share a pool.
+fn open(devices: &[String], mtu: u32) -> Result<Vec<DpdkPort>, DpdkError> {
+    let mtu = u16::try_from(mtu).unwrap_or(u16::MAX);
+    let eal = Eal::init(&EalOptions::default())?;
+    let buffer_size = devices.iter().map(|device| buffer_size_for(device, mtu)).max().unwrap_or(mtu);
+    let buffers = SPARE + BUFFERS * devices.len() as u32;
+    let pool = MbufPool::create(
+        eal,
+        "testbed",
+        &MbufPoolConfig { buffers, buffer_size, ..MbufPoolConfig::default() },
+    )?;
+    let config = DpdkPortConfig { mtu, promiscuous: true, ..DpdkPortConfig::default() };
+    devices.iter().map(|device| DpdkPort::open(eal, device, pool, &config)).collect()
 }
 
 fn namespace(name: &str, host: u32) -> String {
