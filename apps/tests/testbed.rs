@@ -180,6 +180,29 @@ fn links_fail_and_heal_under_transfers() {
     assert!(output.status.success(), "{}", stderr_of(&output));
 }
 
+/// A link on which every tenth frame is damaged, over which messages go whose bytes are all compared.
+fn damage_is_never_delivered(name: &str, kind: &str) {
+    let lab = Lab::new();
+    let bed = up(&lab, name, &[FABRIC, "--hosts", kind]);
+    let _down = Down(&lab, name);
+    let output = set(&lab, name, &["host=9", "corrupt=0.1"]);
+    assert!(output.status.success(), "{}", stderr_of(&output));
+    some_messages_arrive(&lab, &bed);
+    let after = status(&lab, name);
+    assert!(after["frames"]["corrupted"].as_u64() > Some(5), "{after}");
+}
+
+#[test]
+fn damage_is_never_delivered_over_udp() {
+    damage_is_never_delivered("tdamageu", "udp");
+}
+
+#[cfg(feature = "dpdk")]
+#[test]
+fn damage_is_never_delivered_over_memif() {
+    damage_is_never_delivered("tdamagem", "memif");
+}
+
 #[test]
 fn hosts_hear_that_the_switches_are_gone_and_they_come_again() {
     let (lab, name) = (Lab::new(), "tkill");

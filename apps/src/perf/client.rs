@@ -303,6 +303,8 @@ impl Client {
         completion: Completion,
     ) -> Result<(), Failure> {
         match completion {
+            // All has been delivered and reported: whether the server said so of the last word too does not matter.
+            Completion::Sent { .. } if self.state == State::Closing => Ok(()),
             Completion::Sent { context, buffer, result, .. } => {
                 result.map_err(|error| self.failure(&error))?;
                 if context == CONTROL {

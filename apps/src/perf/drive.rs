@@ -5,10 +5,9 @@ use weft_cc::{Span, Time};
 use weft_stack::port::Port;
 use weft_stack::worker::Worker;
 
-/// Quiet on the link after which the other end needs nothing more from this one.
-const QUIET: Span = Span::from_ms(20);
-/// How long to stay at most for that.
-const LONGEST_FAREWELL: Span = Span::from_ms(500);
+/// How often the other end's first retransmission timeout it may need to notice that an answer was lost, and to ask
+/// again: once more than one, as timers are not exact.
+const TIMEOUTS: u64 = 2;
 /// Lines of what waits for what that are shown.
 const LISTED_LINES: usize = 8;
 
@@ -35,8 +34,13 @@ pub(super) enum Step {
     Done,
 }
 
-/// Drives one end until its role is over.
-pub(super) fn run<P: Port>(worker: &mut Worker<P>, role: &mut impl Role) -> Result<(), Failure> {
+/// Drives one end until its role is over, and the other end needs nothing more from it; that takes no longer than
+/// `patience`.
+pub(super) fn run<P: Port>(
+    worker: &mut Worker<P>,
+    role: &mut impl Role,
+    patience: Span,
+) -> Result<(), Failure> {
     let mut now = worker.clock().now();
     let mut idle = false;
     loop {
@@ -46,8 +50,8 @@ pub(super) fn run<P: Port>(worker: &mut Worker<P>, role: &mut impl Role) -> Resu
         let progress = worker.poll_at(now);
         let step = role.step(worker, now)?;
         if step == Step::Done {
+            farewell(worker, now, patience);
             worker.rise(None);
-            farewell(std::slice::from_mut(worker), now);
             return Ok(());
         }
         idle = step == Step::Idle && progress.is_idle();
@@ -55,7 +59,7 @@ pub(super) fn run<P: Port>(worker: &mut Worker<P>, role: &mut impl Role) -> Resu
     }
 }
 
-/// Drives both ends in turn until both roles are over.
+/// Drives both ends in turn until both roles are over: then neither needs anything from the other.
 pub(super) fn run_both<P: Port>(
     workers: &mut [Worker<P>; 2],
     first: &mut impl Role,
@@ -80,24 +84,23 @@ pub(super) fn run_both<P: Port>(
         }
         idle &= !steps.contains(&Step::Busy);
     }
-    farewell(workers, now);
     Ok(())
 }
 
-/// Answers what the other end still has to say: it may not know yet that its last messages arrived.
-fn farewell<P: Port>(workers: &mut [Worker<P>], begin: Time) {
-    let Some(clock) = workers.first().map(Worker::clock) else { return };
-    let mut now = begin;
-    let mut last_frame = begin;
-    while now.since(last_frame) < QUIET && now.since(begin) < LONGEST_FAREWELL {
-        now = clock.now().latest(now);
-        for worker in workers.iter_mut() {
-            if worker.poll_at(now).received > 0 {
-                last_frame = now;
-            }
-            while worker.fep_mut().poll_completion().is_some() {}
+/// Answers what the other end still has to say. Its last messages have arrived, but it may not know that, if an
+/// acknowledgement was lost: it has a PDC open then, and sends again. When its last PDC is closed, that may be what it
+/// does not know.
+fn farewell<P: Port>(worker: &mut Worker<P>, begin: Time, patience: Span) {
+    let quiet = worker.fep().config().pdc.rto_init.times(TIMEOUTS);
+    let (mut now, mut last_frame) = (begin, begin);
+    while now.since(begin) < patience && (worker.fep().open_targets() > 0 || now.since(last_frame) < quiet) {
+        now = worker.clock().now().latest(now);
+        let progress = worker.poll_at(now);
+        if progress.received > 0 {
+            last_frame = now;
         }
-        std::thread::yield_now();
+        while worker.fep_mut().poll_completion().is_some() {}
+        worker.rest(now, !progress.is_idle(), None);
     }
 }
 
@@ -148,3 +151,6 @@ impl Silence {
         Failure::Run(text)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -85,7 +85,7 @@ fn serve(args: &ServerArgs) -> Result<(), Failure> {
         Ok(())
     });
     let now = worker.clock().now();
-    drive::run(&mut worker, &mut Server::new(options, sink, now))
+    drive::run(&mut worker, &mut Server::new(options, sink, now), args.end.patience)
 }
 
 fn ask(args: &ClientArgs) -> Result<(), Failure> {
@@ -103,7 +103,7 @@ fn ask(args: &ClientArgs) -> Result<(), Failure> {
     let name = args.server.ip.to_string();
     let now = worker.clock().now();
     let mut client = Client::new(test.clone(), SERVER, name.clone(), args.end.patience, now);
-    drive::run(&mut worker, &mut client)?;
+    drive::run(&mut worker, &mut client, args.end.patience)?;
     let expected = Expected::on(endpoint.link, &test, endpoint.overhead.into());
     let report = Report {
         client: Some(client.report()),

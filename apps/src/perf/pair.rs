@@ -100,11 +100,11 @@ fn on_two_threads(
             let _lcore = lcore()?;
             pin(&args.end, 1)?;
             let mut report = None;
-            let ran = drive::run(second, &mut server(args, endpoint, second, &mut report));
+            let ran = drive::run(second, &mut server(args, endpoint, second, &mut report), args.end.patience);
             *seen.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = report;
             ran
         });
-        let sent = pin(&args.end, 0).and_then(|()| drive::run(first, &mut client));
+        let sent = pin(&args.end, 0).and_then(|()| drive::run(first, &mut client, args.end.patience));
         let received = receiving.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         sent.and(received)
     });

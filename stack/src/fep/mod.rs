@@ -276,6 +276,12 @@ impl Fep {
         Ok(())
     }
 
+    /// How many PDCs of peers are open here. Their initiators may not know yet that all they sent has arrived: an
+    /// endpoint that goes while there are any may leave them without an answer.
+    pub fn open_targets(&self) -> usize {
+        self.targets.table.len()
+    }
+
     /// Closes a connection once its messages are sent. [`Completion::Closed`] tells when.
     ///
     /// # Errors
