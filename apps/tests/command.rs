@@ -322,7 +322,10 @@ fn links_change_as_a_file_says() {
 #[test]
 fn errors_in_link_events_name_their_place() {
     let cases = [
-        ("1us host=0 fail\n  2us host=0 flap\n", ":2:14: `flap`: expected fail, restore, rate=R, drop=P or"),
+        (
+            "1us host=0 fail\n  2us host=0 flap\n",
+            ":2:14: `flap`: expected fail or down, restore or up, rate=R,",
+        ),
         ("5 host=0 fail\n", ":1:1: `5`: expected a time with a unit"),
         ("1us tier=0 switch=99 link=0 fail\n", ":1:12: `switch=99`: expected a switch of tier 0"),
     ];

@@ -269,7 +269,8 @@ fn a_fabric_comes_from_a_file_and_mistakes_in_it_are_named() {
         stderr_of(&output).to_owned()
     };
     assert!(refusal(set(&lab, name, &["host=4", "down"])).contains("expected a host below 4"));
-    assert!(refusal(set(&lab, name, &["host=1", "sideways"])).contains("`sideways`: expected fail, restore"));
+    let said = refusal(set(&lab, name, &["host=1", "broken"]));
+    assert!(said.contains("`broken`: expected fail or down, restore or up, rate=R"), "{said}");
     let many = lab.file("many.toml", "topology = \"leaf-spine:hosts=256,leaves=4\"\n");
     let output = lab.run(&["testbed", "up", "--detach", "--name", "tmany", &many]);
     assert!(stderr_of(&output).contains("expected at most 250 hosts"), "{}", stderr_of(&output));
@@ -285,6 +286,23 @@ fn a_fabric_comes_from_a_file_and_mistakes_in_it_are_named() {
         stderr_of(&none)
     );
     assert_eq!(down(&lab, "tnone"), "was not up\n");
+}
+
+#[test]
+fn the_name_stands_before_what_is_set_or_behind_it() {
+    let (lab, name) = (Lab::new(), "twhere");
+    let bed = up(&lab, name, &[FABRIC]);
+    let _down = Down(&lab, name);
+    assert_eq!(bed["links"], Value::Array(Vec::new()));
+    for (words, links) in [
+        (&["link", "--name", name, "host=1", "down"][..], "[\"host=1: down\"]"),
+        (&["link", "host=1", "drop=0.5", "--name", name], "[\"host=1: down, drop=0.5\"]"),
+        (&["--name", name, "link", "host=1", "up"], "[]"),
+    ] {
+        let output = lab.run(&[&["testbed", "set"], words].concat());
+        assert!(output.status.success(), "{words:?}: {}", stderr_of(&output));
+        assert_eq!(status(&lab, name)["links"].to_string(), links, "{words:?}");
+    }
 }
 
 #[test]

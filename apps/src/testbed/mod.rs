@@ -103,7 +103,8 @@ struct UpArgs {
 #[derive(Clone, Debug, Args)]
 struct NameArgs {
     /// The testbed's name: up to 8 lower-case letters and digits.
-    #[arg(long, value_name = "NAME", default_value = "weft", value_parser = name)]
+    // Global, as `set` has commands of its own: it may come before or behind them.
+    #[arg(long, value_name = "NAME", default_value = "weft", value_parser = name, global = true)]
     name: String,
 }
 

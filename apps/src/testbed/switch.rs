@@ -65,23 +65,17 @@ impl Switches {
         thread::sleep(duration(longest.min(Span::from_ps(due.as_ps() - AWAKE.as_ps()))));
     }
 
-    /// Changes a link: words of [`weft_testbed::link_events`] without a time, and `up` and `down` besides.
+    /// Changes a link: words of [`weft_testbed::link_events`] without a time.
     ///
     /// # Errors
     /// The words, with what was expected.
     pub(super) fn set_link(&mut self, words: &str) -> Result<(), String> {
-        let (link, word) = words.trim().rsplit_once(char::is_whitespace).unwrap_or((words, ""));
-        let word = match word {
-            "down" => "fail",
-            "up" => "restore",
-            other => other,
-        };
-        let text = format!("{link} {word}");
-        let (port, change) = parse_link_change("set link", text.trim_end(), &self.topology)
-            .map_err(|error| error.to_string())?;
+        let words = words.trim();
+        let (port, change) =
+            parse_link_change("set link", words, &self.topology).map_err(|error| error.to_string())?;
         self.fabric.change(port, change).map_err(|error| error.to_string())?;
         let key = port.min(self.topology.port(port).reverse);
-        let (_, changes) = self.changed.entry(key).or_insert_with(|| (link.trim().to_owned(), Vec::new()));
+        let (_, changes) = self.changed.entry(key).or_insert_with(|| (link_of(words), Vec::new()));
         let kind = std::mem::discriminant(&change);
         changes.retain(|other| std::mem::discriminant(other) != kind);
         changes.push(change);
@@ -114,6 +108,11 @@ impl Switches {
     pub(super) fn uptime(&self) -> Span {
         self.clock.now().since(self.begun)
     }
+}
+
+/// The words that name the link: all but the last one.
+fn link_of(words: &str) -> String {
+    words.rsplit_once(char::is_whitespace).map_or(words, |(link, _)| link.trim_end()).to_owned()
 }
 
 fn describe(change: &LinkChange) -> String {

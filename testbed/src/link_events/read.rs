@@ -151,14 +151,14 @@ fn link(words: &mut Words<'_>, fabric: &Topology) -> Result<PortId, Wrong> {
 
 fn change(word: Word<'_>) -> Result<LinkChange, Wrong> {
     match word.text.split_once('=') {
-        None if word.text == "fail" => Ok(LinkChange::Fail),
-        None if word.text == "restore" => Ok(LinkChange::Restore),
+        None if matches!(word.text, "fail" | "down") => Ok(LinkChange::Fail),
+        None if matches!(word.text, "restore" | "up") => Ok(LinkChange::Restore),
         Some(("rate", rate)) => parse_rate(rate)
             .map(LinkChange::Degrade)
             .map_err(|_| word.wrong("a rate above zero (such as rate=25G)")),
         Some(("drop", p)) => probability(word, p).map(LinkChange::Drop),
         Some(("corrupt", p)) => probability(word, p).map(LinkChange::Corrupt),
-        _ => Err(word.wrong("fail, restore, rate=R, drop=P or corrupt=P")),
+        _ => Err(word.wrong("fail or down, restore or up, rate=R, drop=P, or corrupt=P")),
     }
 }
 

@@ -64,6 +64,8 @@ fn without_a_time_a_change_is_for_now() {
     let fabric = fabric();
     let nic = fabric.nic(HostId(2));
     assert_eq!(parse_link_change("f", "host=2 fail", &fabric), Ok((nic, LinkChange::Fail)));
+    assert_eq!(parse_link_change("f", "host=2 down", &fabric), Ok((nic, LinkChange::Fail)));
+    assert_eq!(parse_link_change("f", "host=2 up", &fabric), Ok((nic, LinkChange::Restore)));
     let up = fabric.link_at(0, 1, 1).unwrap();
     let slow = LinkChange::Degrade(Rate::from_gbps(25));
     assert_eq!(parse_link_change("f", " tier=0 switch=1  link=1 rate=25G ", &fabric), Ok((up, slow)));
@@ -73,6 +75,8 @@ fn without_a_time_a_change_is_for_now() {
         let error = parse_link_change("f", text, &fabric).unwrap_err();
         assert_eq!((error.line, error.column, error.word.as_str()), (1, column, word), "{text}");
     }
+    let error = parse_link_change("f", "host=2 broken", &fabric).unwrap_err();
+    assert_eq!(error.expected, "fail or down, restore or up, rate=R, drop=P, or corrupt=P");
 }
 
 fn fat_tree() -> Topology {
