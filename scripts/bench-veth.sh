@@ -14,6 +14,7 @@
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+. "$root/scripts/lib/iperf.sh"
 weft='' seconds=3 runs=3 payload=4096
 
 die() {
@@ -68,25 +69,8 @@ ip -n "$two" address add 10.0.0.2/24 dev eth0
 ip -n "$one" link set eth0 up
 ip -n "$two" link set eth0 up
 
-# iperf OUT OPTIONS…: one run of iperf3, its client's report in OUT.
-iperf() {
-    local out=$1 tries
-    shift
-    timeout $((seconds + 30)) ip netns exec "$one" taskset --cpu-list "$first" \
-        iperf3 --server --one-off >"$work/server" 2>&1 &
-    server=$!
-    for tries in {1..50}; do
-        timeout $((seconds + 20)) ip netns exec "$two" taskset --cpu-list "$last" \
-            iperf3 --client 10.0.0.1 --time "$seconds" --json "$@" >"$out" 2>&1 || true
-        # With --json a client that meets no server ends well, and says so in its report only.
-        grep -q '"error":' "$out" || break
-        kill -0 "$server" 2>/dev/null || die "iperf3: $(cat "$work/server")"
-        [[ $tries -lt 50 ]] || die "iperf3: $(grep '"error":' "$out")"
-        sleep 0.1
-    done
-    wait "$server" || die "iperf3: $(cat "$work/server")"
-    server=
-}
+on_server=(ip netns exec "$one" taskset --cpu-list "$first")
+on_client=(ip netns exec "$two" taskset --cpu-list "$last")
 
 # perf OUT: one run of weft perf, its client's report in OUT. The addresses are not the kernel's, which would answer
 # with ICMP.
@@ -108,46 +92,14 @@ perf() {
 
 for ((run = 0; run < runs; run++)); do
     printf '\rrun %d of %d ' $((run + 1)) "$runs" >&2
-    iperf "$work/tcp.$run"
-    iperf "$work/udp.$run" --udp --bitrate 0 --length "$payload"
+    iperf "$work/tcp.$run" 10.0.0.1 5201
+    iperf "$work/udp.$run" 10.0.0.1 5201 --udp --bitrate 0 --length "$payload"
     perf "$work/weft.$run"
 done
 printf '\r%20s\r' '' >&2
 
-python3 - "$work" "$runs" "$payload" <<'PYTHON'
-import json, statistics, sys
-
-work, runs, payload = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-
-def read(name):
-    return [json.load(open(f"{work}/{name}.{run}")) for run in range(runs)]
-
-def tcp(report):
-    return report["end"]["sum_received"]["bits_per_second"] / 1e9, 0.0
-
-def udp(report):
-    """What arrived: the sender's rate less what was lost."""
-    total = report["end"]["sum"]
-    lost = total["lost_percent"] / 100
-    return total["bits_per_second"] * (1 - lost) / 1e9, lost
-
-def weft(report):
-    ours = report["client"]
-    return ours["goodput_gbps"], ours["retransmitted"] / max(1, ours["packets"])
-
-tests = [
-    ("TCP, iperf3", "tcp", tcp),
-    (f"UDP {payload} B, iperf3", "udp", udp),
-    (f"weft over packet sockets, {payload} B", "weft", weft),
-]
-rows = []
-for title, name, take in tests:
-    taken = [take(report) for report in read(name)]
-    rows.append((title, *(statistics.median(column) for column in zip(*taken))))
-ours = rows[-1][1]
-print(f"{'':<36} {'Gbit/s':>8} {'lost':>7}   weft is")
-for title, rate, lost in rows:
-    share = "" if title == rows[-1][0] or rate == 0 else f"{ours / rate:7.2f} times"
-    print(f"{title:<36} {rate:8.2f} {lost:7.1%}   {share}".rstrip())
-print("\nRates are of payload that arrived. Over weft all of it did: lost is what was sent again.")
-PYTHON
+python3 "$root/scripts/lib/rates.py" "$work" "$runs" \
+    iperf-tcp tcp "TCP, iperf3" \
+    iperf-udp udp "UDP $payload B, iperf3" \
+    weft-perf weft "weft over packet sockets, $payload B"
+printf '\n%s\n' "Rates are of payload that arrived. Over weft all of it did: lost is what was sent again."
