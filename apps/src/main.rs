@@ -7,6 +7,7 @@ mod doctor;
 mod list;
 mod live;
 mod loopback;
+mod nap;
 #[cfg(target_os = "linux")]
 mod perf;
 #[cfg(target_os = "linux")]

@@ -29,6 +29,7 @@ pub(crate) use network::{End, LiveError, Network};
 #[cfg(target_os = "linux")]
 pub(crate) use summary::{frames, leaks, packets, waits};
 
+use crate::nap::{MOMENT, be_punctual, nap};
 use flows::Flows;
 use weft_cc::{Span, Time};
 use weft_stack::port::{BURST, Port};
@@ -79,6 +80,7 @@ impl<'a, P: Port> Live<'a, P> {
     /// Turns the loop until all is done, the configured time has passed, or nothing has gone forward for 10 s.
     /// `progress` is called now and then.
     pub(crate) fn run(&mut self, progress: &mut dyn FnMut(&Progress)) {
+        be_punctual();
         let begin = self.clock.now();
         self.flows.begin(begin);
         self.last_news = begin;
@@ -115,7 +117,7 @@ impl<'a, P: Port> Live<'a, P> {
         }
         if idle {
             // What there is to wait for may be another thread's work, on a machine with few cores.
-            std::thread::yield_now();
+            nap(MOMENT);
         }
     }
 

@@ -1,9 +1,8 @@
 //! The switches of a testbed, turned in real time.
 
 use super::attach::{Bed, HostFacts, HostLink};
+use crate::nap::{be_punctual, nap};
 use std::collections::BTreeMap;
-use std::thread;
-use std::time::Duration;
 use weft_cc::{Span, Time};
 use weft_stack::port::{Port, PortCounters};
 use weft_stack::worker::Clock;
@@ -12,8 +11,6 @@ use weft_testbed::sim::{LinkChange, RunConfig};
 use weft_testbed::soft::{SoftCounters, SoftFabric};
 use weft_testbed::topology::{HostId, PortId, Topology};
 
-/// What is due sooner is waited for awake: the kernel's sleeps are no more exact.
-const AWAKE: Span = Span::from_us(60);
 /// The longest sleep while there is traffic, and while there has been none for [`QUIET`]: nothing wakes the
 /// switches when a host sends.
 const NAP: Span = Span::from_us(50);
@@ -36,6 +33,7 @@ pub(crate) struct Switches {
 impl Switches {
     /// The switches of `config`'s fabric, whose time begins now.
     pub(crate) fn new(bed: Bed, config: &RunConfig) -> Switches {
+        be_punctual();
         let Bed { mut fabric, hosts } = bed;
         let clock = Clock::new();
         let now = clock.now();
@@ -56,13 +54,9 @@ impl Switches {
             Some(at) => at.since(now),
             None => LONG_NAP,
         };
-        if due <= AWAKE {
-            // Hosts may need this core.
-            thread::yield_now();
-            return;
-        }
         let longest = if now.since(self.last_news) < QUIET { NAP } else { LONG_NAP };
-        thread::sleep(duration(longest.min(Span::from_ps(due.as_ps() - AWAKE.as_ps()))));
+        // Hosts may need this core.
+        nap(due.min(longest));
     }
 
     /// Changes a link: words of [`weft_testbed::link_events`] without a time.
@@ -123,8 +117,4 @@ fn describe(change: &LinkChange) -> String {
         LinkChange::Drop(p) => format!("drop={p}"),
         LinkChange::Corrupt(p) => format!("corrupt={p}"),
     }
-}
-
-fn duration(span: Span) -> Duration {
-    Duration::from_nanos(span.as_ps() / 1_000)
 }
