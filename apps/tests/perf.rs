@@ -248,30 +248,20 @@ fn both_ends_in_one_process() {
     }
 }
 
-#[cfg(feature = "dpdk")]
 #[test]
 fn two_processes_over_memif() {
     let directory = tempfile::tempdir().expect("there is room for a socket");
     let socket = directory.path().join("memif.sock");
-    let device = |role| {
-        let options = "bsize=8192,socket-abstract=no";
-        format!("dpdk:net_memif0,role={role},socket={},{options}", socket.display())
-    };
-    let server = Process::server(&["--port", &device("server"), "--ip", "10.0.0.1", "--once"]);
-    // A client needs its server's socket.
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !socket.exists() {
-        assert!(Instant::now() < deadline, "the server never opens its socket");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    let client = device("client");
+    let link = |role| format!("memif:{},role={role}", socket.display());
+    let server = Process::server(&["--port", &link("server"), "--ip", "10.0.0.1", "--once"]);
+    let client = link("client");
     let test = ["--size", "100KB", "--count", "200", "--connections", "2", "--verify"];
     let end =
         ["client", "10.0.0.1", "--port", &client, "--ip", "10.0.0.2", "--patience", "20000ms", "--json", "-"];
     let report = json(&weft(&[&end[..], &test].concat()).output().expect("weft starts"));
     complete(&report, 200);
     assert_eq!(report["server"]["verified_bytes"], 200 * 100_000);
-    assert_eq!(report["test"]["payload"], 4096, "the device carries full packets");
+    assert_eq!(report["test"]["payload"], 4096, "the link carries full packets");
     let output = server.output();
     assert!(output.status.success(), "{}", stderr(&output));
 }

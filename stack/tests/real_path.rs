@@ -5,17 +5,15 @@
 mod endpoints;
 
 use std::os::unix::fs::{PermissionsExt, chown};
-use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use endpoints::{MTU, Pair, Results, START, config, content, host, worker};
 use weft_stack::fep::FepConfig;
 use weft_stack::port::Port;
-use weft_stack::port::dpdk::{
-    DpdkPort, DpdkPortConfig, Eal, EalOptions, MbufPool, MbufPoolConfig, buffer_size_for,
-};
+use weft_stack::port::dpdk::{DpdkPort, DpdkPortConfig, Eal, EalOptions, MbufPool, MbufPoolConfig};
 use weft_stack::port::faulty::{FaultCounts, Faults, FaultyPort};
+use weft_stack::port::memif::{MemifConfig, MemifPort, SocketName};
 use weft_stack::port::udp::{UdpConfig, UdpPort};
 use weft_stack::rng::Rng;
 use weft_stack::wire::pds::DeliveryMode;
@@ -134,26 +132,17 @@ fn over_rings() {
     });
 }
 
-fn open_memif(number: u32, role: &str, socket: &Path, pool: MbufPool) -> DpdkPort {
-    let socket = socket.display();
-    let device = format!("net_memif{number},role={role},socket={socket},socket-abstract=no,bsize=9216");
-    let config = DpdkPortConfig { mtu: 9000, peer_wait: LINK, ..DpdkPortConfig::default() };
-    DpdkPort::open(eal(), &device, pool, &config).unwrap()
-}
-
 #[test]
 fn over_memif() {
-    let pool = pool("memif", buffer_size_for("net_memif0", 9000).max(9216));
     let directory = tempfile::tempdir().unwrap();
     let mut links = 0;
     survives_all(|| {
-        let socket = directory.path().join(format!("{links}.sock"));
-        let [b, a] = [(0, "server"), (1, "client")]
-            .map(|(end, role)| open_memif(2 * links + end, role, &socket, pool));
-        a.wait_for_link(LINK).unwrap();
-        b.wait_for_link(LINK).unwrap();
+        let socket = SocketName::Path(directory.path().join(format!("{links}.sock")));
+        let configs = [MemifConfig::client(socket.clone()), MemifConfig::server(socket)];
+        let ports = configs.map(|config| MemifPort::open(&config).unwrap());
+        ports.iter().for_each(|port| port.wait_for_link(LINK).unwrap());
         links += 1;
-        ([a, b], 64)
+        (ports, 64)
     });
 }
 

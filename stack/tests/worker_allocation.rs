@@ -114,6 +114,14 @@ fn payload_attached_to_frames() {
 
 #[cfg(target_os = "linux")]
 #[test]
+fn over_memif() {
+    for packets in [1, 16] {
+        allocates_nothing(Stream::over_memif(packets));
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
 fn over_kernel_udp() {
     use weft_stack::port::udp::{UdpConfig, UdpPort};
     for (joins, packets) in [(true, 16), (false, 16), (true, 1)] {

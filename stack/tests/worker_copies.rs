@@ -104,6 +104,19 @@ fn no_copy_into_and_out_of_frames_where_the_device_takes_memory_as_it_lies() {
     }
 }
 
+/// Over memif payload of a region goes straight into the memory that both ends share, and from there to its final address.
+/// Both copies are made by the processor's own instruction and not counted here: any other would be.
+#[test]
+fn no_copy_but_into_and_out_of_shared_memory() {
+    for packets in [1, 16] {
+        let mut stream = Stream::over_memif(packets);
+        let (before, attached) = (COPIES.get(), stream.pair.a.counters().attached);
+        let sent = stream.run(20);
+        assert_eq!(COPIES.get(), before, "{packets} packets a message");
+        assert_eq!(stream.pair.a.counters().attached - attached, sent);
+    }
+}
+
 #[test]
 fn overlapping_moves_are_moves() {
     for (to, from, len) in [(0, 3, 700), (3, 0, 700), (1, 0, 2), (0, 1, 0), (5, 5, 600), (600, 0, 600)] {

@@ -83,6 +83,13 @@ fn count() {
         assert_eq!(calls, 0, "system call {number} in {sent} packets, {mode:?}, {packets} a message");
         assert!(sent > 0);
     }
+    for packets in [64, 1] {
+        let mut stream = Stream::over_memif(packets);
+        let mut sent = 0;
+        let (calls, number) = caught_in(|| sent = stream.run(100));
+        assert_eq!(calls, 0, "system call {number} in {sent} packets over memif, {packets} a message");
+        assert!(sent > 0);
+    }
 }
 
 #[test]

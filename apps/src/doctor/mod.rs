@@ -40,7 +40,7 @@ pub(crate) struct DoctorArgs {
     /// How long to wait for questions [default: for ever].
     #[arg(long, value_name = "TIME", value_parser = units::span, requires = "answer")]
     wait: Option<Span>,
-    /// Open this port: udp:ADDRESS or dpdk:DEVICE[,ARGUMENTS].
+    /// Open this port: udp:ADDRESS, memif:SOCKET,role=server|client or dpdk:DEVICE[,ARGUMENTS].
     #[arg(long = "port", value_name = "PORT", id = "spec")]
     port: Option<PortSpec>,
     #[command(flatten)]

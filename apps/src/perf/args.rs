@@ -94,7 +94,7 @@ pub(super) enum PairLink {
 
 #[derive(Debug, Args)]
 pub(crate) struct PortArgs {
-    /// The port: udp:ADDRESS[,entropies=N] or dpdk:DEVICE[,ARGUMENTS], such as dpdk:net_memif0,role=client.
+    /// The port: udp:ADDRESS[,entropies=N], memif:SOCKET,role=server|client or dpdk:DEVICE[,ARGUMENTS].
     #[arg(long = "port", value_name = "PORT")]
     pub(crate) spec: PortSpec,
     #[command(flatten)]

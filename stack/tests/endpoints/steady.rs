@@ -2,6 +2,8 @@
 //! what it needs, and the memory of messages is used again.
 
 use std::hint::black_box;
+#[cfg(target_os = "linux")]
+use std::time::Duration;
 
 use weft_stack::buffer::Buffer;
 use weft_stack::cc::CcChoice;
@@ -9,6 +11,8 @@ use weft_stack::fep::{Completion, ConnectionId, FepConfig, Receive, Send};
 use weft_stack::packet::Addr;
 use weft_stack::pdc::PdcConfig;
 use weft_stack::port::Port;
+#[cfg(target_os = "linux")]
+use weft_stack::port::memif::{MemifConfig, MemifPort, SocketName};
 use weft_stack::port::memory::{MemoryConfig, MemoryPort, pair};
 use weft_stack::ses::Matching;
 use weft_stack::wire::pds::DeliveryMode;
@@ -32,6 +36,22 @@ impl Stream {
     /// Messages of `packets` full packets each over a link in memory, under way for long enough.
     pub(crate) fn new(cc: &CcChoice, mode: DeliveryMode, infer_loss: bool, packets: usize) -> Stream {
         Stream::over(pair(&MemoryConfig::default()).unwrap(), cc, mode, infer_loss, packets)
+    }
+}
+
+#[cfg(target_os = "linux")]
+impl Stream<MemifPort> {
+    /// A stream of a region's memory between two ends of memif.
+    #[allow(dead_code, reason = "not every program that uses this module has such ports")]
+    pub(crate) fn over_memif(packets: usize) -> Stream<MemifPort> {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = SocketName::Path(directory.path().join("steady.sock"));
+        let open = |config| MemifPort::open(&config).unwrap();
+        let ports = (open(MemifConfig::client(socket.clone())), open(MemifConfig::server(socket)));
+        for port in [&ports.0, &ports.1] {
+            port.wait_for_link(Duration::from_secs(20)).unwrap();
+        }
+        Stream::of_region(ports, &CcChoice::default(), DeliveryMode::Rud, packets)
     }
 }
 
