@@ -88,6 +88,33 @@ fn some_messages_arrive(lab: &Lab, status: &Value) {
     assert!(output.status.success(), "{}", stderr_of(&output));
 }
 
+/// 60 messages of 100 kB from host 9 to host 0.
+struct Transfer {
+    server: Process,
+    client: Process,
+}
+
+impl Transfer {
+    /// One of which some packets have been sent.
+    fn under_way(lab: &Lab, name: &str, bed: &Value) -> Transfer {
+        let server = server(lab, bed, 0, &[PATIENT, &["--once", "--wait", "60000ms"]].concat());
+        let test = ["--size", "100000", "--count", "60", "--verify", "--json", "-"];
+        let client = client(lab, bed, 9, 0, &[PATIENT, &test].concat());
+        until("messages are on their way", || status(lab, name)["hosts"][9]["sent"].as_u64() > Some(50));
+        Transfer { server, client }
+    }
+
+    /// All bytes arrive as they were sent. Returns the client's report.
+    fn completes(self) -> Value {
+        let report = json(&self.client.output());
+        assert_eq!(report["server"]["verified_bytes"], 60 * 100_000, "{report}");
+        assert_eq!(report["server"]["wrong_bytes"], 0, "{report}");
+        let output = self.server.output();
+        assert!(output.status.success(), "{}", stderr_of(&output));
+        report
+    }
+}
+
 /// A testbed of which kind whatsoever: it comes up, carries messages, survives a link, and leaves nothing.
 fn a_life(name: &str, kind: &str, expected_hosts: usize) {
     let lab = Lab::new();
@@ -156,10 +183,7 @@ fn links_fail_and_heal_under_transfers() {
     let (lab, name) = (Lab::new(), "tlinks");
     let bed = up(&lab, name, &[FABRIC]);
     let _down = Down(&lab, name);
-    let server = server(&lab, &bed, 0, &[PATIENT, &["--once", "--wait", "60000ms"]].concat());
-    let test = ["--size", "100000", "--count", "60", "--verify", "--json", "-"];
-    let client = client(&lab, &bed, 9, 0, &[PATIENT, &test].concat());
-    until("messages are on their way", || status(&lab, name)["hosts"][9]["sent"].as_u64() > Some(50));
+    let transfer = Transfer::under_way(&lab, name, &bed);
     for words in ["tier=0 switch=0 link=1 down", "tier=0 switch=2 link=3 drop=0.2", "host=9 corrupt=0.02"] {
         let output = set(&lab, name, &words.split(' ').collect::<Vec<_>>());
         assert!(output.status.success(), "{}", stderr_of(&output));
@@ -173,11 +197,7 @@ fn links_fail_and_heal_under_transfers() {
         assert!(output.status.success(), "{}", stderr_of(&output));
     }
     assert_eq!(status(&lab, name)["links"], Value::Array(Vec::new()));
-    let report = json(&client.output());
-    assert_eq!(report["server"]["verified_bytes"], 60 * 100_000, "{report}");
-    assert_eq!(report["server"]["wrong_bytes"], 0, "{report}");
-    let output = server.output();
-    assert!(output.status.success(), "{}", stderr_of(&output));
+    transfer.completes();
 }
 
 /// A link on which every tenth frame is damaged, over which messages go whose bytes are all compared.
@@ -230,19 +250,12 @@ fn transfers_over_udp_go_on_when_the_switches_are_back() {
     let (lab, name) = (Lab::new(), "tback");
     let bed = up(&lab, name, &[FABRIC]);
     let _down = Down(&lab, name);
-    let server = server(&lab, &bed, 0, &[PATIENT, &["--once", "--wait", "60000ms"]].concat());
-    let test = ["--size", "100000", "--count", "60", "--verify", "--json", "-"];
-    let client = client(&lab, &bed, 9, 0, &[PATIENT, &test].concat());
-    until("messages are on their way", || status(&lab, name)["hosts"][9]["sent"].as_u64() > Some(50));
+    let transfer = Transfer::under_way(&lab, name, &bed);
     kill(&bed);
     let again = up(&lab, name, &[FABRIC]);
     assert_eq!(again["hosts"][0]["called"], bed["hosts"][0]["called"], "hosts find it where it was");
-    let report = json(&client.output());
-    assert_eq!(report["server"]["verified_bytes"], 60 * 100_000, "{report}");
-    assert_eq!(report["server"]["wrong_bytes"], 0, "{report}");
+    let report = transfer.completes();
     assert!(report["client"]["timeouts"].as_u64() > Some(0), "it has missed the switches: {report}");
-    let output = server.output();
-    assert!(output.status.success(), "{}", stderr_of(&output));
 }
 
 #[test]

@@ -14,8 +14,8 @@ use weft_stack::spray::LbChoice;
 use weft_stack::spray::registry::BALANCERS;
 use weft_stack::wire::pds::DeliveryMode;
 use weft_testbed::sim::{
-    FaultPlan, LinkChange, LinkEvent, LinkFaults, Options, Overhead, PayloadMode, PhantomQueues, RunConfig,
-    RunReport, run_with,
+    FaultPlan, LinkChange, LinkEvent, LinkFaults, Options, PayloadMode, PhantomQueues, RunConfig, RunReport,
+    run_with,
 };
 use weft_testbed::topology::{HostId, PortId, Topology, TopologySpec};
 use weft_testbed::workload::{
@@ -96,16 +96,13 @@ struct Outage {
 impl Case {
     fn config(&self) -> RunConfig {
         let topology = self.topology.parse::<TopologySpec>().unwrap().build().unwrap();
+        let workload = self.workload(&topology);
         let mut config = RunConfig {
-            workload: self.workload(&topology).into(),
-            topology,
             cc: CcChoice::parse(self.cc).unwrap(),
             lb: LbChoice::parse(self.lb).unwrap(),
             paths: self.paths,
             mtu: self.mtu,
-            wire_overhead: Overhead::Auto,
             trim: self.trim,
-            queue_bytes: None,
             ecn: self.ecn.then_some((0.2, 0.8)),
             phantom: self.seed.is_multiple_of(4).then_some(PhantomQueues { drain: 0.9, ecn: (0.2, 0.8) }),
             payload: PayloadMode::Real,
@@ -113,6 +110,7 @@ impl Case {
             until: Some(LIMIT),
             ack_every: self.ack_every,
             mode: self.mode,
+            ..RunConfig::new(topology, workload)
         };
         config.queue_bytes = self.queue_packets.map(|packets| packets * config.wire_mtu());
         config

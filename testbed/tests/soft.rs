@@ -10,12 +10,11 @@ use weft_stack::port::{Port, TxBurst};
 use weft_stack::rng::Rng;
 use weft_stack::spray::LbChoice;
 use weft_stack::wire::class::DscpClasses;
-use weft_stack::wire::pds::DeliveryMode;
 use weft_stack::wire::trim::TrimFormat;
 use weft_testbed::link_events::parse_link_events;
 use weft_testbed::sim::{
-    FaultPlan, FlowRecord, LinkChange, LinkFaults, Options, Overhead, PayloadMode, PhantomQueues, RunConfig,
-    RunReport, run_with,
+    FaultPlan, FlowRecord, LinkChange, LinkFaults, Options, PayloadMode, PhantomQueues, RunConfig, RunReport,
+    run_with,
 };
 use weft_testbed::soft::{HostPort, SoftError, SoftFabric, SoftOptions, host_link};
 use weft_testbed::topology::{HostId, PortId, TopologySpec};
@@ -25,23 +24,11 @@ use weft_testbed::workload::{CmOptions, Workload, WorkloadSpec, parse_cm};
 const FABRIC: &str = "leaf-spine:hosts=16,leaves=4,spines=4,link=200M,latency=500us";
 
 fn config(workload: Workload) -> RunConfig {
+    let topology = FABRIC.parse::<TopologySpec>().unwrap().build().unwrap();
     RunConfig {
-        topology: FABRIC.parse::<TopologySpec>().unwrap().build().unwrap(),
-        workload: workload.into(),
-        cc: CcChoice::default(),
-        lb: LbChoice::default(),
-        paths: 128,
-        mtu: 4096,
-        wire_overhead: Overhead::Auto,
-        trim: true,
-        queue_bytes: None,
-        ecn: Some((0.2, 0.8)),
-        phantom: None,
         payload: PayloadMode::Real,
-        seed: 1,
         until: Some(Span::from_ms(600_000)),
-        ack_every: 16_384,
-        mode: DeliveryMode::Rud,
+        ..RunConfig::new(topology, workload)
     }
 }
 

@@ -5,11 +5,9 @@ use weft_cc::{Rate, Time};
 use weft_stack::port::faulty::{FaultCounts, Faults, FaultyPort};
 use weft_stack::port::memory::{MemoryConfig, MemoryPort, pair};
 use weft_stack::rng::Rng;
-use weft_stack::spray::LbChoice;
 use weft_stack::wire::ethernet::MacAddr;
-use weft_stack::wire::pds::DeliveryMode;
 use weft_stack::worker::Host;
-use weft_testbed::sim::{Overhead, PayloadMode, RunReport};
+use weft_testbed::sim::{PayloadMode, RunReport};
 use weft_testbed::topology::TopologySpec;
 use weft_testbed::workload::{CmOptions, parse_cm};
 
@@ -25,23 +23,13 @@ const MATRIX: &str = "Nodes 4\nConnections 6\nTriggers 2\n\
 
 pub(crate) fn config(matrix: &str) -> RunConfig {
     let spec: TopologySpec = "fat-tree:hosts=4".parse().unwrap();
+    let workload = parse_cm("test.cm", matrix, CmOptions::default()).unwrap();
     RunConfig {
-        topology: spec.build().unwrap(),
-        workload: parse_cm("test.cm", matrix, CmOptions::default()).unwrap().into(),
-        cc: weft_cc::CcChoice::default(),
-        lb: LbChoice::default(),
         paths: 16,
-        mtu: 4096,
-        wire_overhead: Overhead::Auto,
         trim: false,
-        queue_bytes: None,
         ecn: None,
-        phantom: None,
         payload: PayloadMode::Real,
-        seed: 1,
-        until: None,
-        ack_every: 16_384,
-        mode: DeliveryMode::Rud,
+        ..RunConfig::new(spec.build().unwrap(), workload)
     }
 }
 

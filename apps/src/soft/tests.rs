@@ -15,7 +15,6 @@ fn config(matrix: &str) -> RunConfig {
         topology: spec.build().unwrap().slowed(500),
         trim: true,
         ecn: Some((0.2, 0.8)),
-        phantom: None,
         ..two_tiers(matrix)
     }
 }
