@@ -1,21 +1,38 @@
 //! How a thread with nothing to do leaves its core to others for a moment.
 //!
-//! By sleeping, not by yielding: since 6.18 Linux counts each `sched_yield` as a whole slice of time used, and a thread
-//! that yields in a loop, beside others that compute, is then without its core for up to a second.
+//! By yielding, which costs least while nobody else wants the core. But since 6.18 Linux counts each `sched_yield` as a
+//! whole slice of time used: who yields in a loop beside threads that compute is without its core for up to a second.
+//! So a thread that has noticed others sleeps instead for a while.
 #![forbid(unsafe_code)]
 
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use weft_cc::Span;
 
-/// How long a thread sleeps that another one may have something for at any time.
-pub(crate) const MOMENT: Span = Span::from_us(20);
+/// A thread that yields is back sooner, unless another one has had the core.
+const LONG: Duration = Duration::from_micros(200);
+/// How long no further attempt is made then.
+const WARY: Duration = Duration::from_millis(100);
+/// How long a thread sleeps instead of yielding.
+const MOMENT: Duration = Duration::from_micros(20);
 
-/// Lets the calling thread's naps end when they are to: otherwise the kernel may add 50 µs.
-pub(crate) fn be_punctual() {
-    // Where it is not to be had naps are longer, as on a machine that is busy.
-    #[cfg(target_os = "linux")]
-    let _ = rustix::thread::set_current_timer_slack(core::num::NonZeroU64::new(1));
+/// What a thread knows of others on its core.
+#[derive(Debug, Default)]
+pub(crate) struct Rest {
+    wary_until: Option<Instant>,
+}
+
+impl Rest {
+    /// Lets others have the core. Returns soon if there are none.
+    pub(crate) fn give_way(&mut self) {
+        let begin = Instant::now();
+        if self.wary_until.is_some_and(|until| begin < until) {
+            return thread::sleep(MOMENT);
+        }
+        thread::yield_now();
+        let end = Instant::now();
+        self.wary_until = (end - begin > LONG).then(|| end + WARY);
+    }
 }
 
 /// Sleeps for `span`.

@@ -8,7 +8,7 @@
 pub(crate) mod processes;
 
 use crate::live::{self, End, Live, Network};
-use crate::nap::{MOMENT, be_punctual, nap};
+use crate::nap::Rest;
 use crate::{Failure, resolve::Plan};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -121,15 +121,12 @@ fn drive(fabric: &mut SoftFabric<MemoryPort>, work: impl FnOnce()) -> SoftCounte
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         let switches = scope.spawn(|| {
-            be_punctual();
-            let clock = Clock::new();
+            let (clock, mut rest) = (Clock::new(), Rest::default());
             fabric.begin(clock.now());
             while !done.load(Ordering::Relaxed) {
-                let now = clock.now();
-                if !fabric.poll(now) {
+                if !fabric.poll(clock.now()) {
                     // The endpoints' thread may need this core.
-                    let due = fabric.poll_timeout().filter(|at| !now.is_at_or_after(*at));
-                    nap(due.map_or(MOMENT, |at| at.since(now).min(MOMENT)));
+                    rest.give_way();
                 }
             }
             fabric.counters()

@@ -29,7 +29,7 @@ pub(crate) use network::{End, LiveError, Network};
 #[cfg(target_os = "linux")]
 pub(crate) use summary::{frames, leaks, packets, waits};
 
-use crate::nap::{MOMENT, be_punctual, nap};
+use crate::nap::Rest;
 use flows::Flows;
 use weft_cc::{Span, Time};
 use weft_stack::port::{BURST, Port};
@@ -54,6 +54,7 @@ pub(crate) struct Live<'a, P> {
     /// When something last went forward.
     last_news: Time,
     data_received: u64,
+    rest: Rest,
 }
 
 impl<'a, P: Port> Live<'a, P> {
@@ -74,13 +75,20 @@ impl<'a, P: Port> Live<'a, P> {
         }
         let clock = Clock::new();
         let ends = network::workers(config, network, ends, clock)?;
-        Ok(Live { ends, flows, clock, until: config.until, last_news: Time::ZERO, data_received: 0 })
+        Ok(Live {
+            ends,
+            flows,
+            clock,
+            until: config.until,
+            last_news: Time::ZERO,
+            data_received: 0,
+            rest: Rest::default(),
+        })
     }
 
     /// Turns the loop until all is done, the configured time has passed, or nothing has gone forward for 10 s.
     /// `progress` is called now and then.
     pub(crate) fn run(&mut self, progress: &mut dyn FnMut(&Progress)) {
-        be_punctual();
         let begin = self.clock.now();
         self.flows.begin(begin);
         self.last_news = begin;
@@ -117,7 +125,7 @@ impl<'a, P: Port> Live<'a, P> {
         }
         if idle {
             // What there is to wait for may be another thread's work, on a machine with few cores.
-            nap(MOMENT);
+            self.rest.give_way();
         }
     }
 

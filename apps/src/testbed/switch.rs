@@ -1,7 +1,7 @@
 //! The switches of a testbed, turned in real time.
 
 use super::attach::{Bed, HostFacts, HostLink};
-use crate::nap::{be_punctual, nap};
+use crate::nap::{Rest, nap};
 use std::collections::BTreeMap;
 use weft_cc::{Span, Time};
 use weft_stack::port::{Port, PortCounters};
@@ -11,6 +11,8 @@ use weft_testbed::sim::{LinkChange, RunConfig};
 use weft_testbed::soft::{SoftCounters, SoftFabric};
 use weft_testbed::topology::{HostId, PortId, Topology};
 
+/// What is due sooner is waited for awake: the kernel's sleeps are no more exact.
+const AWAKE: Span = Span::from_us(60);
 /// The longest sleep while there is traffic, and while there has been none for [`QUIET`]: nothing wakes the
 /// switches when a host sends.
 const NAP: Span = Span::from_us(50);
@@ -26,6 +28,7 @@ pub(crate) struct Switches {
     clock: Clock,
     begun: Time,
     last_news: Time,
+    rest: Rest,
     /// By the lower one of the link's two ports: what it is called, and the changes that count.
     changed: BTreeMap<PortId, (String, Vec<LinkChange>)>,
 }
@@ -33,13 +36,13 @@ pub(crate) struct Switches {
 impl Switches {
     /// The switches of `config`'s fabric, whose time begins now.
     pub(crate) fn new(bed: Bed, config: &RunConfig) -> Switches {
-        be_punctual();
         let Bed { mut fabric, hosts } = bed;
         let clock = Clock::new();
         let now = clock.now();
         fabric.begin(now);
         let topology = config.topology.clone();
-        Switches { fabric, topology, hosts, clock, begun: now, last_news: now, changed: BTreeMap::new() }
+        let (changed, rest) = (BTreeMap::new(), Rest::default());
+        Switches { fabric, topology, hosts, clock, begun: now, last_news: now, rest, changed }
     }
 
     /// Does what is due, and rests for a moment if that was nothing.
@@ -54,9 +57,12 @@ impl Switches {
             Some(at) => at.since(now),
             None => LONG_NAP,
         };
+        if due <= AWAKE {
+            // Hosts may need this core.
+            return self.rest.give_way();
+        }
         let longest = if now.since(self.last_news) < QUIET { NAP } else { LONG_NAP };
-        // Hosts may need this core.
-        nap(due.min(longest));
+        nap(longest.min(Span::from_ps(due.as_ps() - AWAKE.as_ps())));
     }
 
     /// Changes a link: words of [`weft_testbed::link_events`] without a time.
