@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Measures weft over memif against DPDK's own generator over the same device: two processes, one core
-# each, in turn
+# Measures weft over memif against DPDK's own generator over DPDK's memif: two processes, one core each,
+# in turn
 #   - frames of a 4 KiB payload packet: testpmd txonly -> rxonly, then weft perf throughput;
 #   - 64 bytes: testpmd's frames, then weft's messages, each a reliable packet of its own.
 # Prints both and their ratios.
@@ -127,15 +127,15 @@ baseline() {
 measure() {
     local name=$1 server
     shift
-    local device="socket=$scratch/weft.sock,socket-abstract=no,bsize=$bsize"
+    local link="memif:$scratch/weft.sock"
     local common=(--port-mtu $((frame - 14 + 4)) --payload "$payload" --idle spin --patience 20000ms
         --ack-every "$ack_every")
-    "$weft" perf server --port "dpdk:net_memif0,role=server,$device" --ip 10.0.0.1 --once --wait 30000ms \
+    "$weft" perf server --port "$link,role=server" --ip 10.0.0.1 --once --wait 30000ms \
         --core "$first" "${common[@]}" >"$scratch/$name-server.log" 2>&1 &
     server=$!
     pids+=("$server")
     sleep 1
-    "$weft" perf client 10.0.0.1 --port "dpdk:net_memif0,role=client,$device" --ip 10.0.0.2 --core "$second" \
+    "$weft" perf client 10.0.0.1 --port "$link,role=client,bsize=$bsize" --ip 10.0.0.2 --core "$second" \
         "${common[@]}" "$@" --warmup 500ms --duration "${seconds}000ms" --json "$scratch/$name.json" \
         >"$scratch/$name-client.log" 2>&1 || {
         cat "$scratch/$name-client.log" "$scratch/$name-server.log" >&2
