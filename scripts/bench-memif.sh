@@ -10,7 +10,7 @@
 #   --weft PATH    the command to measure (default: target/release/weft, built if missing)
 #   --seconds N    length of each measurement (default: 5)
 #   --cores A,B    the cores (default: the first two that this process may use)
-#   --bsize BYTES  bytes of a buffer of memif, for both (default: 8192)
+#   --bsize BYTES  bytes of a buffer of testpmd's memif (default: 8192); weft's own hold one frame
 #   --size BYTES   of a message in the measurement of goodput (default: 64KiB, so that the messages of an end
 #                  stay in the cache of its core, as testpmd's only frame does)
 #   --depth N      messages under way there (default: 8)
@@ -135,7 +135,7 @@ measure() {
     server=$!
     pids+=("$server")
     sleep 1
-    "$weft" perf client 10.0.0.1 --port "$link,role=client,bsize=$bsize" --ip 10.0.0.2 --core "$second" \
+    "$weft" perf client 10.0.0.1 --port "$link,role=client" --ip 10.0.0.2 --core "$second" \
         "${common[@]}" "$@" --warmup 500ms --duration "${seconds}000ms" --json "$scratch/$name.json" \
         >"$scratch/$name-client.log" 2>&1 || {
         cat "$scratch/$name-client.log" "$scratch/$name-server.log" >&2
