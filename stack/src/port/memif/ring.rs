@@ -315,10 +315,10 @@ impl Outgoing {
         self.room
     }
 
-    /// Empty buffers.
+    /// Empty buffers: no fewer than are [known](Self::room).
     ///
     /// # Errors
-    /// The peer claims more than there can be.
+    /// The peer claims more than there can be, or takes some back.
     pub(super) fn look(&mut self) -> Result<u16, Nonsense> {
         let (header, size) = (self.ring.header(), self.ring.size());
         let room = if self.buffers.is_some() {
@@ -327,7 +327,8 @@ impl Outgoing {
         } else {
             header.client.head.load(Ordering::Acquire).wrapping_sub(self.next)
         };
-        if room > size {
+        // Those that are known may be full by now, and wait only to be sent.
+        if !(self.room..=size).contains(&room) {
             return Err(Nonsense);
         }
         self.room = room;
@@ -356,7 +357,7 @@ impl Outgoing {
         self.ring.write(self.next.wrapping_add(ahead), descriptor);
     }
 
-    /// Sends the first `count` buffers. Returns whether the receiver is known to want to be told. To be followed, some
+    /// Sends the first `count` buffers, all of them [known](Self::room). Returns whether the receiver is known to want to be told. To be followed, some
     /// time, by [`tell`](Self::tell).
     #[inline]
     pub(super) fn send(&mut self, count: u16) -> bool {

@@ -245,3 +245,28 @@ fn a_memory_of_the_longest_rings_is_laid_out() {
     let short = Agreement { role: Role::Server, regions, to_server, to_client, peer: String::new() };
     assert!(Link::of(short, 64).is_err(), "rings beyond the end of the memory");
 }
+
+/// Where the ring to the client begins in the memory of a [`pair`].
+const TO_CLIENT: u32 = super::ring::ring_bytes(RING) as u32;
+
+#[test]
+fn buffers_that_a_peer_takes_back_are_nonsense() {
+    // The empty buffers of the client end at its head in the ring to it, those of the server begin behind its tail in
+    // the other one.
+    for (from_server, index, back) in [(true, TO_CLIENT + 6, 4), (false, 64, u16::MAX)] {
+        let Pair { mut client, mut server, memory } = pair(256);
+        let (from, to) = if from_server { (&mut server, &mut client) } else { (&mut client, &mut server) };
+        let (mut tx, mut rx) = (burst(), RxBurst::new());
+        for number in 0..3 {
+            put(&mut tx, number, 100, 0);
+            from.transmit(&mut tx).unwrap();
+            received(to, &mut rx);
+            received(to, &mut rx);
+        }
+        // The sender has seen room for all but these three, and sees less when it looks for more.
+        (0..8).for_each(|number| put(&mut tx, number, 100, 0));
+        memory.slice(index.into(), 2).unwrap().write(0, &back.to_ne_bytes());
+        assert!(matches!(from.transmit(&mut tx), Err(Nonsense)), "from the server: {from_server}");
+        assert_eq!(tx.len(), 8, "nothing is lost");
+    }
+}
