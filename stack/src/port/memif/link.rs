@@ -1,6 +1,7 @@
 //! A link that is up: frames into and out of the rings.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{EventfdFlags, eventfd};
@@ -9,7 +10,7 @@ use super::agreement::{Agreement, Offer, RING_ALIGNMENT, RingPlace};
 use super::config::{MemifConfig, Role};
 use super::ring::{Buffers, Chain, Descriptor, Incoming, Nonsense, Outgoing, create, ring_bytes};
 use crate::packet::Payload;
-use crate::port::loan::{Desk, HEAD};
+use crate::port::loan::{Desk, HEAD, Lending};
 use crate::port::{Frame, FramePool, MIN_FRAME, RxBurst, TxBurst};
 use crate::worker::ring::{Region, RegionBytes};
 
@@ -104,7 +105,7 @@ impl Link {
     /// Moves frames that have come into `burst`: lent, if it takes such, else copies in buffers of `pool`.
     ///
     /// # Errors
-    /// The peer writes nonsense into the ring: the link is of no use any more.
+    /// The peer writes nonsense into the ring: the link is of no use any more. `burst` is as it was.
     #[inline]
     pub(super) fn receive(
         &mut self,
@@ -125,17 +126,13 @@ impl Link {
             if at + AHEAD < waiting {
                 fetch(regions, incoming.peek(at + AHEAD));
             }
-            let Some(chain) = incoming.chain(at, waiting)? else { break };
-            let fits = (MIN_FRAME..=max_frame).contains(&chain.len);
-            let lender = lending.as_mut().filter(|_| fits && chain.count == 1 && burst.takes_tails());
-            let frame = match lender {
-                Some(lending) => Some(Frame::from(lending.frame(bytes_of(regions, chain.first)?))),
-                // What is not lent because an earlier burst is still out is copied, too.
-                None if fits => match gather(regions, incoming, at, chain, pool)? {
-                    Some(frame) => Some(frame),
-                    None => break,
-                },
-                None => None,
+            let lender = lending.as_mut().filter(|_| burst.takes_tails());
+            let (chain, frame) = match frame_at(regions, incoming, at..waiting, lender, pool, max_frame) {
+                Ok(Some(found)) => found,
+                Ok(None) => break,
+                Err(nonsense) if at == 0 => return Err(nonsense),
+                // What came before it has come all right; the next call begins with it.
+                Err(_) => break,
             };
             at += chain.count;
             let Some(frame) = frame else {
@@ -230,6 +227,30 @@ fn fetch(regions: &[Region], descriptor: Descriptor) {
     if let Ok(bytes) = bytes_of(regions, descriptor) {
         bytes.first(HEAD as u32).prefetch();
     }
+}
+
+/// The frame that begins `waiting.start` descriptors ahead, of those that wait: no frame if it is too short or too long;
+/// nothing if it is not all there yet, or the pool has no buffer.
+#[inline]
+fn frame_at(
+    regions: &[Region],
+    incoming: &Incoming,
+    waiting: Range<u16>,
+    lender: Option<&mut Lending<'_>>,
+    pool: &FramePool,
+    max_frame: usize,
+) -> Result<Option<(Chain, Option<Frame>)>, Nonsense> {
+    let at = waiting.start;
+    let Some(chain) = incoming.chain(at, waiting.end)? else { return Ok(None) };
+    if !(MIN_FRAME..=max_frame).contains(&chain.len) {
+        return Ok(Some((chain, None)));
+    }
+    let frame = match lender.filter(|_| chain.count == 1) {
+        Some(lending) => Some(Frame::from(lending.frame(bytes_of(regions, chain.first)?))),
+        // What is not lent because an earlier burst is still out is copied, too.
+        None => gather(regions, incoming, at, chain, pool)?,
+    };
+    Ok(frame.map(|frame| (chain, Some(frame))))
 }
 
 /// A copy of the frame that begins `at` descriptors ahead; none if the pool has no buffer.

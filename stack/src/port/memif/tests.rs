@@ -270,3 +270,18 @@ fn buffers_that_a_peer_takes_back_are_nonsense() {
         assert_eq!(tx.len(), 8, "nothing is lost");
     }
 }
+
+#[test]
+fn what_came_before_nonsense_is_received() {
+    for lent in [true, false] {
+        let Pair { mut client, mut server, memory } = pair(256);
+        let (mut tx, mut rx) = (burst(), if lent { RxBurst::with_tails() } else { RxBurst::new() });
+        (0..3).for_each(|number| put(&mut tx, number, 250, 0));
+        client.transmit(&mut tx).unwrap();
+        // The third descriptor names a region that there is not.
+        memory.slice(128 + 2 * 16 + 2, 2).unwrap().write(0, &9u16.to_ne_bytes());
+        assert_eq!(received(&mut server, &mut rx), [frame(0, 250), frame(1, 250)]);
+        assert!(matches!(server.receive(&mut rx, &pool(), MAX_FRAME), Err(Nonsense)));
+        assert!(rx.is_empty());
+    }
+}
