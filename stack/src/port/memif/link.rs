@@ -8,6 +8,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use super::agreement::{Agreement, Offer, RING_ALIGNMENT, RingPlace};
 use super::config::{MemifConfig, Role};
+use super::event;
 use super::ring::{Buffers, Chain, Descriptor, Incoming, Nonsense, Outgoing, create, ring_bytes};
 use crate::packet::Payload;
 use crate::port::loan::{Desk, HEAD, Lending};
@@ -195,15 +196,14 @@ impl Link {
     }
 
     fn announce(&self) {
-        // Full: the peer has not read what it was told.
-        let _ = rustix::io::write(&self.announce, &1u64.to_ne_bytes());
+        event::raise(&self.announce);
     }
 
     /// Whether the peer is to announce frames. What came before need not show.
     pub(super) fn listen(&mut self, on: bool) {
         self.incoming.announce(on);
         if !on {
-            let _ = rustix::io::read(&self.announced, &mut [0u8; 8]);
+            event::clear(&self.announced);
         }
     }
 

@@ -27,6 +27,7 @@ mod board;
 mod caller;
 mod client;
 mod config;
+mod event;
 mod host;
 mod link;
 mod message;

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use proptest::prelude::*;
 use rustix::event::{EventfdFlags, eventfd};
 
-use super::agreement::{Agreement, RingPlace};
+use super::agreement::{Agreement, Offer, RingPlace};
 use super::config::{MemifConfig, Role, SocketName};
 use super::link::{Link, Moved, offer};
 use super::ring::Nonsense;
@@ -32,8 +32,14 @@ fn event(of: &OwnedFd) -> OwnedFd {
 }
 
 fn pair(buffer_size: u32) -> Pair {
+    pair_with(buffer_size, |_| {})
+}
+
+/// A pair of which `prepare` sees first what the client offers.
+fn pair_with(buffer_size: u32, prepare: impl FnOnce(&Offer)) -> Pair {
     let config = config(buffer_size);
     let offer = offer(&config).unwrap();
+    prepare(&offer);
     let map = || Region::map(&offer.files[0], offer.agreement.regions[0].len()).unwrap();
     let place = |of: &RingPlace| RingPlace { event: event(&of.event), ..*of };
     let server = Agreement {
@@ -284,4 +290,36 @@ fn what_came_before_nonsense_is_received() {
         assert!(matches!(server.receive(&mut rx, &pool(), MAX_FRAME), Err(Nonsense)));
         assert!(rx.is_empty());
     }
+}
+
+/// Does `what` with the server of a pair, in time.
+fn in_time(mut server: Link, what: impl FnOnce(&mut Link) + Send + 'static) {
+    let (done, is_done) = std::sync::mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        what(&mut server);
+        done.send(()).unwrap();
+    });
+    is_done.recv_timeout(std::time::Duration::from_secs(20)).expect("the peer keeps it waiting");
+    thread.join().unwrap();
+}
+
+#[test]
+fn events_that_a_peer_makes_block_keep_nobody_waiting() {
+    let block = |event: &OwnedFd| rustix::fs::fcntl_setfl(event, rustix::fs::OFlags::empty()).unwrap();
+    let Pair { server, .. } = pair_with(256, |offer| block(&offer.agreement.to_server.event));
+    in_time(server, |server| {
+        server.listen(true);
+        server.listen(false);
+    });
+    let Pair { mut client, server, .. } = pair_with(256, |offer| {
+        let event = &offer.agreement.to_client.event;
+        block(event);
+        rustix::io::write(event, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+    });
+    client.listen(true);
+    in_time(server, |server| {
+        let mut tx = burst();
+        put(&mut tx, 0, 100, 0);
+        assert_eq!(server.transmit(&mut tx).unwrap().frames, 1);
+    });
 }
