@@ -144,3 +144,38 @@ fn peers_that_are_killed_under_load_leave_the_other_end_as_it_was() {
         }
     }
 }
+
+/// Whether `port` becomes readable, which it does at once or not at all.
+fn would_wake(port: &mut MemifPort) -> bool {
+    let alarm = port.waitable().expect("memif can tell");
+    let at_once = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut watched = [rustix::event::PollFd::from_borrowed_fd(alarm, rustix::event::PollFlags::IN)];
+    rustix::event::poll(&mut watched, Some(&at_once)).unwrap() == 1
+}
+
+/// Who was about to sleep when the link came sees what has been sent over it before the wait.
+#[test]
+fn frames_that_come_with_the_link_wake_who_is_about_to_sleep() {
+    let directory = tempfile::tempdir().unwrap();
+    for sleeper_is_server in [true, false] {
+        let socket = fresh(directory.path());
+        let (first, second) = (MemifConfig::server(socket.clone()), MemifConfig::client(socket));
+        let (first, second) = if sleeper_is_server { (first, second) } else { (second, first) };
+        let (mut sleeper, mut rx) = (MemifPort::open(&first).unwrap(), RxBurst::new());
+        assert!(!would_wake(&mut sleeper));
+        let mut other = MemifPort::open(&second).unwrap();
+        sleeper.wait_for_link(LINK).unwrap();
+        other.wait_for_link(LINK).unwrap();
+        assert_eq!(sleeper.receive(&mut rx), 0, "the turn that finds nothing, and takes the link");
+        let mut tx = TxBurst::new(&other);
+        tx.reserve(100).unwrap().commit();
+        assert_eq!(other.transmit(&mut tx), 1);
+        assert!(would_wake(&mut sleeper));
+        assert_eq!(sleeper.receive(&mut rx), 1);
+        sleeper.waited();
+        assert!(!would_wake(&mut sleeper), "what has been received wakes nobody");
+        tx.reserve(100).unwrap().commit();
+        assert_eq!(other.transmit(&mut tx), 1);
+        assert!(would_wake(&mut sleeper), "who listens is told");
+    }
+}

@@ -61,7 +61,7 @@ impl Board {
         (self.generation(), next.take())
     }
 
-    /// Readable after a change of the generation, until [`Board::hush`].
+    /// Readable after a change of the generation or [`Board::wake`], until [`Board::hush`].
     pub(super) fn bell(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
     }
@@ -69,6 +69,11 @@ impl Board {
     /// Makes the bell unreadable. To be called before the generation is looked at.
     pub(super) fn hush(&self) {
         drain(&self.bell);
+    }
+
+    /// Makes the bell readable.
+    pub(super) fn wake(&self) {
+        ring(&self.bell);
     }
 
     /// What the peer calls itself, if there is one.

@@ -30,7 +30,9 @@ pub(super) struct Link {
     desk: Desk,
     incoming: Incoming,
     outgoing: Outgoing,
-    /// Readable when the peer announces frames.
+    /// Whether the peer is to announce frames.
+    listens: bool,
+    /// Readable when it does.
     announced: OwnedFd,
     /// By which frames are announced to the peer.
     announce: OwnedFd,
@@ -100,7 +102,7 @@ impl Link {
                 to_server.event,
             ),
         };
-        Ok(Link { desk: Desk::new(regions), incoming, outgoing, announced, announce })
+        Ok(Link { desk: Desk::new(regions), incoming, outgoing, listens: false, announced, announce })
     }
 
     /// Moves frames that have come into `burst`: lent, if it takes such, else copies in buffers of `pool`.
@@ -199,12 +201,22 @@ impl Link {
         event::raise(&self.announce);
     }
 
-    /// Whether the peer is to announce frames. What came before need not show.
-    pub(super) fn listen(&mut self, on: bool) {
-        self.incoming.announce(on);
-        if !on {
-            event::clear(&self.announced);
+    /// Has the peer announce frames. Returns whether there are some that it may not have announced: those that came before
+    /// the first call since the link came up, or since [`look_out`](Self::look_out).
+    pub(super) fn listen(&mut self) -> bool {
+        if std::mem::replace(&mut self.listens, true) {
+            return false;
         }
+        self.incoming.announce(true);
+        // Nonsense is for who receives it.
+        self.incoming.waiting() != Ok(0)
+    }
+
+    /// The peer need not announce frames any more.
+    pub(super) fn look_out(&mut self) {
+        self.listens = false;
+        self.incoming.announce(false);
+        event::clear(&self.announced);
     }
 
     /// Readable when frames have been announced.

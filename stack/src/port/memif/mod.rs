@@ -253,14 +253,16 @@ impl Port for MemifPort {
         self.keep_up();
         if let Some(link) = &mut self.link {
             link.tell();
-            link.listen(true);
+            if link.listen() {
+                self.board.wake();
+            }
         }
         Some(self.alarm.as_fd())
     }
 
     fn waited(&mut self) {
         if let Some(link) = &mut self.link {
-            link.listen(false);
+            link.look_out();
         }
     }
 }

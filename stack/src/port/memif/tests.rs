@@ -230,10 +230,10 @@ fn frames_are_announced_to_who_listens() {
         };
         send(from);
         assert!(!readable(to), "nobody asked");
-        to.listen(true);
+        assert!(to.listen(), "what came before, nobody was told");
         send(from);
         assert!(readable(to));
-        to.listen(false);
+        to.look_out();
         send(from);
         assert!(!readable(to));
     }
@@ -308,15 +308,15 @@ fn events_that_a_peer_makes_block_keep_nobody_waiting() {
     let block = |event: &OwnedFd| rustix::fs::fcntl_setfl(event, rustix::fs::OFlags::empty()).unwrap();
     let Pair { server, .. } = pair_with(256, |offer| block(&offer.agreement.to_server.event));
     in_time(server, |server| {
-        server.listen(true);
-        server.listen(false);
+        assert!(!server.listen());
+        server.look_out();
     });
     let Pair { mut client, server, .. } = pair_with(256, |offer| {
         let event = &offer.agreement.to_client.event;
         block(event);
         rustix::io::write(event, &(u64::MAX - 1).to_ne_bytes()).unwrap();
     });
-    client.listen(true);
+    assert!(!client.listen());
     in_time(server, |server| {
         let mut tx = burst();
         put(&mut tx, 0, 100, 0);
