@@ -6,10 +6,15 @@ use core::ptr::{NonNull, null_mut};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
+use rustix::fs::{
+    MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate, memfd_create,
+};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use super::region::Region;
+
+/// The type of file system that files of huge pages are of (`HUGETLBFS_MAGIC` of Linux's `magic.h`).
+const HUGE_PAGES: u32 = 0x9584_58f6;
 
 /// A mapping of a file without a name.
 struct Mapping {
@@ -45,7 +50,7 @@ impl Region {
     /// The first `len` bytes of `file`, which somebody has [shared](Region::share).
     ///
     /// # Errors
-    /// What the system says, or that the file is too short, or might become so.
+    /// What the system says; or that the file is too short, might become so, or consists of huge pages.
     pub fn map(file: impl AsFd, len: usize) -> io::Result<Region> {
         let invalid = |what| io::Error::new(io::ErrorKind::InvalidData, what);
         // Whoever could shorten it could make us fault.
@@ -54,6 +59,11 @@ impl Region {
         }
         if u64::try_from(fstat(&file)?.st_size).unwrap_or(0) < len as u64 {
             return Err(invalid("shared memory that is too short"));
+        }
+        // No page of a sealed file is ever missing, but huge ones: whoever has the file could free them, and a fault for
+        // which none is left kills.
+        if fstatfs(&file)?.f_type as u32 == HUGE_PAGES {
+            return Err(invalid("shared memory of huge pages, which may be taken away"));
         }
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address that the system chooses harms no other memory.
@@ -79,6 +89,21 @@ mod tests {
         let mut seen = [0; 5];
         there.slice(9_000, 5).unwrap().read(0, &mut seen);
         assert_eq!(&seen, b"hello");
+    }
+
+    #[test]
+    fn huge_pages_that_may_be_missing_are_refused() {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB;
+        let file = match memfd_create("huge", flags) {
+            Ok(file) => file,
+            Err(error) => {
+                assert!(std::env::var_os("CI").is_none(), "no huge pages: {error}");
+                return eprintln!("skipped: {error}");
+            }
+        };
+        ftruncate(&file, 1 << 30).unwrap();
+        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL).unwrap();
+        assert_eq!(Region::map(&file, 4096).unwrap_err().kind(), io::ErrorKind::InvalidData);
     }
 
     #[test]
