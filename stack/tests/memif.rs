@@ -145,6 +145,45 @@ fn peers_that_are_killed_under_load_leave_the_other_end_as_it_was() {
     }
 }
 
+/// A peer that is stopped under load costs what its ring does not hold, and goes on where it was.
+#[test]
+fn a_peer_that_is_stopped_keeps_nobody_waiting() {
+    let directory = tempfile::tempdir().unwrap();
+    for (own, other) in [("server", "client"), ("client", "server")] {
+        let socket = directory.path().join(own);
+        let name = SocketName::Path(socket.clone());
+        let config = if own == "server" { MemifConfig::server(name) } else { MemifConfig::client(name) };
+        let mut port = MemifPort::open(&config).unwrap();
+        let mut peer = start(other, &socket);
+        let signal = |signal| {
+            rustix::process::kill_process(rustix::process::Pid::from_child(&peer), signal).unwrap();
+        };
+        let (mut tx, mut rx) = (TxBurst::new(&port), RxBurst::new());
+        for round in 0..5 {
+            let mut seen = 0;
+            let begin = Instant::now();
+            while seen < 500 {
+                seen += exchange(&mut port, &mut tx, &mut rx);
+                assert!(begin.elapsed() < LINK, "round {round}: {seen} frames from the {other}");
+            }
+            signal(rustix::process::Signal::STOP);
+            // What has been sent is received; then the ring to the peer is full, and its own is empty.
+            let mut quiet = 0;
+            while quiet < 1000 {
+                let sent = port.counters().tx_frames;
+                let moved = exchange(&mut port, &mut tx, &mut rx) > 0 || port.counters().tx_frames > sent;
+                quiet = if moved { 0 } else { quiet + 1 };
+                assert!(begin.elapsed() < LINK, "round {round}: the {other} is stopped");
+            }
+            assert!(port.link_is_up() && port.waitable().is_some());
+            port.waited();
+            signal(rustix::process::Signal::CONT);
+        }
+        peer.kill().unwrap();
+        peer.wait().unwrap();
+    }
+}
+
 /// Whether `port` becomes readable, which it does at once or not at all.
 fn would_wake(port: &mut MemifPort) -> bool {
     let alarm = port.waitable().expect("memif can tell");
