@@ -40,7 +40,7 @@ pub(crate) enum PortSpec {
     /// `udp:ADDRESS[,port=N][,entropies=N][,gso=on|off][,gro=on|off]`: kernel UDP.
     Udp(UdpSpec),
     /// `memif:SOCKET,role=server|client[,…]`: memory shared with another process.
-    Memif(MemifSpec),
+    Memif(Box<MemifSpec>),
     /// `dpdk:DEVICE[,ARGUMENTS]`: a device by its name, as DPDK's own programs take it.
     Dpdk(String),
 }
@@ -128,7 +128,7 @@ pub(crate) enum PortError {
     Udp { spec: PortSpec, error: UdpError },
     /// The socket is not to be had.
     #[error("{spec}: {error}")]
-    Memif { spec: PortSpec, error: MemifError },
+    Memif { spec: PortSpec, error: Box<MemifError> },
     /// DPDK refuses.
     #[cfg(feature = "dpdk")]
     #[error("{spec}: {error}")]
@@ -190,7 +190,7 @@ impl FromStr for PortSpec {
     fn from_str(text: &str) -> Result<PortSpec, ValueError> {
         match text.split_once(':') {
             Some(("udp", rest)) => UdpSpec::parse(rest).map(PortSpec::Udp),
-            Some(("memif", rest)) => MemifSpec::parse(rest).map(PortSpec::Memif),
+            Some(("memif", rest)) => MemifSpec::parse(rest).map(|spec| PortSpec::Memif(Box::new(spec))),
             Some(("dpdk", rest)) => device(rest).map(|device| PortSpec::Dpdk(device.to_owned())),
             _ => Err(ValueError::expected(format!(
                 "udp:ADDRESS[,entropies=N], memif:SOCKET,role=server|client or dpdk:DEVICE[,ARGUMENTS] \
@@ -373,8 +373,8 @@ impl PortSpec {
         let ip = options.ip.ok_or_else(|| PortError::NoAddress(self.clone()))?;
         let mac = options.mac.unwrap_or(mac_of(ip));
         let config = memif.config(usize::from(options.mtu.unwrap_or(DEFAULT_MTU)), mac.0);
-        let port =
-            MemifPort::open(&config).map_err(|error| PortError::Memif { spec: self.clone(), error })?;
+        let port = MemifPort::open(&config)
+            .map_err(|error| PortError::Memif { spec: self.clone(), error: Box::new(error) })?;
         Ok(OpenPort {
             port: AnyPort::Memif(Box::new(port)),
             spec: Some(self.clone()),
