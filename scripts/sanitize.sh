@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the tests of rings, regions and sessions, in one process and in several, under a sanitiser of the nightly
+# Runs the tests of rings, regions, sessions and memif, in one process and in several, under a sanitiser of the nightly
 # toolchain: scripts/sanitize.sh [address|thread]      (default: address)
 # The thread sanitiser needs the sources of the standard library (rustup component add rust-src --toolchain nightly).
 set -euo pipefail
@@ -28,4 +28,4 @@ export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}/sanitize-$sanitiser
 # Copies by the processor's instructions are invisible to sanitisers.
 export RUSTFLAGS="-Zsanitizer=$sanitiser --cfg weft_plain_copies"
 cargo +nightly test -p weft-stack --no-default-features --lib --target "$host" "${extra[@]}" -- \
-    worker::ring worker::session
+    worker::ring worker::session port::loan port::memif::tests

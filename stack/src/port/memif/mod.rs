@@ -75,6 +75,8 @@ pub struct MemifPort {
     counters: PortCounters,
     /// What a sleeping worker waits for: the board's bell, and the link's.
     alarm: OwnedFd,
+    /// Whether it tells all that there is to be waited for.
+    wakes: bool,
     /// Ends the thread.
     _attendant: Attendant,
 }
@@ -107,6 +109,7 @@ impl MemifPort {
             pool,
             counters,
             alarm,
+            wakes: true,
             _attendant: attendant,
         })
     }
@@ -152,9 +155,8 @@ impl MemifPort {
         self.generation = generation;
         let Some(agreement) = agreement else { return };
         match Link::of(agreement, self.config.buffer_bytes()) {
-            // A port that cannot be woken looks often enough.
             Ok(link) => {
-                let _ = watch(&self.alarm, link.announced());
+                self.wakes = watch(&self.alarm, link.announced()).is_ok();
                 self.link = Some(link);
             }
             Err(nonsense) => self.give_up(nonsense),
@@ -171,6 +173,7 @@ impl MemifPort {
         if let Some(link) = self.link.take() {
             // The peer may have it, too: closing it would not be enough.
             let _ = epoll::delete(&self.alarm, link.announced());
+            self.wakes = true;
         }
     }
 
@@ -257,7 +260,7 @@ impl Port for MemifPort {
                 self.board.wake();
             }
         }
-        Some(self.alarm.as_fd())
+        self.wakes.then(|| self.alarm.as_fd())
     }
 
     fn waited(&mut self) {

@@ -5,11 +5,12 @@ use std::os::fd::OwnedFd;
 use proptest::prelude::*;
 use rustix::event::{EventfdFlags, eventfd};
 
+use super::MemifPort;
 use super::agreement::{Agreement, Offer, RingPlace};
 use super::config::{MemifConfig, Role, SocketName};
 use super::link::{Link, Moved, offer};
 use super::ring::Nonsense;
-use crate::port::{Attachment, BURST, Frame, FramePool, PortCaps, RxBurst, TxBurst};
+use crate::port::{Attachment, BURST, Frame, FramePool, Port, PortCaps, RxBurst, TxBurst};
 use crate::worker::ring::Region;
 
 const RING: u8 = 3;
@@ -322,4 +323,23 @@ fn events_that_a_peer_makes_block_keep_nobody_waiting() {
         put(&mut tx, 0, 100, 0);
         assert_eq!(server.transmit(&mut tx).unwrap().frames, 1);
     });
+}
+
+#[test]
+fn a_link_that_cannot_be_waited_for_is_looked_at() {
+    let name = SocketName::Abstract(format!("weft-memif-unwatched-{}", std::process::id()));
+    let mut port = MemifPort::open(&MemifConfig::server(name.clone())).unwrap();
+    assert!(port.waitable().is_some());
+    // Nothing can be watched by this.
+    port.alarm = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+    for _ in 0..2 {
+        let peer = MemifPort::open(&MemifConfig::client(name.clone())).unwrap();
+        port.wait_for_link(std::time::Duration::from_secs(20)).unwrap();
+        assert!(port.waitable().is_none(), "it would sleep too long");
+        drop(peer);
+        while port.link_is_up() {
+            std::thread::yield_now();
+        }
+        assert!(port.waitable().is_some());
+    }
 }
