@@ -1,6 +1,7 @@
 //! The data path over two ends of one memory, without a socket between them.
 
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use proptest::prelude::*;
 use rustix::event::{EventfdFlags, eventfd};
@@ -11,7 +12,8 @@ use super::config::{MemifConfig, Role, SocketName};
 use super::link::{Link, Moved, offer};
 use super::ring::Nonsense;
 use crate::port::{Attachment, BURST, Frame, FramePool, Port, PortCaps, RxBurst, TxBurst};
-use crate::worker::ring::Region;
+use crate::rng::Rng;
+use crate::worker::ring::{Region, RegionSlice};
 
 const RING: u8 = 3;
 const MAX_FRAME: usize = 1000;
@@ -276,6 +278,57 @@ fn buffers_that_a_peer_takes_back_are_nonsense() {
         assert!(matches!(from.transmit(&mut tx), Err(Nonsense)), "from the server: {from_server}");
         assert_eq!(tx.len(), 8, "nothing is lost");
     }
+}
+
+/// Writes small numbers into the rings, which nearly make sense as flags, regions, lengths and offsets; seldom as indices.
+fn scribble(all: &RegionSlice, mut rng: Rng, is_done: &AtomicBool) {
+    const DESCRIPTORS: u32 = 16 << RING;
+    while !is_done.load(Ordering::Relaxed) {
+        let ring = rng.below(2) * TO_CLIENT;
+        let index = [6, 64][rng.below(2) as usize];
+        let place = if rng.chance(0.002) { index } else { 128 + (rng.below(DESCRIPTORS) & !1) };
+        all.write(ring + place, &(rng.below(256) as u16 >> rng.below(8)).to_ne_bytes());
+    }
+}
+
+/// Says so even if the test fails.
+struct Done<'a>(&'a AtomicBool);
+
+impl Drop for Done<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Not only between two calls, as in the property test, but in the midst of them.
+#[test]
+fn a_peer_that_scribbles_all_the_time_is_survived() {
+    let (pool, mut outcomes) = (pool(), [0; 2]);
+    for seed in 0..400 {
+        let Pair { client, server, memory } = pair(128);
+        let all = memory.slice(0, memory.len() as u32).unwrap();
+        let is_done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let _done = Done(&is_done);
+            scope.spawn(|| scribble(&all, Rng::new(seed, 0), &is_done));
+            let (mut tx, mut rx) = (burst(), RxBurst::with_tails());
+            let mut links = [client, server];
+            for round in 0..100usize {
+                let link = &mut links[round % 2];
+                while tx.room() > 0 {
+                    put(&mut tx, 0, 300, 100);
+                }
+                let all_is_well =
+                    link.transmit(&mut tx).is_ok() && link.receive(&mut rx, &pool, MAX_FRAME).is_ok();
+                rx.drain().for_each(|frame| drop(frame.gather(&pool).unwrap()));
+                outcomes[usize::from(all_is_well)] += 1;
+                if !all_is_well {
+                    break;
+                }
+            }
+        });
+    }
+    assert!(outcomes.iter().all(|times| *times > 0), "{outcomes:?}");
 }
 
 #[test]
