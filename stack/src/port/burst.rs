@@ -189,15 +189,6 @@ impl TxBurst {
         }
     }
 
-    /// Puts `frame` together in one buffer of the burst's pool, if it has a tail. Returns whether that was possible.
-    pub(crate) fn gather(&self, frame: &mut Frame) -> bool {
-        if !frame.is_attached() {
-            return true;
-        }
-        let whole = frame.gather(&self.pool);
-        whole.map(|whole| *frame = whole).is_some()
-    }
-
     /// How payloads came into frames by [`Reservation::attach`].
     pub fn payloads(&self) -> Payloads {
         self.payloads

@@ -94,7 +94,7 @@ impl Frame {
     }
 
     /// A copy in one buffer of `pool`; `None` if there is none that holds it.
-    pub(super) fn gather(&self, pool: &FramePool) -> Option<Frame> {
+    pub(crate) fn gather(&self, pool: &FramePool) -> Option<Frame> {
         let mut whole = pool.allocate(self.total_len())?;
         let (head, rest) = whole.split_at_mut_checked(self.len())?;
         head.copy_from_slice(self);

@@ -119,7 +119,7 @@ use self::predict::Prediction;
 use self::rest::Rest;
 use crate::fep::Fep;
 use crate::packet::{Addr, Packet};
-use crate::port::{Port, RxBurst, TxBurst};
+use crate::port::{BURST, FramePool, Port, RxBurst, TxBurst};
 use crate::wire::class::ClassError;
 use crate::wire::ethernet::{HEADER_LEN as ETHERNET, VLAN_TAG_LEN};
 use crate::wire::udp::HEADER_LEN as UDP;
@@ -141,6 +141,8 @@ pub struct Worker<P> {
     idle: Idle,
     rest: Rest,
     rx: RxBurst,
+    /// For frames of a burst that have to be put together. Not the port's: it may have none to spare.
+    whole: FramePool,
     /// Frames that the port had no room for stay here for the next turn.
     tx: TxBurst,
     /// The headers of the packet that is being written.
@@ -229,6 +231,8 @@ impl<P: Port> Worker<P> {
         if longest > tx.max_frame() {
             return Err(WorkerError::FrameTooLong { needed: longest, max: tx.max_frame() });
         }
+        let whole = FramePool::heap(BURST, tx.max_frame())
+            .map_err(|_| WorkerError::FrameTooLong { needed: longest, max: tx.max_frame() })?;
         let codec = Codec::new(link, &port.capabilities());
         let ipv4 = book.own_host().ip.is_ipv4();
         Ok(Worker {
@@ -243,6 +247,7 @@ impl<P: Port> Worker<P> {
             idle: Idle::Spin,
             rest: Rest::default(),
             rx: RxBurst::with_tails(),
+            whole,
             tx,
             scratch: Packet::BLANK,
             arrived: Packet::BLANK,

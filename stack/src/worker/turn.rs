@@ -108,9 +108,11 @@ impl<P: Port> Worker<P> {
             self.fep.on_packet(now, &self.arrived, Payload::Region(payload));
             return true;
         }
-        let gathered = self.tx.gather(&mut self.rx[at]);
-        self.counters.pool_empty += u64::from(!gathered);
-        !gathered
+        let whole = self.rx[at].gather(&self.whole);
+        self.counters.pool_empty += u64::from(whole.is_none());
+        let lost = whole.is_none();
+        whole.into_iter().for_each(|whole| self.rx[at] = whole);
+        lost
     }
 
     /// Deals with frame `at` of the burst, which is no packet for the endpoint.
