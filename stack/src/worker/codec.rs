@@ -3,7 +3,7 @@
 use core::net::IpAddr;
 
 use super::book::{AddressBook, BookError, Host, Route};
-use super::predict::{Predicted, Prediction};
+use super::predict::{Predicted, Predictions};
 use crate::packet::{Addr, Class, Network, Packet, Payload};
 use crate::port::{ChecksumOffload, ChecksumStatus, Frame, PortCaps};
 use crate::spray::Entropy;
@@ -216,7 +216,7 @@ impl Codec {
         frame: &'a Frame,
     ) -> Result<(Packet, &'a [u8]), ReadError> {
         let mut packet = Packet::BLANK;
-        let payload = self.read_into(book, &mut None, frame, &mut packet)?;
+        let payload = self.read_into(book, &mut Predictions::default(), frame, &mut packet)?;
         Ok((packet, payload))
     }
 
@@ -226,11 +226,11 @@ impl Codec {
     pub(super) fn read_with_tail<'a>(
         &self,
         book: &AddressBook,
-        next: &Option<Prediction>,
+        next: &Predictions,
         frame: &'a Frame,
         packet: &mut Packet,
     ) -> Option<RegionBytes<'a>> {
-        let predicted = next.as_ref()?.check_head(frame, frame.total_len() - frame.len())?;
+        let predicted = next.of(frame)?.check_head(frame, frame.total_len() - frame.len())?;
         let class = class_of(&self.link.classes, predicted.traffic_class >> 2);
         if class.is_trimmed() {
             return None;
@@ -251,7 +251,7 @@ impl Codec {
     pub(super) fn read_into<'a>(
         &self,
         book: &mut AddressBook,
-        next: &mut Option<Prediction>,
+        next: &mut Predictions,
         frame: &'a Frame,
         packet: &mut Packet,
     ) -> Result<&'a [u8], ReadError> {
@@ -260,16 +260,13 @@ impl Codec {
             ChecksumStatus::Good => ChecksumPolicy::OFFLOADED,
             ChecksumStatus::Unknown | ChecksumStatus::Bad => ChecksumPolicy::VERIFY,
         };
-        let predicted = next.as_ref().and_then(|next| next.check(frame, checksums));
+        let predicted = next.of(frame).and_then(|next| next.check(frame, checksums));
         match predicted
             .map(|predicted| (class_of(&self.link.classes, predicted.traffic_class >> 2), predicted))
         {
             Some((class @ (Class::Data | Class::Control), predicted)) => {
-                let Predicted { src, hops, traffic_class, src_port, body } = predicted;
-                let (pds, ses, payload) = parse_delivery(body)?;
-                let ecn = Ecn::from_bits(traffic_class).is_ce();
-                packet.net =
-                    Network { src, dst: book.own(), entropy: entropy_of(src_port), class, ecn, hops };
+                let (pds, ses, payload) = parse_delivery(predicted.body)?;
+                self.fill_in(book, packet, class, &predicted);
                 (packet.payload_len, packet.pds, packet.ses) = (payload.len() as u32, pds, ses);
                 Ok(payload)
             }
@@ -289,7 +286,7 @@ impl Codec {
     fn read_any<'a>(
         &self,
         book: &mut AddressBook,
-        next: &mut Option<Prediction>,
+        next: &mut Predictions,
         frame: &'a Frame,
         checksums: ChecksumPolicy,
         packet: &mut Packet,
@@ -313,7 +310,7 @@ impl Codec {
             hops: DEFAULT_TTL.saturating_sub(meta.ttl),
         };
         if meta.trimmed.is_none() {
-            *next = Prediction::learn(frame, meta.ip, src);
+            next.learn(frame, meta.ip, src);
         }
         *packet = Packet { net, payload_len: meta.original_payload_len, pds: parsed.pds, ses: parsed.ses };
         Ok(parsed.payload)

@@ -115,7 +115,7 @@ pub use wait::Waker;
 use weft_cc::Time;
 
 use self::neighbours::Neighbours;
-use self::predict::Prediction;
+use self::predict::Predictions;
 use self::rest::Rest;
 use crate::fep::Fep;
 use crate::packet::{Addr, Packet};
@@ -149,8 +149,8 @@ pub struct Worker<P> {
     scratch: Packet,
     /// The headers of the packet that is being read.
     arrived: Packet,
-    /// What the next frame will probably look like.
-    expected: Option<Prediction>,
+    /// What the next frames will probably look like.
+    expected: Predictions,
     /// Bytes of the longest frame that the endpoint sends.
     longest: usize,
     /// Whether payload can leave from where it is: the port takes it so, and no checksum of it is needed.
@@ -175,6 +175,9 @@ pub struct WorkerCounters {
     pub neighbours: u64,
     /// Packets whose payload left from where it is, without a copy into a frame.
     pub attached: u64,
+    /// Frames that arrived in pieces and had to be put together, which costs a copy: the first of a peer, those of
+    /// IPv6 and those with a tag.
+    pub gathered: u64,
     /// Packets that could not be written.
     pub unsendable: u64,
     /// Packets to peers whose Ethernet address is not known yet; lost to the endpoint, whose timers deal
@@ -251,7 +254,7 @@ impl<P: Port> Worker<P> {
             tx,
             scratch: Packet::BLANK,
             arrived: Packet::BLANK,
-            expected: None,
+            expected: Predictions::default(),
             longest,
             counters: WorkerCounters::default(),
             last_read_error: None,

@@ -1,4 +1,4 @@
-//! Header prediction: frames of one peer agree in nearly all of what comes before PDS. One that agrees with the
+//! Header prediction: frames of one peer agree in nearly all of what comes before PDS. One that agrees with the peer's
 //! last well-formed frame in everything that is checked there, but for lengths and checksums, needs no more than a
 //! look at these. (The idea is Van Jacobson's, for TCP.)
 //!
@@ -43,7 +43,39 @@ const fn mask() -> [u64; COMPARED / 8] {
     words
 }
 
-/// What the next frame will probably look like.
+/// Peers of which a prediction is kept at a time: those whose addresses differ in the last bits.
+const PEERS: usize = 64;
+
+/// The last byte of the source address, in Ethernet and IPv4.
+const SOURCE: usize = 14 + 15;
+
+/// What the next frame of each peer will probably look like.
+#[derive(Clone, Debug)]
+pub(super) struct Predictions([Option<Prediction>; PEERS]);
+
+impl Default for Predictions {
+    fn default() -> Predictions {
+        Predictions([None; PEERS])
+    }
+}
+
+impl Predictions {
+    /// What is known of frames of the peer that this one seems to come from.
+    #[inline]
+    pub(super) fn of(&self, frame: &[u8]) -> Option<&Prediction> {
+        self.0[usize::from(*frame.get(SOURCE)?) % PEERS].as_ref()
+    }
+
+    /// `frame` is a well-formed one of `src`, from and to `ip`.
+    pub(super) fn learn(&mut self, frame: &[u8], ip: IpAddrs, src: Addr) {
+        let Some(source) = frame.get(SOURCE) else { return };
+        if let Some(prediction) = Prediction::learn(frame, ip, src) {
+            self.0[usize::from(*source) % PEERS] = Some(prediction);
+        }
+    }
+}
+
+/// What the next frame of a peer will probably look like.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Prediction {
     words: [u64; COMPARED / 8],
@@ -67,7 +99,7 @@ pub(super) struct Predicted<'a> {
 impl Prediction {
     /// What frames of `src` look like, of which `frame` is a well-formed one, from and to `ip`. None if it is not of
     /// the kind that is predicted.
-    pub(super) fn learn(frame: &[u8], ip: IpAddrs, src: Addr) -> Option<Prediction> {
+    fn learn(frame: &[u8], ip: IpAddrs, src: Addr) -> Option<Prediction> {
         let head: &[u8; COMPARED] = frame.first_chunk()?;
         let plain = head[12..15] == [8, 0, 0x45];
         let hops = DEFAULT_TTL.saturating_sub(head[22]);

@@ -108,11 +108,13 @@ impl<P: Port> Worker<P> {
             self.fep.on_packet(now, &self.arrived, Payload::Region(payload));
             return true;
         }
-        let whole = self.rx[at].gather(&self.whole);
-        self.counters.pool_empty += u64::from(whole.is_none());
-        let lost = whole.is_none();
-        whole.into_iter().for_each(|whole| self.rx[at] = whole);
-        lost
+        let Some(whole) = self.rx[at].gather(&self.whole) else {
+            self.counters.pool_empty += 1;
+            return true;
+        };
+        self.counters.gathered += 1;
+        self.rx[at] = whole;
+        false
     }
 
     /// Deals with frame `at` of the burst, which is no packet for the endpoint.
