@@ -6,7 +6,7 @@ use super::measure::{Meter, Progress};
 use super::memory;
 use super::pattern::Scratch;
 use super::plan::{Limit, Mode, Test};
-use super::report::{EndReport, LatencyReport};
+use super::report::{CongestionReport, EndReport, LatencyReport};
 use super::sequence::Sequence;
 use crate::Failure;
 use hdrhistogram::Histogram;
@@ -47,6 +47,7 @@ pub(super) struct Client {
     wrong: u64,
     wrong_messages: u64,
     server_report: Option<EndReport>,
+    congestion: Option<CongestionReport>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,6 +98,7 @@ impl Client {
             wrong: 0,
             wrong_messages: 0,
             server_report: None,
+            congestion: None,
         }
     }
 
@@ -114,6 +116,11 @@ impl Client {
     /// What the server has seen.
     pub(super) fn server_report(&self) -> Option<EndReport> {
         self.server_report.clone()
+    }
+
+    /// What congestion control made of the path.
+    pub(super) fn congestion(&self) -> Option<CongestionReport> {
+        self.congestion.clone()
     }
 
     /// The round-trip times, if they were what the test was for.
@@ -220,7 +227,7 @@ impl Client {
         self.done.messages += 1;
         self.done.bytes += self.test.size;
         if self.test.limit == Limit::Messages(self.done.messages) {
-            self.meter.end(now, worker, self.done);
+            self.end_of_measure(worker, now);
         }
     }
 
@@ -392,11 +399,18 @@ impl Client {
         match self.meter.began() {
             // From when it really begins: the system may have had the processor until now.
             Some(began) if now.is_at_or_after(began + Span::from_ps(us * 1_000_000)) => {
-                self.meter.end(now, worker, self.done);
+                self.end_of_measure(worker, now);
             }
             None if now.is_at_or_after(begin) => self.meter.begin(now, worker, self.done),
             Some(_) | None => {}
         }
+    }
+
+    fn end_of_measure<P: Port>(&mut self, worker: &Worker<P>, now: Time) {
+        self.meter.end(now, worker, self.done);
+        let first = self.lanes.first();
+        let snapshot = first.and_then(|lane| worker.fep().congestion(lane.connection));
+        self.congestion = snapshot.as_ref().map(CongestionReport::of);
     }
 
     fn waits_for(&self) -> String {

@@ -109,6 +109,7 @@ fn ask(args: &ClientArgs) -> Result<(), Failure> {
         client: Some(client.report()),
         server: client.server_report(),
         latency: client.latency(),
+        congestion: client.congestion(),
         notices: notices(&worker),
         ..Report::new(&test, &args.port.spec.to_string(), &name, expected)
     };

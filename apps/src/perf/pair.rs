@@ -58,6 +58,7 @@ pub(super) fn run(args: &PairArgs) -> Result<(), Failure> {
         client: Some(client.report()),
         server: seen,
         latency: client.latency(),
+        congestion: client.congestion(),
         one_core,
         notices: notices(&workers[0]),
         ..Report::new(&test, link, "this process", expected)

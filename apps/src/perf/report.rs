@@ -3,7 +3,7 @@
 use super::plan::Test;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
-use weft_cc::Rate;
+use weft_cc::{CcSnapshot, Rate};
 
 /// What one end has seen. Rates are none where no time passed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -83,6 +83,30 @@ pub(super) struct LatencyReport {
     pub(super) max_us: f64,
 }
 
+/// What the sender's congestion control made of the path when the measured part ended.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(super) struct CongestionReport {
+    /// What may be under way, bytes.
+    pub(super) window: u64,
+    /// The least round-trip time seen.
+    pub(super) base_rtt_us: f64,
+    /// The smoothed delay beyond it; zero where the algorithm has none.
+    pub(super) delay_us: f64,
+    /// What the algorithm was doing, in a word of its own.
+    pub(super) phase: &'static str,
+}
+
+impl CongestionReport {
+    pub(super) fn of(snapshot: &CcSnapshot) -> CongestionReport {
+        CongestionReport {
+            window: snapshot.cwnd,
+            base_rtt_us: snapshot.base_rtt.as_us_f64(),
+            delay_us: snapshot.delay.as_us_f64(),
+            phase: snapshot.phase,
+        }
+    }
+}
+
 /// What the link allows, if its rate is known.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Expected {
@@ -118,6 +142,8 @@ pub(super) struct Report {
     /// Who received them.
     pub(super) server: Option<EndReport>,
     pub(super) latency: Option<LatencyReport>,
+    /// Of the client's first connection.
+    pub(super) congestion: Option<CongestionReport>,
     /// Whether one thread drove both ends.
     pub(super) one_core: bool,
     /// What the port has to say.
@@ -136,6 +162,7 @@ impl Report {
             client: None,
             server: None,
             latency: None,
+            congestion: None,
             one_core: false,
             notices: Vec::new(),
         }
@@ -238,6 +265,13 @@ impl Report {
                 }
                 Some(CountedBy::UserAndKernel) | None => {}
             }
+        }
+        if let Some(c) = &self.congestion {
+            let _ = writeln!(
+                text,
+                "  client: {} at the end: window {} bytes, least RTT {:.1} µs, delay {:.1} µs, {}",
+                self.test.cc, c.window, c.base_rtt_us, c.delay_us, c.phase
+            );
         }
         if self.one_core {
             text.push_str("  one core drove both ends: the client's column has the CPU of both\n");
