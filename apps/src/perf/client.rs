@@ -3,7 +3,7 @@
 use super::control::{self, CONTROL, Message};
 use super::drive::{Role, Silence, Step};
 use super::measure::{Meter, Progress};
-use super::memory;
+use super::memory::{self, Messages};
 use super::pattern::Scratch;
 use super::plan::{Limit, Mode, Test};
 use super::report::{CongestionReport, EndReport, LatencyReport};
@@ -25,6 +25,8 @@ const LONGEST_RTT_NS: u64 = 100_000_000_000;
 /// The client.
 pub(super) struct Client {
     test: Test,
+    /// Messages that have not been used yet.
+    memory: Messages,
     server: Addr,
     /// The server, as people know it.
     name: String,
@@ -65,6 +67,19 @@ enum State {
     Closing,
 }
 
+/// Receives for what comes back when latency is measured.
+const PONGS: u64 = 2;
+
+/// The memory that a client of `test` sends from, and receives into.
+///
+/// # Errors
+/// There is not so much.
+pub(super) fn memory(test: &Test) -> Result<Messages, Failure> {
+    let pongs = if test.mode == Mode::Latency { PONGS } else { 0 };
+    let count = u64::from(test.connections) * u64::from(test.depth) + pongs;
+    Messages::new(count, test.size).map_err(|error| Failure::Run(error.to_string()))
+}
+
 /// A connection and what is sent over it.
 struct Lane {
     connection: ConnectionId,
@@ -76,8 +91,16 @@ struct Lane {
 
 impl Client {
     /// A client that will ask the endpoint `server`, called `name`, for `test`.
-    pub(super) fn new(test: Test, server: Addr, name: String, patience: Span, now: Time) -> Client {
+    pub(super) fn new(
+        test: Test,
+        memory: Messages,
+        server: Addr,
+        name: String,
+        patience: Span,
+        now: Time,
+    ) -> Client {
         Client {
+            memory,
             round_trips: (test.mode == Mode::Latency).then(histogram).flatten(),
             test,
             server,
@@ -159,14 +182,16 @@ impl Client {
     fn start(&mut self, fep: &mut Fep, now: Time, session: u32) -> Result<(), CallError> {
         self.session = session;
         if self.test.mode == Mode::Latency {
-            for message in memory::messages(2, self.test.size)? {
+            for _ in 0..PONGS {
+                let message = self.memory.take()?;
                 self.post_pong(fep, message)?;
             }
         }
         for lane in 0..u32::from(self.test.connections) {
             let connection = fep.connect(now, self.server, ConnectOptions::default())?;
             self.lanes.push(Lane { connection, next: 0, under_way: 0, posted_at: now });
-            for message in memory::messages(self.test.depth.into(), self.test.size)? {
+            for _ in 0..self.test.depth {
+                let message = self.memory.take()?;
                 // What is sent without a check has content too: memory that was never written is one page.
                 self.scratch.fill(&message, lane, 0);
                 self.post(fep, now, lane, message)?;
@@ -261,7 +286,8 @@ impl Client {
         if self.state == State::Running {
             let ping = match self.spare.pop() {
                 Some(message) => message,
-                None => memory::messages(1, self.test.size)?.remove(0),
+                // The one before has come back, but its acknowledgement has not.
+                None => Messages::new(1, self.test.size)?.take()?,
             };
             // Not the time of the turn: what came before in it is not the network's.
             let now = worker.clock().now().latest(now);

@@ -1,31 +1,61 @@
-//! The messages' memory: registered, as that of an application which cares for speed, so that ports which can
-//! send from it do.
+//! The messages' memory: shared and registered, as that of an application which cares for speed, so that ports which
+//! can send from it do.
 
+use std::os::fd::{AsFd, OwnedFd};
 use weft_stack::buffer::Buffer;
 use weft_stack::fep::CallError;
+use weft_stack::port::Port;
 use weft_stack::worker::ring::{Region, RegionSlice};
 
 /// No two messages share a cache line.
 const APART: u64 = 64;
 
-/// Memory for `count` messages of `size` bytes.
-///
-/// # Errors
-/// There is not so much.
-pub(super) fn messages(count: u64, size: u64) -> Result<Vec<RegionSlice>, CallError> {
-    let apart = size.max(1).next_multiple_of(APART);
-    // Regions are shorter than 4 GiB.
-    let together = (u64::from(u32::MAX) / apart).max(1);
-    let mut all = Vec::new();
-    while (all.len() as u64) < count {
-        let here = together.min(count - all.len() as u64);
-        let none = |_| CallError::Limit { what: "messages' bytes of memory", limit: (here * apart) as usize };
-        let region = Region::allocate((here * apart) as usize).map_err(none)?;
-        for n in 0..here {
-            all.push(region.slice(n * apart, size as u32).map_err(none)?);
+/// Memory for messages of one size.
+#[derive(Default)]
+pub(super) struct Messages {
+    regions: Vec<(Region, OwnedFd)>,
+    free: Vec<RegionSlice>,
+}
+
+impl Messages {
+    /// For `count` messages of `size` bytes.
+    ///
+    /// # Errors
+    /// There is not so much.
+    pub(super) fn new(count: u64, size: u64) -> Result<Messages, CallError> {
+        let apart = size.max(1).next_multiple_of(APART);
+        // Regions are shorter than 4 GiB.
+        let together = (u64::from(u32::MAX) / apart).max(1);
+        let mut all = Messages::default();
+        while (all.free.len() as u64) < count {
+            let here = together.min(count - all.free.len() as u64);
+            let limit = (here * apart) as usize;
+            let none = CallError::Limit { what: "messages' bytes of memory", limit };
+            let (region, file) = Region::share(limit).map_err(|_| none)?;
+            for n in 0..here {
+                all.free.push(region.slice(n * apart, size as u32).map_err(|_| none)?);
+            }
+            all.regions.push((region, file));
+        }
+        // The first to be taken is the first one.
+        all.free.reverse();
+        Ok(all)
+    }
+
+    /// Has `port` send from them where they are, if it can.
+    pub(super) fn register(&self, port: &mut impl Port) {
+        for (region, file) in &self.regions {
+            port.register(region, file.as_fd());
         }
     }
-    Ok(all)
+
+    /// A message that nobody has.
+    ///
+    /// # Errors
+    /// All are taken.
+    pub(super) fn take(&mut self) -> Result<RegionSlice, CallError> {
+        self.free.pop().ok_or(CallError::Limit { what: "messages", limit: 0 })
+    }
 }
 
 /// What a completion hands back, if it is a message's.
@@ -43,14 +73,15 @@ mod tests {
     #[test]
     fn messages_do_not_share_memory() {
         for (count, size) in [(1, 0), (300, 64), (7, 100), (3, 1 << 20)] {
-            let all = messages(count, size).unwrap();
-            assert_eq!(all.len() as u64, count);
+            let mut all = Messages::new(count, size).unwrap();
             let mut ends = 0;
-            for slice in &all {
+            for _ in 0..count {
+                let slice = all.take().unwrap();
                 assert_eq!(u64::from(slice.len()), size);
-                assert!(slice.offset() >= ends && slice.offset() % 64 == 0);
+                assert!(slice.offset() >= ends && slice.offset().is_multiple_of(64));
                 ends = slice.offset() + slice.len();
             }
+            assert!(all.take().is_err());
         }
     }
 }

@@ -91,9 +91,11 @@ fn serve(args: &ServerArgs) -> Result<(), Failure> {
 fn ask(args: &ClientArgs) -> Result<(), Failure> {
     check_cores(&args.end, 1)?;
     let mut output = Output::open(&args.output)?;
-    let open = open(&args.port)?;
+    let mut open = open(&args.port)?;
     let endpoint = Endpoint::new(&args.end, &open)?;
     let test = Test::new(&args.test, endpoint.payload, &endpoint.cc).map_err(Failure::Usage)?;
+    let memory = client::memory(&test)?;
+    memory.register(&mut open.port);
     let patience = Duration::from_nanos(args.end.patience.as_ps() / 1000);
     open.port.wait_for_link(patience).map_err(Failure::Run)?;
     let mut worker = endpoint.worker(open, OWN, &[(SERVER, args.server)], Strangers::Refuse)?;
@@ -102,7 +104,7 @@ fn ask(args: &ClientArgs) -> Result<(), Failure> {
     endpoint::reach(&mut worker, SERVER, &args.server, args.end.patience)?;
     let name = args.server.ip.to_string();
     let now = worker.clock().now();
-    let mut client = Client::new(test.clone(), SERVER, name.clone(), args.end.patience, now);
+    let mut client = Client::new(test.clone(), memory, SERVER, name.clone(), args.end.patience, now);
     drive::run(&mut worker, &mut client, args.end.patience)?;
     let expected = Expected::on(endpoint.link, &test, endpoint.overhead.into());
     let report = Report {

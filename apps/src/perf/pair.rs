@@ -77,7 +77,7 @@ fn on_one_thread(
 ) -> Outcome {
     pin(&args.end, 0)?;
     let mut seen = None;
-    let mut client = client(args, test, &workers[0]);
+    let mut client = client(args, test, &workers[0])?;
     let mut server = server(args, endpoint, &workers[1], &mut seen);
     drive::run_both(workers, &mut client, &mut server)?;
     drop(server);
@@ -95,7 +95,7 @@ fn on_two_threads(
         worker.set_idle(args.end.idle.into());
     }
     let [first, second] = workers;
-    let mut client = client(args, test, first);
+    let mut client = client(args, test, first)?;
     let outcome = thread::scope(|scope| {
         let receiving = scope.spawn(|| {
             let _lcore = lcore()?;
@@ -113,9 +113,9 @@ fn on_two_threads(
     Ok((client, seen.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)))
 }
 
-fn client(args: &PairArgs, test: &Test, worker: &Worker<AnyPort>) -> Client {
-    let now = worker.clock().now();
-    Client::new(test.clone(), Addr(1), "the server".to_owned(), args.end.patience, now)
+fn client(args: &PairArgs, test: &Test, worker: &Worker<AnyPort>) -> Result<Client, Failure> {
+    let (memory, now) = (super::client::memory(test)?, worker.clock().now());
+    Ok(Client::new(test.clone(), memory, Addr(1), "the server".to_owned(), args.end.patience, now))
 }
 
 fn server<'a>(

@@ -76,7 +76,8 @@ mod tests {
 
     #[test]
     fn memory_is_written_and_read() {
-        let messages = super::super::memory::messages(2, 1000).unwrap();
+        let mut memory = super::super::memory::Messages::new(2, 1000).unwrap();
+        let messages = [memory.take().unwrap(), memory.take().unwrap()];
         let mut scratch = Scratch::default();
         scratch.fill(&messages[0], 1, 5);
         scratch.fill(&messages[1], 1, 6);

@@ -3,7 +3,7 @@
 use super::control::{self, CONTROL, Message};
 use super::drive::{Role, Silence, Step};
 use super::measure::{Meter, Progress};
-use super::memory;
+use super::memory::Messages;
 use super::pattern::Scratch;
 use super::plan::{Mode, Test};
 use super::report::EndReport;
@@ -320,8 +320,11 @@ impl Session {
 
     /// Posts the receives and tells the client so.
     fn open(&mut self, fep: &mut Fep, now: Time) -> Result<(), CallError> {
+        let receives = self.test.receives();
+        let mut memory = Messages::new(receives * u64::from(self.test.connections), self.test.size)?;
         for lane in 0..u32::from(self.test.connections) {
-            for memory in memory::messages(self.test.receives(), self.test.size)? {
+            for _ in 0..receives {
+                let memory = memory.take()?;
                 let slot = self.slots.len() as u32;
                 self.slots.push(Slot { lane, receive: None });
                 self.post(fep, slot, memory)?;

@@ -334,6 +334,7 @@ impl Fep {
         if let Some(context) = self.contexts.get_mut(context_key) {
             context.backlog = context.backlog.saturating_sub(backlog);
         }
+        self.abandoned |= !waiting.is_empty();
         for send in waiting {
             self.complete_send(send, Err(SendError::Failed(failure)));
         }

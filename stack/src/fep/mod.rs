@@ -75,6 +75,8 @@ pub struct Fep {
     addr: Addr,
     /// Whether process 0 is closed.
     zero_closed: bool,
+    /// Whether memory has been handed back of which packets may be under way.
+    abandoned: bool,
     granter: Option<Box<Granter>>,
     /// Connections that may send, in turn.
     ready: VecDeque<Key>,
@@ -118,6 +120,7 @@ impl Fep {
             receives: Receives::new(config.limits.unexpected_bytes_per_peer, config.limits.messages),
             processes: BTreeMap::new(),
             zero_closed: false,
+            abandoned: false,
             next_receive: 0,
             targets: Targets::default(),
             granter: config.cc.receiver().map(|algorithm| Box::new(Granter::new(algorithm))),
@@ -343,6 +346,13 @@ impl Fep {
     /// it is held, also when the message is over. `None` for memory that cannot be shared.
     pub fn share_payload(&self, at: PayloadRef) -> Option<RegionSlice> {
         at.share(&self.sends)
+    }
+
+    /// Whether messages have failed since the last call. Their memory is the application's again, though packets that
+    /// refer to it may be under way still: who has sent them must see to it that they do not arrive.
+    #[inline]
+    pub fn take_abandoned(&mut self) -> bool {
+        core::mem::take(&mut self.abandoned)
     }
 
     fn context_for(&mut self, peer: Addr, class: TrafficClass) -> Key {

@@ -212,6 +212,11 @@ impl TxBurst {
         before - self.frames.len()
     }
 
+    /// Drops the frames with attached payload.
+    pub(crate) fn drop_attached(&mut self) {
+        self.frames.retain(|frame| !frame.is_attached());
+    }
+
     /// Drops the frames whose bits are set in `gone`, the lowest bit being the first frame's.
     #[cfg(target_os = "linux")]
     pub(super) fn remove(&mut self, gone: u32) {

@@ -245,6 +245,15 @@ impl<P: Port> Port for FaultyPort<P> {
     fn waited(&mut self) {
         self.inner.waited();
     }
+
+    #[cfg(unix)]
+    fn register(&mut self, memory: &crate::worker::ring::Region, file: std::os::fd::BorrowedFd<'_>) -> bool {
+        self.inner.register(memory, file)
+    }
+
+    fn recall(&mut self) {
+        self.inner.recall();
+    }
 }
 
 #[cfg(test)]

@@ -111,15 +111,32 @@ impl Lending<'_> {
     /// As many frames have been lent as were announced.
     #[inline]
     pub(super) fn frame(&mut self, bytes: RegionBytes<'_>) -> Loan {
+        self.lend(bytes, bytes, 0)
+    }
+
+    /// Lends two parts, which are of the desk's regions, as a frame. The first is no longer than a [`HEAD`].
+    ///
+    /// # Panics
+    /// As many frames have been lent as were announced, or the first part is longer.
+    #[inline]
+    pub(super) fn frame_of_two(&mut self, first: RegionBytes<'_>, second: RegionBytes<'_>) -> Loan {
+        assert!(first.len() as usize <= HEAD, "a longer head than there is a place for");
+        self.lend(first, second, first.len())
+    }
+
+    /// Lends the frame that begins with `first`, of which what follows its first `rest_from` bytes is `rest`.
+    #[inline]
+    fn lend(&mut self, first: RegionBytes<'_>, rest: RegionBytes<'_>, rest_from: u32) -> Loan {
         let left = self.left.checked_sub(1).expect("no more frames than announced");
         let head = self.shared.heads[self.next].0.get().cast::<u8>();
-        let head_len = bytes.len().min(HEAD as u32);
+        let head_len = first.len().min(HEAD as u32);
         // SAFETY: no frame has this head: all have come back, and each is given away once.
         let place = unsafe { std::slice::from_raw_parts_mut(head, head_len as usize) };
-        bytes.first(head_len).copy_to(place);
+        first.first(head_len).copy_to(place);
         (self.next, self.left) = (self.next + 1, left);
         let head = NonNull::from(place).cast();
-        Loan { head, head_len, base: bytes.base(), len: bytes.len(), desk: self.desk }
+        let len = rest_from.saturating_add(rest.len());
+        Loan { head, head_len, rest: rest.base(), rest_from, len, desk: self.desk }
     }
 }
 
@@ -136,8 +153,10 @@ impl Drop for Lending<'_> {
 pub(super) struct Loan {
     head: NonNull<u8>,
     head_len: u32,
-    /// Of the whole frame, in a region.
-    base: NonNull<u8>,
+    /// In a region: the bytes of the frame from `rest_from` on.
+    rest: NonNull<u8>,
+    rest_from: u32,
+    /// Of the whole frame.
     len: u32,
     desk: NonNull<Shared>,
 }
@@ -165,12 +184,13 @@ impl Loan {
         self.len as usize
     }
 
-    /// The bytes from `start` on, as they are in the region.
+    /// The bytes from `start` on, as they are in the region, if there are any and they lie together.
     #[inline]
     pub(super) fn bytes_from(&self, start: usize) -> Option<RegionBytes<'_>> {
         let more = self.total_len().checked_sub(start).filter(|more| *more > 0)?;
+        let skipped = start.checked_sub(self.rest_from as usize)?;
         // SAFETY: within the bytes that were lent, in a region that the desk keeps.
-        Some(unsafe { RegionBytes::from_raw(self.base.add(start), more as u32) })
+        Some(unsafe { RegionBytes::from_raw(self.rest.add(skipped), more as u32) })
     }
 
     pub(super) fn truncate(&mut self, len: usize) {
@@ -219,6 +239,26 @@ mod tests {
         assert_eq!((long.head().len(), long.total_len()), (HEAD, 300));
         long.truncate(30);
         assert_eq!((long.head().len(), long.total_len()), (30, 30));
+    }
+
+    #[test]
+    fn a_frame_of_two_parts_goes_on_in_the_second() {
+        let mut desk = desk();
+        let (regions, lending) = desk.lend(1);
+        let bytes = |at, len| regions[0].bytes(at, len).unwrap();
+        let mut frame = lending.unwrap().frame_of_two(bytes(500, 98), bytes(7, 300));
+        assert_eq!((frame.head().len(), frame.total_len(), frame.head()[0]), (98, 398, 500u32 as u8));
+        assert!(frame.bytes_from(97).is_none() && frame.bytes_from(398).is_none());
+        for (start, first) in [(98, 7), (100, 9), (397, (7 + 299u32) as u8)] {
+            let mut rest = vec![0; 398 - start];
+            frame.bytes_from(start).unwrap().copy_to(&mut rest);
+            assert_eq!(rest[0], first);
+        }
+        frame.truncate(200);
+        assert_eq!((frame.bytes_from(98).unwrap().len(), frame.head().len()), (102, 98));
+        frame.truncate(50);
+        assert_eq!((frame.head().len(), frame.total_len()), (50, 50));
+        assert!(frame.bytes_from(50).is_none());
     }
 
     #[test]

@@ -43,6 +43,9 @@ pub mod memory;
 #[cfg(target_os = "linux")]
 pub mod udp;
 
+#[cfg(unix)]
+use crate::worker::ring::Region;
+
 pub use attachment::Attachment;
 pub use burst::{Payloads, PushError, Reservation, ReserveError, RxBurst, TxBurst};
 pub use frame::{ChecksumOffload, ChecksumStatus, Frame, FramePool, PoolError};
@@ -95,6 +98,20 @@ pub trait Port {
 
     /// The wait is over, or does not take place: the port need not announce frames any more.
     fn waited(&mut self) {}
+
+    /// Makes `memory`, of which `file` is a descriptor, known to where frames go, so that payload
+    /// [attached](Reservation::attach) from there need not be copied. Returns whether the port can do that; if it
+    /// cannot, such payload is sent all the same. To be called before there is traffic: frames on their way may be
+    /// lost.
+    #[cfg(unix)]
+    fn register(&mut self, memory: &Region, file: BorrowedFd<'_>) -> bool {
+        let _ = (memory, file);
+        false
+    }
+
+    /// Bytes of registered memory are about to change although frames may be on their way that refer to them:
+    /// these must not arrive any more. May wait, but never for long.
+    fn recall(&mut self) {}
 }
 
 /// What a port can do.

@@ -59,6 +59,9 @@ impl<P: Port> Worker<P> {
             self.neighbours.ask(now, &mut self.tx);
         }
         let sent = self.transmit(now);
+        if self.fep.take_abandoned() {
+            self.recall();
+        }
         Progress { received, sent, timers: timers | asked }
     }
 
@@ -129,6 +132,13 @@ impl<P: Port> Worker<P> {
         }
         self.counters.count(&error);
         self.last_read_error = Some(error);
+    }
+
+    /// Before the application learns that messages have failed, and writes anew to their memory.
+    #[cold]
+    fn recall(&mut self) {
+        self.tx.drop_attached();
+        self.port.recall();
     }
 
     #[inline]

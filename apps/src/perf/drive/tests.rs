@@ -107,6 +107,11 @@ fn test() -> Test {
     }
 }
 
+fn client(now: Time) -> Client {
+    let memory = super::super::client::memory(&test()).unwrap();
+    Client::new(test(), memory, Addr(1), "the server".to_owned(), PATIENCE, now)
+}
+
 /// Runs the server until it ends, and returns what it has seen and how many PDCs of the client it leaves.
 fn serve(worker: &mut Worker<MemoryPort>) -> (Option<EndReport>, usize) {
     let seen = Mutex::new(None);
@@ -133,7 +138,7 @@ fn a_server_stays_until_its_client_knows_that_all_has_arrived() {
     let (a, b) = memory::pair(&MemoryConfig::default()).unwrap();
     let mut here = worker(Forgetful { inner: a, arrived: RxBurst::new(), lost: 0 }, 0);
     let server = thread::spawn(move || serve(&mut worker(b, 1)));
-    let mut client = Client::new(test(), Addr(1), "the server".to_owned(), PATIENCE, here.clock().now());
+    let mut client = client(here.clock().now());
     run(&mut here, &mut client, PATIENCE).expect("nothing is lost for good");
     let (seen, left) = server.join().unwrap();
     assert_eq!(seen.map(|report| (report.arrived, report.verified_bytes)), Some((3, 60_000)));
@@ -148,7 +153,7 @@ fn a_client_that_has_died_is_not_waited_for_longer_than_patience_lasts() {
     let (a, b) = memory::pair(&MemoryConfig::default()).unwrap();
     let (mut here, mut there) = (worker(a, 0), worker(b, 1));
     // What it has sent is there, and its PDC stays open.
-    let mut client = Client::new(test(), Addr(1), "the server".to_owned(), PATIENCE, here.clock().now());
+    let mut client = client(here.clock().now());
     let begin = here.clock().now();
     while there.fep().open_targets() == 0 {
         let now = here.clock().now();

@@ -11,7 +11,7 @@ use super::config::{MemifConfig, Role};
 use super::event;
 use super::ring::{Buffers, Chain, Descriptor, Incoming, Nonsense, Outgoing, create, ring_bytes};
 use crate::packet::Payload;
-use crate::port::loan::{Desk, HEAD, Lending};
+use crate::port::loan::{Desk, HEAD, Lending, Loan};
 use crate::port::{Frame, FramePool, MIN_FRAME, RxBurst, TxBurst};
 use crate::worker::ring::{Region, RegionBytes};
 
@@ -59,8 +59,15 @@ impl Layout {
     }
 }
 
-/// The memory that a client offers.
-pub(super) fn offer(config: &MemifConfig) -> io::Result<Offer> {
+/// Memory of the application's, and a descriptor by which the peer can map it.
+#[derive(Debug)]
+pub(super) struct Registered {
+    pub(super) region: Region,
+    pub(super) file: OwnedFd,
+}
+
+/// The memory that a client offers: its own, then what has been `registered`.
+pub(super) fn offer(config: &MemifConfig, registered: &[Registered]) -> io::Result<Offer> {
     let log2_size = config.log2_ring;
     let layout = Layout::of(log2_size, config.buffer_bytes());
     let (region, file) = Region::share(layout.len)?;
@@ -71,9 +78,12 @@ pub(super) fn offer(config: &MemifConfig) -> io::Result<Offer> {
     };
     let (to_server, to_client) = (place(0)?, place(layout.to_client)?);
     let role = Role::Client;
-    let agreement =
-        Agreement { role, regions: vec![region.clone()], to_server, to_client, peer: String::new() };
-    Ok(Offer { agreement, files: vec![file] })
+    let (mut regions, mut files) = (vec![region], vec![file]);
+    for Registered { region, file } in registered {
+        regions.push(region.clone());
+        files.push(file.try_clone()?);
+    }
+    Ok(Offer { agreement: Agreement { role, regions, to_server, to_client, peer: String::new() }, files })
 }
 
 impl Link {
@@ -188,6 +198,15 @@ impl Link {
         Ok(moved)
     }
 
+    /// Whether the peer has taken in all that has been sent.
+    ///
+    /// # Errors
+    /// As [`Link::receive`].
+    pub(super) fn is_taken_in(&mut self) -> Result<bool, Nonsense> {
+        self.tell();
+        Ok(self.outgoing.look()? == self.outgoing.size())
+    }
+
     /// Announces the frames that have been sent to a peer that was about to sleep just then. To be called before long,
     /// and before anything is waited for; [`transmit`](Self::transmit) does so, too.
     #[inline]
@@ -257,12 +276,29 @@ fn frame_at(
     if !(MIN_FRAME..=max_frame).contains(&chain.len) {
         return Ok(Some((chain, None)));
     }
-    let frame = match lender.filter(|_| chain.count == 1) {
-        Some(lending) => Some(Frame::from(lending.frame(bytes_of(regions, chain.first)?))),
-        // What is not lent because an earlier burst is still out is copied, too.
+    let loan = match lender {
+        Some(lending) => lend(regions, chain, lending)?,
+        // An earlier burst is still out.
+        None => None,
+    };
+    let frame = match loan {
+        Some(loan) => Some(Frame::from(loan)),
         None => gather(regions, incoming, at, chain, pool)?,
     };
     Ok(frame.map(|frame| (chain, Some(frame))))
+}
+
+/// The frame as it lies there: in one buffer, or the headers in one and the payload in another.
+#[inline]
+fn lend(regions: &[Region], chain: Chain, lending: &mut Lending<'_>) -> Result<Option<Loan>, Nonsense> {
+    let first = bytes_of(regions, chain.first)?;
+    match chain.count {
+        1 => Ok(Some(lending.frame(first))),
+        2 if (MIN_FRAME..=HEAD).contains(&(first.len() as usize)) => {
+            Ok(Some(lending.frame_of_two(first, bytes_of(regions, chain.last)?)))
+        }
+        _ => Ok(None),
+    }
 }
 
 /// A copy of the frame that begins `at` descriptors ahead; none if the pool has no buffer.
@@ -295,9 +331,59 @@ enum Put {
     Never,
 }
 
-/// Copies `frame` into the empty buffers from the `used`th on, of `room`.
+/// Puts `frame` into the empty buffers from the `used`th on, of `room`.
 #[inline]
 fn put(
+    regions: &[Region],
+    outgoing: &mut Outgoing,
+    frame: &Frame,
+    used: u16,
+    room: u16,
+) -> Result<Put, Nonsense> {
+    match place_of_tail(regions, outgoing, frame) {
+        Some(place) => put_head(regions, outgoing, frame, place, used, room),
+        None => copy(regions, outgoing, frame, used, room),
+    }
+}
+
+/// Where the peer finds what is attached to `frame`, if that is in memory that it knows, and what is before fits a
+/// buffer.
+#[inline]
+fn place_of_tail(regions: &[Region], outgoing: &Outgoing, frame: &Frame) -> Option<Descriptor> {
+    // The first region is the buffers' own.
+    let [_, registered @ ..] = regions else { return None };
+    if registered.is_empty() || frame.len() > outgoing.own_buffer()? {
+        return None;
+    }
+    let Some(Payload::Region(tail)) = frame.tail() else { return None };
+    let (number, offset) = (1..).zip(registered).find_map(|(n, region)| Some((n, region.place_of(tail)?)))?;
+    Some(Descriptor { goes_on: false, region: number, len: tail.len(), offset })
+}
+
+/// Copies the head of `frame` into a buffer, and refers to what follows it in the next descriptor.
+#[inline]
+fn put_head(
+    regions: &[Region],
+    outgoing: &mut Outgoing,
+    frame: &Frame,
+    place: Descriptor,
+    used: u16,
+    room: u16,
+) -> Result<Put, Nonsense> {
+    if used + 2 > room {
+        // A ring has two slots at least.
+        return Ok(Put::NoRoom);
+    }
+    let head = Descriptor { goes_on: true, len: frame.len() as u32, ..outgoing.buffer(used) };
+    bytes_of(regions, head)?.write(frame);
+    outgoing.fill(used, head);
+    outgoing.fill(used + 1, place);
+    Ok(Put::In(2))
+}
+
+/// Copies `frame` into the empty buffers from the `used`th on, of `room`.
+#[inline]
+fn copy(
     regions: &[Region],
     outgoing: &mut Outgoing,
     frame: &Frame,

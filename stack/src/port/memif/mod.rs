@@ -46,15 +46,18 @@ pub use config::{
 };
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
 
+use self::agreement::MAX_REGIONS;
 use self::attendant::Attendant;
 use self::board::{Board, is_up};
-use self::link::{Link, Moved};
+use self::link::{Link, Moved, Registered};
 use self::ring::Nonsense;
+use crate::worker::ring::Region;
+
 use super::{BURST, FramePool, MIN_FRAME, Port, PortCaps, PortCounters, RxBurst, TxBurst};
 
 /// What waiting for a link checks that often.
@@ -62,6 +65,12 @@ const LINK_POLL: Duration = Duration::from_millis(1);
 
 /// Buffers for frames being written, and for those received in several parts or by who takes only whole ones.
 const BUFFERS: usize = 16 * BURST;
+
+/// How long [`Port::recall`] waits: a peer that runs takes in a whole ring in less.
+const RECALL: Duration = Duration::from_millis(2);
+
+/// Why a link is given up for another one.
+const MORE_MEMORY: &str = "there is more memory to be shared";
 
 /// One end of a link.
 #[derive(Debug)]
@@ -73,6 +82,8 @@ pub struct MemifPort {
     config: MemifConfig,
     pool: FramePool,
     counters: PortCounters,
+    /// What a client's next link has beyond its buffers.
+    registered: Arc<Mutex<Vec<Registered>>>,
     /// What a sleeping worker waits for: the board's bell, and the link's.
     alarm: OwnedFd,
     /// Whether it tells all that there is to be waited for.
@@ -88,7 +99,10 @@ impl MemifPort {
     /// # Errors
     /// The configuration makes no sense, or the socket cannot be had.
     pub fn open(config: &MemifConfig) -> Result<MemifPort, MemifError> {
-        let attendant = Attendant::start(config, Box::new(link::offer))?;
+        let registered = Arc::new(Mutex::new(Vec::new()));
+        let offered = Arc::clone(&registered);
+        let attendant =
+            Attendant::start(config, Box::new(move |config| link::offer(config, &locked(&offered))))?;
         let board = Arc::clone(attendant.board());
         let system = |error: rustix::io::Errno| MemifError::System {
             what: "watch",
@@ -108,6 +122,7 @@ impl MemifPort {
             config,
             pool,
             counters,
+            registered,
             alarm,
             wakes: true,
             _attendant: attendant,
@@ -154,6 +169,10 @@ impl MemifPort {
         let (generation, agreement) = self.board.take();
         self.generation = generation;
         let Some(agreement) = agreement else { return };
+        if self.config.role == Role::Client && agreement.regions.len() != 1 + locked(&self.registered).len() {
+            // It was under way when memory was registered.
+            return self.part(MORE_MEMORY);
+        }
         match Link::of(agreement, self.config.buffer_bytes()) {
             Ok(link) => {
                 self.wakes = watch(&self.alarm, link.announced()).is_ok();
@@ -165,8 +184,14 @@ impl MemifPort {
 
     #[cold]
     fn give_up(&mut self, _: Nonsense) {
+        self.part("the rings make no sense");
+    }
+
+    /// Ends the link. The attendant makes another one.
+    #[cold]
+    fn part(&mut self, reason: &str) {
         self.let_go();
-        self.board.give_up(self.generation, "the rings make no sense");
+        self.board.give_up(self.generation, reason);
     }
 
     fn let_go(&mut self) {
@@ -180,6 +205,11 @@ impl MemifPort {
     fn max_frame(&self) -> usize {
         self.config.mtu + MIN_FRAME
     }
+}
+
+/// What stands behind it is whole at any time.
+fn locked(registered: &Mutex<Vec<Registered>>) -> MutexGuard<'_, Vec<Registered>> {
+    registered.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// `alarm` becomes readable when `what` is, until that is closed.
@@ -266,6 +296,42 @@ impl Port for MemifPort {
     fn waited(&mut self) {
         if let Some(link) = &mut self.link {
             link.look_out();
+        }
+    }
+
+    /// Only a client can: the memory of a link is the client's. What a link has is settled when it is made, so one that
+    /// is up is given up for another.
+    fn register(&mut self, memory: &Region, file: BorrowedFd<'_>) -> bool {
+        let Ok(file) = file.try_clone_to_owned() else { return false };
+        {
+            let mut registered = locked(&self.registered);
+            if self.config.role == Role::Server || registered.len() + 1 >= MAX_REGIONS {
+                return false;
+            }
+            registered.push(Registered { region: memory.clone(), file });
+        }
+        self.keep_up();
+        if self.link.is_some() {
+            self.part(MORE_MEMORY);
+        }
+        true
+    }
+
+    /// Waits until the peer has taken in what has been sent. If it does not, the link is given up: whoever finds it
+    /// gone looks at none of its frames any more.
+    fn recall(&mut self) {
+        self.keep_up();
+        if locked(&self.registered).is_empty() {
+            return;
+        }
+        let begin = Instant::now();
+        while let Some(link) = &mut self.link {
+            match link.is_taken_in() {
+                Ok(true) => return,
+                Ok(false) if begin.elapsed() < RECALL => std::hint::spin_loop(),
+                Ok(false) => self.part("memory is needed of which frames have not been taken in"),
+                Err(nonsense) => self.give_up(nonsense),
+            }
         }
     }
 }

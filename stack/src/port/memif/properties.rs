@@ -105,7 +105,7 @@ pub fn a_client_sends_each_message_once_in_order(bytes: &[u8]) {
     const ORDER: [&str; 5] = ["INIT", "ADD_REGION", "ADD_RING", "ADD_RING", "CONNECT"];
     let mut choices = Choices(bytes);
     let config = MemifConfig { log2_ring: 4, buffer_size: Some(64), ..MemifConfig::client(nowhere()) };
-    let offering: Offering = Box::new(offer);
+    let offering: Offering = Box::new(|config| offer(config, &[]));
     let mut handshake = client::Handshake::new(&config);
     let mut sent = 0;
     while let Some(choice) = choices.next() {
@@ -282,7 +282,7 @@ mod tests {
         assert!(matches!(last, Some(server::Answer::Link(..))));
 
         let mut handshake = client::Handshake::new(&MemifConfig::client(nowhere()));
-        let offering: Offering = Box::new(offer);
+        let offering: Offering = Box::new(|config| offer(config, &[]));
         let linked = RIGHT_FOR_CLIENTS.chunks(2).any(|step| {
             let answer = handshake.take(right_message(step[0]), &offering).unwrap();
             matches!(answer, client::Answer::Link(_))

@@ -149,6 +149,7 @@ impl Ring {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Chain {
     pub(super) first: Descriptor,
+    pub(super) last: Descriptor,
     /// How many.
     pub(super) count: u16,
     /// Bytes in all.
@@ -243,7 +244,7 @@ impl Incoming {
             last = self.peek(ahead + count);
             (count, len) = (count + 1, len + last.len as usize);
         }
-        Ok(Some(Chain { first, count, len }))
+        Ok(Some(Chain { first, last, count, len }))
     }
 
     /// `count` of those that wait have been received, and are kept until they are [given back](Self::give_back).
@@ -333,6 +334,12 @@ impl Outgoing {
         }
         self.room = room;
         Ok(room)
+    }
+
+    /// Bytes of each of this end's own buffers; none if they are the peer's.
+    #[inline]
+    pub(super) fn own_buffer(&self) -> Option<usize> {
+        self.buffers.map(|buffers| buffers.size as usize)
     }
 
     /// Slots of the ring.

@@ -41,7 +41,7 @@ fn pair(buffer_size: u32) -> Pair {
 /// A pair of which `prepare` sees first what the client offers.
 fn pair_with(buffer_size: u32, prepare: impl FnOnce(&Offer)) -> Pair {
     let config = config(buffer_size);
-    let offer = offer(&config).unwrap();
+    let offer = offer(&config, &[]).unwrap();
     prepare(&offer);
     let map = || Region::map(&offer.files[0], offer.agreement.regions[0].len()).unwrap();
     let place = |of: &RingPlace| RingPlace { event: event(&of.event), ..*of };
@@ -245,7 +245,7 @@ fn frames_are_announced_to_who_listens() {
 #[test]
 fn a_memory_of_the_longest_rings_is_laid_out() {
     let config = MemifConfig { log2_ring: 14, buffer_size: Some(64), ..config(64) };
-    let offer = offer(&config).unwrap();
+    let offer = offer(&config, &[]).unwrap();
     assert!(Link::of(offer.agreement, 64).is_ok());
     let flags = EventfdFlags::CLOEXEC;
     let place = |offset| RingPlace { region: 0, offset, log2_size: 14, event: eventfd(0, flags).unwrap() };

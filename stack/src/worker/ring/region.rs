@@ -140,6 +140,16 @@ impl Region {
         Some(RegionBytes { base, len, region: PhantomData })
     }
 
+    /// Where in this region `bytes` lie, if they do, in whichever way they are named.
+    #[cfg(target_os = "linux")]
+    #[inline]
+    pub(crate) fn place_of(&self, bytes: RegionBytes<'_>) -> Option<u32> {
+        let offset = bytes.base.addr().get().checked_sub(self.0.base.addr().get())?;
+        let end = offset.checked_add(bytes.len as usize)?;
+        // Offsets in a region have 32 bits.
+        (end <= self.0.len).then_some(offset as u32)
+    }
+
     /// How many name it.
     #[cfg(test)]
     pub(crate) fn holders(&self) -> usize {
