@@ -228,7 +228,7 @@ impl Link {
         }
         self.incoming.announce(true);
         // Nonsense is for who receives it.
-        self.incoming.waiting() != Ok(0)
+        self.incoming.has_news()
     }
 
     /// The peer need not announce frames any more.
@@ -265,7 +265,7 @@ fn fetch(regions: &[Region], descriptor: Descriptor) {
 #[inline]
 fn frame_at(
     regions: &[Region],
-    incoming: &Incoming,
+    incoming: &mut Incoming,
     waiting: Range<u16>,
     lender: Option<&mut Lending<'_>>,
     pool: &FramePool,

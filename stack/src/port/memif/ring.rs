@@ -175,6 +175,18 @@ impl Buffers {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Nonsense;
 
+/// A frame that is not all there yet, as far as it has been looked at. A peer that leaves one so, of a whole ring even,
+/// costs one look at each descriptor, and not one in each turn.
+#[derive(Clone, Copy, Debug)]
+struct Begun {
+    /// The index of its first descriptor.
+    at: u16,
+    /// How many there were.
+    count: u16,
+    /// Bytes of those.
+    len: usize,
+}
+
 /// The receiving end of a ring.
 #[derive(Debug)]
 pub(super) struct Incoming {
@@ -185,6 +197,8 @@ pub(super) struct Incoming {
     next: u16,
     /// The next to be given back.
     kept: u16,
+    /// What the last look at [`Incoming::chain`] found, as long as that frame is the next.
+    begun: Option<Begun>,
 }
 
 impl Incoming {
@@ -197,7 +211,7 @@ impl Incoming {
     ) -> Option<Incoming> {
         let ring = Ring::at(region, offset, log2_size)?;
         ring.header().client.flags.store(DO_NOT_ANNOUNCE, Ordering::Relaxed);
-        let mut incoming = Incoming { ring, buffers, next: 0, kept: 0 };
+        let mut incoming = Incoming { ring, buffers, next: 0, kept: 0, begun: None };
         incoming.offer_all();
         Some(incoming)
     }
@@ -229,28 +243,50 @@ impl Incoming {
         self.ring.read(self.next.wrapping_add(ahead))
     }
 
-    /// The frame that begins with the `ahead`th of those that wait; none if it is not all there yet.
+    /// Whether more waits than the part of a frame that has been looked at. So it does when the peer claims nonsense.
+    pub(super) fn has_news(&self) -> bool {
+        self.waiting() != Ok(self.begun.map_or(0, |begun| begun.count))
+    }
+
+    /// The frame that begins with the `ahead`th of those that wait, those before having been asked for; none if it is
+    /// not all there yet.
     ///
     /// # Errors
-    /// It fills the ring, and goes on.
+    /// It fills the ring, and goes on; or the peer takes some of it back.
     #[inline]
-    pub(super) fn chain(&self, ahead: u16, waiting: u16) -> Result<Option<Chain>, Nonsense> {
+    pub(super) fn chain(&mut self, ahead: u16, waiting: u16) -> Result<Option<Chain>, Nonsense> {
         let first = self.peek(ahead);
-        let (mut last, mut count, mut len) = (first, 1, first.len as usize);
-        while last.goes_on {
-            if ahead + count == waiting {
-                return if count == self.ring.size() { Err(Nonsense) } else { Ok(None) };
-            }
-            last = self.peek(ahead + count);
-            (count, len) = (count + 1, len + last.len as usize);
+        if first.goes_on {
+            return self.long_chain(first, ahead, waiting);
         }
-        Ok(Some(Chain { first, last, count, len }))
+        Ok(Some(Chain { first, last: first, count: 1, len: first.len as usize }))
+    }
+
+    fn long_chain(&mut self, first: Descriptor, ahead: u16, waiting: u16) -> Result<Option<Chain>, Nonsense> {
+        let at = self.next.wrapping_add(ahead);
+        let begun = self.begun.filter(|begun| begun.at == at);
+        let mut frame = begun.unwrap_or(Begun { at, count: 1, len: first.len as usize });
+        let there = waiting.checked_sub(ahead).filter(|there| *there >= frame.count).ok_or(Nonsense)?;
+        while frame.count < there {
+            let next = self.peek(ahead + frame.count);
+            frame.count += 1;
+            frame.len += next.len as usize;
+            if !next.goes_on {
+                return Ok(Some(Chain { first, last: next, count: frame.count, len: frame.len }));
+            }
+        }
+        if frame.count == self.ring.size() {
+            return Err(Nonsense);
+        }
+        self.begun = Some(frame);
+        Ok(None)
     }
 
     /// `count` of those that wait have been received, and are kept until they are [given back](Self::give_back).
     #[inline]
     pub(super) fn advance(&mut self, count: u16) {
         self.next = self.next.wrapping_add(count);
+        self.begun = self.begun.filter(|begun| begun.at == self.next);
     }
 
     /// Gives all buffers back that have been received.

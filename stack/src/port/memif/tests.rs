@@ -346,6 +346,90 @@ fn what_came_before_nonsense_is_received() {
     }
 }
 
+/// Where the descriptor in this slot of the ring to the server begins.
+fn descriptor(slot: u64) -> u64 {
+    128 + 16 * slot
+}
+
+/// Writes two bytes as a peer may at any time.
+fn write(memory: &Region, at: u64, value: u16) {
+    memory.slice(at, 2).unwrap().write(0, &value.to_ne_bytes());
+}
+
+/// Where the client says how many descriptors it has put into the ring to the server.
+const HEAD_OF_CLIENT: u64 = 6;
+
+#[test]
+fn a_frame_that_is_not_all_there_is_looked_at_once() {
+    for before in [0, 2] {
+        let Pair { mut client, mut server, memory } = pair(256);
+        let (mut tx, mut rx) = (burst(), RxBurst::with_tails());
+        (0..before).for_each(|number| put(&mut tx, number, 100, 0));
+        put(&mut tx, 9, 700, 0);
+        assert_eq!(client.transmit(&mut tx).unwrap().frames, usize::from(before) + 1);
+        let first = u64::from(before);
+        write(&memory, HEAD_OF_CLIENT, u16::from(before) + 2);
+        let singles: Vec<_> = (0..before).map(|number| frame(number, 100)).collect();
+        assert_eq!(received(&mut server, &mut rx), singles);
+        // With another look the frame would end here.
+        write(&memory, descriptor(first + 1), 0);
+        assert!(received(&mut server, &mut rx).is_empty());
+        write(&memory, HEAD_OF_CLIENT, u16::from(before) + 3);
+        assert_eq!(received(&mut server, &mut rx), [frame(9, 700)], "the rest has come");
+        put(&mut tx, 10, 700, 0);
+        client.transmit(&mut tx).unwrap();
+        assert_eq!(received(&mut server, &mut rx), [frame(10, 700)], "and is forgotten");
+    }
+}
+
+#[test]
+fn frames_that_never_end_are_nonsense_also_while_others_are_lent() {
+    let Pair { mut client, mut server, memory } = pair(256);
+    let (mut tx, mut kept, mut rx) = (burst(), RxBurst::with_tails(), RxBurst::with_tails());
+    (0..2).for_each(|number| put(&mut tx, number, 100, 0));
+    client.transmit(&mut tx).unwrap();
+    assert_eq!(server.receive(&mut kept, &pool(), MAX_FRAME).unwrap().frames, 2);
+    // All that are left, in one frame.
+    (0..8).for_each(|slot| write(&memory, descriptor(slot), 1));
+    for (head, lent) in [(7, true), (8, true), (8, false), (9, false)] {
+        write(&memory, HEAD_OF_CLIENT, head);
+        if !lent {
+            kept.clear();
+        }
+        assert!(received(&mut server, &mut rx).is_empty(), "{head}");
+    }
+    write(&memory, HEAD_OF_CLIENT, 10);
+    assert!(matches!(server.receive(&mut rx, &pool(), MAX_FRAME), Err(Nonsense)));
+}
+
+#[test]
+fn descriptors_that_a_peer_takes_back_are_nonsense() {
+    let Pair { mut client, mut server, memory } = pair(256);
+    let (mut tx, mut rx) = (burst(), RxBurst::new());
+    put(&mut tx, 0, 700, 0);
+    client.transmit(&mut tx).unwrap();
+    write(&memory, HEAD_OF_CLIENT, 2);
+    assert!(received(&mut server, &mut rx).is_empty());
+    write(&memory, HEAD_OF_CLIENT, 1);
+    assert!(matches!(server.receive(&mut rx, &pool(), MAX_FRAME), Err(Nonsense)));
+}
+
+#[test]
+fn a_frame_that_is_not_all_there_keeps_nobody_awake() {
+    let Pair { mut client, mut server, memory } = pair(256);
+    let (mut tx, mut rx) = (burst(), RxBurst::with_tails());
+    put(&mut tx, 0, 700, 0);
+    client.transmit(&mut tx).unwrap();
+    write(&memory, HEAD_OF_CLIENT, 2);
+    assert!(server.listen(), "it has not been looked at");
+    assert!(received(&mut server, &mut rx).is_empty());
+    server.look_out();
+    assert!(!server.listen(), "nothing has come since");
+    server.look_out();
+    write(&memory, HEAD_OF_CLIENT, 3);
+    assert!(server.listen());
+}
+
 /// Does `what` with the server of a pair, in time.
 fn in_time(mut server: Link, what: impl FnOnce(&mut Link) + Send + 'static) {
     let (done, is_done) = std::sync::mpsc::channel();
