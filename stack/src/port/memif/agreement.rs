@@ -26,7 +26,7 @@ pub(super) struct RingPlace {
     pub(super) offset: u32,
     /// Its slots, as a power of two.
     pub(super) log2_size: u8,
-    /// An eventfd that does not block. It is the peer's too, who can make it block: write to it only when asked to.
+    /// An eventfd that does not block. It is the peer's too, who can make it block.
     pub(super) event: OwnedFd,
 }
 

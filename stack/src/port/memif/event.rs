@@ -3,20 +3,23 @@
 #![forbid(unsafe_code)]
 
 use std::io::IoSliceMut;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, ReadWriteFlags, preadv2, read, write};
+
+use super::signal::Signals;
 
 /// What stands for the position of a file that has none.
 const NOWHERE: u64 = u64::MAX;
 
 /// Makes `event` readable, unless it has been raised as often as it can count: then it is.
 pub(super) fn raise(event: &OwnedFd) {
-    // The kernel knows no writing to an eventfd that never waits, so the peer must not have filled it.
-    let mut full = [PollFd::new(event, PollFlags::OUT)];
-    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-    if poll(&mut full, Some(&at_once)) == Ok(1) && full[0].revents().contains(PollFlags::OUT) {
+    if Signals::of_process().is_some_and(|signals| signals.raise(event.as_fd()).is_ok()) {
+        return;
+    }
+    // The peer can still fill it in between; there is no other way.
+    if is_ready(event, PollFlags::OUT) {
         let _ = write(event, &1u64.to_ne_bytes());
     }
 }
@@ -26,7 +29,70 @@ pub(super) fn clear(event: &OwnedFd) {
     let mut count = [0u8; 8];
     let got = preadv2(event, &mut [IoSliceMut::new(&mut count)], NOWHERE, ReadWriteFlags::NOWAIT);
     // Linux before 5.8.
-    if matches!(got, Err(Errno::OPNOTSUPP | Errno::NOSYS)) {
+    if matches!(got, Err(Errno::OPNOTSUPP | Errno::NOSYS)) && is_ready(event, PollFlags::IN) {
         let _ = read(event, &mut count);
+    }
+}
+
+fn is_ready(event: &OwnedFd, what: PollFlags) -> bool {
+    let mut asked = [PollFd::new(event, what)];
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut asked, Some(&at_once)) == Ok(1) && asked[0].revents().contains(what)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    use rustix::event::{EventfdFlags, eventfd};
+
+    use super::*;
+
+    const ROUNDS: u64 = 3000;
+
+    fn wait_for(what: &AtomicU64, value: u64) {
+        let mut looks = 0u32;
+        while what.load(Ordering::Acquire) != value {
+            looks += 1;
+            if looks < 10_000 { std::hint::spin_loop() } else { std::thread::yield_now() }
+        }
+    }
+
+    /// The peer clears the event, and fills it while it is being raised: between any two steps of that, in some round.
+    #[test]
+    fn a_peer_that_fills_an_event_at_any_moment_keeps_nobody_waiting() {
+        if Signals::of_process().is_none() {
+            assert!(std::env::var_os("CI").is_none(), "asynchronous operations");
+            return println!("skipped: no asynchronous operations here");
+        }
+        let event = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).unwrap());
+        let (begun, raised) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let (done, is_done) = channel();
+        {
+            let (event, begun, raised) = (event.clone(), begun.clone(), raised.clone());
+            std::thread::spawn(move || {
+                for round in 1..=ROUNDS {
+                    wait_for(&begun, round);
+                    (0..round % 64).for_each(|_| std::hint::spin_loop());
+                    raise(&event);
+                    raised.store(round, Ordering::Release);
+                }
+            });
+        }
+        std::thread::spawn(move || {
+            for round in 1..=ROUNDS {
+                clear(&event);
+                begun.store(round, Ordering::Release);
+                // One less than what it holds, whether or not it has been raised by now, and then the last.
+                write(&event, &(u64::MAX - 2).to_ne_bytes()).unwrap();
+                raise(&event);
+                wait_for(&raised, round);
+            }
+            done.send(()).unwrap();
+        });
+        is_done.recv_timeout(Duration::from_secs(60)).expect("the peer keeps it waiting");
     }
 }

@@ -37,6 +37,7 @@ pub mod properties;
 mod refusal;
 mod ring;
 mod server;
+mod signal;
 mod socket;
 #[cfg(test)]
 mod tests;
@@ -56,9 +57,9 @@ use self::attendant::Attendant;
 use self::board::{Board, is_up};
 use self::link::{Link, Moved, Registered};
 use self::ring::Nonsense;
-use crate::worker::ring::Region;
-
+use self::signal::Signals;
 use super::{BURST, FramePool, MIN_FRAME, Port, PortCaps, PortCounters, RxBurst, TxBurst};
+use crate::worker::ring::Region;
 
 /// What waiting for a link checks that often.
 const LINK_POLL: Duration = Duration::from_millis(1);
@@ -103,6 +104,8 @@ impl MemifPort {
         let offered = Arc::clone(&registered);
         let attendant =
             Attendant::start(config, Box::new(move |config| link::offer(config, &locked(&offered))))?;
+        // Not first when a frame is announced.
+        Signals::of_process();
         let board = Arc::clone(attendant.board());
         let system = |error: rustix::io::Errno| MemifError::System {
             what: "watch",

@@ -1,0 +1,143 @@
+//! Eventfds raised by the kernel, which waits for nobody, where one who writes to a full one may have to.
+//!
+//! A write takes no `RWF_NOWAIT`. But the kernel raises an eventfd itself when an asynchronous operation ends for which that
+//! was asked (`IOCB_FLAG_RESFD`), and then it leaves a full one full. Reading from /dev/null ends at once.
+#![allow(unsafe_code)]
+
+use std::ffi::{c_long, c_ulong};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr;
+use std::sync::OnceLock;
+
+/// `IOCB_CMD_PREAD` of linux/aio_abi.h.
+const READ: u16 = 0;
+/// `IOCB_FLAG_RESFD` of linux/aio_abi.h.
+const RAISE_AT_END: u32 = 1;
+
+/// Threads that can be raising something at once. The kernel takes this for a lower bound.
+const AT_ONCE: c_long = 64;
+
+/// `struct io_event` of linux/aio_abi.h: what has become of an operation.
+#[repr(C)]
+struct End([u64; 4]);
+
+/// Where operations are begun, and where they end.
+#[derive(Debug)]
+pub(super) struct Signals {
+    context: c_ulong,
+    nothing: File,
+}
+
+impl Signals {
+    /// Those of this process; none where the kernel has no asynchronous operations, or permits none.
+    ///
+    /// One for all: to give one up takes the kernel milliseconds.
+    pub(super) fn of_process() -> Option<&'static Signals> {
+        static SIGNALS: OnceLock<Option<Signals>> = OnceLock::new();
+        SIGNALS.get_or_init(|| Signals::new().ok()).as_ref()
+    }
+
+    fn new() -> io::Result<Signals> {
+        let nothing = File::open("/dev/null")?;
+        let mut context: c_ulong = 0;
+        // SAFETY: the call writes a number to `context`, which is its own, and nothing else.
+        check(unsafe { libc::syscall(libc::SYS_io_setup, AT_ONCE, &raw mut context) })?;
+        Ok(Signals { context, nothing })
+    }
+
+    /// Makes `event`, an eventfd, readable. Never waits.
+    ///
+    /// # Errors
+    /// It is not: the process is a fork of the one that has opened this.
+    pub(super) fn raise(&self, event: BorrowedFd<'_>) -> io::Result<()> {
+        let mut byte = 0u8;
+        // SAFETY: all-zero is a valid request.
+        let mut request: libc::iocb = unsafe { std::mem::zeroed() };
+        request.aio_lio_opcode = READ;
+        request.aio_fildes = self.nothing.as_raw_fd() as u32;
+        request.aio_buf = (&raw mut byte) as u64;
+        request.aio_nbytes = 1;
+        request.aio_flags = RAISE_AT_END;
+        request.aio_resfd = event.as_raw_fd() as u32;
+        let mut requests = [&raw mut request];
+        // SAFETY: one request, which the kernel copies; of /dev/null nothing is read, and that at once, so that
+        // `byte` is not written to, least of all later.
+        let begun = check(unsafe {
+            libc::syscall(libc::SYS_io_submit, self.context, 1 as c_long, requests.as_mut_ptr())
+        });
+        self.forget_ends();
+        begun
+    }
+
+    /// Makes room for what ends next.
+    fn forget_ends(&self) {
+        const MANY: usize = 4;
+        let mut ends = [const { End([0; 4]) }; MANY];
+        let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        let (least, most) = (0 as c_long, MANY as c_long);
+        // SAFETY: there is room for as many as may be written, and `at_once` is only read.
+        unsafe {
+            let ends = ends.as_mut_ptr();
+            libc::syscall(libc::SYS_io_getevents, self.context, least, most, ends, ptr::from_ref(&at_once));
+        }
+    }
+}
+
+fn check(result: c_long) -> io::Result<()> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use rustix::event::{EventfdFlags, eventfd};
+
+    use super::*;
+
+    /// None where there can be none, which must not be in CI.
+    fn signals() -> Option<&'static Signals> {
+        let signals = Signals::of_process();
+        if signals.is_none() {
+            assert!(std::env::var_os("CI").is_none(), "asynchronous operations");
+            println!("skipped: no asynchronous operations here");
+        }
+        signals
+    }
+
+    #[test]
+    fn each_raise_counts_as_one() {
+        let Some(signals) = signals() else { return };
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
+        // More than the kernel holds ends of.
+        for _ in 0..100_000 {
+            signals.raise(event.as_fd()).unwrap();
+        }
+        let mut count = [0; 8];
+        rustix::io::read(&event, &mut count).unwrap();
+        assert_eq!(u64::from_ne_bytes(count), 100_000);
+        assert!(rustix::io::read(&event, &mut count).is_err(), "nothing comes later");
+    }
+
+    #[test]
+    fn a_full_event_that_blocks_keeps_nobody_waiting() {
+        let Some(signals) = signals() else { return };
+        let event = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        rustix::io::write(&event, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+        for _ in 0..3 {
+            signals.raise(event.as_fd()).unwrap();
+        }
+        let mut count = [0; 8];
+        rustix::io::read(&event, &mut count).unwrap();
+        assert!(u64::from_ne_bytes(count) >= u64::MAX - 1);
+    }
+
+    #[test]
+    fn what_is_no_event_is_refused() {
+        let Some(signals) = signals() else { return };
+        let (pipe, _end) = std::io::pipe().unwrap();
+        assert!(signals.raise(pipe.as_fd()).is_err());
+    }
+}
