@@ -327,7 +327,7 @@ enum Put {
     In(u16),
     /// There are not enough now.
     NoRoom,
-    /// There never will be.
+    /// There never will be, as far as the peer has shown how long its buffers are.
     Never,
 }
 
@@ -405,7 +405,17 @@ fn copy(
             return Ok(Put::In(ahead + 1 - used));
         }
     }
-    Ok(if used == 0 && room == outgoing.size() { Put::Never } else { Put::NoRoom })
+    let is_never = most_room(outgoing, used..room, done).is_some_and(|most| u64::from(total) > most);
+    Ok(if is_never { Put::Never } else { Put::NoRoom })
+}
+
+/// Bytes that all buffers of the ring can hold: of those in `seen` as many as they do, `bytes`, and of the others, which
+/// the peer keeps for now, no more than the longest of these each. Nobody knows if there are none.
+#[cold]
+fn most_room(outgoing: &Outgoing, seen: Range<u16>, bytes: u32) -> Option<u64> {
+    let others = u64::from(outgoing.size()).saturating_sub(seen.len() as u64);
+    let longest = seen.map(|ahead| outgoing.buffer(ahead).len).max()?;
+    Some(u64::from(bytes) + others * u64::from(longest))
 }
 
 /// Copies the bytes of `frame` from `start` on to `place`, as many as this holds.

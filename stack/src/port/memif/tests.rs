@@ -215,6 +215,28 @@ fn frames_longer_than_the_port_or_all_buffers_are_dropped_and_counted() {
     assert_eq!(received(&mut server, &mut rx), [frame(2, 8 * 64)]);
 }
 
+/// Room that is not there yet is waited for; room that there will never be is not.
+#[test]
+fn frames_longer_than_all_that_a_stingy_client_can_offer_are_dropped_and_counted() {
+    let Pair { mut client, mut server, memory } = pair(64);
+    let offers = |count| write(&memory, u64::from(TO_CLIENT) + HEAD_OF_CLIENT, count);
+    let (mut tx, mut rx) = (burst(), RxBurst::new());
+    for (number, len) in [(0, 8 * 64 + 1), (1, 100), (2, 8 * 64 + 1), (3, 8 * 64), (4, 50)] {
+        put(&mut tx, number, len, 0);
+    }
+    let mut transmit = || server.transmit(&mut tx).map(|moved| (moved.frames, moved.errors)).unwrap();
+    offers(0);
+    assert_eq!(transmit(), (0, 0), "nobody knows how long its buffers will be");
+    offers(3);
+    assert_eq!(transmit(), (1, 2));
+    assert_eq!(transmit(), (0, 0), "the next one may have room some time");
+    assert_eq!(received(&mut client, &mut rx), [frame(1, 100)]);
+    assert_eq!(transmit(), (1, 0));
+    assert_eq!(received(&mut client, &mut rx), [frame(3, 8 * 64)]);
+    assert_eq!(transmit(), (1, 0));
+    assert_eq!(received(&mut client, &mut rx), [frame(4, 50)]);
+}
+
 #[test]
 fn frames_are_announced_to_who_listens() {
     let readable = |link: &Link| {
