@@ -3,6 +3,7 @@
 
 mod port_suite;
 
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use std::time::{Duration, Instant};
 use port_suite::{Dress, Link, conforms, conforms_across_threads};
 use weft_stack::port::memif::{MemifConfig, MemifPort, SocketName};
 use weft_stack::port::{Attachment, Port, RxBurst, TxBurst};
+use weft_stack::worker::ring::Region;
 
 /// The longest wait for another end.
 const LINK: Duration = Duration::from_secs(20);
@@ -181,6 +183,94 @@ fn a_peer_that_is_stopped_keeps_nobody_waiting() {
         }
         peer.kill().unwrap();
         peer.wait().unwrap();
+    }
+}
+
+/// Frames of `port` whose payload lies in `memory`.
+fn send_from(port: &mut MemifPort, tx: &mut TxBurst, memory: &Region, count: usize) {
+    for n in 0..count {
+        let slice = memory.slice(4096 * n as u64, 4096).unwrap();
+        let mut frame = tx.reserve(98).unwrap();
+        frame.fill(n as u8);
+        frame.attach(Attachment::from(slice)).unwrap();
+        frame.commit();
+    }
+    assert_eq!(port.transmit(tx), count);
+}
+
+fn receive_all(port: &mut MemifPort, rx: &mut RxBurst, count: usize) -> Vec<Vec<u8>> {
+    let (begin, mut frames) = (Instant::now(), Vec::new());
+    while frames.len() < count {
+        assert!(begin.elapsed() < LINK, "{} of {count} frames", frames.len());
+        port.receive(rx);
+        frames.extend(rx.drain().map(|frame| frame.to_vec()));
+    }
+    frames
+}
+
+/// Waits for the link in which the client's memory is known.
+fn linked(client: &mut MemifPort, server: &mut MemifPort, rx: &mut RxBurst) {
+    for port in [client, server] {
+        port.wait_for_link(LINK).unwrap();
+        assert_eq!(port.receive(rx), 0);
+    }
+}
+
+/// Whenever memory is registered: before there is a link, and while there is one, which is given up for another.
+#[test]
+fn registered_memory_is_known_to_the_peer_of_the_next_link() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = fresh(directory.path());
+    let mut client = MemifPort::open(&MemifConfig::client(socket.clone())).unwrap();
+    let memories: [_; 2] = std::array::from_fn(|_| Region::share(1 << 20).unwrap());
+    assert!(client.register(&memories[0].0, memories[0].1.as_fd()));
+    let mut server = MemifPort::open(&MemifConfig::server(socket)).unwrap();
+    assert!(!server.register(&memories[0].0, memories[0].1.as_fd()), "the memory of a link is the client's");
+    let (mut tx, mut rx) = (TxBurst::new(&client), RxBurst::new());
+    for known in 1..3 {
+        linked(&mut client, &mut server, &mut rx);
+        for (n, (memory, _)) in memories.iter().enumerate() {
+            memory.slice(0, 1 << 20).unwrap().write(0, &vec![n as u8; 1 << 20]);
+            send_from(&mut client, &mut tx, memory, 20);
+            memory.slice(0, 1 << 20).unwrap().write(0, &vec![0xee; 1 << 20]);
+            let payload = if n < known { 0xee } else { n as u8 };
+            for (number, frame) in receive_all(&mut server, &mut rx, 20).iter().enumerate() {
+                assert_eq!((frame.len(), &frame[..98]), (98 + 4096, &[number as u8; 98][..]));
+                assert!(frame[98..].iter().all(|byte| *byte == payload), "memory {n} of {known}");
+            }
+        }
+        assert!(client.register(&memories[1].0, memories[1].1.as_fd()));
+        assert!(!client.link_is_up());
+    }
+}
+
+/// What has been taken in is not waited for; what has not costs the link, and is not received after it.
+#[test]
+fn memory_that_is_recalled_is_not_read_any_more() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = fresh(directory.path());
+    let mut client = MemifPort::open(&MemifConfig::client(socket.clone())).unwrap();
+    let mut server = MemifPort::open(&MemifConfig::server(socket)).unwrap();
+    let (memory, file) = Region::share(1 << 20).unwrap();
+    let (mut tx, mut rx) = (TxBurst::new(&client), RxBurst::new());
+    client.recall();
+    assert!(client.register(&memory, file.as_fd()));
+    for _ in 0..3 {
+        linked(&mut client, &mut server, &mut rx);
+        send_from(&mut client, &mut tx, &memory, 20);
+        receive_all(&mut server, &mut rx, 20);
+        assert_eq!(server.receive(&mut rx), 0, "the buffers go back");
+        client.recall();
+        assert!(client.link_is_up());
+        send_from(&mut client, &mut tx, &memory, 20);
+        client.recall();
+        assert!(!client.link_is_up());
+        let begin = Instant::now();
+        while server.link_is_up() {
+            assert!(begin.elapsed() < LINK);
+            std::thread::yield_now();
+        }
+        assert_eq!(server.receive(&mut rx), 0);
     }
 }
 

@@ -449,3 +449,60 @@ fn frames_in_pieces_need_no_buffer_of_the_port_and_peers_in_turn_no_copy() {
     assert!(worker.fep().wants_to_transmit(), "packets have arrived, and answers wait for buffers");
     drop(hoard);
 }
+
+/// A port that notes when it is to recall memory, and what it has not sent then.
+struct Recalled {
+    inner: MemoryPort,
+    times: u32,
+}
+
+impl Port for Recalled {
+    fn receive(&mut self, burst: &mut RxBurst) -> usize {
+        self.inner.receive(burst)
+    }
+
+    /// No more than a few frames, ever.
+    fn transmit(&mut self, burst: &mut TxBurst) -> usize {
+        if self.inner.counters().tx_frames == 0 { self.inner.transmit(burst) } else { 0 }
+    }
+
+    fn capabilities(&self) -> PortCaps {
+        PortCaps { multi_segment: true, in_memory: true, ..self.inner.capabilities() }
+    }
+
+    fn pool(&self) -> FramePool {
+        self.inner.pool()
+    }
+
+    fn counters(&self) -> crate::port::PortCounters {
+        self.inner.counters()
+    }
+
+    fn recall(&mut self) {
+        self.times += 1;
+    }
+}
+
+/// Nothing that refers to a message's memory is left when the application gets it back with an error.
+#[test]
+fn memory_of_a_message_that_fails_is_recalled_first() {
+    let (inner, _far) = pair(&MemoryConfig::default()).unwrap();
+    let fep = fep(0, 4096);
+    let clock = Clock::new();
+    let port = Recalled { inner, times: 0 };
+    let mut worker = Worker::new(fep, port, book(0, false), LinkConfig::default(), clock).unwrap();
+    let mut now = clock.now();
+    let connection = worker.fep_mut().connect(now, Addr(1), ConnectOptions::default()).unwrap();
+    let region = ring::Region::allocate(1 << 20).unwrap();
+    let buffer = Buffer::Region(region.slice(0, 1 << 20).unwrap());
+    worker.fep_mut().post_send(connection, Send { buffer, tag: None, header_data: 0, context: 0 }).unwrap();
+    let mut turns = 0;
+    while worker.fep_mut().poll_completion().is_none() {
+        assert_eq!(worker.port().times, 0, "it may still arrive");
+        worker.poll_at(now);
+        now += Span::from_ms(1);
+        turns += 1;
+        assert!(turns < 1_000_000, "the peer never answers");
+    }
+    assert_eq!((worker.port().times, worker.tx.len()), (1, 0));
+}

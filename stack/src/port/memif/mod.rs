@@ -79,6 +79,8 @@ pub struct MemifPort {
     link: Option<Link>,
     /// That of the board when `link` was taken.
     generation: u32,
+    /// The last one that was given up: odd, unless there has been none.
+    given_up: u32,
     board: Arc<Board>,
     config: MemifConfig,
     pool: FramePool,
@@ -121,6 +123,7 @@ impl MemifPort {
         Ok(MemifPort {
             link: None,
             generation: 0,
+            given_up: 0,
             board,
             config,
             pool,
@@ -134,7 +137,8 @@ impl MemifPort {
 
     /// Whether there is a peer.
     pub fn link_is_up(&self) -> bool {
-        is_up(self.board.generation())
+        let generation = self.board.generation();
+        is_up(generation) && generation != self.given_up
     }
 
     /// What the peer calls itself, its application and its interface, if there is one.
@@ -194,6 +198,7 @@ impl MemifPort {
     #[cold]
     fn part(&mut self, reason: &str) {
         self.let_go();
+        self.given_up = self.generation;
         self.board.give_up(self.generation, reason);
     }
 

@@ -9,7 +9,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use super::MemifPort;
 use super::agreement::{Agreement, Offer, RingPlace};
 use super::config::{MemifConfig, Role, SocketName};
-use super::link::{Link, Moved, offer};
+use super::link::{Link, Moved, Registered, offer};
 use super::ring::Nonsense;
 use crate::port::{Attachment, BURST, Frame, FramePool, Port, PortCaps, RxBurst, TxBurst};
 use crate::rng::Rng;
@@ -23,7 +23,12 @@ struct Pair {
     client: Link,
     server: Link,
     memory: Region,
+    /// The client's application's.
+    registered: Region,
 }
+
+/// Bytes of registered memory: so many for each frame of a number.
+const REGISTERED: usize = 256 * MAX_FRAME;
 
 fn config(buffer_size: u32) -> MemifConfig {
     let config = MemifConfig::client(SocketName::parse("nowhere"));
@@ -41,20 +46,21 @@ fn pair(buffer_size: u32) -> Pair {
 /// A pair of which `prepare` sees first what the client offers.
 fn pair_with(buffer_size: u32, prepare: impl FnOnce(&Offer)) -> Pair {
     let config = config(buffer_size);
-    let offer = offer(&config, &[]).unwrap();
+    let (registered, file) = Region::share(REGISTERED).unwrap();
+    let offer = offer(&config, &[Registered { region: registered.clone(), file }]).unwrap();
     prepare(&offer);
-    let map = || Region::map(&offer.files[0], offer.agreement.regions[0].len()).unwrap();
+    let map = |at: usize| Region::map(&offer.files[at], offer.agreement.regions[at].len()).unwrap();
     let place = |of: &RingPlace| RingPlace { event: event(&of.event), ..*of };
     let server = Agreement {
         role: Role::Server,
-        regions: vec![map()],
+        regions: vec![map(0), map(1)],
         to_server: place(&offer.agreement.to_server),
         to_client: place(&offer.agreement.to_client),
         peer: String::new(),
     };
-    let memory = map();
+    let memory = map(0);
     let client = Link::of(offer.agreement, buffer_size).unwrap();
-    Pair { client, server: Link::of(server, 0).unwrap(), memory }
+    Pair { client, server: Link::of(server, 0).unwrap(), memory, registered }
 }
 
 fn pool() -> FramePool {
@@ -93,6 +99,18 @@ fn put(burst: &mut TxBurst, number: u8, len: usize, attached: usize) {
     reserved.commit();
 }
 
+/// The same with what is attached in memory of an application's that may be registered.
+fn put_from(burst: &mut TxBurst, memory: &Region, number: u8, len: usize, attached: usize) {
+    let bytes = frame(number, len);
+    let head = len - attached;
+    let slice = memory.slice((usize::from(number) * MAX_FRAME) as u64, attached as u32).unwrap();
+    slice.write(0, &bytes[head..]);
+    let mut reserved = burst.reserve(head).unwrap();
+    reserved.copy_from_slice(&bytes[..head]);
+    reserved.attach(Attachment::from(slice)).unwrap();
+    reserved.commit();
+}
+
 fn frame(number: u8, len: usize) -> Vec<u8> {
     (0..len).map(|at| (at as u8).wrapping_mul(31).wrapping_add(number)).collect()
 }
@@ -118,7 +136,7 @@ proptest! {
         to_server: bool,
         lengths in proptest::collection::vec((14usize..400, 0usize..400), 1..60),
     ) {
-        let Pair { mut client, mut server, .. } = pair(buffer_size);
+        let Pair { mut client, mut server, registered, .. } = pair(buffer_size);
         let (from, to) = if to_server { (&mut client, &mut server) } else { (&mut server, &mut client) };
         let (mut tx, mut rx) = (burst(), if lent { RxBurst::with_tails() } else { RxBurst::new() });
         let (mut sent, mut seen) = (Vec::new(), Vec::new());
@@ -126,7 +144,11 @@ proptest! {
         let mut idle = 0;
         while (lengths.peek().is_some() || !tx.is_empty() || seen.len() < sent.len()) && idle < 3 {
             while tx.room() > 0 && let Some((number, (head, attached))) = lengths.next() {
-                put(&mut tx, number as u8, head + attached, attached);
+                if number % 3 == 2 && attached > 0 {
+                    put_from(&mut tx, &registered, number as u8, head + attached, attached);
+                } else {
+                    put(&mut tx, number as u8, head + attached, attached);
+                }
                 sent.push(frame(number as u8, head + attached));
             }
             let Moved { frames, errors, .. } = from.transmit(&mut tx).unwrap();
@@ -141,11 +163,14 @@ proptest! {
     /// Whatever stands in the memory: no panic, no access beside it.
     #[test]
     fn nonsense_is_survived(words in proptest::collection::vec((0u32..600, any::<u64>()), 1..40), small: bool) {
-        let Pair { mut client, mut server, memory, .. } = pair(128);
+        let Pair { mut client, mut server, memory, registered } = pair(128);
         let all = memory.slice(0, memory.len() as u32).unwrap();
         let mut tx = burst();
         for (round, (at, word)) in words.into_iter().enumerate() {
             put(&mut tx, round as u8, 300, 100);
+            if tx.room() > 0 {
+                put_from(&mut tx, &registered, round as u8, 200, 100);
+            }
             // Values near those that make sense get further.
             let word = if small { word & 0x0003_0000_00ff_0001 } else { word };
             all.write(at & !1, &word.to_ne_bytes());
@@ -178,6 +203,49 @@ fn a_full_ring_takes_no_more_and_recovers() {
             assert_eq!(received(to, &mut rx), expected);
             // The buffers go back when the burst is empty, with the next look at the ring.
             assert!(received(to, &mut rx).is_empty());
+        }
+    }
+}
+
+/// What lies in registered memory is read there: it shows when it changes on the way.
+#[test]
+fn payload_in_registered_memory_is_read_where_it_lies() {
+    for (to_server, lent) in [(true, true), (true, false), (false, true)] {
+        let Pair { mut client, mut server, registered, .. } = pair(256);
+        let (from, to) = if to_server { (&mut client, &mut server) } else { (&mut server, &mut client) };
+        let (mut tx, mut rx) = (burst(), if lent { RxBurst::with_tails() } else { RxBurst::new() });
+        let part = registered.carve(1 << 17, 10 * MAX_FRAME).unwrap();
+        let other = Region::allocate(REGISTERED).unwrap();
+        for (memory, known) in [(&registered, true), (&part, true), (&other, false)] {
+            put_from(&mut tx, memory, 3, 900, 800);
+            assert_eq!(from.transmit(&mut tx).unwrap().frames, 1);
+            memory.slice(3 * MAX_FRAME as u64, 800).unwrap().write(0, &[0xee; 800]);
+            let mut expected = frame(3, 900);
+            if to_server && known {
+                expected[100..].fill(0xee);
+            }
+            assert_eq!(received(to, &mut rx), [expected], "to the server: {to_server}, lent: {lent}");
+            received(to, &mut rx);
+        }
+    }
+}
+
+/// Frames with payload elsewhere take two places, whatever the size of the buffers.
+#[test]
+fn a_ring_full_of_registered_payload_recovers() {
+    let Pair { mut client, mut server, registered, .. } = pair(104);
+    let (mut tx, mut rx) = (burst(), RxBurst::with_tails());
+    for round in 0..1000 {
+        let number = |n: usize| (round + n) as u8;
+        (0..6).for_each(|n| put_from(&mut tx, &registered, number(n), 900, 800));
+        // A head that fits no buffer: all of it is copied.
+        put_from(&mut tx, &registered, number(6), 500, 390);
+        for (frames, len) in [(0..4, 900), (4..6, 900), (6..7, 500)] {
+            assert_eq!(client.transmit(&mut tx).unwrap().frames, frames.len());
+            assert!(!client.is_taken_in().unwrap());
+            let expected: Vec<_> = frames.map(|n| frame(number(n), len)).collect();
+            assert_eq!(received(&mut server, &mut rx), expected);
+            assert!(received(&mut server, &mut rx).is_empty() && client.is_taken_in().unwrap());
         }
     }
 }
@@ -218,7 +286,7 @@ fn frames_longer_than_the_port_or_all_buffers_are_dropped_and_counted() {
 /// Room that is not there yet is waited for; room that there will never be is not.
 #[test]
 fn frames_longer_than_all_that_a_stingy_client_can_offer_are_dropped_and_counted() {
-    let Pair { mut client, mut server, memory } = pair(64);
+    let Pair { mut client, mut server, memory, .. } = pair(64);
     let offers = |count| write(&memory, u64::from(TO_CLIENT) + HEAD_OF_CLIENT, count);
     let (mut tx, mut rx) = (burst(), RxBurst::new());
     for (number, len) in [(0, 8 * 64 + 1), (1, 100), (2, 8 * 64 + 1), (3, 8 * 64), (4, 50)] {
@@ -285,7 +353,7 @@ fn buffers_that_a_peer_takes_back_are_nonsense() {
     // The empty buffers of the client end at its head in the ring to it, those of the server begin behind its tail in
     // the other one.
     for (from_server, index, back) in [(true, TO_CLIENT + 6, 4), (false, 64, u16::MAX)] {
-        let Pair { mut client, mut server, memory } = pair(256);
+        let Pair { mut client, mut server, memory, .. } = pair(256);
         let (from, to) = if from_server { (&mut server, &mut client) } else { (&mut client, &mut server) };
         let (mut tx, mut rx) = (burst(), RxBurst::new());
         for number in 0..3 {
@@ -327,7 +395,7 @@ impl Drop for Done<'_> {
 fn a_peer_that_scribbles_all_the_time_is_survived() {
     let (pool, mut outcomes) = (pool(), [0; 2]);
     for seed in 0..400 {
-        let Pair { client, server, memory } = pair(128);
+        let Pair { client, server, memory, .. } = pair(128);
         let all = memory.slice(0, memory.len() as u32).unwrap();
         let is_done = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -356,7 +424,7 @@ fn a_peer_that_scribbles_all_the_time_is_survived() {
 #[test]
 fn what_came_before_nonsense_is_received() {
     for lent in [true, false] {
-        let Pair { mut client, mut server, memory } = pair(256);
+        let Pair { mut client, mut server, memory, .. } = pair(256);
         let (mut tx, mut rx) = (burst(), if lent { RxBurst::with_tails() } else { RxBurst::new() });
         (0..3).for_each(|number| put(&mut tx, number, 250, 0));
         client.transmit(&mut tx).unwrap();
@@ -384,7 +452,7 @@ const HEAD_OF_CLIENT: u64 = 6;
 #[test]
 fn a_frame_that_is_not_all_there_is_looked_at_once() {
     for before in [0, 2] {
-        let Pair { mut client, mut server, memory } = pair(256);
+        let Pair { mut client, mut server, memory, .. } = pair(256);
         let (mut tx, mut rx) = (burst(), RxBurst::with_tails());
         (0..before).for_each(|number| put(&mut tx, number, 100, 0));
         put(&mut tx, 9, 700, 0);
@@ -406,7 +474,7 @@ fn a_frame_that_is_not_all_there_is_looked_at_once() {
 
 #[test]
 fn frames_that_never_end_are_nonsense_also_while_others_are_lent() {
-    let Pair { mut client, mut server, memory } = pair(256);
+    let Pair { mut client, mut server, memory, .. } = pair(256);
     let (mut tx, mut kept, mut rx) = (burst(), RxBurst::with_tails(), RxBurst::with_tails());
     (0..2).for_each(|number| put(&mut tx, number, 100, 0));
     client.transmit(&mut tx).unwrap();
@@ -426,7 +494,7 @@ fn frames_that_never_end_are_nonsense_also_while_others_are_lent() {
 
 #[test]
 fn descriptors_that_a_peer_takes_back_are_nonsense() {
-    let Pair { mut client, mut server, memory } = pair(256);
+    let Pair { mut client, mut server, memory, .. } = pair(256);
     let (mut tx, mut rx) = (burst(), RxBurst::new());
     put(&mut tx, 0, 700, 0);
     client.transmit(&mut tx).unwrap();
@@ -438,7 +506,7 @@ fn descriptors_that_a_peer_takes_back_are_nonsense() {
 
 #[test]
 fn a_frame_that_is_not_all_there_keeps_nobody_awake() {
-    let Pair { mut client, mut server, memory } = pair(256);
+    let Pair { mut client, mut server, memory, .. } = pair(256);
     let (mut tx, mut rx) = (burst(), RxBurst::with_tails());
     put(&mut tx, 0, 700, 0);
     client.transmit(&mut tx).unwrap();
