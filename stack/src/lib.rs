@@ -5,6 +5,8 @@
 //! seeded generator, packets as header structs with a payload beside them.
 
 pub mod buffer;
+#[cfg(all(target_os = "linux", any(test, feature = "fuzzing")))]
+mod choices;
 pub mod event;
 pub mod fep;
 mod heap;

@@ -14,6 +14,7 @@ use super::message::{AddRing, ETHERNET, Hello, Init, Message, TO_SERVER, Text, V
 use super::refusal::Refusal;
 use super::ring::ring_bytes;
 use super::server;
+use crate::choices::Choices;
 use crate::worker::ring::Region;
 
 /// Bytes of the memory that peers show.
@@ -201,20 +202,7 @@ impl Files {
     }
 }
 
-/// Decisions, a byte each; 0 when they are used up.
-struct Choices<'a>(&'a [u8]);
-
 impl Choices<'_> {
-    fn next(&mut self) -> Option<u8> {
-        let (first, rest) = self.0.split_first()?;
-        self.0 = rest;
-        Some(*first)
-    }
-
-    fn byte(&mut self) -> u8 {
-        self.next().unwrap_or(0)
-    }
-
     /// The message with up to three of its bytes changed, if it is still one: half of all as they are.
     fn altered(&mut self, message: &Message) -> Result<Message, Refusal> {
         let mut bytes = message.encode();

@@ -6,6 +6,7 @@ use weft_cc::Span;
 use super::link::Link;
 use super::world::{SMALL, World, content, extent};
 use super::{Client, ClientError, Command, Connection, Ended, Report, SessionId, Slot, Status};
+use crate::choices::Choices;
 use crate::fep::ConnectOptions;
 use crate::packet::Addr;
 use crate::ses::Matching;
@@ -47,24 +48,7 @@ pub fn nonsense_harms_nobody_else(bytes: &[u8]) {
     world.assert_nothing_is_left();
 }
 
-/// Decisions, a byte each; 0 when they are used up.
-struct Choices<'a>(&'a [u8]);
-
 impl Choices<'_> {
-    fn next(&mut self) -> Option<u8> {
-        let (first, rest) = self.0.split_first()?;
-        self.0 = rest;
-        Some(*first)
-    }
-
-    fn byte(&mut self) -> u8 {
-        self.next().unwrap_or(0)
-    }
-
-    fn bytes<const N: usize>(&mut self) -> [u8; N] {
-        std::array::from_fn(|_| self.byte())
-    }
-
     /// Words that are a command, or nearly so, or anything.
     fn command(&mut self) -> Slot {
         let style = self.byte();
