@@ -4,14 +4,14 @@
 mod port_suite;
 
 use std::os::fd::AsFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use port_suite::{Dress, Link, conforms, conforms_across_threads};
-use weft_stack::port::memif::{MemifConfig, MemifPort, SocketName};
+use weft_stack::port::memif::{MemifConfig, MemifPort, Role, SocketName};
 use weft_stack::port::{Attachment, Port, RxBurst, TxBurst};
 use weft_stack::worker::ring::Region;
 
@@ -105,6 +105,17 @@ fn exchange(port: &mut MemifPort, tx: &mut TxBurst, rx: &mut RxBurst) -> usize {
     count
 }
 
+/// A port that is this end, its socket, and which end a peer must be.
+fn open_as(own: Role, directory: &Path) -> (MemifPort, PathBuf, &'static str) {
+    let (file, other) = match own {
+        Role::Server => ("server", "client"),
+        Role::Client => ("client", "server"),
+    };
+    let socket = directory.join(file);
+    let config = MemifConfig { role: own, ..MemifConfig::server(SocketName::Path(socket.clone())) };
+    (MemifPort::open(&config).unwrap(), socket, other)
+}
+
 fn start(role: &str, socket: &Path) -> Child {
     Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "a_peer", "--ignored"])
@@ -120,11 +131,8 @@ fn start(role: &str, socket: &Path) -> Child {
 #[test]
 fn peers_that_are_killed_under_load_leave_the_other_end_as_it_was() {
     let directory = tempfile::tempdir().unwrap();
-    for (own, other) in [("server", "client"), ("client", "server")] {
-        let socket = directory.path().join(own);
-        let name = SocketName::Path(socket.clone());
-        let config = if own == "server" { MemifConfig::server(name) } else { MemifConfig::client(name) };
-        let mut port = MemifPort::open(&config).unwrap();
+    for own in [Role::Server, Role::Client] {
+        let (mut port, socket, other) = open_as(own, directory.path());
         let (mut tx, mut rx) = (TxBurst::new(&port), RxBurst::new());
         for round in 0..15u64 {
             let mut peer = start(other, &socket);
@@ -151,11 +159,8 @@ fn peers_that_are_killed_under_load_leave_the_other_end_as_it_was() {
 #[test]
 fn a_peer_that_is_stopped_keeps_nobody_waiting() {
     let directory = tempfile::tempdir().unwrap();
-    for (own, other) in [("server", "client"), ("client", "server")] {
-        let socket = directory.path().join(own);
-        let name = SocketName::Path(socket.clone());
-        let config = if own == "server" { MemifConfig::server(name) } else { MemifConfig::client(name) };
-        let mut port = MemifPort::open(&config).unwrap();
+    for own in [Role::Server, Role::Client] {
+        let (mut port, socket, other) = open_as(own, directory.path());
         let mut peer = start(other, &socket);
         let signal = |signal| {
             rustix::process::kill_process(rustix::process::Pid::from_child(&peer), signal).unwrap();
