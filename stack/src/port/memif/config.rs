@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::port::MIN_FRAME;
+use crate::port::{MIN_FRAME, PortCaps};
 
 /// Most bytes of a secret, as many as the protocol's field has. DPDK's driver keeps one byte less.
 pub const MAX_SECRET: usize = 24;
@@ -127,6 +127,20 @@ impl MemifConfig {
     pub fn buffer_bytes(&self) -> u32 {
         let needed = self.mtu.saturating_add(MIN_FRAME).next_multiple_of(64).max(2048);
         self.buffer_size.unwrap_or(u32::try_from(needed).unwrap_or(u32::MAX))
+    }
+
+    /// What the port can do.
+    pub(super) fn capabilities(&self) -> PortCaps {
+        PortCaps {
+            max_frame: self.mtu + MIN_FRAME,
+            mac: self.mac,
+            tx_ipv4_checksum: false,
+            tx_udp_checksum: false,
+            rx_checksum: false,
+            multi_segment: true,
+            timestamps: false,
+            in_memory: true,
+        }
     }
 
     /// # Errors

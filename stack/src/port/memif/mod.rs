@@ -269,16 +269,7 @@ impl Port for MemifPort {
     }
 
     fn capabilities(&self) -> PortCaps {
-        PortCaps {
-            max_frame: self.max_frame(),
-            mac: self.config.mac,
-            tx_ipv4_checksum: false,
-            tx_udp_checksum: false,
-            rx_checksum: false,
-            multi_segment: true,
-            timestamps: false,
-            in_memory: true,
-        }
+        self.config.capabilities()
     }
 
     fn pool(&self) -> FramePool {

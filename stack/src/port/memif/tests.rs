@@ -11,7 +11,7 @@ use super::agreement::{Agreement, Offer, RingPlace};
 use super::config::{MemifConfig, Role, SocketName};
 use super::link::{Link, Moved, Registered, offer};
 use super::ring::Nonsense;
-use crate::port::{Attachment, BURST, Frame, FramePool, Port, PortCaps, RxBurst, TxBurst};
+use crate::port::{Attachment, BURST, Frame, FramePool, MIN_FRAME, Port, RxBurst, TxBurst};
 use crate::rng::Rng;
 use crate::worker::ring::{Region, RegionSlice};
 
@@ -68,17 +68,8 @@ fn pool() -> FramePool {
 }
 
 fn burst() -> TxBurst {
-    let caps = PortCaps {
-        max_frame: MAX_FRAME,
-        mac: [2; 6],
-        tx_ipv4_checksum: false,
-        tx_udp_checksum: false,
-        rx_checksum: false,
-        multi_segment: true,
-        timestamps: false,
-        in_memory: true,
-    };
-    TxBurst::of(pool(), &caps)
+    let config = MemifConfig { mtu: MAX_FRAME - MIN_FRAME, ..config(64) };
+    TxBurst::of(pool(), &config.capabilities())
 }
 
 /// A frame of `len` bytes of which `attached` are attached.
