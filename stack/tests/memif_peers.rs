@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use port_suite::{Dress, Link, conforms, conforms_across_threads};
 use weft_stack::port::dpdk::{DpdkPort, DpdkPortConfig, Eal, EalOptions, MbufPool, MbufPoolConfig};
 use weft_stack::port::memif::{MemifConfig, MemifPort, SocketName};
-use weft_stack::port::{Port, RxBurst};
+use weft_stack::port::{Port, RxBurst, TxBurst};
 
 /// The longest wait for another end.
 const LINK: Duration = Duration::from_secs(20);
@@ -89,6 +89,19 @@ fn they_conform_across_threads() {
     let (pool, directory) = (pool(), tempfile::tempdir().unwrap());
     conforms_across_threads(as_client(directory.path(), pool), 100_000);
     conforms_across_threads(as_server(directory.path(), pool), 100_000);
+}
+
+#[test]
+fn without_a_link_dpdks_driver_has_frames_wait_and_ours_drops_them() {
+    let (pool, directory) = (pool(), tempfile::tempdir().unwrap());
+    let mut theirs = dpdk("server", &socket(directory.path()), pool, LINK);
+    let mut ours = ours(MemifConfig::server(SocketName::Path(socket(directory.path()))));
+    let mut tx = TxBurst::new(&theirs);
+    let mut frame = tx.reserve(100).unwrap();
+    frame.fill(0);
+    frame.commit();
+    assert_eq!((theirs.transmit(&mut tx), tx.len()), (0, 1));
+    assert_eq!((ours.transmit(&mut tx), tx.len(), ours.counters().tx_no_link), (1, 0, 1));
 }
 
 #[test]

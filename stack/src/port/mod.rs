@@ -74,7 +74,9 @@ pub trait Port {
     /// Frames that the port has no room for stay in the burst: call again later. A frame longer than
     /// [`PortCaps::max_frame`], or with attached payload that the port cannot send (only possible in a burst
     /// made for another port), can never be sent: it is dropped and counted in
-    /// [`PortCounters::tx_errors`].
+    /// [`PortCounters::tx_errors`]. Without a link, frames that stay would have their sender wait for a peer that may
+    /// never come: a port that knows of it drops them, counted in [`PortCounters::tx_no_link`]. DPDK's leave it to their
+    /// drivers.
     fn transmit(&mut self, burst: &mut TxBurst) -> usize;
 
     /// What the port can do. Constant as long as it is open.
@@ -161,6 +163,8 @@ pub struct PortCounters {
     pub tx_bytes: u64,
     /// Frames taken from bursts and dropped, because they can never be sent.
     pub tx_errors: u64,
+    /// Frames taken from bursts and dropped, because the port knew of no link.
+    pub tx_no_link: u64,
 }
 
 impl PortCounters {

@@ -409,6 +409,36 @@ fn waiting_has_an_end() {
     assert_eq!(worker.run_until(Span::from_ms(10_000), third_turn), Ok(()));
 }
 
+/// Nothing waits for the link to come: the worker may sleep until its next timer.
+#[cfg(target_os = "linux")]
+#[test]
+fn without_a_link_packets_are_lost_and_their_timers_wait() {
+    use crate::port::memif::{MemifConfig, MemifPort, SocketName};
+    let directory = tempfile::tempdir().unwrap();
+    let socket = SocketName::Path(directory.path().join("w.sock"));
+    let port = MemifPort::open(&MemifConfig::server(socket)).unwrap();
+    let book = book(0, false);
+    let mut worker = Worker::new(fep(0, 4096), port, book, LinkConfig::default(), Clock::new()).unwrap();
+    let connection = worker.fep_mut().connect(Time::ZERO, Addr(1), ConnectOptions::default()).unwrap();
+    let send = Send { buffer: Buffer::Heap(bytes(40 * 4096)), tag: None, header_data: 0, context: 0 };
+    worker.fep_mut().post_send(connection, send).unwrap();
+    let mut turn = |now| {
+        worker.poll_at(now);
+        assert!(worker.tx.is_empty() && !worker.fep().wants_to_transmit());
+        let next = worker.next_timer().expect("what is lost is sent again");
+        assert!(next.since(now) > Span::ZERO);
+        (next, worker.port().counters().tx_no_link)
+    };
+    let (mut now, first) = turn(Time::ZERO);
+    assert!(first > 0);
+    let sent_again = (0..20).any(|_| {
+        let (next, lost) = turn(now);
+        now = next;
+        lost > first
+    });
+    assert!(sent_again);
+}
+
 /// Frames of two peers in turn, over memif, whose frames lie in memory of the sender: only the first one of each is
 /// copied to be read, and none is lost although the port has no buffer left.
 #[cfg(target_os = "linux")]

@@ -97,7 +97,8 @@ pub struct MemifPort {
 
 impl MemifPort {
     /// Takes the server's place at the socket, or begins to look for the server there. The link comes up later:
-    /// [`wait_for_link`](Self::wait_for_link). Until then, and while it is lost, nothing arrives and nothing is sent.
+    /// [`wait_for_link`](Self::wait_for_link). Until then, and while it is lost, nothing arrives, and what is sent
+    /// is [dropped](PortCounters::tx_no_link).
     ///
     /// # Errors
     /// The configuration makes no sense, or the socket cannot be had.
@@ -210,6 +211,15 @@ impl MemifPort {
         }
     }
 
+    /// Drops what cannot be sent for want of a link. Returns how many frames.
+    #[cold]
+    fn lose(&mut self, burst: &mut TxBurst) -> usize {
+        let lost = burst.len();
+        burst.clear();
+        self.counters.tx_no_link += lost as u64;
+        lost
+    }
+
     fn max_frame(&self) -> usize {
         self.config.mtu + MIN_FRAME
     }
@@ -253,7 +263,7 @@ impl Port for MemifPort {
         let refused = burst.drop_unsendable(self.max_frame(), true);
         self.counters.tx_errors += refused as u64;
         self.keep_up();
-        let Some(link) = &mut self.link else { return refused };
+        let Some(link) = &mut self.link else { return refused + self.lose(burst) };
         match link.transmit(burst) {
             Ok(Moved { frames, bytes, errors }) => {
                 self.counters.tx_frames += frames as u64;

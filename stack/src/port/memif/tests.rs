@@ -544,6 +544,17 @@ fn events_that_a_peer_makes_block_keep_nobody_waiting() {
 }
 
 #[test]
+fn without_a_link_frames_are_dropped_and_counted() {
+    let name = SocketName::Abstract(format!("weft-memif-alone-{}", std::process::id()));
+    let mut port = MemifPort::open(&MemifConfig::server(name)).unwrap();
+    let mut tx = TxBurst::new(&port);
+    (0..3).for_each(|number| put(&mut tx, number, 100, 50));
+    assert_eq!((port.transmit(&mut tx), tx.len()), (3, 0));
+    let counted = port.counters();
+    assert_eq!((counted.tx_no_link, counted.tx_errors, counted.tx_frames), (3, 0, 0));
+}
+
+#[test]
 fn a_link_that_cannot_be_waited_for_is_looked_at() {
     let name = SocketName::Abstract(format!("weft-memif-unwatched-{}", std::process::id()));
     let mut port = MemifPort::open(&MemifConfig::server(name.clone())).unwrap();
