@@ -13,8 +13,10 @@
 //! ```
 //!
 //! A frame is copied once on the way out, headers and payload from where they are into the shared memory, and
-//! once on the way in, from there to its final address. (DPDK's own `net_memif` copies it into a buffer of its own in
-//! between, at either end.)
+//! once on the way in, from there to its final address. The first frame of each peer, and all those of IPv6 or with a
+//! tag, are put together by the worker before they are read, one copy more
+//! ([`gathered`](crate::worker::WorkerCounters::gathered)). (DPDK's own `net_memif` copies each frame into a buffer of
+//! its own in between, at either end.)
 //!
 //! Neither end trusts the other: what stands in shared memory is checked each time it is read, and never lent as a
 //! slice; memory that its owner could shorten is refused. A peer that writes nonsense, or dies, costs this end its
