@@ -1,7 +1,7 @@
 //! Eventfds raised by the kernel, which waits for nobody, where one who writes to a full one may have to.
 //!
-//! A write takes no `RWF_NOWAIT`. But the kernel raises an eventfd itself when an asynchronous operation ends for which that
-//! was asked (`IOCB_FLAG_RESFD`), and then it leaves a full one full. Reading from /dev/null ends at once.
+//! A write takes no `RWF_NOWAIT`. But the kernel raises an eventfd itself when an asynchronous operation ends for which
+//! that was asked (`IOCB_FLAG_RESFD`), and then it leaves a full one full. Reading from /dev/null ends at once.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_long, c_ulong};
