@@ -3,7 +3,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{EventfdFlags, eventfd};
@@ -22,6 +22,8 @@ pub(super) struct Board {
     next: Mutex<Option<Agreement>>,
     /// Who is at the other end of the link, or was.
     peer: Mutex<String>,
+    /// How many regions the link has, or had.
+    regions: AtomicUsize,
     /// Why there is no link.
     why: Mutex<String>,
     /// Wakes the worker.
@@ -41,6 +43,7 @@ impl Board {
             generation: AtomicU32::new(0),
             next: Mutex::new(None),
             peer: Mutex::new(String::new()),
+            regions: AtomicUsize::new(0),
             why: Mutex::new("nobody has come yet".to_owned()),
             bell: eventfd(0, flags)?,
             call: eventfd(0, flags)?,
@@ -74,6 +77,11 @@ impl Board {
     /// Makes the bell readable.
     pub(super) fn wake(&self) {
         ring(&self.bell);
+    }
+
+    /// How many regions the link has that there is, or was last.
+    pub(super) fn regions(&self) -> usize {
+        self.regions.load(Ordering::Relaxed)
     }
 
     /// What the peer calls itself, if there is one.
@@ -123,6 +131,7 @@ impl Board {
         }
         if let Some(link) = &link {
             lock(&self.peer).clone_from(&link.peer);
+            self.regions.store(link.regions.len(), Ordering::Relaxed);
         }
         // What nobody has taken, nobody uses.
         *next = link;

@@ -141,7 +141,13 @@ impl MemifPort {
     /// Whether there is a peer.
     pub fn link_is_up(&self) -> bool {
         let generation = self.board.generation();
-        is_up(generation) && generation != self.given_up
+        is_up(generation) && generation != self.given_up && self.is_complete(self.board.regions())
+    }
+
+    /// Whether a link of so many regions has all the memory that has been registered. One that does not was being made
+    /// when more came, and is given up for another.
+    fn is_complete(&self, regions: usize) -> bool {
+        self.config.role == Role::Server || regions == 1 + locked(&self.registered).len()
     }
 
     /// What the peer calls itself, its application and its interface, if there is one.
@@ -156,6 +162,10 @@ impl MemifPort {
     pub fn wait_for_link(&self, limit: Duration) -> Result<(), MemifError> {
         let begin = Instant::now();
         while !self.link_is_up() {
+            let generation = self.board.generation();
+            if is_up(generation) && !self.is_complete(self.board.regions()) {
+                self.board.give_up(generation, MORE_MEMORY);
+            }
             if begin.elapsed() >= limit {
                 let socket = self.config.socket.clone();
                 return Err(MemifError::NoLink { socket, limit, why: self.board.why() });
@@ -179,8 +189,7 @@ impl MemifPort {
         let (generation, agreement) = self.board.take();
         self.generation = generation;
         let Some(agreement) = agreement else { return };
-        if self.config.role == Role::Client && agreement.regions.len() != 1 + locked(&self.registered).len() {
-            // It was under way when memory was registered.
+        if !self.is_complete(agreement.regions.len()) {
             return self.part(MORE_MEMORY);
         }
         match Link::of(agreement, self.config.buffer_bytes()) {
