@@ -21,6 +21,8 @@ pub(super) enum Standing {
     Ready,
     /// In its context's queue of those that wait for the gate.
     Blocked,
+    /// Nothing of it leaves until its owner releases it.
+    Held,
 }
 
 // In the order of use: what every packet needs comes first and takes four cache lines of its slot.

@@ -70,6 +70,9 @@ impl Display for Wait<'_> {
             (None, None) if connection.standing == Standing::Blocked => {
                 format!("PSN {} waits to be sent: {}", psn.0, gate_text(context))
             }
+            (None, None) if connection.standing == Standing::Held => {
+                format!("PSN {} waits until there is a way to the peer", psn.0)
+            }
             (None, None) => format!("PSN {} waits to be sent", psn.0),
         };
         write!(f, "endpoint {} PDC {} to endpoint {}: {what}", fep.addr.0, pdc.id.0, pdc.peer.0)

@@ -24,6 +24,7 @@ mod context;
 mod credit;
 mod explain;
 mod footprint;
+mod hold;
 mod initiator;
 mod process;
 mod refused;
