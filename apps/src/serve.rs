@@ -56,7 +56,7 @@ mod linux {
     use signal_hook::iterator::Signals;
     use std::sync::Arc;
     use weft_cc::{Span, Time};
-    use weft_stack::fep::{Fep, FepConfig};
+    use weft_stack::fep::FepConfig;
     use weft_stack::packet::Addr;
     use weft_stack::port::Port;
     use weft_stack::worker::session::{Door, Ended, SessionConfig, Sessions};
@@ -148,7 +148,7 @@ mod linux {
 
     impl Server {
         fn run<P: Port>(mut self, mut worker: Worker<P>, waker: &Waker) {
-            worker.run(waker, |fep, now| self.step(fep, now, waker));
+            worker.run_with(waker, |worker, now| self.step(worker, now, waker));
             // Peers should hear that nobody is here any more.
             let now = worker.clock().now();
             self.sessions.close_all(worker.fep_mut(), now);
@@ -160,8 +160,8 @@ mod linux {
         }
 
         /// What a turn of the worker's loop does beside the port. Returns whether there was anything.
-        fn step(&mut self, fep: &mut Fep, now: Time, waker: &Waker) -> bool {
-            for id in self.door.attend(&mut self.sessions, fep, now) {
+        fn step<P: Port>(&mut self, worker: &mut Worker<P>, now: Time, waker: &Waker) -> bool {
+            for id in self.door.attend(&mut self.sessions, worker.fep_mut(), now) {
                 if let Some(process) = self.sessions.process(id) {
                     say(&format!("process {process}: come"));
                 }
@@ -169,7 +169,7 @@ mod linux {
             if let Some(source) = self.watch.change(now) {
                 say(&format!("time is read from the {source} from now on"));
             }
-            let mut busy = self.sessions.serve(fep, now) > 0;
+            let mut busy = self.sessions.serve(worker, now) > 0;
             while let Some((_, process, how)) = self.sessions.poll_ended() {
                 say(&format!("process {process}: {}", describe(how)));
             }

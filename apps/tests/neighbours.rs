@@ -1,8 +1,14 @@
-//! A peer that is not there is named at once, with what to do, on a link of the kernel in a network of its own.
+//! A peer that is not there is named at once, on a link of the kernel in a network of its own: to who runs `weft perf`,
+//! with what to do, and to applications of `weft serve`.
 #![cfg(all(target_os = "linux", feature = "dpdk"))]
 
-use std::process::Command;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+
+use weft_stack::fep::ConnectOptions;
+use weft_stack::packet::Addr;
+use weft_stack::worker::session::{Client, Extent, Report, Request, SessionConfig};
 
 /// How the setup says that there can be no such link here.
 const NOT_HERE: i32 = 77;
@@ -70,4 +76,62 @@ fn who_has_little_patience_hears_how_far_it_got() {
     assert!(!success);
     assert!(text.contains("10.9.0.2 has been asked for its Ethernet address"), "{text}");
     assert!(text.contains("waited for"), "{text}");
+}
+
+/// Set for this program when it runs in a network of its own: the server's socket.
+const INSIDE: &str = "WEFT_TEST_ABSENT_PEER";
+
+#[test]
+fn an_application_that_asks_for_an_absent_peer_is_told_so() {
+    if let Some(socket) = std::env::var_os(INSIDE) {
+        return application(std::path::Path::new(&socket));
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let (program, socket) = (std::env::current_exe().expect("a name"), dir.path().join("weft"));
+    let command = format!(
+        "{INSIDE}='{}' '{}' --exact an_application_that_asks_for_an_absent_peer_is_told_so",
+        socket.display(),
+        program.display()
+    );
+    let Some((text, success)) = in_own_network(VETH, &command) else { return };
+    assert!(success, "{text}");
+}
+
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The application, and its server.
+fn application(socket: &std::path::Path) {
+    const LIMIT: Duration = Duration::from_secs(20);
+    let options = "serve --port dpdk:net_af_packet0,iface=veth0 --ip 10.9.0.1 --peer 10.9.0.2 --socket";
+    let mut server = Command::new(env!("CARGO_BIN_EXE_weft"));
+    server.args(options.split(' ')).arg(socket).stdout(Stdio::piped());
+    let mut server = Server(server.spawn().expect("weft starts"));
+    let said = BufReader::new(server.0.stdout.take().expect("a pipe")).lines().map_while(Result::ok);
+    assert!(said.into_iter().any(|line| line.contains("serving ")), "the server has ended");
+
+    let mut client = Client::join(socket, &SessionConfig::default(), None, LIMIT).expect("it lets us in");
+    let connection = client.connect(Addr(1), ConnectOptions::default(), 1).expect("room");
+    client.send(connection, Extent { region: 0, offset: 0, len: 10 }, None, 0, 2).expect("room");
+    let begin = Instant::now();
+    let mut refused = || loop {
+        assert!(begin.elapsed() < LIMIT, "nothing is said");
+        client.wait(Duration::from_millis(100)).expect("the server lives");
+        match client.poll().expect("the server lives").map(|event| event.report) {
+            None => {}
+            Some(Report::Refused { request, reason, .. }) => return (request, reason.to_string()),
+            Some(other) => panic!("{other:?}"),
+        }
+    };
+    let reports = [refused(), refused()];
+    let connect = reports.iter().find(|(request, _)| *request == Request::Connect);
+    let expected = "endpoint 1: no host on the link answers for 10.9.0.2: it was asked 3 times in 3 s";
+    assert_eq!(connect.map(|(_, reason)| reason.as_str()), Some(expected), "{reports:?}");
+    assert!(reports.iter().any(|(request, _)| *request == Request::Send), "{reports:?}");
 }

@@ -14,7 +14,9 @@ use weft_stack::fep::ConnectOptions;
 use weft_stack::packet::Addr;
 use weft_stack::ses::Matching;
 use weft_stack::wire::ses::ReturnCode;
-use weft_stack::worker::session::{Client, ClientError, Event, Extent, Report, SessionConfig, Status};
+use weft_stack::worker::session::{
+    Client, ClientError, Event, Extent, Reason, Report, Request, SessionConfig, Status,
+};
 
 /// Far longer than anything here takes, the bounds on waits included.
 const LIMIT: Duration = Duration::from_secs(40);
@@ -341,6 +343,23 @@ fn a_server_that_is_told_to_end_cleans_up_and_says_so() {
             Err(error) => break assert_eq!(error, ClientError::Gone),
         }
     }
+}
+
+#[test]
+fn who_asks_for_a_peer_that_its_server_does_not_know_is_told_so() {
+    let hosts = Hosts::new(7);
+    let (mut alice, mut bob) = (hosts.left.join(None), hosts.right.join(None));
+    let connection = alice.connect(Addr(2), to(1), 5).expect("room");
+    alice.send(connection, extent(0, 10), None, 0, 6).expect("room");
+    let mut refused = || match event(&mut alice).expect("a report") {
+        Event { context, report: Report::Refused { request, reason, .. } } => (context, request, reason),
+        other => panic!("{other:?}"),
+    };
+    let (context, request, reason) = refused();
+    assert_eq!((context, request), (5, Request::Connect));
+    assert_eq!(reason.to_string(), "endpoint 2 is not in the address book");
+    assert_eq!(refused(), (6, Request::Send, Reason::NotOpen));
+    transfer(&mut alice, &mut bob, 10, 1_000);
 }
 
 #[test]

@@ -69,6 +69,8 @@ pub struct AddressBook {
     strangers: Strangers,
     /// No address below this is free.
     first_free: usize,
+    /// How often a way was entered.
+    changes: u64,
 }
 
 /// Why an address was not entered.
@@ -136,6 +138,7 @@ impl AddressBook {
             capacity,
             strangers,
             first_free: 0,
+            changes: 0,
         };
         book.insert(own, host)?;
         Ok(book)
@@ -220,6 +223,7 @@ impl AddressBook {
         }
         self.hosts[index] = Some(host);
         self.routes[index] = Route::between(&self.own_host, &host);
+        self.changes += 1;
         self.skip_taken();
     }
 
@@ -230,6 +234,11 @@ impl AddressBook {
         while taken(self.first_free) {
             self.first_free += 1;
         }
+    }
+
+    /// How often a way was entered: if that has not changed, no way is new.
+    pub(super) fn changes(&self) -> u64 {
+        self.changes
     }
 
     /// Where `addr` is.

@@ -68,10 +68,15 @@ impl<P: Port> Worker<P> {
     /// `step` serves what is not the port's business, such as completions and rings of applications. Who
     /// fills such a ring wakes the worker.
     pub fn run(&mut self, waker: &Waker, mut step: impl FnMut(&mut Fep, Time) -> bool) {
+        self.run_with(waker, |worker, now| step(&mut worker.fep, now));
+    }
+
+    /// As [`Worker::run`], for steps that need more of the worker than its endpoint.
+    pub fn run_with(&mut self, waker: &Waker, mut step: impl FnMut(&mut Worker<P>, Time) -> bool) {
         while !waker.is_stopped() {
             let now = self.now();
             let progress = self.poll_at(now);
-            let busy = step(&mut self.fep, now) | !progress.is_idle();
+            let busy = step(self, now) | !progress.is_idle();
             self.rest(now, busy, Some(waker));
         }
         self.rise(Some(waker));

@@ -98,6 +98,8 @@ pub(super) struct Neighbours {
     next: Next,
     /// The second in which answers are counted, and how many there were.
     answered: (Time, u32),
+    /// How often somebody was given up.
+    given_up: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,7 +167,7 @@ impl Next {
 impl Neighbours {
     pub(super) fn new(host: Host, vlan: Option<VlanTag>) -> Neighbours {
         let own = Speaker { host, vlan };
-        Neighbours { own, list: Vec::new(), next: Next::Never, answered: (Time::ZERO, 0) }
+        Neighbours { own, list: Vec::new(), next: Next::Never, answered: (Time::ZERO, 0), given_up: 0 }
     }
 
     /// Whether [`Neighbours::ask`] has something to do.
@@ -193,7 +195,10 @@ impl Neighbours {
             if asked >= QUESTIONS {
                 neighbour.state = match neighbour.mac {
                     Some(_) => State::Quiet { at: now },
-                    None => State::Silent { at: now },
+                    None => {
+                        self.given_up += 1;
+                        State::Silent { at: now }
+                    }
                 };
             } else if send(tx, wire::QUESTION, |buf| wire::ask(&self.own, neighbour.ip, buf)) {
                 neighbour.state = State::Asked { asked: asked + 1, at: now };
@@ -347,11 +352,18 @@ impl<P: Port> Worker<P> {
         peer: Addr,
         options: ConnectOptions,
     ) -> Result<ConnectionId, ConnectError> {
-        if let Err(no_way) = self.way_to(peer) {
-            self.neighbours.want(now, peer);
-            return Err(no_way.into());
-        }
+        self.find_way(now, peer)?;
         Ok(self.fep.connect(now, peer, options)?)
+    }
+
+    /// [`Worker::way_to`], and who has been silent is asked again.
+    pub(super) fn find_way(&mut self, now: Time, peer: Addr) -> Result<(), NoWay> {
+        self.way_to(peer).inspect_err(|_| self.neighbours.want(now, peer))
+    }
+
+    /// How often [`Worker::way_to`] may have changed its answer from [`NoWay::Resolving`] to another one.
+    pub(super) fn ways_settled(&self) -> u64 {
+        self.book.changes() + self.neighbours.given_up
     }
 
     /// Turns the loop until there is a way to `peer`.

@@ -133,7 +133,8 @@ impl Client {
     }
 
     /// Opens a connection. Messages may be posted on it at once. It ends with [`Report::Closed`], or
-    /// [`Report::Refused`] if it never was; either carries `context`.
+    /// [`Report::Refused`] if it never was; either carries `context`. If the peer's Ethernet address is still being
+    /// asked for, [`Report::Connected`] comes with the answer, or the refusal after some three seconds.
     ///
     /// # Errors
     /// No room.
@@ -149,7 +150,8 @@ impl Client {
         Ok(Connection(name))
     }
 
-    /// Posts a message. Its memory is the endpoint's until [`Report::Sent`].
+    /// Posts a message. Its memory is the endpoint's until [`Report::Sent`], or [`Report::Refused`] if none of it was
+    /// ever sent.
     ///
     /// # Errors
     /// No room, no such memory or connection.

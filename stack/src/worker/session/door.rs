@@ -8,7 +8,7 @@
 //! | bytes | request | reply |
 //! |---|---|---|
 //! | 0–7 | `weft-ses` | `weft-ses` |
-//! | 8–11 | version: 1 | version |
+//! | 8–11 | version: 2 | version |
 //! | 12–15 | process, 0 for any | 0: you are in; 1: you are not |
 //! | 16–19 | commands | the endpoint's address |
 //! | 20–23 | reports | process |
@@ -51,7 +51,7 @@ use crate::worker::Waker;
 use crate::worker::ring::Region;
 
 const MAGIC: [u8; 8] = *b"weft-ses";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const REQUEST: usize = 64;
 const REPLY: usize = 256;
 /// Where a reply's text begins.

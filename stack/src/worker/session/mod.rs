@@ -18,6 +18,10 @@
 //! connections are closed without sending what waits in them, so that peers end what they have received only in
 //! part with an error; its receives are dropped, and who sends to it is told that there is no such process.
 //!
+//! A connection to a peer whose Ethernet address is being asked for waits for the answer, with its messages; other
+//! connections do not. If nobody answers, or the peer is unknown, all that was asked for is refused, with
+//! [`Reason::NoWay`]: at once if that is known already, else some three seconds after the first question.
+//!
 //! ```
 //! # use std::sync::Arc;
 //! # use weft_stack::cc::{CcChoice, CcParams, Rate, Span};
@@ -62,10 +66,12 @@ mod link;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod properties;
+mod reason;
 mod report;
 mod server;
 #[cfg(test)]
 mod tests;
+mod way;
 #[cfg(any(test, feature = "fuzzing"))]
 mod world;
 
@@ -73,8 +79,10 @@ pub use client::{Client, ClientError, Connection, Event, Operation};
 pub use command::{Command, DescriptorError, Extent};
 pub use config::{OpenError, SessionConfig};
 pub use door::{Door, DoorError, JoinError};
-pub use report::{Reason, Report, Request, Status};
+pub use reason::Reason;
+pub use report::{Report, Request, Status};
 pub use server::{Ended, SessionId, Sessions};
+pub use way::Endpoint;
 
 /// A descriptor: one cache line.
 pub type Slot = [u64; 8];

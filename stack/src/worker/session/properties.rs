@@ -1,6 +1,8 @@
 //! What holds whatever an application writes into the memory that it shares with its worker. Property tests and a
 //! fuzz target share this.
 
+use core::net::IpAddr;
+
 use weft_cc::Span;
 
 use super::link::Link;
@@ -10,6 +12,7 @@ use crate::choices::Choices;
 use crate::fep::ConnectOptions;
 use crate::packet::Addr;
 use crate::ses::Matching;
+use crate::worker::neighbours::NoWay;
 use crate::worker::ring::Region;
 
 /// Processes of those who behave. Messages to them from others would be in order, so nobody else connects to them.
@@ -36,6 +39,7 @@ pub fn nonsense_harms_nobody_else(bytes: &[u8]) {
             10 => who.come_again(&mut world),
             11 => world.sessions[who.side].check(&mut world.feps[who.side], world.now),
             12 => (0..choices.byte()).for_each(|_| world.step(2)),
+            13 => choices.change_a_way(&mut world),
             _ => world.step(usize::from(choice >> 5)),
         }
         good.go_on(&mut world);
@@ -49,6 +53,19 @@ pub fn nonsense_harms_nobody_else(bytes: &[u8]) {
 }
 
 impl Choices<'_> {
+    /// Tells one side something else about the way to a peer with whom those who behave have nothing to do.
+    fn change_a_way(&mut self, world: &mut World) {
+        let [side, peer, way] = self.bytes();
+        let (peer, hop) = (Addr(2 + u32::from(peer % 3)), IpAddr::from([10, 0, 0, way]));
+        let way = match way % 4 {
+            0 => Ok(()),
+            1 => Err(NoWay::Unreachable { hop }),
+            2 => Err(NoWay::Unknown(peer)),
+            _ => Err(NoWay::Resolving { hop, asked: u32::from(way) }),
+        };
+        world.ways[usize::from(side & 1)].set(peer, way);
+    }
+
     /// Words that are a command, or nearly so, or anything.
     fn command(&mut self) -> Slot {
         let style = self.byte();

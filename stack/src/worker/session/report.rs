@@ -11,10 +11,13 @@
 //! | | 32–63 | received: length of the message |
 //! | 2 | | received: tag |
 //! | 3 | | received: header data |
+//!
+//! What a refusal has in words 1 to 7 stands in [`super::reason`].
 
 use super::command::DescriptorError;
+use super::reason::Reason;
 use super::{Slot, bits};
-use crate::fep::{CallError, Failure, ReceiveError, SendError};
+use crate::fep::{Failure, ReceiveError, SendError};
 use crate::packet::Addr;
 use crate::wire::pds::NackCode;
 use crate::wire::ses::ReturnCode;
@@ -115,32 +118,6 @@ pub enum Request {
     Abort,
 }
 
-/// Why a command was refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Reason {
-    /// The descriptor makes no sense.
-    #[error("the descriptor makes no sense")]
-    Descriptor,
-    /// The number of an operation or connection is too large.
-    #[error("the number is not one of the session's")]
-    Number,
-    /// The number is in use, or not in use where it has to be.
-    #[error("the number is in use, or is not")]
-    InUse,
-    /// The memory does not lie in a region of the session.
-    #[error("the memory does not lie in a region of the session")]
-    Memory,
-    /// The connection is closed or closing.
-    #[error("the connection is not open")]
-    NotOpen,
-    /// The endpoint's own limits.
-    #[error("a limit of the endpoint is reached")]
-    Limit,
-    /// Too late to cancel.
-    #[error("too late")]
-    TooLate,
-}
-
 const STATUS: [&str; 10] = [
     "ok",
     "no answer",
@@ -237,18 +214,6 @@ impl<E: Into<Status>> From<Result<(), E>> for Status {
     }
 }
 
-impl From<CallError> for Reason {
-    fn from(error: CallError) -> Reason {
-        match error {
-            CallError::NotOpen => Reason::NotOpen,
-            CallError::Limit { .. } => Reason::Limit,
-            CallError::TooLong => Reason::Memory,
-            CallError::TooLate => Reason::TooLate,
-            CallError::Process(_) => Reason::Number,
-        }
-    }
-}
-
 const REQUESTS: [Request; 7] = [
     Request::Unknown,
     Request::Connect,
@@ -257,16 +222,6 @@ const REQUESTS: [Request; 7] = [
     Request::Cancel,
     Request::Close,
     Request::Abort,
-];
-
-const REASONS: [Reason; 7] = [
-    Reason::Descriptor,
-    Reason::Number,
-    Reason::InUse,
-    Reason::Memory,
-    Reason::NotOpen,
-    Reason::Limit,
-    Reason::TooLate,
 ];
 
 impl Request {
@@ -298,7 +253,9 @@ impl Report {
                 [word0(4, 0, status.encode(), connection), peer.0.into(), 0, 0, 0, 0, 0, 0]
             }
             Report::Refused { request, name, reason } => {
-                [word0(5, 0, (reason as u8, request as u8), name), 0, 0, 0, 0, 0, 0, 0]
+                let mut slot = reason.words();
+                slot[0] = word0(5, 0, (reason.code(), request as u8), name);
+                slot
             }
         }
     }
@@ -325,11 +282,15 @@ impl Report {
             },
             4 => Report::Closed { connection: name, peer: Addr(low), status: status()? },
             5 => {
-                let reason = REASONS.get(usize::from(code));
-                let reason = reason.ok_or(DescriptorError::Value("a reason", code.into()))?;
-                let request = REQUESTS.get(usize::from(detail));
+                let reason = Reason::decode(code, slot)?;
+                let request = REQUESTS.get(usize::from(detail)).copied();
                 let request = request.ok_or(DescriptorError::Value("a request", detail.into()))?;
-                Report::Refused { request: *request, name, reason: *reason }
+                let refused = Report::Refused { request, name, reason };
+                let encoded = refused.encode();
+                match slot.iter().zip(&encoded).position(|(given, own)| given != own) {
+                    Some(word) => return Err(DescriptorError::Reserved(word)),
+                    None => refused,
+                }
             }
             kind => return Err(DescriptorError::Kind(kind)),
         })
@@ -338,8 +299,13 @@ impl Report {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use core::net::IpAddr;
+
     use proptest::prelude::*;
+
+    use super::super::reason::PLAIN;
+    use super::*;
+    use crate::worker::neighbours::NoWay;
 
     fn status() -> impl Strategy<Value = Status> {
         (0u8..10, any::<u8>()).prop_map(|(code, detail)| {
@@ -347,19 +313,32 @@ mod tests {
         })
     }
 
+    fn reason() -> impl Strategy<Value = Reason> {
+        let no_way = (any::<(u32, u32, IpAddr)>(), 0..3).prop_map(|((peer, asked, hop), kind)| {
+            let peer = Addr(peer);
+            let why = match kind {
+                0 => NoWay::Resolving { hop, asked },
+                1 => NoWay::Unreachable { hop },
+                _ => NoWay::Unknown(peer),
+            };
+            Reason::NoWay { peer, why }
+        });
+        prop_oneof![prop::sample::select(&PLAIN[..]), no_way]
+    }
+
     proptest! {
         #[test]
         fn reports_survive_the_ring(
             (name, number, len) in any::<(u32, u32, u32)>(),
             (peer, tag, header_data) in any::<(Option<u32>, Option<u64>, u64)>(),
-            (status, reason, request) in (status(), 0usize..7, 0usize..7),
+            (status, reason, request) in (status(), reason(), 0usize..7),
         ) {
             let reports = [
                 Report::Connected { connection: name },
                 Report::Sent { operation: name, retransmissions: number, status },
                 Report::Received { operation: name, peer: peer.map(Addr), tag, header_data, len, status },
                 Report::Closed { connection: name, peer: Addr(number), status },
-                Report::Refused { request: REQUESTS[request], name, reason: REASONS[reason] },
+                Report::Refused { request: REQUESTS[request], name, reason },
             ];
             for report in reports {
                 prop_assert_eq!(Report::decode(&report.encode()), Ok(report));
@@ -371,5 +350,50 @@ mod tests {
             words[0] = words[0] & !0xff | kind;
             let _ = Report::decode(&words);
         }
+
+        /// A refusal has one form; everything else is no report. Bits are set sparsely, so that both happen.
+        #[test]
+        fn refusals_have_one_form(
+            (code, request, name) in (0u64..9, 0u64..8, any::<u32>()),
+            (peer, kind, version) in (any::<u32>(), 0u64..5, prop_oneof![Just(0u64), Just(4), Just(6), 0u64..8]),
+            rest in prop::array::uniform6(prop_oneof![4 => Just(0), 1 => any::<u32>().prop_map(u64::from), 1 => any::<u64>()]),
+        ) {
+            let mut slot = [5 | code << 16 | request << 24 | u64::from(name) << 32, 0, 0, 0, 0, 0, 0, 0];
+            slot[1] = if code == 7 { u64::from(peer) | kind << 32 | version << 40 } else { 0 };
+            slot[2..].copy_from_slice(&rest);
+            if let Ok(report) = Report::decode(&slot) {
+                prop_assert_eq!(report.encode(), slot);
+            }
+        }
+    }
+
+    #[test]
+    fn refusals_that_make_no_sense_are_named() {
+        let slot =
+            |word1: u64, rest: [u64; 3]| [5 | 7 << 16 | 1 << 24, word1, rest[0], rest[1], rest[2], 0, 0, 0];
+        let decode = |word1, rest| Report::decode(&slot(word1, rest));
+        let v4 = 4 << 40;
+        let hop = IpAddr::from([10, 0, 0, 2]);
+        let reason = Reason::NoWay { peer: Addr(9), why: NoWay::Resolving { hop, asked: 2 } };
+        let refused = Report::Refused { request: Request::Connect, name: 0, reason };
+        assert_eq!(decode(9 | 1 << 32 | v4, [2, 0x0a00_0002, 0]), Ok(refused));
+        assert_eq!(decode(9 | v4, [0; 3]), Err(DescriptorError::Value("a lack of a way", 0)));
+        assert_eq!(decode(9 | 2 << 32 | 5 << 40, [0; 3]), Err(DescriptorError::Value("an IP version", 5)));
+        assert_eq!(
+            decode(9 | 2 << 32 | v4, [0, 1 << 32, 0]),
+            Err(DescriptorError::Reserved(3)),
+            "longer than IPv4"
+        );
+        assert_eq!(
+            decode(9 | 2 << 32 | v4, [1, 0, 0]),
+            Err(DescriptorError::Reserved(2)),
+            "it is not asked any more"
+        );
+        assert_eq!(
+            decode(9 | 3 << 32 | v4, [0; 3]),
+            Err(DescriptorError::Reserved(1)),
+            "nobody is asked for"
+        );
+        assert_eq!(Report::decode(&[5, 1, 0, 0, 0, 0, 0, 0]), Err(DescriptorError::Reserved(1)));
     }
 }

@@ -1,21 +1,23 @@
 //! The worker's side: what applications ask for is checked and passed to the endpoint, and what the endpoint
 //! completes is reported to them.
 
-use std::collections::{HashMap, VecDeque};
-use std::hash::BuildHasherDefault;
+use std::collections::VecDeque;
 
-use rustc_hash::FxHasher;
 use weft_cc::Time;
 
 use super::client::Client;
 use super::command::{Command, Extent};
 use super::config::{OpenError, SessionConfig};
 use super::link::Link;
-use super::report::{Reason, Report, Request, Status};
+use super::reason::Reason;
+use super::report::{Report, Request, Status};
+use super::way::{Connections, Endpoint, Settled};
 use super::{Slot, bits};
 use crate::buffer::Buffer;
-use crate::fep::{Completion, ConnectionId, Fep, MAX_PROCESS, Receive, Send, SendId};
+use crate::fep::{Completion, ConnectOptions, ConnectionId, Fep, MAX_PROCESS, Receive, Send, SendId};
+use crate::packet::Addr;
 use crate::ses::ReceiveId;
+use crate::worker::neighbours::NoWay;
 use crate::worker::ring::{Broken, Consumer, Producer, Region};
 
 /// Commands of one application that are looked at in a turn.
@@ -41,14 +43,11 @@ pub enum Ended {
     Closed,
 }
 
-type ConnectionNames = HashMap<ConnectionId, (u32, u32), BuildHasherDefault<FxHasher>>;
-
 /// The applications of one endpoint. The endpoint's completions are all theirs: its owner must not poll them, and
 /// should [close](Fep::close_process) process 0, so that messages to nobody are refused instead of kept.
 pub struct Sessions {
     slots: Vec<Option<Session>>,
-    /// The session and number of each connection.
-    names: ConnectionNames,
+    connections: Connections,
     serial: u64,
     last_process: u16,
     ended: VecDeque<(SessionId, u16, Ended)>,
@@ -88,7 +87,7 @@ impl Sessions {
         let capacity = capacity.min(usize::from(MAX_PROCESS));
         Sessions {
             slots: (0..capacity).map(|_| None).collect(),
-            names: ConnectionNames::default(),
+            connections: Connections::default(),
             serial: 0,
             last_process: 0,
             ended: VecDeque::new(),
@@ -175,6 +174,12 @@ impl Sessions {
         self.len() == 0
     }
 
+    /// Connections that wait for a way to their peers.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(super) fn held_connections(&self) -> usize {
+        self.connections.waiting.len()
+    }
+
     /// The process that peers know a session as, while it is open.
     pub fn process(&self, id: SessionId) -> Option<u16> {
         let session = self.slots.get(id.slot as usize)?.as_ref()?;
@@ -190,18 +195,24 @@ impl Sessions {
     /// Looks at what applications ask for, and reports what is done. To be called once a turn, between or after the
     /// worker's; returns how many commands and reports there were. Makes no system calls but to wake
     /// applications that sleep.
-    pub fn serve(&mut self, fep: &mut Fep, now: Time) -> usize {
-        let mut count = self.distribute(fep);
+    ///
+    /// Where there is a worker it is the `endpoint`, rather than its [`Fep`], which knows nothing of the ways to
+    /// peers.
+    pub fn serve<E: Endpoint>(&mut self, endpoint: &mut E, now: Time) -> usize {
+        let mut count = self.distribute(endpoint.fep_mut());
+        if !self.connections.waiting.is_empty() {
+            count += self.settle(endpoint, now);
+        }
         for slot in 0..self.slots.len() {
             let Some(session) = &mut self.slots[slot] else { continue };
             if !session.leaving {
-                count += session.flush() + session.obey(fep, now, &mut self.names);
+                count += session.flush() + session.obey(endpoint, now, &mut self.connections);
                 if let Some(how) = session.has_ended() {
-                    self.end(fep, now, slot, how);
+                    self.end(endpoint.fep_mut(), now, slot, how);
                 }
             }
         }
-        count += self.distribute(fep);
+        count += self.distribute(endpoint.fep_mut());
         for slot in &mut self.slots {
             if let Some(session) = slot {
                 session.show();
@@ -274,18 +285,56 @@ impl Sessions {
         let mut count = 0;
         while let Some(completion) = fep.poll_completion() {
             count += 1;
-            self.report(completion);
+            self.report(completion, None);
         }
         count
     }
 
-    fn report(&mut self, completion: Completion) {
+    /// Lets connections go whose peers have been found, and gives up those whose peers will not be. The endpoint's
+    /// completions have been taken.
+    fn settle(&mut self, endpoint: &mut impl Endpoint, now: Time) -> usize {
+        let mut count = 0;
+        for Settled { peer, connections, way } in self.connections.waiting.settle(endpoint, now) {
+            count += connections.len();
+            let fep = endpoint.fep_mut();
+            for id in connections {
+                match way {
+                    Ok(()) => self.release(fep, id),
+                    Err(why) => self.give_up(fep, now, id, Reason::NoWay { peer, why }),
+                }
+            }
+        }
+        count
+    }
+
+    fn release(&mut self, fep: &mut Fep, id: ConnectionId) {
+        fep.release(id);
+        if let Some(&(slot, connection)) = self.connections.names.get(&id)
+            && let Some(session) = self.at(slot)
+        {
+            session.tell(&Report::Connected { connection });
+        }
+    }
+
+    #[cold]
+    fn give_up(&mut self, fep: &mut Fep, now: Time, id: ConnectionId, reason: Reason) {
+        // Nothing of it has left, so it ends at once, and what completes now is its own.
+        let _ = fep.abort(now, id);
+        while let Some(completion) = fep.poll_completion() {
+            self.report(completion, Some(reason));
+        }
+    }
+
+    /// Reports what is done; or that it was refused, if there is a reason why nothing of it was begun.
+    fn report(&mut self, completion: Completion, refusal: Option<Reason>) {
+        let refused = |request, name| refusal.map(|reason| Report::Refused { request, name, reason });
         match completion {
             Completion::Sent { context, retransmissions, result, .. } => {
                 let (slot, operation) = unpack(context);
                 if let Some(session) = self.at(slot) {
                     let status = Status::from(result);
-                    session.finish(operation, Report::Sent { operation, retransmissions, status });
+                    let sent = Report::Sent { operation, retransmissions, status };
+                    session.finish(operation, refused(Request::Send, operation).unwrap_or(sent));
                 }
             }
             Completion::Received { context, peer, tag, header_data, len, result, .. } => {
@@ -297,13 +346,15 @@ impl Sessions {
                 }
             }
             Completion::Closed { id, peer, result } => {
-                let Some((slot, connection)) = self.names.remove(&id) else { return };
+                self.connections.waiting.remove(peer, id);
+                let Some((slot, connection)) = self.connections.names.remove(&id) else { return };
                 if let Some(session) = self.at(slot)
                     && let Some(place) = session.connections.get_mut(connection as usize)
                     && place.take().is_some()
                 {
                     session.in_use -= 1;
-                    session.tell(&Report::Closed { connection, peer, status: Status::from(result) });
+                    let closed = Report::Closed { connection, peer, status: Status::from(result) };
+                    session.tell(&refused(Request::Connect, connection).unwrap_or(closed));
                 }
             }
         }
@@ -350,7 +401,7 @@ impl Session {
     }
 
     /// Looks at the application's commands.
-    fn obey(&mut self, fep: &mut Fep, now: Time, names: &mut ConnectionNames) -> usize {
+    fn obey(&mut self, endpoint: &mut impl Endpoint, now: Time, all: &mut Connections) -> usize {
         if !self.backlog.is_empty() {
             return 0;
         }
@@ -373,7 +424,7 @@ impl Session {
         };
         for slot in &slots[..count] {
             let outcome = match Command::decode(slot) {
-                Ok(command) => self.execute(fep, now, names, command),
+                Ok(command) => self.execute(endpoint, now, all, command),
                 Err(_) => Err(Reason::Descriptor),
             };
             if let Err(reason) = outcome {
@@ -386,47 +437,75 @@ impl Session {
 
     fn execute(
         &mut self,
-        fep: &mut Fep,
+        endpoint: &mut impl Endpoint,
         now: Time,
-        names: &mut ConnectionNames,
+        all: &mut Connections,
         command: Command,
     ) -> Result<(), Reason> {
         match command {
             Command::Connect { connection, peer, options } => {
-                let place = self.connections.get_mut(connection as usize).ok_or(Reason::Number)?;
-                if place.is_some() {
-                    return Err(Reason::InUse);
-                }
-                let id = fep.connect(now, peer, options)?;
-                *place = Some(id);
-                self.in_use += 1;
-                names.insert(id, (self.id.slot, connection));
-                self.tell(&Report::Connected { connection });
-                Ok(())
+                self.connect(endpoint, now, all, connection, peer, options)
             }
             Command::Send { operation, connection, extent, tag, header_data } => {
                 let id = self.connection(connection)?;
                 let context = self.reserve(operation)?;
                 let buffer = self.memory(extent)?;
-                let id = fep.post_send(id, Send { buffer, tag, header_data, context })?;
+                let id = endpoint.fep_mut().post_send(id, Send { buffer, tag, header_data, context })?;
                 self.begin(operation, Operation::Send(id))
             }
             Command::Receive { operation, extent, from, matching } => {
                 let context = self.reserve(operation)?;
                 let buffer = self.memory(extent)?;
                 let receive = Receive { buffer, from, matching, context };
-                let id = fep.post_receive_of(self.process, receive)?;
+                let id = endpoint.fep_mut().post_receive_of(self.process, receive)?;
                 self.begin(operation, Operation::Receive(id))
             }
             Command::Cancel { operation } => match self.operations.get(operation as usize) {
                 None => Err(Reason::Number),
                 Some(Operation::Free) => Err(Reason::InUse),
-                Some(Operation::Send(id)) => Ok(fep.cancel_send(*id)?),
-                Some(Operation::Receive(id)) => Ok(fep.cancel_receive(*id)?),
+                Some(Operation::Send(id)) => Ok(endpoint.fep_mut().cancel_send(*id)?),
+                Some(Operation::Receive(id)) => Ok(endpoint.fep_mut().cancel_receive(*id)?),
             },
-            Command::Close { connection } => Ok(fep.close(now, self.connection(connection)?)?),
-            Command::Abort { connection } => Ok(fep.abort(now, self.connection(connection)?)?),
+            Command::Close { connection } => {
+                Ok(endpoint.fep_mut().close(now, self.connection(connection)?)?)
+            }
+            Command::Abort { connection } => {
+                Ok(endpoint.fep_mut().abort(now, self.connection(connection)?)?)
+            }
         }
+    }
+
+    /// Opens a connection, which is held while its peer's Ethernet address is being asked for.
+    fn connect(
+        &mut self,
+        endpoint: &mut impl Endpoint,
+        now: Time,
+        all: &mut Connections,
+        connection: u32,
+        peer: Addr,
+        options: ConnectOptions,
+    ) -> Result<(), Reason> {
+        let place = self.connections.get_mut(connection as usize).ok_or(Reason::Number)?;
+        if place.is_some() {
+            return Err(Reason::InUse);
+        }
+        let held = match endpoint.find_way(now, peer) {
+            Ok(()) => false,
+            Err(NoWay::Resolving { .. }) => true,
+            Err(why) => return Err(Reason::NoWay { peer, why }),
+        };
+        let id = endpoint.fep_mut().connect(now, peer, options)?;
+        *place = Some(id);
+        self.in_use += 1;
+        all.names.insert(id, (self.id.slot, connection));
+        if held {
+            // It has just been opened, and nothing posted on it.
+            let _ = endpoint.fep_mut().hold(id);
+            all.waiting.add(now, peer, id);
+        } else {
+            self.tell(&Report::Connected { connection });
+        }
+        Ok(())
     }
 
     fn connection(&self, number: u32) -> Result<ConnectionId, Reason> {

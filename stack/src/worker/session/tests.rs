@@ -8,6 +8,7 @@ mod processes;
 mod sleeping;
 mod threads;
 mod transfer;
+mod ways;
 
 use std::sync::Arc;
 

@@ -1,13 +1,15 @@
 //! Two endpoints with sessions and a channel between them, for tests and fuzz targets.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use weft_cc::{CcChoice, CcParams, Rate, Span, Time};
 
-use super::{Extent, SessionConfig, Sessions};
+use super::{Endpoint, Extent, SessionConfig, Sessions};
 use crate::fep::{Fep, FepConfig};
 use crate::packet::{Addr, Packet, Payload};
 use crate::rng::Rng;
+use crate::worker::neighbours::NoWay;
 
 pub(super) fn config() -> Arc<FepConfig> {
     let network = CcParams {
@@ -29,7 +31,41 @@ pub(super) const SMALL: SessionConfig =
 pub(super) struct World {
     pub(super) feps: [Fep; 2],
     pub(super) sessions: [Sessions; 2],
+    pub(super) ways: [Ways; 2],
     pub(super) now: Time,
+}
+
+/// To whom there is no way, in place of what a worker knows: a way to everybody, unless something else is said.
+#[derive(Debug, Default)]
+pub(super) struct Ways {
+    none: BTreeMap<Addr, NoWay>,
+    settled: u64,
+}
+
+impl Ways {
+    pub(super) fn set(&mut self, peer: Addr, way: Result<(), NoWay>) {
+        match way {
+            Ok(()) => self.none.remove(&peer),
+            Err(why) => self.none.insert(peer, why),
+        };
+        self.settled += 1;
+    }
+}
+
+struct Side<'a>(&'a mut Fep, &'a Ways);
+
+impl Endpoint for Side<'_> {
+    fn fep_mut(&mut self) -> &mut Fep {
+        self.0
+    }
+
+    fn find_way(&mut self, _: Time, peer: Addr) -> Result<(), NoWay> {
+        self.1.none.get(&peer).map_or(Ok(()), |why| Err(*why))
+    }
+
+    fn ways_settled(&self) -> u64 {
+        self.1.settled
+    }
 }
 
 impl World {
@@ -44,7 +80,17 @@ impl World {
             fep.close_process(0).unwrap();
             fep
         };
-        World { feps: [fep(0), fep(1)], sessions: [Sessions::new(4), Sessions::new(4)], now: Time::ZERO }
+        World {
+            feps: [fep(0), fep(1)],
+            sessions: [Sessions::new(4), Sessions::new(4)],
+            ways: Default::default(),
+            now: Time::ZERO,
+        }
+    }
+
+    pub(super) fn serve(&mut self, side: usize) {
+        let mut endpoint = Side(&mut self.feps[side], &self.ways[side]);
+        self.sessions[side].serve(&mut endpoint, self.now);
     }
 
     /// A microsecond: commands and timers, and at most `packets` packets each way.
@@ -56,7 +102,7 @@ impl World {
     pub(super) fn step_through(&mut self, packets: usize, mut passes: impl FnMut(&Packet) -> bool) {
         self.now += Span::from_us(1);
         for side in 0..2 {
-            self.sessions[side].serve(&mut self.feps[side], self.now);
+            self.serve(side);
             if self.feps[side].poll_timeout().is_some_and(|at| self.now.is_at_or_after(at)) {
                 self.feps[side].on_timeout(self.now);
             }
@@ -72,7 +118,7 @@ impl World {
                     fep.on_packet(self.now, &transmit.packet, Payload::Bytes(&bytes));
                 }
             }
-            self.sessions[side].serve(&mut self.feps[side], self.now);
+            self.serve(side);
         }
     }
 
@@ -90,6 +136,7 @@ impl World {
         }
         for side in 0..2 {
             assert!(self.sessions[side].is_empty(), "sessions of side {side}");
+            assert_eq!(self.sessions[side].held_connections(), 0, "held connections of side {side}");
             assert_eq!(self.feps[side].leaks().collect::<Vec<_>>(), [""; 0], "side {side}");
         }
     }

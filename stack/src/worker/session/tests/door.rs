@@ -150,7 +150,7 @@ fn strange_guests_do_not_block_the_door() {
     let mut answer = Vec::new();
     mad.read_to_end(&mut answer).unwrap();
     assert_eq!(answer.len(), 256);
-    assert!(String::from_utf8_lossy(&answer).contains("expected a request of version 1"));
+    assert!(String::from_utf8_lossy(&answer).contains("expected a request of version 2"));
     for guest in &mut silent {
         guest.set_read_timeout(Some(LIMIT)).unwrap();
         assert_eq!(guest.read(&mut [0; 1]).unwrap(), 0, "shown out without a word");

@@ -119,7 +119,7 @@ fn applications_and_workers_in_threads_of_their_own() {
             while !done.load(Ordering::Acquire) || !sessions.is_empty() {
                 let now = worker.clock().now();
                 let progress = worker.poll_at(now);
-                if sessions.serve(worker.fep_mut(), now) == 0 && progress.is_idle() {
+                if sessions.serve(&mut worker, now) == 0 && progress.is_idle() {
                     thread::yield_now();
                 }
             }

@@ -1,0 +1,330 @@
+//! Peers who do not answer for their Ethernet address, or not at once; in virtual time, over a link in memory.
+
+use core::net::IpAddr;
+
+use weft_cc::Time;
+
+use super::*;
+use crate::pdc::PdcConfig;
+use crate::port::memory::{MemoryConfig, MemoryPort, pair};
+use crate::port::{Port, RxBurst};
+use crate::wire::ethernet::MacAddr;
+use crate::worker::neighbours::NoWay;
+use crate::worker::{AddressBook, Clock, Host, LinkConfig, Strangers, Worker};
+
+const PEER: Addr = Addr(1);
+/// Reached through [`ROUTER`].
+const FAR: Addr = Addr(2);
+const ROUTER: Addr = Addr(3);
+/// In nobody's address book.
+const NOBODY: Addr = Addr(7);
+
+fn ip(addr: Addr) -> IpAddr {
+    [10, 0, 0, addr.0 as u8 + 1].into()
+}
+
+fn ms(n: u64) -> Span {
+    Span::from_ms(n)
+}
+
+/// Far less than a neighbour takes to be given up: 63 timeouts, after which a PDC is, are over in 63 ms.
+const RTO: Span = Span::from_ms(1);
+/// Between two turns.
+const TURN: Span = Span::from_us(100);
+
+/// One side of the link: a worker and its sessions.
+struct Side {
+    worker: Worker<MemoryPort>,
+    sessions: Sessions,
+}
+
+impl Side {
+    fn new(own: u32, port: MemoryPort) -> Side {
+        let base = (*config()).clone();
+        let config = Arc::new(FepConfig { pdc: PdcConfig { rto_init: RTO, ..base.pdc }, ..base });
+        let mut fep = Fep::new(Addr(own), config, Rng::new(3, own.into()), Time::ZERO).unwrap();
+        fep.close_process(0).unwrap();
+        let host = Host { mac: MacAddr([2, 0, 0, 0, 0, own as u8]), ip: ip(Addr(own)) };
+        let book = AddressBook::new(Addr(own), host, 8, Strangers::Refuse).unwrap();
+        let clock = Clock::system(Time::ZERO);
+        let mut worker = Worker::new(fep, port, book, LinkConfig::default(), clock).unwrap();
+        worker.meet(Addr(1 - own), ip(Addr(1 - own)), None).unwrap();
+        worker.meet(FAR, ip(FAR), Some(ip(ROUTER))).unwrap();
+        Side { worker, sessions: Sessions::new(4) }
+    }
+
+    fn open(&mut self) -> Client {
+        self.sessions.open(self.worker.fep_mut(), &SMALL, None).unwrap()
+    }
+
+    fn turn(&mut self, now: Time) {
+        self.worker.poll_at(now);
+        self.sessions.serve(&mut self.worker, now);
+    }
+
+    /// Turns until `client` has an event, for as long as anything here may take, and returns when.
+    fn event(&mut self, now: &mut Time, client: &mut Client) -> Event {
+        let start = *now;
+        loop {
+            if let Some(event) = client.poll().unwrap() {
+                return event;
+            }
+            assert!(now.since(start) < ms(6_000), "no event: {:?}", self.worker.fep().explain(*now));
+            *now += TURN;
+            self.turn(*now);
+        }
+    }
+
+    fn assert_nothing_is_left(mut self, mut now: Time, client: Client) {
+        drop(client);
+        self.turn(now);
+        now += TURN;
+        self.turn(now);
+        assert!(self.sessions.is_empty());
+        assert_eq!(self.sessions.held_connections(), 0);
+        assert_eq!(self.worker.fep().leaks().collect::<Vec<_>>(), [""; 0]);
+    }
+}
+
+/// A side whose questions arrive, at the port that is returned too, and are not answered.
+fn alone() -> (Side, MemoryPort) {
+    let (left, right) = pair(&MemoryConfig::default()).unwrap();
+    (Side::new(0, left), right)
+}
+
+fn refused(event: &Event) -> (u64, Request, Reason) {
+    match event.report {
+        Report::Refused { request, reason, .. } => (event.context, request, reason),
+        other => panic!("{other:?} is no refusal"),
+    }
+}
+
+#[test]
+fn who_asks_for_a_peer_that_does_not_answer_is_told_so_as_soon_as_that_is_known() {
+    for (peer, hop) in [(PEER, ip(PEER)), (FAR, ip(ROUTER))] {
+        let (mut side, mut deaf) = alone();
+        let mut client = side.open();
+        let mut now = Time::ZERO;
+        let connection = client.connect(peer, ConnectOptions::default(), 10).unwrap();
+        for context in [11, 12] {
+            client.send(connection, extent(0, 3000), None, 0, context).unwrap();
+        }
+        let reason = Reason::NoWay { peer, why: NoWay::Unreachable { hop } };
+        assert_eq!(refused(&side.event(&mut now, &mut client)), (11, Request::Send, reason));
+        assert_eq!(refused(&side.event(&mut now, &mut client)), (12, Request::Send, reason));
+        assert_eq!(refused(&side.event(&mut now, &mut client)), (10, Request::Connect, reason));
+        let waited = now.since(Time::ZERO);
+        assert!(waited >= ms(3_000) && waited < ms(3_010), "{waited}");
+        let text = format!(
+            "endpoint {}: no host on the link answers for {hop}: it was asked 3 times in 3 s",
+            peer.0
+        );
+        assert_eq!(reason.to_string(), text);
+        assert_eq!(client.close(connection), Err(ClientError::Stale), "its number is free");
+
+        // Now it is known.
+        client.connect(peer, ConnectOptions::default(), 13).unwrap();
+        side.turn(now);
+        assert_eq!(refused(&client.poll().unwrap().unwrap()), (13, Request::Connect, reason));
+        let mut frames = RxBurst::new();
+        deaf.receive(&mut frames);
+        assert!(frames.iter().all(|frame| frame[12..14] == [8, 6]), "questions, and no packets");
+        assert_eq!(frames.len(), 6, "three for each of two neighbours");
+        assert_eq!(side.worker.counters().unresolved, 0);
+        side.assert_nothing_is_left(now, client);
+    }
+}
+
+/// Who was silent is asked again when somebody wants something of it, and may have come to life.
+#[test]
+fn who_has_been_silent_gets_another_chance() {
+    let (left, right) = pair(&MemoryConfig::default()).unwrap();
+    let mut side = Side::new(0, left);
+    let mut client = side.open();
+    let mut now = Time::ZERO;
+    client.connect(PEER, ConnectOptions::default(), 1).unwrap();
+    assert_eq!(refused(&side.event(&mut now, &mut client)).0, 1);
+    now += ms(2_000);
+    client.connect(PEER, ConnectOptions::default(), 2).unwrap();
+    side.turn(now);
+    let unreachable = NoWay::Unreachable { hop: ip(PEER) };
+    let expected = (2, Request::Connect, Reason::NoWay { peer: PEER, why: unreachable });
+    assert_eq!(refused(&client.poll().unwrap().unwrap()), expected);
+    let mut other = Side::new(1, right);
+    client.connect(PEER, ConnectOptions::default(), 3).unwrap();
+    for _ in 0..4 {
+        now += TURN;
+        side.turn(now);
+        other.turn(now);
+    }
+    let event = side.event(&mut now, &mut client);
+    assert!(matches!(event, Event { context: 3, report: Report::Connected { .. } }), "{event:?}");
+}
+
+#[test]
+fn who_asks_for_an_unknown_peer_is_told_so_at_once() {
+    let (mut side, _deaf) = alone();
+    let mut client = side.open();
+    let connection = client.connect(NOBODY, ConnectOptions::default(), 1).unwrap();
+    client.send(connection, extent(0, 10), None, 0, 2).unwrap();
+    side.turn(Time::ZERO);
+    let reason = Reason::NoWay { peer: NOBODY, why: NoWay::Unknown(NOBODY) };
+    assert_eq!(refused(&client.poll().unwrap().unwrap()), (1, Request::Connect, reason));
+    assert_eq!(refused(&client.poll().unwrap().unwrap()), (2, Request::Send, Reason::NotOpen));
+    assert_eq!(reason.to_string(), "endpoint 7 is not in the address book");
+    side.assert_nothing_is_left(Time::ZERO, client);
+}
+
+/// Its messages leave in their order, although the transport would have given up long before.
+#[test]
+fn a_transfer_waits_for_a_peer_that_answers_late() {
+    let (left, right) = pair(&MemoryConfig::default()).unwrap();
+    let (mut alice_side, mut bob_side) = (Side::new(0, left), Side::new(1, right));
+    let (mut alice, mut bob) = (alice_side.open(), bob_side.open());
+    let bytes = content(1, 100_000);
+    alice.write(0, &bytes).unwrap();
+    let connection = alice.connect(PEER, to(&bob), 1).unwrap();
+    for (at, context) in [(0, 2), (50_000, 3)] {
+        alice.send(connection, extent(at, 50_000), None, 0, context).unwrap();
+        bob.receive(extent(at, 50_000), None, Matching::Untagged, context).unwrap();
+    }
+    alice.close(connection).unwrap();
+    let mut now = Time::ZERO;
+    while now.since(Time::ZERO) < ms(2_500) {
+        now += TURN;
+        alice_side.turn(now);
+        assert_eq!(alice.poll(), Ok(None));
+    }
+    let (mut reports, mut received) = (Vec::new(), Vec::new());
+    let begin = now;
+    while reports.len() < 4 || received.len() < 2 {
+        assert!(now.since(begin) < ms(600), "{reports:?}, {received:?}");
+        now += Span::from_us(10);
+        alice_side.turn(now);
+        bob_side.turn(now);
+        reports.extend(alice.poll().unwrap());
+        received.extend(bob.poll().unwrap());
+    }
+    assert_eq!(reports[0], Event { context: 1, report: Report::Connected { connection: 0 } });
+    for (event, context) in reports[1..3].iter().zip([2, 3]) {
+        assert!(matches!(event.report, Report::Sent { status: Status::Ok, .. }), "{event:?}");
+        assert_eq!(event.context, context);
+    }
+    assert!(matches!(reports[3], Event { context: 1, report: Report::Closed { status: Status::Ok, .. } }));
+    for (event, context) in received.iter().zip([2, 3]) {
+        assert!(
+            matches!(event.report, Report::Received { status: Status::Ok, len: 50_000, .. }),
+            "{event:?}"
+        );
+        assert_eq!(event.context, context);
+    }
+    let mut copy = vec![0; 100_000];
+    bob.read(0, &mut copy).unwrap();
+    assert!(copy == bytes);
+}
+
+#[test]
+fn a_connection_that_waits_holds_up_no_other() {
+    let mut world = World::new();
+    let (mut alice, mut bob) = (world.open(0), world.open(1));
+    world.ways[0].set(FAR, Err(NoWay::Resolving { hop: ip(FAR), asked: 1 }));
+    let waits = alice.connect(FAR, ConnectOptions::default(), 1).unwrap();
+    alice.send(waits, extent(0, 10), None, 0, 2).unwrap();
+    let connection = alice.connect(PEER, to(&bob), 3).unwrap();
+    alice.send(connection, extent(0, 20_000), None, 0, 4).unwrap();
+    bob.receive(extent(0, 20_000), None, Matching::Untagged, 5).unwrap();
+    let contexts = [world.event(&mut alice), world.event(&mut alice)].map(|event| event.context);
+    assert_eq!(contexts, [3, 4]);
+    assert!(matches!(world.event(&mut bob).report, Report::Received { status: Status::Ok, .. }));
+    assert_eq!(world.sessions[0].held_connections(), 1);
+    world.ways[0].set(FAR, Ok(()));
+    assert_eq!(world.event(&mut alice).context, 1);
+    drop((alice, bob));
+    world.assert_nothing_is_left();
+}
+
+/// What an application takes back while it waits is gone at once.
+#[test]
+fn nobody_has_to_wait() {
+    let (mut side, _deaf) = alone();
+    let mut client = side.open();
+    let mut now = Time::ZERO;
+    let mut turn = |side: &mut Side| {
+        now += TURN;
+        side.turn(now);
+        now
+    };
+    let [closed, aborted, left] =
+        [1, 2, 3].map(|context| client.connect(PEER, ConnectOptions::default(), context).unwrap());
+    client.send(aborted, extent(0, 10), None, 0, 12).unwrap();
+    let taken_back = client.send(left, extent(0, 10), None, 0, 13).unwrap();
+    client.send(left, extent(0, 10), None, 0, 14).unwrap();
+    turn(&mut side);
+    assert_eq!((client.poll(), side.sessions.held_connections()), (Ok(None), 3));
+
+    client.close(closed).unwrap();
+    client.abort(aborted).unwrap();
+    client.cancel(taken_back).unwrap();
+    turn(&mut side);
+    let mut reports = Vec::new();
+    while let Some(event) = client.poll().unwrap() {
+        let status = match event.report {
+            Report::Sent { status, .. } | Report::Closed { status, .. } => status,
+            other => panic!("{other:?}"),
+        };
+        reports.push((event.context, status));
+    }
+    let cancelled = [12, 13].map(|context| (context, Status::Cancelled));
+    reports.sort_by_key(|(context, _)| *context);
+    assert_eq!(reports, [&[(1, Status::Ok), (2, Status::Ok)], &cancelled[..]].concat());
+    assert_eq!(side.sessions.held_connections(), 1);
+    let now = turn(&mut side);
+    side.assert_nothing_is_left(now, client);
+}
+
+/// A port that takes nothing: the questions cannot even be asked.
+#[test]
+fn waiting_for_a_way_has_an_end_even_if_no_question_leaves() {
+    let config = MemoryConfig { ring: 1, spare: 1, ..MemoryConfig::default() };
+    let (left, _full) = pair(&config).unwrap();
+    let mut side = Side::new(0, left);
+    let mut client = side.open();
+    let mut now = Time::ZERO;
+    client.connect(FAR, ConnectOptions::default(), 1).unwrap();
+    let (context, request, reason) = refused(&side.event(&mut now, &mut client));
+    assert_eq!((context, request), (1, Request::Connect));
+    let why = NoWay::Resolving { hop: ip(ROUTER), asked: 1 };
+    assert_eq!(reason, Reason::NoWay { peer: FAR, why });
+    let waited = now.since(Time::ZERO);
+    assert!(waited >= ms(5_000) && waited < ms(5_010), "{waited}");
+    side.assert_nothing_is_left(now, client);
+}
+
+/// Whatever the worker's answers, one after the other: no report is lost and none comes twice.
+#[test]
+fn ways_that_change_settle_each_connection_once() {
+    let unreachable = NoWay::Unreachable { hop: ip(FAR) };
+    let resolving = Err(NoWay::Resolving { hop: ip(FAR), asked: 1 });
+    let mut world = World::new();
+    let mut client = world.open(0);
+    world.ways[0].set(FAR, resolving);
+    let mut connect = |world: &mut World, context| {
+        client.connect(FAR, ConnectOptions::default(), context).unwrap();
+        world.step(1);
+        client.poll().unwrap().map(|event| (event.context, event.report))
+    };
+    assert_eq!(connect(&mut world, 1), None);
+    assert_eq!(connect(&mut world, 2), None);
+    world.ways[0].set(FAR, Err(unreachable));
+    let reason = Reason::NoWay { peer: FAR, why: unreachable };
+    let lost = |name| Report::Refused { request: Request::Connect, name, reason };
+    assert_eq!(connect(&mut world, 3), Some((1, lost(0))));
+    world.ways[0].set(FAR, Ok(()));
+    assert_eq!(connect(&mut world, 4), Some((2, lost(1))));
+    assert_eq!(client.poll().unwrap().map(|event| (event.context, event.report)), Some((3, lost(2))));
+    let event = client.poll().unwrap().unwrap();
+    assert!(matches!(event, Event { context: 4, report: Report::Connected { .. } }), "{event:?}");
+    assert_eq!(client.poll(), Ok(None));
+    drop(client);
+    world.assert_nothing_is_left();
+}
