@@ -112,7 +112,7 @@ const CLOSE: u8 = 5;
 const ABORT: u8 = 6;
 
 /// The bits of each word that a kind of command gives a meaning to.
-fn meaningful(kind: u8) -> Option<Slot> {
+pub(super) fn meaningful(kind: u8) -> Option<Slot> {
     const ALL: u64 = u64::MAX;
     const LOW: u64 = u32::MAX as u64;
     const NAME: u64 = 0xffff_ffff_0000_00ff;

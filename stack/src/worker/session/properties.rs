@@ -5,6 +5,7 @@ use core::net::IpAddr;
 
 use weft_cc::Span;
 
+use super::command::meaningful;
 use super::link::Link;
 use super::world::{SMALL, World, content, extent};
 use super::{Client, ClientError, Command, Connection, Ended, Report, SessionId, Slot, Status};
@@ -27,6 +28,11 @@ const LONG: usize = 200_000;
 pub fn nonsense_harms_nobody_else(bytes: &[u8]) {
     let mut choices = Choices(bytes);
     let mut world = World::new();
+    // Whoever asks for it waits, until something else is said.
+    let hop = IpAddr::from([10, 0, 0, 3]);
+    for ways in &mut world.ways {
+        ways.set(Addr(2), Err(NoWay::Resolving { hop, asked: 0 }));
+    }
     let mut good = Good::new(&mut world);
     let mut bad = [0, 1].map(|side| Bad::new(&mut world, side));
     while let Some(choice) = choices.next() {
@@ -74,11 +80,18 @@ impl Choices<'_> {
         }
         let [kind, flags, name] = self.bytes();
         let flags = if style & 1 == 0 { 0 } else { flags };
+        let name = if style & 4 == 0 { name % 4 } else { name % 24 };
         let mut slot = [0; 8];
-        slot[0] = u64::from(kind % 8) | u64::from(flags) << 8 | u64::from(name % 24) << 32;
+        slot[0] = u64::from(kind % 8) | u64::from(flags) << 8 | u64::from(name) << 32;
         let words = if style & 2 == 0 { 1..4 } else { 1..8 };
         for word in &mut slot[words] {
             *word = self.word();
+        }
+        // Otherwise hardly any of them would be obeyed.
+        if style & 8 == 0
+            && let Some(meaningful) = meaningful(kind % 8)
+        {
+            slot.iter_mut().zip(meaningful).for_each(|(word, bits)| *word &= bits);
         }
         slot
     }

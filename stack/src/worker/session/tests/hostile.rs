@@ -60,11 +60,11 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// As the fuzz target does it, for a while.
     #[test]
-    fn nothing_that_an_application_writes_harms_another(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
+    fn nothing_that_an_application_writes_harms_another(bytes in prop::collection::vec(any::<u8>(), 0..2000)) {
         properties::nonsense_harms_nobody_else(&bytes);
     }
 }
