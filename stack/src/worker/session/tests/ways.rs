@@ -2,12 +2,14 @@
 
 use core::net::IpAddr;
 
+use proptest::prelude::*;
 use weft_cc::Time;
 
 use super::*;
 use crate::pdc::PdcConfig;
 use crate::port::memory::{MemoryConfig, MemoryPort, pair};
 use crate::port::{Port, RxBurst};
+use crate::rng::Rng;
 use crate::wire::ethernet::MacAddr;
 use crate::worker::neighbours::NoWay;
 use crate::worker::{AddressBook, Clock, Host, LinkConfig, Strangers, Worker};
@@ -327,4 +329,105 @@ fn ways_that_change_settle_each_connection_once() {
     assert_eq!(client.poll(), Ok(None));
     drop(client);
     world.assert_nothing_is_left();
+}
+
+/// What happens in the property below.
+#[derive(Clone, Copy, Debug)]
+enum Act {
+    Connect,
+    /// On a connection, of those opened, as are the next ones.
+    Send(usize),
+    Close(usize),
+    Abort(usize),
+    /// A message, of those posted.
+    Cancel(usize),
+    Way(Result<(), NoWay>),
+    Step,
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    let hop = ip(FAR);
+    let ways = [
+        Ok(()),
+        Err(NoWay::Unreachable { hop }),
+        Err(NoWay::Unknown(PEER)),
+        Err(NoWay::Resolving { hop, asked: 1 }),
+        Err(NoWay::Resolving { hop, asked: 2 }),
+    ];
+    prop_oneof![
+        4 => Just(Act::Connect),
+        6 => (0usize..4).prop_map(Act::Send),
+        1 => (0usize..4).prop_map(Act::Close),
+        1 => (0usize..4).prop_map(Act::Abort),
+        2 => (0usize..8).prop_map(Act::Cancel),
+        4 => prop::sample::select(ways.to_vec()).prop_map(Act::Way),
+        6 => Just(Act::Step),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever becomes of the way to a peer, and whatever an application does meanwhile, each connection and each
+    /// message ends once, and nothing stays.
+    #[test]
+    fn all_that_waits_ends_once(acts in prop::collection::vec(act(), 1..80)) {
+        let mut world = World::new();
+        let (mut alice, bob) = (world.open(0), world.open(1));
+        world.ways[0].set(PEER, Err(NoWay::Resolving { hop: ip(PEER), asked: 0 }));
+        let (mut connections, mut messages) = (Vec::new(), Vec::new());
+        let (mut begun, mut ended) = (Vec::new(), Vec::new());
+        let mut context = 0;
+        let mut listen = |alice: &mut Client| {
+            while let Some(event) = alice.poll().unwrap() {
+                let over = match event.report {
+                    Report::Connected { .. } => false,
+                    Report::Refused { request, .. } => matches!(request, Request::Connect | Request::Send),
+                    _ => true,
+                };
+                ended.extend(over.then_some(event.context));
+            }
+        };
+        for act in acts {
+            context += 1;
+            // Numbers that are in use, or not any more, and full rings: nothing was asked for then.
+            match act {
+                Act::Connect => if let Ok(connection) = alice.connect(PEER, to(&bob), context) {
+                    connections.insert(0, connection);
+                    begun.push(context);
+                },
+                Act::Send(which) => if let Some(&connection) = connections.get(which)
+                    && let Ok(message) = alice.send(connection, extent(0, 2000), None, 0, context)
+                {
+                    messages.insert(0, message);
+                    begun.push(context);
+                },
+                Act::Close(which) => drop(connections.get(which).map(|it| alice.close(*it))),
+                Act::Abort(which) => drop(connections.get(which).map(|it| alice.abort(*it))),
+                Act::Cancel(which) => drop(messages.get(which).map(|it| alice.cancel(*it))),
+                Act::Way(way) => world.ways[0].set(PEER, way),
+                Act::Step => {
+                    world.step(4);
+                    listen(&mut alice);
+                }
+            }
+        }
+        world.ways[0].set(PEER, Err(NoWay::Unreachable { hop: ip(PEER) }));
+        // Those that had been found before.
+        for connection in connections {
+            while alice.close(connection) == Err(ClientError::Full) {
+                world.step(4);
+                listen(&mut alice);
+            }
+        }
+        for _ in 0..2_000 {
+            world.step(4);
+            listen(&mut alice);
+        }
+        ended.sort_unstable();
+        prop_assert_eq!(ended, begun);
+        prop_assert_eq!(world.sessions[0].held_connections(), 0);
+        drop((alice, bob));
+        world.assert_nothing_is_left();
+    }
 }
