@@ -158,6 +158,8 @@ pub struct Worker<P> {
     counters: WorkerCounters,
     last_read_error: Option<ReadError>,
     last_write_error: Option<WriteError>,
+    /// Since when the port has taken none of the frames that wait for it.
+    stuck_since: Option<Time>,
 }
 
 /// What a worker has dropped, and how it sent. What passed is in [`Fep::counters`] and [`Port::counters`].
@@ -183,6 +185,8 @@ pub struct WorkerCounters {
     /// Packets to peers whose Ethernet address is not known yet; lost to the endpoint, whose timers deal
     /// with that.
     pub unresolved: u64,
+    /// Frames that the port did not take for a second; lost to the endpoint.
+    pub not_taken: u64,
     /// Times that the port's pool had no buffer for a packet that wanted to leave.
     pub pool_empty: u64,
 }
@@ -259,6 +263,7 @@ impl<P: Port> Worker<P> {
             counters: WorkerCounters::default(),
             last_read_error: None,
             last_write_error: None,
+            stuck_since: None,
         })
     }
 

@@ -1,6 +1,6 @@
 //! One turn of the loop.
 
-use weft_cc::Time;
+use weft_cc::{Span, Time};
 
 use super::codec::{ReadError, WriteError};
 use super::{AddressBook, Codec, Worker, WorkerCounters};
@@ -8,6 +8,9 @@ use crate::fep::{Fep, PayloadRef};
 use crate::packet::{Packet, Payload};
 use crate::port::{Frame, Port, Reservation};
 use crate::prefetch::prefetch;
+
+/// How long frames wait for a port that takes none: longer than a system keeps the other end from its processor.
+const STANDSTILL: Span = Span::from_ms(1_000);
 
 /// What one turn of the loop did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -147,9 +150,28 @@ impl<P: Port> Worker<P> {
         loop {
             let more = self.fill(now);
             sent += self.port.transmit(&mut self.tx);
-            if !more || !self.tx.is_empty() {
+            if !self.tx.is_empty() {
+                self.mind_standstill(now, sent);
                 return sent;
             }
+            if !more {
+                self.stuck_since = None;
+                return sent;
+            }
+        }
+    }
+
+    /// Loses frames that the port has not taken for too long. To the endpoint they have left, so that only their loss
+    /// lets it count, and give up at last.
+    #[cold]
+    fn mind_standstill(&mut self, now: Time, sent: usize) {
+        let since = *self.stuck_since.get_or_insert(now);
+        if sent > 0 {
+            self.stuck_since = Some(now);
+        } else if now.since(since) > STANDSTILL {
+            self.counters.not_taken += self.tx.len() as u64;
+            self.tx.clear();
+            self.stuck_since = None;
         }
     }
 
