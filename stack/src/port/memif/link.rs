@@ -340,10 +340,21 @@ fn put(
     used: u16,
     room: u16,
 ) -> Result<Put, Nonsense> {
-    match place_of_tail(regions, outgoing, frame) {
-        Some(place) => put_head(regions, outgoing, frame, place, used, room),
-        None => copy(regions, outgoing, frame, used, room),
+    if let Some(place) = place_of_tail(regions, outgoing, frame) {
+        return put_head(regions, outgoing, frame, place, used, room);
     }
+    // Most frames fit one buffer. For these there is no loop, and nothing that would have to be kept on the stack: each store
+    // waits for those before it, whose lines come from the other processor.
+    if used < room {
+        let (total, buffer) = (frame.total_len() as u32, outgoing.buffer(used));
+        if total <= buffer.len {
+            let whole = Descriptor { goes_on: false, len: total, ..buffer };
+            copy_part(frame, 0, bytes_of(regions, whole)?);
+            outgoing.fill(used, whole);
+            return Ok(Put::In(1));
+        }
+    }
+    copy(regions, outgoing, frame, used, room)
 }
 
 /// Where the peer finds what is attached to `frame`, if that is in memory that it knows, and what is before fits a
@@ -381,8 +392,8 @@ fn put_head(
     Ok(Put::In(2))
 }
 
-/// Copies `frame` into the empty buffers from the `used`th on, of `room`.
-#[inline]
+/// Copies `frame` into several of the empty buffers from the `used`th on, of `room`.
+#[inline(never)]
 fn copy(
     regions: &[Region],
     outgoing: &mut Outgoing,
