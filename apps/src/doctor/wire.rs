@@ -50,19 +50,21 @@ impl Wire {
         let failed = |error: &dyn std::fmt::Display| Failure::Run(format!("a probe cannot be sent: {error}"));
         let deadline = Instant::now() + STUCK;
         loop {
-            match self.tx.reserve(probe::frame_len(length.max(self.shortest()))) {
+            let len = probe::frame_len(length.max(self.shortest()));
+            let full = match self.tx.reserve(len) {
                 Ok(mut frame) => {
                     probe::write(&mut frame, self.own, to, tos, probe).map_err(|error| failed(&error))?;
                     frame.commit();
-                    self.port.transmit(&mut self.tx);
-                    return Ok(());
+                    None
                 }
-                Err(error) if Instant::now() >= deadline => return Err(failed(&error)),
-                Err(_) => {
-                    self.port.transmit(&mut self.tx);
-                    self.receive();
-                }
-            }
+                Err(error) => Some(error),
+            };
+            self.port.transmit(&mut self.tx);
+            match full {
+                None => return Ok(()),
+                Some(error) if Instant::now() >= deadline => return Err(failed(&error)),
+                Some(_) => self.receive(),
+            };
         }
     }
 

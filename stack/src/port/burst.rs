@@ -83,17 +83,16 @@ impl DerefMut for RxBurst {
 /// Frames that a port shall send. Dereferences to a slice of them.
 #[derive(Debug)]
 pub struct TxBurst {
-    frames: Frames,
+    /// Those of the burst, and behind them spare ones, whose buffers [`reserve`](Self::reserve) takes first. Frames stay
+    /// where they are from one burst to the next: what has been written to one just now is slow to move.
+    frames: Box<ArrayVec<Frame, BURST>>,
+    /// How many are of the burst.
+    count: usize,
     pool: FramePool,
     max_frame: usize,
     multi_segment: bool,
     payloads: Payloads,
-    /// Buffers of the pool that [`reserve`](Self::reserve) takes first.
-    spare: Frames,
 }
-
-/// Boxed, so that all of them change places at once.
-type Frames = Box<ArrayVec<Frame, BURST>>;
 
 /// How payloads came into the frames of a burst since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -114,8 +113,7 @@ impl TxBurst {
     pub(super) fn of(pool: FramePool, caps: &PortCaps) -> TxBurst {
         let max_frame = caps.max_frame.min(pool.buffer_size());
         let (multi_segment, payloads) = (caps.multi_segment, Payloads::default());
-        let (frames, spare) = (Frames::default(), Frames::default());
-        TxBurst { frames, pool, max_frame, multi_segment, payloads, spare }
+        TxBurst { frames: Box::default(), count: 0, pool, max_frame, multi_segment, payloads }
     }
 
     /// A buffer for a frame of `len` bytes, to be written and then [committed](Reservation::commit).
@@ -123,12 +121,19 @@ impl TxBurst {
     #[inline]
     pub fn reserve(&mut self, len: usize) -> Result<Reservation<'_>, ReserveError> {
         check_len(len, self.max_frame)?;
-        if self.frames.is_full() {
+        if self.room() == 0 {
             return Err(ReserveError::BurstFull);
         }
-        let spare = self.spare.pop().and_then(|frame| frame.renew(len));
-        let frame = spare.or_else(|| self.pool.allocate(len)).ok_or(ReserveError::PoolEmpty)?;
-        Ok(Reservation { burst: self, frame })
+        if !self.frames.get_mut(self.count).is_some_and(|spare| spare.renew(len)) {
+            self.drop_spare();
+            self.frames.push(self.pool.allocate(len).ok_or(ReserveError::PoolEmpty)?);
+        }
+        Ok(Reservation { burst: self })
+    }
+
+    /// Gives the buffers back that no frame of the burst is in.
+    fn drop_spare(&mut self) {
+        self.frames.truncate(self.count);
     }
 
     /// Appends a frame that exists already, say one that was received and is passed on. It may be of
@@ -141,9 +146,13 @@ impl TxBurst {
         if frame.is_attached() && !self.multi_segment {
             return Err(PushError { frame, reason: ReserveError::Attached });
         }
-        self.frames
-            .try_push(frame)
-            .map_err(|error| PushError { frame: error.element(), reason: ReserveError::BurstFull })
+        if self.room() == 0 {
+            return Err(PushError { frame, reason: ReserveError::BurstFull });
+        }
+        self.drop_spare();
+        self.frames.push(frame);
+        self.count += 1;
+        Ok(())
     }
 
     /// Longest frame that the burst accepts, bytes.
@@ -155,14 +164,15 @@ impl TxBurst {
     /// How many more frames fit.
     #[inline]
     pub fn room(&self) -> usize {
-        self.frames.remaining_capacity()
+        BURST - self.count
     }
 
     /// Takes the first `count` frames out, in order; those not consumed are dropped. Takes all if
     /// there are fewer. For implementors of [`Port`].
     #[inline]
     pub fn take_front(&mut self, count: usize) -> impl ExactSizeIterator<Item = Frame> + '_ {
-        let count = count.min(self.frames.len());
+        let count = count.min(self.count);
+        self.count -= count;
         self.frames.drain(..count)
     }
 
@@ -171,22 +181,16 @@ impl TxBurst {
     #[cfg(target_os = "linux")]
     #[inline]
     pub(super) fn reuse_front(&mut self, count: usize) {
-        let count = count.min(self.frames.len());
-        if !self.frames[..count].iter_mut().all(|frame| frame.detach_from(&self.pool)) {
-            self.frames.drain(..count);
+        let count = count.min(self.count);
+        let (sent, rest) = self.frames[..self.count].split_at_mut(count);
+        if !sent.iter_mut().all(|frame| frame.detach_from(&self.pool)) {
+            drop(self.take_front(count));
             return;
         }
-        if count == self.frames.len() && self.spare.len() < count {
-            // Fewer have to move.
-            std::mem::swap(&mut self.frames, &mut self.spare);
+        if !rest.is_empty() {
+            self.frames[..self.count].rotate_left(count);
         }
-        let count = count.min(self.frames.len());
-        for frame in self.frames.drain(..count) {
-            if self.spare.is_full() {
-                break;
-            }
-            self.spare.push(frame);
-        }
+        self.count -= count;
     }
 
     /// How payloads came into frames by [`Reservation::attach`].
@@ -207,24 +211,30 @@ impl TxBurst {
         if self.max_frame <= max_frame && (multi_segment || !self.multi_segment) {
             return 0;
         }
-        let before = self.frames.len();
-        self.frames.retain(|frame| frame.total_len() <= max_frame && (multi_segment || !frame.is_attached()));
-        before - self.frames.len()
+        let before = self.count;
+        self.retain(|frame| frame.total_len() <= max_frame && (multi_segment || !frame.is_attached()));
+        before - self.count
+    }
+
+    fn retain(&mut self, mut keep: impl FnMut(&Frame) -> bool) {
+        self.drop_spare();
+        self.frames.retain(|frame| keep(frame));
+        self.count = self.frames.len();
     }
 
     /// Drops the frames with attached payload.
     pub(crate) fn drop_attached(&mut self) {
-        self.frames.retain(|frame| !frame.is_attached());
+        self.retain(|frame| !frame.is_attached());
     }
 
     /// Drops the frames whose bits are set in `gone`, the lowest bit being the first frame's.
     #[cfg(target_os = "linux")]
     pub(super) fn remove(&mut self, gone: u32) {
-        if gone.count_ones() as usize == self.frames.len() {
-            return self.frames.clear();
+        if gone.count_ones() as usize == self.count {
+            return self.clear();
         }
         let mut bit = 1u32;
-        self.frames.retain(|_| {
+        self.retain(|_| {
             let kept = gone & bit == 0;
             bit = bit.wrapping_shl(1);
             kept
@@ -235,6 +245,7 @@ impl TxBurst {
     #[inline]
     pub fn clear(&mut self) {
         self.frames.clear();
+        self.count = 0;
     }
 
     /// The frames, for a port that replaces those it cannot send from where they are. Not public: a
@@ -242,7 +253,7 @@ impl TxBurst {
     #[cfg(feature = "dpdk")]
     #[inline]
     pub(super) fn frames_mut(&mut self) -> &mut [Frame] {
-        &mut self.frames
+        &mut self.frames[..self.count]
     }
 }
 
@@ -251,7 +262,7 @@ impl Deref for TxBurst {
 
     #[inline]
     fn deref(&self) -> &[Frame] {
-        &self.frames
+        &self.frames[..self.count]
     }
 }
 
@@ -271,8 +282,8 @@ fn check_len(len: usize, max: usize) -> Result<(), ReserveError> {
 #[derive(Debug)]
 #[must_use = "a frame that is not committed is not sent"]
 pub struct Reservation<'a> {
+    /// The frame is the one behind those of the burst.
     burst: &'a mut TxBurst,
-    frame: Frame,
 }
 
 impl Reservation<'_> {
@@ -289,7 +300,7 @@ impl Reservation<'_> {
     pub fn attach(&mut self, payload: Attachment) -> Result<(), ReserveError> {
         self.check(payload.len())?;
         let payload = if self.burst.multi_segment && !payload.is_empty() {
-            match self.frame.attach(payload) {
+            match Frame::attach(self, payload) {
                 Ok(()) => {
                     self.burst.payloads.attached += 1;
                     return Ok(());
@@ -314,25 +325,31 @@ impl Reservation<'_> {
             Payload::Bytes(_) | Payload::Region(_) => payload.len() as usize,
         };
         self.check(len)?;
-        let too_long = ReserveError::TooLong { len: self.frame.len() + len, max: self.burst.max_frame };
-        payload.copy_to(self.frame.extend(len).ok_or(too_long)?);
+        let too_long = ReserveError::TooLong { len: self.len() + len, max: self.burst.max_frame };
+        payload.copy_to(self.extend(len).ok_or(too_long)?);
         self.burst.payloads.copied += 1;
         Ok(())
     }
 
     #[inline]
     fn check(&self, more: usize) -> Result<(), ReserveError> {
-        if self.frame.is_attached() {
+        if self.is_attached() {
             return Err(ReserveError::Attached);
         }
-        check_len(self.frame.len().saturating_add(more), self.burst.max_frame)
+        check_len(self.len().saturating_add(more), self.burst.max_frame)
     }
 
     /// Appends the frame to its burst.
     #[inline]
     pub fn commit(self) {
-        // `reserve` has seen room in the burst, and borrowed it since.
-        self.burst.frames.push(self.frame);
+        self.burst.count += 1;
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Reservation<'_> {
+    fn drop(&mut self) {
+        self.burst.drop_spare();
     }
 }
 
@@ -341,14 +358,14 @@ impl Deref for Reservation<'_> {
 
     #[inline]
     fn deref(&self) -> &Frame {
-        &self.frame
+        &self.burst.frames[self.burst.count]
     }
 }
 
 impl DerefMut for Reservation<'_> {
     #[inline]
     fn deref_mut(&mut self) -> &mut Frame {
-        &mut self.frame
+        &mut self.burst.frames[self.burst.count]
     }
 }
 

@@ -135,15 +135,16 @@ impl Frame {
         }
     }
 
-    /// The frame as if [allocated](FramePool::allocate) anew with `len` bytes; none if its buffer does not hold them.
+    /// Makes the frame one as if [allocated](FramePool::allocate) anew with `len` bytes. Returns whether its buffer holds
+    /// them.
     #[inline]
-    pub(super) fn renew(mut self, len: usize) -> Option<Frame> {
+    pub(super) fn renew(&mut self, len: usize) -> bool {
         match &mut self.0 {
             Buffer::Heap(buffer) if len <= buffer.bytes.len() => {
                 (buffer.len, buffer.tail, buffer.checksums) = (len, None, ChecksumStatus::Unknown);
-                Some(self)
+                true
             }
-            _ => None,
+            _ => false,
         }
     }
 

@@ -163,8 +163,7 @@ mod tests {
         let config = MemoryConfig { mtu: 100, ring: 8, spare: 4, ..MemoryConfig::default() };
         let (mut a, mut b) = pair(&config).unwrap();
         let mut tx = TxBurst::new(&a);
-        while let Ok(frame) = tx.reserve(50) {
-            frame.commit();
+        while tx.reserve(50).map(crate::port::Reservation::commit).is_ok() {
             a.transmit(&mut tx);
         }
         assert_eq!(a.pool().available(), 0);
