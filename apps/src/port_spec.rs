@@ -24,7 +24,7 @@ use weft_stack::port::memory::MemoryPort;
 use weft_stack::port::udp::{MAX_SOURCES, Peer, UdpConfig, UdpError, UdpPort, mac_of};
 use weft_stack::port::{FramePool, MIN_FRAME, Port, PortCaps, PortCounters, RxBurst, TxBurst};
 use weft_stack::wire::ethernet::MacAddr;
-use weft_stack::worker::ring::Region;
+use weft_stack::worker::ring::SharedRegion;
 use weft_stack::worker::{Checksum, Host, LinkConfig};
 
 /// The longest IP packet of a port for which nothing else is said, bytes; less where a UDP port's
@@ -571,9 +571,8 @@ impl Port for AnyPort {
         each!(self, port => port.waited());
     }
 
-    #[cfg(unix)]
-    fn register(&mut self, memory: &Region, file: BorrowedFd<'_>) -> bool {
-        each!(self, port => port.register(memory, file))
+    fn register(&mut self, memory: &SharedRegion) -> bool {
+        each!(self, port => port.register(memory))
     }
 
     fn recall(&mut self) {

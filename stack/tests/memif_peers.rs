@@ -10,6 +10,7 @@ use port_suite::{Dress, Link, conforms, conforms_across_threads};
 use weft_stack::port::dpdk::{DpdkPort, DpdkPortConfig, Eal, EalOptions, MbufPool, MbufPoolConfig};
 use weft_stack::port::memif::{MemifConfig, MemifPort, SocketName};
 use weft_stack::port::{Port, RxBurst, TxBurst};
+use weft_stack::worker::ring::SharedRegion;
 
 /// The longest wait for another end.
 const LINK: Duration = Duration::from_secs(20);
@@ -43,6 +44,48 @@ fn dpdk(role: &str, socket: &Path, pool: MbufPool, peer_wait: Duration) -> DpdkP
 
 fn ours(config: MemifConfig) -> MemifPort {
     MemifPort::open(&MemifConfig { mtu: MTU.into(), ..config }).unwrap()
+}
+
+/// Payload that DPDK's server reads from the application's memory: the frame comes in two parts, of two regions.
+#[test]
+fn dpdks_server_reads_registered_memory() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = socket(directory.path());
+    let mut b = dpdk("server", &socket, pool(), LINK);
+    let mut a = ours(MemifConfig::client(SocketName::Path(socket)));
+    let memory = SharedRegion::allocate(64 * 4096).unwrap();
+    assert!(a.register(&memory));
+    a.wait_for_link(LINK).unwrap();
+    b.wait_for_link(LINK).unwrap();
+    look(&mut a);
+    look(&mut b);
+    let content: Vec<u8> = (0..64 * 4096).map(|n| (n % 251) as u8).collect();
+    memory.region().slice(0, 64 * 4096).unwrap().write(0, &content);
+    let (mut tx, mut rx) = (TxBurst::new(&a), RxBurst::new());
+    let mut seen = 0;
+    let begin = Instant::now();
+    // Several times around the ring.
+    for round in 0..200 {
+        for n in 0..16 {
+            let mut frame = tx.reserve(98).unwrap();
+            frame.fill(n as u8);
+            frame.attach(memory.region().slice(4096 * n, 4096).unwrap().into()).unwrap();
+            frame.commit();
+        }
+        while seen < 16 * (round + 1) {
+            assert!(begin.elapsed() < LINK, "{seen} frames");
+            a.transmit(&mut tx);
+            b.receive(&mut rx);
+            for frame in rx.drain() {
+                let n = seen % 16;
+                assert_eq!((frame.len(), &frame[..98]), (98 + 4096, &[n as u8; 98][..]), "frame {seen}");
+                assert!(frame[98..] == content[4096 * n..][..4096], "frame {seen}");
+                seen += 1;
+            }
+        }
+    }
+    a.recall();
+    assert!(a.link_is_up(), "all of it has been taken in");
 }
 
 /// The peer's driver provides the buffers of both directions when it looks for frames.

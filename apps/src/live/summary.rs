@@ -50,6 +50,7 @@ pub(crate) fn packets<P: Port>(ends: &[Worker<P>]) -> PacketCounters {
         packets.data += fep.data_sent;
         packets.retransmitted += fep.data_retransmitted;
         packets.dropped += dropped.malformed + dropped.misdirected + dropped.strangers + dropped.unsendable;
+        packets.dropped += dropped.not_taken;
         packets.dropped += port.rx_errors + port.rx_missed + port.tx_errors + port.tx_no_link;
         packets.acks += fep.acks_sent;
         packets.nacks += fep.nacks_sent;

@@ -105,7 +105,8 @@ impl Meter {
     fn mark<P: Port>(&mut self, at: Time, worker: &Worker<P>, progress: Progress) -> Mark {
         let port = worker.port().counters();
         let dropped = worker.counters();
-        let lost = port.rx_missed + port.rx_errors + port.tx_errors + port.tx_no_link + dropped.malformed;
+        let lost = port.rx_missed + port.rx_errors + port.tx_errors + port.tx_no_link;
+        let lost = lost + dropped.malformed + dropped.not_taken;
         Mark {
             at,
             progress,

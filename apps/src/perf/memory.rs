@@ -1,11 +1,10 @@
 //! The messages' memory: shared and registered, as that of an application which cares for speed, so that ports which
 //! can send from it do.
 
-use std::os::fd::{AsFd, OwnedFd};
 use weft_stack::buffer::Buffer;
 use weft_stack::fep::CallError;
 use weft_stack::port::Port;
-use weft_stack::worker::ring::{Region, RegionSlice};
+use weft_stack::worker::ring::{RegionSlice, SharedRegion};
 
 /// No two messages share a cache line.
 const APART: u64 = 64;
@@ -13,7 +12,7 @@ const APART: u64 = 64;
 /// Memory for messages of one size.
 #[derive(Default)]
 pub(super) struct Messages {
-    regions: Vec<(Region, OwnedFd)>,
+    regions: Vec<SharedRegion>,
     free: Vec<RegionSlice>,
 }
 
@@ -31,11 +30,11 @@ impl Messages {
             let here = together.min(count - all.free.len() as u64);
             let limit = (here * apart) as usize;
             let none = CallError::Limit { what: "messages' bytes of memory", limit };
-            let (region, file) = Region::share(limit).map_err(|_| none)?;
+            let memory = SharedRegion::allocate(limit).map_err(|_| none)?;
             for n in 0..here {
-                all.free.push(region.slice(n * apart, size as u32).map_err(|_| none)?);
+                all.free.push(memory.region().slice(n * apart, size as u32).map_err(|_| none)?);
             }
-            all.regions.push((region, file));
+            all.regions.push(memory);
         }
         // The first to be taken is the first one.
         all.free.reverse();
@@ -44,8 +43,8 @@ impl Messages {
 
     /// Has `port` send from them where they are, if it can.
     pub(super) fn register(&self, port: &mut impl Port) {
-        for (region, file) in &self.regions {
-            port.register(region, file.as_fd());
+        for memory in &self.regions {
+            port.register(memory);
         }
     }
 

@@ -334,7 +334,8 @@ impl Fep {
         if let Some(context) = self.contexts.get_mut(context_key) {
             context.backlog = context.backlog.saturating_sub(backlog);
         }
-        self.abandoned |= !waiting.is_empty();
+        let has_left = |key: &Key| self.sends.get(*key).is_some_and(|message| !message.is_untouched());
+        self.abandoned |= waiting.iter().any(has_left);
         for send in waiting {
             self.complete_send(send, Err(SendError::Failed(failure)));
         }

@@ -246,9 +246,9 @@ impl<P: Port> Port for FaultyPort<P> {
         self.inner.waited();
     }
 
-    #[cfg(unix)]
-    fn register(&mut self, memory: &crate::worker::ring::Region, file: std::os::fd::BorrowedFd<'_>) -> bool {
-        self.inner.register(memory, file)
+    #[cfg(target_os = "linux")]
+    fn register(&mut self, memory: &crate::worker::ring::SharedRegion) -> bool {
+        self.inner.register(memory)
     }
 
     fn recall(&mut self) {

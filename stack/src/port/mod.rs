@@ -43,8 +43,8 @@ pub mod memory;
 #[cfg(target_os = "linux")]
 pub mod udp;
 
-#[cfg(unix)]
-use crate::worker::ring::Region;
+#[cfg(target_os = "linux")]
+use crate::worker::ring::SharedRegion;
 
 pub use attachment::Attachment;
 pub use burst::{Payloads, PushError, Reservation, ReserveError, RxBurst, TxBurst};
@@ -101,18 +101,19 @@ pub trait Port {
     /// The wait is over, or does not take place: the port need not announce frames any more.
     fn waited(&mut self) {}
 
-    /// Makes `memory`, of which `file` is a descriptor, known to where frames go, so that payload
-    /// [attached](Reservation::attach) from there need not be copied. Returns whether the port can do that; if it
-    /// cannot, such payload is sent all the same. To be called before there is traffic: frames on their way may be
-    /// lost.
-    #[cfg(unix)]
-    fn register(&mut self, memory: &Region, file: BorrowedFd<'_>) -> bool {
-        let _ = (memory, file);
+    /// Makes `memory` known to where frames go, so that payload [attached](Reservation::attach) from there need not be
+    /// copied. Returns whether the port can do that; if it cannot, such payload is sent all the same. To be called
+    /// before there is traffic: frames on their way may be lost. There is no way back as long as the port is open.
+    ///
+    /// **Whoever receives the frames can read and write all of it from then on.**
+    #[cfg(target_os = "linux")]
+    fn register(&mut self, memory: &SharedRegion) -> bool {
+        let _ = memory;
         false
     }
 
-    /// Bytes of registered memory are about to change although frames may be on their way that refer to them:
-    /// these must not arrive any more. May wait, but never for long.
+    /// Memory that has been attached to frames is about to change, though they may not have been received yet: those that
+    /// the port can still stop must not arrive any more. May wait, but not for long.
     fn recall(&mut self) {}
 }
 

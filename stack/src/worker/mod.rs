@@ -177,8 +177,8 @@ pub struct WorkerCounters {
     pub neighbours: u64,
     /// Packets whose payload left from where it is, without a copy into a frame.
     pub attached: u64,
-    /// Frames that arrived in pieces and had to be put together, which costs a copy: the first of a peer, those of
-    /// IPv6 and those with a tag.
+    /// Frames that arrived in pieces and had to be put together, which costs a copy: the first of a peer, and those
+    /// whose headers are not the usual ones (IPv6, a tag, a UDP checksum, trimmed).
     pub gathered: u64,
     /// Packets that could not be written.
     pub unsendable: u64,
@@ -258,7 +258,7 @@ impl<P: Port> Worker<P> {
             tx,
             scratch: Packet::BLANK,
             arrived: Packet::BLANK,
-            expected: Predictions::default(),
+            expected: Predictions::new(),
             longest,
             counters: WorkerCounters::default(),
             last_read_error: None,

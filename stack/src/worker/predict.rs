@@ -43,36 +43,43 @@ const fn mask() -> [u64; COMPARED / 8] {
     words
 }
 
-/// Peers of which a prediction is kept at a time: those whose addresses differ in the last bits.
-const PEERS: usize = 64;
+/// Predictions kept at a time.
+const KEPT: usize = 256;
 
-/// The last byte of the source address, in Ethernet and IPv4.
-const SOURCE: usize = 14 + 15;
+/// The last two bytes of the source address, in Ethernet and IPv4.
+const SOURCE: usize = 14 + 14;
 
-/// What the next frame of each peer will probably look like.
-#[derive(Clone, Debug)]
-pub(super) struct Predictions([Option<Prediction>; PEERS]);
-
-impl Default for Predictions {
-    fn default() -> Predictions {
-        Predictions([None; PEERS])
-    }
-}
+/// What the next frame of each peer will probably look like. Of peers whose addresses fall on the same place, the last
+/// one that was heard of.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Predictions(Vec<Option<Prediction>>);
 
 impl Predictions {
+    /// None yet. The default can never keep any.
+    pub(super) fn new() -> Predictions {
+        Predictions(vec![None; KEPT])
+    }
+
     /// What is known of frames of the peer that this one seems to come from.
     #[inline]
     pub(super) fn of(&self, frame: &[u8]) -> Option<&Prediction> {
-        self.0[usize::from(*frame.get(SOURCE)?) % PEERS].as_ref()
+        self.0.get(place_of(frame)?)?.as_ref()
     }
 
     /// `frame` is a well-formed one of `src`, from and to `ip`.
     pub(super) fn learn(&mut self, frame: &[u8], ip: IpAddrs, src: Addr) {
-        let Some(source) = frame.get(SOURCE) else { return };
+        let Some(place) = place_of(frame).and_then(|at| self.0.get_mut(at)) else { return };
         if let Some(prediction) = Prediction::learn(frame, ip, src) {
-            self.0[usize::from(*source) % PEERS] = Some(prediction);
+            *place = Some(prediction);
         }
     }
+}
+
+/// Neighbours differ in the last byte, hosts of several networks in the one before as well.
+#[inline]
+fn place_of(frame: &[u8]) -> Option<usize> {
+    let [network, host] = *frame.get(SOURCE..)?.first_chunk()?;
+    Some(usize::from(host ^ network.reverse_bits()))
 }
 
 /// What the next frame of a peer will probably look like.

@@ -172,7 +172,7 @@ proptest! {
     ) {
         let checksum = [Checksum::WhereNeeded, Checksum::Always, Checksum::Never][checksum];
         let codec = Codec::new(LinkConfig { checksum, ..LinkConfig::default() }, &CAPS);
-        let mut next = Predictions::default();
+        let mut next = Predictions::new();
         let before = written(&codec, false, &request(100, 9), &bytes(100));
         read_expecting(&codec, &mut next, &before).unwrap();
         prop_assert!(next.of(&before).is_some());
@@ -200,7 +200,7 @@ proptest! {
 #[test]
 fn frames_are_as_expected_whatever_differs_from_frame_to_frame() {
     let codec = Codec::new(LinkConfig::default(), &CAPS);
-    let mut next = Predictions::default();
+    let mut next = Predictions::new();
     let first = written(&codec, false, &request(100, 9), &bytes(100));
     read_expecting(&codec, &mut next, &first).unwrap();
     let next = next.of(&first).unwrap();
@@ -454,7 +454,7 @@ fn frames_in_pieces_need_no_buffer_of_the_port_and_peers_in_turn_no_copy() {
     }
     let mut book = AddressBook::new(Addr(1), host(2, false), 3, Strangers::Refuse).unwrap();
     book.insert(Addr(0), host(1, false)).unwrap();
-    book.insert(Addr(2), host(3, false)).unwrap();
+    book.insert(Addr(2), host(65, false)).unwrap();
     let hoard: Vec<Frame> = std::iter::from_fn(|| near.pool().allocate(14)).collect();
     let clock = Clock::new();
     let fep = Fep::new(Addr(1), config(4096), Rng::new(1, 0), clock.now()).unwrap();
@@ -463,8 +463,8 @@ fn frames_in_pieces_need_no_buffer_of_the_port_and_peers_in_turn_no_copy() {
     let codec = Codec::new(LinkConfig::default(), &far.capabilities());
     let mut tx = TxBurst::new(&far);
     for n in 0..6 {
-        let own = [0, 2][n % 2];
-        let mut book = AddressBook::new(Addr(own), host(own as u8 + 1, false), 3, Strangers::Refuse).unwrap();
+        let (own, at) = [(0, 1), (2, 65)][n % 2];
+        let mut book = AddressBook::new(Addr(own), host(at, false), 3, Strangers::Refuse).unwrap();
         book.insert(Addr(1), host(2, false)).unwrap();
         let packet = request(3000, 1);
         let packet = Packet { net: Network { src: Addr(own), ..packet.net }, ..packet };

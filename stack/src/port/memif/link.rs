@@ -13,7 +13,7 @@ use super::ring::{Buffers, Chain, Descriptor, Incoming, Nonsense, Outgoing, crea
 use crate::packet::Payload;
 use crate::port::loan::{Desk, HEAD, Lending, Loan};
 use crate::port::{Frame, FramePool, MIN_FRAME, RxBurst, TxBurst};
-use crate::worker::ring::{Region, RegionBytes};
+use crate::worker::ring::{Region, RegionBytes, SharedRegion};
 
 /// What one call has done.
 #[derive(Clone, Copy, Debug, Default)]
@@ -59,15 +59,8 @@ impl Layout {
     }
 }
 
-/// Memory of the application's, and a descriptor by which the peer can map it.
-#[derive(Debug)]
-pub(super) struct Registered {
-    pub(super) region: Region,
-    pub(super) file: OwnedFd,
-}
-
 /// The memory that a client offers: its own, then what has been `registered`.
-pub(super) fn offer(config: &MemifConfig, registered: &[Registered]) -> io::Result<Offer> {
+pub(super) fn offer(config: &MemifConfig, registered: &[SharedRegion]) -> io::Result<Offer> {
     let log2_size = config.log2_ring;
     let layout = Layout::of(log2_size, config.buffer_bytes());
     let (region, file) = Region::share(layout.len)?;
@@ -79,9 +72,10 @@ pub(super) fn offer(config: &MemifConfig, registered: &[Registered]) -> io::Resu
     let (to_server, to_client) = (place(0)?, place(layout.to_client)?);
     let role = Role::Client;
     let (mut regions, mut files) = (vec![region], vec![file]);
-    for Registered { region, file } in registered {
-        regions.push(region.clone());
-        files.push(file.try_clone()?);
+    for memory in registered {
+        let (region, file) = memory.try_clone()?.into_parts();
+        regions.push(region);
+        files.push(file);
     }
     Ok(Offer { agreement: Agreement { role, regions, to_server, to_client, peer: String::new() }, files })
 }
@@ -198,13 +192,22 @@ impl Link {
         Ok(moved)
     }
 
-    /// Whether the peer has taken in all that has been sent.
+    /// Whether the peer has taken in all frames that refer to registered memory.
     ///
     /// # Errors
     /// As [`Link::receive`].
     pub(super) fn is_taken_in(&mut self) -> Result<bool, Nonsense> {
         self.tell();
-        Ok(self.outgoing.look()? == self.outgoing.size())
+        self.outgoing.look()?;
+        Ok(!self.outgoing.refers())
+    }
+
+    /// Takes frames back that refer to registered memory, as far as the peer has not begun to read them. The link is of no
+    /// use any more.
+    pub(super) fn take_back(&mut self) {
+        if self.outgoing.refers() {
+            self.outgoing.take_back();
+        }
     }
 
     /// Announces the frames that have been sent to a peer that was about to sleep just then. To be called before long,
@@ -295,7 +298,10 @@ fn lend(regions: &[Region], chain: Chain, lending: &mut Lending<'_>) -> Result<O
     match chain.count {
         1 => Ok(Some(lending.frame(first))),
         2 if (MIN_FRAME..=HEAD).contains(&(first.len() as usize)) => {
-            Ok(Some(lending.frame_of_two(first, bytes_of(regions, chain.last)?)))
+            let last = bytes_of(regions, chain.last)?;
+            // The peer may have changed a length since it was added up.
+            let unchanged = first.len() as usize + last.len() as usize == chain.len;
+            if unchanged { Ok(Some(lending.frame_of_two(first, last))) } else { Err(Nonsense) }
         }
         _ => Ok(None),
     }
@@ -389,6 +395,7 @@ fn put_head(
     bytes_of(regions, head)?.write(frame);
     outgoing.fill(used, head);
     outgoing.fill(used + 1, place);
+    outgoing.refer(used + 2);
     Ok(Put::In(2))
 }
 

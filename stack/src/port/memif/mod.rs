@@ -57,11 +57,11 @@ use rustix::event::epoll;
 use self::agreement::MAX_REGIONS;
 use self::attendant::Attendant;
 use self::board::{Board, is_up};
-use self::link::{Link, Moved, Registered};
+use self::link::{Link, Moved};
 use self::ring::Nonsense;
 use self::signal::Signals;
 use super::{BURST, FramePool, MIN_FRAME, Port, PortCaps, PortCounters, RxBurst, TxBurst};
-use crate::worker::ring::Region;
+use crate::worker::ring::SharedRegion;
 
 /// What waiting for a link checks that often.
 const LINK_POLL: Duration = Duration::from_millis(1);
@@ -69,8 +69,9 @@ const LINK_POLL: Duration = Duration::from_millis(1);
 /// Buffers for frames being written, and for those received in several parts or by who takes only whole ones.
 const BUFFERS: usize = 16 * BURST;
 
-/// How long [`Port::recall`] waits: a peer that runs takes in a whole ring in less.
-const RECALL: Duration = Duration::from_millis(2);
+/// How long [`Port::recall`] waits: a peer that runs takes in a whole ring in less, even if it has to wait for its
+/// processor.
+const RECALL: Duration = Duration::from_millis(10);
 
 /// Why a link is given up for another one.
 const MORE_MEMORY: &str = "there is more memory to be shared";
@@ -88,7 +89,7 @@ pub struct MemifPort {
     pool: FramePool,
     counters: PortCounters,
     /// What a client's next link has beyond its buffers.
-    registered: Arc<Mutex<Vec<Registered>>>,
+    registered: Arc<Mutex<Vec<SharedRegion>>>,
     /// What a sleeping worker waits for: the board's bell, and the link's.
     alarm: OwnedFd,
     /// Whether it tells all that there is to be waited for.
@@ -215,7 +216,8 @@ impl MemifPort {
     }
 
     fn let_go(&mut self) {
-        if let Some(link) = self.link.take() {
+        if let Some(mut link) = self.link.take() {
+            link.take_back();
             // The peer may have it, too: closing it would not be enough.
             let _ = epoll::delete(&self.alarm, link.announced());
             self.wakes = true;
@@ -237,7 +239,7 @@ impl MemifPort {
 }
 
 /// What stands behind it is whole at any time.
-fn locked(registered: &Mutex<Vec<Registered>>) -> MutexGuard<'_, Vec<Registered>> {
+fn locked(registered: &Mutex<Vec<SharedRegion>>) -> MutexGuard<'_, Vec<SharedRegion>> {
     registered.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -320,15 +322,15 @@ impl Port for MemifPort {
     }
 
     /// Only a client can: the memory of a link is the client's. What a link has is settled when it is made, so one that
-    /// is up is given up for another.
-    fn register(&mut self, memory: &Region, file: BorrowedFd<'_>) -> bool {
-        let Ok(file) = file.try_clone_to_owned() else { return false };
+    /// is up is given up for another. A server that takes fewer regions refuses links.
+    fn register(&mut self, memory: &SharedRegion) -> bool {
+        let Ok(memory) = memory.try_clone() else { return false };
         {
             let mut registered = locked(&self.registered);
             if self.config.role == Role::Server || registered.len() + 1 >= MAX_REGIONS {
                 return false;
             }
-            registered.push(Registered { region: memory.clone(), file });
+            registered.push(memory);
         }
         self.keep_up();
         if self.link.is_some() {
@@ -337,19 +339,17 @@ impl Port for MemifPort {
         true
     }
 
-    /// Waits until the peer has taken in what has been sent. If it does not, the link is given up: whoever finds it
-    /// gone looks at none of its frames any more.
+    /// Waits until the peer has taken in the frames that refer to registered memory. If it does not, they are taken back
+    /// and the link is given up. What cannot be stopped is a peer that stands still in the midst of reading a burst.
     fn recall(&mut self) {
         self.keep_up();
-        if locked(&self.registered).is_empty() {
-            return;
-        }
         let begin = Instant::now();
         while let Some(link) = &mut self.link {
+            let is_late = begin.elapsed() > RECALL;
             match link.is_taken_in() {
                 Ok(true) => return,
-                Ok(false) if begin.elapsed() < RECALL => std::hint::spin_loop(),
-                Ok(false) => self.part("memory is needed of which frames have not been taken in"),
+                Ok(false) if is_late => self.part("memory is needed of which frames have not been taken in"),
+                Ok(false) => std::thread::yield_now(),
                 Err(nonsense) => self.give_up(nonsense),
             }
         }

@@ -331,6 +331,8 @@ pub(super) struct Outgoing {
     room: u16,
     /// Whether frames have been sent of which the receiver has not been told, and may have to be.
     unsure: bool,
+    /// The index behind the last buffer that is not the ring's own, until the receiver is known to be beyond it.
+    referred: Option<u16>,
 }
 
 impl Outgoing {
@@ -342,7 +344,7 @@ impl Outgoing {
         buffers: Option<Buffers>,
     ) -> Option<Outgoing> {
         let ring = Ring::at(region, offset, log2_size)?;
-        Some(Outgoing { ring, buffers, next: 0, room: 0, unsure: false })
+        Some(Outgoing { ring, buffers, next: 0, room: 0, unsure: false, referred: None })
     }
 
     /// Empty buffers that are known: there may be more. Each [look](Self::look) costs a line that the other processor
@@ -369,7 +371,32 @@ impl Outgoing {
             return Err(Nonsense);
         }
         self.room = room;
+        let full = size - room;
+        // Not sent yet, or the receiver is not there yet. Each ring full of frames is preceded by a look: indices have not
+        // come round.
+        self.referred = self.referred.filter(|end| {
+            let behind = self.next.wrapping_sub(*end);
+            (behind as i16) < 0 || behind < full
+        });
         Ok(room)
+    }
+
+    /// The first `count` buffers from the next on are, or one of them is, not the ring's own.
+    #[inline]
+    pub(super) fn refer(&mut self, count: u16) {
+        self.referred = Some(self.next.wrapping_add(count));
+    }
+
+    /// Whether there may be buffers under way that are not the ring's own.
+    pub(super) fn refers(&self) -> bool {
+        self.referred.is_some()
+    }
+
+    /// Makes all frames that are under way empty ones, which nobody takes.
+    pub(super) fn take_back(&mut self) {
+        let nothing = Descriptor { goes_on: false, region: 0, len: 0, offset: 0 };
+        (1..=self.ring.size()).for_each(|back| self.ring.write(self.next.wrapping_sub(back), nothing));
+        fence(Ordering::SeqCst);
     }
 
     /// Bytes of each of this end's own buffers; none if they are the peer's.

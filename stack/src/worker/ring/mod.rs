@@ -38,6 +38,8 @@ mod storage;
 mod sync;
 
 pub use region::{Region, RegionBytes, RegionError, RegionSlice};
+#[cfg(target_os = "linux")]
+pub use shared::SharedRegion;
 pub use spsc::{Broken, Consumer, Producer, ring};
 pub use storage::{RingError, ring_bytes};
 

@@ -75,6 +75,42 @@ impl Region {
     }
 }
 
+/// A region of one's own, with the descriptor by which other processes map all of it.
+#[derive(Debug)]
+pub struct SharedRegion {
+    region: Region,
+    file: OwnedFd,
+}
+
+impl SharedRegion {
+    /// `len` bytes, all 0.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn allocate(len: usize) -> io::Result<SharedRegion> {
+        let (region, file) = Region::share(len)?;
+        Ok(SharedRegion { region, file })
+    }
+
+    /// The memory.
+    pub fn region(&self) -> &Region {
+        &self.region
+    }
+
+    /// The same with a descriptor of its own.
+    ///
+    /// # Errors
+    /// There are no descriptors left.
+    pub(crate) fn try_clone(&self) -> io::Result<SharedRegion> {
+        Ok(SharedRegion { region: self.region.clone(), file: self.file.try_clone()? })
+    }
+
+    /// The memory and the descriptor.
+    pub(crate) fn into_parts(self) -> (Region, OwnedFd) {
+        (self.region, self.file)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
