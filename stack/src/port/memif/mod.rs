@@ -13,8 +13,9 @@
 //! ```
 //!
 //! A frame is copied once on the way out, headers and payload from where they are into the shared memory, and
-//! once on the way in, from there to its final address. The first frame of each peer, and all those of IPv6 or with a
-//! tag, are put together by the worker before they are read, one copy more
+//! once on the way in, from there to its final address. Payload in memory that a client has
+//! [registered](Port::register) is not copied on the way out. The first frame of each peer, and those whose headers are
+//! not the usual ones, are put together by the worker before they are read, one copy more
 //! ([`gathered`](crate::worker::WorkerCounters::gathered)). (DPDK's own `net_memif` copies each frame into a buffer of
 //! its own in between, at either end.)
 //!
