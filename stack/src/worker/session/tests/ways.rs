@@ -12,6 +12,7 @@ use crate::port::{Port, RxBurst};
 use crate::rng::Rng;
 use crate::wire::ethernet::MacAddr;
 use crate::worker::neighbours::NoWay;
+use crate::worker::session::way::LONGEST;
 use crate::worker::{AddressBook, Clock, Host, LinkConfig, Strangers, Worker};
 
 const PEER: Addr = Addr(1);
@@ -284,22 +285,32 @@ fn nobody_has_to_wait() {
     side.assert_nothing_is_left(now, client);
 }
 
-/// A port that takes nothing: the questions cannot even be asked.
+/// A neighbour that is neither found nor given up, for whatever reason: the wait is that of whoever asked first.
 #[test]
 fn waiting_for_a_way_has_an_end_even_if_no_question_leaves() {
-    let config = MemoryConfig { ring: 1, spare: 1, ..MemoryConfig::default() };
-    let (left, _full) = pair(&config).unwrap();
-    let mut side = Side::new(0, left);
-    let mut client = side.open();
-    let mut now = Time::ZERO;
-    client.connect(FAR, ConnectOptions::default(), 1).unwrap();
-    let (context, request, reason) = refused(&side.event(&mut now, &mut client));
-    assert_eq!((context, request), (1, Request::Connect));
+    let mut world = World::new();
+    let mut client = world.open(0);
     let why = NoWay::Resolving { hop: ip(ROUTER), asked: 1 };
-    assert_eq!(reason, Reason::NoWay { peer: FAR, why });
-    let waited = now.since(Time::ZERO);
-    assert!(waited >= ms(5_000) && waited < ms(5_010), "{waited}");
-    side.assert_nothing_is_left(now, client);
+    world.ways[0].set(FAR, Err(why));
+    client.connect(FAR, ConnectOptions::default(), 1).unwrap();
+    world.step(1);
+    let begin = world.now;
+    world.now = begin + LONGEST - Span::from_us(2);
+    let late = client.connect(FAR, ConnectOptions::default(), 2).unwrap();
+    client.send(late, extent(0, 10), None, 0, 3).unwrap();
+    world.step(1);
+    assert_eq!((client.poll(), world.sessions[0].held_connections()), (Ok(None), 2));
+    world.step(1);
+    assert_eq!(world.now.since(begin), ms(5_000));
+    let reason = Reason::NoWay { peer: FAR, why };
+    let refusals = [1, 3, 2].map(|context| {
+        let request = if context == 3 { Request::Send } else { Request::Connect };
+        (context, request, reason)
+    });
+    assert_eq!([0; 3].map(|_| refused(&client.poll().unwrap().unwrap())), refusals);
+    assert_eq!((client.poll(), world.sessions[0].held_connections()), (Ok(None), 0));
+    drop(client);
+    world.assert_nothing_is_left();
 }
 
 /// Whatever the worker's answers, one after the other: no report is lost and none comes twice.
