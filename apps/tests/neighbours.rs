@@ -80,6 +80,8 @@ fn who_has_little_patience_hears_how_far_it_got() {
 
 /// Set for this program when it runs in a network of its own: the server's socket.
 const INSIDE: &str = "WEFT_TEST_ABSENT_PEER";
+/// What it says then when all went well.
+const TOLD: &str = "the application was told";
 
 #[test]
 fn an_application_that_asks_for_an_absent_peer_is_told_so() {
@@ -89,12 +91,13 @@ fn an_application_that_asks_for_an_absent_peer_is_told_so() {
     let dir = tempfile::tempdir().expect("a directory");
     let (program, socket) = (std::env::current_exe().expect("a name"), dir.path().join("weft"));
     let command = format!(
-        "{INSIDE}='{}' '{}' --exact an_application_that_asks_for_an_absent_peer_is_told_so",
+        "{INSIDE}='{}' '{}' --nocapture --exact an_application_that_asks_for_an_absent_peer_is_told_so",
         socket.display(),
         program.display()
     );
     let Some((text, success)) = in_own_network(VETH, &command) else { return };
-    assert!(success, "{text}");
+    // Without the word, no test of that name has run.
+    assert!(success && text.contains(TOLD), "{text}");
 }
 
 struct Server(Child);
@@ -134,4 +137,5 @@ fn application(socket: &std::path::Path) {
     let expected = "endpoint 1: no host on the link answers for 10.9.0.2: it was asked 3 times in 3 s";
     assert_eq!(connect.map(|(_, reason)| reason.as_str()), Some(expected), "{reports:?}");
     assert!(reports.iter().any(|(request, _)| *request == Request::Send), "{reports:?}");
+    eprintln!("{TOLD}");
 }
