@@ -6,7 +6,8 @@ use crate::pdc::TxState;
 
 impl Fep {
     /// Keeps back what is posted on a connection until [`Fep::release`]: for peers to whom there is no way yet.
-    /// It can be closed and aborted meanwhile; one that is closed with messages in it ends after its release.
+    /// It can be closed and aborted meanwhile; one that is closed with messages in it ends after its release, or once
+    /// they are all cancelled.
     ///
     /// # Errors
     /// [`CallError::NotOpen`] if it is not open, [`CallError::TooLate`] once something has been posted on it.
@@ -39,7 +40,7 @@ mod tests {
 
     use super::*;
     use crate::buffer::Buffer;
-    use crate::fep::{ConnectOptions, FepConfig, Send};
+    use crate::fep::{Completion, ConnectOptions, FepConfig, Send, SendError};
     use crate::packet::Addr;
     use crate::rng::Rng;
 
@@ -82,6 +83,31 @@ mod tests {
         assert_eq!(sent_to(&mut fep), [0; 0]);
         fep.release(held);
         assert_eq!(sent_to(&mut fep), [1, 1, 1]);
+    }
+
+    #[test]
+    fn what_is_held_and_closed_ends_with_its_last_message() {
+        let mut fep = fep();
+        let held = fep.connect(Time::ZERO, Addr(1), ConnectOptions::default()).unwrap();
+        fep.hold(held).unwrap();
+        let messages = [(); 2].map(|()| fep.post_send(held, message()).unwrap());
+        fep.close(Time::ZERO, held).unwrap();
+        let completions = |fep: &mut Fep| {
+            assert!(fep.poll_transmit(Time::ZERO).is_none());
+            std::iter::from_fn(|| fep.poll_completion()).collect::<Vec<_>>()
+        };
+        for message in messages {
+            assert_eq!(completions(&mut fep).len(), 0, "it waits with its messages");
+            fep.cancel_send(message).unwrap();
+            let cancelled = fep.poll_completion();
+            assert!(matches!(cancelled, Some(Completion::Sent { result: Err(SendError::Cancelled), .. })));
+        }
+        let closed = completions(&mut fep);
+        assert!(
+            matches!(closed[..], [Completion::Closed { id, result: Ok(()), .. }] if id == held),
+            "{closed:?}"
+        );
+        assert_eq!(fep.leaks().collect::<Vec<_>>(), [""; 0]);
     }
 
     #[test]

@@ -253,7 +253,10 @@ impl Fep {
         }
         self.complete_send(id.0, Err(SendError::Cancelled));
         if let Some(key) = holder {
-            // It may have been all that stood between a closing connection and its end.
+            // It may have been all that stood between a closing connection and its end, also if that is held.
+            if self.connections.get(key).is_some_and(Connection::wants_close) {
+                self.release(ConnectionId(key));
+            }
             self.make_ready(key);
         }
         Ok(())

@@ -257,17 +257,22 @@ fn nobody_has_to_wait() {
         side.turn(now);
         now
     };
-    let [closed, aborted, left] =
-        [1, 2, 3].map(|context| client.connect(PEER, ConnectOptions::default(), context).unwrap());
+    let [closed, aborted, left, emptied] =
+        [1, 2, 3, 4].map(|context| client.connect(PEER, ConnectOptions::default(), context).unwrap());
     client.send(aborted, extent(0, 10), None, 0, 12).unwrap();
     let taken_back = client.send(left, extent(0, 10), None, 0, 13).unwrap();
     client.send(left, extent(0, 10), None, 0, 14).unwrap();
+    let last = client.send(emptied, extent(0, 10), None, 0, 15).unwrap();
     turn(&mut side);
-    assert_eq!((client.poll(), side.sessions.held_connections()), (Ok(None), 3));
+    assert_eq!((client.poll(), side.sessions.held_connections()), (Ok(None), 4));
 
     client.close(closed).unwrap();
     client.abort(aborted).unwrap();
     client.cancel(taken_back).unwrap();
+    client.close(emptied).unwrap();
+    client.cancel(last).unwrap();
+    turn(&mut side);
+    assert_eq!(side.sessions.held_connections(), 2, "the endpoint removes the last one in its own turn");
     turn(&mut side);
     let mut reports = Vec::new();
     while let Some(event) = client.poll().unwrap() {
@@ -277,9 +282,9 @@ fn nobody_has_to_wait() {
         };
         reports.push((event.context, status));
     }
-    let cancelled = [12, 13].map(|context| (context, Status::Cancelled));
+    let cancelled = [12, 13, 15].map(|context| (context, Status::Cancelled));
     reports.sort_by_key(|(context, _)| *context);
-    assert_eq!(reports, [&[(1, Status::Ok), (2, Status::Ok)], &cancelled[..]].concat());
+    assert_eq!(reports, [&[1, 2, 4].map(|context| (context, Status::Ok))[..], &cancelled].concat());
     assert_eq!(side.sessions.held_connections(), 1);
     let now = turn(&mut side);
     side.assert_nothing_is_left(now, client);
