@@ -66,7 +66,8 @@ impl<P: Port> Worker<P> {
     /// has done something, or has something to do: then the worker does not rest.
     ///
     /// `step` serves what is not the port's business, such as completions and rings of applications. Who
-    /// fills such a ring wakes the worker.
+    /// fills such a ring wakes the worker. Sessions need [`Worker::run_with`]: they are served for the worker, which knows
+    /// the ways to peers, as the endpoint does not.
     pub fn run(&mut self, waker: &Waker, mut step: impl FnMut(&mut Fep, Time) -> bool) {
         self.run_with(waker, |worker, now| step(&mut worker.fep, now));
     }

@@ -18,9 +18,11 @@
 //! connections are closed without sending what waits in them, so that peers end what they have received only in
 //! part with an error; its receives are dropped, and who sends to it is told that there is no such process.
 //!
-//! A connection to a peer whose Ethernet address is being asked for waits for the answer, with its messages; other
-//! connections do not. If nobody answers, or the peer is unknown, all that was asked for is refused, with
-//! [`Reason::NoWay`]: at once if that is known already, else some three seconds after the first question.
+//! Where sessions are served for a [`Worker`](super::Worker), a connection to a peer whose Ethernet address is being
+//! asked for waits for the answer, with its messages; other connections do not. If nobody answers, all that was asked
+//! for is refused, with [`Reason::NoWay`], some three seconds after the first question. Where it is known already that
+//! there is no way, as to unknown peers, the connection is refused at once with that reason, and its messages, as those
+//! on any connection that is not open, with [`Reason::NotOpen`].
 //!
 //! ```
 //! # use std::sync::Arc;

@@ -41,7 +41,7 @@ pub enum Reason {
     /// Too late to cancel.
     #[error("too late")]
     TooLate,
-    /// There is no way to the peer: of a connection, and of the messages that were posted on it. Who has not
+    /// There is no way to the peer: of a connection, and of the messages that waited on it. Who has not
     /// answered is asked again, so that it makes sense to try later.
     #[error("{}", NoWayTo(*.peer, *.why))]
     NoWay {

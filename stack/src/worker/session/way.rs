@@ -13,7 +13,8 @@ use crate::port::Port;
 use crate::worker::Worker;
 use crate::worker::neighbours::{NoWay, QUESTIONS, RETRY};
 
-/// The longest wait for a way. Neighbours are given up sooner, but only if the port lets the questions leave.
+/// The longest wait for a way, from when the first of the connections that wait for it was asked for. Neighbours are
+/// given up sooner, but only if the worker has buffers for its questions; they count whether or not the port takes them.
 pub(super) const LONGEST: Span = RETRY.times(QUESTIONS as u64 + 2);
 
 /// What sessions are served for: an endpoint, and what is known of the ways to its peers.
