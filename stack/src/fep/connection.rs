@@ -35,7 +35,7 @@ pub(super) struct Connection {
     /// The peer's process that its messages are for.
     pub(super) process: u16,
     /// Nothing leaves before this: the target was busy.
-    pub(super) hold: Option<Box<Busy>>,
+    pub(super) pause: Option<Box<Busy>>,
     /// The earliest wake-up that the wheel holds for this connection.
     pub(super) timer: Option<Time>,
     /// When something of it last arrived, or it last began to send.
@@ -84,7 +84,7 @@ impl Connection {
             process: 0,
             next_msg_id: 0,
             timer: None,
-            hold: None,
+            pause: None,
             progress_at: now,
             probe_at: None,
             unanswered_probes: 0,
@@ -131,13 +131,13 @@ impl Connection {
     }
 
     #[inline]
-    pub(super) fn is_held(&self, now: Time) -> bool {
-        self.hold.as_ref().is_some_and(|busy| now.is_before(busy.until))
+    pub(super) fn is_paused(&self, now: Time) -> bool {
+        self.pause.as_ref().is_some_and(|busy| now.is_before(busy.until))
     }
 
     /// Bytes of heap held.
     pub(super) fn heap_bytes(&self) -> u64 {
-        let hold = self.hold.as_deref().map_or(0, |busy| size_of_val(busy) as u64);
-        self.pdc.heap_bytes() + crate::heap::of_deque(&self.queue) + hold
+        let pause = self.pause.as_deref().map_or(0, |busy| size_of_val(busy) as u64);
+        self.pdc.heap_bytes() + crate::heap::of_deque(&self.queue) + pause
     }
 }

@@ -53,7 +53,7 @@ impl Display for Wait<'_> {
         let pdc = &connection.pdc;
         let psn = pdc.first_unacknowledged();
         let context = fep.contexts.get(connection.context);
-        let what = match (pdc.waiting_since(psn), connection.hold.as_deref()) {
+        let what = match (pdc.waiting_since(psn), connection.pause.as_deref()) {
             (_, Some(busy)) => format!(
                 "PSN {} was put off by the target with NACK code {:#04x} since {}",
                 psn.0, busy.code.0, busy.since

@@ -98,7 +98,7 @@ impl Fep {
         let Some(outcome) = outcome else {
             return self.ignore(now, packet, "ACK outside what was sent");
         };
-        connection.hold.take_if(|busy| now.is_at_or_after(busy.until));
+        connection.pause.take_if(|busy| now.is_at_or_after(busy.until));
         if progress {
             connection.progress_at = now;
         }
@@ -254,7 +254,7 @@ impl Fep {
             return self.ignore(now, packet, "NACK for an earlier transmission");
         }
         context.on_feedback();
-        let busy = connection.hold.as_deref().copied().unwrap_or(Busy {
+        let busy = connection.pause.as_deref().copied().unwrap_or(Busy {
             code: nack.code,
             since: now,
             until: now,
@@ -270,7 +270,7 @@ impl Fep {
             let pause = self.config.pdc.rto_init.times(1 << busy.count.min(6));
             let until = now + pause;
             let count = busy.count + 1;
-            connection.hold = Some(Box::new(Busy { code: nack.code, until, count, ..busy }));
+            connection.pause = Some(Box::new(Busy { code: nack.code, until, count, ..busy }));
             self.wake_connection(key, until);
         }
         // What was refused is no longer in flight: that may have been all that others waited for, and

@@ -168,7 +168,7 @@ impl Fep {
             }
         }
         let Some(connection) = self.connections.get(key) else { return };
-        let pause = connection.hold.as_ref().map(|busy| busy.until).filter(|until| now.is_before(*until));
+        let pause = connection.pause.as_ref().map(|busy| busy.until).filter(|until| now.is_before(*until));
         let ask_at = connection.credit_wait.map(|wait| wait.ask_at);
         for at in [connection.probe_at, ask_at, pause].into_iter().flatten() {
             self.wake_connection(key, at);

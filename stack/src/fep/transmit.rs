@@ -328,7 +328,7 @@ impl Fep {
 /// What `connection` would send if its context let it.
 #[inline]
 fn choose(now: Time, connection: &Connection, sends: &Table<SendMessage>, mtu: u32) -> Next {
-    if connection.is_held(now) {
+    if connection.is_paused(now) {
         return Next::Nothing;
     }
     if connection.pdc.has_lost() {
