@@ -87,8 +87,11 @@ pub enum JoinError {
     /// Who serves there is neither this user nor root.
     #[error("{0}: it is served by user {1}")]
     Stranger(PathBuf, u32),
+    /// The server is of another weft.
+    #[error("{0}: it speaks version {1}, this is version {VERSION}: use the same weft")]
+    Version(PathBuf, u32),
     /// What came back makes no sense.
-    #[error("{0}: no server of this version of weft: {1}")]
+    #[error("{0}: no server of weft: {1}")]
     Protocol(PathBuf, &'static str),
     /// What is asked for cannot be.
     #[error(transparent)]
@@ -247,8 +250,11 @@ impl Guest {
         }
         let _ = recv(&self.stream, &mut bytes, RecvFlags::DONTWAIT);
         let word = |at: usize| u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-        if bytes[..8] != MAGIC || word(8) != VERSION {
+        if bytes[..8] != MAGIC {
             return Err(format!("expected a request of version {VERSION}"));
+        }
+        if word(8) != VERSION {
+            return Err(format!("the request is of version {}, this server of version {VERSION}", word(8)));
         }
         let process = u16::try_from(word(12)).map_err(|_| format!("there is no process {}", word(12)))?;
         let config = SessionConfig {
@@ -318,8 +324,11 @@ impl Client {
         let (reply, file) = receive_reply(&stream).map_err(failed)?;
         let protocol = |what| JoinError::Protocol(path.to_owned(), what);
         let word = |at: usize| u32::from_ne_bytes([reply[at], reply[at + 1], reply[at + 2], reply[at + 3]]);
-        if reply[..8] != MAGIC || word(8) != VERSION {
-            return Err(protocol("another version"));
+        if reply[..8] != MAGIC {
+            return Err(protocol("it does not answer as one"));
+        }
+        if word(8) != VERSION {
+            return Err(JoinError::Version(path.to_owned(), word(8)));
         }
         if word(12) != 0 {
             let len = (word(24) as usize).min(REPLY - TEXT);

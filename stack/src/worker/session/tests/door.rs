@@ -138,6 +138,36 @@ fn what_cannot_be_had_is_said() {
     assert!(matches!(nobody, Err(JoinError::System(..))));
 }
 
+/// A message of version `version`, the rest of which is empty.
+fn message<const LEN: usize>(version: u32) -> [u8; LEN] {
+    let mut bytes = [0; LEN];
+    bytes[..8].copy_from_slice(b"weft-ses");
+    bytes[8..12].copy_from_slice(&version.to_ne_bytes());
+    bytes
+}
+
+/// Servers of another version, and what is no server.
+#[test]
+fn who_answers_otherwise_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("socket");
+    let listener = UnixListener::bind(&path).unwrap();
+    let answer = |reply: [u8; 256]| {
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let (mut stream, _) = listener.accept().unwrap();
+                stream.read_exact(&mut [0; 64]).unwrap();
+                stream.write_all(&reply).unwrap();
+            });
+            Client::join(&path, &SMALL, None, LIMIT).unwrap_err().to_string()
+        })
+    };
+    let text = |what: &str| format!("{}: {what}", path.display());
+    assert_eq!(answer(message(1)), text("it speaks version 1, this is version 2: use the same weft"));
+    assert_eq!(answer([0xaa; 256]), text("no server of weft: it does not answer as one"));
+    assert_eq!(answer(message(2)), text("no server of weft: no memory came with it"));
+}
+
 /// Those who say nothing, or nonsense, are turned away, and others come in meanwhile.
 #[test]
 fn strange_guests_do_not_block_the_door() {
@@ -151,6 +181,12 @@ fn strange_guests_do_not_block_the_door() {
     mad.read_to_end(&mut answer).unwrap();
     assert_eq!(answer.len(), 256);
     assert!(String::from_utf8_lossy(&answer).contains("expected a request of version 2"));
+    let mut old = UnixStream::connect(&house.doors[0]).unwrap();
+    old.write_all(&message::<64>(1)).unwrap();
+    answer.clear();
+    old.read_to_end(&mut answer).unwrap();
+    let text = "the request is of version 1, this server of version 2";
+    assert!(String::from_utf8_lossy(&answer).contains(text));
     for guest in &mut silent {
         guest.set_read_timeout(Some(LIMIT)).unwrap();
         assert_eq!(guest.read(&mut [0; 1]).unwrap(), 0, "shown out without a word");
