@@ -24,7 +24,10 @@ mod tests;
 mod wire;
 
 use core::net::IpAddr;
+use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
 
+use rustc_hash::FxHasher;
 use weft_cc::{Span, Time};
 
 use self::wire::{Answer, Heard, Speaker};
@@ -94,12 +97,14 @@ pub enum ResolveError {
 pub(super) struct Neighbours {
     own: Speaker,
     list: Vec<Neighbour>,
+    /// Where in the list each peer's neighbour is.
+    hops: HashMap<Addr, usize, BuildHasherDefault<FxHasher>>,
     /// When one of them is due: when it was asked for the first time, at once.
     next: Next,
     /// The second in which answers are counted, and how many there were.
     answered: (Time, u32),
-    /// How often somebody was given up.
-    given_up: u64,
+    /// How often somebody was given up, or a peer came to be reached through another neighbour.
+    settled: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -167,7 +172,14 @@ impl Next {
 impl Neighbours {
     pub(super) fn new(host: Host, vlan: Option<VlanTag>) -> Neighbours {
         let own = Speaker { host, vlan };
-        Neighbours { own, list: Vec::new(), next: Next::Never, answered: (Time::ZERO, 0), given_up: 0 }
+        Neighbours {
+            own,
+            list: Vec::new(),
+            hops: HashMap::default(),
+            next: Next::Never,
+            answered: (Time::ZERO, 0),
+            settled: 0,
+        }
     }
 
     /// Whether [`Neighbours::ask`] has something to do.
@@ -196,7 +208,7 @@ impl Neighbours {
                 neighbour.state = match neighbour.mac {
                     Some(_) => State::Quiet { at: now },
                     None => {
-                        self.given_up += 1;
+                        self.settled += 1;
                         State::Silent { at: now }
                     }
                 };
@@ -212,7 +224,8 @@ impl Neighbours {
     /// Packets for `peer` cannot leave: who has been silent is asked again, but not more often than who was
     /// asked just now.
     pub(super) fn want(&mut self, now: Time, peer: Addr) {
-        if let Some(neighbour) = self.list.iter_mut().find(|neighbour| neighbour.peers.contains(&peer))
+        if let Some(&index) = self.hops.get(&peer)
+            && let neighbour = &mut self.list[index]
             && let State::Silent { at } = neighbour.state
             && now.since(at) >= RETRY
         {
@@ -271,28 +284,29 @@ impl Neighbours {
         self.next = self.list.iter().map(Neighbour::due).fold(Next::Never, Next::earliest);
     }
 
-    /// Adds a peer that is reached through `hop`, and returns the Ethernet address if that is known.
+    /// Adds a peer that is reached through `hop`, and no other, and returns the Ethernet address if that is known.
     fn add(&mut self, peer: Addr, hop: IpAddr) -> Option<MacAddr> {
         let known = self.list.iter().position(|neighbour| neighbour.ip == hop);
         let index = known.unwrap_or_else(|| {
             self.list.push(Neighbour { ip: hop, mac: None, state: State::New, peers: Vec::new() });
             self.list.len() - 1
         });
-        let neighbour = &mut self.list[index];
-        if !neighbour.peers.contains(&peer) {
-            neighbour.peers.push(peer);
+        let before = self.hops.insert(peer, index);
+        if before != Some(index) {
+            self.list[index].peers.push(peer);
         }
-        let mac = neighbour.mac;
+        if let Some(before) = before.filter(|before| *before != index) {
+            self.list[before].peers.retain(|other| *other != peer);
+            self.settled += 1;
+        }
         self.schedule();
-        mac
+        self.list[index].mac
     }
 
     fn why_not(&self, peer: Addr) -> NoWay {
-        let Some(neighbour) = self.list.iter().find(|neighbour| neighbour.peers.contains(&peer)) else {
-            return NoWay::Unknown(peer);
-        };
-        let hop = neighbour.ip;
-        match neighbour.state {
+        let Some(&index) = self.hops.get(&peer) else { return NoWay::Unknown(peer) };
+        let Neighbour { ip: hop, state, .. } = self.list[index];
+        match state {
             State::Asked { asked, .. } => NoWay::Resolving { hop, asked },
             State::Silent { .. } => NoWay::Unreachable { hop },
             State::New | State::Quiet { .. } => NoWay::Resolving { hop, asked: 0 },
@@ -363,7 +377,7 @@ impl<P: Port> Worker<P> {
 
     /// How often [`Worker::way_to`] may have changed its answer from [`NoWay::Resolving`] to another one.
     pub(super) fn ways_settled(&self) -> u64 {
-        self.book.changes() + self.neighbours.given_up
+        self.book.changes() + self.neighbours.settled
     }
 
     /// Turns the loop until there is a way to `peer`.

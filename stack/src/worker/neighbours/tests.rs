@@ -414,6 +414,36 @@ fn a_router_is_asked_once_for_all_behind_it() {
 }
 
 #[test]
+fn a_peer_that_is_met_again_behind_a_router_is_reached_through_that() {
+    let (near, mut far) = pair(&MemoryConfig::default()).unwrap();
+    let mut worker = worker(1, near, LinkConfig::default(), false);
+    let (old, new) = (host(8, false), host(9, false));
+    let meet = |worker: &mut Worker<MemoryPort>, via: Host| {
+        worker.meet(Addr(2), [192, 168, 0, 2].into(), Some(via.ip)).unwrap();
+    };
+    meet(&mut worker, old);
+    for second in 0..=3 {
+        worker.poll_at(START + seconds(second));
+    }
+    assert_eq!(worker.way_to(Addr(2)), Err(NoWay::Unreachable { hop: old.ip }));
+    let settled = worker.ways_settled();
+    meet(&mut worker, new);
+    meet(&mut worker, new);
+    assert_eq!(worker.ways_settled(), settled + 1);
+    assert_eq!(worker.way_to(Addr(2)), Err(NoWay::Resolving { hop: new.ip, asked: 0 }));
+    let now = START + seconds(3) + REFRESH;
+    worker.poll_at(now);
+    assert_eq!(worker.way_to(Addr(2)), Err(NoWay::Resolving { hop: new.ip, asked: 1 }));
+    assert_eq!(sent(&mut far).len(), 3 + 2, "the old one is still a neighbour");
+    inject(&mut far, &told_to_1(old));
+    worker.poll_at(now);
+    assert_eq!(worker.way_to(Addr(2)), Err(NoWay::Resolving { hop: new.ip, asked: 1 }));
+    inject(&mut far, &told_to_1(new));
+    worker.poll_at(now);
+    assert_eq!(worker.book().get(Addr(2)).map(|host| host.mac), Some(new.mac));
+}
+
+#[test]
 fn answers_are_limited() {
     let (near, mut far) = pair(&MemoryConfig::default()).unwrap();
     let mut worker = worker(1, near, LinkConfig::default(), false);
