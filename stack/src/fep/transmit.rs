@@ -142,7 +142,7 @@ impl Fep {
         if ack_request {
             context.on_ask(connection.pdc.id, psn);
         }
-        let Segment { offset, len, .. } = data.segment;
+        let Segment { offset, len } = data.segment;
         *packet = Packet {
             net: network(self.addr, connection.pdc.peer, entropy, Class::Data),
             payload_len: len,
@@ -350,9 +350,7 @@ fn choose(now: Time, connection: &Connection, sends: &Table<SendMessage>, mtu: u
 fn choose_lost(connection: &Connection) -> Next {
     match connection.pdc.peek_lost().map(|(psn, record)| (psn, record.kind())) {
         Some((psn, PacketKind::Data { send, offset, len })) => {
-            // Whether it ends its message is of no interest: it has been cut.
-            let segment = Segment { offset, len, last: false };
-            Next::Data(Data { send, segment, again: Some(psn) })
+            Next::Data(Data { send, segment: Segment { offset, len }, again: Some(psn) })
         }
         Some((_, PacketKind::Close)) => Next::Close,
         None => Next::Nothing,
@@ -384,12 +382,12 @@ fn depart(
             psn
         }
         None => {
-            let Segment { offset, len, last } = data.segment;
+            let Segment { offset, len } = data.segment;
             let kind = PacketKind::Data { send: data.send, offset, len };
             let psn = context.track(&mut connection.pdc, |pdc| pdc.send_new(now, kind, bytes, entropy));
             context.backlog = context.backlog.saturating_sub(u64::from(bytes));
             message.cut(data.segment);
-            if last {
+            if message.is_cut() {
                 connection.queue.pop_front();
             }
             psn

@@ -37,8 +37,6 @@ pub struct Segment {
     pub offset: u32,
     /// Its length, bytes.
     pub len: u32,
-    /// Whether it ends the message.
-    pub last: bool,
 }
 
 impl SendMessage {
@@ -84,14 +82,14 @@ impl SendMessage {
     #[inline]
     pub fn peek(&self, mtu: u32) -> Option<Segment> {
         let len = self.remaining().min(mtu);
-        (!self.cut).then(|| Segment { offset: self.next_offset, len, last: len == self.remaining() })
+        (!self.cut).then(|| Segment { offset: self.next_offset, len })
     }
 
     /// Cuts the packet that [`SendMessage::peek`] shows.
     #[inline]
     pub fn cut(&mut self, segment: Segment) {
         self.next_offset += segment.len;
-        self.cut = segment.last;
+        self.cut = self.remaining() == 0;
         self.unacknowledged += 1;
     }
 
@@ -146,7 +144,7 @@ mod tests {
                 prop_assert!(segment.len > 0 || len == 0);
                 at += segment.len;
                 let request = message.request(1, segment.offset, segment.len);
-                prop_assert_eq!(request.flags.end_of_message, segment.last);
+                prop_assert_eq!(request.flags.end_of_message, message.remaining() == segment.len);
                 message.cut(segment);
             }
             prop_assert_eq!(at, len);
