@@ -2,6 +2,7 @@
 //! and nothing stays.
 
 use proptest::prelude::*;
+use weft_cc::Time;
 
 use super::*;
 use crate::pdc::PdcConfig;
@@ -28,6 +29,9 @@ fn trouble() -> impl Strategy<Value = Trouble> {
         .prop_map(|(loss, killed_after, len, infer, seed)| Trouble { loss, killed_after, len, infer, seed })
 }
 
+/// Packets are lost that long. What left before is sent again later than that before it is given up.
+const TROUBLED: Span = Span::from_ms(1);
+
 struct Lossy {
     world: World,
     rng: Rng,
@@ -45,6 +49,10 @@ impl Lossy {
     }
 
     fn step(&mut self) {
+        // A PDC gives up a packet that is lost six times, or whose acknowledgements are: rare, and no fault.
+        if self.world.now.since(Time::ZERO) >= TROUBLED {
+            self.loss = 0;
+        }
         let (rng, loss) = (&mut self.rng, self.loss);
         self.world.step_through(4, |_| rng.next_u64() as u8 >= loss);
     }
