@@ -363,8 +363,9 @@ fn buffers_that_a_peer_takes_back_are_nonsense() {
 }
 
 /// Writes small numbers into the rings, which nearly make sense as flags, regions, lengths and offsets; seldom as indices.
-fn scribble(all: &RegionSlice, mut rng: Rng, is_done: &AtomicBool) {
+fn scribble(all: &RegionSlice, mut rng: Rng, has_begun: &AtomicBool, is_done: &AtomicBool) {
     const DESCRIPTORS: u32 = 16 << RING;
+    has_begun.store(true, Ordering::Relaxed);
     while !is_done.load(Ordering::Relaxed) {
         let ring = rng.below(2) * TO_CLIENT;
         let index = [6, 64][rng.below(2) as usize];
@@ -389,10 +390,13 @@ fn a_peer_that_scribbles_all_the_time_is_survived() {
     for seed in 0..400 {
         let Pair { client, server, memory, .. } = pair(128);
         let all = memory.slice(0, memory.len() as u32).unwrap();
-        let is_done = AtomicBool::new(false);
+        let (has_begun, is_done) = (AtomicBool::new(false), AtomicBool::new(false));
         std::thread::scope(|scope| {
             let _done = Done(&is_done);
-            scope.spawn(|| scribble(&all, Rng::new(seed, 0), &is_done));
+            scope.spawn(|| scribble(&all, Rng::new(seed, 0), &has_begun, &is_done));
+            while !has_begun.load(Ordering::Relaxed) {
+                std::thread::yield_now();
+            }
             let (mut tx, mut rx) = (burst(), RxBurst::with_tails());
             let mut links = [client, server];
             for round in 0..100usize {
