@@ -82,7 +82,7 @@ impl SendMessage {
     #[inline]
     pub fn peek(&self, mtu: u32) -> Option<Segment> {
         let len = self.remaining().min(mtu);
-        (!self.cut).then(|| Segment { offset: self.next_offset, len })
+        (!self.cut).then_some(Segment { offset: self.next_offset, len })
     }
 
     /// Cuts the packet that [`SendMessage::peek`] shows.
