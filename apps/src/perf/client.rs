@@ -70,14 +70,14 @@ enum State {
 /// Receives for what comes back when latency is measured.
 const PONGS: u64 = 2;
 
-/// The memory that a client of `test` sends from, and receives into.
+/// The memory that a client of `test` sends from over `port`, and receives into.
 ///
 /// # Errors
 /// There is not so much.
-pub(super) fn memory(test: &Test) -> Result<Messages, Failure> {
+pub(super) fn memory(test: &Test, port: &mut impl Port) -> Result<Messages, Failure> {
     let pongs = if test.mode == Mode::Latency { PONGS } else { 0 };
     let count = u64::from(test.connections) * u64::from(test.depth) + pongs;
-    Messages::new(count, test.size).map_err(|error| Failure::Run(error.to_string()))
+    Messages::registered(count, test.size, port).map_err(|error| Failure::Run(error.to_string()))
 }
 
 /// A connection and what is sent over it.

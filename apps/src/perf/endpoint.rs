@@ -10,7 +10,6 @@ use weft_cc::{CcChoice, CcParams, Rate, Span};
 use weft_stack::fep::{Fep, FepConfig};
 use weft_stack::packet::Addr;
 use weft_stack::pdc::PdcConfig;
-use weft_stack::port::Port;
 use weft_stack::rng::Rng;
 use weft_stack::spray::LbChoice;
 use weft_stack::worker::neighbours::ResolveError;
@@ -20,9 +19,9 @@ use weft_stack::worker::{AddressBook, Clock, Strangers, Worker};
 const PAYLOAD: u32 = 4096;
 /// What congestion control takes for the rate of a link that nobody knows.
 const UNKNOWN_LINK: Rate = Rate::from_gbps(100);
-/// The same where frames go from memory to memory: more than processors copy, so that the window is left to the rings. NSCC,
-/// for one, holds it to 1.5 BDP of the least RTT seen, which is that of a lone packet, and ends that work in bursts
-/// of 32 need several times that.
+/// The same over memif: more than processors copy, so that the window is left to the rings. NSCC, for one, holds it to
+/// 1.5 BDP of the least RTT seen, which is that of a lone packet, and processes that work in bursts of 32 need several
+/// times that.
 const MEMORY_LINK: Rate = Rate::from_gbps(800);
 /// Preamble, frame check sequence and gap.
 const ETHERNET_EXTRA: u32 = 8 + 4 + 12;
@@ -62,7 +61,7 @@ impl Endpoint {
         let credit = cc.uses_credit();
         let overhead = ETHERNET_EXTRA + open.headers() - if credit { 0 } else { 4 };
         let link = args.link.or(open.link);
-        let unknown = if open.port.capabilities().in_memory { MEMORY_LINK } else { UNKNOWN_LINK };
+        let unknown = if matches!(open.port, AnyPort::Memif(_)) { MEMORY_LINK } else { UNKNOWN_LINK };
         let params = CcParams {
             mtu: payload,
             overhead,

@@ -1,20 +1,17 @@
-//! The messages' memory: shared and registered, as that of an application which cares for speed, so that ports which
-//! can send from it do.
+//! The messages' memory: registered where the port can send from such memory, as that of an application which cares for
+//! speed.
 
 use weft_stack::buffer::Buffer;
 use weft_stack::fep::CallError;
 use weft_stack::port::Port;
-use weft_stack::worker::ring::{RegionSlice, SharedRegion};
+use weft_stack::worker::ring::{Region, RegionSlice, SharedRegion};
 
 /// No two messages share a cache line.
 const APART: u64 = 64;
 
-/// Memory for messages of one size.
+/// Memory for messages of one size, none of which anybody has yet.
 #[derive(Default)]
-pub(super) struct Messages {
-    regions: Vec<SharedRegion>,
-    free: Vec<RegionSlice>,
-}
+pub(super) struct Messages(Vec<RegionSlice>);
 
 impl Messages {
     /// For `count` messages of `size` bytes.
@@ -22,30 +19,42 @@ impl Messages {
     /// # Errors
     /// There is not so much.
     pub(super) fn new(count: u64, size: u64) -> Result<Messages, CallError> {
+        Messages::with(count, size, |len| Region::allocate(len).ok())
+    }
+
+    /// The same to be sent by `port`.
+    ///
+    /// # Errors
+    /// There is not so much.
+    pub(super) fn registered(count: u64, size: u64, port: &mut impl Port) -> Result<Messages, CallError> {
+        Messages::with(count, size, |len| match SharedRegion::allocate(len) {
+            Ok(memory) if port.register(&memory) => Some(memory.region().clone()),
+            // Ordinary memory can have large pages.
+            Ok(_) | Err(_) => Region::allocate(len).ok(),
+        })
+    }
+
+    fn with(
+        count: u64,
+        size: u64,
+        mut allocate: impl FnMut(usize) -> Option<Region>,
+    ) -> Result<Messages, CallError> {
         let apart = size.max(1).next_multiple_of(APART);
         // Regions are shorter than 4 GiB.
         let together = (u64::from(u32::MAX) / apart).max(1);
-        let mut all = Messages::default();
-        while (all.free.len() as u64) < count {
-            let here = together.min(count - all.free.len() as u64);
+        let mut all = Vec::new();
+        while (all.len() as u64) < count {
+            let here = together.min(count - all.len() as u64);
             let limit = (here * apart) as usize;
             let none = CallError::Limit { what: "messages' bytes of memory", limit };
-            let memory = SharedRegion::allocate(limit).map_err(|_| none)?;
+            let region = allocate(limit).ok_or(none)?;
             for n in 0..here {
-                all.free.push(memory.region().slice(n * apart, size as u32).map_err(|_| none)?);
+                all.push(region.slice(n * apart, size as u32).map_err(|_| none)?);
             }
-            all.regions.push(memory);
         }
         // The first to be taken is the first one.
-        all.free.reverse();
-        Ok(all)
-    }
-
-    /// Has `port` send from them where they are, if it can.
-    pub(super) fn register(&self, port: &mut impl Port) {
-        for memory in &self.regions {
-            port.register(memory);
-        }
+        all.reverse();
+        Ok(Messages(all))
     }
 
     /// A message that nobody has.
@@ -53,7 +62,7 @@ impl Messages {
     /// # Errors
     /// All are taken.
     pub(super) fn take(&mut self) -> Result<RegionSlice, CallError> {
-        self.free.pop().ok_or(CallError::Limit { what: "messages", limit: 0 })
+        self.0.pop().ok_or(CallError::Limit { what: "messages", limit: 0 })
     }
 }
 

@@ -94,8 +94,7 @@ fn ask(args: &ClientArgs) -> Result<(), Failure> {
     let mut open = open(&args.port)?;
     let endpoint = Endpoint::new(&args.end, &open)?;
     let test = Test::new(&args.test, endpoint.payload, &endpoint.cc).map_err(Failure::Usage)?;
-    let memory = client::memory(&test)?;
-    memory.register(&mut open.port);
+    let memory = client::memory(&test, &mut open.port)?;
     let patience = Duration::from_nanos(args.end.patience.as_ps() / 1000);
     open.port.wait_for_link(patience).map_err(Failure::Run)?;
     let mut worker = endpoint.worker(open, OWN, &[(SERVER, args.server)], Strangers::Refuse)?;

@@ -77,7 +77,7 @@ fn on_one_thread(
 ) -> Outcome {
     pin(&args.end, 0)?;
     let mut seen = None;
-    let mut client = client(args, test, &workers[0])?;
+    let mut client = client(args, test, &mut workers[0])?;
     let mut server = server(args, endpoint, &workers[1], &mut seen);
     drive::run_both(workers, &mut client, &mut server)?;
     drop(server);
@@ -113,8 +113,8 @@ fn on_two_threads(
     Ok((client, seen.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)))
 }
 
-fn client(args: &PairArgs, test: &Test, worker: &Worker<AnyPort>) -> Result<Client, Failure> {
-    let (memory, now) = (super::client::memory(test)?, worker.clock().now());
+fn client(args: &PairArgs, test: &Test, worker: &mut Worker<AnyPort>) -> Result<Client, Failure> {
+    let (memory, now) = (super::client::memory(test, worker.port_mut())?, worker.clock().now());
     Ok(Client::new(test.clone(), memory, Addr(1), "the server".to_owned(), args.end.patience, now))
 }
 

@@ -107,8 +107,9 @@ fn test() -> Test {
     }
 }
 
-fn client(now: Time) -> Client {
-    let memory = super::super::client::memory(&test()).unwrap();
+fn client<P: Port>(worker: &mut Worker<P>) -> Client {
+    let now = worker.clock().now();
+    let memory = super::super::client::memory(&test(), worker.port_mut()).unwrap();
     Client::new(test(), memory, Addr(1), "the server".to_owned(), PATIENCE, now)
 }
 
@@ -138,7 +139,7 @@ fn a_server_stays_until_its_client_knows_that_all_has_arrived() {
     let (a, b) = memory::pair(&MemoryConfig::default()).unwrap();
     let mut here = worker(Forgetful { inner: a, arrived: RxBurst::new(), lost: 0 }, 0);
     let server = thread::spawn(move || serve(&mut worker(b, 1)));
-    let mut client = client(here.clock().now());
+    let mut client = client(&mut here);
     run(&mut here, &mut client, PATIENCE).expect("nothing is lost for good");
     let (seen, left) = server.join().unwrap();
     assert_eq!(seen.map(|report| (report.arrived, report.verified_bytes)), Some((3, 60_000)));
@@ -153,7 +154,7 @@ fn a_client_that_has_died_is_not_waited_for_longer_than_patience_lasts() {
     let (a, b) = memory::pair(&MemoryConfig::default()).unwrap();
     let (mut here, mut there) = (worker(a, 0), worker(b, 1));
     // What it has sent is there, and its PDC stays open.
-    let mut client = client(here.clock().now());
+    let mut client = client(&mut here);
     let begin = here.clock().now();
     while there.fep().open_targets() == 0 {
         let now = here.clock().now();
