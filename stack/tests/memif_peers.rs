@@ -26,8 +26,13 @@ fn fresh() -> u32 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
+/// All pools of this process come from one memory.
 fn pool() -> MbufPool {
-    let config = MbufPoolConfig { buffers: 4095, buffer_size: 9216, cache: 0, socket: None };
+    pool_of(4095)
+}
+
+fn pool_of(buffers: u32) -> MbufPool {
+    let config = MbufPoolConfig { buffers, buffer_size: 9216, cache: 0, socket: None };
     MbufPool::create(eal(), &format!("pool{}", fresh()), &config).unwrap()
 }
 
@@ -51,7 +56,7 @@ fn ours(config: MemifConfig) -> MemifPort {
 fn dpdks_server_reads_registered_memory() {
     let directory = tempfile::tempdir().unwrap();
     let socket = socket(directory.path());
-    let mut b = dpdk("server", &socket, pool(), LINK);
+    let mut b = dpdk("server", &socket, pool_of(511), LINK);
     let mut a = ours(MemifConfig::client(SocketName::Path(socket)));
     let memory = SharedRegion::allocate(64 * 4096).unwrap();
     assert!(a.register(&memory));
@@ -136,7 +141,7 @@ fn they_conform_across_threads() {
 
 #[test]
 fn without_a_link_dpdks_driver_has_frames_wait_and_ours_drops_them() {
-    let (pool, directory) = (pool(), tempfile::tempdir().unwrap());
+    let (pool, directory) = (pool_of(511), tempfile::tempdir().unwrap());
     let mut theirs = dpdk("server", &socket(directory.path()), pool, LINK);
     let mut ours = ours(MemifConfig::server(SocketName::Path(socket(directory.path()))));
     let mut tx = TxBurst::new(&theirs);

@@ -349,7 +349,8 @@ impl Reservation<'_> {
 
 impl Drop for Reservation<'_> {
     fn drop(&mut self) {
-        self.burst.drop_spare();
+        // A spare one takes its place, if there is one.
+        self.burst.frames.swap_remove(self.burst.count);
     }
 }
 

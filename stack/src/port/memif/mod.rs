@@ -249,6 +249,12 @@ fn watch(alarm: &OwnedFd, what: BorrowedFd<'_>) -> rustix::io::Result<()> {
     epoll::add(alarm, what, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
 }
 
+impl Drop for MemifPort {
+    fn drop(&mut self) {
+        self.let_go();
+    }
+}
+
 impl Port for MemifPort {
     #[inline]
     fn receive(&mut self, burst: &mut RxBurst) -> usize {

@@ -394,8 +394,12 @@ impl Outgoing {
 
     /// Makes all frames that are under way empty ones, which nobody takes.
     pub(super) fn take_back(&mut self) {
-        let nothing = Descriptor { goes_on: false, region: 0, len: 0, offset: 0 };
-        (1..=self.ring.size()).for_each(|back| self.ring.write(self.next.wrapping_sub(back), nothing));
+        for back in 1..=self.ring.size() {
+            let index = self.next.wrapping_sub(back);
+            // Only the first word changes: a peer that reads both meanwhile has all of the frame, or none.
+            let nothing = Descriptor { goes_on: false, len: 0, ..self.ring.read(index) };
+            self.ring.slot(index)[0].store(nothing.words()[0], Ordering::Relaxed);
+        }
         fence(Ordering::SeqCst);
     }
 

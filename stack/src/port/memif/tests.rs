@@ -227,7 +227,8 @@ fn payload_in_registered_memory_is_read_where_it_lies() {
 fn a_ring_full_of_registered_payload_recovers() {
     let Pair { mut client, mut server, registered, .. } = pair(104);
     let (mut tx, mut rx) = (burst(), RxBurst::with_tails());
-    for round in 0..1000 {
+    // More than indices have values.
+    for round in 0..4000 {
         let number = |n: usize| (round + n) as u8;
         (0..6).for_each(|n| put_from(&mut tx, &registered, number(n), 900, 800));
         // A head that fits no buffer: all of it is copied.
@@ -240,6 +241,33 @@ fn a_ring_full_of_registered_payload_recovers() {
             assert!(received(&mut server, &mut rx).is_empty() && client.is_taken_in().unwrap());
         }
     }
+}
+
+#[test]
+fn frames_taken_back_are_received_as_none() {
+    let Pair { mut client, mut server, registered, .. } = pair(256);
+    let (mut tx, mut rx) = (burst(), RxBurst::with_tails());
+    put(&mut tx, 0, 100, 0);
+    (1..3).for_each(|n| put_from(&mut tx, &registered, n, 900, 800));
+    client.transmit(&mut tx).unwrap();
+    client.take_back();
+    let Moved { frames, errors, .. } = server.receive(&mut rx, &pool(), MAX_FRAME).unwrap();
+    assert_eq!((frames, errors), (0, 5), "a slot each");
+}
+
+/// The head of a frame in two parts is shown, and becomes longer before the rest is.
+#[test]
+fn a_part_that_changes_its_length_is_nonsense() {
+    let Pair { mut client, mut server, memory, registered } = pair(256);
+    let (mut tx, mut rx) = (burst(), RxBurst::with_tails());
+    put_from(&mut tx, &registered, 0, 900, 800);
+    client.transmit(&mut tx).unwrap();
+    let head = |index: u16| memory.slice(6, 2).unwrap().write(0, &index.to_ne_bytes());
+    head(1);
+    assert!(received(&mut server, &mut rx).is_empty(), "half of it");
+    memory.slice(128 + 4, 4).unwrap().write(0, &150u32.to_ne_bytes());
+    head(2);
+    assert!(matches!(server.receive(&mut rx, &pool(), MAX_FRAME), Err(Nonsense)));
 }
 
 #[test]
