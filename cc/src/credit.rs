@@ -19,6 +19,11 @@ const HALF_RANGE: i64 = 1 << (COUNTER_BITS - 1);
 /// Most credit that either side handles at once: a quarter of the counter's range, 1 GiB.
 pub const LARGEST_CREDIT: u64 = (1 << (COUNTER_BITS - 2)) * QUANTUM;
 
+/// The farthest ahead that a total is taken over by a sender, quanta: 1.5 GiB. More than the 1 GiB up to which a receiver
+/// answers a sender that lags behind with its total; and less than half of the range, so that two ends that have lost each
+/// other cannot both take over the other's counter, again and again, and gain credit each time.
+const FARTHEST_TOTAL: i64 = 3 << (COUNTER_BITS - 3);
+
 /// The cumulative counter `at`, as it travels.
 fn on_wire(at: i64) -> u32 {
     (at & i64::from(COUNTER_MASK)) as u32
@@ -92,11 +97,11 @@ impl SenderCredit {
 
     /// A cumulative credit has arrived, in a CREDIT packet or an ACK; implies
     /// [`on_feedback`](Self::on_feedback). Returns the bytes gained: zero for an old or repeated
-    /// total.
+    /// total, and for one so far ahead that it belongs to another counter.
     pub fn on_credit_total(&mut self, total: u32) -> u64 {
         self.on_feedback();
         let extra = from_wire(self.pulled, total & COUNTER_MASK) - self.pulled;
-        if extra <= 0 {
+        if !(1..=FARTHEST_TOTAL).contains(&extra) {
             return 0;
         }
         self.pulled += extra;

@@ -358,3 +358,24 @@ fn counters_wrap_without_a_trace() {
     }
     assert!(link.granted > 2 * (QUANTUM << 24));
 }
+
+/// A sender begins anew when the counter is half of its range away from where it begins: what is under way then from
+/// either end says the other's counter.
+#[test]
+fn two_ends_do_not_change_places() {
+    for pulled in (8_355_000..8_400_000).step_by(500) {
+        let wire_mtu = PARAMS.wire_mtu();
+        let mut link = Link::new(&RcccConfig::default(), &PARAMS, Weather::FINE);
+        link.estrange(pulled, None);
+        link.backlog = 10_000_000;
+        (0..20).for_each(|_| link.step(wire_mtu));
+        link.restart_sender(wire_mtu);
+        let patience = 2 * steps_for(link.backlog + 16 * link.cap);
+        let mut steps = 0;
+        while link.delivered < 10_000_000 {
+            link.step(wire_mtu);
+            steps += 1;
+            assert!(steps < patience, "stalled at {} B", link.delivered);
+        }
+    }
+}
