@@ -8,6 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::ring::{SHORT, ring_bytes};
 use crate::port::{MIN_FRAME, PortCaps};
 
 /// Most bytes of a secret, as many as the protocol's field has. DPDK's driver keeps one byte less.
@@ -161,9 +162,10 @@ impl MemifConfig {
         if !(1..=MAX_LOG2_RING).contains(&self.log2_ring) {
             return Err(MemifError::Ring(self.log2_ring));
         }
-        // Two rings of buffers have to lie within a region's 32 bit of offsets, beside the rings themselves.
+        // All has to lie within a region's 32 bit of offsets: both rings, the buffers of both, the short ones of one.
         let buffer = self.buffer_bytes();
-        let most = (u32::MAX >> (self.log2_ring + 1)) - 64;
+        let beside_rings = u32::MAX - 2 * ring_bytes(self.log2_ring) as u32;
+        let most = ((beside_rings >> self.log2_ring) - SHORT) / 2;
         if !(64..=most).contains(&buffer) {
             return Err(MemifError::Buffer { size: buffer, most });
         }

@@ -9,7 +9,9 @@ use rustix::event::{EventfdFlags, eventfd};
 use super::agreement::{Agreement, Offer, RING_ALIGNMENT, RingPlace};
 use super::config::{MemifConfig, Role};
 use super::event;
-use super::ring::{Buffers, Chain, Descriptor, Incoming, Nonsense, Outgoing, create, ring_bytes};
+use super::ring::{
+    Buffers, Chain, Descriptor, Incoming, Nonsense, Outgoing, SHORT, Supply, create, ring_bytes,
+};
 use crate::packet::Payload;
 use crate::port::loan::{Desk, HEAD, Lending, Loan};
 use crate::port::{Frame, FramePool, MIN_FRAME, RxBurst, TxBurst};
@@ -38,10 +40,12 @@ pub(super) struct Link {
     announce: OwnedFd,
 }
 
-/// Where a client puts what it makes: both rings, then the buffers of one, then those of the other.
+/// Where a client puts what it makes: both rings, then the buffers that it sends from, then those that it receives in.
+#[derive(Debug)]
 struct Layout {
     to_client: u32,
-    buffers: [Buffers; 2],
+    sending: Supply,
+    receiving: Buffers,
     len: usize,
 }
 
@@ -49,13 +53,14 @@ impl Layout {
     /// The configuration has been checked: all of it lies within 32 bits.
     fn of(log2_size: u8, buffer_size: u32) -> Layout {
         let ring = ring_bytes(log2_size).next_multiple_of(RING_ALIGNMENT as usize);
-        let all = (buffer_size as usize) << log2_size;
-        let buffers = |offset: usize| Buffers { region: 0, offset: offset as u32, size: buffer_size };
-        Layout {
-            to_client: ring as u32,
-            buffers: [buffers(2 * ring), buffers(2 * ring + all)],
-            len: 2 * (ring + all),
-        }
+        let mut len = 2 * ring;
+        let mut buffers = |size: u32| {
+            let offset = len as u32;
+            len += (size as usize) << log2_size;
+            Buffers { region: 0, offset, size }
+        };
+        let sending = Supply { short: buffers(SHORT), long: buffers(buffer_size) };
+        Layout { to_client: ring as u32, sending, receiving: buffers(buffer_size), len }
     }
 }
 
@@ -84,24 +89,21 @@ impl Link {
     /// What both ends have agreed upon. `buffer_size` is that of the buffers which a client has offered.
     pub(super) fn of(agreement: Agreement, buffer_size: u32) -> Result<Link, Nonsense> {
         let Agreement { role, regions, to_server, to_client, .. } = agreement;
-        let buffers = match role {
-            Role::Server => [None; 2],
-            Role::Client => Layout::of(to_server.log2_size, buffer_size).buffers.map(Some),
-        };
+        let own = (role == Role::Client).then(|| Layout::of(to_server.log2_size, buffer_size));
         let region = |place: &RingPlace| regions.get(usize::from(place.region)).ok_or(Nonsense);
         let incoming = |place: &RingPlace, buffers| {
             Incoming::at(region(place)?, place.offset, place.log2_size, buffers).ok_or(Nonsense)
         };
-        let outgoing = |place: &RingPlace, buffers| {
-            Outgoing::at(region(place)?, place.offset, place.log2_size, buffers).ok_or(Nonsense)
+        let outgoing = |place: &RingPlace, supply| {
+            Outgoing::at(region(place)?, place.offset, place.log2_size, supply).ok_or(Nonsense)
         };
-        let (incoming, outgoing, announced, announce) = match role {
-            Role::Server => {
+        let (incoming, outgoing, announced, announce) = match own {
+            None => {
                 (incoming(&to_server, None)?, outgoing(&to_client, None)?, to_server.event, to_client.event)
             }
-            Role::Client => (
-                incoming(&to_client, buffers[1])?,
-                outgoing(&to_server, buffers[0])?,
+            Some(Layout { sending, receiving, .. }) => (
+                incoming(&to_client, Some(receiving))?,
+                outgoing(&to_server, Some(sending))?,
                 to_client.event,
                 to_server.event,
             ),
@@ -352,7 +354,8 @@ fn put(
     // Most frames fit one buffer. For these there is no loop, and nothing that would have to be kept on the stack: each store
     // waits for those before it, whose lines come from the other processor.
     if used < room {
-        let (total, buffer) = (frame.total_len() as u32, outgoing.buffer(used));
+        let total = frame.total_len() as u32;
+        let buffer = outgoing.buffer(used, total);
         if total <= buffer.len {
             let whole = Descriptor { goes_on: false, len: total, ..buffer };
             copy_part(frame, 0, bytes_of(regions, whole)?);
@@ -391,7 +394,8 @@ fn put_head(
         // A ring has two slots at least.
         return Ok(Put::NoRoom);
     }
-    let head = Descriptor { goes_on: true, len: frame.len() as u32, ..outgoing.buffer(used) };
+    let len = frame.len() as u32;
+    let head = Descriptor { goes_on: true, len, ..outgoing.buffer(used, len) };
     bytes_of(regions, head)?.write(frame);
     outgoing.fill(used, head);
     outgoing.fill(used + 1, place);
@@ -411,7 +415,7 @@ fn copy(
     let total = frame.total_len() as u32;
     let mut done = 0;
     for ahead in used..room {
-        let buffer = outgoing.buffer(ahead);
+        let buffer = outgoing.buffer(ahead, total);
         let len = buffer.len.min(total - done);
         let place = bytes_of(regions, Descriptor { len, ..buffer })?;
         copy_part(frame, done, place);
@@ -432,7 +436,7 @@ fn copy(
 #[cold]
 fn most_room(outgoing: &Outgoing, seen: Range<u16>, bytes: u32) -> Option<u64> {
     let others = u64::from(outgoing.size()).saturating_sub(seen.len() as u64);
-    let longest = seen.map(|ahead| outgoing.buffer(ahead).len).max()?;
+    let longest = seen.map(|ahead| outgoing.buffer(ahead, u32::MAX).len).max()?;
     Some(u64::from(bytes) + others * u64::from(longest))
 }
 

@@ -165,9 +165,32 @@ pub(super) struct Buffers {
 }
 
 impl Buffers {
+    #[inline]
     fn descriptor(self, slot: u16) -> Descriptor {
         let offset = self.offset + u32::from(slot) * self.size;
         Descriptor { goes_on: false, region: self.region, len: self.size, offset }
+    }
+}
+
+/// The buffers that a client sends from: in each slot it may put a long one or a short one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Supply {
+    pub(super) long: Buffers,
+    /// Without a gap between what most short messages need: three lines that follow each other are fetched ahead by either
+    /// processor on its own, and many share a page. Long buffers have a page each, or more.
+    pub(super) short: Buffers,
+}
+
+/// Bytes of a short buffer, whole lines: the headers of a frame whose payload is elsewhere, or all of a frame with 64 bytes
+/// of payload.
+pub(super) const SHORT: u32 = 192;
+
+impl Supply {
+    /// The buffer of `slot` for `len` bytes; a long one if they fit none.
+    #[inline]
+    fn descriptor(self, slot: u16, len: u32) -> Descriptor {
+        let fits = len <= self.short.size;
+        if fits { self.short.descriptor(slot) } else { self.long.descriptor(slot) }
     }
 }
 
@@ -324,7 +347,7 @@ impl Incoming {
 pub(super) struct Outgoing {
     ring: Ring,
     /// The client's own; the server has none.
-    buffers: Option<Buffers>,
+    supply: Option<Supply>,
     /// The next to be filled.
     next: u16,
     /// How many were empty at the last look, of those that have not been filled since.
@@ -341,10 +364,10 @@ impl Outgoing {
         region: &Region,
         offset: u32,
         log2_size: u8,
-        buffers: Option<Buffers>,
+        supply: Option<Supply>,
     ) -> Option<Outgoing> {
         let ring = Ring::at(region, offset, log2_size)?;
-        Some(Outgoing { ring, buffers, next: 0, room: 0, unsure: false, referred: None })
+        Some(Outgoing { ring, supply, next: 0, room: 0, unsure: false, referred: None })
     }
 
     /// Empty buffers that are known: there may be more. Each [look](Self::look) costs a line that the other processor
@@ -360,7 +383,7 @@ impl Outgoing {
     /// The peer claims more than there can be, or takes some back.
     pub(super) fn look(&mut self) -> Result<u16, Nonsense> {
         let (header, size) = (self.ring.header(), self.ring.size());
-        let room = if self.buffers.is_some() {
+        let room = if self.supply.is_some() {
             let full = self.next.wrapping_sub(header.server.tail.load(Ordering::Acquire));
             size.checked_sub(full).ok_or(Nonsense)?
         } else {
@@ -403,10 +426,10 @@ impl Outgoing {
         fence(Ordering::SeqCst);
     }
 
-    /// Bytes of each of this end's own buffers; none if they are the peer's.
+    /// Bytes of each of this end's own buffers, the long ones; none if they are the peer's.
     #[inline]
     pub(super) fn own_buffer(&self) -> Option<usize> {
-        self.buffers.map(|buffers| buffers.size as usize)
+        self.supply.map(|supply| supply.long.size as usize)
     }
 
     /// Slots of the ring.
@@ -415,12 +438,12 @@ impl Outgoing {
         self.ring.size()
     }
 
-    /// The `ahead`th empty buffer.
+    /// The `ahead`th empty buffer, for `len` bytes: it may be longer, or shorter if none is as long.
     #[inline]
-    pub(super) fn buffer(&self, ahead: u16) -> Descriptor {
+    pub(super) fn buffer(&self, ahead: u16, len: u32) -> Descriptor {
         let index = self.next.wrapping_add(ahead);
-        match self.buffers {
-            Some(buffers) => buffers.descriptor(index & self.ring.mask),
+        match self.supply {
+            Some(supply) => supply.descriptor(index & self.ring.mask, len),
             None => self.ring.read(index),
         }
     }
@@ -438,7 +461,7 @@ impl Outgoing {
         self.next = self.next.wrapping_add(count);
         self.room -= count;
         let header = self.ring.header();
-        let end = if self.buffers.is_some() { &header.client.head } else { &header.server.tail };
+        let end = if self.supply.is_some() { &header.client.head } else { &header.server.tail };
         end.store(self.next, Ordering::Release);
         let wanted = self.is_wanted();
         self.unsure = !wanted;

@@ -365,6 +365,29 @@ fn a_memory_of_the_longest_rings_is_laid_out() {
     assert!(Link::of(short, 64).is_err(), "rings beyond the end of the memory");
 }
 
+/// A client sends short frames from buffers that lie side by side, and none is in the place of another, long or short.
+#[test]
+fn short_frames_of_a_client_lie_side_by_side() {
+    let Pair { mut client, mut server, memory, .. } = pair(MAX_FRAME as u32);
+    let (mut tx, mut rx) = (burst(), RxBurst::new());
+    let lengths = [192, 193, 14, 300, 192, 100, MAX_FRAME, 14];
+    (0..).zip(lengths).for_each(|(number, len)| put(&mut tx, number, len, 0));
+    assert_eq!(client.transmit(&mut tx).unwrap().frames, lengths.len());
+    let word = |at: u64| {
+        let mut bytes = [0; 4];
+        memory.slice(at, 4).unwrap().bytes(0, 4).copy_to(&mut bytes);
+        u32::from_ne_bytes(bytes)
+    };
+    let places = (0..8).map(|slot| word(128 + 16 * slot + 8)).collect::<Vec<_>>();
+    for (slot, len) in lengths.into_iter().enumerate() {
+        let (first, step) =
+            if len <= 192 { (places[0], 192) } else { (places[1] - MAX_FRAME as u32, MAX_FRAME as u32) };
+        assert_eq!(places[slot], first + slot as u32 * step, "{len} bytes in slot {slot}");
+    }
+    let sent: Vec<_> = (0..).zip(lengths).map(|(number, len)| frame(number, len)).collect();
+    assert_eq!(received(&mut server, &mut rx), sent);
+}
+
 /// Where the ring to the client begins in the memory of a [`pair`].
 const TO_CLIENT: u32 = super::ring::ring_bytes(RING) as u32;
 
