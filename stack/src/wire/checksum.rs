@@ -75,13 +75,6 @@ pub fn checksum(data: &[u8]) -> u16 {
     Sum::default().with(data).finish()
 }
 
-/// Whether an IPv4 header without options contains its own, correct checksum.
-#[inline]
-pub(crate) fn is_zero_sum(header: &[u8; 20]) -> bool {
-    let (words, _) = header.as_chunks::<4>();
-    fold(words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum()) == 0xffff
-}
-
 /// What `checksum` becomes when one word it covers changes from `old` to `new` (RFC 1624, equation 3).
 /// A checksum that was wrong stays wrong: an error on the way here is not covered up.
 #[inline]

@@ -17,8 +17,9 @@ use super::ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, EthernetHeader, EthernetVi
 use super::ipv4::{self, Ipv4Header};
 use super::ipv6::Ipv6Header;
 use super::network::Network;
-use super::pds::Pds;
-use super::ses::Ses;
+use super::pds::{NextHeader, Pds, Request};
+use super::prefix::{PREFIX_LEN, Prefix};
+use super::ses::{Ses, StandardRequest};
 use super::udp::{self, UdpHeader, UdpView};
 
 /// Hops that packets of weft start with.
@@ -145,15 +146,36 @@ pub fn parse_frame<'a>(
     Ok(Frame { meta, pds, ses: body.ses, payload: body.payload })
 }
 
-/// Takes apart what follows the UDP header of a frame that is not trimmed: PDS, SES, payload.
+/// Takes apart what follows the UDP header of a frame that is not trimmed: PDS and SES, written to where the caller wants
+/// them, and the payload, which is returned.
 ///
 /// # Errors
-/// As [`parse_frame`].
+/// As [`parse_frame`]; `pds` and `ses` are then arbitrary.
 #[inline]
-pub(crate) fn parse_delivery(bytes: &[u8]) -> Result<(Pds, Ses, &[u8]), WireError> {
-    let (pds, rest) = Pds::decode(bytes)?;
-    let (ses, payload) = Ses::decode(pds.next_header(), rest)?;
-    Ok((pds, ses, payload))
+pub(crate) fn parse_delivery<'a>(
+    bytes: &'a [u8],
+    pds: &mut Pds,
+    ses: &mut Ses,
+) -> Result<&'a [u8], WireError> {
+    // What most packets are is read without a detour.
+    if let Some((header, rest)) = bytes.split_first_chunk()
+        && let Some(request) = Request::parse_plain(header)
+        && let Some((header, payload)) = rest.split_first_chunk()
+    {
+        *pds = Pds::Request(request);
+        *ses = Ses::Standard(StandardRequest::read(header));
+        return Ok(payload);
+    }
+    parse_any_delivery(bytes, pds, ses)
+}
+
+#[inline(never)]
+fn parse_any_delivery<'a>(bytes: &'a [u8], pds: &mut Pds, ses: &mut Ses) -> Result<&'a [u8], WireError> {
+    let (header, rest) = Pds::decode(bytes)?;
+    *pds = header;
+    let (header, payload) = Ses::decode(pds.next_header(), rest)?;
+    *ses = header;
+    Ok(payload)
 }
 
 struct Body<'a> {
@@ -307,15 +329,50 @@ fn emit(
     Ok(at)
 }
 
+/// As [`emit_headers_with_ipv4_checksum`], for packets whose first headers are `prefix` but for this traffic class (DSCP and ECN)
+/// and source port. No UDP checksum is wanted.
+///
+/// # Errors
+/// As [`emit_headers`].
+#[inline]
+pub(crate) fn emit_headers_behind(
+    buf: &mut [u8],
+    prefix: &Prefix,
+    (traffic_class, src_port): (u8, u16),
+    pds: &Pds,
+    ses: &Ses,
+    payload_len: usize,
+) -> Result<usize, WireError> {
+    let room = buf.len();
+    let no_room = WireError::NoRoom { header: HeaderName::Udp, needed: PREFIX_LEN, room };
+    let (head, rest) = buf.split_first_chunk_mut().ok_or(no_room)?;
+    let delivery = match (pds, ses) {
+        // What most packets are.
+        (
+            Pds::Request(request @ Request { next: NextHeader::RequestStandard, .. }),
+            Ses::Standard(standard),
+        ) => {
+            let at = request.emit(rest)?;
+            at + standard.emit(&mut rest[at..])?
+        }
+        _ => emit_any_delivery(rest, pds, ses)?,
+    };
+    prefix.write(head, traffic_class, src_port, delivery + payload_len)?;
+    Ok(PREFIX_LEN + delivery)
+}
+
+#[inline(never)]
+fn emit_any_delivery(buf: &mut [u8], pds: &Pds, ses: &Ses) -> Result<usize, WireError> {
+    check_announced(pds, ses)?;
+    let at = pds.emit(buf)?;
+    Ok(at + ses.emit(&mut buf[at..])?)
+}
+
 #[inline]
 fn check_consistent(meta: &FrameMeta, pds: &Pds, ses: &Ses, payload_len: usize) -> Result<(), WireError> {
     let cut_off = meta.trimmed.is_some() && matches!(ses, Ses::None);
-    if ses.next_header() != pds.next_header() && !cut_off {
-        return Err(WireError::Inconsistent {
-            header: HeaderName::PdsPrologue,
-            offset: 0,
-            expected: "the next header that the SES header is",
-        });
+    if !cut_off {
+        check_announced(pds, ses)?;
     }
     if meta.trimmed.is_some() && payload_len != 0 {
         return Err(WireError::Inconsistent {
@@ -325,6 +382,16 @@ fn check_consistent(meta: &FrameMeta, pds: &Pds, ses: &Ses, payload_len: usize) 
         });
     }
     Ok(())
+}
+
+/// That `ses` is what `pds` announces.
+#[inline]
+fn check_announced(pds: &Pds, ses: &Ses) -> Result<(), WireError> {
+    if ses.next_header() == pds.next_header() {
+        return Ok(());
+    }
+    let expected = "the next header that the SES header is";
+    Err(WireError::Inconsistent { header: HeaderName::PdsPrologue, offset: 0, expected })
 }
 
 #[inline]

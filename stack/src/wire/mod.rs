@@ -23,6 +23,7 @@ pub mod ipv4;
 pub mod ipv6;
 mod network;
 pub mod pds;
+pub mod prefix;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod properties;

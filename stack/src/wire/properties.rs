@@ -3,15 +3,17 @@
 use super::edit;
 use super::frame::{
     ChecksumFill, ChecksumPolicy, DscpClasses, Frame, TrimFormat, TrimOutcome, TrimPoint, TrimPolicy,
-    emit_headers, finish_checksums, headers_len, parse_frame, trim_frame,
+    emit_headers, finish_checksums, headers_len, parse_delivery, parse_frame, trim_frame,
 };
 use super::pds::{NextHeader, PacketType, Pds};
 use super::ses::{Extension, Ses};
 use super::{WireError, edit::mark_ce};
+use crate::packet::Packet;
 
 /// A PDS header that parses is emitted to the same length and to bytes that parse equal, and not at
 /// all where there is no room.
 pub fn pds(bytes: &[u8]) {
+    delivery(bytes);
     let Ok((header, rest)) = Pds::decode(bytes) else { return };
     let mut out = [0xa5; PacketType::AckCcx.header_len()];
     let n = header.emit(&mut out).expect("a header that was parsed can be emitted");
@@ -22,7 +24,18 @@ pub fn pds(bytes: &[u8]) {
     }
 }
 
-/// The same for SES and its extensions; the first byte chooses the header.
+/// What follows UDP is taken apart as its headers are one by one.
+fn delivery(bytes: &[u8]) {
+    let one_by_one = Pds::decode(bytes).and_then(|(pds, rest)| {
+        let (ses, payload) = Ses::decode(pds.next_header(), rest)?;
+        Ok((pds, ses, payload))
+    });
+    let Packet { mut pds, mut ses, .. } = Packet::BLANK;
+    let at_once = parse_delivery(bytes, &mut pds, &mut ses).map(|payload| (pds, ses, payload));
+    assert_eq!(at_once, one_by_one);
+}
+
+/// [`pds`] for SES and its extensions; the first byte chooses the header.
 pub fn ses(bytes: &[u8]) {
     let Some((&choice, bytes)) = bytes.split_first() else { return };
     let Some(next) = NextHeader::from_bits(choice & 7) else { return };

@@ -7,6 +7,7 @@ use super::pds::{
     Ack, AckRequest, AckTrigger, Control, ControlKind, DeliveryMode, Destination, NextHeader, PdcId, Pds,
     Psn, Request, Tss,
 };
+use super::prefix::Prefix;
 use super::ses::tests::ses_of;
 use super::ses::{Opcode, Placement, RequestFlags, Ses, StandardRequest};
 use super::trim::{MIN_IP_PAYLOAD_NATIVE, MIN_IP_PAYLOAD_UDP};
@@ -454,6 +455,33 @@ proptest! {
         let parsed = parse_frame(&frame, &classes(), VERIFY);
         prop_assert_eq!(parsed, Ok(Frame { meta, pds, ses, payload: &payload }));
         properties::frame(&frame);
+    }
+
+    /// Headers put together beforehand are those that are put together for each packet.
+    #[test]
+    fn a_prefix_is_what_would_be_emitted(
+        meta in any_meta(),
+        (src, dst) in any::<(u32, u32)>().prop_map(|(src, dst)| (Ipv4Addr::from(src), Ipv4Addr::from(dst))),
+        (pds, ses) in with_ses(any_pds()),
+        other_ses in option::of(any::<u8>()),
+        payload_len in prop_oneof![0usize..5000, 65_300usize..66_000],
+        room in prop_oneof![Just(200usize), 0usize..200],
+    ) {
+        let meta = FrameMeta { vlan: None, ip: IpAddrs::V4 { src, dst }, ttl: DEFAULT_TTL, ..meta };
+        // Not what PDS announces, sometimes.
+        let ses = if other_ses.is_some_and(|other| other < 32) { Ses::None } else { ses };
+        let (mut each, mut behind) = (vec![0xa5; room], vec![0x5a; room]);
+        let expected = emit_headers_with_ipv4_checksum(&mut each, &meta, &pds, &ses, payload_len);
+        let prefix = Prefix::new(meta.src_mac, meta.dst_mac, src, dst);
+        let varying = (meta.dscp << 2 | meta.ecn as u8, meta.entropy_port);
+        let found = emit_headers_behind(&mut behind, &prefix, varying, &pds, &ses, payload_len);
+        match expected {
+            Ok(len) => {
+                prop_assert_eq!(found, Ok(len));
+                prop_assert_eq!(&behind[..len], &each[..len]);
+            }
+            Err(expected) => prop_assert!(found.is_err(), "{:?}", expected),
+        }
     }
 
     #[test]

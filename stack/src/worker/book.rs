@@ -9,6 +9,7 @@ use rustc_hash::FxHasher;
 use crate::packet::Addr;
 use crate::wire::ethernet::MacAddr;
 use crate::wire::ip::IpAddrs;
+use crate::wire::prefix::Prefix;
 
 /// Where an endpoint is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -28,6 +29,8 @@ pub struct Route {
     pub dst_mac: MacAddr,
     /// IP addresses.
     pub ip: IpAddrs,
+    /// The headers made of these, over IPv4.
+    pub(super) prefix: Option<Prefix>,
 }
 
 impl Route {
@@ -38,7 +41,12 @@ impl Route {
             (IpAddr::V6(src), IpAddr::V6(dst)) => IpAddrs::V6 { src, dst },
             _ => return None,
         };
-        Some(Route { src_mac: src.mac, dst_mac: dst.mac, ip })
+        let (src_mac, dst_mac) = (src.mac, dst.mac);
+        let prefix = match ip {
+            IpAddrs::V4 { src, dst } => Some(Prefix::new(src_mac, dst_mac, src, dst)),
+            IpAddrs::V6 { .. } => None,
+        };
+        Some(Route { src_mac, dst_mac, ip, prefix })
     }
 }
 
@@ -320,8 +328,8 @@ mod tests {
         let behind_a_router = Host { mac: MacAddr([4; 6]), ..host(9) };
         assert_eq!(book.sender(behind_a_router), Ok(Addr(5)));
         let ip = IpAddrs::V4 { src: [10, 0, 0, 1].into(), dst: [10, 0, 0, 9].into() };
-        let expected = Route { src_mac: host(1).mac, dst_mac: host(9).mac, ip };
-        assert_eq!(book.route(Addr(5)), Some(&expected));
+        let route = book.route(Addr(5)).unwrap();
+        assert_eq!((route.src_mac, route.dst_mac, route.ip), (host(1).mac, host(9).mac, ip));
         assert_eq!(book.route(Addr(4)), None);
     }
 

@@ -10,8 +10,8 @@ use crate::spray::Entropy;
 use crate::wire::WireError;
 use crate::wire::frame::{
     ChecksumPolicy, DEFAULT_TTL, DscpClasses, Ecn, FrameMeta, IpAddrs, TrafficClass, TrimPoint, UdpChecksum,
-    VlanTag, emit_headers, emit_headers_with_ipv4_checksum, entropy_to_port, fill_udp_checksum,
-    parse_delivery, parse_frame,
+    VlanTag, emit_headers, emit_headers_behind, emit_headers_with_ipv4_checksum, entropy_to_port,
+    fill_udp_checksum, parse_delivery, parse_frame,
 };
 use crate::wire::udp::ENTROPY_COUNT;
 use crate::worker::ring::RegionBytes;
@@ -49,6 +49,8 @@ pub struct Codec {
     offload_v6: bool,
     /// Whether IPv4 packets leave without a UDP checksum.
     without_udp_v4: bool,
+    /// The traffic classes (DSCP and ECN) of data and of control packets, where headers are [plain](Codec::write_plain).
+    plain: Option<(u8, u8)>,
 }
 
 /// Who computes the checksums of a frame.
@@ -109,18 +111,28 @@ pub enum WriteError {
     },
 }
 
+const DATA_ECN: Ecn = Ecn::Ect0;
+/// Nothing slows down for marks on these.
+const CONTROL_ECN: Ecn = Ecn::NotEct;
+
 impl Codec {
     /// A codec for frames of `link` over a port that can do `caps`.
     pub fn new(link: LinkConfig, caps: &PortCaps) -> Codec {
+        let without_udp_v4 = match link.checksum {
+            Checksum::WhereNeeded => caps.in_memory,
+            Checksum::Always => false,
+            Checksum::Never => true,
+        };
+        let marks = |class, ecn| link.classes.dscp(class) << 2 | ecn as u8;
+        let is_plain = without_udp_v4 && link.vlan.is_none() && link.classes.validate().is_ok();
         Codec {
             link,
             offload_v4: caps.tx_ipv4_checksum && caps.tx_udp_checksum,
             offload_v6: caps.tx_udp_checksum,
-            without_udp_v4: match link.checksum {
-                Checksum::WhereNeeded => caps.in_memory,
-                Checksum::Always => false,
-                Checksum::Never => true,
-            },
+            without_udp_v4,
+            plain: is_plain.then(|| {
+                (marks(TrafficClass::Trimmable, DATA_ECN), marks(TrafficClass::Control, CONTROL_ECN))
+            }),
         }
     }
 
@@ -142,13 +154,50 @@ impl Codec {
             Payload::Virtual(0) => 0,
             Payload::Virtual(_) => return Err(payload_error(packet, 0)),
         };
+        let Some(headers) = self.write_plain(book, packet, present, frame)? else {
+            return self.write_any(book, packet, present, payload, frame);
+        };
+        put_payload(frame, headers, present, payload)
+    }
+
+    /// Writes the headers of `packet`, and returns their length, if they are plain: IPv4, untagged, not trimmed nor marked,
+    /// with no UDP checksum. Those in front of PDS are put together already.
+    #[inline]
+    fn write_plain(
+        &self,
+        book: &AddressBook,
+        packet: &Packet,
+        present: usize,
+        frame: &mut Frame,
+    ) -> Result<Option<usize>, WriteError> {
+        let net = &packet.net;
+        let traffic_class = match (self.plain, net.class) {
+            (Some((data, _)), Class::Data) => data,
+            (Some((_, control)), Class::Control) => control,
+            _ => return Ok(None),
+        };
+        let prefix = book.route(net.dst).and_then(|route| route.prefix.as_ref());
+        let Some(prefix) = prefix.filter(|_| !net.ecn && net.hops == 0) else { return Ok(None) };
+        if present != packet.payload_len as usize {
+            return Err(payload_error(packet, present));
+        }
+        let varying = (traffic_class, entropy_to_port(net.entropy));
+        Ok(Some(emit_headers_behind(frame, prefix, varying, &packet.pds, &packet.ses, present)?))
+    }
+
+    /// [`Codec::write`] for packets that are not plain.
+    #[inline(never)]
+    fn write_any(
+        &self,
+        book: &AddressBook,
+        packet: &Packet,
+        present: usize,
+        payload: Payload<'_>,
+        frame: &mut Frame,
+    ) -> Result<(), WriteError> {
         let meta = self.meta(book, packet)?;
         let (headers, fill) = self.headers(&meta, packet, present, frame)?;
-        let len = headers + present;
-        let room = frame.len();
-        let place = frame.get_mut(headers..len).ok_or(WriteError::TooLong { needed: len, room })?;
-        payload.copy_to(place);
-        frame.truncate(len);
+        put_payload(frame, headers, present, payload)?;
         match fill {
             Fill::Port => Ok(fill_udp_checksum(frame, &meta, UdpChecksum::PseudoHeader)?),
             Fill::Software(UdpChecksum::None) => Ok(()),
@@ -175,9 +224,15 @@ impl Codec {
         present: u32,
         frame: &mut Frame,
     ) -> Result<(), WriteError> {
-        let meta = self.meta(book, packet)?;
-        let (headers, fill) = self.headers(&meta, packet, present as usize, frame)?;
-        debug_assert_eq!(fill, Fill::Software(UdpChecksum::None));
+        let headers = match self.write_plain(book, packet, present as usize, frame)? {
+            Some(headers) => headers,
+            None => {
+                let meta = self.meta(book, packet)?;
+                let (headers, fill) = self.headers(&meta, packet, present as usize, frame)?;
+                debug_assert_eq!(fill, Fill::Software(UdpChecksum::None));
+                headers
+            }
+        };
         frame.truncate(headers);
         Ok(())
     }
@@ -235,10 +290,10 @@ impl Codec {
         if class.is_trimmed() {
             return None;
         }
-        let (pds, ses, rest) = parse_delivery(predicted.body).ok()?;
+        let rest = parse_delivery(predicted.body, &mut packet.pds, &mut packet.ses).ok()?;
         let payload = frame.bytes_from(frame.len() - rest.len())?;
         self.fill_in(book, packet, class, &predicted);
-        (packet.payload_len, packet.pds, packet.ses) = (payload.len(), pds, ses);
+        packet.payload_len = payload.len();
         Some(payload)
     }
 
@@ -265,9 +320,9 @@ impl Codec {
             .map(|predicted| (class_of(&self.link.classes, predicted.traffic_class >> 2), predicted))
         {
             Some((class @ (Class::Data | Class::Control), predicted)) => {
-                let (pds, ses, payload) = parse_delivery(predicted.body)?;
+                let payload = parse_delivery(predicted.body, &mut packet.pds, &mut packet.ses)?;
                 self.fill_in(book, packet, class, &predicted);
-                (packet.payload_len, packet.pds, packet.ses) = (payload.len() as u32, pds, ses);
+                packet.payload_len = payload.len() as u32;
                 Ok(payload)
             }
             _ => self.read_any(book, next, frame, checksums, packet),
@@ -320,7 +375,7 @@ impl Codec {
     #[inline(always)]
     fn meta(&self, book: &AddressBook, packet: &Packet) -> Result<FrameMeta, WriteError> {
         let net = &packet.net;
-        let &Route { src_mac, dst_mac, ip } = book.route(net.dst).ok_or_else(|| no_way(book, net.dst))?;
+        let &Route { src_mac, dst_mac, ip, .. } = book.route(net.dst).ok_or_else(|| no_way(book, net.dst))?;
         let class = match net.class {
             Class::Data => TrafficClass::Trimmable,
             Class::Trimmed => TrafficClass::Trimmed,
@@ -335,9 +390,8 @@ impl Codec {
             dscp: self.link.classes.dscp(class),
             ecn: match (net.ecn, net.class) {
                 (true, _) => Ecn::Ce,
-                // Nothing slows down for marks on these.
-                (false, Class::Control) => Ecn::NotEct,
-                (false, _) => Ecn::Ect0,
+                (false, Class::Control) => CONTROL_ECN,
+                (false, _) => DATA_ECN,
             },
             ttl: DEFAULT_TTL.saturating_sub(net.hops),
             entropy_port: entropy_to_port(net.entropy),
@@ -365,6 +419,21 @@ impl Codec {
         }
         Fill::Software(UdpChecksum::Full)
     }
+}
+
+/// Puts the payload behind the headers, and cuts the frame behind it.
+#[inline]
+fn put_payload(
+    frame: &mut Frame,
+    headers: usize,
+    present: usize,
+    payload: Payload<'_>,
+) -> Result<(), WriteError> {
+    let (len, room) = (headers + present, frame.len());
+    let place = frame.get_mut(headers..len).ok_or(WriteError::TooLong { needed: len, room })?;
+    payload.copy_to(place);
+    frame.truncate(len);
+    Ok(())
 }
 
 #[cold]

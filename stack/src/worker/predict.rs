@@ -5,7 +5,7 @@
 //! Only for what most frames are: IPv4 without options, untagged, whole.
 
 use crate::packet::Addr;
-use crate::wire::checksum::{is_zero_sum, udp_is_valid};
+use crate::wire::checksum::{Sum, udp_is_valid};
 use crate::wire::frame::{ChecksumPolicy, DEFAULT_TTL, IpAddrs};
 
 /// Where UDP begins, behind Ethernet and IPv4 without options.
@@ -86,6 +86,8 @@ fn place_of(frame: &[u8]) -> Option<usize> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Prediction {
     words: [u64; COMPARED / 8],
+    /// Of the words of the IPv4 header that all frames have in common.
+    sum: Sum,
     ip: IpAddrs,
     src: Addr,
     hops: u8,
@@ -110,7 +112,10 @@ impl Prediction {
         let head: &[u8; COMPARED] = frame.first_chunk()?;
         let plain = head[12..15] == [8, 0, 0x45];
         let hops = DEFAULT_TTL.saturating_sub(head[22]);
-        plain.then(|| Prediction { words: words(head), ip, src, hops })
+        let mut common = *head;
+        VARYING.into_iter().for_each(|field| common[field].fill(0));
+        let sum = Sum::default().with(&common[14..UDP]);
+        plain.then(|| Prediction { words: words(head), sum, ip, src, hops })
     }
 
     /// Takes a frame apart that is as predicted, and whose lengths and checksums are right; `None` says nothing
@@ -141,9 +146,9 @@ impl Prediction {
         let words = words(head);
         let differ = (0..words.len()).fold(0, |all, at| all | (words[at] ^ self.words[at]) & MASK[at]);
         let (ip_len, udp_len) = (half(head, 16), half(head, 38));
+        let sum = self.sum.with_word(head[15].into()).with_word(ip_len).with_word(half(head, 24));
         let lengths = udp_len >= 8 && u32::from(ip_len) == 20 + u32::from(udp_len);
-        let ip_header: &[u8; 20] = head[14..].first_chunk()?;
-        let right = differ == 0 && lengths && (!ipv4_checksum || is_zero_sum(ip_header));
+        let right = differ == 0 && lengths && (!ipv4_checksum || sum.finish() == 0);
         right.then_some(usize::from(ip_len))
     }
 

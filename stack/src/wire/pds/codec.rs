@@ -21,6 +21,9 @@ const NT: u16 = 0x08;
 pub(super) const TSS_SP: u16 = 0x0400;
 const TSS_AN: u16 = 0x0100;
 
+/// Of the prologue, all flags.
+const FLAGS: u16 = 0x7f;
+
 const USE_RESERVED_PDC: u16 = 0x8000;
 const PSN_OFFSET_BITS: u32 = 12;
 
@@ -80,25 +83,45 @@ impl Request {
             PacketType::RodCcReq => (DeliveryMode::Rod, true),
             _ => return Err(wrong_type(HeaderName::Request, view)),
         };
-        let b: &[u8; Request::LEN] = head(view.header(), HeaderName::Request)?;
         let cc = if with_cc {
             let b: &[u8; Request::CC_LEN] = head(view.header(), HeaderName::Request)?;
             Some(RequestCc { ccc_id: b[12], credit_target: be24(b, 13) })
         } else {
             None
         };
-        let flags = u16::from(view.flags());
-        Ok(Request {
+        let b: &[u8; Request::LEN] = head(view.header(), HeaderName::Request)?;
+        Ok(Request { cc, ..Request::read(b, mode, view.next_header()?) })
+    }
+
+    /// Reads the request that most packets are: without congestion-control fields, in front of a standard SES header. None
+    /// if it is not one.
+    #[inline]
+    pub(in crate::wire) fn parse_plain(b: &[u8; Request::LEN]) -> Option<Request> {
+        const NEXT: NextHeader = NextHeader::RequestStandard;
+        const RUD: u16 = u16::from_be_bytes(prologue(PacketType::RudReq, NEXT as u8, 0));
+        const ROD: u16 = u16::from_be_bytes(prologue(PacketType::RodReq, NEXT as u8, 0));
+        let mode = match be16(b, 0) & !FLAGS {
+            RUD => DeliveryMode::Rud,
+            ROD => DeliveryMode::Rod,
+            _ => return None,
+        };
+        Some(Request::read(b, mode, NEXT))
+    }
+
+    #[inline]
+    fn read(b: &[u8; Request::LEN], mode: DeliveryMode, next: NextHeader) -> Request {
+        let flags = be16(b, 0);
+        Request {
             mode,
-            next: view.next_header()?,
+            next,
             retx: flags & RETX != 0,
             ack_request: flags & AR != 0,
             clear_psn_offset: be16(b, 2) as i16,
             psn: Psn(be32(b, 4)),
             spdcid: PdcId(be16(b, 8)),
             destination: Destination::from_wire(flags & SYN != 0, be16(b, 10)),
-            cc,
-        })
+            cc: None,
+        }
     }
 
     /// Bytes that [`Request::emit`] writes.

@@ -421,7 +421,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_of_a_defined_type(kind in 1u8..15, mut bytes in proptest::collection::vec(any::<u8>(), 40..48)) {
+    fn any_bytes_of_a_defined_type(kind in 1u8..15, mut bytes in proptest::collection::vec(any::<u8>(), 40..90)) {
         bytes[0] = kind << 3 | bytes[0] & 7;
         properties::pds(&bytes);
     }

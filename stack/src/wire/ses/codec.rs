@@ -156,14 +156,19 @@ impl StandardRequest {
     /// [`WireError::Truncated`].
     #[inline]
     pub fn parse(bytes: &[u8]) -> Result<StandardRequest, WireError> {
-        let b: &[u8; Self::LEN] = head(bytes, HeaderName::SesStandard)?;
+        Ok(StandardRequest::read(head(bytes, HeaderName::SesStandard)?))
+    }
+
+    /// Reads a header that is all there.
+    #[inline]
+    pub(in crate::wire) fn read(b: &[u8; Self::LEN]) -> StandardRequest {
         let h = RequestHead::read(b);
         let placement = if h.flags.start_of_message {
             Placement::Start { header_data: be64(b, 32) }
         } else {
             Placement::Continue { payload_len: be16(b, 34) & LEN14, msg_offset: be32(b, 36) }
         };
-        Ok(StandardRequest {
+        StandardRequest {
             opcode: h.opcode,
             flags: h.flags,
             msg_id: h.id_or_len,
@@ -176,7 +181,7 @@ impl StandardRequest {
             match_bits: be64(b, 24),
             placement,
             request_length: be32(b, 40),
-        })
+        }
     }
 
     /// Writes the header; returns its length.
