@@ -60,7 +60,7 @@ impl RxBurst {
     /// Drops all frames.
     #[inline]
     pub fn clear(&mut self) {
-        self.frames.clear();
+        Frame::drop_all(self.frames.drain(..));
     }
 }
 

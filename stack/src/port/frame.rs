@@ -10,7 +10,7 @@ use thiserror::Error;
 #[cfg(feature = "dpdk")]
 use super::dpdk::{Mbuf, MbufPool};
 #[cfg(target_os = "linux")]
-use super::loan::Loan;
+use super::loan::{Loan, Returned};
 use super::{Attachment, MIN_FRAME};
 use crate::packet::Payload;
 use crate::worker::ring::RegionBytes;
@@ -209,6 +209,20 @@ impl Frame {
             Buffer::Loan(_) => {}
             #[cfg(feature = "dpdk")]
             Buffer::Mbuf(_) => {}
+        }
+    }
+
+    /// Drops all of these.
+    #[inline]
+    pub(super) fn drop_all(frames: impl Iterator<Item = Frame>) {
+        #[cfg(target_os = "linux")]
+        let mut returned = Returned::default();
+        for frame in frames {
+            match frame.0 {
+                #[cfg(target_os = "linux")]
+                Buffer::Loan(loan) => returned.add(loan),
+                other => drop(other),
+            }
         }
     }
 

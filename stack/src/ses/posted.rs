@@ -14,11 +14,16 @@ const SCANNED: usize = 8;
 /// number of different masks among them.
 #[derive(Debug, Default)]
 pub(super) struct PostedQueue {
-    /// The oldest ones, in order; others only go here while none are indexed.
+    /// The oldest ones, in order, unless messages pass them by; others only go here while none are indexed.
     oldest: VecDeque<Posted>,
     /// The others, from when there were any.
     indexed: Option<Box<Index>>,
+    /// How many messages in turn were for one of the others.
+    passed_by: u32,
 }
+
+/// Messages for others until the oldest are not looked at any more for each: what waits for a rare message may wait for long.
+const PASSED_BY: u32 = 64;
 
 impl PostedQueue {
     /// How many wait.
@@ -41,10 +46,20 @@ impl PostedQueue {
     #[inline(always)]
     pub(super) fn take(&mut self, peer: Addr, tag: Option<u64>) -> Option<Posted> {
         match self.oldest.iter().position(|posted| posted.takes(peer, tag)) {
-            Some(at) => self.oldest.remove(at),
+            Some(at) => {
+                self.passed_by = 0;
+                self.oldest.remove(at)
+            }
             None => {
                 let index = self.indexed.as_mut()?;
                 let first = index.find(peer, tag)?;
+                if !self.oldest.is_empty() {
+                    self.passed_by += 1;
+                    if self.passed_by > PASSED_BY {
+                        index.push_front_all(&mut self.oldest);
+                        self.passed_by = 0;
+                    }
+                }
                 index.remove(first)
             }
         }
@@ -125,6 +140,8 @@ struct Present {
     kind: Kind,
     /// How many receives there are of it.
     count: u32,
+    /// In how many lines.
+    lines: u32,
     /// The line of this kind that was used last: most often the next message is for it, too.
     recent: u32,
 }
@@ -178,6 +195,24 @@ impl Index {
         kind.wanted(posted.from.unwrap_or(Addr(0)), tag).expect("the kind is its own")
     }
 
+    /// Adds receives that are older than all that are there.
+    #[cold]
+    fn push_front_all(&mut self, older: &mut VecDeque<Posted>) {
+        while let Some(posted) = older.pop_back() {
+            let (id, wanted) = (posted.id, Index::wanted(&posted));
+            let slot = self.free_slot();
+            let line = self.line_for(wanted, slot);
+            let after = std::mem::replace(&mut self.lines[line as usize].first, slot);
+            let after = if after == slot { NONE } else { after };
+            if let Some(first) = self.slots.get_mut(after as usize) {
+                first.before = slot;
+            }
+            self.slots[slot as usize] = Slot { posted: Some(posted), line, before: NONE, after };
+            self.order.push_front((id, slot));
+            self.count += 1;
+        }
+    }
+
     fn push(&mut self, posted: Posted) {
         let (id, wanted) = (posted.id, Index::wanted(&posted));
         let slot = self.free_slot();
@@ -204,17 +239,17 @@ impl Index {
     }
 
     /// The line of those that want `wanted`, which are about to be one more: a new one begins with `slot`.
+    #[inline]
     fn line_for(&mut self, wanted: Wanted, slot: u32) -> u32 {
         let at = self.kinds.iter().position(|present| present.kind == wanted.kind).unwrap_or_else(|| {
-            self.kinds.push(Present { kind: wanted.kind, count: 0, recent: NONE });
+            self.kinds.push(Present { kind: wanted.kind, count: 0, lines: 0, recent: NONE });
             self.kinds.len() - 1
         });
-        let line = match self.line_of(&self.kinds[at], wanted) {
-            Some(line) => line,
-            None => self.new_line(Line { wanted, first: slot, last: slot }),
-        };
+        let found = self.line_of(&self.kinds[at], wanted);
+        let line = found.unwrap_or_else(|| self.new_line(Line { wanted, first: slot, last: slot }));
         let present = &mut self.kinds[at];
         present.count += 1;
+        present.lines += u32::from(found.is_none());
         present.recent = line;
         line
     }
@@ -237,8 +272,10 @@ impl Index {
     /// The line of those of kind `present` that want `wanted`.
     #[inline]
     fn line_of(&self, present: &Present, wanted: Wanted) -> Option<u32> {
-        match self.lines.get(present.recent as usize) {
-            Some(line) if line.wanted == wanted && line.first != NONE => Some(present.recent),
+        match self.lines.get(present.recent as usize).filter(|line| line.first != NONE) {
+            Some(line) if line.wanted == wanted => Some(present.recent),
+            // There is no other.
+            Some(line) if present.lines == 1 && line.wanted.kind == present.kind => None,
             _ => self.by_wanted.get(&wanted).copied(),
         }
     }
@@ -285,14 +322,16 @@ impl Index {
         if after == NONE {
             ends.last = before;
         }
-        let wanted = ends.wanted;
-        if ends.first == NONE {
+        let (wanted, is_last) = (ends.wanted, ends.first == NONE);
+        if is_last {
             self.by_wanted.remove(&wanted);
             self.free_lines.push(line);
         }
         if let Some(at) = self.kinds.iter().position(|present| present.kind == wanted.kind) {
-            self.kinds[at].count -= 1;
-            if self.kinds[at].count == 0 {
+            let present = &mut self.kinds[at];
+            present.count -= 1;
+            present.lines -= u32::from(is_last);
+            if present.count == 0 {
                 self.kinds.swap_remove(at);
             }
         }

@@ -348,20 +348,23 @@ fn put(
     used: u16,
     room: u16,
 ) -> Result<Put, Nonsense> {
-    if let Some(place) = place_of_tail(regions, outgoing, frame) {
-        return put_head(regions, outgoing, frame, place, used, room);
-    }
-    // Most frames fit one buffer. For these there is no loop, and nothing that would have to be kept on the stack: each store
-    // waits for those before it, whose lines come from the other processor.
-    if used < room {
-        let total = frame.total_len() as u32;
-        let buffer = outgoing.buffer(used, total);
-        if total <= buffer.len {
-            let whole = Descriptor { goes_on: false, len: total, ..buffer };
-            copy_part(frame, 0, bytes_of(regions, whole)?);
+    let Some(tail) = frame.tail() else {
+        // Most frames are in one piece and fit one buffer. For these there is no loop, and nothing that would have to be kept
+        // on the stack: each store waits for those before it, whose lines come from the other processor.
+        let len = frame.len() as u32;
+        if used < room
+            && let buffer = outgoing.buffer(used, len)
+            && len <= buffer.len
+        {
+            let whole = Descriptor { goes_on: false, len, ..buffer };
+            bytes_of(regions, whole)?.write(frame);
             outgoing.fill(used, whole);
             return Ok(Put::In(1));
         }
+        return copy(regions, outgoing, frame, used, room);
+    };
+    if let Some(place) = place_of_tail(regions, outgoing, frame, tail) {
+        return put_head(regions, outgoing, frame, place, used, room);
     }
     copy(regions, outgoing, frame, used, room)
 }
@@ -369,13 +372,18 @@ fn put(
 /// Where the peer finds what is attached to `frame`, if that is in memory that it knows, and what is before fits a
 /// buffer.
 #[inline]
-fn place_of_tail(regions: &[Region], outgoing: &Outgoing, frame: &Frame) -> Option<Descriptor> {
+fn place_of_tail(
+    regions: &[Region],
+    outgoing: &Outgoing,
+    frame: &Frame,
+    tail: Payload<'_>,
+) -> Option<Descriptor> {
     // The first region is the buffers' own.
     let [_, registered @ ..] = regions else { return None };
     if registered.is_empty() || frame.len() > outgoing.own_buffer()? {
         return None;
     }
-    let Some(Payload::Region(tail)) = frame.tail() else { return None };
+    let Payload::Region(tail) = tail else { return None };
     let (number, offset) = (1..).zip(registered).find_map(|(n, region)| Some((n, region.place_of(tail)?)))?;
     Some(Descriptor { goes_on: false, region: number, len: tail.len(), offset })
 }

@@ -176,13 +176,20 @@ enum Step {
     },
 }
 
-fn any_step() -> impl Strategy<Value = Step> {
-    let tags = || prop_oneof![1 => Just(None), 4 => (0u64..4).prop_map(Some)];
+fn tags() -> impl Strategy<Value = Option<u64>> {
+    prop_oneof![1 => Just(None), 4 => (0u64..4).prop_map(Some)]
+}
+
+fn any_matching() -> impl Strategy<Value = Matching> {
     let masks = prop_oneof![4 => Just(0u64), 1 => Just(1), 1 => Just(2), 1 => Just(u64::MAX)];
-    let matching = (tags(), masks).prop_map(|(tag, ignore)| match tag {
+    (tags(), masks).prop_map(|(tag, ignore)| match tag {
         None => Matching::Untagged,
         Some(tag) => Matching::Tagged { tag, ignore },
-    });
+    })
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    let matching = any_matching();
     let from = prop_oneof![1 => Just(None), 3 => (1u32..4).prop_map(Some)];
     prop_oneof![
         8 => (from, matching).prop_map(|(from, matching)| Step::Post { from, matching }),
@@ -305,5 +312,19 @@ proptest! {
         steps in prop::collection::vec(any_step(), 0..150),
     ) {
         check_steps([posts, steps].concat());
+    }
+
+    /// Receives that messages pass by for long, before theirs come.
+    #[test]
+    fn receives_that_wait_for_long_are_found_as_in_a_linear_search(
+        rare in prop::collection::vec((2u32..4, any_matching()), 1..9),
+        steps in prop::collection::vec(any_step(), 0..150),
+    ) {
+        let rare = rare.into_iter().map(|(peer, matching)| Step::Post { from: Some(peer), matching });
+        let common = Step::Post { from: Some(1), matching: Matching::Untagged };
+        let begin = Step::Begin { peer: 1, tag: None };
+        let passing = [begin, Step::End { ago: 0 }, common.clone()].into_iter().cycle().take(300);
+        let steps = rare.chain(vec![common; 10]).chain(passing).chain(steps);
+        check_steps(steps.collect());
     }
 }

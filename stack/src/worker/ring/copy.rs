@@ -92,22 +92,37 @@ unsafe fn by_processor(_: *const u8, _: *mut u8, _: usize) {
 #[cfg(target_arch = "x86_64")]
 #[inline]
 unsafe fn sixteens(src: *const u8, dst: *mut u8, len: usize) {
+    let last = len - 16;
     let mut at = 0;
-    while at < len {
-        // The last sixteen may overlap those before: the same bytes once more.
-        let from = at.min(len - 16);
-        // SAFETY: `from + 16` is at most `len`. Unaligned accesses are allowed to these instructions.
-        unsafe {
-            core::arch::asm!(
-                "movdqu {t}, xmmword ptr [{src}]",
-                "movdqu xmmword ptr [{dst}], {t}",
-                src = in(reg) src.add(from),
-                dst = in(reg) dst.add(from),
-                t = out(xmm_reg) _,
-                options(nostack, preserves_flags),
-            );
+    // SAFETY: `at + 16` and `last + 16` are at most `len`.
+    unsafe {
+        while at < last {
+            sixteen(src, dst, at);
+            at += 16;
         }
-        at += 16;
+        // It may overlap those before: the same bytes once more.
+        sixteen(src, dst, last);
+    }
+}
+
+/// Copies the sixteen bytes from `at` on.
+///
+/// # Safety
+/// As [`by_processor`], with `at + 16` bytes.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+unsafe fn sixteen(src: *const u8, dst: *mut u8, at: usize) {
+    // SAFETY: within what is valid. Unaligned accesses are allowed to these instructions.
+    unsafe {
+        core::arch::asm!(
+            "movdqu {t}, xmmword ptr [{src} + {at}]",
+            "movdqu xmmword ptr [{dst} + {at}], {t}",
+            src = in(reg) src,
+            dst = in(reg) dst,
+            at = in(reg) at,
+            t = out(xmm_reg) _,
+            options(nostack, preserves_flags),
+        );
     }
 }
 
