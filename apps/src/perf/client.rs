@@ -3,7 +3,7 @@
 use super::control::{self, CONTROL, Message};
 use super::drive::{Role, Silence, Step};
 use super::measure::{Meter, Progress};
-use super::memory::{self, Messages};
+use super::memory::Messages;
 use super::pattern::Scratch;
 use super::plan::{Limit, Mode, Test};
 use super::report::{CongestionReport, EndReport, LatencyReport};
@@ -40,7 +40,7 @@ pub(super) struct Client {
     /// When the measured part is to begin (tests of a duration), once messages are posted.
     begin: Option<Time>,
     /// Memory of delivered messages that go out again when another one has come back (latency).
-    spare: Vec<RegionSlice>,
+    spare: Vec<Buffer>,
     scratch: Scratch,
     meter: Meter,
     round_trips: Option<Histogram<u64>>,
@@ -194,7 +194,7 @@ impl Client {
                 let message = self.memory.take()?;
                 // What is sent without a check has content too: memory that was never written is one page.
                 self.scratch.fill(&message, lane, 0);
-                self.post(fep, now, lane, message)?;
+                self.post(fep, now, lane, Buffer::Region(message))?;
             }
         }
         self.state = State::Running;
@@ -202,17 +202,19 @@ impl Client {
     }
 
     /// Posts the next message of a connection, unless enough have been.
-    fn post(&mut self, fep: &mut Fep, now: Time, lane: u32, message: RegionSlice) -> Result<(), CallError> {
+    #[inline]
+    fn post(&mut self, fep: &mut Fep, now: Time, lane: u32, buffer: Buffer) -> Result<(), CallError> {
         if matches!(self.test.limit, Limit::Messages(count) if self.posted >= count) {
             return Ok(());
         }
         let tag = Some(control::data_tag(self.session, lane));
         let verify = self.test.verify;
         let Some(state) = self.lanes.get_mut(lane as usize) else { return Ok(()) };
-        if verify {
-            self.scratch.fill(&message, lane, state.next);
+        if let Buffer::Region(message) = &buffer
+            && verify
+        {
+            self.scratch.fill(message, lane, state.next);
         }
-        let buffer = Buffer::Region(message);
         let send = Send { buffer, tag, header_data: state.next, context: lane.into() };
         fep.post_send(state.connection, send)?;
         state.next += 1;
@@ -229,6 +231,7 @@ impl Client {
     }
 
     /// Takes a message back that has been delivered.
+    #[inline]
     fn sent<P: Port>(
         &mut self,
         worker: &mut Worker<P>,
@@ -238,14 +241,13 @@ impl Client {
     ) -> Result<(), CallError> {
         let Some(state) = self.lanes.get_mut(lane as usize) else { return Ok(()) };
         state.under_way -= 1;
-        let Some(message) = memory::of(buffer) else { return Ok(()) };
         if self.test.mode == Mode::Latency {
             // The next one leaves when this one has come back.
-            self.spare.push(message);
+            self.spare.push(buffer);
             return Ok(());
         }
         self.delivered(worker, now);
-        if self.state == State::Running { self.post(worker.fep_mut(), now, lane, message) } else { Ok(()) }
+        if self.state == State::Running { self.post(worker.fep_mut(), now, lane, buffer) } else { Ok(()) }
     }
 
     fn delivered<P: Port>(&mut self, worker: &Worker<P>, now: Time) {
@@ -285,9 +287,9 @@ impl Client {
         self.post_pong(worker.fep_mut(), message)?;
         if self.state == State::Running {
             let ping = match self.spare.pop() {
-                Some(message) => message,
+                Some(buffer) => buffer,
                 // The one before has come back, but its acknowledgement has not.
-                None => Messages::new(1, self.test.size)?.take()?,
+                None => Buffer::Region(Messages::new(1, self.test.size)?.take()?),
             };
             // Not the time of the turn: what came before in it is not the network's.
             let now = worker.clock().now().latest(now);

@@ -1,7 +1,6 @@
 //! The messages' memory: registered where the port can send from such memory, as that of an application which cares for
 //! speed.
 
-use weft_stack::buffer::Buffer;
 use weft_stack::fep::CallError;
 use weft_stack::port::Port;
 use weft_stack::worker::ring::{Region, RegionSlice, SharedRegion};
@@ -63,14 +62,6 @@ impl Messages {
     /// All are taken.
     pub(super) fn take(&mut self) -> Result<RegionSlice, CallError> {
         self.0.pop().ok_or(CallError::Limit { what: "messages", limit: 0 })
-    }
-}
-
-/// What a completion hands back, if it is a message's.
-pub(super) fn of(buffer: Buffer) -> Option<RegionSlice> {
-    match buffer {
-        Buffer::Region(slice) => Some(slice),
-        Buffer::Heap(_) | Buffer::Virtual(_) => None,
     }
 }
 

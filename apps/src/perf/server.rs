@@ -16,7 +16,6 @@ use weft_stack::packet::Addr;
 use weft_stack::port::Port;
 use weft_stack::ses::{Matching, ReceiveId};
 use weft_stack::worker::Worker;
-use weft_stack::worker::ring::RegionSlice;
 
 /// Requests that may arrive before the first of them is read.
 const CONTROL_RECEIVES: usize = 8;
@@ -177,23 +176,16 @@ impl<'a> Server<'a> {
                 }
                 Ok(())
             }
-            Completion::Received {
-                context,
-                buffer: Buffer::Region(memory),
-                header_data,
-                len,
-                result,
-                ..
-            } => {
+            Completion::Received { context, buffer, header_data, len, result, .. } if context != CONTROL => {
                 let Some(session) = self.session_of(context) else { return Ok(()) };
-                let arrived = Arrived { slot: context as u32, memory, seq: header_data, len, result };
+                let arrived = Arrived { slot: context as u32, buffer, seq: header_data, len, result };
                 let taken = session.arrived(worker.fep_mut(), now, arrived);
                 taken.map_err(|error| failure(&session.name, &error))
             }
             // An answer that failed shows as silence, which is waited for anyway.
-            Completion::Sent { context, buffer: Buffer::Region(memory), .. } if context != CONTROL => {
+            Completion::Sent { context, buffer, .. } if context != CONTROL => {
                 let Some(session) = self.session_of(context) else { return Ok(()) };
-                let posted = session.post(worker.fep_mut(), context as u32, memory);
+                let posted = session.post(worker.fep_mut(), context as u32, buffer);
                 posted.map_err(|error| failure(&session.name, &error))
             }
             Completion::Closed { id, .. } => {
@@ -286,7 +278,7 @@ impl<'a> Server<'a> {
 /// A message that has arrived.
 struct Arrived {
     slot: u32,
-    memory: RegionSlice,
+    buffer: Buffer,
     seq: u64,
     len: u32,
     result: Result<(), ReceiveError>,
@@ -327,7 +319,7 @@ impl Session {
                 let memory = memory.take()?;
                 let slot = self.slots.len() as u32;
                 self.slots.push(Slot { lane, receive: None });
-                self.post(fep, slot, memory)?;
+                self.post(fep, slot, Buffer::Region(memory))?;
             }
         }
         let session = self.id;
@@ -340,37 +332,41 @@ impl Session {
         control::send(fep, connection, message)
     }
 
-    fn post(&mut self, fep: &mut Fep, slot: u32, memory: RegionSlice) -> Result<(), CallError> {
+    #[inline]
+    fn post(&mut self, fep: &mut Fep, slot: u32, buffer: Buffer) -> Result<(), CallError> {
         let Some(at) = self.slots.get_mut(slot as usize) else { return Ok(()) };
         let matching = Matching::Tagged { tag: control::data_tag(self.id, at.lane), ignore: 0 };
         let context = u64::from(self.id) << 32 | u64::from(slot);
-        let receive = Receive { buffer: Buffer::Region(memory), from: Some(self.peer), matching, context };
+        let receive = Receive { buffer, from: Some(self.peer), matching, context };
         at.receive = Some(fep.post_receive(receive)?);
         Ok(())
     }
 
+    #[inline]
     fn arrived(&mut self, fep: &mut Fep, now: Time, message: Arrived) -> Result<(), CallError> {
         let Some(lane) = self.slots.get(message.slot as usize).map(|slot| slot.lane) else { return Ok(()) };
         let whole = message.result.is_ok() && u64::from(message.len) == self.test.size;
         let new = self.lanes.get_mut(lane as usize).is_some_and(|sequence| sequence.arrived(message.seq));
         if !whole || !new {
             self.wrong_messages += 1;
-            return self.post(fep, message.slot, message.memory);
+            return self.post(fep, message.slot, message.buffer);
         }
-        if self.test.verify {
+        if let Buffer::Region(memory) = &message.buffer
+            && self.test.verify
+        {
             self.verified += u64::from(message.len);
-            self.wrong_bytes += self.scratch.wrong_bytes(&message.memory, lane, message.seq);
+            self.wrong_bytes += self.scratch.wrong_bytes(memory, lane, message.seq);
         }
         self.progress.messages += 1;
         self.progress.bytes += self.test.size;
         self.last_message = now;
         if self.test.mode != Mode::Latency {
-            return self.post(fep, message.slot, message.memory);
+            return self.post(fep, message.slot, message.buffer);
         }
         let connection = control::connection(fep, now, self.peer, self.reply)?;
         self.reply = Some(connection);
         let send = Send {
-            buffer: Buffer::Region(message.memory),
+            buffer: message.buffer,
             tag: Some(control::data_tag(self.id, lane)),
             header_data: message.seq,
             context: u64::from(self.id) << 32 | u64::from(message.slot),

@@ -5,7 +5,7 @@ use weft_cc::Span;
 use super::TrafficClass;
 use crate::buffer::{Buffer, MAX_MESSAGE};
 use crate::packet::Addr;
-use crate::ses::{Matching, ReceiveId};
+use crate::ses::{Matching, ReceiveId, SendMessage};
 use crate::table::Key;
 use crate::wire::pds::{DeliveryMode, NackCode, PdcId, Psn};
 use crate::wire::ses::ReturnCode;
@@ -103,6 +103,15 @@ pub enum Completion {
         /// Why, if nobody here asked for it.
         result: Result<(), Failure>,
     },
+}
+
+impl SendMessage {
+    /// The message called `key` is over, with this result.
+    #[inline]
+    pub(super) fn into_completion(self, key: Key, result: Result<(), SendError>) -> Completion {
+        let SendMessage { context, buffer, retransmissions, .. } = self;
+        Completion::Sent { id: SendId(key), context, buffer, retransmissions, result }
+    }
 }
 
 /// Why a PDC was given up.

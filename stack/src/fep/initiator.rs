@@ -135,7 +135,7 @@ impl Fep {
     fn complete_delivered(&mut self) {
         let mut delivered = std::mem::take(&mut self.delivered);
         for send in delivered.drain(..) {
-            self.complete_send(send, Ok(()));
+            self.complete_send(send);
         }
         self.delivered = delivered;
     }
@@ -337,7 +337,7 @@ impl Fep {
         let has_left = |key: &Key| self.sends.get(*key).is_some_and(|message| !message.is_untouched());
         self.abandoned |= waiting.iter().any(has_left);
         for send in waiting {
-            self.complete_send(send, Err(SendError::Failed(failure)));
+            self.fail_send(send, SendError::Failed(failure));
         }
         self.remove_connection(now, key, Err(failure));
         // The bytes that were in flight made room for others.

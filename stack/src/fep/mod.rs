@@ -251,7 +251,7 @@ impl Fep {
                 context.backlog -= wire_size(&self.config, message.buffer.len());
             }
         }
-        self.complete_send(id.0, Err(SendError::Cancelled));
+        self.fail_send(id.0, SendError::Cancelled);
         if let Some(key) = holder {
             // It may have been all that stood between a closing connection and its end, also if that is held.
             if self.connections.get(key).is_some_and(Connection::wants_close) {
@@ -415,19 +415,24 @@ impl Fep {
         None
     }
 
-    fn complete_send(&mut self, key: Key, result: Result<(), SendError>) {
+    /// All of a message has arrived, and has been answered if it has not been taken.
+    #[inline]
+    fn complete_send(&mut self, key: Key) {
+        let Some(message) = self.sends.remove(key) else { return };
+        // Spelled out for each: a result made beforehand is waited for when it is moved.
+        match message.refusal {
+            None => self.completions.push_back(message.into_completion(key, Ok(()))),
+            Some(code) => {
+                self.completions.push_back(message.into_completion(key, Err(SendError::Answered(code))));
+            }
+        }
+    }
+
+    /// A message fails.
+    #[cold]
+    fn fail_send(&mut self, key: Key, error: SendError) {
         if let Some(message) = self.sends.remove(key) {
-            let result = match message.refusal {
-                Some(code) if result.is_ok() => Err(SendError::Answered(code)),
-                _ => result,
-            };
-            self.completions.push_back(Completion::Sent {
-                id: SendId(key),
-                context: message.context,
-                buffer: message.buffer,
-                retransmissions: message.retransmissions,
-                result,
-            });
+            self.completions.push_back(message.into_completion(key, Err(error)));
         }
     }
 
@@ -488,6 +493,7 @@ fn far_from(last: Psn, random: u32) -> Psn {
 
 /// Bytes that `payload` bytes count for in windows and credit when cut into packets.
 fn wire_size(config: &FepConfig, payload: u32) -> u64 {
-    let packets = u64::from(payload.div_ceil(config.mtu)).max(1);
+    // Most messages are one packet, and a division takes longer than all else here.
+    let packets = if payload <= config.mtu { 1 } else { u64::from(payload.div_ceil(config.mtu)) };
     u64::from(payload) + packets * u64::from(config.overhead)
 }

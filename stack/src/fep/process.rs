@@ -102,13 +102,13 @@ impl Fep {
         for send in std::mem::take(&mut connection.queue) {
             match self.sends.get_mut(send) {
                 Some(message) if message.is_untouched() => {
-                    self.complete_send(send, Err(SendError::Cancelled));
+                    self.fail_send(send, SendError::Cancelled);
                 }
                 Some(message) => {
                     message.cut_short();
                     message.refusal.get_or_insert(ReturnCode::CANCELLED);
                     if message.is_delivered() {
-                        self.complete_send(send, Ok(()));
+                        self.complete_send(send);
                     }
                 }
                 None => {}

@@ -138,12 +138,13 @@ pub(super) struct Lending<'a> {
     left: usize,
 }
 
+// Inlined always: a loan that is put together and then moved is waited for.
 impl Lending<'_> {
     /// Lends `bytes`, which are of the desk's regions, as a frame.
     ///
     /// # Panics
     /// As many frames have been lent as were announced.
-    #[inline]
+    #[inline(always)]
     pub(super) fn frame(&mut self, bytes: RegionBytes<'_>) -> Loan {
         self.lend(bytes, bytes, 0)
     }
@@ -152,14 +153,14 @@ impl Lending<'_> {
     ///
     /// # Panics
     /// As many frames have been lent as were announced, or the first part is longer.
-    #[inline]
+    #[inline(always)]
     pub(super) fn frame_of_two(&mut self, first: RegionBytes<'_>, second: RegionBytes<'_>) -> Loan {
         assert!(first.len() as usize <= HEAD, "a longer head than there is a place for");
         self.lend(first, second, first.len())
     }
 
     /// Lends the frame that begins with `first`, of which what follows its first `rest_from` bytes is `rest`.
-    #[inline]
+    #[inline(always)]
     fn lend(&mut self, first: RegionBytes<'_>, rest: RegionBytes<'_>, rest_from: u32) -> Loan {
         let left = self.left.checked_sub(1).expect("no more frames than announced");
         let head = self.shared.heads[self.next].0.get().cast::<u8>();

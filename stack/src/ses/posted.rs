@@ -344,7 +344,7 @@ impl Index {
         while self.order.front().is_some_and(|&(id, slot)| !self.holds(slot, id)) {
             self.order.pop_front();
         }
-        if self.order.len() > 2 * self.count + SCANNED {
+        if self.order.len() > 4 * self.count + SCANNED {
             let mut order = std::mem::take(&mut self.order);
             order.retain(|&(id, slot)| self.holds(slot, id));
             self.order = order;

@@ -271,7 +271,7 @@ impl Codec {
         frame: &'a Frame,
     ) -> Result<(Packet, &'a [u8]), ReadError> {
         let mut packet = Packet::BLANK;
-        let payload = self.read_into(book, &mut Predictions::default(), frame, &mut packet)?;
+        let payload = self.read_any(book, &mut Predictions::default(), frame, &mut packet)?;
         Ok((packet, payload))
     }
 
@@ -297,36 +297,26 @@ impl Codec {
         Some(payload)
     }
 
-    /// As [`Codec::read`], with the headers written to where the caller wants them. `next` is what the frame is
-    /// expected to look like, and becomes what the next one is.
-    ///
-    /// # Errors
-    /// As [`Codec::read`]; `packet` is then arbitrary.
+    /// Reads a frame that is as expected (`next`). The headers are written to where the caller wants them. `None` says
+    /// nothing about it; `packet` is then arbitrary.
+    // Not a result: one that does not fit registers is waited for.
     #[inline]
-    pub(super) fn read_into<'a>(
+    pub(super) fn read_expected<'a>(
         &self,
-        book: &mut AddressBook,
-        next: &mut Predictions,
+        book: &AddressBook,
+        next: &Predictions,
         frame: &'a Frame,
         packet: &mut Packet,
-    ) -> Result<&'a [u8], ReadError> {
-        // Ports call a trimmed frame's UDP checksum bad, which it is: only their praise counts.
-        let checksums = match frame.checksum_status() {
-            ChecksumStatus::Good => ChecksumPolicy::OFFLOADED,
-            ChecksumStatus::Unknown | ChecksumStatus::Bad => ChecksumPolicy::VERIFY,
-        };
-        let predicted = next.of(frame).and_then(|next| next.check(frame, checksums));
-        match predicted
-            .map(|predicted| (class_of(&self.link.classes, predicted.traffic_class >> 2), predicted))
-        {
-            Some((class @ (Class::Data | Class::Control), predicted)) => {
-                let payload = parse_delivery(predicted.body, &mut packet.pds, &mut packet.ses)?;
-                self.fill_in(book, packet, class, &predicted);
-                packet.payload_len = payload.len() as u32;
-                Ok(payload)
-            }
-            _ => self.read_any(book, next, frame, checksums, packet),
+    ) -> Option<&'a [u8]> {
+        let predicted = next.of(frame)?.check(frame, checksums_of(frame))?;
+        let class = class_of(&self.link.classes, predicted.traffic_class >> 2);
+        if class.is_trimmed() {
+            return None;
         }
+        let payload = parse_delivery(predicted.body, &mut packet.pds, &mut packet.ses).ok()?;
+        self.fill_in(book, packet, class, &predicted);
+        packet.payload_len = payload.len() as u32;
+        Some(payload)
     }
 
     #[inline]
@@ -336,17 +326,20 @@ impl Codec {
         packet.net = Network { src, dst: book.own(), entropy: entropy_of(src_port), class, ecn, hops };
     }
 
-    /// [`Codec::read_into`] for frames that are not as predicted.
+    /// As [`Codec::read`], with the headers written to where the caller wants them. What the next frame of its sender is
+    /// expected to look like goes to `next`.
+    ///
+    /// # Errors
+    /// As [`Codec::read`]; `packet` is then as it was.
     #[inline(never)]
-    fn read_any<'a>(
+    pub(super) fn read_any<'a>(
         &self,
         book: &mut AddressBook,
         next: &mut Predictions,
         frame: &'a Frame,
-        checksums: ChecksumPolicy,
         packet: &mut Packet,
     ) -> Result<&'a [u8], ReadError> {
-        let parsed = parse_frame(frame, &self.link.classes, checksums)?;
+        let parsed = parse_frame(frame, &self.link.classes, checksums_of(frame))?;
         let meta = &parsed.meta;
         let (src, dst) = match meta.ip {
             IpAddrs::V4 { src, dst } => (IpAddr::V4(src), IpAddr::V4(dst)),
@@ -418,6 +411,15 @@ impl Codec {
             }
         }
         Fill::Software(UdpChecksum::Full)
+    }
+}
+
+/// Which checksums are to be verified. Ports call a trimmed frame's UDP checksum bad, which it is: only their praise counts.
+#[inline]
+fn checksums_of(frame: &Frame) -> ChecksumPolicy {
+    match frame.checksum_status() {
+        ChecksumStatus::Good => ChecksumPolicy::OFFLOADED,
+        ChecksumStatus::Unknown | ChecksumStatus::Bad => ChecksumPolicy::VERIFY,
     }
 }
 

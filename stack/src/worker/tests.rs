@@ -159,8 +159,12 @@ fn read_expecting(
 ) -> Result<(Packet, Vec<u8>), ReadError> {
     let frame = FramePool::heap(1, bytes.len()).unwrap().copy(bytes).unwrap();
     let mut packet = Packet::BLANK;
-    let payload = codec.read_into(&mut book(1, false), next, &frame, &mut packet)?.to_vec();
-    Ok((packet, payload))
+    let mut book = book(1, false);
+    let payload = match codec.read_expected(&book, next, &frame, &mut packet) {
+        Some(payload) => payload,
+        None => codec.read_any(&mut book, next, &frame, &mut packet)?,
+    };
+    Ok((packet, payload.to_vec()))
 }
 
 proptest! {

@@ -95,14 +95,24 @@ impl<P: Port> Worker<P> {
             if self.rx[at].is_attached() && self.receive_with_tail(now, at) {
                 continue;
             }
-            let (next, packet) = (&mut self.expected, &mut self.arrived);
-            match self.codec.read_into(&mut self.book, next, &self.rx[at], packet) {
-                Ok(payload) => self.fep.on_packet(now, &self.arrived, Payload::Bytes(payload)),
-                Err(error) => self.refuse(now, at, error),
+            let (next, frame, packet) = (&self.expected, &self.rx[at], &mut self.arrived);
+            match self.codec.read_expected(&self.book, next, frame, packet) {
+                Some(payload) => self.fep.on_packet(now, &self.arrived, Payload::Bytes(payload)),
+                None => self.receive_any(now, at),
             }
         }
         self.rx.clear();
         count
+    }
+
+    /// Deals with frame `at` of the burst, which is not as expected.
+    #[inline(never)]
+    fn receive_any(&mut self, now: Time, at: usize) {
+        let (next, packet) = (&mut self.expected, &mut self.arrived);
+        match self.codec.read_any(&mut self.book, next, &self.rx[at], packet) {
+            Ok(payload) => self.fep.on_packet(now, &self.arrived, Payload::Bytes(payload)),
+            Err(error) => self.refuse(now, at, error),
+        }
     }
 
     /// Deals with frame `at` of the burst, which goes on elsewhere, or puts it together. Returns whether nothing is left
