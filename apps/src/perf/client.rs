@@ -202,7 +202,8 @@ impl Client {
     }
 
     /// Posts the next message of a connection, unless enough have been.
-    #[inline]
+    // Inlined always: memory that is put together and then moved is waited for.
+    #[inline(always)]
     fn post(&mut self, fep: &mut Fep, now: Time, lane: u32, buffer: Buffer) -> Result<(), CallError> {
         if matches!(self.test.limit, Limit::Messages(count) if self.posted >= count) {
             return Ok(());

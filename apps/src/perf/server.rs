@@ -332,7 +332,8 @@ impl Session {
         control::send(fep, connection, message)
     }
 
-    #[inline]
+    // Inlined always: memory that is put together and then moved is waited for.
+    #[inline(always)]
     fn post(&mut self, fep: &mut Fep, slot: u32, buffer: Buffer) -> Result<(), CallError> {
         let Some(at) = self.slots.get_mut(slot as usize) else { return Ok(()) };
         let matching = Matching::Tagged { tag: control::data_tag(self.id, at.lane), ignore: 0 };

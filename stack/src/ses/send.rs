@@ -12,6 +12,8 @@ pub struct SendMessage {
     pub buffer: Buffer,
     /// Tag for matching; an untagged message has none.
     pub tag: Option<u64>,
+    /// Its length, bytes: asked for more often than memory can be looked up.
+    len: u32,
     /// Where the next packet begins.
     next_offset: u32,
     /// Packets sent and not acknowledged.
@@ -43,6 +45,7 @@ impl SendMessage {
     /// A message that has not been cut.
     pub fn new(buffer: Buffer, tag: Option<u64>, header_data: u64, context: u64, msg_id: u16) -> SendMessage {
         SendMessage {
+            len: buffer.len(),
             buffer,
             tag,
             header_data,
@@ -75,7 +78,7 @@ impl SendMessage {
     /// Bytes not cut yet.
     #[inline]
     pub fn remaining(&self) -> u32 {
-        self.buffer.len() - self.next_offset
+        self.len - self.next_offset
     }
 
     /// The next packet, of at most `mtu` bytes; nothing once all are cut. A message of no bytes is one packet.
@@ -107,7 +110,7 @@ impl SendMessage {
             flags: RequestFlags {
                 header_data: start,
                 start_of_message: start,
-                end_of_message: offset + len == self.buffer.len(),
+                end_of_message: offset + len == self.len,
                 ..RequestFlags::default()
             },
             msg_id: self.msg_id,
@@ -123,7 +126,7 @@ impl SendMessage {
             } else {
                 Placement::Continue { payload_len: len as u16, msg_offset: offset }
             },
-            request_length: self.buffer.len(),
+            request_length: self.len,
         }
     }
 }

@@ -162,7 +162,7 @@ impl Codec {
 
     /// Writes the headers of `packet`, and returns their length, if they are plain: IPv4, untagged, not trimmed nor marked,
     /// with no UDP checksum. Those in front of PDS are put together already.
-    #[inline]
+    #[inline(always)]
     fn write_plain(
         &self,
         book: &AddressBook,

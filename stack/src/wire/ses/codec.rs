@@ -188,7 +188,7 @@ impl StandardRequest {
     ///
     /// # Errors
     /// No room; a value too wide; SOM that contradicts the placement.
-    #[inline]
+    #[inline(always)]
     pub fn emit(&self, buf: &mut [u8]) -> Result<usize, WireError> {
         const HEADER: HeaderName = HeaderName::SesStandard;
         let place = match (self.placement, self.flags.start_of_message) {
