@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Instructions that one ACK costs the congestion control, for each algorithm and case, and the bytes
-# of state; instructions and cache lines that a packet costs an endpoint.
-# Usage: bench-instructions.sh [cc|endpoint|all] [ACKs per case, or data packets]
+# of state; instructions and cache lines that a packet costs an endpoint; instructions that a packet costs
+# two ends of a real path, all included.
+# Usage: bench-instructions.sh [cc|endpoint|path|all] [ACKs per case, or data packets]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -57,6 +58,30 @@ endpoint() {
     done
 }
 
+# Both ends over net_ring on one thread: everything from `post_send` to the receiver's completion, acknowledgements and
+# the driver included. What begins and ends a run is in two runs of different length alike.
+path() {
+    local packets=$1 program=target/release/weft
+    cargo build --quiet --release -p weft-apps
+    printf '%-44s %s\n' 'both ends over net_ring' 'instructions/data packet'
+    difference "$program" "$packets" 16 --size 64KiB --depth 8 |
+        awk '{ printf "%-44s %.0f\n%-44s %.0f\n", "4 KiB of messages of 64 KiB", $1, "  without the copy, one instruction repeated", $1 - 4096 }'
+    difference "$program" "$packets" 1 --mode rate | awk '{ printf "%-44s %.0f\n", "messages of 64 bytes", $1 }'
+}
+
+# Instructions per packet of `perf pair` with the arguments from the fourth on, whose messages have $3 packets.
+difference() {
+    local program=$1 packets=$2 each=$3 few many
+    few=$(whole_run "$program" perf pair --port ring "${@:4}" --count $((packets / each)))
+    many=$(whole_run "$program" perf pair --port ring "${@:4}" --count $((3 * packets / each)))
+    mean $((many - few)) $((2 * (packets / each) * each))
+    echo
+}
+
+whole_run() {
+    valgrind --tool=callgrind --callgrind-out-file=/dev/null "$@" 2>&1 >/dev/null | sed -n 's/.*Collected : \([0-9]*\).*/\1/p'
+}
+
 # How often program $1 makes call $3 in case $2 with $4 pairs and $5 data packets each.
 calls() {
     "$1" "$2" "$4" "$5" | sed -n "s/^$3 //p"
@@ -69,13 +94,16 @@ mean() {
 case $what in
     cc) congestion_control "${2:-10000}" ;;
     endpoint) endpoint "${2:-4096}" ;;
+    path) path "${2:-32768}" ;;
     all)
         congestion_control 10000
         echo
         endpoint 4096
+        echo
+        path 32768
         ;;
     *)
-        echo "bench-instructions: $what is none of cc, endpoint, all" >&2
+        echo "bench-instructions: $what is none of cc, endpoint, path, all" >&2
         exit 1
         ;;
 esac
