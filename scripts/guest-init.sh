@@ -23,7 +23,7 @@ end() {
 
 # What fails is not followed by more, which would fail for the same reason, each after its own time.
 result() {
-    echo "result: $1 $2" >/dev/ttyS1
+    echo "result: $1 $2" | tee /dev/ttyS1
     [ "$2" -eq 0 ] || end
 }
 
@@ -34,26 +34,39 @@ give_to_vfio() {
     [ -e "/sys/bus/pci/drivers/vfio-pci/$1" ] || result "vfio-$1" 1
 }
 
+# A server says earlier than its client what it waits for, and waits for clients longer than the machines live.
 serve() {
-    weft perf server --port "dpdk:$1" --ip "${2}1" --rto 1000ms --patience 20000ms --wait 240000ms --json /dev/ttyS1
+    weft perf server --port "dpdk:$1" --ip "${2}1" --rto 1000ms --patience 20000ms --wait 900000ms --json /dev/ttyS1
+    result "server-$1" $?
 }
 
 # Every message has content of its own, and each byte is compared where it arrives.
 ask() {
     local name=$1 card=$2 prefix=$3
     shift 3
+    echo "$name: begins"
     # shellcheck disable=SC2086 # two arguments or none
     weft perf client "${prefix}1" --port "dpdk:$card" --ip "${prefix}2" $mac --rto 1000ms --patience 30000ms \
         --verify --json /dev/ttyS1 "$@"
     result "$name" $?
 }
 
+# Whether process $1 has taken a card from vfio.
+has_card() { ls -l "/proc/$1/fd" 2>/dev/null | grep -q vfio-device; }
+
 # A process that is killed leaves its card in the middle of DMA. The next one must find it usable.
 ask_and_kill() {
     local name=$1 card=$2 prefix=$3
+    echo "$name: begins"
     # shellcheck disable=SC2086
-    timeout -s KILL 3 weft perf client "${prefix}1" --port "dpdk:$card" --ip "${prefix}2" $mac --rto 1000ms \
-        --patience 30000ms --duration 60000ms
+    weft perf client "${prefix}1" --port "dpdk:$card" --ip "${prefix}2" $mac --rto 1000ms \
+        --patience 30000ms --duration 60000ms &
+    local client=$!
+    # It ends by itself if it does not get the card.
+    while kill -0 $client && ! has_card $client; do sleep 0.1; done
+    sleep 3
+    kill -KILL $client
+    wait $client
     [ $? -eq 137 ]
     result "$name" $?
 }
@@ -71,6 +84,7 @@ ask_all() {
 
 # The test program, one test of it.
 queues() {
+    echo "$1: begins"
     WEFT_GUEST_CARD=$weft_queues /bin/queues --ignored --exact --nocapture "$1"
     result "$1" $?
 }

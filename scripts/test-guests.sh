@@ -8,12 +8,15 @@
 # Usage: scripts/test-guests.sh [--weft FILE] [--queues FILE] [--directory DIR]
 #   --weft FILE       the command to test (default: target/ci/weft, built first)
 #   --queues FILE     the test program with the guests' ends of the test of queues; without it there is none
-#   --directory DIR   where to put the machines' output: server.log, client.log, and, as JSON lines,
-#                     server.results, client.results (default: target/guests)
+#   --directory DIR   where to put the machines' output: server.log, client.log, with the seconds since the test began
+#                     before each line, and, as JSON lines, server.results, client.results (default: target/guests)
+#
+# What fails is followed by all that both machines have said, in the order of time.
 #
 # Needs qemu-system-x86, busybox-static, cpio (scripts/setup.sh --guests installs them) and Debian's kernel for clouds,
 # which is downloaded once by apt-get, 27 MB, and not installed. Ends with 77 if something of that is missing.
 set -euo pipefail
+export LC_ALL=C
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cache=${CARGO_TARGET_DIR:-$root/target}/guests
@@ -22,8 +25,11 @@ weft=
 queues=
 directory=
 inside=
-# Seconds after which a machine is ended, whatever it does.
-bound=240
+# Seconds after which something is wrong with the machines, and not only slow. Emulated ones share processors with whatever
+# else runs. Of two cores with a load average of 12 to 15, servers took 11 to 83 until they were ready, and clients 64 to 204
+# for all tests. What waits in a server's machine for its client waits for longer than both together.
+ready_bound=240
+client_bound=600
 
 missing() {
     echo "skipped: $*"
@@ -33,6 +39,19 @@ missing() {
 fail() {
     echo "test-guests.sh: $*" >&2
     exit 1
+}
+
+# Fails with all that is known of the machines: they may be gone with their directory when somebody reads it.
+fail_with_consoles() {
+    kill "${machines[@]}" 2>/dev/null || true
+    wait "${stampers[@]}" || true
+    {
+        echo "what the machines said, by seconds since the test began:"
+        sort -s -n "$directory"/{server,client}.log
+        tail -n 20 "$directory"/{server,client}.qemu
+        uptime
+    } >&2
+    fail "$*"
 }
 
 while [[ $# -gt 0 ]]; do
@@ -135,9 +154,21 @@ join_taps() {
     for tap in server client; do ip link set "$tap" master weft0 up || return; done
 }
 
-# Starts the machine of role $1, number $2; its process is then in `machine`.
+# Microseconds since 1970.
+now() { echo "${EPOCHREALTIME//[^0-9]/}"; }
+
+# Copies lines with the time at which they came, and $1: who wrote them.
+stamp() {
+    local line ms
+    while IFS= read -r line || [[ -n $line ]]; do
+        ms=$((($(now) - begin) / 1000))
+        printf '%4d.%03d %s: %s\n' $((ms / 1000)) $((ms % 1000)) "$1" "${line%$'\r'}"
+    done
+}
+
+# Starts the machine of role $1, number $2, to be ended after $3 seconds.
 start() {
-    local role=$1 number=$2 listen=off count=1
+    local role=$1 number=$2 bound=$3 listen=off count=1
     # The kernel checks its timer by waiting, and a machine that is emulated on a busy one may be late.
     local line="console=ttyS0 quiet panic=-1 no_timer_check intel_iommu=on hugepages=144 weft_role=$role"
     [[ $role == client ]] || listen=on
@@ -147,7 +178,7 @@ start() {
         # 48 bits: as many as addresses of processes have, which DPDK uses for DMA then.
         -device "intel-iommu,intremap=on,caching-mode=on,device-iotlb=on,aw-bits=48"
         -kernel "$(echo "$kernel"/boot/vmlinuz-*)" -initrd "$work/image.cpio"
-        -serial "file:$directory/$role.log" -serial "file:$directory/$role.results"
+        -serial "file:/dev/stdout" -serial "file:$directory/$role.results"
         -netdev "stream,id=a,server=$listen,addr.type=unix,addr.path=$work/a"
         -device "virtio-net-pci,netdev=a,addr=3,mac=02:00:00:00:00:0$number,disable-legacy=on,iommu_platform=on,ats=on,romfile="
         -netdev "stream,id=b,server=$listen,addr.type=unix,addr.path=$work/b"
@@ -161,25 +192,32 @@ start() {
             -device "virtio-net-pci,netdev=c,addr=5,mac=02:00:00:00:02:0$number,mq=on,vectors=$((2 * count + 2)),rss=on,disable-legacy=on,iommu_platform=on,ats=on,romfile="
         )
     fi
-    : >"$directory/$role.log"
-    : >"$directory/$role.results"
-    timeout -k 5 "$bound" qemu-system-x86_64 "${arguments[@]}" -append "$line" 2>"$directory/$role.qemu" &
-    machine=$!
+    mkfifo "$work/$role.console"
+    stamp "$role" <"$work/$role.console" >"$directory/$role.log" &
+    stampers+=($!)
+    timeout -k 5 "$bound" qemu-system-x86_64 "${arguments[@]}" -append "$line" \
+        >"$work/$role.console" 2>"$directory/$role.qemu" &
+    machines+=($!)
 }
 
+# Waits until a command, from $3 on, succeeds: at most $2 seconds, and as long as the server's machine runs.
 wait_for() {
-    local what=$1 deadline=$((SECONDS + $2))
+    local what=$1 patience=$2 deadline=$((SECONDS + $2))
     shift 2
     until "$@"; do
-        ((SECONDS < deadline)) || fail "$what: not within the time ($(tail -n 3 "$directory"/*.qemu "$directory"/*.log))"
+        running 0 || fail_with_consoles "the server's machine has ended, while waiting for $what"
+        ((SECONDS < deadline)) || fail_with_consoles "waited $patience s for $what"
         sleep 0.1
     done
 }
 
-# Whether machine $1 runs: 0 is the server's.
+# Whether machine $1 runs: 0 is the server's, 1 the client's.
 running() { kill -0 "${machines[$1]}" 2>/dev/null; }
 
 listening() { [[ -S $work/a && -S $work/b ]]; }
+
+# Whether at least $2 lines of the server's console have $1.
+server_said() { [[ $(grep -c "$1" "$directory/server.log") -ge $2 ]]; }
 
 # $1: the role, $2: the test. Its status is what it ended with.
 result() {
@@ -187,26 +225,35 @@ result() {
 }
 
 boot() {
+    local file
     taps=no
     if [[ -n $queues ]]; then
         if [[ $inside == own ]] && join_taps; then taps=yes; else echo "skipped: queues by addresses: no TAP devices here"; fi
     fi
-    start server 1
-    machines+=("$machine")
-    wait_for "the server's sockets" 20 listening
-    start client 2
-    machines+=("$machine")
+    begin=$(now)
+    for file in "$directory"/{server,client}.{log,qemu,results}; do : >"$file"; done
+    start server 1 $((ready_bound + client_bound))
+    wait_for "the sockets of the server's machine" 20 listening
+    # A client asks for its server's address for three seconds, so nothing asks before everything answers.
+    wait_for "the server to wait for clients over both cards" "$ready_bound" server_said "waiting for clients at" 2
+    [[ $taps == no ]] || wait_for "the server to listen to its queues" "$ready_bound" server_said "queues: listening" 1
+    start client 2 "$client_bound"
+    local status=0 late=()
     # The client's ends by itself, the server's only when something has failed; both at their bounds.
-    wait -n "${machines[@]}" || true
+    wait -n "${machines[@]}" || status=$?
+    # What `timeout` ends with.
+    [[ $status -ne 124 ]] || late=("the client's machine did not end within $client_bound s")
+    running 0 || late+=("the server's machine has ended")
     if [[ $taps == yes ]] && result client end; then
-        wait_for "the server's test of queues" 20 grep -q 'result: guest_receives' "$directory/server.results"
+        wait_for "the result of the server's test of queues" 30 \
+            grep -q 'result: guest_receives' "$directory/server.results"
     fi
-    ! running 1 || echo "the server's machine has ended"
-    judge
+    judge "${late[@]}"
 }
 
+# Fails if anything has, or if there are arguments: what has gone wrong already.
 judge() {
-    local card test bad=()
+    local card test bad=("$@")
     for card in virtio e1000e; do
         for test in throughput jumbo killed rate latency; do
             result client "$card-$test" || bad+=("$card-$test")
@@ -218,9 +265,9 @@ judge() {
     fi
     # What a guest could not even begin stands there as well.
     if grep -h '^result:' "$directory"/*.results | tr -d '\r' | grep -qv ' 0$'; then bad+=("results that are not 0"); fi
-    sed -e 's/\r$//' "$directory/client.log"
-    [[ $taps != yes ]] || sed -n 's/\r$//; /^queues:/p' "$directory/server.log"
-    [[ ${#bad[@]} -eq 0 ]] || fail "failed: ${bad[*]} (see the machines' output in $directory)"
+    [[ ${#bad[@]} -eq 0 ]] || fail_with_consoles "failed: $(printf '%s, ' "${bad[@]}" | sed 's/, $//')"
+    cat "$directory/client.log"
+    [[ $taps != yes ]] || sed -n '/ queues: frames/p' "$directory/server.log"
     echo "passed: virtio and e1000e, each byte compared$([[ $taps != yes ]] || echo "; queues chosen by addresses")"
 }
 
@@ -242,6 +289,7 @@ fi
 # Paths of sockets are short.
 work=$(mktemp -d "${TMPDIR:-/tmp}/weft-guests.XXXXXX")
 machines=()
+stampers=()
 trap 'kill "${machines[@]}" 2>/dev/null || true; rm -rf "$work"' EXIT
 make_image
 boot
