@@ -34,6 +34,11 @@ const DEFAULT_MTU: u16 = 9000;
 const LEAST_MTU: u16 = 68;
 /// Entropies of a port on which every one of them is as good as any other.
 const ALL_PATHS: u16 = 128;
+/// How long a port waits, when it is opened, until its network card has agreed with the other end about the rate of the
+/// link: congestion control is set up with it, once. Over copper that takes two to four seconds, and training of a fast
+/// link can take as long.
+#[cfg(feature = "dpdk")]
+const NEGOTIATION: Duration = Duration::from_secs(10);
 
 /// A port, named.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -177,7 +182,7 @@ pub(crate) struct OpenPort {
     pub(crate) host: Host,
     /// How many entropies make a difference here.
     pub(crate) paths: u16,
-    /// Rate of its link, where the system says it.
+    /// Rate of its link, where the system or the device says it.
     pub(crate) link: Option<Rate>,
     /// Which packets leave with a UDP checksum.
     checksum: Checksum,
@@ -393,6 +398,11 @@ impl PortSpec {
         let port =
             start_dpdk(device, options).map_err(|error| PortError::Dpdk { spec: self.clone(), error })?;
         let own = MacAddr(port.capabilities().mac);
+        if is_card(device) {
+            // Without a link there is no rate; whoever needs the link says that it is missing.
+            let _ = port.wait_for_link(NEGOTIATION);
+        }
+        let link = port.link_rate();
         let point_to_point = joins_two(device);
         // The devices that join two processes make up a new address each time.
         let mac = options.mac.unwrap_or(if point_to_point { mac_of(ip) } else { own });
@@ -401,7 +411,7 @@ impl PortSpec {
             spec: Some(self.clone()),
             host: Host { mac, ip },
             paths: ALL_PATHS,
-            link: None,
+            link,
             checksum: options.checksum.into(),
             point_to_point,
         })
@@ -417,11 +427,11 @@ impl PortSpec {
 #[cfg(feature = "dpdk")]
 fn start_dpdk(device: &str, options: &PortOptions) -> Result<DpdkPort, DpdkError> {
     let name = device.split(',').next().unwrap_or(device);
-    let eal = if name.starts_with("net_") {
+    let eal = if is_card(device) {
+        EalOptions::nic(vec![name.to_owned()])
+    } else {
         let memory_mib = if options.huge_pages { None } else { EalOptions::default().memory_mib };
         EalOptions { huge_pages: options.huge_pages, memory_mib, ..EalOptions::default() }
-    } else {
-        EalOptions::nic(vec![name.to_owned()])
     };
     let eal = Eal::init(&eal)?;
     let mtu = options.mtu.unwrap_or(DEFAULT_MTU);
@@ -437,6 +447,12 @@ fn start_dpdk(device: &str, options: &PortOptions) -> Result<DpdkPort, DpdkError
         ..DpdkPortConfig::default()
     };
     DpdkPort::open(eal, device, pool, &config)
+}
+
+/// Whether the device is one that is there, such as a network card, and not one that DPDK makes up.
+#[cfg(feature = "dpdk")]
+fn is_card(device: &str) -> bool {
+    !device.starts_with("net_")
 }
 
 /// Whether the device has one other end, in another process, and nothing between them looks at

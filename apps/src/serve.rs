@@ -3,7 +3,7 @@
 //! The worker's thread does everything but sleep on the sockets of applications, which the door's thread does for it.
 
 use crate::Failure;
-use crate::perf::{EndArgs, Endpoint, PortArgs, notices, open, pin};
+use crate::perf::{EndArgs, Endpoint, PortArgs, open, pin};
 use crate::port_spec::PeerSpec;
 use crate::units;
 use clap::Args;
@@ -51,7 +51,7 @@ pub(crate) fn serve(_: &ServeArgs) -> Result<(), Failure> {
 
 #[cfg(target_os = "linux")]
 mod linux {
-    use super::{Endpoint, Failure, ServeArgs, notices, open, pin};
+    use super::{Endpoint, Failure, ServeArgs, open, pin};
     use signal_hook::consts::{SIGINT, SIGTERM};
     use signal_hook::iterator::Signals;
     use std::sync::Arc;
@@ -86,7 +86,7 @@ mod linux {
         let waker = Waker::new().map_err(|error| failed(&error))?;
         let door = Door::open(&args.socket, args.most(), waker.clone()).map_err(|error| failed(&error))?;
         stop_on_signals(waker.clone()).map_err(|error| failed(&error))?;
-        for notice in notices(&worker) {
+        for notice in endpoint.notices(&worker) {
             say(&notice);
         }
         say(&format!("serving {ip} ({}, MTU {mtu}) at {}", args.port.spec, args.socket.display()));

@@ -112,11 +112,12 @@ void weft_rte_eth_dev_close_in_order(uint16_t port)
 	sem_destroy(&closing.done);
 }
 
-int weft_rte_eth_link_is_up(uint16_t port)
+int weft_rte_eth_link(uint16_t port, uint32_t *mbps)
 {
 	struct rte_eth_link link = { 0 };
 	int result = rte_eth_link_get_nowait(port, &link);
 
+	*mbps = link.link_speed;
 	return result < 0 ? result : link.link_status == RTE_ETH_LINK_UP;
 }
 

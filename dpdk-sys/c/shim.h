@@ -43,8 +43,11 @@ void weft_rte_pktmbuf_gather(const struct rte_mbuf *frame, void *to);
  */
 void weft_rte_eth_dev_close_in_order(uint16_t port);
 
-/* 1 if the link is up, 0 if it is down, or a negative error. Does not wait. */
-int weft_rte_eth_link_is_up(uint16_t port);
+/*
+ * 1 if the link is up, 0 if it is down, or a negative error. Puts what the driver calls its speed into `mbps`, in Mbit/s:
+ * it may be 0 or WEFT_SPEED_UNKNOWN. Does not wait.
+ */
+int weft_rte_eth_link(uint16_t port, uint32_t *mbps);
 
 /* Bytes of a buffer of this pool, headroom included. */
 uint16_t weft_rte_pktmbuf_data_room_size(struct rte_mempool *pool);

@@ -22,6 +22,7 @@ static const uint64_t WEFT_TX_OFFLOAD_MULTI_SEGS = RTE_ETH_TX_OFFLOAD_MULTI_SEGS
 
 static const uint64_t WEFT_RX_OFFLOAD_TIMESTAMP = RTE_ETH_RX_OFFLOAD_TIMESTAMP;
 static const uint32_t WEFT_MQ_RX_RSS = RTE_ETH_MQ_RX_RSS;
+static const uint32_t WEFT_SPEED_UNKNOWN = RTE_ETH_SPEED_NUM_UNKNOWN;
 
 /* Hashes over IP addresses, whatever is in the packet, and those that look further. */
 static const uint64_t WEFT_RSS_ADDRESSES = RTE_ETH_RSS_IPV4 | RTE_ETH_RSS_FRAG_IPV4 | RTE_ETH_RSS_NONFRAG_IPV4_OTHER |

@@ -148,8 +148,8 @@ pub(crate) struct EndArgs {
     /// Whether the fabric trims packets.
     #[arg(long, value_name = "on|off", default_value = "off")]
     pub(crate) trim: Switch,
-    /// Rate of the link, for what is expected and for congestion control [default: the interface's, as far
-    /// as known; congestion control begins with 100G, over memif with 800G].
+    /// Rate of the link, for what is expected and for congestion control [default: the interface's or the
+    /// card's, as far as known; else congestion control begins with 100G, over memif with 800G].
     #[arg(long, value_name = "RATE", value_parser = units::rate)]
     pub(crate) link: Option<Rate>,
     /// Round-trip time of the idle network, for congestion control.

@@ -39,6 +39,8 @@ pub(crate) struct Endpoint {
     pub(crate) overhead: u32,
     pub(crate) cc: CcChoice,
     pub(crate) link: Option<Rate>,
+    /// What congestion control takes for the rate of the link, and who says so.
+    rate: String,
 }
 
 impl Endpoint {
@@ -62,10 +64,16 @@ impl Endpoint {
         let overhead = ETHERNET_EXTRA + open.headers() - if credit { 0 } else { 4 };
         let link = args.link.or(open.link);
         let unknown = if matches!(open.port, AnyPort::Memif(_)) { MEMORY_LINK } else { UNKNOWN_LINK };
+        let taken = link.unwrap_or(unknown);
+        let rate = match (args.link, open.link) {
+            (Some(_), _) => format!("{taken}, says --link"),
+            (None, Some(_)) => format!("{taken}, says the port"),
+            (None, None) => format!("unknown: congestion control begins with {taken} (see --link)"),
+        };
         let params = CcParams {
             mtu: payload,
             overhead,
-            link_rate: link.unwrap_or(unknown),
+            link_rate: taken,
             network_rtt: args.rtt,
             trimming: args.trim == Switch::On,
             receiver_credit: credit,
@@ -73,7 +81,7 @@ impl Endpoint {
         let base = FepConfig::new(&cc, &params);
         let pdc = PdcConfig { mp_range: MP_RANGE, rto_init: args.rto, ack_bytes: args.ack_every, ..base.pdc };
         let config = Arc::new(FepConfig { lb, paths: open.paths, pdc, ..base });
-        Ok(Endpoint { config, payload, overhead, cc, link })
+        Ok(Endpoint { config, payload, overhead, cc, link, rate })
     }
 
     /// A worker for the endpoint `own` at `open`, who knows `peers`, and others too if they may come.
@@ -104,12 +112,14 @@ impl Endpoint {
         }
         Ok(worker)
     }
-}
 
-/// What is worth knowing about a worker: which clock it reads, and what its port leaves to it.
-pub(crate) fn notices(worker: &Worker<AnyPort>) -> Vec<String> {
-    let clock = format!("time is read from the {}", worker.clock().source());
-    std::iter::once(clock).chain(worker.port().notices()).collect()
+    /// What is worth knowing about the endpoint and its worker: which clock that reads, what is taken for the rate of the
+    /// link, and what the port leaves to the worker.
+    pub(crate) fn notices(&self, worker: &Worker<AnyPort>) -> Vec<String> {
+        let clock = format!("time is read from the {}", worker.clock().source());
+        let rate = format!("the rate of the link is {}", self.rate);
+        [clock, rate].into_iter().chain(worker.port().notices()).collect()
+    }
 }
 
 /// Waits until there is a way to `peer`, whom `spec` names.

@@ -20,7 +20,7 @@ mod sequence;
 mod server;
 
 pub(crate) use args::{EndArgs, PerfArgs, PortArgs};
-pub(crate) use endpoint::{Endpoint, notices};
+pub(crate) use endpoint::Endpoint;
 
 use crate::Failure;
 use crate::port_spec::OpenPort;
@@ -62,7 +62,7 @@ fn serve(args: &ServerArgs) -> Result<(), Failure> {
     worker.set_idle(args.end.idle.into());
     pin(&args.end, 0)?;
     let port = args.port.spec.to_string();
-    for notice in notices(&worker) {
+    for notice in endpoint.notices(&worker) {
         output.say(&format!("note: {notice}\n"))?;
     }
     output.say(&format!("waiting for clients at {ip} ({port}, MTU {mtu})\n"))?;
@@ -111,7 +111,7 @@ fn ask(args: &ClientArgs) -> Result<(), Failure> {
         server: client.server_report(),
         latency: client.latency(),
         congestion: client.congestion(),
-        notices: notices(&worker),
+        notices: endpoint.notices(&worker),
         ..Report::new(&test, &args.port.spec.to_string(), &name, expected)
     };
     output.report(&report)?;

@@ -3,7 +3,7 @@
 use super::args::{PairArgs, PairLink};
 use super::client::Client;
 use super::drive;
-use super::endpoint::{Endpoint, notices};
+use super::endpoint::Endpoint;
 use super::plan::Test;
 use super::report::{EndReport, Expected, Report};
 use super::server::{Server, ServerOptions};
@@ -60,7 +60,7 @@ pub(super) fn run(args: &PairArgs) -> Result<(), Failure> {
         latency: client.latency(),
         congestion: client.congestion(),
         one_core,
-        notices: notices(&workers[0]),
+        notices: endpoint.notices(&workers[0]),
         ..Report::new(&test, link, "this process", expected)
     };
     output.report(&report)?;

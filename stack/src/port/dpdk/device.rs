@@ -7,10 +7,11 @@ use std::mem::MaybeUninit;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use weft_cc::Rate;
 use weft_dpdk_sys as sys;
 
 use super::error::describe;
-use super::facts::{DeviceFacts, is_pci_address};
+use super::facts::{DeviceFacts, believed_rate, is_pci_address};
 use super::{DpdkError, DpdkPortConfig, Eal, MbufPool, Spread, stale};
 use crate::port::{MIN_FRAME, PortCaps};
 use crate::worker::steer::SYMMETRIC_KEY;
@@ -165,8 +166,20 @@ impl Device {
 
     /// Whether the link is up.
     pub(super) fn link_is_up(&self) -> bool {
-        // SAFETY: the device is ours.
-        unsafe { sys::weft_rte_eth_link_is_up(self.id) == 1 }
+        self.link().is_some()
+    }
+
+    /// The rate of the link, where it is up and the device's word is to be believed: see [`believed_rate`].
+    pub(super) fn link_rate(&self) -> Option<Rate> {
+        believed_rate(&self.name, &self.facts.driver, self.link()?)
+    }
+
+    /// What the driver calls the link's speed, Mbit/s, if the link is up.
+    fn link(&self) -> Option<u32> {
+        let mut mbps = 0;
+        // SAFETY: the device is ours, and `mbps` ours to write to.
+        let up = unsafe { sys::weft_rte_eth_link(self.id, &mut mbps) } == 1;
+        up.then_some(mbps)
     }
 
     /// That the link is still down.

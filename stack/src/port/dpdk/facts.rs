@@ -5,6 +5,7 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
+use weft_cc::Rate;
 use weft_dpdk_sys as sys;
 
 use super::DpdkError;
@@ -224,6 +225,19 @@ pub(super) fn is_pci_address(name: &str) -> bool {
     name.starts_with(|first: char| first.is_ascii_hexdigit()) && name.contains(':')
 }
 
+/// The rate of the link of `device`, which is up and of which `driver` says that its speed is `mbps`; `None` if that
+/// is not to be believed.
+///
+/// Congestion control without a rate takes one of its own, so none is better than a wrong one. DPDK's virtual devices have
+/// no link: their drivers say 10 Gbit/s or what else their author put there, whatever lies below. A PCI device has one, or
+/// has been told what to say, as virtio may be; if neither, it says 0 or "unknown". Of the drivers of PCI devices
+/// `net_vmxnet3` of DPDK 22.11 does not ask either (`vmxnet3_dev_link_update`).
+pub(super) fn believed_rate(device: &str, driver: &str, mbps: u32) -> Option<Rate> {
+    let known = !matches!(mbps, 0 | sys::WEFT_SPEED_UNKNOWN);
+    let asked = is_pci_address(device) && driver != "net_vmxnet3";
+    (known && asked).then(|| Rate::from_bps(u64::from(mbps) * 1_000_000))
+}
+
 /// Bytes of a buffer that a driver wants for frames of `mtu` bytes of payload.
 fn longest_frame(driver: &str, mtu: u16) -> usize {
     let overhead = match driver {
@@ -403,6 +417,22 @@ mod tests {
         assert_eq!(memory[0].to_string(), "net_memif: IPv4 checksums are computed in software");
         let left_out = "net_memif: frames stay in memory: no UDP checksums over IPv4 unless asked for";
         assert_eq!(memory[1].to_string(), left_out);
+    }
+
+    #[test]
+    fn the_rate_of_the_link_is_a_cards_word() {
+        let card = "0000:3b:00.0";
+        assert_eq!(believed_rate(card, "net_e1000_em", 1_000), Some(Rate::from_gbps(1)));
+        assert_eq!(believed_rate("3b:00.1", "net_ice", 400_000), Some(Rate::from_gbps(400)));
+        assert_eq!(believed_rate(card, "net_virtio", 25_000), Some(Rate::from_gbps(25)));
+        for unknown in [0, u32::MAX] {
+            assert_eq!(believed_rate(card, "net_virtio", unknown), None);
+        }
+        assert_eq!(believed_rate(card, "net_vmxnet3", 10_000), None);
+        for device in ["net_ring_a", "net_memif0", "net_tap0", "net_af_packet0", "net_virtio_user0"] {
+            let driver = device.trim_end_matches('0');
+            assert_eq!(believed_rate(device, driver, 10_000), None, "{device}");
+        }
     }
 
     /// The driver claims it, and leaves it to the kernel.

@@ -25,6 +25,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use weft_cc::Rate;
 use weft_dpdk_sys as sys;
 
 use self::chain::DropLater;
@@ -229,6 +230,12 @@ impl DpdkPort {
     /// Whether the link is up: the cable, or the other end of a virtual device.
     pub fn link_is_up(&self) -> bool {
         self.device.link_is_up()
+    }
+
+    /// The rate of the link, for congestion control, where the device knows it: PCI devices whose link is up and whose
+    /// driver has asked them. Virtual devices claim one that they have made up, which is not told.
+    pub fn link_rate(&self) -> Option<Rate> {
+        self.device.link_rate()
     }
 
     /// Waits until the link is up, at most `bound`.
