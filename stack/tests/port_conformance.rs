@@ -44,6 +44,14 @@ fn faulty_conforms_across_threads() {
     conforms_across_threads(unfaulty(64), 50_000);
 }
 
+/// In what it sends, too, as far as the device has room: it keeps what has none until the next call.
+#[test]
+fn faulty_at_sending_conforms_across_threads() {
+    let Link { a, b, dress, .. } = memory(9000, 256);
+    let wrap = |port, stream| FaultyPort::sending(port, Faults::default(), Rng::new(1, stream)).unwrap();
+    conforms_across_threads(Link { a: wrap(a, 0), b: wrap(b, 1), frames: None, dress }, 10_000);
+}
+
 #[cfg(target_os = "linux")]
 mod udp {
     use super::*;

@@ -1,8 +1,11 @@
-//! A port around another one that loses, duplicates, delays and damages what it receives.
+//! A port around another one that loses, duplicates, delays and damages what it receives, or what it sends.
 //!
-//! Faults strike on the receive side, one frame at a time, drawn from a seeded generator: the same
-//! seed and the same frames give the same faults. Wrap both ends of a link to disturb both
-//! directions. Sending is not touched.
+//! Faults strike one frame at a time, drawn from a seeded generator: the same seed and the same frames give the same
+//! faults. Wrap both ends of a link to disturb both directions. The other direction is not touched.
+//!
+//! What is received is disturbed in one piece. What is sent keeps the payload that is [attached](super::Attachment) to
+//! it: a frame that is held back refers to that memory, and shows what stands there when it leaves at last, as a frame
+//! does in the ring of a device that is slow.
 
 use std::collections::VecDeque;
 
@@ -19,16 +22,18 @@ const MAX_HELD: usize = 256;
 pub struct Faults {
     /// The frame is lost.
     pub drop: f64,
-    /// One bit of the frame is flipped.
+    /// One bit of the frame is flipped. (In a copy, if payload is attached; not if the pool has no buffer for it.)
     pub corrupt: f64,
-    /// The frame arrives twice in a row. (Not if its pool has no buffer left for the copy.)
+    /// The frame arrives twice in a row. (Not if its pool has no buffer left for the copy.) Of payload attached there is
+    /// no copy: both refer to it.
     pub duplicate: f64,
     /// The frame changes places with the next one.
     pub reorder: f64,
     /// The frame is held back until [`delay_frames`](Self::delay_frames) more have arrived.
     pub delay: f64,
     /// How many frames a delayed one lets pass. So that the last frames of a conversation arrive as
-    /// well, a call of [`Port::receive`] that finds nothing counts as one frame.
+    /// well, a call of [`Port::receive`] that finds nothing, or of [`Port::transmit`] that brings nothing, counts as one
+    /// frame.
     pub delay_frames: u32,
 }
 
@@ -42,21 +47,23 @@ impl Faults {
             ("delay", self.delay),
         ] {
             if !(0.0..=1.0).contains(&p) {
-                return Err(FaultsError { name, value: p });
+                return Err(FaultsError { name, value: p, most: 1.0 });
             }
         }
         Ok(())
     }
 }
 
-/// A number that is no probability.
+/// A number that is no probability, or one that the port cannot take.
 #[derive(Clone, Copy, Debug, PartialEq, Error)]
-#[error("the probability of {name} must lie between 0 and 1, and is {value}")]
+#[error("the probability of {name} must lie between 0 and {most}, and is {value}")]
 pub struct FaultsError {
     /// Which one.
     pub name: &'static str,
     /// Its value.
     pub value: f64,
+    /// The largest possible: 1, or 0 where the port has promised not to do that.
+    pub most: f64,
 }
 
 /// How often each fault has struck.
@@ -74,15 +81,26 @@ pub struct FaultCounts {
     pub delayed: u64,
 }
 
-/// A port that mistreats what it receives.
+/// Which frames are mistreated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    In,
+    Out,
+}
+
+/// A port that mistreats what it receives, or what it sends.
 #[derive(Debug)]
 pub struct FaultyPort<P> {
     inner: P,
+    way: Way,
+    /// Whether frames may be damaged: what the port says of itself depends on it.
+    damages: bool,
     faults: Faults,
     rng: Rng,
     counts: FaultCounts,
     counters: PortCounters,
     incoming: RxBurst,
+    outgoing: TxBurst,
     held: VecDeque<Held>,
     ready: VecDeque<Frame>,
 }
@@ -95,11 +113,35 @@ struct Held {
 }
 
 impl<P: Port> FaultyPort<P> {
-    /// A port like `inner` with these faults, drawn from `rng`.
+    /// A port like `inner` with these faults, drawn from `rng`, in what it receives.
     pub fn new(inner: P, faults: Faults, rng: Rng) -> Result<FaultyPort<P>, FaultsError> {
+        FaultyPort::with(inner, Way::In, true, faults, rng)
+    }
+
+    /// A port like `inner` with these faults in what it sends. One that is not to damage frames from the beginning never
+    /// does: if the frames of `inner` stay [in memory](PortCaps::in_memory), so do its own.
+    ///
+    /// What the device has no room for, the port keeps, and sends with a later call of [`Port::transmit`].
+    ///
+    /// Damage is done before the frame leaves: a device that computes checksums without being asked, as kernel UDP does,
+    /// makes damaged frames good ones.
+    pub fn sending(inner: P, faults: Faults, rng: Rng) -> Result<FaultyPort<P>, FaultsError> {
+        FaultyPort::with(inner, Way::Out, faults.corrupt > 0.0, faults, rng)
+    }
+
+    fn with(
+        inner: P,
+        way: Way,
+        damages: bool,
+        faults: Faults,
+        rng: Rng,
+    ) -> Result<FaultyPort<P>, FaultsError> {
         faults.check()?;
         Ok(FaultyPort {
+            outgoing: TxBurst::new(&inner),
             inner,
+            way,
+            damages,
             faults,
             rng,
             counts: FaultCounts::default(),
@@ -112,8 +154,14 @@ impl<P: Port> FaultyPort<P> {
     }
 
     /// Changes the faults from the next frame on. Frames that are held stay held.
+    ///
+    /// # Errors
+    /// A probability is none, or frames would be damaged that were [never to be](Self::sending).
     pub fn set_faults(&mut self, faults: Faults) -> Result<(), FaultsError> {
         faults.check()?;
+        if faults.corrupt > 0.0 && !self.damages {
+            return Err(FaultsError { name: "corrupt", value: faults.corrupt, most: 0.0 });
+        }
         self.faults = faults;
         Ok(())
     }
@@ -121,6 +169,11 @@ impl<P: Port> FaultyPort<P> {
     /// How often each fault has struck.
     pub fn fault_counts(&self) -> FaultCounts {
         self.counts
+    }
+
+    /// Frames held back that refer to memory of an application.
+    pub fn held_attached(&self) -> usize {
+        self.held.iter().filter(|held| held.frame.is_attached()).count()
     }
 
     /// The port inside.
@@ -158,19 +211,11 @@ impl<P: Port> FaultyPort<P> {
             self.counts.dropped += 1;
             return;
         }
-        if corrupt && !frame.is_empty() {
-            let bit = (bit % (frame.len() as u64 * 8)) as usize;
-            frame[bit / 8] ^= 1 << (bit % 8);
-            self.counts.corrupted += 1;
+        if corrupt && self.damage(&mut frame, bit) && frame.checksum_status() == ChecksumStatus::Good {
             // What has verified the frame would have dropped it, and nobody behind looks again.
-            if frame.checksum_status() == ChecksumStatus::Good {
-                return;
-            }
+            return;
         }
-        let mut copy = if duplicate { self.inner.pool().copy(&frame) } else { None };
-        if let Some(copy) = &mut copy {
-            copy.set_checksum_status(frame.checksum_status());
-        }
+        let copy = if duplicate { frame.duplicate(&self.inner.pool()) } else { None };
         self.counts.duplicated += u64::from(copy.is_some());
         self.let_pass();
         if delay && self.held.len() < MAX_HELD {
@@ -184,6 +229,36 @@ impl<P: Port> FaultyPort<P> {
         }
         self.ready.extend(copy);
         self.release();
+    }
+
+    /// Flips a bit of the frame, but not in the memory of an application. Returns whether it has done so.
+    fn damage(&mut self, frame: &mut Frame, bit: u64) -> bool {
+        if frame.is_attached() {
+            let Some(whole) = frame.gather(&self.inner.pool()) else { return false };
+            *frame = whole;
+        }
+        if frame.is_empty() {
+            return false;
+        }
+        let bit = (bit % (frame.len() as u64 * 8)) as usize;
+        frame[bit / 8] ^= 1 << (bit % 8);
+        self.counts.corrupted += 1;
+        true
+    }
+
+    /// Sends what is ready, as far as there is room for it. Returns whether that was all.
+    fn send_on(&mut self) -> bool {
+        loop {
+            while self.outgoing.room() > 0
+                && let Some(frame) = self.ready.pop_front()
+            {
+                self.counters.tx_errors += u64::from(self.outgoing.push(frame).is_err());
+            }
+            self.inner.transmit(&mut self.outgoing);
+            if !self.outgoing.is_empty() || self.ready.is_empty() {
+                return self.outgoing.is_empty();
+            }
+        }
     }
 
     /// One frame passes those that are held.
@@ -203,6 +278,9 @@ impl<P: Port> FaultyPort<P> {
 
 impl<P: Port> Port for FaultyPort<P> {
     fn receive(&mut self, burst: &mut RxBurst) -> usize {
+        if self.way == Way::Out {
+            return self.inner.receive(burst);
+        }
         if self.ready.len() < BURST {
             self.take_in();
             self.release();
@@ -217,22 +295,47 @@ impl<P: Port> Port for FaultyPort<P> {
     }
 
     fn transmit(&mut self, burst: &mut TxBurst) -> usize {
-        self.inner.transmit(burst)
+        if self.way == Way::In {
+            return self.inner.transmit(burst);
+        }
+        if !self.send_on() {
+            return 0;
+        }
+        if burst.is_empty() {
+            self.let_pass();
+            self.release();
+        }
+        let count = burst.len();
+        for frame in burst.take_front(count) {
+            self.arrive(frame);
+        }
+        self.send_on();
+        count
     }
 
     fn capabilities(&self) -> PortCaps {
-        // It damages frames, as a wire does.
-        PortCaps { in_memory: false, ..self.inner.capabilities() }
+        let caps = self.inner.capabilities();
+        // What damages frames is a wire.
+        let in_memory = caps.in_memory && !self.damages;
+        match self.way {
+            Way::In => PortCaps { in_memory, ..caps },
+            // Computed behind the damage, they would make it good.
+            Way::Out => PortCaps { in_memory, tx_ipv4_checksum: false, tx_udp_checksum: false, ..caps },
+        }
     }
 
     fn pool(&self) -> FramePool {
         self.inner.pool()
     }
 
-    /// Those of the port inside, except for the frames received: these are counted after the faults.
+    /// Those of the port inside, except that frames are counted after the faults.
     fn counters(&self) -> PortCounters {
-        let PortCounters { rx_frames, rx_bytes, .. } = self.counters;
-        PortCounters { rx_frames, rx_bytes, ..self.inner.counters() }
+        let PortCounters { rx_frames, rx_bytes, tx_errors, .. } = self.counters;
+        let inner = self.inner.counters();
+        match self.way {
+            Way::In => PortCounters { rx_frames, rx_bytes, ..inner },
+            Way::Out => PortCounters { tx_errors: tx_errors + inner.tx_errors, ..inner },
+        }
     }
 
     /// None while frames are held back: they come out as time passes, and nothing announces them.
@@ -251,140 +354,16 @@ impl<P: Port> Port for FaultyPort<P> {
         self.inner.register(memory)
     }
 
+    /// Frames held back that refer to such memory are lost.
     fn recall(&mut self) {
+        self.held.retain(|held| !held.frame.is_attached());
+        self.ready.retain(|frame| !frame.is_attached());
+        self.outgoing.drop_attached();
         self.inner.recall();
     }
 }
 
+#[cfg(all(test, target_os = "linux"))]
+mod sending;
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::port::memory::{MemoryConfig, MemoryPort, pair};
-
-    /// Sends `count` numbered frames through these faults. Returns what arrives.
-    fn run(faults: Faults, count: u32, seed: u64) -> (Vec<Vec<u8>>, FaultCounts) {
-        let (mut a, b) = pair(&MemoryConfig { mtu: 100, ..MemoryConfig::default() }).unwrap();
-        let pools = [a.pool(), b.pool()];
-        let mut b = FaultyPort::new(b, faults, Rng::new(seed, 0)).unwrap();
-        let mut arrived = Vec::new();
-        for first in (0..count).step_by(BURST) {
-            send(&mut a, first..count.min(first + BURST as u32));
-            collect(&mut b, &mut arrived);
-        }
-        for _ in 0..=faults.delay_frames + 1 {
-            collect(&mut b, &mut arrived);
-        }
-        assert_eq!(b.counters().rx_frames, arrived.len() as u64);
-        let counts = b.fault_counts();
-        drop((a, b));
-        assert!(pools.iter().all(|pool| pool.available() == pool.capacity()), "no buffer is lost");
-        (arrived, counts)
-    }
-
-    fn send(port: &mut MemoryPort, numbers: std::ops::Range<u32>) {
-        let mut tx = TxBurst::new(port);
-        for n in numbers {
-            let mut frame = tx.reserve(20).unwrap();
-            frame.fill(0);
-            frame[16..].copy_from_slice(&n.to_be_bytes());
-            frame.commit();
-        }
-        port.transmit(&mut tx);
-        assert!(tx.is_empty());
-    }
-
-    fn collect(port: &mut FaultyPort<MemoryPort>, into: &mut Vec<Vec<u8>>) {
-        let mut rx = RxBurst::new();
-        port.receive(&mut rx);
-        into.extend(rx.drain().map(|frame| frame.to_vec()));
-    }
-
-    fn numbers(frames: &[Vec<u8>]) -> Vec<u32> {
-        frames.iter().map(|frame| u32::from_be_bytes(frame[16..].try_into().unwrap())).collect()
-    }
-
-    #[test]
-    fn without_faults_nothing_changes() {
-        let (frames, counts) = run(Faults::default(), 100, 1);
-        assert_eq!(numbers(&frames), (0..100).collect::<Vec<_>>());
-        assert_eq!(counts, FaultCounts::default());
-    }
-
-    #[test]
-    fn drops_are_as_frequent_as_asked() {
-        let (frames, counts) = run(Faults { drop: 0.2, ..Faults::default() }, 10_000, 1);
-        assert_eq!(counts.dropped + frames.len() as u64, 10_000);
-        // Mean 2000, standard deviation 40.
-        assert!((1800..2200).contains(&counts.dropped), "{counts:?}");
-        assert!(numbers(&frames).is_sorted());
-    }
-
-    #[test]
-    fn duplicates_follow_their_original() {
-        let (frames, _) = run(Faults { duplicate: 1.0, ..Faults::default() }, 50, 1);
-        assert_eq!(numbers(&frames), (0..50).flat_map(|n| [n, n]).collect::<Vec<_>>());
-    }
-
-    #[test]
-    fn a_reordered_frame_follows_the_next() {
-        let (frames, counts) = run(Faults { reorder: 0.3, ..Faults::default() }, 1000, 1);
-        let seen = numbers(&frames);
-        assert_ne!(seen, (0..1000).collect::<Vec<_>>());
-        for (place, n) in seen.iter().enumerate() {
-            assert!((place as i64 - i64::from(*n)).abs() <= 1, "{n} arrived in place {place}");
-        }
-        assert!(counts.reordered > 200);
-    }
-
-    #[test]
-    fn a_delayed_frame_lets_as_many_pass_as_asked() {
-        let (a, b) = pair(&MemoryConfig::default()).unwrap();
-        let mut a = a;
-        let mut b = FaultyPort::new(b, Faults::default(), Rng::new(1, 0)).unwrap();
-        let mut arrived = Vec::new();
-        b.set_faults(Faults { delay: 1.0, delay_frames: 3, ..Faults::default() }).unwrap();
-        send(&mut a, 0..1);
-        collect(&mut b, &mut arrived);
-        assert!(arrived.is_empty());
-        b.set_faults(Faults::default()).unwrap();
-        send(&mut a, 1..6);
-        collect(&mut b, &mut arrived);
-        assert_eq!(numbers(&arrived), [1, 2, 3, 0, 4, 5]);
-    }
-
-    #[test]
-    fn the_last_delayed_frame_arrives_as_well() {
-        let (frames, counts) = run(Faults { delay: 1.0, delay_frames: 7, ..Faults::default() }, 40, 1);
-        assert_eq!((frames.len(), counts.delayed), (40, 40));
-    }
-
-    #[test]
-    fn corruption_flips_one_bit() {
-        let (frames, counts) = run(Faults { corrupt: 1.0, ..Faults::default() }, 200, 1);
-        assert_eq!(counts.corrupted, 200);
-        for (n, frame) in frames.iter().enumerate() {
-            let mut expected = vec![0; 20];
-            expected[16..].copy_from_slice(&(n as u32).to_be_bytes());
-            let flipped: u32 = frame.iter().zip(&expected).map(|(a, b)| (a ^ b).count_ones()).sum();
-            assert_eq!(flipped, 1);
-        }
-    }
-
-    #[test]
-    fn the_seed_decides() {
-        let faults =
-            Faults { drop: 0.1, corrupt: 0.1, duplicate: 0.1, reorder: 0.1, delay: 0.1, delay_frames: 40 };
-        assert_eq!(run(faults, 2000, 5), run(faults, 2000, 5));
-        assert_ne!(run(faults, 2000, 5), run(faults, 2000, 6));
-    }
-
-    #[test]
-    fn numbers_that_are_no_probabilities_are_refused() {
-        for value in [-0.1, 1.1, f64::NAN] {
-            let (a, _b) = pair(&MemoryConfig::default()).unwrap();
-            let error = FaultyPort::new(a, Faults { reorder: value, ..Faults::default() }, Rng::new(1, 0))
-                .unwrap_err();
-            assert_eq!(error.name, "reorder");
-        }
-    }
-}
+mod tests;

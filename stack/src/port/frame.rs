@@ -105,6 +105,22 @@ impl Frame {
         Some(whole)
     }
 
+    /// A copy in a buffer of `pool`, of what the frame dereferences to: it goes on with the same memory, if that can be kept by
+    /// several. `None` if there is no buffer that holds it.
+    pub(super) fn duplicate(&self, pool: &FramePool) -> Option<Frame> {
+        let shared = match &self.0 {
+            Buffer::Heap(buffer) => buffer.tail.as_ref(),
+            #[cfg(target_os = "linux")]
+            Buffer::Loan(_) => None,
+            #[cfg(feature = "dpdk")]
+            Buffer::Mbuf(_) => None,
+        };
+        let Some(shared) = shared else { return self.gather(pool) };
+        let mut copy = pool.copy(self)?;
+        copy.set_checksum_status(self.checksum_status());
+        copy.attach(shared.clone()).is_ok().then_some(copy)
+    }
+
     /// Attaches payload, or gives it back if that is not possible.
     #[inline]
     pub(super) fn attach(&mut self, payload: Attachment) -> Result<(), Attachment> {
