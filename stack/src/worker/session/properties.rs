@@ -8,7 +8,9 @@ use weft_cc::Span;
 use super::command::meaningful;
 use super::link::Link;
 use super::world::{SMALL, World, content, extent};
-use super::{Client, ClientError, Command, Connection, Ended, Report, SessionId, Slot, Status};
+use super::{
+    Client, ClientError, Command, Connection, Ended, Report, SessionConfig, SessionId, Slot, Status,
+};
 use crate::choices::Choices;
 use crate::fep::ConnectOptions;
 use crate::packet::Addr;
@@ -20,6 +22,10 @@ use crate::worker::ring::Region;
 const GOOD: [u16; 2] = [4000, 4001];
 /// Processes of those who do not.
 const BAD: [u16; 2] = [1, 2];
+/// Sessions with no more memory than the messages need: each run makes many, and all of it is written with zeros.
+const LITTLE: SessionConfig = SessionConfig { memory: 64 << 10, ..SMALL };
+/// Where messages are received, behind the longest that is sent.
+const LANDING: u64 = 32 << 10;
 /// Steps in which a message between those who behave is certainly through.
 const LONG: usize = 200_000;
 
@@ -121,11 +127,11 @@ struct Bad {
 
 impl Bad {
     fn new(world: &mut World, side: usize) -> Bad {
-        let region = Region::allocate(SMALL.layout().expect("possible").total).expect("memory");
+        let region = Region::allocate(LITTLE.layout().expect("possible").total).expect("memory");
         let (own, other) = Link::pair().expect("sockets");
         let (sessions, fep) = (&mut world.sessions[side], &mut world.feps[side]);
-        let id = sessions.admit(fep, &SMALL, Some(BAD[side]), &region, own).expect("room");
-        let client = Client::new(&SMALL, &region, other, Addr(side as u32), BAD[side]).expect("it fits");
+        let id = sessions.admit(fep, &LITTLE, Some(BAD[side]), &region, own).expect("room");
+        let client = Client::new(&LITTLE, &region, other, Addr(side as u32), BAD[side]).expect("it fits");
         Bad { side, id, client, region }
     }
 
@@ -142,7 +148,7 @@ impl Bad {
     /// Writes a small number where the rings keep theirs.
     fn scribble(&mut self, choices: &mut Choices<'_>) {
         let [ring, line, value] = choices.bytes();
-        let ring = if ring & 1 == 0 { 0 } else { SMALL.layout().expect("possible").reports as u64 };
+        let ring = if ring & 1 == 0 { 0 } else { LITTLE.layout().expect("possible").reports as u64 };
         // Tail, head and sleep stand 128 bytes apart, with the flags of who has left behind the first two.
         let at = ring + 128 * u64::from(line % 3) + 4 * u64::from(line >> 7);
         let value = value as i8 as u32;
@@ -187,7 +193,7 @@ fn length(number: u64) -> usize {
 impl Good {
     fn new(world: &mut World) -> Good {
         let mut clients = [0, 1].map(|side| {
-            world.sessions[side].open(&mut world.feps[side], &SMALL, Some(GOOD[side])).expect("room")
+            world.sessions[side].open(&mut world.feps[side], &LITTLE, Some(GOOD[side])).expect("room")
         });
         let connections = [0, 1].map(|side| {
             let there = ConnectOptions { process: GOOD[1 - side], ..ConnectOptions::default() };
@@ -205,7 +211,7 @@ impl Good {
         let number = self.under_way[side];
         let bytes = content(number, length(number));
         let tag = Matching::Tagged { tag: number, ignore: 0 };
-        let room = extent(100_000, bytes.len() as u32);
+        let room = extent(LANDING, bytes.len() as u32);
         self.clients[1 - side].receive(room, None, tag, 2).expect("room");
         self.clients[side].write(0, &bytes).expect("room");
         let whence = extent(0, bytes.len() as u32);
@@ -242,7 +248,7 @@ impl Good {
         let expected = content(number, length(number));
         assert_eq!((len as usize, header_data), (expected.len(), !number));
         let mut bytes = vec![0; expected.len()];
-        self.clients[side].read(100_000, &mut bytes).expect("within");
+        self.clients[side].read(LANDING, &mut bytes).expect("within");
         assert!(bytes == expected, "message {number} has changed");
     }
 

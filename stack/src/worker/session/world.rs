@@ -148,5 +148,9 @@ pub(super) fn extent(offset: u64, len: u32) -> Extent {
 
 pub(super) fn content(seed: u64, len: usize) -> Vec<u8> {
     let mut rng = Rng::new(seed, 99);
-    (0..len).map(|_| rng.next_u64() as u8).collect()
+    let mut bytes = vec![0; len];
+    for chunk in bytes.chunks_mut(8) {
+        chunk.copy_from_slice(&rng.next_u64().to_le_bytes()[..chunk.len()]);
+    }
+    bytes
 }
