@@ -364,7 +364,7 @@ impl FramePool {
 
     /// The same for frames that a port hands to the kernel, which computes their checksums.
     #[cfg(target_os = "linux")]
-    pub(super) fn heap_for_kernel(buffers: usize, size: usize) -> Result<FramePool, PoolError> {
+    pub(crate) fn heap_for_kernel(buffers: usize, size: usize) -> Result<FramePool, PoolError> {
         FramePool::in_memory(buffers, size, true)
     }
 

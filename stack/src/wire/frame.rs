@@ -330,7 +330,7 @@ fn emit(
 }
 
 /// As [`emit_headers_with_ipv4_checksum`], for packets whose first headers are `prefix` but for this traffic class (DSCP and ECN)
-/// and source port. No UDP checksum is wanted.
+/// and source port.
 ///
 /// # Errors
 /// As [`emit_headers`].
@@ -498,10 +498,24 @@ pub fn finish_checksums(frame: &mut [u8], fill: ChecksumFill) -> Result<(), Wire
 #[inline]
 pub fn fill_udp_checksum(frame: &mut [u8], meta: &FrameMeta, fill: UdpChecksum) -> Result<(), WireError> {
     let at = ethernet_header(meta).encoded_len() + meta.ip.header_len();
+    fill_udp_checksum_at(frame, at, &meta.ip, fill)
+}
+
+/// The same for a frame whose UDP header begins at `at`.
+///
+/// # Errors
+/// As [`fill_udp_checksum`].
+#[inline]
+pub(crate) fn fill_udp_checksum_at(
+    frame: &mut [u8],
+    at: usize,
+    ip: &IpAddrs,
+    fill: UdpChecksum,
+) -> Result<(), WireError> {
     let (needed, found) = (at + udp::HEADER_LEN, frame.len());
     let short = WireError::Truncated { header: HeaderName::Udp, needed, found };
     let datagram = frame.get_mut(at..).filter(|datagram| datagram.len() >= udp::HEADER_LEN).ok_or(short)?;
-    fill_udp(datagram, &meta.ip, fill);
+    fill_udp(datagram, ip, fill);
     Ok(())
 }
 

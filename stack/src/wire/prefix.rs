@@ -1,7 +1,7 @@
 //! The headers in front of PDS, put together once for all packets from one host to another: each packet only fills in
 //! what is its own.
 //!
-//! Only for what most frames are: IPv4, untagged, whole, without a UDP checksum.
+//! Only for what most frames are: IPv4, untagged, whole.
 
 use core::net::Ipv4Addr;
 
@@ -15,7 +15,10 @@ use super::ipv4::{self, Ipv4Header};
 use super::udp::{self, UdpHeader};
 
 const IP: usize = ethernet::HEADER_LEN;
-const UDP: usize = IP + ipv4::HEADER_LEN;
+/// Where UDP begins.
+pub const UDP: usize = IP + ipv4::HEADER_LEN;
+/// Where the checksum of IPv4 is.
+pub const IPV4_CHECKSUM: core::ops::Range<usize> = IP + 10..IP + 12;
 
 /// Bytes of all three headers.
 pub const PREFIX_LEN: usize = UDP + udp::HEADER_LEN;
@@ -55,7 +58,7 @@ impl Prefix {
     }
 
     /// Writes the headers of a packet of this traffic class (DSCP and ECN) and source port (its entropy) with `body` bytes
-    /// behind them.
+    /// behind them. UDP's checksum is left out.
     ///
     /// # Errors
     /// The packet would be longer than its length field can say.
@@ -73,7 +76,11 @@ impl Prefix {
         *buf = self.bytes;
         buf[IP + 1] = traffic_class;
         put(buf, IP + 2, total.to_be_bytes());
-        put(buf, IP + 10, self.sum.with_word(traffic_class.into()).with_word(total).finish().to_be_bytes());
+        put(
+            buf,
+            IPV4_CHECKSUM.start,
+            self.sum.with_word(traffic_class.into()).with_word(total).finish().to_be_bytes(),
+        );
         put(buf, UDP, src_port.to_be_bytes());
         put(buf, UDP + 4, udp.to_be_bytes());
         Ok(())

@@ -11,8 +11,9 @@ use crate::wire::WireError;
 use crate::wire::frame::{
     ChecksumPolicy, DEFAULT_TTL, DscpClasses, Ecn, FrameMeta, IpAddrs, TrafficClass, TrimPoint, UdpChecksum,
     VlanTag, emit_headers, emit_headers_behind, emit_headers_with_ipv4_checksum, entropy_to_port,
-    fill_udp_checksum, parse_delivery, parse_frame,
+    fill_udp_checksum, fill_udp_checksum_at, parse_delivery, parse_frame,
 };
+use crate::wire::prefix;
 use crate::wire::udp::ENTROPY_COUNT;
 use crate::worker::ring::RegionBytes;
 
@@ -124,7 +125,7 @@ impl Codec {
             Checksum::Never => true,
         };
         let marks = |class, ecn| link.classes.dscp(class) << 2 | ecn as u8;
-        let is_plain = without_udp_v4 && link.vlan.is_none() && link.classes.validate().is_ok();
+        let is_plain = link.vlan.is_none() && link.classes.validate().is_ok();
         Codec {
             link,
             offload_v4: caps.tx_ipv4_checksum && caps.tx_udp_checksum,
@@ -154,40 +155,57 @@ impl Codec {
             Payload::Virtual(0) => 0,
             Payload::Virtual(_) => return Err(payload_error(packet, 0)),
         };
-        let Some(headers) = self.write_plain(book, packet, present, frame)? else {
+        let Some((headers, ip)) = self.write_plain(book, packet, present, frame)? else {
             return self.write_any(book, packet, present, payload, frame);
         };
-        put_payload(frame, headers, present, payload)
+        put_payload(frame, headers, present, payload)?;
+        if self.without_udp_v4 { Ok(()) } else { self.fill_plain(ip, frame) }
     }
 
-    /// Writes the headers of `packet`, and returns their length, if they are plain: IPv4, untagged, not trimmed nor marked,
-    /// with no UDP checksum. Those in front of PDS are put together already.
+    /// Writes the headers of `packet`, but for UDP's checksum, and returns their length and its addresses, if they are plain:
+    /// IPv4, untagged, not trimmed nor marked. Those in front of PDS are put together already.
     #[inline(always)]
-    fn write_plain(
+    fn write_plain<'a>(
         &self,
-        book: &AddressBook,
+        book: &'a AddressBook,
         packet: &Packet,
         present: usize,
         frame: &mut Frame,
-    ) -> Result<Option<usize>, WriteError> {
+    ) -> Result<Option<(usize, &'a IpAddrs)>, WriteError> {
         let net = &packet.net;
         let traffic_class = match (self.plain, net.class) {
             (Some((data, _)), Class::Data) => data,
             (Some((_, control)), Class::Control) => control,
             _ => return Ok(None),
         };
-        let prefix = book.route(net.dst).and_then(|route| route.prefix.as_ref());
-        let Some(prefix) = prefix.filter(|_| !net.ecn && net.hops == 0) else { return Ok(None) };
+        let as_sent = !net.ecn && net.hops == 0;
+        let Some(Route { prefix: Some(prefix), ip, .. }) = book.route(net.dst).filter(|_| as_sent) else {
+            return Ok(None);
+        };
         if present != packet.payload_len as usize {
             return Err(payload_error(packet, present));
         }
         let varying = (traffic_class, entropy_to_port(net.entropy));
-        Ok(Some(emit_headers_behind(frame, prefix, varying, &packet.pds, &packet.ses, present)?))
+        let headers = emit_headers_behind(frame, prefix, varying, &packet.pds, &packet.ses, present)?;
+        Ok(Some((headers, ip)))
+    }
+
+    /// Fills UDP's checksum in behind [`Codec::write_plain`], or leaves both checksums to the port.
+    #[inline(never)]
+    fn fill_plain(&self, ip: &IpAddrs, frame: &mut Frame) -> Result<(), WriteError> {
+        let udp = match self.fill(true, false, frame) {
+            Fill::Software(udp) => udp,
+            Fill::Port => {
+                frame[prefix::IPV4_CHECKSUM].fill(0);
+                UdpChecksum::PseudoHeader
+            }
+        };
+        Ok(fill_udp_checksum_at(frame, prefix::UDP, ip, udp)?)
     }
 
     /// [`Codec::write`] for packets that are not plain.
     #[inline(never)]
-    fn write_any(
+    pub(super) fn write_any(
         &self,
         book: &AddressBook,
         packet: &Packet,
@@ -225,7 +243,7 @@ impl Codec {
         frame: &mut Frame,
     ) -> Result<(), WriteError> {
         let headers = match self.write_plain(book, packet, present as usize, frame)? {
-            Some(headers) => headers,
+            Some((headers, _)) => headers,
             None => {
                 let meta = self.meta(book, packet)?;
                 let (headers, fill) = self.headers(&meta, packet, present as usize, frame)?;
@@ -250,7 +268,8 @@ impl Codec {
         if !packet.net.class.is_trimmed() && present != packet.payload_len as usize {
             return Err(payload_error(packet, present));
         }
-        let fill = self.fill(meta, frame);
+        let ipv4 = matches!(meta.ip, IpAddrs::V4 { .. });
+        let fill = self.fill(ipv4, meta.trimmed.is_some(), frame);
         let headers = match fill {
             Fill::Port => emit_headers(frame, meta, &packet.pds, &packet.ses, present)?,
             Fill::Software(_) => {
@@ -394,18 +413,14 @@ impl Codec {
     }
 
     #[inline]
-    fn fill(&self, meta: &FrameMeta, frame: &mut Frame) -> Fill {
+    fn fill(&self, ipv4: bool, is_trimmed: bool, frame: &mut Frame) -> Fill {
         // A trimmed frame's UDP checksum, which covered what is gone, is left out; no port can be told so.
-        if meta.trimmed.is_some() {
-            return Fill::Software(UdpChecksum::None);
-        }
-        let ipv4 = matches!(meta.ip, IpAddrs::V4 { .. });
-        if ipv4 && self.without_udp_v4 {
+        if is_trimmed || (ipv4 && self.without_udp_v4) {
             return Fill::Software(UdpChecksum::None);
         }
         if if ipv4 { self.offload_v4 } else { self.offload_v6 } {
-            let l2_len = if meta.vlan.is_some() { 18 } else { 14 };
-            let l3_len = meta.ip.header_len() as u16;
+            let l2_len = if self.link.vlan.is_some() { 18 } else { 14 };
+            let l3_len = if ipv4 { 20 } else { 40 };
             if frame.offload_checksums(&ChecksumOffload { l2_len, l3_len, ipv4, udp: true }) {
                 return Fill::Port;
             }

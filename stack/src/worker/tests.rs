@@ -104,6 +104,11 @@ fn buffer() -> Frame {
     FramePool::heap(1, 9014).unwrap().allocate(9014).unwrap()
 }
 
+/// One of which the kernel computes the checksums.
+fn kernel_buffer() -> Frame {
+    FramePool::heap_for_kernel(1, 9014).unwrap().allocate(9014).unwrap()
+}
+
 fn written(codec: &Codec, v6: bool, packet: &Packet, payload: &[u8]) -> Frame {
     let mut frame = buffer();
     codec.write(&book(0, v6), packet, Payload::Bytes(payload), &mut frame).unwrap();
@@ -126,6 +131,27 @@ proptest! {
         let ack = ack(entropy);
         let frame = written(&codec, v6, &ack, &[]);
         prop_assert_eq!(codec.read(&mut receiver, &frame), Ok((ack, &[][..])));
+    }
+
+    /// Headers that are put together beforehand are those of any other packet, whoever computes the checksums.
+    #[test]
+    fn plain_packets_are_written_like_any(
+        len in 0u32..2000, entropy in 0u16..16_384, data: bool, checksum in 0usize..3, in_memory: bool, offload: bool,
+    ) {
+        let checksum = [Checksum::WhereNeeded, Checksum::Always, Checksum::Never][checksum];
+        let caps = PortCaps { in_memory, tx_ipv4_checksum: offload, tx_udp_checksum: offload, ..CAPS };
+        let codec = Codec::new(LinkConfig { checksum, ..LinkConfig::default() }, &caps);
+        let packet = if data { request(len, entropy) } else { ack(entropy) };
+        let payload = bytes(if data { len as usize } else { 0 });
+        // Only one of the two can leave checksums to its port.
+        for new in [buffer, kernel_buffer] {
+            let mut any = new();
+            let whole = Payload::Bytes(&payload);
+            codec.write_any(&book(0, false), &packet, payload.len(), whole, &mut any).unwrap();
+            let mut plain = new();
+            codec.write(&book(0, false), &packet, whole, &mut plain).unwrap();
+            prop_assert_eq!(&plain[..], &any[..]);
+        }
     }
 
     #[test]
