@@ -214,7 +214,8 @@ impl Client {
         if let Buffer::Region(message) = &buffer
             && verify
         {
-            self.scratch.fill(message, lane, state.next);
+            // A clone: what is named by reference is kept in memory, for all.
+            self.scratch.fill(&message.clone(), lane, state.next);
         }
         let send = Send { buffer, tag, header_data: state.next, context: lane.into() };
         fep.post_send(state.connection, send)?;

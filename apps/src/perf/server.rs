@@ -356,7 +356,8 @@ impl Session {
             && self.test.verify
         {
             self.verified += u64::from(message.len);
-            self.wrong_bytes += self.scratch.wrong_bytes(memory, lane, message.seq);
+            // A clone: what is named by reference is kept in memory, for all.
+            self.wrong_bytes += self.scratch.wrong_bytes(&memory.clone(), lane, message.seq);
         }
         self.progress.messages += 1;
         self.progress.bytes += self.test.size;
