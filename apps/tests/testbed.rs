@@ -47,23 +47,27 @@ fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_else(|| panic!("{value} is no text"))
 }
 
-/// `weft perf` at a host: all that it needs is in the testbed's status.
-fn perf(lab: &Lab, status: &Value, host: usize, words: &[&str], more: &[&str]) -> Process {
+/// `weft` at a host of a testbed: `words`, the options of its port, and `more`.
+fn at_host(lab: &Lab, status: &Value, host: usize, words: &[&str], more: &[&str]) -> Process {
     let facts = &status["hosts"][host];
     let mtu = facts["mtu"].to_string();
-    let mut line = vec!["perf"];
-    line.extend(words);
+    let mut line = words.to_vec();
     line.extend(["--port", text(&facts["port"]), "--port-mtu", &mtu]);
     if let Some(ip) = facts["ip"].as_str() {
         line.extend(["--ip", ip]);
     }
-    line.extend(text(&status["end_options"]).split(' '));
     line.extend(more);
     let command = lab.command(&line);
     let Some(namespace) = facts["namespace"].as_str() else { return Process::start(command) };
     let mut inside = Command::new("ip");
     inside.args(["netns", "exec", namespace]).arg(command.get_program()).args(command.get_args());
     Process::start(inside)
+}
+
+/// `weft perf` at a host: all that it needs is in the testbed's status.
+fn perf(lab: &Lab, status: &Value, host: usize, words: &[&str], more: &[&str]) -> Process {
+    let end: Vec<&str> = text(&status["end_options"]).split(' ').collect();
+    at_host(lab, status, host, &[&["perf"], words].concat(), &[&end, more].concat())
 }
 
 fn server(lab: &Lab, status: &Value, host: usize, more: &[&str]) -> Process {
@@ -331,4 +335,82 @@ fn in_the_foreground_it_ends_with_a_signal() {
     assert!(output.status.success(), "{}", stderr_of(&output));
     assert!(String::from_utf8_lossy(&output.stdout).contains("weft perf client "), "it says what to type");
     assert!(!control.exists());
+}
+
+/// What the doctor at host 2 says of trimming, where all that goes to host 0 has to go through a link forty times slower
+/// than the others.
+fn trimming(lab: &Lab, name: &str, bed: &Value) -> (String, String) {
+    let output = set(lab, name, &["host=0", "rate=5M"]);
+    assert!(output.status.success(), "{}", stderr_of(&output));
+    let _answering = at_host(lab, bed, 0, &["doctor", "--answer", "--wait", "60000ms"], &[]);
+    let peer = text(&bed["hosts"][0]["called"]);
+    let mut found = None;
+    // The other one may take a while to begin.
+    until("the other end answers", || {
+        let output = at_host(lab, bed, 2, &["doctor", "--path", peer, "--json", "-"], &[]).output();
+        let list: Value = serde_json::from_slice(&output.stdout).expect(stderr_of(&output));
+        let finding = |check| list.as_array()?.iter().find(|finding| finding["check"] == check);
+        found = finding("trimming").cloned();
+        found.is_some()
+    });
+    let found = found.expect("it was waited for");
+    (text(&found["state"]).to_owned(), text(&found["seen"]).to_owned())
+}
+
+/// A fabric of 4 hosts at 200 Mbit/s.
+fn small_fabric(lab: &Lab, trim: bool) -> String {
+    let text = format!("topology = \"leaf-spine:hosts=4,leaves=2\"\nslow = 500\ntrim = {trim}\n");
+    lab.file("small.toml", &text)
+}
+
+/// The doctor counts as many trimmed packets as the switches have trimmed, and misses none.
+fn a_fabric_that_trims_is_seen_to(name: &str, kind: &str) {
+    let lab = Lab::new();
+    let bed = up(&lab, name, &[&small_fabric(&lab, true), "--hosts", kind]);
+    let _down = Down(&lab, name);
+    let (state, seen) = trimming(&lab, name, &bed);
+    let frames = &status(&lab, name)["frames"];
+    let counted = format!(" arrived whole, {} trimmed, 0 not at all", frames["trimmed"]);
+    assert!(state == "ok" && seen.ends_with(&counted), "{state}: {seen}: {frames}");
+    assert!(frames["trimmed"].as_u64() > Some(0), "{frames}");
+}
+
+/// The doctor calls it bad, and the switches have dropped as they were told to.
+fn a_fabric_that_drops_is_seen_to(name: &str, kind: &str) {
+    let lab = Lab::new();
+    let bed = up(&lab, name, &[&small_fabric(&lab, false), "--hosts", kind]);
+    let _down = Down(&lab, name);
+    let (state, seen) = trimming(&lab, name, &bed);
+    let frames = &status(&lab, name)["frames"];
+    assert!(
+        state == "bad" && seen.contains("the fabric") && seen.contains(" 0 trimmed, "),
+        "{state}: {seen}"
+    );
+    assert!(frames["dropped"].as_u64() > Some(0) && frames["trimmed"] == 0, "{frames}");
+}
+
+#[test]
+fn the_doctor_sees_trimming_over_memif() {
+    a_fabric_that_trims_is_seen_to("dtrim", "memif");
+}
+
+#[test]
+fn the_doctor_sees_drops_over_memif() {
+    a_fabric_that_drops_is_seen_to("ddrop", "memif");
+}
+
+#[test]
+fn the_doctor_sees_trimming_over_udp() {
+    a_fabric_that_trims_is_seen_to("dtrimu", "udp");
+}
+
+#[cfg(feature = "dpdk")]
+#[test]
+fn the_doctor_sees_trimming_and_drops_over_veth() {
+    if let Some(why) = no_namespaces() {
+        return skipped(&why);
+    }
+    let name = format!("d{}", std::process::id() % 1_000_000);
+    a_fabric_that_trims_is_seen_to(&name, "veth");
+    a_fabric_that_drops_is_seen_to(&name, "veth");
 }

@@ -20,6 +20,8 @@ struct Count {
     session: u32,
     whole: u16,
     trimmed: u16,
+    /// What the port had dropped when the burst began.
+    missed: u64,
 }
 
 /// Answers until nothing has arrived for `wait`, or for ever.
@@ -31,7 +33,7 @@ pub(super) fn answer(mut wire: Wire, wait: Option<Span>) -> Result<(), Failure> 
         match wire.next(Instant::now() + SLICE) {
             Some(heard) => {
                 last = Instant::now();
-                if let Some((length, reply)) = react(&mut counts, &heard) {
+                if let Some((length, reply)) = react(&mut counts, &heard, || wire.missed()) {
                     // An answer is never longer than its question: nobody can be flooded with answers.
                     wire.send(heard.from, heard.tos, length, &reply)?;
                 }
@@ -42,8 +44,8 @@ pub(super) fn answer(mut wire: Wire, wait: Option<Span>) -> Result<(), Failure> 
     }
 }
 
-/// What is answered to a probe, in an IP packet of how many bytes.
-fn react(counts: &mut VecDeque<Count>, heard: &Heard) -> Option<(usize, Probe)> {
+/// What is answered to a probe, in an IP packet of how many bytes. `missed` is what the port has dropped.
+fn react(counts: &mut VecDeque<Count>, heard: &Heard, missed: impl Fn() -> u64) -> Option<(usize, Probe)> {
     let Heard { probe, .. } = heard;
     let reply = |kind| Probe {
         tos: heard.tos,
@@ -52,12 +54,15 @@ fn react(counts: &mut VecDeque<Count>, heard: &Heard) -> Option<(usize, Probe)> 
     };
     match probe.kind {
         Kind::Ask => Some((0, reply(Kind::Answer))),
+        // Asked again, because the answer took long: the burst may have begun.
+        Kind::Begin if find(counts, heard).is_some() => Some((0, reply(Kind::Answer))),
         Kind::Begin => {
             counts.retain(|count| count.from != heard.from.ip);
             if counts.len() >= COUNTED {
                 counts.pop_front();
             }
-            counts.push_back(Count { from: heard.from.ip, session: probe.session, whole: 0, trimmed: 0 });
+            let (from, session, missed) = (heard.from.ip, probe.session, missed());
+            counts.push_back(Count { from, session, whole: 0, trimmed: 0, missed });
             Some((0, reply(Kind::Answer)))
         }
         Kind::Burst => {
@@ -71,7 +76,8 @@ fn react(counts: &mut VecDeque<Count>, heard: &Heard) -> Option<(usize, Probe)> 
         Kind::Count => {
             let count = find(counts, heard)?;
             let (whole, trimmed) = (count.whole, count.trimmed);
-            Some((0, Probe { whole, trimmed, ..reply(Kind::Counted) }))
+            let missed = missed().saturating_sub(count.missed).try_into().unwrap_or(u16::MAX);
+            Some((0, Probe { whole, trimmed, missed, ..reply(Kind::Counted) }))
         }
         Kind::Answer | Kind::Counted => None,
     }
@@ -94,25 +100,44 @@ mod tests {
 
     #[test]
     fn questions_are_answered_with_what_arrived() {
-        let (_, reply) = react(&mut VecDeque::new(), &heard(Kind::Ask, 0x22, false, 1)).unwrap();
+        let ask = heard(Kind::Ask, 0x22, false, 1);
+        let (_, reply) = react(&mut VecDeque::new(), &ask, || 0).unwrap();
         assert_eq!((reply.kind, reply.tos, reply.length, reply.session), (Kind::Answer, 0x22, 500, 9));
-        assert_eq!(react(&mut VecDeque::new(), &heard(Kind::Answer, 0, false, 1)), None, "no endless talk");
+        let answer = heard(Kind::Answer, 0, false, 1);
+        assert_eq!(react(&mut VecDeque::new(), &answer, || 0), None, "no endless talk");
     }
 
     #[test]
     fn bursts_are_counted_whole_and_trimmed() {
         let mut counts = VecDeque::new();
+        let mut say = |heard: &Heard, missed| react(&mut counts, heard, || missed);
         let classes = DscpClasses::default();
-        assert_eq!(react(&mut counts, &heard(Kind::Count, 0, false, 1)), None, "nothing has begun");
-        react(&mut counts, &heard(Kind::Begin, 0, false, 1)).unwrap();
+        assert_eq!(say(&heard(Kind::Count, 0, false, 1), 0), None, "nothing has begun");
+        say(&heard(Kind::Begin, 0, false, 1), 40).unwrap();
         for (dscp, cut) in [(classes.trimmable, false), (classes.trimmable, true), (classes.trimmed, false)] {
-            assert_eq!(react(&mut counts, &heard(Kind::Burst, dscp << 2, cut, 1)), None);
+            assert_eq!(say(&heard(Kind::Burst, dscp << 2, cut, 1), 0), None);
         }
-        let (_, reply) = react(&mut counts, &heard(Kind::Count, 0, false, 1)).unwrap();
-        assert_eq!((reply.whole, reply.trimmed), (1, 2));
+        say(&heard(Kind::Begin, 0, false, 1), 45).expect("it is answered, and counting goes on");
+        let (_, reply) = say(&heard(Kind::Count, 0, false, 1), 47).unwrap();
+        assert_eq!((reply.whole, reply.trimmed, reply.missed), (1, 2, 7));
         for n in 2..200 {
-            react(&mut counts, &heard(Kind::Begin, 0, false, n));
+            say(&heard(Kind::Begin, 0, false, n), 0);
         }
         assert_eq!(counts.len(), COUNTED, "whoever comes, memory is bounded");
+    }
+
+    #[test]
+    fn what_is_late_of_one_burst_does_not_count_for_the_next() {
+        let mut counts = VecDeque::new();
+        let of = |kind, session| {
+            let base = heard(kind, DscpClasses::default().trimmable << 2, false, 1);
+            Heard { probe: Probe::new(kind, session, 1), ..base }
+        };
+        for (kind, session) in [(Kind::Begin, 9), (Kind::Burst, 9), (Kind::Begin, 10), (Kind::Burst, 9)] {
+            react(&mut counts, &of(kind, session), || 0);
+        }
+        react(&mut counts, &of(Kind::Burst, 10), || 0);
+        let (_, reply) = react(&mut counts, &of(Kind::Count, 10), || 0).unwrap();
+        assert_eq!((reply.whole, reply.trimmed), (1, 0));
     }
 }

@@ -5,6 +5,7 @@
 //! port.
 
 mod answer;
+mod burst;
 mod cores;
 mod devices;
 mod finding;
@@ -18,13 +19,14 @@ mod wire;
 use crate::Failure;
 use crate::port_spec::{AnyPort, OpenPort, PeerSpec, PortOptions, PortSpec};
 use crate::units;
+use burst::{Burst, Sight};
 use clap::Args;
 use finding::{Finding, State};
 use root::Root;
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use weft_cc::Span;
+use weft_cc::{Rate, Span};
 use weft_stack::port::Port;
 use wire::Wire;
 
@@ -40,6 +42,10 @@ pub(crate) struct DoctorArgs {
     /// How long to wait for questions [default: for ever].
     #[arg(long, value_name = "TIME", value_parser = units::span, requires = "answer")]
     wait: Option<Span>,
+    /// Rate of this host's link, at which bursts are sent [default: the interface's, as far as known; else as fast
+    /// as the port takes them].
+    #[arg(long, value_name = "RATE", value_parser = units::rate, requires = "path")]
+    link: Option<Rate>,
     /// Open this port: udp:ADDRESS, memif:SOCKET,role=server|client or dpdk:DEVICE[,ARGUMENTS].
     #[arg(long = "port", value_name = "PORT", id = "spec")]
     port: Option<PortSpec>,
@@ -64,7 +70,7 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<(), Failure> {
                 crate::print(said.as_bytes()).map_err(|e| Failure::Run(format!("standard output: {e}")))?;
                 return answer::answer(Wire::new(open), args.wait);
             }
-            with_port(open, args.path.as_ref())?
+            with_port(open, args.path.as_ref(), args.link)?
         }
     };
     print(&findings, args.json.as_deref())?;
@@ -86,15 +92,29 @@ fn machine(root: &Root) -> Vec<Finding> {
 }
 
 /// What a port can do, and what the path to a peer does.
-fn with_port(mut open: OpenPort, peer: Option<&PeerSpec>) -> Result<Vec<Finding>, Failure> {
+fn with_port(
+    mut open: OpenPort,
+    peer: Option<&PeerSpec>,
+    link: Option<Rate>,
+) -> Result<Vec<Finding>, Failure> {
     let mut findings = vec![capabilities(&open)];
     findings.extend(notices(&open.port));
     if let Some(peer) = peer {
         let host = wire::place(&mut open, peer)?;
-        let kernel = matches!(open.port, AnyPort::Udp(_));
-        findings.extend(path::Path::new(Wire::new(open), host, kernel).examine()?);
+        let burst = Burst::new(sight(&open.port), link.or(open.link));
+        findings.extend(path::Path::new(Wire::new(open), host, burst).examine()?);
     }
     Ok(findings)
+}
+
+/// What the port shows of the fate of packets.
+fn sight(port: &AnyPort) -> Sight {
+    match port {
+        AnyPort::Udp(_) => Sight::KernelUdp,
+        #[cfg(feature = "dpdk")]
+        AnyPort::Dpdk(port) if port.facts().driver == "net_af_packet" => Sight::PacketSocket,
+        _ => Sight::Clear,
+    }
 }
 
 /// What the port itself has to say.

@@ -1,6 +1,7 @@
 //! What a path does to packets: how long they may be, what becomes of their marks, and whether switches
 //! trim what does not fit.
 
+use super::burst::{Burst, Fate};
 use super::finding::Finding;
 use super::probe::{Heard, Kind, Probe};
 use super::wire::Wire;
@@ -13,10 +14,9 @@ use weft_stack::worker::Host;
 /// How often a probe is sent, and how long its answer may take.
 const TRIES: u32 = 4;
 const PATIENCE: Duration = Duration::from_millis(250);
-/// Frames of the burst.
-const BURST: u16 = 1024;
-/// How long the rest of a burst may take.
+/// Without a packet of it for so long, a burst is over; and how long it may take.
 const SETTLE: Duration = Duration::from_millis(200);
+const DRAIN: Duration = Duration::from_secs(10);
 /// IP packets worth trying: what IPv4 and IPv6 promise, Ethernet's standard, a payload of 4 KiB, jumbo.
 const LENGTHS: [usize; 5] = [576, 1280, 1500, 4204, 9000];
 
@@ -24,8 +24,7 @@ const LENGTHS: [usize; 5] = [576, 1280, 1500, 4204, 9000];
 pub(super) struct Path {
     wire: Wire,
     peer: Host,
-    /// Whether the kernel hides trimmed packets from this port.
-    kernel: bool,
+    burst: Burst,
     session: u32,
     number: u32,
 }
@@ -37,9 +36,9 @@ struct Reply {
 }
 
 impl Path {
-    pub(super) fn new(wire: Wire, peer: Host, kernel: bool) -> Path {
+    pub(super) fn new(wire: Wire, peer: Host, burst: Burst) -> Path {
         let session = RandomState::new().build_hasher().finish() as u32;
-        Path { wire, peer, kernel, session, number: 0 }
+        Path { wire, peer, burst, session, number: 0 }
     }
 
     /// All there is to find. A path without answers ends at once.
@@ -157,48 +156,64 @@ impl Path {
         Ok(vec![dscp, ecn])
     }
 
-    /// Sends a burst of long packets that may be trimmed, and asks what came of them.
+    /// Sends bursts of long packets that may be trimmed, each longer than the one before, until something
+    /// overflows.
     fn trimming(&mut self) -> Result<Finding, Failure> {
-        const CHECK: &str = "trimming";
-        let silent = || Finding::warn(CHECK, "the peer does not say what came of a burst", "try again");
+        let mut before = None;
+        for size in self.burst.sizes() {
+            let Some(fate) = self.overflow(size)? else {
+                let seen = "the peer does not say what came of a burst";
+                return Ok(Finding::warn("trimming", seen, "try again"));
+            };
+            let last = before.replace(fate);
+            if fate.settles(last) {
+                break;
+            }
+        }
+        Ok(self.burst.judge(before.unwrap_or_default()))
+    }
+
+    /// Sends a burst of `size` packets, and asks what came of them. None if nobody says.
+    fn overflow(&mut self, size: u16) -> Result<Option<Fate>, Failure> {
+        // What is late of the last one does not count for this one.
+        self.session = self.session.wrapping_add(1);
         if self.exchange(Kind::Begin, Kind::Answer, 0, 0)?.is_none() {
-            return Ok(silent());
+            return Ok(None);
         }
         let marks = DscpClasses::default().trimmable << 2 | 2;
-        let probe = Probe::new(Kind::Burst, self.session, self.number);
-        let length = self.wire.mtu();
-        for _ in 0..BURST {
+        let (length, unsent) = (self.wire.mtu(), self.wire.unsent());
+        let (begin, gap) = (Instant::now(), self.burst.gap(length));
+        for n in 0..size {
+            self.wire.wait_until(begin + gap * u32::from(n));
+            let probe = Probe::new(Kind::Burst, self.session, n.into());
             self.wire.send(self.peer, marks, length, &probe)?;
         }
-        // Answers are for those who ask below: what arrives now is of no use.
-        while self.wire.next(Instant::now() + SETTLE).is_some() {}
-        let Some(reply) = self.exchange(Kind::Count, Kind::Counted, 0, 0)? else { return Ok(silent()) };
-        let (whole, trimmed) = (reply.heard.probe.whole, reply.heard.probe.trimmed);
-        Ok(judge(self.kernel, whole, trimmed))
+        let Some(counted) = self.count(size)? else { return Ok(None) };
+        let unsent = (self.wire.unsent() - unsent).try_into().unwrap_or(u16::MAX);
+        let Probe { whole, trimmed, missed, .. } = counted;
+        Ok(Some(Fate { sent: size, whole, trimmed, unsent, missed }))
     }
-}
 
-/// What a burst of which so much arrived says about the fabric.
-fn judge(kernel: bool, whole: u16, trimmed: u16) -> Finding {
-    let lost = BURST.saturating_sub(whole).saturating_sub(trimmed);
-    let seen =
-        format!("of {BURST} packets at once {whole} arrived whole, {trimmed} trimmed, {lost} not at all");
-    if trimmed > 0 {
-        return Finding::ok("trimming", format!("the fabric trims: {seen}"));
+    /// Asks what has arrived of a burst of `size` packets until no more of it arrives.
+    fn count(&mut self, size: u16) -> Result<Option<Probe>, Failure> {
+        let deadline = Instant::now() + DRAIN;
+        let mut last: Option<Probe> = None;
+        loop {
+            // The question waits behind the burst where all of it goes one way; it may be dropped there.
+            let reply = self.exchange(Kind::Count, Kind::Counted, 0, 0)?.map(|reply| reply.heard.probe);
+            let arrived = |probe: &Probe| probe.whole.saturating_add(probe.trimmed);
+            let over = match (&last, &reply) {
+                (_, Some(now)) if arrived(now) >= size => true,
+                (Some(before), Some(now)) => arrived(before) == arrived(now),
+                _ => false,
+            };
+            last = reply.or(last);
+            if over || Instant::now() >= deadline {
+                return Ok(last);
+            }
+            self.wire.wait_until(Instant::now() + SETTLE);
+        }
     }
-    if lost == 0 {
-        let seen = format!("not seen, nothing overflowed: {seen}");
-        return Finding::warn("trimming", seen, "run it from several hosts to one at the same time");
-    }
-    if kernel {
-        let seen = format!("not known, kernel UDP hides trimmed packets: {seen}");
-        let mend =
-            "sudo weft doctor --path IP/MAC --port dpdk:net_af_packet0,iface=NAME --ip IP    (at both ends)";
-        return Finding::warn("trimming", seen, mend);
-    }
-    let mend =
-        "switch trimming on for DSCP 8 (trimmed packets: DSCP 16, 18 at the last hop), or use --trim off";
-    Finding::bad("trimming", format!("the fabric drops: {seen}"), mend)
 }
 
 /// Adds what is to be said, once.
@@ -214,6 +229,7 @@ fn note(list: &mut Vec<String>, applies: bool, text: impl FnOnce() -> String) {
 #[cfg(test)]
 mod tests {
     use super::super::answer;
+    use super::super::burst::Sight;
     use super::super::finding::State;
     use super::*;
     use crate::port_spec::{AnyPort, OpenPort};
@@ -233,7 +249,7 @@ mod tests {
         let peer = far.own();
         let other =
             thread::spawn(move || answer::answer(far, Some(Span::from_ms(1500))).map_err(|e| e.to_string()));
-        let findings = Path::new(near, peer, false).examine().unwrap();
+        let findings = Path::new(near, peer, Burst::new(Sight::Clear, None)).examine().unwrap();
         other.join().unwrap().unwrap();
         let states: Vec<_> = findings.iter().map(|finding| (finding.check, finding.state)).collect();
         let good = ["path", "path-mtu", "path-dscp", "path-ecn"].map(|check| (check, State::Ok));
@@ -244,17 +260,9 @@ mod tests {
     #[test]
     fn a_silent_peer_is_named() {
         let (near, far) = wires();
-        let findings = Path::new(near, far.own(), false).examine().unwrap();
+        let findings = Path::new(near, far.own(), Burst::new(Sight::Clear, None)).examine().unwrap();
         assert_eq!(findings.len(), 1);
         assert_eq!((findings[0].check, findings[0].state), ("path", State::Bad));
         assert!(findings[0].seen.contains("127.0.0.2"));
-    }
-
-    #[test]
-    fn bursts_are_judged() {
-        assert_eq!(judge(false, 1000, 24).state, State::Ok);
-        assert_eq!(judge(false, 1000, 0).state, State::Bad);
-        assert_eq!(judge(true, 1000, 0).state, State::Warn);
-        assert_eq!(judge(false, BURST, 0).state, State::Warn);
     }
 }

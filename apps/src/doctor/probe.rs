@@ -12,13 +12,17 @@ use weft_stack::wire::frame::{
 };
 use weft_stack::wire::ipv4::{HEADER_LEN as IPV4, Ipv4Header, Ipv4View};
 use weft_stack::wire::ipv6::{HEADER_LEN as IPV6, Ipv6Header, Ipv6View};
+use weft_stack::wire::trim::MIN_IP_PAYLOAD_UDP;
 use weft_stack::wire::udp::{HEADER_LEN as UDP, PROTOCOL, UdpHeader, UdpView};
 use weft_stack::worker::Host;
 
-const MAGIC: [u8; 8] = *b"weftprob";
-const VERSION: u8 = 1;
-/// Bytes of a probe without its padding: short enough to survive trimming to 128 bytes.
+const MAGIC: [u8; 6] = *b"weftpr";
+const VERSION: u8 = 2;
+/// Bytes of a probe without its padding.
 const LEN: usize = 32;
+/// Bytes of it that tell what a probe is for and whose it is: all that is left of one that a switch has trimmed
+/// as much as it may.
+const KEPT: usize = MIN_IP_PAYLOAD_UDP - UDP;
 
 /// What a probe is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,8 +49,9 @@ impl Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Probe {
     pub(super) kind: Kind,
-    /// Tells one check from another; chosen at random.
+    /// Tells one check from another, and one burst from the next; the first is chosen at random.
     pub(super) session: u32,
+    /// Tells one question from another; in a burst, the place in it.
     pub(super) number: u32,
     /// In an answer: DSCP and ECN with which the question arrived.
     pub(super) tos: u8,
@@ -55,6 +60,8 @@ pub(super) struct Probe {
     /// Frames of a burst that arrived whole, and trimmed.
     pub(super) whole: u16,
     pub(super) trimmed: u16,
+    /// Frames that the port they arrived at has dropped since the burst began.
+    pub(super) missed: u16,
 }
 
 /// Why a frame is not a probe.
@@ -68,37 +75,48 @@ pub(super) enum NoProbe {
 
 impl Probe {
     pub(super) fn new(kind: Kind, session: u32, number: u32) -> Probe {
-        Probe { kind, session, number, tos: 0, length: 0, whole: 0, trimmed: 0 }
+        Probe { kind, session, number, tos: 0, length: 0, whole: 0, trimmed: 0, missed: 0 }
     }
 
     fn encode(&self) -> [u8; LEN] {
         let mut bytes = [0; LEN];
         let kind = Kind::ALL.iter().position(|kind| *kind == self.kind).unwrap_or(0) as u8;
-        bytes[..8].copy_from_slice(&MAGIC);
-        bytes[8..11].copy_from_slice(&[VERSION, kind, self.tos]);
-        bytes[12..16].copy_from_slice(&self.session.to_be_bytes());
-        bytes[16..20].copy_from_slice(&self.number.to_be_bytes());
-        bytes[20..24].copy_from_slice(&self.length.to_be_bytes());
-        bytes[24..26].copy_from_slice(&self.whole.to_be_bytes());
-        bytes[26..28].copy_from_slice(&self.trimmed.to_be_bytes());
+        bytes[..6].copy_from_slice(&MAGIC);
+        bytes[6..8].copy_from_slice(&[VERSION, kind]);
+        bytes[8..12].copy_from_slice(&self.session.to_be_bytes());
+        bytes[12..KEPT].copy_from_slice(&self.number.to_be_bytes());
+        bytes[16..20].copy_from_slice(&self.length.to_be_bytes());
+        bytes[20..22].copy_from_slice(&self.whole.to_be_bytes());
+        bytes[22..24].copy_from_slice(&self.trimmed.to_be_bytes());
+        bytes[24..26].copy_from_slice(&self.missed.to_be_bytes());
+        bytes[26] = self.tos;
         bytes
     }
 
+    /// The probe of which `bytes` are left. One of a burst says all that matters in what trimming leaves.
     fn decode(bytes: &[u8]) -> Option<Probe> {
-        let bytes: &[u8; LEN] = bytes.first_chunk()?;
-        let u16_at = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
-        let u32_at = |at: usize| u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-        if bytes[..8] != MAGIC || bytes[8] != VERSION {
+        let kept: &[u8; KEPT] = bytes.first_chunk()?;
+        if kept[..6] != MAGIC || kept[6] != VERSION {
             return None;
         }
+        let kind = *Kind::ALL.get(usize::from(kept[7]))?;
+        let mut all = [0; LEN];
+        match bytes.first_chunk::<LEN>() {
+            Some(whole) => all = *whole,
+            None if kind == Kind::Burst => all[..KEPT].copy_from_slice(kept),
+            None => return None,
+        }
+        let u16_at = |at: usize| u16::from_be_bytes([all[at], all[at + 1]]);
+        let u32_at = |at: usize| u32::from_be_bytes([all[at], all[at + 1], all[at + 2], all[at + 3]]);
         Some(Probe {
-            kind: *Kind::ALL.get(usize::from(bytes[9]))?,
-            tos: bytes[10],
-            session: u32_at(12),
-            number: u32_at(16),
-            length: u32_at(20),
-            whole: u16_at(24),
-            trimmed: u16_at(26),
+            kind,
+            session: u32_at(8),
+            number: u32_at(12),
+            length: u32_at(16),
+            whole: u16_at(20),
+            trimmed: u16_at(22),
+            missed: u16_at(24),
+            tos: all[26],
         })
     }
 }
@@ -241,7 +259,7 @@ mod tests {
     proptest! {
         #[test]
         fn probes_survive_the_wire(
-            kind in 0usize..6, numbers: (u32, u32, u32), counts: (u16, u16), seen: u8, tos: u8, v6: bool, more in 0usize..8000
+            kind in 0usize..6, numbers: (u32, u32, u32), counts: (u16, u16, u16), seen: u8, tos: u8, v6: bool, more in 0usize..8000
         ) {
             let probe = Probe {
                 kind: Kind::ALL[kind],
@@ -251,6 +269,7 @@ mod tests {
                 length: numbers.2,
                 whole: counts.0,
                 trimmed: counts.1,
+                missed: counts.2,
             };
             let packet = shortest(v6) + more;
             let heard = read(&written(v6, tos, packet, &probe)).unwrap();
@@ -266,18 +285,35 @@ mod tests {
     }
 
     #[test]
-    fn trimmed_probes_are_known_as_such() {
+    fn probes_of_a_burst_survive_the_shortest_trimming() {
         let classes = DscpClasses::default();
-        let mut frame = written(false, classes.trimmable << 2, 4000, &Probe::new(Kind::Burst, 7, 3));
-        frame.truncate(100);
-        let heard = read(&frame).unwrap();
-        assert!(heard.cut && heard.length < 100, "{heard:?}");
-        // Switches that rewrite the lengths tell by the DSCP.
-        let mut frame = written(false, classes.trimmable << 2, 4000, &Probe::new(Kind::Burst, 7, 3));
-        let policy = TrimPolicy { size: 100, format: TrimFormat::LengthRewritten, point: TrimPoint::Fabric };
-        if let Ok(TrimOutcome::Trimmed(end)) = trim_frame(&mut frame, &classes, &policy) {
+        for (v6, format, point, size) in [
+            (false, TrimFormat::LengthRewritten, TrimPoint::Fabric, 0),
+            (false, TrimFormat::LengthKept, TrimPoint::LastHop, 0),
+            (true, TrimFormat::LengthRewritten, TrimPoint::LastHop, 0),
+            (true, TrimFormat::LengthKept, TrimPoint::Fabric, 0),
+            (false, TrimFormat::LengthRewritten, TrimPoint::Fabric, 128),
+        ] {
+            let probe = Probe::new(Kind::Burst, 7, 3);
+            let mut frame = written(v6, classes.trimmable << 2, 4000, &probe);
+            let policy = TrimPolicy { size, format, point };
+            let Ok(TrimOutcome::Trimmed(end)) = trim_frame(&mut frame, &classes, &policy) else {
+                panic!("{policy:?} trims")
+            };
             frame.truncate(end);
-            assert_eq!(read(&frame).unwrap().tos >> 2, classes.trimmed);
+            let heard = read(&frame).unwrap();
+            assert_eq!((heard.probe, heard.cut), (probe, true), "{policy:?}");
+            assert_eq!(heard.tos >> 2, classes.dscp(point.class()), "{policy:?}");
+            assert_eq!(frame_len(heard.length as usize), end, "{policy:?}");
+        }
+    }
+
+    #[test]
+    fn questions_and_answers_that_were_cut_say_nothing() {
+        for kind in Kind::ALL.into_iter().filter(|kind| *kind != Kind::Burst) {
+            let mut frame = written(false, 0, 4000, &Probe::new(kind, 7, 3));
+            frame.truncate(frame_len(shortest(false)) - 1);
+            assert!(matches!(read(&frame), Err(NoProbe::Foreign)), "{kind:?}");
         }
     }
 }

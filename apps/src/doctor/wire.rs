@@ -39,6 +39,35 @@ impl Wire {
         probe::shortest(self.own.ip.is_ipv6())
     }
 
+    /// Frames that the port has dropped instead of sending them.
+    pub(super) fn unsent(&self) -> u64 {
+        let counters = self.port.counters();
+        counters.tx_errors + counters.tx_no_link
+    }
+
+    /// Frames that the port has dropped on arrival.
+    pub(super) fn missed(&self) -> u64 {
+        let counters = self.port.counters();
+        counters.rx_missed + counters.rx_errors
+    }
+
+    /// Waits, while what is to be sent goes out.
+    pub(super) fn wait_until(&mut self, deadline: Instant) {
+        loop {
+            self.port.transmit(&mut self.tx);
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            // The kernel's sleeps are no more exact.
+            if left > NAP {
+                thread::sleep(left - NAP);
+            } else {
+                thread::yield_now();
+            }
+        }
+    }
+
     /// Its addresses.
     #[cfg(test)]
     pub(super) fn own(&self) -> Host {
