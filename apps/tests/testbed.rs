@@ -306,6 +306,34 @@ fn a_fabric_comes_from_a_file_and_mistakes_in_it_are_named() {
 }
 
 #[test]
+fn of_several_that_come_up_at_once_one_does_and_the_others_say_so() {
+    let (lab, name) = (Lab::new(), "tonce");
+    let _down = Down(&lab, name);
+    let fabric = |hosts: usize| {
+        let text = format!("topology = \"leaf-spine:hosts={hosts},leaves=2\"\n");
+        lab.file(&format!("of{hosts}.toml"), &text)
+    };
+    for _ in 0..4 {
+        let start = |hosts| {
+            let file = fabric(hosts);
+            (hosts, lab.start(&["testbed", "up", "--detach", "--name", name, &file]))
+        };
+        let starts = [4, 6, 8, 10].map(start);
+        let ends = starts.map(|(hosts, process)| (hosts, process.output()));
+        let (up, refused): (Vec<_>, Vec<_>) = ends.into_iter().partition(|(_, end)| end.status.success());
+        let [(hosts, said)] = &up[..] else { panic!("{} of them are up", up.len()) };
+        let bed = status(&lab, name);
+        assert_eq!(bed["hosts"].as_array().map(Vec::len), Some(*hosts), "{bed}");
+        assert!(String::from_utf8_lossy(&said.stdout).contains(&format!("leaf-spine:hosts={hosts},")));
+        let why = format!("tonce is up already (process {}); expected another --name", bed["pid"]);
+        for (_, end) in &refused {
+            assert!(end.status.code() == Some(1) && stderr_of(end).contains(&why), "{}", stderr_of(end));
+        }
+        down(&lab, name);
+    }
+}
+
+#[test]
 fn the_name_stands_before_what_is_set_or_behind_it() {
     let (lab, name) = (Lab::new(), "twhere");
     let bed = up(&lab, name, &[FABRIC]);
@@ -348,7 +376,8 @@ fn trimming(lab: &Lab, name: &str, bed: &Value) -> (String, String) {
     // The other one may take a while to begin.
     until("the other end answers", || {
         let output = at_host(lab, bed, 2, &["doctor", "--path", peer, "--json", "-"], &[]).output();
-        let list: Value = serde_json::from_slice(&output.stdout).expect(stderr_of(&output));
+        let list: Value = serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|error| panic!("{error}: {}", stderr_of(&output)));
         let finding = |check| list.as_array()?.iter().find(|finding| finding["check"] == check);
         found = finding("trimming").cloned();
         found.is_some()

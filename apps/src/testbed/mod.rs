@@ -191,15 +191,18 @@ fn claim(name: &str) -> Result<Owned, Failure> {
             // One that was killed a moment ago has its lock until the kernel has ended all of it; and one that comes
             // up does not answer yet.
             Claim::Theirs(_) if begin.elapsed() < DYING && !answers(&dir) => thread::sleep(LOOK),
-            Claim::Theirs(pid) => {
-                let process = pid.map(|pid| format!(" (process {pid})")).unwrap_or_default();
-                return Err(Failure::Run(format!(
-                    "testbed: {name} is up already{process}; expected another --name, or weft testbed down{} first",
-                    option(name)
-                )));
-            }
+            // It may have said only now which process it is.
+            Claim::Theirs(_) => return Err(is_up_already(name, dir.state().map(|state| state.pid))),
         }
     }
+}
+
+fn is_up_already(name: &str, pid: Option<u32>) -> Failure {
+    let process = pid.map(|pid| format!(" (process {pid})")).unwrap_or_default();
+    Failure::Run(format!(
+        "testbed: {name} is up already{process}; expected another --name, or weft testbed down{} first",
+        option(name)
+    ))
 }
 
 fn answers(dir: &RunDir) -> bool {
@@ -237,11 +240,18 @@ fn up_detached(args: &UpArgs) -> Result<(), Failure> {
     let (mut child, mut log) = spawn(args, &dir)?;
     let begin = Instant::now();
     while begin.elapsed() < UP {
-        if let Ok(Some(Reply::Status(status))) = ask(&dir.control(), &Request::Status) {
+        let answer = ask(&dir.control(), &Request::Status);
+        if let Ok(Some(Reply::Status(status))) = &answer
+            && status.pid() == child.id()
+        {
             say(&status.text());
             return Ok(());
         }
         if let Ok(Some(status)) = child.try_wait() {
+            // Another one of this name was faster, of which the file tells as well.
+            if let Ok(Some(Reply::Status(other))) = answer {
+                return Err(is_up_already(name, Some(other.pid())));
+            }
             // It has removed the file with the rest.
             let mut said = String::new();
             let _ = log.rewind().and_then(|()| log.read_to_string(&mut said));
@@ -262,8 +272,10 @@ fn up_detached(args: &UpArgs) -> Result<(), Failure> {
 /// Starts this program again, in a process group of its own. What it says goes to the file that is returned.
 fn spawn(args: &UpArgs, dir: &RunDir) -> Result<(Child, File), Failure> {
     let failed = |error: std::io::Error| Failure::Run(format!("{}: {error}", dir.log().display()));
-    let log = File::options().create(true).truncate(true).read(true).write(true).open(dir.log());
+    // Another one that comes up at the same time may write to the same file.
+    let log = File::options().create(true).read(true).append(true).open(dir.log());
     let log = log.map_err(failed)?;
+    log.set_len(0).map_err(failed)?;
     let stderr = log.try_clone().map_err(failed)?;
     let mut command = std::process::Command::new("/proc/self/exe");
     command.args(["testbed", "up", "--name", &args.name.name, "--hosts", args.hosts.word()]);

@@ -92,6 +92,11 @@ impl Status {
         }
     }
 
+    /// The process of the switches.
+    pub(super) fn pid(&self) -> u32 {
+        self.pid
+    }
+
     pub(super) fn text(&self) -> String {
         let mut text = format!(
             "testbed {} (process {}): {}, {} times slower, hosts by {}, up for {:.0} s\n",
