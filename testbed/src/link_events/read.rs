@@ -137,16 +137,19 @@ fn link(words: &mut Words<'_>, fabric: &Topology) -> Result<PortId, Wrong> {
     let switch = switch_word.number("switch", "switch=N")?;
     let link_word = words.next();
     let link = link_word.number("link", "link=N")?;
-    let tier = u8::try_from(tier).map_err(|_| first.wrong("a tier of the topology"))?;
-    if fabric.switch_at(tier, 0).is_none() {
-        return Err(first.wrong("a tier of the topology"));
-    }
-    if fabric.switch_at(tier, switch).is_none() {
-        return Err(switch_word.wrong(format!("a switch of tier {tier}")));
-    }
-    fabric
-        .link_at(tier, switch, link)
-        .ok_or_else(|| link_word.wrong(format!("a link of switch {switch} of tier {tier}")))
+    let tiers = fabric.tiers().len();
+    let tier = u8::try_from(tier).ok().filter(|tier| usize::from(*tier) < tiers);
+    let tier = tier.ok_or_else(|| first.wrong(format!("a tier below {tiers}")))?;
+    let place = fabric.switch_at(tier, switch).ok_or_else(|| {
+        switch_word.wrong(format!("a switch of tier {tier} below {}", fabric.switches_in(tier)))
+    })?;
+    fabric.link_at(tier, switch, link).ok_or_else(|| {
+        let (way, count) = match fabric.up_ports(place).count {
+            0 => ("down", fabric.down_ports(place).count),
+            up => ("up", up),
+        };
+        link_word.wrong(format!("a link {way} from switch {switch} of tier {tier} below {count}"))
+    })
 }
 
 fn change(word: Word<'_>) -> Result<LinkChange, Wrong> {

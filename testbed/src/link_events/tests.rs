@@ -60,6 +60,22 @@ fn errors_point_at_the_word() {
 }
 
 #[test]
+fn refusals_say_which_links_there_are() {
+    let fabric = fabric();
+    for (words, expected) in [
+        ("tier=9 switch=0 link=0 fail", "a tier below 2"),
+        ("tier=300 switch=0 link=0 fail", "a tier below 2"),
+        ("tier=0 switch=4 link=0 fail", "a switch of tier 0 below 4"),
+        ("tier=1 switch=2 link=0 fail", "a switch of tier 1 below 2"),
+        ("tier=0 switch=3 link=2 fail", "a link up from switch 3 of tier 0 below 2"),
+        ("tier=1 switch=0 link=4 fail", "a link down from switch 0 of tier 1 below 4"),
+        ("host=8 fail", "a host below 8"),
+    ] {
+        assert_eq!(parse_link_change("f", words, &fabric).unwrap_err().expected, expected, "{words}");
+    }
+}
+
+#[test]
 fn without_a_time_a_change_is_for_now() {
     let fabric = fabric();
     let nic = fabric.nic(HostId(2));
