@@ -14,6 +14,7 @@ use std::path::Path;
 use std::time::Instant;
 use weft_cc::Span;
 use weft_testbed::sim::{self, Lines, Progress, RunConfig, RunReport, SampleSink, Sampling};
+use weft_testbed::soft::SoftCounters;
 
 /// Runs what `args` describe and writes the reports that they ask for.
 pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
@@ -22,12 +23,12 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
     let outputs = Outputs::open(args)?;
     let predicted = (args.on == Platform::Soft).then(|| soft::predict(&plan)).transpose()?;
     let (clock, cpu) = (Instant::now(), usage::cpu_seconds());
-    let mut sampled = Ok(());
+    let (mut sampled, mut switches) = (Ok(()), None);
     let mut outcome = match args.on {
         Platform::Sim => simulate(&plan, args, &mut sampled)?,
         Platform::Loopback => loopback(&plan.config)?,
         Platform::Udp => over_udp(&plan.config)?,
-        Platform::Soft => over_switches(&plan, args)?,
+        Platform::Soft => over_switches(&plan, args, &mut switches)?,
     };
     let cpu_s = usage::cpu_seconds() - cpu;
     if let Some(predicted) = &predicted {
@@ -36,6 +37,13 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
     let mut report = Report::new(&outcome, &plan, cpu_s, usage::max_rss_mb());
     if let Some(predicted) = &predicted {
         report.compare(predicted);
+    }
+    if let Some(counters) = &switches {
+        report.judge(counters, plan.config.network_rtt());
+        // The report for people says so, where it is wanted.
+        if outputs.quiet {
+            report.doubt().iter().for_each(|doubt| eprintln!("weft: soft: {doubt}"));
+        }
     }
     outputs.write(&report, &outcome, clock)?;
     match (sampled, verdict(&report, &outcome)) {
@@ -94,8 +102,13 @@ fn over_udp(config: &RunConfig) -> Result<RunReport, Failure> {
     Ok(report)
 }
 
-/// Over software switches in this process, with hosts in this process or others.
-fn over_switches(plan: &Plan, args: &RunArgs) -> Result<RunReport, Failure> {
+/// Over software switches in this process, with hosts in this process or others. What the switches have done goes to
+/// `switches`.
+fn over_switches(
+    plan: &Plan,
+    args: &RunArgs,
+    switches: &mut Option<SoftCounters>,
+) -> Result<RunReport, Failure> {
     let bar = progress_bar();
     let mut progress = |progress: &Progress| show(&bar, progress, "real time");
     #[cfg(target_os = "linux")]
@@ -109,8 +122,9 @@ fn over_switches(plan: &Plan, args: &RunArgs) -> Result<RunReport, Failure> {
         soft::run(&plan.config, &plan.faults, &mut progress)
     };
     bar.finish_and_clear();
-    let (report, notes) = outcome?;
-    notes.iter().for_each(|note| eprintln!("weft: soft: {note}"));
+    let (report, counters) = outcome?;
+    soft::notes(&counters).iter().for_each(|note| eprintln!("weft: soft: {note}"));
+    *switches = Some(counters);
     Ok(report)
 }
 

@@ -48,7 +48,7 @@ pub(crate) fn slow_motion(topology: &Topology, mtu: u32, processes: bool) -> u32
     u32::try_from(sent.div_ceil(carried.max(1))).unwrap_or(u32::MAX).clamp(1, 1_000_000)
 }
 
-/// Runs all flows of `config`'s workload. Returns the report, and what is worth knowing about the fabric.
+/// Runs all flows of `config`'s workload. Returns the report, and what the fabric has done.
 ///
 /// # Errors
 /// A configuration that cannot work.
@@ -56,7 +56,7 @@ pub(crate) fn run(
     config: &RunConfig,
     faults: &FaultPlan,
     progress: &mut dyn FnMut(&Progress),
-) -> Result<(RunReport, Vec<String>), Failure> {
+) -> Result<(RunReport, SoftCounters), Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::Run(format!("--on soft: {error}"));
     let mut fabric =
         SoftFabric::new(config, faults, SoftOptions::default(), Time::ZERO).map_err(|e| failed(&e))?;
@@ -68,7 +68,7 @@ pub(crate) fn run(
     report.packets.trimmed = counters.trimmed;
     report.packets.ecn_marked = counters.marked;
     report.packets.dropped += counters.missing();
-    Ok((report, notes(&counters)))
+    Ok((report, counters))
 }
 
 /// What the simulator makes of the same run.
@@ -149,7 +149,7 @@ impl Drop for AtEnd<'_> {
 }
 
 /// How punctual the fabric was, and what it could not do.
-fn notes(counters: &SoftCounters) -> Vec<String> {
+pub(crate) fn notes(counters: &SoftCounters) -> Vec<String> {
     let mean = counters.lateness.as_us_f64() / counters.events.max(1) as f64;
     let latest = counters.latest.as_us_f64();
     let mut notes =

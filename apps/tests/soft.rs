@@ -43,6 +43,7 @@ fn run(lab: &Lab, text: &str, args: &[&str]) -> Value {
     let report = json(&lab.run(&[&common, args].concat()));
     assert_eq!(report["flows"]["completed"], report["flows"]["total"], "{report}");
     assert_eq!(report["predicted"]["completed"], report["flows"]["total"], "{report}");
+    assert!(report["switches"]["late_max_us"].is_f64() && report["switches"]["punctual"].is_boolean());
     assert_eq!((&report["config"]["payload"], &report["config"]["slow"]), (&"real".into(), &5_000.into()));
     report
 }

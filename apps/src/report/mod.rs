@@ -2,13 +2,16 @@
 
 pub(crate) mod csv;
 pub(crate) mod json;
+mod switches;
 pub(crate) mod table;
 
 use crate::resolve::{Plan, Settings};
 use crate::stats::{self, Summary};
 use serde::Serialize;
+use switches::Switches;
 use weft_cc::{Span, Time};
 use weft_testbed::sim::{FlowRecord, RunReport};
+use weft_testbed::soft::SoftCounters;
 
 /// The results, in the order and under the names of the JSON report.
 #[derive(Debug, Serialize)]
@@ -19,6 +22,9 @@ pub(crate) struct Report<'a> {
     /// What the simulator says of them, where the run was not its own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) predicted: Option<Predicted>,
+    /// How punctual the switches were, where they were software.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) switches: Option<Switches>,
     /// The time that the busiest link needs for its share of the workload.
     pub(crate) bound_us: f64,
     /// The time from the first flow's start to the last one's end, over the bound. None while a
@@ -37,6 +43,9 @@ pub(crate) struct Report<'a> {
     pub(crate) seed: u64,
     #[serde(skip)]
     pub(crate) bound_at: &'a str,
+    /// How many times slower the network was than described.
+    #[serde(skip)]
+    slow: u32,
 }
 
 /// What the simulator says of a run, and flow completion times over the simulator's.
@@ -124,6 +133,7 @@ impl<'a> Report<'a> {
             goodput_gbps: elapsed.and_then(|t| stats::gbps(done.iter().map(|d| d.bytes).sum(), t)),
             fct_us: Summary::of(done.iter().map(Done::fct).collect()),
             predicted: None,
+            switches: None,
             packets: Packets {
                 data: p.data,
                 retransmitted: p.retransmitted,
@@ -145,6 +155,7 @@ impl<'a> Report<'a> {
             config: &plan.settings,
             seed: plan.config.seed,
             bound_at: &run.bound.1,
+            slow: plan.slow,
         }
     }
 
@@ -166,6 +177,16 @@ impl<'a> Report<'a> {
             timeouts: predicted.timeouts,
             fct_us,
         });
+    }
+
+    /// Says how punctual the switches were, in a network whose idle round trip is `idle_rtt`.
+    pub(crate) fn judge(&mut self, counters: &SoftCounters, idle_rtt: Span) {
+        self.switches = Some(Switches::of(counters, idle_rtt, &self.fct_us));
+    }
+
+    /// What is wrong with the figures, if anything is, and what to do.
+    pub(crate) fn doubt(&self) -> Option<String> {
+        self.switches.as_ref()?.doubt(self.slow)
     }
 
     /// Whether every flow has completed.

@@ -21,6 +21,10 @@ pub(crate) fn write(report: &Report, took: Duration, out: &mut impl Write) -> io
             format!("{retransmitted} sent again, {trimmed} trimmed, {dropped} dropped, {timeouts} timeouts"),
         )?;
     }
+    if let Some(switches) = &report.switches {
+        row("switches", switches.text())?;
+        report.doubt().map_or(Ok(()), |doubt| row("", doubt))?;
+    }
     row("bound", bound(report))?;
     row("fairness", format!("{} (Jain)", number(report.jain, 4)))?;
     row("goodput", format!("{} Gbit/s", number(report.goodput_gbps, 2)))?;

@@ -20,9 +20,10 @@ fn config(matrix: &str) -> RunConfig {
 }
 
 fn whole(config: &RunConfig, faults: &FaultPlan) -> RunReport {
-    let (report, notes) = run(config, faults, &mut |_| ()).unwrap();
+    let (report, counters) = run(config, faults, &mut |_| ()).unwrap();
     assert!(report.is_complete(), "{:?}", report.stuck);
     assert_eq!((report.payload_errors.len(), report.leaks.len()), (0, 0), "{report:?}");
+    let notes = notes(&counters);
     assert!(notes[0].starts_with("the switches were "), "{notes:?}");
     report
 }

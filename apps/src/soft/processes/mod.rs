@@ -52,7 +52,7 @@ const LOOK: Duration = Duration::from_millis(50);
 /// Turns of the switches between two looks for news.
 const ATTEND: u32 = 32;
 
-/// Runs all flows of `plan`'s workload. Returns the report, and what is worth knowing about the fabric.
+/// Runs all flows of `plan`'s workload. Returns the report, and what the fabric has done.
 ///
 /// # Errors
 /// What the system does not give, or a host that has died.
@@ -60,7 +60,7 @@ pub(crate) fn run(
     plan: &Plan,
     by: HostsBy,
     progress: &mut dyn FnMut(&Progress),
-) -> Result<(RunReport, Vec<String>), Failure> {
+) -> Result<(RunReport, SoftCounters), Failure> {
     let hosts = live::hosts(&plan.config.workload);
     if hosts.is_empty() {
         return Err(Failure::Run(format!("--on soft: {}", live::LiveError::NoFlows)));
@@ -71,7 +71,7 @@ pub(crate) fn run(
     let removed = owned.remove();
     let (reports, counters) = outcome?;
     removed?;
-    Ok((report(&plan.config, &hosts, reports, &counters), super::notes(&counters)))
+    Ok((report(&plan.config, &hosts, reports, &counters), counters))
 }
 
 fn run_in(
