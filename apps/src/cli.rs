@@ -68,18 +68,21 @@ pub(crate) enum Command {
     /// Exit status: 0 when the test was run, 1 when it could not be or data arrived wrong, 2 for options that
     /// make no sense.
     #[cfg(target_os = "linux")]
+    #[command(args_override_self = true)]
     Perf(PerfArgs),
     /// Look at this machine, a port or a path, and say what to type to make them fit.
     ///
     /// Exit status: 0 when nothing is bad, 1 when something is or could not be looked at, 2 for options that make
     /// no sense.
     #[cfg(target_os = "linux")]
+    #[command(args_override_self = true)]
     Doctor(Box<DoctorArgs>),
     /// Own a port, and let applications of this host share it over rings in shared memory.
     ///
     /// Ends on SIGINT or SIGTERM. Exit status: 0 then, 1 when the port or the socket cannot be had, 2 for options
     /// that make no sense.
     #[cfg(target_os = "linux")]
+    #[command(args_override_self = true)]
     Serve(Box<ServeArgs>),
     /// A fabric of software switches in real time, to which hosts of this machine are attached.
     ///
@@ -305,6 +308,41 @@ mod tests {
     fn refusal(args: &[&str]) -> String {
         let line = ["weft", "run"].iter().chain(args);
         one_line(&Cli::try_parse_from(line).expect_err("it must be refused"))
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn what_is_appended_to_a_line_for_an_end_overrides_what_stands_there() {
+        for (words, more) in [
+            (&["perf", "server"][..], &["--rto", "100ms", "--rto", "300ms"][..]),
+            (&["perf", "client", "127.0.0.2"], &["--rto", "100ms", "--rto", "300ms"]),
+            (&["perf", "pair"], &["--rto", "100ms", "--rto", "300ms"]),
+            (&["serve", "--socket", "s", "--socket", "t"], &["--rto", "100ms", "--rto", "300ms"]),
+            (&["doctor"], &[]),
+        ] {
+            let port = match words[1..].first() {
+                Some(&"pair") => ["--port", "ring", "--port", "memory"],
+                _ => ["--port", "udp:127.0.0.1", "--port", "udp:127.0.0.3"],
+            };
+            let line =
+                [&["weft"], words, &port, &["--port-mtu", "1500", "--port-mtu", "4184"], more].concat();
+            let matches =
+                Cli::command().try_get_matches_from(&line).unwrap_or_else(|e| panic!("{line:?}: {e}"));
+            let mut innermost = &matches;
+            while let Some((_, next)) = innermost.subcommand() {
+                innermost = next;
+            }
+            let mtu = innermost.get_raw("mtu").and_then(|mut values| values.next_back());
+            assert_eq!(mtu, Some("4184".as_ref()), "{line:?}");
+            if !more.is_empty() {
+                assert_eq!(innermost.get_one::<Span>("rto"), Some(&Span::from_ms(300)), "{line:?}");
+            }
+        }
+        let peers = ["weft", "perf", "server", "--port", "udp:127.0.0.1", "--peer", "::1", "--peer", "::2"];
+        let matches = Cli::command().get_matches_from(peers);
+        let server = matches.subcommand_matches("perf").and_then(|perf| perf.subcommand_matches("server"));
+        let count = server.and_then(|server| server.get_raw("peers")).map(Iterator::count);
+        assert_eq!(count, Some(2), "what may be repeated is kept");
     }
 
     #[test]
