@@ -2,6 +2,9 @@
 //! tests that this program runs inside of them.
 #![cfg(all(target_os = "linux", feature = "dpdk"))]
 
+#[path = "../../stack/tests/skipped/mod.rs"]
+mod skipped;
+
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -43,9 +46,8 @@ fn two_machines_transfer_through_their_cards() {
     command.arg("--directory").arg(directory.path());
     let output = command.output().expect("the script starts");
     let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-    for line in text.lines().filter(|line| line.starts_with("skipped: ")) {
-        println!("{line}");
-        assert!(std::env::var_os("CI").is_none(), "not to be skipped here: {line}");
+    for why in text.lines().filter_map(|line| line.strip_prefix("skipped: ")) {
+        skipped::skipped(why);
     }
     if output.status.code() == Some(NOT_HERE) {
         return;
@@ -145,7 +147,7 @@ const _: () = assert!(ENTROPIES as usize <= BURST);
 /// DPDK with the card of this guest; none anywhere else.
 fn card() -> Option<(Eal, String)> {
     let Ok(card) = std::env::var(CARD) else {
-        println!("skipped: this is no guest of scripts/test-guests.sh");
+        skipped::skipped("this is no guest of scripts/test-guests.sh");
         return None;
     };
     Some((Eal::init(&EalOptions::nic(vec![card.clone()])).unwrap(), card))

@@ -16,6 +16,9 @@ pub mod port;
 pub mod prefetch;
 pub mod rng;
 pub mod ses;
+#[cfg(test)]
+#[path = "../tests/skipped/mod.rs"]
+mod skipped;
 pub mod spray;
 pub mod table;
 pub mod wire;

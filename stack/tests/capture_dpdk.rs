@@ -5,6 +5,7 @@ mod capture;
 #[path = "capture/decoders.rs"]
 mod decoders;
 mod endpoints;
+mod skipped;
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};

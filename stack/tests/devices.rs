@@ -3,14 +3,16 @@
 
 mod device_lab;
 mod port_suite;
+mod skipped;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use device_lab::{Peer, in_own_network, skipped, task};
+use device_lab::{Peer, in_own_network, task};
 use port_suite::{Dress, Link, carries, conforms, conforms_across_threads};
+use skipped::skipped;
 use weft_stack::port::dpdk::{
     DpdkError, DpdkPort, DpdkPortConfig, Eal, EalOptions, MbufPool, MbufPoolConfig, Spread, buffer_size_for,
 };

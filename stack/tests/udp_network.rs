@@ -3,12 +3,14 @@
 #![cfg(target_os = "linux")]
 
 mod endpoints;
+mod skipped;
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use endpoints::{MTU, Pair, Results, config_with, content, host, worker};
+use skipped::skipped;
 use weft_stack::cc::CcChoice;
 use weft_stack::fep::FepConfig;
 use weft_stack::port::udp::{Notice, UdpConfig, UdpPort, mac_of};
@@ -305,11 +307,6 @@ fn packets_too_long_for_the_path_are_named() {
     } else {
         skipped(&format!("no network of its own: {text}"));
     }
-}
-
-fn skipped(why: &str) {
-    assert!(std::env::var_os("CI").is_none(), "{why}");
-    println!("skipped: {why}");
 }
 
 fn too_long_for_the_path() {

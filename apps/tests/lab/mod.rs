@@ -1,12 +1,17 @@
 //! What tests of real-time runs share: the command, directories of their own, waits that end.
 #![allow(dead_code, reason = "each test file uses some of it")]
 
+#[path = "../../../stack/tests/skipped/mod.rs"]
+mod skipped;
+
 use serde_json::Value;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+pub(crate) use skipped::skipped;
 
 /// Longer than anything here takes on a machine that is busy with other things.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
@@ -131,12 +136,6 @@ pub(crate) fn until(why: &str, mut what: impl FnMut() -> bool) {
         assert!(Instant::now() < limit, "{why}: not within {} s", PATIENCE.as_secs());
         std::thread::sleep(Duration::from_millis(5));
     }
-}
-
-/// For a test that cannot be run here, which is no excuse where everything is to be tested.
-pub(crate) fn skipped(why: &str) {
-    assert!(std::env::var_os("CI").is_none(), "not to be skipped here: {why}");
-    println!("skipped: {why}");
 }
 
 /// Why no network namespaces can be made here.

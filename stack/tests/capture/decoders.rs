@@ -36,8 +36,8 @@ pub(crate) fn assert_decoders_agree(capture: &Path) {
 fn output(program: &str, arguments: &[&str]) -> Option<String> {
     let output = match Command::new(program).args(arguments).output() {
         Ok(output) => output,
-        Err(error) if error.kind() == ErrorKind::NotFound && std::env::var_os("CI").is_none() => {
-            println!("skipped: {program} is not installed (scripts/setup.sh does it)");
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            crate::skipped::skipped(&format!("{program} is not installed (scripts/setup.sh does it)"));
             return None;
         }
         Err(error) => panic!("{program}: {error}"),

@@ -1,5 +1,6 @@
 //! What tests of devices need: networks of their own, other processes, and a way to say that there is none.
 
+use crate::skipped::{skipped, skipped_inside};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -45,19 +46,13 @@ pub(crate) fn in_own_network(test: &str, setup: &str) -> bool {
     let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
     if output.status.success() {
         assert!(text.contains("1 passed"), "{text}");
-        text.lines().filter(|line| line.starts_with("skipped: ")).for_each(|line| println!("{line}"));
+        skipped_inside(&text);
     } else if output.status.code() == Some(NOT_HERE) || text.contains("unshare failed") {
         skipped(&format!("no network of its own: {text}"));
     } else {
         panic!("{}: {text}", output.status);
     }
     false
-}
-
-/// Says why a test does not take place. In continuous integration that is a failure.
-pub(crate) fn skipped(why: &str) {
-    println!("skipped: {why}");
-    assert!(std::env::var_os("CI").is_none(), "not to be skipped here: {why}");
 }
 
 /// Another process of this program, which runs the ignored test `peer` with this task. Killed when dropped.

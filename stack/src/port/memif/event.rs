@@ -65,8 +65,7 @@ mod tests {
     #[test]
     fn a_peer_that_fills_an_event_at_any_moment_keeps_nobody_waiting() {
         if Signals::of_process().is_none() {
-            assert!(std::env::var_os("CI").is_none(), "asynchronous operations");
-            return println!("skipped: no asynchronous operations here");
+            return crate::skipped::skipped("no asynchronous operations here");
         }
         let event = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).unwrap());
         let (begun, raised) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));

@@ -101,8 +101,7 @@ mod tests {
     fn signals() -> Option<&'static Signals> {
         let signals = Signals::of_process();
         if signals.is_none() {
-            assert!(std::env::var_os("CI").is_none(), "asynchronous operations");
-            println!("skipped: no asynchronous operations here");
+            crate::skipped::skipped("no asynchronous operations here");
         }
         signals
     }
