@@ -229,6 +229,26 @@ fn what_a_server_cannot_run_is_refused_with_its_reason() {
 }
 
 #[test]
+fn packets_that_the_other_ends_port_does_not_take_are_refused_with_both_lengths() {
+    let _server = Process::server(&["--port", &port(10, 1), "--port-mtu", "1500"]);
+    let output = client(10, 2, &["--count", "1"]);
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    let said = "127.91.10.1 will not run the test: packets of the client carry 4096 bytes, and the server's port takes \
+                packets with 1412: start the client with --payload 1412, or both with the same --port-mtu";
+    assert!(stderr(&output).contains(said), "{}", stderr(&output));
+    let args = ["--payload", "1412", "--size", "5000", "--count", "9", "--verify"];
+    complete(&json(&client(10, 2, &args)), 9);
+
+    let _server = Process::server(&["--port", &port(11, 1)]);
+    let short = ["--port-mtu", "1500", "--size", "3000", "--count", "9", "--verify"];
+    let output = client(11, 2, &[&short[..], &["--mode", "latency"]].concat());
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    let said = "packets of the server carry 4096 bytes, and the client's port takes packets with 1412";
+    assert!(stderr(&output).contains(said), "{}", stderr(&output));
+    complete(&json(&client(11, 2, &short)), 9);
+}
+
+#[test]
 fn both_ends_in_one_process() {
     let run = |link: &str, args: &[&str]| {
         let common = ["pair", "--port", link, "--patience", "20000ms", "--verify", "--json", "-"];

@@ -20,7 +20,7 @@ use weft_stack::packet::Addr;
 use weft_stack::ses::Matching;
 
 /// Changes with every change of what is said here.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Bytes of the longest control message.
 pub(super) const LONGEST: usize = 4096;
 /// The tag of control messages. Those of data have the session in their upper half.
@@ -141,6 +141,7 @@ mod tests {
                 depth,
                 verify,
                 payload: depth / 2,
+                room: depth / 3,
                 cc,
                 credit: verify,
             },
@@ -170,9 +171,9 @@ mod tests {
     fn other_versions_are_named() {
         let error = decode(br#"{"weft_perf":7,"message":{"what":1}}"#).unwrap_err();
         assert!(error.to_string().starts_with("it speaks version 7 of weft perf's protocol"), "{error}");
-        let error = decode(br#"{"weft_perf":1,"message":{"what":1}}"#).unwrap_err();
+        let error = decode(br#"{"weft_perf":2,"message":{"what":1}}"#).unwrap_err();
         assert!(matches!(error, ControlError::Malformed(_)), "{error}");
-        let extra = br#"{"weft_perf":1,"message":{"ready":{"session":1,"more":2}}}"#;
+        let extra = br#"{"weft_perf":2,"message":{"ready":{"session":1,"more":2}}}"#;
         assert!(decode(extra).is_err());
     }
 

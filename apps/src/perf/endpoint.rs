@@ -35,6 +35,8 @@ pub(crate) struct Endpoint {
     pub(crate) config: Arc<FepConfig>,
     /// Payload bytes of a full packet.
     pub(crate) payload: u32,
+    /// Payload bytes of the longest packet that the port takes.
+    pub(crate) room: u32,
     /// Bytes that a data packet costs on the wire beyond its payload.
     pub(crate) overhead: u32,
     pub(crate) cc: CcChoice,
@@ -81,7 +83,7 @@ impl Endpoint {
         let base = FepConfig::new(&cc, &params);
         let pdc = PdcConfig { mp_range: MP_RANGE, rto_init: args.rto, ack_bytes: args.ack_every, ..base.pdc };
         let config = Arc::new(FepConfig { lb, paths: open.paths, pdc, ..base });
-        Ok(Endpoint { config, payload, overhead, cc, link, rate })
+        Ok(Endpoint { config, payload, room: longest, overhead, cc, link, rate })
     }
 
     /// A worker for the endpoint `own` at `open`, who knows `peers`, and others too if they may come.

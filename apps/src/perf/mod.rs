@@ -71,6 +71,8 @@ fn serve(args: &ServerArgs) -> Result<(), Failure> {
         wait: args.wait,
         memory: args.memory,
         credit: endpoint.cc.uses_credit(),
+        payload: endpoint.payload,
+        room: endpoint.room,
         patience: args.end.patience,
         shares_thread: false,
     };
@@ -93,7 +95,8 @@ fn ask(args: &ClientArgs) -> Result<(), Failure> {
     let mut output = Output::open(&args.output)?;
     let mut open = open(&args.port)?;
     let endpoint = Endpoint::new(&args.end, &open)?;
-    let test = Test::new(&args.test, endpoint.payload, &endpoint.cc).map_err(Failure::Usage)?;
+    let test =
+        Test::new(&args.test, endpoint.payload, endpoint.room, &endpoint.cc).map_err(Failure::Usage)?;
     let memory = client::memory(&test, &mut open.port)?;
     let patience = Duration::from_nanos(args.end.patience.as_ps() / 1000);
     open.port.wait_for_link(patience).map_err(Failure::Run)?;

@@ -29,7 +29,8 @@ pub(super) fn run(args: &PairArgs) -> Result<(), Failure> {
     let mut output = Output::open(&args.output)?;
     let ends = open(args.between, args.mtu)?;
     let endpoint = Endpoint::new(&args.end, &ends[0])?;
-    let test = Test::new(&args.test, endpoint.payload, &endpoint.cc).map_err(Failure::Usage)?;
+    let test =
+        Test::new(&args.test, endpoint.payload, endpoint.room, &endpoint.cc).map_err(Failure::Usage)?;
     let ips = [ends[0].host.ip, ends[1].host.ip];
     let [client, server] = ends;
     let worker = |open, own: u32| {
@@ -129,6 +130,8 @@ fn server<'a>(
         wait: Some(args.end.patience),
         memory: u64::MAX,
         credit: endpoint.cc.uses_credit(),
+        payload: endpoint.payload,
+        room: endpoint.room,
         patience: args.end.patience,
         shares_thread: args.threads == 1,
     };

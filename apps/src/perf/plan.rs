@@ -54,8 +54,10 @@ pub(super) struct Test {
     pub(super) depth: u32,
     /// Whether each byte is checked.
     pub(super) verify: bool,
-    /// Bytes of payload of a full packet.
+    /// Bytes of payload of a full packet that the client sends.
     pub(super) payload: u32,
+    /// Bytes of payload of the longest packet that the client's port takes.
+    pub(super) room: u32,
     /// The client's congestion control.
     pub(super) cc: String,
     /// Whether that uses credit, which both ends must.
@@ -63,8 +65,8 @@ pub(super) struct Test {
 }
 
 impl Test {
-    /// The test that the options describe, with packets of `payload` bytes, under `cc`.
-    pub(super) fn new(args: &TestArgs, payload: u32, cc: &CcChoice) -> Result<Test, String> {
+    /// The test that the options describe, with packets of `payload` bytes from a port that takes `room`, under `cc`.
+    pub(super) fn new(args: &TestArgs, payload: u32, room: u32, cc: &CcChoice) -> Result<Test, String> {
         let (size, depth) = match args.mode {
             Mode::Throughput => (1 << 20, 4),
             Mode::Rate => (64, 256),
@@ -83,6 +85,7 @@ impl Test {
             depth: args.depth.unwrap_or(depth),
             verify: args.verify,
             payload,
+            room,
             cc: cc.name().to_owned(),
             credit: cc.uses_credit(),
         };
@@ -189,13 +192,13 @@ mod tests {
     fn test(change: impl FnOnce(&mut TestArgs)) -> Result<Test, String> {
         let mut args = args(Mode::Throughput);
         change(&mut args);
-        Test::new(&args, 4096, &CcChoice::default())
+        Test::new(&args, 4096, 4096, &CcChoice::default())
     }
 
     #[test]
     fn each_mode_has_defaults_that_are_allowed() {
         for mode in [Mode::Throughput, Mode::Rate, Mode::Latency] {
-            let test = Test::new(&args(mode), 4096, &CcChoice::default()).unwrap();
+            let test = Test::new(&args(mode), 4096, 4096, &CcChoice::default()).unwrap();
             assert_eq!(test.limit, Limit::Microseconds(5_000_000));
             assert!(test.receive_memory() <= 64 << 20);
         }

@@ -302,6 +302,7 @@ mod tests {
             depth: 4,
             verify: true,
             payload: 4096,
+            room: 4096,
             cc: "nscc".to_owned(),
             credit: false,
         }

@@ -31,6 +31,10 @@ pub(super) struct ServerOptions {
     pub(super) memory: u64,
     /// Whether its congestion control uses credit.
     pub(super) credit: bool,
+    /// Bytes of payload of a full packet that it sends.
+    pub(super) payload: u32,
+    /// Bytes of payload of the longest packet that its port takes.
+    pub(super) room: u32,
     /// Silence of a client after which its test is given up.
     pub(super) patience: Span,
     /// Whether another end shares the thread.
@@ -142,7 +146,27 @@ impl<'a> Server<'a> {
             let (client, server) = (uses(test.credit), uses(self.options.credit));
             return Some(format!("the client's --cc {} {client}, and the server's {server}", test.cc));
         }
-        None
+        self.too_long(test)
+    }
+
+    /// Which packets of the one end the other one's port does not take, if there are any: they would be lost in silence.
+    fn too_long(&self, test: &Test) -> Option<String> {
+        let ServerOptions { payload, room, .. } = self.options;
+        let refusal = |sends: &str, payload: u32, takes: &str, room: u32| {
+            format!(
+                "packets of the {sends} carry {payload} bytes, and the {takes}'s port takes packets with {room}: \
+                 start the {sends} with --payload {room}, or both with the same --port-mtu"
+            )
+        };
+        // Only when latency is measured do messages go back.
+        let back = if test.mode == Mode::Latency { u64::from(payload).min(test.size) } else { 0 };
+        if test.payload > room {
+            Some(refusal("client", test.payload, "server", room))
+        } else if back > test.room.into() {
+            Some(refusal("server", payload, "client", test.room))
+        } else {
+            None
+        }
     }
 
     fn end_session(&mut self, fep: &mut Fep, now: Time) {

@@ -102,6 +102,7 @@ fn test() -> Test {
         depth: 1,
         verify: true,
         payload: 4096,
+        room: 4096,
         cc: "nscc".to_owned(),
         credit: false,
     }
@@ -121,6 +122,8 @@ fn serve(worker: &mut Worker<MemoryPort>) -> (Option<EndReport>, usize) {
         wait: Some(PATIENCE),
         memory: u64::MAX,
         credit: false,
+        payload: 4096,
+        room: 4096,
         patience: PATIENCE,
         shares_thread: true,
     };
