@@ -129,6 +129,10 @@ impl Expected {
     }
 }
 
+/// Why nothing is expected, and what to do about it.
+const NO_LINK_RATE: &str = "  expected: the rate of this link is not known, and links in memory have none; \
+                            say what to compare with: --link RATE, such as --link 100G\n";
+
 /// All that there is to say about a test.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
@@ -234,6 +238,9 @@ impl Report {
     }
 
     fn remarks(&self, text: &mut String) {
+        if self.expected.goodput_gbps.is_none() {
+            text.push_str(NO_LINK_RATE);
+        }
         for (name, end) in [("client", &self.client), ("server", &self.server)].into_iter().filter_map(named)
         {
             let _ = writeln!(
@@ -332,6 +339,8 @@ mod tests {
         assert_eq!(columns, ["goodput,", "Gbit/s", "97.108", "1.500", "1.500"]);
         let unknown = Report { expected: Expected::default(), ..report() }.text();
         assert!(unknown.lines().any(|line| line.contains("goodput") && line.contains(" - ")), "{unknown}");
+        assert!(unknown.contains("not known") && unknown.contains("--link RATE"), "{unknown}");
+        assert!(!text.contains("--link"), "{text}");
     }
 
     #[test]
