@@ -10,8 +10,9 @@ use crate::sweep::Shard;
 #[cfg(target_os = "linux")]
 use crate::testbed::{HostsBy, TestbedArgs};
 use crate::units::{self, Ecn, Phantom, Queue, WireOverhead};
-use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgGroup, Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use serde::Serialize;
+use std::ffi::OsString;
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use weft_cc::{Rate, Span};
@@ -292,6 +293,18 @@ pub(crate) enum Platform {
     Soft,
 }
 
+/// What to type for the help on the command that these words begin with.
+pub(crate) fn help(words: impl Iterator<Item = OsString>) -> String {
+    let (all, mut path) = (Cli::command(), "weft".to_owned());
+    let mut command = &all;
+    for word in words {
+        let Some(inner) = command.find_subcommand(&word) else { break };
+        path = format!("{path} {}", inner.get_name());
+        command = inner;
+    }
+    path + " --help"
+}
+
 /// A parser's complaint in one line: clap's own, without its hints on usage.
 pub(crate) fn one_line(error: &clap::Error) -> String {
     let text = error.render().to_string();
@@ -303,7 +316,6 @@ pub(crate) fn one_line(error: &clap::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     fn refusal(args: &[&str]) -> String {
         let line = ["weft", "run"].iter().chain(args);
@@ -343,6 +355,15 @@ mod tests {
         let server = matches.subcommand_matches("perf").and_then(|perf| perf.subcommand_matches("server"));
         let count = server.and_then(|server| server.get_raw("peers")).map(Iterator::count);
         assert_eq!(count, Some(2), "what may be repeated is kept");
+    }
+
+    #[test]
+    fn help_is_that_of_the_command_that_was_typed() {
+        let help = |words: &str| help(words.split(' ').map(OsString::from));
+        assert_eq!(help("perf client --cout 3"), "weft perf client --help");
+        assert_eq!(help("list ccs"), "weft list --help");
+        assert_eq!(help("prf client"), "weft --help");
+        assert_eq!(help("--port perf"), "weft --help");
     }
 
     #[test]

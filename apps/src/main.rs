@@ -72,7 +72,10 @@ fn main() -> ExitCode {
         Err(error) => match error.kind() {
             ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => error.exit(),
             ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => error.exit(),
-            _ => Err(Failure::Usage(format!("{} (see weft help)", cli::one_line(&error)))),
+            _ => {
+                let help = cli::help(std::env::args_os().skip(1));
+                Err(Failure::Usage(format!("{} (see {help})", cli::one_line(&error))))
+            }
         },
     };
     match outcome {

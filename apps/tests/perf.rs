@@ -302,5 +302,6 @@ fn options_that_make_no_sense_are_refused() {
     assert!(refusal(&[&base[..], &["--cc", "none"]].concat()).contains("--cc"));
     let payload = refusal(&[&base[..], &["--payload", "9000", "--port-mtu", "4000"]].concat());
     assert!(payload.contains("--payload: the port's MTU leaves"), "{payload}");
+    assert!(refusal(&["client", "--cout", "1"]).contains("(see weft perf client --help)"));
     assert!(refusal(&[&base[..], &["--count", "1", "--duration", "1ms"]].concat()).contains("--duration"));
 }

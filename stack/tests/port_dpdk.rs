@@ -152,7 +152,9 @@ fn ports_that_cannot_be_are_refused() {
     let pool = pool("refused", 255, 0);
     let open =
         |device: &str, config: &DpdkPortConfig| DpdkPort::open(eal(), device, pool, config).unwrap_err();
-    assert!(matches!(open("net_nonsense0", &config()), DpdkError::Plug { .. }));
+    let unknown = open("net_nonsense0", &config());
+    assert!(matches!(unknown, DpdkError::Plug { .. }));
+    assert!(unknown.to_string().contains("no driver of this name; expected one of net_memif"), "{unknown}");
     assert!(matches!(open("", &config()), DpdkError::Plug { .. }));
     assert_eq!(open("net_null\0", &config()), DpdkError::NulByte);
     let absent = DpdkPort::pcap(eal(), 9, Some("/nonexistent.pcap"), None, pool, &config());

@@ -10,9 +10,8 @@ use std::time::{Duration, Instant};
 use weft_cc::Rate;
 use weft_dpdk_sys as sys;
 
-use super::error::describe;
 use super::facts::{DeviceFacts, believed_rate, is_pci_address};
-use super::{DpdkError, DpdkPortConfig, Eal, MbufPool, Spread, stale};
+use super::{DpdkError, DpdkPortConfig, Eal, MbufPool, Spread, needs, stale};
 use crate::port::{MIN_FRAME, PortCaps};
 use crate::worker::steer::SYMMETRIC_KEY;
 
@@ -55,7 +54,7 @@ impl Device {
         // SAFETY: DPDK runs (`_eal`), and these are C strings, which it copies.
         let result = unsafe { sys::rte_eal_hotplug_add(bus.as_ptr(), name_c.as_ptr(), arguments_c.as_ptr()) };
         if result < 0 {
-            return Err(DpdkError::Plug { device: name.to_owned(), reason: plug_failure(result) });
+            return Err(DpdkError::Plug { device: name.to_owned(), reason: needs::refusal(name, result) });
         }
         let id = find(&name_c).ok_or_else(|| DpdkError::NoPort { device: name.to_owned() })?;
         claim(&mut open, id, name, arguments, Some((bus, name_c)))
@@ -88,6 +87,11 @@ impl Device {
     /// DPDK's number of the device.
     pub(super) fn id(&self) -> u16 {
         self.id
+    }
+
+    /// Its name, without arguments.
+    pub(super) fn name(&self) -> &str {
+        &self.name
     }
 
     /// What the device says of itself; once it is [started](Self::start).
@@ -372,12 +376,6 @@ fn check(call: &'static str, result: i32) -> Result<(), DpdkError> {
 /// The same for calls that open a filter: devices without the call have no filter either.
 fn unless_unfiltered(call: &'static str, result: i32) -> Result<(), DpdkError> {
     if result == NOT_SUPPORTED { Ok(()) } else { check(call, result) }
-}
-
-/// Drivers answer with a plain −1 where an error number of the system would be expected; its text,
-/// "Operation not permitted", would mislead.
-fn plug_failure(result: i32) -> String {
-    if result == -1 { "its driver refuses it; DPDK's log says why".into() } else { describe(-result) }
 }
 
 #[cfg(test)]

@@ -5,6 +5,8 @@ use std::ffi::CStr;
 use thiserror::Error;
 use weft_dpdk_sys as sys;
 
+use super::needs;
+
 /// Why DPDK could not be started, or a pool or port not be made.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum DpdkError {
@@ -13,7 +15,8 @@ pub enum DpdkError {
     AlreadyStarted,
     /// DPDK does not start with huge pages.
     #[error(
-        "DPDK does not start with huge pages ({reason}): none are free, or they are not to be used from here"
+        "DPDK does not start with huge pages ({reason}): none are free, or they are not to be used from here; \
+         weft doctor says what is there and what to type"
     )]
     HugePages {
         /// What DPDK says about it.
@@ -36,6 +39,16 @@ pub enum DpdkError {
         /// Its name.
         device: String,
         /// What DPDK says about it.
+        reason: String,
+    },
+    /// The device was plugged in, but does not start.
+    #[error("device {device} does not start: {call}: {reason}")]
+    Start {
+        /// Its name.
+        device: String,
+        /// The function of DPDK that failed.
+        call: &'static str,
+        /// What DPDK says about it, and what to do.
         reason: String,
     },
     /// The device was plugged in but is no Ethernet port.
@@ -131,6 +144,17 @@ impl DpdkError {
     pub(super) fn start(huge_pages: bool) -> DpdkError {
         match DpdkError::from_errno("rte_eal_init") {
             DpdkError::Call { reason, .. } if huge_pages => DpdkError::HugePages { reason },
+            other => other,
+        }
+    }
+
+    /// The same with the device that it is about, and what to do.
+    pub(super) fn of_device(self, device: &str) -> DpdkError {
+        match self {
+            DpdkError::Call { call, reason } => {
+                let reason = reason + &needs::advice(device);
+                DpdkError::Start { device: device.to_owned(), call, reason }
+            }
             other => other,
         }
     }

@@ -12,6 +12,7 @@ mod error;
 mod facts;
 mod interface;
 mod mbuf;
+mod needs;
 mod ring;
 mod stale;
 
@@ -193,7 +194,8 @@ impl DpdkPort {
         pool: MbufPool,
         config: &DpdkPortConfig,
     ) -> Result<Vec<DpdkPort>, DpdkError> {
-        let caps = device.start(&pool, queues, spread, config)?;
+        let caps =
+            device.start(&pool, queues, spread, config).map_err(|error| error.of_device(device.name()))?;
         let device = Arc::new(device);
         let port = |queue| DpdkPort {
             device: Arc::clone(&device),
