@@ -3,6 +3,7 @@
 use weft_cc::Span;
 
 use super::TrafficClass;
+use super::explain::Meaning;
 use crate::buffer::{Buffer, MAX_MESSAGE};
 use crate::packet::Addr;
 use crate::ses::{Matching, ReceiveId, SendMessage};
@@ -132,7 +133,7 @@ pub enum Failure {
         sent: u8,
     },
     /// The target refused it for good.
-    #[error("PDC {} to endpoint {}: PSN {} refused with NACK code {:#04x}", pdc.0, peer.0, psn.0, code.0)]
+    #[error("PDC {} to endpoint {}: PSN {} refused with {}", pdc.0, peer.0, psn.0, Meaning(*code))]
     Refused {
         /// Our PDCID.
         pdc: PdcId,
@@ -144,7 +145,7 @@ pub enum Failure {
         code: NackCode,
     },
     /// The target was busy, or the way to it refused packets, for too long.
-    #[error("PDC {} to endpoint {}: PSN {} put off with NACK code {:#04x} for {waited}", pdc.0, peer.0, psn.0, code.0)]
+    #[error("PDC {} to endpoint {}: PSN {} put off for {waited} with {}", pdc.0, peer.0, psn.0, Meaning(*code))]
     Busy {
         /// Our PDCID.
         pdc: PdcId,

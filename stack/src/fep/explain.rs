@@ -8,6 +8,7 @@ use super::Fep;
 use super::connection::{Connection, Standing};
 use crate::pdc::TxState;
 use crate::ses::Receives;
+use crate::wire::pds::NackCode;
 
 impl Fep {
     /// One line for every connection that has not delivered everything: which PDC and PSN wait for
@@ -55,8 +56,10 @@ impl Display for Wait<'_> {
         let context = fep.contexts.get(connection.context);
         let what = match (pdc.waiting_since(psn), connection.pause.as_deref()) {
             (_, Some(busy)) => format!(
-                "PSN {} was put off by the target with NACK code {:#04x} since {}",
-                psn.0, busy.code.0, busy.since
+                "PSN {} was put off by the target since {} with {}",
+                psn.0,
+                busy.since,
+                Meaning(busy.code)
             ),
             _ if pdc.has_lost() && connection.standing == Standing::Blocked => {
                 format!("PSN {} waits to be sent again: {}", psn.0, gate_text(context))
@@ -84,5 +87,64 @@ fn gate_text(context: Option<&super::Context>) -> String {
         Some(c) if c.credit.as_ref().is_some_and(|credit| !credit.may_send()) => "no credit".to_owned(),
         Some(c) => format!("{} of {} bytes of the window are in flight", c.in_flight(), c.window()),
         None => "no congestion context".to_owned(),
+    }
+}
+
+/// A NACK code and what the target says with it.
+pub(super) struct Meaning(pub(super) NackCode);
+
+impl Display for Meaning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "NACK code {:#04x}", self.0.0)?;
+        let meaning = match self.0 {
+            NackCode::TRIMMED => "a switch trimmed it",
+            NackCode::TRIMMED_LASTHOP => "the last switch trimmed it",
+            NackCode::NO_PDC_AVAIL => "the target has no PDC left",
+            NackCode::NO_CCC_AVAIL => "the target has no congestion context left",
+            NackCode::NO_BITMAP => "the target has no bitmap left",
+            NackCode::NO_PKT_BUFFER => "the target has no packet buffer left",
+            NackCode::NO_GTD_DEL_AVAIL => "the target has no room left for guaranteed answers",
+            NackCode::NO_SES_MSG_AVAIL => "the target has no room left for messages",
+            NackCode::NO_RESOURCE => "something is used up at the target",
+            NackCode::PSN_OOR_WINDOW => "the PSN is outside of the target's window",
+            NackCode::ROD_OOO => "it came out of order",
+            NackCode::INV_DPDCID => "the target knows no such PDC: it was started anew, or has given it up",
+            NackCode::PDC_HDR_MISMATCH => "the target knows this PDC as another endpoint's",
+            NackCode::CLOSING => "the target is closing the PDC",
+            NackCode::CLOSING_IN_ERR => "the target is closing the PDC after an error",
+            NackCode::PKT_NOT_RCVD => "it has not arrived",
+            NackCode::GTD_RESP_UNAVAIL => "the guaranteed answer is gone",
+            NackCode::ACK_WITH_DATA => "an acknowledgement carried data",
+            NackCode::INVALID_SYN => {
+                "the target cannot open such a PDC: it has one, or the PSN is no first one"
+            }
+            NackCode::PDC_MODE_MISMATCH => "the target knows this PDC with the other delivery mode",
+            NackCode::NEW_START_PSN => "the target wants another first PSN",
+            NackCode::RCVD_SES_PROCG => "it has arrived, and the answer is not ready",
+            NackCode::UNEXP_EVENT => "the target did not expect it",
+            NackCode::RCVR_INFER_LOSS => "the target takes it for lost",
+            _ => return Ok(()),
+        };
+        write!(f, " ({meaning})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Failure;
+    use super::*;
+    use crate::packet::Addr;
+    use crate::wire::pds::{PdcId, Psn};
+
+    fn refused(code: u8) -> String {
+        Failure::Refused { pdc: PdcId(2), peer: Addr(1), psn: Psn(9), code: NackCode(code) }.to_string()
+    }
+
+    #[test]
+    fn codes_are_told_with_their_meaning() {
+        let expected = "PDC 2 to endpoint 1: PSN 9 refused with NACK code 0x0e (the target knows no such PDC: \
+                        it was started anew, or has given it up)";
+        assert_eq!(refused(0x0e), expected);
+        assert_eq!(refused(0x7f), "PDC 2 to endpoint 1: PSN 9 refused with NACK code 0x7f");
     }
 }
