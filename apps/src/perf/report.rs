@@ -3,7 +3,7 @@
 use super::plan::Test;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
-use weft_cc::{CcSnapshot, Rate};
+use weft_cc::{CcSnapshot, Rate, Window};
 
 /// What one end has seen. Rates are none where no time passed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -86,8 +86,8 @@ pub(super) struct LatencyReport {
 /// What the sender's congestion control made of the path when the measured part ended.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct CongestionReport {
-    /// What may be under way, bytes.
-    pub(super) window: u64,
+    /// What may be under way, bytes; none where the algorithm sets no bound.
+    pub(super) window: Option<u64>,
     /// The least round-trip time seen.
     pub(super) base_rtt_us: f64,
     /// The smoothed delay beyond it; zero where the algorithm has none.
@@ -99,7 +99,7 @@ pub(super) struct CongestionReport {
 impl CongestionReport {
     pub(super) fn of(snapshot: &CcSnapshot) -> CongestionReport {
         CongestionReport {
-            window: snapshot.cwnd,
+            window: (Window(snapshot.cwnd) != Window::UNLIMITED).then_some(snapshot.cwnd),
             base_rtt_us: snapshot.base_rtt.as_us_f64(),
             delay_us: snapshot.delay.as_us_f64(),
             phase: snapshot.phase,
@@ -274,10 +274,11 @@ impl Report {
             }
         }
         if let Some(c) = &self.congestion {
+            let window = c.window.map_or_else(|| "-".to_owned(), |bytes| format!("{bytes} bytes"));
             let _ = writeln!(
                 text,
-                "  client: {} at the end: window {} bytes, least RTT {:.1} µs, delay {:.1} µs, {}",
-                self.test.cc, c.window, c.base_rtt_us, c.delay_us, c.phase
+                "  client: {} at the end: window {window}, least RTT {:.1} µs, delay {:.1} µs, {}",
+                self.test.cc, c.base_rtt_us, c.delay_us, c.phase
             );
         }
         if self.one_core {
@@ -341,6 +342,15 @@ mod tests {
         assert!(unknown.lines().any(|line| line.contains("goodput") && line.contains(" - ")), "{unknown}");
         assert!(unknown.contains("not known") && unknown.contains("--link RATE"), "{unknown}");
         assert!(!text.contains("--link"), "{text}");
+    }
+
+    #[test]
+    fn a_window_without_a_bound_is_none() {
+        let at = |cwnd| CongestionReport::of(&CcSnapshot { cwnd, ..CcSnapshot::default() });
+        let said = |cwnd| Report { congestion: Some(at(cwnd)), ..report() }.text();
+        assert!(said(40_000).contains("window 40000 bytes, least RTT"), "{}", said(40_000));
+        assert!(said(u64::MAX).contains("window -, least RTT"), "{}", said(u64::MAX));
+        assert!(serde_json::to_value(at(u64::MAX)).unwrap()["window"].is_null());
     }
 
     #[test]
