@@ -67,7 +67,7 @@ pub(crate) enum Command {
     /// Measure throughput, message rate or latency between two endpoints, over any port.
     ///
     /// Exit status: 0 when the test was run, 1 when it could not be or data arrived wrong, 2 for options that
-    /// make no sense.
+    /// make no sense, 130 or 143 when a signal ended it; a server without --once ends on SIGINT or SIGTERM with 0.
     #[cfg(target_os = "linux")]
     #[command(args_override_self = true)]
     Perf(PerfArgs),

@@ -2,6 +2,7 @@
 //! in one process over every link there is.
 #![cfg(target_os = "linux")]
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -284,6 +285,30 @@ fn two_processes_over_memif() {
     assert_eq!(report["test"]["payload"], 4096, "the link carries full packets");
     let output = server.output();
     assert!(output.status.success(), "{}", stderr(&output));
+}
+
+#[test]
+fn a_server_that_is_told_to_end_leaves_no_socket() {
+    let directory = tempfile::tempdir().expect("there is room for a socket");
+    let socket = directory.path().join("memif.sock");
+    let link = format!("memif:{},role=server", socket.display());
+    for (signal, once, status) in
+        [(Signal::TERM, false, 0), (Signal::INT, false, 0), (Signal::TERM, true, 143)]
+    {
+        let mut args = vec!["server", "--port", &link, "--ip", "10.0.0.1", "--wait", "60000ms"];
+        args.extend(once.then_some("--once"));
+        let server = Process::start(&args);
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !socket.exists() {
+            assert!(Instant::now() < deadline, "the server does not come");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let id = Pid::from_child(server.0.as_ref().expect("it runs"));
+        kill_process(id, signal).expect("it runs");
+        let output = server.output();
+        assert_eq!(output.status.code(), Some(status), "{}", stderr(&output));
+        assert!(!socket.exists(), "{signal:?}");
+    }
 }
 
 #[test]

@@ -1,6 +1,10 @@
 //! The loops that drive ends of a test, and what they have in common.
 
 use crate::Failure;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use weft_cc::{Span, Time};
 use weft_stack::port::Port;
 use weft_stack::worker::Worker;
@@ -34,12 +38,47 @@ pub(super) enum Step {
     Done,
 }
 
+/// The signal that has asked this process to end, 0 before. One that ended it at once would leave sockets behind.
+#[derive(Debug, Default)]
+pub(super) struct Stop(Arc<AtomicUsize>);
+
+impl Stop {
+    /// Takes SIGINT and SIGTERM from now on. A second one ends the process at once, whatever it waits for.
+    pub(super) fn on_signals() -> Result<Stop, Failure> {
+        let (stop, again) = (Stop::default(), Arc::new(AtomicBool::new(false)));
+        let register = |signal| {
+            // In the order in which they are to act.
+            flag::register_conditional_default(signal, Arc::clone(&again))?;
+            flag::register(signal, Arc::clone(&again))?;
+            flag::register_usize(signal, Arc::clone(&stop.0), signal as usize)
+        };
+        for signal in [SIGINT, SIGTERM] {
+            register(signal).map_err(|error| Failure::Run(format!("signals: {error}")))?;
+        }
+        Ok(stop)
+    }
+
+    fn check(&self) -> Result<(), Failure> {
+        match self.0.load(Ordering::Relaxed) {
+            0 => Ok(()),
+            // What a shell reports of a command that a signal has ended.
+            signal => {
+                Err(Failure::Interrupted { text: "interrupted".to_owned(), status: 128 + signal as u8 })
+            }
+        }
+    }
+}
+
 /// Drives one end until its role is over, and the other end needs nothing more from it; that takes no longer than
 /// `patience`.
+///
+/// # Errors
+/// The test has failed, or `stop` came.
 pub(super) fn run<P: Port>(
     worker: &mut Worker<P>,
     role: &mut impl Role,
     patience: Span,
+    stop: &Stop,
 ) -> Result<(), Failure> {
     let mut now = worker.clock().now();
     let mut idle = false;
@@ -49,8 +88,9 @@ pub(super) fn run<P: Port>(
         role.turned(now.since(last), idle);
         let progress = worker.poll_at(now);
         let step = role.step(worker, now)?;
+        stop.check()?;
         if step == Step::Done {
-            farewell(worker, now, patience);
+            farewell(worker, now, patience, stop);
             worker.rise(None);
             return Ok(());
         }
@@ -90,10 +130,13 @@ pub(super) fn run_both<P: Port>(
 /// Answers what the other end still has to say. Its last messages have arrived, but it may not know that, if an
 /// acknowledgement was lost: it has a PDC open then, and sends again. When its last PDC is closed, that may be what it
 /// does not know.
-fn farewell<P: Port>(worker: &mut Worker<P>, begin: Time, patience: Span) {
+fn farewell<P: Port>(worker: &mut Worker<P>, begin: Time, patience: Span, stop: &Stop) {
     let quiet = worker.fep().config().pdc.rto_init.times(TIMEOUTS);
     let (mut now, mut last_frame) = (begin, begin);
-    while now.since(begin) < patience && (worker.fep().open_targets() > 0 || now.since(last_frame) < quiet) {
+    while now.since(begin) < patience
+        && stop.check().is_ok()
+        && (worker.fep().open_targets() > 0 || now.since(last_frame) < quiet)
+    {
         now = worker.clock().now().latest(now);
         let progress = worker.poll_at(now);
         if progress.received > 0 {

@@ -26,6 +26,7 @@ use crate::Failure;
 use crate::port_spec::OpenPort;
 use args::{ClientArgs, OutputArgs, PerfCommand, ServerArgs};
 use client::Client;
+use drive::Stop;
 use plan::Test;
 use report::{EndReport, Expected, Report};
 use server::{Server, ServerOptions};
@@ -53,6 +54,8 @@ pub(crate) fn perf(args: &PerfArgs) -> Result<(), Failure> {
 fn serve(args: &ServerArgs) -> Result<(), Failure> {
     check_cores(&args.end, 1)?;
     let mut output = Output::open(&args.output)?;
+    // Before there is a socket that would be left behind.
+    let stop = Stop::on_signals()?;
     let open = open(&args.port)?;
     let endpoint = Endpoint::new(&args.end, &open)?;
     let strangers = if args.peers.is_empty() { Strangers::Learn } else { Strangers::Refuse };
@@ -87,7 +90,11 @@ fn serve(args: &ServerArgs) -> Result<(), Failure> {
         Ok(())
     });
     let now = worker.clock().now();
-    drive::run(&mut worker, &mut Server::new(options, sink, now), args.end.patience)
+    match drive::run(&mut worker, &mut Server::new(options, sink, now), args.end.patience, &stop) {
+        // How a server ends that was not told when to.
+        Err(Failure::Interrupted { .. }) if !args.once => Ok(()),
+        outcome => outcome,
+    }
 }
 
 fn ask(args: &ClientArgs) -> Result<(), Failure> {
@@ -107,7 +114,7 @@ fn ask(args: &ClientArgs) -> Result<(), Failure> {
     let name = args.server.ip.to_string();
     let now = worker.clock().now();
     let mut client = Client::new(test.clone(), memory, SERVER, name.clone(), args.end.patience, now);
-    drive::run(&mut worker, &mut client, args.end.patience)?;
+    drive::run(&mut worker, &mut client, args.end.patience, &Stop::on_signals()?)?;
     let expected = Expected::on(endpoint.link, &test, endpoint.overhead.into());
     let report = Report {
         client: Some(client.report()),

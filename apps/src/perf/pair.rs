@@ -2,7 +2,7 @@
 
 use super::args::{PairArgs, PairLink};
 use super::client::Client;
-use super::drive;
+use super::drive::{self, Stop};
 use super::endpoint::Endpoint;
 use super::plan::Test;
 use super::report::{EndReport, Expected, Report};
@@ -102,11 +102,17 @@ fn on_two_threads(
             let _lcore = lcore()?;
             pin(&args.end, 1)?;
             let mut report = None;
-            let ran = drive::run(second, &mut server(args, endpoint, second, &mut report), args.end.patience);
+            let ran = drive::run(
+                second,
+                &mut server(args, endpoint, second, &mut report),
+                args.end.patience,
+                &Stop::default(),
+            );
             *seen.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = report;
             ran
         });
-        let sent = pin(&args.end, 0).and_then(|()| drive::run(first, &mut client, args.end.patience));
+        let sent = pin(&args.end, 0)
+            .and_then(|()| drive::run(first, &mut client, args.end.patience, &Stop::default()));
         let received = receiving.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         sent.and(received)
     });

@@ -132,7 +132,7 @@ fn serve(worker: &mut Worker<MemoryPort>) -> (Option<EndReport>, usize) {
         Ok(())
     });
     let mut server = Server::new(options, sink, worker.clock().now());
-    run(worker, &mut server, PATIENCE).expect("the server has all it waits for");
+    run(worker, &mut server, PATIENCE, &Stop::default()).expect("the server has all it waits for");
     drop(server);
     (seen.into_inner().unwrap(), worker.fep().open_targets())
 }
@@ -143,7 +143,7 @@ fn a_server_stays_until_its_client_knows_that_all_has_arrived() {
     let mut here = worker(Forgetful { inner: a, arrived: RxBurst::new(), lost: 0 }, 0);
     let server = thread::spawn(move || serve(&mut worker(b, 1)));
     let mut client = client(&mut here);
-    run(&mut here, &mut client, PATIENCE).expect("nothing is lost for good");
+    run(&mut here, &mut client, PATIENCE, &Stop::default()).expect("nothing is lost for good");
     let (seen, left) = server.join().unwrap();
     assert_eq!(seen.map(|report| (report.arrived, report.verified_bytes)), Some((3, 60_000)));
     assert_eq!(client.server_report().map(|report| report.wrong_bytes), Some(0));
@@ -168,7 +168,7 @@ fn a_client_that_has_died_is_not_waited_for_longer_than_patience_lasts() {
     }
     drop(here);
     let (begin, patience) = (there.clock().now(), Span::from_ms(300));
-    farewell(&mut there, begin, patience);
+    farewell(&mut there, begin, patience, &Stop::default());
     assert_eq!(there.fep().open_targets(), 1);
     assert!(there.clock().now().since(begin) >= patience);
 }

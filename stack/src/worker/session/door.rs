@@ -126,11 +126,11 @@ impl Door {
     /// Somebody else serves there, or what the system says.
     pub fn open(path: &Path, most: SessionConfig, waker: Waker) -> Result<Door, DoorError> {
         let failed = |error: io::Error| DoorError::System(path.to_owned(), error);
+        // Before there is a file for the lock, which would stay.
+        is_no_other_file(path)?;
         let lock = lock(path)?;
+        is_no_other_file(path)?;
         match fs::symlink_metadata(path) {
-            Ok(found) if found.mode() & 0o170_000 != 0o140_000 => {
-                return Err(DoorError::NoSocket(path.to_owned()));
-            }
             // We have the lock, so it is not one of ours; but somebody may listen who knows no locks.
             Ok(_) if UnixStream::connect(path).is_ok() => return Err(DoorError::Taken(path.to_owned())),
             Ok(_) => fs::remove_file(path).map_err(failed)?,
@@ -211,6 +211,14 @@ impl Door {
 impl Drop for Door {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Refuses what is there and is no socket.
+fn is_no_other_file(path: &Path) -> Result<(), DoorError> {
+    match fs::symlink_metadata(path) {
+        Ok(found) if found.mode() & 0o170_000 != 0o140_000 => Err(DoorError::NoSocket(path.to_owned())),
+        _ => Ok(()),
     }
 }
 

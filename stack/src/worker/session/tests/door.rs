@@ -213,7 +213,16 @@ fn only_one_serves_and_the_dead_do_not() {
     assert!(matches!(open(), Err(DoorError::Taken(_))));
     drop(other);
     drop(open().unwrap());
+}
+
+#[test]
+fn a_file_of_somebody_elses_stays_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("file");
     std::fs::write(&path, "precious").unwrap();
-    assert!(matches!(open(), Err(DoorError::NoSocket(_))));
+    let opened = Door::open(&path, SMALL, Waker::new().unwrap());
+    assert!(matches!(opened, Err(DoorError::NoSocket(_))));
     assert_eq!(std::fs::read(&path).unwrap(), b"precious");
+    let names: Vec<_> = std::fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names, ["file"], "who is refused leaves nothing");
 }
