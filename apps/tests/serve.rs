@@ -2,6 +2,9 @@
 //! which are killed.
 #![cfg(target_os = "linux")]
 
+#[path = "../../examples/join.rs"]
+mod example;
+
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -220,6 +223,20 @@ fn await_first_byte(client: &Client) {
         thread::sleep(Duration::from_millis(1));
         client.read(0, &mut first).expect("within");
     }
+}
+
+#[test]
+fn the_example_joins_and_is_heard() {
+    let hosts = Hosts::new(8);
+    let join = |server: &Server| example::join(&server.socket).expect("the server lets us in");
+    let (mut alice, mut bob) = (join(&hosts.left), join(&hosts.right));
+    for text in ["hello", "hello again"] {
+        example::expect(&mut bob).expect("room");
+        example::send(&mut alice, 1, bob.process(), text).expect("it arrives");
+        assert_eq!(example::receive(&mut bob).expect("it has arrived"), text);
+    }
+    let said = example::send(&mut alice, 1, 99, "is there anybody?").expect_err("nobody is").to_string();
+    assert!(said.contains("Answered"), "{said}");
 }
 
 #[test]
