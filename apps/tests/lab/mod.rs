@@ -1,5 +1,5 @@
 //! What tests of real-time runs share: the command, directories of their own, waits that end.
-#![allow(dead_code, reason = "each test file uses some of it")]
+#![allow(dead_code, unused_imports, reason = "each test file uses some of it")]
 
 #[path = "../../../stack/tests/skipped/mod.rs"]
 mod skipped;
