@@ -350,14 +350,19 @@ fn a_message_that_fails_takes_its_frames_along() {
     let connection = pair.connect(0, DeliveryMode::Rud);
     post(&mut pair, connection, 1);
     let faults = |pair: &mut Pair<Disturbed, _>, faults| pair.a.port_mut().set_faults(faults).unwrap();
-    while pair.b.fep().counters().data_received < 5 {
-        pair.turn();
-    }
+    let until = |pair: &mut Pair<Disturbed, _>, enough: fn(&Pair<Disturbed, _>) -> bool| {
+        for _ in 0..MAX_TURNS {
+            if enough(pair) {
+                return;
+            }
+            pair.turn();
+        }
+        panic!("{:?}", pair.a.fep().explain(pair.now));
+    };
+    until(&mut pair, |pair| pair.b.fep().counters().data_received >= 5);
     // Some are held back, and nothing else arrives any more.
     faults(&mut pair, Faults { delay: 1.0, delay_frames: 100_000, ..NONE });
-    while pair.a.port().held_attached() < 8 {
-        pair.turn();
-    }
+    until(&mut pair, |pair| pair.a.port().held_attached() >= 8);
     faults(&mut pair, Faults { drop: 1.0, ..NONE });
     let mut held = 0;
     let failed = loop {

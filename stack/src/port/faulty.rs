@@ -342,7 +342,7 @@ impl<P: Port> Port for FaultyPort<P> {
     #[cfg(unix)]
     fn waitable(&mut self) -> Option<std::os::fd::BorrowedFd<'_>> {
         let inner = self.inner.waitable();
-        inner.filter(|_| self.ready.is_empty() && self.held.is_empty())
+        inner.filter(|_| self.ready.is_empty() && self.held.is_empty() && self.outgoing.is_empty())
     }
 
     fn waited(&mut self) {

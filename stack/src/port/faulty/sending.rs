@@ -14,10 +14,16 @@ const PAYLOAD: u32 = 2000;
 
 /// A client that mistreats what it sends, its registered memory, and the server.
 fn link(faults: Faults) -> (FaultyPort<MemifPort>, Region, MemifPort) {
+    link_of(10, faults)
+}
+
+/// The same with rings of 2^`log2_ring` slots.
+fn link_of(log2_ring: u8, faults: Faults) -> (FaultyPort<MemifPort>, Region, MemifPort) {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let name = SocketName::Abstract(format!("weft-faulty-{}-{number}", std::process::id()));
-    let mut client = MemifPort::open(&MemifConfig::client(name.clone())).unwrap();
+    let client = MemifConfig { log2_ring, ..MemifConfig::client(name.clone()) };
+    let mut client = MemifPort::open(&client).unwrap();
     let memory = SharedRegion::allocate(BURST * PAYLOAD as usize).unwrap();
     assert!(client.register(&memory));
     let server = MemifPort::open(&MemifConfig::server(name)).unwrap();
@@ -29,13 +35,18 @@ fn link(faults: Faults) -> (FaultyPort<MemifPort>, Region, MemifPort) {
 /// Sends a frame of `number`, with payload of `number` in its place of `memory`.
 fn send(port: &mut FaultyPort<MemifPort>, memory: &Region, number: u8) {
     let mut tx = TxBurst::new(port);
+    put(&mut tx, memory, number);
+    assert_eq!((port.transmit(&mut tx), tx.len()), (1, 0));
+}
+
+/// Puts such a frame into a burst.
+fn put(tx: &mut TxBurst, memory: &Region, number: u8) {
     let payload = memory.slice(u64::from(number) * u64::from(PAYLOAD), PAYLOAD).unwrap();
     payload.write(0, &[number; PAYLOAD as usize]);
     let mut frame = tx.reserve(HEAD).unwrap();
     frame.fill(number);
     frame.attach(Attachment::from(payload)).unwrap();
     frame.commit();
-    assert_eq!((port.transmit(&mut tx), tx.len()), (1, 0));
 }
 
 /// The whole memory becomes something else.
@@ -103,6 +114,23 @@ fn frames_held_back_are_lost_when_their_memory_is_recalled() {
         a.transmit(&mut TxBurst::new(&a));
     }
     assert_eq!(whole(&mut b).len(), 1);
+}
+
+#[test]
+fn frames_that_wait_for_room_are_lost_when_their_memory_is_recalled() {
+    // Two slots a frame.
+    let (mut a, memory, mut b) = link_of(2, Faults::default());
+    let mut tx = TxBurst::new(&a);
+    (0..5).for_each(|number| put(&mut tx, &memory, number));
+    assert_eq!((a.transmit(&mut tx), tx.len()), (5, 0));
+    assert!(a.waitable().is_none(), "nothing announces the room that they wait for");
+    assert_eq!(arrived(&mut b), [(0, 0), (1, 1)]);
+    a.recall();
+    assert!(a.inner().link_is_up() && a.waitable().is_some());
+    for _ in 0..3 {
+        a.transmit(&mut TxBurst::new(&a));
+        assert_eq!(arrived(&mut b), []);
+    }
 }
 
 #[test]
