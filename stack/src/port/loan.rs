@@ -317,4 +317,26 @@ mod tests {
         loans[2].bytes_from(299).unwrap().copy_to(&mut rest);
         assert_eq!(rest, [45]);
     }
+
+    #[test]
+    fn r7_frames_of_several_desks() {
+        use crate::port::{Frame, RxBurst};
+        let (mut a, mut b, mut c) = (desk(), desk(), desk());
+        let mut queues =
+            [lend(&mut a, 6, 300).unwrap(), lend(&mut b, 6, 30).unwrap(), lend(&mut c, 4, 30).unwrap()];
+        let mut burst = RxBurst::with_tails();
+        for which in [0, 1, 1, 0, 2, 2, 1, 0, 0, 2, 1] {
+            assert!(burst.push(Frame::from(queues[which].pop().unwrap())).is_ok());
+        }
+        let others = queues;
+        let regions = c.regions()[0].clone();
+        drop(c);
+        burst.clear();
+        let left = |desk: &Desk| desk.shared().holders.load(Ordering::Relaxed);
+        assert_eq!((left(&a), left(&b)), (1 + 2, 1 + 2));
+        drop(others);
+        assert_eq!((left(&a), left(&b)), (1, 1));
+        assert!(a.lend(1).1.is_some() && b.lend(1).1.is_some());
+        drop(regions);
+    }
 }

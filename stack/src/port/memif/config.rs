@@ -8,6 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::agreement::RING_ALIGNMENT;
 use super::ring::{SHORT, ring_bytes};
 use crate::port::{MIN_FRAME, PortCaps};
 
@@ -41,7 +42,8 @@ pub struct MemifConfig {
     /// Slots of each ring that a client makes, as a power of two, 1 to [`MAX_LOG2_RING`]. A server may have it make
     /// fewer. A server takes what it is offered.
     pub log2_ring: u8,
-    /// Bytes of each buffer that a client makes; by default what holds the longest frame, and 2048 at least: see
+    /// Bytes of each long buffer that a client makes, beside short ones for frames up to 192 bytes that it sends; by default
+    /// what holds the longest frame, and 2048 at least: see
     /// [`MemifConfig::buffer_bytes`]. A server takes what it is offered.
     pub buffer_size: Option<u32>,
 }
@@ -123,7 +125,7 @@ impl MemifConfig {
         }
     }
 
-    /// Bytes of each buffer that a client makes: a multiple of a cache line, unless [`MemifConfig::buffer_size`] says
+    /// Bytes of each long buffer that a client makes: a multiple of a cache line, unless [`MemifConfig::buffer_size`] says
     /// otherwise.
     pub fn buffer_bytes(&self) -> u32 {
         let needed = self.mtu.saturating_add(MIN_FRAME).next_multiple_of(64).max(2048);
@@ -164,7 +166,8 @@ impl MemifConfig {
         }
         // All has to lie within a region's 32 bit of offsets: both rings, the buffers of both, the short ones of one.
         let buffer = self.buffer_bytes();
-        let beside_rings = u32::MAX - 2 * ring_bytes(self.log2_ring) as u32;
+        let ring = ring_bytes(self.log2_ring).next_multiple_of(RING_ALIGNMENT as usize);
+        let beside_rings = u32::MAX - 2 * ring as u32;
         let most = ((beside_rings >> self.log2_ring) - SHORT) / 2;
         if !(64..=most).contains(&buffer) {
             return Err(MemifError::Buffer { size: buffer, most });

@@ -42,16 +42,16 @@ pub(super) struct Link {
 
 /// Where a client puts what it makes: both rings, then the buffers that it sends from, then those that it receives in.
 #[derive(Debug)]
-struct Layout {
-    to_client: u32,
-    sending: Supply,
-    receiving: Buffers,
-    len: usize,
+pub(super) struct Layout {
+    pub(super) to_client: u32,
+    pub(super) sending: Supply,
+    pub(super) receiving: Buffers,
+    pub(super) len: usize,
 }
 
 impl Layout {
     /// The configuration has been checked: all of it lies within 32 bits.
-    fn of(log2_size: u8, buffer_size: u32) -> Layout {
+    pub(super) fn of(log2_size: u8, buffer_size: u32) -> Layout {
         let ring = ring_bytes(log2_size).next_multiple_of(RING_ALIGNMENT as usize);
         let mut len = 2 * ring;
         let mut buffers = |size: u32| {

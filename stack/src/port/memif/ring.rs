@@ -176,8 +176,8 @@ impl Buffers {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Supply {
     pub(super) long: Buffers,
-    /// Without a gap between what most short messages need: three lines that follow each other are fetched ahead by either
-    /// processor on its own, and many share a page. Long buffers have a page each, or more.
+    /// Side by side, with no gap between what most short messages need: lines that follow each other are fetched ahead by
+    /// either processor on its own, and many share a page. Long buffers have a page each, or half of one.
     pub(super) short: Buffers,
 }
 
@@ -189,8 +189,9 @@ impl Supply {
     /// The buffer of `slot` for `len` bytes; a long one if they fit none.
     #[inline]
     fn descriptor(self, slot: u16, len: u32) -> Descriptor {
-        let fits = len <= self.short.size;
-        if fits { self.short.descriptor(slot) } else { self.long.descriptor(slot) }
+        // A long one may be shorter, if somebody wants it so.
+        let short = len <= self.short.size;
+        if short { self.short.descriptor(slot) } else { self.long.descriptor(slot) }
     }
 }
 
@@ -426,10 +427,10 @@ impl Outgoing {
         fence(Ordering::SeqCst);
     }
 
-    /// Bytes of each of this end's own buffers, the long ones; none if they are the peer's.
+    /// Bytes of the longest of this end's own buffers; none if they are the peer's.
     #[inline]
     pub(super) fn own_buffer(&self) -> Option<usize> {
-        self.supply.map(|supply| supply.long.size as usize)
+        self.supply.map(|supply| supply.long.size.max(supply.short.size) as usize)
     }
 
     /// Slots of the ring.
@@ -454,8 +455,8 @@ impl Outgoing {
         self.ring.write(self.next.wrapping_add(ahead), descriptor);
     }
 
-    /// Sends the first `count` buffers, all of them [known](Self::room). Returns whether the receiver is known to want to be told. To be followed, some
-    /// time, by [`tell`](Self::tell).
+    /// Sends the first `count` buffers, all of them [known](Self::room). Returns whether the receiver is known to want to be
+    /// told. To be followed, some time, by [`tell`](Self::tell).
     #[inline]
     pub(super) fn send(&mut self, count: u16) -> bool {
         self.next = self.next.wrapping_add(count);

@@ -8,9 +8,9 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use super::MemifPort;
 use super::agreement::{Agreement, Offer, RingPlace};
-use super::config::{MemifConfig, Role, SocketName};
-use super::link::{Link, Moved, offer};
-use super::ring::Nonsense;
+use super::config::{MAX_LOG2_RING, MemifConfig, MemifError, Role, SocketName};
+use super::link::{Layout, Link, Moved, offer};
+use super::ring::{Nonsense, Supply};
 use crate::port::{Attachment, BURST, Frame, FramePool, MIN_FRAME, Port, RxBurst, TxBurst};
 use crate::rng::Rng;
 use crate::worker::ring::{Region, RegionSlice, SharedRegion};
@@ -232,7 +232,7 @@ fn a_ring_full_of_registered_payload_recovers() {
         let number = |n: usize| (round + n) as u8;
         (0..6).for_each(|n| put_from(&mut tx, &registered, number(n), 900, 800));
         // A head that fits no buffer: all of it is copied.
-        put_from(&mut tx, &registered, number(6), 500, 390);
+        put_from(&mut tx, &registered, number(6), 500, 290);
         for (frames, len) in [(0..4, 900), (4..6, 900), (6..7, 500)] {
             assert_eq!(client.transmit(&mut tx).unwrap().frames, frames.len());
             assert_eq!(client.is_taken_in().unwrap(), len == 500, "a copied frame refers to nothing");
@@ -363,6 +363,30 @@ fn a_memory_of_the_longest_rings_is_laid_out() {
     let (to_server, to_client) = (place(0), place(1024));
     let short = Agreement { role: Role::Server, regions, to_server, to_client, peer: String::new() };
     assert!(Link::of(short, 64).is_err(), "rings beyond the end of the memory");
+}
+
+/// Whatever a client puts into its memory has a place of its own there, and offsets have 32 bits.
+#[test]
+fn nothing_lies_in_the_place_of_something_else() {
+    for (log2_ring, size) in [(1, 64), (1, 9000), (10, 2048), (14, 64), (14, 65_600)] {
+        let Layout { to_client, sending: Supply { long, short }, receiving, len } =
+            Layout::of(log2_ring, size);
+        let ring = super::ring::ring_bytes(log2_ring);
+        let buffers = [long, short, receiving].map(|b| (b.offset as usize, (b.size as usize) << log2_ring));
+        let mut places =
+            [(0, ring), (to_client as usize, ring)].into_iter().chain(buffers).collect::<Vec<_>>();
+        places.sort_unstable();
+        assert!(places.is_sorted_by(|a, b| a.0 + a.1 <= b.0), "{places:?}");
+        let (last, bytes) = places[places.len() - 1];
+        assert_eq!(last + bytes, len);
+    }
+    for log2_ring in 1..=MAX_LOG2_RING {
+        let huge = MemifConfig { log2_ring, buffer_size: Some(u32::MAX), ..config(64) };
+        let Err(MemifError::Buffer { most, .. }) = huge.check() else { panic!("it fits") };
+        assert!(MemifConfig { buffer_size: Some(most), ..huge }.check().is_ok());
+        let len = Layout::of(log2_ring, most).len;
+        assert!(u32::try_from(len).is_ok(), "{len} bytes with 2^{log2_ring} slots");
+    }
 }
 
 /// A client sends short frames from buffers that lie side by side, and none is in the place of another, long or short.
