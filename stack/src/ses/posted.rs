@@ -18,7 +18,7 @@ pub(super) struct PostedQueue {
     oldest: VecDeque<Posted>,
     /// The others, from when there were any.
     indexed: Option<Box<Index>>,
-    /// How many messages in turn were for one of the others.
+    /// How many messages were for one of the others since one was for these.
     passed_by: u32,
 }
 
@@ -53,12 +53,10 @@ impl PostedQueue {
             None => {
                 let index = self.indexed.as_mut()?;
                 let first = index.find(peer, tag)?;
-                if !self.oldest.is_empty() {
-                    self.passed_by += 1;
-                    if self.passed_by > PASSED_BY {
-                        index.push_front_all(&mut self.oldest);
-                        self.passed_by = 0;
-                    }
+                self.passed_by += u32::from(!self.oldest.is_empty());
+                if self.passed_by > PASSED_BY {
+                    index.push_front_all(&mut self.oldest);
+                    self.passed_by = 0;
                 }
                 index.remove(first)
             }

@@ -328,8 +328,9 @@ mod tests {
         let behind_a_router = Host { mac: MacAddr([4; 6]), ..host(9) };
         assert_eq!(book.sender(behind_a_router), Ok(Addr(5)));
         let ip = IpAddrs::V4 { src: [10, 0, 0, 1].into(), dst: [10, 0, 0, 9].into() };
-        let route = book.route(Addr(5)).unwrap();
+        let route = *book.route(Addr(5)).unwrap();
         assert_eq!((route.src_mac, route.dst_mac, route.ip), (host(1).mac, host(9).mac, ip));
+        assert_eq!(Some(route), Route::between(&host(1), &host(9)));
         assert_eq!(book.route(Addr(4)), None);
     }
 
@@ -364,7 +365,8 @@ mod tests {
         assert_eq!(book.get(Addr(0)), Some(&Host { mac: MacAddr([2; 6]), ..host(5) }));
         book.resolve(Addr(0), MacAddr([4; 6]));
         assert_eq!(book.get(Addr(0)).unwrap().mac, MacAddr([4; 6]), "it may move");
-        assert_eq!(book.route(Addr(0)).unwrap().dst_mac, MacAddr([4; 6]));
+        let moved = Host { mac: MacAddr([4; 6]), ..host(5) };
+        assert_eq!(book.route(Addr(0)).copied(), Route::between(&host(1), &moved));
         book.insert(Addr(0), host(5)).unwrap();
         book.resolve(Addr(0), MacAddr([6; 6]));
         assert_eq!(book.get(Addr(0)), Some(&host(5)), "but not any more");

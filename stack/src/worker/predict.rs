@@ -7,19 +7,14 @@
 use crate::packet::Addr;
 use crate::wire::checksum::{Sum, udp_is_valid};
 use crate::wire::frame::{ChecksumPolicy, DEFAULT_TTL, IpAddrs};
-
-/// Where UDP begins, behind Ethernet and IPv4 without options.
-const UDP: usize = 14 + 20;
-
-/// Bytes of all three.
-const HEADERS: usize = UDP + 8;
+use crate::wire::prefix::{PREFIX_LEN, UDP};
 
 /// Bytes compared: whole words. The shortest PDS header reaches further.
 const COMPARED: usize = 48;
 
 /// Fields that differ from frame to frame: traffic class, total length, header checksum; source port, UDP length
 /// and UDP checksum; and what lies behind the headers.
-const VARYING: [core::ops::Range<usize>; 6] = [15..18, 24..26, 34..36, 38..40, 40..42, HEADERS..COMPARED];
+const VARYING: [core::ops::Range<usize>; 6] = [15..18, 24..26, 34..36, 38..40, 40..42, PREFIX_LEN..COMPARED];
 
 const MASK: [u64; COMPARED / 8] = mask();
 
@@ -128,7 +123,7 @@ impl Prediction {
         if checksums.udp && head[40..42] != [0; 2] && !udp_is_valid(&self.ip, datagram) {
             return None;
         }
-        Some(self.predicted(head, &datagram[HEADERS - UDP..]))
+        Some(self.predicted(head, &datagram[PREFIX_LEN - UDP..]))
     }
 
     /// The same for a frame that goes on for `more` bytes behind `frame`, and has no UDP checksum.
@@ -137,7 +132,7 @@ impl Prediction {
         let head: &[u8; COMPARED] = frame.first_chunk()?;
         let ip_len = self.check_headers(head, true)?;
         let all_there = 14 + ip_len == frame.len() + more;
-        (all_there && head[40..42] == [0; 2]).then(|| self.predicted(head, &frame[HEADERS..]))
+        (all_there && head[40..42] == [0; 2]).then(|| self.predicted(head, &frame[PREFIX_LEN..]))
     }
 
     /// The length of the IP packet, if its headers are as predicted.

@@ -136,12 +136,13 @@ proptest! {
     /// Headers that are put together beforehand are those of any other packet, whoever computes the checksums.
     #[test]
     fn plain_packets_are_written_like_any(
-        len in 0u32..2000, entropy in 0u16..16_384, data: bool, checksum in 0usize..3, in_memory: bool, offload: bool,
+        len in 0u32..2000, entropy in 0u16..16_384, data: bool, checksum in 0usize..3, in_memory: bool, offload: bool, ecn: bool, hops in 0u8..3,
     ) {
         let checksum = [Checksum::WhereNeeded, Checksum::Always, Checksum::Never][checksum];
         let caps = PortCaps { in_memory, tx_ipv4_checksum: offload, tx_udp_checksum: offload, ..CAPS };
         let codec = Codec::new(LinkConfig { checksum, ..LinkConfig::default() }, &caps);
-        let packet = if data { request(len, entropy) } else { ack(entropy) };
+        let mut packet = if data { request(len, entropy) } else { ack(entropy) };
+        (packet.net.ecn, packet.net.hops) = (ecn, hops);
         let payload = bytes(if data { len as usize } else { 0 });
         // Only one of the two can leave checksums to its port.
         for new in [buffer, kernel_buffer] {
