@@ -4,6 +4,10 @@
 //! Everything but [`port`] and [`worker`] is sans-I/O: time comes in as an argument, randomness as a
 //! seeded generator, packets as header structs with a payload beside them.
 
+// Under its own name, for what unit tests and integration tests share.
+#[cfg(test)]
+extern crate self as weft_stack;
+
 pub mod buffer;
 #[cfg(all(target_os = "linux", any(test, feature = "fuzzing")))]
 mod choices;

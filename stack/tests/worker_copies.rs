@@ -85,7 +85,7 @@ fn one_copy_out_and_one_copy_in() {
 }
 
 /// Over rings payload of a region is read by the receiver where the sender's application has it. The one copy that
-/// remains, from there to its final address, is made by the processor's own instruction and not counted here.
+/// remains, from there to its final address, is made by the processor's own instruction, and counted by `worker/copies.rs`.
 #[cfg(feature = "dpdk")]
 #[test]
 fn no_copy_into_and_out_of_frames_where_the_device_takes_memory_as_it_lies() {
@@ -105,7 +105,7 @@ fn no_copy_into_and_out_of_frames_where_the_device_takes_memory_as_it_lies() {
 }
 
 /// Over memif payload of a region goes straight into the memory that both ends share, and from there to its final address.
-/// Both copies are made by the processor's own instruction and not counted here: any other would be.
+/// Both copies are made by the processor's own instruction, and counted by `worker/copies.rs`; any other is counted here.
 #[test]
 fn no_copy_but_into_and_out_of_shared_memory() {
     for packets in [1, 16] {

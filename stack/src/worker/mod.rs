@@ -60,7 +60,7 @@
 //! grown to what the load needs, as long as the port does not and the worker does not sleep. Payload is
 //! copied at most once on the way out, into a frame, and once on the way in, to its final address. From the memory
 //! of regions it is not copied on the way out where the port takes it from there and no checksum of it is needed.
-//! Tests count: `worker_allocation.rs`, `worker_system_calls.rs`, `worker_copies.rs`, `worker_dpdk.rs`.
+//! Tests count: `worker_allocation.rs`, `worker_system_calls.rs`, `worker_copies.rs` and `copies.rs`, `worker_dpdk.rs`.
 //!
 //! # Rest
 //!
@@ -89,6 +89,8 @@ mod affinity;
 mod book;
 mod clock;
 mod codec;
+#[cfg(all(test, target_os = "linux"))]
+mod copies;
 pub mod neighbours;
 mod predict;
 mod rest;

@@ -18,6 +18,8 @@ use weft_stack::ses::Matching;
 use weft_stack::wire::pds::DeliveryMode;
 use weft_stack::worker::LinkConfig;
 use weft_stack::worker::ring::Region;
+#[cfg(target_os = "linux")]
+use weft_stack::worker::ring::SharedRegion;
 
 use super::{MTU, Pair, config_with, worker};
 
@@ -44,15 +46,28 @@ impl Stream<MemifPort> {
     /// A stream of a region's memory between two ends of memif.
     #[allow(dead_code, reason = "not every program that uses this module has such ports")]
     pub(crate) fn over_memif(packets: usize) -> Stream<MemifPort> {
-        let directory = tempfile::tempdir().unwrap();
-        let socket = SocketName::Path(directory.path().join("steady.sock"));
-        let open = |config| MemifPort::open(&config).unwrap();
-        let ports = (open(MemifConfig::client(socket.clone())), open(MemifConfig::server(socket)));
-        for port in [&ports.0, &ports.1] {
-            port.wait_for_link(Duration::from_secs(20)).unwrap();
-        }
-        Stream::of_region(ports, &CcChoice::default(), DeliveryMode::Rud, packets)
+        Stream::of_region(memif(None), &CcChoice::default(), DeliveryMode::Rud, packets)
     }
+}
+
+/// A client of memif and its server. `memory` is registered with the link.
+#[cfg(target_os = "linux")]
+pub(crate) fn memif(memory: Option<&SharedRegion>) -> (MemifPort, MemifPort) {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = SocketName::Path(directory.path().join("steady.sock"));
+    let open = |config| MemifPort::open(&config).unwrap();
+    let mut client = open(MemifConfig::client(socket.clone()));
+    assert!(memory.is_none_or(|memory| client.register(memory)));
+    let ports = (client, open(MemifConfig::server(socket)));
+    for port in [&ports.0, &ports.1] {
+        port.wait_for_link(Duration::from_secs(20)).unwrap();
+    }
+    ports
+}
+
+/// Bytes of the memory that a stream of messages of so many packets uses.
+pub(crate) fn memory_of(packets: usize) -> usize {
+    2 * DEPTH * packets * MTU as usize
 }
 
 impl<P: Port> Stream<P> {
@@ -65,28 +80,32 @@ impl<P: Port> Stream<P> {
         packets: usize,
     ) -> Stream<P> {
         let memory = (0..2 * DEPTH).map(|n| Buffer::Heap(vec![n as u8; packets * MTU as usize]));
-        Stream::with_memory(ports, cc, mode, infer_loss, packets, memory.collect())
+        let link = LinkConfig::default();
+        Stream::with_memory(ports, link, config(cc, infer_loss), mode, packets, memory.collect())
     }
 
     /// The same with messages in a region.
     pub(crate) fn of_region(ports: (P, P), cc: &CcChoice, mode: DeliveryMode, packets: usize) -> Stream<P> {
-        let len = packets * MTU as usize;
-        let region = Region::allocate(2 * DEPTH * len).unwrap();
-        let message = |n| Buffer::Region(region.slice((n * len) as u64, len as u32).unwrap());
-        Stream::with_memory(ports, cc, mode, false, packets, (0..2 * DEPTH).map(message).collect())
+        let region = Region::allocate(memory_of(packets)).unwrap();
+        let memory = messages(&region, packets);
+        Stream::with_memory(ports, LinkConfig::default(), config(cc, false), mode, packets, memory)
+    }
+
+    /// The same with messages in `region`, which is as long as [`memory_of`] says, over `link`.
+    pub(crate) fn in_region(ports: (P, P), link: LinkConfig, region: &Region, packets: usize) -> Stream<P> {
+        let config = config(&CcChoice::default(), false);
+        Stream::with_memory(ports, link, config, DeliveryMode::Rud, packets, messages(region, packets))
     }
 
     fn with_memory(
         (left, right): (P, P),
-        cc: &CcChoice,
+        link: LinkConfig,
+        config: FepConfig,
         mode: DeliveryMode,
-        infer_loss: bool,
         packets: usize,
         memory: Vec<Buffer>,
     ) -> Stream<P> {
-        let base = config_with(cc, MTU, true);
-        let config = FepConfig { pdc: PdcConfig { infer_loss, ..base.pdc }, ..base };
-        let side = |own, port| worker(own, port, &config, LinkConfig::default(), false);
+        let side = |own, port| worker(own, port, &config, link, false);
         let mut pair = Pair::new(side(0, left), side(1, right));
         let connection = pair.connect(0, mode);
         let mut stream = Stream { pair, connection, memory, packets };
@@ -127,6 +146,17 @@ impl<P: Port> Stream<P> {
             }
         }
     }
+}
+
+fn config(cc: &CcChoice, infer_loss: bool) -> FepConfig {
+    let base = config_with(cc, MTU, true);
+    FepConfig { pdc: PdcConfig { infer_loss, ..base.pdc }, ..base }
+}
+
+fn messages(region: &Region, packets: usize) -> Vec<Buffer> {
+    let len = packets * MTU as usize;
+    let message = |n| Buffer::Region(region.slice((n * len) as u64, len as u32).unwrap());
+    (0..2 * DEPTH).map(message).collect()
 }
 
 fn returned(completion: Completion) -> Buffer {

@@ -10,6 +10,9 @@
 
 use core::sync::atomic::{AtomicU8, Ordering};
 
+#[cfg(test)]
+pub(crate) use self::count::{LONG, copied};
+
 /// Whether the processor's copies are used.
 macro_rules! by_processor {
     () => {
@@ -24,6 +27,8 @@ macro_rules! by_processor {
 /// in no other way than with the functions of this module and with atomics.
 #[inline]
 pub(super) unsafe fn copy_out(src: *const u8, dst: *mut u8, len: usize) {
+    #[cfg(test)]
+    count::note(len);
     if by_processor!() && len >= 16 {
         // SAFETY: as promised to this function.
         return unsafe { by_processor(src, dst, len) };
@@ -40,6 +45,8 @@ pub(super) unsafe fn copy_out(src: *const u8, dst: *mut u8, len: usize) {
 /// As [`copy_out`], with the sides exchanged.
 #[inline]
 pub(super) unsafe fn copy_in(src: *const u8, dst: *mut u8, len: usize) {
+    #[cfg(test)]
+    count::note(len);
     if by_processor!() && len >= 16 {
         // SAFETY: as promised to this function.
         return unsafe { by_processor(src, dst, len) };
@@ -57,6 +64,8 @@ pub(super) unsafe fn copy_in(src: *const u8, dst: *mut u8, len: usize) {
 /// come out as either side's.
 #[inline]
 pub(super) unsafe fn copy_across(src: *const u8, dst: *mut u8, len: usize) {
+    #[cfg(test)]
+    count::note(len);
     if by_processor!() && len >= 16 {
         // SAFETY: as promised to this function.
         return unsafe { by_processor(src, dst, len) };
@@ -140,6 +149,38 @@ unsafe fn string(src: *const u8, dst: *mut u8, len: usize) {
             inout("rdi") dst => _,
             options(nostack, preserves_flags),
         );
+    }
+}
+
+/// What has been copied, for tests that count it: nothing else sees copies which no function of the C library makes.
+#[cfg(test)]
+mod count {
+    use std::cell::Cell;
+
+    /// Shorter copies are of headers.
+    pub(crate) const LONG: usize = 512;
+
+    /// Copies of one thread.
+    #[derive(Clone, Copy, Default)]
+    pub(crate) struct Copied {
+        /// Those of [`LONG`] bytes and more.
+        pub(crate) long: u64,
+        /// Bytes of all, the short ones too.
+        pub(crate) bytes: u64,
+    }
+
+    thread_local! {
+        static COPIED: Cell<Copied> = Cell::default();
+    }
+
+    pub(super) fn note(len: usize) {
+        let Copied { long, bytes } = COPIED.get();
+        COPIED.set(Copied { long: long + u64::from(len >= LONG), bytes: bytes + len as u64 });
+    }
+
+    /// Those of this thread so far.
+    pub(crate) fn copied() -> Copied {
+        COPIED.get()
     }
 }
 

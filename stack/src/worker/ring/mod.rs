@@ -37,6 +37,8 @@ mod spsc;
 mod storage;
 mod sync;
 
+#[cfg(test)]
+pub(crate) use copy::{LONG, copied};
 pub use region::{Region, RegionBytes, RegionError, RegionSlice};
 #[cfg(target_os = "linux")]
 pub use shared::SharedRegion;
