@@ -23,7 +23,7 @@ use weft_stack::port::memif::{MemifError, MemifPort};
 use weft_stack::port::memory::MemoryPort;
 use weft_stack::port::udp::{MAX_SOURCES, Peer, UdpConfig, UdpError, UdpPort, mac_of};
 use weft_stack::port::{FramePool, MIN_FRAME, Port, PortCaps, PortCounters, RxBurst, TxBurst};
-use weft_stack::wire::ethernet::MacAddr;
+use weft_stack::wire::ethernet::{MacAddr, VLAN_TAG_LEN, VlanTag};
 use weft_stack::worker::ring::SharedRegion;
 use weft_stack::worker::{Checksum, Host, LinkConfig};
 
@@ -79,6 +79,10 @@ pub(crate) struct PortOptions {
     /// the device or the interface of a udp: port has less].
     #[arg(long = "port-mtu", value_name = "BYTES", value_parser = clap::value_parser!(u16).range(i64::from(LEAST_MTU)..))]
     pub(crate) mtu: Option<u16>,
+    /// The VLAN tag that frames leave with: an id of 1 to 4094, and a priority of 0 to 7. The MTU is that of the IP packets in
+    /// it. For a udp: port, use the address of a VLAN interface of the kernel.
+    #[arg(long, value_name = "ID[:PRIORITY]", value_parser = vlan)]
+    pub(crate) vlan: Option<VlanTag>,
     /// Which IPv4 packets get a UDP checksum: auto, all but those over devices that join two memories
     /// (memif:, net_memif, net_ring); full, all, as needed where such a device leads to a switch with wires; or none.
     /// IPv6 requires it of all.
@@ -96,6 +100,17 @@ pub(crate) enum ChecksumArg {
     Auto,
     Full,
     None,
+}
+
+impl PortOptions {
+    /// Bytes by which the tag makes frames longer.
+    fn tag_len(&self) -> usize {
+        tag_len(self.vlan)
+    }
+}
+
+fn tag_len(vlan: Option<VlanTag>) -> usize {
+    vlan.map_or(0, |_| VLAN_TAG_LEN)
 }
 
 impl From<ChecksumArg> for Checksum {
@@ -129,6 +144,12 @@ pub(crate) enum PortError {
     /// The kernel's own is used.
     #[error("{0}: --mac has no effect: the kernel writes the Ethernet headers")]
     MacOfKernel(PortSpec),
+    /// The kernel's own are used.
+    #[error(
+        "{0}: --vlan has no effect: the kernel writes the Ethernet headers. Name the address of one of its VLAN interfaces, \
+         such as that of `ip link add link eth0 name eth0.7 type vlan id 7`"
+    )]
+    VlanOfKernel(PortSpec),
     /// The system refuses.
     #[error("{spec}: {error}")]
     Udp { spec: PortSpec, error: UdpError },
@@ -186,6 +207,8 @@ pub(crate) struct OpenPort {
     pub(crate) link: Option<Rate>,
     /// Which packets leave with a UDP checksum.
     checksum: Checksum,
+    /// The tag that frames leave with.
+    vlan: Option<VlanTag>,
     /// Nobody filters by Ethernet address on this link, so any will do.
     point_to_point: bool,
 }
@@ -301,6 +324,16 @@ pub(crate) fn mac(text: &str) -> Result<MacAddr, ValueError> {
     Ok(MacAddr(bytes))
 }
 
+/// `7`, `7:3`.
+fn vlan(text: &str) -> Result<VlanTag, ValueError> {
+    let expected = || ValueError::expected("ID[:PRIORITY] with an id of 1 to 4094 and a priority of 0 to 7");
+    let (id, priority) = text.split_once(':').unwrap_or((text, "0"));
+    let (id, priority) = id.parse().ok().zip(priority.parse().ok()).ok_or_else(expected)?;
+    // Ids 0 and 4095 name no VLAN (IEEE 802.1Q, table 9-2).
+    let valid = (1..=4094).contains(&id) && priority <= 7;
+    valid.then_some(VlanTag { priority, drop_eligible: false, id }).ok_or_else(expected)
+}
+
 fn mac_expected() -> ValueError {
     ValueError::expected("an Ethernet address of one host, such as 02:00:00:00:00:01")
 }
@@ -360,6 +393,9 @@ impl PortSpec {
         if options.mac.is_some() {
             return Err(PortError::MacOfKernel(self.clone()));
         }
+        if options.vlan.is_some() {
+            return Err(PortError::VlanOfKernel(self.clone()));
+        }
         let interface = interface_of(udp.address);
         let default = || interface.as_deref().and_then(interface_mtu).unwrap_or(DEFAULT_MTU).min(DEFAULT_MTU);
         let config = udp.config(usize::from(options.mtu.unwrap_or_else(default)));
@@ -369,6 +405,7 @@ impl PortSpec {
             paths: port.entropies(),
             link: interface.as_deref().and_then(interface_rate),
             checksum: options.checksum.into(),
+            vlan: None,
             point_to_point: true,
             port: AnyPort::Udp(Box::new(port)),
             spec: Some(self.clone()),
@@ -378,7 +415,9 @@ impl PortSpec {
     fn open_memif(&self, memif: &MemifSpec, options: &PortOptions) -> Result<OpenPort, PortError> {
         let ip = options.ip.ok_or_else(|| PortError::NoAddress(self.clone()))?;
         let mac = options.mac.unwrap_or(mac_of(ip));
-        let config = memif.config(usize::from(options.mtu.unwrap_or(DEFAULT_MTU)), mac.0);
+        let payload = usize::from(options.mtu.unwrap_or(DEFAULT_MTU)) + options.tag_len();
+        // Frames of memif can be no longer.
+        let config = memif.config(payload.min(usize::from(u16::MAX)), mac.0);
         let port = MemifPort::open(&config)
             .map_err(|error| PortError::Memif { spec: self.clone(), error: Box::new(error) })?;
         Ok(OpenPort {
@@ -388,6 +427,7 @@ impl PortSpec {
             paths: ALL_PATHS,
             link: None,
             checksum: options.checksum.into(),
+            vlan: options.vlan,
             point_to_point: true,
         })
     }
@@ -413,6 +453,7 @@ impl PortSpec {
             paths: ALL_PATHS,
             link,
             checksum: options.checksum.into(),
+            vlan: options.vlan,
             point_to_point,
         })
     }
@@ -436,12 +477,13 @@ fn start_dpdk(device: &str, options: &PortOptions) -> Result<DpdkPort, DpdkError
     let eal = Eal::init(&eal)?;
     let mtu = options.mtu.unwrap_or(DEFAULT_MTU);
     mtu.checked_add(MIN_FRAME as u16).ok_or(DpdkError::BufferSize(mtu))?;
-    let buffer_size = buffer_size_for(device, mtu);
+    let buffer_size = buffer_size_for(device, mtu.saturating_add(options.tag_len() as u16));
     let pool = MbufPool::create(eal, "port", &MbufPoolConfig { buffer_size, ..MbufPoolConfig::default() })?;
     let config = DpdkPortConfig {
         mtu,
         // Nobody asked for that much.
         or_less: options.mtu.is_none(),
+        tagged: options.vlan.is_some(),
         // Cards pass on only what is sent to their own address.
         promiscuous: options.mac.is_some(),
         ..DpdkPortConfig::default()
@@ -474,6 +516,7 @@ impl OpenPort {
             paths: ALL_PATHS,
             link: None,
             checksum: Checksum::default(),
+            vlan: None,
             point_to_point: true,
         }
     }
@@ -503,13 +546,18 @@ impl OpenPort {
 
     /// How frames leave.
     pub(crate) fn link_config(&self) -> LinkConfig {
-        LinkConfig { checksum: self.checksum, ..LinkConfig::default() }
+        LinkConfig { checksum: self.checksum, vlan: self.vlan, ..LinkConfig::default() }
     }
 
     /// Bytes of the headers of a data packet at their longest: Ethernet, IP, UDP, PDS and SES.
     pub(crate) fn headers(&self) -> u32 {
         let ip = if self.host.ip.is_ipv4() { 20 } else { 40 };
-        MIN_FRAME as u32 + ip + 8 + 16 + 44
+        (MIN_FRAME + tag_len(self.vlan)) as u32 + ip + 8 + 16 + 44
+    }
+
+    /// Bytes of the longest IP packet.
+    pub(crate) fn mtu(&self) -> usize {
+        self.port.capabilities().mtu().saturating_sub(tag_len(self.vlan))
     }
 
     /// Bytes of payload that fit into a packet at this port.
@@ -699,12 +747,52 @@ mod tests {
     }
 
     #[test]
+    fn vlans() {
+        let tag = |id, priority| Ok(VlanTag { priority, drop_eligible: false, id });
+        assert_eq!((vlan("1"), vlan("4094:7"), vlan("7:0")), (tag(1, 0), tag(4094, 7), tag(7, 0)));
+        for wrong in ["", "0", "4095", "4096", "65536", "-1", "7:", "7:8", "7:-1", ":3", "7:3:1", "0x7"] {
+            let refused = vlan(wrong).expect_err(wrong).to_string();
+            assert_eq!(refused, "expected ID[:PRIORITY] with an id of 1 to 4094 and a priority of 0 to 7");
+        }
+    }
+
+    /// What is left for payload beside this tag.
+    fn longest_payload(text: &str, mtu: u16, vlan: Option<VlanTag>) -> u32 {
+        let ip = Some([10, 0, 0, 1].into());
+        let open =
+            spec(text).open(&PortOptions { ip, mtu: Some(mtu), vlan, ..PortOptions::default() }).unwrap();
+        assert_eq!(open.link_config().vlan, vlan);
+        assert_eq!(open.mtu() as u32, open.longest_payload() + 20 + 8 + 60);
+        open.longest_payload()
+    }
+
+    #[test]
+    fn a_tag_takes_nothing_from_the_payload_but_where_frames_end() {
+        let directory = tempfile::tempdir().unwrap();
+        let memif = format!("memif:{}/socket,role=server", directory.path().display());
+        let tag = Some(VlanTag { id: 7, ..VlanTag::default() });
+        for vlan in [None, tag] {
+            assert_eq!(longest_payload(&memif, 1500, vlan), 1500 - 20 - 8 - 60);
+        }
+        assert_eq!(longest_payload(&memif, u16::MAX, None), 65_535 - 20 - 8 - 60);
+        assert_eq!(longest_payload(&memif, u16::MAX, tag), 65_531 - 20 - 8 - 60);
+        if cfg!(feature = "dpdk") {
+            assert_eq!(longest_payload("dpdk:net_null8", 1500, tag), 1500 - 20 - 8 - 60);
+        }
+    }
+
+    #[test]
     fn options_that_contradict_the_port_are_refused() {
         let udp = spec("udp:127.77.0.1");
         let other = PortOptions { ip: Some([127, 0, 0, 9].into()), ..PortOptions::default() };
         assert!(matches!(udp.open(&other), Err(PortError::Address { .. })));
         let mac = PortOptions { mac: Some(MacAddr([2; 6])), ..PortOptions::default() };
         assert!(matches!(udp.open(&mac), Err(PortError::MacOfKernel(_))));
+        let vlan = PortOptions { vlan: Some(VlanTag::default()), ..PortOptions::default() };
+        let refused = udp.open(&vlan).unwrap_err();
+        assert!(
+            matches!(refused, PortError::VlanOfKernel(_)) && refused.to_string().contains("type vlan id 7")
+        );
         let dpdk = spec("dpdk:net_null7").open(&PortOptions::default());
         assert!(dpdk.unwrap_err().to_string().starts_with("dpdk:net_null7: "));
     }

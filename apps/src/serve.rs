@@ -77,7 +77,7 @@ mod linux {
         let mut endpoint = Endpoint::new(&args.end, &open)?;
         endpoint.config =
             Arc::new(FepConfig { idle_timeout: args.end.patience, ..(*endpoint.config).clone() });
-        let (ip, mtu) = (open.host.ip, open.port.capabilities().mtu());
+        let (ip, mtu) = (open.host.ip, open.mtu());
         let peers: Vec<_> = (1..).map(Addr).zip(args.peers.iter().copied()).collect();
         let mut worker = endpoint.worker(open, OWN, &peers, Strangers::Refuse)?;
         worker.set_idle(args.end.idle.into());

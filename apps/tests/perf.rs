@@ -287,6 +287,31 @@ fn two_processes_over_memif() {
     assert!(output.status.success(), "{}", stderr(&output));
 }
 
+/// A tag is one's own: packets that arrive may have another, or none, on a link where nobody has to be asked for addresses.
+#[test]
+fn processes_with_and_without_vlans_over_memif() {
+    const MTU: [&str; 2] = ["--port-mtu", "1500"];
+    for (there, here) in [
+        (&["--vlan", "7:5"][..], &["--vlan", "7:5"][..]),
+        (&["--vlan", "7"], &[]),
+        (&[], &["--vlan", "4094"]),
+    ] {
+        let directory = tempfile::tempdir().expect("there is room for a socket");
+        let socket = directory.path().join("memif.sock");
+        let link = |role| format!("memif:{},role={role}", socket.display());
+        let (far, near) = (link("server"), link("client"));
+        let server = ["--port", &far, "--ip", "10.0.0.1", "--once", "--payload", "1000"];
+        let server = Process::server(&[&server, there, &MTU].concat());
+        let client = ["client", "10.0.0.1", "--port", &near, "--ip", "10.0.0.2", "--patience", "20000ms"];
+        let test = ["--size", "100KB", "--count", "50", "--payload", "1000", "--verify", "--json", "-"];
+        let report = json(&weft(&[&client, here, &MTU, &test].concat()).output().expect("weft starts"));
+        complete(&report, 50);
+        assert_eq!(report["server"]["verified_bytes"], 50 * 100_000, "{there:?} and {here:?}");
+        let output = server.output();
+        assert!(output.status.success(), "{}", stderr(&output));
+    }
+}
+
 #[test]
 fn a_server_that_is_told_to_end_leaves_no_socket() {
     let directory = tempfile::tempdir().expect("there is room for a socket");
@@ -329,4 +354,5 @@ fn options_that_make_no_sense_are_refused() {
     assert!(payload.contains("--payload: the port's MTU leaves"), "{payload}");
     assert!(refusal(&["client", "--cout", "1"]).contains("(see weft perf client --help)"));
     assert!(refusal(&[&base[..], &["--count", "1", "--duration", "1ms"]].concat()).contains("--duration"));
+    assert!(refusal(&[&base[..], &["--vlan", "4095"]].concat()).contains("an id of 1 to 4094"));
 }

@@ -164,7 +164,7 @@ fn capabilities(open: &OpenPort) -> Finding {
     let rate = open.link.map_or_else(|| "unknown".to_owned(), |rate| rate.to_string());
     let seen = format!(
         "MTU {}, {} entropies, rate {rate}; does {}; leaves to weft {}",
-        caps.mtu(),
+        open.mtu(),
         open.paths,
         list(true),
         list(false)

@@ -6,7 +6,9 @@ use thiserror::Error;
 use weft_stack::port::{Frame, MIN_FRAME};
 use weft_stack::spray::Entropy;
 use weft_stack::wire::WireError;
-use weft_stack::wire::ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, EthernetHeader, EthernetView};
+use weft_stack::wire::ethernet::{
+    ETHERTYPE_IPV4, ETHERTYPE_IPV6, EthernetHeader, EthernetView, VLAN_TAG_LEN, VlanTag,
+};
 use weft_stack::wire::frame::{
     ChecksumFill, DEFAULT_TTL, Ecn, UET_UDP_PORT, entropy_to_port, finish_checksums,
 };
@@ -131,13 +133,14 @@ pub(super) fn write(
     frame: &mut Frame,
     from: Host,
     to: Host,
+    vlan: Option<VlanTag>,
     tos: u8,
     probe: &Probe,
 ) -> Result<(), WireError> {
     frame.fill(0);
     let (dscp, ecn) = (tos >> 2, ecn_of(tos));
     let ethertype = if from.ip.is_ipv4() { ETHERTYPE_IPV4 } else { ETHERTYPE_IPV6 };
-    let mut at = EthernetHeader { dst: to.mac, src: from.mac, vlan: None, ethertype }.emit(frame)?;
+    let mut at = EthernetHeader { dst: to.mac, src: from.mac, vlan, ethertype }.emit(frame)?;
     let len = |before: usize| u16::try_from(frame.len() - before).unwrap_or(u16::MAX);
     let (v4_len, v6_len) = (len(at + IPV4), len(at + IPV6));
     at += match (from.ip, to.ip) {
@@ -223,8 +226,8 @@ pub(super) fn read(frame: &[u8]) -> Result<Heard, NoProbe> {
 }
 
 /// Bytes of the frame of an IP packet.
-pub(super) fn frame_len(packet: usize) -> usize {
-    packet + MIN_FRAME
+pub(super) fn frame_len(packet: usize, vlan: Option<VlanTag>) -> usize {
+    packet + MIN_FRAME + vlan.map_or(0, |_| VLAN_TAG_LEN)
 }
 
 fn ecn_of(tos: u8) -> Ecn {
@@ -250,16 +253,21 @@ mod tests {
     }
 
     fn written(v6: bool, tos: u8, packet: usize, probe: &Probe) -> Frame {
-        let len = frame_len(packet);
+        written_with(None, v6, tos, packet, probe)
+    }
+
+    fn written_with(vlan: Option<VlanTag>, v6: bool, tos: u8, packet: usize, probe: &Probe) -> Frame {
+        let len = frame_len(packet, vlan);
         let mut frame = FramePool::heap(1, len).unwrap().allocate(len).unwrap();
-        write(&mut frame, host(1, v6), host(2, v6), tos, probe).unwrap();
+        write(&mut frame, host(1, v6), host(2, v6), vlan, tos, probe).unwrap();
         frame
     }
 
     proptest! {
         #[test]
         fn probes_survive_the_wire(
-            kind in 0usize..6, numbers: (u32, u32, u32), counts: (u16, u16, u16), seen: u8, tos: u8, v6: bool, more in 0usize..8000
+            kind in 0usize..6, numbers: (u32, u32, u32), counts: (u16, u16, u16), seen: u8, tos: u8, v6: bool, tagged: bool,
+            more in 0usize..8000
         ) {
             let probe = Probe {
                 kind: Kind::ALL[kind],
@@ -272,7 +280,10 @@ mod tests {
                 missed: counts.2,
             };
             let packet = shortest(v6) + more;
-            let heard = read(&written(v6, tos, packet, &probe)).unwrap();
+            let vlan = tagged.then_some(VlanTag { priority: 3, drop_eligible: false, id: 7 });
+            let frame = written_with(vlan, v6, tos, packet, &probe);
+            prop_assert_eq!(EthernetView::new_checked(&frame[..]).unwrap().vlan(), vlan);
+            let heard = read(&frame).unwrap();
             let expected =
                 Heard { probe, from: host(1, v6), tos, hops: 0, length: packet as u32, cut: false };
             prop_assert_eq!(heard, expected);
@@ -304,7 +315,7 @@ mod tests {
             let heard = read(&frame).unwrap();
             assert_eq!((heard.probe, heard.cut), (probe, true), "{policy:?}");
             assert_eq!(heard.tos >> 2, classes.dscp(point.class()), "{policy:?}");
-            assert_eq!(frame_len(heard.length as usize), end, "{policy:?}");
+            assert_eq!(frame_len(heard.length as usize, None), end, "{policy:?}");
         }
     }
 
@@ -312,7 +323,7 @@ mod tests {
     fn questions_and_answers_that_were_cut_say_nothing() {
         for kind in Kind::ALL.into_iter().filter(|kind| *kind != Kind::Burst) {
             let mut frame = written(false, 0, 4000, &Probe::new(kind, 7, 3));
-            frame.truncate(frame_len(shortest(false)) - 1);
+            frame.truncate(frame_len(shortest(false), None) - 1);
             assert!(matches!(read(&frame), Err(NoProbe::Foreign)), "{kind:?}");
         }
     }

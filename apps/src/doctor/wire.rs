@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use std::thread;
 use std::time::{Duration, Instant};
 use weft_stack::port::{Port, RxBurst, TxBurst};
+use weft_stack::wire::ethernet::VlanTag;
 use weft_stack::worker::Host;
 
 /// How long to sleep while nothing arrives.
@@ -18,6 +19,7 @@ const STUCK: Duration = Duration::from_secs(1);
 pub(super) struct Wire {
     port: AnyPort,
     own: Host,
+    vlan: Option<VlanTag>,
     rx: RxBurst,
     tx: TxBurst,
     heard: VecDeque<Heard>,
@@ -26,12 +28,13 @@ pub(super) struct Wire {
 impl Wire {
     pub(super) fn new(open: OpenPort) -> Wire {
         let (rx, tx) = (RxBurst::new(), TxBurst::new(&open.port));
-        Wire { own: open.host, port: open.port, rx, tx, heard: VecDeque::new() }
+        let vlan = open.link_config().vlan;
+        Wire { own: open.host, vlan, port: open.port, rx, tx, heard: VecDeque::new() }
     }
 
     /// Bytes of the longest IP packet.
     pub(super) fn mtu(&self) -> usize {
-        self.tx.max_frame().saturating_sub(probe::frame_len(0))
+        self.tx.max_frame().saturating_sub(probe::frame_len(0, self.vlan))
     }
 
     /// Bytes of the shortest IP packet that holds a probe.
@@ -79,10 +82,11 @@ impl Wire {
         let failed = |error: &dyn std::fmt::Display| Failure::Run(format!("a probe cannot be sent: {error}"));
         let deadline = Instant::now() + STUCK;
         loop {
-            let len = probe::frame_len(length.max(self.shortest()));
+            let len = probe::frame_len(length.max(self.shortest()), self.vlan);
             let full = match self.tx.reserve(len) {
                 Ok(mut frame) => {
-                    probe::write(&mut frame, self.own, to, tos, probe).map_err(|error| failed(&error))?;
+                    probe::write(&mut frame, self.own, to, self.vlan, tos, probe)
+                        .map_err(|error| failed(&error))?;
                     frame.commit();
                     None
                 }

@@ -35,7 +35,6 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use weft_stack::packet::Addr;
-use weft_stack::port::Port;
 use weft_stack::worker::{Strangers, pin_to};
 
 /// The endpoints' own addresses in their books.
@@ -60,7 +59,7 @@ fn serve(args: &ServerArgs) -> Result<(), Failure> {
     let endpoint = Endpoint::new(&args.end, &open)?;
     let strangers = if args.peers.is_empty() { Strangers::Learn } else { Strangers::Refuse };
     let peers: Vec<_> = (1..).map(Addr).zip(args.peers.iter().copied()).collect();
-    let (ip, mtu) = (open.host.ip, open.port.capabilities().mtu());
+    let (ip, mtu) = (open.host.ip, open.mtu());
     let mut worker = endpoint.worker(open, OWN, &peers, strangers)?;
     worker.set_idle(args.end.idle.into());
     pin(&args.end, 0)?;

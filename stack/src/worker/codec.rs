@@ -22,7 +22,8 @@ use crate::worker::ring::RegionBytes;
 pub struct LinkConfig {
     /// The DSCPs of the fabric's classes.
     pub classes: DscpClasses,
-    /// The tag that frames leave with. Those that arrive may have any, or none.
+    /// The tag that frames leave with. Packets that arrive may have any, or none: cards and switch ports take tags off.
+    /// Only who is [asked](super::neighbours) for an address answers to this tag alone.
     pub vlan: Option<VlanTag>,
     /// Which packets leave with a UDP checksum.
     pub checksum: Checksum,

@@ -13,6 +13,7 @@ use weft_dpdk_sys as sys;
 use super::facts::{DeviceFacts, believed_rate, is_pci_address};
 use super::{DpdkError, DpdkPortConfig, Eal, MbufPool, Spread, needs, stale};
 use crate::port::{MIN_FRAME, PortCaps};
+use crate::wire::ethernet::VLAN_TAG_LEN;
 use crate::worker::steer::SYMMETRIC_KEY;
 
 /// Ids of devices that are in use. A queue has one user, so a device is opened once at a time; and
@@ -108,11 +109,12 @@ impl Device {
         config: &DpdkPortConfig,
     ) -> Result<PortCaps, DpdkError> {
         let info = self.info()?;
-        self.facts = DeviceFacts::read(&info, &self.arguments);
+        let tag = if config.tagged { VLAN_TAG_LEN } else { 0 };
+        self.facts = DeviceFacts::read(&info, &self.arguments, tag);
         let most = if config.or_less { self.facts.max_mtu } else { u16::MAX };
         let config = &DpdkPortConfig { mtu: config.mtu.min(most), ..config.clone() };
-        let max_frame = usize::from(config.mtu) + MIN_FRAME;
-        self.facts.check_buffers(&self.name, pool.buffer_size(), config.mtu)?;
+        let max_frame = usize::from(config.mtu) + MIN_FRAME + tag;
+        self.facts.check_buffers(&self.name, pool.buffer_size(), config.mtu, tag)?;
         self.facts.check_mtu(&self.name, config.mtu)?;
         self.check_queues(queues, spread)?;
         let (rx_offloads, tx_offloads) = self.configure(&info, queues, config)?;

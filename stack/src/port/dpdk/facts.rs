@@ -74,7 +74,8 @@ pub struct DeviceFacts {
 }
 
 impl DeviceFacts {
-    pub(super) fn read(info: &sys::rte_eth_dev_info, arguments: &str) -> DeviceFacts {
+    /// What `info` says of a device for frames with a VLAN tag of `tag` bytes.
+    pub(super) fn read(info: &sys::rte_eth_dev_info, arguments: &str, tag: usize) -> DeviceFacts {
         let driver = driver_of(info);
         let interface = match driver.as_str() {
             "net_af_packet" | "net_af_xdp" => argument(arguments, "iface").map(str::to_owned),
@@ -82,7 +83,7 @@ impl DeviceFacts {
         };
         DeviceFacts {
             min_mtu: info.min_mtu,
-            max_mtu: max_mtu(&driver, info, arguments, interface.as_deref()),
+            max_mtu: max_mtu(&driver, info, arguments, interface.as_deref(), tag),
             min_buffer: *buffers(&driver, arguments).start(),
             max_buffer: *buffers(&driver, arguments).end(),
             queues: info.max_rx_queues.min(info.max_tx_queues),
@@ -95,8 +96,15 @@ impl DeviceFacts {
         }
     }
 
-    pub(super) fn check_buffers(&self, device: &str, buffer: usize, mtu: u16) -> Result<(), DpdkError> {
-        let min = self.min_buffer.max(longest_frame(&self.driver, mtu));
+    /// Whether `buffer` bytes hold frames of `mtu` and `tag` bytes.
+    pub(super) fn check_buffers(
+        &self,
+        device: &str,
+        buffer: usize,
+        mtu: u16,
+        tag: usize,
+    ) -> Result<(), DpdkError> {
+        let min = self.min_buffer.max(longest_frame(&self.driver, mtu) + tag);
         if (min..=self.max_buffer).contains(&buffer) {
             return Ok(());
         }
@@ -285,14 +293,22 @@ fn driver_of(info: &sys::rte_eth_dev_info) -> String {
     unsafe { CStr::from_ptr(info.driver_name) }.to_string_lossy().into_owned()
 }
 
-fn max_mtu(driver: &str, info: &sys::rte_eth_dev_info, arguments: &str, interface: Option<&str>) -> u16 {
+/// The largest MTU of IP packets in frames with a VLAN tag of `tag` bytes. Drivers of cards, and the kernel, have room for
+/// one beside the MTU; buffers of a fixed length have not.
+fn max_mtu(
+    driver: &str,
+    info: &sys::rte_eth_dev_info,
+    arguments: &str,
+    interface: Option<&str>,
+    tag: usize,
+) -> u16 {
     let frame = match driver {
         // Over several buffers the driver joins frames that do not belong together, once its ring is around.
         "net_memif" => memif_buffer(arguments),
         "net_af_packet" => ring_frame(arguments).saturating_sub(PACKET_RING_HEADER),
         _ => info.max_rx_pktlen,
     };
-    let overhead = if claims_standard_frames(driver) { MIN_FRAME as u32 } else { OVERHEAD };
+    let overhead = if claims_standard_frames(driver) { (MIN_FRAME + tag) as u32 } else { OVERHEAD };
     let device = frame.saturating_sub(overhead).min(u32::from(info.max_mtu));
     let kernel = interface.and_then(interface_mtu).unwrap_or(u32::MAX);
     // At most `max_mtu`, which is a u16.
@@ -465,13 +481,14 @@ mod tests {
         assert_eq!(buffer_size_for("0000:3b:00.0", 9000), 9216);
         assert_eq!(buffer_size_for("0000:3b:00.0", u16::MAX), u16::MAX);
         let virtio = facts("net_virtio");
-        assert!(virtio.check_buffers("0000:3b:00.0", 1530, 1500).is_ok());
-        assert!(virtio.check_buffers("0000:3b:00.0", 1529, 1500).is_err());
+        assert!(virtio.check_buffers("0000:3b:00.0", 1530, 1500, 0).is_ok());
+        assert!(virtio.check_buffers("0000:3b:00.0", 1529, 1500, 0).is_err());
+        assert!(virtio.check_buffers("0000:3b:00.0", 1533, 1500, 4).is_err());
         let xdp = DeviceFacts { min_buffer: 1728, max_buffer: 3776, ..facts("net_af_xdp") };
-        let error = xdp.check_buffers("net_af_xdp0", 4000, 1500).unwrap_err().to_string();
+        let error = xdp.check_buffers("net_af_xdp0", 4000, 1500, 0).unwrap_err().to_string();
         let expected = "device net_af_xdp0 needs buffers of 1728 bytes at least and 3776 at most, and the pool's have 4000";
         assert_eq!(error, expected);
-        assert!(xdp.check_buffers("net_af_xdp0", 1728, 1714).is_ok());
-        assert!(xdp.check_buffers("net_af_xdp0", 1728, 1715).is_err());
+        assert!(xdp.check_buffers("net_af_xdp0", 1728, 1714, 0).is_ok());
+        assert!(xdp.check_buffers("net_af_xdp0", 1728, 1715, 0).is_err());
     }
 }

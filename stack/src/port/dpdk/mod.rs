@@ -39,6 +39,8 @@ use super::{BURST, Frame, FramePool, Port, PortCaps, PortCounters, RxBurst, TxBu
 pub struct DpdkPortConfig {
     /// Longest Ethernet payload, bytes. The pool's buffers must hold it and an Ethernet header.
     pub mtu: u16,
+    /// Whether frames may have a VLAN tag, by which they are longer than `mtu` and the header.
+    pub tagged: bool,
     /// Whether a device that carries less than `mtu` is opened with what it carries, and not refused.
     pub or_less: bool,
     /// Frames that the device can hold until they are received; adjusted to what it supports.
@@ -53,11 +55,12 @@ pub struct DpdkPortConfig {
 }
 
 impl Default for DpdkPortConfig {
-    /// MTU 9000, 1024 descriptors each way, own address only, no wait.
+    /// MTU 9000, no tags, 1024 descriptors each way, own address only, no wait.
     fn default() -> DpdkPortConfig {
         let (rx_descriptors, tx_descriptors) = (1024, 1024);
         DpdkPortConfig {
             mtu: 9000,
+            tagged: false,
             or_less: false,
             rx_descriptors,
             tx_descriptors,
