@@ -22,7 +22,8 @@ const FUNCTIONS: &str = "weft_rte_.*\
     |rte_eth_dev_(configure|start|stop|close|info_get|adjust_nb_rx_tx_desc|get_port_by_name)\
     |rte_eth_dev_(socket_id|set_mtu|get_mtu)\
     |rte_eth_(macaddr_get|promiscuous_enable|allmulticast_enable|stats_get|stats_reset|rx_queue_setup|tx_queue_setup)\
-    |rte_eth_dev_rss_hash_conf_get";
+    |rte_eth_dev_rss_hash_conf_get\
+    |rte_eth_dev_rx_intr_(enable|disable|ctl_q_get_fd)";
 
 const TYPES: &str = "rte_(mbuf|mempool|ring|ether_addr|eth_conf|eth_dev_info|eth_stats|eth_rss_conf)";
 

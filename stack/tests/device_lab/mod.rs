@@ -1,4 +1,5 @@
 //! What tests of devices need: networks of their own, other processes, and a way to say that there is none.
+#![allow(dead_code)] // Each test program uses its part.
 
 use crate::skipped::{skipped, skipped_inside};
 use std::process::{Child, Command, Stdio};

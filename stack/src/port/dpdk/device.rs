@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use weft_cc::Rate;
 use weft_dpdk_sys as sys;
 
+use super::alarm::{Alarm, Kind};
 use super::facts::{DeviceFacts, believed_rate, is_pci_address};
 use super::{DpdkError, DpdkPortConfig, Eal, MbufPool, Spread, needs, stale};
 use crate::port::{MIN_FRAME, PortCaps};
@@ -37,6 +38,8 @@ pub(super) struct Device {
     arguments: String,
     facts: DeviceFacts,
     started: bool,
+    /// Held while interrupts are switched: drivers do not expect that of several queues at once.
+    switch: Mutex<()>,
     /// Bus and name, if closing the port shall unplug the device.
     unplug: Option<(&'static CStr, CString)>,
 }
@@ -117,12 +120,16 @@ impl Device {
         self.facts.check_buffers(&self.name, pool.buffer_size(), config.mtu, tag)?;
         self.facts.check_mtu(&self.name, config.mtu)?;
         self.check_queues(queues, spread)?;
-        let (rx_offloads, tx_offloads) = self.configure(&info, queues, config)?;
-        self.set_mtu(config.mtu)?;
-        for queue in 0..queues {
-            self.set_up_queue(queue, pool, config)?;
-        }
-        self.run(config.peer_wait)?;
+        let interrupts = config.interrupts && self.facts.may_interrupt(&self.name);
+        let (rx_offloads, tx_offloads) = match self.bring_up(&info, pool, queues, config, interrupts) {
+            // Some drivers refuse interrupts only when they start.
+            Err(_) if interrupts => self.bring_up(&info, pool, queues, config, false)?,
+            other => {
+                self.facts.interrupts =
+                    interrupts && (0..queues).all(|queue| self.find_alarm(queue).is_some());
+                other?
+            }
+        };
         self.receive_groups()?;
         if config.promiscuous {
             self.receive_all()?;
@@ -140,6 +147,24 @@ impl Device {
             timestamps: false,
             in_memory: self.facts.is_in_memory(),
         })
+    }
+
+    /// Configures the device, gives it its queues and starts it. Returns the receive and transmit offloads that are on.
+    fn bring_up(
+        &mut self,
+        info: &sys::rte_eth_dev_info,
+        pool: &MbufPool,
+        queues: u16,
+        config: &DpdkPortConfig,
+        interrupts: bool,
+    ) -> Result<(u64, u64), DpdkError> {
+        let offloads = self.configure(info, queues, config, interrupts)?;
+        self.set_mtu(config.mtu)?;
+        for queue in 0..queues {
+            self.set_up_queue(queue, pool, config)?;
+        }
+        self.run(config.peer_wait)?;
+        Ok(offloads)
     }
 
     /// Starts what is configured and has its queues. A client of memif cannot start without its server's socket.
@@ -168,6 +193,37 @@ impl Device {
         // SAFETY: the device is ours.
         let result = unsafe { sys::rte_eth_promiscuous_enable(self.id) };
         unless_unfiltered("rte_eth_promiscuous_enable", result)
+    }
+
+    /// The alarm of a queue, if the device [has them](DeviceFacts::interrupts). It must not outlive the device.
+    pub(super) fn alarm(&self, queue: u16) -> Option<Alarm> {
+        self.facts.interrupts.then(|| self.find_alarm(queue)).flatten()
+    }
+
+    /// The same once the device is started and configured with interrupts.
+    fn find_alarm(&self, queue: u16) -> Option<Alarm> {
+        if !self.started {
+            return None;
+        }
+        // SAFETY: the device is ours and started.
+        let fd = unsafe { sys::rte_eth_dev_rx_intr_ctl_q_get_fd(self.id, queue) };
+        let kind = if self.facts.is_its_own_alarm() { Kind::Queue } else { Kind::Counter };
+        let alarm = Alarm::new(fd, kind)?;
+        let works = kind == Kind::Queue || self.interrupt(queue, true) && self.interrupt(queue, false);
+        works.then_some(alarm)
+    }
+
+    /// Switches the receive interrupts of a queue on or off. Returns whether the driver does that.
+    pub(super) fn interrupt(&self, queue: u16, on: bool) -> bool {
+        let _switch = self.switch.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: the device is ours and started; nobody else switches now.
+        let result = unsafe {
+            match on {
+                true => sys::rte_eth_dev_rx_intr_enable(self.id, queue),
+                false => sys::rte_eth_dev_rx_intr_disable(self.id, queue),
+            }
+        };
+        result == 0
     }
 
     /// Whether the link is up.
@@ -235,6 +291,7 @@ impl Device {
         info: &sys::rte_eth_dev_info,
         queues: u16,
         config: &DpdkPortConfig,
+        interrupts: bool,
     ) -> Result<(u64, u64), DpdkError> {
         let rx = info.rx_offload_capa & (sys::WEFT_RX_OFFLOAD_IPV4_CKSUM | sys::WEFT_RX_OFFLOAD_UDP_CKSUM);
         let mut tx =
@@ -247,6 +304,7 @@ impl Device {
         conf.rxmode.mtu = u32::from(self.facts.configurable_mtu(config.mtu));
         conf.rxmode.offloads = rx;
         conf.txmode.offloads = tx;
+        conf.intr_conf.set_rxq(u32::from(interrupts));
         let mut key = rss_key(info.hash_key_size);
         if queues > 1 && self.facts.spreads_by_addresses() {
             conf.rxmode.mq_mode = sys::WEFT_MQ_RX_RSS as _;
@@ -351,7 +409,7 @@ fn claim(
         return Err(DpdkError::InUse { device: name.to_owned() });
     }
     let (name, arguments, facts) = (name.to_owned(), arguments.to_owned(), DeviceFacts::default());
-    Ok(Device { id, name, arguments, facts, started: false, unplug })
+    Ok(Device { id, name, arguments, facts, started: false, switch: Mutex::new(()), unplug })
 }
 
 /// The key for hashes, as long as the device wants it: the 16 bits of [`SYMMETRIC_KEY`] over and over. Empty if

@@ -11,6 +11,7 @@ use weft_dpdk_sys as sys;
 use super::DpdkError;
 use super::interface::{argument, interface_mtu};
 use crate::port::{MIN_FRAME, PortCaps};
+use crate::worker::Idle;
 
 /// The MTU of standard Ethernet, bytes.
 const ETHERNET_MTU: u16 = 1500;
@@ -69,6 +70,9 @@ pub struct DeviceFacts {
     pub multi_segment: bool,
     /// Whether it stamps frames with their time of arrival.
     pub timestamps: bool,
+    /// Whether it announces frames, so that a worker can sleep until one comes. Known once it is started: some drivers
+    /// refuse only then.
+    pub interrupts: bool,
     /// The kernel's interface below the device, if there is one that has an MTU of its own.
     pub interface: Option<String>,
 }
@@ -91,6 +95,7 @@ impl DeviceFacts {
             hash_key: info.hash_key_size,
             multi_segment: info.tx_offload_capa & sys::WEFT_TX_OFFLOAD_MULTI_SEGS != 0,
             timestamps: info.rx_offload_capa & sys::WEFT_RX_OFFLOAD_TIMESTAMP != 0,
+            interrupts: false,
             driver,
             interface,
         }
@@ -127,6 +132,20 @@ impl DeviceFacts {
     /// two must not meet. (`memif_disconnect` of `net_memif` frees the shared memory and the connection's state.)
     pub(super) fn hears_of_its_peer(&self) -> bool {
         self.driver == "net_memif"
+    }
+
+    /// Whether the driver is asked for receive interrupts. `net_e1000_em` of DPDK 22.11 claims them, but never tells a card
+    /// with MSI-X, such as the 82574, which vector they go to (IVAR): none came. Of the virtual devices' drivers three have
+    /// any. `net_virtio_user` closes the descriptors twice (`rte_intr_efd_disable`, then `virtio_user_dev_uninit_notify`),
+    /// the second time whatever has got their numbers since. That of `net_vhost` leads to descriptors of the other
+    /// end, which stay readable. So TAP remains.
+    pub(super) fn may_interrupt(&self, device: &str) -> bool {
+        self.driver == "net_tap" || is_pci_address(device) && self.driver != "net_e1000_em"
+    }
+
+    /// Whether what is to be waited on is the queue itself, readable while it holds frames: the descriptor of a TAP device.
+    pub(super) fn is_its_own_alarm(&self) -> bool {
+        self.driver == "net_tap"
     }
 
     /// Whether receive queues can be chosen by addresses. The driver of TAP devices claims that it can, but
@@ -207,6 +226,7 @@ impl DeviceFacts {
             (!caps.timestamps).then(|| Notice::NoTimestamps { driver: driver(), offered: self.timestamps }),
             (!self.spreads_by_addresses())
                 .then(|| Notice::OneWorker { driver: driver(), queues: self.queues }),
+            (!self.interrupts).then(|| Notice::NoInterrupts { driver: driver() }),
         ];
         all.into_iter().flatten().collect()
     }
@@ -358,6 +378,11 @@ pub enum Notice {
         /// Its queues: if there are several, packets do not come to them by addresses.
         queues: u16,
     },
+    /// Workers that have nothing to do look again and again.
+    NoInterrupts {
+        /// The driver.
+        driver: String,
+    },
 }
 
 impl fmt::Display for Notice {
@@ -391,6 +416,13 @@ impl fmt::Display for Notice {
             Notice::OneWorker { driver, .. } => {
                 write!(f, "{driver}: receive queues are not chosen by addresses, so one worker")
             }
+            Notice::NoInterrupts { driver } => {
+                let us = Idle::BLIND.as_ps() / 1_000_000;
+                write!(
+                    f,
+                    "{driver}: frames are not announced: an idle worker looks every {us} µs instead of sleeping"
+                )
+            }
         }
     }
 }
@@ -416,7 +448,7 @@ mod tests {
 
     #[test]
     fn what_the_device_does_is_not_mentioned() {
-        let able = DeviceFacts { hashes_addresses: true, queues: 8, ..facts("net_card") };
+        let able = DeviceFacts { hashes_addresses: true, queues: 8, interrupts: true, ..facts("net_card") };
         let caps = PortCaps {
             tx_ipv4_checksum: true,
             tx_udp_checksum: true,
@@ -457,8 +489,22 @@ mod tests {
         let claims = |driver| DeviceFacts { hashes_addresses: true, ..facts(driver) };
         assert!(claims("net_null").spreads_by_addresses() && !claims("net_tap").spreads_by_addresses());
         let said = DeviceFacts { queues: 16, ..claims("net_tap") }.notices(&NOTHING);
-        let last = said.last().unwrap().to_string();
-        assert_eq!(last, "net_tap: receive queues are not chosen by addresses, so one worker");
+        let [.., queues, interrupts] = &said[..] else { panic!("{said:?}") };
+        let expected = "net_tap: receive queues are not chosen by addresses, so one worker";
+        assert_eq!(queues.to_string(), expected);
+        let expected =
+            "net_tap: frames are not announced: an idle worker looks every 50 µs instead of sleeping";
+        assert_eq!(interrupts.to_string(), expected);
+    }
+
+    #[test]
+    fn interrupts_are_asked_of_cards_and_tap() {
+        assert!(facts("net_ice").may_interrupt("0000:3b:00.0"));
+        assert!(!facts("net_e1000_em").may_interrupt("0000:3b:00.0"));
+        assert!(facts("net_tap").may_interrupt("net_tap0") && facts("net_tap").is_its_own_alarm());
+        for driver in ["net_ring", "net_memif", "net_af_packet", "net_virtio_user", "net_vhost", "net_null"] {
+            assert!(!facts(driver).may_interrupt(&format!("{driver}0")), "{driver}");
+        }
     }
 
     #[test]

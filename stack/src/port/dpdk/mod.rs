@@ -5,6 +5,7 @@
 //! [`DpdkPort::open_queues`] one for each queue of a device, and [`DpdkPort::ring_pair`] two that are joined.
 //! Built with the cargo feature `dpdk`.
 
+mod alarm;
 mod chain;
 mod device;
 mod eal;
@@ -22,6 +23,8 @@ pub use facts::{DeviceFacts, Notice, buffer_size_for};
 pub use mbuf::{Mbuf, MbufPool, MbufPoolConfig};
 pub use weft_dpdk_sys::BUILD_VERSION;
 
+#[cfg(unix)]
+use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -29,6 +32,7 @@ use std::time::{Duration, Instant};
 use weft_cc::Rate;
 use weft_dpdk_sys as sys;
 
+use self::alarm::Alarm;
 use self::chain::DropLater;
 use self::device::Device;
 use self::ring::RingPair;
@@ -49,13 +53,15 @@ pub struct DpdkPortConfig {
     pub tx_descriptors: u16,
     /// Whether to receive frames for other Ethernet addresses as well.
     pub promiscuous: bool,
+    /// Whether to have the device announce frames where it can, so that workers can sleep ([`Port::waitable`]).
+    pub interrupts: bool,
     /// How long opening a client of `net_memif` waits for its server's socket file. The link comes up later
     /// still: [`DpdkPort::wait_for_link`].
     pub peer_wait: Duration,
 }
 
 impl Default for DpdkPortConfig {
-    /// MTU 9000, no tags, 1024 descriptors each way, own address only, no wait.
+    /// MTU 9000, no tags, 1024 descriptors each way, own address only, interrupts for who sleeps, no wait.
     fn default() -> DpdkPortConfig {
         let (rx_descriptors, tx_descriptors) = (1024, 1024);
         DpdkPortConfig {
@@ -65,6 +71,7 @@ impl Default for DpdkPortConfig {
             rx_descriptors,
             tx_descriptors,
             promiscuous: false,
+            interrupts: true,
             peer_wait: Duration::ZERO,
         }
     }
@@ -97,6 +104,8 @@ pub struct DpdkPort {
     caps: PortCaps,
     counters: PortCounters,
     gathered: u64,
+    /// What wakes whoever waits for frames, if the device has that.
+    alarm: Option<Alarm>,
 }
 
 impl DpdkPort {
@@ -208,6 +217,7 @@ impl DpdkPort {
             caps,
             counters: PortCounters::default(),
             gathered: 0,
+            alarm: device.alarm(queue),
         };
         Ok((0..queues).map(port).collect())
     }
@@ -230,6 +240,11 @@ impl DpdkPort {
     /// Frames that arrived in several buffers and were copied into one.
     pub fn gathered(&self) -> u64 {
         self.gathered
+    }
+
+    /// How often a frame has ended a wait ([`Port::waitable`]).
+    pub fn woken(&self) -> u64 {
+        self.alarm.as_ref().map_or(0, Alarm::woken)
     }
 
     /// Whether the link is up: the cable, or the other end of a virtual device.
@@ -285,6 +300,9 @@ impl Port for DpdkPort {
         // burst never has room for more.
         let count =
             unsafe { sys::weft_rte_eth_rx_burst(self.device.id(), self.queue, raw.as_mut_ptr(), room) };
+        if let Some(alarm) = &mut self.alarm {
+            alarm.looked(count > 0);
+        }
         let mut delivered = 0;
         let pieces = if burst.takes_tails() { 2 } else { 1 };
         for raw in raw.iter().take(usize::from(count)).filter_map(|raw| NonNull::new(*raw)) {
@@ -347,5 +365,23 @@ impl Port for DpdkPort {
         // The device does not say of which queue.
         let rx_missed = if self.queue == 0 { self.device.missed() } else { 0 };
         PortCounters { rx_missed, ..self.counters }
+    }
+
+    /// Receive interrupts, unless they have proved not to come: see [`DeviceFacts::interrupts`].
+    #[cfg(unix)]
+    fn waitable(&mut self) -> Option<BorrowedFd<'_>> {
+        let (device, queue) = (&self.device, self.queue);
+        let fd = self.alarm.as_mut()?.listen(|| device.interrupt(queue, true))?;
+        // SAFETY: the driver's, which keeps it open as long as the device is started, and so as long as this port.
+        Some(unsafe { BorrowedFd::borrow_raw(fd) })
+    }
+
+    fn waited(&mut self) {
+        let (device, queue) = (&self.device, self.queue);
+        if let Some(alarm) = &mut self.alarm {
+            alarm.hush(|| {
+                device.interrupt(queue, false);
+            });
+        }
     }
 }
