@@ -1,17 +1,18 @@
 //! Ports as they are named on the command line, and opened: `udp:192.0.2.1,entropies=16`,
 //! `memif:/run/weft.sock,role=server`, `dpdk:0000:3b:00.0`.
 
+mod any;
 mod memif;
 
+pub(crate) use self::any::AnyPort;
 use self::memif::MemifSpec;
 use crate::units::ValueError;
 use clap::{Args, ValueEnum};
 use core::fmt;
 use core::str::FromStr;
 use std::net::IpAddr;
-#[cfg(unix)]
-use std::os::fd::BorrowedFd;
 use std::path::Path;
+#[cfg(feature = "dpdk")]
 use std::time::Duration;
 use thiserror::Error;
 use weft_cc::Rate;
@@ -20,11 +21,9 @@ use weft_stack::port::dpdk::{
     DpdkError, DpdkPort, DpdkPortConfig, Eal, EalOptions, MbufPool, MbufPoolConfig, buffer_size_for,
 };
 use weft_stack::port::memif::{MemifError, MemifPort};
-use weft_stack::port::memory::MemoryPort;
 use weft_stack::port::udp::{MAX_SOURCES, Peer, UdpConfig, UdpError, UdpPort, mac_of};
-use weft_stack::port::{FramePool, MIN_FRAME, Port, PortCaps, PortCounters, RxBurst, TxBurst};
+use weft_stack::port::{MIN_FRAME, Port};
 use weft_stack::wire::ethernet::{MacAddr, VLAN_TAG_LEN, VlanTag};
-use weft_stack::worker::ring::SharedRegion;
 use weft_stack::worker::{Checksum, Host, LinkConfig};
 
 /// The longest IP packet of a port for which nothing else is said, bytes; less where a UDP port's
@@ -167,20 +166,6 @@ pub(crate) enum PortError {
     /// The peer uses the other version of IP.
     #[error("{spec}: {ip} is of another IP version than the port's address {own}")]
     Version { spec: PortSpec, ip: IpAddr, own: IpAddr },
-}
-
-/// Any port, behind one type: which it is costs a branch a burst.
-#[derive(Debug)]
-pub(crate) enum AnyPort {
-    /// Kernel UDP.
-    Udp(Box<UdpPort>),
-    /// Memory shared with another process.
-    Memif(Box<MemifPort>),
-    /// A device of DPDK.
-    #[cfg(feature = "dpdk")]
-    Dpdk(Box<DpdkPort>),
-    /// One end of a link in this process.
-    Memory(Box<MemoryPort>),
 }
 
 /// Where a peer is.
@@ -566,84 +551,6 @@ impl OpenPort {
     }
 }
 
-impl AnyPort {
-    /// What is worth saying about the port, a line each.
-    pub(crate) fn notices(&self) -> Vec<String> {
-        match self {
-            AnyPort::Udp(port) => port.notices().iter().map(ToString::to_string).collect(),
-            #[cfg(feature = "dpdk")]
-            AnyPort::Dpdk(port) => port.notices().iter().map(ToString::to_string).collect(),
-            AnyPort::Memif(_) | AnyPort::Memory(_) => Vec::new(),
-        }
-    }
-
-    /// Waits until there is somebody at the other end of the link, as far as the port can tell.
-    ///
-    /// # Errors
-    /// What is missing after `bound`.
-    pub(crate) fn wait_for_link(&self, bound: Duration) -> Result<(), String> {
-        match self {
-            AnyPort::Memif(port) => port.wait_for_link(bound).map_err(|error| error.to_string()),
-            #[cfg(feature = "dpdk")]
-            AnyPort::Dpdk(port) => port.wait_for_link(bound).map_err(|error| error.to_string()),
-            AnyPort::Udp(_) | AnyPort::Memory(_) => Ok(()),
-        }
-    }
-}
-
-macro_rules! each {
-    ($port:expr, $inner:ident => $do:expr) => {
-        match $port {
-            AnyPort::Udp($inner) => $do,
-            AnyPort::Memif($inner) => $do,
-            #[cfg(feature = "dpdk")]
-            AnyPort::Dpdk($inner) => $do,
-            AnyPort::Memory($inner) => $do,
-        }
-    };
-}
-
-impl Port for AnyPort {
-    #[inline]
-    fn receive(&mut self, burst: &mut RxBurst) -> usize {
-        each!(self, port => port.receive(burst))
-    }
-
-    #[inline]
-    fn transmit(&mut self, burst: &mut TxBurst) -> usize {
-        each!(self, port => port.transmit(burst))
-    }
-
-    fn capabilities(&self) -> PortCaps {
-        each!(self, port => port.capabilities())
-    }
-
-    fn pool(&self) -> FramePool {
-        each!(self, port => port.pool())
-    }
-
-    fn counters(&self) -> PortCounters {
-        each!(self, port => port.counters())
-    }
-
-    #[cfg(unix)]
-    fn waitable(&mut self) -> Option<BorrowedFd<'_>> {
-        each!(self, port => port.waitable())
-    }
-
-    fn waited(&mut self) {
-        each!(self, port => port.waited());
-    }
-
-    fn register(&mut self, memory: &SharedRegion) -> bool {
-        each!(self, port => port.register(memory))
-    }
-
-    fn recall(&mut self) {
-        each!(self, port => port.recall());
-    }
-}
-
 /// The interface that has this address.
 pub(crate) fn interface_of(address: IpAddr) -> Option<String> {
     let all = if_addrs::get_if_addrs().ok()?;
@@ -670,156 +577,4 @@ fn interface_fact<T: FromStr>(name: &str, fact: &str) -> Option<T> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use weft_stack::port::memory::{MemoryConfig, pair};
-
-    fn spec(text: &str) -> PortSpec {
-        text.parse().unwrap_or_else(|error| panic!("{text}: {error}"))
-    }
-
-    fn refusal(text: &str) -> String {
-        text.parse::<PortSpec>().expect_err(text).to_string()
-    }
-
-    #[test]
-    fn specs_are_read_and_printed() {
-        let plain =
-            UdpSpec { address: [192, 0, 2, 1].into(), port: None, entropies: None, gso: true, gro: true };
-        assert_eq!(spec("udp:192.0.2.1"), PortSpec::Udp(plain.clone()));
-        let all = UdpSpec { port: Some(5000), entropies: Some(16), gso: false, gro: false, ..plain };
-        let text = "udp:192.0.2.1,port=5000,entropies=16,gso=off,gro=off";
-        assert_eq!(spec(text), PortSpec::Udp(all));
-        assert_eq!(spec(text).to_string(), text);
-        assert_eq!(spec("udp:[fd00::1],entropies=4").to_string(), "udp:fd00::1,entropies=4");
-        assert_eq!(spec("udp:fd00::1"), spec("udp:[fd00::1]"));
-        for device in ["net_memif0,role=server,socket=/run/a.sock,bsize=8192", "0000:3b:00.0"] {
-            assert_eq!(spec(&format!("dpdk:{device}")), PortSpec::Dpdk(device.to_owned()));
-        }
-    }
-
-    #[test]
-    fn refusals_name_the_part_and_what_was_expected() {
-        assert_eq!(
-            refusal("tcp:1.2.3.4"),
-            "expected udp:ADDRESS[,entropies=N], memif:SOCKET,role=server|client or dpdk:DEVICE[,ARGUMENTS] \
-             instead of \"tcp:1.2.3.4\""
-        );
-        assert_eq!(
-            refusal("udp:host"),
-            "expected udp:ADDRESS with an IP address of this host instead of \"host\""
-        );
-        assert_eq!(refusal("udp:1.2.3.4,entropies=65"), "expected 1 to 64 instead of \"entropies=65\"");
-        assert_eq!(refusal("udp:1.2.3.4,entropies"), "expected 1 to 64 instead of \"entropies\"");
-        assert_eq!(refusal("udp:1.2.3.4,gso=1"), "expected on or off instead of \"gso=1\"");
-        assert_eq!(refusal("udp:1.2.3.4,port=0"), "expected 1 to 65535 instead of \"port=0\"");
-        assert_eq!(
-            refusal("udp:1.2.3.4,paths=4"),
-            "expected port=N, entropies=N, gso=on|off or gro=on|off instead of \"paths=4\""
-        );
-        for wrong in ["dpdk:", "dpdk:,role=server", "dpdk:net ring"] {
-            assert!(refusal(wrong).contains("is no device"), "{wrong}");
-        }
-        assert!(refusal("udp").contains("instead of \"udp\""));
-    }
-
-    #[test]
-    fn addresses() {
-        assert_eq!(mac("02:00:00:00:00:0a"), Ok(MacAddr([2, 0, 0, 0, 0, 10])));
-        for wrong in [
-            "",
-            "02:00:00:00:00",
-            "02:00:00:00:00:01:02",
-            "01:00:00:00:00:01",
-            "00:00:00:00:00:00",
-            "+2:00:00:00:00:01",
-            "2:0:0:0:0:1",
-        ] {
-            assert!(mac(wrong).is_err(), "{wrong}");
-        }
-        let ip: IpAddr = [10, 0, 0, 1].into();
-        assert_eq!("10.0.0.1".parse(), Ok(PeerSpec { ip, mac: None }));
-        let with = PeerSpec { ip, mac: Some(MacAddr([2, 0, 0, 0, 0, 1])) };
-        assert_eq!("10.0.0.1/02:00:00:00:00:01".parse(), Ok(with));
-        for wrong in ["10.0.0", "10.0.0.1/", "10.0.0.1/24", "host"] {
-            assert!(wrong.parse::<PeerSpec>().is_err(), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn vlans() {
-        let tag = |id, priority| Ok(VlanTag { priority, drop_eligible: false, id });
-        assert_eq!((vlan("1"), vlan("4094:7"), vlan("7:0")), (tag(1, 0), tag(4094, 7), tag(7, 0)));
-        for wrong in ["", "0", "4095", "4096", "65536", "-1", "7:", "7:8", "7:-1", ":3", "7:3:1", "0x7"] {
-            let refused = vlan(wrong).expect_err(wrong).to_string();
-            assert_eq!(refused, "expected ID[:PRIORITY] with an id of 1 to 4094 and a priority of 0 to 7");
-        }
-    }
-
-    /// What is left for payload beside this tag.
-    fn longest_payload(text: &str, mtu: u16, vlan: Option<VlanTag>) -> u32 {
-        let ip = Some([10, 0, 0, 1].into());
-        let open =
-            spec(text).open(&PortOptions { ip, mtu: Some(mtu), vlan, ..PortOptions::default() }).unwrap();
-        assert_eq!(open.link_config().vlan, vlan);
-        assert_eq!(open.mtu() as u32, open.longest_payload() + 20 + 8 + 60);
-        open.longest_payload()
-    }
-
-    #[test]
-    fn a_tag_takes_nothing_from_the_payload_but_where_frames_end() {
-        let directory = tempfile::tempdir().unwrap();
-        let memif = format!("memif:{}/socket,role=server", directory.path().display());
-        let tag = Some(VlanTag { id: 7, ..VlanTag::default() });
-        for vlan in [None, tag] {
-            assert_eq!(longest_payload(&memif, 1500, vlan), 1500 - 20 - 8 - 60);
-        }
-        assert_eq!(longest_payload(&memif, u16::MAX, None), 65_535 - 20 - 8 - 60);
-        assert_eq!(longest_payload(&memif, u16::MAX, tag), 65_531 - 20 - 8 - 60);
-        if cfg!(feature = "dpdk") {
-            assert_eq!(longest_payload("dpdk:net_null8", 1500, tag), 1500 - 20 - 8 - 60);
-        }
-    }
-
-    #[test]
-    fn options_that_contradict_the_port_are_refused() {
-        let udp = spec("udp:127.77.0.1");
-        let other = PortOptions { ip: Some([127, 0, 0, 9].into()), ..PortOptions::default() };
-        assert!(matches!(udp.open(&other), Err(PortError::Address { .. })));
-        let mac = PortOptions { mac: Some(MacAddr([2; 6])), ..PortOptions::default() };
-        assert!(matches!(udp.open(&mac), Err(PortError::MacOfKernel(_))));
-        let vlan = PortOptions { vlan: Some(VlanTag::default()), ..PortOptions::default() };
-        let refused = udp.open(&vlan).unwrap_err();
-        assert!(
-            matches!(refused, PortError::VlanOfKernel(_)) && refused.to_string().contains("type vlan id 7")
-        );
-        let dpdk = spec("dpdk:net_null7").open(&PortOptions::default());
-        assert!(dpdk.unwrap_err().to_string().starts_with("dpdk:net_null7: "));
-    }
-
-    #[test]
-    fn a_udp_port_knows_its_address_and_its_peers() {
-        let options = PortOptions { mtu: Some(4000), ..PortOptions::default() };
-        let mut open = spec("udp:127.77.0.2,entropies=4").open(&options).unwrap();
-        assert_eq!((open.host.ip, open.paths), ([127, 77, 0, 2].into(), 4));
-        assert_eq!(open.longest_payload(), 4000 - 20 - 8 - 60);
-        let peer: PeerSpec = "127.77.0.3".parse().unwrap();
-        assert_eq!(open.meet(&peer).unwrap(), Place::Known(Host { mac: mac_of(peer.ip), ip: peer.ip }));
-        let v6 = open.meet(&"fd00::1".parse().unwrap()).unwrap_err();
-        assert!(matches!(v6, PortError::Version { .. }), "{v6}");
-    }
-
-    #[test]
-    fn ports_between_two_need_no_ethernet_address_of_the_peer() {
-        assert!(joins_two("net_memif0,role=client") && !joins_two("net_af_packet0,iface=veth0"));
-        let (a, _b) = pair(&MemoryConfig::default()).unwrap();
-        let port = AnyPort::Memory(Box::new(a));
-        let mut open = OpenPort { spec: Some(spec("dpdk:x")), ..OpenPort::in_process(port, 1) };
-        let bare: PeerSpec = "127.0.0.2".parse().unwrap();
-        assert_eq!(open.meet(&bare).unwrap(), Place::Known(Host { mac: mac_of(bare.ip), ip: bare.ip }));
-        open.point_to_point = false;
-        assert_eq!(open.meet(&bare).unwrap(), Place::ToBeAsked(bare.ip));
-        let named = PeerSpec { mac: Some(MacAddr([2; 6])), ..bare };
-        assert_eq!(open.meet(&named).unwrap(), Place::Known(Host { mac: MacAddr([2; 6]), ip: bare.ip }));
-    }
-}
+mod tests;
