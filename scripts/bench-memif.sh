@@ -3,12 +3,14 @@
 # in turn
 #   - frames of a 4 KiB payload packet: testpmd txonly -> rxonly, then weft perf throughput;
 #   - 64 bytes: testpmd's frames, then weft's messages, each a reliable packet of its own.
-# Prints both and their ratios. What could not be measured is "-", and the exit status is 1 then.
+# Prints the medians of several rounds, and their ratios: a shared machine is as fast as it was a minute ago, or half
+# as fast. What cannot be measured is `-`, and the status is 1 then.
 #
-# Usage: scripts/bench-memif.sh [--weft PATH] [--seconds N] [--cores A,B] [--bsize BYTES] [--size BYTES]
-#        [--depth N] [--ack-every BYTES] [--check]
+# Usage: scripts/bench-memif.sh [--weft PATH] [--seconds N] [--rounds N] [--cores A,B] [--bsize BYTES]
+#        [--size BYTES] [--depth N] [--ack-every BYTES] [--check]
 #   --weft PATH    the command to measure (default: target/release/weft, built if missing)
-#   --seconds N    length of each measurement (default: 5)
+#   --seconds N    length of each measurement (default: 3)
+#   --rounds N     how often each is made, in turn (default: 5)
 #   --cores A,B    the cores (default: the first two that this process may use)
 #   --bsize BYTES  bytes of a buffer of testpmd's memif (default: 8192); weft's own hold one frame
 #   --size BYTES   of a message in the measurement of goodput (default: 64KiB, so that the messages of an end
@@ -22,7 +24,8 @@ set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 weft=
-seconds=5
+seconds=3
+rounds=5
 cores=
 check=
 payload=4096
@@ -42,6 +45,7 @@ while [[ $# -gt 0 ]]; do
     case $1 in
         --weft) weft=$2; shift 2 ;;
         --seconds) seconds=$2; shift 2 ;;
+        --rounds) rounds=$2; shift 2 ;;
         --cores) cores=$2; shift 2 ;;
         --bsize) bsize=$2; shift 2 ;;
         --size) size=$2; shift 2 ;;
@@ -159,49 +163,58 @@ measure() {
     rm -f "$scratch/weft.sock"
 }
 
-testpmd_large=$(baseline large "$frame")
-measure throughput --mode throughput --size "$size" --depth "$depth"
-testpmd_small=$(baseline small 64)
-measure rate --mode rate --size 64
+[[ $rounds =~ ^[1-9][0-9]*$ ]] || die "--rounds: a number from 1 on, not '$rounds'"
+large=() small=()
+for ((round = 1; round <= rounds; round++)); do
+    large+=("$(baseline "large$round" "$frame")")
+    measure "throughput$round" --mode throughput --size "$size" --depth "$depth"
+    small+=("$(baseline "small$round" 64)")
+    measure "rate$round" --mode rate --size 64
+done
 
-python3 - "$scratch" "$payload" "$frame" "$testpmd_large" "$testpmd_small" "${check:-0}" <<'PYTHON'
-import json, os, sys
-scratch, payload, frame, large, small, check = sys.argv[1], *map(int, sys.argv[2:])
-def read(name):
-    path = f"{scratch}/{name}.json"
+python3 - "$scratch" "$payload" "$frame" "${large[*]}" "${small[*]}" "${check:-0}" <<'PYTHON'
+import json, os, statistics, sys
+scratch, payload, frame, large, small, check = sys.argv[1:]
+payload, frame, check = int(payload), int(frame), int(check)
+large, small = ([int(pps) for pps in each.split()] for each in (large, small))
+def read(path):
     return json.load(open(path)) if os.path.exists(path) else None
-reports = {name: read(name) for name in ("throughput", "rate")}
-def seen(name, key):
-    return reports[name] and reports[name]["server"][key]
+reports = {name: [read(f"{scratch}/{name}{n + 1}.json") for n in range(len(large))] for name in ("throughput", "rate")}
+def seen(name, key, unit):
+    return [report and report["server"][key] / unit for report in reports[name]]
+def median(values):
+    values = [value for value in values if value]
+    return statistics.median(values) if values else None
 def text(value, decimals):
     return "-" if value is None else f"{value:.{decimals}f}"
-# What it is, testpmd's figure and weft's, decimals, the least ratio.
+# What it is, testpmd's figures and weft's, decimals, the least ratio.
 rows = [
-    (f"payload of {frame}-byte frames, Gbit/s", large and large * payload * 8 / 1e9, seen("throughput", "goodput_gbps"), 2, 0.6),
-    ("64-byte frames / messages, 10^6/s", small and small / 1e6, (n := seen("rate", "messages_per_s")) and n / 1e6, 3, 0.2),
+    (f"payload of {frame}-byte frames, Gbit/s", [pps * payload * 8 / 1e9 for pps in large], seen("throughput", "goodput_gbps", 1), 2, 0.6),
+    ("64-byte frames / messages, 10^6/s", [pps / 1e6 for pps in small], seen("rate", "messages_per_s", 1e6), 3, 0.2),
 ]
 complete, below = True, False
-print(f"{'over memif, one core each':<38} {'testpmd':>12} {'weft':>12} {'ratio':>7} {'wanted':>7}")
+print(f"{f'over memif, one core each, {len(large)} rounds':<38} {'testpmd':>12} {'weft':>12} {'ratio':>7} {'of each':>13} {'wanted':>7}")
 for what, theirs, ours, decimals, wanted in rows:
-    theirs = theirs or None
-    ratio = ours / theirs if theirs and ours is not None else None
-    complete &= ratio is not None
+    each = [b / a for a, b in zip(theirs, ours) if a and b]
+    complete &= len(each) == len(theirs)
+    theirs, ours = median(theirs), median(ours)
+    ratio = ours / theirs if theirs and ours else None
     below |= ratio is not None and ratio < wanted
-    print(f"{what:<38} {text(theirs, decimals):>12} {text(ours, decimals):>12} {text(ratio, 3):>7} {wanted:>7}")
+    spread = f"{min(each):.3f}-{max(each):.3f}" if each else "-"
+    print(f"{what:<38} {text(theirs, decimals):>12} {text(ours, decimals):>12} {text(ratio, 3):>7} {spread:>13} {wanted:>7}")
 def cost(end):
     cpu = end["cpu"] or {}
     return (f"{text(cpu.get('cycles_per_packet'), 0):>10} {text(cpu.get('instructions_per_packet'), 0):>14}"
             f"   ({cpu.get('counted_by', '-')}, busy {cpu.get('busy', 0):.0%})")
-print(f"{'per data packet':<38} {'cycles':>12} {'instructions':>14}")
-ran = [(name, size) for name, size in (("throughput", "4 KiB"), ("rate", "64 bytes")) if reports[name]]
-for name, size in ran:
-    for end, side in ("client", "sender"), ("server", "receiver"):
-        print(f"{f'  {size}, {side}':<40} {cost(reports[name][end])}")
+print(f"{'per data packet, in the median round':<38} {'cycles':>12} {'instructions':>14}")
+ran = [(name, size) for name, size in (("throughput", "4 KiB"), ("rate", "64 bytes")) if any(reports[name])]
 disturbed = {}
-for name, _ in ran:
-    for end in "client", "server":
+for name, size in ran:
+    runs = sorted(filter(None, reports[name]), key=lambda report: report["server"]["messages_per_s"])
+    for end, side in ("client", "sender"), ("server", "receiver"):
+        print(f"{f'  {size}, {side}':<40} {cost(runs[len(runs) // 2][end])}")
         for key in "retransmitted", "timeouts", "duplicates", "dropped":
-            disturbed[key] = disturbed.get(key, 0) + reports[name][end][key]
+            disturbed[key] = disturbed.get(key, 0) + sum(report[end][key] for report in runs)
 disturbed = {key: n for key, n in disturbed.items() if n}
 print(f"disturbed: {disturbed}" if disturbed else "nothing was sent again, late or lost")
 if not complete:
