@@ -197,31 +197,34 @@ impl Index {
     #[cold]
     fn push_front_all(&mut self, older: &mut VecDeque<Posted>) {
         while let Some(posted) = older.pop_back() {
-            let (id, wanted) = (posted.id, Index::wanted(&posted));
-            let slot = self.free_slot();
-            let line = self.line_for(wanted, slot);
-            let after = std::mem::replace(&mut self.lines[line as usize].first, slot);
-            let after = if after == slot { NONE } else { after };
-            if let Some(first) = self.slots.get_mut(after as usize) {
-                first.before = slot;
-            }
-            self.slots[slot as usize] = Slot { posted: Some(posted), line, before: NONE, after };
-            self.order.push_front((id, slot));
-            self.count += 1;
+            self.add(posted, true);
         }
     }
 
     fn push(&mut self, posted: Posted) {
+        self.add(posted, false);
+    }
+
+    /// Adds a receive, which is the oldest or the newest one.
+    // Inlined always: see `PostedQueue::take`.
+    #[inline(always)]
+    fn add(&mut self, posted: Posted, oldest: bool) {
         let (id, wanted) = (posted.id, Index::wanted(&posted));
         let slot = self.free_slot();
         let line = self.line_for(wanted, slot);
-        let before = std::mem::replace(&mut self.lines[line as usize].last, slot);
-        let before = if before == slot { NONE } else { before };
-        if let Some(last) = self.slots.get_mut(before as usize) {
-            last.after = slot;
+        let ends = &mut self.lines[line as usize];
+        let neighbour = std::mem::replace(if oldest { &mut ends.first } else { &mut ends.last }, slot);
+        let neighbour = if neighbour == slot { NONE } else { neighbour };
+        if let Some(next) = self.slots.get_mut(neighbour as usize) {
+            *(if oldest { &mut next.before } else { &mut next.after }) = slot;
         }
-        self.slots[slot as usize] = Slot { posted: Some(posted), line, before, after: NONE };
-        self.order.push_back((id, slot));
+        let (before, after) = if oldest { (NONE, neighbour) } else { (neighbour, NONE) };
+        self.slots[slot as usize] = Slot { posted: Some(posted), line, before, after };
+        if oldest {
+            self.order.push_front((id, slot));
+        } else {
+            self.order.push_back((id, slot));
+        }
         self.count += 1;
     }
 
