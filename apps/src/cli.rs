@@ -1,13 +1,9 @@
 //! The command line.
 
-#[cfg(target_os = "linux")]
 use crate::doctor::DoctorArgs;
-#[cfg(target_os = "linux")]
 use crate::perf::PerfArgs;
-#[cfg(target_os = "linux")]
 use crate::serve::ServeArgs;
 use crate::sweep::Shard;
-#[cfg(target_os = "linux")]
 use crate::testbed::{HostsBy, TestbedArgs};
 use crate::units::{self, Ecn, Phantom, Queue, WireOverhead};
 use clap::{ArgGroup, Args, CommandFactory, Parser, Subcommand, ValueEnum};
@@ -40,7 +36,6 @@ pub(crate) enum Command {
     /// sense, 130 when interrupted.
     Sweep(SweepArgs),
     /// One host of a run, in a process that ends with the run.
-    #[cfg(target_os = "linux")]
     #[command(hide = true)]
     RunHost {
         /// The process of the run.
@@ -68,27 +63,23 @@ pub(crate) enum Command {
     ///
     /// Exit status: 0 when the test was run, 1 when it could not be or data arrived wrong, 2 for options that
     /// make no sense, 130 or 143 when a signal ended it; a server without --once ends on SIGINT or SIGTERM with 0.
-    #[cfg(target_os = "linux")]
     #[command(args_override_self = true)]
     Perf(PerfArgs),
     /// Look at this machine, a port or a path, and say what to type to make them fit.
     ///
     /// Exit status: 0 when nothing is bad, 1 when something is or could not be looked at, 2 for options that make
     /// no sense.
-    #[cfg(target_os = "linux")]
     #[command(args_override_self = true)]
     Doctor(Box<DoctorArgs>),
     /// Own a port, and let applications of this host share it over rings in shared memory.
     ///
     /// Ends on SIGINT or SIGTERM. Exit status: 0 then, 1 when the port or the socket cannot be had, 2 for options
     /// that make no sense.
-    #[cfg(target_os = "linux")]
     #[command(args_override_self = true)]
     Serve(Box<ServeArgs>),
     /// A fabric of software switches in real time, to which hosts of this machine are attached.
     ///
     /// Exit status: 0 when it did what was asked, 1 when it could not, 2 for options or words that make no sense.
-    #[cfg(target_os = "linux")]
     Testbed(TestbedArgs),
     /// What can be chosen, with one line and the source of each.
     List {
@@ -211,7 +202,6 @@ pub(crate) struct RunArgs {
     pub(crate) on: Platform,
     /// With --on soft: each host a process of its own, attached by kernel UDP, by memif, or, as root, by veth in a
     /// network namespace of its own [default without KIND: udp].
-    #[cfg(target_os = "linux")]
     #[arg(long, value_name = "KIND", num_args = 0..=1, require_equals = true, default_missing_value = "udp")]
     pub(crate) processes: Option<HostsBy>,
     /// Write the results as JSON; with - to standard output, which then carries nothing else.
@@ -322,7 +312,6 @@ mod tests {
         one_line(&Cli::try_parse_from(line).expect_err("it must be refused"))
     }
 
-    #[cfg(target_os = "linux")]
     #[test]
     fn what_is_appended_to_a_line_for_an_end_overrides_what_stands_there() {
         for (words, more) in [

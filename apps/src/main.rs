@@ -2,26 +2,21 @@
 #![forbid(unsafe_code)]
 
 mod cli;
-#[cfg(target_os = "linux")]
 mod doctor;
 mod list;
 mod live;
 mod loopback;
 mod nap;
-#[cfg(target_os = "linux")]
 mod perf;
-#[cfg(target_os = "linux")]
 mod port_spec;
 mod report;
 mod resolve;
 mod run;
 mod sample;
-#[cfg(target_os = "linux")]
 mod serve;
 mod soft;
 mod stats;
 mod sweep;
-#[cfg(target_os = "linux")]
 mod testbed;
 mod text;
 mod udp;
@@ -92,15 +87,10 @@ fn dispatch(command: Command) -> Result<(), Failure> {
         Command::Run(args) => run::run(&args),
         Command::Sweep(args) => sweep::sweep(&args),
         Command::SweepRun { parent, rehearse, run } => sweep::one_run(parent, rehearse, &run),
-        #[cfg(target_os = "linux")]
         Command::Perf(args) => perf::perf(&args),
-        #[cfg(target_os = "linux")]
         Command::Doctor(args) => doctor::doctor(&args),
-        #[cfg(target_os = "linux")]
         Command::Serve(args) => serve::serve(&args),
-        #[cfg(target_os = "linux")]
         Command::Testbed(args) => testbed::testbed(&args),
-        #[cfg(target_os = "linux")]
         Command::RunHost { parent_process, number, run } => {
             let outcome = soft::processes::be_host(parent_process, number, &run);
             outcome.map_err(|failure| Failure::Run(format!("host {number}: {failure}")))

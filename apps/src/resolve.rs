@@ -1,7 +1,6 @@
 //! From options to a run: defaults, files, and the refusal of what makes no sense.
 
 use crate::cli::{Payload, Platform, RunArgs, Switch};
-#[cfg(target_os = "linux")]
 use crate::testbed::{HostsBy, UDP_ENTROPIES};
 use crate::units::{Ecn, Queue, WireOverhead};
 use crate::{Failure, loopback, sample, soft, text, udp};
@@ -107,7 +106,6 @@ impl Settings {
 /// Works out what `args` ask for. Reads the files that they name.
 pub(crate) fn resolve(args: &RunArgs) -> Result<Plan, Failure> {
     check_outputs(args)?;
-    #[cfg(target_os = "linux")]
     check_processes(args)?;
     match args.on {
         Platform::Sim => {}
@@ -140,7 +138,6 @@ pub(crate) fn resolve(args: &RunArgs) -> Result<Plan, Failure> {
         lb,
         paths: args.paths.unwrap_or(match args.on {
             Platform::Udp => udp::DEFAULT_PATHS,
-            #[cfg(target_os = "linux")]
             Platform::Soft if args.processes == Some(HostsBy::Udp) => UDP_ENTROPIES,
             Platform::Sim | Platform::Loopback | Platform::Soft => defaults.paths,
         }),
@@ -217,7 +214,6 @@ fn place(path: &Path) -> PathBuf {
     path.canonicalize().ok().or_else(beside).unwrap_or_else(|| path.to_owned())
 }
 
-#[cfg(target_os = "linux")]
 fn check_processes(args: &RunArgs) -> Result<(), Failure> {
     match args.processes {
         Some(_) if args.on != Platform::Soft => Err(usage("--processes", "expected --on soft with it")),
@@ -320,13 +316,7 @@ fn small(hosts: u32, args: &RunArgs) -> Result<Topology, Failure> {
 }
 
 fn in_processes(args: &RunArgs) -> bool {
-    #[cfg(target_os = "linux")]
-    return args.processes.is_some();
-    #[cfg(not(target_os = "linux"))]
-    {
-        let _ = args;
-        false
-    }
+    args.processes.is_some()
 }
 
 /// How many times slower than described the fabric runs: in real time as much as two cores need.

@@ -111,15 +111,9 @@ fn over_switches(
 ) -> Result<RunReport, Failure> {
     let bar = progress_bar();
     let mut progress = |progress: &Progress| show(&bar, progress, "real time");
-    #[cfg(target_os = "linux")]
     let outcome = match args.processes {
         Some(by) => soft::processes::run(plan, by, &mut progress),
         None => soft::run(&plan.config, &plan.faults, &mut progress),
-    };
-    #[cfg(not(target_os = "linux"))]
-    let outcome = {
-        let _ = args;
-        soft::run(&plan.config, &plan.faults, &mut progress)
     };
     bar.finish_and_clear();
     let (report, counters) = outcome?;

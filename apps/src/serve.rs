@@ -40,16 +40,8 @@ pub(crate) struct ServeArgs {
     connections: u32,
 }
 
-#[cfg(target_os = "linux")]
 pub(crate) use linux::serve;
 
-/// Says why not.
-#[cfg(not(target_os = "linux"))]
-pub(crate) fn serve(_: &ServeArgs) -> Result<(), Failure> {
-    Err(Failure::Run("weft serve needs Linux".to_owned()))
-}
-
-#[cfg(target_os = "linux")]
 mod linux {
     use super::{Endpoint, Failure, ServeArgs, open, pin};
     use signal_hook::consts::{SIGINT, SIGTERM};

@@ -4,7 +4,6 @@
 //!
 //! One thread drives the fabric, another all endpoints; see docs/testbed.md.
 
-#[cfg(target_os = "linux")]
 pub(crate) mod processes;
 
 use crate::live::{self, End, Live, Network};

@@ -28,19 +28,8 @@ pub(crate) fn endpoints(config: &RunConfig) -> Result<usize, Failure> {
     }
 }
 
-#[cfg(target_os = "linux")]
 pub(crate) use sockets::run;
 
-/// Says why not.
-#[cfg(not(target_os = "linux"))]
-pub(crate) fn run(
-    _config: &RunConfig,
-    _progress: &mut dyn FnMut(&weft_testbed::sim::Progress),
-) -> Result<(weft_testbed::sim::RunReport, Vec<String>), Failure> {
-    Err(Failure::Run("--on udp needs Linux".to_owned()))
-}
-
-#[cfg(target_os = "linux")]
 mod sockets {
     use super::MAX_HOSTS;
     use crate::Failure;
@@ -207,5 +196,5 @@ mod sockets {
     }
 }
 
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(test)]
 mod tests;

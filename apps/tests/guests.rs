@@ -1,6 +1,6 @@
 //! Network cards: two virtual machines that transfer through DPDK's drivers (`scripts/test-guests.sh`), and the
 //! tests that this program runs inside of them.
-#![cfg(all(target_os = "linux", feature = "dpdk"))]
+#![cfg(feature = "dpdk")]
 
 #[path = "../../stack/tests/skipped/mod.rs"]
 mod skipped;

@@ -1,6 +1,6 @@
 //! A peer that is not there is named at once, on a link of the kernel in a network of its own: to who runs `weft perf`,
 //! with what to do, and to applications of `weft serve`.
-#![cfg(all(target_os = "linux", feature = "dpdk"))]
+#![cfg(feature = "dpdk")]
 
 #[path = "../../stack/tests/skipped/mod.rs"]
 mod skipped;

@@ -1,6 +1,5 @@
 //! `weft perf` as its users see it: real processes over kernel UDP on the loopback interface, and both ends
 //! in one process over every link there is.
-#![cfg(target_os = "linux")]
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;

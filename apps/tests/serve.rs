@@ -1,6 +1,5 @@
 //! `weft serve` as its applications see it: real processes, over kernel UDP on the loopback interface, some of
 //! which are killed.
-#![cfg(target_os = "linux")]
 
 #[path = "../../examples/join.rs"]
 mod example;

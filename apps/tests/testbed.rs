@@ -1,6 +1,5 @@
 //! `weft testbed` as its users see it: switches in a process of their own, hosts that come with the options that
 //! `status` prints, links that change, and switches that are killed.
-#![cfg(target_os = "linux")]
 
 mod lab;
 

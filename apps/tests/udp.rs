@@ -1,5 +1,4 @@
 //! `weft run --on udp` as its users see it.
-#![cfg(target_os = "linux")]
 
 use serde_json::Value;
 use std::process::{Command, Output};

@@ -1,7 +1,7 @@
 //! Memory that messages are sent from and received into.
 
 use crate::packet::Payload;
-use crate::worker::ring::RegionSlice;
+use crate::region::RegionSlice;
 
 /// The longest message, bytes.
 pub const MAX_MESSAGE: u64 = u32::MAX as u64;
@@ -94,7 +94,7 @@ impl Buffer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::worker::ring::Region;
+    use crate::region::Region;
 
     #[test]
     fn placing_and_reading_stay_inside() {

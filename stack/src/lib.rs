@@ -4,12 +4,15 @@
 //! Everything but [`port`] and [`worker`] is sans-I/O: time comes in as an argument, randomness as a
 //! seeded generator, packets as header structs with a payload beside them.
 
+#[cfg(not(target_os = "linux"))]
+compile_error!("weft needs Linux: it uses its shared memory, event descriptors and sockets");
+
 // Under its own name, for what unit tests and integration tests share.
 #[cfg(test)]
 extern crate self as weft_stack;
 
 pub mod buffer;
-#[cfg(all(target_os = "linux", any(test, feature = "fuzzing")))]
+#[cfg(any(test, feature = "fuzzing"))]
 mod choices;
 pub mod event;
 pub mod fep;
@@ -18,6 +21,7 @@ pub mod packet;
 pub mod pdc;
 pub mod port;
 pub mod prefetch;
+pub mod region;
 pub mod rng;
 pub mod ses;
 #[cfg(test)]

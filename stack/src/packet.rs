@@ -3,10 +3,10 @@
 //! In virtual time these structs travel as they are. At a real port [`crate::wire`] turns them into
 //! bytes and back, and an address book turns [`Addr`] into MAC and IP addresses.
 
+use crate::region::RegionBytes;
 use crate::spray::Entropy;
 use crate::wire::pds::{NextHeader, Pds, Uud};
 use crate::wire::ses::Ses;
-use crate::worker::ring::RegionBytes;
 
 /// The address of a fabric endpoint: an index in the address vector of whoever drives the endpoint
 /// (in simulation the host number). Small and dense, so that tables can be indexed by it.

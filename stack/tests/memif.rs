@@ -1,5 +1,4 @@
 //! Ports over memif, which weft speaks itself: two in one process, and with one that is killed.
-#![cfg(target_os = "linux")]
 
 mod port_suite;
 
@@ -12,7 +11,7 @@ use std::time::{Duration, Instant};
 use port_suite::{Dress, Link, conforms, conforms_across_threads};
 use weft_stack::port::memif::{MemifConfig, MemifPort, Role, SocketName};
 use weft_stack::port::{Attachment, Port, RxBurst, TxBurst};
-use weft_stack::worker::ring::{Region, SharedRegion};
+use weft_stack::region::{Region, SharedRegion};
 
 /// The longest wait for another end.
 const LINK: Duration = Duration::from_secs(20);

@@ -10,7 +10,7 @@ use port_suite::{Dress, Link, conforms, conforms_across_threads};
 use weft_stack::port::dpdk::{DpdkPort, DpdkPortConfig, Eal, EalOptions, MbufPool, MbufPoolConfig};
 use weft_stack::port::memif::{MemifConfig, MemifPort, SocketName};
 use weft_stack::port::{Port, RxBurst, TxBurst};
-use weft_stack::worker::ring::SharedRegion;
+use weft_stack::region::SharedRegion;
 
 /// The longest wait for another end.
 const LINK: Duration = Duration::from_secs(20);

@@ -1,5 +1,4 @@
 //! Peers of a memif port that come and go leave nothing behind. In a process of its own: it counts what that has.
-#![cfg(target_os = "linux")]
 
 use std::fs;
 use std::time::{Duration, Instant};

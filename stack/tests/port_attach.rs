@@ -6,7 +6,7 @@ use weft_stack::packet::Payload;
 use weft_stack::port::dpdk::{DpdkPort, DpdkPortConfig, Eal, EalOptions, MbufPool, MbufPoolConfig, Notice};
 use weft_stack::port::memory::{MemoryConfig, MemoryPort, pair};
 use weft_stack::port::{Attachment, Payloads, Port, ReserveError, RxBurst, TxBurst};
-use weft_stack::worker::ring::Region;
+use weft_stack::region::Region;
 
 const HEADERS: usize = 100;
 const PAYLOAD: usize = 4096;

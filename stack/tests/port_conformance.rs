@@ -52,7 +52,6 @@ fn faulty_at_sending_conforms_across_threads() {
     conforms_across_threads(Link { a: wrap(a, 0), b: wrap(b, 1), frames: None, dress }, 10_000);
 }
 
-#[cfg(target_os = "linux")]
 mod udp {
     use super::*;
     use std::net::IpAddr;

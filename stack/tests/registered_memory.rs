@@ -1,7 +1,6 @@
 //! Messages that leave from registered memory over links that lose, duplicate, reorder, delay and damage frames: every
 //! byte arrives as it was posted, though the application overwrites its memory as soon as it has it back, and posts it
 //! again. Frames that are held back meanwhile refer to what stands there now.
-#![cfg(target_os = "linux")]
 
 mod endpoints;
 
@@ -19,10 +18,10 @@ use weft_stack::pdc::PdcConfig;
 use weft_stack::port::faulty::{FaultCounts, Faults, FaultyPort};
 use weft_stack::port::memif::{MemifConfig, MemifPort, SocketName};
 use weft_stack::port::{FramePool, Port, PortCaps, PortCounters, RxBurst, TxBurst};
+use weft_stack::region::{Region, SharedRegion};
 use weft_stack::rng::Rng;
 use weft_stack::ses::Matching;
 use weft_stack::wire::pds::DeliveryMode;
-use weft_stack::worker::ring::{Region, SharedRegion};
 use weft_stack::worker::{AddressBook, Clock, LinkConfig, Strangers, Worker};
 
 const NONE: Faults =

@@ -1,6 +1,5 @@
 //! Messages through rings cost no allocation once all has grown to what the load needs: counted, with the
 //! allocator itself.
-#![cfg(target_os = "linux")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

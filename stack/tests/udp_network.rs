@@ -1,6 +1,5 @@
 //! What networks do to datagrams, and what a UDP port makes of it: trimmed packets, congestion marks, full
 //! buffers, paths that carry less, peers that are not there.
-#![cfg(target_os = "linux")]
 
 mod endpoints;
 mod skipped;

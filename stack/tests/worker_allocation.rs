@@ -112,7 +112,6 @@ fn payload_attached_to_frames() {
     }
 }
 
-#[cfg(target_os = "linux")]
 #[test]
 fn over_memif() {
     for packets in [1, 16] {
@@ -120,7 +119,6 @@ fn over_memif() {
     }
 }
 
-#[cfg(target_os = "linux")]
 #[test]
 fn over_kernel_udp() {
     use weft_stack::port::udp::{UdpConfig, UdpPort};

@@ -1,6 +1,5 @@
 //! Workers that have nothing to do: how often they look, and what wakes them. Nobody sleeps for less than an
 //! hour here, so whatever happens within the minute was not found by waking up by chance.
-#![cfg(target_os = "linux")]
 
 mod endpoints;
 

@@ -23,10 +23,8 @@ mod summary;
 #[cfg(test)]
 pub(crate) mod tests;
 
-#[cfg(target_os = "linux")]
 pub(crate) use network::worker;
 pub(crate) use network::{End, LiveError, Network};
-#[cfg(target_os = "linux")]
 pub(crate) use summary::{frames, leaks, packets, waits};
 
 use crate::nap::Rest;

@@ -98,7 +98,6 @@ pub(super) fn workers<P: Port>(
 ///
 /// # Errors
 /// See [`LiveError`].
-#[cfg(target_os = "linux")]
 pub(crate) fn worker<P: Port>(
     config: &RunConfig,
     network: &Network,

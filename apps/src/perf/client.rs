@@ -15,9 +15,9 @@ use weft_stack::buffer::Buffer;
 use weft_stack::fep::{CallError, Completion, ConnectOptions, ConnectionId, Fep, Receive, Send};
 use weft_stack::packet::Addr;
 use weft_stack::port::Port;
+use weft_stack::region::RegionSlice;
 use weft_stack::ses::Matching;
 use weft_stack::worker::Worker;
-use weft_stack::worker::ring::RegionSlice;
 
 /// The longest round trip that is told apart from longer ones, ns.
 const LONGEST_RTT_NS: u64 = 100_000_000_000;

@@ -3,7 +3,7 @@
 
 use weft_stack::fep::CallError;
 use weft_stack::port::Port;
-use weft_stack::worker::ring::{Region, RegionSlice, SharedRegion};
+use weft_stack::region::{Region, RegionSlice, SharedRegion};
 
 /// No two messages share a cache line.
 const APART: u64 = 64;

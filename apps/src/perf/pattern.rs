@@ -1,6 +1,6 @@
 //! What messages carry, so that any byte in a wrong place shows.
 
-use weft_stack::worker::ring::RegionSlice;
+use weft_stack::region::RegionSlice;
 
 /// Odd, so that no two words of a message repeat one another (the golden ratio's fraction of 2⁶⁴).
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;

@@ -1,6 +1,5 @@
 //! Whichever port it is.
 
-#[cfg(unix)]
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 #[cfg(feature = "dpdk")]
@@ -9,7 +8,7 @@ use weft_stack::port::memif::MemifPort;
 use weft_stack::port::memory::MemoryPort;
 use weft_stack::port::udp::UdpPort;
 use weft_stack::port::{FramePool, Port, PortCaps, PortCounters, RxBurst, TxBurst};
-use weft_stack::worker::ring::SharedRegion;
+use weft_stack::region::SharedRegion;
 
 /// Any port, behind one type: which it is costs a branch a burst.
 #[derive(Debug)]
@@ -85,7 +84,6 @@ impl Port for AnyPort {
         each!(self, port => port.counters())
     }
 
-    #[cfg(unix)]
     fn waitable(&mut self) -> Option<BorrowedFd<'_>> {
         each!(self, port => port.waitable())
     }

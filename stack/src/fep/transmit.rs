@@ -10,12 +10,12 @@ use crate::buffer::Buffer;
 use crate::event::Event;
 use crate::packet::{Addr, Class, Network, Packet, Payload};
 use crate::pdc::{PacketKind, TxState};
+use crate::region::RegionSlice;
 use crate::ses::{Segment, SendMessage};
 use crate::spray::Entropy;
 use crate::table::{Key, Table};
 use crate::wire::pds::{Control, ControlKind, DeliveryMode, NextHeader, Pds, Psn, Request};
 use crate::wire::ses::{Ses, StandardRequest};
-use crate::worker::ring::RegionSlice;
 
 /// A packet to put on the wire.
 #[derive(Clone, Copy, Debug)]

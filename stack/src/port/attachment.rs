@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::packet::Payload;
-use crate::worker::ring::RegionSlice;
+use crate::region::RegionSlice;
 
 /// Bytes in memory that is kept as long as anything refers to it: until the device has sent them, and the
 /// endpoint needs them no more.
@@ -78,7 +78,7 @@ impl From<RegionSlice> for Attachment {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::worker::ring::Region;
+    use crate::region::Region;
 
     fn content(attachment: &Attachment) -> Vec<u8> {
         let mut bytes = vec![0; attachment.len()];

@@ -13,10 +13,6 @@ use crate::packet::Payload;
 pub struct RxBurst {
     frames: ArrayVec<Frame, BURST>,
     /// Whether frames may [go on](Frame::is_attached) behind what they dereference to.
-    #[cfg_attr(
-        not(any(feature = "dpdk", target_os = "linux")),
-        expect(dead_code, reason = "only DPDK's ports and memif have frames in pieces")
-    )]
     tails: bool,
 }
 
@@ -33,7 +29,6 @@ impl RxBurst {
     }
 
     /// Whether frames may go on elsewhere.
-    #[cfg(any(feature = "dpdk", target_os = "linux"))]
     #[inline]
     pub(super) fn takes_tails(&self) -> bool {
         self.tails
@@ -178,7 +173,6 @@ impl TxBurst {
 
     /// Takes the first `count` frames out, which have been copied, and keeps their buffers for the next frames: that is
     /// cheaper than giving them back to the pool. Takes all if there are fewer.
-    #[cfg(target_os = "linux")]
     #[inline]
     pub(super) fn reuse_front(&mut self, count: usize) {
         let count = count.min(self.count);
@@ -228,7 +222,6 @@ impl TxBurst {
     }
 
     /// Drops the frames whose bits are set in `gone`, the lowest bit being the first frame's.
-    #[cfg(target_os = "linux")]
     pub(super) fn remove(&mut self, gone: u32) {
         if gone.count_ones() as usize == self.count {
             return self.clear();

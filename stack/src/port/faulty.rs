@@ -339,7 +339,6 @@ impl<P: Port> Port for FaultyPort<P> {
     }
 
     /// None while frames are held back: they come out as time passes, and nothing announces them.
-    #[cfg(unix)]
     fn waitable(&mut self) -> Option<std::os::fd::BorrowedFd<'_>> {
         let inner = self.inner.waitable();
         inner.filter(|_| self.ready.is_empty() && self.held.is_empty() && self.outgoing.is_empty())
@@ -349,8 +348,7 @@ impl<P: Port> Port for FaultyPort<P> {
         self.inner.waited();
     }
 
-    #[cfg(target_os = "linux")]
-    fn register(&mut self, memory: &crate::worker::ring::SharedRegion) -> bool {
+    fn register(&mut self, memory: &crate::region::SharedRegion) -> bool {
         self.inner.register(memory)
     }
 
@@ -363,7 +361,7 @@ impl<P: Port> Port for FaultyPort<P> {
     }
 }
 
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(test)]
 mod sending;
 #[cfg(test)]
 mod tests;

@@ -9,11 +9,10 @@ use thiserror::Error;
 
 #[cfg(feature = "dpdk")]
 use super::dpdk::{Mbuf, MbufPool};
-#[cfg(target_os = "linux")]
 use super::loan::{Loan, Returned};
 use super::{Attachment, MIN_FRAME};
 use crate::packet::Payload;
-use crate::worker::ring::RegionBytes;
+use crate::region::RegionBytes;
 
 /// An Ethernet frame in a buffer of a [`FramePool`]; dereferences to its bytes. Dropping it gives
 /// the buffer back, from whichever thread.
@@ -21,7 +20,6 @@ pub struct Frame(Buffer);
 
 enum Buffer {
     Heap(HeapBuffer),
-    #[cfg(target_os = "linux")]
     Loan(Loan),
     #[cfg(feature = "dpdk")]
     Mbuf(Mbuf),
@@ -35,7 +33,6 @@ impl Frame {
         let len = len.max(MIN_FRAME);
         match &mut self.0 {
             Buffer::Heap(buffer) => buffer.truncate(len),
-            #[cfg(target_os = "linux")]
             Buffer::Loan(loan) => loan.truncate(len),
             #[cfg(feature = "dpdk")]
             Buffer::Mbuf(mbuf) => mbuf.truncate(len),
@@ -48,7 +45,6 @@ impl Frame {
     pub fn total_len(&self) -> usize {
         match &self.0 {
             Buffer::Heap(buffer) => buffer.total_len(),
-            #[cfg(target_os = "linux")]
             Buffer::Loan(loan) => loan.total_len(),
             #[cfg(feature = "dpdk")]
             Buffer::Mbuf(mbuf) => mbuf.total_len(),
@@ -60,7 +56,6 @@ impl Frame {
     pub fn is_attached(&self) -> bool {
         match &self.0 {
             Buffer::Heap(buffer) => buffer.tail.is_some(),
-            #[cfg(target_os = "linux")]
             Buffer::Loan(loan) => loan.total_len() > loan.head().len(),
             #[cfg(feature = "dpdk")]
             Buffer::Mbuf(mbuf) => mbuf.is_chained(),
@@ -73,7 +68,6 @@ impl Frame {
     pub(super) fn tail(&self) -> Option<Payload<'_>> {
         match &self.0 {
             Buffer::Heap(buffer) => buffer.tail.as_ref().map(Attachment::payload),
-            #[cfg(target_os = "linux")]
             Buffer::Loan(loan) => loan.bytes_from(loan.head().len()).map(Payload::Region),
             #[cfg(feature = "dpdk")]
             Buffer::Mbuf(mbuf) => mbuf.tail().map(Payload::Region),
@@ -86,7 +80,6 @@ impl Frame {
     pub(crate) fn bytes_from(&self, start: usize) -> Option<RegionBytes<'_>> {
         match &self.0 {
             Buffer::Heap(_) => None,
-            #[cfg(target_os = "linux")]
             Buffer::Loan(loan) => loan.bytes_from(start),
             #[cfg(feature = "dpdk")]
             Buffer::Mbuf(mbuf) => mbuf.tail().filter(|_| start == mbuf.len()),
@@ -110,7 +103,6 @@ impl Frame {
     pub(super) fn duplicate(&self, pool: &FramePool) -> Option<Frame> {
         let shared = match &self.0 {
             Buffer::Heap(buffer) => buffer.tail.as_ref(),
-            #[cfg(target_os = "linux")]
             Buffer::Loan(_) => None,
             #[cfg(feature = "dpdk")]
             Buffer::Mbuf(_) => None,
@@ -129,7 +121,6 @@ impl Frame {
                 buffer.tail = Some(payload);
                 Ok(())
             }
-            #[cfg(target_os = "linux")]
             Buffer::Loan(_) => Err(payload),
             #[cfg(feature = "dpdk")]
             Buffer::Mbuf(mbuf) => mbuf.attach(payload),
@@ -137,7 +128,6 @@ impl Frame {
     }
 
     /// Drops what is attached, if the frame lies in memory of `pool` and that is ordinary memory. Returns whether it does.
-    #[cfg(target_os = "linux")]
     #[inline]
     pub(super) fn detach_from(&mut self, pool: &FramePool) -> bool {
         match (&mut self.0, &pool.0) {
@@ -176,7 +166,6 @@ impl Frame {
                 buffer.len = end;
                 Some(&mut buffer.bytes[start..end])
             }
-            #[cfg(target_os = "linux")]
             Buffer::Loan(_) => None,
             #[cfg(feature = "dpdk")]
             Buffer::Mbuf(mbuf) => mbuf.extend(len),
@@ -188,7 +177,6 @@ impl Frame {
     pub fn checksum_status(&self) -> ChecksumStatus {
         match &self.0 {
             Buffer::Heap(buffer) => buffer.checksums,
-            #[cfg(target_os = "linux")]
             Buffer::Loan(_) => ChecksumStatus::Unknown,
             #[cfg(feature = "dpdk")]
             Buffer::Mbuf(mbuf) => mbuf.checksum_status(),
@@ -206,7 +194,6 @@ impl Frame {
                 let _ = request;
                 buffer.home.for_kernel
             }
-            #[cfg(target_os = "linux")]
             Buffer::Loan(_) => false,
             #[cfg(feature = "dpdk")]
             Buffer::Mbuf(mbuf) => {
@@ -221,7 +208,6 @@ impl Frame {
     pub(super) fn set_checksum_status(&mut self, status: ChecksumStatus) {
         match &mut self.0 {
             Buffer::Heap(buffer) => buffer.checksums = status,
-            #[cfg(target_os = "linux")]
             Buffer::Loan(_) => {}
             #[cfg(feature = "dpdk")]
             Buffer::Mbuf(_) => {}
@@ -231,11 +217,9 @@ impl Frame {
     /// Drops all of these.
     #[inline]
     pub(super) fn drop_all(frames: impl Iterator<Item = Frame>) {
-        #[cfg(target_os = "linux")]
         let mut returned = Returned::default();
         for frame in frames {
             match frame.0 {
-                #[cfg(target_os = "linux")]
                 Buffer::Loan(loan) => returned.add(loan),
                 other => drop(other),
             }
@@ -263,7 +247,6 @@ impl Frame {
     }
 }
 
-#[cfg(target_os = "linux")]
 impl From<Loan> for Frame {
     #[inline]
     fn from(loan: Loan) -> Frame {
@@ -286,7 +269,6 @@ impl Deref for Frame {
     fn deref(&self) -> &[u8] {
         match &self.0 {
             Buffer::Heap(buffer) => &buffer.bytes[..buffer.len],
-            #[cfg(target_os = "linux")]
             Buffer::Loan(loan) => loan.head(),
             #[cfg(feature = "dpdk")]
             Buffer::Mbuf(mbuf) => mbuf,
@@ -299,7 +281,6 @@ impl DerefMut for Frame {
     fn deref_mut(&mut self) -> &mut [u8] {
         match &mut self.0 {
             Buffer::Heap(buffer) => &mut buffer.bytes[..buffer.len],
-            #[cfg(target_os = "linux")]
             Buffer::Loan(loan) => loan.head_mut(),
             #[cfg(feature = "dpdk")]
             Buffer::Mbuf(mbuf) => mbuf,
@@ -311,7 +292,6 @@ impl fmt::Debug for Frame {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match &self.0 {
             Buffer::Heap(_) => "heap",
-            #[cfg(target_os = "linux")]
             Buffer::Loan(_) => "loan",
             #[cfg(feature = "dpdk")]
             Buffer::Mbuf(_) => "mbuf",
@@ -363,7 +343,6 @@ impl FramePool {
     }
 
     /// The same for frames that a port hands to the kernel, which computes their checksums.
-    #[cfg(target_os = "linux")]
     pub(crate) fn heap_for_kernel(buffers: usize, size: usize) -> Result<FramePool, PoolError> {
         FramePool::in_memory(buffers, size, true)
     }

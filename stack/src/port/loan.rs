@@ -8,7 +8,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
 
 use super::{BURST, MIN_FRAME};
-use crate::worker::ring::{Region, RegionBytes};
+use crate::region::{Region, RegionBytes};
 
 /// Bytes of a frame that are copied: the longest headers, or the whole of a short message.
 pub(super) const HEAD: usize = 192;

@@ -25,26 +25,21 @@
 //! Nothing on this path allocates memory, locks or makes system calls, unless the device behind the
 //! port does. Frames are whole Ethernet frames without preamble and frame check sequence.
 
-#[cfg(unix)]
 use std::os::fd::BorrowedFd;
 
 mod attachment;
 mod burst;
 mod frame;
-#[cfg(target_os = "linux")]
 mod loan;
 
 #[cfg(feature = "dpdk")]
 pub mod dpdk;
 pub mod faulty;
-#[cfg(target_os = "linux")]
 pub mod memif;
 pub mod memory;
-#[cfg(target_os = "linux")]
 pub mod udp;
 
-#[cfg(target_os = "linux")]
-use crate::worker::ring::SharedRegion;
+use crate::region::SharedRegion;
 
 pub use attachment::Attachment;
 pub use burst::{Payloads, PushError, Reservation, ReserveError, RxBurst, TxBurst};
@@ -93,7 +88,6 @@ pub trait Port {
     /// Makes ready to wait for a frame, and returns what becomes readable when one is there; `None` if the port
     /// cannot tell. To be waited for with `poll` or `epoll`, but only after another [`Port::receive`] has
     /// yielded nothing: what came before this call need not show. May be called again before the wait.
-    #[cfg(unix)]
     fn waitable(&mut self) -> Option<BorrowedFd<'_>> {
         None
     }
@@ -106,7 +100,6 @@ pub trait Port {
     /// before there is traffic: frames on their way may be lost. There is no way back as long as the port is open.
     ///
     /// **Whoever receives the frames can read and write all of it from then on.**
-    #[cfg(target_os = "linux")]
     fn register(&mut self, memory: &SharedRegion) -> bool {
         let _ = memory;
         false

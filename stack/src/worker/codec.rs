@@ -6,6 +6,7 @@ use super::book::{AddressBook, BookError, Host, Route};
 use super::predict::{Predicted, Predictions};
 use crate::packet::{Addr, Class, Network, Packet, Payload};
 use crate::port::{ChecksumOffload, ChecksumStatus, Frame, PortCaps};
+use crate::region::RegionBytes;
 use crate::spray::Entropy;
 use crate::wire::WireError;
 use crate::wire::frame::{
@@ -15,7 +16,6 @@ use crate::wire::frame::{
 };
 use crate::wire::prefix;
 use crate::wire::udp::ENTROPY_COUNT;
-use crate::worker::ring::RegionBytes;
 
 /// What all frames of a link have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]

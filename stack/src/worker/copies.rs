@@ -7,10 +7,10 @@ mod endpoints;
 use self::endpoints::MTU;
 use self::endpoints::steady::{Stream, memif, memory_of};
 use super::LinkConfig;
-use super::ring::{LONG, Region, SharedRegion, copied};
 use crate::cc::CcChoice;
 use crate::port::Port;
 use crate::port::memory::{MemoryConfig, pair};
+use crate::region::{LONG, Region, SharedRegion, copied};
 use crate::wire::ethernet::VlanTag;
 use crate::wire::pds::DeliveryMode;
 

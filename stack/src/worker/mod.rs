@@ -89,13 +89,12 @@ mod affinity;
 mod book;
 mod clock;
 mod codec;
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(test)]
 mod copies;
 pub mod neighbours;
 mod predict;
 mod rest;
 pub mod ring;
-#[cfg(target_os = "linux")]
 pub mod session;
 pub mod steer;
 mod team;

@@ -43,7 +43,6 @@ impl Idle {
 pub struct TimedOut(pub Span);
 
 /// Shorter sleeps are not worth their system call.
-#[cfg(target_os = "linux")]
 const NOT_WORTH_IT: Span = Span::from_us(5);
 
 /// How far a worker is on its way to sleep.
@@ -144,7 +143,6 @@ impl<P: Port> Worker<P> {
             if let Some(waker) = waker {
                 waker.fall_asleep();
             }
-            #[cfg(unix)]
             self.port.waitable();
         } else {
             self.sleep(now, sleep, waker);
@@ -155,7 +153,6 @@ impl<P: Port> Worker<P> {
         }
     }
 
-    #[cfg(target_os = "linux")]
     fn sleep(&mut self, now: Time, longest: Span, waker: Option<&Waker>) {
         let timer = self.next_timer().map_or(longest, |at| at.since(now).min(longest));
         // Frames that the port has not taken yet, or packets for which it had no buffer.
@@ -166,11 +163,5 @@ impl<P: Port> Worker<P> {
             return std::hint::spin_loop();
         }
         super::wait::sleep(waker, port, span);
-    }
-
-    #[cfg(not(target_os = "linux"))]
-    fn sleep(&mut self, now: Time, longest: Span, _: Option<&Waker>) {
-        let timer = self.next_timer().map_or(longest, |at| at.since(now).min(longest));
-        std::thread::sleep(std::time::Duration::from_nanos(timer.min(Idle::BLIND).as_ps() / 1000));
     }
 }

@@ -441,7 +441,6 @@ fn waiting_has_an_end() {
 }
 
 /// Nothing waits for the link to come: the worker may sleep until its next timer.
-#[cfg(target_os = "linux")]
 #[test]
 fn without_a_link_packets_are_lost_and_their_timers_wait() {
     use crate::port::memif::{MemifConfig, MemifPort, SocketName};
@@ -472,7 +471,6 @@ fn without_a_link_packets_are_lost_and_their_timers_wait() {
 
 /// Frames of two peers in turn, over memif, whose frames lie in memory of the sender: only the first one of each is
 /// copied to be read, and none is lost although the port has no buffer left.
-#[cfg(target_os = "linux")]
 #[test]
 fn frames_in_pieces_need_no_buffer_of_the_port_and_peers_in_turn_no_copy() {
     use crate::port::memif::{MemifConfig, MemifPort, SocketName};
@@ -556,7 +554,7 @@ fn memory_of_a_message_that_fails_is_recalled_first() {
     let mut worker = Worker::new(fep, port, book(0, false), LinkConfig::default(), clock).unwrap();
     let mut now = clock.now();
     let connection = worker.fep_mut().connect(now, Addr(1), ConnectOptions::default()).unwrap();
-    let region = ring::Region::allocate(1 << 20).unwrap();
+    let region = crate::region::Region::allocate(1 << 20).unwrap();
     let buffer = Buffer::Region(region.slice(0, 1 << 20).unwrap());
     worker.fep_mut().post_send(connection, Send { buffer, tag: None, header_data: 0, context: 0 }).unwrap();
     let (mut turns, mut refer) = (0, false);

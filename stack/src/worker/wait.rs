@@ -1,17 +1,12 @@
 //! Sleeping until something happens, and waking who sleeps.
 
 use std::io;
-#[cfg(target_os = "linux")]
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 
-#[cfg(target_os = "linux")]
 use weft_cc::Span;
 
-#[cfg(not(target_os = "linux"))]
-use self::nap as bell;
-#[cfg(target_os = "linux")]
 use self::system as bell;
 
 /// Wakes a worker that sleeps, or stops it; from any thread. Clones are one and the same.
@@ -89,13 +84,11 @@ impl Shared {
 }
 
 /// Sleeps until `waker` is woken or `port` becomes readable, but no longer than `span`.
-#[cfg(target_os = "linux")]
 pub(super) fn sleep(waker: Option<&Waker>, port: Option<BorrowedFd<'_>>, span: Span) {
     system::sleep(waker.map(|waker| &waker.0.bell), port, span);
 }
 
 /// Descriptors, as Linux has them.
-#[cfg(target_os = "linux")]
 mod system {
     use std::io;
     use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -138,21 +131,5 @@ mod system {
         if let Some(bell) = bell {
             bell.silence();
         }
-    }
-}
-
-/// Elsewhere nothing wakes a sleeper: it looks often.
-#[cfg(not(target_os = "linux"))]
-mod nap {
-    /// Rings unheard.
-    #[derive(Debug)]
-    pub(super) struct Bell;
-
-    impl Bell {
-        pub(super) fn new() -> std::io::Result<Bell> {
-            Ok(Bell)
-        }
-
-        pub(super) fn ring(&self) {}
     }
 }

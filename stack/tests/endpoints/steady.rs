@@ -2,7 +2,6 @@
 //! what it needs, and the memory of messages is used again.
 
 use std::hint::black_box;
-#[cfg(target_os = "linux")]
 use std::time::Duration;
 
 use weft_stack::buffer::Buffer;
@@ -11,15 +10,13 @@ use weft_stack::fep::{Completion, ConnectionId, FepConfig, Receive, Send};
 use weft_stack::packet::Addr;
 use weft_stack::pdc::PdcConfig;
 use weft_stack::port::Port;
-#[cfg(target_os = "linux")]
 use weft_stack::port::memif::{MemifConfig, MemifPort, SocketName};
 use weft_stack::port::memory::{MemoryConfig, MemoryPort, pair};
+use weft_stack::region::Region;
+use weft_stack::region::SharedRegion;
 use weft_stack::ses::Matching;
 use weft_stack::wire::pds::DeliveryMode;
 use weft_stack::worker::LinkConfig;
-use weft_stack::worker::ring::Region;
-#[cfg(target_os = "linux")]
-use weft_stack::worker::ring::SharedRegion;
 
 use super::{MTU, Pair, config_with, worker};
 
@@ -41,7 +38,6 @@ impl Stream {
     }
 }
 
-#[cfg(target_os = "linux")]
 impl Stream<MemifPort> {
     /// A stream of a region's memory between two ends of memif.
     #[allow(dead_code, reason = "not every program that uses this module has such ports")]
@@ -51,7 +47,6 @@ impl Stream<MemifPort> {
 }
 
 /// A client of memif and its server. `memory` is registered with the link.
-#[cfg(target_os = "linux")]
 pub(crate) fn memif(memory: Option<&SharedRegion>) -> (MemifPort, MemifPort) {
     let directory = tempfile::tempdir().unwrap();
     let socket = SocketName::Path(directory.path().join("steady.sock"));

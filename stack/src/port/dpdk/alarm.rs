@@ -162,7 +162,6 @@ impl Trust {
 }
 
 /// Descriptors, as Linux has them.
-#[cfg(target_os = "linux")]
 mod system {
     use std::os::fd::BorrowedFd;
 
@@ -194,23 +193,7 @@ mod system {
     }
 }
 
-/// Elsewhere nothing is known of descriptors.
-#[cfg(not(target_os = "linux"))]
-mod system {
-    pub(super) fn is_counter(_: i32) -> bool {
-        false
-    }
-
-    pub(super) fn read_empty(_: i32) -> bool {
-        false
-    }
-
-    pub(super) fn is_readable(_: i32) -> bool {
-        false
-    }
-}
-
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(test)]
 mod tests {
     use std::cell::Cell;
     use std::os::fd::{AsFd, AsRawFd, OwnedFd};

@@ -11,7 +11,7 @@ use weft_dpdk_sys as sys;
 
 use super::{Mbuf, MbufPool};
 use crate::port::{Attachment, BURST};
-use crate::worker::ring::RegionBytes;
+use crate::region::RegionBytes;
 
 const _: () = assert!(size_of::<Attachment>() <= sys::WEFT_OWNER_SIZE as usize);
 const _: () = assert!(align_of::<Attachment>() <= 8);

@@ -10,7 +10,6 @@ pub(super) fn argument<'a>(arguments: &'a str, key: &str) -> Option<&'a str> {
 }
 
 /// The MTU of an interface of the calling thread's network namespace, bytes; `None` if there is no such interface.
-#[cfg(target_os = "linux")]
 pub(super) fn interface_mtu(name: &str) -> Option<u32> {
     use std::os::fd::AsRawFd;
 
@@ -37,12 +36,6 @@ pub(super) fn interface_mtu(name: &str) -> Option<u32> {
     u32::try_from(unsafe { request.ifr_ifru.ifru_mtu }).ok()
 }
 
-/// Elsewhere than on Linux no device has such an interface.
-#[cfg(not(target_os = "linux"))]
-pub(super) fn interface_mtu(_name: &str) -> Option<u32> {
-    None
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -56,7 +49,6 @@ mod tests {
         assert_eq!(argument("", ""), None);
     }
 
-    #[cfg(target_os = "linux")]
     #[test]
     fn the_loopback_has_an_mtu() {
         assert!(interface_mtu("lo").is_some_and(|mtu| mtu >= 1500));

@@ -23,7 +23,6 @@ pub use facts::{DeviceFacts, Notice, buffer_size_for};
 pub use mbuf::{Mbuf, MbufPool, MbufPoolConfig};
 pub use weft_dpdk_sys::BUILD_VERSION;
 
-#[cfg(unix)]
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -368,7 +367,6 @@ impl Port for DpdkPort {
     }
 
     /// Receive interrupts, unless they have proved not to come: see [`DeviceFacts::interrupts`].
-    #[cfg(unix)]
     fn waitable(&mut self) -> Option<BorrowedFd<'_>> {
         let (device, queue) = (&self.device, self.queue);
         let fd = self.alarm.as_mut()?.listen(|| device.interrupt(queue, true))?;

@@ -7,7 +7,7 @@ use super::*;
 use crate::port::memif::{MemifConfig, MemifPort, SocketName};
 use crate::port::memory::{MemoryConfig, MemoryPort, pair};
 use crate::port::{Attachment, Port};
-use crate::worker::ring::{Region, SharedRegion};
+use crate::region::{Region, SharedRegion};
 
 const HEAD: usize = 50;
 const PAYLOAD: u32 = 2000;

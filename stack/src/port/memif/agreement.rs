@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 
 use super::config::{MAX_LOG2_RING, Role};
 use super::ring::ring_bytes;
-use crate::worker::ring::Region;
+use crate::region::Region;
 
 /// Bytes of a ring before its first descriptor: two cache lines.
 pub(super) const RING_HEADER: u32 = 128;

@@ -188,7 +188,7 @@ mod tests {
     use super::super::config::Role;
     use super::super::ring::ring_bytes;
     use super::*;
-    use crate::worker::ring::Region;
+    use crate::region::Region;
 
     fn link() -> Agreement {
         let ring = |offset| {

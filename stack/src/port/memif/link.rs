@@ -15,7 +15,7 @@ use super::ring::{
 use crate::packet::Payload;
 use crate::port::loan::{Desk, HEAD, Lending, Loan};
 use crate::port::{Frame, FramePool, MIN_FRAME, RxBurst, TxBurst};
-use crate::worker::ring::{Region, RegionBytes, SharedRegion};
+use crate::region::{Region, RegionBytes, SharedRegion};
 
 /// What one call has done.
 #[derive(Clone, Copy, Debug, Default)]

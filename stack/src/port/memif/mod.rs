@@ -62,7 +62,7 @@ use self::link::{Link, Moved};
 use self::ring::Nonsense;
 use self::signal::Signals;
 use super::{BURST, FramePool, MIN_FRAME, Port, PortCaps, PortCounters, RxBurst, TxBurst};
-use crate::worker::ring::SharedRegion;
+use crate::region::SharedRegion;
 
 /// What waiting for a link checks that often.
 const LINK_POLL: Duration = Duration::from_millis(1);

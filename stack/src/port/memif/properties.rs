@@ -15,7 +15,7 @@ use super::refusal::Refusal;
 use super::ring::ring_bytes;
 use super::server;
 use crate::choices::Choices;
-use crate::worker::ring::Region;
+use crate::region::Region;
 
 /// Bytes of the memory that peers show.
 const MEMORY: u64 = 16 << 10;

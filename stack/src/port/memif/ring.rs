@@ -18,7 +18,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 
 use super::agreement::{DESCRIPTOR, RING_ALIGNMENT, RING_HEADER};
-use crate::worker::ring::Region;
+use crate::region::Region;
 
 /// What the header of each ring begins with.
 pub(super) const COOKIE: u32 = 0x03e3_1f20;

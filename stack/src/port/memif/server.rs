@@ -11,7 +11,7 @@ use super::message::{
     APPLICATION, AddRing, ETHERNET, Hello, Init, Message, TO_SERVER, Text, VERSION, peer_name,
 };
 use super::refusal::Refusal;
-use crate::worker::ring::Region;
+use crate::region::Region;
 
 /// With one client, from its arrival to its link.
 pub(super) struct Handshake {

@@ -12,8 +12,8 @@ use super::config::{MAX_LOG2_RING, MemifConfig, MemifError, Role, SocketName};
 use super::link::{Layout, Link, Moved, offer};
 use super::ring::{Nonsense, Supply};
 use crate::port::{Attachment, BURST, Frame, FramePool, MIN_FRAME, Port, RxBurst, TxBurst};
+use crate::region::{Region, RegionSlice, SharedRegion};
 use crate::rng::Rng;
-use crate::worker::ring::{Region, RegionSlice, SharedRegion};
 
 const RING: u8 = 3;
 const MAX_FRAME: usize = 1000;

@@ -4,9 +4,9 @@
 //! when what is known of it says that there is no room, or nothing to take. A batch costs one write of
 //! the own index.
 
-use super::region::Region;
 use super::storage::{RingError, Storage};
 use super::sync::{Ordering, fence};
+use crate::region::Region;
 
 /// The peer has written an index that cannot be: the ring is of no more use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -12,9 +12,8 @@ pub(super) use mapped::Storage;
 #[cfg(loom)]
 pub(super) use model::Storage;
 
-use super::SEPARATION;
-use super::region::RegionError;
 use super::sync::AtomicU32;
+use crate::region::{RegionError, SEPARATION};
 
 /// One side's index and whether that side has left.
 #[repr(C, align(128))]
@@ -73,9 +72,9 @@ mod mapped {
 
     use core::ptr::NonNull;
 
-    use super::super::region::Region;
     use super::super::sync::AtomicU64;
     use super::{Control, RingError, SEPARATION, SLOTS, ring_bytes};
+    use crate::region::Region;
 
     /// The words of a ring in a region.
     #[derive(Clone, Debug)]
@@ -153,7 +152,7 @@ mod model {
 
     impl<const W: usize> Storage<W> {
         pub(in super::super) fn at(
-            _: &super::super::region::Region,
+            _: &crate::region::Region,
             _: usize,
             capacity: u32,
         ) -> Result<Storage<W>, RingError> {

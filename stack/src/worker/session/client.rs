@@ -8,8 +8,9 @@ use super::link::Link;
 use super::report::{Report, Request};
 use crate::fep::ConnectOptions;
 use crate::packet::Addr;
+use crate::region::{Region, RegionError};
 use crate::ses::Matching;
-use crate::worker::ring::{Broken, Consumer, Producer, Region, RegionError};
+use crate::worker::ring::{Broken, Consumer, Producer};
 
 /// Polls that yield nothing after which a client asks the system whether its worker is still there.
 const POLLS_TO_CHECK: u32 = 4096;

@@ -1,7 +1,8 @@
 //! What an application may use up, and where it lies in the memory that it shares with its worker.
 
 use crate::fep::CallError;
-use crate::worker::ring::{RegionError, RingError, ring_bytes};
+use crate::region::RegionError;
+use crate::worker::ring::{RingError, ring_bytes};
 
 /// What one application may use up. All of it is reserved when its session is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

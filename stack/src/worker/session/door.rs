@@ -47,8 +47,8 @@ use super::link::Link;
 use super::server::{SessionId, Sessions};
 use crate::fep::Fep;
 use crate::packet::Addr;
+use crate::region::Region;
 use crate::worker::Waker;
-use crate::worker::ring::Region;
 
 const MAGIC: [u8; 8] = *b"weft-ses";
 const VERSION: u32 = 2;

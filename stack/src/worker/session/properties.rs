@@ -14,9 +14,9 @@ use super::{
 use crate::choices::Choices;
 use crate::fep::ConnectOptions;
 use crate::packet::Addr;
+use crate::region::Region;
 use crate::ses::Matching;
 use crate::worker::neighbours::NoWay;
-use crate::worker::ring::Region;
 
 /// Processes of those who behave. Messages to them from others would be in order, so nobody else connects to them.
 const GOOD: [u16; 2] = [4000, 4001];

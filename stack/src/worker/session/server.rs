@@ -16,9 +16,10 @@ use super::{Slot, bits};
 use crate::buffer::Buffer;
 use crate::fep::{Completion, ConnectOptions, ConnectionId, Fep, MAX_PROCESS, Receive, Send, SendId};
 use crate::packet::Addr;
+use crate::region::Region;
 use crate::ses::ReceiveId;
 use crate::worker::neighbours::NoWay;
-use crate::worker::ring::{Broken, Consumer, Producer, Region};
+use crate::worker::ring::{Broken, Consumer, Producer};
 
 /// Commands of one application that are looked at in a turn.
 const BURST: usize = 32;

@@ -19,9 +19,9 @@ use super::world::{SMALL, World, config, content, extent};
 use super::*;
 use crate::fep::{ConnectOptions, Fep, FepConfig};
 use crate::packet::Addr;
+use crate::region::Region;
 use crate::rng::Rng;
 use crate::ses::Matching;
-use crate::worker::ring::Region;
 
 impl World {
     fn open(&mut self, side: usize) -> Client {

@@ -17,7 +17,7 @@ use super::super::message::{AddRing, Hello, Init, TO_SERVER, Text, VERSION};
 use super::super::ring::ring_bytes;
 use super::super::socket::Listener;
 use super::*;
-use crate::worker::ring::Region;
+use crate::region::Region;
 
 /// Longer than anything takes, however busy the machine.
 const PATIENCE: Duration = Duration::from_secs(30);

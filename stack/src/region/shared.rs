@@ -11,7 +11,7 @@ use rustix::fs::{
 };
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-use super::region::Region;
+use super::Region;
 
 /// The type of file system that files of huge pages are of (`HUGETLBFS_MAGIC` of Linux's `magic.h`).
 const HUGE_PAGES: u32 = 0x9584_58f6;

@@ -1,5 +1,24 @@
-//! Memory that an application and a worker share, to send messages from and receive them into.
+//! Memory that several threads or processes read and write at the same time, and whose other end is not trusted.
+//!
+//! A [`Region`] is never lent as a Rust slice: bytes are copied in and out with an operation that may race (`copy.rs`), so a peer
+//! that writes where it must not produces wrong bytes and never undefined behaviour. `shared.rs` maps regions that two
+//! processes share.
+//!
+//! ```
+//! use weft_stack::region::Region;
+//!
+//! let memory = Region::allocate(4096)?;
+//! let slice = memory.slice(100, 5)?;
+//! slice.write(0, b"hello");
+//! let mut copy = [0; 5];
+//! slice.read(0, &mut copy);
+//! assert_eq!(&copy, b"hello");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 #![allow(unsafe_code)]
+
+mod copy;
+mod shared;
 
 use core::alloc::Layout;
 use core::any::Any;
@@ -8,10 +27,15 @@ use core::marker::PhantomData;
 use core::ptr::NonNull;
 use std::sync::Arc;
 
-use super::SEPARATION;
-use super::copy::{copy_across, copy_in, copy_out};
-#[cfg(target_os = "linux")]
+use self::copy::{copy_across, copy_in, copy_out};
 use crate::prefetch::prefetch_lines;
+
+#[cfg(test)]
+pub(crate) use self::copy::{LONG, copied};
+pub use self::shared::SharedRegion;
+
+/// Bytes between what different threads write: a cache line, and the one that is fetched with it.
+pub const SEPARATION: usize = 128;
 
 /// The longest region, bytes: offsets in it have 32 bits.
 pub(crate) const MAX_REGION: usize = u32::MAX as usize;
@@ -141,7 +165,6 @@ impl Region {
     }
 
     /// Where in this region `bytes` lie, if they do, in whichever way they are named.
-    #[cfg(target_os = "linux")]
     #[inline]
     pub(crate) fn place_of(&self, bytes: RegionBytes<'_>) -> Option<u32> {
         let offset = bytes.base.addr().get().checked_sub(self.0.base.addr().get())?;
@@ -157,7 +180,7 @@ impl Region {
     }
 
     /// Where `len` bytes from `offset` lie.
-    pub(super) fn part(&self, offset: usize, len: usize) -> Result<NonNull<u8>, RegionError> {
+    pub(crate) fn part(&self, offset: usize, len: usize) -> Result<NonNull<u8>, RegionError> {
         if offset.checked_add(len).is_none_or(|end| end > self.0.len) {
             let (offset, len) = (offset as u64, len as u64);
             return Err(RegionError::Outside { offset, len, region: self.0.len as u64 });
@@ -300,7 +323,6 @@ impl RegionBytes<'_> {
     }
 
     /// Those from `start` on.
-    #[cfg(target_os = "linux")]
     #[must_use]
     #[inline]
     pub(crate) fn after(self, start: u32) -> Self {
@@ -315,20 +337,17 @@ impl RegionBytes<'_> {
     /// # Safety
     /// They stay readable for `'a`, and nothing in this process has a reference to them that is not shared with a
     /// region.
-    #[cfg(any(feature = "dpdk", target_os = "linux"))]
     pub(crate) unsafe fn from_raw(base: NonNull<u8>, len: u32) -> Self {
         RegionBytes { base, len, region: PhantomData }
     }
 
     /// Brings them into the cache without waiting for them.
-    #[cfg(target_os = "linux")]
     #[inline]
     pub(crate) fn prefetch(&self) {
         prefetch_lines(self.base.as_ptr(), self.len as usize);
     }
 
     /// Where they are, for who keeps the region.
-    #[cfg(target_os = "linux")]
     pub(crate) fn base(&self) -> NonNull<u8> {
         self.base
     }
@@ -343,7 +362,6 @@ impl RegionBytes<'_> {
     ///
     /// # Panics
     /// `bytes` are not as many.
-    #[cfg(target_os = "linux")]
     #[inline]
     pub(crate) fn write(&self, bytes: &[u8]) {
         assert_eq!(bytes.len(), self.len as usize, "a copy of another length");
@@ -355,7 +373,6 @@ impl RegionBytes<'_> {
     ///
     /// # Panics
     /// `bytes` are not as many.
-    #[cfg(target_os = "linux")]
     #[inline]
     pub(crate) fn copy_from(&self, bytes: RegionBytes<'_>) {
         assert_eq!(bytes.len, self.len, "a copy of another length");
