@@ -37,8 +37,6 @@ pub struct CcParams {
     pub network_rtt: Span,
     /// Whether switches trim packets (or drop them).
     pub trimming: bool,
-    /// Whether a receiver's credits are in force as well.
-    pub receiver_credit: bool,
 }
 
 impl CcParams {

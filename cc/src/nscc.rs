@@ -243,8 +243,9 @@ pub struct NsccShared {
 }
 
 impl NsccShared {
-    /// Derives the constants for one endpoint.
-    pub fn new(config: &NsccConfig, params: &CcParams) -> NsccShared {
+    /// Derives the constants for one endpoint. With `receiver_credit`, the receiver's credits are in force as
+    /// well and answer for the last hop: packets trimmed there do not reduce the window.
+    pub fn new(config: &NsccConfig, params: &CcParams, receiver_credit: bool) -> NsccShared {
         let network_rtt = params.network_rtt.as_ps().clamp(1, LONGEST_TIMER_PS / 4);
         let default_target = Span::from_ps(network_rtt).mul_f64(if params.trimming { 0.75 } else { 1.0 });
         let target = config.target.unwrap_or(default_target).as_ps().clamp(1, LONGEST_TIMER_PS / 4);
@@ -274,7 +275,7 @@ impl NsccShared {
             network_rtt: Span::from_ps(network_rtt),
             qa_gate: config.qa_gate.min(31) as u8,
             quick_adapt: config.quick_adapt,
-            exempt_last_hop: params.receiver_credit,
+            exempt_last_hop: receiver_credit,
             base_rtt_from_nack: config.base_rtt_from_nack,
         }
     }

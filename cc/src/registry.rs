@@ -179,9 +179,11 @@ impl SenderSpec {
         }
     }
 
-    fn prepare(&self, params: &CcParams) -> PreparedSender {
+    fn prepare(&self, params: &CcParams, receiver_credit: bool) -> PreparedSender {
         match self {
-            SenderSpec::Nscc(config) => PreparedSender::Nscc(Arc::new(NsccShared::new(config, params))),
+            SenderSpec::Nscc(config) => {
+                PreparedSender::Nscc(Arc::new(NsccShared::new(config, params, receiver_credit)))
+            }
             SenderSpec::Smartt(config) => PreparedSender::Smartt(Arc::new(SmarttShared::new(config, params))),
             SenderSpec::Constant(config) => PreparedSender::Constant(Constant::new(config, params)),
             SenderSpec::Unlimited => PreparedSender::Unlimited(Unlimited::new(params)),
@@ -321,11 +323,10 @@ impl CcChoice {
         self.receiver.is_some()
     }
 
-    /// Derives once what all contexts of one endpoint share. `params.receiver_credit` is set to
-    /// what this choice does.
+    /// Derives once what all contexts of one endpoint share.
     pub fn prepare(&self, params: &CcParams) -> PreparedCc {
-        let params = CcParams { receiver_credit: self.uses_credit(), ..*params };
-        PreparedCc { sender: self.sender.prepare(&params), receiver: self.receiver.clone(), params }
+        let sender = self.sender.prepare(params, self.uses_credit());
+        PreparedCc { sender, receiver: self.receiver.clone(), params: *params }
     }
 
     /// One sender's algorithm, sharing nothing. Endpoints with many contexts

@@ -16,7 +16,6 @@ const NETWORK: CcParams = CcParams {
     link_rate: Rate::from_gbps(100),
     network_rtt: Span::from_us(12),
     trimming: true,
-    receiver_credit: false,
 };
 
 /// Just before the clock wraps: every test below runs across it.
@@ -132,7 +131,6 @@ fn any_network() -> impl Strategy<Value = CcParams> {
             link_rate: Rate::from_bps(rate),
             network_rtt: Span::from_ps(rtt),
             trimming,
-            receiver_credit: false,
         }
     })
 }

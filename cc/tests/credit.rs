@@ -13,7 +13,6 @@ const PARAMS: CcParams = CcParams {
     link_rate: Rate::from_gbps(100),
     network_rtt: Span::from_us(12),
     trimming: true,
-    receiver_credit: true,
 };
 const STEP: Span = Span::from_us(2);
 const ME: SenderId = SenderId(0);

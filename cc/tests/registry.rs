@@ -6,7 +6,7 @@ use std::sync::Arc;
 use weft_cc::constant::{Constant, ConstantConfig};
 use weft_cc::rccc::{Rccc, RcccConfig};
 use weft_cc::registry::ALGORITHMS;
-use weft_cc::{CcChoice, CcParams, CcSetError, Rate, SenderCc, Span, Window};
+use weft_cc::{CcChoice, CcParams, CcSetError, NackCause, NackSample, Rate, SenderCc, Span, Time, Window};
 
 const PARAMS: CcParams = CcParams {
     mtu: 4096,
@@ -14,7 +14,6 @@ const PARAMS: CcParams = CcParams {
     link_rate: Rate::from_gbps(100),
     network_rtt: Span::from_us(12),
     trimming: true,
-    receiver_credit: false,
 };
 
 fn choice(name: &str) -> CcChoice {
@@ -33,10 +32,26 @@ fn every_name_makes_what_it_says() {
         assert_eq!(choice.uses_credit(), credit);
         assert_eq!(choice.receiver(&PARAMS).is_some(), credit);
         assert_eq!(choice.sender_credit(&PARAMS).is_some(), credit);
-        assert_eq!(choice.prepare(&PARAMS).params().receiver_credit, credit);
         assert_eq!(choice.sender(&PARAMS).window() == Window::UNLIMITED, row.name == "rccc");
     }
     assert_eq!(names.len(), 6);
+}
+
+#[test]
+fn nscc_knows_whether_its_row_has_a_credit_scheduler() {
+    let trimmed_at_the_last_hop = NackSample {
+        bytes: PARAMS.wire_mtu(),
+        cause: NackCause::TrimmedLastHop,
+        ecn: false,
+        rtt: None,
+        in_flight: 0,
+    };
+    for (name, reduced) in [("nscc", true), ("nscc+rccc", false)] {
+        let mut sender = choice(name).sender(&PARAMS);
+        let before = sender.window();
+        sender.on_nack(Time::ZERO, &trimmed_at_the_last_hop);
+        assert_eq!(sender.window() < before, reduced, "{name}: with credit, the last hop is the receiver's");
+    }
 }
 
 #[test]

@@ -28,7 +28,6 @@ fn fep(addr: u32, limits: Limits) -> Fep {
         link_rate: Rate::from_gbps(100),
         network_rtt: Span::from_us(5),
         trimming: true,
-        receiver_credit: false,
     };
     let mut config = FepConfig::new(&CcChoice::default(), &params);
     config.pdc.rto_init = RTO;
@@ -470,7 +469,6 @@ fn a_first_burst_fits_the_smallest_window() {
         link_rate: Rate::from_gbps(100),
         network_rtt: Span::from_us(5),
         trimming: true,
-        receiver_credit: false,
     };
     let mut cc = CcChoice::parse("constant").unwrap();
     cc.set("window", "100000000").unwrap();
@@ -548,7 +546,6 @@ fn probes_without_an_answer_back_off() {
         link_rate: Rate::from_gbps(100),
         network_rtt: Span::from_ns(500),
         trimming: false,
-        receiver_credit: false,
     };
     let mut config = FepConfig::new(&CcChoice::parse("constant").unwrap(), &params);
     config.pdc.rto_init = Span::from_ms(1);

@@ -110,7 +110,6 @@ fn config(cc: &str) -> Arc<FepConfig> {
         link_rate: Rate::from_gbps(100),
         network_rtt: Span::from_us(10),
         trimming: true,
-        receiver_credit: cc.uses_credit(),
     };
     Arc::new(FepConfig::new(&cc, &params))
 }

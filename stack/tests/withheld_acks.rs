@@ -100,7 +100,6 @@ impl Case {
             link_rate: Rate::from_gbps(100),
             network_rtt: Span::from_us(20),
             trimming: true,
-            receiver_credit: false,
         };
         let base = FepConfig::new(&CcChoice::custom("jumps", Arc::new(factory)), &params);
         let rod_receive = self.rod.unwrap_or(base.pdc.rod_receive);

@@ -78,7 +78,6 @@ impl Endpoint {
             link_rate: taken,
             network_rtt: args.rtt,
             trimming: args.trim == Switch::On,
-            receiver_credit: credit,
         };
         let base = FepConfig::new(&cc, &params);
         let pdc = PdcConfig { mp_range: MP_RANGE, rto_init: args.rto, ack_bytes: args.ack_every, ..base.pdc };

@@ -16,14 +16,13 @@ fn params() -> CcParams {
         link_rate: Rate::from_gbps(100),
         network_rtt: Span::from_us(12),
         trimming: true,
-        receiver_credit: false,
     }
 }
 
 fn flow(change: impl FnOnce(&mut NsccConfig)) -> Nscc {
     let mut config = NsccConfig { initial_window: Some(100_000), ..NsccConfig::default() };
     change(&mut config);
-    Nscc::new(Arc::new(NsccShared::new(&config, &params())))
+    Nscc::new(Arc::new(NsccShared::new(&config, &params(), false)))
 }
 
 fn at_us(us: u64) -> Time {
@@ -224,7 +223,7 @@ fn extreme_delay_triggers_quick_adapt_and_nothing_arrived_means_one_packet() {
 
 #[test]
 fn credits_exempt_trims_at_the_last_hop_only() {
-    let shared = NsccShared::new(&NsccConfig::default(), &CcParams { receiver_credit: true, ..params() });
+    let shared = NsccShared::new(&NsccConfig::default(), &params(), true);
     let mut cc = Nscc::new(Arc::new(shared));
     cc.on_nack(at_us(100), &nack(NackCause::TrimmedLastHop));
     assert_eq!(cc.window(), Window(225_000));
@@ -287,7 +286,7 @@ fn an_ambiguous_rtt_counts_with_the_average() {
 fn increases_do_not_wrap_at_800_gbits() {
     let fast = CcParams { link_rate: Rate::from_gbps(800), ..params() };
     let config = NsccConfig { initial_window: Some(1_000_000), eta: 0.0, ..NsccConfig::default() };
-    let mut cc = Nscc::new(Arc::new(NsccShared::new(&config, &fast)));
+    let mut cc = Nscc::new(Arc::new(NsccShared::new(&config, &fast, false)));
     cc.on_ack(at_us(100), &ack(0, us(9), false));
     // a = 8: fi = 163,840; · 66,560 B = 10,905,190,400 > 2^32; / 1,000,000 = 10,905.
     cc.on_ack(at_us(101), &ack(66_560, us(9), false));

@@ -16,7 +16,6 @@ fn params() -> CcParams {
         link_rate: Rate::from_gbps(100),
         network_rtt: Span::from_us(12),
         trimming: true,
-        receiver_credit: true,
     }
 }
 

@@ -29,7 +29,6 @@
 //!     link_rate: Rate::from_gbps(100),
 //!     network_rtt: Span::from_us(10),
 //!     trimming: true,
-//!     receiver_credit: false,
 //! };
 //! let config = Arc::new(FepConfig::new(&CcChoice::default(), &network));
 //! let host = |n: u8| Host { mac: MacAddr([2, 0, 0, 0, 0, n]), ip: [10, 0, 0, n].into() };

@@ -320,7 +320,6 @@ fn config(mtu: u32) -> Arc<FepConfig> {
         link_rate: Rate::from_gbps(100),
         network_rtt: Span::from_us(10),
         trimming: true,
-        receiver_credit: false,
     };
     Arc::new(FepConfig::new(&CcChoice::default(), &params))
 }

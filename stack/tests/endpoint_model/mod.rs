@@ -88,7 +88,6 @@ fn config(choices: &mut Choices<'_>) -> FepConfig {
         link_rate: Rate::from_gbps(100),
         network_rtt: Span::from_us(5),
         trimming: choices.byte() & 1 == 0,
-        receiver_credit: cc.uses_credit(),
     };
     let base = FepConfig::new(&cc, &params);
     FepConfig {

@@ -36,7 +36,6 @@ pub(crate) fn config_with(cc: &CcChoice, mtu: u32, trimming: bool) -> FepConfig 
         link_rate: Rate::from_gbps(100),
         network_rtt: Span::from_us(10),
         trimming,
-        receiver_credit: cc.uses_credit(),
     };
     let base = FepConfig::new(cc, &params);
     // Every tenth packet may be lost both ways: a few of many thousands will be unlucky six times.

@@ -239,7 +239,6 @@ impl RunConfig {
             link_rate: self.topology.host_rate(),
             network_rtt: self.network_rtt(),
             trimming: self.trim,
-            receiver_credit: self.cc.uses_credit(),
         }
     }
 

@@ -79,7 +79,6 @@ fn worker<P: Port>(port: P, own: u32) -> Worker<P> {
         link_rate: Rate::from_gbps(10),
         network_rtt: Span::from_us(100),
         trimming: false,
-        receiver_credit: false,
     };
     let base = FepConfig::new(&CcChoice::default(), &params);
     let config = FepConfig { pdc: PdcConfig { rto_init: Span::from_ms(50), ..base.pdc }, ..base };

@@ -193,7 +193,6 @@ fn worker(own: u8, port: MemoryPort, link: LinkConfig, v6: bool) -> Worker<Memor
         link_rate: Rate::from_gbps(100),
         network_rtt: Span::from_us(10),
         trimming: true,
-        receiver_credit: false,
     };
     let config = Arc::new(FepConfig::new(&CcChoice::default(), &params));
     let fep = Fep::new(Addr(own.into()), config, Rng::new(1, own.into()), START).unwrap();
