@@ -364,7 +364,8 @@ mod tests {
     fn refusals_name_the_option_and_what_was_expected() {
         assert_eq!(
             refusal(&["--workload", "permutation", "--until", "10"]),
-            "invalid value '10' for '--until <TIME>': expected a time above zero with its unit, such as 10us or 1ms"
+            "invalid value '10' for '--until <TIME>': expected a time in whole picoseconds with its unit \
+             (ps, ns, us, ms or s, such as 10us or 1.5ms)"
         );
         assert_eq!(
             refusal(&["--workload", "permutation", "--matrix", "a.cm"]),

@@ -17,6 +17,7 @@ pub mod registry;
 mod settings;
 pub mod smartt;
 mod time;
+pub mod units;
 pub mod unlimited;
 
 pub use registry::{CcChoice, CcSetError, PreparedCc, ReceiverAlgorithm, SenderAlgorithm, UnknownAlgorithm};

@@ -240,16 +240,34 @@ impl fmt::Debug for Span {
 }
 
 impl fmt::Display for Span {
+    /// `9 µs`; with `{:#}` as people type it, `9us`. Exact, so that [`units::parse_span`](crate::units::parse_span)
+    /// reads the same back.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ps = self.0;
-        match ps {
-            0..1_000 => write!(f, "{ps} ps"),
-            1_000..1_000_000 => write!(f, "{} ns", ps as f64 / 1e3),
-            1_000_000..1_000_000_000 => write!(f, "{} µs", ps as f64 / 1e6),
-            1_000_000_000..PS_PER_SEC => write!(f, "{} ms", ps as f64 / 1e9),
-            _ => write!(f, "{} s", ps as f64 / 1e12),
-        }
+        let (decimals, unit) = match self.0 {
+            0..1_000 => (0, "ps"),
+            1_000..1_000_000 => (3, "ns"),
+            1_000_000..1_000_000_000 => (6, if f.alternate() { "us" } else { "µs" }),
+            1_000_000_000..PS_PER_SEC => (9, "ms"),
+            _ => (12, "s"),
+        };
+        write_decimal(f, self.0, decimals)?;
+        f.write_str(if f.alternate() { "" } else { " " })?;
+        f.write_str(unit)
     }
+}
+
+/// Writes `value · 10^-decimals` without trailing zeros.
+fn write_decimal(f: &mut fmt::Formatter<'_>, value: u64, decimals: u32) -> fmt::Result {
+    let one = 10_u64.pow(decimals);
+    write!(f, "{}", value / one)?;
+    let (mut fraction, mut digits) = (value % one, decimals as usize);
+    if fraction == 0 {
+        return Ok(());
+    }
+    while fraction % 10 == 0 {
+        (fraction, digits) = (fraction / 10, digits - 1);
+    }
+    write!(f, ".{fraction:0digits$}")
 }
 
 impl fmt::Debug for Rate {
@@ -260,7 +278,8 @@ impl fmt::Debug for Rate {
 
 impl fmt::Display for Rate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} Gbit/s", self.as_gbps_f64())
+        write_decimal(f, self.0, 9)?;
+        f.write_str(" Gbit/s")
     }
 }
 

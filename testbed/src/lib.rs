@@ -7,5 +7,4 @@ pub mod sim;
 pub mod soft;
 pub mod switch;
 pub mod topology;
-pub mod units;
 pub mod workload;

@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use crate::sim::{Share, SlowPort};
 use crate::topology::Topology;
-use crate::units::scaled;
+use weft_cc::units::scaled;
 
 /// The first links up from every switch of a tier keep only part of their rate, in both directions, and
 /// their queues and marking thresholds shrink with it.

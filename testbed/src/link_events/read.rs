@@ -5,7 +5,7 @@ use weft_cc::{Span, Time};
 use super::LinkEventError;
 use crate::sim::{LinkChange, LinkEvent};
 use crate::topology::{HostId, PortId, Topology};
-use crate::units::{parse_rate, parse_span};
+use weft_cc::units::{parse_rate, parse_span};
 
 /// Reads all events of `text` for the links of `fabric`, in the order of the lines.
 ///

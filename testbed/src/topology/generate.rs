@@ -7,7 +7,7 @@ use thiserror::Error;
 use weft_cc::{Rate, Span};
 
 use super::{ShapeError, Tier, Topology};
-use crate::units::{parse_rate, parse_span};
+use weft_cc::units::{parse_rate, parse_span};
 
 const DEFAULT_LINK: Rate = Rate::from_gbps(100);
 const DEFAULT_LATENCY: Span = Span::from_us(1);
@@ -409,13 +409,13 @@ impl<'a> Pairs<'a> {
 
     fn rate(&mut self, key: &str) -> Result<Option<Rate>, SpecError> {
         let bad =
-            |e: crate::units::UnitError| SpecError::Value { key: key.to_owned(), reason: e.to_string() };
+            |e: weft_cc::units::UnitError| SpecError::Value { key: key.to_owned(), reason: e.to_string() };
         self.take(key).map(|text| parse_rate(text).map_err(bad)).transpose()
     }
 
     fn span(&mut self, key: &str) -> Result<Option<Span>, SpecError> {
         let bad =
-            |e: crate::units::UnitError| SpecError::Value { key: key.to_owned(), reason: e.to_string() };
+            |e: weft_cc::units::UnitError| SpecError::Value { key: key.to_owned(), reason: e.to_string() };
         self.take(key).map(|text| parse_span(text).map_err(bad)).transpose()
     }
 

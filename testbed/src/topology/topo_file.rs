@@ -4,7 +4,7 @@ use thiserror::Error;
 use weft_cc::{Rate, Span};
 
 use super::{Keyword, Place, ShapeError, Tier, Topology};
-use crate::units::scaled;
+use weft_cc::units::scaled;
 
 /// Why a `.topo` file is refused.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]

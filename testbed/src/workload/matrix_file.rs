@@ -11,7 +11,7 @@ use super::{
     TriggerIdx, TriggerKind, Workload, WorkloadReason,
 };
 use crate::topology::{HostId, MAX_HOSTS};
-use crate::units::scaled;
+use weft_cc::units::scaled;
 
 /// Latest start, picoseconds: 53 days, well within the range in which instants can be compared.
 const MAX_START: u64 = 1 << 62;

@@ -71,8 +71,14 @@ fn bad_descriptions_say_what_is_wrong() {
             "fat-tree:k=4,spines=2",
             "fat-tree has no key `spines`: it has k, hosts, oversub, agg-oversub, link, latency, switch-latency",
         ),
-        ("fat-tree:k=4,link=100", "link: `100` is not a rate above zero (such as 100G, 2.5Gbps)"),
-        ("fat-tree:k=4,latency=1", "latency: `1` is not a time in whole picoseconds (such as 1us, 600ns)"),
+        (
+            "fat-tree:k=4,link=100",
+            "link: `100` is not a rate above zero with its unit (k, M, G or T, such as 100G or 2.5Gbps)",
+        ),
+        (
+            "fat-tree:k=4,latency=1",
+            "latency: `1` is not a time in whole picoseconds with its unit (ps, ns, us, ms or s, such as 10us or 1.5ms)",
+        ),
         ("fat-tree:k=4,latency=1001s", "the latency of a link may be 1000 s at most"),
         (
             "leaf-spine:hosts=4,leaves=4,latency=18446744073709551615ps",
