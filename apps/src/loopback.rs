@@ -8,7 +8,7 @@
 //! There is no link: nothing bounds the rate but the CPU.
 
 use crate::Failure;
-use weft_testbed::sim::{Progress, RunConfig, RunReport};
+use weft_testbed::sim::{RunProgress, RunConfig, RunReport};
 use weft_testbed::workload::Workload;
 
 /// The two hosts of `workload` that a loopback runs: its first flow's source and destination.
@@ -18,7 +18,7 @@ pub(crate) fn first_pair(workload: &Workload) -> Option<[u32; 2]> {
 
 /// Runs the flows between the first two hosts over DPDK.
 #[cfg(feature = "dpdk")]
-pub(crate) fn run(config: &RunConfig, progress: &mut dyn FnMut(&Progress)) -> Result<RunReport, Failure> {
+pub(crate) fn run(config: &RunConfig, progress: &mut dyn FnMut(&RunProgress)) -> Result<RunReport, Failure> {
     fn failed(error: impl std::fmt::Display) -> Failure {
         Failure::Run(format!("--on loopback: {error}"))
     }
@@ -38,7 +38,7 @@ pub(crate) fn run(config: &RunConfig, progress: &mut dyn FnMut(&Progress)) -> Re
 
 /// Says why not.
 #[cfg(not(feature = "dpdk"))]
-pub(crate) fn run(_config: &RunConfig, _progress: &mut dyn FnMut(&Progress)) -> Result<RunReport, Failure> {
+pub(crate) fn run(_config: &RunConfig, _progress: &mut dyn FnMut(&RunProgress)) -> Result<RunReport, Failure> {
     Err(Failure::Run(
         "--on loopback needs DPDK, and this weft was built without its feature `dpdk`".to_owned(),
     ))

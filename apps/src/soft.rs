@@ -16,7 +16,7 @@ use weft_cc::Time;
 use weft_stack::port::memory::MemoryPort;
 use weft_stack::wire::ethernet::MacAddr;
 use weft_stack::worker::{Clock, Host};
-use weft_testbed::sim::{self, FaultPlan, PayloadMode, Progress, RunConfig, RunReport};
+use weft_testbed::sim::{self, FaultPlan, PayloadMode, RunProgress, RunConfig, RunReport};
 use weft_testbed::soft::{self, HostPort, SoftCounters, SoftFabric, SoftOptions, host_link};
 use weft_testbed::topology::{HostId, Topology};
 
@@ -54,7 +54,7 @@ pub(crate) fn slow_motion(topology: &Topology, mtu: u32, processes: bool) -> u32
 pub(crate) fn run(
     config: &RunConfig,
     faults: &FaultPlan,
-    progress: &mut dyn FnMut(&Progress),
+    progress: &mut dyn FnMut(&RunProgress),
 ) -> Result<(RunReport, SoftCounters), Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::Run(format!("--on soft: {error}"));
     let mut fabric =

@@ -39,7 +39,7 @@ mod sockets {
     use weft_cc::{Rate, Span};
     use weft_stack::port::udp::{Notice, UdpConfig, UdpError, UdpPort, mac_of};
     use weft_stack::worker::Host;
-    use weft_testbed::sim::{Progress, RunConfig, RunReport};
+    use weft_testbed::sim::{RunProgress, RunConfig, RunReport};
     use weft_testbed::workload::{Start, Workload};
 
     /// IPv4, UDP and the longest headers of a data packet.
@@ -65,7 +65,7 @@ mod sockets {
     /// Sockets that the system does not give, or options that do not go together.
     pub(crate) fn run(
         config: &RunConfig,
-        progress: &mut dyn FnMut(&Progress),
+        progress: &mut dyn FnMut(&RunProgress),
     ) -> Result<(RunReport, Vec<String>), Failure> {
         let failed = |error: &dyn std::fmt::Display| Failure::Run(format!("--on udp: {error}"));
         let hosts = live::hosts(&config.workload);

@@ -42,13 +42,13 @@ pub fn parse_link_change(
     read.map_err(|wrong| wrong.at(source_name, 1, text))
 }
 
-struct Wrong {
+struct WordError {
     offset: usize,
     word: String,
     expected: String,
 }
 
-impl Wrong {
+impl WordError {
     fn at(self, source_name: &str, line: usize, text: &str) -> LinkEventError {
         LinkEventError {
             source_name: source_name.into(),
@@ -73,11 +73,11 @@ struct Word<'a> {
 }
 
 impl<'a> Word<'a> {
-    fn wrong(self, expected: impl Into<String>) -> Wrong {
-        Wrong { offset: self.offset, word: self.text.into(), expected: expected.into() }
+    fn wrong(self, expected: impl Into<String>) -> WordError {
+        WordError { offset: self.offset, word: self.text.into(), expected: expected.into() }
     }
 
-    fn number(self, key: &str, expected: &str) -> Result<u32, Wrong> {
+    fn number(self, key: &str, expected: &str) -> Result<u32, WordError> {
         let value = self.text.strip_prefix(key).and_then(|rest| rest.strip_prefix('='));
         let digits = value.filter(|v| v.bytes().all(|b| b.is_ascii_digit()));
         digits.and_then(|v| v.parse().ok()).ok_or_else(|| self.wrong(expected))
@@ -94,13 +94,13 @@ impl<'a> Words<'a> {
         Word { text, offset }
     }
 
-    fn end(&mut self) -> Result<(), Wrong> {
+    fn end(&mut self) -> Result<(), WordError> {
         let rest = self.next();
         if rest.text.is_empty() { Ok(()) } else { Err(rest.wrong("the end of the line")) }
     }
 }
 
-fn parse_line(line: &str, fabric: &Topology) -> Result<LinkEvent, Wrong> {
+fn parse_line(line: &str, fabric: &Topology) -> Result<LinkEvent, WordError> {
     let mut words = Words { line, at: 0 };
     let at = time(words.next())?;
     let port = link(&mut words, fabric)?;
@@ -109,7 +109,7 @@ fn parse_line(line: &str, fabric: &Topology) -> Result<LinkEvent, Wrong> {
     Ok(LinkEvent { at, port, change })
 }
 
-fn time(word: Word<'_>) -> Result<Time, Wrong> {
+fn time(word: Word<'_>) -> Result<Time, WordError> {
     let expected = "a time with a unit since the start of the run (such as 100us)";
     // A bare zero passes `parse_span`; here every time has a unit.
     let unit = word.text.ends_with('s');
@@ -121,7 +121,7 @@ fn time(word: Word<'_>) -> Result<Time, Wrong> {
     Ok(Time::ZERO + span)
 }
 
-fn link(words: &mut Words<'_>, fabric: &Topology) -> Result<PortId, Wrong> {
+fn link(words: &mut Words<'_>, fabric: &Topology) -> Result<PortId, WordError> {
     let first = words.next();
     if first.text.starts_with("host=") {
         let host = first.number("host", "host=N")?;
@@ -152,7 +152,7 @@ fn link(words: &mut Words<'_>, fabric: &Topology) -> Result<PortId, Wrong> {
     })
 }
 
-fn change(word: Word<'_>) -> Result<LinkChange, Wrong> {
+fn change(word: Word<'_>) -> Result<LinkChange, WordError> {
     match word.text.split_once('=') {
         None if matches!(word.text, "fail" | "down") => Ok(LinkChange::Fail),
         None if matches!(word.text, "restore" | "up") => Ok(LinkChange::Restore),
@@ -165,7 +165,7 @@ fn change(word: Word<'_>) -> Result<LinkChange, Wrong> {
     }
 }
 
-fn probability(word: Word<'_>, text: &str) -> Result<f64, Wrong> {
+fn probability(word: Word<'_>, text: &str) -> Result<f64, WordError> {
     let p = text.parse::<f64>().ok().filter(|p| (0.0..=1.0).contains(p));
     p.ok_or_else(|| word.wrong("a probability from 0 to 1"))
 }

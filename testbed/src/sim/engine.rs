@@ -22,8 +22,8 @@ use super::barrier::{Barrier, Guard};
 use super::build::System;
 use super::faults::LinkChange;
 use super::link::LinkSpec;
-use super::packets::Mail;
-use super::report::Progress;
+use super::packets::ContentMail;
+use super::report::RunProgress;
 use super::sample::Sampling;
 use super::shard::{Samples, Shard, Side};
 use super::wires::{Crossing, NEVER, Wires};
@@ -131,21 +131,21 @@ impl<'a> Timetable<'a> {
 
 /// What the threads tell each other at the end of a window. Two of these take turns, so that a thread that
 /// is ahead does not overwrite what another has not read.
-struct Board {
-    shards: Vec<Notice>,
+struct Exchange {
+    shards: Vec<WindowResult>,
     /// From shard to shard.
-    mail: Vec<Vec<Mutex<Letters>>>,
+    mailboxes: Vec<Vec<Mutex<Mail>>>,
 }
 
 /// What goes from one shard to another.
 #[derive(Default)]
-struct Letters {
+struct Mail {
     packets: Vec<Crossing>,
-    contents: Mail,
+    contents: ContentMail,
 }
 
 #[derive(Default)]
-struct Notice {
+struct WindowResult {
     next: AtomicU64,
     open: AtomicU64,
     events: AtomicU64,
@@ -154,51 +154,53 @@ struct Notice {
     samples: Mutex<Samples>,
 }
 
-impl Board {
-    fn new(shards: usize) -> Board {
-        let boxes = |_| (0..shards).map(|_| Mutex::new(Letters::default())).collect();
-        Board {
-            shards: (0..shards).map(|_| Notice::default()).collect(),
-            mail: (0..shards).map(boxes).collect(),
+impl Exchange {
+    fn new(shards: usize) -> Exchange {
+        let boxes = |_| (0..shards).map(|_| Mutex::new(Mail::default())).collect();
+        Exchange {
+            shards: (0..shards).map(|_| WindowResult::default()).collect(),
+            mailboxes: (0..shards).map(boxes).collect(),
         }
     }
 
     /// Puts up what shard number `from` has to tell after a window, after which nothing happens before `next`.
     fn post(&self, from: usize, shard: &mut Shard, next: u64) {
-        let notice = &self.shards[from];
+        let result = &self.shards[from];
         let Wires { outboxes, packets, .. } = &mut shard.wires;
-        for ((outbox, contents), mail) in outboxes.iter_mut().zip(&mut packets.mail).zip(&self.mail[from]) {
-            let mut letters = lock(mail);
-            std::mem::swap(&mut letters.packets, outbox);
-            std::mem::swap(&mut letters.contents, contents);
+        for ((outbox, contents), mailbox) in
+            outboxes.iter_mut().zip(&mut packets.mail).zip(&self.mailboxes[from])
+        {
+            let mut mail = lock(mailbox);
+            std::mem::swap(&mut mail.packets, outbox);
+            std::mem::swap(&mut mail.contents, contents);
         }
         // The barrier that follows orders these.
-        notice.next.store(next, Ordering::Relaxed);
-        notice.open.store(shard.flows.open, Ordering::Relaxed);
-        notice.events.store(shard.events, Ordering::Relaxed);
-        notice.done.store(shard.flows.done, Ordering::Relaxed);
-        notice.last_close.store(shard.flows.last_close, Ordering::Relaxed);
+        result.next.store(next, Ordering::Relaxed);
+        result.open.store(shard.flows.open, Ordering::Relaxed);
+        result.events.store(shard.events, Ordering::Relaxed);
+        result.done.store(shard.flows.done, Ordering::Relaxed);
+        result.last_close.store(shard.flows.last_close, Ordering::Relaxed);
     }
 
     /// Takes in what the others have sent to shard number `to`.
     fn collect(&self, to: usize, shard: &mut Shard) {
-        for (from, mail) in self.mail.iter().enumerate() {
-            let mut letters = lock(&mail[to]);
-            shard.wires.packets.receive(from, &mut letters.contents);
-            shard.wires.receive(&mut letters.packets);
+        for (from, mailboxes) in self.mailboxes.iter().enumerate() {
+            let mut mail = lock(&mailboxes[to]);
+            shard.wires.packets.receive(from, &mut mail.contents);
+            shard.wires.receive(&mut mail.packets);
         }
     }
 
     fn next(&self) -> u64 {
-        self.shards.iter().map(|notice| notice.next.load(Ordering::Relaxed)).min().unwrap_or(NEVER)
+        self.shards.iter().map(|result| result.next.load(Ordering::Relaxed)).min().unwrap_or(NEVER)
     }
 
     fn last_close(&self) -> u64 {
-        self.shards.iter().map(|notice| notice.last_close.load(Ordering::Relaxed)).max().unwrap_or(0)
+        self.shards.iter().map(|result| result.last_close.load(Ordering::Relaxed)).max().unwrap_or(0)
     }
 
-    fn sum(&self, of: impl Fn(&Notice) -> &AtomicU64) -> u64 {
-        self.shards.iter().map(|notice| of(notice).load(Ordering::Relaxed)).sum()
+    fn sum(&self, of: impl Fn(&WindowResult) -> &AtomicU64) -> u64 {
+        self.shards.iter().map(|result| of(result).load(Ordering::Relaxed)).sum()
     }
 }
 
@@ -209,7 +211,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// What the caller of a run wants to see while it goes on.
 pub(super) struct Watch<'a> {
-    pub(super) progress: Option<&'a mut dyn FnMut(&Progress)>,
+    pub(super) progress: Option<&'a mut dyn FnMut(&RunProgress)>,
     pub(super) sampling: Option<Sampling<'a>>,
     pub(super) flows_total: u64,
 }
@@ -218,21 +220,21 @@ pub(super) struct Watch<'a> {
 const PROGRESS_INTERVAL: u64 = 1 << 16;
 
 impl Watch<'_> {
-    fn look(&mut self, board: &Board, now: u64, reported: &mut u64) {
-        let events = board.sum(|notice| &notice.events);
+    fn look(&mut self, exchange: &Exchange, now: u64, reported: &mut u64) {
+        let events = exchange.sum(|result| &result.events);
         if let Some(progress) = self.progress.as_mut().filter(|_| events >= *reported) {
             *reported = events + PROGRESS_INTERVAL;
-            let flows_done = board.sum(|notice| &notice.done);
+            let flows_done = exchange.sum(|result| &result.done);
             let now = Time::from_ps(now);
-            progress(&Progress { now, flows_done, flows_total: self.flows_total, events });
+            progress(&RunProgress { now, flows_done, flows_total: self.flows_total, events });
         }
     }
 
-    fn sample(&mut self, board: &Board, at: u64) {
+    fn sample(&mut self, exchange: &Exchange, at: u64) {
         let Some(sampling) = &mut self.sampling else { return };
         let mut all = Samples::default();
-        for notice in &board.shards {
-            let mut samples = lock(&notice.samples);
+        for result in &exchange.shards {
+            let mut samples = lock(&result.samples);
             all.ports.append(&mut samples.ports);
             all.flows.append(&mut samples.flows);
         }
@@ -248,17 +250,17 @@ pub(super) fn run(system: &mut System, until: Option<Span>, watch: &mut Watch<'_
     let mut shards = std::mem::take(&mut system.shards);
     let system_ref = &*system;
     let next = shards.iter().map(Shard::first).min().unwrap_or(NEVER);
-    let boards = [Board::new(shards.len()), Board::new(shards.len())];
+    let exchanges = [Exchange::new(shards.len()), Exchange::new(shards.len())];
     let barrier = Barrier::new(shards.len());
-    let team = Team { boards: &boards, barrier: &barrier };
+    let threads = Threads { exchanges: &exchanges, barrier: &barrier };
     let end = std::thread::scope(|scope| {
         let (first, others) = shards.split_at_mut(1);
         for (shard, number) in others.iter_mut().zip(1..) {
             let timetable = Timetable::new(system_ref, until, every);
-            scope.spawn(move || team.drive(number, shard, timetable, next, None));
+            scope.spawn(move || threads.drive(number, shard, timetable, next, None));
         }
         let timetable = Timetable::new(system_ref, until, every);
-        team.drive(0, &mut first[0], timetable, next, Some(watch))
+        threads.drive(0, &mut first[0], timetable, next, Some(watch))
     });
     system.shards = shards;
     end
@@ -266,12 +268,12 @@ pub(super) fn run(system: &mut System, until: Option<Span>, watch: &mut Watch<'_
 
 /// What the threads of a run share.
 #[derive(Clone, Copy)]
-struct Team<'a> {
-    boards: &'a [Board; 2],
+struct Threads<'a> {
+    exchanges: &'a [Exchange; 2],
     barrier: &'a Barrier,
 }
 
-impl Team<'_> {
+impl Threads<'_> {
     /// Drives one shard to the end of the run, and returns when that was.
     fn drive(
         self,
@@ -283,32 +285,32 @@ impl Team<'_> {
     ) -> u64 {
         let _guard = Guard(self.barrier);
         let mut reported = 0;
-        let mut boards = self.boards.iter().cycle();
+        let mut exchanges = self.exchanges.iter().cycle();
         let mut over = false;
         while next != NEVER {
             match timetable.turn(next) {
                 Turn::Window { side, start, end } => {
-                    let Some(board) = boards.next() else { break };
+                    let Some(exchange) = exchanges.next() else { break };
                     let own_next = shard.run(side, start, end);
-                    board.post(number, shard, own_next);
+                    exchange.post(number, shard, own_next);
                     if !self.barrier.wait() {
                         return end;
                     }
-                    board.collect(number, shard);
-                    next = board.next();
+                    exchange.collect(number, shard);
+                    next = exchange.next();
                     if let Some(watch) = &mut watch {
-                        watch.look(board, end, &mut reported);
+                        watch.look(exchange, end, &mut reported);
                     }
-                    if !over && board.sum(|notice| &notice.open) == 0 {
+                    if !over && exchange.sum(|result| &result.open) == 0 {
                         over = true;
-                        timetable.finish(board.last_close());
+                        timetable.finish(exchange.last_close());
                     }
                 }
                 Turn::Changes(changes) => {
                     changes.iter().for_each(|(_, spec, change)| shard.change(spec, *change));
                 }
                 Turn::Sample(at) => {
-                    if !self.sample(number, shard, boards.next(), at, watch.as_deref_mut()) {
+                    if !self.sample(number, shard, exchanges.next(), at, watch.as_deref_mut()) {
                         return at;
                     }
                 }
@@ -316,7 +318,7 @@ impl Team<'_> {
             }
         }
         if let Some(at) = timetable.end_sample() {
-            self.sample(number, shard, boards.next(), at, watch);
+            self.sample(number, shard, exchanges.next(), at, watch);
         }
         timetable.reached[0].min(timetable.until)
     }
@@ -326,15 +328,15 @@ impl Team<'_> {
         self,
         number: usize,
         shard: &mut Shard,
-        board: Option<&Board>,
+        exchange: Option<&Exchange>,
         at: u64,
         watch: Option<&mut Watch<'_>>,
     ) -> bool {
-        let Some(board) = board else { return false };
-        shard.sample(&mut lock(&board.shards[number].samples));
+        let Some(exchange) = exchange else { return false };
+        shard.sample(&mut lock(&exchange.shards[number].samples));
         let together = self.barrier.wait();
         if let Some(watch) = watch.filter(|_| together) {
-            watch.sample(board, at);
+            watch.sample(exchange, at);
         }
         together
     }

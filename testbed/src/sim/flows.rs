@@ -33,8 +33,8 @@ pub(super) struct Flows {
     payload: PayloadMode,
     triggers: TriggerBank,
     /// The flows that this shard starts.
-    pub(super) outgoing: Vec<Outgoing>,
-    connections: Vec<Connection>,
+    pub(super) source_flows: Vec<SourceFlow>,
+    connections: Vec<ConnectionState>,
     by_id: Map<(u32, ConnectionId), u32>,
     /// Flow by flow of the workload, for those that end here: 0 unknown, 1 expected, and one more for
     /// each time that it has arrived.
@@ -42,7 +42,7 @@ pub(super) struct Flows {
     /// Flow by flow of the workload, bytes that have arrived since the last sample.
     counts: Vec<u64>,
     counted: Vec<u32>,
-    /// Slots of [`Flows::outgoing`] whose flows start because of the event at hand.
+    /// Slots of [`Flows::source_flows`] whose flows start because of the event at hand.
     pub(super) started: Vec<u32>,
     slots: Vec<u32>,
     pub(super) done: u64,
@@ -55,7 +55,7 @@ pub(super) struct Flows {
 }
 
 /// A flow as its source sees it.
-pub(super) struct Outgoing {
+pub(super) struct SourceFlow {
     /// Its index in the workload.
     pub(super) flow: u32,
     /// Index of its connection.
@@ -67,9 +67,9 @@ pub(super) struct Outgoing {
     pub(super) retransmitted: u32,
 }
 
-impl Outgoing {
-    fn new(flow: u32, connection: u32) -> Outgoing {
-        Outgoing { flow, connection, start: NEVER, end: NEVER, retransmitted: 0 }
+impl SourceFlow {
+    fn new(flow: u32, connection: u32) -> SourceFlow {
+        SourceFlow { flow, connection, start: NEVER, end: NEVER, retransmitted: 0 }
     }
 
     /// When it began.
@@ -85,7 +85,7 @@ impl Outgoing {
 
 /// A connection of the workload. It is over when it has no flows left and is not open.
 #[derive(Clone, Copy)]
-struct Connection {
+struct ConnectionState {
     /// Its name at the endpoint, from its opening until the endpoint says that it is closed.
     id: Option<ConnectionId>,
     /// Flows that are not done.
@@ -98,7 +98,7 @@ impl Flows {
         let workload = &config.workload;
         let own = || workload.flows().iter().zip(0..).filter(|(flow, _)| is_ours(flow.src.0));
         // No more than are needed: there may be millions.
-        let mut outgoing = Vec::with_capacity(own().count());
+        let mut source_flows = Vec::with_capacity(own().count());
         let mut connections = Vec::new();
         let mut connection_slots = vec![u32::MAX; workload.connections().len()];
         let triggered = !workload.triggers().is_empty();
@@ -107,13 +107,13 @@ impl Flows {
             let connection = &mut connection_slots[flow.connection as usize];
             if *connection == u32::MAX {
                 *connection = connections.len() as u32;
-                connections.push(Connection { id: None, left: 0 });
+                connections.push(ConnectionState { id: None, left: 0 });
             }
             connections[*connection as usize].left += 1;
             if triggered {
-                slots[index as usize] = outgoing.len() as u32;
+                slots[index as usize] = source_flows.len() as u32;
             }
-            outgoing.push(Outgoing::new(index, *connection));
+            source_flows.push(SourceFlow::new(index, *connection));
         }
         connections.shrink_to_fit();
         Flows {
@@ -121,7 +121,7 @@ impl Flows {
             payload: config.payload,
             triggers: TriggerBank::new(workload),
             open: connections.len() as u64,
-            outgoing,
+            source_flows,
             connections,
             by_id: Map::default(),
             arrivals: vec![0; workload.flows().len()],
@@ -142,8 +142,8 @@ impl Flows {
     pub(super) fn bytes_of(workload: &Workload) -> u64 {
         let at_destination = size_of::<u8>();
         let triggered = if workload.triggers().is_empty() { 0 } else { size_of::<u32>() };
-        let each = size_of::<Outgoing>() + at_destination + triggered;
-        (workload.flows().len() * each + workload.connections().len() * size_of::<Connection>()) as u64
+        let each = size_of::<SourceFlow>() + at_destination + triggered;
+        (workload.flows().len() * each + workload.connections().len() * size_of::<ConnectionState>()) as u64
     }
 
     fn flow(&self, index: u32) -> &Flow {
@@ -152,8 +152,8 @@ impl Flows {
 
     /// The flows of this shard that start by themselves: time, slot and source.
     pub(super) fn starts(&self) -> impl Iterator<Item = (u64, u32, u32)> + '_ {
-        self.outgoing.iter().zip(0..).filter_map(|(outgoing, slot)| {
-            let flow = self.flow(outgoing.flow);
+        self.source_flows.iter().zip(0..).filter_map(|(source_flow, slot)| {
+            let flow = self.flow(source_flow.flow);
             match flow.start {
                 Start::At(at) => Some((at.as_ps(), slot, flow.src.0)),
                 Start::Trigger(_) => None,
@@ -163,21 +163,21 @@ impl Flows {
 
     /// The source of the flow in `slot`.
     pub(super) fn source(&self, slot: u32) -> u32 {
-        self.flow(self.outgoing[slot as usize].flow).src.0
+        self.flow(self.source_flows[slot as usize].flow).src.0
     }
 
     /// Starts the flow in `slot` at its source.
     pub(super) fn start(&mut self, now: u64, slot: u32, fep: &mut Fep) {
-        let outgoing = &mut self.outgoing[slot as usize];
-        let index = u64::from(outgoing.flow);
-        let flow = &self.workload.flows()[outgoing.flow as usize];
-        outgoing.start = now;
+        let source_flow = &mut self.source_flows[slot as usize];
+        let index = u64::from(source_flow.flow);
+        let flow = &self.workload.flows()[source_flow.flow as usize];
+        source_flow.start = now;
         let buffer = match self.payload {
             PayloadMode::Virtual => Buffer::Virtual(flow.bytes as u32),
             PayloadMode::Real => Buffer::Heap(payload(index, flow.bytes as u32)),
         };
         let send = Send { buffer, tag: Some(index), header_data: index, context: u64::from(slot) };
-        let slot = outgoing.connection;
+        let slot = source_flow.connection;
         let connection = &mut self.connections[slot as usize];
         let options = ConnectOptions { mode: self.mode, ..ConnectOptions::default() };
         let id = match connection.id.filter(|id| fep.is_open(*id)) {
@@ -312,13 +312,13 @@ impl Flows {
     }
 
     fn sent(&mut self, now: u64, slot: u32, again: u32, error: Option<String>, fep: &mut Fep) {
-        let outgoing = &mut self.outgoing[slot as usize];
-        outgoing.retransmitted = again;
-        let connection = outgoing.connection;
-        let flow = self.workload.flows()[outgoing.flow as usize];
+        let source_flow = &mut self.source_flows[slot as usize];
+        source_flow.retransmitted = again;
+        let connection = source_flow.connection;
+        let flow = self.workload.flows()[source_flow.flow as usize];
         match error {
             None => {
-                outgoing.end = now;
+                source_flow.end = now;
                 self.done += 1;
                 self.activate(flow.on_sent);
             }

@@ -41,7 +41,7 @@ const HOT: usize = 768;
 
 /// What happens at a host. The order decides between events at the same instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Event {
+pub(super) enum HostEvent {
     /// A packet arrives.
     Arrival,
     /// The link is free and there is more to send.
@@ -53,7 +53,7 @@ pub(super) enum Event {
 }
 
 /// What hosts need of the run.
-pub(super) struct Surroundings {
+pub(super) struct HostEnv {
     pub(super) shard: u32,
     pub(super) overhead: Overhead,
     pub(super) seed: u64,
@@ -64,19 +64,19 @@ pub(super) struct Surroundings {
 impl Host {
     /// What happens next, and when.
     #[inline]
-    pub(super) fn next_event(&self, wires: &Wires) -> (u64, Event) {
-        let mut next = (wires.first(self.inbox), Event::Arrival);
+    pub(super) fn next_event(&self, wires: &Wires) -> (u64, HostEvent) {
+        let mut next = (wires.first(self.inbox), HostEvent::Arrival);
         if self.nic.busy_until < next.0 && self.fep.wants_to_transmit() {
-            next = (self.nic.busy_until, Event::LinkFree);
+            next = (self.nic.busy_until, HostEvent::LinkFree);
         }
         if let Some(at) = self.fep.poll_timeout()
             && let at = at.as_ps().max(self.now)
             && at < next.0
         {
-            next = (at, Event::Timer);
+            next = (at, HostEvent::Timer);
         }
         match self.starts.last() {
-            Some(&(at, _)) if at < next.0 => (at, Event::Start),
+            Some(&(at, _)) if at < next.0 => (at, HostEvent::Start),
             _ => next,
         }
     }
@@ -98,59 +98,45 @@ impl Host {
     pub(super) fn handle(
         &mut self,
         now: u64,
-        event: Event,
-        around: &Surroundings,
+        event: HostEvent,
+        env: &HostEnv,
         flows: &mut Flows,
         wires: &mut Wires,
     ) {
         self.now = now;
         match event {
-            Event::Arrival => {
+            HostEvent::Arrival => {
                 if let Some(Arrival { transit, .. }) = wires.pop(self.inbox) {
-                    self.take_in(now, &transit, around, flows, wires);
+                    self.take_in(now, &transit, env, flows, wires);
                 }
             }
-            Event::LinkFree => return self.transmit(now, around, wires),
-            Event::Timer => self.fep.on_timeout(Time::from_ps(now)),
-            Event::Start => {
+            HostEvent::LinkFree => return self.transmit(now, env, wires),
+            HostEvent::Timer => self.fep.on_timeout(Time::from_ps(now)),
+            HostEvent::Start => {
                 if let Some((_, slot)) = self.starts.pop() {
                     flows.start(now, slot, &mut self.fep);
                 }
             }
         }
-        self.serve(now, around, flows, wires);
+        self.serve(now, env, flows, wires);
     }
 
     /// Starts a flow whose turn has come.
-    pub(super) fn start(
-        &mut self,
-        now: u64,
-        slot: u32,
-        around: &Surroundings,
-        flows: &mut Flows,
-        wires: &mut Wires,
-    ) {
+    pub(super) fn start(&mut self, now: u64, slot: u32, env: &HostEnv, flows: &mut Flows, wires: &mut Wires) {
         self.now = now;
         flows.start(now, slot, &mut self.fep);
-        self.serve(now, around, flows, wires);
+        self.serve(now, env, flows, wires);
     }
 
     /// Takes results in and lets the endpoint send.
     #[inline]
-    fn serve(&mut self, now: u64, around: &Surroundings, flows: &mut Flows, wires: &mut Wires) {
+    fn serve(&mut self, now: u64, env: &HostEnv, flows: &mut Flows, wires: &mut Wires) {
         flows.collect(now, &mut self.fep);
-        self.transmit(now, around, wires);
+        self.transmit(now, env, wires);
     }
 
     /// A packet arrives.
-    fn take_in(
-        &mut self,
-        now: u64,
-        transit: &Transit,
-        around: &Surroundings,
-        flows: &mut Flows,
-        wires: &mut Wires,
-    ) {
+    fn take_in(&mut self, now: u64, transit: &Transit, env: &HostEnv, flows: &mut Flows, wires: &mut Wires) {
         if transit.is_corrupt() {
             // Checksums find it: to the endpoint it never arrived.
             self.dropped += 1;
@@ -159,7 +145,7 @@ impl Host {
         let (packet, payload) = wires.packets.arrived(transit);
         if let Ses::Standard(header) = &packet.ses {
             flows.expect(header.match_bits, &mut self.fep);
-            if around.sampling {
+            if env.sampling {
                 flows.count(header.match_bits, payload.len());
             }
         }
@@ -168,7 +154,7 @@ impl Host {
     }
 
     /// Lets the endpoint send while the link is free.
-    fn transmit(&mut self, now: u64, around: &Surroundings, wires: &mut Wires) {
+    fn transmit(&mut self, now: u64, env: &HostEnv, wires: &mut Wires) {
         while self.nic.busy_until <= now && self.fep.wants_to_transmit() {
             let name = wires.packets.reserve();
             let headers = wires.packets.headers(name);
@@ -176,15 +162,14 @@ impl Host {
                 return wires.packets.unreserve(name);
             };
             let hops = self.hops(headers.net.dst.0);
-            let mut transit =
-                Transit::new(around.shard, name, &headers.net, sizes(around.overhead, headers), hops);
+            let mut transit = Transit::new(env.shard, name, &headers.net, sizes(env.overhead, headers), hops);
             if let Payload::Bytes(bytes) = self.fep.payload(payload)
                 && !bytes.is_empty()
             {
                 wires.packets.set_bytes(name, bytes.into());
             }
             wires.packets.dispatch(&mut transit);
-            self.nic.launch(now, self.id, around.seed, &transit, wires, &mut self.dropped);
+            self.nic.launch(now, self.id, env.seed, &transit, wires, &mut self.dropped);
         }
     }
 

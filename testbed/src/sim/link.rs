@@ -27,15 +27,15 @@ pub(super) struct Link {
 pub(crate) struct Condition {
     /// Picoseconds that each byte takes, where that is a whole number, as at 100 Gbit/s; else 0.
     ps_per_byte: u32,
-    /// Whether packets may come to harm: [`Trouble`] tells how.
-    troubled: bool,
+    /// Whether packets may come to harm: [`LinkFaultState`] tells how.
+    faulty: bool,
     rate: Rate,
-    trouble: Option<Box<Trouble>>,
+    fault_state: Option<Box<LinkFaultState>>,
 }
 
 /// What becomes of a packet that a link does not lose.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Fate {
+pub(crate) struct FaultOutcome {
     /// A bit of it flips.
     pub(crate) corrupt: bool,
     /// It arrives once more, in time.
@@ -45,7 +45,7 @@ pub(crate) struct Fate {
 }
 
 /// What does not go well with a link, or did not.
-struct Trouble {
+struct LinkFaultState {
     up: bool,
     faults: LinkFaults,
     /// Draws of chance so far.
@@ -76,9 +76,9 @@ fn ps_per_byte(rate: Rate) -> u32 {
 impl Condition {
     pub(crate) fn new(spec: &LinkSpec) -> Condition {
         let ps_per_byte = ps_per_byte(spec.rate);
-        let mut condition = Condition { ps_per_byte, troubled: false, rate: spec.rate, trouble: None };
+        let mut condition = Condition { ps_per_byte, faulty: false, rate: spec.rate, fault_state: None };
         if !spec.faults.is_none() {
-            condition.trouble(spec.faults);
+            condition.fault_state(spec.faults);
         }
         condition
     }
@@ -94,10 +94,10 @@ impl Condition {
 
     /// What becomes of the next packet; `None` if it is lost. `id` is the link's, `seed` the run's.
     #[inline]
-    pub(crate) fn strike(&mut self, id: u32, seed: u64) -> Option<Fate> {
-        match &mut self.trouble {
-            Some(trouble) if self.troubled => trouble.strike(id, seed),
-            _ => Some(Fate::default()),
+    pub(crate) fn draw_outcome(&mut self, id: u32, seed: u64) -> Option<FaultOutcome> {
+        match &mut self.fault_state {
+            Some(fault_state) if self.faulty => fault_state.draw_outcome(id, seed),
+            _ => Some(FaultOutcome::default()),
         }
     }
 
@@ -108,24 +108,24 @@ impl Condition {
             LinkChange::Restore => self.set_rate(spec.rate),
             LinkChange::Fail | LinkChange::Drop(_) | LinkChange::Corrupt(_) => {}
         }
-        let trouble = self.trouble(spec.faults);
+        let fault_state = self.fault_state(spec.faults);
         match change {
-            LinkChange::Fail => trouble.up = false,
-            LinkChange::Restore => (trouble.up, trouble.faults) = (true, spec.faults),
-            LinkChange::Drop(loss) => trouble.faults.loss = loss,
-            LinkChange::Corrupt(corrupt) => trouble.faults.corrupt = corrupt,
+            LinkChange::Fail => fault_state.up = false,
+            LinkChange::Restore => (fault_state.up, fault_state.faults) = (true, spec.faults),
+            LinkChange::Drop(loss) => fault_state.faults.loss = loss,
+            LinkChange::Corrupt(corrupt) => fault_state.faults.corrupt = corrupt,
             LinkChange::Degrade(_) => {}
         }
-        self.troubled = !trouble.up || !trouble.faults.is_none();
+        self.faulty = !fault_state.up || !fault_state.faults.is_none();
     }
 
     fn set_rate(&mut self, rate: Rate) {
         (self.rate, self.ps_per_byte) = (rate, ps_per_byte(rate));
     }
 
-    fn trouble(&mut self, faults: LinkFaults) -> &mut Trouble {
-        self.troubled = true;
-        self.trouble.get_or_insert_with(|| Box::new(Trouble { up: true, faults, draws: 0 }))
+    fn fault_state(&mut self, faults: LinkFaults) -> &mut LinkFaultState {
+        self.faulty = true;
+        self.fault_state.get_or_insert_with(|| Box::new(LinkFaultState { up: true, faults, draws: 0 }))
     }
 }
 
@@ -160,10 +160,10 @@ impl Link {
         self.busy_until = now + self.condition.time_for(transit.size());
         self.sent_bytes += u64::from(transit.size());
         let at = self.busy_until + self.latency;
-        if self.condition.troubled
-            && let Some(trouble) = &mut self.condition.trouble
+        if self.condition.faulty
+            && let Some(fault_state) = &mut self.condition.fault_state
         {
-            *dropped += u64::from(!trouble.launch(self.to, at, id, seed, *transit, wires));
+            *dropped += u64::from(!fault_state.launch(self.to, at, id, seed, *transit, wires));
         } else {
             wires.send(self.to, at, transit);
         }
@@ -176,7 +176,7 @@ impl Link {
     }
 }
 
-impl Trouble {
+impl LinkFaultState {
     /// As [`Link::launch`], over a link that is down or misbehaves. False if the packet is lost.
     #[cold]
     fn launch(
@@ -188,24 +188,24 @@ impl Trouble {
         mut transit: Transit,
         wires: &mut Wires,
     ) -> bool {
-        let Some(fate) = self.strike(id, seed) else {
+        let Some(outcome) = self.draw_outcome(id, seed) else {
             wires.packets.remove(&transit);
             return false;
         };
-        if fate.corrupt {
+        if outcome.corrupt {
             transit.corrupt();
         }
-        if fate.duplicate {
+        if outcome.duplicate {
             wires.packets.copied(&transit);
             wires.send(to, at, &transit);
         }
-        wires.send(to, at + fate.held_up.as_ps(), &transit);
+        wires.send(to, at + outcome.held_up.as_ps(), &transit);
         true
     }
 
-    /// As [`Condition::strike`].
+    /// As [`Condition::draw_outcome`].
     #[cold]
-    fn strike(&mut self, id: u32, seed: u64) -> Option<Fate> {
+    fn draw_outcome(&mut self, id: u32, seed: u64) -> Option<FaultOutcome> {
         let faults = self.faults;
         // A generator for each link and draw: links do not disturb each other.
         self.draws += 1;
@@ -216,6 +216,10 @@ impl Trouble {
         let corrupt = rng.chance(faults.corrupt);
         let duplicate = rng.chance(faults.duplicate);
         let held_up = if rng.chance(faults.reorder) { rng.below(1 << 16) } else { 0 };
-        Some(Fate { corrupt, duplicate, held_up: faults.delay.mul_f64(f64::from(held_up) / 65_536.0) })
+        Some(FaultOutcome {
+            corrupt,
+            duplicate,
+            held_up: faults.delay.mul_f64(f64::from(held_up) / 65_536.0),
+        })
     }
 }

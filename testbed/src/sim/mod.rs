@@ -28,7 +28,7 @@ mod wires;
 pub use config::{Overhead, PayloadMode, PhantomQueues, RunConfig, RunError};
 pub use faults::{FaultPlan, LinkChange, LinkEvent, LinkFaults, Share, SlowPort};
 pub use lines::Lines;
-pub use report::{FlowRecord, NotStarted, PacketCounters, Progress, RunReport};
+pub use report::{FlowRecord, NotStarted, PacketCounters, RunProgress, RunReport};
 pub use sample::{FlowSample, PortSample, SampleSink, Sampling};
 
 // What the software fabric shares with the engine.
@@ -48,14 +48,14 @@ pub struct Options<'a> {
     /// Takes samples in.
     pub sampling: Option<Sampling<'a>>,
     /// Called now and then.
-    pub progress: Option<&'a mut dyn FnMut(&Progress)>,
+    pub progress: Option<&'a mut dyn FnMut(&RunProgress)>,
 }
 
 /// Carries out a run. `progress` is called now and then.
 ///
 /// # Errors
 /// A configuration that cannot work.
-pub fn run(config: &RunConfig, progress: &mut dyn FnMut(&Progress)) -> Result<RunReport, RunError> {
+pub fn run(config: &RunConfig, progress: &mut dyn FnMut(&RunProgress)) -> Result<RunReport, RunError> {
     run_with(config, Options { progress: Some(progress), ..Options::default() })
 }
 

@@ -4,15 +4,15 @@
 #[derive(Default)]
 pub(super) struct Sorter {
     /// Bucket by bucket, where its next key goes.
-    places: Vec<u32>,
+    offsets: Vec<u32>,
     spare: Vec<u64>,
 }
 
 /// So few keys are sorted without buckets.
 const FEW: usize = 16;
 /// More keys than this in one bucket are not what this is made for.
-const CROWD: u32 = 24;
-const MOST_BUCKETS: usize = 4096;
+const MAX_PER_BUCKET: u32 = 24;
+const MAX_BUCKETS: usize = 4096;
 
 impl Sorter {
     /// Sorts `keys`, which are below 2^`bits`.
@@ -20,16 +20,16 @@ impl Sorter {
         if keys.len() <= FEW {
             return insertion_sort(keys);
         }
-        let buckets = (2 * keys.len()).next_power_of_two().min(MOST_BUCKETS);
+        let buckets = (2 * keys.len()).next_power_of_two().min(MAX_BUCKETS);
         let shift = bits.saturating_sub(buckets.trailing_zeros());
-        if self.count(keys, buckets, shift) > CROWD {
+        if self.count(keys, buckets, shift) > MAX_PER_BUCKET {
             return keys.sort_unstable();
         }
         self.spare.resize(keys.len(), 0);
         for &key in keys.iter() {
-            let place = &mut self.places[((key >> shift) as usize).min(buckets - 1)];
-            self.spare[*place as usize] = key;
-            *place += 1;
+            let offset = &mut self.offsets[((key >> shift) as usize).min(buckets - 1)];
+            self.spare[*offset as usize] = key;
+            *offset += 1;
         }
         // Only neighbours within a bucket can be out of order now.
         insertion_sort(&mut self.spare);
@@ -38,14 +38,14 @@ impl Sorter {
 
     /// Finds where each bucket begins, and returns how many keys the fullest one has.
     fn count(&mut self, keys: &[u64], buckets: usize, shift: u32) -> u32 {
-        self.places.clear();
-        self.places.resize(buckets, 0);
+        self.offsets.clear();
+        self.offsets.resize(buckets, 0);
         for &key in keys {
-            self.places[((key >> shift) as usize).min(buckets - 1)] += 1;
+            self.offsets[((key >> shift) as usize).min(buckets - 1)] += 1;
         }
         let (mut sum, mut most) = (0, 0);
-        for place in &mut self.places {
-            let count = std::mem::replace(place, sum);
+        for offset in &mut self.offsets {
+            let count = std::mem::replace(offset, sum);
             sum += count;
             most = most.max(count);
         }

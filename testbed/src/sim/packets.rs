@@ -140,7 +140,7 @@ pub(super) struct Packets {
     /// Host by host, its shard.
     shard_of: Arc<[u16]>,
     /// Shard by shard, what goes there.
-    pub(super) mail: Vec<Mail>,
+    pub(super) mail: Vec<ContentMail>,
     /// The headers of a packet that has been trimmed.
     trimmed: Packet,
 }
@@ -163,7 +163,7 @@ impl Names {
 
 /// What one shard tells another about contents.
 #[derive(Default)]
-pub(super) struct Mail {
+pub(super) struct ContentMail {
     /// From the source: contents with their names.
     contents: Vec<(u32, Content)>,
     /// To the destination: source and name of contents whose packets have been copied,
@@ -182,7 +182,7 @@ impl Packets {
             foreign: (0..shards).map(|_| Vec::new()).collect(),
             names: (0..shards).map(|_| Names::default()).collect(),
             shard_of,
-            mail: (0..shards).map(|_| Mail::default()).collect(),
+            mail: (0..shards).map(|_| ContentMail::default()).collect(),
             trimmed: Packet::BLANK,
         }
     }
@@ -229,7 +229,7 @@ impl Packets {
     }
 
     /// Takes in what shard `from` has to tell.
-    pub(super) fn receive(&mut self, from: usize, mail: &mut Mail) {
+    pub(super) fn receive(&mut self, from: usize, mail: &mut ContentMail) {
         let contents = &mut self.foreign[from];
         for (name, content) in mail.contents.drain(..) {
             if name as usize >= contents.len() {

@@ -14,7 +14,7 @@ use crate::workload::Flow;
 
 /// How far a run is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Progress {
+pub struct RunProgress {
     /// Virtual time.
     pub now: Time,
     /// Flows that are done.
@@ -163,10 +163,10 @@ pub(super) fn report(config: &RunConfig, system: &System, end: u64) -> RunReport
 
 fn records<'a>(config: &RunConfig, shards: impl Iterator<Item = &'a Flows>) -> Vec<FlowRecord> {
     let mut records: Vec<FlowRecord> = config.workload.flows().iter().map(FlowRecord::new).collect();
-    for outgoing in shards.flat_map(|flows| &flows.outgoing) {
-        let record = &mut records[outgoing.flow as usize];
-        (record.start, record.end) = (outgoing.start(), outgoing.end());
-        record.retransmitted = u64::from(outgoing.retransmitted);
+    for source_flow in shards.flat_map(|flows| &flows.source_flows) {
+        let record = &mut records[source_flow.flow as usize];
+        (record.start, record.end) = (source_flow.start(), source_flow.end());
+        record.retransmitted = u64::from(source_flow.retransmitted);
     }
     records
 }

@@ -5,10 +5,10 @@ use std::collections::BinaryHeap;
 
 use super::faults::LinkChange;
 use super::flows::Flows;
-use super::host::{Event, Host, Surroundings};
+use super::host::{Host, HostEnv, HostEvent};
 use super::link::LinkSpec;
 use super::sample::{FlowSample, PortSample};
-use super::switches::{Bench, Switch};
+use super::switches::{Switch, SwitchScratch};
 use super::wires::{NEVER, Wires};
 
 /// Hosts that share a fate within a window: flows of one start when flows of another end. Most groups
@@ -28,8 +28,8 @@ pub(super) struct Shard {
     pub(super) first_odd: usize,
     pub(super) wires: Wires,
     pub(super) flows: Flows,
-    pub(super) bench: Bench,
-    pub(super) around: Surroundings,
+    pub(super) scratch: SwitchScratch,
+    pub(super) env: HostEnv,
     /// Packets that arrived at the end of a link, timers that expired, flows that started.
     pub(super) events: u64,
 }
@@ -114,8 +114,8 @@ impl Shard {
     }
 
     fn run_switch(&mut self, switch: usize, start: u64, end: u64) -> u64 {
-        let next = self.switches[switch].run(start, end, &mut self.bench, &mut self.wires);
-        self.events += self.bench.arrivals;
+        let next = self.switches[switch].run(start, end, &mut self.scratch, &mut self.wires);
+        self.events += self.scratch.arrivals;
         next
     }
 
@@ -127,7 +127,7 @@ impl Shard {
     }
 
     fn run_host(&mut self, group: usize, end: u64) -> u64 {
-        let Shard { groups, wires, flows, around, events, .. } = self;
+        let Shard { groups, wires, flows, env, events, .. } = self;
         let host = &mut groups[group].hosts[0];
         wires.sort(host.inbox);
         loop {
@@ -136,12 +136,12 @@ impl Shard {
                 wires.tidy(host.inbox);
                 return at;
             }
-            *events += u64::from(event != Event::LinkFree);
-            host.handle(at, event, around, flows, wires);
+            *events += u64::from(event != HostEvent::LinkFree);
+            host.handle(at, event, env, flows, wires);
             while !flows.started.is_empty() {
                 for slot in std::mem::take(&mut flows.started) {
                     *events += 1;
-                    host.start(at, slot, around, flows, wires);
+                    host.start(at, slot, env, flows, wires);
                 }
             }
         }
@@ -149,7 +149,7 @@ impl Shard {
 
     /// As [`Shard::run_host`], for hosts that start each other's flows: in the order of time among them all.
     fn run_hosts(&mut self, group: usize, end: u64) -> u64 {
-        let Shard { groups, wires, flows, around, events, .. } = self;
+        let Shard { groups, wires, flows, env, events, .. } = self;
         let hosts = &mut groups[group].hosts;
         hosts.iter().for_each(|host| wires.sort(host.inbox));
         let entry = |index: usize, host: &Host, wires: &Wires| {
@@ -167,15 +167,15 @@ impl Shard {
                 hosts.iter().for_each(|host| wires.tidy(host.inbox));
                 return at;
             }
-            *events += u64::from(event != Event::LinkFree);
-            hosts[index].handle(at, event, around, flows, wires);
+            *events += u64::from(event != HostEvent::LinkFree);
+            hosts[index].handle(at, event, env, flows, wires);
             agenda.push(entry(index, &hosts[index], wires));
             while !flows.started.is_empty() {
                 for slot in std::mem::take(&mut flows.started) {
                     let source = flows.source(slot);
                     let Ok(index) = hosts.binary_search_by_key(&source, |host| host.id) else { continue };
                     *events += 1;
-                    hosts[index].start(at, slot, around, flows, wires);
+                    hosts[index].start(at, slot, env, flows, wires);
                     agenda.push(entry(index, &hosts[index], wires));
                 }
             }

@@ -45,11 +45,11 @@ pub(super) struct Switch {
 }
 
 /// What all switches of a shard use.
-pub(super) struct Bench {
+pub(super) struct SwitchScratch {
     pub(super) queues: Vec<QueueConfig>,
     pub(super) seed: u64,
     /// So many packets on their way to one switch are a crowd: too many to tell them apart by [`INDEX_BITS`].
-    pub(super) crowd: usize,
+    pub(super) max_indexed: usize,
     /// How many packets arrived in the last window.
     pub(super) arrivals: u64,
     /// The order of a window's arrivals; kept for its memory.
@@ -57,7 +57,7 @@ pub(super) struct Bench {
     /// The same, port by port: which arrivals.
     by_port: Vec<u32>,
     /// Port by port, where its next arrival goes in `by_port`.
-    places: Vec<u32>,
+    offsets: Vec<u32>,
     sorter: Sorter,
 }
 
@@ -74,11 +74,20 @@ pub(super) fn rank_bits(links: u32) -> u32 {
     u32::BITS - links.saturating_sub(1).leading_zeros()
 }
 
-impl Bench {
-    pub(super) fn new(queues: Vec<QueueConfig>, seed: u64) -> Bench {
-        let crowd = 1 << INDEX_BITS;
-        let (order, by_port, places) = (Vec::new(), Vec::new(), Vec::new());
-        Bench { queues, seed, crowd, arrivals: 0, order, by_port, places, sorter: Sorter::default() }
+impl SwitchScratch {
+    pub(super) fn new(queues: Vec<QueueConfig>, seed: u64) -> SwitchScratch {
+        let max_indexed = 1 << INDEX_BITS;
+        let (order, by_port, offsets) = (Vec::new(), Vec::new(), Vec::new());
+        SwitchScratch {
+            queues,
+            seed,
+            max_indexed,
+            arrivals: 0,
+            order,
+            by_port,
+            offsets,
+            sorter: Sorter::default(),
+        }
     }
 }
 
@@ -92,7 +101,7 @@ fn keep_from(end: u64, arrivals: &mut Vec<Arrival>) {
     arrivals.truncate(kept);
 }
 
-/// Which arrival a key of [`Bench::order`] stands for.
+/// Which arrival a key of [`SwitchScratch::order`] stands for.
 #[inline]
 fn index_of(key: u64) -> usize {
     (key & ((1 << INDEX_BITS) - 1)) as usize
@@ -100,7 +109,7 @@ fn index_of(key: u64) -> usize {
 
 /// What ports need of the run.
 #[derive(Clone, Copy)]
-struct Setting<'a> {
+struct PortEnv<'a> {
     queues: &'a [QueueConfig],
     seed: u64,
 }
@@ -110,15 +119,21 @@ const AHEAD: usize = 4;
 
 impl Switch {
     /// Lives through the window from `start` to before `end`. Returns when something happens next.
-    pub(super) fn run(&mut self, start: u64, end: u64, bench: &mut Bench, wires: &mut Wires) -> u64 {
+    pub(super) fn run(
+        &mut self,
+        start: u64,
+        end: u64,
+        scratch: &mut SwitchScratch,
+        wires: &mut Wires,
+    ) -> u64 {
         let mut arrivals = wires.take(self.inbox);
-        let next = match arrivals.len() < bench.crowd {
-            true => self.pass(&mut arrivals, start, end, bench, wires),
-            false => self.pass_crowd(&mut arrivals, end, bench, wires),
+        let next = match arrivals.len() < scratch.max_indexed {
+            true => self.pass(&mut arrivals, start, end, scratch, wires),
+            false => self.pass_many(&mut arrivals, end, scratch, wires),
         };
         keep_from(end, &mut arrivals);
         wires.put_back(self.inbox, arrivals);
-        next.min(self.send_until(end, Setting { queues: &bench.queues, seed: bench.seed }, wires))
+        next.min(self.send_until(end, PortEnv { queues: &scratch.queues, seed: scratch.seed }, wires))
     }
 
     /// Passes what arrives before `end` on. Returns when the first packet arrives after that.
@@ -128,89 +143,89 @@ impl Switch {
         arrivals: &mut [Arrival],
         start: u64,
         end: u64,
-        bench: &mut Bench,
+        scratch: &mut SwitchScratch,
         wires: &mut Wires,
     ) -> u64 {
-        let next = self.plan(arrivals, start, end, bench);
-        let setting = Setting { queues: &bench.queues, seed: bench.seed };
-        let order = &bench.by_port[..];
+        let next = self.plan(arrivals, start, end, scratch);
+        let env = PortEnv { queues: &scratch.queues, seed: scratch.seed };
+        let order = &scratch.by_port[..];
         for (i, index) in order.iter().enumerate() {
             if let Some(later) = order.get(i + AHEAD) {
                 let port = (arrivals[*later as usize].rank - self.first_port) as usize;
                 prefetch_start(&self.ports[port], 128);
             }
             let Arrival { at, ref transit, rank: port } = arrivals[*index as usize];
-            self.forward(at, transit, port, setting, wires);
+            self.forward(at, transit, port, env, wires);
         }
-        bench.arrivals = order.len() as u64;
+        scratch.arrivals = order.len() as u64;
         next
     }
 
     /// As [`Switch::pass`] and with the same result, however many packets there are.
     #[cold]
     #[inline(never)]
-    fn pass_crowd(
+    fn pass_many(
         &mut self,
         arrivals: &mut [Arrival],
         end: u64,
-        bench: &mut Bench,
+        scratch: &mut SwitchScratch,
         wires: &mut Wires,
     ) -> u64 {
         // Stable: packets of one link that arrive at once keep the order in which they were sent.
         arrivals.sort_by_key(|arrival| (arrival.at, arrival.rank));
         let (due, later) = arrivals.split_at(arrivals.partition_point(|arrival| arrival.at < end));
-        let setting = Setting { queues: &bench.queues, seed: bench.seed };
+        let env = PortEnv { queues: &scratch.queues, seed: scratch.seed };
         for Arrival { at, transit, .. } in due {
-            self.forward(*at, transit, self.way(transit), setting, wires);
+            self.forward(*at, transit, self.route(transit), env, wires);
         }
-        bench.arrivals = due.len() as u64;
+        scratch.arrivals = due.len() as u64;
         later.first().map_or(NEVER, |arrival| arrival.at)
     }
 
     /// Finds the order and the ways of what arrives before `end`: in place of the rank, which the order has taken
     /// in, each gets the number of its port. Returns when the first packet arrives after that.
-    fn plan(&self, arrivals: &mut [Arrival], start: u64, end: u64, bench: &mut Bench) -> u64 {
-        bench.order.resize(arrivals.len(), 0);
-        bench.places.clear();
-        bench.places.resize(self.ports.len(), 0);
+    fn plan(&self, arrivals: &mut [Arrival], start: u64, end: u64, scratch: &mut SwitchScratch) -> u64 {
+        scratch.order.resize(arrivals.len(), 0);
+        scratch.offsets.clear();
+        scratch.offsets.resize(self.ports.len(), 0);
         let (mut count, mut next) = (0, NEVER);
         for (arrival, index) in arrivals.iter_mut().zip(0..) {
             // Without branches: what is due and what is not comes in no order.
             let due = arrival.at < end;
             let time_and_link = arrival.at.wrapping_sub(start) << self.rank_bits | u64::from(arrival.rank);
-            let port = self.way(&arrival.transit);
-            bench.order[count] = time_and_link << INDEX_BITS | index;
-            bench.places[(port - self.first_port) as usize] += u32::from(due);
+            let port = self.route(&arrival.transit);
+            scratch.order[count] = time_and_link << INDEX_BITS | index;
+            scratch.offsets[(port - self.first_port) as usize] += u32::from(due);
             arrival.rank = select_unpredictable(due, port, arrival.rank);
             next = next.min(select_unpredictable(due, NEVER, arrival.at));
             count += usize::from(due);
         }
-        bench.order.truncate(count);
+        scratch.order.truncate(count);
         let time_bits = u64::BITS - (end - start).leading_zeros();
-        bench.sorter.sort(&mut bench.order, time_bits + self.rank_bits + INDEX_BITS);
-        self.group(arrivals, bench);
+        scratch.sorter.sort(&mut scratch.order, time_bits + self.rank_bits + INDEX_BITS);
+        self.group(arrivals, scratch);
         next
     }
 
     /// Puts the arrivals of each port together, in their order: the next packet is more often of the kind and
     /// meets the state that the processor expects.
-    fn group(&self, arrivals: &[Arrival], bench: &mut Bench) {
+    fn group(&self, arrivals: &[Arrival], scratch: &mut SwitchScratch) {
         let mut sum = 0;
-        for place in &mut bench.places {
-            sum += std::mem::replace(place, sum);
+        for offset in &mut scratch.offsets {
+            sum += std::mem::replace(offset, sum);
         }
-        bench.by_port.resize(bench.order.len(), 0);
-        for key in &bench.order {
+        scratch.by_port.resize(scratch.order.len(), 0);
+        for key in &scratch.order {
             let index = index_of(*key);
-            let place = &mut bench.places[(arrivals[index].rank - self.first_port) as usize];
-            bench.by_port[*place as usize] = index as u32;
-            *place += 1;
+            let offset = &mut scratch.offsets[(arrivals[index].rank - self.first_port) as usize];
+            scratch.by_port[*offset as usize] = index as u32;
+            *offset += 1;
         }
     }
 
     /// The port that a packet goes to.
     #[inline]
-    fn way(&self, transit: &Transit) -> u32 {
+    fn route(&self, transit: &Transit) -> u32 {
         let choices = self.router.next_ports(HostId(transit.dst));
         let choice = match choices.count {
             1 => 0,
@@ -221,23 +236,23 @@ impl Switch {
 
     /// Puts a packet into the queue of port `id`.
     #[inline(always)]
-    fn forward(&mut self, now: u64, transit: &Transit, id: u32, setting: Setting<'_>, wires: &mut Wires) {
+    fn forward(&mut self, now: u64, transit: &Transit, id: u32, env: PortEnv<'_>, wires: &mut Wires) {
         let index = (id - self.first_port) as usize;
         let bit = 1 << (index % 64);
         let idle = self.waiting[index / 64] & bit == 0;
         let port = &mut self.ports[index];
-        let config = &setting.queues[usize::from(port.config)];
+        let config = &env.queues[usize::from(port.config)];
         // One branch instead of three: which way it goes is hard to foresee.
         if idle & (port.link.busy_until <= now) & config.passes(transit) {
-            return port.link.launch(now, id, setting.seed, transit, wires, &mut self.dropped);
+            return port.link.launch(now, id, env.seed, transit, wires, &mut self.dropped);
         }
         // What left before; a packet that arrives when the link becomes free is in time to be chosen.
-        port.send_between(0, now, id, config, setting.seed, wires, &mut self.dropped);
+        port.send_between(0, now, id, config, env.seed, wires, &mut self.dropped);
         if port.queue.enqueue(config, now, *transit) == Enqueued::Dropped {
             self.dropped += 1;
             wires.packets.remove(transit);
         }
-        port.send_between(now, now + 1, id, config, setting.seed, wires, &mut self.dropped);
+        port.send_between(now, now + 1, id, config, env.seed, wires, &mut self.dropped);
         match port.queue.is_empty() {
             true => self.waiting[index / 64] &= !bit,
             false => self.waiting[index / 64] |= bit,
@@ -245,16 +260,16 @@ impl Switch {
     }
 
     /// Lets all ports send what leaves before `end`. Returns when the next packet leaves.
-    fn send_until(&mut self, end: u64, setting: Setting<'_>, wires: &mut Wires) -> u64 {
+    fn send_until(&mut self, end: u64, env: PortEnv<'_>, wires: &mut Wires) -> u64 {
         let mut next = NEVER;
         for word in 0..self.waiting.len() {
             let mut bits = self.waiting[word];
             while bits != 0 {
                 let index = word * 64 + bits.trailing_zeros() as usize;
                 let port = &mut self.ports[index];
-                let config = &setting.queues[usize::from(port.config)];
+                let config = &env.queues[usize::from(port.config)];
                 let id = self.first_port + index as u32;
-                port.send_between(0, end, id, config, setting.seed, wires, &mut self.dropped);
+                port.send_between(0, end, id, config, env.seed, wires, &mut self.dropped);
                 match port.queue.is_empty() {
                     true => self.waiting[word] &= !(bits & bits.wrapping_neg()),
                     false => next = next.min(port.link.busy_until),
@@ -330,13 +345,13 @@ mod tests {
     use crate::workload::WorkloadSpec;
 
     /// A run in which so many packets on their way to one switch are a crowd.
-    fn run(config: &RunConfig, crowd: Option<usize>) -> RunReport {
+    fn run(config: &RunConfig, max_indexed: Option<usize>) -> RunReport {
         let all_links =
             LinkFaults { duplicate: 0.05, reorder: 0.1, delay: Span::from_us(3), ..LinkFaults::default() };
         let faults = FaultPlan { all_links, ..FaultPlan::default() };
         let mut system = build::build(config, &faults, 1, false).unwrap();
         for shard in &mut system.shards {
-            shard.bench.crowd = crowd.unwrap_or(shard.bench.crowd);
+            shard.scratch.max_indexed = max_indexed.unwrap_or(shard.scratch.max_indexed);
         }
         let mut watch = Watch { progress: None, sampling: None, flows_total: 0 };
         let end = engine::run(&mut system, config.until, &mut watch);
@@ -344,15 +359,15 @@ mod tests {
     }
 
     #[test]
-    fn a_crowd_passes_in_the_same_order() {
+    fn more_packets_than_can_be_indexed_pass_in_the_same_order() {
         let topology = "leaf-spine:hosts=32,leaves=4,oversub=2".parse::<TopologySpec>().unwrap();
         let workload: WorkloadSpec = "incast:24".parse().unwrap();
         let workload = workload.build(Some(32), 200_000, &mut Rng::new(1, 1)).unwrap();
         let config = RunConfig::new(topology.build().unwrap(), workload);
         let plain = run(&config, None);
         assert!(plain.is_complete() && plain.packets.trimmed > 0, "{:?}", plain.packets);
-        for crowd in [0, 20] {
-            assert_eq!(run(&config, Some(crowd)), plain, "{crowd} packets are a crowd");
+        for max_indexed in [0, 20] {
+            assert_eq!(run(&config, Some(max_indexed)), plain, "indexed if fewer than {max_indexed}");
         }
     }
 }

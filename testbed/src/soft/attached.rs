@@ -6,10 +6,10 @@ use weft_stack::port::{BURST, Frame, Port, RxBurst, TxBurst};
 
 /// Frames that are kept for a host that does not take them. The fabric has buffers for as many, so that one host
 /// that is gone costs the others none.
-pub(super) const PATIENCE: usize = 512;
+pub(super) const MAX_WAITING: usize = 512;
 
 /// A host, as the fabric sees it.
-pub(super) struct Attached<P> {
+pub(super) struct AttachedHost<P> {
     pub(super) port: P,
     /// What the host has sent and its link has not begun to carry.
     waiting: VecDeque<Frame>,
@@ -20,10 +20,10 @@ pub(super) struct Attached<P> {
     tx: TxBurst,
 }
 
-impl<P: Port> Attached<P> {
-    pub(super) fn new(port: P) -> Attached<P> {
+impl<P: Port> AttachedHost<P> {
+    pub(super) fn new(port: P) -> AttachedHost<P> {
         let tx = TxBurst::new(&port);
-        Attached { port, waiting: VecDeque::new(), leaving: None, arrived: VecDeque::new(), tx }
+        AttachedHost { port, waiting: VecDeque::new(), leaving: None, arrived: VecDeque::new(), tx }
     }
 
     /// Takes in what the host has sent. Returns whether there was anything.
@@ -44,7 +44,7 @@ impl<P: Port> Attached<P> {
 
     /// A frame has arrived. False if it is dropped, because the host takes none.
     pub(super) fn deliver(&mut self, frame: Frame) -> bool {
-        let room = self.arrived.len() < PATIENCE;
+        let room = self.arrived.len() < MAX_WAITING;
         if room {
             self.arrived.push_back(frame);
         }

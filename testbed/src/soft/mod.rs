@@ -17,8 +17,8 @@
 #![forbid(unsafe_code)]
 
 mod attached;
+mod frame_store;
 mod host_port;
-mod memory;
 mod outlet;
 mod ticket;
 
@@ -39,10 +39,10 @@ use weft_stack::wire::edit::{decrement_ttl, mark_ce};
 use weft_stack::wire::ethernet;
 use weft_stack::wire::trim::{TrimFormat, TrimOutcome, TrimPolicy, trim_frame};
 
-use self::attached::{Attached, PATIENCE};
-use self::memory::{Memory, Room};
-use self::outlet::{Outlet, Sender, Way};
-use self::ticket::{Seen, Ticket};
+use self::attached::{AttachedHost, MAX_WAITING};
+use self::frame_store::{FrameLimits, FrameStore};
+use self::outlet::{Delivery, Outlet, Sender};
+use self::ticket::{FrameHeaders, Ticket};
 use crate::sim::{
     FaultPlan, LinkChange, LinkSpec, Links, MIN_FRAME, RunConfig, RunError, changes, mark_seed,
 };
@@ -133,7 +133,7 @@ impl SoftCounters {
 /// What happens next at a link. At one instant packets arrive before others leave, so that they are in time to be
 /// chosen; among arrivals the receiver's ports decide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Event {
+enum FabricEvent {
     /// A packet arrives; the receiver's port, and the sender's.
     Arrival(u32, u32),
     /// The link behind the port is free.
@@ -154,10 +154,10 @@ pub struct SoftFabric<P> {
     outlets: Vec<Outlet>,
     switches: Vec<Switch>,
     /// By the host's number.
-    hosts: Vec<Option<Attached<P>>>,
+    hosts: Vec<Option<AttachedHost<P>>>,
     by_ip: FxHashMap<IpAddr, u32>,
-    memory: Memory,
-    agenda: BinaryHeap<Reverse<(u64, Event)>>,
+    frames: FrameStore,
+    agenda: BinaryHeap<Reverse<(u64, FabricEvent)>>,
     /// Changes of links, those to come: the next one is the last.
     changes: Vec<(u64, LinkSpec, LinkChange)>,
     start: Time,
@@ -189,7 +189,7 @@ impl<P: Port> SoftFabric<P> {
             (0..topology.ports().len() as u32).map(|id| outlet(config, &links, PortId(id))).collect();
         let switch = |id| Switch { router: topology.router(id), hasher: Hasher::new(config.seed, id.0) };
         Ok(SoftFabric {
-            memory: Memory::new(&room(config, &outlets))?,
+            frames: FrameStore::new(&frame_limits(config, &outlets))?,
             outlets,
             switches: (0..topology.switches()).map(|id| switch(SwitchId(id))).collect(),
             hosts: (0..topology.hosts()).map(|_| None).collect(),
@@ -220,7 +220,7 @@ impl<P: Port> SoftFabric<P> {
             return Err(SoftError::AddressTaken(ip));
         }
         self.by_ip.insert(ip, host.0);
-        *place = Some(Attached::new(port));
+        *place = Some(AttachedHost::new(port));
         Ok(())
     }
 
@@ -234,10 +234,10 @@ impl<P: Port> SoftFabric<P> {
     /// Does what is to happen until `now`. Returns whether there was anything.
     pub fn poll(&mut self, now: Time) -> bool {
         let events = self.counters.events;
-        self.live_until(now.since(self.start).as_ps().max(self.now));
+        self.run_until(now.since(self.start).as_ps().max(self.now));
         let mut some = self.pull();
         // What has been pulled may be without delay.
-        self.live_until(self.now);
+        self.run_until(self.now);
         some |= self.hosts.iter_mut().flatten().fold(false, |some, host| host.push() | some);
         some | (self.counters.events != events)
     }
@@ -280,7 +280,7 @@ impl<P: Port> SoftFabric<P> {
 
     /// Frames that are in queues and on links.
     pub fn frames(&self) -> usize {
-        self.memory.len()
+        self.frames.len()
     }
 
     /// The fabric's port of `host`, if it is attached.
@@ -288,7 +288,7 @@ impl<P: Port> SoftFabric<P> {
         self.hosts.get(host.0 as usize)?.as_ref().map(|host| &host.port)
     }
 
-    fn live_until(&mut self, end: u64) {
+    fn run_until(&mut self, end: u64) {
         loop {
             let event = self.agenda.peek().map_or(u64::MAX, |Reverse((at, _))| *at);
             match self.changes.last() {
@@ -310,7 +310,7 @@ impl<P: Port> SoftFabric<P> {
         self.counters.lateness = self.counters.lateness + late;
         self.counters.latest = self.counters.latest.max(late);
         match event {
-            Event::Arrival(_, port) => {
+            FabricEvent::Arrival(_, port) => {
                 let outlet = &mut self.outlets[port as usize];
                 let Some(ticket) = outlet.arrival() else { return };
                 match outlet.to {
@@ -318,7 +318,7 @@ impl<P: Port> SoftFabric<P> {
                     Node::Switch(switch) => self.forward(at, switch, ticket),
                 }
             }
-            Event::Free(port) => {
+            FabricEvent::Free(port) => {
                 self.outlets[port as usize].busy = false;
                 self.send(at, port);
             }
@@ -343,12 +343,12 @@ impl<P: Port> SoftFabric<P> {
     fn send(&mut self, now: u64, port: u32) {
         let Some(ticket) = self.next(now, port) else { return };
         let departure = self.outlets[port as usize].depart(now, ticket.size(), self.seed);
-        self.agenda.push(Reverse((departure.free_at, Event::Free(port))));
-        match departure.way {
-            Some(way) => self.launch(port, &way, ticket),
+        self.agenda.push(Reverse((departure.free_at, FabricEvent::Free(port))));
+        match departure.delivery {
+            Some(delivery) => self.launch(port, &delivery, ticket),
             None => {
                 self.counters.lost += 1;
-                self.memory.take(ticket.slot);
+                self.frames.take(ticket.slot);
             }
         }
     }
@@ -363,7 +363,7 @@ impl<P: Port> SoftFabric<P> {
             Sender::Switch { queue, config } => {
                 let mut ticket = queue.dequeue(config, now)?;
                 if std::mem::take(&mut ticket.to_be_marked)
-                    && let Some(frame) = self.memory.frame(ticket.slot)
+                    && let Some(frame) = self.frames.frame(ticket.slot)
                 {
                     // Damaged headers cannot be marked; the receiver finds the damage.
                     let _ = mark_ce(frame);
@@ -377,17 +377,17 @@ impl<P: Port> SoftFabric<P> {
         let attached = self.hosts[host as usize].as_mut()?;
         while let Some(frame) = attached.next() {
             self.counters.entered += 1;
-            let seen = Seen::read(frame);
-            let way = seen.and_then(|seen| {
-                let (src, dst) = (self.by_ip.get(&seen.src)?, self.by_ip.get(&seen.dst)?);
-                Some((seen, *src, *dst))
+            let headers = FrameHeaders::read(frame);
+            let resolved = headers.and_then(|headers| {
+                let (src, dst) = (self.by_ip.get(&headers.src)?, self.by_ip.get(&headers.dst)?);
+                Some((headers, *src, *dst))
             });
-            let Some((seen, src, dst)) = way else {
+            let Some((headers, src, dst)) = resolved else {
                 self.counters.refused += 1;
                 continue;
             };
-            match self.memory.admit(frame) {
-                Some(slot) => return Some(seen.ticket(&self.options.classes, slot, src, dst)),
+            match self.frames.admit(frame) {
+                Some(slot) => return Some(headers.ticket(&self.options.classes, slot, src, dst)),
                 None => self.counters.starved += 1,
             }
         }
@@ -395,23 +395,23 @@ impl<P: Port> SoftFabric<P> {
     }
 
     /// A packet is on the link behind `port`.
-    fn launch(&mut self, port: u32, way: &Way, mut ticket: Ticket) {
-        if way.corrupt {
+    fn launch(&mut self, port: u32, delivery: &Delivery, mut ticket: Ticket) {
+        if delivery.corrupt {
             self.flip(&mut ticket);
         }
-        if way.duplicate {
-            match self.memory.duplicate(ticket.slot) {
-                Some(slot) => self.carry(port, way.on_time, ticket.at(slot)),
+        if delivery.duplicate {
+            match self.frames.duplicate(ticket.slot) {
+                Some(slot) => self.carry(port, delivery.on_time, ticket.at(slot)),
                 None => self.counters.starved += 1,
             }
         }
-        self.carry(port, way.at, ticket);
+        self.carry(port, delivery.at, ticket);
     }
 
     fn carry(&mut self, port: u32, at: u64, ticket: Ticket) {
         let outlet = &mut self.outlets[port as usize];
         outlet.carry(at, ticket);
-        self.agenda.push(Reverse((at, Event::Arrival(outlet.rank, port))));
+        self.agenda.push(Reverse((at, FabricEvent::Arrival(outlet.rank, port))));
     }
 
     /// Flips a bit behind the Ethernet header, where checksums find it. Switches have read the header once and
@@ -421,7 +421,7 @@ impl<P: Port> SoftFabric<P> {
             return;
         }
         self.counters.corrupted += 1;
-        let Some(frame) = self.memory.frame(ticket.slot) else { return };
+        let Some(frame) = self.frames.frame(ticket.slot) else { return };
         let bits = (frame.len() - ethernet::HEADER_LEN) as u32 * 8;
         if bits > 0 {
             let bit = self.flips.below(bits) as usize;
@@ -430,7 +430,7 @@ impl<P: Port> SoftFabric<P> {
     }
 
     fn deliver(&mut self, host: HostId, ticket: Ticket) {
-        let Some(frame) = self.memory.take(ticket.slot) else { return };
+        let Some(frame) = self.frames.take(ticket.slot) else { return };
         if self.options.discard_damaged && ticket.is_damaged() {
             self.counters.discarded += 1;
             return;
@@ -444,10 +444,10 @@ impl<P: Port> SoftFabric<P> {
 
     /// A packet has arrived at a switch.
     fn forward(&mut self, now: u64, switch: SwitchId, ticket: Ticket) {
-        let hops_left = self.memory.frame(ticket.slot).map(|frame| decrement_ttl(frame));
+        let hops_left = self.frames.frame(ticket.slot).map(|frame| decrement_ttl(frame));
         if !matches!(hops_left, Some(Ok(1..))) {
             self.counters.refused += 1;
-            self.memory.take(ticket.slot);
+            self.frames.take(ticket.slot);
             return;
         }
         let switch = &self.switches[switch.0 as usize];
@@ -464,7 +464,7 @@ impl<P: Port> SoftFabric<P> {
             Enqueued::Whole => {}
             Enqueued::Trimmed => self.trim(ticket.slot, last_hop),
             Enqueued::Dropped => {
-                self.memory.take(ticket.slot);
+                self.frames.take(ticket.slot);
             }
         }
         if !self.outlets[port as usize].busy {
@@ -474,13 +474,13 @@ impl<P: Port> SoftFabric<P> {
 
     /// Does to the frame what the queue has done to its ticket.
     fn trim(&mut self, slot: u32, last_hop: bool) {
-        let Some(frame) = self.memory.frame(slot) else { return };
+        let Some(frame) = self.frames.frame(slot) else { return };
         let point = if last_hop { TrimPoint::LastHop } else { TrimPoint::Fabric };
         let policy = TrimPolicy { size: 0, format: self.options.trim_format, point };
         let outcome = trim_frame(frame, &self.options.classes, &policy);
         debug_assert!(matches!(outcome, Ok(TrimOutcome::Trimmed(_))), "tickets tell: {outcome:?}");
         if let Ok(TrimOutcome::Trimmed(len)) = outcome {
-            self.memory.cut(slot, len);
+            self.frames.cut(slot, len);
         }
     }
 }
@@ -499,18 +499,18 @@ fn outlet(config: &RunConfig, links: &Links<'_>, id: PortId) -> Outlet {
 }
 
 /// Buffers for all that queues and links can hold.
-fn room(config: &RunConfig, outlets: &[Outlet]) -> Room {
+fn frame_limits(config: &RunConfig, outlets: &[Outlet]) -> FrameLimits {
     /// Frames in bursts, and in the hands of hosts.
     const SPARE: u64 = 512;
     /// Ethernet with a tag, IPv6, UDP, and the longest headers of a data packet, rounded up.
     const HEADERS: usize = 128;
     /// Beyond this, buffers are shared.
-    const MOST: u64 = 1 << 18;
+    const MAX: u64 = 1 << 18;
     let (mut large, mut small) = (SPARE, SPARE);
     for outlet in outlets {
         if matches!(outlet.to, Node::Host(_)) {
-            large += PATIENCE as u64;
-            small += PATIENCE as u64;
+            large += MAX_WAITING as u64;
+            small += MAX_WAITING as u64;
         }
         let on_link = outlet.capacity();
         large += on_link.div_ceil(config.wire_mtu()) + 1;
@@ -521,5 +521,5 @@ fn room(config: &RunConfig, outlets: &[Outlet]) -> Room {
         }
     }
     let longest = config.mtu as usize + HEADERS;
-    Room { large: large.min(MOST) as usize, small: small.min(MOST) as usize, longest }
+    FrameLimits { large: large.min(MAX) as usize, small: small.min(MAX) as usize, longest }
 }

@@ -42,11 +42,11 @@ pub(super) struct Departure {
     /// When its last bit leaves, ps.
     pub(super) free_at: u64,
     /// What becomes of it; `None` if the link loses it.
-    pub(super) way: Option<Way>,
+    pub(super) delivery: Option<Delivery>,
 }
 
 /// The way of a packet over a link that does not lose it.
-pub(super) struct Way {
+pub(super) struct Delivery {
     /// When it would arrive, ps.
     pub(super) on_time: u64,
     /// When it does.
@@ -68,13 +68,13 @@ impl Outlet {
         self.busy = true;
         let free_at = now + self.condition.time_for(size);
         let on_time = free_at + self.spec.latency;
-        let way = self.condition.strike(self.spec.id, seed).map(|fate| Way {
+        let delivery = self.condition.draw_outcome(self.spec.id, seed).map(|outcome| Delivery {
             on_time,
-            at: on_time + fate.held_up.as_ps(),
-            corrupt: fate.corrupt,
-            duplicate: fate.duplicate,
+            at: on_time + outcome.held_up.as_ps(),
+            corrupt: outcome.corrupt,
+            duplicate: outcome.duplicate,
         });
-        Departure { free_at, way }
+        Departure { free_at, delivery }
     }
 
     /// A packet is on the link and arrives at `at`.

@@ -84,7 +84,7 @@ impl Queued for Ticket {
 }
 
 /// What the headers of a frame say.
-pub(super) struct Seen {
+pub(super) struct FrameHeaders {
     pub(super) src: IpAddr,
     pub(super) dst: IpAddr,
     dscp: u8,
@@ -94,9 +94,9 @@ pub(super) struct Seen {
     trimmed_len: usize,
 }
 
-impl Seen {
+impl FrameHeaders {
     /// Reads the headers of `frame`; `None` if it carries no IP packet.
-    pub(super) fn read(frame: &[u8]) -> Option<Seen> {
+    pub(super) fn read(frame: &[u8]) -> Option<FrameHeaders> {
         let eth = EthernetView::new_checked(frame).ok()?;
         let (src, dst, dscp, header, protocol, rest): (IpAddr, IpAddr, _, _, _, _) = match eth.ethertype() {
             ETHERTYPE_IPV4 => {
@@ -115,7 +115,7 @@ impl Seen {
             _ => (Entropy(0), MIN_IP_PAYLOAD_NATIVE),
         };
         let trimmed_len = eth.header_len() + header + kept;
-        Some(Seen { src, dst, dscp, entropy, len: frame.len(), trimmed_len })
+        Some(FrameHeaders { src, dst, dscp, entropy, len: frame.len(), trimmed_len })
     }
 
     /// The ticket of the frame, which lies in `slot` and goes from host `src` to host `dst`.

@@ -31,7 +31,7 @@ pub use bound::{Cut, LinkBound};
 pub use clos::Topology;
 pub use generate::{FatTreeSpec, LeafSpineSpec, SpecError, TopologySpec};
 pub use route::Router;
-pub use shape::{Keyword, MAX_HOSTS, Place, ShapeError};
+pub use shape::{Keyword, MAX_HOSTS, ShapeError, ShapeField};
 pub use topo_file::{TopoReason, TopologyError, parse_topo};
 
 use weft_cc::{Rate, Span};

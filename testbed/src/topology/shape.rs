@@ -88,7 +88,7 @@ impl fmt::Display for Keyword {
 
 /// The number that a [`ShapeError`] is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct ShapeField {
     /// The tier; none for the header.
     pub tier: Option<u8>,
     /// The keyword.
@@ -100,7 +100,7 @@ pub struct Place {
 #[error("{reason}")]
 pub struct ShapeError {
     /// The number to look at first.
-    pub place: Place,
+    pub field: ShapeField,
     /// What is wrong with it.
     pub reason: String,
 }
@@ -110,7 +110,7 @@ pub(super) fn wrong<T>(
     keyword: Keyword,
     reason: impl Into<String>,
 ) -> Result<T, ShapeError> {
-    Err(ShapeError { place: Place { tier: tier.into(), keyword }, reason: reason.into() })
+    Err(ShapeError { field: ShapeField { tier: tier.into(), keyword }, reason: reason.into() })
 }
 
 impl Shape {

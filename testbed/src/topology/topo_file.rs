@@ -3,7 +3,7 @@
 use thiserror::Error;
 use weft_cc::{Rate, Span};
 
-use super::{Keyword, Place, ShapeError, Tier, Topology};
+use super::{Keyword, ShapeError, ShapeField, Tier, Topology};
 use weft_cc::units::scaled;
 
 /// Why a `.topo` file is refused.
@@ -256,7 +256,7 @@ impl Draft {
         }
         check_oversubscription(&sections, &tiers)?;
         Topology::from_tiers(file, nodes, podsize, nodes / podsize, tiers)
-            .map_err(|e| (self.line_of(e.place), TopoReason::Shape(e)))
+            .map_err(|e| (self.line_of(e.field), TopoReason::Shape(e)))
     }
 
     fn header_number(&self, keyword: Keyword) -> Result<u32, Fault> {
@@ -266,12 +266,12 @@ impl Draft {
         }
     }
 
-    fn line_of(&self, place: Place) -> u32 {
-        let section = match place.tier {
+    fn line_of(&self, field: ShapeField) -> u32 {
+        let section = match field.tier {
             None => Some(&self.header),
             Some(t) => self.tiers.get(usize::from(t)).and_then(Option::as_ref),
         };
-        section.map_or(0, |s| s.line_of(place.keyword)).max(1)
+        section.map_or(0, |s| s.line_of(field.keyword)).max(1)
     }
 }
 

@@ -7,7 +7,7 @@ use weft_cc::Time;
 
 use super::numbering::Numbering;
 use super::{
-    Connection, DEFAULT_PRIORITY, Failure, Flow, MAX_FLOW_BYTES, MessageNumber, Start, Subject, Trigger,
+    Connection, DEFAULT_PRIORITY, Flow, LinkFailure, MAX_FLOW_BYTES, MessageNumber, Start, Subject, Trigger,
     TriggerIdx, TriggerKind, Workload, WorkloadReason,
 };
 use crate::topology::{HostId, MAX_HOSTS};
@@ -214,7 +214,7 @@ struct Draft {
     /// Connection and number of the messages that have one.
     messages: BTreeSet<(u32, u32)>,
     triggers: TriggerTable,
-    failures: Vec<Failure>,
+    failures: Vec<LinkFailure>,
     last_line: u32,
 }
 
@@ -387,7 +387,7 @@ impl Draft {
             }
         }
         let missing = |word| (words.line, CmReason::Missing(word));
-        self.failures.push(Failure {
+        self.failures.push(LinkFailure {
             tier: tier.ok_or(missing("switch_type"))?,
             switch: switch.ok_or(missing("switch_id"))?,
             link: link.ok_or(missing("link_id"))?,

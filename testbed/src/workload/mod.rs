@@ -153,7 +153,7 @@ pub struct Trigger {
 
 /// A link that has failed for the whole run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Failure {
+pub struct LinkFailure {
     /// Tier of the switch: 0 ToR, 1 aggregation (or spine), 2 core.
     pub tier: u8,
     /// Number of the switch within its tier.
@@ -170,7 +170,7 @@ pub struct Workload {
     flows: Vec<Flow>,
     connections: Vec<Connection>,
     triggers: Vec<Trigger>,
-    failures: Vec<Failure>,
+    failures: Vec<LinkFailure>,
     /// Indices of the flows that triggers start, trigger by trigger, in the order of the flows.
     targets: Vec<u32>,
     /// Where each trigger's part of `targets` begins, and the length of `targets` behind the last.
@@ -258,7 +258,7 @@ impl Workload {
         flows: Vec<Flow>,
         connections: Vec<Connection>,
         triggers: Vec<Trigger>,
-        failures: Vec<Failure>,
+        failures: Vec<LinkFailure>,
     ) -> Result<Workload, WorkloadError> {
         let at = |subject| move |reason| WorkloadError { subject, reason };
         if flows.len() >= u32::MAX as usize || triggers.len() >= u32::MAX as usize {
@@ -283,7 +283,7 @@ impl Workload {
             flows.capacity() * size_of::<Flow>(),
             connections.capacity() * size_of::<Connection>(),
             triggers.capacity() * size_of::<Trigger>(),
-            failures.capacity() * size_of::<Failure>(),
+            failures.capacity() * size_of::<LinkFailure>(),
             (targets.capacity() + first_target.capacity()) * size_of::<u32>(),
         ];
         lists.into_iter().sum::<usize>() as u64
@@ -310,7 +310,7 @@ impl Workload {
     }
 
     /// The links that have failed.
-    pub fn failures(&self) -> &[Failure] {
+    pub fn failures(&self) -> &[LinkFailure] {
         &self.failures
     }
 

@@ -35,7 +35,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use weft_cc::{Span, Time};
 use weft_stack::fep::Footprint;
-use weft_testbed::sim::{FlowRecord, PacketCounters, Progress, RunConfig, RunReport};
+use weft_testbed::sim::{FlowRecord, PacketCounters, RunProgress, RunConfig, RunReport};
 use weft_testbed::soft::SoftCounters;
 use weft_testbed::workload::{Start, TriggerBank, TriggerIdx};
 
@@ -59,7 +59,7 @@ const ATTEND: u32 = 32;
 pub(crate) fn run(
     plan: &Plan,
     by: HostsBy,
-    progress: &mut dyn FnMut(&Progress),
+    progress: &mut dyn FnMut(&RunProgress),
 ) -> Result<(RunReport, SoftCounters), Failure> {
     let hosts = live::hosts(&plan.config.workload);
     if hosts.is_empty() {
@@ -81,7 +81,7 @@ fn run_in(
     owned: &Owned,
     name: &str,
     interrupted: Arc<AtomicBool>,
-    progress: &mut dyn FnMut(&Progress),
+    progress: &mut dyn FnMut(&RunProgress),
 ) -> Result<(Vec<HostReport>, SoftCounters), Failure> {
     let bed = by.attach(&plan.config, &plan.faults, hosts, owned, name)?;
     let mut processes = Processes::start(&bed.hosts, interrupted)?;
@@ -299,7 +299,7 @@ impl<'a> Conductor<'a> {
     }
 
     /// Until all flows have ended, time is up, or nothing moves any more.
-    fn run(&mut self, progress: &mut dyn FnMut(&Progress)) -> Result<(), Failure> {
+    fn run(&mut self, progress: &mut dyn FnMut(&RunProgress)) -> Result<(), Failure> {
         let limit = self.plan.config.until.map(|until| Duration::from_nanos(until.as_ps() / 1_000));
         while self.done.contains(&false) {
             (0..ATTEND).for_each(|_| self.switches.turn());
@@ -353,8 +353,8 @@ impl<'a> Conductor<'a> {
         Ok(())
     }
 
-    fn progress(&self) -> Progress {
-        Progress {
+    fn progress(&self) -> RunProgress {
+        RunProgress {
             now: Time::ZERO + Span::from_ns(self.begin.elapsed().as_nanos() as u64),
             flows_done: self.delivered,
             flows_total: self.plan.config.workload.flows().len() as u64,

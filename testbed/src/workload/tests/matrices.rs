@@ -6,7 +6,7 @@ use weft_cc::{Span, Time};
 use super::play;
 use crate::topology::HostId;
 use crate::workload::{
-    CmOptions, CmReader, CmReason, DEFAULT_PRIORITY, Failure, Flow, MessageNumber, Start, StartUnit,
+    CmOptions, CmReader, CmReason, DEFAULT_PRIORITY, Flow, LinkFailure, MessageNumber, Start, StartUnit,
     TriggerKind, Workload, parse_cm,
 };
 
@@ -178,7 +178,7 @@ fn every_keyword_is_understood() {
     let trigger = |i: usize| w.started_by(crate::workload::TriggerIdx::new(i as u32).unwrap());
     assert_eq!((trigger(0), trigger(1), trigger(2)), (&[2, 6][..], &[3][..], &[4][..]));
     assert_eq!((flows[2].on_sent.unwrap().index(), flows[2].on_received.unwrap().index()), (1, 2));
-    let failure = |tier, switch, link| Failure { tier, switch, link };
+    let failure = |tier, switch, link| LinkFailure { tier, switch, link };
     assert_eq!(w.failures(), [failure(1, 3, 1), failure(0, 0, 4), failure(2, 1, 2)]);
     play(&w, 3, |_, _| {});
 }

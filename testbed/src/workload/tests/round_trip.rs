@@ -7,7 +7,7 @@ use weft_stack::rng::Rng;
 use super::play;
 use crate::topology::HostId;
 use crate::workload::{
-    CmOptions, Connection, DEFAULT_PRIORITY, Failure, Flow, MessageNumber, Start, Trigger, TriggerIdx,
+    CmOptions, Connection, DEFAULT_PRIORITY, Flow, LinkFailure, MessageNumber, Start, Trigger, TriggerIdx,
     TriggerKind, Workload, WorkloadSpec, parse_cm,
 };
 
@@ -52,7 +52,7 @@ fn random_workload(seed: u64) -> Workload {
         });
     }
     let failure =
-        |rng: &mut Rng| Failure { tier: rng.below(3) as u8, switch: rng.below(9), link: rng.below(9) };
+        |rng: &mut Rng| LinkFailure { tier: rng.below(3) as u8, switch: rng.below(9), link: rng.below(9) };
     let failures = (0..rng.below(3)).map(|_| failure(&mut rng)).collect();
     Workload::new(hosts, flows, connections, triggers, failures).unwrap()
 }

@@ -7,7 +7,7 @@ const SMALL: usize = 256;
 
 /// How many frames there is room for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Room {
+pub(super) struct FrameLimits {
     /// Frames of any length.
     pub(super) large: usize,
     /// Frames of up to [`SMALL`] bytes.
@@ -19,20 +19,20 @@ pub(super) struct Room {
 /// All frames in the fabric. Control packets and trimmed ones have buffers of their own, so that neither
 /// kind takes the other's: there may be ten times as many of them as of whole packets.
 #[derive(Debug)]
-pub(super) struct Memory {
+pub(super) struct FrameStore {
     frames: Vec<Option<Frame>>,
     free: Vec<u32>,
     large: FramePool,
     small: FramePool,
 }
 
-impl Memory {
-    pub(super) fn new(room: &Room) -> Result<Memory, PoolError> {
-        Ok(Memory {
+impl FrameStore {
+    pub(super) fn new(limits: &FrameLimits) -> Result<FrameStore, PoolError> {
+        Ok(FrameStore {
             frames: Vec::new(),
             free: Vec::new(),
-            large: FramePool::heap(room.large, room.longest)?,
-            small: FramePool::heap(room.small, SMALL)?,
+            large: FramePool::heap(limits.large, limits.longest)?,
+            small: FramePool::heap(limits.small, SMALL)?,
         })
     }
 
@@ -41,7 +41,7 @@ impl Memory {
         let frame = if bytes.len() <= SMALL { self.small.copy(bytes) } else { self.large.copy(bytes) }?;
         let slot = self.free.pop().unwrap_or(self.frames.len() as u32);
         match self.frames.get_mut(slot as usize) {
-            Some(place) => *place = Some(frame),
+            Some(entry) => *entry = Some(frame),
             None => self.frames.push(Some(frame)),
         }
         Some(slot)
@@ -90,17 +90,17 @@ mod tests {
 
     #[test]
     fn trimmed_frames_give_their_buffers_back() {
-        let mut memory = Memory::new(&Room { large: 1, small: 1, longest: 1_000 }).unwrap();
-        let whole = memory.admit(&[7; 600]).unwrap();
-        assert!(memory.admit(&[8; 600]).is_none(), "there is one large buffer");
-        assert!(memory.duplicate(whole).is_none());
-        memory.cut(whole, 58);
-        assert_eq!(memory.frame(whole).unwrap()[..], [7; 58]);
-        let next = memory.admit(&[8; 600]).unwrap();
-        assert!(memory.admit(&[9; 100]).is_none(), "the small one is the trimmed frame's");
-        assert_eq!(memory.take(whole).unwrap().len(), 58);
-        assert!(memory.take(whole).is_none() && memory.len() == 1);
-        assert_eq!(memory.admit(&[9; 100]), Some(whole), "slots are used again");
-        assert_eq!(memory.take(next).unwrap()[0], 8);
+        let mut store = FrameStore::new(&FrameLimits { large: 1, small: 1, longest: 1_000 }).unwrap();
+        let whole = store.admit(&[7; 600]).unwrap();
+        assert!(store.admit(&[8; 600]).is_none(), "there is one large buffer");
+        assert!(store.duplicate(whole).is_none());
+        store.cut(whole, 58);
+        assert_eq!(store.frame(whole).unwrap()[..], [7; 58]);
+        let next = store.admit(&[8; 600]).unwrap();
+        assert!(store.admit(&[9; 100]).is_none(), "the small one is the trimmed frame's");
+        assert_eq!(store.take(whole).unwrap().len(), 58);
+        assert!(store.take(whole).is_none() && store.len() == 1);
+        assert_eq!(store.admit(&[9; 100]), Some(whole), "slots are used again");
+        assert_eq!(store.take(next).unwrap()[0], 8);
     }
 }
