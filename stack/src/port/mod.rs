@@ -28,9 +28,9 @@
 use std::os::fd::BorrowedFd;
 
 mod attachment;
+mod borrowed;
 mod burst;
 mod frame;
-mod loan;
 
 #[cfg(feature = "dpdk")]
 pub mod dpdk;

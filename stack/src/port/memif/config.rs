@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::agreement::RING_ALIGNMENT;
+use super::link_layout::RING_ALIGNMENT;
 use super::ring::{SHORT, ring_bytes};
 use crate::port::{MIN_FRAME, PortCaps};
 

@@ -6,14 +6,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{EventfdFlags, eventfd};
 
-use super::agreement::{Agreement, Offer, RING_ALIGNMENT, RingPlace};
 use super::config::{MemifConfig, Role};
 use super::event;
+use super::link_layout::{LinkLayout, Offer, RING_ALIGNMENT, RingPlace};
 use super::ring::{
-    Buffers, Chain, Descriptor, Incoming, Nonsense, Outgoing, SHORT, Supply, create, ring_bytes,
+    Buffers, Chain, Descriptor, RingError, RxRing, SHORT, TxBuffers, TxRing, create, ring_bytes,
 };
 use crate::packet::Payload;
-use crate::port::loan::{Desk, HEAD, Lending, Loan};
+use crate::port::borrowed::{BorrowBatch, BorrowedFrame, HEAD, RxHeaders};
 use crate::port::{Frame, FramePool, MIN_FRAME, RxBurst, TxBurst};
 use crate::region::{Region, RegionBytes, SharedRegion};
 
@@ -29,9 +29,9 @@ pub(super) struct Moved {
 /// Both rings, as one end uses them.
 #[derive(Debug)]
 pub(super) struct Link {
-    desk: Desk,
-    incoming: Incoming,
-    outgoing: Outgoing,
+    headers: RxHeaders,
+    rx_ring: RxRing,
+    tx_ring: TxRing,
     /// Whether the peer is to announce frames.
     listens: bool,
     /// Readable when it does.
@@ -44,7 +44,7 @@ pub(super) struct Link {
 #[derive(Debug)]
 pub(super) struct Layout {
     pub(super) to_client: u32,
-    pub(super) sending: Supply,
+    pub(super) sending: TxBuffers,
     pub(super) receiving: Buffers,
     pub(super) len: usize,
 }
@@ -59,7 +59,7 @@ impl Layout {
             len += (size as usize) << log2_size;
             Buffers { region: 0, offset, size }
         };
-        let sending = Supply { short: buffers(SHORT), long: buffers(buffer_size) };
+        let sending = TxBuffers { short: buffers(SHORT), long: buffers(buffer_size) };
         Layout { to_client: ring as u32, sending, receiving: buffers(buffer_size), len }
     }
 }
@@ -82,33 +82,33 @@ pub(super) fn offer(config: &MemifConfig, registered: &[SharedRegion]) -> io::Re
         regions.push(region);
         files.push(file);
     }
-    Ok(Offer { agreement: Agreement { role, regions, to_server, to_client, peer: String::new() }, files })
+    Ok(Offer { layout: LinkLayout { role, regions, to_server, to_client, peer: String::new() }, files })
 }
 
 impl Link {
     /// What both ends have agreed upon. `buffer_size` is that of the buffers which a client has offered.
-    pub(super) fn of(agreement: Agreement, buffer_size: u32) -> Result<Link, Nonsense> {
-        let Agreement { role, regions, to_server, to_client, .. } = agreement;
+    pub(super) fn of(layout: LinkLayout, buffer_size: u32) -> Result<Link, RingError> {
+        let LinkLayout { role, regions, to_server, to_client, .. } = layout;
         let own = (role == Role::Client).then(|| Layout::of(to_server.log2_size, buffer_size));
-        let region = |place: &RingPlace| regions.get(usize::from(place.region)).ok_or(Nonsense);
-        let incoming = |place: &RingPlace, buffers| {
-            Incoming::at(region(place)?, place.offset, place.log2_size, buffers).ok_or(Nonsense)
+        let region = |place: &RingPlace| regions.get(usize::from(place.region)).ok_or(RingError);
+        let rx_ring = |place: &RingPlace, buffers| {
+            RxRing::at(region(place)?, place.offset, place.log2_size, buffers).ok_or(RingError)
         };
-        let outgoing = |place: &RingPlace, supply| {
-            Outgoing::at(region(place)?, place.offset, place.log2_size, supply).ok_or(Nonsense)
+        let tx_ring = |place: &RingPlace, buffers| {
+            TxRing::at(region(place)?, place.offset, place.log2_size, buffers).ok_or(RingError)
         };
-        let (incoming, outgoing, announced, announce) = match own {
+        let (rx_ring, tx_ring, announced, announce) = match own {
             None => {
-                (incoming(&to_server, None)?, outgoing(&to_client, None)?, to_server.event, to_client.event)
+                (rx_ring(&to_server, None)?, tx_ring(&to_client, None)?, to_server.event, to_client.event)
             }
             Some(Layout { sending, receiving, .. }) => (
-                incoming(&to_client, Some(receiving))?,
-                outgoing(&to_server, Some(sending))?,
+                rx_ring(&to_client, Some(receiving))?,
+                tx_ring(&to_server, Some(sending))?,
                 to_client.event,
                 to_server.event,
             ),
         };
-        Ok(Link { desk: Desk::new(regions), incoming, outgoing, listens: false, announced, announce })
+        Ok(Link { headers: RxHeaders::new(regions), rx_ring, tx_ring, listens: false, announced, announce })
     }
 
     /// Moves frames that have come into `burst`: lent, if it takes such, else copies in buffers of `pool`.
@@ -121,25 +121,25 @@ impl Link {
         burst: &mut RxBurst,
         pool: &FramePool,
         max_frame: usize,
-    ) -> Result<Moved, Nonsense> {
-        let Link { desk, incoming, .. } = self;
-        let waiting = incoming.waiting()?;
-        let (regions, mut lending) = desk.lend(usize::from(waiting).min(burst.room()));
-        let all_are_back = lending.is_some();
+    ) -> Result<Moved, RingError> {
+        let Link { headers, rx_ring, .. } = self;
+        let waiting = rx_ring.waiting()?;
+        let (regions, mut batch) = headers.lend(usize::from(waiting).min(burst.room()));
+        let all_are_back = batch.is_some();
         if all_are_back {
-            incoming.give_back();
+            rx_ring.give_back();
         }
         let mut moved = Moved::default();
         let mut at = 0;
         while at < waiting && burst.room() > 0 {
             if at + AHEAD < waiting {
-                fetch(regions, incoming.peek(at + AHEAD));
+                fetch(regions, rx_ring.peek(at + AHEAD));
             }
-            let lender = lending.as_mut().filter(|_| burst.takes_tails());
-            let (chain, frame) = match frame_at(regions, incoming, at..waiting, lender, pool, max_frame) {
+            let lender = batch.as_mut().filter(|_| burst.takes_tails());
+            let (chain, frame) = match frame_at(regions, rx_ring, at..waiting, lender, pool, max_frame) {
                 Ok(Some(found)) => found,
                 Ok(None) => break,
-                Err(nonsense) if at == 0 => return Err(nonsense),
+                Err(error) if at == 0 => return Err(error),
                 // What came before it has come all right; the next call begins with it.
                 Err(_) => break,
             };
@@ -152,9 +152,9 @@ impl Link {
             let pushed = burst.push(frame);
             debug_assert!(pushed.is_ok(), "there is room");
         }
-        incoming.advance(at);
+        rx_ring.advance(at);
         if all_are_back && !burst.takes_tails() {
-            incoming.give_back();
+            rx_ring.give_back();
         }
         Ok(moved)
     }
@@ -164,17 +164,17 @@ impl Link {
     /// # Errors
     /// As [`Link::receive`].
     #[inline]
-    pub(super) fn transmit(&mut self, burst: &mut TxBurst) -> Result<Moved, Nonsense> {
+    pub(super) fn transmit(&mut self, burst: &mut TxBurst) -> Result<Moved, RingError> {
         self.tell();
-        let regions = self.desk.regions();
-        let mut room = self.outgoing.room();
+        let regions = self.headers.regions();
+        let mut room = self.tx_ring.room();
         let mut moved = Moved::default();
         let mut used = 0;
         for frame in burst.iter() {
-            let mut put_in = put(regions, &mut self.outgoing, frame, used, room)?;
+            let mut put_in = put(regions, &mut self.tx_ring, frame, used, room)?;
             if matches!(put_in, Put::NoRoom) {
-                room = self.outgoing.look()?;
-                put_in = put(regions, &mut self.outgoing, frame, used, room)?;
+                room = self.tx_ring.look()?;
+                put_in = put(regions, &mut self.tx_ring, frame, used, room)?;
             }
             match put_in {
                 Put::In(count) => {
@@ -188,7 +188,7 @@ impl Link {
         }
         burst.reuse_front(moved.frames);
         moved.frames -= moved.errors as usize;
-        if used > 0 && self.outgoing.send(used) {
+        if used > 0 && self.tx_ring.send(used) {
             self.announce();
         }
         Ok(moved)
@@ -198,17 +198,17 @@ impl Link {
     ///
     /// # Errors
     /// As [`Link::receive`].
-    pub(super) fn is_taken_in(&mut self) -> Result<bool, Nonsense> {
+    pub(super) fn is_taken_in(&mut self) -> Result<bool, RingError> {
         self.tell();
-        self.outgoing.look()?;
-        Ok(!self.outgoing.refers())
+        self.tx_ring.look()?;
+        Ok(!self.tx_ring.refers())
     }
 
     /// Takes frames back that refer to registered memory, as far as the peer has not begun to read them. The link is of no
     /// use any more.
     pub(super) fn take_back(&mut self) {
-        if self.outgoing.refers() {
-            self.outgoing.take_back();
+        if self.tx_ring.refers() {
+            self.tx_ring.take_back();
         }
     }
 
@@ -216,7 +216,7 @@ impl Link {
     /// and before anything is waited for; [`transmit`](Self::transmit) does so, too.
     #[inline]
     pub(super) fn tell(&mut self) {
-        if self.outgoing.tell() {
+        if self.tx_ring.tell() {
             self.announce();
         }
     }
@@ -231,15 +231,15 @@ impl Link {
         if std::mem::replace(&mut self.listens, true) {
             return false;
         }
-        self.incoming.announce(true);
-        // Nonsense is for who receives it.
-        self.incoming.has_news()
+        self.rx_ring.announce(true);
+        // RingError is for who receives it.
+        self.rx_ring.has_news()
     }
 
     /// The peer need not announce frames any more.
     pub(super) fn look_out(&mut self) {
         self.listens = false;
-        self.incoming.announce(false);
+        self.rx_ring.announce(false);
         event::clear(&self.announced);
     }
 
@@ -253,9 +253,9 @@ impl Link {
 const AHEAD: u16 = 8;
 
 #[inline]
-fn bytes_of<'a>(regions: &'a [Region], descriptor: Descriptor) -> Result<RegionBytes<'a>, Nonsense> {
-    let region = regions.get(usize::from(descriptor.region)).ok_or(Nonsense)?;
-    region.bytes(descriptor.offset.into(), descriptor.len).ok_or(Nonsense)
+fn bytes_of<'a>(regions: &'a [Region], descriptor: Descriptor) -> Result<RegionBytes<'a>, RingError> {
+    let region = regions.get(usize::from(descriptor.region)).ok_or(RingError)?;
+    region.bytes(descriptor.offset.into(), descriptor.len).ok_or(RingError)
 }
 
 #[inline]
@@ -270,40 +270,44 @@ fn fetch(regions: &[Region], descriptor: Descriptor) {
 #[inline]
 fn frame_at(
     regions: &[Region],
-    incoming: &mut Incoming,
+    rx_ring: &mut RxRing,
     waiting: Range<u16>,
-    lender: Option<&mut Lending<'_>>,
+    lender: Option<&mut BorrowBatch<'_>>,
     pool: &FramePool,
     max_frame: usize,
-) -> Result<Option<(Chain, Option<Frame>)>, Nonsense> {
+) -> Result<Option<(Chain, Option<Frame>)>, RingError> {
     let at = waiting.start;
-    let Some(chain) = incoming.chain(at, waiting.end)? else { return Ok(None) };
+    let Some(chain) = rx_ring.chain(at, waiting.end)? else { return Ok(None) };
     if !(MIN_FRAME..=max_frame).contains(&chain.len) {
         return Ok(Some((chain, None)));
     }
     let loan = match lender {
-        Some(lending) => lend(regions, chain, lending)?,
+        Some(batch) => lend(regions, chain, batch)?,
         // An earlier burst is still out.
         None => None,
     };
     let frame = match loan {
         Some(loan) => Some(Frame::from(loan)),
-        None => gather(regions, incoming, at, chain, pool)?,
+        None => gather(regions, rx_ring, at, chain, pool)?,
     };
     Ok(frame.map(|frame| (chain, Some(frame))))
 }
 
 /// The frame as it lies there: in one buffer, or the headers in one and the payload in another.
 #[inline]
-fn lend(regions: &[Region], chain: Chain, lending: &mut Lending<'_>) -> Result<Option<Loan>, Nonsense> {
+fn lend(
+    regions: &[Region],
+    chain: Chain,
+    batch: &mut BorrowBatch<'_>,
+) -> Result<Option<BorrowedFrame>, RingError> {
     let first = bytes_of(regions, chain.first)?;
     match chain.count {
-        1 => Ok(Some(lending.frame(first))),
+        1 => Ok(Some(batch.frame(first))),
         2 if (MIN_FRAME..=HEAD).contains(&(first.len() as usize)) => {
             let last = bytes_of(regions, chain.last)?;
             // The peer may have changed a length since it was added up.
             let unchanged = first.len() as usize + last.len() as usize == chain.len;
-            if unchanged { Ok(Some(lending.frame_of_two(first, last))) } else { Err(Nonsense) }
+            if unchanged { Ok(Some(batch.frame_of_two(first, last))) } else { Err(RingError) }
         }
         _ => Ok(None),
     }
@@ -312,21 +316,21 @@ fn lend(regions: &[Region], chain: Chain, lending: &mut Lending<'_>) -> Result<O
 /// A copy of the frame that begins `at` descriptors ahead; none if the pool has no buffer.
 fn gather(
     regions: &[Region],
-    incoming: &Incoming,
+    rx_ring: &RxRing,
     at: u16,
     chain: Chain,
     pool: &FramePool,
-) -> Result<Option<Frame>, Nonsense> {
+) -> Result<Option<Frame>, RingError> {
     let Some(mut frame) = pool.allocate(chain.len) else { return Ok(None) };
     let mut rest = &mut frame[..];
     for ahead in at..at + chain.count {
-        let bytes = bytes_of(regions, incoming.peek(ahead))?;
+        let bytes = bytes_of(regions, rx_ring.peek(ahead))?;
         // The peer may have changed the length since it was added up.
-        let (part, more) = rest.split_at_mut_checked(bytes.len() as usize).ok_or(Nonsense)?;
+        let (part, more) = rest.split_at_mut_checked(bytes.len() as usize).ok_or(RingError)?;
         bytes.copy_to(part);
         rest = more;
     }
-    if rest.is_empty() { Ok(Some(frame)) } else { Err(Nonsense) }
+    if rest.is_empty() { Ok(Some(frame)) } else { Err(RingError) }
 }
 
 /// What has become of a frame that is to be sent.
@@ -343,30 +347,30 @@ enum Put {
 #[inline]
 fn put(
     regions: &[Region],
-    outgoing: &mut Outgoing,
+    tx_ring: &mut TxRing,
     frame: &Frame,
     used: u16,
     room: u16,
-) -> Result<Put, Nonsense> {
+) -> Result<Put, RingError> {
     let Some(tail) = frame.tail() else {
         // Most frames are in one piece and fit one buffer. For these there is no loop, and nothing that would have to be kept
         // on the stack: each store waits for those before it, whose lines come from the other processor.
         let len = frame.len() as u32;
         if used < room
-            && let buffer = outgoing.buffer(used, len)
+            && let buffer = tx_ring.buffer(used, len)
             && len <= buffer.len
         {
             let whole = Descriptor { goes_on: false, len, ..buffer };
             bytes_of(regions, whole)?.write(frame);
-            outgoing.fill(used, whole);
+            tx_ring.fill(used, whole);
             return Ok(Put::In(1));
         }
-        return copy(regions, outgoing, frame, used, room);
+        return copy(regions, tx_ring, frame, used, room);
     };
-    if let Some(place) = place_of_tail(regions, outgoing, frame, tail) {
-        return put_head(regions, outgoing, frame, place, used, room);
+    if let Some(place) = place_of_tail(regions, tx_ring, frame, tail) {
+        return put_head(regions, tx_ring, frame, place, used, room);
     }
-    copy(regions, outgoing, frame, used, room)
+    copy(regions, tx_ring, frame, used, room)
 }
 
 /// Where the peer finds what is attached to `frame`, if that is in memory that it knows, and what is before fits a
@@ -374,13 +378,13 @@ fn put(
 #[inline]
 fn place_of_tail(
     regions: &[Region],
-    outgoing: &Outgoing,
+    tx_ring: &TxRing,
     frame: &Frame,
     tail: Payload<'_>,
 ) -> Option<Descriptor> {
     // The first region is the buffers' own.
     let [_, registered @ ..] = regions else { return None };
-    if registered.is_empty() || frame.len() > outgoing.own_buffer()? {
+    if registered.is_empty() || frame.len() > tx_ring.own_buffer()? {
         return None;
     }
     let Payload::Region(tail) = tail else { return None };
@@ -392,22 +396,22 @@ fn place_of_tail(
 #[inline]
 fn put_head(
     regions: &[Region],
-    outgoing: &mut Outgoing,
+    tx_ring: &mut TxRing,
     frame: &Frame,
     place: Descriptor,
     used: u16,
     room: u16,
-) -> Result<Put, Nonsense> {
+) -> Result<Put, RingError> {
     if used + 2 > room {
         // A ring has two slots at least.
         return Ok(Put::NoRoom);
     }
     let len = frame.len() as u32;
-    let head = Descriptor { goes_on: true, len, ..outgoing.buffer(used, len) };
+    let head = Descriptor { goes_on: true, len, ..tx_ring.buffer(used, len) };
     bytes_of(regions, head)?.write(frame);
-    outgoing.fill(used, head);
-    outgoing.fill(used + 1, place);
-    outgoing.refer(used + 2);
+    tx_ring.fill(used, head);
+    tx_ring.fill(used + 1, place);
+    tx_ring.refer(used + 2);
     Ok(Put::In(2))
 }
 
@@ -415,36 +419,36 @@ fn put_head(
 #[inline(never)]
 fn copy(
     regions: &[Region],
-    outgoing: &mut Outgoing,
+    tx_ring: &mut TxRing,
     frame: &Frame,
     used: u16,
     room: u16,
-) -> Result<Put, Nonsense> {
+) -> Result<Put, RingError> {
     let total = frame.total_len() as u32;
     let mut done = 0;
     for ahead in used..room {
-        let buffer = outgoing.buffer(ahead, total);
+        let buffer = tx_ring.buffer(ahead, total);
         let len = buffer.len.min(total - done);
         let place = bytes_of(regions, Descriptor { len, ..buffer })?;
         copy_part(frame, done, place);
         done += len;
         // A buffer that is not the last one is full: its descriptor keeps the length that the peer gave it, so that it
         // can be used anew if the frame does not fit after all.
-        outgoing.fill(ahead, Descriptor { goes_on: done < total, len, ..buffer });
+        tx_ring.fill(ahead, Descriptor { goes_on: done < total, len, ..buffer });
         if done == total {
             return Ok(Put::In(ahead + 1 - used));
         }
     }
-    let is_never = most_room(outgoing, used..room, done).is_some_and(|most| u64::from(total) > most);
+    let is_never = most_room(tx_ring, used..room, done).is_some_and(|most| u64::from(total) > most);
     Ok(if is_never { Put::Never } else { Put::NoRoom })
 }
 
 /// Bytes that all buffers of the ring can hold: of those in `seen` as many as they do, `bytes`, and of the others, which
 /// the peer keeps for now, no more than the longest of these each. Nobody knows if there are none.
 #[cold]
-fn most_room(outgoing: &Outgoing, seen: Range<u16>, bytes: u32) -> Option<u64> {
-    let others = u64::from(outgoing.size()).saturating_sub(seen.len() as u64);
-    let longest = seen.map(|ahead| outgoing.buffer(ahead, u32::MAX).len).max()?;
+fn most_room(tx_ring: &TxRing, seen: Range<u16>, bytes: u32) -> Option<u64> {
+    let others = u64::from(tx_ring.size()).saturating_sub(seen.len() as u64);
+    let longest = seen.map(|ahead| tx_ring.buffer(ahead, u32::MAX).len).max()?;
     Some(u64::from(bytes) + others * u64::from(longest))
 }
 

@@ -16,7 +16,7 @@
 
 use std::fmt;
 
-use super::refusal::Refusal;
+use super::handshake_error::HandshakeError;
 
 /// Bytes of a message.
 pub(super) const MESSAGE: usize = 128;
@@ -187,8 +187,8 @@ impl Message {
     ///
     /// # Errors
     /// It is none: another length, or another type.
-    pub(super) fn decode(bytes: &[u8]) -> Result<Message, Refusal> {
-        let bytes = bytes.try_into().map_err(|_| Refusal::Length(bytes.len()))?;
+    pub(super) fn decode(bytes: &[u8]) -> Result<Message, HandshakeError> {
+        let bytes = bytes.try_into().map_err(|_| HandshakeError::Length(bytes.len()))?;
         let mut from = Reader { bytes, at: 0 };
         Ok(match from.u16() {
             1 => Message::Ack,
@@ -220,7 +220,7 @@ impl Message {
             6 => Message::Connect { interface: from.text() },
             7 => Message::Connected { interface: from.text() },
             8 => Message::Disconnect { code: from.u32(), reason: from.text() },
-            other => return Err(Refusal::Type(other)),
+            other => return Err(HandshakeError::Type(other)),
         })
     }
 }

@@ -24,20 +24,20 @@
 //! link and nothing else. A thread attends to the socket and makes the next link; the port drops the lost one itself
 //! when it is not in the midst of it.
 
-mod agreement;
-mod attendant;
-mod board;
-mod caller;
 mod client;
 mod config;
+mod connector;
+mod control_thread;
 mod event;
-mod host;
+mod handshake_error;
 mod link;
+mod link_layout;
+mod link_state;
+mod listener;
 mod message;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod properties;
-mod refusal;
 mod ring;
 mod server;
 mod signal;
@@ -55,11 +55,11 @@ use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
 
-use self::agreement::MAX_REGIONS;
-use self::attendant::Attendant;
-use self::board::{Board, is_up};
+use self::control_thread::ControlThread;
 use self::link::{Link, Moved};
-use self::ring::Nonsense;
+use self::link_layout::MAX_REGIONS;
+use self::link_state::{LinkState, is_up};
+use self::ring::RingError;
 use self::signal::Signals;
 use super::{BURST, FramePool, MIN_FRAME, Port, PortCaps, PortCounters, RxBurst, TxBurst};
 use crate::region::SharedRegion;
@@ -85,7 +85,7 @@ pub struct MemifPort {
     generation: u32,
     /// The last one that was given up: odd, unless there has been none.
     given_up: u32,
-    board: Arc<Board>,
+    link_state: Arc<LinkState>,
     config: MemifConfig,
     pool: FramePool,
     counters: PortCounters,
@@ -96,7 +96,7 @@ pub struct MemifPort {
     /// Whether it tells all that there is to be waited for.
     wakes: bool,
     /// Ends the thread.
-    _attendant: Attendant,
+    _control_thread: ControlThread,
 }
 
 impl MemifPort {
@@ -109,18 +109,18 @@ impl MemifPort {
     pub fn open(config: &MemifConfig) -> Result<MemifPort, MemifError> {
         let registered = Arc::new(Mutex::new(Vec::new()));
         let offered = Arc::clone(&registered);
-        let attendant =
-            Attendant::start(config, Box::new(move |config| link::offer(config, &locked(&offered))))?;
+        let control_thread =
+            ControlThread::start(config, Box::new(move |config| link::offer(config, &locked(&offered))))?;
         // Not first when a frame is announced.
         Signals::of_process();
-        let board = Arc::clone(attendant.board());
+        let link_state = Arc::clone(control_thread.link_state());
         let system = |error: rustix::io::Errno| MemifError::System {
             what: "watch",
             socket: config.socket.clone(),
             error: error.into(),
         };
         let alarm = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system)?;
-        watch(&alarm, board.bell()).map_err(system)?;
+        watch(&alarm, link_state.bell()).map_err(system)?;
         let pool =
             FramePool::heap(BUFFERS, config.mtu + MIN_FRAME).map_err(|_| MemifError::Mtu(config.mtu))?;
         let counters = PortCounters::default();
@@ -129,21 +129,21 @@ impl MemifPort {
             link: None,
             generation: 0,
             given_up: 0,
-            board,
+            link_state,
             config,
             pool,
             counters,
             registered,
             alarm,
             wakes: true,
-            _attendant: attendant,
+            _control_thread: control_thread,
         })
     }
 
     /// Whether there is a peer.
     pub fn link_is_up(&self) -> bool {
-        let generation = self.board.generation();
-        is_up(generation) && generation != self.given_up && self.is_complete(self.board.regions())
+        let generation = self.link_state.generation();
+        is_up(generation) && generation != self.given_up && self.is_complete(self.link_state.regions())
     }
 
     /// Whether a link of so many regions has all the memory that has been registered. One that does not was being made
@@ -154,7 +154,7 @@ impl MemifPort {
 
     /// What the peer calls itself, its application and its interface, if there is one.
     pub fn peer(&self) -> Option<String> {
-        self.board.peer()
+        self.link_state.peer()
     }
 
     /// Waits until there is a peer, at most `limit`.
@@ -164,13 +164,13 @@ impl MemifPort {
     pub fn wait_for_link(&self, limit: Duration) -> Result<(), MemifError> {
         let begin = Instant::now();
         while !self.link_is_up() {
-            let generation = self.board.generation();
-            if is_up(generation) && !self.is_complete(self.board.regions()) {
-                self.board.give_up(generation, MORE_MEMORY);
+            let generation = self.link_state.generation();
+            if is_up(generation) && !self.is_complete(self.link_state.regions()) {
+                self.link_state.give_up(generation, MORE_MEMORY);
             }
             if begin.elapsed() >= limit {
                 let socket = self.config.socket.clone();
-                return Err(MemifError::NoLink { socket, limit, why: self.board.why() });
+                return Err(MemifError::NoLink { socket, limit, why: self.link_state.why() });
             }
             std::thread::sleep(LINK_POLL);
         }
@@ -180,7 +180,7 @@ impl MemifPort {
     /// Drops a link that is lost, and takes a new one.
     #[inline]
     fn keep_up(&mut self) {
-        if self.board.generation() != self.generation {
+        if self.link_state.generation() != self.generation {
             self.change();
         }
     }
@@ -188,23 +188,23 @@ impl MemifPort {
     #[cold]
     fn change(&mut self) {
         self.let_go();
-        let (generation, agreement) = self.board.take();
+        let (generation, layout) = self.link_state.take();
         self.generation = generation;
-        let Some(agreement) = agreement else { return };
-        if !self.is_complete(agreement.regions.len()) {
+        let Some(layout) = layout else { return };
+        if !self.is_complete(layout.regions.len()) {
             return self.part(MORE_MEMORY);
         }
-        match Link::of(agreement, self.config.buffer_bytes()) {
+        match Link::of(layout, self.config.buffer_bytes()) {
             Ok(link) => {
                 self.wakes = watch(&self.alarm, link.announced()).is_ok();
                 self.link = Some(link);
             }
-            Err(nonsense) => self.give_up(nonsense),
+            Err(error) => self.give_up(error),
         }
     }
 
     #[cold]
-    fn give_up(&mut self, _: Nonsense) {
+    fn give_up(&mut self, _: RingError) {
         self.part("the rings make no sense");
     }
 
@@ -213,7 +213,7 @@ impl MemifPort {
     fn part(&mut self, reason: &str) {
         self.let_go();
         self.given_up = self.generation;
-        self.board.give_up(self.generation, reason);
+        self.link_state.give_up(self.generation, reason);
     }
 
     fn let_go(&mut self) {
@@ -271,8 +271,8 @@ impl Port for MemifPort {
                 self.counters.rx_errors += errors;
                 frames
             }
-            Err(nonsense) => {
-                self.give_up(nonsense);
+            Err(error) => {
+                self.give_up(error);
                 0
             }
         }
@@ -291,8 +291,8 @@ impl Port for MemifPort {
                 self.counters.tx_errors += errors;
                 refused + frames + errors as usize
             }
-            Err(nonsense) => {
-                self.give_up(nonsense);
+            Err(error) => {
+                self.give_up(error);
                 refused
             }
         }
@@ -311,12 +311,12 @@ impl Port for MemifPort {
     }
 
     fn waitable(&mut self) -> Option<BorrowedFd<'_>> {
-        self.board.hush();
+        self.link_state.hush();
         self.keep_up();
         if let Some(link) = &mut self.link {
             link.tell();
             if link.listen() {
-                self.board.wake();
+                self.link_state.wake();
             }
         }
         self.wakes.then(|| self.alarm.as_fd())
@@ -357,7 +357,7 @@ impl Port for MemifPort {
                 Ok(true) => return,
                 Ok(false) if is_late => self.part("memory is needed of which frames have not been taken in"),
                 Ok(false) => std::thread::yield_now(),
-                Err(nonsense) => self.give_up(nonsense),
+                Err(error) => self.give_up(error),
             }
         }
     }

@@ -17,7 +17,7 @@
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 
-use super::agreement::{DESCRIPTOR, RING_ALIGNMENT, RING_HEADER};
+use super::link_layout::{DESCRIPTOR, RING_ALIGNMENT, RING_HEADER};
 use crate::region::Region;
 
 /// What the header of each ring begins with.
@@ -174,7 +174,7 @@ impl Buffers {
 
 /// The buffers that a client sends from: in each slot it may put a long one or a short one.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Supply {
+pub(super) struct TxBuffers {
     pub(super) long: Buffers,
     /// Side by side, with no gap between what most short messages need: lines that follow each other are fetched ahead by
     /// either processor on its own, and many share a page. Long buffers have a page each, or half of one.
@@ -185,7 +185,7 @@ pub(super) struct Supply {
 /// of payload.
 pub(super) const SHORT: u32 = 192;
 
-impl Supply {
+impl TxBuffers {
     /// The buffer of `slot` for `len` bytes; a long one if they fit none.
     #[inline]
     fn descriptor(self, slot: u16, len: u32) -> Descriptor {
@@ -197,12 +197,12 @@ impl Supply {
 
 /// What the peer has written makes no sense.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Nonsense;
+pub(super) struct RingError;
 
 /// A frame that is not all there yet, as far as it has been looked at. A peer that leaves one so, of a whole ring even,
 /// costs one look at each descriptor, and not one in each turn.
 #[derive(Clone, Copy, Debug)]
-struct Begun {
+struct PartialChain {
     /// The index of its first descriptor.
     at: u16,
     /// How many there were.
@@ -213,7 +213,7 @@ struct Begun {
 
 /// The receiving end of a ring.
 #[derive(Debug)]
-pub(super) struct Incoming {
+pub(super) struct RxRing {
     ring: Ring,
     /// The client's own; the server has none.
     buffers: Option<Buffers>,
@@ -221,23 +221,23 @@ pub(super) struct Incoming {
     next: u16,
     /// The next to be given back.
     kept: u16,
-    /// What the last look at [`Incoming::chain`] found, as long as that frame is the next.
-    begun: Option<Begun>,
+    /// What the last look at [`RxRing::chain`] found, as long as that frame is the next.
+    partial: Option<PartialChain>,
 }
 
-impl Incoming {
+impl RxRing {
     /// The receiving end of the ring at this place; none if there can be no ring.
     pub(super) fn at(
         region: &Region,
         offset: u32,
         log2_size: u8,
         buffers: Option<Buffers>,
-    ) -> Option<Incoming> {
+    ) -> Option<RxRing> {
         let ring = Ring::at(region, offset, log2_size)?;
         ring.header().client.flags.store(DO_NOT_ANNOUNCE, Ordering::Relaxed);
-        let mut incoming = Incoming { ring, buffers, next: 0, kept: 0, begun: None };
-        incoming.offer_all();
-        Some(incoming)
+        let mut rx_ring = RxRing { ring, buffers, next: 0, kept: 0, partial: None };
+        rx_ring.offer_all();
+        Some(rx_ring)
     }
 
     /// The client's empty buffers become the server's.
@@ -253,12 +253,12 @@ impl Incoming {
     /// # Errors
     /// The peer claims more than there are.
     #[inline]
-    pub(super) fn waiting(&self) -> Result<u16, Nonsense> {
+    pub(super) fn waiting(&self) -> Result<u16, RingError> {
         let header = self.ring.header();
         let end = if self.buffers.is_some() { &header.server.tail } else { &header.client.head };
         let waiting = end.load(Ordering::Acquire).wrapping_sub(self.next);
         let kept = self.next.wrapping_sub(self.kept);
-        if waiting <= self.ring.size() - kept { Ok(waiting) } else { Err(Nonsense) }
+        if waiting <= self.ring.size() - kept { Ok(waiting) } else { Err(RingError) }
     }
 
     /// The `ahead`th of those that [wait](Self::waiting).
@@ -269,7 +269,7 @@ impl Incoming {
 
     /// Whether more waits than the part of a frame that has been looked at. So it does when the peer claims nonsense.
     pub(super) fn has_news(&self) -> bool {
-        self.waiting() != Ok(self.begun.map_or(0, |begun| begun.count))
+        self.waiting() != Ok(self.partial.map_or(0, |partial| partial.count))
     }
 
     /// The frame that begins with the `ahead`th of those that wait, those before having been asked for; none if it is
@@ -278,7 +278,7 @@ impl Incoming {
     /// # Errors
     /// It fills the ring, and goes on; or the peer takes some of it back.
     #[inline]
-    pub(super) fn chain(&mut self, ahead: u16, waiting: u16) -> Result<Option<Chain>, Nonsense> {
+    pub(super) fn chain(&mut self, ahead: u16, waiting: u16) -> Result<Option<Chain>, RingError> {
         let first = self.peek(ahead);
         if first.goes_on {
             return self.long_chain(first, ahead, waiting);
@@ -286,11 +286,16 @@ impl Incoming {
         Ok(Some(Chain { first, last: first, count: 1, len: first.len as usize }))
     }
 
-    fn long_chain(&mut self, first: Descriptor, ahead: u16, waiting: u16) -> Result<Option<Chain>, Nonsense> {
+    fn long_chain(
+        &mut self,
+        first: Descriptor,
+        ahead: u16,
+        waiting: u16,
+    ) -> Result<Option<Chain>, RingError> {
         let at = self.next.wrapping_add(ahead);
-        let begun = self.begun.filter(|begun| begun.at == at);
-        let mut frame = begun.unwrap_or(Begun { at, count: 1, len: first.len as usize });
-        let there = waiting.checked_sub(ahead).filter(|there| *there >= frame.count).ok_or(Nonsense)?;
+        let partial = self.partial.filter(|partial| partial.at == at);
+        let mut frame = partial.unwrap_or(PartialChain { at, count: 1, len: first.len as usize });
+        let there = waiting.checked_sub(ahead).filter(|there| *there >= frame.count).ok_or(RingError)?;
         while frame.count < there {
             let next = self.peek(ahead + frame.count);
             frame.count += 1;
@@ -300,9 +305,9 @@ impl Incoming {
             }
         }
         if frame.count == self.ring.size() {
-            return Err(Nonsense);
+            return Err(RingError);
         }
-        self.begun = Some(frame);
+        self.partial = Some(frame);
         Ok(None)
     }
 
@@ -310,7 +315,7 @@ impl Incoming {
     #[inline]
     pub(super) fn advance(&mut self, count: u16) {
         self.next = self.next.wrapping_add(count);
-        self.begun = self.begun.filter(|begun| begun.at == self.next);
+        self.partial = self.partial.filter(|partial| partial.at == self.next);
     }
 
     /// Gives all buffers back that have been received.
@@ -345,10 +350,10 @@ impl Incoming {
 
 /// The sending end of a ring.
 #[derive(Debug)]
-pub(super) struct Outgoing {
+pub(super) struct TxRing {
     ring: Ring,
     /// The client's own; the server has none.
-    supply: Option<Supply>,
+    buffers: Option<TxBuffers>,
     /// The next to be filled.
     next: u16,
     /// How many were empty at the last look, of those that have not been filled since.
@@ -359,16 +364,16 @@ pub(super) struct Outgoing {
     referred: Option<u16>,
 }
 
-impl Outgoing {
+impl TxRing {
     /// The sending end of the ring at this place; none if there can be no ring.
     pub(super) fn at(
         region: &Region,
         offset: u32,
         log2_size: u8,
-        supply: Option<Supply>,
-    ) -> Option<Outgoing> {
+        buffers: Option<TxBuffers>,
+    ) -> Option<TxRing> {
         let ring = Ring::at(region, offset, log2_size)?;
-        Some(Outgoing { ring, supply, next: 0, room: 0, unsure: false, referred: None })
+        Some(TxRing { ring, buffers, next: 0, room: 0, unsure: false, referred: None })
     }
 
     /// Empty buffers that are known: there may be more. Each [look](Self::look) costs a line that the other processor
@@ -382,17 +387,17 @@ impl Outgoing {
     ///
     /// # Errors
     /// The peer claims more than there can be, or takes some back.
-    pub(super) fn look(&mut self) -> Result<u16, Nonsense> {
+    pub(super) fn look(&mut self) -> Result<u16, RingError> {
         let (header, size) = (self.ring.header(), self.ring.size());
-        let room = if self.supply.is_some() {
+        let room = if self.buffers.is_some() {
             let full = self.next.wrapping_sub(header.server.tail.load(Ordering::Acquire));
-            size.checked_sub(full).ok_or(Nonsense)?
+            size.checked_sub(full).ok_or(RingError)?
         } else {
             header.client.head.load(Ordering::Acquire).wrapping_sub(self.next)
         };
         // Those that are known may be full by now, and wait only to be sent.
         if !(self.room..=size).contains(&room) {
-            return Err(Nonsense);
+            return Err(RingError);
         }
         self.room = room;
         let full = size - room;
@@ -430,7 +435,7 @@ impl Outgoing {
     /// Bytes of the longest of this end's own buffers; none if they are the peer's.
     #[inline]
     pub(super) fn own_buffer(&self) -> Option<usize> {
-        self.supply.map(|supply| supply.long.size.max(supply.short.size) as usize)
+        self.buffers.map(|buffers| buffers.long.size.max(buffers.short.size) as usize)
     }
 
     /// Slots of the ring.
@@ -443,8 +448,8 @@ impl Outgoing {
     #[inline]
     pub(super) fn buffer(&self, ahead: u16, len: u32) -> Descriptor {
         let index = self.next.wrapping_add(ahead);
-        match self.supply {
-            Some(supply) => supply.descriptor(index & self.ring.mask, len),
+        match self.buffers {
+            Some(buffers) => buffers.descriptor(index & self.ring.mask, len),
             None => self.ring.read(index),
         }
     }
@@ -462,7 +467,7 @@ impl Outgoing {
         self.next = self.next.wrapping_add(count);
         self.room -= count;
         let header = self.ring.header();
-        let end = if self.supply.is_some() { &header.client.head } else { &header.server.tail };
+        let end = if self.buffers.is_some() { &header.client.head } else { &header.server.tail };
         end.store(self.next, Ordering::Release);
         let wanted = self.is_wanted();
         self.unsure = !wanted;
@@ -471,7 +476,7 @@ impl Outgoing {
 
     /// Whether frames have been sent while the receiver began to want to be told.
     ///
-    /// To be sure of that takes a fence, as in [`Incoming::announce`], which waits until the other processor has given
+    /// To be sure of that takes a fence, as in [`RxRing::announce`], which waits until the other processor has given
     /// up all the lines that have been written to. Right behind [`send`](Self::send) that takes longest.
     #[inline]
     pub(super) fn tell(&mut self) -> bool {

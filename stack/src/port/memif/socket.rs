@@ -21,8 +21,8 @@ use rustix::net::{
 };
 
 use super::config::{MemifError, SocketName};
+use super::handshake_error::HandshakeError;
 use super::message::{MESSAGE, Message};
-use super::refusal::Refusal;
 
 /// Who may wait to be let in.
 const BACKLOG: i32 = 16;
@@ -39,7 +39,7 @@ pub(super) enum Received {
     /// The other end is gone.
     Closed,
     /// A message with its descriptor if it has one, or something else.
-    Packet(Result<(Message, Option<OwnedFd>), Refusal>),
+    Packet(Result<(Message, Option<OwnedFd>), HandshakeError>),
 }
 
 impl Socket {
@@ -96,7 +96,7 @@ impl Socket {
         }
         let cut = got.flags.contains(ReturnFlags::CTRUNC);
         Received::Packet(if got.flags.contains(ReturnFlags::TRUNC) {
-            Err(Refusal::TooLong)
+            Err(HandshakeError::TooLong)
         } else {
             open(&bytes[..got.bytes], files, cut)
         })
@@ -110,21 +110,25 @@ impl AsFd for Socket {
 }
 
 /// A message has the descriptor that belongs to it, and no other. `cut`: there were more.
-fn open(bytes: &[u8], mut files: Vec<OwnedFd>, cut: bool) -> Result<(Message, Option<OwnedFd>), Refusal> {
+fn open(
+    bytes: &[u8],
+    mut files: Vec<OwnedFd>,
+    cut: bool,
+) -> Result<(Message, Option<OwnedFd>), HandshakeError> {
     let message = Message::decode(bytes)?;
     let file = files.pop();
     let name = message.name();
     match &file {
-        _ if cut || !files.is_empty() => Err(Refusal::Files(name)),
-        Some(_) if !message.has_file() => Err(Refusal::Files(name)),
-        None if message.has_file() => Err(Refusal::NoFile(name)),
+        _ if cut || !files.is_empty() => Err(HandshakeError::Files(name)),
+        Some(_) if !message.has_file() => Err(HandshakeError::Files(name)),
+        None if message.has_file() => Err(HandshakeError::NoFile(name)),
         _ => Ok((message, file)),
     }
 }
 
 /// The server's socket. Its file, if it has one, goes with it.
 #[derive(Debug)]
-pub(super) struct Listener {
+pub(super) struct ListenSocket {
     socket: OwnedFd,
     file: Option<SocketFile>,
 }
@@ -137,12 +141,12 @@ struct SocketFile {
     identity: (u64, u64),
 }
 
-impl Listener {
+impl ListenSocket {
     /// Listens at `name`.
     ///
     /// # Errors
     /// Somebody else does, or what the system says.
-    pub(super) fn open(name: &SocketName) -> Result<Listener, MemifError> {
+    pub(super) fn open(name: &SocketName) -> Result<ListenSocket, MemifError> {
         let failed = |what| move |error: Errno| system(what, name, error.into());
         let socket = new().map_err(failed("open a socket for"))?;
         let address = address(name).map_err(failed("listen at"))?;
@@ -161,7 +165,7 @@ impl Listener {
             }
             SocketName::Abstract(_) => None,
         };
-        let listener = Listener { socket, file };
+        let listener = ListenSocket { socket, file };
         listen(&listener.socket, BACKLOG).map_err(failed("listen at"))?;
         Ok(listener)
     }
@@ -177,13 +181,13 @@ impl Listener {
     }
 }
 
-impl AsFd for Listener {
+impl AsFd for ListenSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 }
 
-impl Drop for Listener {
+impl Drop for ListenSocket {
     fn drop(&mut self) {
         // Another server may have taken it for one left behind, and made its own.
         if let Some(file) = &self.file

@@ -7,10 +7,10 @@ use proptest::prelude::*;
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::MemifPort;
-use super::agreement::{Agreement, Offer, RingPlace};
 use super::config::{MAX_LOG2_RING, MemifConfig, MemifError, Role, SocketName};
 use super::link::{Layout, Link, Moved, offer};
-use super::ring::{Nonsense, Supply};
+use super::link_layout::{LinkLayout, Offer, RingPlace};
+use super::ring::{RingError, TxBuffers};
 use crate::port::{Attachment, BURST, Frame, FramePool, MIN_FRAME, Port, RxBurst, TxBurst};
 use crate::region::{Region, RegionSlice, SharedRegion};
 use crate::rng::Rng;
@@ -50,17 +50,17 @@ fn pair_with(buffer_size: u32, prepare: impl FnOnce(&Offer)) -> Pair {
     let offer = offer(&config, std::slice::from_ref(&registered)).unwrap();
     let registered = registered.region().clone();
     prepare(&offer);
-    let map = |at: usize| Region::map(&offer.files[at], offer.agreement.regions[at].len()).unwrap();
+    let map = |at: usize| Region::map(&offer.files[at], offer.layout.regions[at].len()).unwrap();
     let place = |of: &RingPlace| RingPlace { event: event(&of.event), ..*of };
-    let server = Agreement {
+    let server = LinkLayout {
         role: Role::Server,
         regions: vec![map(0), map(1)],
-        to_server: place(&offer.agreement.to_server),
-        to_client: place(&offer.agreement.to_client),
+        to_server: place(&offer.layout.to_server),
+        to_client: place(&offer.layout.to_client),
         peer: String::new(),
     };
     let memory = map(0);
-    let client = Link::of(offer.agreement, buffer_size).unwrap();
+    let client = Link::of(offer.layout, buffer_size).unwrap();
     Pair { client, server: Link::of(server, 0).unwrap(), memory, registered }
 }
 
@@ -167,9 +167,9 @@ proptest! {
             let word = if small { word & 0x0003_0000_00ff_0001 } else { word };
             all.write(at & !1, &word.to_ne_bytes());
             for link in [&mut client, &mut server] {
-                let _: Result<Moved, Nonsense> = link.transmit(&mut tx);
+                let _: Result<Moved, RingError> = link.transmit(&mut tx);
                 for mut rx in [RxBurst::new(), RxBurst::with_tails()] {
-                    let _: Result<Moved, Nonsense> = link.receive(&mut rx, &pool(), MAX_FRAME);
+                    let _: Result<Moved, RingError> = link.receive(&mut rx, &pool(), MAX_FRAME);
                     rx.iter().for_each(|frame| drop(whole(frame)));
                 }
             }
@@ -267,7 +267,7 @@ fn a_part_that_changes_its_length_is_nonsense() {
     assert!(received(&mut server, &mut rx).is_empty(), "half of it");
     memory.slice(128 + 4, 4).unwrap().write(0, &150u32.to_ne_bytes());
     head(2);
-    assert!(matches!(server.receive(&mut rx, &pool(), MAX_FRAME), Err(Nonsense)));
+    assert!(matches!(server.receive(&mut rx, &pool(), MAX_FRAME), Err(RingError)));
 }
 
 #[test]
@@ -356,12 +356,12 @@ fn frames_are_announced_to_who_listens() {
 fn a_memory_of_the_longest_rings_is_laid_out() {
     let config = MemifConfig { log2_ring: 14, buffer_size: Some(64), ..config(64) };
     let offer = offer(&config, &[]).unwrap();
-    assert!(Link::of(offer.agreement, 64).is_ok());
+    assert!(Link::of(offer.layout, 64).is_ok());
     let flags = EventfdFlags::CLOEXEC;
     let place = |offset| RingPlace { region: 0, offset, log2_size: 14, event: eventfd(0, flags).unwrap() };
     let regions = vec![Region::allocate(4096).unwrap()];
     let (to_server, to_client) = (place(0), place(1024));
-    let short = Agreement { role: Role::Server, regions, to_server, to_client, peer: String::new() };
+    let short = LinkLayout { role: Role::Server, regions, to_server, to_client, peer: String::new() };
     assert!(Link::of(short, 64).is_err(), "rings beyond the end of the memory");
 }
 
@@ -369,7 +369,7 @@ fn a_memory_of_the_longest_rings_is_laid_out() {
 #[test]
 fn nothing_lies_in_the_place_of_something_else() {
     for (log2_ring, size) in [(1, 64), (1, 9000), (10, 2048), (14, 64), (14, 65_600)] {
-        let Layout { to_client, sending: Supply { long, short }, receiving, len } =
+        let Layout { to_client, sending: TxBuffers { long, short }, receiving, len } =
             Layout::of(log2_ring, size);
         let ring = super::ring::ring_bytes(log2_ring);
         let buffers = [long, short, receiving].map(|b| (b.offset as usize, (b.size as usize) << log2_ring));
@@ -432,7 +432,7 @@ fn buffers_that_a_peer_takes_back_are_nonsense() {
         // The sender has seen room for all but these three, and sees less when it looks for more.
         (0..8).for_each(|number| put(&mut tx, number, 100, 0));
         memory.slice(index.into(), 2).unwrap().write(0, &back.to_ne_bytes());
-        assert!(matches!(from.transmit(&mut tx), Err(Nonsense)), "from the server: {from_server}");
+        assert!(matches!(from.transmit(&mut tx), Err(RingError)), "from the server: {from_server}");
         assert_eq!(tx.len(), 8, "nothing is lost");
     }
 }
@@ -502,7 +502,7 @@ fn what_came_before_nonsense_is_received() {
         // The third descriptor names a region that there is not.
         memory.slice(128 + 2 * 16 + 2, 2).unwrap().write(0, &9u16.to_ne_bytes());
         assert_eq!(received(&mut server, &mut rx), [frame(0, 250), frame(1, 250)]);
-        assert!(matches!(server.receive(&mut rx, &pool(), MAX_FRAME), Err(Nonsense)));
+        assert!(matches!(server.receive(&mut rx, &pool(), MAX_FRAME), Err(RingError)));
         assert!(rx.is_empty());
     }
 }
@@ -560,7 +560,7 @@ fn frames_that_never_end_are_nonsense_also_while_others_are_lent() {
         assert!(received(&mut server, &mut rx).is_empty(), "{head}");
     }
     write(&memory, HEAD_OF_CLIENT, 10);
-    assert!(matches!(server.receive(&mut rx, &pool(), MAX_FRAME), Err(Nonsense)));
+    assert!(matches!(server.receive(&mut rx, &pool(), MAX_FRAME), Err(RingError)));
 }
 
 #[test]
@@ -572,7 +572,7 @@ fn descriptors_that_a_peer_takes_back_are_nonsense() {
     write(&memory, HEAD_OF_CLIENT, 2);
     assert!(received(&mut server, &mut rx).is_empty());
     write(&memory, HEAD_OF_CLIENT, 1);
-    assert!(matches!(server.receive(&mut rx, &pool(), MAX_FRAME), Err(Nonsense)));
+    assert!(matches!(server.receive(&mut rx, &pool(), MAX_FRAME), Err(RingError)));
 }
 
 #[test]
@@ -605,13 +605,13 @@ fn in_time(mut server: Link, what: impl FnOnce(&mut Link) + Send + 'static) {
 #[test]
 fn events_that_a_peer_makes_block_keep_nobody_waiting() {
     let block = |event: &OwnedFd| rustix::fs::fcntl_setfl(event, rustix::fs::OFlags::empty()).unwrap();
-    let Pair { server, .. } = pair_with(256, |offer| block(&offer.agreement.to_server.event));
+    let Pair { server, .. } = pair_with(256, |offer| block(&offer.layout.to_server.event));
     in_time(server, |server| {
         assert!(!server.listen());
         server.look_out();
     });
     let Pair { mut client, server, .. } = pair_with(256, |offer| {
-        let event = &offer.agreement.to_client.event;
+        let event = &offer.layout.to_client.event;
         block(event);
         rustix::io::write(event, &(u64::MAX - 1).to_ne_bytes()).unwrap();
     });

@@ -31,7 +31,7 @@ use rustc_hash::FxHasher;
 use weft_cc::{Span, Time};
 
 use self::wire::{Answer, Heard, Speaker};
-use super::rest::TimedOut;
+use super::backoff::TimedOut;
 use super::{AddressBook, BookError, Host, Worker};
 use crate::fep::{CallError, ConnectOptions, ConnectionId};
 use crate::packet::Addr;

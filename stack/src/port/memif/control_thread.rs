@@ -14,17 +14,17 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use super::agreement::Offer;
-use super::board::Board;
-use super::caller::Caller;
 use super::config::{MemifConfig, MemifError, Role};
-use super::host::Host;
+use super::connector::Connector;
+use super::handshake_error::HandshakeError;
+use super::link_layout::Offer;
+use super::link_state::LinkState;
+use super::listener::Listener;
 use super::message::Message;
-use super::refusal::Refusal;
 use super::socket::{Received, Socket};
 
 /// Makes the memory of a client. The configuration's [`MemifConfig::log2_ring`] is what the server has left of it.
-pub(super) type Offering = Box<dyn Fn(&MemifConfig) -> io::Result<Offer> + Send>;
+pub(super) type MakeOffer = Box<dyn Fn(&MemifConfig) -> io::Result<Offer> + Send>;
 
 /// How long a handshake may take.
 pub(super) const HANDSHAKE: Duration = Duration::from_secs(2);
@@ -35,40 +35,40 @@ const SLEEP: Duration = Duration::from_secs(10);
 
 /// Attends to the socket of a port as long as it is not dropped.
 #[derive(Debug)]
-pub(super) struct Attendant {
-    board: Arc<Board>,
+pub(super) struct ControlThread {
+    link_state: Arc<LinkState>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Attendant {
+impl ControlThread {
     /// Takes the server's place at the socket, or begins to look for the server there.
     ///
     /// # Errors
     /// The configuration makes no sense, or the socket cannot be had. A client waits for a server.
-    pub(super) fn start(config: &MemifConfig, offering: Offering) -> Result<Attendant, MemifError> {
+    pub(super) fn start(config: &MemifConfig, make_offer: MakeOffer) -> Result<ControlThread, MemifError> {
         config.check()?;
         let system = |error| MemifError::System { what: "attend to", socket: config.socket.clone(), error };
-        let board = Arc::new(Board::new().map_err(system)?);
+        let link_state = Arc::new(LinkState::new().map_err(system)?);
         let side = match config.role {
-            Role::Server => Side::Server(Host::open(config)?),
-            Role::Client => Side::Client(Caller::new(config, offering, Instant::now())),
+            Role::Server => Side::Server(Listener::open(config)?),
+            Role::Client => Side::Client(Connector::new(config, make_offer, Instant::now())),
         };
-        let shared = board.clone();
-        let run = move || attend(side, &shared);
-        let thread = thread::Builder::new().name("weft-memif".to_owned()).spawn(run).map_err(system)?;
-        Ok(Attendant { board, thread: Some(thread) })
+        let shared = link_state.clone();
+        let body = move || run(side, &shared);
+        let thread = thread::Builder::new().name("weft-memif".to_owned()).spawn(body).map_err(system)?;
+        Ok(ControlThread { link_state, thread: Some(thread) })
     }
 
     /// What it has to say.
-    pub(super) fn board(&self) -> &Arc<Board> {
-        &self.board
+    pub(super) fn link_state(&self) -> &Arc<LinkState> {
+        &self.link_state
     }
 }
 
-impl Drop for Attendant {
+impl Drop for ControlThread {
     /// The peer is told, and a server's socket is gone afterwards.
     fn drop(&mut self) {
-        self.board.close();
+        self.link_state.close();
         if let Some(thread) = self.thread.take() {
             // Soon: it waits for nothing but the board and sockets.
             let _ = thread.join();
@@ -77,25 +77,25 @@ impl Drop for Attendant {
 }
 
 enum Side {
-    Server(Host),
-    Client(Caller),
+    Server(Listener),
+    Client(Connector),
 }
 
-fn attend(mut side: Side, board: &Board) {
+fn run(mut side: Side, link_state: &LinkState) {
     // Even if it panics, the port must not go on with a link that nobody looks after.
-    let _end = End(board);
-    while !board.is_closed() {
+    let _end = End(link_state);
+    while !link_state.is_closed() {
         let now = Instant::now();
-        if let Some(reason) = board.refusal() {
-            side.give_up(board, &reason, now);
+        if let Some(reason) = link_state.refusal() {
+            side.give_up(link_state, &reason, now);
         }
-        side.turn(board, now);
-        side.sleep(board);
+        side.turn(link_state, now);
+        side.sleep(link_state);
     }
     side.leave("the port is closed");
 }
 
-struct End<'a>(&'a Board);
+struct End<'a>(&'a LinkState);
 
 impl Drop for End<'_> {
     fn drop(&mut self) {
@@ -104,39 +104,39 @@ impl Drop for End<'_> {
 }
 
 impl Side {
-    fn turn(&mut self, board: &Board, now: Instant) {
+    fn turn(&mut self, link_state: &LinkState, now: Instant) {
         match self {
-            Side::Server(host) => host.turn(board, now),
-            Side::Client(caller) => caller.turn(board, now),
+            Side::Server(listener) => listener.turn(link_state, now),
+            Side::Client(connector) => connector.turn(link_state, now),
         }
     }
 
-    fn give_up(&mut self, board: &Board, reason: &str, now: Instant) {
+    fn give_up(&mut self, link_state: &LinkState, reason: &str, now: Instant) {
         match self {
-            Side::Server(host) => host.give_up(board, reason),
-            Side::Client(caller) => caller.give_up(board, reason, now),
+            Side::Server(listener) => listener.give_up(link_state, reason),
+            Side::Client(connector) => connector.give_up(link_state, reason, now),
         }
     }
 
     fn leave(self, reason: &str) {
         match self {
-            Side::Server(host) => host.leave(reason),
-            Side::Client(caller) => caller.leave(reason),
+            Side::Server(listener) => listener.leave(reason),
+            Side::Client(connector) => connector.leave(reason),
         }
     }
 
     /// Until something happens, or something is due.
-    fn sleep(&self, board: &Board) {
-        let call = board.call();
+    fn sleep(&self, link_state: &LinkState) {
+        let call = link_state.call();
         let mut watched = vec![PollFd::new(&call, PollFlags::IN)];
         let until = match self {
-            Side::Server(host) => host.watch(&mut watched),
-            Side::Client(caller) => caller.watch(&mut watched),
+            Side::Server(listener) => listener.watch(&mut watched),
+            Side::Client(connector) => connector.watch(&mut watched),
         };
         let limit = until.map_or(SLEEP, |until| until.saturating_duration_since(Instant::now()).min(SLEEP));
         let limit = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: i64::from(limit.subsec_nanos()) };
         match poll(&mut watched, Some(&limit)) {
-            Ok(_) if !watched[0].revents().is_empty() => board.answer(),
+            Ok(_) if !watched[0].revents().is_empty() => link_state.answer(),
             Ok(_) | Err(Errno::INTR) => {}
             // No memory for it: not a reason to spin.
             Err(_) => thread::sleep(RETRY),
@@ -149,16 +149,18 @@ impl Side {
 /// # Errors
 /// Why there is no link any more.
 pub(super) fn still_there(socket: &Socket) -> Result<(), String> {
-    let refusal = match socket.receive() {
+    let error = match socket.receive() {
         Received::Nothing => return Ok(()),
         Received::Closed => return Err("the peer is gone".to_owned()),
         Received::Packet(Ok((Message::Disconnect { reason, .. }, _))) => {
             return Err(format!("the peer has left: {reason}"));
         }
-        Received::Packet(Ok((other, _))) => Refusal::Order { came: other.name(), expected: "DISCONNECT" },
-        Received::Packet(Err(refusal)) => refusal,
+        Received::Packet(Ok((other, _))) => {
+            HandshakeError::Order { came: other.name(), expected: "DISCONNECT" }
+        }
+        Received::Packet(Err(error)) => error,
     };
-    let why = refusal.to_string();
+    let why = error.to_string();
     socket.part(&why);
     Err(format!("the peer makes no sense: {why}"))
 }

@@ -8,18 +8,18 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{EventfdFlags, eventfd};
 
-use super::agreement::Agreement;
+use super::link_layout::LinkLayout;
 
 /// What the port and its attendant share.
 ///
-/// The attendant never frees memory that the port has taken: a port that sees another [`Board::generation`] than
-/// its own drops what it has, when it is not in the midst of it, and [takes](Board::take) what there is now.
+/// The attendant never frees memory that the port has taken: a port that sees another [`LinkState::generation`] than
+/// its own drops what it has, when it is not in the midst of it, and [takes](LinkState::take) what there is now.
 #[derive(Debug)]
-pub(super) struct Board {
+pub(super) struct LinkState {
     /// Odd: there is a link. Changes only under the lock of `next`.
     generation: AtomicU32,
     /// The link, until the port takes it.
-    next: Mutex<Option<Agreement>>,
+    next: Mutex<Option<LinkLayout>>,
     /// Who is at the other end of the link, or was.
     peer: Mutex<String>,
     /// How many regions the link has, or had.
@@ -28,7 +28,7 @@ pub(super) struct Board {
     why: Mutex<String>,
     /// Wakes the worker.
     bell: OwnedFd,
-    /// Wakes the attendant.
+    /// Wakes the control_thread.
     call: OwnedFd,
     /// The link that the port does not want any more, and why.
     refused: Mutex<Option<(u32, String)>>,
@@ -36,10 +36,10 @@ pub(super) struct Board {
     closed: AtomicBool,
 }
 
-impl Board {
-    pub(super) fn new() -> io::Result<Board> {
+impl LinkState {
+    pub(super) fn new() -> io::Result<LinkState> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        Ok(Board {
+        Ok(LinkState {
             generation: AtomicU32::new(0),
             next: Mutex::new(None),
             peer: Mutex::new(String::new()),
@@ -59,12 +59,12 @@ impl Board {
     }
 
     /// The generation, and its link if there is one that has not been taken.
-    pub(super) fn take(&self) -> (u32, Option<Agreement>) {
+    pub(super) fn take(&self) -> (u32, Option<LinkLayout>) {
         let mut next = lock(&self.next);
         (self.generation(), next.take())
     }
 
-    /// Readable after a change of the generation or [`Board::wake`], until [`Board::hush`].
+    /// Readable after a change of the generation or [`LinkState::wake`], until [`LinkState::hush`].
     pub(super) fn bell(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
     }
@@ -108,7 +108,7 @@ impl Board {
     }
 
     /// There is a link.
-    pub(super) fn raise(&self, link: Agreement) {
+    pub(super) fn raise(&self, link: LinkLayout) {
         self.change(Some(link));
     }
 
@@ -123,7 +123,7 @@ impl Board {
         *lock(&self.why) = why;
     }
 
-    fn change(&self, link: Option<Agreement>) {
+    fn change(&self, link: Option<LinkLayout>) {
         let mut next = lock(&self.next);
         let generation = self.generation.load(Ordering::Relaxed);
         if link.is_some() == is_up(generation) {
@@ -139,7 +139,7 @@ impl Board {
         ring(&self.bell);
     }
 
-    /// Readable when there is something for the attendant.
+    /// Readable when there is something for the control_thread.
     pub(super) fn call(&self) -> BorrowedFd<'_> {
         self.call.as_fd()
     }
@@ -184,65 +184,69 @@ fn drain(bell: &OwnedFd) {
 mod tests {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-    use super::super::agreement::RingPlace;
     use super::super::config::Role;
+    use super::super::link_layout::RingPlace;
     use super::super::ring::ring_bytes;
     use super::*;
     use crate::region::Region;
 
-    fn link() -> Agreement {
+    fn link() -> LinkLayout {
         let ring = |offset| {
             let event = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
             RingPlace { region: 0, offset, log2_size: 1, event }
         };
         let regions = vec![Region::allocate(2 * ring_bytes(1)).unwrap()];
         let (to_server, to_client) = (ring(0), ring(ring_bytes(1) as u32));
-        Agreement { role: Role::Client, regions, to_server, to_client, peer: "far".to_owned() }
+        LinkLayout { role: Role::Client, regions, to_server, to_client, peer: "far".to_owned() }
     }
 
-    fn rings(board: &Board) -> bool {
+    fn rings(link_state: &LinkState) -> bool {
         let none = Timespec { tv_sec: 0, tv_nsec: 0 };
-        poll(&mut [PollFd::new(&board.bell(), PollFlags::IN)], Some(&none)).unwrap() == 1
+        poll(&mut [PollFd::new(&link_state.bell(), PollFlags::IN)], Some(&none)).unwrap() == 1
     }
 
     #[test]
     fn each_change_rings_and_what_is_no_change_does_not() {
-        let board = Board::new().unwrap();
-        assert!(!rings(&board) && board.take().0 == 0);
-        board.lower("still none".to_owned());
-        assert!(!rings(&board) && board.generation() == 0 && board.why() == "still none");
-        board.raise(link());
-        assert!(rings(&board));
-        board.hush();
-        assert!(!rings(&board) && board.generation() == 1 && board.peer().as_deref() == Some("far"));
-        board.lower("lost".to_owned());
-        assert!(rings(&board) && board.generation() == 2 && board.why() == "lost");
-        assert_eq!(board.peer(), None);
+        let link_state = LinkState::new().unwrap();
+        assert!(!rings(&link_state) && link_state.take().0 == 0);
+        link_state.lower("still none".to_owned());
+        assert!(!rings(&link_state) && link_state.generation() == 0 && link_state.why() == "still none");
+        link_state.raise(link());
+        assert!(rings(&link_state));
+        link_state.hush();
+        assert!(
+            !rings(&link_state)
+                && link_state.generation() == 1
+                && link_state.peer().as_deref() == Some("far")
+        );
+        link_state.lower("lost".to_owned());
+        assert!(rings(&link_state) && link_state.generation() == 2 && link_state.why() == "lost");
+        assert_eq!(link_state.peer(), None);
     }
 
     #[test]
     fn a_link_is_taken_once_and_as_the_generation_that_it_is_of() {
-        let board = Board::new().unwrap();
-        board.raise(link());
-        board.lower("lost".to_owned());
-        assert!(matches!(board.take(), (2, None)));
-        board.raise(link());
-        assert!(matches!(board.take(), (3, Some(_))));
-        assert!(matches!(board.take(), (3, None)));
+        let link_state = LinkState::new().unwrap();
+        link_state.raise(link());
+        link_state.lower("lost".to_owned());
+        assert!(matches!(link_state.take(), (2, None)));
+        link_state.raise(link());
+        assert!(matches!(link_state.take(), (3, Some(_))));
+        assert!(matches!(link_state.take(), (3, None)));
     }
 
     #[test]
     fn only_the_link_that_there_is_can_be_given_up() {
-        let board = Board::new().unwrap();
-        board.give_up(0, "there is none");
-        assert_eq!(board.refusal(), None);
-        board.raise(link());
-        board.give_up(1, "nonsense");
-        assert_eq!(board.refusal().as_deref(), Some("nonsense"));
-        assert_eq!(board.refusal(), None, "once");
-        board.lower("lost".to_owned());
-        board.raise(link());
-        board.give_up(1, "late");
-        assert_eq!(board.refusal(), None);
+        let link_state = LinkState::new().unwrap();
+        link_state.give_up(0, "there is none");
+        assert_eq!(link_state.refusal(), None);
+        link_state.raise(link());
+        link_state.give_up(1, "nonsense");
+        assert_eq!(link_state.refusal().as_deref(), Some("nonsense"));
+        assert_eq!(link_state.refusal(), None, "once");
+        link_state.lower("lost".to_owned());
+        link_state.raise(link());
+        link_state.give_up(1, "late");
+        assert_eq!(link_state.refusal(), None);
     }
 }

@@ -32,7 +32,7 @@ pub(super) struct RingPlace {
 
 /// A link. All places have been checked: rings lie within their regions, aligned, and apart from each other.
 #[derive(Debug)]
-pub(super) struct Agreement {
+pub(super) struct LinkLayout {
     /// Which end this is.
     pub(super) role: Role,
     /// The memory, by region index.
@@ -49,7 +49,7 @@ pub(super) struct Agreement {
 #[derive(Debug)]
 pub(super) struct Offer {
     /// The link as the client would have it.
-    pub(super) agreement: Agreement,
+    pub(super) layout: LinkLayout,
     /// A descriptor of each region.
     pub(super) files: Vec<OwnedFd>,
 }
