@@ -1,37 +1,15 @@
 //! A window that never changes: the baseline that shows what congestion control is worth.
 
-use crate::settings::{Setting, bytes, number, store};
+use crate::settings::{SIZE, settings};
 use crate::{AckSample, CcParams, CcSnapshot, LossSample, NackSample, SenderCc, Span, Time, Window};
 
-/// How large the window is.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum ConstantConfig {
-    /// In bytes.
-    Bytes(u64),
-    /// In BDPs of the network.
-    Bdp(f64),
-}
-
-impl Default for ConstantConfig {
-    fn default() -> Self {
-        ConstantConfig::Bdp(1.0)
+settings! {
+    /// How large the window is.
+    pub struct ConstantConfig {
+        window: Option<u64> = None, in SIZE, "the window in bytes; replaces window_bdp", or "window_bdp";
+        window_bdp: f64 = 1.0, in 0.001..=1e3, "the window in BDPs of the network";
     }
 }
-
-pub(crate) const SETTINGS: &[Setting<ConstantConfig>] = &[
-    Setting {
-        key: "window",
-        expected: "bytes, such as 65536 or 64KiB",
-        about: "the window in bytes; replaces window_bdp",
-        set: |c, v| store(c, bytes(v).map(ConstantConfig::Bytes)),
-    },
-    Setting {
-        key: "window_bdp",
-        expected: "a number from 0.001 to 1000",
-        about: "the window in BDPs of the network; default 1",
-        set: |c, v| store(c, number(v, 0.001, 1e3).map(ConstantConfig::Bdp)),
-    },
-];
 
 /// A fixed window. Keeps the least RTT, which timers are derived from.
 #[derive(Clone, Copy, Debug)]
@@ -44,10 +22,8 @@ pub struct Constant {
 impl Constant {
     /// A flow with the configured window, at least one byte.
     pub fn new(config: &ConstantConfig, params: &CcParams) -> Constant {
-        let window = match *config {
-            ConstantConfig::Bytes(n) => n,
-            ConstantConfig::Bdp(factor) => (params.network_bdp() as f64 * factor) as u64,
-        };
+        let bdps = || (params.network_bdp() as f64 * config.window_bdp) as u64;
+        let window = config.window.unwrap_or_else(bdps);
         Constant::fixed(Window(window.max(1)), "constant", params)
     }
 
@@ -104,9 +80,11 @@ mod tests {
 
     #[test]
     fn the_window_is_what_was_asked_for_and_stays() {
+        let half = ConstantConfig { window: None, window_bdp: 0.5 };
+        let bytes = ConstantConfig { window: Some(9_000), window_bdp: 0.5 };
         assert_eq!(Constant::new(&ConstantConfig::default(), &params()).window(), Window(150_000));
-        assert_eq!(Constant::new(&ConstantConfig::Bdp(0.5), &params()).window(), Window(75_000));
-        let mut cc = Constant::new(&ConstantConfig::Bytes(9_000), &params());
+        assert_eq!(Constant::new(&half, &params()).window(), Window(75_000));
+        let mut cc = Constant::new(&bytes, &params());
         cc.on_timeout(Time::ZERO, &LossSample { bytes: 4160, in_flight: 0, consecutive: 3 });
         assert_eq!(cc.window(), Window(9_000));
     }

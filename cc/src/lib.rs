@@ -11,17 +11,21 @@
 pub mod constant;
 pub mod credit;
 mod deadline;
+mod dispatch;
 pub mod nscc;
 pub mod rccc;
 pub mod registry;
-mod settings;
+pub mod settings;
 pub mod smartt;
+pub mod table;
 mod time;
 pub mod units;
 pub mod unlimited;
 
-pub use registry::{CcChoice, CcSetError, PreparedCc, ReceiverAlgorithm, SenderAlgorithm, UnknownAlgorithm};
+pub use dispatch::{ReceiverAlgorithm, SenderAlgorithm};
+pub use registry::{CcChoice, CcSetError, PreparedCc};
 pub use settings::SettingInfo;
+pub use table::UnknownName;
 pub use time::{PS_PER_SEC, Rate, Span, Time};
 
 /// What an algorithm is told about its surroundings when it is made.

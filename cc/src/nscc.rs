@@ -24,7 +24,7 @@
 use std::sync::Arc;
 
 use crate::deadline::{LONGEST_TIMER_PS, elapsed_ps, passed};
-use crate::settings::{Setting, bytes, flag, number, span, store, whole};
+use crate::settings::{BDPS, FACTOR, SHARE, SIZE, TIME, settings};
 use crate::{
     AckSample, CcParams, CcSnapshot, LossSample, NackCause, NackSample, SenderCc, Span, Time, Window,
 };
@@ -37,178 +37,30 @@ const LONGEST_DELAY_PS: u64 = (1 << 62) - 1;
 /// Windows are 32-bit and must leave room to add.
 const LARGEST_WINDOW: u64 = (1 << 31) - 1;
 
-/// What can be set. Defaults are those of the UE text as coded.
-#[derive(Clone, Debug, PartialEq)]
-pub struct NsccConfig {
-    /// Queueing delay to steer towards; none: 0.75 of the network RTT with trimming, 1.0 without.
-    pub target: Option<Span>,
-    /// Proportional increase: packets per window and 12 µs of target, at no delay.
-    pub alpha: f64,
-    /// Fair increase, packets per window.
-    pub fi: f64,
-    /// Increase in every network RTT, packets.
-    pub eta: f64,
-    /// Fast increase: share of the newly received bytes that is added.
-    pub fi_scale: f64,
-    /// Delay below which a path counts as idle.
-    pub idle_delay: Span,
-    /// How strongly excess delay decreases the window.
-    pub gamma: f64,
-    /// Least factor of one multiplicative decrease.
-    pub max_md_jump: f64,
-    /// Gain of the delay's moving average.
-    pub delay_gain: f64,
-    /// Quick adapt needs fewer bytes than the largest window / 2^`qa_gate`.
-    pub qa_gate: u32,
-    /// Quick adapt: the window becomes this share of the bytes that arrived.
-    pub qa_scaling: f64,
-    /// Quick adapt is triggered by a delay above this many targets.
-    pub qa_threshold: f64,
-    /// Whether quick adapt is on.
-    pub quick_adapt: bool,
-    /// Largest window, BDPs of the base RTT.
-    pub max_window_bdp: f64,
-    /// First window, bytes; none: the largest window.
-    pub initial_window: Option<u64>,
-    /// Packets received after which collected increases are applied.
-    pub adjust_packets: u32,
-    /// Whether NACKs may lower the base RTT. Trimmed packets are shorter than whole ones, so it
-    /// falls by up to their difference in serialisation time.
-    pub base_rtt_from_nack: bool,
-}
-
-impl Default for NsccConfig {
-    fn default() -> Self {
-        NsccConfig {
-            target: None,
-            alpha: 4.0,
-            fi: 5.0,
-            eta: 0.15,
-            fi_scale: 0.25,
-            idle_delay: Span::from_us(1),
-            gamma: 0.8,
-            max_md_jump: 0.5,
-            delay_gain: 0.0125,
-            qa_gate: 3,
-            qa_scaling: 1.0,
-            qa_threshold: 4.0,
-            quick_adapt: true,
-            max_window_bdp: 1.5,
-            initial_window: None,
-            adjust_packets: 8,
-            base_rtt_from_nack: true,
-        }
+settings! {
+    /// What can be set. Defaults are those of the UE text as coded.
+    pub struct NsccConfig {
+        target: Option<Span> = None, in TIME, "queueing delay to steer towards",
+            or "0.75 of the network RTT with trimming, 1.0 without";
+        alpha: f64 = 4.0, in FACTOR, "proportional increase, packets per window and 12 µs of target, at no delay";
+        fi: f64 = 5.0, in FACTOR, "fair increase, packets per window";
+        eta: f64 = 0.15, in FACTOR, "increase in every network RTT, packets";
+        fi_scale: f64 = 0.25, in FACTOR, "fast increase: share of the newly received bytes that is added";
+        idle_delay: Span = Span::from_us(1), in TIME, "delay below which fast increase may start";
+        gamma: f64 = 0.8, in FACTOR, "strength of the multiplicative decrease";
+        max_md_jump: f64 = 0.5, in SHARE, "least factor of one multiplicative decrease";
+        delay_gain: f64 = 0.0125, in SHARE, "gain of the delay's moving average";
+        qa_gate: u32 = 3, in 0..=31, "quick adapt needs fewer bytes than the largest window / 2^qa_gate";
+        qa_scaling: f64 = 1.0, in FACTOR, "quick adapt: share of the achieved bytes that becomes the window";
+        qa_threshold: f64 = 4.0, in FACTOR, "delay that triggers quick adapt, in targets";
+        quick_adapt: bool = true, in .., "whether quick adapt is on";
+        max_window_bdp: f64 = 1.5, in BDPS, "largest window in BDPs of the base RTT";
+        initial_window: Option<u64> = None, in SIZE, "first window in bytes", or "the largest window";
+        adjust_packets: u32 = 8, in 0..=65_535, "packets received between two adjustments";
+        base_rtt_from_nack: bool = true, in ..,
+            "whether NACKs may lower the base RTT; those of trimmed, shorter packets lower it slightly";
     }
 }
-
-const UNIT: &str = "a number from 0 to 1";
-const FACTOR: &str = "a number from 0 to 1000";
-const SPAN: &str = "a time such as 9us or 750ns";
-
-pub(crate) const SETTINGS: &[Setting<NsccConfig>] = &[
-    Setting {
-        key: "target",
-        expected: SPAN,
-        about: "queueing delay to steer towards; default 0.75 of the network RTT with trimming, 1.0 without",
-        set: |c, v| store(&mut c.target, span(v).map(Some)),
-    },
-    Setting {
-        key: "alpha",
-        expected: FACTOR,
-        about: "proportional increase; default 4",
-        set: |c, v| store(&mut c.alpha, number(v, 0.0, 1e3)),
-    },
-    Setting {
-        key: "fi",
-        expected: FACTOR,
-        about: "fair increase; default 5",
-        set: |c, v| store(&mut c.fi, number(v, 0.0, 1e3)),
-    },
-    Setting {
-        key: "eta",
-        expected: FACTOR,
-        about: "increase in every RTT; default 0.15",
-        set: |c, v| store(&mut c.eta, number(v, 0.0, 1e3)),
-    },
-    Setting {
-        key: "fi_scale",
-        expected: FACTOR,
-        about: "fast increase; default 0.25",
-        set: |c, v| store(&mut c.fi_scale, number(v, 0.0, 1e3)),
-    },
-    Setting {
-        key: "idle_delay",
-        expected: SPAN,
-        about: "delay below which fast increase may start; default 1us",
-        set: |c, v| store(&mut c.idle_delay, span(v)),
-    },
-    Setting {
-        key: "gamma",
-        expected: FACTOR,
-        about: "strength of the multiplicative decrease; default 0.8",
-        set: |c, v| store(&mut c.gamma, number(v, 0.0, 1e3)),
-    },
-    Setting {
-        key: "max_md_jump",
-        expected: UNIT,
-        about: "least factor of one multiplicative decrease; default 0.5",
-        set: |c, v| store(&mut c.max_md_jump, number(v, 0.0, 1.0)),
-    },
-    Setting {
-        key: "delay_gain",
-        expected: UNIT,
-        about: "gain of the delay's moving average; default 0.0125",
-        set: |c, v| store(&mut c.delay_gain, number(v, 0.0, 1.0)),
-    },
-    Setting {
-        key: "qa_gate",
-        expected: "a whole number from 0 to 31",
-        about: "quick adapt needs fewer bytes than the largest window / 2^qa_gate; default 3",
-        set: |c, v| store(&mut c.qa_gate, whole(v, 0, 31).map(|n| n as u32)),
-    },
-    Setting {
-        key: "qa_scaling",
-        expected: FACTOR,
-        about: "share of the achieved bytes that becomes the window; default 1",
-        set: |c, v| store(&mut c.qa_scaling, number(v, 0.0, 1e3)),
-    },
-    Setting {
-        key: "qa_threshold",
-        expected: FACTOR,
-        about: "delay that triggers quick adapt, in targets; default 4",
-        set: |c, v| store(&mut c.qa_threshold, number(v, 0.0, 1e3)),
-    },
-    Setting {
-        key: "quick_adapt",
-        expected: "true or false",
-        about: "whether quick adapt is on; default true",
-        set: |c, v| store(&mut c.quick_adapt, flag(v)),
-    },
-    Setting {
-        key: "max_window_bdp",
-        expected: "a number from 0.01 to 1000",
-        about: "largest window in BDPs; default 1.5",
-        set: |c, v| store(&mut c.max_window_bdp, number(v, 0.01, 1e3)),
-    },
-    Setting {
-        key: "initial_window",
-        expected: "bytes, such as 65536 or 64KiB",
-        about: "first window; default the largest window",
-        set: |c, v| store(&mut c.initial_window, bytes(v).map(Some)),
-    },
-    Setting {
-        key: "adjust_packets",
-        expected: "a whole number from 0 to 65535",
-        about: "packets received between two adjustments; default 8",
-        set: |c, v| store(&mut c.adjust_packets, whole(v, 0, 65_535).map(|n| n as u32)),
-    },
-    Setting {
-        key: "base_rtt_from_nack",
-        expected: "true or false",
-        about: "whether NACKs may lower the base RTT; default true",
-        set: |c, v| store(&mut c.base_rtt_from_nack, flag(v)),
-    },
-];
 
 /// What all flows of one endpoint share: the configuration in the units of the fast path.
 #[derive(Clone, Debug, PartialEq)]

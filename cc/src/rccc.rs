@@ -16,33 +16,18 @@ use std::collections::VecDeque;
 
 use crate::credit::{LARGEST_CREDIT, QUANTUM};
 use crate::deadline::{elapsed_ps, reached};
-use crate::settings::{Setting, bytes, number, span, store};
+use crate::settings::{BDPS, FACTOR, SIZE, TIME, settings};
 use crate::{CcParams, Credit, DataSample, ReceiverCc, SenderId, Span, Time};
 
-/// What can be set.
-#[derive(Clone, Debug, PartialEq)]
-pub struct RcccConfig {
-    /// Credit of one pull, bytes; rounded up to whole quanta of 256 B.
-    pub pull: u64,
-    /// Share of the line rate at which credit is granted.
-    pub pull_rate: f64,
-    /// Most credit that an idle sender gets unasked, BDPs of the network.
-    pub slow_credit_bdp: f64,
-    /// Most credit that a sender stores, and its first, speculative window, BDPs of the network.
-    pub max_credit_bdp: f64,
-    /// Credit of a sender that has been silent for so long is written off as lost.
-    pub reclaim_after: Span,
-}
-
-impl Default for RcccConfig {
-    fn default() -> Self {
-        RcccConfig {
-            pull: 64 * QUANTUM,
-            pull_rate: 0.99,
-            slow_credit_bdp: 1.5,
-            max_credit_bdp: 1.5,
-            reclaim_after: Span::from_ms(5),
-        }
+settings! {
+    /// What can be set.
+    pub struct RcccConfig {
+        pull: u64 = 64 * QUANTUM, in SIZE, "credit of one pull, rounded up to whole quanta of 256 B";
+        pull_rate: f64 = 0.99, in 0.01..=1.0, "share of the line rate at which credit is granted";
+        slow_credit_bdp: f64 = 1.5, in FACTOR, "credit that an idle sender gets unasked, in BDPs of the network";
+        max_credit_bdp: f64 = 1.5, in BDPS,
+            "credit that a sender may store, and its speculative first window, in BDPs of the network";
+        reclaim_after: Span = Span::from_ms(5), in TIME, "silence of a sender after which its credit counts as lost";
     }
 }
 
@@ -63,39 +48,6 @@ impl RcccConfig {
 fn of_bdp(params: &CcParams, factor: f64) -> u64 {
     ((params.network_bdp() as f64 * factor) as u64).min(LARGEST_CREDIT)
 }
-
-pub(crate) const SETTINGS: &[Setting<RcccConfig>] = &[
-    Setting {
-        key: "pull",
-        expected: "bytes, such as 16384 or 16KiB",
-        about: "credit of one pull; default 16KiB",
-        set: |c, v| store(&mut c.pull, bytes(v)),
-    },
-    Setting {
-        key: "pull_rate",
-        expected: "a number from 0.01 to 1",
-        about: "share of the line rate that is granted; default 0.99",
-        set: |c, v| store(&mut c.pull_rate, number(v, 0.01, 1.0)),
-    },
-    Setting {
-        key: "slow_credit_bdp",
-        expected: "a number from 0 to 1000",
-        about: "credit for idle senders, in BDPs; default 1.5",
-        set: |c, v| store(&mut c.slow_credit_bdp, number(v, 0.0, 1e3)),
-    },
-    Setting {
-        key: "max_credit_bdp",
-        expected: "a number from 0.01 to 1000",
-        about: "credit that a sender may store, and its speculative first window, in BDPs; default 1.5",
-        set: |c, v| store(&mut c.max_credit_bdp, number(v, 0.01, 1e3)),
-    },
-    Setting {
-        key: "reclaim_after",
-        expected: "a time such as 5ms",
-        about: "silence after which credit counts as lost; default 5ms",
-        set: |c, v| store(&mut c.reclaim_after, span(v)),
-    },
-];
 
 /// Which queue a sender waits in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]

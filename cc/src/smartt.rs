@@ -27,7 +27,7 @@
 use std::sync::Arc;
 
 use crate::deadline::{LONGEST_TIMER_PS, elapsed_ps, reached};
-use crate::settings::{Setting, flag, number, store};
+use crate::settings::{BDPS, FACTOR, SHARE, settings};
 use crate::{AckSample, CcParams, CcSnapshot, LossSample, NackSample, SenderCc, Span, Time, Window};
 
 /// The network in which `fi` and `pi` are packets per RTT.
@@ -37,149 +37,27 @@ const LONGEST_RTT_PS: u64 = 1 << 62;
 /// Windows above this are of no use, and byte counters are 32-bit.
 const LARGEST_WINDOW: f64 = ((1_u64 << 31) - 1) as f64;
 
-/// What can be set. Defaults are the paper's.
-#[derive(Clone, Debug, PartialEq)]
-pub struct SmarttConfig {
-    /// Target RTT, base RTTs; above 1.
-    pub target: f64,
-    /// Fair increase, packets per RTT in the reference network.
-    pub fi: f64,
-    /// Proportional increase at the base RTT, packets per RTT in the reference network.
-    pub pi: f64,
-    /// Whether a fair increase follows each proportional increase.
-    pub fair_after_proportional: bool,
-    /// FastIncrease: bytes added per byte acknowledged.
-    pub k: f64,
-    /// An RTT up to 1 + `near_base` base RTTs is close to the base RTT.
-    pub near_base: f64,
-    /// Strength of the multiplicative decrease.
-    pub md_strength: f64,
-    /// Least factor of one multiplicative decrease.
-    pub md_floor: f64,
-    /// Gain of the RTT's moving average.
-    pub rtt_gain: f64,
-    /// QuickAdapt: the window becomes this share of the bytes acknowledged.
-    pub qa_scaling: f64,
-    /// Without trimming: RTT, in targets, above which QuickAdapt may be triggered.
-    pub qa_rtt: f64,
-    /// Without trimming: share of the window of which less must have been acknowledged.
-    pub qa_acked: f64,
-    /// Largest window, BDPs of the base RTT.
-    pub max_window_bdp: f64,
-    /// Whether trimmed bytes count as acknowledged (Algorithm 4 line 2 to the letter).
-    pub count_trims: bool,
-}
-
-impl Default for SmarttConfig {
-    fn default() -> Self {
-        SmarttConfig {
-            target: 1.5,
-            fi: 1.0,
-            pi: 1.0,
-            fair_after_proportional: true,
-            k: 2.0,
-            near_base: 0.1,
-            md_strength: 0.8,
-            md_floor: 0.5,
-            rtt_gain: 0.0125,
-            qa_scaling: 1.0,
-            qa_rtt: 1.0,
-            qa_acked: 0.5,
-            max_window_bdp: 1.5,
-            count_trims: false,
-        }
+settings! {
+    /// What can be set. Defaults are the paper's.
+    pub struct SmarttConfig {
+        target: f64 = 1.5, in 1.01..=1e3, "target RTT in base RTTs";
+        fi: f64 = 1.0, in FACTOR, "fair increase, packets per RTT in the reference network";
+        pi: f64 = 1.0, in FACTOR, "proportional increase at the base RTT, packets per RTT in the reference network";
+        fair_after_proportional: bool = true, in .., "whether a fair increase follows each proportional one";
+        k: f64 = 2.0, in FACTOR, "FastIncrease: bytes added per byte acknowledged";
+        near_base: f64 = 0.1, in FACTOR, "an RTT up to 1 + near_base base RTTs counts as equal to the base RTT";
+        md_strength: f64 = 0.8, in FACTOR, "strength of the multiplicative decrease";
+        md_floor: f64 = 0.5, in SHARE, "least factor of one multiplicative decrease";
+        rtt_gain: f64 = 0.0125, in SHARE, "gain of the RTT's moving average";
+        qa_scaling: f64 = 1.0, in FACTOR, "QuickAdapt: share of the acknowledged bytes that becomes the window";
+        qa_rtt: f64 = 1.0, in FACTOR, "without trimming: RTT in targets above which QuickAdapt may be triggered";
+        qa_acked: f64 = 0.5, in FACTOR,
+            "without trimming: QuickAdapt needs less than this share of a window acknowledged";
+        max_window_bdp: f64 = 1.5, in BDPS, "largest window in BDPs of the base RTT";
+        count_trims: bool = false, in ..,
+            "whether trimmed bytes count as acknowledged (Algorithm 4 line 2 to the letter)";
     }
 }
-
-const UNIT: &str = "a number from 0 to 1";
-const FACTOR: &str = "a number from 0 to 1000";
-
-pub(crate) const SETTINGS: &[Setting<SmarttConfig>] = &[
-    Setting {
-        key: "target",
-        expected: "a number from 1.01 to 1000",
-        about: "target RTT in base RTTs; default 1.5",
-        set: |c, v| store(&mut c.target, number(v, 1.01, 1e3)),
-    },
-    Setting {
-        key: "fi",
-        expected: FACTOR,
-        about: "fair increase, packets per RTT; default 1",
-        set: |c, v| store(&mut c.fi, number(v, 0.0, 1e3)),
-    },
-    Setting {
-        key: "pi",
-        expected: FACTOR,
-        about: "proportional increase, packets per RTT; default 1",
-        set: |c, v| store(&mut c.pi, number(v, 0.0, 1e3)),
-    },
-    Setting {
-        key: "fair_after_proportional",
-        expected: "true or false",
-        about: "whether a fair increase follows each proportional one; default true",
-        set: |c, v| store(&mut c.fair_after_proportional, flag(v)),
-    },
-    Setting {
-        key: "k",
-        expected: FACTOR,
-        about: "FastIncrease: packets added per packet acknowledged; default 2",
-        set: |c, v| store(&mut c.k, number(v, 0.0, 1e3)),
-    },
-    Setting {
-        key: "near_base",
-        expected: FACTOR,
-        about: "how far above the base RTT an RTT still counts as equal to it; default 0.1",
-        set: |c, v| store(&mut c.near_base, number(v, 0.0, 1e3)),
-    },
-    Setting {
-        key: "md_strength",
-        expected: FACTOR,
-        about: "strength of the multiplicative decrease; default 0.8",
-        set: |c, v| store(&mut c.md_strength, number(v, 0.0, 1e3)),
-    },
-    Setting {
-        key: "md_floor",
-        expected: UNIT,
-        about: "least factor of one multiplicative decrease; default 0.5",
-        set: |c, v| store(&mut c.md_floor, number(v, 0.0, 1.0)),
-    },
-    Setting {
-        key: "rtt_gain",
-        expected: UNIT,
-        about: "gain of the RTT's moving average; default 0.0125",
-        set: |c, v| store(&mut c.rtt_gain, number(v, 0.0, 1.0)),
-    },
-    Setting {
-        key: "qa_scaling",
-        expected: FACTOR,
-        about: "share of the acknowledged bytes that becomes the window; default 1",
-        set: |c, v| store(&mut c.qa_scaling, number(v, 0.0, 1e3)),
-    },
-    Setting {
-        key: "qa_rtt",
-        expected: FACTOR,
-        about: "without trimming: RTT in targets that may trigger QuickAdapt; default 1",
-        set: |c, v| store(&mut c.qa_rtt, number(v, 0.0, 1e3)),
-    },
-    Setting {
-        key: "qa_acked",
-        expected: FACTOR,
-        about: "without trimming: QuickAdapt needs less than this share of a window; default 0.5",
-        set: |c, v| store(&mut c.qa_acked, number(v, 0.0, 1e3)),
-    },
-    Setting {
-        key: "max_window_bdp",
-        expected: "a number from 0.01 to 1000",
-        about: "largest window in BDPs; default 1.5",
-        set: |c, v| store(&mut c.max_window_bdp, number(v, 0.01, 1e3)),
-    },
-    Setting {
-        key: "count_trims",
-        expected: "true or false",
-        about: "whether trimmed bytes count as acknowledged; default false",
-        set: |c, v| store(&mut c.count_trims, flag(v)),
-    },
-];
 
 /// What all flows of one endpoint share.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,5 +1,8 @@
 //! What every load balancer must keep, and what its kind promises.
 
+#[path = "../../cc/tests/table/mod.rs"]
+mod table;
+
 use proptest::prelude::*;
 use std::collections::VecDeque;
 use weft_stack::rng::Rng;
@@ -255,16 +258,16 @@ fn state_is_small() {
 }
 
 #[test]
-fn names_are_found_and_others_refused() {
-    for info in BALANCERS {
-        assert_eq!(LbChoice::parse(info.name).unwrap().name(), info.name);
-        assert_eq!(BALANCERS.iter().filter(|other| other.name == info.name).count(), 1);
-        assert!(!info.about.is_empty() && !info.source.is_empty());
+fn the_table_is_well_formed() {
+    table::check_rows(BALANCERS);
+    for row in BALANCERS {
+        table::check_settings(row.part);
+        assert_eq!(LbChoice::parse(row.name).unwrap().name(), row.name);
     }
     let error = LbChoice::parse("REPS2").unwrap_err();
     assert_eq!(
         error.to_string(),
-        "no load balancer is called 'REPS2'; there are ecmp, oblivious, round-robin, reps, bitmap, mixed"
+        "unknown load balancer 'REPS2'; there are: ecmp, oblivious, round-robin, reps, bitmap, mixed"
     );
     assert_eq!(LbChoice::default().name(), "mixed");
 }

@@ -245,7 +245,7 @@ mod tests {
         let lb = "[run]\nworkload = 'permutation'\n[vary]\nlb = [\n'mixed',\n'plb']\nseed = [1, 2]\n";
         assert!(check(&grid(lb), 1).is_ok());
         let message = refused(lb, 3);
-        assert!(message.starts_with("s.toml:6: --lb: no load balancer is called 'plb'"), "{message}");
+        assert!(message.starts_with("s.toml:6: --lb: unknown load balancer 'plb'"), "{message}");
         assert!(message.ends_with(" (run 4 of 4: lb=plb seed=2)"), "{message}");
 
         let set = "[run]\nworkload = 'permutation'\ncc = 'nscc'\n[vary]\ncc-set = ['gamma=0.5', 'speed=1']\n";

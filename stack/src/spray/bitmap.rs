@@ -32,11 +32,6 @@ impl Bitmap {
         Bitmap { round: Round::new(paths, &mut rng), penalties: Penalties::default(), rng }
     }
 
-    /// Bytes of heap in use: none until the first penalty, then half a byte an entropy.
-    pub fn heap_bytes(&self) -> usize {
-        self.penalties.nibbles.len()
-    }
-
     pub(super) fn paths(&self) -> u16 {
         self.round.paths()
     }
@@ -89,6 +84,11 @@ impl PathSelector for Bitmap {
 
     fn feedback(&mut self, _: Time, entropy: Entropy, feedback: PathFeedback) {
         self.learn(entropy, feedback);
+    }
+
+    // None until the first penalty, then half a byte an entropy.
+    fn heap_bytes(&self) -> usize {
+        self.penalties.nibbles.len()
     }
 }
 

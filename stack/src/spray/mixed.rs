@@ -27,11 +27,6 @@ impl Mixed {
         Mixed { bitmap: Bitmap::new(paths, rng), recycled: VecDeque::new() }
     }
 
-    /// Bytes of heap in use: the penalties and the queue of recycled entropies.
-    pub fn heap_bytes(&self) -> usize {
-        self.bitmap.heap_bytes() + self.recycled.capacity() * size_of::<u16>()
-    }
-
     fn recycle(&mut self, entropy: Entropy) {
         if self.recycled.len() == usize::from(self.bitmap.paths()) {
             self.recycled.pop_front();
@@ -54,6 +49,11 @@ impl PathSelector for Mixed {
         if feedback == PathFeedback::Good && entropy.0 < self.bitmap.paths() {
             self.recycle(entropy);
         }
+    }
+
+    // The penalties and the queue of recycled entropies.
+    fn heap_bytes(&self) -> usize {
+        self.bitmap.heap_bytes() + self.recycled.capacity() * size_of::<u16>()
     }
 }
 

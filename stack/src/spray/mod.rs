@@ -18,7 +18,7 @@ pub use bitmap::Bitmap;
 pub use ecmp::Ecmp;
 pub use mixed::Mixed;
 pub use oblivious::Oblivious;
-pub use registry::{LbChoice, UnknownLb};
+pub use registry::LbChoice;
 pub use reps::Reps;
 pub use round_robin::RoundRobin;
 
@@ -61,9 +61,14 @@ pub trait PathSelector {
     fn next(&mut self, pkt: &PathContext) -> Entropy;
     /// What happened to a packet sent with `entropy`.
     fn feedback(&mut self, now: Time, entropy: Entropy, feedback: PathFeedback);
+    /// Bytes of heap that it holds now, beside its own size. For reports of memory use.
+    fn heap_bytes(&self) -> usize {
+        0
+    }
 }
 
-/// A balancer chosen at run time: the built-in ones by enum dispatch, a user's own in a box.
+/// A balancer chosen at run time: the built-in ones by enum dispatch, a user's own in a box. A new one gets
+/// an arm here and a line in the macro below.
 pub enum Selector {
     /// One entropy for ever.
     Ecmp(Ecmp),
@@ -87,55 +92,44 @@ impl Selector {
     pub fn wants_window(&self) -> bool {
         matches!(self, Selector::Custom(_))
     }
+}
 
-    /// Bytes of heap that a built-in balancer holds now, beside its own size. A user's own counts as 0.
-    pub fn heap_bytes(&self) -> usize {
-        match self {
-            Selector::Bitmap(bitmap) => bitmap.heap_bytes(),
-            Selector::Mixed(mixed) => mixed.heap_bytes(),
-            _ => 0,
+/// Calls the balancer behind a [`Selector`]; with a second call, that one if it is a user's own.
+macro_rules! each_selector {
+    ($self:expr, $lb:ident => $call:expr) => {
+        each_selector!($self, $lb => $call, $lb => $call)
+    };
+    ($self:expr, $lb:ident => $call:expr, $own:ident => $call_own:expr) => {
+        match $self {
+            Selector::Ecmp($lb) => $call,
+            Selector::Oblivious($lb) => $call,
+            Selector::RoundRobin($lb) => $call,
+            Selector::Reps($lb) => $call,
+            Selector::Bitmap($lb) => $call,
+            Selector::Mixed($lb) => $call,
+            Selector::Custom($own) => $call_own,
         }
-    }
+    };
 }
 
 impl PathSelector for Selector {
     #[inline]
     fn next(&mut self, pkt: &PathContext) -> Entropy {
-        match self {
-            Selector::Ecmp(s) => s.next(pkt),
-            Selector::Oblivious(s) => s.next(pkt),
-            Selector::RoundRobin(s) => s.next(pkt),
-            Selector::Reps(s) => s.next(pkt),
-            Selector::Bitmap(s) => s.next(pkt),
-            Selector::Mixed(s) => s.next(pkt),
-            Selector::Custom(s) => s.next(pkt),
-        }
+        each_selector!(self, lb => lb.next(pkt))
     }
 
     #[inline]
     fn feedback(&mut self, now: Time, entropy: Entropy, feedback: PathFeedback) {
-        match self {
-            Selector::Ecmp(s) => s.feedback(now, entropy, feedback),
-            Selector::Oblivious(s) => s.feedback(now, entropy, feedback),
-            Selector::RoundRobin(s) => s.feedback(now, entropy, feedback),
-            Selector::Reps(s) => s.feedback(now, entropy, feedback),
-            Selector::Bitmap(s) => s.feedback(now, entropy, feedback),
-            Selector::Mixed(s) => s.feedback(now, entropy, feedback),
-            Selector::Custom(s) => s.feedback(now, entropy, feedback),
-        }
+        each_selector!(self, lb => lb.feedback(now, entropy, feedback))
+    }
+
+    fn heap_bytes(&self) -> usize {
+        each_selector!(self, lb => lb.heap_bytes())
     }
 }
 
 impl fmt::Debug for Selector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Selector::Ecmp(s) => s.fmt(f),
-            Selector::Oblivious(s) => s.fmt(f),
-            Selector::RoundRobin(s) => s.fmt(f),
-            Selector::Reps(s) => s.fmt(f),
-            Selector::Bitmap(s) => s.fmt(f),
-            Selector::Mixed(s) => s.fmt(f),
-            Selector::Custom(_) => f.write_str("Custom"),
-        }
+        each_selector!(self, lb => lb.fmt(f), _own => f.write_str("Custom"))
     }
 }
