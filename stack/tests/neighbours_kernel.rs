@@ -1,7 +1,7 @@
 //! A worker and the Linux kernel as neighbours on an Ethernet link: they ask each other for their
 //! addresses, over IPv4 and IPv6, and the kernel pings the worker.
 
-mod endpoints;
+mod harness;
 mod skipped;
 
 use std::io;
@@ -9,19 +9,16 @@ use std::mem::size_of_val;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::process::Command;
-use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use endpoints::config;
+use harness::{config, fep};
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, ipproto, recv, sendto, socket_with,
 };
 use weft_stack::Span;
-use weft_stack::fep::Fep;
 use weft_stack::packet::Addr;
 use weft_stack::port::{FramePool, Port, PortCaps, PortCounters, RxBurst, TxBurst};
-use weft_stack::rng::Rng;
 use weft_stack::wire::ethernet::MacAddr;
 use weft_stack::worker::{AddressBook, Clock, Host, Idle, LinkConfig, Strangers, Worker};
 
@@ -159,7 +156,7 @@ fn link(kernel: [IpAddr; 2]) -> Result<(u32, MacAddr), String> {
 
 fn worker(interface: u32, ip: IpAddr) -> Worker<PacketPort> {
     let clock = Clock::new();
-    let fep = Fep::new(Addr(0), Arc::new(config(true)), Rng::new(1, 1), clock.now()).unwrap();
+    let fep = fep(0, config(true), 1, clock.now());
     let book = AddressBook::new(Addr(0), Host { mac: OWN, ip }, 4, Strangers::Refuse).unwrap();
     let mut worker =
         Worker::new(fep, PacketPort::open(interface).unwrap(), book, LinkConfig::default(), clock).unwrap();

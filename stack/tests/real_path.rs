@@ -1,14 +1,14 @@
 //! The same transfer over DPDK rings, memif and kernel UDP, with each fault and all together: every byte arrives
 //! as it was sent. And the same again as a user who may do nothing special.
 
-mod endpoints;
+mod harness;
 mod skipped;
 
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::process::Command;
 use std::time::Duration;
 
-use endpoints::{MTU, Pair, Results, START, config, content, host, worker};
+use harness::{MTU, Results, START, WorkerPair, config, content, host, worker};
 use weft_stack::fep::FepConfig;
 use weft_stack::port::Port;
 use weft_stack::port::dpdk::{DpdkPort, DpdkPortConfig, Eal, EalOptions, MbufPool, MbufPoolConfig};
@@ -59,13 +59,13 @@ fn survives_all<P: Port>(mut open: impl FnMut() -> ([P; 2], u16)) {
                 let port = FaultyPort::new(port, faults, Rng::new(7, n)).unwrap();
                 worker(n as u32, port, &config, LinkConfig::default(), v6)
             });
-            let mut pair = Pair::new(ends.next().unwrap(), ends.next().unwrap());
+            let mut pair = WorkerPair::new(ends.next().unwrap(), ends.next().unwrap());
             survives(name, &mut pair, faults);
         }
     }
 }
 
-fn survives<P: Port>(name: &str, pair: &mut Pair<FaultyPort<P>, FaultyPort<P>>, faults: Faults) {
+fn survives<P: Port>(name: &str, pair: &mut WorkerPair<FaultyPort<P>, FaultyPort<P>>, faults: Faults) {
     let connections = [pair.connect(0, DeliveryMode::Rud), pair.connect(1, DeliveryMode::Rod)];
     for side in [0, 1] {
         for (tag, len) in (0..).zip(SIZES) {

@@ -2,13 +2,12 @@
 //! byte arrives as it was posted, though the application overwrites its memory as soon as it has it back, and posts it
 //! again. Frames that are held back meanwhile refer to what stands there now.
 
-mod endpoints;
+mod harness;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use endpoints::{MTU, Pair, START, config, content, host, worker};
+use harness::{MTU, START, WorkerPair, config, content, worker, worker_in_real_time};
 use tempfile::TempDir;
 use weft_stack::Span;
 use weft_stack::buffer::Buffer;
@@ -22,7 +21,7 @@ use weft_stack::region::{Region, SharedRegion};
 use weft_stack::rng::Rng;
 use weft_stack::ses::Matching;
 use weft_stack::wire::pds::DeliveryMode;
-use weft_stack::worker::{AddressBook, Clock, LinkConfig, Strangers, Worker};
+use weft_stack::worker::{Clock, LinkConfig};
 
 const NONE: Faults =
     Faults { drop: 0.0, corrupt: 0.0, duplicate: 0.0, reorder: 0.0, delay: 0.0, delay_frames: 0 };
@@ -244,7 +243,7 @@ impl Application {
 /// Both applications, until they are done; then as long as frames may be held back.
 fn exchange(
     name: &str,
-    pair: &mut Pair<Disturbed, Disturbed>,
+    pair: &mut WorkerPair<Disturbed, Disturbed>,
     mut applications: [Application; 2],
 ) -> [Application; 2] {
     let (mut turns, mut after) = (0, 0);
@@ -266,7 +265,7 @@ fn survives(name: &str, faults: [Faults; 2], slots: u64, mode: DeliveryMode) {
     let (_directory, registered, [a, b]) = link(faults);
     let config = FepConfig { paths: 64, ..config(false) };
     let side = |own, port| worker(own, port, &config, LinkConfig::default(), false);
-    let mut pair = Pair::new(side(0, a), side(1, b));
+    let mut pair = WorkerPair::new(side(0, a), side(1, b));
     // A server can register nothing.
     let memories = [registered, Region::allocate((slots * SLOT) as usize).unwrap()];
     let mut applications = (0..).zip(memories).map(|(own, memory)| {
@@ -290,7 +289,7 @@ fn survives(name: &str, faults: [Faults; 2], slots: u64, mode: DeliveryMode) {
 
 /// Whether the payload of the client has been left where it was, as it must be unless that can be damaged, and that of
 /// the server has not, whose memory nobody knows.
-fn assert_sent_from_where_it_was(name: &str, pair: &Pair<Disturbed, Disturbed>, faults: [Faults; 2]) {
+fn assert_sent_from_where_it_was(name: &str, pair: &WorkerPair<Disturbed, Disturbed>, faults: [Faults; 2]) {
     let attached = [pair.a.counters().attached, pair.b.counters().attached];
     let referred = [pair.b.port().inner().referred, pair.a.port().inner().referred];
     for own in [0, 1] {
@@ -331,11 +330,11 @@ fn a_message_that_fails_takes_its_frames_along() {
     let (_directory, registered, [a, b]) = link([NONE; 2]);
     let config = config(false);
     let side = |own, port| worker(own, port, &config, LinkConfig::default(), false);
-    let mut pair = Pair::new(side(0, a), side(1, b));
+    let mut pair = WorkerPair::new(side(0, a), side(1, b));
     let len = SLOT as u32;
     let message: Vec<u8> = content(1, len as usize).into_iter().map(|byte| byte & 0x7f).collect();
     let (place, landing) = (registered.slice(0, len).unwrap(), Region::allocate(len as usize).unwrap());
-    let post = |pair: &mut Pair<_, _>, connection, tag| {
+    let post = |pair: &mut WorkerPair<_, _>, connection, tag| {
         let (matching, buffer) = (Matching::Tagged { tag, ignore: 0 }, landing.slice(0, len).unwrap());
         let buffer = Buffer::Region(buffer);
         let receive = Receive { buffer, from: Some(Addr(0)), matching, context: tag };
@@ -348,8 +347,8 @@ fn a_message_that_fails_takes_its_frames_along() {
     };
     let connection = pair.connect(0, DeliveryMode::Rud);
     post(&mut pair, connection, 1);
-    let faults = |pair: &mut Pair<Disturbed, _>, faults| pair.a.port_mut().set_faults(faults).unwrap();
-    let until = |pair: &mut Pair<Disturbed, _>, enough: fn(&Pair<Disturbed, _>) -> bool| {
+    let faults = |pair: &mut WorkerPair<Disturbed, _>, faults| pair.a.port_mut().set_faults(faults).unwrap();
+    let until = |pair: &mut WorkerPair<Disturbed, _>, enough: fn(&WorkerPair<Disturbed, _>) -> bool| {
         for _ in 0..MAX_TURNS {
             if enough(pair) {
                 return;
@@ -441,10 +440,7 @@ fn run_in_real_time(
     let base = config(false);
     // No test may fail because a thread has to wait for its processor.
     let config = FepConfig { pdc: PdcConfig { rto_init: Span::from_ms(5), ..base.pdc }, ..base };
-    let fep = Fep::new(Addr(own), Arc::new(config), Rng::new(11, own.into()), clock.now()).unwrap();
-    let mut book = AddressBook::new(Addr(own), host(own, false), 2, Strangers::Refuse).unwrap();
-    book.insert(Addr(1 - own), host(1 - own, false)).unwrap();
-    let mut worker = Worker::new(fep, port, book, LinkConfig::default(), clock).unwrap();
+    let mut worker = worker_in_real_time(own, 2, port, config, clock);
     let connection = worker.fep_mut().connect(clock.now(), Addr(1 - own), ConnectOptions::default()).unwrap();
     let mut application = Application::new(own, worker.fep_mut(), connection, memory, 3);
     let begin = Instant::now();

@@ -1,11 +1,12 @@
 //! The fast path does not allocate: counted, with the allocator itself.
 
-mod endpoints;
+mod harness;
+mod steady;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use endpoints::steady::Stream;
+use steady::Stream;
 use weft_stack::cc::CcChoice;
 use weft_stack::port::Port;
 use weft_stack::wire::pds::DeliveryMode;
@@ -124,7 +125,7 @@ fn over_kernel_udp() {
     use weft_stack::port::udp::{UdpConfig, UdpPort};
     for (joins, packets) in [(true, 16), (false, 16), (true, 1)] {
         let open = |n| {
-            let alias = Some(endpoints::host(n, false).ip);
+            let alias = Some(harness::host(n, false).ip);
             let config = UdpConfig { alias, gso: joins, gro: joins, ..UdpConfig::default() };
             UdpPort::open(&config.with_free_ports()).unwrap()
         };

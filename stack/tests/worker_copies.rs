@@ -2,14 +2,15 @@
 //! from a frame to its final address. Counted in what every copy goes through.
 #![cfg(target_arch = "x86_64")]
 
-mod endpoints;
+mod harness;
+mod steady;
 
 use std::arch::asm;
 use std::cell::Cell;
 use std::ffi::c_void;
 
-use endpoints::MTU;
-use endpoints::steady::Stream;
+use harness::MTU;
+use steady::Stream;
 use weft_stack::cc::CcChoice;
 use weft_stack::wire::pds::DeliveryMode;
 

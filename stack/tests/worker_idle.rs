@@ -1,7 +1,7 @@
 //! Workers that have nothing to do: how often they look, and what wakes them. Nobody sleeps for less than an
 //! hour here, so whatever happens within the minute was not found by waking up by chance.
 
-mod endpoints;
+mod harness;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use endpoints::{config, content, host};
+use harness::{config, content, host, worker_in_real_time};
 use weft_stack::Span;
 use weft_stack::buffer::Buffer;
 use weft_stack::fep::{Completion, ConnectOptions, Failure, Fep, FepConfig, Receive, Send, SendError};
@@ -18,9 +18,8 @@ use weft_stack::pdc::PdcConfig;
 use weft_stack::port::Port;
 use weft_stack::port::memory::{MemoryConfig, pair};
 use weft_stack::port::udp::{UdpConfig, UdpPort};
-use weft_stack::rng::Rng;
 use weft_stack::ses::Matching;
-use weft_stack::worker::{AddressBook, Clock, Idle, LinkConfig, Strangers, Waker, Worker};
+use weft_stack::worker::{Clock, Idle, Waker, Worker};
 
 /// No wait is longer.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -41,13 +40,9 @@ fn ports() -> [UdpPort; 2] {
 
 /// A sleepy worker whose packets are sent again after `rto`.
 fn worker<P: Port>(own: u32, port: P, rto: Span) -> Worker<P> {
-    let clock = Clock::new();
     let pdc = PdcConfig { rto_init: rto, max_retries: 6, ..config(true).pdc };
     let config = FepConfig { pdc, ..config(true) };
-    let fep = Fep::new(Addr(own), Arc::new(config), Rng::new(3, u64::from(own)), clock.now()).unwrap();
-    let mut book = AddressBook::new(Addr(own), host(own, false), 2, Strangers::Refuse).unwrap();
-    book.insert(Addr(1 - own), host(1 - own, false)).unwrap();
-    let mut worker = Worker::new(fep, port, book, LinkConfig::default(), clock).unwrap();
+    let mut worker = worker_in_real_time(own, 2, port, config, Clock::new());
     worker.set_idle(SLEEPY);
     worker
 }

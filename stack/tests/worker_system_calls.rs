@@ -7,13 +7,14 @@
 //! take none.
 #![cfg(target_arch = "x86_64")]
 
-mod endpoints;
+mod harness;
 mod skipped;
+mod steady;
 
 use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU64, Ordering};
 use std::thread;
 
-use endpoints::steady::Stream;
+use steady::Stream;
 use weft_stack::cc::CcChoice;
 use weft_stack::wire::pds::DeliveryMode;
 

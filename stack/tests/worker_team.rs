@@ -2,7 +2,7 @@
 //! to it and are sent to, each spraying over all entropies. What comes to which queue depends on addresses
 //! alone.
 
-mod endpoints;
+mod harness;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,20 +10,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use endpoints::{MTU, config, content, host};
+use harness::{MTU, config, content, host, worker_in_real_time};
 use weft_stack::buffer::Buffer;
-use weft_stack::fep::{Completion, ConnectOptions, Fep, FepConfig, Receive, Send};
+use weft_stack::fep::{Completion, ConnectOptions, FepConfig, Receive, Send};
 use weft_stack::packet::Addr;
 use weft_stack::pdc::PdcConfig;
 use weft_stack::port::memory::{MemoryConfig, MemoryPort, pair};
 use weft_stack::port::{Port, RxBurst, TxBurst};
-use weft_stack::rng::Rng;
 use weft_stack::ses::Matching;
 use weft_stack::wire::class::DscpClasses;
 use weft_stack::wire::frame::{ChecksumPolicy, IpAddrs, parse_frame};
-use weft_stack::worker::{
-    AddressBook, Clock, Idle, LinkConfig, Seat, Steering, Strangers, Team, Worker, usable_cores,
-};
+use weft_stack::worker::{Clock, Idle, Seat, Steering, Team, Worker, usable_cores};
 use weft_stack::{Span, Time};
 
 /// No wait is longer.
@@ -35,11 +32,7 @@ const LEN: usize = 30 * MTU as usize + 7;
 fn worker(own: u32, port: MemoryPort, clock: Clock) -> Worker<MemoryPort> {
     // The threads share few cores: whoever waits for another one waits for the system's scheduler.
     let pdc = PdcConfig { rto_init: Span::from_ms(200), ..config(true).pdc };
-    let config = Arc::new(FepConfig { pdc, ..config(true) });
-    let fep = Fep::new(Addr(own), config, Rng::new(5, u64::from(own)), clock.now()).unwrap();
-    let mut book = AddressBook::new(Addr(own), host(own, false), 8, Strangers::Refuse).unwrap();
-    (0..=PEERS).for_each(|n| book.insert(Addr(n), host(n, false)).unwrap());
-    let mut worker = Worker::new(fep, port, book, LinkConfig::default(), clock).unwrap();
+    let mut worker = worker_in_real_time(own, 1 + PEERS, port, FepConfig { pdc, ..config(true) }, clock);
     worker.set_idle(Idle::ADAPTIVE);
     worker
 }

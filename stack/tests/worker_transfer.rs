@@ -1,9 +1,9 @@
 //! Two endpoints over a link in memory that loses, duplicates, reorders, delays and damages frames:
 //! every message arrives once and as it was sent, and nothing is left over.
 
-mod endpoints;
+mod harness;
 
-use endpoints::{MTU, Pair, Results, START, config, content, worker};
+use harness::{MTU, Results, START, WorkerPair, config, content, worker};
 use weft_stack::Span;
 use weft_stack::fep::FepConfig;
 use weft_stack::pdc::{PdcConfig, RodReceive};
@@ -25,11 +25,11 @@ const SEEDS: u64 = 5;
 const SIZES: [usize; 8] =
     [0, 1, MTU as usize - 1, MTU as usize, MTU as usize + 1, 0, 3 * MTU as usize, 1 << 20];
 
-fn faulty_pair(config: &FepConfig, faults: Faults, v6: bool, seed: u64) -> Pair<Port, Port> {
+fn faulty_pair(config: &FepConfig, faults: Faults, v6: bool, seed: u64) -> WorkerPair<Port, Port> {
     let (left, right) = pair(&MemoryConfig::default()).unwrap();
     let port = |port, stream| FaultyPort::new(port, faults, Rng::new(seed, stream)).unwrap();
     let side = |own, end| worker(own, port(end, u64::from(own)), config, LinkConfig::default(), v6);
-    Pair::new(side(0, left), side(1, right))
+    WorkerPair::new(side(0, left), side(1, right))
 }
 
 /// The tag of message `n` from `side`.
@@ -39,10 +39,10 @@ fn tag(side: u32, n: usize) -> u64 {
 
 /// Sends messages of all sizes both ways at once, half of them before their receives are posted,
 /// then closes.
-fn transfer(pair: &mut Pair<Port, Port>, mode: DeliveryMode) -> Results {
+fn transfer(pair: &mut WorkerPair<Port, Port>, mode: DeliveryMode) -> Results {
     let mut results = Results::default();
     let connections = [pair.connect(0, mode), pair.connect(1, mode)];
-    let post = |pair: &mut Pair<Port, Port>, odd: usize| {
+    let post = |pair: &mut WorkerPair<Port, Port>, odd: usize| {
         for side in [0, 1] {
             for (n, len) in SIZES.iter().enumerate().filter(|(n, _)| n % 2 == odd) {
                 pair.post_receive(1 - side, tag(side, n), *len);
@@ -74,7 +74,7 @@ fn transfer(pair: &mut Pair<Port, Port>, mode: DeliveryMode) -> Results {
     results
 }
 
-fn run(pair: &mut Pair<Port, Port>, results: &mut Results, done: impl Fn(&Results) -> bool) {
+fn run(pair: &mut WorkerPair<Port, Port>, results: &mut Results, done: impl Fn(&Results) -> bool) {
     for _ in 0..MAX_TURNS {
         pair.turn();
         results.collect(pair);
@@ -86,14 +86,14 @@ fn run(pair: &mut Pair<Port, Port>, results: &mut Results, done: impl Fn(&Result
     panic!("{}", stuck(pair, results));
 }
 
-fn stuck(pair: &mut Pair<Port, Port>, results: &Results) -> String {
+fn stuck(pair: &mut WorkerPair<Port, Port>, results: &Results) -> String {
     let now = pair.now;
     let waits: Vec<String> = [0, 1].into_iter().flat_map(|side| pair.fep(side).explain(now)).collect();
     let (sent, received) = (results.sent.len(), results.received.len());
     format!("at {now}: {sent} sent, {received} received, {} closed; {waits:#?}", results.closed.len())
 }
 
-fn check(pair: &mut Pair<Port, Port>, results: &Results) {
+fn check(pair: &mut WorkerPair<Port, Port>, results: &Results) {
     let failed: Vec<_> = results.sent.iter().filter(|(.., result)| result.is_err()).collect();
     assert!(failed.is_empty(), "{failed:?}");
     let mut arrived: Vec<_> = results.received.iter().map(|(side, tag, ..)| (1 - side, *tag)).collect();
@@ -135,7 +135,7 @@ fn all_modes(faults: Faults, v6: bool, seed: u64) {
 }
 
 /// A test of faults that do not strike shows nothing.
-fn struck_as_asked(pair: &Pair<Port, Port>, faults: Faults) {
+fn struck_as_asked(pair: &WorkerPair<Port, Port>, faults: Faults) {
     let (a, b) = (pair.a.port().fault_counts(), pair.b.port().fault_counts());
     for (p, struck) in [
         (faults.drop, a.dropped + b.dropped),

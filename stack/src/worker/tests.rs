@@ -1,21 +1,19 @@
 //! What the codec makes of packets and frames, and what a worker drops.
 
-use std::sync::Arc;
-
 use proptest::prelude::*;
-use weft_cc::{CcChoice, CcParams, Rate, Span, Time};
+use weft_cc::{CcChoice, CcParams, Span, Time};
 
 use super::*;
 use crate::buffer::Buffer;
 use crate::fep::{ConnectOptions, FepConfig, Send};
+use crate::harness::{self, MTU, host, params};
 use crate::packet::{Class, Network, Payload};
 use crate::port::memory::{MemoryConfig, MemoryPort, pair};
 use crate::port::{Frame, FramePool, PortCaps};
-use crate::rng::Rng;
 use crate::spray::Entropy;
 use crate::wire::class::TrimPoint;
 use crate::wire::edit::{decrement_ttl, mark_ce};
-use crate::wire::ethernet::{MacAddr, VlanTag};
+use crate::wire::ethernet::VlanTag;
 use crate::wire::frame::{ChecksumFill, ChecksumPolicy, finish_checksums, parse_frame};
 use crate::wire::frame::{Ecn, TrimFormat, TrimOutcome, TrimPolicy, trim_frame};
 use crate::wire::pds::{
@@ -23,15 +21,9 @@ use crate::wire::pds::{
 };
 use crate::wire::ses::{Opcode, Placement, RequestFlags, Ses, StandardRequest};
 
-fn host(n: u8, v6: bool) -> Host {
-    let ip = if v6 { format!("fd00::{n}").parse().unwrap() } else { [10, 0, 0, n].into() };
-    Host { mac: MacAddr([2, 0, 0, 0, 0, n]), ip }
-}
-
+/// The address book of endpoint `own` of two.
 fn book(own: u32, v6: bool) -> AddressBook {
-    let mut book = AddressBook::new(Addr(own), host(own as u8 + 1, v6), 2, Strangers::Refuse).unwrap();
-    book.insert(Addr(1 - own), host(2 - own as u8, v6)).unwrap();
-    book
+    harness::book(own, 2, v6)
 }
 
 fn request(payload: u32, entropy: u16) -> Packet {
@@ -313,23 +305,12 @@ fn what_cannot_be_written_is_refused() {
     assert_eq!(write(&request(10, 1), Payload::Bytes(&ten), &mut short), too_long);
 }
 
-fn config(mtu: u32) -> Arc<FepConfig> {
-    let params = CcParams {
-        mtu,
-        overhead: 64,
-        link_rate: Rate::from_gbps(100),
-        network_rtt: Span::from_us(10),
-        trimming: true,
-    };
-    Arc::new(FepConfig::new(&CcChoice::default(), &params))
-}
-
 fn fep(own: u32, mtu: u32) -> Fep {
-    Fep::new(Addr(own), config(mtu), Rng::new(1, 0), Time::ZERO).unwrap()
+    harness::fep(own, FepConfig::new(&CcChoice::default(), &CcParams { mtu, ..params() }), 1, Time::ZERO)
 }
 
 fn worker(own: u32, port: MemoryPort) -> Worker<MemoryPort> {
-    Worker::new(fep(own, 4096), port, book(own, false), LinkConfig::default(), Clock::new()).unwrap()
+    Worker::new(fep(own, MTU), port, book(own, false), LinkConfig::default(), Clock::new()).unwrap()
 }
 
 /// Puts `bytes` on the link as they are.
@@ -352,13 +333,13 @@ fn bad_frames_are_counted_and_dropped() {
     *damaged.last_mut().unwrap() ^= 1;
     inject(&mut far, &damaged);
     inject(&mut far, &good[..20]);
-    let mut others = AddressBook::new(Addr(0), host(1, false), 8, Strangers::Refuse).unwrap();
-    others.insert(Addr(1), host(9, false)).unwrap();
+    let mut others = AddressBook::new(Addr(0), host(0, false), 8, Strangers::Refuse).unwrap();
+    others.insert(Addr(1), host(8, false)).unwrap();
     let mut misdirected = buffer();
     codec.write(&others, &request(10, 1), Payload::Bytes(&bytes(10)), &mut misdirected).unwrap();
     inject(&mut far, &misdirected);
-    let mut strangers = AddressBook::new(Addr(0), host(8, false), 8, Strangers::Refuse).unwrap();
-    strangers.insert(Addr(1), host(2, false)).unwrap();
+    let mut strangers = AddressBook::new(Addr(0), host(7, false), 8, Strangers::Refuse).unwrap();
+    strangers.insert(Addr(1), host(1, false)).unwrap();
     let mut strange = buffer();
     codec.write(&strangers, &request(10, 1), Payload::Bytes(&bytes(10)), &mut strange).unwrap();
     inject(&mut far, &strange);
@@ -366,7 +347,7 @@ fn bad_frames_are_counted_and_dropped() {
     assert_eq!(worker.poll_at(Time::ZERO).received, 4);
     let counted = worker.counters();
     assert_eq!((counted.malformed, counted.misdirected, counted.strangers), (2, 1, 1));
-    assert_eq!(worker.last_read_error(), Some(ReadError::Stranger(BookError::Stranger(host(8, false).ip))));
+    assert_eq!(worker.last_read_error(), Some(ReadError::Stranger(BookError::Stranger(host(7, false).ip))));
     assert_eq!(worker.fep().counters().data_received, 0);
     inject(&mut far, &good);
     worker.poll_at(Time::ZERO);
@@ -418,11 +399,11 @@ fn parts_that_do_not_fit_are_refused() {
         let (near, _far) = pair(&MemoryConfig { mtu, ..MemoryConfig::default() }).unwrap();
         Worker::new(fep, near, book, LinkConfig::default(), Clock::new()).err()
     };
-    assert_eq!(make(fep(0, 4096), book(0, false), 4096 + 88), None);
+    assert_eq!(make(fep(0, MTU), book(0, false), 4096 + 88), None);
     let too_long = WorkerError::FrameTooLong { needed: 4096 + 102, max: 4096 + 101 };
-    assert_eq!(make(fep(0, 4096), book(0, false), 4096 + 87), Some(too_long));
+    assert_eq!(make(fep(0, MTU), book(0, false), 4096 + 87), Some(too_long));
     let foreign = WorkerError::ForeignBook { book: Addr(1), fep: Addr(0) };
-    assert_eq!(make(fep(0, 4096), book(1, false), 9000), Some(foreign));
+    assert_eq!(make(fep(0, MTU), book(1, false), 9000), Some(foreign));
 }
 
 #[test]
@@ -447,7 +428,7 @@ fn without_a_link_packets_are_lost_and_their_timers_wait() {
     let socket = SocketName::Path(directory.path().join("w.sock"));
     let port = MemifPort::open(&MemifConfig::server(socket)).unwrap();
     let book = book(0, false);
-    let mut worker = Worker::new(fep(0, 4096), port, book, LinkConfig::default(), Clock::new()).unwrap();
+    let mut worker = Worker::new(fep(0, MTU), port, book, LinkConfig::default(), Clock::new()).unwrap();
     let connection = worker.fep_mut().connect(Time::ZERO, Addr(1), ConnectOptions::default()).unwrap();
     let send = Send { buffer: Buffer::Heap(bytes(40 * 4096)), tag: None, header_data: 0, context: 0 };
     worker.fep_mut().post_send(connection, send).unwrap();
@@ -480,20 +461,20 @@ fn frames_in_pieces_need_no_buffer_of_the_port_and_peers_in_turn_no_copy() {
     for port in [&far, &near] {
         port.wait_for_link(std::time::Duration::from_secs(20)).unwrap();
     }
-    let mut book = AddressBook::new(Addr(1), host(2, false), 3, Strangers::Refuse).unwrap();
-    book.insert(Addr(0), host(1, false)).unwrap();
-    book.insert(Addr(2), host(65, false)).unwrap();
+    let mut book = AddressBook::new(Addr(1), host(1, false), 3, Strangers::Refuse).unwrap();
+    book.insert(Addr(0), host(0, false)).unwrap();
+    book.insert(Addr(2), host(64, false)).unwrap();
     let hoard: Vec<Frame> = std::iter::from_fn(|| near.pool().allocate(14)).collect();
     let clock = Clock::new();
-    let fep = Fep::new(Addr(1), config(4096), Rng::new(1, 0), clock.now()).unwrap();
+    let fep = harness::fep(1, harness::config(true), 1, clock.now());
     let mut worker = Worker::new(fep, near, book, LinkConfig::default(), clock).unwrap();
 
     let codec = Codec::new(LinkConfig::default(), &far.capabilities());
     let mut tx = TxBurst::new(&far);
     for n in 0..6 {
-        let (own, at) = [(0, 1), (2, 65)][n % 2];
+        let (own, at) = [(0, 0), (2, 64)][n % 2];
         let mut book = AddressBook::new(Addr(own), host(at, false), 3, Strangers::Refuse).unwrap();
-        book.insert(Addr(1), host(2, false)).unwrap();
+        book.insert(Addr(1), host(1, false)).unwrap();
         let packet = request(3000, 1);
         let packet = Packet { net: Network { src: Addr(own), ..packet.net }, ..packet };
         let mut frame = tx.reserve(4000).unwrap();
@@ -547,7 +528,7 @@ impl Port for Recalled {
 #[test]
 fn memory_of_a_message_that_fails_is_recalled_first() {
     let (inner, _far) = pair(&MemoryConfig::default()).unwrap();
-    let fep = fep(0, 4096);
+    let fep = fep(0, MTU);
     let clock = Clock::new();
     let port = Recalled { inner, sent: false, times: 0 };
     let mut worker = Worker::new(fep, port, book(0, false), LinkConfig::default(), clock).unwrap();

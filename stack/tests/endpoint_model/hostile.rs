@@ -26,7 +26,8 @@ const KINDS: [ControlKind; 10] = [
 /// A forged packet arrives somewhere: made up, or a packet of others under another address.
 pub(super) fn strike(world: &mut World, choices: &mut Choices<'_>) {
     world.forged = true;
-    let overheard = (!world.wire.is_empty()).then(|| world.wire[choices.below(world.wire.len())].packet);
+    let wire = &world.pair.wire;
+    let overheard = (!wire.is_empty()).then(|| wire[choices.below(wire.len())].packet);
     let mut fep = choices.below(2);
     let mut packet = match (choices.byte() % 4, overheard) {
         (0, Some(packet)) => packet,
@@ -45,7 +46,7 @@ pub(super) fn strike(world: &mut World, choices: &mut Choices<'_>) {
     if !packet.net.class.is_trimmed() {
         packet.payload_len = payload.len() as u32;
     }
-    world.feps[fep].on_packet(world.now, &packet, Payload::Bytes(&payload));
+    world.pair.feps[fep].on_packet(world.pair.now, &packet, Payload::Bytes(&payload));
 }
 
 fn forge(choices: &mut Choices<'_>) -> Packet {

@@ -1,5 +1,6 @@
-//! A stream of messages over a link that has come to its steady state: all buffers have grown to
-//! what it needs, and the memory of messages is used again.
+//! A stream of messages over a link in its steady state: all buffers have grown to the size that they keep, and the
+//! memory of messages is used again and again.
+#![allow(dead_code, reason = "each test program uses a part of this module")]
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -18,14 +19,14 @@ use weft_stack::ses::Matching;
 use weft_stack::wire::pds::DeliveryMode;
 use weft_stack::worker::LinkConfig;
 
-use super::{MTU, Pair, config_with, worker};
+use crate::harness::{MTU, WorkerPair, config_with, worker};
 
 /// Messages under way at a time.
 const DEPTH: usize = 4;
 
 /// The stream, and the link.
 pub(crate) struct Stream<P = MemoryPort> {
-    pub(crate) pair: Pair<P, P>,
+    pub(crate) pair: WorkerPair<P, P>,
     connection: ConnectionId,
     memory: Vec<Buffer>,
     packets: usize,
@@ -40,7 +41,6 @@ impl Stream {
 
 impl Stream<MemifPort> {
     /// A stream of a region's memory between two ends of memif.
-    #[allow(dead_code, reason = "not every program that uses this module has such ports")]
     pub(crate) fn over_memif(packets: usize) -> Stream<MemifPort> {
         Stream::of_region(memif(None), &CcChoice::default(), DeliveryMode::Rud, packets)
     }
@@ -101,7 +101,7 @@ impl<P: Port> Stream<P> {
         memory: Vec<Buffer>,
     ) -> Stream<P> {
         let side = |own, port| worker(own, port, &config, link, false);
-        let mut pair = Pair::new(side(0, left), side(1, right));
+        let mut pair = WorkerPair::new(side(0, left), side(1, right));
         let connection = pair.connect(0, mode);
         let mut stream = Stream { pair, connection, memory, packets };
         stream.run(100);
