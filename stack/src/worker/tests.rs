@@ -23,9 +23,9 @@ use crate::wire::pds::{
 };
 use crate::wire::ses::{Opcode, Placement, RequestFlags, Ses, StandardRequest};
 
-fn host(n: u8, v6: bool) -> Host {
+fn host(n: u8, v6: bool) -> HostAddr {
     let ip = if v6 { format!("fd00::{n}").parse().unwrap() } else { [10, 0, 0, n].into() };
-    Host { mac: MacAddr([2, 0, 0, 0, 0, n]), ip }
+    HostAddr { mac: MacAddr([2, 0, 0, 0, 0, n]), ip }
 }
 
 fn book(own: u32, v6: bool) -> AddressBook {

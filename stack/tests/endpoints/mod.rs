@@ -15,7 +15,7 @@ use weft_stack::rng::Rng;
 use weft_stack::ses::Matching;
 use weft_stack::wire::ethernet::MacAddr;
 use weft_stack::wire::pds::DeliveryMode;
-use weft_stack::worker::{AddressBook, Clock, Host, LinkConfig, Strangers, Worker};
+use weft_stack::worker::{AddressBook, Clock, HostAddr, LinkConfig, Strangers, Worker};
 use weft_stack::{Rate, Span, Time};
 
 pub(crate) const MTU: u32 = 4096;
@@ -43,10 +43,10 @@ pub(crate) fn config_with(cc: &CcChoice, mtu: u32, trimming: bool) -> FepConfig 
     FepConfig { pdc: PdcConfig { max_retries: 12, ..base.pdc }, ..base }
 }
 
-pub(crate) fn host(n: u32, v6: bool) -> Host {
+pub(crate) fn host(n: u32, v6: bool) -> HostAddr {
     let n = n as u8 + 1;
     let ip = if v6 { format!("fd00::{n}").parse().unwrap() } else { [10, 0, 0, n].into() };
-    Host { mac: MacAddr([2, 0, 0, 0, 0, n]), ip }
+    HostAddr { mac: MacAddr([2, 0, 0, 0, 0, n]), ip }
 }
 
 /// Endpoint `own` of two, with a seed of its own.
