@@ -53,7 +53,7 @@ mod rings {
         DpdkError, DpdkPort, DpdkPortConfig, Eal, EalOptions, MbufPool, MbufPoolConfig,
     };
     use weft_stack::wire::ethernet::MacAddr;
-    use weft_stack::worker::Host;
+    use weft_stack::worker::HostAddr;
     use weft_testbed::sim::RunConfig;
 
     /// Ethernet, IPv4, UDP and the longest headers of a data packet.
@@ -77,7 +77,7 @@ mod rings {
     pub(super) fn ends([a, b]: [u32; 2], [left, right]: [DpdkPort; 2]) -> [End<DpdkPort>; 2] {
         let end = |host, n, port| End {
             host,
-            place: Host { mac: MacAddr([2, 0, 0, 0, 0, n]), ip: [127, 0, 0, n].into() },
+            place: HostAddr { mac: MacAddr([2, 0, 0, 0, 0, n]), ip: [127, 0, 0, n].into() },
             port,
         };
         [end(a, 1, left), end(b, 2, right)]

@@ -24,7 +24,7 @@ use weft_stack::port::memif::{MemifError, MemifPort};
 use weft_stack::port::udp::{MAX_SOURCES, Peer, UdpConfig, UdpError, UdpPort, mac_of};
 use weft_stack::port::{MIN_FRAME, Port};
 use weft_stack::wire::ethernet::{MacAddr, VLAN_TAG_LEN, VlanTag};
-use weft_stack::worker::{Checksum, Host, LinkConfig};
+use weft_stack::worker::{Checksum, HostAddr, LinkConfig};
 
 /// The longest IP packet of a port for which nothing else is said, bytes; less where a UDP port's
 /// interface has less.
@@ -172,7 +172,7 @@ pub(crate) enum PortError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     /// Here.
-    Known(Host),
+    Known(HostAddr),
     /// Only its IP address is known: the worker has to ask for the other.
     ToBeAsked(IpAddr),
 }
@@ -185,7 +185,7 @@ pub(crate) struct OpenPort {
     /// What it was opened from; none for ports that have no name.
     spec: Option<PortSpec>,
     /// Its own addresses.
-    pub(crate) host: Host,
+    pub(crate) host: HostAddr,
     /// How many entropies make a difference here.
     pub(crate) paths: u16,
     /// Rate of its link, where the system or the device says it.
@@ -386,7 +386,7 @@ impl PortSpec {
         let config = udp.config(usize::from(options.mtu.unwrap_or_else(default)));
         let port = UdpPort::open(&config).map_err(|error| PortError::Udp { spec: self.clone(), error })?;
         Ok(OpenPort {
-            host: Host { mac: mac_of(udp.address), ip: udp.address },
+            host: HostAddr { mac: mac_of(udp.address), ip: udp.address },
             paths: port.entropies(),
             link: interface.as_deref().and_then(interface_rate),
             checksum: options.checksum.into(),
@@ -408,7 +408,7 @@ impl PortSpec {
         Ok(OpenPort {
             port: AnyPort::Memif(Box::new(port)),
             spec: Some(self.clone()),
-            host: Host { mac, ip },
+            host: HostAddr { mac, ip },
             paths: ALL_PATHS,
             link: None,
             checksum: options.checksum.into(),
@@ -434,7 +434,7 @@ impl PortSpec {
         Ok(OpenPort {
             port: AnyPort::Dpdk(Box::new(port)),
             spec: Some(self.clone()),
-            host: Host { mac, ip },
+            host: HostAddr { mac, ip },
             paths: ALL_PATHS,
             link,
             checksum: options.checksum.into(),
@@ -493,7 +493,7 @@ impl OpenPort {
     /// One end of a link in this process, whose ends are told apart by `n`.
     pub(crate) fn in_process(port: AnyPort, n: u8) -> OpenPort {
         let ip = IpAddr::from([127, 0, 0, n]);
-        let host = Host { mac: mac_of(ip), ip };
+        let host = HostAddr { mac: mac_of(ip), ip };
         OpenPort {
             port,
             spec: None,
@@ -511,7 +511,7 @@ impl OpenPort {
     /// # Errors
     /// The peer cannot be reached.
     pub(crate) fn meet(&mut self, peer: &PeerSpec) -> Result<Place, PortError> {
-        let any_mac = Place::Known(Host { mac: mac_of(peer.ip), ip: peer.ip });
+        let any_mac = Place::Known(HostAddr { mac: mac_of(peer.ip), ip: peer.ip });
         let Some(spec) = self.spec.clone() else { return Ok(any_mac) };
         if peer.ip.is_ipv4() != self.host.ip.is_ipv4() {
             return Err(PortError::Version { spec, ip: peer.ip, own: self.host.ip });
@@ -523,7 +523,7 @@ impl OpenPort {
             return Ok(any_mac);
         }
         Ok(match peer.mac {
-            Some(mac) => Place::Known(Host { mac, ip: peer.ip }),
+            Some(mac) => Place::Known(HostAddr { mac, ip: peer.ip }),
             None if self.point_to_point => any_mac,
             None => Place::ToBeAsked(peer.ip),
         })

@@ -15,7 +15,7 @@ use std::thread;
 use weft_cc::Time;
 use weft_stack::port::memory::MemoryPort;
 use weft_stack::wire::ethernet::MacAddr;
-use weft_stack::worker::{Clock, Host};
+use weft_stack::worker::{Clock, HostAddr};
 use weft_testbed::sim::{self, FaultPlan, PayloadMode, RunProgress, RunConfig, RunReport};
 use weft_testbed::soft::{self, HostPort, SoftCounters, SoftFabric, SoftOptions, host_link};
 use weft_testbed::topology::{HostId, Topology};
@@ -96,9 +96,9 @@ fn attach(
 }
 
 /// What frames call a host: there are at most 2²⁰.
-fn place(host: u32) -> Host {
+fn place(host: u32) -> HostAddr {
     let [_, b, c, d] = (host + 1).to_be_bytes();
-    Host { mac: MacAddr([2, 0, 0, b, c, d]), ip: IpAddr::V4(Ipv4Addr::new(10, b, c, d)) }
+    HostAddr { mac: MacAddr([2, 0, 0, b, c, d]), ip: IpAddr::V4(Ipv4Addr::new(10, b, c, d)) }
 }
 
 /// What endpoints are told of the fabric: all that they would be told in simulation.

@@ -38,7 +38,7 @@ mod sockets {
     use std::net::{IpAddr, Ipv4Addr};
     use weft_cc::{Rate, Span};
     use weft_stack::port::udp::{Notice, UdpConfig, UdpError, UdpPort, mac_of};
-    use weft_stack::worker::Host;
+    use weft_stack::worker::HostAddr;
     use weft_testbed::sim::{RunProgress, RunConfig, RunReport};
     use weft_testbed::workload::{Start, Workload};
 
@@ -112,7 +112,7 @@ mod sockets {
     /// The hosts with their ports.
     pub(super) fn ends(hosts: Vec<u32>, ports: Vec<UdpPort>) -> Vec<End<UdpPort>> {
         let end = |(host, port): (u32, UdpPort)| {
-            let place = Host { mac: mac_of(port.ip()), ip: port.ip() };
+            let place = HostAddr { mac: mac_of(port.ip()), ip: port.ip() };
             End { host, place, port }
         };
         hosts.into_iter().zip(ports).map(end).collect()

@@ -20,7 +20,7 @@ use weft_stack::Span;
 use weft_stack::packet::Addr;
 use weft_stack::port::{FramePool, Port, PortCaps, PortCounters, RxBurst, TxBurst};
 use weft_stack::wire::ethernet::MacAddr;
-use weft_stack::worker::{AddressBook, Clock, Host, Idle, LinkConfig, Strangers, Worker};
+use weft_stack::worker::{AddressBook, Clock, HostAddr, Idle, LinkConfig, Strangers, Worker};
 
 /// No wait is longer.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -157,7 +157,7 @@ fn link(kernel: [IpAddr; 2]) -> Result<(u32, MacAddr), String> {
 fn worker(interface: u32, ip: IpAddr) -> Worker<PacketPort> {
     let clock = Clock::new();
     let fep = fep(0, config(true), 1, clock.now());
-    let book = AddressBook::new(Addr(0), Host { mac: OWN, ip }, 4, Strangers::Refuse).unwrap();
+    let book = AddressBook::new(Addr(0), HostAddr { mac: OWN, ip }, 4, Strangers::Refuse).unwrap();
     let mut worker =
         Worker::new(fep, PacketPort::open(interface).unwrap(), book, LinkConfig::default(), clock).unwrap();
     worker.set_idle(Idle::ADAPTIVE);
@@ -222,7 +222,7 @@ fn converse() {
         let mut worker = worker(interface, own);
         worker.meet(Addr(1), kernel, None).unwrap();
         worker.resolve(Addr(1), Span::from_ms(LIMIT.as_millis() as u64)).unwrap();
-        assert_eq!(worker.book().get(Addr(1)), Some(&Host { mac: theirs, ip: kernel }));
+        assert_eq!(worker.book().get(Addr(1)), Some(&HostAddr { mac: theirs, ip: kernel }));
         kernel_asks(&mut worker, kernel, own);
         kernel_pings(&mut worker, own);
         assert!(worker.counters().neighbours >= 5, "{:?}", worker.counters());

@@ -91,10 +91,10 @@ fn find<'a>(counts: &'a mut VecDeque<Count>, heard: &Heard) -> Option<&'a mut Co
 mod tests {
     use super::*;
     use weft_stack::wire::ethernet::MacAddr;
-    use weft_stack::worker::Host;
+    use weft_stack::worker::HostAddr;
 
     fn heard(kind: Kind, tos: u8, cut: bool, n: u8) -> Heard {
-        let from = Host { mac: MacAddr([2; 6]), ip: [10, 0, 0, n].into() };
+        let from = HostAddr { mac: MacAddr([2; 6]), ip: [10, 0, 0, n].into() };
         Heard { probe: Probe::new(kind, 9, 1), from, tos, hops: 0, length: 500, cut }
     }
 

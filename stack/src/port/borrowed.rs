@@ -1,12 +1,20 @@
-//! Frames whose bytes lie in memory that somebody else may be writing, lent until they have been looked at.
+//! Frames whose bytes lie in memory that another process may be writing, borrowed until they have been read.
 //!
-//! What is looked at is copied: the first bytes of each frame, which hold its headers, into a [`RxHeaders`]. The
-//! rest stays where it is, and can only be copied from there.
+//! The first bytes of each frame, which hold its headers, are copied into [`RxHeaders`], so that what is checked is what is
+//! used. The rest stays in the region, and can only be copied from there.
+//!
+//! # Store-forwarding stalls
+//!
+//! A value of several words that has just been written to memory in small stores, and is then moved with wider loads,
+//! cannot be forwarded from the processor's store buffer: the loads wait until all the stores have reached the cache. On
+//! the fast path that costs more than the work itself. So functions there are inlined (`inline(always)`) where their
+//! result does not fit registers, and results are built in their final place. Comments elsewhere refer to this section.
+#![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicUsize, Ordering, fence};
 
+use super::batch_arc::{Batch, BatchArc, Returned, Share};
 use super::{BURST, MIN_FRAME};
 use crate::region::{Region, RegionBytes};
 
@@ -17,130 +25,68 @@ pub(super) const HEAD: usize = 192;
 #[repr(align(64))]
 struct Head(UnsafeCell<[u8; HEAD]>);
 
-/// Where the heads of one burst lie. Lives as long as the port that has it, or any of the frames.
-pub(super) struct RxHeaders(NonNull<Shared>);
+/// Where the heads of one burst lie. They live as long as the port, or any of the frames.
+pub(super) struct RxHeaders(BatchArc<Shared>);
 
-struct Shared {
-    /// The frames that have not come back, and the port while it is there.
-    holders: AtomicUsize,
+/// What the port and the frames that it has lent have in common.
+pub(super) struct Shared {
     heads: [Head; BURST],
     regions: Vec<Region>,
 }
 
-// SAFETY: each head belongs to one frame at a time, and to the port when there is none; the rest is atomics and
-// regions.
-unsafe impl Send for RxHeaders {}
+// SAFETY: only the heads are not `Sync` by themselves. A head is written by `BorrowBatch::lend` while no frame has it,
+// and is then accessed by the one frame that got its address; `BatchArc` orders the two. The regions are `Sync`.
+unsafe impl Sync for Shared {}
 
 impl RxHeaders {
     /// For frames in these regions.
     pub(super) fn new(regions: Vec<Region>) -> RxHeaders {
         let heads = std::array::from_fn(|_| Head(UnsafeCell::new([0; HEAD])));
-        let shared = Shared { holders: AtomicUsize::new(1), heads, regions };
-        RxHeaders(NonNull::from(Box::leak(Box::new(shared))))
-    }
-
-    #[inline]
-    fn shared(&self) -> &Shared {
-        // SAFETY: the port is one of the holders.
-        unsafe { self.0.as_ref() }
+        RxHeaders(BatchArc::new(Shared { heads, regions }))
     }
 
     /// The memory that frames are lent from.
     #[inline]
     pub(super) fn regions(&self) -> &[Region] {
-        &self.shared().regions
+        &self.0.get().regions
     }
 
     /// The memory that frames are lent from; and what lends up to `count` of them, if all that were lent before have
     /// come back.
     #[inline]
     pub(super) fn lend(&mut self, count: usize) -> (&[Region], Option<BorrowBatch<'_>>) {
-        let shared = self.shared();
-        // Acquire: what others did with their heads comes before what is done with them next.
-        if shared.holders.load(Ordering::Acquire) != 1 {
-            return (&shared.regions, None);
-        }
-        let left = count.min(BURST);
-        // One addition for all.
-        shared.holders.fetch_add(left, Ordering::Relaxed);
-        (&shared.regions, Some(BorrowBatch { shared, headers: self.0, next: 0, left }))
-    }
-}
-
-impl Drop for RxHeaders {
-    fn drop(&mut self) {
-        // SAFETY: the port's.
-        unsafe { release(self.0, 1) };
+        let (shared, shares) = self.0.try_share(count.min(BURST));
+        (&shared.regions, shares.map(|shares| BorrowBatch { shares, next: 0 }))
     }
 }
 
 impl std::fmt::Debug for RxHeaders {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "RxHeaders({} frames lent)", self.shared().holders.load(Ordering::Relaxed) - 1)
+        write!(f, "RxHeaders({} frames lent)", self.0.shares_out())
     }
 }
 
-/// Gives up the shares of so many holders; who gives up the last one frees the memory.
-///
-/// # Safety
-/// They are the caller's, who uses none of them afterwards.
-#[inline]
-unsafe fn release(shared: NonNull<Shared>, shares: usize) {
-    // SAFETY: the caller is one of the holders.
-    if unsafe { shared.as_ref() }.holders.fetch_sub(shares, Ordering::Release) == shares {
-        free(shared);
-    }
-}
-
-/// Frames of one headers that come back together: each by itself costs the processor about as much as reading its headers.
+/// Borrowed frames that come back together.
 #[derive(Default)]
-pub(super) struct Returned {
-    headers: Option<NonNull<Shared>>,
-    shares: usize,
-}
+pub(super) struct ReturnedFrames(Returned<Shared>);
 
-impl Returned {
-    /// Takes one more; those of another headers are given back before.
+impl ReturnedFrames {
     #[inline]
     pub(super) fn add(&mut self, frame: BorrowedFrame) {
-        let headers = Some(frame.headers);
-        if self.headers != headers {
-            *self = Returned { headers, shares: 0 };
-        }
-        self.shares += 1;
-        std::mem::forget(frame);
+        self.0.add(frame.share);
     }
 }
 
-impl Drop for Returned {
-    #[inline]
-    fn drop(&mut self) {
-        if let Some(headers) = self.headers {
-            // SAFETY: the shares of the frames added.
-            unsafe { release(headers, self.shares) };
-        }
-    }
-}
-
-#[cold]
-fn free(shared: NonNull<Shared>) {
-    fence(Ordering::Acquire);
-    // SAFETY: made from a box, and nobody holds it any more.
-    drop(unsafe { Box::from_raw(shared.as_ptr()) });
-}
-
-/// A burst being lent.
+/// A burst being lent: the frames that are announced and not lent come back when this is dropped.
 pub(super) struct BorrowBatch<'a> {
-    shared: &'a Shared,
-    headers: NonNull<Shared>,
+    shares: Batch<'a, Shared>,
+    /// The head of the next frame.
     next: usize,
-    /// Shares that no frame has yet.
-    left: usize,
 }
 
-// Inlined always: a frame that is put together and then moved is waited for.
+// Inlined always: see store-forwarding stalls, above.
 impl BorrowBatch<'_> {
-    /// Lends `bytes`, which are of the headers's regions, as a frame.
+    /// Lends `bytes`, which are in the regions, as a frame.
     ///
     /// # Panics
     /// As many frames have been lent as were announced.
@@ -149,7 +95,7 @@ impl BorrowBatch<'_> {
         self.lend(bytes, bytes, 0)
     }
 
-    /// Lends two parts, which are of the headers's regions, as a frame. The first is no longer than a [`HEAD`].
+    /// Lends two parts, which are in the regions, as a frame. The first is no longer than a [`HEAD`].
     ///
     /// # Panics
     /// As many frames have been lent as were announced, or the first part is longer.
@@ -162,55 +108,50 @@ impl BorrowBatch<'_> {
     /// Lends the frame that begins with `first`, of which what follows its first `rest_from` bytes is `rest`.
     #[inline(always)]
     fn lend(&mut self, first: RegionBytes<'_>, rest: RegionBytes<'_>, rest_from: u32) -> BorrowedFrame {
-        let left = self.left.checked_sub(1).expect("no more frames than announced");
-        let head = self.shared.heads[self.next].0.get().cast::<u8>();
+        let share = self.shares.split().expect("no more frames than announced");
+        let head = self.shares.get().heads[self.next].0.get().cast::<u8>();
         let head_len = first.len().min(HEAD as u32);
-        // SAFETY: no frame has this head: all have come back, and each is given away once.
+        // SAFETY: the head has at least `head_len` bytes. No frame has it: all shares of earlier bursts are back
+        // (`BatchArc::try_share`), and `next` names each head once in this burst.
         let place = unsafe { std::slice::from_raw_parts_mut(head, head_len as usize) };
         first.first(head_len).copy_to(place);
-        (self.next, self.left) = (self.next + 1, left);
+        self.next += 1;
         let head = NonNull::from(place).cast();
         let len = rest_from.saturating_add(rest.len());
-        BorrowedFrame { head, head_len, rest: rest.base(), rest_from, len, headers: self.headers }
+        BorrowedFrame { head, head_len, rest: rest.base(), rest_from, len, share }
     }
 }
 
-impl Drop for BorrowBatch<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        if self.left > 0 {
-            self.shared.holders.fetch_sub(self.left, Ordering::Release);
-        }
-    }
-}
-
-/// A frame lent.
+/// A frame whose head is copied and whose rest lies in a region.
 pub(super) struct BorrowedFrame {
+    /// The bytes of `Shared::heads` that are this frame's.
     head: NonNull<u8>,
     head_len: u32,
     /// In a region: the bytes of the frame from `rest_from` on.
     rest: NonNull<u8>,
     rest_from: u32,
-    /// Of the whole frame.
+    /// Bytes of the whole frame.
     len: u32,
-    headers: NonNull<Shared>,
+    /// Keeps the heads and the regions.
+    share: Share<Shared>,
 }
 
-// SAFETY: its head is its own, and the regions may be read by any thread; so may the count be changed.
+// SAFETY: `head` points to bytes that no other frame has, `rest` into a region, which any thread may read, and `share`,
+// which keeps both, is `Send`.
 unsafe impl Send for BorrowedFrame {}
-// SAFETY: as above.
+// SAFETY: through `&BorrowedFrame` the head is only read (`head_mut` takes `&mut`), and the rest is only copied from.
 unsafe impl Sync for BorrowedFrame {}
 
 impl BorrowedFrame {
     #[inline]
     pub(super) fn head(&self) -> &[u8] {
-        // SAFETY: initialised; and this frame's alone until it is dropped.
+        // SAFETY: `head_len` initialised bytes of a head that is this frame's alone while it has its share.
         unsafe { std::slice::from_raw_parts(self.head.as_ptr(), self.head_len as usize) }
     }
 
     #[inline]
     pub(super) fn head_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above.
+        // SAFETY: as in `head`; and `&mut self` keeps anybody else from reading it through this frame.
         unsafe { std::slice::from_raw_parts_mut(self.head.as_ptr(), self.head_len as usize) }
     }
 
@@ -224,7 +165,8 @@ impl BorrowedFrame {
     pub(super) fn bytes_from(&self, start: usize) -> Option<RegionBytes<'_>> {
         let more = self.total_len().checked_sub(start).filter(|more| *more > 0)?;
         let skipped = start.checked_sub(self.rest_from as usize)?;
-        // SAFETY: within the bytes that were lent, in a region that the headers keeps.
+        // SAFETY: `rest` has the bytes from `rest_from` to `len` or more, `truncate` only lowers `len`, and `share` keeps the
+        // region that they lie in.
         Some(unsafe { RegionBytes::from_raw(self.rest.add(skipped), more as u32) })
     }
 
@@ -232,14 +174,6 @@ impl BorrowedFrame {
         debug_assert!(len >= MIN_FRAME);
         self.len = self.len.min(len as u32);
         self.head_len = self.head_len.min(self.len);
-    }
-}
-
-impl Drop for BorrowedFrame {
-    #[inline]
-    fn drop(&mut self) {
-        // SAFETY: the frame's.
-        unsafe { release(self.headers, 1) };
     }
 }
 
@@ -332,10 +266,10 @@ mod tests {
         let regions = c.regions()[0].clone();
         drop(c);
         burst.clear();
-        let left = |headers: &RxHeaders| headers.shared().holders.load(Ordering::Relaxed);
-        assert_eq!((left(&a), left(&b)), (1 + 2, 1 + 2));
+        let left = |headers: &RxHeaders| headers.0.shares_out();
+        assert_eq!((left(&a), left(&b)), (2, 2));
         drop(others);
-        assert_eq!((left(&a), left(&b)), (1, 1));
+        assert_eq!((left(&a), left(&b)), (0, 0));
         assert!(a.lend(1).1.is_some() && b.lend(1).1.is_some());
         drop(regions);
     }

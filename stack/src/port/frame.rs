@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crossbeam_queue::ArrayQueue;
 use thiserror::Error;
 
-use super::borrowed::{BorrowedFrame, Returned};
+use super::borrowed::{BorrowedFrame, ReturnedFrames};
 #[cfg(feature = "dpdk")]
 use super::dpdk::{Mbuf, MbufPool};
 use super::{Attachment, MIN_FRAME};
@@ -217,7 +217,7 @@ impl Frame {
     /// Drops all of these.
     #[inline]
     pub(super) fn drop_all(frames: impl Iterator<Item = Frame>) {
-        let mut returned = Returned::default();
+        let mut returned = ReturnedFrames::default();
         for frame in frames {
             match frame.0 {
                 Buffer::Borrowed(frame) => returned.add(frame),

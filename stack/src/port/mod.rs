@@ -28,6 +28,7 @@
 use std::os::fd::BorrowedFd;
 
 mod attachment;
+mod batch_arc;
 mod borrowed;
 mod burst;
 mod frame;

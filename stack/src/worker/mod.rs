@@ -20,7 +20,7 @@
 //! use weft_stack::rng::Rng;
 //! use weft_stack::ses::Matching;
 //! use weft_stack::wire::ethernet::MacAddr;
-//! use weft_stack::worker::{AddressBook, Clock, Host, LinkConfig, Strangers, Worker};
+//! use weft_stack::worker::{AddressBook, Clock, HostAddr, LinkConfig, Strangers, Worker};
 //!
 //! let clock = Clock::new();
 //! let network = CcParams {
@@ -31,7 +31,7 @@
 //!     trimming: true,
 //! };
 //! let config = Arc::new(FepConfig::new(&CcChoice::default(), &network));
-//! let host = |n: u8| Host { mac: MacAddr([2, 0, 0, 0, 0, n]), ip: [10, 0, 0, n].into() };
+//! let host = |n: u8| HostAddr { mac: MacAddr([2, 0, 0, 0, 0, n]), ip: [10, 0, 0, n].into() };
 //! let worker = |n: u8, port| {
 //!     let fep = Fep::new(Addr(n.into()), config.clone(), Rng::new(1, n.into()), clock.now())?;
 //!     let mut book = AddressBook::new(fep.addr(), host(n), 16, Strangers::Refuse)?;
@@ -104,7 +104,7 @@ mod wait;
 
 pub use affinity::{CoreListError, PinError, parse_cores, pin_to, usable_cores};
 pub use backoff::{Idle, TimedOut};
-pub use book::{AddressBook, BookError, Host, Route, Strangers};
+pub use book::{AddressBook, BookError, HostAddr, Route, Strangers};
 pub use clock::{Clock, ClockSource, Unfit};
 pub use codec::{Checksum, Codec, LinkConfig, ReadError, WriteError};
 pub use steer::Steering;

@@ -19,7 +19,7 @@ use weft_stack::pdc::PdcConfig;
 use weft_stack::rng::Rng;
 use weft_stack::ses::Matching;
 use weft_stack::wire::ethernet::MacAddr;
-use weft_stack::worker::{AddressBook, Host, Strangers};
+use weft_stack::worker::{AddressBook, HostAddr, Strangers};
 use weft_stack::{Rate, Span, Time};
 
 pub(crate) use alone::Alone;
@@ -73,10 +73,10 @@ pub(crate) fn fep(own: u32, config: impl Into<Arc<FepConfig>>, seed: u64, now: T
 }
 
 /// The network addresses of endpoint `n`.
-pub(crate) fn host(n: u32, v6: bool) -> Host {
+pub(crate) fn host(n: u32, v6: bool) -> HostAddr {
     let n = n as u8 + 1;
     let ip = if v6 { format!("fd00::{n}").parse().unwrap() } else { [10, 0, 0, n].into() };
-    Host { mac: MacAddr([2, 0, 0, 0, 0, n]), ip }
+    HostAddr { mac: MacAddr([2, 0, 0, 0, 0, n]), ip }
 }
 
 /// The address book of endpoint `own`, which knows endpoints 0 to `hosts` - 1 and refuses all others.

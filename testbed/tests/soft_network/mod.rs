@@ -12,7 +12,7 @@ use weft_stack::rng::Rng;
 use weft_stack::ses::Matching;
 use weft_stack::wire::class::DscpClasses;
 use weft_stack::wire::ethernet::MacAddr;
-use weft_stack::worker::{AddressBook, Clock, Host, LinkConfig, Strangers, Worker};
+use weft_stack::worker::{AddressBook, Clock, HostAddr, LinkConfig, Strangers, Worker};
 use weft_testbed::sim::{FaultPlan, FlowRecord, RunConfig};
 use weft_testbed::soft::{HostPort, SoftCounters, SoftFabric, SoftOptions, endpoint, host_link};
 use weft_testbed::topology::HostId;
@@ -39,9 +39,9 @@ pub(crate) struct Outcome {
 }
 
 /// Where a host is.
-pub(crate) fn place(host: u32) -> Host {
+pub(crate) fn place(host: u32) -> HostAddr {
     let n = host as u8;
-    Host { mac: MacAddr([2, 0, 0, 0, 1, n]), ip: [10, 0, 0, n + 1].into() }
+    HostAddr { mac: MacAddr([2, 0, 0, 0, 1, n]), ip: [10, 0, 0, n + 1].into() }
 }
 
 struct Run<'a> {

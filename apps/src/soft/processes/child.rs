@@ -19,7 +19,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 use weft_cc::{Span, Time};
 use weft_stack::port::BURST;
-use weft_stack::worker::{Clock, Host, Worker};
+use weft_stack::worker::{Clock, HostAddr, Worker};
 use weft_testbed::sim::{self, RunConfig};
 
 /// How long the fabric's end of the link may take to be there.
@@ -215,7 +215,7 @@ impl<'a> HostProcess<'a> {
 }
 
 /// Opens the port of the host at `own`, and finds out where all hosts are.
-fn open(own: usize, hosts: &[HostFacts]) -> Result<(crate::port_spec::OpenPort, Vec<Host>), Failure> {
+fn open(own: usize, hosts: &[HostFacts]) -> Result<(crate::port_spec::OpenPort, Vec<HostAddr>), Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::Run(error.to_string());
     let facts = &hosts[own];
     let spec: PortSpec = facts.port.parse().map_err(|error| failed(&error))?;

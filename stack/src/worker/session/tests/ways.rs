@@ -13,7 +13,7 @@ use crate::rng::Rng;
 use crate::wire::ethernet::MacAddr;
 use crate::worker::neighbours::NoWay;
 use crate::worker::session::way::LONGEST;
-use crate::worker::{AddressBook, Clock, Host, LinkConfig, Strangers, Worker};
+use crate::worker::{AddressBook, Clock, HostAddr, LinkConfig, Strangers, Worker};
 
 const PEER: Addr = Addr(1);
 /// Reached through [`ROUTER`].
@@ -47,7 +47,7 @@ impl Side {
         let config = Arc::new(FepConfig { pdc: PdcConfig { rto_init: RTO, ..base.pdc }, ..base });
         let mut fep = Fep::new(Addr(own), config, Rng::new(3, own.into()), Time::ZERO).unwrap();
         fep.close_process(0).unwrap();
-        let host = Host { mac: MacAddr([2, 0, 0, 0, 0, own as u8]), ip: ip(Addr(own)) };
+        let host = HostAddr { mac: MacAddr([2, 0, 0, 0, 0, own as u8]), ip: ip(Addr(own)) };
         let book = AddressBook::new(Addr(own), host, 8, Strangers::Refuse).unwrap();
         let clock = Clock::system(Time::ZERO);
         let mut worker = Worker::new(fep, port, book, LinkConfig::default(), clock).unwrap();
