@@ -8,7 +8,7 @@
 //! There is no link: nothing bounds the rate but the CPU.
 
 use crate::Failure;
-use weft_testbed::sim::{RunProgress, RunConfig, RunReport};
+use weft_testbed::sim::{RunConfig, RunProgress, RunReport};
 use weft_testbed::workload::Workload;
 
 /// The two hosts of `workload` that a loopback runs: its first flow's source and destination.
@@ -38,7 +38,10 @@ pub(crate) fn run(config: &RunConfig, progress: &mut dyn FnMut(&RunProgress)) ->
 
 /// Says why not.
 #[cfg(not(feature = "dpdk"))]
-pub(crate) fn run(_config: &RunConfig, _progress: &mut dyn FnMut(&RunProgress)) -> Result<RunReport, Failure> {
+pub(crate) fn run(
+    _config: &RunConfig,
+    _progress: &mut dyn FnMut(&RunProgress),
+) -> Result<RunReport, Failure> {
     Err(Failure::Run(
         "--on loopback needs DPDK, and this weft was built without its feature `dpdk`".to_owned(),
     ))

@@ -13,7 +13,7 @@ use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::Path;
 use std::time::Instant;
 use weft_cc::Span;
-use weft_testbed::sim::{self, Lines, RunProgress, RunConfig, RunReport, SampleSink, Sampling};
+use weft_testbed::sim::{self, Lines, RunConfig, RunProgress, RunReport, SampleSink, Sampling};
 use weft_testbed::soft::SoftCounters;
 
 /// Runs what `args` describe and writes the reports that they ask for.

@@ -16,7 +16,7 @@ use weft_cc::Time;
 use weft_stack::port::memory::MemoryPort;
 use weft_stack::wire::ethernet::MacAddr;
 use weft_stack::worker::{Clock, HostAddr};
-use weft_testbed::sim::{self, FaultPlan, PayloadMode, RunProgress, RunConfig, RunReport};
+use weft_testbed::sim::{self, FaultPlan, PayloadMode, RunConfig, RunProgress, RunReport};
 use weft_testbed::soft::{self, HostPort, SoftCounters, SoftFabric, SoftOptions, host_link};
 use weft_testbed::topology::{HostId, Topology};
 

@@ -39,7 +39,7 @@ mod sockets {
     use weft_cc::{Rate, Span};
     use weft_stack::port::udp::{Notice, UdpConfig, UdpError, UdpPort, mac_of};
     use weft_stack::worker::HostAddr;
-    use weft_testbed::sim::{RunProgress, RunConfig, RunReport};
+    use weft_testbed::sim::{RunConfig, RunProgress, RunReport};
     use weft_testbed::workload::{Start, Workload};
 
     /// IPv4, UDP and the longest headers of a data packet.

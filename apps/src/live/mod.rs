@@ -32,7 +32,7 @@ use flows::Flows;
 use weft_cc::{Span, Time};
 use weft_stack::port::{BURST, Port};
 use weft_stack::worker::{Clock, Worker};
-use weft_testbed::sim::{RunProgress, RunConfig};
+use weft_testbed::sim::{RunConfig, RunProgress};
 use weft_testbed::workload::Workload;
 
 /// Silence after which a run is given up.

@@ -1,4 +1,4 @@
-//! From a topology and a workload to shards.
+//! Builds the shards of a run from its topology and workload.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,16 +21,16 @@ use crate::switch::{EgressQueue, Hasher, QueueConfig};
 use crate::topology::{HostId, Node, PortId, PortSpec, SwitchId, Topology};
 use crate::workload::{Start, Workload};
 
-/// Everything that a run starts with.
+/// The state of a run at its start.
 pub(super) struct System {
     pub(super) shards: Vec<Shard>,
-    /// Nothing that happens at one node matters to another sooner than this, ps.
+    /// The shortest time, in ps, after which an event at one node can affect another.
     pub(super) lookahead: u64,
-    /// Changes of links, in the order of time.
+    /// Changes of links, in time order.
     pub(super) changes: Vec<(u64, LinkSpec, LinkChange)>,
 }
 
-/// Which node is where.
+/// The location of each node.
 struct Locations {
     hosts: Vec<Location>,
     switches: Vec<Location>,
@@ -38,7 +38,7 @@ struct Locations {
     groups: Vec<Vec<Vec<u32>>>,
 }
 
-/// Where a host or switch is: its shard, and its numbers there.
+/// The shard of a host or switch, and its numbers within the shard.
 #[derive(Clone, Copy, Default)]
 struct Location {
     shard: u32,
@@ -46,7 +46,7 @@ struct Location {
     inbox: u32,
 }
 
-/// Builds the system for as many threads as are asked for and can be used.
+/// Builds the system for `threads` threads, or fewer if the fabric has fewer ToRs.
 pub(super) fn build(
     config: &RunConfig,
     faults: &FaultPlan,
@@ -68,11 +68,11 @@ pub(super) fn build(
     Ok(System { shards, lookahead, changes })
 }
 
-/// The links as they are when the run begins.
+/// The links in their state at the start of the run.
 pub(crate) struct Links<'a> {
     config: &'a RunConfig,
     faults: LinkFaults,
-    /// Sending ports that are slower than the topology has them.
+    /// Sending ports that are slower than in the topology.
     slow: BTreeMap<PortId, Share>,
 }
 
@@ -82,18 +82,18 @@ impl<'a> Links<'a> {
         Links { config, faults: faults.all_links, slow }
     }
 
-    /// What is left of the rate of the link behind `port`.
+    /// The fraction that remains of the rate of the link behind `port`.
     fn share(&self, port: PortId) -> Share {
         self.slow.get(&port).copied().unwrap_or(Share::WHOLE)
     }
 
-    /// The rate of the link behind `port`, as much as is left of it.
+    /// The remaining rate of the link behind `port`.
     fn rate(&self, port: PortId) -> Rate {
         let rate = self.config.topology.port(port).rate;
         Rate::from_bps(self.share(port).of(rate.as_bps()).max(1))
     }
 
-    /// What is fixed about the link behind `port`.
+    /// The fixed properties of the link behind `port`.
     pub(crate) fn spec(&self, port: PortId) -> LinkSpec {
         let topology = &self.config.topology;
         let spec = topology.port(port);
@@ -105,7 +105,7 @@ impl<'a> Links<'a> {
         LinkSpec { id: port.0, rate: self.rate(port), latency, faults: self.faults }
     }
 
-    /// The queue of `port`.
+    /// The queue configuration of `port`.
     pub(crate) fn queue(&self, port: PortId) -> QueueConfig {
         let config = self.config;
         let limit = config.queue_bytes.or(config.topology.queue_of(port));
@@ -113,7 +113,7 @@ impl<'a> Links<'a> {
     }
 }
 
-/// Failures of the workload and `events`, both directions of each link.
+/// The failures of the workload and `events`, for both directions of each link, in time order.
 pub(crate) fn changes(
     links: &Links<'_>,
     events: &[LinkEvent],
@@ -135,8 +135,8 @@ pub(crate) fn changes(
     Ok(both.collect())
 }
 
-/// The time that the fastest packet takes over the shortest link: that far one can look ahead. `None`
-/// if that is no time at all.
+/// The lookahead: the time that the smallest packet takes over the fastest and shortest link, ps. `None` if
+/// it is zero.
 fn lookahead(links: &Links<'_>, changes: &[(u64, LinkSpec, LinkChange)]) -> Option<u64> {
     let topology = &links.config.topology;
     let specs = (0..topology.ports().len() as u32).map(|id| links.spec(PortId(id)));
@@ -154,11 +154,11 @@ fn lookahead(links: &Links<'_>, changes: &[(u64, LinkSpec, LinkChange)]) -> Opti
     let fastest = rate.into_iter().chain(degraded).max()?;
     let lookahead = latency + fastest.time_for(u64::from(smallest)).as_ps();
     let ports = (0..topology.switches()).map(|s| topology.ports_of(SwitchId(s)).count).max().unwrap_or(0);
-    // Windows are twice as long.
+    // Windows are twice as long as the lookahead.
     (lookahead > 0).then(|| lookahead.min(longest_window(ports) / 2))
 }
 
-/// All switches, those of the side of the hosts first.
+/// All switches, those of the hosts' side first.
 fn in_order(topology: &Topology) -> impl Iterator<Item = SwitchId> {
     let of_side = |side| {
         let on_side = move |s: &SwitchId| Side::of_tier(topology.place(*s).tier) == side;
@@ -168,7 +168,7 @@ fn in_order(topology: &Topology) -> impl Iterator<Item = SwitchId> {
 }
 
 impl Locations {
-    /// Deals the nodes out: blocks of ToRs with their hosts, the switches above evenly.
+    /// Distributes the nodes: blocks of ToRs with their hosts, and the switches above evenly.
     fn new(topology: &Topology, workload: &Workload, shards: usize) -> Locations {
         let of = |index: u32, count: u32| (u64::from(index) * shards as u64 / u64::from(count)) as u32;
         let tors = topology.switches_in(0);
@@ -217,8 +217,8 @@ impl Locations {
     }
 }
 
-/// Host by host the first host of its group: hosts belong together if flows of one are started by flows
-/// that end at the other, as that takes no time.
+/// For each host, the first host of its group. Two hosts belong together if flows of one are started by flows
+/// that end at the other, because that takes no time.
 fn leaders(hosts: u32, workload: &Workload) -> Vec<u32> {
     let mut leaders: Vec<u32> = (0..hosts).collect();
     fn find(leaders: &mut [u32], mut host: u32) -> u32 {
@@ -248,7 +248,7 @@ fn leaders(hosts: u32, workload: &Workload) -> Vec<u32> {
     (0..hosts).map(|host| find(&mut leaders, host)).collect()
 }
 
-/// Where a port's generator of marks starts.
+/// The seed of a port's generator for marks.
 pub(crate) fn mark_seed(seed: u64, port: PortId) -> u64 {
     seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ u64::from(port.0) << 32
 }
@@ -258,12 +258,12 @@ struct Builder<'a> {
     links: Links<'a>,
     locations: &'a Locations,
     endpoint: Arc<FepConfig>,
-    /// Port by port, the receiving end of its link.
+    /// For each port, the receiving end of its link.
     inlets: Vec<Inlet>,
     queues: Vec<QueueConfig>,
-    /// Port by port, the index of its queue configuration.
+    /// For each port, the index of its queue configuration.
     queue_of: Vec<u8>,
-    /// Host by host, its shard.
+    /// The shard of each host.
     shard_of: Arc<[u16]>,
     sampling: bool,
 }
@@ -313,7 +313,7 @@ impl<'a> Builder<'a> {
             }
         }
         for host in groups.iter_mut().flat_map(|group| &mut group.hosts) {
-            // The next one last.
+            // The next flow to start is the last entry.
             host.starts.sort_unstable_by(|a, b| b.cmp(a));
             host.starts.shrink_to_fit();
         }

@@ -1,17 +1,16 @@
-//! The windows of a run, and the threads that live through them together.
+//! The event loop of a run: the windows of virtual time, and the threads that process them together.
 //!
-//! A packet takes at least a certain time from one node to the next, the lookahead. In a window of that
-//! length no node can tell what another is doing, so the nodes can be taken one after the other, each through
-//! the whole window, and by several threads (conservative parallel simulation, Chandy and Misra 1979). Node
-//! after node instead of event after event is faster on one thread as well: a host's state is brought into the
-//! cache once per window and not once per packet.
+//! A packet takes at least a certain time from one node to the next, the lookahead. Within a window of that
+//! length, no node can affect another, so each node can process the whole window independently, on any thread
+//! (conservative parallel simulation, Chandy and Misra 1979). This is also faster on one thread: the state of
+//! a host is loaded into the cache once per window, not once per packet.
 //!
-//! A folded Clos has two sides: hosts and every second tier of switches, and the other tiers; links only
-//! join one with the other. Once one side has got to a time, the other can go on to that time and the lookahead.
-//! So they take turns, and each turn takes a side twice the lookahead further.
+//! A folded Clos has two sides: hosts and every second tier of switches on one, the other tiers on the other.
+//! Links only join one side to the other. Once one side has reached a time, the other can advance to that
+//! time plus the lookahead. So the sides take turns, and each turn advances a side by twice the lookahead.
 //!
-//! How long windows are follows from the topology and not from the number of threads, and a window
-//! depends on nothing but the one before it: any number of threads gives the same results.
+//! The length of the windows follows from the topology, not from the number of threads, and a window depends
+//! only on the one before it. So any number of threads gives the same results.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -28,23 +27,23 @@ use super::sample::Sampling;
 use super::shard::{Samples, Shard, Side};
 use super::wires::{Crossing, NEVER, Wires};
 
-/// Which side goes on next, and how far.
+/// Decides which side advances next, and how far.
 struct Timetable<'a> {
     lookahead: u64,
-    /// How far each side has got.
+    /// The time that each side has reached.
     reached: [u64; 2],
     side: Side,
     changes: &'a [(u64, LinkSpec, LinkChange)],
     sample_every: Option<u64>,
     next_sample: u64,
     last_sample: u64,
-    /// The last instant that counts.
+    /// The last instant of the run.
     until: u64,
 }
 
-/// What is next.
+/// The next step of the run.
 enum Turn<'a> {
-    /// A side lives from `start` to before `end`.
+    /// A side advances from `start` to just before `end`.
     Window { side: Side, start: u64, end: u64 },
     /// Links change.
     Changes(&'a [(u64, LinkSpec, LinkChange)]),
@@ -69,10 +68,10 @@ impl<'a> Timetable<'a> {
         }
     }
 
-    /// What is to be done when nothing happens before `next`.
+    /// The next step, given that no event happens before `next`.
     fn turn(&mut self, next: u64) -> Turn<'a> {
         let change = self.changes.first().map_or(NEVER, |(at, ..)| *at);
-        // Both sides get there before anybody goes further.
+        // Both sides must reach `stop` before either goes further.
         let stop = change.min(self.due_sample()).min(self.until + 1);
         for reached in &mut self.reached {
             *reached = next.min(stop).max(*reached);
@@ -89,18 +88,19 @@ impl<'a> Timetable<'a> {
         Turn::Window { side, start, end }
     }
 
-    /// Everything was done at `done`. Some nodes are further already: so that it does not depend on the windows
-    /// how far, all go on to where the first can be.
+    /// The last connection closed at `done`. Some nodes are already further by up to two lookaheads: all
+    /// nodes advance to that bound, so that the end does not depend on the windows.
     fn finish(&mut self, done: u64) {
         self.until = self.until.min(done.saturating_add(2 * self.lookahead));
     }
 
-    /// When a sample is due; one at the very end waits for what happens then, see [`Timetable::end_sample`].
+    /// When the next sample is due. A sample at the end of the run must include the events of that instant,
+    /// so [`Timetable::end_sample`] takes it.
     fn due_sample(&self) -> u64 {
         if self.next_sample < self.until { self.next_sample } else { NEVER }
     }
 
-    /// When the last sample is due of a run that is over: it ends an interval that need not be a whole one.
+    /// When the last sample of a finished run is due. Its interval may be shorter than the others.
     fn end_sample(&self) -> Option<u64> {
         let [even, odd] = self.reached;
         let end = even.max(odd).min(self.until);
@@ -113,7 +113,7 @@ impl<'a> Timetable<'a> {
             && at < self.until
             && let Some(every) = self.sample_every
         {
-            // The next one at which there can be anything to see.
+            // Skips the intervals in which nothing happens.
             let idle = next.min(self.until).saturating_sub(at) / every;
             self.next_sample = at.saturating_add((idle + 1).saturating_mul(every));
             self.last_sample = at;
@@ -129,15 +129,15 @@ impl<'a> Timetable<'a> {
     }
 }
 
-/// What the threads tell each other at the end of a window. Two of these take turns, so that a thread that
-/// is ahead does not overwrite what another has not read.
+/// The data that the threads exchange at the end of a window. Two of these alternate, so that a thread that
+/// is ahead does not overwrite data that another has not read yet.
 struct Exchange {
     shards: Vec<WindowResult>,
-    /// From shard to shard.
+    /// The mailbox of each sending and receiving shard.
     mailboxes: Vec<Vec<Mutex<Mail>>>,
 }
 
-/// What goes from one shard to another.
+/// The packets that go from one shard to another.
 #[derive(Default)]
 struct Mail {
     packets: Vec<Crossing>,
@@ -163,7 +163,7 @@ impl Exchange {
         }
     }
 
-    /// Puts up what shard number `from` has to tell after a window, after which nothing happens before `next`.
+    /// Publishes the results of shard `from` after a window. Nothing happens in that shard before `next`.
     fn post(&self, from: usize, shard: &mut Shard, next: u64) {
         let result = &self.shards[from];
         let Wires { outboxes, packets, .. } = &mut shard.wires;
@@ -174,7 +174,7 @@ impl Exchange {
             std::mem::swap(&mut mail.packets, outbox);
             std::mem::swap(&mut mail.contents, contents);
         }
-        // The barrier that follows orders these.
+        // The barrier that follows orders these stores.
         result.next.store(next, Ordering::Relaxed);
         result.open.store(shard.flows.open, Ordering::Relaxed);
         result.events.store(shard.events, Ordering::Relaxed);
@@ -182,7 +182,7 @@ impl Exchange {
         result.last_close.store(shard.flows.last_close, Ordering::Relaxed);
     }
 
-    /// Takes in what the others have sent to shard number `to`.
+    /// Delivers the packets that the other shards have sent to shard `to`.
     fn collect(&self, to: usize, shard: &mut Shard) {
         for (from, mailboxes) in self.mailboxes.iter().enumerate() {
             let mut mail = lock(&mailboxes[to]);
@@ -204,12 +204,12 @@ impl Exchange {
     }
 }
 
-/// A panic elsewhere leaves nothing behind that could be misread: it ends the run.
+/// Ignores poisoning: a panic in another thread ends the run, so nobody uses the data afterwards.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What the caller of a run wants to see while it goes on.
+/// The caller's callbacks during a run.
 pub(super) struct Watch<'a> {
     pub(super) progress: Option<&'a mut dyn FnMut(&RunProgress)>,
     pub(super) sampling: Option<Sampling<'a>>,
@@ -244,7 +244,7 @@ impl Watch<'_> {
     }
 }
 
-/// Runs the system to its end and returns the time at which it ends.
+/// Runs the system to its end and returns the time of the end, ps.
 pub(super) fn run(system: &mut System, until: Option<Span>, watch: &mut Watch<'_>) -> u64 {
     let every = watch.sampling.as_ref().map(|sampling| sampling.every);
     let mut shards = std::mem::take(&mut system.shards);
@@ -266,7 +266,7 @@ pub(super) fn run(system: &mut System, until: Option<Span>, watch: &mut Watch<'_
     end
 }
 
-/// What the threads of a run share.
+/// Data shared by the threads of a run.
 #[derive(Clone, Copy)]
 struct Threads<'a> {
     exchanges: &'a [Exchange; 2],
@@ -274,7 +274,7 @@ struct Threads<'a> {
 }
 
 impl Threads<'_> {
-    /// Drives one shard to the end of the run, and returns when that was.
+    /// Drives one shard to the end of the run, and returns the time of the end, ps.
     fn drive(
         self,
         number: usize,
@@ -323,7 +323,8 @@ impl Threads<'_> {
         timetable.reached[0].min(timetable.until)
     }
 
-    /// Takes a sample of one shard, and hands those of all on to who watches. False if a thread has panicked.
+    /// Takes a sample of one shard; the thread with `watch` passes the samples of all shards on. Returns
+    /// false if a thread has panicked.
     fn sample(
         self,
         number: usize,

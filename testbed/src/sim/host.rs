@@ -1,4 +1,4 @@
-//! A host: an endpoint, its link, and what happens there in a window.
+//! A simulated host: an endpoint, its link, and its events within a window.
 
 use std::ops::Range;
 
@@ -17,52 +17,52 @@ use super::packets::Transit;
 use super::sample::PortSample;
 use super::wires::{Arrival, Wires};
 
-/// A host. What each packet needs comes first.
+/// A host. The fields that each packet needs come first.
 #[repr(C)]
 pub(super) struct Host {
-    /// Its number, which is that of its port as well.
+    /// The number of the host, which is also the number of its port.
     pub(super) id: u32,
-    /// Where packets for it are put.
+    /// The index of the inbox for packets on their way here.
     pub(super) inbox: u32,
-    /// Nothing that has happened here is later.
+    /// The time of the last event here, ps.
     pub(super) now: u64,
-    /// The flows that start here by themselves and have not, the next one last.
+    /// Time and slot of the flows that are yet to start here at a given time, the next one last.
     pub(super) starts: Vec<(u64, u32)>,
-    /// The hosts of its ToR, and those of its pod.
+    /// The hosts of the same ToR, and those of the same pod.
     pub(super) neighbours: [Range<u32>; 2],
-    /// Packets lost on the link, and found corrupt.
+    /// Packets that the link lost, and packets that arrived damaged.
     pub(super) dropped: u64,
     pub(super) nic: Link,
     pub(super) fep: Fep,
 }
 
-/// Bytes at the start of a host that each packet needs.
+/// Bytes at the start of [`Host`] that each packet needs.
 const HOT: usize = 768;
 
-/// What happens at a host. The order decides between events at the same instant.
+/// An event at a host. The order of the variants decides between events at the same instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum HostEvent {
     /// A packet arrives.
     Arrival,
     /// The link is free and there is more to send.
     LinkFree,
-    /// The endpoint's timer.
+    /// The endpoint's timer expires.
     Timer,
     /// A flow starts.
     Start,
 }
 
-/// What hosts need of the run.
+/// Settings of the run that hosts need.
 pub(super) struct HostEnv {
     pub(super) shard: u32,
     pub(super) overhead: Overhead,
     pub(super) seed: u64,
-    /// Whether bytes are counted flow by flow as they arrive.
+    /// Whether the arriving bytes of each flow are counted.
     pub(super) sampling: bool,
 }
 
 impl Host {
-    /// What happens next, and when.
+    /// The next event and its time.
     #[inline]
     pub(super) fn next_event(&self, wires: &Wires) -> (u64, HostEvent) {
         let mut next = (wires.first(self.inbox), HostEvent::Arrival);
@@ -81,20 +81,20 @@ impl Host {
         }
     }
 
-    /// Brings what each packet needs into the cache.
+    /// Prefetches the fields that each packet needs.
     #[inline]
     pub(super) fn prefetch(&self) {
         prefetch_start(self, HOT);
     }
 
-    /// Brings what arrives before `end`, and what it meets, into the cache.
+    /// Prefetches the packets that arrive before `end`, and the endpoint's state for them.
     #[inline]
     pub(super) fn prefetch_arrivals(&self, end: u64, wires: &Wires) {
         self.fep.prefetch();
         wires.before(self.inbox, end).for_each(|arrival| wires.packets.prefetch(&arrival.transit));
     }
 
-    /// Lives through one event. Flows that start because of it go to `flows.started`.
+    /// Handles one event. Flows that start because of it go to `flows.started`.
     pub(super) fn handle(
         &mut self,
         now: u64,
@@ -121,14 +121,14 @@ impl Host {
         self.serve(now, env, flows, wires);
     }
 
-    /// Starts a flow whose turn has come.
+    /// Starts a flow that a trigger has released.
     pub(super) fn start(&mut self, now: u64, slot: u32, env: &HostEnv, flows: &mut Flows, wires: &mut Wires) {
         self.now = now;
         flows.start(now, slot, &mut self.fep);
         self.serve(now, env, flows, wires);
     }
 
-    /// Takes results in and lets the endpoint send.
+    /// Collects the endpoint's completions and lets it send.
     #[inline]
     fn serve(&mut self, now: u64, env: &HostEnv, flows: &mut Flows, wires: &mut Wires) {
         flows.collect(now, &mut self.fep);
@@ -138,7 +138,7 @@ impl Host {
     /// A packet arrives.
     fn take_in(&mut self, now: u64, transit: &Transit, env: &HostEnv, flows: &mut Flows, wires: &mut Wires) {
         if transit.is_corrupt() {
-            // Checksums find it: to the endpoint it never arrived.
+            // Checksums detect the damage, so the endpoint never sees the packet.
             self.dropped += 1;
             return wires.packets.remove(transit);
         }
@@ -173,7 +173,7 @@ impl Host {
         }
     }
 
-    /// Switches on the way to `dst`.
+    /// Number of switches on the way to `dst`.
     fn hops(&self, dst: u32) -> u8 {
         match self.neighbours.iter().position(|hosts| hosts.contains(&dst)) {
             Some(0) => 1,
@@ -182,7 +182,7 @@ impl Host {
         }
     }
 
-    /// Something becomes of the link that leads away from here.
+    /// Applies a change to the link that leaves this host.
     pub(super) fn change(&mut self, spec: &LinkSpec, change: LinkChange) {
         self.nic.change(spec, change);
     }
@@ -195,7 +195,7 @@ impl Host {
     }
 }
 
-/// A packet's size on the wire, whole and trimmed.
+/// The size of a packet on the wire, whole and trimmed, bytes.
 fn sizes(overhead: Overhead, packet: &Packet) -> (u16, u16) {
     let fits = |bytes: u32| bytes.min(u32::from(u16::MAX)) as u16;
     match overhead {

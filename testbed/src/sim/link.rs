@@ -1,4 +1,4 @@
-//! The sending end of a link: how long packets take, and what the link does to them.
+//! The sending end of a link: transmission times, and the faults of the link.
 
 use weft_cc::{PS_PER_SEC, Rate, Span};
 use weft_stack::rng::Rng;
@@ -8,57 +8,57 @@ use super::packets::Transit;
 use super::wires::{Inlet, Wires};
 use crate::switch::Queued;
 
-/// The sending end of a link. What each packet needs comes first and is less than a cache line.
+/// The sending end of a link. The fields that each packet needs come first and take less than a cache line.
 #[repr(C)]
 pub(super) struct Link {
-    /// When the last packet's last bit leaves.
+    /// When the last bit of the last packet leaves, ps.
     pub(super) busy_until: u64,
-    /// Time from the last bit's departure to the arrival in the peer's queue.
+    /// Time from the departure of the last bit to the arrival in the peer's queue, ps.
     latency: u64,
     sent_bytes: u64,
     to: Inlet,
     condition: Condition,
-    /// Of the bytes sent, how many the last sample had seen.
+    /// The value of `sent_bytes` at the last sample.
     sampled_bytes: u64,
 }
 
-/// How fast a link is, and how well it carries packets: the same in virtual and in real time.
+/// The rate and the faults of a link. The simulator and the software fabric share this model.
 #[repr(C)]
 pub(crate) struct Condition {
-    /// Picoseconds that each byte takes, where that is a whole number, as at 100 Gbit/s; else 0.
+    /// Picoseconds per byte if that is a whole number, as at 100 Gbit/s; otherwise 0.
     ps_per_byte: u32,
-    /// Whether packets may come to harm: [`LinkFaultState`] tells how.
+    /// Whether packets can be lost, damaged, duplicated or delayed; [`LinkFaultState`] has the details.
     faulty: bool,
     rate: Rate,
     fault_state: Option<Box<LinkFaultState>>,
 }
 
-/// What becomes of a packet that a link does not lose.
+/// The effect of a link's faults on a packet that it does not lose.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct FaultOutcome {
-    /// A bit of it flips.
+    /// One bit of the packet flips.
     pub(crate) corrupt: bool,
-    /// It arrives once more, in time.
+    /// A copy of the packet arrives on time.
     pub(crate) duplicate: bool,
-    /// How much later than it should it arrives.
+    /// How late the packet arrives.
     pub(crate) held_up: Span,
 }
 
-/// What does not go well with a link, or did not.
+/// The fault state of a link that is down or faulty, or was before.
 struct LinkFaultState {
     up: bool,
     faults: LinkFaults,
-    /// Draws of chance so far.
+    /// Number of packets for which an outcome has been drawn.
     draws: u64,
 }
 
-/// What is fixed about a link, and needed when something happens to it.
+/// The properties of a link that do not change during a run.
 #[derive(Clone, Copy)]
 pub(crate) struct LinkSpec {
     /// The sending port.
     pub(crate) id: u32,
     pub(crate) rate: Rate,
-    /// Propagation, and the time that the peer takes to switch, ps.
+    /// Propagation time plus the switching latency of the peer, ps.
     pub(crate) latency: u64,
     pub(crate) faults: LinkFaults,
 }
@@ -83,7 +83,7 @@ impl Condition {
         condition
     }
 
-    /// How long so many bytes take to leave, ps.
+    /// The transmission time of `bytes` bytes, ps.
     #[inline(always)]
     pub(crate) fn time_for(&self, bytes: u32) -> u64 {
         match self.ps_per_byte {
@@ -92,7 +92,8 @@ impl Condition {
         }
     }
 
-    /// What becomes of the next packet; `None` if it is lost. `id` is the link's, `seed` the run's.
+    /// Draws the outcome for the next packet; `None` if the link loses it. `id` is the link's number, `seed`
+    /// the run's.
     #[inline]
     pub(crate) fn draw_outcome(&mut self, id: u32, seed: u64) -> Option<FaultOutcome> {
         match &mut self.fault_state {
@@ -101,7 +102,7 @@ impl Condition {
         }
     }
 
-    /// Something becomes of the link.
+    /// Applies a change to the link.
     pub(crate) fn change(&mut self, spec: &LinkSpec, change: LinkChange) {
         match change {
             LinkChange::Degrade(rate) => return self.set_rate(rate),
@@ -141,12 +142,13 @@ impl Link {
         }
     }
 
-    /// Something becomes of the link.
+    /// Applies a change to the link.
     pub(super) fn change(&mut self, spec: &LinkSpec, change: LinkChange) {
         self.condition.change(spec, change);
     }
 
-    /// Puts a packet on the link, which must be free at `now`. If it is lost there, counts it in `dropped`.
+    /// Puts a packet on the link, which must be free at `now`. Adds the packet to `dropped` if the link loses
+    /// it.
     #[inline(always)]
     pub(super) fn launch(
         &mut self,
@@ -169,7 +171,7 @@ impl Link {
         }
     }
 
-    /// Bytes sent since this was last asked for.
+    /// Bytes sent since the last call.
     pub(super) fn take_sent_bytes(&mut self) -> u64 {
         let before = std::mem::replace(&mut self.sampled_bytes, self.sent_bytes);
         self.sent_bytes - before
@@ -177,7 +179,8 @@ impl Link {
 }
 
 impl LinkFaultState {
-    /// As [`Link::launch`], over a link that is down or misbehaves. False if the packet is lost.
+    /// Does the same as [`Link::launch`] over a link that is down or faulty. Returns false if the packet is
+    /// lost.
     #[cold]
     fn launch(
         &mut self,
@@ -203,11 +206,11 @@ impl LinkFaultState {
         true
     }
 
-    /// As [`Condition::draw_outcome`].
+    /// See [`Condition::draw_outcome`].
     #[cold]
     fn draw_outcome(&mut self, id: u32, seed: u64) -> Option<FaultOutcome> {
         let faults = self.faults;
-        // A generator for each link and draw: links do not disturb each other.
+        // Each link and draw has its own generator, so that links do not affect each other's outcomes.
         self.draws += 1;
         let mut rng = Rng::new(seed ^ u64::from(id) << 32, self.draws);
         if !self.up || rng.chance(faults.loss) {

@@ -1,9 +1,10 @@
-//! A switch: packets that arrive in a window go to output ports, and ports send what waits.
+//! A simulated switch: it forwards the packets that arrive in a window to its output ports, and the ports
+//! send.
 //!
-//! Nothing that happens within a window at one node can matter to another within the same window. So a
-//! switch takes all its arrivals of a window at once, port by port and in order of time, and a port need not
-//! be told when it has finished sending a packet: what it has sent in the meantime is made up for when the
-//! next packet arrives, or at the end of the window. Ports of a switch have nothing to do with each other.
+//! No event at one node can affect another node within the same window. So a switch processes all arrivals of
+//! a window at once, port by port and in time order. A port needs no event when a transmission ends: the port
+//! catches up when the next packet arrives for it, or at the end of the window. The ports of a switch do not
+//! affect each other.
 
 use std::hint::select_unpredictable;
 
@@ -18,7 +19,7 @@ use super::wires::{Arrival, NEVER, Wires};
 use crate::switch::{EgressQueue, Enqueued, Hasher, QueueConfig, QueueCounters};
 use crate::topology::{HostId, Router};
 
-/// An output port of a switch. A packet that finds it idle needs its first cache line only.
+/// An output port of a switch. A packet that finds the port idle touches only its first cache line.
 #[repr(C, align(64))]
 pub(super) struct Port {
     /// Index of the queue configuration.
@@ -27,49 +28,50 @@ pub(super) struct Port {
     pub(super) queue: EgressQueue<Transit>,
 }
 
-/// A switch.
+/// A switch with its output ports.
 pub(super) struct Switch {
-    /// The number of its first port; the others follow.
+    /// The number of its first port; the switch's ports are numbered consecutively.
     pub(super) first_port: u32,
     pub(super) router: Router,
     pub(super) hasher: Hasher,
     pub(super) ports: Vec<Port>,
-    /// Bit by bit, the ports that hold packets.
+    /// Bit `i` is set while port `i` holds packets.
     pub(super) waiting: Vec<u64>,
-    /// Where packets for it are put.
+    /// The index of the inbox for packets on their way here.
     pub(super) inbox: u32,
-    /// Bits that tell the links apart that lead here.
+    /// Bits needed to number the links that lead here.
     pub(super) rank_bits: u32,
-    /// Packets lost for lack of room, and on links.
+    /// Packets dropped by full queues and by faulty links.
     pub(super) dropped: u64,
 }
 
-/// What all switches of a shard use.
+/// Working memory and settings shared by all switches of a shard.
 pub(super) struct SwitchScratch {
     pub(super) queues: Vec<QueueConfig>,
     pub(super) seed: u64,
-    /// So many packets on their way to one switch are a crowd: too many to tell them apart by [`INDEX_BITS`].
+    /// From this many packets on their way to one switch, [`INDEX_BITS`] cannot number them and
+    /// [`Switch::pass_many`] takes over.
     pub(super) max_indexed: usize,
-    /// How many packets arrived in the last window.
+    /// Number of packets that arrived in the last window.
     pub(super) arrivals: u64,
-    /// The order of a window's arrivals; kept for its memory.
+    /// Sort keys of the arrivals of a window. Kept between windows to reuse the memory.
     order: Vec<u64>,
-    /// The same, port by port: which arrivals.
+    /// Indices of the arrivals, grouped by output port.
     by_port: Vec<u32>,
-    /// Port by port, where its next arrival goes in `by_port`.
+    /// For each port, the position in `by_port` of its next arrival.
     offsets: Vec<u32>,
     sorter: Sorter,
 }
 
-/// Bits that tell the arrivals of a window apart, of 64 that also hold their times and links.
+/// Bits of a 64-bit sort key that number the arrival. The other bits hold its time and link.
 const INDEX_BITS: u32 = 24;
 
-/// The longest window in which the arrivals at a switch of `ports` ports can be told apart, ps.
+/// The longest window, in ps, whose arrival times fit into the sort keys of a switch with `ports` ports.
 pub(super) fn longest_window(ports: u32) -> u64 {
     1 << (u64::BITS - INDEX_BITS - rank_bits(ports))
 }
 
-/// Bits that tell so many links apart.
+/// Bits needed to number `links` links.
 pub(super) fn rank_bits(links: u32) -> u32 {
     u32::BITS - links.saturating_sub(1).leading_zeros()
 }
@@ -91,7 +93,7 @@ impl SwitchScratch {
     }
 }
 
-/// Drops all `arrivals` before `end`.
+/// Removes all `arrivals` before `end`.
 fn keep_from(end: u64, arrivals: &mut Vec<Arrival>) {
     let mut kept = 0;
     for index in 0..arrivals.len() {
@@ -101,24 +103,24 @@ fn keep_from(end: u64, arrivals: &mut Vec<Arrival>) {
     arrivals.truncate(kept);
 }
 
-/// Which arrival a key of [`SwitchScratch::order`] stands for.
+/// The index of the arrival that a key of [`SwitchScratch::order`] stands for.
 #[inline]
 fn index_of(key: u64) -> usize {
     (key & ((1 << INDEX_BITS) - 1)) as usize
 }
 
-/// What ports need of the run.
+/// Settings of the run that ports need.
 #[derive(Clone, Copy)]
 struct PortEnv<'a> {
     queues: &'a [QueueConfig],
     seed: u64,
 }
 
-/// Arrivals from the one at hand to the one whose port is fetched.
+/// How many arrivals ahead a port is prefetched.
 const AHEAD: usize = 4;
 
 impl Switch {
-    /// Lives through the window from `start` to before `end`. Returns when something happens next.
+    /// Processes the window from `start` to just before `end`. Returns the time of the next event here.
     pub(super) fn run(
         &mut self,
         start: u64,
@@ -136,7 +138,7 @@ impl Switch {
         next.min(self.send_until(end, PortEnv { queues: &scratch.queues, seed: scratch.seed }, wires))
     }
 
-    /// Passes what arrives before `end` on. Returns when the first packet arrives after that.
+    /// Forwards the packets that arrive before `end`. Returns the time of the first later arrival.
     #[inline(always)]
     fn pass(
         &mut self,
@@ -161,7 +163,7 @@ impl Switch {
         next
     }
 
-    /// As [`Switch::pass`] and with the same result, however many packets there are.
+    /// Does the same as [`Switch::pass`], with the same result, for any number of packets.
     #[cold]
     #[inline(never)]
     fn pass_many(
@@ -171,7 +173,7 @@ impl Switch {
         scratch: &mut SwitchScratch,
         wires: &mut Wires,
     ) -> u64 {
-        // Stable: packets of one link that arrive at once keep the order in which they were sent.
+        // The sort is stable: packets of one link that arrive at the same instant keep the order of sending.
         arrivals.sort_by_key(|arrival| (arrival.at, arrival.rank));
         let (due, later) = arrivals.split_at(arrivals.partition_point(|arrival| arrival.at < end));
         let env = PortEnv { queues: &scratch.queues, seed: scratch.seed };
@@ -182,15 +184,16 @@ impl Switch {
         later.first().map_or(NEVER, |arrival| arrival.at)
     }
 
-    /// Finds the order and the ways of what arrives before `end`: in place of the rank, which the order has taken
-    /// in, each gets the number of its port. Returns when the first packet arrives after that.
+    /// Orders and routes the packets that arrive before `end`. The sort key takes over the rank of each
+    /// arrival, and the rank field is replaced by the number of the output port. Returns the time of the
+    /// first later arrival.
     fn plan(&self, arrivals: &mut [Arrival], start: u64, end: u64, scratch: &mut SwitchScratch) -> u64 {
         scratch.order.resize(arrivals.len(), 0);
         scratch.offsets.clear();
         scratch.offsets.resize(self.ports.len(), 0);
         let (mut count, mut next) = (0, NEVER);
         for (arrival, index) in arrivals.iter_mut().zip(0..) {
-            // Without branches: what is due and what is not comes in no order.
+            // Branch-free: due and later arrivals are mixed, so a branch would be mispredicted.
             let due = arrival.at < end;
             let time_and_link = arrival.at.wrapping_sub(start) << self.rank_bits | u64::from(arrival.rank);
             let port = self.route(&arrival.transit);
@@ -207,8 +210,8 @@ impl Switch {
         next
     }
 
-    /// Puts the arrivals of each port together, in their order: the next packet is more often of the kind and
-    /// meets the state that the processor expects.
+    /// Groups the arrivals by port, in order. Branch prediction is better when consecutive packets meet the
+    /// same port.
     fn group(&self, arrivals: &[Arrival], scratch: &mut SwitchScratch) {
         let mut sum = 0;
         for offset in &mut scratch.offsets {
@@ -223,7 +226,7 @@ impl Switch {
         }
     }
 
-    /// The port that a packet goes to.
+    /// The output port of a packet.
     #[inline]
     fn route(&self, transit: &Transit) -> u32 {
         let choices = self.router.next_ports(HostId(transit.dst));
@@ -234,7 +237,7 @@ impl Switch {
         choices.nth(choice).0
     }
 
-    /// Puts a packet into the queue of port `id`.
+    /// Enqueues a packet at port `id`, or sends it at once if the port is idle.
     #[inline(always)]
     fn forward(&mut self, now: u64, transit: &Transit, id: u32, env: PortEnv<'_>, wires: &mut Wires) {
         let index = (id - self.first_port) as usize;
@@ -242,11 +245,12 @@ impl Switch {
         let idle = self.waiting[index / 64] & bit == 0;
         let port = &mut self.ports[index];
         let config = &env.queues[usize::from(port.config)];
-        // One branch instead of three: which way it goes is hard to foresee.
+        // One branch instead of three, as each of them would be hard to predict.
         if idle & (port.link.busy_until <= now) & config.passes(transit) {
             return port.link.launch(now, id, env.seed, transit, wires, &mut self.dropped);
         }
-        // What left before; a packet that arrives when the link becomes free is in time to be chosen.
+        // Packets that leave before `now`. A packet that arrives when the link becomes free still takes part
+        // in the choice.
         port.send_between(0, now, id, config, env.seed, wires, &mut self.dropped);
         if port.queue.enqueue(config, now, *transit) == Enqueued::Dropped {
             self.dropped += 1;
@@ -259,7 +263,7 @@ impl Switch {
         }
     }
 
-    /// Lets all ports send what leaves before `end`. Returns when the next packet leaves.
+    /// Sends the packets that leave before `end` at all ports. Returns the time at which the next one leaves.
     fn send_until(&mut self, end: u64, env: PortEnv<'_>, wires: &mut Wires) -> u64 {
         let mut next = NEVER;
         for word in 0..self.waiting.len() {
@@ -280,12 +284,12 @@ impl Switch {
         next
     }
 
-    /// Something becomes of the link of port `id`.
+    /// Applies a change to the link of a port.
     pub(super) fn change(&mut self, spec: &LinkSpec, change: LinkChange) {
         self.ports[(spec.id - self.first_port) as usize].link.change(spec, change);
     }
 
-    /// What its ports have done.
+    /// The counters of all its ports.
     pub(super) fn counters(&self) -> impl Iterator<Item = QueueCounters> {
         self.ports.iter().map(|port| port.queue.counters())
     }
@@ -306,12 +310,12 @@ impl Switch {
 }
 
 impl Port {
-    /// Sends what begins to leave at `from` or later, before `end`. Counts those in `dropped` that are lost on
-    /// the link.
+    /// Sends the packets whose transmission begins at `from` or later and before `end`. Adds those that the
+    /// link loses to `dropped`.
     #[inline(always)]
     #[expect(
         clippy::too_many_arguments,
-        reason = "inlined, like all that a packet passes; a struct would be taken apart"
+        reason = "inlined, like all code on the packet path; a struct of arguments would cost copies"
     )]
     fn send_between(
         &mut self,
@@ -323,7 +327,7 @@ impl Port {
         wires: &mut Wires,
         dropped: &mut u64,
     ) {
-        // One branch instead of two: which way they go is hard to foresee.
+        // One branch instead of two, as both would be hard to predict.
         while (self.link.busy_until < end) & !self.queue.is_empty() {
             // A packet that waits leaves as soon as the one before it has left.
             let now = self.link.busy_until.max(from);
@@ -344,7 +348,7 @@ mod tests {
     use crate::topology::TopologySpec;
     use crate::workload::WorkloadSpec;
 
-    /// A run in which so many packets on their way to one switch are a crowd.
+    /// Runs `config` with another limit for indexed arrivals.
     fn run(config: &RunConfig, max_indexed: Option<usize>) -> RunReport {
         let all_links =
             LinkFaults { duplicate: 0.05, reorder: 0.1, delay: Span::from_us(3), ..LinkFaults::default() };

@@ -1,23 +1,24 @@
-//! The switches' buffers, and which frame lies where.
+//! The buffers of the fabric, and the slots of the frames in them.
 
 use weft_stack::port::{Frame, FramePool, PoolError};
 
-/// Bytes of a small buffer: all acknowledgements and trimmed frames fit.
+/// Size of a small buffer in bytes. All acknowledgements and trimmed frames fit.
 const SMALL: usize = 256;
 
-/// How many frames there is room for.
+/// The number and size of the buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FrameLimits {
-    /// Frames of any length.
+    /// Number of buffers for frames of any length.
     pub(super) large: usize,
-    /// Frames of up to [`SMALL`] bytes.
+    /// Number of buffers for frames of up to [`SMALL`] bytes.
     pub(super) small: usize,
-    /// Bytes of the longest frame.
+    /// Length of the longest frame, bytes.
     pub(super) longest: usize,
 }
 
-/// All frames in the fabric. Control packets and trimmed ones have buffers of their own, so that neither
-/// kind takes the other's: there may be ten times as many of them as of whole packets.
+/// All frames in the fabric. Small frames (control packets and trimmed packets) have their own buffers, so
+/// that neither kind takes the buffers of the other: there may be ten times as many small frames as whole
+/// packets.
 #[derive(Debug)]
 pub(super) struct FrameStore {
     frames: Vec<Option<Frame>>,
@@ -61,7 +62,7 @@ impl FrameStore {
         self.frames.get_mut(slot as usize)?.as_mut()
     }
 
-    /// Cuts the frame in `slot` to `len` bytes, and moves it to a small buffer if there is one.
+    /// Truncates the frame in `slot` to `len` bytes, and moves it to a small buffer if one is free.
     pub(super) fn cut(&mut self, slot: u32, len: usize) {
         let Some(frame) = self.frames.get_mut(slot as usize).and_then(Option::as_mut) else { return };
         frame.truncate(len);
@@ -78,7 +79,7 @@ impl FrameStore {
         Some(frame)
     }
 
-    /// How many frames there are.
+    /// Number of frames in the store.
     pub(super) fn len(&self) -> usize {
         self.frames.len() - self.free.len()
     }
@@ -89,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn trimmed_frames_give_their_buffers_back() {
+    fn trimming_a_frame_frees_its_large_buffer() {
         let mut store = FrameStore::new(&FrameLimits { large: 1, small: 1, longest: 1_000 }).unwrap();
         let whole = store.admit(&[7; 600]).unwrap();
         assert!(store.admit(&[8; 600]).is_none(), "there is one large buffer");
@@ -97,10 +98,10 @@ mod tests {
         store.cut(whole, 58);
         assert_eq!(store.frame(whole).unwrap()[..], [7; 58]);
         let next = store.admit(&[8; 600]).unwrap();
-        assert!(store.admit(&[9; 100]).is_none(), "the small one is the trimmed frame's");
+        assert!(store.admit(&[9; 100]).is_none(), "the trimmed frame has the only small buffer");
         assert_eq!(store.take(whole).unwrap().len(), 58);
         assert!(store.take(whole).is_none() && store.len() == 1);
-        assert_eq!(store.admit(&[9; 100]), Some(whole), "slots are used again");
+        assert_eq!(store.admit(&[9; 100]), Some(whole), "slots are reused");
         assert_eq!(store.take(next).unwrap()[0], 8);
     }
 }

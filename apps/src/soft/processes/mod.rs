@@ -35,7 +35,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use weft_cc::{Span, Time};
 use weft_stack::fep::Footprint;
-use weft_testbed::sim::{FlowRecord, PacketCounters, RunProgress, RunConfig, RunReport};
+use weft_testbed::sim::{FlowRecord, PacketCounters, RunConfig, RunProgress, RunReport};
 use weft_testbed::soft::SoftCounters;
 use weft_testbed::workload::{Start, TriggerBank, TriggerIdx};
 
