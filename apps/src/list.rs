@@ -1,12 +1,24 @@
 //! `weft list`: what can be chosen.
 
 use crate::Failure;
-use crate::cli::Catalogue;
+use clap::ValueEnum;
 use weft_cc::registry::ALGORITHMS;
 use weft_cc::table::{ListSettings, Row as TableRow};
 use weft_stack::spray::registry::BALANCERS;
 use weft_testbed::topology::TopologySpec;
 use weft_testbed::workload::WorkloadSpec;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Catalogue {
+    /// Congestion control, for --cc.
+    Cc,
+    /// Load balancers, for --lb.
+    Lb,
+    /// Topology generators, for --topology.
+    Topologies,
+    /// Workload generators, for --workload.
+    Workloads,
+}
 
 /// One thing to choose.
 struct Row {

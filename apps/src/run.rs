@@ -1,8 +1,9 @@
 //! `weft run`: one run, from its options to its reports.
 
 use crate::Failure;
-use crate::cli::{Platform, RunArgs};
+use crate::choices::Platform;
 use crate::loopback;
+use crate::options::RunArgs;
 use crate::report::{Report, csv, json, table};
 use crate::resolve::{Plan, resolve};
 use crate::sample::SampleFiles;
@@ -21,7 +22,8 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
     let plan = resolve(args)?;
     // Before the run: a report that cannot be written should not cost one.
     let outputs = Outputs::open(args)?;
-    let predicted = (args.on == Platform::Soft).then(|| soft::predict(&plan)).transpose()?;
+    let predicted =
+        (args.on == Platform::Soft).then(|| soft::predict(&plan.config, &plan.faults)).transpose()?;
     let (clock, cpu) = (Instant::now(), usage::cpu_seconds());
     let (mut sampled, mut switches) = (Ok(()), None);
     let mut outcome = match args.on {
@@ -112,7 +114,7 @@ fn over_switches(
     let bar = progress_bar();
     let mut progress = |progress: &RunProgress| show(&bar, progress, "real time");
     let outcome = match args.processes {
-        Some(by) => soft::processes::run(plan, by, &mut progress),
+        Some(by) => soft::processes::run(&plan.config, &plan.faults, by, &mut progress),
         None => soft::run(&plan.config, &plan.faults, &mut progress),
     };
     bar.finish_and_clear();

@@ -6,9 +6,9 @@
 
 pub(crate) mod processes;
 
+use crate::Failure;
 use crate::live::{self, End, Live, Network};
 use crate::nap::Rest;
-use crate::{Failure, resolve::Plan};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -74,9 +74,9 @@ pub(crate) fn run(
 ///
 /// # Errors
 /// A configuration that cannot work.
-pub(crate) fn predict(plan: &Plan) -> Result<RunReport, Failure> {
-    let config = RunConfig { payload: PayloadMode::Virtual, ..plan.config.clone() };
-    let options = sim::Options { faults: plan.faults.clone(), ..sim::Options::default() };
+pub(crate) fn predict(config: &RunConfig, faults: &FaultPlan) -> Result<RunReport, Failure> {
+    let config = RunConfig { payload: PayloadMode::Virtual, ..config.clone() };
+    let options = sim::Options { faults: faults.clone(), ..sim::Options::default() };
     sim::run_with(&config, options)
         .map_err(|error| Failure::Run(format!("--on soft: the simulation: {error}")))
 }

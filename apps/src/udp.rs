@@ -15,13 +15,10 @@ pub(crate) const DEFAULT_PATHS: u16 = 8;
 /// Most paths.
 pub(crate) const MAX_PATHS: u16 = 64;
 
-/// How many endpoints the workload needs.
-///
-/// # Errors
-/// More than there can be.
-pub(crate) fn endpoints(config: &RunConfig) -> Result<usize, Failure> {
+/// Refuses a workload of more hosts than one process can have.
+pub(crate) fn check_hosts(config: &RunConfig) -> Result<(), Failure> {
     match live::hosts(&config.workload).len() {
-        hosts if hosts <= MAX_HOSTS => Ok(hosts),
+        hosts if hosts <= MAX_HOSTS => Ok(()),
         hosts => Err(Failure::Usage(format!(
             "--on udp: {hosts} hosts have flows; expected at most {MAX_HOSTS} in one process"
         ))),

@@ -2,7 +2,7 @@
 
 use super::args::EndArgs;
 use crate::Failure;
-use crate::cli::Switch;
+use crate::choices::Switch;
 use crate::port_spec::{AnyPort, OpenPort, PeerSpec, Place};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;

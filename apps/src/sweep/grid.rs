@@ -3,8 +3,7 @@
 
 use super::file::{Setting, SweepFile, Value};
 use crate::Failure;
-use crate::cli::{self, Cli, Command, RunArgs};
-use clap::Parser;
+use crate::options::RunArgs;
 use serde_json::Value as Json;
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -91,7 +90,7 @@ impl Grid {
         rehearse: impl FnOnce(&[String]) -> Result<(), String>,
     ) -> Result<(), Failure> {
         let arguments = self.arguments(index);
-        parse_run(&arguments)
+        RunArgs::parse(arguments.iter().cloned())
             .map_err(|failure| failure.to_string())
             .and_then(|_| rehearse(&arguments))
             .map_err(|complaint| self.blame(index, &complaint))
@@ -144,14 +143,6 @@ fn named_at(complaint: &str, option: &str) -> Option<usize> {
     (!longer).then_some(at)
 }
 
-fn parse_run(arguments: &[String]) -> Result<Box<RunArgs>, Failure> {
-    let line = ["weft", "run"].into_iter().chain(arguments.iter().map(String::as_str));
-    match Cli::try_parse_from(line).map_err(|error| Failure::Usage(cli::one_line(&error)))?.command {
-        Command::Run(args) => Ok(args),
-        _ => Err(Failure::Usage("expected options of weft run".to_owned())),
-    }
-}
-
 /// FNV-1a with 64 bits: tells sweeps apart, and is the same everywhere. (G. Fowler, L. Noll, K.-P. Vo, 1991.)
 struct Fnv(u64);
 
@@ -196,7 +187,7 @@ mod tests {
 
     fn check(grid: &Grid, index: usize) -> Result<(), Failure> {
         grid.check(index, |arguments| {
-            let plan = parse_run(arguments).and_then(|args| resolve(&args));
+            let plan = RunArgs::parse(arguments.iter().cloned()).and_then(|args| resolve(&args));
             plan.map(drop).map_err(|failure| failure.to_string())
         })
     }

@@ -6,10 +6,8 @@ use super::monotonic_ns;
 use super::paced::PacedPort;
 use super::pipe::Lines;
 use crate::Failure;
-use crate::cli::RunArgs;
 use crate::live::{self, End};
 use crate::port_spec::{AnyPort, PeerSpec, Place, PortOptions, PortSpec};
-use crate::resolve::resolve;
 use crate::soft;
 use crate::testbed::HostFacts;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -35,16 +33,15 @@ const ATTEND: u32 = 64;
 /// Bursts that the endpoint takes in before anything else is looked at.
 const BURSTS: u32 = 64;
 
-/// Is host `host` of the run that `args` describe, for the process `parent`, until that says so.
+/// Is host `host` of the run that `config` describes, for the process `parent`, until that says so.
 ///
 /// # Errors
 /// What the parent asks for cannot be had, or it is gone.
-pub(crate) fn be_host(parent: u32, host: u32, args: &RunArgs) -> Result<(), Failure> {
+pub(crate) fn be_host(parent: u32, host: u32, config: &RunConfig) -> Result<(), Failure> {
     die_with(parent)?;
-    let plan = resolve(args)?;
     let mut lines = Lines::new(std::io::stdin().as_fd()).map_err(|error| gone(&error))?;
     let setup: Setup = lines.wait().map_err(|error| gone(&error))?;
-    let mut this = HostProcess::new(&plan.config, host, &setup, lines)?;
+    let mut this = HostProcess::new(config, host, &setup, lines)?;
     this.say(&FromHost::Ready)?;
     this.run()?;
     let report = this.into_report();
