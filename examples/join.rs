@@ -1,7 +1,7 @@
 //! An application that joins `weft serve`, to wait for messages or to send one to another such application:
 //! `join SOCKET` or `join SOCKET PEER PROCESS TEXT`, where the server calls its first `--peer` 1.
 use std::{error::Error, path::Path, time::Duration};
-use weft::worker::session::{Client, Event, Extent, Report, SessionConfig, Status};
+use weft::worker::session::{Client, Event, Extent, Report, SessionConfig};
 use weft::{Addr, ConnectOptions, Matching};
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
@@ -22,8 +22,8 @@ pub(crate) fn join(socket: &Path) -> Outcome<Client> {
 fn report(client: &mut Client, context: u64) -> Outcome<Report> {
     loop {
         match client.poll()? {
-            Some(Event { report: Report::Refused { reason, .. }, .. }) => {
-                return Err(reason.to_string().into());
+            Some(Event { report: Report::Refused { error, .. }, .. }) => {
+                return Err(error.to_string().into());
             }
             Some(event) if event.context == context => return Ok(event.report),
             Some(_) => {}
@@ -42,7 +42,7 @@ pub(crate) fn send(client: &mut Client, peer: u32, process: u16, text: &str) -> 
     let report = report(client, SENT)?;
     client.close(connection)?;
     match report {
-        Report::Sent { status: Status::Ok, .. } => Ok(()),
+        Report::Sent { result: Ok(()), .. } => Ok(()),
         other => Err(format!("{other:?}").into()),
     }
 }
@@ -55,7 +55,7 @@ pub(crate) fn expect(client: &mut Client) -> Outcome<()> {
 /// The next message.
 pub(crate) fn receive(client: &mut Client) -> Outcome<String> {
     let report = report(client, RECEIVED)?;
-    let Report::Received { len, status: Status::Ok, .. } = report else {
+    let Report::Received { len, result: Ok(()), .. } = report else {
         return Err(format!("{report:?}").into());
     };
     let mut text = vec![0; len as usize];

@@ -24,6 +24,8 @@ use weft_stack::port::memif::{MemifError, MemifPort};
 use weft_stack::port::udp::{MAX_SOURCES, Peer, UdpConfig, UdpError, UdpPort, mac_of};
 use weft_stack::port::{MIN_FRAME, Port};
 use weft_stack::wire::ethernet::{MacAddr, VLAN_TAG_LEN, VlanTag};
+use weft_stack::fep::PeerRefusal;
+use weft_stack::worker::session::PlacePeer;
 use weft_stack::worker::{Checksum, HostAddr, LinkConfig};
 
 /// The longest IP packet of a port for which nothing else is said, bytes; less where a UDP port's
@@ -527,6 +529,24 @@ impl OpenPort {
             None if self.point_to_point => any_mac,
             None => Place::ToBeAsked(peer.ip),
         })
+    }
+
+    /// How the port finds peers that are added later, if it asks no link for their Ethernet addresses.
+    pub(crate) fn place_peers(&self) -> Option<PlacePeer<AnyPort>> {
+        match (&self.port, &self.spec) {
+            (AnyPort::Udp(_), Some(PortSpec::Udp(udp))) => {
+                let remote = udp.port.unwrap_or(UdpConfig::default().port);
+                Some(Box::new(move |port, ip| {
+                    let AnyPort::Udp(port) = port else { return Err(PeerRefusal::Port) };
+                    let peer = Peer { ip, socket: (ip, remote).into(), sources: Vec::new() };
+                    port.meet(&peer).map_err(|_| PeerRefusal::Port)?;
+                    Ok(mac_of(ip))
+                }))
+            }
+            (_, None) => Some(Box::new(|_, ip| Ok(mac_of(ip)))),
+            _ if self.point_to_point => Some(Box::new(|_, ip| Ok(mac_of(ip)))),
+            _ => None,
+        }
     }
 
     /// How frames leave.

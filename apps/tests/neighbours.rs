@@ -178,7 +178,7 @@ fn application(socket: &std::path::Path) {
         client.wait(Duration::from_millis(100)).expect("the server lives");
         match client.poll().expect("the server lives").map(|event| event.report) {
             None => {}
-            Some(Report::Refused { request, reason, .. }) => return (request, reason.to_string()),
+            Some(Report::Refused { request, error, .. }) => return (request, error.to_string()),
             Some(other) => panic!("{other:?}"),
         }
     };

@@ -12,13 +12,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
-use weft_stack::fep::ConnectOptions;
+use weft_stack::fep::{CallError, ConnectOptions, Failure, ReceiveError, SendError};
 use weft_stack::packet::Addr;
 use weft_stack::ses::Matching;
 use weft_stack::wire::ses::ReturnCode;
-use weft_stack::worker::session::{
-    Client, ClientError, Event, Extent, Reason, Report, Request, SessionConfig, Status,
-};
+use weft_stack::worker::session::{Client, ClientError, Event, Extent, Report, Request, SessionConfig};
 
 /// Far longer than anything here takes, the bounds on waits included.
 const LIMIT: Duration = Duration::from_secs(40);
@@ -29,8 +27,14 @@ const RTO: &str = "50ms";
 /// Silence of an initiator after which a target asks; it gives up after twice that.
 const PATIENCE: &str = "2000ms";
 
-const CONFIG: SessionConfig =
-    SessionConfig { commands: 64, reports: 64, operations: 64, connections: 8, memory: LONG + 4096 };
+const CONFIG: SessionConfig = SessionConfig {
+    commands: 64,
+    reports: 64,
+    operations: 64,
+    connections: 8,
+    memory: LONG + 4096,
+    peers: 4,
+};
 
 /// A server that is running.
 struct Server {
@@ -156,8 +160,7 @@ fn transfer(from: &mut Client, to_client: &mut Client, seed: u32, len: usize) {
     let connection = from.connect(Addr(1), to(to_client.process()), 2).expect("room");
     from.send(connection, extent(0, len as u32), None, 9, 3).expect("room");
     let received = event(to_client).expect("a report");
-    let Report::Received { status: Status::Ok, peer: Some(Addr(1)), header_data: 9, .. } = received.report
-    else {
+    let Report::Received { result: Ok(()), peer: Some(Addr(1)), header_data: 9, .. } = received.report else {
         panic!("{received:?}")
     };
     let mut copy = vec![0; len];
@@ -168,7 +171,7 @@ fn transfer(from: &mut Client, to_client: &mut Client, seed: u32, len: usize) {
     }
     from.close(connection).expect("room");
     let closed = event(from).expect("a report");
-    assert!(matches!(closed.report, Report::Closed { status: Status::Ok, .. }), "{closed:?}");
+    assert!(matches!(closed.report, Report::Closed { result: Ok(()), .. }), "{closed:?}");
 }
 
 /// An application in a process of its own: this program again, told by its environment what to do.
@@ -264,7 +267,7 @@ fn a_sender_that_is_killed_ends_its_message_at_the_receiver() {
     let killed = Instant::now();
     victim.kill();
     let lost = event(&mut bob).expect("a report");
-    assert!(matches!(lost.report, Report::Received { status: Status::PeerLost, .. }), "{lost:?}");
+    assert!(matches!(lost.report, Report::Received { result: Err(ReceiveError::PeerLost), .. }), "{lost:?}");
     eprintln!("the receiver heard of it after {:?}", killed.elapsed());
     hosts.left.await_line("died");
     transfer(&mut alice, &mut bob, 6, 1_000_000);
@@ -281,13 +284,13 @@ fn a_receiver_that_is_killed_fails_messages_to_it() {
     assert!(matches!(event(&mut alice).expect("a report").report, Report::Connected { .. }));
     victim.kill();
     let sent = |alice: &mut Client| match event(alice).expect("a report").report {
-        Report::Sent { status, .. } => status,
+        Report::Sent { result, .. } => result,
         other => panic!("{other:?} is not about the message"),
     };
-    let refused = Status::Answered(ReturnCode::BAD_PID);
+    let refused = Err(SendError::Answered(ReturnCode::BAD_PID));
     // The message may have been done before its receiver was; the next one is too late for certain.
-    let status = sent(&mut alice);
-    assert!(status == refused || status == Status::Ok, "{status:?}");
+    let result = sent(&mut alice);
+    assert!(result == refused || result == Ok(()), "{result:?}");
     hosts.right.await_line("process 50: died");
     alice.send(connection, extent(0, 1_000), None, 0, 2).expect("room");
     assert_eq!(sent(&mut alice), refused);
@@ -313,13 +316,17 @@ fn a_server_that_is_killed_is_missed_and_replaced() {
     let failed = loop {
         match event(&mut alice).expect("its own server lives").report {
             Report::Connected { .. } => {}
-            Report::Sent { status, .. } => break status,
+            Report::Sent { result, .. } => break result,
             other => panic!("{other:?}"),
         }
     };
-    assert_eq!(failed, Status::NoAnswer);
+    // The whole of it: which PDC and packet, and how long and how often it was tried.
+    let Err(SendError::Failed(Failure::NoAnswer { peer: Addr(1), sent, .. })) = failed else {
+        panic!("{failed:?}")
+    };
+    assert!(sent > 1, "{failed:?}");
     let closed = event(&mut alice).expect("a report").report;
-    assert!(matches!(closed, Report::Closed { status: Status::NoAnswer, .. }), "{closed:?}");
+    assert!(matches!(closed, Report::Closed { result: Err(Failure::NoAnswer { .. }), .. }), "{closed:?}");
     // Another one at the same place, without cleaning up.
     hosts.right = Server::start(&hosts.right.socket.clone(), &right, &left);
     let mut bob = hosts.right.join(Some(3));
@@ -332,7 +339,7 @@ fn a_server_that_is_killed_is_missed_and_replaced() {
     assert!(matches!(event(&mut alice).expect("it came before").report, Report::Connected { .. }));
     assert_eq!(event(&mut alice), Err(ClientError::Gone));
     let lost = event(&mut bob).expect("a report");
-    assert!(matches!(lost.report, Report::Received { status: Status::PeerLost, .. }), "{lost:?}");
+    assert!(matches!(lost.report, Report::Received { result: Err(ReceiveError::PeerLost), .. }), "{lost:?}");
     hosts.left = Server::start(&hosts.left.socket.clone(), &left, &right);
     let mut alice = hosts.left.join(None);
     transfer(&mut alice, &mut bob, 9, 1_000_000);
@@ -350,7 +357,7 @@ fn a_server_that_is_told_to_end_cleans_up_and_says_so() {
     let pid = rustix::process::Pid::from_child(&hosts.left.child);
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it runs");
     let lost = event(&mut bob).expect("a report");
-    assert!(matches!(lost.report, Report::Received { status: Status::PeerLost, .. }), "{lost:?}");
+    assert!(matches!(lost.report, Report::Received { result: Err(ReceiveError::PeerLost), .. }), "{lost:?}");
     assert!(hosts.left.child.wait().expect("it ends").success());
     assert!(!hosts.left.socket.exists());
     loop {
@@ -368,13 +375,13 @@ fn who_asks_for_a_peer_that_its_server_does_not_know_is_told_so() {
     let connection = alice.connect(Addr(2), to(1), 5).expect("room");
     alice.send(connection, extent(0, 10), None, 0, 6).expect("room");
     let mut refused = || match event(&mut alice).expect("a report") {
-        Event { context, report: Report::Refused { request, reason, .. } } => (context, request, reason),
+        Event { context, report: Report::Refused { request, error, .. } } => (context, request, error),
         other => panic!("{other:?}"),
     };
-    let (context, request, reason) = refused();
+    let (context, request, error) = refused();
     assert_eq!((context, request), (5, Request::Connect));
-    assert_eq!(reason.to_string(), "endpoint 2 is not in the address book");
-    assert_eq!(refused(), (6, Request::Send, Reason::NotOpen));
+    assert_eq!(error.to_string(), "endpoint 2 is not in the address book");
+    assert_eq!(refused(), (6, Request::Send, CallError::NotOpen));
     transfer(&mut alice, &mut bob, 10, 1_000);
 }
 

@@ -10,9 +10,7 @@ use weft_stack::fep::{ConnectOptions, Fep, FepConfig};
 use weft_stack::packet::{Addr, Payload};
 use weft_stack::rng::Rng;
 use weft_stack::ses::Matching;
-use weft_stack::worker::session::{
-    Client, Connection, Event, Extent, Report, SessionConfig, Sessions, Status,
-};
+use weft_stack::worker::session::{Client, ConnectionHandle, Event, Extent, Report, SessionConfig, Sessions};
 use weft_stack::{Span, Time};
 
 thread_local! {
@@ -48,7 +46,7 @@ struct World {
     sessions: [Sessions; 2],
     sender: Client,
     receiver: Client,
-    connection: Connection,
+    connection: ConnectionHandle,
     now: Time,
     packet: Vec<u8>,
 }
@@ -106,10 +104,10 @@ impl World {
             while !(sent && received) {
                 self.turn();
                 sent |= self.sender.poll().unwrap().is_some_and(|event| {
-                    matches!(event.report, Report::Sent { status: Status::Ok, .. }) && event.context == n
+                    matches!(event.report, Report::Sent { result: Ok(()), .. }) && event.context == n
                 });
                 received |= self.receiver.poll().unwrap().is_some_and(|event| {
-                    matches!(event.report, Report::Received { status: Status::Ok, len: LEN, .. })
+                    matches!(event.report, Report::Received { result: Ok(()), len: LEN, .. })
                 });
             }
         }

@@ -134,8 +134,8 @@ pub(crate) fn reach(
     limit: Span,
 ) -> Result<(), Failure> {
     let Err(error) = worker.resolve(peer, limit) else { return Ok(()) };
-    let why = match (error, worker.way_to(peer)) {
-        (ResolveError::TimedOut(_), Err(no_way)) => format!("{no_way} (waited for {limit})"),
+    let why = match (error, worker.is_reachable(peer)) {
+        (ResolveError::TimedOut(_), Err(why)) => format!("{why} (waited for {limit})"),
         _ => error.to_string(),
     };
     let ip = spec.ip;

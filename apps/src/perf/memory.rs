@@ -1,7 +1,7 @@
 //! The messages' memory: registered where the port can send from such memory, as that of an application which cares for
 //! speed.
 
-use weft_stack::fep::CallError;
+use weft_stack::fep::{CallError, Resource};
 use weft_stack::port::Port;
 use weft_stack::region::{Region, RegionSlice, SharedRegion};
 
@@ -45,7 +45,7 @@ impl Messages {
         while (all.len() as u64) < count {
             let here = together.min(count - all.len() as u64);
             let limit = (here * apart) as usize;
-            let none = CallError::Limit { what: "messages' bytes of memory", limit };
+            let none = CallError::Limit { what: Resource::MessageMemory, limit };
             let region = allocate(limit).ok_or(none)?;
             for n in 0..here {
                 all.push(region.slice(n * apart, size as u32).map_err(|_| none)?);
@@ -61,7 +61,7 @@ impl Messages {
     /// # Errors
     /// All are taken.
     pub(super) fn take(&mut self) -> Result<RegionSlice, CallError> {
-        self.0.pop().ok_or(CallError::Limit { what: "messages", limit: 0 })
+        self.0.pop().ok_or(CallError::Limit { what: Resource::Messages, limit: 0 })
     }
 }
 

@@ -1,4 +1,7 @@
-//! What applications say to an endpoint, and hear from it.
+//! The calls that applications make on an endpoint, their completions, and their errors.
+
+use core::fmt;
+use core::net::IpAddr;
 
 use weft_cc::Span;
 
@@ -22,7 +25,7 @@ pub struct SendId(pub(super) Key);
 /// How to connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct ConnectOptions {
-    /// RUD or ROD.
+    /// Reliable unordered (RUD) or reliable ordered (ROD) delivery.
     pub mode: DeliveryMode,
     /// Connections to one peer share a congestion context if their traffic classes are the same.
     pub class: TrafficClass,
@@ -37,71 +40,71 @@ pub const MAX_PROCESS: u16 = (1 << 12) - 1;
 /// A message to send.
 #[derive(Debug)]
 pub struct Send {
-    /// Its bytes.
+    /// The message.
     pub buffer: Buffer,
-    /// For tagged messages, their tag.
+    /// The tag of a tagged message.
     pub tag: Option<u64>,
-    /// 64 bits for the receiver's completion.
+    /// 64 bits that the receiver's completion carries.
     pub header_data: u64,
-    /// Handed back at completion.
+    /// A word of the caller's, which the completion carries.
     pub context: u64,
 }
 
 /// A receive to post.
 #[derive(Debug)]
 pub struct Receive {
-    /// Where the message goes.
+    /// The buffer that the message is placed in.
     pub buffer: Buffer,
-    /// Takes messages of this sender only.
+    /// The only sender whose messages it takes; none for any sender.
     pub from: Option<Addr>,
-    /// Takes these messages only.
+    /// The messages that it takes.
     pub matching: Matching,
-    /// Handed back at completion.
+    /// A word of the caller's, which the completion carries.
     pub context: u64,
 }
 
-/// Something that was asked for is done.
+/// The end of an operation, or of a connection.
 #[derive(Debug)]
 pub enum Completion {
     /// A message has been sent: all of it has arrived, or it failed.
     Sent {
-        /// Which.
+        /// The message.
         id: SendId,
-        /// Its caller's word.
+        /// The context that the message was posted with.
         context: u64,
-        /// Its memory.
+        /// The buffer that the message was posted with.
         buffer: Buffer,
-        /// Packets sent again on its behalf.
+        /// How many packets were sent again on its behalf.
         retransmissions: u32,
-        /// How it went.
+        /// Whether all of it has arrived.
         result: Result<(), SendError>,
     },
     /// A message has been received, or will not be.
     Received {
-        /// Into which receive.
+        /// The receive.
         id: ReceiveId,
-        /// Its caller's word.
+        /// The context that the receive was posted with.
         context: u64,
-        /// Who sent it; none if none did.
+        /// The sender; none if no message has met the receive.
         peer: Option<Addr>,
-        /// Its tag.
+        /// The message's tag, if it has one.
         tag: Option<u64>,
-        /// Its sender's 64 bits.
+        /// The 64 bits that the sender posted with the message.
         header_data: u64,
-        /// Its length, bytes.
+        /// The message's length in bytes; the buffer holds its beginning if it is shorter.
         len: u32,
-        /// Its memory.
+        /// The buffer that the receive was posted with.
         buffer: Buffer,
-        /// How it went.
+        /// Whether the buffer holds the whole message.
         result: Result<(), ReceiveError>,
     },
-    /// A connection is closed; its name is dead.
+    /// A connection is closed; its id names nothing any more.
     Closed {
-        /// Which.
+        /// The connection.
         id: ConnectionId,
-        /// Its peer.
+        /// The peer.
         peer: Addr,
-        /// Why, if nobody here asked for it.
+        /// Why it is closed, if nobody here asked for it.
         result: Result<(), Failure>,
     },
 }
@@ -127,9 +130,9 @@ pub enum Failure {
         peer: Addr,
         /// The packet.
         psn: Psn,
-        /// Since it was last sent.
+        /// How long ago it was last sent.
         waited: Span,
-        /// Times it was sent.
+        /// How often it was sent.
         sent: u8,
     },
     /// The target refused it for good.
@@ -155,7 +158,7 @@ pub enum Failure {
         psn: Psn,
         /// What the target said.
         code: NackCode,
-        /// For how long.
+        /// How long it was put off.
         waited: Span,
     },
     /// The target granted no credit for too long.
@@ -167,7 +170,7 @@ pub enum Failure {
         peer: Addr,
         /// The packet that waits.
         psn: Psn,
-        /// For how long.
+        /// How long it has waited.
         waited: Span,
     },
     /// The target asked for the connection to be closed, while nothing waited to be sent. Targets do so
@@ -201,9 +204,9 @@ pub enum ReceiveError {
     /// The message is longer than the receive, which holds its beginning.
     #[error("the message has {len} bytes, the receive {room}")]
     Truncated {
-        /// The message.
+        /// The message's length, bytes.
         len: u32,
-        /// The receive.
+        /// The receive's length, bytes.
         room: u32,
     },
     /// The sender fell silent, or closed, in the middle.
@@ -214,27 +217,179 @@ pub enum ReceiveError {
     Cancelled,
 }
 
-/// Why a call was refused.
+/// Why a call was refused: by the endpoint itself, by its worker, or by the session that passes it on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
-    /// The connection is closed, closing, or never was.
+    /// The connection is closed, closing, or never was open.
     #[error("no such open connection")]
     NotOpen,
-    /// Something is used up.
+    /// All of a resource is in use: the call succeeds once some of it is free again.
     #[error("limit of {limit} {what} reached")]
     Limit {
-        /// What.
-        what: &'static str,
-        /// How many there may be.
+        /// The resource.
+        what: Resource,
+        /// How much of it there is.
         limit: usize,
     },
-    /// Too long for one message.
+    /// The message is longer than any may be.
     #[error("a message has at most {MAX_MESSAGE} bytes")]
     TooLong,
-    /// Too late: it is under way or done.
+    /// The operation cannot be cancelled any more: it is under way or done.
     #[error("too late to cancel")]
     TooLate,
-    /// No such process, or one that is open already.
-    #[error("process {0} is not open, or is open already; there are 0 to {MAX_PROCESS}")]
-    Process(u16),
+    /// The process has been opened before.
+    #[error("process {0} is open already")]
+    ProcessOpen(u16),
+    /// The process is not open.
+    #[error("process {0} is not open")]
+    ProcessNotOpen(u16),
+    /// No process can have this number.
+    #[error("there is no process {0}: there are 0 to {MAX_PROCESS}")]
+    NoSuchProcess(u16),
+    /// No packet can be sent to the peer. A peer that has not answered is asked again, so a later try may succeed.
+    #[error("{}", UnreachablePeer(*.peer, *.why))]
+    Unreachable {
+        /// The peer.
+        peer: Addr,
+        /// Why it cannot be reached.
+        why: Unreachable,
+    },
+    /// The address cannot be entered as a peer's.
+    #[error("the peer is refused: {0}")]
+    Peer(PeerRefusal),
+    /// The words of a command are those of no command.
+    #[error("the command makes no sense")]
+    Malformed,
+    /// The session has no operation or connection with this number.
+    #[error("there is no number {number}: the session has 0 to {}", .count.saturating_sub(1))]
+    NoSuchNumber {
+        /// The number.
+        number: u32,
+        /// How many numbers the session has, at least 1.
+        count: u32,
+    },
+    /// The session's operation or connection with this number has not ended yet.
+    #[error("number {0} is in use already")]
+    NumberInUse(u32),
+    /// The session has no operation with this number at the moment.
+    #[error("number {0} is not in use")]
+    NumberNotInUse(u32),
+    /// The memory of a message does not lie in a region of the session.
+    #[error("the memory does not lie in a region of the session")]
+    OutsideMemory,
+}
+
+/// What there is a limited number of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Resource {
+    /// Open connections.
+    Connections,
+    /// Messages that were posted and have not ended.
+    Messages,
+    /// Receives that were posted and have not ended.
+    Receives,
+    /// Bytes of memory for messages.
+    MessageMemory,
+    /// Numbers of a session's operations: messages, receives and requests together.
+    Operations,
+    /// Entries of the address book.
+    Peers,
+    /// Entries of the address book that one session may add.
+    SessionPeers,
+}
+
+impl Resource {
+    /// All of them.
+    pub const ALL: [Resource; 7] = [
+        Resource::Connections,
+        Resource::Messages,
+        Resource::Receives,
+        Resource::MessageMemory,
+        Resource::Operations,
+        Resource::Peers,
+        Resource::SessionPeers,
+    ];
+}
+
+impl fmt::Display for Resource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Resource::Connections => "connections",
+            Resource::Messages => "messages",
+            Resource::Receives => "receives",
+            Resource::MessageMemory => "bytes of memory for messages",
+            Resource::Operations => "operations",
+            Resource::Peers => "peers in the address book",
+            Resource::SessionPeers => "peers that an application may add",
+        })
+    }
+}
+
+/// Why a peer cannot be reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unreachable {
+    /// Its Ethernet address is being asked for, and there may still be an answer: try again later.
+    #[error("{hop} has been asked for its Ethernet address {asked} times, and has not answered yet")]
+    Resolving {
+        /// The peer, or the router on the way to it.
+        hop: IpAddr,
+        /// How often it was asked.
+        asked: u32,
+    },
+    /// Its Ethernet address was asked for, and nobody answered.
+    #[error("no host on the link answers for {hop}: it was asked {QUESTIONS} times in {QUESTIONS} s")]
+    NoAnswer {
+        /// The peer, or the router on the way to it.
+        hop: IpAddr,
+    },
+    /// The address book has no such peer.
+    #[error("endpoint {} is not in the address book", .0.0)]
+    Unknown(Addr),
+}
+
+/// How often a neighbour is asked for its Ethernet address, a second apart, before it is given up
+/// (RFC 4861 §10, MAX_MULTICAST_SOLICIT).
+pub const QUESTIONS: u32 = 3;
+
+/// The text of [`CallError::Unreachable`], which names the peer once.
+struct UnreachablePeer(Addr, Unreachable);
+
+impl fmt::Display for UnreachablePeer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.1 {
+            Unreachable::Unknown(_) => self.1.fmt(f),
+            why => write!(f, "endpoint {}: {why}", self.0.0),
+        }
+    }
+}
+
+/// Why an address cannot be entered as a peer's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PeerRefusal {
+    /// The endpoint's own address is of the other IP version.
+    #[error("its address is of another IP version than the endpoint's own")]
+    IpVersion,
+    /// The IP or Ethernet address is multicast, broadcast or unspecified.
+    #[error("no single host has its address")]
+    NotUnicast,
+    /// The address book has another Ethernet address for it.
+    #[error("its Ethernet address is known to be another one")]
+    OtherMac,
+    /// The port cannot send to it, or has no room for it.
+    #[error("the port cannot send to it")]
+    Port,
+    /// Peers are fixed here: there is no worker whose address book could be added to.
+    #[error("peers cannot be added here")]
+    Fixed,
+}
+
+impl PeerRefusal {
+    /// All of them.
+    pub const ALL: [PeerRefusal; 5] = [
+        PeerRefusal::IpVersion,
+        PeerRefusal::NotUnicast,
+        PeerRefusal::OtherMac,
+        PeerRefusal::Port,
+        PeerRefusal::Fixed,
+    ];
 }

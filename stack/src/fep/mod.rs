@@ -41,8 +41,8 @@ use rustc_hash::FxHasher;
 use weft_cc::Time;
 
 pub use api::{
-    CallError, Completion, ConnectOptions, ConnectionId, Failure, MAX_PROCESS, Receive, ReceiveError, Send,
-    SendError, SendId,
+    CallError, Completion, ConnectOptions, ConnectionId, Failure, MAX_PROCESS, PeerRefusal, QUESTIONS, Receive,
+    ReceiveError, Resource, Send, SendError, SendId, Unreachable,
 };
 pub use config::{ConfigError, FepConfig, Limits};
 pub use context::TrafficClass;
@@ -160,7 +160,7 @@ impl Fep {
     /// target's idle timeout it is closed, with [`Failure::ClosedByPeer`].
     ///
     /// # Errors
-    /// [`CallError::Limit`] when there are too many, [`CallError::Process`] if there is no such process.
+    /// [`CallError::Limit`] when there are too many, [`CallError::NoSuchProcess`] if its number is too large.
     pub fn connect(
         &mut self,
         now: Time,
@@ -169,10 +169,10 @@ impl Fep {
     ) -> Result<ConnectionId, CallError> {
         let limit = self.config.limits.connections.min(usize::from(u16::MAX));
         if self.connections.len() >= limit {
-            return Err(CallError::Limit { what: "connections", limit });
+            return Err(CallError::Limit { what: Resource::Connections, limit });
         }
         if options.process > MAX_PROCESS {
-            return Err(CallError::Process(options.process));
+            return Err(CallError::NoSuchProcess(options.process));
         }
         let context = self.context_for(peer, options.class);
         let random = self.rng.next_u64() as u32;
@@ -207,7 +207,7 @@ impl Fep {
     pub fn post_send(&mut self, connection: ConnectionId, send: Send) -> Result<SendId, CallError> {
         let limit = self.config.limits.sends;
         if self.sends.len() >= limit {
-            return Err(CallError::Limit { what: "messages", limit });
+            return Err(CallError::Limit { what: Resource::Messages, limit });
         }
         if matches!(&send.buffer, Buffer::Heap(bytes) if bytes.len() as u64 > MAX_MESSAGE) {
             return Err(CallError::TooLong);

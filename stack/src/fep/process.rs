@@ -7,7 +7,7 @@ use std::collections::btree_map::Entry;
 
 use weft_cc::Time;
 
-use super::{CallError, ConnectionId, Fep, MAX_PROCESS, Receive, SendError};
+use super::{CallError, ConnectionId, Fep, MAX_PROCESS, Receive, Resource, SendError};
 use crate::pdc::TxState;
 use crate::ses::{Posted, ReceiveId, Receives};
 use crate::wire::ses::ReturnCode;
@@ -17,19 +17,22 @@ impl Fep {
     /// for each process anew.
     ///
     /// # Errors
-    /// [`CallError::Process`]: it is open already, or the number is too large.
+    /// [`CallError::ProcessOpen`]; [`CallError::NoSuchProcess`] if the number is too large.
     pub fn open_process(&mut self, process: u16) -> Result<(), CallError> {
         if process == 0 && self.zero_closed {
             self.zero_closed = false;
             return Ok(());
         }
+        if process > MAX_PROCESS {
+            return Err(CallError::NoSuchProcess(process));
+        }
         let fresh = self.fresh_receives();
         match self.processes.entry(process) {
-            Entry::Vacant(entry) if (1..=MAX_PROCESS).contains(&process) => {
+            Entry::Vacant(entry) if process != 0 => {
                 entry.insert(fresh);
                 Ok(())
             }
-            _ => Err(CallError::Process(process)),
+            _ => Err(CallError::ProcessOpen(process)),
         }
     }
 
@@ -38,7 +41,7 @@ impl Fep {
     /// a message is refused even if another process opens under the number meanwhile.
     ///
     /// # Errors
-    /// [`CallError::Process`]: it is not open.
+    /// [`CallError::ProcessNotOpen`].
     pub fn close_process(&mut self, process: u16) -> Result<(), CallError> {
         let receives = match process {
             0 if !self.zero_closed => {
@@ -46,7 +49,7 @@ impl Fep {
                 let fresh = self.fresh_receives();
                 std::mem::replace(&mut self.receives, fresh)
             }
-            _ => self.processes.remove(&process).ok_or(CallError::Process(process))?,
+            _ => self.processes.remove(&process).ok_or(CallError::ProcessNotOpen(process))?,
         };
         for (pdc, msg_id) in receives.incomplete() {
             let key = self.targets.find(pdc).map(|(key, _)| key);
@@ -61,15 +64,15 @@ impl Fep {
     /// As [`Fep::post_receive`], for messages to process `process`.
     ///
     /// # Errors
-    /// [`CallError::Limit`] when too many wait, [`CallError::Process`] if there is no such process.
+    /// [`CallError::Limit`] when too many wait, [`CallError::ProcessNotOpen`] if it is not open.
     pub fn post_receive_of(&mut self, process: u16, receive: Receive) -> Result<ReceiveId, CallError> {
         let receives = match process {
             0 if !self.zero_closed => &mut self.receives,
-            _ => self.processes.get_mut(&process).ok_or(CallError::Process(process))?,
+            _ => self.processes.get_mut(&process).ok_or(CallError::ProcessNotOpen(process))?,
         };
         let limit = self.config.limits.receives;
         if receives.posted() >= limit {
-            return Err(CallError::Limit { what: "receives", limit });
+            return Err(CallError::Limit { what: Resource::Receives, limit });
         }
         let id = ReceiveId(self.next_receive);
         self.next_receive += 1;

@@ -285,12 +285,20 @@ impl AddressBook {
         if self.strangers == Strangers::Refuse {
             return Err(BookError::Stranger(host.ip));
         }
-        if self.first_free >= self.capacity {
-            return Err(BookError::Full { capacity: self.capacity });
-        }
-        let addr = Addr(self.first_free as u32);
+        let addr = self.lowest_free()?;
         self.insert(addr, host)?;
         Ok(addr)
+    }
+
+    /// The lowest address that has no entry.
+    ///
+    /// # Errors
+    /// The book is full.
+    pub(super) fn lowest_free(&self) -> Result<Addr, BookError> {
+        match self.first_free < self.capacity {
+            true => Ok(Addr(self.first_free as u32)),
+            false => Err(BookError::Full { capacity: self.capacity }),
+        }
     }
 
     pub(super) fn check(&self, host: &HostAddr) -> Result<(), BookError> {

@@ -1,12 +1,11 @@
-//! Ethernet addresses of neighbours: ARP (RFC 826) and IPv6 neighbour discovery (RFC 4861), asked and
-//! answered. Echo requests (ping) are answered too.
+//! Ethernet addresses of neighbours: ARP (RFC 826) and IPv6 neighbour discovery (RFC 4861), both sides. Echo requests (ping) are answered too.
 //!
-//! Peers whose Ethernet address is in the address book need none of this. Of others [`Worker::meet`] says
-//! the IP address, and that of the router if there is one between. The worker then asks for the Ethernet
+//! Peers whose Ethernet address is in the address book need none of this. Others are entered with
+//! [`Worker::meet`], by IP address and that of the router between, if there is one. The worker then asks for the Ethernet
 //! address, and again every [`RETRY`], [`QUESTIONS`] times in all. It goes on sending and receiving
 //! meanwhile; packets to the peer are dropped and counted, for there is no queue that could fill.
-//! [`Worker::connect`] says how it stands; who was asked in vain is asked again after [`REFRESH`], or
-//! when there is something to send.
+//! [`Worker::connect`] fails until there is an answer. A neighbour that has not answered is asked again after
+//! [`REFRESH`], or when there is something to send.
 //!
 //! Anybody on the link can say anything. An address is learnt only while a question about it is open;
 //! what is said unasked can confirm an address, or be a reason to ask again, but change none. Addresses are
@@ -33,60 +32,27 @@ use weft_cc::{Span, Time};
 use self::wire::{Answer, Heard, Speaker};
 use super::backoff::TimedOut;
 use super::{AddressBook, BookError, HostAddr, Worker};
-use crate::fep::{CallError, ConnectOptions, ConnectionId};
+use crate::fep::{CallError, ConnectOptions, ConnectionId, Unreachable};
 use crate::packet::Addr;
 use crate::port::{Frame, Port, TxBurst};
 use crate::wire::ethernet::{MacAddr, VlanTag};
 
-/// Between two questions (RFC 4861 §10, RETRANS_TIMER).
+pub use crate::fep::QUESTIONS;
+
+/// The time between two questions (RFC 4861 §10, RETRANS_TIMER).
 pub const RETRY: Span = Span::from_ms(1_000);
-/// Questions before giving up (RFC 4861 §10, MAX_MULTICAST_SOLICIT).
-pub const QUESTIONS: u32 = 3;
 /// How long an address is good without being confirmed (RFC 4861 §10, REACHABLE_TIME), and between two
 /// series of questions that nobody answers.
 pub const REFRESH: Span = Span::from_ms(30_000);
 /// Answers given in a second, at most.
 pub const ANSWERS: u32 = 1_000;
 
-/// Why there is no way to a peer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NoWay {
-    /// Its Ethernet address has been asked for, and there may still be an answer: try again later.
-    #[error("{hop} has been asked for its Ethernet address {asked} times, and has not answered yet")]
-    Resolving {
-        /// The peer, or the router on the way to it.
-        hop: IpAddr,
-        /// How often it was asked.
-        asked: u32,
-    },
-    /// Nobody answered.
-    #[error("no host on the link answers for {hop}: it was asked {QUESTIONS} times in {QUESTIONS} s")]
-    Unreachable {
-        /// The peer, or the router on the way to it.
-        hop: IpAddr,
-    },
-    /// It is not in the address book.
-    #[error("endpoint {} is not in the address book", .0.0)]
-    Unknown(Addr),
-}
-
-/// Why a connection was not opened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ConnectError {
-    /// There is no way to the peer, or none yet.
-    #[error(transparent)]
-    NoWay(#[from] NoWay),
-    /// The endpoint refused.
-    #[error(transparent)]
-    Call(#[from] CallError),
-}
-
-/// Why [`Worker::resolve`] has failed.
+/// Why [`Worker::resolve`] failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ResolveError {
-    /// There is no way to the peer.
+    /// The peer cannot be reached.
     #[error(transparent)]
-    NoWay(#[from] NoWay),
+    Unreachable(#[from] Unreachable),
     /// It took too long.
     #[error(transparent)]
     TimedOut(#[from] TimedOut),
@@ -103,7 +69,7 @@ pub(super) struct Neighbours {
     next: Next,
     /// The second in which answers are counted, and how many there were.
     answered: (Time, u32),
-    /// How often somebody was given up, or a peer came to be reached through another neighbour.
+    /// How often a neighbour was given up, or a peer came to be reached through another neighbour.
     settled: u64,
 }
 
@@ -119,7 +85,7 @@ struct Neighbour {
     ip: IpAddr,
     mac: Option<MacAddr>,
     state: State,
-    /// Who is reached through it: itself, or those behind a router.
+    /// The peers that are reached through it: itself, or those behind a router.
     peers: Vec<Addr>,
 }
 
@@ -196,7 +162,7 @@ impl Neighbours {
         }
     }
 
-    /// Asks those who are due, as long as `tx` has room.
+    /// Asks the neighbours that are due, as long as `tx` has room.
     #[cold]
     pub(super) fn ask(&mut self, now: Time, tx: &mut TxBurst) {
         for neighbour in self.list.iter_mut().filter(|neighbour| neighbour.due().is_due(now)) {
@@ -221,8 +187,7 @@ impl Neighbours {
         self.schedule();
     }
 
-    /// Packets for `peer` cannot leave: who has been silent is asked again, but not more often than who was
-    /// asked just now.
+    /// Packets for `peer` cannot leave. If its neighbour was given up at least [`RETRY`] ago, it is asked again.
     pub(super) fn want(&mut self, now: Time, peer: Addr) {
         if let Some(&index) = self.hops.get(&peer)
             && let neighbour = &mut self.list[index]
@@ -303,13 +268,20 @@ impl Neighbours {
         self.list[index].mac
     }
 
-    fn why_not(&self, peer: Addr) -> NoWay {
-        let Some(&index) = self.hops.get(&peer) else { return NoWay::Unknown(peer) };
+    /// `peer` is said to have the Ethernet address `mac`, unless it has answered with one before. It is asked all the
+    /// same, and the one that it answers with counts. Returns the address to use meanwhile.
+    fn suppose(&mut self, peer: Addr, mac: MacAddr) -> Option<MacAddr> {
+        let neighbour = &mut self.list[*self.hops.get(&peer)?];
+        Some(*neighbour.mac.get_or_insert(mac))
+    }
+
+    fn why_unreachable(&self, peer: Addr) -> Unreachable {
+        let Some(&index) = self.hops.get(&peer) else { return Unreachable::Unknown(peer) };
         let Neighbour { ip: hop, state, .. } = self.list[index];
         match state {
-            State::Asked { asked, .. } => NoWay::Resolving { hop, asked },
-            State::Silent { .. } => NoWay::Unreachable { hop },
-            State::New | State::Quiet { .. } => NoWay::Resolving { hop, asked: 0 },
+            State::Asked { asked, .. } => Unreachable::Resolving { hop, asked },
+            State::Silent { .. } => Unreachable::NoAnswer { hop },
+            State::New | State::Quiet { .. } => Unreachable::Resolving { hop, asked: 0 },
         }
     }
 }
@@ -344,51 +316,69 @@ impl<P: Port> Worker<P> {
         Ok(())
     }
 
+    /// As [`Worker::meet`], of a peer that somebody says has the Ethernet address `mac`. Packets are sent there until a
+    /// host on the link answers for the IP address itself.
+    ///
+    /// # Errors
+    /// Why it cannot be entered.
+    pub fn meet_at(&mut self, peer: Addr, host: HostAddr) -> Result<(), BookError> {
+        self.book.check(&host)?;
+        self.meet(peer, host.ip, None)?;
+        if let Some(mac) = self.neighbours.suppose(peer, host.mac) {
+            self.book.resolve(peer, mac);
+        }
+        Ok(())
+    }
+
     /// Whether frames can be sent to `peer`.
     ///
     /// # Errors
     /// Why not, or not yet.
-    pub fn way_to(&self, peer: Addr) -> Result<(), NoWay> {
+    pub fn is_reachable(&self, peer: Addr) -> Result<(), Unreachable> {
         match self.book.get(peer) {
             Some(_) => Ok(()),
-            None => Err(self.neighbours.why_not(peer)),
+            None => Err(self.neighbours.why_unreachable(peer)),
         }
     }
 
-    /// Opens a connection at `now`, as [`crate::fep::Fep::connect`] does, if there is a way to the peer.
-    /// Who has been silent is asked again.
+    /// Opens a connection at `now`, as [`crate::fep::Fep::connect`] does, if the peer can be reached. A peer that has
+    /// not answered is asked again.
     ///
     /// # Errors
-    /// There is no way to the peer, or none yet; or the endpoint refuses.
+    /// [`CallError::Unreachable`] if the peer cannot be reached, or not yet; or the endpoint refuses.
     pub fn connect(
         &mut self,
         now: Time,
         peer: Addr,
         options: ConnectOptions,
-    ) -> Result<ConnectionId, ConnectError> {
-        self.find_way(now, peer)?;
-        Ok(self.fep.connect(now, peer, options)?)
+    ) -> Result<ConnectionId, CallError> {
+        self.resolve_peer(now, peer).map_err(|why| CallError::Unreachable { peer, why })?;
+        self.fep.connect(now, peer, options)
     }
 
-    /// [`Worker::way_to`], and who has been silent is asked again.
-    pub(super) fn find_way(&mut self, now: Time, peer: Addr) -> Result<(), NoWay> {
-        self.way_to(peer).inspect_err(|_| self.neighbours.want(now, peer))
+    /// As [`Worker::is_reachable`]; a peer that has not answered is asked again.
+    ///
+    /// # Errors
+    /// Why it cannot be reached, or not yet.
+    pub fn resolve_peer(&mut self, now: Time, peer: Addr) -> Result<(), Unreachable> {
+        self.is_reachable(peer).inspect_err(|_| self.neighbours.want(now, peer))
     }
 
-    /// How often [`Worker::way_to`] may have changed its answer from [`NoWay::Resolving`] to another one.
-    pub(super) fn ways_settled(&self) -> u64 {
+    /// A number that changes whenever [`Worker::is_reachable`] may have changed its answer from
+    /// [`Unreachable::Resolving`] to another one.
+    pub fn resolutions(&self) -> u64 {
         self.book.changes() + self.neighbours.settled
     }
 
-    /// Turns the loop until there is a way to `peer`.
+    /// Turns the loop until packets can be sent to `peer`.
     ///
     /// # Errors
     /// Nobody answers, or `limit` has passed.
     pub fn resolve(&mut self, peer: Addr, limit: Span) -> Result<(), ResolveError> {
         let start = self.now();
         loop {
-            match self.way_to(peer) {
-                Err(NoWay::Resolving { .. }) => {}
+            match self.is_reachable(peer) {
+                Err(Unreachable::Resolving { .. }) => {}
                 other => return Ok(other?),
             }
             let now = self.now();

@@ -18,6 +18,10 @@ use crate::worker::{Clock, LinkConfig, Strangers, WriteError};
 /// Just before [`Time`] begins anew.
 const START: Time = Time::from_ps(u64::MAX - 1_500_000_000_000);
 
+fn unreachable(peer: u32, why: Unreachable) -> CallError {
+    CallError::Unreachable { peer: Addr(peer), why }
+}
+
 fn host(n: u8, v6: bool) -> HostAddr {
     let ip = if v6 { format!("fd00::ab:{n}").parse().unwrap() } else { [10, 0, 0, n].into() };
     HostAddr { mac: MacAddr([2, 0, 0, 0, 0, n]), ip }
@@ -234,7 +238,7 @@ fn two_that_know_only_ip_addresses_talk() {
             a.meet(Addr(2), host(2, v6).ip, None).unwrap();
             b.meet(Addr(1), host(1, v6).ip, None).unwrap();
             let asked = a.connect(START, Addr(2), ConnectOptions::default());
-            assert_eq!(asked, Err(NoWay::Resolving { hop: host(2, v6).ip, asked: 0 }.into()));
+            assert_eq!(asked, Err(unreachable(2, Unreachable::Resolving { hop: host(2, v6).ip, asked: 0 })));
 
             let mut now = START;
             let mut turn = |a: &mut Worker<MemoryPort>, b: &mut Worker<MemoryPort>| {
@@ -247,7 +251,11 @@ fn two_that_know_only_ip_addresses_talk() {
             for _ in 0..2 {
                 at = turn(&mut a, &mut b);
             }
-            assert_eq!((a.way_to(Addr(2)), b.way_to(Addr(1))), (Ok(()), Ok(())), "IPv6 {v6}, {vlan:?}");
+            assert_eq!(
+                (a.is_reachable(Addr(2)), b.is_reachable(Addr(1))),
+                (Ok(()), Ok(())),
+                "IPv6 {v6}, {vlan:?}"
+            );
             let connection = a.connect(at, Addr(2), ConnectOptions::default()).unwrap();
             let receive = Receive {
                 buffer: Buffer::Heap(vec![0; 5]),
@@ -285,14 +293,14 @@ fn a_silent_neighbour_is_asked_a_few_times_and_connecting_fails() {
         worker.poll_at(now);
         questions.extend(sent(&mut far).iter().map(|_| tenth));
         let asked = tenth as u32 / 10 + 1;
-        assert_eq!(connect(&mut worker, now), NoWay::Resolving { hop, asked }.into());
+        assert_eq!(connect(&mut worker, now), unreachable(2, Unreachable::Resolving { hop, asked }));
     }
     assert_eq!(questions, [0, 10, 20]);
     assert_eq!(worker.next_timer(), Some(START + seconds(3)));
     let given_up = START + seconds(3);
     worker.poll_at(given_up);
     let error = connect(&mut worker, given_up);
-    assert_eq!(error, NoWay::Unreachable { hop }.into());
+    assert_eq!(error, unreachable(2, Unreachable::NoAnswer { hop }));
     assert!(error.to_string().contains("10.0.0.2"), "{error}");
     assert!(sent(&mut far).is_empty());
 
@@ -304,7 +312,7 @@ fn a_silent_neighbour_is_asked_a_few_times_and_connecting_fails() {
     // It comes to life.
     inject(&mut far, &told_to_1(host(2, false)));
     worker.poll_at(given_up + REFRESH + Span::from_us(5));
-    assert_eq!(worker.way_to(Addr(2)), Ok(()));
+    assert_eq!(worker.is_reachable(Addr(2)), Ok(()));
 }
 
 #[test]
@@ -387,7 +395,7 @@ fn what_is_known_is_asked_anew_and_kept_if_nobody_answers() {
         worker.poll_at(START + seconds(second));
     }
     assert_eq!(sent(&mut far).len(), QUESTIONS as usize);
-    assert_eq!(worker.way_to(Addr(2)), Ok(()));
+    assert_eq!(worker.is_reachable(Addr(2)), Ok(()));
     assert_eq!(worker.next_timer(), Some(START + seconds(53) + REFRESH));
 }
 
@@ -409,7 +417,7 @@ fn a_router_is_asked_once_for_all_behind_it() {
         assert_eq!(worker.book().get(Addr(n.into())), Some(&reached));
     }
     let not_met = worker.connect(START, Addr(5), ConnectOptions::default()).unwrap_err();
-    assert_eq!(not_met, NoWay::Unknown(Addr(5)).into());
+    assert_eq!(not_met, unreachable(5, Unreachable::Unknown(Addr(5))));
 }
 
 #[test]
@@ -424,19 +432,19 @@ fn a_peer_that_is_met_again_behind_a_router_is_reached_through_that() {
     for second in 0..=3 {
         worker.poll_at(START + seconds(second));
     }
-    assert_eq!(worker.way_to(Addr(2)), Err(NoWay::Unreachable { hop: old.ip }));
-    let settled = worker.ways_settled();
+    assert_eq!(worker.is_reachable(Addr(2)), Err(Unreachable::NoAnswer { hop: old.ip }));
+    let settled = worker.resolutions();
     meet(&mut worker, new);
     meet(&mut worker, new);
-    assert_eq!(worker.ways_settled(), settled + 1);
-    assert_eq!(worker.way_to(Addr(2)), Err(NoWay::Resolving { hop: new.ip, asked: 0 }));
+    assert_eq!(worker.resolutions(), settled + 1);
+    assert_eq!(worker.is_reachable(Addr(2)), Err(Unreachable::Resolving { hop: new.ip, asked: 0 }));
     let now = START + seconds(3) + REFRESH;
     worker.poll_at(now);
-    assert_eq!(worker.way_to(Addr(2)), Err(NoWay::Resolving { hop: new.ip, asked: 1 }));
+    assert_eq!(worker.is_reachable(Addr(2)), Err(Unreachable::Resolving { hop: new.ip, asked: 1 }));
     assert_eq!(sent(&mut far).len(), 3 + 2, "the old one is still a neighbour");
     inject(&mut far, &told_to_1(old));
     worker.poll_at(now);
-    assert_eq!(worker.way_to(Addr(2)), Err(NoWay::Resolving { hop: new.ip, asked: 1 }));
+    assert_eq!(worker.is_reachable(Addr(2)), Err(Unreachable::Resolving { hop: new.ip, asked: 1 }));
     inject(&mut far, &told_to_1(new));
     worker.poll_at(now);
     assert_eq!(worker.book().get(Addr(2)).map(|host| host.mac), Some(new.mac));
@@ -463,7 +471,7 @@ fn answers_are_limited() {
 fn resolving_has_an_end() {
     let (near, _far) = pair(&MemoryConfig::default()).unwrap();
     let mut worker = worker(1, near, LinkConfig::default(), false);
-    assert_eq!(worker.resolve(Addr(2), seconds(1)), Err(NoWay::Unknown(Addr(2)).into()));
+    assert_eq!(worker.resolve(Addr(2), seconds(1)), Err(Unreachable::Unknown(Addr(2)).into()));
     worker.meet(Addr(2), host(2, false).ip, None).unwrap();
     let limit = Span::from_us(200);
     assert_eq!(worker.resolve(Addr(2), limit), Err(TimedOut(limit).into()));

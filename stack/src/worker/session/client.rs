@@ -1,82 +1,104 @@
-//! The application's side.
+//! The application's side of a session.
 
+use core::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use super::command::{Command, DescriptorError, Extent};
 use super::config::{OpenError, SessionConfig};
 use super::link::Link;
 use super::report::{Report, Request};
-use crate::fep::ConnectOptions;
+use crate::fep::{ConnectOptions, Resource};
 use crate::packet::Addr;
 use crate::region::{Region, RegionError};
 use crate::ses::Matching;
+use crate::wire::ethernet::MacAddr;
 use crate::worker::ring::{Broken, Consumer, Producer};
 
-/// Polls that yield nothing after which a client asks the system whether its worker is still there.
+/// After this many polls that yield nothing, a client asks the system whether its worker is still there.
 const POLLS_TO_CHECK: u32 = 4096;
 
 /// An application's end of a session. It belongs to one thread at a time.
+///
+/// # Waiting
+/// [`Client::wait`] sleeps until there may be something to poll. Applications that sleep on several descriptors register
+/// the client's ([`AsFd`]) as readable, level-triggered, and then repeat: poll until there is nothing; [`Client::arm`];
+/// if that returns true, sleep. The next poll ends what arm began, and takes from the descriptor what made it readable.
+/// Nothing may be read from or written to the descriptor by anybody else.
+///
+/// # When the worker is gone
+/// All calls that reach the worker fail with [`ClientError::Gone`], once its last reports have been polled: at once if
+/// the worker has left in good order; after it was killed, at once in [`Client::wait`] or in the poll after the
+/// descriptor became readable, and else within 4,096 polls that find nothing.
 #[derive(Debug)]
 pub struct Client {
     commands: Producer<8>,
     reports: Consumer<8>,
     memory: Region,
-    link: Link,
     addr: Addr,
     process: u16,
-    operations: Names,
-    connections: Names,
+    operations: Handles,
+    connections: Handles,
     idle_polls: u32,
+    /// The worker has been told to wake us.
+    armed: bool,
+    /// Dropped after the rings, which say then that the application has left: its end wakes the worker.
+    link: Link,
 }
 
-/// A message or a receive that was posted.
+/// A message, a receive or a request for a peer that has not ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Operation(Name);
+pub struct OperationHandle(Handle);
 
-/// A connection.
+/// A connection of a [`Client`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Connection(Name);
+pub struct ConnectionHandle(Handle);
 
-/// Something has happened.
+/// A report, and whose it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// The caller's word: of the operation, or of the connection.
+    /// The word that the caller gave to the operation or connection.
     pub context: u64,
-    /// What.
+    /// The report.
     pub report: Report,
 }
 
-/// Why a call of a client failed.
+/// Why a call of a client failed: errors of the session itself. Errors of the endpoint come as [`Report::Refused`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ClientError {
     /// The ring of commands is full: poll, and try again.
     #[error("the ring of commands is full")]
     Full,
-    /// All operations, or all connections, are in use.
-    #[error("all {0} {1} are in use")]
-    Exhausted(usize, &'static str),
-    /// It is not in use any more.
-    #[error("the operation or connection is not in use any more")]
+    /// All numbers of operations, or of connections, are in use: poll, and try again.
+    #[error("all {limit} {what} of the session are in use")]
+    Exhausted {
+        /// Operations or connections.
+        what: Resource,
+        /// How many the session has.
+        limit: usize,
+    },
+    /// The handle is that of an operation or a connection that has ended.
+    #[error("the operation or connection has ended")]
     Stale,
-    /// There is no such memory.
+    /// The bytes do not lie in the session's memory.
     #[error(transparent)]
     Memory(#[from] RegionError),
     /// The worker has left or died. All operations and connections have ended with it.
     #[error("the worker is gone")]
     Gone,
-    /// The worker has written what cannot be.
+    /// The worker has written an impossible index into a ring.
     #[error(transparent)]
     Broken(#[from] Broken),
-    /// The worker has reported what makes no sense.
+    /// The worker has written words that are no report, or a report on nothing that was asked for.
     #[error("a report makes no sense: {0}")]
     Nonsense(#[from] DescriptorError),
-    /// The system does not let it sleep.
+    /// The system call that waits for the worker's socket failed.
     #[error("the system does not wait for the worker's socket")]
     Wait,
 }
 
 impl Client {
-    /// The client of the session whose rings and memory lie in `region`, which nobody has used before.
+    /// The client of the session whose rings and memory lie in `region`, which has not been used before.
     pub(super) fn new(
         config: &SessionConfig,
         region: &Region,
@@ -92,9 +114,10 @@ impl Client {
             link,
             addr,
             process,
-            operations: Names::new(config.operations),
-            connections: Names::new(config.connections),
+            operations: Handles::new(config.operations, Resource::Operations),
+            connections: Handles::new(config.connections, Resource::Connections),
             idle_polls: 0,
+            armed: false,
         })
     }
 
@@ -103,7 +126,7 @@ impl Client {
         self.addr
     }
 
-    /// What peers name to reach this application: [`ConnectOptions::process`].
+    /// The process that peers name to reach this application: [`ConnectOptions::process`].
     pub fn process(&self) -> u16 {
         self.process
     }
@@ -116,7 +139,7 @@ impl Client {
     /// Copies `bytes` to `offset` of the memory.
     ///
     /// # Errors
-    /// They do not lie in it.
+    /// The memory is too short.
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), ClientError> {
         let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
         self.memory.slice(offset, len)?.write(0, bytes);
@@ -126,74 +149,93 @@ impl Client {
     /// Copies from `offset` of the memory to `bytes`.
     ///
     /// # Errors
-    /// They do not lie in it.
+    /// The memory is too short.
     pub fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<(), ClientError> {
         let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
         self.memory.slice(offset, len)?.read(0, bytes);
         Ok(())
     }
 
-    /// Opens a connection. Messages may be posted on it at once. It ends with [`Report::Closed`], or
-    /// [`Report::Refused`] if it never was; either carries `context`. If the peer's Ethernet address is still being
+    /// Opens a connection. Messages may be posted on it at once. It ends with [`Report::Closed`], or with
+    /// [`Report::Refused`] if it was never open; either carries `context`. If the peer's Ethernet address is still being
     /// asked for, [`Report::Connected`] comes with the answer, or the refusal after some three seconds.
     ///
     /// # Errors
-    /// No room.
+    /// [`ClientError::Full`], [`ClientError::Exhausted`] or [`ClientError::Gone`].
     pub fn connect(
         &mut self,
         peer: Addr,
         options: ConnectOptions,
         context: u64,
-    ) -> Result<Connection, ClientError> {
-        let name = self.connections.take(context, "connections")?;
-        let command = Command::Connect { connection: name.number, peer, options };
-        self.submit_or(&command, |client| client.connections.give_back(name.number))?;
-        Ok(Connection(name))
+    ) -> Result<ConnectionHandle, ClientError> {
+        let handle = self.connections.take(context)?;
+        let command = Command::Connect { connection: handle.number, peer, options };
+        self.submit_or(&command, |client| client.connections.give_back(handle.number))?;
+        Ok(ConnectionHandle(handle))
     }
 
-    /// Posts a message. Its memory is the endpoint's until [`Report::Sent`], or [`Report::Refused`] if none of it was
-    /// ever sent.
+    /// Posts a message. Its memory belongs to the endpoint until [`Report::Sent`], or [`Report::Refused`] if none of it
+    /// was ever sent.
     ///
     /// # Errors
-    /// No room, no such memory or connection.
+    /// As [`Client::connect`]; [`ClientError::Stale`] if the connection has ended.
     pub fn send(
         &mut self,
-        connection: Connection,
+        connection: ConnectionHandle,
         extent: Extent,
         tag: Option<u64>,
         header_data: u64,
         context: u64,
-    ) -> Result<Operation, ClientError> {
+    ) -> Result<OperationHandle, ClientError> {
         let connection = self.connections.check(connection.0)?;
-        let name = self.operations.take(context, "operations")?;
-        let operation = name.number;
+        let handle = self.operations.take(context)?;
+        let operation = handle.number;
         let command = Command::Send { operation, connection, extent, tag, header_data };
         self.submit_or(&command, |client| client.operations.give_back(operation))?;
-        Ok(Operation(name))
+        Ok(OperationHandle(handle))
     }
 
-    /// Posts a receive. Its memory is the endpoint's until [`Report::Received`].
+    /// Posts a receive. Its memory belongs to the endpoint until [`Report::Received`] or [`Report::Refused`].
     ///
     /// # Errors
-    /// No room.
+    /// As [`Client::connect`].
     pub fn receive(
         &mut self,
         extent: Extent,
         from: Option<Addr>,
         matching: Matching,
         context: u64,
-    ) -> Result<Operation, ClientError> {
-        let name = self.operations.take(context, "operations")?;
-        let command = Command::Receive { operation: name.number, extent, from, matching };
-        self.submit_or(&command, |client| client.operations.give_back(name.number))?;
-        Ok(Operation(name))
+    ) -> Result<OperationHandle, ClientError> {
+        let handle = self.operations.take(context)?;
+        let command = Command::Receive { operation: handle.number, extent, from, matching };
+        self.submit_or(&command, |client| client.operations.give_back(handle.number))?;
+        Ok(OperationHandle(handle))
     }
 
-    /// Takes a message or receive back, which then ends as cancelled; or [`Report::Refused`] tells that it is too late.
+    /// Asks for the [`Addr`] of the peer with this IP address, which is entered in the endpoint's address book if it has
+    /// no entry. [`Report::Peer`] brings it; or [`Report::Refused`] says why not. The Ethernet address `mac` is used
+    /// until a host on the link answers for `ip`, and only where the link has Ethernet addresses at all. How many peers
+    /// an application can add, [`SessionConfig::peers`] says; asking for one that is there already is always possible.
     ///
     /// # Errors
-    /// No room, or it has ended.
-    pub fn cancel(&mut self, operation: Operation) -> Result<(), ClientError> {
+    /// As [`Client::connect`].
+    pub fn peer(
+        &mut self,
+        ip: IpAddr,
+        mac: Option<MacAddr>,
+        context: u64,
+    ) -> Result<OperationHandle, ClientError> {
+        let handle = self.operations.take(context)?;
+        let command = Command::Peer { operation: handle.number, ip, mac };
+        self.submit_or(&command, |client| client.operations.give_back(handle.number))?;
+        Ok(OperationHandle(handle))
+    }
+
+    /// Cancels a message or a receive, which then ends as cancelled; or [`Report::Refused`] says that it is too late.
+    ///
+    /// # Errors
+    /// [`ClientError::Full`] or [`ClientError::Gone`]; [`ClientError::Stale`] if it has ended.
+    pub fn cancel(&mut self, operation: OperationHandle) -> Result<(), ClientError> {
         let operation = self.operations.check(operation.0)?;
         self.submit(&Command::Cancel { operation })
     }
@@ -201,34 +243,37 @@ impl Client {
     /// Closes a connection once its messages are sent.
     ///
     /// # Errors
-    /// No room, or it is closed.
-    pub fn close(&mut self, connection: Connection) -> Result<(), ClientError> {
+    /// As [`Client::cancel`].
+    pub fn close(&mut self, connection: ConnectionHandle) -> Result<(), ClientError> {
         let connection = self.connections.check(connection.0)?;
         self.submit(&Command::Close { connection })
     }
 
-    /// Closes a connection without sending what waits.
+    /// Closes a connection without sending the messages that wait.
     ///
     /// # Errors
-    /// No room, or it is closed.
-    pub fn abort(&mut self, connection: Connection) -> Result<(), ClientError> {
+    /// As [`Client::cancel`].
+    pub fn abort(&mut self, connection: ConnectionHandle) -> Result<(), ClientError> {
         let connection = self.connections.check(connection.0)?;
         self.submit(&Command::Abort { connection })
     }
 
-    /// The next event. Does not wait. Makes no system call but one in 4,096 polls that find nothing, to see whether the
-    /// worker is there.
+    /// The next event. Does not wait. Makes no system call except one after [`Client::arm`], and one in 4,096 polls that
+    /// find nothing, to see whether the worker is there.
     ///
     /// # Errors
-    /// The worker is gone, or out of its mind; there is nothing more to come.
+    /// [`ClientError::Gone`], [`ClientError::Broken`] or [`ClientError::Nonsense`]: no more events will come.
     pub fn poll(&mut self) -> Result<Option<Event>, ClientError> {
+        if self.armed {
+            self.disarm()?;
+        }
         if let Some(slot) = self.reports.pop()? {
             self.idle_polls = 0;
             return self.settle(Report::decode(&slot)?).map(Some);
         }
         self.idle_polls += 1;
         let look = self.idle_polls.is_multiple_of(POLLS_TO_CHECK);
-        // What the worker published before it left is in the ring, even if it was not a moment ago.
+        // Reports that the worker published before it left are in the ring, even if they were not a moment ago.
         if self.reports.is_finished()? || (look && self.link.is_closed() && self.reports.available()? == 0) {
             return Err(ClientError::Gone);
         }
@@ -238,25 +283,45 @@ impl Client {
     /// Sleeps until there may be something to poll, or `limit` has passed. A worker that dies ends the sleep at once.
     ///
     /// # Errors
-    /// The worker is gone, or out of its mind.
+    /// [`ClientError::Gone`], [`ClientError::Broken`] or [`ClientError::Wait`].
     pub fn wait(&mut self, limit: Duration) -> Result<(), ClientError> {
-        if !self.reports.may_sleep()? {
+        if !self.arm()? {
             return Ok(());
         }
         let slept = self.link.wait(limit);
+        self.disarm()?;
+        slept.map_err(|_| ClientError::Wait)
+    }
+
+    /// Announces that the caller is about to sleep on the client's descriptor. Returns whether it may: if not, there is
+    /// something to poll already. Once the worker has something to report, or dies, the descriptor becomes readable.
+    ///
+    /// # Errors
+    /// [`ClientError::Broken`].
+    pub fn arm(&mut self) -> Result<bool, ClientError> {
+        self.armed = self.reports.may_sleep()?;
+        Ok(self.armed)
+    }
+
+    /// Ends what [`Client::arm`] began: the worker makes no system calls for this application any more. Polling does
+    /// the same.
+    ///
+    /// # Errors
+    /// [`ClientError::Gone`] or [`ClientError::Broken`].
+    pub fn disarm(&mut self) -> Result<(), ClientError> {
+        self.armed = false;
         self.reports.woken();
-        slept.map_err(|_| ClientError::Wait)?;
         match self.link.is_closed() && self.reports.available()? == 0 {
             true => Err(ClientError::Gone),
             false => Ok(()),
         }
     }
 
-    /// Passes a command as it is, which a caller should not do who uses the other calls: its numbers are not this
-    /// client's to give, and reports on them are refused as nonsense.
+    /// Passes a command as it is. Its numbers are not those that this client gives to the commands of its other calls, so
+    /// reports on them may be refused as nonsense.
     ///
     /// # Errors
-    /// No room.
+    /// [`ClientError::Full`] or [`ClientError::Gone`].
     pub(super) fn submit(&mut self, command: &Command) -> Result<(), ClientError> {
         self.submit_words(&command.encode())
     }
@@ -297,20 +362,20 @@ impl Client {
         self.link = Link::pair().expect("sockets").0;
     }
 
-    /// Finds what a report is about, which may end with it.
+    /// Finds the operation or connection of a report, which may end with it.
     fn settle(&mut self, report: Report) -> Result<Event, ClientError> {
         let context = match report {
             Report::Connected { connection } => self.connections.context(connection)?,
-            Report::Sent { operation, .. } | Report::Received { operation, .. } => {
-                self.operations.end(operation)?
-            }
+            Report::Sent { operation, .. }
+            | Report::Received { operation, .. }
+            | Report::Peer { operation, .. } => self.operations.end(operation)?,
             Report::Closed { connection, .. } => self.connections.end(connection)?,
-            Report::Refused { request, name, .. } => match request {
-                Request::Connect => self.connections.end(name)?,
-                Request::Send | Request::Receive => self.operations.end(name)?,
-                // What they were about may have ended before they were looked at.
-                Request::Cancel => self.operations.context(name).unwrap_or(0),
-                Request::Close | Request::Abort => self.connections.context(name).unwrap_or(0),
+            Report::Refused { request, number, .. } => match request {
+                Request::Connect => self.connections.end(number)?,
+                Request::Send | Request::Receive | Request::Peer => self.operations.end(number)?,
+                // The operation or connection may have ended before the command was executed.
+                Request::Cancel => self.operations.context(number).unwrap_or(0),
+                Request::Close | Request::Abort => self.connections.context(number).unwrap_or(0),
                 Request::Unknown => 0,
             },
         };
@@ -318,15 +383,23 @@ impl Client {
     }
 }
 
+impl AsFd for Client {
+    /// To be waited for as [`Client`] says.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.link.as_fd()
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Name {
+struct Handle {
     number: u32,
     generation: u32,
 }
 
-/// Numbers that are in use, and their callers' words.
+/// The numbers of operations, or of connections, and the contexts of those that are in use.
 #[derive(Debug)]
-struct Names {
+struct Handles {
+    what: Resource,
     all: Vec<Use>,
     free: Vec<u32>,
 }
@@ -337,28 +410,34 @@ struct Use {
     generation: u32,
 }
 
-impl Names {
-    fn new(count: u32) -> Names {
-        Names { all: vec![Use::default(); count as usize], free: (0..count).rev().collect() }
+impl Handles {
+    fn new(count: u32, what: Resource) -> Handles {
+        Handles { what, all: vec![Use::default(); count as usize], free: (0..count).rev().collect() }
     }
 
-    fn take(&mut self, context: u64, what: &'static str) -> Result<Name, ClientError> {
-        let number = self.free.pop().ok_or(ClientError::Exhausted(self.all.len(), what))?;
+    fn take(&mut self, context: u64) -> Result<Handle, ClientError> {
+        let exhausted = ClientError::Exhausted { what: self.what, limit: self.all.len() };
+        let number = self.free.pop().ok_or(exhausted)?;
         let entry = &mut self.all[number as usize];
         entry.context = Some(context);
-        Ok(Name { number, generation: entry.generation })
+        Ok(Handle { number, generation: entry.generation })
     }
 
-    fn check(&self, name: Name) -> Result<u32, ClientError> {
-        match self.all.get(name.number as usize) {
-            Some(entry) if entry.generation == name.generation && entry.context.is_some() => Ok(name.number),
+    fn check(&self, handle: Handle) -> Result<u32, ClientError> {
+        match self.all.get(handle.number as usize) {
+            Some(entry) if entry.generation == handle.generation && entry.context.is_some() => {
+                Ok(handle.number)
+            }
             _ => Err(ClientError::Stale),
         }
     }
 
     fn context(&self, number: u32) -> Result<u64, ClientError> {
         let context = self.all.get(number as usize).and_then(|entry| entry.context);
-        context.ok_or(ClientError::Nonsense(DescriptorError::Value("a number not in use", number.into())))
+        context.ok_or(ClientError::Nonsense(DescriptorError::Value(
+            "the number of nothing in use",
+            number.into(),
+        )))
     }
 
     fn end(&mut self, number: u32) -> Result<u64, ClientError> {

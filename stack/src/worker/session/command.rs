@@ -1,92 +1,107 @@
-//! Commands: what an application asks for, as eight words.
+//! Commands: the requests of an application, as eight words.
 //!
-//! | word | bits | what |
+//! | word | bits | meaning |
 //! |---|---|---|
-//! | 0 | 0–7 | 1 connect, 2 send, 3 receive, 4 cancel, 5 close, 6 abort |
-//! | | 8–15 | flags: bit 0 tagged; bit 1 from one sender only; bit 2 ordered (ROD) |
-//! | | 16–23 | connect: traffic class |
-//! | | 32–63 | the operation (send, receive, cancel) or the connection (connect, close, abort) |
+//! | 0 | 0–7 | 1 connect, 2 send, 3 receive, 4 cancel, 5 close, 6 abort, 7 peer |
+//! | | 8–15 | flags: bit 0 tagged; bit 1 from one sender only; bit 2 ordered (ROD); bit 3 with an Ethernet address |
+//! | | 16–23 | connect: traffic class; peer: IP version |
+//! | | 32–63 | the operation (send, receive, cancel, peer) or the connection (connect, close, abort) |
 //! | 1 | 0–31 | connect: peer; receive: sender; send: connection |
 //! | | 32–63 | connect: process; send and receive: region |
-//! | 2 | | send and receive: offset in the region |
+//! | | 0–47 | peer: Ethernet address, its first byte lowest |
+//! | 2 | | send and receive: offset in the region; peer: lower half of the IP address |
 //! | 3 | 0–31 | send and receive: length |
+//! | | 0–63 | peer: upper half of the IP address |
 //! | 4 | | tag |
 //! | 5 | | send: header data; receive: bits of the tag that do not matter |
 //!
 //! Everything else is 0, and refused if it is not.
 
+use core::net::IpAddr;
+
+use super::refusal::{ip, ip_words};
 use super::{Slot, bits};
 use crate::fep::{ConnectOptions, MAX_PROCESS, TrafficClass};
 use crate::packet::Addr;
 use crate::ses::Matching;
+use crate::wire::ethernet::MacAddr;
 use crate::wire::pds::DeliveryMode;
 
-/// What an application asks for. It chooses the numbers of connections and operations, each less than its
-/// configuration says, and uses none again before it has been told that it is free.
+/// A request of an application. It chooses the numbers of connections and operations, each below the count in its
+/// configuration, and uses none again before a report has said that it is free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
     /// Opens a connection.
     Connect {
-        /// Its number.
+        /// The connection's number.
         connection: u32,
-        /// To whom.
+        /// The peer.
         peer: Addr,
-        /// How.
+        /// The delivery mode, traffic class and process of the peer.
         options: ConnectOptions,
     },
     /// Posts a message.
     Send {
         /// The number of this operation.
         operation: u32,
-        /// On which connection.
+        /// The number of the connection that it is sent on.
         connection: u32,
-        /// Its bytes.
+        /// The memory that holds the message.
         extent: Extent,
-        /// Its tag.
+        /// The tag of a tagged message.
         tag: Option<u64>,
-        /// 64 bits for the receiver's report.
+        /// 64 bits that the receiver's report carries.
         header_data: u64,
     },
     /// Posts a receive.
     Receive {
         /// The number of this operation.
         operation: u32,
-        /// Where the message goes.
+        /// The memory that the message is placed in.
         extent: Extent,
-        /// Takes messages of this sender only.
+        /// The only sender whose messages it takes; none for any sender.
         from: Option<Addr>,
-        /// Takes these messages only.
+        /// The messages that it takes.
         matching: Matching,
     },
-    /// Takes a message of which nothing has been sent, or a receive that nothing has met, back.
+    /// Cancels a message of which nothing has been sent, or a receive that no message has met.
     Cancel {
-        /// Which.
+        /// The operation's number.
         operation: u32,
     },
     /// Closes a connection once its messages are sent.
     Close {
-        /// Which.
+        /// The connection's number.
         connection: u32,
     },
     /// Closes a connection without sending what waits.
     Abort {
-        /// Which.
+        /// The connection's number.
         connection: u32,
+    },
+    /// Enters a peer in the address book, or looks it up.
+    Peer {
+        /// The number of this operation, until it is answered.
+        operation: u32,
+        /// The peer's IP address.
+        ip: IpAddr,
+        /// The peer's Ethernet address, if it is known.
+        mac: Option<MacAddr>,
     },
 }
 
-/// Memory of a message.
+/// The memory of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Extent {
     /// The region; 0 is the one that the session came with.
     pub region: u32,
     /// Where it begins in the region, bytes.
     pub offset: u64,
-    /// Its length, bytes.
+    /// The length, bytes.
     pub len: u32,
 }
 
-/// A command that is none.
+/// Why eight words are no command, or no report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DescriptorError {
     /// There is no such kind.
@@ -95,7 +110,7 @@ pub enum DescriptorError {
     /// Bits that must be 0 are not.
     #[error("word {0} has bits that mean nothing")]
     Reserved(usize),
-    /// A number that cannot be.
+    /// A value is out of range.
     #[error("{0} cannot be {1}")]
     Value(&'static str, u64),
 }
@@ -103,6 +118,7 @@ pub enum DescriptorError {
 const TAGGED: u8 = 1;
 const FROM_ONE: u8 = 2;
 const ORDERED: u8 = 4;
+const HAS_MAC: u8 = 8;
 
 const CONNECT: u8 = 1;
 const SEND: u8 = 2;
@@ -110,6 +126,7 @@ const RECEIVE: u8 = 3;
 const CANCEL: u8 = 4;
 const CLOSE: u8 = 5;
 const ABORT: u8 = 6;
+const PEER: u8 = 7;
 
 /// The bits of each word that a kind of command gives a meaning to.
 pub(super) fn meaningful(kind: u8) -> Option<Slot> {
@@ -121,6 +138,7 @@ pub(super) fn meaningful(kind: u8) -> Option<Slot> {
         CONNECT => [NAME | flags(ORDERED) | 0xff_0000, ALL, 0, 0, 0, 0, 0, 0],
         SEND => [NAME | flags(TAGGED), ALL, ALL, LOW, ALL, ALL, 0, 0],
         RECEIVE => [NAME | flags(TAGGED | FROM_ONE), ALL, ALL, LOW, ALL, ALL, 0, 0],
+        PEER => [NAME | flags(HAS_MAC) | 0xff_0000, (1 << 48) - 1, ALL, ALL, 0, 0, 0, 0],
         CANCEL | CLOSE | ABORT => [NAME, 0, 0, 0, 0, 0, 0, 0],
         _ => return None,
     })
@@ -156,6 +174,13 @@ impl Command {
             Command::Cancel { operation } => [word0(CANCEL, 0, operation), 0, 0, 0, 0, 0, 0, 0],
             Command::Close { connection } => [word0(CLOSE, 0, connection), 0, 0, 0, 0, 0, 0, 0],
             Command::Abort { connection } => [word0(ABORT, 0, connection), 0, 0, 0, 0, 0, 0, 0],
+            Command::Peer { operation, ip, mac } => {
+                let (version, low, high) = ip_words(ip);
+                let word0 = word0(PEER, if mac.is_some() { HAS_MAC } else { 0 }, operation);
+                let [a, b, c, d, e, f] = mac.map_or([0; 6], |mac| mac.0);
+                let mac = u64::from_le_bytes([a, b, c, d, e, f, 0, 0]);
+                [word0 | u64::from(version) << 16, mac, low, high, 0, 0, 0, 0]
+            }
         }
     }
 
@@ -203,6 +228,16 @@ impl Command {
             }
             CANCEL => Command::Cancel { operation: name },
             CLOSE => Command::Close { connection: name },
+            PEER => {
+                unless(HAS_MAC, 1, slot[1])?;
+                let [a, b, c, d, e, f, ..] = slot[1].to_le_bytes();
+                let mac = (flags & HAS_MAC != 0).then_some(MacAddr([a, b, c, d, e, f]));
+                let ip = ip(bits(slot[0], 16, 8) as u8, slot[2], slot[3])?;
+                if ip.is_ipv4() && (slot[2] >> 32 != 0 || slot[3] != 0) {
+                    return Err(DescriptorError::Reserved(if slot[3] == 0 { 2 } else { 3 }));
+                }
+                Command::Peer { operation: name, ip, mac }
+            }
             _ => Command::Abort { connection: name },
         })
     }
@@ -214,16 +249,17 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// What is decoded has one form; everything else is refused. Bits are set sparsely, so that both happen.
+        /// Everything else is refused. Bits are set sparsely, so that both happen.
         #[test]
-        fn decoding_accepts_one_form_of_each(
-            kind in 0u64..8,
-            flags in 0u64..8,
+        fn each_command_has_one_form(
+            kind in 0u64..9,
+            flags in 0u64..16,
+            version in prop_oneof![Just(0u64), Just(4), Just(6), any::<u8>().prop_map(u64::from)],
             words in prop::array::uniform8(prop_oneof![Just(0), Just(1), any::<u64>(), (0u64..4096).prop_map(|n| n << 32)]),
             masked in any::<bool>(),
         ) {
             let mut slot = words;
-            slot[0] = kind | flags << 8 | (words[0] & !0xffff);
+            slot[0] = kind | flags << 8 | version << 16 | (words[0] & !0xff_ffff);
             if masked && let Some(meaningful) = meaningful(kind as u8) {
                 slot.iter_mut().zip(meaningful).for_each(|(word, bits)| *word &= bits);
             }
@@ -233,9 +269,10 @@ mod tests {
         }
 
         #[test]
-        fn commands_survive_the_ring(
+        fn a_decoded_command_is_the_one_that_was_encoded(
             (name, other, offset, len) in any::<(u32, u32, u64, u32)>(),
             (tag, data, ignore) in any::<(Option<u64>, u64, u64)>(),
+            (ip, mac) in any::<(IpAddr, Option<[u8; 6]>)>(),
             (from, rod, class, process) in (any::<Option<u32>>(), any::<bool>(), any::<u8>(), 0..=MAX_PROCESS),
         ) {
             let extent = Extent { region: other, offset, len };
@@ -249,6 +286,7 @@ mod tests {
                 Command::Cancel { operation: name },
                 Command::Close { connection: name },
                 Command::Abort { connection: name },
+                Command::Peer { operation: name, ip, mac: mac.map(MacAddr) },
             ];
             for command in commands {
                 prop_assert_eq!(Command::decode(&command.encode()), Ok(command));
@@ -257,12 +295,18 @@ mod tests {
     }
 
     #[test]
-    fn refusals_name_what_is_wrong() {
+    fn words_that_are_no_command_are_refused_with_their_place() {
         assert_eq!(Command::decode(&[0; 8]), Err(DescriptorError::Kind(0)));
         assert_eq!(Command::decode(&[9, 0, 0, 0, 0, 0, 0, 0]), Err(DescriptorError::Kind(9)));
         assert_eq!(Command::decode(&[5, 0, 0, 0, 0, 0, 0, 1]), Err(DescriptorError::Reserved(7)));
         let process = DescriptorError::Value("the process", 4096);
         assert_eq!(Command::decode(&[1, 4096 << 32, 0, 0, 0, 0, 0, 0]), Err(process));
+        let v4 = 7 | 4 << 16;
+        assert_eq!(Command::decode(&[v4, 1, 2, 0, 0, 0, 0, 0]), Err(DescriptorError::Reserved(1)));
+        assert_eq!(Command::decode(&[v4, 0, 1 << 32, 0, 0, 0, 0, 0]), Err(DescriptorError::Reserved(2)));
+        assert_eq!(Command::decode(&[v4, 0, 2, 1, 0, 0, 0, 0]), Err(DescriptorError::Reserved(3)));
+        let no_version = DescriptorError::Value("an IP version", 5);
+        assert_eq!(Command::decode(&[7 | 5 << 16, 0, 0, 0, 0, 0, 0, 0]), Err(no_version));
         assert_eq!(Command::decode(&[3, 5, 0, 0, 0, 0, 0, 0]), Err(DescriptorError::Reserved(1)));
     }
 }

@@ -1,8 +1,11 @@
-//! The socket between an application and its worker: it wakes who sleeps, and tells when the other is gone.
+//! The socket between an application and its worker: each end wakes the other through it, and sees when the other is
+//! gone.
 //!
 //! A byte on it means nothing but "look at your ring". It is sent and received without waiting, by a flag
-//! of each call: a mode of the descriptor could be changed by whoever shares it, and then a worker would
-//! wait for an application. If it does not fit, enough bytes wait already.
+//! of each call: the other process shares the descriptor's mode and could change it, and then a worker would
+//! wait for an application. If a byte does not fit, enough bytes wait already.
+//!
+//! An application in the worker's own process uses the worker's [`Waker`] instead of a byte.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -13,36 +16,51 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
+use crate::worker::Waker;
+
 /// One end.
 #[derive(Debug)]
-pub(super) struct Link(UnixStream);
+pub(super) struct Link {
+    socket: UnixStream,
+    /// Wakes the other end in place of a byte.
+    waker: Option<Waker>,
+}
 
 impl Link {
     /// Two ends in this process.
     pub(super) fn pair() -> io::Result<(Link, Link)> {
         let (left, right) = UnixStream::pair()?;
-        Ok((Link(left), Link(right)))
+        Ok((Link::of(left), Link::of(right)))
     }
 
     /// The end that `stream` is.
     pub(super) fn of(stream: UnixStream) -> Link {
-        Link(stream)
+        Link { socket: stream, waker: None }
+    }
+
+    /// The same end, if the other one sleeps until `waker` is used.
+    pub(super) fn waking(mut self, waker: Option<Waker>) -> Link {
+        self.waker = waker;
+        self
     }
 
     /// Wakes the other end.
     pub(super) fn ring(&self) {
-        // Full: it has not read what it was sent. Closed: `is_closed` will tell.
-        let _ = send(&self.0, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+        if let Some(waker) = &self.waker {
+            return waker.wake();
+        }
+        // If the socket is full, the other end has bytes to read; if it is closed, `is_closed` will say so.
+        let _ = send(&self.socket, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
     }
 
     /// Takes bytes that have come. Returns whether the other end is gone, even if bytes are left that it sent
-    /// before: who waits for edges is told only once.
+    /// before: an edge-triggered watch reports that only once.
     pub(super) fn is_closed(&self) -> bool {
         let mut bytes = [0u8; 64];
         loop {
-            match recv(&self.0, &mut bytes, RecvFlags::DONTWAIT).map(|(_, count)| count) {
+            match recv(&self.socket, &mut bytes, RecvFlags::DONTWAIT).map(|(_, count)| count) {
                 Ok(0) => return true,
-                // Not until there are no more: who sends all the time would keep us here.
+                // Not until there are no more: an end that sends all the time would keep us here.
                 Ok(_) => return self.has_hung_up(),
                 Err(Errno::AGAIN) => return false,
                 Err(Errno::INTR) => {}
@@ -52,7 +70,7 @@ impl Link {
     }
 
     fn has_hung_up(&self) -> bool {
-        let mut ends = [PollFd::new(&self.0, PollFlags::RDHUP)];
+        let mut ends = [PollFd::new(&self.socket, PollFlags::RDHUP)];
         let gone = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
         while let Err(error) = poll(&mut ends, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
             if error != Errno::INTR {
@@ -65,16 +83,25 @@ impl Link {
     /// Sleeps until the other end rings or is gone, or `limit` has passed.
     pub(super) fn wait(&self, limit: Duration) -> io::Result<()> {
         let limit = Timespec::try_from(limit).unwrap_or(Timespec { tv_sec: i64::MAX, tv_nsec: 0 });
-        match poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&limit)) {
+        match poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(&limit)) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
 }
 
+impl Drop for Link {
+    /// The other end, if it sleeps, should see at once that this one is gone.
+    fn drop(&mut self) {
+        if let Some(waker) = &self.waker {
+            waker.wake();
+        }
+    }
+}
+
 impl AsFd for Link {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.socket.as_fd()
     }
 }
 
@@ -83,20 +110,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_end_that_is_gone_is_seen_behind_the_bytes_that_it_has_sent() {
+    fn a_closed_end_is_noticed_even_behind_unread_bytes() {
         for rings in [0, 1, 64, 1000] {
             let (here, there) = Link::pair().unwrap();
             (0..rings).for_each(|_| there.ring());
             assert!(!here.is_closed(), "after {rings} rings");
             (0..rings).for_each(|_| there.ring());
             drop(there);
-            // Once: of an end that is gone, a watch for edges tells once.
+            // At the first look: an edge-triggered watch reports a closed end only once.
             assert!(here.is_closed(), "after {rings} more");
         }
     }
 
     #[test]
-    fn an_end_that_rings_all_the_time_keeps_nobody() {
+    fn an_end_that_sends_all_the_time_does_not_keep_the_other_busy() {
         let (here, there) = Link::pair().unwrap();
         let stop = std::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! Applications that use an endpoint from other threads, or other processes, through [rings](super::ring).
+//! Applications that use an endpoint from other threads or processes, through [rings](super::ring).
 //!
 //! ```text
 //!   application: Client ── commands ──▶ Sessions: one for each application ──▶ Fep
@@ -6,23 +6,24 @@
 //!                       ═══ memory ═══  messages are sent from it and received into it
 //! ```
 //!
-//! The thread that drives a worker calls [`Sessions::serve`] once each turn. An application holds a
-//! [`Client`]. Each is a process of its own to peers ([`ConnectOptions::process`]): it gets the messages that
-//! name it and no others.
+//! A [`SessionServer`] drives a worker and serves its applications; loops of other owners call [`Sessions::serve`] once
+//! each turn. An application holds a [`Client`]. Each application is a process of its own to peers
+//! ([`ConnectOptions::process`]): it gets the messages that name it and no others. The outcomes and errors in its
+//! reports are those of the endpoint itself ([`crate::fep`]).
 //!
-//! What comes from an application is not trusted. Each word of its commands is checked; one that makes
-//! no sense is answered with [`Report::Refused`] and concerns nobody else. What it may use up is fixed when its
-//! session is opened ([`SessionConfig`]), and reserved then: operations, connections, memory. Reports that its
-//! ring has no room for wait, and meanwhile none of its commands is looked at; so it can delay nobody but
-//! itself, and nothing is lost. One whose rings are broken, who leaves, or who dies, is forgotten: its
-//! connections are closed without sending what waits in them, so that peers end what they have received only in
-//! part with an error; its receives are dropped, and who sends to it is told that there is no such process.
+//! An application is not trusted. Each word of its commands is checked; a command that makes no sense is answered with
+//! [`Report::Refused`] and concerns nobody else. Its resources are fixed when its session is opened
+//! ([`SessionConfig`]), and operations, connections and memory are reserved then. Reports that its ring has no room for
+//! wait, and meanwhile none of its commands is executed; so it can delay nobody but itself, and nothing is lost. The
+//! session of an application that breaks its rings, leaves or dies is ended: its connections are closed without sending
+//! the messages that wait, so that peers end with an error those that they have received in part; its receives
+//! are dropped, and senders to it hear that there is no such process.
 //!
 //! Where sessions are served for a [`Worker`](super::Worker), a connection to a peer whose Ethernet address is being
-//! asked for waits for the answer, with its messages; other connections do not. If nobody answers, all that was asked
-//! for is refused, with [`Reason::NoWay`], some three seconds after the first question. Where it is known already that
-//! there is no way, as to unknown peers, the connection is refused at once with that reason, and its messages, as those
-//! on any connection that is not open, with [`Reason::NotOpen`].
+//! asked for is held until the answer comes, with its messages; other connections are not. If nobody answers, the
+//! connection and its messages are refused, with [`CallError::Unreachable`], some three seconds after the first
+//! question. If the peer is known to be unreachable already, or is unknown, the connection is refused at once with the
+//! same error, and its messages, as those on any connection that is not open, with [`CallError::NotOpen`].
 //!
 //! ```
 //! # use std::sync::Arc;
@@ -56,34 +57,41 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! [`CallError::NotOpen`]: crate::fep::CallError::NotOpen
+//! [`CallError::Unreachable`]: crate::fep::CallError::Unreachable
 //! [`ConnectOptions::process`]: crate::fep::ConnectOptions::process
 #![forbid(unsafe_code)]
 
+mod application;
 mod client;
 mod command;
 mod config;
-mod door;
+mod held;
 mod link;
+mod listener;
+mod outcome;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod properties;
-mod reason;
+mod refusal;
 mod report;
+mod serve;
+mod served;
 mod server;
 #[cfg(test)]
 mod tests;
-mod way;
 #[cfg(any(test, feature = "fuzzing"))]
 mod world;
 
-pub use client::{Client, ClientError, Connection, Event, Operation};
+pub use client::{Client, ClientError, ConnectionHandle, Event, OperationHandle};
 pub use command::{Command, DescriptorError, Extent};
 pub use config::{OpenError, SessionConfig};
-pub use door::{Door, DoorError, JoinError};
-pub use reason::Reason;
-pub use report::{Report, Request, Status};
+pub use held::{HeldConnections, Settled};
+pub use listener::{JoinError, ListenError, SessionListener};
+pub use report::{Report, Request};
+pub use serve::{ServerEvent, SessionServer};
+pub use served::{PlacePeer, Served};
 pub use server::{Ended, SessionId, Sessions};
-pub use way::Endpoint;
 
 /// A descriptor: one cache line.
 pub type Slot = [u64; 8];

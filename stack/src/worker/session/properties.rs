@@ -1,5 +1,5 @@
-//! What holds whatever an application writes into the memory that it shares with its worker. Property tests and a
-//! fuzz target share this.
+//! The property that an application can write anything into the memory that it shares with its worker, and harms only
+//! itself. A property test and a fuzz target share it.
 
 use core::net::IpAddr;
 
@@ -8,15 +8,12 @@ use weft_cc::Span;
 use super::command::meaningful;
 use super::link::Link;
 use super::world::{SMALL, World, content, extent};
-use super::{
-    Client, ClientError, Command, Connection, Ended, Report, SessionConfig, SessionId, Slot, Status,
-};
+use super::{Client, ClientError, Command, ConnectionHandle, Ended, Report, SessionConfig, SessionId, Slot};
 use crate::choices::Choices;
-use crate::fep::ConnectOptions;
+use crate::fep::{ConnectOptions, Unreachable};
 use crate::packet::Addr;
 use crate::region::Region;
 use crate::ses::Matching;
-use crate::worker::neighbours::NoWay;
 
 /// Processes of those who behave. Messages to them from others would be in order, so nobody else connects to them.
 const GOOD: [u16; 2] = [4000, 4001];
@@ -34,10 +31,10 @@ const LONG: usize = 200_000;
 pub fn nonsense_harms_nobody_else(bytes: &[u8]) {
     let mut choices = Choices(bytes);
     let mut world = World::new();
-    // Whoever asks for it waits, until something else is said.
+    // Connections to it are held until its state changes.
     let hop = IpAddr::from([10, 0, 0, 3]);
-    for ways in &mut world.ways {
-        ways.set(Addr(2), Err(NoWay::Resolving { hop, asked: 0 }));
+    for peers in &mut world.peers {
+        peers.set(Addr(2), Err(Unreachable::Resolving { hop, asked: 0 }));
     }
     let mut good = Good::new(&mut world);
     let mut bad = [0, 1].map(|side| Bad::new(&mut world, side));
@@ -51,7 +48,7 @@ pub fn nonsense_harms_nobody_else(bytes: &[u8]) {
             10 => who.come_again(&mut world),
             11 => world.sessions[who.side].check(&mut world.feps[who.side], world.now),
             12 => (0..choices.byte()).for_each(|_| world.step(2)),
-            13 => choices.change_a_way(&mut world),
+            13 => choices.change_a_peer(&mut world),
             _ => world.step(usize::from(choice >> 5)),
         }
         good.go_on(&mut world);
@@ -65,17 +62,17 @@ pub fn nonsense_harms_nobody_else(bytes: &[u8]) {
 }
 
 impl Choices<'_> {
-    /// Tells one side something else about the way to a peer with whom those who behave have nothing to do.
-    fn change_a_way(&mut self, world: &mut World) {
-        let [side, peer, way] = self.bytes();
-        let (peer, hop) = (Addr(2 + u32::from(peer % 3)), IpAddr::from([10, 0, 0, way]));
-        let way = match way % 4 {
+    /// Changes the state, at one side, of a peer with which the well-behaved applications have nothing to do.
+    fn change_a_peer(&mut self, world: &mut World) {
+        let [side, peer, choice] = self.bytes();
+        let (peer, hop) = (Addr(2 + u32::from(peer % 3)), IpAddr::from([10, 0, 0, choice]));
+        let result = match choice % 4 {
             0 => Ok(()),
-            1 => Err(NoWay::Unreachable { hop }),
-            2 => Err(NoWay::Unknown(peer)),
-            _ => Err(NoWay::Resolving { hop, asked: u32::from(way) }),
+            1 => Err(Unreachable::NoAnswer { hop }),
+            2 => Err(Unreachable::Unknown(peer)),
+            _ => Err(Unreachable::Resolving { hop, asked: u32::from(choice) }),
         };
-        world.ways[usize::from(side & 1)].set(peer, way);
+        world.peers[usize::from(side & 1)].set(peer, result);
     }
 
     /// Words that are a command, or nearly so, or anything.
@@ -88,14 +85,14 @@ impl Choices<'_> {
         let flags = if style & 1 == 0 { 0 } else { flags };
         let name = if style & 4 == 0 { name % 4 } else { name % 24 };
         let mut slot = [0; 8];
-        slot[0] = u64::from(kind % 8) | u64::from(flags) << 8 | u64::from(name) << 32;
+        slot[0] = u64::from(kind % 9) | u64::from(flags) << 8 | u64::from(name) << 32;
         let words = if style & 2 == 0 { 1..4 } else { 1..8 };
         for word in &mut slot[words] {
             *word = self.word();
         }
         // Otherwise hardly any of them would be obeyed.
         if style & 8 == 0
-            && let Some(meaningful) = meaningful(kind % 8)
+            && let Some(meaningful) = meaningful(kind % 9)
         {
             slot.iter_mut().zip(meaningful).for_each(|(word, bits)| *word &= bits);
         }
@@ -179,7 +176,7 @@ impl Bad {
 /// Alice at one end and bob at the other, who exchange messages and expect each to arrive.
 struct Good {
     clients: [Client; 2],
-    connections: [Connection; 2],
+    connections: [ConnectionHandle; 2],
     /// The number of each one's message that is under way.
     under_way: [u64; 2],
     reported: [[bool; 2]; 2],
@@ -225,10 +222,10 @@ impl Good {
             while let Some(event) = self.clients[side].poll().expect("a worker that is in order") {
                 match event.report {
                     Report::Connected { .. } if event.context == 0 => {}
-                    Report::Sent { status: Status::Ok, .. } if event.context == 1 => {
+                    Report::Sent { result: Ok(()), .. } if event.context == 1 => {
                         self.reported[side][0] = true;
                     }
-                    Report::Received { status: Status::Ok, len, header_data, .. } if event.context == 2 => {
+                    Report::Received { result: Ok(()), len, header_data, .. } if event.context == 2 => {
                         self.check(side, len, header_data);
                         self.reported[1 - side][1] = true;
                     }

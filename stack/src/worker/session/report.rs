@@ -1,220 +1,107 @@
-//! Reports: what an application is told, as eight words.
+//! Reports: the ends of what an application asked for, as eight words.
 //!
-//! | word | bits | what |
+//! | word | bits | meaning |
 //! |---|---|---|
-//! | 0 | 0–7 | 1 connected, 2 sent, 3 received, 4 closed, 5 refused |
+//! | 0 | 0–7 | 1 connected, 2 sent, 3 received, 4 closed, 5 refused, 6 peer |
 //! | | 8–15 | received: bit 0 tagged, bit 1 there is a sender |
-//! | | 16–23 | status, or the reason of a refusal |
-//! | | 24–31 | detail of the status, or the kind of command that was refused |
-//! | | 32–63 | the operation or the connection |
-//! | 1 | 0–31 | sent: retransmissions; received: sender; closed: peer |
+//! | | 16–23 | sent, received and closed: code of the outcome; refused: code of the error |
+//! | | 24–31 | sent, received and closed: detail of the outcome; refused: kind of the command |
+//! | | 32–63 | number of the operation or the connection |
+//! | 1 | 0–31 | sent: retransmissions; received: sender; closed and peer: address of the peer |
 //! | | 32–63 | received: length of the message |
 //! | 2 | | received: tag |
 //! | 3 | | received: header data |
+//! | 4–6 | | sent, received and closed: outcome |
 //!
-//! What a refusal has in words 1 to 7 stands in [`super::reason`].
+//! The outcomes stand in `outcome.rs`, the errors of refusals in `refusal.rs`. Everything else is 0, and no report if
+//! it is not.
 
 use super::command::DescriptorError;
-use super::reason::Reason;
-use super::{Slot, bits};
-use crate::fep::{Failure, ReceiveError, SendError};
+use super::{Slot, bits, outcome, refusal};
+use crate::fep::{CallError, Failure, ReceiveError, SendError};
 use crate::packet::Addr;
-use crate::wire::pds::NackCode;
-use crate::wire::ses::ReturnCode;
 
-/// What an application is told.
+/// The end of something that an application asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Report {
     /// A connection is open. Messages may have been posted on it before.
     Connected {
-        /// Its number.
+        /// The connection's number.
         connection: u32,
     },
-    /// A message is sent, or will not be; the operation is free.
+    /// All of a message has arrived, or it failed. The number of the operation is free.
     Sent {
-        /// Its number.
+        /// The operation's number.
         operation: u32,
-        /// Packets sent again.
+        /// How many packets were sent again on its behalf.
         retransmissions: u32,
-        /// How it went.
-        status: Status,
+        /// Whether all of it has arrived.
+        result: Result<(), SendError>,
     },
-    /// A message is received, or none will be; the operation is free.
+    /// A message was received, or will not be. The number of the operation is free.
     Received {
-        /// Its number.
+        /// The operation's number.
         operation: u32,
-        /// Who sent it.
+        /// The sender; none if no message has met the receive.
         peer: Option<Addr>,
-        /// Its tag.
+        /// The message's tag, if it has one.
         tag: Option<u64>,
-        /// Its sender's 64 bits.
+        /// The 64 bits that the sender posted with the message.
         header_data: u64,
-        /// Its length, bytes; the memory may be shorter.
+        /// The message's length in bytes; the memory holds its beginning if it is shorter.
         len: u32,
-        /// How it went.
-        status: Status,
+        /// Whether the memory holds the whole message.
+        result: Result<(), ReceiveError>,
     },
-    /// A connection is closed; its number is free.
+    /// A connection is closed. Its number is free.
     Closed {
-        /// Its number.
+        /// The connection's number.
         connection: u32,
-        /// Its peer.
+        /// The peer.
         peer: Addr,
-        /// Why.
-        status: Status,
+        /// Why it is closed, if the application has not asked for it.
+        result: Result<(), Failure>,
     },
-    /// A command was refused. If it was to connect, send or receive, its number is as it was before.
+    /// A peer is in the address book. The number of the operation is free.
+    Peer {
+        /// The operation's number.
+        operation: u32,
+        /// The peer's address, to connect to.
+        addr: Addr,
+    },
+    /// A command was refused. The number that it gave to a connection, a message, a receive or a peer is free again.
     Refused {
-        /// The kind of command.
+        /// The kind of the command.
         request: Request,
-        /// The operation or connection that it named.
-        name: u32,
-        /// Why.
-        reason: Reason,
+        /// The number of the operation or connection that the command named.
+        number: u32,
+        /// Why it was refused.
+        error: CallError,
     },
-}
-
-/// How something went.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Status {
-    /// As asked.
-    Ok,
-    /// The peer did not answer.
-    NoAnswer,
-    /// The peer refused it for good.
-    Refused(NackCode),
-    /// The peer put it off for too long.
-    Busy(NackCode),
-    /// The peer granted no credit.
-    NoCredit,
-    /// The peer asked to close.
-    ClosedByPeer,
-    /// The peer's message layer answered with an error; BAD_PID if there is no such process.
-    Answered(ReturnCode),
-    /// It was cancelled.
-    Cancelled,
-    /// The message was longer than the memory, which holds its beginning.
-    Truncated,
-    /// The sender left, or fell silent, in the middle.
-    PeerLost,
 }
 
 /// A kind of command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// None that exists.
+    /// A kind that does not exist.
     Unknown,
-    /// To connect.
+    /// To open a connection.
     Connect,
-    /// To send.
+    /// To post a message.
     Send,
-    /// To receive.
+    /// To post a receive.
     Receive,
-    /// To cancel.
+    /// To cancel an operation.
     Cancel,
-    /// To close.
+    /// To close a connection.
     Close,
-    /// To abort.
+    /// To abort a connection.
     Abort,
+    /// To enter a peer.
+    Peer,
 }
 
-const STATUS: [&str; 10] = [
-    "ok",
-    "no answer",
-    "refused",
-    "put off",
-    "no credit",
-    "closed by the peer",
-    "answered with an error",
-    "cancelled",
-    "longer than its memory",
-    "the peer was lost",
-];
-
-impl core::fmt::Display for Status {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        let (code, detail) = self.encode();
-        match self {
-            Status::Refused(_) | Status::Busy(_) | Status::Answered(_) => {
-                write!(f, "{} ({detail:#04x})", STATUS[usize::from(code)])
-            }
-            _ => f.write_str(STATUS[usize::from(code)]),
-        }
-    }
-}
-
-impl Status {
-    fn encode(self) -> (u8, u8) {
-        match self {
-            Status::Ok => (0, 0),
-            Status::NoAnswer => (1, 0),
-            Status::Refused(code) => (2, code.0),
-            Status::Busy(code) => (3, code.0),
-            Status::NoCredit => (4, 0),
-            Status::ClosedByPeer => (5, 0),
-            Status::Answered(code) => (6, code.0),
-            Status::Cancelled => (7, 0),
-            Status::Truncated => (8, 0),
-            Status::PeerLost => (9, 0),
-        }
-    }
-
-    fn decode(code: u8, detail: u8) -> Result<Status, DescriptorError> {
-        Ok(match (code, detail) {
-            (0, 0) => Status::Ok,
-            (1, 0) => Status::NoAnswer,
-            (2, code) => Status::Refused(NackCode(code)),
-            (3, code) => Status::Busy(NackCode(code)),
-            (4, 0) => Status::NoCredit,
-            (5, 0) => Status::ClosedByPeer,
-            (6, code) => Status::Answered(ReturnCode(code)),
-            (7, 0) => Status::Cancelled,
-            (8, 0) => Status::Truncated,
-            (9, 0) => Status::PeerLost,
-            _ => return Err(DescriptorError::Value("a status", code.into())),
-        })
-    }
-}
-
-impl From<Failure> for Status {
-    fn from(failure: Failure) -> Status {
-        match failure {
-            Failure::NoAnswer { .. } => Status::NoAnswer,
-            Failure::Refused { code, .. } => Status::Refused(code),
-            Failure::Busy { code, .. } => Status::Busy(code),
-            Failure::NoCredit { .. } => Status::NoCredit,
-            Failure::ClosedByPeer { .. } => Status::ClosedByPeer,
-        }
-    }
-}
-
-impl From<SendError> for Status {
-    fn from(error: SendError) -> Status {
-        match error {
-            SendError::Failed(failure) => failure.into(),
-            SendError::Answered(code) => Status::Answered(code),
-            SendError::Cancelled => Status::Cancelled,
-        }
-    }
-}
-
-impl From<ReceiveError> for Status {
-    fn from(error: ReceiveError) -> Status {
-        match error {
-            ReceiveError::Truncated { .. } => Status::Truncated,
-            ReceiveError::PeerLost => Status::PeerLost,
-            ReceiveError::Cancelled => Status::Cancelled,
-        }
-    }
-}
-
-impl<E: Into<Status>> From<Result<(), E>> for Status {
-    fn from(result: Result<(), E>) -> Status {
-        result.map_or_else(Into::into, |()| Status::Ok)
-    }
-}
-
-const REQUESTS: [Request; 7] = [
+pub(super) const REQUESTS: [Request; 8] = [
     Request::Unknown,
     Request::Connect,
     Request::Send,
@@ -222,6 +109,7 @@ const REQUESTS: [Request; 7] = [
     Request::Cancel,
     Request::Close,
     Request::Abort,
+    Request::Peer,
 ];
 
 impl Request {
@@ -231,30 +119,52 @@ impl Request {
     }
 }
 
+const CONNECTED: u8 = 1;
+const SENT: u8 = 2;
+const RECEIVED: u8 = 3;
+const CLOSED: u8 = 4;
+const REFUSED: u8 = 5;
+const PEER: u8 = 6;
+
+const TAGGED: u8 = 1;
+const HAS_SENDER: u8 = 2;
+
+fn word0(kind: u8, flags: u8, code: u8, detail: u8, number: u32) -> u64 {
+    u64::from(u32::from_le_bytes([kind, flags, code, detail])) | u64::from(number) << 32
+}
+
 impl Report {
-    /// Its words.
+    /// The report's words.
     pub fn encode(&self) -> Slot {
-        let word0 = |kind: u8, flags: u8, (code, detail): (u8, u8), name: u32| {
-            let low = u32::from_le_bytes([kind, flags, code, detail]);
-            u64::from(low) | u64::from(name) << 32
-        };
         match *self {
-            Report::Connected { connection } => [word0(1, 0, (0, 0), connection), 0, 0, 0, 0, 0, 0, 0],
-            Report::Sent { operation, retransmissions, status } => {
-                [word0(2, 0, status.encode(), operation), retransmissions.into(), 0, 0, 0, 0, 0, 0]
+            Report::Connected { connection } => [word0(CONNECTED, 0, 0, 0, connection), 0, 0, 0, 0, 0, 0, 0],
+            Report::Sent { operation, retransmissions, result } => {
+                let outcome::Outcome { code, detail, words: [word4, word5, word6] } =
+                    outcome::of_send(result);
+                let word0 = word0(SENT, 0, code, detail, operation);
+                [word0, retransmissions.into(), 0, 0, word4, word5, word6, 0]
             }
-            Report::Received { operation, peer, tag, header_data, len, status } => {
-                let flags = u8::from(tag.is_some()) | u8::from(peer.is_some()) << 1;
-                let peer = u64::from(peer.map_or(0, |addr| addr.0));
-                let word0 = word0(3, flags, status.encode(), operation);
-                [word0, peer | u64::from(len) << 32, tag.unwrap_or(0), header_data, 0, 0, 0, 0]
+            Report::Received { operation, peer, tag, header_data, len, result } => {
+                let outcome::Outcome { code, detail, words: [word4, word5, word6] } =
+                    outcome::of_receive(result);
+                let tagged = if tag.is_some() { TAGGED } else { 0 };
+                let flags = tagged | if peer.is_some() { HAS_SENDER } else { 0 };
+                let word0 = word0(RECEIVED, flags, code, detail, operation);
+                let word1 = u64::from(peer.map_or(0, |addr| addr.0)) | u64::from(len) << 32;
+                [word0, word1, tag.unwrap_or(0), header_data, word4, word5, word6, 0]
             }
-            Report::Closed { connection, peer, status } => {
-                [word0(4, 0, status.encode(), connection), peer.0.into(), 0, 0, 0, 0, 0, 0]
+            Report::Closed { connection, peer, result } => {
+                let outcome::Outcome { code, detail, words: [word4, word5, word6] } =
+                    outcome::of_connection(result);
+                let word0 = word0(CLOSED, 0, code, detail, connection);
+                [word0, peer.0.into(), 0, 0, word4, word5, word6, 0]
             }
-            Report::Refused { request, name, reason } => {
-                let mut slot = reason.words();
-                slot[0] = word0(5, 0, (reason.code(), request as u8), name);
+            Report::Peer { operation, addr } => {
+                [word0(PEER, 0, 0, 0, operation), addr.0.into(), 0, 0, 0, 0, 0, 0]
+            }
+            Report::Refused { request, number, error } => {
+                let (code, mut slot) = refusal::encode(error);
+                slot[0] = word0(REFUSED, 0, code, request as u8, number);
                 slot
             }
         }
@@ -263,34 +173,39 @@ impl Report {
     /// The report that `slot` stands for.
     ///
     /// # Errors
-    /// It stands for none.
+    /// It stands for none: each report has one form.
     pub fn decode(slot: &Slot) -> Result<Report, DescriptorError> {
+        let report = Report::decode_meaning(slot)?;
+        match slot.iter().zip(&report.encode()).position(|(given, own)| given != own) {
+            Some(word) => Err(DescriptorError::Reserved(word)),
+            None => Ok(report),
+        }
+    }
+
+    /// As [`Report::decode`]; bits that mean nothing are ignored.
+    fn decode_meaning(slot: &Slot) -> Result<Report, DescriptorError> {
         let [kind, flags, code, detail] = (slot[0] as u32).to_le_bytes();
-        let name = (slot[0] >> 32) as u32;
+        let number = (slot[0] >> 32) as u32;
         let low = slot[1] as u32;
-        let status = || Status::decode(code, detail);
         Ok(match kind {
-            1 => Report::Connected { connection: name },
-            2 => Report::Sent { operation: name, retransmissions: low, status: status()? },
-            3 => Report::Received {
-                operation: name,
-                peer: (flags & 2 != 0).then_some(Addr(low)),
-                tag: (flags & 1 != 0).then_some(slot[2]),
+            CONNECTED => Report::Connected { connection: number },
+            SENT => Report::Sent { operation: number, retransmissions: low, result: outcome::send(slot)? },
+            RECEIVED => Report::Received {
+                operation: number,
+                peer: (flags & HAS_SENDER != 0).then_some(Addr(low)),
+                tag: (flags & TAGGED != 0).then_some(slot[2]),
                 header_data: slot[3],
                 len: bits(slot[1], 32, 32) as u32,
-                status: status()?,
+                result: outcome::receive(slot)?,
             },
-            4 => Report::Closed { connection: name, peer: Addr(low), status: status()? },
-            5 => {
-                let reason = Reason::decode(code, slot)?;
+            CLOSED => {
+                Report::Closed { connection: number, peer: Addr(low), result: outcome::connection(slot)? }
+            }
+            PEER => Report::Peer { operation: number, addr: Addr(low) },
+            REFUSED => {
                 let request = REQUESTS.get(usize::from(detail)).copied();
                 let request = request.ok_or(DescriptorError::Value("a request", detail.into()))?;
-                let refused = Report::Refused { request, name, reason };
-                let encoded = refused.encode();
-                match slot.iter().zip(&encoded).position(|(given, own)| given != own) {
-                    Some(word) => return Err(DescriptorError::Reserved(word)),
-                    None => refused,
-                }
+                Report::Refused { request, number, error: refusal::decode(code, slot)? }
             }
             kind => return Err(DescriptorError::Kind(kind)),
         })
@@ -302,98 +217,154 @@ mod tests {
     use core::net::IpAddr;
 
     use proptest::prelude::*;
+    use weft_cc::Span;
 
-    use super::super::reason::PLAIN;
     use super::*;
-    use crate::worker::neighbours::NoWay;
+    use crate::fep::{PeerRefusal, Resource, Unreachable};
+    use crate::wire::pds::{NackCode, PdcId, Psn};
+    use crate::wire::ses::ReturnCode;
 
-    fn status() -> impl Strategy<Value = Status> {
-        (0u8..10, any::<u8>()).prop_map(|(code, detail)| {
-            Status::decode(code, detail).or_else(|_| Status::decode(code, 0)).unwrap()
-        })
+    fn failure() -> impl Strategy<Value = Failure> {
+        (0..5, any::<(u16, u32, u32)>(), any::<(u8, u8, u64)>()).prop_map(
+            |(kind, (pdc, peer, psn), (sent, code, waited))| {
+                let (pdc, peer, psn) = (PdcId(pdc), Addr(peer), Psn(psn));
+                let (code, waited) = (NackCode(code), Span::from_ps(waited));
+                match kind {
+                    0 => Failure::NoAnswer { pdc, peer, psn, waited, sent },
+                    1 => Failure::Refused { pdc, peer, psn, code },
+                    2 => Failure::Busy { pdc, peer, psn, code, waited },
+                    3 => Failure::NoCredit { pdc, peer, psn, waited },
+                    _ => Failure::ClosedByPeer { pdc, peer },
+                }
+            },
+        )
     }
 
-    fn reason() -> impl Strategy<Value = Reason> {
-        let no_way = (any::<(u32, u32, IpAddr)>(), 0..3).prop_map(|((peer, asked, hop), kind)| {
+    fn closed() -> impl Strategy<Value = Result<(), Failure>> {
+        prop_oneof![Just(Ok(())), failure().prop_map(Err)]
+    }
+
+    fn sent() -> impl Strategy<Value = Result<(), SendError>> {
+        prop_oneof![
+            1 => Just(Ok(())),
+            4 => failure().prop_map(|failure| Err(SendError::Failed(failure))),
+            1 => any::<u8>().prop_map(|code| Err(SendError::Answered(ReturnCode(code)))),
+            1 => Just(Err(SendError::Cancelled)),
+        ]
+    }
+
+    fn received() -> impl Strategy<Value = Result<(), ReceiveError>> {
+        prop_oneof![
+            Just(Ok(())),
+            any::<(u32, u32)>().prop_map(|(len, room)| Err(ReceiveError::Truncated { len, room })),
+            Just(Err(ReceiveError::PeerLost)),
+            Just(Err(ReceiveError::Cancelled)),
+        ]
+    }
+
+    fn refusal() -> impl Strategy<Value = CallError> {
+        let plain = [
+            CallError::NotOpen,
+            CallError::TooLong,
+            CallError::TooLate,
+            CallError::Malformed,
+            CallError::OutsideMemory,
+        ];
+        let unreachable = (any::<(u32, u32, IpAddr)>(), 0..3).prop_map(|((peer, asked, hop), kind)| {
             let peer = Addr(peer);
             let why = match kind {
-                0 => NoWay::Resolving { hop, asked },
-                1 => NoWay::Unreachable { hop },
-                _ => NoWay::Unknown(peer),
+                0 => Unreachable::Resolving { hop, asked },
+                1 => Unreachable::NoAnswer { hop },
+                _ => Unreachable::Unknown(peer),
             };
-            Reason::NoWay { peer, why }
+            CallError::Unreachable { peer, why }
         });
-        prop_oneof![prop::sample::select(&PLAIN[..]), no_way]
+        prop_oneof![
+            prop::sample::select(plain.to_vec()),
+            (prop::sample::select(&Resource::ALL[..]), any::<usize>())
+                .prop_map(|(what, limit)| CallError::Limit { what, limit }),
+            any::<u16>().prop_map(CallError::ProcessOpen),
+            any::<u16>().prop_map(CallError::ProcessNotOpen),
+            any::<u16>().prop_map(CallError::NoSuchProcess),
+            any::<(u32, u32)>().prop_map(|(number, count)| CallError::NoSuchNumber { number, count }),
+            any::<u32>().prop_map(CallError::NumberInUse),
+            any::<u32>().prop_map(CallError::NumberNotInUse),
+            prop::sample::select(&PeerRefusal::ALL[..]).prop_map(CallError::Peer),
+            unreachable,
+        ]
     }
 
     proptest! {
         #[test]
-        fn reports_survive_the_ring(
-            (name, number, len) in any::<(u32, u32, u32)>(),
+        fn a_decoded_report_is_the_one_that_was_encoded(
+            (number, other, len) in any::<(u32, u32, u32)>(),
             (peer, tag, header_data) in any::<(Option<u32>, Option<u64>, u64)>(),
-            (status, reason, request) in (status(), reason(), 0usize..7),
+            (sent, received, closed) in (sent(), received(), closed()),
+            (error, request) in (refusal(), 0..REQUESTS.len()),
         ) {
+            let peer = peer.map(Addr);
             let reports = [
-                Report::Connected { connection: name },
-                Report::Sent { operation: name, retransmissions: number, status },
-                Report::Received { operation: name, peer: peer.map(Addr), tag, header_data, len, status },
-                Report::Closed { connection: name, peer: Addr(number), status },
-                Report::Refused { request: REQUESTS[request], name, reason },
+                Report::Connected { connection: number },
+                Report::Sent { operation: number, retransmissions: other, result: sent },
+                Report::Received { operation: number, peer, tag, header_data, len, result: received },
+                Report::Closed { connection: number, peer: Addr(other), result: closed },
+                Report::Peer { operation: number, addr: Addr(other) },
+                Report::Refused { request: REQUESTS[request], number, error },
             ];
             for report in reports {
                 prop_assert_eq!(Report::decode(&report.encode()), Ok(report));
             }
+            let _ = (error.to_string(), format!("{sent:?}"));
         }
 
+        /// Each report has one form, and everything else is an error. Bits are set sparsely, so that both happen.
         #[test]
-        fn any_words_are_a_report_or_an_error(mut words in any::<Slot>(), kind in 0u64..8) {
-            words[0] = words[0] & !0xff | kind;
-            let _ = Report::decode(&words);
-        }
-
-        /// A refusal has one form; everything else is no report. Bits are set sparsely, so that both happen.
-        #[test]
-        fn refusals_have_one_form(
-            (code, request, name) in (0u64..9, 0u64..8, any::<u32>()),
-            (peer, kind, version) in (any::<u32>(), 0u64..5, prop_oneof![Just(0u64), Just(4), Just(6), 0u64..8]),
-            rest in prop::array::uniform6(prop_oneof![4 => Just(0), 1 => any::<u32>().prop_map(u64::from), 1 => any::<u64>()]),
+        fn any_words_are_a_report_in_its_only_form_or_an_error(
+            (kind, flags) in (0u64..8, prop_oneof![3 => Just(0u64), 1 => 0u64..5]),
+            (code, detail) in (0u64..16, prop_oneof![2 => Just(0u64), 1 => 0u64..10, 1 => 0u64..256]),
+            number in any::<u32>(),
+            words in prop::array::uniform7(prop_oneof![
+                4 => Just(0),
+                1 => 0u64..16,
+                1 => any::<u32>().prop_map(u64::from),
+                1 => (0u64..5, 0u64..8, any::<u32>()).prop_map(|(a, b, c)| a << 32 | b << 40 | u64::from(c)),
+                1 => any::<u64>(),
+            ]),
         ) {
-            let mut slot = [5 | code << 16 | request << 24 | u64::from(name) << 32, 0, 0, 0, 0, 0, 0, 0];
-            slot[1] = if code == 7 { u64::from(peer) | kind << 32 | version << 40 } else { 0 };
-            slot[2..].copy_from_slice(&rest);
+            let mut slot = [kind | flags << 8 | code << 16 | detail << 24 | u64::from(number) << 32, 0, 0, 0, 0, 0, 0, 0];
+            slot[1..].copy_from_slice(&words);
             if let Ok(report) = Report::decode(&slot) {
                 prop_assert_eq!(report.encode(), slot);
+                let _ = format!("{report:?}");
+                if let Report::Refused { error, .. } = report {
+                    let _ = error.to_string();
+                }
             }
         }
     }
 
     #[test]
-    fn refusals_that_make_no_sense_are_named() {
+    fn words_that_are_no_report_are_refused_with_their_place() {
         let slot =
-            |word1: u64, rest: [u64; 3]| [5 | 7 << 16 | 1 << 24, word1, rest[0], rest[1], rest[2], 0, 0, 0];
+            |word1: u64, rest: [u64; 3]| [5 | 13 << 16 | 1 << 24, word1, rest[0], rest[1], rest[2], 0, 0, 0];
         let decode = |word1, rest| Report::decode(&slot(word1, rest));
         let v4 = 4 << 40;
         let hop = IpAddr::from([10, 0, 0, 2]);
-        let reason = Reason::NoWay { peer: Addr(9), why: NoWay::Resolving { hop, asked: 2 } };
-        let refused = Report::Refused { request: Request::Connect, name: 0, reason };
+        let error = CallError::Unreachable { peer: Addr(9), why: Unreachable::Resolving { hop, asked: 2 } };
+        let refused = Report::Refused { request: Request::Connect, number: 0, error };
         assert_eq!(decode(9 | 1 << 32 | v4, [2, 0x0a00_0002, 0]), Ok(refused));
-        assert_eq!(decode(9 | v4, [0; 3]), Err(DescriptorError::Value("a lack of a way", 0)));
+        let no_kind = DescriptorError::Value("the reason why a peer is unreachable", 0);
+        assert_eq!(decode(9 | v4, [0; 3]), Err(no_kind));
         assert_eq!(decode(9 | 2 << 32 | 5 << 40, [0; 3]), Err(DescriptorError::Value("an IP version", 5)));
-        assert_eq!(
-            decode(9 | 2 << 32 | v4, [0, 1 << 32, 0]),
-            Err(DescriptorError::Reserved(3)),
-            "longer than IPv4"
-        );
-        assert_eq!(
-            decode(9 | 2 << 32 | v4, [1, 0, 0]),
-            Err(DescriptorError::Reserved(2)),
-            "it is not asked any more"
-        );
-        assert_eq!(
-            decode(9 | 3 << 32 | v4, [0; 3]),
-            Err(DescriptorError::Reserved(1)),
-            "nobody is asked for"
-        );
+        let longer_than_ipv4 = decode(9 | 2 << 32 | v4, [0, 1 << 32, 0]);
+        assert_eq!(longer_than_ipv4, Err(DescriptorError::Reserved(3)));
+        let asked_after_it_was_given_up = decode(9 | 2 << 32 | v4, [1, 0, 0]);
+        assert_eq!(asked_after_it_was_given_up, Err(DescriptorError::Reserved(2)));
+        let hop_of_an_unknown_peer = decode(9 | 3 << 32 | v4, [0; 3]);
+        assert_eq!(hop_of_an_unknown_peer, Err(DescriptorError::Reserved(1)));
         assert_eq!(Report::decode(&[5, 1, 0, 0, 0, 0, 0, 0]), Err(DescriptorError::Reserved(1)));
+        assert_eq!(Report::decode(&[2, 0, 0, 0, 1, 0, 0, 0]), Err(DescriptorError::Reserved(4)));
+        let truncated_send = [2 | 8 << 16, 0, 0, 0, 0, 0, 0, 0];
+        assert_eq!(Report::decode(&truncated_send), Err(DescriptorError::Value("an outcome", 8)));
     }
 }

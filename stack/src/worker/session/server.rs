@@ -1,89 +1,55 @@
-//! The worker's side: what applications ask for is checked and passed to the endpoint, and what the endpoint
-//! completes is reported to them.
+//! The worker's side of all sessions: applications come and go, and the endpoint's completions are reported to them.
 
 use std::collections::VecDeque;
 
 use weft_cc::Time;
 
+use super::application::{Application, BURST, Connections, Posted};
 use super::client::Client;
-use super::command::{Command, Extent};
 use super::config::{OpenError, SessionConfig};
+use super::held::Settled;
 use super::link::Link;
-use super::reason::Reason;
-use super::report::{Report, Request, Status};
-use super::way::{Connections, Endpoint, Settled};
-use super::{Slot, bits};
-use crate::buffer::Buffer;
-use crate::fep::{Completion, ConnectOptions, ConnectionId, Fep, MAX_PROCESS, Receive, Send, SendId};
-use crate::packet::Addr;
+use super::report::{Report, Request};
+use super::served::Served;
+use crate::fep::{CallError, Completion, ConnectionId, Fep, MAX_PROCESS};
 use crate::region::Region;
-use crate::ses::ReceiveId;
-use crate::worker::neighbours::NoWay;
+use crate::worker::Waker;
 use crate::worker::ring::{Broken, Consumer, Producer};
 
-/// Commands of one application that are looked at in a turn.
-const BURST: usize = 32;
-
-/// Names a session.
+/// Identifies a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SessionId {
-    slot: u32,
+    pub(super) slot: u32,
     serial: u64,
 }
 
 /// How a session ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// The application has left in good order.
+    /// The application has dropped its client.
     Left,
-    /// Its end of the socket is closed: it has died.
+    /// The application has died: its end of the socket is closed.
     Died,
-    /// It wrote what cannot be into a ring.
+    /// The application has written an impossible index into a ring.
     Broken(Broken),
-    /// The owner closed it.
+    /// The owner has closed the session.
     Closed,
 }
 
 /// The applications of one endpoint. The endpoint's completions are all theirs: its owner must not poll them, and
 /// should [close](Fep::close_process) process 0, so that messages to nobody are refused instead of kept.
 pub struct Sessions {
-    slots: Vec<Option<Session>>,
+    slots: Vec<Option<Application>>,
     connections: Connections,
     serial: u64,
     last_process: u16,
+    /// Wakes the owner, where applications of this process may find it asleep.
+    waker: Option<Waker>,
     ended: VecDeque<(SessionId, u16, Ended)>,
 }
 
-/// What is in use under the number of an operation.
-#[derive(Clone, Copy, Debug)]
-enum Operation {
-    Free,
-    Send(SendId),
-    Receive(ReceiveId),
-}
-
-struct Session {
-    id: SessionId,
-    process: u16,
-    commands: Consumer<8>,
-    reports: Producer<8>,
-    /// Empty once the application has left.
-    regions: Vec<Region>,
-    operations: Vec<Operation>,
-    connections: Vec<Option<ConnectionId>>,
-    /// How many operations and connections are in use.
-    in_use: usize,
-    /// Reports that the ring had no room for.
-    backlog: VecDeque<Slot>,
-    /// Whether there is something to show the application.
-    news: bool,
-    link: Link,
-    broken: Option<Broken>,
-    leaving: bool,
-}
-
 impl Sessions {
-    /// No applications, and room for `capacity`.
+    /// Room for `capacity` applications, of which none is there.
     pub fn new(capacity: usize) -> Sessions {
         let capacity = capacity.min(usize::from(MAX_PROCESS));
         Sessions {
@@ -91,15 +57,23 @@ impl Sessions {
             connections: Connections::default(),
             serial: 0,
             last_process: 0,
+            waker: None,
             ended: VecDeque::new(),
         }
     }
 
+    /// As [`Sessions::new`], for an owner that sleeps until `waker` is used: the clients of [`Sessions::open`] use it.
+    pub fn with_waker(capacity: usize, waker: Waker) -> Sessions {
+        Sessions { waker: Some(waker), ..Sessions::new(capacity) }
+    }
+
     /// Opens a session for an application in this process, which may hand the client to another thread. Peers know it
-    /// as `process`, or else as one that has been free for longest.
+    /// as `process`, which may be 0 if the endpoint's own process 0 is closed, or else as one of 1 to [`MAX_PROCESS`]
+    /// that has been free for longest.
     ///
     /// # Errors
-    /// Something cannot be had.
+    /// A number in `config` is out of range, all sessions are in use, the process is open, or the system has no memory or
+    /// socket left.
     pub fn open(
         &mut self,
         fep: &mut Fep,
@@ -108,6 +82,7 @@ impl Sessions {
     ) -> Result<Client, OpenError> {
         let region = Region::allocate(config.layout()?.total)?;
         let (own, other) = Link::pair()?;
+        let other = other.waking(self.waker.clone());
         let id = self.admit(fep, config, process, &region, own)?;
         Client::new(config, &region, other, fep.addr(), self.process(id).unwrap_or(0))
     }
@@ -130,16 +105,18 @@ impl Sessions {
         self.serial += 1;
         let id = SessionId { slot: slot as u32, serial: self.serial };
         let (operations, connections) = (config.operations as usize, config.connections as usize);
-        self.slots[slot] = Some(Session {
+        self.slots[slot] = Some(Application {
             id,
             process,
             commands,
             reports,
             regions: vec![memory],
-            operations: vec![Operation::Free; operations],
+            operations: vec![Posted::Nothing; operations],
             connections: vec![None; connections],
             in_use: 0,
-            // All that can complete while none of its commands is looked at, and what a burst can add.
+            peers: config.peers,
+            peers_left: config.peers,
+            // Everything can complete while none of its commands is executed, after a burst of them.
             backlog: VecDeque::with_capacity(operations + 2 * connections + BURST),
             news: false,
             link,
@@ -154,7 +131,7 @@ impl Sessions {
             fep.open_process(process)?;
             return Ok(process);
         }
-        // In turn, so that a name rests as long as possible: some peer may still send to who had it.
+        // In turn, so that a number rests as long as possible: a peer may still send to the process that had it.
         let after_last = (1..=MAX_PROCESS).map(|n| (self.last_process + n - 1) % MAX_PROCESS + 1);
         for process in after_last {
             if fep.open_process(process).is_ok() {
@@ -165,58 +142,57 @@ impl Sessions {
         Err(OpenError::Full(usize::from(MAX_PROCESS)))
     }
 
-    /// Sessions that are open, or of which something is left.
+    /// How many sessions are open, or have connections that are not closed yet.
     pub fn len(&self) -> usize {
         self.slots.iter().flatten().count()
     }
 
-    /// Whether there are none.
+    /// Whether no place is taken.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Connections that wait for a way to their peers.
+    /// Connections to peers whose Ethernet address is being asked for.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn held_connections(&self) -> usize {
-        self.connections.waiting.len()
+        self.connections.held.len()
     }
 
-    /// The process that peers know a session as, while it is open.
+    /// The process of a session, while it is open.
     pub fn process(&self, id: SessionId) -> Option<u16> {
         let session = self.slots.get(id.slot as usize)?.as_ref()?;
         (session.id == id && !session.leaving).then_some(session.process)
     }
 
-    /// The next session that has ended, and how. It is told as soon as its commands are not looked at any more;
-    /// what is left of it goes when its connections are closed.
+    /// The next session that has ended, its process, and how it ended. A session ends when its commands are not executed
+    /// any more; its place is free once its connections are closed.
     pub fn poll_ended(&mut self) -> Option<(SessionId, u16, Ended)> {
         self.ended.pop_front()
     }
 
-    /// Looks at what applications ask for, and reports what is done. To be called once a turn, between or after the
-    /// worker's; returns how many commands and reports there were. Makes no system calls but to wake
+    /// Executes the commands of applications, and reports completions to them. To be called once a turn, before or after
+    /// the worker's; returns how many commands and reports there were. Makes no system calls except to wake
     /// applications that sleep.
     ///
-    /// Where there is a worker it is the `endpoint`, rather than its [`Fep`], which knows nothing of the ways to
-    /// peers.
-    pub fn serve<E: Endpoint>(&mut self, endpoint: &mut E, now: Time) -> usize {
-        let mut count = self.distribute(endpoint.fep_mut());
-        if !self.connections.waiting.is_empty() {
-            count += self.settle(endpoint, now);
+    /// Where there is a worker, `served` is the worker rather than its [`Fep`], which knows nothing of IP addresses.
+    pub fn serve(&mut self, served: &mut impl Served, now: Time) -> usize {
+        let mut count = self.distribute(served.fep_mut());
+        if !self.connections.held.is_empty() {
+            count += self.settle(served, now);
         }
         for slot in 0..self.slots.len() {
             let Some(session) = &mut self.slots[slot] else { continue };
             if !session.leaving {
-                count += session.flush() + session.obey(endpoint, now, &mut self.connections);
+                count += session.flush() + session.obey(served, now, &mut self.connections);
                 if let Some(how) = session.has_ended() {
-                    self.end(endpoint.fep_mut(), now, slot, how);
+                    self.end(served.fep_mut(), now, slot, how);
                 }
             }
         }
-        count += self.distribute(endpoint.fep_mut());
+        count += self.distribute(served.fep_mut());
         for slot in &mut self.slots {
             if let Some(session) = slot {
-                session.show();
+                session.publish();
                 if session.leaving && session.in_use == 0 {
                     *slot = None;
                 }
@@ -225,8 +201,8 @@ impl Sessions {
         count
     }
 
-    /// Ends the sessions of applications that have died. Makes a system call for each session, so it is not for every
-    /// turn: as often as deaths should be noticed.
+    /// Ends the sessions of applications that have died. Makes a system call for each session, so it should be called
+    /// only as often as deaths should be noticed.
     pub fn check(&mut self, fep: &mut Fep, now: Time) {
         for slot in 0..self.slots.len() {
             let Some(session) = self.slots[slot].as_ref().filter(|session| !session.leaving) else {
@@ -239,7 +215,7 @@ impl Sessions {
         }
     }
 
-    /// Ends a session. Nothing if it has ended.
+    /// Ends a session. Does nothing if it has ended.
     pub fn close(&mut self, fep: &mut Fep, now: Time, id: SessionId) {
         if self.process(id).is_some() {
             self.end(fep, now, id.slot as usize, Ended::Closed);
@@ -255,14 +231,14 @@ impl Sessions {
         }
     }
 
-    /// Announces that the owner is about to sleep until something can be read from one of
-    /// [`Sessions::links`]. Returns whether it may: else there is something to do. [`Sessions::woken`] is to be called in
-    /// any case. An application that lets its ring of reports fill up does not wake anybody when it empties it:
+    /// Announces that the owner is about to sleep until its waker is used, or something can be read from one of
+    /// [`Sessions::links`]. Returns whether it may; if not, there are commands. [`Sessions::woken`] must be called
+    /// afterwards in either case. An application that lets its ring of reports fill up wakes nobody when it empties it:
     /// its other reports come when the owner wakes for another reason, so no owner should sleep for long.
     pub fn may_sleep(&mut self) -> bool {
         let mut all = true;
         for session in self.slots.iter_mut().flatten().filter(|session| !session.leaving) {
-            // Each has to know, whatever the others say.
+            // All of them have to be told.
             all &= session.may_sleep();
         }
         all
@@ -275,13 +251,14 @@ impl Sessions {
         }
     }
 
-    /// What to sleep on. Something can be read from each that [`Sessions::check`] should look at.
+    /// Descriptors to sleep on. One becomes readable when its application wakes the owner, or dies: then
+    /// [`Sessions::check`] is due.
     pub fn links(&self) -> impl Iterator<Item = std::os::fd::BorrowedFd<'_>> {
         use std::os::fd::AsFd;
         self.slots.iter().flatten().filter(|session| !session.leaving).map(|session| session.link.as_fd())
     }
 
-    /// Takes over what the endpoint has completed.
+    /// Reports the endpoint's completions to the applications that they belong to.
     fn distribute(&mut self, fep: &mut Fep) -> usize {
         let mut count = 0;
         while let Some(completion) = fep.poll_completion() {
@@ -291,17 +268,17 @@ impl Sessions {
         count
     }
 
-    /// Lets connections go whose peers have been found, and gives up those whose peers will not be. The endpoint's
-    /// completions have been taken.
-    fn settle(&mut self, endpoint: &mut impl Endpoint, now: Time) -> usize {
+    /// Releases held connections whose peers have been found, and gives up those whose peers have been given up. The
+    /// endpoint's completions have been taken before.
+    fn settle(&mut self, served: &mut impl Served, now: Time) -> usize {
         let mut count = 0;
-        for Settled { peer, connections, way } in self.connections.waiting.settle(endpoint, now) {
+        for Settled { peer, connections, result } in self.connections.held.settle(served, now) {
             count += connections.len();
-            let fep = endpoint.fep_mut();
+            let fep = served.fep_mut();
             for id in connections {
-                match way {
+                match result {
                     Ok(()) => self.release(fep, id),
-                    Err(why) => self.give_up(fep, now, id, Reason::NoWay { peer, why }),
+                    Err(why) => self.give_up(fep, now, id, CallError::Unreachable { peer, why }),
                 }
             }
         }
@@ -310,7 +287,7 @@ impl Sessions {
 
     fn release(&mut self, fep: &mut Fep, id: ConnectionId) {
         fep.release(id);
-        if let Some(&(slot, connection)) = self.connections.names.get(&id)
+        if let Some(&(slot, connection)) = self.connections.numbers.get(&id)
             && let Some(session) = self.at(slot)
         {
             session.tell(&Report::Connected { connection });
@@ -318,54 +295,52 @@ impl Sessions {
     }
 
     #[cold]
-    fn give_up(&mut self, fep: &mut Fep, now: Time, id: ConnectionId, reason: Reason) {
-        // Nothing of it has left, so it ends at once, and what completes now is its own.
+    fn give_up(&mut self, fep: &mut Fep, now: Time, id: ConnectionId, error: CallError) {
+        // No packet of it has left, so it ends at once, and all completions now are its own.
         let _ = fep.abort(now, id);
         while let Some(completion) = fep.poll_completion() {
-            self.report(completion, Some(reason));
+            self.report(completion, Some(error));
         }
     }
 
-    /// Reports what is done; or that it was refused, if there is a reason why nothing of it was begun.
-    fn report(&mut self, completion: Completion, refusal: Option<Reason>) {
-        let refused = |request, name| refusal.map(|reason| Report::Refused { request, name, reason });
+    /// Reports a completion; or, with `refusal`, that the command which asked for it was refused.
+    fn report(&mut self, completion: Completion, refusal: Option<CallError>) {
+        let refused = |request, number| refusal.map(|error| Report::Refused { request, number, error });
         match completion {
             Completion::Sent { context, retransmissions, result, .. } => {
                 let (slot, operation) = unpack(context);
                 if let Some(session) = self.at(slot) {
-                    let status = Status::from(result);
-                    let sent = Report::Sent { operation, retransmissions, status };
+                    let sent = Report::Sent { operation, retransmissions, result };
                     session.finish(operation, refused(Request::Send, operation).unwrap_or(sent));
                 }
             }
             Completion::Received { context, peer, tag, header_data, len, result, .. } => {
                 let (slot, operation) = unpack(context);
                 if let Some(session) = self.at(slot) {
-                    let status = Status::from(result);
-                    let report = Report::Received { operation, peer, tag, header_data, len, status };
+                    let report = Report::Received { operation, peer, tag, header_data, len, result };
                     session.finish(operation, report);
                 }
             }
             Completion::Closed { id, peer, result } => {
-                self.connections.waiting.remove(peer, id);
-                let Some((slot, connection)) = self.connections.names.remove(&id) else { return };
+                self.connections.held.remove(peer, id);
+                let Some((slot, connection)) = self.connections.numbers.remove(&id) else { return };
                 if let Some(session) = self.at(slot)
                     && let Some(place) = session.connections.get_mut(connection as usize)
                     && place.take().is_some()
                 {
                     session.in_use -= 1;
-                    let closed = Report::Closed { connection, peer, status: Status::from(result) };
+                    let closed = Report::Closed { connection, peer, result };
                     session.tell(&refused(Request::Connect, connection).unwrap_or(closed));
                 }
             }
         }
     }
 
-    fn at(&mut self, slot: u32) -> Option<&mut Session> {
+    fn at(&mut self, slot: u32) -> Option<&mut Application> {
         self.slots.get_mut(slot as usize)?.as_mut()
     }
 
-    /// Stops looking at a session's commands and lets go of all that it holds.
+    /// Ends a session: none of its commands is executed any more, and everything that it holds is released.
     #[cold]
     fn end(&mut self, fep: &mut Fep, now: Time, slot: usize, how: Ended) {
         let Some(session) = &mut self.slots[slot] else { return };
@@ -373,222 +348,18 @@ impl Sessions {
         session.regions.clear();
         session.backlog.clear();
         for connection in session.connections.iter().flatten() {
-            // One that is all but closed completes by itself.
+            // A connection that is closing already completes by itself.
             let _ = fep.abort(now, *connection);
         }
-        // Its receives are gone without completions.
+        // Its receives are dropped without completions.
         let _ = fep.close_process(session.process);
         for operation in &mut session.operations {
-            if matches!(operation, Operation::Receive(_)) {
-                *operation = Operation::Free;
+            if matches!(operation, Posted::Receive(_)) {
+                *operation = Posted::Nothing;
                 session.in_use -= 1;
             }
         }
         self.ended.push_back((session.id, session.process, how));
-    }
-}
-
-impl Session {
-    fn has_ended(&mut self) -> Option<Ended> {
-        match self.broken {
-            Some(broken) => Some(Ended::Broken(broken)),
-            // What it asked for last is of no interest to anybody.
-            None => self.commands.is_deserted().then_some(Ended::Left),
-        }
-    }
-
-    fn may_sleep(&mut self) -> bool {
-        self.commands.may_sleep().unwrap_or(false)
-    }
-
-    /// Looks at the application's commands.
-    fn obey(&mut self, endpoint: &mut impl Endpoint, now: Time, all: &mut Connections) -> usize {
-        if !self.backlog.is_empty() {
-            return 0;
-        }
-        let available = match self.commands.available() {
-            Ok(0) => return 0,
-            Ok(available) => available,
-            Err(broken) => {
-                self.broken = Some(broken);
-                return 0;
-            }
-        };
-        let mut slots = [[0; 8]; BURST];
-        let count = BURST.min(available as usize);
-        let count = match self.commands.pop_all(&mut slots[..count]) {
-            Ok(count) => count,
-            Err(broken) => {
-                self.broken = Some(broken);
-                return 0;
-            }
-        };
-        for slot in &slots[..count] {
-            let outcome = match Command::decode(slot) {
-                Ok(command) => self.execute(endpoint, now, all, command),
-                Err(_) => Err(Reason::Descriptor),
-            };
-            if let Err(reason) = outcome {
-                let name = bits(slot[0], 32, 32) as u32;
-                self.tell(&Report::Refused { request: Request::of(slot), name, reason });
-            }
-        }
-        count
-    }
-
-    fn execute(
-        &mut self,
-        endpoint: &mut impl Endpoint,
-        now: Time,
-        all: &mut Connections,
-        command: Command,
-    ) -> Result<(), Reason> {
-        match command {
-            Command::Connect { connection, peer, options } => {
-                self.connect(endpoint, now, all, connection, peer, options)
-            }
-            Command::Send { operation, connection, extent, tag, header_data } => {
-                let id = self.connection(connection)?;
-                let context = self.reserve(operation)?;
-                let buffer = self.memory(extent)?;
-                let id = endpoint.fep_mut().post_send(id, Send { buffer, tag, header_data, context })?;
-                self.begin(operation, Operation::Send(id))
-            }
-            Command::Receive { operation, extent, from, matching } => {
-                let context = self.reserve(operation)?;
-                let buffer = self.memory(extent)?;
-                let receive = Receive { buffer, from, matching, context };
-                let id = endpoint.fep_mut().post_receive_of(self.process, receive)?;
-                self.begin(operation, Operation::Receive(id))
-            }
-            Command::Cancel { operation } => match self.operations.get(operation as usize) {
-                None => Err(Reason::Number),
-                Some(Operation::Free) => Err(Reason::InUse),
-                Some(Operation::Send(id)) => Ok(endpoint.fep_mut().cancel_send(*id)?),
-                Some(Operation::Receive(id)) => Ok(endpoint.fep_mut().cancel_receive(*id)?),
-            },
-            Command::Close { connection } => {
-                Ok(endpoint.fep_mut().close(now, self.connection(connection)?)?)
-            }
-            Command::Abort { connection } => {
-                Ok(endpoint.fep_mut().abort(now, self.connection(connection)?)?)
-            }
-        }
-    }
-
-    /// Opens a connection, which is held while its peer's Ethernet address is being asked for.
-    fn connect(
-        &mut self,
-        endpoint: &mut impl Endpoint,
-        now: Time,
-        all: &mut Connections,
-        connection: u32,
-        peer: Addr,
-        options: ConnectOptions,
-    ) -> Result<(), Reason> {
-        let place = self.connections.get_mut(connection as usize).ok_or(Reason::Number)?;
-        if place.is_some() {
-            return Err(Reason::InUse);
-        }
-        let held = match endpoint.find_way(now, peer) {
-            Ok(()) => false,
-            Err(NoWay::Resolving { .. }) => true,
-            Err(why) => return Err(Reason::NoWay { peer, why }),
-        };
-        let id = endpoint.fep_mut().connect(now, peer, options)?;
-        *place = Some(id);
-        self.in_use += 1;
-        all.names.insert(id, (self.id.slot, connection));
-        if held {
-            // It has just been opened, and nothing posted on it.
-            let _ = endpoint.fep_mut().hold(id);
-            all.waiting.add(now, peer, id);
-        } else {
-            self.tell(&Report::Connected { connection });
-        }
-        Ok(())
-    }
-
-    fn connection(&self, number: u32) -> Result<ConnectionId, Reason> {
-        self.connections.get(number as usize).ok_or(Reason::Number)?.ok_or(Reason::NotOpen)
-    }
-
-    /// The word that an operation that is not in use has at the endpoint.
-    fn reserve(&self, operation: u32) -> Result<u64, Reason> {
-        match self.operations.get(operation as usize) {
-            None => Err(Reason::Number),
-            Some(Operation::Free) => Ok(u64::from(self.id.slot) << 32 | u64::from(operation)),
-            Some(_) => Err(Reason::InUse),
-        }
-    }
-
-    fn begin(&mut self, operation: u32, what: Operation) -> Result<(), Reason> {
-        self.operations[operation as usize] = what;
-        self.in_use += 1;
-        Ok(())
-    }
-
-    fn memory(&self, extent: Extent) -> Result<Buffer, Reason> {
-        let region = self.regions.get(extent.region as usize).ok_or(Reason::Memory)?;
-        region.slice(extent.offset, extent.len).map(Buffer::Region).map_err(|_| Reason::Memory)
-    }
-
-    /// An operation is done. Those of receives that were dropped are free already.
-    fn finish(&mut self, operation: u32, report: Report) {
-        if let Some(place) = self.operations.get_mut(operation as usize)
-            && !matches!(place, Operation::Free)
-        {
-            *place = Operation::Free;
-            self.in_use -= 1;
-            self.tell(&report);
-        }
-    }
-
-    /// Tells the application, now or when its ring has room.
-    fn tell(&mut self, report: &Report) {
-        if self.leaving {
-            return;
-        }
-        let slot = report.encode();
-        if !self.backlog.is_empty() || !self.stage(&slot) {
-            self.backlog.push_back(slot);
-        }
-    }
-
-    fn stage(&mut self, slot: &Slot) -> bool {
-        match self.reports.stage(slot) {
-            Ok(staged) => {
-                self.news |= staged;
-                staged
-            }
-            Err(broken) => {
-                self.broken = Some(broken);
-                false
-            }
-        }
-    }
-
-    /// Moves reports that wait to the ring.
-    fn flush(&mut self) -> usize {
-        let mut count = 0;
-        while let Some(&slot) = self.backlog.front()
-            && self.stage(&slot)
-        {
-            self.backlog.pop_front();
-            count += 1;
-        }
-        count
-    }
-
-    /// Shows the application what is new.
-    fn show(&mut self) {
-        if self.news && !self.leaving {
-            self.news = false;
-            self.reports.publish();
-            if self.reports.must_wake() {
-                self.link.ring();
-            }
-        }
     }
 }
 

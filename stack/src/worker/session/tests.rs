@@ -1,14 +1,16 @@
 //! Two endpoints, their sessions, and applications that behave or do not.
 
-mod door;
 mod hostile;
 mod killed;
 mod leaving;
+mod listener;
+mod peers;
 mod processes;
+mod resolving;
+mod serving;
 mod sleeping;
 mod threads;
 mod transfer;
-mod ways;
 
 use std::sync::Arc;
 
@@ -17,7 +19,9 @@ use weft_cc::Span;
 use super::link::Link;
 use super::world::{SMALL, World, config, content, extent};
 use super::*;
-use crate::fep::{ConnectOptions, Fep, FepConfig};
+use crate::fep::{
+    CallError, ConnectOptions, Fep, FepConfig, ReceiveError, Resource, SendError, Unreachable,
+};
 use crate::packet::Addr;
 use crate::region::Region;
 use crate::rng::Rng;

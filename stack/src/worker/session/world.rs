@@ -1,15 +1,16 @@
 //! Two endpoints with sessions and a channel between them, for tests and fuzz targets.
 
+use core::net::IpAddr;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use weft_cc::{CcChoice, CcParams, Rate, Span, Time};
 
-use super::{Endpoint, Extent, SessionConfig, Sessions};
-use crate::fep::{Fep, FepConfig};
+use super::{Extent, Served, SessionConfig, Sessions};
+use crate::fep::{CallError, Fep, FepConfig, Unreachable};
 use crate::packet::{Addr, Packet, Payload};
 use crate::rng::Rng;
-use crate::worker::neighbours::NoWay;
+use crate::wire::ethernet::MacAddr;
 
 pub(super) fn config() -> Arc<FepConfig> {
     let network = CcParams {
@@ -22,48 +23,56 @@ pub(super) fn config() -> Arc<FepConfig> {
     Arc::new(FepConfig::new(&CcChoice::default(), &network))
 }
 
-/// Sessions of 8 commands, 8 reports, 16 operations, 4 connections and 256 KiB.
+/// Sessions of 8 commands, 8 reports, 16 operations, 4 connections, 256 KiB and 2 peers.
 pub(super) const SMALL: SessionConfig =
-    SessionConfig { commands: 8, reports: 8, operations: 16, connections: 4, memory: 256 << 10 };
+    SessionConfig { commands: 8, reports: 8, operations: 16, connections: 4, memory: 256 << 10, peers: 2 };
 
 /// Two endpoints with applications, and a channel between them.
 pub(super) struct World {
     pub(super) feps: [Fep; 2],
     pub(super) sessions: [Sessions; 2],
-    pub(super) ways: [Ways; 2],
+    pub(super) peers: [Peers; 2],
     pub(super) now: Time,
 }
 
-/// To whom there is no way, in place of what a worker knows: a way to everybody, unless something else is said.
+/// The peers that cannot be reached, in place of a worker's address book and neighbours.
 #[derive(Debug, Default)]
-pub(super) struct Ways {
-    none: BTreeMap<Addr, NoWay>,
-    settled: u64,
+pub(super) struct Peers {
+    unreachable: BTreeMap<Addr, Unreachable>,
+    resolutions: u64,
 }
 
-impl Ways {
-    pub(super) fn set(&mut self, peer: Addr, way: Result<(), NoWay>) {
-        match way {
-            Ok(()) => self.none.remove(&peer),
-            Err(why) => self.none.insert(peer, why),
+impl Peers {
+    pub(super) fn set(&mut self, peer: Addr, result: Result<(), Unreachable>) {
+        match result {
+            Ok(()) => self.unreachable.remove(&peer),
+            Err(why) => self.unreachable.insert(peer, why),
         };
-        self.settled += 1;
+        self.resolutions += 1;
     }
 }
 
-struct Side<'a>(&'a mut Fep, &'a Ways);
+struct Side<'a>(&'a mut Fep, &'a Peers);
 
-impl Endpoint for Side<'_> {
+impl Served for Side<'_> {
     fn fep_mut(&mut self) -> &mut Fep {
         self.0
     }
 
-    fn find_way(&mut self, _: Time, peer: Addr) -> Result<(), NoWay> {
-        self.1.none.get(&peer).map_or(Ok(()), |why| Err(*why))
+    fn resolve_peer(&mut self, _: Time, peer: Addr) -> Result<(), Unreachable> {
+        self.1.unreachable.get(&peer).map_or(Ok(()), |why| Err(*why))
     }
 
-    fn ways_settled(&self) -> u64 {
-        self.1.settled
+    fn resolutions(&self) -> u64 {
+        self.1.resolutions
+    }
+
+    fn find_peer(&mut self, ip: IpAddr, mac: Option<MacAddr>) -> Result<Option<Addr>, CallError> {
+        self.0.find_peer(ip, mac)
+    }
+
+    fn add_peer(&mut self, ip: IpAddr, mac: Option<MacAddr>) -> Result<Addr, CallError> {
+        self.0.add_peer(ip, mac)
     }
 }
 
@@ -82,14 +91,14 @@ impl World {
         World {
             feps: [fep(0), fep(1)],
             sessions: [Sessions::new(4), Sessions::new(4)],
-            ways: Default::default(),
+            peers: Default::default(),
             now: Time::ZERO,
         }
     }
 
     pub(super) fn serve(&mut self, side: usize) {
-        let mut endpoint = Side(&mut self.feps[side], &self.ways[side]);
-        self.sessions[side].serve(&mut endpoint, self.now);
+        let mut served = Side(&mut self.feps[side], &self.peers[side]);
+        self.sessions[side].serve(&mut served, self.now);
     }
 
     /// A microsecond: commands and timers, and at most `packets` packets each way.
@@ -110,7 +119,7 @@ impl World {
                 let payload = self.feps[side].payload(transmit.payload);
                 let mut bytes = vec![0; payload.len() as usize];
                 payload.copy_to(&mut bytes);
-                // What is for somebody else, nobody gets.
+                // Packets for other addresses are lost.
                 if passes(&transmit.packet)
                     && let Some(fep) = self.feps.get_mut(transmit.packet.net.dst.0 as usize)
                 {

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use proptest::prelude::*;
 
 use super::*;
+use crate::fep::PeerRefusal;
 use crate::worker::ring::Producer;
 
 /// Words that are nearly commands: kinds, numbers and lengths are often possible.
@@ -12,7 +13,7 @@ fn nearly_a_command() -> impl Strategy<Value = Slot> {
     let word =
         prop_oneof![4 => Just(0u64), 2 => 0u64..20, 1 => any::<u64>(), 2 => (0u64..6).prop_map(|n| n << 32)];
     (
-        0u64..8,
+        0u64..9,
         0u64..8,
         prop_oneof![6 => 0u64..18, 1 => any::<u32>().prop_map(u64::from)],
         prop::array::uniform7(word),
@@ -49,7 +50,7 @@ proptest! {
             }
         }
         let event = world.event(&mut bob);
-        prop_assert!(matches!(event.report, Report::Received { status: Status::Ok, .. }), "{event:?}");
+        prop_assert!(matches!(event.report, Report::Received { result: Ok(()), .. }), "{event:?}");
         let mut copy = vec![0; 60_000];
         bob.read(0, &mut copy).unwrap();
         prop_assert!(copy == bytes);
@@ -84,38 +85,44 @@ fn each_mistake_has_its_name() {
         |operation, extent| Command::Receive { operation, extent, from: None, matching: Matching::Untagged };
     let connect =
         |connection| Command::Connect { connection, peer: Addr(1), options: ConnectOptions::default() };
+    let number = |number, count| CallError::NoSuchNumber { number, count };
+    let peer = |operation| Command::Peer { operation, ip: [10, 0, 0, 9].into(), mac: None };
     let beyond = |offset, len| Extent { region: 0, offset, len };
     let cases = [
-        (connect(4).encode(), Reason::Number),
-        (connect(u32::MAX).encode(), Reason::Number),
-        (send(0, 3, extent(0, 1)).encode(), Reason::NotOpen),
-        (send(0, 4, extent(0, 1)).encode(), Reason::Number),
-        (receive(16, extent(0, 1)).encode(), Reason::Number),
-        (receive(0, Extent { region: 1, offset: 0, len: 1 }).encode(), Reason::Memory),
-        (receive(0, beyond(256 << 10, 1)).encode(), Reason::Memory),
-        (receive(0, beyond(u64::MAX, 2)).encode(), Reason::Memory),
-        (receive(0, beyond((256 << 10) - 1, u32::MAX)).encode(), Reason::Memory),
-        (Command::Cancel { operation: 3 }.encode(), Reason::InUse),
-        (Command::Cancel { operation: 99 }.encode(), Reason::Number),
-        (Command::Close { connection: 0 }.encode(), Reason::NotOpen),
-        (Command::Abort { connection: 9 }.encode(), Reason::Number),
-        ([0; 8], Reason::Descriptor),
-        ([u64::MAX; 8], Reason::Descriptor),
+        (connect(4).encode(), number(4, 4)),
+        (connect(u32::MAX).encode(), number(u32::MAX, 4)),
+        (send(0, 3, extent(0, 1)).encode(), CallError::NotOpen),
+        (send(0, 4, extent(0, 1)).encode(), number(4, 4)),
+        (receive(16, extent(0, 1)).encode(), number(16, 16)),
+        (receive(0, Extent { region: 1, offset: 0, len: 1 }).encode(), CallError::OutsideMemory),
+        (receive(0, beyond(256 << 10, 1)).encode(), CallError::OutsideMemory),
+        (receive(0, beyond(u64::MAX, 2)).encode(), CallError::OutsideMemory),
+        (receive(0, beyond((256 << 10) - 1, u32::MAX)).encode(), CallError::OutsideMemory),
+        (Command::Cancel { operation: 3 }.encode(), CallError::NumberNotInUse(3)),
+        (Command::Cancel { operation: 99 }.encode(), number(99, 16)),
+        (Command::Close { connection: 0 }.encode(), CallError::NotOpen),
+        (Command::Abort { connection: 9 }.encode(), number(9, 4)),
+        (peer(16).encode(), number(16, 16)),
+        (peer(3).encode(), CallError::Peer(PeerRefusal::Fixed)),
+        ([0; 8], CallError::Malformed),
+        ([u64::MAX; 8], CallError::Malformed),
     ];
     for (words, expected) in cases {
         client.submit_words(&words).unwrap();
         world.step(1);
         // As it comes: this client has not asked, and would not believe it.
         let report = client.poll_raw().unwrap().unwrap();
-        let Report::Refused { reason, name, request } = report else { panic!("{report:?}") };
-        assert_eq!((reason, u64::from(name)), (expected, words[0] >> 32), "{words:x?}");
+        let Report::Refused { error, number, request } = report else { panic!("{report:?}") };
+        assert_eq!((error, u64::from(number)), (expected, words[0] >> 32), "{words:x?}");
         assert_eq!(request, Request::of(&words));
     }
     // A number in use.
     client.submit(&receive(5, extent(0, 1))).unwrap();
     client.submit(&receive(5, extent(0, 1))).unwrap();
     world.step(1);
-    let Some(Report::Refused { reason: Reason::InUse, name: 5, .. }) = client.poll_raw().unwrap() else {
+    let Some(Report::Refused { error: CallError::NumberInUse(5), number: 5, .. }) =
+        client.poll_raw().unwrap()
+    else {
         panic!("accepted twice")
     };
 }
@@ -199,7 +206,7 @@ fn memory_that_changes_under_way_is_only_its_owners_trouble() {
             // The scribbler has to be told before the test may fail.
             if !known
                 || event.context != n
-                || !matches!(event.report, Report::Received { status: Status::Ok, .. })
+                || !matches!(event.report, Report::Received { result: Ok(()), .. })
             {
                 done.store(true, Ordering::Relaxed);
                 panic!("{event:?}, known bytes only: {known}");

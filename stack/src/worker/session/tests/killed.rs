@@ -37,7 +37,7 @@ struct Lossy {
     rng: Rng,
     loss: u8,
     /// Alice's to bob.
-    connection: Option<Connection>,
+    connection: Option<ConnectionHandle>,
 }
 
 impl Lossy {
@@ -70,12 +70,12 @@ impl Lossy {
         panic!("no event in {limit}: {:?}", world.feps.each_ref().map(|fep| fep.explain(world.now)));
     }
 
-    /// The context and status of the next `count` messages that `client` hears have ended.
-    fn ended(&mut self, client: &mut Client, count: usize, limit: Span) -> Vec<(u64, Status)> {
+    /// The context and result of the next `count` messages that `client` hears have ended.
+    fn ended(&mut self, client: &mut Client, count: usize, limit: Span) -> Vec<(u64, Result<(), SendError>)> {
         let mut sent = Vec::new();
         while sent.len() < count {
             match self.event(client, limit) {
-                Event { context, report: Report::Sent { status, .. } } => sent.push((context, status)),
+                Event { context, report: Report::Sent { result, .. } } => sent.push((context, result)),
                 event => assert!(matches!(event.report, Report::Connected { .. }), "{event:?}"),
             }
         }
@@ -118,7 +118,7 @@ fn received(client: &mut Client) -> Vec<u64> {
     let events = std::iter::from_fn(|| client.poll().unwrap());
     events
         .map(|event| match event.report {
-            Report::Received { status: Status::Ok, header_data, .. } => header_data,
+            Report::Received { result: Ok(()), header_data, .. } => header_data,
             _ => panic!("{event:?}"),
         })
         .collect()
@@ -136,8 +136,8 @@ proptest! {
         let in_time = received(&mut bob);
         kill(&mut lossy.world, 1, &mut bob);
         for context in lossy.ended(&mut alice, 2, limit) {
-            let refused = Status::Answered(ReturnCode::BAD_PID);
-            let expected = if in_time.contains(&context.0) { Status::Ok } else { refused };
+            let refused = Err(SendError::Answered(ReturnCode::BAD_PID));
+            let expected = if in_time.contains(&context.0) { Ok(()) } else { refused };
             prop_assert_eq!(context.1, expected, "message {}", context.0);
         }
         drop((alice, bob));
@@ -161,11 +161,11 @@ proptest! {
         lossy.step();
         alice.send(lossy.connection.unwrap(), extent(0, 70), None, 4, 4).unwrap();
         let mut expected = in_time.clone();
-        for (context, status) in lossy.ended(&mut alice, 3, limit) {
-            match status {
-                Status::Ok if !in_time.contains(&context) => expected.push(context),
-                Status::Ok => {}
-                status => prop_assert_eq!(status, Status::Answered(ReturnCode::BAD_PID)),
+        for (context, result) in lossy.ended(&mut alice, 3, limit) {
+            match result {
+                Ok(()) if !in_time.contains(&context) => expected.push(context),
+                Ok(()) => {}
+                refused => prop_assert_eq!(refused, Err(SendError::Answered(ReturnCode::BAD_PID))),
             }
         }
         prop_assert!(expected.contains(&4));
@@ -179,7 +179,7 @@ proptest! {
         for _ in 0..unmet {
             let event = lossy.event(&mut heir, limit);
             prop_assert!(
-                matches!(event.report, Report::Received { status: Status::Cancelled, .. }), "{:?}", event
+                matches!(event.report, Report::Received { result: Err(ReceiveError::Cancelled), .. }), "{:?}", event
             );
         }
         drop((alice, bob, heir));
@@ -197,8 +197,8 @@ proptest! {
         kill(&mut lossy.world, 0, &mut alice);
         if begun {
             let event = lossy.event(&mut bob, limit);
-            let Report::Received { status, .. } = event.report else { panic!("{event:?}") };
-            prop_assert!([Status::Ok, Status::PeerLost].contains(&status), "{:?}", status);
+            let Report::Received { result, .. } = event.report else { panic!("{event:?}") };
+            prop_assert!([Ok(()), Err(ReceiveError::PeerLost)].contains(&result), "{:?}", result);
         }
         drop((alice, bob));
         lossy.loss = 0;
@@ -215,8 +215,8 @@ fn a_message_to_nobody_ends_with_the_first_answer() {
     let (mut alice, mut bob) = lossy.begin(&trouble);
     kill(&mut lossy.world, 1, &mut bob);
     let before = lossy.world.feps[0].counters().data_sent;
-    for (_, status) in lossy.ended(&mut alice, 2, Span::from_us(100)) {
-        assert_eq!(status, Status::Answered(ReturnCode::BAD_PID));
+    for (_, result) in lossy.ended(&mut alice, 2, Span::from_us(100)) {
+        assert_eq!(result, Err(SendError::Answered(ReturnCode::BAD_PID)));
     }
     let after = lossy.world.feps[0].counters().data_sent;
     assert!(before > 20 && after - before < 50, "{before}, then {after}, of 246");
@@ -227,7 +227,7 @@ fn a_message_to_nobody_ends_with_the_first_answer() {
     };
     heir.receive(extent(0, 1), None, Matching::Untagged, 1).unwrap();
     alice.send(lossy.connection.unwrap(), extent(0, 1), None, 5, 5).unwrap();
-    assert_eq!(lossy.ended(&mut alice, 1, Span::from_us(100)), [(5, Status::Ok)]);
+    assert_eq!(lossy.ended(&mut alice, 1, Span::from_us(100)), [(5, Ok(()))]);
     assert_eq!(received(&mut heir), [5]);
 }
 

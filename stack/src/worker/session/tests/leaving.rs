@@ -31,7 +31,10 @@ fn a_sender_that_leaves_ends_what_it_has_begun() {
     let since = world.now;
     drop(alice);
     let event = world.event(&mut bob);
-    assert!(matches!(event.report, Report::Received { status: Status::PeerLost, .. }), "{event:?}");
+    assert!(
+        matches!(event.report, Report::Received { result: Err(ReceiveError::PeerLost), .. }),
+        "{event:?}"
+    );
     assert!(world.now.since(since) < Span::from_us(1000), "as soon as what was in flight has arrived");
     let (_, _, how) = world.sessions[0].poll_ended().unwrap();
     assert_eq!(how, Ended::Left);
@@ -49,8 +52,8 @@ fn a_receiver_that_leaves_is_missed() {
     assert_eq!(memory.holders(), 1, "its memory is nobody's any more");
     for context in [2, 3] {
         let event = world.event(&mut alice);
-        let Report::Sent { status, .. } = event.report else { panic!("{event:?}") };
-        assert_eq!((event.context, status), (context, Status::Answered(ReturnCode::BAD_PID)));
+        let Report::Sent { result, .. } = event.report else { panic!("{event:?}") };
+        assert_eq!((event.context, result), (context, Err(SendError::Answered(ReturnCode::BAD_PID))));
     }
     drop(alice);
     world.assert_nothing_is_left();
@@ -92,18 +95,21 @@ fn an_aborted_connection_ends_its_messages_and_the_session_goes_on() {
     let mut reports: Vec<Event> = (0..3).map(|_| world.event(&mut alice)).collect();
     reports.sort_by_key(|event| event.context);
     let (closed, begun, waiting) = (reports[0].report, reports[1].report, reports[2].report);
-    assert!(matches!(closed, Report::Closed { status: Status::Ok, .. }), "{closed:?}");
-    let cancelled = Status::Answered(ReturnCode::CANCELLED);
-    assert!(matches!(begun, Report::Sent { status, .. } if status == cancelled), "{begun:?}");
-    assert!(matches!(waiting, Report::Sent { status: Status::Cancelled, .. }), "{waiting:?}");
+    assert!(matches!(closed, Report::Closed { result: Ok(()), .. }), "{closed:?}");
+    let cancelled = Err(SendError::Answered(ReturnCode::CANCELLED));
+    assert!(matches!(begun, Report::Sent { result, .. } if result == cancelled), "{begun:?}");
+    assert!(matches!(waiting, Report::Sent { result: Err(SendError::Cancelled), .. }), "{waiting:?}");
     let event = world.event(&mut bob);
-    assert!(matches!(event.report, Report::Received { status: Status::PeerLost, .. }), "{event:?}");
+    assert!(
+        matches!(event.report, Report::Received { result: Err(ReceiveError::PeerLost), .. }),
+        "{event:?}"
+    );
 
     let again = alice.connect(Addr(1), to(&bob), 0).unwrap();
     bob.receive(extent(0, 10), None, Matching::Untagged, 1).unwrap();
     alice.send(again, extent(0, 10), None, 0, 1).unwrap();
     let event = world.event(&mut bob);
-    assert!(matches!(event.report, Report::Received { status: Status::Ok, len: 10, .. }), "{event:?}");
+    assert!(matches!(event.report, Report::Received { result: Ok(()), len: 10, .. }), "{event:?}");
 }
 
 /// Messages that nobody has asked for are kept in a process of which nothing is left either.

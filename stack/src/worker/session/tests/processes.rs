@@ -2,13 +2,13 @@
 
 use std::process::{Child, Command as Program, Stdio};
 
-use super::door::{House, event};
+use super::listener::{Hosts, event};
 use super::*;
 use crate::wire::ses::ReturnCode;
 
 /// The message that comes back, bytes.
 const LEN: u32 = 100_000;
-const PLACE: &str = "WEFT_TEST_DOOR";
+const SOCKET: &str = "WEFT_TEST_SOCKET_PATH";
 const PEER: &str = "WEFT_TEST_PEER";
 /// The child's process.
 const CHILD: u16 = 50;
@@ -26,8 +26,8 @@ impl Drop for Echo {
 /// The child's own test: nothing, unless it is the child. It sends a message back and waits until it is killed.
 #[test]
 fn echo() {
-    let (Ok(place), Ok(peer)) = (std::env::var(PLACE), std::env::var(PEER)) else { return };
-    let mut client = Client::join(place.as_ref(), &SMALL, Some(CHILD), super::door::LIMIT).unwrap();
+    let (Ok(place), Ok(peer)) = (std::env::var(SOCKET), std::env::var(PEER)) else { return };
+    let mut client = Client::join(place.as_ref(), &SMALL, Some(CHILD), super::listener::LIMIT).unwrap();
     client.receive(extent(0, LEN), None, Matching::Untagged, 1).unwrap();
     let there = ConnectOptions { process: peer.parse().unwrap(), ..ConnectOptions::default() };
     let connection = client.connect(Addr(0), there, 2).unwrap();
@@ -38,12 +38,12 @@ fn echo() {
 
 #[test]
 fn applications_in_processes_of_their_own_exchange_messages_and_are_missed() {
-    let house = House::new();
-    let mut alice = house.join(0, &SMALL, None).unwrap();
+    let hosts = Hosts::new();
+    let mut alice = hosts.join(0, &SMALL, None).unwrap();
     alice.receive(extent(u64::from(LEN), LEN), None, Matching::Untagged, 1).unwrap();
     let child = Program::new(std::env::current_exe().unwrap())
         .args(["--exact", "worker::session::tests::processes::echo"])
-        .env(PLACE, house.door(1))
+        .env(SOCKET, hosts.socket(1))
         .env(PEER, alice.process().to_string())
         .stdout(Stdio::null())
         .spawn();
@@ -55,22 +55,22 @@ fn applications_in_processes_of_their_own_exchange_messages_and_are_missed() {
     // Until it has come in.
     let started = std::time::Instant::now();
     let send = |alice: &mut Client| loop {
-        assert!(started.elapsed() < super::door::LIMIT);
+        assert!(started.elapsed() < super::listener::LIMIT);
         alice.send(connection, extent(0, LEN), None, 0, 3).unwrap();
-        let status = loop {
+        let result = loop {
             match event(alice).unwrap().report {
-                Report::Sent { status, .. } => break status,
+                Report::Sent { result, .. } => break result,
                 Report::Connected { .. } => {}
                 other => panic!("{other:?}"),
             }
         };
-        if status != Status::Answered(ReturnCode::BAD_PID) {
-            break status;
+        if result != Err(SendError::Answered(ReturnCode::BAD_PID)) {
+            break result;
         }
     };
-    assert_eq!(send(&mut alice), Status::Ok);
+    assert_eq!(send(&mut alice), Ok(()));
     let back = event(&mut alice).unwrap();
-    assert!(matches!(back.report, Report::Received { status: Status::Ok, len: LEN, .. }), "{back:?}");
+    assert!(matches!(back.report, Report::Received { result: Ok(()), len: LEN, .. }), "{back:?}");
     let mut copy = vec![0; LEN as usize];
     alice.read(u64::from(LEN), &mut copy).unwrap();
     assert!(copy == bytes);
@@ -80,8 +80,8 @@ fn applications_in_processes_of_their_own_exchange_messages_and_are_missed() {
         alice.send(connection, extent(0, 1), None, 0, 4).unwrap();
         let event = event(&mut alice).unwrap();
         match event.report {
-            Report::Sent { status: Status::Ok, .. } => assert!(started.elapsed() < super::door::LIMIT),
-            Report::Sent { status: Status::Answered(ReturnCode::BAD_PID), .. } => break,
+            Report::Sent { result: Ok(()), .. } => assert!(started.elapsed() < super::listener::LIMIT),
+            Report::Sent { result: Err(SendError::Answered(ReturnCode::BAD_PID)), .. } => break,
             other => panic!("{other:?}"),
         }
     }

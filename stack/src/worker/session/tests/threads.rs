@@ -79,11 +79,8 @@ fn application(mut client: Client, own: u32, peer_process: u16) {
         match client.poll().unwrap() {
             None => client.wait(Duration::from_millis(1)).unwrap(),
             Some(Event { report: Report::Connected { .. }, .. }) => {}
-            Some(Event { report: Report::Sent { status: Status::Ok, .. }, .. }) => sent += 1,
-            Some(Event {
-                context,
-                report: Report::Received { len, header_data, status: Status::Ok, .. },
-            }) => {
+            Some(Event { report: Report::Sent { result: Ok(()), .. }, .. }) => sent += 1,
+            Some(Event { context, report: Report::Received { len, header_data, result: Ok(()), .. } }) => {
                 let expected = bytes_of(1 - own, context);
                 assert_eq!((len as usize, header_data), (expected.len(), !context));
                 let mut bytes = vec![0; expected.len()];
@@ -97,7 +94,7 @@ fn application(mut client: Client, own: u32, peer_process: u16) {
     client.close(connection).unwrap();
     loop {
         match client.poll().unwrap() {
-            Some(Event { report: Report::Closed { status: Status::Ok, .. }, .. }) => return,
+            Some(Event { report: Report::Closed { result: Ok(()), .. }, .. }) => return,
             Some(other) => panic!("{other:?}"),
             None => client.wait(Duration::from_millis(1)).unwrap(),
         }

@@ -13,8 +13,7 @@ fn a_message_goes_from_memory_to_memory() {
     let connection = alice.connect(Addr(1), to(&bob), 11).unwrap();
     alice.send(connection, extent(1000, 100_000), Some(9), 77, 12).unwrap();
     assert_eq!(world.event(&mut alice), Event { context: 11, report: Report::Connected { connection: 0 } });
-    let Event { context: 12, report: Report::Sent { status: Status::Ok, .. } } = world.event(&mut alice)
-    else {
+    let Event { context: 12, report: Report::Sent { result: Ok(()), .. } } = world.event(&mut alice) else {
         panic!("not sent")
     };
     let received = Report::Received {
@@ -23,7 +22,7 @@ fn a_message_goes_from_memory_to_memory() {
         tag: Some(9),
         header_data: 77,
         len: 100_000,
-        status: Status::Ok,
+        result: Ok(()),
     };
     assert_eq!(world.event(&mut bob), Event { context: 21, report: received });
     let mut copy = vec![0; 100_000];
@@ -34,7 +33,7 @@ fn a_message_goes_from_memory_to_memory() {
     assert_eq!(around[..5], [0; 5], "only where it was to go");
 
     alice.close(connection).unwrap();
-    let Event { context: 11, report: Report::Closed { peer: Addr(1), status: Status::Ok, .. } } =
+    let Event { context: 11, report: Report::Closed { peer: Addr(1), result: Ok(()), .. } } =
         world.event(&mut alice)
     else {
         panic!("not closed")
@@ -76,10 +75,10 @@ fn a_process_that_does_not_exist_is_said_not_to() {
     let connection = sender.connect(Addr(1), nobody, 0).unwrap();
     sender.send(connection, extent(0, 3000), None, 0, 5).unwrap();
     world.event(&mut sender);
-    let Event { context: 5, report: Report::Sent { status, .. } } = world.event(&mut sender) else {
+    let Event { context: 5, report: Report::Sent { result, .. } } = world.event(&mut sender) else {
         panic!()
     };
-    assert_eq!(status, Status::Answered(crate::wire::ses::ReturnCode::BAD_PID));
+    assert_eq!(result, Err(SendError::Answered(crate::wire::ses::ReturnCode::BAD_PID)));
 }
 
 /// An application that posts without looking at its reports: it is stopped, and finds all of them later.
@@ -99,7 +98,7 @@ fn full_rings_hold_an_application_up_and_lose_nothing() {
             world.step(1);
         }
     }
-    let sixteen = ClientError::Exhausted(16, "operations");
+    let sixteen = ClientError::Exhausted { what: Resource::Operations, limit: 16 };
     assert_eq!(alice.receive(extent(0, 10), None, Matching::Untagged, 0), Err(sixteen));
     for _ in 0..100 {
         world.step(1);
@@ -135,9 +134,10 @@ fn what_cannot_be_had_is_refused_before_anything_is_opened() {
         SessionConfig { connections: 0, ..SMALL },
         SessionConfig { memory: 0, ..SMALL },
         SessionConfig { memory: u32::MAX, ..SMALL },
+        SessionConfig { peers: 1 << 17, ..SMALL },
     ];
     for config in configs {
-        assert!(matches!(open(config, None), Err(OpenError::Range(..))), "{config:?}");
+        assert!(matches!(open(config, None), Err(OpenError::Range { .. })), "{config:?}");
     }
     assert!(matches!(open(SessionConfig { reports: 9, ..SMALL }, None), Err(OpenError::Ring(_))));
     for process in [4096, u16::MAX] {

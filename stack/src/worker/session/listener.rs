@@ -1,20 +1,22 @@
-//! Where applications of other processes come in: a Unix socket.
+//! The Unix socket through which applications of other processes join.
 //!
-//! Only processes of the same user, and root's, are let in. Each sends one message that says what it wants to be able
-//! to use up, and gets one back, with a descriptor of the memory that its rings lie in. From then on the
-//! socket is the session's [`Link`]. A thread sleeps on all sockets in the worker's stead and calls it when
-//! there is something: the worker itself makes no system call for them otherwise.
+//! Only processes of the same user, and root's, may join. Each sends one message with the resources that it wants, and
+//! gets one back, with a descriptor of the memory that its rings lie in. From then on the socket is the session's
+//! [`Link`]. A thread sleeps on all sockets in the worker's stead and wakes it when one is readable: the worker itself
+//! makes no system call for them otherwise.
 //!
 //! | bytes | request | reply |
 //! |---|---|---|
 //! | 0–7 | `weft-ses` | `weft-ses` |
-//! | 8–11 | version: 2 | version |
-//! | 12–15 | process, 0 for any | 0: you are in; 1: you are not |
+//! | 8–11 | version: 3 | version |
+//! | 12–15 | process; 0 if any | 0 joined, 1 refused |
 //! | 16–19 | commands | the endpoint's address |
 //! | 20–23 | reports | process |
 //! | 24–27 | operations | length of a text |
-//! | 28–31 | connections | |
-//! | 32–35 | bytes of memory | why not, from byte 32 on |
+//! | 28–31 | connections | 0 |
+//! | 32–35 | bytes of memory | why it is refused, from byte 32 on |
+//! | 36–39 | peers | |
+//! | 40–43 | 1 for any process, 0 for the one that is named | |
 //!
 //! Numbers are in the processor's order. A request has 64 bytes, a reply 256.
 
@@ -51,31 +53,34 @@ use crate::region::Region;
 use crate::worker::Waker;
 
 const MAGIC: [u8; 8] = *b"weft-ses";
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 const REQUEST: usize = 64;
+/// Flags of a request: the process is named, or any will do.
+const NAMED: u32 = 0;
+const ANY: u32 = 1;
 const REPLY: usize = 256;
-/// Where a reply's text begins.
+/// The place of a reply's text.
 const TEXT: usize = 32;
-/// How long one who has come in may take to say what it wants.
+/// How long an application may take to send its request.
 const PATIENCE: Span = Span::from_ms(1000);
-/// Those who may stand in the door at once.
-const GUESTS: usize = 16;
+/// How many applications may be joining at once.
+const PENDING: usize = 16;
 
-/// Why there is no door.
+/// Why a socket cannot be listened at.
 #[derive(Debug, thiserror::Error)]
-pub enum DoorError {
-    /// Somebody else listens there.
+pub enum ListenError {
+    /// Another process listens there.
     #[error("{0}: another process serves there")]
     Taken(PathBuf),
-    /// There is something that is no socket.
+    /// The path names something that is no socket.
     #[error("{0}: it exists and is no socket")]
     NoSocket(PathBuf),
-    /// What the system says.
+    /// The system refused something.
     #[error("{0}: {1}")]
     System(PathBuf, io::Error),
 }
 
-/// Why an application did not get in.
+/// Why an application could not join.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
     /// Nobody serves there, or the system does not let us ask.
@@ -84,91 +89,91 @@ pub enum JoinError {
     /// The server refuses.
     #[error("{0}: refused: {1}")]
     Refused(PathBuf, String),
-    /// Who serves there is neither this user nor root.
+    /// The server belongs to neither this user nor root.
     #[error("{0}: it is served by user {1}")]
     Stranger(PathBuf, u32),
     /// The server is of another weft.
     #[error("{0}: it speaks version {1}, this is version {VERSION}: use the same weft")]
     Version(PathBuf, u32),
-    /// What came back makes no sense.
+    /// The reply makes no sense.
     #[error("{0}: no server of weft: {1}")]
     Protocol(PathBuf, &'static str),
-    /// What is asked for cannot be.
+    /// A number of the configuration is out of range.
     #[error(transparent)]
     Config(#[from] OpenError),
 }
 
-/// A place where applications come in.
+/// A Unix socket at which applications join.
 #[derive(Debug)]
-pub struct Door {
+pub struct SessionListener {
     listener: UnixListener,
     path: PathBuf,
     most: SessionConfig,
-    guests: Vec<Guest>,
+    pending: Vec<PendingJoin>,
     watch: Watch,
     /// As long as it is open and locked, nobody else serves here.
     _lock: File,
 }
 
-/// Somebody who has come in and said nothing yet.
+/// An application that has connected and not sent its request yet.
 #[derive(Debug)]
-struct Guest {
+struct PendingJoin {
     stream: UnixStream,
     since: Time,
 }
 
-impl Door {
-    /// Opens a door at `path`, for applications that want no more than `most`, and calls `waker` when somebody knocks.
+impl SessionListener {
+    /// Listens at `path` for applications that want no more than `most`, and uses `waker` when one connects.
     /// A socket that a dead process has left there is removed; a file `path.lock` tells the dead from the living, and
     /// stays.
     ///
     /// # Errors
-    /// Somebody else serves there, or what the system says.
-    pub fn open(path: &Path, most: SessionConfig, waker: Waker) -> Result<Door, DoorError> {
-        let failed = |error: io::Error| DoorError::System(path.to_owned(), error);
+    /// Another process listens there, or the system refuses something.
+    pub fn open(path: &Path, most: SessionConfig, waker: Waker) -> Result<SessionListener, ListenError> {
+        let failed = |error: io::Error| ListenError::System(path.to_owned(), error);
         // Before there is a file for the lock, which would stay.
         is_no_other_file(path)?;
         let lock = lock(path)?;
         is_no_other_file(path)?;
         match fs::symlink_metadata(path) {
-            // We have the lock, so it is not one of ours; but somebody may listen who knows no locks.
-            Ok(_) if UnixStream::connect(path).is_ok() => return Err(DoorError::Taken(path.to_owned())),
+            // We have the lock, so it is no weft; but another program may listen there.
+            Ok(_) if UnixStream::connect(path).is_ok() => return Err(ListenError::Taken(path.to_owned())),
             Ok(_) => fs::remove_file(path).map_err(failed)?,
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => return Err(failed(error)),
         }
         let listener = UnixListener::bind(path).map_err(failed)?;
-        // Who connects before this has its user checked all the same.
+        // The user of an application that connects before this is checked all the same.
         fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
         let watch = Watch::new(waker).map_err(failed)?;
         watch.add(&listener).map_err(failed)?;
-        Ok(Door { listener, path: path.to_owned(), most, guests: Vec::new(), watch, _lock: lock })
+        Ok(SessionListener { listener, path: path.to_owned(), most, pending: Vec::new(), watch, _lock: lock })
     }
 
-    /// Lets in who has knocked, and ends the sessions of who has died. To be called each turn; makes system calls only
-    /// when something has happened at a socket. Returns the sessions that are new.
+    /// Opens sessions for applications that want to join, and ends the sessions of those that have died. To be called
+    /// each turn; makes system calls only when something has happened at a socket. Returns the sessions that are new.
     pub fn attend(&mut self, sessions: &mut Sessions, fep: &mut Fep, now: Time) -> Vec<SessionId> {
-        self.guests.retain(|guest| now.since(guest.since) < PATIENCE);
+        self.pending.retain(|join| now.since(join.since) < PATIENCE);
         if !self.watch.called() {
             return Vec::new();
         }
         sessions.check(fep, now);
         self.accept(now);
         let mut admitted = Vec::new();
-        for guest in std::mem::take(&mut self.guests) {
-            match guest.request() {
+        for join in std::mem::take(&mut self.pending) {
+            match join.request() {
                 Ok(Some((config, process))) => {
-                    admitted.extend(self.admit(guest.stream, &config, process, sessions, fep));
+                    admitted.extend(self.admit(join.stream, &config, process, sessions, fep));
                 }
-                Ok(None) => self.guests.push(guest),
-                Err(why) => refuse(&guest.stream, &why),
+                Ok(None) => self.pending.push(join),
+                Err(why) => refuse(&join.stream, &why),
             }
         }
         admitted
     }
 
-    /// Opens a session for who is at the other end of `stream`, and tells it.
+    /// Opens a session for the application at the other end of `stream`, and tells it.
     fn admit(
         &self,
         stream: UnixStream,
@@ -186,54 +191,56 @@ impl Door {
         };
         let (id, file) = open().map_err(|error| refuse(&answer, &error.to_string())).ok()?;
         let process = sessions.process(id).unwrap_or(0);
-        // One that cannot be told will be found dead: its end of the socket is closed.
+        // An application that cannot be told is dead: its end of the socket is closed.
         let _ = reply(&answer, 0, fep.addr().0, process, "", Some(&file));
         Some(id)
     }
 
     fn accept(&mut self, now: Time) {
-        // Those who wait in the system's queue knock again when these have gone: see `Watch`.
-        while self.guests.len() < GUESTS
+        // Those in the system's queue are looked at once these have gone: see `Watch::call_again`.
+        while self.pending.len() < PENDING
             && let Ok((stream, _)) = self.listener.accept()
         {
             match is_trusted(&stream) {
-                Ok(true) if self.watch.add(&stream).is_ok() => self.guests.push(Guest { stream, since: now }),
+                Ok(true) if self.watch.add(&stream).is_ok() => {
+                    self.pending.push(PendingJoin { stream, since: now })
+                }
                 Ok(false) => refuse(&stream, "you are neither this user nor root"),
                 _ => {}
             }
         }
-        if self.guests.len() == GUESTS {
+        if self.pending.len() == PENDING {
             self.watch.call_again();
         }
     }
 }
 
-impl Drop for Door {
+impl Drop for SessionListener {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
     }
 }
 
-/// Refuses what is there and is no socket.
-fn is_no_other_file(path: &Path) -> Result<(), DoorError> {
+/// Fails if the path names something that is no socket.
+fn is_no_other_file(path: &Path) -> Result<(), ListenError> {
     match fs::symlink_metadata(path) {
-        Ok(found) if found.mode() & 0o170_000 != 0o140_000 => Err(DoorError::NoSocket(path.to_owned())),
+        Ok(found) if found.mode() & 0o170_000 != 0o140_000 => Err(ListenError::NoSocket(path.to_owned())),
         _ => Ok(()),
     }
 }
 
-/// Makes this process the one that serves at `path`.
-fn lock(path: &Path) -> Result<File, DoorError> {
+/// Makes this process the one that listens at `path`.
+fn lock(path: &Path) -> Result<File, ListenError> {
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");
     let name = PathBuf::from(name);
-    let failed = |error: io::Error| DoorError::System(name.clone(), error);
+    let failed = |error: io::Error| ListenError::System(name.clone(), error);
     let mut options = File::options();
     options.write(true).create(true).truncate(false).mode(0o600);
     let file = options.open(&name).map_err(failed)?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(file),
-        Err(Errno::WOULDBLOCK) => Err(DoorError::Taken(path.to_owned())),
+        Err(Errno::WOULDBLOCK) => Err(ListenError::Taken(path.to_owned())),
         Err(error) => Err(failed(error.into())),
     }
 }
@@ -244,15 +251,15 @@ fn is_trusted(stream: &UnixStream) -> io::Result<bool> {
     Ok(peer == rustix::process::geteuid() || peer.is_root())
 }
 
-impl Guest {
-    /// What it asks for, once it has.
+impl PendingJoin {
+    /// Its request, once that is complete.
     fn request(&self) -> Result<Option<(SessionConfig, Option<u16>)>, String> {
         let mut bytes = [0; REQUEST];
-        // Looked at until it is whole.
+        // Not taken before it is complete.
         let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
         match recv(&self.stream, &mut bytes, flags).map(|(_, count)| count) {
             Ok(REQUEST) => {}
-            Ok(0) => return Err("nothing was asked for".to_owned()),
+            Ok(0) => return Err("the connection was closed without a request".to_owned()),
             Ok(_) | Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
             Err(error) => return Err(error.to_string()),
         }
@@ -265,14 +272,20 @@ impl Guest {
             return Err(format!("the request is of version {}, this server of version {VERSION}", word(8)));
         }
         let process = u16::try_from(word(12)).map_err(|_| format!("there is no process {}", word(12)))?;
+        let process = match word(40) {
+            NAMED => Some(process),
+            ANY if process == 0 => None,
+            other => return Err(format!("flags {other:#x} with process {process} make no sense")),
+        };
         let config = SessionConfig {
             commands: word(16),
             reports: word(20),
             operations: word(24),
             connections: word(28),
             memory: word(32),
+            peers: word(36),
         };
-        Ok(Some((config, (process != 0).then_some(process))))
+        Ok(Some((config, process)))
     }
 }
 
@@ -308,10 +321,10 @@ fn reply(
 
 impl Client {
     /// Asks the server at `path` for a session, and waits for its answer for up to `limit`. Peers will know this
-    /// application as `process`, or as one that the server chooses.
+    /// application as `process`, which may be 0, or else as one that the server chooses from 1 to 4095.
     ///
     /// # Errors
-    /// Nobody serves there, or what the server says.
+    /// Nobody listens there, or the server refuses.
     pub fn join(
         path: &Path,
         config: &SessionConfig,
@@ -345,7 +358,8 @@ impl Client {
         }
         let file = file.ok_or_else(|| protocol("no memory came with it"))?;
         let region = Region::map(&file, layout.total).map_err(failed)?;
-        let process = u16::try_from(word(20)).map_err(|_| protocol("no such process"))?;
+        let process =
+            u16::try_from(word(20)).map_err(|_| protocol("the process that it names does not exist"))?;
         Ok(Client::new(config, &region, Link::of(stream), Addr(word(16)), process)?)
     }
 }
@@ -353,8 +367,10 @@ impl Client {
 fn request(config: &SessionConfig, process: Option<u16>) -> [u8; REQUEST] {
     let mut bytes = [0; REQUEST];
     bytes[..8].copy_from_slice(&MAGIC);
-    let SessionConfig { commands, reports, operations, connections, memory } = *config;
-    let words = [VERSION, process.unwrap_or(0).into(), commands, reports, operations, connections, memory];
+    let SessionConfig { commands, reports, operations, connections, memory, peers } = *config;
+    let flags = if process.is_some() { NAMED } else { ANY };
+    let process = process.unwrap_or(0).into();
+    let words = [VERSION, process, commands, reports, operations, connections, memory, peers, flags];
     for (place, word) in bytes[8..].chunks_exact_mut(4).zip(words) {
         place.copy_from_slice(&word.to_ne_bytes());
     }
@@ -397,7 +413,7 @@ struct Watch {
     thread: Option<JoinHandle<()>>,
 }
 
-/// The stop's name among the sockets.
+/// The stop's key among the sockets.
 const STOP: u64 = 1;
 
 impl Watch {
@@ -407,7 +423,7 @@ impl Watch {
         epoll::add(&sockets, &stop, EventData::new_u64(STOP), EventFlags::IN)?;
         let called = Arc::new(AtomicBool::new(false));
         let (waits, calls) = (sockets.clone(), called.clone());
-        let thread = thread::Builder::new().name("weft-door".to_owned()).spawn(move || {
+        let thread = thread::Builder::new().name("weft-listener".to_owned()).spawn(move || {
             let mut events = Vec::with_capacity(16);
             loop {
                 match epoll::wait(&waits, rustix::buffer::spare_capacity(&mut events), None) {
@@ -427,7 +443,7 @@ impl Watch {
 
     /// Watches a socket until it is closed.
     fn add(&self, socket: impl AsFd) -> io::Result<()> {
-        // Edges: what the worker has been called for once, it looks at in its own time.
+        // Edge-triggered: the worker looks at it in its own time, and must not be woken again before.
         let flags = EventFlags::IN | EventFlags::RDHUP | EventFlags::ET;
         match epoll::add(&*self.sockets, socket, EventData::new_u64(0), flags) {
             Err(Errno::EXIST) | Ok(()) => Ok(()),
@@ -439,7 +455,7 @@ impl Watch {
         self.called.load(Ordering::Relaxed) && self.called.swap(false, Ordering::Acquire)
     }
 
-    /// There is more to do than was done.
+    /// Makes [`Watch::called`] return true once more.
     fn call_again(&self) {
         self.called.store(true, Ordering::Release);
     }

@@ -1,4 +1,5 @@
-//! Peers who do not answer for their Ethernet address, or not at once; in virtual time, over a link in memory.
+//! Connections to peers that do not answer for their Ethernet address, or not at once; in virtual time, over a link
+//! in memory.
 
 use core::net::IpAddr;
 
@@ -11,18 +12,17 @@ use crate::port::memory::{MemoryConfig, MemoryPort, pair};
 use crate::port::{Port, RxBurst};
 use crate::rng::Rng;
 use crate::wire::ethernet::MacAddr;
-use crate::worker::neighbours::NoWay;
-use crate::worker::session::way::LONGEST;
+use crate::worker::session::held::LONGEST;
 use crate::worker::{AddressBook, Clock, HostAddr, LinkConfig, Strangers, Worker};
 
-const PEER: Addr = Addr(1);
+pub(super) const PEER: Addr = Addr(1);
 /// Reached through [`ROUTER`].
-const FAR: Addr = Addr(2);
+pub(super) const FAR: Addr = Addr(2);
 const ROUTER: Addr = Addr(3);
-/// In nobody's address book.
+/// In no address book.
 const NOBODY: Addr = Addr(7);
 
-fn ip(addr: Addr) -> IpAddr {
+pub(super) fn ip(addr: Addr) -> IpAddr {
     [10, 0, 0, addr.0 as u8 + 1].into()
 }
 
@@ -33,16 +33,16 @@ fn ms(n: u64) -> Span {
 /// Far less than a neighbour takes to be given up: 63 timeouts, after which a PDC is, are over in 63 ms.
 const RTO: Span = Span::from_ms(1);
 /// Between two turns.
-const TURN: Span = Span::from_us(100);
+pub(super) const TURN: Span = Span::from_us(100);
 
 /// One side of the link: a worker and its sessions.
-struct Side {
-    worker: Worker<MemoryPort>,
-    sessions: Sessions,
+pub(super) struct Side {
+    pub(super) worker: Worker<MemoryPort>,
+    pub(super) sessions: Sessions,
 }
 
 impl Side {
-    fn new(own: u32, port: MemoryPort) -> Side {
+    pub(super) fn new(own: u32, port: MemoryPort) -> Side {
         let base = (*config()).clone();
         let config = Arc::new(FepConfig { pdc: PdcConfig { rto_init: RTO, ..base.pdc }, ..base });
         let mut fep = Fep::new(Addr(own), config, Rng::new(3, own.into()), Time::ZERO).unwrap();
@@ -56,17 +56,17 @@ impl Side {
         Side { worker, sessions: Sessions::new(4) }
     }
 
-    fn open(&mut self) -> Client {
+    pub(super) fn open(&mut self) -> Client {
         self.sessions.open(self.worker.fep_mut(), &SMALL, None).unwrap()
     }
 
-    fn turn(&mut self, now: Time) {
+    pub(super) fn turn(&mut self, now: Time) {
         self.worker.poll_at(now);
         self.sessions.serve(&mut self.worker, now);
     }
 
     /// Turns until `client` has an event, for as long as anything here may take, and returns when.
-    fn event(&mut self, now: &mut Time, client: &mut Client) -> Event {
+    pub(super) fn event(&mut self, now: &mut Time, client: &mut Client) -> Event {
         let start = *now;
         loop {
             if let Some(event) = client.poll().unwrap() {
@@ -78,7 +78,7 @@ impl Side {
         }
     }
 
-    fn assert_nothing_is_left(mut self, mut now: Time, client: Client) {
+    pub(super) fn assert_nothing_is_left(mut self, mut now: Time, client: Client) {
         drop(client);
         self.turn(now);
         now += TURN;
@@ -89,21 +89,21 @@ impl Side {
     }
 }
 
-/// A side whose questions arrive, at the port that is returned too, and are not answered.
-fn alone() -> (Side, MemoryPort) {
+/// A side whose questions arrive at the port that is returned too, and are not answered.
+pub(super) fn alone() -> (Side, MemoryPort) {
     let (left, right) = pair(&MemoryConfig::default()).unwrap();
     (Side::new(0, left), right)
 }
 
-fn refused(event: &Event) -> (u64, Request, Reason) {
+pub(super) fn refused(event: &Event) -> (u64, Request, CallError) {
     match event.report {
-        Report::Refused { request, reason, .. } => (event.context, request, reason),
+        Report::Refused { request, error, .. } => (event.context, request, error),
         other => panic!("{other:?} is no refusal"),
     }
 }
 
 #[test]
-fn who_asks_for_a_peer_that_does_not_answer_is_told_so_as_soon_as_that_is_known() {
+fn a_connection_to_a_silent_peer_is_refused_once_the_peer_is_given_up() {
     for (peer, hop) in [(PEER, ip(PEER)), (FAR, ip(ROUTER))] {
         let (mut side, mut deaf) = alone();
         let mut client = side.open();
@@ -112,23 +112,23 @@ fn who_asks_for_a_peer_that_does_not_answer_is_told_so_as_soon_as_that_is_known(
         for context in [11, 12] {
             client.send(connection, extent(0, 3000), None, 0, context).unwrap();
         }
-        let reason = Reason::NoWay { peer, why: NoWay::Unreachable { hop } };
-        assert_eq!(refused(&side.event(&mut now, &mut client)), (11, Request::Send, reason));
-        assert_eq!(refused(&side.event(&mut now, &mut client)), (12, Request::Send, reason));
-        assert_eq!(refused(&side.event(&mut now, &mut client)), (10, Request::Connect, reason));
+        let error = CallError::Unreachable { peer, why: Unreachable::NoAnswer { hop } };
+        assert_eq!(refused(&side.event(&mut now, &mut client)), (11, Request::Send, error));
+        assert_eq!(refused(&side.event(&mut now, &mut client)), (12, Request::Send, error));
+        assert_eq!(refused(&side.event(&mut now, &mut client)), (10, Request::Connect, error));
         let waited = now.since(Time::ZERO);
         assert!(waited >= ms(3_000) && waited < ms(3_010), "{waited}");
         let text = format!(
             "endpoint {}: no host on the link answers for {hop}: it was asked 3 times in 3 s",
             peer.0
         );
-        assert_eq!(reason.to_string(), text);
+        assert_eq!(error.to_string(), text);
         assert_eq!(client.close(connection), Err(ClientError::Stale), "its number is free");
 
         // Now it is known.
         client.connect(peer, ConnectOptions::default(), 13).unwrap();
         side.turn(now);
-        assert_eq!(refused(&client.poll().unwrap().unwrap()), (13, Request::Connect, reason));
+        assert_eq!(refused(&client.poll().unwrap().unwrap()), (13, Request::Connect, error));
         let mut frames = RxBurst::new();
         deaf.receive(&mut frames);
         assert!(frames.iter().all(|frame| frame[12..14] == [8, 6]), "questions, and no packets");
@@ -138,9 +138,8 @@ fn who_asks_for_a_peer_that_does_not_answer_is_told_so_as_soon_as_that_is_known(
     }
 }
 
-/// Who was silent is asked again when somebody wants something of it, and may have come to life.
 #[test]
-fn who_has_been_silent_gets_another_chance() {
+fn a_peer_that_was_given_up_is_asked_again_for_a_later_connection() {
     let (left, right) = pair(&MemoryConfig::default()).unwrap();
     let mut side = Side::new(0, left);
     let mut client = side.open();
@@ -150,8 +149,8 @@ fn who_has_been_silent_gets_another_chance() {
     now += ms(2_000);
     client.connect(PEER, ConnectOptions::default(), 2).unwrap();
     side.turn(now);
-    let unreachable = NoWay::Unreachable { hop: ip(PEER) };
-    let expected = (2, Request::Connect, Reason::NoWay { peer: PEER, why: unreachable });
+    let unreachable = Unreachable::NoAnswer { hop: ip(PEER) };
+    let expected = (2, Request::Connect, CallError::Unreachable { peer: PEER, why: unreachable });
     assert_eq!(refused(&client.poll().unwrap().unwrap()), expected);
     let mut other = Side::new(1, right);
     client.connect(PEER, ConnectOptions::default(), 3).unwrap();
@@ -165,22 +164,22 @@ fn who_has_been_silent_gets_another_chance() {
 }
 
 #[test]
-fn who_asks_for_an_unknown_peer_is_told_so_at_once() {
+fn a_connection_to_an_unknown_peer_is_refused_at_once() {
     let (mut side, _deaf) = alone();
     let mut client = side.open();
     let connection = client.connect(NOBODY, ConnectOptions::default(), 1).unwrap();
     client.send(connection, extent(0, 10), None, 0, 2).unwrap();
     side.turn(Time::ZERO);
-    let reason = Reason::NoWay { peer: NOBODY, why: NoWay::Unknown(NOBODY) };
-    assert_eq!(refused(&client.poll().unwrap().unwrap()), (1, Request::Connect, reason));
-    assert_eq!(refused(&client.poll().unwrap().unwrap()), (2, Request::Send, Reason::NotOpen));
-    assert_eq!(reason.to_string(), "endpoint 7 is not in the address book");
+    let error = CallError::Unreachable { peer: NOBODY, why: Unreachable::Unknown(NOBODY) };
+    assert_eq!(refused(&client.poll().unwrap().unwrap()), (1, Request::Connect, error));
+    assert_eq!(refused(&client.poll().unwrap().unwrap()), (2, Request::Send, CallError::NotOpen));
+    assert_eq!(error.to_string(), "endpoint 7 is not in the address book");
     side.assert_nothing_is_left(Time::ZERO, client);
 }
 
-/// Its messages leave in their order, although the transport would have given up long before.
+/// The transport would have given up long before.
 #[test]
-fn a_transfer_waits_for_a_peer_that_answers_late() {
+fn messages_to_a_peer_that_answers_late_leave_in_order_after_the_answer() {
     let (left, right) = pair(&MemoryConfig::default()).unwrap();
     let (mut alice_side, mut bob_side) = (Side::new(0, left), Side::new(1, right));
     let (mut alice, mut bob) = (alice_side.open(), bob_side.open());
@@ -210,15 +209,12 @@ fn a_transfer_waits_for_a_peer_that_answers_late() {
     }
     assert_eq!(reports[0], Event { context: 1, report: Report::Connected { connection: 0 } });
     for (event, context) in reports[1..3].iter().zip([2, 3]) {
-        assert!(matches!(event.report, Report::Sent { status: Status::Ok, .. }), "{event:?}");
+        assert!(matches!(event.report, Report::Sent { result: Ok(()), .. }), "{event:?}");
         assert_eq!(event.context, context);
     }
-    assert!(matches!(reports[3], Event { context: 1, report: Report::Closed { status: Status::Ok, .. } }));
+    assert!(matches!(reports[3], Event { context: 1, report: Report::Closed { result: Ok(()), .. } }));
     for (event, context) in received.iter().zip([2, 3]) {
-        assert!(
-            matches!(event.report, Report::Received { status: Status::Ok, len: 50_000, .. }),
-            "{event:?}"
-        );
+        assert!(matches!(event.report, Report::Received { result: Ok(()), len: 50_000, .. }), "{event:?}");
         assert_eq!(event.context, context);
     }
     let mut copy = vec![0; 100_000];
@@ -227,10 +223,10 @@ fn a_transfer_waits_for_a_peer_that_answers_late() {
 }
 
 #[test]
-fn a_connection_that_waits_holds_up_no_other() {
+fn a_held_connection_delays_no_other_connection() {
     let mut world = World::new();
     let (mut alice, mut bob) = (world.open(0), world.open(1));
-    world.ways[0].set(FAR, Err(NoWay::Resolving { hop: ip(FAR), asked: 1 }));
+    world.peers[0].set(FAR, Err(Unreachable::Resolving { hop: ip(FAR), asked: 1 }));
     let waits = alice.connect(FAR, ConnectOptions::default(), 1).unwrap();
     alice.send(waits, extent(0, 10), None, 0, 2).unwrap();
     let connection = alice.connect(PEER, to(&bob), 3).unwrap();
@@ -238,17 +234,16 @@ fn a_connection_that_waits_holds_up_no_other() {
     bob.receive(extent(0, 20_000), None, Matching::Untagged, 5).unwrap();
     let contexts = [world.event(&mut alice), world.event(&mut alice)].map(|event| event.context);
     assert_eq!(contexts, [3, 4]);
-    assert!(matches!(world.event(&mut bob).report, Report::Received { status: Status::Ok, .. }));
+    assert!(matches!(world.event(&mut bob).report, Report::Received { result: Ok(()), .. }));
     assert_eq!(world.sessions[0].held_connections(), 1);
-    world.ways[0].set(FAR, Ok(()));
+    world.peers[0].set(FAR, Ok(()));
     assert_eq!(world.event(&mut alice).context, 1);
     drop((alice, bob));
     world.assert_nothing_is_left();
 }
 
-/// What an application takes back while it waits is gone at once.
 #[test]
-fn nobody_has_to_wait() {
+fn held_connections_can_be_closed_and_aborted_and_their_messages_cancelled_at_once() {
     let (mut side, _deaf) = alone();
     let mut client = side.open();
     let mut now = Time::ZERO;
@@ -276,27 +271,28 @@ fn nobody_has_to_wait() {
     turn(&mut side);
     let mut reports = Vec::new();
     while let Some(event) = client.poll().unwrap() {
-        let status = match event.report {
-            Report::Sent { status, .. } | Report::Closed { status, .. } => status,
+        let cancelled = match event.report {
+            Report::Sent { result, .. } => result == Err(SendError::Cancelled),
+            Report::Closed { result: Ok(()), .. } => false,
             other => panic!("{other:?}"),
         };
-        reports.push((event.context, status));
+        reports.push((event.context, cancelled));
     }
-    let cancelled = [12, 13, 15].map(|context| (context, Status::Cancelled));
+    let cancelled = [12, 13, 15].map(|context| (context, true));
     reports.sort_by_key(|(context, _)| *context);
-    assert_eq!(reports, [&[1, 2, 4].map(|context| (context, Status::Ok))[..], &cancelled].concat());
+    assert_eq!(reports, [&[1, 2, 4].map(|context| (context, false))[..], &cancelled].concat());
     assert_eq!(side.sessions.held_connections(), 1);
     let now = turn(&mut side);
     side.assert_nothing_is_left(now, client);
 }
 
-/// A neighbour that is neither found nor given up, for whatever reason: the wait is that of whoever asked first.
+/// A neighbour that is neither found nor given up, for whatever error: the wait is that of whoever asked first.
 #[test]
-fn waiting_for_a_way_has_an_end_even_if_no_question_leaves() {
+fn a_held_connection_is_refused_after_five_seconds_even_if_the_peer_was_never_asked() {
     let mut world = World::new();
     let mut client = world.open(0);
-    let why = NoWay::Resolving { hop: ip(ROUTER), asked: 1 };
-    world.ways[0].set(FAR, Err(why));
+    let why = Unreachable::Resolving { hop: ip(ROUTER), asked: 1 };
+    world.peers[0].set(FAR, Err(why));
     client.connect(FAR, ConnectOptions::default(), 1).unwrap();
     world.step(1);
     let begin = world.now;
@@ -307,10 +303,10 @@ fn waiting_for_a_way_has_an_end_even_if_no_question_leaves() {
     assert_eq!((client.poll(), world.sessions[0].held_connections()), (Ok(None), 2));
     world.step(1);
     assert_eq!(world.now.since(begin), ms(5_000));
-    let reason = Reason::NoWay { peer: FAR, why };
+    let error = CallError::Unreachable { peer: FAR, why };
     let refusals = [1, 3, 2].map(|context| {
         let request = if context == 3 { Request::Send } else { Request::Connect };
-        (context, request, reason)
+        (context, request, error)
     });
     assert_eq!([0; 3].map(|_| refused(&client.poll().unwrap().unwrap())), refusals);
     assert_eq!((client.poll(), world.sessions[0].held_connections()), (Ok(None), 0));
@@ -318,14 +314,13 @@ fn waiting_for_a_way_has_an_end_even_if_no_question_leaves() {
     world.assert_nothing_is_left();
 }
 
-/// Whatever the worker's answers, one after the other: no report is lost and none comes twice.
 #[test]
-fn ways_that_change_settle_each_connection_once() {
-    let unreachable = NoWay::Unreachable { hop: ip(FAR) };
-    let resolving = Err(NoWay::Resolving { hop: ip(FAR), asked: 1 });
+fn each_held_connection_is_settled_once_however_the_peer_changes() {
+    let unreachable = Unreachable::NoAnswer { hop: ip(FAR) };
+    let resolving = Err(Unreachable::Resolving { hop: ip(FAR), asked: 1 });
     let mut world = World::new();
     let mut client = world.open(0);
-    world.ways[0].set(FAR, resolving);
+    world.peers[0].set(FAR, resolving);
     let mut connect = |world: &mut World, context| {
         client.connect(FAR, ConnectOptions::default(), context).unwrap();
         world.step(1);
@@ -333,11 +328,11 @@ fn ways_that_change_settle_each_connection_once() {
     };
     assert_eq!(connect(&mut world, 1), None);
     assert_eq!(connect(&mut world, 2), None);
-    world.ways[0].set(FAR, Err(unreachable));
-    let reason = Reason::NoWay { peer: FAR, why: unreachable };
-    let lost = |name| Report::Refused { request: Request::Connect, name, reason };
+    world.peers[0].set(FAR, Err(unreachable));
+    let error = CallError::Unreachable { peer: FAR, why: unreachable };
+    let lost = |number| Report::Refused { request: Request::Connect, number, error };
     assert_eq!(connect(&mut world, 3), Some((1, lost(0))));
-    world.ways[0].set(FAR, Ok(()));
+    world.peers[0].set(FAR, Ok(()));
     assert_eq!(connect(&mut world, 4), Some((2, lost(1))));
     assert_eq!(client.poll().unwrap().map(|event| (event.context, event.report)), Some((3, lost(2))));
     let event = client.poll().unwrap().unwrap();
@@ -347,7 +342,7 @@ fn ways_that_change_settle_each_connection_once() {
     world.assert_nothing_is_left();
 }
 
-/// What happens in the property below.
+/// A step of the property below.
 #[derive(Clone, Copy, Debug)]
 enum Act {
     Connect,
@@ -357,18 +352,18 @@ enum Act {
     Abort(usize),
     /// A message, of those posted.
     Cancel(usize),
-    Way(Result<(), NoWay>),
+    Peer(Result<(), Unreachable>),
     Step,
 }
 
 fn act() -> impl Strategy<Value = Act> {
     let hop = ip(FAR);
-    let ways = [
+    let results = [
         Ok(()),
-        Err(NoWay::Unreachable { hop }),
-        Err(NoWay::Unknown(PEER)),
-        Err(NoWay::Resolving { hop, asked: 1 }),
-        Err(NoWay::Resolving { hop, asked: 2 }),
+        Err(Unreachable::NoAnswer { hop }),
+        Err(Unreachable::Unknown(PEER)),
+        Err(Unreachable::Resolving { hop, asked: 1 }),
+        Err(Unreachable::Resolving { hop, asked: 2 }),
     ];
     prop_oneof![
         4 => Just(Act::Connect),
@@ -376,7 +371,7 @@ fn act() -> impl Strategy<Value = Act> {
         1 => (0usize..4).prop_map(Act::Close),
         1 => (0usize..4).prop_map(Act::Abort),
         2 => (0usize..8).prop_map(Act::Cancel),
-        4 => prop::sample::select(ways.to_vec()).prop_map(Act::Way),
+        4 => prop::sample::select(results.to_vec()).prop_map(Act::Peer),
         6 => Just(Act::Step),
     ]
 }
@@ -384,13 +379,12 @@ fn act() -> impl Strategy<Value = Act> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever becomes of the way to a peer, and whatever an application does meanwhile, each connection and each
-    /// message ends once, and nothing stays.
+    /// However the state of a peer changes, and whatever an application does meanwhile; and nothing is left.
     #[test]
-    fn all_that_waits_ends_once(acts in prop::collection::vec(act(), 1..80)) {
+    fn each_connection_and_each_message_ends_exactly_once(acts in prop::collection::vec(act(), 1..80)) {
         let mut world = World::new();
         let (mut alice, bob) = (world.open(0), world.open(1));
-        world.ways[0].set(PEER, Err(NoWay::Resolving { hop: ip(PEER), asked: 0 }));
+        world.peers[0].set(PEER, Err(Unreachable::Resolving { hop: ip(PEER), asked: 0 }));
         let (mut connections, mut messages) = (Vec::new(), Vec::new());
         let (mut begun, mut ended) = (Vec::new(), Vec::new());
         let mut context = 0;
@@ -421,14 +415,14 @@ proptest! {
                 Act::Close(which) => drop(connections.get(which).map(|it| alice.close(*it))),
                 Act::Abort(which) => drop(connections.get(which).map(|it| alice.abort(*it))),
                 Act::Cancel(which) => drop(messages.get(which).map(|it| alice.cancel(*it))),
-                Act::Way(way) => world.ways[0].set(PEER, way),
+                Act::Peer(result) => world.peers[0].set(PEER, result),
                 Act::Step => {
                     world.step(4);
                     listen(&mut alice);
                 }
             }
         }
-        world.ways[0].set(PEER, Err(NoWay::Unreachable { hop: ip(PEER) }));
+        world.peers[0].set(PEER, Err(Unreachable::NoAnswer { hop: ip(PEER) }));
         // Those that had been found before.
         for connection in connections {
             while alice.close(connection) == Err(ClientError::Full) {

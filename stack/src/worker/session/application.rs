@@ -1,0 +1,298 @@
+//! One application, on the worker's side: its commands are checked and passed to the endpoint, its reports are put in
+//! its ring.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::BuildHasherDefault;
+
+use rustc_hash::FxHasher;
+use weft_cc::Time;
+
+use super::command::{Command, Extent};
+use super::held::HeldConnections;
+use super::link::Link;
+use super::report::{Report, Request};
+use super::served::Served;
+use super::server::{Ended, SessionId};
+use super::{Slot, bits};
+use crate::buffer::Buffer;
+use crate::fep::{CallError, ConnectOptions, ConnectionId, Receive, Resource, Send, SendId, Unreachable};
+use crate::packet::Addr;
+use crate::region::Region;
+use crate::ses::ReceiveId;
+use crate::wire::ethernet::MacAddr;
+use crate::worker::ring::{Broken, Consumer, Producer};
+
+/// The most commands of one application that are executed in a turn.
+pub(super) const BURST: usize = 32;
+
+/// The connections of all applications.
+#[derive(Debug, Default)]
+pub(super) struct Connections {
+    /// The session and the number of each.
+    pub(super) numbers: HashMap<ConnectionId, (u32, u32), BuildHasherDefault<FxHasher>>,
+    pub(super) held: HeldConnections,
+}
+
+/// The operation that has a number.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Posted {
+    Nothing,
+    Send(SendId),
+    Receive(ReceiveId),
+}
+
+pub(super) struct Application {
+    pub(super) id: SessionId,
+    pub(super) process: u16,
+    pub(super) commands: Consumer<8>,
+    pub(super) reports: Producer<8>,
+    /// Empty once the application has left.
+    pub(super) regions: Vec<Region>,
+    pub(super) operations: Vec<Posted>,
+    pub(super) connections: Vec<Option<ConnectionId>>,
+    /// How many operations and connections are in use.
+    pub(super) in_use: usize,
+    /// How many peers it may add, and how many of them are left.
+    pub(super) peers: u32,
+    pub(super) peers_left: u32,
+    /// Reports that the ring had no room for.
+    pub(super) backlog: VecDeque<Slot>,
+    /// Whether there are reports in the ring that have not been published.
+    pub(super) news: bool,
+    pub(super) link: Link,
+    pub(super) broken: Option<Broken>,
+    pub(super) leaving: bool,
+}
+
+impl Application {
+    pub(super) fn has_ended(&mut self) -> Option<Ended> {
+        match self.broken {
+            Some(broken) => Some(Ended::Broken(broken)),
+            // Commands that it left behind are of no interest to anybody.
+            None => self.commands.is_deserted().then_some(Ended::Left),
+        }
+    }
+
+    pub(super) fn may_sleep(&mut self) -> bool {
+        self.commands.may_sleep().unwrap_or(false)
+    }
+
+    /// Executes commands. Returns how many.
+    pub(super) fn obey(&mut self, served: &mut impl Served, now: Time, all: &mut Connections) -> usize {
+        if !self.backlog.is_empty() {
+            return 0;
+        }
+        let available = match self.commands.available() {
+            Ok(0) => return 0,
+            Ok(available) => available,
+            Err(broken) => {
+                self.broken = Some(broken);
+                return 0;
+            }
+        };
+        let mut slots = [[0; 8]; BURST];
+        let count = BURST.min(available as usize);
+        let count = match self.commands.pop_all(&mut slots[..count]) {
+            Ok(count) => count,
+            Err(broken) => {
+                self.broken = Some(broken);
+                return 0;
+            }
+        };
+        for slot in &slots[..count] {
+            let outcome = match Command::decode(slot) {
+                Ok(command) => self.execute(served, now, all, command),
+                Err(_) => Err(CallError::Malformed),
+            };
+            if let Err(error) = outcome {
+                let number = bits(slot[0], 32, 32) as u32;
+                self.tell(&Report::Refused { request: Request::of(slot), number, error });
+            }
+        }
+        count
+    }
+
+    fn execute(
+        &mut self,
+        served: &mut impl Served,
+        now: Time,
+        all: &mut Connections,
+        command: Command,
+    ) -> Result<(), CallError> {
+        match command {
+            Command::Connect { connection, peer, options } => {
+                self.connect(served, now, all, connection, peer, options)
+            }
+            Command::Send { operation, connection, extent, tag, header_data } => {
+                let id = self.connection(connection)?;
+                let context = self.reserve(operation)?;
+                let buffer = self.memory(extent)?;
+                let id = served.fep_mut().post_send(id, Send { buffer, tag, header_data, context })?;
+                self.begin(operation, Posted::Send(id));
+                Ok(())
+            }
+            Command::Receive { operation, extent, from, matching } => {
+                let context = self.reserve(operation)?;
+                let buffer = self.memory(extent)?;
+                let receive = Receive { buffer, from, matching, context };
+                let id = served.fep_mut().post_receive_of(self.process, receive)?;
+                self.begin(operation, Posted::Receive(id));
+                Ok(())
+            }
+            Command::Cancel { operation } => match self.posted(operation)? {
+                Posted::Nothing => Err(CallError::NumberNotInUse(operation)),
+                Posted::Send(id) => served.fep_mut().cancel_send(id),
+                Posted::Receive(id) => served.fep_mut().cancel_receive(id),
+            },
+            Command::Close { connection } => served.fep_mut().close(now, self.connection(connection)?),
+            Command::Abort { connection } => served.fep_mut().abort(now, self.connection(connection)?),
+            Command::Peer { operation, ip, mac } => {
+                self.reserve(operation)?;
+                let addr = match served.find_peer(ip, mac)? {
+                    Some(addr) => addr,
+                    None => self.add_peer(served, ip, mac)?,
+                };
+                self.tell(&Report::Peer { operation, addr });
+                Ok(())
+            }
+        }
+    }
+
+    fn add_peer(
+        &mut self,
+        served: &mut impl Served,
+        ip: core::net::IpAddr,
+        mac: Option<MacAddr>,
+    ) -> Result<Addr, CallError> {
+        if self.peers_left == 0 {
+            return Err(CallError::Limit { what: Resource::SessionPeers, limit: self.peers as usize });
+        }
+        let addr = served.add_peer(ip, mac)?;
+        self.peers_left -= 1;
+        Ok(addr)
+    }
+
+    /// Opens a connection, which is held while its peer's Ethernet address is being asked for.
+    fn connect(
+        &mut self,
+        served: &mut impl Served,
+        now: Time,
+        all: &mut Connections,
+        connection: u32,
+        peer: Addr,
+        options: ConnectOptions,
+    ) -> Result<(), CallError> {
+        let count = self.connections.len() as u32;
+        let place = self.connections.get_mut(connection as usize);
+        let place = place.ok_or(CallError::NoSuchNumber { number: connection, count })?;
+        if place.is_some() {
+            return Err(CallError::NumberInUse(connection));
+        }
+        let held = match served.resolve_peer(now, peer) {
+            Ok(()) => false,
+            Err(Unreachable::Resolving { .. }) => true,
+            Err(why) => return Err(CallError::Unreachable { peer, why }),
+        };
+        let id = served.fep_mut().connect(now, peer, options)?;
+        *place = Some(id);
+        self.in_use += 1;
+        all.numbers.insert(id, (self.id.slot, connection));
+        if held {
+            // It has just been opened, and nothing posted on it.
+            let _ = served.fep_mut().hold(id);
+            all.held.add(now, peer, id);
+        } else {
+            self.tell(&Report::Connected { connection });
+        }
+        Ok(())
+    }
+
+    fn connection(&self, number: u32) -> Result<ConnectionId, CallError> {
+        let count = self.connections.len() as u32;
+        let place = self.connections.get(number as usize);
+        place.ok_or(CallError::NoSuchNumber { number, count })?.ok_or(CallError::NotOpen)
+    }
+
+    fn posted(&self, number: u32) -> Result<Posted, CallError> {
+        let count = self.operations.len() as u32;
+        self.operations.get(number as usize).copied().ok_or(CallError::NoSuchNumber { number, count })
+    }
+
+    /// The context at the endpoint of an operation whose number is not in use.
+    fn reserve(&self, operation: u32) -> Result<u64, CallError> {
+        match self.posted(operation)? {
+            Posted::Nothing => Ok(u64::from(self.id.slot) << 32 | u64::from(operation)),
+            _ => Err(CallError::NumberInUse(operation)),
+        }
+    }
+
+    /// `operation` is reserved.
+    fn begin(&mut self, operation: u32, posted: Posted) {
+        self.operations[operation as usize] = posted;
+        self.in_use += 1;
+    }
+
+    fn memory(&self, extent: Extent) -> Result<Buffer, CallError> {
+        let region = self.regions.get(extent.region as usize).ok_or(CallError::OutsideMemory)?;
+        region.slice(extent.offset, extent.len).map(Buffer::Region).map_err(|_| CallError::OutsideMemory)
+    }
+
+    /// Frees the number of an operation that has ended, and reports it. The numbers of receives that were dropped with
+    /// the session are free already.
+    pub(super) fn finish(&mut self, operation: u32, report: Report) {
+        if let Some(place) = self.operations.get_mut(operation as usize)
+            && !matches!(place, Posted::Nothing)
+        {
+            *place = Posted::Nothing;
+            self.in_use -= 1;
+            self.tell(&report);
+        }
+    }
+
+    /// Reports to the application, now or when its ring has room.
+    pub(super) fn tell(&mut self, report: &Report) {
+        if self.leaving {
+            return;
+        }
+        let slot = report.encode();
+        if !self.backlog.is_empty() || !self.stage(&slot) {
+            self.backlog.push_back(slot);
+        }
+    }
+
+    fn stage(&mut self, slot: &Slot) -> bool {
+        match self.reports.stage(slot) {
+            Ok(staged) => {
+                self.news |= staged;
+                staged
+            }
+            Err(broken) => {
+                self.broken = Some(broken);
+                false
+            }
+        }
+    }
+
+    /// Moves reports from the backlog to the ring. Returns how many.
+    pub(super) fn flush(&mut self) -> usize {
+        let mut count = 0;
+        while let Some(&slot) = self.backlog.front()
+            && self.stage(&slot)
+        {
+            self.backlog.pop_front();
+            count += 1;
+        }
+        count
+    }
+
+    /// Publishes new reports.
+    pub(super) fn publish(&mut self) {
+        if self.news && !self.leaving {
+            self.news = false;
+            self.reports.publish();
+            if self.reports.must_wake() {
+                self.link.ring();
+            }
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! The endpoint that sessions are served for: a worker, or, in tests and simulations, an endpoint without one.
+
+use core::net::IpAddr;
+
+use weft_cc::Time;
+
+use crate::fep::{CallError, Fep, PeerRefusal, Resource, Unreachable};
+use crate::packet::Addr;
+use crate::port::Port;
+use crate::wire::ethernet::MacAddr;
+use crate::worker::{BookError, HostAddr, Worker};
+
+/// An endpoint, and its address book if it has one.
+pub trait Served {
+    /// The endpoint.
+    fn fep_mut(&mut self) -> &mut Fep;
+
+    /// Whether packets can be sent to `peer`. A peer that has not answered is asked again.
+    ///
+    /// # Errors
+    /// Why not, or not yet.
+    fn resolve_peer(&mut self, now: Time, peer: Addr) -> Result<(), Unreachable>;
+
+    /// A number that changes whenever some peer may no longer be [`Unreachable::Resolving`] that was.
+    fn resolutions(&self) -> u64;
+
+    /// The address book's entry for `ip`, if it has one.
+    ///
+    /// # Errors
+    /// The entry has another Ethernet address than `mac`, or there is no address book.
+    fn find_peer(&mut self, ip: IpAddr, mac: Option<MacAddr>) -> Result<Option<Addr>, CallError>;
+
+    /// Enters `ip`, which has no entry, in the address book. An Ethernet address `mac` is used until a host on the link
+    /// answers for `ip`.
+    ///
+    /// # Errors
+    /// It cannot be entered.
+    fn add_peer(&mut self, ip: IpAddr, mac: Option<MacAddr>) -> Result<Addr, CallError>;
+}
+
+/// Without a worker, packets reach every peer, and nothing is known about IP addresses.
+impl Served for Fep {
+    fn fep_mut(&mut self) -> &mut Fep {
+        self
+    }
+
+    fn resolve_peer(&mut self, _: Time, _: Addr) -> Result<(), Unreachable> {
+        Ok(())
+    }
+
+    fn resolutions(&self) -> u64 {
+        0
+    }
+
+    fn find_peer(&mut self, _: IpAddr, _: Option<MacAddr>) -> Result<Option<Addr>, CallError> {
+        Err(CallError::Peer(PeerRefusal::Fixed))
+    }
+
+    fn add_peer(&mut self, _: IpAddr, _: Option<MacAddr>) -> Result<Addr, CallError> {
+        Err(CallError::Peer(PeerRefusal::Fixed))
+    }
+}
+
+/// The peers' Ethernet addresses are asked for on the link.
+impl<P: Port> Served for Worker<P> {
+    fn fep_mut(&mut self) -> &mut Fep {
+        Worker::fep_mut(self)
+    }
+
+    fn resolve_peer(&mut self, now: Time, peer: Addr) -> Result<(), Unreachable> {
+        Worker::resolve_peer(self, now, peer)
+    }
+
+    fn resolutions(&self) -> u64 {
+        Worker::resolutions(self)
+    }
+
+    fn find_peer(&mut self, ip: IpAddr, mac: Option<MacAddr>) -> Result<Option<Addr>, CallError> {
+        let Some(addr) = self.book().find(ip) else { return Ok(None) };
+        let (Some(mac), known) = (mac, self.book().get(addr).copied()) else { return Ok(Some(addr)) };
+        match known {
+            Some(host) if host.mac != mac => Err(CallError::Peer(PeerRefusal::OtherMac)),
+            Some(_) => Ok(Some(addr)),
+            None => {
+                self.meet_at(addr, HostAddr { mac, ip }).map_err(refusal)?;
+                Ok(Some(addr))
+            }
+        }
+    }
+
+    fn add_peer(&mut self, ip: IpAddr, mac: Option<MacAddr>) -> Result<Addr, CallError> {
+        let addr = self.book.lowest_free().map_err(refusal)?;
+        let entered = match mac {
+            Some(mac) => self.meet_at(addr, HostAddr { mac, ip }),
+            None => self.meet(addr, ip, None),
+        };
+        entered.map(|()| addr).map_err(refusal)
+    }
+}
+
+/// Prepares a port for a peer, and returns the Ethernet address that frames to it carry: for ports that are no Ethernet
+/// link, or join two ends, so that nobody has to be asked.
+pub type PlacePeer<P> = Box<dyn FnMut(&mut P, IpAddr) -> Result<MacAddr, PeerRefusal> + Send>;
+
+/// A worker whose port knows where its peers are.
+pub(super) struct Placing<'a, P: Port> {
+    pub(super) worker: &'a mut Worker<P>,
+    pub(super) place: &'a mut PlacePeer<P>,
+}
+
+impl<P: Port> Served for Placing<'_, P> {
+    fn fep_mut(&mut self) -> &mut Fep {
+        self.worker.fep_mut()
+    }
+
+    fn resolve_peer(&mut self, now: Time, peer: Addr) -> Result<(), Unreachable> {
+        self.worker.resolve_peer(now, peer)
+    }
+
+    fn resolutions(&self) -> u64 {
+        self.worker.resolutions()
+    }
+
+    fn find_peer(&mut self, ip: IpAddr, _: Option<MacAddr>) -> Result<Option<Addr>, CallError> {
+        Ok(self.worker.book().find(ip))
+    }
+
+    fn add_peer(&mut self, ip: IpAddr, _: Option<MacAddr>) -> Result<Addr, CallError> {
+        let addr = self.worker.book.lowest_free().map_err(refusal)?;
+        let own = self.worker.book().own_host();
+        self.worker.book.check(&HostAddr { mac: own.mac, ip }).map_err(refusal)?;
+        let mac = (self.place)(self.worker.port_mut(), ip).map_err(CallError::Peer)?;
+        self.worker.book_mut().insert(addr, HostAddr { mac, ip }).map_err(refusal)?;
+        Ok(addr)
+    }
+}
+
+fn refusal(error: BookError) -> CallError {
+    match error {
+        BookError::Full { capacity } | BookError::Beyond { capacity, .. } => {
+            CallError::Limit { what: Resource::Peers, limit: capacity }
+        }
+        BookError::Version(_) => CallError::Peer(PeerRefusal::IpVersion),
+        BookError::NotUnicast { .. } => CallError::Peer(PeerRefusal::NotUnicast),
+        // A worker enters nobody twice, and asks nobody whether it may.
+        BookError::Stranger(_) | BookError::AddrTaken(_) | BookError::IpTaken { .. } => {
+            CallError::Peer(PeerRefusal::OtherMac)
+        }
+    }
+}
