@@ -66,7 +66,8 @@ fn a_peer_uses_up_only_its_own_quota_of_early_packets() {
         alone.arrive(&packet(src, pdc, psn), &[7; LEN as usize]);
         alone.transmit_all()
     };
-    let refused = |answers: &[Packet]| matches!(answers, [Packet { pds: Pds::Nack(nack), .. }] if nack.code == NackCode::ROD_OOO);
+    let is_refusal = |pds: &Pds| matches!(pds, Pds::Nack(nack) if nack.code == NackCode::ROD_OOO);
+    let refused = |answers: &[Packet]| answers.len() == 1 && is_refusal(&answers[0].pds);
     let mut kept = 0;
     for pdc in 1..=20 {
         for psn in 1..=20 {

@@ -15,11 +15,11 @@ use weft_stack::packet::{Addr, Payload};
 use weft_stack::ses::Matching;
 
 thread_local! {
-    /// Bytes that this thread has allocated and not given back.
+    /// Bytes that this thread has allocated and not freed.
     static HELD: Cell<i64> = const { Cell::new(0) };
 }
 
-/// The system's allocator, counting.
+/// The system's allocator, which counts bytes.
 struct Counting;
 
 fn count(bytes: usize, sign: i64) {

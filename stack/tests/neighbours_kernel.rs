@@ -22,13 +22,13 @@ use weft_stack::port::{FramePool, Port, PortCaps, PortCounters, RxBurst, TxBurst
 use weft_stack::wire::ethernet::MacAddr;
 use weft_stack::worker::{AddressBook, Clock, HostAddr, Idle, LinkConfig, Strangers, Worker};
 
-/// No wait is longer.
+/// The longest wait.
 const LIMIT: Duration = Duration::from_secs(60);
 const MTU: usize = 9_000;
-/// Not the address of the interface: the worker's frames are its own.
+/// The Ethernet address of the worker, which differs from that of its interface.
 const OWN: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
 
-/// A port at a network interface, without anything that makes it quick.
+/// A simple and slow port at a network interface.
 struct PacketPort {
     socket: OwnedFd,
     pool: FramePool,
@@ -68,7 +68,7 @@ impl Port for PacketPort {
             && let Some(mut frame) = self.pool.allocate(MTU + 18)
             && let Ok((len, _)) = recv(&self.socket, &mut *frame, RecvFlags::empty())
         {
-            // What this end has sent is shown to it too.
+            // The socket also receives the frames that this end has sent.
             if frame[6..12] != OWN.0 {
                 frame.truncate(len);
                 self.counters.received(&frame);
@@ -128,9 +128,9 @@ fn after<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     text.split_whitespace().skip_while(|word| *word != name).nth(1)
 }
 
-/// A network namespace for this thread, gone with it, and in it a link: one end is the worker's, the other,
-/// with these addresses, the kernel's. Returns the number of the first interface and the Ethernet address
-/// of the second.
+/// Makes a network namespace for this thread, which ends with it, and in it a link. One end is for the worker, and the
+/// other one, with these addresses, for the kernel. Returns the number of the worker's interface and the Ethernet
+/// address of the kernel's.
 fn link(kernel: [IpAddr; 2]) -> Result<(u32, MacAddr), String> {
     // SAFETY: concerns this thread only, which has opened nothing yet.
     if unsafe { libc::unshare(libc::CLONE_NEWNET) } < 0 {
@@ -164,7 +164,7 @@ fn worker(interface: u32, ip: IpAddr) -> Worker<PacketPort> {
     worker
 }
 
-/// Lets the worker work until something has come true.
+/// Runs the worker until `done`.
 fn work_until(worker: &mut Worker<PacketPort>, what: &str, mut done: impl FnMut() -> bool) {
     let start = Instant::now();
     while !done() {
@@ -173,9 +173,9 @@ fn work_until(worker: &mut Worker<PacketPort>, what: &str, mut done: impl FnMut(
     }
 }
 
-/// The kernel finds the worker: it sends a datagram, for which it needs the Ethernet address.
+/// The kernel resolves the address of the worker, because it has a datagram to send.
 fn kernel_asks(worker: &mut Worker<PacketPort>, kernel: IpAddr, own: IpAddr) {
-    // What it has learnt from the worker's own question.
+    // The kernel has learned the address from the worker's question, and has to forget it.
     ip("neighbour flush dev theirs").unwrap();
     let socket = UdpSocket::bind((kernel, 0)).unwrap();
     socket.send_to(b"where are you?", (own, 9)).unwrap();
@@ -184,7 +184,7 @@ fn kernel_asks(worker: &mut Worker<PacketPort>, kernel: IpAddr, own: IpAddr) {
     });
 }
 
-/// The kernel pings the worker, with few bytes and with many.
+/// The kernel pings the worker, with short and long packets.
 fn kernel_pings(worker: &mut Worker<PacketPort>, own: IpAddr) {
     let (family, protocol, request, answer) = match own {
         IpAddr::V4(_) => (AddressFamily::INET, ipproto::ICMP, 8, 0),
@@ -195,7 +195,7 @@ fn kernel_pings(worker: &mut Worker<PacketPort>, own: IpAddr) {
         let mut ping = vec![request, 0, 0, 0, 0x12, 0x34, 0, len as u8];
         ping.extend((0..len).map(|n| n as u8));
         if own.is_ipv4() {
-            // Over IPv6 the kernel does it.
+            // Over IPv6 the kernel computes the checksum.
             let sum = ping.chunks(2).map(|c| u32::from(c[0]) << 8 | u32::from(c[1])).sum::<u32>();
             let sum = !(((sum & 0xffff) + (sum >> 16)) as u16);
             ping[2..4].copy_from_slice(&sum.to_be_bytes());
@@ -204,7 +204,7 @@ fn kernel_pings(worker: &mut Worker<PacketPort>, own: IpAddr) {
         work_until(worker, "the ping is answered", || {
             let mut bytes = vec![0; MTU];
             let Ok((len, _)) = recv(&socket, &mut *bytes, RecvFlags::empty()) else { return false };
-            // Of IPv4 the kernel shows the header too.
+            // Over IPv4 the kernel delivers the IP header, too.
             let at = if own.is_ipv4() { usize::from(bytes[0] & 15) * 4 } else { 0 };
             bytes[at] == answer && bytes[at + 4..len] == ping[4..]
         });
@@ -230,7 +230,7 @@ fn converse() {
 }
 
 #[test]
-fn the_kernel_is_found_and_finds() {
-    // In a thread of its own, whose network namespace goes with it.
+fn a_worker_and_the_kernel_resolve_each_others_addresses() {
+    // The network namespace ends with this thread.
     thread::spawn(converse).join().unwrap();
 }

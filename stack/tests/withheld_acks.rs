@@ -204,8 +204,8 @@ impl Network {
             as u64
     }
 
-    /// Runs until no packet is under way.
-    fn run(&mut self) {
+    /// Runs until no packet is under way. Returns whether the target withheld most acknowledgements.
+    fn run(&mut self) -> bool {
         let posted = self.post();
         let mut delivered = 0;
         loop {
@@ -219,13 +219,15 @@ impl Network {
         let waiting = self.pair.feps[0].explain(self.pair.now);
         let seed = self.case.seed;
         assert_eq!(delivered, posted, "seed {seed}: no packet is under way, but {waiting:#?}");
+        let counters = self.pair.feps[1].counters();
+        2 * counters.acks_sent < counters.data_received
     }
 }
 
 #[test]
 fn no_message_waits_for_a_withheld_acknowledgement() {
     let cases = std::env::var("WEFT_WITHHELD_CASES").map_or(3_000, |text| text.parse().unwrap());
-    for seed in 0..cases {
-        Network::new(Case::new(seed)).run();
-    }
+    let withheld = (0..cases).filter(|seed| Network::new(Case::new(*seed)).run()).count() as u64;
+    // Packets that are overtaken, trimmed or sent with the last of a window are acknowledged at once, in most cases.
+    assert!(withheld >= cases / 20, "{withheld} of {cases} cases withheld most acknowledgements");
 }

@@ -1,4 +1,4 @@
-//! Workers over DPDK: two threads at the ends of a pair of rings, and checksums left to the port.
+//! Workers over DPDK: two threads at the ends of a pair of rings, and checksums that the port computes.
 
 mod harness;
 
@@ -20,7 +20,7 @@ use weft_stack::wire::pds::{Control, ControlKind, Destination, PdcId, Pds, Psn};
 use weft_stack::wire::ses::Ses;
 use weft_stack::worker::{Clock, Codec, LinkConfig, Worker, pin_to, usable_cores};
 
-/// No wait is longer.
+/// The longest wait.
 const LIMIT: Span = Span::from_ms(60_000);
 const MESSAGES: u64 = 20;
 const LEN: usize = 200 * MTU as usize + 5;
@@ -35,12 +35,12 @@ fn pool(name: &str) -> MbufPool {
 }
 
 fn worker(own: u32, port: DpdkPort, clock: Clock) -> Worker<DpdkPort> {
-    // The two threads may share a core: whoever waits for the other waits for the system's scheduler.
+    // The two threads may share a core, so that each waits for the scheduler.
     let pdc = PdcConfig { rto_init: Span::from_ms(200), ..config(true).pdc };
     worker_in_real_time(own, 2, port, FepConfig { pdc, ..config(true) }, clock)
 }
 
-/// Sends [`MESSAGES`] to the other side and receives as many; leaves when both sides are done.
+/// Sends [`MESSAGES`] messages to the other side and receives as many. Returns when both sides are done.
 fn converse(own: u32, port: DpdkPort, clock: Clock, done: &AtomicUsize) {
     let cores = usable_cores();
     pin_to(cores[own as usize % cores.len()]).unwrap();
@@ -78,7 +78,7 @@ fn converse(own: u32, port: DpdkPort, clock: Clock, done: &AtomicUsize) {
                 }
             }
         }
-        // The other side needs our acknowledgements until it has closed as well.
+        // The other side needs acknowledgements from this one until it has closed, too.
         closed && done.load(Ordering::Acquire) == 2
     };
     worker.run_until(LIMIT, both_done).unwrap();
@@ -88,7 +88,7 @@ fn converse(own: u32, port: DpdkPort, clock: Clock, done: &AtomicUsize) {
 }
 
 #[test]
-fn two_pinned_threads_talk_over_rings() {
+fn two_pinned_threads_exchange_messages_over_rings() {
     let pool = pool("threads");
     let (a, b) = DpdkPort::ring_pair(eal(), "threads", 512, pool, &DpdkPortConfig::default()).unwrap();
     let (clock, done) = (Clock::new(), AtomicUsize::new(0));
@@ -96,12 +96,12 @@ fn two_pinned_threads_talk_over_rings() {
         scope.spawn(|| converse(0, a, clock, &done));
         scope.spawn(|| converse(1, b, clock, &done));
     });
-    assert_eq!(pool.available(), pool.capacity(), "every mbuf is back");
+    assert_eq!(pool.available(), pool.capacity(), "every mbuf has returned to the pool");
 }
 
-/// What a card that computes checksums is handed: the pseudo-header's sum in UDP, nothing in IPv4.
+/// A card that computes checksums expects the sum of the pseudo-header in UDP, and zero in IPv4.
 #[test]
-fn checksums_are_left_to_a_port_that_offers_it() {
+fn checksums_are_left_to_a_port_that_computes_them() {
     let caps = PortCaps {
         max_frame: 9014,
         mac: [2; 6],
@@ -133,7 +133,7 @@ fn checksums_are_left_to_a_port_that_offers_it() {
     assert_eq!(frame.len(), 14 + 20 + 8 + 16);
     assert_eq!(frame[24..26], [0, 0]);
     assert_eq!(frame[40..42], pseudo_header(&ip, 17, 24).fold().to_be_bytes());
-    assert!(codec.read(&mut book(1, 2, false), &frame).is_err(), "not finished yet");
+    assert!(codec.read(&mut book(1, 2, false), &frame).is_err(), "the checksums are not finished");
     finish_checksums(&mut frame, ChecksumFill::default()).unwrap();
     assert_eq!(codec.read(&mut book(1, 2, false), &frame), Ok((packet, &[][..])));
 }
