@@ -4,9 +4,8 @@
 use std::os::fd::{AsFd, BorrowedFd};
 
 use super::config::{MAX_LOG2_RING, MemifConfig};
-use super::control_thread::MakeOffer;
 use super::handshake_error::HandshakeError;
-use super::link_layout::{LinkLayout, MAX_REGIONS, Offer, RingPlace};
+use super::link_layout::{LinkLayout, MAX_REGIONS, MakeOffer, Offer, RingPlace};
 use super::message::{
     APPLICATION, AddRing, ETHERNET, Hello, Init, Message, TO_SERVER, Text, VERSION, peer_name,
 };

@@ -8,8 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::link_layout::RING_ALIGNMENT;
-use super::ring::{SHORT, ring_bytes};
+use super::ring::{RING_ALIGNMENT, SHORT, ring_bytes};
 use crate::port::{MIN_FRAME, PortCaps};
 
 /// Most bytes of a secret, as many as the protocol's field has. DPDK's driver keeps one byte less.
@@ -20,6 +19,11 @@ pub const MAX_NAME: usize = 31;
 pub const MAX_LOG2_RING: u8 = 14;
 /// Most bytes of a socket's name: what the system's address holds, less the zero before or after it.
 pub const MAX_SOCKET_NAME: usize = 107;
+
+/// How long a handshake may take.
+pub(super) const HANDSHAKE: Duration = Duration::from_secs(2);
+/// The time between two attempts of a client to connect, and before a server that ran out of descriptors accepts again.
+pub(super) const RETRY: Duration = Duration::from_millis(100);
 
 /// How a port is opened.
 #[derive(Clone, PartialEq, Eq)]

@@ -6,10 +6,9 @@ use std::time::Instant;
 use rustix::event::{PollFd, PollFlags};
 
 use super::client::{Answer, Handshake};
-use super::config::MemifConfig;
-use super::control_thread::{HANDSHAKE, MakeOffer, RETRY, still_there};
+use super::config::{HANDSHAKE, MemifConfig, RETRY};
 use super::handshake_error::HandshakeError;
-use super::link_layout::LinkLayout;
+use super::link_layout::{LinkLayout, MakeOffer};
 use super::link_state::LinkState;
 use super::socket::{Received, Socket};
 
@@ -72,7 +71,7 @@ impl Connector {
                     }
                 }
             }
-            State::Linked(socket) => match still_there(&socket) {
+            State::Linked(socket) => match socket.check_peer() {
                 Ok(()) => State::Linked(socket),
                 Err(why) => {
                     link_state.lower(why);

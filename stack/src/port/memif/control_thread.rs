@@ -6,7 +6,6 @@
 #[cfg(test)]
 mod tests;
 
-use std::io;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -14,22 +13,12 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use super::config::{MemifConfig, MemifError, Role};
+use super::config::{MemifConfig, MemifError, RETRY, Role};
 use super::connector::Connector;
-use super::handshake_error::HandshakeError;
-use super::link_layout::Offer;
+use super::link_layout::MakeOffer;
 use super::link_state::LinkState;
 use super::listener::Listener;
-use super::message::Message;
-use super::socket::{Received, Socket};
 
-/// Makes the memory of a client. The configuration's [`MemifConfig::log2_ring`] is what the server has left of it.
-pub(super) type MakeOffer = Box<dyn Fn(&MemifConfig) -> io::Result<Offer> + Send>;
-
-/// How long a handshake may take.
-pub(super) const HANDSHAKE: Duration = Duration::from_secs(2);
-/// What lies between a client's attempts.
-pub(super) const RETRY: Duration = Duration::from_millis(100);
 /// How long the thread sleeps when nothing happens.
 const SLEEP: Duration = Duration::from_secs(10);
 
@@ -142,25 +131,4 @@ impl Side {
             Err(_) => thread::sleep(RETRY),
         }
     }
-}
-
-/// Whether the peer of a link is there and keeps silent, as it must.
-///
-/// # Errors
-/// Why there is no link any more.
-pub(super) fn still_there(socket: &Socket) -> Result<(), String> {
-    let error = match socket.receive() {
-        Received::Nothing => return Ok(()),
-        Received::Closed => return Err("the peer is gone".to_owned()),
-        Received::Packet(Ok((Message::Disconnect { reason, .. }, _))) => {
-            return Err(format!("the peer has left: {reason}"));
-        }
-        Received::Packet(Ok((other, _))) => {
-            HandshakeError::Order { came: other.name(), expected: "DISCONNECT" }
-        }
-        Received::Packet(Err(error)) => error,
-    };
-    let why = error.to_string();
-    socket.part(&why);
-    Err(format!("the peer makes no sense: {why}"))
 }

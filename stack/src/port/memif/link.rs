@@ -8,9 +8,10 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use super::config::{MemifConfig, Role};
 use super::event;
-use super::link_layout::{LinkLayout, Offer, RING_ALIGNMENT, RingPlace};
+use super::link_layout::{LinkLayout, Offer, RingPlace};
 use super::ring::{
-    Buffers, Chain, Descriptor, RingError, RxRing, SHORT, TxBuffers, TxRing, create, ring_bytes,
+    Buffers, Chain, Checked, Descriptor, RING_ALIGNMENT, RingError, RxRing, SHORT, TxBuffers, TxRing, create,
+    ring_bytes,
 };
 use crate::packet::Payload;
 use crate::port::borrowed::{BorrowBatch, BorrowedFrame, HEAD, RxHeaders};
@@ -87,15 +88,23 @@ pub(super) fn offer(config: &MemifConfig, registered: &[SharedRegion]) -> io::Re
 
 impl Link {
     /// What both ends have agreed upon. `buffer_size` is that of the buffers which a client has offered.
-    pub(super) fn of(layout: LinkLayout, buffer_size: u32) -> Result<Link, RingError> {
+    pub(super) fn of(layout: LinkLayout, buffer_size: u32) -> Checked<Link> {
         let LinkLayout { role, regions, to_server, to_client, .. } = layout;
         let own = (role == Role::Client).then(|| Layout::of(to_server.log2_size, buffer_size));
-        let region = |place: &RingPlace| regions.get(usize::from(place.region)).ok_or(RingError);
+        let region = |place: &RingPlace| regions.get(usize::from(place.region));
+        let misplaced = |place: &RingPlace| {
+            let &RingPlace { region, offset, log2_size, .. } = place;
+            Box::new(RingError::Place { region, offset, log2_size })
+        };
         let rx_ring = |place: &RingPlace, buffers| {
-            RxRing::at(region(place)?, place.offset, place.log2_size, buffers).ok_or(RingError)
+            let ring =
+                region(place).and_then(|region| RxRing::at(region, place.offset, place.log2_size, buffers));
+            ring.ok_or_else(|| misplaced(place))
         };
         let tx_ring = |place: &RingPlace, buffers| {
-            TxRing::at(region(place)?, place.offset, place.log2_size, buffers).ok_or(RingError)
+            let ring =
+                region(place).and_then(|region| TxRing::at(region, place.offset, place.log2_size, buffers));
+            ring.ok_or_else(|| misplaced(place))
         };
         let (rx_ring, tx_ring, announced, announce) = match own {
             None => {
@@ -121,7 +130,7 @@ impl Link {
         burst: &mut RxBurst,
         pool: &FramePool,
         max_frame: usize,
-    ) -> Result<Moved, RingError> {
+    ) -> Checked<Moved> {
         let Link { headers, rx_ring, .. } = self;
         let waiting = rx_ring.waiting()?;
         let (regions, mut batch) = headers.lend(usize::from(waiting).min(burst.room()));
@@ -164,7 +173,7 @@ impl Link {
     /// # Errors
     /// As [`Link::receive`].
     #[inline]
-    pub(super) fn transmit(&mut self, burst: &mut TxBurst) -> Result<Moved, RingError> {
+    pub(super) fn transmit(&mut self, burst: &mut TxBurst) -> Checked<Moved> {
         self.tell();
         let regions = self.headers.regions();
         let mut room = self.tx_ring.room();
@@ -198,7 +207,7 @@ impl Link {
     ///
     /// # Errors
     /// As [`Link::receive`].
-    pub(super) fn is_taken_in(&mut self) -> Result<bool, RingError> {
+    pub(super) fn is_taken_in(&mut self) -> Checked<bool> {
         self.tell();
         self.tx_ring.look()?;
         Ok(!self.tx_ring.refers())
@@ -232,7 +241,7 @@ impl Link {
             return false;
         }
         self.rx_ring.announce(true);
-        // RingError is for who receives it.
+        // An error is for `receive` to return.
         self.rx_ring.has_news()
     }
 
@@ -253,14 +262,32 @@ impl Link {
 const AHEAD: u16 = 8;
 
 #[inline]
-fn bytes_of<'a>(regions: &'a [Region], descriptor: Descriptor) -> Result<RegionBytes<'a>, RingError> {
-    let region = regions.get(usize::from(descriptor.region)).ok_or(RingError)?;
-    region.bytes(descriptor.offset.into(), descriptor.len).ok_or(RingError)
+fn bytes_of(regions: &[Region], descriptor: Descriptor) -> Checked<RegionBytes<'_>> {
+    find(regions, descriptor).ok_or_else(|| no_such_buffer(regions, descriptor))
+}
+
+#[inline]
+fn find(regions: &[Region], Descriptor { region, offset, len, .. }: Descriptor) -> Option<RegionBytes<'_>> {
+    regions.get(usize::from(region))?.bytes(offset.into(), len)
+}
+
+#[cold]
+fn no_such_buffer(regions: &[Region], descriptor: Descriptor) -> Box<RingError> {
+    let Descriptor { region, offset, len, .. } = descriptor;
+    Box::new(match regions.get(usize::from(region)) {
+        Some(found) => RingError::Outside { region, offset, len, region_len: found.len() },
+        None => RingError::Region { found: region, last: regions.len() - 1 },
+    })
+}
+
+#[cold]
+fn other_length(expected: usize, found: usize) -> Box<RingError> {
+    Box::new(RingError::Length { expected, found })
 }
 
 #[inline]
 fn fetch(regions: &[Region], descriptor: Descriptor) {
-    if let Ok(bytes) = bytes_of(regions, descriptor) {
+    if let Some(bytes) = find(regions, descriptor) {
         bytes.first(HEAD as u32).prefetch();
     }
 }
@@ -275,7 +302,7 @@ fn frame_at(
     lender: Option<&mut BorrowBatch<'_>>,
     pool: &FramePool,
     max_frame: usize,
-) -> Result<Option<(Chain, Option<Frame>)>, RingError> {
+) -> Checked<Option<(Chain, Option<Frame>)>> {
     let at = waiting.start;
     let Some(chain) = rx_ring.chain(at, waiting.end)? else { return Ok(None) };
     if !(MIN_FRAME..=max_frame).contains(&chain.len) {
@@ -295,19 +322,19 @@ fn frame_at(
 
 /// The frame as it lies there: in one buffer, or the headers in one and the payload in another.
 #[inline]
-fn lend(
-    regions: &[Region],
-    chain: Chain,
-    batch: &mut BorrowBatch<'_>,
-) -> Result<Option<BorrowedFrame>, RingError> {
+fn lend(regions: &[Region], chain: Chain, batch: &mut BorrowBatch<'_>) -> Checked<Option<BorrowedFrame>> {
     let first = bytes_of(regions, chain.first)?;
     match chain.count {
         1 => Ok(Some(batch.frame(first))),
         2 if (MIN_FRAME..=HEAD).contains(&(first.len() as usize)) => {
             let last = bytes_of(regions, chain.last)?;
             // The peer may have changed a length since it was added up.
-            let unchanged = first.len() as usize + last.len() as usize == chain.len;
-            if unchanged { Ok(Some(batch.frame_of_two(first, last))) } else { Err(RingError) }
+            let len = first.len() as usize + last.len() as usize;
+            if len == chain.len {
+                Ok(Some(batch.frame_of_two(first, last)))
+            } else {
+                Err(other_length(chain.len, len))
+            }
         }
         _ => Ok(None),
     }
@@ -320,17 +347,24 @@ fn gather(
     at: u16,
     chain: Chain,
     pool: &FramePool,
-) -> Result<Option<Frame>, RingError> {
+) -> Checked<Option<Frame>> {
     let Some(mut frame) = pool.allocate(chain.len) else { return Ok(None) };
     let mut rest = &mut frame[..];
     for ahead in at..at + chain.count {
         let bytes = bytes_of(regions, rx_ring.peek(ahead))?;
         // The peer may have changed the length since it was added up.
-        let (part, more) = rest.split_at_mut_checked(bytes.len() as usize).ok_or(RingError)?;
+        let len = bytes.len() as usize;
+        if len > rest.len() {
+            return Err(other_length(chain.len, chain.len - rest.len() + len));
+        }
+        let (part, more) = rest.split_at_mut(len);
         bytes.copy_to(part);
         rest = more;
     }
-    if rest.is_empty() { Ok(Some(frame)) } else { Err(RingError) }
+    match rest.len() {
+        0 => Ok(Some(frame)),
+        missing => Err(other_length(chain.len, chain.len - missing)),
+    }
 }
 
 /// What has become of a frame that is to be sent.
@@ -345,13 +379,7 @@ enum Put {
 
 /// Puts `frame` into the empty buffers from the `used`th on, of `room`.
 #[inline]
-fn put(
-    regions: &[Region],
-    tx_ring: &mut TxRing,
-    frame: &Frame,
-    used: u16,
-    room: u16,
-) -> Result<Put, RingError> {
+fn put(regions: &[Region], tx_ring: &mut TxRing, frame: &Frame, used: u16, room: u16) -> Checked<Put> {
     let Some(tail) = frame.tail() else {
         // Most frames are in one piece and fit one buffer. For these there is no loop, and nothing that would have to be kept
         // on the stack: each store waits for those before it, whose lines come from the other processor.
@@ -401,7 +429,7 @@ fn put_head(
     place: Descriptor,
     used: u16,
     room: u16,
-) -> Result<Put, RingError> {
+) -> Checked<Put> {
     if used + 2 > room {
         // A ring has two slots at least.
         return Ok(Put::NoRoom);
@@ -417,13 +445,7 @@ fn put_head(
 
 /// Copies `frame` into several of the empty buffers from the `used`th on, of `room`.
 #[inline(never)]
-fn copy(
-    regions: &[Region],
-    tx_ring: &mut TxRing,
-    frame: &Frame,
-    used: u16,
-    room: u16,
-) -> Result<Put, RingError> {
+fn copy(regions: &[Region], tx_ring: &mut TxRing, frame: &Frame, used: u16, room: u16) -> Checked<Put> {
     let total = frame.total_len() as u32;
     let mut done = 0;
     for ahead in used..room {

@@ -1,19 +1,14 @@
 //! What both ends of a link have agreed upon: memory, and where the rings lie in it.
 #![forbid(unsafe_code)]
 
+use std::io;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 
-use super::config::{MAX_LOG2_RING, Role};
-use super::ring::ring_bytes;
+use super::config::{MAX_LOG2_RING, MemifConfig, Role};
+use super::ring::{RING_ALIGNMENT, ring_bytes};
 use crate::region::Region;
 
-/// Bytes of a ring before its first descriptor: two cache lines.
-pub(super) const RING_HEADER: u32 = 128;
-/// Bytes of a descriptor.
-pub(super) const DESCRIPTOR: u32 = 16;
-/// What the offset of a ring is a multiple of: a cache line.
-pub(super) const RING_ALIGNMENT: u32 = 64;
 /// Most regions of a link.
 pub(super) const MAX_REGIONS: usize = 255;
 
@@ -53,6 +48,10 @@ pub(super) struct Offer {
     /// A descriptor of each region.
     pub(super) files: Vec<OwnedFd>,
 }
+
+/// Makes the memory of a client. In the configuration that it gets, [`MemifConfig::log2_ring`] is no more than the server
+/// allows.
+pub(super) type MakeOffer = Box<dyn Fn(&MemifConfig) -> io::Result<Offer> + Send>;
 
 /// Why a ring cannot lie there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -5,8 +5,7 @@ use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags};
 
-use super::config::{MemifConfig, MemifError};
-use super::control_thread::{HANDSHAKE, RETRY, still_there};
+use super::config::{HANDSHAKE, MemifConfig, MemifError, RETRY};
 use super::handshake_error::HandshakeError;
 use super::link_layout::LinkLayout;
 use super::link_state::LinkState;
@@ -64,7 +63,7 @@ impl Listener {
     /// Does what there is to do.
     pub(super) fn turn(&mut self, link_state: &LinkState, now: Instant) {
         // First, so that the place is free for a client that comes again.
-        if let Some(Err(why)) = self.link.as_ref().map(still_there) {
+        if let Some(Err(why)) = self.link.as_ref().map(Socket::check_peer) {
             self.link = None;
             link_state.lower(why);
         }

@@ -199,13 +199,14 @@ impl MemifPort {
                 self.wakes = watch(&self.alarm, link.announced()).is_ok();
                 self.link = Some(link);
             }
-            Err(error) => self.give_up(error),
+            Err(error) => self.give_up(&error),
         }
     }
 
+    /// Ends a link whose peer has written what cannot be. The peer is told what that was.
     #[cold]
-    fn give_up(&mut self, _: RingError) {
-        self.part("the rings make no sense");
+    fn give_up(&mut self, error: &RingError) {
+        self.part(&error.to_string());
     }
 
     /// Ends the link. The attendant makes another one.
@@ -272,7 +273,7 @@ impl Port for MemifPort {
                 frames
             }
             Err(error) => {
-                self.give_up(error);
+                self.give_up(&error);
                 0
             }
         }
@@ -292,7 +293,7 @@ impl Port for MemifPort {
                 refused + frames + errors as usize
             }
             Err(error) => {
-                self.give_up(error);
+                self.give_up(&error);
                 refused
             }
         }
@@ -357,7 +358,7 @@ impl Port for MemifPort {
                 Ok(true) => return,
                 Ok(false) if is_late => self.part("memory is needed of which frames have not been taken in"),
                 Ok(false) => std::thread::yield_now(),
-                Err(error) => self.give_up(error),
+                Err(error) => self.give_up(&error),
             }
         }
     }

@@ -17,14 +17,16 @@
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 
-use super::link_layout::{DESCRIPTOR, RING_ALIGNMENT, RING_HEADER};
 use crate::region::Region;
 
 /// What the header of each ring begins with.
 pub(super) const COOKIE: u32 = 0x03e3_1f20;
 
-/// Bytes before the descriptors.
-const HEADER: usize = RING_HEADER as usize;
+/// Bytes before the descriptors: two cache lines.
+const HEADER: usize = 128;
+
+/// The offset of a ring is a multiple of this: a cache line.
+pub(super) const RING_ALIGNMENT: u32 = 64;
 
 /// The receiver looks for frames by itself.
 const DO_NOT_ANNOUNCE: u16 = 1;
@@ -56,7 +58,7 @@ struct Header {
 }
 
 const _: () = assert!(size_of::<Header>() == HEADER && align_of::<Header>() == RING_ALIGNMENT as usize);
-const _: () = assert!(size_of::<[AtomicU64; 2]>() == DESCRIPTOR as usize);
+const _: () = assert!(size_of::<[AtomicU64; 2]>() == 16, "a descriptor");
 
 /// One buffer, as a descriptor names it. Nothing in it is known to be so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,7 +99,7 @@ struct Ring {
     _region: Region,
 }
 
-// SAFETY: all that is behind the pointers are atomics, which any thread may use, and the region keeps them.
+// SAFETY: both pointers lead only to atomics, which any thread may use, in memory that `_region` keeps mapped.
 unsafe impl Send for Ring {}
 
 impl Ring {
@@ -106,7 +108,7 @@ impl Ring {
         let len = u32::try_from(ring_bytes(log2_size)).ok().filter(|_| log2_size < 16)?;
         let base = region.bytes(offset.into(), len)?.base();
         let aligned = base.addr().get().is_multiple_of(align_of::<Header>());
-        // SAFETY: within the region.
+        // SAFETY: `bytes` has checked that `len` bytes from `base` lie in the region, and `HEADER` is less than `len`.
         let descriptors = unsafe { base.add(HEADER) }.cast();
         let mask = (1u16 << log2_size).wrapping_sub(1);
         aligned.then(|| Ring { header: base.cast(), descriptors, mask, _region: region.clone() })
@@ -114,14 +116,17 @@ impl Ring {
 
     #[inline]
     fn header(&self) -> &Header {
-        // SAFETY: within the region, aligned, made of atomics only, for which any bytes are values; regions are
-        // accessed by atomics or by copies that behave as such.
+        // SAFETY: `at` has checked that a header lies here in the region, aligned, and `_region` keeps it mapped. It consists
+        // of atomics, for which any bytes are values, and regions are accessed only by atomics or by copies that behave
+        // like them.
         unsafe { self.header.as_ref() }
     }
 
     #[inline]
     fn slot(&self, index: u16) -> &[AtomicU64; 2] {
-        // SAFETY: `mask` keeps it within the descriptors, for which `at` has checked the region; the rest as above.
+        // SAFETY: `index & mask` is less than the number of slots, for all of which `at` has checked that they lie in the
+        // region, which is kept mapped. Descriptors consist of aligned atomics, for which any bytes are values, and regions
+        // are accessed only by atomics or by copies that behave like them.
         unsafe { self.descriptors.add(usize::from(index & self.mask)).as_ref() }
     }
 
@@ -195,9 +200,35 @@ impl TxBuffers {
     }
 }
 
-/// What the peer has written makes no sense.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct RingError;
+/// Why a link cannot be used any more: the peer has written a value into a ring that cannot be there. Short enough to be
+/// told to the peer in 95 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum RingError {
+    #[error("no ring of 2^{log2_size} slots fits at {offset} of region {region}")]
+    Place { region: u16, offset: u32, log2_size: u8 },
+    /// Indices count modulo 2¹⁶: `last` may be less than `first`.
+    #[error("the {index} is {found}: expected {first} to {last}")]
+    Index { index: &'static str, found: u16, first: u16, last: u16 },
+    #[error("a frame has {found} descriptors: expected {seen} at least, as before")]
+    TakenBack { seen: u16, found: u16 },
+    #[error("a frame goes on behind all {slots} slots of its ring")]
+    Endless { slots: u16 },
+    #[error("a buffer in region {found}: expected 0 to {last}")]
+    Region { found: u16, last: usize },
+    #[error("a buffer of {len} bytes at {offset} of region {region}, which has {region_len}")]
+    Outside { region: u16, offset: u32, len: u32, region_len: usize },
+    #[error("a frame of {found} bytes: expected {expected}, as its descriptors said before")]
+    Length { expected: usize, found: usize },
+}
+
+/// The result of reading a ring. The error is boxed, so that results on the fast path stay small enough for registers.
+pub(super) type Checked<T> = Result<T, Box<RingError>>;
+
+/// `found` is not one of the `most` + 1 indices from `first` on.
+#[cold]
+fn bad_index(index: &'static str, found: u16, first: u16, most: u16) -> Box<RingError> {
+    Box::new(RingError::Index { index, found, first, last: first.wrapping_add(most) })
+}
 
 /// A frame that is not all there yet, as far as it has been looked at. A peer that leaves one so, of a whole ring even,
 /// costs one look at each descriptor, and not one in each turn.
@@ -253,12 +284,16 @@ impl RxRing {
     /// # Errors
     /// The peer claims more than there are.
     #[inline]
-    pub(super) fn waiting(&self) -> Result<u16, RingError> {
+    pub(super) fn waiting(&self) -> Checked<u16> {
         let header = self.ring.header();
-        let end = if self.buffers.is_some() { &header.server.tail } else { &header.client.head };
-        let waiting = end.load(Ordering::Acquire).wrapping_sub(self.next);
-        let kept = self.next.wrapping_sub(self.kept);
-        if waiting <= self.ring.size() - kept { Ok(waiting) } else { Err(RingError) }
+        let (end, name) = match self.buffers {
+            Some(_) => (&header.server.tail, "tail of the ring to the client"),
+            None => (&header.client.head, "head of the ring to the server"),
+        };
+        let end = end.load(Ordering::Acquire);
+        let waiting = end.wrapping_sub(self.next);
+        let most = self.ring.size() - self.next.wrapping_sub(self.kept);
+        if waiting <= most { Ok(waiting) } else { Err(bad_index(name, end, self.next, most)) }
     }
 
     /// The `ahead`th of those that [wait](Self::waiting).
@@ -278,7 +313,7 @@ impl RxRing {
     /// # Errors
     /// It fills the ring, and goes on; or the peer takes some of it back.
     #[inline]
-    pub(super) fn chain(&mut self, ahead: u16, waiting: u16) -> Result<Option<Chain>, RingError> {
+    pub(super) fn chain(&mut self, ahead: u16, waiting: u16) -> Checked<Option<Chain>> {
         let first = self.peek(ahead);
         if first.goes_on {
             return self.long_chain(first, ahead, waiting);
@@ -286,16 +321,14 @@ impl RxRing {
         Ok(Some(Chain { first, last: first, count: 1, len: first.len as usize }))
     }
 
-    fn long_chain(
-        &mut self,
-        first: Descriptor,
-        ahead: u16,
-        waiting: u16,
-    ) -> Result<Option<Chain>, RingError> {
+    fn long_chain(&mut self, first: Descriptor, ahead: u16, waiting: u16) -> Checked<Option<Chain>> {
         let at = self.next.wrapping_add(ahead);
         let partial = self.partial.filter(|partial| partial.at == at);
         let mut frame = partial.unwrap_or(PartialChain { at, count: 1, len: first.len as usize });
-        let there = waiting.checked_sub(ahead).filter(|there| *there >= frame.count).ok_or(RingError)?;
+        let there = waiting.saturating_sub(ahead);
+        if there < frame.count {
+            return Err(Box::new(RingError::TakenBack { seen: frame.count, found: there }));
+        }
         while frame.count < there {
             let next = self.peek(ahead + frame.count);
             frame.count += 1;
@@ -305,7 +338,7 @@ impl RxRing {
             }
         }
         if frame.count == self.ring.size() {
-            return Err(RingError);
+            return Err(Box::new(RingError::Endless { slots: frame.count }));
         }
         self.partial = Some(frame);
         Ok(None)
@@ -387,18 +420,22 @@ impl TxRing {
     ///
     /// # Errors
     /// The peer claims more than there can be, or takes some back.
-    pub(super) fn look(&mut self) -> Result<u16, RingError> {
+    pub(super) fn look(&mut self) -> Checked<u16> {
         let (header, size) = (self.ring.header(), self.ring.size());
-        let room = if self.buffers.is_some() {
-            let full = self.next.wrapping_sub(header.server.tail.load(Ordering::Acquire));
-            size.checked_sub(full).ok_or(RingError)?
-        } else {
-            header.client.head.load(Ordering::Acquire).wrapping_sub(self.next)
+        // No fewer than are known: those may be full by now, and wait only to be sent.
+        let most = size - self.room;
+        let (end, first, name) = match self.buffers {
+            Some(_) => (&header.server.tail, self.next.wrapping_sub(most), "tail of the ring to the server"),
+            None => {
+                (&header.client.head, self.next.wrapping_add(self.room), "head of the ring to the client")
+            }
         };
-        // Those that are known may be full by now, and wait only to be sent.
-        if !(self.room..=size).contains(&room) {
-            return Err(RingError);
+        let end = end.load(Ordering::Acquire);
+        let more = end.wrapping_sub(first);
+        if more > most {
+            return Err(bad_index(name, end, first, most));
         }
+        let room = self.room + more;
         self.room = room;
         let full = size - room;
         // Not sent yet, or the receiver is not there yet. Each ring full of frames is preceded by a look: indices have not

@@ -69,6 +69,27 @@ impl Socket {
         let _ = self.send(&Message::disconnect(reason), None);
     }
 
+    /// Checks that the peer of a link is there and sends nothing: once there is a link, the only message is DISCONNECT.
+    ///
+    /// # Errors
+    /// Why there is no link any more.
+    pub(super) fn check_peer(&self) -> Result<(), String> {
+        let error = match self.receive() {
+            Received::Nothing => return Ok(()),
+            Received::Closed => return Err("the peer is gone".to_owned()),
+            Received::Packet(Ok((Message::Disconnect { reason, .. }, _))) => {
+                return Err(format!("the peer has left: {reason}"));
+            }
+            Received::Packet(Ok((other, _))) => {
+                HandshakeError::Order { came: other.name(), expected: "DISCONNECT" }
+            }
+            Received::Packet(Err(error)) => error,
+        };
+        let why = error.to_string();
+        self.part(&why);
+        Err(format!("the peer makes no sense: {why}"))
+    }
+
     /// The next message.
     pub(super) fn receive(&self) -> Received {
         let mut bytes = [0; MESSAGE];

@@ -1,7 +1,7 @@
 //! Attendants of both roles, with each other and with peers that do what they should not.
 
 use std::fs;
-use std::io::{IoSlice, Read};
+use std::io::{self, IoSlice, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -11,11 +11,11 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
 use super::super::config::SocketName;
-use super::super::link_layout::{LinkLayout, RingPlace};
+use super::super::link_layout::{LinkLayout, Offer, RingPlace};
 use super::super::link_state::is_up;
-use super::super::message::{AddRing, Hello, Init, TO_SERVER, Text, VERSION};
+use super::super::message::{AddRing, Hello, Init, Message, TO_SERVER, Text, VERSION};
 use super::super::ring::ring_bytes;
-use super::super::socket::ListenSocket;
+use super::super::socket::{ListenSocket, Received, Socket};
 use super::*;
 use crate::region::Region;
 
