@@ -1,30 +1,29 @@
-//! The handshake of a client, as a machine that takes a message and gives an answer.
+//! The handshake of a client: a state machine that takes a message and returns an answer, without I/O.
 #![forbid(unsafe_code)]
 
 use std::os::fd::{AsFd, BorrowedFd};
 
 use super::config::{MAX_LOG2_RING, MemifConfig};
-use super::control_thread::MakeOffer;
 use super::handshake_error::HandshakeError;
-use super::link_layout::{LinkLayout, MAX_REGIONS, Offer, RingPlace};
+use super::link_layout::{LinkLayout, MAX_REGIONS, MakeOffer, Offer, RingPlace};
 use super::message::{
     APPLICATION, AddRing, ETHERNET, Hello, Init, Message, TO_SERVER, Text, VERSION, peer_name,
 };
 
-/// With one server, from the connection to the link.
+/// The handshake with one server, from the connection to the link.
 #[derive(Debug)]
 pub(super) struct Handshake {
     config: MemifConfig,
-    /// What the server has been offered, once it has said HELLO, and its name.
+    /// The offer and the server's name, once the server has sent HELLO.
     offer: Option<(Offer, Text<32>)>,
     /// How many messages have been sent.
     sent: usize,
 }
 
-/// What follows on a message.
+/// What the client does after a message.
 #[derive(Debug)]
 pub(super) enum Answer<'a> {
-    /// This is to be sent, with this descriptor.
+    /// Send this message, with this descriptor.
     Send(Message, Option<BorrowedFd<'a>>),
     /// There is a link.
     Link(LinkLayout),
@@ -37,7 +36,7 @@ impl Handshake {
         Handshake { config: config.clone(), offer: None, sent: 0 }
     }
 
-    /// Takes a message. Has `make_offer` make the memory when the server has said how much it wants.
+    /// Takes a message. Calls `make_offer` for the memory once the server has told its limits.
     ///
     /// # Errors
     /// Why there will be no link.
@@ -85,7 +84,7 @@ impl Handshake {
         Ok(offer)
     }
 
-    /// Which message is the last one: INIT, the regions, two rings, CONNECT.
+    /// The number of the last message: INIT, the regions, two rings, CONNECT.
     fn last(&self) -> usize {
         self.offer.as_ref().map_or(0, |(offer, _)| offer.files.len() + 4)
     }
@@ -98,7 +97,7 @@ impl Handshake {
         }
     }
 
-    /// The `number`th message, counted from 1. The server takes no more than one before it has answered.
+    /// The `number`th message, counted from 1. The client sends one at a time and waits for the answer.
     fn message(&self, number: usize) -> Result<Answer<'_>, HandshakeError> {
         let Some((offer, _)) = &self.offer else {
             return Err(HandshakeError::Order { came: "nothing", expected: self.expected() });

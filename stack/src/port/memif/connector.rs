@@ -1,4 +1,4 @@
-//! A client's side of the control_thread: attempts until there is a link, and again when it is lost.
+//! The client's side of the control thread: it tries to connect until there is a link, and again when the link is lost.
 #![forbid(unsafe_code)]
 
 use std::time::Instant;
@@ -6,14 +6,13 @@ use std::time::Instant;
 use rustix::event::{PollFd, PollFlags};
 
 use super::client::{Answer, Handshake};
-use super::config::MemifConfig;
-use super::control_thread::{HANDSHAKE, MakeOffer, RETRY, still_there};
+use super::config::{HANDSHAKE, MemifConfig, RETRY};
 use super::handshake_error::HandshakeError;
-use super::link_layout::LinkLayout;
+use super::link_layout::{LinkLayout, MakeOffer};
 use super::link_state::LinkState;
 use super::socket::{Received, Socket};
 
-/// Who looks for the server.
+/// A client that connects to its server.
 pub(super) struct Connector {
     config: MemifConfig,
     make_offer: MakeOffer,
@@ -21,15 +20,15 @@ pub(super) struct Connector {
 }
 
 enum State {
-    /// Until the next attempt.
+    /// Waits until the next attempt.
     Waiting(Instant),
-    /// The server has been reached.
+    /// Is connected, and shakes hands until the deadline.
     Handshaking { socket: Socket, handshake: Box<Handshake>, deadline: Instant },
-    /// There is a link.
+    /// Has a link.
     Linked(Socket),
 }
 
-/// What becomes of an attempt.
+/// The result of one step of the handshake.
 enum Step {
     Continue,
     Failed(String),
@@ -37,12 +36,12 @@ enum Step {
 }
 
 impl Connector {
-    /// Begins to look at `now`.
+    /// Tries to connect for the first time at `now`.
     pub(super) fn new(config: &MemifConfig, make_offer: MakeOffer, now: Instant) -> Connector {
         Connector { config: config.clone(), make_offer, state: State::Waiting(now) }
     }
 
-    /// What to wait for, and until when at most.
+    /// Adds the sockets to wait for, and returns when to stop waiting.
     pub(super) fn watch<'a>(&'a self, watched: &mut Vec<PollFd<'a>>) -> Option<Instant> {
         let (socket, until) = match &self.state {
             State::Waiting(until) => (None, Some(*until)),
@@ -53,7 +52,7 @@ impl Connector {
         until
     }
 
-    /// Does what there is to do.
+    /// Takes the next step, if there is a message or a deadline has passed.
     pub(super) fn turn(&mut self, link_state: &LinkState, now: Instant) {
         let again = State::Waiting(now + RETRY);
         self.state = match std::mem::replace(&mut self.state, again) {
@@ -72,7 +71,7 @@ impl Connector {
                     }
                 }
             }
-            State::Linked(socket) => match still_there(&socket) {
+            State::Linked(socket) => match socket.check_peer() {
                 Ok(()) => State::Linked(socket),
                 Err(why) => {
                     link_state.lower(why);
@@ -104,7 +103,7 @@ impl Connector {
         }
     }
 
-    /// Says goodbye.
+    /// Tells the server why the client leaves.
     pub(super) fn leave(self, reason: &str) {
         if let State::Handshaking { socket, .. } | State::Linked(socket) = &self.state {
             socket.part(reason);
@@ -119,7 +118,7 @@ fn step(socket: &Socket, handshake: &mut Handshake, make_offer: &MakeOffer, is_l
         Received::Nothing => Err(HandshakeError::Silence),
         Received::Closed => return Step::Failed("the server left in the midst of the handshake".to_owned()),
         Received::Packet(packet) => match packet {
-            // None of a server's messages has a descriptor.
+            // A server's messages carry no descriptors.
             Ok((message, _)) => handshake.take(message, make_offer),
             Err(error) => Err(error),
         },

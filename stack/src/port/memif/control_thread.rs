@@ -1,12 +1,12 @@
 //! The thread that makes links and notices when they are lost.
 //!
-//! It never touches the memory of a link, nor frees what the port has taken: the port does, when it is not using it.
+//! It never touches the memory of a link, and never frees a link that the port has taken: the port drops that itself,
+//! between two bursts.
 #![forbid(unsafe_code)]
 
 #[cfg(test)]
 mod tests;
 
-use std::io;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -14,26 +14,16 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use super::config::{MemifConfig, MemifError, Role};
+use super::config::{MemifConfig, MemifError, RETRY, Role};
 use super::connector::Connector;
-use super::handshake_error::HandshakeError;
-use super::link_layout::Offer;
+use super::link_layout::MakeOffer;
 use super::link_state::LinkState;
 use super::listener::Listener;
-use super::message::Message;
-use super::socket::{Received, Socket};
 
-/// Makes the memory of a client. The configuration's [`MemifConfig::log2_ring`] is what the server has left of it.
-pub(super) type MakeOffer = Box<dyn Fn(&MemifConfig) -> io::Result<Offer> + Send>;
-
-/// How long a handshake may take.
-pub(super) const HANDSHAKE: Duration = Duration::from_secs(2);
-/// What lies between a client's attempts.
-pub(super) const RETRY: Duration = Duration::from_millis(100);
-/// How long the thread sleeps when nothing happens.
+/// The longest sleep of the thread when nothing happens.
 const SLEEP: Duration = Duration::from_secs(10);
 
-/// Attends to the socket of a port as long as it is not dropped.
+/// The thread, which serves the socket of a port until this is dropped.
 #[derive(Debug)]
 pub(super) struct ControlThread {
     link_state: Arc<LinkState>,
@@ -41,10 +31,11 @@ pub(super) struct ControlThread {
 }
 
 impl ControlThread {
-    /// Takes the server's place at the socket, or begins to look for the server there.
+    /// Listens at the socket as the server, or begins to connect to it as the client.
     ///
     /// # Errors
-    /// The configuration makes no sense, or the socket cannot be had. A client waits for a server.
+    /// The configuration is invalid, another server has the socket, or the system refuses it. That there is no server yet
+    /// is no error for a client.
     pub(super) fn start(config: &MemifConfig, make_offer: MakeOffer) -> Result<ControlThread, MemifError> {
         config.check()?;
         let system = |error| MemifError::System { what: "attend to", socket: config.socket.clone(), error };
@@ -59,18 +50,18 @@ impl ControlThread {
         Ok(ControlThread { link_state, thread: Some(thread) })
     }
 
-    /// What it has to say.
+    /// The state of the link.
     pub(super) fn link_state(&self) -> &Arc<LinkState> {
         &self.link_state
     }
 }
 
 impl Drop for ControlThread {
-    /// The peer is told, and a server's socket is gone afterwards.
+    /// Tells the peer. Afterwards a server's socket does not exist any more.
     fn drop(&mut self) {
         self.link_state.close();
         if let Some(thread) = self.thread.take() {
-            // Soon: it waits for nothing but the board and sockets.
+            // It ends soon: it waits for nothing but sockets and `link_state`, which has woken it.
             let _ = thread.join();
         }
     }
@@ -82,7 +73,7 @@ enum Side {
 }
 
 fn run(mut side: Side, link_state: &LinkState) {
-    // Even if it panics, the port must not go on with a link that nobody looks after.
+    // Even after a panic: the port must not go on with a link that no thread watches.
     let _end = End(link_state);
     while !link_state.is_closed() {
         let now = Instant::now();
@@ -125,7 +116,7 @@ impl Side {
         }
     }
 
-    /// Until something happens, or something is due.
+    /// Sleeps until a socket or the port needs something, or a deadline has passed.
     fn sleep(&self, link_state: &LinkState) {
         let call = link_state.call();
         let mut watched = vec![PollFd::new(&call, PollFlags::IN)];
@@ -138,29 +129,8 @@ impl Side {
         match poll(&mut watched, Some(&limit)) {
             Ok(_) if !watched[0].revents().is_empty() => link_state.answer(),
             Ok(_) | Err(Errno::INTR) => {}
-            // No memory for it: not a reason to spin.
+            // The kernel has no memory for the call: try again, but do not spin.
             Err(_) => thread::sleep(RETRY),
         }
     }
-}
-
-/// Whether the peer of a link is there and keeps silent, as it must.
-///
-/// # Errors
-/// Why there is no link any more.
-pub(super) fn still_there(socket: &Socket) -> Result<(), String> {
-    let error = match socket.receive() {
-        Received::Nothing => return Ok(()),
-        Received::Closed => return Err("the peer is gone".to_owned()),
-        Received::Packet(Ok((Message::Disconnect { reason, .. }, _))) => {
-            return Err(format!("the peer has left: {reason}"));
-        }
-        Received::Packet(Ok((other, _))) => {
-            HandshakeError::Order { came: other.name(), expected: "DISCONNECT" }
-        }
-        Received::Packet(Err(error)) => error,
-    };
-    let why = error.to_string();
-    socket.part(&why);
-    Err(format!("the peer makes no sense: {why}"))
 }

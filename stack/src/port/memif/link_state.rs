@@ -1,4 +1,4 @@
-//! Where the attendant of a port and the port itself leave each other word.
+//! The state of a link, shared between a port and its control thread.
 #![forbid(unsafe_code)]
 
 use std::io;
@@ -10,27 +10,27 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use super::link_layout::LinkLayout;
 
-/// What the port and its attendant share.
+/// What a port and its control thread tell each other.
 ///
-/// The attendant never frees memory that the port has taken: a port that sees another [`LinkState::generation`] than
-/// its own drops what it has, when it is not in the midst of it, and [takes](LinkState::take) what there is now.
+/// The control thread never frees memory that the port has taken: a port that sees another [`LinkState::generation`] than
+/// its own drops its link, between two bursts, and [takes](LinkState::take) the new one.
 #[derive(Debug)]
 pub(super) struct LinkState {
-    /// Odd: there is a link. Changes only under the lock of `next`.
+    /// Odd while there is a link. Changes only under the lock of `next`.
     generation: AtomicU32,
     /// The link, until the port takes it.
     next: Mutex<Option<LinkLayout>>,
-    /// Who is at the other end of the link, or was.
+    /// The name of the peer of this link, or of the last one.
     peer: Mutex<String>,
-    /// How many regions the link has, or had.
+    /// The number of regions of this link, or of the last one.
     regions: AtomicUsize,
     /// Why there is no link.
     why: Mutex<String>,
     /// Wakes the worker.
     bell: OwnedFd,
-    /// Wakes the control_thread.
+    /// Wakes the control thread.
     call: OwnedFd,
-    /// The link that the port does not want any more, and why.
+    /// The generation of the link that the port has given up, and why.
     refused: Mutex<Option<(u32, String)>>,
     /// The port is closed.
     closed: AtomicBool,
@@ -52,13 +52,13 @@ impl LinkState {
         })
     }
 
-    /// Counts links made and lost: odd while there is one. To be compared each turn.
+    /// The number of links made and lost: odd while there is one. The port compares it each turn.
     #[inline]
     pub(super) fn generation(&self) -> u32 {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// The generation, and its link if there is one that has not been taken.
+    /// The generation, and its link unless there is none or it has been taken already.
     pub(super) fn take(&self) -> (u32, Option<LinkLayout>) {
         let mut next = lock(&self.next);
         (self.generation(), next.take())
@@ -69,7 +69,7 @@ impl LinkState {
         self.bell.as_fd()
     }
 
-    /// Makes the bell unreadable. To be called before the generation is looked at.
+    /// Makes the bell unreadable. To be called before the generation is read.
     pub(super) fn hush(&self) {
         drain(&self.bell);
     }
@@ -79,46 +79,46 @@ impl LinkState {
         ring(&self.bell);
     }
 
-    /// How many regions the link has that there is, or was last.
+    /// The number of regions of this link, or of the last one.
     pub(super) fn regions(&self) -> usize {
         self.regions.load(Ordering::Relaxed)
     }
 
-    /// What the peer calls itself, if there is one.
+    /// The name that the peer has told, if there is a peer.
     pub(super) fn peer(&self) -> Option<String> {
         let _still = lock(&self.next);
         is_up(self.generation()).then(|| lock(&self.peer).clone())
     }
 
-    /// Why there is no link, or was none before this one.
+    /// Why there is no link, or was none before the present one.
     pub(super) fn why(&self) -> String {
         lock(&self.why).clone()
     }
 
-    /// Has the attendant end the link of `generation`, and tell the peer why. A link of another generation stays.
+    /// Makes the control thread end the link of `generation` and tell the peer why. A link of another generation stays.
     pub(super) fn give_up(&self, generation: u32, reason: &str) {
         *lock(&self.refused) = Some((generation, reason.to_owned()));
         ring(&self.call);
     }
 
-    /// Has the attendant end.
+    /// Makes the control thread end.
     pub(super) fn close(&self) {
         self.closed.store(true, Ordering::Release);
         ring(&self.call);
     }
 
-    /// There is a link.
+    /// Announces a new link.
     pub(super) fn raise(&self, link: LinkLayout) {
         self.change(Some(link));
     }
 
-    /// There is none any more, or there is still none.
+    /// Announces that there is no link any more; only takes the reason if there was none.
     pub(super) fn lower(&self, why: String) {
         self.explain(why);
         self.change(None);
     }
 
-    /// Why there is still no link.
+    /// Sets the reason why there is still no link.
     pub(super) fn explain(&self, why: String) {
         *lock(&self.why) = why;
     }
@@ -133,18 +133,18 @@ impl LinkState {
             lock(&self.peer).clone_from(&link.peer);
             self.regions.store(link.regions.len(), Ordering::Relaxed);
         }
-        // What nobody has taken, nobody uses.
+        // This drops a link that the port has not taken: nobody uses it.
         *next = link;
         self.generation.store(generation.wrapping_add(1), Ordering::Release);
         ring(&self.bell);
     }
 
-    /// Readable when there is something for the control_thread.
+    /// Readable when the port has something for the control thread.
     pub(super) fn call(&self) -> BorrowedFd<'_> {
         self.call.as_fd()
     }
 
-    /// Makes the call unreadable. To be called before what it was about is looked at.
+    /// Makes the call unreadable. To be called before the port's requests are read.
     pub(super) fn answer(&self) {
         drain(&self.call);
     }
@@ -154,25 +154,25 @@ impl LinkState {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// Why the port does not want the link that there is.
+    /// Why the port has given up the present link, if it has.
     pub(super) fn refusal(&self) -> Option<String> {
         let (generation, reason) = lock(&self.refused).take()?;
         (generation == self.generation() && is_up(generation)).then_some(reason)
     }
 }
 
-/// Whether there is a link.
+/// Whether there is a link in this generation.
 pub(super) fn is_up(generation: u32) -> bool {
     !generation.is_multiple_of(2)
 }
 
-/// What stands behind these locks is whole at any time.
+/// A panic of another thread does no harm: the values behind these locks are replaced as a whole.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn ring(bell: &OwnedFd) {
-    // It can only fail when it has been rung 2⁶⁴ times: it is readable then.
+    // It fails only when the counter is full, after 2⁶⁴ rings: the bell is readable then.
     let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
 }
 

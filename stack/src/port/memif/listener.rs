@@ -1,29 +1,28 @@
-//! A server's side of the control_thread: clients that come, the one that has the link, and those that must go.
+//! The server's side of the control thread: it accepts clients, gives one of them the link, and refuses the others.
 #![forbid(unsafe_code)]
 
 use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags};
 
-use super::config::{MemifConfig, MemifError};
-use super::control_thread::{HANDSHAKE, RETRY, still_there};
+use super::config::{HANDSHAKE, MemifConfig, MemifError, RETRY};
 use super::handshake_error::HandshakeError;
 use super::link_layout::LinkLayout;
 use super::link_state::LinkState;
 use super::server::{Answer, Handshake};
 use super::socket::{ListenSocket, Received, Socket};
 
-/// Most clients that are greeted at a time. Who comes when there are as many waits in the system's queue, at most as
-/// long as a handshake may take.
+/// The most clients in a handshake at a time. More clients wait in the socket's queue, at most as long as a handshake may
+/// take.
 const MAX_PENDING: usize = 8;
 
-/// All who have to do with one server's interface.
+/// The server of one interface, with all its clients.
 pub(super) struct Listener {
     config: MemifConfig,
     socket: ListenSocket,
-    /// Until when nobody is let in, because the system had no room.
+    /// No client is accepted before this time, because the system had no descriptors or no memory.
     closed_until: Option<Instant>,
-    /// Those with whom the handshake is under way, oldest first.
+    /// The clients in a handshake, oldest first.
     pending: Vec<PendingClient>,
     /// The client that has the link.
     link: Option<Socket>,
@@ -35,23 +34,23 @@ struct PendingClient {
     deadline: Instant,
 }
 
-/// What becomes of a client.
+/// The result of one step of a client's handshake.
 enum Step {
     Continue,
-    /// It is gone, for this reason.
+    /// The client is gone, for this reason.
     Gone(String),
     Linked(LinkLayout),
 }
 
 impl Listener {
     /// # Errors
-    /// The socket cannot be had.
+    /// Another server has the socket, or the system refuses it.
     pub(super) fn open(config: &MemifConfig) -> Result<Listener, MemifError> {
         let socket = ListenSocket::open(&config.socket)?;
         Ok(Listener { config: config.clone(), socket, closed_until: None, pending: Vec::new(), link: None })
     }
 
-    /// What to wait for, and for how long at most.
+    /// Adds the sockets to wait for, and returns when to stop waiting.
     pub(super) fn watch<'a>(&'a self, watched: &mut Vec<PollFd<'a>>) -> Option<Instant> {
         let sockets = self.link.iter().chain(self.pending.iter().map(|client| &client.socket));
         watched.extend(sockets.map(|socket| PollFd::new(socket, PollFlags::IN)));
@@ -61,10 +60,10 @@ impl Listener {
         self.pending.iter().map(|client| client.deadline).chain(self.closed_until).min()
     }
 
-    /// Does what there is to do.
+    /// Takes all steps for which there is a message or a deadline has passed.
     pub(super) fn turn(&mut self, link_state: &LinkState, now: Instant) {
-        // First, so that the place is free for a client that comes again.
-        if let Some(Err(why)) = self.link.as_ref().map(still_there) {
+        // First, so that the interface is free for a client that reconnects.
+        if let Some(Err(why)) = self.link.as_ref().map(Socket::check_peer) {
             self.link = None;
             link_state.lower(why);
         }
@@ -81,7 +80,7 @@ impl Listener {
         }
     }
 
-    /// Says goodbye to everybody.
+    /// Tells all clients why the server leaves.
     pub(super) fn leave(self, reason: &str) {
         for socket in self.link.iter().chain(self.pending.iter().map(|client| &client.socket)) {
             socket.part(reason);
@@ -93,12 +92,12 @@ impl Listener {
             match self.socket.accept() {
                 Ok(Some(socket)) => {
                     let handshake = Handshake::new(&self.config);
-                    // Who cannot be greeted will be found gone.
+                    // If this fails the client has left, which its next step notices.
                     let _ = socket.send(&handshake.hello(), None);
                     self.pending.push(PendingClient { socket, handshake, deadline: now + HANDSHAKE });
                 }
                 Ok(None) => return,
-                // No descriptors are left, or no memory: whoever waits makes the listener readable all the time.
+                // No descriptors are left, or no memory: the socket stays readable, so do not watch it for a while.
                 Err(_) => self.closed_until = Some(now + RETRY),
             }
         }

@@ -7,10 +7,9 @@ use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
 use super::client;
 use super::config::{MemifConfig, Role, SocketName};
-use super::control_thread::MakeOffer;
 use super::handshake_error::HandshakeError;
 use super::link::offer;
-use super::link_layout::LinkLayout;
+use super::link_layout::{LinkLayout, MakeOffer};
 use super::message::{AddRing, ETHERNET, Hello, Init, Message, TO_SERVER, Text, VERSION};
 use super::ring::ring_bytes;
 use super::server;

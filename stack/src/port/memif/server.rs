@@ -1,4 +1,4 @@
-//! The handshake of a server, as a machine that takes a message and gives an answer.
+//! The handshake of a server: a state machine that takes a message and returns an answer, without I/O.
 #![forbid(unsafe_code)]
 
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -13,26 +13,26 @@ use super::message::{
 };
 use crate::region::Region;
 
-/// With one client, from its arrival to its link.
+/// The handshake with one client, from its connection to its link.
 pub(super) struct Handshake {
     id: u32,
     secret: Text<24>,
     interface: Text<32>,
-    /// Who the client is; nobody, until it has said what it wants.
+    /// The client's name, once it has sent INIT.
     client: Option<Text<32>>,
     regions: Vec<Region>,
     to_server: Option<RingPlace>,
     to_client: Option<RingPlace>,
 }
 
-/// What a client gets for a message.
+/// What the server does after a message.
 #[derive(Debug)]
 pub(super) enum Answer {
-    /// This, and it may go on.
+    /// Send this message; the handshake goes on.
     Reply(Message),
-    /// This, and there is a link.
+    /// Send this message; there is a link.
     Link(Message, LinkLayout),
-    /// Nothing: it has left, and said why.
+    /// Send nothing: the client has left, and said why.
     Left(String),
 }
 
@@ -49,7 +49,7 @@ impl Handshake {
         }
     }
 
-    /// What a client is greeted with.
+    /// The first message to a client.
     pub(super) fn hello(&self) -> Message {
         Message::Hello(Hello {
             name: Text::new(APPLICATION),
@@ -62,15 +62,15 @@ impl Handshake {
         })
     }
 
-    /// Whether the client has been promised the place at the interface.
+    /// Whether the interface has been promised to this client.
     pub(super) fn has_place(&self) -> bool {
         self.client.is_some()
     }
 
-    /// Takes a message and the descriptor that came with it. `is_free`: nobody else has the place at the interface.
+    /// Takes a message and the descriptor that came with it. `is_free`: no other client has the interface.
     ///
     /// # Errors
-    /// Why the client must go.
+    /// Why the client is refused.
     pub(super) fn take(
         &mut self,
         message: Message,
@@ -106,7 +106,7 @@ impl Handshake {
         if init.mode != ETHERNET {
             return Err(HandshakeError::Mode(init.mode));
         }
-        // A server without a secret takes any, as DPDK's does.
+        // A server without a secret accepts any secret, as DPDK's does.
         if !self.secret.is_empty() && init.secret != self.secret {
             return Err(if init.secret.is_empty() {
                 HandshakeError::NoSecret
@@ -177,10 +177,10 @@ fn need(file: Option<OwnedFd>, message: &Message) -> Result<OwnedFd, HandshakeEr
     file.ok_or(HandshakeError::NoFile(message.name()))
 }
 
-/// Only what cannot keep whoever writes to it waiting: other files, such as pipes, could.
+/// Checks that `file` is an eventfd, and makes it non-blocking. Other files, such as pipes, could block a writer.
 fn check_event(file: &OwnedFd) -> Result<(), HandshakeError> {
     let failed = |error: rustix::io::Errno| HandshakeError::Event(error.to_string());
-    // The system's name of it, which comes from no file system: asking a file itself could take forever.
+    // The kernel's own name for the file. Asking the file itself could block, if it is on a network file system.
     let name = rustix::fs::readlink(format!("/proc/self/fd/{}", file.as_raw_fd()), Vec::new());
     let name = name.map_err(failed)?;
     if name.as_bytes() != b"anon_inode:[eventfd]" {

@@ -1,7 +1,7 @@
-//! Attendants of both roles, with each other and with peers that do what they should not.
+//! Control threads of both roles, with each other and with peers that break the protocol.
 
 use std::fs;
-use std::io::{IoSlice, Read};
+use std::io::{self, IoSlice, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -11,15 +11,15 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
 use super::super::config::SocketName;
-use super::super::link_layout::{LinkLayout, RingPlace};
+use super::super::link_layout::{LinkLayout, Offer, RingPlace};
 use super::super::link_state::is_up;
-use super::super::message::{AddRing, Hello, Init, TO_SERVER, Text, VERSION};
+use super::super::message::{AddRing, Hello, Init, Message, TO_SERVER, Text, VERSION};
 use super::super::ring::ring_bytes;
-use super::super::socket::ListenSocket;
+use super::super::socket::{ListenSocket, Received, Socket};
 use super::*;
 use crate::region::Region;
 
-/// Longer than anything takes, however busy the machine.
+/// Longer than any step takes, however busy the machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn anywhere() -> SocketName {
@@ -65,7 +65,7 @@ fn readable(file: impl AsFd, limit: Duration) -> bool {
     poll(&mut watched, Some(&limit)).unwrap() == 1
 }
 
-/// Sleeps by the bell until the generation is at least `least`, and there is a link if it is odd.
+/// Sleeps until the generation is at least `least`, and there is a link if `least` is odd.
 fn generation(control_thread: &ControlThread, least: u32) -> u32 {
     let link_state = control_thread.link_state();
     loop {
@@ -128,7 +128,8 @@ fn accept(listener: &ListenSocket) -> Socket {
     }
 }
 
-/// What a peer played by hand is told at last. Who plays it may itself be too late, on a busy machine: once more then.
+/// The reason that a peer played by the test gets at last. On a busy machine the test itself may be too late, and tries
+/// again.
 fn in_time(mut play: impl FnMut() -> String) -> String {
     for _ in 0..10 {
         let told = play();
