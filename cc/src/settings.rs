@@ -196,17 +196,17 @@ pub(crate) const SIZE: RangeInclusive<u64> = 1..=1 << 30;
 macro_rules! settings {
     (
         $(#[$outer:meta])*
-        pub struct $config:ident {
+        $vis:vis struct $config:ident {
             $( $key:ident: $kind:ty = $default:expr, in $range:expr, $about:literal $(, or $otherwise:literal)?; )*
         }
     ) => {
         $(#[$outer])*
         #[derive(Clone, Debug, PartialEq)]
-        pub struct $config {
+        $vis struct $config {
             $(
                 #[doc = concat!("Setting: ", $about, ".")]
                 $( #[doc = concat!("None: ", $otherwise, ".")] )?
-                pub $key: $kind,
+                $vis $key: $kind,
             )*
         }
 
@@ -241,7 +241,7 @@ mod tests {
 
     settings! {
         /// An example of every kind.
-        pub struct Example {
+        struct Example {
             factor: f64 = 0.5, in SHARE, "a share";
             count: u32 = 3, in 0..=31, "a count";
             size: u64 = 16 << 10, in SIZE, "a size";
