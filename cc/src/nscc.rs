@@ -40,7 +40,7 @@ const LONGEST_DELAY_PS: u64 = (1 << 62) - 1;
 const LARGEST_WINDOW: u64 = (1 << 31) - 1;
 
 settings! {
-    /// What can be set. Defaults are those of the UE text as coded.
+    /// The settings of `nscc`. The defaults are those of the UE text as coded.
     pub struct NsccConfig {
         target: Option<Span> = None, in TIME, "queueing delay to steer towards",
             or "0.75 of the network RTT with trimming, 1.0 without";
@@ -256,7 +256,7 @@ impl Nscc {
         self.average_in(counted);
     }
 
-    /// What every ACK does. All calls in it are tail calls, so that no registers have to be saved.
+    /// Handles any ACK. All calls in it are tail calls, so that no registers have to be saved.
     #[inline(always)]
     fn react(&mut self, now: Time, ack: &AckSample, bytes: u32, delay_ps: u64) {
         self.received = self.received.wrapping_add(bytes);

@@ -18,15 +18,15 @@ pub trait Settings: Clone + Default + fmt::Debug + Send + Sync + 'static {
 
 /// One parameter of the configuration `C`.
 pub struct Setting<C> {
-    /// Its name.
+    /// The name.
     pub key: &'static str,
-    /// What it does, with its unit, without its default.
+    /// The effect, with the unit, without the default.
     pub about: &'static str,
-    /// What applies while it has no value of its own; empty if it always has one.
+    /// The rule that applies while it has no value of its own; empty if it always has a value.
     pub otherwise: &'static str,
-    /// Its values and their range, to complete the sentence "expected …".
+    /// The values and their range, to complete the sentence "expected …".
     pub expected: fn() -> String,
-    /// Its value in `C` as text that `store` reads; none if it has no value of its own.
+    /// The value in `C` as text that `store` reads; none if it has no value of its own.
     pub text: fn(&C) -> Option<String>,
     /// Stores a value in `C`; false if the text is not one of the expected values.
     pub store: fn(&mut C, &str) -> bool,
@@ -49,15 +49,15 @@ impl<C: Settings> Setting<C> {
 /// One parameter as people see it. Displays as a line of text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SettingInfo {
-    /// Its name.
+    /// The name.
     pub key: &'static str,
-    /// What it does, with its unit, without its default.
+    /// The effect, with the unit, without the default.
     pub about: &'static str,
     /// The default as text that can be set; none if it has no value of its own by default.
     pub default: Option<String>,
-    /// What applies while it has no value of its own; empty if it always has one.
+    /// The rule that applies while it has no value of its own; empty if it always has a value.
     pub otherwise: &'static str,
-    /// Its values and their range, to complete the sentence "expected …".
+    /// The values and their range, to complete the sentence "expected …".
     pub expected: String,
 }
 
