@@ -1,6 +1,6 @@
 //! Settings: named parameters that are set from text as `key=value`.
 //!
-//! The macro [`settings!`] declares a configuration with one row for each setting: key, type, default, range
+//! The macro `settings!` declares a configuration with one row for each setting: key, type, default, range
 //! and text. The field and its documentation, the default, what is listed and what is refused follow from
 //! that row.
 
