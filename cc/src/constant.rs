@@ -1,17 +1,17 @@
-//! A window that never changes: the baseline that shows what congestion control is worth.
+//! A window that never changes: the baseline for comparisons.
 
 use crate::settings::{SIZE, settings};
 use crate::{AckSample, CcParams, CcSnapshot, LossSample, NackSample, SenderCc, Span, Time, Window};
 
 settings! {
-    /// How large the window is.
+    /// The settings of `constant`.
     pub struct ConstantConfig {
         window: Option<u64> = None, in SIZE, "the window in bytes; replaces window_bdp", or "window_bdp";
         window_bdp: f64 = 1.0, in 0.001..=1e3, "the window in BDPs of the network";
     }
 }
 
-/// A fixed window. Keeps the least RTT, which timers are derived from.
+/// A fixed window. It tracks the least RTT, because the retransmission timers are derived from it.
 #[derive(Clone, Copy, Debug)]
 pub struct Constant {
     window: Window,
@@ -20,14 +20,14 @@ pub struct Constant {
 }
 
 impl Constant {
-    /// A flow with the configured window, at least one byte.
+    /// A flow with the configured window, which is at least one byte.
     pub fn new(config: &ConstantConfig, params: &CcParams) -> Constant {
         let bdps = || (params.network_bdp() as f64 * config.window_bdp) as u64;
         let window = config.window.unwrap_or_else(bdps);
         Constant::fixed(Window(window.max(1)), "constant", params)
     }
 
-    /// A flow with this window, whose snapshots name `phase`.
+    /// A flow with this window, whose snapshots show `phase`.
     pub(crate) fn fixed(window: Window, phase: &'static str, params: &CcParams) -> Constant {
         Constant { window, base_rtt: params.network_rtt, phase }
     }
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn the_window_is_what_was_asked_for_and_stays() {
+    fn the_window_is_as_configured_and_does_not_change() {
         let half = ConstantConfig { window: None, window_bdp: 0.5 };
         let bytes = ConstantConfig { window: Some(9_000), window_bdp: 0.5 };
         assert_eq!(Constant::new(&ConstantConfig::default(), &params()).window(), Window(150_000));

@@ -22,10 +22,10 @@ use crate::table::{
 use crate::unlimited::Unlimited;
 use crate::{CcParams, ReceiverAlgorithm, ReceiverCc, SenderAlgorithm, SenderCc};
 
-/// What a sender's part is built from.
+/// The input from which a sender's part is built.
 #[derive(Clone, Copy, Debug)]
 pub struct SenderInput {
-    /// The surroundings.
+    /// The network and the endpoint.
     pub params: CcParams,
     /// Whether a receiver's credits are in force as well.
     pub receiver_credit: bool,
@@ -47,9 +47,9 @@ pub struct PreparedReceiver {
 /// The two parts of a congestion control.
 #[derive(Clone, Copy)]
 pub struct CcParts {
-    /// What runs at the sender.
+    /// The algorithm at the sender.
     pub sender: Part<SenderInput, MakeSender>,
-    /// What grants credit at the receiver; none if senders need no credit.
+    /// The scheduler that grants credit at the receiver; none if senders need no credit.
     pub receiver: Option<Part<CcParams, PreparedReceiver>>,
 }
 
@@ -97,7 +97,7 @@ const RCCC: Part<CcParams, PreparedReceiver> = || {
     })
 };
 
-/// Everything that can be chosen by name.
+/// All congestion controls.
 pub static ALGORITHMS: &[Row<CcParts>] = &[
     Row {
         name: "nscc",
@@ -145,25 +145,25 @@ pub enum CcSetError {
     UnknownKey {
         /// The algorithm's name.
         algorithm: String,
-        /// The parameter asked for.
+        /// The name that was given.
         key: String,
-        /// The value it was to have.
+        /// The value that it was set to.
         value: String,
-        /// The parameters there are, comma-separated.
+        /// The names of the parameters that exist, comma-separated.
         known: String,
     },
-    /// The value is not one that the parameter takes.
+    /// The parameter does not take this value.
     #[error("{algorithm}: {key} is '{value}', expected {expected}; parameters are: {known}")]
     BadValue {
         /// The algorithm's name.
         algorithm: String,
-        /// The parameter.
+        /// The name of the parameter.
         key: String,
-        /// The value it was to have.
+        /// The value that it was set to.
         value: String,
         /// The values that it takes, to complete the sentence "expected …".
         expected: String,
-        /// The parameters there are, comma-separated.
+        /// The names of the parameters that exist, comma-separated.
         known: String,
     },
 }
@@ -276,7 +276,7 @@ impl CcChoice {
         }
     }
 
-    /// One sender's algorithm, sharing nothing. Endpoints with many contexts
+    /// The algorithm of one sender, which shares nothing with others. Endpoints with many contexts use
     /// [`prepare`](Self::prepare) instead.
     pub fn sender(&self, params: &CcParams) -> SenderAlgorithm {
         self.prepare(params).sender()
@@ -318,7 +318,7 @@ impl PreparedCc {
         Some(SenderCredit::new(receiver.credit_cap, self.params.wire_mtu()))
     }
 
-    /// What everything is made for.
+    /// The network and the endpoint for which everything is made.
     pub fn params(&self) -> &CcParams {
         &self.params
     }

@@ -1,6 +1,6 @@
 //! Settings: named parameters that are set from text as `key=value`.
 //!
-//! The macro [`settings!`] declares a configuration with one row for each setting: key, type, default, range
+//! The macro `settings!` declares a configuration with one row for each setting: key, type, default, range
 //! and text. The field and its documentation, the default, what is listed and what is refused follow from
 //! that row.
 
@@ -18,15 +18,15 @@ pub trait Settings: Clone + Default + fmt::Debug + Send + Sync + 'static {
 
 /// One parameter of the configuration `C`.
 pub struct Setting<C> {
-    /// Its name.
+    /// The name.
     pub key: &'static str,
-    /// What it does, with its unit, without its default.
+    /// The effect, with the unit, without the default.
     pub about: &'static str,
-    /// What applies while it has no value of its own; empty if it always has one.
+    /// The rule that applies while it has no value of its own; empty if it always has a value.
     pub otherwise: &'static str,
-    /// Its values and their range, to complete the sentence "expected …".
+    /// The values and their range, to complete the sentence "expected …".
     pub expected: fn() -> String,
-    /// Its value in `C` as text that `store` reads; none if it has no value of its own.
+    /// The value in `C` as text that `store` reads; none if it has no value of its own.
     pub text: fn(&C) -> Option<String>,
     /// Stores a value in `C`; false if the text is not one of the expected values.
     pub store: fn(&mut C, &str) -> bool,
@@ -49,15 +49,15 @@ impl<C: Settings> Setting<C> {
 /// One parameter as people see it. Displays as a line of text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SettingInfo {
-    /// Its name.
+    /// The name.
     pub key: &'static str,
-    /// What it does, with its unit, without its default.
+    /// The effect, with the unit, without the default.
     pub about: &'static str,
     /// The default as text that can be set; none if it has no value of its own by default.
     pub default: Option<String>,
-    /// What applies while it has no value of its own; empty if it always has one.
+    /// The rule that applies while it has no value of its own; empty if it always has a value.
     pub otherwise: &'static str,
-    /// Its values and their range, to complete the sentence "expected …".
+    /// The values and their range, to complete the sentence "expected …".
     pub expected: String,
 }
 
@@ -196,17 +196,17 @@ pub(crate) const SIZE: RangeInclusive<u64> = 1..=1 << 30;
 macro_rules! settings {
     (
         $(#[$outer:meta])*
-        pub struct $config:ident {
+        $vis:vis struct $config:ident {
             $( $key:ident: $kind:ty = $default:expr, in $range:expr, $about:literal $(, or $otherwise:literal)?; )*
         }
     ) => {
         $(#[$outer])*
         #[derive(Clone, Debug, PartialEq)]
-        pub struct $config {
+        $vis struct $config {
             $(
                 #[doc = concat!("Setting: ", $about, ".")]
                 $( #[doc = concat!("None: ", $otherwise, ".")] )?
-                pub $key: $kind,
+                $vis $key: $kind,
             )*
         }
 
@@ -241,7 +241,7 @@ mod tests {
 
     settings! {
         /// An example of every kind.
-        pub struct Example {
+        struct Example {
             factor: f64 = 0.5, in SHARE, "a share";
             count: u32 = 3, in 0..=31, "a count";
             size: u64 = 16 << 10, in SIZE, "a size";

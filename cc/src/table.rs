@@ -15,18 +15,18 @@ use crate::settings::{SettingInfo, Settings};
 pub struct Row<P> {
     /// The name to choose it by.
     pub name: &'static str,
-    /// What it is, in one line.
+    /// A description in one line.
     pub about: &'static str,
-    /// Where it is specified.
+    /// The specification or paper.
     pub source: &'static str,
-    /// What builds it.
+    /// The part or parts that build it.
     pub part: P,
 }
 
 /// Hands out a builder with the default settings.
 pub type Part<I, O> = fn() -> Arc<dyn Builder<I, O>>;
 
-/// What has settings and can list them.
+/// Parts that list their settings.
 pub trait ListSettings {
     /// The settings with their defaults, in the order of their tables.
     fn settings(&self) -> Vec<SettingInfo>;
@@ -42,7 +42,7 @@ impl<I, O> ListSettings for Part<I, O> {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("unknown {kind} '{name}'; there are: {known}")]
 pub struct UnknownName {
-    /// What the table holds, in the singular.
+    /// The kind of thing that the table holds, in the singular.
     pub kind: &'static str,
     /// The name asked for.
     pub name: String,

@@ -1,16 +1,17 @@
-//! Quantities as people write them: rates, times and sizes with a unit. This is the only grammar of
-//! quantities in weft: options, settings, topology specifications and scripts of link events all use it.
+//! Quantities as people write them: rates, times and sizes with a unit. This is the only grammar of quantities in
+//! weft: options, settings, topology specifications and scripts of link events all use it.
 //!
 //! | quantity | units | examples |
 //! |---|---|---|
-//! | rate | `k K M G T`, alone or followed by `bps`, `bit/s`, `b/s` or `bit`; or one of these four alone | `100G`, `2.5Gbps`, `100Gbit` |
+//! | rate | `k M G T`, alone or before `bps`, `bit/s`, `b/s` or `bit`; or these without prefix | `100G`, `2.5Gbps` |
 //! | time | `ps ns us µs ms s` | `1us`, `9µs`, `600ns` |
-//! | size | `B`; `kB MB GB` or `k M G` (powers of 1000, `K` is `k`); `KiB MiB GiB` (powers of 1024); or none | `2MiB`, `64k`, `2000000` |
+//! | size, powers of 1000 | `B kB MB GB`, `k M G`, or none | `100kB`, `64k`, `2000000` |
+//! | size, powers of 1024 | `KiB MiB GiB` | `2MiB` |
 //!
-//! A number is decimal, with a fraction and an exponent if need be: `1.5`, `.5`, `1e6`. Spaces may stand
-//! between the number and its unit. Case matters, because `m` and `M` differ. Numbers are exact: what is no
-//! whole number of bits per second, picoseconds or bytes is refused, never rounded. Only a size, and a time
-//! of zero, may leave the unit out.
+//! A number is decimal and may have a fraction and an exponent: `1.5`, `.5`, `1e6`. Spaces may stand between the
+//! number and its unit. Case matters, because `m` and `M` differ; only `K` is the same as `k`. Numbers are exact: a
+//! quantity that is not a whole number of bits per second, picoseconds or bytes is refused, never rounded. Only a
+//! size, and a time of zero, may leave out the unit.
 
 use std::fmt;
 
@@ -27,7 +28,7 @@ pub struct UnitError {
 }
 
 impl UnitError {
-    /// What was expected, with the units and examples: it completes a sentence such as "expected …".
+    /// The expected quantity with its units and examples, to complete the sentence "expected …".
     pub fn expected(&self) -> &'static str {
         self.expected
     }

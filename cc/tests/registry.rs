@@ -31,7 +31,7 @@ fn the_table_is_well_formed() {
 }
 
 #[test]
-fn every_name_makes_what_it_says() {
+fn every_name_makes_its_algorithms() {
     for row in ALGORITHMS {
         let choice = choice(row.name);
         assert_eq!(choice.name(), row.name);
@@ -62,7 +62,7 @@ fn nscc_knows_whether_its_row_has_a_credit_scheduler() {
 }
 
 #[test]
-fn an_unknown_name_is_told_the_known_ones() {
+fn an_unknown_name_is_refused_with_the_known_ones() {
     let error = CcChoice::parse("ncc").unwrap_err();
     assert_eq!(
         error.to_string(),
@@ -88,7 +88,7 @@ fn parameters_reach_the_algorithms() {
 }
 
 #[test]
-fn a_wrong_parameter_is_told_what_would_be_right() {
+fn a_wrong_parameter_is_refused_with_the_expected_values() {
     let mut nscc = choice("nscc");
     let unknown = nscc.set("windw", "3").unwrap_err();
     assert!(matches!(unknown, CcSetError::UnknownKey { .. }));
@@ -128,7 +128,7 @@ fn settings_take_the_units_that_options_take() {
 }
 
 #[test]
-fn users_bring_their_own() {
+fn users_plug_in_their_own_algorithms() {
     let sender = Arc::new(|params: &CcParams| {
         let config = ConstantConfig { window_bdp: 0.5, ..ConstantConfig::default() };
         Box::new(Constant::new(&config, params)) as Box<dyn SenderCc + Send>
@@ -146,7 +146,7 @@ fn users_bring_their_own() {
 }
 
 #[test]
-fn contexts_of_one_endpoint_share_their_parameters() {
+fn all_contexts_of_an_endpoint_have_the_same_parameters() {
     let prepared = choice("nscc").prepare(&PARAMS);
     let senders: Vec<_> = (0..3).map(|_| prepared.sender()).collect();
     assert!(senders.iter().all(|s| s.window() == Window(225_000)));

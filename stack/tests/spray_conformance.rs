@@ -1,4 +1,4 @@
-//! Properties that every load balancer has, and properties of each kind.
+//! The requirements on every load balancer, and those on its kind.
 
 #[path = "../../cc/tests/table/mod.rs"]
 mod table;
@@ -29,7 +29,7 @@ fn packet(now: Time, sent: u64) -> PathContext {
     PathContext { now, sent, window_packets: 32, retransmission: false }
 }
 
-/// One call to a selector, or a pause.
+/// One event at a selector.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Send,
@@ -81,7 +81,7 @@ proptest! {
     }
 
     #[test]
-    fn ecmp_always_uses_one_path(seed in any::<u64>(), paths in 1..=u16::MAX, steps in steps()) {
+    fn ecmp_never_changes(seed in any::<u64>(), paths in 1..=u16::MAX, steps in steps()) {
         let mut ecmp = LbChoice::parse("ecmp").unwrap().build(paths, true, Rng::new(seed, 0));
         let first = ecmp.next(&packet(Time::ZERO, 0));
         prop_assert!(play(&mut ecmp, Time::ZERO, &steps).iter().all(|e| *e == first));
@@ -89,7 +89,7 @@ proptest! {
 }
 
 #[test]
-fn zero_paths_count_as_one_path() {
+fn zero_paths_count_as_one() {
     for choice in choices() {
         let mut selector = choice.build(0, true, Rng::new(0, 0));
         for sent in 0..20 {
@@ -99,7 +99,7 @@ fn zero_paths_count_as_one_path() {
 }
 
 #[test]
-fn ecmp_gives_connections_different_paths() {
+fn ecmp_differs_between_connections() {
     let ecmp = LbChoice::parse("ecmp").unwrap();
     let pick = |stream| ecmp.build(64, true, Rng::new(7, stream)).next(&packet(Time::ZERO, 0)).0;
     let mut used: Vec<u16> = (0..64).map(pick).collect();
@@ -108,8 +108,8 @@ fn ecmp_gives_connections_different_paths() {
     assert!(used.len() > 32, "64 connections share {} entropies", used.len());
 }
 
-/// The number of packets on each path if no feedback ever arrives.
-fn spread_without_feedback(choice: &LbChoice, paths: u16, packets: usize) -> Vec<usize> {
+/// Number of packets on each path if no feedback ever arrives.
+fn without_feedback(choice: &LbChoice, paths: u16, packets: usize) -> Vec<usize> {
     let mut selector = choice.build(paths, true, Rng::new(11, 3));
     let mut count = vec![0; usize::from(paths)];
     for sent in 0..packets {
@@ -119,27 +119,26 @@ fn spread_without_feedback(choice: &LbChoice, paths: u16, packets: usize) -> Vec
 }
 
 #[test]
-fn balancers_that_go_in_rounds_use_all_paths_equally_without_feedback() {
+fn balancers_with_rounds_spray_exactly_evenly_without_feedback() {
     for choice in only(&["oblivious", "round-robin", "bitmap", "mixed"]) {
         for paths in [1, 4, 63, 64, 100, 256] {
-            let count = spread_without_feedback(&choice, paths, usize::from(paths) * 50);
+            let count = without_feedback(&choice, paths, usize::from(paths) * 50);
             assert!(count.iter().all(|n| *n == 50), "{choice:?} over {paths}: {count:?}");
         }
     }
 }
 
 #[test]
-fn reps_uses_all_paths_equally_on_average_without_feedback() {
+fn reps_sprays_evenly_within_chance_without_feedback() {
     for paths in [4u16, 63, 64] {
-        let count = spread_without_feedback(&only(&["reps"])[0], paths, usize::from(paths) * 400);
+        let count = without_feedback(&only(&["reps"])[0], paths, usize::from(paths) * 400);
         // 400 ± 5 standard deviations.
         assert!(count.iter().all(|n| (300..=500).contains(n)), "over {paths}: {count:?}");
     }
 }
 
-/// A model of a fabric at the level of paths. Feedback arrives a window later, and one path may be bad. One answer in
-/// ten carries a mark that has nothing to do with its path: without marks, balancers that recycle entropies would
-/// never explore.
+/// A fabric on the level of paths. Feedback arrives a window later; one path may be bad. One acknowledgement in
+/// ten is marked although its path is good; otherwise balancers that recycle would never explore.
 struct Fabric {
     selector: Selector,
     in_flight: VecDeque<Entropy>,
@@ -158,7 +157,7 @@ impl Fabric {
         Fabric { selector, in_flight: VecDeque::new(), noise: Rng::new(22, 0), now: Time::ZERO, sent: 0 }
     }
 
-    /// Sends `packets` packets, and returns the number on each path.
+    /// Sends `packets` and returns the number of packets on each path.
     fn run(&mut self, packets: usize, bad: Option<(Entropy, PathFeedback)>) -> Vec<usize> {
         let mut count = vec![0; usize::from(PATHS)];
         for _ in 0..packets {
@@ -185,8 +184,8 @@ impl Fabric {
 #[test]
 fn balancers_with_feedback_avoid_a_bad_path_and_return_when_it_heals() {
     let bad = Entropy(5);
-    // The fraction of a fair share that may still take the bad path. After feedback, bitmap avoids a path for as many
-    // rounds as the feedback has penalty points (1, 4, 15).
+    // The part of a fair share that may still use the bad path: bitmap uses it again after as many rounds as the
+    // feedback gave points (1, 4, 15).
     let limits = [(PathFeedback::Ecn, 0.75), (PathFeedback::Nack, 0.35), (PathFeedback::Timeout, 0.2)];
     for choice in only(&["reps", "bitmap", "mixed"]) {
         for (news, limit) in limits {
@@ -196,13 +195,13 @@ fn balancers_with_feedback_avoid_a_bad_path_and_return_when_it_heals() {
                 fabric.run(1_000, Some((bad, news)));
                 let ill = fabric.run(40_000, Some((bad, news)))[usize::from(bad.0)];
                 let fair = 40_000.0 / f64::from(PATHS);
-                assert!((ill as f64) < limit * fair, "{case}: {ill} packets, and a fair share is {fair}");
+                assert!((ill as f64) < limit * fair, "{case}: {ill} packets, fair were {fair}");
 
                 fabric.run(20_000, None);
                 let healed = fabric.run(40_000, None)[usize::from(bad.0)];
                 assert!(
                     healed as f64 > 0.5 * fair,
-                    "{case}: {healed} packets after healing, and a fair share is {fair}"
+                    "{case}: {healed} packets after healing, fair were {fair}"
                 );
             }
         }
@@ -210,7 +209,7 @@ fn balancers_with_feedback_avoid_a_bad_path_and_return_when_it_heals() {
 }
 
 #[test]
-fn balancers_without_feedback_ignore_a_bad_path() {
+fn balancers_without_feedback_keep_spraying_evenly() {
     for choice in only(&["oblivious", "round-robin"]) {
         let count = Fabric::new(&choice, true).run(16_000, Some((Entropy(5), PathFeedback::Timeout)));
         assert!(count.iter().all(|n| *n == 1_000), "{choice:?}: {count:?}");
@@ -218,24 +217,24 @@ fn balancers_without_feedback_ignore_a_bad_path() {
 }
 
 #[test]
-fn reps_does_not_explore_while_it_is_frozen() {
+fn a_frozen_reps_does_not_explore() {
     let bad = Some((Entropy(9), PathFeedback::Nack));
     let mut fabric = Fabric::new(&only(&["reps"])[0], true);
     fabric.run(2_000, None);
     let exploring = fabric.run(5_000, bad);
-    assert!(exploring[9] > 0, "without a timeout, one packet in ten explores: {exploring:?}");
+    assert!(exploring[9] > 0, "one packet in ten takes a random path: {exploring:?}");
 
     fabric.selector.feedback(fabric.now, Entropy(9), PathFeedback::Timeout);
-    // Packets in flight may still take the bad path. Once they are acknowledged, none does.
+    // The window in flight may still use the bad path; after that, no packet does.
     fabric.run(2 * WINDOW, bad);
     let frozen = fabric.run(9_500, bad);
     assert_eq!(frozen[9], 0, "{frozen:?}");
     let thawed = fabric.run(5_000, bad);
-    assert!(thawed[9] > 0, "REPS explores again after 10 ms: {thawed:?}");
+    assert!(thawed[9] > 0, "no exploration 10 ms later: {thawed:?}");
 }
 
 #[test]
-fn the_memory_of_a_balancer_is_bounded() {
+fn balancers_have_little_state() {
     assert!(size_of::<Selector>() <= 96, "{} bytes", size_of::<Selector>());
     const MANY: u16 = 16_384;
     for choice in choices() {
@@ -252,14 +251,14 @@ fn the_memory_of_a_balancer_is_bounded() {
         for _ in 0..200_000 {
             selector.feedback(Time::ZERO, Entropy(3), PathFeedback::Good);
         }
-        // Each entropy takes half a byte of penalty and two bytes of queue, and growth at most doubles the queue.
+        // Per entropy half a byte of penalty and two bytes of queue, whose growth may double its capacity.
         let limit = usize::from(MANY) / 2 + usize::from(MANY) * 4;
         assert!(selector.heap_bytes() <= limit, "{choice:?}: {} bytes", selector.heap_bytes());
     }
 }
 
 #[test]
-fn every_row_is_well_formed_and_unknown_names_are_refused() {
+fn the_table_is_well_formed() {
     table::check_rows(BALANCERS);
     for row in BALANCERS {
         table::check_settings(row.part);

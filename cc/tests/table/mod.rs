@@ -1,4 +1,4 @@
-//! What every table of things that can be chosen by name must keep. The tests of each table call it.
+//! The requirements on every table of things that can be chosen by name. The tests of each table call these checks.
 
 use std::collections::HashSet;
 

@@ -1,7 +1,7 @@
-//! Load balancing: which entropy value the next packet carries.
+//! Load balancing: the choice of the entropy value that the next packet carries.
 //!
 //! Switches hash the entropy (over UDP: the source port) together with the addresses, so a different
-//! entropy probably takes a different path. A [`PathSelector`] chooses it and learns from feedback.
+//! entropy probably takes a different path. A [`PathSelector`] chooses the entropy and learns from feedback.
 
 #![forbid(unsafe_code)]
 
@@ -25,33 +25,34 @@ pub use round_robin::RoundRobin;
 use core::fmt;
 use weft_cc::Time;
 
-/// An entropy value: an index below the number of paths that the selector was made with.
+/// An entropy value: an index below the number of paths of its selector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Entropy(pub u16);
 
-/// What is known about the packet that asks for an entropy.
+/// The packet that needs an entropy, as selectors see it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PathContext {
-    /// When it leaves.
+    /// The time at which the packet leaves.
     pub now: Time,
     /// Packets that the context has sent before this one.
     pub sent: u64,
     /// The congestion window in whole packets.
     pub window_packets: u32,
-    /// Whether it is a retransmission.
+    /// Whether the packet is a retransmission.
     pub retransmission: bool,
 }
 
-/// What happened to a packet that carried an entropy.
+/// The fate of a packet, as feedback about its entropy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PathFeedback {
-    /// It arrived without a congestion mark, or was trimmed at the last hop without one: the path is not to blame.
+    /// The packet arrived without a congestion mark. A packet that was trimmed at the last hop without a mark counts
+    /// as good too, because its path is not to blame.
     Good,
-    /// It arrived with a congestion mark.
+    /// The packet arrived with a congestion mark.
     Ecn,
-    /// It was trimmed inside the fabric, or is inferred lost.
+    /// The packet was trimmed inside the fabric, or is inferred to be lost.
     Nack,
-    /// Its retransmission timer expired.
+    /// The retransmission timer of the packet expired.
     Timeout,
 }
 
@@ -59,9 +60,9 @@ pub enum PathFeedback {
 pub trait PathSelector {
     /// The entropy of the next packet.
     fn next(&mut self, pkt: &PathContext) -> Entropy;
-    /// What happened to a packet sent with `entropy`.
+    /// Learns the fate of a packet that was sent with `entropy`.
     fn feedback(&mut self, now: Time, entropy: Entropy, feedback: PathFeedback);
-    /// Bytes of heap that it holds now, beside its own size. For reports of memory use.
+    /// Bytes of heap that the selector holds now, for reports of memory use.
     fn heap_bytes(&self) -> usize {
         0
     }
@@ -70,7 +71,7 @@ pub trait PathSelector {
 /// A balancer chosen at run time: the built-in ones by enum dispatch, a user's own in a box. A new one gets
 /// an arm here and a line in the macro below.
 pub enum Selector {
-    /// One entropy for ever.
+    /// One entropy for the whole connection.
     Ecmp(Ecmp),
     /// Even spraying.
     Oblivious(Oblivious),
@@ -80,14 +81,14 @@ pub enum Selector {
     Reps(Reps),
     /// Even spraying around penalised entropies.
     Bitmap(Bitmap),
-    /// Recycled entropies, else as the bitmap.
+    /// Recycled entropies; the bitmap when there are none.
     Mixed(Mixed),
     /// A user's own.
     Custom(Box<dyn PathSelector + Send>),
 }
 
 impl Selector {
-    /// Whether it looks at [`PathContext::window_packets`]: no built-in one does.
+    /// Whether the balancer may read [`PathContext::window_packets`]. No built-in one does.
     #[inline]
     pub fn wants_window(&self) -> bool {
         matches!(self, Selector::Custom(_))

@@ -8,14 +8,14 @@ use core::fmt;
 use std::sync::Arc;
 use weft_cc::table::{Builder, Part, Row, UnknownName, find, without_settings};
 
-/// What a balancer is built from.
+/// The input from which a balancer is built.
 #[derive(Clone, Debug)]
 pub struct SelectorInput {
     /// Number of entropies, at least 1.
     pub paths: u16,
-    /// Whether switches trim packets (or drop them).
+    /// Whether switches trim packets that they have no room for; otherwise they drop them.
     pub trimming: bool,
-    /// A generator of its own.
+    /// A generator for this balancer alone.
     pub rng: Rng,
 }
 
