@@ -1,4 +1,4 @@
-//! Reading link events.
+//! Parsing of link events.
 
 use weft_cc::{Span, Time};
 
@@ -7,9 +7,12 @@ use crate::sim::{LinkChange, LinkEvent};
 use crate::topology::{HostId, PortId, Topology};
 use weft_cc::units::{parse_rate, parse_span};
 
-/// Reads all events of `text` for the links of `fabric`, in the order of the lines.
+/// Parses all events of `text` for the links of `fabric`, in the order of the lines.
 ///
-/// `source_name` is what errors call the text. The first error ends the reading.
+/// Errors name the text `source_name`.
+///
+/// # Errors
+/// The first line that is malformed or names a link that `fabric` does not have.
 pub fn parse_link_events(
     source_name: &str,
     text: &str,
@@ -26,9 +29,12 @@ pub fn parse_link_events(
     Ok(events)
 }
 
-/// Reads a change of a link that is to happen now: a line of the same form without its time.
+/// Parses a change of a link that happens now: a line of the same form without the time.
 ///
-/// `source_name` is what errors call the text.
+/// Errors name the text `source_name`.
+///
+/// # Errors
+/// The text is malformed or names a link that `fabric` does not have.
 pub fn parse_link_change(
     source_name: &str,
     text: &str,
@@ -111,7 +117,7 @@ fn parse_line(line: &str, fabric: &Topology) -> Result<LinkEvent, WordError> {
 
 fn time(word: Word<'_>) -> Result<Time, WordError> {
     let expected = "a time with a unit since the start of the run (such as 100us)";
-    // A bare zero passes `parse_span`; here every time has a unit.
+    // `parse_span` accepts a bare zero, but here every time needs a unit.
     let unit = word.text.ends_with('s');
     let span = parse_span(word.text).ok().filter(|_| unit).ok_or_else(|| word.wrong(expected))?;
     // Time is circular: only half of its range lies ahead of the start.

@@ -100,7 +100,7 @@ pub enum RunError {
     #[error("switch ports have more than 256 different queue configurations")]
     QueueKinds,
     /// A failure names a link that does not exist.
-    #[error("switch {switch} of tier {tier} has no link {link}")]
+    #[error("no link {link} at switch {switch} of tier {tier}")]
     NoSuchLink {
         /// The tier of the switch.
         tier: u8,

@@ -204,7 +204,7 @@ impl Exchange {
     }
 }
 
-/// Ignores poisoning: a panic in another thread ends the run, so nobody uses the data afterwards.
+/// Ignores poisoning: a panic in another thread ends the run, so no other thread uses the data afterwards.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

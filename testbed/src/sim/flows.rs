@@ -300,7 +300,7 @@ impl Flows {
             // Otherwise another connection has replaced it.
             && connection.id == Some(id)
         {
-            // If it has flows left, the next one connects anew.
+            // If it has flows left, the next one opens it again.
             connection.id = None;
             if connection.left == 0 {
                 self.over(now);

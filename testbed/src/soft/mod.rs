@@ -42,7 +42,7 @@ use weft_stack::wire::trim::{TrimFormat, TrimOutcome, TrimPolicy, trim_frame};
 
 use self::attached::{AttachedHost, MAX_WAITING};
 use self::frame_store::{FrameLimits, FrameStore};
-use self::outlet::{Delivery, Outlet, Sender};
+use self::outlet::{LinkArrival, Outlet, Sender};
 use self::ticket::{FrameHeaders, Ticket};
 use crate::sim::{
     FaultPlan, LinkChange, LinkSpec, Links, MIN_FRAME, RunConfig, RunError, changes, mark_seed,
@@ -348,8 +348,8 @@ impl<P: Port> SoftFabric<P> {
         let Some(ticket) = self.next(now, port) else { return };
         let departure = self.outlets[port as usize].depart(now, ticket.size(), self.seed);
         self.agenda.push(Reverse((departure.free_at, FabricEvent::Free(port))));
-        match departure.delivery {
-            Some(delivery) => self.launch(port, &delivery, ticket),
+        match departure.arrival {
+            Some(arrival) => self.launch(port, &arrival, ticket),
             None => {
                 self.counters.lost += 1;
                 self.frames.take(ticket.slot);
@@ -399,17 +399,17 @@ impl<P: Port> SoftFabric<P> {
     }
 
     /// Puts a packet on the link behind `port`.
-    fn launch(&mut self, port: u32, delivery: &Delivery, mut ticket: Ticket) {
-        if delivery.corrupt {
+    fn launch(&mut self, port: u32, arrival: &LinkArrival, mut ticket: Ticket) {
+        if arrival.corrupt {
             self.flip(&mut ticket);
         }
-        if delivery.duplicate {
+        if arrival.duplicate {
             match self.frames.duplicate(ticket.slot) {
-                Some(slot) => self.carry(port, delivery.on_time, ticket.at(slot)),
+                Some(slot) => self.carry(port, arrival.on_time, ticket.at(slot)),
                 None => self.counters.starved += 1,
             }
         }
-        self.carry(port, delivery.at, ticket);
+        self.carry(port, arrival.at, ticket);
     }
 
     fn carry(&mut self, port: u32, at: u64, ticket: Ticket) {

@@ -42,11 +42,11 @@ pub(super) struct Departure {
     /// When its last bit leaves, ps.
     pub(super) free_at: u64,
     /// Its arrival; `None` if the link loses the packet.
-    pub(super) delivery: Option<Delivery>,
+    pub(super) arrival: Option<LinkArrival>,
 }
 
 /// The arrival of a packet that the link does not lose.
-pub(super) struct Delivery {
+pub(super) struct LinkArrival {
     /// Arrival time without delay by a fault, ps.
     pub(super) on_time: u64,
     /// Actual arrival time, ps.
@@ -68,13 +68,13 @@ impl Outlet {
         self.busy = true;
         let free_at = now + self.condition.time_for(size);
         let on_time = free_at + self.spec.latency;
-        let delivery = self.condition.draw_outcome(self.spec.id, seed).map(|outcome| Delivery {
+        let arrival = self.condition.draw_outcome(self.spec.id, seed).map(|outcome| LinkArrival {
             on_time,
             at: on_time + outcome.held_up.as_ps(),
             corrupt: outcome.corrupt,
             duplicate: outcome.duplicate,
         });
-        Departure { free_at, delivery }
+        Departure { free_at, arrival }
     }
 
     /// Puts a packet on the link, to arrive at `at`, ps.
