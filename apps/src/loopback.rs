@@ -8,6 +8,7 @@
 //! There is no link: nothing bounds the rate but the CPU.
 
 use crate::Failure;
+use crate::interrupt::Interrupt;
 use weft_testbed::sim::{Progress, RunConfig, RunReport};
 use weft_testbed::workload::Workload;
 
@@ -18,15 +19,19 @@ pub(crate) fn first_pair(workload: &Workload) -> Option<[u32; 2]> {
 
 /// Runs the flows between the first two hosts over DPDK.
 #[cfg(feature = "dpdk")]
-pub(crate) fn run(config: &RunConfig, progress: &mut dyn FnMut(&Progress)) -> Result<RunReport, Failure> {
+pub(crate) fn run(
+    config: &RunConfig,
+    progress: &mut dyn FnMut(&Progress),
+    interrupt: &Interrupt,
+) -> Result<RunReport, Failure> {
     fn failed(error: impl std::fmt::Display) -> Failure {
         Failure::Run(format!("--on loopback: {error}"))
     }
     let pair = first_pair(&config.workload).ok_or_else(|| failed(crate::live::LiveError::NoFlows))?;
     let (ports, pool) = rings::open(config.mtu).map_err(failed)?;
-    let ends = rings::ends(pair, ports).into();
-    let mut live = crate::live::Live::new(config, &rings::network(config), ends).map_err(failed)?;
-    live.run(progress);
+    let hosts = rings::hosts(pair, ports).into();
+    let mut live = crate::live::Live::new(config, &rings::network(config), hosts).map_err(failed)?;
+    live.run(progress, interrupt);
     let mut report = live.into_report();
     // The ports are closed: every mbuf must be back.
     let missing = pool.capacity() - pool.available();
@@ -38,7 +43,11 @@ pub(crate) fn run(config: &RunConfig, progress: &mut dyn FnMut(&Progress)) -> Re
 
 /// Says why not.
 #[cfg(not(feature = "dpdk"))]
-pub(crate) fn run(_config: &RunConfig, _progress: &mut dyn FnMut(&Progress)) -> Result<RunReport, Failure> {
+pub(crate) fn run(
+    _config: &RunConfig,
+    _progress: &mut dyn FnMut(&Progress),
+    _interrupt: &Interrupt,
+) -> Result<RunReport, Failure> {
     Err(Failure::Run(
         "--on loopback needs DPDK, and this weft was built without its feature `dpdk`".to_owned(),
     ))
@@ -47,7 +56,7 @@ pub(crate) fn run(_config: &RunConfig, _progress: &mut dyn FnMut(&Progress)) -> 
 /// The two ends and what lies between them.
 #[cfg(feature = "dpdk")]
 mod rings {
-    use crate::live::{End, Network};
+    use crate::live::{LiveHost, Network};
     use weft_cc::Span;
     use weft_stack::port::dpdk::{
         DpdkError, DpdkPort, DpdkPortConfig, Eal, EalOptions, MbufPool, MbufPoolConfig,
@@ -74,13 +83,13 @@ mod rings {
         Ok(([a, b], pool))
     }
 
-    pub(super) fn ends([a, b]: [u32; 2], [left, right]: [DpdkPort; 2]) -> [End<DpdkPort>; 2] {
-        let end = |host, n, port| End {
-            host,
-            place: Host { mac: MacAddr([2, 0, 0, 0, 0, n]), ip: [127, 0, 0, n].into() },
+    pub(super) fn hosts([a, b]: [u32; 2], [left, right]: [DpdkPort; 2]) -> [LiveHost<DpdkPort>; 2] {
+        let host = |number, n, port| LiveHost {
+            number,
+            host: Host { mac: MacAddr([2, 0, 0, 0, 0, n]), ip: [127, 0, 0, n].into() },
             port,
         };
-        [end(a, 1, left), end(b, 2, right)]
+        [host(a, 1, left), host(b, 2, right)]
     }
 
     pub(super) fn network(config: &RunConfig) -> Network {

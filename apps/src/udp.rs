@@ -30,7 +30,8 @@ pub(crate) use sockets::run;
 mod sockets {
     use super::MAX_HOSTS;
     use crate::Failure;
-    use crate::live::{self, End, Live, LiveError, Network};
+    use crate::interrupt::Interrupt;
+    use crate::live::{self, Live, LiveError, LiveHost, Network};
     use std::collections::BTreeSet;
     use std::net::{IpAddr, Ipv4Addr};
     use weft_cc::{Rate, Span};
@@ -63,14 +64,15 @@ mod sockets {
     pub(crate) fn run(
         config: &RunConfig,
         progress: &mut dyn FnMut(&Progress),
+        interrupt: &Interrupt,
     ) -> Result<(RunReport, Vec<String>), Failure> {
         let failed = |error: &dyn std::fmt::Display| Failure::Run(format!("--on udp: {error}"));
         let hosts = live::hosts(&config.workload);
         let ports = open(config, hosts.len(), RECEIVE_BUFFER).map_err(|error| failed(&error))?;
         let network = network(config, &ports);
-        let ends = ends(hosts, ports);
-        let mut live = Live::new(config, &network, ends).map_err(|error: LiveError| failed(&error))?;
-        live.run(progress);
+        let hosts = live_hosts(hosts, ports);
+        let mut live = Live::new(config, &network, hosts).map_err(|error: LiveError| failed(&error))?;
+        live.run(progress, interrupt);
         let notes = notes(live.ports());
         Ok((live.into_report(), notes))
     }
@@ -107,12 +109,12 @@ mod sockets {
     }
 
     /// The hosts with their ports.
-    pub(super) fn ends(hosts: Vec<u32>, ports: Vec<UdpPort>) -> Vec<End<UdpPort>> {
-        let end = |(host, port): (u32, UdpPort)| {
-            let place = Host { mac: mac_of(port.ip()), ip: port.ip() };
-            End { host, place, port }
+    pub(super) fn live_hosts(hosts: Vec<u32>, ports: Vec<UdpPort>) -> Vec<LiveHost<UdpPort>> {
+        let live_host = |(number, port): (u32, UdpPort)| {
+            let host = Host { mac: mac_of(port.ip()), ip: port.ip() };
+            LiveHost { number, host, port }
         };
-        hosts.into_iter().zip(ports).map(end).collect()
+        hosts.into_iter().zip(ports).map(live_host).collect()
     }
 
     /// The network as endpoints shall take it: so that all windows towards one host fit into its receive buffer.

@@ -13,7 +13,7 @@
 //! How long windows are follows from the topology and not from the number of threads, and a window
 //! depends on nothing but the one before it: any number of threads gives the same results.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use weft_cc::{Span, Time};
@@ -95,6 +95,12 @@ impl<'a> Timetable<'a> {
         self.until = self.until.min(done.saturating_add(2 * self.lookahead));
     }
 
+    /// The run ends early. One side may be further than the other, so the other still gets there.
+    fn cut_short(&mut self) {
+        let [even, odd] = self.reached;
+        self.until = self.until.min(even.max(odd));
+    }
+
     /// When a sample is due; one at the very end waits for what happens then, see [`Timetable::end_sample`].
     fn due_sample(&self) -> u64 {
         if self.next_sample < self.until { self.next_sample } else { NEVER }
@@ -135,6 +141,8 @@ struct Board {
     shards: Vec<Notice>,
     /// From shard to shard.
     mail: Vec<Vec<Mutex<Letters>>>,
+    /// Whether the run is to end early: all threads must see the same after the same window.
+    stop: AtomicBool,
 }
 
 /// What goes from one shard to another.
@@ -160,6 +168,7 @@ impl Board {
         Board {
             shards: (0..shards).map(|_| Notice::default()).collect(),
             mail: (0..shards).map(boxes).collect(),
+            stop: AtomicBool::new(false),
         }
     }
 
@@ -211,6 +220,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(super) struct Watch<'a> {
     pub(super) progress: Option<&'a mut dyn FnMut(&Progress)>,
     pub(super) sampling: Option<Sampling<'a>>,
+    pub(super) stop: Option<&'a AtomicBool>,
     pub(super) flows_total: u64,
 }
 
@@ -218,6 +228,10 @@ pub(super) struct Watch<'a> {
 const PROGRESS_INTERVAL: u64 = 1 << 16;
 
 impl Watch<'_> {
+    fn is_to_stop(&self) -> bool {
+        self.stop.is_some_and(|stop| stop.load(Ordering::Relaxed))
+    }
+
     fn look(&mut self, board: &Board, now: u64, reported: &mut u64) {
         let events = board.sum(|notice| &notice.events);
         if let Some(progress) = self.progress.as_mut().filter(|_| events >= *reported) {
@@ -291,6 +305,9 @@ impl Team<'_> {
                     let Some(board) = boards.next() else { break };
                     let own_next = shard.run(side, start, end);
                     board.post(number, shard, own_next);
+                    if let Some(watch) = &watch {
+                        board.stop.store(watch.is_to_stop(), Ordering::Relaxed);
+                    }
                     if !self.barrier.wait() {
                         return end;
                     }
@@ -298,6 +315,9 @@ impl Team<'_> {
                     next = board.next();
                     if let Some(watch) = &mut watch {
                         watch.look(board, end, &mut reported);
+                    }
+                    if board.stop.load(Ordering::Relaxed) {
+                        timetable.cut_short();
                     }
                     if !over && board.sum(|notice| &notice.open) == 0 {
                         over = true;

@@ -36,9 +36,10 @@ pub(crate) use build::{Links, changes, mark_seed};
 pub(crate) use config::MIN_FRAME;
 pub(crate) use link::{Condition, LinkSpec};
 
+use core::sync::atomic::AtomicBool;
 use engine::Watch;
 
-/// How a run is carried out. None of it but the faults has an effect on the results.
+/// How a run is carried out. Only `faults` and `stop` have an effect on the results.
 #[derive(Default)]
 pub struct Options<'a> {
     /// What goes wrong with links.
@@ -49,6 +50,9 @@ pub struct Options<'a> {
     pub sampling: Option<Sampling<'a>>,
     /// Called now and then.
     pub progress: Option<&'a mut dyn FnMut(&Progress)>,
+    /// Ends the run early once it is set: soon, at an instant that depends on when that happens. Up to this instant the
+    /// run is the same as without; it ends as one with [`RunConfig::until`] does.
+    pub stop: Option<&'a AtomicBool>,
 }
 
 /// Carries out a run. `progress` is called now and then.
@@ -64,10 +68,10 @@ pub fn run(config: &RunConfig, progress: &mut dyn FnMut(&Progress)) -> Result<Ru
 /// # Errors
 /// A configuration that cannot work.
 pub fn run_with(config: &RunConfig, options: Options<'_>) -> Result<RunReport, RunError> {
-    let Options { faults, threads, sampling, progress } = options;
+    let Options { faults, threads, sampling, progress, stop } = options;
     let mut system = build::build(config, &faults, threads, sampling.is_some())?;
     let flows_total = config.workload.flows().len() as u64;
-    let mut watch = Watch { progress, sampling, flows_total };
+    let mut watch = Watch { progress, sampling, stop, flows_total };
     let end = engine::run(&mut system, config.until, &mut watch);
     Ok(report::report(config, &system, end))
 }

@@ -51,7 +51,7 @@ pub(crate) enum HostLink {
 }
 
 /// A fabric with its hosts.
-pub(crate) struct Bed {
+pub(crate) struct AttachedFabric {
     pub(crate) fabric: SoftFabric<HostLink>,
     pub(crate) hosts: Vec<HostFacts>,
 }
@@ -77,7 +77,7 @@ impl HostsBy {
         hosts: &[u32],
         owned: &Owned,
         name: &str,
-    ) -> Result<Bed, Failure> {
+    ) -> Result<AttachedFabric, Failure> {
         if let Some(host) = hosts.iter().find(|host| **host >= MAX_HOSTS) {
             return Err(Failure::Usage(format!(
                 "host {host}: expected at most {MAX_HOSTS} hosts in a testbed"
@@ -106,7 +106,7 @@ impl HostsBy {
             fabric.attach(HostId(host.facts.host), host.ip, host.link).map_err(|error| failed(&error))?;
             facts.push(host.facts);
         }
-        Ok(Bed { fabric, hosts: facts })
+        Ok(AttachedFabric { fabric, hosts: facts })
     }
 }
 
