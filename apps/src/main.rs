@@ -11,6 +11,7 @@ mod list;
 mod live;
 mod loopback;
 mod options;
+mod output;
 mod perf;
 mod port_spec;
 mod report;

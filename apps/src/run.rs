@@ -5,13 +5,13 @@ use crate::choices::Platform;
 use crate::interrupt::Interrupt;
 use crate::loopback;
 use crate::options::RunArgs;
+use crate::output::OutputFile;
 use crate::report::{Report, csv, json, table};
 use crate::resolve::{Plan, resolve};
 use crate::sample::SampleFiles;
 use crate::{soft, udp, usage};
 use indicatif::{ProgressBar, ProgressStyle};
-use std::fs::File;
-use std::io::{self, BufWriter, IsTerminal, Write};
+use std::io::{self, BufWriter, IsTerminal};
 use std::path::Path;
 use std::time::Instant;
 use weft_cc::Span;
@@ -153,37 +153,44 @@ fn show(bar: &ProgressBar, progress: &Progress, kind_of_time: &str) {
 
 /// Where reports go.
 struct Outputs<'a> {
-    json: Option<(&'a Path, Box<dyn Write>)>,
-    flows: Option<(&'a Path, File)>,
+    json: Option<(&'a Path, OutputFile)>,
+    flows: Option<(&'a Path, OutputFile)>,
     /// Whether standard output is the JSON report's alone.
     quiet: bool,
 }
 
 impl<'a> Outputs<'a> {
     fn open(args: &'a RunArgs) -> Result<Outputs<'a>, Failure> {
-        let create =
-            |path: &'a Path| File::create(path).map_err(|e| failed(path, &e)).map(|file| (path, file));
-        let quiet = args.json.as_deref() == Some(Path::new("-"));
-        let json: Option<(&Path, Box<dyn Write>)> = match args.json.as_deref() {
-            Some(path) if quiet => Some((path, Box::new(io::stdout()))),
-            Some(path) => Some((path, Box::new(create(path)?.1))),
-            None => None,
+        let create = |path: &'a Path| match OutputFile::create(path) {
+            Ok(file) => Ok((path, file)),
+            Err(error) => Err(failed(path, &error)),
         };
-        Ok(Outputs { json, flows: args.flows.as_deref().map(create).transpose()?, quiet })
+        let quiet = args.json.as_deref() == Some(Path::new("-"));
+        let json = args.json.as_deref().filter(|_| !quiet);
+        Ok(Outputs {
+            json: json.map(create).transpose()?,
+            flows: args.flows.as_deref().map(create).transpose()?,
+            quiet,
+        })
     }
 
     fn write(self, report: &Report, outcome: &RunReport, clock: Instant) -> Result<(), Failure> {
-        if !self.quiet {
+        if self.quiet {
+            json::write(report, BufWriter::new(io::stdout()))
+                .map_err(|error| failed(Path::new("-"), &error))?;
+        } else {
             let text = &mut Vec::new();
             table::write(report, clock.elapsed(), text)
                 .and_then(|()| crate::print(text))
-                .map_err(|e| Failure::Run(format!("standard output: {e}")))?;
+                .map_err(|error| Failure::Run(format!("standard output: {error}")))?;
         }
-        if let Some((path, out)) = self.json {
-            json::write(report, BufWriter::new(out)).map_err(|e| failed(path, &e))?;
+        if let Some((path, mut file)) = self.json {
+            let written = json::write(report, BufWriter::new(&mut file)).and_then(|()| file.commit());
+            written.map_err(|error| failed(path, &error))?;
         }
-        if let Some((path, out)) = self.flows {
-            csv::write(&outcome.flows, out).map_err(|e| failed(path, &e))?;
+        if let Some((path, mut file)) = self.flows {
+            let written = csv::write(&outcome.flows, &mut file).and_then(|()| file.commit());
+            written.map_err(|error| failed(path, &error))?;
         }
         Ok(())
     }
