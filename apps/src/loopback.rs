@@ -61,12 +61,13 @@ mod rings {
     use weft_stack::port::dpdk::{
         DpdkError, DpdkPort, DpdkPortConfig, Eal, EalOptions, MbufPool, MbufPoolConfig,
     };
-    use weft_stack::wire::ethernet::MacAddr;
+    use weft_stack::wire::MAX_IPV4_HEADERS;
+    use weft_stack::wire::ethernet::{self, MacAddr};
     use weft_stack::worker::Host;
     use weft_testbed::sim::RunConfig;
 
-    /// Ethernet, IPv4, UDP and the longest headers of a data packet.
-    const HEADERS: u32 = 14 + 20 + 8 + 16 + 44;
+    /// The longest headers of a data packet.
+    const HEADERS: u32 = (ethernet::HEADER_LEN + MAX_IPV4_HEADERS) as u32;
     /// Frames that each direction holds.
     const RING: u32 = 1024;
 

@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use weft_cc::Time;
 use weft_stack::port::memory::MemoryPort;
+use weft_stack::wire::MAX_IPV4_HEADERS;
 use weft_stack::wire::ethernet::MacAddr;
 use weft_stack::worker::{Clock, Host};
 use weft_testbed::sim::{self, FaultPlan, PayloadMode, Progress, RunConfig, RunReport};
@@ -33,8 +34,6 @@ pub(crate) const DEFAULT_MTU: u32 = 4_096;
 const TWO_CORES: u64 = 3_200_000_000;
 const TWO_CORES_PROCESSES: u64 = 800_000_000;
 
-/// Headers of the longest data packet, over IPv4.
-const HEADERS: usize = 20 + 8 + 16 + 44;
 /// Packets that an endpoint may keep ahead of its link: the one that is leaving, and one for the time until the
 /// endpoint's next turn.
 const AHEAD: usize = 2;
@@ -102,7 +101,7 @@ fn attach(
     let failed = |error: &dyn std::fmt::Display| Failure::Run(format!("--on soft: host {host}: {error}"));
     let address = address(host);
     let (port, inner) =
-        host_link(config.mtu as usize + HEADERS, address.mac.0, AHEAD).map_err(|error| failed(&error))?;
+        host_link(config.mtu as usize + MAX_IPV4_HEADERS, address.mac.0, AHEAD).map_err(|error| failed(&error))?;
     fabric.attach(HostId(host), address.ip, inner).map_err(|error| failed(&error))?;
     Ok(LiveHost { number: host, host: address, port })
 }

@@ -36,12 +36,11 @@ mod sockets {
     use std::net::{IpAddr, Ipv4Addr};
     use weft_cc::{Rate, Span};
     use weft_stack::port::udp::{Notice, UdpConfig, UdpError, UdpPort, mac_of};
+    use weft_stack::wire::MAX_IPV4_HEADERS;
     use weft_stack::worker::Host;
     use weft_testbed::sim::{Progress, RunConfig, RunReport};
     use weft_testbed::workload::{Start, Workload};
 
-    /// IPv4, UDP and the longest headers of a data packet.
-    const HEADERS: u32 = 20 + 8 + 16 + 44;
     /// Bytes of receive buffer asked for.
     const RECEIVE_BUFFER: usize = 4 << 20;
     /// What congestion control takes for the way there and back: some turns of the loop, and no less than it
@@ -90,7 +89,7 @@ mod sockets {
                     // Within the process only: all datagrams are between ports of 127.0.0.1.
                     alias: Some(Ipv4Addr::new(10, 0, 0, n).into()),
                     sources: config.paths,
-                    mtu: (config.mtu + HEADERS) as usize,
+                    mtu: config.mtu as usize + MAX_IPV4_HEADERS,
                     tx_frames: 64,
                     receive_buffer,
                     ..UdpConfig::at(IpAddr::V4(Ipv4Addr::LOCALHOST))

@@ -123,7 +123,7 @@ const ETHERNET: u32 = 8 + 14 + 4 + 12;
 /// IPv4 and UDP.
 const IP_UDP: u32 = 20 + 8;
 /// A RUD request with congestion control fields and a standard SES request.
-const DATA_HEADERS: u32 = 16 + 44;
+const DATA_HEADERS: u32 = weft_stack::wire::MAX_HEADERS as u32;
 
 /// Bytes of control and trimmed packets for each byte of data on a link that both would fill (UET asks
 /// that the class of trimmed packets get at most half). Under strict priority trimmed headers starve
