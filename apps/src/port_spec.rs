@@ -16,6 +16,7 @@ use std::path::Path;
 use std::time::Duration;
 use thiserror::Error;
 use weft_cc::Rate;
+use weft_stack::fep::PeerRefusal;
 #[cfg(feature = "dpdk")]
 use weft_stack::port::dpdk::{
     DpdkError, DpdkPort, DpdkPortConfig, Eal, EalOptions, MbufPool, MbufPoolConfig, buffer_size_for,
@@ -23,8 +24,9 @@ use weft_stack::port::dpdk::{
 use weft_stack::port::memif::{MemifError, MemifPort};
 use weft_stack::port::udp::{MAX_SOURCES, Peer, UdpConfig, UdpError, UdpPort, mac_of};
 use weft_stack::port::{MIN_FRAME, Port};
+use weft_stack::wire::MAX_HEADERS;
 use weft_stack::wire::ethernet::{MacAddr, VLAN_TAG_LEN, VlanTag};
-use weft_stack::fep::PeerRefusal;
+use weft_stack::wire::udp::HEADER_LEN as UDP;
 use weft_stack::worker::session::PlacePeer;
 use weft_stack::worker::{Checksum, HostAddr, LinkConfig};
 
@@ -557,7 +559,7 @@ impl OpenPort {
     /// Bytes of the headers of a data packet at their longest: Ethernet, IP, UDP, PDS and SES.
     pub(crate) fn headers(&self) -> u32 {
         let ip = if self.host.ip.is_ipv4() { 20 } else { 40 };
-        (MIN_FRAME + tag_len(self.vlan)) as u32 + ip + 8 + 16 + 44
+        (MIN_FRAME + tag_len(self.vlan) + UDP + MAX_HEADERS) as u32 + ip
     }
 
     /// Bytes of the longest IP packet.

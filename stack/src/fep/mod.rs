@@ -41,8 +41,8 @@ use rustc_hash::FxHasher;
 use weft_cc::Time;
 
 pub use api::{
-    CallError, Completion, ConnectOptions, ConnectionId, Failure, MAX_PROCESS, PeerRefusal, QUESTIONS, Receive,
-    ReceiveError, Resource, Send, SendError, SendId, Unreachable,
+    CallError, Completion, ConnectOptions, ConnectionId, Failure, MAX_PROCESS, PeerRefusal, QUESTIONS,
+    Receive, ReceiveError, Resource, Send, SendError, SendId, Unreachable,
 };
 pub use config::{ConfigError, FepConfig, Limits};
 pub use context::TrafficClass;
