@@ -121,7 +121,7 @@ fn a_dead_peer_is_named_in_bounded_time() {
     assert!(completions.next().is_none());
     assert_eq!(fep.leaks().collect::<Vec<_>>(), [] as [String; 0]);
     assert_eq!(fep.close(Time::ZERO, connection), Err(CallError::NotOpen));
-    assert_eq!(fep.post_send(connection, send(1, 0)), Err(CallError::NotOpen));
+    assert_eq!(fep.post_send(connection, send(1, 0)).unwrap_err().error, CallError::NotOpen);
 }
 
 #[test]

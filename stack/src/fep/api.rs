@@ -238,3 +238,19 @@ pub enum CallError {
     #[error("process {0} is not open, or is open already; there are 0 to {MAX_PROCESS}")]
     Process(u16),
 }
+
+/// A message or a receive that was not posted. Its buffer is the caller's again: a limit is normal back-pressure.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{error}")]
+pub struct PostError {
+    /// Why the call was refused.
+    pub error: CallError,
+    /// The buffer of the message or the receive, as the caller passed it.
+    pub buffer: Buffer,
+}
+
+impl From<PostError> for CallError {
+    fn from(refused: PostError) -> CallError {
+        refused.error
+    }
+}

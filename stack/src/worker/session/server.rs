@@ -14,7 +14,7 @@ use super::report::{Report, Request, Status};
 use super::way::{Connections, Endpoint, Settled};
 use super::{Slot, bits};
 use crate::buffer::Buffer;
-use crate::fep::{Completion, ConnectOptions, ConnectionId, Fep, MAX_PROCESS, Receive, Send, SendId};
+use crate::fep::{CallError, Completion, ConnectOptions, ConnectionId, Fep, MAX_PROCESS, Receive, Send, SendId};
 use crate::packet::Addr;
 use crate::region::Region;
 use crate::ses::ReceiveId;
@@ -451,14 +451,16 @@ impl Session {
                 let id = self.connection(connection)?;
                 let context = self.reserve(operation)?;
                 let buffer = self.memory(extent)?;
-                let id = endpoint.fep_mut().post_send(id, Send { buffer, tag, header_data, context })?;
+                let id = endpoint.fep_mut().post_send(id, Send { buffer, tag, header_data, context });
+                let id = id.map_err(CallError::from)?;
                 self.begin(operation, Operation::Send(id))
             }
             Command::Receive { operation, extent, from, matching } => {
                 let context = self.reserve(operation)?;
                 let buffer = self.memory(extent)?;
                 let receive = Receive { buffer, from, matching, context };
-                let id = endpoint.fep_mut().post_receive_of(self.process, receive)?;
+                let id = endpoint.fep_mut().post_receive_of(self.process, receive);
+                let id = id.map_err(CallError::from)?;
                 self.begin(operation, Operation::Receive(id))
             }
             Command::Cancel { operation } => match self.operations.get(operation as usize) {
