@@ -237,7 +237,7 @@ impl Fep {
     /// # Errors
     /// [`CallError::Process`]: it is open already, or the number is too large.
     pub fn open_process(&mut self, process: u16) -> Result<(), CallError> {
-        self.target.processes.open(&self.core.config.limits, process)
+        self.target.processes.open(process)
     }
 
     /// Closes process `process`: its receives, posted or met, and messages kept for it are dropped without

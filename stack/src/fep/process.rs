@@ -17,14 +17,20 @@ use crate::wire::pds::PdcId;
 pub(super) struct Processes {
     /// Processes other than 0.
     others: BTreeMap<u16, Receives>,
+    /// Bytes that a process keeps of one peer's unexpected messages.
+    unexpected_bytes_per_peer: u64,
+    /// Messages that may be under way to a process.
+    messages: usize,
     next_receive: u64,
     /// Process 0, while it is open.
-    zero: Option<Receives>,
+    pub(super) zero: Option<Receives>,
 }
 
 impl Processes {
     pub(super) fn new(limits: &Limits) -> Processes {
-        Processes { others: BTreeMap::new(), next_receive: 0, zero: Some(no_receives(limits)) }
+        let Limits { unexpected_bytes_per_peer, messages, .. } = *limits;
+        let zero = Some(Receives::new(unexpected_bytes_per_peer, messages));
+        Processes { others: BTreeMap::new(), unexpected_bytes_per_peer, messages, next_receive: 0, zero }
     }
 
     /// The receives of `process`, if it is open.
@@ -42,14 +48,15 @@ impl Processes {
     }
 
     /// See [`Fep::open_process`](super::Fep::open_process).
-    pub(super) fn open(&mut self, limits: &Limits, process: u16) -> Result<(), CallError> {
+    pub(super) fn open(&mut self, process: u16) -> Result<(), CallError> {
+        let receives = Receives::new(self.unexpected_bytes_per_peer, self.messages);
         if process == 0 && self.zero.is_none() {
-            self.zero = Some(no_receives(limits));
+            self.zero = Some(receives);
             return Ok(());
         }
         match self.others.entry(process) {
             Entry::Vacant(entry) if (1..=MAX_PROCESS).contains(&process) => {
-                entry.insert(no_receives(limits));
+                entry.insert(receives);
                 Ok(())
             }
             _ => Err(CallError::Process(process)),
@@ -108,8 +115,4 @@ impl Processes {
             receives.prefetch();
         }
     }
-}
-
-fn no_receives(limits: &Limits) -> Receives {
-    Receives::new(limits.unexpected_bytes_per_peer, limits.messages)
 }
