@@ -82,7 +82,7 @@ pub use version::{Version, version};
 pub use weft_stack::buffer::{Buffer, MAX_MESSAGE};
 pub use weft_stack::fep::{
     CallError, Completion, ConfigError, ConnectOptions, ConnectionId, Failure, Fep, FepConfig, Limits,
-    PayloadRef, Receive, ReceiveError, Send, SendError, SendId, TrafficClass, Transmit,
+    PayloadRef, PostError, Receive, ReceiveError, Send, SendError, SendId, TrafficClass, Transmit,
 };
 pub use weft_stack::packet::{Addr, Packet, Payload};
 pub use weft_stack::pdc::PdcConfig;

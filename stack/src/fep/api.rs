@@ -393,3 +393,19 @@ impl PeerRefusal {
         PeerRefusal::Fixed,
     ];
 }
+
+/// A message or a receive that was not posted. Its buffer is the caller's again: a limit is normal back-pressure.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{error}")]
+pub struct PostError {
+    /// Why the call was refused.
+    pub error: CallError,
+    /// The buffer of the message or the receive, as the caller passed it.
+    pub buffer: Buffer,
+}
+
+impl From<PostError> for CallError {
+    fn from(refused: PostError) -> CallError {
+        refused.error
+    }
+}

@@ -112,6 +112,25 @@ impl Connection {
         }
     }
 
+    /// Begins to close because the target wants it so, unless there is something to send. Whether it has begun.
+    pub(super) fn close_at_peers_request(&mut self) -> bool {
+        let closes = self.pdc.state == TxState::Open && self.queue.is_empty() && self.pdc.is_idle();
+        if closes {
+            self.pdc.state = TxState::Draining;
+            self.closed_by_peer = true;
+        }
+        closes
+    }
+
+    /// Lets go what [`Standing::Held`] keeps back. Whether anything did.
+    pub(super) fn release(&mut self) -> bool {
+        let held = self.standing == Standing::Held;
+        if held {
+            self.standing = Standing::Idle;
+        }
+        held
+    }
+
     /// Puts it into the scheduler's queue if it has something to send. `key` is its own.
     #[inline]
     pub(super) fn make_ready(&mut self, ready: &mut VecDeque<Key>, key: Key) {

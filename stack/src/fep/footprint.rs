@@ -84,25 +84,19 @@ impl Sum for Footprint {
 impl Fep {
     /// What it holds now. Looks at every connection, context, PDC and message.
     pub fn footprint(&self) -> Footprint {
-        let connections = self.connections.iter().map(|(_, connection)| connection.heap_bytes());
-        let contexts = self.contexts.iter().map(|(_, context)| context.heap_bytes());
-        let sends = self.sends.iter().map(|(_, message)| heap::of_buffer(&message.buffer));
+        let Fep { core, initiator, target } = self;
+        let receives = || target.processes.iter();
+        let sends = initiator.sends.iter().map(|(_, message)| heap::of_buffer(&message.buffer));
         Footprint {
-            endpoint: size_of::<Fep>() as u64
-                + heap::of_vec(&self.last_psns)
-                + heap::of_deque(&self.control)
-                + heap::of_deque(&self.ready)
-                + heap::of_vec(&self.due)
-                + heap::of_vec(&self.delivered)
-                + heap::of_deque(&self.completions),
-            connections: self.connections.heap_bytes() + connections.sum::<u64>(),
-            contexts: self.contexts.heap_bytes() + heap::of_map(&self.by_peer) + contexts.sum::<u64>(),
-            targets: self.targets.heap_bytes(),
-            messages: self.sends.heap_bytes() + self.all_receives().map(Receives::message_bytes).sum::<u64>(),
-            receives: self.all_receives().map(Receives::posted_bytes).sum(),
-            credit: self.granter.as_ref().map_or(0, |granter| granter.bytes()),
-            timers: self.wheel.heap_bytes(),
-            payload: sends.sum::<u64>() + self.all_receives().map(Receives::payload_bytes).sum::<u64>(),
+            endpoint: size_of::<Fep>() as u64 + core.queue_bytes() + initiator.queue_bytes(),
+            connections: initiator.connection_bytes(),
+            contexts: initiator.context_bytes(),
+            targets: target.pdcs.heap_bytes(),
+            messages: initiator.sends.heap_bytes() + receives().map(Receives::message_bytes).sum::<u64>(),
+            receives: receives().map(Receives::posted_bytes).sum(),
+            credit: target.granter.as_ref().map_or(0, |granter| granter.bytes()),
+            timers: core.wheel.heap_bytes(),
+            payload: sends.sum::<u64>() + receives().map(Receives::payload_bytes).sum::<u64>(),
         }
     }
 }
