@@ -24,16 +24,15 @@ pub struct Faults {
     pub drop: f64,
     /// One bit of the frame is flipped. (In a copy, if payload is attached; not if the pool has no buffer for it.)
     pub corrupt: f64,
-    /// The frame arrives twice in a row. (Not if its pool has no buffer left for the copy.) Of payload attached there is
-    /// no copy: both refer to it.
+    /// The frame arrives twice in a row. (Not if its pool has no buffer left for the copy.) Of payload attached there
+    /// is no copy: both refer to it.
     pub duplicate: f64,
     /// The frame changes places with the next one.
     pub reorder: f64,
     /// The frame is held back until [`delay_frames`](Self::delay_frames) more have arrived.
     pub delay: f64,
-    /// How many frames a delayed one lets pass. So that the last frames of a conversation arrive as
-    /// well, a call of [`Port::receive`] that finds nothing, or of [`Port::transmit`] that brings nothing, counts as one
-    /// frame.
+    /// How many frames a delayed one lets pass. So that the last frames of a conversation arrive as well, a call of
+    /// [`Port::receive`] that finds nothing, or of [`Port::transmit`] that brings nothing, counts as one frame.
     pub delay_frames: u32,
 }
 
@@ -118,13 +117,13 @@ impl<P: Port> FaultyPort<P> {
         FaultyPort::with(inner, Way::In, true, faults, rng)
     }
 
-    /// A port like `inner` with these faults in what it sends. One that is not to damage frames from the beginning never
-    /// does: if the frames of `inner` stay [in memory](PortCaps::in_memory), so do its own.
+    /// A port like `inner` with these faults in what it sends. One that is not to damage frames from the beginning
+    /// never does: if the frames of `inner` stay [in memory](PortCaps::in_memory), so do its own.
     ///
     /// What the device has no room for, the port keeps, and sends with a later call of [`Port::transmit`].
     ///
-    /// Damage is done before the frame leaves: a device that computes checksums without being asked, as kernel UDP does,
-    /// makes damaged frames good ones.
+    /// Damage is done before the frame leaves: a device that computes checksums without being asked, as kernel UDP
+    /// does, makes damaged frames good ones.
     pub fn sending(inner: P, faults: Faults, rng: Rng) -> Result<FaultyPort<P>, FaultsError> {
         FaultyPort::with(inner, Way::Out, faults.corrupt > 0.0, faults, rng)
     }
