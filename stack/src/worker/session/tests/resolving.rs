@@ -51,7 +51,8 @@ impl Side {
         let book = AddressBook::new(Addr(own), host, 8, Strangers::Refuse).unwrap();
         let clock = Clock::system(Time::ZERO);
         let mut worker = Worker::new(fep, port, book, LinkConfig::default(), clock).unwrap();
-        worker.meet(Addr(1 - own), ip(Addr(1 - own)), None).unwrap();
+        let other = Addr(u32::from(own == 0));
+        worker.meet(other, ip(other), None).unwrap();
         worker.meet(FAR, ip(FAR), Some(ip(ROUTER))).unwrap();
         Side { worker, sessions: Sessions::new(4) }
     }
