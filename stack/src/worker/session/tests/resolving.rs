@@ -347,11 +347,11 @@ fn each_held_connection_is_settled_once_however_the_peer_changes() {
 #[derive(Clone, Copy, Debug)]
 enum Act {
     Connect,
-    /// On a connection, of those opened, as are the next ones.
+    /// On the connection with this place among those opened, as the next two.
     Send(usize),
     Close(usize),
     Abort(usize),
-    /// A message, of those posted.
+    /// The message with this place among those posted.
     Cancel(usize),
     Peer(Result<(), Unreachable>),
     Step,
@@ -424,7 +424,7 @@ proptest! {
             }
         }
         world.peers[0].set(PEER, Err(Unreachable::NoAnswer { hop: ip(PEER) }));
-        // Those that had been found before.
+        // Connections whose peer had been found before.
         for connection in connections {
             while alice.close(connection) == Err(ClientError::Full) {
                 world.step(4);
