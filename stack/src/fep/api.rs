@@ -144,7 +144,7 @@ pub enum Failure {
         peer: Addr,
         /// The packet.
         psn: Psn,
-        /// What the target said.
+        /// The code that the target gave.
         code: NackCode,
     },
     /// The target was busy, or the way to it refused packets, for too long.
@@ -156,7 +156,7 @@ pub enum Failure {
         peer: Addr,
         /// The packet.
         psn: Psn,
-        /// What the target said.
+        /// The code that the target gave.
         code: NackCode,
         /// How long it was put off.
         waited: Span,
@@ -257,7 +257,7 @@ pub enum CallError {
     /// The address cannot be entered as a peer's.
     #[error("the peer is refused: {0}")]
     Peer(PeerRefusal),
-    /// The words of a command are those of no command.
+    /// The words of the command are no command's.
     #[error("the command makes no sense")]
     Malformed,
     /// The session has no operation or connection with this number.
@@ -279,7 +279,7 @@ pub enum CallError {
     OutsideMemory,
 }
 
-/// What there is a limited number of.
+/// Something of which there is a limited amount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Resource {
     /// Open connections.
