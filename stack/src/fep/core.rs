@@ -18,7 +18,7 @@ use crate::spray::Entropy;
 use crate::wire::pds::{Control, ControlKind, Nack, Pds};
 use crate::wire::ses::Ses;
 
-/// What the [`Initiator`](super::initiator::Initiator) and the [`Target`](super::target::Target) share.
+/// The state that the [`Initiator`](super::initiator::Initiator) and the [`Target`](super::target::Target) share.
 // In order of use. Its size puts the hot fields of the initiator, which follows, on two cache lines: see `Fep`.
 #[repr(C)]
 pub(super) struct Core {

@@ -28,7 +28,7 @@ struct Sender {
     announce: bool,
 }
 
-/// The credit scheduler with what it has told to whom.
+/// The credit scheduler, and the credit that it has announced to each sender.
 pub(super) struct Granter {
     algorithm: ReceiverAlgorithm,
     senders: Vec<Option<Sender>>,
@@ -47,7 +47,7 @@ impl Granter {
     pub(super) fn new(algorithm: ReceiverAlgorithm) -> Granter {
         let largest_demand = match &algorithm {
             ReceiverAlgorithm::Rccc(rccc) => rccc.largest_demand(),
-            // What a foreign algorithm lets its senders store is not known here.
+            // It is not known here how much credit a foreign algorithm lets its senders store.
             _ => LARGEST_CREDIT,
         };
         Granter {

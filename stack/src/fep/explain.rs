@@ -1,4 +1,4 @@
-//! Who waits for what: text for people, made only when somebody asks.
+//! Text for people that says which connection waits for what; made only on request.
 
 use core::fmt::{self, Display};
 
@@ -18,14 +18,14 @@ impl Fep {
         self.waits(now).map(|wait| wait.to_string()).collect()
     }
 
-    /// What [`Fep::explain`] tells, as text that is made when it is displayed: there may be very many.
+    /// The same as [`Fep::explain`], as values that make their text when they are displayed: there may be very many.
     pub fn waits(&self, now: Time) -> impl Iterator<Item = Wait<'_>> {
         let waiting = self.initiator.connections.iter().map(|(_, connection)| connection);
         let waiting = waiting.filter(|c| c.has_work() || !c.pdc.is_idle());
         waiting.map(move |connection| Wait { fep: self, connection, now })
     }
 
-    /// What is left of work that is over, one line each: for tests that nothing leaks. A closed PDC
+    /// State that is left when all work is over, one line for each kind: for tests that nothing leaks. A closed PDC
     /// that is remembered for a while is not a leak.
     pub fn leaks(&self) -> impl Iterator<Item = String> {
         let counts = [
@@ -94,7 +94,7 @@ fn gate_text(context: Option<&Context>) -> String {
     }
 }
 
-/// A NACK code and what the target says with it.
+/// Displays a NACK code and its meaning.
 pub(super) struct Meaning(pub(super) NackCode);
 
 impl Display for Meaning {

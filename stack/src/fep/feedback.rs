@@ -21,7 +21,7 @@ use crate::wire::pds::{
 };
 use crate::wire::ses::{Response, ReturnCode, Ses};
 
-/// What a NACK code means for an initiator.
+/// The reaction of an initiator to a NACK code.
 enum Verdict {
     /// The payload was cut off on the way.
     Trimmed(NackCause),
@@ -280,9 +280,8 @@ fn resend(
     Ok(())
 }
 
-/// The target lacks something: the connection pauses, longer each time. What was refused is no longer in flight,
-/// which may have been all that others waited for; the connection itself must not wait for a window that
-/// nothing will open.
+/// The target lacks a resource: the connection pauses, longer each time. The refused bytes are no longer in flight,
+/// so the caller has to let others try; the connection itself must not wait for a window that nothing will open.
 ///
 /// # Errors
 /// The target has lacked it for too long.
@@ -369,7 +368,7 @@ fn note_refusal(sends: &mut Table<SendMessage>, pdc: &TxPdc, ack: &Ack, response
     Some(send)
 }
 
-/// What has not left of message `send` stays here: nobody takes it.
+/// Drops the part of message `send` that has not left: the target does not take it.
 #[cold]
 fn forgo_rest(
     config: &FepConfig,

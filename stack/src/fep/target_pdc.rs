@@ -322,11 +322,11 @@ pub(super) fn established(
     Ok(pdc)
 }
 
-/// What each peer uses up here. A peer that uses nothing has no entry.
+/// The resources that each peer uses here. A peer that uses none has no entry.
 #[derive(Default)]
 pub(super) struct PeerUsage(Map<Addr, Usage>);
 
-/// What one peer uses up here.
+/// The resources that one peer uses here.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 struct Usage {
     /// PDCs that are open.

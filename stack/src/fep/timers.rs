@@ -19,7 +19,7 @@ use crate::spray::PathFeedback;
 use crate::table::Key;
 use crate::wire::pds::{ControlKind, Psn};
 
-/// Whose timer it is.
+/// The owner of a timer.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum TimerKey {
     /// A connection: retransmission, probe, pause.

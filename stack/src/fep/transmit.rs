@@ -65,7 +65,7 @@ impl PayloadRef {
     }
 }
 
-/// What a connection would send next.
+/// The next thing that a connection has to send.
 enum Next {
     Data(Data),
     Close,
@@ -79,7 +79,7 @@ struct Data {
     /// The message, as the endpoint numbers its sends.
     send: u32,
     segment: Segment,
-    /// Its number, if it was sent before.
+    /// The PSN of its first transmission, if it was sent before.
     again: Option<Psn>,
 }
 
@@ -293,7 +293,7 @@ pub(super) fn request_credit(core: &mut Core, now: Time, connection: &Connection
     }
 }
 
-/// What `connection` would send if its context let it.
+/// The next thing that `connection` would send if its context let it.
 #[inline]
 fn choose(now: Time, connection: &Connection, sends: &Table<SendMessage>, mtu: u32) -> Next {
     if connection.is_paused(now) {
@@ -313,7 +313,7 @@ fn choose(now: Time, connection: &Connection, sends: &Table<SendMessage>, mtu: u
     Next::Data(Data { send: send.index, segment, again: None })
 }
 
-/// What is to be sent again next.
+/// The next thing to be sent again.
 #[cold]
 fn choose_lost(connection: &Connection) -> Next {
     match connection.pdc.peek_lost().map(|(psn, record)| (psn, record.kind())) {

@@ -8,7 +8,7 @@ use crate::wire::ses::{Opcode, Placement, RequestFlags, ReturnCode, StandardRequ
 #[derive(Debug)]
 #[repr(C)]
 pub struct SendMessage {
-    /// Its memory.
+    /// The bytes of the message.
     pub buffer: Buffer,
     /// Tag for matching; an untagged message has none.
     pub tag: Option<u64>,
@@ -28,9 +28,9 @@ pub struct SendMessage {
     pub(crate) connection: u32,
     /// 64 bits for the receiver's completion.
     pub header_data: u64,
-    /// The caller's word, handed back at completion.
+    /// The caller's value, handed back at completion.
     pub context: u64,
-    /// What the target answered, if it was not OK.
+    /// The target's return code, if it was not OK.
     pub refusal: Option<ReturnCode>,
 }
 

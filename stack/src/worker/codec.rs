@@ -10,7 +10,7 @@ use crate::region::RegionBytes;
 use crate::spray::Entropy;
 use crate::wire::WireError;
 use crate::wire::frame::{
-    ChecksumPolicy, DEFAULT_TTL, DscpClasses, Ecn, FrameMeta, IpAddrs, TrafficClass, TrimPoint, UdpChecksum,
+    ChecksumPolicy, DEFAULT_TTL, DscpClasses, Ecn, FrameMeta, IpAddrs, PacketClass, TrimPoint, UdpChecksum,
     VlanTag, emit_headers, emit_headers_behind, emit_headers_with_ipv4_checksum, entropy_to_port,
     fill_udp_checksum, fill_udp_checksum_at, parse_delivery, parse_frame,
 };
@@ -133,7 +133,7 @@ impl Codec {
             offload_v6: caps.tx_udp_checksum,
             without_udp_v4,
             plain: is_plain.then(|| {
-                (marks(TrafficClass::Trimmable, DATA_ECN), marks(TrafficClass::Control, CONTROL_ECN))
+                (marks(PacketClass::Trimmable, DATA_ECN), marks(PacketClass::Control, CONTROL_ECN))
             }),
         }
     }
@@ -391,10 +391,10 @@ impl Codec {
         let net = &packet.net;
         let &Route { src_mac, dst_mac, ip, .. } = book.route(net.dst).ok_or_else(|| no_way(book, net.dst))?;
         let class = match net.class {
-            Class::Data => TrafficClass::Trimmable,
-            Class::Trimmed => TrafficClass::Trimmed,
-            Class::TrimmedLastHop => TrafficClass::TrimmedLastHop,
-            Class::Control => TrafficClass::Control,
+            Class::Data => PacketClass::Trimmable,
+            Class::Trimmed => PacketClass::Trimmed,
+            Class::TrimmedLastHop => PacketClass::TrimmedLastHop,
+            Class::Control => PacketClass::Control,
         };
         Ok(FrameMeta {
             src_mac,
@@ -478,7 +478,7 @@ fn entropy_of(port: u16) -> Entropy {
 #[inline]
 fn class_of(classes: &DscpClasses, dscp: u8) -> Class {
     match classes.classify(dscp) {
-        TrafficClass::Control => Class::Control,
+        PacketClass::Control => Class::Control,
         other => match other.trim_point() {
             None => Class::Data,
             Some(TrimPoint::Fabric) => Class::Trimmed,
