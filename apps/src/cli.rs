@@ -22,8 +22,11 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Run a workload over a fabric and report how it went.
     ///
+    /// SIGINT and SIGTERM end a run early, with the report so far. Files that it writes appear when they are complete.
+    ///
     /// Exit status: 0 when every flow has completed, 3 when some have not (who waits for what is
-    /// listed), 1 when the run could not be made, 2 for options that make no sense.
+    /// listed), 1 when the run could not be made, 2 for options that make no sense, 130 or 143 when a signal
+    /// ended it before every flow had completed.
     Run(Box<RunArgs>),
     /// Make a grid of runs over all cores, and one table of their results.
     ///

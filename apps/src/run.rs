@@ -19,8 +19,14 @@ use weft_testbed::sim::{self, Lines, Progress, RunConfig, RunReport, SampleSink,
 use weft_testbed::soft::SoftCounters;
 
 /// Runs what `args` describe and writes the reports that they ask for.
-pub(crate) fn run(args: &RunArgs, interrupt: &Interrupt) -> Result<(), Failure> {
+///
+/// `catch_signals` is called when there is something to report: before, signals end the process as they always do.
+pub(crate) fn run(
+    args: &RunArgs,
+    catch_signals: impl FnOnce() -> Result<Interrupt, Failure>,
+) -> Result<(), Failure> {
     let plan = resolve(args)?;
+    let interrupt = &catch_signals()?;
     // Before the run: a report that cannot be written should not cost one.
     let outputs = Outputs::open(args)?;
     let predicted = (args.on == Platform::Soft)

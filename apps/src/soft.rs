@@ -100,8 +100,8 @@ fn attach(
 ) -> Result<LiveHost<HostPort>, Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::Run(format!("--on soft: host {host}: {error}"));
     let address = address(host);
-    let (port, inner) =
-        host_link(config.mtu as usize + MAX_IPV4_HEADERS, address.mac.0, AHEAD).map_err(|error| failed(&error))?;
+    let (port, inner) = host_link(config.mtu as usize + MAX_IPV4_HEADERS, address.mac.0, AHEAD)
+        .map_err(|error| failed(&error))?;
     fabric.attach(HostId(host), address.ip, inner).map_err(|error| failed(&error))?;
     Ok(LiveHost { number: host, host: address, port })
 }

@@ -22,7 +22,7 @@ use weft_stack::ses::Matching;
 use weft_stack::wire::class::DscpClasses;
 use weft_stack::wire::frame::{ChecksumPolicy, IpAddrs, parse_frame};
 use weft_stack::worker::{
-    AddressBook, Clock, Idle, LinkConfig, WorkerSpec, Steering, Strangers, Team, Worker, usable_cores,
+    AddressBook, Clock, Idle, LinkConfig, Steering, Strangers, Team, Worker, WorkerSpec, usable_cores,
 };
 use weft_stack::{Span, Time};
 
@@ -66,7 +66,14 @@ fn begin(worker: &mut Worker<MemoryPort>, now: Time, peers: &[u32]) {
 }
 
 /// What a worker does: exchanges messages with `peers`. Returns how many of its packets were sent again.
-fn exchange(spec: &WorkerSpec, port: MemoryPort, clock: Clock, own: u32, peers: &[u32], done: &AtomicUsize) -> u64 {
+fn exchange(
+    spec: &WorkerSpec,
+    port: MemoryPort,
+    clock: Clock,
+    own: u32,
+    peers: &[u32],
+    done: &AtomicUsize,
+) -> u64 {
     let mut worker = worker(own, port, clock);
     begin(&mut worker, clock.now(), peers);
     worker.run(&spec.waker, |fep, _| {
