@@ -64,7 +64,7 @@ fn interrupted(lab: &Lab, options: &[&str], name: &str, status: i32) {
         .collect();
     let process = lab.start(&args);
     until("the run has begun", || parts(lab) == 2);
-    std::thread::sleep(Duration::from_millis(2500));
+    std::thread::sleep(Duration::from_millis(4000));
     signal(&process, name);
     let output = process.output();
     let said = stderr_of(&output);
@@ -106,8 +106,8 @@ fn a_loopback_ends_with_its_report() {
 
 #[test]
 fn a_run_over_software_switches_ends_with_its_report() {
-    // Short for the simulator, which comes first, and endless at this speed.
-    let soft = ["--workload=incast:3", "--size=20000000", "--on=soft", "--topology", FABRIC, "--slow=5000"];
+    // Short for the simulator, which comes first, and for the memory of payload; a minute at least at this speed.
+    let soft = ["--workload=incast:3", "--size=2000000", "--on=soft", "--topology", FABRIC, "--slow=100000"];
     interrupted(&Lab::new(), &soft, "-INT", 130);
     interrupted(&Lab::new(), &[&soft[..], &["--processes"]].concat(), "-INT", 130);
 }

@@ -142,6 +142,9 @@ impl<'a> HostFlows<'a> {
                 flows.receives.push(ReceiveFlow { flow: index, from, buffer, arrivals: 0 });
             }
         }
+        flows.sends.shrink_to_fit();
+        flows.receives.shrink_to_fit();
+        flows.timed.shrink_to_fit();
         flows.timed.sort_by_key(|&entry| Reverse(entry));
         flows.open = flows.connections.len();
         if flows.open == 0 {
