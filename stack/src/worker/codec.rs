@@ -132,9 +132,8 @@ impl Codec {
             offload_v4: caps.tx_ipv4_checksum && caps.tx_udp_checksum,
             offload_v6: caps.tx_udp_checksum,
             without_udp_v4,
-            plain: is_plain.then(|| {
-                (marks(PacketClass::Trimmable, DATA_ECN), marks(PacketClass::Control, CONTROL_ECN))
-            }),
+            plain: is_plain
+                .then(|| (marks(PacketClass::Trimmable, DATA_ECN), marks(PacketClass::Control, CONTROL_ECN))),
         }
     }
 

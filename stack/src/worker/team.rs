@@ -110,7 +110,11 @@ impl<T> Drop for Team<T> {
 }
 
 /// The body of a thread: runs the job, if the thread can be pinned.
-fn work<T, J: FnOnce(WorkerSpec) -> T>(job: J, spec: WorkerSpec, report: &Sender<Result<(), PinError>>) -> Option<T> {
+fn work<T, J: FnOnce(WorkerSpec) -> T>(
+    job: J,
+    spec: WorkerSpec,
+    report: &Sender<Result<(), PinError>>,
+) -> Option<T> {
     let pinned = pin_to(spec.core);
     let may = pinned.is_ok();
     // Who starts the team waits for this.
