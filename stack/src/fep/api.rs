@@ -393,3 +393,19 @@ impl PeerRefusal {
         PeerRefusal::Fixed,
     ];
 }
+
+/// A message or receive that was not posted: the call's error, with the buffer handed back.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct PostError {
+    /// The cause.
+    pub error: CallError,
+    /// The buffer, as it was given.
+    pub buffer: Buffer,
+}
+
+impl From<PostError> for CallError {
+    fn from(refused: PostError) -> CallError {
+        refused.error
+    }
+}

@@ -41,8 +41,8 @@ use rustc_hash::FxHasher;
 use weft_cc::Time;
 
 pub use api::{
-    CallError, Completion, ConnectOptions, ConnectionId, Failure, MAX_PROCESS, PeerRefusal, QUESTIONS, Receive,
-    ReceiveError, Resource, Send, SendError, SendId, Unreachable,
+    CallError, Completion, ConnectOptions, ConnectionId, Failure, MAX_PROCESS, PeerRefusal, PostError, QUESTIONS,
+    Receive, ReceiveError, Resource, Send, SendError, SendId, Unreachable,
 };
 pub use config::{ConfigError, FepConfig, Limits};
 pub use context::TrafficClass;
@@ -204,16 +204,19 @@ impl Fep {
     /// # Errors
     /// The connection is not open, too many messages wait, or this one is too long. The message is
     /// dropped with the error.
-    pub fn post_send(&mut self, connection: ConnectionId, send: Send) -> Result<SendId, CallError> {
+    pub fn post_send(&mut self, connection: ConnectionId, send: Send) -> Result<SendId, PostError> {
         let limit = self.config.limits.sends;
         if self.sends.len() >= limit {
-            return Err(CallError::Limit { what: Resource::Messages, limit });
+            let error = CallError::Limit { what: Resource::Messages, limit };
+            return Err(PostError { error, buffer: send.buffer });
         }
         if matches!(&send.buffer, Buffer::Heap(bytes) if bytes.len() as u64 > MAX_MESSAGE) {
-            return Err(CallError::TooLong);
+            return Err(PostError { error: CallError::TooLong, buffer: send.buffer });
         }
         let open = self.connections.get_mut(connection.0).filter(|c| c.pdc.state == TxState::Open);
-        let Some(connection_state) = open else { return Err(CallError::NotOpen) };
+        let Some(connection_state) = open else {
+            return Err(PostError { error: CallError::NotOpen, buffer: send.buffer });
+        };
         let msg_id = connection_state.next_msg_id;
         connection_state.next_msg_id = msg_id.wrapping_add(1);
         if let Some(context) = self.contexts.get_mut(connection_state.context) {
@@ -230,7 +233,7 @@ impl Fep {
     ///
     /// # Errors
     /// [`CallError::Limit`] when too many wait.
-    pub fn post_receive(&mut self, receive: Receive) -> Result<ReceiveId, CallError> {
+    pub fn post_receive(&mut self, receive: Receive) -> Result<ReceiveId, PostError> {
         self.post_receive_of(0, receive)
     }
 

@@ -7,7 +7,7 @@ use std::collections::btree_map::Entry;
 
 use weft_cc::Time;
 
-use super::{CallError, ConnectionId, Fep, MAX_PROCESS, Receive, Resource, SendError};
+use super::{CallError, ConnectionId, Fep, MAX_PROCESS, PostError, Receive, Resource, SendError};
 use crate::pdc::TxState;
 use crate::ses::{Posted, ReceiveId, Receives};
 use crate::wire::ses::ReturnCode;
@@ -65,14 +65,20 @@ impl Fep {
     ///
     /// # Errors
     /// [`CallError::Limit`] when too many wait, [`CallError::ProcessNotOpen`] if it is not open.
-    pub fn post_receive_of(&mut self, process: u16, receive: Receive) -> Result<ReceiveId, CallError> {
+    pub fn post_receive_of(&mut self, process: u16, receive: Receive) -> Result<ReceiveId, PostError> {
         let receives = match process {
             0 if !self.zero_closed => &mut self.receives,
-            _ => self.processes.get_mut(&process).ok_or(CallError::ProcessNotOpen(process))?,
+            _ => match self.processes.get_mut(&process) {
+                Some(receives) => receives,
+                None => {
+                    return Err(PostError { error: CallError::ProcessNotOpen(process), buffer: receive.buffer });
+                }
+            },
         };
         let limit = self.config.limits.receives;
         if receives.posted() >= limit {
-            return Err(CallError::Limit { what: Resource::Receives, limit });
+            let error = CallError::Limit { what: Resource::Receives, limit };
+            return Err(PostError { error, buffer: receive.buffer });
         }
         let id = ReceiveId(self.next_receive);
         self.next_receive += 1;
