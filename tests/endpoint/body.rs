@@ -230,8 +230,8 @@ fn directed(pair: &mut Pair, connection: ConnectionId) {
 fn truncated(pair: &mut Pair, connection: ConnectionId) {
     let receive = pair.right.endpoint.receive(vec![0; 3]).unwrap();
     let send = pair.left.endpoint.send(connection, b"abcdef").unwrap();
-    // The sender is told that the message was too long.
-    assert!(matches!(pair.send_ended(send).1, Err(Error::Send(SendError::Answered(_)))));
+    // The sender is told that the message was too long, unless that was not known yet when it arrived.
+    assert!(matches!(pair.send_ended(send).1, Ok(()) | Err(Error::Send(SendError::Answered(_)))));
     let Completion::Received { buffer: ReceiveBuffer::Vec(bytes), len, result, .. } = pair.received(receive) else {
         panic!("the buffer comes back as it was given");
     };
