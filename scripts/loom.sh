@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# Checks the rings of the worker in all interleavings that the memory model allows, with loom. Takes a few seconds.
+# Checks the worker's rings and the shares of borrowed frames in all interleavings that the memory model allows, with loom.
+# Takes a few seconds.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # Another configuration, so another directory: else each would rebuild what the other has built.
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}/loom
 export RUSTFLAGS="--cfg loom -A dead_code -A unused_imports"
-cargo test --quiet -p weft-stack --no-default-features --lib worker::ring::spsc::model
+cargo test --quiet -p weft-stack --no-default-features --lib -- \
+    worker::ring::spsc::model port::batch_arc::model

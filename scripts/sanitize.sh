@@ -28,4 +28,4 @@ export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}/sanitize-$sanitiser
 # Copies by the processor's instructions are invisible to sanitisers.
 export RUSTFLAGS="-Zsanitizer=$sanitiser --cfg weft_plain_copies"
 cargo +nightly test -p weft-stack --no-default-features --lib --target "$host" "${extra[@]}" -- \
-    region worker::ring worker::session port::loan port::memif::tests
+    region worker::ring worker::session port::borrowed port::memif::tests

@@ -55,7 +55,6 @@
 //!     link_rate: Rate::from_gbps(100),
 //!     network_rtt: Span::from_us(2),
 //!     trimming: true,
-//!     receiver_credit: false,
 //! };
 //! let config = Arc::new(FepConfig::new(&CcChoice::parse("nscc")?, &network));
 //! let mut now = Time::ZERO;

@@ -1,4 +1,4 @@
-//! The example of a user's own congestion control runs, and what it plugs in does control congestion.
+//! The example of a user's own congestion control runs, and its algorithm does control congestion.
 
 #[path = "../examples/custom_cc.rs"]
 mod example;
@@ -7,18 +7,18 @@ use std::sync::Arc;
 use weft::cc::CcChoice;
 
 #[test]
-fn the_example_runs() {
+fn the_example_of_a_custom_algorithm_runs() {
     example::main().expect("the example ends well");
 }
 
 #[test]
-fn ones_own_algorithm_shares_a_link_as_well_as_nscc() {
+fn a_custom_algorithm_shares_a_link_as_well_as_nscc() {
     let own = example::incast(CcChoice::custom("scalable", Arc::new(example::scalable))).expect("a run");
     let nscc = example::incast(CcChoice::parse("nscc").expect("known")).expect("a run");
     assert_eq!((own.len(), nscc.len()), (8, 8), "every flow completes");
-    // The receiver's link needs 1280 µs for eight times 2 MB without their headers.
+    // Eight times 2 MB, without headers, take 1280 µs on the receiver's link.
     assert!((1280.0..1450.0).contains(&own[7]), "{own:?}");
     assert!((1280.0..1450.0).contains(&nscc[7]), "{nscc:?}");
-    assert_ne!(own, nscc, "it was the example's algorithm that ran");
-    assert!(own[0] > 0.5 * own[7], "one after the other the first would take an eighth: {own:?}");
+    assert_ne!(own, nscc, "the example ran its own algorithm");
+    assert!(own[0] > 0.5 * own[7], "flows that ran one after the other would begin with an eighth: {own:?}");
 }

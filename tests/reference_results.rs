@@ -1,8 +1,8 @@
 //! Completion times beside those of the public simulator uet-htsim (commit 40ccb05), on its own inputs
 //! and with its settings. `scripts/reference.sh` shows the tables.
 //!
-//! All numbers are the time in µs until the last flow is done, where nothing else is said. The reference's
-//! are measured with seed 13; the targets are the limits that its own validation sets.
+//! Numbers are the time in µs until the last flow completes, unless stated otherwise. The reference's were measured
+//! with seed 13, and the targets are the limits of its own validation.
 
 mod common;
 
@@ -15,10 +15,10 @@ use weft_testbed::sim::{FaultPlan, RunConfig};
 use weft_testbed::topology::{Topology, parse_topo};
 use weft_testbed::workload::{CmOptions, Workload, parse_cm};
 
-/// How far above the reference weft may be: differences of the order of events and of random paths.
+/// The greatest ratio of weft to the reference. The order of events and the random paths differ.
 const TOLERANCE: f64 = 1.03;
 
-/// What of a run's completion times is compared.
+/// The figure that is compared.
 #[derive(Clone, Copy, PartialEq)]
 enum Measure {
     Last,
@@ -29,14 +29,14 @@ enum Measure {
 struct Case {
     name: &'static str,
     matrix: &'static str,
-    /// None: a non-blocking three-tier fat tree of just enough hosts.
+    /// The file of the topology; none for a non-blocking three-tier fat tree of just enough hosts.
     topology: Option<&'static str>,
     paths: u16,
     seed: u64,
     measure: Measure,
-    /// None: it sets none.
+    /// The limit of the reference's validation, if it has one.
     target: Option<f64>,
-    /// With NSCC, RCCC and both.
+    /// The reference's results with NSCC, RCCC and both.
     reference: [f64; 3],
 }
 
@@ -79,12 +79,12 @@ const CASES: [Case; 9] = [
         .over_one_path(Measure::Mean, 13),
 ];
 
-/// How many flows share the most crowded link, and so the last flow's time, is a matter of luck with the
-/// hash functions: over twelve seeds the reference's is 856 to 1060 µs with NSCC (956 on average), weft's
-/// 853 to 1179 (954, seeds 1 to 12). One draw has to be compared with one draw, so this row alone has a
-/// seed that was chosen after looking at ten of them; seven of those twelve would do. What does not depend
-/// on that choice is held by [`over_one_path_the_mean_of_seeds_is_near_the_reference`], and by the mean
-/// over all flows, which hardly varies.
+/// The hash functions decide by chance how many flows share the most crowded link, and so when the last flow completes:
+/// over twelve seeds the reference takes 856 to 1060 µs with NSCC (956 on average), and weft 853 to 1179 (954, seeds 1
+/// to 12). One draw has to be compared with one draw, so this row alone has a seed that was chosen after looking at ten
+/// of them; seven of those twelve would do. Two other tests do not depend on that choice:
+/// [`over_one_path_the_mean_of_twelve_seeds_is_within_three_percent_of_the_reference`], and the mean over all flows,
+/// which hardly varies.
 const ONE_PATH: Case =
     Case::new("permutation 1024, one path a flow", PERMUTATION, 1300.0, [889.9, 1063.0, 1047.1]);
 
@@ -137,7 +137,7 @@ fn rows<'a>(cc: &str, column: usize, cases: impl IntoIterator<Item = &'a Case>) 
     cases.into_iter().map(row).collect()
 }
 
-/// Printed in one piece: the tables are made by tests that run side by side.
+/// Prints a table in one piece, because several tests print at the same time.
 fn print(title: &str, rows: &[Row]) {
     let mut text =
         format!("\n{title:<38} {:>8} {:>10} {:>9} {:>7}\n", "target", "reference", "weft", "ratio");
@@ -150,7 +150,7 @@ fn print(title: &str, rows: &[Row]) {
     println!("{text}");
 }
 
-/// Fails with all rows that `holds` does not hold for.
+/// Fails if `holds` is false for a row, and names all such rows.
 fn require(what: &str, rows: &[Row], holds: impl Fn(&Row) -> bool) {
     let failed: Vec<_> = rows.iter().filter(|row| !holds(row)).map(|row| (row.name, row.weft)).collect();
     assert!(failed.is_empty(), "not {what}: {failed:?}");
@@ -177,17 +177,17 @@ fn read(file: &Path) -> String {
 }
 
 #[test]
-fn nscc() {
+fn nscc_is_at_most_three_percent_slower_than_the_reference() {
     let rows = rows("nscc", 0, CASES.iter().chain(&OVERSUBSCRIBED));
     print("nscc, µs", &rows);
     require("near the reference", &rows, Row::is_near_reference);
     require("within the target", &rows, |row| row.name == INCAST_1023.name || row.is_within_target());
 }
 
-/// The seeds are the first twelve there are; none is left out. The mean of fewer would prove little: one
-/// standard deviation of a single run is about 100 µs.
+/// The seeds are the first twelve; none is left out. The mean of fewer would prove little, since the standard deviation
+/// of a single run is about 100 µs.
 #[test]
-fn over_one_path_the_mean_of_seeds_is_near_the_reference() {
+fn over_one_path_the_mean_of_twelve_seeds_is_within_three_percent_of_the_reference() {
     const SEEDS: std::ops::RangeInclusive<u64> = 1..=12;
     /// The mean over twelve seeds.
     const REFERENCE: f64 = 956.0;
@@ -200,39 +200,39 @@ fn over_one_path_the_mean_of_seeds_is_near_the_reference() {
     let row = Row { name: "mean over twelve seeds", target: ONE_PATH.target, reference: REFERENCE, weft };
     print("one path a flow, nscc, µs", std::slice::from_ref(&row));
     assert!(row.is_near_reference(), "{weft:.1} µs on average of {times:.1?}");
-    // Far below would mean that the flows are spread better than a hash can.
+    // A much smaller mean would mean that weft spreads flows better than a hash can.
     assert!(weft >= REFERENCE / TOLERANCE, "{weft:.1} µs on average of {times:.1?}");
 }
 
 #[test]
-fn rccc() {
+fn rccc_is_at_most_three_percent_slower_than_the_reference() {
     let rows = rows("rccc", 1, &CASES);
     print("rccc, µs", &rows);
     require("near the reference", &rows, Row::is_near_reference);
     require("within the target", &rows, Row::is_within_target);
 }
 
-/// Credit alone knows nothing of a bottleneck inside the fabric. The reference therefore adds a further
-/// algorithm to RCCC on these fabrics, which lowers the rate of the credit; weft has none, so its numbers
-/// are shown beside the reference's but held to nothing except that all flows complete.
+/// Credit alone does not see a bottleneck inside the fabric. The reference therefore adds a further algorithm to RCCC
+/// on these fabrics, which lowers the rate of credit. weft has none, so this test only shows its numbers beside the
+/// reference's and checks that all flows complete.
 #[test]
 #[ignore = "slow, and for information: scripts/reference.sh shows it"]
-fn rccc_on_oversubscribed_fabrics() {
+fn rccc_completes_on_oversubscribed_fabrics() {
     print("rccc without the reference's addition", &rows("rccc", 1, &OVERSUBSCRIBED));
 }
 
 #[test]
-fn nscc_with_rccc() {
+fn nscc_with_rccc_is_at_most_three_percent_slower_than_the_reference() {
     let rows = rows("nscc+rccc", 2, CASES.iter().chain(&OVERSUBSCRIBED));
     print("nscc+rccc, µs", &rows);
     require("near the reference", &rows, Row::is_near_reference);
     require("within the target", &rows, |row| row.name == INCAST_1023.name || row.is_within_target());
 }
 
-/// The permutation of 1024 hosts with NSCC. The balancers that learn from acknowledgements do so from
-/// one for each packet, or one for four.
+/// The permutation of 1024 hosts with NSCC. Balancers that learn from acknowledgements get one for each packet, or one
+/// for four packets.
 #[test]
-fn load_balancers() {
+fn load_balancers_are_at_most_three_percent_slower_than_the_reference() {
     const PER_PACKET: u32 = 4000;
     const PER_FOUR: u32 = 16_384;
     let cases = [

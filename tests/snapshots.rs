@@ -1,7 +1,7 @@
-//! The same seed gives the same numbers, to the last digit, on every machine: small runs compared with
-//! what is committed in `tests/snapshots/`.
+//! The same seed gives the same numbers, to the last digit, on every machine: the results of small runs are compared
+//! with the files in `tests/snapshots/`, whose names are those of the tests.
 //!
-//! A change that is meant to alter results rewrites the files, and its diff shows what it altered:
+//! A change that is meant to alter results rewrites the files, and the diff shows what it alters:
 //! `WEFT_BLESS=1 cargo test -p weft --test snapshots`
 
 mod common;
@@ -107,7 +107,7 @@ fn check_with_faults(name: &str, config: &RunConfig, faults: &FaultPlan) {
     compare(name, &describe(config, &common::run(config, faults)));
 }
 
-/// Compares `text` with the committed file `name`, or rewrites that.
+/// Compares `text` with the snapshot `name`, or rewrites the snapshot.
 fn compare(name: &str, text: &str) {
     let file =
         PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/snapshots").join(name).with_extension("txt");
@@ -123,7 +123,7 @@ fn compare(name: &str, text: &str) {
     );
 }
 
-/// All that a run yields but for what the engine needed for it.
+/// The results of a run, without the time and memory that the engine has used.
 fn describe(config: &RunConfig, report: &RunReport) -> String {
     let mut fcts: Vec<u64> = report.flows.iter().filter_map(fct_ps).collect();
     fcts.sort_unstable();
@@ -159,7 +159,7 @@ fn fct_ps(flow: &FlowRecord) -> Option<u64> {
     Some(flow.end?.since(flow.start?).as_ps())
 }
 
-/// FNV-1a over every flow's identity, times and retransmissions.
+/// FNV-1a over the identity, times and retransmissions of every flow.
 fn hash(flows: &[FlowRecord]) -> u64 {
     let words = flows.iter().flat_map(|flow| {
         let times = [flow.start, flow.end].map(|time| time.map_or(u64::MAX, Time::as_ps));

@@ -1,12 +1,24 @@
 //! `weft list`: what can be chosen.
 
 use crate::Failure;
-use crate::cli::Catalogue;
-use weft_cc::CcChoice;
+use clap::ValueEnum;
 use weft_cc::registry::ALGORITHMS;
+use weft_cc::table::{ListSettings, Row as TableRow};
 use weft_stack::spray::registry::BALANCERS;
 use weft_testbed::topology::TopologySpec;
 use weft_testbed::workload::WorkloadSpec;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Catalogue {
+    /// Congestion control, for --cc.
+    Cc,
+    /// Load balancers, for --lb.
+    Lb,
+    /// Topology generators, for --topology.
+    Topologies,
+    /// Workload generators, for --workload.
+    Workloads,
+}
 
 /// One thing to choose.
 struct Row {
@@ -20,8 +32,8 @@ struct Row {
 /// The text of the catalogue `what`, or of its entry `name` with all its details.
 pub(crate) fn list(what: Catalogue, name: Option<&str>) -> Result<String, Failure> {
     let mut rows = match what {
-        Catalogue::Cc => congestion_controls(),
-        Catalogue::Lb => balancers(),
+        Catalogue::Cc => table(ALGORITHMS),
+        Catalogue::Lb => table(BALANCERS),
         Catalogue::Topologies => topologies(),
         Catalogue::Workloads => workloads(),
     };
@@ -32,7 +44,7 @@ pub(crate) fn list(what: Catalogue, name: Option<&str>) -> Result<String, Failur
             let known = known.join(", ");
             return Err(Failure::Usage(format!("no '{name}' in this list; expected one of: {known}")));
         }
-    } else if what == Catalogue::Cc {
+    } else if matches!(what, Catalogue::Cc | Catalogue::Lb) {
         // Dozens of parameters would hide the one line that each algorithm is to have.
         rows.iter_mut().for_each(|row| row.details.clear());
     }
@@ -50,16 +62,9 @@ fn row(name: &str, about: &str, source: &str) -> Row {
     Row { name: name.to_owned(), about: about.to_owned(), source: source.to_owned(), details: Vec::new() }
 }
 
-fn congestion_controls() -> Vec<Row> {
-    let parameters = |name: &str| {
-        let settings = CcChoice::parse(name).map(|cc| cc.settings()).unwrap_or_default();
-        settings.iter().map(|s| format!("{}: {} ({})", s.key, s.about, s.expected)).collect()
-    };
-    ALGORITHMS.iter().map(|a| Row { details: parameters(a.name), ..row(a.name, a.about, a.source) }).collect()
-}
-
-fn balancers() -> Vec<Row> {
-    BALANCERS.iter().map(|b| row(b.name, b.about, b.source)).collect()
+fn table<P: ListSettings>(rows: &[TableRow<P>]) -> Vec<Row> {
+    let details = |part: &P| part.settings().iter().map(ToString::to_string).collect();
+    rows.iter().map(|r| Row { details: details(&r.part), ..row(r.name, r.about, r.source) }).collect()
 }
 
 fn topologies() -> Vec<Row> {

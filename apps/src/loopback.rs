@@ -8,7 +8,7 @@
 //! There is no link: nothing bounds the rate but the CPU.
 
 use crate::Failure;
-use weft_testbed::sim::{Progress, RunConfig, RunReport};
+use weft_testbed::sim::{RunConfig, RunProgress, RunReport};
 use weft_testbed::workload::Workload;
 
 /// The two hosts of `workload` that a loopback runs: its first flow's source and destination.
@@ -18,7 +18,7 @@ pub(crate) fn first_pair(workload: &Workload) -> Option<[u32; 2]> {
 
 /// Runs the flows between the first two hosts over DPDK.
 #[cfg(feature = "dpdk")]
-pub(crate) fn run(config: &RunConfig, progress: &mut dyn FnMut(&Progress)) -> Result<RunReport, Failure> {
+pub(crate) fn run(config: &RunConfig, progress: &mut dyn FnMut(&RunProgress)) -> Result<RunReport, Failure> {
     fn failed(error: impl std::fmt::Display) -> Failure {
         Failure::Run(format!("--on loopback: {error}"))
     }
@@ -38,7 +38,10 @@ pub(crate) fn run(config: &RunConfig, progress: &mut dyn FnMut(&Progress)) -> Re
 
 /// Says why not.
 #[cfg(not(feature = "dpdk"))]
-pub(crate) fn run(_config: &RunConfig, _progress: &mut dyn FnMut(&Progress)) -> Result<RunReport, Failure> {
+pub(crate) fn run(
+    _config: &RunConfig,
+    _progress: &mut dyn FnMut(&RunProgress),
+) -> Result<RunReport, Failure> {
     Err(Failure::Run(
         "--on loopback needs DPDK, and this weft was built without its feature `dpdk`".to_owned(),
     ))
@@ -53,7 +56,7 @@ mod rings {
         DpdkError, DpdkPort, DpdkPortConfig, Eal, EalOptions, MbufPool, MbufPoolConfig,
     };
     use weft_stack::wire::ethernet::MacAddr;
-    use weft_stack::worker::Host;
+    use weft_stack::worker::HostAddr;
     use weft_testbed::sim::RunConfig;
 
     /// Ethernet, IPv4, UDP and the longest headers of a data packet.
@@ -77,7 +80,7 @@ mod rings {
     pub(super) fn ends([a, b]: [u32; 2], [left, right]: [DpdkPort; 2]) -> [End<DpdkPort>; 2] {
         let end = |host, n, port| End {
             host,
-            place: Host { mac: MacAddr([2, 0, 0, 0, 0, n]), ip: [127, 0, 0, n].into() },
+            place: HostAddr { mac: MacAddr([2, 0, 0, 0, 0, n]), ip: [127, 0, 0, n].into() },
             port,
         };
         [end(a, 1, left), end(b, 2, right)]

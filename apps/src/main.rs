@@ -1,12 +1,15 @@
 //! The `weft` command.
 #![forbid(unsafe_code)]
 
+mod choices;
 mod cli;
 mod doctor;
+mod failure;
 mod list;
 mod live;
 mod loopback;
 mod nap;
+mod options;
 mod perf;
 mod port_spec;
 mod report;
@@ -14,6 +17,7 @@ mod resolve;
 mod run;
 mod sample;
 mod serve;
+mod settings;
 mod soft;
 mod stats;
 mod sweep;
@@ -26,40 +30,13 @@ mod usage;
 use clap::Parser;
 use clap::error::ErrorKind;
 use cli::{Cli, Command};
+pub(crate) use failure::Failure;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
 /// With huge pages where the system has them on request: `.cargo/config.toml` says so to its build.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
-
-/// Why the command did not do what was asked.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum Failure {
-    /// Options that make no sense: exit status 2.
-    #[error("{0}")]
-    Usage(String),
-    /// What was asked for makes sense, but failed: exit status 1.
-    #[error("{0}")]
-    Run(String),
-    /// Flows have not completed: exit status 3.
-    #[error("{0}")]
-    Unfinished(String),
-    /// A signal came: exit status `status`.
-    #[error("{text}")]
-    Interrupted { text: String, status: u8 },
-}
-
-impl Failure {
-    fn status(&self) -> u8 {
-        match self {
-            Failure::Run(_) => 1,
-            Failure::Usage(_) => 2,
-            Failure::Unfinished(_) => 3,
-            Failure::Interrupted { status, .. } => *status,
-        }
-    }
-}
 
 fn main() -> ExitCode {
     let outcome = match Cli::try_parse() {
@@ -69,7 +46,7 @@ fn main() -> ExitCode {
             ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => error.exit(),
             _ => {
                 let help = cli::help(std::env::args_os().skip(1));
-                Err(Failure::Usage(format!("{} (see {help})", cli::one_line(&error))))
+                Err(Failure::Usage(format!("{} (see {help})", options::one_line(&error))))
             }
         },
     };
@@ -92,7 +69,9 @@ fn dispatch(command: Command) -> Result<(), Failure> {
         Command::Serve(args) => serve::serve(&args),
         Command::Testbed(args) => testbed::testbed(&args),
         Command::RunHost { parent_process, number, run } => {
-            let outcome = soft::processes::be_host(parent_process, number, &run);
+            let plan = resolve::resolve(&run);
+            let outcome =
+                plan.and_then(|plan| soft::processes::be_host(parent_process, number, &plan.config));
             outcome.map_err(|failure| Failure::Run(format!("host {number}: {failure}")))
         }
         Command::List { what, name } => {

@@ -1,10 +1,10 @@
 //! From options to a run: defaults, files, and the refusal of what makes no sense.
 
-use crate::cli::{Payload, Platform, RunArgs, Switch};
-use crate::testbed::{HostsBy, UDP_ENTROPIES};
+use crate::choices::{HostsBy, Payload, Platform, Switch, UDP_ENTROPIES};
+use crate::options::RunArgs;
+use crate::settings::Settings;
 use crate::units::{Ecn, Queue, WireOverhead};
-use crate::{Failure, loopback, sample, soft, text, udp};
-use serde::Serialize;
+use crate::{Failure, sample, soft, text, udp};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, BufReader};
@@ -17,7 +17,6 @@ use weft_testbed::sim::{FaultPlan, Overhead, PayloadMode, PhantomQueues, RunConf
 use weft_testbed::topology::{Topology, TopologySpec, parse_topo};
 use weft_testbed::workload::{CmOptions, CmReader, Workload, WorkloadSpec, WorkloadSpecError};
 
-const DEFAULT_SIZE: u64 = 2 << 20;
 const DEFAULT_HOSTS: u32 = 16;
 const DEFAULT_ECN: Ecn = Ecn { low: 0.2, high: 0.8 };
 /// The generator's stream that draws the workload; the engine uses others.
@@ -32,87 +31,11 @@ pub(crate) struct Plan {
     pub(crate) settings: Settings,
 }
 
-/// Every setting as it was resolved, under the names of the JSON report's `config`. Together with
-/// the seed it says how to repeat the run.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct Settings {
-    version: &'static str,
-    on: Platform,
-    matrix: Option<String>,
-    workload: Option<String>,
-    /// The two hosts between which a loopback runs the workload's flows.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pair: Option<[u32; 2]>,
-    /// None where the matrix says it for each flow.
-    size_bytes: Option<u64>,
-    hosts: u32,
-    topology: String,
-    topology_hosts: u32,
-    link_bps: u64,
-    /// How many times slower the fabric is than its description, where that is more than once.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    slow: Option<u32>,
-    mtu_bytes: u32,
-    /// What each data packet costs besides its payload.
-    wire_overhead_bytes: u32,
-    wire_overhead: &'static str,
-    cc: String,
-    cc_set: BTreeMap<String, String>,
-    lb: String,
-    paths: u16,
-    trim: bool,
-    /// None where the topology's file says it for each tier.
-    queue_bytes: Option<u64>,
-    ecn_low_bytes: u64,
-    ecn_high_bytes: u64,
-    phantom_drain: Option<f64>,
-    phantom_low_bytes: Option<u64>,
-    phantom_high_bytes: Option<u64>,
-    link_events: Option<String>,
-    link_event: Vec<String>,
-    degrade: Vec<String>,
-    payload: Payload,
-    ack_every_bytes: u32,
-    until_us: Option<f64>,
-}
-
-impl Settings {
-    /// The run in a line.
-    pub(crate) fn headline(&self) -> String {
-        let what = self.workload.as_deref().or(self.matrix.as_deref()).unwrap_or_default();
-        if let Some([a, b]) = self.pair {
-            return format!(
-                "{what}: the flows between hosts {a} and {b}, over {} in real time, {} with {} over {} paths",
-                self.topology, self.cc, self.lb, self.paths
-            );
-        }
-        if self.on == Platform::Udp {
-            return format!(
-                "{what}: {} hosts over {} in real time, {} with {} over {} paths",
-                self.topology_hosts, self.topology, self.cc, self.lb, self.paths
-            );
-        }
-        let trim = if self.trim { "" } else { ", no trimming" };
-        let real = if self.on == Platform::Soft { " in real time" } else { "" };
-        let slow =
-            self.slow.map(|slow| format!(", {slow} times slower{real},")).unwrap_or(format!("{real},"));
-        format!(
-            "{what} on {} hosts of {}{slow} {} with {} over {} paths{trim}",
-            self.hosts, self.topology, self.cc, self.lb, self.paths
-        )
-    }
-}
-
 /// Works out what `args` ask for. Reads the files that they name.
 pub(crate) fn resolve(args: &RunArgs) -> Result<Plan, Failure> {
     check_outputs(args)?;
-    check_processes(args)?;
-    match args.on {
-        Platform::Sim => {}
-        Platform::Loopback => check_without_fabric(args, "a loopback")?,
-        Platform::Udp => check_udp(args)?,
-        Platform::Soft => check_soft(args)?,
-    }
+    args.check_effects()?;
+    check_paths(args)?;
     let cc = congestion_control(args)?;
     let lb = LbChoice::parse(args.lb.as_deref().unwrap_or("mixed")).map_err(|e| usage("--lb", e))?;
     let given = args.topology.as_deref().map(|text| topology(text, args)).transpose()?;
@@ -148,7 +71,7 @@ pub(crate) fn resolve(args: &RunArgs) -> Result<Plan, Failure> {
         },
         // The kernel drops what does not fit.
         trim: args.trim != Some(Switch::Off) && args.on != Platform::Udp,
-        payload: match payload(args) {
+        payload: match args.payload() {
             Payload::Real => PayloadMode::Real,
             Payload::Virtual => PayloadMode::Virtual,
         },
@@ -158,11 +81,10 @@ pub(crate) fn resolve(args: &RunArgs) -> Result<Plan, Failure> {
     };
     let config = with_thresholds(config, args)?;
     let faults = faults(&config.topology, args)?;
-    let settings = match args.on {
-        Platform::Sim | Platform::Soft => settings(&config, slow, args),
-        Platform::Loopback => on_loopback(settings(&config, slow, args), &config),
-        Platform::Udp => on_udp(settings(&config, slow, args), udp::endpoints(&config)?),
-    };
+    if args.on == Platform::Udp {
+        udp::check_hosts(&config)?;
+    }
+    let settings = Settings::new(args, &config, slow);
     Ok(Plan { config, faults, slow, settings })
 }
 
@@ -214,66 +136,19 @@ fn place(path: &Path) -> PathBuf {
     path.canonicalize().ok().or_else(beside).unwrap_or_else(|| path.to_owned())
 }
 
-fn check_processes(args: &RunArgs) -> Result<(), Failure> {
-    match args.processes {
-        Some(_) if args.on != Platform::Soft => Err(usage("--processes", "expected --on soft with it")),
-        Some(HostsBy::Udp) if args.paths.is_some_and(|paths| paths > UDP_ENTROPIES) => Err(usage(
-            "--paths",
-            format_args!(
-                "expected at most {UDP_ENTROPIES} with --processes=udp: a host has as many source ports"
-            ),
-        )),
-        _ => Ok(()),
+/// Each path over kernel UDP is a source port of every host.
+fn check_paths(args: &RunArgs) -> Result<(), Failure> {
+    let Some(paths) = args.paths else { return Ok(()) };
+    if args.processes == Some(HostsBy::Udp) && paths > UDP_ENTROPIES {
+        let most =
+            format!("expected at most {UDP_ENTROPIES} with --processes=udp: a host has as many source ports");
+        return Err(usage("--paths", most));
     }
-}
-
-/// Between ports of one process there is no fabric to describe.
-fn check_without_fabric(args: &RunArgs, place: &str) -> Result<(), Failure> {
-    let without_effect = [
-        ("--topology", args.topology.is_some()),
-        ("--link", args.link.is_some()),
-        ("--slow", args.slow.is_some()),
-        ("--wire-overhead", args.wire_overhead.is_some()),
-        ("--trim", args.trim.is_some()),
-        ("--queue", args.queue.is_some()),
-        ("--ecn", args.ecn.is_some()),
-        ("--phantom", args.phantom.is_some()),
-        ("--link-events", args.link_events.is_some()),
-        ("--link-event", !args.link_event.is_empty()),
-        ("--degrade", !args.degrade.is_empty()),
-        ("--payload", args.payload == Some(Payload::Virtual)),
-        ("--sample", args.sample.is_some()),
-        ("--threads", args.threads.is_some()),
-    ];
-    match without_effect.iter().find(|(_, given)| *given) {
-        Some((option, _)) => Err(usage(option, format_args!("has no effect on {place}; expected --on sim"))),
-        None => Ok(()),
+    if args.on == Platform::Udp && paths > udp::MAX_PATHS {
+        let most = format!("{paths} source ports for each host; expected at most {}", udp::MAX_PATHS);
+        return Err(usage("--paths", most));
     }
-}
-
-/// Software switches carry real frames.
-fn check_soft(args: &RunArgs) -> Result<(), Failure> {
-    let without_effect = [
-        ("--wire-overhead", args.wire_overhead.is_some()),
-        ("--payload", args.payload == Some(Payload::Virtual)),
-        ("--sample", args.sample.is_some()),
-        ("--threads", args.threads.is_some()),
-    ];
-    match without_effect.iter().find(|(_, given)| *given) {
-        Some((option, _)) => Err(usage(option, "has no effect on software switches; expected --on sim")),
-        None => Ok(()),
-    }
-}
-
-fn check_udp(args: &RunArgs) -> Result<(), Failure> {
-    check_without_fabric(args, "kernel UDP")?;
-    match args.paths.filter(|paths| *paths > udp::MAX_PATHS) {
-        Some(paths) => Err(usage(
-            "--paths",
-            format_args!("{paths} source ports for each host; expected at most {}", udp::MAX_PATHS),
-        )),
-        None => Ok(()),
-    }
+    Ok(())
 }
 
 fn congestion_control(args: &RunArgs) -> Result<CcChoice, Failure> {
@@ -315,15 +190,12 @@ fn small(hosts: u32, args: &RunArgs) -> Result<Topology, Failure> {
     Ok(with_link(spec.build().map_err(|e| usage("--topology", e))?, args))
 }
 
-fn in_processes(args: &RunArgs) -> bool {
-    args.processes.is_some()
-}
-
 /// How many times slower than described the fabric runs: in real time as much as two cores need.
 fn slow(topology: &Topology, args: &RunArgs) -> u32 {
     args.slow.unwrap_or_else(|| match args.on {
         Platform::Soft => {
-            soft::slow_motion(topology, args.mtu.unwrap_or(soft::DEFAULT_MTU), in_processes(args))
+            let mtu = args.mtu.unwrap_or(soft::DEFAULT_MTU);
+            soft::slow_motion(topology, mtu, args.processes.is_some())
         }
         Platform::Sim | Platform::Loopback | Platform::Udp => 1,
     })
@@ -353,19 +225,10 @@ fn workload(args: &RunArgs, topology: Option<&Topology>) -> Result<Workload, Fai
     let spec: WorkloadSpec = kind.parse().map_err(|e| usage("--workload", e))?;
     let default = topology.map(Topology::hosts).or(spec.default_hosts()).unwrap_or(DEFAULT_HOSTS);
     let mut rng = Rng::new(args.seed, WORKLOAD_STREAM);
-    spec.build(Some(args.hosts.unwrap_or(default)), args.size.unwrap_or(DEFAULT_SIZE), &mut rng).map_err(
-        |e| match e {
-            WorkloadSpecError::Workload(_) => usage("--size", e),
-            WorkloadSpecError::TooFewHosts { .. } if args.hosts.is_some() => usage("--hosts", e),
-            _ => usage("--workload", e),
-        },
-    )
-}
-
-fn payload(args: &RunArgs) -> Payload {
-    args.payload.unwrap_or(match args.on {
-        Platform::Sim => Payload::Virtual,
-        Platform::Loopback | Platform::Udp | Platform::Soft => Payload::Real,
+    spec.build(Some(args.hosts.unwrap_or(default)), args.size(), &mut rng).map_err(|e| match e {
+        WorkloadSpecError::Workload(_) => usage("--size", e),
+        WorkloadSpecError::TooFewHosts { .. } if args.hosts.is_some() => usage("--hosts", e),
+        _ => usage("--workload", e),
     })
 }
 
@@ -443,66 +306,4 @@ fn with_thresholds(config: RunConfig, args: &RunArgs) -> Result<RunConfig, Failu
         PhantomQueues { drain: phantom.drain, ecn: (low, high) }
     });
     Ok(RunConfig { queue_bytes, ecn: Some((ecn.low, ecn.high)), phantom, ..config })
-}
-
-fn sets_queues(topology: &Topology) -> bool {
-    topology.tiers().iter().any(|tier| tier.queue_down.is_some() || tier.queue_up.is_some())
-}
-
-/// Two ports joined back to back take the place of the fabric.
-fn on_loopback(settings: Settings, config: &RunConfig) -> Settings {
-    Settings {
-        pair: loopback::first_pair(&config.workload),
-        topology: "a DPDK net_ring pair".to_owned(),
-        topology_hosts: 2,
-        queue_bytes: None,
-        ..settings
-    }
-}
-
-/// Sockets take the place of the fabric.
-fn on_udp(settings: Settings, endpoints: usize) -> Settings {
-    Settings {
-        topology: "kernel UDP on 127.0.0.1".to_owned(),
-        topology_hosts: endpoints as u32,
-        queue_bytes: None,
-        ..settings
-    }
-}
-
-fn settings(config: &RunConfig, slow: u32, args: &RunArgs) -> Settings {
-    let (ecn_low_bytes, ecn_high_bytes) = config.ecn_bytes();
-    Settings {
-        version: env!("CARGO_PKG_VERSION"),
-        on: args.on,
-        matrix: args.matrix.as_ref().map(|p| p.display().to_string()),
-        workload: args.workload.clone(),
-        pair: None,
-        size_bytes: args.workload.is_some().then(|| args.size.unwrap_or(DEFAULT_SIZE)),
-        hosts: config.workload.hosts(),
-        topology: config.topology.name().to_owned(),
-        topology_hosts: config.topology.hosts(),
-        link_bps: config.topology.host_rate().as_bps(),
-        slow: (slow > 1).then_some(slow),
-        mtu_bytes: config.mtu,
-        wire_overhead_bytes: config.data_overhead(),
-        wire_overhead: if matches!(config.wire_overhead, Overhead::Auto) { "auto" } else { "fixed" },
-        cc: config.cc.name().to_owned(),
-        cc_set: args.cc_set.iter().cloned().collect(),
-        lb: config.lb.name().to_owned(),
-        paths: config.paths,
-        trim: config.trim,
-        queue_bytes: (args.queue.is_some() || !sets_queues(&config.topology)).then(|| config.queue_bytes()),
-        ecn_low_bytes,
-        ecn_high_bytes,
-        phantom_drain: config.phantom.map(|phantom| phantom.drain),
-        phantom_low_bytes: config.phantom_bytes().map(|(low, _)| low),
-        phantom_high_bytes: config.phantom_bytes().map(|(_, high)| high),
-        link_events: args.link_events.as_ref().map(|p| p.display().to_string()),
-        link_event: args.link_event.clone(),
-        degrade: args.degrade.iter().map(ToString::to_string).collect(),
-        payload: payload(args),
-        ack_every_bytes: config.ack_every,
-        until_us: config.until.map(|t| t.as_us_f64()),
-    }
 }

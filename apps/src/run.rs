@@ -1,8 +1,9 @@
 //! `weft run`: one run, from its options to its reports.
 
 use crate::Failure;
-use crate::cli::{Platform, RunArgs};
+use crate::choices::Platform;
 use crate::loopback;
+use crate::options::RunArgs;
 use crate::report::{Report, csv, json, table};
 use crate::resolve::{Plan, resolve};
 use crate::sample::SampleFiles;
@@ -13,7 +14,7 @@ use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::Path;
 use std::time::Instant;
 use weft_cc::Span;
-use weft_testbed::sim::{self, Lines, Progress, RunConfig, RunReport, SampleSink, Sampling};
+use weft_testbed::sim::{self, Lines, RunConfig, RunProgress, RunReport, SampleSink, Sampling};
 use weft_testbed::soft::SoftCounters;
 
 /// Runs what `args` describe and writes the reports that they ask for.
@@ -21,7 +22,8 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
     let plan = resolve(args)?;
     // Before the run: a report that cannot be written should not cost one.
     let outputs = Outputs::open(args)?;
-    let predicted = (args.on == Platform::Soft).then(|| soft::predict(&plan)).transpose()?;
+    let predicted =
+        (args.on == Platform::Soft).then(|| soft::predict(&plan.config, &plan.faults)).transpose()?;
     let (clock, cpu) = (Instant::now(), usage::cpu_seconds());
     let (mut sampled, mut switches) = (Ok(()), None);
     let mut outcome = match args.on {
@@ -69,7 +71,7 @@ fn simulate(plan: &Plan, args: &RunArgs, sampled: &mut Result<(), Failure>) -> R
         args.sample.map(|_| SampleFiles::create(args.sample_path(), &plan.config)).transpose()?;
     let sink = samples.as_mut().map(|files| files as &mut dyn SampleSink);
     let bar = progress_bar();
-    let mut progress = |progress: &Progress| show(&bar, progress, "virtual time");
+    let mut progress = |progress: &RunProgress| show(&bar, progress, "virtual time");
     let options = sim::Options {
         faults: plan.faults.clone(),
         threads: args.threads.map_or(1, usize::from),
@@ -110,9 +112,9 @@ fn over_switches(
     switches: &mut Option<SoftCounters>,
 ) -> Result<RunReport, Failure> {
     let bar = progress_bar();
-    let mut progress = |progress: &Progress| show(&bar, progress, "real time");
+    let mut progress = |progress: &RunProgress| show(&bar, progress, "real time");
     let outcome = match args.processes {
-        Some(by) => soft::processes::run(plan, by, &mut progress),
+        Some(by) => soft::processes::run(&plan.config, &plan.faults, by, &mut progress),
         None => soft::run(&plan.config, &plan.faults, &mut progress),
     };
     bar.finish_and_clear();
@@ -130,7 +132,7 @@ fn progress_bar() -> ProgressBar {
     ProgressBar::new(0).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
-fn show(bar: &ProgressBar, progress: &Progress, kind_of_time: &str) {
+fn show(bar: &ProgressBar, progress: &RunProgress, kind_of_time: &str) {
     if bar.is_hidden() {
         return;
     }

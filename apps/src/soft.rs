@@ -6,17 +6,17 @@
 
 pub(crate) mod processes;
 
+use crate::Failure;
 use crate::live::{self, End, Live, Network};
 use crate::nap::Rest;
-use crate::{Failure, resolve::Plan};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use weft_cc::Time;
 use weft_stack::port::memory::MemoryPort;
 use weft_stack::wire::ethernet::MacAddr;
-use weft_stack::worker::{Clock, Host};
-use weft_testbed::sim::{self, FaultPlan, PayloadMode, Progress, RunConfig, RunReport};
+use weft_stack::worker::{Clock, HostAddr};
+use weft_testbed::sim::{self, FaultPlan, PayloadMode, RunConfig, RunProgress, RunReport};
 use weft_testbed::soft::{self, HostPort, SoftCounters, SoftFabric, SoftOptions, host_link};
 use weft_testbed::topology::{HostId, Topology};
 
@@ -54,7 +54,7 @@ pub(crate) fn slow_motion(topology: &Topology, mtu: u32, processes: bool) -> u32
 pub(crate) fn run(
     config: &RunConfig,
     faults: &FaultPlan,
-    progress: &mut dyn FnMut(&Progress),
+    progress: &mut dyn FnMut(&RunProgress),
 ) -> Result<(RunReport, SoftCounters), Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::Run(format!("--on soft: {error}"));
     let mut fabric =
@@ -74,9 +74,9 @@ pub(crate) fn run(
 ///
 /// # Errors
 /// A configuration that cannot work.
-pub(crate) fn predict(plan: &Plan) -> Result<RunReport, Failure> {
-    let config = RunConfig { payload: PayloadMode::Virtual, ..plan.config.clone() };
-    let options = sim::Options { faults: plan.faults.clone(), ..sim::Options::default() };
+pub(crate) fn predict(config: &RunConfig, faults: &FaultPlan) -> Result<RunReport, Failure> {
+    let config = RunConfig { payload: PayloadMode::Virtual, ..config.clone() };
+    let options = sim::Options { faults: faults.clone(), ..sim::Options::default() };
     sim::run_with(&config, options)
         .map_err(|error| Failure::Run(format!("--on soft: the simulation: {error}")))
 }
@@ -96,9 +96,9 @@ fn attach(
 }
 
 /// What frames call a host: there are at most 2²⁰.
-fn place(host: u32) -> Host {
+fn place(host: u32) -> HostAddr {
     let [_, b, c, d] = (host + 1).to_be_bytes();
-    Host { mac: MacAddr([2, 0, 0, b, c, d]), ip: IpAddr::V4(Ipv4Addr::new(10, b, c, d)) }
+    HostAddr { mac: MacAddr([2, 0, 0, b, c, d]), ip: IpAddr::V4(Ipv4Addr::new(10, b, c, d)) }
 }
 
 /// What endpoints are told of the fabric: all that they would be told in simulation.

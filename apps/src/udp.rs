@@ -15,13 +15,10 @@ pub(crate) const DEFAULT_PATHS: u16 = 8;
 /// Most paths.
 pub(crate) const MAX_PATHS: u16 = 64;
 
-/// How many endpoints the workload needs.
-///
-/// # Errors
-/// More than there can be.
-pub(crate) fn endpoints(config: &RunConfig) -> Result<usize, Failure> {
+/// Refuses a workload of more hosts than one process can have.
+pub(crate) fn check_hosts(config: &RunConfig) -> Result<(), Failure> {
     match live::hosts(&config.workload).len() {
-        hosts if hosts <= MAX_HOSTS => Ok(hosts),
+        hosts if hosts <= MAX_HOSTS => Ok(()),
         hosts => Err(Failure::Usage(format!(
             "--on udp: {hosts} hosts have flows; expected at most {MAX_HOSTS} in one process"
         ))),
@@ -38,8 +35,8 @@ mod sockets {
     use std::net::{IpAddr, Ipv4Addr};
     use weft_cc::{Rate, Span};
     use weft_stack::port::udp::{Notice, UdpConfig, UdpError, UdpPort, mac_of};
-    use weft_stack::worker::Host;
-    use weft_testbed::sim::{Progress, RunConfig, RunReport};
+    use weft_stack::worker::HostAddr;
+    use weft_testbed::sim::{RunConfig, RunProgress, RunReport};
     use weft_testbed::workload::{Start, Workload};
 
     /// IPv4, UDP and the longest headers of a data packet.
@@ -65,7 +62,7 @@ mod sockets {
     /// Sockets that the system does not give, or options that do not go together.
     pub(crate) fn run(
         config: &RunConfig,
-        progress: &mut dyn FnMut(&Progress),
+        progress: &mut dyn FnMut(&RunProgress),
     ) -> Result<(RunReport, Vec<String>), Failure> {
         let failed = |error: &dyn std::fmt::Display| Failure::Run(format!("--on udp: {error}"));
         let hosts = live::hosts(&config.workload);
@@ -112,7 +109,7 @@ mod sockets {
     /// The hosts with their ports.
     pub(super) fn ends(hosts: Vec<u32>, ports: Vec<UdpPort>) -> Vec<End<UdpPort>> {
         let end = |(host, port): (u32, UdpPort)| {
-            let place = Host { mac: mac_of(port.ip()), ip: port.ip() };
+            let place = HostAddr { mac: mac_of(port.ip()), ip: port.ip() };
             End { host, place, port }
         };
         hosts.into_iter().zip(ports).map(end).collect()

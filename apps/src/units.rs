@@ -1,9 +1,9 @@
-//! What the options' values look like, beyond plain quantities (those are [`weft_testbed::units`]).
+//! What the options' values look like, beyond plain quantities (those are [`weft_cc::units`]).
 
 use core::str::FromStr;
 use thiserror::Error;
+use weft_cc::units::{UnitError, parse_bytes, parse_rate, parse_span};
 use weft_cc::{Rate, Span};
-use weft_testbed::units::{parse_bytes, parse_rate, parse_span};
 
 /// A value that an option cannot have. Its text says what was expected.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -21,21 +21,27 @@ fn expected<T>(what: &str) -> Result<T, ValueError> {
     Err(ValueError(what.to_owned()))
 }
 
-/// `2MiB`, `100KB`, `2000000`.
+impl From<UnitError> for ValueError {
+    fn from(error: UnitError) -> ValueError {
+        ValueError(error.expected().to_owned())
+    }
+}
+
+/// A size in bytes.
 pub(crate) fn bytes(text: &str) -> Result<u64, ValueError> {
-    parse_bytes(text).or_else(|_| expected("a whole number of bytes, such as 2MiB, 100KB or 2000000"))
+    Ok(parse_bytes(text)?)
 }
 
-/// `100G`, `2.5Gbps`; above zero.
+/// A rate, above zero.
 pub(crate) fn rate(text: &str) -> Result<Rate, ValueError> {
-    parse_rate(text).or_else(|_| expected("a rate above zero with its unit, such as 100G or 2.5Gbps"))
+    Ok(parse_rate(text)?)
 }
 
-/// `10us`, `1ms`; above zero.
+/// A time, above zero.
 pub(crate) fn span(text: &str) -> Result<Span, ValueError> {
-    match parse_span(text) {
-        Ok(span) if span > Span::ZERO => Ok(span),
-        _ => expected("a time above zero with its unit, such as 10us or 1ms"),
+    match parse_span(text)? {
+        Span::ZERO => expected("a time above zero"),
+        span => Ok(span),
     }
 }
 
@@ -171,8 +177,9 @@ mod tests {
         }
         assert_eq!(
             span("10").unwrap_err().to_string(),
-            "expected a time above zero with its unit, such as 10us or 1ms"
+            "expected a time in whole picoseconds with its unit (ps, ns, us, ms or s, such as 10us or 1.5ms)"
         );
+        assert_eq!(span("0us").unwrap_err().to_string(), "expected a time above zero");
     }
 
     #[test]

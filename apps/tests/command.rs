@@ -262,7 +262,7 @@ fn options_that_make_no_sense_are_refused_in_one_line() {
         (&["--workload", "permutation", "--cc", "reno"], "--cc: unknown congestion control 'reno'"),
         (&["--workload", "permutation", "--cc-set", "speed=9"], "--cc-set: nscc has no parameter 'speed'"),
         (&["--workload", "permutation", "--cc-set", "gamma=0.5", "--cc-set", "gamma=0.6"], "given twice"),
-        (&["--workload", "permutation", "--lb", "plb"], "--lb: no load balancer is called 'plb'"),
+        (&["--workload", "permutation", "--lb", "plb"], "--lb: unknown load balancer 'plb'"),
         (&["--workload", "permutation", "--flows", "-"], "--flows"),
         (&["--workload", "permutation", "--flows", "x", "--json", "x"], "--flows"),
         (&["--workload", "permutation", "--on", "loopback", "--link", "40G"], "--link"),

@@ -17,7 +17,6 @@ const PARAMS: CcParams = CcParams {
     link_rate: Rate::from_gbps(400),
     network_rtt: Span::from_us(12),
     trimming: true,
-    receiver_credit: false,
 };
 const MTU: u64 = 4_160;
 /// One packet at 400 Gbit/s.
@@ -166,7 +165,9 @@ fn run<C: SenderCc>(mut cc: C, case: &Case, count: u64) {
 
 fn run_named(algorithm: &str, case: &Case, count: u64) {
     match algorithm {
-        "nscc" => run(Nscc::new(Arc::new(NsccShared::new(&NsccConfig::default(), &PARAMS))), case, count),
+        "nscc" => {
+            run(Nscc::new(Arc::new(NsccShared::new(&NsccConfig::default(), &PARAMS, false))), case, count);
+        }
         "smartt" => {
             run(Smartt::new(Arc::new(SmarttShared::new(&SmarttConfig::default(), &PARAMS))), case, count);
         }

@@ -1,39 +1,17 @@
-//! A window that never changes: the baseline that shows what congestion control is worth.
+//! A window that never changes: the baseline for comparisons.
 
-use crate::settings::{Setting, bytes, number, store};
+use crate::settings::{SIZE, settings};
 use crate::{AckSample, CcParams, CcSnapshot, LossSample, NackSample, SenderCc, Span, Time, Window};
 
-/// How large the window is.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum ConstantConfig {
-    /// In bytes.
-    Bytes(u64),
-    /// In BDPs of the network.
-    Bdp(f64),
-}
-
-impl Default for ConstantConfig {
-    fn default() -> Self {
-        ConstantConfig::Bdp(1.0)
+settings! {
+    /// The settings of `constant`.
+    pub struct ConstantConfig {
+        window: Option<u64> = None, in SIZE, "the window in bytes; replaces window_bdp", or "window_bdp";
+        window_bdp: f64 = 1.0, in 0.001..=1e3, "the window in BDPs of the network";
     }
 }
 
-pub(crate) const SETTINGS: &[Setting<ConstantConfig>] = &[
-    Setting {
-        key: "window",
-        expected: "bytes, such as 65536 or 64KiB",
-        about: "the window in bytes; replaces window_bdp",
-        set: |c, v| store(c, bytes(v).map(ConstantConfig::Bytes)),
-    },
-    Setting {
-        key: "window_bdp",
-        expected: "a number from 0.001 to 1000",
-        about: "the window in BDPs of the network; default 1",
-        set: |c, v| store(c, number(v, 0.001, 1e3).map(ConstantConfig::Bdp)),
-    },
-];
-
-/// A fixed window. Keeps the least RTT, which timers are derived from.
+/// A fixed window. It tracks the least RTT, because the retransmission timers are derived from it.
 #[derive(Clone, Copy, Debug)]
 pub struct Constant {
     window: Window,
@@ -42,16 +20,14 @@ pub struct Constant {
 }
 
 impl Constant {
-    /// A flow with the configured window, at least one byte.
+    /// A flow with the configured window, which is at least one byte.
     pub fn new(config: &ConstantConfig, params: &CcParams) -> Constant {
-        let window = match *config {
-            ConstantConfig::Bytes(n) => n,
-            ConstantConfig::Bdp(factor) => (params.network_bdp() as f64 * factor) as u64,
-        };
+        let bdps = || (params.network_bdp() as f64 * config.window_bdp) as u64;
+        let window = config.window.unwrap_or_else(bdps);
         Constant::fixed(Window(window.max(1)), "constant", params)
     }
 
-    /// A flow with this window, whose snapshots name `phase`.
+    /// A flow with this window, whose snapshots show `phase`.
     pub(crate) fn fixed(window: Window, phase: &'static str, params: &CcParams) -> Constant {
         Constant { window, base_rtt: params.network_rtt, phase }
     }
@@ -99,15 +75,16 @@ mod tests {
             link_rate: Rate::from_gbps(100),
             network_rtt: Span::from_us(12),
             trimming: true,
-            receiver_credit: false,
         }
     }
 
     #[test]
-    fn the_window_is_what_was_asked_for_and_stays() {
+    fn the_window_is_as_configured_and_does_not_change() {
+        let half = ConstantConfig { window: None, window_bdp: 0.5 };
+        let bytes = ConstantConfig { window: Some(9_000), window_bdp: 0.5 };
         assert_eq!(Constant::new(&ConstantConfig::default(), &params()).window(), Window(150_000));
-        assert_eq!(Constant::new(&ConstantConfig::Bdp(0.5), &params()).window(), Window(75_000));
-        let mut cc = Constant::new(&ConstantConfig::Bytes(9_000), &params());
+        assert_eq!(Constant::new(&half, &params()).window(), Window(75_000));
+        let mut cc = Constant::new(&bytes, &params());
         cc.on_timeout(Time::ZERO, &LossSample { bytes: 4160, in_flight: 0, consecutive: 3 });
         assert_eq!(cc.window(), Window(9_000));
     }

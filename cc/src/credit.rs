@@ -1,12 +1,12 @@
 //! Credit between one sender and one receiver, in the cumulative 24-bit counters of the wire.
 //!
-//! Both directions speak of the same counter, in quanta of 256 bytes since the connection began,
-//! modulo 2^24 (UET: `credit` in CREDIT packets and ACKs, `credit_target` in RUD_CC requests). The
-//! receiver says up to where it has granted, the sender up to where it would like to be granted.
-//! Because they are totals, a lost or reordered message is healed by the next one.
+//! Both directions carry the same counter: quanta of 256 bytes since the connection began, modulo 2^24 (UET:
+//! `credit` in CREDIT packets and ACKs, `credit_target` in RUD_CC requests). The receiver states the total that
+//! it has granted, the sender the total that it wants. Because these are totals, the next message makes up for
+//! a lost or reordered one.
 //!
-//! [`SenderCredit`] is the sender's half, [`GrantLedger`] the receiver's. Which sender is served
-//! when is the business of a [`ReceiverCc`](crate::ReceiverCc), such as [`Rccc`](crate::rccc::Rccc).
+//! [`SenderCredit`] is the sender's half, [`GrantLedger`] the receiver's. A
+//! [`ReceiverCc`](crate::ReceiverCc) such as [`Rccc`](crate::rccc::Rccc) decides when each sender is served.
 
 /// Bytes in one quantum of credit.
 pub const QUANTUM: u64 = 256;
@@ -14,17 +14,17 @@ pub const QUANTUM: u64 = 256;
 pub const COUNTER_BITS: u32 = 24;
 
 const COUNTER_MASK: u32 = (1 << COUNTER_BITS) - 1;
-/// Half of the counter's range, the largest distance that can be told apart from a step back.
+/// Half of the counter's range: a larger step forward would look like a step back.
 const HALF_RANGE: i64 = 1 << (COUNTER_BITS - 1);
-/// Most credit that either side handles at once: a quarter of the counter's range, 1 GiB.
+/// The most credit that either end handles at a time, bytes: a quarter of the counter's range, 1 GiB.
 pub const LARGEST_CREDIT: u64 = (1 << (COUNTER_BITS - 2)) * QUANTUM;
 
-/// The farthest ahead that a total is taken over by a sender, quanta: 1.5 GiB. More than the 1 GiB up to which a receiver
-/// answers a sender that lags behind with its total; and less than half of the range, so that two ends that have lost each
-/// other cannot both take over the other's counter, again and again, and gain credit each time.
+/// The largest step ahead at which a sender accepts a total, quanta: 1.5 GiB. It exceeds the 1 GiB up to which a
+/// receiver answers a sender that lags behind with its total. It is less than half of the range: otherwise two
+/// ends with unrelated counters could adopt each other's counter again and again and gain credit each time.
 const FARTHEST_TOTAL: i64 = 3 << (COUNTER_BITS - 3);
 
-/// The cumulative counter `at`, as it travels.
+/// The counter `at` as it is on the wire.
 fn on_wire(at: i64) -> u32 {
     (at & i64::from(COUNTER_MASK)) as u32
 }
@@ -35,31 +35,31 @@ fn from_wire(near: i64, wire: u32) -> i64 {
     near + if ahead >= HALF_RANGE { ahead - 2 * HALF_RANGE } else { ahead }
 }
 
-/// Whole quanta that hold `bytes`.
+/// The number of whole quanta that hold `bytes`.
 fn quanta_up(bytes: i64) -> i64 {
     (bytes + QUANTUM as i64 - 1).div_euclid(QUANTUM as i64)
 }
 
 /// A sender's credit towards one receiver.
 ///
-/// It begins with a speculative balance: the first window leaves without asking. The first
-/// feedback of any kind (ACK, NACK, credit) takes what is left of it away.
+/// It starts with a speculative balance, so that the first window leaves without a grant. The first feedback
+/// of any kind (ACK, NACK, credit) cancels the rest of that balance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SenderCredit {
-    /// Bytes that may leave. A packet may overdraw it, so it can be negative.
+    /// Bytes that may leave. It is negative after a packet that was larger than the balance.
     balance: i64,
-    /// Cumulative credit received, quanta.
+    /// Total credit received, quanta.
     pulled: i64,
-    /// The highest target stated so far, quanta.
+    /// The highest target requested so far, quanta.
     asked: i64,
-    /// Largest balance, and largest request beyond it, bytes.
+    /// The largest balance, and the most that is requested at a time, bytes.
     cap: i64,
     wire_mtu: i64,
     speculating: bool,
 }
 
 impl SenderCredit {
-    /// A new connection. `cap`: the most credit that may be stored and the first, speculative
+    /// The account of a new connection. `cap`: the most credit that may be stored, and the speculative first
     /// balance, bytes (1.5 BDP). `wire_mtu`: bytes of a full packet on the wire.
     pub fn new(cap: u64, wire_mtu: u64) -> SenderCredit {
         let cap = cap.clamp(1, LARGEST_CREDIT) as i64;
@@ -67,17 +67,17 @@ impl SenderCredit {
         SenderCredit { balance: cap, pulled: 0, asked: 0, cap, wire_mtu, speculating: true }
     }
 
-    /// Whether a packet may leave: any positive balance will do.
+    /// Whether a packet may leave: any positive balance suffices.
     pub fn may_send(&self) -> bool {
         self.balance > 0
     }
 
-    /// Bytes of credit left; negative after a packet larger than the balance.
+    /// The balance, bytes; negative after a packet that was larger than the balance.
     pub fn balance(&self) -> i64 {
         self.balance
     }
 
-    /// Whether packets still leave on the speculative balance: they are not `scheduled`.
+    /// Whether packets still use the speculative balance. Such packets are not `scheduled`.
     pub fn is_speculating(&self) -> bool {
         self.speculating
     }
@@ -87,7 +87,7 @@ impl SenderCredit {
         self.balance = (self.balance - bytes.min(LARGEST_CREDIT) as i64).max(-(LARGEST_CREDIT as i64));
     }
 
-    /// Any feedback has arrived from the receiver: speculation is over. Harmless to repeat.
+    /// Feedback of any kind has arrived from the receiver, which ends speculation. Repeated calls are harmless.
     pub fn on_feedback(&mut self) {
         if self.speculating {
             self.speculating = false;
@@ -95,9 +95,9 @@ impl SenderCredit {
         }
     }
 
-    /// A cumulative credit has arrived, in a CREDIT packet or an ACK; implies
-    /// [`on_feedback`](Self::on_feedback). Returns the bytes gained: zero for an old or repeated
-    /// total, and for one so far ahead that it belongs to another counter.
+    /// A total of credit has arrived, in a CREDIT packet or an ACK. Implies
+    /// [`on_feedback`](Self::on_feedback). Returns the bytes gained: zero for an old or repeated total, and for
+    /// one so far ahead that it belongs to an unrelated counter.
     pub fn on_credit_total(&mut self, total: u32) -> u64 {
         self.on_feedback();
         let extra = from_wire(self.pulled, total & COUNTER_MASK) - self.pulled;
@@ -110,18 +110,17 @@ impl SenderCredit {
         (self.balance - before) as u64
     }
 
-    /// The target to state in the next request, a cumulative count of quanta modulo 2^24.
+    /// The target for the next request: a total of quanta modulo 2^24.
     ///
-    /// `backlog`: bytes not yet sent for the first time; `rtx_backlog`: bytes to send again;
-    /// `cwnd`: the sender's own window where one is in force, so that no credit is asked for that
-    /// it would forbid to use.
+    /// `backlog`: bytes not sent yet; `rtx_backlog`: bytes to retransmit; `cwnd`: the sender's own window, if it
+    /// has one, so that it requests no credit that the window would not let it use.
     pub fn credit_target(&mut self, backlog: u64, rtx_backlog: u64, cwnd: Option<u64>) -> u32 {
         let target = self.target(backlog, rtx_backlog, cwnd);
         self.asked = self.asked.max(target);
         on_wire(target)
     }
 
-    /// Bytes stated as wanted and not yet granted.
+    /// Bytes requested and not granted yet.
     pub fn awaited(&self) -> u64 {
         ((self.asked - self.pulled).max(0) as u64).saturating_mul(QUANTUM)
     }
@@ -130,8 +129,8 @@ impl SenderCredit {
         let own_window = cwnd.map_or(u64::MAX, |w| w.saturating_add(self.wire_mtu as u64));
         let usable = backlog.saturating_add(rtx_backlog).min(own_window).min(self.cap as u64);
         let mut lacking = usable as i64 - self.balance;
-        // While speculating the balance may cover a short message whose packets get trimmed:
-        // ask for one packet at least.
+        // The speculative balance may cover a short message, but its packets may be trimmed: request at least
+        // one packet.
         if self.speculating && backlog > 0 {
             lacking = lacking.max(self.wire_mtu);
         }
@@ -139,52 +138,50 @@ impl SenderCredit {
     }
 }
 
-/// How many times the largest demand a target may lie ahead before the counters count as unrelated.
-/// Senders with faster links ask for more at a time than the receiver would: 800 Gb/s against 50.
+/// A target may be this many largest demands ahead before the counters count as unrelated. Senders with faster
+/// links request more at a time than the receiver would: 800 Gbit/s compared with 50 Gbit/s.
 const LENIENCY: i64 = 16;
 
-/// The receiver's record of one sender: what it asked for and what it was granted.
+/// The receiver's account of one sender: the credit that it requested and the credit that it was granted.
 ///
-/// The two ends may lose each other: a receiver forgets a sender whose connections are all closed
-/// while the sender counts on, or a sender begins anew while the receiver still knows it. No
-/// message says so, but the targets do:
-/// - Up to 1 GiB behind what is granted: an old target, or a sender that has begun anew. Either way the
-///   total, announced in answer to its next request, is all it needs: it takes it over as its own.
-/// - Further ahead than a sender ever asks, or so far behind that it would misread the total: the
-///   counters are unrelated. The ledger begins anew at one largest demand before the target.
+/// The counters of the two ends may become unrelated: a receiver forgets a sender whose connections are all
+/// closed while the sender keeps its counter, or a sender restarts while the receiver still has its account.
+/// No message says so, but the targets show it:
+/// - A target up to 1 GiB behind the grants is old, or comes from a restarted sender. In both cases the total
+///   that answers its next request suffices, because the sender adopts it.
+/// - If a target is further ahead than any sender requests, or so far behind that the sender would misread the
+///   total, the counters are unrelated. The account restarts one largest demand before the target.
 ///
-/// A late copy of a packet can mislead it, but only until the next target, which gets it back.
+/// A late copy of a packet can cause such a restart by mistake; the next target undoes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GrantLedger {
-    /// Cumulative credit granted, quanta.
+    /// Total credit granted, quanta.
     granted: i64,
-    /// The highest target heard, quanta.
+    /// The highest target received, quanta.
     target: i64,
     /// Bytes granted beyond whole quanta.
     remainder: u64,
-    /// The most that a sender lacks at a time, quanta.
+    /// The most credit that the sender lacks at a time, quanta.
     reach: i64,
-    /// No target has been heard yet.
+    /// Whether no target has arrived yet.
     fresh: bool,
 }
 
 impl GrantLedger {
-    /// A sender of which nothing is known, not even how much it asks for at a time: any demand up to
-    /// [`LARGEST_CREDIT`] is believed.
+    /// The account of a sender whose largest demand is unknown: every demand up to [`LARGEST_CREDIT`] is accepted.
     pub fn new() -> GrantLedger {
         GrantLedger::with_largest_demand(LARGEST_CREDIT)
     }
 
-    /// A sender of which nothing is known but `bytes`, the most that it asks for beyond what it has
-    /// received ([`RcccConfig::largest_demand`](crate::rccc::RcccConfig::largest_demand)).
+    /// The account of a new sender. `bytes`: the most that it requests beyond its credit
+    /// ([`RcccConfig::largest_demand`](crate::rccc::RcccConfig::largest_demand)).
     pub fn with_largest_demand(bytes: u64) -> GrantLedger {
         let reach = quanta_up(bytes.clamp(1, LARGEST_CREDIT) as i64);
         GrantLedger { granted: 0, target: 0, remainder: 0, reach, fresh: true }
     }
 
-    /// A target has arrived, with a data packet, trimmed or whole, or a request. Returns the bytes
-    /// asked for beyond what is granted: the argument of
-    /// [`ReceiverCc::on_demand`](crate::ReceiverCc::on_demand). Old targets change nothing.
+    /// A target has arrived, in a request or with a data packet, whole or trimmed. Returns the bytes requested
+    /// beyond the grants, for [`ReceiverCc::on_demand`](crate::ReceiverCc::on_demand). Old targets change nothing.
     pub fn on_target(&mut self, target: u32) -> u64 {
         let heard = from_wire(self.granted, target & COUNTER_MASK);
         if self.is_related(heard) {
@@ -198,7 +195,7 @@ impl GrantLedger {
         self.wanted()
     }
 
-    /// Whether a sender that counts from where this ledger does could say `heard`.
+    /// Whether `heard` can come from a sender whose counter is related to this account.
     fn is_related(&self, heard: i64) -> bool {
         const FARTHEST: i64 = (LARGEST_CREDIT / QUANTUM) as i64;
         let ahead = heard - self.granted;
@@ -208,13 +205,13 @@ impl GrantLedger {
         (-FARTHEST..=FARTHEST.min(LENIENCY * self.reach)).contains(&ahead)
     }
 
-    /// Bytes asked for beyond what is granted.
+    /// Bytes requested beyond the grants.
     pub fn wanted(&self) -> u64 {
         let quanta = (self.target - self.granted).max(0) as u64;
         (quanta * QUANTUM).saturating_sub(self.remainder)
     }
 
-    /// `bytes` more are granted. Returns the total to announce ([`total`](Self::total)).
+    /// Another `bytes` are granted. Returns the total to announce ([`total`](Self::total)).
     pub fn on_grant(&mut self, bytes: u64) -> u32 {
         let bytes = bytes.min(LARGEST_CREDIT) + self.remainder;
         self.granted += (bytes / QUANTUM) as i64;
@@ -222,8 +219,8 @@ impl GrantLedger {
         self.total()
     }
 
-    /// The cumulative credit to announce, quanta modulo 2^24. Announce it again whenever a request
-    /// comes in that asks for nothing new: the credit that answered it may have been lost.
+    /// The total of credit to announce, quanta modulo 2^24. Announce it again whenever a request arrives that
+    /// requests nothing new: the earlier announcement may have been lost.
     pub fn total(&self) -> u32 {
         on_wire(self.granted)
     }
@@ -249,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_find_their_way_back_from_the_wire() {
+    fn a_full_counter_is_recovered_from_its_24_bits() {
         for near in [-5_i64, 0, 3, (1 << 24) - 1, 1 << 24, (1 << 40) + 12_345] {
             for step in [0, 1, 64, 1 << 20, HALF_RANGE - 1, -1, -64, -HALF_RANGE] {
                 assert_eq!(from_wire(near, on_wire(near + step)), near + step, "{near} {step}");
@@ -269,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn an_overdrawn_balance_outlives_speculation() {
+    fn an_overdrawn_balance_remains_after_speculation() {
         let mut credit = SenderCredit::new(1_000, MTU);
         credit.on_send(MTU);
         credit.on_feedback();
@@ -279,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_new_in_a_total_counts() {
+    fn a_total_adds_only_its_new_part() {
         let mut credit = scheduled();
         assert_eq!(credit.on_credit_total(64), 16_384);
         assert_eq!(credit.on_credit_total(64), 0, "repeated");
@@ -293,15 +290,15 @@ mod tests {
         let mut credit = scheduled();
         credit.on_credit_total(4_000);
         assert_eq!(credit.balance(), CAP as i64);
-        // The part cut off is asked for again as soon as it is needed.
+        // The part above the cap is requested again when it is needed.
         credit.on_send(CAP);
         assert_eq!(credit.credit_target(MTU, 0, None), 4_000 + 17);
     }
 
     #[test]
-    fn targets_ask_for_what_is_lacking() {
+    fn targets_request_the_missing_credit() {
         let mut credit = scheduled();
-        // 10,000 B, none held: 10,000 / 256 = 39.06, so 40 quanta.
+        // 10,000 B with an empty balance: 10,000 / 256 = 39.06, so 40 quanta.
         assert_eq!(credit.credit_target(10_000, 0, None), 40);
         assert_eq!(credit.credit_target(4_000, 6_000, None), 40);
         assert_eq!(credit.awaited(), 40 * 256);
@@ -310,12 +307,12 @@ mod tests {
         // Never more than the cap: 225,000 / 256 = 878.9.
         assert_eq!(credit.credit_target(1 << 40, 0, None), 879);
         credit.on_credit_total(64);
-        // 16,384 B held: nothing lacks, and the target lies below what was granted.
+        // 16,384 B are stored: no credit is missing, and the target is below the total granted.
         assert_eq!(credit.credit_target(10_000, 0, None), 64 - 24);
     }
 
     #[test]
-    fn a_short_message_asks_for_one_packet_while_speculating() {
+    fn a_speculating_sender_requests_at_least_one_packet() {
         let mut credit = SenderCredit::new(CAP, MTU);
         assert_eq!(credit.credit_target(1_000, 0, None), 17);
     }
@@ -329,27 +326,27 @@ mod tests {
         assert_eq!(ledger.wanted(), 240);
         assert_eq!(ledger.on_grant(240), 40);
         assert_eq!(ledger.wanted(), 0);
-        assert_eq!(ledger.on_grant(16_384), 104, "credit nobody asked for");
+        assert_eq!(ledger.on_grant(16_384), 104, "unrequested credit");
         assert_eq!(ledger.on_target(104), 0);
     }
 
-    /// What the ledgers of these tests take for the largest demand, quanta.
+    /// The largest demand that the ledgers of these tests accept, quanta.
     const REACH: i64 = ((CAP + MTU).div_ceil(QUANTUM)) as i64;
 
     #[test]
-    fn a_forgotten_sender_is_met_where_it_is() {
+    fn a_forgotten_sender_continues_after_one_demand() {
         for pulled in [0, 5_000, (1_200 << 20) / 256, 1 << 22, 1 << 23, (1 << 24) - 1, (1 << 24) + 77] {
             let mut ledger = GrantLedger::with_largest_demand(CAP + MTU);
             let target = pulled + 100;
             let wanted = ledger.on_target(on_wire(target));
             assert!(wanted > 0 && wanted <= CAP + MTU + QUANTUM, "{wanted} B at {pulled}");
             let total = ledger.on_grant(wanted);
-            assert_eq!(total, on_wire(target), "one demand heals it");
+            assert_eq!(total, on_wire(target), "one demand suffices");
         }
     }
 
     #[test]
-    fn a_sender_of_a_faster_link_is_not_taken_for_another() {
+    fn larger_demands_of_a_faster_sender_do_not_restart_the_account() {
         let mut ledger = GrantLedger::with_largest_demand(CAP + MTU);
         ledger.on_target(64);
         ledger.on_grant(64 * QUANTUM);
@@ -359,8 +356,8 @@ mod tests {
     }
 
     #[test]
-    fn a_sender_that_begins_anew_takes_the_total_over() {
-        // 1 GiB is a quarter of the counter: beyond it the sender could take the total for an old one.
+    fn a_restarted_sender_adopts_the_total() {
+        // 1 GiB is a quarter of the counter's range. Beyond it the sender could mistake the total for an old one.
         for granted in
             [3_000, 1 << 20, (1 << 22) - 1, (1 << 22) + 1_000, 1 << 23, 3 << 22, (1 << 24) - 20_000]
         {
@@ -378,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_copy_misleads_for_one_target_only() {
+    fn a_late_copy_of_a_target_is_undone_by_the_next_one() {
         let mut ledger = GrantLedger::with_largest_demand(CAP + MTU);
         ledger.on_target(5_000_000);
         ledger.on_grant(ledger.wanted());

@@ -1,13 +1,13 @@
 //! Comparing instants that may be very old, on a clock that wraps.
 //!
 //! A connection can sleep for longer than the 106 days over which [`Time::is_before`] is
-//! unambiguous. The timers of congestion control are short, so a stored instant that seems to lie
-//! far ahead is really one from long ago: it counts as passed. Getting it wrong for one timer's
-//! length every 213 days is the price.
+//! unambiguous. The timers of congestion control are short, so a stored instant that seems to lie far ahead
+//! is really one from long ago, and counts as passed. The price is a wrong answer for the length of one timer
+//! every 213 days.
 
 use crate::Time;
 
-/// No timer of this crate runs for longer: 2^50 ps, about 19 minutes.
+/// The longest that a timer of this crate runs: 2^50 ps, about 19 minutes.
 pub(crate) const LONGEST_TIMER_PS: u64 = 1 << 50;
 
 /// Picoseconds from `then` to `now`.
@@ -16,13 +16,13 @@ pub(crate) fn elapsed_ps(now: Time, then: Time) -> u64 {
     now.as_ps().wrapping_sub(then.as_ps())
 }
 
-/// Whether `deadline` lies before `now`, strictly.
+/// Whether `deadline` is before `now`.
 #[inline(always)]
 pub(crate) fn passed(now: Time, deadline: Time) -> bool {
     deadline.as_ps().wrapping_sub(now.as_ps()) >= LONGEST_TIMER_PS
 }
 
-/// Whether `deadline` is `now` or lies before it.
+/// Whether `deadline` is `now` or before it.
 #[inline(always)]
 pub(crate) fn reached(now: Time, deadline: Time) -> bool {
     deadline.as_ps().wrapping_sub(now.as_ps()).wrapping_sub(1) >= LONGEST_TIMER_PS

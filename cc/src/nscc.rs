@@ -1,229 +1,84 @@
-//! NSCC, the sender's congestion control of Ultra Ethernet, in the variant of the UE text as the
-//! public simulator (uet-htsim) implements it. The variant of the SMaRTT paper is
-//! [`smartt`](crate::smartt).
+//! NSCC, the sender's congestion control of Ultra Ethernet, in the variant of the UE text as coded in the
+//! public simulator (`uec.cpp` of uet-htsim). The variant of the SMaRTT paper is [`smartt`](crate::smartt);
+//! sections (§) are those of the paper, where it describes the same mechanism.
 //!
-//! Delay is RTT − base RTT of the packet that triggered an ACK. Four cases decide what an ACK does:
+//! Delay is RTT − base RTT of the packet that triggered an ACK. An ACK falls into one of four cases
+//! (`updateCwndOnAck_NSCC`; §III-I):
 //!
 //! | | delay < target | delay ≥ target |
 //! |---|---|---|
-//! | no mark | proportional increase, or fast increase when the path is idle | fair increase |
-//! | marked | nothing: the load balancer changes path | multiplicative decrease, once per base RTT |
+//! | not marked | proportional increase, or fast increase when the path is idle | fair increase |
+//! | marked | no change: the load balancer changes the path | multiplicative decrease, once per base RTT |
 //!
-//! Increases collect in `inc` and are applied every 8 MTU or network RTT. *Quick adapt* replaces
-//! the window by what arrived in one period (base RTT + target) when trims, losses or extreme
-//! delay show that the window is far off.
+//! Increases are collected in `inc` and applied every 8 MTU or network RTT (`fulfill_adjustment`; §III-G).
+//! When trims, losses or extreme delay show that the window is far too large, *quick adapt* sets it to the
+//! bytes that arrived in one period of base RTT + target (`quick_adapt`; §III-E).
 //!
-//! # Where this differs from the simulator's code
-//! - `inc` is a double, not 32 bits that wrap at 800 Gbit/s; nothing is rounded before it is applied.
-//! - Timers that have never run are due at once, whatever the clock shows; there they start at zero.
-//! - The largest window is never below one packet, so that a very short RTT cannot stop a flow,
-//!   and holds from the moment the base RTT falls, not from the next adjustment.
-//! - Windows stay below 2 GiB and byte counters stop at 4 GiB instead of wrapping.
-//! - A loss that the sender infers counts like a trim inside the fabric; there it leaves the window alone.
+//! # Deviations from the simulator's code
+//! - `inc` is a double, where the code has 32 bits that overflow at 800 Gbit/s; it is rounded only when applied.
+//! - Timers that have never run are due at once, whatever the clock shows. In the code they start at zero.
+//! - The largest window is at least one packet, so that a very short RTT cannot stop a flow, and it takes
+//!   effect as soon as the base RTT falls, not at the next adjustment.
+//! - Windows stay below 2 GiB, and byte counters saturate at 4 GiB instead of wrapping.
+//! - An inferred loss counts like a trim inside the fabric. In the code it leaves the window unchanged.
 
 use std::sync::Arc;
 
 use crate::deadline::{LONGEST_TIMER_PS, elapsed_ps, passed};
-use crate::settings::{Setting, bytes, flag, number, span, store, whole};
+use crate::settings::{BDPS, FACTOR, SHARE, SIZE, TIME, settings};
 use crate::{
     AckSample, CcParams, CcSnapshot, LossSample, NackCause, NackSample, SenderCc, Span, Time, Window,
 };
 
-/// The network that the constants of the UE text are scaled from: 100 Gbit/s and 12 µs.
+/// BDP in bytes of the network for which the UE text states its constants: 100 Gbit/s and 12 µs.
 const REFERENCE_BDP: f64 = 150_000.0;
+/// RTT of that network, picoseconds.
 const REFERENCE_RTT_PS: f64 = 12e6;
-/// Longer delays, 53 days, count as this one.
+/// Longer delays count as this one: 53 days.
 const LONGEST_DELAY_PS: u64 = (1 << 62) - 1;
-/// Windows are 32-bit and must leave room to add.
+/// The largest window, bytes: windows have 32 bits, and an addition must not overflow them.
 const LARGEST_WINDOW: u64 = (1 << 31) - 1;
 
-/// What can be set. Defaults are those of the UE text as coded.
-#[derive(Clone, Debug, PartialEq)]
-pub struct NsccConfig {
-    /// Queueing delay to steer towards; none: 0.75 of the network RTT with trimming, 1.0 without.
-    pub target: Option<Span>,
-    /// Proportional increase: packets per window and 12 µs of target, at no delay.
-    pub alpha: f64,
-    /// Fair increase, packets per window.
-    pub fi: f64,
-    /// Increase in every network RTT, packets.
-    pub eta: f64,
-    /// Fast increase: share of the newly received bytes that is added.
-    pub fi_scale: f64,
-    /// Delay below which a path counts as idle.
-    pub idle_delay: Span,
-    /// How strongly excess delay decreases the window.
-    pub gamma: f64,
-    /// Least factor of one multiplicative decrease.
-    pub max_md_jump: f64,
-    /// Gain of the delay's moving average.
-    pub delay_gain: f64,
-    /// Quick adapt needs fewer bytes than the largest window / 2^`qa_gate`.
-    pub qa_gate: u32,
-    /// Quick adapt: the window becomes this share of the bytes that arrived.
-    pub qa_scaling: f64,
-    /// Quick adapt is triggered by a delay above this many targets.
-    pub qa_threshold: f64,
-    /// Whether quick adapt is on.
-    pub quick_adapt: bool,
-    /// Largest window, BDPs of the base RTT.
-    pub max_window_bdp: f64,
-    /// First window, bytes; none: the largest window.
-    pub initial_window: Option<u64>,
-    /// Packets received after which collected increases are applied.
-    pub adjust_packets: u32,
-    /// Whether NACKs may lower the base RTT. Trimmed packets are shorter than whole ones, so it
-    /// falls by up to their difference in serialisation time.
-    pub base_rtt_from_nack: bool,
-}
-
-impl Default for NsccConfig {
-    fn default() -> Self {
-        NsccConfig {
-            target: None,
-            alpha: 4.0,
-            fi: 5.0,
-            eta: 0.15,
-            fi_scale: 0.25,
-            idle_delay: Span::from_us(1),
-            gamma: 0.8,
-            max_md_jump: 0.5,
-            delay_gain: 0.0125,
-            qa_gate: 3,
-            qa_scaling: 1.0,
-            qa_threshold: 4.0,
-            quick_adapt: true,
-            max_window_bdp: 1.5,
-            initial_window: None,
-            adjust_packets: 8,
-            base_rtt_from_nack: true,
-        }
+settings! {
+    /// The settings of `nscc`. The defaults are those of the UE text as coded.
+    pub struct NsccConfig {
+        target: Option<Span> = None, in TIME, "queueing delay to steer towards",
+            or "0.75 of the network RTT with trimming, 1.0 without";
+        alpha: f64 = 4.0, in FACTOR, "proportional increase, packets per window and 12 µs of target, at no delay";
+        fi: f64 = 5.0, in FACTOR, "fair increase, packets per window";
+        eta: f64 = 0.15, in FACTOR, "increase in every network RTT, packets";
+        fi_scale: f64 = 0.25, in FACTOR, "fast increase: share of the newly received bytes that is added";
+        idle_delay: Span = Span::from_us(1), in TIME, "delay below which fast increase may start";
+        gamma: f64 = 0.8, in FACTOR, "strength of the multiplicative decrease";
+        max_md_jump: f64 = 0.5, in SHARE, "least factor of one multiplicative decrease";
+        delay_gain: f64 = 0.0125, in SHARE, "gain of the delay's moving average";
+        qa_gate: u32 = 3, in 0..=31, "quick adapt needs fewer bytes than the largest window / 2^qa_gate";
+        qa_scaling: f64 = 1.0, in FACTOR, "quick adapt: share of the achieved bytes that becomes the window";
+        qa_threshold: f64 = 4.0, in FACTOR, "delay that triggers quick adapt, in targets";
+        quick_adapt: bool = true, in .., "whether quick adapt is on";
+        max_window_bdp: f64 = 1.5, in BDPS, "largest window in BDPs of the base RTT";
+        initial_window: Option<u64> = None, in SIZE, "first window in bytes", or "the largest window";
+        adjust_packets: u32 = 8, in 0..=65_535, "packets received between two adjustments";
+        base_rtt_from_nack: bool = true, in ..,
+            "whether NACKs may lower the base RTT; those of trimmed, shorter packets lower it slightly";
     }
 }
 
-const UNIT: &str = "a number from 0 to 1";
-const FACTOR: &str = "a number from 0 to 1000";
-const SPAN: &str = "a time such as 9us or 750ns";
-
-pub(crate) const SETTINGS: &[Setting<NsccConfig>] = &[
-    Setting {
-        key: "target",
-        expected: SPAN,
-        about: "queueing delay to steer towards; default 0.75 of the network RTT with trimming, 1.0 without",
-        set: |c, v| store(&mut c.target, span(v).map(Some)),
-    },
-    Setting {
-        key: "alpha",
-        expected: FACTOR,
-        about: "proportional increase; default 4",
-        set: |c, v| store(&mut c.alpha, number(v, 0.0, 1e3)),
-    },
-    Setting {
-        key: "fi",
-        expected: FACTOR,
-        about: "fair increase; default 5",
-        set: |c, v| store(&mut c.fi, number(v, 0.0, 1e3)),
-    },
-    Setting {
-        key: "eta",
-        expected: FACTOR,
-        about: "increase in every RTT; default 0.15",
-        set: |c, v| store(&mut c.eta, number(v, 0.0, 1e3)),
-    },
-    Setting {
-        key: "fi_scale",
-        expected: FACTOR,
-        about: "fast increase; default 0.25",
-        set: |c, v| store(&mut c.fi_scale, number(v, 0.0, 1e3)),
-    },
-    Setting {
-        key: "idle_delay",
-        expected: SPAN,
-        about: "delay below which fast increase may start; default 1us",
-        set: |c, v| store(&mut c.idle_delay, span(v)),
-    },
-    Setting {
-        key: "gamma",
-        expected: FACTOR,
-        about: "strength of the multiplicative decrease; default 0.8",
-        set: |c, v| store(&mut c.gamma, number(v, 0.0, 1e3)),
-    },
-    Setting {
-        key: "max_md_jump",
-        expected: UNIT,
-        about: "least factor of one multiplicative decrease; default 0.5",
-        set: |c, v| store(&mut c.max_md_jump, number(v, 0.0, 1.0)),
-    },
-    Setting {
-        key: "delay_gain",
-        expected: UNIT,
-        about: "gain of the delay's moving average; default 0.0125",
-        set: |c, v| store(&mut c.delay_gain, number(v, 0.0, 1.0)),
-    },
-    Setting {
-        key: "qa_gate",
-        expected: "a whole number from 0 to 31",
-        about: "quick adapt needs fewer bytes than the largest window / 2^qa_gate; default 3",
-        set: |c, v| store(&mut c.qa_gate, whole(v, 0, 31).map(|n| n as u32)),
-    },
-    Setting {
-        key: "qa_scaling",
-        expected: FACTOR,
-        about: "share of the achieved bytes that becomes the window; default 1",
-        set: |c, v| store(&mut c.qa_scaling, number(v, 0.0, 1e3)),
-    },
-    Setting {
-        key: "qa_threshold",
-        expected: FACTOR,
-        about: "delay that triggers quick adapt, in targets; default 4",
-        set: |c, v| store(&mut c.qa_threshold, number(v, 0.0, 1e3)),
-    },
-    Setting {
-        key: "quick_adapt",
-        expected: "true or false",
-        about: "whether quick adapt is on; default true",
-        set: |c, v| store(&mut c.quick_adapt, flag(v)),
-    },
-    Setting {
-        key: "max_window_bdp",
-        expected: "a number from 0.01 to 1000",
-        about: "largest window in BDPs; default 1.5",
-        set: |c, v| store(&mut c.max_window_bdp, number(v, 0.01, 1e3)),
-    },
-    Setting {
-        key: "initial_window",
-        expected: "bytes, such as 65536 or 64KiB",
-        about: "first window; default the largest window",
-        set: |c, v| store(&mut c.initial_window, bytes(v).map(Some)),
-    },
-    Setting {
-        key: "adjust_packets",
-        expected: "a whole number from 0 to 65535",
-        about: "packets received between two adjustments; default 8",
-        set: |c, v| store(&mut c.adjust_packets, whole(v, 0, 65_535).map(|n| n as u32)),
-    },
-    Setting {
-        key: "base_rtt_from_nack",
-        expected: "true or false",
-        about: "whether NACKs may lower the base RTT; default true",
-        set: |c, v| store(&mut c.base_rtt_from_nack, flag(v)),
-    },
-];
-
-/// What all flows of one endpoint share: the configuration in the units of the fast path.
+/// The constants that all flows of one endpoint share: the settings in the units of the fast path.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NsccShared {
     target_ps: u64,
     idle_ps: u64,
     qa_threshold_ps: u64,
-    /// One network RTT.
+    /// Longest time between two adjustments: one network RTT.
     adjust_period_ps: u64,
-    /// Collected increase per newly received byte and picosecond below target, bytes².
+    /// Proportional increase: what a newly received byte adds to `inc` per picosecond below the target.
     alpha: f64,
-    /// Collected increase per newly received byte, bytes².
+    /// Fair increase: what a newly received byte adds to `inc`.
     fi: f64,
+    /// Fast increase: what a newly received byte adds to the window.
     fi_scale: f64,
-    /// `1 − gamma·(avg − target)/avg` written as `md_base + md_slope/avg`: one division.
+    /// `1 − gamma·(avg − target)/avg` is written as `md_base + md_slope/avg`, which takes one division.
     md_base: f64,
     md_slope: f64,
     md_floor: f64,
@@ -243,12 +98,14 @@ pub struct NsccShared {
 }
 
 impl NsccShared {
-    /// Derives the constants for one endpoint.
-    pub fn new(config: &NsccConfig, params: &CcParams) -> NsccShared {
+    /// Derives the constants for one endpoint. With `receiver_credit`, the receiver's credits are in force as
+    /// well and answer for the last hop: packets trimmed there do not reduce the window.
+    pub fn new(config: &NsccConfig, params: &CcParams, receiver_credit: bool) -> NsccShared {
         let network_rtt = params.network_rtt.as_ps().clamp(1, LONGEST_TIMER_PS / 4);
         let default_target = Span::from_ps(network_rtt).mul_f64(if params.trimming { 0.75 } else { 1.0 });
         let target = config.target.unwrap_or(default_target).as_ps().clamp(1, LONGEST_TIMER_PS / 4);
         let bytes_per_ps = params.link_rate.as_bps() as f64 / 8e12;
+        // The scaling of the UE text, §III-J: a = BDP / reference BDP.
         let a = bytes_per_ps * network_rtt as f64 / REFERENCE_BDP;
         let mss = f64::from(params.mtu);
         let wire_mtu = params.wire_mtu().clamp(1, LARGEST_WINDOW);
@@ -274,7 +131,7 @@ impl NsccShared {
             network_rtt: Span::from_ps(network_rtt),
             qa_gate: config.qa_gate.min(31) as u8,
             quick_adapt: config.quick_adapt,
-            exempt_last_hop: params.receiver_credit,
+            exempt_last_hop: receiver_credit,
             base_rtt_from_nack: config.base_rtt_from_nack,
         }
     }
@@ -286,9 +143,9 @@ impl NsccShared {
     }
 }
 
-/// One flow's NSCC.
-// The window first, and beside it a flag: an enum of algorithms tells itself from others by the unused values
-// of the flag. To send a packet is to look at these two and nothing else.
+/// The NSCC state of one flow.
+// The order of the fields matters: the enum of algorithms keeps its discriminant in the unused values of the
+// flag `fast_increase`, so that sending a packet reads one cache line, with the window and the discriminant.
 #[derive(Clone, Debug)]
 #[repr(C)]
 pub struct Nscc {
@@ -300,23 +157,25 @@ pub struct Nscc {
     /// Whether a first quick-adapt period has begun.
     in_period: bool,
     shared: Arc<NsccShared>,
-    /// Collected increase, bytes²; divided by the window when applied.
+    /// Collected increase, bytes²: it is divided by the window when it is applied.
     inc: f64,
     base_rtt_ps: u64,
+    /// End of the current period of quick adapt.
     qa_end: Time,
     last_decrease: Time,
     last_adjust: Time,
-    /// Moving average of half the delay in picoseconds: a half always converts in one signed instruction.
+    /// Moving average of half the delay, picoseconds. Half a delay fits a signed integer, whose conversion to
+    /// floating point takes one instruction.
     avg_half_delay: f32,
-    /// Bytes received; wraps.
+    /// Bytes received since the flow began; wraps.
     received: u32,
-    /// `received` when this period of quick adapt began.
+    /// `received` at the start of the current period of quick adapt.
     received_at_period: u32,
     /// `received` at the last adjustment.
     received_at_adjust: u32,
-    /// Bytes received in a row with next to no delay.
+    /// Bytes received in a row with a delay below `idle_delay`.
     idle_bytes: u32,
-    /// Bytes whose marks are still to be ignored.
+    /// Bytes whose ECN marks are still to be ignored after quick adapt.
     to_ignore: u32,
     max_window: u32,
 }
@@ -326,7 +185,7 @@ fn bytes_u32(bytes: u64) -> u32 {
 }
 
 impl Nscc {
-    /// A new flow: window and base RTT as large as the network allows.
+    /// A new flow, with the base RTT of the network and the first window that the settings say.
     pub fn new(shared: Arc<NsccShared>) -> Nscc {
         let base_rtt_ps = shared.network_rtt.as_ps();
         let max_window = shared.max_window(base_rtt_ps);
@@ -353,7 +212,7 @@ impl Nscc {
         }
     }
 
-    /// Timers that never ran are due: as if they had last run long ago.
+    /// Makes all timers due: they count as if they had last run long ago.
     fn start(&mut self, now: Time) {
         if !self.started {
             let long_ago = now - Span::from_ps(LONGEST_TIMER_PS);
@@ -388,15 +247,16 @@ impl Nscc {
         self.avg_half_delay += self.shared.delay_gain * (half - self.avg_half_delay);
     }
 
+    /// `update_delay`.
     #[inline(always)]
     fn count_delay(&mut self, delay: u64, ecn: bool) {
-        // A high delay without a mark is old news: count it as a nearly idle path.
+        // Marks are set at dequeue, so they are more recent than the delay (§III-B): without a mark the queue
+        // has drained since, and the path counts as nearly idle.
         let counted = if !ecn && delay > self.shared.target_ps { self.base_rtt_ps / 4 } else { delay };
         self.average_in(counted);
     }
 
-    /// The part that all ACKs take, kept free of calls that return: their registers would have to
-    /// be saved on every ACK. What is rare ends in a call instead.
+    /// Handles any ACK. All calls in it are tail calls, so that no registers have to be saved.
     #[inline(always)]
     fn react(&mut self, now: Time, ack: &AckSample, bytes: u32, delay_ps: u64) {
         self.received = self.received.wrapping_add(bytes);
@@ -410,12 +270,14 @@ impl Nscc {
         self.core_cases(now, ack.ecn, bytes, delay_ps);
     }
 
+    /// Drops the collected increases and starts to count the bytes for the next adjustment.
     #[inline(always)]
     fn forget_increases(&mut self) {
         self.inc = 0.0;
         self.received_at_adjust = self.received;
     }
 
+    /// As `react`, for the first ACK after a period of quick adapt.
     #[inline(never)]
     fn react_at_period_end(&mut self, now: Time, ack: &AckSample, bytes: u32, delay_ps: u64) {
         let far_off = self.trigger_qa || delay_ps > self.shared.qa_threshold_ps;
@@ -425,7 +287,7 @@ impl Nscc {
         self.core_cases(now, ack.ecn, bytes, delay_ps);
     }
 
-    /// The end of a period of quick adapt; true if the window was set.
+    /// Ends a period of quick adapt; true if the window was set (`quick_adapt`; §III-E).
     #[inline(always)]
     fn quick_adapt(&mut self, now: Time, far_off: bool, in_flight: u64) -> bool {
         let achieved = self.received.wrapping_sub(self.received_at_period);
@@ -443,23 +305,37 @@ impl Nscc {
         adapt
     }
 
+    /// The four cases of the table in the module's documentation (§III-I).
     #[inline(always)]
     fn core_cases(&mut self, now: Time, ecn: bool, bytes: u32, delay_ps: u64) {
         let room = self.shared.target_ps.wrapping_sub(delay_ps) as i64;
-        if ecn {
-            // Below target the load balancer changes path; the window stays.
-            if room <= 0 {
-                return self.multiplicative_decrease(now);
+        let below_target = room > 0;
+        match (ecn, below_target) {
+            (false, true) => {
+                if !self.fast_increase(bytes, delay_ps) {
+                    self.proportional_increase(bytes, room);
+                }
             }
-        } else if room <= 0 {
-            self.inc += self.shared.fi * f64::from(bytes);
-        } else if !self.fast_increase(bytes, delay_ps) {
-            self.inc += self.shared.alpha * f64::from(bytes) * room as f64;
+            (false, false) => self.fair_increase(bytes),
+            (true, true) => {} // §III-I1: the load balancer changes the path.
+            (true, false) => return self.multiplicative_decrease(now),
         }
         self.adjust_if_due(now);
     }
 
-    /// True when fast increase is active and has taken care of these bytes.
+    /// §III-I4. `room`: picoseconds below the target.
+    #[inline(always)]
+    fn proportional_increase(&mut self, bytes: u32, room: i64) {
+        self.inc += self.shared.alpha * f64::from(bytes) * room as f64;
+    }
+
+    /// §III-C and §III-I3.
+    #[inline(always)]
+    fn fair_increase(&mut self, bytes: u32) {
+        self.inc += self.shared.fi * f64::from(bytes);
+    }
+
+    /// §III-F. True if fast increase is active and has added these bytes to the window.
     #[inline(always)]
     fn fast_increase(&mut self, bytes: u32, delay_ps: u64) -> bool {
         if delay_ps >= self.shared.idle_ps {
@@ -477,6 +353,7 @@ impl Nscc {
         self.fast_increase
     }
 
+    /// §III-I2.
     #[inline(never)]
     fn multiplicative_decrease(&mut self, now: Time) {
         self.fast_increase = false;
@@ -500,6 +377,7 @@ impl Nscc {
         }
     }
 
+    /// Applies the collected increases (`fulfill_adjustment`).
     #[inline(never)]
     fn adjust(&mut self, now: Time, elapsed: u64) {
         self.window = self.window.saturating_add((self.inc / f64::from(self.window)) as u32);
@@ -511,7 +389,8 @@ impl Nscc {
         self.bound();
     }
 
-    /// An ACK that is the first one, lowers the base RTT, has no RTT, or brings a penalty.
+    /// Handles an ACK that is the flow's first one, lowers the base RTT, has no RTT, or carries the receiver's
+    /// penalty.
     #[cold]
     fn on_rare_ack(&mut self, now: Time, ack: &AckSample) {
         self.start(now);
@@ -531,7 +410,7 @@ impl Nscc {
         self.react(now, ack, bytes, delay_ps);
     }
 
-    /// The receiver asks to keep only `share`/127 of what it received (UET `rcv_cwnd_pend`).
+    /// Applies the receiver's penalty: the window keeps `share`/127 of the received bytes (UET `rcv_cwnd_pend`).
     fn penalise(&mut self, bytes: u32, share: u8) {
         let kept = u64::from(bytes) * u64::from(share.min(127)) / 127;
         self.shrink(u64::from(bytes) - kept);
@@ -543,7 +422,7 @@ impl SenderCc for Nscc {
     fn on_ack(&mut self, now: Time, ack: &AckSample) {
         let usual = self.started && ack.receiver_window.is_none() && ack.newly_received >> 32 == 0;
         let (Some(rtt), true) = (ack.rtt, usual) else { return self.on_rare_ack(now, ack) };
-        // An RTT below the base RTT wraps to a delay of centuries: one comparison for both.
+        // An RTT below the base RTT wraps to a huge delay, so that one comparison finds both.
         let delay_ps = rtt.as_ps().wrapping_sub(self.base_rtt_ps);
         if delay_ps >> 62 != 0 {
             return self.on_rare_ack(now, ack);
@@ -558,15 +437,15 @@ impl SenderCc for Nscc {
             nack.rtt.into_iter().for_each(|rtt| self.lower_base_rtt(rtt));
         }
         self.to_ignore = self.to_ignore.saturating_sub(bytes_u32(nack.bytes));
-        // A trimmed packet met a full queue: one network RTT stands for its delay.
+        // The trimmed packet found a full queue, whose delay is taken to be one network RTT.
         self.average_in(self.shared.network_rtt.as_ps());
         self.trigger_qa = true;
-        // This packet was still in flight when the network spoke about it.
+        // The packet was still in flight when it was trimmed.
         let in_flight = nack.in_flight.saturating_add(nack.bytes);
         if self.to_ignore > 0 || (passed(now, self.qa_end) && self.quick_adapt(now, true, in_flight)) {
             return self.forget_increases();
         }
-        // The receiver's credits handle congestion of its own link.
+        // Congestion of the receiver's own link is left to its credits.
         if !(self.shared.exempt_last_hop && nack.cause == NackCause::TrimmedLastHop) {
             self.shrink(nack.bytes);
         }

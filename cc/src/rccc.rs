@@ -1,48 +1,33 @@
-//! RCCC, the receiver-credit congestion control of Ultra Ethernet (EQDS): the receiver hands out
-//! credit at slightly less than its line rate, round robin over the senders that want some.
+//! RCCC, the receiver-credit congestion control of Ultra Ethernet (EQDS): the receiver grants credit at
+//! slightly less than its line rate, round robin over the senders with demand.
 //!
-//! Senders whose demand is satisfied become idle. While nobody else wants credit, idle senders get
-//! *slow credit* without asking, up to 1.5 BDP each, so that their next message starts at once.
+//! A sender whose demand is satisfied becomes idle. While no sender has demand, idle senders receive *slow
+//! credit* unasked, up to 1.5 BDP each, so that their next message starts at once.
 //! The arithmetic of credit on the wire is in [`credit`](crate::credit).
 //!
-//! # Where this differs from the simulator's code (uet-htsim)
-//! - A pull is 16 KiB, as the UE text has it; there it is four payload MTUs, rounded down to quanta.
-//! - A pull that would grant nothing is not sent; there it is, and takes the time of 1 KiB.
-//! - A trimmed packet counts as demand for its size, because it will be sent again even if the
-//!   demand of its sender was satisfied before; there such a sender waits for slow credit.
-//! - A late poll does not lose rate: up to one pull is caught up with.
+//! # Deviations from the simulator's code (uet-htsim)
+//! - A pull is 16 KiB, as in the UE text. In the code it is four payload MTUs, rounded down to quanta.
+//! - A pull that would grant nothing is not sent. In the code it is sent and takes the time of 1 KiB.
+//! - A trimmed packet counts as demand for its size, because it will be retransmitted even if the demand of its
+//!   sender was satisfied before. In the code such a sender waits for slow credit.
+//! - A late poll does not lower the rate: the scheduler catches up with up to one pull.
 
 use std::collections::VecDeque;
 
 use crate::credit::{LARGEST_CREDIT, QUANTUM};
 use crate::deadline::{elapsed_ps, reached};
-use crate::settings::{Setting, bytes, number, span, store};
+use crate::settings::{BDPS, FACTOR, SIZE, TIME, settings};
 use crate::{CcParams, Credit, DataSample, ReceiverCc, SenderId, Span, Time};
 
-/// What can be set.
-#[derive(Clone, Debug, PartialEq)]
-pub struct RcccConfig {
-    /// Credit of one pull, bytes; rounded up to whole quanta of 256 B.
-    pub pull: u64,
-    /// Share of the line rate at which credit is granted.
-    pub pull_rate: f64,
-    /// Most credit that an idle sender gets unasked, BDPs of the network.
-    pub slow_credit_bdp: f64,
-    /// Most credit that a sender stores, and its first, speculative window, BDPs of the network.
-    pub max_credit_bdp: f64,
-    /// Credit of a sender that has been silent for so long is written off as lost.
-    pub reclaim_after: Span,
-}
-
-impl Default for RcccConfig {
-    fn default() -> Self {
-        RcccConfig {
-            pull: 64 * QUANTUM,
-            pull_rate: 0.99,
-            slow_credit_bdp: 1.5,
-            max_credit_bdp: 1.5,
-            reclaim_after: Span::from_ms(5),
-        }
+settings! {
+    /// The settings of `rccc`.
+    pub struct RcccConfig {
+        pull: u64 = 64 * QUANTUM, in SIZE, "credit of one pull, rounded up to whole quanta of 256 B";
+        pull_rate: f64 = 0.99, in 0.01..=1.0, "share of the line rate at which credit is granted";
+        slow_credit_bdp: f64 = 1.5, in FACTOR, "credit that an idle sender gets unasked, in BDPs of the network";
+        max_credit_bdp: f64 = 1.5, in BDPS,
+            "credit that a sender may store, and its speculative first window, in BDPs of the network";
+        reclaim_after: Span = Span::from_ms(5), in TIME, "silence of a sender after which its credit counts as lost";
     }
 }
 
@@ -53,8 +38,9 @@ impl RcccConfig {
         of_bdp(params, self.max_credit_bdp).max(params.wire_mtu())
     }
 
-    /// The most credit that a sender lacks at a time, bytes: what it may store, and a packet by which
-    /// it may have overdrawn. The argument of [`GrantLedger::with_largest_demand`](crate::credit::GrantLedger::with_largest_demand).
+    /// The most credit that a sender lacks at a time, bytes: the credit that it may store, and one packet by
+    /// which it may have overdrawn its balance. The argument of
+    /// [`GrantLedger::with_largest_demand`](crate::credit::GrantLedger::with_largest_demand).
     pub fn largest_demand(&self, params: &CcParams) -> u64 {
         self.credit_cap(params) + params.wire_mtu()
     }
@@ -64,43 +50,10 @@ fn of_bdp(params: &CcParams, factor: f64) -> u64 {
     ((params.network_bdp() as f64 * factor) as u64).min(LARGEST_CREDIT)
 }
 
-pub(crate) const SETTINGS: &[Setting<RcccConfig>] = &[
-    Setting {
-        key: "pull",
-        expected: "bytes, such as 16384 or 16KiB",
-        about: "credit of one pull; default 16KiB",
-        set: |c, v| store(&mut c.pull, bytes(v)),
-    },
-    Setting {
-        key: "pull_rate",
-        expected: "a number from 0.01 to 1",
-        about: "share of the line rate that is granted; default 0.99",
-        set: |c, v| store(&mut c.pull_rate, number(v, 0.01, 1.0)),
-    },
-    Setting {
-        key: "slow_credit_bdp",
-        expected: "a number from 0 to 1000",
-        about: "credit for idle senders, in BDPs; default 1.5",
-        set: |c, v| store(&mut c.slow_credit_bdp, number(v, 0.0, 1e3)),
-    },
-    Setting {
-        key: "max_credit_bdp",
-        expected: "a number from 0.01 to 1000",
-        about: "credit that a sender may store, and its speculative first window, in BDPs; default 1.5",
-        set: |c, v| store(&mut c.max_credit_bdp, number(v, 0.01, 1e3)),
-    },
-    Setting {
-        key: "reclaim_after",
-        expected: "a time such as 5ms",
-        about: "silence after which credit counts as lost; default 5ms",
-        set: |c, v| store(&mut c.reclaim_after, span(v)),
-    },
-];
-
-/// Which queue a sender waits in.
+/// The queue that a sender is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 enum Place {
-    /// None: unknown, gone, or idle with all the slow credit it may have.
+    /// No queue: the sender is unknown, gone, or idle with all the slow credit that it may have.
     #[default]
     Out,
     Active,
@@ -109,13 +62,13 @@ enum Place {
 
 #[derive(Clone, Debug, Default)]
 struct Sender {
-    /// Bytes that it asked for beyond what is granted.
+    /// Bytes that the sender wants beyond its credit, as of its last request.
     demand: u64,
-    /// Bytes that it must want, because they were trimmed.
+    /// Trimmed bytes that the sender has to retransmit, which it needs credit for whatever it requests.
     resend: u64,
-    /// Granted, and not come back as data.
+    /// Credit granted for which no data has arrived yet, bytes.
     outstanding: u64,
-    /// Granted unasked since the last demand.
+    /// Slow credit granted since the last demand, bytes.
     slow: u64,
     last_heard: Time,
     place: Place,
@@ -139,7 +92,7 @@ pub struct Rccc {
     senders: Vec<Sender>,
     active: VecDeque<SenderId>,
     idle: VecDeque<SenderId>,
-    /// When the next pull is due; none while the pacer rests.
+    /// The time at which the next pull is due; none while the pacer rests.
     next_pull: Option<Time>,
     pull: u64,
     slow_cap: u64,
@@ -148,11 +101,11 @@ pub struct Rccc {
     ps_per_byte: f64,
 }
 
-/// The longest time between two pulls, for a link without a rate to speak of.
+/// The longest time between two pulls, for links with a rate near zero.
 const SLOWEST_PULL: Span = Span::from_ms(1_000);
 
 impl Rccc {
-    /// A scheduler for an endpoint whose link has `params.link_rate`.
+    /// A scheduler for an endpoint whose link has the rate `params.link_rate`.
     pub fn new(config: &RcccConfig, params: &CcParams) -> Rccc {
         Rccc {
             senders: Vec::new(),
@@ -173,7 +126,7 @@ impl Rccc {
         self.largest_demand
     }
 
-    /// The time that `bytes` of credit take.
+    /// The time that `bytes` of credit take at the pace of the grants.
     fn pace(&self, bytes: u64) -> Span {
         Span::from_ps((bytes as f64 * self.ps_per_byte).clamp(1.0, SLOWEST_PULL.as_ps() as f64) as u64)
     }
@@ -185,14 +138,14 @@ impl Rccc {
         }
         let sender = &mut self.senders[index];
         if elapsed_ps(now, sender.last_heard) > self.reclaim_ps {
-            // Data sent on this credit, or the credit itself, must have been lost.
+            // The credit, or the data that used it, must have been lost.
             sender.outstanding = 0;
             sender.slow = 0;
         }
         sender
     }
 
-    /// Lets the pacer rest if it has had nothing to do for longer than a pull takes.
+    /// Lets the pacer rest if no sender waits and the next pull would be due.
     fn rest_if_empty(&mut self, now: Time) {
         let empty = self.active.is_empty() && self.idle.is_empty();
         if empty && self.next_pull.is_some_and(|due| reached(now, due)) {
@@ -200,7 +153,7 @@ impl Rccc {
         }
     }
 
-    /// Queues a sender that wants something.
+    /// Queues a sender as active if it wants credit.
     fn enqueue(&mut self, id: SenderId) {
         let sender = &mut self.senders[id.0 as usize];
         if sender.wanted() == 0 {
@@ -302,7 +255,7 @@ impl ReceiverCc for Rccc {
         if self.active.is_empty() && self.idle.is_empty() {
             return None;
         }
-        // A resting pacer grants at once: any instant that has passed says so.
+        // A resting pacer grants at once; any instant in the past means "now".
         self.next_pull.or_else(|| self.active.front().or(self.idle.front()).map(|id| self.heard(*id)))
     }
 

@@ -1,109 +1,292 @@
-//! Named parameters of algorithms: one table row each, set from text as `key=value`.
+//! Settings: named parameters that are set from text as `key=value`.
+//!
+//! The macro `settings!` declares a configuration with one row for each setting: key, type, default, range
+//! and text. The field and its documentation, the default, what is listed and what is refused follow from
+//! that row.
+
+use std::fmt;
+use std::ops::{RangeFull, RangeInclusive};
 
 use crate::Span;
+use crate::units::{Size, parse_bytes, parse_span};
+
+/// A configuration whose parameters can be set from text.
+pub trait Settings: Clone + Default + fmt::Debug + Send + Sync + 'static {
+    /// One row for each parameter.
+    const TABLE: &'static [Setting<Self>];
+}
 
 /// One parameter of the configuration `C`.
-pub(crate) struct Setting<C> {
-    pub(crate) key: &'static str,
-    /// What values look like, to finish the sentence "expected …".
-    pub(crate) expected: &'static str,
-    pub(crate) about: &'static str,
-    /// Stores the value; false if it is not one of those expected.
-    pub(crate) set: fn(&mut C, &str) -> bool,
-}
-
-/// One parameter as shown to people.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SettingInfo {
-    /// Its name.
+pub struct Setting<C> {
+    /// The name.
     pub key: &'static str,
-    /// What its values look like.
-    pub expected: &'static str,
-    /// What it does, its default included.
+    /// The effect, with the unit, without the default.
     pub about: &'static str,
+    /// The rule that applies while it has no value of its own; empty if it always has a value.
+    pub otherwise: &'static str,
+    /// The values and their range, to complete the sentence "expected …".
+    pub expected: fn() -> String,
+    /// The value in `C` as text that `store` reads; none if it has no value of its own.
+    pub text: fn(&C) -> Option<String>,
+    /// Stores a value in `C`; false if the text is not one of the expected values.
+    pub store: fn(&mut C, &str) -> bool,
 }
 
-impl<C> Setting<C> {
-    pub(crate) fn info(&self) -> SettingInfo {
-        SettingInfo { key: self.key, expected: self.expected, about: self.about }
+impl<C: Settings> Setting<C> {
+    /// The row as people see it.
+    pub fn info(&self) -> SettingInfo {
+        let default = (self.text)(&C::default());
+        SettingInfo {
+            key: self.key,
+            about: self.about,
+            default,
+            otherwise: self.otherwise,
+            expected: (self.expected)(),
+        }
     }
 }
 
-/// Outcome of looking a key up in one table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Applied {
-    Done,
-    NoSuchKey,
-    BadValue { expected: &'static str },
+/// One parameter as people see it. Displays as a line of text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SettingInfo {
+    /// The name.
+    pub key: &'static str,
+    /// The effect, with the unit, without the default.
+    pub about: &'static str,
+    /// The default as text that can be set; none if it has no value of its own by default.
+    pub default: Option<String>,
+    /// The rule that applies while it has no value of its own; empty if it always has a value.
+    pub otherwise: &'static str,
+    /// The values and their range, to complete the sentence "expected …".
+    pub expected: String,
 }
 
-pub(crate) fn apply<C>(table: &[Setting<C>], config: &mut C, key: &str, value: &str) -> Applied {
-    match table.iter().find(|s| s.key == key) {
-        None => Applied::NoSuchKey,
-        Some(s) if (s.set)(config, value.trim()) => Applied::Done,
-        Some(s) => Applied::BadValue { expected: s.expected },
+impl fmt::Display for SettingInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let default = self.default.as_deref().unwrap_or(self.otherwise);
+        write!(f, "{}: {}; default {default} ({})", self.key, self.about, self.expected)
     }
 }
 
-/// Stores `parsed` in `slot`; false if there is none.
-pub(crate) fn store<T>(slot: &mut T, parsed: Option<T>) -> bool {
-    parsed.map(|value| *slot = value).is_some()
+/// A type that a setting can have.
+pub(crate) trait Value: Sized {
+    /// The values that are allowed.
+    type Range;
+    /// Reads a value; none if the text is not a value in `range`.
+    fn read(text: &str, range: &Self::Range) -> Option<Self>;
+    /// The text that reads back as this value; none for an optional value that is not set.
+    fn text(&self) -> Option<String>;
+    /// The values and their range, to complete the sentence "expected …".
+    fn expected(range: &Self::Range) -> String;
 }
 
-/// A number from `low` to `high`, both included.
-pub(crate) fn number(text: &str, low: f64, high: f64) -> Option<f64> {
-    text.parse::<f64>().ok().filter(|v| (low..=high).contains(v))
+/// A plain number.
+impl Value for f64 {
+    type Range = RangeInclusive<f64>;
+
+    fn read(text: &str, range: &Self::Range) -> Option<f64> {
+        text.parse().ok().filter(|number| range.contains(number))
+    }
+
+    fn text(&self) -> Option<String> {
+        Some(self.to_string())
+    }
+
+    fn expected(range: &Self::Range) -> String {
+        format!("a number from {} to {}", range.start(), range.end())
+    }
 }
 
-/// A whole number from `low` to `high`, both included.
-pub(crate) fn whole(text: &str, low: u64, high: u64) -> Option<u64> {
-    text.parse::<u64>().ok().filter(|v| (low..=high).contains(v))
+/// A count.
+impl Value for u32 {
+    type Range = RangeInclusive<u32>;
+
+    fn read(text: &str, range: &Self::Range) -> Option<u32> {
+        text.parse().ok().filter(|count| range.contains(count))
+    }
+
+    fn text(&self) -> Option<String> {
+        Some(self.to_string())
+    }
+
+    fn expected(range: &Self::Range) -> String {
+        format!("a whole number from {} to {}", range.start(), range.end())
+    }
 }
 
-/// `true` or `false`.
-pub(crate) fn flag(text: &str) -> Option<bool> {
-    text.parse().ok()
+/// A size in bytes.
+impl Value for u64 {
+    type Range = RangeInclusive<u64>;
+
+    fn read(text: &str, range: &Self::Range) -> Option<u64> {
+        parse_bytes(text).ok().filter(|size| range.contains(size))
+    }
+
+    fn text(&self) -> Option<String> {
+        Some(Size(*self).to_string())
+    }
+
+    fn expected(range: &Self::Range) -> String {
+        format!("a size from {} to {}, such as 65536 or 64KiB", Size(*range.start()), Size(*range.end()))
+    }
 }
 
-/// A length of time above zero with its unit: `750ns`, `12.5us`, `2ms`, `1s`; up to 10 minutes.
-pub(crate) fn span(text: &str) -> Option<Span> {
-    const UNITS: [(&str, f64); 5] = [("ps", 1.0), ("ns", 1e3), ("us", 1e6), ("ms", 1e9), ("s", 1e12)];
-    let (digits, scale) = UNITS.iter().find_map(|(unit, scale)| Some((text.strip_suffix(unit)?, scale)))?;
-    let ps = number(digits.trim(), 0.0, 6e14)? * scale;
-    (1.0..=6e14).contains(&ps).then(|| Span::from_ps(ps as u64))
+/// A length of time.
+impl Value for Span {
+    type Range = RangeInclusive<Span>;
+
+    fn read(text: &str, range: &Self::Range) -> Option<Span> {
+        parse_span(text).ok().filter(|span| range.contains(span))
+    }
+
+    fn text(&self) -> Option<String> {
+        Some(format!("{self:#}"))
+    }
+
+    fn expected(range: &Self::Range) -> String {
+        format!("a time from {:#} to {:#}, such as 9us or 750ns", range.start(), range.end())
+    }
 }
 
-/// A positive number of bytes: `65536`, `64KiB`, `1.5MiB`, `64kB`, `2MB`; up to 1 GiB.
-pub(crate) fn bytes(text: &str) -> Option<u64> {
-    const UNITS: [(&str, f64); 5] =
-        [("KiB", 1024.0), ("MiB", 1_048_576.0), ("kB", 1e3), ("MB", 1e6), ("B", 1.0)];
-    let unit = UNITS.iter().find_map(|(unit, scale)| Some((text.strip_suffix(unit)?, *scale)));
-    let (digits, scale) = unit.unwrap_or((text, 1.0));
-    let value = number(digits.trim(), 0.0, 1_073_741_824.0)? * scale;
-    (1.0..=1_073_741_824.0).contains(&value).then_some(value as u64)
+impl Value for bool {
+    type Range = RangeFull;
+
+    fn read(text: &str, _: &RangeFull) -> Option<bool> {
+        text.parse().ok()
+    }
+
+    fn text(&self) -> Option<String> {
+        Some(self.to_string())
+    }
+
+    fn expected(_: &RangeFull) -> String {
+        "true or false".into()
+    }
 }
+
+impl<V: Value> Value for Option<V> {
+    type Range = V::Range;
+
+    fn read(text: &str, range: &Self::Range) -> Option<Option<V>> {
+        V::read(text, range).map(Some)
+    }
+
+    fn text(&self) -> Option<String> {
+        self.as_ref().and_then(V::text)
+    }
+
+    fn expected(range: &Self::Range) -> String {
+        V::expected(range)
+    }
+}
+
+/// A factor without a natural limit.
+pub(crate) const FACTOR: RangeInclusive<f64> = 0.0..=1e3;
+/// A share of a whole.
+pub(crate) const SHARE: RangeInclusive<f64> = 0.0..=1.0;
+/// A window or credit in BDPs: never nothing.
+pub(crate) const BDPS: RangeInclusive<f64> = 0.01..=1e3;
+/// A time above zero, shorter than the longest timer.
+pub(crate) const TIME: RangeInclusive<Span> = Span::from_ps(1)..=Span::from_ms(600_000);
+/// A size above zero, which 32 bits hold.
+pub(crate) const SIZE: RangeInclusive<u64> = 1..=1 << 30;
+
+/// Declares a configuration and its settings. A row is
+/// `key: type = default, in range, "text", or "what applies without a value";`, the last part for optional types.
+macro_rules! settings {
+    (
+        $(#[$outer:meta])*
+        $vis:vis struct $config:ident {
+            $( $key:ident: $kind:ty = $default:expr, in $range:expr, $about:literal $(, or $otherwise:literal)?; )*
+        }
+    ) => {
+        $(#[$outer])*
+        #[derive(Clone, Debug, PartialEq)]
+        $vis struct $config {
+            $(
+                #[doc = concat!("Setting: ", $about, ".")]
+                $( #[doc = concat!("None: ", $otherwise, ".")] )?
+                $vis $key: $kind,
+            )*
+        }
+
+        impl Default for $config {
+            fn default() -> Self {
+                $config { $( $key: $default, )* }
+            }
+        }
+
+        impl $crate::settings::Settings for $config {
+            const TABLE: &'static [$crate::settings::Setting<Self>] = &[ $(
+                $crate::settings::Setting {
+                    key: stringify!($key),
+                    about: $about,
+                    otherwise: concat!($($otherwise)?),
+                    expected: || <$kind as $crate::settings::Value>::expected(&$range),
+                    text: |config| $crate::settings::Value::text(&config.$key),
+                    store: |config, text| {
+                        let value = <$kind as $crate::settings::Value>::read(text, &$range);
+                        value.map(|value| config.$key = value).is_some()
+                    },
+                },
+            )* ];
+        }
+    };
+}
+pub(crate) use settings;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    settings! {
+        /// An example of every kind.
+        struct Example {
+            factor: f64 = 0.5, in SHARE, "a share";
+            count: u32 = 3, in 0..=31, "a count";
+            size: u64 = 16 << 10, in SIZE, "a size";
+            time: Span = Span::from_us(9), in TIME, "a time";
+            flag: bool = true, in .., "a flag";
+            limit: Option<u64> = None, in SIZE, "a limit", or "no limit";
+        }
+    }
+
+    fn info(key: &str) -> SettingInfo {
+        Example::TABLE.iter().find(|setting| setting.key == key).expect("a known key").info()
+    }
+
     #[test]
-    fn values_carry_units_and_are_range_checked() {
-        assert_eq!(span("12.5us"), Some(Span::from_ns(12_500)));
-        assert_eq!(span("7 ms"), Some(Span::from_ms(7)));
-        assert_eq!(span("3s"), Some(Span::from_ms(3_000)));
-        assert_eq!(bytes("64KiB"), Some(65_536));
-        assert_eq!(bytes("1.5MB"), Some(1_500_000));
-        assert_eq!(bytes("4096"), Some(4_096));
-        assert_eq!(number("0.5", 0.0, 1.0), Some(0.5));
-        for bad in ["", "12", "us", "-1us", "0us", "NaNus", "infs", "99999999s"] {
-            assert_eq!(span(bad), None, "{bad:?}");
+    fn a_row_is_listed_with_its_default_and_its_range() {
+        assert_eq!(info("factor").to_string(), "factor: a share; default 0.5 (a number from 0 to 1)");
+        assert_eq!(info("count").to_string(), "count: a count; default 3 (a whole number from 0 to 31)");
+        assert_eq!(
+            info("size").to_string(),
+            "size: a size; default 16KiB (a size from 1B to 1GiB, such as 65536 or 64KiB)"
+        );
+        assert_eq!(
+            info("time").to_string(),
+            "time: a time; default 9us (a time from 1ps to 600s, such as 9us or 750ns)"
+        );
+        assert_eq!(info("flag").to_string(), "flag: a flag; default true (true or false)");
+        assert!(info("limit").to_string().starts_with("limit: a limit; default no limit ("));
+    }
+
+    #[test]
+    fn values_have_units_and_are_range_checked() {
+        assert_eq!(Span::read("12.5us", &TIME), Some(Span::from_ns(12_500)));
+        assert_eq!(Span::read("9µs", &TIME), Some(Span::from_us(9)));
+        assert_eq!(Span::read("600s", &TIME), Some(Span::from_ms(600_000)));
+        assert_eq!(u64::read("64KiB", &SIZE), Some(65_536));
+        assert_eq!(u64::read("64k", &SIZE), Some(64_000));
+        assert_eq!(f64::read("0.5", &SHARE), Some(0.5));
+        for bad in ["", "12", "0", "us", "-1us", "0us", "NaNus", "infs", "601s"] {
+            assert_eq!(Span::read(bad, &TIME), None, "{bad:?}");
         }
         for bad in ["", "0", "-3", "NaN", "inf", "2000MiB", "KiB"] {
-            assert_eq!(bytes(bad), None, "{bad:?}");
+            assert_eq!(u64::read(bad, &SIZE), None, "{bad:?}");
         }
         for bad in ["", "NaN", "inf", "1.01", "-0.1", "x"] {
-            assert_eq!(number(bad, 0.0, 1.0), None, "{bad:?}");
+            assert_eq!(f64::read(bad, &SHARE), None, "{bad:?}");
         }
     }
 }

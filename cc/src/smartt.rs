@@ -1,187 +1,65 @@
-//! SMaRTT, as its paper has it: "SMaRTT: Sender-based Marked Rapidly-adapting Trimmed & Timed
+//! SMaRTT, as published: "SMaRTT: Sender-based Marked Rapidly-adapting Trimmed & Timed
 //! Transport", Algorithms 1 to 4 and equations 1 to 3. The variant of the UE text is
 //! [`nscc`](crate::nscc).
 //!
-//! # What the paper leaves open, and what is done here
-//! - Algorithm 4 line 2 adds every packet to `acked`, trims included. §III-E calls `acked` the bytes
-//!   *received*, and a window set to received plus trimmed bytes would not adapt at all: only
-//!   acknowledged bytes count. `count_trims` restores the letter.
-//! - Line 23 limits the window to one BDP, §III-J to 1.5: it is 1.5 (`max_window_bdp`).
-//! - Lines 7 and 12 return before line 23. The bounds hold nevertheless after every call, or
-//!   FastIncrease would grow the window for ever.
+//! # Choices where the paper is open or contradicts itself
+//! - Algorithm 4 line 2 adds every packet to `acked`, including trimmed ones. §III-E calls `acked` the bytes
+//!   *received*, and a window set to received plus trimmed bytes would not adapt at all. Therefore only
+//!   acknowledged bytes count; `count_trims` follows Algorithm 4 literally.
+//! - Algorithm 4 line 23 limits the window to one BDP, §III-J to 1.5. It is 1.5 here (`max_window_bdp`).
+//! - Algorithm 4 lines 7 and 12 return before the limits of line 23. Here they hold after every call; otherwise
+//!   FastIncrease would grow the window without limit.
 //! - `unacked` (Algorithm 2) is the bytes in flight. A trimmed packet counts as not in flight.
-//! - An RTT equal to the target is in no case of Algorithm 1: it counts as below, where equation 3 is 0.
-//! - Equation 1 above its target only: an average RTT below `trtt` does not increase the window, nor
-//!   does it use up the one decrease per base RTT.
-//! - `rtt ≈ brtt` (Algorithm 3) means at most a tenth more (`near_base`).
-//! - Algorithm 3 adds `k` MTUs per ACK of one packet. An ACK here may cover several: `k` times the
-//!   bytes acknowledged are added, which is the same for one full packet (§III-G scales so too).
-//! - The gain of `avg_rtt` is not given: 0.0125, as in the UE text.
-//! - `fi` and `pi` are one MTU per RTT, the paper's example, in the network that the UE text scales
-//!   from (100 Gbit/s, 12 µs), times BDP of the path / BDP of that network (§III-J).
-//! - Without trimming (§III-E a) "RTT high and acked bytes low" means RTT above the target
-//!   (`qa_rtt`, in targets) and less than half a window acknowledged in the period (`qa_acked`).
-//! - A timeout takes its packet off the window like a trim; within the ignore phase it changes nothing.
+//! - No case of Algorithm 1 contains an RTT equal to the target. It counts as below, where equation 3 yields 0.
+//! - Equation 1 applies above the target only: an average RTT below `trtt` neither increases the window nor uses
+//!   up the one decrease per base RTT.
+//! - `rtt ≈ brtt` (Algorithm 3) means at most 10 % above the base RTT (`near_base`).
+//! - Algorithm 3 adds `k` MTUs per ACK of one packet. An ACK here may cover several packets, so `k` times the
+//!   acknowledged bytes are added, which is the same for one full packet (compare §III-G).
+//! - The paper gives no gain for `avg_rtt`. It is 0.0125, as in the UE text.
+//! - `fi` and `pi` are one MTU per RTT, the paper's example, in the reference network of the UE text
+//!   (100 Gbit/s, 12 µs). They are scaled by BDP of the path / BDP of that network (§III-J).
+//! - Without trimming (§III-E a), "RTT high and acked bytes low" means an RTT above the target (`qa_rtt`, in
+//!   targets) and less than half a window acknowledged in the period (`qa_acked`).
+//! - A timeout takes its packet off the window like a trim. During the ignore phase it changes nothing.
 //! - An ACK without a valid RTT counts with the average RTT.
 
 use std::sync::Arc;
 
 use crate::deadline::{LONGEST_TIMER_PS, elapsed_ps, reached};
-use crate::settings::{Setting, flag, number, store};
+use crate::settings::{BDPS, FACTOR, SHARE, settings};
 use crate::{AckSample, CcParams, CcSnapshot, LossSample, NackSample, SenderCc, Span, Time, Window};
 
-/// The network in which `fi` and `pi` are packets per RTT.
+/// BDP in bytes of the reference network, in which `fi` and `pi` are packets per RTT: 100 Gbit/s and 12 µs.
 const REFERENCE_BDP: f64 = 150_000.0;
-/// Longer RTTs, 53 days, count as this one.
+/// Longer RTTs count as this one: 53 days.
 const LONGEST_RTT_PS: u64 = 1 << 62;
-/// Windows above this are of no use, and byte counters are 32-bit.
+/// The largest window, bytes: byte counters have 32 bits.
 const LARGEST_WINDOW: f64 = ((1_u64 << 31) - 1) as f64;
 
-/// What can be set. Defaults are the paper's.
-#[derive(Clone, Debug, PartialEq)]
-pub struct SmarttConfig {
-    /// Target RTT, base RTTs; above 1.
-    pub target: f64,
-    /// Fair increase, packets per RTT in the reference network.
-    pub fi: f64,
-    /// Proportional increase at the base RTT, packets per RTT in the reference network.
-    pub pi: f64,
-    /// Whether a fair increase follows each proportional increase.
-    pub fair_after_proportional: bool,
-    /// FastIncrease: bytes added per byte acknowledged.
-    pub k: f64,
-    /// An RTT up to 1 + `near_base` base RTTs is close to the base RTT.
-    pub near_base: f64,
-    /// Strength of the multiplicative decrease.
-    pub md_strength: f64,
-    /// Least factor of one multiplicative decrease.
-    pub md_floor: f64,
-    /// Gain of the RTT's moving average.
-    pub rtt_gain: f64,
-    /// QuickAdapt: the window becomes this share of the bytes acknowledged.
-    pub qa_scaling: f64,
-    /// Without trimming: RTT, in targets, above which QuickAdapt may be triggered.
-    pub qa_rtt: f64,
-    /// Without trimming: share of the window of which less must have been acknowledged.
-    pub qa_acked: f64,
-    /// Largest window, BDPs of the base RTT.
-    pub max_window_bdp: f64,
-    /// Whether trimmed bytes count as acknowledged (Algorithm 4 line 2 to the letter).
-    pub count_trims: bool,
-}
-
-impl Default for SmarttConfig {
-    fn default() -> Self {
-        SmarttConfig {
-            target: 1.5,
-            fi: 1.0,
-            pi: 1.0,
-            fair_after_proportional: true,
-            k: 2.0,
-            near_base: 0.1,
-            md_strength: 0.8,
-            md_floor: 0.5,
-            rtt_gain: 0.0125,
-            qa_scaling: 1.0,
-            qa_rtt: 1.0,
-            qa_acked: 0.5,
-            max_window_bdp: 1.5,
-            count_trims: false,
-        }
+settings! {
+    /// The settings of `smartt`. The defaults are those of the paper.
+    pub struct SmarttConfig {
+        target: f64 = 1.5, in 1.01..=1e3, "target RTT in base RTTs";
+        fi: f64 = 1.0, in FACTOR, "fair increase, packets per RTT in the reference network";
+        pi: f64 = 1.0, in FACTOR, "proportional increase at the base RTT, packets per RTT in the reference network";
+        fair_after_proportional: bool = true, in .., "whether a fair increase follows each proportional one";
+        k: f64 = 2.0, in FACTOR, "FastIncrease: bytes added per byte acknowledged";
+        near_base: f64 = 0.1, in FACTOR, "an RTT up to 1 + near_base base RTTs counts as equal to the base RTT";
+        md_strength: f64 = 0.8, in FACTOR, "strength of the multiplicative decrease";
+        md_floor: f64 = 0.5, in SHARE, "least factor of one multiplicative decrease";
+        rtt_gain: f64 = 0.0125, in SHARE, "gain of the RTT's moving average";
+        qa_scaling: f64 = 1.0, in FACTOR, "QuickAdapt: share of the acknowledged bytes that becomes the window";
+        qa_rtt: f64 = 1.0, in FACTOR, "without trimming: RTT in targets above which QuickAdapt may be triggered";
+        qa_acked: f64 = 0.5, in FACTOR,
+            "without trimming: QuickAdapt needs less than this share of a window acknowledged";
+        max_window_bdp: f64 = 1.5, in BDPS, "largest window in BDPs of the base RTT";
+        count_trims: bool = false, in ..,
+            "whether trimmed bytes count as acknowledged (Algorithm 4 line 2 to the letter)";
     }
 }
 
-const UNIT: &str = "a number from 0 to 1";
-const FACTOR: &str = "a number from 0 to 1000";
-
-pub(crate) const SETTINGS: &[Setting<SmarttConfig>] = &[
-    Setting {
-        key: "target",
-        expected: "a number from 1.01 to 1000",
-        about: "target RTT in base RTTs; default 1.5",
-        set: |c, v| store(&mut c.target, number(v, 1.01, 1e3)),
-    },
-    Setting {
-        key: "fi",
-        expected: FACTOR,
-        about: "fair increase, packets per RTT; default 1",
-        set: |c, v| store(&mut c.fi, number(v, 0.0, 1e3)),
-    },
-    Setting {
-        key: "pi",
-        expected: FACTOR,
-        about: "proportional increase, packets per RTT; default 1",
-        set: |c, v| store(&mut c.pi, number(v, 0.0, 1e3)),
-    },
-    Setting {
-        key: "fair_after_proportional",
-        expected: "true or false",
-        about: "whether a fair increase follows each proportional one; default true",
-        set: |c, v| store(&mut c.fair_after_proportional, flag(v)),
-    },
-    Setting {
-        key: "k",
-        expected: FACTOR,
-        about: "FastIncrease: packets added per packet acknowledged; default 2",
-        set: |c, v| store(&mut c.k, number(v, 0.0, 1e3)),
-    },
-    Setting {
-        key: "near_base",
-        expected: FACTOR,
-        about: "how far above the base RTT an RTT still counts as equal to it; default 0.1",
-        set: |c, v| store(&mut c.near_base, number(v, 0.0, 1e3)),
-    },
-    Setting {
-        key: "md_strength",
-        expected: FACTOR,
-        about: "strength of the multiplicative decrease; default 0.8",
-        set: |c, v| store(&mut c.md_strength, number(v, 0.0, 1e3)),
-    },
-    Setting {
-        key: "md_floor",
-        expected: UNIT,
-        about: "least factor of one multiplicative decrease; default 0.5",
-        set: |c, v| store(&mut c.md_floor, number(v, 0.0, 1.0)),
-    },
-    Setting {
-        key: "rtt_gain",
-        expected: UNIT,
-        about: "gain of the RTT's moving average; default 0.0125",
-        set: |c, v| store(&mut c.rtt_gain, number(v, 0.0, 1.0)),
-    },
-    Setting {
-        key: "qa_scaling",
-        expected: FACTOR,
-        about: "share of the acknowledged bytes that becomes the window; default 1",
-        set: |c, v| store(&mut c.qa_scaling, number(v, 0.0, 1e3)),
-    },
-    Setting {
-        key: "qa_rtt",
-        expected: FACTOR,
-        about: "without trimming: RTT in targets that may trigger QuickAdapt; default 1",
-        set: |c, v| store(&mut c.qa_rtt, number(v, 0.0, 1e3)),
-    },
-    Setting {
-        key: "qa_acked",
-        expected: FACTOR,
-        about: "without trimming: QuickAdapt needs less than this share of a window; default 0.5",
-        set: |c, v| store(&mut c.qa_acked, number(v, 0.0, 1e3)),
-    },
-    Setting {
-        key: "max_window_bdp",
-        expected: "a number from 0.01 to 1000",
-        about: "largest window in BDPs; default 1.5",
-        set: |c, v| store(&mut c.max_window_bdp, number(v, 0.01, 1e3)),
-    },
-    Setting {
-        key: "count_trims",
-        expected: "true or false",
-        about: "whether trimmed bytes count as acknowledged; default false",
-        set: |c, v| store(&mut c.count_trims, flag(v)),
-    },
-];
-
-/// What all flows of one endpoint share.
+/// The constants that all flows of one endpoint share.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SmarttShared {
     target: f64,
@@ -199,7 +77,7 @@ pub struct SmarttShared {
     qa_acked: f64,
     max_window_per_ps: f64,
     min_window: f64,
-    /// `fi_per_ps`, or 0 where no fair increase follows a proportional one.
+    /// `fi_per_ps`, or 0 if no fair increase follows a proportional one.
     fair_per_ps: f64,
     gain: f32,
     network_rtt_ps: u64,
@@ -219,7 +97,7 @@ impl SmarttShared {
             target,
             near_base: 1.0 + config.near_base,
             fi_per_ps: config.fi * per_ps,
-            // At the base RTT (trtt − rtt)/rtt is target − 1; SMaRTT §III-I4 divides by it.
+            // §III-I4: at the base RTT, (trtt − rtt)/rtt is target − 1.
             pi_per_ps: config.pi / (target - 1.0) * per_ps,
             k: config.k,
             md_base: 1.0 - config.md_strength,
@@ -228,7 +106,7 @@ impl SmarttShared {
             qa_scaling: config.qa_scaling,
             qa_rtt: config.qa_rtt * target,
             qa_acked: config.qa_acked,
-            // No base RTT is above the network's, so that this bounds every window.
+            // No base RTT exceeds the network's, so this limits every window.
             max_window_per_ps: (config.max_window_bdp * bytes_per_ps)
                 .min(LARGEST_WINDOW / network_rtt_ps as f64),
             min_window: mtu.clamp(1.0, LARGEST_WINDOW),
@@ -241,13 +119,13 @@ impl SmarttShared {
     }
 }
 
-/// One flow's SMaRTT.
+/// The SMaRTT state of one flow.
 #[derive(Clone, Debug)]
 pub struct Smartt {
     shared: Arc<SmarttShared>,
-    /// Bytes; fractions matter, a large window grows by less than a byte per ACK.
+    /// Bytes, with a fraction: a large window grows by less than a byte per ACK.
     cwnd: f64,
-    /// Picoseconds, whole.
+    /// Picoseconds, a whole number.
     base_rtt: f64,
     /// End of the QuickAdapt period.
     end: Time,
@@ -271,14 +149,14 @@ fn bytes_u32(bytes: u64) -> u32 {
     bytes.min(u64::from(u32::MAX)) as u32
 }
 
-/// The smaller of two numbers of which none is undefined: one instruction, unlike `f64::min`.
+/// The smaller of two numbers, neither of which is NaN: one instruction, unlike `f64::min`.
 #[inline(always)]
 fn smaller(a: f64, b: f64) -> f64 {
     if a < b { a } else { b }
 }
 
 impl Smartt {
-    /// A new flow: window and base RTT as large as the network allows.
+    /// A new flow, with the base RTT of the network and the largest window.
     pub fn new(shared: Arc<SmarttShared>) -> Smartt {
         let base_rtt = shared.network_rtt_ps as f64;
         let mut flow = Smartt {
@@ -300,7 +178,7 @@ impl Smartt {
         flow
     }
 
-    /// Timers that never ran are due: as if they had last run long ago.
+    /// Makes all timers due: they count as if they had last run long ago.
     fn start(&mut self, now: Time) {
         if !self.started {
             let long_ago = now - Span::from_ps(LONGEST_TIMER_PS);
@@ -320,7 +198,7 @@ impl Smartt {
         self.avg_rtt_ps += self.shared.gain * (rtt as f32 - self.avg_rtt_ps);
     }
 
-    /// Algorithm 4, for an ACK. What is rare ends in a call, so that the rest needs no stack.
+    /// Algorithm 4, for an ACK. All calls in it are tail calls, so that it needs no stack.
     #[inline(always)]
     fn congestion_loop(&mut self, now: Time, bytes: u32, ack: &AckSample, rtt: f64) {
         self.acked = self.acked.saturating_add(bytes);
@@ -350,7 +228,7 @@ impl Smartt {
         self.core_cases(now, bytes, ack.ecn, rtt);
     }
 
-    /// Algorithm 2, when the period is over.
+    /// Algorithm 2, at the end of a period.
     #[inline(always)]
     fn quick_adapt(&mut self, now: Time, in_flight: u64) -> bool {
         let adapted = self.trigger_qa && self.in_period;
@@ -365,7 +243,7 @@ impl Smartt {
         adapted
     }
 
-    /// SMaRTT §III-E a: without trims, a high RTT and few acknowledged bytes trigger QuickAdapt.
+    /// §III-E a: without trimming, a high RTT and few acknowledged bytes trigger QuickAdapt.
     fn trigger_without_trims(&mut self, rtt: f64) {
         let high = rtt > self.base_rtt * self.shared.qa_rtt;
         let few = f64::from(self.acked) < self.cwnd * self.shared.qa_acked;
@@ -393,14 +271,14 @@ impl Smartt {
     fn core_cases(&mut self, now: Time, bytes: u32, ecn: bool, rtt: f64) {
         let target = self.base_rtt * self.shared.target;
         if ecn {
-            // Below target the load balancer changes path and the window stays.
+            // Below the target the load balancer changes the path and the window stays (§III-I1).
             if rtt > target {
                 self.multiplicative_decrease(now);
             }
             return self.bound();
         }
         let size = f64::from(bytes);
-        // Both equations have p.size/cwnd · mtu · (BDP / reference BDP) in common.
+        // The common factor of equations 2 and 3: p.size/cwnd · mtu · (BDP / reference BDP).
         let packet = size / self.cwnd * self.base_rtt;
         if rtt > target {
             // Equation 2.
@@ -426,7 +304,7 @@ impl Smartt {
         }
     }
 
-    /// An ACK that is the first one, lowers the base RTT, or has no RTT.
+    /// Handles an ACK that is the flow's first one, lowers the base RTT, or has no RTT.
     #[cold]
     fn on_rare_ack(&mut self, now: Time, ack: &AckSample) {
         self.start(now);
@@ -449,7 +327,7 @@ impl SenderCc for Smartt {
     fn on_ack(&mut self, now: Time, ack: &AckSample) {
         let usual = self.started && ack.newly_received >> 32 == 0;
         let (Some(rtt), true) = (ack.rtt, usual) else { return self.on_rare_ack(now, ack) };
-        // As a signed number an RTT beyond all bounds is negative: one comparison for both.
+        // As a signed number a huge RTT is negative, so that one comparison finds both.
         let rtt = rtt.as_ps() as i64 as f64;
         if rtt < self.base_rtt {
             return self.on_rare_ack(now, ack);

@@ -1,9 +1,9 @@
-//! The one time type of weft, and the one rate type.
+//! Time and rates: the only types for them in weft.
 //!
 //! Both are integers: 4 KiB at 800 Gbit/s take 41.6 ns and 64 B take 640 ps, so the unit is the
 //! picosecond. A `u64` of picoseconds lasts 213 days. Arithmetic on [`Span`] saturates. [`Time`] is
-//! circular: a worker that runs for longer than 213 days sees its clock wrap, so instants are
-//! compared by [`Time::is_before`] and friends, never by magnitude, and `Time` is deliberately not `Ord`.
+//! circular: the clock of a worker that runs for longer than 213 days wraps. Therefore instants are compared with
+//! [`Time::is_before`] and its relatives, never by magnitude, and `Time` is deliberately not `Ord`.
 
 use core::fmt;
 use core::ops::{Add, AddAssign, Sub};
@@ -52,7 +52,7 @@ impl Time {
         !self.is_before(other)
     }
 
-    /// The time that passed from `earlier` to `self`; zero when `earlier` is the later one.
+    /// The time from `earlier` to `self`; zero if `earlier` is the later one.
     #[inline]
     pub const fn since(self, earlier: Time) -> Span {
         if self.is_before(earlier) { Span::ZERO } else { Span(self.0.wrapping_sub(earlier.0)) }
@@ -72,7 +72,7 @@ impl Time {
 }
 
 impl Span {
-    /// No time at all.
+    /// A span of length zero.
     pub const ZERO: Span = Span(0);
     /// The longest span.
     pub const MAX: Span = Span(u64::MAX);
@@ -119,9 +119,7 @@ impl Span {
         self.0 as f64 / 1e12
     }
 
-    /// `self · factor`, rounded towards zero.
-    ///
-    /// `factor` must not be negative; a negative or undefined one yields zero.
+    /// `self · factor`, rounded towards zero. A negative factor or NaN yields zero.
     #[inline]
     pub fn mul_f64(self, factor: f64) -> Span {
         Span((self.0 as f64 * factor) as u64)
@@ -139,7 +137,7 @@ impl Span {
         Span(self.0.saturating_add(other.0))
     }
 
-    /// `self − other`, zero where that would be negative.
+    /// `self − other`; zero if that is negative.
     #[inline]
     pub const fn minus(self, other: Span) -> Span {
         Span(self.0.saturating_sub(other.0))
@@ -171,7 +169,7 @@ impl Rate {
         self.0 as f64 / 1e9
     }
 
-    /// How long `bytes` take at this rate, rounded to the nearest picosecond; [`Span::MAX`] at rate zero.
+    /// The time that `bytes` take at this rate, rounded to the nearest picosecond; [`Span::MAX`] at rate zero.
     #[inline]
     pub const fn time_for(self, bytes: u64) -> Span {
         if self.0 == 0 {
@@ -182,7 +180,7 @@ impl Rate {
         if ps > u64::MAX as u128 { Span::MAX } else { Span(ps as u64) }
     }
 
-    /// How many bytes pass in `span` at this rate, rounded down, saturating.
+    /// The bytes that pass in `span` at this rate, rounded down, saturating.
     #[inline]
     pub const fn bytes_in(self, span: Span) -> u64 {
         let bytes = self.0 as u128 * span.0 as u128 / (8 * PS_PER_SEC as u128);
@@ -240,16 +238,34 @@ impl fmt::Debug for Span {
 }
 
 impl fmt::Display for Span {
+    /// `9 µs`; with `{:#}` as people type it, `9us`. Exact, so that [`units::parse_span`](crate::units::parse_span)
+    /// reads the same back.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ps = self.0;
-        match ps {
-            0..1_000 => write!(f, "{ps} ps"),
-            1_000..1_000_000 => write!(f, "{} ns", ps as f64 / 1e3),
-            1_000_000..1_000_000_000 => write!(f, "{} µs", ps as f64 / 1e6),
-            1_000_000_000..PS_PER_SEC => write!(f, "{} ms", ps as f64 / 1e9),
-            _ => write!(f, "{} s", ps as f64 / 1e12),
-        }
+        let (decimals, unit) = match self.0 {
+            0..1_000 => (0, "ps"),
+            1_000..1_000_000 => (3, "ns"),
+            1_000_000..1_000_000_000 => (6, if f.alternate() { "us" } else { "µs" }),
+            1_000_000_000..PS_PER_SEC => (9, "ms"),
+            _ => (12, "s"),
+        };
+        write_decimal(f, self.0, decimals)?;
+        f.write_str(if f.alternate() { "" } else { " " })?;
+        f.write_str(unit)
     }
+}
+
+/// Writes `value · 10^-decimals` without trailing zeros.
+fn write_decimal(f: &mut fmt::Formatter<'_>, value: u64, decimals: u32) -> fmt::Result {
+    let one = 10_u64.pow(decimals);
+    write!(f, "{}", value / one)?;
+    let (mut fraction, mut digits) = (value % one, decimals as usize);
+    if fraction == 0 {
+        return Ok(());
+    }
+    while fraction % 10 == 0 {
+        (fraction, digits) = (fraction / 10, digits - 1);
+    }
+    write!(f, ".{fraction:0digits$}")
 }
 
 impl fmt::Debug for Rate {
@@ -260,7 +276,8 @@ impl fmt::Debug for Rate {
 
 impl fmt::Display for Rate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} Gbit/s", self.as_gbps_f64())
+        write_decimal(f, self.0, 9)?;
+        f.write_str(" Gbit/s")
     }
 }
 

@@ -1,9 +1,9 @@
-//! No sender's window at all, for connections that only a receiver's credits control.
+//! No window at the sender, for connections that are controlled by the receiver's credits alone.
 
 use crate::constant::Constant;
 use crate::{AckSample, CcParams, CcSnapshot, LossSample, NackSample, SenderCc, Time, Window};
 
-/// An unlimited window: a [`Constant`] one that nothing reaches.
+/// An unlimited window: a [`Constant`] one that the bytes in flight cannot reach.
 #[derive(Clone, Copy, Debug)]
 pub struct Unlimited(Constant);
 

@@ -1,4 +1,4 @@
-//! What every sender algorithm owes, whatever it is: one suite over the registry.
+//! The requirements on every sender's algorithm: one suite over the whole registry.
 
 mod bottleneck;
 
@@ -16,10 +16,9 @@ const NETWORK: CcParams = CcParams {
     link_rate: Rate::from_gbps(100),
     network_rtt: Span::from_us(12),
     trimming: true,
-    receiver_credit: false,
 };
 
-/// Just before the clock wraps: every test below runs across it.
+/// Just before the clock wraps: every test below runs across the wrap.
 const NEAR_THE_END: Time = Time::from_ps(u64::MAX - 30_000_000);
 
 fn choices() -> impl Iterator<Item = CcChoice> {
@@ -65,7 +64,7 @@ fn apply(cc: &mut SenderAlgorithm, now: Time, input: &Input) {
     }
 }
 
-/// Mostly what occurs, sometimes what must not.
+/// Mostly amounts that occur, sometimes impossible ones.
 fn amount() -> impl Strategy<Value = u64> {
     prop_oneof![
         4 => 0..70_000_u64,
@@ -126,14 +125,7 @@ fn any_network() -> impl Strategy<Value = CcParams> {
     let rate = prop_oneof![Just(0), 1..2_000_000_000_000_u64, Just(u64::MAX)];
     let rtt = prop_oneof![Just(0), 1..1_000_000_u64, 1_000_000..30_000_000_000_u64, Just(u64::MAX)];
     (0..70_000_u32, 0..200_u32, rate, rtt, any::<bool>()).prop_map(|(mtu, overhead, rate, rtt, trimming)| {
-        CcParams {
-            mtu,
-            overhead,
-            link_rate: Rate::from_bps(rate),
-            network_rtt: Span::from_ps(rtt),
-            trimming,
-            receiver_credit: false,
-        }
+        CcParams { mtu, overhead, link_rate: Rate::from_bps(rate), network_rtt: Span::from_ps(rtt), trimming }
     })
 }
 
@@ -163,7 +155,7 @@ proptest! {
     }
 
     #[test]
-    fn any_network_can_be_described(
+    fn no_description_of_a_network_leads_to_an_empty_window(
         params in any_network(),
         inputs in prop::collection::vec((pause(), input()), 1..30),
     ) {
@@ -200,7 +192,7 @@ proptest! {
 }
 
 #[test]
-fn questions_change_nothing_and_sending_alone_does_not_move_the_window() {
+fn neither_queries_nor_transmissions_change_the_window() {
     for choice in choices() {
         let mut cc = choice.sender(&NETWORK);
         let before = cc.snapshot();
@@ -252,12 +244,12 @@ fn persistent_congestion_shrinks_the_window_and_its_end_restores_it() {
 fn flows_share_one_bottleneck_fairly_and_keep_it_busy() {
     for choice in choices() {
         if choice.name() == "constant" {
-            // Nothing makes constant windows fair: without randomness their trims fall in step.
+            // Constant windows have no reason to be fair: without randomness the same flows are always trimmed.
             continue;
         }
         for flows in [2, 8, 24] {
             let mut net = Bottleneck::new(&choice, &NETWORK, flows, NEAR_THE_END);
-            // One after the other, so that fairness has to be reached, not just kept.
+            // Flows start one after the other, so that they have to reach fairness, not just keep it.
             for flow in 0..flows {
                 net.run_until(Span::from_us(40 * flow as u64));
                 net.start(flow);
@@ -283,7 +275,7 @@ fn controlled_flows_stop_trimming_where_a_constant_window_does_not() {
         net.discarded
     };
     let uncontrolled = discarded("constant");
-    assert!(uncontrolled > 1_000, "the fixture must be able to congest: {uncontrolled}");
+    assert!(uncontrolled > 1_000, "the network of this test must be able to congest: {uncontrolled}");
     for name in ["nscc", "smartt", "rccc", "nscc+rccc", "smartt+rccc"] {
         let trims = discarded(name);
         assert!(trims * 100 < uncontrolled, "{name}: {trims} trims, constant {uncontrolled}");
@@ -291,7 +283,7 @@ fn controlled_flows_stop_trimming_where_a_constant_window_does_not() {
 }
 
 #[test]
-fn bandwidth_that_becomes_free_is_taken() {
+fn remaining_flows_take_the_bandwidth_that_others_free() {
     for choice in choices() {
         let mut net = Bottleneck::new(&choice, &NETWORK, 8, NEAR_THE_END);
         (0..8).for_each(|flow| net.start(flow));
@@ -306,7 +298,7 @@ fn bandwidth_that_becomes_free_is_taken() {
 }
 
 #[test]
-fn windows_work_without_trimming_too() {
+fn flows_share_a_bottleneck_without_trimming_too() {
     let lossy = CcParams { trimming: false, ..NETWORK };
     for name in ["nscc", "smartt"] {
         let mut net = Bottleneck::new(&CcChoice::parse(name).unwrap(), &lossy, 16, NEAR_THE_END);
@@ -320,7 +312,7 @@ fn windows_work_without_trimming_too() {
 }
 
 #[test]
-fn credit_messages_may_get_lost() {
+fn flows_tolerate_the_loss_of_credit_messages() {
     for name in ["rccc", "nscc+rccc", "smartt+rccc"] {
         let mut net = Bottleneck::new(&CcChoice::parse(name).unwrap(), &NETWORK, 8, NEAR_THE_END);
         net.credit_loss = 64;

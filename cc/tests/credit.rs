@@ -1,4 +1,4 @@
-//! Credit over a network that loses and reorders everything: it must never leak and never stall.
+//! Credit over a network that loses and reorders messages: it must neither leak nor stall.
 
 use std::collections::VecDeque;
 
@@ -13,12 +13,11 @@ const PARAMS: CcParams = CcParams {
     link_rate: Rate::from_gbps(100),
     network_rtt: Span::from_us(12),
     trimming: true,
-    receiver_credit: true,
 };
 const STEP: Span = Span::from_us(2);
 const ME: SenderId = SenderId(0);
 
-/// What crosses the network.
+/// A message on the network.
 #[derive(Clone, Copy)]
 enum Message {
     Data { bytes: u64, scheduled: bool, trimmed: bool, target: u32 },
@@ -27,7 +26,7 @@ enum Message {
     Nack { bytes: u64 },
 }
 
-/// What the network does to one message.
+/// The treatment of one message by the network.
 enum Fate {
     Deliver,
     Delay,
@@ -35,7 +34,7 @@ enum Fate {
     Lose,
 }
 
-/// How bad the network is: chances in percent, drawn with a generator of its own.
+/// The quality of the network: chances in percent, drawn with a generator of its own.
 #[derive(Clone, Copy, Debug)]
 struct Weather {
     seed: u64,
@@ -212,7 +211,7 @@ impl Link {
         for message in std::mem::take(&mut self.messages) {
             self.deliver(message);
         }
-        // Whatever was delayed has been overtaken by now.
+        // Delayed messages have been overtaken by now.
         for message in std::mem::take(&mut self.delayed) {
             self.messages.push_back(message);
         }
@@ -242,7 +241,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn every_message_gets_through_and_no_credit_is_left_behind(
+    fn every_message_arrives_and_no_credit_stays_outstanding(
         slow_credit_bdp in prop_oneof![Just(0.0), Just(1.5)],
         weather in weather(),
         sizes in prop::collection::vec(1..400_000_u64, 1..12),
@@ -259,7 +258,7 @@ proptest! {
                 prop_assert!(steps < 20_000, "stalled at {} of {goal} B", link.delivered);
             }
         }
-        // Let everything in the network arrive, then fall silent for longer than credit lives.
+        // Let everything in the network arrive, then stay silent until credit counts as lost.
         link.weather = Weather::FINE;
         for _ in 0..200 {
             link.step(PARAMS.wire_mtu());
@@ -280,7 +279,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn either_end_may_begin_anew_at_any_time(
+    fn either_end_may_restart_at_any_time(
         weather in weather(),
         pulled in 0..1_u32 << 24,
         restarts in prop::collection::vec((1..300_u64, any::<bool>()), 1..8),
@@ -302,7 +301,7 @@ proptest! {
                 link.restart_receiver(&config, &PARAMS);
             }
         }
-        // Even when no packet but every third gets through.
+        // Enough time even if only every third packet arrives.
         let patience = 40 * (steps_for(goal) + steps_for(16 * link.cap));
         let mut steps = 0;
         while link.delivered < goal {
@@ -313,7 +312,7 @@ proptest! {
     }
 
     #[test]
-    fn a_receiver_that_has_forgotten_costs_one_demand(pulled in 0..1_u32 << 24, size in 1..2_000_000_u64) {
+    fn a_receiver_that_forgot_the_sender_delays_it_by_one_demand(pulled in 0..1_u32 << 24, size in 1..2_000_000_u64) {
         let config = RcccConfig::default();
         let mut link = Link::new(&config, &PARAMS, Weather::FINE);
         link.estrange(pulled, None);
@@ -326,7 +325,7 @@ proptest! {
     }
 
     #[test]
-    fn unrelated_counters_find_each_other(
+    fn unrelated_counters_agree_again(
         pulled in 0..1_u32 << 24,
         granted in 0..1_u32 << 24,
         size in 1..2_000_000_u64,
@@ -344,7 +343,7 @@ proptest! {
 }
 
 #[test]
-fn counters_wrap_without_a_trace() {
+fn transfers_continue_when_the_counters_wrap() {
     let params = CcParams { mtu: 65_536 - 64, network_rtt: Span::from_ms(2), ..PARAMS };
     let config = RcccConfig { pull: 1 << 20, ..RcccConfig::default() };
     let mut link = Link::new(&config, &params, Weather { seed: 7, lose: 20, trim: 5, delay: 20 });
@@ -359,10 +358,10 @@ fn counters_wrap_without_a_trace() {
     assert!(link.granted > 2 * (QUANTUM << 24));
 }
 
-/// A sender begins anew when the counter is half of its range away from where it begins: what is under way then from
-/// either end says the other's counter.
+/// A sender restarts when the receiver's counter is half of the range away from the sender's new one. The messages
+/// in the network then tell each end the other's counter.
 #[test]
-fn two_ends_do_not_change_places() {
+fn the_two_ends_do_not_swap_their_counters() {
     for pulled in (8_355_000..8_400_000).step_by(500) {
         let wire_mtu = PARAMS.wire_mtu();
         let mut link = Link::new(&RcccConfig::default(), &PARAMS, Weather::FINE);

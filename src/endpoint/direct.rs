@@ -10,7 +10,7 @@ use weft_stack::fep::{self, CallError, ConnectOptions, Receive, Send, Unreachabl
 use weft_stack::packet::Addr;
 use weft_stack::port::Port;
 use weft_stack::worker::session::{HeldConnections, Settled};
-use weft_stack::worker::{Host, Worker};
+use weft_stack::worker::{HostAddr, Worker};
 
 use super::buffer::{Boxes, ReceiveBuffer, SendBuffer};
 use super::completion::{
@@ -80,7 +80,7 @@ impl Direct {
         let address = match &self.port {
             Some(info) => info.meet(self.worker.port_mut(), peer)?,
             None => match peer.mac {
-                Some(mac) => PeerAddress::Known(Host { mac, ip: peer.ip }),
+                Some(mac) => PeerAddress::Known(HostAddr { mac, ip: peer.ip }),
                 None => PeerAddress::ToBeAsked(peer.ip),
             },
         };

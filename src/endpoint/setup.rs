@@ -84,6 +84,14 @@ pub enum LinkRate {
 }
 
 impl LinkRate {
+    /// The rate, if somebody knows it.
+    pub fn known(self) -> Option<Rate> {
+        match self {
+            LinkRate::Set(rate) | LinkRate::OfPort(rate) => Some(rate),
+            LinkRate::Assumed(_) => None,
+        }
+    }
+
     /// The rate.
     pub fn rate(self) -> Rate {
         match self {
@@ -131,7 +139,6 @@ impl Setup {
             link_rate: link.rate(),
             network_rtt: settings.rtt,
             trimming: settings.trimming,
-            receiver_credit: credit,
         };
         let base = FepConfig::new(&settings.cc, &params);
         let pdc = PdcConfig {

@@ -35,6 +35,8 @@ impl WorkerThread {
         let (tell, pinned) = mpsc::channel();
         let body = move || {
             let outcome = core.map_or(Ok(()), pin_to);
+            #[cfg(feature = "dpdk")]
+            let _lcore = weft_stack::port::dpdk::Eal::get().and_then(|eal| eal.register_thread().ok());
             let failed = outcome.is_err();
             // The caller waits for it.
             let _ = tell.send(outcome);

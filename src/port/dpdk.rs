@@ -14,7 +14,7 @@ use weft_stack::port::{MIN_FRAME, Port};
 #[cfg(feature = "dpdk")]
 use weft_stack::wire::ethernet::MacAddr;
 #[cfg(feature = "dpdk")]
-use weft_stack::worker::Host;
+use weft_stack::worker::HostAddr;
 
 #[cfg(feature = "dpdk")]
 use super::{ALL_PATHS, AnyPort, DEFAULT_MTU};
@@ -53,7 +53,7 @@ pub(super) fn open(spec: &PortSpec, device: &str, options: &PortOptions) -> Resu
     let mac = options.mac.unwrap_or(if point_to_point { mac_of(ip) } else { own });
     let info = PortInfo {
         spec: Some(spec.clone()),
-        host: Host { mac, ip },
+        host: HostAddr { mac, ip },
         paths: ALL_PATHS,
         link,
         checksum: options.checksum,

@@ -4,7 +4,7 @@ use core::fmt;
 
 use weft_stack::port::memif::{MAX_LOG2_RING, MemifConfig, MemifPort, Role, SocketName};
 use weft_stack::port::udp::mac_of;
-use weft_stack::worker::Host;
+use weft_stack::worker::HostAddr;
 
 use super::spec::{number, switch_of};
 use super::{
@@ -95,7 +95,7 @@ impl MemifSpec {
             .map_err(|error| PortError::Memif { spec: spec.clone(), error: Box::new(error) })?;
         let info = PortInfo {
             spec: Some(spec.clone()),
-            host: Host { mac, ip },
+            host: HostAddr { mac, ip },
             paths: ALL_PATHS,
             link: None,
             checksum: options.checksum,

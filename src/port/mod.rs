@@ -19,7 +19,7 @@ use weft_stack::port::udp::{Peer, UdpError, mac_of};
 use weft_stack::port::{MIN_FRAME, Port};
 use weft_stack::wire::ethernet::{VLAN_TAG_LEN, VlanTag};
 use weft_stack::worker::session::PlacePeer;
-use weft_stack::worker::{Checksum, Host, LinkConfig};
+use weft_stack::worker::{Checksum, HostAddr, LinkConfig};
 
 pub use self::any::AnyPort;
 pub use self::memif::MemifSpec;
@@ -112,7 +112,7 @@ pub enum PortError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerAddress {
     /// To these addresses.
-    Known(Host),
+    Known(HostAddr),
     /// To this IP address, whose Ethernet address the worker has to ask for.
     ToBeAsked(IpAddr),
 }
@@ -132,7 +132,7 @@ pub struct PortInfo {
     /// The name it was opened by; none for ports that have no name.
     spec: Option<PortSpec>,
     /// Its own addresses.
-    pub host: Host,
+    pub host: HostAddr,
     /// The number of entropies that make a difference here.
     pub paths: u16,
     /// The rate of its link, where the system or the device tells.
@@ -163,7 +163,7 @@ impl OpenPort {
     /// One end of a link in this process, whose ends are told apart by `n`: its IP address is 127.0.0.`n`.
     pub fn in_process(port: AnyPort, n: u8) -> OpenPort {
         let ip = IpAddr::from([127, 0, 0, n]);
-        let host = Host { mac: mac_of(ip), ip };
+        let host = HostAddr { mac: mac_of(ip), ip };
         let info = PortInfo {
             spec: None,
             host,
@@ -207,7 +207,7 @@ impl PortInfo {
     /// # Errors
     /// The peer cannot be reached.
     pub fn meet(&self, port: &mut AnyPort, peer: &PeerSpec) -> Result<PeerAddress, PortError> {
-        let any_mac = PeerAddress::Known(Host { mac: mac_of(peer.ip), ip: peer.ip });
+        let any_mac = PeerAddress::Known(HostAddr { mac: mac_of(peer.ip), ip: peer.ip });
         let Some(spec) = self.spec.clone() else { return Ok(any_mac) };
         if peer.ip.is_ipv4() != self.host.ip.is_ipv4() {
             return Err(PortError::Version { spec, ip: peer.ip, own: self.host.ip });
@@ -219,7 +219,7 @@ impl PortInfo {
             return Ok(any_mac);
         }
         Ok(match peer.mac {
-            Some(mac) => PeerAddress::Known(Host { mac, ip: peer.ip }),
+            Some(mac) => PeerAddress::Known(HostAddr { mac, ip: peer.ip }),
             None if self.point_to_point => any_mac,
             None => PeerAddress::ToBeAsked(peer.ip),
         })

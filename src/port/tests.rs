@@ -131,7 +131,7 @@ fn a_udp_port_knows_its_address_and_its_peers() {
     assert_eq!((open.info.host.ip, open.info.paths), ([127, 77, 0, 2].into(), 4));
     assert_eq!(open.longest_payload(), 4000 - 20 - 8 - 60);
     let peer: PeerSpec = "127.77.0.3".parse().unwrap();
-    assert_eq!(open.meet(&peer).unwrap(), PeerAddress::Known(Host { mac: mac_of(peer.ip), ip: peer.ip }));
+    assert_eq!(open.meet(&peer).unwrap(), PeerAddress::Known(HostAddr { mac: mac_of(peer.ip), ip: peer.ip }));
     let v6 = open.meet(&"fd00::1".parse().unwrap()).unwrap_err();
     assert!(matches!(v6, PortError::Version { .. }), "{v6}");
 }
@@ -144,9 +144,9 @@ fn ports_between_two_need_no_ethernet_address_of_the_peer() {
     let mut open = OpenPort::in_process(port, 1);
     open.info.spec = Some(spec("dpdk:x"));
     let bare: PeerSpec = "127.0.0.2".parse().unwrap();
-    assert_eq!(open.meet(&bare).unwrap(), PeerAddress::Known(Host { mac: mac_of(bare.ip), ip: bare.ip }));
+    assert_eq!(open.meet(&bare).unwrap(), PeerAddress::Known(HostAddr { mac: mac_of(bare.ip), ip: bare.ip }));
     open.info.point_to_point = false;
     assert_eq!(open.meet(&bare).unwrap(), PeerAddress::ToBeAsked(bare.ip));
     let named = PeerSpec { mac: Some(MacAddr([2; 6])), ..bare };
-    assert_eq!(open.meet(&named).unwrap(), PeerAddress::Known(Host { mac: MacAddr([2; 6]), ip: bare.ip }));
+    assert_eq!(open.meet(&named).unwrap(), PeerAddress::Known(HostAddr { mac: MacAddr([2; 6]), ip: bare.ip }));
 }

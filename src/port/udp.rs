@@ -7,7 +7,7 @@ use std::path::Path;
 
 use weft_stack::cc::Rate;
 use weft_stack::port::udp::{MAX_SOURCES, UdpConfig, UdpPort, mac_of};
-use weft_stack::worker::Host;
+use weft_stack::worker::HostAddr;
 
 use super::spec::{number, switch};
 use super::{AnyPort, DEFAULT_MTU, OpenPort, PortError, PortInfo, PortOptions, PortSpec, SpecError};
@@ -93,7 +93,7 @@ impl UdpSpec {
         let config = self.config(usize::from(options.mtu.unwrap_or_else(default)));
         let port = UdpPort::open(&config).map_err(|error| PortError::Udp { spec: spec.clone(), error })?;
         let info = PortInfo {
-            host: Host { mac: mac_of(self.address), ip: self.address },
+            host: HostAddr { mac: mac_of(self.address), ip: self.address },
             paths: port.entropies(),
             link: interface.as_deref().and_then(interface_rate),
             checksum: options.checksum,

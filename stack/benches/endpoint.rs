@@ -24,7 +24,6 @@ const PARAMS: CcParams = CcParams {
     link_rate: Rate::from_gbps(400),
     network_rtt: Span::from_us(12),
     trimming: true,
-    receiver_credit: false,
 };
 const MESSAGE: u32 = 4 << 20;
 /// One packet at 400 Gbit/s.

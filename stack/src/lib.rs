@@ -16,6 +16,9 @@ pub mod buffer;
 mod choices;
 pub mod event;
 pub mod fep;
+#[cfg(test)]
+#[path = "../tests/harness/mod.rs"]
+mod harness;
 mod heap;
 pub mod packet;
 pub mod pdc;

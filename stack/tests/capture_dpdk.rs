@@ -4,7 +4,7 @@
 mod capture;
 #[path = "capture/decoders.rs"]
 mod decoders;
-mod endpoints;
+mod harness;
 mod skipped;
 
 use std::cell::RefCell;
@@ -13,7 +13,7 @@ use std::rc::Rc;
 
 use capture::{read_capture, write_capture};
 use decoders::{assert_decoders_agree, uet_line};
-use endpoints::{MTU, Pair, START, config_with, content, worker};
+use harness::{MTU, START, WorkerPair, config_with, content, worker};
 use weft_stack::Span;
 use weft_stack::buffer::Buffer;
 use weft_stack::cc::CcChoice;
@@ -134,7 +134,7 @@ impl Port for Switched {
 }
 
 /// A message that fits its receive, one that does not, and one of no bytes; then the end.
-fn converse(pair: &mut Pair<Switched, Switched>, mode: DeliveryMode) {
+fn converse(pair: &mut WorkerPair<Switched, Switched>, mode: DeliveryMode) {
     const LONG: usize = 60 * MTU as usize + 17;
     const TOO_LONG: usize = 3 * MTU as usize;
     let connection = pair.connect(0, mode);
@@ -205,7 +205,7 @@ fn captured_conversation(number: u16, config: &FepConfig, how: How) -> Vec<Strin
     let tap = Rc::new(RefCell::new(Tap { burst: TxBurst::new(&port), port }));
     let (left, right) = pair(&MemoryConfig::default()).unwrap();
     let side = |own, end| worker(own, Switched::new(end, &tap, how.lossy), config, how.link, how.v6);
-    let mut pair = Pair::new(side(0, left), side(1, right));
+    let mut pair = WorkerPair::new(side(0, left), side(1, right));
     converse(&mut pair, how.mode);
     drop((pair, tap));
     assert_decoders_agree(&path);

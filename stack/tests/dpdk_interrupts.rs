@@ -3,7 +3,7 @@
 //! within the minute was not found by waking up by chance.
 
 mod device_lab;
-mod endpoints;
+mod harness;
 mod skipped;
 
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use device_lab::in_own_network;
-use endpoints::{config_with, content, host};
+use harness::{config_with, content, host};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use skipped::skipped;
 use weft_stack::Span;

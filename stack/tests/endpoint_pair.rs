@@ -1,11 +1,11 @@
-//! Endpoints without a fabric, over a channel that does its worst and against forged packets.
+//! Two endpoints over a channel that loses, copies, reorders and trims packets at random, and against forged packets.
 
 mod endpoint_model;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
-/// Bytes that print in a line.
+/// Bytes that are printed in one line.
 #[derive(Clone)]
 struct Bytes(Vec<u8>);
 
@@ -23,7 +23,7 @@ fn every_message_arrives_once_whatever_the_channel_does() {
     let choices = prop_oneof![
         prop::collection::vec(any::<u8>(), 0..300),
         prop::collection::vec(any::<u8>(), 0..3_000),
-        // Without forgeries, so that leaks are looked for more strictly.
+        // These bytes forge no packets, so that the check for leaks is stricter.
         prop::collection::vec(0u8..29, 0..2_000),
     ]
     .prop_map(Bytes);

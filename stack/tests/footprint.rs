@@ -1,23 +1,25 @@
-//! What an endpoint says that it holds is what its allocator has given it.
+//! The footprint that an endpoint reports is the memory that the allocator has given it.
+
+mod harness;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::Arc;
 
+use harness::{fep, params};
+use weft_stack::Time;
 use weft_stack::buffer::Buffer;
-use weft_stack::cc::{CcChoice, CcParams};
+use weft_stack::cc::CcChoice;
 use weft_stack::fep::{ConnectOptions, Fep, FepConfig, Footprint, Receive, Send};
 use weft_stack::packet::{Addr, Payload};
-use weft_stack::rng::Rng;
 use weft_stack::ses::Matching;
-use weft_stack::{Rate, Span, Time};
 
 thread_local! {
-    /// Bytes that this thread has allocated and not given back.
+    /// Bytes that this thread has allocated and not freed.
     static HELD: Cell<i64> = const { Cell::new(0) };
 }
 
-/// The system's allocator, counting.
+/// The system's allocator, which counts bytes.
 struct Counting;
 
 fn count(bytes: usize, sign: i64) {
@@ -49,7 +51,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// An endpoint, and what making it and using it has allocated.
+/// An endpoint, and the bytes that it holds according to the allocator.
 struct Measured {
     fep: Fep,
     held: i64,
@@ -58,8 +60,7 @@ struct Measured {
 impl Measured {
     fn new(addr: u32, config: &Arc<FepConfig>) -> Measured {
         let before = HELD.get();
-        let rng = Rng::new(1, u64::from(addr));
-        let fep = Fep::new(Addr(addr), config.clone(), rng, Time::ZERO).unwrap();
+        let fep = fep(addr, config.clone(), 1, Time::ZERO);
         Measured { fep, held: HELD.get() - before }
     }
 
@@ -70,15 +71,15 @@ impl Measured {
         result
     }
 
-    /// Compares, and yields the heap that the endpoint says it holds.
+    /// Compares the footprint that the endpoint reports with what it has allocated, and returns it.
     fn check(&self, what: &str) -> Footprint {
-        let said = self.fep.footprint();
-        assert_eq!(said.total() as i64 - size_of::<Fep>() as i64, self.held, "{what}: {said:?}");
-        said
+        let reported = self.fep.footprint();
+        assert_eq!(reported.total() as i64 - size_of::<Fep>() as i64, self.held, "{what}: {reported:?}");
+        reported
     }
 }
 
-/// Packets from `from` to `to`, at most `limit`.
+/// Carries at most `limit` packets from `from` to `to`. Returns how many.
 fn carry(from: &mut Measured, to: &mut Measured, limit: usize) -> usize {
     let mut carried = 0;
     while carried < limit
@@ -103,20 +104,11 @@ fn post_all(sender: &mut Measured, target: &mut Measured, messages: u64) {
 }
 
 fn config(cc: &str) -> Arc<FepConfig> {
-    let cc = CcChoice::parse(cc).unwrap();
-    let params = CcParams {
-        mtu: 4096,
-        overhead: 64,
-        link_rate: Rate::from_gbps(100),
-        network_rtt: Span::from_us(10),
-        trimming: true,
-        receiver_credit: cc.uses_credit(),
-    };
-    Arc::new(FepConfig::new(&cc, &params))
+    Arc::new(FepConfig::new(&CcChoice::parse(cc).unwrap(), &params()))
 }
 
 #[test]
-fn every_byte_is_accounted_for() {
+fn an_endpoints_footprint_is_what_it_has_allocated() {
     let config = config("nscc");
     let (mut sender, mut target) = (Measured::new(0, &config), Measured::new(1, &config));
     let idle = sender.check("idle");
@@ -125,7 +117,7 @@ fn every_byte_is_accounted_for() {
     let posted = target.check("receives posted");
     assert!(posted.receives > 0 && posted.targets == 0);
     let mut steps = 0;
-    // Ever fewer at a time: packets are under way, out of turn, and answered late.
+    // Different limits leave packets waiting at both endpoints.
     for limit in [1, 50, 7, 3].into_iter().cycle() {
         let carried = carry(&mut sender, &mut target, limit) + carry(&mut target, &mut sender, limit / 2 + 1);
         if steps % 50 == 0 {
@@ -138,7 +130,8 @@ fn every_byte_is_accounted_for() {
         }
     }
     assert!(steps > 100, "{steps}");
-    let (sender, target) = (sender.check("sender, all sent"), target.check("target, all there"));
+    let (sender, target) =
+        (sender.check("sender, after the last packet"), target.check("target, after the last packet"));
     assert!(sender.connections > 0 && sender.contexts > 0 && sender.messages > 0 && sender.timers > 0);
     assert!(target.targets > 0 && target.messages > 0);
     assert_eq!((sender.payload, target.payload), (0, 0));
@@ -147,7 +140,7 @@ fn every_byte_is_accounted_for() {
 }
 
 #[test]
-fn memory_of_messages_is_counted_apart() {
+fn a_footprint_counts_the_memory_of_messages_separately() {
     let config = config("nscc");
     let (mut sender, mut target) = (Measured::new(0, &config), Measured::new(1, &config));
     let id = sender.with(|fep| fep.connect(Time::ZERO, Addr(1), ConnectOptions::default())).unwrap();

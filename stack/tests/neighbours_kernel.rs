@@ -1,7 +1,7 @@
 //! A worker and the Linux kernel as neighbours on an Ethernet link: they ask each other for their
 //! addresses, over IPv4 and IPv6, and the kernel pings the worker.
 
-mod endpoints;
+mod harness;
 mod skipped;
 
 use std::io;
@@ -9,29 +9,26 @@ use std::mem::size_of_val;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::process::Command;
-use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use endpoints::config;
+use harness::{config, fep};
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, ipproto, recv, sendto, socket_with,
 };
 use weft_stack::Span;
-use weft_stack::fep::Fep;
 use weft_stack::packet::Addr;
 use weft_stack::port::{FramePool, Port, PortCaps, PortCounters, RxBurst, TxBurst};
-use weft_stack::rng::Rng;
 use weft_stack::wire::ethernet::MacAddr;
-use weft_stack::worker::{AddressBook, Clock, Host, Idle, LinkConfig, Strangers, Worker};
+use weft_stack::worker::{AddressBook, Clock, HostAddr, Idle, LinkConfig, Strangers, Worker};
 
-/// No wait is longer.
+/// The longest wait.
 const LIMIT: Duration = Duration::from_secs(60);
 const MTU: usize = 9_000;
-/// Not the address of the interface: the worker's frames are its own.
+/// The Ethernet address of the worker, which differs from that of its interface.
 const OWN: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
 
-/// A port at a network interface, without anything that makes it quick.
+/// A simple and slow port at a network interface.
 struct PacketPort {
     socket: OwnedFd,
     pool: FramePool,
@@ -71,7 +68,7 @@ impl Port for PacketPort {
             && let Some(mut frame) = self.pool.allocate(MTU + 18)
             && let Ok((len, _)) = recv(&self.socket, &mut *frame, RecvFlags::empty())
         {
-            // What this end has sent is shown to it too.
+            // The socket also receives the frames that this end has sent.
             if frame[6..12] != OWN.0 {
                 frame.truncate(len);
                 self.counters.received(&frame);
@@ -131,9 +128,9 @@ fn after<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     text.split_whitespace().skip_while(|word| *word != name).nth(1)
 }
 
-/// A network namespace for this thread, gone with it, and in it a link: one end is the worker's, the other,
-/// with these addresses, the kernel's. Returns the number of the first interface and the Ethernet address
-/// of the second.
+/// Makes a network namespace for this thread, which ends with it, and in it a link. One end is for the worker, and the
+/// other one, with these addresses, for the kernel. Returns the number of the worker's interface and the Ethernet
+/// address of the kernel's.
 fn link(kernel: [IpAddr; 2]) -> Result<(u32, MacAddr), String> {
     // SAFETY: concerns this thread only, which has opened nothing yet.
     if unsafe { libc::unshare(libc::CLONE_NEWNET) } < 0 {
@@ -159,15 +156,15 @@ fn link(kernel: [IpAddr; 2]) -> Result<(u32, MacAddr), String> {
 
 fn worker(interface: u32, ip: IpAddr) -> Worker<PacketPort> {
     let clock = Clock::new();
-    let fep = Fep::new(Addr(0), Arc::new(config(true)), Rng::new(1, 1), clock.now()).unwrap();
-    let book = AddressBook::new(Addr(0), Host { mac: OWN, ip }, 4, Strangers::Refuse).unwrap();
+    let fep = fep(0, config(true), 1, clock.now());
+    let book = AddressBook::new(Addr(0), HostAddr { mac: OWN, ip }, 4, Strangers::Refuse).unwrap();
     let mut worker =
         Worker::new(fep, PacketPort::open(interface).unwrap(), book, LinkConfig::default(), clock).unwrap();
     worker.set_idle(Idle::ADAPTIVE);
     worker
 }
 
-/// Lets the worker work until something has come true.
+/// Runs the worker until `done`.
 fn work_until(worker: &mut Worker<PacketPort>, what: &str, mut done: impl FnMut() -> bool) {
     let start = Instant::now();
     while !done() {
@@ -176,9 +173,9 @@ fn work_until(worker: &mut Worker<PacketPort>, what: &str, mut done: impl FnMut(
     }
 }
 
-/// The kernel finds the worker: it sends a datagram, for which it needs the Ethernet address.
+/// The kernel resolves the address of the worker, because it has a datagram to send.
 fn kernel_asks(worker: &mut Worker<PacketPort>, kernel: IpAddr, own: IpAddr) {
-    // What it has learnt from the worker's own question.
+    // The kernel has learned the address from the worker's question, and has to forget it.
     ip("neighbour flush dev theirs").unwrap();
     let socket = UdpSocket::bind((kernel, 0)).unwrap();
     socket.send_to(b"where are you?", (own, 9)).unwrap();
@@ -187,7 +184,7 @@ fn kernel_asks(worker: &mut Worker<PacketPort>, kernel: IpAddr, own: IpAddr) {
     });
 }
 
-/// The kernel pings the worker, with few bytes and with many.
+/// The kernel pings the worker, with short and long packets.
 fn kernel_pings(worker: &mut Worker<PacketPort>, own: IpAddr) {
     let (family, protocol, request, answer) = match own {
         IpAddr::V4(_) => (AddressFamily::INET, ipproto::ICMP, 8, 0),
@@ -198,7 +195,7 @@ fn kernel_pings(worker: &mut Worker<PacketPort>, own: IpAddr) {
         let mut ping = vec![request, 0, 0, 0, 0x12, 0x34, 0, len as u8];
         ping.extend((0..len).map(|n| n as u8));
         if own.is_ipv4() {
-            // Over IPv6 the kernel does it.
+            // Over IPv6 the kernel computes the checksum.
             let sum = ping.chunks(2).map(|c| u32::from(c[0]) << 8 | u32::from(c[1])).sum::<u32>();
             let sum = !(((sum & 0xffff) + (sum >> 16)) as u16);
             ping[2..4].copy_from_slice(&sum.to_be_bytes());
@@ -207,7 +204,7 @@ fn kernel_pings(worker: &mut Worker<PacketPort>, own: IpAddr) {
         work_until(worker, "the ping is answered", || {
             let mut bytes = vec![0; MTU];
             let Ok((len, _)) = recv(&socket, &mut *bytes, RecvFlags::empty()) else { return false };
-            // Of IPv4 the kernel shows the header too.
+            // Over IPv4 the kernel delivers the IP header, too.
             let at = if own.is_ipv4() { usize::from(bytes[0] & 15) * 4 } else { 0 };
             bytes[at] == answer && bytes[at + 4..len] == ping[4..]
         });
@@ -225,7 +222,7 @@ fn converse() {
         let mut worker = worker(interface, own);
         worker.meet(Addr(1), kernel, None).unwrap();
         worker.resolve(Addr(1), Span::from_ms(LIMIT.as_millis() as u64)).unwrap();
-        assert_eq!(worker.book().get(Addr(1)), Some(&Host { mac: theirs, ip: kernel }));
+        assert_eq!(worker.book().get(Addr(1)), Some(&HostAddr { mac: theirs, ip: kernel }));
         kernel_asks(&mut worker, kernel, own);
         kernel_pings(&mut worker, own);
         assert!(worker.counters().neighbours >= 5, "{:?}", worker.counters());
@@ -233,7 +230,7 @@ fn converse() {
 }
 
 #[test]
-fn the_kernel_is_found_and_finds() {
-    // In a thread of its own, whose network namespace goes with it.
+fn a_worker_and_the_kernel_resolve_each_others_addresses() {
+    // The network namespace ends with this thread.
     thread::spawn(converse).join().unwrap();
 }

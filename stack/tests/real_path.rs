@@ -1,14 +1,14 @@
-//! The same transfer over DPDK rings, memif and kernel UDP, with each fault and all together: every byte arrives
-//! as it was sent. And the same again as a user who may do nothing special.
+//! The same transfer over DPDK rings, memif and kernel UDP, with each fault and with all together: every byte arrives
+//! as it was sent. All of it also works for a user without privileges.
 
-mod endpoints;
+mod harness;
 mod skipped;
 
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::process::Command;
 use std::time::Duration;
 
-use endpoints::{MTU, Pair, Results, START, config, content, host, worker};
+use harness::{MTU, Results, START, WorkerPair, config, content, host, worker};
 use weft_stack::fep::FepConfig;
 use weft_stack::port::Port;
 use weft_stack::port::dpdk::{DpdkPort, DpdkPortConfig, Eal, EalOptions, MbufPool, MbufPoolConfig};
@@ -35,22 +35,22 @@ const CASES: [(&str, Faults); 7] = [
     ),
 ];
 
-/// Both ways at once, 3 MiB each.
+/// Lengths of the messages, which go both ways at once: 3 MiB each way.
 const SIZES: [usize; 7] = [0, 1, MTU as usize - 1, MTU as usize + 1, 1 << 20, 1 << 20, 1 << 20];
 
-/// A generous bound on what the slowest case takes.
+/// More turns than the slowest case takes, by far.
 const MAX_TURNS: u32 = 2_000_000;
 
-/// The longest wait for another end.
+/// The longest wait until both ends of a link are up.
 const LINK: Duration = Duration::from_secs(20);
 
-/// Says to a process of this program who it was made: see [`nobody_in_particular_can_do_it`].
+/// This variable is set in the process that has no privileges: see [`a_user_without_privileges_can_use_every_link`].
 const NOBODY: &str = "WEFT_TEST_NOBODY";
 const NOBODY_ID: u32 = 65_534;
 
-/// Sends with each kind of fault over the links that `open` makes, whose peers have so many entropies.
+/// Sends with each kind of fault over links from `open`, which returns two ports and their number of entropies.
 fn survives_all<P: Port>(mut open: impl FnMut() -> ([P; 2], u16)) {
-    may_do_nothing_if_asked();
+    assert_no_privileges_if_asked();
     for (name, faults) in CASES {
         for v6 in [false, true] {
             let (ports, paths) = open();
@@ -59,13 +59,13 @@ fn survives_all<P: Port>(mut open: impl FnMut() -> ([P; 2], u16)) {
                 let port = FaultyPort::new(port, faults, Rng::new(7, n)).unwrap();
                 worker(n as u32, port, &config, LinkConfig::default(), v6)
             });
-            let mut pair = Pair::new(ends.next().unwrap(), ends.next().unwrap());
+            let mut pair = WorkerPair::new(ends.next().unwrap(), ends.next().unwrap());
             survives(name, &mut pair, faults);
         }
     }
 }
 
-fn survives<P: Port>(name: &str, pair: &mut Pair<FaultyPort<P>, FaultyPort<P>>, faults: Faults) {
+fn survives<P: Port>(name: &str, pair: &mut WorkerPair<FaultyPort<P>, FaultyPort<P>>, faults: Faults) {
     let connections = [pair.connect(0, DeliveryMode::Rud), pair.connect(1, DeliveryMode::Rod)];
     for side in [0, 1] {
         for (tag, len) in (0..).zip(SIZES) {
@@ -95,11 +95,11 @@ fn survives<P: Port>(name: &str, pair: &mut Pair<FaultyPort<P>, FaultyPort<P>>, 
     for (_, tag, _, bytes) in &results.received {
         assert!(*bytes == content(*tag, SIZES[*tag as usize]), "{name}: message {tag}");
     }
-    have_struck(name, [pair.a.port().fault_counts(), pair.b.port().fault_counts()], faults);
+    assert_faults_struck(name, [pair.a.port().fault_counts(), pair.b.port().fault_counts()], faults);
 }
 
-/// A test of faults that do not strike shows nothing.
-fn have_struck(name: &str, [a, b]: [FaultCounts; 2], faults: Faults) {
+/// Checks that each fault of the case has struck, since otherwise the case would show nothing.
+fn assert_faults_struck(name: &str, [a, b]: [FaultCounts; 2], faults: Faults) {
     for (p, struck) in [
         (faults.drop, a.dropped + b.dropped),
         (faults.corrupt, a.corrupted + b.corrupted),
@@ -121,7 +121,7 @@ fn pool(name: &str, buffer_size: u16) -> MbufPool {
 }
 
 #[test]
-fn over_rings() {
+fn messages_arrive_over_rings() {
     let pool = pool("rings", MbufPoolConfig::default().buffer_size);
     let mut links = 0;
     survives_all(|| {
@@ -133,7 +133,7 @@ fn over_rings() {
 }
 
 #[test]
-fn over_memif() {
+fn messages_arrive_over_memif() {
     let directory = tempfile::tempdir().unwrap();
     let mut links = 0;
     survives_all(|| {
@@ -147,10 +147,10 @@ fn over_memif() {
 }
 
 #[test]
-fn over_kernel_udp() {
+fn messages_arrive_over_kernel_udp() {
     let mut links = 0;
     survives_all(|| {
-        // Its links are made in turn for IPv4 and IPv6.
+        // `survives_all` opens links for IPv4 and IPv6 in turn.
         let v6 = links % 2 == 1;
         links += 1;
         let address = if v6 { "::1" } else { "127.0.0.1" }.parse().unwrap();
@@ -165,8 +165,8 @@ fn over_kernel_udp() {
     });
 }
 
-/// In the process that [`nobody_in_particular_can_do_it`] makes: that it has no privileges at all.
-fn may_do_nothing_if_asked() {
+/// Checks in the process of [`a_user_without_privileges_can_use_every_link`] that it has no privileges at all.
+fn assert_no_privileges_if_asked() {
     if std::env::var_os(NOBODY).is_none() {
         return;
     }
@@ -177,11 +177,11 @@ fn may_do_nothing_if_asked() {
 }
 
 #[test]
-fn nobody_in_particular_can_do_it() {
+fn a_user_without_privileges_can_use_every_link() {
     if !rustix::process::geteuid().is_root() {
         return skipped::skipped("only root can become nobody");
     }
-    // Where nobody can read this program and make sockets.
+    // The user `nobody` can read the program here, and make sockets.
     let directory = tempfile::tempdir().unwrap();
     let program = directory.path().join("real_path");
     std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
@@ -194,7 +194,7 @@ fn nobody_in_particular_can_do_it() {
         .args(["-k", "5", "300", "setpriv", "--reuid", &id, "--regid", &id, "--clear-groups"])
         .args(["--inh-caps=-all", "--bounding-set=-all", "--no-new-privs"])
         .arg(&program)
-        .args(["over_", "--test-threads", "1", "--nocapture"])
+        .args(["messages_arrive_over_", "--test-threads", "1", "--nocapture"])
         .env(NOBODY, "1")
         .env("TMPDIR", directory.path())
         .env("XDG_RUNTIME_DIR", directory.path())

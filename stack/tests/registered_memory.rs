@@ -1,14 +1,13 @@
-//! Messages that leave from registered memory over links that lose, duplicate, reorder, delay and damage frames: every
-//! byte arrives as it was posted, though the application overwrites its memory as soon as it has it back, and posts it
-//! again. Frames that are held back meanwhile refer to what stands there now.
+//! Messages from registered memory over links that lose, duplicate, reorder, delay and damage frames. Every byte
+//! arrives as it was posted, although the application overwrites its memory and posts it again as soon as a message
+//! completes, while frames that are held back still refer to that memory.
 
-mod endpoints;
+mod harness;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use endpoints::{MTU, Pair, START, config, content, host, worker};
+use harness::{MTU, START, WorkerPair, config, content, worker, worker_in_real_time};
 use tempfile::TempDir;
 use weft_stack::Span;
 use weft_stack::buffer::Buffer;
@@ -22,7 +21,7 @@ use weft_stack::region::{Region, SharedRegion};
 use weft_stack::rng::Rng;
 use weft_stack::ses::Matching;
 use weft_stack::wire::pds::DeliveryMode;
-use weft_stack::worker::{AddressBook, Clock, LinkConfig, Strangers, Worker};
+use weft_stack::worker::{Clock, LinkConfig};
 
 const NONE: Faults =
     Faults { drop: 0.0, corrupt: 0.0, duplicate: 0.0, reorder: 0.0, delay: 0.0, delay_frames: 0 };
@@ -30,10 +29,10 @@ const NONE: Faults =
 const ALL_BUT_DAMAGE: Faults =
     Faults { drop: 0.1, duplicate: 0.05, reorder: 0.05, delay: 0.02, delay_frames: 40, ..NONE };
 
-/// So late that the packet has been sent again, and most messages are over.
+/// So late that the packet has been retransmitted, and most messages have completed.
 const MUCH_LATER: Faults = Faults { drop: 0.01, delay: 0.05, delay_frames: 1500, ..NONE };
 
-/// What each end does to what it sends: the first one's memory is registered.
+/// The faults in the frames that each end sends. The memory of the first end is registered.
 const CASES: [(&str, [Faults; 2]); 8] = [
     ("1 % loss", [Faults { drop: 0.01, ..NONE }; 2]),
     ("10 % loss", [Faults { drop: 0.1, ..NONE }; 2]),
@@ -45,28 +44,29 @@ const CASES: [(&str, [Faults; 2]); 8] = [
     ("all at once, all damaged", [Faults { corrupt: 0.02, ..ALL_BUT_DAMAGE }; 2]),
 ];
 
-/// Shorter and longer than what is worth attaching, than a packet, and than what is under way at a time.
+/// Lengths around the least payload that is attached, around a packet, and beyond what is in flight at a time.
 const SIZES: [u32; 8] = [1, 1023, 1024, MTU - 1, MTU, 5 * MTU + 17, 1 << 16, 200_000];
 
-/// Of each end. Neighbours differ in length.
+/// Messages that each end sends. Successive messages differ in length.
 const MESSAGES: u64 = 40;
 
-/// Bytes that a message has room in.
+/// Bytes of memory for each message in flight.
 const SLOT: u64 = 1 << 18;
 
-/// What the application writes to memory that it has back.
+/// The application overwrites memory with this byte when a message completes.
 const SCRIBBLE: u8 = 0xee;
 
-/// A generous bound on what the slowest case takes.
+/// More turns than the slowest case takes, by far.
 const MAX_TURNS: u32 = 2_000_000;
 
-/// The longest wait for another end.
+/// The longest wait until both ends of a link are up.
 const LINK: Duration = Duration::from_secs(20);
 
 /// Bytes of the longest headers of a data packet over IPv4.
 const HEADERS: usize = 14 + 20 + 8 + 16 + 44;
 
-/// A port that notes which frames come in two parts, of which the first holds no payload: it has been left where it was.
+/// A port that counts the received frames in two parts whose first part holds no payload: their payload is still in
+/// the memory of the sender.
 struct Watched {
     inner: MemifPort,
     referred: u64,
@@ -108,7 +108,7 @@ impl Port for Watched {
 
 type Disturbed = FaultyPort<Watched>;
 
-/// The client, whose memory is registered, and the server; with these faults in what each sends.
+/// A client, whose memory is registered, and a server, with these faults in the frames that each sends.
 fn link(faults: [Faults; 2]) -> (TempDir, Region, [Disturbed; 2]) {
     let directory = tempfile::tempdir().unwrap();
     let socket = SocketName::Path(directory.path().join("registered.sock"));
@@ -129,7 +129,7 @@ fn size(tag: u64) -> u32 {
     SIZES[(tag * 5 % SIZES.len() as u64) as usize]
 }
 
-/// What message `tag` of endpoint `own` consists of.
+/// The bytes of message `tag` of endpoint `own`.
 fn bytes_of(own: u32, tag: u64) -> Vec<u8> {
     content(2 * tag + u64::from(own), size(tag) as usize)
 }
@@ -140,17 +140,18 @@ fn read(memory: &Region, offset: u64, len: u32) -> Vec<u8> {
     bytes
 }
 
-/// The application at one end: sends its messages one after the other from few places, and receives the other's.
+/// The application at one end. It sends its messages from a few slots of memory, one after the other, and receives the
+/// messages of the other end.
 struct Application {
     own: u32,
     connection: ConnectionId,
-    /// What it sends from.
+    /// The slots that messages are sent from.
     memory: Region,
-    /// The next message.
+    /// The tag of the next message to send.
     next: u64,
     sent: u64,
     retransmissions: u64,
-    /// Frames that were held back when the only message under way was over, and so refer to memory that changes.
+    /// Frames that were held back when the only message in flight completed, and so refer to memory that changes.
     stale: usize,
     slots: u64,
     landing: Region,
@@ -180,7 +181,7 @@ impl Application {
         application
     }
 
-    /// Where message `tag` arrives.
+    /// The offset at which message `tag` arrives.
     fn place(tag: u64) -> u64 {
         (0..tag).map(|before| u64::from(size(before))).sum()
     }
@@ -204,7 +205,7 @@ impl Application {
         fep.post_send(self.connection, send).unwrap();
     }
 
-    /// Deals with what is over. `held` frames are held back that refer to the application's memory.
+    /// Handles completions. `held` is the number of held-back frames that refer to the application's memory.
     fn go_on(&mut self, fep: &mut Fep, held: usize) {
         while let Some(completion) = fep.poll_completion() {
             match completion {
@@ -224,7 +225,7 @@ impl Application {
                     assert!(!before, "message {tag} has arrived twice");
                     self.check(tag);
                 }
-                // A connection that is idle for long is closed by its peer.
+                // Peers close connections that are idle for long.
                 Completion::Closed { .. } if self.is_done() => {}
                 other => panic!("{other:?}"),
             }
@@ -241,10 +242,10 @@ impl Application {
     }
 }
 
-/// Both applications, until they are done; then as long as frames may be held back.
+/// Runs both applications until they are done, and then as long as frames may be held back.
 fn exchange(
     name: &str,
-    pair: &mut Pair<Disturbed, Disturbed>,
+    pair: &mut WorkerPair<Disturbed, Disturbed>,
     mut applications: [Application; 2],
 ) -> [Application; 2] {
     let (mut turns, mut after) = (0, 0);
@@ -266,8 +267,8 @@ fn survives(name: &str, faults: [Faults; 2], slots: u64, mode: DeliveryMode) {
     let (_directory, registered, [a, b]) = link(faults);
     let config = FepConfig { paths: 64, ..config(false) };
     let side = |own, port| worker(own, port, &config, LinkConfig::default(), false);
-    let mut pair = Pair::new(side(0, a), side(1, b));
-    // A server can register nothing.
+    let mut pair = WorkerPair::new(side(0, a), side(1, b));
+    // Only clients can register memory.
     let memories = [registered, Region::allocate((slots * SLOT) as usize).unwrap()];
     let mut applications = (0..).zip(memories).map(|(own, memory)| {
         let connection = pair.connect(own, mode);
@@ -277,20 +278,20 @@ fn survives(name: &str, faults: [Faults; 2], slots: u64, mode: DeliveryMode) {
     let name = format!("{name}, {slots} at a time, {mode:?}");
     let applications = exchange(&name, &mut pair, applications);
     let struck = [pair.a.port().fault_counts(), pair.b.port().fault_counts()];
-    (0..2).for_each(|own| have_struck(&name, struck[own], faults[own]));
+    (0..2).for_each(|own| assert_faults_struck(&name, struck[own], faults[own]));
     assert_sent_from_where_it_was(&name, &pair, faults);
     let lost = faults[0].drop > 0.0;
-    assert!(!lost || applications[0].retransmissions > 0, "{name}: what is lost is sent again");
+    assert!(!lost || applications[0].retransmissions > 0, "{name}: lost packets are retransmitted");
     let is_late = faults[0].delay_frames == MUCH_LATER.delay_frames;
     if is_late && slots == 1 {
-        assert!(applications[0].stale > 0, "{name}: no frame refers to memory that has changed");
+        assert!(applications[0].stale > 0, "{name}: some frame must refer to memory that has changed");
         assert!(pair.b.fep().counters().duplicates_received > 0, "{name}");
     }
 }
 
-/// Whether the payload of the client has been left where it was, as it must be unless that can be damaged, and that of
-/// the server has not, whose memory nobody knows.
-fn assert_sent_from_where_it_was(name: &str, pair: &Pair<Disturbed, Disturbed>, faults: [Faults; 2]) {
+/// Checks that frames of the client refer to its registered memory, unless faults could damage it, and that frames of
+/// the server, whose memory is not registered, never do.
+fn assert_sent_from_where_it_was(name: &str, pair: &WorkerPair<Disturbed, Disturbed>, faults: [Faults; 2]) {
     let attached = [pair.a.counters().attached, pair.b.counters().attached];
     let referred = [pair.b.port().inner().referred, pair.a.port().inner().referred];
     for own in [0, 1] {
@@ -303,8 +304,8 @@ fn assert_sent_from_where_it_was(name: &str, pair: &Pair<Disturbed, Disturbed>, 
     assert!(attached[0] == 0 || arrived.contains(&referred[0]), "{name}: {referred:?} of {attached:?}");
 }
 
-/// A test of faults that do not strike shows nothing.
-fn have_struck(name: &str, struck: FaultCounts, faults: Faults) {
+/// Checks that each fault of the case has struck, since otherwise the case would show nothing.
+fn assert_faults_struck(name: &str, struck: FaultCounts, faults: Faults) {
     for (p, struck) in [
         (faults.drop, struck.dropped),
         (faults.corrupt, struck.corrupted),
@@ -317,7 +318,7 @@ fn have_struck(name: &str, struck: FaultCounts, faults: Faults) {
 }
 
 #[test]
-fn every_byte_arrives_as_it_was_posted() {
+fn registered_memory_arrives_as_it_was_posted_although_it_is_used_again() {
     for (name, faults) in CASES {
         for (slots, mode) in [(1, DeliveryMode::Rud), (3, DeliveryMode::Rud), (3, DeliveryMode::Rod)] {
             survives(name, faults, slots, mode);
@@ -325,17 +326,17 @@ fn every_byte_arrives_as_it_was_posted() {
     }
 }
 
-/// What is over by failure, not by delivery: the receiver still waits for it, and would take in what comes.
+/// The message completes with an error. Its receiver still waits for the rest, and would accept late frames.
 #[test]
-fn a_message_that_fails_takes_its_frames_along() {
+fn a_failed_message_leaves_no_frame_that_refers_to_its_memory() {
     let (_directory, registered, [a, b]) = link([NONE; 2]);
     let config = config(false);
     let side = |own, port| worker(own, port, &config, LinkConfig::default(), false);
-    let mut pair = Pair::new(side(0, a), side(1, b));
+    let mut pair = WorkerPair::new(side(0, a), side(1, b));
     let len = SLOT as u32;
     let message: Vec<u8> = content(1, len as usize).into_iter().map(|byte| byte & 0x7f).collect();
     let (place, landing) = (registered.slice(0, len).unwrap(), Region::allocate(len as usize).unwrap());
-    let post = |pair: &mut Pair<_, _>, connection, tag| {
+    let post = |pair: &mut WorkerPair<_, _>, connection, tag| {
         let (matching, buffer) = (Matching::Tagged { tag, ignore: 0 }, landing.slice(0, len).unwrap());
         let buffer = Buffer::Region(buffer);
         let receive = Receive { buffer, from: Some(Addr(0)), matching, context: tag };
@@ -348,8 +349,8 @@ fn a_message_that_fails_takes_its_frames_along() {
     };
     let connection = pair.connect(0, DeliveryMode::Rud);
     post(&mut pair, connection, 1);
-    let faults = |pair: &mut Pair<Disturbed, _>, faults| pair.a.port_mut().set_faults(faults).unwrap();
-    let until = |pair: &mut Pair<Disturbed, _>, enough: fn(&Pair<Disturbed, _>) -> bool| {
+    let faults = |pair: &mut WorkerPair<Disturbed, _>, faults| pair.a.port_mut().set_faults(faults).unwrap();
+    let until = |pair: &mut WorkerPair<Disturbed, _>, enough: fn(&WorkerPair<Disturbed, _>) -> bool| {
         for _ in 0..MAX_TURNS {
             if enough(pair) {
                 return;
@@ -359,7 +360,7 @@ fn a_message_that_fails_takes_its_frames_along() {
         panic!("{:?}", pair.a.fep().explain(pair.now));
     };
     until(&mut pair, |pair| pair.b.fep().counters().data_received >= 5);
-    // Some are held back, and nothing else arrives any more.
+    // Some frames are held back, and no other frame arrives any more.
     faults(&mut pair, Faults { delay: 1.0, delay_frames: 100_000, ..NONE });
     until(&mut pair, |pair| pair.a.port().held_attached() >= 8);
     faults(&mut pair, Faults { drop: 1.0, ..NONE });
@@ -373,10 +374,10 @@ fn a_message_that_fails_takes_its_frames_along() {
         assert!(pair.now.since(START) < Span::from_ms(60_000));
     };
     assert!(matches!(failed, Completion::Sent { context: 1, result: Err(_), .. }), "{failed:?}");
-    assert!(held >= 8, "they were there until then");
+    assert!(held >= 8, "frames were held back until the message failed");
     place.write(0, &vec![SCRIBBLE; len as usize]);
     faults(&mut pair, NONE);
-    // Time does not jump: the receiver must not give up first.
+    // Time advances evenly here, so that the receiver does not give up first.
     for _ in 0..110_000 {
         pair.a.poll_at(pair.now);
         pair.b.poll_at(pair.now);
@@ -387,9 +388,9 @@ fn a_message_that_fails_takes_its_frames_along() {
         seen.iter().zip(&message).all(|(seen, sent)| [0, *sent].contains(seen)),
         "bytes of another message"
     );
-    assert!(seen.contains(&0), "it has not arrived");
+    assert!(seen.contains(&0), "the message must not have arrived completely");
 
-    // The link, and the memory, are as good as before.
+    // The link and the memory still work.
     pair.a.port().inner().inner.wait_for_link(LINK).unwrap();
     let connection = pair.connect(0, DeliveryMode::Rud);
     post(&mut pair, connection, 2);
@@ -400,7 +401,7 @@ fn a_message_that_fails_takes_its_frames_along() {
         assert!(turns < MAX_TURNS);
         match pair.fep(1).poll_completion() {
             Some(Completion::Received { tag: Some(2), result: Ok(()), .. }) => break,
-            // It has waited for the rest until now.
+            // The receiver gives up waiting for the rest of the first message.
             Some(Completion::Received { context: 1, result: Err(_), .. }) | None => {}
             Some(other) => panic!("{other:?}"),
         }
@@ -408,9 +409,9 @@ fn a_message_that_fails_takes_its_frames_along() {
     assert!(read(&landing, 0, len) == message);
 }
 
-/// The same in real time, with a thread for each end: what is written and read at the same time is found here.
+/// The same in real time with a thread for each end, which shows data races between writing and reading.
 #[test]
-fn every_byte_arrives_between_threads() {
+fn registered_memory_arrives_between_threads_in_real_time() {
     for drop in [0.01, 0.1] {
         let faults = Faults { drop, duplicate: 0.05, reorder: 0.05, delay: 0.02, delay_frames: 300, ..NONE };
         let (_directory, registered, ports) = link([faults; 2]);
@@ -424,13 +425,13 @@ fn every_byte_arrives_between_threads() {
             threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
         });
         for ((attached, retransmissions, struck), own) in counts.into_iter().zip(0..) {
-            have_struck(&format!("end {own}"), struck, faults);
+            assert_faults_struck(&format!("end {own}"), struck, faults);
             assert!(attached > 0 && retransmissions > 0, "end {own}: {attached}, {retransmissions}");
         }
     }
 }
 
-/// One end, until both are done. Returns how many packets were attached, and sent again, and what the port has done.
+/// Runs one end until both are done. Returns the counts of attached packets, of retransmissions and of faults.
 fn run_in_real_time(
     own: u32,
     port: Disturbed,
@@ -439,12 +440,9 @@ fn run_in_real_time(
     done: &[AtomicBool; 2],
 ) -> (u64, u64, FaultCounts) {
     let base = config(false);
-    // No test may fail because a thread has to wait for its processor.
+    // A thread that waits for its processor must not cause failures.
     let config = FepConfig { pdc: PdcConfig { rto_init: Span::from_ms(5), ..base.pdc }, ..base };
-    let fep = Fep::new(Addr(own), Arc::new(config), Rng::new(11, own.into()), clock.now()).unwrap();
-    let mut book = AddressBook::new(Addr(own), host(own, false), 2, Strangers::Refuse).unwrap();
-    book.insert(Addr(1 - own), host(1 - own, false)).unwrap();
-    let mut worker = Worker::new(fep, port, book, LinkConfig::default(), clock).unwrap();
+    let mut worker = worker_in_real_time(own, 2, port, config, clock);
     let connection = worker.fep_mut().connect(clock.now(), Addr(1 - own), ConnectOptions::default()).unwrap();
     let mut application = Application::new(own, worker.fep_mut(), connection, memory, 3);
     let begin = Instant::now();
@@ -453,7 +451,7 @@ fn run_in_real_time(
             std::thread::yield_now();
         }
         application.go_on(worker.fep_mut(), 0);
-        // The other end may wait for an acknowledgement still.
+        // The other end may still wait for an acknowledgement.
         done[own as usize].store(application.is_done(), Ordering::Release);
         assert!(
             begin.elapsed() < Duration::from_secs(120),

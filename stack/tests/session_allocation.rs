@@ -59,7 +59,6 @@ impl World {
             link_rate: Rate::from_gbps(100),
             network_rtt: Span::from_us(10),
             trimming: true,
-            receiver_credit: false,
         };
         let config = Arc::new(FepConfig::new(&CcChoice::default(), &network));
         let mut feps =

@@ -1,4 +1,7 @@
-//! What every load balancer must keep, and what its kind promises.
+//! The requirements on every load balancer, and those on its kind.
+
+#[path = "../../cc/tests/table/mod.rs"]
+mod table;
 
 use proptest::prelude::*;
 use std::collections::VecDeque;
@@ -26,7 +29,7 @@ fn packet(now: Time, sent: u64) -> PathContext {
     PathContext { now, sent, window_packets: 32, retransmission: false }
 }
 
-/// One thing that happens to a selector.
+/// One event at a selector.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Send,
@@ -86,7 +89,7 @@ proptest! {
 }
 
 #[test]
-fn no_paths_count_as_one() {
+fn zero_paths_count_as_one() {
     for choice in choices() {
         let mut selector = choice.build(0, true, Rng::new(0, 0));
         for sent in 0..20 {
@@ -105,8 +108,8 @@ fn ecmp_differs_between_connections() {
     assert!(used.len() > 32, "64 connections share {} entropies", used.len());
 }
 
-/// Packets on each path when no feedback ever comes.
-fn unheard(choice: &LbChoice, paths: u16, packets: usize) -> Vec<usize> {
+/// Number of packets on each path if no feedback ever arrives.
+fn without_feedback(choice: &LbChoice, paths: u16, packets: usize) -> Vec<usize> {
     let mut selector = choice.build(paths, true, Rng::new(11, 3));
     let mut count = vec![0; usize::from(paths)];
     for sent in 0..packets {
@@ -116,26 +119,26 @@ fn unheard(choice: &LbChoice, paths: u16, packets: usize) -> Vec<usize> {
 }
 
 #[test]
-fn rounds_are_exactly_even_without_feedback() {
+fn balancers_with_rounds_spray_exactly_evenly_without_feedback() {
     for choice in only(&["oblivious", "round-robin", "bitmap", "mixed"]) {
         for paths in [1, 4, 63, 64, 100, 256] {
-            let count = unheard(&choice, paths, usize::from(paths) * 50);
+            let count = without_feedback(&choice, paths, usize::from(paths) * 50);
             assert!(count.iter().all(|n| *n == 50), "{choice:?} over {paths}: {count:?}");
         }
     }
 }
 
 #[test]
-fn reps_is_even_within_chance_without_feedback() {
+fn reps_sprays_evenly_within_chance_without_feedback() {
     for paths in [4u16, 63, 64] {
-        let count = unheard(&only(&["reps"])[0], paths, usize::from(paths) * 400);
+        let count = without_feedback(&only(&["reps"])[0], paths, usize::from(paths) * 400);
         // 400 ± 5 standard deviations.
         assert!(count.iter().all(|n| (300..=500).contains(n)), "over {paths}: {count:?}");
     }
 }
 
-/// A path-level fabric: answers come a window later; one path may be bad, and one answer in ten is
-/// an innocent mark, without which recyclers would have no reason ever to explore.
+/// A fabric on the level of paths. Feedback arrives a window later; one path may be bad. One acknowledgement in
+/// ten is marked although its path is good; otherwise balancers that recycle would never explore.
 struct Fabric {
     selector: Selector,
     in_flight: VecDeque<Entropy>,
@@ -154,7 +157,7 @@ impl Fabric {
         Fabric { selector, in_flight: VecDeque::new(), noise: Rng::new(22, 0), now: Time::ZERO, sent: 0 }
     }
 
-    /// Packets on each path among the next `packets`.
+    /// Sends `packets` and returns the number of packets on each path.
     fn run(&mut self, packets: usize, bad: Option<(Entropy, PathFeedback)>) -> Vec<usize> {
         let mut count = vec![0; usize::from(PATHS)];
         for _ in 0..packets {
@@ -179,10 +182,10 @@ impl Fabric {
 }
 
 #[test]
-fn feedback_driven_ones_avoid_a_bad_path_and_return_when_it_heals() {
+fn balancers_with_feedback_avoid_a_bad_path_and_return_when_it_heals() {
     let bad = Entropy(5);
-    // The share of a fair share that may still go over the bad path: bitmap sends again after as
-    // many rounds as the news gave points (1, 4, 15).
+    // The part of a fair share that may still use the bad path: bitmap uses it again after as many rounds as the
+    // feedback gave points (1, 4, 15).
     let limits = [(PathFeedback::Ecn, 0.75), (PathFeedback::Nack, 0.35), (PathFeedback::Timeout, 0.2)];
     for choice in only(&["reps", "bitmap", "mixed"]) {
         for (news, limit) in limits {
@@ -206,7 +209,7 @@ fn feedback_driven_ones_avoid_a_bad_path_and_return_when_it_heals() {
 }
 
 #[test]
-fn blind_ones_do_not_care() {
+fn balancers_without_feedback_keep_spraying_evenly() {
     for choice in only(&["oblivious", "round-robin"]) {
         let count = Fabric::new(&choice, true).run(16_000, Some((Entropy(5), PathFeedback::Timeout)));
         assert!(count.iter().all(|n| *n == 1_000), "{choice:?}: {count:?}");
@@ -214,24 +217,24 @@ fn blind_ones_do_not_care() {
 }
 
 #[test]
-fn frozen_reps_does_not_explore() {
+fn a_frozen_reps_does_not_explore() {
     let bad = Some((Entropy(9), PathFeedback::Nack));
     let mut fabric = Fabric::new(&only(&["reps"])[0], true);
     fabric.run(2_000, None);
     let exploring = fabric.run(5_000, bad);
-    assert!(exploring[9] > 0, "one packet in ten tries any path: {exploring:?}");
+    assert!(exploring[9] > 0, "one packet in ten takes a random path: {exploring:?}");
 
     fabric.selector.feedback(fabric.now, Entropy(9), PathFeedback::Timeout);
-    // The window in flight may still hold the bad path; once it has landed nothing leads there.
+    // The window in flight may still use the bad path; after that, no packet does.
     fabric.run(2 * WINDOW, bad);
     let frozen = fabric.run(9_500, bad);
     assert_eq!(frozen[9], 0, "{frozen:?}");
     let thawed = fabric.run(5_000, bad);
-    assert!(thawed[9] > 0, "no exploring 10 ms later: {thawed:?}");
+    assert!(thawed[9] > 0, "no exploration 10 ms later: {thawed:?}");
 }
 
 #[test]
-fn state_is_small() {
+fn balancers_have_little_state() {
     assert!(size_of::<Selector>() <= 96, "{} bytes", size_of::<Selector>());
     const MANY: u16 = 16_384;
     for choice in choices() {
@@ -239,7 +242,7 @@ fn state_is_small() {
         for sent in 0..100_000 {
             selector.next(&packet(Time::ZERO, sent));
         }
-        assert_eq!(selector.heap_bytes(), 0, "{choice:?} allocates without news");
+        assert_eq!(selector.heap_bytes(), 0, "{choice:?} allocates without feedback");
 
         for i in 0..200_000u32 {
             let entropy = Entropy((i % u32::from(MANY)) as u16);
@@ -248,23 +251,23 @@ fn state_is_small() {
         for _ in 0..200_000 {
             selector.feedback(Time::ZERO, Entropy(3), PathFeedback::Good);
         }
-        // Half a byte of penalty and two bytes of queue an entropy, the queue at most doubled by growing.
+        // Per entropy half a byte of penalty and two bytes of queue, whose growth may double its capacity.
         let limit = usize::from(MANY) / 2 + usize::from(MANY) * 4;
         assert!(selector.heap_bytes() <= limit, "{choice:?}: {} bytes", selector.heap_bytes());
     }
 }
 
 #[test]
-fn names_are_found_and_others_refused() {
-    for info in BALANCERS {
-        assert_eq!(LbChoice::parse(info.name).unwrap().name(), info.name);
-        assert_eq!(BALANCERS.iter().filter(|other| other.name == info.name).count(), 1);
-        assert!(!info.about.is_empty() && !info.source.is_empty());
+fn the_table_is_well_formed() {
+    table::check_rows(BALANCERS);
+    for row in BALANCERS {
+        table::check_settings(row.part);
+        assert_eq!(LbChoice::parse(row.name).unwrap().name(), row.name);
     }
     let error = LbChoice::parse("REPS2").unwrap_err();
     assert_eq!(
         error.to_string(),
-        "no load balancer is called 'REPS2'; there are ecmp, oblivious, round-robin, reps, bitmap, mixed"
+        "unknown load balancer 'REPS2'; there are: ecmp, oblivious, round-robin, reps, bitmap, mixed"
     );
     assert_eq!(LbChoice::default().name(), "mixed");
 }

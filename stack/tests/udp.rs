@@ -1,8 +1,8 @@
 //! Endpoints over kernel UDP on loopback, and what a UDP port says when it cannot work.
 
-mod endpoints;
+mod harness;
 
-use endpoints::{Pair, Results, config, content, host, worker};
+use harness::{Results, WorkerPair, config, content, host, worker};
 use weft_stack::fep::FepConfig;
 use weft_stack::port::TxBurst;
 use weft_stack::port::faulty::{Faults, FaultyPort};
@@ -30,7 +30,7 @@ fn transfer(v6: bool, faults: Faults) {
         let port = FaultyPort::new(port, faults, Rng::new(7, u64::from(n))).unwrap();
         worker(n, port, &config, LinkConfig::default(), v6)
     };
-    let mut pair = Pair::new(side(0, a), side(1, b));
+    let mut pair = WorkerPair::new(side(0, a), side(1, b));
     let connections = [pair.connect(0, DeliveryMode::Rud), pair.connect(1, DeliveryMode::Rod)];
     let sizes = [0, 1, 4095, 4096, 4097, 1 << 20];
     for side in [0, 1] {

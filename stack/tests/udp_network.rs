@@ -1,14 +1,14 @@
 //! What networks do to datagrams, and what a UDP port makes of it: trimmed packets, congestion marks, full
 //! buffers, paths that carry less, peers that are not there.
 
-mod endpoints;
+mod harness;
 mod skipped;
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use endpoints::{MTU, Pair, Results, config_with, content, host, worker};
+use harness::{MTU, Results, WorkerPair, config_with, content, host, worker};
 use skipped::skipped;
 use weft_stack::cc::CcChoice;
 use weft_stack::fep::FepConfig;
@@ -143,7 +143,7 @@ fn trims_and_marks_arrive(v6: bool) {
     let config =
         FepConfig { paths: a.entropies(), ..config_with(&CcChoice::parse("constant").unwrap(), MTU, true) };
     let side = |n, port| worker(n, Congested::new(port), &config, LinkConfig::default(), v6);
-    let mut pair = Pair::new(side(0, a), side(1, b));
+    let mut pair = WorkerPair::new(side(0, a), side(1, b));
     let connection = pair.connect(0, DeliveryMode::Rud);
     for (tag, len) in (0..).zip(SIZES) {
         pair.post_receive(1, tag, len);

@@ -1,29 +1,32 @@
-//! A target keeps quiet about up to 16 KiB that it has accepted. Nobody may ever wait for what is kept quiet
-//! about: where no packet is lost, everything is delivered without a timer, whatever is trimmed or overtaken and
-//! whatever the windows do meanwhile.
+//! A target withholds acknowledgements for up to 16 KiB that it has accepted. No initiator may ever have to wait for a
+//! withheld acknowledgement: where no packet is lost, every message is delivered without a timer, whichever packets are
+//! trimmed or overtaken, and whatever the windows do meanwhile.
+
+mod harness;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use harness::{Pair, Transit, fep, params};
 use weft_stack::buffer::Buffer;
 use weft_stack::cc::{AckSample, CcChoice, CcParams, CcSnapshot, LossSample, NackSample, SenderCc, Window};
-use weft_stack::fep::{Completion, ConnectOptions, ConnectionId, Fep, FepConfig, Receive, Send};
-use weft_stack::packet::{Addr, Class, Packet, Payload};
+use weft_stack::fep::{Completion, ConnectOptions, ConnectionId, FepConfig, Receive, Send};
+use weft_stack::packet::Class;
 use weft_stack::pdc::{PdcConfig, RodReceive};
 use weft_stack::rng::Rng;
 use weft_stack::ses::Matching;
 use weft_stack::wire::pds::{DeliveryMode, PdcId, Pds};
-use weft_stack::wire::ses::Ses;
-use weft_stack::{Rate, Span, Time};
+use weft_stack::{Span, Time};
 
-/// Longer than any run lasts: no retransmission timer expires.
+/// Longer than any run, so that no retransmission timer expires.
 const NEVER: Span = Span::from_ms(1_000_000);
 
-/// A window that jumps with every answer, as no sane one does.
+/// A congestion control whose window jumps with every acknowledgement and NACK, as no sensible one does.
 struct Jumps {
     rng: Rng,
+    /// Bytes of a packet.
     packet: u64,
-    /// Packets, to draw from.
+    /// The windows that it draws from, packets.
     windows: &'static [u64],
     window: u64,
 }
@@ -43,7 +46,7 @@ impl SenderCc for Jumps {
         self.jump();
     }
     fn on_timeout(&mut self, _: Time, _: &LossSample) {
-        panic!("a timer has expired");
+        panic!("a retransmission timer has expired");
     }
     fn window(&self) -> Window {
         Window(self.window)
@@ -53,11 +56,14 @@ impl SenderCc for Jumps {
     }
 }
 
-/// What a case draws from its seed.
+/// One run's settings, which follow from its seed.
 struct Case {
     seed: u64,
+    /// Probability that a data packet is trimmed.
     trim: f64,
+    /// Probability that a data packet is marked as congested.
     mark: f64,
+    /// Probability that a packet is 20 µs later than others.
     slow: f64,
     mtu: u32,
     windows: &'static [u64],
@@ -94,42 +100,33 @@ impl Case {
             Box::new(Jumps { rng: Rng::new(seed, 2), packet: params.wire_mtu(), windows, window })
                 as Box<dyn SenderCc + std::marker::Send>
         };
-        let params = CcParams {
-            mtu: self.mtu,
-            overhead: 64,
-            link_rate: Rate::from_gbps(100),
-            network_rtt: Span::from_us(20),
-            trimming: true,
-            receiver_credit: false,
-        };
-        let base = FepConfig::new(&CcChoice::custom("jumps", Arc::new(factory)), &params);
+        let network = CcParams { mtu: self.mtu, network_rtt: Span::from_us(20), ..params() };
+        let base = FepConfig::new(&CcChoice::custom("jumps", Arc::new(factory)), &network);
         let rod_receive = self.rod.unwrap_or(base.pdc.rod_receive);
         let pdc = PdcConfig { rto_init: NEVER, mp_range: 128, rod_receive, ..base.pdc };
         FepConfig { pdc, idle_timeout: NEVER, busy_timeout: NEVER, ..base }
     }
 }
 
-/// Two endpoints and a network that delays, trims and marks, and loses nothing.
-struct World {
+/// Two endpoints and a network that delays, trims and marks packets, and loses none.
+struct Network {
     case: Case,
     rng: Rng,
-    now: Time,
-    feps: [Fep; 2],
-    /// By arrival, and by number where that is the same.
-    wire: BTreeMap<(u64, u64), Packet>,
+    pair: Pair,
+    /// Packets by the time of their arrival (ps), then in the order in which they were sent.
+    wire: BTreeMap<(u64, u64), Transit>,
     sent: u64,
-    /// When the last packet of each ROD PDC arrives: all of one take the same path.
+    /// When the last packet of each ROD PDC arrives (ps): all packets of such a PDC take the same path.
     in_order: BTreeMap<PdcId, u64>,
 }
 
-impl World {
-    fn new(case: Case) -> World {
+impl Network {
+    fn new(case: Case) -> Network {
         let config = Arc::new(case.config());
-        let fep = |n| Fep::new(Addr(n), config.clone(), Rng::new(case.seed, u64::from(n)), Time::ZERO);
-        World {
+        let feps = [0, 1].map(|n| fep(n, config.clone(), case.seed, Time::ZERO));
+        Network {
             rng: Rng::new(case.seed, 3),
-            now: Time::ZERO,
-            feps: [fep(0).unwrap(), fep(1).unwrap()],
+            pair: Pair::of(feps, Time::ZERO),
             wire: BTreeMap::new(),
             sent: 0,
             in_order: BTreeMap::new(),
@@ -141,7 +138,7 @@ impl World {
     fn post(&mut self) -> u64 {
         let mode = if self.case.rod.is_some() { DeliveryMode::Rod } else { DeliveryMode::Rud };
         let options = ConnectOptions { mode, ..ConnectOptions::default() };
-        let connect = |_| self.feps[0].connect(self.now, Addr(1), options).unwrap();
+        let connect = |_| self.pair.connect_from(0, options);
         let connections: Vec<ConnectionId> = (0..self.case.connections).map(connect).collect();
         let mut tag = 0;
         for connection in connections {
@@ -150,86 +147,87 @@ impl World {
                 let len = packets * self.case.mtu - pick(&mut self.rng, &[0, 1, self.case.mtu - 1]);
                 let buffer = || Buffer::Virtual(len);
                 let send = Send { buffer: buffer(), tag: Some(tag), header_data: 0, context: 0 };
-                self.feps[0].post_send(connection, send).unwrap();
+                self.pair.post_send(connection, send);
                 let matching = Matching::Tagged { tag, ignore: 0 };
                 let receive = Receive { buffer: buffer(), from: None, matching, context: 0 };
-                self.feps[1].post_receive(receive).unwrap();
+                self.pair.feps[1].post_receive(receive).unwrap();
                 tag += 1;
             }
         }
         tag
     }
 
-    /// Everything that wants to leave does.
+    /// Both endpoints send all packets that may leave now.
     fn transmit(&mut self) {
-        for fep in 0..2 {
-            while let Some(transmit) = self.feps[fep].poll_transmit(self.now) {
-                self.put_on_wire(transmit.packet);
+        for from in 0..2 {
+            while let Some(transit) = self.pair.transmit(from) {
+                self.put_on_wire(transit);
             }
         }
     }
 
-    fn put_on_wire(&mut self, mut packet: Packet) {
+    fn put_on_wire(&mut self, mut transit: Transit) {
         let mut delay = Span::from_us(5).as_ps() + u64::from(self.rng.below(15_000_000));
         if self.rng.chance(self.case.slow) {
-            // Not more: an endpoint does not believe a NACK that comes eight times as soon as any answer did.
+            // No more than this: an endpoint ignores a NACK that takes less than an eighth of its fastest answer.
             delay += Span::from_us(20).as_ps();
         }
-        let mut arrival = self.now.since(Time::ZERO).as_ps() + delay;
-        if packet.net.class == Class::Data {
+        let mut arrival = self.pair.now.since(Time::ZERO).as_ps() + delay;
+        if transit.is_data() {
             if self.rng.chance(self.case.trim) {
-                packet.net.class = Class::Trimmed;
-                packet.ses = Ses::None;
-            } else if let Pds::Request(request) = &packet.pds
+                transit.trim(Class::Trimmed);
+            } else if let Pds::Request(request) = &transit.packet.pds
                 && request.mode == DeliveryMode::Rod
             {
                 let last = self.in_order.entry(request.spdcid).or_default();
                 arrival = arrival.max(*last);
                 *last = arrival;
             }
-            packet.net.ecn = self.rng.chance(self.case.mark);
+            transit.packet.net.ecn = self.rng.chance(self.case.mark);
         }
         self.sent += 1;
-        self.wire.insert((arrival, self.sent), packet);
+        self.wire.insert((arrival, self.sent), transit);
     }
 
     /// The next packet arrives. False if there is none.
     fn deliver(&mut self) -> bool {
-        let Some(((arrival, _), packet)) = self.wire.pop_first() else { return false };
-        self.now = Time::ZERO + Span::from_ps(arrival);
-        let trimmed = packet.net.class != Class::Data;
-        let payload = if trimmed { Payload::EMPTY } else { Payload::Virtual(packet.payload_len) };
-        self.feps[packet.net.dst.0 as usize].on_packet(self.now, &packet, payload);
+        let Some(((arrival, _), transit)) = self.wire.pop_first() else { return false };
+        self.pair.now = Time::ZERO + Span::from_ps(arrival);
+        self.pair.arrive(&transit);
         true
     }
 
-    /// Messages of which the sender has learned that they have arrived.
+    /// Counts the messages of which the sender has learned that they have arrived.
     fn delivered(&mut self) -> u64 {
-        let completions = std::iter::from_fn(|| self.feps[0].poll_completion());
-        completions.filter(|done| matches!(done, Completion::Sent { result: Ok(()), .. })).count() as u64
+        let completions = self.pair.completions(0);
+        completions.iter().filter(|done| matches!(done, Completion::Sent { result: Ok(()), .. })).count()
+            as u64
     }
 
-    /// Runs until nothing moves.
-    fn run(&mut self) {
+    /// Runs until no packet is under way. Returns whether the target withheld most acknowledgements.
+    fn run(&mut self) -> bool {
         let posted = self.post();
         let mut delivered = 0;
         loop {
             self.transmit();
             delivered += self.delivered();
-            assert!(self.sent < 1_000_000, "seed {}: does not come to an end", self.case.seed);
+            assert!(self.sent < 1_000_000, "seed {}: the run does not end", self.case.seed);
             if !self.deliver() {
                 break;
             }
         }
-        let waiting = self.feps[0].explain(self.now);
-        assert_eq!(delivered, posted, "seed {}: all is quiet, but {waiting:#?}", self.case.seed);
+        let waiting = self.pair.feps[0].explain(self.pair.now);
+        let seed = self.case.seed;
+        assert_eq!(delivered, posted, "seed {seed}: no packet is under way, but {waiting:#?}");
+        let counters = self.pair.feps[1].counters();
+        2 * counters.acks_sent < counters.data_received
     }
 }
 
 #[test]
-fn nothing_waits_for_an_acknowledgement_that_is_withheld() {
+fn no_message_waits_for_a_withheld_acknowledgement() {
     let cases = std::env::var("WEFT_WITHHELD_CASES").map_or(3_000, |text| text.parse().unwrap());
-    for seed in 0..cases {
-        World::new(Case::new(seed)).run();
-    }
+    let withheld = (0..cases).filter(|seed| Network::new(Case::new(*seed)).run()).count() as u64;
+    // Packets that are overtaken, trimmed or sent with the last of a window are acknowledged at once, in most cases.
+    assert!(withheld >= cases / 20, "{withheld} of {cases} cases withheld most acknowledgements");
 }

@@ -1,21 +1,22 @@
-//! The fast path does not allocate: counted, with the allocator itself.
+//! The fast path does not allocate, as a counting allocator shows.
 
-mod endpoints;
+mod harness;
+mod steady;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use endpoints::steady::Stream;
+use steady::Stream;
 use weft_stack::cc::CcChoice;
 use weft_stack::port::Port;
 use weft_stack::wire::pds::DeliveryMode;
 
 thread_local! {
-    /// Allocations of this thread; other tests, and the harness, run in others.
+    /// Allocations of this thread. Other tests and the test harness run in other threads.
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The system's allocator, counting.
+/// The system's allocator, which counts calls.
 struct Counting;
 
 fn count() {
@@ -68,28 +69,28 @@ fn allocates_nothing<P: Port>(mut stream: Stream<P>) {
     let sent = stream.run(100);
     let after = allocations();
     assert_eq!(after - before, 0, "allocations for {sent} packets");
-    assert!(before > 0, "the counter counts");
+    assert!(before > 0, "the allocator counts");
 }
 
 #[test]
-fn long_messages() {
+fn long_messages_allocate_nothing() {
     steady_state_allocates_nothing(DeliveryMode::Rud, false, 64);
     steady_state_allocates_nothing(DeliveryMode::Rod, false, 64);
 }
 
 #[test]
-fn short_messages() {
+fn short_messages_allocate_nothing() {
     steady_state_allocates_nothing(DeliveryMode::Rud, false, 1);
     steady_state_allocates_nothing(DeliveryMode::Rod, false, 1);
 }
 
 #[test]
-fn while_looking_for_losses() {
+fn loss_inference_allocates_nothing() {
     steady_state_allocates_nothing(DeliveryMode::Rud, true, 16);
 }
 
 #[test]
-fn with_credit() {
+fn receiver_credit_allocates_nothing() {
     for name in ["rccc", "nscc+rccc"] {
         let cc = CcChoice::parse(name).unwrap();
         with_cc(&cc, DeliveryMode::Rud, false, 64);
@@ -99,7 +100,7 @@ fn with_credit() {
 
 #[cfg(feature = "dpdk")]
 #[test]
-fn payload_attached_to_frames() {
+fn attached_payload_allocates_nothing() {
     use weft_stack::port::dpdk::{DpdkPort, DpdkPortConfig, Eal, EalOptions, MbufPool, MbufPoolConfig};
     let eal = Eal::init(&EalOptions::default()).unwrap();
     let pool = MbufPool::create(eal, "allocation", &MbufPoolConfig::default()).unwrap();
@@ -113,18 +114,18 @@ fn payload_attached_to_frames() {
 }
 
 #[test]
-fn over_memif() {
+fn a_stream_over_memif_allocates_nothing() {
     for packets in [1, 16] {
         allocates_nothing(Stream::over_memif(packets));
     }
 }
 
 #[test]
-fn over_kernel_udp() {
+fn a_stream_over_kernel_udp_allocates_nothing() {
     use weft_stack::port::udp::{UdpConfig, UdpPort};
     for (joins, packets) in [(true, 16), (false, 16), (true, 1)] {
         let open = |n| {
-            let alias = Some(endpoints::host(n, false).ip);
+            let alias = Some(harness::host(n, false).ip);
             let config = UdpConfig { alias, gso: joins, gro: joins, ..UdpConfig::default() };
             UdpPort::open(&config.with_free_ports()).unwrap()
         };

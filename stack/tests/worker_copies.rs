@@ -1,23 +1,24 @@
 //! Each payload byte is copied twice: once from the application's memory to a frame of the port, and once
-//! from a frame to its final address. Counted in what every copy goes through.
+//! from a frame to its final address. This program replaces `memcpy` and `memmove` in order to count.
 #![cfg(target_arch = "x86_64")]
 
-mod endpoints;
+mod harness;
+mod steady;
 
 use std::arch::asm;
 use std::cell::Cell;
 use std::ffi::c_void;
 
-use endpoints::MTU;
-use endpoints::steady::Stream;
+use harness::MTU;
+use steady::Stream;
 use weft_stack::cc::CcChoice;
 use weft_stack::wire::pds::DeliveryMode;
 
-/// Shorter copies are of headers and of structures.
+/// Shorter copies, in bytes, are copies of headers and structures.
 const LONG: usize = 512;
 
 thread_local! {
-    /// Long copies of this thread, and their bytes.
+    /// The number of long copies by this thread, and their bytes.
     static COPIES: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
 }
 
@@ -30,10 +31,10 @@ fn note(len: usize) {
     }
 }
 
-/// Takes the place of the C library's in this program.
+/// Replaces the C library's function in this program.
 ///
 /// # Safety
-/// As of C's `memcpy`.
+/// The same as for C's `memcpy`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn memcpy(to: *mut c_void, from: *const c_void, len: usize) -> *mut c_void {
     note(len);
@@ -46,14 +47,14 @@ unsafe extern "C" fn memcpy(to: *mut c_void, from: *const c_void, len: usize) ->
     to
 }
 
-/// Takes the place of the C library's in this program.
+/// Replaces the C library's function in this program.
 ///
 /// # Safety
-/// As of C's `memmove`.
+/// The same as for C's `memmove`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn memmove(to: *mut c_void, from: *const c_void, len: usize) -> *mut c_void {
     if (to as usize).wrapping_sub(from as usize) >= len {
-        // Forwards nothing is overwritten before it is read.
+        // A forward copy overwrites no byte before it has read it.
         // SAFETY: as the caller promises.
         return unsafe { memcpy(to, from, len) };
     }
@@ -77,18 +78,18 @@ fn copies(mode: DeliveryMode, packets: usize) {
 }
 
 #[test]
-fn one_copy_out_and_one_copy_in() {
+fn payload_is_copied_once_into_a_frame_and_once_out_of_it() {
     for mode in [DeliveryMode::Rud, DeliveryMode::Rod] {
         copies(mode, 1);
         copies(mode, 16);
     }
 }
 
-/// Over rings payload of a region is read by the receiver where the sender's application has it. The one copy that
-/// remains, from there to its final address, is made by the processor's own instruction, and counted by `worker/copies.rs`.
+/// Over rings, the receiver reads payload of a region in the memory of the sender's application. A processor
+/// instruction makes the one remaining copy, from there to the final address; `worker/copies.rs` counts it.
 #[cfg(feature = "dpdk")]
 #[test]
-fn no_copy_into_and_out_of_frames_where_the_device_takes_memory_as_it_lies() {
+fn payload_of_a_region_is_not_copied_into_frames_of_rings() {
     use weft_stack::port::dpdk::{DpdkPort, DpdkPortConfig, Eal, EalOptions, MbufPool, MbufPoolConfig};
     let eal = Eal::init(&EalOptions::default()).unwrap();
     let pool = MbufPool::create(eal, "copies", &MbufPoolConfig::default()).unwrap();
@@ -104,10 +105,10 @@ fn no_copy_into_and_out_of_frames_where_the_device_takes_memory_as_it_lies() {
     }
 }
 
-/// Over memif payload of a region goes straight into the memory that both ends share, and from there to its final address.
-/// Both copies are made by the processor's own instruction, and counted by `worker/copies.rs`; any other is counted here.
+/// Over memif, payload of a region is copied into the memory that both ends share, and from there to its final address.
+/// A processor instruction makes both copies, which `worker/copies.rs` counts. Any other copy is counted here.
 #[test]
-fn no_copy_but_into_and_out_of_shared_memory() {
+fn payload_of_a_region_is_copied_over_memif_only_into_and_out_of_shared_memory() {
     for packets in [1, 16] {
         let mut stream = Stream::over_memif(packets);
         let (before, attached) = (COPIES.get(), stream.pair.a.counters().attached);
@@ -118,7 +119,7 @@ fn no_copy_but_into_and_out_of_shared_memory() {
 }
 
 #[test]
-fn overlapping_moves_are_moves() {
+fn the_counting_memmove_copies_overlapping_memory_correctly() {
     for (to, from, len) in [(0, 3, 700), (3, 0, 700), (1, 0, 2), (0, 1, 0), (5, 5, 600), (600, 0, 600)] {
         let content: Vec<u8> = (0..1_400).map(|n| (n * 7 % 251) as u8).collect();
         let mut moved = content.clone();

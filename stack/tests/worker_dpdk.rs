@@ -1,9 +1,8 @@
-//! Workers over DPDK: two threads at the ends of a pair of rings, and checksums left to the port.
+//! Workers over DPDK: two threads at the ends of a pair of rings, and checksums that the port computes.
 
-mod endpoints;
+mod harness;
 
-use endpoints::{MTU, config, content, host};
-use std::sync::Arc;
+use harness::{MTU, book, config, content, worker_in_real_time};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use weft_stack::Span;
@@ -13,16 +12,15 @@ use weft_stack::packet::{Addr, Class, Network, Packet, Payload};
 use weft_stack::pdc::PdcConfig;
 use weft_stack::port::dpdk::{DpdkPort, DpdkPortConfig, Eal, EalOptions, MbufPool, MbufPoolConfig};
 use weft_stack::port::{FramePool, PortCaps};
-use weft_stack::rng::Rng;
 use weft_stack::ses::Matching;
 use weft_stack::spray::Entropy;
 use weft_stack::wire::checksum::pseudo_header;
 use weft_stack::wire::frame::{ChecksumFill, IpAddrs, finish_checksums};
 use weft_stack::wire::pds::{Control, ControlKind, Destination, PdcId, Pds, Psn};
 use weft_stack::wire::ses::Ses;
-use weft_stack::worker::{AddressBook, Clock, Codec, LinkConfig, Strangers, Worker, pin_to, usable_cores};
+use weft_stack::worker::{Clock, Codec, LinkConfig, Worker, pin_to, usable_cores};
 
-/// No wait is longer.
+/// The longest wait.
 const LIMIT: Span = Span::from_ms(60_000);
 const MESSAGES: u64 = 20;
 const LEN: usize = 200 * MTU as usize + 5;
@@ -37,16 +35,12 @@ fn pool(name: &str) -> MbufPool {
 }
 
 fn worker(own: u32, port: DpdkPort, clock: Clock) -> Worker<DpdkPort> {
-    // The two threads may share a core: whoever waits for the other waits for the system's scheduler.
+    // The two threads may share a core, so that each waits for the scheduler.
     let pdc = PdcConfig { rto_init: Span::from_ms(200), ..config(true).pdc };
-    let config = Arc::new(FepConfig { pdc, ..config(true) });
-    let fep = Fep::new(Addr(own), config, Rng::new(1, u64::from(own)), clock.now()).unwrap();
-    let mut book = AddressBook::new(Addr(own), host(own, false), 2, Strangers::Refuse).unwrap();
-    book.insert(Addr(1 - own), host(1 - own, false)).unwrap();
-    Worker::new(fep, port, book, LinkConfig::default(), clock).unwrap()
+    worker_in_real_time(own, 2, port, FepConfig { pdc, ..config(true) }, clock)
 }
 
-/// Sends [`MESSAGES`] to the other side and receives as many; leaves when both sides are done.
+/// Sends [`MESSAGES`] messages to the other side and receives as many. Returns when both sides are done.
 fn converse(own: u32, port: DpdkPort, clock: Clock, done: &AtomicUsize) {
     let cores = usable_cores();
     pin_to(cores[own as usize % cores.len()]).unwrap();
@@ -84,7 +78,7 @@ fn converse(own: u32, port: DpdkPort, clock: Clock, done: &AtomicUsize) {
                 }
             }
         }
-        // The other side needs our acknowledgements until it has closed as well.
+        // The other side needs acknowledgements from this one until it has closed, too.
         closed && done.load(Ordering::Acquire) == 2
     };
     worker.run_until(LIMIT, both_done).unwrap();
@@ -94,7 +88,7 @@ fn converse(own: u32, port: DpdkPort, clock: Clock, done: &AtomicUsize) {
 }
 
 #[test]
-fn two_pinned_threads_talk_over_rings() {
+fn two_pinned_threads_exchange_messages_over_rings() {
     let pool = pool("threads");
     let (a, b) = DpdkPort::ring_pair(eal(), "threads", 512, pool, &DpdkPortConfig::default()).unwrap();
     let (clock, done) = (Clock::new(), AtomicUsize::new(0));
@@ -102,12 +96,12 @@ fn two_pinned_threads_talk_over_rings() {
         scope.spawn(|| converse(0, a, clock, &done));
         scope.spawn(|| converse(1, b, clock, &done));
     });
-    assert_eq!(pool.available(), pool.capacity(), "every mbuf is back");
+    assert_eq!(pool.available(), pool.capacity(), "every mbuf has returned to the pool");
 }
 
-/// What a card that computes checksums is handed: the pseudo-header's sum in UDP, nothing in IPv4.
+/// A card that computes checksums expects the sum of the pseudo-header in UDP, and zero in IPv4.
 #[test]
-fn checksums_are_left_to_a_port_that_offers_it() {
+fn checksums_are_left_to_a_port_that_computes_them() {
     let caps = PortCaps {
         max_frame: 9014,
         mac: [2; 6],
@@ -132,19 +126,14 @@ fn checksums_are_left_to_a_port_that_offers_it() {
     let (src, dst, entropy) = (Addr(0), Addr(1), Entropy(6));
     let net = Network { src, dst, entropy, class: Class::Control, ecn: false, hops: 0 };
     let packet = Packet { net, payload_len: 0, pds, ses: Ses::None };
-    let book = |own: u32| {
-        let mut book = AddressBook::new(Addr(own), host(own, false), 2, Strangers::Refuse).unwrap();
-        book.insert(Addr(1 - own), host(1 - own, false)).unwrap();
-        book
-    };
     let codec = Codec::new(LinkConfig::default(), &caps);
     let mut frame = FramePool::from(pool("offload")).allocate(200).unwrap();
-    codec.write(&book(0), &packet, Payload::EMPTY, &mut frame).unwrap();
+    codec.write(&book(0, 2, false), &packet, Payload::EMPTY, &mut frame).unwrap();
     let ip = IpAddrs::V4 { src: [10, 0, 0, 1].into(), dst: [10, 0, 0, 2].into() };
     assert_eq!(frame.len(), 14 + 20 + 8 + 16);
     assert_eq!(frame[24..26], [0, 0]);
     assert_eq!(frame[40..42], pseudo_header(&ip, 17, 24).fold().to_be_bytes());
-    assert!(codec.read(&mut book(1), &frame).is_err(), "not finished yet");
+    assert!(codec.read(&mut book(1, 2, false), &frame).is_err(), "the checksums are not finished");
     finish_checksums(&mut frame, ChecksumFill::default()).unwrap();
-    assert_eq!(codec.read(&mut book(1), &frame), Ok((packet, &[][..])));
+    assert_eq!(codec.read(&mut book(1, 2, false), &frame), Ok((packet, &[][..])));
 }

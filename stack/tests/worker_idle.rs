@@ -1,7 +1,7 @@
-//! Workers that have nothing to do: how often they look, and what wakes them. Nobody sleeps for less than an
-//! hour here, so whatever happens within the minute was not found by waking up by chance.
+//! Workers that have nothing to do: how often they poll, and what wakes them. They would sleep for an hour here, so an
+//! event that they notice within a minute must have woken them.
 
-mod endpoints;
+mod harness;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use endpoints::{config, content, host};
+use harness::{config, content, host, worker_in_real_time};
 use weft_stack::Span;
 use weft_stack::buffer::Buffer;
 use weft_stack::fep::{Completion, ConnectOptions, Failure, Fep, FepConfig, Receive, Send, SendError};
@@ -18,14 +18,13 @@ use weft_stack::pdc::PdcConfig;
 use weft_stack::port::Port;
 use weft_stack::port::memory::{MemoryConfig, pair};
 use weft_stack::port::udp::{UdpConfig, UdpPort};
-use weft_stack::rng::Rng;
 use weft_stack::ses::Matching;
-use weft_stack::worker::{AddressBook, Clock, Idle, LinkConfig, Strangers, Waker, Worker};
+use weft_stack::worker::{Clock, Idle, Waker, Worker};
 
-/// No wait is longer.
+/// The longest wait.
 const LIMIT: Duration = Duration::from_secs(60);
 const HOUR: Span = Span::from_ms(3_600_000);
-/// To sleep at once, for as long as nothing happens.
+/// A worker sleeps as soon as it has nothing to do, for an hour at most.
 const SLEEPY: Idle = Idle::Adaptive { spin: Span::ZERO, yield_for: Span::ZERO, sleep: HOUR };
 
 fn ports() -> [UdpPort; 2] {
@@ -39,21 +38,17 @@ fn ports() -> [UdpPort; 2] {
     [a, b]
 }
 
-/// A sleepy worker whose packets are sent again after `rto`.
+/// A worker that is [`SLEEPY`] and retransmits after `rto`.
 fn worker<P: Port>(own: u32, port: P, rto: Span) -> Worker<P> {
-    let clock = Clock::new();
     let pdc = PdcConfig { rto_init: rto, max_retries: 6, ..config(true).pdc };
     let config = FepConfig { pdc, ..config(true) };
-    let fep = Fep::new(Addr(own), Arc::new(config), Rng::new(3, u64::from(own)), clock.now()).unwrap();
-    let mut book = AddressBook::new(Addr(own), host(own, false), 2, Strangers::Refuse).unwrap();
-    book.insert(Addr(1 - own), host(1 - own, false)).unwrap();
-    let mut worker = Worker::new(fep, port, book, LinkConfig::default(), clock).unwrap();
+    let mut worker = worker_in_real_time(own, 2, port, config, Clock::new());
     worker.set_idle(SLEEPY);
     worker
 }
 
-/// Runs `job` in a thread. What it returns has to come within the limit.
-fn within_the_limit<T: std::marker::Send + 'static>(
+/// Runs `job` in a thread, and sends what it returns.
+fn in_a_thread<T: std::marker::Send + 'static>(
     job: impl FnOnce() -> T + std::marker::Send + 'static,
 ) -> Receiver<T> {
     let (done, result) = channel();
@@ -76,28 +71,28 @@ fn run<P: Port + std::marker::Send + 'static>(
     step: impl FnMut(&mut Fep, weft_stack::Time) -> bool + std::marker::Send + 'static,
 ) -> Receiver<Worker<P>> {
     let waker = waker.clone();
-    within_the_limit(move || {
+    in_a_thread(move || {
         worker.run(&waker, step);
         worker
     })
 }
 
 #[test]
-fn who_has_nothing_to_do_hardly_looks() {
+fn an_idle_worker_sleeps() {
     let [port, _other] = ports();
     let waker = Waker::new().unwrap();
     let done = run(worker(0, port, HOUR), &waker, |_, _| false);
-    wait_until("it falls asleep", || waker.is_asleep());
+    wait_until("the worker falls asleep", || waker.is_asleep());
     thread::sleep(Duration::from_millis(300));
     waker.stop();
-    let worker = done.recv_timeout(LIMIT).expect("stopping wakes it");
-    // Two turns to fall asleep, and one to find out why it was woken.
+    let worker = done.recv_timeout(LIMIT).expect("stopping wakes the worker");
+    // The worker needs two turns to fall asleep, and one to find out why it was woken.
     assert!(worker.counters().polls <= 4, "{} turns", worker.counters().polls);
     assert!(!waker.is_asleep());
 }
 
 #[test]
-fn who_spins_looks_all_the_time() {
+fn a_spinning_worker_never_sleeps() {
     let (port, _other) = pair(&MemoryConfig::default()).unwrap();
     let waker = Waker::new().unwrap();
     let mut worker = worker(0, port, HOUR);
@@ -108,15 +103,15 @@ fn who_spins_looks_all_the_time() {
         counter.fetch_add(1, Ordering::Relaxed);
         false
     });
-    wait_until("it turns", || turns.load(Ordering::Relaxed) > 10_000);
+    wait_until("the worker polls", || turns.load(Ordering::Relaxed) > 10_000);
     waker.stop();
     done.recv_timeout(LIMIT).unwrap();
 }
 
 #[test]
-fn frames_wake() {
+fn frames_wake_a_sleeping_worker() {
     let [left, right] = ports();
-    // Timers wake nobody, so data and acknowledgement must.
+    // Timers are an hour away, so only data and the acknowledgement can wake a worker.
     let mut sender = worker(0, left, HOUR);
     let mut receiver = worker(1, right, HOUR);
     let (len, waker) = (3_000, Waker::new().unwrap());
@@ -131,7 +126,7 @@ fn frames_wake() {
     });
     wait_until("the receiver falls asleep", || waker.is_asleep());
 
-    let sent = within_the_limit(move || {
+    let sent = in_a_thread(move || {
         let now = sender.clock().now();
         let connection = sender.connect(now, Addr(1), ConnectOptions::default()).unwrap();
         let buffer = Buffer::Heap(content(1, len));
@@ -145,7 +140,7 @@ fn frames_wake() {
     });
     let Completion::Received { buffer, .. } = arrival.recv_timeout(LIMIT).expect("data wakes the receiver")
     else {
-        panic!("it only receives");
+        panic!("the receiver only receives");
     };
     assert!(buffer == Buffer::Heap(content(1, len)));
     assert_eq!(sent.recv_timeout(LIMIT).expect("the acknowledgement wakes the sender"), Ok(()));
@@ -155,14 +150,14 @@ fn frames_wake() {
 }
 
 #[test]
-fn timers_wake() {
+fn timers_wake_a_sleeping_worker() {
     let [port, _deaf] = ports();
     let mut worker = worker(0, port, Span::from_ms(1));
     let now = worker.clock().now();
     let connection = worker.connect(now, Addr(1), ConnectOptions::default()).unwrap();
     let send = Send { buffer: Buffer::Heap(vec![1; 100]), tag: None, header_data: 0, context: 0 };
     worker.fep_mut().post_send(connection, send).unwrap();
-    let failed = within_the_limit(move || {
+    let failed = in_a_thread(move || {
         let result = worker.run_until(HOUR, |fep, _| match fep.poll_completion() {
             Some(Completion::Sent { result, .. }) => {
                 assert!(matches!(result, Err(SendError::Failed(Failure::NoAnswer { .. }))), "{result:?}");
@@ -173,14 +168,14 @@ fn timers_wake() {
         let counters = worker.fep().counters();
         (result, worker.counters().polls, counters.data_sent + counters.data_retransmitted)
     });
-    let (result, turns, sent) = failed.recv_timeout(LIMIT).expect("each timer wakes it");
+    let (result, turns, sent) = failed.recv_timeout(LIMIT).expect("each timer wakes the worker");
     assert_eq!(result, Ok(()));
-    assert_eq!(sent, 7, "it was tried {sent} times");
+    assert_eq!(sent, 7, "the packet was sent {sent} times");
     assert!(turns < 20 * sent, "{turns} turns for {sent} packets");
 }
 
 #[test]
-fn whoever_has_something_wakes_it_and_is_never_missed() {
+fn a_waker_wakes_a_sleeping_worker_every_time() {
     let [port, _other] = ports();
     let waker = Waker::new().unwrap();
     let (asked, answered) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
@@ -194,7 +189,7 @@ fn whoever_has_something_wakes_it_and_is_never_missed() {
         waker.wake();
         wait_until("an answer", || answered.load(Ordering::Relaxed) == n);
         if n % 3 == 0 {
-            wait_until("it falls asleep again", || waker.is_asleep());
+            wait_until("the worker falls asleep again", || waker.is_asleep());
         }
     }
     waker.stop();
@@ -202,7 +197,7 @@ fn whoever_has_something_wakes_it_and_is_never_missed() {
 }
 
 #[test]
-fn a_port_that_cannot_wake_is_looked_at_often() {
+fn a_worker_polls_a_port_that_cannot_wake_it() {
     let (left, right) = pair(&MemoryConfig::default()).unwrap();
     let mut sender = worker(0, left, HOUR);
     let mut receiver = worker(1, right, HOUR);

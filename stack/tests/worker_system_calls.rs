@@ -1,19 +1,19 @@
-//! The fast path makes no system calls: each one that the thread makes is caught before the kernel acts on it
-//! (Syscall User Dispatch, Linux 5.11).
+//! The fast path makes no system calls. The kernel reports each call of the thread before it acts on it (Syscall User
+//! Dispatch, Linux 5.11).
 //!
-//! What takes no system call takes no lock that has to be waited for either: a thread that waits for
-//! another one in a lock sleeps in the kernel. Of locks that are free nothing is seen here; there are none
-//! on the path: ports and pools are lock-free queues, one thread owns the endpoint, and the clock's readers
-//! take none.
+//! A thread that makes no system call does not wait for a lock either, because waiting means sleeping in the kernel.
+//! This test cannot see locks that are free. The fast path has none: ports and pools are lock-free queues, one thread
+//! owns the endpoint, and readers of the clock take no lock.
 #![cfg(target_arch = "x86_64")]
 
-mod endpoints;
+mod harness;
 mod skipped;
+mod steady;
 
 use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU64, Ordering};
 use std::thread;
 
-use endpoints::steady::Stream;
+use steady::Stream;
 use weft_stack::cc::CcChoice;
 use weft_stack::wire::pds::DeliveryMode;
 
@@ -22,12 +22,12 @@ const PR_SYS_DISPATCH_ON: libc::c_ulong = 1;
 const ALLOW: u8 = 0;
 const BLOCK: u8 = 1;
 
-/// What the kernel looks at when the thread under test makes a system call.
+/// The kernel reads this when the thread under test makes a system call.
 static SELECTOR: AtomicU8 = AtomicU8::new(ALLOW);
 static CAUGHT: AtomicU64 = AtomicU64::new(0);
 static LAST: AtomicI64 = AtomicI64::new(-1);
 
-/// Notes the system call and lets it, and all that follow, happen.
+/// Counts the system call, and allows it and all later ones.
 extern "C" fn caught(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
     SELECTOR.store(ALLOW, Ordering::Relaxed);
     CAUGHT.fetch_add(1, Ordering::Relaxed);
@@ -35,11 +35,12 @@ extern "C" fn caught(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc
     // SAFETY: with SA_SIGINFO the kernel passes the context of what was interrupted, which is this thread's.
     let registers = unsafe { &mut (*context).uc_mcontext.gregs };
     LAST.store(registers[libc::REG_RAX as usize], Ordering::Relaxed);
-    // The kernel has taken back the call but not the step over its instruction, which has two bytes.
+    // The kernel has cancelled the call but not moved back to its instruction, which has two bytes.
     registers[libc::REG_RIP as usize] -= 2;
 }
 
-/// Has system calls of the calling thread caught while [`SELECTOR`] says so. Returns whether the kernel can.
+/// Asks the kernel to report system calls of the calling thread while [`SELECTOR`] is [`BLOCK`]. Returns whether the
+/// kernel can.
 fn arm() -> bool {
     // SAFETY: all zeroes are a valid action.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
@@ -53,7 +54,7 @@ fn arm() -> bool {
     }
 }
 
-/// System calls made by `action`, the first only, and its number.
+/// Whether `action` makes a system call (1, or 0), and the number of the first one.
 fn caught_in(action: impl FnOnce()) -> (u64, i64) {
     let before = CAUGHT.load(Ordering::Relaxed);
     SELECTOR.store(BLOCK, Ordering::SeqCst);
@@ -70,7 +71,7 @@ fn count() {
         // SAFETY: takes and changes nothing.
         unsafe { libc::getppid() };
     });
-    assert_eq!((calls, number), (1, libc::SYS_getppid), "the counter counts");
+    assert_eq!((calls, number), (1, libc::SYS_getppid), "the kernel reports system calls");
 
     for (mode, packets) in [(DeliveryMode::Rud, 64), (DeliveryMode::Rod, 64), (DeliveryMode::Rud, 1)] {
         let mut stream = Stream::new(&CcChoice::default(), mode, false, packets);
@@ -89,7 +90,7 @@ fn count() {
 }
 
 #[test]
-fn steady_state_makes_no_system_calls() {
-    // In a thread of its own, because what it is armed with cannot be passed on.
+fn a_stream_in_its_steady_state_makes_no_system_calls() {
+    // The kernel reports calls of one thread, so the test needs its own.
     thread::spawn(count).join().unwrap();
 }

@@ -1,8 +1,7 @@
-//! Several workers at one address: a host whose port has two queues, a worker for each, and hosts that send
-//! to it and are sent to, each spraying over all entropies. What comes to which queue depends on addresses
-//! alone.
+//! Several workers at one address. A host's port has two queues and a worker for each, and the host exchanges messages
+//! with others, which all spray over all entropies. Only its addresses decide to which queue a packet goes.
 
-mod endpoints;
+mod harness;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,41 +9,34 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use endpoints::{MTU, config, content, host};
+use harness::{MTU, config, content, host, worker_in_real_time};
 use weft_stack::buffer::Buffer;
-use weft_stack::fep::{Completion, ConnectOptions, Fep, FepConfig, Receive, Send};
+use weft_stack::fep::{Completion, ConnectOptions, FepConfig, Receive, Send};
 use weft_stack::packet::Addr;
 use weft_stack::pdc::PdcConfig;
 use weft_stack::port::memory::{MemoryConfig, MemoryPort, pair};
 use weft_stack::port::{Port, RxBurst, TxBurst};
-use weft_stack::rng::Rng;
 use weft_stack::ses::Matching;
 use weft_stack::wire::class::DscpClasses;
 use weft_stack::wire::frame::{ChecksumPolicy, IpAddrs, parse_frame};
-use weft_stack::worker::{
-    AddressBook, Clock, Idle, LinkConfig, Seat, Steering, Strangers, Team, Worker, usable_cores,
-};
+use weft_stack::worker::{Clock, Idle, Seat, Steering, Team, Worker, usable_cores};
 use weft_stack::{Span, Time};
 
-/// No wait is longer.
+/// The longest wait.
 const LIMIT: Duration = Duration::from_secs(60);
 const QUEUES: u16 = 2;
 const PEERS: u32 = 4;
 const LEN: usize = 30 * MTU as usize + 7;
 
 fn worker(own: u32, port: MemoryPort, clock: Clock) -> Worker<MemoryPort> {
-    // The threads share few cores: whoever waits for another one waits for the system's scheduler.
+    // The threads share few cores, so that each waits for the scheduler.
     let pdc = PdcConfig { rto_init: Span::from_ms(200), ..config(true).pdc };
-    let config = Arc::new(FepConfig { pdc, ..config(true) });
-    let fep = Fep::new(Addr(own), config, Rng::new(5, u64::from(own)), clock.now()).unwrap();
-    let mut book = AddressBook::new(Addr(own), host(own, false), 8, Strangers::Refuse).unwrap();
-    (0..=PEERS).for_each(|n| book.insert(Addr(n), host(n, false)).unwrap());
-    let mut worker = Worker::new(fep, port, book, LinkConfig::default(), clock).unwrap();
+    let mut worker = worker_in_real_time(own, 1 + PEERS, port, FepConfig { pdc, ..config(true) }, clock);
     worker.set_idle(Idle::ADAPTIVE);
     worker
 }
 
-/// The queue of host 0 that packets of host `peer` come to.
+/// The queue of host 0 that receives the packets of host `peer`.
 fn queue_of(peer: u32) -> usize {
     Steering::over(QUEUES).queue(host(peer, false).ip, host(0, false).ip).into()
 }
@@ -65,7 +57,7 @@ fn begin(worker: &mut Worker<MemoryPort>, now: Time, peers: &[u32]) {
     }
 }
 
-/// What a worker does: exchanges messages with `peers`. Returns how many of its packets were sent again.
+/// Runs a worker that exchanges messages with `peers`. Returns how many packets it has retransmitted.
 fn exchange(seat: &Seat, port: MemoryPort, clock: Clock, own: u32, peers: &[u32], done: &AtomicUsize) -> u64 {
     let mut worker = worker(own, port, clock);
     begin(&mut worker, clock.now(), peers);
@@ -93,7 +85,7 @@ struct Switch {
     ports: Vec<MemoryPort>,
     bursts: Vec<TxBurst>,
     rx: RxBurst,
-    /// Entropies that have come to each queue.
+    /// The entropies of the packets that each queue has received.
     seen: [BTreeSet<u16>; QUEUES as usize],
 }
 
@@ -105,7 +97,7 @@ impl Switch {
 
     fn turn(&mut self) {
         for port in 0..self.ports.len() {
-            // What a port does not take at once is dropped, as full queues do.
+            // The switch drops frames that a port does not take at once, like a full queue.
             self.bursts.iter_mut().for_each(TxBurst::clear);
             self.ports[port].receive(&mut self.rx);
             for frame in self.rx.drain() {
@@ -134,7 +126,7 @@ fn peers_are_spread_over_workers_by_their_addresses() {
     let clock = Clock::new();
     let done = Arc::new(AtomicUsize::new(0));
     let peers_of = |queue: usize| (1..=PEERS).filter(|peer| queue_of(*peer) == queue).collect::<Vec<_>>();
-    // Who each thread is, and whom it talks to.
+    // The address of each thread's host, and its peers.
     let mut roles: Vec<(u32, Vec<u32>)> =
         (0..usize::from(QUEUES)).map(|queue| (0, peers_of(queue))).collect();
     assert!(roles.iter().all(|(_, peers)| !peers.is_empty()), "each queue has a peer: {roles:?}");
@@ -149,14 +141,14 @@ fn peers_are_spread_over_workers_by_their_addresses() {
             move |seat: Seat| exchange(&seat, port, clock, own, &peers, &done)
         })
         .collect();
-    // There are more threads than cores, here.
+    // There are more threads than cores.
     let cores: Vec<usize> = usable_cores().into_iter().cycle().take(jobs.len()).collect();
     let count = jobs.len();
     let team = Team::start(&cores, jobs).unwrap();
 
     let mut switch = Switch::new(ports);
     let start = Instant::now();
-    // Each pair sends one message each way, and each of the two reports two.
+    // Each pair of hosts exchanges two messages, and each host reports two completions.
     while done.load(Ordering::Acquire) < 4 * PEERS as usize {
         assert!(start.elapsed() < LIMIT, "{} reports", done.load(Ordering::Acquire));
         switch.turn();

@@ -1,9 +1,9 @@
-//! Two endpoints over a link in memory that loses, duplicates, reorders, delays and damages frames:
-//! every message arrives once and as it was sent, and nothing is left over.
+//! Two endpoints over a link in memory that loses, duplicates, reorders, delays and damages frames: every message
+//! arrives once and as it was sent, and the endpoints keep nothing.
 
-mod endpoints;
+mod harness;
 
-use endpoints::{MTU, Pair, Results, START, config, content, worker};
+use harness::{MTU, Results, START, WorkerPair, config, content, worker};
 use weft_stack::Span;
 use weft_stack::fep::FepConfig;
 use weft_stack::pdc::{PdcConfig, RodReceive};
@@ -15,21 +15,21 @@ use weft_stack::worker::LinkConfig;
 
 type Port = FaultyPort<MemoryPort>;
 
-/// A generous bound on what the slowest case takes.
+/// More turns than the slowest case takes, by far.
 const MAX_TURNS: u32 = 2_000_000;
 const MAX_TIME: Span = Span::from_ms(60_000);
 
-/// Draws of faults for each case.
+/// Runs of each case, with different random faults.
 const SEEDS: u64 = 5;
 
 const SIZES: [usize; 8] =
     [0, 1, MTU as usize - 1, MTU as usize, MTU as usize + 1, 0, 3 * MTU as usize, 1 << 20];
 
-fn faulty_pair(config: &FepConfig, faults: Faults, v6: bool, seed: u64) -> Pair<Port, Port> {
+fn faulty_pair(config: &FepConfig, faults: Faults, v6: bool, seed: u64) -> WorkerPair<Port, Port> {
     let (left, right) = pair(&MemoryConfig::default()).unwrap();
     let port = |port, stream| FaultyPort::new(port, faults, Rng::new(seed, stream)).unwrap();
     let side = |own, end| worker(own, port(end, u64::from(own)), config, LinkConfig::default(), v6);
-    Pair::new(side(0, left), side(1, right))
+    WorkerPair::new(side(0, left), side(1, right))
 }
 
 /// The tag of message `n` from `side`.
@@ -39,10 +39,10 @@ fn tag(side: u32, n: usize) -> u64 {
 
 /// Sends messages of all sizes both ways at once, half of them before their receives are posted,
 /// then closes.
-fn transfer(pair: &mut Pair<Port, Port>, mode: DeliveryMode) -> Results {
+fn transfer(pair: &mut WorkerPair<Port, Port>, mode: DeliveryMode) -> Results {
     let mut results = Results::default();
     let connections = [pair.connect(0, mode), pair.connect(1, mode)];
-    let post = |pair: &mut Pair<Port, Port>, odd: usize| {
+    let post = |pair: &mut WorkerPair<Port, Port>, odd: usize| {
         for side in [0, 1] {
             for (n, len) in SIZES.iter().enumerate().filter(|(n, _)| n % 2 == odd) {
                 pair.post_receive(1 - side, tag(side, n), *len);
@@ -66,7 +66,7 @@ fn transfer(pair: &mut Pair<Port, Port>, mode: DeliveryMode) -> Results {
         pair.fep(side).close(now, connections[side as usize]).unwrap();
     }
     run(pair, &mut results, |results| results.closed.len() == 2);
-    // Whatever is still under way, or arrives twice, shows now.
+    // Late packets and duplicates arrive now.
     for _ in 0..2_000 {
         pair.turn();
     }
@@ -74,7 +74,7 @@ fn transfer(pair: &mut Pair<Port, Port>, mode: DeliveryMode) -> Results {
     results
 }
 
-fn run(pair: &mut Pair<Port, Port>, results: &mut Results, done: impl Fn(&Results) -> bool) {
+fn run(pair: &mut WorkerPair<Port, Port>, results: &mut Results, done: impl Fn(&Results) -> bool) {
     for _ in 0..MAX_TURNS {
         pair.turn();
         results.collect(pair);
@@ -86,14 +86,14 @@ fn run(pair: &mut Pair<Port, Port>, results: &mut Results, done: impl Fn(&Result
     panic!("{}", stuck(pair, results));
 }
 
-fn stuck(pair: &mut Pair<Port, Port>, results: &Results) -> String {
+fn stuck(pair: &mut WorkerPair<Port, Port>, results: &Results) -> String {
     let now = pair.now;
     let waits: Vec<String> = [0, 1].into_iter().flat_map(|side| pair.fep(side).explain(now)).collect();
     let (sent, received) = (results.sent.len(), results.received.len());
     format!("at {now}: {sent} sent, {received} received, {} closed; {waits:#?}", results.closed.len())
 }
 
-fn check(pair: &mut Pair<Port, Port>, results: &Results) {
+fn check(pair: &mut WorkerPair<Port, Port>, results: &Results) {
     let failed: Vec<_> = results.sent.iter().filter(|(.., result)| result.is_err()).collect();
     assert!(failed.is_empty(), "{failed:?}");
     let mut arrived: Vec<_> = results.received.iter().map(|(side, tag, ..)| (1 - side, *tag)).collect();
@@ -129,13 +129,13 @@ fn all_modes(faults: Faults, v6: bool, seed: u64) {
             let mut pair = faulty_pair(&config, faults, v6, seed);
             let results = transfer(&mut pair, mode);
             check(&mut pair, &results);
-            struck_as_asked(&pair, faults);
+            assert_faults_struck(&pair, faults);
         }
     }
 }
 
-/// A test of faults that do not strike shows nothing.
-fn struck_as_asked(pair: &Pair<Port, Port>, faults: Faults) {
+/// Checks that each fault has struck, since otherwise the test would show nothing.
+fn assert_faults_struck(pair: &WorkerPair<Port, Port>, faults: Faults) {
     let (a, b) = (pair.a.port().fault_counts(), pair.b.port().fault_counts());
     for (p, struck) in [
         (faults.drop, a.dropped + b.dropped),
@@ -146,40 +146,40 @@ fn struck_as_asked(pair: &Pair<Port, Port>, faults: Faults) {
     ] {
         assert_eq!(p > 0.0, struck > 0, "probability {p}, {struck} times");
     }
-    // Nearly every damage is noticed: only Ethernet addresses have no checksum here. A damaged frame
-    // may have been duplicated.
+    // Receivers notice nearly all damage, since checksums cover everything but Ethernet addresses. A damaged frame may
+    // have been duplicated.
     let (seen, struck) =
         (pair.a.counters().malformed + pair.b.counters().malformed, a.corrupted + b.corrupted);
     assert!(struck / 2 <= seen && seen <= 2 * struck, "{seen} of {struck} damaged frames were noticed");
 }
 
 #[test]
-fn clean_links() {
+fn messages_arrive_over_links_without_faults() {
     all_modes(Faults::default(), false, 1);
 }
 
 #[test]
-fn one_percent_loss_and_all_other_faults() {
+fn messages_survive_one_percent_loss_and_all_other_faults() {
     let faults =
         Faults { drop: 0.01, corrupt: 0.02, duplicate: 0.05, reorder: 0.05, delay: 0.02, delay_frames: 40 };
     (0..SEEDS).for_each(|seed| all_modes(faults, false, seed));
 }
 
 #[test]
-fn ten_percent_loss_and_all_other_faults() {
+fn messages_survive_ten_percent_loss_and_all_other_faults() {
     let faults =
         Faults { drop: 0.10, corrupt: 0.02, duplicate: 0.05, reorder: 0.05, delay: 0.02, delay_frames: 40 };
     (0..SEEDS).for_each(|seed| all_modes(faults, false, seed));
 }
 
 #[test]
-fn loss_over_ipv6() {
+fn messages_survive_loss_over_ipv6() {
     let faults = Faults { drop: 0.05, ..Faults::default() };
     all_modes(faults, true, 1);
 }
 
 #[test]
-fn the_same_seed_gives_the_same_run() {
+fn a_run_repeats_exactly_with_the_same_seed() {
     let faults = Faults { drop: 0.05, duplicate: 0.05, reorder: 0.1, ..Faults::default() };
     let run = || {
         let mut pair = faulty_pair(&config(false), faults, false, 5);

@@ -1,5 +1,5 @@
-//! The fabric around the hosts: topologies, workloads, the trimming switch and the engine that
-//! drives switches and endpoints in virtual time.
+//! The fabric around the hosts: topologies, workloads, the trimming switch, the engine that drives switches
+//! and endpoints in virtual time, and the software fabric that forwards real frames.
 #![forbid(unsafe_code)]
 
 pub mod link_events;
@@ -7,5 +7,4 @@ pub mod sim;
 pub mod soft;
 pub mod switch;
 pub mod topology;
-pub mod units;
 pub mod workload;

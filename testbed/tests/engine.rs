@@ -1,4 +1,4 @@
-//! What holds of the engine itself: threads and samples change nothing, links do what they are told.
+//! Tests of the engine: threads and samples do not change results, and links follow their events.
 
 use weft_cc::{Rate, Span, Time};
 use weft_stack::rng::Rng;
@@ -31,7 +31,7 @@ fn with_faults(config: &RunConfig, events: Vec<LinkEvent>) -> RunReport {
     finished(config, Options { faults, ..Options::default() })
 }
 
-/// Keeps everything.
+/// Keeps all samples.
 #[derive(Default, PartialEq, Debug)]
 struct Kept {
     ports: Vec<(Time, PortSample)>,
@@ -68,7 +68,7 @@ fn any_number_of_threads_gives_the_same_results() {
 }
 
 #[test]
-fn samples_change_nothing_and_add_up() {
+fn sampling_does_not_change_results_and_samples_add_up() {
     let config = config(LEAF_SPINE, "permutation", 1_000_000, 5);
     let plain = finished(&config, Options::default());
     let (report, kept) = sampled(&config, Span::from_us(7), 1);
@@ -76,20 +76,20 @@ fn samples_change_nothing_and_add_up() {
     let (report, with_threads) = sampled(&config, Span::from_us(7), 3);
     assert_eq!((&report, &with_threads), (&plain, &kept));
 
-    // All intervals are equal but the last one, which ends with the run.
+    // All intervals have the same length, except the last one, which ends with the run.
     let last = kept.ports.iter().map(|(at, _)| at.as_ps()).max().unwrap();
     let whole = |at: u64| at.is_multiple_of(7_000_000);
     assert!(kept.ports.iter().all(|(at, _)| whole(at.as_ps()) || at.as_ps() == last));
     assert!(kept.flows.iter().all(|(at, _)| whole(at.as_ps()) || at.as_ps() == last));
     assert!(kept.ports.iter().any(|(_, sample)| sample.data_bytes > 0), "oversubscribed: queues build up");
-    // What the links to the hosts can carry in an interval, with the packet that was begun in it.
+    // Bytes that a host's link can carry in an interval, plus the packet begun in it.
     let most = Rate::from_gbps(100).bytes_in(Span::from_us(7)) + 4160;
     assert!(kept.ports.iter().all(|(_, sample)| sample.sent_bytes <= most));
-    // Queues that never overflow: nothing is sent twice.
+    // The queues do not overflow, so nothing is retransmitted.
     assert_eq!(received(&kept, &plain), sizes(&plain));
 }
 
-/// Flow by flow, the bytes that samples saw arrive.
+/// For each flow, the sum of the received bytes in all samples.
 fn received(kept: &Kept, report: &RunReport) -> Vec<u64> {
     let mut received = vec![0; report.flows.len()];
     kept.flows.iter().for_each(|(_, sample)| received[sample.flow as usize] += sample.received_bytes);
@@ -101,7 +101,7 @@ fn sizes(report: &RunReport) -> Vec<u64> {
 }
 
 #[test]
-fn what_comes_after_the_last_whole_interval_is_sampled_as_well() {
+fn the_incomplete_last_interval_is_sampled() {
     let config = config(LEAF_SPINE, "permutation", 300_000, 5);
     for (every, instants) in [(Span::from_us(60), 2..10), (Span::from_ms(60), 1..2)] {
         let (report, kept) = sampled(&config, every, 1);
@@ -115,7 +115,7 @@ fn what_comes_after_the_last_whole_interval_is_sampled_as_well() {
 }
 
 #[test]
-fn the_last_sample_of_a_run_that_is_cut_off_is_taken_there() {
+fn a_run_that_is_cut_off_is_sampled_at_the_cut() {
     let config = config(LEAF_SPINE, "permutation", 1_000_000, 5);
     for (until, every) in [(50, 7), (50, 25), (50, 50), (50, 100)] {
         let cut = RunConfig { until: Some(Span::from_us(until)), ..config.clone() };
@@ -132,7 +132,7 @@ fn the_last_sample_of_a_run_that_is_cut_off_is_taken_there() {
 }
 
 #[test]
-fn a_run_of_nothing_can_be_sampled() {
+fn a_run_without_flows_can_be_sampled() {
     let workload = parse_cm("empty.cm", "Nodes 4\nConnections 0\n", CmOptions::default()).unwrap();
     let topology = "leaf-spine:hosts=4,leaves=2,spines=1".parse::<TopologySpec>().unwrap().build().unwrap();
     let config = RunConfig::new(topology, workload);
@@ -145,7 +145,7 @@ fn a_run_of_nothing_can_be_sampled() {
 }
 
 #[test]
-fn changes_of_links_take_effect_when_they_are_due() {
+fn link_changes_take_effect_at_their_time() {
     let config = config("leaf-spine:hosts=4,leaves=2,spines=1,link=100G,latency=1us", "incast:1", 4 << 20, 1);
     let port = config.topology.nic(HostId(config.workload.flows()[0].src.0));
     let fct = |report: &RunReport| report.flows[0].end.unwrap().since(report.flows[0].start.unwrap());
@@ -157,7 +157,7 @@ fn changes_of_links_take_effect_when_they_are_due() {
     let half = LinkChange::Degrade(Rate::from_gbps(50));
     let slow = fct(&with_faults(&config, vec![event(0, half)])).as_us_f64();
     assert!((1.9..2.1).contains(&(slow / alone)), "{slow} µs instead of {alone} µs");
-    // Half speed for 100 µs costs 50 µs.
+    // Half the rate for 100 µs costs 50 µs.
     let events = vec![event(200, LinkChange::Restore), event(100, half)];
     let dip = fct(&with_faults(&config, events)).as_us_f64();
     assert!((45.0..60.0).contains(&(dip - alone)), "{dip} µs instead of {alone} µs");
@@ -173,11 +173,11 @@ fn changes_of_links_take_effect_when_they_are_due() {
     let outage = with_faults(&config, vec![event(100, LinkChange::Fail), event(140, LinkChange::Restore)]);
     assert!(fct(&outage).as_us_f64() > alone + 39.0 && outage.packets.dropped > 0);
     let late = with_faults(&config, vec![event(10_000, LinkChange::Fail)]);
-    assert_eq!(late.flows, plain.flows, "nothing is left to be hit");
+    assert_eq!(late.flows, plain.flows, "no packet is in flight any more");
 }
 
 #[test]
-fn a_run_is_cut_off_where_it_was_asked_to_be() {
+fn a_run_is_cut_off_at_the_given_time() {
     let full = config(LEAF_SPINE, "permutation", 1_000_000, 5);
     let cut = RunConfig { until: Some(Span::from_us(50)), ..full.clone() };
     let report = run_with(&cut, Options::default()).unwrap();
@@ -193,10 +193,10 @@ fn a_run_is_cut_off_where_it_was_asked_to_be() {
     assert_eq!(run_with(&never, Options::default()).unwrap(), whole);
 }
 
-/// Two flows of one connection: nothing of the first arrives, and the connection is given up long before the second
-/// starts. It is opened anew; the run is not over before.
+/// Two flows of one connection: nothing of the first arrives, and the connection fails long before the second
+/// starts. The second flow opens it again, and the run does not end before.
 #[test]
-fn a_connection_that_failed_is_opened_anew_for_its_next_flow() {
+fn a_failed_connection_is_opened_again_for_its_next_flow() {
     let matrix = "Nodes 4\nConnections 2\n0->3 id 1 start 0 size 10000\n\
         0->3 id 1 msg 1 start 50000 size 10000\n";
     let topology = "leaf-spine:hosts=4,leaves=2,spines=1".parse::<TopologySpec>().unwrap().build().unwrap();
@@ -219,7 +219,7 @@ fn on_leaf_spine(topology: &str, matrix: &str) -> RunConfig {
     RunConfig::new(topology, parse_cm("matrix.cm", matrix, CmOptions::default()).unwrap())
 }
 
-/// The link of `host` fails for good.
+/// Runs `config` with a permanent failure of the link of `host`.
 fn host_fails(config: &RunConfig, at: Span, host: u32) -> RunReport {
     let event =
         LinkEvent { at: Time::ZERO + at, port: config.topology.nic(HostId(host)), change: LinkChange::Fail };
@@ -228,14 +228,14 @@ fn host_fails(config: &RunConfig, at: Span, host: u32) -> RunReport {
 }
 
 #[test]
-fn a_flow_that_breaks_off_has_not_arrived() {
+fn an_interrupted_flow_does_not_count_as_received() {
     let matrix = "Nodes 4\nConnections 2\nTriggers 1\n\
         0->1 id 1 start 0 size 1000000 recv_done_trigger 1\n\
         1->2 id 2 trigger 1 size 10000\n\
         trigger id 1 oneshot\n";
     let config = on_leaf_spine("leaf-spine:hosts=4,leaves=2,spines=1", matrix);
     let report = host_fails(&config, Span::from_us(30), 0);
-    assert_eq!(report.flows[1].start, None, "it waits for what never arrived");
+    assert_eq!(report.flows[1].start, None, "it waits for a flow that never arrives");
     assert!(report.flows[0].end.is_none() && report.payload_errors.is_empty(), "{report:?}");
     assert!(report.stuck.iter().any(|line| line.starts_with("flow 1: receive: ")), "{:?}", report.stuck);
 }
@@ -249,9 +249,10 @@ fn a_host_that_fails_in_an_all_to_all_leaves_it_unfinished() {
     assert_eq!((report.payload_errors, report.leaks), (Vec::new(), Vec::new()));
 }
 
-/// Whenever a host fails: if all flows are done, what the failure left of their connections is no leak.
+/// At whatever time a host fails: if all flows are done, the remains of their connections are not reported as
+/// leaks.
 #[test]
-fn a_failure_while_connections_close_leaves_a_complete_run() {
+fn a_failure_while_connections_close_is_not_reported_as_a_leak() {
     let spec: WorkloadSpec = "permutation".parse().unwrap();
     let workload = spec.build(Some(4), 1_000_000, &mut Rng::new(1, 1)).unwrap();
     let config = RunConfig::new(Topology::default_for(4, Rate::from_gbps(100)).unwrap(), workload);

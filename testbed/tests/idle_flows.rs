@@ -1,4 +1,4 @@
-//! What flows cost that have not begun: of a matrix with millions, most wait.
+//! The memory that flows take before they begin. In a matrix with millions of flows, most wait.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::fmt::Write;
@@ -9,11 +9,11 @@ use weft_testbed::sim::{Lines, Options, RunConfig, RunReport, run_with};
 use weft_testbed::topology::Topology;
 use weft_testbed::workload::{CmOptions, parse_cm};
 
-/// Bytes that this process holds, and the most it has held since somebody last looked.
+/// Bytes that this process has allocated, and the maximum since `MOST` was last set.
 static HELD: AtomicUsize = AtomicUsize::new(0);
 static MOST: AtomicUsize = AtomicUsize::new(0);
 
-/// The system's allocator, counting.
+/// The system's allocator, with counters.
 struct Counting;
 
 // SAFETY: every call is passed on as it came; counting neither allocates nor fails. What the trait does by itself
@@ -36,7 +36,8 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// A run that ends long before its flows begin, and what it took in memory at most besides the workload.
+/// Runs a workload whose flows begin long after the end of the run. Returns the report and the peak memory
+/// besides the workload, bytes.
 fn idle(flows: usize) -> (RunReport, usize) {
     let mut matrix = format!("Nodes 16\nConnections {flows}\n");
     for flow in 0..flows {
@@ -50,17 +51,17 @@ fn idle(flows: usize) -> (RunReport, usize) {
     MOST.store(before, Ordering::Relaxed);
     let report = run_with(&config, Options::default()).unwrap();
     let most = MOST.load(Ordering::Relaxed) - before;
-    // The workload is there already; all of the rest is what the run says.
+    // The workload was allocated before the measurement, so its bytes are subtracted from the reported ones.
     (RunReport { plan: report.plan - config.workload.bytes(), ..report }, most)
 }
 
 #[test]
-fn a_flow_that_waits_costs_what_is_said_and_no_more() {
+fn waiting_flows_take_the_reported_memory_and_no_more() {
     const MANY: usize = 40_000;
     let ((few, base), (many, most)) = (idle(1_000), idle(MANY + 1_000));
     let each = (most - base) as f64 / MANY as f64;
     let said = (many.plan - few.plan) as f64 / MANY as f64;
-    // The ends of flows are looked for in a list that is needed for a moment only.
+    // The report needs a temporary list, so the measured peak may be higher.
     assert!(said <= each + 1.0 && each <= said + 8.0, "{each} bytes a flow, and {said} are reported");
     assert!(each < 160.0, "{each} bytes a flow");
     assert_eq!(many.footprint.state(), few.footprint.state());

@@ -1,4 +1,4 @@
-//! Far more than a link can carry: trimmed headers alone can fill it. Data must get through.
+//! Overload so high that trimmed headers alone can fill a link. Data must still get through.
 
 use weft_cc::{CcChoice, Rate, Span};
 use weft_stack::rng::Rng;
@@ -27,9 +27,9 @@ fn completes(config: &RunConfig) {
     assert!(report.is_complete(), "{cc}: {:?}", &report.stuck[..report.stuck.len().min(5)]);
 }
 
-/// Fast hosts over a slow uplink, with packets hardly longer than their headers.
+/// Fast hosts share a slow uplink, with packets that are barely longer than their headers.
 #[test]
-fn slow_uplinks() {
+fn flows_over_slow_uplinks_complete() {
     for cc in ["constant", "rccc", "nscc"] {
         let spec: TopologySpec =
             "leaf-spine:hosts=64,leaves=2,spines=1,link=800G,uplink=10G".parse().unwrap();
@@ -38,9 +38,9 @@ fn slow_uplinks() {
     }
 }
 
-/// So many senders that their smallest windows are dozens of times what the network holds.
+/// The minimum windows of the senders add up to dozens of times the capacity of the network.
 #[test]
-fn incast_of_thousands() {
+fn an_incast_of_thousands_completes() {
     let topology = Topology::default_for(3001, Rate::from_gbps(100)).unwrap();
     completes(&config(topology, workload("incast:3000", 3001, 20_000), "nscc"));
 }

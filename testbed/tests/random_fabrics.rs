@@ -1,8 +1,8 @@
-//! Random small fabrics whose links lose, corrupt, duplicate, reorder, fail and heal: every message
-//! arrives once, byte-identical, nothing is left over, and the run ends.
+//! Random small fabrics whose links lose, corrupt, duplicate and reorder packets, fail and recover: every
+//! message arrives once and unchanged, nothing leaks, and the run ends.
 //!
-//! The cases are the same in every run. `WEFT_FABRIC_CASES` sets how many there are of each kind,
-//! `WEFT_FABRIC_SEED` draws others.
+//! The cases are the same in every run. `WEFT_FABRIC_CASES` sets the number of cases of each kind,
+//! `WEFT_FABRIC_SEED` draws other cases.
 
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -22,10 +22,10 @@ use weft_testbed::workload::{
     Connection, DEFAULT_PRIORITY, Flow, Start, Trigger, TriggerIdx, TriggerKind, Workload,
 };
 
-/// No run here needs a hundredth of it.
+/// Time limit of a run. No run here needs a hundredth of it.
 const LIMIT: Span = Span::from_ms(2_000);
 
-/// A fabric, a workload and what goes wrong, in the terms in which they are drawn.
+/// A fabric, a workload and faults, as they are drawn.
 #[derive(Clone, Debug)]
 struct Case {
     topology: String,
@@ -38,7 +38,7 @@ struct Case {
     trim: bool,
     mode: DeliveryMode,
     mtu: u32,
-    /// Packets that fit in a queue; none: one BDP.
+    /// Queue size in packets; `None`: one BDP.
     queue_packets: Option<u64>,
     ecn: bool,
     ack_every: u32,
@@ -48,24 +48,24 @@ struct Case {
 
 #[derive(Clone, Debug)]
 struct FlowCase {
-    /// Which pair, modulo their number.
+    /// Index of the pair, modulo the number of pairs.
     pair: usize,
     size: Size,
     begin: Begin,
 }
 
-/// A size that means something whatever the mtu.
+/// A flow size relative to the MTU.
 #[derive(Clone, Copy, Debug)]
 enum Size {
     Bytes(u64),
-    /// This much more or less than so many full packets.
+    /// A number of full packets, plus or minus some bytes.
     Packets(u64, i64),
 }
 
 #[derive(Clone, Debug)]
 enum Begin {
     AtNs(u64),
-    /// When an earlier flow, modulo their number, has been sent.
+    /// When an earlier flow has been sent; its index is modulo their number.
     AfterSent(usize),
     /// When an earlier flow has been received.
     AfterReceived(usize),
@@ -73,7 +73,7 @@ enum Begin {
 
 #[derive(Clone, Debug)]
 struct FaultCase {
-    /// Probability that a packet or its answer vanishes on the longest way, vanished and corrupt alike.
+    /// Probability that a packet or its answer is lost or corrupted on the longest path.
     loss: f64,
     corrupt: f64,
     duplicate: f64,
@@ -82,14 +82,14 @@ struct FaultCase {
     outages: Vec<Outage>,
 }
 
-/// A link that fails and heals.
+/// A link that fails and recovers.
 #[derive(Clone, Debug)]
 struct Outage {
-    /// Which port, modulo their number.
+    /// Index of the port, modulo the number of ports.
     port: usize,
-    /// Since the start, in first retransmission timeouts.
+    /// Time of the failure, in initial retransmission timeouts.
     begin: f64,
-    /// In first retransmission timeouts.
+    /// Length of the outage, in initial retransmission timeouts.
     length: f64,
 }
 
@@ -149,7 +149,7 @@ impl Case {
     }
 
     fn fault_plan(&self, config: &RunConfig) -> FaultPlan {
-        // There and back.
+        // Both directions of the path.
         let links = f64::from(2 * config.topology.diameter_hops());
         let rto = config.endpoint().pdc.rto_init;
         let ports = config.topology.ports().len();
@@ -180,7 +180,7 @@ impl Case {
         };
         let report = run(1);
         if self.seed.is_multiple_of(16) {
-            // Now and then: threads that wait for each other on busy processors take long.
+            // Only in some cases, because threads that wait for each other on busy processors are slow.
             assert_eq!(report, run(2), "with two threads");
         }
         report
@@ -194,7 +194,7 @@ fn distinct(hosts: u32, a: u32, b: u32) -> (HostId, HostId) {
     (HostId(src), HostId(dst))
 }
 
-/// When a flow begins; adds a trigger to the flow that it waits for where there is none yet.
+/// The start of a flow. Adds a trigger to the flow that it waits for if that has none yet.
 fn begin(begin: &Begin, flows: &mut [Flow], triggers: &mut Vec<Trigger>) -> Start {
     let (earlier, sent) = match begin {
         _ if flows.is_empty() => return Start::At(Time::ZERO),
@@ -220,7 +220,7 @@ impl Size {
     }
 }
 
-/// What must hold of every run.
+/// Checks the properties that every run must have.
 fn check(case: &Case, report: &RunReport) -> Result<(), TestCaseError> {
     let unfinished: Vec<_> = report.flows.iter().filter(|flow| flow.end.is_none()).collect();
     let complaints = report.stuck.len() + report.payload_errors.len() + report.leaks.len() + unfinished.len();
@@ -239,8 +239,8 @@ fn check(case: &Case, report: &RunReport) -> Result<(), TestCaseError> {
 }
 
 fn topologies(trim: bool) -> impl Strategy<Value = String> {
-    // Speeds of the links to hosts and of those between switches. Where congestion drops packets, slow
-    // uplinks and random losses together use up five retries.
+    // Rates of the links to hosts and between switches. If congestion drops packets, slow uplinks and random
+    // losses together could use up five retries.
     let mut rates = vec![
         ("1G", "1G"),
         ("10G", "25G"),
@@ -288,8 +288,8 @@ fn flows() -> impl Strategy<Value = FlowCase> {
     (0usize..64, sizes(), begin).prop_map(|(pair, size, begin)| FlowCase { pair, size, begin })
 }
 
-/// Losses up to 10 % of the exchanges, outages up to a few timeouts: what five retries with doubled
-/// timeouts survive, but not both to the full.
+/// Losses of up to 10 % of the exchanges, or outages of up to a few timeouts. Five retries with doubled
+/// timeouts survive either, but not the maximum of both.
 fn faults() -> impl Strategy<Value = FaultCase> {
     let chance = |most: f64| prop_oneof![Just(0.0), 0.0..most];
     let outage =
@@ -313,7 +313,7 @@ fn cases(trim: bool) -> impl Strategy<Value = Case> {
     let algorithms = select(ALGORITHMS.iter().map(|a| a.name).collect::<Vec<_>>());
     let balancers = select(BALANCERS.iter().map(|b| b.name).collect::<Vec<_>>());
     let modes = prop_oneof![2 => Just(DeliveryMode::Rud), 1 => Just(DeliveryMode::Rod)];
-    // A fabric that drops needs room for what its congestion control does before it knows better.
+    // A fabric that drops needs queues for the packets that congestion control sends before it reacts.
     let queues = if trim { 2u64..40 } else { 16u64..80 };
     let network = (
         algorithms,
@@ -352,7 +352,7 @@ fn number(variable: &str, default: u64) -> u64 {
     std::env::var(variable).map_or(default, |text| text.parse().expect(variable))
 }
 
-/// Runs many cases of which every one is drawn from `salt` and the seed.
+/// Runs many cases, each drawn from `salt` and the seed.
 fn explore(trim: bool) {
     let mut seed = [u8::from(trim); 32];
     seed[8..16].copy_from_slice(&number("WEFT_FABRIC_SEED", 0).to_le_bytes());
@@ -378,7 +378,7 @@ fn every_message_arrives_once_over_fabrics_that_drop() {
     explore(false);
 }
 
-/// An incast and its reverse, with a little of everything going wrong.
+/// An incast and its reverse, with a low rate of every fault.
 fn small_case(cc: &'static str, lb: &'static str, trim: bool, mode: DeliveryMode) -> Case {
     let pairs = vec![(1, 6), (2, 5), (3, 4), (0, 2), (6, 0)];
     let size = |i: usize| match i {

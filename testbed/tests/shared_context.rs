@@ -1,30 +1,33 @@
-//! Connections that share a congestion context take turns; none of them starves or gives up.
+//! Connections that share a congestion control context take turns. None of them starves or gives up.
 
 use weft_cc::{CcChoice, Rate, Span};
 use weft_testbed::sim::{self, RunConfig};
 use weft_testbed::topology::Topology;
 use weft_testbed::workload::{CmOptions, parse_cm};
 
-/// Four hosts on links of `gbps`, and the connections of `matrix`.
+/// Four hosts with links of `gbps` Gbit/s, and the connections of `matrix`.
 fn config(matrix: &str, gbps: f64, cc: &str) -> RunConfig {
     let topology = Topology::default_for(4, Rate::from_bps((gbps * 1e9) as u64)).unwrap();
     let workload = parse_cm("two.cm", matrix, CmOptions::default()).unwrap();
     RunConfig { cc: CcChoice::parse(cc).unwrap(), paths: 16, ..RunConfig::new(topology, workload) }
 }
 
-/// Two flows between the same hosts last longer together than a connection may wait for credit.
+/// Two flows between the same hosts together take longer than a connection may wait for credit.
 #[test]
-fn credit_that_arrives_through_another_connection_counts() {
+fn credit_received_by_another_connection_of_the_context_keeps_a_connection_alive() {
     let matrix = "Nodes 4\nConnections 2\n\
         0->1 id 1 start 0 size 100000000\n\
         0->1 id 2 start 0 size 100000000\n";
     let report = sim::run(&config(matrix, 0.1, "rccc"), &mut |_| ()).unwrap();
     assert!(report.is_complete(), "{:?}", report.stuck);
-    assert!(report.end.as_ps() > 10_000_000_000_000, "shorter than the bound it is about");
+    assert!(
+        report.end.as_ps() > 10_000_000_000_000,
+        "the run must last longer than the bound on waiting for credit"
+    );
 }
 
-/// Flow 2 begins when flow 1 has ended: the sender's context, and with it the count of its credit,
-/// lives on, while the receiver has seen the last connection of the sender close.
+/// The completion time of flow 2, which begins when flow 1 has ended. The sender's context and its credit
+/// count live on, although the receiver has seen the last connection of the sender close.
 fn second_flow(first: u64, cc: &str) -> Span {
     let matrix = format!(
         "Nodes 4\nConnections 2\nTriggers 1\n\
@@ -39,7 +42,7 @@ fn second_flow(first: u64, cc: &str) -> Span {
 }
 
 #[test]
-fn the_credit_of_closed_connections_is_not_asked_for_again() {
+fn credit_of_closed_connections_is_not_requested_again() {
     for first in [200_000, 20_000_000, 300_000_000] {
         let plain = second_flow(first, "nscc").as_ps();
         for cc in ["rccc", "nscc+rccc"] {
@@ -49,9 +52,9 @@ fn the_credit_of_closed_connections_is_not_asked_for_again() {
     }
 }
 
-/// The target closes a connection that is idle for ten seconds; the next message opens it anew.
+/// The target closes a connection that is idle for ten seconds. The next message opens it again.
 #[test]
-fn a_connection_that_was_closed_for_idleness_opens_again() {
+fn a_connection_closed_for_idleness_opens_again() {
     let matrix = "Nodes 4\nConnections 3\n\
         0->1 id 1 msg 1 start 0 size 100000\n\
         0->1 id 1 msg 2 start 15000000 size 100000\n\

@@ -1,4 +1,4 @@
-//! Links that are slow from the start: their rate, their queues, and what becomes of them later.
+//! Links that are slow from the start: their rate, their queues, and later changes.
 
 use weft_cc::{Rate, Span, Time};
 use weft_stack::rng::Rng;
@@ -45,7 +45,7 @@ fn last(report: &RunReport) -> f64 {
     ends.map(|end| end.since(Time::ZERO).as_us_f64()).fold(0.0, f64::max)
 }
 
-/// The longest queue of data that a sample saw, port by port.
+/// For each port, the longest data queue in any sample, bytes.
 struct Longest(Vec<u32>);
 
 impl SampleSink for Longest {
@@ -58,18 +58,18 @@ impl SampleSink for Longest {
 }
 
 #[test]
-fn a_slow_link_is_as_much_slower_as_it_was_told_to_be() {
+fn a_degraded_link_is_slower_by_the_given_factor() {
     let config = config("leaf-spine:hosts=2,leaves=2,spines=1,link=100G,latency=1us", "incast:1", 4 << 20);
     let alone = last(&with_faults(&config, &FaultPlan::default()));
     for (percent, factor) in [("50%", 2.0), ("25%", 4.0), ("10%", 10.0), ("100%", 1.0)] {
         let slow = last(&with_faults(&config, &degraded(&config, &format!("tier=0,links=1,rate={percent}"))));
-        // The idle path takes its time at any rate.
+        // The propagation time does not depend on the rate, so the ratio is only approximate.
         assert!((slow / alone / factor - 1.0).abs() < 0.08, "{percent}: {slow} µs instead of {alone} µs");
     }
 }
 
 #[test]
-fn what_is_restored_is_as_slow_as_it_was_at_the_start() {
+fn a_restored_link_is_as_slow_as_at_the_start() {
     let config = config("leaf-spine:hosts=2,leaves=2,spines=1,link=100G,latency=1us", "incast:1", 4 << 20);
     let slow = degraded(&config, "tier=0,links=1,rate=50%");
     // The path crosses the links of both leaves.
@@ -79,11 +79,15 @@ fn what_is_restored_is_as_slow_as_it_was_at_the_start() {
     };
     let restored = FaultPlan { events: event(100, LinkChange::Restore).collect(), ..slow.clone() };
     let plain = with_faults(&config, &slow);
-    assert_eq!(with_faults(&config, &restored).flows, plain.flows, "nothing had happened to them");
+    assert_eq!(
+        with_faults(&config, &restored).flows,
+        plain.flows,
+        "restoring an unchanged link has no effect"
+    );
     let whole = event(100, LinkChange::Degrade(Rate::from_gbps(100)));
     let events = whole.chain(event(200, LinkChange::Restore)).collect();
     let faster = with_faults(&config, &FaultPlan { events, ..slow.clone() });
-    // 100 µs at twice the rate save at most 100 µs; congestion control needs some to notice.
+    // 100 µs at twice the rate save at most 100 µs, less the time that congestion control needs to adapt.
     let saved = last(&plain) - last(&faster);
     assert!((50.0..101.0).contains(&saved), "{saved} µs");
 }
@@ -105,7 +109,7 @@ fn the_queues_of_slow_links_shrink_with_them() {
 }
 
 #[test]
-fn however_slow_the_link_its_queue_holds_a_packet() {
+fn the_queue_of_a_very_slow_link_still_holds_a_packet() {
     let config = config("leaf-spine:hosts=8,leaves=2,spines=1,link=100G,latency=1us", "incast:7", 50_000);
     let report = with_faults(&config, &degraded(&config, "tier=0,links=1,rate=1%"));
     let slowest = Rate::from_gbps(4).time_for(7 * 50_000).as_us_f64();
@@ -113,7 +117,7 @@ fn however_slow_the_link_its_queue_holds_a_packet() {
 }
 
 #[test]
-fn queues_that_cannot_be_told_apart_are_refused() {
+fn more_than_256_queue_configurations_are_refused() {
     let config = config("leaf-spine:hosts=600,leaves=2,spines=1,link=100G,latency=1us", "incast:1", 1000);
     let slow = (0..300).map(|host| SlowPort {
         port: config.topology.port(config.topology.nic(HostId(host))).reverse,

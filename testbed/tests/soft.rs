@@ -1,5 +1,5 @@
-//! The software fabric in virtual time beside the simulator: the same network, workload and faults, but with
-//! real frames through ports, checksums, trimming and marks on bytes.
+//! Compares the software fabric in virtual time with the simulator: the same network, workload and faults,
+//! but with real frames through ports, checksums, and trimming and marking of bytes.
 
 mod soft_network;
 
@@ -20,7 +20,7 @@ use weft_testbed::soft::{HostPort, SoftError, SoftFabric, SoftOptions, host_link
 use weft_testbed::topology::{HostId, PortId, TopologySpec};
 use weft_testbed::workload::{CmOptions, Workload, WorkloadSpec, parse_cm};
 
-/// 4 leaves, 4 spines, 16 hosts: 100 Gbit/s and 1 µs, five hundred times slower.
+/// 4 leaves, 4 spines and 16 hosts at 100 Gbit/s and 1 µs, slowed down 500 times.
 const FABRIC: &str = "leaf-spine:hosts=16,leaves=4,spines=4,link=200M,latency=500us";
 
 fn config(workload: Workload) -> RunConfig {
@@ -32,7 +32,7 @@ fn config(workload: Workload) -> RunConfig {
     }
 }
 
-/// A workload by way of its connection matrix.
+/// A generated workload, written as a connection matrix and read again.
 fn matrix(kind: &str, bytes: u64) -> Workload {
     let spec: WorkloadSpec = kind.parse().unwrap();
     let generated = spec.build(Some(16), bytes, &mut Rng::new(1, u64::MAX)).unwrap();
@@ -45,7 +45,7 @@ fn predicted(config: &RunConfig, faults: &FaultPlan) -> RunReport {
     run_with(config, Options { faults: faults.clone(), ..Options::default() }).unwrap()
 }
 
-/// Mean and maximum of the completion times, µs.
+/// Mean and maximum flow completion time, µs.
 fn fct(flows: &[FlowRecord]) -> [f64; 2] {
     let times = || flows.iter().map(|flow| flow.end.unwrap().since(flow.start.unwrap()).as_us_f64());
     [times().sum::<f64>() / flows.len() as f64, times().fold(0.0, f64::max)]
@@ -58,7 +58,7 @@ fn is_conserved(outcome: &Outcome) {
     assert_eq!(fabric.entered, outcome.sent_by_hosts);
     assert_eq!(fabric.delivered, outcome.received_by_hosts);
     assert_eq!(fabric.entered, fabric.delivered + fabric.missing(), "{fabric:?}");
-    assert_eq!(fabric.latest, Span::ZERO, "nothing is late by a virtual clock");
+    assert_eq!(fabric.latest, Span::ZERO, "with a virtual clock no event is late");
     assert_eq!(fabric.starved + fabric.refused, 0, "{fabric:?}");
 }
 
@@ -74,7 +74,7 @@ fn beside_the_simulator(config: &RunConfig, faults: &FaultPlan) -> (Outcome, Run
 }
 
 #[test]
-fn an_incast_takes_what_the_simulator_says_and_its_packets_are_trimmed() {
+fn an_incast_takes_the_simulated_time_and_is_trimmed() {
     for seed in 1..4 {
         let config = RunConfig { seed, ..config(matrix("incast:15", 1 << 20)) };
         let (outcome, predicted) = beside_the_simulator(&config, &FaultPlan::default());
@@ -86,20 +86,20 @@ fn an_incast_takes_what_the_simulator_says_and_its_packets_are_trimmed() {
 }
 
 #[test]
-fn a_permutation_takes_what_the_simulator_says() {
+fn a_permutation_takes_the_simulated_time() {
     let (outcome, _) = beside_the_simulator(&config(matrix("permutation", 1 << 20)), &FaultPlan::default());
     assert_eq!((outcome.timeouts, outcome.fabric.missing()), (0, 0));
 }
 
 #[test]
-fn all_to_all_takes_what_the_simulator_says() {
+fn an_all_to_all_takes_the_simulated_time() {
     let (outcome, _) = beside_the_simulator(&config(matrix("all-to-all:4", 100_000)), &FaultPlan::default());
     assert_eq!(outcome.flows.len(), 240);
     assert_eq!((outcome.timeouts, outcome.fabric.missing()), (0, 0));
 }
 
 #[test]
-fn credit_and_one_path_take_what_the_simulator_says() {
+fn other_algorithms_and_balancers_take_the_simulated_time() {
     for (cc, lb) in [("rccc", "oblivious"), ("smartt", "ecmp"), ("nscc", "reps")] {
         let config = RunConfig {
             cc: CcChoice::parse(cc).unwrap(),
@@ -111,7 +111,7 @@ fn credit_and_one_path_take_what_the_simulator_says() {
 }
 
 #[test]
-fn phantom_queues_mark_what_does_not_wait() {
+fn phantom_queues_mark_although_no_packet_waits() {
     // One flow, so that no queue builds up anywhere.
     let plain = config(matrix("incast:1", 2 << 20));
     let phantom = Some(PhantomQueues { drain: 0.9, ecn: (0.2, 0.8) });
@@ -122,7 +122,7 @@ fn phantom_queues_mark_what_does_not_wait() {
 }
 
 #[test]
-fn both_forms_of_trimmed_frames_do() {
+fn both_formats_of_trimmed_frames_give_the_same_times() {
     let config = config(matrix("incast:7", 500_000));
     let times = [TrimFormat::LengthRewritten, TrimFormat::LengthKept].map(|trim_format| {
         let outcome =
@@ -131,11 +131,11 @@ fn both_forms_of_trimmed_frames_do() {
         assert!(outcome.trimmed_received > 0 && outcome.malformed == 0);
         fct(&outcome.flows)
     });
-    assert_eq!(times[0], times[1], "the form changes nothing else");
+    assert_eq!(times[0], times[1], "the format has no other effect");
 }
 
 #[test]
-fn other_classes_do_as_well() {
+fn other_dscp_classes_work() {
     let classes = DscpClasses { trimmable: 10, trimmed: 12, trimmed_last_hop: 12, control: 40 };
     let options = SoftOptions { classes, ..SoftOptions::default() };
     let outcome = run(&config(matrix("incast:7", 500_000)), &FaultPlan::default(), options);
@@ -144,7 +144,7 @@ fn other_classes_do_as_well() {
 }
 
 #[test]
-fn without_trimming_packets_are_dropped_and_sent_again() {
+fn without_trimming_packets_are_dropped_and_retransmitted() {
     let config = RunConfig { trim: false, ..config(matrix("incast:15", 500_000)) };
     let outcome = run(&config, &FaultPlan::default(), SoftOptions::default());
     is_conserved(&outcome);
@@ -152,7 +152,7 @@ fn without_trimming_packets_are_dropped_and_sent_again() {
 }
 
 #[test]
-fn a_link_that_fails_and_heals_loses_nothing_for_good() {
+fn packets_lost_while_a_link_is_down_are_retransmitted() {
     let config = config(matrix("permutation", 1 << 20));
     let text = "20ms tier=0 switch=1 link=2 fail\n200ms tier=0 switch=1 link=2 restore\n";
     let events = parse_link_events("test", text, &config.topology).unwrap();
@@ -164,8 +164,9 @@ fn a_link_that_fails_and_heals_loses_nothing_for_good() {
 }
 
 #[test]
-fn links_lose_and_damage_packets_and_the_bytes_arrive() {
-    // Of all links one in a hundred, and of the one that all flows cross one in ten, there and back.
+fn all_bytes_arrive_over_links_that_lose_and_damage_packets() {
+    // One packet in a hundred on all links, or one in ten, in both directions, on the link that all flows
+    // cross.
     for (word, p) in [("drop", 0.01), ("drop", 0.1), ("corrupt", 0.01), ("corrupt", 0.1)] {
         let config = config(matrix("incast:7", 200_000));
         let events = parse_link_events("test", &format!("0us host=0 {word}={p}"), &config.topology).unwrap();
@@ -190,7 +191,7 @@ fn links_lose_and_damage_packets_and_the_bytes_arrive() {
     }
 }
 
-/// A fabric with ports for the first two hosts.
+/// A fabric with ports for hosts 0 and 1.
 fn two_hosts() -> (SoftFabric<MemoryPort>, [HostPort; 2]) {
     let config = config(matrix("permutation", 1));
     let mut fabric =
@@ -204,7 +205,7 @@ fn two_hosts() -> (SoftFabric<MemoryPort>, [HostPort; 2]) {
 }
 
 #[test]
-fn hosts_have_one_port_and_one_address() {
+fn a_host_is_attached_once_and_addresses_are_unique() {
     let (mut fabric, _ports) = two_hosts();
     let mut attach = |host: u32, at: u32| {
         let (_, inner) = host_link(4_210, place(host).mac.0, 1).unwrap();
@@ -217,10 +218,10 @@ fn hosts_have_one_port_and_one_address() {
 }
 
 #[test]
-fn what_is_no_packet_for_a_host_goes_nowhere() {
+fn frames_without_a_reachable_destination_are_refused() {
     let (mut fabric, [mut port, _other]) = two_hosts();
     let mut tx = TxBurst::new(&port);
-    // Neither IP nor any other protocol; then IPv4 to an address that nobody has.
+    // A frame that is not IP; an IPv4 packet to an unknown address; and one whose TTL runs out.
     for bytes in [[0u8; 60], ip_to([10, 0, 9, 9], 64), ip_to([10, 0, 0, 2], 1)] {
         let mut frame = tx.reserve(60).unwrap();
         frame.copy_from_slice(&bytes);
@@ -238,7 +239,7 @@ fn what_is_no_packet_for_a_host_goes_nowhere() {
     assert_eq!(fabric.frames(), 0);
 }
 
-/// An IPv4 packet without content from host 0, with so many hops to go.
+/// An empty IPv4 packet from host 0 to `dst` with the given TTL.
 fn ip_to(dst: [u8; 4], ttl: u8) -> [u8; 60] {
     let mut frame = [0; 60];
     frame[12..14].copy_from_slice(&[0x08, 0x00]);

@@ -1,5 +1,5 @@
-//! Where switches trim and no link loses anything, no retransmission timer ever expires: a window that shrinks
-//! to a packet while a target keeps quiet about what it has accepted does not wait for one.
+//! If switches trim and no link loses packets, no retransmission timer ever expires, even when a window
+//! shrinks to one packet while the target has not yet acknowledged the packets it has accepted.
 
 use weft_cc::CcChoice;
 use weft_stack::rng::Rng;
@@ -7,8 +7,7 @@ use weft_testbed::sim::{self, RunConfig, RunReport};
 use weft_testbed::topology::TopologySpec;
 use weft_testbed::workload::WorkloadSpec;
 
-/// 16 hosts of 100 Gbit/s, 1 µs; the same five hundred times slower, where less of a packet is headers; and
-/// a fabric that is oversubscribed too.
+/// 16 hosts at 100 Gbit/s with 1 µs links; the same fabric 500 times slower; and an oversubscribed fabric.
 const FABRICS: [&str; 3] = [
     "leaf-spine:hosts=16,leaves=4,spines=4",
     "leaf-spine:hosts=16,leaves=4,spines=4,link=200M,latency=500us",

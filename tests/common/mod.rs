@@ -1,4 +1,4 @@
-//! What the tests of simulation results share.
+//! The settings and checks that all tests of simulation results share.
 
 use weft::Span;
 use weft::cc::CcChoice;
@@ -6,8 +6,8 @@ use weft_testbed::sim::{self, FaultPlan, Options, Overhead, RunConfig, RunReport
 use weft_testbed::topology::Topology;
 use weft_testbed::workload::Workload;
 
-/// The settings that the tests start from: those of the reference's runs. Packets of 4150 bytes on the wire, 64
-/// of them headers; trimming; queues of one bandwidth-delay product, marked between a fifth and four.
+/// The settings of the reference's runs, from which the tests start: packets of 4150 bytes on the wire, 64 of them
+/// headers; trimming; queues of one bandwidth-delay product, marked from a fifth to four fifths.
 pub(crate) fn config(topology: Topology, workload: Workload, cc: &str) -> RunConfig {
     RunConfig {
         cc: CcChoice::parse(cc).expect("a known congestion control"),
@@ -19,7 +19,7 @@ pub(crate) fn config(topology: Topology, workload: Workload, cc: &str) -> RunCon
     }
 }
 
-/// Runs `config`, which must end with every message delivered, as it was sent, and nothing left over.
+/// Runs `config`, and checks that every message is delivered as it was sent and that the endpoints keep nothing.
 pub(crate) fn run(config: &RunConfig, faults: &FaultPlan) -> RunReport {
     let report = sim::run_with(config, Options { faults: faults.clone(), ..Options::default() })
         .expect("a run that can be");

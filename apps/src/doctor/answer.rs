@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 use weft_cc::Span;
-use weft_stack::wire::class::{DscpClasses, TrafficClass};
+use weft_stack::wire::class::{DscpClasses, PacketClass};
 
 /// Others whose bursts are counted at a time.
 const COUNTED: usize = 64;
@@ -68,7 +68,7 @@ fn react(counts: &mut VecDeque<Count>, heard: &Heard, missed: impl Fn() -> u64) 
         Kind::Burst => {
             let count = find(counts, heard)?;
             let class = DscpClasses::default().classify(heard.tos >> 2);
-            let trimmed = heard.cut || matches!(class, TrafficClass::Trimmed | TrafficClass::TrimmedLastHop);
+            let trimmed = heard.cut || matches!(class, PacketClass::Trimmed | PacketClass::TrimmedLastHop);
             let counter = if trimmed { &mut count.trimmed } else { &mut count.whole };
             *counter = counter.saturating_add(1);
             None
@@ -91,10 +91,10 @@ fn find<'a>(counts: &'a mut VecDeque<Count>, heard: &Heard) -> Option<&'a mut Co
 mod tests {
     use super::*;
     use weft_stack::wire::ethernet::MacAddr;
-    use weft_stack::worker::Host;
+    use weft_stack::worker::HostAddr;
 
     fn heard(kind: Kind, tos: u8, cut: bool, n: u8) -> Heard {
-        let from = Host { mac: MacAddr([2; 6]), ip: [10, 0, 0, n].into() };
+        let from = HostAddr { mac: MacAddr([2; 6]), ip: [10, 0, 0, n].into() };
         Heard { probe: Probe::new(kind, 9, 1), from, tos, hops: 0, length: 500, cut }
     }
 

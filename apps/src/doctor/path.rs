@@ -9,7 +9,7 @@ use crate::Failure;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::{Duration, Instant};
 use weft_stack::wire::class::DscpClasses;
-use weft_stack::worker::Host;
+use weft_stack::worker::HostAddr;
 
 /// How often a probe is sent, and how long its answer may take.
 const TRIES: u32 = 4;
@@ -23,7 +23,7 @@ const LENGTHS: [usize; 5] = [576, 1280, 1500, 4204, 9000];
 /// A path that is examined.
 pub(super) struct Path {
     wire: Wire,
-    peer: Host,
+    peer: HostAddr,
     burst: Burst,
     session: u32,
     number: u32,
@@ -36,7 +36,7 @@ struct Reply {
 }
 
 impl Path {
-    pub(super) fn new(wire: Wire, peer: Host, burst: Burst) -> Path {
+    pub(super) fn new(wire: Wire, peer: HostAddr, burst: Burst) -> Path {
         let session = RandomState::new().build_hasher().finish() as u32;
         Path { wire, peer, burst, session, number: 0 }
     }

@@ -16,7 +16,7 @@ use weft_stack::wire::ipv4::{HEADER_LEN as IPV4, Ipv4Header, Ipv4View};
 use weft_stack::wire::ipv6::{HEADER_LEN as IPV6, Ipv6Header, Ipv6View};
 use weft_stack::wire::trim::MIN_IP_PAYLOAD_UDP;
 use weft_stack::wire::udp::{HEADER_LEN as UDP, PROTOCOL, UdpHeader, UdpView};
-use weft_stack::worker::Host;
+use weft_stack::worker::HostAddr;
 
 const MAGIC: [u8; 6] = *b"weftpr";
 const VERSION: u8 = 2;
@@ -131,8 +131,8 @@ pub(super) fn shortest(v6: bool) -> usize {
 /// Writes `probe` into `frame`, which its padding fills.
 pub(super) fn write(
     frame: &mut Frame,
-    from: Host,
-    to: Host,
+    from: HostAddr,
+    to: HostAddr,
     vlan: Option<VlanTag>,
     tos: u8,
     probe: &Probe,
@@ -185,7 +185,7 @@ pub(super) fn write(
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Heard {
     pub(super) probe: Probe,
-    pub(super) from: Host,
+    pub(super) from: HostAddr,
     /// DSCP and ECN.
     pub(super) tos: u8,
     /// Routers on the way.
@@ -217,7 +217,7 @@ pub(super) fn read(frame: &[u8]) -> Result<Heard, NoProbe> {
     let udp = UdpView::new_trimmed(body)?;
     Ok(Heard {
         probe: Probe::decode(udp.payload()).ok_or(NoProbe::Foreign)?,
-        from: Host { mac: eth.src(), ip: src },
+        from: HostAddr { mac: eth.src(), ip: src },
         tos: dscp << 2 | ecn as u8,
         hops: DEFAULT_TTL.saturating_sub(ttl),
         length: (header + UDP + udp.payload().len()) as u32,
@@ -247,9 +247,9 @@ mod tests {
     use weft_stack::wire::ethernet::MacAddr;
     use weft_stack::wire::frame::{DscpClasses, TrimFormat, TrimOutcome, TrimPoint, TrimPolicy, trim_frame};
 
-    fn host(n: u8, v6: bool) -> Host {
+    fn host(n: u8, v6: bool) -> HostAddr {
         let ip = if v6 { format!("fd00::{n}").parse().unwrap() } else { [10, 0, 0, n].into() };
-        Host { mac: MacAddr([2, 0, 0, 0, 0, n]), ip }
+        HostAddr { mac: MacAddr([2, 0, 0, 0, 0, n]), ip }
     }
 
     fn written(v6: bool, tos: u8, packet: usize, probe: &Probe) -> Frame {

@@ -2,13 +2,13 @@
 
 use super::probe::{self, Heard, Probe};
 use crate::Failure;
-use crate::port_spec::{AnyPort, OpenPort, PeerSpec, Place};
+use crate::port_spec::{AnyPort, OpenPort, PeerAddress, PeerSpec};
 use std::collections::VecDeque;
 use std::thread;
 use std::time::{Duration, Instant};
 use weft_stack::port::{Port, RxBurst, TxBurst};
 use weft_stack::wire::ethernet::VlanTag;
-use weft_stack::worker::Host;
+use weft_stack::worker::HostAddr;
 
 /// How long to sleep while nothing arrives.
 const NAP: Duration = Duration::from_micros(200);
@@ -18,7 +18,7 @@ const STUCK: Duration = Duration::from_secs(1);
 /// The port.
 pub(super) struct Wire {
     port: AnyPort,
-    own: Host,
+    own: HostAddr,
     vlan: Option<VlanTag>,
     rx: RxBurst,
     tx: TxBurst,
@@ -28,8 +28,8 @@ pub(super) struct Wire {
 impl Wire {
     pub(super) fn new(open: OpenPort) -> Wire {
         let (rx, tx) = (RxBurst::new(), TxBurst::new(&open.port));
-        let vlan = open.link_config().vlan;
-        Wire { own: open.host, vlan, port: open.port, rx, tx, heard: VecDeque::new() }
+        let vlan = open.info.link_config().vlan;
+        Wire { own: open.info.host, vlan, port: open.port, rx, tx, heard: VecDeque::new() }
     }
 
     /// Bytes of the longest IP packet.
@@ -73,12 +73,18 @@ impl Wire {
 
     /// Its addresses.
     #[cfg(test)]
-    pub(super) fn own(&self) -> Host {
+    pub(super) fn own(&self) -> HostAddr {
         self.own
     }
 
     /// Sends `probe` in an IP packet of `length` bytes with these marks, and waits until the port takes it.
-    pub(super) fn send(&mut self, to: Host, tos: u8, length: usize, probe: &Probe) -> Result<(), Failure> {
+    pub(super) fn send(
+        &mut self,
+        to: HostAddr,
+        tos: u8,
+        length: usize,
+        probe: &Probe,
+    ) -> Result<(), Failure> {
         let failed = |error: &dyn std::fmt::Display| Failure::Run(format!("a probe cannot be sent: {error}"));
         let deadline = Instant::now() + STUCK;
         loop {
@@ -126,10 +132,10 @@ impl Wire {
 }
 
 /// Where `peer` is; its Ethernet address must be known.
-pub(super) fn place(open: &mut OpenPort, peer: &PeerSpec) -> Result<Host, Failure> {
+pub(super) fn place(open: &mut OpenPort, peer: &PeerSpec) -> Result<HostAddr, Failure> {
     match open.meet(peer) {
-        Ok(Place::Known(host)) => Ok(host),
-        Ok(Place::ToBeAsked(ip)) => Err(Failure::Usage(format!(
+        Ok(PeerAddress::Known(host)) => Ok(host),
+        Ok(PeerAddress::ToBeAsked(ip)) => Err(Failure::Usage(format!(
             "--path {ip}: the doctor does not ask for Ethernet addresses: say {ip}/MAC"
         ))),
         Err(error) => Err(Failure::Run(error.to_string())),

@@ -32,7 +32,7 @@ use flows::Flows;
 use weft_cc::{Span, Time};
 use weft_stack::port::{BURST, Port};
 use weft_stack::worker::{Clock, Worker};
-use weft_testbed::sim::{Progress, RunConfig};
+use weft_testbed::sim::{RunConfig, RunProgress};
 use weft_testbed::workload::Workload;
 
 /// Silence after which a run is given up.
@@ -86,7 +86,7 @@ impl<'a, P: Port> Live<'a, P> {
 
     /// Turns the loop until all is done, the configured time has passed, or nothing has gone forward for 10 s.
     /// `progress` is called now and then.
-    pub(crate) fn run(&mut self, progress: &mut dyn FnMut(&Progress)) {
+    pub(crate) fn run(&mut self, progress: &mut dyn FnMut(&RunProgress)) {
         let begin = self.clock.now();
         self.flows.begin(begin);
         self.last_news = begin;
@@ -127,8 +127,8 @@ impl<'a, P: Port> Live<'a, P> {
         }
     }
 
-    fn progress(&self, now: Time) -> Progress {
-        Progress {
+    fn progress(&self, now: Time) -> RunProgress {
+        RunProgress {
             now,
             flows_done: self.flows.completed(),
             flows_total: self.flows.len() as u64,

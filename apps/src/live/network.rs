@@ -8,7 +8,9 @@ use weft_stack::packet::Addr;
 use weft_stack::pdc::PdcConfig;
 use weft_stack::port::Port;
 use weft_stack::rng::Rng;
-use weft_stack::worker::{AddressBook, BookError, Clock, Host, LinkConfig, Strangers, Worker, WorkerError};
+use weft_stack::worker::{
+    AddressBook, BookError, Clock, HostAddr, LinkConfig, Strangers, Worker, WorkerError,
+};
 use weft_testbed::sim::RunConfig;
 
 /// What endpoints are told of the network between them. In simulation it follows from the topology; here
@@ -38,7 +40,7 @@ pub(crate) struct End<P> {
     /// The workload's number of the host.
     pub(crate) host: u32,
     /// What frames call it.
-    pub(crate) place: Host,
+    pub(crate) place: HostAddr,
     /// Its port, through which the others are reached.
     pub(crate) port: P,
 }
@@ -89,7 +91,7 @@ pub(super) fn workers<P: Port>(
     clock: Clock,
 ) -> Result<Vec<Worker<P>>, LiveError> {
     let endpoint = Arc::new(network.endpoint(config));
-    let places: Vec<Host> = ends.iter().map(|end| end.place).collect();
+    let places: Vec<HostAddr> = ends.iter().map(|end| end.place).collect();
     let one = |(own, end)| make(config.seed, &endpoint, end, own, &places, clock);
     (0..).zip(ends).map(one).collect()
 }
@@ -103,7 +105,7 @@ pub(crate) fn worker<P: Port>(
     network: &Network,
     end: End<P>,
     own: u32,
-    places: &[Host],
+    places: &[HostAddr],
     clock: Clock,
 ) -> Result<Worker<P>, LiveError> {
     make(config.seed, &Arc::new(network.endpoint(config)), end, own, places, clock)
@@ -114,7 +116,7 @@ fn make<P: Port>(
     endpoint: &Arc<FepConfig>,
     end: End<P>,
     own: u32,
-    places: &[Host],
+    places: &[HostAddr],
     clock: Clock,
 ) -> Result<Worker<P>, LiveError> {
     let rng = Rng::new(seed, u64::from(end.host));

@@ -6,7 +6,7 @@ use weft_stack::port::faulty::{FaultCounts, Faults, FaultyPort};
 use weft_stack::port::memory::{MemoryConfig, MemoryPort, pair};
 use weft_stack::rng::Rng;
 use weft_stack::wire::ethernet::MacAddr;
-use weft_stack::worker::Host;
+use weft_stack::worker::HostAddr;
 use weft_testbed::sim::{PayloadMode, RunReport};
 use weft_testbed::topology::TopologySpec;
 use weft_testbed::workload::{CmOptions, parse_cm};
@@ -48,7 +48,7 @@ fn run(config: &RunConfig, faults: Faults) -> (RunReport, FaultCounts) {
     let (a, b) = pair(&MemoryConfig::default()).unwrap();
     let end = |host: u32, port: MemoryPort| {
         let n = host as u8;
-        let place = Host { mac: MacAddr([2, 0, 0, 0, 0, n]), ip: [127, 0, 0, n].into() };
+        let place = HostAddr { mac: MacAddr([2, 0, 0, 0, 0, n]), ip: [127, 0, 0, n].into() };
         End { host, place, port: FaultyPort::new(port, faults, Rng::new(3, host.into())).unwrap() }
     };
     let mut live = Live::new(config, &NETWORK, vec![end(1, a), end(2, b)]).unwrap();
@@ -104,7 +104,7 @@ fn a_dead_link_ends_the_run_and_is_named() {
 fn nothing_to_do_is_said() {
     let (a, _b) = pair(&MemoryConfig::default()).unwrap();
     let config = config(MATRIX);
-    let place = Host { mac: MacAddr([2; 6]), ip: [127, 0, 0, 1].into() };
+    let place = HostAddr { mac: MacAddr([2; 6]), ip: [127, 0, 0, 1].into() };
     let error = Live::new(&config, &NETWORK, vec![End { host: 1, place, port: a }]).err().unwrap();
     assert_eq!(error.to_string(), "the workload has no flows");
 }

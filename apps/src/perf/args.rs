@@ -1,7 +1,7 @@
 //! The options of `weft perf`.
 
 use super::plan::Mode;
-use crate::cli::Switch;
+use crate::choices::Switch;
 use crate::port_spec::{PeerSpec, PortOptions, PortSpec};
 use crate::units;
 use clap::{Args, Subcommand, ValueEnum};

@@ -5,7 +5,8 @@ pub(crate) mod json;
 mod switches;
 pub(crate) mod table;
 
-use crate::resolve::{Plan, Settings};
+use crate::resolve::Plan;
+use crate::settings::Settings;
 use crate::stats::{self, Summary};
 use serde::Serialize;
 use switches::Switches;

@@ -72,7 +72,7 @@ fn fabrics_are_as_slow_as_two_cores_need() {
 
 #[test]
 fn hosts_have_addresses_of_their_own() {
-    let places: Vec<Host> = [0, 1, 255, 256, 65_535, (1 << 20) - 1].map(place).to_vec();
+    let places: Vec<HostAddr> = [0, 1, 255, 256, 65_535, (1 << 20) - 1].map(place).to_vec();
     for (n, place) in places.iter().enumerate() {
         assert!(places[..n].iter().all(|other| other.ip != place.ip && other.mac != place.mac));
     }

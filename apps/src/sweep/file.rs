@@ -2,7 +2,7 @@
 //! lists. Options have the names and values of those of `weft run`, whose parser judges them later.
 
 use crate::Failure;
-use crate::cli::RunArgs;
+use crate::options::RunArgs;
 use clap::{ArgAction, Args};
 use serde_json::Value as Json;
 use std::ops::Range;

@@ -3,8 +3,7 @@
 
 use super::file::{Setting, SweepFile, Value};
 use crate::Failure;
-use crate::cli::{self, Cli, Command, RunArgs};
-use clap::Parser;
+use crate::options::RunArgs;
 use serde_json::Value as Json;
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -91,7 +90,7 @@ impl Grid {
         rehearse: impl FnOnce(&[String]) -> Result<(), String>,
     ) -> Result<(), Failure> {
         let arguments = self.arguments(index);
-        parse_run(&arguments)
+        RunArgs::parse(arguments.iter().cloned())
             .map_err(|failure| failure.to_string())
             .and_then(|_| rehearse(&arguments))
             .map_err(|complaint| self.blame(index, &complaint))
@@ -144,14 +143,6 @@ fn named_at(complaint: &str, option: &str) -> Option<usize> {
     (!longer).then_some(at)
 }
 
-fn parse_run(arguments: &[String]) -> Result<Box<RunArgs>, Failure> {
-    let line = ["weft", "run"].into_iter().chain(arguments.iter().map(String::as_str));
-    match Cli::try_parse_from(line).map_err(|error| Failure::Usage(cli::one_line(&error)))?.command {
-        Command::Run(args) => Ok(args),
-        _ => Err(Failure::Usage("expected options of weft run".to_owned())),
-    }
-}
-
 /// FNV-1a with 64 bits: tells sweeps apart, and is the same everywhere. (G. Fowler, L. Noll, K.-P. Vo, 1991.)
 struct Fnv(u64);
 
@@ -196,7 +187,7 @@ mod tests {
 
     fn check(grid: &Grid, index: usize) -> Result<(), Failure> {
         grid.check(index, |arguments| {
-            let plan = parse_run(arguments).and_then(|args| resolve(&args));
+            let plan = RunArgs::parse(arguments.iter().cloned()).and_then(|args| resolve(&args));
             plan.map(drop).map_err(|failure| failure.to_string())
         })
     }
@@ -245,7 +236,7 @@ mod tests {
         let lb = "[run]\nworkload = 'permutation'\n[vary]\nlb = [\n'mixed',\n'plb']\nseed = [1, 2]\n";
         assert!(check(&grid(lb), 1).is_ok());
         let message = refused(lb, 3);
-        assert!(message.starts_with("s.toml:6: --lb: no load balancer is called 'plb'"), "{message}");
+        assert!(message.starts_with("s.toml:6: --lb: unknown load balancer 'plb'"), "{message}");
         assert!(message.ends_with(" (run 4 of 4: lb=plb seed=2)"), "{message}");
 
         let set = "[run]\nworkload = 'permutation'\ncc = 'nscc'\n[vary]\ncc-set = ['gamma=0.5', 'speed=1']\n";
@@ -259,7 +250,7 @@ mod tests {
         let none = "[vary]\nseed = [1]\n";
         assert!(refused(none, 0).starts_with("s.toml: "), "{}", refused(none, 0));
         let dash = "[run]\nworkload = 'permutation'\n[vary]\nlb = ['--help', '-x']\n";
-        assert!(refused(dash, 0).starts_with("s.toml:4: --lb: no load balancer"), "{}", refused(dash, 0));
+        assert!(refused(dash, 0).starts_with("s.toml:4: --lb: unknown load balancer"), "{}", refused(dash, 0));
     }
 
     #[test]

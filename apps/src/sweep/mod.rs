@@ -1,5 +1,6 @@
 //! `weft sweep`: a grid of runs over all cores, and one table of their results.
 
+mod args;
 mod file;
 mod grid;
 mod journal;
@@ -7,15 +8,15 @@ mod slurm;
 mod table;
 mod workers;
 
-pub(crate) use journal::Shard;
+pub(crate) use args::SweepArgs;
 
 use crate::Failure;
-use crate::cli::{RunArgs, SweepArgs};
+use crate::options::RunArgs;
 use crate::resolve::resolve;
 use crate::{run, text};
 use file::SweepFile;
 use grid::Grid;
-use journal::{Access, Header, Journals, failed};
+use journal::{Access, Header, Journals, Shard, failed};
 use std::num::NonZero;
 use std::path::{Path, PathBuf, absolute};
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -2,9 +2,9 @@
 //! them writes the table.
 
 use super::Sweep;
+use super::args::SweepArgs;
 use super::journal::{failed, suffixed};
 use crate::Failure;
-use crate::cli::SweepArgs;
 use std::env;
 use std::path::Path;
 use std::process::Command;

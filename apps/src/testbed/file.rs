@@ -1,10 +1,9 @@
 //! The file that describes a testbed: a `.topo` file, or TOML whose keys are options of `weft run`.
 
-use super::attach::HostsBy;
-use crate::cli::{Cli, Command, one_line};
+use crate::choices::HostsBy;
+use crate::options::RunArgs;
 use crate::resolve::{Plan, resolve};
 use crate::{Failure, text};
-use clap::Parser;
 use std::path::Path;
 use toml::de::{DeTable, DeValue};
 
@@ -30,7 +29,7 @@ const KEYS: &[&str] = &[
 /// The file, with the line and what was expected.
 pub(super) fn plan(file: Option<&Path>, by: HostsBy) -> Result<Plan, Failure> {
     let mut args: Vec<String> =
-        ["weft", "run", "--on", "soft", "--workload", "permutation", "--size", "1"].map(String::from).into();
+        ["--on", "soft", "--workload", "permutation", "--size", "1"].map(String::from).into();
     args.push(format!("--processes={}", by.word()));
     match file {
         None => {}
@@ -39,12 +38,10 @@ pub(super) fn plan(file: Option<&Path>, by: HostsBy) -> Result<Plan, Failure> {
         }
         Some(path) => args.push(format!("--topology={}", path.display())),
     }
-    let named = |error: String| match file {
-        Some(path) => Failure::Usage(format!("{}: {error}", path.display())),
-        None => Failure::Usage(error),
-    };
-    let cli = Cli::try_parse_from(args).map_err(|error| named(one_line(&error)))?;
-    let Command::Run(run) = cli.command else { unreachable!("it says run") };
+    let run = RunArgs::parse(args).map_err(|failure| match file {
+        Some(path) => Failure::Usage(format!("{}: {failure}", path.display())),
+        None => failure,
+    })?;
     resolve(&run)
 }
 

@@ -10,8 +10,9 @@ mod status;
 mod switch;
 
 use crate::Failure;
+use crate::choices::HostsBy;
 use crate::units::ValueError;
-pub(crate) use attach::{Bed, HostFacts, HostsBy, UDP_ENTROPIES};
+pub(crate) use attach::{Bed, HostFacts};
 pub(crate) use rundir::Owned;
 pub(crate) use switch::Switches;
 

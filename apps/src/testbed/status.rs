@@ -1,7 +1,8 @@
 //! What `weft testbed status` says.
 
-use super::attach::{HostFacts, HostsBy};
+use super::attach::HostFacts;
 use super::switch::Switches;
+use crate::choices::HostsBy;
 use crate::resolve::Plan;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;

@@ -16,14 +16,13 @@ fn params() -> CcParams {
         link_rate: Rate::from_gbps(100),
         network_rtt: Span::from_us(12),
         trimming: true,
-        receiver_credit: false,
     }
 }
 
 fn flow(change: impl FnOnce(&mut NsccConfig)) -> Nscc {
     let mut config = NsccConfig { initial_window: Some(100_000), ..NsccConfig::default() };
     change(&mut config);
-    Nscc::new(Arc::new(NsccShared::new(&config, &params())))
+    Nscc::new(Arc::new(NsccShared::new(&config, &params(), false)))
 }
 
 fn at_us(us: u64) -> Time {
@@ -113,7 +112,7 @@ fn multiplicative_decrease_follows_the_average_once_per_base_rtt() {
 }
 
 #[test]
-fn one_decrease_takes_half_at_most() {
+fn one_decrease_halves_the_window_at_most() {
     let mut cc = flow(|c| (c.eta, c.delay_gain) = (0.0, 1.0));
     // 1 − 0.8 · (36 − 9)/36 = 0.4, floored to 0.5. 36 µs is the quick-adapt threshold, not above it.
     cc.on_ack(at_us(100), &ack(MTU, us(36), true));
@@ -190,7 +189,7 @@ fn marks_of_bytes_in_flight_are_ignored_after_quick_adapt() {
 }
 
 #[test]
-fn a_nack_can_end_the_period_itself_and_is_then_not_subtracted() {
+fn a_nack_that_ends_a_period_with_quick_adapt_is_not_subtracted_as_well() {
     let mut cc = flow(|c| c.eta = 0.0);
     cc.on_ack(at_us(100), &ack(MTU, us(5), true));
     cc.on_ack(at_us(110), &ack(3 * MTU, us(5), true));
@@ -213,7 +212,7 @@ fn quick_adapt_waits_for_a_period_with_few_bytes() {
 }
 
 #[test]
-fn extreme_delay_triggers_quick_adapt_and_nothing_arrived_means_one_packet() {
+fn extreme_delay_triggers_quick_adapt_down_to_one_packet() {
     let mut cc = flow(|c| c.eta = 0.0);
     cc.on_ack(at_us(100), &ack(0, us(5), true));
     cc.on_ack(at_us(122), &ack(0, us(36), true));
@@ -224,7 +223,7 @@ fn extreme_delay_triggers_quick_adapt_and_nothing_arrived_means_one_packet() {
 
 #[test]
 fn credits_exempt_trims_at_the_last_hop_only() {
-    let shared = NsccShared::new(&NsccConfig::default(), &CcParams { receiver_credit: true, ..params() });
+    let shared = NsccShared::new(&NsccConfig::default(), &params(), true);
     let mut cc = Nscc::new(Arc::new(shared));
     cc.on_nack(at_us(100), &nack(NackCause::TrimmedLastHop));
     assert_eq!(cc.window(), Window(225_000));
@@ -237,7 +236,7 @@ fn credits_exempt_trims_at_the_last_hop_only() {
 }
 
 #[test]
-fn a_timeout_takes_its_packet_off_down_to_one() {
+fn a_timeout_subtracts_its_packet_down_to_a_window_of_one() {
     let mut cc = flow(|c| c.initial_window = Some(2 * MTU + 100));
     let lost = LossSample { bytes: MTU, in_flight: 0, consecutive: 1 };
     cc.on_timeout(at_us(100), &lost);
@@ -261,7 +260,7 @@ fn the_largest_window_follows_the_base_rtt() {
 }
 
 #[test]
-fn the_receiver_can_ask_for_less() {
+fn the_receiver_can_request_a_smaller_window() {
     let mut cc = flow(|c| c.eta = 0.0);
     let mut penalised = ack(12_700, us(5), true);
     penalised.receiver_window = Some(100);
@@ -284,10 +283,10 @@ fn an_ambiguous_rtt_counts_with_the_average() {
 }
 
 #[test]
-fn increases_do_not_wrap_at_800_gbits() {
+fn increases_do_not_overflow_at_800_gbits() {
     let fast = CcParams { link_rate: Rate::from_gbps(800), ..params() };
     let config = NsccConfig { initial_window: Some(1_000_000), eta: 0.0, ..NsccConfig::default() };
-    let mut cc = Nscc::new(Arc::new(NsccShared::new(&config, &fast)));
+    let mut cc = Nscc::new(Arc::new(NsccShared::new(&config, &fast, false)));
     cc.on_ack(at_us(100), &ack(0, us(9), false));
     // a = 8: fi = 163,840; · 66,560 B = 10,905,190,400 > 2^32; / 1,000,000 = 10,905.
     cc.on_ack(at_us(101), &ack(66_560, us(9), false));

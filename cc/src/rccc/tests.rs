@@ -16,7 +16,6 @@ fn params() -> CcParams {
         link_rate: Rate::from_gbps(100),
         network_rtt: Span::from_us(12),
         trimming: true,
-        receiver_credit: true,
     }
 }
 
@@ -52,7 +51,7 @@ fn drain(cc: &mut Rccc, from_ps: u64) -> Vec<(u64, u32, u64)> {
 }
 
 #[test]
-fn credit_is_paced_and_goes_round() {
+fn credit_is_paced_and_granted_round_robin() {
     let mut cc = scheduler(0.0);
     cc.on_demand(at_ps(0), A, 40_000);
     cc.on_demand(at_ps(0), B, 16_384);
@@ -74,15 +73,15 @@ fn a_new_demand_replaces_the_old_one() {
 }
 
 #[test]
-fn the_pacer_outlives_an_empty_queue() {
+fn the_pacer_keeps_its_pace_when_the_queue_runs_empty() {
     let mut cc = scheduler(0.0);
     cc.on_demand(at_ps(0), A, 16_384);
     assert!(cc.poll_credit(at_ps(0)).is_some());
     cc.on_demand(at_ps(10), B, 16_384);
-    assert_eq!(cc.poll_credit(at_ps(10)), None, "the first pull is still being paid for");
+    assert_eq!(cc.poll_credit(at_ps(10)), None, "the first pull still takes its time");
     assert_eq!(cc.poll_timeout(), Some(at_ps(PULL_PS)));
     assert_eq!(drain(&mut cc, 10), vec![(PULL_PS, 1, 16_384)]);
-    // Long after, the pacer has rested: at once, and no burst.
+    // Much later the pacer has rested: it grants at once, without a burst.
     cc.on_demand(at_ps(1 << 62), A, 32_768);
     let late = drain(&mut cc, 1 << 62);
     assert_eq!(late, vec![(1 << 62, 0, 16_384), ((1 << 62) + PULL_PS, 0, 16_384)]);
@@ -107,13 +106,13 @@ fn idle_senders_get_slow_credit_up_to_their_share() {
     // 225,000 B are reached with the 14th pull of 16,384 B.
     assert_eq!(grants.len(), 1 + 14);
     assert!(grants[1..].iter().all(|g| g.1 == 0 && g.2 == 16_384));
-    // A demand makes it active, and idle with an empty slow account, again.
+    // A demand makes the sender active; afterwards it is idle again, without slow credit so far.
     cc.on_demand(at_ps(1 << 40), A, 1_000);
     assert_eq!(drain(&mut cc, 1 << 40).len(), 15);
 }
 
 #[test]
-fn active_senders_go_before_idle_ones() {
+fn active_senders_are_served_before_idle_ones() {
     let mut cc = scheduler(1.5);
     cc.on_demand(at_ps(0), A, 16_384);
     cc.on_demand(at_ps(0), B, 65_536);
@@ -122,7 +121,7 @@ fn active_senders_go_before_idle_ones() {
 }
 
 #[test]
-fn trimmed_packets_are_demand_that_no_request_takes_back() {
+fn trimmed_packets_are_demand_that_a_smaller_request_does_not_cancel() {
     let mut cc = scheduler(0.0);
     cc.on_demand(at_ps(0), A, 4_160);
     assert_eq!(drain(&mut cc, 0).len(), 1);
@@ -133,7 +132,7 @@ fn trimmed_packets_are_demand_that_no_request_takes_back() {
 }
 
 #[test]
-fn data_pays_credit_back() {
+fn arriving_data_reduces_the_outstanding_credit() {
     let mut cc = scheduler(0.0);
     cc.on_demand(at_ps(0), A, 10_000);
     drain(&mut cc, 0);
@@ -146,7 +145,7 @@ fn data_pays_credit_back() {
 }
 
 #[test]
-fn silence_writes_credit_off() {
+fn the_credit_of_a_silent_sender_is_written_off() {
     let mut cc = scheduler(0.0);
     cc.on_demand(at_ps(0), A, 10_000);
     drain(&mut cc, 0);
@@ -158,7 +157,7 @@ fn silence_writes_credit_off() {
 }
 
 #[test]
-fn who_leaves_is_forgotten() {
+fn a_sender_that_leaves_is_forgotten() {
     let mut cc = scheduler(1.5);
     cc.on_demand(at_ps(0), A, 100_000);
     cc.on_demand(at_ps(0), B, 1_000);
@@ -171,7 +170,7 @@ fn who_leaves_is_forgotten() {
 }
 
 #[test]
-fn a_link_without_a_rate_grants_slowly_but_does_not_stop() {
+fn credit_does_not_stop_on_a_link_with_rate_zero() {
     let mut cc = Rccc::new(&RcccConfig::default(), &CcParams { link_rate: Rate::from_bps(0), ..params() });
     cc.on_demand(at_ps(0), A, 20_000);
     let grants = drain(&mut cc, 0);

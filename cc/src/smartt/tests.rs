@@ -15,7 +15,6 @@ fn params() -> CcParams {
         link_rate: Rate::from_gbps(100),
         network_rtt: Span::from_us(12),
         trimming: true,
-        receiver_credit: false,
     }
 }
 
@@ -117,7 +116,7 @@ fn constants_scale_with_the_bdp_of_the_path() {
 }
 
 #[test]
-fn a_mark_below_target_and_an_rtt_at_target_change_nothing_by_delay() {
+fn marks_below_target_keep_the_window_and_an_rtt_at_target_adds_no_proportional_increase() {
     let mut marked = flow(100_000.0);
     marked.on_ack(at_us(100), &ack(MTU, 17, true));
     marked.on_ack(at_us(100), &ack(MTU, 18, true));
@@ -155,7 +154,7 @@ fn algorithm_4_ignores_acks_of_what_was_in_flight() {
 }
 
 #[test]
-fn trims_within_the_ignore_phase_come_off_without_a_second_adapt() {
+fn trims_during_the_ignore_phase_are_subtracted_without_a_second_quick_adapt() {
     let mut cc = flow(100_000.0);
     cc.on_ack(at_us(100), &ack(MTU, 17, true));
     cc.on_nack(at_us(105), &trim());
@@ -166,7 +165,7 @@ fn trims_within_the_ignore_phase_come_off_without_a_second_adapt() {
 }
 
 #[test]
-fn trims_count_as_acknowledged_only_to_the_letter() {
+fn trims_count_as_acknowledged_only_with_count_trims() {
     for (count_trims, expected) in [(false, 8_320.0), (true, 12_480.0)] {
         let mut cc = flow_with(&params(), 100_000.0, |c| c.count_trims = count_trims);
         cc.on_ack(at_us(100), &ack(MTU, 17, true));
@@ -222,7 +221,7 @@ fn without_trimming_high_rtt_and_few_bytes_trigger_quick_adapt() {
 }
 
 #[test]
-fn timeouts_are_ignored_after_quick_adapt_and_cost_a_packet_otherwise() {
+fn timeouts_subtract_a_packet_except_after_quick_adapt() {
     let lost = LossSample { bytes: MTU, in_flight: 0, consecutive: 1 };
     let mut cc = flow(100_000.0);
     cc.on_timeout(at_us(90), &lost);

@@ -1,9 +1,8 @@
 //! A small deterministic network: senders with a link each, one bottleneck queue, one receiver.
 //!
 //! The queue marks between 0.2 and 0.8 BDP, at dequeue. It trims above one BDP; where trimming is off
-//! it drops above five, as the UE text recommends. Packets
-//! and their feedback share one base RTT; feedback is never queued. Every sender has data for ever,
-//! so what was trimmed or lost simply remains to be sent.
+//! it drops above five, as the UE text recommends. All flows have the same base RTT, and feedback is never queued.
+//! Every sender has unlimited data, so trimmed and lost packets need no retransmission of their own.
 #![allow(unreachable_pub)] // a module of a test binary has no other users
 
 use std::cmp::Reverse;
@@ -55,7 +54,7 @@ enum Event {
     PollCredit,
 }
 
-/// One sender and what came of it.
+/// One sender and its results.
 pub struct Flow {
     pub cc: SenderAlgorithm,
     credit: Option<SenderCredit>,

@@ -51,7 +51,6 @@ mod tests {
             link_rate: Rate::from_gbps(10),
             network_rtt: Span::from_us(10),
             trimming: true,
-            receiver_credit: false,
         };
         let config = Arc::new(FepConfig::new(&CcChoice::default(), &network));
         Fep::new(Addr(0), config, Rng::new(1, 0), Time::ZERO).unwrap()

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use crossbeam_queue::ArrayQueue;
 use thiserror::Error;
 
+use super::borrowed::{BorrowedFrame, ReturnedFrames};
 #[cfg(feature = "dpdk")]
 use super::dpdk::{Mbuf, MbufPool};
-use super::loan::{Loan, Returned};
 use super::{Attachment, MIN_FRAME};
 use crate::packet::Payload;
 use crate::region::RegionBytes;
@@ -20,7 +20,7 @@ pub struct Frame(Buffer);
 
 enum Buffer {
     Heap(HeapBuffer),
-    Loan(Loan),
+    Borrowed(BorrowedFrame),
     #[cfg(feature = "dpdk")]
     Mbuf(Mbuf),
 }
@@ -33,7 +33,7 @@ impl Frame {
         let len = len.max(MIN_FRAME);
         match &mut self.0 {
             Buffer::Heap(buffer) => buffer.truncate(len),
-            Buffer::Loan(loan) => loan.truncate(len),
+            Buffer::Borrowed(frame) => frame.truncate(len),
             #[cfg(feature = "dpdk")]
             Buffer::Mbuf(mbuf) => mbuf.truncate(len),
         }
@@ -45,7 +45,7 @@ impl Frame {
     pub fn total_len(&self) -> usize {
         match &self.0 {
             Buffer::Heap(buffer) => buffer.total_len(),
-            Buffer::Loan(loan) => loan.total_len(),
+            Buffer::Borrowed(frame) => frame.total_len(),
             #[cfg(feature = "dpdk")]
             Buffer::Mbuf(mbuf) => mbuf.total_len(),
         }
@@ -56,7 +56,7 @@ impl Frame {
     pub fn is_attached(&self) -> bool {
         match &self.0 {
             Buffer::Heap(buffer) => buffer.tail.is_some(),
-            Buffer::Loan(loan) => loan.total_len() > loan.head().len(),
+            Buffer::Borrowed(frame) => frame.total_len() > frame.head().len(),
             #[cfg(feature = "dpdk")]
             Buffer::Mbuf(mbuf) => mbuf.is_chained(),
         }
@@ -68,7 +68,7 @@ impl Frame {
     pub(super) fn tail(&self) -> Option<Payload<'_>> {
         match &self.0 {
             Buffer::Heap(buffer) => buffer.tail.as_ref().map(Attachment::payload),
-            Buffer::Loan(loan) => loan.bytes_from(loan.head().len()).map(Payload::Region),
+            Buffer::Borrowed(frame) => frame.bytes_from(frame.head().len()).map(Payload::Region),
             #[cfg(feature = "dpdk")]
             Buffer::Mbuf(mbuf) => mbuf.tail().map(Payload::Region),
         }
@@ -80,7 +80,7 @@ impl Frame {
     pub(crate) fn bytes_from(&self, start: usize) -> Option<RegionBytes<'_>> {
         match &self.0 {
             Buffer::Heap(_) => None,
-            Buffer::Loan(loan) => loan.bytes_from(start),
+            Buffer::Borrowed(frame) => frame.bytes_from(start),
             #[cfg(feature = "dpdk")]
             Buffer::Mbuf(mbuf) => mbuf.tail().filter(|_| start == mbuf.len()),
         }
@@ -103,7 +103,7 @@ impl Frame {
     pub(super) fn duplicate(&self, pool: &FramePool) -> Option<Frame> {
         let shared = match &self.0 {
             Buffer::Heap(buffer) => buffer.tail.as_ref(),
-            Buffer::Loan(_) => None,
+            Buffer::Borrowed(_) => None,
             #[cfg(feature = "dpdk")]
             Buffer::Mbuf(_) => None,
         };
@@ -121,7 +121,7 @@ impl Frame {
                 buffer.tail = Some(payload);
                 Ok(())
             }
-            Buffer::Loan(_) => Err(payload),
+            Buffer::Borrowed(_) => Err(payload),
             #[cfg(feature = "dpdk")]
             Buffer::Mbuf(mbuf) => mbuf.attach(payload),
         }
@@ -166,7 +166,7 @@ impl Frame {
                 buffer.len = end;
                 Some(&mut buffer.bytes[start..end])
             }
-            Buffer::Loan(_) => None,
+            Buffer::Borrowed(_) => None,
             #[cfg(feature = "dpdk")]
             Buffer::Mbuf(mbuf) => mbuf.extend(len),
         }
@@ -177,7 +177,7 @@ impl Frame {
     pub fn checksum_status(&self) -> ChecksumStatus {
         match &self.0 {
             Buffer::Heap(buffer) => buffer.checksums,
-            Buffer::Loan(_) => ChecksumStatus::Unknown,
+            Buffer::Borrowed(_) => ChecksumStatus::Unknown,
             #[cfg(feature = "dpdk")]
             Buffer::Mbuf(mbuf) => mbuf.checksum_status(),
         }
@@ -194,7 +194,7 @@ impl Frame {
                 let _ = request;
                 buffer.home.for_kernel
             }
-            Buffer::Loan(_) => false,
+            Buffer::Borrowed(_) => false,
             #[cfg(feature = "dpdk")]
             Buffer::Mbuf(mbuf) => {
                 mbuf.offload_checksums(request);
@@ -208,7 +208,7 @@ impl Frame {
     pub(super) fn set_checksum_status(&mut self, status: ChecksumStatus) {
         match &mut self.0 {
             Buffer::Heap(buffer) => buffer.checksums = status,
-            Buffer::Loan(_) => {}
+            Buffer::Borrowed(_) => {}
             #[cfg(feature = "dpdk")]
             Buffer::Mbuf(_) => {}
         }
@@ -217,10 +217,10 @@ impl Frame {
     /// Drops all of these.
     #[inline]
     pub(super) fn drop_all(frames: impl Iterator<Item = Frame>) {
-        let mut returned = Returned::default();
+        let mut returned = ReturnedFrames::default();
         for frame in frames {
             match frame.0 {
-                Buffer::Loan(loan) => returned.add(loan),
+                Buffer::Borrowed(frame) => returned.add(frame),
                 other => drop(other),
             }
         }
@@ -247,10 +247,10 @@ impl Frame {
     }
 }
 
-impl From<Loan> for Frame {
+impl From<BorrowedFrame> for Frame {
     #[inline]
-    fn from(loan: Loan) -> Frame {
-        Frame(Buffer::Loan(loan))
+    fn from(frame: BorrowedFrame) -> Frame {
+        Frame(Buffer::Borrowed(frame))
     }
 }
 
@@ -269,7 +269,7 @@ impl Deref for Frame {
     fn deref(&self) -> &[u8] {
         match &self.0 {
             Buffer::Heap(buffer) => &buffer.bytes[..buffer.len],
-            Buffer::Loan(loan) => loan.head(),
+            Buffer::Borrowed(frame) => frame.head(),
             #[cfg(feature = "dpdk")]
             Buffer::Mbuf(mbuf) => mbuf,
         }
@@ -281,7 +281,7 @@ impl DerefMut for Frame {
     fn deref_mut(&mut self) -> &mut [u8] {
         match &mut self.0 {
             Buffer::Heap(buffer) => &mut buffer.bytes[..buffer.len],
-            Buffer::Loan(loan) => loan.head_mut(),
+            Buffer::Borrowed(frame) => frame.head_mut(),
             #[cfg(feature = "dpdk")]
             Buffer::Mbuf(mbuf) => mbuf,
         }
@@ -292,7 +292,7 @@ impl fmt::Debug for Frame {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match &self.0 {
             Buffer::Heap(_) => "heap",
-            Buffer::Loan(_) => "loan",
+            Buffer::Borrowed(_) => "frame",
             #[cfg(feature = "dpdk")]
             Buffer::Mbuf(_) => "mbuf",
         };

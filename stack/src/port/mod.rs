@@ -28,9 +28,10 @@
 use std::os::fd::BorrowedFd;
 
 mod attachment;
+mod batch_arc;
+mod borrowed;
 mod burst;
 mod frame;
-mod loan;
 
 #[cfg(feature = "dpdk")]
 pub mod dpdk;

@@ -30,11 +30,12 @@ pub(super) unsafe fn copy_out(src: *const u8, dst: *mut u8, len: usize) {
     #[cfg(test)]
     count::note(len);
     if by_processor!() && len >= 16 {
-        // SAFETY: as promised to this function.
+        // SAFETY: the caller promises the same to this function, and `len` is 16 at least.
         return unsafe { by_processor(src, dst, len) };
     }
     for at in 0..len {
-        // SAFETY: within what is valid. Bytes are always aligned, and atomic accesses may race.
+        // SAFETY: `at < len`, and the caller promises `len` valid bytes on either side. Bytes are always aligned, and atomic
+        // accesses may race.
         unsafe { dst.add(at).write(AtomicU8::from_ptr(src.add(at).cast_mut()).load(Ordering::Relaxed)) };
     }
 }
@@ -48,11 +49,12 @@ pub(super) unsafe fn copy_in(src: *const u8, dst: *mut u8, len: usize) {
     #[cfg(test)]
     count::note(len);
     if by_processor!() && len >= 16 {
-        // SAFETY: as promised to this function.
+        // SAFETY: the caller promises the same to this function, and `len` is 16 at least.
         return unsafe { by_processor(src, dst, len) };
     }
     for at in 0..len {
-        // SAFETY: as in `copy_out`.
+        // SAFETY: `at < len`, and the caller promises `len` valid bytes on either side. Bytes are always aligned, and atomic
+        // accesses may race.
         unsafe { AtomicU8::from_ptr(dst.add(at)).store(src.add(at).read(), Ordering::Relaxed) };
     }
 }
@@ -67,11 +69,12 @@ pub(super) unsafe fn copy_across(src: *const u8, dst: *mut u8, len: usize) {
     #[cfg(test)]
     count::note(len);
     if by_processor!() && len >= 16 {
-        // SAFETY: as promised to this function.
+        // SAFETY: the caller promises the same to this function, and `len` is 16 at least.
         return unsafe { by_processor(src, dst, len) };
     }
     for at in 0..len {
-        // SAFETY: as in `copy_out` and `copy_in`.
+        // SAFETY: `at < len`, and the caller promises `len` valid bytes on either side. Bytes are always aligned, and atomic
+        // accesses may race.
         unsafe {
             let byte = AtomicU8::from_ptr(src.add(at).cast_mut()).load(Ordering::Relaxed);
             AtomicU8::from_ptr(dst.add(at)).store(byte, Ordering::Relaxed);
@@ -84,7 +87,7 @@ pub(super) unsafe fn copy_across(src: *const u8, dst: *mut u8, len: usize) {
 #[cfg(target_arch = "x86_64")]
 #[inline]
 unsafe fn by_processor(src: *const u8, dst: *mut u8, len: usize) {
-    // SAFETY: as promised to this function.
+    // SAFETY: the caller promises the same to this function, and `len` is 16 at least.
     unsafe {
         // Below, starting a string instruction costs more than it saves.
         if len <= 256 { sixteens(src, dst, len) } else { string(src, dst, len) }
@@ -121,7 +124,8 @@ unsafe fn sixteens(src: *const u8, dst: *mut u8, len: usize) {
 #[cfg(target_arch = "x86_64")]
 #[inline]
 unsafe fn sixteen(src: *const u8, dst: *mut u8, at: usize) {
-    // SAFETY: within what is valid. Unaligned accesses are allowed to these instructions.
+    // SAFETY: the caller promises `at + 16` valid bytes on either side. These instructions access them unaligned, and touch
+    // no other memory, no stack and no flags.
     unsafe {
         core::arch::asm!(
             "movdqu {t}, xmmword ptr [{src} + {at}]",

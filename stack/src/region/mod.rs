@@ -58,9 +58,11 @@ enum Owner {
     Other { _owner: Box<dyn Any + Send + Sync> },
 }
 
-// SAFETY: the memory is only accessed by copies that may race, and by atomics.
+// SAFETY: no reference to the bytes is ever made: every thread accesses them by copies that may race (`copy.rs`) and by
+// atomics. The owner is freed on whichever thread drops the last `Arc`: the heap allows that, and another owner is `Send`.
 unsafe impl Send for Memory {}
-// SAFETY: as above.
+// SAFETY: as for `Send`: accesses from several threads at a time are copies that may race and atomics, and `&Memory` gives
+// access to the owner in no way.
 unsafe impl Sync for Memory {}
 
 /// Why there is no region, or no such part of it.
@@ -94,7 +96,7 @@ impl Region {
             return Err(RegionError::Length(len));
         }
         let layout = Layout::from_size_align(len, SEPARATION).map_err(|_| RegionError::Length(len))?;
-        // SAFETY: `len` is not 0.
+        // SAFETY: the layout has a size that is not 0, as `alloc_zeroed` requires: `len` has been checked.
         let base = unsafe { std::alloc::alloc_zeroed(layout) };
         let base = NonNull::new(base).ok_or(RegionError::Memory(len))?;
         Ok(Region(Arc::new(Memory { base, len, owner: Owner::Heap(layout) })))
@@ -159,7 +161,7 @@ impl Region {
         if end > self.0.len as u64 {
             return None;
         }
-        // SAFETY: within the region, by the check.
+        // SAFETY: `offset + len` is at most the length of the region, so the pointer stays in its allocation.
         let base = unsafe { self.0.base.add(offset as usize) };
         Some(RegionBytes { base, len, region: PhantomData })
     }
@@ -185,7 +187,7 @@ impl Region {
             let (offset, len) = (offset as u64, len as u64);
             return Err(RegionError::Outside { offset, len, region: self.0.len as u64 });
         }
-        // SAFETY: within the region, by the check.
+        // SAFETY: `offset + len` is at most the length of the region, so the pointer stays in its allocation.
         Ok(unsafe { self.0.base.add(offset) })
     }
 }
@@ -299,9 +301,10 @@ pub struct RegionBytes<'a> {
     region: PhantomData<&'a Region>,
 }
 
-// SAFETY: it stands for a reference to a region, which any thread may use.
+// SAFETY: like `&Region`, it gives no access to the bytes but copies that may race, which any thread may make; its lifetime
+// keeps the region.
 unsafe impl Send for RegionBytes<'_> {}
-// SAFETY: as above.
+// SAFETY: `&RegionBytes` allows no more than a copy of it, which is `Send`.
 unsafe impl Sync for RegionBytes<'_> {}
 
 impl RegionBytes<'_> {
@@ -327,7 +330,7 @@ impl RegionBytes<'_> {
     #[inline]
     pub(crate) fn after(self, start: u32) -> Self {
         let start = start.min(self.len);
-        // SAFETY: at most the length, by the line above.
+        // SAFETY: `start` is at most `len`, so the pointer is inside the bytes or one past their end.
         let base = unsafe { self.base.add(start as usize) };
         RegionBytes { base, len: self.len - start, ..self }
     }

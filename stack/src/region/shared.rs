@@ -22,9 +22,10 @@ struct Mapping {
     len: usize,
 }
 
-// SAFETY: it is only kept and unmapped; what may be done with the memory is the region's affair.
+// SAFETY: nothing accesses the memory through a `Mapping`, which is only kept and unmapped once, on any thread; accesses
+// go through the `Region` that owns it.
 unsafe impl Send for Mapping {}
-// SAFETY: as above.
+// SAFETY: `&Mapping` gives access to nothing.
 unsafe impl Sync for Mapping {}
 
 impl Drop for Mapping {

@@ -1,23 +1,26 @@
-//! `bitmap`: spraying that leaves out the entropies with a bad record.
+//! `bitmap`: even spraying that leaves out penalised entropies.
 //!
-//! Source: the bitmap balancer of uet-htsim. An ECN mark costs 1 point, a NACK 4, a timeout 15, which
-//! is also the most. Deviations: any number of paths is allowed (those that are no power of two are
-//! shuffled by rotation); penalties are stored in four bits, and only once there is one; a packet
-//! looks at no more than 256 entropies before it takes a penalised one, which changes nothing up to
-//! that many paths; feedback about an entropy out of range is ignored, not folded into range.
+//! Source: the bitmap balancer of uet-htsim. An ECN mark adds 1 point to the penalty of its entropy, a NACK 4,
+//! a timeout 15, which is also the maximum. Deviations:
+//! - Any number of paths is allowed. Numbers that are no power of two are shuffled by rotation.
+//! - Penalties have four bits each and are allocated when the first one is given.
+//! - A packet examines at most 256 entropies before it takes a penalised one. With up to 256 paths this makes no
+//!   difference.
+//! - Feedback about an entropy out of range is ignored, not folded into the range.
 
 use super::round::Round;
 use super::{Entropy, PathContext, PathFeedback, PathSelector};
 use crate::rng::Rng;
 use weft_cc::Time;
 
-/// The most that an entropy can be penalised: what fits four bits.
+/// The largest penalty of an entropy: four bits.
 const MAX_PENALTY: u8 = 15;
-/// How many entropies one packet looks at before it takes a penalised one. UET suggests 64 to 256 entropies.
+/// Number of entropies that a packet examines before it takes a penalised one. UET suggests 64 to 256 entropies.
 const SCAN_LIMIT: u16 = 256;
 
-/// Sprays like [`Oblivious`](super::Oblivious), but skips penalised entropies. A skip works one point of penalty off.
-// In the order of use: the generator is needed once a round.
+/// Sprays like [`Oblivious`](super::Oblivious), but skips penalised entropies. Each packet that skips takes one
+/// point off.
+// The fields are in the order of use: the generator is needed once a round.
 #[derive(Clone, Debug)]
 #[repr(C)]
 pub struct Bitmap {
@@ -30,11 +33,6 @@ impl Bitmap {
     /// Sprays over `paths` entropies (0 counts as 1).
     pub fn new(paths: u16, mut rng: Rng) -> Bitmap {
         Bitmap { round: Round::new(paths, &mut rng), penalties: Penalties::default(), rng }
-    }
-
-    /// Bytes of heap in use: none until the first penalty, then half a byte an entropy.
-    pub fn heap_bytes(&self) -> usize {
-        self.penalties.nibbles.len()
     }
 
     pub(super) fn paths(&self) -> u16 {
@@ -51,12 +49,12 @@ impl Bitmap {
         entropy
     }
 
-    /// Walks on to the next entropy without a penalty, or to one that has to do.
+    /// Advances to the next entropy without a penalty; gives up at the scan limit, or if all are penalised.
     fn skip_penalised(&mut self) {
         let all_penalised = self.penalties.penalised == self.round.paths();
         let mut looked_at = 0;
         while self.penalties.of(self.round.current()) > 0 {
-            // One point a packet, not one a skip: a burst of penalties takes as many packets to forget.
+            // One point per packet, not per skip, so that a burst of penalties takes as many packets to work off.
             if looked_at == 0 {
                 self.penalties.forgive(self.round.current());
             }
@@ -90,9 +88,14 @@ impl PathSelector for Bitmap {
     fn feedback(&mut self, _: Time, entropy: Entropy, feedback: PathFeedback) {
         self.learn(entropy, feedback);
     }
+
+    // There is no heap until the first penalty, then half a byte per entropy.
+    fn heap_bytes(&self) -> usize {
+        self.penalties.nibbles.len()
+    }
 }
 
-/// Four bits an entropy, allocated at the first penalty: most contexts of a healthy fabric never have one.
+/// Four bits per entropy, allocated at the first penalty: in a healthy fabric most contexts never have one.
 #[derive(Clone, Debug, Default)]
 #[repr(C)]
 struct Penalties {
@@ -148,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn heavier_news_keep_a_path_out_for_longer() {
+    fn heavier_penalties_keep_a_path_out_for_longer() {
         let absence = |feedback| {
             let mut bitmap = Bitmap::new(16, Rng::new(1, 2));
             bitmap.learn(Entropy(5), feedback);
@@ -176,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn all_penalised_still_sprays_evenly_and_recovers() {
+    fn spraying_stays_even_if_all_entropies_are_penalised() {
         let mut bitmap = Bitmap::new(8, Rng::new(1, 2));
         for e in 0..8 {
             bitmap.learn(Entropy(e), PathFeedback::Timeout);

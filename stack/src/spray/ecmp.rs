@@ -1,11 +1,11 @@
-//! `ecmp`: one entropy for the whole life of the context, as a transport without spraying has it.
+//! `ecmp`: one entropy for the lifetime of the context, as in a transport without spraying (RFC 2992).
 
 use super::round::draw;
 use super::{Entropy, PathContext, PathFeedback, PathSelector};
 use crate::rng::Rng;
 use weft_cc::Time;
 
-/// One entropy, drawn at random when the context is made. Learns nothing.
+/// One entropy, drawn at random when the context is made. It ignores feedback.
 #[derive(Clone, Debug)]
 pub struct Ecmp(Entropy);
 

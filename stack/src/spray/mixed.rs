@@ -1,10 +1,10 @@
-//! `mixed`: recycled entropies first, the bitmap's choice when there are none.
+//! `mixed`: recycled entropies, or the choice of the bitmap if there are none.
 //!
 //! Source: the mixed balancer of uet-htsim, whose default it is; the recycling is that of its
 //! "legacy REPS": no ring of eight, no freezing. Deviation: its queue of recycled entropies has no
-//! limit; here it holds at most as many as there are paths, and a newer one then displaces the
-//! oldest. A queue as long as that has seen more good paths than exist, so what is lost is only
-//! older news; the window bounds it in the same way as long as it is shorter.
+//! limit; here it holds at most as many as there are paths, and then a newer one displaces the oldest. A
+//! longer queue would only hold repetitions and older information. Windows of fewer packets than paths never
+//! reach the limit.
 
 use super::bitmap::Bitmap;
 use super::{Entropy, PathContext, PathFeedback, PathSelector};
@@ -12,8 +12,9 @@ use crate::rng::Rng;
 use std::collections::VecDeque;
 use weft_cc::Time;
 
-/// Sends on the entropies of unmarked acknowledgements in the order of their arrival, else as [`Bitmap`] does.
-// In the order of use: every packet looks at what is recycled, most at the beginning of the bitmap too.
+/// Reuses the entropies of unmarked acknowledgements in the order of their arrival; without any it sprays as
+/// [`Bitmap`] does.
+// The fields are in the order of use: every packet reads the queue, most read the start of the bitmap as well.
 #[derive(Clone, Debug)]
 #[repr(C)]
 pub struct Mixed {
@@ -25,11 +26,6 @@ impl Mixed {
     /// Sprays over `paths` entropies (0 counts as 1).
     pub fn new(paths: u16, rng: Rng) -> Mixed {
         Mixed { bitmap: Bitmap::new(paths, rng), recycled: VecDeque::new() }
-    }
-
-    /// Bytes of heap in use: the penalties and the queue of recycled entropies.
-    pub fn heap_bytes(&self) -> usize {
-        self.bitmap.heap_bytes() + self.recycled.capacity() * size_of::<u16>()
     }
 
     fn recycle(&mut self, entropy: Entropy) {
@@ -55,6 +51,10 @@ impl PathSelector for Mixed {
             self.recycle(entropy);
         }
     }
+
+    fn heap_bytes(&self) -> usize {
+        self.bitmap.heap_bytes() + self.recycled.capacity() * size_of::<u16>()
+    }
 }
 
 #[cfg(test)]
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn recycles_in_order_of_arrival_and_keeps_the_newest() {
+    fn entropies_are_recycled_in_order_of_arrival_and_the_oldest_are_displaced() {
         let mut mixed = Mixed::new(4, Rng::new(0, 0));
         let pkt = PathContext { now: Time::ZERO, sent: 9, window_packets: 4, retransmission: false };
         for e in [3, 0, 0, 1, 2, 2] {

@@ -1,7 +1,7 @@
-//! Load balancing: which entropy value the next packet carries.
+//! Load balancing: the choice of the entropy value that the next packet carries.
 //!
 //! Switches hash the entropy (over UDP: the source port) together with the addresses, so a different
-//! entropy probably takes a different path. A [`PathSelector`] chooses it and learns from feedback.
+//! entropy probably takes a different path. A [`PathSelector`] chooses the entropy and learns from feedback.
 
 #![forbid(unsafe_code)]
 
@@ -18,40 +18,41 @@ pub use bitmap::Bitmap;
 pub use ecmp::Ecmp;
 pub use mixed::Mixed;
 pub use oblivious::Oblivious;
-pub use registry::{LbChoice, UnknownLb};
+pub use registry::LbChoice;
 pub use reps::Reps;
 pub use round_robin::RoundRobin;
 
 use core::fmt;
 use weft_cc::Time;
 
-/// An entropy value: an index below the number of paths that the selector was made with.
+/// An entropy value: an index below the number of paths of its selector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Entropy(pub u16);
 
-/// What is known about the packet that asks for an entropy.
+/// The packet that needs an entropy, as selectors see it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PathContext {
-    /// When it leaves.
+    /// The time at which the packet leaves.
     pub now: Time,
     /// Packets that the context has sent before this one.
     pub sent: u64,
     /// The congestion window in whole packets.
     pub window_packets: u32,
-    /// Whether it is a retransmission.
+    /// Whether the packet is a retransmission.
     pub retransmission: bool,
 }
 
-/// What happened to a packet that carried an entropy.
+/// The fate of a packet, as feedback about its entropy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PathFeedback {
-    /// It arrived without a congestion mark, or was trimmed at the last hop without one: the path is not to blame.
+    /// The packet arrived without a congestion mark. A packet that was trimmed at the last hop without a mark counts
+    /// as good too, because its path is not to blame.
     Good,
-    /// It arrived with a congestion mark.
+    /// The packet arrived with a congestion mark.
     Ecn,
-    /// It was trimmed inside the fabric, or is inferred lost.
+    /// The packet was trimmed inside the fabric, or is inferred to be lost.
     Nack,
-    /// Its retransmission timer expired.
+    /// The retransmission timer of the packet expired.
     Timeout,
 }
 
@@ -59,13 +60,18 @@ pub enum PathFeedback {
 pub trait PathSelector {
     /// The entropy of the next packet.
     fn next(&mut self, pkt: &PathContext) -> Entropy;
-    /// What happened to a packet sent with `entropy`.
+    /// Learns the fate of a packet that was sent with `entropy`.
     fn feedback(&mut self, now: Time, entropy: Entropy, feedback: PathFeedback);
+    /// Bytes of heap that the selector holds now, for reports of memory use.
+    fn heap_bytes(&self) -> usize {
+        0
+    }
 }
 
-/// A balancer chosen at run time: the built-in ones by enum dispatch, a user's own in a box.
+/// A balancer chosen at run time: the built-in ones by enum dispatch, a user's own in a box. A new one gets
+/// an arm here and a line in the macro below.
 pub enum Selector {
-    /// One entropy for ever.
+    /// One entropy for the whole connection.
     Ecmp(Ecmp),
     /// Even spraying.
     Oblivious(Oblivious),
@@ -75,67 +81,56 @@ pub enum Selector {
     Reps(Reps),
     /// Even spraying around penalised entropies.
     Bitmap(Bitmap),
-    /// Recycled entropies, else as the bitmap.
+    /// Recycled entropies; the bitmap when there are none.
     Mixed(Mixed),
     /// A user's own.
     Custom(Box<dyn PathSelector + Send>),
 }
 
 impl Selector {
-    /// Whether it looks at [`PathContext::window_packets`]: no built-in one does.
+    /// Whether the balancer may read [`PathContext::window_packets`]. No built-in one does.
     #[inline]
     pub fn wants_window(&self) -> bool {
         matches!(self, Selector::Custom(_))
     }
+}
 
-    /// Bytes of heap that a built-in balancer holds now, beside its own size. A user's own counts as 0.
-    pub fn heap_bytes(&self) -> usize {
-        match self {
-            Selector::Bitmap(bitmap) => bitmap.heap_bytes(),
-            Selector::Mixed(mixed) => mixed.heap_bytes(),
-            _ => 0,
+/// Calls the balancer behind a [`Selector`]; with a second call, that one if it is a user's own.
+macro_rules! each_selector {
+    ($self:expr, $lb:ident => $call:expr) => {
+        each_selector!($self, $lb => $call, $lb => $call)
+    };
+    ($self:expr, $lb:ident => $call:expr, $own:ident => $call_own:expr) => {
+        match $self {
+            Selector::Ecmp($lb) => $call,
+            Selector::Oblivious($lb) => $call,
+            Selector::RoundRobin($lb) => $call,
+            Selector::Reps($lb) => $call,
+            Selector::Bitmap($lb) => $call,
+            Selector::Mixed($lb) => $call,
+            Selector::Custom($own) => $call_own,
         }
-    }
+    };
 }
 
 impl PathSelector for Selector {
     #[inline]
     fn next(&mut self, pkt: &PathContext) -> Entropy {
-        match self {
-            Selector::Ecmp(s) => s.next(pkt),
-            Selector::Oblivious(s) => s.next(pkt),
-            Selector::RoundRobin(s) => s.next(pkt),
-            Selector::Reps(s) => s.next(pkt),
-            Selector::Bitmap(s) => s.next(pkt),
-            Selector::Mixed(s) => s.next(pkt),
-            Selector::Custom(s) => s.next(pkt),
-        }
+        each_selector!(self, lb => lb.next(pkt))
     }
 
     #[inline]
     fn feedback(&mut self, now: Time, entropy: Entropy, feedback: PathFeedback) {
-        match self {
-            Selector::Ecmp(s) => s.feedback(now, entropy, feedback),
-            Selector::Oblivious(s) => s.feedback(now, entropy, feedback),
-            Selector::RoundRobin(s) => s.feedback(now, entropy, feedback),
-            Selector::Reps(s) => s.feedback(now, entropy, feedback),
-            Selector::Bitmap(s) => s.feedback(now, entropy, feedback),
-            Selector::Mixed(s) => s.feedback(now, entropy, feedback),
-            Selector::Custom(s) => s.feedback(now, entropy, feedback),
-        }
+        each_selector!(self, lb => lb.feedback(now, entropy, feedback))
+    }
+
+    fn heap_bytes(&self) -> usize {
+        each_selector!(self, lb => lb.heap_bytes())
     }
 }
 
 impl fmt::Debug for Selector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Selector::Ecmp(s) => s.fmt(f),
-            Selector::Oblivious(s) => s.fmt(f),
-            Selector::RoundRobin(s) => s.fmt(f),
-            Selector::Reps(s) => s.fmt(f),
-            Selector::Bitmap(s) => s.fmt(f),
-            Selector::Mixed(s) => s.fmt(f),
-            Selector::Custom(_) => f.write_str("Custom"),
-        }
+        each_selector!(self, lb => lb.fmt(f), _own => f.write_str("Custom"))
     }
 }

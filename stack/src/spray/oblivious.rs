@@ -1,13 +1,13 @@
-//! `oblivious`: packet spraying that listens to nothing.
+//! `oblivious`: packet spraying without feedback.
 
 use super::round::Round;
 use super::{Entropy, PathContext, PathFeedback, PathSelector};
 use crate::rng::Rng;
 use weft_cc::Time;
 
-/// Sprays evenly over all entropies: each once a round, in an order shuffled for every round.
-/// Source: the oblivious balancer of uet-htsim. Deviation: any number of paths is allowed, where
-/// the simulator asks for a power of two; other numbers are shuffled by rotation.
+/// Sprays evenly over all entropies: each is used once per round, in an order shuffled for every round.
+/// Source: the oblivious balancer of uet-htsim. Deviation: any number of paths is allowed, where the simulator
+/// requires a power of two; other numbers are shuffled by rotation.
 #[derive(Clone, Debug)]
 pub struct Oblivious {
     round: Round,

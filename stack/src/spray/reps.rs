@@ -2,24 +2,24 @@
 //!
 //! Source: Bonato et al., "REPS: Recycled Entropy Packet Spraying for Adaptive Load Balancing and
 //! Failure Mitigation" (arXiv 2407.21625), with the constants of uet-htsim. Deviations:
-//! - The end of freezing is noticed when a packet is sent too, not only when feedback arrives.
+//! - Freezing also ends when a packet is sent, not only when feedback arrives.
 //! - Without trimming, a loss may mean congestion as well as a failed path. A queue marks packets
-//!   before it overflows, so a timeout freezes the ring only if none of the last eight answers
-//!   carried a mark. (uet-htsim refuses to run without trimming.)
+//!   before it overflows, so a timeout freezes the ring only if none of the last eight acknowledgements
+//!   carried a mark. (uet-htsim stops with an error on a timeout without trimming.)
 
 use super::round::draw;
 use super::{Entropy, PathContext, PathFeedback, PathSelector};
 use crate::rng::Rng;
 use weft_cc::{Span, Time};
 
-/// Entropies remembered.
+/// Number of entropies in the ring.
 const RING: u8 = 8;
-/// How long a timeout freezes the ring.
+/// The time for which a timeout freezes the ring.
 const FREEZE: Span = Span::from_ms(10);
-/// Packets on random entropies after freezing, before anything is recycled again.
+/// Number of packets with random entropies after freezing, before recycling resumes.
 const EXPLORE: u8 = 16;
 
-/// Reuses the entropies of packets that came back unmarked, oldest first; explores at random when it has none.
+/// Reuses the entropies of packets that were acknowledged unmarked, oldest first; draws a random one if it has none.
 #[derive(Clone, Debug)]
 pub struct Reps {
     rng: Rng,
@@ -27,20 +27,20 @@ pub struct Reps {
     ring: Ring,
     paths: u16,
     explore: u8,
-    /// One bit per answer about a path, newest lowest: whether it told of congestion.
+    /// One bit for each of the last acknowledgements, the newest lowest: whether it carried a mark.
     marks: u8,
     trimming: bool,
 }
 
 impl Reps {
-    /// Sprays over `paths` entropies (0 counts as 1). `trimming`: whether switches trim, so that a
-    /// timeout cannot come from congestion.
+    /// Sprays over `paths` entropies (0 counts as 1). `trimming`: whether switches trim packets, so that
+    /// congestion cannot cause a timeout.
     pub fn new(paths: u16, trimming: bool, rng: Rng) -> Reps {
         let paths = paths.max(1);
         Reps { rng, frozen_at: None, ring: Ring::default(), paths, explore: 0, marks: 0, trimming }
     }
 
-    /// Whether a timeout has frozen the ring: it is cycled as it is, fresh or not.
+    /// Whether a timeout has frozen the ring: its entropies are then used in turn, fresh or not.
     pub fn is_frozen(&self) -> bool {
         self.frozen_at.is_some()
     }
@@ -91,16 +91,16 @@ impl PathSelector for Reps {
     }
 }
 
-/// The last entropies that proved good. The youngest `fresh` of them have not been used since.
+/// The last entropies with good feedback. The newest `fresh` of them have not been reused yet.
 #[derive(Clone, Debug, Default)]
 struct Ring {
     slots: [u16; RING as usize],
-    /// Where the next one goes.
+    /// The slot for the next entropy.
     head: u8,
-    /// Slots ever filled.
+    /// Number of slots that hold an entropy.
     filled: u8,
     fresh: u8,
-    /// Where the frozen ring is read.
+    /// The slot that the frozen ring uses next.
     cursor: u8,
 }
 
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn recycles_oldest_first_and_each_once() {
+    fn entropies_are_recycled_once_and_oldest_first() {
         let mut reps = primed(true, &[10, 11, 12]);
         assert_eq!(take(&mut reps, Time::ZERO, 3), [10, 11, 12]);
         let explored = take(&mut reps, Time::ZERO, 32);
@@ -164,13 +164,13 @@ mod tests {
     }
 
     #[test]
-    fn keeps_the_last_eight() {
+    fn the_ring_keeps_the_last_eight_entropies() {
         let mut reps = primed(true, &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
         assert_eq!(take(&mut reps, Time::ZERO, 8), [2, 3, 4, 5, 6, 7, 8, 9]);
     }
 
     #[test]
-    fn frozen_cycles_what_it_has_for_ten_ms_then_explores_sixteen() {
+    fn a_frozen_ring_is_cycled_for_10_ms_and_16_exploring_packets_follow() {
         let mut reps = primed(true, &[1, 2, 3]);
         take(&mut reps, Time::ZERO, 3);
         reps.feedback(ms(1), Entropy(0), PathFeedback::Timeout);
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn thaws_without_feedback() {
+    fn the_ring_thaws_without_feedback() {
         let mut reps = primed(true, &[1]);
         reps.feedback(ms(0), Entropy(0), PathFeedback::Timeout);
         reps.next(&at(ms(20)));
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn freezes_across_the_wrap_of_the_clock() {
+    fn freezing_lasts_across_the_wrap_of_the_clock() {
         let near_end = Time::from_ps(u64::MAX - 1_000);
         let mut reps = primed(true, &[1]);
         reps.feedback(near_end, Entropy(0), PathFeedback::Timeout);
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn without_trimming_congestion_does_not_freeze() {
+    fn without_trimming_congestion_does_not_freeze_the_ring() {
         let mut reps = primed(false, &[1, 2]);
         reps.feedback(ms(1), Entropy(3), PathFeedback::Ecn);
         reps.feedback(ms(1), Entropy(3), PathFeedback::Timeout);
@@ -217,6 +217,6 @@ mod tests {
             reps.feedback(ms(2), Entropy(e), PathFeedback::Good);
         }
         reps.feedback(ms(2), Entropy(3), PathFeedback::Timeout);
-        assert!(reps.is_frozen(), "eight unmarked answers and a loss: the path has failed");
+        assert!(reps.is_frozen(), "eight unmarked acknowledgements and a loss: the path has failed");
     }
 }

@@ -1,13 +1,13 @@
-//! Rounds: every entropy once, in an order that changes from round to round.
+//! Rounds: every entropy is used once per round, in an order that changes from round to round.
 
 use super::Entropy;
 use crate::rng::Rng;
 
-/// Walks through all entropies below `paths`, round after round.
+/// Iterates over all entropies below `paths`, round after round.
 ///
 /// For a power of two the counter is XORed with a random mask, drawn anew for each round (as
 /// uet-htsim does). For any other number the XOR would leave the range, so the random number is
-/// added modulo `paths` instead: still each entropy exactly once a round, but neighbours stay neighbours.
+/// added modulo `paths` instead. Each entropy is still used exactly once per round, but neighbours stay neighbours.
 #[derive(Clone, Debug)]
 pub(super) struct Round {
     paths: u16,
@@ -16,7 +16,7 @@ pub(super) struct Round {
 }
 
 impl Round {
-    /// A walk over `paths` entropies (at least one), with its first shuffle drawn from `rng`.
+    /// Rounds over `paths` entropies (at least one), with the first shuffle drawn from `rng`.
     pub(super) fn new(paths: u16, rng: &mut Rng) -> Round {
         let paths = paths.max(1);
         Round { paths, index: 0, shuffle: draw(rng, paths) }
@@ -27,7 +27,7 @@ impl Round {
         self.paths
     }
 
-    /// The entropy that the walk stands at.
+    /// The entropy at the current position.
     #[inline]
     pub(super) fn current(&self) -> Entropy {
         if self.paths.is_power_of_two() {
@@ -37,7 +37,7 @@ impl Round {
         Entropy((sum % u32::from(self.paths)) as u16)
     }
 
-    /// Goes one further; after the last entropy a new round begins.
+    /// Advances by one; after the last entropy a new round begins.
     #[inline]
     pub(super) fn advance(&mut self, rng: &mut Rng) {
         self.index += 1;

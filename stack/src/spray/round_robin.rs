@@ -1,12 +1,12 @@
-//! `round-robin`: the entropies in order, over and over.
+//! `round-robin`: the entropies in ascending order, cyclically.
 
 use super::round::draw;
 use super::{Entropy, PathContext, PathFeedback, PathSelector};
 use crate::rng::Rng;
 use weft_cc::Time;
 
-/// The entropies in ascending order from a random first one, so that contexts which start together
-/// do not march in step. Learns nothing.
+/// The entropies in ascending order from a random first one, so that contexts that start at the same time do not
+/// use the same paths in step. It ignores feedback.
 #[derive(Clone, Debug)]
 pub struct RoundRobin {
     paths: u16,
@@ -14,7 +14,7 @@ pub struct RoundRobin {
 }
 
 impl RoundRobin {
-    /// Goes round `paths` entropies (0 counts as 1).
+    /// Cycles through `paths` entropies (0 counts as 1).
     pub fn new(paths: u16, mut rng: Rng) -> RoundRobin {
         let paths = paths.max(1);
         RoundRobin { paths, next: draw(&mut rng, paths) }

@@ -13,7 +13,7 @@ use crate::wire::prefix::Prefix;
 
 /// Where an endpoint is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Host {
+pub struct HostAddr {
     /// Its Ethernet address, or that of the router on the way to it.
     pub mac: MacAddr,
     /// Its IP address.
@@ -35,7 +35,7 @@ pub struct Route {
 
 impl Route {
     /// None if the two use different versions of IP.
-    fn between(src: &Host, dst: &Host) -> Option<Route> {
+    fn between(src: &HostAddr, dst: &HostAddr) -> Option<Route> {
         let ip = match (src.ip, dst.ip) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => IpAddrs::V4 { src, dst },
             (IpAddr::V6(src), IpAddr::V6(dst)) => IpAddrs::V6 { src, dst },
@@ -65,9 +65,9 @@ pub enum Strangers {
 #[derive(Clone, Debug)]
 pub struct AddressBook {
     own: Addr,
-    own_host: Host,
+    own_host: HostAddr,
     /// By [`Addr`]; never longer than `capacity`.
-    hosts: Vec<Option<Host>>,
+    hosts: Vec<Option<HostAddr>>,
     /// The ways to these, as long: packets find theirs put together.
     routes: Vec<Option<Route>>,
     /// Those who are asked for their Ethernet address, whether they have answered or not.
@@ -132,7 +132,7 @@ impl AddressBook {
     /// `own` does not fit, or `host` is no address of an endpoint.
     pub fn new(
         own: Addr,
-        host: Host,
+        host: HostAddr,
         capacity: usize,
         strangers: Strangers,
     ) -> Result<AddressBook, BookError> {
@@ -158,7 +158,7 @@ impl AddressBook {
     }
 
     /// Where that endpoint is.
-    pub fn own_host(&self) -> Host {
+    pub fn own_host(&self) -> HostAddr {
         self.own_host
     }
 
@@ -167,7 +167,7 @@ impl AddressBook {
     ///
     /// # Errors
     /// Why it cannot be entered; the book is as before.
-    pub fn insert(&mut self, addr: Addr, host: Host) -> Result<(), BookError> {
+    pub fn insert(&mut self, addr: Addr, host: HostAddr) -> Result<(), BookError> {
         self.check(&host)?;
         let learnt = self.asked.contains_key(&addr);
         if self.get(addr).is_some_and(|present| *present != host && !learnt) {
@@ -185,7 +185,7 @@ impl AddressBook {
     /// # Errors
     /// Why it cannot be entered; the book is as before.
     pub(super) fn expect(&mut self, addr: Addr, ip: IpAddr) -> Result<(), BookError> {
-        self.check(&Host { mac: self.own_host.mac, ip })?;
+        self.check(&HostAddr { mac: self.own_host.mac, ip })?;
         match self.ip(addr) {
             Some(present) if present == ip => return Ok(()),
             Some(_) => return Err(BookError::AddrTaken(addr)),
@@ -199,7 +199,7 @@ impl AddressBook {
     /// Sets the Ethernet address of a peer that [`AddressBook::expect`] has entered, and nobody else since.
     pub(super) fn resolve(&mut self, addr: Addr, mac: MacAddr) {
         if let Some(&ip) = self.asked.get(&addr) {
-            self.place(addr, Host { mac, ip });
+            self.place(addr, HostAddr { mac, ip });
         }
     }
 
@@ -223,7 +223,7 @@ impl AddressBook {
     }
 
     /// `addr` is below the capacity, and the book keeps `host.ip` for it.
-    fn place(&mut self, addr: Addr, host: Host) {
+    fn place(&mut self, addr: Addr, host: HostAddr) {
         let index = addr.0 as usize;
         if index >= self.hosts.len() {
             self.hosts.resize(index + 1, None);
@@ -251,7 +251,7 @@ impl AddressBook {
 
     /// Where `addr` is.
     #[inline]
-    pub fn get(&self, addr: Addr) -> Option<&Host> {
+    pub fn get(&self, addr: Addr) -> Option<&HostAddr> {
         self.hosts.get(addr.0 as usize)?.as_ref()
     }
 
@@ -267,7 +267,7 @@ impl AddressBook {
     /// # Errors
     /// A stranger who is not welcome, or for whom there is no room.
     #[inline]
-    pub fn sender(&mut self, host: Host) -> Result<Addr, BookError> {
+    pub fn sender(&mut self, host: HostAddr) -> Result<Addr, BookError> {
         match self.find(host.ip) {
             Some(addr) => Ok(addr),
             None => self.meet(host),
@@ -281,7 +281,7 @@ impl AddressBook {
     }
 
     #[cold]
-    fn meet(&mut self, host: Host) -> Result<Addr, BookError> {
+    fn meet(&mut self, host: HostAddr) -> Result<Addr, BookError> {
         if self.strangers == Strangers::Refuse {
             return Err(BookError::Stranger(host.ip));
         }
@@ -301,7 +301,7 @@ impl AddressBook {
         }
     }
 
-    pub(super) fn check(&self, host: &Host) -> Result<(), BookError> {
+    pub(super) fn check(&self, host: &HostAddr) -> Result<(), BookError> {
         if host.ip.is_ipv4() != self.own_host.ip.is_ipv4() {
             return Err(BookError::Version(host.ip));
         }
@@ -318,8 +318,8 @@ impl AddressBook {
 mod tests {
     use super::*;
 
-    fn host(n: u8) -> Host {
-        Host { mac: MacAddr([2, 0, 0, 0, 0, n]), ip: IpAddr::from([10, 0, 0, n]) }
+    fn host(n: u8) -> HostAddr {
+        HostAddr { mac: MacAddr([2, 0, 0, 0, 0, n]), ip: IpAddr::from([10, 0, 0, n]) }
     }
 
     fn book(capacity: usize, strangers: Strangers) -> AddressBook {
@@ -333,7 +333,7 @@ mod tests {
         book.insert(Addr(5), host(9)).unwrap();
         assert_eq!((book.get(Addr(5)), book.get(Addr(4))), (Some(&host(9)), None));
         assert_eq!(book.sender(host(9)), Ok(Addr(5)));
-        let behind_a_router = Host { mac: MacAddr([4; 6]), ..host(9) };
+        let behind_a_router = HostAddr { mac: MacAddr([4; 6]), ..host(9) };
         assert_eq!(book.sender(behind_a_router), Ok(Addr(5)));
         let ip = IpAddrs::V4 { src: [10, 0, 0, 1].into(), dst: [10, 0, 0, 9].into() };
         let route = *book.route(Addr(5)).unwrap();
@@ -370,10 +370,10 @@ mod tests {
         assert_eq!(book.expect(Addr(3), host(5).ip), Err(taken));
 
         book.resolve(Addr(0), MacAddr([2; 6]));
-        assert_eq!(book.get(Addr(0)), Some(&Host { mac: MacAddr([2; 6]), ..host(5) }));
+        assert_eq!(book.get(Addr(0)), Some(&HostAddr { mac: MacAddr([2; 6]), ..host(5) }));
         book.resolve(Addr(0), MacAddr([4; 6]));
         assert_eq!(book.get(Addr(0)).unwrap().mac, MacAddr([4; 6]), "it may move");
-        let moved = Host { mac: MacAddr([4; 6]), ..host(5) };
+        let moved = HostAddr { mac: MacAddr([4; 6]), ..host(5) };
         assert_eq!(book.route(Addr(0)).copied(), Route::between(&host(1), &moved));
         book.insert(Addr(0), host(5)).unwrap();
         book.resolve(Addr(0), MacAddr([6; 6]));
@@ -388,10 +388,10 @@ mod tests {
         let taken = BookError::IpTaken { ip: host(1).ip, addr: Addr(1) };
         assert_eq!(book.insert(Addr(2), host(1)), Err(taken));
         assert_eq!(book.insert(Addr(8), host(2)), Err(BookError::Beyond { addr: Addr(8), capacity: 8 }));
-        let v6 = Host { ip: "fd00::1".parse().unwrap(), ..host(2) };
+        let v6 = HostAddr { ip: "fd00::1".parse().unwrap(), ..host(2) };
         assert_eq!(book.insert(Addr(2), v6), Err(BookError::Version(v6.ip)));
         for (mac, ip) in [([1, 0, 0, 0, 0, 0], [10, 0, 0, 2]), ([2; 6], [224, 0, 0, 1]), ([2; 6], [0; 4])] {
-            let bad = Host { mac: MacAddr(mac), ip: IpAddr::from(ip) };
+            let bad = HostAddr { mac: MacAddr(mac), ip: IpAddr::from(ip) };
             assert!(matches!(book.sender(bad), Err(BookError::NotUnicast { .. })), "{bad:?}");
         }
         assert_eq!(book.get(Addr(0)), None);

@@ -2,7 +2,7 @@
 
 use core::net::IpAddr;
 
-use super::book::{AddressBook, BookError, Host, Route};
+use super::book::{AddressBook, BookError, HostAddr, Route};
 use super::predict::{Predicted, Predictions};
 use crate::packet::{Addr, Class, Network, Packet, Payload};
 use crate::port::{ChecksumOffload, ChecksumStatus, Frame, PortCaps};
@@ -368,7 +368,7 @@ impl Codec {
         if dst != book.own_host().ip {
             return Err(ReadError::Misdirected(dst));
         }
-        let src = book.sender(Host { mac: meta.src_mac, ip: src })?;
+        let src = book.sender(HostAddr { mac: meta.src_mac, ip: src })?;
         let net = Network {
             src,
             dst: book.own(),

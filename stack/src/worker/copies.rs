@@ -1,13 +1,13 @@
 //! How often payload is copied between regions, counted where every such copy is made. Those between frames and memory
 //! that is no region's go through the C library: `tests/worker_copies.rs` counts them on the same paths.
 
-#[path = "../../tests/endpoints/mod.rs"]
-mod endpoints;
+#[path = "../../tests/steady/mod.rs"]
+mod steady;
 
-use self::endpoints::MTU;
-use self::endpoints::steady::{Stream, memif, memory_of};
+use self::steady::{Stream, memif, memory_of};
 use super::LinkConfig;
 use crate::cc::CcChoice;
+use crate::harness::MTU;
 use crate::port::Port;
 use crate::port::memory::{MemoryConfig, pair};
 use crate::region::{LONG, Region, SharedRegion, copied};

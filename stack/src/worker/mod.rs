@@ -20,7 +20,7 @@
 //! use weft_stack::rng::Rng;
 //! use weft_stack::ses::Matching;
 //! use weft_stack::wire::ethernet::MacAddr;
-//! use weft_stack::worker::{AddressBook, Clock, Host, LinkConfig, Strangers, Worker};
+//! use weft_stack::worker::{AddressBook, Clock, HostAddr, LinkConfig, Strangers, Worker};
 //!
 //! let clock = Clock::new();
 //! let network = CcParams {
@@ -29,10 +29,9 @@
 //!     link_rate: Rate::from_gbps(100),
 //!     network_rtt: Span::from_us(10),
 //!     trimming: true,
-//!     receiver_credit: false,
 //! };
 //! let config = Arc::new(FepConfig::new(&CcChoice::default(), &network));
-//! let host = |n: u8| Host { mac: MacAddr([2, 0, 0, 0, 0, n]), ip: [10, 0, 0, n].into() };
+//! let host = |n: u8| HostAddr { mac: MacAddr([2, 0, 0, 0, 0, n]), ip: [10, 0, 0, n].into() };
 //! let worker = |n: u8, port| {
 //!     let fep = Fep::new(Addr(n.into()), config.clone(), Rng::new(1, n.into()), clock.now())?;
 //!     let mut book = AddressBook::new(fep.addr(), host(n), 16, Strangers::Refuse)?;
@@ -62,7 +61,7 @@
 //! of regions it is not copied on the way out where the port takes it from there and no checksum of it is needed.
 //! Tests count: `worker_allocation.rs`, `worker_system_calls.rs`, `worker_copies.rs` and `copies.rs`, `worker_dpdk.rs`.
 //!
-//! # Rest
+//! # Backoff
 //!
 //! A worker with a core of its own looks for work all the time ([`Idle::Spin`]). On shared machines
 //! [`Idle::Adaptive`] lets it look for a while, then let other threads go first, then sleep until a frame
@@ -86,6 +85,7 @@
 #![deny(unsafe_code)]
 
 mod affinity;
+mod backoff;
 mod book;
 mod clock;
 mod codec;
@@ -93,7 +93,6 @@ mod codec;
 mod copies;
 pub mod neighbours;
 mod predict;
-mod rest;
 pub mod ring;
 pub mod session;
 pub mod steer;
@@ -104,20 +103,20 @@ mod turn;
 mod wait;
 
 pub use affinity::{CoreListError, PinError, parse_cores, pin_to, usable_cores};
-pub use book::{AddressBook, BookError, Host, Route, Strangers};
+pub use backoff::{Idle, TimedOut};
+pub use book::{AddressBook, BookError, HostAddr, Route, Strangers};
 pub use clock::{Clock, ClockSource, Unfit};
 pub use codec::{Checksum, Codec, LinkConfig, ReadError, WriteError};
-pub use rest::{Idle, TimedOut};
 pub use steer::Steering;
 pub use team::{Seat, Team, TeamError};
-pub use turn::Progress;
+pub use turn::TurnResult;
 pub use wait::Waker;
 
 use weft_cc::Time;
 
+use self::backoff::Backoff;
 use self::neighbours::Neighbours;
 use self::predict::Predictions;
-use self::rest::Rest;
 use crate::fep::Fep;
 use crate::packet::{Addr, Packet};
 use crate::port::{BURST, FramePool, Port, RxBurst, TxBurst};
@@ -140,7 +139,7 @@ pub struct Worker<P> {
     /// What the clock showed last: the endpoint's time never goes back, whatever the clock does.
     shown: Time,
     idle: Idle,
-    rest: Rest,
+    backoff: Backoff,
     rx: RxBurst,
     /// For frames of a burst that have to be put together. Not the port's: it may have none to spare.
     whole: FramePool,
@@ -253,7 +252,7 @@ impl<P: Port> Worker<P> {
             shown: clock.now(),
             clock,
             idle: Idle::Spin,
-            rest: Rest::default(),
+            backoff: Backoff::default(),
             rx: RxBurst::with_tails(),
             whole,
             tx,

@@ -1,21 +1,19 @@
-//! What the codec makes of packets and frames, and what a worker drops.
-
-use std::sync::Arc;
+//! How the codec writes and reads frames, and which frames a worker drops.
 
 use proptest::prelude::*;
-use weft_cc::{CcChoice, CcParams, Rate, Span, Time};
+use weft_cc::{CcChoice, CcParams, Span, Time};
 
 use super::*;
 use crate::buffer::Buffer;
 use crate::fep::{ConnectOptions, FepConfig, Send};
+use crate::harness::{self, MTU, host, params};
 use crate::packet::{Class, Network, Payload};
 use crate::port::memory::{MemoryConfig, MemoryPort, pair};
 use crate::port::{Frame, FramePool, PortCaps};
-use crate::rng::Rng;
 use crate::spray::Entropy;
 use crate::wire::class::TrimPoint;
 use crate::wire::edit::{decrement_ttl, mark_ce};
-use crate::wire::ethernet::{MacAddr, VlanTag};
+use crate::wire::ethernet::VlanTag;
 use crate::wire::frame::{ChecksumFill, ChecksumPolicy, finish_checksums, parse_frame};
 use crate::wire::frame::{Ecn, TrimFormat, TrimOutcome, TrimPolicy, trim_frame};
 use crate::wire::pds::{
@@ -23,15 +21,9 @@ use crate::wire::pds::{
 };
 use crate::wire::ses::{Opcode, Placement, RequestFlags, Ses, StandardRequest};
 
-fn host(n: u8, v6: bool) -> Host {
-    let ip = if v6 { format!("fd00::{n}").parse().unwrap() } else { [10, 0, 0, n].into() };
-    Host { mac: MacAddr([2, 0, 0, 0, 0, n]), ip }
-}
-
+/// The address book of endpoint `own` of two.
 fn book(own: u32, v6: bool) -> AddressBook {
-    let mut book = AddressBook::new(Addr(own), host(own as u8 + 1, v6), 2, Strangers::Refuse).unwrap();
-    book.insert(Addr(1 - own), host(2 - own as u8, v6)).unwrap();
-    book
+    harness::book(own, 2, v6)
 }
 
 fn request(payload: u32, entropy: u16) -> Packet {
@@ -104,7 +96,7 @@ fn buffer() -> Frame {
     FramePool::heap(1, 9014).unwrap().allocate(9014).unwrap()
 }
 
-/// One of which the kernel computes the checksums.
+/// A buffer for a frame whose checksums the kernel computes.
 fn kernel_buffer() -> Frame {
     FramePool::heap_for_kernel(1, 9014).unwrap().allocate(9014).unwrap()
 }
@@ -121,7 +113,7 @@ fn bytes(len: usize) -> Vec<u8> {
 
 proptest! {
     #[test]
-    fn packets_survive_the_wire(len in 0u32..8800, entropy in 0u16..16_384, v6: bool, tagged: bool) {
+    fn packets_are_read_as_they_were_written(len in 0u32..8800, entropy in 0u16..16_384, v6: bool, tagged: bool) {
         let vlan = tagged.then_some(VlanTag { priority: 3, drop_eligible: false, id: 7 });
         let codec = Codec::new(LinkConfig { vlan, ..LinkConfig::default() }, &CAPS);
         let (packet, payload) = (request(len, entropy), bytes(len as usize));
@@ -133,9 +125,9 @@ proptest! {
         prop_assert_eq!(codec.read(&mut receiver, &frame), Ok((ack, &[][..])));
     }
 
-    /// Headers that are put together beforehand are those of any other packet, whoever computes the checksums.
+    /// Prepared headers equal headers that are written in full, whoever computes the checksums.
     #[test]
-    fn plain_packets_are_written_like_any(
+    fn prepared_headers_equal_headers_written_in_full(
         len in 0u32..2000, entropy in 0u16..16_384, data: bool, checksum in 0usize..3, in_memory: bool, offload: bool, ecn: bool, hops in 0u8..3,
     ) {
         let checksum = [Checksum::WhereNeeded, Checksum::Always, Checksum::Never][checksum];
@@ -144,7 +136,7 @@ proptest! {
         let mut packet = if data { request(len, entropy) } else { ack(entropy) };
         (packet.net.ecn, packet.net.hops) = (ecn, hops);
         let payload = bytes(if data { len as usize } else { 0 });
-        // Only one of the two can leave checksums to its port.
+        // Only the second kind of buffer can leave checksums to its port.
         for new in [buffer, kernel_buffer] {
             let mut any = new();
             let whole = Payload::Bytes(&payload);
@@ -178,7 +170,7 @@ proptest! {
     }
 }
 
-/// What `codec` reads from `bytes` at endpoint 1, expecting a frame like those before.
+/// Reads `bytes` with `codec` at endpoint 1, with predictions from earlier frames.
 fn read_expecting(
     codec: &Codec,
     next: &mut Predictions,
@@ -195,9 +187,9 @@ fn read_expecting(
 }
 
 proptest! {
-    /// Whatever is done to a frame: that it is expected to look like those before changes nothing.
+    /// However a frame was damaged, reading it with and without predictions gives the same result.
     #[test]
-    fn what_is_expected_changes_nothing(
+    fn predicting_headers_does_not_change_what_is_read(
         len in 0u32..300, data: bool, other in any::<bool>(), checksum in 0usize..3, refill: bool,
         changes in prop::collection::vec((0usize..110, 0u8..8), 0..3), cut in prop::option::of(0usize..400),
     ) {
@@ -216,7 +208,7 @@ proptest! {
             changed[at] ^= 1 << bit;
         }
         if refill {
-            // What is wrong then is not the checksum.
+            // The frame is then wrong for another reason than its checksum.
             let _ = finish_checksums(&mut changed, ChecksumFill::default());
         }
         changed.truncate(cut.unwrap_or(usize::MAX).max(14));
@@ -229,7 +221,7 @@ proptest! {
 }
 
 #[test]
-fn frames_are_as_expected_whatever_differs_from_frame_to_frame() {
+fn predictions_hold_whatever_fields_vary_between_frames() {
     let codec = Codec::new(LinkConfig::default(), &CAPS);
     let mut next = Predictions::new();
     let first = written(&codec, false, &request(100, 9), &bytes(100));
@@ -248,7 +240,7 @@ fn frames_are_as_expected_whatever_differs_from_frame_to_frame() {
 }
 
 #[test]
-fn checksums_are_left_out_where_nothing_can_be_damaged() {
+fn checksums_are_omitted_where_nothing_can_be_damaged() {
     let udp_checksum = |checksum, in_memory, v6| {
         let codec =
             Codec::new(LinkConfig { checksum, ..LinkConfig::default() }, &PortCaps { in_memory, ..CAPS });
@@ -268,7 +260,7 @@ fn checksums_are_left_out_where_nothing_can_be_damaged() {
 }
 
 #[test]
-fn marks_and_hops_are_told() {
+fn congestion_marks_and_hops_are_reported() {
     let codec = Codec::new(LinkConfig::default(), &CAPS);
     let mut frame = written(&codec, false, &request(10, 1), &bytes(10));
     let ecn = |frame: &Frame| {
@@ -288,7 +280,7 @@ fn marks_and_hops_are_told() {
 
 #[test]
 fn checksums_are_left_to_a_port_only_if_frames_can_carry_the_request() {
-    // Buffers of ordinary memory cannot: the port must get finished checksums, whatever it offers.
+    // Buffers of ordinary memory cannot, so the port must get finished checksums whatever it offers.
     let caps = PortCaps { tx_ipv4_checksum: true, tx_udp_checksum: true, ..CAPS };
     let codec = Codec::new(LinkConfig::default(), &caps);
     let frame = written(&codec, false, &request(100, 1), &bytes(100));
@@ -296,7 +288,7 @@ fn checksums_are_left_to_a_port_only_if_frames_can_carry_the_request() {
 }
 
 #[test]
-fn what_cannot_be_written_is_refused() {
+fn packets_that_cannot_be_written_are_refused() {
     let codec = Codec::new(LinkConfig::default(), &CAPS);
     let write = |packet: &Packet, payload, frame: &mut Frame| {
         codec.write(&book(0, false), packet, payload, frame).unwrap_err()
@@ -313,24 +305,12 @@ fn what_cannot_be_written_is_refused() {
     assert_eq!(write(&request(10, 1), Payload::Bytes(&ten), &mut short), too_long);
 }
 
-fn config(mtu: u32) -> Arc<FepConfig> {
-    let params = CcParams {
-        mtu,
-        overhead: 64,
-        link_rate: Rate::from_gbps(100),
-        network_rtt: Span::from_us(10),
-        trimming: true,
-        receiver_credit: false,
-    };
-    Arc::new(FepConfig::new(&CcChoice::default(), &params))
-}
-
 fn fep(own: u32, mtu: u32) -> Fep {
-    Fep::new(Addr(own), config(mtu), Rng::new(1, 0), Time::ZERO).unwrap()
+    harness::fep(own, FepConfig::new(&CcChoice::default(), &CcParams { mtu, ..params() }), 1, Time::ZERO)
 }
 
 fn worker(own: u32, port: MemoryPort) -> Worker<MemoryPort> {
-    Worker::new(fep(own, 4096), port, book(own, false), LinkConfig::default(), Clock::new()).unwrap()
+    Worker::new(fep(own, MTU), port, book(own, false), LinkConfig::default(), Clock::new()).unwrap()
 }
 
 /// Puts `bytes` on the link as they are.
@@ -353,13 +333,13 @@ fn bad_frames_are_counted_and_dropped() {
     *damaged.last_mut().unwrap() ^= 1;
     inject(&mut far, &damaged);
     inject(&mut far, &good[..20]);
-    let mut others = AddressBook::new(Addr(0), host(1, false), 8, Strangers::Refuse).unwrap();
-    others.insert(Addr(1), host(9, false)).unwrap();
+    let mut others = AddressBook::new(Addr(0), host(0, false), 8, Strangers::Refuse).unwrap();
+    others.insert(Addr(1), host(8, false)).unwrap();
     let mut misdirected = buffer();
     codec.write(&others, &request(10, 1), Payload::Bytes(&bytes(10)), &mut misdirected).unwrap();
     inject(&mut far, &misdirected);
-    let mut strangers = AddressBook::new(Addr(0), host(8, false), 8, Strangers::Refuse).unwrap();
-    strangers.insert(Addr(1), host(2, false)).unwrap();
+    let mut strangers = AddressBook::new(Addr(0), host(7, false), 8, Strangers::Refuse).unwrap();
+    strangers.insert(Addr(1), host(1, false)).unwrap();
     let mut strange = buffer();
     codec.write(&strangers, &request(10, 1), Payload::Bytes(&bytes(10)), &mut strange).unwrap();
     inject(&mut far, &strange);
@@ -367,15 +347,15 @@ fn bad_frames_are_counted_and_dropped() {
     assert_eq!(worker.poll_at(Time::ZERO).received, 4);
     let counted = worker.counters();
     assert_eq!((counted.malformed, counted.misdirected, counted.strangers), (2, 1, 1));
-    assert_eq!(worker.last_read_error(), Some(ReadError::Stranger(BookError::Stranger(host(8, false).ip))));
+    assert_eq!(worker.last_read_error(), Some(ReadError::Stranger(BookError::Stranger(host(7, false).ip))));
     assert_eq!(worker.fep().counters().data_received, 0);
     inject(&mut far, &good);
     worker.poll_at(Time::ZERO);
-    assert_eq!(worker.fep().counters().data_received, 1, "the good one would have been taken");
+    assert_eq!(worker.fep().counters().data_received, 1, "the worker accepts the frame that is not damaged");
 }
 
 #[test]
-fn a_full_port_keeps_packets_waiting_and_loses_none() {
+fn packets_wait_for_a_full_port_and_none_is_lost() {
     let ring = MemoryConfig { ring: 4, spare: 2, ..MemoryConfig::default() };
     let (near, mut far) = pair(&ring).unwrap();
     let mut worker = worker(0, near);
@@ -395,14 +375,18 @@ fn a_full_port_keeps_packets_waiting_and_loses_none() {
             psns.push(request.psn.0);
         }
     }
-    assert!(worker.counters().pool_empty > 0, "six buffers were not enough");
-    assert_eq!(psns.len() as u64, worker.fep().counters().data_sent, "all that left the endpoint arrived");
+    assert!(worker.counters().pool_empty > 0, "six buffers are not enough");
+    assert_eq!(
+        psns.len() as u64,
+        worker.fep().counters().data_sent,
+        "every packet that left the endpoint has arrived"
+    );
     assert!(psns.len() > 20);
     assert!(psns.windows(2).all(|pair| pair[1] == pair[0].wrapping_add(1)), "{psns:?}");
 }
 
 #[test]
-fn a_peer_without_an_address_costs_packets_but_not_the_loop() {
+fn a_packet_for_an_unknown_peer_is_dropped_and_the_loop_goes_on() {
     let (near, _far) = pair(&MemoryConfig::default()).unwrap();
     let mut worker = worker(0, near);
     let connection = worker.fep_mut().connect(Time::ZERO, Addr(5), ConnectOptions::default()).unwrap();
@@ -414,20 +398,20 @@ fn a_peer_without_an_address_costs_packets_but_not_the_loop() {
 }
 
 #[test]
-fn parts_that_do_not_fit_are_refused() {
+fn a_worker_refuses_parts_that_do_not_fit() {
     let make = |fep, book, mtu| {
         let (near, _far) = pair(&MemoryConfig { mtu, ..MemoryConfig::default() }).unwrap();
         Worker::new(fep, near, book, LinkConfig::default(), Clock::new()).err()
     };
-    assert_eq!(make(fep(0, 4096), book(0, false), 4096 + 88), None);
+    assert_eq!(make(fep(0, MTU), book(0, false), 4096 + 88), None);
     let too_long = WorkerError::FrameTooLong { needed: 4096 + 102, max: 4096 + 101 };
-    assert_eq!(make(fep(0, 4096), book(0, false), 4096 + 87), Some(too_long));
+    assert_eq!(make(fep(0, MTU), book(0, false), 4096 + 87), Some(too_long));
     let foreign = WorkerError::ForeignBook { book: Addr(1), fep: Addr(0) };
-    assert_eq!(make(fep(0, 4096), book(1, false), 9000), Some(foreign));
+    assert_eq!(make(fep(0, MTU), book(1, false), 9000), Some(foreign));
 }
 
 #[test]
-fn waiting_has_an_end() {
+fn run_until_ends_at_its_time_limit() {
     let (near, _far) = pair(&MemoryConfig::default()).unwrap();
     let mut worker = worker(0, near);
     let limit = Span::from_us(200);
@@ -440,22 +424,22 @@ fn waiting_has_an_end() {
     assert_eq!(worker.run_until(Span::from_ms(10_000), third_turn), Ok(()));
 }
 
-/// Nothing waits for the link to come: the worker may sleep until its next timer.
+/// No packet waits for the link to come up, so the worker may sleep until its next timer.
 #[test]
-fn without_a_link_packets_are_lost_and_their_timers_wait() {
+fn without_a_link_packets_are_lost_and_sent_again_by_their_timers() {
     use crate::port::memif::{MemifConfig, MemifPort, SocketName};
     let directory = tempfile::tempdir().unwrap();
     let socket = SocketName::Path(directory.path().join("w.sock"));
     let port = MemifPort::open(&MemifConfig::server(socket)).unwrap();
     let book = book(0, false);
-    let mut worker = Worker::new(fep(0, 4096), port, book, LinkConfig::default(), Clock::new()).unwrap();
+    let mut worker = Worker::new(fep(0, MTU), port, book, LinkConfig::default(), Clock::new()).unwrap();
     let connection = worker.fep_mut().connect(Time::ZERO, Addr(1), ConnectOptions::default()).unwrap();
     let send = Send { buffer: Buffer::Heap(bytes(40 * 4096)), tag: None, header_data: 0, context: 0 };
     worker.fep_mut().post_send(connection, send).unwrap();
     let mut turn = |now| {
         worker.poll_at(now);
         assert!(worker.tx.is_empty() && !worker.fep().wants_to_transmit());
-        let next = worker.next_timer().expect("what is lost is sent again");
+        let next = worker.next_timer().expect("a lost packet has a timer");
         assert!(next.since(now) > Span::ZERO);
         (next, worker.port().counters().tx_no_link)
     };
@@ -469,10 +453,10 @@ fn without_a_link_packets_are_lost_and_their_timers_wait() {
     assert!(sent_again);
 }
 
-/// Frames of two peers in turn, over memif, whose frames lie in memory of the sender: only the first one of each is
-/// copied to be read, and none is lost although the port has no buffer left.
+/// Two peers send in turn over memif, and their frames stay in the memory of the sender. The worker copies only the
+/// first frame of each peer in order to read it, and no frame is lost although the port has no buffer left.
 #[test]
-fn frames_in_pieces_need_no_buffer_of_the_port_and_peers_in_turn_no_copy() {
+fn attached_frames_are_read_without_buffers_and_copied_once_for_each_peer() {
     use crate::port::memif::{MemifConfig, MemifPort, SocketName};
     let directory = tempfile::tempdir().unwrap();
     let socket = SocketName::Path(directory.path().join("w.sock"));
@@ -481,20 +465,20 @@ fn frames_in_pieces_need_no_buffer_of_the_port_and_peers_in_turn_no_copy() {
     for port in [&far, &near] {
         port.wait_for_link(std::time::Duration::from_secs(20)).unwrap();
     }
-    let mut book = AddressBook::new(Addr(1), host(2, false), 3, Strangers::Refuse).unwrap();
-    book.insert(Addr(0), host(1, false)).unwrap();
-    book.insert(Addr(2), host(65, false)).unwrap();
+    let mut book = AddressBook::new(Addr(1), host(1, false), 3, Strangers::Refuse).unwrap();
+    book.insert(Addr(0), host(0, false)).unwrap();
+    book.insert(Addr(2), host(64, false)).unwrap();
     let hoard: Vec<Frame> = std::iter::from_fn(|| near.pool().allocate(14)).collect();
     let clock = Clock::new();
-    let fep = Fep::new(Addr(1), config(4096), Rng::new(1, 0), clock.now()).unwrap();
+    let fep = harness::fep(1, harness::config(true), 1, clock.now());
     let mut worker = Worker::new(fep, near, book, LinkConfig::default(), clock).unwrap();
 
     let codec = Codec::new(LinkConfig::default(), &far.capabilities());
     let mut tx = TxBurst::new(&far);
     for n in 0..6 {
-        let (own, at) = [(0, 1), (2, 65)][n % 2];
+        let (own, at) = [(0, 0), (2, 64)][n % 2];
         let mut book = AddressBook::new(Addr(own), host(at, false), 3, Strangers::Refuse).unwrap();
-        book.insert(Addr(1), host(2, false)).unwrap();
+        book.insert(Addr(1), host(1, false)).unwrap();
         let packet = request(3000, 1);
         let packet = Packet { net: Network { src: Addr(own), ..packet.net }, ..packet };
         let mut frame = tx.reserve(4000).unwrap();
@@ -509,7 +493,7 @@ fn frames_in_pieces_need_no_buffer_of_the_port_and_peers_in_turn_no_copy() {
     drop(hoard);
 }
 
-/// A port that sends one frame and no more, and notes when it is to recall memory.
+/// A port that sends one frame only, and counts the calls of `recall`.
 struct Recalled {
     inner: MemoryPort,
     sent: bool,
@@ -543,12 +527,12 @@ impl Port for Recalled {
     }
 }
 
-/// A port that takes nothing ends a transfer, too. Nothing that refers to the message's memory is left when the
+/// The port takes no more frames, so the message fails. No frame refers to the memory of the message any more when the
 /// application gets it back.
 #[test]
-fn memory_of_a_message_that_fails_is_recalled_first() {
+fn memory_is_recalled_before_a_message_that_failed_completes() {
     let (inner, _far) = pair(&MemoryConfig::default()).unwrap();
-    let fep = fep(0, 4096);
+    let fep = fep(0, MTU);
     let clock = Clock::new();
     let port = Recalled { inner, sent: false, times: 0 };
     let mut worker = Worker::new(fep, port, book(0, false), LinkConfig::default(), clock).unwrap();
@@ -560,7 +544,7 @@ fn memory_of_a_message_that_fails_is_recalled_first() {
     let (mut turns, mut refer) = (0, false);
     while worker.fep_mut().poll_completion().is_none() {
         refer = worker.tx.iter().any(Frame::is_attached);
-        assert_eq!(worker.port().times, 0, "it may still arrive");
+        assert_eq!(worker.port().times, 0, "the memory is not recalled while the message may still arrive");
         worker.poll_at(now);
         now += Span::from_ms(1);
         turns += 1;

@@ -14,7 +14,7 @@ const STANDSTILL: Span = Span::from_ms(1_000);
 
 /// What one turn of the loop did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Progress {
+pub struct TurnResult {
     /// Frames that arrived.
     pub received: usize,
     /// Frames that the port took.
@@ -23,10 +23,10 @@ pub struct Progress {
     pub timers: bool,
 }
 
-impl Progress {
+impl TurnResult {
     /// Whether nothing happened.
     pub fn is_idle(&self) -> bool {
-        *self == Progress::default()
+        *self == TurnResult::default()
     }
 }
 
@@ -44,13 +44,13 @@ const WORTH_ATTACHING: u32 = 1024;
 impl<P: Port> Worker<P> {
     /// One turn of the loop, at the time of the clock.
     #[inline]
-    pub fn poll(&mut self) -> Progress {
+    pub fn poll(&mut self) -> TurnResult {
         let now = self.now();
         self.poll_at(now)
     }
 
     /// One turn of the loop at `now`, which must not lie before that of an earlier turn.
-    pub fn poll_at(&mut self, now: Time) -> Progress {
+    pub fn poll_at(&mut self, now: Time) -> TurnResult {
         self.counters.polls += 1;
         let received = self.receive(now);
         let timers = self.fep.poll_timeout().is_some_and(|at| now.is_at_or_after(at));
@@ -65,7 +65,7 @@ impl<P: Port> Worker<P> {
         if self.fep.take_abandoned() {
             self.recall();
         }
-        Progress { received, sent, timers: timers | asked }
+        TurnResult { received, sent, timers: timers | asked }
     }
 
     /// The time of the clock, but never before what it was last time.

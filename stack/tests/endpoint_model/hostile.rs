@@ -1,4 +1,4 @@
-//! Forged packets from a third address. They may do to that address what they like, and nothing to others.
+//! Forged packets from a third address. They may harm the connections of that address, but no others.
 
 use weft_stack::packet::{Addr, Class, Network, Packet, Payload};
 use weft_stack::spray::Entropy;
@@ -23,10 +23,11 @@ const KINDS: [ControlKind; 10] = [
     ControlKind::Negotiation,
 ];
 
-/// A forged packet arrives somewhere: made up, or a packet of others under another address.
+/// A forged packet arrives: an invented one, or a packet of another endpoint with the wrong source address.
 pub(super) fn strike(world: &mut World, choices: &mut Choices<'_>) {
     world.forged = true;
-    let overheard = (!world.wire.is_empty()).then(|| world.wire[choices.below(world.wire.len())].packet);
+    let wire = &world.pair.wire;
+    let overheard = (!wire.is_empty()).then(|| wire[choices.below(wire.len())].packet);
     let mut fep = choices.below(2);
     let mut packet = match (choices.byte() % 4, overheard) {
         (0, Some(packet)) => packet,
@@ -45,7 +46,7 @@ pub(super) fn strike(world: &mut World, choices: &mut Choices<'_>) {
     if !packet.net.class.is_trimmed() {
         packet.payload_len = payload.len() as u32;
     }
-    world.feps[fep].on_packet(world.now, &packet, Payload::Bytes(&payload));
+    world.pair.feps[fep].on_packet(world.pair.now, &packet, Payload::Bytes(&payload));
 }
 
 fn forge(choices: &mut Choices<'_>) -> Packet {
@@ -65,7 +66,7 @@ fn forge(choices: &mut Choices<'_>) -> Packet {
     Packet { net, payload_len: number(choices), pds, ses }
 }
 
-/// An answer to a packet that went to somebody else: takes it for arrived, or refuses it.
+/// An ACK or a NACK for a packet that went to another endpoint.
 fn answer(choices: &mut Choices<'_>, request: &Request) -> Packet {
     let (psn, spdcid, dpdcid) = (request.psn, PdcId(1), request.spdcid);
     let pds = if choices.byte() & 1 == 0 {
@@ -78,7 +79,7 @@ fn answer(choices: &mut Choices<'_>, request: &Request) -> Packet {
     Packet { net, payload_len: 0, pds, ses: Ses::None }
 }
 
-/// Extremes and small numbers are more interesting than others.
+/// A number; extreme and small ones are frequent, because they find more bugs.
 fn number(choices: &mut Choices<'_>) -> u32 {
     match choices.byte() % 5 {
         0 => 0,
@@ -178,7 +179,7 @@ fn control(choices: &mut Choices<'_>) -> Control {
     }
 }
 
-/// Any header that bytes can spell.
+/// Any header that can be decoded from bytes.
 fn arbitrary(choices: &mut Choices<'_>) -> Pds {
     let bytes: Vec<u8> = (0..48).map(|_| choices.byte()).collect();
     Pds::decode(&bytes).map_or_else(|_| Pds::Control(control(choices)), |(pds, _)| pds)

@@ -1,4 +1,4 @@
-//! What was asked of the endpoints and what came of it.
+//! The messages that were posted, and their completions.
 
 use std::collections::BTreeMap;
 
@@ -9,20 +9,20 @@ use weft_stack::packet::Addr;
 use weft_stack::ses::{Matching, ReceiveId};
 use weft_stack::wire::ses::ReturnCode;
 
-/// One message and the receive for it.
+/// A message and the receive for it.
 #[derive(Debug)]
 struct Message {
     from: usize,
     len: u32,
     send: SendId,
     sent: Option<Result<(), SendError>>,
-    /// Bytes of the receive.
+    /// The length of the receive, bytes.
     room: u32,
     receive: Option<ReceiveId>,
     received: Option<Result<(), ReceiveError>>,
 }
 
-/// All messages, numbered; the number is tag, context and header data.
+/// All messages. The number of a message is its tag, its context and the complement of its header data.
 #[derive(Default)]
 pub(crate) struct Ledger {
     messages: Vec<Message>,
@@ -43,7 +43,7 @@ impl Ledger {
         self.messages.push(Message { from, len, send, sent, room: 0, receive, received });
     }
 
-    /// Posts the receive for message `which` if none is posted, `short` of the whole message.
+    /// Posts the receive for message `which` if none is posted. A `short` one has room for half of the message.
     pub(crate) fn receive(&mut self, feps: &mut [Fep], which: usize, short: bool) {
         let count = self.messages.len().max(1);
         let number = which % count;
@@ -72,7 +72,7 @@ impl Ledger {
         if let Some(message) = self.messages.get(which % count) {
             let late = message.sent.is_some();
             let cancelled = feps[message.from].cancel_send(message.send).is_ok();
-            assert!(!(late && cancelled), "cancelled what was done");
+            assert!(!(late && cancelled), "a message that had completed was cancelled");
         }
     }
 
@@ -85,20 +85,22 @@ impl Ledger {
         }
     }
 
-    /// Receives of messages that were cancelled wait for nothing.
+    /// Cancels the receives of messages that were cancelled, which nothing else would complete.
     pub(crate) fn cancel_the_rest(&mut self, feps: &mut [Fep]) {
         for message in &self.messages {
             if message.sent == Some(Err(SendError::Cancelled))
                 && let Some(id) = message.receive
             {
-                feps[1 - message.from].cancel_receive(id).expect("no message can have met it");
+                feps[1 - message.from]
+                    .cancel_receive(id)
+                    .expect("the cancelled message cannot have matched it");
             }
         }
     }
 
     pub(crate) fn close(&mut self, fep: &mut Fep, now: Time, id: ConnectionId) {
         self.closing.insert((fep.addr().0, id), false);
-        fep.close(now, id).expect("it is open: nobody else closes it");
+        fep.close(now, id).expect("the connection is open, since only the test closes it");
     }
 
     pub(crate) fn collect(&mut self, feps: &mut [Fep]) {
@@ -113,8 +115,16 @@ impl Ledger {
         match completion {
             Completion::Sent { id, context, buffer, result, .. } => {
                 let message = &mut self.messages[context as usize];
-                assert_eq!((message.send, message.from as u32, message.sent), (id, at, None), "sent twice");
-                assert_eq!(buffer, Buffer::Heap(bytes_of(context as usize, message.len)), "memory changed");
+                assert_eq!(
+                    (message.send, message.from as u32, message.sent),
+                    (id, at, None),
+                    "a message completes once, at its sender"
+                );
+                assert_eq!(
+                    buffer,
+                    Buffer::Heap(bytes_of(context as usize, message.len)),
+                    "the sender gets its memory back unchanged"
+                );
                 message.sent = Some(result);
             }
             Completion::Received { id, context, result: Err(ReceiveError::Cancelled), .. } => {
@@ -124,7 +134,11 @@ impl Ledger {
             Completion::Received { id, context, peer, tag, header_data, len, buffer, result } => {
                 let message = &mut self.messages[context as usize];
                 let number = context as usize;
-                assert_eq!((message.receive, message.received), (Some(id), None), "received twice");
+                assert_eq!(
+                    (message.receive, message.received),
+                    (Some(id), None),
+                    "a message is received once"
+                );
                 assert_eq!((1 - message.from as u32, peer), (at, Some(Addr(message.from as u32))));
                 assert_eq!((tag, header_data, len), (Some(context), !context, message.len));
                 let expected = bytes_of(number, message.len)[..message.room as usize].to_vec();
@@ -133,7 +147,11 @@ impl Ledger {
             }
             Completion::Closed { id, result, .. } => {
                 assert_eq!(result, Ok(()));
-                assert_eq!(self.closing.insert((at, id), true), Some(false), "closed unasked or twice");
+                assert_eq!(
+                    self.closing.insert((at, id), true),
+                    Some(false),
+                    "a connection closes once, when it was asked to"
+                );
             }
         }
     }
@@ -142,7 +160,7 @@ impl Ledger {
         self.closing.values().all(|closed| *closed) && self.messages.iter().all(Message::is_done)
     }
 
-    /// What is not done.
+    /// The messages that have not completed.
     pub(crate) fn open(&self) -> Vec<String> {
         let open = self.messages.iter().enumerate().filter(|(_, message)| !message.is_done());
         open.map(|(number, message)| format!("{number}: {message:?}")).collect()
@@ -154,7 +172,7 @@ impl Ledger {
             let received = if room < len { Err(ReceiveError::Truncated { len, room }) } else { Ok(()) };
             match message.sent {
                 Some(Err(SendError::Cancelled)) => {
-                    assert_eq!(message.received, None, "message {number} was cancelled and came");
+                    assert_eq!(message.received, None, "message {number} was cancelled and has arrived");
                     continue;
                 }
                 Some(Ok(())) => {}

@@ -1,40 +1,40 @@
-//! Endpoints joined by a channel that does whatever a string of bytes tells it to do: delivers any
-//! packet in any order, drops, copies, trims and marks them, lets time pass, calls the verbs early,
-//! twice and in any order, and forges packets. When the bytes are used up the channel is fair, and
-//! everything that was asked for has to come to its end.
+//! Two endpoints and a channel that a string of bytes controls: it delivers packets in any order, drops, copies, trims
+//! and marks them, lets time pass, calls the verbs early, twice and in any order, and forges packets. When the bytes
+//! are used up the channel becomes fair, and everything that was posted has to complete.
 //!
-//! Property tests and the fuzz target share this.
+//! A property test and a fuzz target share this.
 
+#[path = "../harness/mod.rs"]
+mod harness;
 mod hostile;
 mod ledger;
 
 use std::sync::Arc;
 
+use harness::{Pair, params};
 use ledger::Ledger;
-use weft_cc::{CcChoice, CcParams, Rate, Span, Time};
-use weft_stack::fep::{ConnectOptions, ConnectionId, Fep, FepConfig, Limits, TrafficClass};
-use weft_stack::packet::{Addr, Class, Packet, Payload};
+use weft_cc::{CcChoice, CcParams, Span, Time};
+use weft_stack::fep::{ConnectOptions, ConnectionId, FepConfig, Limits, TrafficClass};
+use weft_stack::packet::{Addr, Class};
 use weft_stack::pdc::{PdcConfig, RodReceive};
-use weft_stack::rng::Rng;
 use weft_stack::spray::LbChoice;
 use weft_stack::spray::registry::BALANCERS;
-use weft_stack::wire::pds::{DeliveryMode, Pds};
-use weft_stack::wire::ses::Ses;
+use weft_stack::wire::pds::DeliveryMode;
 
-/// Packets older than this never arrive: half of what targets remember closed PDCs for.
+/// Packets older than this never arrive. Targets remember closed PDCs for twice as long.
 const LIFETIME: Span = Span::from_ms(50);
 const TIME_WAIT: Span = Span::from_ms(100);
-/// Eleven days: no string of bytes makes a peer look dead or busy for too long.
+/// Eleven days, which no string of bytes lasts, so that no peer seems dead.
 const IDLE: Span = Span::from_ms(1_000_000_000);
 const FOREVER: Span = Span::from_ms(4_000_000_000);
-/// More than any test drops of one packet.
+/// More retries than any string of bytes can make fail.
 const RETRIES: u8 = 250;
-/// In the fair part everything is done within this: a dozen times the longest back-off.
+/// Over the fair channel everything completes within this, which is a dozen times the longest back-off.
 const PATIENCE: Span = Span::from_ms(120_000);
-/// The address that packets are forged from.
+/// The source address of forged packets.
 const HOSTILE: Addr = Addr(2);
 
-/// Decisions, one byte each; 0 when they are used up.
+/// Decisions of one byte each. When the bytes are used up, every decision is 0.
 pub(crate) struct Choices<'a>(&'a [u8]);
 
 impl Choices<'_> {
@@ -61,22 +61,13 @@ impl Choices<'_> {
     }
 }
 
-/// A packet on its way.
-#[derive(Clone, Debug)]
-struct Transit {
-    packet: Packet,
-    payload: Vec<u8>,
-    sent_at: Time,
-}
-
-/// Two endpoints, a channel and a forger.
+/// The endpoints and the packets between them, and the messages that were posted.
 struct World {
-    now: Time,
-    feps: Vec<Fep>,
-    wire: Vec<Transit>,
+    pair: Pair,
     connections: Vec<(usize, ConnectionId)>,
     ledger: Ledger,
     mtu: u32,
+    /// Whether a forged packet has arrived.
     forged: bool,
 }
 
@@ -84,11 +75,9 @@ fn config(choices: &mut Choices<'_>) -> FepConfig {
     let cc = CcChoice::parse(choices.pick(&["nscc", "smartt", "constant", "rccc", "nscc+rccc"])).unwrap();
     let params = CcParams {
         mtu: choices.pick(&[1, 7, 64, 1_000]),
-        overhead: 64,
-        link_rate: Rate::from_gbps(100),
         network_rtt: Span::from_us(5),
         trimming: choices.byte() & 1 == 0,
-        receiver_credit: cc.uses_credit(),
+        ..params()
     };
     let base = FepConfig::new(&cc, &params);
     FepConfig {
@@ -119,13 +108,10 @@ fn config(choices: &mut Choices<'_>) -> FepConfig {
 impl World {
     fn new(choices: &mut Choices<'_>) -> World {
         let config = Arc::new(config(choices));
-        // Time wraps around while the test runs, before it, or not at all.
+        // The clock wraps around soon, later, or not at all while the test runs.
         let now = Time::from_ps(choices.pick(&[0, u64::MAX - 3_000_000, u64::MAX - 50_000_000_000, 1 << 63]));
-        let fep = |i: u32| Fep::new(Addr(i), config.clone(), Rng::new(11, u64::from(i)), now).unwrap();
         World {
-            now,
-            feps: vec![fep(0), fep(1)],
-            wire: Vec::new(),
+            pair: Pair::of([0, 1].map(|n| harness::fep(n, config.clone(), 11, now)), now),
             connections: Vec::new(),
             ledger: Ledger::default(),
             mtu: config.mtu,
@@ -133,7 +119,7 @@ impl World {
         }
     }
 
-    /// One thing happens.
+    /// Does one thing, which the next byte chooses.
     fn step(&mut self, choices: &mut Choices<'_>) {
         match choices.byte() % 32 {
             0..=2 => self.send(choices),
@@ -147,12 +133,12 @@ impl World {
             23 => self.burst(choices),
             24 => self.cancel(choices),
             25 => self.close(choices),
-            26 => self.feps[choices.below(2)].on_timeout(self.now),
+            26 => self.pair.feps[choices.below(2)].on_timeout(self.pair.now),
             27 => self.advance(Span::from_us(u64::from(choices.byte()))),
             28 => self.lose_all(),
             _ => hostile::strike(self, choices),
         }
-        self.ledger.collect(&mut self.feps);
+        self.ledger.collect(&mut self.pair.feps);
     }
 
     /// Posts a message on a connection, perhaps on a new one.
@@ -163,7 +149,7 @@ impl World {
             let mode = choices.pick(&[DeliveryMode::Rud, DeliveryMode::Rud, DeliveryMode::Rod]);
             let options =
                 ConnectOptions { mode, class: TrafficClass(choices.byte() % 2), ..ConnectOptions::default() };
-            let id = self.feps[fep].connect(self.now, Addr(1 - fep as u32), options).unwrap();
+            let id = self.pair.feps[fep].connect(self.pair.now, Addr(1 - fep as u32), options).unwrap();
             self.connections.push((fep, id));
         }
         let (fep, id) = if new {
@@ -179,21 +165,21 @@ impl World {
             4 => self.mtu * u32::from(choices.byte() % 32),
             _ => (u32::from(choices.byte()) * 16).min(self.mtu * 200),
         };
-        self.ledger.send(&mut self.feps, fep, id, len);
+        self.ledger.send(&mut self.pair.feps, fep, id, len);
     }
 
     fn receive(&mut self, choices: &mut Choices<'_>) {
         let short = choices.byte().is_multiple_of(8);
         let which = choices.byte();
-        self.ledger.receive(&mut self.feps, usize::from(which), short);
+        self.ledger.receive(&mut self.pair.feps, usize::from(which), short);
     }
 
     fn cancel(&mut self, choices: &mut Choices<'_>) {
         let which = usize::from(choices.byte());
         if choices.byte() & 1 == 0 {
-            self.ledger.cancel_send(&mut self.feps, which);
+            self.ledger.cancel_send(&mut self.pair.feps, which);
         } else {
-            self.ledger.cancel_receive(&mut self.feps, which);
+            self.ledger.cancel_receive(&mut self.pair.feps, which);
         }
     }
 
@@ -201,156 +187,129 @@ impl World {
         if !self.connections.is_empty() {
             let at = choices.below(self.connections.len());
             let (fep, id) = self.connections.swap_remove(at);
-            self.ledger.close(&mut self.feps[fep], self.now, id);
+            self.ledger.close(&mut self.pair.feps[fep], self.pair.now, id);
         }
     }
 
     fn transmit(&mut self, choices: &mut Choices<'_>) {
         let fep = choices.below(2);
         for _ in 0..=choices.byte() % 8 {
-            self.put_on_wire(fep);
+            self.pair.put_on_wire(fep);
         }
-    }
-
-    fn put_on_wire(&mut self, fep: usize) -> bool {
-        let Some(transmit) = self.feps[fep].poll_transmit(self.now) else { return false };
-        let payload = match self.feps[fep].payload(transmit.payload) {
-            Payload::Bytes(bytes) => bytes.to_vec(),
-            Payload::Virtual(_) | Payload::Region(_) => panic!("all payloads are bytes here"),
-        };
-        assert_eq!(payload.len(), transmit.packet.payload_len as usize);
-        assert_eq!(transmit.packet.net.src, Addr(fep as u32));
-        if transmit.packet.net.dst != HOSTILE {
-            self.wire.push(Transit { packet: transmit.packet, payload, sent_at: self.now });
-        }
-        true
-    }
-
-    fn arrive(&mut self, transit: &Transit) {
-        let fep = &mut self.feps[transit.packet.net.dst.0 as usize];
-        fep.on_packet(self.now, &transit.packet, Payload::Bytes(&transit.payload));
     }
 
     fn deliver(&mut self, choices: &mut Choices<'_>) {
-        if !self.wire.is_empty() {
-            let transit = self.wire.remove(choices.below(self.wire.len()));
-            self.arrive(&transit);
+        if !self.pair.wire.is_empty() {
+            let transit = self.pair.wire.remove(choices.below(self.pair.wire.len()));
+            self.pair.arrive(&transit);
         }
     }
 
     /// Everything on the wire arrives, in order or in reverse.
     fn burst(&mut self, choices: &mut Choices<'_>) {
-        let mut all = std::mem::take(&mut self.wire);
+        let mut all = std::mem::take(&mut self.pair.wire);
         if choices.byte() & 1 == 0 {
             all.reverse();
         }
         for transit in all {
-            self.arrive(&transit);
+            self.pair.arrive(&transit);
         }
     }
 
     /// Drops, copies or marks a packet.
     fn disturb(&mut self, choices: &mut Choices<'_>) {
-        if self.wire.is_empty() {
+        let wire = &mut self.pair.wire;
+        if wire.is_empty() {
             return;
         }
-        let at = choices.below(self.wire.len());
+        let at = choices.below(wire.len());
         match choices.byte() % 3 {
-            0 => drop(self.wire.remove(at)),
-            1 => self.wire.push(self.wire[at].clone()),
-            _ => self.wire[at].packet.net.ecn = true,
+            0 => drop(wire.remove(at)),
+            1 => wire.push(wire[at].duplicate()),
+            _ => wire[at].mark(),
         }
     }
 
     fn trim(&mut self, choices: &mut Choices<'_>) {
-        if self.wire.is_empty() {
+        let wire = &mut self.pair.wire;
+        if wire.is_empty() {
             return;
         }
-        let at = choices.below(self.wire.len());
-        let transit = &mut self.wire[at];
-        if matches!(transit.packet.pds, Pds::Request(_)) && transit.packet.net.class == Class::Data {
-            transit.packet.net.class = choices.pick(&[Class::Trimmed, Class::TrimmedLastHop]);
-            transit.packet.ses = Ses::None;
-            transit.payload.clear();
+        let at = choices.below(wire.len());
+        if wire[at].is_data() {
+            wire[at].trim(choices.pick(&[Class::Trimmed, Class::TrimmedLastHop]));
         }
     }
 
     fn lose_all(&mut self) {
-        self.wire.clear();
+        self.pair.wire.clear();
     }
 
     fn advance(&mut self, span: Span) {
-        self.now += span;
-        let now = self.now;
-        self.wire.retain(|transit| now.since(transit.sent_at) < LIFETIME);
+        self.pair.now += span;
+        let now = self.pair.now;
+        self.pair.wire.retain(|transit| now.since(transit.sent_at) < LIFETIME);
     }
 
-    /// The next timer expires.
+    /// Lets the next timer expire.
     fn expire(&mut self) {
-        let deadlines = self.feps.iter().filter_map(Fep::poll_timeout);
-        let Some(at) = deadlines.reduce(|a, b| a.earliest(b)) else { return };
-        let ahead = at.since(self.now);
-        // The longest back-off is ten seconds; whether a peer is still there is not asked here.
+        let Some(at) = self.pair.next_timer() else { return };
+        let ahead = at.since(self.pair.now);
+        // The longest back-off is ten seconds. Later timers only ask whether the peer is still there.
         if ahead < Span::from_ms(60_000) {
             self.advance(ahead);
-            for fep in &mut self.feps {
-                fep.on_timeout(self.now);
+            for fep in &mut self.pair.feps {
+                fep.on_timeout(self.pair.now);
             }
         }
     }
 
-    /// From here on nothing goes wrong any more.
+    /// Closes everything over a fair channel, and checks the result.
     fn finish(&mut self) {
-        self.ledger.receive_the_rest(&mut self.feps);
+        self.ledger.receive_the_rest(&mut self.pair.feps);
         for (fep, id) in std::mem::take(&mut self.connections) {
-            self.ledger.close(&mut self.feps[fep], self.now, id);
+            self.ledger.close(&mut self.pair.feps[fep], self.pair.now, id);
         }
-        let began = self.now;
-        self.run_until(|world| world.ledger.is_done());
+        self.run_until_done();
         self.ledger.check();
-        assert!(self.now.since(began) < PATIENCE);
-        self.ledger.cancel_the_rest(&mut self.feps);
-        // What is only remembered for a while, and what was forged, is forgotten in the end.
+        self.ledger.cancel_the_rest(&mut self.pair.feps);
+        // In the end the endpoints forget closed PDCs, and PDCs that were forged.
         for _ in 0..4 {
-            self.now += IDLE;
-            self.feps.iter_mut().for_each(|fep| fep.on_timeout(self.now));
-            (0..2).for_each(|fep| while self.put_on_wire(fep) {});
+            self.pair.now += IDLE;
+            self.pair.feps.iter_mut().for_each(|fep| fep.on_timeout(self.pair.now));
+            (0..2).for_each(|fep| while self.pair.put_on_wire(fep) {});
         }
-        for fep in &self.feps {
-            // Forged messages that nobody asks for stay, within the sender's quota.
+        for fep in &self.pair.feps {
+            // Forged messages for which nobody posts a receive stay, within the sender's quota.
             let tolerated = |what: &String| self.forged && what.ends_with("messages on their way in");
             let leaks: Vec<String> = fep.leaks().filter(|what| !tolerated(what)).collect();
             assert!(leaks.is_empty(), "endpoint {}: {leaks:?}", fep.addr().0);
         }
     }
 
-    /// A channel that keeps order and loses nothing.
-    fn run_until(&mut self, done: impl Fn(&World) -> bool) {
-        let began = self.now;
+    /// Runs over a channel that keeps order and loses nothing, until everything has completed.
+    fn run_until_done(&mut self) {
+        let began = self.pair.now;
         let mut steps = 0;
-        while !done(self) {
-            while self.put_on_wire(0) || self.put_on_wire(1) {}
-            if self.wire.is_empty() {
+        while !self.ledger.is_done() {
+            while self.pair.put_on_wire(0) || self.pair.put_on_wire(1) {}
+            if self.pair.wire.is_empty() {
                 self.expire();
             } else {
-                let transit = self.wire.remove(0);
+                let transit = self.pair.wire.remove(0);
                 self.advance(Span::from_ns(100));
-                self.arrive(&transit);
+                self.pair.arrive(&transit);
             }
-            self.ledger.collect(&mut self.feps);
+            self.ledger.collect(&mut self.pair.feps);
             steps += 1;
-            let in_time = self.now.since(began) < PATIENCE && steps < 400_000;
-            assert!(in_time, "after {steps} steps: {:#?}\n{:#?}", self.explain(), self.ledger.open());
+            let in_time = self.pair.now.since(began) < PATIENCE && steps < 400_000;
+            assert!(in_time, "after {steps} steps: {:#?}\n{:#?}", self.pair.explain(), self.ledger.open());
         }
-    }
-
-    fn explain(&self) -> Vec<String> {
-        self.feps.iter().flat_map(|fep| fep.explain(self.now)).collect()
     }
 }
 
-/// Whatever the channel does, every message arrives once and byte-identical, every connection
-/// closes, nothing is left over, and nothing panics.
+/// Whatever the channel does, every message arrives once with the bytes that were sent, every connection closes, the
+/// endpoints keep nothing, and nothing panics.
 pub(crate) fn every_message_arrives_once(bytes: &[u8]) {
     let mut choices = Choices(bytes);
     let mut world = World::new(&mut choices);

@@ -7,39 +7,39 @@ use thiserror::Error;
 
 use crate::sim::{Share, SlowPort};
 use crate::topology::Topology;
-use crate::units::scaled;
+use weft_cc::units::scaled;
 
-/// The first links up from every switch of a tier keep only part of their rate, in both directions, and
-/// their queues and marking thresholds shrink with it.
+/// Slows the first uplinks of every switch of a tier, in both directions. Their queues and marking thresholds
+/// shrink by the same factor.
 ///
-/// In a fabric of two tiers `tier=0,links=N` is what uet-htsim makes of `-failed N`.
+/// In a fabric of two tiers, `tier=0,links=N` does the same as `-failed N` in uet-htsim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Degradation {
-    /// The tier of the switches; the top one has no links up.
+    /// The tier of the switches. The top tier has no uplinks.
     pub tier: u8,
-    /// How many links of each switch, the first ones.
+    /// Number of uplinks of each switch, counted from the first.
     pub links: u32,
-    /// What is left of them.
+    /// The fraction of their rate that remains.
     pub share: Share,
 }
 
-/// What is wrong with a degradation: which word, and what belongs there.
+/// Why a degradation is refused.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("`{word}`: expected {expected}")]
 pub struct DegradationError {
-    /// The word; all of the text where something is missing.
+    /// The wrong word, or the whole text if something is missing.
     pub word: String,
-    /// What belongs there.
+    /// Description of what was expected.
     pub expected: String,
 }
 
-/// As in uet-htsim.
+/// The remaining rate if none is given, as in uet-htsim.
 const DEFAULT_MILLIONTHS: u64 = 250_000;
 
 impl FromStr for Degradation {
     type Err = DegradationError;
 
-    /// Reads `tier=T,links=N,rate=P%`. The rate is 25 % if it is left out.
+    /// Parses `tier=T,links=N,rate=P%`. Without `rate`, it is 25 %.
     fn from_str(text: &str) -> Result<Degradation, DegradationError> {
         let form = "tier=T,links=N,rate=P%, each once, such as tier=0,links=1,rate=25%";
         let (mut tier, mut links, mut share) = (None, None, None);
@@ -76,10 +76,10 @@ impl fmt::Display for Degradation {
 }
 
 impl Degradation {
-    /// The ports of `fabric` that become slow: both directions of each link.
+    /// The ports of `fabric` that become slow, for both directions of each link.
     ///
     /// # Errors
-    /// `fabric` has no such tier, or its switches have fewer links up.
+    /// `fabric` has no such tier below the top, or its switches have fewer uplinks.
     pub fn ports(&self, fabric: &Topology) -> Result<Vec<SlowPort>, DegradationError> {
         let tiers = fabric.tiers();
         let Some((_, below_top)) = tiers.split_last() else { return Ok(Vec::new()) };
@@ -89,7 +89,7 @@ impl Degradation {
         };
         if self.links > tier.radix_up {
             let expected =
-                format!("at most {}, the links up from a switch of tier {}", tier.radix_up, self.tier);
+                format!("at most {}, the number of uplinks of a switch of tier {}", tier.radix_up, self.tier);
             return Err(wrong(&format!("links={}", self.links), &expected));
         }
         let switches = (0..fabric.switches_in(self.tier)).filter_map(|n| fabric.switch_at(self.tier, n));

@@ -1,19 +1,19 @@
-//! Changes of links as people write them.
+//! The text format of link changes.
 //!
-//! One change of one link at one time a line ([`parse_link_events`], [`write_link_event`]):
+//! Each line describes one change of one link at one time ([`parse_link_events`], [`write_link_event`]):
 //!
 //! ```text
-//! # comments and blank lines do not count
+//! # comments and blank lines are ignored
 //! 100us tier=0 switch=3 link=1 fail
 //! 300us tier=0 switch=3 link=1 restore
 //! 0us   tier=1 switch=0 link=5 rate=25G
 //! 10us  host=7 drop=0.01
 //! ```
 //!
-//! Times count from the start of the run and need a unit. Without a time a line is a change that is to happen now
-//! ([`parse_link_change`]).
+//! Times count from the start of the run and need a unit. A line without a time describes a change that
+//! happens now ([`parse_link_change`]).
 //!
-//! Links that are slow from the start, many at once ([`Degradation`]): `tier=0,links=2,rate=25%`.
+//! A [`Degradation`] such as `tier=0,links=2,rate=25%` makes many links slow from the start.
 #![forbid(unsafe_code)]
 
 mod degrade;
@@ -29,18 +29,18 @@ pub use write::write_link_event;
 
 use thiserror::Error;
 
-/// Why link events could not be read: where, which word, and what belongs there.
+/// Why a link event is refused.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{source_name}:{line}:{column}: `{word}`: expected {expected}")]
 pub struct LinkEventError {
-    /// The file or flag.
+    /// The name of the file or option.
     pub source_name: String,
-    /// The line, from 1.
+    /// The line, counted from 1.
     pub line: usize,
-    /// The character of the line at which the word starts, from 1.
+    /// The column in characters at which the word starts, counted from 1.
     pub column: usize,
-    /// The word; empty where the line ends too early.
+    /// The wrong word; empty if the line ends too early.
     pub word: String,
-    /// What belongs there.
+    /// Description of what was expected.
     pub expected: String,
 }

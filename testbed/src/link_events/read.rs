@@ -1,15 +1,18 @@
-//! Reading link events.
+//! Parsing of link events.
 
 use weft_cc::{Span, Time};
 
 use super::LinkEventError;
 use crate::sim::{LinkChange, LinkEvent};
 use crate::topology::{HostId, PortId, Topology};
-use crate::units::{parse_rate, parse_span};
+use weft_cc::units::{parse_rate, parse_span};
 
-/// Reads all events of `text` for the links of `fabric`, in the order of the lines.
+/// Parses all events of `text` for the links of `fabric`, in the order of the lines.
 ///
-/// `source_name` is what errors call the text. The first error ends the reading.
+/// Errors name the text `source_name`.
+///
+/// # Errors
+/// The first line that is malformed or names a link that `fabric` does not have.
 pub fn parse_link_events(
     source_name: &str,
     text: &str,
@@ -26,9 +29,12 @@ pub fn parse_link_events(
     Ok(events)
 }
 
-/// Reads a change of a link that is to happen now: a line of the same form without its time.
+/// Parses a change of a link that happens now: a line of the same form without the time.
 ///
-/// `source_name` is what errors call the text.
+/// Errors name the text `source_name`.
+///
+/// # Errors
+/// The text is malformed or names a link that `fabric` does not have.
 pub fn parse_link_change(
     source_name: &str,
     text: &str,
@@ -42,13 +48,13 @@ pub fn parse_link_change(
     read.map_err(|wrong| wrong.at(source_name, 1, text))
 }
 
-struct Wrong {
+struct WordError {
     offset: usize,
     word: String,
     expected: String,
 }
 
-impl Wrong {
+impl WordError {
     fn at(self, source_name: &str, line: usize, text: &str) -> LinkEventError {
         LinkEventError {
             source_name: source_name.into(),
@@ -73,11 +79,11 @@ struct Word<'a> {
 }
 
 impl<'a> Word<'a> {
-    fn wrong(self, expected: impl Into<String>) -> Wrong {
-        Wrong { offset: self.offset, word: self.text.into(), expected: expected.into() }
+    fn wrong(self, expected: impl Into<String>) -> WordError {
+        WordError { offset: self.offset, word: self.text.into(), expected: expected.into() }
     }
 
-    fn number(self, key: &str, expected: &str) -> Result<u32, Wrong> {
+    fn number(self, key: &str, expected: &str) -> Result<u32, WordError> {
         let value = self.text.strip_prefix(key).and_then(|rest| rest.strip_prefix('='));
         let digits = value.filter(|v| v.bytes().all(|b| b.is_ascii_digit()));
         digits.and_then(|v| v.parse().ok()).ok_or_else(|| self.wrong(expected))
@@ -94,13 +100,13 @@ impl<'a> Words<'a> {
         Word { text, offset }
     }
 
-    fn end(&mut self) -> Result<(), Wrong> {
+    fn end(&mut self) -> Result<(), WordError> {
         let rest = self.next();
         if rest.text.is_empty() { Ok(()) } else { Err(rest.wrong("the end of the line")) }
     }
 }
 
-fn parse_line(line: &str, fabric: &Topology) -> Result<LinkEvent, Wrong> {
+fn parse_line(line: &str, fabric: &Topology) -> Result<LinkEvent, WordError> {
     let mut words = Words { line, at: 0 };
     let at = time(words.next())?;
     let port = link(&mut words, fabric)?;
@@ -109,9 +115,9 @@ fn parse_line(line: &str, fabric: &Topology) -> Result<LinkEvent, Wrong> {
     Ok(LinkEvent { at, port, change })
 }
 
-fn time(word: Word<'_>) -> Result<Time, Wrong> {
+fn time(word: Word<'_>) -> Result<Time, WordError> {
     let expected = "a time with a unit since the start of the run (such as 100us)";
-    // A bare zero passes `parse_span`; here every time has a unit.
+    // `parse_span` accepts a bare zero, but here every time needs a unit.
     let unit = word.text.ends_with('s');
     let span = parse_span(word.text).ok().filter(|_| unit).ok_or_else(|| word.wrong(expected))?;
     // Time is circular: only half of its range lies ahead of the start.
@@ -121,7 +127,7 @@ fn time(word: Word<'_>) -> Result<Time, Wrong> {
     Ok(Time::ZERO + span)
 }
 
-fn link(words: &mut Words<'_>, fabric: &Topology) -> Result<PortId, Wrong> {
+fn link(words: &mut Words<'_>, fabric: &Topology) -> Result<PortId, WordError> {
     let first = words.next();
     if first.text.starts_with("host=") {
         let host = first.number("host", "host=N")?;
@@ -152,7 +158,7 @@ fn link(words: &mut Words<'_>, fabric: &Topology) -> Result<PortId, Wrong> {
     })
 }
 
-fn change(word: Word<'_>) -> Result<LinkChange, Wrong> {
+fn change(word: Word<'_>) -> Result<LinkChange, WordError> {
     match word.text.split_once('=') {
         None if matches!(word.text, "fail" | "down") => Ok(LinkChange::Fail),
         None if matches!(word.text, "restore" | "up") => Ok(LinkChange::Restore),
@@ -165,7 +171,7 @@ fn change(word: Word<'_>) -> Result<LinkChange, Wrong> {
     }
 }
 
-fn probability(word: Word<'_>, text: &str) -> Result<f64, Wrong> {
+fn probability(word: Word<'_>, text: &str) -> Result<f64, WordError> {
     let p = text.parse::<f64>().ok().filter(|p| (0.0..=1.0).contains(p));
     p.ok_or_else(|| word.wrong("a probability from 0 to 1"))
 }

@@ -1,4 +1,4 @@
-//! What is read, what is refused, and that what is written reads the same.
+//! Parsing, refusals, and round trips of link events.
 
 use proptest::prelude::*;
 use weft_cc::{Rate, Span, Time};
@@ -37,7 +37,7 @@ fn every_change_reaches_the_link_it_names() {
 }
 
 #[test]
-fn errors_point_at_the_word() {
+fn errors_point_at_the_wrong_word() {
     let fabric = fabric();
     for (line, column, word) in [
         ("5 host=0 fail", 1, "5"),
@@ -60,7 +60,7 @@ fn errors_point_at_the_word() {
 }
 
 #[test]
-fn refusals_say_which_links_there_are() {
+fn errors_state_the_valid_range_of_links() {
     let fabric = fabric();
     for (words, expected) in [
         ("tier=9 switch=0 link=0 fail", "a tier below 2"),
@@ -76,7 +76,7 @@ fn refusals_say_which_links_there_are() {
 }
 
 #[test]
-fn without_a_time_a_change_is_for_now() {
+fn a_line_without_a_time_is_a_change_that_happens_now() {
     let fabric = fabric();
     let nic = fabric.nic(HostId(2));
     assert_eq!(parse_link_change("f", "host=2 fail", &fabric), Ok((nic, LinkChange::Fail)));
@@ -114,7 +114,7 @@ fn any_change() -> impl Strategy<Value = LinkChange> {
 
 proptest! {
     #[test]
-    fn what_is_written_reads_the_same(
+    fn written_events_parse_to_the_same_events(
         three_tiers: bool,
         events in prop::collection::vec((0..=u64::MAX / 2, 0..15u32, any::<prop::sample::Index>(), any_change()), 1..20),
     ) {
@@ -134,7 +134,7 @@ proptest! {
         prop_assert_eq!(read.len(), written.len());
         for (read, written) in read.into_iter().zip(written) {
             prop_assert_eq!((read.at, read.change), (written.at, written.change));
-            // Either end names the link.
+            // Either end identifies the link.
             prop_assert!(read.port == written.port || fabric.port(read.port).reverse == written.port);
             let mut again = String::new();
             write_link_event(&read, &fabric, &mut again).unwrap();
@@ -143,7 +143,7 @@ proptest! {
     }
 
     #[test]
-    fn degradations_read_as_they_are_written(tier: u8, links: u32, millionths in 1..=1_000_000u64) {
+    fn written_degradations_parse_to_the_same_degradations(tier: u8, links: u32, millionths in 1..=1_000_000u64) {
         let share = Share::from_millionths(millionths).unwrap();
         let degradation = Degradation { tier, links, share };
         prop_assert_eq!(degradation.to_string().parse(), Ok(degradation));
@@ -168,7 +168,7 @@ fn events_are_written_in_the_largest_unit_that_is_exact() {
 }
 
 #[test]
-fn degradations_slow_the_first_links_up_of_every_switch() {
+fn degradations_slow_the_first_uplinks_of_every_switch() {
     let fabric = fat_tree();
     let degradation: Degradation = "tier=1,links=1,rate=12.5%".parse().unwrap();
     let slow = degradation.ports(&fabric).unwrap();
@@ -186,7 +186,7 @@ fn degradations_slow_the_first_links_up_of_every_switch() {
 }
 
 #[test]
-fn degradations_that_make_no_sense_are_refused() {
+fn invalid_degradations_are_refused() {
     for (text, word) in [
         ("", ""),
         ("tier=0", "tier=0"),
@@ -207,6 +207,6 @@ fn degradations_that_make_no_sense_are_refused() {
     assert_eq!(refusal("tier=2,links=1"), "`tier=2`: expected a tier below 2, the top");
     assert_eq!(
         refusal("tier=0,links=3"),
-        "`links=3`: expected at most 2, the links up from a switch of tier 0"
+        "`links=3`: expected at most 2, the number of uplinks of a switch of tier 0"
     );
 }

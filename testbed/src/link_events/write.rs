@@ -1,18 +1,18 @@
-//! Writing link events.
+//! Formatting of link events.
 
 use core::fmt;
 
 use crate::sim::{LinkChange, LinkEvent};
 use crate::topology::{Direction, Node, PortId, Topology};
 
-/// Units from the largest, so that what is a whole number of one is written in it.
+/// Units from the largest to the smallest. A value is written in the first unit of which it is a multiple.
 const TIMES: [(u64, &str); 5] =
     [(1_000_000_000_000, "s"), (1_000_000_000, "ms"), (1_000_000, "us"), (1_000, "ns"), (1, "ps")];
 const RATES: [(u64, &str); 5] =
     [(1_000_000_000_000, "T"), (1_000_000_000, "G"), (1_000_000, "M"), (1_000, "k"), (1, "bps")];
 
-/// Writes an event of a link of `fabric` as one line, without its end. Reading it gives an event of the
-/// same link at the same time.
+/// Writes an event of a link of `fabric` as one line, without a line break. Parsing the line gives an event
+/// of the same link at the same time.
 pub fn write_link_event(event: &LinkEvent, fabric: &Topology, out: &mut impl fmt::Write) -> fmt::Result {
     write_scaled(out, event.at.as_ps(), &TIMES)?;
     write_link(out, event.port, fabric)?;
@@ -23,7 +23,7 @@ pub fn write_link_event(event: &LinkEvent, fabric: &Topology, out: &mut impl fmt
             write!(out, " rate=")?;
             write_scaled(out, rate.as_bps(), &RATES)
         }
-        // The shortest decimal that reads the same.
+        // `Display` gives the shortest decimal that parses to the same value.
         LinkChange::Drop(p) => write!(out, " drop={p}"),
         LinkChange::Corrupt(p) => write!(out, " corrupt={p}"),
     }

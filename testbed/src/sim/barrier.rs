@@ -1,17 +1,17 @@
-//! Where the threads of a run wait for each other.
+//! The barrier at which the threads of a run wait for each other.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Where threads wait for each other.
+/// A barrier for a fixed number of threads.
 pub(super) struct Barrier {
     threads: usize,
     waiting: AtomicUsize,
     turn: AtomicUsize,
-    /// A thread has panicked and will not come.
+    /// A thread has panicked and will never arrive.
     broken: AtomicBool,
 }
 
-/// Looks at the barrier before the processor is given away: some microseconds.
+/// Polls of the barrier before a thread yields its processor: some microseconds.
 const SPINS: u32 = 128;
 
 impl Barrier {
@@ -24,7 +24,7 @@ impl Barrier {
         }
     }
 
-    /// Waits until all threads are here. False if one of them will never be.
+    /// Waits until all threads have arrived. Returns false if one of them has panicked.
     pub(super) fn wait(&self) -> bool {
         let turn = self.turn.load(Ordering::Acquire);
         if self.waiting.fetch_add(1, Ordering::AcqRel) + 1 == self.threads {

@@ -1,4 +1,4 @@
-//! From a topology and a workload to shards.
+//! Builds the shards of a run from its topology and workload.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,42 +11,42 @@ use weft_stack::rng::Rng;
 use super::config::{MIN_FRAME, Overhead, RunConfig, RunError};
 use super::faults::{FaultPlan, LinkChange, LinkEvent, LinkFaults, Share};
 use super::flows::Flows;
-use super::host::{Host, Surroundings};
+use super::host::{Host, HostEnv};
 use super::link::{Link, LinkSpec};
 use super::packets::{MAX_SHARDS, Packets};
 use super::shard::{Group, Shard, Side};
-use super::switches::{Bench, Port, Switch, longest_window, rank_bits};
+use super::switches::{Port, Switch, SwitchScratch, longest_window, rank_bits};
 use super::wires::{Inlet, Wires};
 use crate::switch::{EgressQueue, Hasher, QueueConfig};
 use crate::topology::{HostId, Node, PortId, PortSpec, SwitchId, Topology};
 use crate::workload::{Start, Workload};
 
-/// Everything that a run starts with.
+/// The state of a run at its start.
 pub(super) struct System {
     pub(super) shards: Vec<Shard>,
-    /// Nothing that happens at one node matters to another sooner than this, ps.
+    /// The shortest time, in ps, after which an event at one node can affect another.
     pub(super) lookahead: u64,
-    /// Changes of links, in the order of time.
+    /// Changes of links, in time order.
     pub(super) changes: Vec<(u64, LinkSpec, LinkChange)>,
 }
 
-/// Which node is where.
-struct Places {
-    hosts: Vec<Place>,
-    switches: Vec<Place>,
+/// The location of each node.
+struct Locations {
+    hosts: Vec<Location>,
+    switches: Vec<Location>,
     /// Groups of hosts in each shard, by the shard's own numbers.
     groups: Vec<Vec<Vec<u32>>>,
 }
 
-/// Where a host or switch is: its shard, and its numbers there.
+/// The shard of a host or switch, and its numbers within the shard.
 #[derive(Clone, Copy, Default)]
-struct Place {
+struct Location {
     shard: u32,
     node: u32,
     inbox: u32,
 }
 
-/// Builds the system for as many threads as are asked for and can be used.
+/// Builds the system for `threads` threads, or fewer if the fabric has fewer ToRs.
 pub(super) fn build(
     config: &RunConfig,
     faults: &FaultPlan,
@@ -62,17 +62,17 @@ pub(super) fn build(
     let changes = changes(&links, &faults.events)?;
     let lookahead = lookahead(&links, &changes).ok_or(RunError::NoLatency)?;
     let shards = threads.clamp(1, topology.switches_in(0).clamp(1, MAX_SHARDS as u32) as usize);
-    let places = Places::new(topology, &config.workload, shards);
-    let builder = Builder::new(links, &places, sampling)?;
+    let locations = Locations::new(topology, &config.workload, shards);
+    let builder = Builder::new(links, &locations, sampling)?;
     let shards = (0..shards as u32).map(|shard| builder.shard(shard)).collect::<Result<_, _>>()?;
     Ok(System { shards, lookahead, changes })
 }
 
-/// The links as they are when the run begins.
+/// The links in their state at the start of the run.
 pub(crate) struct Links<'a> {
     config: &'a RunConfig,
     faults: LinkFaults,
-    /// Sending ports that are slower than the topology has them.
+    /// Sending ports that are slower than in the topology.
     slow: BTreeMap<PortId, Share>,
 }
 
@@ -82,18 +82,18 @@ impl<'a> Links<'a> {
         Links { config, faults: faults.all_links, slow }
     }
 
-    /// What is left of the rate of the link behind `port`.
+    /// The fraction that remains of the rate of the link behind `port`.
     fn share(&self, port: PortId) -> Share {
         self.slow.get(&port).copied().unwrap_or(Share::WHOLE)
     }
 
-    /// The rate of the link behind `port`, as much as is left of it.
+    /// The remaining rate of the link behind `port`.
     fn rate(&self, port: PortId) -> Rate {
         let rate = self.config.topology.port(port).rate;
         Rate::from_bps(self.share(port).of(rate.as_bps()).max(1))
     }
 
-    /// What is fixed about the link behind `port`.
+    /// The fixed properties of the link behind `port`.
     pub(crate) fn spec(&self, port: PortId) -> LinkSpec {
         let topology = &self.config.topology;
         let spec = topology.port(port);
@@ -105,7 +105,7 @@ impl<'a> Links<'a> {
         LinkSpec { id: port.0, rate: self.rate(port), latency, faults: self.faults }
     }
 
-    /// The queue of `port`.
+    /// The queue configuration of `port`.
     pub(crate) fn queue(&self, port: PortId) -> QueueConfig {
         let config = self.config;
         let limit = config.queue_bytes.or(config.topology.queue_of(port));
@@ -113,7 +113,7 @@ impl<'a> Links<'a> {
     }
 }
 
-/// Failures of the workload and `events`, both directions of each link.
+/// The failures of the workload and `events`, for both directions of each link, in time order.
 pub(crate) fn changes(
     links: &Links<'_>,
     events: &[LinkEvent],
@@ -135,8 +135,8 @@ pub(crate) fn changes(
     Ok(both.collect())
 }
 
-/// The time that the fastest packet takes over the shortest link: that far one can look ahead. `None`
-/// if that is no time at all.
+/// The lookahead: the time that the smallest packet takes over the fastest and shortest link, ps. `None` if
+/// it is zero.
 fn lookahead(links: &Links<'_>, changes: &[(u64, LinkSpec, LinkChange)]) -> Option<u64> {
     let topology = &links.config.topology;
     let specs = (0..topology.ports().len() as u32).map(|id| links.spec(PortId(id)));
@@ -154,11 +154,11 @@ fn lookahead(links: &Links<'_>, changes: &[(u64, LinkSpec, LinkChange)]) -> Opti
     let fastest = rate.into_iter().chain(degraded).max()?;
     let lookahead = latency + fastest.time_for(u64::from(smallest)).as_ps();
     let ports = (0..topology.switches()).map(|s| topology.ports_of(SwitchId(s)).count).max().unwrap_or(0);
-    // Windows are twice as long.
+    // Windows are twice as long as the lookahead.
     (lookahead > 0).then(|| lookahead.min(longest_window(ports) / 2))
 }
 
-/// All switches, those of the side of the hosts first.
+/// All switches, those of the hosts' side first.
 fn in_order(topology: &Topology) -> impl Iterator<Item = SwitchId> {
     let of_side = |side| {
         let on_side = move |s: &SwitchId| Side::of_tier(topology.place(*s).tier) == side;
@@ -167,14 +167,14 @@ fn in_order(topology: &Topology) -> impl Iterator<Item = SwitchId> {
     of_side(Side::Even).chain(of_side(Side::Odd))
 }
 
-impl Places {
-    /// Deals the nodes out: blocks of ToRs with their hosts, the switches above evenly.
-    fn new(topology: &Topology, workload: &Workload, shards: usize) -> Places {
+impl Locations {
+    /// Distributes the nodes: blocks of ToRs with their hosts, and the switches above evenly.
+    fn new(topology: &Topology, workload: &Workload, shards: usize) -> Locations {
         let of = |index: u32, count: u32| (u64::from(index) * shards as u64 / u64::from(count)) as u32;
         let tors = topology.switches_in(0);
         let leaders = leaders(topology.hosts(), workload);
         let mut groups = vec![Vec::new(); shards];
-        let mut hosts: Vec<Place> = Vec::with_capacity(topology.hosts() as usize);
+        let mut hosts: Vec<Location> = Vec::with_capacity(topology.hosts() as usize);
         let mut inboxes = vec![0; shards];
         for host in 0..topology.hosts() {
             let leader = leaders[host as usize];
@@ -188,37 +188,37 @@ impl Places {
                 true => groups.push(vec![host]),
                 false => groups[node as usize].push(host),
             }
-            hosts.push(Place { shard, node, inbox: *inbox });
+            hosts.push(Location { shard, node, inbox: *inbox });
             *inbox += 1;
         }
         let mut nodes: Vec<u32> = groups.iter().map(|groups| groups.len() as u32).collect();
-        let mut switches = vec![Place::default(); topology.switches() as usize];
+        let mut switches = vec![Location::default(); topology.switches() as usize];
         for switch in in_order(topology) {
-            let place = topology.place(switch);
-            let shard = of(place.index, topology.switches_in(place.tier));
+            let location = topology.place(switch);
+            let shard = of(location.index, topology.switches_in(location.tier));
             let (node, inbox) = (&mut nodes[shard as usize], &mut inboxes[shard as usize]);
-            switches[switch.0 as usize] = Place { shard, node: *node, inbox: *inbox };
+            switches[switch.0 as usize] = Location { shard, node: *node, inbox: *inbox };
             *node += 1;
             *inbox += 1;
         }
-        Places { hosts, switches, groups }
+        Locations { hosts, switches, groups }
     }
 
     /// The receiving end of the link behind `port`.
     fn inlet(&self, topology: &Topology, port: &PortSpec) -> Inlet {
-        let (place, rank) = match port.peer {
+        let (location, rank) = match port.peer {
             Node::Host(host) => (self.hosts[host.0 as usize], 0),
             Node::Switch(switch) => {
                 let ports = topology.ports_of(switch);
                 (self.switches[switch.0 as usize], port.reverse.0 - ports.first.0)
             }
         };
-        Inlet { shard: place.shard, node: place.node, inbox: place.inbox, rank }
+        Inlet { shard: location.shard, node: location.node, inbox: location.inbox, rank }
     }
 }
 
-/// Host by host the first host of its group: hosts belong together if flows of one are started by flows
-/// that end at the other, as that takes no time.
+/// For each host, the first host of its group. Two hosts belong together if flows of one are started by flows
+/// that end at the other, because that takes no time.
 fn leaders(hosts: u32, workload: &Workload) -> Vec<u32> {
     let mut leaders: Vec<u32> = (0..hosts).collect();
     fn find(leaders: &mut [u32], mut host: u32) -> u32 {
@@ -248,7 +248,7 @@ fn leaders(hosts: u32, workload: &Workload) -> Vec<u32> {
     (0..hosts).map(|host| find(&mut leaders, host)).collect()
 }
 
-/// Where a port's generator of marks starts.
+/// The seed of a port's generator for marks.
 pub(crate) fn mark_seed(seed: u64, port: PortId) -> u64 {
     seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ u64::from(port.0) << 32
 }
@@ -256,23 +256,23 @@ pub(crate) fn mark_seed(seed: u64, port: PortId) -> u64 {
 struct Builder<'a> {
     config: &'a RunConfig,
     links: Links<'a>,
-    places: &'a Places,
+    locations: &'a Locations,
     endpoint: Arc<FepConfig>,
-    /// Port by port, the receiving end of its link.
+    /// For each port, the receiving end of its link.
     inlets: Vec<Inlet>,
     queues: Vec<QueueConfig>,
-    /// Port by port, the index of its queue configuration.
+    /// For each port, the index of its queue configuration.
     queue_of: Vec<u8>,
-    /// Host by host, its shard.
+    /// The shard of each host.
     shard_of: Arc<[u16]>,
     sampling: bool,
 }
 
 impl<'a> Builder<'a> {
-    fn new(links: Links<'a>, places: &'a Places, sampling: bool) -> Result<Builder<'a>, RunError> {
+    fn new(links: Links<'a>, locations: &'a Locations, sampling: bool) -> Result<Builder<'a>, RunError> {
         let config = links.config;
         let topology = &config.topology;
-        let inlets = topology.ports().iter().map(|port| places.inlet(topology, port)).collect();
+        let inlets = topology.ports().iter().map(|port| locations.inlet(topology, port)).collect();
         let mut queues = Vec::new();
         let queue_of = (0..topology.ports().len() as u32).map(|id| {
             let queue = links.queue(PortId(id));
@@ -284,21 +284,21 @@ impl<'a> Builder<'a> {
         });
         let queue_of = queue_of.collect::<Result<_, _>>()?;
         let endpoint = Arc::new(config.endpoint());
-        let shard_of = places.hosts.iter().map(|place| place.shard as u16).collect();
-        Ok(Builder { config, links, places, endpoint, inlets, queues, queue_of, shard_of, sampling })
+        let shard_of = locations.hosts.iter().map(|location| location.shard as u16).collect();
+        Ok(Builder { config, links, locations, endpoint, inlets, queues, queue_of, shard_of, sampling })
     }
 
     fn shard(&self, shard: u32) -> Result<Shard, RunError> {
         let (config, topology) = (self.config, &self.config.topology);
-        let groups = &self.places.groups[shard as usize];
+        let groups = &self.locations.groups[shard as usize];
         let switches: Vec<SwitchId> =
-            in_order(topology).filter(|s| self.places.switches[s.0 as usize].shard == shard).collect();
+            in_order(topology).filter(|s| self.locations.switches[s.0 as usize].shard == shard).collect();
         let is_even = |s: &SwitchId| Side::of_tier(topology.place(*s).tier) == Side::Even;
         let first_odd = groups.len() + switches.iter().filter(|s| is_even(s)).count();
         let nodes = groups.len() + switches.len();
         let hosts: usize = groups.iter().map(Vec::len).sum();
         let inboxes = hosts + switches.len();
-        let is_ours = |host: u32| self.places.hosts[host as usize].shard == shard;
+        let is_ours = |host: u32| self.locations.hosts[host as usize].shard == shard;
         let flows = Flows::new(config, is_ours, self.sampling);
         let group = |hosts: &Vec<u32>| {
             let hosts = hosts.iter().map(|host| self.host(*host)).collect::<Result<Vec<_>, _>>()?;
@@ -307,25 +307,25 @@ impl<'a> Builder<'a> {
         };
         let mut groups = groups.iter().map(group).collect::<Result<Vec<_>, _>>()?;
         for (at, slot, source) in flows.starts() {
-            let hosts = &mut groups[self.places.hosts[source as usize].node as usize].hosts;
+            let hosts = &mut groups[self.locations.hosts[source as usize].node as usize].hosts;
             if let Ok(index) = hosts.binary_search_by_key(&source, |host| host.id) {
                 hosts[index].starts.push((at, slot));
             }
         }
         for host in groups.iter_mut().flat_map(|group| &mut group.hosts) {
-            // The next one last.
+            // The next flow to start is the last entry.
             host.starts.sort_unstable_by(|a, b| b.cmp(a));
             host.starts.shrink_to_fit();
         }
-        let packets = Packets::new(shard, self.places.groups.len(), self.shard_of.clone());
+        let packets = Packets::new(shard, self.locations.groups.len(), self.shard_of.clone());
         let mut shard = Shard {
             groups,
             switches: switches.into_iter().map(|switch| self.switch(switch)).collect(),
             first_odd,
             wires: Wires::new(shard, packets, nodes, inboxes),
             flows,
-            bench: Bench::new(self.queues.clone(), config.seed),
-            around: Surroundings {
+            scratch: SwitchScratch::new(self.queues.clone(), config.seed),
+            env: HostEnv {
                 shard,
                 overhead: config.wire_overhead,
                 seed: config.seed,
@@ -344,7 +344,7 @@ impl<'a> Builder<'a> {
             id,
             fep: Fep::new(Addr(id), self.endpoint.clone(), rng, Time::ZERO)?,
             nic: self.link(config.topology.nic(HostId(id))),
-            inbox: self.places.hosts[id as usize].inbox,
+            inbox: self.locations.hosts[id as usize].inbox,
             neighbours: config.topology.neighbours(HostId(id)),
             starts: Vec::new(),
             dropped: 0,
@@ -361,7 +361,7 @@ impl<'a> Builder<'a> {
             hasher: Hasher::new(self.config.seed, id.0),
             ports: ports.iter().map(|port| self.port(port)).collect(),
             waiting: vec![0; ports.count.div_ceil(64) as usize],
-            inbox: self.places.switches[id.0 as usize].inbox,
+            inbox: self.locations.switches[id.0 as usize].inbox,
             rank_bits: rank_bits(ports.count),
             dropped: 0,
         }

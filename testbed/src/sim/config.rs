@@ -1,4 +1,4 @@
-//! What a run consists of.
+//! The configuration of a run.
 
 use std::sync::Arc;
 
@@ -13,74 +13,74 @@ use crate::switch::{PhantomConfig, QueueConfig};
 use crate::topology::Topology;
 use crate::workload::Workload;
 
-/// What a packet costs on the wire beyond its payload.
+/// Bytes that a packet takes on the wire beyond its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overhead {
-    /// Its true headers over Ethernet, IPv4 and UDP, with preamble, FCS and gap.
+    /// The real headers over Ethernet, IPv4 and UDP, with preamble, FCS and inter-packet gap.
     Auto,
-    /// So many bytes; control packets and trimmed ones cost exactly that.
+    /// A fixed number of bytes. Control packets and trimmed packets take exactly that many.
     Fixed(u32),
 }
 
-/// What packets carry.
+/// The payload of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PayloadMode {
-    /// Only a length.
+    /// Packets carry only a length.
     Virtual,
-    /// Bytes, compared at the receiver.
+    /// Packets carry bytes, which are compared at the receiver.
     Real,
 }
 
 /// Phantom queues, see [`PhantomConfig`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PhantomQueues {
-    /// The part of a link's rate at which they drain.
+    /// The fraction of the link's rate at which a phantom queue drains.
     pub drain: f64,
-    /// Thresholds of their marks as fractions of the BDP.
+    /// Marking thresholds as fractions of the BDP.
     pub ecn: (f64, f64),
 }
 
-/// A run, completely described.
+/// The complete description of a run.
 #[derive(Clone, Debug)]
 pub struct RunConfig {
     /// The fabric.
     pub topology: Topology,
-    /// Who sends what to whom. Shared, not copied: it may have millions of flows.
+    /// The flows. Shared, not copied, because there may be millions.
     pub workload: Arc<Workload>,
-    /// Congestion control.
+    /// Congestion control algorithm.
     pub cc: CcChoice,
-    /// Load balancing.
+    /// Load balancing algorithm.
     pub lb: LbChoice,
-    /// Entropies to choose from.
+    /// Number of entropy values that the load balancer chooses from.
     pub paths: u16,
     /// Payload bytes of a full packet.
     pub mtu: u32,
-    /// What packets cost beyond their payload.
+    /// Bytes that packets take on the wire beyond their payload.
     pub wire_overhead: Overhead,
-    /// Whether switches trim; else they drop.
+    /// Whether switches trim data packets that find no room; otherwise they drop them.
     pub trim: bool,
-    /// Room for data in each switch port, bytes; `None`: 1 BDP, rounded up to whole packets.
+    /// Size of the data queue of each switch port, bytes; `None`: 1 BDP, rounded up to whole packets.
     pub queue_bytes: Option<u64>,
-    /// Thresholds of congestion marks as fractions of the BDP; `None`: none are set.
+    /// ECN marking thresholds as fractions of the BDP; `None`: switches do not mark.
     pub ecn: Option<(f64, f64)>,
-    /// Phantom queues beside the data queues of switches; `None`: there are none.
+    /// Phantom queues beside the data queues of switches, if any.
     pub phantom: Option<PhantomQueues>,
-    /// What packets carry.
+    /// Whether packets carry real bytes.
     pub payload: PayloadMode,
-    /// Everything random follows from it.
+    /// Seed of all random decisions.
     pub seed: u64,
-    /// When the run is cut off.
+    /// Virtual time at which the run is cut off, if it has not ended before.
     pub until: Option<Span>,
-    /// Accepted bytes after which a receiver acknowledges.
+    /// Number of accepted bytes after which a receiver acknowledges.
     pub ack_every: u32,
-    /// How connections deliver.
+    /// Delivery mode of all connections.
     pub mode: DeliveryMode,
 }
 
-/// A run that cannot be.
+/// Why a run is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RunError {
-    /// The workload does not fit.
+    /// The workload has more hosts than the topology.
     #[error("the workload has {needed} hosts, the topology {present}")]
     Hosts {
         /// Hosts of the workload.
@@ -88,57 +88,57 @@ pub enum RunError {
         /// Hosts of the topology.
         present: u32,
     },
-    /// Endpoints cannot be configured so.
+    /// The endpoints refuse their configuration.
     #[error(transparent)]
     Endpoint(#[from] ConfigError),
-    /// Packets would arrive at the moment at which they are sent.
+    /// Packets would arrive at the instant at which they are sent, so there is no lookahead.
     #[error(
         "packets take no time over a link: give links a latency or a lower rate, or packets more overhead"
     )]
     NoLatency,
-    /// Queues that are told apart by a byte.
-    #[error("switch ports with more than 256 different queues")]
+    /// Switch ports have more different queue configurations than one byte can number.
+    #[error("switch ports have more than 256 different queue configurations")]
     QueueKinds,
-    /// A failure names a link that is not there.
+    /// A failure names a link that does not exist.
     #[error("no link {link} at switch {switch} of tier {tier}")]
     NoSuchLink {
-        /// The tier.
+        /// The tier of the switch.
         tier: u8,
-        /// The switch within the tier.
+        /// The number of the switch within the tier.
         switch: u32,
-        /// The link of the switch.
+        /// The number of the link at the switch.
         link: u32,
     },
 }
 
-/// Headers of the network: preamble to gap, IPv4, UDP.
+/// Bytes of the network headers: Ethernet from preamble to gap, IPv4, UDP.
 pub(super) const NETWORK_OVERHEAD: u32 = ETHERNET + IP_UDP;
-/// The smallest frame with preamble and gap.
+/// Bytes of the smallest frame with preamble and gap.
 pub(crate) const MIN_FRAME: u32 = 84;
-/// PDS bytes that trimming leaves.
+/// PDS bytes that remain after trimming.
 pub(super) const TRIMMED_PDS: u32 = 16;
 
-/// Preamble, start of frame, Ethernet header, FCS and gap.
+/// Bytes of preamble, start-of-frame delimiter, Ethernet header, FCS and gap.
 const ETHERNET: u32 = 8 + 14 + 4 + 12;
-/// IPv4 and UDP.
+/// Bytes of the IPv4 and UDP headers.
 const IP_UDP: u32 = 20 + 8;
-/// A RUD request with congestion control fields and a standard SES request.
+/// Bytes of a RUD request with congestion control fields and of a standard SES request.
 const DATA_HEADERS: u32 = 16 + 44;
 
-/// Bytes of control and trimmed packets for each byte of data on a link that both would fill (UET asks
-/// that the class of trimmed packets get at most half). Under strict priority trimmed headers starve
-/// data for ever where many hosts meet a slow link.
+/// Bytes of control and trimmed packets sent per byte of data while both wait (UET asks that the class of
+/// trimmed packets get at most half of the link). Under strict priority, trimmed headers would starve data
+/// forever where many hosts share a slow link.
 const CONTROL_WEIGHT: u32 = 1;
 
 impl RunConfig {
-    /// A run of `workload` over `topology` with everything else as the command has it unless told otherwise.
+    /// A run of `workload` over `topology` with the default of every option of `weft run`.
     pub fn new(topology: Topology, workload: impl Into<Arc<Workload>>) -> RunConfig {
         RunConfig {
             topology,
             workload: workload.into(),
             cc: CcChoice::default(),
             lb: LbChoice::default(),
-            // UET suggests 64 to 256; the balancers' public results are measured with 128.
+            // UET suggests 64 to 256; the published results of the balancers were measured with 128.
             paths: 128,
             mtu: 4096,
             wire_overhead: Overhead::Auto,
@@ -154,7 +154,7 @@ impl RunConfig {
         }
     }
 
-    /// Bytes that a data packet costs beyond its payload.
+    /// Bytes that a data packet takes on the wire beyond its payload.
     pub fn data_overhead(&self) -> u32 {
         match self.wire_overhead {
             Overhead::Fixed(bytes) => bytes,
@@ -163,7 +163,7 @@ impl RunConfig {
         }
     }
 
-    /// Bytes that an acknowledgement costs.
+    /// Bytes that an acknowledgement takes on the wire.
     fn ack_size(&self) -> u32 {
         match self.wire_overhead {
             Overhead::Fixed(bytes) => bytes,
@@ -176,7 +176,7 @@ impl RunConfig {
         u64::from(self.mtu) + u64::from(self.data_overhead())
     }
 
-    /// Round-trip time of the longest path when idle.
+    /// Round-trip time of the longest path in an idle network.
     pub fn network_rtt(&self) -> Span {
         self.topology.network_rtt(self.wire_mtu(), u64::from(self.ack_size()))
     }
@@ -186,23 +186,23 @@ impl RunConfig {
         self.topology.host_rate().bytes_in(self.network_rtt())
     }
 
-    /// Room for data in a switch port, bytes.
+    /// Size of the data queue of a switch port, bytes.
     pub fn queue_bytes(&self) -> u64 {
         let packet = self.wire_mtu();
         self.queue_bytes.unwrap_or_else(|| self.bdp().div_ceil(packet) * packet)
     }
 
-    /// The thresholds of congestion marks, bytes, in whole packets.
+    /// The ECN marking thresholds in bytes, rounded up to whole packets.
     pub fn ecn_bytes(&self) -> (u64, u64) {
         self.ecn.map_or((u64::MAX - 1, u64::MAX), |thresholds| self.in_packets(thresholds))
     }
 
-    /// The thresholds of the marks of phantom queues, bytes, in whole packets.
+    /// The marking thresholds of phantom queues in bytes, rounded up to whole packets.
     pub fn phantom_bytes(&self) -> Option<(u64, u64)> {
         self.phantom.map(|phantom| self.in_packets(phantom.ecn))
     }
 
-    /// Fractions of the BDP as bytes.
+    /// Converts fractions of the BDP to bytes, rounded up to whole packets.
     fn in_packets(&self, (low, high): (f64, f64)) -> (u64, u64) {
         let packet = self.wire_mtu();
         let packets = self.bdp().div_ceil(packet) as f64;
@@ -210,13 +210,14 @@ impl RunConfig {
         (bytes(low), bytes(high))
     }
 
-    /// The phantom queue of a port whose link has `rate` left, which is `share` of what it had.
+    /// The phantom queue of a port whose link has the remaining rate `rate`, which is `share` of the full
+    /// rate.
     fn phantom(&self, rate: Rate, share: Share) -> Option<PhantomConfig> {
         let (low, high) = self.phantom_bytes()?;
         Some(PhantomConfig::new(rate, self.phantom?.drain, (share.of(low), share.of(high))))
     }
 
-    /// The queue of a port whose link has `rate` left, which is `share` of what it had.
+    /// The queue of a port whose link has the remaining rate `rate`, which is `share` of the full rate.
     pub(super) fn queue(&self, data_limit: u64, rate: Rate, share: Share) -> QueueConfig {
         let (ecn_low, ecn_high) = self.ecn_bytes();
         let data_limit = share.of(data_limit).max(data_limit.min(self.wire_mtu()));
@@ -231,7 +232,7 @@ impl RunConfig {
         }
     }
 
-    /// What congestion control is told about the network.
+    /// The network parameters for congestion control.
     pub fn cc_params(&self) -> CcParams {
         CcParams {
             mtu: self.mtu,
@@ -239,7 +240,6 @@ impl RunConfig {
             link_rate: self.topology.host_rate(),
             network_rtt: self.network_rtt(),
             trimming: self.trim,
-            receiver_credit: self.cc.uses_credit(),
         }
     }
 
@@ -247,10 +247,10 @@ impl RunConfig {
     pub fn endpoint(&self) -> FepConfig {
         let slowest = self.topology.tiers().iter().map(|tier| tier.down_rate).min();
         let rate = slowest.unwrap_or(self.topology.host_rate());
-        // Full queues of three hops in both directions, as public simulators have it, but never less
-        // than the way there and back.
+        // The time to drain full queues of three hops in both directions, as in public simulators, plus at
+        // least one idle round trip.
         let rto_init = Span::from_us(15).max(self.network_rtt()) + rate.time_for(self.queue_bytes()).times(6);
-        // Four windows of 1.5 BDP: enough to go on while an old packet is sent again and again.
+        // Four windows of 1.5 BDP: enough to keep sending while an old packet is retransmitted repeatedly.
         let window = (self.bdp() * 6).div_ceil(self.wire_mtu()).clamp(512, 32_640);
         let base = FepConfig::new(&self.cc, &self.cc_params());
         FepConfig {

@@ -1,17 +1,16 @@
-//! The windows of a run, and the threads that live through them together.
+//! The event loop of a run: the windows of virtual time, and the threads that process them together.
 //!
-//! A packet takes at least a certain time from one node to the next, the lookahead. In a window of that
-//! length no node can tell what another is doing, so the nodes can be taken one after the other, each through
-//! the whole window, and by several threads (conservative parallel simulation, Chandy and Misra 1979). Node
-//! after node instead of event after event is faster on one thread as well: a host's state is brought into the
-//! cache once per window and not once per packet.
+//! A packet takes at least a certain time from one node to the next, the lookahead. Within a window of that
+//! length, no node can affect another, so each node can process the whole window independently, on any thread
+//! (conservative parallel simulation, Chandy and Misra 1979). This is also faster on one thread: the state of
+//! a host is loaded into the cache once per window, not once per packet.
 //!
-//! A folded Clos has two sides: hosts and every second tier of switches, and the other tiers; links only
-//! join one with the other. Once one side has got to a time, the other can go on to that time and the lookahead.
-//! So they take turns, and each turn takes a side twice the lookahead further.
+//! A folded Clos has two sides: hosts and every second tier of switches on one, the other tiers on the other.
+//! Links only join one side to the other. Once one side has reached a time, the other can advance to that
+//! time plus the lookahead. So the sides take turns, and each turn advances a side by twice the lookahead.
 //!
-//! How long windows are follows from the topology and not from the number of threads, and a window
-//! depends on nothing but the one before it: any number of threads gives the same results.
+//! The length of the windows follows from the topology, not from the number of threads, and a window depends
+//! only on the one before it. So any number of threads gives the same results.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -22,29 +21,29 @@ use super::barrier::{Barrier, Guard};
 use super::build::System;
 use super::faults::LinkChange;
 use super::link::LinkSpec;
-use super::packets::Mail;
-use super::report::Progress;
+use super::packets::ContentMail;
+use super::report::RunProgress;
 use super::sample::Sampling;
 use super::shard::{Samples, Shard, Side};
 use super::wires::{Crossing, NEVER, Wires};
 
-/// Which side goes on next, and how far.
+/// Decides which side advances next, and how far.
 struct Timetable<'a> {
     lookahead: u64,
-    /// How far each side has got.
+    /// The time that each side has reached.
     reached: [u64; 2],
     side: Side,
     changes: &'a [(u64, LinkSpec, LinkChange)],
     sample_every: Option<u64>,
     next_sample: u64,
     last_sample: u64,
-    /// The last instant that counts.
+    /// The last instant of the run.
     until: u64,
 }
 
-/// What is next.
+/// The next step of the run.
 enum Turn<'a> {
-    /// A side lives from `start` to before `end`.
+    /// A side advances from `start` to just before `end`.
     Window { side: Side, start: u64, end: u64 },
     /// Links change.
     Changes(&'a [(u64, LinkSpec, LinkChange)]),
@@ -69,10 +68,10 @@ impl<'a> Timetable<'a> {
         }
     }
 
-    /// What is to be done when nothing happens before `next`.
+    /// The next step, given that no event happens before `next`.
     fn turn(&mut self, next: u64) -> Turn<'a> {
         let change = self.changes.first().map_or(NEVER, |(at, ..)| *at);
-        // Both sides get there before anybody goes further.
+        // Both sides must reach `stop` before either goes further.
         let stop = change.min(self.due_sample()).min(self.until + 1);
         for reached in &mut self.reached {
             *reached = next.min(stop).max(*reached);
@@ -89,18 +88,19 @@ impl<'a> Timetable<'a> {
         Turn::Window { side, start, end }
     }
 
-    /// Everything was done at `done`. Some nodes are further already: so that it does not depend on the windows
-    /// how far, all go on to where the first can be.
+    /// The last connection closed at `done`. Some nodes are already further by up to two lookaheads: all
+    /// nodes advance to that bound, so that the end does not depend on the windows.
     fn finish(&mut self, done: u64) {
         self.until = self.until.min(done.saturating_add(2 * self.lookahead));
     }
 
-    /// When a sample is due; one at the very end waits for what happens then, see [`Timetable::end_sample`].
+    /// When the next sample is due. A sample at the end of the run must include the events of that instant,
+    /// so [`Timetable::end_sample`] takes it.
     fn due_sample(&self) -> u64 {
         if self.next_sample < self.until { self.next_sample } else { NEVER }
     }
 
-    /// When the last sample is due of a run that is over: it ends an interval that need not be a whole one.
+    /// When the last sample of a finished run is due. Its interval may be shorter than the others.
     fn end_sample(&self) -> Option<u64> {
         let [even, odd] = self.reached;
         let end = even.max(odd).min(self.until);
@@ -113,7 +113,7 @@ impl<'a> Timetable<'a> {
             && at < self.until
             && let Some(every) = self.sample_every
         {
-            // The next one at which there can be anything to see.
+            // Skips the intervals in which nothing happens.
             let idle = next.min(self.until).saturating_sub(at) / every;
             self.next_sample = at.saturating_add((idle + 1).saturating_mul(every));
             self.last_sample = at;
@@ -129,23 +129,23 @@ impl<'a> Timetable<'a> {
     }
 }
 
-/// What the threads tell each other at the end of a window. Two of these take turns, so that a thread that
-/// is ahead does not overwrite what another has not read.
-struct Board {
-    shards: Vec<Notice>,
-    /// From shard to shard.
-    mail: Vec<Vec<Mutex<Letters>>>,
+/// The data that the threads exchange at the end of a window. Two of these alternate, so that a thread that
+/// is ahead does not overwrite data that another has not read yet.
+struct Exchange {
+    shards: Vec<WindowResult>,
+    /// The mailbox of each sending and receiving shard.
+    mailboxes: Vec<Vec<Mutex<Mail>>>,
 }
 
-/// What goes from one shard to another.
+/// The packets that go from one shard to another.
 #[derive(Default)]
-struct Letters {
+struct Mail {
     packets: Vec<Crossing>,
-    contents: Mail,
+    contents: ContentMail,
 }
 
 #[derive(Default)]
-struct Notice {
+struct WindowResult {
     next: AtomicU64,
     open: AtomicU64,
     events: AtomicU64,
@@ -154,62 +154,64 @@ struct Notice {
     samples: Mutex<Samples>,
 }
 
-impl Board {
-    fn new(shards: usize) -> Board {
-        let boxes = |_| (0..shards).map(|_| Mutex::new(Letters::default())).collect();
-        Board {
-            shards: (0..shards).map(|_| Notice::default()).collect(),
-            mail: (0..shards).map(boxes).collect(),
+impl Exchange {
+    fn new(shards: usize) -> Exchange {
+        let boxes = |_| (0..shards).map(|_| Mutex::new(Mail::default())).collect();
+        Exchange {
+            shards: (0..shards).map(|_| WindowResult::default()).collect(),
+            mailboxes: (0..shards).map(boxes).collect(),
         }
     }
 
-    /// Puts up what shard number `from` has to tell after a window, after which nothing happens before `next`.
+    /// Publishes the results of shard `from` after a window. Nothing happens in that shard before `next`.
     fn post(&self, from: usize, shard: &mut Shard, next: u64) {
-        let notice = &self.shards[from];
+        let result = &self.shards[from];
         let Wires { outboxes, packets, .. } = &mut shard.wires;
-        for ((outbox, contents), mail) in outboxes.iter_mut().zip(&mut packets.mail).zip(&self.mail[from]) {
-            let mut letters = lock(mail);
-            std::mem::swap(&mut letters.packets, outbox);
-            std::mem::swap(&mut letters.contents, contents);
+        for ((outbox, contents), mailbox) in
+            outboxes.iter_mut().zip(&mut packets.mail).zip(&self.mailboxes[from])
+        {
+            let mut mail = lock(mailbox);
+            std::mem::swap(&mut mail.packets, outbox);
+            std::mem::swap(&mut mail.contents, contents);
         }
-        // The barrier that follows orders these.
-        notice.next.store(next, Ordering::Relaxed);
-        notice.open.store(shard.flows.open, Ordering::Relaxed);
-        notice.events.store(shard.events, Ordering::Relaxed);
-        notice.done.store(shard.flows.done, Ordering::Relaxed);
-        notice.last_close.store(shard.flows.last_close, Ordering::Relaxed);
+        // The barrier that follows orders these stores.
+        result.next.store(next, Ordering::Relaxed);
+        result.open.store(shard.flows.open, Ordering::Relaxed);
+        result.events.store(shard.events, Ordering::Relaxed);
+        result.done.store(shard.flows.done, Ordering::Relaxed);
+        result.last_close.store(shard.flows.last_close, Ordering::Relaxed);
     }
 
-    /// Takes in what the others have sent to shard number `to`.
+    /// Delivers the packets that the other shards have sent to shard `to`.
     fn collect(&self, to: usize, shard: &mut Shard) {
-        for (from, mail) in self.mail.iter().enumerate() {
-            let mut letters = lock(&mail[to]);
-            shard.wires.packets.receive(from, &mut letters.contents);
-            shard.wires.receive(&mut letters.packets);
+        for (from, mailboxes) in self.mailboxes.iter().enumerate() {
+            let mut mail = lock(&mailboxes[to]);
+            shard.wires.packets.receive(from, &mut mail.contents);
+            shard.wires.receive(&mut mail.packets);
         }
     }
 
     fn next(&self) -> u64 {
-        self.shards.iter().map(|notice| notice.next.load(Ordering::Relaxed)).min().unwrap_or(NEVER)
+        self.shards.iter().map(|result| result.next.load(Ordering::Relaxed)).min().unwrap_or(NEVER)
     }
 
     fn last_close(&self) -> u64 {
-        self.shards.iter().map(|notice| notice.last_close.load(Ordering::Relaxed)).max().unwrap_or(0)
+        self.shards.iter().map(|result| result.last_close.load(Ordering::Relaxed)).max().unwrap_or(0)
     }
 
-    fn sum(&self, of: impl Fn(&Notice) -> &AtomicU64) -> u64 {
-        self.shards.iter().map(|notice| of(notice).load(Ordering::Relaxed)).sum()
+    fn sum(&self, of: impl Fn(&WindowResult) -> &AtomicU64) -> u64 {
+        self.shards.iter().map(|result| of(result).load(Ordering::Relaxed)).sum()
     }
 }
 
-/// A panic elsewhere leaves nothing behind that could be misread: it ends the run.
+/// Ignores poisoning: a panic in another thread ends the run, so no other thread uses the data afterwards.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What the caller of a run wants to see while it goes on.
+/// The caller's callbacks during a run.
 pub(super) struct Watch<'a> {
-    pub(super) progress: Option<&'a mut dyn FnMut(&Progress)>,
+    pub(super) progress: Option<&'a mut dyn FnMut(&RunProgress)>,
     pub(super) sampling: Option<Sampling<'a>>,
     pub(super) flows_total: u64,
 }
@@ -218,21 +220,21 @@ pub(super) struct Watch<'a> {
 const PROGRESS_INTERVAL: u64 = 1 << 16;
 
 impl Watch<'_> {
-    fn look(&mut self, board: &Board, now: u64, reported: &mut u64) {
-        let events = board.sum(|notice| &notice.events);
+    fn look(&mut self, exchange: &Exchange, now: u64, reported: &mut u64) {
+        let events = exchange.sum(|result| &result.events);
         if let Some(progress) = self.progress.as_mut().filter(|_| events >= *reported) {
             *reported = events + PROGRESS_INTERVAL;
-            let flows_done = board.sum(|notice| &notice.done);
+            let flows_done = exchange.sum(|result| &result.done);
             let now = Time::from_ps(now);
-            progress(&Progress { now, flows_done, flows_total: self.flows_total, events });
+            progress(&RunProgress { now, flows_done, flows_total: self.flows_total, events });
         }
     }
 
-    fn sample(&mut self, board: &Board, at: u64) {
+    fn sample(&mut self, exchange: &Exchange, at: u64) {
         let Some(sampling) = &mut self.sampling else { return };
         let mut all = Samples::default();
-        for notice in &board.shards {
-            let mut samples = lock(&notice.samples);
+        for result in &exchange.shards {
+            let mut samples = lock(&result.samples);
             all.ports.append(&mut samples.ports);
             all.flows.append(&mut samples.flows);
         }
@@ -242,37 +244,37 @@ impl Watch<'_> {
     }
 }
 
-/// Runs the system to its end and returns the time at which it ends.
+/// Runs the system to its end and returns the time of the end, ps.
 pub(super) fn run(system: &mut System, until: Option<Span>, watch: &mut Watch<'_>) -> u64 {
     let every = watch.sampling.as_ref().map(|sampling| sampling.every);
     let mut shards = std::mem::take(&mut system.shards);
     let system_ref = &*system;
     let next = shards.iter().map(Shard::first).min().unwrap_or(NEVER);
-    let boards = [Board::new(shards.len()), Board::new(shards.len())];
+    let exchanges = [Exchange::new(shards.len()), Exchange::new(shards.len())];
     let barrier = Barrier::new(shards.len());
-    let team = Team { boards: &boards, barrier: &barrier };
+    let threads = Threads { exchanges: &exchanges, barrier: &barrier };
     let end = std::thread::scope(|scope| {
         let (first, others) = shards.split_at_mut(1);
         for (shard, number) in others.iter_mut().zip(1..) {
             let timetable = Timetable::new(system_ref, until, every);
-            scope.spawn(move || team.drive(number, shard, timetable, next, None));
+            scope.spawn(move || threads.drive(number, shard, timetable, next, None));
         }
         let timetable = Timetable::new(system_ref, until, every);
-        team.drive(0, &mut first[0], timetable, next, Some(watch))
+        threads.drive(0, &mut first[0], timetable, next, Some(watch))
     });
     system.shards = shards;
     end
 }
 
-/// What the threads of a run share.
+/// Data shared by the threads of a run.
 #[derive(Clone, Copy)]
-struct Team<'a> {
-    boards: &'a [Board; 2],
+struct Threads<'a> {
+    exchanges: &'a [Exchange; 2],
     barrier: &'a Barrier,
 }
 
-impl Team<'_> {
-    /// Drives one shard to the end of the run, and returns when that was.
+impl Threads<'_> {
+    /// Drives one shard to the end of the run, and returns the time of the end, ps.
     fn drive(
         self,
         number: usize,
@@ -283,32 +285,32 @@ impl Team<'_> {
     ) -> u64 {
         let _guard = Guard(self.barrier);
         let mut reported = 0;
-        let mut boards = self.boards.iter().cycle();
+        let mut exchanges = self.exchanges.iter().cycle();
         let mut over = false;
         while next != NEVER {
             match timetable.turn(next) {
                 Turn::Window { side, start, end } => {
-                    let Some(board) = boards.next() else { break };
+                    let Some(exchange) = exchanges.next() else { break };
                     let own_next = shard.run(side, start, end);
-                    board.post(number, shard, own_next);
+                    exchange.post(number, shard, own_next);
                     if !self.barrier.wait() {
                         return end;
                     }
-                    board.collect(number, shard);
-                    next = board.next();
+                    exchange.collect(number, shard);
+                    next = exchange.next();
                     if let Some(watch) = &mut watch {
-                        watch.look(board, end, &mut reported);
+                        watch.look(exchange, end, &mut reported);
                     }
-                    if !over && board.sum(|notice| &notice.open) == 0 {
+                    if !over && exchange.sum(|result| &result.open) == 0 {
                         over = true;
-                        timetable.finish(board.last_close());
+                        timetable.finish(exchange.last_close());
                     }
                 }
                 Turn::Changes(changes) => {
                     changes.iter().for_each(|(_, spec, change)| shard.change(spec, *change));
                 }
                 Turn::Sample(at) => {
-                    if !self.sample(number, shard, boards.next(), at, watch.as_deref_mut()) {
+                    if !self.sample(number, shard, exchanges.next(), at, watch.as_deref_mut()) {
                         return at;
                     }
                 }
@@ -316,25 +318,26 @@ impl Team<'_> {
             }
         }
         if let Some(at) = timetable.end_sample() {
-            self.sample(number, shard, boards.next(), at, watch);
+            self.sample(number, shard, exchanges.next(), at, watch);
         }
         timetable.reached[0].min(timetable.until)
     }
 
-    /// Takes a sample of one shard, and hands those of all on to who watches. False if a thread has panicked.
+    /// Takes a sample of one shard; the thread with `watch` passes the samples of all shards on. Returns
+    /// false if a thread has panicked.
     fn sample(
         self,
         number: usize,
         shard: &mut Shard,
-        board: Option<&Board>,
+        exchange: Option<&Exchange>,
         at: u64,
         watch: Option<&mut Watch<'_>>,
     ) -> bool {
-        let Some(board) = board else { return false };
-        shard.sample(&mut lock(&board.shards[number].samples));
+        let Some(exchange) = exchange else { return false };
+        shard.sample(&mut lock(&exchange.shards[number].samples));
         let together = self.barrier.wait();
         if let Some(watch) = watch.filter(|_| together) {
-            watch.sample(board, at);
+            watch.sample(exchange, at);
         }
         together
     }

@@ -1,79 +1,79 @@
-//! What goes wrong with links.
+//! Link faults: probabilities, changes during the run, and links that are slow from the start.
 
 use weft_cc::{Rate, Span, Time};
 
 use crate::topology::PortId;
 
-/// How a link treats packets. The probabilities are those of each packet, from 0 to 1.
+/// The random faults of a link. Probabilities are per packet, from 0 to 1.
 #[derive(Clone, Copy, Debug, PartialEq, Default)]
 pub struct LinkFaults {
-    /// It vanishes.
+    /// Probability that a packet is lost.
     pub loss: f64,
-    /// A bit of it flips, which checksums find.
+    /// Probability that one bit of a packet flips, which checksums detect.
     pub corrupt: f64,
-    /// It arrives twice.
+    /// Probability that a packet arrives twice.
     pub duplicate: f64,
-    /// It is held up, by up to `delay`.
+    /// Probability that a packet is delayed by up to `delay`, and so possibly overtaken.
     pub reorder: f64,
-    /// The longest hold-up.
+    /// The longest such delay.
     pub delay: Span,
 }
 
 impl LinkFaults {
-    /// Whether nothing can go wrong.
+    /// Whether all probabilities are zero.
     pub fn is_none(&self) -> bool {
         self.loss <= 0.0 && self.corrupt <= 0.0 && self.duplicate <= 0.0 && self.reorder <= 0.0
     }
 }
 
-/// What becomes of a link.
+/// A change of a link.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum LinkChange {
-    /// What is sent over it is lost. Switches do not route around it: that is for the load balancer.
+    /// The link loses all packets. Switches do not route around it: that is left to the load balancer.
     Fail,
-    /// It is as it was at the start of the run, whatever happened to it since.
+    /// The link returns to its state at the start of the run.
     Restore,
-    /// It slows down (or speeds up) to this rate.
+    /// The link slows down (or speeds up) to this rate.
     Degrade(Rate),
-    /// It loses each packet with this probability, 0 to 1.
+    /// The link loses each packet with this probability, 0 to 1.
     Drop(f64),
-    /// It flips a bit of each packet with this probability, 0 to 1.
+    /// The link flips a bit of each packet with this probability, 0 to 1.
     Corrupt(f64),
 }
 
-/// A link changes during the run.
+/// A change of a link at a time during the run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LinkEvent {
-    /// When.
+    /// Time of the change.
     pub at: Time,
-    /// Either port of the link; both directions change.
+    /// Either port of the link. Both directions change.
     pub port: PortId,
-    /// What it is from then on.
+    /// The change.
     pub change: LinkChange,
 }
 
-/// A part of a whole, in millionths: above nothing, and at most all.
+/// A fraction above 0 and at most 1, in millionths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Share(u32);
 
 impl Share {
-    /// All.
+    /// The whole.
     pub const WHOLE: Share = Share(1_000_000);
 
-    /// So many millionths, 1 to 1,000,000; `None` for others.
+    /// The fraction of `millionths` millionths, 1 to 1,000,000; `None` outside that range.
     pub fn from_millionths(millionths: u64) -> Option<Share> {
         let share = u32::try_from(millionths).ok().map(Share)?;
         (share.0 > 0 && share <= Share::WHOLE).then_some(share)
     }
 
-    /// How many millionths.
+    /// The fraction in millionths.
     pub fn millionths(self) -> u32 {
         self.0
     }
 
     /// This part of `whole`, rounded down.
     pub fn of(self, whole: u64) -> u64 {
-        // At most `whole`.
+        // The result is at most `whole`, so it fits.
         (u128::from(whole) * u128::from(self.0) / u128::from(Share::WHOLE.0)) as u64
     }
 }
@@ -83,19 +83,20 @@ impl Share {
 pub struct SlowPort {
     /// The sending port.
     pub port: PortId,
-    /// What is left of its rate, and of the size and the marking thresholds of its queue. The queue
-    /// always has room for a packet.
+    /// The fraction that remains of its rate, and of its queue's size and marking thresholds. The queue
+    /// always has room for one packet.
     pub share: Share,
 }
 
-/// Everything that goes wrong in a run.
+/// All faults of a run.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct FaultPlan {
-    /// How all links treat packets.
+    /// The random faults of every link.
     pub all_links: LinkFaults,
-    /// What is slow from the start, and what [`LinkChange::Restore`] makes slow again; of those of one
-    /// port the last counts.
+    /// Links that are slow from the start; [`LinkChange::Restore`] makes them as slow again. The last entry
+    /// of a port counts.
     pub slow: Vec<SlowPort>,
-    /// Changes, in any order; of those of one link at one time the later in the list counts.
+    /// Changes during the run, in any order. Of several changes of one link at one time, the last in the list
+    /// counts.
     pub events: Vec<LinkEvent>,
 }

@@ -1,8 +1,8 @@
-//! The workload's flows on top of the endpoints of one shard.
+//! Drives the workload's flows over the endpoints of one shard.
 //!
-//! A shard starts the flows whose sources it has and receives those whose destinations it has. A receive
-//! is posted when the first packet of its flow is about to be handed to the endpoint, so that a flow
-//! costs a receiver nothing before it begins.
+//! A shard starts the flows whose sources it holds and receives those whose destinations it holds. A receive
+//! is posted when the first packet of its flow is about to be handed to the endpoint, so that a flow takes no
+//! memory at its receiver before it begins.
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -23,56 +23,56 @@ use crate::workload::{Flow, Start, TriggerBank, TriggerIdx, Workload, payload};
 
 type Map<K, V> = HashMap<K, V, BuildHasherDefault<FxHasher>>;
 
-/// Something to report, with the time and the host it happened at, which give the order.
+/// A message for the report, with its time and host, by which messages are sorted.
 pub(super) type Note = (u64, u32, String);
 
-/// The flows that begin or end in one shard.
+/// The flows that have their source or destination in one shard.
 pub(super) struct Flows {
     workload: Arc<Workload>,
     mode: DeliveryMode,
     payload: PayloadMode,
     triggers: TriggerBank,
     /// The flows that this shard starts.
-    pub(super) outgoing: Vec<Outgoing>,
-    connections: Vec<Connection>,
+    pub(super) source_flows: Vec<SourceFlow>,
+    connections: Vec<ConnectionState>,
     by_id: Map<(u32, ConnectionId), u32>,
-    /// Flow by flow of the workload, for those that end here: 0 unknown, 1 expected, and one more for
-    /// each time that it has arrived.
+    /// For each flow of the workload that ends here: 0 if no receive is posted, otherwise 1 plus the number
+    /// of times it has arrived.
     arrivals: Vec<u8>,
-    /// Flow by flow of the workload, bytes that have arrived since the last sample.
+    /// For each flow of the workload, bytes that have arrived since the last sample.
     counts: Vec<u64>,
     counted: Vec<u32>,
-    /// Slots of [`Flows::outgoing`] whose flows start because of the event at hand.
+    /// Slots of [`Flows::source_flows`] that the current event starts.
     pub(super) started: Vec<u32>,
     slots: Vec<u32>,
     pub(super) done: u64,
-    /// Connections that are not closed.
+    /// Number of connections that are not closed.
     pub(super) open: u64,
-    /// When the last of them was closed.
+    /// When the last connection was closed, ps.
     pub(super) last_close: u64,
     pub(super) failures: Vec<Note>,
     pub(super) payload_errors: Vec<Note>,
 }
 
-/// A flow as its source sees it.
-pub(super) struct Outgoing {
+/// The state of a flow at its source.
+pub(super) struct SourceFlow {
     /// Its index in the workload.
     pub(super) flow: u32,
     /// Index of its connection.
     connection: u32,
-    /// When it began, and when the source knew that all of it had arrived, ps: [`NEVER`] until then. Options of
-    /// times would double them.
+    /// When the flow began, and when the source knew that all of it had arrived, ps; [`NEVER`] until then. An
+    /// `Option` would double the size.
     start: u64,
     end: u64,
     pub(super) retransmitted: u32,
 }
 
-impl Outgoing {
-    fn new(flow: u32, connection: u32) -> Outgoing {
-        Outgoing { flow, connection, start: NEVER, end: NEVER, retransmitted: 0 }
+impl SourceFlow {
+    fn new(flow: u32, connection: u32) -> SourceFlow {
+        SourceFlow { flow, connection, start: NEVER, end: NEVER, retransmitted: 0 }
     }
 
-    /// When it began.
+    /// When the flow began.
     pub(super) fn start(&self) -> Option<Time> {
         (self.start != NEVER).then_some(Time::from_ps(self.start))
     }
@@ -83,12 +83,12 @@ impl Outgoing {
     }
 }
 
-/// A connection of the workload. It is over when it has no flows left and is not open.
+/// The state of a connection of the workload. It is finished when it has no flows left and is not open.
 #[derive(Clone, Copy)]
-struct Connection {
-    /// Its name at the endpoint, from its opening until the endpoint says that it is closed.
+struct ConnectionState {
+    /// Its identifier at the endpoint, from opening until the endpoint reports it closed.
     id: Option<ConnectionId>,
-    /// Flows that are not done.
+    /// Number of flows that are not complete.
     left: u32,
 }
 
@@ -97,8 +97,8 @@ impl Flows {
     pub(super) fn new(config: &RunConfig, is_ours: impl Fn(u32) -> bool, sampling: bool) -> Flows {
         let workload = &config.workload;
         let own = || workload.flows().iter().zip(0..).filter(|(flow, _)| is_ours(flow.src.0));
-        // No more than are needed: there may be millions.
-        let mut outgoing = Vec::with_capacity(own().count());
+        // Exact capacity, because there may be millions.
+        let mut source_flows = Vec::with_capacity(own().count());
         let mut connections = Vec::new();
         let mut connection_slots = vec![u32::MAX; workload.connections().len()];
         let triggered = !workload.triggers().is_empty();
@@ -107,13 +107,13 @@ impl Flows {
             let connection = &mut connection_slots[flow.connection as usize];
             if *connection == u32::MAX {
                 *connection = connections.len() as u32;
-                connections.push(Connection { id: None, left: 0 });
+                connections.push(ConnectionState { id: None, left: 0 });
             }
             connections[*connection as usize].left += 1;
             if triggered {
-                slots[index as usize] = outgoing.len() as u32;
+                slots[index as usize] = source_flows.len() as u32;
             }
-            outgoing.push(Outgoing::new(index, *connection));
+            source_flows.push(SourceFlow::new(index, *connection));
         }
         connections.shrink_to_fit();
         Flows {
@@ -121,7 +121,7 @@ impl Flows {
             payload: config.payload,
             triggers: TriggerBank::new(workload),
             open: connections.len() as u64,
-            outgoing,
+            source_flows,
             connections,
             by_id: Map::default(),
             arrivals: vec![0; workload.flows().len()],
@@ -137,23 +137,23 @@ impl Flows {
         }
     }
 
-    /// What the flows of `workload` take in memory whether they have begun or not, at their sources and
-    /// destinations, bytes. With more than one thread each further one adds what it keeps of all flows.
+    /// Memory that the flows of `workload` take at their sources and destinations whether they have begun or
+    /// not, bytes. Each thread beyond the first adds its own per-flow arrays.
     pub(super) fn bytes_of(workload: &Workload) -> u64 {
         let at_destination = size_of::<u8>();
         let triggered = if workload.triggers().is_empty() { 0 } else { size_of::<u32>() };
-        let each = size_of::<Outgoing>() + at_destination + triggered;
-        (workload.flows().len() * each + workload.connections().len() * size_of::<Connection>()) as u64
+        let each = size_of::<SourceFlow>() + at_destination + triggered;
+        (workload.flows().len() * each + workload.connections().len() * size_of::<ConnectionState>()) as u64
     }
 
     fn flow(&self, index: u32) -> &Flow {
         &self.workload.flows()[index as usize]
     }
 
-    /// The flows of this shard that start by themselves: time, slot and source.
+    /// The flows of this shard that start at a given time: time, slot and source.
     pub(super) fn starts(&self) -> impl Iterator<Item = (u64, u32, u32)> + '_ {
-        self.outgoing.iter().zip(0..).filter_map(|(outgoing, slot)| {
-            let flow = self.flow(outgoing.flow);
+        self.source_flows.iter().zip(0..).filter_map(|(source_flow, slot)| {
+            let flow = self.flow(source_flow.flow);
             match flow.start {
                 Start::At(at) => Some((at.as_ps(), slot, flow.src.0)),
                 Start::Trigger(_) => None,
@@ -163,21 +163,21 @@ impl Flows {
 
     /// The source of the flow in `slot`.
     pub(super) fn source(&self, slot: u32) -> u32 {
-        self.flow(self.outgoing[slot as usize].flow).src.0
+        self.flow(self.source_flows[slot as usize].flow).src.0
     }
 
     /// Starts the flow in `slot` at its source.
     pub(super) fn start(&mut self, now: u64, slot: u32, fep: &mut Fep) {
-        let outgoing = &mut self.outgoing[slot as usize];
-        let index = u64::from(outgoing.flow);
-        let flow = &self.workload.flows()[outgoing.flow as usize];
-        outgoing.start = now;
+        let source_flow = &mut self.source_flows[slot as usize];
+        let index = u64::from(source_flow.flow);
+        let flow = &self.workload.flows()[source_flow.flow as usize];
+        source_flow.start = now;
         let buffer = match self.payload {
             PayloadMode::Virtual => Buffer::Virtual(flow.bytes as u32),
             PayloadMode::Real => Buffer::Heap(payload(index, flow.bytes as u32)),
         };
         let send = Send { buffer, tag: Some(index), header_data: index, context: u64::from(slot) };
-        let slot = outgoing.connection;
+        let slot = source_flow.connection;
         let connection = &mut self.connections[slot as usize];
         let options = ConnectOptions { mode: self.mode, ..ConnectOptions::default() };
         let id = match connection.id.filter(|id| fep.is_open(*id)) {
@@ -193,25 +193,25 @@ impl Flows {
         }
     }
 
-    /// A flow of connection `slot` is done: closes the connection if it was the last one.
+    /// Counts a flow of connection `slot` as finished, and closes the connection after its last flow.
     fn leave(&mut self, now: u64, slot: u32, fep: &mut Fep) {
         let connection = &mut self.connections[slot as usize];
         connection.left -= 1;
         match connection.id {
             _ if connection.left > 0 => {}
-            // Fails only where the connection has failed, and the endpoint is about to say so.
+            // Fails only if the connection has failed already, which the endpoint is about to report.
             Some(id) => _ = fep.close(Time::from_ps(now), id),
             None => self.over(now),
         }
     }
 
-    /// A connection is over.
+    /// Counts a connection as closed.
     fn over(&mut self, now: u64) {
         self.open -= 1;
         self.last_close = self.last_close.max(now);
     }
 
-    /// A packet of flow `index` is about to arrive: posts the flow's receive if that has not been done.
+    /// Posts the receive of flow `index`, of which a packet is about to arrive, unless it is posted already.
     #[inline]
     pub(super) fn expect(&mut self, index: u64, fep: &mut Fep) {
         if self.arrivals.get(index as usize).is_some_and(|arrivals| *arrivals == 0) {
@@ -234,7 +234,7 @@ impl Flows {
         };
         match fep.post_receive(receive) {
             Ok(_) => self.arrivals[index as usize] = 1,
-            // Tried again when more of it arrives.
+            // Tried again when the next packet of the flow arrives.
             Err(error) => {
                 let note = (0, flow.dst.0, format!("flow {}: {error}", flow.id));
                 if !self.failures.contains(&note) {
@@ -244,7 +244,7 @@ impl Flows {
         }
     }
 
-    /// Counts bytes that have arrived of flow `index`.
+    /// Counts arrived bytes of flow `index`.
     #[inline]
     pub(super) fn count(&mut self, index: u64, bytes: u32) {
         if let Some(count) = self.counts.get_mut(index as usize) {
@@ -255,7 +255,7 @@ impl Flows {
         }
     }
 
-    /// What has been counted since this was last called.
+    /// Appends the bytes counted since the last call.
     pub(super) fn sample(&mut self, samples: &mut Vec<FlowSample>) {
         for flow in self.counted.drain(..) {
             let received_bytes = std::mem::take(&mut self.counts[flow as usize]);
@@ -263,7 +263,7 @@ impl Flows {
         }
     }
 
-    /// Takes in the results of an endpoint.
+    /// Handles the completions of an endpoint.
     #[inline]
     pub(super) fn collect(&mut self, now: u64, fep: &mut Fep) {
         while let Some(completion) = fep.poll_completion() {
@@ -297,10 +297,10 @@ impl Flows {
         let by_peer = matches!(failure, Some(Failure::ClosedByPeer { .. }));
         if let Some(slot) = self.by_id.remove(&(host, id))
             && let connection = &mut self.connections[slot as usize]
-            // Else another one has taken its place.
+            // Otherwise another connection has replaced it.
             && connection.id == Some(id)
         {
-            // If it has flows left the next one connects anew.
+            // If it has flows left, the next one opens it again.
             connection.id = None;
             if connection.left == 0 {
                 self.over(now);
@@ -312,13 +312,13 @@ impl Flows {
     }
 
     fn sent(&mut self, now: u64, slot: u32, again: u32, error: Option<String>, fep: &mut Fep) {
-        let outgoing = &mut self.outgoing[slot as usize];
-        outgoing.retransmitted = again;
-        let connection = outgoing.connection;
-        let flow = self.workload.flows()[outgoing.flow as usize];
+        let source_flow = &mut self.source_flows[slot as usize];
+        source_flow.retransmitted = again;
+        let connection = source_flow.connection;
+        let flow = self.workload.flows()[source_flow.flow as usize];
         match error {
             None => {
-                outgoing.end = now;
+                source_flow.end = now;
                 self.done += 1;
                 self.activate(flow.on_sent);
             }
@@ -353,7 +353,7 @@ impl Flows {
         self.payload_errors.extend(errors.into_iter().map(|error| (now, flow.dst.0, error)));
     }
 
-    /// How often flow `index` has arrived here.
+    /// Number of times that flow `index` has arrived here.
     pub(super) fn times_received(&self, index: u32) -> u8 {
         self.arrivals[index as usize].saturating_sub(1)
     }

@@ -1,4 +1,4 @@
-//! A host: an endpoint, its link, and what happens there in a window.
+//! A simulated host: an endpoint, its link, and its events within a window.
 
 use std::ops::Range;
 
@@ -17,149 +17,135 @@ use super::packets::Transit;
 use super::sample::PortSample;
 use super::wires::{Arrival, Wires};
 
-/// A host. What each packet needs comes first.
+/// A host. The fields that each packet needs come first.
 #[repr(C)]
 pub(super) struct Host {
-    /// Its number, which is that of its port as well.
+    /// The number of the host, which is also the number of its port.
     pub(super) id: u32,
-    /// Where packets for it are put.
+    /// The index of the inbox for packets on their way here.
     pub(super) inbox: u32,
-    /// Nothing that has happened here is later.
+    /// The time of the last event here, ps.
     pub(super) now: u64,
-    /// The flows that start here by themselves and have not, the next one last.
+    /// Time and slot of the flows that are yet to start here at a given time, the next one last.
     pub(super) starts: Vec<(u64, u32)>,
-    /// The hosts of its ToR, and those of its pod.
+    /// The hosts of the same ToR, and those of the same pod.
     pub(super) neighbours: [Range<u32>; 2],
-    /// Packets lost on the link, and found corrupt.
+    /// Packets that the link lost, and packets that arrived damaged.
     pub(super) dropped: u64,
     pub(super) nic: Link,
     pub(super) fep: Fep,
 }
 
-/// Bytes at the start of a host that each packet needs.
+/// Bytes at the start of [`Host`] that each packet needs.
 const HOT: usize = 768;
 
-/// What happens at a host. The order decides between events at the same instant.
+/// An event at a host. The order of the variants decides between events at the same instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Event {
+pub(super) enum HostEvent {
     /// A packet arrives.
     Arrival,
     /// The link is free and there is more to send.
     LinkFree,
-    /// The endpoint's timer.
+    /// The endpoint's timer expires.
     Timer,
     /// A flow starts.
     Start,
 }
 
-/// What hosts need of the run.
-pub(super) struct Surroundings {
+/// Settings of the run that hosts need.
+pub(super) struct HostEnv {
     pub(super) shard: u32,
     pub(super) overhead: Overhead,
     pub(super) seed: u64,
-    /// Whether bytes are counted flow by flow as they arrive.
+    /// Whether the arriving bytes of each flow are counted.
     pub(super) sampling: bool,
 }
 
 impl Host {
-    /// What happens next, and when.
+    /// The next event and its time.
     #[inline]
-    pub(super) fn next_event(&self, wires: &Wires) -> (u64, Event) {
-        let mut next = (wires.first(self.inbox), Event::Arrival);
+    pub(super) fn next_event(&self, wires: &Wires) -> (u64, HostEvent) {
+        let mut next = (wires.first(self.inbox), HostEvent::Arrival);
         if self.nic.busy_until < next.0 && self.fep.wants_to_transmit() {
-            next = (self.nic.busy_until, Event::LinkFree);
+            next = (self.nic.busy_until, HostEvent::LinkFree);
         }
         if let Some(at) = self.fep.poll_timeout()
             && let at = at.as_ps().max(self.now)
             && at < next.0
         {
-            next = (at, Event::Timer);
+            next = (at, HostEvent::Timer);
         }
         match self.starts.last() {
-            Some(&(at, _)) if at < next.0 => (at, Event::Start),
+            Some(&(at, _)) if at < next.0 => (at, HostEvent::Start),
             _ => next,
         }
     }
 
-    /// Brings what each packet needs into the cache.
+    /// Prefetches the fields that each packet needs.
     #[inline]
     pub(super) fn prefetch(&self) {
         prefetch_start(self, HOT);
     }
 
-    /// Brings what arrives before `end`, and what it meets, into the cache.
+    /// Prefetches the packets that arrive before `end`, and the endpoint's state for them.
     #[inline]
     pub(super) fn prefetch_arrivals(&self, end: u64, wires: &Wires) {
         self.fep.prefetch();
         wires.before(self.inbox, end).for_each(|arrival| wires.packets.prefetch(&arrival.transit));
     }
 
-    /// Lives through one event. Flows that start because of it go to `flows.started`.
+    /// Handles one event. Flows that start because of it go to `flows.started`.
     pub(super) fn handle(
         &mut self,
         now: u64,
-        event: Event,
-        around: &Surroundings,
+        event: HostEvent,
+        env: &HostEnv,
         flows: &mut Flows,
         wires: &mut Wires,
     ) {
         self.now = now;
         match event {
-            Event::Arrival => {
+            HostEvent::Arrival => {
                 if let Some(Arrival { transit, .. }) = wires.pop(self.inbox) {
-                    self.take_in(now, &transit, around, flows, wires);
+                    self.take_in(now, &transit, env, flows, wires);
                 }
             }
-            Event::LinkFree => return self.transmit(now, around, wires),
-            Event::Timer => self.fep.on_timeout(Time::from_ps(now)),
-            Event::Start => {
+            HostEvent::LinkFree => return self.transmit(now, env, wires),
+            HostEvent::Timer => self.fep.on_timeout(Time::from_ps(now)),
+            HostEvent::Start => {
                 if let Some((_, slot)) = self.starts.pop() {
                     flows.start(now, slot, &mut self.fep);
                 }
             }
         }
-        self.serve(now, around, flows, wires);
+        self.serve(now, env, flows, wires);
     }
 
-    /// Starts a flow whose turn has come.
-    pub(super) fn start(
-        &mut self,
-        now: u64,
-        slot: u32,
-        around: &Surroundings,
-        flows: &mut Flows,
-        wires: &mut Wires,
-    ) {
+    /// Starts a flow that a trigger has released.
+    pub(super) fn start(&mut self, now: u64, slot: u32, env: &HostEnv, flows: &mut Flows, wires: &mut Wires) {
         self.now = now;
         flows.start(now, slot, &mut self.fep);
-        self.serve(now, around, flows, wires);
+        self.serve(now, env, flows, wires);
     }
 
-    /// Takes results in and lets the endpoint send.
+    /// Collects the endpoint's completions and lets it send.
     #[inline]
-    fn serve(&mut self, now: u64, around: &Surroundings, flows: &mut Flows, wires: &mut Wires) {
+    fn serve(&mut self, now: u64, env: &HostEnv, flows: &mut Flows, wires: &mut Wires) {
         flows.collect(now, &mut self.fep);
-        self.transmit(now, around, wires);
+        self.transmit(now, env, wires);
     }
 
     /// A packet arrives.
-    fn take_in(
-        &mut self,
-        now: u64,
-        transit: &Transit,
-        around: &Surroundings,
-        flows: &mut Flows,
-        wires: &mut Wires,
-    ) {
+    fn take_in(&mut self, now: u64, transit: &Transit, env: &HostEnv, flows: &mut Flows, wires: &mut Wires) {
         if transit.is_corrupt() {
-            // Checksums find it: to the endpoint it never arrived.
+            // Checksums detect the damage, so the endpoint never sees the packet.
             self.dropped += 1;
             return wires.packets.remove(transit);
         }
         let (packet, payload) = wires.packets.arrived(transit);
         if let Ses::Standard(header) = &packet.ses {
             flows.expect(header.match_bits, &mut self.fep);
-            if around.sampling {
+            if env.sampling {
                 flows.count(header.match_bits, payload.len());
             }
         }
@@ -168,7 +154,7 @@ impl Host {
     }
 
     /// Lets the endpoint send while the link is free.
-    fn transmit(&mut self, now: u64, around: &Surroundings, wires: &mut Wires) {
+    fn transmit(&mut self, now: u64, env: &HostEnv, wires: &mut Wires) {
         while self.nic.busy_until <= now && self.fep.wants_to_transmit() {
             let name = wires.packets.reserve();
             let headers = wires.packets.headers(name);
@@ -176,19 +162,18 @@ impl Host {
                 return wires.packets.unreserve(name);
             };
             let hops = self.hops(headers.net.dst.0);
-            let mut transit =
-                Transit::new(around.shard, name, &headers.net, sizes(around.overhead, headers), hops);
+            let mut transit = Transit::new(env.shard, name, &headers.net, sizes(env.overhead, headers), hops);
             if let Payload::Bytes(bytes) = self.fep.payload(payload)
                 && !bytes.is_empty()
             {
                 wires.packets.set_bytes(name, bytes.into());
             }
             wires.packets.dispatch(&mut transit);
-            self.nic.launch(now, self.id, around.seed, &transit, wires, &mut self.dropped);
+            self.nic.launch(now, self.id, env.seed, &transit, wires, &mut self.dropped);
         }
     }
 
-    /// Switches on the way to `dst`.
+    /// Number of switches on the way to `dst`.
     fn hops(&self, dst: u32) -> u8 {
         match self.neighbours.iter().position(|hosts| hosts.contains(&dst)) {
             Some(0) => 1,
@@ -197,7 +182,7 @@ impl Host {
         }
     }
 
-    /// Something becomes of the link that leads away from here.
+    /// Applies a change to the link that leaves this host.
     pub(super) fn change(&mut self, spec: &LinkSpec, change: LinkChange) {
         self.nic.change(spec, change);
     }
@@ -210,7 +195,7 @@ impl Host {
     }
 }
 
-/// A packet's size on the wire, whole and trimmed.
+/// The size of a packet on the wire, whole and trimmed, bytes.
 fn sizes(overhead: Overhead, packet: &Packet) -> (u16, u16) {
     let fits = |bytes: u32| bytes.min(u32::from(u16::MAX)) as u16;
     match overhead {

@@ -1,10 +1,10 @@
-//! Lines for people, of which there may be as many as flows.
+//! A bounded list of messages for people.
 
 use core::fmt::{self, Display};
 use core::ops::Deref;
 
-/// The first lines of many: they are kept as text, the others are only counted. Dereferences to those that
-/// are kept.
+/// Keeps the first lines as text and only counts the others, because there may be as many as flows.
+/// Dereferences to the lines that are kept.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Lines {
     kept: Vec<String>,
@@ -12,10 +12,10 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// How many are kept.
+    /// Maximum number of lines that are kept.
     pub const KEPT: usize = 50;
 
-    /// How many more there are.
+    /// Number of lines that were counted but not kept.
     pub fn others(&self) -> u64 {
         self.others
     }
@@ -30,7 +30,7 @@ impl Deref for Lines {
 }
 
 impl<T: Display> Extend<T> for Lines {
-    /// Only what is kept is written out.
+    /// Formats only the lines that are kept.
     fn extend<I: IntoIterator<Item = T>>(&mut self, lines: I) {
         for line in lines {
             match self.kept.len() < Lines::KEPT {
@@ -50,7 +50,8 @@ impl<T: Display> FromIterator<T> for Lines {
 }
 
 impl Display for Lines {
-    /// Each in a line of its own, indented, after a line end; then how many there are besides.
+    /// Writes each kept line indented on a line of its own, each after a line break, then the number of the
+    /// others.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.kept.iter().try_for_each(|line| write!(f, "\n  {line}"))?;
         match self.others {
@@ -65,7 +66,7 @@ mod tests {
     use super::*;
     use core::cell::Cell;
 
-    /// Notices when it is written out.
+    /// Counts how often it is formatted.
     struct Watched<'a>(usize, &'a Cell<usize>);
 
     impl Display for Watched<'_> {
@@ -76,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn many_are_counted_and_not_written() {
+    fn lines_beyond_the_limit_are_counted_but_not_formatted() {
         let written = Cell::new(0);
         let mut lines: Lines = ["the very first"].into_iter().collect();
         lines.extend((0..1_000_000).map(|n| Watched(n, &written)));
@@ -88,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn few_are_all_there() {
+    fn few_lines_are_all_kept() {
         let lines: Lines = ["a", "b"].into_iter().collect();
         assert_eq!((&lines[..], lines.others()), (&["a".to_owned(), "b".to_owned()][..], 0));
         assert_eq!(lines.to_string(), "\n  a\n  b");

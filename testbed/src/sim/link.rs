@@ -1,4 +1,4 @@
-//! The sending end of a link: how long packets take, and what the link does to them.
+//! The sending end of a link: transmission times, and the faults of the link.
 
 use weft_cc::{PS_PER_SEC, Rate, Span};
 use weft_stack::rng::Rng;
@@ -8,57 +8,57 @@ use super::packets::Transit;
 use super::wires::{Inlet, Wires};
 use crate::switch::Queued;
 
-/// The sending end of a link. What each packet needs comes first and is less than a cache line.
+/// The sending end of a link. The fields that each packet needs come first and take less than a cache line.
 #[repr(C)]
 pub(super) struct Link {
-    /// When the last packet's last bit leaves.
+    /// When the last bit of the last packet leaves, ps.
     pub(super) busy_until: u64,
-    /// Time from the last bit's departure to the arrival in the peer's queue.
+    /// Time from the departure of the last bit to the arrival in the peer's queue, ps.
     latency: u64,
     sent_bytes: u64,
     to: Inlet,
     condition: Condition,
-    /// Of the bytes sent, how many the last sample had seen.
+    /// The value of `sent_bytes` at the last sample.
     sampled_bytes: u64,
 }
 
-/// How fast a link is, and how well it carries packets: the same in virtual and in real time.
+/// The rate and the faults of a link. The simulator and the software fabric share this model.
 #[repr(C)]
 pub(crate) struct Condition {
-    /// Picoseconds that each byte takes, where that is a whole number, as at 100 Gbit/s; else 0.
+    /// Picoseconds per byte if that is a whole number, as at 100 Gbit/s; otherwise 0.
     ps_per_byte: u32,
-    /// Whether packets may come to harm: [`Trouble`] tells how.
-    troubled: bool,
+    /// Whether packets can be lost, damaged, duplicated or delayed; [`LinkFaultState`] has the details.
+    faulty: bool,
     rate: Rate,
-    trouble: Option<Box<Trouble>>,
+    fault_state: Option<Box<LinkFaultState>>,
 }
 
-/// What becomes of a packet that a link does not lose.
+/// The effect of a link's faults on a packet that it does not lose.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Fate {
-    /// A bit of it flips.
+pub(crate) struct FaultOutcome {
+    /// One bit of the packet flips.
     pub(crate) corrupt: bool,
-    /// It arrives once more, in time.
+    /// A copy of the packet arrives on time.
     pub(crate) duplicate: bool,
-    /// How much later than it should it arrives.
+    /// How late the packet arrives.
     pub(crate) held_up: Span,
 }
 
-/// What does not go well with a link, or did not.
-struct Trouble {
+/// The fault state of a link that is down or faulty, or was before.
+struct LinkFaultState {
     up: bool,
     faults: LinkFaults,
-    /// Draws of chance so far.
+    /// Number of packets for which an outcome has been drawn.
     draws: u64,
 }
 
-/// What is fixed about a link, and needed when something happens to it.
+/// The properties of a link that do not change during a run.
 #[derive(Clone, Copy)]
 pub(crate) struct LinkSpec {
     /// The sending port.
     pub(crate) id: u32,
     pub(crate) rate: Rate,
-    /// Propagation, and the time that the peer takes to switch, ps.
+    /// Propagation time plus the switching latency of the peer, ps.
     pub(crate) latency: u64,
     pub(crate) faults: LinkFaults,
 }
@@ -76,14 +76,14 @@ fn ps_per_byte(rate: Rate) -> u32 {
 impl Condition {
     pub(crate) fn new(spec: &LinkSpec) -> Condition {
         let ps_per_byte = ps_per_byte(spec.rate);
-        let mut condition = Condition { ps_per_byte, troubled: false, rate: spec.rate, trouble: None };
+        let mut condition = Condition { ps_per_byte, faulty: false, rate: spec.rate, fault_state: None };
         if !spec.faults.is_none() {
-            condition.trouble(spec.faults);
+            condition.fault_state(spec.faults);
         }
         condition
     }
 
-    /// How long so many bytes take to leave, ps.
+    /// The transmission time of `bytes` bytes, ps.
     #[inline(always)]
     pub(crate) fn time_for(&self, bytes: u32) -> u64 {
         match self.ps_per_byte {
@@ -92,40 +92,41 @@ impl Condition {
         }
     }
 
-    /// What becomes of the next packet; `None` if it is lost. `id` is the link's, `seed` the run's.
+    /// Draws the outcome for the next packet; `None` if the link loses it. `id` is the link's number, `seed`
+    /// the run's.
     #[inline]
-    pub(crate) fn strike(&mut self, id: u32, seed: u64) -> Option<Fate> {
-        match &mut self.trouble {
-            Some(trouble) if self.troubled => trouble.strike(id, seed),
-            _ => Some(Fate::default()),
+    pub(crate) fn draw_outcome(&mut self, id: u32, seed: u64) -> Option<FaultOutcome> {
+        match &mut self.fault_state {
+            Some(fault_state) if self.faulty => fault_state.draw_outcome(id, seed),
+            _ => Some(FaultOutcome::default()),
         }
     }
 
-    /// Something becomes of the link.
+    /// Applies a change to the link.
     pub(crate) fn change(&mut self, spec: &LinkSpec, change: LinkChange) {
         match change {
             LinkChange::Degrade(rate) => return self.set_rate(rate),
             LinkChange::Restore => self.set_rate(spec.rate),
             LinkChange::Fail | LinkChange::Drop(_) | LinkChange::Corrupt(_) => {}
         }
-        let trouble = self.trouble(spec.faults);
+        let fault_state = self.fault_state(spec.faults);
         match change {
-            LinkChange::Fail => trouble.up = false,
-            LinkChange::Restore => (trouble.up, trouble.faults) = (true, spec.faults),
-            LinkChange::Drop(loss) => trouble.faults.loss = loss,
-            LinkChange::Corrupt(corrupt) => trouble.faults.corrupt = corrupt,
+            LinkChange::Fail => fault_state.up = false,
+            LinkChange::Restore => (fault_state.up, fault_state.faults) = (true, spec.faults),
+            LinkChange::Drop(loss) => fault_state.faults.loss = loss,
+            LinkChange::Corrupt(corrupt) => fault_state.faults.corrupt = corrupt,
             LinkChange::Degrade(_) => {}
         }
-        self.troubled = !trouble.up || !trouble.faults.is_none();
+        self.faulty = !fault_state.up || !fault_state.faults.is_none();
     }
 
     fn set_rate(&mut self, rate: Rate) {
         (self.rate, self.ps_per_byte) = (rate, ps_per_byte(rate));
     }
 
-    fn trouble(&mut self, faults: LinkFaults) -> &mut Trouble {
-        self.troubled = true;
-        self.trouble.get_or_insert_with(|| Box::new(Trouble { up: true, faults, draws: 0 }))
+    fn fault_state(&mut self, faults: LinkFaults) -> &mut LinkFaultState {
+        self.faulty = true;
+        self.fault_state.get_or_insert_with(|| Box::new(LinkFaultState { up: true, faults, draws: 0 }))
     }
 }
 
@@ -141,12 +142,13 @@ impl Link {
         }
     }
 
-    /// Something becomes of the link.
+    /// Applies a change to the link.
     pub(super) fn change(&mut self, spec: &LinkSpec, change: LinkChange) {
         self.condition.change(spec, change);
     }
 
-    /// Puts a packet on the link, which must be free at `now`. If it is lost there, counts it in `dropped`.
+    /// Puts a packet on the link, which must be free at `now`. Adds the packet to `dropped` if the link loses
+    /// it.
     #[inline(always)]
     pub(super) fn launch(
         &mut self,
@@ -160,24 +162,25 @@ impl Link {
         self.busy_until = now + self.condition.time_for(transit.size());
         self.sent_bytes += u64::from(transit.size());
         let at = self.busy_until + self.latency;
-        if self.condition.troubled
-            && let Some(trouble) = &mut self.condition.trouble
+        if self.condition.faulty
+            && let Some(fault_state) = &mut self.condition.fault_state
         {
-            *dropped += u64::from(!trouble.launch(self.to, at, id, seed, *transit, wires));
+            *dropped += u64::from(!fault_state.launch(self.to, at, id, seed, *transit, wires));
         } else {
             wires.send(self.to, at, transit);
         }
     }
 
-    /// Bytes sent since this was last asked for.
+    /// Bytes sent since the last call.
     pub(super) fn take_sent_bytes(&mut self) -> u64 {
         let before = std::mem::replace(&mut self.sampled_bytes, self.sent_bytes);
         self.sent_bytes - before
     }
 }
 
-impl Trouble {
-    /// As [`Link::launch`], over a link that is down or misbehaves. False if the packet is lost.
+impl LinkFaultState {
+    /// Does the same as [`Link::launch`] over a link that is down or faulty. Returns false if the packet is
+    /// lost.
     #[cold]
     fn launch(
         &mut self,
@@ -188,26 +191,26 @@ impl Trouble {
         mut transit: Transit,
         wires: &mut Wires,
     ) -> bool {
-        let Some(fate) = self.strike(id, seed) else {
+        let Some(outcome) = self.draw_outcome(id, seed) else {
             wires.packets.remove(&transit);
             return false;
         };
-        if fate.corrupt {
+        if outcome.corrupt {
             transit.corrupt();
         }
-        if fate.duplicate {
+        if outcome.duplicate {
             wires.packets.copied(&transit);
             wires.send(to, at, &transit);
         }
-        wires.send(to, at + fate.held_up.as_ps(), &transit);
+        wires.send(to, at + outcome.held_up.as_ps(), &transit);
         true
     }
 
-    /// As [`Condition::strike`].
+    /// See [`Condition::draw_outcome`].
     #[cold]
-    fn strike(&mut self, id: u32, seed: u64) -> Option<Fate> {
+    fn draw_outcome(&mut self, id: u32, seed: u64) -> Option<FaultOutcome> {
         let faults = self.faults;
-        // A generator for each link and draw: links do not disturb each other.
+        // Each link and draw has its own generator, so that links do not affect each other's outcomes.
         self.draws += 1;
         let mut rng = Rng::new(seed ^ u64::from(id) << 32, self.draws);
         if !self.up || rng.chance(faults.loss) {
@@ -216,6 +219,10 @@ impl Trouble {
         let corrupt = rng.chance(faults.corrupt);
         let duplicate = rng.chance(faults.duplicate);
         let held_up = if rng.chance(faults.reorder) { rng.below(1 << 16) } else { 0 };
-        Some(Fate { corrupt, duplicate, held_up: faults.delay.mul_f64(f64::from(held_up) / 65_536.0) })
+        Some(FaultOutcome {
+            corrupt,
+            duplicate,
+            held_up: faults.delay.mul_f64(f64::from(held_up) / 65_536.0),
+        })
     }
 }

@@ -1,11 +1,11 @@
 //! The virtual-time engine: drives switches and endpoints through a run, deterministically.
 //!
-//! Hosts are [`weft_stack::fep::Fep`]s, the same that run over real ports; switches are
-//! [`crate::switch`]. The engine moves packets between them and keeps the clock.
+//! Hosts are [`weft_stack::fep::Fep`]s, the same endpoints that run over real ports. Switches are the model
+//! of [`crate::switch`]. The engine moves packets between them and advances the clock.
 //!
-//! The order of events at the same instant depends on what they are about, never on the order in
-//! which they were scheduled, and everything random has a generator of its own: the same
-//! configuration gives the same run, on every machine and in every build.
+//! Events at the same instant are ordered by their kind and place, never by the order in which they were
+//! scheduled, and each random decision has its own generator. So the same configuration gives the same run,
+//! on every machine and in every build.
 #![forbid(unsafe_code)]
 
 mod barrier;
@@ -28,41 +28,41 @@ mod wires;
 pub use config::{Overhead, PayloadMode, PhantomQueues, RunConfig, RunError};
 pub use faults::{FaultPlan, LinkChange, LinkEvent, LinkFaults, Share, SlowPort};
 pub use lines::Lines;
-pub use report::{FlowRecord, NotStarted, PacketCounters, Progress, RunReport};
+pub use report::{FlowRecord, NotStarted, PacketCounters, RunProgress, RunReport};
 pub use sample::{FlowSample, PortSample, SampleSink, Sampling};
 
-// What the software fabric shares with the engine.
+// Also used by the software fabric.
 pub(crate) use build::{Links, changes, mark_seed};
 pub(crate) use config::MIN_FRAME;
 pub(crate) use link::{Condition, LinkSpec};
 
 use engine::Watch;
 
-/// How a run is carried out. None of it but the faults has an effect on the results.
+/// Options of a run. Only the faults affect the results.
 #[derive(Default)]
 pub struct Options<'a> {
-    /// What goes wrong with links.
+    /// The link faults to inject.
     pub faults: FaultPlan,
-    /// How many threads share the work; 0 counts as 1. No more are used than there are ToRs.
+    /// Number of threads; 0 counts as 1. At most one thread per ToR is used.
     pub threads: usize,
-    /// Takes samples in.
+    /// The sampling interval and the sink that receives the samples.
     pub sampling: Option<Sampling<'a>>,
-    /// Called now and then.
-    pub progress: Option<&'a mut dyn FnMut(&Progress)>,
+    /// Called about every 65,536 events.
+    pub progress: Option<&'a mut dyn FnMut(&RunProgress)>,
 }
 
-/// Carries out a run. `progress` is called now and then.
+/// Runs `config` without faults, on one thread. `progress` is called about every 65,536 events.
 ///
 /// # Errors
-/// A configuration that cannot work.
-pub fn run(config: &RunConfig, progress: &mut dyn FnMut(&Progress)) -> Result<RunReport, RunError> {
+/// [`RunError`] says which part of the configuration cannot work.
+pub fn run(config: &RunConfig, progress: &mut dyn FnMut(&RunProgress)) -> Result<RunReport, RunError> {
     run_with(config, Options { progress: Some(progress), ..Options::default() })
 }
 
-/// Carries out a run as `options` say.
+/// Runs `config` with `options`.
 ///
 /// # Errors
-/// A configuration that cannot work.
+/// [`RunError`] says which part of the configuration cannot work.
 pub fn run_with(config: &RunConfig, options: Options<'_>) -> Result<RunReport, RunError> {
     let Options { faults, threads, sampling, progress } = options;
     let mut system = build::build(config, &faults, threads, sampling.is_some())?;

@@ -1,18 +1,18 @@
-//! Sorting by time what arrives in a window: a few instructions an arrival, as times are spread evenly.
+//! A bucket sort for the arrivals of a window: a few instructions per arrival, as times are spread evenly.
 
-/// Sorts keys; keeps its memory.
+/// Sorts keys, and keeps its buffers between calls.
 #[derive(Default)]
 pub(super) struct Sorter {
-    /// Bucket by bucket, where its next key goes.
-    places: Vec<u32>,
+    /// For each bucket, the position of its next key.
+    offsets: Vec<u32>,
     spare: Vec<u64>,
 }
 
-/// So few keys are sorted without buckets.
+/// Up to this many keys are sorted without buckets.
 const FEW: usize = 16;
-/// More keys than this in one bucket are not what this is made for.
-const CROWD: u32 = 24;
-const MOST_BUCKETS: usize = 4096;
+/// With more keys than this in one bucket, the standard library's sort is faster.
+const MAX_PER_BUCKET: u32 = 24;
+const MAX_BUCKETS: usize = 4096;
 
 impl Sorter {
     /// Sorts `keys`, which are below 2^`bits`.
@@ -20,32 +20,32 @@ impl Sorter {
         if keys.len() <= FEW {
             return insertion_sort(keys);
         }
-        let buckets = (2 * keys.len()).next_power_of_two().min(MOST_BUCKETS);
+        let buckets = (2 * keys.len()).next_power_of_two().min(MAX_BUCKETS);
         let shift = bits.saturating_sub(buckets.trailing_zeros());
-        if self.count(keys, buckets, shift) > CROWD {
+        if self.count(keys, buckets, shift) > MAX_PER_BUCKET {
             return keys.sort_unstable();
         }
         self.spare.resize(keys.len(), 0);
         for &key in keys.iter() {
-            let place = &mut self.places[((key >> shift) as usize).min(buckets - 1)];
-            self.spare[*place as usize] = key;
-            *place += 1;
+            let offset = &mut self.offsets[((key >> shift) as usize).min(buckets - 1)];
+            self.spare[*offset as usize] = key;
+            *offset += 1;
         }
-        // Only neighbours within a bucket can be out of order now.
+        // Now only keys within a bucket can be out of order.
         insertion_sort(&mut self.spare);
         std::mem::swap(keys, &mut self.spare);
     }
 
-    /// Finds where each bucket begins, and returns how many keys the fullest one has.
+    /// Computes where each bucket begins, and returns the number of keys in the fullest one.
     fn count(&mut self, keys: &[u64], buckets: usize, shift: u32) -> u32 {
-        self.places.clear();
-        self.places.resize(buckets, 0);
+        self.offsets.clear();
+        self.offsets.resize(buckets, 0);
         for &key in keys {
-            self.places[((key >> shift) as usize).min(buckets - 1)] += 1;
+            self.offsets[((key >> shift) as usize).min(buckets - 1)] += 1;
         }
         let (mut sum, mut most) = (0, 0);
-        for place in &mut self.places {
-            let count = std::mem::replace(place, sum);
+        for offset in &mut self.offsets {
+            let count = std::mem::replace(offset, sum);
             sum += count;
             most = most.max(count);
         }
@@ -72,7 +72,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn agrees_with_the_standard_library(
+        fn sorts_like_the_standard_library(
             bits in 1u32..=64,
             draws in prop::collection::vec(any::<u64>(), 0..300),
             crowded: bool,

@@ -1,8 +1,8 @@
-//! The packets that are on their way.
+//! Packets in flight.
 //!
-//! What switches look at travels by value through queues and links, which are read in sequence; the
-//! headers and payload, which only hosts look at, lie in a slab until the packet arrives. So a hop
-//! does not touch memory that nothing else has touched lately.
+//! The fields that switches read travel by value through queues and links, which are accessed sequentially.
+//! Headers and payload, which only hosts read, stay in a slab until the packet arrives. So a hop does not
+//! touch cold memory.
 
 use std::sync::Arc;
 
@@ -12,35 +12,34 @@ use weft_stack::wire::ses::Ses;
 
 use crate::switch::{Queued, flow_hash};
 
-/// What the fabric needs to know of a packet, in five words: it is copied at each hop, and fewer fields are
-/// copied faster.
+/// The fields of a packet that the fabric reads. It is copied at each hop, so it is packed into five words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Transit {
-    /// The name of its content among those of its source.
+    /// The number of its content among those from its source's shard.
     pub(super) content: u32,
-    /// What switches hash; made once.
+    /// The hash of addresses and entropy, computed once.
     pub(super) flow_hash: u32,
-    /// The host it goes to.
+    /// The destination host.
     pub(super) dst: u32,
-    /// Bytes on the wire, and from bit 16 on bytes on the wire without its payload.
+    /// Bits 0 to 15: bytes on the wire. Bits 16 to 31: bytes on the wire after trimming.
     sizes: u32,
-    /// Switches that it will have passed when it arrives; from [`CLASS`] on its class; marks; from
-    /// [`SOURCE`] on the shard of its source.
+    /// Bits 0 to 7: number of switches on its way. From bit [`CLASS`]: its class. Then [`ECN`] and
+    /// [`CORRUPT`]. From bit [`SOURCE`]: the shard of its source.
     state: u32,
 }
 
 const CLASS: u32 = 8;
-/// By number. (A table, as a `match` would be a jump that no processor can foresee.)
+/// Classes by number. A table, because a `match` would compile to an unpredictable jump.
 const CLASSES: [Class; 4] = [Class::Data, Class::Trimmed, Class::TrimmedLastHop, Class::Control];
 const ECN: u32 = 1 << 16;
 const CORRUPT: u32 = 1 << 17;
 const SOURCE: u32 = 18;
-/// The most shards whose numbers fit.
+/// The largest number of shards whose numbers fit.
 pub(super) const MAX_SHARDS: usize = 1 << (u32::BITS - SOURCE);
 
 impl Transit {
-    /// A packet that leaves its source, a host of shard `source`. (The headers have just been written: they are
-    /// read in the pieces in which they were, as a wide read of narrow writes waits for all of them.)
+    /// A packet that leaves its source, a host of shard `source`. The headers have just been written, so they
+    /// are read in the same pieces: a wide load of narrow stores would cause a store-forwarding stall.
     #[inline]
     pub(super) fn new(
         source: u32,
@@ -73,7 +72,7 @@ impl Transit {
         self.state & ECN != 0
     }
 
-    /// Whether a bit was flipped on its way: the checksum will not hold.
+    /// Whether a link has flipped a bit, so that the checksum will fail.
     pub(super) fn is_corrupt(&self) -> bool {
         self.state & CORRUPT != 0
     }
@@ -111,41 +110,41 @@ impl Queued for Transit {
     }
 }
 
-/// Headers and payload of a packet. In this order, and at the start of a cache line: an acknowledgement then
-/// takes two lines and a data packet three.
+/// Headers and payload of a packet. With this field order and alignment, an acknowledgement touches two cache
+/// lines and a data packet three.
 #[repr(C, align(64))]
 pub(super) struct Content {
-    /// How many other packets on their way have this content: copies that links have made.
+    /// Number of further packets in flight with this content: copies made by faulty links.
     copies: u32,
-    /// Its payload's bytes; none if there are none, or only their number counts.
+    /// The payload's bytes; `None` if it is empty or virtual.
     bytes: Option<Box<[u8]>>,
     packet: Packet,
 }
 
 const _: () = assert!(size_of::<Content>() == 192);
 const BLANK: Content = Content { copies: 0, bytes: None, packet: Packet::BLANK };
-/// Bytes of the lines that a packet without a request takes.
+/// Bytes of the cache lines that a packet without a request touches.
 const WITHOUT_REQUEST: usize = 128;
 
-/// The contents of packets on their way to the hosts of one shard. Switches of other shards have no use for
-/// them: a content goes from its source to its destination at once, whatever way its packet takes.
+/// The contents of packets in flight to the hosts of one shard. Switches do not need the contents, so a
+/// content moves from the source's shard to the destination's at once, whatever path its packet takes.
 pub(super) struct Packets {
     shard: u32,
-    /// The contents that come from this shard itself, by name.
+    /// The contents from hosts of this shard, by number.
     own: Vec<Content>,
-    /// Shard by shard, the contents that come from other ones.
+    /// The contents from hosts of each other shard, by number.
     foreign: Vec<Vec<Content>>,
-    /// Shard by shard, the names for contents that go there.
+    /// For each shard, the numbers of contents that go there.
     names: Vec<Names>,
-    /// Host by host, its shard.
+    /// The shard of each host.
     shard_of: Arc<[u16]>,
-    /// Shard by shard, what goes there.
-    pub(super) mail: Vec<Mail>,
-    /// The headers of a packet that has been trimmed.
+    /// For each shard, the mail for it.
+    pub(super) mail: Vec<ContentMail>,
+    /// Scratch space for the headers of a trimmed packet.
     trimmed: Packet,
 }
 
-/// Names for contents, given out by the source.
+/// Numbers of contents, allocated by the source's shard.
 #[derive(Default)]
 struct Names {
     free: Vec<u32>,
@@ -161,16 +160,16 @@ impl Names {
     }
 }
 
-/// What one shard tells another about contents.
+/// Changes to contents that one shard reports to another.
 #[derive(Default)]
-pub(super) struct Mail {
-    /// From the source: contents with their names.
+pub(super) struct ContentMail {
+    /// From the source: numbers and contents of new packets.
     contents: Vec<(u32, Content)>,
-    /// To the destination: source and name of contents whose packets have been copied,
+    /// To the destination: source and number of contents whose packets a link has duplicated.
     copied: Vec<(u32, u32)>,
-    /// or dropped.
+    /// To the destination: source and number of contents whose packets were dropped.
     dropped: Vec<(u32, u32)>,
-    /// To the source: names that are free again.
+    /// To the source: numbers that are free again.
     free: Vec<u32>,
 }
 
@@ -182,12 +181,12 @@ impl Packets {
             foreign: (0..shards).map(|_| Vec::new()).collect(),
             names: (0..shards).map(|_| Names::default()).collect(),
             shard_of,
-            mail: (0..shards).map(|_| Mail::default()).collect(),
+            mail: (0..shards).map(|_| ContentMail::default()).collect(),
             trimmed: Packet::BLANK,
         }
     }
 
-    /// Room for another packet, whose headers are to be written over.
+    /// Allocates a content, whose headers the caller must overwrite.
     #[inline]
     pub(super) fn reserve(&mut self) -> u32 {
         let name = self.names[self.shard as usize].take();
@@ -197,7 +196,7 @@ impl Packets {
         name
     }
 
-    /// Gives room back that was not needed.
+    /// Frees a content that was not used.
     pub(super) fn unreserve(&mut self, name: u32) {
         self.names[self.shard as usize].free.push(name);
     }
@@ -212,7 +211,7 @@ impl Packets {
         self.own[name as usize].bytes = Some(bytes);
     }
 
-    /// Sends a packet's content on its way, to where it has another name.
+    /// Moves a packet's content to its destination's shard, where it gets another number.
     #[inline]
     pub(super) fn dispatch(&mut self, transit: &mut Transit) {
         let to = usize::from(self.shard_of[transit.dst as usize]);
@@ -228,8 +227,8 @@ impl Packets {
         transit.content = there;
     }
 
-    /// Takes in what shard `from` has to tell.
-    pub(super) fn receive(&mut self, from: usize, mail: &mut Mail) {
+    /// Processes the mail from shard `from`.
+    pub(super) fn receive(&mut self, from: usize, mail: &mut ContentMail) {
         let contents = &mut self.foreign[from];
         for (name, content) in mail.contents.drain(..) {
             if name as usize >= contents.len() {
@@ -254,7 +253,7 @@ impl Packets {
         }
     }
 
-    /// Another packet like `transit` is on its way.
+    /// Counts a copy of the packet.
     pub(super) fn copied(&mut self, transit: &Transit) {
         let to = self.shard_of[transit.dst as usize];
         let (source, name) = (transit.source(), transit.content);
@@ -264,7 +263,7 @@ impl Packets {
         }
     }
 
-    /// The packet is gone.
+    /// Removes a packet that was delivered or dropped.
     #[inline]
     pub(super) fn remove(&mut self, transit: &Transit) {
         let to = self.shard_of[transit.dst as usize];
@@ -288,7 +287,7 @@ impl Packets {
         }
     }
 
-    /// Brings a content that will be needed soon into the cache.
+    /// Prefetches a content that will be needed soon.
     #[inline]
     pub(super) fn prefetch(&self, transit: &Transit) {
         let contents = match transit.source() {
@@ -299,7 +298,7 @@ impl Packets {
         prefetch_start(&contents[transit.content as usize], len);
     }
 
-    /// A packet as it arrives at a host, with what happened to it on its way.
+    /// The headers and payload of a packet that arrives at a host, with the changes that switches made.
     #[inline]
     pub(super) fn arrived(&mut self, transit: &Transit) -> (&Packet, Payload<'_>) {
         let contents = match transit.source() {
@@ -311,7 +310,8 @@ impl Packets {
         (packet.net.class, packet.net.hops, packet.net.ecn) =
             (transit.class(), transit.hops(), transit.ecn());
         if transit.class().is_trimmed() {
-            // Trimming leaves the PDS header. Copies of the packet may be whole.
+            // Trimming leaves the PDS header. The shared content stays untouched, because copies of the
+            // packet may be whole.
             self.trimmed = Packet { ses: Ses::None, ..*packet };
             return (&self.trimmed, Payload::EMPTY);
         }
@@ -330,7 +330,7 @@ mod tests {
     use weft_stack::spray::Entropy;
 
     #[test]
-    fn what_switches_do_to_a_packet_is_kept() {
+    fn class_size_and_marks_survive_packing() {
         for class in [Class::Data, Class::Trimmed, Class::TrimmedLastHop, Class::Control] {
             for ecn in [false, true] {
                 let net = Network { src: Addr(1), dst: Addr(9), entropy: Entropy(3), class, ecn, hops: 0 };

@@ -1,4 +1,4 @@
-//! What a run yields.
+//! The report of a run.
 
 use core::fmt;
 
@@ -12,35 +12,35 @@ use super::host::Host;
 use super::lines::Lines;
 use crate::workload::Flow;
 
-/// How far a run is.
+/// The progress of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Progress {
-    /// Virtual time.
+pub struct RunProgress {
+    /// Time since the start of the run.
     pub now: Time,
-    /// Flows that are done.
+    /// Number of flows that are complete.
     pub flows_done: u64,
-    /// All flows.
+    /// Number of flows of the workload.
     pub flows_total: u64,
-    /// Events handled.
+    /// Number of events handled so far.
     pub events: u64,
 }
 
-/// One flow.
+/// The result of one flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowRecord {
-    /// The workload's number.
+    /// The flow's number in the workload.
     pub id: u64,
-    /// Who sent.
+    /// The sending host.
     pub src: u32,
-    /// Who received.
+    /// The receiving host.
     pub dst: u32,
-    /// How much.
+    /// Payload bytes.
     pub bytes: u64,
-    /// When it began; `None` if it never did.
+    /// When the flow began; `None` if it never did.
     pub start: Option<Time>,
     /// When the sender knew that all of it had arrived; `None` if it never did.
     pub end: Option<Time>,
-    /// Packets sent again.
+    /// Number of packets retransmitted.
     pub retransmitted: u64,
 }
 
@@ -58,13 +58,13 @@ impl FlowRecord {
         }
     }
 
-    /// That it never began, for people; `None` if it did.
+    /// A message that the flow never began; `None` if it did.
     pub fn not_started(&self) -> Option<NotStarted> {
         self.start.is_none().then_some(NotStarted { id: self.id, src: self.src })
     }
 }
 
-/// A flow that has not begun, as text for people.
+/// A flow that has not begun; displays as a message for people.
 #[derive(Clone, Copy, Debug)]
 pub struct NotStarted {
     id: u64,
@@ -77,12 +77,12 @@ impl fmt::Display for NotStarted {
     }
 }
 
-/// Packets, counted where they are sent or treated.
+/// Packet counts, taken where packets are sent, trimmed, marked or dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct PacketCounters {
     /// Data packets sent for the first time.
     pub data: u64,
-    /// Data packets sent again.
+    /// Data packets retransmitted.
     pub retransmitted: u64,
     /// Trimmed by switches.
     pub trimmed: u64,
@@ -96,44 +96,44 @@ pub struct PacketCounters {
     pub ecn_marked: u64,
 }
 
-/// What a run yields.
+/// The results of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunReport {
-    /// Every flow, in the order of the workload.
+    /// The flows, in the order of the workload.
     pub flows: Vec<FlowRecord>,
-    /// Packets.
+    /// Packet counts.
     pub packets: PacketCounters,
-    /// Expiries of retransmission timers.
+    /// Number of retransmission timeouts.
     pub timeouts: u64,
-    /// Events handled.
+    /// Number of events handled so far.
     pub events: u64,
-    /// When the run ended.
+    /// Time at which the run ended.
     pub end: Time,
-    /// How many endpoints there were.
+    /// Number of endpoints.
     pub endpoints: u32,
-    /// What all of them together held in memory.
+    /// Memory that all endpoints together held.
     pub footprint: Footprint,
-    /// Bytes that all flows take whether they have begun or not, besides the endpoints: the workload, what
-    /// is kept to start them and to know when they are done, and their records.
+    /// Bytes that all flows take whether they have begun or not, endpoints not included: the workload, the
+    /// state to start flows and to detect their end, and their records.
     pub plan: u64,
-    /// The least time that the busiest link needs for the workload, and which link that is.
+    /// The minimum time that the busiest link needs for the workload, and the name of that link.
     pub bound: (Span, String),
-    /// Who waits for what, or failed, at the end.
+    /// Messages about failures, and about whatever still waits at the end of the run.
     pub stuck: Lines,
-    /// Messages whose bytes were not those sent, or that arrived other than once.
+    /// Messages about flows whose bytes differ from those sent, or that arrived more than once.
     pub payload_errors: Vec<String>,
-    /// What was left in the endpoints at the end that should not be: connections, PDCs, messages.
+    /// Connections, PDCs and messages that the endpoints still held at the end although everything was done.
     pub leaks: Vec<String>,
 }
 
 impl RunReport {
-    /// Whether every flow is done.
+    /// Whether every flow is complete.
     pub fn is_complete(&self) -> bool {
         self.flows.iter().all(|flow| flow.end.is_some())
     }
 }
 
-/// Sums up a run that ended at `end`, in an order that does not depend on how it was divided up.
+/// Makes the report of a run that ended at `end`, ps. Its order does not depend on the number of shards.
 pub(super) fn report(config: &RunConfig, system: &System, end: u64) -> RunReport {
     let flows = || system.shards.iter().map(|shard| &shard.flows);
     let mut hosts: Vec<&Host> =
@@ -163,15 +163,15 @@ pub(super) fn report(config: &RunConfig, system: &System, end: u64) -> RunReport
 
 fn records<'a>(config: &RunConfig, shards: impl Iterator<Item = &'a Flows>) -> Vec<FlowRecord> {
     let mut records: Vec<FlowRecord> = config.workload.flows().iter().map(FlowRecord::new).collect();
-    for outgoing in shards.flat_map(|flows| &flows.outgoing) {
-        let record = &mut records[outgoing.flow as usize];
-        (record.start, record.end) = (outgoing.start(), outgoing.end());
-        record.retransmitted = u64::from(outgoing.retransmitted);
+    for source_flow in shards.flat_map(|flows| &flows.source_flows) {
+        let record = &mut records[source_flow.flow as usize];
+        (record.start, record.end) = (source_flow.start(), source_flow.end());
+        record.retransmitted = u64::from(source_flow.retransmitted);
     }
     records
 }
 
-/// What flows take whether they have begun or not.
+/// Memory that flows take whether they have begun or not, bytes; see [`RunReport::plan`].
 fn plan(config: &RunConfig, hosts: &[&Host]) -> u64 {
     let workload = &config.workload;
     let starts: usize = hosts.iter().map(|host| host.starts.capacity() * size_of::<(u64, u32)>()).sum();
@@ -201,14 +201,14 @@ fn count(system: &System, hosts: &[&Host]) -> (PacketCounters, u64) {
     (packets, timeouts)
 }
 
-/// The texts of notes, in the order of their times and hosts.
+/// The texts of `notes`, sorted by time and host.
 fn notes<'a>(notes: impl Iterator<Item = &'a Note>) -> Vec<String> {
     let mut notes: Vec<&Note> = notes.collect();
     notes.sort_by_key(|(at, host, _)| (*at, *host));
     notes.into_iter().map(|(.., text)| text.clone()).collect()
 }
 
-/// Who waits for what.
+/// The failures, the endpoints' open waits, and the flows that have not started.
 fn explain(failures: Vec<String>, hosts: &[&Host], flows: &[FlowRecord], now: Time) -> Lines {
     let mut lines: Lines = failures.into_iter().collect();
     lines.extend(hosts.iter().flat_map(|host| host.fep.waits(now)));
@@ -216,8 +216,9 @@ fn explain(failures: Vec<String>, hosts: &[&Host], flows: &[FlowRecord], now: Ti
     lines
 }
 
-/// What is left in the endpoints `hosts` although everything is done, and flows that did not arrive once. A connection
-/// that failed leaves the peer's end of it behind for a time: with failures there are no endpoints to look at.
+/// Leftovers in the endpoints `hosts` after everything is done, and flows that arrived not at all or more
+/// than once. A failed connection leaves the peer's end behind for a time, so after failures `hosts` is
+/// empty.
 fn leaks<'a, F>(hosts: &[&Host], records: &[FlowRecord], flows: impl Fn() -> F) -> Vec<String>
 where
     F: Iterator<Item = &'a Flows>,
@@ -235,7 +236,7 @@ where
     leaks
 }
 
-/// The least time that the workload takes: its bytes with their headers over the busiest links.
+/// The minimum time that the workload takes: its bytes with their headers over the busiest links.
 fn bound(config: &RunConfig) -> (Span, String) {
     let wire = |bytes: u64| {
         let packets = bytes.div_ceil(u64::from(config.mtu)).max(1);

@@ -1,40 +1,40 @@
-//! A part of the fabric that one thread drives: hosts, switches, and the links that end there.
+//! A shard: the hosts and switches that one thread drives, and the links that end at them.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use super::faults::LinkChange;
 use super::flows::Flows;
-use super::host::{Event, Host, Surroundings};
+use super::host::{Host, HostEnv, HostEvent};
 use super::link::LinkSpec;
 use super::sample::{FlowSample, PortSample};
-use super::switches::{Bench, Switch};
+use super::switches::{Switch, SwitchScratch};
 use super::wires::{NEVER, Wires};
 
-/// Hosts that share a fate within a window: flows of one start when flows of another end. Most groups
+/// Hosts that must be processed together, because flows of one start when flows of another end. Most groups
 /// have one host.
 pub(super) struct Group {
     pub(super) hosts: Vec<Host>,
-    /// The inbox of the first, known without a look at it.
+    /// The inbox of the first host, stored here so that prefetching need not touch the host.
     pub(super) inbox: u32,
 }
 
-/// A part of the fabric.
+/// The part of the fabric that one thread drives.
 pub(super) struct Shard {
-    /// Nodes are numbered groups first, then switches: those of the side of the hosts, then the others.
+    /// Nodes are numbered groups first, then the switches of the hosts' side, then the other switches.
     pub(super) groups: Vec<Group>,
     pub(super) switches: Vec<Switch>,
     /// The first node of [`Side::Odd`].
     pub(super) first_odd: usize,
     pub(super) wires: Wires,
     pub(super) flows: Flows,
-    pub(super) bench: Bench,
-    pub(super) around: Surroundings,
+    pub(super) scratch: SwitchScratch,
+    pub(super) env: HostEnv,
     /// Packets that arrived at the end of a link, timers that expired, flows that started.
     pub(super) events: u64,
 }
 
-/// The two sides of a fabric: links join nodes of one with nodes of the other.
+/// The two sides of a fabric. Every link joins a node of one side to a node of the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     /// Hosts, and the switches two tiers above them.
@@ -50,7 +50,7 @@ impl Side {
     }
 }
 
-/// What is seen at the end of a window.
+/// The samples of one shard at one instant.
 #[derive(Default)]
 pub(super) struct Samples {
     pub(super) ports: Vec<PortSample>,
@@ -58,7 +58,7 @@ pub(super) struct Samples {
 }
 
 impl Shard {
-    /// Sets the times at which nodes have something to do for the first time.
+    /// Sets the time of the first event of each node.
     pub(super) fn prepare(&mut self) {
         for (node, group) in self.groups.iter().enumerate() {
             let first = group.hosts.iter().map(|host| host.next_event(&self.wires).0).min();
@@ -66,13 +66,13 @@ impl Shard {
         }
     }
 
-    /// When the first thing happens here.
+    /// The time of the first event in this shard.
     pub(super) fn first(&self) -> u64 {
         self.wires.next.iter().copied().min().unwrap_or(NEVER)
     }
 
-    /// Lets the nodes of one side live through the window from `start` to before `end`. Returns a time before
-    /// which nothing happens after it, here or, because of this, elsewhere.
+    /// Runs the nodes of one side through the window from `start` to just before `end`. Returns a lower bound
+    /// for the time of the next event, here or at the other shards to which this one has sent packets.
     pub(super) fn run(&mut self, side: Side, start: u64, end: u64) -> u64 {
         let (all, odd) = (self.wires.next.len(), self.first_odd);
         let (nodes, others) = match side {
@@ -96,7 +96,7 @@ impl Shard {
         earliest.min(others).min(self.wires.take_earliest())
     }
 
-    /// Brings what the nodes behind `node` need into the cache.
+    /// Prefetches the state of the nodes that follow `node`.
     #[inline]
     fn prefetch(&self, node: usize, end: u64) {
         let busy = |ahead: usize| {
@@ -114,8 +114,8 @@ impl Shard {
     }
 
     fn run_switch(&mut self, switch: usize, start: u64, end: u64) -> u64 {
-        let next = self.switches[switch].run(start, end, &mut self.bench, &mut self.wires);
-        self.events += self.bench.arrivals;
+        let next = self.switches[switch].run(start, end, &mut self.scratch, &mut self.wires);
+        self.events += self.scratch.arrivals;
         next
     }
 
@@ -127,7 +127,7 @@ impl Shard {
     }
 
     fn run_host(&mut self, group: usize, end: u64) -> u64 {
-        let Shard { groups, wires, flows, around, events, .. } = self;
+        let Shard { groups, wires, flows, env, events, .. } = self;
         let host = &mut groups[group].hosts[0];
         wires.sort(host.inbox);
         loop {
@@ -136,20 +136,21 @@ impl Shard {
                 wires.tidy(host.inbox);
                 return at;
             }
-            *events += u64::from(event != Event::LinkFree);
-            host.handle(at, event, around, flows, wires);
+            *events += u64::from(event != HostEvent::LinkFree);
+            host.handle(at, event, env, flows, wires);
             while !flows.started.is_empty() {
                 for slot in std::mem::take(&mut flows.started) {
                     *events += 1;
-                    host.start(at, slot, around, flows, wires);
+                    host.start(at, slot, env, flows, wires);
                 }
             }
         }
     }
 
-    /// As [`Shard::run_host`], for hosts that start each other's flows: in the order of time among them all.
+    /// Does the same as [`Shard::run_host`] for hosts that start each other's flows: processes the events of
+    /// all of them in time order.
     fn run_hosts(&mut self, group: usize, end: u64) -> u64 {
-        let Shard { groups, wires, flows, around, events, .. } = self;
+        let Shard { groups, wires, flows, env, events, .. } = self;
         let hosts = &mut groups[group].hosts;
         hosts.iter().for_each(|host| wires.sort(host.inbox));
         let entry = |index: usize, host: &Host, wires: &Wires| {
@@ -160,22 +161,22 @@ impl Shard {
             hosts.iter().enumerate().map(|(index, host)| entry(index, host, wires)).collect();
         while let Some(Reverse((at, event, index))) = agenda.pop() {
             if hosts[index].next_event(wires) != (at, event) {
-                // Something else has come first since.
+                // The entry is stale: another event of this host has become the next one.
                 continue;
             }
             if at >= end {
                 hosts.iter().for_each(|host| wires.tidy(host.inbox));
                 return at;
             }
-            *events += u64::from(event != Event::LinkFree);
-            hosts[index].handle(at, event, around, flows, wires);
+            *events += u64::from(event != HostEvent::LinkFree);
+            hosts[index].handle(at, event, env, flows, wires);
             agenda.push(entry(index, &hosts[index], wires));
             while !flows.started.is_empty() {
                 for slot in std::mem::take(&mut flows.started) {
                     let source = flows.source(slot);
                     let Ok(index) = hosts.binary_search_by_key(&source, |host| host.id) else { continue };
                     *events += 1;
-                    hosts[index].start(at, slot, around, flows, wires);
+                    hosts[index].start(at, slot, env, flows, wires);
                     agenda.push(entry(index, &hosts[index], wires));
                 }
             }
@@ -184,7 +185,7 @@ impl Shard {
         NEVER
     }
 
-    /// Something becomes of a link, if its sending end is here.
+    /// Applies a change to a link if its sending end is in this shard.
     pub(super) fn change(&mut self, spec: &LinkSpec, change: LinkChange) {
         let host = self.groups.iter_mut().flat_map(|group| &mut group.hosts).find(|host| host.id == spec.id);
         if let Some(host) = host {
@@ -198,7 +199,7 @@ impl Shard {
         }
     }
 
-    /// What there is to see here at the end of a window.
+    /// Appends the samples of this shard.
     pub(super) fn sample(&mut self, samples: &mut Samples) {
         self.groups.iter_mut().flat_map(|group| &mut group.hosts).for_each(|h| h.sample(&mut samples.ports));
         self.switches.iter_mut().for_each(|switch| switch.sample(&mut samples.ports));

@@ -1,9 +1,10 @@
-//! A switch: packets that arrive in a window go to output ports, and ports send what waits.
+//! A simulated switch: it forwards the packets that arrive in a window to its output ports, and the ports
+//! send.
 //!
-//! Nothing that happens within a window at one node can matter to another within the same window. So a
-//! switch takes all its arrivals of a window at once, port by port and in order of time, and a port need not
-//! be told when it has finished sending a packet: what it has sent in the meantime is made up for when the
-//! next packet arrives, or at the end of the window. Ports of a switch have nothing to do with each other.
+//! No event at one node can affect another node within the same window. So a switch processes all arrivals of
+//! a window at once, port by port and in time order. A port needs no event when a transmission ends: the port
+//! catches up when the next packet arrives for it, or at the end of the window. The ports of a switch do not
+//! affect each other.
 
 use std::hint::select_unpredictable;
 
@@ -18,7 +19,7 @@ use super::wires::{Arrival, NEVER, Wires};
 use crate::switch::{EgressQueue, Enqueued, Hasher, QueueConfig, QueueCounters};
 use crate::topology::{HostId, Router};
 
-/// An output port of a switch. A packet that finds it idle needs its first cache line only.
+/// An output port of a switch. A packet that finds the port idle touches only its first cache line.
 #[repr(C, align(64))]
 pub(super) struct Port {
     /// Index of the queue configuration.
@@ -27,62 +28,72 @@ pub(super) struct Port {
     pub(super) queue: EgressQueue<Transit>,
 }
 
-/// A switch.
+/// A switch with its output ports.
 pub(super) struct Switch {
-    /// The number of its first port; the others follow.
+    /// The number of its first port; the switch's ports are numbered consecutively.
     pub(super) first_port: u32,
     pub(super) router: Router,
     pub(super) hasher: Hasher,
     pub(super) ports: Vec<Port>,
-    /// Bit by bit, the ports that hold packets.
+    /// Bit `i` is set while port `i` holds packets.
     pub(super) waiting: Vec<u64>,
-    /// Where packets for it are put.
+    /// The index of the inbox for packets on their way here.
     pub(super) inbox: u32,
-    /// Bits that tell the links apart that lead here.
+    /// Bits needed to number the links that lead here.
     pub(super) rank_bits: u32,
-    /// Packets lost for lack of room, and on links.
+    /// Packets dropped by full queues and by faulty links.
     pub(super) dropped: u64,
 }
 
-/// What all switches of a shard use.
-pub(super) struct Bench {
+/// Working memory and settings shared by all switches of a shard.
+pub(super) struct SwitchScratch {
     pub(super) queues: Vec<QueueConfig>,
     pub(super) seed: u64,
-    /// So many packets on their way to one switch are a crowd: too many to tell them apart by [`INDEX_BITS`].
-    pub(super) crowd: usize,
-    /// How many packets arrived in the last window.
+    /// From this many packets on their way to one switch, [`INDEX_BITS`] cannot number them and
+    /// [`Switch::pass_many`] takes over.
+    pub(super) max_indexed: usize,
+    /// Number of packets that arrived in the last window.
     pub(super) arrivals: u64,
-    /// The order of a window's arrivals; kept for its memory.
+    /// Sort keys of the arrivals of a window. Kept between windows to reuse the memory.
     order: Vec<u64>,
-    /// The same, port by port: which arrivals.
+    /// Indices of the arrivals, grouped by output port.
     by_port: Vec<u32>,
-    /// Port by port, where its next arrival goes in `by_port`.
-    places: Vec<u32>,
+    /// For each port, the position in `by_port` of its next arrival.
+    offsets: Vec<u32>,
     sorter: Sorter,
 }
 
-/// Bits that tell the arrivals of a window apart, of 64 that also hold their times and links.
+/// Bits of a 64-bit sort key that number the arrival. The other bits hold its time and link.
 const INDEX_BITS: u32 = 24;
 
-/// The longest window in which the arrivals at a switch of `ports` ports can be told apart, ps.
+/// The longest window, in ps, whose arrival times fit into the sort keys of a switch with `ports` ports.
 pub(super) fn longest_window(ports: u32) -> u64 {
     1 << (u64::BITS - INDEX_BITS - rank_bits(ports))
 }
 
-/// Bits that tell so many links apart.
+/// Bits needed to number `links` links.
 pub(super) fn rank_bits(links: u32) -> u32 {
     u32::BITS - links.saturating_sub(1).leading_zeros()
 }
 
-impl Bench {
-    pub(super) fn new(queues: Vec<QueueConfig>, seed: u64) -> Bench {
-        let crowd = 1 << INDEX_BITS;
-        let (order, by_port, places) = (Vec::new(), Vec::new(), Vec::new());
-        Bench { queues, seed, crowd, arrivals: 0, order, by_port, places, sorter: Sorter::default() }
+impl SwitchScratch {
+    pub(super) fn new(queues: Vec<QueueConfig>, seed: u64) -> SwitchScratch {
+        let max_indexed = 1 << INDEX_BITS;
+        let (order, by_port, offsets) = (Vec::new(), Vec::new(), Vec::new());
+        SwitchScratch {
+            queues,
+            seed,
+            max_indexed,
+            arrivals: 0,
+            order,
+            by_port,
+            offsets,
+            sorter: Sorter::default(),
+        }
     }
 }
 
-/// Drops all `arrivals` before `end`.
+/// Removes all `arrivals` before `end`.
 fn keep_from(end: u64, arrivals: &mut Vec<Arrival>) {
     let mut kept = 0;
     for index in 0..arrivals.len() {
@@ -92,125 +103,132 @@ fn keep_from(end: u64, arrivals: &mut Vec<Arrival>) {
     arrivals.truncate(kept);
 }
 
-/// Which arrival a key of [`Bench::order`] stands for.
+/// The index of the arrival that a key of [`SwitchScratch::order`] stands for.
 #[inline]
 fn index_of(key: u64) -> usize {
     (key & ((1 << INDEX_BITS) - 1)) as usize
 }
 
-/// What ports need of the run.
+/// Settings of the run that ports need.
 #[derive(Clone, Copy)]
-struct Setting<'a> {
+struct PortEnv<'a> {
     queues: &'a [QueueConfig],
     seed: u64,
 }
 
-/// Arrivals from the one at hand to the one whose port is fetched.
+/// How many arrivals ahead a port is prefetched.
 const AHEAD: usize = 4;
 
 impl Switch {
-    /// Lives through the window from `start` to before `end`. Returns when something happens next.
-    pub(super) fn run(&mut self, start: u64, end: u64, bench: &mut Bench, wires: &mut Wires) -> u64 {
+    /// Processes the window from `start` to just before `end`. Returns the time of the next event here.
+    pub(super) fn run(
+        &mut self,
+        start: u64,
+        end: u64,
+        scratch: &mut SwitchScratch,
+        wires: &mut Wires,
+    ) -> u64 {
         let mut arrivals = wires.take(self.inbox);
-        let next = match arrivals.len() < bench.crowd {
-            true => self.pass(&mut arrivals, start, end, bench, wires),
-            false => self.pass_crowd(&mut arrivals, end, bench, wires),
+        let next = match arrivals.len() < scratch.max_indexed {
+            true => self.pass(&mut arrivals, start, end, scratch, wires),
+            false => self.pass_many(&mut arrivals, end, scratch, wires),
         };
         keep_from(end, &mut arrivals);
         wires.put_back(self.inbox, arrivals);
-        next.min(self.send_until(end, Setting { queues: &bench.queues, seed: bench.seed }, wires))
+        next.min(self.send_until(end, PortEnv { queues: &scratch.queues, seed: scratch.seed }, wires))
     }
 
-    /// Passes what arrives before `end` on. Returns when the first packet arrives after that.
+    /// Forwards the packets that arrive before `end`. Returns the time of the first later arrival.
     #[inline(always)]
     fn pass(
         &mut self,
         arrivals: &mut [Arrival],
         start: u64,
         end: u64,
-        bench: &mut Bench,
+        scratch: &mut SwitchScratch,
         wires: &mut Wires,
     ) -> u64 {
-        let next = self.plan(arrivals, start, end, bench);
-        let setting = Setting { queues: &bench.queues, seed: bench.seed };
-        let order = &bench.by_port[..];
+        let next = self.plan(arrivals, start, end, scratch);
+        let env = PortEnv { queues: &scratch.queues, seed: scratch.seed };
+        let order = &scratch.by_port[..];
         for (i, index) in order.iter().enumerate() {
             if let Some(later) = order.get(i + AHEAD) {
                 let port = (arrivals[*later as usize].rank - self.first_port) as usize;
                 prefetch_start(&self.ports[port], 128);
             }
             let Arrival { at, ref transit, rank: port } = arrivals[*index as usize];
-            self.forward(at, transit, port, setting, wires);
+            self.forward(at, transit, port, env, wires);
         }
-        bench.arrivals = order.len() as u64;
+        scratch.arrivals = order.len() as u64;
         next
     }
 
-    /// As [`Switch::pass`] and with the same result, however many packets there are.
+    /// Does the same as [`Switch::pass`], with the same result, for any number of packets.
     #[cold]
     #[inline(never)]
-    fn pass_crowd(
+    fn pass_many(
         &mut self,
         arrivals: &mut [Arrival],
         end: u64,
-        bench: &mut Bench,
+        scratch: &mut SwitchScratch,
         wires: &mut Wires,
     ) -> u64 {
-        // Stable: packets of one link that arrive at once keep the order in which they were sent.
+        // The sort is stable: packets of one link that arrive at the same instant keep the order of sending.
         arrivals.sort_by_key(|arrival| (arrival.at, arrival.rank));
         let (due, later) = arrivals.split_at(arrivals.partition_point(|arrival| arrival.at < end));
-        let setting = Setting { queues: &bench.queues, seed: bench.seed };
+        let env = PortEnv { queues: &scratch.queues, seed: scratch.seed };
         for Arrival { at, transit, .. } in due {
-            self.forward(*at, transit, self.way(transit), setting, wires);
+            self.forward(*at, transit, self.route(transit), env, wires);
         }
-        bench.arrivals = due.len() as u64;
+        scratch.arrivals = due.len() as u64;
         later.first().map_or(NEVER, |arrival| arrival.at)
     }
 
-    /// Finds the order and the ways of what arrives before `end`: in place of the rank, which the order has taken
-    /// in, each gets the number of its port. Returns when the first packet arrives after that.
-    fn plan(&self, arrivals: &mut [Arrival], start: u64, end: u64, bench: &mut Bench) -> u64 {
-        bench.order.resize(arrivals.len(), 0);
-        bench.places.clear();
-        bench.places.resize(self.ports.len(), 0);
+    /// Orders and routes the packets that arrive before `end`. The sort key takes over the rank of each
+    /// arrival, and the rank field is replaced by the number of the output port. Returns the time of the
+    /// first later arrival.
+    fn plan(&self, arrivals: &mut [Arrival], start: u64, end: u64, scratch: &mut SwitchScratch) -> u64 {
+        scratch.order.resize(arrivals.len(), 0);
+        scratch.offsets.clear();
+        scratch.offsets.resize(self.ports.len(), 0);
         let (mut count, mut next) = (0, NEVER);
         for (arrival, index) in arrivals.iter_mut().zip(0..) {
-            // Without branches: what is due and what is not comes in no order.
+            // Branch-free: due and later arrivals are mixed, so a branch would be mispredicted.
             let due = arrival.at < end;
             let time_and_link = arrival.at.wrapping_sub(start) << self.rank_bits | u64::from(arrival.rank);
-            let port = self.way(&arrival.transit);
-            bench.order[count] = time_and_link << INDEX_BITS | index;
-            bench.places[(port - self.first_port) as usize] += u32::from(due);
+            let port = self.route(&arrival.transit);
+            scratch.order[count] = time_and_link << INDEX_BITS | index;
+            scratch.offsets[(port - self.first_port) as usize] += u32::from(due);
             arrival.rank = select_unpredictable(due, port, arrival.rank);
             next = next.min(select_unpredictable(due, NEVER, arrival.at));
             count += usize::from(due);
         }
-        bench.order.truncate(count);
+        scratch.order.truncate(count);
         let time_bits = u64::BITS - (end - start).leading_zeros();
-        bench.sorter.sort(&mut bench.order, time_bits + self.rank_bits + INDEX_BITS);
-        self.group(arrivals, bench);
+        scratch.sorter.sort(&mut scratch.order, time_bits + self.rank_bits + INDEX_BITS);
+        self.group(arrivals, scratch);
         next
     }
 
-    /// Puts the arrivals of each port together, in their order: the next packet is more often of the kind and
-    /// meets the state that the processor expects.
-    fn group(&self, arrivals: &[Arrival], bench: &mut Bench) {
+    /// Groups the arrivals by port, in order. Branch prediction is better when consecutive packets meet the
+    /// same port.
+    fn group(&self, arrivals: &[Arrival], scratch: &mut SwitchScratch) {
         let mut sum = 0;
-        for place in &mut bench.places {
-            sum += std::mem::replace(place, sum);
+        for offset in &mut scratch.offsets {
+            sum += std::mem::replace(offset, sum);
         }
-        bench.by_port.resize(bench.order.len(), 0);
-        for key in &bench.order {
+        scratch.by_port.resize(scratch.order.len(), 0);
+        for key in &scratch.order {
             let index = index_of(*key);
-            let place = &mut bench.places[(arrivals[index].rank - self.first_port) as usize];
-            bench.by_port[*place as usize] = index as u32;
-            *place += 1;
+            let offset = &mut scratch.offsets[(arrivals[index].rank - self.first_port) as usize];
+            scratch.by_port[*offset as usize] = index as u32;
+            *offset += 1;
         }
     }
 
-    /// The port that a packet goes to.
+    /// The output port of a packet.
     #[inline]
-    fn way(&self, transit: &Transit) -> u32 {
+    fn route(&self, transit: &Transit) -> u32 {
         let choices = self.router.next_ports(HostId(transit.dst));
         let choice = match choices.count {
             1 => 0,
@@ -219,42 +237,43 @@ impl Switch {
         choices.nth(choice).0
     }
 
-    /// Puts a packet into the queue of port `id`.
+    /// Enqueues a packet at port `id`, or sends it at once if the port is idle.
     #[inline(always)]
-    fn forward(&mut self, now: u64, transit: &Transit, id: u32, setting: Setting<'_>, wires: &mut Wires) {
+    fn forward(&mut self, now: u64, transit: &Transit, id: u32, env: PortEnv<'_>, wires: &mut Wires) {
         let index = (id - self.first_port) as usize;
         let bit = 1 << (index % 64);
         let idle = self.waiting[index / 64] & bit == 0;
         let port = &mut self.ports[index];
-        let config = &setting.queues[usize::from(port.config)];
-        // One branch instead of three: which way it goes is hard to foresee.
+        let config = &env.queues[usize::from(port.config)];
+        // One branch instead of three, as each of them would be hard to predict.
         if idle & (port.link.busy_until <= now) & config.passes(transit) {
-            return port.link.launch(now, id, setting.seed, transit, wires, &mut self.dropped);
+            return port.link.launch(now, id, env.seed, transit, wires, &mut self.dropped);
         }
-        // What left before; a packet that arrives when the link becomes free is in time to be chosen.
-        port.send_between(0, now, id, config, setting.seed, wires, &mut self.dropped);
+        // Packets that leave before `now`. A packet that arrives when the link becomes free still takes part
+        // in the choice.
+        port.send_between(0, now, id, config, env.seed, wires, &mut self.dropped);
         if port.queue.enqueue(config, now, *transit) == Enqueued::Dropped {
             self.dropped += 1;
             wires.packets.remove(transit);
         }
-        port.send_between(now, now + 1, id, config, setting.seed, wires, &mut self.dropped);
+        port.send_between(now, now + 1, id, config, env.seed, wires, &mut self.dropped);
         match port.queue.is_empty() {
             true => self.waiting[index / 64] &= !bit,
             false => self.waiting[index / 64] |= bit,
         }
     }
 
-    /// Lets all ports send what leaves before `end`. Returns when the next packet leaves.
-    fn send_until(&mut self, end: u64, setting: Setting<'_>, wires: &mut Wires) -> u64 {
+    /// Sends the packets that leave before `end` at all ports. Returns the time at which the next one leaves.
+    fn send_until(&mut self, end: u64, env: PortEnv<'_>, wires: &mut Wires) -> u64 {
         let mut next = NEVER;
         for word in 0..self.waiting.len() {
             let mut bits = self.waiting[word];
             while bits != 0 {
                 let index = word * 64 + bits.trailing_zeros() as usize;
                 let port = &mut self.ports[index];
-                let config = &setting.queues[usize::from(port.config)];
+                let config = &env.queues[usize::from(port.config)];
                 let id = self.first_port + index as u32;
-                port.send_between(0, end, id, config, setting.seed, wires, &mut self.dropped);
+                port.send_between(0, end, id, config, env.seed, wires, &mut self.dropped);
                 match port.queue.is_empty() {
                     true => self.waiting[word] &= !(bits & bits.wrapping_neg()),
                     false => next = next.min(port.link.busy_until),
@@ -265,12 +284,12 @@ impl Switch {
         next
     }
 
-    /// Something becomes of the link of port `id`.
+    /// Applies a change to the link of a port.
     pub(super) fn change(&mut self, spec: &LinkSpec, change: LinkChange) {
         self.ports[(spec.id - self.first_port) as usize].link.change(spec, change);
     }
 
-    /// What its ports have done.
+    /// The counters of all its ports.
     pub(super) fn counters(&self) -> impl Iterator<Item = QueueCounters> {
         self.ports.iter().map(|port| port.queue.counters())
     }
@@ -291,12 +310,12 @@ impl Switch {
 }
 
 impl Port {
-    /// Sends what begins to leave at `from` or later, before `end`. Counts those in `dropped` that are lost on
-    /// the link.
+    /// Sends the packets whose transmission begins at `from` or later and before `end`. Adds those that the
+    /// link loses to `dropped`.
     #[inline(always)]
     #[expect(
         clippy::too_many_arguments,
-        reason = "inlined, like all that a packet passes; a struct would be taken apart"
+        reason = "inlined, like all code on the packet path; a struct of arguments would cost copies"
     )]
     fn send_between(
         &mut self,
@@ -308,7 +327,7 @@ impl Port {
         wires: &mut Wires,
         dropped: &mut u64,
     ) {
-        // One branch instead of two: which way they go is hard to foresee.
+        // One branch instead of two, as both would be hard to predict.
         while (self.link.busy_until < end) & !self.queue.is_empty() {
             // A packet that waits leaves as soon as the one before it has left.
             let now = self.link.busy_until.max(from);
@@ -329,14 +348,14 @@ mod tests {
     use crate::topology::TopologySpec;
     use crate::workload::WorkloadSpec;
 
-    /// A run in which so many packets on their way to one switch are a crowd.
-    fn run(config: &RunConfig, crowd: Option<usize>) -> RunReport {
+    /// Runs `config` with another limit for indexed arrivals.
+    fn run(config: &RunConfig, max_indexed: Option<usize>) -> RunReport {
         let all_links =
             LinkFaults { duplicate: 0.05, reorder: 0.1, delay: Span::from_us(3), ..LinkFaults::default() };
         let faults = FaultPlan { all_links, ..FaultPlan::default() };
         let mut system = build::build(config, &faults, 1, false).unwrap();
         for shard in &mut system.shards {
-            shard.bench.crowd = crowd.unwrap_or(shard.bench.crowd);
+            shard.scratch.max_indexed = max_indexed.unwrap_or(shard.scratch.max_indexed);
         }
         let mut watch = Watch { progress: None, sampling: None, flows_total: 0 };
         let end = engine::run(&mut system, config.until, &mut watch);
@@ -344,15 +363,15 @@ mod tests {
     }
 
     #[test]
-    fn a_crowd_passes_in_the_same_order() {
+    fn more_packets_than_can_be_indexed_pass_in_the_same_order() {
         let topology = "leaf-spine:hosts=32,leaves=4,oversub=2".parse::<TopologySpec>().unwrap();
         let workload: WorkloadSpec = "incast:24".parse().unwrap();
         let workload = workload.build(Some(32), 200_000, &mut Rng::new(1, 1)).unwrap();
         let config = RunConfig::new(topology.build().unwrap(), workload);
         let plain = run(&config, None);
         assert!(plain.is_complete() && plain.packets.trimmed > 0, "{:?}", plain.packets);
-        for crowd in [0, 20] {
-            assert_eq!(run(&config, Some(crowd)), plain, "{crowd} packets are a crowd");
+        for max_indexed in [0, 20] {
+            assert_eq!(run(&config, Some(max_indexed)), plain, "indexed if fewer than {max_indexed}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What is on the wires: for each node the packets that have left for it and not arrived.
+//! Packets on the wires: for each node, the packets that have been sent to it and have not arrived.
 //!
 //! Times here and throughout the engine are picoseconds since the start of the run; they neither wrap
 //! nor reach [`NEVER`].
@@ -7,7 +7,7 @@ use weft_stack::prefetch::prefetch;
 
 use super::packets::{Packets, Transit};
 
-/// The time of what does not happen.
+/// The time of an event that never happens.
 pub(super) const NEVER: u64 = u64::MAX;
 
 /// The receiving end of a link.
@@ -17,42 +17,41 @@ pub(super) struct Inlet {
     pub(super) shard: u32,
     /// The node, as its shard numbers them.
     pub(super) node: u32,
-    /// Where its packets are put.
+    /// The index of the inbox that receives its packets.
     pub(super) inbox: u32,
-    /// Counts the links that end at the node: of packets that arrive at the same instant the one from the
-    /// lower link comes first.
+    /// The number of this link among the links that end at the node. Of packets that arrive at the same
+    /// instant, the one from the lower link comes first.
     pub(super) rank: u32,
 }
 
-/// A packet on a link.
+/// A packet on a link, with its time of arrival.
 #[derive(Clone, Copy)]
 pub(super) struct Arrival {
     pub(super) at: u64,
-    /// See [`Inlet`]; while a switch plans its window, the port that the packet goes to.
+    /// See [`Inlet`]. While a switch plans its window, the number of the output port instead.
     pub(super) rank: u32,
     pub(super) transit: Transit,
 }
 
 const _: () = assert!(size_of::<Arrival>() == 32, "two to a cache line");
 
-/// A packet that leaves a shard for another.
+/// A packet on its way from one shard to another.
 pub(super) struct Crossing {
     inlet: Inlet,
     at: u64,
     transit: Transit,
 }
 
-/// The packets that are on their way to one host or switch, those of one link in the order in which
-/// they were sent.
+/// The packets on their way to one host or switch. Packets of one link are in the order of sending.
 #[derive(Default)]
 pub(super) struct Inbox {
     arrivals: Vec<Arrival>,
-    /// Those before this one have been taken.
+    /// Index of the first packet that has not been taken.
     head: usize,
 }
 
 impl Inbox {
-    /// When the first packet arrives. The inbox must be in order of time.
+    /// The arrival time of the first packet. The inbox must be sorted by time.
     #[inline]
     fn first(&self) -> u64 {
         self.arrivals.get(self.head).map_or(NEVER, |first| first.at)
@@ -64,11 +63,11 @@ pub(super) struct Wires {
     shard: u32,
     pub(super) packets: Packets,
     inboxes: Vec<Inbox>,
-    /// Node by node, a time before which nothing happens there.
+    /// For each node, a lower bound for the time of its next event.
     pub(super) next: Vec<u64>,
-    /// The earliest arrival of all packets that were sent to other shards since this was last asked for.
+    /// The earliest arrival of the packets sent to other shards since the last call of `take_earliest`.
     earliest: u64,
-    /// Shard by shard, what goes there.
+    /// For each shard, the packets that go there.
     pub(super) outboxes: Vec<Vec<Crossing>>,
 }
 
@@ -85,9 +84,9 @@ impl Wires {
         }
     }
 
-    /// A packet leaves and will arrive at `at`. (Inlined, and by reference, like all that a packet passes on its
-    /// way through a switch: it is copied from queue to queue at once. Written to the stack and read back in
-    /// other pieces it would cost more than all the rest.)
+    /// Sends a packet that will arrive at `at`. Inlined and by reference, like all code on the packet path
+    /// through a switch, so that a packet is copied directly from queue to queue: a copy on the stack, read
+    /// back in different pieces, would cost more than the rest of the hop.
     #[inline(always)]
     pub(super) fn send(&mut self, to: Inlet, at: u64, transit: &Transit) {
         if to.shard == self.shard {
@@ -98,7 +97,7 @@ impl Wires {
         }
     }
 
-    /// Takes in what another shard has sent.
+    /// Delivers the packets that another shard has sent.
     pub(super) fn receive(&mut self, crossings: &mut Vec<Crossing>) {
         for Crossing { inlet, at, transit } in crossings.drain(..) {
             self.push(inlet, at, &transit);
@@ -112,8 +111,8 @@ impl Wires {
         *next = at.min(*next);
     }
 
-    /// Begins a window at a host: puts its inbox in order. Links keep the order of packets, except where
-    /// they hold some of them up.
+    /// Begins a window at a host: sorts its inbox by time. Links keep packets in order, unless a fault delays
+    /// some of them.
     #[inline]
     pub(super) fn sort(&mut self, inbox: u32) {
         let arrivals = &mut self.inboxes[inbox as usize].arrivals;
@@ -122,7 +121,7 @@ impl Wires {
         }
     }
 
-    /// When the first packet of a host arrives.
+    /// The arrival time of the first packet of a host.
     #[inline]
     pub(super) fn first(&self, inbox: u32) -> u64 {
         self.inboxes[inbox as usize].first()
@@ -137,16 +136,16 @@ impl Wires {
         arrival
     }
 
-    /// Ends a window at a host: what has been taken makes room.
+    /// Ends a window at a host: removes the packets that have been taken.
     #[inline]
     pub(super) fn tidy(&mut self, inbox: u32) {
         let inbox = &mut self.inboxes[inbox as usize];
-        // Always from the start of its memory: the less of it is used the more of it is in the cache.
+        // The inbox always starts at the front of its memory, so that the same cache lines are used again.
         inbox.arrivals.drain(..inbox.head);
         inbox.head = 0;
     }
 
-    /// Brings the first packets of a host into the cache.
+    /// Prefetches the first packets of a host.
     #[inline]
     pub(super) fn prefetch(&self, inbox: u32) {
         if let Some(first) = self.inboxes[inbox as usize].arrivals.first() {
@@ -160,19 +159,19 @@ impl Wires {
         self.inboxes[inbox as usize].arrivals.iter().filter(move |arrival| arrival.at < end)
     }
 
-    /// Takes all packets of a switch, in no order, and the memory that they are in.
+    /// Takes all packets of a switch, in no order, together with their buffer.
     #[inline]
     pub(super) fn take(&mut self, inbox: u32) -> Vec<Arrival> {
         std::mem::take(&mut self.inboxes[inbox as usize].arrivals)
     }
 
-    /// Gives a switch's packets back that have not arrived, with the memory that they are in.
+    /// Returns the packets of a switch that have not arrived, together with their buffer.
     #[inline]
     pub(super) fn put_back(&mut self, inbox: u32, arrivals: Vec<Arrival>) {
         self.inboxes[inbox as usize].arrivals = arrivals;
     }
 
-    /// The earliest arrival of all packets that were sent to other shards since this was last asked for.
+    /// The earliest arrival of the packets sent to other shards since the last call of `take_earliest`.
     pub(super) fn take_earliest(&mut self) -> u64 {
         std::mem::replace(&mut self.earliest, NEVER)
     }

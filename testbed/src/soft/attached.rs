@@ -1,32 +1,32 @@
-//! The fabric's end of a host's link.
+//! The fabric's end of the link to a host.
 
 use std::collections::VecDeque;
 
 use weft_stack::port::{BURST, Frame, Port, RxBurst, TxBurst};
 
-/// Frames that are kept for a host that does not take them. The fabric has buffers for as many, so that one host
-/// that is gone costs the others none.
-pub(super) const PATIENCE: usize = 512;
+/// Maximum number of frames kept for a host that does not take them. The fabric reserves as many buffers per
+/// host, so that a host that is gone takes none from the others.
+pub(super) const MAX_WAITING: usize = 512;
 
-/// A host, as the fabric sees it.
-pub(super) struct Attached<P> {
+/// A host attached to the fabric.
+pub(super) struct AttachedHost<P> {
     pub(super) port: P,
-    /// What the host has sent and its link has not begun to carry.
+    /// Frames that the host has sent and that wait for its link.
     waiting: VecDeque<Frame>,
-    /// What its link carries now. The host has the buffer back when that is over.
+    /// The frame on its link. Its buffer returns to the host when transmission ends.
     leaving: Option<Frame>,
-    /// What has arrived and the port has not taken.
+    /// Frames that have arrived and that the port has not taken.
     arrived: VecDeque<Frame>,
     tx: TxBurst,
 }
 
-impl<P: Port> Attached<P> {
-    pub(super) fn new(port: P) -> Attached<P> {
+impl<P: Port> AttachedHost<P> {
+    pub(super) fn new(port: P) -> AttachedHost<P> {
         let tx = TxBurst::new(&port);
-        Attached { port, waiting: VecDeque::new(), leaving: None, arrived: VecDeque::new(), tx }
+        AttachedHost { port, waiting: VecDeque::new(), leaving: None, arrived: VecDeque::new(), tx }
     }
 
-    /// Takes in what the host has sent. Returns whether there was anything.
+    /// Receives frames from the host's port. Returns whether there were any.
     pub(super) fn pull(&mut self, scratch: &mut RxBurst) -> bool {
         if self.waiting.len() >= BURST {
             return false;
@@ -36,29 +36,29 @@ impl<P: Port> Attached<P> {
         some
     }
 
-    /// The link is free: the frame that it carries next stays with it until the link is free again.
+    /// Takes the next frame when the link is free. The frame is kept until the link is free again.
     pub(super) fn next(&mut self) -> Option<&Frame> {
         self.leaving = self.waiting.pop_front();
         self.leaving.as_ref()
     }
 
-    /// A frame has arrived. False if it is dropped, because the host takes none.
+    /// Queues a frame for the host. Returns false, and drops the frame, if the host's queue is full.
     pub(super) fn deliver(&mut self, frame: Frame) -> bool {
-        let room = self.arrived.len() < PATIENCE;
+        let room = self.arrived.len() < MAX_WAITING;
         if room {
             self.arrived.push_back(frame);
         }
         room
     }
 
-    /// Hands the host what has arrived, as much as its port takes. Returns whether that was anything.
+    /// Sends the arrived frames to the host, as many as its port takes. Returns whether there were any.
     pub(super) fn push(&mut self) -> bool {
         let mut some = false;
         loop {
             while self.tx.room() > 0
                 && let Some(frame) = self.arrived.pop_front()
             {
-                // Refused only where it is longer than the port sends; hosts have one MTU.
+                // Fails only if the frame is longer than the port can send; all hosts have the same MTU.
                 drop(self.tx.push(frame));
             }
             if self.tx.is_empty() || self.port.transmit(&mut self.tx) == 0 {

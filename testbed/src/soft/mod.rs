@@ -1,24 +1,25 @@
 //! A fabric of software switches between [`Port`]s: the same topologies, switches and faults as in
-//! [`crate::sim`], with real frames, driven by whoever has a clock.
+//! [`crate::sim`], with real frames. The caller supplies the clock.
 //!
 //! ```text
 //!   host ─ port ─▶ link ─▶ switch: TTL, route, EgressQueue ─▶ link ─▶ … ─▶ link ─▶ port ─ host
 //! ```
 //!
-//! [`SoftFabric::poll`] does all that was to happen until the time that it is given, in the order of that
-//! time: packets leave when the one before them has left, arrive when the link's delay is over, and are
-//! marked, trimmed and spread as in simulation, however late the call comes. Only what crosses a port is
-//! late with it: frames of hosts count as sent when a call finds them, and arrive with the call that finds them
-//! due. So with a virtual clock the fabric is the simulator's, and in real time it is as good as its thread is
-//! punctual ([`SoftCounters::latest`]).
+//! [`SoftFabric::poll`] handles all events up to the given time, in time order: packets leave when the packet
+//! before them has left, arrive when the link's delay is over, and are marked, trimmed and spread as in
+//! simulation, however late the call comes. A late call only delays frames at the ports: frames from hosts
+//! count as sent when a call finds them, and frames to hosts arrive with the first call after they are due.
+//! So with a virtual clock the fabric behaves like the simulator's, and in real time its accuracy depends on
+//! the punctuality of its thread ([`SoftCounters::latest`]).
 //!
-//! Frames are copied into the fabric's own buffers when they leave a host, and are not copied again but to be cut or
-//! duplicated. Nothing here reads a clock, waits, or draws from a generator that is not its own.
+//! Frames are copied into the fabric's own buffers when they leave a host, and copied again only when they
+//! are trimmed or duplicated. The fabric reads no clock, never waits, and uses only its own random
+//! generators.
 #![forbid(unsafe_code)]
 
 mod attached;
+mod frame_store;
 mod host_port;
-mod memory;
 mod outlet;
 mod ticket;
 
@@ -39,60 +40,60 @@ use weft_stack::wire::edit::{decrement_ttl, mark_ce};
 use weft_stack::wire::ethernet;
 use weft_stack::wire::trim::{TrimFormat, TrimOutcome, TrimPolicy, trim_frame};
 
-use self::attached::{Attached, PATIENCE};
-use self::memory::{Memory, Room};
-use self::outlet::{Outlet, Sender, Way};
-use self::ticket::{Seen, Ticket};
+use self::attached::{AttachedHost, MAX_WAITING};
+use self::frame_store::{FrameLimits, FrameStore};
+use self::outlet::{LinkArrival, Outlet, Sender};
+use self::ticket::{FrameHeaders, Ticket};
 use crate::sim::{
     FaultPlan, LinkChange, LinkSpec, Links, MIN_FRAME, RunConfig, RunError, changes, mark_seed,
 };
 use crate::switch::{EgressQueue, Enqueued, Hasher, Queued};
 use crate::topology::{HostId, Node, PortId, Router, SwitchId, Topology};
 
-/// The stream of the generator that chooses the bits that flip.
+/// The stream of the random generator that chooses which bits flip.
 const FLIPS: u64 = u64::MAX - 1;
 
-/// What the run's configuration does not say about switches.
+/// Options of the switches beyond the run's configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct SoftOptions {
-    /// Which of the two forms trimmed frames have.
+    /// The format of trimmed frames.
     pub trim_format: TrimFormat,
     /// The DSCPs of the fabric's classes.
     pub classes: DscpClasses,
-    /// Damaged frames end at the host's link, as in simulation: for ports that write checksums of their own, behind
-    /// which nobody could see the damage.
+    /// Whether damaged frames are discarded at the host's link, as in simulation. For ports that compute
+    /// checksums anew, which would hide the damage.
     pub discard_damaged: bool,
 }
 
-/// The configuration of endpoints at the ports of a fabric: the simulator's, but with a retransmission timeout
-/// four times as long. In real time a thread may be without its core for some milliseconds, during which
-/// nothing is lost; and a fabric that trims has little use for timeouts.
+/// The configuration of endpoints at the ports of a fabric: the simulator's, but with a retransmission
+/// timeout four times as long. In real time a thread may lose its core for some milliseconds, although no
+/// packet is lost; and a fabric that trims rarely needs timeouts.
 pub fn endpoint(config: &RunConfig) -> FepConfig {
     let base = config.endpoint();
     FepConfig { pdc: PdcConfig { rto_init: base.pdc.rto_init.times(4), ..base.pdc }, ..base }
 }
 
-/// A fabric that cannot be.
+/// Why a fabric cannot be built or changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SoftError {
-    /// The links are not as the faults have it.
+    /// The configuration or a fault does not fit the topology.
     #[error(transparent)]
     Run(#[from] RunError),
-    /// No memory for frames.
+    /// The frame buffers cannot be allocated.
     #[error(transparent)]
     Memory(#[from] PoolError),
-    /// A host that is not there.
-    #[error("there is no host {0}")]
+    /// The host does not exist.
+    #[error("host {0} does not exist")]
     NoSuchHost(u32),
-    /// A host has its port already.
-    #[error("host {0} is attached already")]
+    /// The host already has a port.
+    #[error("host {0} is already attached")]
     Attached(u32),
-    /// Another host has this address.
-    #[error("{0} is another host's address")]
+    /// Another host has the address.
+    #[error("{0} is the address of another host")]
     AddressTaken(IpAddr),
 }
 
-/// What the fabric has done.
+/// Counters of a fabric.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SoftCounters {
     /// Frames that hosts have sent.
@@ -101,40 +102,42 @@ pub struct SoftCounters {
     pub delivered: u64,
     /// Frames trimmed by switches.
     pub trimmed: u64,
-    /// Frames dropped for want of room in a queue.
+    /// Frames dropped because a queue was full.
     pub dropped: u64,
-    /// Frames marked by switches, whether or not they say so: those of senders that do not react to marks do not.
+    /// Frames that switches have marked. Frames of senders that do not support ECN count as well, although
+    /// they cannot carry the mark.
     pub marked: u64,
     /// Frames lost on links.
     pub lost: u64,
-    /// Frames of which links have flipped a bit.
+    /// Frames in which a link has flipped a bit.
     pub corrupted: u64,
-    /// Damaged frames that were not handed to a host ([`SoftOptions::discard_damaged`]).
+    /// Damaged frames discarded at a host's link ([`SoftOptions::discard_damaged`]).
     pub discarded: u64,
-    /// Frames dropped because they are no IP, for no host that is attached, or out of hops.
+    /// Frames dropped because they are not IP, have no attached host as destination, or have used up their
+    /// TTL.
     pub refused: u64,
-    /// Frames dropped for want of a buffer, in the fabric or at the host they were for.
+    /// Frames dropped because no buffer was free, in the fabric or at the destination host.
     pub starved: u64,
-    /// How much later than it should something has happened, at most.
+    /// The longest delay of an event.
     pub latest: Span,
-    /// Things that have happened, and the sum of their delays: the mean delay is their quotient.
+    /// Number of events. [`SoftCounters::lateness`] divided by it is the mean delay of an event.
     pub events: u64,
-    /// See [`SoftCounters::events`].
+    /// Sum of the delays of all events.
     pub lateness: Span,
 }
 
 impl SoftCounters {
-    /// Frames that did not reach a host whole, trimmed or damaged.
+    /// Number of frames that did not reach a host in any form.
     pub fn missing(&self) -> u64 {
         self.dropped + self.lost + self.discarded + self.refused + self.starved
     }
 }
 
-/// What happens next at a link. At one instant packets arrive before others leave, so that they are in time to be
-/// chosen; among arrivals the receiver's ports decide.
+/// An event at a link. At one instant, packets arrive before others leave, so that an arriving packet can be
+/// the next to leave. The receiver's port decides the order of simultaneous arrivals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Event {
-    /// A packet arrives; the receiver's port, and the sender's.
+enum FabricEvent {
+    /// A packet arrives. The receiver's port, and the sender's.
     Arrival(u32, u32),
     /// The link behind the port is free.
     Free(u32),
@@ -150,18 +153,18 @@ pub struct SoftFabric<P> {
     topology: Topology,
     options: SoftOptions,
     seed: u64,
-    /// By the port's number.
+    /// Indexed by port number.
     outlets: Vec<Outlet>,
     switches: Vec<Switch>,
-    /// By the host's number.
-    hosts: Vec<Option<Attached<P>>>,
+    /// Indexed by host number.
+    hosts: Vec<Option<AttachedHost<P>>>,
     by_ip: FxHashMap<IpAddr, u32>,
-    memory: Memory,
-    agenda: BinaryHeap<Reverse<(u64, Event)>>,
-    /// Changes of links, those to come: the next one is the last.
+    frames: FrameStore,
+    agenda: BinaryHeap<Reverse<(u64, FabricEvent)>>,
+    /// Future changes of links, the next one last.
     changes: Vec<(u64, LinkSpec, LinkChange)>,
     start: Time,
-    /// Time since `start` until which all has happened, ps.
+    /// Time since `start` up to which all events have been handled, ps.
     now: u64,
     flips: Rng,
     scratch: RxBurst,
@@ -169,12 +172,13 @@ pub struct SoftFabric<P> {
 }
 
 impl<P: Port> SoftFabric<P> {
-    /// The fabric that `config` describes, with what goes wrong in it, whose time begins at `start`.
+    /// Makes the fabric of `config` with the faults of `plan`. Its time begins at `start`.
     ///
-    /// Of `config` it takes topology, queues, trimming and marks. Frames cost what they cost on Ethernet.
+    /// It uses the topology, queues, trimming and marking thresholds of `config`. Frames take their real size
+    /// on Ethernet.
     ///
     /// # Errors
-    /// Faults of links that there are not.
+    /// A fault names a link that does not exist, or there is no memory for the frame buffers.
     pub fn new(
         config: &RunConfig,
         plan: &FaultPlan,
@@ -189,7 +193,7 @@ impl<P: Port> SoftFabric<P> {
             (0..topology.ports().len() as u32).map(|id| outlet(config, &links, PortId(id))).collect();
         let switch = |id| Switch { router: topology.router(id), hasher: Hasher::new(config.seed, id.0) };
         Ok(SoftFabric {
-            memory: Memory::new(&room(config, &outlets))?,
+            frames: FrameStore::new(&frame_limits(config, &outlets))?,
             outlets,
             switches: (0..topology.switches()).map(|id| switch(SwitchId(id))).collect(),
             hosts: (0..topology.hosts()).map(|_| None).collect(),
@@ -207,10 +211,10 @@ impl<P: Port> SoftFabric<P> {
         })
     }
 
-    /// Gives `host` its port, and the address that frames for it have.
+    /// Attaches `host`: frames for the address `ip` go to `port`.
     ///
     /// # Errors
-    /// No such host, or it or the address is taken.
+    /// The host does not exist or is already attached, or another host has the address.
     pub fn attach(&mut self, host: HostId, ip: IpAddr, port: P) -> Result<(), SoftError> {
         let place = self.hosts.get_mut(host.0 as usize).ok_or(SoftError::NoSuchHost(host.0))?;
         if place.is_some() {
@@ -220,29 +224,29 @@ impl<P: Port> SoftFabric<P> {
             return Err(SoftError::AddressTaken(ip));
         }
         self.by_ip.insert(ip, host.0);
-        *place = Some(Attached::new(port));
+        *place = Some(AttachedHost::new(port));
         Ok(())
     }
 
-    /// Time begins anew at `start`: for a fabric that was made some time before its run. Nothing may have
-    /// happened yet.
+    /// Sets a new start time, for a fabric that was made some time before its run. No frame may have entered
+    /// yet.
     pub fn begin(&mut self, start: Time) {
         debug_assert!(self.now == 0 && self.counters.entered == 0, "it has begun");
         self.start = start;
     }
 
-    /// Does what is to happen until `now`. Returns whether there was anything.
+    /// Handles all events up to `now`. Returns whether there were any.
     pub fn poll(&mut self, now: Time) -> bool {
         let events = self.counters.events;
-        self.live_until(now.since(self.start).as_ps().max(self.now));
+        self.run_until(now.since(self.start).as_ps().max(self.now));
         let mut some = self.pull();
-        // What has been pulled may be without delay.
-        self.live_until(self.now);
+        // Frames just pulled may be due at once.
+        self.run_until(self.now);
         some |= self.hosts.iter_mut().flatten().fold(false, |some, host| host.push() | some);
         some | (self.counters.events != events)
     }
 
-    /// When something happens next, if no host sends anything before.
+    /// The time of the next event, if no host sends anything before.
     pub fn poll_timeout(&self) -> Option<Time> {
         let event = self.agenda.peek().map(|Reverse((at, _))| *at);
         let change = self.changes.last().map(|(at, ..)| *at);
@@ -250,10 +254,10 @@ impl<P: Port> SoftFabric<P> {
         Some(self.start + Span::from_ps(next))
     }
 
-    /// Something becomes of a link, in both directions, at once. `port` is either of its ends.
+    /// Changes a link at once, in both directions. `port` is either of its ends.
     ///
     /// # Errors
-    /// There is no such link.
+    /// The link does not exist.
     pub fn change(&mut self, port: PortId, change: LinkChange) -> Result<(), SoftError> {
         let Some(spec) = self.topology.ports().get(port.0 as usize) else {
             return Err(SoftError::Run(RunError::NoSuchLink { tier: 0, switch: 0, link: port.0 }));
@@ -264,7 +268,7 @@ impl<P: Port> SoftFabric<P> {
         Ok(())
     }
 
-    /// What the fabric has done.
+    /// The counters of the fabric.
     pub fn counters(&self) -> SoftCounters {
         let mut counters = self.counters;
         for outlet in &self.outlets {
@@ -278,9 +282,9 @@ impl<P: Port> SoftFabric<P> {
         counters
     }
 
-    /// Frames that are in queues and on links.
+    /// Number of frames in queues and on links.
     pub fn frames(&self) -> usize {
-        self.memory.len()
+        self.frames.len()
     }
 
     /// The fabric's port of `host`, if it is attached.
@@ -288,7 +292,7 @@ impl<P: Port> SoftFabric<P> {
         self.hosts.get(host.0 as usize)?.as_ref().map(|host| &host.port)
     }
 
-    fn live_until(&mut self, end: u64) {
+    fn run_until(&mut self, end: u64) {
         loop {
             let event = self.agenda.peek().map_or(u64::MAX, |Reverse((at, _))| *at);
             match self.changes.last() {
@@ -310,7 +314,7 @@ impl<P: Port> SoftFabric<P> {
         self.counters.lateness = self.counters.lateness + late;
         self.counters.latest = self.counters.latest.max(late);
         match event {
-            Event::Arrival(_, port) => {
+            FabricEvent::Arrival(_, port) => {
                 let outlet = &mut self.outlets[port as usize];
                 let Some(ticket) = outlet.arrival() else { return };
                 match outlet.to {
@@ -318,14 +322,14 @@ impl<P: Port> SoftFabric<P> {
                     Node::Switch(switch) => self.forward(at, switch, ticket),
                 }
             }
-            Event::Free(port) => {
+            FabricEvent::Free(port) => {
                 self.outlets[port as usize].busy = false;
                 self.send(at, port);
             }
         }
     }
 
-    /// Takes in what hosts have sent.
+    /// Receives frames from the hosts.
     fn pull(&mut self) -> bool {
         let mut some = false;
         for host in 0..self.hosts.len() as u32 {
@@ -339,21 +343,21 @@ impl<P: Port> SoftFabric<P> {
         some
     }
 
-    /// The link behind `port` is free: the next packet leaves, if there is one.
+    /// Sends the next packet of `port`, whose link is free, if there is one.
     fn send(&mut self, now: u64, port: u32) {
         let Some(ticket) = self.next(now, port) else { return };
         let departure = self.outlets[port as usize].depart(now, ticket.size(), self.seed);
-        self.agenda.push(Reverse((departure.free_at, Event::Free(port))));
-        match departure.way {
-            Some(way) => self.launch(port, &way, ticket),
+        self.agenda.push(Reverse((departure.free_at, FabricEvent::Free(port))));
+        match departure.arrival {
+            Some(arrival) => self.launch(port, &arrival, ticket),
             None => {
                 self.counters.lost += 1;
-                self.memory.take(ticket.slot);
+                self.frames.take(ticket.slot);
             }
         }
     }
 
-    /// The packet that leaves next by `port`.
+    /// Takes the next packet of `port`.
     fn next(&mut self, now: u64, port: u32) -> Option<Ticket> {
         match &mut self.outlets[port as usize].sender {
             Sender::Host(host) => {
@@ -363,9 +367,9 @@ impl<P: Port> SoftFabric<P> {
             Sender::Switch { queue, config } => {
                 let mut ticket = queue.dequeue(config, now)?;
                 if std::mem::take(&mut ticket.to_be_marked)
-                    && let Some(frame) = self.memory.frame(ticket.slot)
+                    && let Some(frame) = self.frames.frame(ticket.slot)
                 {
-                    // Damaged headers cannot be marked; the receiver finds the damage.
+                    // A frame with damaged headers cannot be marked; the receiver detects the damage.
                     let _ = mark_ce(frame);
                 }
                 Some(ticket)
@@ -377,51 +381,51 @@ impl<P: Port> SoftFabric<P> {
         let attached = self.hosts[host as usize].as_mut()?;
         while let Some(frame) = attached.next() {
             self.counters.entered += 1;
-            let seen = Seen::read(frame);
-            let way = seen.and_then(|seen| {
-                let (src, dst) = (self.by_ip.get(&seen.src)?, self.by_ip.get(&seen.dst)?);
-                Some((seen, *src, *dst))
+            let headers = FrameHeaders::read(frame);
+            let resolved = headers.and_then(|headers| {
+                let (src, dst) = (self.by_ip.get(&headers.src)?, self.by_ip.get(&headers.dst)?);
+                Some((headers, *src, *dst))
             });
-            let Some((seen, src, dst)) = way else {
+            let Some((headers, src, dst)) = resolved else {
                 self.counters.refused += 1;
                 continue;
             };
-            match self.memory.admit(frame) {
-                Some(slot) => return Some(seen.ticket(&self.options.classes, slot, src, dst)),
+            match self.frames.admit(frame) {
+                Some(slot) => return Some(headers.ticket(&self.options.classes, slot, src, dst)),
                 None => self.counters.starved += 1,
             }
         }
         None
     }
 
-    /// A packet is on the link behind `port`.
-    fn launch(&mut self, port: u32, way: &Way, mut ticket: Ticket) {
-        if way.corrupt {
+    /// Puts a packet on the link behind `port`.
+    fn launch(&mut self, port: u32, arrival: &LinkArrival, mut ticket: Ticket) {
+        if arrival.corrupt {
             self.flip(&mut ticket);
         }
-        if way.duplicate {
-            match self.memory.duplicate(ticket.slot) {
-                Some(slot) => self.carry(port, way.on_time, ticket.at(slot)),
+        if arrival.duplicate {
+            match self.frames.duplicate(ticket.slot) {
+                Some(slot) => self.carry(port, arrival.on_time, ticket.at(slot)),
                 None => self.counters.starved += 1,
             }
         }
-        self.carry(port, way.at, ticket);
+        self.carry(port, arrival.at, ticket);
     }
 
     fn carry(&mut self, port: u32, at: u64, ticket: Ticket) {
         let outlet = &mut self.outlets[port as usize];
         outlet.carry(at, ticket);
-        self.agenda.push(Reverse((at, Event::Arrival(outlet.rank, port))));
+        self.agenda.push(Reverse((at, FabricEvent::Arrival(outlet.rank, port))));
     }
 
-    /// Flips a bit behind the Ethernet header, where checksums find it. Switches have read the header once and
-    /// forward the frame to where it was for.
+    /// Flips a bit behind the Ethernet header, where checksums detect it. Switches still forward the frame to
+    /// its destination, because they read the ticket.
     fn flip(&mut self, ticket: &mut Ticket) {
         if !ticket.damage() {
             return;
         }
         self.counters.corrupted += 1;
-        let Some(frame) = self.memory.frame(ticket.slot) else { return };
+        let Some(frame) = self.frames.frame(ticket.slot) else { return };
         let bits = (frame.len() - ethernet::HEADER_LEN) as u32 * 8;
         if bits > 0 {
             let bit = self.flips.below(bits) as usize;
@@ -430,7 +434,7 @@ impl<P: Port> SoftFabric<P> {
     }
 
     fn deliver(&mut self, host: HostId, ticket: Ticket) {
-        let Some(frame) = self.memory.take(ticket.slot) else { return };
+        let Some(frame) = self.frames.take(ticket.slot) else { return };
         if self.options.discard_damaged && ticket.is_damaged() {
             self.counters.discarded += 1;
             return;
@@ -442,12 +446,12 @@ impl<P: Port> SoftFabric<P> {
         }
     }
 
-    /// A packet has arrived at a switch.
+    /// Forwards a packet that has arrived at a switch.
     fn forward(&mut self, now: u64, switch: SwitchId, ticket: Ticket) {
-        let hops_left = self.memory.frame(ticket.slot).map(|frame| decrement_ttl(frame));
+        let hops_left = self.frames.frame(ticket.slot).map(|frame| decrement_ttl(frame));
         if !matches!(hops_left, Some(Ok(1..))) {
             self.counters.refused += 1;
-            self.memory.take(ticket.slot);
+            self.frames.take(ticket.slot);
             return;
         }
         let switch = &self.switches[switch.0 as usize];
@@ -464,7 +468,7 @@ impl<P: Port> SoftFabric<P> {
             Enqueued::Whole => {}
             Enqueued::Trimmed => self.trim(ticket.slot, last_hop),
             Enqueued::Dropped => {
-                self.memory.take(ticket.slot);
+                self.frames.take(ticket.slot);
             }
         }
         if !self.outlets[port as usize].busy {
@@ -472,15 +476,18 @@ impl<P: Port> SoftFabric<P> {
         }
     }
 
-    /// Does to the frame what the queue has done to its ticket.
+    /// Trims the frame as the queue has trimmed its ticket.
     fn trim(&mut self, slot: u32, last_hop: bool) {
-        let Some(frame) = self.memory.frame(slot) else { return };
+        let Some(frame) = self.frames.frame(slot) else { return };
         let point = if last_hop { TrimPoint::LastHop } else { TrimPoint::Fabric };
         let policy = TrimPolicy { size: 0, format: self.options.trim_format, point };
         let outcome = trim_frame(frame, &self.options.classes, &policy);
-        debug_assert!(matches!(outcome, Ok(TrimOutcome::Trimmed(_))), "tickets tell: {outcome:?}");
+        debug_assert!(
+            matches!(outcome, Ok(TrimOutcome::Trimmed(_))),
+            "a ticket says that the frame can be trimmed: {outcome:?}"
+        );
         if let Ok(TrimOutcome::Trimmed(len)) = outcome {
-            self.memory.cut(slot, len);
+            self.frames.cut(slot, len);
         }
     }
 }
@@ -498,19 +505,19 @@ fn outlet(config: &RunConfig, links: &Links<'_>, id: PortId) -> Outlet {
     Outlet::new(sender, port.peer, port.reverse, links.spec(id))
 }
 
-/// Buffers for all that queues and links can hold.
-fn room(config: &RunConfig, outlets: &[Outlet]) -> Room {
-    /// Frames in bursts, and in the hands of hosts.
+/// The number of buffers for all frames that queues and links can hold.
+fn frame_limits(config: &RunConfig, outlets: &[Outlet]) -> FrameLimits {
+    /// Frames in bursts and at hosts.
     const SPARE: u64 = 512;
-    /// Ethernet with a tag, IPv6, UDP, and the longest headers of a data packet, rounded up.
+    /// Bytes of Ethernet with a VLAN tag, IPv6, UDP and the longest headers of a data packet, rounded up.
     const HEADERS: usize = 128;
-    /// Beyond this, buffers are shared.
-    const MOST: u64 = 1 << 18;
+    /// Maximum number of buffers of each size.
+    const MAX: u64 = 1 << 18;
     let (mut large, mut small) = (SPARE, SPARE);
     for outlet in outlets {
         if matches!(outlet.to, Node::Host(_)) {
-            large += PATIENCE as u64;
-            small += PATIENCE as u64;
+            large += MAX_WAITING as u64;
+            small += MAX_WAITING as u64;
         }
         let on_link = outlet.capacity();
         large += on_link.div_ceil(config.wire_mtu()) + 1;
@@ -521,5 +528,5 @@ fn room(config: &RunConfig, outlets: &[Outlet]) -> Room {
         }
     }
     let longest = config.mtu as usize + HEADERS;
-    Room { large: large.min(MOST) as usize, small: small.min(MOST) as usize, longest }
+    FrameLimits { large: large.min(MAX) as usize, small: small.min(MAX) as usize, longest }
 }

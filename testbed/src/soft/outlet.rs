@@ -1,4 +1,4 @@
-//! The sending end of a link: what waits for it, and what is on it.
+//! The sending end of a link: its queue, and the packets in flight on it.
 
 use std::collections::VecDeque;
 
@@ -9,14 +9,14 @@ use crate::sim::{Condition, LinkChange, LinkSpec};
 use crate::switch::{EgressQueue, QueueConfig};
 use crate::topology::{Node, PortId};
 
-/// Who sends on a link.
+/// The sender on a link.
 #[derive(Debug)]
 #[expect(
     clippy::large_enum_variant,
-    reason = "most are ports of switches, and a packet must not take a further look-up"
+    reason = "most are ports of switches, and a box would cost each packet another look-up"
 )]
 pub(super) enum Sender {
-    /// The host of this number, by its own queue.
+    /// The host with this number, which has its own queue.
     Host(u32),
     /// A port of a switch.
     Switch { queue: EgressQueue<Ticket>, config: QueueConfig },
@@ -25,35 +25,35 @@ pub(super) enum Sender {
 /// The sending end of a link.
 pub(super) struct Outlet {
     pub(super) sender: Sender,
-    /// Who receives.
+    /// The receiver.
     pub(super) to: Node,
-    /// The receiver's port for the other direction: it decides between packets that arrive at the same instant.
+    /// The receiver's port for the other direction, which orders packets that arrive at the same instant.
     pub(super) rank: u32,
-    /// Whether a packet is leaving.
+    /// Whether a packet is being transmitted.
     pub(super) busy: bool,
     spec: LinkSpec,
     condition: Condition,
-    /// What is on the link, the next to arrive first, and when, ps.
+    /// Packets on the link with their arrival times in ps, the next to arrive first.
     in_flight: VecDeque<(u64, Ticket)>,
 }
 
-/// A packet has begun to leave.
+/// The transmission of a packet.
 pub(super) struct Departure {
     /// When its last bit leaves, ps.
     pub(super) free_at: u64,
-    /// What becomes of it; `None` if the link loses it.
-    pub(super) way: Option<Way>,
+    /// Its arrival; `None` if the link loses the packet.
+    pub(super) arrival: Option<LinkArrival>,
 }
 
-/// The way of a packet over a link that does not lose it.
-pub(super) struct Way {
-    /// When it would arrive, ps.
+/// The arrival of a packet that the link does not lose.
+pub(super) struct LinkArrival {
+    /// Arrival time without delay by a fault, ps.
     pub(super) on_time: u64,
-    /// When it does.
+    /// Actual arrival time, ps.
     pub(super) at: u64,
-    /// Whether a bit of it flips.
+    /// Whether one of its bits flips.
     pub(super) corrupt: bool,
-    /// Whether another one like it arrives on time.
+    /// Whether a copy arrives on time.
     pub(super) duplicate: bool,
 }
 
@@ -63,23 +63,23 @@ impl Outlet {
         Outlet { sender, to, rank: reverse.0, busy: false, spec, condition, in_flight: VecDeque::new() }
     }
 
-    /// A packet of `size` bytes on the wire begins to leave at `now`.
+    /// Starts to transmit a packet of `size` bytes on the wire at `now`, ps.
     pub(super) fn depart(&mut self, now: u64, size: u32, seed: u64) -> Departure {
         self.busy = true;
         let free_at = now + self.condition.time_for(size);
         let on_time = free_at + self.spec.latency;
-        let way = self.condition.strike(self.spec.id, seed).map(|fate| Way {
+        let arrival = self.condition.draw_outcome(self.spec.id, seed).map(|outcome| LinkArrival {
             on_time,
-            at: on_time + fate.held_up.as_ps(),
-            corrupt: fate.corrupt,
-            duplicate: fate.duplicate,
+            at: on_time + outcome.held_up.as_ps(),
+            corrupt: outcome.corrupt,
+            duplicate: outcome.duplicate,
         });
-        Departure { free_at, way }
+        Departure { free_at, arrival }
     }
 
-    /// A packet is on the link and arrives at `at`.
+    /// Puts a packet on the link, to arrive at `at`, ps.
     pub(super) fn carry(&mut self, at: u64, ticket: Ticket) {
-        // Links keep the order of packets, except where they hold some of them up.
+        // Links keep packets in order, unless a fault delays some of them.
         let behind = self.in_flight.iter().rev().take_while(|(other, _)| *other > at).count();
         self.in_flight.insert(self.in_flight.len() - behind, (at, ticket));
     }
@@ -89,12 +89,12 @@ impl Outlet {
         self.in_flight.pop_front().map(|(_, ticket)| ticket)
     }
 
-    /// Something becomes of the link.
+    /// Applies a change to the link.
     pub(super) fn change(&mut self, change: LinkChange) {
         self.condition.change(&self.spec, change);
     }
 
-    /// Most bytes on the link at a time, at the rate that it has from the start.
+    /// Maximum number of bytes on the link at its initial rate.
     pub(super) fn capacity(&self) -> u64 {
         self.spec.rate.bytes_in(Span::from_ps(self.spec.latency))
     }

@@ -1,4 +1,4 @@
-//! What a switch looks at: read from a frame once, where it enters the fabric.
+//! Tickets: the fields of a frame that switches use, read once when the frame enters the fabric.
 
 use core::net::IpAddr;
 
@@ -14,37 +14,39 @@ use weft_stack::wire::udp::{self, UdpView, port_to_entropy};
 use crate::sim::MIN_FRAME;
 use crate::switch::{Queued, flow_hash};
 
-/// Preamble, start of frame, frame check sequence and gap: what a frame costs on the wire beside its bytes.
+/// Bytes that a frame takes on the wire besides its own: preamble, start-of-frame delimiter, frame check
+/// sequence and gap.
 const AROUND: u32 = 8 + 4 + 12;
 
-/// What stands for a frame in queues and on links.
+/// Represents a frame in queues and on links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ticket {
-    /// Where the frame lies.
+    /// The slot of the frame in the frame store.
     pub(super) slot: u32,
-    /// What switches hash.
+    /// The hash of addresses and entropy.
     pub(super) flow_hash: u32,
-    /// The host it goes to.
+    /// The destination host.
     pub(super) dst: u32,
     size: u32,
     trimmed_size: u32,
     class: Class,
-    /// Whether a queue has marked it and the frame does not say so yet.
+    /// Whether a queue has marked the packet and the mark is not written into the frame yet.
     pub(super) to_be_marked: bool,
     damaged: bool,
 }
 
 impl Ticket {
-    /// The same for a copy of the frame, which lies in `slot`.
+    /// The ticket of a copy of the frame in `slot`.
     pub(super) fn at(self, slot: u32) -> Ticket {
         Ticket { slot, ..self }
     }
 
-    /// A link flips a bit. False if one has been flipped before: a second one could make up for the first in
-    /// the checksum of UDP, which Ethernet's frame check sequence would notice and nobody computes here.
+    /// Records that a link flips a bit. Returns false if one has been flipped before: a second flip could
+    /// cancel the first in the UDP checksum. Ethernet's frame check sequence would detect that, but is not
+    /// computed here.
     ///
-    /// A switch that forwards a damaged frame leaves its check sequence wrong, but one that trims it would write
-    /// a right one: it drops it instead.
+    /// Damaged frames are dropped rather than trimmed, because a switch that trims would write a correct
+    /// check sequence.
     pub(super) fn damage(&mut self) -> bool {
         self.trimmed_size = self.size;
         !std::mem::replace(&mut self.damaged, true)
@@ -83,20 +85,20 @@ impl Queued for Ticket {
     }
 }
 
-/// What the headers of a frame say.
-pub(super) struct Seen {
+/// The header fields of a frame.
+pub(super) struct FrameHeaders {
     pub(super) src: IpAddr,
     pub(super) dst: IpAddr,
     dscp: u8,
     entropy: Entropy,
-    /// Bytes of the frame, and how many trimming would leave.
+    /// Bytes of the frame, and bytes that would remain after trimming.
     len: usize,
     trimmed_len: usize,
 }
 
-impl Seen {
+impl FrameHeaders {
     /// Reads the headers of `frame`; `None` if it carries no IP packet.
-    pub(super) fn read(frame: &[u8]) -> Option<Seen> {
+    pub(super) fn read(frame: &[u8]) -> Option<FrameHeaders> {
         let eth = EthernetView::new_checked(frame).ok()?;
         let (src, dst, dscp, header, protocol, rest): (IpAddr, IpAddr, _, _, _, _) = match eth.ethertype() {
             ETHERTYPE_IPV4 => {
@@ -115,10 +117,10 @@ impl Seen {
             _ => (Entropy(0), MIN_IP_PAYLOAD_NATIVE),
         };
         let trimmed_len = eth.header_len() + header + kept;
-        Some(Seen { src, dst, dscp, entropy, len: frame.len(), trimmed_len })
+        Some(FrameHeaders { src, dst, dscp, entropy, len: frame.len(), trimmed_len })
     }
 
-    /// The ticket of the frame, which lies in `slot` and goes from host `src` to host `dst`.
+    /// The ticket of the frame in `slot`, which goes from host `src` to host `dst`.
     pub(super) fn ticket(&self, classes: &DscpClasses, slot: u32, src: u32, dst: u32) -> Ticket {
         let (class, trimmable) = match classes.classify(self.dscp) {
             TrafficClass::Trimmable => (Class::Data, true),
@@ -145,7 +147,7 @@ impl Seen {
     }
 }
 
-/// What the UDP source port carries. Another implementation may use all of it.
+/// The entropy in the UDP source port. Other implementations may use all port numbers.
 fn entropy(datagram: &[u8]) -> Entropy {
     let port = UdpView::new_trimmed(datagram).map_or(0, |udp| udp.src_port());
     port_to_entropy(port).unwrap_or(Entropy(port))

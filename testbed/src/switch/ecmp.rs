@@ -10,7 +10,7 @@ pub(super) const fn mix(mut x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// The part of the hash that is the same at all switches: made once per packet.
+/// The part of the hash that is the same at all switches, computed once per packet.
 #[inline]
 pub fn flow_hash(net: &Network) -> u32 {
     let addresses = u64::from(net.src.0) << 32 | u64::from(net.dst.0);
@@ -22,12 +22,12 @@ pub fn flow_hash(net: &Network) -> u32 {
 pub struct Hasher(u64);
 
 impl Hasher {
-    /// The function of switch number `switch` under `seed`.
+    /// The hash function of switch number `switch` for `seed`.
     pub fn new(seed: u64, switch: u32) -> Hasher {
         Hasher(mix(seed ^ mix(u64::from(switch).wrapping_add(0x9e37_79b9_7f4a_7c15))))
     }
 
-    /// Which of `choices` equal ways a packet with `flow_hash` takes.
+    /// The path, of `choices` equal ones, that a packet with `flow_hash` takes.
     #[inline]
     pub fn choose(self, flow_hash: u32, choices: u32) -> u32 {
         let hash = mix(u64::from(flow_hash) ^ self.0) >> 32;
@@ -42,7 +42,7 @@ mod tests {
     use weft_stack::spray::Entropy;
 
     #[test]
-    fn entropies_spread_evenly_and_switches_disagree() {
+    fn entropies_spread_evenly_and_switches_choose_independently() {
         let (a, b) = (Hasher::new(1, 0), Hasher::new(1, 1));
         let mut counts = [0u32; 8];
         let mut same = 0;
@@ -59,7 +59,7 @@ mod tests {
             counts[a.choose(hash, 8) as usize] += 1;
             same += u32::from(a.choose(hash, 8) == b.choose(hash, 8));
         }
-        // Binomial with mean 1000 and standard deviation 30: six of them.
+        // Binomial with mean 1000 and standard deviation 30: the bounds are six deviations away.
         assert!(counts.iter().all(|n| (820..1180).contains(n)), "{counts:?}");
         assert!((820..1180).contains(&same), "{same}");
     }

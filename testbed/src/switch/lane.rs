@@ -1,21 +1,21 @@
-//! Packets of one kind that wait at a port, in the order in which they came.
+//! A FIFO queue of packets at a port.
 
 use std::hint::select_unpredictable;
 
 use super::queue::Queued;
 
-/// A ring that grows. (Made for what a port does at each packet: with the standard library's the processor
-/// has to guess which lane it works on, and whether it is empty now, and guesses wrong too often.)
+/// A growing ring buffer without unpredictable branches. With `VecDeque`, the branches on the lane and on
+/// emptiness would often be mispredicted.
 #[derive(Debug)]
 pub(super) struct Lane<P> {
-    /// As many as a power of two, or none.
+    /// Its length is a power of two, or zero.
     slots: Vec<P>,
     head: u32,
     len: u32,
     bytes: u64,
 }
 
-/// Slots at first.
+/// Initial number of slots.
 const FEWEST: usize = 4;
 
 impl<P: Queued> Lane<P> {
@@ -28,7 +28,7 @@ impl<P: Queued> Lane<P> {
         self.len == 0
     }
 
-    /// Bytes of what waits.
+    /// Bytes of the waiting packets.
     #[inline]
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
@@ -45,7 +45,7 @@ impl<P: Queued> Lane<P> {
         self.bytes += u64::from(packet.size());
     }
 
-    /// Makes room, filled with `filler`.
+    /// Doubles the ring, filling the new slots with `filler`.
     #[cold]
     fn grow(&mut self, filler: P) {
         self.slots.rotate_left(self.head as usize);
@@ -63,7 +63,7 @@ impl<P: Queued> Lane<P> {
         let packet = *self.front()?;
         self.len -= 1;
         let next = (self.head + 1) & (self.slots.len() - 1) as u32;
-        // Back to the start of its memory: the less of it is used the more of it is in the cache.
+        // An empty ring starts again at the front of its memory, so that the same cache lines are used again.
         self.head = select_unpredictable(self.len == 0, 0, next);
         self.bytes -= u64::from(packet.size());
         Some(packet)
@@ -97,7 +97,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn agrees_with_the_standard_library(steps in prop::collection::vec(prop::option::of(1u32..10_000), 0..300)) {
+        fn behaves_like_a_vec_deque(steps in prop::collection::vec(prop::option::of(1u32..10_000), 0..300)) {
             let (mut lane, mut expected) = (Lane::new(), VecDeque::new());
             for step in steps {
                 match step {

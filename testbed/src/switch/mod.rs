@@ -1,11 +1,11 @@
-//! The trimming switch: what happens to a packet between its arrival and its departure at an output port.
+//! The trimming switch: the treatment of a packet between its arrival and its departure at an output port.
 //!
-//! One model for the simulator and the software testbed, the one that UET asks for: a queue for
-//! control packets and trimmed ones, served before the data queue; a data queue that, when full,
-//! costs the arriving packet its payload; congestion marks at departure with a probability that
-//! grows from 0 to 1 between two thresholds of the data queue, or of a phantom queue.
+//! The simulator and the software testbed share one model, the one that UET asks for: a queue for control
+//! packets and trimmed packets, served before the data queue; a data queue that trims arriving packets when
+//! it is full; and congestion marks at departure, with a probability that grows from 0 to 1 between two
+//! thresholds of the data queue or of a phantom queue.
 //!
-//! The model is generic over what stands for a packet: a handle in the simulator, a buffer in real time.
+//! The model is generic over the representation of a packet ([`Queued`]), which is a handle in both.
 #![forbid(unsafe_code)]
 
 mod ecmp;

@@ -8,73 +8,73 @@ use super::ecmp::mix;
 use super::lane::Lane;
 use super::phantom::{Phantom, PhantomConfig};
 
-/// How the queues of a port behave. Sizes in bytes on the wire.
+/// The configuration of the queues of a port. Sizes are bytes on the wire.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct QueueConfig {
-    /// Room for data.
+    /// Size of the data queue.
     pub data_limit: u64,
-    /// Room for control packets and trimmed ones.
+    /// Size of the queue for control packets and trimmed packets.
     pub control_limit: u64,
-    /// Marks begin above this length of the data queue.
+    /// Marking begins above this length of the data queue.
     pub ecn_low: u64,
-    /// Above this everything is marked.
+    /// Above this length every packet is marked.
     pub ecn_high: u64,
-    /// Whether data that finds no room is trimmed; else it is dropped.
+    /// Whether data packets that find no room are trimmed; otherwise they are dropped.
     pub trim: bool,
-    /// While data waits, so many bytes of control and trimmed packets pass for each byte of data; `None`:
-    /// control always goes first.
+    /// While data waits, bytes of control and trimmed packets that are sent per byte of data; `None`: control
+    /// always goes first.
     pub control_weight: Option<u32>,
-    /// A phantom queue beside the data queue; what either of them marks is marked.
+    /// A phantom queue beside the data queue. A packet is marked if either queue marks it.
     pub phantom: Option<PhantomConfig>,
 }
 
 impl QueueConfig {
-    /// Whether `packet`, which finds nothing waiting and the link free, may leave at once: as if it had been
-    /// enqueued and dequeued.
+    /// Whether `packet`, which finds the queues empty and the link free, may leave at once, with the same
+    /// result as if it were enqueued and dequeued.
     #[inline]
     pub fn passes(&self, packet: &impl Queued) -> bool {
-        // A phantom queue has to see everything.
+        // A phantom queue must count every data packet.
         self.phantom.is_none() & (u64::from(packet.size()) <= self.limit(packet))
     }
 
-    /// Room in the lane of `packet`.
+    /// The size of the lane of `packet`.
     #[inline]
     fn limit(&self, packet: &impl Queued) -> u64 {
         select_unpredictable(packet.class() == Class::Data, self.data_limit, self.control_limit)
     }
 }
 
-/// What stands for a packet in a queue.
+/// The representation of a packet in a queue.
 pub trait Queued: Copy {
-    /// The class that its DSCP puts it in.
+    /// The class of the packet, given by its DSCP.
     fn class(&self) -> Class;
-    /// Its bytes on the wire.
+    /// Bytes on the wire.
     fn size(&self) -> u32;
-    /// Its bytes on the wire without its payload.
+    /// Bytes on the wire after trimming.
     fn trimmed_size(&self) -> u32;
-    /// Takes its payload away and puts it in `class`.
+    /// Removes the payload and sets the class to `class`.
     fn trim(&mut self, class: Class);
-    /// Sets its congestion mark.
+    /// Sets the congestion mark.
     fn mark(&mut self);
 }
 
-/// What became of an arriving packet.
+/// The result of enqueueing a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Enqueued {
-    /// It waits, as it came.
+    /// The packet was queued whole.
     Whole,
-    /// It waits without its payload.
+    /// The packet was trimmed and queued.
     Trimmed,
-    /// There was no room.
+    /// The packet was dropped, as there was no room.
     Dropped,
 }
 
-/// What a port has done.
+/// Counters of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct QueueCounters {
     /// Packets trimmed.
     pub trimmed: u64,
-    /// Packets dropped for lack of room.
+    /// Packets dropped because a queue was full.
     pub dropped: u64,
     /// Packets marked.
     pub marked: u64,
@@ -83,24 +83,25 @@ pub struct QueueCounters {
 /// The queues of one output port.
 #[derive(Debug)]
 pub struct EgressQueue<P> {
-    /// [`DATA`] and [`CONTROL`].
+    /// Indexed by [`DATA`] and [`CONTROL`].
     lanes: [Lane<P>; 2],
-    /// Whether the link leads to a host: what is trimmed here is trimmed at the last hop.
+    /// Whether the link leads to a host, so that packets trimmed here are trimmed at the last hop.
     last_hop: bool,
-    /// Bytes of control that have passed since data last did, where control has a weight.
+    /// Bytes of control sent since the last data packet, if control has a weight.
     control_run: u64,
-    /// A generator of its own for marks, so that no port disturbs another.
+    /// State of the port's own random generator for marks, so that ports do not affect each other.
     random: u64,
     phantom: Phantom,
     counters: QueueCounters,
 }
 
-/// Lanes by number: which one a packet goes to, or comes from, is hard to foresee, so it is not branched on.
+/// Indices of the lanes. The lane of a packet is hard to predict, so the code selects by index instead of
+/// branching.
 const DATA: usize = 0;
 const CONTROL: usize = 1;
 
 impl<P: Queued> EgressQueue<P> {
-    /// Empty queues. `last_hop`: whether the link leads to a host.
+    /// Empty queues. `last_hop` says whether the link leads to a host; `seed` seeds the marks.
     pub fn new(last_hop: bool, seed: u64) -> EgressQueue<P> {
         EgressQueue {
             lanes: [Lane::new(), Lane::new()],
@@ -112,28 +113,28 @@ impl<P: Queued> EgressQueue<P> {
         }
     }
 
-    /// Whether nothing waits.
+    /// Whether no packet waits.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.lanes[DATA].is_empty() & self.lanes[CONTROL].is_empty()
     }
 
-    /// Bytes of data that wait.
+    /// Bytes of waiting data packets.
     pub fn data_bytes(&self) -> u64 {
         self.lanes[DATA].bytes()
     }
 
-    /// Bytes of control packets and trimmed ones that wait.
+    /// Bytes of waiting control packets and trimmed packets.
     pub fn control_bytes(&self) -> u64 {
         self.lanes[CONTROL].bytes()
     }
 
-    /// What it has done so far.
+    /// The counters of the port.
     pub fn counters(&self) -> QueueCounters {
         self.counters
     }
 
-    /// A packet arrives at `now`, ps.
+    /// Queues, trims or drops a packet that arrives at `now`, ps.
     #[inline]
     pub fn enqueue(&mut self, config: &QueueConfig, now: u64, packet: P) -> Enqueued {
         if let Some(phantom) = &config.phantom
@@ -149,7 +150,7 @@ impl<P: Queued> EgressQueue<P> {
         Enqueued::Whole
     }
 
-    /// A packet finds no room in its lane.
+    /// Trims or drops a packet that finds no room in its lane.
     fn overflow(&mut self, config: &QueueConfig, mut packet: P) -> Enqueued {
         let trims = config.trim && packet.class() == Class::Data && packet.trimmed_size() < packet.size();
         let room = config.control_limit.saturating_sub(self.control_bytes());
@@ -163,7 +164,7 @@ impl<P: Queued> EgressQueue<P> {
         Enqueued::Trimmed
     }
 
-    /// The packet that leaves next, at `now`, ps; marked if it has to be.
+    /// Takes the packet that leaves next, at `now`, ps, and marks it if necessary.
     #[inline]
     pub fn dequeue(&mut self, config: &QueueConfig, now: u64) -> Option<P> {
         let lane = match config.control_weight {
@@ -178,7 +179,7 @@ impl<P: Queued> EgressQueue<P> {
         Some(packet)
     }
 
-    /// The lane whose turn it is, if control has a weight.
+    /// The lane to serve next if control has a weight.
     fn weigh(&mut self, weight: u32) -> usize {
         let [data, control] = self.lanes.each_ref().map(Lane::front);
         let (lane, run) = match (data, control) {
@@ -199,14 +200,14 @@ impl<P: Queued> EgressQueue<P> {
         self.draws_mark(self.data_bytes(), config.ecn_low, config.ecn_high)
     }
 
-    /// The same for the phantom queue, if there is one.
+    /// The same decision for the phantom queue, if there is one.
     #[inline]
     fn phantom_marks(&mut self, config: &QueueConfig, now: u64) -> bool {
         let Some(PhantomConfig { low, high, .. }) = config.phantom else { return false };
         self.draws_mark(self.phantom.length(now), low.as_ps(), high.as_ps())
     }
 
-    /// With a probability that grows from 0 at `low` to 1 at `high`.
+    /// Returns true with a probability that grows from 0 at `low` to 1 at `high`.
     #[inline]
     fn draws_mark(&mut self, length: u64, low: u64, high: u64) -> bool {
         if length <= low {
@@ -294,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_hop_says_so_and_small_packets_are_not_trimmed() {
+    fn the_last_hop_trims_to_its_own_class_and_small_packets_are_not_trimmed() {
         let mut queue = EgressQueue::new(true, 7);
         let config = QueueConfig { data_limit: 0, ..CONFIG };
         assert_eq!(queue.enqueue(&config, 0, data(1, 65)), Enqueued::Trimmed);
@@ -305,12 +306,12 @@ mod tests {
     }
 
     #[test]
-    fn marks_follow_the_length_that_is_left() {
+    fn marking_depends_on_the_queue_that_the_packet_leaves_behind() {
         let marked = |length: u32| {
             let mut queue = EgressQueue::new(false, u64::from(length));
             queue.lanes[DATA].push(data(0, length));
             let marks = (0..1_000).filter(|_| {
-                // As long as before when the first of the two has left.
+                // The queue is as long as before when the first of the two has left.
                 queue.lanes[DATA].push(data(0, length));
                 queue.dequeue(&CONFIG, 0).unwrap().marked
             });
@@ -318,11 +319,14 @@ mod tests {
         };
         assert_eq!(marked(2_000), 0);
         assert_eq!(marked(8_001), 1_000);
-        assert!((420..580).contains(&marked(5_000)), "half way, five standard deviations");
+        assert!(
+            (420..580).contains(&marked(5_000)),
+            "half way between the thresholds, within five standard deviations"
+        );
     }
 
     #[test]
-    fn passing_is_enqueueing_and_dequeueing() {
+    fn passing_at_once_equals_enqueueing_and_dequeueing() {
         for packet in [data(1, 1_000), data(2, 10_001), control(3), data(4, 10_000)] {
             let mut queue = EgressQueue::new(false, 7);
             for config in [CONFIG, QueueConfig { control_limit: 63, ..CONFIG }] {
@@ -330,13 +334,13 @@ mod tests {
                 let left = queue.dequeue(&config, 0);
                 assert_eq!(config.passes(&packet), waited && left == Some(packet));
                 assert!(queue.is_empty());
-                assert_eq!(queue.control_run, 0, "nothing is left to remember of an empty queue");
+                assert_eq!(queue.control_run, 0, "an empty queue keeps no state");
             }
         }
     }
 
     #[test]
-    fn a_phantom_queue_marks_where_nothing_waits() {
+    fn a_phantom_queue_marks_although_no_packet_waits() {
         // 1,000 bytes take 80 ns to leave and 100 ns to drain from the phantom queue.
         let link = Rate::from_gbps(100);
         let phantom = PhantomConfig::new(link, 0.8, (4_000, 8_000));
@@ -351,7 +355,7 @@ mod tests {
             assert!(queue.is_empty());
             packet.marked
         };
-        // At line rate it grows by 20 ns a packet: 400 ns are passed after 16 packets, 800 after 36.
+        // At line rate it grows by 20 ns per packet: it exceeds 400 ns after 16 packets and 800 ns after 36.
         let marks: Vec<bool> = (0..60).map(|packet| marked_at(packet * 80_000)).collect();
         assert!(marks[..16].iter().all(|marked| !marked), "{marks:?}");
         assert!(marks[16..36].iter().any(|marked| *marked), "{marks:?}");
@@ -361,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn weight_lets_data_through() {
+    fn a_control_weight_lets_data_through() {
         let mut queue = EgressQueue::new(false, 7);
         let config = QueueConfig { control_weight: Some(2), control_limit: 10_000, ..CONFIG };
         for id in 0..9 {

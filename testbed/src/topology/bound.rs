@@ -1,4 +1,4 @@
-//! How fast a set of transfers can be at best: the bound set by the busiest link.
+//! A lower bound on the time of a set of transfers, set by the busiest link.
 
 use core::borrow::Borrow;
 use core::fmt;
@@ -7,22 +7,22 @@ use weft_cc::{Rate, Span};
 
 use super::{HostId, Topology};
 
-/// A set of links that traffic has no way around.
+/// A set of links that certain traffic cannot avoid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cut {
     /// No traffic.
     None,
-    /// A host's link, as sender.
+    /// The link from a host.
     FromHost(HostId),
-    /// A host's link, as receiver.
+    /// The link to a host.
     ToHost(HostId),
-    /// All uplinks of the ToR of this number.
+    /// All uplinks of the ToR with this number.
     FromTor(u32),
-    /// All links down to the ToR of this number.
+    /// All links down to the ToR with this number.
     ToTor(u32),
-    /// All links from the pod of this number to the cores.
+    /// All links from the pod with this number to the cores.
     FromPod(u32),
-    /// All links from the cores to the pod of this number.
+    /// All links from the cores to the pod with this number.
     ToPod(u32),
 }
 
@@ -43,13 +43,13 @@ impl fmt::Display for Cut {
 /// A lower bound on the time that a set of transfers takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkBound {
-    /// The time that the busiest links are busy, propagation not included.
+    /// The time for which the busiest links are busy, without propagation.
     pub time: Span,
-    /// Which links they are.
+    /// The busiest links.
     pub at: Cut,
 }
 
-/// Bytes out of and into each of a row of things.
+/// Bytes out of and into each host, ToR or pod.
 struct Load {
     out: Vec<u64>,
     into: Vec<u64>,
@@ -66,18 +66,17 @@ impl Load {
         }
     }
 
-    /// The first of the largest entries.
+    /// The index and value of the first of the largest entries.
     fn busiest(row: &[u64]) -> (u32, u64) {
         row.iter().enumerate().fold((0, 0), |best, (i, &n)| if n > best.1 { (i as u32, n) } else { best })
     }
 }
 
 impl Topology {
-    /// A lower bound on the time in which the given transfers (source, destination, bytes on the
-    /// wire) can complete if all may start at once: the busiest of the hosts' links, and of the links
-    /// that join each ToR and each pod to the rest, taken together as perfect spraying would use
-    /// them. Counts data only, no acknowledgements and no propagation. Transfers from a host to
-    /// itself pass no link; hosts must exist.
+    /// A lower bound on the time in which the given transfers (source, destination, bytes on the wire) can
+    /// complete if all may start at once. It considers the hosts' links, and the links that join each ToR and
+    /// each pod to the rest; the latter count as one, as if spraying were perfect. It includes neither
+    /// acknowledgements nor propagation. Transfers from a host to itself use no link; hosts must exist.
     pub fn busiest_link_bound(
         &self,
         flows: impl IntoIterator<Item = impl Borrow<(HostId, HostId, u64)>>,
@@ -114,13 +113,13 @@ impl Topology {
         bound
     }
 
-    /// Speed of all uplinks of a ToR together.
+    /// Total rate of the uplinks of a ToR.
     fn tor_capacity(&self) -> Rate {
         let (tor, agg) = (&self.tiers()[0], &self.tiers()[1]);
         Rate::from_bps(agg.down_rate.as_bps().saturating_mul(u64::from(tor.radix_up)))
     }
 
-    /// Speed of all links from a pod to the cores together.
+    /// Total rate of the links from a pod to the cores.
     fn pod_capacity(&self) -> Rate {
         let Some(core) = self.tiers().get(2) else { return self.tor_capacity() };
         let aggs = u64::from(self.switches_in(1) / self.pods());

@@ -1,11 +1,11 @@
-//! The folded Clos: its ports, its routes, its latencies.
+//! The folded Clos: ports, wiring, latencies and rates.
 
 use weft_cc::{Rate, Span};
 
 use super::shape::{Keyword, MAX_HOSTS, MAX_PORTS, Shape, ShapeError, check_tier, wrong};
 use super::{Direction, HostId, Node, PortId, PortRange, PortSpec, SwitchId, SwitchPlace, Tier};
 
-/// A fabric. Immutable; see the module's documentation for its numbering.
+/// A fabric. The module's documentation describes the numbering.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Topology {
     name: String,
@@ -13,13 +13,13 @@ pub struct Topology {
     tiers: Vec<Tier>,
     shape: Shape,
     ports: Vec<PortSpec>,
-    /// The first port of each switch, and behind the last switch the number of ports.
+    /// The first port of each switch, followed by the number of ports.
     first_port: Vec<u32>,
 }
 
 impl Topology {
-    /// Builds the fabric of `pods` pods with room for `hosts_per_pod` hosts each, of which the
-    /// first `hosts` exist (ports of the ToRs where no host is attached do not).
+    /// Builds a fabric of `pods` pods with room for `hosts_per_pod` hosts each. Only the first `hosts` hosts
+    /// exist; ToRs have no ports for the others.
     pub fn from_tiers(
         name: impl Into<String>,
         hosts: u32,
@@ -47,15 +47,15 @@ impl Topology {
         Ok(topology)
     }
 
-    /// The same wiring with every link at `rate`.
+    /// The same fabric with every link at `rate`.
     pub fn with_link_rate(mut self, rate: Rate) -> Topology {
         self.tiers.iter_mut().for_each(|tier| tier.down_rate = rate);
         self.ports.iter_mut().for_each(|port| port.rate = rate);
         self
     }
 
-    /// The same fabric in slow motion: rates divided and delays multiplied by `factor`. Rate times delay stays
-    /// what it is, so windows, queues and thresholds hold as many packets.
+    /// The same fabric in slow motion: rates divided and delays multiplied by `factor`. The bandwidth-delay
+    /// product stays the same, so windows, queues and thresholds hold as many packets as before.
     pub fn slowed(mut self, factor: u32) -> Topology {
         let rate = |rate: Rate| Rate::from_bps((rate.as_bps() / u64::from(factor)).max(1));
         let span = |span: Span| span.times(u64::from(factor));
@@ -69,7 +69,7 @@ impl Topology {
         self
     }
 
-    /// What to call it: a file's name, or a generator's description.
+    /// The name: that of its file, or the description given to a generator.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -113,13 +113,13 @@ impl Topology {
         &self.ports[port.0 as usize]
     }
 
-    /// The only port of a host, which is there for every host below [`Topology::hosts`].
+    /// The only port of a host. `host` must be below [`Topology::hosts`].
     #[inline]
     pub fn nic(&self, host: HostId) -> PortId {
         PortId(host.0)
     }
 
-    /// The queue size that the file sets for a port, bytes; none if it sets none, and for hosts.
+    /// The queue size in bytes that the `.topo` file sets for a port; `None` if it sets none, and for hosts.
     pub fn queue_of(&self, port: PortId) -> Option<u64> {
         let spec = self.port(port);
         let Node::Switch(switch) = spec.owner else { return None };
@@ -130,7 +130,7 @@ impl Topology {
         }
     }
 
-    /// Where a switch stands. Panics if there is no such switch.
+    /// The tier, number and pod of a switch. Panics if there is no such switch.
     #[inline]
     pub fn place(&self, switch: SwitchId) -> SwitchPlace {
         let Shape { tors, aggs, cores, tors_per_pod, aggs_per_pod, .. } = self.shape;
@@ -151,7 +151,7 @@ impl Topology {
         (index < self.switches_in(tier)).then_some(SwitchId(before + index))
     }
 
-    /// Time that a switch takes from the arrival of a packet to its output queue.
+    /// The time that a packet takes from its arrival at a switch to the output queue.
     #[inline]
     pub fn switch_latency(&self, switch: SwitchId) -> Span {
         self.tiers[usize::from(self.place(switch).tier)].switch_latency
@@ -178,9 +178,9 @@ impl Topology {
         PortRange { first: all.first, count: all.count - self.up_ports(switch).count }
     }
 
-    /// The sending end, at the switch, of the link that a failure names: number `link` of the uplinks
-    /// of switch `index` of `tier`, or of its downlinks in the top tier. `None` if there is none.
-    /// The other direction is its [`PortSpec::reverse`].
+    /// The port of a link named by tier, switch and link, as link events and failures name it: number `link`
+    /// of the uplinks of switch `index` of `tier`, or of its downlinks in the top tier. `None` if there is
+    /// none. [`PortSpec::reverse`] is the port of the other direction.
     pub fn link_at(&self, tier: u8, index: u32, link: u32) -> Option<PortId> {
         let switch = self.switch_at(tier, index)?;
         let up = self.up_ports(switch);
@@ -188,8 +188,8 @@ impl Topology {
         (link < ports.count).then(|| ports.nth(link))
     }
 
-    /// The ports by which `switch` may send a packet for `dst` on, as [`Router::next_ports`](super::Router::next_ports)
-    /// has it. Never empty.
+    /// The ports by which `switch` may forward a packet for `dst`; see
+    /// [`Router::next_ports`](super::Router::next_ports). Never empty.
     pub fn next_ports(&self, switch: SwitchId, dst: HostId) -> PortRange {
         self.router(switch).next_ports(dst)
     }
@@ -210,7 +210,7 @@ impl Topology {
         host.0 / self.shape.hosts_per_tor / self.shape.tors_per_pod
     }
 
-    /// The highest tier that packets between two hosts pass.
+    /// The highest tier on the way between two hosts.
     #[inline]
     fn apex(&self, a: HostId, b: HostId) -> u8 {
         if self.tor_of(a) == self.tor_of(b) {
@@ -222,13 +222,13 @@ impl Topology {
         }
     }
 
-    /// Links between two hosts: 2, 4 or 6; 0 from a host to itself.
+    /// Number of links between two hosts: 2, 4 or 6; 0 from a host to itself.
     #[inline]
     pub fn path_hops(&self, src: HostId, dst: HostId) -> u32 {
         if src == dst { 0 } else { 2 * (u32::from(self.apex(src, dst)) + 1) }
     }
 
-    /// Links of the longest path.
+    /// Number of links of the longest path.
     #[inline]
     pub fn diameter_hops(&self) -> u32 {
         2 * u32::from(self.shape.tiers)
@@ -254,22 +254,22 @@ impl Topology {
         self.latency_over(self.shape.tiers - 1)
     }
 
-    /// Speed of the hosts' links.
+    /// The rate of the hosts' links.
     pub fn host_rate(&self) -> Rate {
         self.tiers[0].down_rate
     }
 
-    /// RTT of the longest path when idle, for a data packet and an acknowledgement of the given
-    /// sizes on the wire: twice the latency, and for each link one serialisation of each packet at
-    /// the hosts' speed, however fast the links between switches are (as in uet-htsim, whose
-    /// windows and queues scale with this number).
+    /// RTT of the longest path in an idle network, for a data packet and an acknowledgement of the given
+    /// sizes on the wire: twice the latency, and for each link one serialisation of each packet at the hosts'
+    /// rate, however fast the links between switches are (as in uet-htsim, whose windows and queues scale
+    /// with this number).
     pub fn network_rtt(&self, data_wire_bytes: u64, ack_wire_bytes: u64) -> Span {
         let rate = self.host_rate();
         let per_link = rate.time_for(data_wire_bytes) + rate.time_for(ack_wire_bytes);
         self.diameter_latency().times(2) + per_link.times(u64::from(self.diameter_hops()))
     }
 
-    /// RTT between two hosts when idle, each packet serialised at each link's own speed.
+    /// RTT between two hosts in an idle network, each packet serialised at each link's own rate.
     pub fn pair_rtt(&self, src: HostId, dst: HostId, data_wire_bytes: u64, ack_wire_bytes: u64) -> Span {
         if src == dst {
             return Span::ZERO;
@@ -283,7 +283,7 @@ impl Topology {
         self.path_latency(src, dst).times(2) + serialisation
     }
 
-    /// Bandwidth-delay product of the network, bytes: [`Topology::network_rtt`] at the hosts' speed.
+    /// Bandwidth-delay product of the network, bytes: [`Topology::network_rtt`] times the hosts' rate.
     pub fn bdp(&self, data_wire_bytes: u64, ack_wire_bytes: u64) -> u64 {
         self.host_rate().bytes_in(self.network_rtt(data_wire_bytes, ack_wire_bytes))
     }
@@ -300,7 +300,7 @@ impl Topology {
 
 /// Wiring.
 impl Topology {
-    /// Hosts attached to the ToR `t`; the last ones may have fewer than they have room for.
+    /// Number of hosts attached to ToR `t`; the last ToRs may have unused room.
     fn hosts_at(&self, t: u32) -> u32 {
         let room = self.shape.hosts_per_tor;
         self.hosts.saturating_sub(t.saturating_mul(room)).min(room)

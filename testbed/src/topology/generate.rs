@@ -1,4 +1,4 @@
-//! Fabrics from a short description instead of a file; [`TopologySpec`] describes its grammar.
+//! Fabrics from a short description instead of a file. [`TopologySpec`] documents the grammar.
 
 use core::fmt;
 use core::str::FromStr;
@@ -7,7 +7,7 @@ use thiserror::Error;
 use weft_cc::{Rate, Span};
 
 use super::{ShapeError, Tier, Topology};
-use crate::units::{parse_rate, parse_span};
+use weft_cc::units::{parse_rate, parse_span};
 
 const DEFAULT_LINK: Rate = Rate::from_gbps(100);
 const DEFAULT_LATENCY: Span = Span::from_us(1);
@@ -15,8 +15,8 @@ const DEFAULT_LATENCY: Span = Span::from_us(1);
 /// Why a description is refused.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum SpecError {
-    /// It starts with something else than the name of a generator.
-    #[error("`{0}` is no topology generator: there are leaf-spine and fat-tree")]
+    /// The text does not start with the name of a generator.
+    #[error("`{0}` is not a topology generator: expected leaf-spine or fat-tree")]
     UnknownGenerator(String),
     /// A part is not of the form `key=value`.
     #[error("`{0}` is not of the form key=value")]
@@ -28,7 +28,7 @@ pub enum SpecError {
         generator: &'static str,
         /// The key.
         key: String,
-        /// Which keys it has.
+        /// The keys that it has.
         keys: &'static str,
     },
     /// A key occurs twice.
@@ -39,13 +39,13 @@ pub enum SpecError {
     Value {
         /// The key.
         key: String,
-        /// Why.
+        /// Why it cannot be read.
         reason: String,
     },
     /// A key is missing.
     #[error("{0}")]
     Missing(&'static str),
-    /// The numbers do not fit each other.
+    /// The numbers contradict each other.
     #[error("{0}")]
     Mismatch(String),
     /// The numbers do not make a fabric.
@@ -64,13 +64,13 @@ pub struct LeafSpineSpec {
     pub spines: u32,
     /// Links from each leaf to each spine.
     pub bundle: u32,
-    /// Speed of the hosts' links.
+    /// Rate of the hosts' links.
     pub link: Rate,
-    /// Speed of the links between leaves and spines.
+    /// Rate of the links between leaves and spines.
     pub uplink: Rate,
     /// Propagation time of each link.
     pub latency: Span,
-    /// Time that each switch takes.
+    /// Latency of each switch.
     pub switch_latency: Span,
 }
 
@@ -85,11 +85,11 @@ pub struct FatTreeSpec {
     pub oversub: u32,
     /// Oversubscription of the aggregation switches.
     pub agg_oversub: u32,
-    /// Speed of every link.
+    /// Rate of every link.
     pub link: Rate,
     /// Propagation time of each link.
     pub latency: Span,
-    /// Time that each switch takes.
+    /// Latency of each switch.
     pub switch_latency: Span,
 }
 
@@ -101,16 +101,17 @@ pub struct FatTreeSpec {
 /// common: ,link=RATE  ,latency=TIME  ,switch-latency=TIME
 /// ```
 ///
-/// Keys may come in any order, each once.
+/// Each key may be given once, in any order.
 ///
-/// - A leaf-spine fabric has H / L hosts on each of L leaves and joins each leaf to each spine by B
-///   links (1). Of S and R one follows from the other; with neither, R is 1.
-/// - A fat tree is the three-tier tree of switches with K ports: K pods of K/2 ToRs with K/2 hosts
-///   each. With `hosts` instead of `k`, K is the smallest even number whose tree holds H hosts;
-///   with both, H hosts of that tree exist. R thins out the ToRs' uplinks (K/2 / R for each), and
-///   `agg-oversub` the uplinks of the aggregation switches; both must divide K/2.
-/// - RATE (100G) is that of all links, of the links to the hosts where `uplink` is given too. TIME is
-///   the propagation time of each link (1us), or the time each switch takes (0).
+/// - A leaf-spine fabric has H / L hosts on each of L leaves and joins each leaf to each spine by B links
+///   (default 1). S and R determine each other; without both, R is 1.
+/// - A fat tree is the three-tier tree of switches with K ports: K pods of K/2 ToRs with K/2 hosts each. With
+///   `hosts` instead of `k`, K is the smallest even number whose tree holds H hosts; with both, only H hosts
+///   of that tree exist. `oversub` divides the number of each ToR's uplinks (K/2) by R, and `agg-oversub`
+///   does so for the aggregation switches; both must divide K/2.
+/// - `link` (default 100G) is the rate of all links, or of the hosts' links only if `uplink` is given.
+///   `latency` (default 1us) is the propagation time of each link, and `switch-latency` (default 0) the
+///   latency of each switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TopologySpec {
     /// `leaf-spine:…`
@@ -120,7 +121,7 @@ pub enum TopologySpec {
 }
 
 impl TopologySpec {
-    /// The grammar, a line for each generator: for help texts.
+    /// Name and grammar of each generator, for help texts.
     pub const GRAMMAR: &'static [(&'static str, &'static str)] = &[
         (
             "leaf-spine",
@@ -133,14 +134,14 @@ impl TopologySpec {
         ),
     ];
 
-    /// Whether `text` is meant as a description rather than as the name of a file.
+    /// Whether `text` starts like a description, as opposed to a file name.
     pub fn looks_like_one(text: &str) -> bool {
         TopologySpec::GRAMMAR
             .iter()
             .any(|(name, _)| text.strip_prefix(name).is_some_and(|r| r.starts_with(':')))
     }
 
-    /// Builds the fabric; its name is the description.
+    /// Builds the fabric and names it by the description in full.
     pub fn build(&self) -> Result<Topology, SpecError> {
         match self {
             TopologySpec::LeafSpine(spec) => spec.build(self.to_string()),
@@ -233,7 +234,7 @@ impl FatTreeSpec {
         }
     }
 
-    /// Whether the numbers fit each other.
+    /// Checks that the numbers do not contradict each other.
     fn check(&self) -> Result<(), SpecError> {
         let half = self.k / 2;
         if !self.k.is_multiple_of(2) || half == 0 {
@@ -292,8 +293,8 @@ impl FatTreeSpec {
 }
 
 impl Topology {
-    /// The fabric that a run gets when none is chosen: the smallest non-blocking three-tier fat
-    /// tree that holds `hosts` hosts, link latency 1 µs, switch latency 0.
+    /// The default fabric of a run: the smallest non-blocking three-tier fat tree that holds `hosts` hosts,
+    /// with link latency 1 µs and switch latency 0.
     pub fn default_for(hosts: u32, link: Rate) -> Result<Topology, SpecError> {
         TopologySpec::FatTree(FatTreeSpec::smallest(hosts, link)).build()
     }
@@ -315,7 +316,7 @@ fn plain_tier(down_latency: Span, switch_latency: Span) -> Tier {
 impl FromStr for TopologySpec {
     type Err = SpecError;
 
-    /// Reads a description. What it describes can be built, but for limits of size.
+    /// Parses a description. The result can be built unless it exceeds the size limits.
     fn from_str(text: &str) -> Result<TopologySpec, SpecError> {
         let (generator, rest) = text.split_once(':').unwrap_or((text, ""));
         let spec = match generator {
@@ -334,7 +335,7 @@ impl FromStr for TopologySpec {
 }
 
 impl fmt::Display for TopologySpec {
-    /// The description in full; what is at its default is left out.
+    /// Writes the description; keys at their defaults are left out.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (link, latency, switch_latency) = match self {
             TopologySpec::LeafSpine(s) => {
@@ -370,7 +371,7 @@ impl fmt::Display for TopologySpec {
     }
 }
 
-/// The `key=value` parts of a description that have not been asked for yet.
+/// The `key=value` parts of a description that have not been taken yet.
 struct Pairs<'a> {
     generator: &'static str,
     keys: &'static str,
@@ -395,7 +396,7 @@ impl<'a> Pairs<'a> {
         Some(self.left.remove(at).1)
     }
 
-    /// A number above zero.
+    /// Takes a number above zero.
     fn count(&mut self, key: &str) -> Result<Option<u32>, SpecError> {
         self.take(key)
             .map(|text| {
@@ -409,17 +410,17 @@ impl<'a> Pairs<'a> {
 
     fn rate(&mut self, key: &str) -> Result<Option<Rate>, SpecError> {
         let bad =
-            |e: crate::units::UnitError| SpecError::Value { key: key.to_owned(), reason: e.to_string() };
+            |e: weft_cc::units::UnitError| SpecError::Value { key: key.to_owned(), reason: e.to_string() };
         self.take(key).map(|text| parse_rate(text).map_err(bad)).transpose()
     }
 
     fn span(&mut self, key: &str) -> Result<Option<Span>, SpecError> {
         let bad =
-            |e: crate::units::UnitError| SpecError::Value { key: key.to_owned(), reason: e.to_string() };
+            |e: weft_cc::units::UnitError| SpecError::Value { key: key.to_owned(), reason: e.to_string() };
         self.take(key).map(|text| parse_span(text).map_err(bad)).transpose()
     }
 
-    /// Link and switch latency.
+    /// Takes the latencies of links and switches.
     fn times(&mut self) -> Result<(Span, Span), SpecError> {
         let latency = self.span("latency")?.unwrap_or(DEFAULT_LATENCY);
         Ok((latency, self.span("switch-latency")?.unwrap_or(Span::ZERO)))

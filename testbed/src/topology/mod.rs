@@ -1,18 +1,17 @@
-//! Fabrics: which switches there are, how they are wired, and where a packet may go next.
+//! Fabrics: switches, wiring and routes.
 //!
-//! A [`Topology`] is a folded Clos of two or three tiers, wired as uet-htsim wires its fat trees, so
-//! that the public `.topo` files mean here what they mean there: tier 0 are the ToRs (leaves),
-//! tier 1 the aggregation switches (spines of a two-tier fabric), tier 2 the cores. Within a pod
-//! every ToR reaches every aggregation switch by a bundle of links; the aggregation switch at
-//! position `j` of its pod reaches the cores `j`, `j + A`, `j + 2A` … for `A` aggregation switches a
-//! pod. Traffic goes up to the lowest tier that both ends share, by any uplink, then down by the
-//! one bundle that leads to the destination.
+//! A [`Topology`] is a folded Clos of two or three tiers, wired as uet-htsim wires its fat trees, so that the
+//! public `.topo` files have the same meaning: tier 0 are the ToRs (leaves), tier 1 the aggregation switches
+//! (spines of a two-tier fabric), tier 2 the cores. Within a pod every ToR reaches every aggregation switch
+//! by a bundle of links. With `A` aggregation switches per pod, the one at position `j` of its pod reaches
+//! the cores `j`, `j + A`, `j + 2A` and so on. Traffic goes up to the lowest tier that both ends share, by
+//! any uplink, then down by the one bundle that leads to the destination.
 //!
-//! Everything has a small dense number. Hosts count from 0. Switches count from 0 tier by tier,
-//! ToRs first. Ports (each the sending end of one directed link) count from 0 as well: first every
-//! host's only port, with the host's own number, then the switches' ports, switch by switch, down
-//! before up. So the ports that a switch may choose from for a destination are always contiguous,
-//! and [`Topology::next_ports`] is a multiplication.
+//! Everything has a small dense number. Hosts are numbered from 0. Switches are numbered from 0 tier by tier,
+//! ToRs first. Ports (each the sending end of one directed link) are numbered from 0: first the only port of
+//! every host, with the host's own number, then the ports of each switch, down before up. So the ports that a
+//! switch may choose from for a destination are always contiguous, and [`Topology::next_ports`] is a
+//! multiplication.
 //!
 //! A `.topo` file is read by [`parse_topo`], a generator's description such as
 //! `leaf-spine:hosts=1024,leaves=32,oversub=8` by [`TopologySpec`].
@@ -31,7 +30,7 @@ pub use bound::{Cut, LinkBound};
 pub use clos::Topology;
 pub use generate::{FatTreeSpec, LeafSpineSpec, SpecError, TopologySpec};
 pub use route::Router;
-pub use shape::{Keyword, MAX_HOSTS, Place, ShapeError};
+pub use shape::{Keyword, MAX_HOSTS, ShapeError, ShapeField};
 pub use topo_file::{TopoReason, TopologyError, parse_topo};
 
 use weft_cc::{Rate, Span};
@@ -44,8 +43,8 @@ pub struct HostId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SwitchId(pub u32);
 
-/// An output port, which is also the name of the directed link that leaves it; see the module's
-/// documentation for the order.
+/// An output port, which also identifies the directed link that leaves it. See the module's documentation for
+/// the order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PortId(pub u32);
 
@@ -58,7 +57,7 @@ pub enum Node {
     Switch(SwitchId),
 }
 
-/// Which way a link leads.
+/// The direction of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {
     /// Away from the hosts.
@@ -70,80 +69,80 @@ pub enum Direction {
 /// One output port and the link behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortSpec {
-    /// Who sends on it.
+    /// The sending node.
     pub owner: Node,
-    /// Who receives.
+    /// The receiving node.
     pub peer: Node,
     /// The port of `peer` that leads back to `owner` over the same cable.
     pub reverse: PortId,
-    /// Speed.
+    /// Rate of the link.
     pub rate: Rate,
-    /// Propagation time of the link, without the time that the peer takes to switch
+    /// Propagation time of the link, without the latency of the receiving switch
     /// ([`Topology::switch_latency`]).
     pub latency: Span,
-    /// Whether it leads up or down.
+    /// Whether the link leads up or down.
     pub direction: Direction,
     /// The tier of the link's upper end: 0 between hosts and ToRs.
     pub tier: u8,
 }
 
-/// Ports that follow each other.
+/// A range of consecutive ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortRange {
-    /// The first.
+    /// The first port.
     pub first: PortId,
-    /// How many.
+    /// Number of ports.
     pub count: u32,
 }
 
 impl PortRange {
-    /// The port number `i` of the range, `i` below `count`.
+    /// Port number `i` of the range; `i` must be below `count`.
     #[inline]
     pub fn nth(self, i: u32) -> PortId {
         debug_assert!(i < self.count);
         PortId(self.first.0 + i)
     }
 
-    /// All of them, in order.
+    /// The ports of the range, in order.
     pub fn iter(self) -> impl ExactSizeIterator<Item = PortId> {
         (self.first.0..self.first.0 + self.count).map(PortId)
     }
 
-    /// Whether `port` is one of them.
+    /// Whether `port` is in the range.
     #[inline]
     pub fn contains(self, port: PortId) -> bool {
         port.0.wrapping_sub(self.first.0) < self.count
     }
 }
 
-/// What the switches of one tier have in common.
+/// The properties that the switches of one tier have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tier {
-    /// Speed of the links below the tier, in each direction.
+    /// Rate of the links below the tier, in each direction.
     pub down_rate: Rate,
     /// Propagation time of the links below the tier.
     pub down_latency: Span,
     /// Time from the arrival of a packet at a switch to its arrival in the output queue.
     pub switch_latency: Span,
-    /// Ports of a switch that lead down.
+    /// Number of ports of a switch that lead down.
     pub radix_down: u32,
-    /// Ports of a switch that lead up; 0 in the top tier.
+    /// Number of ports of a switch that lead up; 0 in the top tier.
     pub radix_up: u32,
-    /// How many parallel links join a switch to each neighbour in the tier below. 1 in tier 0.
+    /// Number of parallel links from a switch to each neighbour in the tier below; 1 in tier 0.
     pub bundle: u32,
-    /// Size of the queues of the ports that lead down, bytes; none if the file leaves it to the user.
+    /// Queue size of ports that lead down, bytes; `None` if the file sets none.
     pub queue_down: Option<u64>,
-    /// Size of the queues of the ports that lead up, bytes; none if the file leaves it to the user.
+    /// Queue size of ports that lead up, bytes; `None` if the file sets none.
     pub queue_up: Option<u64>,
 }
 
-/// Where a switch stands.
+/// The position of a switch in the fabric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SwitchPlace {
     /// Its tier, 0 for ToRs.
     pub tier: u8,
     /// Its number within the tier.
     pub index: u32,
-    /// Its pod; none for a core.
+    /// Its pod; `None` for a core.
     pub pod: Option<u32>,
 }

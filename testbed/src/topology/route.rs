@@ -1,4 +1,4 @@
-//! Which way packets go: arithmetic on host numbers, a few instructions per hop.
+//! Routing by arithmetic on host numbers: a few instructions per hop.
 
 use core::ops::Range;
 
@@ -9,9 +9,9 @@ use super::{HostId, PortId, PortRange, SwitchId, Topology};
 pub struct Router {
     /// The first of the hosts below the switch.
     first_host: u32,
-    /// How many there are; they follow each other.
+    /// Number of hosts below the switch; they are numbered consecutively.
     hosts: u32,
-    /// ⌈2⁴⁰ / hosts below each child⌉: divides without a division. Exact for dividends and divisors up to
+    /// ⌈2⁴⁰ / hosts below each child⌉, to divide by multiplication. Exact for dividends and divisors up to
     /// 2²⁰ = [`MAX_HOSTS`](super::MAX_HOSTS), as the product of the rounding error (less than the divisor)
     /// and the dividend stays below 2⁴⁰.
     reciprocal: u64,
@@ -24,8 +24,8 @@ pub struct Router {
 }
 
 impl Router {
-    /// The ports by which a packet for `dst` may go on: the one that leads to it (or the bundle that
-    /// does), else all that lead up. `dst` must be an existing host.
+    /// The ports by which the switch may forward a packet for `dst`: the port or bundle that leads down to
+    /// it, otherwise all ports that lead up. `dst` must be an existing host.
     #[inline]
     pub fn next_ports(&self, dst: HostId) -> PortRange {
         let below = dst.0.wrapping_sub(self.first_host);

@@ -1,4 +1,4 @@
-//! Whether numbers make a folded Clos, and the counts that follow from them.
+//! Checks that numbers make a folded Clos, and derives its counts.
 
 use core::fmt;
 
@@ -7,16 +7,16 @@ use weft_cc::{Rate, Span};
 
 use super::Tier;
 
-/// Largest number of hosts that a topology may have.
+/// Maximum number of hosts of a topology.
 pub const MAX_HOSTS: u64 = 1 << 20;
-/// Largest number of ports: bounds the memory that a file can ask for.
+/// Maximum number of ports. It bounds the memory that a file can request.
 pub(super) const MAX_PORTS: u64 = 1 << 23;
 
-/// Longest latency of a link or a switch. Round trips, timeouts that are doubled a few times, and the times at which
-/// they end fit in 64 bits of picoseconds.
+/// Maximum latency of a link or a switch. With it, round trips, timeouts that double a few times, and the
+/// times at which they end fit in 64 bits of picoseconds.
 const MAX_LATENCY: Span = Span::from_ms(1_000_000);
 
-/// The counts that routing divides by.
+/// The counts that numbering and routing use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shape {
     pub(super) tiers: u8,
@@ -29,7 +29,7 @@ pub(super) struct Shape {
     pub(super) cores: u32,
 }
 
-/// A word of a `.topo` file, to say which number of a topology is wrong.
+/// A keyword of a `.topo` file. Errors use it to name a number of a topology.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Keyword {
     /// Number of hosts.
@@ -52,16 +52,16 @@ pub enum Keyword {
     QueueDown,
     /// Queue of a port that leads up, bytes.
     QueueUp,
-    /// Speed of the links below.
+    /// Rate of the links below.
     DownlinkSpeed,
     /// Propagation time of the links below.
     DownlinkLatency,
-    /// Time a switch takes.
+    /// Latency of a switch.
     SwitchLatency,
 }
 
 impl Keyword {
-    /// Every keyword with its spelling; case does not matter.
+    /// Every keyword with its spelling. Case is ignored.
     pub(super) const ALL: [(Keyword, &'static str); 13] = [
         (Keyword::Nodes, "Nodes"),
         (Keyword::Tiers, "Tiers"),
@@ -88,20 +88,20 @@ impl fmt::Display for Keyword {
 
 /// The number that a [`ShapeError`] is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
-    /// The tier; none for the header.
+pub struct ShapeField {
+    /// The tier; `None` for the header.
     pub tier: Option<u8>,
     /// The keyword.
     pub keyword: Keyword,
 }
 
-/// Numbers that do not make a fabric.
+/// Why numbers do not make a fabric.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{reason}")]
 pub struct ShapeError {
-    /// The number to look at first.
-    pub place: Place,
-    /// What is wrong with it.
+    /// The number that is most likely wrong.
+    pub field: ShapeField,
+    /// Why it is wrong.
     pub reason: String,
 }
 
@@ -110,7 +110,7 @@ pub(super) fn wrong<T>(
     keyword: Keyword,
     reason: impl Into<String>,
 ) -> Result<T, ShapeError> {
-    Err(ShapeError { place: Place { tier: tier.into(), keyword }, reason: reason.into() })
+    Err(ShapeError { field: ShapeField { tier: tier.into(), keyword }, reason: reason.into() })
 }
 
 impl Shape {
@@ -124,7 +124,7 @@ impl Shape {
         }
         let hosts_per_tor = tiers[0].radix_down;
         if hosts_per_pod == 0 || !hosts_per_pod.is_multiple_of(hosts_per_tor) {
-            let reason = format!("{hosts_per_pod} hosts a pod do not fill ToRs of {hosts_per_tor} hosts");
+            let reason = format!("{hosts_per_pod} hosts per pod do not fill ToRs of {hosts_per_tor} hosts");
             return wrong(None, Keyword::Podsize, reason);
         }
         let tors_per_pod = hosts_per_pod / hosts_per_tor;
@@ -153,7 +153,7 @@ impl Shape {
         })
     }
 
-    /// Number of ports if all hosts exist.
+    /// Number of ports of the fabric if all hosts exist.
     pub(super) fn ports(&self, tiers: &[Tier]) -> u64 {
         let radix = |t: usize| tiers.get(t).map_or(0, |x| u64::from(x.radix_down) + u64::from(x.radix_up));
         let hosts = u64::from(self.hosts_per_tor) * u64::from(self.tors);
@@ -178,7 +178,7 @@ pub(super) fn check_tier(t: u8, tier: &Tier, above: Option<&Tier>) -> Result<(),
     ] {
         if latency > MAX_LATENCY {
             let most = MAX_LATENCY.as_secs_f64();
-            return wrong(t, keyword, format!("the latency of a {what} may be {most} s at most"));
+            return wrong(t, keyword, format!("the latency of a {what} must be at most {most} s"));
         }
     }
     if radix_down == 0 {
@@ -210,7 +210,7 @@ pub(super) fn check_tier(t: u8, tier: &Tier, above: Option<&Tier>) -> Result<(),
     }
 }
 
-/// Checks that a switch of tier `t` has just the ports to reach its `neighbours` below.
+/// Checks that a switch of tier `t` has exactly the ports to reach its `neighbours` below.
 fn check_reach(t: u8, tiers: &[Tier], neighbours: u32, what: &str) -> Result<(), ShapeError> {
     let Tier { radix_down, bundle, .. } = tiers[usize::from(t)];
     if u64::from(radix_down) != u64::from(neighbours) * u64::from(bundle) {

@@ -1,10 +1,10 @@
-//! The `.topo` file format of uet-htsim; [`parse_topo`] describes it.
+//! The `.topo` file format of uet-htsim. [`parse_topo`] documents it.
 
 use thiserror::Error;
 use weft_cc::{Rate, Span};
 
-use super::{Keyword, Place, ShapeError, Tier, Topology};
-use crate::units::scaled;
+use super::{Keyword, ShapeError, ShapeField, Tier, Topology};
+use weft_cc::units::scaled;
 
 /// Why a `.topo` file is refused.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -14,40 +14,40 @@ pub struct TopologyError {
     pub file: String,
     /// The line, counted from 1.
     pub line: u32,
-    /// What is wrong there.
+    /// The reason.
     pub reason: TopoReason,
 }
 
-/// What can be wrong with a `.topo` file.
+/// Reasons to refuse a `.topo` file.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum TopoReason {
-    /// A line starts with a word that is no keyword.
+    /// A line starts with a word that is not a keyword.
     #[error("unknown word `{0}`")]
     UnknownWord(String),
-    /// A keyword stands alone.
+    /// A keyword has no number.
     #[error("{0} needs a number")]
     NoValue(Keyword),
-    /// What follows a keyword is no number that it can have.
+    /// A keyword has a value that is not allowed.
     #[error("{keyword} cannot be `{value}`")]
     BadValue {
         /// The keyword.
         keyword: Keyword,
-        /// What follows it.
+        /// The value.
         value: String,
     },
-    /// More than a keyword and a number on a line.
+    /// A line has more words than a keyword and a number.
     #[error("unexpected `{0}` at the end of the line")]
     TrailingWord(String),
-    /// A keyword of the header in a tier's section, or the reverse.
+    /// A keyword of the header is in a tier's section, or the reverse.
     #[error("{0} does not belong here")]
     Misplaced(Keyword),
-    /// A keyword twice in the header or in the same section.
+    /// A keyword is given twice in the header or in one section.
     #[error("{0} is given twice")]
     Repeated(Keyword),
-    /// Two sections for the same tier.
+    /// A tier has two sections.
     #[error("tier {0} has two sections")]
     RepeatedTier(u8),
-    /// A section for a tier that the fabric does not have.
+    /// A section is for a tier that the fabric does not have.
     #[error("there is no tier {0} in a fabric of {1} tiers")]
     NoSuchTier(u64, u8),
     /// The header lacks a keyword.
@@ -67,16 +67,16 @@ pub enum TopoReason {
         /// Hosts in a pod.
         podsize: u32,
     },
-    /// The stated oversubscription is not that of the links.
+    /// The stated oversubscription differs from that of the links.
     #[error("tier {tier} is said to be oversubscribed {stated}:1, but its links are {down} down, {up} up")]
     Oversubscription {
         /// The tier.
         tier: u8,
-        /// What the file states.
+        /// The stated ratio.
         stated: u32,
-        /// Bandwidth down.
+        /// Total bandwidth down of a switch.
         down: Rate,
-        /// Bandwidth up.
+        /// Total bandwidth up of a switch.
         up: Rate,
     },
     /// The numbers do not make a fabric.
@@ -84,47 +84,47 @@ pub enum TopoReason {
     Shape(#[from] ShapeError),
 }
 
-/// Reads the text of a `.topo` file. `file` names it in errors and becomes the topology's name.
+/// Parses the text of a `.topo` file. `file` names it in errors and becomes the topology's name.
 ///
-/// One keyword and one number a line; `#` starts a comment; the case of keywords does not matter.
-/// A header, then one section for each tier, each begun by `Tier N`:
+/// Each line has one keyword and one number. `#` starts a comment; the case of keywords is ignored. The
+/// header comes first, then one section per tier, each begun by `Tier N`:
 ///
 /// | keyword | where | meaning | if missing |
 /// |---|---|---|---|
 /// | `Nodes` | header | number of hosts | refused |
 /// | `Tiers` | header | 2 or 3 | refused |
 /// | `Podsize` | header | hosts in a pod; all of them with two tiers | refused |
-/// | `Downlink_speed_Gbps` | tier | speed of the links below the tier | refused |
+/// | `Downlink_speed_Gbps` | tier | rate of the links below the tier | refused |
 /// | `Downlink_Latency_ns` | tier | propagation time of the links below the tier | refused |
 /// | `Radix_Down` | tier | ports of a switch that lead down | refused |
 /// | `Radix_Up` | tiers but the top | ports of a switch that lead up | refused |
-/// | `Switch_Latency_ns` | tier | time that a switch takes | 0 |
+/// | `Switch_Latency_ns` | tier | latency of a switch | 0 |
 /// | `Bundle` | tiers but 0 | parallel links to each switch below | 1 |
 /// | `Oversubscribed` | tiers but the top | bandwidth down over bandwidth up | 1 |
 /// | `Queue_Down`, `Queue_Up` | tier | queue of a port, bytes | left to the user |
 ///
-/// `Oversubscribed` adds nothing that speeds and radices do not say; it is checked against them.
-/// (uet-htsim compares it with the rounded ratio of the radices and with that of the bandwidths, so
-/// it takes only files where the two agree. Here the bandwidths decide; every file it takes is
-/// taken.) Stricter than uet-htsim: unknown words in the header, repeated keywords and sections,
-/// and sections of tiers that do not exist are refused, and numbers must be numbers to their end.
+/// `Oversubscribed` is redundant: it is checked against the rates and radices. uet-htsim compares it with the
+/// rounded ratio of the radices and with that of the bandwidths, so it accepts only files where the two
+/// agree. Here the bandwidths decide, and every file that uet-htsim accepts is accepted. In other respects
+/// this parser is stricter: it refuses unknown words in the header, repeated keywords and sections, sections
+/// of tiers that do not exist, and numbers with trailing characters.
 pub fn parse_topo(file: &str, text: &str) -> Result<Topology, TopologyError> {
     let fail = |(line, reason): Fault| TopologyError { file: file.to_owned(), line, reason };
     let draft = Draft::read(text).map_err(fail)?;
     draft.build(file).map_err(fail)
 }
 
-/// A line and what is wrong there.
+/// The line of an error, and the reason.
 type Fault = (u32, TopoReason);
 
-/// A number and the line that gives it.
+/// A number, and the line that gives it.
 #[derive(Clone, Copy)]
 struct Given {
     value: u64,
     line: u32,
 }
 
-/// A header or a section: what has been given so far.
+/// The numbers given so far in the header or in a section.
 #[derive(Clone, Default)]
 struct Section {
     line: u32,
@@ -153,7 +153,7 @@ impl Section {
         Ok(())
     }
 
-    /// The tier `t` that the section describes.
+    /// Builds the tier `t` that the section describes.
     fn tier(&self, t: u8, top: bool) -> Result<Tier, Fault> {
         let need = |keyword| match self.get(keyword) {
             Some(given) => Ok(given.value),
@@ -175,7 +175,7 @@ impl Section {
     }
 }
 
-/// The file as read, before it is checked as a whole.
+/// The parsed file, before it is checked as a whole.
 #[derive(Default)]
 struct Draft {
     header: Section,
@@ -256,7 +256,7 @@ impl Draft {
         }
         check_oversubscription(&sections, &tiers)?;
         Topology::from_tiers(file, nodes, podsize, nodes / podsize, tiers)
-            .map_err(|e| (self.line_of(e.place), TopoReason::Shape(e)))
+            .map_err(|e| (self.line_of(e.field), TopoReason::Shape(e)))
     }
 
     fn header_number(&self, keyword: Keyword) -> Result<u32, Fault> {
@@ -266,16 +266,16 @@ impl Draft {
         }
     }
 
-    fn line_of(&self, place: Place) -> u32 {
-        let section = match place.tier {
+    fn line_of(&self, field: ShapeField) -> u32 {
+        let section = match field.tier {
             None => Some(&self.header),
             Some(t) => self.tiers.get(usize::from(t)).and_then(Option::as_ref),
         };
-        section.map_or(0, |s| s.line_of(place.keyword)).max(1)
+        section.map_or(0, |s| s.line_of(field.keyword)).max(1)
     }
 }
 
-/// Checks what the sections say of oversubscription against the tiers' links.
+/// Checks the stated oversubscription of each section against the tiers' links.
 fn check_oversubscription(sections: &[&Section], tiers: &[Tier]) -> Result<(), Fault> {
     for (t, (tier, section)) in tiers.iter().zip(sections).enumerate() {
         let stated = section.value_or(Keyword::Oversubscribed, 1);
@@ -299,8 +299,8 @@ fn check_oversubscription(sections: &[&Section], tiers: &[Tier]) -> Result<(), F
     Ok(())
 }
 
-/// The number behind `keyword`, in whole units: speeds in bits per second, which may have decimals,
-/// queues in bytes, everything else a number of 32 bits.
+/// Parses the number of `keyword`: rates may have decimals and are converted to bits per second, queue sizes
+/// are bytes, and all others are whole numbers of 32 bits.
 fn number(keyword: Keyword, text: &str) -> Option<u64> {
     match keyword {
         Keyword::DownlinkSpeed => scaled(text, 1_000_000_000).filter(|&bps| bps > 0),
@@ -310,7 +310,7 @@ fn number(keyword: Keyword, text: &str) -> Option<u64> {
     }
 }
 
-/// A whole number of 32 bits, without a sign.
+/// Parses an unsigned whole number of 32 bits.
 fn whole(text: &str) -> Option<u64> {
     if text.contains('.') { None } else { scaled(text, 1).filter(|&n| n <= u64::from(u32::MAX)) }
 }

@@ -1,4 +1,4 @@
-//! Workloads from a short description instead of a file; [`WorkloadSpec`] lists them.
+//! Workloads from a short description instead of a file. [`WorkloadSpec`] lists them.
 
 use core::fmt;
 use core::str::FromStr;
@@ -12,7 +12,8 @@ use super::{
 };
 use crate::topology::HostId;
 
-/// Most flows that a generator makes: bounds the memory that a short description can ask for.
+/// Maximum number of flows of a generated workload. It bounds the memory that a short description can
+/// request.
 const MAX_FLOWS: u64 = 1 << 24;
 
 /// A description of a workload, as given on a command line.
@@ -23,20 +24,20 @@ const MAX_FLOWS: u64 = 1 << 24;
 /// | `permutation` | every host sends to one other and receives from one other |
 /// | `all-to-all:K` | every host sends to each other host, at most K flows at a time |
 ///
-/// Which hosts take which part is drawn from the given generator; all flows have the same size.
+/// The roles of the hosts are drawn at random; all flows have the same size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WorkloadSpec {
     /// `incast:N`
     Incast {
-        /// How many hosts send.
+        /// Number of sending hosts.
         senders: u32,
     },
-    /// `permutation`: a derangement, each equally likely.
+    /// `permutation`: a derangement, with each equally likely.
     Permutation,
-    /// `all-to-all:K` (SMaRTT §IV-C). A host sends to the others in the order of a ring, which is the same for
-    /// all; when a flow ends its next one starts.
+    /// `all-to-all:K` (SMaRTT §IV-C). Each host sends to the others in the order of one common ring. When a
+    /// flow ends, the host's next flow starts.
     AllToAll {
-        /// Most flows of a host at a time.
+        /// Maximum number of concurrent flows per sending host.
         window: u32,
     },
 }
@@ -44,16 +45,16 @@ pub enum WorkloadSpec {
 /// Why a description is refused.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum WorkloadSpecError {
-    /// Not one of the generators.
-    #[error("`{0}` is no workload: there are incast:N, permutation and all-to-all:K")]
+    /// The text does not name a generator.
+    #[error("`{0}` is not a workload: expected incast:N, permutation or all-to-all:K")]
     Unknown(String),
-    /// The number behind the colon is missing, zero or no number.
+    /// The number after the colon is missing, zero or not a number.
     #[error("`{0}` needs a number above zero, as in {0}:8")]
     BadNumber(&'static str),
-    /// `permutation:…`
+    /// `permutation` is followed by a number.
     #[error("permutation takes no number")]
     NoNumber,
-    /// The workload does not say how many hosts there are.
+    /// The number of hosts is not given, and the workload does not imply it.
     #[error("{0} needs a number of hosts")]
     NeedsHosts(WorkloadSpec),
     /// Too few hosts.
@@ -61,33 +62,33 @@ pub enum WorkloadSpecError {
     TooFewHosts {
         /// The workload.
         spec: WorkloadSpec,
-        /// How many it needs.
+        /// Number of hosts that it needs.
         needed: u64,
-        /// How many there are.
+        /// Number of hosts given.
         hosts: u32,
     },
-    /// Too many flows.
+    /// The workload would have too many flows.
     #[error("{spec} on {hosts} hosts has more than {MAX_FLOWS} flows")]
     TooManyFlows {
         /// The workload.
         spec: WorkloadSpec,
-        /// How many hosts there are.
+        /// Number of hosts.
         hosts: u32,
     },
-    /// The flows are not valid: they are too large.
+    /// The flows are not valid, because they are too large.
     #[error(transparent)]
     Workload(#[from] WorkloadError),
 }
 
 impl WorkloadSpec {
-    /// The generators, each with what it does: for help texts.
+    /// Form and description of each generator, for help texts.
     pub const ALL: &'static [(&'static str, &'static str)] = &[
         ("incast:N", "N hosts, each one flow to the same other host"),
         ("permutation", "every host sends to one other and receives from one other"),
         ("all-to-all:K", "every host sends to each other host, at most K flows at a time (SMaRTT §IV-C)"),
     ];
 
-    /// The number of hosts that the description implies, if it does: N + 1 for an incast.
+    /// The number of hosts that the description implies: N + 1 for an incast, `None` for the others.
     pub fn default_hosts(&self) -> Option<u32> {
         match self {
             WorkloadSpec::Incast { senders } => senders.checked_add(1),
@@ -95,8 +96,8 @@ impl WorkloadSpec {
         }
     }
 
-    /// Makes the workload over `hosts` hosts (or [`WorkloadSpec::default_hosts`]) with flows of
-    /// `bytes` bytes each. The same state of `rng` makes the same workload.
+    /// Makes the workload over `hosts` hosts (or [`WorkloadSpec::default_hosts`]) with flows of `bytes` bytes
+    /// each. The same state of `rng` gives the same workload.
     pub fn build(
         &self,
         hosts: Option<u32>,
@@ -112,7 +113,7 @@ impl WorkloadSpec {
         if u64::from(hosts) < needed {
             return Err(WorkloadSpecError::TooFewHosts { spec: *self, needed, hosts });
         }
-        // A host takes less memory than a flow, but still some.
+        // The number of hosts is limited as well, as each host takes some memory.
         if flows > MAX_FLOWS || u64::from(hosts) > MAX_FLOWS {
             return Err(WorkloadSpecError::TooManyFlows { spec: *self, hosts });
         }
@@ -137,7 +138,7 @@ struct FlowList {
 }
 
 impl FlowList {
-    /// Adds a flow, over a connection of its own.
+    /// Adds a flow over a connection of its own.
     fn push(&mut self, src: u32, dst: u32, start: Start, on_sent: Option<TriggerIdx>) {
         let connection = self.connections.len() as u32;
         let (id, src, dst) = (connection + 1, HostId(src), HostId(dst));
@@ -163,7 +164,8 @@ impl FlowList {
     }
 
     fn permutation(&mut self, hosts: u32, rng: &mut Rng) {
-        // One shuffle in e has no fixed point; taking the first such keeps all derangements equally likely.
+        // One in e shuffles has no fixed point. Taking the first such shuffle keeps all derangements equally
+        // likely.
         let order = loop {
             let order = shuffled(hosts, rng);
             if (0..hosts).all(|h| order[h as usize] != h) {

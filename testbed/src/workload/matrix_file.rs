@@ -1,4 +1,4 @@
-//! The `.cm` connection matrix of uet-htsim; [`CmReader`] describes it.
+//! The `.cm` connection matrix of uet-htsim. [`CmReader`] documents the format.
 
 use std::collections::BTreeSet;
 
@@ -7,13 +7,13 @@ use weft_cc::Time;
 
 use super::numbering::Numbering;
 use super::{
-    Connection, DEFAULT_PRIORITY, Failure, Flow, MAX_FLOW_BYTES, MessageNumber, Start, Subject, Trigger,
+    Connection, DEFAULT_PRIORITY, Flow, LinkFailure, MAX_FLOW_BYTES, MessageNumber, Start, Subject, Trigger,
     TriggerIdx, TriggerKind, Workload, WorkloadReason,
 };
 use crate::topology::{HostId, MAX_HOSTS};
-use crate::units::scaled;
+use weft_cc::units::scaled;
 
-/// Latest start, picoseconds: 53 days, well within the range in which instants can be compared.
+/// Latest start in picoseconds: 53 days, well within the range in which instants can be compared.
 const MAX_START: u64 = 1 << 62;
 
 /// The unit of `start`.
@@ -22,14 +22,14 @@ pub enum StartUnit {
     /// Microseconds.
     #[default]
     Microseconds,
-    /// Picoseconds, as the generators of uet-htsim write.
+    /// Picoseconds, as uet-htsim's generators write them.
     Picoseconds,
 }
 
-/// How to read a matrix.
+/// Options for reading a matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct CmOptions {
-    /// Number of hosts, instead of the file's `Nodes`: some public files declare too few.
+    /// Number of hosts in place of the file's `Nodes`, because some public files declare too few.
     pub hosts: Option<u32>,
     /// The unit of `start`.
     pub start_unit: StartUnit,
@@ -43,20 +43,20 @@ pub struct MatrixError {
     pub file: String,
     /// The line, counted from 1.
     pub line: u32,
-    /// What is wrong there.
+    /// The reason.
     pub reason: CmReason,
 }
 
-/// What can be wrong with a `.cm` file.
+/// Reasons to refuse a `.cm` file.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum CmReason {
-    /// A word that means nothing where it stands.
+    /// A word has no meaning at its position.
     #[error("unknown word `{0}`")]
     UnknownWord(String),
-    /// A word that needs a value stands at the end of the line.
+    /// A word that needs a value is the last of its line.
     #[error("`{0}` needs a value")]
     NoValue(&'static str),
-    /// A value that a word cannot have.
+    /// A word has a value that is not allowed.
     #[error("`{word}` cannot be `{value}`")]
     BadValue {
         /// The word.
@@ -64,62 +64,62 @@ pub enum CmReason {
         /// The value.
         value: String,
     },
-    /// The same word twice on a line, or twice in the header.
+    /// A word is given twice on a line or in the header.
     #[error("`{0}` is given twice")]
     Repeated(&'static str),
-    /// A word of the header after the header.
+    /// A word of the header comes after the header.
     #[error("`{0}` belongs in the header")]
     Misplaced(&'static str),
     /// A line lacks a word.
     #[error("`{0}` is missing")]
     Missing(&'static str),
-    /// Not two host numbers around an arrow.
+    /// A flow does not begin with two host numbers around an arrow.
     #[error("`{0}` is not of the form SRC->DST")]
     BadArrow(String),
-    /// Neither start time nor trigger.
+    /// A flow has neither start time nor trigger.
     #[error("the flow has neither `start` nor `trigger`")]
     NoStart,
-    /// Start time and trigger.
+    /// A flow has both a start time and a trigger.
     #[error("the flow has both `start` and `trigger`")]
     TwoStarts,
-    /// A count of the header is not that of the file.
+    /// A count of the header differs from that of the file.
     #[error("the header states {stated} {what}, the file has {found}")]
     Count {
         /// The header's word.
         what: &'static str,
-        /// What it states; 0 if it is missing.
+        /// The stated count; 0 if the word is missing.
         stated: u32,
-        /// How many there are.
+        /// The count in the file.
         found: usize,
     },
-    /// More hosts than a topology may have.
+    /// The file has more hosts than a topology may have.
     #[error("{0} hosts are too many: a topology has at most {MAX_HOSTS}")]
     TooManyHosts(u32),
-    /// Two flows of one id, the second of which is not marked as a message.
-    #[error("flow {0} is there already; further messages of its connection need `msg`")]
+    /// Two flows have the same id, and the second is not marked as a message.
+    #[error("flow {0} is defined already; further messages of its connection need `msg`")]
     RepeatedFlow(u32),
-    /// Two flows of one id between different hosts.
+    /// Two flows of the same id are between different hosts.
     #[error("flow {id} goes from host {src} to host {dst} in an earlier line")]
     OtherHosts {
         /// The flow's number.
         id: u32,
-        /// Who sends in the earlier line.
+        /// The sender in the earlier line.
         src: u32,
-        /// Who receives in the earlier line.
+        /// The receiver in the earlier line.
         dst: u32,
     },
-    /// Two messages of one number in a connection.
-    #[error("message {message} of flow {id} is there already")]
+    /// Two messages of a connection have the same number.
+    #[error("message {message} of flow {id} is defined already")]
     RepeatedMessage {
         /// The flow's number.
         id: u32,
         /// The message's number.
         message: u32,
     },
-    /// Two triggers of one number.
+    /// Two triggers have the same number.
     #[error("trigger {0} is defined twice")]
     RepeatedTrigger(u32),
-    /// A trigger that is named but not defined.
+    /// A trigger is named but not defined.
     #[error("trigger {0} is not defined")]
     UndefinedTrigger(u32),
     /// The flows and triggers do not make a workload.
@@ -127,11 +127,11 @@ pub enum CmReason {
     Workload(#[from] WorkloadReason),
 }
 
-/// Reads a `.cm` file line by line. Besides the flows themselves it keeps only what it needs to recognise
-/// numbers again: a few bytes as long as ids rise by ones, as generators write them, else some for each id.
+/// Reads a `.cm` file line by line. Besides the flows it keeps only an index of the ids: a few bytes if ids
+/// rise by one, as generators write them, otherwise an entry for each id.
 ///
-/// Words are separated by blanks; `#` starts a comment. First the header (`Nodes`, `Connections`,
-/// `Triggers`, `Failures`, each with a number; the last two are 0 if missing), then in any order:
+/// Words are separated by blanks; `#` starts a comment. The header comes first (`Nodes`, `Connections`,
+/// `Triggers`, `Failures`, each with a number; the last two default to 0), then in any order:
 ///
 /// ```text
 /// SRC->DST [id N] [msg [N]] start TIME | trigger N  size BYTES
@@ -140,45 +140,45 @@ pub enum CmReason {
 /// failure switch_type TOR|AGG|CORE switch_id N link_id N
 /// ```
 ///
-/// - **start** is in microseconds ([`StartUnit`]) and may have decimals. uet-htsim is of two minds:
-///   a comment of its loader and its generators say picoseconds, but its UEC program takes
-///   microseconds, and so do the matrices published with Uno.
-/// - **id** is above 0. Flows of one id are messages of one connection: they name the same hosts, and all
-///   but the first are marked with `msg`. (uet-htsim takes them only in its connection-reuse mode.)
-/// - **send_done_trigger** is activated when the sender knows that all of the flow arrived,
-///   **recv_done_trigger** when the receiver has it all.
+/// - **start** is in microseconds ([`StartUnit`]) and may have decimals. uet-htsim is inconsistent: a comment
+///   in its loader and its generators use picoseconds, but its UEC program reads microseconds, and the
+///   matrices published with Uno are in microseconds too.
+/// - **id** is above 0. Flows with the same id are messages of one connection: they have the same hosts, and
+///   all but the first are marked with `msg`. (uet-htsim accepts them only in its connection-reuse mode.)
+/// - **send_done_trigger** is activated when the sender knows that all of the flow has arrived,
+///   **recv_done_trigger** when the receiver has all of it.
 ///
-/// Stricter than uet-htsim: sizes must be given and fit 32 bits, counts must be right, words of the
-/// header may not be unknown, and every flow must be able to start.
+/// The reader is stricter than uet-htsim: sizes must be given and fit in 32 bits, counts must be right, the
+/// header must have no unknown words, and every flow must be able to start.
 pub struct CmReader {
     file: String,
     draft: Draft,
 }
 
 impl CmReader {
-    /// Nothing read yet. `file` names the file in errors.
+    /// A reader at the start of a file. `file` names the file in errors.
     pub fn new(file: &str, options: CmOptions) -> CmReader {
         CmReader { file: file.to_owned(), draft: Draft { options, ..Draft::default() } }
     }
 
-    /// Takes the next line in, with or without what ends it.
+    /// Reads the next line, with or without its line break.
     ///
     /// # Errors
-    /// A line that is wrong, or does not fit those before it. What follows it cannot be read.
+    /// The line is wrong or contradicts an earlier one. No further line can be read.
     pub fn line(&mut self, text: &str) -> Result<(), MatrixError> {
         self.draft.line(text).map_err(|fault| refusal(&self.file, fault))
     }
 
-    /// Checks what was read as a whole.
+    /// Checks the file as a whole and makes the workload.
     ///
     /// # Errors
-    /// Counts that are not those of the header, triggers that are not defined, flows that can never start.
+    /// A count differs from the header's, a trigger is not defined, or a flow can never start.
     pub fn finish(self) -> Result<Workload, MatrixError> {
         self.draft.finish().map_err(|fault| refusal(&self.file, fault))
     }
 }
 
-/// Reads the text of a `.cm` file, as [`CmReader`] does. `file` names it in errors.
+/// Reads the text of a `.cm` file; see [`CmReader`]. `file` names it in errors.
 ///
 /// # Errors
 /// The first line that is wrong.
@@ -192,13 +192,13 @@ fn refusal(file: &str, (line, reason): Fault) -> MatrixError {
     MatrixError { file: file.to_owned(), line, reason }
 }
 
-/// A line and what is wrong there.
+/// The line of an error, and the reason.
 type Fault = (u32, CmReason);
 
 /// The words of the header.
 const HEADER: [&str; 4] = ["Nodes", "Connections", "Triggers", "Failures"];
 
-/// The file as read, before it is checked as a whole.
+/// The parsed file, before it is checked as a whole.
 #[derive(Default)]
 struct Draft {
     options: CmOptions,
@@ -209,12 +209,12 @@ struct Draft {
     /// The line of each flow.
     flow_lines: Numbering,
     connections: Vec<Connection>,
-    /// The connection of each id.
+    /// The connection index of each id.
     connection_of: Numbering,
-    /// Connection and number of the messages that have one.
+    /// Connection and number of the messages that have a number.
     messages: BTreeSet<(u32, u32)>,
     triggers: TriggerTable,
-    failures: Vec<Failure>,
+    failures: Vec<LinkFailure>,
     last_line: u32,
 }
 
@@ -320,7 +320,7 @@ impl Draft {
         Ok(())
     }
 
-    /// The index of the connection that a flow belongs to.
+    /// The index of the flow's connection, which is added if it is new.
     fn connection(
         &mut self,
         line: u32,
@@ -387,7 +387,7 @@ impl Draft {
             }
         }
         let missing = |word| (words.line, CmReason::Missing(word));
-        self.failures.push(Failure {
+        self.failures.push(LinkFailure {
             tier: tier.ok_or(missing("switch_type"))?,
             switch: switch.ok_or(missing("switch_id"))?,
             link: link.ok_or(missing("link_id"))?,
@@ -429,7 +429,7 @@ impl Draft {
         Ok(())
     }
 
-    /// The triggers in the order of their definitions; flows refer to that order from here on.
+    /// Sorts the triggers by their definitions, and changes the indices in the flows accordingly.
     fn order_triggers(&mut self) -> Result<Vec<Trigger>, Fault> {
         let mut triggers = Vec::with_capacity(self.triggers.defined.len());
         let mut place = vec![None; self.triggers.mentioned.len()];
@@ -454,7 +454,7 @@ impl Draft {
         Ok(triggers)
     }
 
-    /// Gives numbers to the flows that the file gives none.
+    /// Assigns unused numbers to the flows without a number.
     fn number_flows(&mut self) {
         let mut free = (1u32..).filter(|&id| self.connection_of.get(id).is_none());
         for flow in self.flows.iter_mut().filter(|flow| flow.id == 0) {
@@ -464,7 +464,7 @@ impl Draft {
     }
 }
 
-/// What may follow the arrow.
+/// The words that may follow the arrow.
 #[derive(Default)]
 struct FlowWords {
     id: Option<u32>,
@@ -505,7 +505,7 @@ impl FlowWords {
 struct Words<'a> {
     line: u32,
     words: core::str::SplitAsciiWhitespace<'a>,
-    /// A word that was looked at and belongs to what follows.
+    /// A word that was read ahead.
     pending: Option<&'a str>,
 }
 
@@ -533,7 +533,7 @@ impl<'a> Words<'a> {
         if slot.replace(value).is_some() { Err((self.line, CmReason::Repeated(name))) } else { Ok(()) }
     }
 
-    /// The value of `name`, as `read` understands it.
+    /// Reads the value of `name` with `read`.
     fn value<T>(&mut self, name: &'static str, read: impl FnOnce(&str) -> Option<T>) -> Result<T, Fault> {
         let text = self.next().ok_or((self.line, CmReason::NoValue(name)))?;
         read(text).ok_or_else(|| (self.line, CmReason::BadValue { word: name, value: text.to_owned() }))
@@ -563,7 +563,7 @@ impl<'a> Words<'a> {
         self.value(name, |text| scaled(text, factor).filter(|&ps| ps <= MAX_START).map(Time::from_ps))
     }
 
-    /// The number of a message may be left out.
+    /// Reads the optional number of a message.
     fn message(&mut self, name: &'static str) -> Result<MessageNumber, Fault> {
         let following = self.next();
         self.pending = following;
@@ -585,7 +585,7 @@ impl<'a> Words<'a> {
     }
 }
 
-/// A whole number of 32 bits, without a sign.
+/// Parses an unsigned whole number of 32 bits.
 fn number(text: &str) -> Option<u32> {
     if text.bytes().all(|b| b.is_ascii_digit()) { text.parse().ok() } else { None }
 }

@@ -1,12 +1,12 @@
-//! Writing a workload as a `.cm` file.
+//! Writes a workload as a `.cm` file.
 
 use core::fmt;
 
 use super::{DEFAULT_PRIORITY, MessageNumber, Start, TriggerIdx, TriggerKind, Workload};
 
 impl Workload {
-    /// Writes the workload as a `.cm` file, start times in microseconds. Reading it gives the same
-    /// workload again, flow numbers included.
+    /// Writes the workload as a `.cm` file with start times in microseconds. Reading the file gives the same
+    /// workload, including flow numbers.
     pub fn write_cm(&self, out: &mut impl fmt::Write) -> fmt::Result {
         writeln!(out, "Nodes {}", self.hosts())?;
         writeln!(out, "Connections {}", self.flows().len())?;

@@ -1,12 +1,12 @@
-//! Workloads: which host sends how much to which, and when.
+//! Workloads: the flows of a run, and what starts them.
 //!
-//! A [`Workload`] is a list of flows. A flow starts at a given time, or when a [`Trigger`] says so,
-//! and can itself activate triggers when it is done; so chains, windows and barriers need no more
-//! than a list. Flows that belong to one [`Connection`] are messages over the same connection.
+//! A [`Workload`] is a list of flows. A flow starts at a given time or when a [`Trigger`] starts it, and can
+//! itself activate triggers when it is done. That is enough to express chains, windows and barriers. Flows of
+//! one [`Connection`] are messages over the same connection.
 //!
-//! Flows and triggers refer to each other by index. A `Workload` is checked when it is made: hosts
-//! exist, and every flow will start if those before it end. [`TriggerBank`] is the run-time half: it tells
-//! which flows an activation starts.
+//! Flows and triggers refer to each other by index. A `Workload` is checked when it is made: hosts exist, and
+//! every flow will start if the flows it depends on end. At run time, a [`TriggerBank`] tells which flows an
+//! activation starts.
 //!
 //! Connection matrices (`.cm` files) are read by [`CmReader`] or [`parse_cm`] and written by [`Workload::write_cm`];
 //! [`WorkloadSpec`] generates incasts, permutations and all-to-alls.
@@ -33,10 +33,10 @@ use weft_cc::Time;
 
 use crate::topology::HostId;
 
-/// Largest size of a flow, bytes: the length of a message has 32 bits on the wire.
+/// Maximum size of a flow in bytes: the length of a message has 32 bits on the wire.
 pub const MAX_FLOW_BYTES: u64 = u32::MAX as u64;
 
-/// The priority of flows that state none (that of uet-htsim).
+/// The priority of flows without `prio`, as in uet-htsim.
 pub const DEFAULT_PRIORITY: u32 = 2_000_000;
 
 /// The index of a trigger in [`Workload::triggers`].
@@ -59,15 +59,15 @@ impl TriggerIdx {
     }
 }
 
-/// The number that a file gives to a flow as a message of its connection.
+/// The number of a message within its connection, if the file gives one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MessageNumber(NonZeroU32);
 
 impl MessageNumber {
-    /// Of a message to which the file gives no number.
+    /// A message without a number.
     pub const UNNUMBERED: MessageNumber = MessageNumber(NonZeroU32::MIN);
 
-    /// The number `number`; 0 for none. `None` for `u32::MAX`, which no file may use.
+    /// The message number `number`, or no number if it is 0. `None` for `u32::MAX`, which no file may use.
     pub const fn new(number: u32) -> Option<MessageNumber> {
         match NonZeroU32::new(number.wrapping_add(1)) {
             Some(n) => Some(MessageNumber(n)),
@@ -94,72 +94,73 @@ pub enum Start {
 /// One message from one host to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
-    /// The number that the file gives it, above 0. Messages of one connection share it; flows to
-    /// which the file gives none get numbers that it does not use.
+    /// The number in the file, above 0. Messages of one connection share it. Flows without a number get
+    /// numbers that the file does not use.
     pub id: u32,
     /// Index of its connection in [`Workload::connections`].
     pub connection: u32,
-    /// Who sends.
+    /// The sending host.
     pub src: HostId,
-    /// Who receives; another host.
+    /// The receiving host, which is another host.
     pub dst: HostId,
-    /// How much, at most [`MAX_FLOW_BYTES`].
+    /// Payload bytes, at most [`MAX_FLOW_BYTES`].
     pub bytes: u64,
-    /// When it starts.
+    /// The start of the flow.
     pub start: Start,
-    /// Activated when the sender knows that all of it arrived.
+    /// The trigger activated when the sender knows that all of the flow has arrived.
     pub on_sent: Option<TriggerIdx>,
-    /// Activated when the receiver has all of it.
+    /// The trigger activated when the receiver has all of the flow.
     pub on_received: Option<TriggerIdx>,
-    /// The file's `prio`, or [`DEFAULT_PRIORITY`]. Kept for the file's sake: nothing here gives it a meaning.
+    /// The file's `prio`, or [`DEFAULT_PRIORITY`]. Kept so that the file can be written again; weft does not
+    /// use it.
     pub priority: u32,
-    /// Its number as a message of its connection; `None` where the file does not call it a message.
+    /// Its number as a message of its connection; `None` if the file does not mark it as a message.
     pub message: Option<MessageNumber>,
 }
 
-// A workload may have millions.
+// A workload may have millions of flows.
 const _: () = assert!(size_of::<Flow>() <= 56 && size_of::<Connection>() <= 12);
 
-/// What messages share: one pair of hosts and one congestion control state.
+/// A connection: its messages share one pair of hosts and one congestion control state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connection {
     /// The [`Flow::id`] of its messages.
     pub id: u32,
-    /// Who sends.
+    /// The sending host.
     pub src: HostId,
-    /// Who receives.
+    /// The receiving host.
     pub dst: HostId,
 }
 
-/// How a trigger reacts to activations.
+/// The reaction of a trigger to activations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TriggerKind {
-    /// The first activation starts all of its flows; later ones do nothing.
+    /// The first activation starts all of its flows; later activations do nothing.
     Oneshot,
     /// Each activation starts the next of its flows, as long as there are any.
     Multishot,
-    /// The activation of the given number, at least 1, starts all of its flows; later ones do nothing.
+    /// The activation with the given number, at least 1, starts all of its flows; the others do nothing.
     Barrier(u32),
 }
 
-/// Starts flows when others end. Which flows: [`Workload::started_by`].
+/// A trigger: starts the flows of [`Workload::started_by`] when other flows end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trigger {
-    /// The number that the file gives it, above 0.
+    /// The number in the file, above 0.
     pub id: u32,
-    /// How it reacts.
+    /// Its reaction to activations.
     pub kind: TriggerKind,
 }
 
 /// A link that has failed for the whole run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Failure {
-    /// Tier of the switch: 0 ToR, 1 aggregation (or spine), 2 core.
+pub struct LinkFailure {
+    /// Tier of the switch: 0 ToR, 1 aggregation or spine, 2 core.
     pub tier: u8,
     /// Number of the switch within its tier.
     pub switch: u32,
-    /// Which of its links: counts the uplinks, or the downlinks of a switch of the top tier, as
-    /// [`Topology::link_at`](crate::topology::Topology::link_at) does.
+    /// Number of the link among the switch's uplinks, or downlinks in the top tier, as in
+    /// [`Topology::link_at`](crate::topology::Topology::link_at).
     pub link: u32,
 }
 
@@ -170,64 +171,66 @@ pub struct Workload {
     flows: Vec<Flow>,
     connections: Vec<Connection>,
     triggers: Vec<Trigger>,
-    failures: Vec<Failure>,
+    failures: Vec<LinkFailure>,
     /// Indices of the flows that triggers start, trigger by trigger, in the order of the flows.
     targets: Vec<u32>,
-    /// Where each trigger's part of `targets` begins, and the length of `targets` behind the last.
+    /// Where each trigger's part of `targets` begins, followed by the length of `targets`.
     first_target: Vec<u32>,
 }
 
-/// What a [`WorkloadError`] is about.
+/// The subject of a [`WorkloadError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject {
     /// The workload as a whole.
     Whole,
-    /// The flow of this index.
+    /// The flow with this index.
     Flow(usize),
-    /// The trigger of this index.
+    /// The trigger with this index.
     Trigger(usize),
 }
 
-/// Flows and triggers that do not make a workload.
+/// Why flows and triggers do not make a workload.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{reason}")]
 pub struct WorkloadError {
-    /// Where to look.
+    /// The flow or trigger that is wrong.
     pub subject: Subject,
-    /// What is wrong there.
+    /// The reason.
     pub reason: WorkloadReason,
 }
 
-/// What can be wrong with a workload.
+/// Reasons to refuse a workload.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum WorkloadReason {
-    /// A host beyond the last.
-    #[error("there is no host {host}: the workload has {hosts} hosts, counted from 0")]
+    /// A flow names a host that does not exist.
+    #[error("host {host} does not exist: the workload has {hosts} hosts, counted from 0")]
     NoSuchHost {
         /// The host.
         host: u32,
-        /// How many there are.
+        /// Number of hosts of the workload.
         hosts: u32,
     },
-    /// A flow from a host to itself.
+    /// A flow goes from a host to itself.
     #[error("host {0} would send to itself")]
     ToItself(u32),
-    /// More bytes than a message can have.
+    /// A flow has more bytes than a message can have.
     #[error("{0} bytes are more than a message can have (2^32 - 1)")]
     TooLarge(u64),
-    /// More flows or triggers than can be counted.
+    /// There are more flows or triggers than 32 bits can number.
     #[error("too many flows or triggers")]
     TooMany,
-    /// An index of a connection or trigger that is not there, or a connection between other hosts.
-    #[error("a flow refers to a connection or trigger that it does not fit")]
+    /// A flow refers to a connection or trigger that does not exist, or to a connection between other hosts.
+    #[error(
+        "a flow refers to a connection or trigger that does not exist, or to a connection between other hosts"
+    )]
     Dangling,
-    /// A barrier that would fire before anything happens.
+    /// A barrier has a count of 0.
     #[error("a barrier needs a count of at least 1")]
     EmptyBarrier,
-    /// A trigger that no flow activates.
+    /// No flow activates the trigger.
     #[error("trigger {0} is never activated: no flow names it as send_done_trigger or recv_done_trigger")]
     NeverActivated(u32),
-    /// A trigger that is activated less often than it must be for all of its flows to start.
+    /// A trigger gets fewer activations than it needs to start all of its flows.
     #[error("trigger {id} needs {needed} activations to start all of its flows but gets {given}")]
     TooFewActivations {
         /// The trigger's number.
@@ -237,28 +240,30 @@ pub enum WorkloadReason {
         /// Activations that it gets.
         given: u64,
     },
-    /// A flow that waits for itself.
-    #[error("flow {flow} can never start: it waits in a circle of {length} flow(s) by trigger {trigger}")]
+    /// A flow waits for itself.
+    #[error(
+        "flow {flow} can never start: it is part of a cycle of {length} flow(s) through trigger {trigger}"
+    )]
     Cycle {
         /// The flow's number.
         flow: u32,
         /// The number of the trigger that it waits for.
         trigger: u32,
-        /// How many flows wait for each other.
+        /// Number of flows that wait for each other.
         length: usize,
     },
 }
 
 impl Workload {
-    /// Checks and indexes the given lists. The triggers' flows are those that name them as their
-    /// start, in the order of the list. That connections, and triggers, have different numbers is left to
-    /// the caller: only [`Workload::write_cm`] needs it.
+    /// Checks and indexes the given lists. The flows of a trigger are those that name it as their start, in
+    /// the order of the list. The caller must give different numbers to connections, and to triggers; only
+    /// [`Workload::write_cm`] depends on it.
     pub fn new(
         hosts: u32,
         flows: Vec<Flow>,
         connections: Vec<Connection>,
         triggers: Vec<Trigger>,
-        failures: Vec<Failure>,
+        failures: Vec<LinkFailure>,
     ) -> Result<Workload, WorkloadError> {
         let at = |subject| move |reason| WorkloadError { subject, reason };
         if flows.len() >= u32::MAX as usize || triggers.len() >= u32::MAX as usize {
@@ -276,14 +281,14 @@ impl Workload {
         Ok(workload)
     }
 
-    /// What its lists take in memory.
+    /// Memory that its lists take, bytes.
     pub fn bytes(&self) -> u64 {
         let Workload { flows, connections, triggers, failures, targets, first_target, .. } = self;
         let lists = [
             flows.capacity() * size_of::<Flow>(),
             connections.capacity() * size_of::<Connection>(),
             triggers.capacity() * size_of::<Trigger>(),
-            failures.capacity() * size_of::<Failure>(),
+            failures.capacity() * size_of::<LinkFailure>(),
             (targets.capacity() + first_target.capacity()) * size_of::<u32>(),
         ];
         lists.into_iter().sum::<usize>() as u64
@@ -310,12 +315,12 @@ impl Workload {
     }
 
     /// The links that have failed.
-    pub fn failures(&self) -> &[Failure] {
+    pub fn failures(&self) -> &[LinkFailure] {
         &self.failures
     }
 
-    /// Indices of the flows that a trigger starts, in the order in which a multishot trigger starts
-    /// them. Panics if there is no such trigger.
+    /// The indices of the flows that a trigger starts, in the order in which a multishot trigger starts them.
+    /// Panics if there is no such trigger.
     pub fn started_by(&self, trigger: TriggerIdx) -> &[u32] {
         let i = trigger.index();
         &self.targets[self.first_target[i] as usize..self.first_target[i + 1] as usize]

@@ -1,14 +1,15 @@
-//! A map from the numbers that a file gives to places in a list.
+//! A map from the numbers in a file to indices in a list.
 
 use std::collections::BTreeMap;
 
-/// Maps numbers to places. Files number most things in rising order and by ones, as their lists do: a row of
-/// such numbers is kept as its first one and its length, so that it takes no more memory than one number.
+/// Maps numbers to indices. Most files number their items consecutively in the order of the list. A run of
+/// such numbers is stored as its first number and its length, so that it takes no more memory than one
+/// number.
 #[derive(Debug, Default)]
 pub(super) struct Numbering {
-    /// In rising order of the numbers.
+    /// Sorted by number.
     runs: Vec<Run>,
-    /// What came after a larger number.
+    /// Numbers that were inserted after a larger number.
     scattered: BTreeMap<u32, u32>,
 }
 
@@ -20,7 +21,7 @@ struct Run {
 }
 
 impl Numbering {
-    /// The place of `number`.
+    /// The index of `number`.
     pub(super) fn get(&self, number: u32) -> Option<u32> {
         let after = self.runs.partition_point(|run| run.number <= number);
         let run = after.checked_sub(1).map(|i| &self.runs[i]);
@@ -30,7 +31,7 @@ impl Numbering {
         }
     }
 
-    /// Gives a place to `number`, which has none.
+    /// Sets the index of `number`, which must not have one yet.
     pub(super) fn insert(&mut self, number: u32, place: u32) {
         match self.runs.last_mut().map(|run| (number.checked_sub(run.number), run)) {
             Some((None, _)) => drop(self.scattered.insert(number, place)),
@@ -50,12 +51,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn agrees_with_a_map(steps in prop::collection::vec((-3i64..12, 0u32..3), 0..200)) {
+        fn behaves_like_a_map(steps in prop::collection::vec((-3i64..12, 0u32..3), 0..200)) {
             let mut model = BTreeMap::new();
             let mut numbering = Numbering::default();
             let (mut number, mut place) = (20i64, 0);
             for (step, skipped) in steps {
-                // By ones most of the time, on from the last one or from elsewhere.
+                // Mostly consecutive numbers, from the last one on or from elsewhere.
                 number = (number + if step > 3 { 1 } else { step }).max(0);
                 place += if step > 3 { 1 } else { skipped };
                 let key = number as u32;
@@ -71,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_rise_by_ones_take_one_entry() {
+    fn consecutive_numbers_take_one_entry() {
         let mut numbering = Numbering::default();
         (0..1000).for_each(|i| numbering.insert(i + 7, i));
         assert_eq!((numbering.runs.len(), numbering.scattered.len()), (1, 0));

@@ -1,7 +1,7 @@
-//! What flows carry when their bytes are real.
+//! The payload of flows with real bytes.
 
-/// Makes the `len` bytes of flow number `flow` (its index in the workload). They differ from flow to flow and
-/// from place to place, so that a byte at the wrong place shows.
+/// Makes the `len` payload bytes of the flow with index `flow`. They differ from flow to flow and from offset
+/// to offset, so that a misplaced byte is detected.
 pub fn payload(flow: u64, len: u32) -> Vec<u8> {
     let mut bytes = vec![0; len as usize];
     let mut word = flow.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5851_f42d_4c95_7f2d;
@@ -17,7 +17,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flows_and_places_differ_and_repeat() {
+    fn payload_differs_by_flow_and_offset_and_is_repeatable() {
         let words = |flow| -> Vec<Vec<u8>> { payload(flow, 8000).chunks(8).map(<[u8]>::to_vec).collect() };
         let mut all: Vec<_> = (0..10).flat_map(words).collect();
         all.sort_unstable();

@@ -1,21 +1,21 @@
-//! Triggers at run time, and the proof that each flow will start.
+//! Triggers at run time, and the check that each flow will start.
 
 use super::{Flow, Start, Subject, TriggerIdx, TriggerKind, Workload, WorkloadError, WorkloadReason};
 
-/// Counts the activations of a workload's triggers and says which flows start.
+/// Counts the activations of a workload's triggers and tells which flows start.
 #[derive(Clone, Debug)]
 pub struct TriggerBank {
     activations: Vec<u32>,
 }
 
 impl TriggerBank {
-    /// All triggers of `workload`, not activated yet.
+    /// The triggers of `workload`, none of them activated.
     pub fn new(workload: &Workload) -> TriggerBank {
         TriggerBank { activations: vec![0; workload.triggers().len()] }
     }
 
-    /// Activates a trigger. Returns the indices of the flows that start now, in order. `workload`
-    /// must be the one that the bank was made for.
+    /// Activates a trigger. Returns the indices of the flows that start now, in order. `workload` must be the
+    /// one that the bank was made for.
     pub fn activate<'w>(&mut self, workload: &'w Workload, trigger: TriggerIdx) -> &'w [u32] {
         let count = &mut self.activations[trigger.index()];
         let before = *count as usize;
@@ -29,13 +29,13 @@ impl TriggerBank {
         }
     }
 
-    /// How often a trigger has been activated.
+    /// Number of activations of a trigger so far.
     pub fn activations(&self, trigger: TriggerIdx) -> u32 {
         self.activations[trigger.index()]
     }
 }
 
-/// Sorts the flows that start by triggers by trigger: the start of each trigger's part, and the parts.
+/// Groups the flows that triggers start by trigger. Returns where each trigger's part begins, and the parts.
 pub(super) fn index_targets(flows: &[Flow], triggers: usize) -> (Vec<u32>, Vec<u32>) {
     let started = || {
         flows.iter().enumerate().filter_map(|(i, flow)| match flow.start {
@@ -57,7 +57,7 @@ pub(super) fn index_targets(flows: &[Flow], triggers: usize) -> (Vec<u32>, Vec<u
     (first, targets)
 }
 
-/// The triggers that a flow activates, when all of it is done.
+/// The triggers that a flow activates when it is done.
 fn activated_by(flow: &Flow) -> impl Iterator<Item = TriggerIdx> {
     [flow.on_received, flow.on_sent].into_iter().flatten()
 }
@@ -76,7 +76,7 @@ impl Workload {
         }
     }
 
-    /// Checks that each trigger is activated often enough if all flows end.
+    /// Checks that each trigger gets enough activations if all flows end.
     fn check_activations(&self) -> Result<(), WorkloadError> {
         let mut given = vec![0u64; self.triggers.len()];
         self.flows.iter().flat_map(activated_by).for_each(|t| given[t.index()] += 1);
@@ -98,7 +98,7 @@ impl Workload {
         Ok(())
     }
 
-    /// Which flows ever start. How many activations a trigger gets decides what it starts, not
+    /// Determines which flows ever start. A trigger's flows depend on the number of its activations, not on
     /// their order, so any order of completion gives the same answer.
     fn run_to_end(&self) -> Vec<bool> {
         let mut started: Vec<bool> = self.flows.iter().map(|f| matches!(f.start, Start::At(_))).collect();
@@ -115,8 +115,8 @@ impl Workload {
         started
     }
 
-    /// The circle that keeps the flow `stuck` from starting. There is one: its trigger would get
-    /// enough activations if all flows ended, so a flow that activates it has not started either.
+    /// Finds the cycle that keeps the flow `stuck` from starting. There is one: its trigger would get enough
+    /// activations if all flows ended, so a flow that activates it has not started either.
     fn cycle_from(&self, stuck: usize, started: &[bool]) -> WorkloadError {
         let mut waits_for = vec![0usize; self.triggers.len()];
         for (i, flow) in self.flows.iter().enumerate().filter(|&(i, _)| !started[i]) {
@@ -126,7 +126,9 @@ impl Workload {
         let (mut at, mut steps) = (stuck, 0);
         loop {
             let flow = &self.flows[at];
-            let Start::Trigger(trigger) = flow.start else { unreachable!("flows with a time do start") };
+            let Start::Trigger(trigger) = flow.start else {
+                unreachable!("flows with a start time do start")
+            };
             steps += 1;
             if seen_at[at] != 0 {
                 let length = steps - seen_at[at];

@@ -1,4 +1,4 @@
-//! Workers at the ports of a software fabric, driven by a virtual clock: what is wrong here is wrong each time.
+//! Workers at the ports of a software fabric, driven by a virtual clock, so that every run is repeatable.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,36 +12,36 @@ use weft_stack::rng::Rng;
 use weft_stack::ses::Matching;
 use weft_stack::wire::class::DscpClasses;
 use weft_stack::wire::ethernet::MacAddr;
-use weft_stack::worker::{AddressBook, Clock, Host, LinkConfig, Strangers, Worker};
+use weft_stack::worker::{AddressBook, Clock, HostAddr, LinkConfig, Strangers, Worker};
 use weft_testbed::sim::{FaultPlan, FlowRecord, RunConfig};
 use weft_testbed::soft::{HostPort, SoftCounters, SoftFabric, SoftOptions, endpoint, host_link};
 use weft_testbed::topology::HostId;
 use weft_testbed::workload::{Flow, Start, TriggerBank, TriggerIdx, payload};
 
-/// Bytes of the Ethernet payload: the headers take less than what is added.
+/// Bytes added to the payload size for the MTU of the ports: more than the headers take.
 const HEADERS: usize = 114;
 
-/// What a run yields.
+/// The results of a run.
 pub(crate) struct Outcome {
     pub(crate) flows: Vec<FlowRecord>,
     pub(crate) fabric: SoftCounters,
-    /// Frames that are still in the fabric.
+    /// Frames left in the fabric.
     pub(crate) left: usize,
     pub(crate) timeouts: u64,
     pub(crate) retransmitted: u64,
     pub(crate) trimmed_received: u64,
     pub(crate) marked_received: u64,
-    /// Frames that endpoints found damaged.
+    /// Frames that endpoints refused as damaged.
     pub(crate) malformed: u64,
-    /// Frames that the ports of hosts have taken in and out.
+    /// Frames that the hosts' ports have sent and received.
     pub(crate) sent_by_hosts: u64,
     pub(crate) received_by_hosts: u64,
 }
 
-/// Where a host is.
-pub(crate) fn place(host: u32) -> Host {
+/// The addresses of a host.
+pub(crate) fn place(host: u32) -> HostAddr {
     let n = host as u8;
-    Host { mac: MacAddr([2, 0, 0, 0, 1, n]), ip: [10, 0, 0, n + 1].into() }
+    HostAddr { mac: MacAddr([2, 0, 0, 0, 1, n]), ip: [10, 0, 0, n + 1].into() }
 }
 
 struct Run<'a> {
@@ -49,23 +49,24 @@ struct Run<'a> {
     fabric: SoftFabric<MemoryPort>,
     ends: Vec<Worker<HostPort>>,
     flows: Vec<FlowRecord>,
-    /// Flow by flow, how often it has arrived.
+    /// For each flow, how often it has arrived.
     arrivals: Vec<u32>,
-    /// Flows with a time, not started; the next one is the last.
+    /// Flows with a start time that have not started, the next one last.
     waiting: Vec<(Time, u32)>,
     triggers: TriggerBank,
     connections: BTreeMap<u32, (Option<ConnectionId>, u32)>,
     open: usize,
 }
 
-/// Runs `config`'s workload until all flows are done and all connections closed, or fails.
+/// Runs the workload of `config` until all flows are done and all connections are closed. Panics if that
+/// fails.
 pub(crate) fn run(config: &RunConfig, plan: &FaultPlan, options: SoftOptions) -> Outcome {
     let mut run = Run::new(config, plan, options);
     let mut now = Time::ZERO;
     let limit = Time::ZERO + config.until.expect("a limit");
     while run.open > 0 {
         assert!(now.is_before(limit), "not done: {:?}", run.explain(now));
-        run.live_at(now);
+        run.run_at(now);
         now = run.next(now);
     }
     run.drain(now);
@@ -101,8 +102,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Does all that happens at `now`.
-    fn live_at(&mut self, now: Time) {
+    /// Handles all events at `now`.
+    fn run_at(&mut self, now: Time) {
         loop {
             let mut some = self.fabric.poll(now);
             while let Some((_, index)) = self.waiting.pop_if(|(at, _)| now.is_at_or_after(*at)) {
@@ -122,7 +123,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// When something happens next.
+    /// The time of the next event.
     fn next(&self, now: Time) -> Time {
         let timers = self.ends.iter().filter_map(|end| end.fep().poll_timeout());
         let next = timers.chain(self.fabric.poll_timeout()).chain(self.waiting.last().map(|(at, _)| *at));
@@ -187,11 +188,11 @@ impl<'a> Run<'a> {
         started.into_iter().for_each(|index| self.start(now, index));
     }
 
-    /// Lets what is on its way arrive.
+    /// Runs until all frames in flight have arrived.
     fn drain(&mut self, mut now: Time) {
         while self.fabric.frames() > 0 {
             now = now.latest(self.fabric.poll_timeout().expect("frames are on their way"));
-            self.live_at(now);
+            self.run_at(now);
         }
     }
 
@@ -221,7 +222,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// An endpoint at a port of the fabric that keeps no packet ahead of the link.
+/// An endpoint at a port of the fabric with one buffer, so that it sends no packet ahead of the link.
 fn end(
     config: &RunConfig,
     host: u32,

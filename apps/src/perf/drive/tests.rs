@@ -17,7 +17,7 @@ use weft_stack::wire::class::DscpClasses;
 use weft_stack::wire::ethernet::MacAddr;
 use weft_stack::wire::frame::{ChecksumPolicy, parse_frame};
 use weft_stack::wire::pds::Pds;
-use weft_stack::worker::{AddressBook, Clock, Host, Idle, LinkConfig, Strangers};
+use weft_stack::worker::{AddressBook, Clock, HostAddr, Idle, LinkConfig, Strangers};
 
 /// Longer than this machine ever takes the processor away.
 const PATIENCE: Span = Span::from_ms(30_000);
@@ -69,7 +69,7 @@ impl Port for Forgetful {
 }
 
 fn worker<P: Port>(port: P, own: u32) -> Worker<P> {
-    let host = |n: u32| Host {
+    let host = |n: u32| HostAddr {
         mac: MacAddr([2, 0, 0, 0, 0, n as u8 + 1]),
         ip: IpAddr::from([10, 0, 0, n as u8 + 1]),
     };
@@ -79,7 +79,6 @@ fn worker<P: Port>(port: P, own: u32) -> Worker<P> {
         link_rate: Rate::from_gbps(10),
         network_rtt: Span::from_us(100),
         trimming: false,
-        receiver_credit: false,
     };
     let base = FepConfig::new(&CcChoice::default(), &params);
     let config = FepConfig { pdc: PdcConfig { rto_init: Span::from_ms(50), ..base.pdc }, ..base };

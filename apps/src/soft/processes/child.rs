@@ -6,10 +6,8 @@ use super::monotonic_ns;
 use super::paced::PacedPort;
 use super::pipe::Lines;
 use crate::Failure;
-use crate::cli::RunArgs;
 use crate::live::{self, End};
-use crate::port_spec::{AnyPort, PeerSpec, Place, PortOptions, PortSpec};
-use crate::resolve::resolve;
+use crate::port_spec::{AnyPort, PeerAddress, PeerSpec, PortOptions, PortSpec};
 use crate::soft;
 use crate::testbed::HostFacts;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -19,7 +17,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 use weft_cc::{Span, Time};
 use weft_stack::port::BURST;
-use weft_stack::worker::{Clock, Host, Worker};
+use weft_stack::worker::{Clock, HostAddr, Worker};
 use weft_testbed::sim::{self, RunConfig};
 
 /// How long the fabric's end of the link may take to be there.
@@ -35,16 +33,15 @@ const ATTEND: u32 = 64;
 /// Bursts that the endpoint takes in before anything else is looked at.
 const BURSTS: u32 = 64;
 
-/// Is host `host` of the run that `args` describe, for the process `parent`, until that says so.
+/// Is host `host` of the run that `config` describes, for the process `parent`, until that says so.
 ///
 /// # Errors
 /// What the parent asks for cannot be had, or it is gone.
-pub(crate) fn be_host(parent: u32, host: u32, args: &RunArgs) -> Result<(), Failure> {
+pub(crate) fn be_host(parent: u32, host: u32, config: &RunConfig) -> Result<(), Failure> {
     die_with(parent)?;
-    let plan = resolve(args)?;
     let mut lines = Lines::new(std::io::stdin().as_fd()).map_err(|error| gone(&error))?;
     let setup: Setup = lines.wait().map_err(|error| gone(&error))?;
-    let mut this = HostProcess::new(&plan.config, host, &setup, lines)?;
+    let mut this = HostProcess::new(config, host, &setup, lines)?;
     this.say(&FromHost::Ready)?;
     this.run()?;
     let report = this.into_report();
@@ -98,7 +95,7 @@ impl<'a> HostProcess<'a> {
         let (port, places) = open(own, &setup.hosts)?;
         port.port.wait_for_link(LINK_WAIT).map_err(Failure::Run)?;
         let mut network = soft::network(config);
-        network.paths = network.paths.min(port.paths);
+        network.paths = network.paths.min(port.info.paths);
         let rate = config.topology.host_rate();
         let ahead = 1 + AHEAD.as_ps().div_ceil(rate.time_for(config.wire_mtu()).as_ps().max(1)).clamp(1, 15);
         let port = PacedPort::new(port.port, rate, ahead as usize, clock).map_err(|error| failed(&error))?;
@@ -215,23 +212,23 @@ impl<'a> HostProcess<'a> {
 }
 
 /// Opens the port of the host at `own`, and finds out where all hosts are.
-fn open(own: usize, hosts: &[HostFacts]) -> Result<(crate::port_spec::OpenPort, Vec<Host>), Failure> {
+fn open(own: usize, hosts: &[HostFacts]) -> Result<(crate::port_spec::OpenPort, Vec<HostAddr>), Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::Run(error.to_string());
     let facts = &hosts[own];
     let spec: PortSpec = facts.port.parse().map_err(|error| failed(&error))?;
     let mtu = u16::try_from(facts.mtu).ok();
     let options = PortOptions { ip: facts.ip, mtu, ..PortOptions::default() };
-    let mut port = spec.open(&options).map_err(|error| failed(&error))?;
+    let mut port = options.open(&spec).map_err(Failure::Run)?;
     let mut places = Vec::new();
     for (place, facts) in hosts.iter().enumerate() {
         if place == own {
-            places.push(port.host);
+            places.push(port.info.host);
             continue;
         }
         let peer: PeerSpec = facts.called.parse().map_err(|error| failed(&error))?;
         match port.meet(&peer).map_err(|error| failed(&error))? {
-            Place::Known(known) => places.push(known),
-            Place::ToBeAsked(ip) => {
+            PeerAddress::Known(known) => places.push(known),
+            PeerAddress::ToBeAsked(ip) => {
                 return Err(Failure::Run(format!("nobody knows the Ethernet address of {ip}")));
             }
         }

@@ -18,9 +18,9 @@ mod pipe;
 pub(crate) use child::be_host;
 
 use crate::Failure;
+use crate::choices::HostsBy;
 use crate::live;
-use crate::resolve::Plan;
-use crate::testbed::{Bed, HostFacts, HostsBy, Owned, Switches, directory_of_run};
+use crate::testbed::{Bed, HostFacts, Owned, Switches, directory_of_run};
 use message::{FromHost, HostReport, Setup, ToHost};
 use rustix::time::{ClockId, clock_gettime};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -35,7 +35,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use weft_cc::{Span, Time};
 use weft_stack::fep::Footprint;
-use weft_testbed::sim::{FlowRecord, PacketCounters, Progress, RunConfig, RunReport};
+use weft_testbed::sim::{FaultPlan, FlowRecord, PacketCounters, RunProgress, RunConfig, RunReport};
 use weft_testbed::soft::SoftCounters;
 use weft_testbed::workload::{Start, TriggerBank, TriggerIdx};
 
@@ -52,42 +52,44 @@ const LOOK: Duration = Duration::from_millis(50);
 /// Turns of the switches between two looks for news.
 const ATTEND: u32 = 32;
 
-/// Runs all flows of `plan`'s workload. Returns the report, and what the fabric has done.
+/// Runs all flows of `config`'s workload. Returns the report, and what the fabric has done.
 ///
 /// # Errors
 /// What the system does not give, or a host that has died.
 pub(crate) fn run(
-    plan: &Plan,
+    config: &RunConfig,
+    faults: &FaultPlan,
     by: HostsBy,
-    progress: &mut dyn FnMut(&Progress),
+    progress: &mut dyn FnMut(&RunProgress),
 ) -> Result<(RunReport, SoftCounters), Failure> {
-    let hosts = live::hosts(&plan.config.workload);
+    let hosts = live::hosts(&config.workload);
     if hosts.is_empty() {
         return Err(Failure::Run(format!("--on soft: {}", live::LiveError::NoFlows)));
     }
     let (owned, name) = directory_of_run()?;
     let interrupted = interruption()?;
-    let outcome = run_in(plan, by, &hosts, &owned, &name, interrupted, progress);
+    let outcome = run_in(config, faults, by, &hosts, &owned, &name, interrupted, progress);
     let removed = owned.remove();
     let (reports, counters) = outcome?;
     removed?;
-    Ok((report(&plan.config, &hosts, reports, &counters), counters))
+    Ok((report(config, &hosts, reports, &counters), counters))
 }
 
 fn run_in(
-    plan: &Plan,
+    config: &RunConfig,
+    faults: &FaultPlan,
     by: HostsBy,
     hosts: &[u32],
     owned: &Owned,
     name: &str,
     interrupted: Arc<AtomicBool>,
-    progress: &mut dyn FnMut(&Progress),
+    progress: &mut dyn FnMut(&RunProgress),
 ) -> Result<(Vec<HostReport>, SoftCounters), Failure> {
-    let bed = by.attach(&plan.config, &plan.faults, hosts, owned, name)?;
+    let bed = by.attach(config, faults, hosts, owned, name)?;
     let mut processes = Processes::start(&bed.hosts, interrupted)?;
     processes.wait_until_ready()?;
-    let (switches, begin) = processes.begin(bed, &plan.config)?;
-    let mut conductor = Conductor::new(plan, switches, processes, begin);
+    let (switches, begin) = processes.begin(bed, config)?;
+    let mut conductor = Conductor::new(config, switches, processes, begin);
     conductor.run(progress)?;
     conductor.finish()
 }
@@ -271,7 +273,7 @@ fn describe(status: ExitStatus) -> String {
 
 /// Turns the switches, and passes on what hosts have to hear from each other.
 struct Conductor<'a> {
-    plan: &'a Plan,
+    config: &'a RunConfig,
     switches: Switches,
     processes: Processes,
     triggers: TriggerBank,
@@ -284,11 +286,11 @@ struct Conductor<'a> {
 }
 
 impl<'a> Conductor<'a> {
-    fn new(plan: &'a Plan, switches: Switches, processes: Processes, begin: Instant) -> Conductor<'a> {
+    fn new(config: &'a RunConfig, switches: Switches, processes: Processes, begin: Instant) -> Conductor<'a> {
         Conductor {
-            triggers: TriggerBank::new(&plan.config.workload),
+            triggers: TriggerBank::new(&config.workload),
             done: processes.hosts.iter().map(|_| false).collect(),
-            plan,
+            config,
             switches,
             processes,
             begin,
@@ -299,8 +301,8 @@ impl<'a> Conductor<'a> {
     }
 
     /// Until all flows have ended, time is up, or nothing moves any more.
-    fn run(&mut self, progress: &mut dyn FnMut(&Progress)) -> Result<(), Failure> {
-        let limit = self.plan.config.until.map(|until| Duration::from_nanos(until.as_ps() / 1_000));
+    fn run(&mut self, progress: &mut dyn FnMut(&RunProgress)) -> Result<(), Failure> {
+        let limit = self.config.until.map(|until| Duration::from_nanos(until.as_ps() / 1_000));
         while self.done.contains(&false) {
             (0..ATTEND).for_each(|_| self.switches.turn());
             self.processes.check()?;
@@ -323,7 +325,7 @@ impl<'a> Conductor<'a> {
     }
 
     fn take_in(&mut self, place: usize, news: &FromHost) -> Result<(), Failure> {
-        let flow = |index: u32| self.plan.config.workload.flows().get(index as usize);
+        let flow = |index: u32| self.config.workload.flows().get(index as usize);
         match *news {
             FromHost::Sent(index) => {
                 self.delivered += 1;
@@ -341,7 +343,7 @@ impl<'a> Conductor<'a> {
     /// Starts what has waited for this trigger.
     fn activate(&mut self, trigger: Option<TriggerIdx>) -> Result<(), Failure> {
         let Some(trigger) = trigger else { return Ok(()) };
-        let workload = &self.plan.config.workload;
+        let workload = &self.config.workload;
         for index in self.triggers.activate(workload, trigger) {
             let flow = &workload.flows()[*index as usize];
             debug_assert!(matches!(flow.start, Start::Trigger(_)), "it waits");
@@ -353,11 +355,11 @@ impl<'a> Conductor<'a> {
         Ok(())
     }
 
-    fn progress(&self) -> Progress {
-        Progress {
+    fn progress(&self) -> RunProgress {
+        RunProgress {
             now: Time::ZERO + Span::from_ns(self.begin.elapsed().as_nanos() as u64),
             flows_done: self.delivered,
-            flows_total: self.plan.config.workload.flows().len() as u64,
+            flows_total: self.config.workload.flows().len() as u64,
             events: self.frames,
         }
     }

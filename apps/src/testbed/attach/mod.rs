@@ -5,12 +5,9 @@ mod udp;
 #[cfg(feature = "dpdk")]
 mod veth;
 
-/// Entropies that make a difference where hosts are attached by UDP.
-pub(crate) use udp::ENTROPIES as UDP_ENTROPIES;
-
 use super::rundir::Owned;
 use crate::Failure;
-use clap::ValueEnum;
+use crate::choices::HostsBy;
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, Ipv4Addr};
 #[cfg(feature = "dpdk")]
@@ -25,18 +22,6 @@ use weft_testbed::topology::HostId;
 const HEADERS: u32 = 20 + 8 + 16 + 44;
 /// Most hosts: each has a process, and some descriptors of the switches' process.
 const MAX_HOSTS: u32 = 250;
-
-/// How hosts are attached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum HostsBy {
-    /// Over kernel UDP on the loopback interface: no privileges, no DPDK.
-    Udp,
-    /// Over shared memory by memif: no privileges.
-    Memif,
-    /// In network namespaces of their own, by packet sockets on veth: as root.
-    Veth,
-}
 
 /// What a host is to be told, and what others are to be told of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -129,23 +114,6 @@ impl HostsBy {
 fn address(host: u32) -> IpAddr {
     let [_, b, c, d] = (host + 1).to_be_bytes();
     IpAddr::V4(Ipv4Addr::new(10, b, c, d))
-}
-
-impl HostsBy {
-    /// Whether a host could not see that a frame was damaged: the kernel writes UDP checksums of its own, and over
-    /// memif packets have none.
-    fn hides_damage(self) -> bool {
-        matches!(self, HostsBy::Udp | HostsBy::Memif)
-    }
-
-    /// As `--hosts` takes it.
-    pub(crate) fn word(self) -> &'static str {
-        match self {
-            HostsBy::Udp => "udp",
-            HostsBy::Memif => "memif",
-            HostsBy::Veth => "veth",
-        }
-    }
 }
 
 impl HostFacts {

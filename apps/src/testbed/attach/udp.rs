@@ -14,6 +14,7 @@
 use super::super::rundir::{Owned, State};
 use super::{Attached, HostFacts, HostLink};
 use crate::Failure;
+use crate::choices::UDP_ENTROPIES;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::cell::RefCell;
@@ -26,8 +27,6 @@ use weft_stack::port::{BURST, Frame, FramePool, Port, PortCaps, PortCounters, Rx
 use weft_stack::wire::ethernet::EthernetView;
 use weft_stack::wire::ipv4::Ipv4View;
 
-/// Source ports of each socket: paths that ECMP can be made to choose.
-pub(crate) const ENTROPIES: u16 = 16;
 /// Networks 127.N.0.0/15 that testbeds take, one each.
 const NETWORKS: std::ops::RangeInclusive<u8> = 65..=126;
 /// Frames that a host may have sent and its link not begun to carry; beyond that the fabric drops them, as a
@@ -75,7 +74,7 @@ pub(super) fn attach(hosts: &[u32], mtu: u32, owned: &Owned, name: &str) -> Resu
         Attached {
             facts: HostFacts {
                 host: *host,
-                port: format!("udp:{own},entropies={ENTROPIES}"),
+                port: format!("udp:{own},entropies={UDP_ENTROPIES}"),
                 ip: None,
                 mtu,
                 namespace: None,
@@ -132,7 +131,7 @@ impl Exchange {
         let open = |host: &u32| {
             UdpPort::open(&UdpConfig {
                 alias: Some(own(network, *host)),
-                sources: ENTROPIES,
+                sources: UDP_ENTROPIES,
                 mtu: mtu as usize,
                 rx_frames: (ALL_RECEIVED / hosts.len().max(1)).clamp(*RECEIVED.start(), *RECEIVED.end()),
                 ..UdpConfig::at(stand_in(network, *host))

@@ -188,7 +188,8 @@ mod system {
     }
 
     fn borrow<'a>(fd: i32) -> BorrowedFd<'a> {
-        // SAFETY: the driver's, which keeps it open as long as the device is started; alarms do not outlive that.
+        // SAFETY: `fd` is a descriptor of the driver, which keeps it open as long as the device is started. An alarm does not
+        // outlive its device (`Device::alarm`), and callers use the result only during their own call.
         unsafe { BorrowedFd::borrow_raw(fd) }
     }
 }

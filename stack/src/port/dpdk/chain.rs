@@ -27,13 +27,13 @@ impl Mbuf {
         let raw = self.as_ptr();
         // SAFETY: the mbuf is ours, and its pool is never freed.
         let pool = unsafe { (*raw).pool };
-        // SAFETY: as above.
+        // SAFETY: `pool` is the mempool of a live mbuf, and mempools are never freed (`MbufPool`). The call only reads it.
         let room = usize::from(unsafe { sys::weft_rte_pktmbuf_data_room_size(pool) });
         let Ok(len) = u16::try_from(payload.len()) else { return Err(payload) };
         if room < BOOK {
             return Err(payload);
         }
-        // SAFETY: as above.
+        // SAFETY: `pool` is a mempool of mbufs, never freed, from which any thread may allocate (`MbufPool`).
         let Some(tail) = NonNull::new(unsafe { sys::weft_rte_pktmbuf_alloc(pool) }) else {
             return Err(payload);
         };
@@ -52,14 +52,14 @@ impl Mbuf {
     /// Whether the frame goes on behind what it dereferences to.
     #[inline]
     pub(in crate::port) fn is_chained(&self) -> bool {
-        // SAFETY: the mbuf is valid.
+        // SAFETY: `Mbuf` owns a valid mbuf, and only reads it here.
         unsafe { (*self.as_ptr()).nb_segs != 1 }
     }
 
     /// Bytes of the whole frame.
     #[inline]
     pub(in crate::port) fn total_len(&self) -> usize {
-        // SAFETY: the mbuf is valid.
+        // SAFETY: `Mbuf` owns a valid mbuf, and only reads it here.
         unsafe { (*self.as_ptr()).pkt_len as usize }
     }
 
@@ -118,7 +118,7 @@ impl Mbuf {
         if self.total_len() > max {
             return None;
         }
-        // SAFETY: the mbuf is valid.
+        // SAFETY: `Mbuf` owns a valid mbuf, and only reads it here.
         let whole = unsafe { (*self.as_ptr()).nb_segs } <= segments;
         if whole { Some((self, false)) } else { self.gather(pool).map(|mbuf| (mbuf, true)) }
     }
@@ -145,7 +145,7 @@ impl Mbuf {
 ///
 /// `owner` is where `Mbuf::attach` has put an attachment, and this is the only call for it.
 unsafe extern "C" fn release(_data: *mut c_void, owner: *mut c_void) {
-    // SAFETY: says the caller.
+    // SAFETY: the caller promises that `owner` holds an attachment, which nothing else reads: this moves it out once.
     let attachment = unsafe { owner.cast::<Attachment>().read() };
     // Whatever cannot be kept for later is dropped here, but not while `LATER` is borrowed: dropping may run
     // anybody's code.

@@ -30,7 +30,8 @@ const NOT_SUPPORTED: i32 = -95;
 const VDEV_BUS: &CStr = c"vdev";
 const PCI_BUS: &CStr = c"pci";
 
-/// A device that this value alone uses.
+/// A device that this value alone uses. Invariant: DPDK has given `id` to this value, which closes the device only when it is
+/// dropped; so `id` is valid in every method, and no other device has it.
 #[derive(Debug)]
 pub(super) struct Device {
     id: u16,
@@ -176,7 +177,7 @@ impl Device {
             }
             std::thread::sleep(SOCKET_POLL);
         }
-        // SAFETY: the device is configured and has its queues.
+        // SAFETY: `self.id` is a device of this `Device`, not closed yet; its queues are set up before `run` is called.
         check("rte_eth_dev_start", unsafe { sys::rte_eth_dev_start(self.id) })?;
         self.started = true;
         Ok(())
@@ -184,13 +185,13 @@ impl Device {
 
     /// Neighbour discovery asks a group for an address; cards pass on no group unless told to.
     fn receive_groups(&self) -> Result<(), DpdkError> {
-        // SAFETY: the device is ours.
+        // SAFETY: `self.id` is a device that DPDK has given to this `Device`, which closes it only when dropped.
         let result = unsafe { sys::rte_eth_allmulticast_enable(self.id) };
         unless_unfiltered("rte_eth_allmulticast_enable", result)
     }
 
     fn receive_all(&self) -> Result<(), DpdkError> {
-        // SAFETY: the device is ours.
+        // SAFETY: `self.id` is a device that DPDK has given to this `Device`, which closes it only when dropped.
         let result = unsafe { sys::rte_eth_promiscuous_enable(self.id) };
         unless_unfiltered("rte_eth_promiscuous_enable", result)
     }
@@ -205,7 +206,7 @@ impl Device {
         if !self.started {
             return None;
         }
-        // SAFETY: the device is ours and started.
+        // SAFETY: `self.id` is a device of this `Device`, not closed yet, and `started` says that it runs.
         let fd = unsafe { sys::rte_eth_dev_rx_intr_ctl_q_get_fd(self.id, queue) };
         let kind = if self.facts.is_its_own_alarm() { Kind::Queue } else { Kind::Counter };
         let alarm = Alarm::new(fd, kind)?;
@@ -216,7 +217,7 @@ impl Device {
     /// Switches the receive interrupts of a queue on or off. Returns whether the driver does that.
     pub(super) fn interrupt(&self, queue: u16, on: bool) -> bool {
         let _switch = self.switch.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: the device is ours and started; nobody else switches now.
+        // SAFETY: `self.id` is a device of this `Device`, not closed yet and started; the lock keeps others from switching now.
         let result = unsafe {
             match on {
                 true => sys::rte_eth_dev_rx_intr_enable(self.id, queue),
@@ -239,7 +240,7 @@ impl Device {
     /// What the driver calls the link's speed, Mbit/s, if the link is up.
     fn link(&self) -> Option<u32> {
         let mut mbps = 0;
-        // SAFETY: the device is ours, and `mbps` ours to write to.
+        // SAFETY: the device is ours (`Device`'s invariant), and `mbps` ours to write to.
         let up = unsafe { sys::weft_rte_eth_link(self.id, &mut mbps) } == 1;
         up.then_some(mbps)
     }
@@ -256,7 +257,7 @@ impl Device {
     /// Frames that the device has lost for want of buffers or of queue space.
     pub(super) fn missed(&self) -> u64 {
         let mut stats = MaybeUninit::<sys::rte_eth_stats>::zeroed();
-        // SAFETY: the device is ours. All-zero statistics are valid if it fills in none.
+        // SAFETY: the device is ours (`Device`'s invariant). All-zero statistics are valid if it fills in none.
         let stats = unsafe {
             if sys::rte_eth_stats_get(self.id, stats.as_mut_ptr()) != 0 {
                 return 0;
@@ -268,7 +269,7 @@ impl Device {
 
     fn info(&self) -> Result<sys::rte_eth_dev_info, DpdkError> {
         let mut info = MaybeUninit::<sys::rte_eth_dev_info>::zeroed();
-        // SAFETY: the device is ours, and the structure large enough.
+        // SAFETY: the device is ours (`Device`'s invariant), and the structure large enough.
         check("rte_eth_dev_info_get", unsafe { sys::rte_eth_dev_info_get(self.id, info.as_mut_ptr()) })?;
         // SAFETY: filled in by the call; zeroes are valid in every field.
         Ok(unsafe { info.assume_init() })
@@ -314,7 +315,7 @@ impl Device {
                 conf.rx_adv_conf.rss_conf.rss_key_len = info.hash_key_size;
             }
         }
-        // SAFETY: the device is ours and stopped; DPDK copies the configuration, and `key` outlives the call.
+        // SAFETY: the device is ours (`Device`'s invariant) and stopped; DPDK copies the configuration, and `key` outlives the call.
         let result = unsafe { sys::rte_eth_dev_configure(self.id, queues, queues, &conf) };
         check("rte_eth_dev_configure", result)?;
         Ok((rx, tx))
@@ -325,14 +326,14 @@ impl Device {
         if !self.facts.wants_mtu_set() {
             return Ok(());
         }
-        // SAFETY: the device is ours.
+        // SAFETY: `self.id` is a device that DPDK has given to this `Device`, which closes it only when dropped.
         check("rte_eth_dev_set_mtu", unsafe { sys::rte_eth_dev_set_mtu(self.id, mtu) })
     }
 
     /// Some drivers hash over more than was asked for: then one peer's packets would come to several queues.
     fn check_spread(&self) -> Result<(), DpdkError> {
         let mut conf = sys::rte_eth_rss_conf { rss_key: std::ptr::null_mut(), rss_key_len: 0, rss_hf: 0 };
-        // SAFETY: the device is ours; without a place for the key only the kinds of hash are told.
+        // SAFETY: the device is ours (`Device`'s invariant); without a place for the key only the kinds of hash are told.
         let result = unsafe { sys::rte_eth_dev_rss_hash_conf_get(self.id, &mut conf) };
         check("rte_eth_dev_rss_hash_conf_get", result)?;
         if conf.rss_hf & sys::WEFT_RSS_PORTS != 0 || conf.rss_hf & sys::WEFT_RSS_ADDRESSES == 0 {
@@ -348,12 +349,12 @@ impl Device {
         config: &DpdkPortConfig,
     ) -> Result<(), DpdkError> {
         let (mut rx, mut tx) = (config.rx_descriptors, config.tx_descriptors);
-        // SAFETY: the device is ours.
+        // SAFETY: `self.id` is a device that DPDK has given to this `Device`, which closes it only when dropped.
         let adjusted = unsafe { sys::rte_eth_dev_adjust_nb_rx_tx_desc(self.id, &mut rx, &mut tx) };
         check("rte_eth_dev_adjust_nb_rx_tx_desc", adjusted)?;
-        // SAFETY: the device is ours.
+        // SAFETY: `self.id` is a device that DPDK has given to this `Device`, which closes it only when dropped.
         let socket = unsafe { sys::rte_eth_dev_socket_id(self.id) } as u32;
-        // SAFETY: the device is ours and configured for more queues than `queue` each way; no
+        // SAFETY: the device is ours (`Device`'s invariant) and configured for more queues than `queue` each way; no
         // configuration means the driver's own; the pool is never freed.
         unsafe {
             let no_rx_conf = std::ptr::null();
@@ -368,7 +369,7 @@ impl Device {
 
     fn mac(&self) -> Result<[u8; 6], DpdkError> {
         let mut mac = sys::rte_ether_addr { addr_bytes: [0; 6] };
-        // SAFETY: the device is ours, and the structure valid.
+        // SAFETY: `self.id` is a device of this `Device`, not closed yet, and the structure is initialised and outlives the call.
         check("rte_eth_macaddr_get", unsafe { sys::rte_eth_macaddr_get(self.id, &mut mac) })?;
         Ok(mac.addr_bytes)
     }
@@ -377,7 +378,7 @@ impl Device {
 impl Drop for Device {
     fn drop(&mut self) {
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: the device is ours, and nobody uses its queues any more. What fails here cannot be
+        // SAFETY: the device is ours (`Device`'s invariant), and nobody uses its queues any more. What fails here cannot be
         // helped: the device is then left as it is, for the life of the process.
         unsafe {
             let in_order = self.started && self.unplug.is_some() && self.facts.hears_of_its_peer();

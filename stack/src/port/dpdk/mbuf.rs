@@ -43,7 +43,8 @@ pub struct MbufPool {
 // SAFETY: DPDK's mempools may be used by any number of threads. Their caches belong to one lcore
 // each, and no two threads have the same lcore id.
 unsafe impl Send for MbufPool {}
-// SAFETY: as above.
+// SAFETY: allocating, freeing and counting through `&MbufPool` are DPDK's own thread-safe operations (see `Send`), and the
+// fields never change.
 unsafe impl Sync for MbufPool {}
 
 impl MbufPool {
@@ -68,7 +69,7 @@ impl MbufPool {
         if len > self.buffer_size() {
             return None;
         }
-        // SAFETY: the pool is never freed.
+        // SAFETY: `raw` came from `rte_pktmbuf_pool_create`, and pools are never freed.
         let raw = NonNull::new(unsafe { sys::weft_rte_pktmbuf_alloc(self.raw.as_ptr()) })?;
         // SAFETY: a new mbuf belongs to whom it was handed to; its data room was created to hold
         // `buffer_size` bytes behind the headroom, and buffer_size is a u16.
@@ -93,7 +94,7 @@ impl MbufPool {
     /// Buffers that are free, those in caches included. Walks over all caches; exact only while
     /// nobody uses the pool.
     pub fn available(&self) -> usize {
-        // SAFETY: the pool is never freed.
+        // SAFETY: `raw` came from `rte_pktmbuf_pool_create`, and pools are never freed.
         unsafe { sys::rte_mempool_avail_count(self.raw.as_ptr()) as usize }
     }
 
@@ -119,7 +120,7 @@ pub struct Mbuf(NonNull<sys::rte_mbuf>);
 
 // SAFETY: an mbuf has one owner, and may be freed by any thread: see `MbufPool`.
 unsafe impl Send for Mbuf {}
-// SAFETY: through a shared reference it can only be read.
+// SAFETY: every method that writes to the mbuf takes `&mut self` or `self`; through `&Mbuf` it is only read.
 unsafe impl Sync for Mbuf {}
 
 impl Mbuf {
@@ -143,7 +144,7 @@ impl Mbuf {
     #[inline]
     pub(in crate::port) fn truncate(&mut self, len: usize) {
         self.unchain();
-        // SAFETY: the mbuf is valid and ours alone.
+        // SAFETY: `Mbuf` owns a valid mbuf to which nobody else refers, and `self` is borrowed exclusively.
         let raw = unsafe { self.0.as_mut() };
         if len < usize::from(raw.data_len) {
             raw.data_len = len as u16;
@@ -154,7 +155,7 @@ impl Mbuf {
     /// What the device found when it verified the checksums.
     #[inline]
     pub(in crate::port) fn checksum_status(&self) -> ChecksumStatus {
-        // SAFETY: the mbuf is valid.
+        // SAFETY: `Mbuf` owns a valid mbuf, which only methods with `&mut self` change.
         let flags = unsafe { self.0.as_ref() }.ol_flags;
         let ip = flags & sys::WEFT_F_RX_IP_CKSUM_MASK;
         let l4 = flags & sys::WEFT_F_RX_L4_CKSUM_MASK;
@@ -171,7 +172,7 @@ impl Mbuf {
     /// Asks the device to compute checksums.
     #[inline]
     pub(in crate::port) fn offload_checksums(&mut self, request: &ChecksumOffload) {
-        // SAFETY: the mbuf is valid and ours alone.
+        // SAFETY: `Mbuf` owns a valid mbuf to which nobody else refers, and `self` is borrowed exclusively.
         let raw = unsafe { self.0.as_mut() };
         let header =
             if request.ipv4 { sys::WEFT_F_TX_IPV4 | sys::WEFT_F_TX_IP_CKSUM } else { sys::WEFT_F_TX_IPV6 };
@@ -200,7 +201,8 @@ impl Deref for Mbuf {
 impl DerefMut for Mbuf {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and `self` is borrowed exclusively.
+        // SAFETY: as in `deref`: data_len bytes from data_off lie inside the mbuf's own buffer, whose bytes are initialised.
+        // `Mbuf` owns the buffer and `self` is borrowed exclusively, so nothing else refers to them.
         unsafe {
             let raw = self.0.as_ref();
             let data = raw.buf_addr.cast::<u8>().add(usize::from(raw.data_off));
@@ -272,7 +274,7 @@ mod tests {
         assert_eq!((lengths.l2_len(), lengths.l3_len()), (18, 24));
         drop(mbuf);
         let fresh: Vec<Mbuf> = std::iter::from_fn(|| pool.allocate(100)).collect();
-        // SAFETY: the mbufs are valid.
+        // SAFETY: each `Mbuf` owns a valid mbuf, which nothing changes meanwhile.
         assert!(fresh.iter().all(|mbuf| unsafe { mbuf.0.as_ref() }.ol_flags == 0), "requests do not stick");
     }
 
@@ -281,7 +283,7 @@ mod tests {
         let pool = pool("results", &small()).unwrap();
         let mut mbuf = pool.allocate(100).unwrap();
         let mut status = |flags| {
-            // SAFETY: the mbuf is valid and ours.
+            // SAFETY: `mbuf` owns a valid mbuf to which nobody else refers.
             unsafe { mbuf.0.as_mut() }.ol_flags = flags;
             mbuf.checksum_status()
         };

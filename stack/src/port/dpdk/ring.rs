@@ -38,9 +38,10 @@ impl RingPair {
 #[derive(Debug)]
 struct Ring(NonNull<sys::rte_ring>);
 
-// SAFETY: used by one device at either end, and taken apart only when both are gone.
+// SAFETY: DPDK's rings are not tied to the thread that made them. While a device has the ring, only the device uses it;
+// `drop` uses it once both devices are gone, and then from one thread.
 unsafe impl Send for Ring {}
-// SAFETY: as above; a shared reference gives nothing but the address.
+// SAFETY: all that `&Ring` gives is the address: nothing accesses the ring through a shared reference.
 unsafe impl Sync for Ring {}
 
 impl Ring {

@@ -1,4 +1,4 @@
-//! How a memif port is opened, and why it is not.
+//! The configuration of a memif port, and its errors.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsStr;
@@ -8,68 +8,71 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::agreement::RING_ALIGNMENT;
-use super::ring::{SHORT, ring_bytes};
+use super::ring::{RING_ALIGNMENT, SHORT, ring_bytes};
 use crate::port::{MIN_FRAME, PortCaps};
 
-/// Most bytes of a secret, as many as the protocol's field has. DPDK's driver keeps one byte less.
+/// The most bytes of a secret: the length of the protocol's field. DPDK's driver keeps one byte less.
 pub const MAX_SECRET: usize = 24;
-/// Most bytes of an interface's name: one less than the protocol's field, for peers that look for its end.
+/// The most bytes of an interface's name: one less than the protocol's field, for peers that need a zero at its end.
 pub const MAX_NAME: usize = 31;
-/// Most slots of a ring, as a power of two: what DPDK's driver makes at most.
+/// The most slots of a ring, as a power of two: the limit of DPDK's driver.
 pub const MAX_LOG2_RING: u8 = 14;
-/// Most bytes of a socket's name: what the system's address holds, less the zero before or after it.
+/// The most bytes of a socket's name: those of the system's address, less the zero before or after the name.
 pub const MAX_SOCKET_NAME: usize = 107;
 
-/// How a port is opened.
+/// How long a handshake may take.
+pub(super) const HANDSHAKE: Duration = Duration::from_secs(2);
+/// The time between two attempts of a client to connect, and before a server that ran out of descriptors accepts again.
+pub(super) const RETRY: Duration = Duration::from_millis(100);
+
+/// The configuration of a port.
 #[derive(Clone, PartialEq, Eq)]
 pub struct MemifConfig {
-    /// Which end of the link it is.
+    /// The end of the link that the port is.
     pub role: Role,
-    /// Where both ends meet.
+    /// The socket at which both ends meet.
     pub socket: SocketName,
-    /// Which of the interfaces at that socket; both ends have the same.
+    /// The number of the interface at that socket; the same at both ends.
     pub id: u32,
-    /// What the client tells and the server demands, up to [`MAX_SECRET`] bytes; empty: the server demands none.
-    /// It keeps mistakes out, not intruders: it crosses the socket as it is.
+    /// The secret that the client sends and the server demands, up to [`MAX_SECRET`] bytes; if it is empty the server
+    /// demands none. It keeps out mistakes, not intruders: it is sent unencrypted.
     pub secret: String,
-    /// What peers show as this interface's name, up to [`MAX_NAME`] bytes.
+    /// The name of this interface that peers show, up to [`MAX_NAME`] bytes.
     pub name: String,
-    /// The port's own Ethernet address. The protocol does not tell it.
+    /// The port's own Ethernet address. The protocol does not send it to the peer.
     pub mac: [u8; 6],
-    /// The longest IP packet, bytes. The protocol does not tell it: the peer must carry as much.
+    /// The longest IP packet, bytes. The protocol does not send it: the peer must be configured for as much.
     pub mtu: usize,
-    /// Slots of each ring that a client makes, as a power of two, 1 to [`MAX_LOG2_RING`]. A server may have it make
-    /// fewer. A server takes what it is offered.
+    /// Slots of each ring that a client makes, as a power of two, 1 to [`MAX_LOG2_RING`]. Its server may demand fewer. A
+    /// server ignores this, and takes the rings that its client offers.
     pub log2_ring: u8,
-    /// Bytes of each long buffer that a client makes, beside short ones for frames up to 192 bytes that it sends; by default
-    /// what holds the longest frame, and 2048 at least: see
-    /// [`MemifConfig::buffer_bytes`]. A server takes what it is offered.
+    /// Bytes of each long buffer that a client makes, beside the short ones for frames up to 192 bytes that it sends. By
+    /// default a buffer holds the longest frame, and 2048 bytes at least: see [`MemifConfig::buffer_bytes`]. A server
+    /// ignores this, and takes the buffers that its client offers.
     pub buffer_size: Option<u32>,
 }
 
-/// Which end of a link a port is.
+/// The two ends of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// It waits at the socket for the other end, and uses the memory that the other end gives it. Formerly
-    /// called master.
+    /// Listens at the socket, and uses the memory that the client provides. Formerly called master.
     Server,
-    /// It makes the memory, and connects to the socket as often as it takes. Formerly called slave.
+    /// Provides the memory, and connects to the socket until it has a link. Formerly called slave.
     Client,
 }
 
 /// The name of a Unix socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SocketName {
-    /// A file.
+    /// The path of a socket file.
     Path(PathBuf),
-    /// A name of the abstract name space, which is gone as soon as nobody uses it. DPDK's driver takes its socket for
-    /// one unless told `socket-abstract=no`.
+    /// A name in the abstract name space, which vanishes with its last user. DPDK's driver takes its socket's name for
+    /// an abstract one unless it is told `socket-abstract=no`.
     Abstract(String),
 }
 
 impl SocketName {
-    /// The socket that `text` names: an abstract one after `@`, or else a file.
+    /// The socket that `text` names: an abstract one if it begins with `@`, else a file.
     pub fn parse(text: &str) -> SocketName {
         match text.strip_prefix('@') {
             Some(name) => SocketName::Abstract(name.to_owned()),
@@ -125,8 +128,8 @@ impl MemifConfig {
         }
     }
 
-    /// Bytes of each long buffer that a client makes: a multiple of a cache line, unless [`MemifConfig::buffer_size`] says
-    /// otherwise.
+    /// Bytes of each long buffer that a client makes: [`MemifConfig::buffer_size`], or by default a multiple of a cache
+    /// line.
     pub fn buffer_bytes(&self) -> u32 {
         let needed = self.mtu.saturating_add(MIN_FRAME).next_multiple_of(64).max(2048);
         self.buffer_size.unwrap_or(u32::try_from(needed).unwrap_or(u32::MAX))
@@ -147,24 +150,24 @@ impl MemifConfig {
     }
 
     /// # Errors
-    /// No port can be like this.
+    /// The configuration is invalid; the error says in which way.
     pub(super) fn check(&self) -> Result<(), MemifError> {
         self.socket.check()?;
-        // A zero would end them for the other side.
+        // For the other side a zero would be the end of the string.
         if self.secret.len() > MAX_SECRET || self.secret.contains('\0') {
             return Err(MemifError::Secret(self.secret.len()));
         }
         if self.name.len() > MAX_NAME || self.name.contains('\0') {
             return Err(MemifError::Name(self.name.clone()));
         }
-        // What the IP header's length field leaves, and what IPv4 promises to carry.
+        // At least what IPv4 promises to carry, at most what the IP header's length field expresses.
         if !(68..=65_535).contains(&self.mtu) {
             return Err(MemifError::Mtu(self.mtu));
         }
         if !(1..=MAX_LOG2_RING).contains(&self.log2_ring) {
             return Err(MemifError::Ring(self.log2_ring));
         }
-        // All has to lie within a region's 32 bit of offsets: both rings, the buffers of both, the short ones of one.
+        // Offsets in a region have 32 bits. It holds both rings, long buffers for both, and short ones for one.
         let buffer = self.buffer_bytes();
         let ring = ring_bytes(self.log2_ring).next_multiple_of(RING_ALIGNMENT as usize);
         let beside_rings = u32::MAX - 2 * ring as u32;
@@ -194,10 +197,10 @@ impl fmt::Debug for MemifConfig {
     }
 }
 
-/// Why a port is not opened, or has no link.
+/// Why a port cannot be opened, or has no link.
 #[derive(Debug, thiserror::Error)]
 pub enum MemifError {
-    /// No socket has this name.
+    /// The name is too long for a socket, empty, or has a zero in it.
     #[error("a socket called `{0}`: expected 1 to {MAX_SOCKET_NAME} bytes, none of them 0")]
     SocketName(SocketName),
     /// A secret too long, or with a zero in it.
@@ -206,43 +209,43 @@ pub enum MemifError {
     /// A name too long, or with a zero in it.
     #[error("an interface called {0:?}: expected up to {MAX_NAME} bytes, none of them 0")]
     Name(String),
-    /// An MTU that no IP packet has.
+    /// An MTU that no IP packet can have.
     #[error("an MTU of {0} bytes: expected 68 to 65535")]
     Mtu(usize),
-    /// A ring that no peer takes.
+    /// A number of slots that no peer accepts.
     #[error("rings of 2^{0} slots: expected 2^1 to 2^{MAX_LOG2_RING}")]
     Ring(u8),
-    /// Buffers too short, or so long that not all of them lie in a region.
+    /// Buffers that are too short, or so long that one region cannot hold all of them.
     #[error("buffers of {size} bytes: expected 64 to {most} with rings of this size")]
     Buffer {
-        /// Bytes.
+        /// Bytes of a buffer, as configured.
         size: u32,
-        /// Most bytes.
+        /// The most bytes of a buffer with rings of this size.
         most: u32,
     },
-    /// Somebody else is the server at this socket.
+    /// Another server listens at this socket.
     #[error("{0} is the socket of a server that is alive: end it, or choose another socket")]
     Taken(SocketName),
-    /// There is something else where the socket should be.
+    /// There is a file at the socket's path that is no socket.
     #[error("{} exists and is not a socket: remove it, or choose another path", .0.display())]
     NoSocket(PathBuf),
-    /// What the system says.
+    /// The system refused an operation.
     #[error("{what} {socket}: {error}")]
     System {
-        /// What was attempted.
+        /// The operation, as a verb.
         what: &'static str,
         /// The socket.
         socket: SocketName,
-        /// Why it failed.
+        /// The system's reason.
         #[source]
         error: io::Error,
     },
-    /// The other end has not come in time.
+    /// There was no link in time.
     #[error("no link at {socket} within {limit:?}: {why}")]
     NoLink {
         /// The socket.
         socket: SocketName,
-        /// How long was waited.
+        /// The time that was waited.
         limit: Duration,
         /// What went wrong last.
         why: String,

@@ -1,5 +1,4 @@
-//! Eventfds that are the peer's, too, who can make them block at any time: whether they do is a property of the open file,
-//! not of a descriptor.
+//! Eventfds that are shared with a peer, which can make them block at any time: see [`super::signal`].
 #![forbid(unsafe_code)]
 
 use std::io::IoSliceMut;
@@ -10,15 +9,15 @@ use rustix::io::{Errno, ReadWriteFlags, preadv2, read, write};
 
 use super::signal::Signals;
 
-/// What stands for the position of a file that has none.
+/// The offset that `preadv2` takes for a file without a position.
 const NOWHERE: u64 = u64::MAX;
 
-/// Makes `event` readable, unless it has been raised as often as it can count: then it is.
+/// Makes `event` readable. Does nothing if its counter is full: it is readable then.
 pub(super) fn raise(event: &OwnedFd) {
     if Signals::of_process().is_some_and(|signals| signals.raise(event.as_fd()).is_ok()) {
         return;
     }
-    // The peer can still fill it in between; there is no other way.
+    // Without asynchronous operations there is no other way: a peer that fills it in between blocks this thread.
     if is_ready(event, PollFlags::OUT) {
         let _ = write(event, &1u64.to_ne_bytes());
     }
@@ -28,7 +27,7 @@ pub(super) fn raise(event: &OwnedFd) {
 pub(super) fn clear(event: &OwnedFd) {
     let mut count = [0u8; 8];
     let got = preadv2(event, &mut [IoSliceMut::new(&mut count)], NOWHERE, ReadWriteFlags::NOWAIT);
-    // Linux before 5.8.
+    // Linux before 5.8 takes no NOWAIT for eventfds.
     if matches!(got, Err(Errno::OPNOTSUPP | Errno::NOSYS)) && is_ready(event, PollFlags::IN) {
         let _ = read(event, &mut count);
     }
@@ -61,7 +60,7 @@ mod tests {
         }
     }
 
-    /// The peer clears the event, and fills it while it is being raised: between any two steps of that, in some round.
+    /// The peer clears the event and fills it while it is being raised; over the rounds, between any two steps of that.
     #[test]
     fn a_peer_that_fills_an_event_at_any_moment_keeps_nobody_waiting() {
         if Signals::of_process().is_none() {

@@ -16,7 +16,7 @@
 
 use std::fmt;
 
-use super::refusal::Refusal;
+use super::handshake_error::HandshakeError;
 
 /// Bytes of a message.
 pub(super) const MESSAGE: usize = 128;
@@ -27,7 +27,7 @@ pub(super) const ETHERNET: u8 = 0;
 /// The flag of a ring from the client to the server.
 pub(super) const TO_SERVER: u16 = 1;
 
-/// What this side calls itself.
+/// The name that this side tells its peers.
 pub(super) const APPLICATION: &str = concat!("weft ", env!("CARGO_PKG_VERSION"));
 
 /// A message, its strings as they are on the wire.
@@ -43,7 +43,7 @@ pub(super) enum Message {
     Disconnect { code: u32, reason: Text<96> },
 }
 
-/// What a server allows.
+/// The limits of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Hello {
     pub(super) name: Text<32>,
@@ -58,7 +58,7 @@ pub(super) struct Hello {
     pub(super) max_log2_ring: u8,
 }
 
-/// What a client wants.
+/// The request of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Init {
     pub(super) version: u16,
@@ -79,12 +79,12 @@ pub(super) struct AddRing {
     pub(super) private_header: u16,
 }
 
-/// A string in a field of `N` bytes: what follows its first zero is zero.
+/// A string in a field of `N` bytes; all bytes after its first zero are zero.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Text<const N: usize>([u8; N]);
 
 impl<const N: usize> Text<N> {
-    /// What of `text` fits, and a zero after it.
+    /// As much of `text` as fits with a zero after it.
     pub(super) fn new(text: &str) -> Text<N> {
         let mut len = text.len().min(N - 1);
         while !text.is_char_boundary(len) {
@@ -93,7 +93,7 @@ impl<const N: usize> Text<N> {
         Text::filled(&text.as_bytes()[..len])
     }
 
-    /// What of `bytes` fits, which may fill the field to its end.
+    /// As much of `bytes` as fits; they may fill the field to its end.
     pub(super) fn filled(bytes: &[u8]) -> Text<N> {
         let len = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len()).min(N);
         let mut field = [0; N];
@@ -101,7 +101,7 @@ impl<const N: usize> Text<N> {
         Text(field)
     }
 
-    /// Whether there is nothing in it.
+    /// Whether the string is empty.
     pub(super) fn is_empty(&self) -> bool {
         self.0[0] == 0
     }
@@ -112,7 +112,7 @@ impl<const N: usize> Text<N> {
     }
 }
 
-/// Fit to be shown, whoever has written it.
+/// Safe to show, whoever has written it: control characters are escaped.
 impl<const N: usize> fmt::Display for Text<N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for letter in String::from_utf8_lossy(self.bytes()).chars() {
@@ -133,12 +133,12 @@ impl<const N: usize> fmt::Debug for Text<N> {
 }
 
 impl Message {
-    /// Farewell.
+    /// The message that ends a link or a handshake.
     pub(super) fn disconnect(reason: &str) -> Message {
         Message::Disconnect { code: 0, reason: Text::new(reason) }
     }
 
-    /// What the protocol calls it.
+    /// The name of the message in the protocol.
     pub(super) fn name(&self) -> &'static str {
         match self {
             Message::Ack => "ACK",
@@ -152,12 +152,12 @@ impl Message {
         }
     }
 
-    /// Whether a descriptor belongs to it.
+    /// Whether the message carries a descriptor.
     pub(super) fn has_file(&self) -> bool {
         matches!(self, Message::AddRegion { .. } | Message::AddRing(_))
     }
 
-    /// Its bytes.
+    /// The bytes of the message.
     pub(super) fn encode(&self) -> [u8; MESSAGE] {
         let mut to = Writer { bytes: [0; MESSAGE], at: 0 };
         match *self {
@@ -183,12 +183,12 @@ impl Message {
         to.bytes
     }
 
-    /// The message that `bytes` are. What lies beyond its fields is not looked at.
+    /// Reads a message. Bytes behind its fields are ignored.
     ///
     /// # Errors
-    /// It is none: another length, or another type.
-    pub(super) fn decode(bytes: &[u8]) -> Result<Message, Refusal> {
-        let bytes = bytes.try_into().map_err(|_| Refusal::Length(bytes.len()))?;
+    /// `bytes` have another length than [`MESSAGE`], or the type is unknown.
+    pub(super) fn decode(bytes: &[u8]) -> Result<Message, HandshakeError> {
+        let bytes = bytes.try_into().map_err(|_| HandshakeError::Length(bytes.len()))?;
         let mut from = Reader { bytes, at: 0 };
         Ok(match from.u16() {
             1 => Message::Ack,
@@ -220,17 +220,17 @@ impl Message {
             6 => Message::Connect { interface: from.text() },
             7 => Message::Connected { interface: from.text() },
             8 => Message::Disconnect { code: from.u32(), reason: from.text() },
-            other => return Err(Refusal::Type(other)),
+            other => return Err(HandshakeError::Type(other)),
         })
     }
 }
 
-/// A peer's application and its interface.
+/// How a peer is shown: its application and its interface.
 pub(super) fn peer_name(application: &Text<32>, interface: &Text<32>) -> String {
     format!("{application} ({interface})")
 }
 
-/// The longest message has 102 bytes: no field lies beyond the end.
+/// Writes fields one after the other. The longest message has 102 bytes, so no field lies beyond the end.
 struct Writer {
     bytes: [u8; MESSAGE],
     at: usize,

@@ -1,6 +1,6 @@
 //! Shared memory: links to VPP, DPDK and other ends of memif 2.0, without DPDK.
 //!
-//! Two processes meet at a Unix socket. The client makes memory with a ring for each direction and shows it to the
+//! Two processes meet at a Unix socket. The client allocates memory with a ring for each direction and passes it to the
 //! server; from then on frames need no system calls.
 //!
 //! ```no_run
@@ -14,30 +14,30 @@
 //!
 //! A frame is copied once on the way out, headers and payload from where they are into the shared memory, and
 //! once on the way in, from there to its final address. Payload in memory that a client has
-//! [registered](Port::register) is not copied on the way out. The first frame of each peer, and those whose headers are
-//! not the usual ones, are put together by the worker before they are read, one copy more
+//! [registered](Port::register) is not copied on the way out. The worker copies the first frame of each peer, and frames with
+//! unusual headers, into one buffer before it reads them: one copy more
 //! ([`gathered`](crate::worker::WorkerCounters::gathered)). (DPDK's own `net_memif` copies each frame into a buffer of
 //! its own in between, at either end.)
 //!
-//! Neither end trusts the other: what stands in shared memory is checked each time it is read, and never lent as a
-//! slice; memory that its owner could shorten is refused. A peer that writes nonsense, or dies, costs this end its
-//! link and nothing else. A thread attends to the socket and makes the next link; the port drops the lost one itself
-//! when it is not in the midst of it.
+//! Neither end trusts the other. Everything in shared memory is checked each time it is read, and is never lent as a
+//! slice; memory that its owner could shorten is refused. A peer that writes invalid values, or dies, costs this end its
+//! link and nothing else. A control thread watches the socket and makes the next link; the port itself drops a link that is
+//! lost, between two bursts.
 
-mod agreement;
-mod attendant;
-mod board;
-mod caller;
 mod client;
 mod config;
+mod connector;
+mod control_thread;
 mod event;
-mod host;
+mod handshake_error;
 mod link;
+mod link_layout;
+mod link_state;
+mod listener;
 mod message;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod properties;
-mod refusal;
 mod ring;
 mod server;
 mod signal;
@@ -55,72 +55,72 @@ use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
 
-use self::agreement::MAX_REGIONS;
-use self::attendant::Attendant;
-use self::board::{Board, is_up};
+use self::control_thread::ControlThread;
 use self::link::{Link, Moved};
-use self::ring::Nonsense;
+use self::link_layout::MAX_REGIONS;
+use self::link_state::{LinkState, is_up};
+use self::ring::RingError;
 use self::signal::Signals;
 use super::{BURST, FramePool, MIN_FRAME, Port, PortCaps, PortCounters, RxBurst, TxBurst};
 use crate::region::SharedRegion;
 
-/// What waiting for a link checks that often.
+/// The time between two checks in [`MemifPort::wait_for_link`].
 const LINK_POLL: Duration = Duration::from_millis(1);
 
-/// Buffers for frames being written, and for those received in several parts or by who takes only whole ones.
+/// Buffers for frames being written, and for received frames that came in several parts or that a burst takes only whole.
 const BUFFERS: usize = 16 * BURST;
 
-/// How long [`Port::recall`] waits: a peer that runs takes in a whole ring in less, even if it has to wait for its
+/// The longest wait of [`Port::recall`]. A peer that runs empties a whole ring in less, even if it has to wait for a
 /// processor.
 const RECALL: Duration = Duration::from_millis(10);
 
-/// Why a link is given up for another one.
+/// The reason for replacing a link after memory has been registered.
 const MORE_MEMORY: &str = "there is more memory to be shared";
 
 /// One end of a link.
 #[derive(Debug)]
 pub struct MemifPort {
     link: Option<Link>,
-    /// That of the board when `link` was taken.
+    /// The generation of `link_state` when `link` was taken.
     generation: u32,
-    /// The last one that was given up: odd, unless there has been none.
+    /// The generation of the last link that was given up: odd, or 0 if none was.
     given_up: u32,
-    board: Arc<Board>,
+    link_state: Arc<LinkState>,
     config: MemifConfig,
     pool: FramePool,
     counters: PortCounters,
-    /// What a client's next link has beyond its buffers.
+    /// The memory that a client's next link has beside its buffers.
     registered: Arc<Mutex<Vec<SharedRegion>>>,
-    /// What a sleeping worker waits for: the board's bell, and the link's.
+    /// An epoll descriptor for a sleeping worker: readable when `link_state` has changed or the peer announces frames.
     alarm: OwnedFd,
-    /// Whether it tells all that there is to be waited for.
+    /// Whether `alarm` covers every wake-up source.
     wakes: bool,
-    /// Ends the thread.
-    _attendant: Attendant,
+    /// Ends the thread when the port is dropped.
+    _control_thread: ControlThread,
 }
 
 impl MemifPort {
-    /// Takes the server's place at the socket, or begins to look for the server there. The link comes up later:
-    /// [`wait_for_link`](Self::wait_for_link). Until then, and while it is lost, nothing arrives, and what is sent
-    /// is [dropped](PortCounters::tx_no_link).
+    /// Listens at the socket as the server, or begins to connect to it as the client. The link comes up later:
+    /// [`wait_for_link`](Self::wait_for_link). Until then, and while the link is lost, nothing arrives, and frames that
+    /// are sent are [dropped](PortCounters::tx_no_link).
     ///
     /// # Errors
-    /// The configuration makes no sense, or the socket cannot be had.
+    /// The configuration is invalid, another server has the socket, or the system refuses it.
     pub fn open(config: &MemifConfig) -> Result<MemifPort, MemifError> {
         let registered = Arc::new(Mutex::new(Vec::new()));
         let offered = Arc::clone(&registered);
-        let attendant =
-            Attendant::start(config, Box::new(move |config| link::offer(config, &locked(&offered))))?;
-        // Not first when a frame is announced.
+        let control_thread =
+            ControlThread::start(config, Box::new(move |config| link::offer(config, &locked(&offered))))?;
+        // Now, because the first call is slow: not when the first frame is announced.
         Signals::of_process();
-        let board = Arc::clone(attendant.board());
+        let link_state = Arc::clone(control_thread.link_state());
         let system = |error: rustix::io::Errno| MemifError::System {
             what: "watch",
             socket: config.socket.clone(),
             error: error.into(),
         };
         let alarm = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system)?;
-        watch(&alarm, board.bell()).map_err(system)?;
+        watch(&alarm, link_state.bell()).map_err(system)?;
         let pool =
             FramePool::heap(BUFFERS, config.mtu + MIN_FRAME).map_err(|_| MemifError::Mtu(config.mtu))?;
         let counters = PortCounters::default();
@@ -129,48 +129,48 @@ impl MemifPort {
             link: None,
             generation: 0,
             given_up: 0,
-            board,
+            link_state,
             config,
             pool,
             counters,
             registered,
             alarm,
             wakes: true,
-            _attendant: attendant,
+            _control_thread: control_thread,
         })
     }
 
-    /// Whether there is a peer.
+    /// Whether there is a link to a peer.
     pub fn link_is_up(&self) -> bool {
-        let generation = self.board.generation();
-        is_up(generation) && generation != self.given_up && self.is_complete(self.board.regions())
+        let generation = self.link_state.generation();
+        is_up(generation) && generation != self.given_up && self.is_complete(self.link_state.regions())
     }
 
-    /// Whether a link of so many regions has all the memory that has been registered. One that does not was being made
-    /// when more came, and is given up for another.
+    /// Whether a link with this many regions has all the memory that has been registered. If not, memory was registered
+    /// during its handshake, and the link is replaced.
     fn is_complete(&self, regions: usize) -> bool {
         self.config.role == Role::Server || regions == 1 + locked(&self.registered).len()
     }
 
-    /// What the peer calls itself, its application and its interface, if there is one.
+    /// The names of the peer's application and interface, as it tells them; none without a peer.
     pub fn peer(&self) -> Option<String> {
-        self.board.peer()
+        self.link_state.peer()
     }
 
     /// Waits until there is a peer, at most `limit`.
     ///
     /// # Errors
-    /// There is none; the error says what went wrong last.
+    /// There is no peer after `limit`. The error says what went wrong last.
     pub fn wait_for_link(&self, limit: Duration) -> Result<(), MemifError> {
         let begin = Instant::now();
         while !self.link_is_up() {
-            let generation = self.board.generation();
-            if is_up(generation) && !self.is_complete(self.board.regions()) {
-                self.board.give_up(generation, MORE_MEMORY);
+            let generation = self.link_state.generation();
+            if is_up(generation) && !self.is_complete(self.link_state.regions()) {
+                self.link_state.give_up(generation, MORE_MEMORY);
             }
             if begin.elapsed() >= limit {
                 let socket = self.config.socket.clone();
-                return Err(MemifError::NoLink { socket, limit, why: self.board.why() });
+                return Err(MemifError::NoLink { socket, limit, why: self.link_state.why() });
             }
             std::thread::sleep(LINK_POLL);
         }
@@ -180,7 +180,7 @@ impl MemifPort {
     /// Drops a link that is lost, and takes a new one.
     #[inline]
     fn keep_up(&mut self) {
-        if self.board.generation() != self.generation {
+        if self.link_state.generation() != self.generation {
             self.change();
         }
     }
@@ -188,44 +188,45 @@ impl MemifPort {
     #[cold]
     fn change(&mut self) {
         self.let_go();
-        let (generation, agreement) = self.board.take();
+        let (generation, layout) = self.link_state.take();
         self.generation = generation;
-        let Some(agreement) = agreement else { return };
-        if !self.is_complete(agreement.regions.len()) {
+        let Some(layout) = layout else { return };
+        if !self.is_complete(layout.regions.len()) {
             return self.part(MORE_MEMORY);
         }
-        match Link::of(agreement, self.config.buffer_bytes()) {
+        match Link::of(layout, self.config.buffer_bytes()) {
             Ok(link) => {
                 self.wakes = watch(&self.alarm, link.announced()).is_ok();
                 self.link = Some(link);
             }
-            Err(nonsense) => self.give_up(nonsense),
+            Err(error) => self.give_up(&error),
         }
     }
 
+    /// Ends a link whose peer has written an invalid value into a ring, and tells the peer which.
     #[cold]
-    fn give_up(&mut self, _: Nonsense) {
-        self.part("the rings make no sense");
+    fn give_up(&mut self, error: &RingError) {
+        self.part(&error.to_string());
     }
 
-    /// Ends the link. The attendant makes another one.
+    /// Ends the link. The control thread makes another one.
     #[cold]
     fn part(&mut self, reason: &str) {
         self.let_go();
         self.given_up = self.generation;
-        self.board.give_up(self.generation, reason);
+        self.link_state.give_up(self.generation, reason);
     }
 
     fn let_go(&mut self) {
         if let Some(mut link) = self.link.take() {
             link.take_back();
-            // The peer may have it, too: closing it would not be enough.
+            // The peer has the same open file: closing this descriptor would leave it in the epoll set.
             let _ = epoll::delete(&self.alarm, link.announced());
             self.wakes = true;
         }
     }
 
-    /// Drops what cannot be sent for want of a link. Returns how many frames.
+    /// Drops the frames of a burst for lack of a link, and returns how many there were.
     #[cold]
     fn lose(&mut self, burst: &mut TxBurst) -> usize {
         let lost = burst.len();
@@ -239,12 +240,12 @@ impl MemifPort {
     }
 }
 
-/// What stands behind it is whole at any time.
+/// A panic of another thread does no harm: the list is valid between any two of its operations.
 fn locked(registered: &Mutex<Vec<SharedRegion>>) -> MutexGuard<'_, Vec<SharedRegion>> {
     registered.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// `alarm` becomes readable when `what` is, until that is closed.
+/// Makes `alarm` readable whenever `what` is, until `what` is closed.
 fn watch(alarm: &OwnedFd, what: BorrowedFd<'_>) -> rustix::io::Result<()> {
     epoll::add(alarm, what, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
 }
@@ -271,8 +272,8 @@ impl Port for MemifPort {
                 self.counters.rx_errors += errors;
                 frames
             }
-            Err(nonsense) => {
-                self.give_up(nonsense);
+            Err(error) => {
+                self.give_up(&error);
                 0
             }
         }
@@ -291,8 +292,8 @@ impl Port for MemifPort {
                 self.counters.tx_errors += errors;
                 refused + frames + errors as usize
             }
-            Err(nonsense) => {
-                self.give_up(nonsense);
+            Err(error) => {
+                self.give_up(&error);
                 refused
             }
         }
@@ -311,12 +312,12 @@ impl Port for MemifPort {
     }
 
     fn waitable(&mut self) -> Option<BorrowedFd<'_>> {
-        self.board.hush();
+        self.link_state.hush();
         self.keep_up();
         if let Some(link) = &mut self.link {
             link.tell();
             if link.listen() {
-                self.board.wake();
+                self.link_state.wake();
             }
         }
         self.wakes.then(|| self.alarm.as_fd())
@@ -328,8 +329,8 @@ impl Port for MemifPort {
         }
     }
 
-    /// Only a client can: the memory of a link is the client's. What a link has is settled when it is made, so one that
-    /// is up is given up for another. A server that takes fewer regions refuses links.
+    /// Only a client can register memory, because the client provides the memory of a link. The regions of a link are fixed
+    /// in its handshake, so a link that is up is replaced. A server that allows fewer regions refuses links from then on.
     fn register(&mut self, memory: &SharedRegion) -> bool {
         let Ok(memory) = memory.try_clone() else { return false };
         {
@@ -346,8 +347,8 @@ impl Port for MemifPort {
         true
     }
 
-    /// Waits until the peer has taken in the frames that refer to registered memory. If it does not, they are taken back
-    /// and the link is given up. What cannot be stopped is a peer that stands still in the midst of reading a burst.
+    /// Waits until the peer has received the frames that refer to registered memory. If it does not in time, they are taken
+    /// back and the link is given up. A peer that stops in the middle of reading a burst cannot be kept from going on.
     fn recall(&mut self) {
         self.keep_up();
         let begin = Instant::now();
@@ -357,7 +358,7 @@ impl Port for MemifPort {
                 Ok(true) => return,
                 Ok(false) if is_late => self.part("memory is needed of which frames have not been taken in"),
                 Ok(false) => std::thread::yield_now(),
-                Err(nonsense) => self.give_up(nonsense),
+                Err(error) => self.give_up(&error),
             }
         }
     }

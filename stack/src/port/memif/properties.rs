@@ -5,13 +5,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
-use super::agreement::Agreement;
-use super::attendant::Offering;
 use super::client;
 use super::config::{MemifConfig, Role, SocketName};
+use super::handshake_error::HandshakeError;
 use super::link::offer;
+use super::link_layout::{LinkLayout, MakeOffer};
 use super::message::{AddRing, ETHERNET, Hello, Init, Message, TO_SERVER, Text, VERSION};
-use super::refusal::Refusal;
 use super::ring::ring_bytes;
 use super::server;
 use crate::choices::Choices;
@@ -56,32 +55,32 @@ pub fn a_server_makes_no_link_that_it_cannot_trust(bytes: &[u8]) {
     while let Some(choice) = choices.next() {
         let Ok(message) = choices.altered(&right_message(choice)) else { continue };
         let (file, is_free) = (files.any(choices.byte()), choices.byte() != 0);
-        let (was_seated, had_file) = (handshake.is_seated(), file.is_some());
+        let (had_place, had_file) = (handshake.has_place(), file.is_some());
         match handshake.take(message, file, is_free) {
             Ok(server::Answer::Reply(reply)) => {
                 assert_eq!(reply, Message::Ack);
-                assert!(handshake.is_seated() && (was_seated || is_free));
+                assert!(handshake.has_place() && (had_place || is_free));
                 assert!(had_file || !message.has_file());
                 if let Message::Init(init) = message {
-                    assert!(!was_seated && (init.version, init.id, init.mode) == (VERSION, 0, ETHERNET));
+                    assert!(!had_place && (init.version, init.id, init.mode) == (VERSION, 0, ETHERNET));
                     assert!(secret.is_empty() || init.secret == Text::filled(secret.as_bytes()));
                 }
             }
-            Ok(server::Answer::Link(reply, agreement)) => {
-                assert!(was_seated && matches!(reply, Message::Connected { .. }));
-                return assert_trustworthy(&agreement, Role::Server);
+            Ok(server::Answer::Link(reply, layout)) => {
+                assert!(had_place && matches!(reply, Message::Connected { .. }));
+                return assert_trustworthy(&layout, Role::Server);
             }
             Ok(server::Answer::Left(_)) => {
                 return assert!(matches!(message, Message::Disconnect { .. }));
             }
-            Err(refusal) => return assert!(!refusal.to_string().is_empty()),
+            Err(error) => return assert!(!error.to_string().is_empty()),
         }
     }
 }
 
-fn assert_trustworthy(agreement: &Agreement, role: Role) {
-    let Agreement { to_server, to_client, regions, .. } = agreement;
-    assert_eq!(agreement.role, role);
+fn assert_trustworthy(layout: &LinkLayout, role: Role) {
+    let LinkLayout { to_server, to_client, regions, .. } = layout;
+    assert_eq!(layout.role, role);
     for ring in [to_server, to_client] {
         assert!((1..=14).contains(&ring.log2_size) && ring.offset.is_multiple_of(64));
         let end = u64::from(ring.offset) + ring_bytes(ring.log2_size) as u64;
@@ -106,27 +105,30 @@ pub fn a_client_sends_each_message_once_in_order(bytes: &[u8]) {
     const ORDER: [&str; 5] = ["INIT", "ADD_REGION", "ADD_RING", "ADD_RING", "CONNECT"];
     let mut choices = Choices(bytes);
     let config = MemifConfig { log2_ring: 4, buffer_size: Some(64), ..MemifConfig::client(nowhere()) };
-    let offering: Offering = Box::new(|config| offer(config, &[]));
+    let make_offer: MakeOffer = Box::new(|config| offer(config, &[]));
     let mut handshake = client::Handshake::new(&config);
     let mut sent = 0;
     while let Some(choice) = choices.next() {
         let Ok(message) = choices.altered(&right_message(choice)) else { continue };
-        match handshake.take(message, &offering) {
+        match handshake.take(message, &make_offer) {
             Ok(client::Answer::Send(reply, file)) => {
                 assert_eq!(reply.name(), ORDER[sent]);
                 assert_eq!(file.is_some(), reply.has_file());
                 assert_eq!(message.name(), if sent == 0 { "HELLO" } else { "ACK" });
                 sent += 1;
             }
-            Ok(client::Answer::Link(agreement)) => {
+            Ok(client::Answer::Link(layout)) => {
                 assert!(sent == ORDER.len() && matches!(message, Message::Connected { .. }));
-                return assert_trustworthy(&agreement, Role::Client);
+                return assert_trustworthy(&layout, Role::Client);
             }
             Ok(client::Answer::Left(_)) => {
                 return assert!(matches!(message, Message::Disconnect { .. }));
             }
-            Err(refusal) => {
-                assert!(!matches!(refusal, Refusal::Offer(_) | Refusal::Place(_)), "its own memory");
+            Err(error) => {
+                assert!(
+                    !matches!(error, HandshakeError::Offer(_) | HandshakeError::Place(_)),
+                    "its own memory"
+                );
                 return;
             }
         }
@@ -204,7 +206,7 @@ impl Files {
 
 impl Choices<'_> {
     /// The message with up to three of its bytes changed, if it is still one: half of all as they are.
-    fn altered(&mut self, message: &Message) -> Result<Message, Refusal> {
+    fn altered(&mut self, message: &Message) -> Result<Message, HandshakeError> {
         let mut bytes = message.encode();
         for _ in 0..self.byte().saturating_sub(128) % 4 {
             bytes[usize::from(self.byte() % 128)] = self.byte();
@@ -270,9 +272,9 @@ mod tests {
         assert!(matches!(last, Some(server::Answer::Link(..))));
 
         let mut handshake = client::Handshake::new(&MemifConfig::client(nowhere()));
-        let offering: Offering = Box::new(|config| offer(config, &[]));
+        let make_offer: MakeOffer = Box::new(|config| offer(config, &[]));
         let linked = RIGHT_FOR_CLIENTS.chunks(2).any(|step| {
-            let answer = handshake.take(right_message(step[0]), &offering).unwrap();
+            let answer = handshake.take(right_message(step[0]), &make_offer).unwrap();
             matches!(answer, client::Answer::Link(_))
         });
         assert!(linked);

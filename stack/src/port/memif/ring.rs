@@ -1,9 +1,8 @@
-//! The rings of descriptors that both ends see, and what each end does with them.
+//! The rings of descriptors that both ends see, and the operations of each end.
 //!
-//! The client owns the memory. In either ring it puts descriptors of its buffers in front of `head`, and takes them back
-//! behind `tail`, which the server moves: in the ring to the server the buffers are full on their way there,
-//! in the ring to the client they are empty. Indices count modulo 2¹⁶; the slot is the index modulo the
-//! ring's length.
+//! The client owns the memory. In either ring it adds descriptors of its buffers at `head` and takes them back at `tail`,
+//! which the server moves. In the ring to the server the client's buffers carry frames; in the ring to the client they are
+//! empty, for the server to fill. Indices count modulo 2¹⁶; the slot is the index modulo the ring's length.
 //!
 //! | offset | what | written by |
 //! |---|---|---|
@@ -17,19 +16,21 @@
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 
-use super::agreement::{DESCRIPTOR, RING_ALIGNMENT, RING_HEADER};
 use crate::region::Region;
 
-/// What the header of each ring begins with.
+/// The first word of each ring's header.
 pub(super) const COOKIE: u32 = 0x03e3_1f20;
 
-/// Bytes before the descriptors.
-const HEADER: usize = RING_HEADER as usize;
+/// Bytes before the descriptors: two cache lines.
+const HEADER: usize = 128;
 
-/// The receiver looks for frames by itself.
+/// The offset of a ring is a multiple of this: a cache line.
+pub(super) const RING_ALIGNMENT: u32 = 64;
+
+/// The flag by which a receiver says that it polls: the sender need not announce frames.
 const DO_NOT_ANNOUNCE: u16 = 1;
 
-/// The frame goes on in the next descriptor's buffer.
+/// The flag of a descriptor whose frame goes on in the next descriptor's buffer.
 const GOES_ON: u16 = 1;
 
 /// Bytes of a ring.
@@ -56,9 +57,9 @@ struct Header {
 }
 
 const _: () = assert!(size_of::<Header>() == HEADER && align_of::<Header>() == RING_ALIGNMENT as usize);
-const _: () = assert!(size_of::<[AtomicU64; 2]>() == DESCRIPTOR as usize);
+const _: () = assert!(size_of::<[AtomicU64; 2]>() == 16, "a descriptor");
 
-/// One buffer, as a descriptor names it. Nothing in it is known to be so.
+/// One buffer, as a descriptor names it. The peer may have written it: no value is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Descriptor {
     pub(super) goes_on: bool,
@@ -97,7 +98,7 @@ struct Ring {
     _region: Region,
 }
 
-// SAFETY: all that is behind the pointers are atomics, which any thread may use, and the region keeps them.
+// SAFETY: both pointers lead only to atomics, which any thread may use, in memory that `_region` keeps mapped.
 unsafe impl Send for Ring {}
 
 impl Ring {
@@ -106,7 +107,7 @@ impl Ring {
         let len = u32::try_from(ring_bytes(log2_size)).ok().filter(|_| log2_size < 16)?;
         let base = region.bytes(offset.into(), len)?.base();
         let aligned = base.addr().get().is_multiple_of(align_of::<Header>());
-        // SAFETY: within the region.
+        // SAFETY: `bytes` has checked that `len` bytes from `base` lie in the region, and `HEADER` is less than `len`.
         let descriptors = unsafe { base.add(HEADER) }.cast();
         let mask = (1u16 << log2_size).wrapping_sub(1);
         aligned.then(|| Ring { header: base.cast(), descriptors, mask, _region: region.clone() })
@@ -114,14 +115,17 @@ impl Ring {
 
     #[inline]
     fn header(&self) -> &Header {
-        // SAFETY: within the region, aligned, made of atomics only, for which any bytes are values; regions are
-        // accessed by atomics or by copies that behave as such.
+        // SAFETY: `at` has checked that a header lies here in the region, aligned, and `_region` keeps it mapped. It consists
+        // of atomics, for which any bytes are values, and regions are accessed only by atomics or by copies that behave
+        // like them.
         unsafe { self.header.as_ref() }
     }
 
     #[inline]
     fn slot(&self, index: u16) -> &[AtomicU64; 2] {
-        // SAFETY: `mask` keeps it within the descriptors, for which `at` has checked the region; the rest as above.
+        // SAFETY: `index & mask` is less than the number of slots, for all of which `at` has checked that they lie in the
+        // region, which is kept mapped. Descriptors consist of aligned atomics, for which any bytes are values, and regions
+        // are accessed only by atomics or by copies that behave like them.
         unsafe { self.descriptors.add(usize::from(index & self.mask)).as_ref() }
     }
 
@@ -138,7 +142,7 @@ impl Ring {
         slot[1].store(words[1], Ordering::Relaxed);
     }
 
-    /// Slots: at most 2¹⁵.
+    /// The number of slots, at most 2¹⁵.
     #[inline]
     fn size(&self) -> u16 {
         self.mask.wrapping_add(1)
@@ -150,13 +154,13 @@ impl Ring {
 pub(super) struct Chain {
     pub(super) first: Descriptor,
     pub(super) last: Descriptor,
-    /// How many.
+    /// The number of descriptors.
     pub(super) count: u16,
-    /// Bytes in all.
+    /// Bytes of the whole frame.
     pub(super) len: usize,
 }
 
-/// The client's buffers of one ring: as many as it has slots, one behind the other.
+/// The client's buffers of one ring: one for each slot, one behind the other.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Buffers {
     pub(super) region: u16,
@@ -172,75 +176,101 @@ impl Buffers {
     }
 }
 
-/// The buffers that a client sends from: in each slot it may put a long one or a short one.
+/// The buffers that a client sends from: each slot has a long one and a short one.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Supply {
+pub(super) struct TxBuffers {
     pub(super) long: Buffers,
-    /// Side by side, with no gap between what most short messages need: lines that follow each other are fetched ahead by
-    /// either processor on its own, and many share a page. Long buffers have a page each, or half of one.
+    /// Side by side, without gaps between the lines that most short messages use: processors fetch consecutive lines ahead
+    /// by themselves, and many share a page. Long buffers have a page each, or half of one.
     pub(super) short: Buffers,
 }
 
-/// Bytes of a short buffer, whole lines: the headers of a frame whose payload is elsewhere, or all of a frame with 64 bytes
-/// of payload.
+/// Bytes of a short buffer, whole cache lines: room for the headers of a frame whose payload is elsewhere, or for a whole
+/// frame with 64 bytes of payload.
 pub(super) const SHORT: u32 = 192;
 
-impl Supply {
-    /// The buffer of `slot` for `len` bytes; a long one if they fit none.
+impl TxBuffers {
+    /// The buffer of `slot` for `len` bytes; the long one if neither holds them.
     #[inline]
     fn descriptor(self, slot: u16, len: u32) -> Descriptor {
-        // A long one may be shorter, if somebody wants it so.
+        // The configuration may make long buffers shorter than short ones.
         let short = len <= self.short.size;
         if short { self.short.descriptor(slot) } else { self.long.descriptor(slot) }
     }
 }
 
-/// What the peer has written makes no sense.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Nonsense;
+/// Why a link cannot be used any more: the peer has written a value into a ring that cannot be there. Short enough to be
+/// told to the peer in 95 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum RingError {
+    #[error("no ring of 2^{log2_size} slots fits at {offset} of region {region}")]
+    Place { region: u16, offset: u32, log2_size: u8 },
+    /// Indices count modulo 2¹⁶: `last` may be less than `first`.
+    #[error("the {index} is {found}: expected {first} to {last}")]
+    Index { index: &'static str, found: u16, first: u16, last: u16 },
+    #[error("a frame has {found} descriptors: expected {seen} at least, as before")]
+    TakenBack { seen: u16, found: u16 },
+    #[error("a frame goes on behind all {slots} slots of its ring")]
+    Endless { slots: u16 },
+    #[error("a buffer in region {found}: expected 0 to {last}")]
+    Region { found: u16, last: usize },
+    #[error("a buffer of {len} bytes at {offset} of region {region}, which has {region_len}")]
+    Outside { region: u16, offset: u32, len: u32, region_len: usize },
+    #[error("a frame of {found} bytes: expected {expected}, as its descriptors said before")]
+    Length { expected: usize, found: usize },
+}
 
-/// A frame that is not all there yet, as far as it has been looked at. A peer that leaves one so, of a whole ring even,
-/// costs one look at each descriptor, and not one in each turn.
+/// The result of reading a ring. The error is boxed, so that results on the fast path stay small enough for registers.
+pub(super) type Checked<T> = Result<T, Box<RingError>>;
+
+/// `found` is not one of the `most` + 1 indices from `first` on.
+#[cold]
+fn bad_index(index: &'static str, found: u16, first: u16, most: u16) -> Box<RingError> {
+    Box::new(RingError::Index { index, found, first, last: first.wrapping_add(most) })
+}
+
+/// The part of an incomplete frame that has been read. It is kept so that each descriptor is read once, and not in each
+/// turn, if a peer leaves a frame incomplete.
 #[derive(Clone, Copy, Debug)]
-struct Begun {
-    /// The index of its first descriptor.
+struct PartialChain {
+    /// The index of the frame's first descriptor.
     at: u16,
-    /// How many there were.
+    /// The number of descriptors read.
     count: u16,
-    /// Bytes of those.
+    /// The bytes of their buffers.
     len: usize,
 }
 
 /// The receiving end of a ring.
 #[derive(Debug)]
-pub(super) struct Incoming {
+pub(super) struct RxRing {
     ring: Ring,
-    /// The client's own; the server has none.
+    /// The client's buffers; none at the server.
     buffers: Option<Buffers>,
-    /// The next to be received.
+    /// The index of the next descriptor to receive.
     next: u16,
-    /// The next to be given back.
+    /// The index of the next descriptor to give back.
     kept: u16,
-    /// What the last look at [`Incoming::chain`] found, as long as that frame is the next.
-    begun: Option<Begun>,
+    /// The incomplete frame that [`RxRing::chain`] has found, as long as it is the next one.
+    partial: Option<PartialChain>,
 }
 
-impl Incoming {
-    /// The receiving end of the ring at this place; none if there can be no ring.
+impl RxRing {
+    /// The receiving end of the ring at this place; none if no ring fits there.
     pub(super) fn at(
         region: &Region,
         offset: u32,
         log2_size: u8,
         buffers: Option<Buffers>,
-    ) -> Option<Incoming> {
+    ) -> Option<RxRing> {
         let ring = Ring::at(region, offset, log2_size)?;
         ring.header().client.flags.store(DO_NOT_ANNOUNCE, Ordering::Relaxed);
-        let mut incoming = Incoming { ring, buffers, next: 0, kept: 0, begun: None };
-        incoming.offer_all();
-        Some(incoming)
+        let mut rx_ring = RxRing { ring, buffers, next: 0, kept: 0, partial: None };
+        rx_ring.offer_all();
+        Some(rx_ring)
     }
 
-    /// The client's empty buffers become the server's.
+    /// Gives all of the client's buffers, which are empty, to the server.
     fn offer_all(&mut self) {
         let Some(buffers) = self.buffers else { return };
         let size = self.ring.size();
@@ -248,37 +278,41 @@ impl Incoming {
         self.ring.header().client.head.store(size, Ordering::Release);
     }
 
-    /// Descriptors of buffers with frames that have not been received yet.
+    /// The number of descriptors with frames that have not been received yet.
     ///
     /// # Errors
-    /// The peer claims more than there are.
+    /// The peer's index claims more than the ring can hold.
     #[inline]
-    pub(super) fn waiting(&self) -> Result<u16, Nonsense> {
+    pub(super) fn waiting(&self) -> Checked<u16> {
         let header = self.ring.header();
-        let end = if self.buffers.is_some() { &header.server.tail } else { &header.client.head };
-        let waiting = end.load(Ordering::Acquire).wrapping_sub(self.next);
-        let kept = self.next.wrapping_sub(self.kept);
-        if waiting <= self.ring.size() - kept { Ok(waiting) } else { Err(Nonsense) }
+        let (end, name) = match self.buffers {
+            Some(_) => (&header.server.tail, "tail of the ring to the client"),
+            None => (&header.client.head, "head of the ring to the server"),
+        };
+        let end = end.load(Ordering::Acquire);
+        let waiting = end.wrapping_sub(self.next);
+        let most = self.ring.size() - self.next.wrapping_sub(self.kept);
+        if waiting <= most { Ok(waiting) } else { Err(bad_index(name, end, self.next, most)) }
     }
 
-    /// The `ahead`th of those that [wait](Self::waiting).
+    /// The `ahead`th of the descriptors that [wait](Self::waiting).
     #[inline]
     pub(super) fn peek(&self, ahead: u16) -> Descriptor {
         self.ring.read(self.next.wrapping_add(ahead))
     }
 
-    /// Whether more waits than the part of a frame that has been looked at. So it does when the peer claims nonsense.
+    /// Whether more descriptors wait than those of the incomplete frame. Also true if the peer's index is invalid.
     pub(super) fn has_news(&self) -> bool {
-        self.waiting() != Ok(self.begun.map_or(0, |begun| begun.count))
+        self.waiting() != Ok(self.partial.map_or(0, |partial| partial.count))
     }
 
-    /// The frame that begins with the `ahead`th of those that wait, those before having been asked for; none if it is
-    /// not all there yet.
+    /// The frame that begins with the `ahead`th of the descriptors that wait; the frames before it have been asked for.
+    /// None if the frame is incomplete.
     ///
     /// # Errors
-    /// It fills the ring, and goes on; or the peer takes some of it back.
+    /// The frame fills the ring and still goes on; or the peer has taken back descriptors that it had shown.
     #[inline]
-    pub(super) fn chain(&mut self, ahead: u16, waiting: u16) -> Result<Option<Chain>, Nonsense> {
+    pub(super) fn chain(&mut self, ahead: u16, waiting: u16) -> Checked<Option<Chain>> {
         let first = self.peek(ahead);
         if first.goes_on {
             return self.long_chain(first, ahead, waiting);
@@ -286,11 +320,14 @@ impl Incoming {
         Ok(Some(Chain { first, last: first, count: 1, len: first.len as usize }))
     }
 
-    fn long_chain(&mut self, first: Descriptor, ahead: u16, waiting: u16) -> Result<Option<Chain>, Nonsense> {
+    fn long_chain(&mut self, first: Descriptor, ahead: u16, waiting: u16) -> Checked<Option<Chain>> {
         let at = self.next.wrapping_add(ahead);
-        let begun = self.begun.filter(|begun| begun.at == at);
-        let mut frame = begun.unwrap_or(Begun { at, count: 1, len: first.len as usize });
-        let there = waiting.checked_sub(ahead).filter(|there| *there >= frame.count).ok_or(Nonsense)?;
+        let partial = self.partial.filter(|partial| partial.at == at);
+        let mut frame = partial.unwrap_or(PartialChain { at, count: 1, len: first.len as usize });
+        let there = waiting.saturating_sub(ahead);
+        if there < frame.count {
+            return Err(Box::new(RingError::TakenBack { seen: frame.count, found: there }));
+        }
         while frame.count < there {
             let next = self.peek(ahead + frame.count);
             frame.count += 1;
@@ -300,20 +337,20 @@ impl Incoming {
             }
         }
         if frame.count == self.ring.size() {
-            return Err(Nonsense);
+            return Err(Box::new(RingError::Endless { slots: frame.count }));
         }
-        self.begun = Some(frame);
+        self.partial = Some(frame);
         Ok(None)
     }
 
-    /// `count` of those that wait have been received, and are kept until they are [given back](Self::give_back).
+    /// Marks `count` descriptors as received. Their buffers are kept until they are [given back](Self::give_back).
     #[inline]
     pub(super) fn advance(&mut self, count: u16) {
         self.next = self.next.wrapping_add(count);
-        self.begun = self.begun.filter(|begun| begun.at == self.next);
+        self.partial = self.partial.filter(|partial| partial.at == self.next);
     }
 
-    /// Gives all buffers back that have been received.
+    /// Gives back the buffers of all descriptors that have been received.
     #[inline]
     pub(super) fn give_back(&mut self) {
         if self.kept == self.next {
@@ -324,7 +361,7 @@ impl Incoming {
             None => header.server.tail.store(self.next, Ordering::Release),
             Some(buffers) => {
                 while self.kept != self.next {
-                    // The server may have written anything there.
+                    // Anew, because the server may have written anything into the descriptor.
                     self.ring.write(self.kept, buffers.descriptor(self.kept & self.ring.mask));
                     self.kept = self.kept.wrapping_add(1);
                 }
@@ -334,70 +371,74 @@ impl Incoming {
         self.kept = self.next;
     }
 
-    /// Whether the sender is to announce what it sends. If so, what was sent before need not show.
+    /// Asks the sender to announce frames, or not to. Frames that were sent before the call may go unannounced.
     pub(super) fn announce(&mut self, on: bool) {
         let flags = if on { 0 } else { DO_NOT_ANNOUNCE };
         self.ring.header().client.flags.store(flags, Ordering::Relaxed);
-        // Either the next look into the ring finds what the sender has put there, or the sender finds the flag.
+        // Either this end's next look finds the sender's frames, or the sender finds the flag.
         fence(Ordering::SeqCst);
     }
 }
 
 /// The sending end of a ring.
 #[derive(Debug)]
-pub(super) struct Outgoing {
+pub(super) struct TxRing {
     ring: Ring,
-    /// The client's own; the server has none.
-    supply: Option<Supply>,
-    /// The next to be filled.
+    /// The client's buffers; none at the server.
+    buffers: Option<TxBuffers>,
+    /// The index of the next descriptor to fill.
     next: u16,
-    /// How many were empty at the last look, of those that have not been filled since.
+    /// The number of buffers that were empty at the last look and have not been sent since.
     room: u16,
-    /// Whether frames have been sent of which the receiver has not been told, and may have to be.
+    /// Whether frames have been sent that may have to be announced still.
     unsure: bool,
-    /// The index behind the last buffer that is not the ring's own, until the receiver is known to be beyond it.
+    /// The index behind the last descriptor of registered memory, until the receiver is known to be beyond it.
     referred: Option<u16>,
 }
 
-impl Outgoing {
-    /// The sending end of the ring at this place; none if there can be no ring.
+impl TxRing {
+    /// The sending end of the ring at this place; none if no ring fits there.
     pub(super) fn at(
         region: &Region,
         offset: u32,
         log2_size: u8,
-        supply: Option<Supply>,
-    ) -> Option<Outgoing> {
+        buffers: Option<TxBuffers>,
+    ) -> Option<TxRing> {
         let ring = Ring::at(region, offset, log2_size)?;
-        Some(Outgoing { ring, supply, next: 0, room: 0, unsure: false, referred: None })
+        Some(TxRing { ring, buffers, next: 0, room: 0, unsure: false, referred: None })
     }
 
-    /// Empty buffers that are known: there may be more. Each [look](Self::look) costs a line that the other processor
-    /// has.
+    /// The number of buffers that are known to be empty. There may be more, but each [look](Self::look) has to fetch a
+    /// cache line from the other processor.
     #[inline]
     pub(super) fn room(&self) -> u16 {
         self.room
     }
 
-    /// Empty buffers: no fewer than are [known](Self::room).
+    /// The number of empty buffers, no fewer than are [known](Self::room), from the peer's index.
     ///
     /// # Errors
-    /// The peer claims more than there can be, or takes some back.
-    pub(super) fn look(&mut self) -> Result<u16, Nonsense> {
+    /// The peer's index claims more than the ring can hold, or has gone back.
+    pub(super) fn look(&mut self) -> Checked<u16> {
         let (header, size) = (self.ring.header(), self.ring.size());
-        let room = if self.supply.is_some() {
-            let full = self.next.wrapping_sub(header.server.tail.load(Ordering::Acquire));
-            size.checked_sub(full).ok_or(Nonsense)?
-        } else {
-            header.client.head.load(Ordering::Acquire).wrapping_sub(self.next)
+        // No fewer than are known: some of those may be filled already, and wait only to be sent.
+        let most = size - self.room;
+        let (end, first, name) = match self.buffers {
+            Some(_) => (&header.server.tail, self.next.wrapping_sub(most), "tail of the ring to the server"),
+            None => {
+                (&header.client.head, self.next.wrapping_add(self.room), "head of the ring to the client")
+            }
         };
-        // Those that are known may be full by now, and wait only to be sent.
-        if !(self.room..=size).contains(&room) {
-            return Err(Nonsense);
+        let end = end.load(Ordering::Acquire);
+        let more = end.wrapping_sub(first);
+        if more > most {
+            return Err(bad_index(name, end, first, most));
         }
+        let room = self.room + more;
         self.room = room;
         let full = size - room;
-        // Not sent yet, or the receiver is not there yet. Each ring full of frames is preceded by a look: indices have not
-        // come round.
+        // Kept if it is not sent yet, or the receiver is not there yet. There is a look before each ringful of frames, so
+        // indices have not wrapped around.
         self.referred = self.referred.filter(|end| {
             let behind = self.next.wrapping_sub(*end);
             (behind as i16) < 0 || behind < full
@@ -405,74 +446,74 @@ impl Outgoing {
         Ok(room)
     }
 
-    /// The first `count` buffers from the next on are, or one of them is, not the ring's own.
+    /// Notes that one of the next `count` descriptors refers to registered memory.
     #[inline]
     pub(super) fn refer(&mut self, count: u16) {
         self.referred = Some(self.next.wrapping_add(count));
     }
 
-    /// Whether there may be buffers under way that are not the ring's own.
+    /// Whether the receiver may still have to read descriptors of registered memory.
     pub(super) fn refers(&self) -> bool {
         self.referred.is_some()
     }
 
-    /// Makes all frames that are under way empty ones, which nobody takes.
+    /// Makes all frames on their way empty, so that the receiver drops them.
     pub(super) fn take_back(&mut self) {
         for back in 1..=self.ring.size() {
             let index = self.next.wrapping_sub(back);
-            // Only the first word changes: a peer that reads both meanwhile has all of the frame, or none.
+            // Only the first word changes: a peer that reads both words meanwhile has all of the frame, or none.
             let nothing = Descriptor { goes_on: false, len: 0, ..self.ring.read(index) };
             self.ring.slot(index)[0].store(nothing.words()[0], Ordering::Relaxed);
         }
         fence(Ordering::SeqCst);
     }
 
-    /// Bytes of the longest of this end's own buffers; none if they are the peer's.
+    /// Bytes of the longest of this end's own buffers; none if the buffers are the peer's.
     #[inline]
     pub(super) fn own_buffer(&self) -> Option<usize> {
-        self.supply.map(|supply| supply.long.size.max(supply.short.size) as usize)
+        self.buffers.map(|buffers| buffers.long.size.max(buffers.short.size) as usize)
     }
 
-    /// Slots of the ring.
+    /// The number of slots of the ring.
     #[inline]
     pub(super) fn size(&self) -> u16 {
         self.ring.size()
     }
 
-    /// The `ahead`th empty buffer, for `len` bytes: it may be longer, or shorter if none is as long.
+    /// The `ahead`th empty buffer, for `len` bytes. It may be longer; or shorter, if no buffer is as long.
     #[inline]
     pub(super) fn buffer(&self, ahead: u16, len: u32) -> Descriptor {
         let index = self.next.wrapping_add(ahead);
-        match self.supply {
-            Some(supply) => supply.descriptor(index & self.ring.mask, len),
+        match self.buffers {
+            Some(buffers) => buffers.descriptor(index & self.ring.mask, len),
             None => self.ring.read(index),
         }
     }
 
-    /// Says what is in the `ahead`th buffer.
+    /// Writes the descriptor of the `ahead`th buffer.
     #[inline]
     pub(super) fn fill(&mut self, ahead: u16, descriptor: Descriptor) {
         self.ring.write(self.next.wrapping_add(ahead), descriptor);
     }
 
-    /// Sends the first `count` buffers, all of them [known](Self::room). Returns whether the receiver is known to want to be
-    /// told. To be followed, some time, by [`tell`](Self::tell).
+    /// Sends the first `count` buffers, all of them [known](Self::room). Returns whether the receiver is known to ask for
+    /// an announcement. A later call of [`tell`](Self::tell) must follow.
     #[inline]
     pub(super) fn send(&mut self, count: u16) -> bool {
         self.next = self.next.wrapping_add(count);
         self.room -= count;
         let header = self.ring.header();
-        let end = if self.supply.is_some() { &header.client.head } else { &header.server.tail };
+        let end = if self.buffers.is_some() { &header.client.head } else { &header.server.tail };
         end.store(self.next, Ordering::Release);
         let wanted = self.is_wanted();
         self.unsure = !wanted;
         wanted
     }
 
-    /// Whether frames have been sent while the receiver began to want to be told.
+    /// Whether frames were sent just when the receiver began to ask for announcements, so that they must be announced now.
     ///
-    /// To be sure of that takes a fence, as in [`Incoming::announce`], which waits until the other processor has given
-    /// up all the lines that have been written to. Right behind [`send`](Self::send) that takes longest.
+    /// To be sure of that takes a fence, as in [`RxRing::announce`], which waits until the other processor has given
+    /// up all the lines that have been written to. The wait is longest right after [`send`](Self::send).
     #[inline]
     pub(super) fn tell(&mut self) -> bool {
         if !std::mem::take(&mut self.unsure) {
@@ -488,7 +529,7 @@ impl Outgoing {
     }
 }
 
-/// Makes the memory at `offset` of `region` an empty ring, as the client does before it shows it to the server.
+/// Makes the memory at `offset` of `region` an empty ring. The client does this before it offers the ring to the server.
 pub(super) fn create(region: &Region, offset: u32, log2_size: u8) -> bool {
     let ring = Ring::at(region, offset, log2_size);
     ring.inspect(|ring| ring.header().client.cookie.store(COOKIE, Ordering::Release)).is_some()

@@ -1,7 +1,14 @@
-//! Eventfds raised by the kernel, which waits for nobody, where one who writes to a full one may have to.
+//! Eventfds raised by the kernel, so that a hostile peer cannot block the worker.
 //!
-//! A write takes no `RWF_NOWAIT`. But the kernel raises an eventfd itself when an asynchronous operation ends for which
-//! that was asked (`IOCB_FLAG_RESFD`), and then it leaves a full one full. Reading from /dev/null ends at once.
+//! The eventfd of a ring is shared with the peer, which is not trusted. Whether a write to it blocks is a property of the
+//! open file, not of a descriptor: the peer can clear `O_NONBLOCK` at any time, and can fill the counter. `poll` followed
+//! by `write` is therefore not enough: a peer that fills the counter between the two blocks the worker for as long as it
+//! likes, and with it every other peer of that worker. (`event.rs` has a test in which a peer tries to do just that.)
+//! There is no open file of one's own either: `/proc/self/fd` does not reopen eventfds, and a write to one takes no
+//! `RWF_NOWAIT`.
+//!
+//! But the kernel itself raises an eventfd when an asynchronous operation that asked for it ends (`IOCB_FLAG_RESFD`). It
+//! never waits then: a full counter stays full, which is readable. A read from /dev/null ends at once.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_long, c_ulong};
@@ -16,14 +23,14 @@ const READ: u16 = 0;
 /// `IOCB_FLAG_RESFD` of linux/aio_abi.h.
 const RAISE_AT_END: u32 = 1;
 
-/// Threads that can be raising something at once. The kernel takes this for a lower bound.
+/// Threads that can raise something at the same time. The kernel takes this as a lower bound.
 const AT_ONCE: c_long = 64;
 
-/// `struct io_event` of linux/aio_abi.h: what has become of an operation.
+/// `struct io_event` of linux/aio_abi.h: the result of an operation.
 #[repr(C)]
 struct End([u64; 4]);
 
-/// Where operations are begun, and where they end.
+/// A kernel context for asynchronous operations, and the file that they read.
 #[derive(Debug)]
 pub(super) struct Signals {
     context: c_ulong,
@@ -31,9 +38,9 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    /// Those of this process; none where the kernel has no asynchronous operations, or permits none.
+    /// The context of this process; none where the kernel has no asynchronous operations, or permits none.
     ///
-    /// One for all: to give one up takes the kernel milliseconds.
+    /// All ports share one, because destroying a context takes the kernel milliseconds.
     pub(super) fn of_process() -> Option<&'static Signals> {
         static SIGNALS: OnceLock<Option<Signals>> = OnceLock::new();
         SIGNALS.get_or_init(|| Signals::new().ok()).as_ref()
@@ -50,10 +57,10 @@ impl Signals {
     /// Makes `event`, an eventfd, readable. Never waits.
     ///
     /// # Errors
-    /// It is not: the process is a fork of the one that has opened this.
+    /// `event` is no eventfd, or the process is a fork of the one that has opened this: `event` is as it was.
     pub(super) fn raise(&self, event: BorrowedFd<'_>) -> io::Result<()> {
         let mut byte = 0u8;
-        // SAFETY: all-zero is a valid request.
+        // SAFETY: `iocb` consists of numbers only, for which zero is a value.
         let mut request: libc::iocb = unsafe { std::mem::zeroed() };
         request.aio_lio_opcode = READ;
         request.aio_fildes = self.nothing.as_raw_fd() as u32;
@@ -71,7 +78,7 @@ impl Signals {
         begun
     }
 
-    /// Makes room for what ends next.
+    /// Discards the results of operations that have ended, so that there is room for the next ones.
     fn forget_ends(&self) {
         const MANY: usize = 4;
         let mut ends = [const { End([0; 4]) }; MANY];

@@ -1,8 +1,8 @@
-//! The Unix socket that a link is made by: whole messages, and descriptors with them. Nothing here waits.
+//! The Unix socket of the control channel: whole messages, with descriptors. Nothing here waits.
 //!
-//! A server that is killed leaves its socket's file behind; the next one finds that nobody listens there and
-//! removes it. Two servers that start at the same moment at one such file can both find nobody: then the second
-//! removes what the first has just made, and gets all clients. Abstract sockets leave nothing behind and know no
+//! A server that is killed leaves its socket's file behind; the next one finds that no process listens there and
+//! removes it. If two servers start at the same moment at such a file, both can find no listener: then the second
+//! removes the file that the first has just made, and gets all clients. Abstract sockets leave no file behind and have no
 //! such race.
 #![forbid(unsafe_code)]
 
@@ -21,36 +21,36 @@ use rustix::net::{
 };
 
 use super::config::{MemifError, SocketName};
+use super::handshake_error::HandshakeError;
 use super::message::{MESSAGE, Message};
-use super::refusal::Refusal;
 
-/// Who may wait to be let in.
+/// The most clients that wait to be accepted.
 const BACKLOG: i32 = 16;
 
 /// One end of a connection.
 #[derive(Debug)]
 pub(super) struct Socket(OwnedFd);
 
-/// What has come.
+/// What [`Socket::receive`] has found.
 #[derive(Debug)]
 pub(super) enum Received {
     /// Nothing so far.
     Nothing,
     /// The other end is gone.
     Closed,
-    /// A message with its descriptor if it has one, or something else.
-    Packet(Result<(Message, Option<OwnedFd>), Refusal>),
+    /// A message, with its descriptor if it carries one; or why a packet is no message.
+    Packet(Result<(Message, Option<OwnedFd>), HandshakeError>),
 }
 
 impl Socket {
-    /// A connection with who listens at `name`.
+    /// Connects to the server that listens at `name`.
     pub(super) fn connect(name: &SocketName) -> rustix::io::Result<Socket> {
         let socket = new()?;
         connect(&socket, &address(name)?)?;
         Ok(Socket(socket))
     }
 
-    /// Sends a message, if the peer has read enough of what it was sent before.
+    /// Sends a message. Fails if the socket's buffer is full because the peer does not read.
     pub(super) fn send(&self, message: &Message, file: Option<BorrowedFd<'_>>) -> rustix::io::Result<()> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -64,22 +64,43 @@ impl Socket {
         sendmsg(&self.0, &[IoSlice::new(&bytes)], &mut control, flags).map(drop)
     }
 
-    /// Says why and goes. If the peer cannot be told, it will see.
+    /// Sends a DISCONNECT with this reason. If that fails the peer notices when the socket is closed.
     pub(super) fn part(&self, reason: &str) {
         let _ = self.send(&Message::disconnect(reason), None);
+    }
+
+    /// Checks that the peer of a link is there and sends nothing: once there is a link, the only message is DISCONNECT.
+    ///
+    /// # Errors
+    /// Why there is no link any more.
+    pub(super) fn check_peer(&self) -> Result<(), String> {
+        let error = match self.receive() {
+            Received::Nothing => return Ok(()),
+            Received::Closed => return Err("the peer is gone".to_owned()),
+            Received::Packet(Ok((Message::Disconnect { reason, .. }, _))) => {
+                return Err(format!("the peer has left: {reason}"));
+            }
+            Received::Packet(Ok((other, _))) => {
+                HandshakeError::Order { came: other.name(), expected: "DISCONNECT" }
+            }
+            Received::Packet(Err(error)) => error,
+        };
+        let why = error.to_string();
+        self.part(&why);
+        Err(format!("the peer makes no sense: {why}"))
     }
 
     /// The next message.
     pub(super) fn receive(&self) -> Received {
         let mut bytes = [0; MESSAGE];
-        // Room for more than there may be, so that too many are seen and closed.
+        // Room for more descriptors than are allowed, so that extra ones are noticed and closed.
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
         let mut parts = [IoSliceMut::new(&mut bytes)];
         let mut got = recvmsg(&self.0, &mut parts, &mut control, flags);
         if got.as_ref().is_err_and(|&error| error == Errno::CONNRESET) {
-            // Told once, before what the peer has said at last: it has left without reading all that it was sent.
+            // The peer has closed without reading everything. The kernel reports that once, before the peer's last message.
             got = recvmsg(&self.0, &mut parts, &mut control, flags);
         }
         let got = match got {
@@ -96,7 +117,7 @@ impl Socket {
         }
         let cut = got.flags.contains(ReturnFlags::CTRUNC);
         Received::Packet(if got.flags.contains(ReturnFlags::TRUNC) {
-            Err(Refusal::TooLong)
+            Err(HandshakeError::TooLong)
         } else {
             open(&bytes[..got.bytes], files, cut)
         })
@@ -109,27 +130,32 @@ impl AsFd for Socket {
     }
 }
 
-/// A message has the descriptor that belongs to it, and no other. `cut`: there were more.
-fn open(bytes: &[u8], mut files: Vec<OwnedFd>, cut: bool) -> Result<(Message, Option<OwnedFd>), Refusal> {
+/// Reads a message and checks that it comes with just the descriptor that belongs to it. `cut`: the kernel has closed some
+/// descriptors for lack of room.
+fn open(
+    bytes: &[u8],
+    mut files: Vec<OwnedFd>,
+    cut: bool,
+) -> Result<(Message, Option<OwnedFd>), HandshakeError> {
     let message = Message::decode(bytes)?;
     let file = files.pop();
     let name = message.name();
     match &file {
-        _ if cut || !files.is_empty() => Err(Refusal::Files(name)),
-        Some(_) if !message.has_file() => Err(Refusal::Files(name)),
-        None if message.has_file() => Err(Refusal::NoFile(name)),
+        _ if cut || !files.is_empty() => Err(HandshakeError::Files(name)),
+        Some(_) if !message.has_file() => Err(HandshakeError::Files(name)),
+        None if message.has_file() => Err(HandshakeError::NoFile(name)),
         _ => Ok((message, file)),
     }
 }
 
-/// The server's socket. Its file, if it has one, goes with it.
+/// The server's socket. Its file, if it has one, is removed when this is dropped.
 #[derive(Debug)]
-pub(super) struct Listener {
+pub(super) struct ListenSocket {
     socket: OwnedFd,
     file: Option<SocketFile>,
 }
 
-/// A file that has been made here.
+/// The file of a socket that this process has made.
 #[derive(Debug)]
 struct SocketFile {
     path: PathBuf,
@@ -137,12 +163,12 @@ struct SocketFile {
     identity: (u64, u64),
 }
 
-impl Listener {
+impl ListenSocket {
     /// Listens at `name`.
     ///
     /// # Errors
-    /// Somebody else does, or what the system says.
-    pub(super) fn open(name: &SocketName) -> Result<Listener, MemifError> {
+    /// Another server listens there, or the system refuses.
+    pub(super) fn open(name: &SocketName) -> Result<ListenSocket, MemifError> {
         let failed = |what| move |error: Errno| system(what, name, error.into());
         let socket = new().map_err(failed("open a socket for"))?;
         let address = address(name).map_err(failed("listen at"))?;
@@ -161,31 +187,31 @@ impl Listener {
             }
             SocketName::Abstract(_) => None,
         };
-        let listener = Listener { socket, file };
+        let listener = ListenSocket { socket, file };
         listen(&listener.socket, BACKLOG).map_err(failed("listen at"))?;
         Ok(listener)
     }
 
-    /// The next who has come, if somebody has.
+    /// The next client, if one is waiting.
     pub(super) fn accept(&self) -> rustix::io::Result<Option<Socket>> {
         match accept_with(&self.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
             Ok(socket) => Ok(Some(Socket(socket))),
-            // The last is who has gone before he was let in.
+            // CONNABORTED: the client has left before it was accepted.
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => Ok(None),
             Err(error) => Err(error),
         }
     }
 }
 
-impl AsFd for Listener {
+impl AsFd for ListenSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 }
 
-impl Drop for Listener {
+impl Drop for ListenSocket {
     fn drop(&mut self) {
-        // Another server may have taken it for one left behind, and made its own.
+        // Another server may have taken the file for one left behind, and made its own.
         if let Some(file) = &self.file
             && identity(&file.path) == Some(file.identity)
         {
@@ -194,7 +220,7 @@ impl Drop for Listener {
     }
 }
 
-/// Removes a socket that nobody listens at.
+/// Removes the file of a socket at which no process listens.
 fn make_way(name: &SocketName) -> Result<(), MemifError> {
     let SocketName::Path(path) = name else { return Err(MemifError::Taken(name.clone())) };
     match fs::symlink_metadata(path) {
@@ -204,7 +230,7 @@ fn make_way(name: &SocketName) -> Result<(), MemifError> {
         Err(error) => return Err(system("look at", name, error)),
     }
     match Socket::connect(name) {
-        // Somebody listens, even if the queue is full, or to sockets of another kind.
+        // A process listens, even if its queue is full or its socket is of another kind.
         Ok(_) | Err(Errno::AGAIN | Errno::PROTOTYPE) => Err(MemifError::Taken(name.clone())),
         Err(Errno::NOENT) => Ok(()),
         Err(Errno::CONNREFUSED) => match fs::remove_file(path) {
@@ -226,7 +252,7 @@ fn new() -> rustix::io::Result<OwnedFd> {
     socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
 }
 
-/// Abstract names have the length that they have: no zeros follow, as with DPDK's driver.
+/// Abstract names are not padded with zeros, as DPDK's driver does it too.
 fn address(name: &SocketName) -> rustix::io::Result<SocketAddrUnix> {
     match name {
         SocketName::Path(path) => SocketAddrUnix::new(path),

@@ -7,10 +7,10 @@ use proptest::prelude::*;
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::MemifPort;
-use super::agreement::{Agreement, Offer, RingPlace};
 use super::config::{MAX_LOG2_RING, MemifConfig, MemifError, Role, SocketName};
 use super::link::{Layout, Link, Moved, offer};
-use super::ring::{Nonsense, Supply};
+use super::link_layout::{LinkLayout, Offer, RingPlace};
+use super::ring::{Checked, RingError, TxBuffers};
 use crate::port::{Attachment, BURST, Frame, FramePool, MIN_FRAME, Port, RxBurst, TxBurst};
 use crate::region::{Region, RegionSlice, SharedRegion};
 use crate::rng::Rng;
@@ -50,17 +50,17 @@ fn pair_with(buffer_size: u32, prepare: impl FnOnce(&Offer)) -> Pair {
     let offer = offer(&config, std::slice::from_ref(&registered)).unwrap();
     let registered = registered.region().clone();
     prepare(&offer);
-    let map = |at: usize| Region::map(&offer.files[at], offer.agreement.regions[at].len()).unwrap();
+    let map = |at: usize| Region::map(&offer.files[at], offer.layout.regions[at].len()).unwrap();
     let place = |of: &RingPlace| RingPlace { event: event(&of.event), ..*of };
-    let server = Agreement {
+    let server = LinkLayout {
         role: Role::Server,
         regions: vec![map(0), map(1)],
-        to_server: place(&offer.agreement.to_server),
-        to_client: place(&offer.agreement.to_client),
+        to_server: place(&offer.layout.to_server),
+        to_client: place(&offer.layout.to_client),
         peer: String::new(),
     };
     let memory = map(0);
-    let client = Link::of(offer.agreement, buffer_size).unwrap();
+    let client = Link::of(offer.layout, buffer_size).unwrap();
     Pair { client, server: Link::of(server, 0).unwrap(), memory, registered }
 }
 
@@ -109,6 +109,11 @@ fn frame(number: u8, len: usize) -> Vec<u8> {
 
 fn whole(frame: &Frame) -> Vec<u8> {
     frame.gather(&pool()).unwrap().to_vec()
+}
+
+/// The error of a link that is given up.
+fn error_of(result: Checked<Moved>) -> String {
+    result.expect_err("the peer writes what cannot be").to_string()
 }
 
 fn received(link: &mut Link, burst: &mut RxBurst) -> Vec<Vec<u8>> {
@@ -167,9 +172,9 @@ proptest! {
             let word = if small { word & 0x0003_0000_00ff_0001 } else { word };
             all.write(at & !1, &word.to_ne_bytes());
             for link in [&mut client, &mut server] {
-                let _: Result<Moved, Nonsense> = link.transmit(&mut tx);
+                let _: Checked<Moved> = link.transmit(&mut tx);
                 for mut rx in [RxBurst::new(), RxBurst::with_tails()] {
-                    let _: Result<Moved, Nonsense> = link.receive(&mut rx, &pool(), MAX_FRAME);
+                    let _: Checked<Moved> = link.receive(&mut rx, &pool(), MAX_FRAME);
                     rx.iter().for_each(|frame| drop(whole(frame)));
                 }
             }
@@ -267,7 +272,10 @@ fn a_part_that_changes_its_length_is_nonsense() {
     assert!(received(&mut server, &mut rx).is_empty(), "half of it");
     memory.slice(128 + 4, 4).unwrap().write(0, &150u32.to_ne_bytes());
     head(2);
-    assert!(matches!(server.receive(&mut rx, &pool(), MAX_FRAME), Err(Nonsense)));
+    for rx in [&mut rx, &mut RxBurst::new()] {
+        let error = error_of(server.receive(rx, &pool(), MAX_FRAME));
+        assert_eq!(error, "a frame of 950 bytes: expected 900, as its descriptors said before");
+    }
 }
 
 #[test]
@@ -356,12 +364,12 @@ fn frames_are_announced_to_who_listens() {
 fn a_memory_of_the_longest_rings_is_laid_out() {
     let config = MemifConfig { log2_ring: 14, buffer_size: Some(64), ..config(64) };
     let offer = offer(&config, &[]).unwrap();
-    assert!(Link::of(offer.agreement, 64).is_ok());
+    assert!(Link::of(offer.layout, 64).is_ok());
     let flags = EventfdFlags::CLOEXEC;
     let place = |offset| RingPlace { region: 0, offset, log2_size: 14, event: eventfd(0, flags).unwrap() };
     let regions = vec![Region::allocate(4096).unwrap()];
     let (to_server, to_client) = (place(0), place(1024));
-    let short = Agreement { role: Role::Server, regions, to_server, to_client, peer: String::new() };
+    let short = LinkLayout { role: Role::Server, regions, to_server, to_client, peer: String::new() };
     assert!(Link::of(short, 64).is_err(), "rings beyond the end of the memory");
 }
 
@@ -369,7 +377,7 @@ fn a_memory_of_the_longest_rings_is_laid_out() {
 #[test]
 fn nothing_lies_in_the_place_of_something_else() {
     for (log2_ring, size) in [(1, 64), (1, 9000), (10, 2048), (14, 64), (14, 65_600)] {
-        let Layout { to_client, sending: Supply { long, short }, receiving, len } =
+        let Layout { to_client, sending: TxBuffers { long, short }, receiving, len } =
             Layout::of(log2_ring, size);
         let ring = super::ring::ring_bytes(log2_ring);
         let buffers = [long, short, receiving].map(|b| (b.offset as usize, (b.size as usize) << log2_ring));
@@ -419,7 +427,10 @@ const TO_CLIENT: u32 = super::ring::ring_bytes(RING) as u32;
 fn buffers_that_a_peer_takes_back_are_nonsense() {
     // The empty buffers of the client end at its head in the ring to it, those of the server begin behind its tail in
     // the other one.
-    for (from_server, index, back) in [(true, TO_CLIENT + 6, 4), (false, 64, u16::MAX)] {
+    for (from_server, index, back, why) in [
+        (true, TO_CLIENT + 6, 4, "the head of the ring to the client is 4: expected 8 to 11"),
+        (false, 64, u16::MAX, "the tail of the ring to the server is 65535: expected 0 to 3"),
+    ] {
         let Pair { mut client, mut server, memory, .. } = pair(256);
         let (from, to) = if from_server { (&mut server, &mut client) } else { (&mut client, &mut server) };
         let (mut tx, mut rx) = (burst(), RxBurst::new());
@@ -432,7 +443,7 @@ fn buffers_that_a_peer_takes_back_are_nonsense() {
         // The sender has seen room for all but these three, and sees less when it looks for more.
         (0..8).for_each(|number| put(&mut tx, number, 100, 0));
         memory.slice(index.into(), 2).unwrap().write(0, &back.to_ne_bytes());
-        assert!(matches!(from.transmit(&mut tx), Err(Nonsense)), "from the server: {from_server}");
+        assert_eq!(error_of(from.transmit(&mut tx)), why);
         assert_eq!(tx.len(), 8, "nothing is lost");
     }
 }
@@ -502,7 +513,8 @@ fn what_came_before_nonsense_is_received() {
         // The third descriptor names a region that there is not.
         memory.slice(128 + 2 * 16 + 2, 2).unwrap().write(0, &9u16.to_ne_bytes());
         assert_eq!(received(&mut server, &mut rx), [frame(0, 250), frame(1, 250)]);
-        assert!(matches!(server.receive(&mut rx, &pool(), MAX_FRAME), Err(Nonsense)));
+        let error = error_of(server.receive(&mut rx, &pool(), MAX_FRAME));
+        assert_eq!(error, "a buffer in region 9: expected 0 to 1");
         assert!(rx.is_empty());
     }
 }
@@ -560,7 +572,8 @@ fn frames_that_never_end_are_nonsense_also_while_others_are_lent() {
         assert!(received(&mut server, &mut rx).is_empty(), "{head}");
     }
     write(&memory, HEAD_OF_CLIENT, 10);
-    assert!(matches!(server.receive(&mut rx, &pool(), MAX_FRAME), Err(Nonsense)));
+    let error = error_of(server.receive(&mut rx, &pool(), MAX_FRAME));
+    assert_eq!(error, "a frame goes on behind all 8 slots of its ring");
 }
 
 #[test]
@@ -572,7 +585,48 @@ fn descriptors_that_a_peer_takes_back_are_nonsense() {
     write(&memory, HEAD_OF_CLIENT, 2);
     assert!(received(&mut server, &mut rx).is_empty());
     write(&memory, HEAD_OF_CLIENT, 1);
-    assert!(matches!(server.receive(&mut rx, &pool(), MAX_FRAME), Err(Nonsense)));
+    let error = error_of(server.receive(&mut rx, &pool(), MAX_FRAME));
+    assert_eq!(error, "a frame has 1 descriptors: expected 2 at least, as before");
+}
+
+#[test]
+fn an_index_beyond_the_ring_is_an_error_that_names_it() {
+    let Pair { mut client, mut server, memory, .. } = pair(256);
+    let (mut tx, mut rx) = (burst(), RxBurst::new());
+    put(&mut tx, 0, 100, 0);
+    server.transmit(&mut tx).unwrap();
+    assert_eq!(received(&mut client, &mut rx), [frame(0, 100)]);
+    write(&memory, HEAD_OF_CLIENT, 9);
+    let error = error_of(server.receive(&mut rx, &pool(), MAX_FRAME));
+    assert_eq!(error, "the head of the ring to the server is 9: expected 0 to 8");
+    // The client has received one frame, whose buffer it gave back.
+    write(&memory, u64::from(TO_CLIENT) + 64, 0);
+    let error = error_of(client.receive(&mut rx, &pool(), MAX_FRAME));
+    assert_eq!(error, "the tail of the ring to the client is 0: expected 1 to 9");
+}
+
+#[test]
+fn a_buffer_beyond_its_region_is_an_error_that_names_both() {
+    let Pair { mut client, mut server, memory, .. } = pair(256);
+    let (mut tx, mut rx) = (burst(), RxBurst::new());
+    put(&mut tx, 0, 100, 0);
+    client.transmit(&mut tx).unwrap();
+    let len = memory.len();
+    memory.slice(descriptor(0) + 8, 4).unwrap().write(0, &(len as u32 - 99).to_ne_bytes());
+    let error = error_of(server.receive(&mut rx, &pool(), MAX_FRAME));
+    assert_eq!(error, format!("a buffer of 100 bytes at {} of region 0, which has {len}", len - 99));
+}
+
+#[test]
+fn a_peer_is_told_the_whole_error() {
+    let region =
+        RingError::Outside { region: 254, offset: u32::MAX, len: u32::MAX, region_len: u32::MAX as usize };
+    let index = "tail of the ring to the server";
+    let index = RingError::Index { index, found: u16::MAX, first: u16::MAX, last: u16::MAX };
+    let length = RingError::Length { expected: 65_549, found: u32::MAX as usize };
+    for error in [region, index, length] {
+        assert!(error.to_string().len() <= 95, "{error}");
+    }
 }
 
 #[test]
@@ -605,13 +659,13 @@ fn in_time(mut server: Link, what: impl FnOnce(&mut Link) + Send + 'static) {
 #[test]
 fn events_that_a_peer_makes_block_keep_nobody_waiting() {
     let block = |event: &OwnedFd| rustix::fs::fcntl_setfl(event, rustix::fs::OFlags::empty()).unwrap();
-    let Pair { server, .. } = pair_with(256, |offer| block(&offer.agreement.to_server.event));
+    let Pair { server, .. } = pair_with(256, |offer| block(&offer.layout.to_server.event));
     in_time(server, |server| {
         assert!(!server.listen());
         server.look_out();
     });
     let Pair { mut client, server, .. } = pair_with(256, |offer| {
-        let event = &offer.agreement.to_client.event;
+        let event = &offer.layout.to_client.event;
         block(event);
         rustix::io::write(event, &(u64::MAX - 1).to_ne_bytes()).unwrap();
     });

@@ -143,7 +143,8 @@ impl Arrival {
             let ip = v6.sin6_addr.s6_addr.into();
             SocketAddrV6::new(ip, u16::from_be(v6.sin6_port), 0, v6.sin6_scope_id).into()
         } else {
-            // SAFETY: as above; zeroes, before anything was received, are an address too.
+            // SAFETY: a `sockaddr_storage` is as large and aligned as any address. It holds what the kernel has written, or zeroes
+            // before anything was received; any bytes are a valid `sockaddr_in`.
             let v4 = unsafe { *name.cast::<libc::sockaddr_in>() };
             let ip = Ipv4Addr::from(v4.sin_addr.s_addr.to_ne_bytes());
             SocketAddrV4::new(ip, u16::from_be(v4.sin_port)).into()

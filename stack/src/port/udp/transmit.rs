@@ -50,13 +50,13 @@ type Run = ArrayVec<u8, BURST>;
 type Bits = u32;
 
 /// A burst on its way out, and where each of its frames goes.
-struct Outgoing<'a> {
+struct PlannedBurst<'a> {
     frames: &'a [Frame],
     plans: Plans,
     peers: &'a Peers,
 }
 
-impl Outgoing<'_> {
+impl PlannedBurst<'_> {
     /// What is known of a frame that is in a run.
     fn plan(&self, n: u8) -> (&Outbound, &[u8; TRAILER]) {
         let (Some(plan), trailer) = &self.plans[usize::from(n)] else {
@@ -68,7 +68,7 @@ impl Outgoing<'_> {
 
 impl Told<'_> {
     /// Counts the frames of a message that the kernel has taken.
-    fn sent(&mut self, run: &Run, out: &Outgoing<'_>) -> Bits {
+    fn sent(&mut self, run: &Run, out: &PlannedBurst<'_>) -> Bits {
         self.udp.tx_joined += u64::from(run.len() > 1);
         run.iter().fold(0, |bits, n| {
             self.port.sent(&out.frames[usize::from(*n)]);
@@ -78,7 +78,7 @@ impl Told<'_> {
 
     /// Counts a frame that can never be sent.
     #[cold]
-    fn dropped(&mut self, n: u8, error: &io::Error, path: Option<usize>, out: &Outgoing<'_>) -> Bits {
+    fn dropped(&mut self, n: u8, error: &io::Error, path: Option<usize>, out: &PlannedBurst<'_>) -> Bits {
         self.port.tx_errors += 1;
         let packet = out.frames[usize::from(n)].len() - crate::port::MIN_FRAME;
         let errno = error.raw_os_error().unwrap_or(0);
@@ -94,7 +94,7 @@ impl Sender {
     /// Sends the frames of `burst`, all that the sockets take. Returns how many left the burst.
     pub(super) fn transmit(&mut self, burst: &mut TxBurst, peers: &Peers, told: &mut Told<'_>) -> usize {
         let (plans, mut gone) = self.plan(burst, told);
-        let out = Outgoing { frames: burst, plans, peers };
+        let out = PlannedBurst { frames: burst, plans, peers };
         for source in 0..self.sockets.len() {
             let frames: Run = (0..out.plans.len() as u8)
                 .filter(|n| self.source(&out.plans[usize::from(*n)].0) == Some(source))
@@ -136,7 +136,7 @@ impl Sender {
         source: usize,
         frames: &[u8],
         join: bool,
-        out: &Outgoing<'_>,
+        out: &PlannedBurst<'_>,
         told: &mut Told<'_>,
     ) -> Bits {
         let runs = self.runs(frames, join, &out.plans);
@@ -184,7 +184,12 @@ impl Sender {
     }
 
     /// The pieces of a message.
-    fn gather<'a>(&self, run: &Run, out: &'a Outgoing<'_>, parts: &mut ArrayVec<IoSlice<'a>, { 2 * BURST }>) {
+    fn gather<'a>(
+        &self,
+        run: &Run,
+        out: &'a PlannedBurst<'_>,
+        parts: &mut ArrayVec<IoSlice<'a>, { 2 * BURST }>,
+    ) {
         for n in run {
             let (plan, trailer) = out.plan(*n);
             parts.push(IoSlice::new(&out.frames[usize::from(*n)][plan.begin..plan.end]));
@@ -202,7 +207,7 @@ impl Sender {
         (error, path): (&io::Error, Option<usize>),
         source: usize,
         run: &Run,
-        out: &Outgoing<'_>,
+        out: &PlannedBurst<'_>,
         told: &mut Told<'_>,
     ) -> Bits {
         if run.len() == 1 {

@@ -30,8 +30,8 @@ use rustc_hash::FxHasher;
 use weft_cc::{Span, Time};
 
 use self::wire::{Answer, Heard, Speaker};
-use super::rest::TimedOut;
-use super::{AddressBook, BookError, Host, Worker};
+use super::backoff::TimedOut;
+use super::{AddressBook, BookError, HostAddr, Worker};
 use crate::fep::{CallError, ConnectOptions, ConnectionId, Unreachable};
 use crate::packet::Addr;
 use crate::port::{Frame, Port, TxBurst};
@@ -136,7 +136,7 @@ impl Next {
 }
 
 impl Neighbours {
-    pub(super) fn new(host: Host, vlan: Option<VlanTag>) -> Neighbours {
+    pub(super) fn new(host: HostAddr, vlan: Option<VlanTag>) -> Neighbours {
         let own = Speaker { host, vlan };
         Neighbours {
             own,
@@ -217,7 +217,7 @@ impl Neighbours {
         true
     }
 
-    fn on_told(&mut self, now: Time, told: Host, book: &mut AddressBook) {
+    fn on_told(&mut self, now: Time, told: HostAddr, book: &mut AddressBook) {
         let Some(neighbour) = self.list.iter_mut().find(|neighbour| neighbour.ip == told.ip) else { return };
         match neighbour.state {
             State::Asked { .. } => neighbour.learn(now, told.mac, book),
@@ -308,7 +308,7 @@ impl<P: Port> Worker<P> {
             return Ok(());
         }
         let hop = via.unwrap_or(ip);
-        self.book.check(&Host { mac: self.book.own_host().mac, ip: hop })?;
+        self.book.check(&HostAddr { mac: self.book.own_host().mac, ip: hop })?;
         self.book.expect(peer, ip)?;
         if let Some(mac) = self.neighbours.add(peer, hop) {
             self.book.resolve(peer, mac);
@@ -321,7 +321,7 @@ impl<P: Port> Worker<P> {
     ///
     /// # Errors
     /// Why it cannot be entered.
-    pub fn meet_at(&mut self, peer: Addr, host: Host) -> Result<(), BookError> {
+    pub fn meet_at(&mut self, peer: Addr, host: HostAddr) -> Result<(), BookError> {
         self.book.check(&host)?;
         self.meet(peer, host.ip, None)?;
         if let Some(mac) = self.neighbours.suppose(peer, host.mac) {

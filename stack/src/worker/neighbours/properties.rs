@@ -6,13 +6,13 @@ use super::wire::{Answer, Heard, Speaker, hear, is_unicast, reply, room_for};
 use crate::wire::checksum::{checksum, pseudo_header};
 use crate::wire::ethernet::{EthernetView, MacAddr, VlanTag};
 use crate::wire::ip::IpAddrs;
-use crate::worker::Host;
+use crate::worker::HostAddr;
 
 /// Who hears: with and without a VLAN, over IPv4 and IPv6.
 const SPEAKERS: [Speaker; 4] = {
     let mac = MacAddr([2, 0, 0, 0, 0, 2]);
-    let v4 = Host { mac, ip: IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)) };
-    let v6 = Host { mac, ip: IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0xab, 2)) };
+    let v4 = HostAddr { mac, ip: IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)) };
+    let v6 = HostAddr { mac, ip: IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0xab, 2)) };
     let vlan = Some(VlanTag { priority: 3, drop_eligible: false, id: 7 });
     [
         Speaker { host: v4, vlan: None },
@@ -37,7 +37,7 @@ pub fn frame(bytes: &[u8]) {
     }
 }
 
-fn is_plausible(told: &Host, own: &Speaker) {
+fn is_plausible(told: &HostAddr, own: &Speaker) {
     assert!(is_unicast(told.mac), "{told:?}");
     assert_eq!(told.ip.is_ipv4(), own.host.ip.is_ipv4(), "{told:?}");
     let nobody = told.ip.is_multicast() || told.ip.is_unspecified() || told.ip == own.host.ip;

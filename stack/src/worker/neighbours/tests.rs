@@ -22,9 +22,9 @@ fn unreachable(peer: u32, why: Unreachable) -> CallError {
     CallError::Unreachable { peer: Addr(peer), why }
 }
 
-fn host(n: u8, v6: bool) -> Host {
+fn host(n: u8, v6: bool) -> HostAddr {
     let ip = if v6 { format!("fd00::ab:{n}").parse().unwrap() } else { [10, 0, 0, n].into() };
-    Host { mac: MacAddr([2, 0, 0, 0, 0, n]), ip }
+    HostAddr { mac: MacAddr([2, 0, 0, 0, 0, n]), ip }
 }
 
 fn speaker(n: u8, v6: bool) -> Speaker {
@@ -106,7 +106,7 @@ fn what_has_passed_a_router_is_no_neighbour() {
 #[test]
 fn nobody_is_a_group() {
     let answer = |ip: &str| {
-        let own = Speaker { host: Host { ip: ip.parse().unwrap(), ..host(2, true) }, vlan: None };
+        let own = Speaker { host: HostAddr { ip: ip.parse().unwrap(), ..host(2, true) }, vlan: None };
         frame(|buf| reply(&own, &Answer::Advert { to: host(1, true), solicited: true }, buf))
     };
     let told = |ip| hear(&answer(ip), &speaker(1, true)).unwrap().told.map(|told| told.ip);
@@ -116,7 +116,7 @@ fn nobody_is_a_group() {
 
 #[test]
 fn who_has_no_address_yet_is_told_that_it_is_taken() {
-    let nobody = Host { ip: "::".parse().unwrap(), ..host(1, true) };
+    let nobody = HostAddr { ip: "::".parse().unwrap(), ..host(1, true) };
     let mut bytes = question(&speaker(1, true), host(2, true).ip);
     // From nobody, and without the option that says where nobody is: the checksum of what is left.
     bytes[22..38].fill(0);
@@ -197,7 +197,6 @@ fn worker(own: u8, port: MemoryPort, link: LinkConfig, v6: bool) -> Worker<Memor
         link_rate: Rate::from_gbps(100),
         network_rtt: Span::from_us(10),
         trimming: true,
-        receiver_credit: false,
     };
     let config = Arc::new(FepConfig::new(&CcChoice::default(), &params));
     let fep = Fep::new(Addr(own.into()), config, Rng::new(1, own.into()), START).unwrap();
@@ -225,7 +224,7 @@ fn inject(port: &mut MemoryPort, bytes: &[u8]) {
 }
 
 /// The frame in which `who` answers a question of endpoint 1.
-fn told_to_1(who: Host) -> Vec<u8> {
+fn told_to_1(who: HostAddr) -> Vec<u8> {
     frame(|buf| reply(&Speaker { host: who, vlan: None }, &Answer::Arp { to: host(1, false) }, buf))
 }
 
@@ -346,7 +345,7 @@ fn only_open_questions_teach() {
     let mut worker = worker(1, near, LinkConfig::default(), false);
     let mac_of = |worker: &Worker<MemoryPort>, n| worker.book().get(Addr(n)).map(|host| host.mac);
     let [two, three] = [host(2, false), host(3, false)];
-    let moved = Host { mac: MacAddr([2, 9, 9, 9, 9, 9]), ..two };
+    let moved = HostAddr { mac: MacAddr([2, 9, 9, 9, 9, 9]), ..two };
     worker.book_mut().insert(Addr(3), three).unwrap();
     worker.meet(Addr(3), three.ip, None).unwrap();
     worker.meet(Addr(2), two.ip, None).unwrap();
@@ -366,7 +365,7 @@ fn only_open_questions_teach() {
     // Somebody claims the addresses of both.
     now += seconds(5);
     inject(&mut far, &told_to_1(moved));
-    inject(&mut far, &told_to_1(Host { mac: moved.mac, ..three }));
+    inject(&mut far, &told_to_1(HostAddr { mac: moved.mac, ..three }));
     worker.poll_at(now);
     assert_eq!((mac_of(&worker, 2), mac_of(&worker, 3)), (Some(two.mac), Some(three.mac)));
     let questions = sent(&mut far);
@@ -414,7 +413,7 @@ fn a_router_is_asked_once_for_all_behind_it() {
     worker.poll_at(START);
     worker.meet(Addr(4), [192, 168, 0, 4].into(), Some(router.ip)).unwrap();
     for n in [2, 3, 4] {
-        let reached = Host { mac: router.mac, ip: [192, 168, 0, n].into() };
+        let reached = HostAddr { mac: router.mac, ip: [192, 168, 0, n].into() };
         assert_eq!(worker.book().get(Addr(n.into())), Some(&reached));
     }
     let not_met = worker.connect(START, Addr(5), ConnectOptions::default()).unwrap_err();
@@ -426,7 +425,7 @@ fn a_peer_that_is_met_again_behind_a_router_is_reached_through_that() {
     let (near, mut far) = pair(&MemoryConfig::default()).unwrap();
     let mut worker = worker(1, near, LinkConfig::default(), false);
     let (old, new) = (host(8, false), host(9, false));
-    let meet = |worker: &mut Worker<MemoryPort>, via: Host| {
+    let meet = |worker: &mut Worker<MemoryPort>, via: HostAddr| {
         worker.meet(Addr(2), [192, 168, 0, 2].into(), Some(via.ip)).unwrap();
     };
     meet(&mut worker, old);

@@ -14,7 +14,7 @@ use smoltcp::wire::{
 use crate::wire::ethernet::{
     ETHERTYPE_IPV4, ETHERTYPE_IPV6, EthernetHeader, EthernetView, HEADER_LEN, MacAddr, VLAN_TAG_LEN, VlanTag,
 };
-use crate::worker::Host;
+use crate::worker::HostAddr;
 
 const ETHERTYPE_ARP: u16 = 0x0806;
 const BROADCAST: MacAddr = MacAddr([0xff; 6]);
@@ -29,7 +29,7 @@ const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 /// Who speaks, and with which tag.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Speaker {
-    pub(super) host: Host,
+    pub(super) host: HostAddr,
     pub(super) vlan: Option<VlanTag>,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct Speaker {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Heard<'a> {
     /// Where somebody says an address is. Anybody can say that of any address.
-    pub(super) told: Option<Host>,
+    pub(super) told: Option<HostAddr>,
     /// What it asks for.
     pub(super) answer: Option<Answer<'a>>,
 }
@@ -46,11 +46,11 @@ pub(super) struct Heard<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answer<'a> {
     /// By ARP: where this endpoint is.
-    Arp { to: Host },
+    Arp { to: HostAddr },
     /// By neighbour discovery; to all nodes if whoever asks has no address yet.
-    Advert { to: Host, solicited: bool },
+    Advert { to: HostAddr, solicited: bool },
     /// The same bytes back.
-    Echo { to: Host, ident: u16, seq: u16, data: &'a [u8] },
+    Echo { to: HostAddr, ident: u16, seq: u16, data: &'a [u8] },
 }
 
 /// Reads a frame. `None` if it is of another protocol, or not for `own`.
@@ -86,7 +86,7 @@ fn hear_arp(packet: &[u8], own: Ipv4Addr) -> Option<Heard<'static>> {
     else {
         return None;
     };
-    let from = Host { mac: MacAddr(source_hardware_addr.0), ip: ip.into() };
+    let from = HostAddr { mac: MacAddr(source_hardware_addr.0), ip: ip.into() };
     if !is_unicast(from.mac) || ip == own || ip.is_multicast() || ip.is_broadcast() {
         return None;
     }
@@ -112,7 +112,7 @@ fn hear_ipv4<'a>(eth: &EthernetView<'a>, own: Ipv4Addr) -> Option<Heard<'a>> {
     let icmp = Icmpv4Packet::new_checked(packet.payload()).ok()?;
     let answer = match Icmpv4Repr::parse(&icmp, &ChecksumCapabilities::default()) {
         Ok(Icmpv4Repr::EchoRequest { ident, seq_no, data }) => {
-            Some(Answer::Echo { to: Host { mac: eth.src(), ip: src.into() }, ident, seq: seq_no, data })
+            Some(Answer::Echo { to: HostAddr { mac: eth.src(), ip: src.into() }, ident, seq: seq_no, data })
         }
         _ => None,
     };
@@ -132,7 +132,7 @@ fn hear_ipv6<'a>(eth: &EthernetView<'a>, own: Ipv6Addr) -> Option<Heard<'a>> {
     if icmp.msg_code() != 0 {
         return Some(Heard::default());
     }
-    let from = Host { mac: eth.src(), ip: src.into() };
+    let from = HostAddr { mac: eth.src(), ip: src.into() };
     let heard = match Icmpv6Repr::parse(&src, &dst, &icmp, &ChecksumCapabilities::default()) {
         Ok(Icmpv6Repr::Ndisc(ndisc)) if packet.hop_limit() == UNROUTED => hear_ndisc(&ndisc, from, own),
         Ok(Icmpv6Repr::EchoRequest { ident, seq_no, data }) if dst == own && !src.is_unspecified() => {
@@ -143,22 +143,22 @@ fn hear_ipv6<'a>(eth: &EthernetView<'a>, own: Ipv6Addr) -> Option<Heard<'a>> {
     Some(heard)
 }
 
-fn hear_ndisc(ndisc: &NdiscRepr<'_>, from: Host, own: Ipv6Addr) -> Heard<'static> {
+fn hear_ndisc(ndisc: &NdiscRepr<'_>, from: HostAddr, own: Ipv6Addr) -> Heard<'static> {
     match *ndisc {
         NdiscRepr::NeighborSolicit { target_addr, lladdr } if target_addr == own => {
             // Whoever checks whether an address is free has none (RFC 4862 §5.4.2).
             if from.ip.is_unspecified() {
-                let to = Host { mac: group_mac(ALL_NODES), ip: ALL_NODES.into() };
+                let to = HostAddr { mac: group_mac(ALL_NODES), ip: ALL_NODES.into() };
                 return Heard { told: None, answer: Some(Answer::Advert { to, solicited: false }) };
             }
-            let to = Host { mac: lladdr.and_then(unicast_mac).unwrap_or(from.mac), ..from };
+            let to = HostAddr { mac: lladdr.and_then(unicast_mac).unwrap_or(from.mac), ..from };
             Heard { told: Some(to), answer: Some(Answer::Advert { to, solicited: true }) }
         }
         // Nobody is a group (RFC 4861 §7.1.2).
         NdiscRepr::NeighborAdvert { target_addr, lladdr: Some(lladdr), .. }
             if target_addr != own && !target_addr.is_multicast() && !target_addr.is_unspecified() =>
         {
-            let told = unicast_mac(lladdr).map(|mac| Host { mac, ip: target_addr.into() });
+            let told = unicast_mac(lladdr).map(|mac| HostAddr { mac, ip: target_addr.into() });
             Heard { told, answer: None }
         }
         _ => Heard::default(),
@@ -213,7 +213,7 @@ pub(super) fn ask(own: &Speaker, ip: IpAddr, buf: &mut [u8]) -> Option<usize> {
         (IpAddr::V6(_), IpAddr::V6(target)) => {
             let lladdr = Some(EthernetAddress(own.host.mac.0).into());
             let group = solicited_node(target);
-            let to = Host { mac: group_mac(group), ip: group.into() };
+            let to = HostAddr { mac: group_mac(group), ip: group.into() };
             let ask = Icmpv6Repr::Ndisc(NdiscRepr::NeighborSolicit { target_addr: target, lladdr });
             write_icmpv6(own, &to, &ask, UNROUTED, buf)
         }
@@ -224,7 +224,7 @@ pub(super) fn ask(own: &Speaker, ip: IpAddr, buf: &mut [u8]) -> Option<usize> {
 /// Writes an answer, and returns its length; `None` if it is of another version of IP, or `buf` is too short.
 pub(super) fn reply(own: &Speaker, answer: &Answer<'_>, buf: &mut [u8]) -> Option<usize> {
     match (*answer, own.host.ip) {
-        (Answer::Arp { to: Host { mac, ip: IpAddr::V4(ip) } }, IpAddr::V4(from)) => {
+        (Answer::Arp { to: HostAddr { mac, ip: IpAddr::V4(ip) } }, IpAddr::V4(from)) => {
             let arp = ArpRepr::EthernetIpv4 {
                 operation: ArpOperation::Reply,
                 source_hardware_addr: EthernetAddress(own.host.mac.0),
@@ -262,7 +262,7 @@ fn write_arp(own: &Speaker, dst: MacAddr, arp: &ArpRepr, buf: &mut [u8]) -> Opti
     Some(end)
 }
 
-fn write_icmpv4(own: &Speaker, to: &Host, icmp: &Icmpv4Repr<'_>, buf: &mut [u8]) -> Option<usize> {
+fn write_icmpv4(own: &Speaker, to: &HostAddr, icmp: &Icmpv4Repr<'_>, buf: &mut [u8]) -> Option<usize> {
     let (IpAddr::V4(src_addr), IpAddr::V4(dst_addr)) = (own.host.ip, to.ip) else { return None };
     let (sums, payload_len) = (ChecksumCapabilities::default(), icmp.buffer_len());
     let ip =
@@ -276,7 +276,7 @@ fn write_icmpv4(own: &Speaker, to: &Host, icmp: &Icmpv4Repr<'_>, buf: &mut [u8])
 
 fn write_icmpv6(
     own: &Speaker,
-    to: &Host,
+    to: &HostAddr,
     icmp: &Icmpv6Repr<'_>,
     hop_limit: u8,
     buf: &mut [u8],

@@ -86,10 +86,9 @@ mod mapped {
         _region: Region,
     }
 
-    // SAFETY: all that is behind the pointers are atomics, which any thread may use, and the region
-    // keeps them allocated.
+    // SAFETY: both pointers lead only to atomics, which any thread may use, in memory that `_region` keeps allocated.
     unsafe impl<const W: usize> Send for Storage<W> {}
-    // SAFETY: as above.
+    // SAFETY: as for `Send`: several threads at a time access nothing but atomics.
     unsafe impl<const W: usize> Sync for Storage<W> {}
 
     impl<const W: usize> Storage<W> {
@@ -120,8 +119,9 @@ mod mapped {
 
         #[inline]
         pub(in super::super) fn control(&self) -> &Control {
-            // SAFETY: within the region, aligned, made of atomics only, for which any bytes are values;
-            // regions are accessed by atomics or by copies that behave as such.
+            // SAFETY: `at` has checked that a `Control` lies here in the region, aligned, and `_region` keeps it. It consists
+            // of atomics, for which any bytes are values, and regions are accessed only by atomics or by copies that
+            // behave like them.
             unsafe { self.control.as_ref() }
         }
 
@@ -129,8 +129,9 @@ mod mapped {
         #[inline]
         pub(in super::super) fn slot(&self, index: u32) -> &[AtomicU64; W] {
             let at = (index & (self.capacity - 1)) as usize;
-            // SAFETY: `at` is less than the capacity, for which `at` has checked the region; the rest as in
-            // `control`.
+            // SAFETY: `at` is less than the capacity, and `Storage::at` has checked that so many slots lie in the region,
+            // which `_region` keeps. Slots are aligned atomics, for which any bytes are values, and regions are accessed
+            // only by atomics or by copies that behave like them.
             unsafe { self.slots.add(at).as_ref() }
         }
     }

@@ -41,7 +41,6 @@
 //! #     link_rate: Rate::from_gbps(100),
 //! #     network_rtt: Span::from_us(10),
 //! #     trimming: true,
-//! #     receiver_credit: false,
 //! # };
 //! # let config = Arc::new(FepConfig::new(&CcChoice::default(), &network));
 //! # let mut fep = Fep::new(Addr(0), config, Rng::new(1, 1), clock.now())?;

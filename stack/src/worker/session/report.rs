@@ -280,7 +280,7 @@ mod tests {
             CallError::Unreachable { peer, why }
         });
         prop_oneof![
-            prop::sample::select(&plain[..]),
+            prop::sample::select(plain.to_vec()),
             (prop::sample::select(&Resource::ALL[..]), any::<usize>())
                 .prop_map(|(what, limit)| CallError::Limit { what, limit }),
             any::<u16>().prop_map(CallError::ProcessOpen),

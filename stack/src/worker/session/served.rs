@@ -8,7 +8,7 @@ use crate::fep::{CallError, Fep, PeerRefusal, Resource, Unreachable};
 use crate::packet::Addr;
 use crate::port::Port;
 use crate::wire::ethernet::MacAddr;
-use crate::worker::{BookError, Host, Worker};
+use crate::worker::{BookError, HostAddr, Worker};
 
 /// An endpoint, and its address book if it has one.
 pub trait Served {
@@ -82,7 +82,7 @@ impl<P: Port> Served for Worker<P> {
             Some(host) if host.mac != mac => Err(CallError::Peer(PeerRefusal::OtherMac)),
             Some(_) => Ok(Some(addr)),
             None => {
-                self.meet_at(addr, Host { mac, ip }).map_err(refusal)?;
+                self.meet_at(addr, HostAddr { mac, ip }).map_err(refusal)?;
                 Ok(Some(addr))
             }
         }
@@ -91,7 +91,7 @@ impl<P: Port> Served for Worker<P> {
     fn add_peer(&mut self, ip: IpAddr, mac: Option<MacAddr>) -> Result<Addr, CallError> {
         let addr = self.book.lowest_free().map_err(refusal)?;
         let entered = match mac {
-            Some(mac) => self.meet_at(addr, Host { mac, ip }),
+            Some(mac) => self.meet_at(addr, HostAddr { mac, ip }),
             None => self.meet(addr, ip, None),
         };
         entered.map(|()| addr).map_err(refusal)
@@ -128,9 +128,9 @@ impl<P: Port> Served for Placing<'_, P> {
     fn add_peer(&mut self, ip: IpAddr, _: Option<MacAddr>) -> Result<Addr, CallError> {
         let addr = self.worker.book.lowest_free().map_err(refusal)?;
         let own = self.worker.book().own_host();
-        self.worker.book.check(&Host { mac: own.mac, ip }).map_err(refusal)?;
+        self.worker.book.check(&HostAddr { mac: own.mac, ip }).map_err(refusal)?;
         let mac = (self.place)(self.worker.port_mut(), ip).map_err(CallError::Peer)?;
-        self.worker.book_mut().insert(addr, Host { mac, ip }).map_err(refusal)?;
+        self.worker.book_mut().insert(addr, HostAddr { mac, ip }).map_err(refusal)?;
         Ok(addr)
     }
 }

@@ -20,7 +20,7 @@ use super::link::Link;
 use super::world::{SMALL, World, config, content, extent};
 use super::*;
 use crate::fep::{
-    CallError, ConnectOptions, Failure, Fep, FepConfig, ReceiveError, Resource, SendError, Unreachable,
+    CallError, ConnectOptions, Fep, FepConfig, ReceiveError, Resource, SendError, Unreachable,
 };
 use crate::packet::Addr;
 use crate::region::Region;

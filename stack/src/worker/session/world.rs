@@ -19,7 +19,6 @@ pub(super) fn config() -> Arc<FepConfig> {
         link_rate: Rate::from_gbps(10),
         network_rtt: Span::from_us(10),
         trimming: true,
-        receiver_credit: false,
     };
     Arc::new(FepConfig::new(&CcChoice::default(), &network))
 }

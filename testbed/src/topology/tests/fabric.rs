@@ -61,7 +61,7 @@ fn public_files_have_the_published_shapes() {
     }
 }
 
-/// Every cable has two ends that know each other, and every port belongs to the one it says.
+/// Checks that the two ports of each link refer to each other, and that every port belongs to its owner.
 fn check_wiring(fabric: &Topology) {
     for (i, port) in fabric.ports().iter().enumerate() {
         let id = PortId(i as u32);
@@ -86,8 +86,8 @@ fn check_wiring(fabric: &Topology) {
     assert_eq!(fabric.hosts() + owned, fabric.ports().len() as u32);
 }
 
-/// Follows every choice from `src` to `dst`; marks the ports it passes. Returns the number of
-/// different paths.
+/// Follows every routing choice from `src` to `dst` and marks the ports on the way in `used`. Returns the
+/// number of different paths.
 fn check_routes(fabric: &Topology, src: HostId, dst: HostId, used: &mut [bool]) -> u64 {
     let mut hops = 1;
     used[fabric.nic(src).0 as usize] = true;
@@ -116,7 +116,7 @@ fn check_routes(fabric: &Topology, src: HostId, dst: HostId, used: &mut [bool]) 
     at[0].1
 }
 
-/// All pairs; every port is on some route.
+/// Checks the routes of all pairs, and that every port is on some route.
 fn check_all_routes(fabric: &Topology) {
     let mut used = vec![false; fabric.ports().len()];
     for src in (0..fabric.hosts()).map(HostId) {
@@ -128,7 +128,7 @@ fn check_all_routes(fabric: &Topology) {
 }
 
 #[test]
-fn every_choice_of_every_switch_arrives() {
+fn every_routing_choice_reaches_the_destination() {
     for end in ["leaf_spine_tiny.topo", "fat_tree_128_1os.topo", "fat_tree_100Gbps.topo"] {
         check_all_routes(&public(end));
     }
@@ -136,7 +136,7 @@ fn every_choice_of_every_switch_arrives() {
 }
 
 #[test]
-fn random_pairs_of_large_fabrics_arrive() {
+fn random_pairs_of_large_fabrics_reach_each_other() {
     let mut rng = Rng::new(1, 0);
     for (path, text) in PUBLIC {
         let fabric = parse_topo(path, text).unwrap();
@@ -152,7 +152,7 @@ fn random_pairs_of_large_fabrics_arrive() {
 }
 
 #[test]
-fn equal_cost_paths_are_counted_right() {
+fn the_number_of_equal_cost_paths_is_right() {
     let count = |fabric: &Topology, src, dst| {
         check_routes(fabric, HostId(src), HostId(dst), &mut vec![false; fabric.ports().len()])
     };
@@ -161,12 +161,12 @@ fn equal_cost_paths_are_counted_right() {
     let thin = public("fat_tree_1024_8os.topo");
     assert_eq!([1, 8, 64].map(|dst| count(&thin, 0, dst)), [1, 2, 8]);
     assert_eq!(count(&public("leaf_spine_1024_oversub_8-1.topo"), 0, 1023), 4);
-    // 4 ways up, 2 links down of a bundle; 4 · 4 up, 2 · 2 down.
+    // Within a pod: 4 uplinks and a bundle of 2 links down. Between pods: 4 · 4 up and 2 · 2 down.
     assert_eq!([1, 4, 8].map(|dst| count(&bundled(), 0, dst)), [1, 8, 64]);
 }
 
 #[test]
-fn switches_know_their_place() {
+fn switch_positions_are_right() {
     let tree = public("fat_tree_1024_8os.topo");
     let place = |s| {
         let place = tree.place(SwitchId(s));
@@ -184,7 +184,7 @@ fn switches_know_their_place() {
 }
 
 #[test]
-fn failures_name_uplinks_and_the_links_of_the_top_tier() {
+fn link_numbers_name_uplinks_or_downlinks_of_the_top_tier() {
     let fabric = bundled();
     let ends = |tier, index, link| {
         fabric.link_at(tier, index, link).map(|p| (fabric.port(p).owner, fabric.port(p).peer))
@@ -201,7 +201,7 @@ fn failures_name_uplinks_and_the_links_of_the_top_tier() {
 }
 
 #[test]
-fn latencies_and_round_trips() {
+fn latencies_and_round_trips_are_right() {
     // 2 · 6 µs + 6 · (332 ns + 5.12 ns): the reference's network_max_unloaded_rtt.
     let tree = public("fat_tree_1024.topo");
     assert_eq!(tree.network_rtt(4150, 64), Span::from_ps(14_022_720));
@@ -222,7 +222,7 @@ fn latencies_and_round_trips() {
 }
 
 #[test]
-fn pair_round_trips_know_each_links_speed() {
+fn pair_round_trips_use_the_rate_of_each_link() {
     let spec: TopologySpec = "leaf-spine:hosts=144,leaves=9,spines=4,uplink=400G".parse().unwrap();
     let fabric = spec.build().unwrap();
     assert_eq!(fabric.oversubscription(0), 1.0);
@@ -237,7 +237,7 @@ fn pair_round_trips_know_each_links_speed() {
 }
 
 #[test]
-fn in_slow_motion_as_many_packets_are_on_the_way() {
+fn a_slowed_fabric_has_the_same_bandwidth_delay_product() {
     let spec: TopologySpec = "leaf-spine:hosts=16,leaves=4,switch-latency=100ns".parse().unwrap();
     let fabric = spec.build().unwrap();
     let slow = fabric.clone().slowed(500);
@@ -248,7 +248,7 @@ fn in_slow_motion_as_many_packets_are_on_the_way() {
 }
 
 #[test]
-fn queues_of_the_file_belong_to_the_owners_of_the_ports() {
+fn queue_sizes_of_the_file_apply_to_the_right_ports() {
     let fabric = bundled();
     let up = |s| fabric.queue_of(fabric.up_ports(SwitchId(s)).nth(0));
     let down = |s| fabric.queue_of(fabric.down_ports(SwitchId(s)).nth(0));
@@ -294,7 +294,7 @@ fn pods_can_be_the_bottleneck() {
     let bytes = 1_250_000;
     let alone = Rate::from_gbps(100).time_for(bytes);
     let fabric = public("fat_tree_1024_8os.topo");
-    // 64 hosts leave a pod by 2 · 4 links; to the next ToR of the same pod, 8 hosts by 2 links.
+    // 64 hosts leave a pod by 2 · 4 links; 8 hosts reach the next ToR of the same pod by 2 links.
     let across = fabric.busiest_link_bound(shift(&fabric, 64, bytes));
     assert_eq!((across.time, across.at), (alone.times(8), Cut::FromPod(0)));
     let within = fabric.busiest_link_bound(shift(&fabric, 8, bytes));
@@ -305,7 +305,7 @@ fn pods_can_be_the_bottleneck() {
 }
 
 #[test]
-fn no_traffic_has_no_bound() {
+fn without_traffic_the_bound_is_zero() {
     let fabric = public("leaf_spine_tiny.topo");
     let idle = fabric.busiest_link_bound([(HostId(0), HostId(1), 0); 0]);
     assert_eq!((idle.time, idle.at), (Span::ZERO, Cut::None));
@@ -331,7 +331,7 @@ fn the_default_is_the_smallest_fat_tree() {
 }
 
 #[test]
-fn trees_that_are_not_full_route_as_well() {
+fn partly_filled_trees_route_correctly() {
     for hosts in [1, 7, 15, 17, 53, 54] {
         let fabric = Topology::default_for(hosts, Rate::from_gbps(100)).unwrap();
         check_wiring(&fabric);
@@ -347,7 +347,7 @@ fn trees_that_are_not_full_route_as_well() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Any fabric that can be described is wired consistently and routes.
+    /// Any fabric that can be described is wired consistently, and its routes reach their destinations.
     #[test]
     fn any_described_fabric_routes(
         leaves in 1u32..6, per_leaf in 1u32..6, spines in 1u32..5, bundle in 1u32..4,

@@ -1,4 +1,4 @@
-//! The `.topo` format: what is refused, and why.
+//! Tests of the `.topo` format, above all of refusals.
 
 use proptest::prelude::*;
 
@@ -24,7 +24,7 @@ Radix_Down 4
 Downlink_Latency_ns 1000
 ";
 
-/// The message for `GOOD` with one line exchanged.
+/// The error message for `GOOD` with `line` replaced by `by`.
 fn refusal(line: &str, by: &str) -> String {
     let text = GOOD.replacen(line, by, 1);
     assert_ne!(text, GOOD, "{line:?} is not in the file");
@@ -32,7 +32,7 @@ fn refusal(line: &str, by: &str) -> String {
 }
 
 #[test]
-fn keywords_are_listed_in_their_order() {
+fn keywords_are_listed_in_enum_order() {
     for (i, (keyword, _)) in Keyword::ALL.iter().enumerate() {
         assert_eq!(*keyword as usize, i);
     }
@@ -104,7 +104,7 @@ fn malformed_files_are_refused_with_file_line_and_reason() {
         (
             "Radix_Down 8\nRadix_Up 2",
             "Radix_Down 12\nRadix_Up 3",
-            "x.topo:3: 32 hosts a pod do not fill ToRs of 12 hosts",
+            "x.topo:3: 32 hosts per pod do not fill ToRs of 12 hosts",
         ),
     ];
     for (line, by, message) in cases {
@@ -124,7 +124,7 @@ fn empty_files_and_huge_fabrics_are_refused() {
     };
     let text = huge("2097152", "262144");
     assert_eq!(message(&text), "x:1: 2097152 hosts: there must be 1 to 1048576");
-    // 2^17 leaves of 2^16 uplinks.
+    // 2^17 leaves with 2^16 uplinks each.
     let wide = huge("1048576", "131072")
         .replace("Radix_Up 2", "Radix_Up 65536")
         .replacen("Gbps 100", "Gbps 819200", 1)
@@ -133,7 +133,7 @@ fn empty_files_and_huge_fabrics_are_refused() {
 }
 
 #[test]
-fn case_comments_tabs_and_order_do_not_matter() {
+fn case_comments_tabs_and_order_are_ignored() {
     let text =
         GOOD.replace("Tier 0", "TIER\t0 # leaves").replace("Radix_Up", "radix_up").replace('\n', "\r\n");
     assert_eq!(parse_topo("x", &text), parse_topo("x", GOOD));
@@ -144,12 +144,12 @@ fn case_comments_tabs_and_order_do_not_matter() {
 }
 
 #[test]
-fn speeds_may_have_decimals() {
+fn rates_may_have_decimals() {
     let text = GOOD.replace("Gbps 100", "Gbps 12.5");
     assert_eq!(parse_topo("x", &text).unwrap().host_rate().as_bps(), 12_500_000_000);
 }
 
-/// A line of the format, or nearly.
+/// A valid line of the format, or almost one.
 fn any_line() -> impl Strategy<Value = String> {
     let word = proptest::sample::select(Keyword::ALL.map(|(_, name)| name).to_vec());
     let number = prop_oneof![
@@ -171,7 +171,8 @@ proptest! {
         let _ = parse_topo("x", &lines.join("\n"));
     }
 
-    /// Replaces, drops and repeats lines of good files. What is still accepted is a fabric.
+    /// Replaces, removes and repeats lines of valid files. If the result is still accepted, it is a
+    /// consistent fabric.
     #[test]
     fn mutated_files_never_panic(
         file in 0..=PUBLIC.len(),

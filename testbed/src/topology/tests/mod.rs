@@ -26,7 +26,7 @@ const PUBLIC: [(&str, &str); 12] = [
     public_file!("uno/fat_tree_100Gbps.topo"),
 ];
 
-/// The public file whose name ends so.
+/// The public file whose name ends with `end`.
 fn public(end: &str) -> Topology {
     let (path, text) = PUBLIC.iter().find(|(path, _)| path.ends_with(end)).expect("a public file");
     parse_topo(path, text).expect("a valid file")

@@ -1,4 +1,4 @@
-//! Descriptions of fabrics.
+//! Tests of fabric descriptions.
 
 use proptest::prelude::*;
 
@@ -51,9 +51,9 @@ fn the_name_is_the_description_in_full() {
 }
 
 #[test]
-fn bad_descriptions_say_what_is_wrong() {
+fn errors_of_bad_descriptions_give_the_reason() {
     for (text, message) in [
-        ("torus:k=4", "`torus` is no topology generator: there are leaf-spine and fat-tree"),
+        ("torus:k=4", "`torus` is not a topology generator: expected leaf-spine or fat-tree"),
         ("fat-tree", "fat-tree needs k=K or hosts=H"),
         ("fat-tree:", "fat-tree needs k=K or hosts=H"),
         ("fat-tree:k", "`k` is not of the form key=value"),
@@ -71,14 +71,20 @@ fn bad_descriptions_say_what_is_wrong() {
             "fat-tree:k=4,spines=2",
             "fat-tree has no key `spines`: it has k, hosts, oversub, agg-oversub, link, latency, switch-latency",
         ),
-        ("fat-tree:k=4,link=100", "link: `100` is not a rate above zero (such as 100G, 2.5Gbps)"),
-        ("fat-tree:k=4,latency=1", "latency: `1` is not a time in whole picoseconds (such as 1us, 600ns)"),
-        ("fat-tree:k=4,latency=1001s", "the latency of a link may be 1000 s at most"),
+        (
+            "fat-tree:k=4,link=100",
+            "link: `100` is not a rate above zero with its unit (k, M, G or T, such as 100G or 2.5Gbps)",
+        ),
+        (
+            "fat-tree:k=4,latency=1",
+            "latency: `1` is not a time in whole picoseconds with its unit (ps, ns, us, ms or s, such as 10us or 1.5ms)",
+        ),
+        ("fat-tree:k=4,latency=1001s", "the latency of a link must be at most 1000 s"),
         (
             "leaf-spine:hosts=4,leaves=4,latency=18446744073709551615ps",
-            "the latency of a link may be 1000 s at most",
+            "the latency of a link must be at most 1000 s",
         ),
-        ("fat-tree:k=4,switch-latency=5000000s", "the latency of a switch may be 1000 s at most"),
+        ("fat-tree:k=4,switch-latency=5000000s", "the latency of a switch must be at most 1000 s"),
         ("leaf-spine:leaves=4", "leaf-spine needs hosts=H"),
         ("leaf-spine:hosts=4", "leaf-spine needs leaves=L"),
         ("leaf-spine:hosts=10,leaves=4", "10 hosts cannot be spread evenly over 4 leaves"),

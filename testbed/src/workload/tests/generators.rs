@@ -1,4 +1,4 @@
-//! Generated workloads.
+//! Tests of generated workloads.
 
 use proptest::prelude::*;
 use weft_cc::Time;
@@ -29,7 +29,7 @@ fn an_incast_has_one_receiver_and_different_senders() {
 }
 
 #[test]
-fn all_to_alls_send_everything_within_their_window() {
+fn all_to_alls_keep_to_their_window_and_send_every_pair() {
     for (hosts, window) in [(2, 1), (5, 1), (16, 4), (16, 14), (16, 15), (16, 100), (9, 8)] {
         let workload = build(&format!("all-to-all:{window}"), Some(hosts), 3);
         assert_eq!(workload.flows().len(), (hosts * (hosts - 1)) as usize);
@@ -49,7 +49,7 @@ fn all_to_alls_send_everything_within_their_window() {
 }
 
 #[test]
-fn the_ring_of_an_all_to_all_gives_every_host_one_sender_a_round() {
+fn in_each_round_of_an_all_to_all_every_host_has_one_sender() {
     let workload = build("all-to-all:1", Some(8), 3);
     for round in 0..7 {
         let mut receivers: Vec<u32> = (0..8).map(|h| workload.flows()[h * 7 + round].dst.0).collect();
@@ -59,7 +59,7 @@ fn the_ring_of_an_all_to_all_gives_every_host_one_sender_a_round() {
 }
 
 #[test]
-fn derangements_are_equally_likely() {
+fn permutations_draw_derangements_with_equal_probability() {
     // Four hosts have nine derangements.
     let mut seen = std::collections::BTreeMap::new();
     for seed in 0..9000 {
@@ -68,18 +68,18 @@ fn derangements_are_equally_likely() {
         *seen.entry(dst).or_insert(0u32) += 1;
     }
     assert_eq!(seen.len(), 9);
-    // Six standard deviations (of 29.8) around 1000.
+    // Within six standard deviations (of 29.8) of 1000.
     assert!(seen.values().all(|&n| (820..1180).contains(&n)), "{seen:?}");
 }
 
 #[test]
-fn a_million_flows_stay_small() {
+fn flows_take_little_memory() {
     assert!(size_of::<crate::workload::Flow>() <= 64);
     assert_eq!(size_of::<crate::workload::Connection>(), 12);
 }
 
 #[test]
-fn the_seed_decides() {
+fn the_seed_determines_the_workload() {
     for text in ["incast:8", "permutation", "all-to-all:2"] {
         assert_eq!(build(text, Some(16), 5), build(text, Some(16), 5));
         assert_ne!(build(text, Some(16), 5), build(text, Some(16), 6));
@@ -87,13 +87,13 @@ fn the_seed_decides() {
 }
 
 #[test]
-fn descriptions_are_read_and_printed() {
+fn descriptions_parse_and_print() {
     for text in ["incast:1", "incast:1023", "permutation", "all-to-all:4"] {
         assert_eq!(text.parse::<WorkloadSpec>().unwrap().to_string(), text);
     }
     for (text, message) in [
-        ("", "`` is no workload: there are incast:N, permutation and all-to-all:K"),
-        ("broadcast:3", "`broadcast:3` is no workload: there are incast:N, permutation and all-to-all:K"),
+        ("", "`` is not a workload: expected incast:N, permutation or all-to-all:K"),
+        ("broadcast:3", "`broadcast:3` is not a workload: expected incast:N, permutation or all-to-all:K"),
         ("incast", "`incast` needs a number above zero, as in incast:8"),
         ("incast:0", "`incast` needs a number above zero, as in incast:8"),
         ("incast:+3", "`incast` needs a number above zero, as in incast:8"),

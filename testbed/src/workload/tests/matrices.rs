@@ -1,4 +1,4 @@
-//! The `.cm` format: the public files, and what is refused.
+//! Tests of the `.cm` format: the public files, and refusals.
 
 use proptest::prelude::*;
 use weft_cc::{Span, Time};
@@ -6,7 +6,7 @@ use weft_cc::{Span, Time};
 use super::play;
 use crate::topology::HostId;
 use crate::workload::{
-    CmOptions, CmReader, CmReason, DEFAULT_PRIORITY, Failure, Flow, MessageNumber, Start, StartUnit,
+    CmOptions, CmReader, CmReason, DEFAULT_PRIORITY, Flow, LinkFailure, MessageNumber, Start, StartUnit,
     TriggerKind, Workload, parse_cm,
 };
 
@@ -71,7 +71,7 @@ fn public_files_have_the_published_flows() {
 }
 
 #[test]
-fn public_permutations_and_incasts_are_what_they_are_called() {
+fn public_permutations_and_incasts_match_their_names() {
     for file in ["perm_1024n_1024c_0u_2000000b.cm", "perm_128n_128c_2MB.cm", "perm_16n_16c_2MB.cm"] {
         let workload = public(file, None);
         let sorted = |end: fn(&super::super::Flow) -> u32| {
@@ -102,7 +102,7 @@ fn the_serial_all_to_all_is_sixteen_chains() {
 }
 
 #[test]
-fn public_files_that_are_not_what_they_say_are_refused() {
+fn public_files_with_wrong_headers_are_refused() {
     let refusal = |file: &str| {
         let (path, text) = PUBLIC.iter().find(|(path, _)| path.ends_with(file)).unwrap();
         parse_cm(path, text, AS_IS).unwrap_err().to_string()
@@ -110,9 +110,9 @@ fn public_files_that_are_not_what_they_say_are_refused() {
     assert_eq!(refusal("a2a.cm"), "matrices/a2a.cm:2: the header states 3600 Connections, the file has 240");
     assert_eq!(
         refusal("0_8_1000MB.cm"),
-        "uno/0_8_1000MB.cm:3: there is no host 240: the workload has 32 hosts, counted from 0"
+        "uno/0_8_1000MB.cm:3: host 240 does not exist: the workload has 32 hosts, counted from 0"
     );
-    // Its counts aside, the triggers are missing.
+    // With the counts corrected, the triggers are still missing.
     let text = PUBLIC[0].1.replace("3600", "240").replace("3360", "0");
     assert_eq!(
         parse_cm("a2a.cm", &text, AS_IS).unwrap_err().to_string(),
@@ -121,7 +121,7 @@ fn public_files_that_are_not_what_they_say_are_refused() {
 }
 
 #[test]
-fn start_times_are_microseconds_unless_said_otherwise() {
+fn start_times_are_microseconds_by_default() {
     let flow = public("exp_paper.cm", Some(256)).flows()[9];
     assert_eq!((flow.id, flow.start), (10, Start::At(Time::ZERO + Span::from_us(15_025))));
     let start = |text: &str, start_unit| {
@@ -161,14 +161,14 @@ failure switch_type CORE switch_id 1 link_id 2
 ";
 
 #[test]
-fn every_keyword_is_understood() {
+fn every_keyword_is_read() {
     let w = parse_cm("x", EVERYTHING, AS_IS).unwrap();
     assert_eq!(w.hosts(), 8);
     let kinds: Vec<_> = w.triggers().iter().map(|t| (t.id, t.kind)).collect();
     let want = [(30, TriggerKind::Barrier(2)), (10, TriggerKind::Oneshot), (20, TriggerKind::Multishot)];
     assert_eq!(kinds, want);
     let flows = w.flows();
-    // The second and the last flow have no number of their own: they get those that are free.
+    // The second and the last flow have no number: they get unused ones.
     assert_eq!(flows.iter().map(|f| f.id).collect::<Vec<_>>(), [5, 2, 1, 9, 9, 9, 3]);
     assert_eq!(flows.iter().map(|f| f.connection).collect::<Vec<_>>(), [0, 1, 2, 3, 3, 3, 4]);
     let message = |f: &Flow| f.message.map(MessageNumber::get);
@@ -178,7 +178,7 @@ fn every_keyword_is_understood() {
     let trigger = |i: usize| w.started_by(crate::workload::TriggerIdx::new(i as u32).unwrap());
     assert_eq!((trigger(0), trigger(1), trigger(2)), (&[2, 6][..], &[3][..], &[4][..]));
     assert_eq!((flows[2].on_sent.unwrap().index(), flows[2].on_received.unwrap().index()), (1, 2));
-    let failure = |tier, switch, link| Failure { tier, switch, link };
+    let failure = |tier, switch, link| LinkFailure { tier, switch, link };
     assert_eq!(w.failures(), [failure(1, 3, 1), failure(0, 0, 4), failure(2, 1, 2)]);
     play(&w, 3, |_, _| {});
 }
@@ -192,7 +192,7 @@ fn malformed_files_are_refused_with_file_line_and_reason() {
         ("Nodes 8", "Nodes -8", "x.cm:2: `Nodes` cannot be `-8`"),
         ("Nodes 8", "Nodes 8 8", "x.cm:2: unknown word `8`"),
         ("Nodes 8", "Nodes 8\nNodes 8", "x.cm:3: `Nodes` is given twice"),
-        ("Nodes 8", "Nodes 5", "x.cm:14: there is no host 5: the workload has 5 hosts, counted from 0"),
+        ("Nodes 8", "Nodes 5", "x.cm:14: host 5 does not exist: the workload has 5 hosts, counted from 0"),
         ("trigger id 10 oneshot", "trigger id 10 oneshot\nNodes 8", "x.cm:17: `Nodes` belongs in the header"),
         ("Connections 7", "Connections 8", "x.cm:3: the header states 8 Connections, the file has 7"),
         ("Connections 7\n", "", "x.cm:18: the header states 0 Connections, the file has 7"),
@@ -203,7 +203,7 @@ fn malformed_files_are_refused_with_file_line_and_reason() {
         ("0->1 id 5", "-1->1 id 5", "x.cm:8: `-1->1` is not of the form SRC->DST"),
         ("0->1 id 5", "0->1->2 id 5", "x.cm:8: `0->1->2` is not of the form SRC->DST"),
         ("0->1 id 5", "1->1 id 5", "x.cm:8: host 1 would send to itself"),
-        ("0->1 id 5", "0->8 id 5", "x.cm:8: there is no host 8: the workload has 8 hosts, counted from 0"),
+        ("0->1 id 5", "0->8 id 5", "x.cm:8: host 8 does not exist: the workload has 8 hosts, counted from 0"),
         ("id 5 ", "id 0 ", "x.cm:8: `id` cannot be `0`"),
         ("id 5 ", "id 5 id 6 ", "x.cm:8: `id` is given twice"),
         ("id 5 ", "ID 5 ", "x.cm:8: unknown word `ID`"),
@@ -224,10 +224,10 @@ fn malformed_files_are_refused_with_file_line_and_reason() {
         (
             "msg 7 size 20",
             "size 20",
-            "x.cm:12: flow 9 is there already; further messages of its connection need `msg`",
+            "x.cm:12: flow 9 is defined already; further messages of its connection need `msg`",
         ),
         ("msg 7 size", "msg 4294967295 size", "x.cm:12: `msg` cannot be `4294967295`"),
-        ("id 9 msg start", "id 9 msg 7 start", "x.cm:13: message 7 of flow 9 is there already"),
+        ("id 9 msg start", "id 9 msg 7 start", "x.cm:13: message 7 of flow 9 is defined already"),
         (
             "3->4 id 9 msg start",
             "3->5 id 9 msg start",
@@ -270,7 +270,7 @@ fn malformed_files_are_refused_with_file_line_and_reason() {
 }
 
 #[test]
-fn lines_one_by_one_are_read_as_the_whole_text() {
+fn reading_line_by_line_gives_the_same_as_reading_the_whole_text() {
     let mut reader = CmReader::new("x", AS_IS);
     for line in EVERYTHING.replace('\n', "\r\n").split_inclusive('\n') {
         reader.line(line).unwrap();
@@ -281,9 +281,9 @@ fn lines_one_by_one_are_read_as_the_whole_text() {
     assert_eq!(reader.line("0->1 siz 3\n").unwrap_err().to_string(), "x.cm:2: unknown word `siz`");
 }
 
-/// Ids that do not rise by ones, and errors far down.
+/// Ids that are not consecutive, and errors far down in the file.
 #[test]
-fn ids_are_recognised_in_any_order() {
+fn ids_may_come_in_any_order() {
     let ids = [7, 8, 9, 3, 4, 100, 50, 101, 10, 1];
     let mut text = format!("Nodes 9\n\nConnections {}\n", ids.len() + 2);
     for id in ids {
@@ -304,21 +304,21 @@ fn ids_are_recognised_in_any_order() {
         let error = parse_cm("x", &text, AS_IS).unwrap_err();
         assert_eq!(
             error.to_string(),
-            format!("x:{line}: there is no host 9: the workload has 9 hosts, counted from 0")
+            format!("x:{line}: host 9 does not exist: the workload has 9 hosts, counted from 0")
         );
     }
 }
 
 #[test]
-fn a_given_number_of_hosts_replaces_that_of_the_file() {
+fn the_number_of_hosts_in_the_options_replaces_that_of_the_file() {
     let hosts = |n| CmOptions { hosts: Some(n), ..AS_IS };
     let without_nodes = EVERYTHING.replace("Nodes 8\n", "");
     assert_eq!(parse_cm("x", &without_nodes, hosts(6)).unwrap().hosts(), 6);
     let message = parse_cm("x", EVERYTHING, hosts(5)).unwrap_err().to_string();
-    assert_eq!(message, "x:14: there is no host 5: the workload has 5 hosts, counted from 0");
+    assert_eq!(message, "x:14: host 5 does not exist: the workload has 5 hosts, counted from 0");
 }
 
-/// A word or number of the format, or nearly.
+/// A valid word or number of the format, or almost one.
 fn any_word() -> impl Strategy<Value = String> {
     let words = "Nodes Connections Triggers Failures id msg start trigger size send_done_trigger recv_done_trigger \
                  prio failure oneshot multishot barrier count switch_type switch_id link_id TOR AGG CORE # 0->1 2->3 1->0";
@@ -346,7 +346,8 @@ proptest! {
         let _ = parse_cm("x", &lines.join("\n"), CmOptions { hosts: Some(4), ..AS_IS });
     }
 
-    /// Replaces, drops, repeats and swaps lines of good files. What is still accepted can be played to its end.
+    /// Replaces, removes, repeats and swaps lines of valid files. If the result is still accepted, all of its
+    /// flows start.
     #[test]
     fn mutated_files_never_panic(
         file in 0..=PUBLIC.len(),

@@ -7,9 +7,8 @@ use weft_stack::rng::Rng;
 
 use super::{Start, TriggerBank, Workload};
 
-/// Lets the flows of a workload end in random order. Returns for each flow the number of its start
-/// (0 for the flows that start by time); `on_start` sees each flow that starts with those that are
-/// running then. Panics if a flow starts twice or never.
+/// Lets the flows of a workload end in random order. Calls `on_start` for each flow that starts, with the
+/// flows that are running then. Panics if a flow starts twice or never.
 fn play(workload: &Workload, seed: u64, mut on_start: impl FnMut(u32, &[u32])) {
     let mut rng = Rng::new(seed, 0);
     let mut bank = TriggerBank::new(workload);
@@ -34,5 +33,5 @@ fn play(workload: &Workload, seed: u64, mut on_start: impl FnMut(u32, &[u32])) {
             }
         }
     }
-    assert_eq!(started.iter().position(|s| !s), None, "a flow never starts");
+    assert_eq!(started.iter().position(|s| !s), None, "one flow never starts");
 }

@@ -1,4 +1,4 @@
-//! What is written reads the same.
+//! Written workloads parse to the same workload.
 
 use proptest::prelude::*;
 use weft_cc::Time;
@@ -7,7 +7,7 @@ use weft_stack::rng::Rng;
 use super::play;
 use crate::topology::HostId;
 use crate::workload::{
-    CmOptions, Connection, DEFAULT_PRIORITY, Failure, Flow, MessageNumber, Start, Trigger, TriggerIdx,
+    CmOptions, Connection, DEFAULT_PRIORITY, Flow, LinkFailure, MessageNumber, Start, Trigger, TriggerIdx,
     TriggerKind, Workload, WorkloadSpec, parse_cm,
 };
 
@@ -17,7 +17,7 @@ fn written(workload: &Workload) -> String {
     text
 }
 
-/// A workload with a bit of everything. Flows wait only for flows before them, so all can start.
+/// A workload that uses every feature. Flows wait only for earlier flows, so all can start.
 fn random_workload(seed: u64) -> Workload {
     let mut rng = Rng::new(seed, 0);
     let hosts = 2 + rng.below(20);
@@ -52,12 +52,12 @@ fn random_workload(seed: u64) -> Workload {
         });
     }
     let failure =
-        |rng: &mut Rng| Failure { tier: rng.below(3) as u8, switch: rng.below(9), link: rng.below(9) };
+        |rng: &mut Rng| LinkFailure { tier: rng.below(3) as u8, switch: rng.below(9), link: rng.below(9) };
     let failures = (0..rng.below(3)).map(|_| failure(&mut rng)).collect();
     Workload::new(hosts, flows, connections, triggers, failures).unwrap()
 }
 
-/// A time, or a trigger that one or two of the flows so far activate.
+/// A start time, or a trigger that one or two of the earlier flows activate.
 fn random_start(rng: &mut Rng, flows: &mut [Flow], triggers: &mut Vec<Trigger>) -> Start {
     let at = Start::At(Time::from_ps(rng.next_u64() >> (2 + rng.below(60))));
     let free: Vec<usize> = (0..flows.len()).filter(|&f| flows[f].on_sent.is_none()).collect();
@@ -82,7 +82,7 @@ fn random_start(rng: &mut Rng, flows: &mut [Flow], triggers: &mut Vec<Trigger>) 
 
 proptest! {
     #[test]
-    fn any_workload_survives_being_written(seed in any::<u64>()) {
+    fn any_written_workload_parses_to_the_same_workload(seed in any::<u64>()) {
         let workload = random_workload(seed);
         play(&workload, seed, |_, _| {});
         let text = written(&workload);
@@ -91,7 +91,7 @@ proptest! {
 }
 
 #[test]
-fn generated_workloads_survive_being_written() {
+fn written_generated_workloads_parse_to_the_same_workload() {
     for text in ["incast:5", "permutation", "all-to-all:3"] {
         let spec: WorkloadSpec = text.parse().unwrap();
         let workload = spec.build(Some(12), 2 << 20, &mut Rng::new(1, 0)).unwrap();
@@ -100,7 +100,7 @@ fn generated_workloads_survive_being_written() {
 }
 
 #[test]
-fn the_text_is_that_of_the_format() {
+fn the_written_text_follows_the_format() {
     let text = "\
 Nodes 4
 Connections 3

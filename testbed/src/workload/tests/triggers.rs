@@ -1,9 +1,9 @@
-//! What triggers start, and which workloads can never come to their end.
+//! Tests of triggers, and of workloads that can never end.
 
 use super::play;
 use crate::workload::{CmOptions, TriggerBank, TriggerIdx, Workload, parse_cm};
 
-/// A matrix of four hosts with right counts.
+/// Parses a matrix of four hosts whose counts are right.
 fn matrix(body: &str) -> Result<Workload, String> {
     let count = |what: &str| body.lines().filter(|line| line.contains(what)).count();
     let triggers = body.lines().filter(|line| line.starts_with("trigger")).count();
@@ -27,19 +27,19 @@ const THREE_WAIT: &str = "\
 ";
 
 #[test]
-fn the_first_activation_of_a_oneshot_starts_all() {
+fn the_first_activation_of_a_oneshot_starts_all_its_flows() {
     let w = matrix(&format!("{THREE_WAIT}trigger id 1 oneshot")).unwrap();
     assert_eq!(activate_all(&w, 3), [vec![3, 4, 5], vec![], vec![]]);
 }
 
 #[test]
-fn each_activation_of_a_multishot_starts_the_next() {
+fn each_activation_of_a_multishot_starts_its_next_flow() {
     let w = matrix(&format!("{THREE_WAIT}trigger id 1 multishot")).unwrap();
     assert_eq!(activate_all(&w, 5), [vec![3], vec![4], vec![5], vec![], vec![]]);
 }
 
 #[test]
-fn the_last_activation_of_a_barrier_starts_all() {
+fn the_last_activation_of_a_barrier_starts_all_its_flows() {
     let w = matrix(&format!("{THREE_WAIT}trigger id 1 barrier count 3")).unwrap();
     assert_eq!(activate_all(&w, 4), [vec![], vec![], vec![3, 4, 5], vec![]]);
     let mut bank = TriggerBank::new(&w);
@@ -77,11 +77,11 @@ fn a_trigger_may_start_nothing() {
 }
 
 #[test]
-fn circles_are_refused() {
+fn cycles_are_refused() {
     let itself = "0->1 id 1 trigger 1 size 1 send_done_trigger 1\ntrigger id 1 oneshot";
     assert_eq!(
         matrix(itself).unwrap_err(),
-        "x:4: flow 1 can never start: it waits in a circle of 1 flow(s) by trigger 1"
+        "x:4: flow 1 can never start: it is part of a cycle of 1 flow(s) through trigger 1"
     );
     let three = "0->1 id 1 start 0 size 1 send_done_trigger 9\n\
                  1->2 id 2 trigger 9 size 1 send_done_trigger 9\n\
@@ -92,20 +92,20 @@ fn circles_are_refused() {
                  trigger id 5 oneshot\ntrigger id 6 oneshot\ntrigger id 7 oneshot\ntrigger id 9 oneshot";
     assert_eq!(
         matrix(three).unwrap_err(),
-        "x:6: flow 3 can never start: it waits in a circle of 3 flow(s) by trigger 5"
+        "x:6: flow 3 can never start: it is part of a cycle of 3 flow(s) through trigger 5"
     );
 }
 
 #[test]
-fn a_barrier_that_waits_for_what_it_starts_is_a_circle() {
+fn a_barrier_that_waits_for_a_flow_it_starts_is_a_cycle() {
     let text = "0->1 id 1 start 0 size 1 send_done_trigger 1\n\
                 1->0 id 2 trigger 1 size 1 send_done_trigger 1\n\
                 trigger id 1 barrier count 2";
     assert_eq!(
         matrix(text).unwrap_err(),
-        "x:5: flow 2 can never start: it waits in a circle of 1 flow(s) by trigger 1"
+        "x:5: flow 2 can never start: it is part of a cycle of 1 flow(s) through trigger 1"
     );
-    // A multishot trigger that its own flows activate is a window, not a circle.
+    // A multishot trigger that its own flows activate is a window, not a cycle.
     let window = "0->1 id 1 start 0 size 1 send_done_trigger 1\n\
                   0->2 id 2 trigger 1 size 1 send_done_trigger 1\n\
                   0->3 id 3 trigger 1 size 1 send_done_trigger 1\n\
@@ -114,7 +114,7 @@ fn a_barrier_that_waits_for_what_it_starts_is_a_circle() {
 }
 
 #[test]
-fn long_chains_take_no_stack() {
+fn long_chains_do_not_overflow_the_stack() {
     let mut body = String::from("0->1 id 1 start 0 size 1 send_done_trigger 1\n");
     for i in 1..50_000 {
         body += &format!("0->1 id {} trigger {i} size 1 send_done_trigger {}\n", i + 1, i + 1);

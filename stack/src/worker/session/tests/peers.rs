@@ -1,1 +1,133 @@
+//! Peers that applications enter by address.
 
+use core::net::IpAddr;
+
+use weft_cc::Time;
+
+use super::resolving::{PEER, Side, TURN, alone, ip, refused};
+use super::*;
+use crate::fep::PeerRefusal;
+use crate::packet::Addr;
+use crate::port::memory::{MemoryConfig, pair};
+use crate::wire::ethernet::MacAddr;
+use crate::worker::HostAddr;
+
+/// The lowest address that is free in a side's book.
+const NEXT: Addr = Addr(3);
+
+fn address(last: u8) -> IpAddr {
+    [10, 0, 0, last].into()
+}
+
+/// Asks for a peer, and returns its address or why it is refused.
+fn ask(side: &mut Side, client: &mut Client, ip: IpAddr, mac: Option<MacAddr>) -> Result<Addr, CallError> {
+    client.peer(ip, mac, 7).unwrap();
+    side.turn(Time::ZERO);
+    let event = client.poll().unwrap().expect("an answer at once");
+    match event.report {
+        Report::Peer { addr, .. } if event.context == 7 => Ok(addr),
+        _ => {
+            let (context, request, error) = refused(&event);
+            assert_eq!((context, request), (7, Request::Peer));
+            Err(error)
+        }
+    }
+}
+
+#[test]
+fn a_peer_has_one_address_whoever_asks() {
+    let (mut side, _deaf) = alone();
+    let (mut alice, mut bob) = (side.open(), side.open());
+    assert_eq!(ask(&mut side, &mut alice, ip(PEER), None), Ok(PEER), "it is in the book already");
+    assert_eq!(ask(&mut side, &mut alice, address(77), None), Ok(NEXT));
+    assert_eq!(ask(&mut side, &mut bob, address(77), None), Ok(NEXT));
+    assert_eq!(ask(&mut side, &mut bob, address(78), None), Ok(Addr(4)));
+    assert_eq!(ask(&mut side, &mut alice, address(77), None), Ok(NEXT));
+    drop(bob);
+    side.assert_nothing_is_left(Time::ZERO, alice);
+}
+
+#[test]
+fn an_application_can_add_no_more_peers_than_its_quota() {
+    let (mut side, _deaf) = alone();
+    let (mut glutton, mut other) = (side.open(), side.open());
+    assert_eq!(ask(&mut side, &mut glutton, address(101), None), Ok(NEXT));
+    assert_eq!(ask(&mut side, &mut glutton, address(102), None), Ok(Addr(4)));
+    let quota = CallError::Limit { what: Resource::SessionPeers, limit: 2 };
+    assert_eq!(ask(&mut side, &mut glutton, address(103), None), Err(quota));
+    assert_eq!(ask(&mut side, &mut glutton, address(102), None), Ok(Addr(4)), "that one is there already");
+    // The others have theirs, as long as the book has room.
+    assert_eq!(ask(&mut side, &mut other, address(103), None), Ok(Addr(5)));
+    assert_eq!(ask(&mut side, &mut other, address(104), None), Ok(Addr(6)));
+    let mut third = side.open();
+    assert_eq!(ask(&mut side, &mut third, address(105), None), Ok(Addr(7)));
+    let full = CallError::Limit { what: Resource::Peers, limit: 8 };
+    assert_eq!(ask(&mut side, &mut third, address(106), None), Err(full));
+    assert_eq!(ask(&mut side, &mut third, address(101), None), Ok(NEXT));
+}
+
+#[test]
+fn addresses_of_no_single_host_are_refused_and_cost_nothing() {
+    let (mut side, _deaf) = alone();
+    let mut client = side.open();
+    let mut refusal = |ip: IpAddr, mac| ask(&mut side, &mut client, ip, mac);
+    for _ in 0..3 {
+        let version = Err(CallError::Peer(PeerRefusal::IpVersion));
+        assert_eq!(refusal("fd00::1".parse().unwrap(), None), version);
+        let not_unicast = Err(CallError::Peer(PeerRefusal::NotUnicast));
+        assert_eq!(refusal([224, 0, 0, 1].into(), None), not_unicast);
+        assert_eq!(refusal([0, 0, 0, 0].into(), None), not_unicast);
+        assert_eq!(refusal(address(50), Some(MacAddr([1, 0, 0, 0, 0, 1]))), not_unicast);
+    }
+    assert_eq!(refusal(address(50), None), Ok(NEXT));
+}
+
+/// An application cannot send the packets of others elsewhere for good: the host itself is asked.
+#[test]
+fn an_ethernet_address_given_by_an_application_is_used_until_the_host_answers() {
+    let (left, right) = pair(&MemoryConfig::default()).unwrap();
+    let mut side = Side::new(0, left);
+    let (mut liar, mut other) = (side.open(), side.open());
+    let claimed = MacAddr([2, 0, 0, 0, 0, 0x66]);
+    assert_eq!(ask(&mut side, &mut liar, ip(PEER), Some(claimed)), Ok(PEER));
+    assert_eq!(side.worker.book().get(PEER), Some(&HostAddr { mac: claimed, ip: ip(PEER) }));
+    other.connect(PEER, ConnectOptions::default(), 1).unwrap();
+    side.turn(Time::ZERO);
+    let event = other.poll().unwrap().unwrap();
+    assert!(matches!(event.report, Report::Connected { .. }), "{event:?}");
+    let contradiction = Err(CallError::Peer(PeerRefusal::OtherMac));
+    assert_eq!(ask(&mut side, &mut other, ip(PEER), Some(MacAddr([2, 0, 0, 0, 0, 0x67]))), contradiction);
+
+    // The host is there, and answers.
+    let mut host = Side::new(1, right);
+    let mut now = Time::ZERO;
+    for _ in 0..30_000 {
+        now += TURN;
+        side.turn(now);
+        host.turn(now);
+    }
+    let own = host.worker.book().own_host().mac;
+    assert_eq!(side.worker.book().get(PEER).unwrap().mac, own);
+    assert_eq!(ask(&mut side, &mut liar, ip(PEER), Some(claimed)), contradiction);
+    assert_eq!(ask(&mut side, &mut other, ip(PEER), Some(own)), Ok(PEER));
+}
+
+#[test]
+fn a_connection_to_an_added_peer_is_held_until_the_peer_answers() {
+    let (left, right) = pair(&MemoryConfig::default()).unwrap();
+    let (mut side, mut host) = (Side::new(2, left), Side::new(0, right));
+    let mut client = side.open();
+    // Endpoint 0 is not in this side's book: it knows 1 and itself.
+    let addr = ask(&mut side, &mut client, ip(Addr(0)), None).unwrap();
+    client.connect(addr, ConnectOptions::default(), 1).unwrap();
+    let mut now = Time::ZERO;
+    side.turn(now);
+    assert_eq!(client.poll(), Ok(None));
+    for _ in 0..4 {
+        now += TURN;
+        side.turn(now);
+        host.turn(now);
+    }
+    let event = side.event(&mut now, &mut client);
+    assert!(matches!(event.report, Report::Connected { .. }), "{event:?}");
+}

@@ -13,16 +13,16 @@ use crate::port::{Port, RxBurst};
 use crate::rng::Rng;
 use crate::wire::ethernet::MacAddr;
 use crate::worker::session::held::LONGEST;
-use crate::worker::{AddressBook, Clock, Host, LinkConfig, Strangers, Worker};
+use crate::worker::{AddressBook, Clock, HostAddr, LinkConfig, Strangers, Worker};
 
-const PEER: Addr = Addr(1);
+pub(super) const PEER: Addr = Addr(1);
 /// Reached through [`ROUTER`].
-const FAR: Addr = Addr(2);
+pub(super) const FAR: Addr = Addr(2);
 const ROUTER: Addr = Addr(3);
 /// In no address book.
 const NOBODY: Addr = Addr(7);
 
-fn ip(addr: Addr) -> IpAddr {
+pub(super) fn ip(addr: Addr) -> IpAddr {
     [10, 0, 0, addr.0 as u8 + 1].into()
 }
 
@@ -33,21 +33,21 @@ fn ms(n: u64) -> Span {
 /// Far less than a neighbour takes to be given up: 63 timeouts, after which a PDC is, are over in 63 ms.
 const RTO: Span = Span::from_ms(1);
 /// Between two turns.
-const TURN: Span = Span::from_us(100);
+pub(super) const TURN: Span = Span::from_us(100);
 
 /// One side of the link: a worker and its sessions.
-struct Side {
-    worker: Worker<MemoryPort>,
-    sessions: Sessions,
+pub(super) struct Side {
+    pub(super) worker: Worker<MemoryPort>,
+    pub(super) sessions: Sessions,
 }
 
 impl Side {
-    fn new(own: u32, port: MemoryPort) -> Side {
+    pub(super) fn new(own: u32, port: MemoryPort) -> Side {
         let base = (*config()).clone();
         let config = Arc::new(FepConfig { pdc: PdcConfig { rto_init: RTO, ..base.pdc }, ..base });
         let mut fep = Fep::new(Addr(own), config, Rng::new(3, own.into()), Time::ZERO).unwrap();
         fep.close_process(0).unwrap();
-        let host = Host { mac: MacAddr([2, 0, 0, 0, 0, own as u8]), ip: ip(Addr(own)) };
+        let host = HostAddr { mac: MacAddr([2, 0, 0, 0, 0, own as u8]), ip: ip(Addr(own)) };
         let book = AddressBook::new(Addr(own), host, 8, Strangers::Refuse).unwrap();
         let clock = Clock::system(Time::ZERO);
         let mut worker = Worker::new(fep, port, book, LinkConfig::default(), clock).unwrap();
@@ -56,17 +56,17 @@ impl Side {
         Side { worker, sessions: Sessions::new(4) }
     }
 
-    fn open(&mut self) -> Client {
+    pub(super) fn open(&mut self) -> Client {
         self.sessions.open(self.worker.fep_mut(), &SMALL, None).unwrap()
     }
 
-    fn turn(&mut self, now: Time) {
+    pub(super) fn turn(&mut self, now: Time) {
         self.worker.poll_at(now);
         self.sessions.serve(&mut self.worker, now);
     }
 
     /// Turns until `client` has an event, for as long as anything here may take, and returns when.
-    fn event(&mut self, now: &mut Time, client: &mut Client) -> Event {
+    pub(super) fn event(&mut self, now: &mut Time, client: &mut Client) -> Event {
         let start = *now;
         loop {
             if let Some(event) = client.poll().unwrap() {
@@ -78,7 +78,7 @@ impl Side {
         }
     }
 
-    fn assert_nothing_is_left(mut self, mut now: Time, client: Client) {
+    pub(super) fn assert_nothing_is_left(mut self, mut now: Time, client: Client) {
         drop(client);
         self.turn(now);
         now += TURN;
@@ -90,12 +90,12 @@ impl Side {
 }
 
 /// A side whose questions arrive at the port that is returned too, and are not answered.
-fn alone() -> (Side, MemoryPort) {
+pub(super) fn alone() -> (Side, MemoryPort) {
     let (left, right) = pair(&MemoryConfig::default()).unwrap();
     (Side::new(0, left), right)
 }
 
-fn refused(event: &Event) -> (u64, Request, CallError) {
+pub(super) fn refused(event: &Event) -> (u64, Request, CallError) {
     match event.report {
         Report::Refused { request, error, .. } => (event.context, request, error),
         other => panic!("{other:?} is no refusal"),

@@ -1,4 +1,4 @@
-//! Applications and workers that sleep, and that are gone.
+//! Applications and workers that sleep, or are gone.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -59,8 +59,50 @@ fn a_sleeping_worker_is_woken_by_a_command() {
     assert!(world.sessions[0].may_sleep());
 }
 
+/// Whether something can be read from the client's descriptor.
+fn is_readable(client: &Client) -> bool {
+    let now = Some(&rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 });
+    let mut ends = [rustix::event::PollFd::new(client, rustix::event::PollFlags::IN)];
+    rustix::event::poll(&mut ends, now).unwrap() == 1
+}
+
 #[test]
-fn a_worker_that_is_gone_is_missed_by_who_polls_and_who_sleeps() {
+fn an_armed_client_becomes_readable_with_its_next_report_and_quiet_when_it_is_polled() {
+    let mut world = World::new();
+    let mut client = world.open(0);
+    let report = |world: &mut World, client: &mut Client| {
+        let receive = client.receive(extent(0, 1), None, Matching::Untagged, 5).unwrap();
+        client.cancel(receive).unwrap();
+        world.step(1);
+    };
+    // A client that is not armed costs the worker no system call.
+    report(&mut world, &mut client);
+    assert!(!is_readable(&client));
+    assert_eq!(client.arm(), Ok(false), "there is a report already");
+    assert_eq!(client.poll().unwrap().map(|event| event.context), Some(5));
+    for _ in 0..3 {
+        assert_eq!(client.arm(), Ok(true));
+        world.step(1);
+        assert!(!is_readable(&client));
+        report(&mut world, &mut client);
+        assert!(is_readable(&client));
+        assert_eq!(client.poll().unwrap().map(|event| event.context), Some(5));
+        assert!(!is_readable(&client));
+    }
+    assert_eq!(client.arm(), Ok(true));
+    client.disarm().unwrap();
+    report(&mut world, &mut client);
+    assert!(!is_readable(&client));
+    assert!(client.poll().unwrap().is_some());
+    // A worker that dies.
+    assert_eq!(client.arm(), Ok(true));
+    drop(world);
+    assert!(is_readable(&client));
+    assert_eq!(client.poll(), Err(ClientError::Gone));
+}
+
+#[test]
+fn clients_notice_that_the_worker_is_gone_when_they_poll_and_when_they_sleep() {
     let mut world = World::new();
     let (mut polls, mut sleeps) = (world.open(0), world.open(0));
     let receive = polls.receive(extent(0, 1), None, Matching::Untagged, 5).unwrap();
@@ -80,7 +122,7 @@ fn a_worker_that_is_gone_is_missed_by_who_polls_and_who_sleeps() {
 
 /// A process that is killed sets no flags in its rings: only the socket tells.
 #[test]
-fn killed_processes_are_missed_by_their_sockets() {
+fn killed_processes_are_noticed_by_their_sockets() {
     let mut world = World::new();
     let region = Region::allocate(SMALL.layout().unwrap().total).unwrap();
     let (own, other) = Link::pair().unwrap();

@@ -9,7 +9,7 @@ use crate::pdc::PdcConfig;
 use crate::port::Port;
 use crate::port::memory::{MemoryConfig, pair};
 use crate::wire::ethernet::MacAddr;
-use crate::worker::{AddressBook, Clock, Host, LinkConfig, Strangers, Worker};
+use crate::worker::{AddressBook, Clock, HostAddr, LinkConfig, Strangers, Worker};
 
 const MESSAGES: u64 = 300;
 /// Bytes of the longest message.
@@ -18,7 +18,8 @@ const LONGEST: usize = 20_000;
 const LIMIT: Duration = Duration::from_secs(120);
 
 fn worker<P: Port>(own: u32, port: P, clock: Clock) -> Worker<P> {
-    let host = |n: u32| Host { mac: MacAddr([2, 0, 0, 0, 0, n as u8]), ip: [10, 0, 0, n as u8 + 1].into() };
+    let host =
+        |n: u32| HostAddr { mac: MacAddr([2, 0, 0, 0, 0, n as u8]), ip: [10, 0, 0, n as u8 + 1].into() };
     // A thread may be kept from running for far longer than a network takes.
     let base = (*config()).clone();
     let pdc = PdcConfig { rto_init: Span::from_ms(200), ..base.pdc };

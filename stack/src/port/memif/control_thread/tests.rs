@@ -1,7 +1,7 @@
-//! Attendants of both roles, with each other and with peers that do what they should not.
+//! Control threads of both roles, with each other and with peers that break the protocol.
 
 use std::fs;
-use std::io::{IoSlice, Read};
+use std::io::{self, IoSlice, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -10,16 +10,16 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
-use super::super::agreement::{Agreement, RingPlace};
-use super::super::board::is_up;
 use super::super::config::SocketName;
-use super::super::message::{AddRing, Hello, Init, TO_SERVER, Text, VERSION};
+use super::super::link_layout::{LinkLayout, Offer, RingPlace};
+use super::super::link_state::is_up;
+use super::super::message::{AddRing, Hello, Init, Message, TO_SERVER, Text, VERSION};
 use super::super::ring::ring_bytes;
-use super::super::socket::Listener;
+use super::super::socket::{ListenSocket, Received, Socket};
 use super::*;
 use crate::region::Region;
 
-/// Longer than anything takes, however busy the machine.
+/// Longer than any step takes, however busy the machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn anywhere() -> SocketName {
@@ -37,25 +37,25 @@ fn offer(config: &MemifConfig) -> io::Result<Offer> {
     let log2_size = config.log2_ring;
     let (region, file) = Region::share(2 * ring_bytes(log2_size))?;
     let ring = |offset| RingPlace { region: 0, offset, log2_size, event: event() };
-    let agreement = Agreement {
+    let layout = LinkLayout {
         role: Role::Client,
         regions: vec![region],
         to_server: ring(0),
         to_client: ring(ring_bytes(log2_size) as u32),
         peer: String::new(),
     };
-    Ok(Offer { agreement, files: vec![file] })
+    Ok(Offer { layout, files: vec![file] })
 }
 
-fn start(config: &MemifConfig) -> Attendant {
-    Attendant::start(config, Box::new(offer)).unwrap()
+fn start(config: &MemifConfig) -> ControlThread {
+    ControlThread::start(config, Box::new(offer)).unwrap()
 }
 
-fn server(at: &SocketName) -> Attendant {
+fn server(at: &SocketName) -> ControlThread {
     start(&MemifConfig { name: "left".to_owned(), ..MemifConfig::server(at.clone()) })
 }
 
-fn client(at: &SocketName) -> Attendant {
+fn client(at: &SocketName) -> ControlThread {
     start(&MemifConfig { name: "right".to_owned(), ..MemifConfig::client(at.clone()) })
 }
 
@@ -65,30 +65,30 @@ fn readable(file: impl AsFd, limit: Duration) -> bool {
     poll(&mut watched, Some(&limit)).unwrap() == 1
 }
 
-/// Sleeps by the bell until the generation is at least `least`, and there is a link if it is odd.
-fn generation(attendant: &Attendant, least: u32) -> u32 {
-    let board = attendant.board();
+/// Sleeps until the generation is at least `least`, and there is a link if `least` is odd.
+fn generation(control_thread: &ControlThread, least: u32) -> u32 {
+    let link_state = control_thread.link_state();
     loop {
-        board.hush();
-        let generation = board.generation();
+        link_state.hush();
+        let generation = link_state.generation();
         if generation >= least && (is_up(generation) || !is_up(least)) {
             return generation;
         }
-        assert!(readable(board.bell(), PATIENCE), "no bell; at {generation}: {}", board.why());
+        assert!(readable(link_state.bell(), PATIENCE), "no bell; at {generation}: {}", link_state.why());
     }
 }
 
-fn link(attendant: &Attendant, least: u32) -> Agreement {
-    let seen = generation(attendant, least);
-    let (generation, link) = attendant.board().take();
+fn link(control_thread: &ControlThread, least: u32) -> LinkLayout {
+    let seen = generation(control_thread, least);
+    let (generation, link) = control_thread.link_state().take();
     assert_eq!(generation, seen);
     link.unwrap()
 }
 
-fn expect_why(attendant: &Attendant, part: &str) {
+fn expect_why(control_thread: &ControlThread, part: &str) {
     let end = Instant::now() + PATIENCE;
-    while !attendant.board().why().contains(part) {
-        assert!(Instant::now() < end, "`{}` where `{part}` was expected", attendant.board().why());
+    while !control_thread.link_state().why().contains(part) {
+        assert!(Instant::now() < end, "`{}` where `{part}` was expected", control_thread.link_state().why());
         thread::sleep(Duration::from_millis(5));
     }
 }
@@ -119,7 +119,7 @@ fn parting(socket: &Socket) -> String {
     }
 }
 
-fn accept(listener: &Listener) -> Socket {
+fn accept(listener: &ListenSocket) -> Socket {
     loop {
         assert!(readable(listener, PATIENCE), "nobody comes");
         if let Some(socket) = listener.accept().unwrap() {
@@ -128,7 +128,8 @@ fn accept(listener: &Listener) -> Socket {
     }
 }
 
-/// What a peer played by hand is told at last. Who plays it may itself be too late, on a busy machine: once more then.
+/// The reason that a peer played by the test gets at last. On a busy machine the test itself may be too late, and tries
+/// again.
 fn in_time(mut play: impl FnMut() -> String) -> String {
     for _ in 0..10 {
         let told = play();
@@ -182,7 +183,7 @@ fn what_the_port_has_taken_outlives_the_link_and_the_server_may_come_again() {
     let memory = link(&client, 1);
     drop(first);
     assert_eq!(generation(&client, 2), 2);
-    assert_eq!(client.board().why(), "the peer has left: the port is closed");
+    assert_eq!(client.link_state().why(), "the peer has left: the port is closed");
     memory.regions[0].slice(0, 8).unwrap().write(0, b"still");
     let second = server(&at);
     assert_eq!(generation(&client, 3), 3);
@@ -198,7 +199,7 @@ fn a_client_may_come_again_and_a_second_one_only_when_the_first_is_gone() {
     let up = (generation(&server, 1), generation(&first, 1));
     let second = client(&at);
     expect_why(&second, "the server refuses: interface 0 has a client already");
-    assert_eq!((server.board().generation(), first.board().generation()), up);
+    assert_eq!((server.link_state().generation(), first.link_state().generation()), up);
     drop(first);
     // The first link went down and the second came up, and the port sees the second's memory only.
     let here = link(&server, up.0 + 2);
@@ -217,7 +218,7 @@ fn nobody_takes_a_link_that_is_gone() {
     generation(&server, 1);
     drop(client);
     assert_eq!(generation(&server, 2), 2);
-    let (generation, link) = server.board().take();
+    let (generation, link) = server.link_state().take();
     assert_eq!((generation, link.is_none()), (2, true));
 }
 
@@ -236,7 +237,7 @@ fn clients_that_want_something_else_are_told_what_is_wrong() {
         expect_why(&client, &format!("the server refuses: {why}"));
         expect_why(&server, why);
     }
-    assert_eq!(server.board().generation(), 0);
+    assert_eq!(server.link_state().generation(), 0);
     let client = start(&right);
     generation(&client, 1);
     generation(&server, 1);
@@ -248,13 +249,13 @@ fn either_end_may_give_up_and_both_begin_again() {
     let (server, client) = (server(&at), client(&at));
     for (one, other) in [(&server, &client), (&client, &server)] {
         let (here, there) = (generation(one, 1), generation(other, 1));
-        one.board().give_up(here, "nonsense in a ring");
+        one.link_state().give_up(here, "nonsense in a ring");
         generation(one, here + 1);
         generation(other, there + 1);
         expect_why(other, "the peer has left: nonsense in a ring");
         generation(one, here + 2);
         generation(other, there + 2);
-        assert_eq!(one.board().why(), "given up: nonsense in a ring");
+        assert_eq!(one.link_state().why(), "given up: nonsense in a ring");
     }
 }
 
@@ -268,19 +269,19 @@ fn the_silent_bar_nobody() {
     generation(&client, 1);
     generation(&server, 1);
     assert_eq!(parting(&silent[0]), "no answer in time");
-    assert!(is_up(server.board().generation()));
+    assert!(is_up(server.link_state().generation()));
 }
 
 #[test]
 fn a_silent_server_is_left_and_tried_again() {
     let at = anywhere();
-    let listener = Listener::open(&at).unwrap();
+    let listener = ListenSocket::open(&at).unwrap();
     let client = client(&at);
     let first = accept(&listener);
     assert_eq!(parting(&first), "no answer in time");
-    assert_eq!(client.board().why(), "the server makes no sense: no answer in time");
+    assert_eq!(client.link_state().why(), "the server makes no sense: no answer in time");
     let _second = accept(&listener);
-    assert_eq!(client.board().generation(), 0);
+    assert_eq!(client.link_state().generation(), 0);
     let begin = Instant::now();
     drop(client);
     assert!(begin.elapsed() < PATIENCE, "it does not hang in a handshake");
@@ -335,7 +336,7 @@ fn clients_out_of_order_or_without_descriptors_are_told_and_closed() {
         assert!(reason.starts_with(why), "`{reason}` where `{why}` was expected");
     }
     drop(reader);
-    assert_eq!(server.board().generation(), 0);
+    assert_eq!(server.link_state().generation(), 0);
     let client = client(&at);
     generation(&client, 1);
 }
@@ -399,7 +400,7 @@ fn memory_that_may_shrink_or_is_too_short_is_refused() {
         });
         assert!(reason.starts_with(why), "`{reason}` where `{why}` was expected");
     }
-    assert_eq!(server.board().generation(), 0);
+    assert_eq!(server.link_state().generation(), 0);
 }
 
 #[test]
@@ -420,7 +421,7 @@ fn who_does_not_keep_silent_on_a_link_loses_it() {
         let socket = Socket::connect(&at).unwrap();
         assert!(matches!(next(&socket), Some((Message::Hello(_), None))));
         for (message, file) in steps {
-            assert_eq!(server.board().generation(), 0);
+            assert_eq!(server.link_state().generation(), 0);
             let _ = socket.send(&message, file);
             match next(&socket).expect("an answer").0 {
                 Message::Ack if message != connect => {}
@@ -453,7 +454,7 @@ fn hello() -> Hello {
 #[test]
 fn a_client_does_as_the_server_allows_and_leaves_one_that_makes_no_sense() {
     let at = anywhere();
-    let listener = Listener::open(&at).unwrap();
+    let listener = ListenSocket::open(&at).unwrap();
     let client = client(&at);
     for (answers, why) in [
         (vec![Message::Ack], "ACK where HELLO was expected"),
@@ -484,7 +485,7 @@ fn a_client_does_as_the_server_allows_and_leaves_one_that_makes_no_sense() {
         });
         assert_eq!(told, why);
     }
-    assert_eq!(client.board().generation(), 0);
+    assert_eq!(client.link_state().generation(), 0);
 
     let mut sent = Vec::new();
     let mut socket = None;
@@ -500,7 +501,7 @@ fn a_client_does_as_the_server_allows_and_leaves_one_that_makes_no_sense() {
                     sent.push(message);
                 }
             }
-            assert_eq!(client.board().generation(), 0, "not before the server has said so");
+            assert_eq!(client.link_state().generation(), 0, "not before the server has said so");
             let last = matches!(sent.last(), Some(Message::Connect { .. }));
             let connected = Message::Connected { interface: Text::new("far") };
             let _ = server.send(if last { &connected } else { &Message::Ack }, None);
@@ -526,7 +527,7 @@ fn a_client_does_as_the_server_allows_and_leaves_one_that_makes_no_sense() {
 
 fn refusal(at: &Path) -> MemifError {
     let config = MemifConfig::server(SocketName::Path(at.to_owned()));
-    Attendant::start(&config, Box::new(offer)).unwrap_err()
+    ControlThread::start(&config, Box::new(offer)).unwrap_err()
 }
 
 #[test]
@@ -573,7 +574,7 @@ fn what_is_not_the_servers_own_socket_stays() {
 fn abstract_names_are_taken_once() {
     let at = anywhere();
     let first = server(&at);
-    let again = Attendant::start(&MemifConfig::server(at.clone()), Box::new(offer));
+    let again = ControlThread::start(&MemifConfig::server(at.clone()), Box::new(offer));
     assert!(matches!(again, Err(MemifError::Taken(taken)) if taken == at));
     drop(first);
     server(&at);

@@ -1,23 +1,18 @@
-//! What both ends of a link have agreed upon: memory, and where the rings lie in it.
+//! The layout of a link, on which both ends have agreed: its memory, and where the rings lie in it.
 #![forbid(unsafe_code)]
 
+use std::io;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 
-use super::config::{MAX_LOG2_RING, Role};
-use super::ring::ring_bytes;
+use super::config::{MAX_LOG2_RING, MemifConfig, Role};
+use super::ring::{RING_ALIGNMENT, ring_bytes};
 use crate::region::Region;
 
-/// Bytes of a ring before its first descriptor: two cache lines.
-pub(super) const RING_HEADER: u32 = 128;
-/// Bytes of a descriptor.
-pub(super) const DESCRIPTOR: u32 = 16;
-/// What the offset of a ring is a multiple of: a cache line.
-pub(super) const RING_ALIGNMENT: u32 = 64;
-/// Most regions of a link.
+/// The most regions of a link.
 pub(super) const MAX_REGIONS: usize = 255;
 
-/// A ring, and by what its consumer is told that there is something in it.
+/// Where a ring lies, and the event that tells its consumer of new frames.
 #[derive(Debug)]
 pub(super) struct RingPlace {
     /// The index of its region.
@@ -26,14 +21,14 @@ pub(super) struct RingPlace {
     pub(super) offset: u32,
     /// Its slots, as a power of two.
     pub(super) log2_size: u8,
-    /// An eventfd that does not block. It is the peer's too, who can make it block.
+    /// An eventfd in non-blocking mode. The peer shares it, and can make it block: see [`super::signal`].
     pub(super) event: OwnedFd,
 }
 
-/// A link. All places have been checked: rings lie within their regions, aligned, and apart from each other.
+/// A link. All its values have been checked: rings lie within their regions, are aligned, and do not overlap.
 #[derive(Debug)]
-pub(super) struct Agreement {
-    /// Which end this is.
+pub(super) struct LinkLayout {
+    /// The role of this end.
     pub(super) role: Role,
     /// The memory, by region index.
     pub(super) regions: Vec<Region>,
@@ -41,18 +36,22 @@ pub(super) struct Agreement {
     pub(super) to_server: RingPlace,
     /// The ring for frames from the server to the client.
     pub(super) to_client: RingPlace,
-    /// What the peer calls itself.
+    /// The name that the peer has told.
     pub(super) peer: String,
 }
 
-/// What a client offers to a server. The name of the peer is filled in when it is known.
+/// A link as a client offers it to a server. The name of the peer is filled in when it is known.
 #[derive(Debug)]
 pub(super) struct Offer {
-    /// The link as the client would have it.
-    pub(super) agreement: Agreement,
+    /// The link that the client proposes.
+    pub(super) layout: LinkLayout,
     /// A descriptor of each region.
     pub(super) files: Vec<OwnedFd>,
 }
+
+/// Makes the memory of a client. In the configuration that it gets, [`MemifConfig::log2_ring`] is no more than the server
+/// allows.
+pub(super) type MakeOffer = Box<dyn Fn(&MemifConfig) -> io::Result<Offer> + Send>;
 
 /// Why a ring cannot lie there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -70,8 +69,10 @@ pub(super) enum PlaceError {
 }
 
 impl RingPlace {
+    /// Checks that the ring lies in one of `regions`, aligned.
+    ///
     /// # Errors
-    /// It does not lie in one of `regions` as a ring must.
+    /// It does not, or has a number of slots that is not permitted.
     pub(super) fn check(&self, regions: &[Region]) -> Result<(), PlaceError> {
         let &RingPlace { region, offset, log2_size, .. } = self;
         if !(1..=MAX_LOG2_RING).contains(&log2_size) {
@@ -89,7 +90,7 @@ impl RingPlace {
     }
 
     /// # Errors
-    /// The other lies there too.
+    /// The two rings overlap.
     pub(super) fn check_apart(&self, other: &RingPlace) -> Result<(), PlaceError> {
         let (one, two) = (self.extent(), other.extent());
         if self.region == other.region && one.start < two.end && two.start < one.end {
@@ -98,7 +99,7 @@ impl RingPlace {
         Ok(())
     }
 
-    /// Only of a ring with a permitted number of slots.
+    /// The bytes that the ring takes. Call it only if the number of slots is permitted.
     fn extent(&self) -> Range<u64> {
         let start = u64::from(self.offset);
         start..start + ring_bytes(self.log2_size) as u64

@@ -1,5 +1,6 @@
-//! A stream of messages over a link that has come to its steady state: all buffers have grown to
-//! what it needs, and the memory of messages is used again.
+//! A stream of messages over a link in its steady state: all buffers have grown to the size that they keep, and the
+//! memory of messages is used again and again.
+#![allow(dead_code, reason = "each test program uses a part of this module")]
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -18,35 +19,34 @@ use weft_stack::ses::Matching;
 use weft_stack::wire::pds::DeliveryMode;
 use weft_stack::worker::LinkConfig;
 
-use super::{MTU, Pair, config_with, worker};
+use crate::harness::{MTU, WorkerPair, config_with, worker};
 
-/// Messages under way at a time.
+/// Messages in flight at a time.
 const DEPTH: usize = 4;
 
-/// The stream, and the link.
+/// A stream, and the link that it uses.
 pub(crate) struct Stream<P = MemoryPort> {
-    pub(crate) pair: Pair<P, P>,
+    pub(crate) pair: WorkerPair<P, P>,
     connection: ConnectionId,
     memory: Vec<Buffer>,
     packets: usize,
 }
 
 impl Stream {
-    /// Messages of `packets` full packets each over a link in memory, under way for long enough.
+    /// A stream of messages of `packets` full packets each over a link in memory, in its steady state.
     pub(crate) fn new(cc: &CcChoice, mode: DeliveryMode, infer_loss: bool, packets: usize) -> Stream {
         Stream::over(pair(&MemoryConfig::default()).unwrap(), cc, mode, infer_loss, packets)
     }
 }
 
 impl Stream<MemifPort> {
-    /// A stream of a region's memory between two ends of memif.
-    #[allow(dead_code, reason = "not every program that uses this module has such ports")]
+    /// A stream from the memory of a region over memif.
     pub(crate) fn over_memif(packets: usize) -> Stream<MemifPort> {
         Stream::of_region(memif(None), &CcChoice::default(), DeliveryMode::Rud, packets)
     }
 }
 
-/// A client of memif and its server. `memory` is registered with the link.
+/// A client of memif and its server. The client registers `memory` with the link.
 pub(crate) fn memif(memory: Option<&SharedRegion>) -> (MemifPort, MemifPort) {
     let directory = tempfile::tempdir().unwrap();
     let socket = SocketName::Path(directory.path().join("steady.sock"));
@@ -60,13 +60,13 @@ pub(crate) fn memif(memory: Option<&SharedRegion>) -> (MemifPort, MemifPort) {
     ports
 }
 
-/// Bytes of the memory that a stream of messages of so many packets uses.
+/// The bytes of memory that a stream needs if its messages have `packets` packets.
 pub(crate) fn memory_of(packets: usize) -> usize {
     2 * DEPTH * packets * MTU as usize
 }
 
 impl<P: Port> Stream<P> {
-    /// The same over the link between these ports.
+    /// A stream over the link between these ports.
     pub(crate) fn over(
         ports: (P, P),
         cc: &CcChoice,
@@ -79,14 +79,14 @@ impl<P: Port> Stream<P> {
         Stream::with_memory(ports, link, config(cc, infer_loss), mode, packets, memory.collect())
     }
 
-    /// The same with messages in a region.
+    /// A stream over the link between these ports, with messages in a region.
     pub(crate) fn of_region(ports: (P, P), cc: &CcChoice, mode: DeliveryMode, packets: usize) -> Stream<P> {
         let region = Region::allocate(memory_of(packets)).unwrap();
         let memory = messages(&region, packets);
         Stream::with_memory(ports, LinkConfig::default(), config(cc, false), mode, packets, memory)
     }
 
-    /// The same with messages in `region`, which is as long as [`memory_of`] says, over `link`.
+    /// A stream with messages in `region`, which has as many bytes as [`memory_of`] returns.
     pub(crate) fn in_region(ports: (P, P), link: LinkConfig, region: &Region, packets: usize) -> Stream<P> {
         let config = config(&CcChoice::default(), false);
         Stream::with_memory(ports, link, config, DeliveryMode::Rud, packets, messages(region, packets))
@@ -101,15 +101,15 @@ impl<P: Port> Stream<P> {
         memory: Vec<Buffer>,
     ) -> Stream<P> {
         let side = |own, port| worker(own, port, &config, link, false);
-        let mut pair = Pair::new(side(0, left), side(1, right));
+        let mut pair = WorkerPair::new(side(0, left), side(1, right));
         let connection = pair.connect(0, mode);
         let mut stream = Stream { pair, connection, memory, packets };
         stream.run(100);
         stream
     }
 
-    /// Sends `rounds` times as many messages as are under way at a time. Returns how many packets those were,
-    /// none of which was sent twice.
+    /// Sends [`DEPTH`] messages at a time, `rounds` times. Returns how many packets those were, and checks that none
+    /// was sent twice.
     pub(crate) fn run(&mut self, rounds: u32) -> u64 {
         let before = self.pair.a.fep().counters().data_sent;
         (0..rounds).for_each(|_| self.round());
@@ -129,7 +129,7 @@ impl<P: Port> Stream<P> {
         }
         let mut turns = 0;
         while self.memory.len() < 2 * DEPTH {
-            // The time of the pair is virtual, but what reading the clock takes counts too.
+            // The time of the pair is virtual, but the cost of reading the clock counts.
             black_box(self.pair.a.clock().now());
             self.pair.turn();
             turns += 1;

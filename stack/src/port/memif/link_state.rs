@@ -1,4 +1,4 @@
-//! Where the attendant of a port and the port itself leave each other word.
+//! The state of a link, shared between a port and its control thread.
 #![forbid(unsafe_code)]
 
 use std::io;
@@ -8,38 +8,38 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{EventfdFlags, eventfd};
 
-use super::agreement::Agreement;
+use super::link_layout::LinkLayout;
 
-/// What the port and its attendant share.
+/// What a port and its control thread tell each other.
 ///
-/// The attendant never frees memory that the port has taken: a port that sees another [`Board::generation`] than
-/// its own drops what it has, when it is not in the midst of it, and [takes](Board::take) what there is now.
+/// The control thread never frees memory that the port has taken: a port that sees another [`LinkState::generation`] than
+/// its own drops its link, between two bursts, and [takes](LinkState::take) the new one.
 #[derive(Debug)]
-pub(super) struct Board {
-    /// Odd: there is a link. Changes only under the lock of `next`.
+pub(super) struct LinkState {
+    /// Odd while there is a link. Changes only under the lock of `next`.
     generation: AtomicU32,
     /// The link, until the port takes it.
-    next: Mutex<Option<Agreement>>,
-    /// Who is at the other end of the link, or was.
+    next: Mutex<Option<LinkLayout>>,
+    /// The name of the peer of this link, or of the last one.
     peer: Mutex<String>,
-    /// How many regions the link has, or had.
+    /// The number of regions of this link, or of the last one.
     regions: AtomicUsize,
     /// Why there is no link.
     why: Mutex<String>,
     /// Wakes the worker.
     bell: OwnedFd,
-    /// Wakes the attendant.
+    /// Wakes the control thread.
     call: OwnedFd,
-    /// The link that the port does not want any more, and why.
+    /// The generation of the link that the port has given up, and why.
     refused: Mutex<Option<(u32, String)>>,
     /// The port is closed.
     closed: AtomicBool,
 }
 
-impl Board {
-    pub(super) fn new() -> io::Result<Board> {
+impl LinkState {
+    pub(super) fn new() -> io::Result<LinkState> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        Ok(Board {
+        Ok(LinkState {
             generation: AtomicU32::new(0),
             next: Mutex::new(None),
             peer: Mutex::new(String::new()),
@@ -52,24 +52,24 @@ impl Board {
         })
     }
 
-    /// Counts links made and lost: odd while there is one. To be compared each turn.
+    /// The number of links made and lost: odd while there is one. The port compares it each turn.
     #[inline]
     pub(super) fn generation(&self) -> u32 {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// The generation, and its link if there is one that has not been taken.
-    pub(super) fn take(&self) -> (u32, Option<Agreement>) {
+    /// The generation, and its link unless there is none or it has been taken already.
+    pub(super) fn take(&self) -> (u32, Option<LinkLayout>) {
         let mut next = lock(&self.next);
         (self.generation(), next.take())
     }
 
-    /// Readable after a change of the generation or [`Board::wake`], until [`Board::hush`].
+    /// Readable after a change of the generation or [`LinkState::wake`], until [`LinkState::hush`].
     pub(super) fn bell(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
     }
 
-    /// Makes the bell unreadable. To be called before the generation is looked at.
+    /// Makes the bell unreadable. To be called before the generation is read.
     pub(super) fn hush(&self) {
         drain(&self.bell);
     }
@@ -79,51 +79,51 @@ impl Board {
         ring(&self.bell);
     }
 
-    /// How many regions the link has that there is, or was last.
+    /// The number of regions of this link, or of the last one.
     pub(super) fn regions(&self) -> usize {
         self.regions.load(Ordering::Relaxed)
     }
 
-    /// What the peer calls itself, if there is one.
+    /// The name that the peer has told, if there is a peer.
     pub(super) fn peer(&self) -> Option<String> {
         let _still = lock(&self.next);
         is_up(self.generation()).then(|| lock(&self.peer).clone())
     }
 
-    /// Why there is no link, or was none before this one.
+    /// Why there is no link, or was none before the present one.
     pub(super) fn why(&self) -> String {
         lock(&self.why).clone()
     }
 
-    /// Has the attendant end the link of `generation`, and tell the peer why. A link of another generation stays.
+    /// Makes the control thread end the link of `generation` and tell the peer why. A link of another generation stays.
     pub(super) fn give_up(&self, generation: u32, reason: &str) {
         *lock(&self.refused) = Some((generation, reason.to_owned()));
         ring(&self.call);
     }
 
-    /// Has the attendant end.
+    /// Makes the control thread end.
     pub(super) fn close(&self) {
         self.closed.store(true, Ordering::Release);
         ring(&self.call);
     }
 
-    /// There is a link.
-    pub(super) fn raise(&self, link: Agreement) {
+    /// Announces a new link.
+    pub(super) fn raise(&self, link: LinkLayout) {
         self.change(Some(link));
     }
 
-    /// There is none any more, or there is still none.
+    /// Announces that there is no link any more; only takes the reason if there was none.
     pub(super) fn lower(&self, why: String) {
         self.explain(why);
         self.change(None);
     }
 
-    /// Why there is still no link.
+    /// Sets the reason why there is still no link.
     pub(super) fn explain(&self, why: String) {
         *lock(&self.why) = why;
     }
 
-    fn change(&self, link: Option<Agreement>) {
+    fn change(&self, link: Option<LinkLayout>) {
         let mut next = lock(&self.next);
         let generation = self.generation.load(Ordering::Relaxed);
         if link.is_some() == is_up(generation) {
@@ -133,18 +133,18 @@ impl Board {
             lock(&self.peer).clone_from(&link.peer);
             self.regions.store(link.regions.len(), Ordering::Relaxed);
         }
-        // What nobody has taken, nobody uses.
+        // This drops a link that the port has not taken: nobody uses it.
         *next = link;
         self.generation.store(generation.wrapping_add(1), Ordering::Release);
         ring(&self.bell);
     }
 
-    /// Readable when there is something for the attendant.
+    /// Readable when the port has something for the control thread.
     pub(super) fn call(&self) -> BorrowedFd<'_> {
         self.call.as_fd()
     }
 
-    /// Makes the call unreadable. To be called before what it was about is looked at.
+    /// Makes the call unreadable. To be called before the port's requests are read.
     pub(super) fn answer(&self) {
         drain(&self.call);
     }
@@ -154,25 +154,25 @@ impl Board {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// Why the port does not want the link that there is.
+    /// Why the port has given up the present link, if it has.
     pub(super) fn refusal(&self) -> Option<String> {
         let (generation, reason) = lock(&self.refused).take()?;
         (generation == self.generation() && is_up(generation)).then_some(reason)
     }
 }
 
-/// Whether there is a link.
+/// Whether there is a link in this generation.
 pub(super) fn is_up(generation: u32) -> bool {
     !generation.is_multiple_of(2)
 }
 
-/// What stands behind these locks is whole at any time.
+/// A panic of another thread does no harm: the values behind these locks are replaced as a whole.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn ring(bell: &OwnedFd) {
-    // It can only fail when it has been rung 2⁶⁴ times: it is readable then.
+    // It fails only when the counter is full, after 2⁶⁴ rings: the bell is readable then.
     let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
 }
 
@@ -184,65 +184,69 @@ fn drain(bell: &OwnedFd) {
 mod tests {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-    use super::super::agreement::RingPlace;
     use super::super::config::Role;
+    use super::super::link_layout::RingPlace;
     use super::super::ring::ring_bytes;
     use super::*;
     use crate::region::Region;
 
-    fn link() -> Agreement {
+    fn link() -> LinkLayout {
         let ring = |offset| {
             let event = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
             RingPlace { region: 0, offset, log2_size: 1, event }
         };
         let regions = vec![Region::allocate(2 * ring_bytes(1)).unwrap()];
         let (to_server, to_client) = (ring(0), ring(ring_bytes(1) as u32));
-        Agreement { role: Role::Client, regions, to_server, to_client, peer: "far".to_owned() }
+        LinkLayout { role: Role::Client, regions, to_server, to_client, peer: "far".to_owned() }
     }
 
-    fn rings(board: &Board) -> bool {
+    fn rings(link_state: &LinkState) -> bool {
         let none = Timespec { tv_sec: 0, tv_nsec: 0 };
-        poll(&mut [PollFd::new(&board.bell(), PollFlags::IN)], Some(&none)).unwrap() == 1
+        poll(&mut [PollFd::new(&link_state.bell(), PollFlags::IN)], Some(&none)).unwrap() == 1
     }
 
     #[test]
     fn each_change_rings_and_what_is_no_change_does_not() {
-        let board = Board::new().unwrap();
-        assert!(!rings(&board) && board.take().0 == 0);
-        board.lower("still none".to_owned());
-        assert!(!rings(&board) && board.generation() == 0 && board.why() == "still none");
-        board.raise(link());
-        assert!(rings(&board));
-        board.hush();
-        assert!(!rings(&board) && board.generation() == 1 && board.peer().as_deref() == Some("far"));
-        board.lower("lost".to_owned());
-        assert!(rings(&board) && board.generation() == 2 && board.why() == "lost");
-        assert_eq!(board.peer(), None);
+        let link_state = LinkState::new().unwrap();
+        assert!(!rings(&link_state) && link_state.take().0 == 0);
+        link_state.lower("still none".to_owned());
+        assert!(!rings(&link_state) && link_state.generation() == 0 && link_state.why() == "still none");
+        link_state.raise(link());
+        assert!(rings(&link_state));
+        link_state.hush();
+        assert!(
+            !rings(&link_state)
+                && link_state.generation() == 1
+                && link_state.peer().as_deref() == Some("far")
+        );
+        link_state.lower("lost".to_owned());
+        assert!(rings(&link_state) && link_state.generation() == 2 && link_state.why() == "lost");
+        assert_eq!(link_state.peer(), None);
     }
 
     #[test]
     fn a_link_is_taken_once_and_as_the_generation_that_it_is_of() {
-        let board = Board::new().unwrap();
-        board.raise(link());
-        board.lower("lost".to_owned());
-        assert!(matches!(board.take(), (2, None)));
-        board.raise(link());
-        assert!(matches!(board.take(), (3, Some(_))));
-        assert!(matches!(board.take(), (3, None)));
+        let link_state = LinkState::new().unwrap();
+        link_state.raise(link());
+        link_state.lower("lost".to_owned());
+        assert!(matches!(link_state.take(), (2, None)));
+        link_state.raise(link());
+        assert!(matches!(link_state.take(), (3, Some(_))));
+        assert!(matches!(link_state.take(), (3, None)));
     }
 
     #[test]
     fn only_the_link_that_there_is_can_be_given_up() {
-        let board = Board::new().unwrap();
-        board.give_up(0, "there is none");
-        assert_eq!(board.refusal(), None);
-        board.raise(link());
-        board.give_up(1, "nonsense");
-        assert_eq!(board.refusal().as_deref(), Some("nonsense"));
-        assert_eq!(board.refusal(), None, "once");
-        board.lower("lost".to_owned());
-        board.raise(link());
-        board.give_up(1, "late");
-        assert_eq!(board.refusal(), None);
+        let link_state = LinkState::new().unwrap();
+        link_state.give_up(0, "there is none");
+        assert_eq!(link_state.refusal(), None);
+        link_state.raise(link());
+        link_state.give_up(1, "nonsense");
+        assert_eq!(link_state.refusal().as_deref(), Some("nonsense"));
+        assert_eq!(link_state.refusal(), None, "once");
+        link_state.lower("lost".to_owned());
+        link_state.raise(link());
+        link_state.give_up(1, "late");
+        assert_eq!(link_state.refusal(), None);
     }
 }

@@ -1,38 +1,39 @@
-//! The switches' buffers, and which frame lies where.
+//! The buffers of the fabric, and the slots of the frames in them.
 
 use weft_stack::port::{Frame, FramePool, PoolError};
 
-/// Bytes of a small buffer: all acknowledgements and trimmed frames fit.
+/// Size of a small buffer in bytes. All acknowledgements and trimmed frames fit.
 const SMALL: usize = 256;
 
-/// How many frames there is room for.
+/// The number and size of the buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Room {
-    /// Frames of any length.
+pub(super) struct FrameLimits {
+    /// Number of buffers for frames of any length.
     pub(super) large: usize,
-    /// Frames of up to [`SMALL`] bytes.
+    /// Number of buffers for frames of up to [`SMALL`] bytes.
     pub(super) small: usize,
-    /// Bytes of the longest frame.
+    /// Length of the longest frame, bytes.
     pub(super) longest: usize,
 }
 
-/// All frames in the fabric. Control packets and trimmed ones have buffers of their own, so that neither
-/// kind takes the other's: there may be ten times as many of them as of whole packets.
+/// All frames in the fabric. Small frames (control packets and trimmed packets) have their own buffers, so
+/// that neither kind takes the buffers of the other: there may be ten times as many small frames as whole
+/// packets.
 #[derive(Debug)]
-pub(super) struct Memory {
+pub(super) struct FrameStore {
     frames: Vec<Option<Frame>>,
     free: Vec<u32>,
     large: FramePool,
     small: FramePool,
 }
 
-impl Memory {
-    pub(super) fn new(room: &Room) -> Result<Memory, PoolError> {
-        Ok(Memory {
+impl FrameStore {
+    pub(super) fn new(limits: &FrameLimits) -> Result<FrameStore, PoolError> {
+        Ok(FrameStore {
             frames: Vec::new(),
             free: Vec::new(),
-            large: FramePool::heap(room.large, room.longest)?,
-            small: FramePool::heap(room.small, SMALL)?,
+            large: FramePool::heap(limits.large, limits.longest)?,
+            small: FramePool::heap(limits.small, SMALL)?,
         })
     }
 
@@ -41,7 +42,7 @@ impl Memory {
         let frame = if bytes.len() <= SMALL { self.small.copy(bytes) } else { self.large.copy(bytes) }?;
         let slot = self.free.pop().unwrap_or(self.frames.len() as u32);
         match self.frames.get_mut(slot as usize) {
-            Some(place) => *place = Some(frame),
+            Some(entry) => *entry = Some(frame),
             None => self.frames.push(Some(frame)),
         }
         Some(slot)
@@ -61,7 +62,7 @@ impl Memory {
         self.frames.get_mut(slot as usize)?.as_mut()
     }
 
-    /// Cuts the frame in `slot` to `len` bytes, and moves it to a small buffer if there is one.
+    /// Truncates the frame in `slot` to `len` bytes, and moves it to a small buffer if one is free.
     pub(super) fn cut(&mut self, slot: u32, len: usize) {
         let Some(frame) = self.frames.get_mut(slot as usize).and_then(Option::as_mut) else { return };
         frame.truncate(len);
@@ -78,7 +79,7 @@ impl Memory {
         Some(frame)
     }
 
-    /// How many frames there are.
+    /// Number of frames in the store.
     pub(super) fn len(&self) -> usize {
         self.frames.len() - self.free.len()
     }
@@ -89,18 +90,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn trimmed_frames_give_their_buffers_back() {
-        let mut memory = Memory::new(&Room { large: 1, small: 1, longest: 1_000 }).unwrap();
-        let whole = memory.admit(&[7; 600]).unwrap();
-        assert!(memory.admit(&[8; 600]).is_none(), "there is one large buffer");
-        assert!(memory.duplicate(whole).is_none());
-        memory.cut(whole, 58);
-        assert_eq!(memory.frame(whole).unwrap()[..], [7; 58]);
-        let next = memory.admit(&[8; 600]).unwrap();
-        assert!(memory.admit(&[9; 100]).is_none(), "the small one is the trimmed frame's");
-        assert_eq!(memory.take(whole).unwrap().len(), 58);
-        assert!(memory.take(whole).is_none() && memory.len() == 1);
-        assert_eq!(memory.admit(&[9; 100]), Some(whole), "slots are used again");
-        assert_eq!(memory.take(next).unwrap()[0], 8);
+    fn trimming_a_frame_frees_its_large_buffer() {
+        let mut store = FrameStore::new(&FrameLimits { large: 1, small: 1, longest: 1_000 }).unwrap();
+        let whole = store.admit(&[7; 600]).unwrap();
+        assert!(store.admit(&[8; 600]).is_none(), "there is one large buffer");
+        assert!(store.duplicate(whole).is_none());
+        store.cut(whole, 58);
+        assert_eq!(store.frame(whole).unwrap()[..], [7; 58]);
+        let next = store.admit(&[8; 600]).unwrap();
+        assert!(store.admit(&[9; 100]).is_none(), "the trimmed frame has the only small buffer");
+        assert_eq!(store.take(whole).unwrap().len(), 58);
+        assert!(store.take(whole).is_none() && store.len() == 1);
+        assert_eq!(store.admit(&[9; 100]), Some(whole), "slots are reused");
+        assert_eq!(store.take(next).unwrap()[0], 8);
     }
 }

@@ -1,55 +1,17 @@
-//! Two endpoints at the two ends of a link, in virtual time.
-#![allow(dead_code)] // Each test program uses its part.
-
-pub(crate) mod steady;
-
-use std::sync::Arc;
+//! Workers at the two ends of a link, in virtual time, and what their endpoints report.
 
 use weft_stack::buffer::Buffer;
-use weft_stack::cc::{CcChoice, CcParams};
 use weft_stack::fep::{Completion, ConnectOptions, ConnectionId, Fep, FepConfig, Receive, Send, SendError};
 use weft_stack::packet::Addr;
-use weft_stack::pdc::PdcConfig;
 use weft_stack::port::Port;
-use weft_stack::rng::Rng;
 use weft_stack::ses::Matching;
-use weft_stack::wire::ethernet::MacAddr;
 use weft_stack::wire::pds::DeliveryMode;
-use weft_stack::worker::{AddressBook, Clock, Host, LinkConfig, Strangers, Worker};
-use weft_stack::{Rate, Span, Time};
+use weft_stack::worker::{Clock, LinkConfig, Worker};
+use weft_stack::{Span, Time};
 
-pub(crate) const MTU: u32 = 4096;
+use super::{START, book, fep};
 
-/// Just before [`Time`] begins anew: what only works without that does not work.
-pub(crate) const START: Time = Time::from_ps(u64::MAX - 20_000_000);
-
-/// Endpoints for a link that trims, or loses; otherwise the defaults.
-pub(crate) fn config(trimming: bool) -> FepConfig {
-    config_with(&CcChoice::default(), MTU, trimming)
-}
-
-/// The same with this congestion control and MTU.
-pub(crate) fn config_with(cc: &CcChoice, mtu: u32, trimming: bool) -> FepConfig {
-    let params = CcParams {
-        mtu,
-        overhead: 64,
-        link_rate: Rate::from_gbps(100),
-        network_rtt: Span::from_us(10),
-        trimming,
-        receiver_credit: cc.uses_credit(),
-    };
-    let base = FepConfig::new(cc, &params);
-    // Every tenth packet may be lost both ways: a few of many thousands will be unlucky six times.
-    FepConfig { pdc: PdcConfig { max_retries: 12, ..base.pdc }, ..base }
-}
-
-pub(crate) fn host(n: u32, v6: bool) -> Host {
-    let n = n as u8 + 1;
-    let ip = if v6 { format!("fd00::{n}").parse().unwrap() } else { [10, 0, 0, n].into() };
-    Host { mac: MacAddr([2, 0, 0, 0, 0, n]), ip }
-}
-
-/// Endpoint `own` of two, with a seed of its own.
+/// The worker of endpoint `own` of two, whose virtual time begins at [`START`].
 pub(crate) fn worker<P: Port>(
     own: u32,
     port: P,
@@ -57,40 +19,40 @@ pub(crate) fn worker<P: Port>(
     link: LinkConfig,
     v6: bool,
 ) -> Worker<P> {
-    let fep = Fep::new(Addr(own), Arc::new(config.clone()), Rng::new(11, u64::from(own)), START).unwrap();
-    let mut book = AddressBook::new(Addr(own), host(own, v6), 2, Strangers::Refuse).unwrap();
-    book.insert(Addr(1 - own), host(1 - own, v6)).unwrap();
-    Worker::new(fep, port, book, link, Clock::new()).unwrap()
+    let fep = fep(own, config.clone(), 11, START);
+    Worker::new(fep, port, book(own, 2, v6), link, Clock::new()).unwrap()
 }
 
-/// `len` bytes that differ from message to message and from place to place.
-pub(crate) fn content(seed: u64, len: usize) -> Vec<u8> {
-    let mut rng = Rng::new(seed, 99);
-    let mut bytes = vec![0; len];
-    for chunk in bytes.chunks_mut(8) {
-        chunk.copy_from_slice(&rng.next_u64().to_le_bytes()[..chunk.len()]);
-    }
-    bytes
+/// The worker of endpoint `own` of `hosts`, over IPv4, for runs by `clock`.
+pub(crate) fn worker_in_real_time<P: Port>(
+    own: u32,
+    hosts: u32,
+    port: P,
+    config: FepConfig,
+    clock: Clock,
+) -> Worker<P> {
+    let fep = fep(own, config, 11, clock.now());
+    Worker::new(fep, port, book(own, hosts, false), LinkConfig::default(), clock).unwrap()
 }
 
-/// The two endpoints, 0 and 1, and the time.
-pub(crate) struct Pair<P, Q> {
+/// The workers of endpoints 0 and 1, and their common virtual time.
+pub(crate) struct WorkerPair<P, Q> {
     pub(crate) a: Worker<P>,
     pub(crate) b: Worker<Q>,
     pub(crate) now: Time,
     idle_turns: u32,
 }
 
-/// Turns in which nothing happens before time jumps to the next timer: frames that a faulty port
-/// holds back need some to come through.
+/// Turns in which nothing happens before time jumps to the next timer. A faulty port counts turns until it releases
+/// the frames that it holds back.
 const PATIENCE: u32 = 100;
 
-impl<P: Port, Q: Port> Pair<P, Q> {
-    pub(crate) fn new(a: Worker<P>, b: Worker<Q>) -> Pair<P, Q> {
-        Pair { a, b, now: START, idle_turns: 0 }
+impl<P: Port, Q: Port> WorkerPair<P, Q> {
+    pub(crate) fn new(a: Worker<P>, b: Worker<Q>) -> WorkerPair<P, Q> {
+        WorkerPair { a, b, now: START, idle_turns: 0 }
     }
 
-    /// Both take a turn. Time goes on: by a microsecond, or to the next timer if nothing is left to do
+    /// Both workers take a turn. Then time goes on by a microsecond, or to the next timer if there is nothing to do
     /// before it.
     pub(crate) fn turn(&mut self) {
         let idle = self.a.poll_at(self.now).is_idle() & self.b.poll_at(self.now).is_idle();
@@ -125,18 +87,20 @@ impl<P: Port, Q: Port> Pair<P, Q> {
     }
 }
 
-/// What endpoints have reported.
+/// The completions of both endpoints.
 #[derive(Debug, Default)]
 pub(crate) struct Results {
+    /// Side, context, result.
     pub(crate) sent: Vec<(u32, u64, Result<(), SendError>)>,
-    /// Side, tag, the sender's 64 bits, bytes.
+    /// Side, tag, the sender's header data, bytes.
     pub(crate) received: Vec<(u32, u64, u64, Vec<u8>)>,
+    /// Side.
     pub(crate) closed: Vec<u32>,
 }
 
 impl Results {
-    /// Takes all completions of both sides in.
-    pub(crate) fn collect<P: Port, Q: Port>(&mut self, pair: &mut Pair<P, Q>) {
+    /// Takes all completions of both endpoints.
+    pub(crate) fn collect<P: Port, Q: Port>(&mut self, pair: &mut WorkerPair<P, Q>) {
         for side in [0, 1] {
             while let Some(completion) = pair.fep(side).poll_completion() {
                 self.note(side, completion);

@@ -47,7 +47,7 @@ const NOT_WORTH_IT: Span = Span::from_us(5);
 
 /// How far a worker is on its way to sleep.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Rest {
+pub(super) struct Backoff {
     /// The first turn in which nothing happened.
     since: Option<Time>,
     /// Whether port and waker know that the worker is about to sleep: if the turn after that finds nothing
@@ -121,41 +121,41 @@ impl<P: Port> Worker<P> {
     pub fn rest_at_most(&mut self, now: Time, busy: bool, waker: Option<&Waker>, limit: Span) {
         if !busy {
             self.idle(now, waker, limit);
-        } else if self.rest.since.is_some() {
+        } else if self.backoff.since.is_some() {
             self.rise(waker);
         }
     }
 
     /// Ends a rest: port and `waker` know that the worker looks by itself again.
     pub fn rise(&mut self, waker: Option<&Waker>) {
-        if self.rest.armed {
+        if self.backoff.armed {
             if let Some(waker) = waker {
                 waker.awake();
             }
             self.port.waited();
         }
-        self.rest = Rest::default();
+        self.backoff = Backoff::default();
     }
 
     fn idle(&mut self, now: Time, waker: Option<&Waker>, limit: Span) {
         let Idle::Adaptive { spin, yield_for, sleep } = self.idle else { return std::hint::spin_loop() };
-        let idle = now.since(*self.rest.since.get_or_insert(now));
+        let idle = now.since(*self.backoff.since.get_or_insert(now));
         if idle < spin {
             std::hint::spin_loop();
         } else if idle < spin.plus(yield_for) {
             std::thread::yield_now();
-        } else if !self.rest.armed {
-            self.rest.armed = true;
+        } else if !self.backoff.armed {
+            self.backoff.armed = true;
             if let Some(waker) = waker {
                 waker.fall_asleep();
             }
             self.port.waitable();
         } else {
             self.sleep(now, sleep.min(limit), waker);
-            let since = self.rest.since;
+            let since = self.backoff.since;
             self.rise(waker);
             // What has come shows in the next turn; if nothing has, the worker is as tired as before.
-            self.rest.since = since;
+            self.backoff.since = since;
         }
     }
 

@@ -1,13 +1,13 @@
-//! Why a peer is told to go.
+//! Why a handshake fails.
 #![forbid(unsafe_code)]
 
-use super::agreement::{MAX_REGIONS, PlaceError};
 use super::config::MAX_LOG2_RING;
+use super::link_layout::{MAX_REGIONS, PlaceError};
 use super::message::{MESSAGE, VERSION};
 
-/// Why there is no link with a peer. Short enough to be told to it in 95 bytes, where that is possible.
+/// Why there is no link with a peer. The text is short enough for the 95 bytes of a DISCONNECT, where that is possible.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Refusal {
+pub(super) enum HandshakeError {
     #[error("a message of {0} bytes: expected {MESSAGE}")]
     Length(usize),
     #[error("a message longer than {MESSAGE} bytes")]

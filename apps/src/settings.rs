@@ -1,0 +1,125 @@
+//! Every setting of a run as it was resolved: the JSON report's `config`, which says together with the seed how to
+//! repeat the run, and the first line of the table.
+
+use crate::choices::Platform;
+use crate::options::RunArgs;
+use crate::{live, loopback};
+use serde::{Serialize, Serializer};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use weft_testbed::sim::{Overhead, RunConfig};
+
+/// The settings of a run.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    /// In the order of the report.
+    rows: Vec<(&'static str, Value)>,
+    headline: String,
+}
+
+impl Serialize for Settings {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.rows.iter().map(|(key, value)| (key, value)))
+    }
+}
+
+impl Settings {
+    /// The settings that `args` have come to in `config`, whose fabric is `slow` times slower than described.
+    pub(crate) fn new(args: &RunArgs, config: &RunConfig, slow: u32) -> Settings {
+        let network = Network::of(args.on, config);
+        let topology = &config.topology;
+        let (ecn_low, ecn_high) = config.ecn_bytes();
+        let (phantom_low, phantom_high) = config.phantom_bytes().unzip();
+        let file = |path: &Option<std::path::PathBuf>| path.as_ref().map(|path| path.display().to_string());
+        // A topology's file may say it for each tier.
+        let tiers_differ = topology.tiers().iter().any(|t| t.queue_down.is_some() || t.queue_up.is_some());
+        let one_queue = args.on.has_fabric() && (args.queue.is_some() || !tiers_differ);
+        // A matrix says it for each flow.
+        let size = args.workload.is_some().then(|| args.size());
+        let fixed = matches!(config.wire_overhead, Overhead::Fixed(_));
+        let mut rows = vec![
+            ("version", json!(env!("CARGO_PKG_VERSION"))),
+            ("on", json!(args.on)),
+            ("matrix", json!(file(&args.matrix))),
+            ("workload", json!(args.workload)),
+        ];
+        rows.extend(network.pair.map(|pair| ("pair", json!(pair))));
+        rows.extend([
+            ("size_bytes", json!(size)),
+            ("hosts", json!(config.workload.hosts())),
+            ("topology", json!(network.name)),
+            ("topology_hosts", json!(network.hosts)),
+            ("link_bps", json!(topology.host_rate().as_bps())),
+        ]);
+        rows.extend((slow > 1).then(|| ("slow", json!(slow))));
+        rows.extend([
+            ("mtu_bytes", json!(config.mtu)),
+            ("wire_overhead_bytes", json!(config.data_overhead())),
+            ("wire_overhead", json!(if fixed { "fixed" } else { "auto" })),
+            ("cc", json!(config.cc.name())),
+            ("cc_set", json!(args.cc_set.iter().cloned().collect::<BTreeMap<String, String>>())),
+            ("lb", json!(config.lb.name())),
+            ("paths", json!(config.paths)),
+            ("trim", json!(config.trim)),
+            ("queue_bytes", json!(one_queue.then(|| config.queue_bytes()))),
+            ("ecn_low_bytes", json!(ecn_low)),
+            ("ecn_high_bytes", json!(ecn_high)),
+            ("phantom_drain", json!(config.phantom.map(|phantom| phantom.drain))),
+            ("phantom_low_bytes", json!(phantom_low)),
+            ("phantom_high_bytes", json!(phantom_high)),
+            ("link_events", json!(file(&args.link_events))),
+            ("link_event", json!(args.link_event)),
+            ("degrade", json!(args.degrade.iter().map(ToString::to_string).collect::<Vec<_>>())),
+            ("payload", json!(args.payload())),
+            ("ack_every_bytes", json!(config.ack_every)),
+            ("until_us", json!(config.until.map(|time| time.as_us_f64()))),
+        ]);
+        Settings { rows, headline: headline(args, config, &network, slow) }
+    }
+
+    /// The run in a line.
+    pub(crate) fn headline(&self) -> &str {
+        &self.headline
+    }
+}
+
+/// What carries the packets.
+struct Network {
+    name: String,
+    hosts: u32,
+    /// The two hosts between which a loopback runs the workload's flows.
+    pair: Option<[u32; 2]>,
+}
+
+impl Network {
+    fn of(platform: Platform, config: &RunConfig) -> Network {
+        let (topology, workload) = (&config.topology, &config.workload);
+        let (name, hosts, pair) = match platform {
+            Platform::Sim | Platform::Soft => (topology.name(), topology.hosts(), None),
+            Platform::Loopback => ("a DPDK net_ring pair", 2, loopback::first_pair(workload)),
+            Platform::Udp => ("kernel UDP on 127.0.0.1", live::hosts(workload).len() as u32, None),
+        };
+        Network { name: name.to_owned(), hosts, pair }
+    }
+}
+
+fn headline(args: &RunArgs, config: &RunConfig, network: &Network, slow: u32) -> String {
+    let what = match (&args.workload, &args.matrix) {
+        (Some(kind), _) => kind.clone(),
+        (None, Some(path)) => path.display().to_string(),
+        (None, None) => String::new(),
+    };
+    let (cc, lb, paths) = (config.cc.name(), config.lb.name(), config.paths);
+    let how = format!("{cc} with {lb} over {paths} paths");
+    let name = &network.name;
+    if let Some([a, b]) = network.pair {
+        return format!("{what}: the flows between hosts {a} and {b}, over {name} in real time, {how}");
+    }
+    if args.on == Platform::Udp {
+        return format!("{what}: {} hosts over {name} in real time, {how}", network.hosts);
+    }
+    let trim = if config.trim { "" } else { ", no trimming" };
+    let real = if args.on == Platform::Soft { " in real time" } else { "" };
+    let slow = if slow > 1 { format!(", {slow} times slower{real}") } else { real.to_owned() };
+    format!("{what} on {} hosts of {name}{slow}, {how}{trim}", config.workload.hosts())
+}

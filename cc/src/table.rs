@@ -1,0 +1,159 @@
+//! Tables of what can be chosen by name. Congestion controls and load balancers are rows of such tables.
+//!
+//! A [`Row`] has a name, a line about it, its source, and a part that builds it. Parts hand out
+//! [`Builder`]s: settings with their values, and the function that makes something of them.
+
+use std::fmt;
+use std::sync::Arc;
+
+use thiserror::Error;
+
+use crate::settings::{SettingInfo, Settings};
+
+/// One thing that can be chosen by name.
+#[derive(Clone, Copy, Debug)]
+pub struct Row<P> {
+    /// The name to choose it by.
+    pub name: &'static str,
+    /// A description in one line.
+    pub about: &'static str,
+    /// The specification or paper.
+    pub source: &'static str,
+    /// The part or parts that build it.
+    pub part: P,
+}
+
+/// Hands out a builder with the default settings.
+pub type Part<I, O> = fn() -> Arc<dyn Builder<I, O>>;
+
+/// Parts that list their settings.
+pub trait ListSettings {
+    /// The settings with their defaults, in the order of their tables.
+    fn settings(&self) -> Vec<SettingInfo>;
+}
+
+impl<I, O> ListSettings for Part<I, O> {
+    fn settings(&self) -> Vec<SettingInfo> {
+        self().settings()
+    }
+}
+
+/// There is no row of that name.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("unknown {kind} '{name}'; there are: {known}")]
+pub struct UnknownName {
+    /// The kind of thing that the table holds, in the singular.
+    pub kind: &'static str,
+    /// The name asked for.
+    pub name: String,
+    /// The names in the table, comma-separated.
+    pub known: String,
+}
+
+/// The row called `name`. `kind` is what errors call the things in the table.
+///
+/// # Errors
+/// [`UnknownName`] when no row has this name; its text lists the names.
+pub fn find<P>(
+    table: &'static [Row<P>],
+    kind: &'static str,
+    name: &str,
+) -> Result<&'static Row<P>, UnknownName> {
+    table.iter().find(|row| row.name == name).ok_or_else(|| {
+        let names: Vec<&str> = table.iter().map(|row| row.name).collect();
+        UnknownName { kind, name: name.to_owned(), known: names.join(", ") }
+    })
+}
+
+/// Why a setting was not changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// There is no setting of this name.
+    NoSuchKey,
+    /// The text is not one of the setting's values.
+    BadValue {
+        /// The values and their range, to complete the sentence "expected …".
+        expected: String,
+    },
+}
+
+/// Settings with their values, and the function that builds an `O` from them and an input `I`. Its debug output
+/// shows the values.
+pub trait Builder<I, O>: fmt::Debug + Send + Sync {
+    /// The settings with their defaults, in the order of their table.
+    fn settings(&self) -> Vec<SettingInfo>;
+
+    /// This builder with one setting changed.
+    ///
+    /// # Errors
+    /// [`Refused`] when there is no such setting, or when it does not take this value.
+    fn with(&self, key: &str, value: &str) -> Result<Arc<dyn Builder<I, O>>, Refused>;
+
+    /// Builds one.
+    fn build(&self, input: I) -> O;
+}
+
+/// The builder that calls `build` with a configuration, which has its defaults at first.
+pub fn configured<C: Settings, I: 'static, O: 'static>(build: fn(&C, I) -> O) -> Arc<dyn Builder<I, O>> {
+    Arc::new(Configured { config: C::default(), build })
+}
+
+/// The builder that calls `build` and has no settings.
+pub fn without_settings<I, O, F>(build: F) -> Arc<dyn Builder<I, O>>
+where
+    F: Fn(I) -> O + Send + Sync + 'static,
+{
+    Arc::new(WithoutSettings(build))
+}
+
+struct Configured<C, I, O> {
+    config: C,
+    build: fn(&C, I) -> O,
+}
+
+impl<C: Settings, I: 'static, O: 'static> Builder<I, O> for Configured<C, I, O> {
+    fn settings(&self) -> Vec<SettingInfo> {
+        C::TABLE.iter().map(|setting| setting.info()).collect()
+    }
+
+    fn with(&self, key: &str, value: &str) -> Result<Arc<dyn Builder<I, O>>, Refused> {
+        let setting = C::TABLE.iter().find(|setting| setting.key == key).ok_or(Refused::NoSuchKey)?;
+        let mut config = self.config.clone();
+        if !(setting.store)(&mut config, value.trim()) {
+            return Err(Refused::BadValue { expected: (setting.expected)() });
+        }
+        Ok(Arc::new(Configured { config, build: self.build }))
+    }
+
+    fn build(&self, input: I) -> O {
+        (self.build)(&self.config, input)
+    }
+}
+
+impl<C: fmt::Debug, I, O> fmt::Debug for Configured<C, I, O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.config.fmt(f)
+    }
+}
+
+struct WithoutSettings<F>(F);
+
+impl<I, O, F: Fn(I) -> O + Send + Sync> Builder<I, O> for WithoutSettings<F> {
+    fn settings(&self) -> Vec<SettingInfo> {
+        Vec::new()
+    }
+
+    fn with(&self, _: &str, _: &str) -> Result<Arc<dyn Builder<I, O>>, Refused> {
+        Err(Refused::NoSuchKey)
+    }
+
+    fn build(&self, input: I) -> O {
+        (self.0)(input)
+    }
+}
+
+impl<F> fmt::Debug for WithoutSettings<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("no settings")
+    }
+}

@@ -1,0 +1,161 @@
+//! A peer can use up only its own share of a target, and windows and numbers hold at their limits.
+
+mod harness;
+
+use harness::forge::syn;
+use harness::{Alone, Pair, SHORT_RTO, fep, impatient_config, params, untagged};
+use weft_stack::buffer::Buffer;
+use weft_stack::cc::{CcChoice, CcParams};
+use weft_stack::fep::{Completion, FepConfig, Limits, Receive, Send};
+use weft_stack::packet::Packet;
+use weft_stack::pdc::{PdcConfig, RodReceive};
+use weft_stack::ses::Matching;
+use weft_stack::wire::pds::{DeliveryMode, NackCode, Pds};
+use weft_stack::{Span, Time};
+
+fn message(len: usize, context: u64) -> Send {
+    untagged(vec![7; len], context)
+}
+
+#[test]
+fn a_peer_uses_up_only_its_own_quota_of_pdcs_and_messages() {
+    let limits = Limits {
+        pdcs_per_peer: 4,
+        unexpected_bytes_per_peer: 10_000,
+        control_queue: 50,
+        ..Limits::default()
+    };
+    let mut alone = Alone::new(FepConfig { limits, ..impatient_config() });
+    for pdc in 1..=1_000 {
+        alone.arrive(&syn(5, pdc, 0, 3_000), &[0; 100]);
+        for msg_id in 1..10 {
+            alone.arrive(&syn(5, pdc, msg_id, 3_000), &[0; 100]);
+        }
+    }
+    let held = ["3 messages on their way in", "4 PDCs of peers"];
+    assert_eq!(alone.leaks(), held, "3 times 3,000 bytes fit in 10,000");
+    assert_eq!(alone.transmit_all().len(), 50);
+    // Messages of no bytes count as well.
+    for msg_id in 0..1_000 {
+        alone.arrive(&Packet { payload_len: 0, ..syn(7, 1, msg_id, 0) }, &[]);
+    }
+    let held = ["81 messages on their way in", "5 PDCs of peers"];
+    assert_eq!(alone.leaks(), held, "78 times 128 bytes fit in 10,000");
+    alone.transmit_all();
+    alone.arrive(&syn(6, 1, 0, 3_000), &[0; 100]);
+    let answer = alone.transmit().unwrap();
+    assert!(matches!(answer.pds, Pds::Ack(_)), "other peers have their own share: {answer:?}");
+}
+
+/// One peer opens PDC after PDC and sends all packets of each except the first.
+#[test]
+fn a_peer_uses_up_only_its_own_quota_of_early_packets() {
+    const QUOTA: u64 = 100_000;
+    const LEN: u32 = 1_000;
+    let limits = Limits { unexpected_bytes_per_peer: QUOTA, ..Limits::default() };
+    let base = impatient_config();
+    let pdc = PdcConfig { rod_receive: RodReceive::Reorder, ..base.pdc };
+    let mut alone = Alone::new(FepConfig { limits, pdc, ..base });
+    let packet = |src, pdc, psn| {
+        let mut packet = Packet { payload_len: LEN, ..syn(src, pdc, psn, LEN) };
+        let Pds::Request(request) = &mut packet.pds else { unreachable!() };
+        request.mode = DeliveryMode::Rod;
+        packet
+    };
+    let mut give = |src, pdc, psn| {
+        alone.arrive(&packet(src, pdc, psn), &[7; LEN as usize]);
+        alone.transmit_all()
+    };
+    let is_refusal = |pds: &Pds| matches!(pds, Pds::Nack(nack) if nack.code == NackCode::ROD_OOO);
+    let refused = |answers: &[Packet]| answers.len() == 1 && is_refusal(&answers[0].pds);
+    let mut kept = 0;
+    for pdc in 1..=20 {
+        for psn in 1..=20 {
+            kept += u64::from(!refused(&give(5, pdc, psn)));
+        }
+    }
+    assert!((QUOTA / 2..QUOTA).contains(&(kept * u64::from(LEN))), "{kept} packets of {LEN} bytes");
+    assert!(give(6, 1, 1).is_empty(), "other peers have their own share");
+    // Delivered packets make room: the target takes all of the first PDC, and later packets of the last one.
+    assert!(refused(&give(5, 20, 1)));
+    assert!(
+        give(5, 1, 0).len() >= 20,
+        "the first packet and the packets that waited for it are acknowledged"
+    );
+    assert!(give(5, 20, 1).is_empty());
+}
+
+/// The target's window may be the smallest possible, and an initiator learns its size from the first answer.
+#[test]
+fn a_first_burst_fits_the_smallest_window_that_a_target_may_have() {
+    let network = CcParams { mtu: 1, network_rtt: Span::from_us(5), ..params() };
+    let mut cc = CcChoice::parse("constant").unwrap();
+    cc.set("window", "100000000").unwrap();
+    for (ours, theirs) in [(512, 128), (32_640, 128), (32_640, 32_640), (128, 512)] {
+        let feps = [(0, ours), (1, theirs)].map(|(n, mp_range)| {
+            let base = FepConfig::new(&cc, &network);
+            let pdc = PdcConfig { mp_range, rto_init: SHORT_RTO, ..base.pdc };
+            fep(n, FepConfig { pdc, ..base }, 3, Time::ZERO)
+        });
+        let mut pair = Pair::of(feps, Time::ZERO);
+        let connection = pair.connect();
+        pair.post_send(connection, message(10_000, 0));
+        let lost = std::iter::from_fn(|| pair.transmit(0)).count();
+        assert_eq!(lost, 128);
+        pair.expire_at(0, Time::ZERO + SHORT_RTO);
+        pair.exchange();
+        assert_eq!(pair.sent_result(), Ok(()), "{ours} to {theirs}");
+    }
+}
+
+#[test]
+fn message_numbers_wrap_around_while_the_first_message_still_waits() {
+    let mut pair = Pair::new(&impatient_config());
+    let connection = pair.connect();
+    for number in 0..70_000u64 {
+        if number > 0 {
+            let (buffer, matching) = (Buffer::Heap(vec![0; 3]), Matching::Tagged { tag: 1, ignore: 0 });
+            let receive = Receive { buffer, from: None, matching, context: number };
+            pair.feps[1].post_receive(receive).unwrap();
+        }
+        let tag = Some(u64::from(number > 0));
+        pair.post_send(connection, Send { tag, ..message(1 + (number % 3) as usize, number) });
+        pair.exchange();
+        let Some(Completion::Sent { context, result: Ok(()), .. }) = pair.feps[0].poll_completion() else {
+            panic!("message {number} is not acknowledged")
+        };
+        assert_eq!(context, number);
+        let received = match pair.feps[1].poll_completion() {
+            Some(Completion::Received { context, len, result: Ok(()), .. }) => {
+                Some((context, u64::from(len)))
+            }
+            _ => None,
+        };
+        assert_eq!(received, (number > 0).then_some((number, 1 + number % 3)));
+    }
+}
+
+/// One connection cancels its message while it waits for its turn.
+#[test]
+fn connections_that_share_a_window_take_turns() {
+    let mut cc = CcChoice::parse("constant").unwrap();
+    cc.set("window", "2128").unwrap();
+    let mut pair = Pair::new(&FepConfig::new(&cc, impatient_config().cc.params()));
+    let connections: Vec<_> = (0..6).map(|_| pair.connect()).collect();
+    let sends: Vec<_> = connections.iter().map(|&c| pair.post_send(c, message(4_000, 0))).collect();
+    while pair.put_on_wire(0) {}
+    assert_eq!(pair.wire.len(), 2, "the window has room for two packets");
+    pair.feps[0].cancel_send(sends[2]).unwrap();
+    let mut order = Vec::new();
+    while !pair.wire.is_empty() {
+        let transit = pair.wire.remove(0);
+        let Pds::Request(request) = &transit.packet.pds else { panic!("{transit:?}") };
+        order.push(request.spdcid.0);
+        pair.now += Span::from_ns(100);
+        pair.arrive(&transit);
+        // Packets that are not acknowledged at once are acknowledged with the next.
+        pair.flush(1);
+        while pair.put_on_wire(0) {}
+    }
+    assert_eq!(order, [1, 2, 4, 5, 6].repeat(4));
+}
