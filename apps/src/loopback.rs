@@ -8,6 +8,7 @@
 //! There is no link: nothing bounds the rate but the CPU.
 
 use crate::Failure;
+use crate::interrupt::Interrupt;
 use weft_testbed::sim::{RunConfig, RunProgress, RunReport};
 use weft_testbed::workload::Workload;
 
@@ -18,15 +19,19 @@ pub(crate) fn first_pair(workload: &Workload) -> Option<[u32; 2]> {
 
 /// Runs the flows between the first two hosts over DPDK.
 #[cfg(feature = "dpdk")]
-pub(crate) fn run(config: &RunConfig, progress: &mut dyn FnMut(&RunProgress)) -> Result<RunReport, Failure> {
+pub(crate) fn run(
+    config: &RunConfig,
+    progress: &mut dyn FnMut(&RunProgress),
+    interrupt: &Interrupt,
+) -> Result<RunReport, Failure> {
     fn failed(error: impl std::fmt::Display) -> Failure {
         Failure::Run(format!("--on loopback: {error}"))
     }
     let pair = first_pair(&config.workload).ok_or_else(|| failed(crate::live::LiveError::NoFlows))?;
     let (ports, pool) = rings::open(config.mtu).map_err(failed)?;
-    let ends = rings::ends(pair, ports).into();
-    let mut live = crate::live::Live::new(config, &rings::network(config), ends).map_err(failed)?;
-    live.run(progress);
+    let hosts = rings::hosts(pair, ports).into();
+    let mut live = crate::live::Live::new(config, &rings::network(config), hosts).map_err(failed)?;
+    live.run(progress, interrupt);
     let mut report = live.into_report();
     // The ports are closed: every mbuf must be back.
     let missing = pool.capacity() - pool.available();
@@ -41,6 +46,7 @@ pub(crate) fn run(config: &RunConfig, progress: &mut dyn FnMut(&RunProgress)) ->
 pub(crate) fn run(
     _config: &RunConfig,
     _progress: &mut dyn FnMut(&RunProgress),
+    _interrupt: &Interrupt,
 ) -> Result<RunReport, Failure> {
     Err(Failure::Run(
         "--on loopback needs DPDK, and this weft was built without its feature `dpdk`".to_owned(),
@@ -50,17 +56,18 @@ pub(crate) fn run(
 /// The two ends and what lies between them.
 #[cfg(feature = "dpdk")]
 mod rings {
-    use crate::live::{End, Network};
+    use crate::live::{LiveHost, Network};
     use weft_cc::Span;
     use weft_stack::port::dpdk::{
         DpdkError, DpdkPort, DpdkPortConfig, Eal, EalOptions, MbufPool, MbufPoolConfig,
     };
-    use weft_stack::wire::ethernet::MacAddr;
+    use weft_stack::wire::MAX_IPV4_HEADERS;
+    use weft_stack::wire::ethernet::{self, MacAddr};
     use weft_stack::worker::HostAddr;
     use weft_testbed::sim::RunConfig;
 
-    /// Ethernet, IPv4, UDP and the longest headers of a data packet.
-    const HEADERS: u32 = 14 + 20 + 8 + 16 + 44;
+    /// The longest headers of a data packet.
+    const HEADERS: u32 = (ethernet::HEADER_LEN + MAX_IPV4_HEADERS) as u32;
     /// Frames that each direction holds.
     const RING: u32 = 1024;
 
@@ -77,13 +84,13 @@ mod rings {
         Ok(([a, b], pool))
     }
 
-    pub(super) fn ends([a, b]: [u32; 2], [left, right]: [DpdkPort; 2]) -> [End<DpdkPort>; 2] {
-        let end = |host, n, port| End {
-            host,
-            place: HostAddr { mac: MacAddr([2, 0, 0, 0, 0, n]), ip: [127, 0, 0, n].into() },
+    pub(super) fn hosts([a, b]: [u32; 2], [left, right]: [DpdkPort; 2]) -> [LiveHost<DpdkPort>; 2] {
+        let host = |number, n, port| LiveHost {
+            number,
+            host: HostAddr { mac: MacAddr([2, 0, 0, 0, 0, n]), ip: [127, 0, 0, n].into() },
             port,
         };
-        [end(a, 1, left), end(b, 2, right)]
+        [host(a, 1, left), host(b, 2, right)]
     }
 
     pub(super) fn network(config: &RunConfig) -> Network {

@@ -1,15 +1,17 @@
 //! The `weft` command.
 #![forbid(unsafe_code)]
 
+mod backoff;
 mod choices;
 mod cli;
 mod doctor;
 mod failure;
+mod interrupt;
 mod list;
 mod live;
 mod loopback;
-mod nap;
 mod options;
+mod output;
 mod perf;
 mod port_spec;
 mod report;
@@ -31,6 +33,7 @@ use clap::Parser;
 use clap::error::ErrorKind;
 use cli::{Cli, Command};
 pub(crate) use failure::Failure;
+use interrupt::Interrupt;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
@@ -61,7 +64,7 @@ fn main() -> ExitCode {
 
 fn dispatch(command: Command) -> Result<(), Failure> {
     match command {
-        Command::Run(args) => run::run(&args),
+        Command::Run(args) => run::run(&args, &Interrupt::on_signals()?),
         Command::Sweep(args) => sweep::sweep(&args),
         Command::SweepRun { parent, rehearse, run } => sweep::one_run(parent, rehearse, &run),
         Command::Perf(args) => perf::perf(&args),

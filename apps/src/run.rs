@@ -2,15 +2,16 @@
 
 use crate::Failure;
 use crate::choices::Platform;
+use crate::interrupt::Interrupt;
 use crate::loopback;
 use crate::options::RunArgs;
+use crate::output::OutputFile;
 use crate::report::{Report, csv, json, table};
 use crate::resolve::{Plan, resolve};
 use crate::sample::SampleFiles;
 use crate::{soft, udp, usage};
 use indicatif::{ProgressBar, ProgressStyle};
-use std::fs::File;
-use std::io::{self, BufWriter, IsTerminal, Write};
+use std::io::{self, BufWriter, IsTerminal};
 use std::path::Path;
 use std::time::Instant;
 use weft_cc::Span;
@@ -18,19 +19,20 @@ use weft_testbed::sim::{self, Lines, RunConfig, RunProgress, RunReport, SampleSi
 use weft_testbed::soft::SoftCounters;
 
 /// Runs what `args` describe and writes the reports that they ask for.
-pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
+pub(crate) fn run(args: &RunArgs, interrupt: &Interrupt) -> Result<(), Failure> {
     let plan = resolve(args)?;
     // Before the run: a report that cannot be written should not cost one.
     let outputs = Outputs::open(args)?;
-    let predicted =
-        (args.on == Platform::Soft).then(|| soft::predict(&plan.config, &plan.faults)).transpose()?;
+    let predicted = (args.on == Platform::Soft)
+        .then(|| soft::predict(&plan.config, &plan.faults, interrupt))
+        .transpose()?;
     let (clock, cpu) = (Instant::now(), usage::cpu_seconds());
     let (mut sampled, mut switches) = (Ok(()), None);
     let mut outcome = match args.on {
-        Platform::Sim => simulate(&plan, args, &mut sampled)?,
-        Platform::Loopback => loopback(&plan.config)?,
-        Platform::Udp => over_udp(&plan.config)?,
-        Platform::Soft => over_switches(&plan, args, &mut switches)?,
+        Platform::Sim => simulate(&plan, args, &mut sampled, interrupt)?,
+        Platform::Loopback => loopback(&plan.config, interrupt)?,
+        Platform::Udp => over_udp(&plan.config, interrupt)?,
+        Platform::Soft => over_switches(&plan, args, &mut switches, interrupt)?,
     };
     let cpu_s = usage::cpu_seconds() - cpu;
     if let Some(predicted) = &predicted {
@@ -48,7 +50,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
         }
     }
     outputs.write(&report, &outcome, clock)?;
-    match (sampled, verdict(&report, &outcome)) {
+    match (sampled, verdict(&report, &outcome, interrupt)) {
         (Err(unwritten), Err(failure)) => {
             eprintln!("weft: {unwritten}");
             Err(failure)
@@ -66,7 +68,12 @@ pub(crate) fn rehearse(mut plan: Plan) -> Result<(), Failure> {
 }
 
 /// In virtual time. Samples that cannot be written, which `sampled` then tells, leave the results what they are.
-fn simulate(plan: &Plan, args: &RunArgs, sampled: &mut Result<(), Failure>) -> Result<RunReport, Failure> {
+fn simulate(
+    plan: &Plan,
+    args: &RunArgs,
+    sampled: &mut Result<(), Failure>,
+    interrupt: &Interrupt,
+) -> Result<RunReport, Failure> {
     let mut samples =
         args.sample.map(|_| SampleFiles::create(args.sample_path(), &plan.config)).transpose()?;
     let sink = samples.as_mut().map(|files| files as &mut dyn SampleSink);
@@ -77,6 +84,7 @@ fn simulate(plan: &Plan, args: &RunArgs, sampled: &mut Result<(), Failure>) -> R
         threads: args.threads.map_or(1, usize::from),
         sampling: args.sample.zip(sink).map(|(every, sink)| Sampling { every, sink }),
         progress: Some(&mut progress),
+        stop: Some(interrupt.flag()),
     };
     let outcome = sim::run_with(&plan.config, options);
     bar.finish_and_clear();
@@ -87,17 +95,17 @@ fn simulate(plan: &Plan, args: &RunArgs, sampled: &mut Result<(), Failure>) -> R
 }
 
 /// Over real mbufs through DPDK, in this process.
-fn loopback(config: &RunConfig) -> Result<RunReport, Failure> {
+fn loopback(config: &RunConfig, interrupt: &Interrupt) -> Result<RunReport, Failure> {
     let bar = progress_bar();
-    let outcome = loopback::run(config, &mut |progress| show(&bar, progress, "real time"));
+    let outcome = loopback::run(config, &mut |progress| show(&bar, progress, "real time"), interrupt);
     bar.finish_and_clear();
     outcome
 }
 
 /// Over kernel UDP, in this process.
-fn over_udp(config: &RunConfig) -> Result<RunReport, Failure> {
+fn over_udp(config: &RunConfig, interrupt: &Interrupt) -> Result<RunReport, Failure> {
     let bar = progress_bar();
-    let outcome = udp::run(config, &mut |progress| show(&bar, progress, "real time"));
+    let outcome = udp::run(config, &mut |progress| show(&bar, progress, "real time"), interrupt);
     bar.finish_and_clear();
     let (report, notes) = outcome?;
     notes.iter().for_each(|note| eprintln!("weft: udp: {note}"));
@@ -110,12 +118,13 @@ fn over_switches(
     plan: &Plan,
     args: &RunArgs,
     switches: &mut Option<SoftCounters>,
+    interrupt: &Interrupt,
 ) -> Result<RunReport, Failure> {
     let bar = progress_bar();
     let mut progress = |progress: &RunProgress| show(&bar, progress, "real time");
     let outcome = match args.processes {
-        Some(by) => soft::processes::run(&plan.config, &plan.faults, by, &mut progress),
-        None => soft::run(&plan.config, &plan.faults, &mut progress),
+        Some(by) => soft::processes::run(&plan.config, &plan.faults, by, &mut progress, interrupt),
+        None => soft::run(&plan.config, &plan.faults, &mut progress, interrupt),
     };
     bar.finish_and_clear();
     let (report, counters) = outcome?;
@@ -144,37 +153,44 @@ fn show(bar: &ProgressBar, progress: &RunProgress, kind_of_time: &str) {
 
 /// Where reports go.
 struct Outputs<'a> {
-    json: Option<(&'a Path, Box<dyn Write>)>,
-    flows: Option<(&'a Path, File)>,
+    json: Option<(&'a Path, OutputFile)>,
+    flows: Option<(&'a Path, OutputFile)>,
     /// Whether standard output is the JSON report's alone.
     quiet: bool,
 }
 
 impl<'a> Outputs<'a> {
     fn open(args: &'a RunArgs) -> Result<Outputs<'a>, Failure> {
-        let create =
-            |path: &'a Path| File::create(path).map_err(|e| failed(path, &e)).map(|file| (path, file));
-        let quiet = args.json.as_deref() == Some(Path::new("-"));
-        let json: Option<(&Path, Box<dyn Write>)> = match args.json.as_deref() {
-            Some(path) if quiet => Some((path, Box::new(io::stdout()))),
-            Some(path) => Some((path, Box::new(create(path)?.1))),
-            None => None,
+        let create = |path: &'a Path| match OutputFile::create(path) {
+            Ok(file) => Ok((path, file)),
+            Err(error) => Err(failed(path, &error)),
         };
-        Ok(Outputs { json, flows: args.flows.as_deref().map(create).transpose()?, quiet })
+        let quiet = args.json.as_deref() == Some(Path::new("-"));
+        let json = args.json.as_deref().filter(|_| !quiet);
+        Ok(Outputs {
+            json: json.map(create).transpose()?,
+            flows: args.flows.as_deref().map(create).transpose()?,
+            quiet,
+        })
     }
 
     fn write(self, report: &Report, outcome: &RunReport, clock: Instant) -> Result<(), Failure> {
-        if !self.quiet {
+        if self.quiet {
+            json::write(report, BufWriter::new(io::stdout()))
+                .map_err(|error| failed(Path::new("-"), &error))?;
+        } else {
             let text = &mut Vec::new();
             table::write(report, clock.elapsed(), text)
                 .and_then(|()| crate::print(text))
-                .map_err(|e| Failure::Run(format!("standard output: {e}")))?;
+                .map_err(|error| Failure::Run(format!("standard output: {error}")))?;
         }
-        if let Some((path, out)) = self.json {
-            json::write(report, BufWriter::new(out)).map_err(|e| failed(path, &e))?;
+        if let Some((path, mut file)) = self.json {
+            let written = json::write(report, BufWriter::new(&mut file)).and_then(|()| file.commit());
+            written.map_err(|error| failed(path, &error))?;
         }
-        if let Some((path, out)) = self.flows {
-            csv::write(&outcome.flows, out).map_err(|e| failed(path, &e))?;
+        if let Some((path, mut file)) = self.flows {
+            let written = csv::write(&outcome.flows, &mut file).and_then(|()| file.commit());
+            written.map_err(|error| failed(path, &error))?;
         }
         Ok(())
     }
@@ -185,14 +201,15 @@ fn failed(path: &Path, error: &io::Error) -> Failure {
 }
 
 /// Whether the run did what it was for.
-fn verdict(report: &Report, outcome: &RunReport) -> Result<(), Failure> {
+fn verdict(report: &Report, outcome: &RunReport, interrupt: &Interrupt) -> Result<(), Failure> {
     if !outcome.payload_errors.is_empty() {
         return Err(Failure::Run(listed("data arrived wrong:", &outcome.payload_errors)));
     }
     if !report.complete() {
         let missing = report.flows.total - report.flows.completed;
         let total = report.flows.total;
-        return Err(Failure::Unfinished(format!("{missing} of {total} flows unfinished:{}", outcome.stuck)));
+        let text = format!("{missing} of {total} flows unfinished:{}", outcome.stuck);
+        return Err(interrupt.failure(&format!("; {text}")).unwrap_or(Failure::Unfinished(text)));
     }
     if !outcome.leaks.is_empty() {
         return Err(Failure::Run(listed("left over after all flows were done:", &outcome.leaks)));

@@ -7,13 +7,15 @@
 pub(crate) mod processes;
 
 use crate::Failure;
-use crate::live::{self, End, Live, Network};
-use crate::nap::Rest;
+use crate::backoff::Backoff;
+use crate::interrupt::Interrupt;
+use crate::live::{self, Live, LiveHost, Network};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use weft_cc::Time;
 use weft_stack::port::memory::MemoryPort;
+use weft_stack::wire::MAX_IPV4_HEADERS;
 use weft_stack::wire::ethernet::MacAddr;
 use weft_stack::worker::{Clock, HostAddr};
 use weft_testbed::sim::{self, FaultPlan, PayloadMode, RunConfig, RunProgress, RunReport};
@@ -32,8 +34,6 @@ pub(crate) const DEFAULT_MTU: u32 = 4_096;
 const TWO_CORES: u64 = 3_200_000_000;
 const TWO_CORES_PROCESSES: u64 = 800_000_000;
 
-/// Headers of the longest data packet, over IPv4.
-const HEADERS: usize = 20 + 8 + 16 + 44;
 /// Packets that an endpoint may keep ahead of its link: the one that is leaving, and one for the time until the
 /// endpoint's next turn.
 const AHEAD: usize = 2;
@@ -55,30 +55,41 @@ pub(crate) fn run(
     config: &RunConfig,
     faults: &FaultPlan,
     progress: &mut dyn FnMut(&RunProgress),
+    interrupt: &Interrupt,
 ) -> Result<(RunReport, SoftCounters), Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::Run(format!("--on soft: {error}"));
     let mut fabric =
         SoftFabric::new(config, faults, SoftOptions::default(), Time::ZERO).map_err(|e| failed(&e))?;
     let attach = |host| attach(config, &mut fabric, host);
-    let ends: Result<Vec<_>, _> = live::hosts(&config.workload).into_iter().map(attach).collect();
-    let mut live = Live::new(config, &network(config), ends?).map_err(|e| failed(&e))?;
-    let counters = drive(&mut fabric, || live.run(progress));
-    let mut report = live.into_report();
+    let hosts: Result<Vec<_>, _> = live::hosts(&config.workload).into_iter().map(attach).collect();
+    let mut live = Live::new(config, &network(config), hosts?).map_err(|e| failed(&e))?;
+    let counters = drive(&mut fabric, || live.run(progress, interrupt));
+    Ok((with_switches(live.into_report(), &counters), counters))
+}
+
+/// The report of the endpoints, with what the switches have counted.
+pub(crate) fn with_switches(mut report: RunReport, counters: &SoftCounters) -> RunReport {
     report.packets.trimmed = counters.trimmed;
     report.packets.ecn_marked = counters.marked;
     report.packets.dropped += counters.missing();
-    Ok((report, counters))
+    report
 }
 
 /// What the simulator makes of the same run.
 ///
 /// # Errors
-/// A configuration that cannot work.
-pub(crate) fn predict(config: &RunConfig, faults: &FaultPlan) -> Result<RunReport, Failure> {
+/// A configuration that cannot work, or a signal that has come meanwhile.
+pub(crate) fn predict(
+    config: &RunConfig,
+    faults: &FaultPlan,
+    interrupt: &Interrupt,
+) -> Result<RunReport, Failure> {
     let config = RunConfig { payload: PayloadMode::Virtual, ..config.clone() };
-    let options = sim::Options { faults: faults.clone(), ..sim::Options::default() };
-    sim::run_with(&config, options)
-        .map_err(|error| Failure::Run(format!("--on soft: the simulation: {error}")))
+    let options =
+        sim::Options { faults: faults.clone(), stop: Some(interrupt.flag()), ..sim::Options::default() };
+    let report = sim::run_with(&config, options)
+        .map_err(|error| Failure::Run(format!("--on soft: the simulation: {error}")))?;
+    interrupt.failure(" before the run began").map_or(Ok(report), Err)
 }
 
 /// Connects a host to the fabric.
@@ -86,17 +97,17 @@ fn attach(
     config: &RunConfig,
     fabric: &mut SoftFabric<MemoryPort>,
     host: u32,
-) -> Result<End<HostPort>, Failure> {
+) -> Result<LiveHost<HostPort>, Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::Run(format!("--on soft: host {host}: {error}"));
-    let place = place(host);
-    let (port, inner) =
-        host_link(config.mtu as usize + HEADERS, place.mac.0, AHEAD).map_err(|error| failed(&error))?;
-    fabric.attach(HostId(host), place.ip, inner).map_err(|error| failed(&error))?;
-    Ok(End { host, place, port })
+    let address = address(host);
+    let (port, inner) = host_link(config.mtu as usize + MAX_IPV4_HEADERS, address.mac.0, AHEAD)
+        .map_err(|error| failed(&error))?;
+    fabric.attach(HostId(host), address.ip, inner).map_err(|error| failed(&error))?;
+    Ok(LiveHost { number: host, host: address, port })
 }
 
 /// What frames call a host: there are at most 2²⁰.
-fn place(host: u32) -> HostAddr {
+fn address(host: u32) -> HostAddr {
     let [_, b, c, d] = (host + 1).to_be_bytes();
     HostAddr { mac: MacAddr([2, 0, 0, b, c, d]), ip: IpAddr::V4(Ipv4Addr::new(10, b, c, d)) }
 }
@@ -120,12 +131,12 @@ fn drive(fabric: &mut SoftFabric<MemoryPort>, work: impl FnOnce()) -> SoftCounte
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         let switches = scope.spawn(|| {
-            let (clock, mut rest) = (Clock::new(), Rest::default());
+            let (clock, mut backoff) = (Clock::new(), Backoff::default());
             fabric.begin(clock.now());
             while !done.load(Ordering::Relaxed) {
                 if !fabric.poll(clock.now()) {
                     // The endpoints' thread may need this core.
-                    rest.give_way();
+                    backoff.give_way();
                 }
             }
             fabric.counters()

@@ -30,17 +30,17 @@ pub(crate) use sockets::run;
 mod sockets {
     use super::MAX_HOSTS;
     use crate::Failure;
-    use crate::live::{self, End, Live, LiveError, Network};
+    use crate::interrupt::Interrupt;
+    use crate::live::{self, Live, LiveError, LiveHost, Network};
     use std::collections::BTreeSet;
     use std::net::{IpAddr, Ipv4Addr};
     use weft_cc::{Rate, Span};
     use weft_stack::port::udp::{Notice, UdpConfig, UdpError, UdpPort, mac_of};
+    use weft_stack::wire::MAX_IPV4_HEADERS;
     use weft_stack::worker::HostAddr;
     use weft_testbed::sim::{RunConfig, RunProgress, RunReport};
     use weft_testbed::workload::{Start, Workload};
 
-    /// IPv4, UDP and the longest headers of a data packet.
-    const HEADERS: u32 = 20 + 8 + 16 + 44;
     /// Bytes of receive buffer asked for.
     const RECEIVE_BUFFER: usize = 4 << 20;
     /// What congestion control takes for the way there and back: some turns of the loop, and no less than it
@@ -63,14 +63,15 @@ mod sockets {
     pub(crate) fn run(
         config: &RunConfig,
         progress: &mut dyn FnMut(&RunProgress),
+        interrupt: &Interrupt,
     ) -> Result<(RunReport, Vec<String>), Failure> {
         let failed = |error: &dyn std::fmt::Display| Failure::Run(format!("--on udp: {error}"));
         let hosts = live::hosts(&config.workload);
         let ports = open(config, hosts.len(), RECEIVE_BUFFER).map_err(|error| failed(&error))?;
         let network = network(config, &ports);
-        let ends = ends(hosts, ports);
-        let mut live = Live::new(config, &network, ends).map_err(|error: LiveError| failed(&error))?;
-        live.run(progress);
+        let hosts = live_hosts(hosts, ports);
+        let mut live = Live::new(config, &network, hosts).map_err(|error: LiveError| failed(&error))?;
+        live.run(progress, interrupt);
         let notes = notes(live.ports());
         Ok((live.into_report(), notes))
     }
@@ -88,7 +89,7 @@ mod sockets {
                     // Within the process only: all datagrams are between ports of 127.0.0.1.
                     alias: Some(Ipv4Addr::new(10, 0, 0, n).into()),
                     sources: config.paths,
-                    mtu: (config.mtu + HEADERS) as usize,
+                    mtu: config.mtu as usize + MAX_IPV4_HEADERS,
                     tx_frames: 64,
                     receive_buffer,
                     ..UdpConfig::at(IpAddr::V4(Ipv4Addr::LOCALHOST))
@@ -107,12 +108,12 @@ mod sockets {
     }
 
     /// The hosts with their ports.
-    pub(super) fn ends(hosts: Vec<u32>, ports: Vec<UdpPort>) -> Vec<End<UdpPort>> {
-        let end = |(host, port): (u32, UdpPort)| {
-            let place = HostAddr { mac: mac_of(port.ip()), ip: port.ip() };
-            End { host, place, port }
+    pub(super) fn live_hosts(hosts: Vec<u32>, ports: Vec<UdpPort>) -> Vec<LiveHost<UdpPort>> {
+        let live_host = |(number, port): (u32, UdpPort)| {
+            let host = HostAddr { mac: mac_of(port.ip()), ip: port.ip() };
+            LiveHost { number, host, port }
         };
-        hosts.into_iter().zip(ports).map(end).collect()
+        hosts.into_iter().zip(ports).map(live_host).collect()
     }
 
     /// The network as endpoints shall take it: so that all windows towards one host fit into its receive buffer.

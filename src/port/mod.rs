@@ -17,7 +17,9 @@ use weft_stack::port::dpdk::DpdkError;
 use weft_stack::port::memif::MemifError;
 use weft_stack::port::udp::{Peer, UdpError, mac_of};
 use weft_stack::port::{MIN_FRAME, Port};
+use weft_stack::wire::MAX_HEADERS;
 use weft_stack::wire::ethernet::{VLAN_TAG_LEN, VlanTag};
+use weft_stack::wire::udp::HEADER_LEN as UDP;
 use weft_stack::worker::session::PlacePeer;
 use weft_stack::worker::{Checksum, HostAddr, LinkConfig};
 
@@ -187,7 +189,7 @@ impl OpenPort {
     /// Bytes of the headers of a data packet at their longest: Ethernet, IP, UDP, PDS and SES.
     pub fn headers(&self) -> u32 {
         let ip = if self.info.host.ip.is_ipv4() { 20 } else { 40 };
-        (MIN_FRAME + tag_len(self.info.vlan)) as u32 + ip + 8 + 16 + 44
+        (MIN_FRAME + tag_len(self.info.vlan) + UDP + MAX_HEADERS) as u32 + ip
     }
 
     /// Bytes of the longest IP packet.

@@ -20,6 +20,7 @@ use weft_stack::port::{FramePool, Port, PortCaps, PortCounters, RxBurst, TxBurst
 use weft_stack::region::{Region, SharedRegion};
 use weft_stack::rng::Rng;
 use weft_stack::ses::Matching;
+use weft_stack::wire::MAX_IPV4_HEADERS;
 use weft_stack::wire::pds::DeliveryMode;
 use weft_stack::worker::{Clock, LinkConfig};
 
@@ -63,7 +64,7 @@ const MAX_TURNS: u32 = 2_000_000;
 const LINK: Duration = Duration::from_secs(20);
 
 /// Bytes of the longest headers of a data packet over IPv4.
-const HEADERS: usize = 14 + 20 + 8 + 16 + 44;
+const HEADERS: usize = 14 + MAX_IPV4_HEADERS;
 
 /// A port that counts the received frames in two parts whose first part holds no payload: their payload is still in
 /// the memory of the sender.

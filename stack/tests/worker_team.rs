@@ -19,7 +19,7 @@ use weft_stack::port::{Port, RxBurst, TxBurst};
 use weft_stack::ses::Matching;
 use weft_stack::wire::class::DscpClasses;
 use weft_stack::wire::frame::{ChecksumPolicy, IpAddrs, parse_frame};
-use weft_stack::worker::{Clock, Idle, Seat, Steering, Team, Worker, usable_cores};
+use weft_stack::worker::{Clock, Idle, Steering, Team, Worker, WorkerSpec, usable_cores};
 use weft_stack::{Span, Time};
 
 /// The longest wait.
@@ -58,10 +58,17 @@ fn begin(worker: &mut Worker<MemoryPort>, now: Time, peers: &[u32]) {
 }
 
 /// Runs a worker that exchanges messages with `peers`. Returns how many packets it has retransmitted.
-fn exchange(seat: &Seat, port: MemoryPort, clock: Clock, own: u32, peers: &[u32], done: &AtomicUsize) -> u64 {
+fn exchange(
+    spec: &WorkerSpec,
+    port: MemoryPort,
+    clock: Clock,
+    own: u32,
+    peers: &[u32],
+    done: &AtomicUsize,
+) -> u64 {
     let mut worker = worker(own, port, clock);
     begin(&mut worker, clock.now(), peers);
-    worker.run(&seat.waker, |fep, _| {
+    worker.run(&spec.waker, |fep, _| {
         let Some(completion) = fep.poll_completion() else { return false };
         match completion {
             Completion::Sent { result, .. } => assert_eq!(result, Ok(())),
@@ -138,7 +145,7 @@ fn peers_are_spread_over_workers_by_their_addresses() {
         .zip(ends)
         .map(|((own, peers), port)| {
             let done = Arc::clone(&done);
-            move |seat: Seat| exchange(&seat, port, clock, own, &peers, &done)
+            move |spec: WorkerSpec| exchange(&spec, port, clock, own, &peers, &done)
         })
         .collect();
     // There are more threads than cores.

@@ -3,10 +3,11 @@
 use super::finding::Finding;
 use super::root::Root;
 use std::process::Command;
+use weft_stack::wire::MAX_HEADERS;
 
 const NET: &str = "sys/class/net";
 /// IP and UDP headers, the longest headers of a data packet, and a payload of 4 KiB.
-const FULL_PACKET: u32 = 40 + 8 + 16 + 44 + 4096;
+const FULL_PACKET: u32 = 40 + 8 + MAX_HEADERS as u32 + 4096;
 /// What a port asks for, bytes.
 const SOCKET_BUFFER: u64 = 4 << 20;
 

@@ -1,344 +1,442 @@
-//! The flows of a run: when they start, what becomes of them.
+//! The flows from and to one host: when they start, and what becomes of them.
+//!
+//! The host's endpoint is an argument of each verb, so that a thread can own many hosts, or a process one. What happens
+//! at one host and matters at others leaves as [`News`], which a [`super::Coordinator`] takes in.
 
-use super::memory::Memory;
-use std::collections::BTreeMap;
-use weft_cc::Time;
+use super::Participants;
+use serde::{Deserialize, Serialize};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, VecDeque};
+use weft_cc::{Span, Time};
 use weft_stack::buffer::Buffer;
-use weft_stack::fep::{CallError, Completion, ConnectOptions, ConnectionId, Failure, Receive, Send};
+use weft_stack::fep::{
+    CallError, Completion, ConnectOptions, ConnectionId, Failure, Fep, Receive, Send, SendError,
+};
 use weft_stack::packet::Addr;
-use weft_stack::port::Port;
 use weft_stack::ses::Matching;
-use weft_stack::worker::Worker;
-use weft_testbed::sim::{FlowRecord, RunConfig};
-use weft_testbed::workload::{Flow, Start, TriggerBank, TriggerIdx, Workload};
+use weft_testbed::sim::RunConfig;
+use weft_testbed::workload::{Flow, Start, Workload, first_wrong_byte, payload};
 
-/// All flows between the ends of a run.
-pub(super) struct Flows<'a> {
-    workload: &'a Workload,
-    /// In the order of the workload.
-    parts: Vec<Part>,
-    records: Vec<FlowRecord>,
-    memory: Memory,
-    /// By the index of a flow in the workload: its place in `parts`, if it takes part.
-    places: Vec<Option<u32>>,
-    /// By the workload's index.
-    connections: Vec<Connection>,
-    /// By the end that opened it.
-    by_id: BTreeMap<(u32, ConnectionId), u32>,
-    /// Connections that are not settled.
-    open: usize,
-    triggers: TriggerBank,
-    /// Flows with a time, not started; the next one is the last.
-    waiting: Vec<(Time, u32)>,
-    /// What has been triggered since flows were last started.
-    triggered: Vec<u32>,
-    options: ConnectOptions,
-    completed: u64,
-    failures: Vec<String>,
-    payload_errors: Vec<String>,
+/// Fills the memory of receives, so that bytes that were never written show.
+const UNTOUCHED: u8 = 0xa5;
+
+/// What other hosts, or the coordinator, must know of a host. Flows go by their index in the workload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum News {
+    /// This flow from the host has been delivered.
+    Sent(u32),
+    /// This flow to the host has arrived, and activates a trigger.
+    Received(u32),
+    /// All flows from the host have ended, and their connections are closed.
+    Done,
 }
 
-/// A flow that takes part.
-#[derive(Clone, Copy)]
-struct Part {
-    /// Its index in the workload, which is also its tag.
-    index: u32,
-    /// The ends that it leads from and to.
-    from: u32,
-    to: u32,
-    /// How often it has arrived.
+/// A flow as its sender sees it; times since the beginning of the run, ps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SendRecord {
+    /// The flow's index in the workload.
+    pub(crate) flow: u32,
+    /// When it started, if it did.
+    pub(crate) start: Option<u64>,
+    /// When the sender knew that all of it had arrived, if it did.
+    pub(crate) end: Option<u64>,
+    /// Packets sent again.
+    pub(crate) retransmitted: u64,
+}
+
+/// The flows of a run from and to one host.
+pub(crate) struct HostFlows<'a> {
+    workload: &'a Workload,
+    /// The flows' times count from here; nothing starts before it is known.
+    begin: Option<Time>,
+    /// In the order of the workload.
+    sends: Vec<SendFlow>,
+    /// In the order of the workload.
+    receives: Vec<ReceiveFlow>,
+    /// By the workload's index.
+    connections: BTreeMap<u32, Connection>,
+    by_id: BTreeMap<ConnectionId, u32>,
+    /// Connections with flows that have not ended, or not closed.
+    open: usize,
+    /// Flows from here that start at a time; the next one is the last.
+    timed: Vec<(Span, u32)>,
+    options: ConnectOptions,
+    /// Whether payload is made before the run and compared after it.
+    ahead: bool,
+    news: VecDeque<News>,
+    completions: u64,
+    failures: Vec<String>,
+    wrong: Vec<String>,
+}
+
+/// A flow from this host.
+struct SendFlow {
+    to: Addr,
+    /// Made before the run, if there is memory for all of it.
+    payload: Option<Buffer>,
+    record: SendRecord,
+}
+
+/// A flow to this host.
+struct ReceiveFlow {
+    /// The flow's index in the workload.
+    flow: u32,
+    from: Addr,
+    /// Memory to receive it in, until that is posted; then what has arrived, until that is compared.
+    buffer: Option<Buffer>,
     arrivals: u32,
 }
 
 #[derive(Default)]
 struct Connection {
     id: Option<ConnectionId>,
-    /// Flows that are not done.
+    /// Flows that have not ended.
     left: u32,
-    settled: bool,
+    closed: bool,
 }
 
-/// What is to be said when it is over.
+/// What is left of flows after a run.
 pub(super) struct Outcome {
-    pub(super) records: Vec<FlowRecord>,
-    /// What went wrong with flows and connections.
+    pub(super) sent: Vec<SendRecord>,
+    /// Flows that have arrived, by their index in the workload.
+    pub(super) received: Vec<u32>,
+    /// Flows and connections that failed.
     pub(super) failures: Vec<String>,
-    pub(super) payload_errors: Vec<String>,
+    /// Flows that arrived other than they were sent.
+    pub(super) wrong: Vec<String>,
 }
 
-impl<'a> Flows<'a> {
-    /// The flows of `config`'s workload between `hosts`, each of which is the end of its place in the list.
-    pub(super) fn new(config: &'a RunConfig, hosts: &[u32]) -> Flows<'a> {
+impl<'a> HostFlows<'a> {
+    /// The flows between `host` and the other participants.
+    pub(crate) fn new(config: &'a RunConfig, participants: &Participants, host: u32) -> HostFlows<'a> {
         let workload = &config.workload;
-        let ends: BTreeMap<u32, u32> = hosts.iter().copied().zip(0..).collect();
-        let part = |(index, flow): (u32, &Flow)| {
-            let (from, to) = (*ends.get(&flow.src.0)?, *ends.get(&flow.dst.0)?);
-            Some(Part { index, from, to, arrivals: 0 })
-        };
-        let parts: Vec<Part> = (0..).zip(workload.flows()).filter_map(part).collect();
-        let mut places = vec![None; workload.flows().len()];
-        for (place, part) in (0..).zip(&parts) {
-            places[part.index as usize] = Some(place);
-        }
-        let flows = || parts.iter().map(|part| &workload.flows()[part.index as usize]);
-        let connections = connections(workload, flows());
-        let sizes = parts.iter().zip(flows()).map(|(part, flow)| (u64::from(part.index), flow.bytes as u32));
-        Flows {
-            records: flows().map(FlowRecord::new).collect(),
-            memory: Memory::new(sizes),
-            open: connections.iter().filter(|connection| !connection.settled).count(),
-            waiting: starts(workload, &places, flows()),
+        let ahead = participants.ahead;
+        let mut flows = HostFlows {
             workload,
-            parts,
-            places,
-            connections,
+            begin: None,
+            sends: Vec::new(),
+            receives: Vec::new(),
+            connections: BTreeMap::new(),
             by_id: BTreeMap::new(),
-            triggers: TriggerBank::new(workload),
-            triggered: Vec::new(),
+            open: 0,
+            timed: Vec::new(),
             options: ConnectOptions { mode: config.mode, ..ConnectOptions::default() },
-            completed: 0,
+            ahead,
+            news: VecDeque::new(),
+            completions: 0,
             failures: Vec::new(),
-            payload_errors: Vec::new(),
+            wrong: Vec::new(),
+        };
+        for (index, flow) in (0..).zip(workload.flows()) {
+            let Some((from, to)) = participants.ends(flow) else { continue };
+            if flow.src.0 == host {
+                flows.connections.entry(flow.connection).or_default().left += 1;
+                flows.timed.extend(participants.start_of(flow).map(|at| (at, index)));
+                let payload = ahead.then(|| payload_of(index, flow));
+                let record = SendRecord { flow: index, start: None, end: None, retransmitted: 0 };
+                flows.sends.push(SendFlow { to, payload, record });
+            }
+            if flow.dst.0 == host {
+                let buffer = ahead.then(|| room_for(flow));
+                flows.receives.push(ReceiveFlow { flow: index, from, buffer, arrivals: 0 });
+            }
         }
+        flows.timed.sort_by_key(|&entry| Reverse(entry));
+        flows.open = flows.connections.len();
+        if flows.open == 0 {
+            flows.news.push_back(News::Done);
+        }
+        flows
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.parts.len()
+    /// How many flows start here.
+    pub(crate) fn len(&self) -> usize {
+        self.sends.len()
     }
 
-    /// What all flows take in memory whether they have begun or not, with the workload and without payload.
+    /// Memory that the flows take whether they have started or not, without payload, bytes.
     pub(super) fn bytes(&self) -> u64 {
-        let Flows { workload, parts, records, memory, places, connections, waiting, .. } = self;
-        let lists = size_of_val(&parts[..])
-            + size_of_val(&records[..])
-            + size_of_val(&places[..])
-            + size_of_val(&connections[..])
-            + waiting.capacity() * size_of::<(Time, u32)>();
-        workload.bytes() + memory.bytes() + lists as u64
+        let lists = self.sends.capacity() * size_of::<SendFlow>()
+            + self.receives.capacity() * size_of::<ReceiveFlow>()
+            + self.connections.len() * size_of::<(u32, Connection)>()
+            + self.timed.capacity() * size_of::<(Span, u32)>();
+        lists as u64
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.parts.is_empty()
+    /// Messages and connections that have ended so far, well or not.
+    pub(super) fn completions(&self) -> u64 {
+        self.completions
     }
 
-    /// How many have been delivered.
-    pub(super) fn completed(&self) -> u64 {
-        self.completed
-    }
-
-    /// Whether every flow has ended, well or not, and every connection is closed.
+    /// Whether all flows from here have ended, and their connections are closed.
     pub(super) fn are_done(&self) -> bool {
         self.open == 0
     }
 
-    /// The workload's times count from `now`.
-    pub(super) fn begin(&mut self, now: Time) {
-        for (at, _) in &mut self.waiting {
-            *at = now + at.since(Time::ZERO);
+    /// The flows' times count from `begin`.
+    pub(crate) fn begin(&mut self, begin: Time) {
+        self.begin = Some(begin);
+    }
+
+    /// When the next flow starts by itself.
+    pub(crate) fn next_start(&self) -> Option<Time> {
+        self.begin.zip(self.timed.last()).map(|(begin, (at, _))| begin + *at)
+    }
+
+    /// Takes the next flow whose time has come, which [`HostFlows::start`] then starts.
+    pub(crate) fn next_due(&mut self, now: Time) -> Option<u32> {
+        let due = self.next_start().is_some_and(|at| now.is_at_or_after(at));
+        due.then(|| self.timed.pop()).flatten().map(|(_, flow)| flow)
+    }
+
+    /// Posts a receive for each flow to this host.
+    ///
+    /// # Errors
+    /// The endpoint refuses a receive.
+    pub(crate) fn expect_all(&mut self, fep: &mut Fep) -> Result<(), CallError> {
+        (0..self.receives.len()).try_for_each(|slot| self.post_receive(slot, fep))
+    }
+
+    /// Posts the receive for flow `index`.
+    ///
+    /// # Errors
+    /// The endpoint refuses it.
+    pub(super) fn expect(&mut self, index: u32, fep: &mut Fep) -> Result<(), CallError> {
+        match self.receives.binary_search_by_key(&index, |receive| receive.flow) {
+            Ok(slot) => self.post_receive(slot, fep),
+            Err(_) => Ok(()),
         }
     }
 
-    /// Starts the flows whose time has come. Returns whether there are some that have a time, started or not.
-    pub(super) fn start_due<P: Port>(&mut self, now: Time, ends: &mut [Worker<P>]) -> bool {
-        let some = !self.waiting.is_empty();
-        while let Some((_, place)) = self.waiting.pop_if(|(at, _)| now.is_at_or_after(*at)) {
-            self.start(now, place, ends);
-        }
-        some
-    }
-
-    fn flow(&self, place: u32) -> &'a Flow {
-        &self.workload.flows()[self.parts[place as usize].index as usize]
-    }
-
-    fn start<P: Port>(&mut self, now: Time, place: u32, ends: &mut [Worker<P>]) {
-        self.records[place as usize].start = Some(now);
-        if let Err(error) = self.post(now, place, ends) {
-            self.failures.push(format!("flow {}: {error}", self.flow(place).id));
-            self.done_with(now, place, ends);
-        }
-    }
-
-    /// Posts both ends of a flow: the receive first, so that it is there when the message arrives.
-    fn post<P: Port>(&mut self, now: Time, place: u32, ends: &mut [Worker<P>]) -> Result<(), CallError> {
-        let (part, flow) = (self.parts[place as usize], self.flow(place));
-        let (tag, bytes) = (u64::from(part.index), flow.bytes as u32);
-        let to = ends[part.to as usize].fep_mut();
-        to.post_receive(Receive {
-            buffer: self.memory.take_room(place as usize, bytes),
-            from: Some(Addr(part.from)),
-            matching: Matching::Tagged { tag, ignore: 0 },
-            context: u64::from(place),
+    fn post_receive(&mut self, slot: usize, fep: &mut Fep) -> Result<(), CallError> {
+        let receive = &mut self.receives[slot];
+        let flow = &self.workload.flows()[receive.flow as usize];
+        fep.post_receive(Receive {
+            buffer: receive.buffer.take().unwrap_or_else(|| room_for(flow)),
+            from: Some(receive.from),
+            matching: Matching::Tagged { tag: u64::from(receive.flow), ignore: 0 },
+            context: slot as u64,
         })?;
-        let fep = ends[part.from as usize].fep_mut();
-        let connection = &mut self.connections[flow.connection as usize];
-        let id = match connection.id.filter(|id| fep.is_open(*id)) {
-            Some(id) => id,
-            None => {
-                let id = fep.connect(now, Addr(part.to), self.options)?;
-                connection.id = Some(id);
-                self.by_id.insert((part.from, id), flow.connection);
-                id
-            }
-        };
-        let buffer = self.memory.take_payload(place as usize, tag, bytes);
-        fep.post_send(id, Send { buffer, tag: Some(tag), header_data: tag, context: u64::from(place) })?;
         Ok(())
     }
 
-    /// A flow has ended. Closes its connection if it was the last one.
-    fn done_with<P: Port>(&mut self, now: Time, place: u32, ends: &mut [Worker<P>]) {
-        let from = self.parts[place as usize].from as usize;
-        let slot = self.flow(place).connection;
-        let connection = &mut self.connections[slot as usize];
-        connection.left -= 1;
-        if connection.left > 0 {
+    /// Whether flow `index` starts here and has not started yet.
+    pub(super) fn is_waiting(&self, index: u32) -> bool {
+        self.slot(index).is_some_and(|slot| self.sends[slot].record.start.is_none())
+    }
+
+    fn slot(&self, index: u32) -> Option<usize> {
+        self.sends.binary_search_by_key(&index, |send| send.record.flow).ok()
+    }
+
+    /// Starts flow `index`, unless it starts elsewhere or has started.
+    pub(crate) fn start(&mut self, now: Time, index: u32, fep: &mut Fep) {
+        let Some(slot) = self.slot(index).filter(|slot| self.sends[*slot].record.start.is_none()) else {
             return;
+        };
+        self.sends[slot].record.start = Some(self.since_begin(now));
+        if let Err(error) = self.post_send(now, slot, fep) {
+            self.fail(now, slot, error, fep);
         }
+    }
+
+    /// Ends flow `index`, which cannot start because of `error`.
+    pub(super) fn refuse(&mut self, now: Time, index: u32, error: CallError, fep: &mut Fep) {
+        let Some(slot) = self.slot(index) else { return };
+        self.sends[slot].record.start = Some(self.since_begin(now));
+        self.fail(now, slot, error, fep);
+    }
+
+    fn fail(&mut self, now: Time, slot: usize, error: CallError, fep: &mut Fep) {
+        let flow = self.flow(slot);
+        self.failures.push(format!("flow {}: {error}", flow.id));
+        self.done_with(now, flow, fep);
+    }
+
+    fn flow(&self, slot: usize) -> &'a Flow {
+        &self.workload.flows()[self.sends[slot].record.flow as usize]
+    }
+
+    fn since_begin(&self, now: Time) -> u64 {
+        now.since(self.begin.unwrap_or(now)).as_ps()
+    }
+
+    fn post_send(&mut self, now: Time, slot: usize, fep: &mut Fep) -> Result<(), CallError> {
+        let flow = self.flow(slot);
+        let send = &mut self.sends[slot];
+        let connection = self.connections.entry(flow.connection).or_default();
+        let id = match connection.id.filter(|id| fep.is_open(*id)) {
+            Some(id) => id,
+            None => {
+                let id = fep.connect(now, send.to, self.options)?;
+                connection.id = Some(id);
+                self.by_id.insert(id, flow.connection);
+                id
+            }
+        };
+        let index = send.record.flow;
+        let (tag, context) = (u64::from(index), slot as u64);
+        let buffer = send.payload.take().unwrap_or_else(|| payload_of(index, flow));
+        fep.post_send(id, Send { buffer, tag: Some(tag), header_data: tag, context })?;
+        Ok(())
+    }
+
+    /// A flow from here has ended. Closes its connection after the last one.
+    fn done_with(&mut self, now: Time, flow: &Flow, fep: &mut Fep) {
+        let Some(connection) = self.connections.get_mut(&flow.connection) else { return };
+        connection.left -= 1;
         match connection.id {
             // Fails only where the connection has failed before, which is reported by itself.
-            Some(id) => drop(ends[from].fep_mut().close(now, id)),
-            None => self.settle(slot),
+            Some(id) if connection.left == 0 => drop(fep.close(now, id)),
+            _ => self.settle(flow.connection),
         }
     }
 
+    /// Counts a connection as closed if nothing is left of it.
     fn settle(&mut self, slot: u32) {
-        let connection = &mut self.connections[slot as usize];
-        if connection.left == 0 && connection.id.is_none() && !connection.settled {
-            connection.settled = true;
+        let Some(connection) = self.connections.get_mut(&slot) else { return };
+        if connection.left == 0 && connection.id.is_none() && !connection.closed {
+            connection.closed = true;
             self.open -= 1;
-        }
-    }
-
-    /// Takes in what the endpoints report, and starts what that triggers. Returns whether there was anything.
-    pub(super) fn collect<P: Port>(&mut self, now: Time, ends: &mut [Worker<P>]) -> bool {
-        let mut some = false;
-        for end in 0..ends.len() {
-            while let Some(completion) = ends[end].fep_mut().poll_completion() {
-                some = true;
-                self.take_in(now, end as u32, completion, ends);
+            if self.open == 0 {
+                self.news.push_back(News::Done);
             }
         }
-        for place in std::mem::take(&mut self.triggered) {
-            self.start(now, place, ends);
-        }
-        some
     }
 
-    fn take_in<P: Port>(&mut self, now: Time, end: u32, completion: Completion, ends: &mut [Worker<P>]) {
-        match completion {
-            Completion::Sent { context, retransmissions, buffer, result, .. } => {
-                let place = context as u32;
-                let record = &mut self.records[place as usize];
-                record.retransmitted = u64::from(retransmissions);
-                match result {
-                    Ok(()) => {
-                        record.end = Some(now);
-                        self.completed += 1;
-                        self.memory.sent(place as usize, buffer);
-                        self.activate(self.flow(place).on_sent);
-                    }
-                    Err(error) => self.failures.push(format!("flow {}: {error}", record.id)),
+    /// Takes in what the endpoint reports. Returns whether there was anything.
+    pub(crate) fn collect(&mut self, now: Time, fep: &mut Fep) -> bool {
+        let before = self.completions;
+        while let Some(completion) = fep.poll_completion() {
+            self.completions += 1;
+            match completion {
+                Completion::Sent { context, retransmissions, result, .. } => {
+                    self.sent(now, context as usize, retransmissions, result.err(), fep);
                 }
-                self.done_with(now, place, ends);
+                Completion::Received { context, buffer, len, header_data, result, .. } => {
+                    let failed = result.err().map(|error| format!("receive: {error}"));
+                    self.received(context as usize, len, header_data, buffer, failed);
+                }
+                Completion::Closed { id, result, .. } => self.closed(id, result.err()),
             }
-            Completion::Received { context, buffer, len, header_data, result, .. } => {
-                let failed = result.err().map(|error| format!("receive: {error}"));
-                self.arrived(context as u32, len, header_data, buffer, failed);
-            }
-            Completion::Closed { id, result, .. } => self.closed(end, id, result.err()),
         }
+        self.completions != before
     }
 
-    fn arrived(&mut self, place: u32, len: u32, header_data: u64, buffer: Buffer, failed: Option<String>) {
-        let flow = self.flow(place);
-        let part = &mut self.parts[place as usize];
-        part.arrivals += 1;
-        let (index, bytes, arrivals) = (u64::from(part.index), flow.bytes as u32, part.arrivals);
-        let mut wrong = |what: &str| self.payload_errors.push(format!("flow {}: {what}", flow.id));
-        if arrivals > 1 {
-            wrong(&format!("arrived {arrivals} times"));
+    /// What the others must hear of; `None` when they have heard of all.
+    pub(crate) fn poll_news(&mut self) -> Option<News> {
+        self.begin.and_then(|_| self.news.pop_front())
+    }
+
+    fn sent(&mut self, now: Time, slot: usize, again: u32, error: Option<SendError>, fep: &mut Fep) {
+        let (flow, since) = (self.flow(slot), self.since_begin(now));
+        let record = &mut self.sends[slot].record;
+        record.retransmitted = u64::from(again);
+        match error {
+            None => {
+                record.end = Some(since);
+                self.news.push_back(News::Sent(record.flow));
+            }
+            Some(error) => self.failures.push(format!("flow {}: {error}", flow.id)),
         }
-        if len != bytes || header_data != index {
+        self.done_with(now, flow, fep);
+    }
+
+    fn received(&mut self, slot: usize, len: u32, header_data: u64, buffer: Buffer, failed: Option<String>) {
+        let receive = &mut self.receives[slot];
+        let (index, flow) = (receive.flow, &self.workload.flows()[receive.flow as usize]);
+        receive.arrivals += 1;
+        let mut wrong = |what: &str| self.wrong.push(format!("flow {}: {what}", flow.id));
+        if receive.arrivals > 1 {
+            wrong(&format!("arrived {} times", receive.arrivals));
+        }
+        if u64::from(len) != flow.bytes || header_data != u64::from(index) {
             wrong("arrived as another message");
         }
         match failed {
             Some(error) => wrong(&error),
-            None if self.memory.received(place as usize, index, bytes, buffer) => wrong(OTHER_BYTES),
+            None if self.ahead => receive.buffer = Some(buffer),
+            None if is_wrong(index, &buffer) => wrong(OTHER_BYTES),
             None => {}
         }
-        self.activate(flow.on_received);
+        if flow.on_received.is_some() {
+            self.news.push_back(News::Received(index));
+        }
     }
 
-    fn closed(&mut self, end: u32, id: ConnectionId, failure: Option<Failure>) {
+    fn closed(&mut self, id: ConnectionId, failure: Option<Failure>) {
         // A connection that was idle for long is opened anew when its next flow starts.
         if let Some(failure) = failure.filter(|failure| !matches!(failure, Failure::ClosedByPeer { .. })) {
             self.failures.push(failure.to_string());
         }
-        let Some(slot) = self.by_id.remove(&(end, id)) else { return };
-        let connection = &mut self.connections[slot as usize];
-        if connection.id == Some(id) {
+        let Some(slot) = self.by_id.remove(&id) else { return };
+        let connection = self.connections.get_mut(&slot);
+        if let Some(connection) = connection.filter(|connection| connection.id == Some(id)) {
             connection.id = None;
         }
         self.settle(slot);
     }
 
-    fn activate(&mut self, trigger: Option<TriggerIdx>) {
-        let Some(trigger) = trigger else { return };
-        let places = self.triggers.activate(self.workload, trigger).iter();
-        let places = places.filter_map(|index| self.places[*index as usize]);
-        // What was not kept waiting has started already.
-        let waiting = places.filter(|place| self.records[*place as usize].start.is_none());
-        self.triggered.extend(waiting);
-    }
-
-    /// What there is to say. What has arrived is compared with what was sent.
-    pub(super) fn into_outcome(mut self) -> Outcome {
-        for place in self.memory.wrong() {
-            self.payload_errors.push(format!("flow {}: {OTHER_BYTES}", self.records[place].id));
+    /// What has become of the flows. Compares what has arrived with what was sent, if that was not done on arrival.
+    pub(super) fn into_outcome(self) -> Outcome {
+        let mut wrong = self.wrong;
+        let arrived = || self.receives.iter().filter(|receive| receive.arrivals > 0);
+        for receive in arrived() {
+            if receive.buffer.as_ref().is_some_and(|buffer| is_wrong(receive.flow, buffer)) {
+                let flow = &self.workload.flows()[receive.flow as usize];
+                wrong.push(format!("flow {}: {OTHER_BYTES}", flow.id));
+            }
         }
-        let delivered = self.parts.iter().zip(&self.records).filter(|(_, record)| record.end.is_some());
-        let lost = delivered.filter(|(part, _)| part.arrivals == 0);
-        self.payload_errors.extend(lost.map(|(_, record)| format!("flow {} never arrived", record.id)));
-        Outcome { records: self.records, failures: self.failures, payload_errors: self.payload_errors }
+        Outcome {
+            received: arrived().map(|receive| receive.flow).collect(),
+            sent: self.sends.into_iter().map(|send| send.record).collect(),
+            failures: self.failures,
+            wrong,
+        }
     }
 }
 
 const OTHER_BYTES: &str = "its bytes are not those sent";
 
-fn connections<'w>(workload: &Workload, flows: impl Iterator<Item = &'w Flow>) -> Vec<Connection> {
-    let new = || Connection { settled: true, ..Connection::default() };
-    let mut connections: Vec<Connection> = workload.connections().iter().map(|_| new()).collect();
-    for flow in flows {
-        let connection = &mut connections[flow.connection as usize];
-        connection.left += 1;
-        connection.settled = false;
-    }
-    connections
+fn payload_of(index: u32, flow: &Flow) -> Buffer {
+    Buffer::Heap(payload(u64::from(index), flow.bytes as u32))
 }
 
-/// When flows start that do not wait for others, by place; the earliest last.
-fn starts<'w>(
-    workload: &Workload,
-    places: &[Option<u32>],
-    flows: impl Iterator<Item = &'w Flow>,
-) -> Vec<(Time, u32)> {
-    let kept = kept(workload, places);
-    let at = |flow: &Flow| match flow.start {
-        Start::At(time) => Some(time),
-        Start::Trigger(trigger) => (!kept[trigger.index()]).then_some(Time::ZERO),
-    };
-    let mut starts: Vec<_> = flows.zip(0..).filter_map(|(flow, place)| Some((at(flow)?, place))).collect();
-    starts.sort_by_key(|&(time, place)| std::cmp::Reverse((time.since(Time::ZERO), place)));
-    starts
+fn room_for(flow: &Flow) -> Buffer {
+    Buffer::Heap(vec![UNTOUCHED; flow.bytes as usize])
 }
 
-/// Which triggers are kept: those that only flows that take part activate.
-fn kept(workload: &Workload, places: &[Option<u32>]) -> Vec<bool> {
-    let mut kept = vec![true; workload.triggers().len()];
-    let absent = workload.flows().iter().zip(places).filter(|(_, place)| place.is_none());
-    for trigger in absent.flat_map(|(flow, _)| [flow.on_sent, flow.on_received]).flatten() {
-        kept[trigger.index()] = false;
+fn is_wrong(index: u32, buffer: &Buffer) -> bool {
+    match buffer {
+        Buffer::Heap(bytes) => first_wrong_byte(u64::from(index), bytes).is_some(),
+        Buffer::Virtual(_) | Buffer::Region(_) | Buffer::Bytes(_) | Buffer::BytesMut(_) => true,
     }
-    kept
+}
+
+impl Participants {
+    /// When `flow` starts by itself; `None` if it waits for others.
+    fn start_of(&self, flow: &Flow) -> Option<Span> {
+        match flow.start {
+            Start::At(time) => Some(time.since(Time::ZERO)),
+            Start::Trigger(trigger) => (!self.kept[trigger.index()]).then_some(Span::ZERO),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_was_sent_passes() {
+        let right = payload(7, 100);
+        let mut wrong = right.clone();
+        wrong[99] ^= 1;
+        assert!(!is_wrong(7, &Buffer::Heap(right.clone())));
+        for other in [Buffer::Heap(wrong), Buffer::Heap(vec![UNTOUCHED; 100]), Buffer::Virtual(100)] {
+            assert!(is_wrong(7, &other), "{other:?}");
+        }
+        assert!(is_wrong(9, &Buffer::Heap(right)), "another flow's");
+    }
 }

@@ -1,148 +1,191 @@
-//! Flows of a workload between endpoints of this process, in real time, over ports of any kind.
+//! Flows of a workload between endpoints in real time, over ports of any kind.
 //!
-//! The caller opens the ports and says what it knows of the network between them; the rest is the same for
-//! a pair of rings, for sockets and for a fabric of software switches:
+//! Each host has its [`HostFlows`], and a [`Coordinator`] carries word between them. In one process [`Live`] drives all
+//! of them:
 //!
 //! ```text
-//!   let ends = hosts.map(|host| End { host, place, port });
-//!   let mut live = Live::new(&config, &network, ends)?;
-//!   live.run(progress);                  // until all is done, time is up, or nothing moves any more
+//!   let hosts = numbers.map(|number| LiveHost { number, host, port });
+//!   let mut live = Live::new(&config, &network, hosts)?;
+//!   live.run(progress, interrupt);       // until all is done, time is up, nothing moves any more, or a signal comes
 //!   let report = live.into_report();     // closes the ports
 //! ```
 //!
-//! Of the workload those flows run whose two hosts are among the ends. They start at their times, or when
-//! the flows for which they wait are done; where one of those does not run here, they start at once.
+//! `weft run --on soft --processes` has the same parts, with the coordinator in one process, each host in another, and
+//! pipes between them.
 //!
-//! One thread drives all endpoints in turn, so the run needs one core, and a round trip takes a turn of
-//! the loop or two.
+//! The flows run whose two hosts take part. They start at their times, or when the flows for which they wait are done;
+//! where one of those does not run here, they start at once.
+//!
+//! One thread drives all endpoints of a process in turn, so the run needs one core, and a round trip takes a turn of the
+//! loop or two.
 
+mod coordinator;
 mod flows;
-mod memory;
 mod network;
-mod summary;
+mod report;
 #[cfg(test)]
 pub(crate) mod tests;
 
-pub(crate) use network::worker;
-pub(crate) use network::{End, LiveError, Network};
-pub(crate) use summary::{frames, leaks, packets, waits};
+pub(crate) use coordinator::{Coordinator, Participants};
+pub(crate) use flows::{HostFlows, News};
+pub(crate) use network::{LiveError, LiveHost, Network, endpoint};
+pub(crate) use report::{HostReport, run_report};
 
-use crate::nap::Rest;
-use flows::Flows;
-use weft_cc::{Span, Time};
+use crate::backoff::Backoff;
+use crate::interrupt::Interrupt;
+use weft_cc::Time;
 use weft_stack::port::{BURST, Port};
 use weft_stack::worker::{Clock, Worker};
-use weft_testbed::sim::{RunConfig, RunProgress};
+use weft_testbed::sim::{RunConfig, RunProgress, RunReport};
 use weft_testbed::workload::Workload;
 
-/// Silence after which a run is given up.
-const SILENCE: Span = Span::from_ms(10_000);
-/// Turns of the loop between two calls of the progress callback.
-const PROGRESS_INTERVAL: u64 = 1 << 12;
-/// Bursts that an endpoint takes in before the next one's turn. One each would let those to whom many send
-/// fall behind.
+/// Turns of the loop between two looks for signals, and calls of the progress callback.
+const LOOK_INTERVAL: u64 = 1 << 12;
+/// Bursts that an endpoint takes in before the next one's turn. With one each, hosts to which many send would fall
+/// behind.
 const BURSTS: u32 = 64;
 
-/// A run: endpoints, and the flows between them.
+/// A run in this process: endpoints, and the flows between them.
 pub(crate) struct Live<'a, P> {
-    ends: Vec<Worker<P>>,
-    flows: Flows<'a>,
+    config: &'a RunConfig,
+    participants: Participants,
+    /// In the order of their addresses.
+    hosts: Vec<Running<'a, P>>,
+    coordinator: Coordinator<'a>,
     clock: Clock,
-    until: Option<Span>,
-    /// When something last went forward.
-    last_news: Time,
-    data_received: u64,
-    rest: Rest,
+    backoff: Backoff,
+}
+
+/// A host of the run.
+struct Running<'a, P> {
+    /// The workload's number of the host.
+    number: u32,
+    worker: Worker<P>,
+    flows: HostFlows<'a>,
 }
 
 impl<'a, P: Port> Live<'a, P> {
-    /// Endpoints at `ends`, and the flows of `config`'s workload between them, not started yet.
+    /// Endpoints at `hosts`, and the flows of `config`'s workload between them, not started yet.
     ///
     /// # Errors
-    /// Endpoints that cannot be configured as `config` and `network` ask, ends that contradict each other, ports
-    /// that do not carry the packets, or no flow between the ends.
+    /// Endpoints that cannot be configured as `config` and `network` ask, hosts that contradict each other, ports
+    /// that do not carry the packets, or no flow between the hosts.
     pub(crate) fn new(
         config: &'a RunConfig,
         network: &Network,
-        ends: Vec<End<P>>,
+        hosts: Vec<LiveHost<P>>,
     ) -> Result<Live<'a, P>, LiveError> {
-        let hosts: Vec<u32> = ends.iter().map(|end| end.host).collect();
-        let flows = Flows::new(config, &hosts);
-        if flows.is_empty() {
+        let numbers: Vec<u32> = hosts.iter().map(|host| host.number).collect();
+        let places: Vec<_> = hosts.iter().map(|host| host.host).collect();
+        let participants = Participants::new(&config.workload, &numbers);
+        let (clock, settings) = (Clock::new(), network.settings(config));
+        let running = |(own, host): (u32, LiveHost<P>)| {
+            let number = host.number;
+            let worker = endpoint(config.seed, &settings, host, own, &places, clock)?;
+            let flows = HostFlows::new(config, &participants, number);
+            Ok(Running { number, worker, flows })
+        };
+        let hosts = (0..).zip(hosts).map(running).collect::<Result<Vec<_>, LiveError>>()?;
+        let flows = hosts.iter().map(|host| host.flows.len() as u64).sum();
+        if flows == 0 {
             return Err(LiveError::NoFlows);
         }
-        let clock = Clock::new();
-        let ends = network::workers(config, network, ends, clock)?;
-        Ok(Live {
-            ends,
-            flows,
-            clock,
-            until: config.until,
-            last_news: Time::ZERO,
-            data_received: 0,
-            rest: Rest::default(),
-        })
+        let coordinator = Coordinator::new(config, hosts.len(), flows);
+        Ok(Live { config, participants, hosts, coordinator, clock, backoff: Backoff::default() })
     }
 
-    /// Turns the loop until all is done, the configured time has passed, or nothing has gone forward for 10 s.
-    /// `progress` is called now and then.
-    pub(crate) fn run(&mut self, progress: &mut dyn FnMut(&RunProgress)) {
+    /// Turns the loop until all is done, the configured time has passed, nothing has gone forward for 10 s, or a signal
+    /// has come. `progress` is called now and then.
+    pub(crate) fn run(&mut self, progress: &mut dyn FnMut(&RunProgress), interrupt: &Interrupt) {
         let begin = self.clock.now();
-        self.flows.begin(begin);
-        self.last_news = begin;
+        self.hosts.iter_mut().for_each(|host| host.flows.begin(begin));
+        self.coordinator.begin(begin);
         for turn in 0u64.. {
             let now = self.clock.now();
-            let cut_off = self.until.is_some_and(|limit| now.since(begin) >= limit);
-            if cut_off || self.flows.are_done() || now.since(self.last_news) >= SILENCE {
+            if turn.is_multiple_of(LOOK_INTERVAL) {
+                let frames = self.hosts.iter().map(|host| report::frames(&host.worker)).sum();
+                progress(&self.coordinator.progress(now, frames));
+                if interrupt.has_arrived() {
+                    return;
+                }
+            }
+            if self.coordinator.is_over(now, self.moved()) {
                 return;
             }
             self.turn(now);
-            if turn.is_multiple_of(PROGRESS_INTERVAL) {
-                progress(&self.progress(now));
-            }
         }
     }
 
-    /// The ports, in the order of the ends.
+    /// The ports, in the order of the hosts.
     pub(crate) fn ports(&self) -> impl Iterator<Item = &P> {
-        self.ends.iter().map(Worker::port)
+        self.hosts.iter().map(|host| host.worker.port())
+    }
+
+    /// Compares what has arrived with what was sent, sums up, and closes the ports.
+    pub(crate) fn into_report(self) -> RunReport {
+        let of = |host: Running<'_, P>| HostReport::new(host.number, host.flows, &host.worker);
+        let reports: Vec<HostReport> = self.hosts.into_iter().map(of).collect();
+        run_report(self.config, &reports)
+    }
+
+    /// Grows whenever data arrives or something ends.
+    fn moved(&self) -> u64 {
+        let of =
+            |host: &Running<'_, P>| host.worker.fep().counters().data_received + host.flows.completions();
+        self.hosts.iter().map(of).sum()
     }
 
     fn turn(&mut self, now: Time) {
-        let mut news = self.flows.start_due(now, &mut self.ends);
+        for at in 0..self.hosts.len() {
+            while let Some(flow) = self.hosts[at].flows.next_due(now) {
+                self.start(now, flow);
+            }
+        }
         let mut idle = true;
-        for end in &mut self.ends {
-            idle &= drive(end);
+        for host in &mut self.hosts {
+            idle &= drive(&mut host.worker);
         }
         let now = self.clock.now();
-        news |= self.flows.collect(now, &mut self.ends);
-        let data = self.ends.iter().map(|end| end.fep().counters().data_received).sum();
-        if news || data != self.data_received {
-            self.data_received = data;
-            self.last_news = now;
+        for at in 0..self.hosts.len() {
+            let host = &mut self.hosts[at];
+            idle &= !host.flows.collect(now, host.worker.fep_mut());
+            while let Some(news) = self.hosts[at].flows.poll_news() {
+                for flow in self.coordinator.take_in(now, news) {
+                    self.start(now, *flow);
+                }
+            }
         }
         if idle {
-            // What there is to wait for may be another thread's work, on a machine with few cores.
-            self.rest.give_way();
+            // The run may wait for another thread's work, on a machine with few cores.
+            self.backoff.give_way();
         }
     }
 
-    fn progress(&self, now: Time) -> RunProgress {
-        RunProgress {
-            now,
-            flows_done: self.flows.completed(),
-            flows_total: self.flows.len() as u64,
-            events: summary::frames(&self.ends),
+    /// Starts a flow at both ends: the receive is posted first, so that it is there when the message arrives.
+    fn start(&mut self, now: Time, flow: u32) {
+        let Some((from, to)) = self.participants.ends(&self.config.workload.flows()[flow as usize]) else {
+            return;
+        };
+        let (from, to) = (from.0 as usize, to.0 as usize);
+        if !self.hosts[from].flows.is_waiting(flow) {
+            return;
+        }
+        let receiver = &mut self.hosts[to];
+        let expected = receiver.flows.expect(flow, receiver.worker.fep_mut());
+        let sender = &mut self.hosts[from];
+        match expected {
+            Ok(()) => sender.flows.start(now, flow, sender.worker.fep_mut()),
+            Err(error) => sender.flows.refuse(now, flow, error, sender.worker.fep_mut()),
         }
     }
 }
 
 /// Lets an endpoint take in what has arrived, and send. Returns whether there was nothing to do.
-fn drive<P: Port>(end: &mut Worker<P>) -> bool {
+pub(crate) fn drive<P: Port>(worker: &mut Worker<P>) -> bool {
     let mut idle = true;
     for _ in 0..BURSTS {
         // Each with a time of its own: a turn takes as long as a network's round trip.
-        let progress = end.poll();
+        let progress = worker.poll();
         idle &= progress.is_idle();
         if progress.received < BURST {
             break;

@@ -34,13 +34,13 @@ pub(crate) struct Network {
     pub(crate) paths: u16,
 }
 
-/// A host of the workload, and where it takes part.
+/// A host of the workload that takes part.
 #[derive(Debug)]
-pub(crate) struct End<P> {
+pub(crate) struct LiveHost<P> {
     /// The workload's number of the host.
-    pub(crate) host: u32,
-    /// What frames call it.
-    pub(crate) place: HostAddr,
+    pub(crate) number: u32,
+    /// Its addresses in frames.
+    pub(crate) host: HostAddr,
     /// Its port, through which the others are reached.
     pub(crate) port: P,
 }
@@ -63,8 +63,8 @@ pub(crate) enum LiveError {
 }
 
 impl Network {
-    /// The endpoints' configuration: `config`'s, but for what depends on the network.
-    fn endpoint(&self, config: &RunConfig) -> FepConfig {
+    /// The endpoints' configuration: `config`'s, except for what depends on the network.
+    pub(crate) fn settings(&self, config: &RunConfig) -> Arc<FepConfig> {
         let params = CcParams {
             network_rtt: self.rtt,
             link_rate: self.link_rate,
@@ -79,51 +79,27 @@ impl Network {
             ack_bytes: config.ack_every,
             ..base.pdc
         };
-        FepConfig { lb: config.lb.clone(), paths: self.paths, pdc, ..base }
+        Arc::new(FepConfig { lb: config.lb.clone(), paths: self.paths, pdc, ..base })
     }
 }
 
-/// An endpoint at each end, which knows all others. Its address is its end's place in the list.
-pub(super) fn workers<P: Port>(
-    config: &RunConfig,
-    network: &Network,
-    ends: Vec<End<P>>,
-    clock: Clock,
-) -> Result<Vec<Worker<P>>, LiveError> {
-    let endpoint = Arc::new(network.endpoint(config));
-    let places: Vec<HostAddr> = ends.iter().map(|end| end.place).collect();
-    let one = |(own, end)| make(config.seed, &endpoint, end, own, &places, clock);
-    (0..).zip(ends).map(one).collect()
-}
-
-/// The endpoint at the end that has address `own`, which knows that all ends are at `places`.
+/// The endpoint of `host`, which has address `own` and knows that all hosts are at `places`, by address.
 ///
 /// # Errors
 /// See [`LiveError`].
-pub(crate) fn worker<P: Port>(
-    config: &RunConfig,
-    network: &Network,
-    end: End<P>,
-    own: u32,
-    places: &[HostAddr],
-    clock: Clock,
-) -> Result<Worker<P>, LiveError> {
-    make(config.seed, &Arc::new(network.endpoint(config)), end, own, places, clock)
-}
-
-fn make<P: Port>(
+pub(crate) fn endpoint<P: Port>(
     seed: u64,
-    endpoint: &Arc<FepConfig>,
-    end: End<P>,
+    settings: &Arc<FepConfig>,
+    host: LiveHost<P>,
     own: u32,
     places: &[HostAddr],
     clock: Clock,
 ) -> Result<Worker<P>, LiveError> {
-    let rng = Rng::new(seed, u64::from(end.host));
-    let fep = Fep::new(Addr(own), endpoint.clone(), rng, clock.now())?;
-    let mut book = AddressBook::new(Addr(own), end.place, places.len(), Strangers::Refuse)?;
+    let rng = Rng::new(seed, u64::from(host.number));
+    let fep = Fep::new(Addr(own), settings.clone(), rng, clock.now())?;
+    let mut book = AddressBook::new(Addr(own), host.host, places.len(), Strangers::Refuse)?;
     for (addr, place) in (0..).zip(places) {
         book.insert(Addr(addr), *place)?;
     }
-    Ok(Worker::new(fep, end.port, book, LinkConfig::default(), clock)?)
+    Ok(Worker::new(fep, host.port, book, LinkConfig::default(), clock)?)
 }

@@ -1,7 +1,7 @@
 //! Endpoints over a pair of ports in memory, and over sockets.
 
 use super::*;
-use weft_cc::{Rate, Time};
+use weft_cc::{Rate, Span, Time};
 use weft_stack::port::faulty::{FaultCounts, Faults, FaultyPort};
 use weft_stack::port::memory::{MemoryConfig, MemoryPort, pair};
 use weft_stack::rng::Rng;
@@ -48,11 +48,12 @@ fn run(config: &RunConfig, faults: Faults) -> (RunReport, FaultCounts) {
     let (a, b) = pair(&MemoryConfig::default()).unwrap();
     let end = |host: u32, port: MemoryPort| {
         let n = host as u8;
-        let place = HostAddr { mac: MacAddr([2, 0, 0, 0, 0, n]), ip: [127, 0, 0, n].into() };
-        End { host, place, port: FaultyPort::new(port, faults, Rng::new(3, host.into())).unwrap() }
+        let address = HostAddr { mac: MacAddr([2, 0, 0, 0, 0, n]), ip: [127, 0, 0, n].into() };
+        let port = FaultyPort::new(port, faults, Rng::new(3, host.into())).unwrap();
+        LiveHost { number: host, host: address, port }
     };
     let mut live = Live::new(config, &NETWORK, vec![end(1, a), end(2, b)]).unwrap();
-    live.run(&mut |_| ());
+    live.run(&mut |_| (), &Interrupt::default());
     let struck = live.ports().next().unwrap().fault_counts();
     (live.into_report(), struck)
 }
@@ -104,8 +105,8 @@ fn a_dead_link_ends_the_run_and_is_named() {
 fn nothing_to_do_is_said() {
     let (a, _b) = pair(&MemoryConfig::default()).unwrap();
     let config = config(MATRIX);
-    let place = HostAddr { mac: MacAddr([2; 6]), ip: [127, 0, 0, 1].into() };
-    let error = Live::new(&config, &NETWORK, vec![End { host: 1, place, port: a }]).err().unwrap();
+    let host = HostAddr { mac: MacAddr([2; 6]), ip: [127, 0, 0, 1].into() };
+    let error = Live::new(&config, &NETWORK, vec![LiveHost { number: 1, host, port: a }]).err().unwrap();
     assert_eq!(error.to_string(), "the workload has no flows");
 }
 

@@ -8,6 +8,7 @@ mod table;
 mod tests;
 
 use crate::Failure;
+use crate::output::OutputFile;
 use names::Names;
 use parquet::errors::ParquetError;
 use std::fs::File;
@@ -25,6 +26,7 @@ const ROWS_PER_GROUP: usize = 1 << 16;
 /// Writes samples to two files, a group of rows at a time.
 pub(crate) struct SampleFiles<'a> {
     paths: [PathBuf; 2],
+    files: [OutputFile; 2],
     tables: Tables<'a, File>,
 }
 
@@ -33,15 +35,23 @@ impl<'a> SampleFiles<'a> {
     pub(crate) fn create(path: &Path, config: &'a RunConfig) -> Result<SampleFiles<'a>, Failure> {
         let RunConfig { topology, workload, .. } = config;
         let paths = paths(path);
-        let create = |path: &PathBuf| File::create(path).map_err(|e| failed(path, &e));
-        let (ports, flows) = (create(&paths[0])?, create(&paths[1])?);
-        let tables = Tables::new(ports, flows, topology, workload, ROWS_PER_GROUP);
-        Ok(SampleFiles { tables: tables.map_err(|e| failed(path, &e))?, paths })
+        let create = |path: &PathBuf| {
+            let file = OutputFile::create(path).map_err(|e| failed(path, &e))?;
+            let writer = file.writer().map_err(|e| failed(path, &e))?;
+            Ok((file, writer))
+        };
+        let ((ports, ports_writer), (flows, flows_writer)) = (create(&paths[0])?, create(&paths[1])?);
+        let tables = Tables::new(ports_writer, flows_writer, topology, workload, ROWS_PER_GROUP);
+        Ok(SampleFiles { tables: tables.map_err(|e| failed(path, &e))?, files: [ports, flows], paths })
     }
 
-    /// Writes what is left, and tells what went wrong, now or before. Without this the files cannot be read.
+    /// Writes what is left, and tells what went wrong, now or before. Without this there are no files.
     pub(crate) fn finish(self) -> Result<(), Failure> {
-        self.tables.finish().map_err(|(table, error)| failed(&self.paths[table], &error))
+        self.tables.finish().map_err(|(table, error)| failed(&self.paths[table], &error))?;
+        for (file, path) in self.files.into_iter().zip(&self.paths) {
+            file.commit().map_err(|error| failed(path, &error))?;
+        }
+        Ok(())
     }
 }
 

@@ -20,7 +20,7 @@ fn config(matrix: &str) -> RunConfig {
 }
 
 fn whole(config: &RunConfig, faults: &FaultPlan) -> RunReport {
-    let (report, counters) = run(config, faults, &mut |_| ()).unwrap();
+    let (report, counters) = run(config, faults, &mut |_| (), &Interrupt::default()).unwrap();
     assert!(report.is_complete(), "{:?}", report.stuck);
     assert_eq!((report.payload_errors.len(), report.leaks.len()), (0, 0), "{report:?}");
     let notes = notes(&counters);
@@ -72,7 +72,7 @@ fn fabrics_are_as_slow_as_two_cores_need() {
 
 #[test]
 fn hosts_have_addresses_of_their_own() {
-    let places: Vec<HostAddr> = [0, 1, 255, 256, 65_535, (1 << 20) - 1].map(place).to_vec();
+    let places: Vec<HostAddr> = [0, 1, 255, 256, 65_535, (1 << 20) - 1].map(address).to_vec();
     for (n, place) in places.iter().enumerate() {
         assert!(places[..n].iter().all(|other| other.ip != place.ip && other.mac != place.mac));
     }

@@ -250,7 +250,11 @@ mod tests {
         let none = "[vary]\nseed = [1]\n";
         assert!(refused(none, 0).starts_with("s.toml: "), "{}", refused(none, 0));
         let dash = "[run]\nworkload = 'permutation'\n[vary]\nlb = ['--help', '-x']\n";
-        assert!(refused(dash, 0).starts_with("s.toml:4: --lb: unknown load balancer"), "{}", refused(dash, 0));
+        assert!(
+            refused(dash, 0).starts_with("s.toml:4: --lb: unknown load balancer"),
+            "{}",
+            refused(dash, 0)
+        );
     }
 
     #[test]

@@ -11,6 +11,7 @@ mod workers;
 pub(crate) use args::SweepArgs;
 
 use crate::Failure;
+use crate::interrupt::Interrupt;
 use crate::options::RunArgs;
 use crate::resolve::resolve;
 use crate::{run, text};
@@ -70,7 +71,7 @@ pub(crate) fn sweep(args: &SweepArgs) -> Result<(), Failure> {
 /// Makes one run of a sweep, in a process that ends with `parent`; or only finds out whether it can be made.
 pub(crate) fn one_run(parent: u32, rehearse: bool, args: &RunArgs) -> Result<(), Failure> {
     workers::die_with(parent)?;
-    if rehearse { resolve(args).and_then(run::rehearse) } else { run::run(args) }
+    if rehearse { resolve(args).and_then(run::rehearse) } else { run::run(args, &Interrupt::default()) }
 }
 
 impl Sweep {

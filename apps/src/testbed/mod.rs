@@ -12,7 +12,7 @@ mod switch;
 use crate::Failure;
 use crate::choices::HostsBy;
 use crate::units::ValueError;
-pub(crate) use attach::{Bed, HostFacts};
+pub(crate) use attach::{AttachedFabric, HostFacts};
 pub(crate) use rundir::Owned;
 pub(crate) use switch::Switches;
 

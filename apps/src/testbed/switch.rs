@@ -1,7 +1,7 @@
 //! The switches of a testbed, turned in real time.
 
-use super::attach::{Bed, HostFacts, HostLink};
-use crate::nap::{Rest, nap};
+use super::attach::{AttachedFabric, HostFacts, HostLink};
+use crate::backoff::{Backoff, sleep};
 use std::collections::BTreeMap;
 use weft_cc::{Span, Time};
 use weft_stack::port::{Port, PortCounters};
@@ -28,21 +28,21 @@ pub(crate) struct Switches {
     clock: Clock,
     begun: Time,
     last_news: Time,
-    rest: Rest,
+    backoff: Backoff,
     /// By the lower one of the link's two ports: what it is called, and the changes that count.
     changed: BTreeMap<PortId, (String, Vec<LinkChange>)>,
 }
 
 impl Switches {
     /// The switches of `config`'s fabric, whose time begins now.
-    pub(crate) fn new(bed: Bed, config: &RunConfig) -> Switches {
-        let Bed { mut fabric, hosts } = bed;
+    pub(crate) fn new(attached: AttachedFabric, config: &RunConfig) -> Switches {
+        let AttachedFabric { mut fabric, hosts } = attached;
         let clock = Clock::new();
         let now = clock.now();
         fabric.begin(now);
         let topology = config.topology.clone();
-        let (changed, rest) = (BTreeMap::new(), Rest::default());
-        Switches { fabric, topology, hosts, clock, begun: now, last_news: now, rest, changed }
+        let (changed, backoff) = (BTreeMap::new(), Backoff::default());
+        Switches { fabric, topology, hosts, clock, begun: now, last_news: now, backoff, changed }
     }
 
     /// Does what is due, and rests for a moment if that was nothing.
@@ -59,10 +59,10 @@ impl Switches {
         };
         if due <= AWAKE {
             // Hosts may need this core.
-            return self.rest.give_way();
+            return self.backoff.give_way();
         }
         let longest = if now.since(self.last_news) < QUIET { NAP } else { LONG_NAP };
-        nap(longest.min(Span::from_ps(due.as_ps() - AWAKE.as_ps())));
+        sleep(longest.min(Span::from_ps(due.as_ps() - AWAKE.as_ps())));
     }
 
     /// Changes a link: words of [`weft_testbed::link_events`] without a time.

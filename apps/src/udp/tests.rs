@@ -1,7 +1,8 @@
 //! Workloads over sockets that lose, duplicate, swap and damage what arrives.
 
-use super::sockets::{ends, network, open};
-use crate::live::{End, Live, hosts};
+use super::sockets::{live_hosts, network, open};
+use crate::interrupt::Interrupt;
+use crate::live::{Live, LiveHost, hosts};
 use weft_cc::Span;
 use weft_stack::port::faulty::{FaultCounts, Faults, FaultyPort};
 use weft_stack::port::udp::UdpPort;
@@ -25,13 +26,13 @@ fn run(config: &RunConfig, buffer: usize, faults: Faults) -> (RunReport, FaultCo
     let hosts = hosts(&config.workload);
     let ports = open(config, hosts.len(), buffer).unwrap();
     let network = network(config, &ports);
-    let faulty = |End { host, place, port }| {
-        let port = FaultyPort::new(port, faults, Rng::new(9, u64::from(host))).unwrap();
-        End::<FaultyPort<UdpPort>> { host, place, port }
+    let faulty = |LiveHost { number, host, port }| {
+        let port = FaultyPort::new(port, faults, Rng::new(9, u64::from(number))).unwrap();
+        LiveHost::<FaultyPort<UdpPort>> { number, host, port }
     };
-    let ends = ends(hosts, ports).into_iter().map(faulty).collect();
-    let mut live = Live::new(config, &network, ends).unwrap();
-    live.run(&mut |_| ());
+    let hosts = live_hosts(hosts, ports).into_iter().map(faulty).collect();
+    let mut live = Live::new(config, &network, hosts).unwrap();
+    live.run(&mut |_| (), &Interrupt::default());
     let struck = live.ports().map(FaultyPort::fault_counts).fold(FaultCounts::default(), add);
     (live.into_report(), struck)
 }

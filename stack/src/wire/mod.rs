@@ -35,3 +35,9 @@ pub mod udp;
 mod tests;
 
 pub use error::{HeaderName, WireError};
+
+/// Bytes of the longest PDS and SES headers of a data packet: a request with its congestion control part, and a
+/// standard request. An ACK with a response is shorter.
+pub const MAX_HEADERS: usize = pds::Request::CC_LEN + ses::StandardRequest::LEN;
+/// Bytes of a data packet's longest headers from IPv4 on: what the MTU of a link needs beyond the payload.
+pub const MAX_IPV4_HEADERS: usize = ipv4::HEADER_LEN + udp::HEADER_LEN + MAX_HEADERS;

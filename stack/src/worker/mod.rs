@@ -108,7 +108,7 @@ pub use book::{AddressBook, BookError, HostAddr, Route, Strangers};
 pub use clock::{Clock, ClockSource, Unfit};
 pub use codec::{Checksum, Codec, LinkConfig, ReadError, WriteError};
 pub use steer::Steering;
-pub use team::{Seat, Team, TeamError};
+pub use team::{Team, TeamError, WorkerSpec};
 pub use turn::TurnResult;
 pub use wait::Waker;
 
@@ -120,13 +120,10 @@ use self::predict::Predictions;
 use crate::fep::Fep;
 use crate::packet::{Addr, Packet};
 use crate::port::{BURST, FramePool, Port, RxBurst, TxBurst};
+use crate::wire::MAX_HEADERS;
 use crate::wire::class::ClassError;
 use crate::wire::ethernet::{HEADER_LEN as ETHERNET, VLAN_TAG_LEN};
 use crate::wire::udp::HEADER_LEN as UDP;
-
-/// The longest PDS and SES headers of a data packet: a request with its congestion control part, and a
-/// standard request. An ACK with a response is shorter.
-const UET_HEADERS: usize = 16 + 44;
 
 /// One endpoint at one port.
 pub struct Worker<P> {
@@ -234,7 +231,7 @@ impl<P: Port> Worker<P> {
         let tx = TxBurst::new(&port);
         let vlan = if link.vlan.is_some() { VLAN_TAG_LEN } else { 0 };
         let ip = if book.own_host().ip.is_ipv4() { 20 } else { 40 };
-        let longest = ETHERNET + vlan + ip + UDP + UET_HEADERS + fep.config().mtu as usize;
+        let longest = ETHERNET + vlan + ip + UDP + MAX_HEADERS + fep.config().mtu as usize;
         if longest > tx.max_frame() {
             return Err(WorkerError::FrameTooLong { needed: longest, max: tx.max_frame() });
         }

@@ -10,14 +10,14 @@ use std::thread::{self, JoinHandle};
 
 use super::{PinError, Waker, pin_to};
 
-/// What a thread of a team is told.
+/// What the thread of a worker needs to know.
 #[derive(Clone, Debug)]
-pub struct Seat {
-    /// Its number, from 0.
+pub struct WorkerSpec {
+    /// The worker's number, from 0.
     pub index: usize,
-    /// The core that it is pinned to.
+    /// The core that the thread is pinned to.
     pub core: usize,
-    /// Stops it: to be handed to [`super::Worker::run`].
+    /// Stops the worker: to be handed to [`super::Worker::run`].
     pub waker: Waker,
 }
 
@@ -53,13 +53,13 @@ pub struct Team<T> {
 
 impl<T: Send + 'static> Team<T> {
     /// Runs each job in a thread pinned to the core at the same place of `cores`. A job makes its worker, or
-    /// brings it along, and runs it with the waker of its seat; it ends when that is stopped.
+    /// brings it along, and runs it with the waker of its spec; it ends when that is stopped.
     ///
     /// # Errors
     /// Too few cores, one that may not be used, or no more threads.
     pub fn start<J>(cores: &[usize], jobs: Vec<J>) -> Result<Team<T>, TeamError>
     where
-        J: FnOnce(Seat) -> T + Send + 'static,
+        J: FnOnce(WorkerSpec) -> T + Send + 'static,
     {
         if cores.len() < jobs.len() {
             return Err(TeamError::Cores { jobs: jobs.len(), cores: cores.len() });
@@ -67,12 +67,12 @@ impl<T: Send + 'static> Team<T> {
         let mut team = Team { threads: Vec::with_capacity(jobs.len()) };
         for (index, (job, &core)) in jobs.into_iter().zip(cores).enumerate() {
             let fail = |error| TeamError::Start { index, error };
-            let seat = Seat { index, core, waker: Waker::new().map_err(fail)? };
-            let waker = seat.waker.clone();
+            let spec = WorkerSpec { index, core, waker: Waker::new().map_err(fail)? };
+            let waker = spec.waker.clone();
             let (report, reports) = channel();
             let name = format!("weft-{core}");
             let thread =
-                thread::Builder::new().name(name).spawn(move || work(job, seat, &report)).map_err(fail)?;
+                thread::Builder::new().name(name).spawn(move || work(job, spec, &report)).map_err(fail)?;
             team.threads.push((waker, thread));
             reports.recv().unwrap_or(Ok(()))?;
         }
@@ -110,12 +110,16 @@ impl<T> Drop for Team<T> {
 }
 
 /// What a thread does: nothing, if it cannot be pinned.
-fn work<T, J: FnOnce(Seat) -> T>(job: J, seat: Seat, report: &Sender<Result<(), PinError>>) -> Option<T> {
-    let pinned = pin_to(seat.core);
+fn work<T, J: FnOnce(WorkerSpec) -> T>(
+    job: J,
+    spec: WorkerSpec,
+    report: &Sender<Result<(), PinError>>,
+) -> Option<T> {
+    let pinned = pin_to(spec.core);
     let may = pinned.is_ok();
     // Who starts the team waits for this.
     let _ = report.send(pinned);
-    may.then(|| job(seat))
+    may.then(|| job(spec))
 }
 
 #[cfg(test)]
@@ -127,14 +131,14 @@ mod tests {
     use crate::worker::usable_cores;
 
     /// Waits to be stopped, and counts those that have been.
-    fn job(stopped: &Arc<AtomicUsize>) -> impl FnOnce(Seat) -> (usize, Vec<usize>) + Send + use<> {
+    fn job(stopped: &Arc<AtomicUsize>) -> impl FnOnce(WorkerSpec) -> (usize, Vec<usize>) + Send + use<> {
         let stopped = Arc::clone(stopped);
-        move |seat| {
-            while !seat.waker.is_stopped() {
+        move |spec| {
+            while !spec.waker.is_stopped() {
                 thread::yield_now();
             }
             stopped.fetch_add(1, Ordering::Relaxed);
-            (seat.index, usable_cores())
+            (spec.index, usable_cores())
         }
     }
 

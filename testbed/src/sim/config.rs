@@ -123,7 +123,7 @@ const ETHERNET: u32 = 8 + 14 + 4 + 12;
 /// Bytes of the IPv4 and UDP headers.
 const IP_UDP: u32 = 20 + 8;
 /// Bytes of a RUD request with congestion control fields and of a standard SES request.
-const DATA_HEADERS: u32 = 16 + 44;
+const DATA_HEADERS: u32 = weft_stack::wire::MAX_HEADERS as u32;
 
 /// Bytes of control and trimmed packets sent per byte of data while both wait (UET asks that the class of
 /// trimmed packets get at most half of the link). Under strict priority, trimmed headers would starve data

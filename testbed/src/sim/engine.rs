@@ -12,7 +12,7 @@
 //! The length of the windows follows from the topology, not from the number of threads, and a window depends
 //! only on the one before it. So any number of threads gives the same results.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use weft_cc::{Span, Time};
@@ -94,6 +94,12 @@ impl<'a> Timetable<'a> {
         self.until = self.until.min(done.saturating_add(2 * self.lookahead));
     }
 
+    /// Ends the run early. One side may be further than the other, which then still catches up.
+    fn cut_short(&mut self) {
+        let [even, odd] = self.reached;
+        self.until = self.until.min(even.max(odd));
+    }
+
     /// When the next sample is due. A sample at the end of the run must include the events of that instant,
     /// so [`Timetable::end_sample`] takes it.
     fn due_sample(&self) -> u64 {
@@ -135,6 +141,8 @@ struct Exchange {
     shards: Vec<WindowResult>,
     /// The mailbox of each sending and receiving shard.
     mailboxes: Vec<Vec<Mutex<Mail>>>,
+    /// Whether the run is to end early: all threads must see the same after the same window.
+    stop: AtomicBool,
 }
 
 /// The packets that go from one shard to another.
@@ -160,6 +168,7 @@ impl Exchange {
         Exchange {
             shards: (0..shards).map(|_| WindowResult::default()).collect(),
             mailboxes: (0..shards).map(boxes).collect(),
+            stop: AtomicBool::new(false),
         }
     }
 
@@ -213,6 +222,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(super) struct Watch<'a> {
     pub(super) progress: Option<&'a mut dyn FnMut(&RunProgress)>,
     pub(super) sampling: Option<Sampling<'a>>,
+    pub(super) stop: Option<&'a AtomicBool>,
     pub(super) flows_total: u64,
 }
 
@@ -220,6 +230,10 @@ pub(super) struct Watch<'a> {
 const PROGRESS_INTERVAL: u64 = 1 << 16;
 
 impl Watch<'_> {
+    fn is_to_stop(&self) -> bool {
+        self.stop.is_some_and(|stop| stop.load(Ordering::Relaxed))
+    }
+
     fn look(&mut self, exchange: &Exchange, now: u64, reported: &mut u64) {
         let events = exchange.sum(|result| &result.events);
         if let Some(progress) = self.progress.as_mut().filter(|_| events >= *reported) {
@@ -293,6 +307,9 @@ impl Threads<'_> {
                     let Some(exchange) = exchanges.next() else { break };
                     let own_next = shard.run(side, start, end);
                     exchange.post(number, shard, own_next);
+                    if let Some(watch) = &watch {
+                        exchange.stop.store(watch.is_to_stop(), Ordering::Relaxed);
+                    }
                     if !self.barrier.wait() {
                         return end;
                     }
@@ -300,6 +317,9 @@ impl Threads<'_> {
                     next = exchange.next();
                     if let Some(watch) = &mut watch {
                         watch.look(exchange, end, &mut reported);
+                    }
+                    if exchange.stop.load(Ordering::Relaxed) {
+                        timetable.cut_short();
                     }
                     if !over && exchange.sum(|result| &result.open) == 0 {
                         over = true;

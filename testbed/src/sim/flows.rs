@@ -19,7 +19,7 @@ use weft_stack::wire::pds::DeliveryMode;
 use super::config::{PayloadMode, RunConfig};
 use super::sample::FlowSample;
 use super::wires::NEVER;
-use crate::workload::{Flow, Start, TriggerBank, TriggerIdx, Workload, payload};
+use crate::workload::{Flow, Start, TriggerBank, TriggerIdx, Workload, first_wrong_byte, payload};
 
 type Map<K, V> = HashMap<K, V, BuildHasherDefault<FxHasher>>;
 
@@ -344,11 +344,9 @@ impl Flows {
             errors.push(format!("flow {} arrived as another message", flow.id));
         }
         if let Buffer::Heap(bytes) = buffer
-            && let expected = payload(u64::from(index), flow.bytes as u32)
-            && *bytes != expected
+            && let Some(at) = first_wrong_byte(u64::from(index), bytes)
         {
-            let at = bytes.iter().zip(&expected).position(|(a, b)| a != b);
-            errors.push(format!("flow {}: bytes differ from {at:?}", flow.id));
+            errors.push(format!("flow {}: bytes differ from byte {at} on", flow.id));
         }
         self.payload_errors.extend(errors.into_iter().map(|error| (now, flow.dst.0, error)));
     }

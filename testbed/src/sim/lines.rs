@@ -15,6 +15,11 @@ impl Lines {
     /// Maximum number of lines that are kept.
     pub const KEPT: usize = 50;
 
+    /// Counts `others` more lines, whose text is not known.
+    pub fn count_others(&mut self, others: u64) {
+        self.others += others;
+    }
+
     /// Number of lines that were counted but not kept.
     pub fn others(&self) -> u64 {
         self.others

@@ -36,9 +36,10 @@ pub(crate) use build::{Links, changes, mark_seed};
 pub(crate) use config::MIN_FRAME;
 pub(crate) use link::{Condition, LinkSpec};
 
+use core::sync::atomic::AtomicBool;
 use engine::Watch;
 
-/// Options of a run. Only the faults affect the results.
+/// Options of a run. Only `faults` and `stop` affect the results.
 #[derive(Default)]
 pub struct Options<'a> {
     /// The link faults to inject.
@@ -49,6 +50,9 @@ pub struct Options<'a> {
     pub sampling: Option<Sampling<'a>>,
     /// Called about every 65,536 events.
     pub progress: Option<&'a mut dyn FnMut(&RunProgress)>,
+    /// Ends the run early once it is set, at an instant that depends on when it is set. Up to that instant the run is
+    /// the same as without; it ends as a run with [`RunConfig::until`] does.
+    pub stop: Option<&'a AtomicBool>,
 }
 
 /// Runs `config` without faults, on one thread. `progress` is called about every 65,536 events.
@@ -64,10 +68,10 @@ pub fn run(config: &RunConfig, progress: &mut dyn FnMut(&RunProgress)) -> Result
 /// # Errors
 /// [`RunError`] says which part of the configuration cannot work.
 pub fn run_with(config: &RunConfig, options: Options<'_>) -> Result<RunReport, RunError> {
-    let Options { faults, threads, sampling, progress } = options;
+    let Options { faults, threads, sampling, progress, stop } = options;
     let mut system = build::build(config, &faults, threads, sampling.is_some())?;
     let flows_total = config.workload.flows().len() as u64;
-    let mut watch = Watch { progress, sampling, flows_total };
+    let mut watch = Watch { progress, sampling, stop, flows_total };
     let end = engine::run(&mut system, config.until, &mut watch);
     Ok(report::report(config, &system, end))
 }

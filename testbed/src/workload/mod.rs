@@ -23,7 +23,7 @@ mod tests;
 
 pub use generate::{WorkloadSpec, WorkloadSpecError};
 pub use matrix_file::{CmOptions, CmReader, CmReason, MatrixError, StartUnit, parse_cm};
-pub use payload::payload;
+pub use payload::{first_wrong_byte, payload};
 pub use trigger::TriggerBank;
 
 use core::num::NonZeroU32;

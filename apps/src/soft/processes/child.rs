@@ -1,12 +1,11 @@
 //! A host of a run in a process of its own.
 
-use super::flows::HostFlows;
-use super::message::{FromHost, HostReport, Setup, ToHost};
+use super::message::{FromHost, Setup, ToHost};
 use super::monotonic_ns;
 use super::paced::PacedPort;
 use super::pipe::Lines;
 use crate::Failure;
-use crate::live::{self, End};
+use crate::live::{self, HostFlows, HostReport, LiveHost, Participants};
 use crate::port_spec::{AnyPort, PeerAddress, PeerSpec, PortOptions, PortSpec};
 use crate::soft;
 use crate::testbed::HostFacts;
@@ -16,9 +15,8 @@ use std::io::Write;
 use std::os::fd::AsFd;
 use std::time::Duration;
 use weft_cc::{Span, Time};
-use weft_stack::port::BURST;
 use weft_stack::worker::{Clock, HostAddr, Worker};
-use weft_testbed::sim::{self, RunConfig};
+use weft_testbed::sim::RunConfig;
 
 /// How long the fabric's end of the link may take to be there.
 const LINK_WAIT: Duration = Duration::from_secs(20);
@@ -30,8 +28,6 @@ const LOOKS: u64 = 64;
 const LONGEST_SLEEP: Span = Span::from_us(500);
 /// Turns of the loop after which a host that is never idle looks for what the parent says.
 const ATTEND: u32 = 64;
-/// Bursts that the endpoint takes in before anything else is looked at.
-const BURSTS: u32 = 64;
 
 /// Is host `host` of the run that `config` describes, for the process `parent`, until that says so.
 ///
@@ -42,9 +38,9 @@ pub(crate) fn be_host(parent: u32, host: u32, config: &RunConfig) -> Result<(), 
     let mut lines = Lines::new(std::io::stdin().as_fd()).map_err(|error| gone(&error))?;
     let setup: Setup = lines.wait().map_err(|error| gone(&error))?;
     let mut this = HostProcess::new(config, host, &setup, lines)?;
-    this.say(&FromHost::Ready)?;
+    print_line(&FromHost::Ready)?;
     this.run()?;
-    let report = this.into_report();
+    let report = HostReport::new(this.number, this.flows, &this.worker);
     print_line(&FromHost::Report(Box::new(report)))
 }
 
@@ -71,26 +67,27 @@ fn print_line(message: &FromHost) -> Result<(), Failure> {
 }
 
 struct HostProcess<'a> {
+    number: u32,
     worker: Worker<PacedPort<AnyPort>>,
     flows: HostFlows<'a>,
     lines: Lines,
+    /// The longest sleep between two looks for frames.
     sleep: Span,
     /// Turns until it looks for what the parent says; none if there is something.
     attend: u32,
-    begun: bool,
     finished: bool,
 }
 
 impl<'a> HostProcess<'a> {
     fn new(
         config: &'a RunConfig,
-        host: u32,
+        number: u32,
         setup: &Setup,
         lines: Lines,
     ) -> Result<HostProcess<'a>, Failure> {
         let failed = |error: &dyn std::fmt::Display| Failure::Run(error.to_string());
         let clock = Clock::new();
-        let own = setup.hosts.iter().position(|facts| facts.host == host);
+        let own = setup.hosts.iter().position(|facts| facts.host == number);
         let own = own.ok_or_else(|| Failure::Run("not one of the hosts".to_owned()))?;
         let (port, places) = open(own, &setup.hosts)?;
         port.port.wait_for_link(LINK_WAIT).map_err(Failure::Run)?;
@@ -99,18 +96,17 @@ impl<'a> HostProcess<'a> {
         let rate = config.topology.host_rate();
         let ahead = 1 + AHEAD.as_ps().div_ceil(rate.time_for(config.wire_mtu()).as_ps().max(1)).clamp(1, 15);
         let port = PacedPort::new(port.port, rate, ahead as usize, clock).map_err(|error| failed(&error))?;
-        let end = End { host, place: places[own], port };
-        let mut worker = live::worker(config, &network, end, own as u32, &places, clock)
+        let host = LiveHost { number, host: places[own], port };
+        let settings = network.settings(config);
+        let mut worker = live::endpoint(config.seed, &settings, host, own as u32, &places, clock)
             .map_err(|error| failed(&error))?;
-        let hosts: Vec<u32> = setup.hosts.iter().map(|facts| facts.host).collect();
-        let mut flows = HostFlows::new(config, host, &hosts);
-        flows.post_receives(worker.fep_mut()).map_err(|error| failed(&error))?;
+        let numbers: Vec<u32> = setup.hosts.iter().map(|facts| facts.host).collect();
+        let participants = Participants::new(&config.workload, &numbers);
+        let mut flows = HostFlows::new(config, &participants, number);
+        // Nobody says here when a flow starts elsewhere.
+        flows.expect_all(worker.fep_mut()).map_err(|error| failed(&error))?;
         let sleep = Span::from_ps(network.rtt.as_ps() / LOOKS).min(LONGEST_SLEEP);
-        Ok(HostProcess { worker, flows, lines, sleep, attend: 0, begun: false, finished: false })
-    }
-
-    fn say(&self, message: &FromHost) -> Result<(), Failure> {
-        print_line(message)
+        Ok(HostProcess { number, worker, flows, lines, sleep, attend: 0, finished: false })
     }
 
     /// Turns the loop until the parent says that it is over.
@@ -121,14 +117,14 @@ impl<'a> HostProcess<'a> {
                 self.attend = ATTEND;
             }
             self.attend -= 1;
-            let mut idle = self.drive();
+            let mut idle = live::drive(&mut self.worker);
             let now = self.worker.clock().now();
-            if self.begun {
-                self.flows.start_due(now, self.worker.fep_mut());
-                idle &= !self.flows.collect(now, self.worker.fep_mut());
+            while let Some(flow) = self.flows.next_due(now) {
+                self.flows.start(now, flow, self.worker.fep_mut());
             }
+            idle &= !self.flows.collect(now, self.worker.fep_mut());
             while let Some(news) = self.flows.poll_news() {
-                self.say(&news)?;
+                print_line(&FromHost::News(news))?;
             }
             if idle {
                 self.rest();
@@ -143,9 +139,7 @@ impl<'a> HostProcess<'a> {
             let now = self.worker.clock().now();
             match message {
                 ToHost::Begin(at) => {
-                    let begin = now + Span::from_ns(at.saturating_sub(monotonic_ns()));
-                    self.flows.begin(begin);
-                    self.begun = true;
+                    self.flows.begin(now + Span::from_ns(at.saturating_sub(monotonic_ns())));
                 }
                 ToHost::Start(flow) => self.flows.start(now, flow, self.worker.fep_mut()),
                 ToHost::Finish => self.finished = true,
@@ -154,27 +148,13 @@ impl<'a> HostProcess<'a> {
         Ok(())
     }
 
-    /// Lets the endpoint take in what has arrived, and send. Returns whether there was nothing to do.
-    fn drive(&mut self) -> bool {
-        let mut idle = true;
-        for _ in 0..BURSTS {
-            let progress = self.worker.poll();
-            idle &= progress.is_idle();
-            if progress.received < BURST {
-                break;
-            }
-        }
-        idle
-    }
-
     /// Sleeps until something is due, the parent says something, or it is time to look for frames.
     fn rest(&mut self) {
         let now = self.worker.clock().now();
         let fep = self.worker.fep();
         let buffer = if fep.wants_to_transmit() { self.worker.port().next_free() } else { None };
-        let start = if self.begun { self.flows.next_start() } else { None };
-        let due = [fep.poll_timeout(), buffer, start].into_iter().flatten().reduce(Time::earliest);
-        let due = match due {
+        let due = [fep.poll_timeout(), buffer, self.flows.next_start()];
+        let due = match due.into_iter().flatten().reduce(Time::earliest) {
             Some(at) if now.is_at_or_after(at) => return,
             Some(at) => at.since(now),
             None => self.sleep,
@@ -185,28 +165,6 @@ impl<'a> HostProcess<'a> {
         // A signal ends it early, which is harmless.
         if poll(&mut fds, Some(&timeout)).unwrap_or(0) > 0 {
             self.attend = 0;
-        }
-    }
-
-    fn into_report(self) -> HostReport {
-        let now = self.worker.clock().now();
-        let done = self.flows.are_done();
-        let failures = self.flows.failures.clone();
-        let (sent, received, wrong) = self.flows.into_outcome();
-        let ends = std::slice::from_ref(&self.worker);
-        let mut waits = sim::Lines::default();
-        live::waits(ends, now, &mut waits);
-        HostReport {
-            sent,
-            received,
-            wrong,
-            failures,
-            waits: waits.to_vec(),
-            leaks: if done { live::leaks(ends) } else { Vec::new() },
-            packets: live::packets(ends).into(),
-            timeouts: self.worker.fep().counters().timeouts,
-            frames: live::frames(ends),
-            footprint: self.worker.fep().footprint().into(),
         }
     }
 }

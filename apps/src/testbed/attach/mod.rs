@@ -14,12 +14,11 @@ use std::net::{IpAddr, Ipv4Addr};
 use weft_stack::port::dpdk::DpdkPort;
 use weft_stack::port::memif::MemifPort;
 use weft_stack::port::{FramePool, Port, PortCaps, PortCounters, RxBurst, TxBurst};
+use weft_stack::wire::MAX_IPV4_HEADERS;
 use weft_testbed::sim::RunConfig;
 use weft_testbed::soft::{SoftFabric, SoftOptions};
 use weft_testbed::topology::HostId;
 
-/// Bytes of IPv4, UDP and the longest headers of a data packet.
-const HEADERS: u32 = 20 + 8 + 16 + 44;
 /// Most hosts: each has a process, and some descriptors of the switches' process.
 const MAX_HOSTS: u32 = 250;
 
@@ -51,7 +50,7 @@ pub(crate) enum HostLink {
 }
 
 /// A fabric with its hosts.
-pub(crate) struct Bed {
+pub(crate) struct AttachedFabric {
     pub(crate) fabric: SoftFabric<HostLink>,
     pub(crate) hosts: Vec<HostFacts>,
 }
@@ -77,7 +76,7 @@ impl HostsBy {
         hosts: &[u32],
         owned: &Owned,
         name: &str,
-    ) -> Result<Bed, Failure> {
+    ) -> Result<AttachedFabric, Failure> {
         if let Some(host) = hosts.iter().find(|host| **host >= MAX_HOSTS) {
             return Err(Failure::Usage(format!(
                 "host {host}: expected at most {MAX_HOSTS} hosts in a testbed"
@@ -87,7 +86,7 @@ impl HostsBy {
         let options = SoftOptions { discard_damaged: self.hides_damage(), ..SoftOptions::default() };
         let mut fabric =
             SoftFabric::new(config, plan, options, weft_cc::Time::ZERO).map_err(|error| failed(&error))?;
-        let mtu = config.mtu + HEADERS;
+        let mtu = config.mtu + MAX_IPV4_HEADERS as u32;
         let attached = match self {
             HostsBy::Udp => udp::attach(hosts, mtu, owned, name)?,
             HostsBy::Memif => memif::attach(hosts, mtu, owned)?,
@@ -106,7 +105,7 @@ impl HostsBy {
             fabric.attach(HostId(host.facts.host), host.ip, host.link).map_err(|error| failed(&error))?;
             facts.push(host.facts);
         }
-        Ok(Bed { fabric, hosts: facts })
+        Ok(AttachedFabric { fabric, hosts: facts })
     }
 }
 

@@ -49,9 +49,11 @@ impl Serving {
         }));
         let client = server.open(&mut worker, &SMALL, Some(0)).unwrap();
         let (sender, events) = channel();
-        let thread = thread::spawn(move || server.run(worker, |event| {
-            let _ = sender.send(event);
-        }));
+        let thread = thread::spawn(move || {
+            server.run(worker, |event| {
+                let _ = sender.send(event);
+            })
+        });
         (Serving { waker, events, thread: Some(thread) }, client)
     }
 
@@ -110,7 +112,10 @@ fn commands_of_the_same_process_wake_a_sleeping_worker() {
         alice_host.await_sleep();
         alice.send(connection, extent(0, 1000), None, 0, 3).unwrap();
         let received = event(&mut bob).unwrap();
-        assert!(matches!(received.report, Report::Received { result: Ok(()), len: 1000, .. }), "{received:?}");
+        assert!(
+            matches!(received.report, Report::Received { result: Ok(()), len: 1000, .. }),
+            "{received:?}"
+        );
         assert!(matches!(event(&mut alice).unwrap().report, Report::Sent { result: Ok(()), .. }));
         alice.close(connection).unwrap();
         assert!(matches!(event(&mut alice).unwrap().report, Report::Closed { result: Ok(()), .. }));

@@ -18,11 +18,11 @@ const MOMENT: Duration = Duration::from_micros(20);
 
 /// What a thread knows of others on its core.
 #[derive(Debug, Default)]
-pub(crate) struct Rest {
+pub(crate) struct Backoff {
     wary_until: Option<Instant>,
 }
 
-impl Rest {
+impl Backoff {
     /// Lets others have the core. Returns soon if there are none.
     pub(crate) fn give_way(&mut self) {
         let begin = Instant::now();
@@ -36,6 +36,6 @@ impl Rest {
 }
 
 /// Sleeps for `span`.
-pub(crate) fn nap(span: Span) {
+pub(crate) fn sleep(span: Span) {
     thread::sleep(Duration::from_nanos(span.as_ps() / 1_000));
 }

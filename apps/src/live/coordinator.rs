@@ -1,0 +1,137 @@
+//! What concerns all hosts of a run: who takes part, which flows start when others end, and when the run is over.
+
+use super::News;
+use std::collections::BTreeMap;
+use weft_cc::{Span, Time};
+use weft_stack::packet::Addr;
+use weft_testbed::sim::{RunConfig, RunProgress};
+use weft_testbed::workload::{Flow, Start, TriggerBank, TriggerIdx, Workload};
+
+/// Without news or a packet for so long, a run is given up.
+const SILENCE: Span = Span::from_ms(10_000);
+/// Bytes of payload up to which all of it is made before a run and compared after it, so that neither costs the flows
+/// time. Receivers need as many again. With more, each flow's payload is made when it starts.
+const MADE_AHEAD: u64 = 2 << 30;
+
+/// The hosts between which flows run, and what follows from that for the workload.
+pub(crate) struct Participants {
+    /// What endpoints call each host.
+    addresses: BTreeMap<u32, Addr>,
+    /// By trigger: whether only flows that take part activate it. Flows do not wait for the others.
+    pub(super) kept: Vec<bool>,
+    /// Whether all payload is made before the run and compared after it.
+    pub(super) ahead: bool,
+}
+
+impl Participants {
+    /// All flows of `workload` take part whose source and destination are among `hosts`, whose addresses are their
+    /// places in the list.
+    pub(crate) fn new(workload: &Workload, hosts: &[u32]) -> Participants {
+        let addresses = hosts.iter().copied().zip((0..).map(Addr)).collect();
+        let participants = Participants { addresses, kept: Vec::new(), ahead: false };
+        let mut kept = vec![true; workload.triggers().len()];
+        let mut bytes = 0u64;
+        for flow in workload.flows() {
+            match participants.ends(flow) {
+                Some(_) => bytes = bytes.saturating_add(flow.bytes),
+                None => [flow.on_sent, flow.on_received]
+                    .into_iter()
+                    .flatten()
+                    .for_each(|trigger| kept[trigger.index()] = false),
+            }
+        }
+        Participants { kept, ahead: bytes <= MADE_AHEAD, ..participants }
+    }
+
+    /// The addresses of the source and the destination of `flow`, if it takes part.
+    pub(super) fn ends(&self, flow: &Flow) -> Option<(Addr, Addr)> {
+        Some((self.address(flow.src.0)?, self.address(flow.dst.0)?))
+    }
+
+    fn address(&self, host: u32) -> Option<Addr> {
+        self.addresses.get(&host).copied()
+    }
+}
+
+/// Takes in the news of all hosts, and says which flows start next and when the run is over.
+pub(crate) struct Coordinator<'a> {
+    workload: &'a Workload,
+    triggers: TriggerBank,
+    flows: u64,
+    delivered: u64,
+    /// Hosts whose flows have not all ended.
+    running: usize,
+    begin: Time,
+    until: Option<Span>,
+    /// When something last went forward, or the last start that the workload sets.
+    last_news: Time,
+    moved: u64,
+}
+
+impl<'a> Coordinator<'a> {
+    /// For `flows` flows of `config`'s workload from so many `hosts`.
+    pub(crate) fn new(config: &'a RunConfig, hosts: usize, flows: u64) -> Coordinator<'a> {
+        Coordinator {
+            workload: &config.workload,
+            triggers: TriggerBank::new(&config.workload),
+            flows,
+            delivered: 0,
+            running: hosts,
+            begin: Time::ZERO,
+            until: config.until,
+            last_news: Time::ZERO,
+            moved: 0,
+        }
+    }
+
+    /// The run begins at `now`.
+    pub(crate) fn begin(&mut self, now: Time) {
+        let last_start = self.workload.flows().iter().filter_map(|flow| match flow.start {
+            Start::At(time) => Some(time),
+            Start::Trigger(_) => None,
+        });
+        self.begin = now;
+        self.last_news = now + last_start.map(|at| at.since(Time::ZERO)).max().unwrap_or(Span::ZERO);
+    }
+
+    /// Takes in news that arrived at `now`. Returns the flows that start because of them, by their index in the
+    /// workload.
+    pub(crate) fn take_in(&mut self, now: Time, news: News) -> &'a [u32] {
+        self.last_news = self.last_news.latest(now);
+        match news {
+            News::Sent(index) => {
+                self.delivered += 1;
+                self.activate(self.flow(index).and_then(|flow| flow.on_sent))
+            }
+            News::Received(index) => self.activate(self.flow(index).and_then(|flow| flow.on_received)),
+            News::Done => {
+                self.running = self.running.saturating_sub(1);
+                &[]
+            }
+        }
+    }
+
+    fn flow(&self, index: u32) -> Option<&'a Flow> {
+        self.workload.flows().get(index as usize)
+    }
+
+    fn activate(&mut self, trigger: Option<TriggerIdx>) -> &'a [u32] {
+        trigger.map_or(&[], |trigger| self.triggers.activate(self.workload, trigger))
+    }
+
+    /// Whether the run is over at `now`: all flows have ended, time is up, or nothing has moved for 10 s. `moved` is any
+    /// count that grows as long as something moves.
+    pub(crate) fn is_over(&mut self, now: Time, moved: u64) -> bool {
+        if std::mem::replace(&mut self.moved, moved) != moved {
+            self.last_news = self.last_news.latest(now);
+        }
+        let time_is_up = self.until.is_some_and(|until| now.since(self.begin) >= until);
+        self.running == 0 || time_is_up || now.since(self.last_news) >= SILENCE
+    }
+
+    /// How far the run is; `events` is the number of frames so far.
+    pub(crate) fn progress(&self, now: Time, events: u64) -> RunProgress {
+        let now = Time::ZERO + now.since(self.begin);
+        RunProgress { now, flows_done: self.delivered, flows_total: self.flows, events }
+    }
+}

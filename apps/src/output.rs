@@ -1,0 +1,125 @@
+//! Files of results. What is written appears under its name only when it is complete, so that a run that ends early never
+//! destroys the results of an earlier one, nor leaves half a file.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+/// A file that is being written: beside its place, until [`OutputFile::commit`] moves it there. Dropped before, it
+/// leaves nothing.
+#[derive(Debug)]
+pub(crate) struct OutputFile {
+    file: File,
+    /// Where it is, and where it goes; none for a device or a pipe, which is written to directly.
+    moves: Option<(PathBuf, PathBuf)>,
+}
+
+impl OutputFile {
+    /// Begins the file that `path` is to name.
+    ///
+    /// # Errors
+    /// The file cannot be made there, or must not be written to.
+    pub(crate) fn create(path: &Path) -> io::Result<OutputFile> {
+        let earlier = match fs::metadata(path) {
+            Ok(found) if !found.is_file() || path.starts_with("/dev") => {
+                return Ok(OutputFile { file: File::create(path)?, moves: None });
+            }
+            // Whoever must not write to a file must not replace it either.
+            Ok(found) => OpenOptions::new().append(true).open(path).map(|_| Some(found.permissions()))?,
+            Err(_) => None,
+        };
+        // A symbolic link goes on leading where it does.
+        let place = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let beside = beside(&place);
+        let file = File::create(&beside)?;
+        let output = OutputFile { file, moves: Some((beside, place)) };
+        if let Some(permissions) = earlier {
+            output.file.set_permissions(permissions)?;
+        }
+        Ok(output)
+    }
+
+    /// Another handle to write with, for whoever takes a handle away.
+    pub(crate) fn writer(&self) -> io::Result<File> {
+        self.file.try_clone()
+    }
+
+    /// Ends the file: it takes the place of what its name led to before.
+    pub(crate) fn commit(mut self) -> io::Result<()> {
+        match self.moves.take() {
+            Some((beside, place)) => {
+                fs::rename(&beside, place).inspect_err(|_| drop(fs::remove_file(&beside)))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+impl Write for OutputFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+impl Drop for OutputFile {
+    fn drop(&mut self) {
+        if let Some((beside, _)) = &self.moves {
+            // Nothing can be done about a file that stays.
+            let _ = fs::remove_file(beside);
+        }
+    }
+}
+
+/// `dir/.name.PID.part`: no other process takes this name.
+fn beside(place: &Path) -> PathBuf {
+    let name = place.file_name().unwrap_or_default().to_string_lossy();
+    place.with_file_name(format!(".{name}.{}.part", std::process::id()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(directory: &Path) -> Vec<String> {
+        let mut names: Vec<String> =
+            fs::read_dir(directory).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn earlier_contents_stay_until_the_file_is_complete() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("k.json");
+        let link = directory.path().join("link.json");
+        fs::write(&path, "earlier").unwrap();
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+
+        let mut abandoned = OutputFile::create(&path).unwrap();
+        abandoned.write_all(b"half").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "earlier");
+        drop(abandoned);
+        assert_eq!(names(directory.path()), ["k.json", "link.json"]);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "earlier");
+
+        let mut whole = OutputFile::create(&link).unwrap();
+        whole.write_all(b"later").unwrap();
+        whole.commit().unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "later");
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!(names(directory.path()), ["k.json", "link.json"]);
+    }
+
+    #[test]
+    fn devices_are_written_to_directly() {
+        let mut null = OutputFile::create(Path::new("/dev/null")).unwrap();
+        null.write_all(b"nothing").unwrap();
+        null.commit().unwrap();
+        assert!(fs::metadata("/dev/null").unwrap().len() == 0);
+        assert!(OutputFile::create(Path::new("/no/such/directory/file")).is_err());
+    }
+}
