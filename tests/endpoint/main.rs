@@ -156,6 +156,49 @@ fn an_endpoint_that_is_shut_down_leaves_nobody_without_an_answer() {
     });
 }
 
+/// A congestion control that brings its worker down.
+struct Fatal;
+
+impl weft::cc::SenderCc for Fatal {
+    fn on_ack(&mut self, _: weft::Time, _: &weft::cc::AckSample) {
+        panic!("the worker's thread dies");
+    }
+    fn on_nack(&mut self, _: weft::Time, _: &weft::cc::NackSample) {}
+    fn on_timeout(&mut self, _: weft::Time, _: &weft::cc::LossSample) {}
+    fn window(&self) -> weft::cc::Window {
+        weft::cc::Window(1 << 20)
+    }
+    fn snapshot(&self) -> weft::cc::CcSnapshot {
+        weft::cc::CcSnapshot::default()
+    }
+}
+
+#[test]
+fn a_worker_thread_that_dies_completes_all_operations_with_an_error() {
+    let fatal = weft::cc::CcChoice::custom("fatal", std::sync::Arc::new(|_: &_| Box::new(Fatal) as _));
+    let mut left = Endpoint::builder("udp:127.42.0.1").cc_choice(fatal).on_thread(None).build().unwrap();
+    let mut right = Endpoint::builder("udp:127.42.0.2").on_thread(None).build().unwrap();
+    right.receive(vec![0; 10]).unwrap();
+    left.receive(vec![0; 10]).unwrap();
+    let peer = left.peer("127.42.0.2").unwrap();
+    let connection = left.connect(peer).unwrap();
+    left.send(connection, b"fatal").unwrap();
+    let (begin, mut ends) = (Instant::now(), Vec::new());
+    let error = loop {
+        match left.wait(Duration::from_secs(20)) {
+            Ok(Some(Completion::Connected { .. })) => {}
+            Ok(Some(Completion::Sent { result, buffer, .. })) => ends.push((result, buffer.len())),
+            Ok(Some(Completion::Received { result, buffer, .. })) => ends.push((result, buffer.len())),
+            Ok(Some(Completion::Closed { result, .. })) => ends.push((result, 0)),
+            Ok(other) => panic!("{other:?}"),
+            Err(error) => break error,
+        }
+    };
+    assert!(begin.elapsed() < Duration::from_secs(5), "it ends at once");
+    ends.sort_by_key(|(_, len)| *len);
+    assert_eq!((error, ends), (Error::Gone, vec![(Err(Error::Gone), 0), (Err(Error::Gone), 5), (Err(Error::Gone), 10)]));
+}
+
 #[test]
 fn options_without_effect_are_refused_by_name() {
     let refused = |builder: Builder| builder.build().unwrap_err().to_string();
