@@ -32,5 +32,7 @@ pub(crate) fn of_buffer(buffer: &Buffer) -> u64 {
         // A region is its owner's.
         Buffer::Virtual(_) | Buffer::Region(_) => 0,
         Buffer::Heap(bytes) => bytes.capacity() as u64,
+        Buffer::Bytes(bytes) => (size_of::<bytes::Bytes>() + bytes.len()) as u64,
+        Buffer::BytesMut(bytes) => (size_of::<bytes::BytesMut>() + bytes.capacity()) as u64,
     }
 }

@@ -413,7 +413,7 @@ fn room_for(flow: &Flow) -> Buffer {
 fn is_wrong(index: u32, buffer: &Buffer) -> bool {
     match buffer {
         Buffer::Heap(bytes) => first_wrong_byte(u64::from(index), bytes).is_some(),
-        Buffer::Virtual(_) | Buffer::Region(_) => true,
+        Buffer::Virtual(_) | Buffer::Region(_) | Buffer::Bytes(_) | Buffer::BytesMut(_) => true,
     }
 }
 

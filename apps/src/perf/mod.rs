@@ -59,7 +59,7 @@ fn serve(args: &ServerArgs) -> Result<(), Failure> {
     let endpoint = Endpoint::new(&args.end, &open)?;
     let strangers = if args.peers.is_empty() { Strangers::Learn } else { Strangers::Refuse };
     let peers: Vec<_> = (1..).map(Addr).zip(args.peers.iter().copied()).collect();
-    let (ip, mtu) = (open.host.ip, open.mtu());
+    let (ip, mtu) = (open.info.host.ip, open.mtu());
     let mut worker = endpoint.worker(open, OWN, &peers, strangers)?;
     worker.set_idle(args.end.idle.into());
     pin(&args.end, 0)?;
@@ -73,13 +73,13 @@ fn serve(args: &ServerArgs) -> Result<(), Failure> {
         wait: args.wait,
         memory: args.memory,
         credit: endpoint.cc.uses_credit(),
-        payload: endpoint.payload,
-        room: endpoint.room,
+        payload: endpoint.setup.payload,
+        room: endpoint.setup.longest_payload,
         patience: args.end.patience,
         shares_thread: false,
     };
     let sink = Box::new(|test: &Test, client: &str, seen: EndReport| {
-        let expected = Expected::on(endpoint.link, test, endpoint.overhead.into());
+        let expected = Expected::on(endpoint.setup.link.known(), test, endpoint.setup.overhead.into());
         let report = Report { server: Some(seen), ..Report::new(test, &port, client, expected) };
         output.report(&report)?;
         // The next client's test may be a better one.
@@ -101,8 +101,8 @@ fn ask(args: &ClientArgs) -> Result<(), Failure> {
     let mut output = Output::open(&args.output)?;
     let mut open = open(&args.port)?;
     let endpoint = Endpoint::new(&args.end, &open)?;
-    let test =
-        Test::new(&args.test, endpoint.payload, endpoint.room, &endpoint.cc).map_err(Failure::Usage)?;
+    let test = Test::new(&args.test, endpoint.setup.payload, endpoint.setup.longest_payload, &endpoint.cc)
+        .map_err(Failure::Usage)?;
     let memory = client::memory(&test, &mut open.port)?;
     let patience = Duration::from_nanos(args.end.patience.as_ps() / 1000);
     open.port.wait_for_link(patience).map_err(Failure::Run)?;
@@ -114,7 +114,7 @@ fn ask(args: &ClientArgs) -> Result<(), Failure> {
     let now = worker.clock().now();
     let mut client = Client::new(test.clone(), memory, SERVER, name.clone(), args.end.patience, now);
     drive::run(&mut worker, &mut client, args.end.patience, &Stop::on_signals()?)?;
-    let expected = Expected::on(endpoint.link, &test, endpoint.overhead.into());
+    let expected = Expected::on(endpoint.setup.link.known(), &test, endpoint.setup.overhead.into());
     let report = Report {
         client: Some(client.report()),
         server: client.server_report(),
@@ -128,7 +128,7 @@ fn ask(args: &ClientArgs) -> Result<(), Failure> {
 }
 
 pub(crate) fn open(args: &PortArgs) -> Result<OpenPort, Failure> {
-    args.spec.open(&args.options).map_err(|error| Failure::Run(error.to_string()))
+    args.options.open(&args.spec).map_err(Failure::Run)
 }
 
 /// Refuses more cores than there are workers.

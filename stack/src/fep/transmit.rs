@@ -50,7 +50,7 @@ impl PayloadRef {
     pub(super) fn share(self, sends: &Table<SendMessage>) -> Option<RegionSlice> {
         match &sends.get(self.send?)?.buffer {
             Buffer::Region(slice) => Some(slice.part(self.offset, self.len)),
-            Buffer::Heap(_) | Buffer::Virtual(_) => None,
+            Buffer::Heap(_) | Buffer::Virtual(_) | Buffer::Bytes(_) | Buffer::BytesMut(_) => None,
         }
     }
 

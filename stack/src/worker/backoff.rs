@@ -112,8 +112,14 @@ impl<P: Port> Worker<P> {
     /// [`Worker::rise`].
     #[inline]
     pub fn rest(&mut self, now: Time, busy: bool, waker: Option<&Waker>) {
+        self.rest_at_most(now, busy, waker, Span::MAX);
+    }
+
+    /// As [`Worker::rest`], but sleeps no longer than `limit`.
+    #[inline]
+    pub fn rest_at_most(&mut self, now: Time, busy: bool, waker: Option<&Waker>, limit: Span) {
         if !busy {
-            self.idle(now, waker);
+            self.idle(now, waker, limit);
         } else if self.backoff.since.is_some() {
             self.rise(waker);
         }
@@ -130,7 +136,7 @@ impl<P: Port> Worker<P> {
         self.backoff = Backoff::default();
     }
 
-    fn idle(&mut self, now: Time, waker: Option<&Waker>) {
+    fn idle(&mut self, now: Time, waker: Option<&Waker>, limit: Span) {
         let Idle::Adaptive { spin, yield_for, sleep } = self.idle else { return std::hint::spin_loop() };
         let idle = now.since(*self.backoff.since.get_or_insert(now));
         if idle < spin {
@@ -144,7 +150,7 @@ impl<P: Port> Worker<P> {
             }
             self.port.waitable();
         } else {
-            self.sleep(now, sleep, waker);
+            self.sleep(now, sleep.min(limit), waker);
             let since = self.backoff.since;
             self.rise(waker);
             // The next turn finds what has arrived. If nothing has, the worker sleeps again, without spinning first.
@@ -152,12 +158,19 @@ impl<P: Port> Worker<P> {
         }
     }
 
-    fn sleep(&mut self, now: Time, longest: Span, waker: Option<&Waker>) {
+    /// How long the worker may sleep from `now` on, `longest` at most, if nothing but a frame at its port wakes it:
+    /// until its next timer, and no longer than [`Idle::BLIND`] if the port cannot tell of frames, or has not taken all
+    /// that was to be sent.
+    pub fn sleep_limit(&mut self, now: Time, longest: Span) -> Span {
         let timer = self.next_timer().map_or(longest, |at| at.since(now).min(longest));
         // The port has not taken all frames yet, or had no buffer for a packet.
         let stuck = !self.tx.is_empty() || self.fep.wants_to_transmit();
+        if stuck || self.port.waitable().is_none() { timer.min(Idle::BLIND) } else { timer }
+    }
+
+    fn sleep(&mut self, now: Time, longest: Span, waker: Option<&Waker>) {
+        let span = self.sleep_limit(now, longest);
         let port = self.port.waitable();
-        let span = if stuck || port.is_none() { timer.min(Idle::BLIND) } else { timer };
         if span < NOT_WORTH_IT {
             return std::hint::spin_loop();
         }

@@ -6,7 +6,7 @@ use super::paced::PacedPort;
 use super::pipe::Lines;
 use crate::Failure;
 use crate::live::{self, HostFlows, HostReport, LiveHost, Participants};
-use crate::port_spec::{AnyPort, PeerSpec, Place, PortOptions, PortSpec};
+use crate::port_spec::{AnyPort, PeerAddress, PeerSpec, PortOptions, PortSpec};
 use crate::soft;
 use crate::testbed::HostFacts;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -92,7 +92,7 @@ impl<'a> HostProcess<'a> {
         let (port, places) = open(own, &setup.hosts)?;
         port.port.wait_for_link(LINK_WAIT).map_err(Failure::Run)?;
         let mut network = soft::network(config);
-        network.paths = network.paths.min(port.paths);
+        network.paths = network.paths.min(port.info.paths);
         let rate = config.topology.host_rate();
         let ahead = 1 + AHEAD.as_ps().div_ceil(rate.time_for(config.wire_mtu()).as_ps().max(1)).clamp(1, 15);
         let port = PacedPort::new(port.port, rate, ahead as usize, clock).map_err(|error| failed(&error))?;
@@ -176,17 +176,17 @@ fn open(own: usize, hosts: &[HostFacts]) -> Result<(crate::port_spec::OpenPort, 
     let spec: PortSpec = facts.port.parse().map_err(|error| failed(&error))?;
     let mtu = u16::try_from(facts.mtu).ok();
     let options = PortOptions { ip: facts.ip, mtu, ..PortOptions::default() };
-    let mut port = spec.open(&options).map_err(|error| failed(&error))?;
+    let mut port = options.open(&spec).map_err(Failure::Run)?;
     let mut places = Vec::new();
     for (place, facts) in hosts.iter().enumerate() {
         if place == own {
-            places.push(port.host);
+            places.push(port.info.host);
             continue;
         }
         let peer: PeerSpec = facts.called.parse().map_err(|error| failed(&error))?;
         match port.meet(&peer).map_err(|error| failed(&error))? {
-            Place::Known(known) => places.push(known),
-            Place::ToBeAsked(ip) => {
+            PeerAddress::Known(known) => places.push(known),
+            PeerAddress::ToBeAsked(ip) => {
                 return Err(Failure::Run(format!("nobody knows the Ethernet address of {ip}")));
             }
         }
