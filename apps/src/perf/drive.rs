@@ -126,8 +126,8 @@ pub(super) fn run(
     }
 }
 
-/// Drives both ends in turn until both roles are over: then neither needs anything from the other. A signal interrupts the
-/// first one, which tells the second one.
+/// Drives both ends in turn until both roles are over: then neither needs anything from the other. A signal interrupts
+/// the first one, which tells the second one.
 pub(super) fn run_both(
     endpoints: &mut [Endpoint; 2],
     first: &mut impl Role,
@@ -170,8 +170,8 @@ fn rise(endpoint: &mut Endpoint) {
     }
 }
 
-/// Answers the other end's last packets. Its messages have arrived, but it does not know that if an acknowledgement was lost:
-/// it has a PDC open then, and sends again. The same holds for the packet that closes its last PDC.
+/// Answers the other end's last packets. Its messages have arrived, but it does not know that if an acknowledgement
+/// was lost: it has a PDC open then, and sends again. The same holds for the packet that closes its last PDC.
 fn farewell(endpoint: &mut Endpoint, begin: Time, patience: Span, interrupt: &Interrupt) {
     let clock = clock(endpoint);
     let (mut now, mut last_frame) = (begin, begin);
