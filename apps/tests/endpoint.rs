@@ -57,7 +57,10 @@ fn served(test: u8) -> (Pair, [Server; 2], tempfile::TempDir) {
         let builder = Endpoint::builder(format!("serve:{}", socket.display()));
         (Side::new(builder.build().unwrap(), address), server)
     };
-    let ((left, first), (right, second)) = (start(1), start(2));
+    let ((mut left, first), (mut right, second)) = (start(1), start(2));
+    // A server hears nobody whom no application has named.
+    left.endpoint.peer(right.address.as_str()).unwrap();
+    right.endpoint.peer(left.address.as_str()).unwrap();
     (Pair { left, right }, [first, second], dir)
 }
 

@@ -54,6 +54,42 @@ fn an_application_runs_over_memif_with_the_worker_on_a_thread() {
     body::exchange(&mut memif("thread", |builder| builder.on_thread(Some(0))));
 }
 
+/// The two ends of a pair of rings have no names, so their workers are put together here.
+#[cfg(feature = "dpdk")]
+#[test]
+fn an_application_runs_over_a_dpdk_ring() {
+    use weft::core::port::dpdk::{DpdkPort, DpdkPortConfig, Eal, EalOptions, MbufPool, MbufPoolConfig};
+    use weft::core::worker::Strangers;
+    use weft::core::{Settings, Setup};
+    use weft::port::{AnyPort, OpenPort};
+
+    let eal = Eal::init(&EalOptions::default()).unwrap();
+    let pool = MbufPoolConfig { buffers: 4096, buffer_size: 9014, ..MbufPoolConfig::default() };
+    let pool = MbufPool::create(eal, "endpoint", &pool).unwrap();
+    let config = DpdkPortConfig { mtu: 9000, ..DpdkPortConfig::default() };
+    let (left, right) = DpdkPort::ring_pair(eal, "endpoint", 1024, pool, &config).unwrap();
+    let side = |port, n: u8| {
+        let open = OpenPort::in_process(AnyPort::Dpdk(Box::new(port)), n);
+        let setup = Setup::new(&Settings::default(), &open).unwrap();
+        let (worker, _) = setup.worker(open, weft::Addr(0), &[], Strangers::Learn).unwrap();
+        Side::new(Endpoint::from_worker(worker).unwrap(), format!("127.0.0.{n}"))
+    };
+    body::exchange(&mut Pair { left: side(left, 1), right: side(right, 2) });
+}
+
+#[cfg(feature = "dpdk")]
+#[test]
+fn an_application_runs_over_dpdk_s_own_memif() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("memif");
+    let open = |n: u8, role: &str| {
+        let arguments = format!("role={role},socket={},socket-abstract=no", socket.display());
+        let builder = Endpoint::builder(format!("dpdk:net_memif7{n},{arguments}"));
+        side(builder.ip([10, 0, 0, n].into()), &format!("10.0.0.{n}"))
+    };
+    body::exchange(&mut Pair { left: open(1, "server"), right: open(2, "client") });
+}
+
 #[test]
 fn a_full_endpoint_gives_the_buffer_back() {
     let limits = Limits { sends: 5, ..Limits::default() };
