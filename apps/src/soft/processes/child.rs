@@ -18,21 +18,21 @@ use weft_cc::{Span, Time};
 use weft_stack::worker::{Clock, HostAddr, Worker};
 use weft_testbed::sim::RunConfig;
 
-/// How long the fabric's end of the link may take to be there.
+/// How long the fabric's end of the link may take to appear.
 const LINK_WAIT: Duration = Duration::from_secs(20);
-/// How much a host decides ahead of its link, at least: so long it may be without its core without cost.
+/// The least time by which a host decides ahead of its link: it may be without its core for so long at no cost.
 const AHEAD: Span = Span::from_us(600);
-/// A host looks for frames so often in the network's round trip, but not less often than this. To be woken by each
-/// frame, where ports can do that, costs two cores more than that many hosts leave them.
+/// How many times a host looks for frames in a round trip of the network, and the longest time between two looks. Being
+/// woken by each frame, where ports can do that, would cost more than two cores have left with that many hosts.
 const LOOKS: u64 = 64;
 const LONGEST_SLEEP: Span = Span::from_us(500);
-/// Turns of the loop after which a host that is never idle looks for what the parent says.
+/// Turns of the loop after which a host that is never idle looks for messages of the parent.
 const ATTEND: u32 = 64;
 
-/// Is host `host` of the run that `config` describes, for the process `parent`, until that says so.
+/// Plays host `host` of the run that `config` describes, for the process `parent`, until that ends the run.
 ///
 /// # Errors
-/// What the parent asks for cannot be had, or it is gone.
+/// The host cannot be set up as the parent asks, or the parent is gone.
 pub(crate) fn be_host(parent: u32, host: u32, config: &RunConfig) -> Result<(), Failure> {
     die_with(parent)?;
     let mut lines = Lines::new(std::io::stdin().as_fd()).map_err(|error| gone(&error))?;
@@ -48,7 +48,7 @@ pub(crate) fn be_host(parent: u32, host: u32, config: &RunConfig) -> Result<(), 
 fn die_with(parent: u32) -> Result<(), Failure> {
     set_parent_process_death_signal(Some(Signal::KILL))
         .map_err(|error| Failure::Run(format!("prctl: {error}")))?;
-    // It may have died before the call above.
+    // The parent may have died before the call above.
     match getppid() {
         Some(pid) if pid.as_raw_nonzero().get() as u32 == parent => Ok(()),
         _ => Err(Failure::Run("the run of this host has ended".to_owned())),
@@ -73,7 +73,7 @@ struct HostProcess<'a> {
     lines: Lines,
     /// The longest sleep between two looks for frames.
     sleep: Span,
-    /// Turns until it looks for what the parent says; none if there is something.
+    /// Turns until the next look for messages of the parent; 0 if there are some.
     attend: u32,
     finished: bool,
 }
@@ -103,13 +103,13 @@ impl<'a> HostProcess<'a> {
         let numbers: Vec<u32> = setup.hosts.iter().map(|facts| facts.host).collect();
         let participants = Participants::new(&config.workload, &numbers);
         let mut flows = HostFlows::new(config, &participants, number);
-        // Nobody says here when a flow starts elsewhere.
+        // A host does not hear when a flow to it starts elsewhere.
         flows.expect_all(worker.fep_mut()).map_err(|error| failed(&error))?;
         let sleep = Span::from_ps(network.rtt.as_ps() / LOOKS).min(LONGEST_SLEEP);
         Ok(HostProcess { number, worker, flows, lines, sleep, attend: 0, finished: false })
     }
 
-    /// Turns the loop until the parent says that it is over.
+    /// Turns the loop until the parent ends the run.
     fn run(&mut self) -> Result<(), Failure> {
         while !self.finished {
             if self.attend == 0 {
@@ -133,7 +133,7 @@ impl<'a> HostProcess<'a> {
         Ok(())
     }
 
-    /// Does what the parent has said.
+    /// Carries out the parent's messages.
     fn listen(&mut self) -> Result<(), Failure> {
         while let Some(message) = self.lines.next().map_err(|error| gone(&error))? {
             let now = self.worker.clock().now();
@@ -148,7 +148,7 @@ impl<'a> HostProcess<'a> {
         Ok(())
     }
 
-    /// Sleeps until something is due, the parent says something, or it is time to look for frames.
+    /// Sleeps until something is due, a message of the parent arrives, or it is time to look for frames.
     fn rest(&mut self) {
         let now = self.worker.clock().now();
         let fep = self.worker.fep();
@@ -169,7 +169,7 @@ impl<'a> HostProcess<'a> {
     }
 }
 
-/// Opens the port of the host at `own`, and finds out where all hosts are.
+/// Opens the port of the host at `own`, and resolves the addresses of all hosts.
 fn open(own: usize, hosts: &[HostFacts]) -> Result<(crate::port_spec::OpenPort, Vec<HostAddr>), Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::Run(error.to_string());
     let facts = &hosts[own];
