@@ -66,13 +66,13 @@ fn served(test: u8) -> (Pair, [Server; 2], tempfile::TempDir) {
 
 #[test]
 fn an_application_runs_through_a_server() {
-    let (mut pair, ..) = served(1);
+    let (mut pair, _servers, _dir) = served(1);
     body::exchange(&mut pair);
 }
 
 #[test]
 fn a_full_session_gives_the_buffer_back() {
-    let (mut pair, ..) = served(2);
+    let (mut pair, _servers, _dir) = served(2);
     body::back_pressure(&mut pair);
 }
 
