@@ -13,7 +13,12 @@ const DEPTH: u64 = 8;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Sends `chunks` messages, calling `progress` with the number that have arrived.
-pub(crate) fn send(mut endpoint: Endpoint, peer: &str, chunks: u64, mut progress: impl FnMut(u64)) -> Outcome<()> {
+pub(crate) fn send(
+    mut endpoint: Endpoint,
+    peer: &str,
+    chunks: u64,
+    mut progress: impl FnMut(u64),
+) -> Outcome<()> {
     let peer = endpoint.peer(peer)?;
     let connection = endpoint.connect(peer)?;
     let bytes = Bytes::from(vec![7; CHUNK]);

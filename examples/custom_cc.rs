@@ -1,7 +1,7 @@
 //! A congestion control of one's own, plugged in without a fork and compared with NSCC in an incast.
 use std::{error::Error, sync::Arc};
-use weft::cc::{AckSample, CcChoice, CcParams, CcSnapshot, LossSample, NackSample, SenderCc, Window};
 use weft::Time;
+use weft::cc::{AckSample, CcChoice, CcParams, CcSnapshot, LossSample, NackSample, SenderCc, Window};
 use weft::core::Rng;
 use weft_testbed::sim::{self, RunConfig};
 use weft_testbed::{topology::TopologySpec, workload::WorkloadSpec};

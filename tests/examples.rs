@@ -46,6 +46,7 @@ fn responses_find_their_requests() {
 #[test]
 fn a_custom_balancer_beats_ecmp() {
     custom_lb::main().expect("the example ends well");
-    let (own, ecmp) = (custom_lb::permutation(custom_lb::sticky()), LbChoice::parse("ecmp").map(custom_lb::permutation));
+    let (own, ecmp) =
+        (custom_lb::permutation(custom_lb::sticky()), LbChoice::parse("ecmp").map(custom_lb::permutation));
     assert!(own.unwrap() < ecmp.unwrap().unwrap());
 }

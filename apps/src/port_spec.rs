@@ -61,8 +61,7 @@ impl PortOptions {
     /// Options that do not go together, by their names on the command line; or the system's or DPDK's complaint.
     pub(crate) fn open(&self, spec: &PortSpec) -> Result<OpenPort, String> {
         let PortOptions { ip, mac, mtu, vlan, checksum, huge_pages } = *self;
-        let options =
-            weft::port::PortOptions { ip, mac, mtu, vlan, checksum: checksum.into(), huge_pages };
+        let options = weft::port::PortOptions { ip, mac, mtu, vlan, checksum: checksum.into(), huge_pages };
         spec.open(&options).map_err(|error| match error {
             PortError::NoAddress(spec) => {
                 format!("{spec}: this port has no IP address by itself: say --ip ADDRESS")
@@ -95,6 +94,9 @@ mod tests {
         assert!(vlan.starts_with("udp:127.77.1.1: --vlan has no effect: "), "{vlan}");
         let memif: PortSpec = "memif:@weft-options,role=client".parse().unwrap();
         let no_address = PortOptions::default().open(&memif).unwrap_err();
-        assert!(no_address.ends_with(": this port has no IP address by itself: say --ip ADDRESS"), "{no_address}");
+        assert!(
+            no_address.ends_with(": this port has no IP address by itself: say --ip ADDRESS"),
+            "{no_address}"
+        );
     }
 }

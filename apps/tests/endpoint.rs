@@ -94,13 +94,18 @@ fn several_applications_share_a_server() {
 }
 
 /// All that was posted completes with [`Error::Gone`], with its buffer; and then every call fails so.
-fn assert_gone(endpoint: &mut Endpoint, mut next: impl FnMut(&mut Endpoint) -> Result<Option<Completion>, Error>) {
+fn assert_gone(
+    endpoint: &mut Endpoint,
+    mut next: impl FnMut(&mut Endpoint) -> Result<Option<Completion>, Error>,
+) {
     let (mut buffers, mut closed) = (0, 0);
     let begin = Instant::now();
     let error = loop {
         assert!(begin.elapsed() < Duration::from_secs(5), "the bound is milliseconds");
         match next(endpoint) {
-            Ok(Some(Completion::Received { buffer, result: Err(Error::Gone), .. })) => buffers += buffer.len(),
+            Ok(Some(Completion::Received { buffer, result: Err(Error::Gone), .. })) => {
+                buffers += buffer.len()
+            }
             Ok(Some(Completion::Closed { result: Err(Error::Gone), .. })) => closed += 1,
             Ok(Some(Completion::Connected { .. }) | None) => {}
             Ok(Some(other)) => panic!("{other:?}"),

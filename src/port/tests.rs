@@ -148,5 +148,8 @@ fn ports_between_two_need_no_ethernet_address_of_the_peer() {
     open.info.point_to_point = false;
     assert_eq!(open.meet(&bare).unwrap(), PeerAddress::ToBeAsked(bare.ip));
     let named = PeerSpec { mac: Some(MacAddr([2; 6])), ..bare };
-    assert_eq!(open.meet(&named).unwrap(), PeerAddress::Known(HostAddr { mac: MacAddr([2; 6]), ip: bare.ip }));
+    assert_eq!(
+        open.meet(&named).unwrap(),
+        PeerAddress::Known(HostAddr { mac: MacAddr([2; 6]), ip: bare.ip })
+    );
 }

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use weft::{
-    CallError, Completion, ConnectOptions, ConnectionId, Endpoint, Error, OperationId, ReceiveBuffer, ReceiveError,
-    ReceiveOptions, SendBuffer, SendError, SendOptions,
+    CallError, Completion, ConnectOptions, ConnectionId, Endpoint, Error, OperationId, ReceiveBuffer,
+    ReceiveError, ReceiveOptions, SendBuffer, SendError, SendOptions,
 };
 
 /// The longest time that anything here takes.
@@ -57,7 +57,8 @@ impl Pair {
     }
 
     fn describe(&self) -> String {
-        let side = |side: &Side| format!("completed {:?}; waits for {:?}", side.completed, side.endpoint.explain());
+        let side =
+            |side: &Side| format!("completed {:?}; waits for {:?}", side.completed, side.endpoint.explain());
         format!("left {}\nright {}", side(&self.left), side(&self.right))
     }
 
@@ -213,8 +214,7 @@ fn directed(pair: &mut Pair, connection: ConnectionId) {
     let others = pair.right.endpoint.receive_with(vec![0; 10], others).unwrap();
     let ours = ReceiveOptions::default().tag(5).from(left);
     let ours = pair.right.endpoint.receive_with(vec![0; 10], ours).unwrap();
-    let send =
-        pair.left.endpoint.send_with(connection, b"from here", SendOptions::default().tag(5)).unwrap();
+    let send = pair.left.endpoint.send_with(connection, b"from here", SendOptions::default().tag(5)).unwrap();
     pair.sent(send);
     let Completion::Received { source, .. } = pair.received(ours) else { unreachable!() };
     assert_eq!(source.unwrap().peer, left);
@@ -227,7 +227,8 @@ fn truncated(pair: &mut Pair, connection: ConnectionId) {
     let send = pair.left.endpoint.send(connection, b"abcdef").unwrap();
     // The sender is told that the message was too long, unless that was not known yet when it arrived.
     assert!(matches!(pair.send_ended(send).1, Ok(()) | Err(Error::Send(SendError::Answered(_)))));
-    let Completion::Received { buffer: ReceiveBuffer::Vec(bytes), len, result, .. } = pair.received(receive) else {
+    let Completion::Received { buffer: ReceiveBuffer::Vec(bytes), len, result, .. } = pair.received(receive)
+    else {
         panic!("the buffer comes back as it was given");
     };
     let truncated = ReceiveError::Truncated { len: 6, room: 3 };
@@ -270,8 +271,7 @@ pub(crate) fn back_pressure(pair: &mut Pair) {
     };
     assert!(refused.is_back_pressure(), "{refused}");
     assert_eq!(buffer.len(), 1000 + posted.len());
-    let receives: Vec<_> =
-        (0..=posted.len()).map(|_| receive(pair, vec![0; 200_000])).collect();
+    let receives: Vec<_> = (0..=posted.len()).map(|_| receive(pair, vec![0; 200_000])).collect();
     let last = loop {
         match pair.left.endpoint.send(connection, buffer) {
             Ok(operation) => break operation,

@@ -232,7 +232,10 @@ fn a_worker_thread_that_dies_completes_all_operations_with_an_error() {
     };
     assert!(begin.elapsed() < Duration::from_secs(5), "it ends at once");
     ends.sort_by_key(|(_, len)| *len);
-    assert_eq!((error, ends), (Error::Gone, vec![(Err(Error::Gone), 0), (Err(Error::Gone), 5), (Err(Error::Gone), 10)]));
+    assert_eq!(
+        (error, ends),
+        (Error::Gone, vec![(Err(Error::Gone), 0), (Err(Error::Gone), 5), (Err(Error::Gone), 10)])
+    );
 }
 
 #[test]
@@ -243,7 +246,9 @@ fn options_without_effect_are_refused_by_name() {
     assert!(refused(serve().on_thread(None)).starts_with("on_thread has no effect"));
     assert!(refused(serve()).starts_with("/nowhere: "), "it cannot be joined");
     let session = weft::core::worker::session::SessionConfig::default();
-    assert!(refused(Endpoint::builder("udp:127.39.0.1").session(session)).starts_with("session has no effect"));
+    assert!(
+        refused(Endpoint::builder("udp:127.39.0.1").session(session)).starts_with("session has no effect")
+    );
     assert!(refused(Endpoint::builder("udp:127.39.0.1").cc("sync")).starts_with("congestion control: "));
     let payload = refused(Endpoint::builder("udp:127.39.0.1").mtu(1500).payload(4096));
     assert_eq!(payload, "the port's MTU leaves 1412 bytes, and packets shall have 4096");

@@ -101,8 +101,8 @@ fn ask(args: &ClientArgs) -> Result<(), Failure> {
     let mut output = Output::open(&args.output)?;
     let mut open = open(&args.port)?;
     let endpoint = Endpoint::new(&args.end, &open)?;
-    let test =
-        Test::new(&args.test, endpoint.setup.payload, endpoint.setup.longest_payload, &endpoint.cc).map_err(Failure::Usage)?;
+    let test = Test::new(&args.test, endpoint.setup.payload, endpoint.setup.longest_payload, &endpoint.cc)
+        .map_err(Failure::Usage)?;
     let memory = client::memory(&test, &mut open.port)?;
     let patience = Duration::from_nanos(args.end.patience.as_ps() / 1000);
     open.port.wait_for_link(patience).map_err(Failure::Run)?;

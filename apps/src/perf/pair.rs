@@ -29,8 +29,8 @@ pub(super) fn run(args: &PairArgs) -> Result<(), Failure> {
     let mut output = Output::open(&args.output)?;
     let ends = open(args.between, args.mtu)?;
     let endpoint = Endpoint::new(&args.end, &ends[0])?;
-    let test =
-        Test::new(&args.test, endpoint.setup.payload, endpoint.setup.longest_payload, &endpoint.cc).map_err(Failure::Usage)?;
+    let test = Test::new(&args.test, endpoint.setup.payload, endpoint.setup.longest_payload, &endpoint.cc)
+        .map_err(Failure::Usage)?;
     let ips = [ends[0].info.host.ip, ends[1].info.host.ip];
     let [client, server] = ends;
     let worker = |open, own: u32| {
