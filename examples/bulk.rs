@@ -25,12 +25,10 @@ pub(crate) fn send(
     let post = |endpoint: &mut Endpoint, connection: ConnectionId, n: u64| {
         endpoint.send_with(connection, bytes.clone(), SendOptions::default().header_data(n))
     };
-    let mut posted = 0;
-    while posted < DEPTH.min(chunks) {
-        post(&mut endpoint, connection, posted)?;
-        posted += 1;
+    let (mut posted, mut arrived) = (DEPTH.min(chunks), 0);
+    for n in 0..posted {
+        post(&mut endpoint, connection, n)?;
     }
-    let mut arrived = 0;
     while arrived < chunks {
         match endpoint.wait(PATIENCE)?.ok_or("nothing arrives")? {
             Completion::Sent { result, .. } => {

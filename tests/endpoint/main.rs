@@ -163,6 +163,39 @@ fn the_descriptor_becomes_readable_when_there_is_something_to_poll() {
     }
 }
 
+/// An endpoint at a link in memory, at the other end of which nobody answers.
+fn alone() -> (Endpoint, weft::core::port::memory::MemoryPort) {
+    use weft::core::port::memory::{MemoryConfig, pair};
+    use weft::core::{Settings, Setup, worker::Strangers};
+    use weft::port::{AnyPort, OpenPort};
+    let (here, there) = pair(&MemoryConfig::default()).unwrap();
+    let open = OpenPort::in_process(AnyPort::Memory(Box::new(here)), 1);
+    let setup = Setup::new(&Settings { payload: Some(1024), ..Settings::default() }, &open).unwrap();
+    let (worker, _) = setup.worker(open, weft::Addr(0), &[], Strangers::Learn).unwrap();
+    (Endpoint::from_worker(worker).unwrap(), there)
+}
+
+#[test]
+fn a_peer_for_which_nobody_answers_is_unreachable_after_three_seconds() {
+    let (mut endpoint, _link) = alone();
+    let peer = endpoint.peer("127.0.0.9").unwrap();
+    let connection = endpoint.connect(peer).unwrap();
+    endpoint.send(connection, b"held".to_vec()).unwrap();
+    let (begin, mut held) = (Instant::now(), None);
+    let why = loop {
+        match endpoint.wait(Duration::from_secs(20)).unwrap().expect("an answer") {
+            Completion::Sent { result, buffer, .. } => held = Some((result, buffer.len())),
+            Completion::Closed { result, .. } => break result.unwrap_err(),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert!(begin.elapsed() > Duration::from_secs(2) && begin.elapsed() < Duration::from_secs(8));
+    assert!(matches!(why, Error::Refused(CallError::Unreachable { .. })), "{why:?}");
+    assert_eq!(held, Some((Err(why), 4)), "the message comes back with the same reason");
+    // It is known now, and is asked again.
+    assert!(matches!(endpoint.connect(peer), Err(Error::Refused(CallError::Unreachable { .. }))));
+}
+
 #[test]
 fn messages_to_a_process_that_nobody_has_are_refused() {
     let mut pair = udp(37, |builder| builder.process(5));
