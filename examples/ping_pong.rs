@@ -63,7 +63,7 @@ fn main() -> Outcome<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     match &words[..] {
         [own] => pong(own, TIMES),
-        [own, peer] => Ok(println!("a round trip takes {:?}", ping(own, peer, TIMES)?)),
+        [own, peer] => ping(own, peer, TIMES).map(|time| println!("a round trip takes {time:?}")),
         _ => Err("ADDRESS, or ADDRESS PEER".into()),
     }
 }

@@ -71,7 +71,7 @@ fn main() -> Outcome<()> {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match &words[..] {
         [own] => serve(own, u64::MAX),
-        [own, peer, words @ ..] => Ok(println!("{}", ask(own, peer, words)?.join("\n"))),
+        [own, peer, words @ ..] => ask(own, peer, words).map(|answers| println!("{}", answers.join("\n"))),
         _ => Err("ADDRESS, or ADDRESS PEER WORD…".into()),
     }
 }
