@@ -338,7 +338,7 @@ mod tests {
         for shard in &mut system.shards {
             shard.bench.crowd = crowd.unwrap_or(shard.bench.crowd);
         }
-        let mut watch = Watch { progress: None, sampling: None, flows_total: 0 };
+        let mut watch = Watch { progress: None, sampling: None, stop: None, flows_total: 0 };
         let end = engine::run(&mut system, config.until, &mut watch);
         report::report(config, &system, end)
     }
