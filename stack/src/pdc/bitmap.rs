@@ -147,7 +147,7 @@ impl Bitmap {
         self.range
     }
 
-    /// Bytes of heap in use.
+    /// Bytes of heap allocated.
     pub(super) fn heap_bytes(&self) -> u64 {
         size_of_val(&*self.words) as u64
     }

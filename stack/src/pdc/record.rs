@@ -207,7 +207,7 @@ impl Records {
         self.ring = ring;
     }
 
-    /// Bytes of heap in use.
+    /// Bytes of heap allocated.
     pub(super) fn heap_bytes(&self) -> u64 {
         size_of_val(&*self.ring) as u64 + self.acked.heap_bytes()
     }

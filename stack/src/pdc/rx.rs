@@ -234,7 +234,7 @@ impl RxPdc {
         }
     }
 
-    /// Bytes of heap in use.
+    /// Bytes of heap allocated.
     pub(crate) fn heap_bytes(&self) -> u64 {
         self.bitmap.heap_bytes() + crate::heap::of_vec(&self.responses)
     }

@@ -527,7 +527,7 @@ impl TxPdc {
         newly
     }
 
-    /// Bytes of heap in use.
+    /// Bytes of heap allocated.
     pub(crate) fn heap_bytes(&self) -> u64 {
         self.records.heap_bytes() + crate::heap::of_deque(&self.lost)
     }

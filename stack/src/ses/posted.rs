@@ -74,7 +74,7 @@ impl PostedQueue {
         }
     }
 
-    /// Bytes of heap in use, without the memory of the receives.
+    /// Bytes of heap allocated, without the memory of the receives.
     pub(super) fn heap_bytes(&self) -> u64 {
         let index = |index: &Index| size_of::<Index>() as u64 + index.heap_bytes();
         heap::of_deque(&self.oldest) + self.indexed.as_deref().map_or(0, index)

@@ -404,12 +404,12 @@ impl Receives {
         }
     }
 
-    /// Bytes of heap in use for posted receives, without their memory.
+    /// Bytes of heap allocated for posted receives, without their memory.
     pub(crate) fn posted_bytes(&self) -> u64 {
         self.posted.heap_bytes()
     }
 
-    /// Bytes of heap in use for messages in progress, without their contents.
+    /// Bytes of heap allocated for messages in progress, without their contents.
     pub(crate) fn message_bytes(&self) -> u64 {
         self.messages.heap_bytes()
             + self.unexpected.heap_bytes()

@@ -64,7 +64,7 @@ impl Unexpected {
         self.in_order.get(&arrival).copied()
     }
 
-    /// Bytes of heap in use. Assumes that tree nodes are three quarters full, as after random insertions.
+    /// Bytes of heap allocated. Assumes that tree nodes are three quarters full, as after random insertions.
     pub(super) fn heap_bytes(&self) -> u64 {
         let entry =
             size_of::<(u64, Key)>() + size_of::<(Option<u64>, u64)>() + size_of::<(Option<u64>, Addr, u64)>();
