@@ -94,9 +94,15 @@ fn until(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// Lines of the journal that have an end.
-fn journaled(scratch: &Scratch) -> usize {
-    fs::read(scratch.path("s.jsonl.journal")).map_or(0, |b| b.iter().filter(|&&b| b == b'\n').count())
+/// How many runs of the sweep with the table `table` have a result file.
+fn results_of(scratch: &Scratch, table: &str) -> usize {
+    let Ok(entries) = fs::read_dir(scratch.path(&format!("{table}.runs"))) else { return 0 };
+    entries.filter(|e| e.as_ref().is_ok_and(|e| e.path().extension().is_some_and(|e| e == "json"))).count()
+}
+
+/// How many runs have a result file.
+fn results(scratch: &Scratch) -> usize {
+    results_of(scratch, "s.jsonl")
 }
 
 /// A generator of moments (xorshift; G. Marsaglia, 2003).
@@ -118,8 +124,8 @@ fn interrupted(scratch: &Scratch, seed: u64, signals: &[Signal]) -> (String, usi
     for how in signals {
         let child = scratch.start(&["--jobs", "2"]);
         // Not before the first row of its own, or nothing would ever be done where starting takes long.
-        let before = journaled(scratch);
-        until("a run is journaled", || journaled(scratch) > before + 1 || scratch.path("s.jsonl").exists());
+        let before = results(scratch);
+        until("a run has ended", || results(scratch) > before || scratch.path("s.jsonl").exists());
         sleep(moments.next(Duration::from_millis(25)));
         signal(child.id(), *how);
         let output = child.wait_with_output().expect("it ends");
@@ -127,7 +133,7 @@ fn interrupted(scratch: &Scratch, seed: u64, signals: &[Signal]) -> (String, usi
             break;
         }
         hits += 1;
-        assert!(!scratch.path("s.jsonl").exists() || journaled(scratch) == 201, "a table before its time");
+        assert!(!scratch.path("s.jsonl").exists() || results(scratch) == 200, "a table before its time");
         if *how == Signal::INT {
             assert_eq!(output.status.code(), Some(130), "{}", stderr(&output));
             assert!(stderr(&output).contains("the same command goes on"), "{}", stderr(&output));
@@ -204,17 +210,15 @@ fn the_table_has_the_grids_order_and_the_reports_figures() {
 }
 
 #[test]
-fn a_kill_just_before_the_journal_is_removed_does_no_harm() {
+fn a_kill_just_before_the_results_are_removed_does_no_harm() {
     let scratch = Scratch::new("late-kill", MANY);
     let table = scratch.table(&[]);
     let mut child =
         scratch.start(&["--out", scratch.path("u.jsonl").to_str().expect("UTF-8"), "--jobs", "1"]);
-    until("runs are journaled", || {
-        fs::metadata(scratch.path("u.jsonl.journal")).is_ok_and(|m| m.len() > 9000)
-    });
+    until("runs have ended", || results_of(&scratch, "u.jsonl") > 5);
     child.kill().expect("it runs");
     child.wait().expect("it ends");
-    fs::rename(scratch.path("u.jsonl.journal"), scratch.path("s.jsonl.journal")).expect("movable");
+    fs::rename(scratch.path("u.jsonl.runs"), scratch.path("s.jsonl.runs")).expect("movable");
     assert_eq!(scratch.table(&[]), table);
     assert_eq!(scratch.names(), ["s.jsonl", "s.toml"]);
 }
@@ -319,7 +323,10 @@ fn unfinished_flows_are_results() {
 #[test]
 fn what_makes_no_sense_is_refused_before_anything_runs() {
     let cases = [
-        ("[run]\nworkload = 'permutation'\n[vary]\nlb = ['mixed',\n'plb']\n", "s.toml:5: --lb: no load"),
+        (
+            "[run]\nworkload = 'permutation'\n[vary]\nlb = ['mixed',\n'plb']\n",
+            "s.toml:5: --lb: unknown load balancer 'plb'",
+        ),
         (
             "[run]\nworkload = 'permutation'\nhosts = 8\nhostz = 9\n",
             "s.toml:4: weft run has no option 'hostz'",
@@ -355,10 +362,10 @@ fn what_makes_no_sense_is_refused_before_anything_runs() {
 fn what_belongs_to_another_sweep_is_not_touched() {
     let scratch = Scratch::new("foreign", MANY);
     let mut child = scratch.start(&["--jobs", "1"]);
-    until("runs are journaled", || journaled(&scratch) > 3);
+    until("runs have ended", || results(&scratch) > 3);
     child.kill().expect("it runs");
     child.wait().expect("it ends");
-    let journal = fs::read(scratch.path("s.jsonl.journal")).expect("a journal");
+    let kept = results(&scratch);
     fs::write(scratch.path("s.toml"), MANY.replace("16KiB", "17KiB")).expect("writable");
     let refused = |expected: &str| {
         let output = scratch.sweep(&[]);
@@ -369,13 +376,28 @@ fn what_belongs_to_another_sweep_is_not_touched() {
             stderr(&output)
         );
     };
-    refused("s.jsonl.journal: it is of a sweep with other options");
-    assert_eq!(fs::read(scratch.path("s.jsonl.journal")).expect("a journal"), journal);
-    fs::remove_file(scratch.path("s.jsonl.journal")).expect("removable");
+    refused("s.jsonl.runs: it is of a sweep with other options");
+    assert_eq!(results(&scratch), kept);
+    fs::remove_dir_all(scratch.path("s.jsonl.runs")).expect("removable");
     fs::write(scratch.path("s.jsonl"), "precious\n").expect("writable");
     refused("s.jsonl is there already, and not of this sweep");
     assert_eq!(fs::read(scratch.path("s.jsonl")).expect("a file"), b"precious\n");
     assert!(scratch.table(&["--force"]).lines().count() == 200);
+}
+
+#[test]
+fn the_journal_of_an_earlier_version_is_refused() {
+    let scratch = Scratch::new("journal", MANY);
+    fs::write(scratch.path("s.jsonl.journal"), "{\"journal\":1}\n").expect("writable");
+    for args in [&[][..], &["--force"], &["--shard", "1/2"], &["--merge"], &["--slurm", "--dry-run"]] {
+        let output = scratch.sweep(args);
+        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        let expected = "s.jsonl.journal: an earlier version of weft began this sweep";
+        assert!(stderr(&output).contains(expected), "{args:?}: {}", stderr(&output));
+        assert_eq!(scratch.names(), ["s.jsonl.journal", "s.toml"], "{args:?}");
+    }
+    fs::remove_file(scratch.path("s.jsonl.journal")).expect("removable");
+    assert_eq!(scratch.table(&[]).lines().count(), 200);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The options of `weft sweep`.
 
-use super::journal::Shard;
+use super::grid::Shard;
 use clap::Args;
 use std::num::NonZero;
 use std::path::PathBuf;

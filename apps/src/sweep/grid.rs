@@ -134,6 +134,32 @@ impl Grid {
     }
 }
 
+/// A part of a sweep: the runs whose number leaves `index - 1` when divided by `of`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shard {
+    /// From 1 to `of`.
+    pub(crate) index: usize,
+    pub(crate) of: usize,
+}
+
+impl Shard {
+    pub(crate) fn has(self, run: usize) -> bool {
+        run % self.of == self.index - 1
+    }
+}
+
+impl std::str::FromStr for Shard {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Shard, Self::Err> {
+        let numbers = text.split_once('/').and_then(|(i, n)| Some((i.parse().ok()?, n.parse().ok()?)));
+        match numbers {
+            Some((index, of)) if (1..=of).contains(&index) => Ok(Shard { index, of }),
+            _ => Err("expected I/N with I from 1 to N, such as 1/8"),
+        }
+    }
+}
+
 /// Where `complaint` names `option`.
 fn named_at(complaint: &str, option: &str) -> Option<usize> {
     let flag = format!("--{option}");
@@ -276,5 +302,16 @@ mod tests {
         let after = id(&text, "1");
         std::fs::remove_file(&path).unwrap();
         assert_ne!(before, after);
+    }
+
+    #[test]
+    fn every_run_belongs_to_one_shard() {
+        let shard = |text: &str| text.parse::<Shard>();
+        for run in 0..20 {
+            assert_eq!((1..=3).filter(|i| shard(&format!("{i}/3")).unwrap().has(run)).count(), 1);
+        }
+        for wrong in ["", "1", "0/3", "4/3", "1/0", "a/b", "-1/3"] {
+            assert!(shard(wrong).is_err(), "{wrong}");
+        }
     }
 }

@@ -3,7 +3,7 @@
 mod args;
 mod file;
 mod grid;
-mod journal;
+mod results;
 mod slurm;
 mod table;
 mod workers;
@@ -16,8 +16,8 @@ use crate::options::RunArgs;
 use crate::resolve::resolve;
 use crate::{run, text};
 use file::SweepFile;
-use grid::Grid;
-use journal::{Access, Header, Journals, Shard, failed};
+use grid::{Grid, Shard};
+use results::{Access, Header, Results};
 use std::num::NonZero;
 use std::path::{Path, PathBuf, absolute};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -39,33 +39,33 @@ struct Sweep {
 pub(crate) fn sweep(args: &SweepArgs) -> Result<(), Failure> {
     let sweep = Sweep::read(args)?;
     let access = args.shard.map_or(Access::Whole, Access::Shard);
-    let Some(mut journals) = sweep.begin(access, args.force)? else { return Ok(()) };
+    let Some(mut results) = sweep.begin(access, args.force)? else { return Ok(()) };
     if args.merge {
-        sweep.check_merge(&journals)?;
-        let (tally, clock) = (sweep.write(&mut journals)?, Instant::now());
-        return sweep.end(journals, tally, 0, clock);
+        sweep.check_merge(&results)?;
+        let (tally, clock) = (sweep.write(&results)?, Instant::now());
+        return sweep.end(results, tally, 0, clock);
     }
-    let mine = |run: &usize| args.shard.is_none_or(|shard| shard.has(*run));
-    let todo: Vec<usize> = (0..sweep.grid.runs()).filter(mine).filter(|run| !journals.has(*run)).collect();
+    let todo: Vec<usize> =
+        (0..sweep.grid.runs()).filter(|run| access.has(*run) && !results.has(*run)).collect();
     let cores = thread::available_parallelism().map_or(1, NonZero::get);
     let jobs = args.jobs.map_or((cores / sweep.grid.threads()).max(1), NonZero::get);
-    // A journal is begun only once all has been checked.
-    if !journals.begun() {
+    // No run is made before all have been checked, so a sweep that has begun needs no check.
+    if !results.begun() {
         check_all(&sweep.grid, &todo, jobs)?;
     }
     if args.slurm {
         // The tasks take the locks.
-        drop(journals);
+        drop(results);
         return slurm::submit(&sweep, todo.len(), args);
     }
     let clock = Instant::now();
     let count = todo.len();
-    workers::run(&sweep.grid, &sweep.header.sweep, todo, jobs, &mut journals)?;
+    workers::run(&sweep.grid, &sweep.header.sweep, todo, jobs, &mut results)?;
     if let Some(shard) = args.shard {
-        return sweep.end_shard(&journals, shard, count);
+        return sweep.end_shard(&results, shard, count);
     }
-    let tally = sweep.write(&mut journals)?;
-    sweep.end(journals, tally, count, clock)
+    let tally = sweep.write(&results)?;
+    sweep.end(results, tally, count, clock)
 }
 
 /// Makes one run of a sweep, in a process that ends with `parent`; or only finds out whether it can be made.
@@ -94,12 +94,12 @@ impl Sweep {
     }
 
     /// Finds out what is done, and keeps others from doing the same; none if everything is.
-    fn begin(&self, access: Access, force: bool) -> Result<Option<Journals>, Failure> {
+    fn begin(&self, access: Access, force: bool) -> Result<Option<Results>, Failure> {
         table::check_place(&self.out)?;
         let runs = self.grid.runs();
-        let mut journals = Journals::open(&self.out, self.header.clone(), runs, access)?;
+        let mut results = Results::open(&self.out, self.header.clone(), runs, access)?;
         if force {
-            journals.discard()?;
+            results.discard()?;
             match fs::remove_file(&self.out) {
                 Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(failed(&self.out, &e)),
                 _ => {}
@@ -107,9 +107,9 @@ impl Sweep {
         }
         let out = self.out.display();
         match table::existing(&self.out, &self.header.sweep, runs)? {
-            Existing::Nothing | Existing::Partial => journals.load()?,
+            Existing::Nothing | Existing::Partial => results.load()?,
             Existing::Complete => {
-                journals.remove()?;
+                results.remove()?;
                 say(&format!("{out} is finished: {runs} runs; --force begins anew\n"))?;
                 return Ok(None);
             }
@@ -120,13 +120,12 @@ impl Sweep {
                 )));
             }
         }
-        Ok(Some(journals))
+        Ok(Some(results))
     }
 
-    fn check_merge(&self, journals: &Journals) -> Result<(), Failure> {
+    fn check_merge(&self, results: &Results) -> Result<(), Failure> {
         let runs = self.grid.runs();
-        let ended = |run: &usize| journals.has(*run) || journals.errors().contains_key(run);
-        match runs - (0..runs).filter(ended).count() {
+        match (0..runs).filter(|run| !results.has_ended(*run)).count() {
             0 => Ok(()),
             missing => Err(Failure::Run(format!(
                 "{missing} of {runs} runs are not done yet; without --merge (or with --slurm) they will be"
@@ -134,13 +133,13 @@ impl Sweep {
         }
     }
 
-    fn write(&self, journals: &mut Journals) -> Result<Tally, Failure> {
-        table::write(&self.out, &self.grid, &self.header.sweep, journals)
+    fn write(&self, results: &Results) -> Result<Tally, Failure> {
+        table::write(&self.out, &self.grid, &self.header.sweep, results)
     }
 
     /// Sums up a sweep whose table is written.
-    fn end(&self, journals: Journals, tally: Tally, now: usize, clock: Instant) -> Result<(), Failure> {
-        let (runs, out, cost) = (self.grid.runs(), self.out.display(), journals.cost);
+    fn end(&self, results: Results, tally: Tally, now: usize, clock: Instant) -> Result<(), Failure> {
+        let (runs, out, cost) = (self.grid.runs(), self.out.display(), results.cost);
         let mut text = format!("{out}: {runs} runs, {now} of them made now");
         if tally.unfinished > 0 {
             text += &format!("; in {} not all flows have completed", tally.unfinished);
@@ -158,12 +157,12 @@ impl Sweep {
                 tally.failed
             )));
         }
-        journals.remove()
+        results.remove()
     }
 
-    fn end_shard(&self, journals: &Journals, shard: Shard, now: usize) -> Result<(), Failure> {
+    fn end_shard(&self, results: &Results, shard: Shard, now: usize) -> Result<(), Failure> {
         let Shard { index, of } = shard;
-        let failed = journals.errors().keys().filter(|run| shard.has(**run)).count();
+        let failed = results.errors().keys().filter(|run| shard.has(**run)).count();
         say(&format!("shard {index} of {of}: {now} runs made now, {failed} failed\n"))?;
         match failed {
             0 => Ok(()),
@@ -196,6 +195,17 @@ fn check_all(grid: &Grid, todo: &[usize], jobs: usize) -> Result<(), Failure> {
         Some((_, failure)) => Err(failure),
         None => Ok(()),
     }
+}
+
+/// `path` with `suffix` at its end.
+fn suffixed(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
+fn failed(path: &Path, error: &io::Error) -> Failure {
+    Failure::Run(format!("{}: {error}", path.display()))
 }
 
 fn say(text: &str) -> Result<(), Failure> {

@@ -1,9 +1,8 @@
 //! A sweep as a Slurm array job: each task does a shard of the grid, and a job that depends on all of
 //! them writes the table.
 
-use super::Sweep;
 use super::args::SweepArgs;
-use super::journal::{failed, suffixed};
+use super::{Sweep, failed, suffixed};
 use crate::Failure;
 use std::env;
 use std::path::Path;

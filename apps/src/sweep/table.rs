@@ -3,7 +3,8 @@
 //! divided and however often interrupted it runs.
 
 use super::grid::Grid;
-use super::journal::{Cost, Journals, failed, suffixed};
+use super::results::{Cost, Results};
+use super::{failed, suffixed};
 use crate::{Failure, text};
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -175,15 +176,14 @@ struct Flows {
     flows_completed: u64,
 }
 
-/// Writes the table from the journals, in which every run must be, beside its place, and then moves it
-/// there: it is never seen half written.
-pub(crate) fn write(out: &Path, grid: &Grid, sweep: &str, journals: &mut Journals) -> Result<Tally, Failure> {
+/// Writes the table from `results` beside its place, and then renames it: it is never seen half written.
+pub(crate) fn write(out: &Path, grid: &Grid, sweep: &str, results: &Results) -> Result<Tally, Failure> {
     let draft = suffixed(out, ".new");
     let unwritable = |e: io::Error| failed(&draft, &e);
     let mut file = BufWriter::new(File::create(&draft).map_err(unwritable)?);
     let mut tally = Tally::default();
     for index in 0..grid.runs() {
-        let row = match journals.row(index)? {
+        let row = match results.row(index)? {
             Some(row) => {
                 let flows = serde_json::from_str::<Flows>(&row).ok();
                 tally.unfinished += usize::from(flows.is_some_and(|f| f.flows_completed < f.flows_total));
@@ -191,7 +191,7 @@ pub(crate) fn write(out: &Path, grid: &Grid, sweep: &str, journals: &mut Journal
             }
             None => {
                 tally.failed += 1;
-                let error = journals.errors().get(&index).map_or("not run", String::as_str);
+                let error = results.errors().get(&index).map_or("not run", String::as_str);
                 failure(grid, index, sweep, error)
             }
         };

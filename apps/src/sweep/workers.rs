@@ -2,7 +2,7 @@
 //! that panics or takes all memory ends its process and nothing else, and the processes end with the sweep.
 
 use super::grid::Grid;
-use super::journal::{Cost, Journals};
+use super::results::{Cost, Results};
 use super::table;
 use crate::Failure;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -28,14 +28,14 @@ enum Message {
     Signal(i32),
 }
 
-/// Makes the runs `todo`, `jobs` at a time, and journals each as it ends. Returns early on a signal, as
+/// Makes the runs `todo`, `jobs` at a time, and writes the result of each as it ends. Returns early on a signal, as
 /// [`Failure::Interrupted`]; the runs in progress end with this process.
 pub(crate) fn run(
     grid: &Arc<Grid>,
     sweep: &str,
     todo: Vec<usize>,
     jobs: usize,
-    journals: &mut Journals,
+    results: &mut Results,
 ) -> Result<(), Failure> {
     let bar = progress_bar(todo.len(), "done");
     let (sender, messages) = mpsc::channel();
@@ -51,7 +51,7 @@ pub(crate) fn run(
                     bar.suspend(|| eprintln!("weft: {}: {error}", grid.label(run)));
                     bar.set_message(format!(", {failed} failed"));
                 }
-                journals.append(run, outcome)?;
+                results.add(run, outcome)?;
                 bar.inc(1);
             }
             Ok(Message::Signal(signal)) => {
