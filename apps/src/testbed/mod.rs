@@ -17,7 +17,7 @@ pub(crate) use rundir::Owned;
 pub(crate) use switch::Switches;
 
 use clap::{Args, Subcommand};
-use control::{Call, Reply, Request, ask, listen};
+use control::{Control, Reply, Request, ask};
 use rundir::{Claim, RunDir};
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -144,15 +144,16 @@ fn up(args: &UpArgs) -> Result<(), Failure> {
     let run = |owned: &Owned| {
         let hosts: Vec<u32> = (0..plan.config.topology.hosts()).collect();
         let bed = args.hosts.attach(&plan.config, &plan.faults, &hosts, owned, name)?;
-        let calls = listen(&owned.dir.control())
+        let mut control = Control::listen(&owned.dir.control())
             .map_err(|error| Failure::Run(format!("{}: {error}", owned.dir.control().display())))?;
         let mut switches = Switches::new(bed, &plan.config);
         let status = |switches: &Switches| Status::of(switches, &plan, name, args.hosts);
         say(&status(&switches).text());
         while !ended.load(Ordering::Relaxed) {
             (0..ATTEND).for_each(|_| switches.turn());
-            while let Ok(call) = calls.try_recv() {
-                if attend(&mut switches, call, status) {
+            if let Some(request) = control.poll() {
+                control.answer(&attend(&mut switches, &request, status));
+                if request == Request::Down {
                     return Ok(());
                 }
             }
@@ -163,18 +164,13 @@ fn up(args: &UpArgs) -> Result<(), Failure> {
     outcome.and(owned.remove())
 }
 
-/// Answers a request. Returns whether it was the last one.
-fn attend(switches: &mut Switches, call: Call, status: impl Fn(&Switches) -> Status) -> bool {
-    let (reply, last) = match &call.request {
-        Request::Status => (Reply::Status(Box::new(status(switches))), false),
-        Request::SetLink(words) => match switches.set_link(words) {
-            Ok(()) => (Reply::Done, false),
-            Err(why) => (Reply::Refused(why), false),
-        },
-        Request::Down => (Reply::Done, true),
-    };
-    call.answer(reply);
-    last
+/// Does what `request` asks for.
+fn attend(switches: &mut Switches, request: &Request, status: impl Fn(&Switches) -> Status) -> Reply {
+    match request {
+        Request::Status => Reply::Status(Box::new(status(switches))),
+        Request::SetLink(words) => switches.set_link(words).map_or_else(Reply::Refused, |()| Reply::Done),
+        Request::Down => Reply::Done,
+    }
 }
 
 /// Makes the name this process's own, and removes what an earlier testbed of this name has left.
