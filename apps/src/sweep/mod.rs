@@ -26,8 +26,8 @@ use std::time::Instant;
 use std::{env, fs, io, thread};
 use table::{Existing, Tally};
 
-/// A sweep file and the table to make of it. The current directory is that of the file, from which the
-/// files that it names are found.
+/// A sweep file and the table that it produces. The current directory is that of the sweep file, because the names of
+/// files in it are relative to it.
 struct Sweep {
     grid: Arc<Grid>,
     header: Header,
@@ -35,7 +35,7 @@ struct Sweep {
     out: PathBuf,
 }
 
-/// Does what `args` ask for.
+/// Runs `weft sweep`.
 pub(crate) fn sweep(args: &SweepArgs) -> Result<(), Failure> {
     let sweep = Sweep::read(args)?;
     let access = args.shard.map_or(Access::Whole, Access::Shard);
@@ -68,7 +68,7 @@ pub(crate) fn sweep(args: &SweepArgs) -> Result<(), Failure> {
     sweep.end(results, tally, count, clock)
 }
 
-/// Makes one run of a sweep, in a process that ends with `parent`; or only finds out whether it can be made.
+/// Makes one run of a sweep, or only checks whether it can be made. The process ends when `parent` ends.
 pub(crate) fn one_run(parent: u32, rehearse: bool, args: &RunArgs) -> Result<(), Failure> {
     workers::die_with(parent)?;
     if rehearse { resolve(args).and_then(run::rehearse) } else { run::run(args, &Interrupt::default()) }
@@ -93,7 +93,7 @@ impl Sweep {
         Ok(Sweep { header: Header::new(&grid)?, grid: Arc::new(grid), file, out })
     }
 
-    /// Finds out what is done, and keeps others from doing the same; none if everything is.
+    /// Locks and reads the results of earlier processes; `None` if the table is complete.
     fn begin(&self, access: Access, force: bool) -> Result<Option<Results>, Failure> {
         table::check_place(&self.out)?;
         let runs = self.grid.runs();
@@ -137,7 +137,7 @@ impl Sweep {
         table::write(&self.out, &self.grid, &self.header.sweep, results)
     }
 
-    /// Sums up a sweep whose table is written.
+    /// Reports on a sweep whose table is written, and removes its results if no run has failed.
     fn end(&self, results: Results, tally: Tally, now: usize, clock: Instant) -> Result<(), Failure> {
         let (runs, out, cost) = (self.grid.runs(), self.out.display(), results.cost);
         let mut text = format!("{out}: {runs} runs, {now} of them made now");
@@ -171,8 +171,8 @@ impl Sweep {
     }
 }
 
-/// Refuses the first of the runs `todo` that makes no sense or cannot be made; `jobs` at a time, because
-/// each builds its fabric.
+/// Checks the runs `todo`, `jobs` at a time because each check builds a fabric. The error is that of the first run that
+/// cannot be made.
 fn check_all(grid: &Grid, todo: &[usize], jobs: usize) -> Result<(), Failure> {
     let bar = workers::progress_bar(todo.len(), "checked");
     let (next, first) = (AtomicUsize::new(0), Mutex::new(None::<(usize, Failure)>));
@@ -180,7 +180,7 @@ fn check_all(grid: &Grid, todo: &[usize], jobs: usize) -> Result<(), Failure> {
         while let Some(&run) = todo.get(next.fetch_add(1, Ordering::Relaxed)) {
             bar.inc(1);
             if let Err(failure) = grid.check(run, workers::rehearse) {
-                // What comes later need not be looked at; what comes before has been taken already.
+                // Later runs need no check now; all earlier ones have been handed out already.
                 next.store(todo.len(), Ordering::Relaxed);
                 let mut first = first.lock().unwrap_or_else(PoisonError::into_inner);
                 if first.as_ref().is_none_or(|(earlier, _)| run < *earlier) {
