@@ -1,4 +1,4 @@
-//! Hosts over kernel UDP: each has a socket of its own, and one in the fabric that stands for it.
+//! Hosts over kernel UDP: each has a socket of its own, and a socket in the fabric represents it.
 //!
 //! ```text
 //!   host i: 127.N.0.i ──▶ 127.N.1.j: the fabric's socket for host j
@@ -7,9 +7,9 @@
 //!   host j: 127.N.0.j ◀── 127.N.1.i: the fabric's socket for host i
 //! ```
 //!
-//! So what a host sends to says where it goes, and from which it gets something says who sent it: host *i* calls
-//! host *j* 127.N.1.j and knows nothing else. Frames in the fabric carry the hosts' own addresses, as sockets
-//! show and take them, and no header is rewritten.
+//! The socket to which a host sends identifies the destination, and the socket from which it receives identifies the
+//! sender: host *i* knows host *j* only as 127.N.1.j. Frames in the fabric carry the hosts' own addresses, as sockets
+//! report and accept them, so no header is rewritten.
 
 use super::super::rundir::{Owned, State};
 use super::{Attached, HostFacts, HostLink};
@@ -27,26 +27,27 @@ use weft_stack::port::{BURST, Frame, FramePool, Port, PortCaps, PortCounters, Rx
 use weft_stack::wire::ethernet::EthernetView;
 use weft_stack::wire::ipv4::Ipv4View;
 
-/// Networks 127.N.0.0/15 that testbeds take, one each.
+/// The networks 127.N.0.0/15, of which each testbed takes one.
 const NETWORKS: std::ops::RangeInclusive<u8> = 65..=126;
-/// Frames that a host may have sent and its link not begun to carry; beyond that the fabric drops them, as a
-/// host's full queue would.
+/// The most frames of a host that wait for its link. The fabric drops further ones, as the full queue of a host would.
 const BACKLOG: usize = 512;
-/// Frames that the sockets of one host can have handed over, if there are few hosts; and all of them together.
+/// The receive buffers of one host's socket, frames: the upper bound with few hosts, the lower with many.
 const RECEIVED: std::ops::RangeInclusive<usize> = 256..=1_024;
+/// The receive buffers of all sockets together, frames.
 const ALL_RECEIVED: usize = 16_384;
 
-/// All hosts' sockets in the fabric.
+/// The sockets in the fabric that represent the hosts.
 struct Exchange {
     network: u8,
-    /// By the host's place: the socket that stands for it, what waits to be sent through that, and what the host
-    /// has sent.
+    /// By the host's place: the socket that represents it.
     stands_for: Vec<UdpPort>,
+    /// By the host's place: frames that wait to be sent through that socket.
     to_send: Vec<TxBurst>,
+    /// By the host's place: frames from the host that its link has not taken yet.
     sent: Vec<VecDeque<Frame>>,
-    /// By the host's place: whether there may be something at its socket.
+    /// By the host's place: whether its socket may have a datagram.
     readable: Vec<bool>,
-    /// By the last byte of a host's address: its place.
+    /// The host's place by the last byte of its address.
     places: [Option<u8>; 256],
     scratch: RxBurst,
 }
@@ -91,36 +92,37 @@ pub(super) fn attach(hosts: &[u32], mtu: u32, owned: &Owned, name: &str) -> Resu
     Ok(hosts.iter().enumerate().map(one).collect())
 }
 
-/// Sockets for many hosts are more than a process usually has. Where it may not have them, opening them says so.
+/// Raises the limit of open files, because many hosts need more sockets than it usually allows. If it cannot be raised,
+/// opening a socket fails later.
 fn allow_descriptors() {
     let limit = getrlimit(Resource::Nofile);
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
-/// All networks, the one that the testbed `name` has unless another one has taken it first: when it comes up again, its
-/// hosts find it where it was.
+/// All networks in the order to try for the testbed `name`. The first depends only on the name, so that a testbed that
+/// comes up again usually has the same addresses.
 fn networks(name: &str) -> impl Iterator<Item = u8> {
     let count = NETWORKS.len() as u32;
     let first = name.bytes().fold(0, |sum: u32, byte| (sum * 31 + u32::from(byte)) % count);
     (0..count).map(move |n| NETWORKS.start() + ((first + n) % count) as u8)
 }
 
-/// Whether another testbed has this network.
+/// Whether opening failed because another testbed has the network.
 fn is_taken(error: &UdpError) -> bool {
     matches!(error, UdpError::Bind { error, .. } if error.kind() == io::ErrorKind::AddrInUse)
 }
 
-/// The host's own address.
+/// The address of the host's own socket.
 fn own(network: u8, host: u32) -> IpAddr {
     IpAddr::V4(Ipv4Addr::new(127, network, 0, host as u8 + 1))
 }
 
-/// What others call it.
+/// The address of the socket that represents the host.
 fn stand_in(network: u8, host: u32) -> IpAddr {
     IpAddr::V4(Ipv4Addr::new(127, network, 1, host as u8 + 1))
 }
 
-/// Who sent the frame, by the last byte of its address.
+/// The sender of a frame: the last byte of its address.
 fn sender(frame: &[u8]) -> Option<u8> {
     let eth = EthernetView::new_checked(frame).ok()?;
     Some(Ipv4View::new_trimmed(eth.payload()).ok()?.src().octets()[3])
@@ -157,18 +159,18 @@ impl Exchange {
         sender(frame).and_then(|last| self.places[usize::from(last)]).map(usize::from)
     }
 
-    /// Finds out which sockets have something: one call instead of one for each.
+    /// Finds the sockets that have a datagram, with one system call for all of them.
     fn look(&mut self) {
         let mut fds: Vec<PollFd<'_>> =
             self.stands_for.iter().map(|port| PollFd::new(port, PollFlags::IN)).collect();
-        // Where it fails, all are asked.
+        // If the call fails, all sockets are read.
         let asked = poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok();
         for (readable, fd) in self.readable.iter_mut().zip(&fds) {
             *readable |= !asked || !fd.revents().is_empty();
         }
     }
 
-    /// Takes in what has been sent to the host at `place`.
+    /// Receives the frames that were sent to the host at `place`. Returns how many were dropped.
     fn take_in(&mut self, place: usize) -> u64 {
         if place == 0 {
             self.look();
@@ -177,7 +179,7 @@ impl Exchange {
             return 0;
         }
         let mut refused = 0;
-        // There may be more if there was as much as it takes at a time.
+        // A full burst means that there may be more.
         self.readable[place] = self.stands_for[place].receive(&mut self.scratch) == BURST;
         let mut arrived = std::mem::take(&mut self.scratch);
         for frame in arrived.drain() {
@@ -190,7 +192,7 @@ impl Exchange {
         refused
     }
 
-    /// Hands a frame to the socket that stands for its sender. Gives it back if that has no room.
+    /// Hands a frame to the socket that represents its sender; returns it if that socket has no room.
     fn post(&mut self, frame: Frame) -> Result<(), Frame> {
         let Some(from) = self.place_of(&frame) else { return Ok(()) };
         if self.to_send[from].room() == 0 {
@@ -199,7 +201,7 @@ impl Exchange {
         if self.to_send[from].room() == 0 {
             return Err(frame);
         }
-        // It fits: all ports have the same MTU.
+        // The frame fits, because all ports have the same MTU.
         let _ = self.to_send[from].push(frame);
         Ok(())
     }
@@ -234,7 +236,7 @@ impl Port for UdpLink {
         for frame in burst.take_front(count) {
             self.counters.sent(&frame);
             if exchange.post(frame).is_err() {
-                // The kernel has no room: a full queue of the host's would do the same.
+                // The kernel has no room; the full queue of a host would drop the frame too.
                 self.counters.tx_errors += 1;
             }
         }
