@@ -1,4 +1,4 @@
-//! The other end of a path: says what arrived of each probe.
+//! The answering end of a path: reports how each probe arrived.
 
 use super::probe::{Heard, Kind, Probe};
 use super::wire::Wire;
@@ -9,22 +9,22 @@ use std::time::{Duration, Instant};
 use weft_cc::Span;
 use weft_stack::wire::class::{DscpClasses, TrafficClass};
 
-/// Others whose bursts are counted at a time.
+/// The largest number of hosts whose bursts are counted at the same time.
 const COUNTED: usize = 64;
-/// How often the time is looked at.
+/// How often the time without requests is checked.
 const SLICE: Duration = Duration::from_millis(100);
 
-/// What has arrived of a burst.
+/// The packets of a burst that have arrived.
 struct Count {
     from: IpAddr,
     session: u32,
     whole: u16,
     trimmed: u16,
-    /// What the port had dropped when the burst began.
+    /// Packets that the port had dropped before the burst.
     missed: u64,
 }
 
-/// Answers until nothing has arrived for `wait`, or for ever.
+/// Answers until no request has arrived for `wait`; for ever without it.
 pub(super) fn answer(mut wire: Wire, wait: Option<Span>) -> Result<(), Failure> {
     let wait = wait.map(|span| Duration::from_nanos(span.as_ps() / 1000));
     let mut counts = VecDeque::new();
@@ -34,7 +34,7 @@ pub(super) fn answer(mut wire: Wire, wait: Option<Span>) -> Result<(), Failure> 
             Some(heard) => {
                 last = Instant::now();
                 if let Some((length, reply)) = react(&mut counts, &heard, || wire.missed()) {
-                    // An answer is never longer than its question: nobody can be flooded with answers.
+                    // A response is never longer than its request, so responses cannot be used to flood a third host.
                     wire.send(heard.from, heard.tos, length, &reply)?;
                 }
             }
@@ -44,7 +44,8 @@ pub(super) fn answer(mut wire: Wire, wait: Option<Span>) -> Result<(), Failure> 
     }
 }
 
-/// What is answered to a probe, in an IP packet of how many bytes. `missed` is what the port has dropped.
+/// The response to a probe, with the length of its IP packet in bytes. `missed` returns how many packets the port has
+/// dropped.
 fn react(counts: &mut VecDeque<Count>, heard: &Heard, missed: impl Fn() -> u64) -> Option<(usize, Probe)> {
     let Heard { probe, .. } = heard;
     let reply = |kind| Probe {
@@ -54,7 +55,7 @@ fn react(counts: &mut VecDeque<Count>, heard: &Heard, missed: impl Fn() -> u64) 
     };
     match probe.kind {
         Kind::Ask => Some((0, reply(Kind::Answer))),
-        // Asked again, because the answer took long: the burst may have begun.
+        // The request was repeated because the response took long. The burst may have begun, so counting goes on.
         Kind::Begin if find(counts, heard).is_some() => Some((0, reply(Kind::Answer))),
         Kind::Begin => {
             counts.retain(|count| count.from != heard.from.ip);
@@ -99,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn questions_are_answered_with_what_arrived() {
+    fn a_response_reports_how_the_request_arrived() {
         let ask = heard(Kind::Ask, 0x22, false, 1);
         let (_, reply) = react(&mut VecDeque::new(), &ask, || 0).unwrap();
         assert_eq!((reply.kind, reply.tos, reply.length, reply.session), (Kind::Answer, 0x22, 500, 9));
@@ -127,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_late_of_one_burst_does_not_count_for_the_next() {
+    fn late_packets_of_one_burst_do_not_count_for_the_next() {
         let mut counts = VecDeque::new();
         let of = |kind, session| {
             let base = heard(kind, DscpClasses::default().trimmable << 2, false, 1);

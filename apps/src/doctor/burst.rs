@@ -1,64 +1,64 @@
-//! Bursts that shall overflow a switch: how long they are, how they are paced, and what their fate says about the
-//! fabric.
+//! Bursts that are meant to overflow a queue of a switch: their lengths, their pacing, and the finding on the fabric.
 
 use super::finding::Finding;
 use std::time::Duration;
 use weft_cc::Rate;
 
-/// Packets of the first burst and of the longest; each is twice as long as the one before. The first one that overflows
-/// something is likely to overflow the switch, and not what this host has between itself and the network.
+/// Packets of the first burst. Each burst is twice as long as the one before, because the shortest burst that overflows
+/// anything is likely to overflow the switch rather than a queue in this host.
 const FIRST: u16 = 64;
+/// Packets of the longest burst.
 const MOST: u16 = 1024;
-/// The longest burst through a packet socket for which no rate is known. One end of a veth pair takes all that comes,
-/// and at the other a ring of packets, of 512 by default, may overflow unseen by both ends.
+/// Packets of the longest burst through a packet socket without a known rate. One end of a veth pair accepts every
+/// packet, and at the other end a ring of 512 packets by default may overflow without a trace at either end.
 const UNPACED: u16 = 256;
-/// What a frame costs on Ethernet beside the IP packet: preamble, header, check sequence and gap, bytes.
+/// Bytes of a frame on Ethernet besides the IP packet: preamble, header, check sequence and gap.
 const AROUND: u64 = 8 + 14 + 4 + 12;
 
-/// What this host's port shows of a burst's fate.
+/// How much a port shows of dropped and trimmed packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sight {
-    /// What the port takes, it sends.
+    /// The port sends or counts every packet.
     Clear,
     /// The kernel drops datagrams that are shorter than their headers say.
     KernelUdp,
-    /// What is lost behind a packet socket, it does not tell.
+    /// Losses behind a packet socket are not reported.
     PacketSocket,
 }
 
-/// How bursts are sent, and judged.
+/// How bursts are sent and judged.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Burst {
     sight: Sight,
-    /// Of this host's link, if known.
+    /// The rate of this host's link, if known.
     rate: Option<Rate>,
 }
 
-/// What became of a burst.
+/// What happened to the packets of a burst.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Fate {
     pub(super) sent: u16,
     pub(super) whole: u16,
     pub(super) trimmed: u16,
-    /// Dropped by this host's port.
+    /// Packets dropped by this host's port.
     pub(super) unsent: u16,
-    /// Dropped by the port of the host that answers.
+    /// Packets dropped by the port of the answering host.
     pub(super) missed: u16,
 }
 
 impl Fate {
-    /// What did not arrive.
+    /// Packets that did not arrive.
     fn missing(&self) -> u16 {
         self.sent.saturating_sub(self.whole).saturating_sub(self.trimmed)
     }
 
-    /// What did not arrive although no port has dropped it.
+    /// Packets that did not arrive although neither port has dropped them.
     fn lost(&self) -> u16 {
         self.missing().saturating_sub(self.unsent).saturating_sub(self.missed)
     }
 
-    /// Whether a longer burst could tell nothing more. `before` is what became of the one before: a packet may be lost
-    /// now and then where nothing overflows.
+    /// Whether a longer burst would add nothing. `before` is the fate of the previous burst: one burst with losses proves
+    /// nothing, because a packet may be lost where no queue overflows.
     pub(super) fn settles(&self, before: Option<Fate>) -> bool {
         self.trimmed > 0 || (self.lost() > 0 && before.is_some_and(|fate| fate.lost() > 0))
     }
@@ -69,20 +69,20 @@ impl Burst {
         Burst { sight, rate }
     }
 
-    /// How many packets to send at once, one burst after another.
+    /// The number of packets of each burst, in order.
     pub(super) fn sizes(self) -> impl Iterator<Item = u16> {
         let unpaced = self.sight == Sight::PacketSocket && self.rate.is_none();
         let most = if unpaced { UNPACED } else { MOST };
         std::iter::successors(Some(FIRST), |size| size.checked_mul(2)).take_while(move |size| *size <= most)
     }
 
-    /// From one packet of `length` bytes to the next, as close as this host's link carries them.
+    /// The time between two packets of `length` bytes at the rate of this host's link; zero if that is unknown.
     pub(super) fn gap(self, length: usize) -> Duration {
         let span = self.rate.map(|rate| rate.time_for(length as u64 + AROUND));
         span.map_or(Duration::ZERO, |span| Duration::from_nanos(span.as_ps() / 1000))
     }
 
-    /// What the fate of the longest burst says about the fabric.
+    /// The finding on the fabric from the fate of the longest burst.
     pub(super) fn judge(self, fate: Fate) -> Finding {
         const CHECK: &str = "trimming";
         let (missing, seen) = (fate.missing(), describe(&fate));
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn bursts_are_judged() {
+    fn the_finding_follows_from_the_fate_and_the_port() {
         let state = |sight, fate| Burst::new(sight, None).judge(fate).state;
         for (sight, dropping) in
             [(Sight::Clear, State::Bad), (Sight::PacketSocket, State::Bad), (Sight::KernelUdp, State::Warn)]
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn one_loss_is_no_overflow() {
+    fn losses_in_one_burst_only_are_no_overflow() {
         let (good, poor, trimmed) = (fate(100, 0, 0, 0), fate(99, 0, 0, 0), fate(99, 1, 0, 0));
         assert!(!good.settles(None) && !poor.settles(None) && !poor.settles(Some(good)));
         assert!(!good.settles(Some(poor)) && poor.settles(Some(poor)));
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn bursts_grow_and_keep_to_the_link() {
+    fn bursts_double_and_are_paced_at_the_rate_of_the_link() {
         let sizes = |sight, rate| Burst::new(sight, rate).sizes().collect::<Vec<u16>>();
         let rate = Some(Rate::from_bps(200_000_000));
         assert_eq!(sizes(Sight::Clear, None), [64, 128, 256, 512, 1024]);

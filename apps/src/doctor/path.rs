@@ -1,5 +1,5 @@
-//! What a path does to packets: how long they may be, what becomes of their marks, and whether switches
-//! trim what does not fit.
+//! Examines a path: the longest packet that arrives, whether DSCP and ECN are kept, and whether switches trim packets
+//! that do not fit into their queues.
 
 use super::burst::{Burst, Fate};
 use super::finding::Finding;
@@ -11,16 +11,19 @@ use std::time::{Duration, Instant};
 use weft_stack::wire::class::DscpClasses;
 use weft_stack::worker::HostAddr;
 
-/// How often a probe is sent, and how long its answer may take.
+/// How often a request is sent before it counts as lost.
 const TRIES: u32 = 4;
+/// How long a response may take.
 const PATIENCE: Duration = Duration::from_millis(250);
-/// Without a packet of it for so long, a burst is over; and how long it may take.
+/// A burst has ended after this time without a packet of it.
 const SETTLE: Duration = Duration::from_millis(200);
+/// How long a burst may take.
 const DRAIN: Duration = Duration::from_secs(10);
-/// IP packets worth trying: what IPv4 and IPv6 promise, Ethernet's standard, a payload of 4 KiB, jumbo.
+/// Lengths of IP packets to try: the minimum MTU of IPv4 and of IPv6, the MTU of Ethernet, a payload of 4 KiB, and jumbo
+/// frames.
 const LENGTHS: [usize; 5] = [576, 1280, 1500, 4204, 9000];
 
-/// A path that is examined.
+/// A path under examination.
 pub(super) struct Path {
     wire: Wire,
     peer: HostAddr,
@@ -29,7 +32,7 @@ pub(super) struct Path {
     number: u32,
 }
 
-/// An answer, and how long it took.
+/// A response and the time it took.
 struct Reply {
     heard: Heard,
     took: Duration,
@@ -41,7 +44,7 @@ impl Path {
         Path { wire, peer, burst, session, number: 0 }
     }
 
-    /// All there is to find. A path without answers ends at once.
+    /// Makes all checks. If the peer does not respond, the first is the only one.
     pub(super) fn examine(&mut self) -> Result<Vec<Finding>, Failure> {
         let ip = self.peer.ip;
         let Some(first) = self.ask(0, 0)? else {
@@ -59,7 +62,7 @@ impl Path {
         Ok(findings)
     }
 
-    /// The answer to a question in a packet of `length` bytes (at least as long as a probe) with these marks.
+    /// The response to a request in an IP packet of at least `length` bytes with the DSCP and ECN in `tos`.
     fn ask(&mut self, tos: u8, length: usize) -> Result<Option<Reply>, Failure> {
         self.exchange(Kind::Ask, Kind::Answer, tos, length)
     }
@@ -107,7 +110,7 @@ impl Path {
         Ok(Finding::ok("path-mtu", format!("packets of {own} bytes arrive")))
     }
 
-    /// What becomes of DSCP and ECN, there and back.
+    /// Checks whether DSCP and ECN are kept in both directions.
     fn marks(&mut self) -> Result<Vec<Finding>, Failure> {
         let classes = DscpClasses::default();
         let (mut rewritten, mut bleached, mut lost) = (Vec::new(), Vec::new(), Vec::new());
@@ -119,7 +122,7 @@ impl Path {
                     lost.push(format!("DSCP {dscp} with ECN {ecn}"));
                     continue;
                 };
-                // The answer leaves with the marks with which the question arrived.
+                // The response was sent with the DSCP and ECN with which the request arrived.
                 let there = (heard.probe.tos, tos, "there");
                 let back = (heard.tos, heard.probe.tos, "back");
                 for (seen, sent, way) in [there, back] {
@@ -156,7 +159,7 @@ impl Path {
         Ok(vec![dscp, ecn])
     }
 
-    /// Sends bursts of long packets that may be trimmed, each longer than the one before, until something
+    /// Sends bursts of trimmable packets of the longest size, each burst longer than the one before, until a queue
     /// overflows.
     fn trimming(&mut self) -> Result<Finding, Failure> {
         let mut before = None;
@@ -194,12 +197,12 @@ impl Path {
         Ok(Some(Fate { sent: size, whole, trimmed, unsent, missed }))
     }
 
-    /// Asks what has arrived of a burst of `size` packets until no more of it arrives.
+    /// Requests the counts of a burst of `size` packets until they no longer grow.
     fn count(&mut self, size: u16) -> Result<Option<Probe>, Failure> {
         let deadline = Instant::now() + DRAIN;
         let mut last: Option<Probe> = None;
         loop {
-            // The question waits behind the burst where all of it goes one way; it may be dropped there.
+            // The request may wait in the same queue behind the burst, or be dropped there.
             let reply = self.exchange(Kind::Count, Kind::Counted, 0, 0)?.map(|reply| reply.heard.probe);
             let arrived = |probe: &Probe| probe.whole.saturating_add(probe.trimmed);
             let over = match (&last, &reply) {
@@ -216,7 +219,7 @@ impl Path {
     }
 }
 
-/// Adds what is to be said, once.
+/// Adds a text to `list` if it `applies` and is not there yet.
 fn note(list: &mut Vec<String>, applies: bool, text: impl FnOnce() -> String) {
     if applies {
         let text = text();
@@ -244,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_good_path_is_found_good() {
+    fn a_path_without_faults_is_ok() {
         let (near, far) = wires();
         let peer = far.own();
         let other =
@@ -258,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_peer_is_named() {
+    fn a_peer_that_does_not_respond_is_named() {
         let (near, far) = wires();
         let findings = Path::new(near, far.own(), Burst::new(Sight::Clear, None)).examine().unwrap();
         assert_eq!(findings.len(), 1);

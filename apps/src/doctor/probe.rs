@@ -1,5 +1,5 @@
-//! What the doctor sends over a path, and how it is framed: UDP datagrams to weft's port that are no
-//! packets of the protocol, so an endpoint that gets one drops it.
+//! The probes that the doctor sends over a path: UDP datagrams to weft's port that are not packets of the protocol, so
+//! an endpoint that receives one drops it.
 
 use std::net::IpAddr;
 use thiserror::Error;
@@ -22,24 +22,24 @@ const MAGIC: [u8; 6] = *b"weftpr";
 const VERSION: u8 = 2;
 /// Bytes of a probe without its padding.
 const LEN: usize = 32;
-/// Bytes of it that tell what a probe is for and whose it is: all that is left of one that a switch has trimmed
-/// as much as it may.
+/// Bytes at the beginning of a probe that hold its kind, session and number: all that is left after a switch has trimmed
+/// it as far as it may.
 const KEPT: usize = MIN_IP_PAYLOAD_UDP - UDP;
 
-/// What a probe is for.
+/// The purpose of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// To be answered with what was seen of it.
+    /// Requests a response that says how this probe arrived.
     Ask,
-    /// That answer, with the same marks.
+    /// The response, sent with the DSCP and ECN with which the request arrived.
     Answer,
-    /// Counting begins anew.
+    /// Starts a count at zero.
     Begin,
-    /// To be counted, not answered.
+    /// Is counted, without a response.
     Burst,
-    /// To be answered with the counts.
+    /// Requests the counts.
     Count,
-    /// That answer.
+    /// The response with the counts.
     Counted,
 }
 
@@ -51,18 +51,19 @@ impl Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Probe {
     pub(super) kind: Kind,
-    /// Tells one check from another, and one burst from the next; the first is chosen at random.
+    /// Identifies a check and, within it, a burst; the first value is random.
     pub(super) session: u32,
-    /// Tells one question from another; in a burst, the place in it.
+    /// Identifies a request; the position in a burst.
     pub(super) number: u32,
-    /// In an answer: DSCP and ECN with which the question arrived.
+    /// In a response: DSCP and ECN with which the request arrived.
     pub(super) tos: u8,
-    /// In an answer: bytes of the IP packet in which the question arrived.
+    /// In a response: bytes of the IP packet in which the request arrived.
     pub(super) length: u32,
-    /// Frames of a burst that arrived whole, and trimmed.
+    /// Frames of a burst that arrived whole.
     pub(super) whole: u16,
+    /// Frames of a burst that arrived trimmed.
     pub(super) trimmed: u16,
-    /// Frames that the port they arrived at has dropped since the burst began.
+    /// Frames that the receiving port has dropped since the burst began.
     pub(super) missed: u16,
 }
 
@@ -95,7 +96,7 @@ impl Probe {
         bytes
     }
 
-    /// The probe of which `bytes` are left. One of a burst says all that matters in what trimming leaves.
+    /// The probe in `bytes`. A probe of a burst may have been trimmed down to its first bytes.
     fn decode(bytes: &[u8]) -> Option<Probe> {
         let kept: &[u8; KEPT] = bytes.first_chunk()?;
         if kept[..6] != MAGIC || kept[6] != VERSION {
@@ -128,7 +129,7 @@ pub(super) fn shortest(v6: bool) -> usize {
     (if v6 { IPV6 } else { IPV4 }) + UDP + LEN
 }
 
-/// Writes `probe` into `frame`, which its padding fills.
+/// Writes a packet with `probe` into `frame`, and fills the rest with zeros.
 pub(super) fn write(
     frame: &mut Frame,
     from: HostAddr,
@@ -171,7 +172,7 @@ pub(super) fn write(
             };
             header.emit(&mut frame[at..])?
         }
-        // The port has refused a peer of the other version.
+        // Not reached: the port has refused a peer of the other IP version.
         _ => 0,
     };
     let payload_len = u16::try_from(frame.len() - at - UDP).unwrap_or(u16::MAX);
@@ -181,18 +182,18 @@ pub(super) fn write(
     finish_checksums(frame, ChecksumFill::default())
 }
 
-/// A probe that has arrived, and in what.
+/// A probe that has arrived, with facts from the headers of its packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Heard {
     pub(super) probe: Probe,
     pub(super) from: HostAddr,
     /// DSCP and ECN.
     pub(super) tos: u8,
-    /// Routers on the way.
+    /// Number of routers on the way.
     pub(super) hops: u8,
     /// Bytes of the IP packet as it arrived.
     pub(super) length: u32,
-    /// Whether it was longer when it was sent.
+    /// Whether the packet was longer when it was sent.
     pub(super) cut: bool,
 }
 
@@ -225,7 +226,7 @@ pub(super) fn read(frame: &[u8]) -> Result<Heard, NoProbe> {
     })
 }
 
-/// Bytes of the frame of an IP packet.
+/// Bytes of the Ethernet frame with an IP packet of `packet` bytes.
 pub(super) fn frame_len(packet: usize, vlan: Option<VlanTag>) -> usize {
     packet + MIN_FRAME + vlan.map_or(0, |_| VLAN_TAG_LEN)
 }
@@ -290,7 +291,7 @@ mod tests {
         }
 
         #[test]
-        fn whatever_arrives_is_an_error_at_worst(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn arbitrary_bytes_are_refused_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             prop_assert!(read(&bytes).is_err());
         }
     }
@@ -320,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn questions_and_answers_that_were_cut_say_nothing() {
+    fn truncated_requests_and_responses_are_refused() {
         for kind in Kind::ALL.into_iter().filter(|kind| *kind != Kind::Burst) {
             let mut frame = written(false, 0, 4000, &Probe::new(kind, 7, 3));
             frame.truncate(frame_len(shortest(false), None) - 1);

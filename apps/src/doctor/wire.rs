@@ -1,4 +1,4 @@
-//! A port, and probes in and out of it.
+//! Sends and receives probes through a port.
 
 use super::probe::{self, Heard, Probe};
 use crate::Failure;
@@ -12,7 +12,7 @@ use weft_stack::worker::HostAddr;
 
 /// How long to sleep while nothing arrives.
 const NAP: Duration = Duration::from_micros(200);
-/// How long a port may take no frame.
+/// How long a port may refuse frames.
 const STUCK: Duration = Duration::from_secs(1);
 
 /// The port.
@@ -32,7 +32,7 @@ impl Wire {
         Wire { own: open.host, vlan, port: open.port, rx, tx, heard: VecDeque::new() }
     }
 
-    /// Bytes of the longest IP packet.
+    /// Bytes of the longest IP packet that can be sent.
     pub(super) fn mtu(&self) -> usize {
         self.tx.max_frame().saturating_sub(probe::frame_len(0, self.vlan))
     }
@@ -54,7 +54,7 @@ impl Wire {
         counters.rx_missed + counters.rx_errors
     }
 
-    /// Waits, while what is to be sent goes out.
+    /// Waits until `deadline`, and transmits queued frames meanwhile.
     pub(super) fn wait_until(&mut self, deadline: Instant) {
         loop {
             self.port.transmit(&mut self.tx);
@@ -62,7 +62,7 @@ impl Wire {
             if left.is_zero() {
                 return;
             }
-            // The kernel's sleeps are no more exact.
+            // The kernel's sleeps are not more exact than this.
             if left > NAP {
                 thread::sleep(left - NAP);
             } else {
@@ -71,13 +71,13 @@ impl Wire {
         }
     }
 
-    /// Its addresses.
+    /// The addresses of this host.
     #[cfg(test)]
     pub(super) fn own(&self) -> HostAddr {
         self.own
     }
 
-    /// Sends `probe` in an IP packet of `length` bytes with these marks, and waits until the port takes it.
+    /// Sends `probe` in an IP packet of `length` bytes with the DSCP and ECN in `tos`, and waits until the port accepts it.
     pub(super) fn send(
         &mut self,
         to: HostAddr,
@@ -125,13 +125,13 @@ impl Wire {
 
     fn receive(&mut self) -> usize {
         let count = self.port.receive(&mut self.rx);
-        // What is no probe is none of the doctor's business.
+        // Frames that are not probes are ignored.
         self.heard.extend(self.rx.drain().filter_map(|frame| probe::read(&frame).ok()));
         count
     }
 }
 
-/// Where `peer` is; its Ethernet address must be known.
+/// The addresses of `peer`; its Ethernet address must be known.
 pub(super) fn place(open: &mut OpenPort, peer: &PeerSpec) -> Result<HostAddr, Failure> {
     match open.meet(peer) {
         Ok(Place::Known(host)) => Ok(host),
