@@ -117,7 +117,8 @@ impl Moments {
     }
 }
 
-/// Interrupts a sweep with each of `signals` in turn, then lets it end. Returns the table and the number of interruptions.
+/// Interrupts a sweep with each of `signals` in turn, then lets it end. Returns the table and the number of
+/// interruptions.
 fn interrupted(scratch: &Scratch, seed: u64, signals: &[Signal]) -> (String, usize) {
     let mut moments = Moments(seed);
     let mut hits = 0;

@@ -57,8 +57,8 @@ impl Fate {
         self.missing().saturating_sub(self.unsent).saturating_sub(self.missed)
     }
 
-    /// Whether a longer burst would add nothing. `before` is the fate of the previous burst: one burst with losses proves
-    /// nothing, because a packet may be lost where no queue overflows.
+    /// Whether a longer burst would add nothing. `before` is the fate of the previous burst: one burst with losses
+    /// proves nothing, because a packet may be lost where no queue overflows.
     pub(super) fn settles(&self, before: Option<Fate>) -> bool {
         self.trimmed > 0 || (self.lost() > 0 && before.is_some_and(|fate| fate.lost() > 0))
     }

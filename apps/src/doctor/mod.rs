@@ -1,8 +1,8 @@
 //! `weft doctor`: finds what keeps this machine or a path from being fast, and says what to type.
 //!
 //! Without options it examines the machine by reading /proc and /sys. With `--port` it opens the port and reports its
-//! capabilities. With `--path` it exchanges probes with another doctor (`--answer`) over any kind of port; decision 0038
-//! says why these are not packets of the protocol.
+//! capabilities. With `--path` it exchanges probes with another doctor (`--answer`) over any kind of port; decision
+//! 0038 says why these are not packets of the protocol.
 
 mod answer;
 mod burst;
@@ -17,13 +17,13 @@ mod root;
 mod wire;
 
 use crate::Failure;
+use crate::output::OutputFile;
 use crate::port_spec::{AnyPort, OpenPort, PeerSpec, PortOptions, PortSpec};
 use crate::units;
 use burst::{Burst, Sight};
 use clap::Args;
 use finding::{Finding, State};
 use root::Root;
-use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use weft_cc::{Rate, Span};
@@ -197,6 +197,9 @@ fn print(findings: &[Finding], json: Option<&Path>) -> Result<(), Failure> {
     if path == Path::new("-") {
         return crate::print(&bytes).map_err(stdout);
     }
-    let written = File::create(path).and_then(|mut file| file.write_all(&bytes));
-    written.map_err(|error| Failure::Run(format!("{}: {error}", path.display())))
+    let written = OutputFile::create(path).and_then(|mut file| {
+        file.write_all(&bytes)?;
+        file.commit()
+    });
+    written.map_err(|error| Failure::at(path, &error))
 }

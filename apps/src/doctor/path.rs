@@ -19,8 +19,8 @@ const PATIENCE: Duration = Duration::from_millis(250);
 const SETTLE: Duration = Duration::from_millis(200);
 /// How long a burst may take.
 const DRAIN: Duration = Duration::from_secs(10);
-/// Lengths of IP packets to try: the minimum MTU of IPv4 and of IPv6, the MTU of Ethernet, a payload of 4 KiB, and jumbo
-/// frames.
+/// Lengths of IP packets to try: the minimum MTU of IPv4 and of IPv6, the MTU of Ethernet, a payload of 4 KiB, and
+/// jumbo frames.
 const LENGTHS: [usize; 5] = [576, 1280, 1500, 4204, 9000];
 
 /// A path under examination.

@@ -22,8 +22,8 @@ const MAGIC: [u8; 6] = *b"weftpr";
 const VERSION: u8 = 2;
 /// Bytes of a probe without its padding.
 const LEN: usize = 32;
-/// Bytes at the beginning of a probe that hold its kind, session and number: all that is left after a switch has trimmed
-/// it as far as it may.
+/// Bytes at the beginning of a probe that hold its kind, session and number: all that is left after a switch has
+/// trimmed it as far as it may.
 const KEPT: usize = MIN_IP_PAYLOAD_UDP - UDP;
 
 /// The purpose of a probe.

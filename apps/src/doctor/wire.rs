@@ -77,7 +77,8 @@ impl Wire {
         self.own
     }
 
-    /// Sends `probe` in an IP packet of `length` bytes with the DSCP and ECN in `tos`, and waits until the port accepts it.
+    /// Sends `probe` in an IP packet of `length` bytes with the DSCP and ECN in `tos`, and waits until the port accepts
+    /// it.
     pub(super) fn send(
         &mut self,
         to: HostAddr,

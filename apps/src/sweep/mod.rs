@@ -77,13 +77,13 @@ pub(crate) fn one_run(parent: u32, rehearse: bool, args: &RunArgs) -> Result<(),
 impl Sweep {
     fn read(args: &SweepArgs) -> Result<Sweep, Failure> {
         let name = args.file.display().to_string();
-        let unreadable = |e: io::Error| failed(&args.file, &e);
+        let unreadable = |e: io::Error| Failure::at(&args.file, &e);
         let text = String::from_utf8(text::read(&args.file).map_err(unreadable)?)
             .map_err(|_| Failure::Run(format!("{name}: not UTF-8 text")))?;
         let grid = Grid::new(SweepFile::parse(&name, &text)?)?;
         let file = absolute(&args.file).map_err(unreadable)?;
         let out = match &args.out {
-            Some(out) => absolute(out).map_err(|e| failed(out, &e))?,
+            Some(out) => absolute(out).map_err(|e| Failure::at(out, &e))?,
             None => file.with_extension("jsonl"),
         };
         if out == file {
@@ -101,7 +101,7 @@ impl Sweep {
         if force {
             results.discard()?;
             match fs::remove_file(&self.out) {
-                Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(failed(&self.out, &e)),
+                Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(Failure::at(&self.out, &e)),
                 _ => {}
             }
         }
@@ -202,10 +202,6 @@ fn suffixed(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     name.into()
-}
-
-fn failed(path: &Path, error: &io::Error) -> Failure {
-    Failure::Run(format!("{}: {error}", path.display()))
 }
 
 fn say(text: &str) -> Result<(), Failure> {

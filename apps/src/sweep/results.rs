@@ -7,7 +7,7 @@
 //! A POSIX lock on `OUT.runs/lock` keeps a second sweep away. Shards share that lock, and each holds its own besides.
 
 use super::grid::{Grid, Shard};
-use super::{failed, suffixed};
+use super::suffixed;
 use crate::Failure;
 use rustix::fs::{FlockOperation, fcntl_lock};
 use rustix::io::Errno;
@@ -158,7 +158,7 @@ impl Results {
                 continue;
             };
             let path = self.directory.join(&name);
-            let bytes = fs::read(&path).map_err(|e| failed(&path, &e))?;
+            let bytes = fs::read(&path).map_err(|e| Failure::at(&path, &e))?;
             let Ok(result) = serde_json::from_slice::<RunResult>(&bytes) else { continue };
             if let Some(why) = self.header.difference(&result) {
                 return Err(Failure::Run(format!(
@@ -208,7 +208,7 @@ impl Results {
     /// Writes the result of a run: its row, or why it failed.
     pub(crate) fn add(&mut self, run: usize, outcome: Result<(String, Cost), String>) -> Result<(), Failure> {
         let path = self.path_of(run);
-        let unwritable = |e: io::Error| failed(&path, &e);
+        let unwritable = |e: io::Error| Failure::at(&path, &e);
         let (row, cost, error) = match outcome {
             Ok((row, cost)) => {
                 (Some(RawValue::from_string(row).map_err(|e| unwritable(e.into()))?), cost, None)
@@ -230,7 +230,7 @@ impl Results {
             return Ok(None);
         }
         let path = self.path_of(run);
-        let bytes = fs::read(&path).map_err(|e| failed(&path, &e))?;
+        let bytes = fs::read(&path).map_err(|e| Failure::at(&path, &e))?;
         let result: RunResult = serde_json::from_slice(&bytes)
             .map_err(|e| Failure::Run(format!("{} has changed while in use: {e}", path.display())))?;
         Ok(result.row.map(|row| row.get().to_owned()))
@@ -240,7 +240,7 @@ impl Results {
     pub(crate) fn discard(&mut self) -> Result<(), Failure> {
         for name in self.names()?.iter().filter(|name| is_result(name)) {
             let path = self.directory.join(name);
-            fs::remove_file(&path).map_err(|e| failed(&path, &e))?;
+            fs::remove_file(&path).map_err(|e| Failure::at(&path, &e))?;
         }
         Ok(())
     }
@@ -261,7 +261,7 @@ impl Results {
 
     /// The names of all files in the directory.
     fn names(&self) -> Result<Vec<String>, Failure> {
-        let entries = fs::read_dir(&self.directory).map_err(|e| failed(&self.directory, &e))?;
+        let entries = fs::read_dir(&self.directory).map_err(|e| Failure::at(&self.directory, &e))?;
         let names = entries.filter_map(|entry| Some(entry.ok()?.file_name().to_string_lossy().into_owned()));
         Ok(names.collect())
     }
@@ -301,8 +301,8 @@ fn refuse_journal(out: &Path) -> Result<(), Failure> {
             .strip_prefix(&name)
             .is_some_and(|rest| rest.is_empty() || rest.starts_with('.') && rest.contains("-of-"))
     };
-    for entry in fs::read_dir(directory).map_err(|e| failed(out, &e))? {
-        let found = entry.map_err(|e| failed(out, &e))?.file_name();
+    for entry in fs::read_dir(directory).map_err(|e| Failure::at(out, &e))? {
+        let found = entry.map_err(|e| Failure::at(out, &e))?.file_name();
         if is_journal(&found.to_string_lossy()) {
             return Err(Failure::Run(format!(
                 "{}: an earlier version of weft began this sweep, and only that version can go on with it; remove the \
@@ -319,7 +319,7 @@ fn locked(out: &Path, directory: &Path, name: &str, how: FlockOperation) -> Resu
     let path = directory.join(name);
     for _ in 0..TRIES {
         match fs::create_dir(directory) {
-            Err(e) if e.kind() != ErrorKind::AlreadyExists => return Err(failed(out, &e)),
+            Err(e) if e.kind() != ErrorKind::AlreadyExists => return Err(Failure::at(out, &e)),
             _ => {}
         }
         // Some file systems lend exclusive locks only to those who may write.
@@ -327,7 +327,7 @@ fn locked(out: &Path, directory: &Path, name: &str, how: FlockOperation) -> Resu
         let file = match opened {
             // Another process has removed the directory after the call above.
             Err(e) if e.kind() == ErrorKind::NotFound => continue,
-            opened => opened.map_err(|e| failed(&path, &e))?,
+            opened => opened.map_err(|e| Failure::at(&path, &e))?,
         };
         // POSIX locks end with the process. A run that is just being started would inherit one of `flock`'s kind, and
         // might keep it when the sweep is killed.
@@ -338,15 +338,15 @@ fn locked(out: &Path, directory: &Path, name: &str, how: FlockOperation) -> Resu
                     out.display()
                 )));
             }
-            outcome => outcome.map_err(|e| failed(&path, &e.into()))?,
+            outcome => outcome.map_err(|e| Failure::at(&path, &e.into()))?,
         }
         // The process that had the lock may have removed the file before it let go of the lock.
-        let held = file.metadata().map_err(|e| failed(&path, &e))?;
+        let held = file.metadata().map_err(|e| Failure::at(&path, &e))?;
         if fs::metadata(&path).is_ok_and(|named| (named.dev(), named.ino()) == (held.dev(), held.ino())) {
             return Ok(file);
         }
     }
-    Err(failed(&path, &io::Error::other("other processes keep removing it")))
+    Err(Failure::at(&path, &io::Error::other("other processes keep removing it")))
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //! table.
 
 use super::args::SweepArgs;
-use super::{Sweep, failed, suffixed};
+use super::{Sweep, suffixed};
 use crate::Failure;
 use std::env;
 use std::path::Path;
@@ -15,13 +15,13 @@ const MOST_TASKS: usize = 1000;
 pub(crate) fn submit(sweep: &Sweep, todo: usize, args: &SweepArgs) -> Result<(), Failure> {
     // An array needs at least one task, even if only the table is left to be written.
     let tasks = args.tasks.map_or(MOST_TASKS, |tasks| tasks.get()).min(todo).max(1);
-    let program = env::current_exe().map_err(|e| failed(Path::new("/proc/self/exe"), &e))?;
+    let program = env::current_exe().map_err(|e| Failure::at(Path::new("/proc/self/exe"), &e))?;
     let script = script(&program, sweep, tasks, args.jobs.map(|jobs| jobs.get()), &args.sbatch);
     if args.dry_run {
         return super::say(&script);
     }
     let status = Command::new("sh").args(["-c", &script]).status();
-    match status.map_err(|e| failed(Path::new("sh"), &e))?.success() {
+    match status.map_err(|e| Failure::at(Path::new("sh"), &e))?.success() {
         true => Ok(()),
         false => Err(Failure::Run("sbatch has failed; nothing more was submitted".to_owned())),
     }

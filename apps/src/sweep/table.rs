@@ -4,7 +4,7 @@
 
 use super::grid::Grid;
 use super::results::{Cost, Results};
-use super::{failed, suffixed};
+use super::suffixed;
 use crate::{Failure, text};
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -122,7 +122,7 @@ pub(crate) enum Existing {
 pub(crate) fn check_place(out: &Path) -> Result<(), Failure> {
     match fs::metadata(out) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(e) => Err(failed(out, &e)),
+        Err(e) => Err(Failure::at(out, &e)),
         Ok(there) if there.is_file() => Ok(()),
         Ok(_) => Err(Failure::Run(format!(
             "{} is not a regular file; choose another table with --out",
@@ -135,7 +135,7 @@ pub(crate) fn check_place(out: &Path) -> Result<(), Failure> {
 pub(crate) fn existing(out: &Path, sweep: &str, runs: usize) -> Result<Existing, Failure> {
     let file = match File::open(out) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Existing::Nothing),
-        opened => opened.map_err(|e| failed(out, &e))?,
+        opened => opened.map_err(|e| Failure::at(out, &e))?,
     };
     let last_column = format!("{:?}:{sweep:?}", SWEEP);
     let (mut rows, mut done) = (0, 0);
@@ -145,7 +145,7 @@ pub(crate) fn existing(out: &Path, sweep: &str, runs: usize) -> Result<Existing,
             Ok(true) => {}
             Ok(false) => break,
             Err(e) if e.kind() == io::ErrorKind::InvalidData => return Ok(Existing::Foreign),
-            Err(e) => return Err(failed(out, &e)),
+            Err(e) => return Err(Failure::at(out, &e)),
         }
         let Some(line) = str::from_utf8(&line).ok().filter(|line| line.contains(&last_column)) else {
             return Ok(Existing::Foreign);
@@ -179,7 +179,7 @@ struct Flows {
 /// Writes the table from `results` beside its place, and then renames it: it is never seen half written.
 pub(crate) fn write(out: &Path, grid: &Grid, sweep: &str, results: &Results) -> Result<Tally, Failure> {
     let draft = suffixed(out, ".new");
-    let unwritable = |e: io::Error| failed(&draft, &e);
+    let unwritable = |e: io::Error| Failure::at(&draft, &e);
     let mut file = BufWriter::new(File::create(&draft).map_err(unwritable)?);
     let mut tally = Tally::default();
     for index in 0..grid.runs() {
@@ -199,7 +199,7 @@ pub(crate) fn write(out: &Path, grid: &Grid, sweep: &str, results: &Results) -> 
     }
     let file = file.into_inner().map_err(|e| unwritable(e.into_error()))?;
     file.sync_all().map_err(unwritable)?;
-    fs::rename(&draft, out).map_err(|e| failed(out, &e))?;
+    fs::rename(&draft, out).map_err(|e| Failure::at(out, &e))?;
     Ok(tally)
 }
 

@@ -180,9 +180,7 @@ pub(super) fn ask(path: &Path, request: &Request) -> Result<Option<Reply>, Failu
                     path.display()
                 )));
             }
-            Err(error) if !is_closed(&error) => {
-                return Err(Failure::Run(format!("{}: {error}", path.display())));
-            }
+            Err(error) if !is_closed(&error) => return Err(Failure::at(path, &error)),
             // The switches have closed the connection without an answer. If they have ended, nobody listens now;
             // otherwise the request came late.
             _ if begin.elapsed() < ANSWER => thread::sleep(RETRY),

@@ -77,8 +77,8 @@ enum TestbedCommand {
 
 #[derive(Debug, Subcommand)]
 enum SetCommand {
-    /// Change a link: tier=T switch=S link=L or host=N, then down, up, rate=RATE, drop=P or corrupt=P, with probabilities
-    /// P from 0 to 1.
+    /// Change a link: tier=T switch=S link=L or host=N, then down, up, rate=RATE, drop=P or corrupt=P, with
+    /// probabilities P from 0 to 1.
     Link {
         /// The link and the change.
         #[arg(required = true, value_name = "WORD")]
@@ -145,8 +145,8 @@ fn up(args: &UpArgs) -> Result<(), Failure> {
     let run = |owned: &Owned| {
         let hosts: Vec<u32> = (0..plan.config.topology.hosts()).collect();
         let bed = args.hosts.attach(&plan.config, &plan.faults, &hosts, owned, name)?;
-        let mut control = Control::listen(&owned.dir.control())
-            .map_err(|error| Failure::Run(format!("{}: {error}", owned.dir.control().display())))?;
+        let path = owned.dir.control();
+        let mut control = Control::listen(&path).map_err(|error| Failure::at(&path, &error))?;
         let mut switches = Switches::new(bed, &plan.config);
         let status = |switches: &Switches| Status::of(switches, &plan, name, args.hosts);
         say(&status(&switches).text());
@@ -186,8 +186,8 @@ fn claim(name: &str) -> Result<Owned, Failure> {
                 }
                 return Ok(owned);
             }
-            // A testbed that was just killed holds its lock until the kernel has ended the process, and one that is coming
-            // up does not answer yet.
+            // A testbed that was just killed holds its lock until the kernel has ended the process, and one that is
+            // coming up does not answer yet.
             Claim::Theirs(_) if begin.elapsed() < DYING && !answers(&dir) => thread::sleep(LOOK),
             // Read again, because it may have written its process number only now.
             Claim::Theirs(_) => return Err(is_up_already(name, dir.state().map(|state| state.pid))),
@@ -268,7 +268,7 @@ fn up_detached(args: &UpArgs) -> Result<(), Failure> {
 
 /// Starts this program again, in a process group of its own. Its standard error goes to the returned log file.
 fn spawn(args: &UpArgs, dir: &RunDir) -> Result<(Child, File), Failure> {
-    let failed = |error: std::io::Error| Failure::Run(format!("{}: {error}", dir.log().display()));
+    let failed = |error| Failure::at(&dir.log(), &error);
     // Another testbed of this name that comes up at the same time may write to the same file.
     let log = File::options().create(true).read(true).append(true).open(dir.log());
     let log = log.map_err(failed)?;

@@ -1,8 +1,8 @@
 //! The runtime directory of a testbed: its sockets, and the list of what must be removed if it is killed.
 //!
-//! It is `$XDG_RUNTIME_DIR/weft/NAME`, or `/tmp/weft-UID/NAME`, and only this user has access. The process that holds the
-//! lock in it owns the testbed; the kernel releases the lock when the process ends. Everything that exists outside of the
-//! directory is listed in `state.json` before it is created.
+//! It is `$XDG_RUNTIME_DIR/weft/NAME`, or `/tmp/weft-UID/NAME`, and only this user has access. The process that holds
+//! the lock in it owns the testbed; the kernel releases the lock when the process ends. Everything that exists outside
+//! of the directory is listed in `state.json` before it is created.
 
 use super::ip;
 use crate::Failure;
@@ -66,7 +66,7 @@ impl RunDir {
     /// Something cannot be removed.
     pub(crate) fn clean_runs() -> Result<(), Failure> {
         let base = RunDir::base()?;
-        let entries = fs::read_dir(&base).map_err(|error| failed(&base, &error))?;
+        let entries = fs::read_dir(&base).map_err(|error| Failure::at(&base, &error))?;
         let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
         let is_run = |name: &String| name.strip_prefix(RUN).is_some_and(|pid| pid.parse::<u32>().is_ok());
         for name in names.filter(is_run) {
@@ -82,7 +82,7 @@ impl RunDir {
             Some(dir) => dir.join("weft"),
             None => PathBuf::from(format!("/tmp/weft-{}", getuid().as_raw())),
         };
-        private_directory(&base).map_err(|error| failed(&base, &error))?;
+        private_directory(&base).map_err(|error| Failure::at(&base, &error))?;
         Ok(base)
     }
 
@@ -110,7 +110,7 @@ impl RunDir {
     /// # Errors
     /// The directory or its lock cannot be created.
     pub(crate) fn claim(&self) -> Result<Claim, Failure> {
-        let complain = |error: io::Error| failed(&self.0, &error);
+        let complain = |error: io::Error| Failure::at(&self.0, &error);
         for _ in 0..TRIES {
             private_directory(&self.0).map_err(complain)?;
             let path = self.0.join("lock");
@@ -148,7 +148,7 @@ impl Owned {
             file.sync_all()?;
             fs::rename(&new, &path)
         });
-        written.map_err(|error| failed(&path, &error))
+        written.map_err(|error| Failure::at(&path, &error))
     }
 
     /// Removes the remains of a testbed, but keeps the directory. Returns whether there were any.
@@ -167,9 +167,9 @@ impl Owned {
                 ip::run(&["netns", "delete", namespace])?;
             }
         }
-        let entries = fs::read_dir(&self.dir.0).map_err(|error| failed(&self.dir.0, &error))?;
+        let entries = fs::read_dir(&self.dir.0).map_err(|error| Failure::at(&self.dir.0, &error))?;
         for entry in entries.flatten().filter(|entry| entry.file_name() != "lock") {
-            fs::remove_file(entry.path()).map_err(|error| failed(&entry.path(), &error))?;
+            fs::remove_file(entry.path()).map_err(|error| Failure::at(&entry.path(), &error))?;
         }
         Ok(true)
     }
@@ -181,7 +181,7 @@ impl Owned {
     pub(crate) fn remove(self) -> Result<(), Failure> {
         self.clean()?;
         // The lock file goes too, and the lock is released after that: see `is_file`.
-        fs::remove_dir_all(&self.dir.0).map_err(|error| failed(&self.dir.0, &error))
+        fs::remove_dir_all(&self.dir.0).map_err(|error| Failure::at(&self.dir.0, &error))
     }
 }
 
@@ -204,10 +204,6 @@ fn private_directory(path: &Path) -> io::Result<()> {
         return Ok(());
     }
     Err(io::Error::new(ErrorKind::PermissionDenied, "expected a directory of this user, with mode 700"))
-}
-
-fn failed(path: &Path, error: &io::Error) -> Failure {
-    Failure::Run(format!("{}: {error}", path.display()))
 }
 
 #[cfg(test)]
