@@ -6,20 +6,20 @@ use weft_cc::Rate;
 
 /// Packets of the first burst. Each burst is twice as long as the one before, because the shortest burst that overflows
 /// anything is likely to overflow the switch rather than a queue in this host.
-const FIRST: u16 = 64;
+const FIRST_BURST: u16 = 64;
 /// Packets of the longest burst.
-const MOST: u16 = 1024;
+const LONGEST_BURST: u16 = 1024;
 /// Packets of the longest burst through a packet socket without a known rate. One end of a veth pair accepts every
 /// packet, and at the other end a ring of 512 packets by default may overflow without a trace at either end.
-const UNPACED: u16 = 256;
+const LONGEST_UNPACED_BURST: u16 = 256;
 /// Bytes of a frame on Ethernet besides the IP packet: preamble, header, check sequence and gap.
-const AROUND: u64 = 8 + 14 + 4 + 12;
+const ETHERNET_OVERHEAD: u64 = 8 + 14 + 4 + 12;
 
 /// How much a port shows of dropped and trimmed packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sight {
+pub(super) enum Visibility {
     /// The port sends or counts every packet.
-    Clear,
+    Full,
     /// The kernel drops datagrams that are shorter than their headers say.
     KernelUdp,
     /// Losses behind a packet socket are not reported.
@@ -29,7 +29,7 @@ pub(super) enum Sight {
 /// How bursts are sent and judged.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Burst {
-    sight: Sight,
+    visibility: Visibility,
     /// The rate of this host's link, if known.
     rate: Option<Rate>,
 }
@@ -65,20 +65,21 @@ impl Fate {
 }
 
 impl Burst {
-    pub(super) fn new(sight: Sight, rate: Option<Rate>) -> Burst {
-        Burst { sight, rate }
+    pub(super) fn new(visibility: Visibility, rate: Option<Rate>) -> Burst {
+        Burst { visibility, rate }
     }
 
     /// The number of packets of each burst, in order.
     pub(super) fn sizes(self) -> impl Iterator<Item = u16> {
-        let unpaced = self.sight == Sight::PacketSocket && self.rate.is_none();
-        let most = if unpaced { UNPACED } else { MOST };
-        std::iter::successors(Some(FIRST), |size| size.checked_mul(2)).take_while(move |size| *size <= most)
+        let unpaced = self.visibility == Visibility::PacketSocket && self.rate.is_none();
+        let most = if unpaced { LONGEST_UNPACED_BURST } else { LONGEST_BURST };
+        std::iter::successors(Some(FIRST_BURST), |size| size.checked_mul(2))
+            .take_while(move |size| *size <= most)
     }
 
     /// The time between two packets of `length` bytes at the rate of this host's link; zero if that is unknown.
     pub(super) fn gap(self, length: usize) -> Duration {
-        let span = self.rate.map(|rate| rate.time_for(length as u64 + AROUND));
+        let span = self.rate.map(|rate| rate.time_for(length as u64 + ETHERNET_OVERHEAD));
         span.map_or(Duration::ZERO, |span| Duration::from_nanos(span.as_ps() / 1000))
     }
 
@@ -90,7 +91,8 @@ impl Burst {
             return Finding::ok(CHECK, format!("the fabric trims: {seen}"));
         }
         if missing == 0 {
-            let longer = if fate.sent < MOST { ", or say --link RATE for longer bursts" } else { "" };
+            let longer =
+                if fate.sent < LONGEST_BURST { ", or say --link RATE for longer bursts" } else { "" };
             let mend = format!("run it from several hosts to one at the same time{longer}");
             return Finding::warn(CHECK, format!("not seen, nothing overflowed: {seen}"), mend);
         }
@@ -98,25 +100,25 @@ impl Burst {
             let seen = format!("not seen, only ports at the ends overflowed: {seen}");
             return Finding::warn(CHECK, seen, "say --link RATE, the rate of the slower one of both links");
         }
-        match self.sight {
-            Sight::KernelUdp => Finding::warn(
+        match self.visibility {
+            Visibility::KernelUdp => Finding::warn(
                 CHECK,
                 format!("not known, kernel UDP hides trimmed packets: {seen}"),
                 "sudo weft doctor --path IP/MAC --port dpdk:net_af_packet0,iface=NAME --ip IP    (at both ends)",
             ),
-            Sight::PacketSocket => Finding::bad(
+            Visibility::PacketSocket => Finding::bad(
                 CHECK,
                 format!("the fabric, or the host behind its packet socket, drops: {seen}"),
                 format!(
-                    "say --link RATE for a burst that the host's link carries; if it stays so, {SWITCH_ON}"
+                    "say --link RATE for a burst that the host's link carries; if it stays so, {ENABLE_TRIMMING}"
                 ),
             ),
-            Sight::Clear => Finding::bad(CHECK, format!("the fabric drops: {seen}"), SWITCH_ON),
+            Visibility::Full => Finding::bad(CHECK, format!("the fabric drops: {seen}"), ENABLE_TRIMMING),
         }
     }
 }
 
-const SWITCH_ON: &str =
+const ENABLE_TRIMMING: &str =
     "switch trimming on for DSCP 8 (trimmed packets: DSCP 16, 18 at the last hop), or use --trim off";
 
 fn describe(fate: &Fate) -> String {
@@ -144,20 +146,22 @@ mod tests {
 
     #[test]
     fn the_finding_follows_from_the_fate_and_the_port() {
-        let state = |sight, fate| Burst::new(sight, None).judge(fate).state;
-        for (sight, dropping) in
-            [(Sight::Clear, State::Bad), (Sight::PacketSocket, State::Bad), (Sight::KernelUdp, State::Warn)]
-        {
-            assert_eq!(state(sight, fate(60, 40, 0, 0)), State::Ok, "{sight:?}");
-            assert_eq!(state(sight, fate(100, 0, 0, 0)), State::Warn, "{sight:?}");
-            assert_eq!(state(sight, fate(60, 0, 0, 0)), dropping, "{sight:?}");
+        let state = |visibility, fate| Burst::new(visibility, None).judge(fate).state;
+        for (visibility, dropping) in [
+            (Visibility::Full, State::Bad),
+            (Visibility::PacketSocket, State::Bad),
+            (Visibility::KernelUdp, State::Warn),
+        ] {
+            assert_eq!(state(visibility, fate(60, 40, 0, 0)), State::Ok, "{visibility:?}");
+            assert_eq!(state(visibility, fate(100, 0, 0, 0)), State::Warn, "{visibility:?}");
+            assert_eq!(state(visibility, fate(60, 0, 0, 0)), dropping, "{visibility:?}");
             assert_eq!(
-                state(sight, fate(60, 0, 10, 30)),
+                state(visibility, fate(60, 0, 10, 30)),
                 State::Warn,
-                "the ends have dropped all: {sight:?}"
+                "the ends have dropped all: {visibility:?}"
             );
         }
-        let finding = Burst::new(Sight::Clear, None).judge(fate(60, 0, 10, 20));
+        let finding = Burst::new(Visibility::Full, None).judge(fate(60, 0, 10, 20));
         let seen = "the fabric drops: of 100 packets at once 60 arrived whole, 0 trimmed, 40 not at all; \
                     this host's port dropped 10; the other host's port dropped 20";
         assert_eq!((finding.state, finding.seen.as_str()), (State::Bad, seen));
@@ -174,12 +178,12 @@ mod tests {
 
     #[test]
     fn bursts_double_and_are_paced_at_the_rate_of_the_link() {
-        let sizes = |sight, rate| Burst::new(sight, rate).sizes().collect::<Vec<u16>>();
+        let sizes = |visibility, rate| Burst::new(visibility, rate).sizes().collect::<Vec<u16>>();
         let rate = Some(Rate::from_bps(200_000_000));
-        assert_eq!(sizes(Sight::Clear, None), [64, 128, 256, 512, 1024]);
-        assert_eq!(sizes(Sight::PacketSocket, None), [64, 128, 256]);
-        assert_eq!(sizes(Sight::PacketSocket, rate), [64, 128, 256, 512, 1024]);
-        assert_eq!(Burst::new(Sight::Clear, rate).gap(4962), Duration::from_micros(200));
-        assert_eq!(Burst::new(Sight::Clear, None).gap(4962), Duration::ZERO);
+        assert_eq!(sizes(Visibility::Full, None), [64, 128, 256, 512, 1024]);
+        assert_eq!(sizes(Visibility::PacketSocket, None), [64, 128, 256]);
+        assert_eq!(sizes(Visibility::PacketSocket, rate), [64, 128, 256, 512, 1024]);
+        assert_eq!(Burst::new(Visibility::Full, rate).gap(4962), Duration::from_micros(200));
+        assert_eq!(Burst::new(Visibility::Full, None).gap(4962), Duration::ZERO);
     }
 }

@@ -20,7 +20,7 @@ use crate::Failure;
 use crate::output::OutputFile;
 use crate::port_spec::{AnyPort, OpenPort, PeerSpec, PortOptions, PortSpec};
 use crate::units;
-use burst::{Burst, Sight};
+use burst::{Burst, Visibility};
 use clap::Args;
 use finding::{Finding, State};
 use root::Root;
@@ -100,20 +100,20 @@ fn with_port(
     let mut findings = vec![capabilities(&open)];
     findings.extend(notices(&open.port));
     if let Some(peer) = peer {
-        let host = wire::place(&mut open, peer)?;
-        let burst = Burst::new(sight(&open.port), link.or(open.link));
-        findings.extend(path::Path::new(Wire::new(open), host, burst).examine()?);
+        let host = wire::addresses_of(&mut open, peer)?;
+        let burst = Burst::new(visibility(&open.port), link.or(open.link));
+        findings.extend(path::PathCheck::new(Wire::new(open), host, burst).examine()?);
     }
     Ok(findings)
 }
 
 /// How much the port shows of packets that are dropped or trimmed.
-fn sight(port: &AnyPort) -> Sight {
+fn visibility(port: &AnyPort) -> Visibility {
     match port {
-        AnyPort::Udp(_) => Sight::KernelUdp,
+        AnyPort::Udp(_) => Visibility::KernelUdp,
         #[cfg(feature = "dpdk")]
-        AnyPort::Dpdk(port) if port.facts().driver == "net_af_packet" => Sight::PacketSocket,
-        _ => Sight::Clear,
+        AnyPort::Dpdk(port) if port.facts().driver == "net_af_packet" => Visibility::PacketSocket,
+        _ => Visibility::Full,
     }
 }
 

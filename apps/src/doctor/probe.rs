@@ -24,27 +24,28 @@ const VERSION: u8 = 2;
 const LEN: usize = 32;
 /// Bytes at the beginning of a probe that hold its kind, session and number: all that is left after a switch has
 /// trimmed it as far as it may.
-const KEPT: usize = MIN_IP_PAYLOAD_UDP - UDP;
+const TRIMMED_LEN: usize = MIN_IP_PAYLOAD_UDP - UDP;
 
 /// The purpose of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Requests a response that says how this probe arrived.
-    Ask,
+    Request,
     /// The response, sent with the DSCP and ECN with which the request arrived.
-    Answer,
+    Response,
     /// Starts a count at zero.
-    Begin,
+    Start,
     /// Is counted, without a response.
     Burst,
     /// Requests the counts.
-    Count,
+    CountRequest,
     /// The response with the counts.
-    Counted,
+    CountResponse,
 }
 
 impl Kind {
-    const ALL: [Kind; 6] = [Kind::Ask, Kind::Answer, Kind::Begin, Kind::Burst, Kind::Count, Kind::Counted];
+    const ALL: [Kind; 6] =
+        [Kind::Request, Kind::Response, Kind::Start, Kind::Burst, Kind::CountRequest, Kind::CountResponse];
 }
 
 /// A probe.
@@ -87,7 +88,7 @@ impl Probe {
         bytes[..6].copy_from_slice(&MAGIC);
         bytes[6..8].copy_from_slice(&[VERSION, kind]);
         bytes[8..12].copy_from_slice(&self.session.to_be_bytes());
-        bytes[12..KEPT].copy_from_slice(&self.number.to_be_bytes());
+        bytes[12..TRIMMED_LEN].copy_from_slice(&self.number.to_be_bytes());
         bytes[16..20].copy_from_slice(&self.length.to_be_bytes());
         bytes[20..22].copy_from_slice(&self.whole.to_be_bytes());
         bytes[22..24].copy_from_slice(&self.trimmed.to_be_bytes());
@@ -98,7 +99,7 @@ impl Probe {
 
     /// The probe in `bytes`. A probe of a burst may have been trimmed down to its first bytes.
     fn decode(bytes: &[u8]) -> Option<Probe> {
-        let kept: &[u8; KEPT] = bytes.first_chunk()?;
+        let kept: &[u8; TRIMMED_LEN] = bytes.first_chunk()?;
         if kept[..6] != MAGIC || kept[6] != VERSION {
             return None;
         }
@@ -106,7 +107,7 @@ impl Probe {
         let mut all = [0; LEN];
         match bytes.first_chunk::<LEN>() {
             Some(whole) => all = *whole,
-            None if kind == Kind::Burst => all[..KEPT].copy_from_slice(kept),
+            None if kind == Kind::Burst => all[..TRIMMED_LEN].copy_from_slice(kept),
             None => return None,
         }
         let u16_at = |at: usize| u16::from_be_bytes([all[at], all[at + 1]]);
@@ -184,7 +185,7 @@ pub(super) fn write(
 
 /// A probe that has arrived, with facts from the headers of its packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Heard {
+pub(super) struct ReceivedProbe {
     pub(super) probe: Probe,
     pub(super) from: HostAddr,
     /// DSCP and ECN.
@@ -198,7 +199,7 @@ pub(super) struct Heard {
 }
 
 /// Reads a frame that arrived, whole or trimmed.
-pub(super) fn read(frame: &[u8]) -> Result<Heard, NoProbe> {
+pub(super) fn read(frame: &[u8]) -> Result<ReceivedProbe, NoProbe> {
     let eth = EthernetView::new_checked(frame)?;
     let (src, dscp, ecn, ttl, protocol, header, body) = match eth.ethertype() {
         ETHERTYPE_IPV4 => {
@@ -216,7 +217,7 @@ pub(super) fn read(frame: &[u8]) -> Result<Heard, NoProbe> {
         return Err(NoProbe::Foreign);
     }
     let udp = UdpView::new_trimmed(body)?;
-    Ok(Heard {
+    Ok(ReceivedProbe {
         probe: Probe::decode(udp.payload()).ok_or(NoProbe::Foreign)?,
         from: HostAddr { mac: eth.src(), ip: src },
         tos: dscp << 2 | ecn as u8,
@@ -284,10 +285,10 @@ mod tests {
             let vlan = tagged.then_some(VlanTag { priority: 3, drop_eligible: false, id: 7 });
             let frame = written_with(vlan, v6, tos, packet, &probe);
             prop_assert_eq!(EthernetView::new_checked(&frame[..]).unwrap().vlan(), vlan);
-            let heard = read(&frame).unwrap();
+            let received = read(&frame).unwrap();
             let expected =
-                Heard { probe, from: host(1, v6), tos, hops: 0, length: packet as u32, cut: false };
-            prop_assert_eq!(heard, expected);
+                ReceivedProbe { probe, from: host(1, v6), tos, hops: 0, length: packet as u32, cut: false };
+            prop_assert_eq!(received, expected);
         }
 
         #[test]
@@ -313,10 +314,10 @@ mod tests {
                 panic!("{policy:?} trims")
             };
             frame.truncate(end);
-            let heard = read(&frame).unwrap();
-            assert_eq!((heard.probe, heard.cut), (probe, true), "{policy:?}");
-            assert_eq!(heard.tos >> 2, classes.dscp(point.class()), "{policy:?}");
-            assert_eq!(frame_len(heard.length as usize, None), end, "{policy:?}");
+            let received = read(&frame).unwrap();
+            assert_eq!((received.probe, received.cut), (probe, true), "{policy:?}");
+            assert_eq!(received.tos >> 2, classes.dscp(point.class()), "{policy:?}");
+            assert_eq!(frame_len(received.length as usize, None), end, "{policy:?}");
         }
     }
 

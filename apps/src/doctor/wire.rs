@@ -1,6 +1,6 @@
 //! Sends and receives probes through a port.
 
-use super::probe::{self, Heard, Probe};
+use super::probe::{self, Probe, ReceivedProbe};
 use crate::Failure;
 use crate::port_spec::{AnyPort, OpenPort, PeerSpec, Place};
 use std::collections::VecDeque;
@@ -11,9 +11,9 @@ use weft_stack::wire::ethernet::VlanTag;
 use weft_stack::worker::HostAddr;
 
 /// How long to sleep while nothing arrives.
-const NAP: Duration = Duration::from_micros(200);
+const MAX_SLEEP: Duration = Duration::from_micros(200);
 /// How long a port may refuse frames.
-const STUCK: Duration = Duration::from_secs(1);
+const SEND_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The port.
 pub(super) struct Wire {
@@ -22,14 +22,14 @@ pub(super) struct Wire {
     vlan: Option<VlanTag>,
     rx: RxBurst,
     tx: TxBurst,
-    heard: VecDeque<Heard>,
+    received: VecDeque<ReceivedProbe>,
 }
 
 impl Wire {
     pub(super) fn new(open: OpenPort) -> Wire {
         let (rx, tx) = (RxBurst::new(), TxBurst::new(&open.port));
         let vlan = open.link_config().vlan;
-        Wire { own: open.host, vlan, port: open.port, rx, tx, heard: VecDeque::new() }
+        Wire { own: open.host, vlan, port: open.port, rx, tx, received: VecDeque::new() }
     }
 
     /// Bytes of the longest IP packet that can be sent.
@@ -63,8 +63,8 @@ impl Wire {
                 return;
             }
             // The kernel's sleeps are not more exact than this.
-            if left > NAP {
-                thread::sleep(left - NAP);
+            if left > MAX_SLEEP {
+                thread::sleep(left - MAX_SLEEP);
             } else {
                 thread::yield_now();
             }
@@ -87,7 +87,7 @@ impl Wire {
         probe: &Probe,
     ) -> Result<(), Failure> {
         let failed = |error: &dyn std::fmt::Display| Failure::Run(format!("a probe cannot be sent: {error}"));
-        let deadline = Instant::now() + STUCK;
+        let deadline = Instant::now() + SEND_TIMEOUT;
         loop {
             let len = probe::frame_len(length.max(self.shortest()), self.vlan);
             let full = match self.tx.reserve(len) {
@@ -109,17 +109,17 @@ impl Wire {
     }
 
     /// The next probe that arrives before `deadline`.
-    pub(super) fn next(&mut self, deadline: Instant) -> Option<Heard> {
+    pub(super) fn next(&mut self, deadline: Instant) -> Option<ReceivedProbe> {
         loop {
-            if let Some(heard) = self.heard.pop_front() {
-                return Some(heard);
+            if let Some(received) = self.received.pop_front() {
+                return Some(received);
             }
             self.port.transmit(&mut self.tx);
             if self.receive() == 0 {
                 if Instant::now() >= deadline {
                     return None;
                 }
-                thread::sleep(NAP);
+                thread::sleep(MAX_SLEEP);
             }
         }
     }
@@ -127,13 +127,13 @@ impl Wire {
     fn receive(&mut self) -> usize {
         let count = self.port.receive(&mut self.rx);
         // Frames that are not probes are ignored.
-        self.heard.extend(self.rx.drain().filter_map(|frame| probe::read(&frame).ok()));
+        self.received.extend(self.rx.drain().filter_map(|frame| probe::read(&frame).ok()));
         count
     }
 }
 
 /// The addresses of `peer`; its Ethernet address must be known.
-pub(super) fn place(open: &mut OpenPort, peer: &PeerSpec) -> Result<HostAddr, Failure> {
+pub(super) fn addresses_of(open: &mut OpenPort, peer: &PeerSpec) -> Result<HostAddr, Failure> {
     match open.meet(peer) {
         Ok(Place::Known(host)) => Ok(host),
         Ok(Place::ToBeAsked(ip)) => Err(Failure::Usage(format!(

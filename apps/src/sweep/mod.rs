@@ -70,7 +70,7 @@ pub(crate) fn sweep(args: &SweepArgs) -> Result<(), Failure> {
 
 /// Makes one run of a sweep, or only checks whether it can be made. The process ends when `parent` ends.
 pub(crate) fn one_run(parent: u32, rehearse: bool, args: &RunArgs) -> Result<(), Failure> {
-    workers::die_with(parent)?;
+    workers::end_with_parent(parent)?;
     if rehearse { resolve(args).and_then(run::rehearse) } else { run::run(args, &Interrupt::default()) }
 }
 

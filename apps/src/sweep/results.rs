@@ -20,7 +20,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// How often to try to lock a file that other processes keep removing.
-const TRIES: u32 = 100;
+const MAX_TRIES: u32 = 100;
 
 /// The sweep that results belong to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -317,7 +317,7 @@ fn refuse_journal(out: &Path) -> Result<(), Failure> {
 /// Opens and locks the file `name` in `directory`, and creates both if they are absent. `out` is the sweep's table.
 fn locked(out: &Path, directory: &Path, name: &str, how: FlockOperation) -> Result<File, Failure> {
     let path = directory.join(name);
-    for _ in 0..TRIES {
+    for _ in 0..MAX_TRIES {
         match fs::create_dir(directory) {
             Err(e) if e.kind() != ErrorKind::AlreadyExists => return Err(Failure::at(out, &e)),
             _ => {}

@@ -18,9 +18,9 @@ use std::thread;
 use std::time::Duration;
 
 /// This program, even if its file has been replaced since the sweep started.
-const MYSELF: &str = "/proc/self/exe";
+const PROGRAM: &str = "/proc/self/exe";
 /// The longest error message of a failed run, in characters.
-const COMPLAINT_CHARS: usize = 300;
+const MAX_COMPLAINT: usize = 300;
 
 /// Events for the main thread.
 enum Message {
@@ -95,7 +95,7 @@ fn start(grid: &Arc<Grid>, sweep: &str, todo: Vec<usize>, jobs: usize, sender: &
         let (sender, sweep) = (sender.clone(), sweep.to_owned());
         thread::spawn(move || {
             while let Some(&run) = todo.get(next.fetch_add(1, Ordering::Relaxed)) {
-                if sender.send(Message::Ended(run, one(&grid, run, &sweep))).is_err() {
+                if sender.send(Message::Ended(run, run_one(&grid, run, &sweep))).is_err() {
                     return;
                 }
             }
@@ -104,8 +104,8 @@ fn start(grid: &Arc<Grid>, sweep: &str, todo: Vec<usize>, jobs: usize, sender: &
 }
 
 /// Makes run `index` in a process of its own, and waits for its end.
-fn one(grid: &Grid, index: usize, sweep: &str) -> Result<(String, Cost), String> {
-    let output = apart("--json=-", &grid.arguments(index)).map_err(|e| format!("no process: {e}"))?;
+fn run_one(grid: &Grid, index: usize, sweep: &str) -> Result<(String, Cost), String> {
+    let output = spawn_run("--json=-", &grid.arguments(index)).map_err(|e| format!("no process: {e}"))?;
     match output.status.code() {
         // 3: some flows have not completed, which is a result too.
         Some(0 | 3) => table::row(grid, index, sweep, &output.stdout),
@@ -115,7 +115,7 @@ fn one(grid: &Grid, index: usize, sweep: &str) -> Result<(String, Cost), String>
 
 /// Checks the run with `arguments` by building its fabric; the error says why it cannot be made.
 pub(crate) fn rehearse(arguments: &[String]) -> Result<(), String> {
-    let output = apart("--rehearse", arguments).map_err(|e| format!("no process: {e}"))?;
+    let output = spawn_run("--rehearse", arguments).map_err(|e| format!("no process: {e}"))?;
     match output.status.code() {
         Some(1 | 2) => {
             let stderr = String::from_utf8_lossy(&output.stderr);
@@ -127,8 +127,8 @@ pub(crate) fn rehearse(arguments: &[String]) -> Result<(), String> {
 }
 
 /// Starts this program again for the run with `arguments`, and waits for its end.
-fn apart(how: &str, arguments: &[String]) -> io::Result<Output> {
-    Command::new(MYSELF)
+fn spawn_run(how: &str, arguments: &[String]) -> io::Result<Output> {
+    Command::new(PROGRAM)
         .args(["sweep-run", "--parent", &process::id().to_string(), how])
         .args(arguments)
         .stdin(Stdio::null())
@@ -149,11 +149,11 @@ fn complaint(output: &Output) -> String {
     let said = said.trim_start_matches("weft: ");
     let lines: Vec<&str> = said.lines().take(2).map(str::trim).filter(|line| !line.is_empty()).collect();
     let text = [how, lines.join(" ")].join(": ");
-    text.trim_end_matches(": ").chars().take(COMPLAINT_CHARS).collect()
+    text.trim_end_matches(": ").chars().take(MAX_COMPLAINT).collect()
 }
 
 /// Arranges that this process, which makes one run of a sweep, does not outlive `parent`.
-pub(crate) fn die_with(parent: u32) -> Result<(), Failure> {
+pub(crate) fn end_with_parent(parent: u32) -> Result<(), Failure> {
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(|e| Failure::Run(format!("prctl: {e}")))?;
     // The parent may have ended before the call above.
     match getppid() {
@@ -192,6 +192,6 @@ mod tests {
             said(1 << 8, "weft: data arrived wrong:\n  flow 3\n  flow 4\n"),
             "exit status 1: data arrived wrong: flow 3"
         );
-        assert_eq!(said(1 << 8, &"µ".repeat(400)).chars().count(), COMPLAINT_CHARS);
+        assert_eq!(said(1 << 8, &"µ".repeat(400)).chars().count(), MAX_COMPLAINT);
     }
 }

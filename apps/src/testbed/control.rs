@@ -13,15 +13,15 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// The longest that a connection is served.
-const PATIENCE: Duration = Duration::from_secs(5);
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a connection may be without a request while another one waits.
 const GRACE: Duration = Duration::from_millis(20);
 /// How long `weft testbed` waits for an answer.
-const ANSWER: Duration = Duration::from_secs(10);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long it waits before it connects again, where its connection was closed.
-const RETRY: Duration = Duration::from_millis(20);
+const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 /// Bytes of the longest request.
-const LONGEST: usize = 4_096;
+const MAX_REQUEST: usize = 4_096;
 
 /// A request to the switches.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -101,7 +101,7 @@ impl Control {
     /// Goes on with the client that is served, and ends with one that has gone or takes too long.
     fn read(&mut self) -> Option<Request> {
         let client = self.client.as_mut()?;
-        if client.since.elapsed() >= PATIENCE {
+        if client.since.elapsed() >= CONNECTION_TIMEOUT {
             self.client = None;
             return None;
         }
@@ -110,7 +110,7 @@ impl Control {
             return None;
         }
         let (stream, request) = (&client.stream, &mut client.request);
-        let ended = match stream.take((LONGEST - request.len()) as u64).read_to_end(request) {
+        let ended = match stream.take((MAX_REQUEST - request.len()) as u64).read_to_end(request) {
             Err(e) if e.kind() == ErrorKind::WouldBlock => false,
             // What it has sent so far is all that comes, or all that is read.
             _ => true,
@@ -176,14 +176,14 @@ pub(super) fn ask(path: &Path, request: &Request) -> Result<Option<Reply>, Failu
                 return Err(Failure::Run(format!(
                     "testbed: no answer within {} s at {}: it is stopped or very busy; expected the same again later, \
                      or weft testbed down",
-                    ANSWER.as_secs(),
+                    ANSWER_TIMEOUT.as_secs(),
                     path.display()
                 )));
             }
             Err(error) if !is_closed(&error) => return Err(Failure::at(path, &error)),
             // The switches have closed the connection without an answer. If they have ended, nobody listens now;
             // otherwise the request came late.
-            _ if begin.elapsed() < ANSWER => thread::sleep(RETRY),
+            _ if begin.elapsed() < ANSWER_TIMEOUT => thread::sleep(RETRY_INTERVAL),
             _ => return Ok(None),
         }
     };
@@ -197,8 +197,8 @@ pub(super) fn ask(path: &Path, request: &Request) -> Result<Option<Reply>, Failu
 /// The line that is answered; empty if the connection is closed without one.
 fn exchange(path: &Path, request: &Request) -> io::Result<String> {
     let mut stream = UnixStream::connect(path)?;
-    stream.set_read_timeout(Some(ANSWER))?;
-    stream.set_write_timeout(Some(ANSWER))?;
+    stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+    stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
     stream.write_all(&line_of(request))?;
     let mut line = String::new();
     BufReader::new(stream).read_line(&mut line)?;
@@ -260,7 +260,7 @@ mod tests {
 
         fn connect(&self) -> UnixStream {
             let stream = UnixStream::connect(&self.path).unwrap();
-            stream.set_read_timeout(Some(PATIENCE * 4)).unwrap();
+            stream.set_read_timeout(Some(CONNECTION_TIMEOUT * 4)).unwrap();
             stream
         }
 
@@ -297,7 +297,7 @@ mod tests {
         assert_eq!(refused.to_string(), "no host=9 down");
         assert_eq!(said(&switches, b"\"status\"\n"), "\"done\"\n");
         assert!(said(&switches, b"hello\n").contains("not understood"));
-        assert!(said(&switches, &[b'x'; LONGEST]).contains("not understood"), "it is too long");
+        assert!(said(&switches, &[b'x'; MAX_REQUEST]).contains("not understood"), "it is too long");
         let mut half = switches.connect();
         half.write_all(b"\"sta").unwrap();
         thread::sleep(Duration::from_millis(5));
@@ -322,7 +322,7 @@ mod tests {
         idle.write_all(b"{\"setlink\":\"\"}\n").unwrap();
         thread::sleep(GRACE * 2);
         switches.assert_answering();
-        assert!(begin.elapsed() < PATIENCE * 2, "{:?}", begin.elapsed());
+        assert!(begin.elapsed() < CONNECTION_TIMEOUT * 2, "{:?}", begin.elapsed());
     }
 
     #[test]
@@ -331,14 +331,14 @@ mod tests {
         let begin = Instant::now();
         let mut silent: Vec<UnixStream> = (0..100).map(|_| switches.connect()).collect();
         switches.assert_answering();
-        assert!(begin.elapsed() < ANSWER, "{:?}", begin.elapsed());
+        assert!(begin.elapsed() < ANSWER_TIMEOUT, "{:?}", begin.elapsed());
         for stream in &mut silent {
             assert_eq!(stream.read(&mut [0; 64]).unwrap(), 0, "it is closed");
         }
         // With nobody behind it, one is closed when its time is over.
         let (mut last, begin) = (switches.connect(), Instant::now());
         assert_eq!(last.read(&mut [0; 64]).unwrap(), 0, "it is closed");
-        assert!(begin.elapsed() >= PATIENCE / 2, "{:?}", begin.elapsed());
+        assert!(begin.elapsed() >= CONNECTION_TIMEOUT / 2, "{:?}", begin.elapsed());
         switches.assert_answering();
     }
 

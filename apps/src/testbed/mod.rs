@@ -33,15 +33,15 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// How long a testbed may take to come up in the background.
-const UP: Duration = Duration::from_secs(60);
+const UP_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a testbed may take to go down.
-const DOWN: Duration = Duration::from_secs(20);
+const DOWN_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long the kernel may take to end a process that was killed.
-const DYING: Duration = Duration::from_secs(5);
+const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often such a state is polled.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Turns of the switches between two polls of the control socket and of signals.
-const ATTEND: u32 = 64;
+const TURNS_PER_POLL: u32 = 64;
 
 /// `weft testbed`.
 #[derive(Debug, Args)]
@@ -151,7 +151,7 @@ fn up(args: &UpArgs) -> Result<(), Failure> {
         let status = |switches: &Switches| Status::of(switches, &plan, name, args.hosts);
         say(&status(&switches).text());
         while !ended.load(Ordering::Relaxed) {
-            (0..ATTEND).for_each(|_| switches.turn());
+            (0..TURNS_PER_POLL).for_each(|_| switches.turn());
             if let Some(request) = control.poll() {
                 control.answer(&attend(&mut switches, &request, status));
                 if request == Request::Down {
@@ -188,7 +188,9 @@ fn claim(name: &str) -> Result<Owned, Failure> {
             }
             // A testbed that was just killed holds its lock until the kernel has ended the process, and one that is
             // coming up does not answer yet.
-            Claim::Theirs(_) if begin.elapsed() < DYING && !answers(&dir) => thread::sleep(LOOK),
+            Claim::Theirs(_) if begin.elapsed() < KILL_TIMEOUT && !answers(&dir) => {
+                thread::sleep(POLL_INTERVAL)
+            }
             // Read again, because it may have written its process number only now.
             Claim::Theirs(_) => return Err(is_up_already(name, dir.state().map(|state| state.pid))),
         }
@@ -213,7 +215,7 @@ fn answers(dir: &RunDir) -> bool {
 /// The directory cannot be created, or remains cannot be removed.
 pub(crate) fn directory_of_run() -> Result<(Owned, String), Failure> {
     RunDir::clean_runs()?;
-    let name = format!("{}{}", rundir::RUN, std::process::id());
+    let name = format!("{}{}", rundir::RUN_PREFIX, std::process::id());
     match RunDir::of(&name)?.claim()? {
         Claim::Ours(owned) => Ok((owned, name)),
         Claim::Theirs(_) => {
@@ -236,7 +238,7 @@ fn up_detached(args: &UpArgs) -> Result<(), Failure> {
     drop(claim(name)?);
     let (mut child, mut log) = spawn(args, &dir)?;
     let begin = Instant::now();
-    while begin.elapsed() < UP {
+    while begin.elapsed() < UP_TIMEOUT {
         let answer = ask(&dir.control(), &Request::Status);
         if let Ok(Some(Reply::Status(status))) = &answer
             && status.pid() == child.id()
@@ -255,13 +257,13 @@ fn up_detached(args: &UpArgs) -> Result<(), Failure> {
             let last = said.lines().last().map(|line| line.trim_start_matches("weft: ").to_owned());
             return Err(Failure::Run(last.unwrap_or_else(|| format!("testbed: it ended with {status}"))));
         }
-        thread::sleep(LOOK);
+        thread::sleep(POLL_INTERVAL);
     }
     // Otherwise it might still come up unnoticed.
     let _ = child.kill();
     Err(Failure::Run(format!(
         "testbed: it did not come up within {} s; see {}",
-        UP.as_secs(),
+        UP_TIMEOUT.as_secs(),
         dir.log().display()
     )))
 }
@@ -345,7 +347,7 @@ fn down(name: &str) -> Result<(), Failure> {
                     let _ = kill_process(pid, Signal::TERM);
                 }
             }
-            Claim::Theirs(pid) if begin.elapsed() > DOWN => {
+            Claim::Theirs(pid) if begin.elapsed() > DOWN_TIMEOUT => {
                 let process = pid.map(|pid| format!("; expected kill -9 {pid}, then the same again"));
                 return Err(Failure::Run(format!(
                     "testbed: {name} does not end{}",
@@ -354,7 +356,7 @@ fn down(name: &str) -> Result<(), Failure> {
             }
             Claim::Theirs(_) => {}
         }
-        thread::sleep(LOOK);
+        thread::sleep(POLL_INTERVAL);
     }
 }
 

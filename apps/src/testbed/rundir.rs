@@ -15,10 +15,10 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// How often to try to lock a directory that other processes keep removing.
-const TRIES: u32 = 100;
+const MAX_TRIES: u32 = 100;
 
 /// The prefix of directories of `weft run`; the rest of the name is the process number.
-pub(super) const RUN: &str = "p";
+pub(super) const RUN_PREFIX: &str = "p";
 
 /// The runtime directory of a testbed.
 #[derive(Clone, Debug)]
@@ -68,7 +68,8 @@ impl RunDir {
         let base = RunDir::base()?;
         let entries = fs::read_dir(&base).map_err(|error| Failure::at(&base, &error))?;
         let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
-        let is_run = |name: &String| name.strip_prefix(RUN).is_some_and(|pid| pid.parse::<u32>().is_ok());
+        let is_run =
+            |name: &String| name.strip_prefix(RUN_PREFIX).is_some_and(|pid| pid.parse::<u32>().is_ok());
         for name in names.filter(is_run) {
             if let Claim::Ours(owned) = RunDir(base.join(name)).claim()? {
                 owned.remove()?;
@@ -111,7 +112,7 @@ impl RunDir {
     /// The directory or its lock cannot be created.
     pub(crate) fn claim(&self) -> Result<Claim, Failure> {
         let complain = |error: io::Error| Failure::at(&self.0, &error);
-        for _ in 0..TRIES {
+        for _ in 0..MAX_TRIES {
             private_directory(&self.0).map_err(complain)?;
             let path = self.0.join("lock");
             let lock = match OpenOptions::new().create(true).truncate(false).write(true).open(&path) {

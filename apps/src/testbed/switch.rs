@@ -12,13 +12,13 @@ use weft_testbed::soft::{SoftCounters, SoftFabric};
 use weft_testbed::topology::{HostId, PortId, Topology};
 
 /// Events that are due within this time are waited for awake, because the kernel's sleeps are not more exact.
-const AWAKE: Span = Span::from_us(60);
+const BUSY_WAIT: Span = Span::from_us(60);
 /// The longest sleep while there is traffic. A host that sends does not wake the switches.
-const NAP: Span = Span::from_us(50);
-/// The longest sleep after [`QUIET`] without traffic.
-const LONG_NAP: Span = Span::from_us(250);
+const MAX_SLEEP: Span = Span::from_us(50);
+/// The longest sleep after [`IDLE_AFTER`] without traffic.
+const MAX_IDLE_SLEEP: Span = Span::from_us(250);
 /// The time without traffic after which the testbed counts as idle.
-const QUIET: Span = Span::from_ms(20);
+const IDLE_AFTER: Span = Span::from_ms(20);
 
 /// The switches, their clock, and the links that have been changed.
 pub(crate) struct Switches {
@@ -55,14 +55,14 @@ impl Switches {
         let due = match self.fabric.poll_timeout() {
             Some(at) if now.is_at_or_after(at) => Span::ZERO,
             Some(at) => at.since(now),
-            None => LONG_NAP,
+            None => MAX_IDLE_SLEEP,
         };
-        if due <= AWAKE {
+        if due <= BUSY_WAIT {
             // The hosts may need this core.
             return self.backoff.give_way();
         }
-        let longest = if now.since(self.last_news) < QUIET { NAP } else { LONG_NAP };
-        sleep(longest.min(Span::from_ps(due.as_ps() - AWAKE.as_ps())));
+        let longest = if now.since(self.last_news) < IDLE_AFTER { MAX_SLEEP } else { MAX_IDLE_SLEEP };
+        sleep(longest.min(Span::from_ps(due.as_ps() - BUSY_WAIT.as_ps())));
     }
 
     /// Changes a link. `words` are those of [`weft_testbed::link_events`] without a time.

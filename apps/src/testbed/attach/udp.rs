@@ -30,17 +30,17 @@ use weft_stack::wire::ipv4::Ipv4View;
 /// The networks 127.N.0.0/15, of which each testbed takes one.
 const NETWORKS: std::ops::RangeInclusive<u8> = 65..=126;
 /// The most frames of a host that wait for its link. The fabric drops further ones, as the full queue of a host would.
-const BACKLOG: usize = 512;
+const MAX_BACKLOG: usize = 512;
 /// The receive buffers of one host's socket, frames: the upper bound with few hosts, the lower with many.
-const RECEIVED: std::ops::RangeInclusive<usize> = 256..=1_024;
+const RECEIVE_BUFFERS: std::ops::RangeInclusive<usize> = 256..=1_024;
 /// The receive buffers of all sockets together, frames.
-const ALL_RECEIVED: usize = 16_384;
+const ALL_RECEIVE_BUFFERS: usize = 16_384;
 
 /// The sockets in the fabric that represent the hosts.
 struct Exchange {
     network: u8,
     /// By the host's place: the socket that represents it.
-    stands_for: Vec<UdpPort>,
+    sockets: Vec<UdpPort>,
     /// By the host's place: frames that wait to be sent through that socket.
     to_send: Vec<TxBurst>,
     /// By the host's place: frames from the host that its link has not taken yet.
@@ -71,7 +71,7 @@ pub(super) fn attach(hosts: &[u32], mtu: u32, owned: &Owned, name: &str) -> Resu
     let network = exchange.network;
     let exchange = Rc::new(RefCell::new(exchange));
     let one = |(place, host): (usize, &u32)| {
-        let own = own(network, *host);
+        let own = host_address(network, *host);
         Attached {
             facts: HostFacts {
                 host: *host,
@@ -79,7 +79,7 @@ pub(super) fn attach(hosts: &[u32], mtu: u32, owned: &Owned, name: &str) -> Resu
                 ip: None,
                 mtu,
                 namespace: None,
-                called: stand_in(network, *host).to_string(),
+                called: fabric_address(network, *host).to_string(),
             },
             ip: own,
             link: HostLink::Udp(UdpLink {
@@ -113,12 +113,12 @@ fn is_taken(error: &UdpError) -> bool {
 }
 
 /// The address of the host's own socket.
-fn own(network: u8, host: u32) -> IpAddr {
+fn host_address(network: u8, host: u32) -> IpAddr {
     IpAddr::V4(Ipv4Addr::new(127, network, 0, host as u8 + 1))
 }
 
 /// The address of the socket that represents the host.
-fn stand_in(network: u8, host: u32) -> IpAddr {
+fn fabric_address(network: u8, host: u32) -> IpAddr {
     IpAddr::V4(Ipv4Addr::new(127, network, 1, host as u8 + 1))
 }
 
@@ -132,24 +132,25 @@ impl Exchange {
     fn open(network: u8, hosts: &[u32], mtu: u32) -> Result<Exchange, UdpError> {
         let open = |host: &u32| {
             UdpPort::open(&UdpConfig {
-                alias: Some(own(network, *host)),
+                alias: Some(host_address(network, *host)),
                 sources: UDP_ENTROPIES,
                 mtu: mtu as usize,
-                rx_frames: (ALL_RECEIVED / hosts.len().max(1)).clamp(*RECEIVED.start(), *RECEIVED.end()),
-                ..UdpConfig::at(stand_in(network, *host))
+                rx_frames: (ALL_RECEIVE_BUFFERS / hosts.len().max(1))
+                    .clamp(*RECEIVE_BUFFERS.start(), *RECEIVE_BUFFERS.end()),
+                ..UdpConfig::at(fabric_address(network, *host))
             })
         };
-        let stands_for: Vec<UdpPort> = hosts.iter().map(open).collect::<Result<_, _>>()?;
+        let sockets: Vec<UdpPort> = hosts.iter().map(open).collect::<Result<_, _>>()?;
         let mut places = [None; 256];
         for (place, host) in (0..).zip(hosts) {
             places[*host as usize + 1] = Some(place);
         }
         Ok(Exchange {
             network,
-            to_send: stands_for.iter().map(TxBurst::new).collect(),
-            sent: stands_for.iter().map(|_| VecDeque::new()).collect(),
-            readable: stands_for.iter().map(|_| true).collect(),
-            stands_for,
+            to_send: sockets.iter().map(TxBurst::new).collect(),
+            sent: sockets.iter().map(|_| VecDeque::new()).collect(),
+            readable: sockets.iter().map(|_| true).collect(),
+            sockets,
             places,
             scratch: RxBurst::new(),
         })
@@ -160,9 +161,9 @@ impl Exchange {
     }
 
     /// Finds the sockets that have a datagram, with one system call for all of them.
-    fn look(&mut self) {
+    fn poll_sockets(&mut self) {
         let mut fds: Vec<PollFd<'_>> =
-            self.stands_for.iter().map(|port| PollFd::new(port, PollFlags::IN)).collect();
+            self.sockets.iter().map(|port| PollFd::new(port, PollFlags::IN)).collect();
         // If the call fails, all sockets are read.
         let asked = poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok();
         for (readable, fd) in self.readable.iter_mut().zip(&fds) {
@@ -171,20 +172,20 @@ impl Exchange {
     }
 
     /// Receives the frames that were sent to the host at `place`. Returns how many were dropped.
-    fn take_in(&mut self, place: usize) -> u64 {
+    fn receive_from_host(&mut self, place: usize) -> u64 {
         if place == 0 {
-            self.look();
+            self.poll_sockets();
         }
         if !self.readable[place] {
             return 0;
         }
         let mut refused = 0;
         // A full burst means that there may be more.
-        self.readable[place] = self.stands_for[place].receive(&mut self.scratch) == BURST;
+        self.readable[place] = self.sockets[place].receive(&mut self.scratch) == BURST;
         let mut arrived = std::mem::take(&mut self.scratch);
         for frame in arrived.drain() {
             match self.place_of(&frame) {
-                Some(from) if self.sent[from].len() < BACKLOG => self.sent[from].push_back(frame),
+                Some(from) if self.sent[from].len() < MAX_BACKLOG => self.sent[from].push_back(frame),
                 _ => refused += 1,
             }
         }
@@ -196,7 +197,7 @@ impl Exchange {
     fn post(&mut self, frame: Frame) -> Result<(), Frame> {
         let Some(from) = self.place_of(&frame) else { return Ok(()) };
         if self.to_send[from].room() == 0 {
-            self.stands_for[from].transmit(&mut self.to_send[from]);
+            self.sockets[from].transmit(&mut self.to_send[from]);
         }
         if self.to_send[from].room() == 0 {
             return Err(frame);
@@ -207,7 +208,7 @@ impl Exchange {
     }
 
     fn flush(&mut self) {
-        for (port, burst) in self.stands_for.iter_mut().zip(&mut self.to_send) {
+        for (port, burst) in self.sockets.iter_mut().zip(&mut self.to_send) {
             if !burst.is_empty() {
                 port.transmit(burst);
             }
@@ -218,7 +219,7 @@ impl Exchange {
 impl Port for UdpLink {
     fn receive(&mut self, burst: &mut RxBurst) -> usize {
         let mut exchange = self.exchange.borrow_mut();
-        self.counters.rx_missed += exchange.take_in(self.place);
+        self.counters.rx_missed += exchange.receive_from_host(self.place);
         let mut count = 0;
         while burst.room() > 0
             && let Some(frame) = exchange.sent[self.place].pop_front()
@@ -245,15 +246,15 @@ impl Port for UdpLink {
     }
 
     fn capabilities(&self) -> PortCaps {
-        self.exchange.borrow().stands_for[self.place].capabilities()
+        self.exchange.borrow().sockets[self.place].capabilities()
     }
 
     fn pool(&self) -> FramePool {
-        self.exchange.borrow().stands_for[self.place].pool()
+        self.exchange.borrow().sockets[self.place].pool()
     }
 
     fn counters(&self) -> PortCounters {
-        let kernel = self.exchange.borrow().stands_for[self.place].counters();
+        let kernel = self.exchange.borrow().sockets[self.place].counters();
         PortCounters { rx_missed: self.counters.rx_missed + kernel.rx_missed, ..self.counters }
     }
 }

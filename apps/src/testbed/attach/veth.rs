@@ -15,15 +15,15 @@ use weft_stack::port::udp::mac_of;
 use weft_stack::wire::ethernet::MacAddr;
 
 /// Bytes that the ring of a packet socket needs for each frame in addition to the IP packet.
-const BESIDE: u32 = 66;
+const RING_OVERHEAD: u32 = 66;
 /// Bytes of a block of the ring.
-const BLOCK: u32 = 36_864;
+const BLOCK_SIZE: u32 = 36_864;
 /// Frame sizes that divide a block, bytes.
-const FRAMES: [u32; 4] = [2_304, 4_608, 9_216, 18_432];
+const FRAME_SIZES: [u32; 4] = [2_304, 4_608, 9_216, 18_432];
 /// Buffers for each host: bursts in both directions, and frames that wait for its link.
-const BUFFERS: u32 = 192;
+const BUFFERS_PER_HOST: u32 = 192;
 /// Buffers for the caches of the pool.
-const SPARE: u32 = 1_024;
+const CACHE_BUFFERS: u32 = 1_024;
 
 /// Creates namespaces and interfaces for `hosts` of the testbed `name`, and opens the fabric's ends.
 pub(super) fn attach(hosts: &[u32], mtu: u32, owned: &Owned, name: &str) -> Result<Vec<Attached>, Failure> {
@@ -33,10 +33,10 @@ pub(super) fn attach(hosts: &[u32], mtu: u32, owned: &Owned, name: &str) -> Resu
                 .to_owned(),
         ));
     }
-    let frame = FRAMES.iter().find(|frame| mtu + BESIDE <= **frame).ok_or_else(|| {
+    let frame = FRAME_SIZES.iter().find(|frame| mtu + RING_OVERHEAD <= **frame).ok_or_else(|| {
         Failure::Usage(format!(
             "testbed: --hosts veth carries packets of {} bytes at most",
-            FRAMES[3] - BESIDE
+            FRAME_SIZES[3] - RING_OVERHEAD
         ))
     })?;
     let state = State {
@@ -47,7 +47,7 @@ pub(super) fn attach(hosts: &[u32], mtu: u32, owned: &Owned, name: &str) -> Resu
     check_names(&state)?;
     owned.note(&state)?;
     make(hosts, mtu, name)?;
-    let ring = format!("blocksz={BLOCK},framesz={frame}");
+    let ring = format!("blocksz={BLOCK_SIZE},framesz={frame}");
     let devices: Vec<String> = hosts
         .iter()
         .map(|host| format!("net_af_packet{host},iface={},{ring}", interface(name, *host)))
@@ -76,7 +76,7 @@ fn open(devices: &[String], mtu: u32) -> Result<Vec<DpdkPort>, DpdkError> {
     let mtu = u16::try_from(mtu).unwrap_or(u16::MAX);
     let eal = Eal::init(&EalOptions::default())?;
     let buffer_size = devices.iter().map(|device| buffer_size_for(device, mtu)).max().unwrap_or(mtu);
-    let buffers = SPARE + BUFFERS * devices.len() as u32;
+    let buffers = CACHE_BUFFERS + BUFFERS_PER_HOST * devices.len() as u32;
     let pool = MbufPool::create(
         eal,
         "testbed",
@@ -108,11 +108,11 @@ fn make(hosts: &[u32], mtu: u32, name: &str) -> Result<(), Failure> {
         let _ = writeln!(up, "link set {switch} up");
     }
     ip::batch(None, &links)?;
-    hosts.iter().for_each(|host| silence(None, &interface(name, *host)));
+    hosts.iter().for_each(|host| disable_ipv6(None, &interface(name, *host)));
     ip::batch(None, &up)?;
     for host in hosts {
         let namespace = namespace(name, *host);
-        silence(Some(&namespace), "eth0");
+        disable_ipv6(Some(&namespace), "eth0");
         ip::batch(Some(&namespace), "link set lo up\nlink set eth0 up\n")?;
     }
     Ok(())
@@ -125,7 +125,7 @@ fn mac_text(mac: MacAddr) -> String {
 
 /// Gives the link no IPv6 address, so that the kernel sends nothing on it. The command fails, without harm, on a kernel
 /// without IPv6.
-fn silence(namespace: Option<&str>, link: &str) {
+fn disable_ipv6(namespace: Option<&str>, link: &str) {
     let _ = ip::batch(namespace, &format!("link set {link} addrgenmode none\n"));
 }
 
