@@ -2,7 +2,14 @@
 //!
 //! Counters are derived from the events, and so is whatever a [`Subscriber`] makes of them: traces,
 //! captures, test snapshots. Without a subscriber an event costs its counter and one branch.
+//!
+//! A [`Recorder`] keeps events in memory; [`json`] writes them as the lines of a trace.
 #![forbid(unsafe_code)]
+
+pub mod json;
+mod record;
+
+pub use record::{Record, Recorder, Selection};
 
 use weft_cc::{Span, Time};
 
@@ -131,6 +138,69 @@ pub enum Event {
         /// Why.
         why: &'static str,
     },
+}
+
+impl Event {
+    /// The name of the event in traces.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Event::DataSent { .. } => "data_sent",
+            Event::DataReceived { .. } => "data_received",
+            Event::DuplicateReceived { .. } => "duplicate_received",
+            Event::TrimmedReceived { .. } => "trimmed_received",
+            Event::AckSent { .. } => "ack_sent",
+            Event::AckReceived { .. } => "ack_received",
+            Event::NackSent { .. } => "nack_sent",
+            Event::NackReceived { .. } => "nack_received",
+            Event::ControlSent { .. } => "control_sent",
+            Event::LossInferred { .. } => "loss_inferred",
+            Event::Timeout { .. } => "timeout",
+            Event::PdcOpened { .. } => "pdc_opened",
+            Event::PdcClosed { .. } => "pdc_closed",
+            Event::Ignored { .. } => "ignored",
+        }
+    }
+
+    /// The PDC to which the event belongs, by its number at the host of the event.
+    #[inline]
+    pub fn pdc(&self) -> Option<PdcId> {
+        match self {
+            Event::DataSent { pdc, .. }
+            | Event::DataReceived { pdc, .. }
+            | Event::AckReceived { pdc, .. }
+            | Event::NackReceived { pdc, .. }
+            | Event::LossInferred { pdc, .. }
+            | Event::Timeout { pdc, .. }
+            | Event::PdcOpened { pdc, .. }
+            | Event::PdcClosed { pdc, .. } => Some(*pdc),
+            Event::DuplicateReceived { .. }
+            | Event::TrimmedReceived { .. }
+            | Event::AckSent { .. }
+            | Event::NackSent { .. }
+            | Event::ControlSent { .. }
+            | Event::Ignored { .. } => None,
+        }
+    }
+
+    /// The peer that the event names, for whoever knows hosts by other numbers than the endpoint does.
+    pub fn peer_mut(&mut self) -> Option<&mut Addr> {
+        match self {
+            Event::DataReceived { peer, .. }
+            | Event::DuplicateReceived { peer, .. }
+            | Event::TrimmedReceived { peer, .. }
+            | Event::AckSent { peer, .. }
+            | Event::NackSent { peer, .. }
+            | Event::ControlSent { peer, .. }
+            | Event::PdcOpened { peer, .. }
+            | Event::PdcClosed { peer, .. }
+            | Event::Ignored { peer, .. } => Some(peer),
+            Event::DataSent { .. }
+            | Event::AckReceived { .. }
+            | Event::NackReceived { .. }
+            | Event::LossInferred { .. }
+            | Event::Timeout { .. } => None,
+        }
+    }
 }
 
 /// Counts of events since the endpoint was made.
