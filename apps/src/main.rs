@@ -25,6 +25,7 @@ mod stats;
 mod sweep;
 mod testbed;
 mod text;
+mod trace;
 mod udp;
 mod units;
 mod usage;
@@ -74,7 +75,7 @@ fn dispatch(command: Command) -> Result<(), Failure> {
         Command::RunHost { parent_process, number, run } => {
             let plan = resolve::resolve(&run);
             let outcome =
-                plan.and_then(|plan| soft::processes::be_host(parent_process, number, &plan.config));
+                plan.and_then(|plan| soft::processes::be_host(parent_process, number, &plan.config, &run));
             outcome.map_err(|failure| Failure::Run(format!("host {number}: {failure}")))
         }
         Command::List { what, name } => {
