@@ -1,7 +1,8 @@
 //! A congestion control of one's own, plugged in without a fork and compared with NSCC in an incast.
 use std::{error::Error, sync::Arc};
+use weft::Time;
 use weft::cc::{AckSample, CcChoice, CcParams, CcSnapshot, LossSample, NackSample, SenderCc, Window};
-use weft::{Rng, Time};
+use weft::core::Rng;
 use weft_testbed::sim::{self, RunConfig};
 use weft_testbed::{topology::TopologySpec, workload::WorkloadSpec};
 

@@ -1,7 +1,7 @@
 //! An application that joins `weft serve`, to wait for messages or to send one to another such application:
 //! `join SOCKET` or `join SOCKET PEER PROCESS TEXT`, where the server calls its first `--peer` 1.
 use std::{error::Error, path::Path, time::Duration};
-use weft::worker::session::{Client, Event, Extent, Report, SessionConfig};
+use weft::core::worker::session::{Client, Event, Extent, Report, SessionConfig};
 use weft::{Addr, ConnectOptions, Matching};
 
 type Outcome<T> = Result<T, Box<dyn Error>>;

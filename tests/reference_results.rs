@@ -10,7 +10,7 @@ use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
 use weft::Rate;
-use weft::spray::LbChoice;
+use weft::core::spray::LbChoice;
 use weft_testbed::sim::{FaultPlan, RunConfig};
 use weft_testbed::topology::{Topology, parse_topo};
 use weft_testbed::workload::{CmOptions, Workload, parse_cm};

@@ -16,7 +16,7 @@ const WARY: Duration = Duration::from_millis(100);
 /// How long a thread sleeps instead of yielding.
 const MOMENT: Duration = Duration::from_micros(20);
 
-/// What a thread knows of others on its core.
+/// Whether a thread has noticed others on its core.
 #[derive(Debug, Default)]
 pub(crate) struct Backoff {
     wary_until: Option<Instant>,

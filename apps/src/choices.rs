@@ -14,7 +14,7 @@ pub(crate) enum Switch {
     Off,
 }
 
-/// What messages consist of.
+/// Whether messages have bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Payload {
@@ -24,7 +24,7 @@ pub(crate) enum Payload {
     Real,
 }
 
-/// Where a workload runs.
+/// The platform that a workload runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Platform {
@@ -46,7 +46,7 @@ impl Platform {
 }
 
 impl Display for Platform {
-    /// As it stands in a sentence.
+    /// The platform's name as part of a sentence.
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Platform::Sim => "a simulation",
@@ -70,7 +70,7 @@ pub(crate) enum HostsBy {
 }
 
 impl HostsBy {
-    /// As `--hosts` takes it.
+    /// The word for it on the command line.
     pub(crate) fn word(self) -> &'static str {
         match self {
             HostsBy::Udp => "udp",

@@ -22,8 +22,11 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Run a workload over a fabric and report how it went.
     ///
+    /// SIGINT and SIGTERM end a run early, with the report so far. Files that it writes appear when they are complete.
+    ///
     /// Exit status: 0 when every flow has completed, 3 when some have not (who waits for what is
-    /// listed), 1 when the run could not be made, 2 for options that make no sense.
+    /// listed), 1 when the run could not be made, 2 for options that make no sense, 130 or 143 when a signal
+    /// ended it before every flow had completed.
     Run(Box<RunArgs>),
     /// Make a grid of runs over all cores, and one table of their results.
     ///
@@ -37,7 +40,7 @@ pub(crate) enum Command {
         /// The process of the run.
         #[arg(long = "parent", value_name = "PID")]
         parent_process: u32,
-        /// Which host.
+        /// The number of the host.
         #[arg(long = "host", value_name = "N")]
         number: u32,
         #[command(flatten)]
@@ -77,16 +80,16 @@ pub(crate) enum Command {
     ///
     /// Exit status: 0 when it did what was asked, 1 when it could not, 2 for options or words that make no sense.
     Testbed(TestbedArgs),
-    /// What can be chosen, with one line and the source of each.
+    /// List the choices of an option, each with one line and its source.
     List {
-        /// Of what.
+        /// The option to list the choices of.
         what: Catalogue,
-        /// Only this one, with its parameters.
+        /// List only this choice, with its parameters.
         name: Option<String>,
     },
 }
 
-/// What to type for the help on the command that these words begin with.
+/// The command line that prints the help on the command that `words` begin with.
 pub(crate) fn help(words: impl Iterator<Item = OsString>) -> String {
     let (all, mut path) = (Cli::command(), "weft".to_owned());
     let mut command = &all;
@@ -104,7 +107,7 @@ mod tests {
     use weft_cc::Span;
 
     #[test]
-    fn what_is_appended_to_a_line_for_an_end_overrides_what_stands_there() {
+    fn the_last_of_several_values_of_one_option_counts() {
         for (words, more) in [
             (&["perf", "server"][..], &["--rto", "100ms", "--rto", "300ms"][..]),
             (&["perf", "client", "127.0.0.2"], &["--rto", "100ms", "--rto", "300ms"]),
@@ -134,11 +137,11 @@ mod tests {
         let matches = Cli::command().get_matches_from(peers);
         let server = matches.subcommand_matches("perf").and_then(|perf| perf.subcommand_matches("server"));
         let count = server.and_then(|server| server.get_raw("peers")).map(Iterator::count);
-        assert_eq!(count, Some(2), "what may be repeated is kept");
+        assert_eq!(count, Some(2), "repeatable options keep all their values");
     }
 
     #[test]
-    fn help_is_that_of_the_command_that_was_typed() {
+    fn a_refusal_points_to_the_help_of_its_subcommand() {
         let help = |words: &str| help(words.split(' ').map(OsString::from));
         assert_eq!(help("perf client --cout 3"), "weft perf client --help");
         assert_eq!(help("list ccs"), "weft list --help");

@@ -48,7 +48,7 @@ impl Interrupt {
         self.has_arrived().then(|| {
             let signal = self.signal.load(Ordering::Acquire);
             let name = if signal == SIGTERM as usize { "SIGTERM" } else { "SIGINT" };
-            // What a shell reports of a command that the signal itself has ended.
+            // A shell reports the same of a command that the signal itself has ended.
             let status = 128 + if signal == SIGTERM as usize { SIGTERM } else { SIGINT } as u8;
             Failure::Interrupted { text: format!("interrupted by {name}{text}"), status }
         })

@@ -1,8 +1,8 @@
 //! `--on loopback`: a part of the workload between two endpoints in this process, over a pair of DPDK
 //! `net_ring` devices: real frames in real mbufs, real payload, compared byte by byte, in real time.
 //!
-//! Two endpoints are two hosts: of the workload those flows run that go from the first flow's source to
-//! its destination, or back. They start at their times; those that wait for a flow between other hosts start
+//! Two endpoints are two hosts: the flows that run are those from the first flow's source to its destination, and back.
+//! They start at their times; those that wait for a flow between other hosts start
 //! at once.
 //!
 //! There is no link: nothing bounds the rate but the CPU.
@@ -44,7 +44,7 @@ pub(crate) fn run(
     Ok(report)
 }
 
-/// Says why not.
+/// Refuses to run without DPDK.
 #[cfg(not(feature = "dpdk"))]
 pub(crate) fn run(
     _config: &RunConfig,
@@ -102,7 +102,7 @@ mod rings {
             // Some turns of the loop, each of which copies and checks a burst of frames in both directions.
             rtt: Span::from_us(100),
             link_rate: config.topology.host_rate(),
-            // A full ring keeps frames waiting: none is lost, so none has to be missed.
+            // A full ring keeps frames waiting: none is lost, so senders need not infer losses.
             trims: true,
             // The system may take the CPU away for so long.
             rto: Span::from_ms(100),

@@ -65,7 +65,7 @@ fn main() -> ExitCode {
 
 fn dispatch(command: Command) -> Result<(), Failure> {
     match command {
-        Command::Run(args) => run::run(&args, &Interrupt::on_signals()?),
+        Command::Run(args) => run::run(&args, Interrupt::on_signals),
         Command::Sweep(args) => sweep::sweep(&args),
         Command::SweepRun { parent, rehearse, run } => sweep::one_run(parent, rehearse, &run),
         Command::Perf(args) => perf::perf(&args),

@@ -139,7 +139,7 @@ impl RunArgs {
     /// Parses words as they follow `weft run`.
     ///
     /// # Errors
-    /// What clap refuses, in one line.
+    /// An option or value that clap refuses, in one line.
     pub(crate) fn parse(words: impl IntoIterator<Item = String>) -> Result<RunArgs, Failure> {
         let command = RunArgs::augment_args(clap::Command::new("weft run").no_binary_name(true));
         let matches = command.try_get_matches_from(words);
@@ -147,7 +147,7 @@ impl RunArgs {
         args.map_err(|error| Failure::Usage(one_line(&error)))
     }
 
-    /// What the names of files of samples begin with.
+    /// The prefix of the names of sample files.
     pub(crate) fn sample_path(&self) -> &Path {
         self.sample_file.as_deref().unwrap_or(Path::new("samples"))
     }
@@ -157,7 +157,7 @@ impl RunArgs {
         self.size.unwrap_or(DEFAULT_SIZE)
     }
 
-    /// What messages consist of.
+    /// Whether messages have bytes: the choice, or the platform's default.
     pub(crate) fn payload(&self) -> Payload {
         self.payload.unwrap_or(match self.on {
             Platform::Sim => Payload::Virtual,

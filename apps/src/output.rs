@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug)]
 pub(crate) struct OutputFile {
     file: File,
-    /// Where it is, and where it goes; none for a device or a pipe, which is written to directly.
+    /// Its path now, and its path when complete; none for a device or a pipe, which is written to directly.
     moves: Option<(PathBuf, PathBuf)>,
 }
 
@@ -68,7 +68,7 @@ impl Write for OutputFile {
 impl Drop for OutputFile {
     fn drop(&mut self) {
         if let Some((beside, _)) = &self.moves {
-            // Nothing can be done about a file that stays.
+            // If this fails, the file stays.
             let _ = fs::remove_file(beside);
         }
     }

@@ -104,7 +104,7 @@ fn check_outputs(args: &RunArgs) -> Result<(), Failure> {
     for (option, path) in files(args) {
         let place = place(&path);
         if place.exists() && !place.is_file() {
-            continue; // what goes to a device or a pipe overwrites nothing
+            continue; // writing to a device or a pipe overwrites nothing
         }
         if let Some((other, _)) = taken.iter().find(|(_, taken)| *taken == place) {
             return Err(usage(option, format_args!("expected another file than that of {other}")));
@@ -132,7 +132,7 @@ fn files(args: &RunArgs) -> Vec<(&'static str, PathBuf)> {
     files
 }
 
-/// Where `path` leads, whether a file is there or not: the same for all names of one place.
+/// The absolute path of the file that `path` names, whether it exists or not: the same for all names of one file.
 fn place(path: &Path) -> PathBuf {
     let beside = || {
         let path = path::absolute(path).ok()?;
@@ -257,7 +257,7 @@ fn read_matrix(path: &Path, options: CmOptions) -> Result<Workload, Failure> {
     reader.finish().map_err(|e| Failure::Run(e.to_string()))
 }
 
-/// What goes wrong with links: the file's events before those of the command line.
+/// The faults of links: the file's events come before those of the command line.
 fn faults(topology: &Topology, args: &RunArgs) -> Result<FaultPlan, Failure> {
     let mut plan = FaultPlan::default();
     for degradation in &args.degrade {

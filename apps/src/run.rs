@@ -17,12 +17,20 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 use weft_cc::Span;
-use weft_testbed::sim::{self, Lines, RunConfig, RunProgress, RunReport, SampleSink, Sampling, TraceSink, Tracing};
+use weft_testbed::sim::{
+    self, Lines, RunConfig, RunProgress, RunReport, SampleSink, Sampling, TraceSink, Tracing,
+};
 use weft_testbed::soft::SoftCounters;
 
 /// Runs what `args` describe and writes the reports that they ask for.
-pub(crate) fn run(args: &RunArgs, interrupt: &Interrupt) -> Result<(), Failure> {
+///
+/// `catch_signals` is called when there is something to report: before, signals end the process as they always do.
+pub(crate) fn run(
+    args: &RunArgs,
+    catch_signals: impl FnOnce() -> Result<Interrupt, Failure>,
+) -> Result<(), Failure> {
     let plan = resolve(args)?;
+    let interrupt = &catch_signals()?;
     // Before the run: a report that cannot be written should not cost one.
     let outputs = Outputs::open(args)?;
     // Hosts in processes of their own write traces of their own.
@@ -53,7 +61,7 @@ pub(crate) fn run(args: &RunArgs, interrupt: &Interrupt) -> Result<(), Failure> 
     }
     if let Some(counters) = &switches {
         report.judge(counters, plan.config.network_rtt());
-        // The report for people says so, where it is wanted.
+        // The table says so too, but is not printed here.
         if outputs.quiet {
             report.doubt().iter().for_each(|doubt| eprintln!("weft: soft: {doubt}"));
         }
@@ -76,8 +84,7 @@ pub(crate) fn rehearse(mut plan: Plan) -> Result<(), Failure> {
     outcome.map(drop).map_err(|error| Failure::Usage(error.to_string()))
 }
 
-/// In virtual time. Samples or a trace that cannot be written, which `extras` then tells, leave the results what they
-/// are.
+/// Runs in virtual time. If samples or a trace cannot be written, `extras` says so, and the results are as without.
 fn simulate(
     plan: &Plan,
     args: &RunArgs,
@@ -108,7 +115,7 @@ fn simulate(
     outcome.map_err(|error| Failure::Run(error.to_string()))
 }
 
-/// Over real mbufs through DPDK, in this process.
+/// Runs over real mbufs through DPDK, in this process.
 fn loopback(
     config: &RunConfig,
     trace: Option<&LiveTrace>,
@@ -120,7 +127,7 @@ fn loopback(
     outcome
 }
 
-/// Over kernel UDP, in this process.
+/// Runs over kernel UDP, in this process.
 fn over_udp(
     config: &RunConfig,
     trace: Option<&LiveTrace>,
@@ -134,8 +141,8 @@ fn over_udp(
     Ok(report)
 }
 
-/// Over software switches in this process, with hosts in this process or others. What the switches have done goes to
-/// `switches`.
+/// Runs over software switches in this process, with hosts in this process or others. `switches` gets the counters of
+/// the switches.
 fn over_switches(
     plan: &Plan,
     args: &RunArgs,
@@ -174,7 +181,7 @@ fn show(bar: &ProgressBar, progress: &RunProgress, kind_of_time: &str) {
     bar.set_message(format!("{us:.0} µs of {kind_of_time}, {:.1} M events", progress.events as f64 / 1e6));
 }
 
-/// Where reports go.
+/// The files that reports are written to.
 struct Outputs<'a> {
     json: Option<(&'a Path, OutputFile)>,
     flows: Option<(&'a Path, OutputFile)>,
@@ -223,7 +230,7 @@ fn failed(path: &Path, error: &io::Error) -> Failure {
     Failure::Run(format!("{}: {error}", path.display()))
 }
 
-/// Whether the run did what it was for.
+/// Fails if data arrived wrong, flows are unfinished, or something is left over.
 fn verdict(report: &Report, outcome: &RunReport, interrupt: &Interrupt) -> Result<(), Failure> {
     if !outcome.payload_errors.is_empty() {
         return Err(Failure::Run(listed("data arrived wrong:", &outcome.payload_errors)));

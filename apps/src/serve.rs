@@ -65,8 +65,9 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<(), Failure> {
     let trace = args.trace.begin(&[])?;
     let open = open(&args.port)?;
     let mut endpoint = Endpoint::new(&args.end, &open)?;
-    endpoint.config = Arc::new(FepConfig { idle_timeout: args.end.patience, ..(*endpoint.config).clone() });
-    let (ip, mtu, place) = (open.host.ip, open.mtu(), open.place_peers());
+    endpoint.setup.config =
+        Arc::new(FepConfig { idle_timeout: args.end.patience, ..(*endpoint.setup.config).clone() });
+    let (ip, mtu, place) = (open.info.host.ip, open.mtu(), open.info.place_peers());
     let peers: Vec<_> = (1..).map(Addr).zip(args.peers.iter().copied()).collect();
     let mut worker = endpoint.worker(open, OWN, &peers, Strangers::Refuse)?;
     trace::attach(trace.as_ref(), &mut worker, OWN.0);

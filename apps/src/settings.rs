@@ -83,7 +83,7 @@ impl Settings {
     }
 }
 
-/// What carries the packets.
+/// The network that carries the packets.
 struct Network {
     name: String,
     hosts: u32,

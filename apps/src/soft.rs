@@ -23,14 +23,14 @@ use weft_testbed::sim::{self, FaultPlan, PayloadMode, RunConfig, RunProgress, Ru
 use weft_testbed::soft::{self, HostPort, SoftCounters, SoftFabric, SoftOptions, host_link};
 use weft_testbed::topology::{HostId, Topology};
 
-/// The fabric where none is asked for.
+/// The default fabric.
 pub(crate) const DEFAULT_TOPOLOGY: &str = "leaf-spine:hosts=16,leaves=4,spines=4";
 /// The hosts of that fabric.
 pub(crate) const DEFAULT_HOSTS: u32 = 16;
-/// Payload bytes of a full packet where nothing is said.
+/// Payload bytes of a full packet by default.
 pub(crate) const DEFAULT_MTU: u32 = 4_096;
-/// What all hosts together may send, bit/s, with full packets of [`DEFAULT_MTU`], for two cores to carry it with time
-/// to spare: 95,000 packets a second between threads of a process, and 24,000 between processes, where each packet costs
+/// The rate, bit/s, at which all hosts together may send full packets of [`DEFAULT_MTU`] for two cores to carry them with
+/// time to spare: 95,000 packets a second between threads of a process, and 24,000 between processes, where each packet costs
 /// four system calls and their share of as many changes of process. Shorter packets cost as much each.
 const TWO_CORES: u64 = 3_200_000_000;
 const TWO_CORES_PROCESSES: u64 = 800_000_000;
@@ -78,7 +78,7 @@ pub(crate) fn with_switches(mut report: RunReport, counters: &SoftCounters) -> R
     report
 }
 
-/// What the simulator makes of the same run.
+/// Simulates the same run.
 ///
 /// # Errors
 /// A configuration that cannot work, or a signal that has come meanwhile.
@@ -109,13 +109,13 @@ fn attach(
     Ok(LiveHost { number: host, host: address, port })
 }
 
-/// What frames call a host: there are at most 2²⁰.
+/// The addresses of a host in frames. There are at most 2²⁰ hosts.
 fn address(host: u32) -> HostAddr {
     let [_, b, c, d] = (host + 1).to_be_bytes();
     HostAddr { mac: MacAddr([2, 0, 0, b, c, d]), ip: IpAddr::V4(Ipv4Addr::new(10, b, c, d)) }
 }
 
-/// What endpoints are told of the fabric: all that they would be told in simulation.
+/// The network as endpoints are configured for it: as they would be in simulation.
 fn network(config: &RunConfig) -> Network {
     let endpoint = soft::endpoint(config);
     Network {
@@ -152,7 +152,7 @@ fn drive(fabric: &mut SoftFabric<MemoryPort>, work: impl FnOnce()) -> SoftCounte
     })
 }
 
-/// Tells the fabric's thread that it is over, even where that is because of a panic.
+/// Ends the fabric's thread, even if this one panics.
 struct AtEnd<'a>(&'a AtomicBool);
 
 impl Drop for AtEnd<'_> {
@@ -161,7 +161,7 @@ impl Drop for AtEnd<'_> {
     }
 }
 
-/// How punctual the fabric was, and what it could not do.
+/// Notes on how punctual the fabric was, and on frames that it had no buffers for.
 pub(crate) fn notes(counters: &SoftCounters) -> Vec<String> {
     let mean = counters.lateness.as_us_f64() / counters.events.max(1) as f64;
     let latest = counters.latest.as_us_f64();

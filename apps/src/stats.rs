@@ -1,4 +1,4 @@
-//! The figures that sum up a run.
+//! Figures that sum up a run.
 
 use serde::Serialize;
 use weft_cc::Span;

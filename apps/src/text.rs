@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_end_where_they_end_or_are_refused() {
+    fn lines_are_read_one_by_one_and_long_ones_refused() {
         let longest = "x".repeat(MAX_LINE);
         let text = format!("a\n\n{longest}\n{longest}");
         let (mut file, mut line) = (text.as_bytes(), Vec::new());

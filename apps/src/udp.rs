@@ -8,11 +8,11 @@
 use crate::{Failure, live};
 use weft_testbed::sim::RunConfig;
 
-/// Most endpoints: each has a socket to receive from and one for each path, and one thread drives them all.
+/// The largest number of endpoints: each has a socket to receive from and one for each path, and one thread drives all.
 pub(crate) const MAX_HOSTS: usize = 64;
-/// Paths where none are asked for: source ports, of which each endpoint binds as many.
+/// The default number of paths: each endpoint binds as many source ports.
 pub(crate) const DEFAULT_PATHS: u16 = 8;
-/// Most paths.
+/// The largest number of paths.
 pub(crate) const MAX_PATHS: u16 = 64;
 
 /// Refuses a workload of more hosts than one process can have.
@@ -44,14 +44,14 @@ mod sockets {
 
     /// Bytes of receive buffer asked for.
     const RECEIVE_BUFFER: usize = 4 << 20;
-    /// What congestion control takes for the way there and back: some turns of the loop, and no less than it
-    /// takes to carry a packet of each flow.
+    /// The round-trip time that congestion control assumes: some turns of the loop, and no less than the time to carry a
+    /// packet of each flow.
     const RTT: Span = Span::from_us(100);
     const RTT_PER_FLOW: Span = Span::from_us(4);
     /// Bytes that one sender may have in flight, where the receive buffer holds as much: enough for full bursts
     /// in every turn of the loop.
     const LARGEST_WINDOW: u64 = 1 << 20;
-    /// Bytes that all of them together may: one thread carries everything, some 1 GB/s, and what waits for it
+    /// Bytes that all senders together may have in flight: one thread carries everything, some 1 GB/s, and what waits for it
     /// must not wait for longer than timers do.
     const ALL_WINDOWS: u64 = 4 << 20;
     /// Largest windows in bandwidth-delay products, of the algorithms that have any (`max_window_bdp`).
@@ -119,7 +119,7 @@ mod sockets {
         hosts.into_iter().zip(ports).map(live_host).collect()
     }
 
-    /// The network as endpoints shall take it: so that all windows towards one host fit into its receive buffer.
+    /// The network as endpoints are configured for it: so that all windows towards one host fit into its receive buffer.
     pub(super) fn network(config: &RunConfig, ports: &[UdpPort]) -> Network {
         let buffer = ports.iter().map(UdpPort::receive_buffer).min().unwrap_or(0) as u64;
         let flows = flows_at_a_time(&config.workload);
@@ -160,7 +160,7 @@ mod sockets {
         workload.flows().iter().filter(|flow| matches!(flow.start, Start::At(_))).count() as u64
     }
 
-    /// What the ports have to say, each kind once.
+    /// The notices of all ports, one of each kind.
     fn notes<'a>(ports: impl Iterator<Item = &'a UdpPort>) -> Vec<String> {
         let mut kinds = Vec::new();
         let mut said: Vec<&Notice> = Vec::new();

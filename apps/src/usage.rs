@@ -1,4 +1,4 @@
-//! What the process has used so far.
+//! CPU time and memory that the process has used so far.
 
 use rustix::time::{ClockId, clock_gettime};
 use std::fs;

@@ -137,7 +137,7 @@ fn the_same_seed_gives_the_same_report() {
 }
 
 #[test]
-fn json_on_standard_output_stands_alone_and_a_file_leaves_the_table() {
+fn json_on_standard_output_replaces_the_table() {
     let alone = run(SMALL);
     assert!(stdout(&alone).starts_with('{') && stdout(&alone).ends_with("}\n"));
     assert_eq!(stderr(&alone), "", "no progress without a terminal");

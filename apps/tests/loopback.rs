@@ -22,7 +22,7 @@ fn report(args: &[&str]) -> Value {
 
 #[cfg(feature = "dpdk")]
 #[test]
-fn a_transfer_over_mbufs_is_whole() {
+fn a_transfer_over_mbufs_arrives_whole() {
     let report = report(&["--workload", "permutation", "--hosts", "2", "--size", "16MiB"]);
     assert_eq!(report["flows"]["total"], 2, "one each way");
     assert_eq!(report["flows"]["completed"], 2);

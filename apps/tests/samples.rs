@@ -50,7 +50,7 @@ fn samples_are_taken_at_equal_intervals_and_change_nothing() {
 }
 
 #[test]
-fn samples_that_cannot_be_written_cost_no_report() {
+fn a_run_reports_even_if_its_samples_cannot_be_written() {
     let (prefix, flows) = (scratch("full"), scratch("full.csv"));
     let table = scratch("full.flows.parquet");
     let _ = std::fs::remove_file(&table);
@@ -70,7 +70,7 @@ fn samples_that_cannot_be_written_cost_no_report() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
+fn sample_options_that_make_no_sense_are_refused() {
     assert!(refusal(&["--sample-file", "x"]).contains("--sample <TIME>"));
     assert!(refusal(&["--sample", "0"]).contains("--sample"));
     assert!(

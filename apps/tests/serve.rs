@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
-use weft_stack::fep::{CallError, ConnectOptions, Failure, ReceiveError, SendError};
+use weft_stack::fep::{CallError, ConnectOptions, Failure, PeerRefusal, ReceiveError, Resource, SendError};
 use weft_stack::packet::Addr;
 use weft_stack::ses::Matching;
 use weft_stack::wire::ses::ReturnCode;
@@ -298,7 +298,7 @@ fn a_receiver_that_is_killed_fails_messages_to_it() {
 }
 
 #[test]
-fn a_server_that_is_killed_is_missed_and_replaced() {
+fn a_server_that_is_killed_is_noticed_and_can_be_replaced() {
     let mut hosts = Hosts::new(4);
     let [left, right] = addresses(4);
     let (mut alice, mut bob) = (hosts.left.join(None), hosts.right.join(Some(3)));
@@ -346,7 +346,7 @@ fn a_server_that_is_killed_is_missed_and_replaced() {
 }
 
 #[test]
-fn a_server_that_is_told_to_end_cleans_up_and_says_so() {
+fn a_server_that_is_told_to_end_cleans_up_and_peers_hear_of_it() {
     let mut hosts = Hosts::new(5);
     let (mut alice, mut bob) = (hosts.left.join(None), hosts.right.join(None));
     bob.receive(extent(0, LONG), None, Matching::Untagged, 1).expect("room");
@@ -369,7 +369,7 @@ fn a_server_that_is_told_to_end_cleans_up_and_says_so() {
 }
 
 #[test]
-fn who_asks_for_a_peer_that_its_server_does_not_know_is_told_so() {
+fn a_connection_to_a_peer_that_the_server_does_not_know_is_refused() {
     let hosts = Hosts::new(7);
     let (mut alice, mut bob) = (hosts.left.join(None), hosts.right.join(None));
     let connection = alice.connect(Addr(2), to(1), 5).expect("room");
@@ -383,6 +383,40 @@ fn who_asks_for_a_peer_that_its_server_does_not_know_is_told_so() {
     assert_eq!(error.to_string(), "endpoint 2 is not in the address book");
     assert_eq!(refused(), (6, Request::Send, CallError::NotOpen));
     transfer(&mut alice, &mut bob, 10, 1_000);
+}
+
+#[test]
+fn applications_add_peers_by_address() {
+    let hosts = Hosts::new(9);
+    let [left, right] = addresses(9);
+    let third = Server::start(&hosts.left.socket.with_file_name("third"), "127.84.9.3", &left);
+    let (mut alice, mut bob, mut carol) =
+        (hosts.left.join(Some(0)), hosts.left.join(None), third.join(Some(0)));
+    let ask = |client: &mut Client, ip: &str| {
+        client.peer(ip.parse().expect("an address"), None, 1).expect("room");
+        match event(client).expect("a report").report {
+            Report::Peer { addr, .. } => Ok(addr),
+            Report::Refused { request: Request::Peer, error, .. } => Err(error),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(ask(&mut alice, &right), Ok(Addr(1)), "its --peer");
+    assert_eq!(ask(&mut alice, "127.84.9.3"), Ok(Addr(2)));
+    assert_eq!(ask(&mut bob, "127.84.9.3"), Ok(Addr(2)));
+    assert_eq!(ask(&mut alice, "fd00::1"), Err(CallError::Peer(PeerRefusal::IpVersion)));
+    for n in 4..7 {
+        assert_eq!(ask(&mut alice, &format!("127.84.9.{n}")), Ok(Addr(n - 1)));
+    }
+    // `CONFIG` has four, and the second peer is one of them.
+    let quota = CallError::Limit { what: Resource::SessionPeers, limit: 4 };
+    assert_eq!(ask(&mut alice, "127.84.9.7"), Err(quota));
+    assert_eq!(ask(&mut bob, "127.84.9.7"), Ok(Addr(6)));
+
+    carol.receive(extent(0, 100), None, Matching::Untagged, 1).expect("room");
+    let connection = alice.connect(Addr(2), to(0), 2).expect("room");
+    alice.send(connection, extent(0, 100), None, 0, 3).expect("room");
+    let received = event(&mut carol).expect("a report").report;
+    assert!(matches!(received, Report::Received { result: Ok(()), len: 100, .. }), "{received:?}");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! `weft run --on soft` as its users see it: 16 hosts on 4 leaves and 4 spines, connection matrices from files,
 //! payload compared byte by byte; with all hosts in one process, and each in its own.
 //!
-//! Nothing here depends on how fast that is. The fabric runs 5,000 times slower than at 100 Gbit/s, so that a thread
+//! No result here depends on the speed of the machine. The fabric runs 5,000 times slower than at 100 Gbit/s, so that a thread
 //! may be without its core for more than a second before a timer expires for nothing.
 
 mod lab;
@@ -85,7 +85,7 @@ fn all_to_all_arrives() {
 }
 
 #[test]
-fn a_link_that_fails_and_heals_loses_nothing_for_good() {
+fn flows_survive_a_link_that_fails_and_heals() {
     let events = [
         "--link-event",
         "20ms tier=0 switch=1 link=2 fail",
@@ -98,7 +98,7 @@ fn a_link_that_fails_and_heals_loses_nothing_for_good() {
 }
 
 #[test]
-fn links_that_lose_and_damage_packets_lose_nothing_for_good() {
+fn flows_survive_links_that_lose_and_damage_packets() {
     let events = ["--link-event", "0us host=0 drop=0.1", "--link-event", "0us host=4 corrupt=0.1"];
     for processes in [&[][..], &["--processes"]] {
         let report = run(&Lab::new(), &matrix(permutation(), 100_000), &[&events, processes].concat());
@@ -107,7 +107,7 @@ fn links_that_lose_and_damage_packets_lose_nothing_for_good() {
 }
 
 #[test]
-fn hosts_in_processes_of_their_own_do_the_same() {
+fn an_incast_between_hosts_in_processes_arrives() {
     let kinds =
         if cfg!(feature = "dpdk") { &["--processes=udp", "--processes=memif"][..] } else { &["--processes"] };
     for kind in kinds {
@@ -122,7 +122,7 @@ fn hosts_in_processes_of_their_own_do_the_same() {
 }
 
 #[test]
-fn hosts_in_processes_wait_for_each_others_flows() {
+fn flows_between_hosts_in_processes_wait_for_their_triggers() {
     let text = "Nodes 16\nConnections 4\nTriggers 2\n\
                 1->2 id 1 start 0 size 50000 send_done_trigger 1\n\
                 2->9 id 2 trigger 1 size 40000 recv_done_trigger 2\n\
@@ -148,7 +148,7 @@ fn hosts_in_processes_wait_for_each_others_flows() {
 }
 
 #[test]
-fn hosts_in_namespaces_do_the_same() {
+fn an_incast_between_hosts_in_namespaces_arrives() {
     if !cfg!(feature = "dpdk") {
         return;
     }
@@ -165,7 +165,7 @@ fn children(pid: u32) -> Vec<u32> {
     text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }
 
-/// Which host the process `pid` is.
+/// The number of the host that the process `pid` plays.
 fn host_of(pid: u32) -> Option<String> {
     let line = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).ok()?;
     let mut words = line.split('\0').skip_while(|word| *word != "--host");

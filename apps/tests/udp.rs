@@ -41,7 +41,7 @@ fn an_incast_of_seven_arrives() {
 }
 
 #[test]
-fn all_to_all_arrives_whoever_waits_for_whom() {
+fn an_all_to_all_with_triggers_arrives() {
     let report = report(&["--workload", "all-to-all:2", "--hosts", "6", "--size", "256KiB"]);
     assert_eq!(report["flows"]["total"], 30);
 }
@@ -63,7 +63,7 @@ fn all_algorithms_balancers_and_sizes_run() {
 }
 
 #[test]
-fn as_many_hosts_as_there_can_be_arrive() {
+fn sixty_four_hosts_are_possible() {
     let report = report(&["--workload", "incast:63", "--size", "64KiB", "--paths", "2"]);
     assert_eq!(report["flows"]["total"], 63);
 }

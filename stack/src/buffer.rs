@@ -1,7 +1,9 @@
 //! Memory that messages are sent from and received into.
 
+use bytes::{Bytes, BytesMut};
+
 use crate::packet::Payload;
-use crate::region::RegionSlice;
+use crate::region::{RegionBytes, RegionSlice};
 
 /// The longest message, bytes.
 pub const MAX_MESSAGE: u64 = u32::MAX as u64;
@@ -16,6 +18,10 @@ pub enum Buffer {
     /// Memory that others can reach as well, such as an application in another process. Its owner should
     /// leave it alone until completion; what it writes meanwhile may or may not be sent.
     Region(RegionSlice),
+    /// Memory of the process to send from, which others may hold as well. Nothing is placed into it.
+    Bytes(Box<Bytes>),
+    /// Memory of the process, in a box so that this enum stays small.
+    BytesMut(Box<BytesMut>),
 }
 
 // Every message has one, and the table of messages is read in no order.
@@ -29,6 +35,8 @@ impl Buffer {
             Buffer::Virtual(len) => *len,
             Buffer::Heap(bytes) => u32::try_from(bytes.len()).unwrap_or(u32::MAX),
             Buffer::Region(slice) => slice.len(),
+            Buffer::Bytes(bytes) => u32::try_from(bytes.len()).unwrap_or(u32::MAX),
+            Buffer::BytesMut(bytes) => u32::try_from(bytes.len()).unwrap_or(u32::MAX),
         }
     }
 
@@ -47,6 +55,8 @@ impl Buffer {
             Buffer::Virtual(_) => Payload::Virtual(end - start),
             Buffer::Heap(bytes) => Payload::Bytes(&bytes[start as usize..end as usize]),
             Buffer::Region(slice) => Payload::Region(slice.bytes(start, end)),
+            Buffer::Bytes(bytes) => Payload::Bytes(&bytes[start as usize..end as usize]),
+            Buffer::BytesMut(bytes) => Payload::Bytes(&bytes[start as usize..end as usize]),
         }
     }
 
@@ -61,24 +71,27 @@ impl Buffer {
                 let len = bytes.len().min(memory.len() - start);
                 memory[start..start + len].copy_from_slice(&bytes[..len]);
             }
-            (buffer, payload) => buffer.place_with_region(offset, payload),
+            (buffer, payload) => buffer.place_elsewhere(offset, payload),
         }
     }
 
-    /// As [`Buffer::place`] where one or both are of a region; not inlined into what most packets run through.
+    /// As [`Buffer::place`] but from heap to heap; not inlined into the code that most packets run through.
     #[inline(never)]
-    fn place_with_region(&mut self, offset: u32, payload: Payload<'_>) {
+    fn place_elsewhere(&mut self, offset: u32, payload: Payload<'_>) {
         match (self, payload) {
-            (Buffer::Heap(memory), Payload::Region(bytes)) => {
+            (Buffer::Heap(memory), Payload::Region(bytes)) => copy_to(memory, offset, bytes),
+            (Buffer::BytesMut(memory), Payload::Region(bytes)) => copy_to(memory, offset, bytes),
+            (Buffer::BytesMut(memory), Payload::Bytes(bytes)) => {
                 let start = (offset as usize).min(memory.len());
-                let len = (bytes.len() as usize).min(memory.len() - start);
-                bytes.first(len as u32).copy_to(&mut memory[start..start + len]);
+                let len = bytes.len().min(memory.len() - start);
+                memory[start..start + len].copy_from_slice(&bytes[..len]);
             }
             (Buffer::Region(slice), Payload::Bytes(bytes)) => {
                 slice.write(offset, bytes);
             }
             (Buffer::Region(slice), Payload::Region(bytes)) => slice.copy_from(offset, bytes),
             (_, Payload::Virtual(_)) | (Buffer::Virtual(_), _) | (Buffer::Heap(_), Payload::Bytes(_)) => {}
+            (Buffer::Bytes(_), _) => {}
         }
     }
 
@@ -91,10 +104,34 @@ impl Buffer {
     }
 }
 
+/// Copies `bytes` to `offset` of `memory`, as many as there is room for.
+fn copy_to(memory: &mut [u8], offset: u32, bytes: RegionBytes<'_>) {
+    let start = (offset as usize).min(memory.len());
+    let len = (bytes.len() as usize).min(memory.len() - start);
+    bytes.first(len as u32).copy_to(&mut memory[start..start + len]);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::region::Region;
+
+    #[test]
+    fn boxed_bytes_are_sent_and_received_like_those_of_a_vector() {
+        let source = Buffer::Bytes(Box::new(Bytes::from_static(b"abcdef")));
+        assert_eq!((source.len(), source.payload(4, 9).len()), (6, 2));
+        let mut room = Buffer::BytesMut(Box::new(BytesMut::zeroed(4)));
+        room.place(2, source.payload(0, 6));
+        room.place(9, source.payload(0, 6));
+        let region = Region::allocate(10).unwrap();
+        let mut slice = Buffer::Region(region.slice(0, 2).unwrap());
+        slice.place(0, source.payload(4, 2));
+        room.place(1, slice.payload(0, 1));
+        assert_eq!(room, Buffer::BytesMut(Box::new(BytesMut::from(&b"\0eab"[..]))));
+        let mut only_to_send = Buffer::Bytes(Box::default());
+        only_to_send.place(0, source.payload(0, 6));
+        assert!(only_to_send.is_empty());
+    }
 
     #[test]
     fn placing_and_reading_stay_inside() {

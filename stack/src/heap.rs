@@ -1,20 +1,20 @@
-//! How much memory collections hold on the heap, bytes: for those that count what state costs.
+//! Heap memory that collections hold, in bytes, for the counts of [`Footprint`](crate::fep::Footprint).
 
 use std::collections::{HashMap, VecDeque};
 
 use crate::buffer::Buffer;
 
-/// What `vec` has allocated for its elements; not what these hold themselves.
+/// Bytes that `vec` has allocated for its elements; not those that the elements hold themselves.
 pub(crate) fn of_vec<T>(vec: &Vec<T>) -> u64 {
     (vec.capacity() * size_of::<T>()) as u64
 }
 
-/// What `deque` has allocated for its elements.
+/// Bytes that `deque` has allocated for its elements.
 pub(crate) fn of_deque<T>(deque: &VecDeque<T>) -> u64 {
     (deque.capacity() * size_of::<T>()) as u64
 }
 
-/// What `map` has allocated for its entries. The table of std has a power of two of buckets, at most 7/8 of
+/// Bytes that `map` has allocated for its entries. The table of std has a power of two of buckets, at most 7/8 of
 /// them in use, a byte beside each, and 16 bytes more.
 pub(crate) fn of_map<K, V, S>(map: &HashMap<K, V, S>) -> u64 {
     match map.capacity() {
@@ -26,11 +26,13 @@ pub(crate) fn of_map<K, V, S>(map: &HashMap<K, V, S>) -> u64 {
     }
 }
 
-/// The memory that `buffer` owns.
+/// Bytes that `buffer` owns.
 pub(crate) fn of_buffer(buffer: &Buffer) -> u64 {
     match buffer {
         // A region is its owner's.
         Buffer::Virtual(_) | Buffer::Region(_) => 0,
         Buffer::Heap(bytes) => bytes.capacity() as u64,
+        Buffer::Bytes(bytes) => (size_of::<bytes::Bytes>() + bytes.len()) as u64,
+        Buffer::BytesMut(bytes) => (size_of::<bytes::BytesMut>() + bytes.capacity()) as u64,
     }
 }

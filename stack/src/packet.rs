@@ -35,17 +35,17 @@ impl Class {
     }
 }
 
-/// What the network layer says about a packet.
+/// The network layer's part of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network {
-    /// Where it comes from.
+    /// The sender.
     pub src: Addr,
-    /// Where it goes.
+    /// The receiver.
     pub dst: Addr,
-    /// What switches hash beside the addresses. An acknowledgement or NACK carries the entropy of
+    /// The value that switches hash beside the addresses. An acknowledgement or NACK carries the entropy of
     /// the packet it answers, so that the sender learns which path that packet took.
     pub entropy: Entropy,
-    /// Its class.
+    /// The class that its DSCP puts it in.
     pub class: Class,
     /// Whether it carries a congestion mark (CE).
     pub ecn: bool,
@@ -61,7 +61,7 @@ pub struct Packet {
     pub net: Network,
     /// Payload bytes the packet was sent with; a trimmed packet no longer has them.
     pub payload_len: u32,
-    /// Packet delivery.
+    /// The packet-delivery header.
     pub pds: Pds,
     /// Message semantics; [`Ses::None`] also where trimming cut them off.
     pub ses: Ses,
@@ -100,14 +100,14 @@ impl Packet {
 pub enum Payload<'a> {
     /// Only its length exists: for simulations that do not care what is in it.
     Virtual(u32),
-    /// Bytes.
+    /// Bytes in memory that does not change.
     Bytes(&'a [u8]),
     /// Bytes that others may change meanwhile: they can only be copied.
     Region(RegionBytes<'a>),
 }
 
 impl Payload<'_> {
-    /// No payload.
+    /// A payload of no bytes.
     pub const EMPTY: Payload<'static> = Payload::Bytes(&[]);
 
     /// Its length, bytes.

@@ -1,4 +1,14 @@
-//! Telling the processor what will be needed soon.
+//! Memory and the processor: prefetching, and a note on stores.
+//!
+//! # Store-forwarding stalls
+//!
+//! A processor that loads bytes it has just stored takes them from its store buffer, if one store covers all of the
+//! load. If several smaller stores do, the load waits until they have reached the cache: some 15 cycles, a
+//! *store-forwarding stall*. This happens where a value is put together field by field and is then moved as a whole with
+//! wide loads: a struct that is returned through memory because it does not fit in registers, an `Option` or a `Result` of
+//! it, an element pushed to a queue. On the fast path such values are therefore built where they stay: the function that
+//! makes one is inlined, or writes to a place that the caller provides. Comments that say "store-forwarding stall"
+//! refer to this.
 
 /// Brings a value into the cache without waiting for it.
 #[inline]

@@ -40,7 +40,7 @@ impl<T> Default for Table<T> {
 }
 
 impl<T> Table<T> {
-    /// Entries present.
+    /// The number of entries.
     pub fn len(&self) -> usize {
         self.slots.len() - self.free as usize
     }

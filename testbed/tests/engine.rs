@@ -1,5 +1,6 @@
 //! Tests of the engine: threads, samples and traces do not change results, and links follow their events.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use weft_cc::{Rate, Span, Time};
 use weft_stack::event::{Record, Selection, json};
 use weft_stack::rng::Rng;
@@ -193,6 +194,42 @@ fn a_run_is_cut_off_at_the_given_time() {
     assert_eq!(early(&report), early(&whole));
     let never = RunConfig { until: Some(Span::MAX), ..full };
     assert_eq!(run_with(&never, Options::default()).unwrap(), whole);
+}
+
+/// Asks for the end of the run with its third sample.
+struct Stopper<'a> {
+    stop: &'a AtomicBool,
+    kept: Kept,
+}
+
+impl SampleSink for Stopper<'_> {
+    fn sample(&mut self, at: Time, ports: &[PortSample], flows: &[FlowSample]) {
+        self.kept.sample(at, ports, flows);
+        self.stop.store(at.as_ps() >= 15_000_000, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_run_that_is_stopped_ends_as_one_with_that_limit() {
+    let config = config(LEAF_SPINE, "permutation", 1_000_000, 5);
+    let every = Span::from_us(5);
+    for threads in [1, 3] {
+        let stop = AtomicBool::new(false);
+        let mut sink = Stopper { stop: &stop, kept: Kept::default() };
+        let sampling = Some(Sampling { every, sink: &mut sink });
+        let options = Options { threads, sampling, stop: Some(&stop), ..Options::default() };
+        let stopped = run_with(&config, options).unwrap();
+        assert!(!stopped.is_complete() && !stopped.stuck.is_empty());
+        let end = stopped.end.since(Time::ZERO);
+        assert!(end > Span::from_us(15) && end < Span::from_us(25), "{end:?}");
+
+        let limited = RunConfig { until: Some(end), ..config.clone() };
+        let mut kept = Kept::default();
+        let sampling = Some(Sampling { every, sink: &mut kept });
+        let options = Options { threads, sampling, ..Options::default() };
+        assert_eq!(run_with(&limited, options).unwrap(), stopped);
+        assert_eq!(kept, sink.kept);
+    }
 }
 
 /// Two flows of one connection: nothing of the first arrives, and the connection fails long before the second

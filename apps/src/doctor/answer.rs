@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 use weft_cc::Span;
-use weft_stack::wire::class::{DscpClasses, TrafficClass};
+use weft_stack::wire::class::{DscpClasses, PacketClass};
 
 /// Others whose bursts are counted at a time.
 const COUNTED: usize = 64;
@@ -68,7 +68,7 @@ fn react(counts: &mut VecDeque<Count>, heard: &Heard, missed: impl Fn() -> u64) 
         Kind::Burst => {
             let count = find(counts, heard)?;
             let class = DscpClasses::default().classify(heard.tos >> 2);
-            let trimmed = heard.cut || matches!(class, TrafficClass::Trimmed | TrafficClass::TrimmedLastHop);
+            let trimmed = heard.cut || matches!(class, PacketClass::Trimmed | PacketClass::TrimmedLastHop);
             let counter = if trimmed { &mut count.trimmed } else { &mut count.whole };
             *counter = counter.saturating_add(1);
             None

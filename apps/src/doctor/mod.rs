@@ -64,9 +64,9 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<(), Failure> {
     let findings = match &args.port {
         None => machine(&Root::at(&args.root)),
         Some(spec) => {
-            let open = spec.open(&args.options).map_err(|error| Failure::Run(error.to_string()))?;
+            let open = args.options.open(spec).map_err(Failure::Run)?;
             if args.answer {
-                let said = format!("answering at {} ({spec})\n", open.host.ip);
+                let said = format!("answering at {} ({spec})\n", open.info.host.ip);
                 crate::print(said.as_bytes()).map_err(|e| Failure::Run(format!("standard output: {e}")))?;
                 return answer::answer(Wire::new(open), args.wait);
             }
@@ -101,7 +101,7 @@ fn with_port(
     findings.extend(notices(&open.port));
     if let Some(peer) = peer {
         let host = wire::place(&mut open, peer)?;
-        let burst = Burst::new(sight(&open.port), link.or(open.link));
+        let burst = Burst::new(sight(&open.port), link.or(open.info.link));
         findings.extend(path::Path::new(Wire::new(open), host, burst).examine()?);
     }
     Ok(findings)
@@ -161,11 +161,11 @@ fn capabilities(open: &OpenPort) -> Finding {
         let names: Vec<&str> = can.iter().filter(|(can, _)| *can == wanted).map(|(_, name)| *name).collect();
         if names.is_empty() { "nothing".to_owned() } else { names.join(", ") }
     };
-    let rate = open.link.map_or_else(|| "unknown".to_owned(), |rate| rate.to_string());
+    let rate = open.info.link.map_or_else(|| "unknown".to_owned(), |rate| rate.to_string());
     let seen = format!(
         "MTU {}, {} entropies, rate {rate}; does {}; leaves to weft {}",
         open.mtu(),
-        open.paths,
+        open.info.paths,
         list(true),
         list(false)
     );

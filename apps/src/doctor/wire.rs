@@ -2,7 +2,7 @@
 
 use super::probe::{self, Heard, Probe};
 use crate::Failure;
-use crate::port_spec::{AnyPort, OpenPort, PeerSpec, Place};
+use crate::port_spec::{AnyPort, OpenPort, PeerAddress, PeerSpec};
 use std::collections::VecDeque;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -28,8 +28,8 @@ pub(super) struct Wire {
 impl Wire {
     pub(super) fn new(open: OpenPort) -> Wire {
         let (rx, tx) = (RxBurst::new(), TxBurst::new(&open.port));
-        let vlan = open.link_config().vlan;
-        Wire { own: open.host, vlan, port: open.port, rx, tx, heard: VecDeque::new() }
+        let vlan = open.info.link_config().vlan;
+        Wire { own: open.info.host, vlan, port: open.port, rx, tx, heard: VecDeque::new() }
     }
 
     /// Bytes of the longest IP packet.
@@ -134,8 +134,8 @@ impl Wire {
 /// Where `peer` is; its Ethernet address must be known.
 pub(super) fn place(open: &mut OpenPort, peer: &PeerSpec) -> Result<HostAddr, Failure> {
     match open.meet(peer) {
-        Ok(Place::Known(host)) => Ok(host),
-        Ok(Place::ToBeAsked(ip)) => Err(Failure::Usage(format!(
+        Ok(PeerAddress::Known(host)) => Ok(host),
+        Ok(PeerAddress::ToBeAsked(ip)) => Err(Failure::Usage(format!(
             "--path {ip}: the doctor does not ask for Ethernet addresses: say {ip}/MAC"
         ))),
         Err(error) => Err(Failure::Run(error.to_string())),

@@ -1,4 +1,5 @@
-//! What concerns all hosts of a run: who takes part, which flows start when others end, and when the run is over.
+//! The part of a run that concerns all hosts: it knows which of them take part, which flows start when others end, and
+//! when the run is over.
 
 use super::News;
 use std::collections::BTreeMap;
@@ -13,9 +14,9 @@ const SILENCE: Span = Span::from_ms(10_000);
 /// time. Receivers need as many again. With more, each flow's payload is made when it starts.
 const MADE_AHEAD: u64 = 2 << 30;
 
-/// The hosts between which flows run, and what follows from that for the workload.
+/// The hosts between which flows run, and what the workload makes of that.
 pub(crate) struct Participants {
-    /// What endpoints call each host.
+    /// The address of each host at the endpoints.
     addresses: BTreeMap<u32, Addr>,
     /// By trigger: whether only flows that take part activate it. Flows do not wait for the others.
     pub(super) kept: Vec<bool>,

@@ -1,7 +1,7 @@
 //! The flows from and to one host: when they start, and what becomes of them.
 //!
-//! The host's endpoint is an argument of each verb, so that a thread can own many hosts, or a process one. What happens
-//! at one host and matters at others leaves as [`News`], which a [`super::Coordinator`] takes in.
+//! The host's endpoint is an argument of each verb, so that a thread can own many hosts, or a process one. Events that
+//! matter to other hosts leave as [`News`], which a [`super::Coordinator`] takes in.
 
 use super::Participants;
 use serde::{Deserialize, Serialize};
@@ -20,7 +20,7 @@ use weft_testbed::workload::{Flow, Start, Workload, first_wrong_byte, payload};
 /// Fills the memory of receives, so that bytes that were never written show.
 const UNTOUCHED: u8 = 0xa5;
 
-/// What other hosts, or the coordinator, must know of a host. Flows go by their index in the workload.
+/// An event at one host that matters to others. Flows are named by their index in the workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum News {
@@ -50,9 +50,9 @@ pub(crate) struct HostFlows<'a> {
     workload: &'a Workload,
     /// The flows' times count from here; nothing starts before it is known.
     begin: Option<Time>,
-    /// In the order of the workload.
+    /// Flows from this host, in the order of the workload.
     sends: Vec<SendFlow>,
-    /// In the order of the workload.
+    /// Flows to this host, in the order of the workload.
     receives: Vec<ReceiveFlow>,
     /// By the workload's index.
     connections: BTreeMap<u32, Connection>,
@@ -96,7 +96,7 @@ struct Connection {
     closed: bool,
 }
 
-/// What is left of flows after a run.
+/// The results of a host's flows.
 pub(super) struct Outcome {
     pub(super) sent: Vec<SendRecord>,
     /// Flows that have arrived, by their index in the workload.
@@ -142,6 +142,9 @@ impl<'a> HostFlows<'a> {
                 flows.receives.push(ReceiveFlow { flow: index, from, buffer, arrivals: 0 });
             }
         }
+        flows.sends.shrink_to_fit();
+        flows.receives.shrink_to_fit();
+        flows.timed.shrink_to_fit();
         flows.timed.sort_by_key(|&entry| Reverse(entry));
         flows.open = flows.connections.len();
         if flows.open == 0 {
@@ -324,7 +327,7 @@ impl<'a> HostFlows<'a> {
         self.completions != before
     }
 
-    /// What the others must hear of; `None` when they have heard of all.
+    /// The next event for the coordinator; `None` when it has heard of all.
     pub(crate) fn poll_news(&mut self) -> Option<News> {
         self.begin.and_then(|_| self.news.pop_front())
     }
@@ -378,7 +381,7 @@ impl<'a> HostFlows<'a> {
         self.settle(slot);
     }
 
-    /// What has become of the flows. Compares what has arrived with what was sent, if that was not done on arrival.
+    /// The results. Compares what has arrived with what was sent, if that was not done on arrival.
     pub(super) fn into_outcome(self) -> Outcome {
         let mut wrong = self.wrong;
         let arrived = || self.receives.iter().filter(|receive| receive.arrivals > 0);
@@ -410,7 +413,7 @@ fn room_for(flow: &Flow) -> Buffer {
 fn is_wrong(index: u32, buffer: &Buffer) -> bool {
     match buffer {
         Buffer::Heap(bytes) => first_wrong_byte(u64::from(index), bytes).is_some(),
-        Buffer::Virtual(_) | Buffer::Region(_) => true,
+        Buffer::Virtual(_) | Buffer::Region(_) | Buffer::Bytes(_) | Buffer::BytesMut(_) => true,
     }
 }
 
@@ -429,7 +432,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_was_sent_passes() {
+    fn received_bytes_must_be_those_of_the_flow() {
         let right = payload(7, 100);
         let mut wrong = right.clone();
         wrong[99] ^= 1;

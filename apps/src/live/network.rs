@@ -1,4 +1,4 @@
-//! What endpoints are told of the network between them, and the endpoints themselves.
+//! The network as endpoints are configured for it, and the endpoints themselves.
 
 use std::sync::Arc;
 
@@ -13,14 +13,14 @@ use weft_stack::worker::{
 };
 use weft_testbed::sim::RunConfig;
 
-/// What endpoints are told of the network between them. In simulation it follows from the topology; here
+/// The network between endpoints, as they are configured for it. In simulation it follows from the topology; here
 /// each kind of port has its own.
 #[derive(Clone, Debug)]
 pub(crate) struct Network {
-    /// What congestion control takes for the round-trip time while nothing waits anywhere. Together with the
-    /// link's rate it sets the largest windows.
+    /// The round-trip time of the idle network, as congestion control takes it. Together with the link's rate it sets
+    /// the largest windows.
     pub(crate) rtt: Span,
-    /// What it takes for the rate of a host's link.
+    /// The rate of a host's link, as congestion control takes it.
     pub(crate) link_rate: Rate,
     /// Whether switches trim; where they do not, senders infer losses.
     pub(crate) trims: bool,
@@ -45,19 +45,19 @@ pub(crate) struct LiveHost<P> {
     pub(crate) port: P,
 }
 
-/// A run that cannot be.
+/// A run that cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LiveError {
     /// There is nothing to do.
     #[error("the workload has no flows")]
     NoFlows,
-    /// Endpoints cannot be configured so.
+    /// The endpoints' configuration is refused.
     #[error(transparent)]
     Endpoint(#[from] ConfigError),
-    /// Ends that cannot be told apart.
+    /// Two hosts have the same addresses.
     #[error(transparent)]
     Ends(#[from] BookError),
-    /// A port that does not suit the endpoint.
+    /// A port does not suit the endpoint.
     #[error(transparent)]
     Port(#[from] WorkerError),
 }

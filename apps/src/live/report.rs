@@ -1,4 +1,4 @@
-//! What a run yields: a report of each host, and one of all of them.
+//! The results of a run: a report of each host, and one of all of them.
 
 use super::flows::{HostFlows, Outcome, SendRecord};
 use serde::{Deserialize, Serialize};
@@ -8,7 +8,7 @@ use weft_stack::port::Port;
 use weft_stack::worker::Worker;
 use weft_testbed::sim::{FlowRecord, Lines, PacketCounters, RunConfig, RunReport};
 
-/// What one host has to report.
+/// The results of one host.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct HostReport {
     host: u32,
@@ -20,13 +20,13 @@ pub(crate) struct HostReport {
     wrong: Vec<String>,
     /// Flows and connections from it that failed.
     failures: Vec<String>,
-    /// Who waits for what.
+    /// Connections that wait, and for what.
     waits: Vec<String>,
     /// Further waits, which are only counted.
     other_waits: u64,
     /// Whether all flows from it have ended, and their connections are closed.
     done: bool,
-    /// What is left in the endpoint.
+    /// State that is left in the endpoint.
     leaks: Vec<String>,
     #[serde(with = "PacketCountersFields")]
     packets: PacketCounters,
@@ -68,10 +68,9 @@ struct FootprintFields {
 }
 
 impl HostReport {
-    /// What has become of `flows` at `host`, whose endpoint `worker` drives. Compares what has arrived with what was
-    /// sent.
+    /// The results of `flows` at `host`, whose endpoint `worker` drives. Compares what has arrived with what was sent.
     ///
-    /// What the network has done is counted where it arrives: packets trimmed or marked on their way.
+    /// Packets that the network has trimmed or marked are counted where they arrive.
     pub(crate) fn new<P: Port>(host: u32, flows: HostFlows<'_>, worker: &Worker<P>) -> HostReport {
         let fep = worker.fep();
         let (done, plan) = (flows.are_done(), flows.bytes());
@@ -117,7 +116,7 @@ fn packets<P: Port>(worker: &Worker<P>) -> PacketCounters {
     }
 }
 
-/// Who waits for what, and what was wrong with frames.
+/// Connections that wait, and what was wrong with frames.
 fn waits<P: Port>(worker: &Worker<P>) -> Lines {
     let mut lines = Lines::default();
     lines.extend(worker.fep().waits(worker.clock().now()));
@@ -128,7 +127,7 @@ fn waits<P: Port>(worker: &Worker<P>) -> Lines {
     lines
 }
 
-/// One report of those of all hosts.
+/// The report of a run, from those of all its hosts.
 pub(crate) fn run_report(config: &RunConfig, hosts: &[HostReport]) -> RunReport {
     let workload = &config.workload;
     let mut sent: Vec<&SendRecord> = hosts.iter().flat_map(|host| &host.sent).collect();
@@ -164,7 +163,7 @@ pub(crate) fn run_report(config: &RunConfig, hosts: &[HostReport]) -> RunReport 
     }
 }
 
-/// What all hosts have to say of something.
+/// One kind of line of all hosts, each with the host's number.
 fn lines(hosts: &[HostReport], of: fn(&HostReport) -> &Vec<String>) -> impl Iterator<Item = String> {
     hosts.iter().flat_map(move |host| of(host).iter().map(|line| format!("host {}: {line}", host.host)))
 }

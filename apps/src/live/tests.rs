@@ -64,7 +64,7 @@ fn is_whole(report: &RunReport) {
 }
 
 #[test]
-fn the_flows_between_the_ends_run_and_no_others() {
+fn only_flows_between_participating_hosts_run() {
     let (report, _) = run(&config(MATRIX), Faults::default());
     let ids: Vec<u64> = report.flows.iter().map(|flow| flow.id).collect();
     assert_eq!(ids, [1, 3, 4, 6]);
@@ -74,17 +74,17 @@ fn the_flows_between_the_ends_run_and_no_others() {
 }
 
 #[test]
-fn flows_wait_for_those_that_run_here() {
+fn flows_wait_for_flows_that_take_part_and_for_no_others() {
     let (report, _) = run(&config(MATRIX), Faults::default());
     let [first, after, later, alone] = &report.flows[..] else { panic!("four flows") };
     assert!(after.start.unwrap().is_at_or_after(first.end.unwrap()), "it waits for the trigger");
-    assert_eq!(alone.start, first.start, "what it waits for is not here");
+    assert_eq!(alone.start, first.start, "the flow that it waits for does not take part");
     // Its time counts from the start of the run, which the first flow may miss by a little.
     assert!(later.start.unwrap().since(Time::ZERO) >= Span::from_us(2000));
 }
 
 #[test]
-fn losses_are_repaired() {
+fn lost_and_damaged_packets_are_sent_again() {
     let faults = Faults { drop: 0.1, corrupt: 0.1, ..Faults::default() };
     let (report, struck) = run(&RunConfig { until: Some(Span::from_ms(60_000)), ..config(MATRIX) }, faults);
     is_whole(&report);
@@ -93,7 +93,7 @@ fn losses_are_repaired() {
 }
 
 #[test]
-fn a_dead_link_ends_the_run_and_is_named() {
+fn a_run_over_a_dead_link_ends_and_says_who_waits() {
     let faults = Faults { drop: 1.0, ..Faults::default() };
     let (report, _) = run(&RunConfig { until: Some(Span::from_ms(50)), ..config(MATRIX) }, faults);
     assert!(report.flows.iter().all(|flow| flow.end.is_none()));
@@ -102,7 +102,7 @@ fn a_dead_link_ends_the_run_and_is_named() {
 }
 
 #[test]
-fn nothing_to_do_is_said() {
+fn a_workload_without_flows_is_refused() {
     let (a, _b) = pair(&MemoryConfig::default()).unwrap();
     let config = config(MATRIX);
     let host = HostAddr { mac: MacAddr([2; 6]), ip: [127, 0, 0, 1].into() };
@@ -111,6 +111,6 @@ fn nothing_to_do_is_said() {
 }
 
 #[test]
-fn hosts_are_those_with_flows() {
+fn only_hosts_with_flows_are_listed() {
     assert_eq!(hosts(&config(MATRIX).workload), [1, 2, 3]);
 }

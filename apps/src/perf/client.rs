@@ -229,7 +229,8 @@ impl Client {
     fn post_pong(&mut self, fep: &mut Fep, message: RegionSlice) -> Result<(), CallError> {
         let matching = Matching::Tagged { tag: control::data_tag(self.session, 0), ignore: 0 };
         let buffer = Buffer::Region(message);
-        fep.post_receive(Receive { buffer, from: Some(self.server), matching, context: 0 }).map(drop)
+        fep.post_receive(Receive { buffer, from: Some(self.server), matching, context: 0 })?;
+        Ok(())
     }
 
     /// Takes a message back that has been delivered.

@@ -98,7 +98,8 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Message, ControlError> {
 /// Posts a receive for a control message.
 pub(super) fn post_receive(fep: &mut Fep, from: Option<Addr>) -> Result<(), CallError> {
     let buffer = Buffer::Heap(vec![0; LONGEST]);
-    fep.post_receive(Receive { buffer, from, matching: MATCHING, context: CONTROL }).map(drop)
+    fep.post_receive(Receive { buffer, from, matching: MATCHING, context: CONTROL })?;
+    Ok(())
 }
 
 /// The connection to `peer` if it is open, else a new one: it closes by itself when nothing is said for long.
@@ -118,7 +119,8 @@ pub(super) fn connection(
 pub(super) fn send(fep: &mut Fep, connection: ConnectionId, message: Message) -> Result<(), CallError> {
     let buffer = Buffer::Heap(encode(message));
     let send = Send { buffer, tag: Some(TAG), header_data: 0, context: CONTROL };
-    fep.post_send(connection, send).map(drop)
+    fep.post_send(connection, send)?;
+    Ok(())
 }
 
 #[cfg(test)]

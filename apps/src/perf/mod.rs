@@ -61,7 +61,7 @@ fn serve(args: &ServerArgs) -> Result<(), Failure> {
     let endpoint = Endpoint::new(&args.end, &open)?;
     let strangers = if args.peers.is_empty() { Strangers::Learn } else { Strangers::Refuse };
     let peers: Vec<_> = (1..).map(Addr).zip(args.peers.iter().copied()).collect();
-    let (ip, mtu) = (open.host.ip, open.mtu());
+    let (ip, mtu) = (open.info.host.ip, open.mtu());
     let mut worker = endpoint.worker(open, OWN, &peers, strangers)?;
     trace::attach(trace.as_ref(), &mut worker, OWN.0);
     worker.set_idle(args.end.idle.into());
@@ -76,13 +76,13 @@ fn serve(args: &ServerArgs) -> Result<(), Failure> {
         wait: args.wait,
         memory: args.memory,
         credit: endpoint.cc.uses_credit(),
-        payload: endpoint.payload,
-        room: endpoint.room,
+        payload: endpoint.setup.payload,
+        room: endpoint.setup.longest_payload,
         patience: args.end.patience,
         shares_thread: false,
     };
     let sink = Box::new(|test: &Test, client: &str, seen: EndReport| {
-        let expected = Expected::on(endpoint.link, test, endpoint.overhead.into());
+        let expected = Expected::on(endpoint.setup.link.known(), test, endpoint.setup.overhead.into());
         let report = Report { server: Some(seen), ..Report::new(test, &port, client, expected) };
         output.report(&report)?;
         // The next client's test may be a better one.
@@ -92,11 +92,12 @@ fn serve(args: &ServerArgs) -> Result<(), Failure> {
         Ok(())
     });
     let now = worker.clock().now();
-    let outcome = match drive::run(&mut worker, &mut Server::new(options, sink, now), args.end.patience, &stop) {
-        // How a server ends that was not told when to.
-        Err(Failure::Interrupted { .. }) if !args.once => Ok(()),
-        outcome => outcome,
-    };
+    let outcome =
+        match drive::run(&mut worker, &mut Server::new(options, sink, now), args.end.patience, &stop) {
+            // How a server ends that was not told when to.
+            Err(Failure::Interrupted { .. }) if !args.once => Ok(()),
+            outcome => outcome,
+        };
     trace::end(trace, outcome)
 }
 
@@ -106,8 +107,8 @@ fn ask(args: &ClientArgs) -> Result<(), Failure> {
     let trace = args.trace.begin(&[])?;
     let mut open = open(&args.port)?;
     let endpoint = Endpoint::new(&args.end, &open)?;
-    let test =
-        Test::new(&args.test, endpoint.payload, endpoint.room, &endpoint.cc).map_err(Failure::Usage)?;
+    let test = Test::new(&args.test, endpoint.setup.payload, endpoint.setup.longest_payload, &endpoint.cc)
+        .map_err(Failure::Usage)?;
     let memory = client::memory(&test, &mut open.port)?;
     let patience = Duration::from_nanos(args.end.patience.as_ps() / 1000);
     open.port.wait_for_link(patience).map_err(Failure::Run)?;
@@ -120,7 +121,7 @@ fn ask(args: &ClientArgs) -> Result<(), Failure> {
     let now = worker.clock().now();
     let mut client = Client::new(test.clone(), memory, SERVER, name.clone(), args.end.patience, now);
     drive::run(&mut worker, &mut client, args.end.patience, &Stop::on_signals()?)?;
-    let expected = Expected::on(endpoint.link, &test, endpoint.overhead.into());
+    let expected = Expected::on(endpoint.setup.link.known(), &test, endpoint.setup.overhead.into());
     let report = Report {
         client: Some(client.report()),
         server: client.server_report(),
@@ -134,7 +135,7 @@ fn ask(args: &ClientArgs) -> Result<(), Failure> {
 }
 
 pub(crate) fn open(args: &PortArgs) -> Result<OpenPort, Failure> {
-    args.spec.open(&args.options).map_err(|error| Failure::Run(error.to_string()))
+    args.options.open(&args.spec).map_err(Failure::Run)
 }
 
 /// Refuses more cores than there are workers.

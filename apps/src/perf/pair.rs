@@ -31,9 +31,9 @@ pub(super) fn run(args: &PairArgs) -> Result<(), Failure> {
     let trace = args.trace.begin(&[])?;
     let ends = open(args.between, args.mtu)?;
     let endpoint = Endpoint::new(&args.end, &ends[0])?;
-    let test =
-        Test::new(&args.test, endpoint.payload, endpoint.room, &endpoint.cc).map_err(Failure::Usage)?;
-    let ips = [ends[0].host.ip, ends[1].host.ip];
+    let test = Test::new(&args.test, endpoint.setup.payload, endpoint.setup.longest_payload, &endpoint.cc)
+        .map_err(Failure::Usage)?;
+    let ips = [ends[0].info.host.ip, ends[1].info.host.ip];
     let [client, server] = ends;
     let worker = |open, own: u32| {
         let peer = PeerSpec { ip: ips[1 - own as usize], mac: None };
@@ -55,10 +55,10 @@ pub(super) fn run(args: &PairArgs) -> Result<(), Failure> {
         PairLink::Udp => "udp",
     };
     let whole_packets =
-        one_core && args.between == PairLink::Ring && endpoint.payload == 4096 && test.size >= 4096;
+        one_core && args.between == PairLink::Ring && endpoint.setup.payload == 4096 && test.size >= 4096;
     let expected = Expected {
         cycles_per_packet: whole_packets.then_some(CYCLES_WANTED),
-        ..Expected::on(endpoint.link, &test, endpoint.overhead.into())
+        ..Expected::on(endpoint.setup.link.known(), &test, endpoint.setup.overhead.into())
     };
     let report = Report {
         client: Some(client.report()),
@@ -141,8 +141,8 @@ fn server<'a>(
         wait: Some(args.end.patience),
         memory: u64::MAX,
         credit: endpoint.cc.uses_credit(),
-        payload: endpoint.payload,
-        room: endpoint.room,
+        payload: endpoint.setup.payload,
+        room: endpoint.setup.longest_payload,
         patience: args.end.patience,
         shares_thread: args.threads == 1,
     };

@@ -397,7 +397,8 @@ impl Session {
             header_data: message.seq,
             context: u64::from(self.id) << 32 | u64::from(message.slot),
         };
-        fep.post_send(connection, send).map(drop)
+        fep.post_send(connection, send)?;
+        Ok(())
     }
 
     /// Begins the measured part when its time has come: with the first packet, or after the warm-up.

@@ -5,7 +5,7 @@ use weft_cc::{Span, Time};
 use weft_testbed::sim::FlowRecord;
 
 /// Writes the header and `flows`, in their order. Times are in microseconds of virtual time, exact
-/// to the picosecond; they are empty for what has not happened.
+/// to the picosecond; they are empty for events that have not happened.
 pub(crate) fn write(flows: &[FlowRecord], out: impl Write) -> io::Result<()> {
     let mut out = BufWriter::new(out);
     writeln!(out, "id,src,dst,bytes,start_us,end_us,fct_us,retransmitted")?;
@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_has_not_happened_is_empty() {
+    fn times_of_events_that_did_not_happen_are_empty() {
         let at = |us| Some(Time::ZERO + Span::from_us(us));
         let flow =
             |id, start, end| FlowRecord { id, src: 1, dst: 2, bytes: 30, start, end, retransmitted: 4 };

@@ -1,4 +1,4 @@
-//! What a run yields, summed up once and then printed in three ways.
+//! The results of a run, summed up once and then printed in three ways.
 
 pub(crate) mod csv;
 pub(crate) mod json;
@@ -20,7 +20,7 @@ pub(crate) struct Report<'a> {
     pub(crate) flows: FlowCount,
     /// Flow completion times: from a flow's start to the sender's knowledge that all of it arrived.
     pub(crate) fct_us: Summary,
-    /// What the simulator says of them, where the run was not its own.
+    /// The simulator's prediction, for a run in real time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) predicted: Option<Predicted>,
     /// How punctual the switches were, where they were software.
@@ -37,7 +37,7 @@ pub(crate) struct Report<'a> {
     pub(crate) goodput_gbps: Option<f64>,
     pub(crate) packets: Packets,
     pub(crate) timeouts: u64,
-    /// What the protocol keeps in memory.
+    /// The memory of the protocol.
     pub(crate) state: State,
     pub(crate) engine: Engine,
     pub(crate) config: &'a Settings,
@@ -49,7 +49,7 @@ pub(crate) struct Report<'a> {
     slow: u32,
 }
 
-/// What the simulator says of a run, and flow completion times over the simulator's.
+/// The simulator's results for a run in real time, and flow completion times over the simulator's.
 #[derive(Debug, Serialize)]
 pub(crate) struct Predicted {
     pub(crate) completed: u64,
@@ -84,11 +84,11 @@ pub(crate) struct Packets {
 /// State of the endpoints, without the messages' bytes: tables at their largest.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct State {
-    /// What each endpoint holds whatever it does: itself, its queues, its timers.
+    /// Memory that each endpoint holds whatever it does: itself, its queues, its timers.
     pub(crate) bytes_per_host: f64,
-    /// What each flow that has begun takes at both ends: connection, congestion context, target, message, receive.
+    /// Memory that each flow that has begun takes at both ends: connection, congestion context, target, message, receive.
     pub(crate) bytes_per_flow: f64,
-    /// What each flow of the workload takes whether it has begun or not: its place in the list, its start, its
+    /// Memory that each flow of the workload takes whether it has begun or not: its place in the list, its start, its
     /// record.
     pub(crate) bytes_per_planned_flow: f64,
 }
@@ -107,7 +107,7 @@ impl State {
     }
 }
 
-/// What the run cost: the only part of a report that differs between two runs of one seed.
+/// The cost of the run: the only part of a report that differs between two runs of one seed.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct Engine {
     pub(crate) events: u64,
@@ -185,7 +185,7 @@ impl<'a> Report<'a> {
         self.switches = Some(Switches::of(counters, idle_rtt, &self.fct_us));
     }
 
-    /// What is wrong with the figures, if anything is, and what to do.
+    /// A warning that the figures are wrong, if they are, with a remedy.
     pub(crate) fn doubt(&self) -> Option<String> {
         self.switches.as_ref()?.doubt(self.slow)
     }

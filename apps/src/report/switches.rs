@@ -26,7 +26,7 @@ pub(crate) struct Switches {
 }
 
 impl Switches {
-    /// What `counters` say of a run in which flows took `fct_us`.
+    /// Judges the `counters` of a run in which flows took `fct_us`.
     pub(crate) fn of(counters: &SoftCounters, idle_rtt: Span, fct_us: &Summary) -> Switches {
         let late_mean_us = counters.lateness.as_us_f64() / counters.events.max(1) as f64;
         let (late_max_us, idle_rtt_us) = (counters.latest.as_us_f64(), idle_rtt.as_us_f64());
@@ -42,7 +42,7 @@ impl Switches {
         format!("{mean:.0} µs late on average, {max:.0} µs at most; the idle round trip is {rtt:.0} µs")
     }
 
-    /// What is wrong with the figures, and what to do, if anything is. The fabric was `slow` times slower than
+    /// A warning that the figures are wrong, if they are, with a remedy. The fabric was `slow` times slower than
     /// described.
     pub(crate) fn doubt(&self, slow: u32) -> Option<String> {
         (!self.punctual).then(|| {
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_of_switches_that_were_late_are_no_good() {
+    fn results_of_late_switches_come_with_a_warning() {
         for (mean_us, max_us, fct_ms, punctual) in [
             (2, 91, &[500][..], true),
             (500, 2_500, &[10], true),

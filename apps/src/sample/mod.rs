@@ -1,4 +1,4 @@
-//! `--sample`: what ports and flows do while a run goes on, as two Parquet files. docs/samples.md describes
+//! `--sample`: the state of ports and flows while a run goes on, as two Parquet files. docs/samples.md describes
 //! their columns.
 
 mod names;
@@ -45,7 +45,10 @@ impl<'a> SampleFiles<'a> {
         Ok(SampleFiles { tables: tables.map_err(|e| failed(path, &e))?, files: [ports, flows], paths })
     }
 
-    /// Writes what is left, and tells what went wrong, now or before. Without this there are no files.
+    /// Writes the last rows and moves the files to their places. Without this there are no files.
+    ///
+    /// # Errors
+    /// The first error of any write.
     pub(crate) fn finish(self) -> Result<(), Failure> {
         self.tables.finish().map_err(|(table, error)| failed(&self.paths[table], &error))?;
         for (file, path) in self.files.into_iter().zip(&self.paths) {

@@ -1,4 +1,4 @@
-//! What hosts, switches and directions are called in tables.
+//! The names of hosts, switches and directions in tables.
 
 use parquet::data_type::ByteArray;
 use weft_testbed::topology::{Node, SwitchId, Topology};

@@ -1,4 +1,4 @@
-//! What is written reads the same.
+//! Samples that are written can be read back.
 
 use super::*;
 use parquet::file::reader::{FileReader, SerializedFileReader};
@@ -138,7 +138,7 @@ impl Write for Full {
 }
 
 #[test]
-fn what_goes_wrong_is_told_at_the_end() {
+fn a_write_error_is_reported_at_the_end() {
     let (topology, workload) = (fabric(), two_flows());
     for (room, table) in [([100, 1 << 20], 0), ([1 << 20, 100], 1), ([1 << 20, 1 << 20], 2)] {
         let mut tables = Tables::new(Full(room[0]), Full(room[1]), &topology, &workload, 500).unwrap();

@@ -1,4 +1,4 @@
-//! Hosts in threads of this process. Nothing here depends on how fast that is.
+//! Hosts in threads of this process. No result here depends on the speed of the machine.
 
 use super::*;
 use crate::live::tests::config as two_tiers;
@@ -29,7 +29,7 @@ fn whole(config: &RunConfig, faults: &FaultPlan) -> RunReport {
 }
 
 #[test]
-fn what_the_fabric_does_is_in_the_report() {
+fn the_report_counts_trimmed_packets() {
     // One packet fits a queue.
     let config = RunConfig { queue_bytes: Some(5_000), ..config(INCAST) };
     let report = whole(&config, &FaultPlan::default());
@@ -40,14 +40,14 @@ fn what_the_fabric_does_is_in_the_report() {
 }
 
 #[test]
-fn losses_on_links_are_repaired() {
+fn packets_lost_on_links_are_sent_again() {
     let all_links = LinkFaults { loss: 0.02, corrupt: 0.02, ..LinkFaults::default() };
     let report = whole(&config(INCAST), &FaultPlan { all_links, ..FaultPlan::default() });
     assert!(report.packets.dropped > 0 && report.packets.retransmitted > 0, "{report:?}");
 }
 
 #[test]
-fn flows_end_no_sooner_than_their_links_let_them() {
+fn flows_take_at_least_the_time_of_their_link() {
     let report = whole(&config(INCAST), &FaultPlan::default());
     let last = report.flows.iter().filter_map(|flow| flow.end).reduce(Time::latest).unwrap();
     let first = report.flows.iter().filter_map(|flow| flow.start).reduce(Time::earliest).unwrap();
@@ -56,7 +56,7 @@ fn flows_end_no_sooner_than_their_links_let_them() {
 }
 
 #[test]
-fn fabrics_are_as_slow_as_two_cores_need() {
+fn the_default_slow_motion_suits_two_cores() {
     let slow_of = |text: &str, mtu, processes| {
         let topology = text.parse::<TopologySpec>().unwrap().build().unwrap();
         slow_motion(&topology, mtu, processes)

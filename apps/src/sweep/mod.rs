@@ -71,7 +71,7 @@ pub(crate) fn sweep(args: &SweepArgs) -> Result<(), Failure> {
 /// Makes one run of a sweep, in a process that ends with `parent`; or only finds out whether it can be made.
 pub(crate) fn one_run(parent: u32, rehearse: bool, args: &RunArgs) -> Result<(), Failure> {
     workers::die_with(parent)?;
-    if rehearse { resolve(args).and_then(run::rehearse) } else { run::run(args, &Interrupt::default()) }
+    if rehearse { resolve(args).and_then(run::rehearse) } else { run::run(args, || Ok(Interrupt::default())) }
 }
 
 impl Sweep {

@@ -18,7 +18,7 @@ fn config(workload: &str, hosts: u32, size: u64) -> RunConfig {
     RunConfig { workload: workload.into(), paths: 4, until: Some(Span::from_ms(120_000)), ..base }
 }
 
-/// What hosts ask for that need not ask for less.
+/// The receive buffer that hosts ask for by default, bytes.
 const BUFFER: usize = 4 << 20;
 
 /// Runs all flows of `config` with such receive buffers and these faults at every port.
@@ -53,7 +53,7 @@ fn survives(workload: &str, hosts: u32, faults: Faults) {
     assert!(report.is_complete(), "{workload}: {:?}", report.stuck);
     assert_eq!(report.payload_errors, [""; 0], "{workload}");
     assert_eq!(report.leaks, [""; 0], "{workload}");
-    // A test of faults that do not strike shows nothing.
+    // A test shows nothing if its faults do not strike.
     let counted = [struck.dropped, struck.corrupted, struck.duplicated, struck.reordered];
     let asked = [faults.drop, faults.corrupt, faults.duplicate, faults.reorder];
     for (p, n) in asked.iter().zip(counted) {
@@ -63,14 +63,14 @@ fn survives(workload: &str, hosts: u32, faults: Faults) {
 }
 
 #[test]
-fn one_percent_of_loss() {
+fn all_bytes_arrive_with_one_percent_of_loss() {
     let faults = Faults { drop: 0.01, ..Faults::default() };
     survives("permutation", 8, faults);
     survives("incast:7", 8, faults);
 }
 
 #[test]
-fn ten_percent_of_loss() {
+fn all_bytes_arrive_with_ten_percent_of_loss() {
     let faults = Faults { drop: 0.1, ..Faults::default() };
     survives("permutation", 8, faults);
     survives("incast:7", 8, faults);
@@ -78,13 +78,13 @@ fn ten_percent_of_loss() {
 }
 
 #[test]
-fn duplicates_and_swaps_and_damage() {
+fn all_bytes_arrive_with_duplicated_swapped_and_damaged_packets() {
     survives("incast:7", 8, Faults { duplicate: 0.05, corrupt: 0.02, ..Faults::default() });
     survives("permutation", 8, Faults { reorder: 0.1, corrupt: 0.02, ..Faults::default() });
 }
 
 #[test]
-fn all_at_once() {
+fn all_bytes_arrive_with_all_faults_at_once() {
     let faults =
         Faults { drop: 0.1, corrupt: 0.02, duplicate: 0.05, reorder: 0.05, delay: 0.02, delay_frames: 40 };
     survives("permutation", 8, faults);
@@ -92,11 +92,11 @@ fn all_at_once() {
 }
 
 #[test]
-fn small_buffers_make_small_windows() {
-    // What an unprivileged process gets where nobody has raised the system's limit.
+fn windows_shrink_with_the_receive_buffer() {
+    // An unprivileged process gets this much unless the system's limit has been raised.
     let (report, _) = run(&config("incast:7", 8, 1_000_000), 212_992, Faults::default());
     assert!(report.is_complete(), "{:?}", report.stuck);
     assert_eq!((report.payload_errors.len(), report.leaks.len()), (0, 0), "{report:?}");
     let packets = report.packets;
-    assert!(packets.dropped < packets.data / 10, "the windows do not fit: {packets:?}");
+    assert!(packets.dropped < packets.data / 10, "the windows are larger than the buffers: {packets:?}");
 }

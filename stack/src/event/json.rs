@@ -64,7 +64,10 @@ impl<'a> Line<'a> {
     }
 
     fn pdc(&mut self, pdc: PdcId) {
-        self.number("pdc", pdc.0);
+        // 0 is the number of no PDC.
+        if pdc != PdcId(0) {
+            self.number("pdc", pdc.0);
+        }
     }
 
     fn psn(&mut self, psn: Psn) {
@@ -94,12 +97,14 @@ impl<'a> Line<'a> {
                 self.psn(psn);
                 self.flag("ecn", ecn);
             }
-            Event::DuplicateReceived { peer, psn } | Event::TrimmedReceived { peer, psn } => {
+            Event::DuplicateReceived { peer, pdc, psn } | Event::TrimmedReceived { peer, pdc, psn } => {
                 self.peer(peer);
+                self.pdc(pdc);
                 self.psn(psn);
             }
-            Event::AckSent { peer, cack } => {
+            Event::AckSent { peer, pdc, cack } => {
                 self.peer(peer);
+                self.pdc(pdc);
                 self.number("cack", cack.0);
             }
             Event::AckReceived { pdc, cack, rtt, ecn } => {
@@ -110,16 +115,18 @@ impl<'a> Line<'a> {
                 }
                 self.flag("ecn", ecn);
             }
-            Event::NackSent { peer, psn, code } => {
+            Event::NackSent { peer, pdc, psn, code } => {
                 self.peer(peer);
+                self.pdc(pdc);
                 self.nack(psn, code);
             }
             Event::NackReceived { pdc, psn, code } => {
                 self.pdc(pdc);
                 self.nack(psn, code);
             }
-            Event::ControlSent { peer, kind } => {
+            Event::ControlSent { peer, pdc, kind } => {
                 self.peer(peer);
+                self.pdc(pdc);
                 self.text("kind", control_name(kind));
             }
             Event::LossInferred { pdc, psn } => {

@@ -22,120 +22,130 @@ use crate::wire::pds::{ControlKind, NackCode, PdcId, Psn};
 pub enum Event {
     /// A data packet left.
     DataSent {
-        /// Its PDC.
+        /// The initiator's PDCID.
         pdc: PdcId,
-        /// Its number.
+        /// The PSN of the packet.
         psn: Psn,
-        /// Its payload, bytes.
+        /// Length of the payload, bytes.
         len: u32,
-        /// Its entropy.
+        /// The entropy that it carries.
         entropy: Entropy,
         /// Whether it had been sent before.
         retransmission: bool,
     },
     /// A data packet arrived whole and was new.
     DataReceived {
-        /// Its sender.
+        /// The sender.
         peer: Addr,
-        /// Its PDC here.
+        /// The target's PDCID.
         pdc: PdcId,
-        /// Its number.
+        /// The PSN of the packet.
         psn: Psn,
         /// Whether it carried a congestion mark.
         ecn: bool,
     },
     /// A data packet arrived that had arrived before.
     DuplicateReceived {
-        /// Its sender.
+        /// The sender.
         peer: Addr,
-        /// Its number.
+        /// The target's PDCID.
+        pdc: PdcId,
+        /// The PSN of the packet.
         psn: Psn,
     },
     /// A data packet arrived without its payload.
     TrimmedReceived {
-        /// Its sender.
+        /// The sender.
         peer: Addr,
-        /// Its number.
+        /// The target's PDCID; 0 if there is none.
+        pdc: PdcId,
+        /// The PSN of the packet.
         psn: Psn,
     },
     /// An acknowledgement left.
     AckSent {
-        /// To whom.
+        /// The receiver.
         peer: Addr,
+        /// The target's PDCID.
+        pdc: PdcId,
         /// Everything up to here has arrived.
         cack: Psn,
     },
     /// An acknowledgement arrived.
     AckReceived {
-        /// The PDC it acknowledges.
+        /// The initiator's PDCID.
         pdc: PdcId,
         /// Everything up to here has arrived.
         cack: Psn,
-        /// RTT sample.
+        /// The RTT of the packet that triggered it, if it is unambiguous.
         rtt: Option<Span>,
         /// Whether the acknowledged packet carried a congestion mark.
         ecn: bool,
     },
     /// A NACK left.
     NackSent {
-        /// To whom.
+        /// The receiver.
         peer: Addr,
-        /// Which packet is refused.
+        /// The PDCID of this end; 0 if there is none.
+        pdc: PdcId,
+        /// The packet that is refused.
         psn: Psn,
-        /// Why.
+        /// The reason.
         code: NackCode,
     },
     /// A NACK arrived.
     NackReceived {
-        /// The PDC it is for.
+        /// The initiator's PDCID.
         pdc: PdcId,
-        /// Which packet is refused.
+        /// The packet that is refused.
         psn: Psn,
-        /// Why.
+        /// The reason.
         code: NackCode,
     },
     /// A control packet left.
     ControlSent {
-        /// To whom.
+        /// The receiver.
         peer: Addr,
-        /// Its type.
+        /// The PDCID of this end; 0 if there is none.
+        pdc: PdcId,
+        /// The type of the control packet.
         kind: ControlKind,
     },
     /// A packet is inferred lost from later acknowledgements.
     LossInferred {
-        /// Its PDC.
+        /// The initiator's PDCID.
         pdc: PdcId,
-        /// Its number.
+        /// The PSN of the packet.
         psn: Psn,
     },
     /// A retransmission timer expired.
     Timeout {
         /// The PDC.
         pdc: PdcId,
-        /// The packet that nobody acknowledged.
+        /// The packet that was not acknowledged.
         psn: Psn,
         /// Expiries of this packet so far.
         count: u8,
     },
     /// A PDC was opened for sending.
     PdcOpened {
-        /// Its peer.
+        /// The target.
         peer: Addr,
-        /// Its identifier here.
+        /// The initiator's PDCID.
         pdc: PdcId,
     },
     /// A PDC that was open for sending is gone.
     PdcClosed {
-        /// Its peer.
+        /// The target.
         peer: Addr,
-        /// Its identifier here.
+        /// The initiator's PDCID.
         pdc: PdcId,
     },
     /// A packet arrived that means nothing here and was dropped.
     Ignored {
-        /// Where it came from.
+        /// The sender.
         peer: Addr,
-        /// Why.
+        /// The reason, for people.
         why: &'static str,
     },
 }
@@ -164,22 +174,23 @@ impl Event {
     /// The PDC to which the event belongs, by its number at the host of the event.
     #[inline]
     pub fn pdc(&self) -> Option<PdcId> {
-        match self {
+        let pdc = match self {
             Event::DataSent { pdc, .. }
             | Event::DataReceived { pdc, .. }
+            | Event::DuplicateReceived { pdc, .. }
+            | Event::TrimmedReceived { pdc, .. }
+            | Event::AckSent { pdc, .. }
+            | Event::NackSent { pdc, .. }
+            | Event::ControlSent { pdc, .. }
             | Event::AckReceived { pdc, .. }
             | Event::NackReceived { pdc, .. }
             | Event::LossInferred { pdc, .. }
             | Event::Timeout { pdc, .. }
             | Event::PdcOpened { pdc, .. }
-            | Event::PdcClosed { pdc, .. } => Some(*pdc),
-            Event::DuplicateReceived { .. }
-            | Event::TrimmedReceived { .. }
-            | Event::AckSent { .. }
-            | Event::NackSent { .. }
-            | Event::ControlSent { .. }
-            | Event::Ignored { .. } => None,
-        }
+            | Event::PdcClosed { pdc, .. } => *pdc,
+            Event::Ignored { .. } => PdcId(0),
+        };
+        (pdc != PdcId(0)).then_some(pdc)
     }
 
     /// The peer that the event names, for whoever knows hosts by other numbers than the endpoint does.

@@ -144,7 +144,7 @@ pub enum Failure {
         peer: Addr,
         /// The packet.
         psn: Psn,
-        /// What the target said.
+        /// The code that the target gave.
         code: NackCode,
     },
     /// The target was busy, or the way to it refused packets, for too long.
@@ -156,7 +156,7 @@ pub enum Failure {
         peer: Addr,
         /// The packet.
         psn: Psn,
-        /// What the target said.
+        /// The code that the target gave.
         code: NackCode,
         /// How long it was put off.
         waited: Span,
@@ -257,7 +257,7 @@ pub enum CallError {
     /// The address cannot be entered as a peer's.
     #[error("the peer is refused: {0}")]
     Peer(PeerRefusal),
-    /// The words of a command are those of no command.
+    /// The words of the command are no command's.
     #[error("the command makes no sense")]
     Malformed,
     /// The session has no operation or connection with this number.
@@ -279,7 +279,7 @@ pub enum CallError {
     OutsideMemory,
 }
 
-/// What there is a limited number of.
+/// Something of which there is a limited amount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Resource {
     /// Open connections.
@@ -392,4 +392,20 @@ impl PeerRefusal {
         PeerRefusal::Port,
         PeerRefusal::Fixed,
     ];
+}
+
+/// A message or a receive that was not posted. Its buffer is the caller's again: a limit is normal back-pressure.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{error}")]
+pub struct PostError {
+    /// Why the call was refused.
+    pub error: CallError,
+    /// The buffer of the message or the receive, as the caller passed it.
+    pub buffer: Buffer,
+}
+
+impl From<PostError> for CallError {
+    fn from(refused: PostError) -> CallError {
+        refused.error
+    }
 }

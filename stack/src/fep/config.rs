@@ -1,4 +1,4 @@
-//! How an endpoint behaves.
+//! The configuration of an endpoint.
 
 use weft_cc::{CcChoice, CcParams, PreparedCc, Span};
 
@@ -13,7 +13,7 @@ pub struct FepConfig {
     pub mtu: u32,
     /// Bytes that every data packet counts for in windows beyond its payload. Both ends must agree.
     pub overhead: u32,
-    /// Packet delivery.
+    /// Settings of packet delivery.
     pub pdc: PdcConfig,
     /// Congestion control of new contexts.
     pub cc: PreparedCc,
@@ -21,14 +21,15 @@ pub struct FepConfig {
     pub lb: LbChoice,
     /// Entropies to choose from, 1 to 16,384.
     pub paths: u16,
-    /// What may be used up.
+    /// Bounds on memory.
     pub limits: Limits,
     /// Silence after which a target asks whether its initiator is still there; after as much again it
     /// gives the PDC up.
     pub idle_timeout: Span,
     /// How long a target remembers a closed PDC, to tell late copies of its packets from a new one.
     pub time_wait: Span,
-    /// How long an initiator puts up with refusals, busy targets and missing credit while nothing arrives.
+    /// Time after which an initiator gives a connection up that makes no progress because of refusals, a busy target
+    /// or missing credit.
     pub busy_timeout: Span,
 }
 
@@ -46,11 +47,11 @@ pub struct Limits {
     /// PDCs of one peer that are open, or closed and remembered for [`FepConfig::time_wait`]. Divided by
     /// that time it is the rate at which a peer can open and close PDCs; beyond it is told NO_PDC_AVAIL.
     pub closed_pdcs_per_peer: u32,
-    /// Messages posted and not delivered.
+    /// Messages that are posted and not delivered.
     pub sends: usize,
-    /// Receives posted and not met.
+    /// Receives of one process that are posted and have met no message.
     pub receives: usize,
-    /// Messages on their way in.
+    /// Messages on their way in to one process.
     pub messages: usize,
     /// Bytes kept of one peer's unexpected messages, and as many again of its ROD packets that arrived early.
     pub unexpected_bytes_per_peer: u64,
@@ -108,8 +109,10 @@ impl FepConfig {
         }
     }
 
+    /// Checks that every value is in its range.
+    ///
     /// # Errors
-    /// What is out of range, and what the range is.
+    /// The first value that is not, with its range.
     pub fn validate(&self) -> Result<(), ConfigError> {
         if !(1..=MAX_SEGMENT).contains(&self.mtu) {
             return Err(ConfigError::Mtu(self.mtu));

@@ -47,12 +47,12 @@ pub(super) struct Connection {
     pub(super) probe_at: Option<Time>,
     /// Probes since the last acknowledgement.
     pub(super) unanswered_probes: u8,
-    /// It is the target that wanted it closed.
+    /// Whether the target asked for it to be closed.
     pub(super) closed_by_peer: bool,
     pub(super) next_msg_id: u16,
     /// The CLEAR_PSN of the last CLEAR_CMD, so that the same is not said with every acknowledgement.
     pub(super) cleared: Option<Psn>,
-    /// It waits for credit.
+    /// Set while it waits for credit.
     pub(super) credit_wait: Option<CreditWait>,
 }
 
@@ -104,12 +104,31 @@ impl Connection {
         self.pdc.state == TxState::Draining && self.queue.is_empty() && self.pdc.is_idle()
     }
 
-    /// What to say when it is closed in good order.
+    /// The result to report when it is closed in good order.
     pub(super) fn close_result(&self) -> Result<(), Failure> {
         match self.closed_by_peer {
             true => Err(Failure::ClosedByPeer { pdc: self.pdc.id, peer: self.pdc.peer }),
             false => Ok(()),
         }
+    }
+
+    /// Begins to close because the target wants it so, unless there is something to send. Whether it has begun.
+    pub(super) fn close_at_peers_request(&mut self) -> bool {
+        let closes = self.pdc.state == TxState::Open && self.queue.is_empty() && self.pdc.is_idle();
+        if closes {
+            self.pdc.state = TxState::Draining;
+            self.closed_by_peer = true;
+        }
+        closes
+    }
+
+    /// Lets go what [`Standing::Held`] keeps back. Whether anything did.
+    pub(super) fn release(&mut self) -> bool {
+        let held = self.standing == Standing::Held;
+        if held {
+            self.standing = Standing::Idle;
+        }
+        held
     }
 
     /// Puts it into the scheduler's queue if it has something to send. `key` is its own.

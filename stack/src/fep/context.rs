@@ -11,19 +11,19 @@ use crate::spray::{Entropy, PathContext, PathFeedback, PathSelector, Selector};
 use crate::table::Key;
 use crate::wire::pds::{PdcId, Psn, RequestCc};
 
-/// A traffic class: keeps congestion contexts apart.
+/// A traffic class. Connections to one peer share a congestion context if their classes are the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct TrafficClass(pub u8);
 
-/// What stops a packet.
+/// The reason why a packet may not leave yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Gate {
     Open,
     /// The window is full: an acknowledgement opens it.
     Window,
-    /// Pacing.
+    /// Pacing: it may leave at this time.
     Until(Time),
-    /// No credit.
+    /// There is no credit.
     Credit,
 }
 
@@ -35,7 +35,7 @@ pub(super) struct Context {
     /// Bytes of connections of this context that are posted and not cut.
     pub(super) backlog: u64,
     pub(super) credit: Option<Box<SenderCredit>>,
-    /// The one of those in `blocked` that has been let go to try the gate, until it has done so.
+    /// The connection that has been taken from `blocked` to try the gate, until it has done so.
     pub(super) trying: Option<Key>,
     consecutive_timeouts: u32,
     pub(super) peer: Addr,

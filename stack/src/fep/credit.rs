@@ -1,14 +1,14 @@
-//! Credit at the receiver: which sender may send how much, and telling it so.
+//! Credit at the receiver: it decides which sender may send how much, and tells the sender.
 
 use weft_cc::credit::{GrantLedger, LARGEST_CREDIT};
 use weft_cc::{DataSample, ReceiverAlgorithm, ReceiverCc, SenderId, Time};
 
+use super::Map;
+use super::core::Core;
+use super::target::Target;
 use super::timers::TimerKey;
-use super::transmit::{control_packet, network};
-use super::{Fep, Map};
-use crate::event::Event;
 use crate::heap;
-use crate::packet::{Addr, Class};
+use crate::packet::Addr;
 use crate::spray::Entropy;
 use crate::wire::pds::{Control, ControlKind, Destination, PdcId, Psn};
 
@@ -18,28 +18,28 @@ pub(super) type Granted = (Addr, u8);
 struct Sender {
     name: Granted,
     ledger: GrantLedger,
-    /// The initiator's PDCs from which it has been heard and that are open here; credit goes to the last.
+    /// The initiator's PDCs that are open here and have sent something; credit goes to the last one.
     pdcs: Vec<PdcId>,
-    /// A PDC of which nothing but trimmed packets and requests for credit has arrived. It is not open
-    /// here, but credit reaches it.
-    knocking: Option<PdcId>,
+    /// A PDC of which nothing but trimmed packets and requests for credit has arrived: its credit is pending. It is
+    /// not open here, but credit reaches it.
+    pending: Option<PdcId>,
     last_heard: Time,
     /// Credit is announced again although nothing new was granted.
     announce: bool,
 }
 
-/// The credit scheduler with what it has told to whom.
+/// The credit scheduler, and the credit that it has announced to each sender.
 pub(super) struct Granter {
     algorithm: ReceiverAlgorithm,
     senders: Vec<Option<Sender>>,
     by_name: Map<Granted, SenderId>,
     free: Vec<SenderId>,
     repeat: Vec<SenderId>,
-    /// How many have no PDC open here.
+    /// Senders that have no PDC open here.
     outside: usize,
     largest_demand: u64,
     pub(super) timer: Option<Time>,
-    /// Whether a sweep for senders that knocked and never came in is on the wheel.
+    /// Whether the wheel holds a sweep for senders whose credit is pending.
     sweeping: bool,
 }
 
@@ -47,7 +47,7 @@ impl Granter {
     pub(super) fn new(algorithm: ReceiverAlgorithm) -> Granter {
         let largest_demand = match &algorithm {
             ReceiverAlgorithm::Rccc(rccc) => rccc.largest_demand(),
-            // What a foreign algorithm lets its senders store is not known here.
+            // It is not known here how much credit a foreign algorithm lets its senders store.
             _ => LARGEST_CREDIT,
         };
         Granter {
@@ -63,7 +63,7 @@ impl Granter {
         }
     }
 
-    /// How many senders it knows.
+    /// Senders that it knows.
     pub(super) fn senders(&self) -> usize {
         self.by_name.len()
     }
@@ -71,7 +71,7 @@ impl Granter {
     /// The initiator's PDC `pdc` is open and belongs to `name`.
     pub(super) fn join(&mut self, now: Time, name: Granted, pdc: PdcId) {
         if let Some(sender) = self.sender(now, name).1 {
-            sender.knocking.take_if(|knocking| *knocking == pdc);
+            sender.pending.take_if(|pending| *pending == pdc);
             sender.pdcs.push(pdc);
             self.outside -= usize::from(sender.pdcs.len() == 1);
         }
@@ -85,7 +85,7 @@ impl Granter {
         sender.pdcs.retain(|&other| other != pdc);
         let left = before > 0 && sender.pdcs.is_empty();
         self.outside += usize::from(left);
-        if sender.pdcs.is_empty() && sender.knocking.is_none() {
+        if sender.pdcs.is_empty() && sender.pending.is_none() {
             self.remove(now, id);
         }
     }
@@ -109,7 +109,8 @@ impl Granter {
         }
     }
 
-    /// Forgets the senders that knocked before `before` and never came in. True if some still knock.
+    /// Forgets the senders without an open PDC that were last heard before `before`. Returns whether others are left
+    /// whose credit is pending.
     fn sweep(&mut self, now: Time, before: Time) -> bool {
         for index in 0..self.senders.len() {
             let Some(sender) = &self.senders[index] else { continue };
@@ -125,7 +126,7 @@ impl Granter {
         if let Some(sender) = sender {
             sender.last_heard = now;
             if !sender.pdcs.contains(&pdc) {
-                sender.knocking = Some(pdc);
+                sender.pending = Some(pdc);
             }
         }
         id
@@ -150,7 +151,7 @@ impl Granter {
                     name,
                     ledger: GrantLedger::with_largest_demand(self.largest_demand),
                     pdcs: Vec::new(),
-                    knocking: None,
+                    pending: None,
                     last_heard: now,
                     announce: false,
                 });
@@ -184,7 +185,7 @@ impl Granter {
         let sender = self.senders.get_mut(id.0 as usize)?.as_mut()?;
         sender.announce = false;
         let total = sender.ledger.on_grant(bytes);
-        let pdc = sender.pdcs.last().copied().or(sender.knocking)?;
+        let pdc = sender.pdcs.last().copied().or(sender.pending)?;
         Some((sender.name.0, pdc, total))
     }
 
@@ -199,51 +200,55 @@ impl Granter {
     }
 }
 
-impl Fep {
+impl Target {
+    /// Whether it grants credit.
+    #[inline]
+    pub(super) fn grants_credit(&self) -> bool {
+        self.granter.is_some()
+    }
+
     /// Announces the credit that is due and sets the timer for the next.
-    pub(super) fn grant_credit(&mut self, now: Time) {
-        while let Some((peer, pdc, total)) = self.granter.as_mut().and_then(|granter| granter.next(now)) {
-            self.announce_credit(now, peer, pdc, total);
-        }
+    pub(super) fn grant_credit(&mut self, core: &mut Core, now: Time) {
         let Some(granter) = &mut self.granter else { return };
+        while let Some((peer, pdc, total)) = granter.next(now) {
+            announce(core, now, peer, pdc, total);
+        }
         if let Some(at) = granter.algorithm.poll_timeout()
             && granter.timer.is_none_or(|timer| at.is_before(timer))
         {
             granter.timer = Some(at);
-            self.wheel.insert(at, TimerKey::Credit);
+            core.wheel.insert(at, TimerKey::Credit);
         }
         if granter.outside > 0 && !granter.sweeping {
             granter.sweeping = true;
-            self.wheel.insert(now + self.config.idle_timeout, TimerKey::Knocking);
+            core.wheel.insert(now + core.config.idle_timeout, TimerKey::PendingCredit);
         }
-    }
-
-    fn announce_credit(&mut self, now: Time, peer: Addr, pdc: PdcId, total: u32) {
-        let control = Control {
-            kind: ControlKind::Credit,
-            rod: false,
-            retx: false,
-            ack_request: false,
-            probe_opaque: 0,
-            psn: Psn(0),
-            spdcid: PdcId(0),
-            destination: Destination::Pdc(pdc),
-            payload: total,
-        };
-        // Credits are sprayed: any path will do, and the totals heal losses.
-        let entropy = Entropy((self.rng.next_u64() % u64::from(self.config.paths)) as u16);
-        let net = network(self.addr, peer, entropy, Class::Control);
-        self.events.emit(now, Event::ControlSent { peer, kind: ControlKind::Credit });
-        self.push_control(control_packet(net, control));
     }
 
     /// Forgets the senders that asked for credit, never opened a PDC and fell silent.
-    pub(super) fn sweep_knocking(&mut self, now: Time) {
-        let idle = self.config.idle_timeout;
+    pub(super) fn on_pending_credit_timer(&mut self, core: &mut Core, now: Time) {
+        let idle = core.config.idle_timeout;
         let Some(granter) = &mut self.granter else { return };
         granter.sweeping = granter.sweep(now, now - idle);
         if granter.sweeping {
-            self.wheel.insert(now + idle, TimerKey::Knocking);
+            core.wheel.insert(now + idle, TimerKey::PendingCredit);
         }
     }
+}
+
+fn announce(core: &mut Core, now: Time, peer: Addr, pdc: PdcId, total: u32) {
+    let control = Control {
+        kind: ControlKind::Credit,
+        rod: false,
+        retx: false,
+        ack_request: false,
+        probe_opaque: 0,
+        psn: Psn(0),
+        spdcid: PdcId(0),
+        destination: Destination::Pdc(pdc),
+        payload: total,
+    };
+    // Credits are sprayed: any path will do, and the totals heal losses.
+    let entropy = Entropy((core.rng.next_u64() % u64::from(core.config.paths)) as u16);
+    core.send_control(now, peer, entropy, control);
 }

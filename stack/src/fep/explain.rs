@@ -1,4 +1,4 @@
-//! Who waits for what: text for people, made only when somebody asks.
+//! Text for people that says which connection waits for what; made only on request.
 
 use core::fmt::{self, Display};
 
@@ -6,6 +6,7 @@ use weft_cc::Time;
 
 use super::Fep;
 use super::connection::{Connection, Standing};
+use super::context::Context;
 use crate::pdc::TxState;
 use crate::ses::Receives;
 use crate::wire::pds::NackCode;
@@ -17,25 +18,28 @@ impl Fep {
         self.waits(now).map(|wait| wait.to_string()).collect()
     }
 
-    /// What [`Fep::explain`] tells, as text that is made when it is displayed: there may be very many.
+    /// The same as [`Fep::explain`], as values that make their text when they are displayed: there may be very many.
     pub fn waits(&self, now: Time) -> impl Iterator<Item = Wait<'_>> {
-        let waiting = self.connections.iter().map(|(_, connection)| connection);
+        let waiting = self.initiator.connections.iter().map(|(_, connection)| connection);
         let waiting = waiting.filter(|c| c.has_work() || !c.pdc.is_idle());
         waiting.map(move |connection| Wait { fep: self, connection, now })
     }
 
-    /// What is left of work that is over, one line each: for tests that nothing leaks. A closed PDC
+    /// State that is left when all work is over, one line for each kind: for tests that nothing leaks. A closed PDC
     /// that is remembered for a while is not a leak.
     pub fn leaks(&self) -> impl Iterator<Item = String> {
         let counts = [
-            (self.connections.len(), "connections"),
-            (self.contexts.len(), "congestion contexts"),
-            (self.by_peer.len(), "peers"),
-            (self.sends.len(), "messages on their way out"),
-            (self.all_receives().map(Receives::posted).sum(), "posted receives"),
-            (self.all_receives().map(Receives::under_way).sum(), "messages on their way in"),
-            (self.targets.table.len(), "PDCs of peers"),
-            (self.granter.as_ref().map_or(0, |g| g.senders()), "senders known to the credit scheduler"),
+            (self.initiator.connections.len(), "connections"),
+            (self.initiator.contexts.len(), "congestion contexts"),
+            (self.initiator.peers(), "peers"),
+            (self.initiator.sends.len(), "messages on their way out"),
+            (self.target.processes.iter().map(Receives::posted).sum(), "posted receives"),
+            (self.target.processes.iter().map(Receives::under_way).sum(), "messages on their way in"),
+            (self.open_targets(), "PDCs of peers"),
+            (
+                self.target.granter.as_ref().map_or(0, |g| g.senders()),
+                "senders known to the credit scheduler",
+            ),
         ];
         counts.into_iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}"))
     }
@@ -53,7 +57,7 @@ impl Display for Wait<'_> {
         let Wait { fep, connection, now } = *self;
         let pdc = &connection.pdc;
         let psn = pdc.first_unacknowledged();
-        let context = fep.contexts.get(connection.context);
+        let context = fep.initiator.contexts.get(connection.context);
         let what = match (pdc.waiting_since(psn), connection.pause.as_deref()) {
             (_, Some(busy)) => format!(
                 "PSN {} was put off by the target since {} with {}",
@@ -78,11 +82,11 @@ impl Display for Wait<'_> {
             }
             (None, None) => format!("PSN {} waits to be sent", psn.0),
         };
-        write!(f, "endpoint {} PDC {} to endpoint {}: {what}", fep.addr.0, pdc.id.0, pdc.peer.0)
+        write!(f, "endpoint {} PDC {} to endpoint {}: {what}", fep.addr().0, pdc.id.0, pdc.peer.0)
     }
 }
 
-fn gate_text(context: Option<&super::Context>) -> String {
+fn gate_text(context: Option<&Context>) -> String {
     match context {
         Some(c) if c.credit.as_ref().is_some_and(|credit| !credit.may_send()) => "no credit".to_owned(),
         Some(c) => format!("{} of {} bytes of the window are in flight", c.in_flight(), c.window()),
@@ -90,7 +94,7 @@ fn gate_text(context: Option<&super::Context>) -> String {
     }
 }
 
-/// A NACK code and what the target says with it.
+/// Displays a NACK code and its meaning.
 pub(super) struct Meaning(pub(super) NackCode);
 
 impl Display for Meaning {

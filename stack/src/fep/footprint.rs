@@ -1,4 +1,4 @@
-//! What an endpoint's state costs: bytes held, by what for.
+//! The memory that an endpoint holds, by purpose.
 
 use core::iter::Sum;
 use core::ops::{Add, AddAssign};
@@ -7,21 +7,21 @@ use super::Fep;
 use crate::heap;
 use crate::ses::Receives;
 
-/// Bytes that an endpoint holds: the capacity of what it has allocated, whether in use or not. Not counted is
-/// what endpoints share (their configuration), and what congestion-control algorithms and a user's own
-/// load balancers allocate.
+/// Bytes that an endpoint holds: the capacity of its allocations, whether in use or not. It does not count what
+/// endpoints share (their configuration), nor what congestion-control algorithms and a user's own load
+/// balancers allocate.
 ///
-/// Tables do not shrink: what they hold at the end of a run is what they held at most. But what a closed PDC
-/// or a delivered message had allocated for itself is gone.
+/// Tables do not shrink: at the end of a run they hold as much as they ever did. Memory that a closed PDC or a
+/// delivered message had allocated for itself is freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Footprint {
-    /// The endpoint itself: what an idle one costs, and its queues of control packets and completions.
+    /// The endpoint itself: the size of an idle one, and its queues of control packets and completions.
     pub endpoint: u64,
     /// Connections: PDCs as their initiators know them.
     pub connections: u64,
     /// Congestion contexts, with their load balancers.
     pub contexts: u64,
-    /// PDCs as their targets know them, and what is remembered of closed ones.
+    /// PDCs as their targets know them, and the memory of closed ones.
     pub targets: u64,
     /// Messages on their way out and in, without their bytes.
     pub messages: u64,
@@ -31,13 +31,13 @@ pub struct Footprint {
     pub credit: u64,
     /// Timers.
     pub timers: u64,
-    /// Memory of messages and posted receives: the applications', and what is kept of messages that nobody
-    /// has asked for. Nothing where messages are virtual.
+    /// Memory of messages and posted receives: the applications' buffers, and those of messages that have met no
+    /// receive. 0 where messages are virtual.
     pub payload: u64,
 }
 
 impl Footprint {
-    /// All of it but [`Footprint::payload`]: what the protocol needs.
+    /// The sum of all fields but [`Footprint::payload`]: the memory that the protocol needs.
     pub fn state(&self) -> u64 {
         let Footprint {
             endpoint, connections, contexts, targets, messages, receives, credit, timers, ..
@@ -45,7 +45,7 @@ impl Footprint {
         endpoint + connections + contexts + targets + messages + receives + credit + timers
     }
 
-    /// All of it.
+    /// The sum of all fields.
     pub fn total(&self) -> u64 {
         self.state() + self.payload
     }
@@ -82,27 +82,21 @@ impl Sum for Footprint {
 }
 
 impl Fep {
-    /// What it holds now. Looks at every connection, context, PDC and message.
+    /// The memory that the endpoint holds now. Looks at every connection, context, PDC and message.
     pub fn footprint(&self) -> Footprint {
-        let connections = self.connections.iter().map(|(_, connection)| connection.heap_bytes());
-        let contexts = self.contexts.iter().map(|(_, context)| context.heap_bytes());
-        let sends = self.sends.iter().map(|(_, message)| heap::of_buffer(&message.buffer));
+        let Fep { core, initiator, target } = self;
+        let receives = || target.processes.iter();
+        let sends = initiator.sends.iter().map(|(_, message)| heap::of_buffer(&message.buffer));
         Footprint {
-            endpoint: size_of::<Fep>() as u64
-                + heap::of_vec(&self.last_psns)
-                + heap::of_deque(&self.control)
-                + heap::of_deque(&self.ready)
-                + heap::of_vec(&self.due)
-                + heap::of_vec(&self.delivered)
-                + heap::of_deque(&self.completions),
-            connections: self.connections.heap_bytes() + connections.sum::<u64>(),
-            contexts: self.contexts.heap_bytes() + heap::of_map(&self.by_peer) + contexts.sum::<u64>(),
-            targets: self.targets.heap_bytes(),
-            messages: self.sends.heap_bytes() + self.all_receives().map(Receives::message_bytes).sum::<u64>(),
-            receives: self.all_receives().map(Receives::posted_bytes).sum(),
-            credit: self.granter.as_ref().map_or(0, |granter| granter.bytes()),
-            timers: self.wheel.heap_bytes(),
-            payload: sends.sum::<u64>() + self.all_receives().map(Receives::payload_bytes).sum::<u64>(),
+            endpoint: size_of::<Fep>() as u64 + core.queue_bytes() + initiator.queue_bytes(),
+            connections: initiator.connection_bytes(),
+            contexts: initiator.context_bytes(),
+            targets: target.pdcs.heap_bytes(),
+            messages: initiator.sends.heap_bytes() + receives().map(Receives::message_bytes).sum::<u64>(),
+            receives: receives().map(Receives::posted_bytes).sum(),
+            credit: target.granter.as_ref().map_or(0, |granter| granter.bytes()),
+            timers: core.wheel.heap_bytes(),
+            payload: sends.sum::<u64>() + receives().map(Receives::payload_bytes).sum::<u64>(),
         }
     }
 }

@@ -1,409 +1,420 @@
-//! What an initiator does with acknowledgements, NACKs and the requests of targets.
+//! The sending half of an endpoint: connections, the congestion contexts they share, and the messages posted on them.
+//!
+//! Its verbs are in files of their own: [`transmit`](super::transmit) is the send scheduler,
+//! [`feedback`](super::feedback) takes in acknowledgements and NACKs, [`timers`](super::timers) acts as time passes.
 
-use weft_cc::{AckSample, NackCause, NackSample, Time};
+use std::collections::VecDeque;
 
-use super::connection::{Busy, Connection};
+use weft_cc::Time;
+
+use super::Resource;
+use super::connection::{Connection, Standing};
 use super::context::Context;
-use super::{Failure, Fep, FepConfig, SendError, wire_size};
+use super::core::Core;
+use super::{
+    CallError, Completion, ConnectOptions, ConnectionId, Failure, FepConfig, MAX_PROCESS, Map, PostError,
+    Send, SendError, SendId, TrafficClass,
+};
+use crate::buffer::{Buffer, MAX_MESSAGE};
 use crate::event::Event;
-use crate::packet::Packet;
+use crate::heap;
+use crate::packet::Addr;
 use crate::pdc::{PacketKind, TxPdc, TxState};
+use crate::rng::Rng;
 use crate::ses::SendMessage;
-use crate::spray::PathFeedback;
 use crate::table::{Key, Table};
-use crate::wire::pds::{Ack, AckRequest, AckTrigger, ControlKind, Nack, NackCode, PdcId, Psn};
-use crate::wire::ses::{Response, ReturnCode, Ses};
+use crate::wire::pds::{DeliveryMode, PdcId, Psn};
+use crate::wire::ses::ReturnCode;
 
-/// What a NACK code means for an initiator.
-enum Verdict {
-    /// The payload was cut off on the way.
-    Trimmed(NackCause),
-    /// Send it again: the target could not take it in this order, or lost it.
-    Again,
-    /// Send it again later.
-    Busy,
-    /// The packet is there; its response is not ready. The timer asks again.
-    Patience,
-    /// Give the PDC up.
-    Fatal,
+/// The sending half of an endpoint.
+// In order of use; the last field is for acknowledgements, which need the next cache line anyway: see `Fep`.
+#[repr(C)]
+pub(super) struct Initiator {
+    /// Connections that may send, in turn.
+    pub(super) ready: VecDeque<Key>,
+    pub(super) connections: Table<Connection>,
+    pub(super) contexts: Table<Context>,
+    pub(super) sends: Table<SendMessage>,
+    by_peer: Map<(Addr, TrafficClass), Key>,
+    /// For each PDCID, less one, the first PSN that its last PDC did not use.
+    last_psns: Vec<Psn>,
+    /// Messages that the acknowledgement at hand completes; empty between calls, kept for its memory.
+    pub(super) delivered: Vec<Key>,
 }
 
-/// NACK codes 0E 0F 10 11 13 15 16 19 close the PDC, the others lead to retransmission, at once or,
-/// where the target lacks something, later.
-fn verdict(code: NackCode) -> Verdict {
-    match code {
-        NackCode::TRIMMED => Verdict::Trimmed(NackCause::Trimmed),
-        NackCode::TRIMMED_LASTHOP => Verdict::Trimmed(NackCause::TrimmedLastHop),
-        NackCode::INV_DPDCID
-        | NackCode::PDC_HDR_MISMATCH
-        | NackCode::CLOSING
-        | NackCode::CLOSING_IN_ERR
-        | NackCode::GTD_RESP_UNAVAIL
-        | NackCode::INVALID_SYN
-        | NackCode::PDC_MODE_MISMATCH
-        | NackCode::UNEXP_EVENT
-        | NackCode::EXP_FATAL => Verdict::Fatal,
-        NackCode::NO_PDC_AVAIL
-        | NackCode::NO_CCC_AVAIL
-        | NackCode::NO_BITMAP
-        | NackCode::NO_PKT_BUFFER
-        | NackCode::NO_GTD_DEL_AVAIL
-        | NackCode::NO_SES_MSG_AVAIL
-        | NackCode::NO_RESOURCE
-        | NackCode::PSN_OOR_WINDOW => Verdict::Busy,
-        NackCode::RCVD_SES_PROCG => Verdict::Patience,
-        _ => Verdict::Again,
-    }
-}
-
-impl Fep {
-    /// The connection whose PDC is `id`, if it goes to where the packet comes from.
-    fn connection_of(&self, id: PdcId, packet: &Packet) -> Option<Key> {
-        let (key, connection) = self.connections.at(u32::from(id.0).checked_sub(1)?)?;
-        (connection.pdc.peer == packet.net.src).then_some(key)
-    }
-
-    pub(super) fn on_ack(&mut self, now: Time, packet: &Packet, ack: &Ack) {
-        let found = u32::from(ack.dpdcid.0).checked_sub(1).and_then(|index| self.connections.at_mut(index));
-        let Some((key, connection)) = found.filter(|(_, c)| c.pdc.peer == packet.net.src) else {
-            return self.ignore(now, packet, "ACK for no connection of its sender");
-        };
-        let context_key = connection.context;
-        let Some(context) = self.contexts.get_mut(context_key) else { return };
-        let delivered = &mut self.delivered;
-        let sends = &mut self.sends;
-        if let Ses::Response(response) = &packet.ses
-            && !matches!(response.return_code, ReturnCode::OK | ReturnCode::NULL)
-            && connection.pdc.accepts(ack)
-        {
-            let refused = note_refusal(sends, &connection.pdc, ack, response);
-            if let Some(send) = refused.filter(|_| response.return_code == ReturnCode::BAD_PID) {
-                forgo_rest(&self.config, sends, send, connection, context);
-            }
+impl Initiator {
+    pub(super) fn new() -> Initiator {
+        Initiator {
+            ready: VecDeque::new(),
+            connections: Table::default(),
+            contexts: Table::default(),
+            sends: Table::default(),
+            by_peer: Map::default(),
+            last_psns: Vec::new(),
+            delivered: Vec::new(),
         }
-        let mut progress = false;
-        let outcome = context.track(&mut connection.pdc, |pdc| {
-            pdc.on_ack(now, ack, |record| {
-                progress = true;
-                if let PacketKind::Data { send, .. } = record.kind()
-                    && let Some((send, message)) = sends.at_mut(send)
-                {
-                    message.unacknowledged -= 1;
+    }
+
+    /// See [`Fep::connect`](super::Fep::connect).
+    pub(super) fn connect(
+        &mut self,
+        core: &mut Core,
+        now: Time,
+        peer: Addr,
+        options: ConnectOptions,
+    ) -> Result<ConnectionId, CallError> {
+        let limit = core.config.limits.connections.min(usize::from(u16::MAX));
+        if self.connections.len() >= limit {
+            return Err(CallError::Limit { what: Resource::Connections, limit });
+        }
+        if options.process > MAX_PROCESS {
+            return Err(CallError::NoSuchProcess(options.process));
+        }
+        let context_key = self.context_for(core, peer, options.class);
+        let random = core.rng.next_u64() as u32;
+        let last_psns = &self.last_psns;
+        let key = self.connections.insert_with(|key| {
+            let last = last_psns.get(key.index as usize);
+            let start_psn = last.map_or(Psn(random), |last| far_from(*last, random));
+            let pdc = TxPdc::new(&core.config.pdc, peer, pdc_id(key), options.mode, start_psn);
+            Connection { process: options.process, ..Connection::new(pdc, context_key, now) }
+        });
+        if options.mode == DeliveryMode::Rod
+            && let Some(connection) = self.connections.get_mut(key)
+            && let Some(context) = self.contexts.get_mut(context_key)
+        {
+            connection.fixed_entropy = Some(context.next_entropy(now, false));
+        }
+        core.events.emit(now, Event::PdcOpened { peer, pdc: pdc_id(key) });
+        Ok(ConnectionId(key))
+    }
+
+    /// The congestion context towards `peer` in `class`, with one user more; made if there is none.
+    fn context_for(&mut self, core: &mut Core, peer: Addr, class: TrafficClass) -> Key {
+        let key = match self.by_peer.get(&(peer, class)) {
+            Some(&key) => key,
+            None => {
+                let config = &core.config;
+                let rng = Rng::new(core.rng.next_u64(), u64::from(peer.0));
+                let params = config.cc.params();
+                let selector = config.lb.build(config.paths, params.trimming, rng);
+                let (cc, credit) = (config.cc.sender(), config.cc.sender_credit());
+                let context = Context::new(peer, class, cc, selector, credit, params.wire_mtu());
+                let key = self.contexts.insert(context);
+                self.by_peer.insert((peer, class), key);
+                key
+            }
+        };
+        if let Some(context) = self.contexts.get_mut(key) {
+            context.users += 1;
+        }
+        key
+    }
+
+    /// See [`Fep::is_open`](super::Fep::is_open).
+    pub(super) fn is_open(&self, id: ConnectionId) -> bool {
+        self.connections.get(id.0).is_some_and(|connection| connection.pdc.state == TxState::Open)
+    }
+
+    fn open_connection(&mut self, id: ConnectionId) -> Result<&mut Connection, CallError> {
+        let connection = self.connections.get_mut(id.0);
+        connection.filter(|connection| connection.pdc.state == TxState::Open).ok_or(CallError::NotOpen)
+    }
+
+    /// See [`Fep::post_send`](super::Fep::post_send).
+    pub(super) fn post_send(
+        &mut self,
+        config: &FepConfig,
+        id: ConnectionId,
+        send: Send,
+    ) -> Result<SendId, PostError> {
+        let refuse = |error, buffer| Err(PostError { error, buffer });
+        let limit = config.limits.sends;
+        if self.sends.len() >= limit {
+            return refuse(CallError::Limit { what: Resource::Messages, limit }, send.buffer);
+        }
+        if matches!(&send.buffer, Buffer::Heap(bytes) if bytes.len() as u64 > MAX_MESSAGE) {
+            return refuse(CallError::TooLong, send.buffer);
+        }
+        let open = self.connections.get_mut(id.0).filter(|c| c.pdc.state == TxState::Open);
+        let Some(connection) = open else { return refuse(CallError::NotOpen, send.buffer) };
+        let msg_id = connection.next_msg_id;
+        connection.next_msg_id = msg_id.wrapping_add(1);
+        if let Some(context) = self.contexts.get_mut(connection.context) {
+            context.backlog += wire_size(config, send.buffer.len());
+        }
+        let Send { buffer, tag, header_data, context } = send;
+        let message = SendMessage::new(buffer, tag, header_data, context, msg_id, id.0.index);
+        let key = self.sends.insert(message);
+        connection.queue.push_back(key);
+        connection.make_ready(&mut self.ready, id.0);
+        Ok(SendId(key))
+    }
+
+    /// See [`Fep::cancel_send`](super::Fep::cancel_send).
+    pub(super) fn cancel_send(&mut self, core: &mut Core, id: SendId) -> Result<(), CallError> {
+        let message = self.sends.get(id.0).filter(|message| message.is_untouched());
+        let message = message.ok_or(CallError::TooLate)?;
+        let bytes = wire_size(&core.config, message.buffer.len());
+        let Some((key, connection)) = self.connections.at_mut(message.connection) else {
+            return Err(CallError::TooLate);
+        };
+        connection.queue.retain(|&other| other != id.0);
+        if let Some(context) = self.contexts.get_mut(connection.context) {
+            context.backlog -= bytes;
+        }
+        fail_send(&mut self.sends, core, id.0, SendError::Cancelled);
+        if connection.wants_close() {
+            // A closing connection ends with its last message, even while it is held.
+            connection.release();
+        }
+        connection.make_ready(&mut self.ready, key);
+        Ok(())
+    }
+
+    /// See [`Fep::hold`](super::Fep::hold).
+    pub(super) fn hold(&mut self, id: ConnectionId) -> Result<(), CallError> {
+        let connection = self.open_connection(id)?;
+        if !connection.pdc.is_unused() || !connection.queue.is_empty() {
+            return Err(CallError::TooLate);
+        }
+        connection.standing = Standing::Held;
+        Ok(())
+    }
+
+    /// See [`Fep::release`](super::Fep::release).
+    pub(super) fn release(&mut self, id: ConnectionId) {
+        if let Some(connection) = self.connections.get_mut(id.0)
+            && connection.release()
+        {
+            connection.make_ready(&mut self.ready, id.0);
+        }
+    }
+
+    /// See [`Fep::close`](super::Fep::close).
+    pub(super) fn close(&mut self, core: &mut Core, now: Time, id: ConnectionId) -> Result<(), CallError> {
+        let connection = self.open_connection(id)?;
+        connection.pdc.state = TxState::Draining;
+        if connection.pdc.is_unused() && connection.queue.is_empty() {
+            // The target has never heard of it.
+            self.remove_connection(core, now, id.0, Ok(()));
+        } else {
+            self.make_ready(id.0);
+        }
+        Ok(())
+    }
+
+    /// See [`Fep::abort`](super::Fep::abort).
+    pub(super) fn abort(&mut self, core: &mut Core, now: Time, id: ConnectionId) -> Result<(), CallError> {
+        let connection = self.connections.get_mut(id.0);
+        let connection = connection.filter(|c| matches!(c.pdc.state, TxState::Open | TxState::Draining));
+        let connection = connection.ok_or(CallError::NotOpen)?;
+        let backlog = backlog(&core.config, &self.sends, connection);
+        if let Some(context) = self.contexts.get_mut(connection.context) {
+            context.backlog = context.backlog.saturating_sub(backlog);
+        }
+        connection.pdc.state = TxState::Draining;
+        let unused = connection.pdc.is_unused();
+        for send in std::mem::take(&mut connection.queue) {
+            match self.sends.get_mut(send) {
+                Some(message) if message.is_untouched() => {
+                    fail_send(&mut self.sends, core, send, SendError::Cancelled);
+                }
+                Some(message) => {
+                    message.cut_short();
+                    message.refusal.get_or_insert(ReturnCode::CANCELLED);
                     if message.is_delivered() {
-                        delivered.push(send);
+                        complete_send(&mut self.sends, core, send);
                     }
                 }
-            })
-        });
-        let Some(outcome) = outcome else {
-            return self.ignore(now, packet, "ACK outside what was sent");
-        };
-        connection.pause.take_if(|busy| now.is_at_or_after(busy.until));
-        if progress {
-            connection.progress_at = now;
-        }
-        let pdc = connection.pdc.id;
-        self.events.emit(now, Event::AckReceived { pdc, cack: ack.cack_psn, rtt: outcome.rtt, ecn: ack.ecn });
-        if outcome.probe.is_none() {
-            let feedback = if ack.ecn { PathFeedback::Ecn } else { PathFeedback::Good };
-            context.path_feedback(now, packet.net.entropy, feedback);
-        }
-        context.on_ack(
-            now,
-            AckSample {
-                newly_received: outcome.newly_received,
-                rtt: outcome.rtt,
-                ecn: ack.ecn,
-                in_flight: 0,
-                out_of_order: outcome.out_of_order,
-                hops: None,
-                remote_queueing: None,
-                local_rx_delay: None,
-                receiver_window: outcome.receiver_window,
-            },
-        );
-        if self.config.pdc.infer_loss {
-            self.look_for_losses(now, key, outcome.out_of_order, outcome.probe);
-        }
-        if !self.delivered.is_empty() {
-            self.complete_delivered();
-        }
-        self.after_feedback(now, key, ack);
-    }
-
-    /// Completes the messages that the acknowledgement at hand is the last one of.
-    fn complete_delivered(&mut self) {
-        let mut delivered = std::mem::take(&mut self.delivered);
-        for send in delivered.drain(..) {
-            self.complete_send(send);
-        }
-        self.delivered = delivered;
-    }
-
-    /// What any acknowledgement may set in motion.
-    #[inline]
-    fn after_feedback(&mut self, now: Time, key: Key, ack: &Ack) {
-        let Some(connection) = self.connections.get_mut(key) else { return };
-        if connection.pdc.state == TxState::Closed {
-            let result = connection.close_result();
-            return self.remove_connection(now, key, result);
-        }
-        if ack.request != AckRequest::None {
-            return self.after_request(now, key, ack);
-        }
-        let context = connection.context;
-        connection.wake(&mut self.wheel, key, now + self.config.pdc.rto_init);
-        self.unblock(context);
-        self.make_ready(key);
-    }
-
-    /// [`Fep::after_feedback`] for an acknowledgement that asks for something.
-    #[inline(never)]
-    fn after_request(&mut self, now: Time, key: Key, ack: &Ack) {
-        let Some(connection) = self.connections.get_mut(key) else { return };
-        let context = connection.context;
-        let clear = connection.pdc.clear_psn();
-        match ack.request {
-            // A response stands just behind CACK: it can be cleared once we know everything up to it.
-            AckRequest::Clear if clear.distance(ack.cack_psn) > 0 && connection.cleared != Some(clear) => {
-                connection.cleared = Some(clear);
-                self.send_control(now, key, ControlKind::ClearCommand, clear.0, 0);
+                None => {}
             }
-            AckRequest::Close => self.close_at_peers_request(key),
-            _ => {}
         }
-        self.watch(now, key);
-        self.unblock(context);
-        self.make_ready(key);
-    }
-
-    pub(super) fn on_nack(&mut self, now: Time, packet: &Packet, nack: &Nack) {
-        let Some(key) = self.connection_of(nack.dpdcid, packet).filter(|_| !nack.rudi) else {
-            return self.ignore(now, packet, "NACK for no connection of its sender");
-        };
-        let Some(connection) = self.connections.get_mut(key) else { return };
-        // Late NACKs of a PDC that had this identifier before speak of PSNs far away.
-        if connection.pdc.waiting_since(nack.psn).is_none() {
-            return self.ignore(now, packet, "NACK for a packet that is not outstanding");
+        match unused {
+            true => self.remove_connection(core, now, id.0, Ok(())),
+            false => self.make_ready(id.0),
         }
-        let pdc = connection.pdc.id;
-        self.events.emit(now, Event::NackReceived { pdc, psn: nack.psn, code: nack.code });
-        match verdict(nack.code) {
-            Verdict::Fatal
-                if connection.pdc.state == TxState::Closing
-                    && matches!(nack.code, NackCode::INV_DPDCID | NackCode::CLOSING) =>
-            {
-                // The target has closed and forgotten; its answer was lost, or the answer to a copy overtook it.
-                let result = connection.close_result();
-                self.remove_connection(now, key, result);
-            }
-            Verdict::Fatal => {
-                let peer = packet.net.src;
-                self.fail(now, key, Failure::Refused { pdc, peer, psn: nack.psn, code: nack.code });
-            }
-            Verdict::Trimmed(cause) => self.resend_refused(now, key, packet, nack, Some(cause)),
-            Verdict::Again => self.resend_refused(now, key, packet, nack, None),
-            Verdict::Busy => self.put_off(now, key, packet, nack),
-            Verdict::Patience => {}
-        }
-    }
-
-    /// Sends the refused packet again; `cause` is what congestion control should think of it.
-    fn resend_refused(
-        &mut self,
-        now: Time,
-        key: Key,
-        packet: &Packet,
-        nack: &Nack,
-        cause: Option<NackCause>,
-    ) {
-        let Some(connection) = self.connections.get_mut(key) else { return };
-        let context_key = connection.context;
-        let Some(context) = self.contexts.get_mut(context_key) else { return };
-        let outcome = context.track(&mut connection.pdc, |pdc| pdc.on_nack(now, nack, packet.net.entropy));
-        let Some(outcome) = outcome else {
-            return self.ignore(now, packet, "NACK for an earlier transmission");
-        };
-        let waited = now.since(connection.progress_at);
-        if waited > self.config.busy_timeout {
-            let (pdc, peer) = (connection.pdc.id, packet.net.src);
-            return self.fail(now, key, Failure::Busy { pdc, peer, psn: nack.psn, code: nack.code, waited });
-        }
-        context.on_feedback();
-        if let Some(cause) = cause {
-            let (bytes, rtt) = (outcome.bytes, outcome.rtt);
-            context.on_nack(now, NackSample { bytes, cause, ecn: nack.ecn, rtt, in_flight: 0 });
-            // The last hop is the receiver's own link: no other path avoids it.
-            let feedback = match cause {
-                NackCause::TrimmedLastHop if nack.ecn => PathFeedback::Ecn,
-                NackCause::TrimmedLastHop => PathFeedback::Good,
-                _ => PathFeedback::Nack,
-            };
-            context.path_feedback(now, outcome.entropy, feedback);
-        }
-        self.unblock(context_key);
-        self.make_ready(key);
-    }
-
-    /// The target lacks something: pause, longer each time, and give up when it lasts.
-    fn put_off(&mut self, now: Time, key: Key, packet: &Packet, nack: &Nack) {
-        let Some(connection) = self.connections.get_mut(key) else { return };
-        let context_key = connection.context;
-        let Some(context) = self.contexts.get_mut(context_key) else { return };
-        if context.track(&mut connection.pdc, |pdc| pdc.on_nack(now, nack, packet.net.entropy)).is_none() {
-            return self.ignore(now, packet, "NACK for an earlier transmission");
-        }
-        context.on_feedback();
-        let busy = connection.pause.as_deref().copied().unwrap_or(Busy {
-            code: nack.code,
-            since: now,
-            until: now,
-            count: 0,
-        });
-        let waited = now.since(busy.since);
-        if waited > self.config.busy_timeout {
-            let (pdc, peer) = (connection.pdc.id, packet.net.src);
-            return self.fail(now, key, Failure::Busy { pdc, peer, psn: nack.psn, code: nack.code, waited });
-        }
-        // Refusals of packets that left before the pause began do not lengthen it.
-        if now.is_at_or_after(busy.until) {
-            let pause = self.config.pdc.rto_init.times(1 << busy.count.min(6));
-            let until = now + pause;
-            let count = busy.count + 1;
-            connection.pause = Some(Box::new(Busy { code: nack.code, until, count, ..busy }));
-            self.wake_connection(key, until);
-        }
-        // What was refused is no longer in flight: that may have been all that others waited for, and
-        // this connection itself must not wait for a window that nothing will open.
-        self.unblock(context_key);
-    }
-
-    /// Infers losses after an acknowledgement, for fabrics that drop.
-    #[inline(never)]
-    fn look_for_losses(&mut self, now: Time, key: Key, out_of_order: u16, probe: Option<u16>) {
-        let Some(connection) = self.connections.get_mut(key) else { return };
-        let Some(context) = self.contexts.get_mut(connection.context) else { return };
-        let mut lost = Vec::new();
-        let window = context.window_packets().min(f64::from(self.config.pdc.mp_range));
-        let snapshot = context.snapshot();
-        context.track(&mut connection.pdc, |pdc| {
-            let mut note = |psn: Psn, record: &crate::pdc::TxRecord| lost.push((psn, *record));
-            match probe.and_then(|opaque| pdc.take_probe(opaque)) {
-                // A quick answer says that the queues are empty.
-                Some(sent_at) if now.since(sent_at) < snapshot.base_rtt + snapshot.target => {
-                    pdc.lose_before_probe(now, sent_at, &mut note);
-                }
-                _ => pdc.infer_losses(now, out_of_order, window, &mut note),
-            }
-        });
-        let pdc = connection.pdc.id;
-        for (psn, record) in lost {
-            let bytes = u64::from(record.bytes);
-            let sample =
-                NackSample { bytes, cause: NackCause::InferredLoss, ecn: false, rtt: None, in_flight: 0 };
-            context.on_nack(now, sample);
-            context.path_feedback(now, record.entropy, PathFeedback::Nack);
-            self.events.emit(now, Event::LossInferred { pdc, psn });
-        }
-        let first_probe = if connection.queue.is_empty() {
-            snapshot.base_rtt + snapshot.target
-        } else {
-            snapshot.base_rtt.times(3)
-        };
-        connection.unanswered_probes = 0;
-        connection.probe_at = (!connection.pdc.is_idle()).then_some(now + first_probe);
-        if let Some(at) = connection.probe_at {
-            self.wake_connection(key, at);
-        }
+        Ok(())
     }
 
     /// Gives a connection up: everything that waits in it fails.
-    pub(super) fn fail(&mut self, now: Time, key: Key, failure: Failure) {
+    pub(super) fn fail(&mut self, core: &mut Core, now: Time, key: Key, failure: Failure) {
         let Some(connection) = self.connections.get(key) else { return };
-        let backlog = super::transmit::backlog(self, connection);
-        let mut waiting: Vec<Key> = connection.queue.iter().copied().collect();
+        let context_key = connection.context;
+        if let Some(context) = self.contexts.get_mut(context_key) {
+            let backlog = backlog(&core.config, &self.sends, connection);
+            context.backlog = context.backlog.saturating_sub(backlog);
+        }
+        let error = SendError::Failed(failure);
+        for &send in &connection.queue {
+            fail_send(&mut self.sends, core, send, error);
+        }
+        // A message that has failed is no longer in the table, so each fails once, however many packets it has.
         for record in connection.pdc.unacknowledged() {
             if let PacketKind::Data { send, .. } = record.kind()
                 && let Some((send, _)) = self.sends.at(send)
-                && !waiting.contains(&send)
             {
-                waiting.push(send);
+                fail_send(&mut self.sends, core, send, error);
             }
         }
-        let context_key = connection.context;
-        if let Some(context) = self.contexts.get_mut(context_key) {
-            context.backlog = context.backlog.saturating_sub(backlog);
-        }
-        let has_left = |key: &Key| self.sends.get(*key).is_some_and(|message| !message.is_untouched());
-        self.abandoned |= waiting.iter().any(has_left);
-        for send in waiting {
-            self.fail_send(send, SendError::Failed(failure));
-        }
-        self.remove_connection(now, key, Err(failure));
+        self.remove_connection(core, now, key, Err(failure));
         // The bytes that were in flight made room for others.
-        self.unblock(context_key);
+        self.unblock(&core.config, context_key);
     }
 
-    /// The target wants the PDC closed: do so unless there is something to send.
-    pub(super) fn close_at_peers_request(&mut self, key: Key) {
-        if let Some(connection) = self.connections.get_mut(key)
-            && connection.pdc.state == TxState::Open
-            && connection.queue.is_empty()
-            && connection.pdc.is_idle()
+    /// Forgets a connection, and its context if it was the last one to use it.
+    pub(super) fn remove_connection(
+        &mut self,
+        core: &mut Core,
+        now: Time,
+        key: Key,
+        result: Result<(), Failure>,
+    ) {
+        let Some(connection) = self.connections.remove(key) else { return };
+        let peer = connection.pdc.peer;
+        let slot = key.index as usize;
+        self.last_psns.resize(self.last_psns.len().max(slot + 1), Psn(0));
+        self.last_psns[slot] = connection.pdc.next_psn();
+        if let Some(context) = self.contexts.get_mut(connection.context) {
+            context.forget(&connection.pdc);
+            context.users -= 1;
+            if context.users == 0 {
+                self.by_peer.remove(&(context.peer, context.class));
+                self.contexts.remove(connection.context);
+            } else if context.trying == Some(key) {
+                // It will not: the next one has to.
+                context.trying = None;
+                self.unblock(&core.config, connection.context);
+            }
+        }
+        core.events.emit(now, Event::PdcClosed { peer, pdc: connection.pdc.id });
+        core.completions.push_back(Completion::Closed { id: ConnectionId(key), peer, result });
+    }
+
+    /// Puts a connection into the scheduler's queue if it has something to send.
+    pub(super) fn make_ready(&mut self, key: Key) {
+        if let Some(connection) = self.connections.get_mut(key) {
+            connection.make_ready(&mut self.ready, key);
+        }
+    }
+
+    /// The gate of a context may have opened: lets the first connection that waits for it try. If the gate
+    /// lets it through, or it has nothing to send any more, [`Initiator::send_from`] lets the next one try, so
+    /// that an acknowledgement costs as much as it sets free, however many wait.
+    pub(super) fn unblock(&mut self, config: &FepConfig, context: Key) {
+        let Some(state) = self.contexts.get(context).filter(|context| context.has_blocked()) else { return };
+        if state.is_full() && !self.must_ask(config, context) {
+            return;
+        }
+        if let Some(key) = self.let_try(context) {
+            self.ready.push_back(key);
+        }
+    }
+
+    /// Takes the next connection to try the gate of `context` from those that wait, unless one tries.
+    pub(super) fn let_try(&mut self, context: Key) -> Option<Key> {
+        let context = self.contexts.get_mut(context)?;
+        while context.trying.is_none()
+            && let Some(key) = context.blocked.pop_front()
         {
-            connection.pdc.state = TxState::Draining;
-            connection.closed_by_peer = true;
-            self.make_ready(key);
+            if let Some(connection) = self.connections.get_mut(key) {
+                connection.standing = Standing::Ready;
+                context.trying = Some(key);
+                return Some(key);
+            }
         }
+        None
     }
 
-    /// A credit packet has arrived.
-    pub(super) fn on_credit(&mut self, now: Time, packet: &Packet, pdc: PdcId, total: u32) {
-        let Some(key) = self.connection_of(pdc, packet) else {
-            return self.ignore(now, packet, "credit for no connection of its sender");
-        };
-        let Some(connection) = self.connections.get_mut(key) else { return };
-        connection.credit_wait = None;
-        let context_key = connection.context;
-        if let Some(credit) = self.contexts.get_mut(context_key).and_then(|c| c.credit.as_mut()) {
-            credit.on_credit_total(total);
-            self.unblock(context_key);
+    /// Whether all that `context` has in flight may have arrived, at targets that keep quiet about less than
+    /// their threshold each, and nothing is on its way that would make them speak: windows can shrink after
+    /// packets have left that do not ask, and the packet that asked can be trimmed, or overtake others.
+    #[inline(never)]
+    pub(super) fn must_ask(&self, config: &FepConfig, context_key: Key) -> bool {
+        let Some(context) = self.contexts.get(context_key) else { return false };
+        if context.in_flight() >= u64::from(config.pdc.ack_bytes) * u64::from(context.users) {
+            return false;
         }
+        let (pdc, psn) = context.asked();
+        let asker = u32::from(pdc.0).checked_sub(1).and_then(|index| self.connections.at(index));
+        !asker.is_some_and(|(_, c)| c.context == context_key && c.pdc.is_in_flight(psn))
     }
 
-    /// The target asks for a connection to be closed.
-    pub(super) fn on_close_request(&mut self, now: Time, packet: &Packet, pdc: PdcId) {
-        match self.connection_of(pdc, packet) {
-            Some(key) => self.close_at_peers_request(key),
-            None => self.ignore(now, packet, "CLOSE_REQ for no connection of its sender"),
+    /// Brings the state of the first connection into the cache.
+    pub(super) fn prefetch(&self) {
+        self.connections.prefetch(0);
+        self.contexts.prefetch(0);
+        self.sends.prefetch(0);
+    }
+
+    /// Peers and classes that have a congestion context.
+    pub(super) fn peers(&self) -> usize {
+        self.by_peer.len()
+    }
+
+    /// Bytes of heap held by connections.
+    pub(super) fn connection_bytes(&self) -> u64 {
+        let connections = self.connections.iter().map(|(_, connection)| connection.heap_bytes());
+        self.connections.heap_bytes() + connections.sum::<u64>()
+    }
+
+    /// Bytes of heap held by congestion contexts.
+    pub(super) fn context_bytes(&self) -> u64 {
+        let contexts = self.contexts.iter().map(|(_, context)| context.heap_bytes());
+        self.contexts.heap_bytes() + heap::of_map(&self.by_peer) + contexts.sum::<u64>()
+    }
+
+    /// Bytes of heap held by its queues, and by what it remembers of closed connections.
+    pub(super) fn queue_bytes(&self) -> u64 {
+        heap::of_vec(&self.last_psns) + heap::of_deque(&self.ready) + heap::of_vec(&self.delivered)
+    }
+}
+
+/// All of a message has arrived, and has been answered if the target did not take it.
+#[inline]
+pub(super) fn complete_send(sends: &mut Table<SendMessage>, core: &mut Core, key: Key) {
+    let Some(message) = sends.remove(key) else { return };
+    // One call for each result: to make the result first and then move it is a store-forwarding stall
+    // (see `crate::prefetch`).
+    match message.refusal {
+        None => core.completions.push_back(message.into_completion(key, Ok(()))),
+        Some(code) => {
+            core.completions.push_back(message.into_completion(key, Err(SendError::Answered(code))));
         }
     }
 }
 
-/// Remembers that the target answered with an error to the message whose packet triggered `ack`. The
-/// packet must still wait for its answer: message numbers come round, and copies come late.
-///
-/// Returns the message.
-fn note_refusal(sends: &mut Table<SendMessage>, pdc: &TxPdc, ack: &Ack, response: &Response) -> Option<Key> {
-    let AckTrigger::Psn(offset) = ack.trigger else { return None };
-    let record = pdc.unanswered(ack.cack_psn.offset(i32::from(offset)))?;
-    let PacketKind::Data { send, .. } = record.kind() else { return None };
-    let (send, message) = sends.at_mut(send).filter(|(_, message)| message.msg_id == response.msg_id)?;
-    message.refusal = Some(response.return_code);
-    Some(send)
-}
-
-/// What has not left of message `send` stays here: nobody takes it.
+/// A message fails. Its memory goes back to the application.
 #[cold]
-fn forgo_rest(
-    config: &FepConfig,
-    sends: &mut Table<SendMessage>,
-    send: Key,
-    connection: &mut Connection,
-    context: &mut Context,
-) {
-    let Some(message) = sends.get_mut(send).filter(|message| !message.is_cut()) else { return };
-    context.backlog = context.backlog.saturating_sub(wire_size(config, message.remaining()));
-    message.cut_short();
-    connection.queue.retain(|other| *other != send);
+pub(super) fn fail_send(sends: &mut Table<SendMessage>, core: &mut Core, key: Key, error: SendError) {
+    if let Some(message) = sends.remove(key) {
+        core.abandoned |= !message.is_untouched();
+        core.completions.push_back(message.into_completion(key, Err(error)));
+    }
+}
+
+/// The PDCID of connection `key`.
+fn pdc_id(key: Key) -> PdcId {
+    PdcId((key.index + 1) as u16)
+}
+
+/// Bytes that the messages waiting in `connection` count for.
+fn backlog(config: &FepConfig, sends: &Table<SendMessage>, connection: &Connection) -> u64 {
+    let messages = connection.queue.iter().filter_map(|&key| sends.get(key));
+    messages.map(|message| wire_size(config, message.remaining())).sum()
+}
+
+/// A Start_PSN drawn by `random`. It has to be at least 2¹⁶ from the last one used; with twice that, so are
+/// its neighbours. And it has to lie outside what the target remembers of the last PDC, 2³⁰ PSNs at most.
+fn far_from(last: Psn, random: u32) -> Psn {
+    const APART: u32 = 1 << 17;
+    const REMEMBERED: u32 = 1 << 30;
+    last.plus(APART + random % (u32::MAX - REMEMBERED - 2 * APART))
+}
+
+/// Bytes that `payload` bytes count for in windows and credit when cut into packets.
+pub(super) fn wire_size(config: &FepConfig, payload: u32) -> u64 {
+    // Most messages are one packet, and a division takes longer than all else here.
+    let packets = if payload <= config.mtu { 1 } else { u64::from(payload.div_ceil(config.mtu)) };
+    u64::from(payload) + packets * u64::from(config.overhead)
 }

@@ -1,136 +1,121 @@
 //! Applications that share an endpoint: each is a process of its own to peers, and has its own receives.
 //!
-//! A message names the process it is for (PIDonFEP in UET). One for a process that does not exist, or not
-//! any more, is answered with BAD_PID, which its sender hears as an error. Process 0 is open from the beginning.
+//! A message names the process it is for (PIDonFEP in UET). A message for a process that does not exist, or no
+//! longer does, is answered with BAD_PID, which its sender hears as an error. Process 0 is open from the beginning.
 
+use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
-use weft_cc::Time;
+use super::config::Limits;
+use super::{CallError, MAX_PROCESS, PostError, Receive, Resource};
+use crate::ses::{Delivery, Posted, ReceiveId, Receives};
+use crate::wire::pds::PdcId;
 
-use super::{CallError, ConnectionId, Fep, MAX_PROCESS, Receive, Resource, SendError};
-use crate::pdc::TxState;
-use crate::ses::{Posted, ReceiveId, Receives};
-use crate::wire::ses::ReturnCode;
+/// The processes that are open, with their receives.
+// In order of use: the rare things first, which puts process 0 at the start of a cache line: see `Fep`.
+#[repr(C)]
+pub(super) struct Processes {
+    /// Processes other than 0.
+    others: BTreeMap<u16, Receives>,
+    /// Bytes that a process keeps of one peer's unexpected messages.
+    unexpected_bytes_per_peer: u64,
+    /// Messages that may be under way to a process.
+    messages: usize,
+    next_receive: u64,
+    /// Process 0, while it is open.
+    pub(super) zero: Option<Receives>,
+}
 
-impl Fep {
-    /// Lets messages for process `process` in, which is not open. What one sender may leave unexpected counts
-    /// for each process anew.
-    ///
-    /// # Errors
-    /// [`CallError::ProcessOpen`]; [`CallError::NoSuchProcess`] if the number is too large.
-    pub fn open_process(&mut self, process: u16) -> Result<(), CallError> {
-        if process == 0 && self.zero_closed {
-            self.zero_closed = false;
-            return Ok(());
+impl Processes {
+    pub(super) fn new(limits: &Limits) -> Processes {
+        let Limits { unexpected_bytes_per_peer, messages, .. } = *limits;
+        let zero = Some(Receives::new(unexpected_bytes_per_peer, messages));
+        Processes { others: BTreeMap::new(), unexpected_bytes_per_peer, messages, next_receive: 0, zero }
+    }
+
+    /// The receives of `process`, if it is open.
+    #[inline]
+    pub(super) fn get_mut(&mut self, process: u16) -> Option<&mut Receives> {
+        match process {
+            0 => self.zero.as_mut(),
+            _ => self.others.get_mut(&process),
         }
+    }
+
+    /// The receives of all processes.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Receives> {
+        self.zero.iter().chain(self.others.values())
+    }
+
+    /// See [`Fep::open_process`](super::Fep::open_process).
+    pub(super) fn open(&mut self, process: u16) -> Result<(), CallError> {
         if process > MAX_PROCESS {
             return Err(CallError::NoSuchProcess(process));
         }
-        let fresh = self.fresh_receives();
-        match self.processes.entry(process) {
+        let receives = Receives::new(self.unexpected_bytes_per_peer, self.messages);
+        if process == 0 && self.zero.is_none() {
+            self.zero = Some(receives);
+            return Ok(());
+        }
+        match self.others.entry(process) {
             Entry::Vacant(entry) if process != 0 => {
-                entry.insert(fresh);
+                entry.insert(receives);
                 Ok(())
             }
             _ => Err(CallError::ProcessOpen(process)),
         }
     }
 
-    /// Forgets process `process`: its receives, posted or met, and messages kept for it are dropped without
-    /// completions. Senders get an error for each message of which not all has been acknowledged; the rest of such
-    /// a message is refused even if another process opens under the number meanwhile.
+    /// Closes `process`, and returns what it had.
     ///
     /// # Errors
     /// [`CallError::ProcessNotOpen`].
-    pub fn close_process(&mut self, process: u16) -> Result<(), CallError> {
+    pub(super) fn close(&mut self, process: u16) -> Result<Receives, CallError> {
         let receives = match process {
-            0 if !self.zero_closed => {
-                self.zero_closed = true;
-                let fresh = self.fresh_receives();
-                std::mem::replace(&mut self.receives, fresh)
-            }
-            _ => self.processes.remove(&process).ok_or(CallError::ProcessNotOpen(process))?,
+            0 => self.zero.take(),
+            _ => self.others.remove(&process),
         };
-        for (pdc, msg_id) in receives.incomplete() {
-            let key = self.targets.find(pdc).map(|(key, _)| key);
-            if let Some(target) = key.and_then(|key| self.targets.table.get_mut(key)) {
-                let expected = target.pdc.expected();
-                target.refuse_rest(&self.config.pdc, msg_id, expected);
-            }
-        }
-        Ok(())
+        receives.ok_or(CallError::ProcessNotOpen(process))
     }
 
-    /// As [`Fep::post_receive`], for messages to process `process`.
-    ///
-    /// # Errors
-    /// [`CallError::Limit`] when too many wait, [`CallError::ProcessNotOpen`] if it is not open.
-    pub fn post_receive_of(&mut self, process: u16, receive: Receive) -> Result<ReceiveId, CallError> {
-        let receives = match process {
-            0 if !self.zero_closed => &mut self.receives,
-            _ => self.processes.get_mut(&process).ok_or(CallError::ProcessNotOpen(process))?,
-        };
-        let limit = self.config.limits.receives;
-        if receives.posted() >= limit {
-            return Err(CallError::Limit { what: Resource::Receives, limit });
-        }
-        let id = ReceiveId(self.next_receive);
-        self.next_receive += 1;
+    /// Posts a receive. Returns its name, and the message that was waiting for it if that is complete.
+    pub(super) fn post(
+        &mut self,
+        limits: &Limits,
+        process: u16,
+        receive: Receive,
+    ) -> Result<(ReceiveId, Option<Delivery>), PostError> {
         let Receive { buffer, from, matching, context } = receive;
-        if let Some(delivery) = receives.post(Posted { id, from, matching, buffer, context }) {
-            self.complete_receive(delivery);
+        let id = ReceiveId(self.next_receive);
+        let Some(receives) = self.get_mut(process) else {
+            return Err(PostError { error: CallError::ProcessNotOpen(process), buffer });
+        };
+        let limit = limits.receives;
+        if receives.posted() >= limit {
+            return Err(PostError { error: CallError::Limit { what: Resource::Receives, limit }, buffer });
         }
-        Ok(id)
+        let delivery = receives.post(Posted { id, from, matching, buffer, context });
+        self.next_receive += 1;
+        Ok((id, delivery))
     }
 
-    /// Closes a connection without sending what waits in it, even if it is being closed already. Messages not
-    /// begun complete as cancelled, one that is begun as answered with CANCELLED once what has left is
-    /// acknowledged. Then the target is told to close, and ends its receive with
-    /// [`ReceiveError::PeerLost`](super::ReceiveError::PeerLost).
-    ///
-    /// # Errors
-    /// [`CallError::NotOpen`] if it never was open, or is all but closed.
-    pub fn abort(&mut self, now: Time, id: ConnectionId) -> Result<(), CallError> {
-        let connection = self
-            .connections
-            .get(id.0)
-            .filter(|connection| matches!(connection.pdc.state, TxState::Open | TxState::Draining));
-        let connection = connection.ok_or(CallError::NotOpen)?;
-        let (backlog, context) = (super::transmit::backlog(self, connection), connection.context);
-        if let Some(context) = self.contexts.get_mut(context) {
-            context.backlog = context.backlog.saturating_sub(backlog);
-        }
-        let Some(connection) = self.connections.get_mut(id.0) else { return Err(CallError::NotOpen) };
-        connection.pdc.state = TxState::Draining;
-        for send in std::mem::take(&mut connection.queue) {
-            match self.sends.get_mut(send) {
-                Some(message) if message.is_untouched() => {
-                    self.fail_send(send, SendError::Cancelled);
-                }
-                Some(message) => {
-                    message.cut_short();
-                    message.refusal.get_or_insert(ReturnCode::CANCELLED);
-                    if message.is_delivered() {
-                        self.complete_send(send);
-                    }
-                }
-                None => {}
-            }
-        }
-        match self.connections.get(id.0) {
-            Some(connection) if connection.pdc.is_unused() => self.remove_connection(now, id.0, Ok(())),
-            _ => self.make_ready(id.0),
-        }
-        Ok(())
+    /// Takes a receive back that no message has met.
+    pub(super) fn cancel(&mut self, id: ReceiveId) -> Option<Posted> {
+        let posted = self.zero.as_mut().and_then(|receives| receives.cancel(id));
+        posted.or_else(|| self.others.values_mut().find_map(|receives| receives.cancel(id)))
     }
 
-    fn fresh_receives(&self) -> Receives {
-        let limits = &self.config.limits;
-        Receives::new(limits.unexpected_bytes_per_peer, limits.messages)
+    /// Gives up the incomplete messages of `pdc`, and hands each that has met a receive to `delivered`.
+    pub(super) fn abandon(&mut self, pdc: PdcId, mut delivered: impl FnMut(Delivery)) {
+        for receives in self.zero.iter_mut().chain(self.others.values_mut()) {
+            receives.abandon(pdc).into_iter().for_each(&mut delivered);
+        }
     }
 
-    /// The receives of all processes.
-    pub(super) fn all_receives(&self) -> impl Iterator<Item = &Receives> {
-        std::iter::once(&self.receives).chain(self.processes.values())
+    /// Brings what the next packet for process 0 will probably need into the cache.
+    pub(super) fn prefetch(&self) {
+        if let Some(receives) = &self.zero {
+            receives.prefetch();
+        }
     }
 }

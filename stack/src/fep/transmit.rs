@@ -1,14 +1,15 @@
-//! The send scheduler: control packets first, then the connections in turn, a packet each.
+//! The send scheduler: the connections take turns, a packet each.
 
 use weft_cc::Time;
 
 use super::connection::{Connection, CreditWait, Standing};
 use super::context::{Context, Gate};
+use super::core::{Core, control_packet};
+use super::initiator::Initiator;
 use super::timers::TimerKey;
-use super::{Fep, wire_size};
 use crate::buffer::Buffer;
 use crate::event::Event;
-use crate::packet::{Addr, Class, Network, Packet, Payload};
+use crate::packet::{Class, Packet, Payload};
 use crate::pdc::{PacketKind, TxState};
 use crate::region::RegionSlice;
 use crate::ses::{Segment, SendMessage};
@@ -22,7 +23,7 @@ use crate::wire::ses::{Ses, StandardRequest};
 pub struct Transmit {
     /// Its headers.
     pub packet: Packet,
-    /// Its payload; ask [`Fep::payload`] for the bytes before the next call that takes `&mut self`.
+    /// Its payload; ask [`Fep::payload`](super::Fep::payload) for the bytes before the next call that takes `&mut self`.
     pub payload: PayloadRef,
 }
 
@@ -49,7 +50,7 @@ impl PayloadRef {
     pub(super) fn share(self, sends: &Table<SendMessage>) -> Option<RegionSlice> {
         match &sends.get(self.send?)?.buffer {
             Buffer::Region(slice) => Some(slice.part(self.offset, self.len)),
-            Buffer::Heap(_) | Buffer::Virtual(_) => None,
+            Buffer::Heap(_) | Buffer::Virtual(_) | Buffer::Bytes(_) | Buffer::BytesMut(_) => None,
         }
     }
 
@@ -64,7 +65,7 @@ impl PayloadRef {
     }
 }
 
-/// What a connection would send next.
+/// The next thing that a connection has to send.
 enum Next {
     Data(Data),
     Close,
@@ -78,36 +79,20 @@ struct Data {
     /// The message, as the endpoint numbers its sends.
     send: u32,
     segment: Segment,
-    /// Its number, if it was sent before.
+    /// The PSN of its first transmission, if it was sent before.
     again: Option<Psn>,
 }
 
-impl Fep {
-    /// Whether [`Fep::poll_transmit`] is worth a call. It may still yield nothing.
-    pub fn wants_to_transmit(&self) -> bool {
-        !self.control.is_empty() || !self.ready.is_empty()
-    }
-
-    /// The next packet to put on the wire, if there is one.
-    pub fn poll_transmit(&mut self, now: Time) -> Option<Transmit> {
-        let mut packet = Packet::BLANK;
-        let payload = self.poll_transmit_into(now, &mut packet)?;
-        Some(Transmit { packet, payload })
-    }
-
-    /// As [`Fep::poll_transmit`], with the headers written to where the caller wants them: `packet` changes
-    /// only if there is one.
-    pub fn poll_transmit_into(&mut self, now: Time, packet: &mut Packet) -> Option<PayloadRef> {
-        if let Some(control) = self.control.pop_front() {
-            control.write_to(packet);
-            if self.control.is_empty() {
-                // Back to the start of its memory, which is in the cache.
-                self.control.clear();
-            }
-            return Some(PayloadRef::NONE);
-        }
+impl Initiator {
+    /// Writes the next packet of a connection that may send to `packet`.
+    pub(super) fn poll_transmit(
+        &mut self,
+        core: &mut Core,
+        now: Time,
+        packet: &mut Packet,
+    ) -> Option<PayloadRef> {
         while let Some(key) = self.ready.pop_front() {
-            let payload = self.send_from(now, key, packet);
+            let payload = self.send_from(core, now, key, packet);
             if payload.is_some() {
                 return payload;
             }
@@ -119,19 +104,19 @@ impl Fep {
     /// let it, and queues it again if it has more.
     // Every packet passes here, so connection, context and message are looked up once.
     #[inline]
-    fn send_from(&mut self, now: Time, key: Key, packet: &mut Packet) -> Option<PayloadRef> {
+    fn send_from(&mut self, core: &mut Core, now: Time, key: Key, packet: &mut Packet) -> Option<PayloadRef> {
         let connection = self.connections.get_mut(key)?;
         let context_key = connection.context;
         connection.standing = Standing::Idle;
-        let data = match choose(now, connection, &self.sends, self.config.mtu) {
+        let data = match choose(now, connection, &self.sends, core.config.mtu) {
             Next::Data(data) => data,
-            other => return self.send_no_data(now, key, context_key, &other, packet),
+            other => return self.send_no_data(core, now, key, &other, packet),
         };
         let context = self.contexts.get_mut(context_key)?;
-        let bytes = data.segment.len + self.config.overhead;
+        let bytes = data.segment.len + core.config.overhead;
         let gate = context.gate(now, u64::from(bytes));
         if gate != Gate::Open {
-            self.block(now, key, gate);
+            self.block(core, now, key, gate);
             return None;
         }
         let (send, message) = self.sends.at_mut(data.send)?;
@@ -144,7 +129,7 @@ impl Fep {
         }
         let Segment { offset, len } = data.segment;
         *packet = Packet {
-            net: network(self.addr, connection.pdc.peer, entropy, Class::Data),
+            net: core.network(connection.pdc.peer, entropy, Class::Data),
             payload_len: len,
             pds: Pds::Request(Request {
                 mode: connection.pdc.mode,
@@ -159,12 +144,12 @@ impl Fep {
             }),
             ses: Ses::Standard(StandardRequest {
                 pid_on_fep: connection.process,
-                ..message.request(self.addr.0, offset, len)
+                ..message.request(core.addr.0, offset, len)
             }),
         };
         let (pdc, retransmission) = (connection.pdc.id, data.again.is_some());
-        self.events.emit(now, Event::DataSent { pdc, psn, len, entropy, retransmission });
-        connection.wake(&mut self.wheel, key, now + self.config.pdc.rto_init);
+        core.events.emit(now, Event::DataSent { pdc, psn, len, entropy, retransmission });
+        connection.wake(&mut core.wheel, key, now + core.config.pdc.rto_init);
         connection.make_ready(&mut self.ready, key);
         if context.trying == Some(key) {
             self.end_try(context_key, key);
@@ -172,27 +157,31 @@ impl Fep {
         Some(PayloadRef { send: Some(send), offset, len })
     }
 
-    /// [`Fep::send_from`] where there is no data to send.
+    /// [`Initiator::send_from`] where there is no data to send.
     #[inline(never)]
     fn send_no_data(
         &mut self,
+        core: &mut Core,
         now: Time,
         key: Key,
-        context: Key,
         next: &Next,
         packet: &mut Packet,
     ) -> Option<PayloadRef> {
+        let connection = self.connections.get_mut(key)?;
+        let context_key = connection.context;
         let mut payload = None;
         if matches!(next, Next::Close) {
-            if self.connections.get(key)?.pdc.is_unused() {
+            if connection.pdc.is_unused() {
                 // All its messages were cancelled: the target has never heard of it.
-                self.remove_connection(now, key, Ok(()));
+                self.remove_connection(core, now, key, Ok(()));
             } else {
-                payload = self.send_close(now, key, packet);
-                self.make_ready(key);
+                if let Some(context) = self.contexts.get_mut(context_key) {
+                    payload = send_close(core, now, key, connection, context, packet);
+                }
+                connection.make_ready(&mut self.ready, key);
             }
         }
-        self.end_try(context, key);
+        self.end_try(context_key, key);
         payload
     }
 
@@ -214,11 +203,11 @@ impl Fep {
 
     /// Parks a connection until its context's gate opens.
     #[inline(never)]
-    fn block(&mut self, now: Time, key: Key, gate: Gate) {
+    fn block(&mut self, core: &mut Core, now: Time, key: Key, gate: Gate) {
         let Some(context_key) = self.connections.get(key).map(|connection| connection.context) else {
             return;
         };
-        let asks = gate == Gate::Window && self.must_ask(context_key);
+        let asks = gate == Gate::Window && self.must_ask(&core.config, context_key);
         let Some(connection) = self.connections.get_mut(key) else { return };
         let Some(context) = self.contexts.get_mut(context_key) else { return };
         if asks {
@@ -227,7 +216,7 @@ impl Fep {
             return self.ready.push_front(key);
         }
         connection.standing = Standing::Blocked;
-        // Who tried and was stopped keeps its place.
+        // A connection that tried and was stopped keeps its place.
         match context.trying == Some(key) {
             true => context.blocked.push_front(key),
             false => context.blocked.push_back(key),
@@ -235,97 +224,76 @@ impl Fep {
         match gate {
             Gate::Until(at) if context.timer.is_none_or(|timer| at.is_before(timer)) => {
                 context.timer = Some(at);
-                self.wheel.insert(at, TimerKey::Context(context_key));
+                core.wheel.insert(at, TimerKey::Context(context_key));
             }
             Gate::Credit if connection.credit_wait.is_none() => {
-                let ask_at = now + self.config.pdc.rto_init;
+                let ask_at = now + core.config.pdc.rto_init;
                 connection.credit_wait = Some(CreditWait { since: now, ask_at });
-                connection.wake(&mut self.wheel, key, ask_at);
+                connection.wake(&mut core.wheel, key, ask_at);
             }
             _ => {}
         }
         context.trying.take_if(|trying| *trying == key);
     }
+}
 
-    /// Whether all that `context` has in flight may have arrived, at targets that keep quiet about less than
-    /// their threshold each, and nothing is on its way that would make them speak: windows can shrink after
-    /// packets have left that do not ask, and the packet that asked can be trimmed, or overtake others.
-    #[inline(never)]
-    pub(super) fn must_ask(&self, context_key: Key) -> bool {
-        let Some(context) = self.contexts.get(context_key) else { return false };
-        if context.in_flight() >= u64::from(self.config.pdc.ack_bytes) * u64::from(context.users) {
-            return false;
-        }
-        let (pdc, psn) = context.asked();
-        let asker = u32::from(pdc.0).checked_sub(1).and_then(|index| self.connections.at(index));
-        !asker.is_some_and(|(_, c)| c.context == context_key && c.pdc.is_in_flight(psn))
-    }
+/// Writes the CLOSE_CMD of `connection` to `packet`: a new one, or the one that was lost.
+fn send_close(
+    core: &mut Core,
+    now: Time,
+    key: Key,
+    connection: &mut Connection,
+    context: &mut Context,
+    packet: &mut Packet,
+) -> Option<PayloadRef> {
+    let entropy = context.next_entropy(now, false);
+    let retx = connection.pdc.has_lost();
+    let psn = if retx {
+        let psn = connection.pdc.peek_lost()?.0;
+        connection.pdc.resend(now, entropy);
+        psn
+    } else {
+        connection.pdc.state = TxState::Closing;
+        connection.pdc.send_new(now, PacketKind::Close, 0, entropy)
+    };
+    let kind = ControlKind::CloseCommand;
+    let control = Control { kind, retx, ack_request: true, ..blank_control(connection, psn) };
+    let peer = connection.pdc.peer;
+    *packet = control_packet(core.network(peer, entropy, Class::Control), control);
+    core.note_control(now, peer, &control);
+    connection.wake(&mut core.wheel, key, now + core.config.pdc.rto_init);
+    Some(PayloadRef::NONE)
+}
 
-    fn send_close(&mut self, now: Time, key: Key, packet: &mut Packet) -> Option<PayloadRef> {
-        let connection = self.connections.get_mut(key)?;
-        let context = self.contexts.get_mut(connection.context)?;
-        let entropy = context.next_entropy(now, false);
-        let retx = connection.pdc.has_lost();
-        let psn = if retx {
-            let psn = connection.pdc.peek_lost()?.0;
-            connection.pdc.resend(now, entropy);
-            psn
-        } else {
-            connection.pdc.state = TxState::Closing;
-            connection.pdc.send_new(now, PacketKind::Close, 0, entropy)
-        };
-        let control = Control {
-            kind: ControlKind::CloseCommand,
-            retx,
-            ack_request: true,
-            psn,
-            payload: 0,
-            ..blank_control(connection, psn)
-        };
-        *packet = control_packet(network(self.addr, connection.pdc.peer, entropy, Class::Control), control);
-        let peer = connection.pdc.peer;
-        self.events.emit(now, Event::ControlSent { peer, kind: ControlKind::CloseCommand });
-        self.watch(now, key);
-        Some(PayloadRef::NONE)
-    }
+/// Queues a control packet of `connection`.
+pub(super) fn send_control(
+    core: &mut Core,
+    now: Time,
+    connection: &Connection,
+    context: &mut Context,
+    kind: ControlKind,
+    payload: u32,
+    opaque: u16,
+) {
+    let entropy = context.next_entropy(now, false);
+    let psn = match kind {
+        // All have arrived: ask about the last one.
+        ControlKind::AckRequest => connection.pdc.next_psn().minus(1),
+        _ => connection.pdc.first_unacknowledged(),
+    };
+    let control = Control { kind, payload, probe_opaque: opaque, ..blank_control(connection, psn) };
+    core.send_control(now, connection.pdc.peer, entropy, control);
+}
 
-    /// Queues a control packet of connection `key`.
-    pub(super) fn send_control(&mut self, now: Time, key: Key, kind: ControlKind, payload: u32, opaque: u16) {
-        let Some(connection) = self.connections.get_mut(key) else { return };
-        let Some(context) = self.contexts.get_mut(connection.context) else { return };
-        let entropy = context.next_entropy(now, false);
-        let psn = match kind {
-            // All have arrived: ask about the last one.
-            ControlKind::AckRequest => connection.pdc.next_psn().minus(1),
-            _ => connection.pdc.first_unacknowledged(),
-        };
-        let control = Control { kind, psn, payload, probe_opaque: opaque, ..blank_control(connection, psn) };
-        let net = network(self.addr, connection.pdc.peer, entropy, Class::Control);
-        self.events.emit(now, Event::ControlSent { peer: net.dst, kind });
-        self.push_control(control_packet(net, control));
-    }
-
-    /// Queues a packet for the control class. When the queue is full the packet is dropped, as a
-    /// switch might have done: acknowledgements are cumulative and everything else is repeated.
-    pub(super) fn push_control(&mut self, packet: Packet) {
-        if self.control.len() < self.config.limits.control_queue {
-            self.control.push_back(packet);
-        }
-    }
-
-    /// Asks the target for credit.
-    pub(super) fn request_credit(&mut self, now: Time, key: Key) {
-        let Some(connection) = self.connections.get(key) else { return };
-        let lost = connection.pdc.lost_bytes();
-        let Some(context) = self.contexts.get_mut(connection.context) else { return };
-        let ccc_id = u16::from(context.class.0);
-        if let Some(target) = context.credit_target(lost) {
-            self.send_control(now, key, ControlKind::CreditRequest, target, ccc_id);
-        }
+/// Asks the target of `connection` for credit.
+pub(super) fn request_credit(core: &mut Core, now: Time, connection: &Connection, context: &mut Context) {
+    let ccc_id = u16::from(context.class.0);
+    if let Some(target) = context.credit_target(connection.pdc.lost_bytes()) {
+        send_control(core, now, connection, context, ControlKind::CreditRequest, target, ccc_id);
     }
 }
 
-/// What `connection` would send if its context let it.
+/// The next thing that `connection` would send if its context let it.
 #[inline]
 fn choose(now: Time, connection: &Connection, sends: &Table<SendMessage>, mtu: u32) -> Next {
     if connection.is_paused(now) {
@@ -345,7 +313,7 @@ fn choose(now: Time, connection: &Connection, sends: &Table<SendMessage>, mtu: u
     Next::Data(Data { send: send.index, segment, again: None })
 }
 
-/// What is to be sent again next.
+/// The next thing to be sent again.
 #[cold]
 fn choose_lost(connection: &Connection) -> Next {
     match connection.pdc.peek_lost().map(|(psn, record)| (psn, record.kind())) {
@@ -417,18 +385,4 @@ fn blank_control(connection: &Connection, psn: Psn) -> Control {
         destination: connection.pdc.destination(psn),
         payload: 0,
     }
-}
-
-pub(super) fn network(src: Addr, dst: Addr, entropy: Entropy, class: Class) -> Network {
-    Network { src, dst, entropy, class, ecn: false, hops: 0 }
-}
-
-pub(super) fn control_packet(net: Network, control: Control) -> Packet {
-    Packet { net, payload_len: 0, pds: Pds::Control(control), ses: Ses::None }
-}
-
-/// Bytes that the messages waiting in `connection` count for.
-pub(super) fn backlog(fep: &Fep, connection: &Connection) -> u64 {
-    let messages = connection.queue.iter().filter_map(|&key| fep.sends.get(key));
-    messages.map(|message| wire_size(&fep.config, message.remaining())).sum()
 }

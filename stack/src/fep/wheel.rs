@@ -33,7 +33,7 @@ pub(crate) struct Wheel<K> {
     now: Time,
     /// Ticks since the wheel was made; unlike [`Time`] this does not wrap in the machine's lifetime.
     tick: u64,
-    /// What `now` is beyond the start of `tick`.
+    /// Time from the start of `tick` to `now`.
     remainder: Span,
     /// Made for the first entry: most endpoints of a large fabric are idle.
     heads: Option<Box<Heads>>,
@@ -57,7 +57,7 @@ impl<K: Copy> Wheel<K> {
     }
 
     /// Adds a deadline. One that has passed comes due at the next [`Wheel::expire`].
-    // Rare among the calls of those that find that they need no entry, and must not make these larger.
+    // Not inlined: most callers find that they need no entry, and must not grow for the few that do.
     #[inline(never)]
     pub(crate) fn insert(&mut self, deadline: Time, key: K) {
         let entry = Entry { deadline, key, next: NONE };
@@ -91,7 +91,7 @@ impl<K: Copy> Wheel<K> {
             if start > target {
                 break;
             }
-            // What is not due in a tick that is over waits beyond the wheel's span: file it from the next tick on.
+            // An entry that is not due in a tick that is over lies beyond the wheel's span: file it from the next tick.
             let over = level == 0 && start < target;
             self.drain(level, slot, start + u64::from(over), now, due);
             if level == 0 && !over {

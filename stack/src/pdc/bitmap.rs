@@ -1,4 +1,4 @@
-//! Which packets beyond CACK have arrived.
+//! The set of packets beyond CACK that have arrived.
 
 use crate::wire::pds::Psn;
 
@@ -11,7 +11,7 @@ pub(super) struct Bitmap {
     /// The first packet missing.
     base: Psn,
     range: u32,
-    /// Bits set.
+    /// The number of bits that are set.
     count: u32,
 }
 

@@ -79,7 +79,7 @@ impl TxPdc {
         self.recovery.probes
     }
 
-    /// When the probe that `opaque` answers was sent, if it is the one waited for. Asked once.
+    /// The time at which the probe `opaque` was sent, if it is the outstanding one; that is then forgotten.
     pub fn take_probe(&mut self, opaque: u16) -> Option<Time> {
         let probe = self.recovery.probe.take_if(|probe| probe.opaque == opaque)?;
         Some(probe.sent_at)

@@ -42,7 +42,7 @@ pub use tx::{AckOutcome, NackOutcome, Overdue, TxPdc, TxState};
 
 use weft_cc::Span;
 
-/// What both ends of a PDC have to agree on or are free to choose.
+/// Settings of packet delivery.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PdcConfig {
     /// Packets that may be outstanding beyond CACK (MP_RANGE): the size of the target's bitmap and of

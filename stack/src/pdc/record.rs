@@ -1,4 +1,4 @@
-//! What an initiator remembers of each packet that is not acknowledged: 32 bytes, no payload.
+//! The record that an initiator keeps of each packet that is not acknowledged: 32 bytes, no payload.
 
 use weft_cc::{Span, Time};
 
@@ -6,7 +6,7 @@ use super::bitmap::Bitmap;
 use crate::spray::Entropy;
 use crate::wire::pds::Psn;
 
-/// What a PSN was spent on.
+/// The kind of packet that a PSN was given to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PacketKind {
     /// A part of a message.
@@ -22,10 +22,10 @@ pub enum PacketKind {
     Close,
 }
 
-/// Where a packet is.
+/// The state of a packet, as far as the initiator knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// Sent, nothing heard.
+    /// Sent and not answered.
     InFlight,
     /// Known not to have arrived; waits to be sent again.
     Lost,
@@ -76,7 +76,7 @@ impl TxRecord {
         }
     }
 
-    /// What it carries.
+    /// The kind of packet, with its part of a message.
     #[inline]
     pub fn kind(&self) -> PacketKind {
         let TxRecord { send, offset, len, .. } = *self;
@@ -92,8 +92,8 @@ impl TxRecord {
 /// The records of all PSNs from the first one that is not acknowledged on, in a ring of a power of two of
 /// them, found by the low bits of the PSN.
 ///
-/// Which of them are acknowledged is kept beside them too, a bit each: an acknowledgement repeats much
-/// that is known, and looking at a bit spares the way to its record.
+/// A bitmap beside them says which are acknowledged: an acknowledgement repeats much that is known, and to look
+/// at a bit is cheaper than to fetch a record.
 #[derive(Debug)]
 pub(super) struct Records {
     ring: Box<[TxRecord]>,

@@ -13,9 +13,9 @@ use crate::wire::ses::Response;
 /// How a PSN relates to the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
-    /// Not seen before, inside the window.
+    /// Not received before, inside the window.
     New,
-    /// Seen before.
+    /// Received before.
     Duplicate,
     /// Beyond CACK + MP_RANGE, or so far behind that it cannot be told.
     OutOfWindow,
@@ -26,7 +26,7 @@ pub enum Arrival {
 pub struct StoredResponse {
     /// The request it answers.
     pub psn: Psn,
-    /// What it says.
+    /// The response itself.
     pub response: Response,
 }
 
@@ -41,9 +41,9 @@ const MEMORY: u32 = 1 << 30;
 pub struct RxPdc {
     /// The initiator.
     pub peer: Addr,
-    /// Its PDCID.
+    /// The initiator's PDCID.
     pub peer_id: PdcId,
-    /// Ours.
+    /// The target's PDCID.
     pub id: PdcId,
     /// RUD or ROD.
     pub mode: DeliveryMode,
@@ -240,7 +240,7 @@ impl RxPdc {
     }
 }
 
-/// What an acknowledgement answers.
+/// The packet that an acknowledgement answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trigger {
     /// A packet that consumed a PSN, or a question about one.

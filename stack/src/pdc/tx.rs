@@ -11,7 +11,7 @@ use crate::packet::Addr;
 use crate::spray::Entropy;
 use crate::wire::pds::{Ack, AckTrigger, CcState, DeliveryMode, Destination, Nack, NackCode, PdcId, Psn};
 
-/// How far a PDC is in its life.
+/// The state of a PDC at its initiator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TxState {
     /// Takes messages.
@@ -31,11 +31,11 @@ pub enum TxState {
 pub struct TxPdc {
     /// The target.
     pub peer: Addr,
-    /// Our PDCID.
+    /// The initiator's PDCID.
     pub id: PdcId,
     /// RUD or ROD.
     pub mode: DeliveryMode,
-    /// How far it is in its life.
+    /// The state of the PDC.
     pub state: TxState,
     /// The target's PDCID, once an acknowledgement has revealed it.
     peer_id: Option<PdcId>,
@@ -70,7 +70,7 @@ struct MissingAck {
     asked: u8,
 }
 
-/// What an acknowledgement told.
+/// The news in an acknowledgement.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AckOutcome {
     /// Bytes that the target accepted since the last one.
@@ -85,7 +85,7 @@ pub struct AckOutcome {
     pub probe: Option<u16>,
 }
 
-/// What a NACK told about a packet in flight.
+/// The news in a NACK about a packet in flight.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NackOutcome {
     /// Bytes the packet counted for.
@@ -96,7 +96,7 @@ pub struct NackOutcome {
     pub entropy: Entropy,
 }
 
-/// What the retransmission timer found.
+/// The findings of the retransmission timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overdue {
     /// Nothing is overdue.

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use crate::packet::Payload;
 use crate::region::RegionSlice;
 
-/// Bytes in memory that is kept as long as anything refers to it: until the device has sent them, and the
-/// endpoint needs them no more.
+/// A reference to bytes, which keeps their memory: until the device has sent them and the endpoint needs them no
+/// more.
 #[derive(Clone, Debug)]
 pub struct Attachment(Memory);
 
@@ -18,14 +18,14 @@ enum Memory {
 }
 
 impl Attachment {
-    /// These bytes of `owner`; `None` if it does not have them, or they are 4 GiB or more away from its beginning.
+    /// The bytes `range` of `owner`; `None` if they are not all in it, or begin or end beyond 4 GiB.
     pub fn bytes(owner: Arc<[u8]>, range: Range<usize>) -> Option<Attachment> {
         let len = owner.get(range.clone())?.len();
         let (start, len) = (u32::try_from(range.start).ok()?, u32::try_from(len).ok()?);
         Some(Attachment(Memory::Bytes { owner, start, len }))
     }
 
-    /// Its length, bytes.
+    /// The number of bytes.
     #[inline]
     pub fn len(&self) -> usize {
         match &self.0 {
@@ -34,7 +34,7 @@ impl Attachment {
         }
     }
 
-    /// Whether it is empty.
+    /// Whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -48,8 +48,8 @@ impl Attachment {
         }
     }
 
-    /// Where the bytes are: readable, though others may write to them if they are a region's, as long as
-    /// `self` or a clone of it exists.
+    /// The address of the bytes. They stay readable as long as `self` or a clone of it exists; if they are a region's,
+    /// others may write to them meanwhile.
     #[cfg(feature = "dpdk")]
     #[inline]
     pub(super) fn as_ptr(&self) -> *const u8 {

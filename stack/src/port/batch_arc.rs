@@ -1,8 +1,9 @@
 //! A reference count whose shares are taken and given back in batches.
 //!
 //! [`BatchArc`] is the owner's handle. It hands out any number of [`Share`]s with one addition, but only while all
-//! earlier ones are back: whatever the shares protect then belongs to the owner alone. Shares come back from any thread,
-//! one by one or [together](Returned) with one subtraction. The value is freed by whoever gives up the last reference.
+//! earlier ones are back: whatever the shares protect then belongs to the owner alone. Shares come back from any
+//! thread, one by one or [together](Returned) with one subtraction. The value is freed by whoever gives up the last
+//! reference.
 //!
 //! `model.rs` checks this in all interleavings that the memory model allows.
 #![allow(unsafe_code)]
@@ -29,8 +30,8 @@ pub(super) struct Batch<'a, T> {
     left: usize,
 }
 
-/// Shares of one value that come back together when this is dropped: each by itself costs the processor about as much as
-/// reading a frame's headers.
+/// Shares of one value that come back together when this is dropped: each by itself costs the processor about as much
+/// as reading a frame's headers.
 pub(super) struct Returned<T> {
     value: Option<NonNull<Counted<T>>>,
     count: usize,
@@ -149,8 +150,8 @@ impl<T> Drop for Returned<T> {
     #[inline]
     fn drop(&mut self) {
         if let Some(value) = self.value {
-            // SAFETY: `count` shares of this value have been forgotten in `add`, and are still counted. It is at least 1,
-            // and nothing uses the value afterwards.
+            // SAFETY: `count` shares of this value have been forgotten in `add`, and are still counted. It is at
+            // least 1, and nothing uses the value afterwards.
             unsafe { release(value, self.count) };
         }
     }

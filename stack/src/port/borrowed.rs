@@ -1,14 +1,15 @@
 //! Frames whose bytes lie in memory that another process may be writing, borrowed until they have been read.
 //!
-//! The first bytes of each frame, which hold its headers, are copied into [`RxHeaders`], so that what is checked is what is
-//! used. The rest stays in the region, and can only be copied from there.
+//! The first bytes of each frame, which hold its headers, are copied into [`RxHeaders`], so that what is checked is
+//! what is used. The rest stays in the region, and can only be copied from there.
 //!
 //! # Store-forwarding stalls
 //!
 //! A value of several words that has just been written to memory in small stores, and is then moved with wider loads,
-//! cannot be forwarded from the processor's store buffer: the loads wait until all the stores have reached the cache. On
-//! the fast path that costs more than the work itself. So functions there are inlined (`inline(always)`) where their
-//! result does not fit registers, and results are built in their final place. Comments elsewhere refer to this section.
+//! cannot be forwarded from the processor's store buffer: the loads wait until all the stores have reached the cache.
+//! On the fast path that costs more than the work itself. So functions there are inlined (`inline(always)`) where
+//! their result does not fit registers, and results are built in their final place. Comments elsewhere refer to this
+//! section.
 #![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;
@@ -18,10 +19,10 @@ use super::batch_arc::{Batch, BatchArc, Returned, Share};
 use super::{BURST, MIN_FRAME};
 use crate::region::{Region, RegionBytes};
 
-/// Bytes of a frame that are copied: the longest headers, or the whole of a short message.
+/// Bytes of a frame that are copied: enough for the longest headers, or for a whole frame with a short message.
 pub(super) const HEAD: usize = 192;
 
-/// A place for the first bytes of one frame.
+/// Room for the first bytes of one frame.
 #[repr(align(64))]
 struct Head(UnsafeCell<[u8; HEAD]>);
 
@@ -39,20 +40,20 @@ pub(super) struct Shared {
 unsafe impl Sync for Shared {}
 
 impl RxHeaders {
-    /// For frames in these regions.
+    /// Room for the heads of one burst of frames in these regions.
     pub(super) fn new(regions: Vec<Region>) -> RxHeaders {
         let heads = std::array::from_fn(|_| Head(UnsafeCell::new([0; HEAD])));
         RxHeaders(BatchArc::new(Shared { heads, regions }))
     }
 
-    /// The memory that frames are lent from.
+    /// The regions that frames are borrowed from.
     #[inline]
     pub(super) fn regions(&self) -> &[Region] {
         &self.0.get().regions
     }
 
-    /// The memory that frames are lent from; and what lends up to `count` of them, if all that were lent before have
-    /// come back.
+    /// The regions that frames are borrowed from; and a batch of up to `count` frames, if all frames of earlier
+    /// batches have come back.
     #[inline]
     pub(super) fn lend(&mut self, count: usize) -> (&[Region], Option<BorrowBatch<'_>>) {
         let (shared, shares) = self.0.try_share(count.min(BURST));
@@ -77,7 +78,7 @@ impl ReturnedFrames {
     }
 }
 
-/// A burst being lent: the frames that are announced and not lent come back when this is dropped.
+/// A batch of frames being lent. When it is dropped, it gives back the shares that no frame has got.
 pub(super) struct BorrowBatch<'a> {
     shares: Batch<'a, Shared>,
     /// The head of the next frame.
@@ -105,7 +106,7 @@ impl BorrowBatch<'_> {
         self.lend(first, second, first.len())
     }
 
-    /// Lends the frame that begins with `first`, of which what follows its first `rest_from` bytes is `rest`.
+    /// Lends the frame that begins with `first`, and whose bytes from `rest_from` on are `rest`.
     #[inline(always)]
     fn lend(&mut self, first: RegionBytes<'_>, rest: RegionBytes<'_>, rest_from: u32) -> BorrowedFrame {
         let share = self.shares.split().expect("no more frames than announced");
@@ -160,13 +161,14 @@ impl BorrowedFrame {
         self.len as usize
     }
 
-    /// The bytes from `start` on, as they are in the region, if there are any and they lie together.
+    /// The bytes from `start` on, in the region; none if there are none, or they begin before the part that `rest`
+    /// holds.
     #[inline]
     pub(super) fn bytes_from(&self, start: usize) -> Option<RegionBytes<'_>> {
         let more = self.total_len().checked_sub(start).filter(|more| *more > 0)?;
         let skipped = start.checked_sub(self.rest_from as usize)?;
-        // SAFETY: `rest` has the bytes from `rest_from` to `len` or more, `truncate` only lowers `len`, and `share` keeps the
-        // region that they lie in.
+        // SAFETY: `rest` has the bytes from `rest_from` to `len` or more, `truncate` only lowers `len`, and `share`
+        // keeps the region that they lie in.
         Some(unsafe { RegionBytes::from_raw(self.rest.add(skipped), more as u32) })
     }
 

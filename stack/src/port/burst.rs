@@ -12,7 +12,7 @@ use crate::packet::Payload;
 #[derive(Debug, Default)]
 pub struct RxBurst {
     frames: ArrayVec<Frame, BURST>,
-    /// Whether frames may [go on](Frame::is_attached) behind what they dereference to.
+    /// Whether the burst takes frames that [go on](Frame::is_attached) behind the bytes that they dereference to.
     tails: bool,
 }
 
@@ -22,13 +22,13 @@ impl RxBurst {
         RxBurst::default()
     }
 
-    /// An empty burst for frames that may [go on](Frame::is_attached) elsewhere: for who looks for that. Into other bursts each
-    /// frame comes in one piece.
+    /// An empty burst that takes frames which [go on](Frame::is_attached) elsewhere, for callers that handle such
+    /// frames. In other bursts each frame is in one piece.
     pub(crate) fn with_tails() -> RxBurst {
         RxBurst { tails: true, ..RxBurst::default() }
     }
 
-    /// Whether frames may go on elsewhere.
+    /// Whether the burst takes frames that go on elsewhere.
     #[inline]
     pub(super) fn takes_tails(&self) -> bool {
         self.tails
@@ -75,13 +75,14 @@ impl DerefMut for RxBurst {
     }
 }
 
-/// Frames that a port shall send. Dereferences to a slice of them.
+/// Frames for a port to send. Dereferences to a slice of them.
 #[derive(Debug)]
 pub struct TxBurst {
-    /// Those of the burst, and behind them spare ones, whose buffers [`reserve`](Self::reserve) takes first. Frames stay
-    /// where they are from one burst to the next: what has been written to one just now is slow to move.
+    /// The frames of the burst, and behind them spare ones, whose buffers [`reserve`](Self::reserve) takes first.
+    /// Frames stay in place from one burst to the next: moving one that has just been written is a store-forwarding
+    /// stall (see `borrowed.rs`).
     frames: Box<ArrayVec<Frame, BURST>>,
-    /// How many are of the burst.
+    /// The number of frames in the burst.
     count: usize,
     pool: FramePool,
     max_frame: usize,
@@ -89,12 +90,12 @@ pub struct TxBurst {
     payloads: Payloads,
 }
 
-/// How payloads came into the frames of a burst since it was made.
+/// How payloads have been put into the frames of a burst since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Payloads {
-    /// Attached: the device reads them where they are.
+    /// Payloads attached: the device reads them where they are.
     pub attached: u64,
-    /// Copied.
+    /// Payloads copied.
     pub copied: u64,
 }
 
@@ -104,7 +105,7 @@ impl TxBurst {
         TxBurst::of(port.pool(), &port.capabilities())
     }
 
-    /// An empty burst for a port that has this pool and can do this.
+    /// An empty burst for a port with this pool and these capabilities.
     pub(super) fn of(pool: FramePool, caps: &PortCaps) -> TxBurst {
         let max_frame = caps.max_frame.min(pool.buffer_size());
         let (multi_segment, payloads) = (caps.multi_segment, Payloads::default());
@@ -126,7 +127,7 @@ impl TxBurst {
         Ok(Reservation { burst: self })
     }
 
-    /// Gives the buffers back that no frame of the burst is in.
+    /// Gives back the spare buffers.
     fn drop_spare(&mut self) {
         self.frames.truncate(self.count);
     }
@@ -171,8 +172,8 @@ impl TxBurst {
         self.frames.drain(..count)
     }
 
-    /// Takes the first `count` frames out, which have been copied, and keeps their buffers for the next frames: that is
-    /// cheaper than giving them back to the pool. Takes all if there are fewer.
+    /// Takes out the first `count` frames, which the port has copied, and keeps their buffers for the next frames:
+    /// that is cheaper than giving them back to the pool. Takes all if there are fewer.
     #[inline]
     pub(super) fn reuse_front(&mut self, count: usize) {
         let count = count.min(self.count);
@@ -187,13 +188,13 @@ impl TxBurst {
         self.count -= count;
     }
 
-    /// How payloads came into frames by [`Reservation::attach`].
+    /// How [`Reservation::attach`] and [`Reservation::append`] have put payloads into frames.
     pub fn payloads(&self) -> Payloads {
         self.payloads
     }
 
-    /// Drops all frames longer than `max_frame` bytes, and those with attached payload, and returns how many
-    /// those were. For implementors of [`Port`], who may be handed a burst made for another port.
+    /// Drops all frames longer than `max_frame` bytes, and those with attached payload, and returns how many it
+    /// dropped. For implementors of [`Port`], which may be given a burst made for another port.
     #[inline]
     pub fn drop_longer_than(&mut self, max_frame: usize) -> usize {
         self.drop_unsendable(max_frame, false)
@@ -241,8 +242,8 @@ impl TxBurst {
         self.count = 0;
     }
 
-    /// The frames, for a port that replaces those it cannot send from where they are. Not public: a
-    /// frame put here goes around the checks of [`push`](Self::push).
+    /// The frames, for a port that replaces those it cannot send from their memory. Not public: a
+    /// frame put here avoids the checks of [`push`](Self::push).
     #[cfg(feature = "dpdk")]
     #[inline]
     pub(super) fn frames_mut(&mut self) -> &mut [Frame] {
@@ -275,20 +276,20 @@ fn check_len(len: usize, max: usize) -> Result<(), ReserveError> {
 #[derive(Debug)]
 #[must_use = "a frame that is not committed is not sent"]
 pub struct Reservation<'a> {
-    /// The frame is the one behind those of the burst.
+    /// The reserved frame is the first spare one of this burst.
     burst: &'a mut TxBurst,
 }
 
 impl Reservation<'_> {
-    /// Appends `payload` to what has been written so far: without a copy if the port
-    /// [can](super::PortCaps::multi_segment), else by copying it. Its memory is kept until the frame has been
-    /// sent; what is written to it meanwhile may or may not be sent.
+    /// Appends `payload` to the bytes written so far: by reference if the port
+    /// [can send that](super::PortCaps::multi_segment), else by copying it. Its memory is kept until the frame has been
+    /// sent; changes to it until then may or may not be sent.
     ///
-    /// The frame still dereferences to what was written before. It takes no second attachment; truncating it
+    /// The frame still dereferences to the bytes written before. It takes no second attachment; truncating it
     /// drops this one.
     ///
     /// # Errors
-    /// The frame would be too long, or has an attachment already; it is as it was then.
+    /// The frame would be too long, or has an attachment already. The frame is unchanged.
     #[inline]
     pub fn attach(&mut self, payload: Attachment) -> Result<(), ReserveError> {
         self.check(payload.len())?;
@@ -306,8 +307,8 @@ impl Reservation<'_> {
         self.append(payload.payload())
     }
 
-    /// Appends `payload`, a copy of it, to what has been written so far. One of which there is only a length
-    /// adds nothing.
+    /// Appends a copy of `payload` to the bytes written so far. A virtual payload, which has only a length, adds
+    /// nothing.
     ///
     /// # Errors
     /// As of [`attach`](Self::attach).
@@ -342,7 +343,7 @@ impl Reservation<'_> {
 
 impl Drop for Reservation<'_> {
     fn drop(&mut self) {
-        // A spare one takes its place, if there is one.
+        // The last spare frame takes its place, if there is another.
         self.burst.frames.swap_remove(self.burst.count);
     }
 }
@@ -363,24 +364,24 @@ impl DerefMut for Reservation<'_> {
     }
 }
 
-/// Why a burst has no place for a frame.
+/// Why a burst cannot take a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ReserveError {
-    /// It is shorter than an Ethernet header.
+    /// The frame is shorter than an Ethernet header.
     #[error("a frame of {len} bytes is shorter than an Ethernet header")]
     TooShort {
-        /// Its length in bytes.
+        /// The frame's length in bytes.
         len: usize,
     },
-    /// It is longer than the port can send.
+    /// The frame is longer than the port can send.
     #[error("a frame of {len} bytes is longer than the {max} that the port sends")]
     TooLong {
-        /// Its length in bytes.
+        /// The frame's length in bytes.
         len: usize,
         /// The longest possible length in bytes.
         max: usize,
     },
-    /// It has payload attached, and takes no more; or the port cannot send it for that reason.
+    /// The frame has payload attached: it takes no more, or the port cannot send attached payload.
     #[error("the frame has payload attached to it")]
     Attached,
     /// The burst holds [`BURST`] frames: transmit it first.

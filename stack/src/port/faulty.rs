@@ -1,11 +1,11 @@
 //! A port around another one that loses, duplicates, delays and damages what it receives, or what it sends.
 //!
-//! Faults strike one frame at a time, drawn from a seeded generator: the same seed and the same frames give the same
-//! faults. Wrap both ends of a link to disturb both directions. The other direction is not touched.
+//! Faults hit one frame at a time, drawn from a seeded generator: the same seed and the same frames give the same
+//! faults. A port disturbs one direction; wrap both ends of a link to disturb both.
 //!
-//! What is received is disturbed in one piece. What is sent keeps the payload that is [attached](super::Attachment) to
-//! it: a frame that is held back refers to that memory, and shows what stands there when it leaves at last, as a frame
-//! does in the ring of a device that is slow.
+//! Received frames are disturbed in one piece. Frames to be sent keep their [attached](super::Attachment) payload: a
+//! frame that is held back refers to that memory, and carries its content at the time when it is sent at last, like a
+//! frame in the ring of a slow device.
 
 use std::collections::VecDeque;
 
@@ -14,26 +14,25 @@ use thiserror::Error;
 use super::{BURST, ChecksumStatus, Frame, FramePool, Port, PortCaps, PortCounters, RxBurst, TxBurst};
 use crate::rng::Rng;
 
-/// Frames that a port delays at the same time; when as many are held, the next is delivered at once.
+/// The most frames that a port delays at the same time; while it holds as many, the next is delivered at once.
 const MAX_HELD: usize = 256;
 
-/// How often each fault strikes, as probabilities per frame, independent of each other.
+/// The probability of each fault per frame, independent of each other.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Faults {
     /// The frame is lost.
     pub drop: f64,
     /// One bit of the frame is flipped. (In a copy, if payload is attached; not if the pool has no buffer for it.)
     pub corrupt: f64,
-    /// The frame arrives twice in a row. (Not if its pool has no buffer left for the copy.) Of payload attached there is
-    /// no copy: both refer to it.
+    /// The frame arrives twice in a row. (Not if its pool has no buffer left for the copy.) Of payload attached there
+    /// is no copy: both refer to it.
     pub duplicate: f64,
     /// The frame changes places with the next one.
     pub reorder: f64,
     /// The frame is held back until [`delay_frames`](Self::delay_frames) more have arrived.
     pub delay: f64,
-    /// How many frames a delayed one lets pass. So that the last frames of a conversation arrive as
-    /// well, a call of [`Port::receive`] that finds nothing, or of [`Port::transmit`] that brings nothing, counts as one
-    /// frame.
+    /// How many frames a delayed one lets pass. So that the last frames of a conversation arrive as well, a call of
+    /// [`Port::receive`] that finds nothing, or of [`Port::transmit`] that brings nothing, counts as one frame.
     pub delay_frames: u32,
 }
 
@@ -54,19 +53,19 @@ impl Faults {
     }
 }
 
-/// A number that is no probability, or one that the port cannot take.
+/// A fault's value that is no probability, or that the port does not permit.
 #[derive(Clone, Copy, Debug, PartialEq, Error)]
 #[error("the probability of {name} must lie between 0 and {most}, and is {value}")]
 pub struct FaultsError {
-    /// Which one.
+    /// The name of the fault.
     pub name: &'static str,
-    /// Its value.
+    /// The value that was given.
     pub value: f64,
-    /// The largest possible: 1, or 0 where the port has promised not to do that.
+    /// The largest value permitted: 1, or 0 where the port has promised never to have this fault.
     pub most: f64,
 }
 
-/// How often each fault has struck.
+/// How often each fault has occurred.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultCounts {
     /// Frames lost.
@@ -81,19 +80,19 @@ pub struct FaultCounts {
     pub delayed: u64,
 }
 
-/// Which frames are mistreated.
+/// The direction in which frames are disturbed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     In,
     Out,
 }
 
-/// A port that mistreats what it receives, or what it sends.
+/// A port that disturbs the frames that it receives, or those that it sends.
 #[derive(Debug)]
 pub struct FaultyPort<P> {
     inner: P,
     way: Way,
-    /// Whether frames may be damaged: what the port says of itself depends on it.
+    /// Whether frames may be damaged: the port's capabilities depend on it.
     damages: bool,
     faults: Faults,
     rng: Rng,
@@ -108,23 +107,23 @@ pub struct FaultyPort<P> {
 #[derive(Debug)]
 struct Held {
     frame: Frame,
-    /// Frames that must still pass.
+    /// The number of frames that must still overtake it.
     passes: u32,
 }
 
 impl<P: Port> FaultyPort<P> {
-    /// A port like `inner` with these faults, drawn from `rng`, in what it receives.
+    /// A port like `inner` with these faults, drawn from `rng`, in the frames that it receives.
     pub fn new(inner: P, faults: Faults, rng: Rng) -> Result<FaultyPort<P>, FaultsError> {
         FaultyPort::with(inner, Way::In, true, faults, rng)
     }
 
-    /// A port like `inner` with these faults in what it sends. One that is not to damage frames from the beginning never
-    /// does: if the frames of `inner` stay [in memory](PortCaps::in_memory), so do its own.
+    /// A port like `inner` with these faults in what it sends. One that is not to damage frames from the beginning
+    /// never does: if the frames of `inner` stay [in memory](PortCaps::in_memory), so do its own.
     ///
     /// What the device has no room for, the port keeps, and sends with a later call of [`Port::transmit`].
     ///
-    /// Damage is done before the frame leaves: a device that computes checksums without being asked, as kernel UDP does,
-    /// makes damaged frames good ones.
+    /// Damage is done before the frame leaves: a device that computes checksums without being asked, as kernel UDP
+    /// does, makes damaged frames good ones.
     pub fn sending(inner: P, faults: Faults, rng: Rng) -> Result<FaultyPort<P>, FaultsError> {
         FaultyPort::with(inner, Way::Out, faults.corrupt > 0.0, faults, rng)
     }
@@ -148,7 +147,7 @@ impl<P: Port> FaultyPort<P> {
             counters: PortCounters::default(),
             incoming: RxBurst::new(),
             held: VecDeque::with_capacity(MAX_HELD),
-            // Less than a burst left over, a burst and its duplicates, and all that was held.
+            // Room for the rest of a burst, a burst and its duplicates, and all frames held back.
             ready: VecDeque::with_capacity(3 * BURST + MAX_HELD),
         })
     }
@@ -156,7 +155,7 @@ impl<P: Port> FaultyPort<P> {
     /// Changes the faults from the next frame on. Frames that are held stay held.
     ///
     /// # Errors
-    /// A probability is none, or frames would be damaged that were [never to be](Self::sending).
+    /// A value is no probability, or frames would be damaged although the port [never damages](Self::sending) any.
     pub fn set_faults(&mut self, faults: Faults) -> Result<(), FaultsError> {
         faults.check()?;
         if faults.corrupt > 0.0 && !self.damages {
@@ -166,7 +165,7 @@ impl<P: Port> FaultyPort<P> {
         Ok(())
     }
 
-    /// How often each fault has struck.
+    /// How often each fault has occurred.
     pub fn fault_counts(&self) -> FaultCounts {
         self.counts
     }
@@ -212,7 +211,7 @@ impl<P: Port> FaultyPort<P> {
             return;
         }
         if corrupt && self.damage(&mut frame, bit) && frame.checksum_status() == ChecksumStatus::Good {
-            // What has verified the frame would have dropped it, and nobody behind looks again.
+            // A device that verifies checksums would have dropped the damaged frame: do not call it verified.
             return;
         }
         let copy = if duplicate { frame.duplicate(&self.inner.pool()) } else { None };
@@ -231,7 +230,7 @@ impl<P: Port> FaultyPort<P> {
         self.release();
     }
 
-    /// Flips a bit of the frame, but not in the memory of an application. Returns whether it has done so.
+    /// Flips a bit of the frame, but never in the memory of an application. Returns whether it did.
     fn damage(&mut self, frame: &mut Frame, bit: u64) -> bool {
         if frame.is_attached() {
             let Some(whole) = frame.gather(&self.inner.pool()) else { return false };
@@ -246,7 +245,7 @@ impl<P: Port> FaultyPort<P> {
         true
     }
 
-    /// Sends what is ready, as far as there is room for it. Returns whether that was all.
+    /// Sends the frames that are ready, as far as there is room. Returns whether all were sent.
     fn send_on(&mut self) -> bool {
         loop {
             while self.outgoing.room() > 0
@@ -261,14 +260,14 @@ impl<P: Port> FaultyPort<P> {
         }
     }
 
-    /// One frame passes those that are held.
+    /// Counts one frame as overtaking those that are held back.
     fn let_pass(&mut self) {
         for held in &mut self.held {
             held.passes = held.passes.saturating_sub(1);
         }
     }
 
-    /// Those that have let enough frames pass follow the one that has just arrived.
+    /// Releases the held frames that have been overtaken often enough, behind the frame that has just arrived.
     fn release(&mut self) {
         while let Some(index) = self.held.iter().position(|held| held.passes == 0) {
             self.ready.extend(self.held.remove(index).map(|held| held.frame));
@@ -315,11 +314,11 @@ impl<P: Port> Port for FaultyPort<P> {
 
     fn capabilities(&self) -> PortCaps {
         let caps = self.inner.capabilities();
-        // What damages frames is a wire.
+        // Frames that can be damaged go over a wire.
         let in_memory = caps.in_memory && !self.damages;
         match self.way {
             Way::In => PortCaps { in_memory, ..caps },
-            // Computed behind the damage, they would make it good.
+            // Computed after the damage, they would hide it.
             Way::Out => PortCaps { in_memory, tx_ipv4_checksum: false, tx_udp_checksum: false, ..caps },
         }
     }
@@ -328,7 +327,7 @@ impl<P: Port> Port for FaultyPort<P> {
         self.inner.pool()
     }
 
-    /// Those of the port inside, except that frames are counted after the faults.
+    /// The counters of the port inside, except that frames are counted after the faults.
     fn counters(&self) -> PortCounters {
         let PortCounters { rx_frames, rx_bytes, tx_errors, .. } = self.counters;
         let inner = self.inner.counters();
@@ -338,7 +337,7 @@ impl<P: Port> Port for FaultyPort<P> {
         }
     }
 
-    /// None while frames are held back: they come out as time passes, and nothing announces them.
+    /// None while frames are held back: calls release them, and no event announces that.
     fn waitable(&mut self) -> Option<std::os::fd::BorrowedFd<'_>> {
         let inner = self.inner.waitable();
         inner.filter(|_| self.ready.is_empty() && self.held.is_empty() && self.outgoing.is_empty())

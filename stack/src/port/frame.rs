@@ -15,7 +15,7 @@ use crate::packet::Payload;
 use crate::region::RegionBytes;
 
 /// An Ethernet frame in a buffer of a [`FramePool`]; dereferences to its bytes. Dropping it gives
-/// the buffer back, from whichever thread.
+/// the buffer back, on any thread.
 pub struct Frame(Buffer);
 
 enum Buffer {
@@ -26,8 +26,8 @@ enum Buffer {
 }
 
 impl Frame {
-    /// Shortens the frame to its first `len` bytes, as a switch does that trims, but not below
-    /// [`MIN_FRAME`]. Does nothing if it is no longer than that. Attached payload is dropped.
+    /// Shortens the frame to its first `len` bytes, as a trimming switch does, but not below
+    /// [`MIN_FRAME`]. Does nothing if the frame is no longer than that. Drops attached payload.
     #[inline]
     pub fn truncate(&mut self, len: usize) {
         let len = len.max(MIN_FRAME);
@@ -39,8 +39,8 @@ impl Frame {
         }
     }
 
-    /// Bytes of the whole frame: those that it dereferences to and, in one that is to be sent, those
-    /// [attached](super::Reservation::attach) behind them.
+    /// Bytes of the whole frame: those that it dereferences to and those that follow elsewhere, such as
+    /// [attached](super::Reservation::attach) payload.
     #[inline]
     pub fn total_len(&self) -> usize {
         match &self.0 {
@@ -62,8 +62,8 @@ impl Frame {
         }
     }
 
-    /// What follows the bytes that the frame dereferences to, if it goes on elsewhere. Only frames that are to be
-    /// sent do, and those received by who asked for them ([`RxBurst::with_tails`](super::RxBurst::with_tails)).
+    /// The bytes behind those that the frame dereferences to, if it goes on elsewhere. Only frames to be sent do, and
+    /// frames received into a burst that takes them ([`RxBurst::with_tails`](super::RxBurst::with_tails)).
     #[inline]
     pub(super) fn tail(&self) -> Option<Payload<'_>> {
         match &self.0 {
@@ -74,8 +74,8 @@ impl Frame {
         }
     }
 
-    /// The bytes from `start` on of a frame received that [goes on](Self::is_attached) elsewhere, if they are all in one
-    /// place there.
+    /// The bytes from `start` on of a received frame that [goes on](Self::is_attached) elsewhere, if all of them lie
+    /// there in one place.
     #[inline]
     pub(crate) fn bytes_from(&self, start: usize) -> Option<RegionBytes<'_>> {
         match &self.0 {
@@ -86,7 +86,7 @@ impl Frame {
         }
     }
 
-    /// A copy in one buffer of `pool`; `None` if there is none that holds it.
+    /// A copy of the whole frame in one buffer of `pool`; `None` if no buffer is free or long enough.
     pub(crate) fn gather(&self, pool: &FramePool) -> Option<Frame> {
         let mut whole = pool.allocate(self.total_len())?;
         let (head, rest) = whole.split_at_mut_checked(self.len())?;
@@ -98,8 +98,8 @@ impl Frame {
         Some(whole)
     }
 
-    /// A copy in a buffer of `pool`, of what the frame dereferences to: it goes on with the same memory, if that can be kept by
-    /// several. `None` if there is no buffer that holds it.
+    /// A duplicate in a buffer of `pool`. Attached payload is shared with the original if its memory can be; else it is
+    /// copied. `None` if no buffer is free or long enough.
     pub(super) fn duplicate(&self, pool: &FramePool) -> Option<Frame> {
         let shared = match &self.0 {
             Buffer::Heap(buffer) => buffer.tail.as_ref(),
@@ -127,7 +127,7 @@ impl Frame {
         }
     }
 
-    /// Drops what is attached, if the frame lies in memory of `pool` and that is ordinary memory. Returns whether it does.
+    /// Drops attached payload, if the frame's buffer is of `pool` and in ordinary memory. Returns whether it is.
     #[inline]
     pub(super) fn detach_from(&mut self, pool: &FramePool) -> bool {
         match (&mut self.0, &pool.0) {
@@ -141,8 +141,8 @@ impl Frame {
         }
     }
 
-    /// Makes the frame one as if [allocated](FramePool::allocate) anew with `len` bytes. Returns whether its buffer holds
-    /// them.
+    /// Makes the frame as if newly [allocated](FramePool::allocate) with `len` bytes. Returns whether its buffer is in
+    /// ordinary memory and holds them; if not, the frame is unchanged.
     #[inline]
     pub(super) fn renew(&mut self, len: usize) -> bool {
         match &mut self.0 {
@@ -172,7 +172,7 @@ impl Frame {
         }
     }
 
-    /// What the port that received the frame says of its checksums.
+    /// The checksum status that the receiving port has found.
     #[inline]
     pub fn checksum_status(&self) -> ChecksumStatus {
         match &self.0 {
@@ -183,13 +183,12 @@ impl Frame {
         }
     }
 
-    /// Asks the port that will send the frame to compute checksums. Returns whether frames of this
-    /// pool can carry the request; whether the port can fulfil it stands in its
-    /// [`super::PortCaps`]: ask for nothing that it does not offer.
+    /// Asks the port that will send the frame to compute checksums. Returns whether frames of this pool can carry the
+    /// request. Whether the port can fulfil it is in its [`super::PortCaps`]: ask for nothing that it does not offer.
     #[inline]
     pub fn offload_checksums(&mut self, request: &ChecksumOffload) -> bool {
         match &mut self.0 {
-            // There is nothing to note down: the kernel computes both, always.
+            // The request needs no place: the kernel always computes both.
             Buffer::Heap(buffer) => {
                 let _ = request;
                 buffer.home.for_kernel
@@ -203,7 +202,7 @@ impl Frame {
         }
     }
 
-    /// Says what its port has found of the checksums of a frame in ordinary memory.
+    /// Sets the checksum status of a frame in ordinary memory.
     #[inline]
     pub(super) fn set_checksum_status(&mut self, status: ChecksumStatus) {
         match &mut self.0 {
@@ -214,7 +213,7 @@ impl Frame {
         }
     }
 
-    /// Drops all of these.
+    /// Drops these frames, giving borrowed ones back together.
     #[inline]
     pub(super) fn drop_all(frames: impl Iterator<Item = Frame>) {
         let mut returned = ReturnedFrames::default();
@@ -300,25 +299,25 @@ impl fmt::Debug for Frame {
     }
 }
 
-/// What a port says of the checksums of a frame that it received.
+/// What a port has found about the checksums of a received frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChecksumStatus {
-    /// Nothing: verify them yourself.
+    /// The port has not verified them: verify them yourself.
     Unknown,
-    /// The IPv4 header's (where there is one) and UDP's are right.
+    /// The checksums of the IPv4 header (if there is one) and of UDP are right.
     Good,
     /// At least one of them is wrong.
     Bad,
 }
 
-/// Which checksums a port is to compute in a frame that it sends, and where.
+/// A request to a port: which checksums to compute in a frame, and where they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChecksumOffload {
     /// Bytes of the Ethernet header, tags included; at most 127.
     pub l2_len: u8,
     /// Bytes of the IP header, options included; at most 511.
     pub l3_len: u16,
-    /// Whether that header is IPv4; else it is IPv6.
+    /// Whether the IP header is IPv4; else it is IPv6.
     pub ipv4: bool,
     /// Whether to compute the UDP checksum too. Its field must hold the checksum of the pseudo-header.
     pub udp: bool,
@@ -389,7 +388,7 @@ impl FramePool {
         }
     }
 
-    /// Buffers in all.
+    /// The number of buffers, free or not.
     pub fn capacity(&self) -> usize {
         match &self.0 {
             Pool::Heap(pool) => pool.free.capacity(),
@@ -398,7 +397,7 @@ impl FramePool {
         }
     }
 
-    /// Buffers that are free. Exact only while no other thread uses the pool. Slow with mbufs.
+    /// The number of free buffers. Exact only while no other thread uses the pool. Slow with mbufs.
     pub fn available(&self) -> usize {
         match &self.0 {
             Pool::Heap(pool) => pool.free.len(),
@@ -427,14 +426,14 @@ impl fmt::Debug for FramePool {
 pub struct PoolError {
     /// The number of buffers asked for.
     pub buffers: usize,
-    /// Their size in bytes.
+    /// The size of each in bytes.
     pub size: usize,
 }
 
 struct HeapPool {
     free: ArrayQueue<Box<[u8]>>,
     size: usize,
-    /// Whether who sends these frames computes their checksums.
+    /// Whether the kernel sends these frames, and so computes their checksums.
     for_kernel: bool,
 }
 
@@ -453,7 +452,7 @@ impl HeapPool {
 struct HeapBuffer {
     bytes: Box<[u8]>,
     len: usize,
-    /// What the frame goes on with.
+    /// The payload attached behind the bytes of the buffer.
     tail: Option<Attachment>,
     checksums: ChecksumStatus,
     home: Arc<HeapPool>,

@@ -9,7 +9,7 @@ use thiserror::Error;
 
 use super::{BURST, Frame, FramePool, MIN_FRAME, Port, PortCaps, PortCounters, RxBurst, TxBurst};
 
-/// How a pair of ports is made.
+/// The configuration of a pair of ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryConfig {
     /// Longest Ethernet payload, bytes.
@@ -35,13 +35,13 @@ impl Default for MemoryConfig {
     }
 }
 
-/// Why no pair of ports can be made.
+/// Why a pair of ports cannot be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum MemoryPortError {
     /// The MTU is zero or beyond what Ethernet's and IP's length fields express.
     #[error("an MTU of {0} bytes is not between 1 and 65535")]
     Mtu(usize),
-    /// The ring has no place for a frame.
+    /// The ring has no room for a frame.
     #[error("a ring of length 0 carries nothing")]
     Ring,
     /// There are no buffers to write frames into.
@@ -49,7 +49,10 @@ pub enum MemoryPortError {
     Spare,
 }
 
-/// Two ports; what one sends, the other receives.
+/// Two ports, each of which receives what the other sends.
+///
+/// # Errors
+/// The configuration is invalid; the error says in which way.
 pub fn pair(config: &MemoryConfig) -> Result<(MemoryPort, MemoryPort), MemoryPortError> {
     if config.mtu == 0 || config.mtu > usize::from(u16::MAX) {
         return Err(MemoryPortError::Mtu(config.mtu));

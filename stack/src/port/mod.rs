@@ -1,5 +1,5 @@
-//! Where packets enter and leave: Ethernet frames, in bursts, over memory, DPDK, kernel UDP or whatever else
-//! implements [`Port`].
+//! Where packets enter and leave: Ethernet frames, in bursts, over memory, memif, DPDK, kernel UDP or any other
+//! implementation of [`Port`].
 //!
 //! A [`Frame`] owns one buffer of a [`FramePool`] and gives it back when dropped, on any thread. A
 //! worker's loop is:
@@ -13,7 +13,7 @@
 //! let mut frame = tx.reserve(64)?;          // a buffer that the port can send from,
 //! frame.fill(0);                            // headers and payload are written straight into it,
 //! frame.commit();                           // and it stands in the burst
-//! here.transmit(&mut tx);                   // what did not fit into the port is still in `tx`
+//! here.transmit(&mut tx);                   // frames that the port had no room for are still in `tx`
 //!
 //! there.receive(&mut rx);
 //! for frame in rx.drain() {
@@ -46,7 +46,7 @@ pub use attachment::Attachment;
 pub use burst::{Payloads, PushError, Reservation, ReserveError, RxBurst, TxBurst};
 pub use frame::{ChecksumOffload, ChecksumStatus, Frame, FramePool, PoolError};
 
-/// Frames that a burst holds at most.
+/// The most frames of a burst.
 pub const BURST: usize = 32;
 
 /// Bytes of an Ethernet header, which is also the shortest frame that a port accepts. Several
@@ -57,8 +57,8 @@ pub const MIN_FRAME: usize = 14;
 ///
 /// A port has one user at a time (`&mut self`) but may move between threads if it is [`Send`].
 pub trait Port {
-    /// Appends frames that have arrived to `burst`, in order of arrival, as many as there are and as
-    /// it has room for. Returns how many. Never waits.
+    /// Appends frames that have arrived to `burst`, in order of arrival, as many as it has room for. Returns how many.
+    /// Never waits.
     ///
     /// Some device drivers work in groups of frames and deliver nothing into a burst that is nearly
     /// full: empty the burst before each call.
@@ -68,55 +68,55 @@ pub trait Port {
     /// Never waits.
     ///
     /// Frames that the port has no room for stay in the burst: call again later. A frame longer than
-    /// [`PortCaps::max_frame`], or with attached payload that the port cannot send (only possible in a burst
-    /// made for another port), can never be sent: it is dropped and counted in
-    /// [`PortCounters::tx_errors`]. Without a link, frames that stay would have their sender wait for a peer that may
-    /// never come: a port that knows of it drops them, counted in [`PortCounters::tx_no_link`]. DPDK's leave it to their
-    /// drivers.
+    /// [`PortCaps::max_frame`], or with attached payload that the port cannot send (only possible in a burst made for
+    /// another port), can never be sent: it is dropped and counted in [`PortCounters::tx_errors`]. Without a link,
+    /// frames that stay would make their sender wait for a peer that may never come: a port that knows that it has no
+    /// link drops them, counted in [`PortCounters::tx_no_link`]. DPDK ports leave that to their drivers.
     fn transmit(&mut self, burst: &mut TxBurst) -> usize;
 
-    /// What the port can do. Constant as long as it is open.
+    /// The capabilities of the port. Constant as long as it is open.
     fn capabilities(&self) -> PortCaps;
 
-    /// Where frames for this port are best allocated. [`TxBurst::new`] asks for it.
+    /// The pool from which frames for this port are best allocated. [`TxBurst::new`] uses it.
     ///
     /// Frames of other pools are sent as well; a port that cannot send from their memory copies them.
     fn pool(&self) -> FramePool;
 
-    /// What the port has done since it was opened.
+    /// Counts of frames and bytes since the port was opened.
     fn counters(&self) -> PortCounters;
 
-    /// Makes ready to wait for a frame, and returns what becomes readable when one is there; `None` if the port
-    /// cannot tell. To be waited for with `poll` or `epoll`, but only after another [`Port::receive`] has
-    /// yielded nothing: what came before this call need not show. May be called again before the wait.
+    /// Prepares to wait for a frame, and returns a descriptor that becomes readable when one arrives; `None` if the
+    /// port cannot announce frames. Wait for it with `poll` or `epoll`, but only after another [`Port::receive`] has
+    /// returned nothing: frames that arrived before this call may go unannounced. May be called again before the
+    /// wait.
     fn waitable(&mut self) -> Option<BorrowedFd<'_>> {
         None
     }
 
-    /// The wait is over, or does not take place: the port need not announce frames any more.
+    /// Ends a wait, or cancels it: the port need not announce frames any more.
     fn waited(&mut self) {}
 
-    /// Makes `memory` known to where frames go, so that payload [attached](Reservation::attach) from there need not be
-    /// copied. Returns whether the port can do that; if it cannot, such payload is sent all the same. To be called
-    /// before there is traffic: frames on their way may be lost. There is no way back as long as the port is open.
+    /// Shares `memory` with the receiver of frames, so that payload [attached](Reservation::attach) from there need
+    /// not be copied. Returns whether the port can do that; if it cannot, such payload is sent all the same. Call it
+    /// before there is traffic: frames on their way may be lost. Memory stays registered as long as the port is open.
     ///
-    /// **Whoever receives the frames can read and write all of it from then on.**
+    /// **The receiver of the frames can read and write all of this memory from then on.**
     fn register(&mut self, memory: &SharedRegion) -> bool {
         let _ = memory;
         false
     }
 
-    /// Memory that has been attached to frames is about to change, though they may not have been received yet: those that
-    /// the port can still stop must not arrive any more. May wait, but not for long.
+    /// Recalls frames whose attached memory is about to change. Those that have not been received yet, and that the
+    /// port can still stop, do not arrive any more. May wait, but not for long.
     fn recall(&mut self) {}
 }
 
-/// What a port can do.
+/// The capabilities of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortCaps {
     /// Longest frame sent or received, bytes from the destination address to the end of the payload.
     pub max_frame: usize,
-    /// Its own Ethernet address.
+    /// The port's own Ethernet address.
     pub mac: [u8; 6],
     /// Computes the IPv4 header checksum of frames that ask for it ([`Frame::offload_checksums`]).
     pub tx_ipv4_checksum: bool,
@@ -127,10 +127,10 @@ pub struct PortCaps {
     /// Can send a frame from several buffers: payload is attached without a copy
     /// ([`Reservation::attach`]).
     pub multi_segment: bool,
-    /// Stamps frames with their time of arrival. No port does so far.
+    /// Stamps frames with their time of arrival. No port does yet.
     pub timestamps: bool,
-    /// Frames go from the sender's memory to the receiver's and over no wire: nothing can damage them, unless
-    /// who receives them passes them on to one.
+    /// Frames go from the sender's memory to the receiver's and over no wire: nothing can damage them, unless the
+    /// receiver forwards them over a wire.
     pub in_memory: bool,
 }
 
@@ -141,12 +141,12 @@ impl PortCaps {
     }
 }
 
-/// What a port has done since it was opened.
+/// Counts of a port since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortCounters {
     /// Frames delivered into bursts.
     pub rx_frames: u64,
-    /// Their bytes.
+    /// Bytes of these frames.
     pub rx_bytes: u64,
     /// Frames that arrived but were dropped: too long, in several buffers, or damaged.
     pub rx_errors: u64,
@@ -154,7 +154,7 @@ pub struct PortCounters {
     pub rx_missed: u64,
     /// Frames taken from bursts and sent.
     pub tx_frames: u64,
-    /// Their bytes.
+    /// Bytes of these frames.
     pub tx_bytes: u64,
     /// Frames taken from bursts and dropped, because they can never be sent.
     pub tx_errors: u64,

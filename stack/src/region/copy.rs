@@ -1,11 +1,11 @@
 //! Copies between memory of our own and memory that others may be writing.
 //!
 //! In Rust an ordinary copy of bytes that another thread writes at the same time is undefined behaviour,
-//! and with another process there is no rule at all. What is wanted is that each byte comes out as one
-//! that was there at some time: a copy made of relaxed atomic operations, byte by byte. The language has
-//! none that is fast, but a processor's own copies are such: the blocks of assembly below do what a
-//! loop of relaxed loads and stores would, which is what the compiler has to assume that they do.
-//! Elsewhere, and where tools watch every access, that loop is what runs.
+//! and for another process the language has no rule at all. Each byte must come out with a value that it
+//! had at some time: a copy made of relaxed atomic operations, byte by byte, does that. The language has
+//! none that is fast, but the processor's own copies are such: the assembly below does what a
+//! loop of relaxed loads and stores would do, and the compiler has to assume that it does.
+//! On other processors, and under tools that watch every access, that loop runs instead.
 #![allow(unsafe_code)]
 
 use core::sync::atomic::{AtomicU8, Ordering};
@@ -13,7 +13,7 @@ use core::sync::atomic::{AtomicU8, Ordering};
 #[cfg(test)]
 pub(crate) use self::count::{LONG, copied};
 
-/// Whether the processor's copies are used.
+/// Whether the processor's own copies are used.
 macro_rules! by_processor {
     () => {
         cfg!(all(target_arch = "x86_64", not(miri), not(weft_plain_copies)))
@@ -34,8 +34,8 @@ pub(super) unsafe fn copy_out(src: *const u8, dst: *mut u8, len: usize) {
         return unsafe { by_processor(src, dst, len) };
     }
     for at in 0..len {
-        // SAFETY: `at < len`, and the caller promises `len` valid bytes on either side. Bytes are always aligned, and atomic
-        // accesses may race.
+        // SAFETY: `at < len`, and the caller promises `len` valid bytes on either side. Bytes are always aligned, and
+        // atomic accesses may race.
         unsafe { dst.add(at).write(AtomicU8::from_ptr(src.add(at).cast_mut()).load(Ordering::Relaxed)) };
     }
 }
@@ -53,8 +53,8 @@ pub(super) unsafe fn copy_in(src: *const u8, dst: *mut u8, len: usize) {
         return unsafe { by_processor(src, dst, len) };
     }
     for at in 0..len {
-        // SAFETY: `at < len`, and the caller promises `len` valid bytes on either side. Bytes are always aligned, and atomic
-        // accesses may race.
+        // SAFETY: `at < len`, and the caller promises `len` valid bytes on either side. Bytes are always aligned, and
+        // atomic accesses may race.
         unsafe { AtomicU8::from_ptr(dst.add(at)).store(src.add(at).read(), Ordering::Relaxed) };
     }
 }
@@ -73,8 +73,8 @@ pub(super) unsafe fn copy_across(src: *const u8, dst: *mut u8, len: usize) {
         return unsafe { by_processor(src, dst, len) };
     }
     for at in 0..len {
-        // SAFETY: `at < len`, and the caller promises `len` valid bytes on either side. Bytes are always aligned, and atomic
-        // accesses may race.
+        // SAFETY: `at < len`, and the caller promises `len` valid bytes on either side. Bytes are always aligned, and
+        // atomic accesses may race.
         unsafe {
             let byte = AtomicU8::from_ptr(src.add(at).cast_mut()).load(Ordering::Relaxed);
             AtomicU8::from_ptr(dst.add(at)).store(byte, Ordering::Relaxed);
@@ -89,7 +89,7 @@ pub(super) unsafe fn copy_across(src: *const u8, dst: *mut u8, len: usize) {
 unsafe fn by_processor(src: *const u8, dst: *mut u8, len: usize) {
     // SAFETY: the caller promises the same to this function, and `len` is 16 at least.
     unsafe {
-        // Below, starting a string instruction costs more than it saves.
+        // For shorter copies, starting a string instruction costs more than it saves.
         if len <= 256 { sixteens(src, dst, len) } else { string(src, dst, len) }
     }
 }
@@ -112,7 +112,7 @@ unsafe fn sixteens(src: *const u8, dst: *mut u8, len: usize) {
             sixteen(src, dst, at);
             at += 16;
         }
-        // It may overlap those before: the same bytes once more.
+        // It may overlap the one before, and then writes the same bytes once more.
         sixteen(src, dst, last);
     }
 }
@@ -124,8 +124,8 @@ unsafe fn sixteens(src: *const u8, dst: *mut u8, len: usize) {
 #[cfg(target_arch = "x86_64")]
 #[inline]
 unsafe fn sixteen(src: *const u8, dst: *mut u8, at: usize) {
-    // SAFETY: the caller promises `at + 16` valid bytes on either side. These instructions access them unaligned, and touch
-    // no other memory, no stack and no flags.
+    // SAFETY: the caller promises `at + 16` valid bytes on either side. These instructions access them unaligned, and
+    // touch no other memory, no stack and no flags.
     unsafe {
         core::arch::asm!(
             "movdqu {t}, xmmword ptr [{src} + {at}]",
@@ -156,12 +156,12 @@ unsafe fn string(src: *const u8, dst: *mut u8, len: usize) {
     }
 }
 
-/// What has been copied, for tests that count it: nothing else sees copies which no function of the C library makes.
+/// Counts of copies, for tests: tools that watch the C library's functions do not see these copies.
 #[cfg(test)]
 mod count {
     use std::cell::Cell;
 
-    /// Shorter copies are of headers.
+    /// Copies of this many bytes or more are of payload; shorter ones are of headers.
     pub(crate) const LONG: usize = 512;
 
     /// Copies of one thread.

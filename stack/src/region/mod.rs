@@ -1,8 +1,8 @@
-//! Memory that several threads or processes read and write at the same time, and whose other end is not trusted.
+//! Memory that several threads or processes read and write at the same time, some of which are not trusted.
 //!
-//! A [`Region`] is never lent as a Rust slice: bytes are copied in and out with an operation that may race (`copy.rs`), so a peer
-//! that writes where it must not produces wrong bytes and never undefined behaviour. `shared.rs` maps regions that two
-//! processes share.
+//! A [`Region`] is never lent as a Rust slice: bytes are copied in and out with an operation that may race
+//! (`copy.rs`), so a peer that writes where it must not produces wrong bytes and never undefined behaviour.
+//! `shared.rs` maps regions that two processes share.
 //!
 //! ```
 //! use weft_stack::region::Region;
@@ -34,14 +34,14 @@ use crate::prefetch::prefetch_lines;
 pub(crate) use self::copy::{LONG, copied};
 pub use self::shared::SharedRegion;
 
-/// Bytes between what different threads write: a cache line, and the one that is fetched with it.
+/// The distance in bytes between data that different threads write: a cache line, and the one that is fetched with it.
 pub const SEPARATION: usize = 128;
 
 /// The longest region, bytes: offsets in it have 32 bits.
 pub(crate) const MAX_REGION: usize = u32::MAX as usize;
 
-/// Memory that several threads, or processes, read and write as they please. Copies of this name the
-/// same memory, which lives as long as any of them, or any slice.
+/// Memory that several threads, or processes, read and write at any time. Clones name the same memory, which lives as
+/// long as any of them, or any slice.
 #[derive(Clone)]
 pub struct Region(Arc<Memory>);
 
@@ -54,34 +54,35 @@ struct Memory {
 enum Owner {
     /// Allocated here.
     Heap(Layout),
-    /// Somebody who frees it when dropped.
+    /// Another value, which frees the memory when it is dropped.
     Other { _owner: Box<dyn Any + Send + Sync> },
 }
 
-// SAFETY: no reference to the bytes is ever made: every thread accesses them by copies that may race (`copy.rs`) and by
-// atomics. The owner is freed on whichever thread drops the last `Arc`: the heap allows that, and another owner is `Send`.
+// SAFETY: no reference to the bytes is ever made: every thread accesses them by copies that may race (`copy.rs`) and
+// by atomics. The owner is freed on whichever thread drops the last `Arc`: the heap allows that, and another owner is
+// `Send`.
 unsafe impl Send for Memory {}
-// SAFETY: as for `Send`: accesses from several threads at a time are copies that may race and atomics, and `&Memory` gives
-// access to the owner in no way.
+// SAFETY: as for `Send`: accesses from several threads at a time are copies that may race and atomics, and `&Memory`
+// gives access to the owner in no way.
 unsafe impl Sync for Memory {}
 
-/// Why there is no region, or no such part of it.
+/// Why a region cannot be made, or does not have such a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RegionError {
-    /// Regions are not that long.
+    /// No region has this length.
     #[error("a region of {0} bytes: expected 1 to {MAX_REGION}")]
     Length(usize),
-    /// The system has not so much memory.
+    /// The system does not have that much memory.
     #[error("no memory for a region of {0} bytes")]
     Memory(usize),
-    /// It does not lie in the region.
+    /// The part does not lie in the region.
     #[error("{len} bytes from {offset} do not lie in a region of {region}")]
     Outside {
-        /// Where it would begin.
+        /// The offset at which it would begin, bytes.
         offset: u64,
-        /// Its length.
+        /// The length of the part, bytes.
         len: u64,
-        /// The region's length.
+        /// The length of the region, bytes.
         region: u64,
     },
 }
@@ -90,7 +91,7 @@ impl Region {
     /// `len` bytes of the process's own memory, all 0.
     ///
     /// # Errors
-    /// No region is so long, or there is no memory.
+    /// The length is 0 or above 4 GiB − 1, or there is no memory.
     pub fn allocate(len: usize) -> Result<Region, RegionError> {
         if !(1..=MAX_REGION).contains(&len) {
             return Err(RegionError::Length(len));
@@ -106,11 +107,11 @@ impl Region {
     ///
     /// # Safety
     /// As long as `owner` is not dropped, the bytes stay readable and writable, and nothing in this process
-    /// accesses them but regions, atomics, and code that knows by other means that nobody else does: a message's
+    /// accesses them but regions, atomics, and code that has exclusive access by other means: a message's
     /// memory belongs to the endpoint from posting to completion.
     ///
     /// # Errors
-    /// No region is so long.
+    /// The length is 0 or above 4 GiB − 1.
     pub unsafe fn foreign(
         base: NonNull<u8>,
         len: usize,
@@ -125,7 +126,7 @@ impl Region {
     /// The `len` bytes from `offset` as a region of its own.
     ///
     /// # Errors
-    /// They do not lie in this one.
+    /// The bytes do not all lie in this region.
     pub fn carve(&self, offset: usize, len: usize) -> Result<Region, RegionError> {
         let base = self.part(offset, len)?;
         let owner = Box::new(self.clone());
@@ -133,16 +134,16 @@ impl Region {
         unsafe { Region::foreign(base, len, owner) }
     }
 
-    /// Its length, bytes.
+    /// The length of the region, bytes.
     #[expect(clippy::len_without_is_empty, reason = "no region is empty")]
     pub fn len(&self) -> usize {
         self.0.len
     }
 
-    /// `len` bytes from `offset`. Both may come from anybody.
+    /// The `len` bytes from `offset`. Both values may come from an untrusted peer.
     ///
     /// # Errors
-    /// They do not lie in the region.
+    /// The bytes do not all lie in the region.
     #[inline]
     pub fn slice(&self, offset: u64, len: u32) -> Result<RegionSlice, RegionError> {
         let region = self.0.len as u64;
@@ -166,7 +167,7 @@ impl Region {
         Some(RegionBytes { base, len, region: PhantomData })
     }
 
-    /// Where in this region `bytes` lie, if they do, in whichever way they are named.
+    /// The offset of `bytes` in this region, if they lie in it, even if they are of another region of the same memory.
     #[inline]
     pub(crate) fn place_of(&self, bytes: RegionBytes<'_>) -> Option<u32> {
         let offset = bytes.base.addr().get().checked_sub(self.0.base.addr().get())?;
@@ -175,13 +176,13 @@ impl Region {
         (end <= self.0.len).then_some(offset as u32)
     }
 
-    /// How many name it.
+    /// How many handles name this memory.
     #[cfg(test)]
     pub(crate) fn holders(&self) -> usize {
         Arc::strong_count(&self.0)
     }
 
-    /// Where `len` bytes from `offset` lie.
+    /// The address of the `len` bytes from `offset`.
     pub(crate) fn part(&self, offset: usize, len: usize) -> Result<NonNull<u8>, RegionError> {
         if offset.checked_add(len).is_none_or(|end| end > self.0.len) {
             let (offset, len) = (offset as u64, len as u64);
@@ -198,7 +199,7 @@ impl fmt::Debug for Region {
     }
 }
 
-/// The same memory, not the same bytes.
+/// Regions are equal if they are clones: the same memory, not the same content.
 impl PartialEq for Region {
     fn eq(&self, other: &Region) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
@@ -225,18 +226,18 @@ pub struct RegionSlice {
 }
 
 impl RegionSlice {
-    /// Its length, bytes.
+    /// The length of the slice, bytes.
     #[inline]
     pub fn len(&self) -> u32 {
         self.len
     }
 
-    /// Whether it is empty.
+    /// Whether the slice is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Where it begins in its region.
+    /// The offset of the slice in its region, bytes.
     pub fn offset(&self) -> u32 {
         self.offset
     }
@@ -246,7 +247,7 @@ impl RegionSlice {
         &self.region
     }
 
-    /// The bytes from `start` to `end`. What lies beyond the end of the slice is left out.
+    /// The bytes from `start` to `end`, as far as they lie in the slice.
     #[inline]
     pub fn bytes(&self, start: u32, end: u32) -> RegionBytes<'_> {
         let end = end.min(self.len);
@@ -256,7 +257,7 @@ impl RegionSlice {
         RegionBytes { base, len: end - start, region: PhantomData }
     }
 
-    /// `len` bytes from `start`. What lies beyond the end of the slice is left out.
+    /// The `len` bytes from `start`, as far as they lie in the slice.
     #[must_use]
     #[inline]
     pub fn part(&self, start: u32, len: u32) -> RegionSlice {
@@ -266,7 +267,7 @@ impl RegionSlice {
         RegionSlice { region: self.region.clone(), offset: self.offset + start, len }
     }
 
-    /// Copies bytes from `at` on to `bytes`; returns how many there are.
+    /// Copies the bytes from `at` on into `bytes`, and returns how many it copied: fewer at the end of the slice.
     pub fn read(&self, at: u32, bytes: &mut [u8]) -> usize {
         let part = self.bytes(at, self.len);
         let len = bytes.len().min(part.len as usize);
@@ -274,7 +275,7 @@ impl RegionSlice {
         len
     }
 
-    /// Copies `bytes` to where `at` is; returns how many there is room for.
+    /// Copies `bytes` into the slice from `at` on, and returns how many it copied: fewer at the end of the slice.
     #[inline]
     pub fn write(&self, at: u32, bytes: &[u8]) -> usize {
         let part = self.bytes(at, self.len);
@@ -284,7 +285,7 @@ impl RegionSlice {
         len
     }
 
-    /// Copies `bytes` to where `at` is, as many as there is room for.
+    /// Copies `bytes` into the slice from `at` on, as many as there is room for.
     pub(crate) fn copy_from(&self, at: u32, bytes: RegionBytes<'_>) {
         let part = self.bytes(at, self.len);
         let len = bytes.len.min(part.len);
@@ -293,7 +294,7 @@ impl RegionSlice {
     }
 }
 
-/// Bytes of a region, which may change while they are looked at: they can only be copied.
+/// Bytes of a region. They may change at any time, so they can only be copied.
 #[derive(Clone, Copy, Debug)]
 pub struct RegionBytes<'a> {
     base: NonNull<u8>,
@@ -301,31 +302,31 @@ pub struct RegionBytes<'a> {
     region: PhantomData<&'a Region>,
 }
 
-// SAFETY: like `&Region`, it gives no access to the bytes but copies that may race, which any thread may make; its lifetime
-// keeps the region.
+// SAFETY: like `&Region`, it gives no access to the bytes but copies that may race, which any thread may make; its
+// lifetime keeps the region.
 unsafe impl Send for RegionBytes<'_> {}
 // SAFETY: `&RegionBytes` allows no more than a copy of it, which is `Send`.
 unsafe impl Sync for RegionBytes<'_> {}
 
 impl RegionBytes<'_> {
-    /// How many.
+    /// The number of bytes.
     #[inline]
     pub fn len(&self) -> u32 {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The first `len`, or all.
+    /// The first `len` bytes, or all if there are fewer.
     #[must_use]
     pub fn first(self, len: u32) -> Self {
         RegionBytes { len: self.len.min(len), ..self }
     }
 
-    /// Those from `start` on.
+    /// The bytes from `start` on.
     #[must_use]
     #[inline]
     pub(crate) fn after(self, start: u32) -> Self {
@@ -338,33 +339,32 @@ impl RegionBytes<'_> {
     /// The `len` bytes from `base`.
     ///
     /// # Safety
-    /// They stay readable for `'a`, and nothing in this process has a reference to them that is not shared with a
-    /// region.
+    /// The bytes stay readable for `'a`, and this process has no reference to them.
     pub(crate) unsafe fn from_raw(base: NonNull<u8>, len: u32) -> Self {
         RegionBytes { base, len, region: PhantomData }
     }
 
-    /// Brings them into the cache without waiting for them.
+    /// Fetches the bytes into the cache without waiting for them.
     #[inline]
     pub(crate) fn prefetch(&self) {
         prefetch_lines(self.base.as_ptr(), self.len as usize);
     }
 
-    /// Where they are, for who keeps the region.
+    /// The address of the bytes, for callers that keep the region.
     pub(crate) fn base(&self) -> NonNull<u8> {
         self.base
     }
 
-    /// Where they are, for devices that read them themselves.
+    /// The address of the bytes, for devices that read them directly.
     #[cfg(feature = "dpdk")]
     pub(crate) fn as_ptr(&self) -> *const u8 {
         self.base.as_ptr()
     }
 
-    /// Overwrites them.
+    /// Overwrites the bytes.
     ///
     /// # Panics
-    /// `bytes` are not as many.
+    /// `bytes` has another length.
     #[inline]
     pub(crate) fn write(&self, bytes: &[u8]) {
         assert_eq!(bytes.len(), self.len as usize, "a copy of another length");
@@ -372,10 +372,10 @@ impl RegionBytes<'_> {
         unsafe { copy_in(bytes.as_ptr(), self.base.as_ptr(), bytes.len()) };
     }
 
-    /// Overwrites them.
+    /// Overwrites the bytes.
     ///
     /// # Panics
-    /// `bytes` are not as many.
+    /// `bytes` has another length.
     #[inline]
     pub(crate) fn copy_from(&self, bytes: RegionBytes<'_>) {
         assert_eq!(bytes.len, self.len, "a copy of another length");
@@ -383,10 +383,10 @@ impl RegionBytes<'_> {
         unsafe { copy_across(bytes.base.as_ptr(), self.base.as_ptr(), self.len as usize) };
     }
 
-    /// Copies them, each as it is at some time during the copy.
+    /// Copies the bytes, each with a value that it has at some time during the copy.
     ///
     /// # Panics
-    /// `place` is not as long.
+    /// `place` has another length.
     #[inline]
     pub fn copy_to(&self, place: &mut [u8]) {
         assert_eq!(place.len(), self.len as usize, "a copy of another length");

@@ -13,17 +13,17 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use super::Region;
 
-/// The type of file system that files of huge pages are of (`HUGETLBFS_MAGIC` of Linux's `magic.h`).
+/// The file system type of files of huge pages (`HUGETLBFS_MAGIC` of Linux's `magic.h`).
 const HUGE_PAGES: u32 = 0x9584_58f6;
 
-/// A mapping of a file without a name.
+/// A mapping of an unnamed file.
 struct Mapping {
     base: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: nothing accesses the memory through a `Mapping`, which is only kept and unmapped once, on any thread; accesses
-// go through the `Region` that owns it.
+// SAFETY: nothing accesses the memory through a `Mapping`, which is only kept and unmapped once, on any thread;
+// accesses go through the `Region` that owns it.
 unsafe impl Send for Mapping {}
 // SAFETY: `&Mapping` gives access to nothing.
 unsafe impl Sync for Mapping {}
@@ -36,11 +36,11 @@ impl Drop for Mapping {
 }
 
 impl Region {
-    /// `len` bytes, all 0, and a descriptor by which another process can [map](Region::map) them. Nobody can change
-    /// their number any more, so no access to them faults.
+    /// `len` bytes, all 0, and a descriptor by which another process can [map](Region::map) them. The file's length is
+    /// sealed, so no access to the bytes faults.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's: no memory or no descriptor is left.
     pub fn share(len: usize) -> io::Result<(Region, OwnedFd)> {
         let file = memfd_create("weft", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         ftruncate(&file, len as u64)?;
@@ -48,21 +48,21 @@ impl Region {
         Ok((Region::map(&file, len)?, file))
     }
 
-    /// The first `len` bytes of `file`, which somebody has [shared](Region::share).
+    /// The first `len` bytes of `file`, which another process has [shared](Region::share).
     ///
     /// # Errors
-    /// What the system says; or that the file is too short, might become so, or consists of huge pages.
+    /// The system's; or the file is too short, could be shortened, or consists of huge pages.
     pub fn map(file: impl AsFd, len: usize) -> io::Result<Region> {
         let invalid = |what| io::Error::new(io::ErrorKind::InvalidData, what);
-        // Whoever could shorten it could make us fault.
+        // A peer that could shorten the file could make this process fault.
         if !fcntl_get_seals(&file)?.contains(SealFlags::SHRINK) {
             return Err(invalid("shared memory that may shrink"));
         }
         if u64::try_from(fstat(&file)?.st_size).unwrap_or(0) < len as u64 {
             return Err(invalid("shared memory that is too short"));
         }
-        // No page of a sealed file is ever missing, but huge ones: whoever has the file could free them, and a fault for
-        // which none is left kills.
+        // A page of a sealed file is never missing, except huge ones: a peer could free them, and a fault for which
+        // no huge page is left kills the process.
         if fstatfs(&file)?.f_type as u32 == HUGE_PAGES {
             return Err(invalid("shared memory of huge pages, which may be taken away"));
         }
@@ -76,7 +76,7 @@ impl Region {
     }
 }
 
-/// A region of one's own, with the descriptor by which other processes map all of it.
+/// A region of this process, with the descriptor by which other processes can map all of it.
 #[derive(Debug)]
 pub struct SharedRegion {
     region: Region,
@@ -87,7 +87,7 @@ impl SharedRegion {
     /// `len` bytes, all 0.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's: no memory or no descriptor is left.
     pub fn allocate(len: usize) -> io::Result<SharedRegion> {
         let (region, file) = Region::share(len)?;
         Ok(SharedRegion { region, file })
@@ -98,7 +98,7 @@ impl SharedRegion {
         &self.region
     }
 
-    /// The same with a descriptor of its own.
+    /// The same region with a descriptor of its own.
     ///
     /// # Errors
     /// There are no descriptors left.

@@ -1,4 +1,4 @@
-//! What a receive asks for.
+//! The messages that a receive takes.
 
 use crate::buffer::Buffer;
 use crate::packet::Addr;
@@ -7,7 +7,7 @@ use crate::packet::Addr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ReceiveId(pub u64);
 
-/// Which messages a receive takes.
+/// The messages that a receive takes, apart from their sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Matching {
     /// Untagged messages.
@@ -24,7 +24,7 @@ pub enum Matching {
 /// A receive: memory for one message.
 #[derive(Debug)]
 pub struct Posted {
-    /// Its name.
+    /// The name of the receive; later receives have larger ones.
     pub id: ReceiveId,
     /// Takes messages of this sender only.
     pub from: Option<Addr>,

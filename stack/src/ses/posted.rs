@@ -42,7 +42,8 @@ impl PostedQueue {
     }
 
     /// Takes out the first one that takes a message of `peer` with `tag`.
-    // Inlined always, as is what it calls: a receive is long, and each move of one just written is waited for.
+    // Inlined always, as are its callees: each move of a receive just written is a store-forwarding stall
+    // (see `crate::prefetch`).
     #[inline(always)]
     pub(super) fn take(&mut self, peer: Addr, tag: Option<u64>) -> Option<Posted> {
         match self.oldest.iter().position(|posted| posted.takes(peer, tag)) {
@@ -85,7 +86,7 @@ impl PostedQueue {
     }
 }
 
-/// What a receive leaves open. The messages that receives of one kind take differ in `Wanted` alone.
+/// The parts of a message that a receive leaves open. The messages that receives of one kind take differ in `Wanted` alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Kind {
     from_any: bool,
@@ -93,7 +94,7 @@ struct Kind {
     ignore: Option<u64>,
 }
 
-/// What receives ask for that take the same messages.
+/// The sender and tag that a receive asks for. Receives with equal values take the same messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Wanted {
     kind: Kind,
@@ -110,7 +111,7 @@ impl Kind {
         Kind { from_any: posted.from.is_none(), ignore }
     }
 
-    /// What a receive of this kind must want in order to take a message of `peer` with `tag`.
+    /// The value that a receive of this kind must have to take a message of `peer` with `tag`.
     fn wanted(self, peer: Addr, tag: Option<u64>) -> Option<Wanted> {
         let tag = match (self.ignore, tag) {
             (None, None) => 0,

@@ -10,22 +10,22 @@ use crate::table::{Key, Table};
 use crate::wire::pds::{NackCode, PdcId};
 use crate::wire::ses::{List, Opcode, Placement, Response, ReturnCode, StandardRequest};
 
-/// A message that has arrived, or will never.
+/// A message that has arrived, or that will never arrive in full.
 #[derive(Debug)]
 pub struct Delivery {
     /// The receive it met.
     pub id: ReceiveId,
-    /// That receive's word.
+    /// The caller's value of that receive.
     pub context: u64,
-    /// Who sent it.
+    /// The sender.
     pub peer: Addr,
-    /// Its tag.
+    /// The tag, if the message has one.
     pub tag: Option<u64>,
     /// The sender's 64 bits.
     pub header_data: u64,
-    /// Its length; the buffer holds less if it was shorter.
+    /// Length of the message, bytes. A buffer that is shorter holds only its beginning.
     pub len: u32,
-    /// Its bytes.
+    /// The memory of the receive, with the bytes of the message.
     pub buffer: Buffer,
     /// Whether all of it arrived.
     pub complete: bool,
@@ -66,7 +66,7 @@ struct Incoming {
     neighbours: Option<Neighbours>,
 }
 
-/// Whose a message is.
+/// The owner of a message under way.
 #[derive(Clone, Copy, Debug)]
 enum Claim {
     /// A receive's, with the word of its caller.
@@ -86,7 +86,7 @@ impl Incoming {
         self.received == self.total
     }
 
-    /// What its receive gets; none if it has met none.
+    /// The delivery for its receive; `None` if it has met none.
     fn into_delivery(self) -> Option<Delivery> {
         let complete = self.is_complete();
         let Claim::Of(id, context) = self.claim else { return None };
@@ -149,7 +149,7 @@ impl Receives {
         };
         let message = self.messages.get_mut(key)?;
         let mut buffer = posted.buffer;
-        // What has arrived lies scattered over the kept buffer; the rest comes straight to the new one.
+        // The bytes so far lie scattered over the kept buffer; the rest comes straight to the new one.
         buffer.place(0, message.buffer.payload(0, message.total));
         message.buffer = buffer;
         if let Claim::Unexpected(arrival) = message.claim {
@@ -425,8 +425,8 @@ impl Receives {
     }
 }
 
-/// What an unexpected message of `len` bytes counts for in its sender's quota: at least what it takes
-/// to know of it, so that no sender can use up the number of messages with empty ones.
+/// Bytes that an unexpected message of `len` bytes counts for in its sender's quota: at least the memory
+/// that its state takes, so that no sender can use up the number of messages with empty ones.
 fn quota(len: u32) -> u64 {
     u64::from(len).max(128)
 }

@@ -8,7 +8,7 @@ use crate::wire::ses::{Opcode, Placement, RequestFlags, ReturnCode, StandardRequ
 #[derive(Debug)]
 #[repr(C)]
 pub struct SendMessage {
-    /// Its memory.
+    /// The bytes of the message.
     pub buffer: Buffer,
     /// Tag for matching; an untagged message has none.
     pub tag: Option<u64>,
@@ -24,11 +24,13 @@ pub struct SendMessage {
     cut: bool,
     /// Packets sent more than once, counted each time.
     pub retransmissions: u32,
+    /// The connection that it was posted on, as the endpoint numbers them.
+    pub(crate) connection: u32,
     /// 64 bits for the receiver's completion.
     pub header_data: u64,
-    /// The caller's word, handed back at completion.
+    /// The caller's value, handed back at completion.
     pub context: u64,
-    /// What the target answered, if it was not OK.
+    /// The target's return code, if it was not OK.
     pub refusal: Option<ReturnCode>,
 }
 
@@ -43,7 +45,14 @@ pub struct Segment {
 
 impl SendMessage {
     /// A message that has not been cut.
-    pub fn new(buffer: Buffer, tag: Option<u64>, header_data: u64, context: u64, msg_id: u16) -> SendMessage {
+    pub fn new(
+        buffer: Buffer,
+        tag: Option<u64>,
+        header_data: u64,
+        context: u64,
+        msg_id: u16,
+        connection: u32,
+    ) -> SendMessage {
         SendMessage {
             len: buffer.len(),
             buffer,
@@ -55,6 +64,7 @@ impl SendMessage {
             cut: false,
             unacknowledged: 0,
             retransmissions: 0,
+            connection,
             refusal: None,
         }
     }
@@ -139,7 +149,7 @@ mod tests {
     proptest! {
         #[test]
         fn segments_cover_the_message(len in prop_oneof![0u32..20_000, u32::MAX - 9_000..=u32::MAX], mtu in 1u32..9_000) {
-            let mut message = SendMessage::new(Buffer::Virtual(len), None, 0, 0, 1);
+            let mut message = SendMessage::new(Buffer::Virtual(len), None, 0, 0, 1, 0);
             message.next_offset = len.saturating_sub(20_000) / mtu * mtu;
             let mut at = message.next_offset;
             while let Some(segment) = message.peek(mtu) {

@@ -23,9 +23,9 @@ impl Default for DscpClasses {
     }
 }
 
-/// What a packet's DSCP says about it.
+/// The class of a packet, as its DSCP tells it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum TrafficClass {
+pub enum PacketClass {
     /// Data that switches may trim.
     Trimmable,
     /// Data that a switch inside the fabric trimmed.
@@ -78,40 +78,40 @@ impl DscpClasses {
 
     /// What `dscp` means.
     #[inline]
-    pub const fn classify(&self, dscp: u8) -> TrafficClass {
+    pub const fn classify(&self, dscp: u8) -> PacketClass {
         if dscp == self.trimmable {
-            TrafficClass::Trimmable
+            PacketClass::Trimmable
         } else if dscp == self.control {
-            TrafficClass::Control
+            PacketClass::Control
         } else if dscp == self.trimmed {
-            TrafficClass::Trimmed
+            PacketClass::Trimmed
         } else if dscp == self.trimmed_last_hop {
-            TrafficClass::TrimmedLastHop
+            PacketClass::TrimmedLastHop
         } else {
-            TrafficClass::Other(dscp)
+            PacketClass::Other(dscp)
         }
     }
 
     /// The DSCP of `class`.
     #[inline]
-    pub const fn dscp(&self, class: TrafficClass) -> u8 {
+    pub const fn dscp(&self, class: PacketClass) -> u8 {
         match class {
-            TrafficClass::Trimmable => self.trimmable,
-            TrafficClass::Trimmed => self.trimmed,
-            TrafficClass::TrimmedLastHop => self.trimmed_last_hop,
-            TrafficClass::Control => self.control,
-            TrafficClass::Other(dscp) => dscp,
+            PacketClass::Trimmable => self.trimmable,
+            PacketClass::Trimmed => self.trimmed,
+            PacketClass::TrimmedLastHop => self.trimmed_last_hop,
+            PacketClass::Control => self.control,
+            PacketClass::Other(dscp) => dscp,
         }
     }
 }
 
-impl TrafficClass {
+impl PacketClass {
     /// Where packets of this class were trimmed; `None` if they were not.
     #[inline]
     pub const fn trim_point(self) -> Option<TrimPoint> {
         match self {
-            TrafficClass::Trimmed => Some(TrimPoint::Fabric),
-            TrafficClass::TrimmedLastHop => Some(TrimPoint::LastHop),
+            PacketClass::Trimmed => Some(TrimPoint::Fabric),
+            PacketClass::TrimmedLastHop => Some(TrimPoint::LastHop),
             _ => None,
         }
     }
@@ -120,10 +120,10 @@ impl TrafficClass {
 impl TrimPoint {
     /// The class of packets trimmed here.
     #[inline]
-    pub const fn class(self) -> TrafficClass {
+    pub const fn class(self) -> PacketClass {
         match self {
-            TrimPoint::Fabric => TrafficClass::Trimmed,
-            TrimPoint::LastHop => TrafficClass::TrimmedLastHop,
+            TrimPoint::Fabric => PacketClass::Trimmed,
+            TrimPoint::LastHop => PacketClass::TrimmedLastHop,
         }
     }
 }
@@ -142,7 +142,7 @@ mod tests {
         assert_eq!(c.classify(16).trim_point(), Some(TrimPoint::Fabric));
         assert_eq!(c.classify(18).trim_point(), Some(TrimPoint::LastHop));
         assert_eq!(c.classify(8).trim_point(), None);
-        assert_eq!(c.classify(0), TrafficClass::Other(0));
+        assert_eq!(c.classify(0), PacketClass::Other(0));
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! does not compute checksums itself. No CRC-32C trailer is emitted; one that a peer appends counts
 //! as payload.
 
-pub use super::class::{DscpClasses, TrafficClass, TrimPoint};
+pub use super::class::{DscpClasses, PacketClass, TrimPoint};
 pub use super::ethernet::{MacAddr, VlanTag};
 pub use super::ip::{Ecn, IpAddrs};
 pub use super::trim::{TrimFormat, TrimOutcome, TrimPolicy, trim_frame};

@@ -4,7 +4,7 @@
 //! is never rewritten, so that it still tells the original size. IP length and IPv4 header checksum
 //! are rewritten or left as they were, according to [`TrimFormat`]: both are seen in the field.
 
-use super::class::{DscpClasses, TrafficClass, TrimPoint};
+use super::class::{DscpClasses, PacketClass, TrimPoint};
 use super::edit::{put_word, set_traffic_class_v6};
 use super::error::WireError;
 use super::ethernet::EthernetView;
@@ -66,7 +66,7 @@ pub fn trim_frame(
     let eth = EthernetView::new_checked(frame)?;
     let net = Network::open(&eth)?;
     match classes.classify(net.dscp()) {
-        TrafficClass::Trimmable => {}
+        PacketClass::Trimmable => {}
         class if class.trim_point().is_some() => return Ok(TrimOutcome::AlreadyTrimmed),
         _ => return Ok(TrimOutcome::NotTrimmable),
     }

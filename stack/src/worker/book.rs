@@ -11,12 +11,12 @@ use crate::wire::ethernet::MacAddr;
 use crate::wire::ip::IpAddrs;
 use crate::wire::prefix::Prefix;
 
-/// Where an endpoint is reached.
+/// The addresses at which an endpoint is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HostAddr {
-    /// Its Ethernet address, or that of the router on the way to it.
+    /// The Ethernet address of the endpoint's host, or of the router on the way to it.
     pub mac: MacAddr,
-    /// Its IP address.
+    /// The IP address of the endpoint.
     pub ip: IpAddr,
 }
 
@@ -29,12 +29,12 @@ pub struct Route {
     pub dst_mac: MacAddr,
     /// IP addresses.
     pub ip: IpAddrs,
-    /// The headers made of these, over IPv4.
+    /// The finished Ethernet, IP and UDP headers; over IPv4 only.
     pub(super) prefix: Option<Prefix>,
 }
 
 impl Route {
-    /// None if the two use different versions of IP.
+    /// The route from `src` to `dst`; none if they use different versions of IP.
     fn between(src: &HostAddr, dst: &HostAddr) -> Option<Route> {
         let ip = match (src.ip, dst.ip) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => IpAddrs::V4 { src, dst },
@@ -50,14 +50,14 @@ impl Route {
     }
 }
 
-/// What becomes of senders that are not in the book.
+/// How packets from senders that are not in the book are treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Strangers {
-    /// Their packets are dropped and counted.
+    /// The packets are dropped and counted.
     #[default]
     Refuse,
-    /// They are entered under the lowest free address, until the book is full. Anybody who can send
-    /// frames here, and forge their source, can then fill it.
+    /// The sender is entered under the lowest free address, until the book is full. Anybody who can send
+    /// frames here with a forged source can then fill the book.
     Learn,
 }
 
@@ -66,31 +66,31 @@ pub enum Strangers {
 pub struct AddressBook {
     own: Addr,
     own_host: HostAddr,
-    /// By [`Addr`]; never longer than `capacity`.
+    /// The addresses of peers, by [`Addr`]; never longer than `capacity`.
     hosts: Vec<Option<HostAddr>>,
-    /// The ways to these, as long: packets find theirs put together.
+    /// The routes to `hosts`, by the same index, computed in advance for packets.
     routes: Vec<Option<Route>>,
-    /// Those who are asked for their Ethernet address, whether they have answered or not.
+    /// The peers whose Ethernet address is asked for, whether they have answered or not.
     asked: BTreeMap<Addr, IpAddr>,
     by_ip: HashMap<IpAddr, Addr, BuildHasherDefault<FxHasher>>,
     capacity: usize,
     strangers: Strangers,
     /// No address below this is free.
     first_free: usize,
-    /// How often a way was entered.
+    /// How often a route was entered.
     changes: u64,
 }
 
 /// Why an address was not entered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BookError {
-    /// All addresses are taken.
+    /// All addresses of the book are taken.
     #[error("the address book is full: it has {capacity} entries")]
     Full {
-        /// How many it holds.
+        /// The number of entries.
         capacity: usize,
     },
-    /// Strangers are not welcome.
+    /// The sender is not in the book, which refuses strangers.
     #[error("{0} is not in the address book")]
     Stranger(IpAddr),
     /// The address does not exist in a book of this capacity.
@@ -98,10 +98,10 @@ pub enum BookError {
     Beyond {
         /// The address.
         addr: Addr,
-        /// How many the book holds.
+        /// The number of entries of the book.
         capacity: usize,
     },
-    /// The address has another entry.
+    /// The address has a different entry already.
     #[error("endpoint {} has an entry already", .0.0)]
     AddrTaken(Addr),
     /// Another endpoint has this IP address.
@@ -109,13 +109,13 @@ pub enum BookError {
     IpTaken {
         /// The IP address.
         ip: IpAddr,
-        /// Whose it is.
+        /// The endpoint that has it.
         addr: Addr,
     },
     /// The endpoint itself uses the other version of IP.
     #[error("{0} is of another IP version than the endpoint's own address")]
     Version(IpAddr),
-    /// No single endpoint has this address: multicast, broadcast or unspecified.
+    /// The address is not of a single endpoint: it is multicast, broadcast or unspecified.
     #[error("{ip} at {mac} is no address of an endpoint")]
     NotUnicast {
         /// The IP address.
@@ -129,7 +129,7 @@ impl AddressBook {
     /// A book for the endpoint `own`, which is at `host`, with room for `capacity` endpoints.
     ///
     /// # Errors
-    /// `own` does not fit, or `host` is no address of an endpoint.
+    /// `own` is beyond the capacity, or `host` is no address of a single endpoint.
     pub fn new(
         own: Addr,
         host: HostAddr,
@@ -157,16 +157,16 @@ impl AddressBook {
         self.own
     }
 
-    /// Where that endpoint is.
+    /// The addresses of that endpoint.
     pub fn own_host(&self) -> HostAddr {
         self.own_host
     }
 
-    /// Enters `host` under `addr`, for good: who was asked for its Ethernet address is not asked any more.
+    /// Enters `host` under `addr`, permanently: a peer whose Ethernet address was asked for is not asked any more.
     /// Entering the same again changes nothing.
     ///
     /// # Errors
-    /// Why it cannot be entered; the book is as before.
+    /// Why `host` cannot be entered; the book is unchanged.
     pub fn insert(&mut self, addr: Addr, host: HostAddr) -> Result<(), BookError> {
         self.check(&host)?;
         let learnt = self.asked.contains_key(&addr);
@@ -180,10 +180,10 @@ impl AddressBook {
     }
 
     /// Enters a peer whose Ethernet address is not known; see [`super::Worker::meet`], which asks for it.
-    /// Until then there is no way to it, but packets from it are told to be its.
+    /// Until it is known there is no route to the peer, but packets from the peer are recognised.
     ///
     /// # Errors
-    /// Why it cannot be entered; the book is as before.
+    /// Why the peer cannot be entered; the book is unchanged.
     pub(super) fn expect(&mut self, addr: Addr, ip: IpAddr) -> Result<(), BookError> {
         self.check(&HostAddr { mac: self.own_host.mac, ip })?;
         match self.ip(addr) {
@@ -196,19 +196,20 @@ impl AddressBook {
         Ok(())
     }
 
-    /// Sets the Ethernet address of a peer that [`AddressBook::expect`] has entered, and nobody else since.
+    /// Sets the Ethernet address of a peer that [`AddressBook::expect`] has entered, unless it has been entered
+    /// permanently since.
     pub(super) fn resolve(&mut self, addr: Addr, mac: MacAddr) {
         if let Some(&ip) = self.asked.get(&addr) {
             self.place(addr, HostAddr { mac, ip });
         }
     }
 
-    /// The IP address of `addr`, whether there is a way to it or not.
+    /// The IP address of `addr`, whether there is a route to it or not.
     pub fn ip(&self, addr: Addr) -> Option<IpAddr> {
         self.get(addr).map(|host| host.ip).or_else(|| self.asked.get(&addr).copied())
     }
 
-    /// Keeps `ip` for `addr`, unless another has it or `addr` has another.
+    /// Reserves `ip` for `addr`, unless another endpoint has it or `addr` has another.
     fn claim(&mut self, addr: Addr, ip: IpAddr) -> Result<(), BookError> {
         if addr.0 as usize >= self.capacity {
             return Err(BookError::Beyond { addr, capacity: self.capacity });
@@ -222,7 +223,7 @@ impl AddressBook {
         }
     }
 
-    /// `addr` is below the capacity, and the book keeps `host.ip` for it.
+    /// Enters a host whose `addr` is below the capacity and whose IP address is reserved for it.
     fn place(&mut self, addr: Addr, host: HostAddr) {
         let index = addr.0 as usize;
         if index >= self.hosts.len() {
@@ -244,28 +245,28 @@ impl AddressBook {
         }
     }
 
-    /// How often a way was entered: if that has not changed, no way is new.
+    /// How often a route was entered: if that has not changed, no route is new.
     pub(super) fn changes(&self) -> u64 {
         self.changes
     }
 
-    /// Where `addr` is.
+    /// The addresses of the endpoint `addr`.
     #[inline]
     pub fn get(&self, addr: Addr) -> Option<&HostAddr> {
         self.hosts.get(addr.0 as usize)?.as_ref()
     }
 
-    /// Who has the address `ip`.
+    /// The endpoint that has the IP address `ip`.
     #[inline]
     pub fn find(&self, ip: IpAddr) -> Option<Addr> {
         self.by_ip.get(&ip).copied()
     }
 
-    /// Whose packet this is, which came from `host`: an entry, or a new one if strangers are welcome.
-    /// The IP address decides; a router may have put its own Ethernet address on the frame.
+    /// The endpoint that a packet from `host` belongs to. Enters it if it is not in the book, and the book learns
+    /// strangers. The IP address decides; a router may have put its own Ethernet address on the frame.
     ///
     /// # Errors
-    /// A stranger who is not welcome, or for whom there is no room.
+    /// The sender is not in the book, which refuses strangers or is full.
     #[inline]
     pub fn sender(&mut self, host: HostAddr) -> Result<Addr, BookError> {
         match self.find(host.ip) {

@@ -1,4 +1,4 @@
-//! From packets to frames and back.
+//! The codec between packets and frames.
 
 use core::net::IpAddr;
 
@@ -10,36 +10,35 @@ use crate::region::RegionBytes;
 use crate::spray::Entropy;
 use crate::wire::WireError;
 use crate::wire::frame::{
-    ChecksumPolicy, DEFAULT_TTL, DscpClasses, Ecn, FrameMeta, IpAddrs, TrafficClass, TrimPoint, UdpChecksum,
+    ChecksumPolicy, DEFAULT_TTL, DscpClasses, Ecn, FrameMeta, IpAddrs, PacketClass, TrimPoint, UdpChecksum,
     VlanTag, emit_headers, emit_headers_behind, emit_headers_with_ipv4_checksum, entropy_to_port,
     fill_udp_checksum, fill_udp_checksum_at, parse_delivery, parse_frame,
 };
 use crate::wire::prefix;
 use crate::wire::udp::ENTROPY_COUNT;
 
-/// What all frames of a link have in common.
+/// The settings that all frames of a link have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct LinkConfig {
     /// The DSCPs of the fabric's classes.
     pub classes: DscpClasses,
-    /// The tag that frames leave with. Packets that arrive may have any, or none: cards and switch ports take tags off.
-    /// Only who is [asked](super::neighbours) for an address answers to this tag alone.
+    /// The VLAN tag of frames that are sent. Packets that arrive may have any tag, or none, because cards and switch
+    /// ports remove tags. Only [questions for addresses](super::neighbours) are answered for this tag alone.
     pub vlan: Option<VlanTag>,
-    /// Which packets leave with a UDP checksum.
+    /// Which packets are sent with a UDP checksum.
     pub checksum: Checksum,
 }
 
-/// Which packets leave with a UDP checksum. IPv6 requires it of all; every packet that arrives with one is
+/// Which packets are sent with a UDP checksum. IPv6 requires it for all; every packet that arrives with one is
 /// checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Checksum {
-    /// Those that something could damage on their way, as far as the port knows
-    /// ([`PortCaps::in_memory`]).
+    /// Packets that can be damaged on their way, as far as the port knows ([`PortCaps::in_memory`]).
     #[default]
     WhereNeeded,
-    /// All: for ports in memory behind which somebody passes frames on to a wire.
+    /// All packets: for ports in memory whose peer forwards frames over a wire.
     Always,
-    /// None, where IPv4 allows that: the frame check sequence of each link is thought enough.
+    /// None, where IPv4 allows that: relies on the frame check sequence of each link.
     Never,
 }
 
@@ -51,7 +50,8 @@ pub struct Codec {
     offload_v6: bool,
     /// Whether IPv4 packets leave without a UDP checksum.
     without_udp_v4: bool,
-    /// The traffic classes (DSCP and ECN) of data and of control packets, where headers are [plain](Codec::write_plain).
+    /// The traffic classes (DSCP and ECN) of data and of control packets, where headers are
+    /// [plain](Codec::write_plain).
     plain: Option<(u8, u8)>,
 }
 
@@ -60,20 +60,20 @@ pub struct Codec {
 enum Fill {
     /// The port, both.
     Port,
-    /// Software; [`UdpChecksum::None`] leaves UDP's out.
+    /// Software; [`UdpChecksum::None`] omits the UDP checksum.
     Software(UdpChecksum),
 }
 
 /// Why a frame that arrived was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
-    /// It is no well-formed frame of this protocol.
+    /// The frame is not a well-formed one of this protocol.
     #[error(transparent)]
     Malformed(#[from] WireError),
-    /// It is for another IP address.
+    /// The frame is for another IP address.
     #[error("the frame is for {0}")]
     Misdirected(IpAddr),
-    /// Its sender is not in the address book.
+    /// The sender is not in the address book.
     #[error(transparent)]
     Stranger(#[from] BookError),
 }
@@ -81,10 +81,10 @@ pub enum ReadError {
 /// Why a packet could not be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WriteError {
-    /// Its destination is not in the address book.
+    /// The destination is not in the address book.
     #[error("endpoint {} is not in the address book", .0.0)]
     UnknownPeer(Addr),
-    /// Its destination is in the address book, but has not said its Ethernet address yet.
+    /// The destination is in the address book, but its Ethernet address is not known yet.
     #[error("the Ethernet address of endpoint {}, {ip}, is not known", peer.0)]
     Unresolved {
         /// The destination.
@@ -100,7 +100,7 @@ pub enum WriteError {
     Payload {
         /// Bytes that the headers announce.
         announced: u32,
-        /// Bytes there are.
+        /// Bytes that are present.
         present: u32,
     },
     /// The frame does not fit the buffer.
@@ -114,11 +114,11 @@ pub enum WriteError {
 }
 
 const DATA_ECN: Ecn = Ecn::Ect0;
-/// Nothing slows down for marks on these.
+/// Not ECN-capable: no sender slows down for marks on control packets.
 const CONTROL_ECN: Ecn = Ecn::NotEct;
 
 impl Codec {
-    /// A codec for frames of `link` over a port that can do `caps`.
+    /// A codec for frames of `link` over a port with these capabilities.
     pub fn new(link: LinkConfig, caps: &PortCaps) -> Codec {
         let without_udp_v4 = match link.checksum {
             Checksum::WhereNeeded => caps.in_memory,
@@ -132,9 +132,8 @@ impl Codec {
             offload_v4: caps.tx_ipv4_checksum && caps.tx_udp_checksum,
             offload_v6: caps.tx_udp_checksum,
             without_udp_v4,
-            plain: is_plain.then(|| {
-                (marks(TrafficClass::Trimmable, DATA_ECN), marks(TrafficClass::Control, CONTROL_ECN))
-            }),
+            plain: is_plain
+                .then(|| (marks(PacketClass::Trimmable, DATA_ECN), marks(PacketClass::Control, CONTROL_ECN))),
         }
     }
 
@@ -163,8 +162,9 @@ impl Codec {
         if self.without_udp_v4 { Ok(()) } else { self.fill_plain(ip, frame) }
     }
 
-    /// Writes the headers of `packet`, but for UDP's checksum, and returns their length and its addresses, if they are plain:
-    /// IPv4, untagged, not trimmed nor marked. Those in front of PDS are put together already.
+    /// Writes the headers of `packet` except the UDP checksum, if they are plain: IPv4, untagged, not trimmed and not
+    /// marked. Returns their length and the IP addresses. The headers in front of PDS are copied from the route's
+    /// prefix.
     #[inline(always)]
     fn write_plain<'a>(
         &self,
@@ -224,14 +224,14 @@ impl Codec {
         }
     }
 
-    /// Whether nobody has to read the payload of packets to peers of this version of IP in order to write them.
+    /// Whether packets over this version of IP can be written without reading their payload.
     #[inline]
     pub(super) fn leaves_payload_alone(&self, ipv4: bool) -> bool {
         ipv4 && self.without_udp_v4
     }
 
-    /// Writes the headers of `packet`, whose payload of `present` bytes somebody puts behind them, and cuts
-    /// `frame` there: where [`Codec::leaves_payload_alone`].
+    /// Writes the headers of `packet` and cuts `frame` behind them; the caller appends the payload of `present`
+    /// bytes. Only where [`Codec::leaves_payload_alone`].
     ///
     /// # Errors
     /// As [`Codec::write`].
@@ -256,8 +256,8 @@ impl Codec {
         Ok(())
     }
 
-    /// Writes headers, with the IPv4 checksum if that is for software. Returns their length, and who is to compute
-    /// the rest.
+    /// Writes headers, with the IPv4 checksum if software computes it. Returns their length, and who computes the other
+    /// checksums.
     #[inline]
     fn headers(
         &self,
@@ -295,8 +295,8 @@ impl Codec {
         Ok((packet, payload))
     }
 
-    /// Reads a frame whose payload is [in another place](Frame::bytes_from), if it is as expected (`next`) and nobody has to
-    /// read the payload to check it. `None` says nothing about it.
+    /// Reads a frame whose payload is [in another place](Frame::bytes_from), if its headers are as predicted (`next`)
+    /// and it has no checksum over the payload. After `None` the frame may still be valid.
     #[inline]
     pub(super) fn read_with_tail<'a>(
         &self,
@@ -317,9 +317,9 @@ impl Codec {
         Some(payload)
     }
 
-    /// Reads a frame that is as expected (`next`). The headers are written to where the caller wants them. `None` says
-    /// nothing about it; `packet` is then arbitrary.
-    // Not a result: one that does not fit registers is waited for.
+    /// Reads a frame whose headers are as predicted (`next`), and writes them to `packet`. After `None` the frame may
+    /// still be valid, and `packet` is arbitrary.
+    // Into `packet` instead of a result: see store-forwarding stalls in `port/borrowed.rs`.
     #[inline]
     pub(super) fn read_expected<'a>(
         &self,
@@ -346,8 +346,8 @@ impl Codec {
         packet.net = Network { src, dst: book.own(), entropy: entropy_of(src_port), class, ecn, hops };
     }
 
-    /// As [`Codec::read`], with the headers written to where the caller wants them. What the next frame of its sender is
-    /// expected to look like goes to `next`.
+    /// As [`Codec::read`], but writes the headers to `packet`, and predicts the headers of the sender's next frame in
+    /// `next`.
     ///
     /// # Errors
     /// As [`Codec::read`]; `packet` is then as it was.
@@ -384,16 +384,16 @@ impl Codec {
         Ok(parsed.payload)
     }
 
-    // Inlined always: what is put together of pieces and then moved as a whole is waited for.
+    // Inlined always: see store-forwarding stalls in `port/borrowed.rs`.
     #[inline(always)]
     fn meta(&self, book: &AddressBook, packet: &Packet) -> Result<FrameMeta, WriteError> {
         let net = &packet.net;
         let &Route { src_mac, dst_mac, ip, .. } = book.route(net.dst).ok_or_else(|| no_way(book, net.dst))?;
         let class = match net.class {
-            Class::Data => TrafficClass::Trimmable,
-            Class::Trimmed => TrafficClass::Trimmed,
-            Class::TrimmedLastHop => TrafficClass::TrimmedLastHop,
-            Class::Control => TrafficClass::Control,
+            Class::Data => PacketClass::Trimmable,
+            Class::Trimmed => PacketClass::Trimmed,
+            Class::TrimmedLastHop => PacketClass::TrimmedLastHop,
+            Class::Control => PacketClass::Control,
         };
         Ok(FrameMeta {
             src_mac,
@@ -415,7 +415,7 @@ impl Codec {
 
     #[inline]
     fn fill(&self, ipv4: bool, is_trimmed: bool, frame: &mut Frame) -> Fill {
-        // A trimmed frame's UDP checksum, which covered what is gone, is left out; no port can be told so.
+        // A trimmed frame has no valid UDP checksum, because its payload is gone. No port can be asked to omit it.
         if is_trimmed || (ipv4 && self.without_udp_v4) {
             return Fill::Software(UdpChecksum::None);
         }
@@ -430,7 +430,7 @@ impl Codec {
     }
 }
 
-/// Which checksums are to be verified. Ports call a trimmed frame's UDP checksum bad, which it is: only their praise counts.
+/// Which checksums to verify. A port calls the UDP checksum of a trimmed frame bad, so only `Good` is relied on.
 #[inline]
 fn checksums_of(frame: &Frame) -> ChecksumPolicy {
     match frame.checksum_status() {
@@ -467,17 +467,17 @@ fn payload_error(packet: &Packet, present: usize) -> WriteError {
     WriteError::Payload { announced: packet.payload_len, present: present as u32 }
 }
 
-/// Another implementation may use all 16 bits: its acknowledgements name none of our entropies.
+/// Another implementation may use all 16 bits: its acknowledgements do not name our entropies.
 #[inline]
 fn entropy_of(port: u16) -> Entropy {
     Entropy(port & (ENTROPY_COUNT - 1))
 }
 
-/// A DSCP that the fabric does not know may have been rewritten on the way: it says nothing.
+/// A DSCP that is not one of the fabric's may have been rewritten on the way: it tells nothing.
 #[inline]
 fn class_of(classes: &DscpClasses, dscp: u8) -> Class {
     match classes.classify(dscp) {
-        TrafficClass::Control => Class::Control,
+        PacketClass::Control => Class::Control,
         other => match other.trim_point() {
             None => Class::Data,
             Some(TrimPoint::Fabric) => Class::Trimmed,

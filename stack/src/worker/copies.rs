@@ -14,8 +14,8 @@ use crate::region::{LONG, Region, SharedRegion, copied};
 use crate::wire::ethernet::VlanTag;
 use crate::wire::pds::DeliveryMode;
 
-/// What a packet may cost in copies of headers: those of the packet and of what answers it, each into a buffer and out of
-/// it. Less than any part of the payload that could be copied in short pieces.
+/// What a packet may cost in copies of headers: those of the packet and of what answers it, each into a buffer and
+/// out of it. Less than any part of the payload that could be copied in short pieces.
 const HEADERS: u64 = 4 * 192;
 
 /// Runs the stream, the payload of each packet of which is to be copied `copies` times.

@@ -6,9 +6,9 @@
 //!                   port.transmit ◀─ codec ◀─ fep.poll_transmit, until there is nothing or no room
 //! ```
 //!
-//! Between its owner's calls nothing happens. [`Worker::poll`] makes one turn of the loop and never waits;
-//! [`Worker::run`] and [`Worker::run_until`] make as many as it takes, and rest between them as [`Idle`]
-//! says. Tests give the time themselves with [`Worker::poll_at`]:
+//! A worker acts only when it is called. [`Worker::poll`] makes one turn of the loop and never waits;
+//! [`Worker::run`] and [`Worker::run_until`] make as many turns as needed, and rest between them as [`Idle`]
+//! says. Tests pass the time with [`Worker::poll_at`]:
 //!
 //! ```
 //! use std::sync::Arc;
@@ -55,18 +55,17 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Nothing on this path allocates memory, locks, makes system calls or formats text once buffers have
-//! grown to what the load needs, as long as the port does not and the worker does not sleep. Payload is
-//! copied at most once on the way out, into a frame, and once on the way in, to its final address. From the memory
-//! of regions it is not copied on the way out where the port takes it from there and no checksum of it is needed.
-//! Tests count: `worker_allocation.rs`, `worker_system_calls.rs`, `worker_copies.rs` and `copies.rs`, `worker_dpdk.rs`.
+//! Nothing on this path allocates memory, locks, makes system calls or formats text once buffers have grown to the
+//! size that the load needs, as long as the port does not and the worker does not sleep. Payload is copied at most
+//! once on the way out, into a frame, and once on the way in, to its final address. Payload in a region is not copied
+//! on the way out if the port can send it by reference and it needs no checksum. Tests count all this:
+//! `worker_allocation.rs`, `worker_system_calls.rs`, `worker_copies.rs` and `copies.rs`, `worker_dpdk.rs`.
 //!
 //! # Backoff
 //!
-//! A worker with a core of its own looks for work all the time ([`Idle::Spin`]). On shared machines
-//! [`Idle::Adaptive`] lets it look for a while, then let other threads go first, then sleep until a frame
-//! arrives ([`crate::port::Port::waitable`]), its next timer is due, or its [`Waker`] is used by
-//! who has put something in a ring.
+//! A worker with a core of its own polls all the time ([`Idle::Spin`]). On shared machines [`Idle::Adaptive`] lets it
+//! poll for a while, then yield to other threads, then sleep until a frame arrives ([`crate::port::Port::waitable`]),
+//! its next timer is due, or a thread that has put something into a ring uses its [`Waker`].
 //!
 //! # Time
 //!
@@ -74,13 +73,13 @@
 //!
 //! # Addresses
 //!
-//! The [`AddressBook`] says where peers are. Peers of whom only the IP address is known are entered with
-//! [`Worker::meet`], and asked for the rest by ARP or neighbour discovery ([`neighbours`]).
+//! The [`AddressBook`] holds the addresses of peers. A peer of which only the IP address is known is entered with
+//! [`Worker::meet`], which resolves its Ethernet address by ARP or neighbour discovery ([`neighbours`]).
 //!
 //! # Many workers
 //!
-//! Workers share nothing. A [`Team`] runs several, each in a thread pinned to its core, at ports or
-//! addresses of their own, or at the queues of one port: which of them a peer's packets come to depends on
+//! Workers share nothing. A [`Team`] runs several, each in a thread pinned to its core, with ports or
+//! addresses of their own, or with the queues of one port: the queue to which a peer's packets come depends on
 //! the addresses alone ([`steer`]).
 #![deny(unsafe_code)]
 
@@ -133,33 +132,33 @@ pub struct Worker<P> {
     codec: Codec,
     neighbours: Neighbours,
     clock: Clock,
-    /// What the clock showed last: the endpoint's time never goes back, whatever the clock does.
+    /// The last time of the clock. The endpoint's time never goes back, even if the clock does.
     shown: Time,
     idle: Idle,
     backoff: Backoff,
     rx: RxBurst,
-    /// For frames of a burst that have to be put together. Not the port's: it may have none to spare.
+    /// Buffers for frames that have to be copied into one piece. Not the port's, which may have none left.
     whole: FramePool,
-    /// Frames that the port had no room for stay here for the next turn.
+    /// Frames to be sent. Those that the port has no room for stay here for the next turn.
     tx: TxBurst,
     /// The headers of the packet that is being written.
     scratch: Packet,
     /// The headers of the packet that is being read.
     arrived: Packet,
-    /// What the next frames will probably look like.
+    /// The headers that the next frames will probably have.
     expected: Predictions,
     /// Bytes of the longest frame that the endpoint sends.
     longest: usize,
-    /// Whether payload can leave from where it is: the port takes it so, and no checksum of it is needed.
+    /// Whether payload can be sent by reference: the port can do so, and it needs no checksum.
     attaches: bool,
     counters: WorkerCounters,
     last_read_error: Option<ReadError>,
     last_write_error: Option<WriteError>,
-    /// Since when the port has taken none of the frames that wait for it.
+    /// Since when frames have waited without the port taking any.
     stuck_since: Option<Time>,
 }
 
-/// What a worker has dropped, and how it sent. What passed is in [`Fep::counters`] and [`Port::counters`].
+/// Counts of what a worker has dropped, and of how it sent. [`Fep::counters`] and [`Port::counters`] count what passed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WorkerCounters {
     /// Turns of the loop.
@@ -168,33 +167,33 @@ pub struct WorkerCounters {
     pub malformed: u64,
     /// Frames for other IP addresses.
     pub misdirected: u64,
-    /// Frames of senders that are not in the address book.
+    /// Frames from senders that are not in the address book.
     pub strangers: u64,
-    /// Frames of ARP, neighbour discovery and ICMP, which the worker deals with itself.
+    /// Frames of ARP, neighbour discovery and ICMP, which the worker handles itself.
     pub neighbours: u64,
-    /// Packets whose payload left from where it is, without a copy into a frame.
+    /// Packets whose payload was sent by reference, without a copy into a frame.
     pub attached: u64,
-    /// Frames that arrived in pieces and had to be put together, which costs a copy: the first of a peer, and those
-    /// whose headers are not the usual ones (IPv6, a tag, a UDP checksum, trimmed).
+    /// Frames that arrived in pieces and had to be copied into one buffer: the first frame of a peer, and frames with
+    /// unusual headers (IPv6, a tag, a UDP checksum, trimmed).
     pub gathered: u64,
     /// Packets that could not be written.
     pub unsendable: u64,
-    /// Packets to peers whose Ethernet address is not known yet; lost to the endpoint, whose timers deal
-    /// with that.
+    /// Packets to peers whose Ethernet address is not known yet. They are lost for the endpoint, whose timers
+    /// retransmit them.
     pub unresolved: u64,
-    /// Frames that the port did not take for a second; lost to the endpoint.
+    /// Frames that the port did not take for a second. They are lost for the endpoint.
     pub not_taken: u64,
-    /// Times that the port's pool had no buffer for a packet that wanted to leave.
+    /// How often the port's pool had no buffer for a packet to be sent.
     pub pool_empty: u64,
 }
 
-/// A worker that cannot work.
+/// Why a worker cannot be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WorkerError {
     /// The port cannot send the endpoint's largest packets.
     #[error("the endpoint's frames have up to {needed} bytes, and the port sends {max}")]
     FrameTooLong {
-        /// Bytes of the longest frame.
+        /// Bytes of the endpoint's longest frame.
         needed: usize,
         /// Bytes that the port can send.
         max: usize,
@@ -202,7 +201,7 @@ pub enum WorkerError {
     /// The address book is another endpoint's.
     #[error("the address book is endpoint {}'s, not endpoint {}'s", book.0, fep.0)]
     ForeignBook {
-        /// Whose book it is.
+        /// The endpoint that the book belongs to.
         book: Addr,
         /// The endpoint.
         fep: Addr,
@@ -216,7 +215,7 @@ impl<P: Port> Worker<P> {
     /// A worker for `fep` at `port`. `fep` must have been made with the time of `clock`.
     ///
     /// # Errors
-    /// Parts that do not fit each other.
+    /// The parts do not fit each other; the error says which.
     pub fn new(
         fep: Fep,
         port: P,
@@ -269,8 +268,7 @@ impl<P: Port> Worker<P> {
         &self.fep
     }
 
-    /// The endpoint, to post messages and take completions. What that sets in motion leaves with the next
-    /// turn.
+    /// The endpoint, to post messages and take completions. Packets that result are sent in the next turn.
     pub fn fep_mut(&mut self) -> &mut Fep {
         &mut self.fep
     }
@@ -280,7 +278,7 @@ impl<P: Port> Worker<P> {
         &self.port
     }
 
-    /// The port, say to change what a test's port does.
+    /// The port, for example to change the behaviour of a test's port.
     pub fn port_mut(&mut self) -> &mut P {
         &mut self.port
     }
@@ -300,22 +298,22 @@ impl<P: Port> Worker<P> {
         self.clock
     }
 
-    /// What was dropped.
+    /// The counters.
     pub fn counters(&self) -> WorkerCounters {
         self.counters
     }
 
-    /// Why the last frame that was dropped on arrival was.
+    /// Why a frame was last dropped on arrival.
     pub fn last_read_error(&self) -> Option<ReadError> {
         self.last_read_error
     }
 
-    /// Why the last packet that could not be written could not.
+    /// Why a packet could last not be written.
     pub fn last_write_error(&self) -> Option<WriteError> {
         self.last_write_error
     }
 
-    /// The parts; frames that wait for the port are dropped.
+    /// Takes the worker apart. Frames that wait for the port are dropped.
     pub fn into_parts(self) -> (Fep, P, AddressBook) {
         (self.fep, self.port, self.book)
     }

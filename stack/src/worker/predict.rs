@@ -1,19 +1,19 @@
-//! Header prediction: frames of one peer agree in nearly all of what comes before PDS. One that agrees with the peer's
-//! last well-formed frame in everything that is checked there, but for lengths and checksums, needs no more than a
-//! look at these. (The idea is Van Jacobson's, for TCP.)
+//! Header prediction: frames of one peer agree in nearly all bytes before PDS. If a frame agrees with the peer's last
+//! well-formed frame in all fields but lengths and checksums, only these have to be checked. (The idea is Van
+//! Jacobson's, for TCP.)
 //!
-//! Only for what most frames are: IPv4 without options, untagged, whole.
+//! Only for the usual frames: IPv4 without options, untagged, not trimmed.
 
 use crate::packet::Addr;
 use crate::wire::checksum::{Sum, udp_is_valid};
 use crate::wire::frame::{ChecksumPolicy, DEFAULT_TTL, IpAddrs};
 use crate::wire::prefix::{PREFIX_LEN, UDP};
 
-/// Bytes compared: whole words. The shortest PDS header reaches further.
+/// Bytes compared, a multiple of a word. The shortest frame, with the shortest PDS header, is longer.
 const COMPARED: usize = 48;
 
 /// Fields that differ from frame to frame: traffic class, total length, header checksum; source port, UDP length
-/// and UDP checksum; and what lies behind the headers.
+/// and UDP checksum; and the bytes behind these headers.
 const VARYING: [core::ops::Range<usize>; 6] = [15..18, 24..26, 34..36, 38..40, 40..42, PREFIX_LEN..COMPARED];
 
 const MASK: [u64; COMPARED / 8] = mask();
@@ -38,30 +38,30 @@ const fn mask() -> [u64; COMPARED / 8] {
     words
 }
 
-/// Predictions kept at a time.
+/// The number of predictions kept.
 const KEPT: usize = 256;
 
 /// The last two bytes of the source address, in Ethernet and IPv4.
 const SOURCE: usize = 14 + 14;
 
-/// What the next frame of each peer will probably look like. Of peers whose addresses fall on the same place, the last
-/// one that was heard of.
+/// A prediction of each peer's next headers. If the addresses of several peers fall on the same place, the last one
+/// to send has it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Predictions(Vec<Option<Prediction>>);
 
 impl Predictions {
-    /// None yet. The default can never keep any.
+    /// No predictions yet. (The default has no room for any.)
     pub(super) fn new() -> Predictions {
         Predictions(vec![None; KEPT])
     }
 
-    /// What is known of frames of the peer that this one seems to come from.
+    /// The prediction for the peer that this frame seems to come from.
     #[inline]
     pub(super) fn of(&self, frame: &[u8]) -> Option<&Prediction> {
         self.0.get(place_of(frame)?)?.as_ref()
     }
 
-    /// `frame` is a well-formed one of `src`, from and to `ip`.
+    /// Learns from `frame`, a well-formed frame of `src` with the addresses `ip`.
     pub(super) fn learn(&mut self, frame: &[u8], ip: IpAddrs, src: Addr) {
         let Some(place) = place_of(frame).and_then(|at| self.0.get_mut(at)) else { return };
         if let Some(prediction) = Prediction::learn(frame, ip, src) {
@@ -70,25 +70,26 @@ impl Predictions {
     }
 }
 
-/// Neighbours differ in the last byte, hosts of several networks in the one before as well.
+/// The place of a frame's peer. Neighbours differ in the last byte of the address, hosts of several networks in the one
+/// before as well.
 #[inline]
 fn place_of(frame: &[u8]) -> Option<usize> {
     let [network, host] = *frame.get(SOURCE..)?.first_chunk()?;
     Some(usize::from(host ^ network.reverse_bits()))
 }
 
-/// What the next frame of a peer will probably look like.
+/// A prediction of a peer's next headers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Prediction {
     words: [u64; COMPARED / 8],
-    /// Of the words of the IPv4 header that all frames have in common.
+    /// The checksum over the words of the IPv4 header that all frames have in common.
     sum: Sum,
     ip: IpAddrs,
     src: Addr,
     hops: u8,
 }
 
-/// What a frame says in the fields that differ.
+/// The fields of a frame that are not predicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Predicted<'a> {
     pub(super) src: Addr,
@@ -96,13 +97,13 @@ pub(super) struct Predicted<'a> {
     /// DSCP and ECN.
     pub(super) traffic_class: u8,
     pub(super) src_port: u16,
-    /// What follows the UDP header.
+    /// The bytes behind the UDP header.
     pub(super) body: &'a [u8],
 }
 
 impl Prediction {
-    /// What frames of `src` look like, of which `frame` is a well-formed one, from and to `ip`. None if it is not of
-    /// the kind that is predicted.
+    /// A prediction from `frame`, a well-formed frame of `src` with the addresses `ip`. None if it is not of the kind
+    /// that is predicted.
     fn learn(frame: &[u8], ip: IpAddrs, src: Addr) -> Option<Prediction> {
         let head: &[u8; COMPARED] = frame.first_chunk()?;
         let plain = head[12..15] == [8, 0, 0x45];
@@ -113,8 +114,8 @@ impl Prediction {
         plain.then(|| Prediction { words: words(head), sum, ip, src, hops })
     }
 
-    /// Takes a frame apart that is as predicted, and whose lengths and checksums are right; `None` says nothing
-    /// about it.
+    /// Reads a frame that is as predicted, and whose lengths and checksums are right. After `None` the frame may
+    /// still be valid.
     #[inline]
     pub(super) fn check<'a>(&self, frame: &'a [u8], checksums: ChecksumPolicy) -> Option<Predicted<'a>> {
         let head: &[u8; COMPARED] = frame.first_chunk()?;

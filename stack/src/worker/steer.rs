@@ -1,18 +1,18 @@
-//! Several workers at one address: whose packets are whose.
+//! Steering: which of several workers at one address gets a peer's packets.
 //!
 //! Each worker has an endpoint and a receive queue of its own. All packets from one peer have to come to the
 //! worker that has the connections with it, whatever their entropy: so queues are chosen by addresses,
 //! never by the five-tuple, which spraying changes with each packet. Network cards do it by the Toeplitz
-//! hash (receive-side scaling over IP addresses only); [`Steering`] says beforehand what they will choose,
-//! so that a connection is opened where its packets will arrive.
+//! hash (receive-side scaling over IP addresses only); [`Steering`] computes their choice beforehand,
+//! so that a connection is opened at the worker where its packets will arrive.
 
 use core::net::IpAddr;
 
-/// Bytes of a key: enough for two IPv6 addresses and the 32 bits behind.
+/// Bytes of a key: enough for two IPv6 addresses and the 32 bits behind them.
 pub const KEY_LEN: usize = 40;
 
-/// A key that gives both directions between two hosts the same hash: of any 16 bits apart the same bits
-/// repeat, so exchanging source and destination changes nothing (Woo and Park, "Scalable TCP session
+/// A key that gives both directions between two hosts the same hash: its bits repeat every 16 bits, so
+/// exchanging source and destination changes nothing (Woo and Park, "Scalable TCP session
 /// monitoring with symmetric receive-side scaling", 2012). Two hosts with equally many queues then meet in
 /// queues of the same number.
 pub const SYMMETRIC_KEY: [u8; KEY_LEN] = {
@@ -43,12 +43,12 @@ impl Steering {
         Steering { key: SYMMETRIC_KEY, table: TABLE, queues: queues.max(1) }
     }
 
-    /// The same with another key.
+    /// The same steering with another key.
     pub fn with_key(self, key: [u8; KEY_LEN]) -> Steering {
         Steering { key, ..self }
     }
 
-    /// The same with a table of `entries` entries, at least one; entry `i` is queue `i mod queues`.
+    /// The same steering with a table of `entries` entries, at least one; entry `i` is queue `i mod queues`.
     pub fn with_table(self, entries: u32) -> Steering {
         Steering { table: entries.max(1), ..self }
     }

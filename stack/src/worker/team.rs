@@ -10,37 +10,37 @@ use std::thread::{self, JoinHandle};
 
 use super::{PinError, Waker, pin_to};
 
-/// What the thread of a worker needs to know.
+/// The thread of a team in which a job runs.
 #[derive(Clone, Debug)]
 pub struct WorkerSpec {
-    /// The worker's number, from 0.
+    /// The number of the thread, from 0.
     pub index: usize,
     /// The core that the thread is pinned to.
     pub core: usize,
-    /// Stops the worker: to be handed to [`super::Worker::run`].
+    /// Stops the worker: pass it to [`super::Worker::run`].
     pub waker: Waker,
 }
 
-/// Why a team does not work. Those of its threads that ran have been stopped.
+/// Why a team cannot start. Threads that had started have been stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum TeamError {
-    /// There are not as many cores as jobs.
+    /// There are fewer cores than jobs.
     #[error("{jobs} workers need as many cores, and {cores} are given")]
     Cores {
-        /// How many jobs there are.
+        /// The number of jobs.
         jobs: usize,
-        /// How many cores.
+        /// The number of cores.
         cores: usize,
     },
     /// A thread cannot run on its core.
     #[error(transparent)]
     Pin(#[from] PinError),
-    /// The system gave no thread, or no descriptor for a waker.
+    /// The system could not provide a thread, or a descriptor for a waker.
     #[error("worker {index} cannot be started: {error}")]
     Start {
         /// The number of the worker.
         index: usize,
-        /// What the system says.
+        /// The system's reason.
         error: io::Error,
     },
 }
@@ -52,11 +52,11 @@ pub struct Team<T> {
 }
 
 impl<T: Send + 'static> Team<T> {
-    /// Runs each job in a thread pinned to the core at the same place of `cores`. A job makes its worker, or
-    /// brings it along, and runs it with the waker of its spec; it ends when that is stopped.
+    /// Runs each job in a thread pinned to the core at the same index of `cores`. A job makes its worker, or
+    /// owns it, and runs it with the waker that it gets; it ends when the waker is stopped.
     ///
     /// # Errors
-    /// Too few cores, one that may not be used, or no more threads.
+    /// There are too few cores, a core cannot be used, or the system has no more threads.
     pub fn start<J>(cores: &[usize], jobs: Vec<J>) -> Result<Team<T>, TeamError>
     where
         J: FnOnce(WorkerSpec) -> T + Send + 'static,
@@ -79,7 +79,7 @@ impl<T: Send + 'static> Team<T> {
         Ok(team)
     }
 
-    /// Stops all workers, waits for them, and returns what their jobs have returned, in order.
+    /// Stops all workers, waits for them, and returns the results of their jobs, in order.
     ///
     /// # Panics
     /// A job has panicked.
@@ -103,13 +103,13 @@ impl<T> Drop for Team<T> {
     fn drop(&mut self) {
         self.stop_all();
         for (_, thread) in self.threads.drain(..) {
-            // Its panic has been printed; a second one here would end the process.
+            // The job's panic has been printed; a second one here would abort the process.
             let _ = thread.join();
         }
     }
 }
 
-/// What a thread does: nothing, if it cannot be pinned.
+/// The body of a thread: runs the job, if the thread can be pinned.
 fn work<T, J: FnOnce(WorkerSpec) -> T>(
     job: J,
     spec: WorkerSpec,

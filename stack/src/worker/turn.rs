@@ -9,15 +9,15 @@ use crate::packet::{Packet, Payload};
 use crate::port::{Frame, Port, Reservation};
 use crate::prefetch::prefetch;
 
-/// How long frames wait for a port that takes none: longer than a system keeps the other end from its processor.
+/// How long frames wait for a port that takes none: longer than a scheduler keeps the other end from running.
 const STANDSTILL: Span = Span::from_ms(1_000);
 
-/// What one turn of the loop did.
+/// The result of one turn of the loop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TurnResult {
-    /// Frames that arrived.
+    /// Number of frames that arrived.
     pub received: usize,
-    /// Frames that the port took.
+    /// Number of frames that the port took.
     pub sent: usize,
     /// Whether a timer was due.
     pub timers: bool,
@@ -30,15 +30,15 @@ impl TurnResult {
     }
 }
 
-/// Frames whose headers are fetched ahead of the one that is being read: a frame takes a few hundred
-/// nanoseconds, so three cover what a line from memory takes.
+/// How many frames ahead of the one being read the headers are fetched. A frame takes a few hundred nanoseconds, so
+/// three cover the latency of a line from memory.
 const AHEAD: usize = 3;
 
 /// Bytes of headers worth fetching: Ethernet, IP, UDP, PDS and most of SES.
 const HEADERS: usize = 128;
 
-/// Payload of so many bytes is sent from where it is if the port can; a shorter one is copied sooner than a
-/// second buffer is made ready to refer to it.
+/// Payload of this many bytes or more is sent by reference if the port can. Copying a shorter one is faster than
+/// preparing a second buffer that refers to it.
 const WORTH_ATTACHING: u32 = 1024;
 
 impl<P: Port> Worker<P> {
@@ -68,14 +68,14 @@ impl<P: Port> Worker<P> {
         TurnResult { received, sent, timers: timers | asked }
     }
 
-    /// The time of the clock, but never before what it was last time.
+    /// The time of the clock, but never less than the time before.
     #[inline]
     pub(super) fn now(&mut self) -> Time {
         self.shown = self.clock.now().latest(self.shown);
         self.shown
     }
 
-    /// When the worker has something to do although nothing arrives.
+    /// When the worker next has something to do even if nothing arrives.
     pub(super) fn next_timer(&self) -> Option<Time> {
         [self.fep.poll_timeout(), self.neighbours.poll_timeout()].into_iter().flatten().reduce(Time::earliest)
     }
@@ -105,7 +105,7 @@ impl<P: Port> Worker<P> {
         count
     }
 
-    /// Deals with frame `at` of the burst, which is not as expected.
+    /// Handles frame `at` of the burst, whose headers are not as predicted.
     #[inline(never)]
     fn receive_any(&mut self, now: Time, at: usize) {
         let (next, packet) = (&mut self.expected, &mut self.arrived);
@@ -115,8 +115,8 @@ impl<P: Port> Worker<P> {
         }
     }
 
-    /// Deals with frame `at` of the burst, which goes on elsewhere, or puts it together. Returns whether nothing is left
-    /// to be done.
+    /// Handles frame `at` of the burst, which goes on elsewhere, or copies it into one buffer. Returns whether the
+    /// frame is done with.
     #[inline]
     fn receive_with_tail(&mut self, now: Time, at: usize) -> bool {
         let (next, packet) = (&self.expected, &mut self.arrived);
@@ -133,7 +133,7 @@ impl<P: Port> Worker<P> {
         false
     }
 
-    /// Deals with frame `at` of the burst, which is no packet for the endpoint.
+    /// Handles frame `at` of the burst, which is no packet for the endpoint.
     #[cold]
     fn refuse(&mut self, now: Time, at: usize, error: ReadError) {
         let frame = &self.rx[at];
@@ -147,7 +147,7 @@ impl<P: Port> Worker<P> {
         self.last_read_error = Some(error);
     }
 
-    /// Before the application learns that messages have failed, and writes anew to their memory.
+    /// Recalls the frames of failed messages, before the application learns of the failure and reuses their memory.
     #[cold]
     fn recall(&mut self) {
         self.tx.drop_attached();
@@ -171,8 +171,8 @@ impl<P: Port> Worker<P> {
         }
     }
 
-    /// Loses frames that the port has not taken for too long. To the endpoint they have left, so that only their loss
-    /// lets it count, and give up at last.
+    /// Drops frames that the port has not taken for too long. The endpoint considers them sent: only if they are lost
+    /// do its retransmission timers count them, and give up in the end.
     #[cold]
     fn mind_standstill(&mut self, now: Time, sent: usize) {
         let since = *self.stuck_since.get_or_insert(now);
@@ -192,7 +192,7 @@ impl<P: Port> Worker<P> {
             if self.tx.room() == 0 {
                 return true;
             }
-            // The buffer comes first: a packet that has left the endpoint must not be without one.
+            // The buffer comes first: a packet that the endpoint has handed out needs one.
             let Ok(mut frame) = self.tx.reserve(self.longest) else {
                 self.counters.pool_empty += 1;
                 return false;
@@ -217,7 +217,7 @@ impl<P: Port> Worker<P> {
         false
     }
 
-    /// Notes why a packet was not written. To the endpoint it is lost; its timers deal with that.
+    /// Notes why a packet was not written. It is lost for the endpoint, whose timers retransmit it.
     #[cold]
     fn lose(&mut self, now: Time, error: WriteError) {
         match error {
@@ -231,8 +231,8 @@ impl<P: Port> Worker<P> {
     }
 }
 
-/// Writes the headers, and puts the payload behind them without looking at it: from where it is, if its memory
-/// can be shared.
+/// Writes the headers, and puts the payload behind them without reading it: by reference, if its memory can be
+/// shared.
 #[inline]
 fn write_by_reference(
     fep: &Fep,

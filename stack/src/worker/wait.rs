@@ -1,4 +1,4 @@
-//! Sleeping until something happens, and waking who sleeps.
+//! Sleeping until something happens, and waking a sleeping worker.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -9,10 +9,10 @@ use weft_cc::Span;
 
 use self::system as bell;
 
-/// Wakes a worker that sleeps, or stops it; from any thread. Clones are one and the same.
+/// Wakes a worker that sleeps, or stops it, from any thread. Clones act on the same worker.
 ///
-/// Whoever gives a worker something to do that its port does not see (a descriptor in a ring, say) calls
-/// [`Waker::wake`] afterwards. While the worker is awake that costs a fence and no system call.
+/// After giving a worker something to do that its port does not see (a descriptor in a ring, say), call
+/// [`Waker::wake`]. While the worker is awake that costs a fence and no system call.
 #[derive(Clone, Debug)]
 pub struct Waker(Arc<Shared>);
 
@@ -33,11 +33,11 @@ impl Waker {
         Ok(Waker(Arc::new(Shared { asleep: false.into(), stopped: false.into(), bell })))
     }
 
-    /// Sees to it that the worker looks at everything once more, if it sleeps or is about to.
+    /// Makes the worker check everything once more, if it sleeps or is about to.
     #[inline]
     pub fn wake(&self) {
-        // Between what the caller has written and reading the flag; the worker does it the other way round
-        // (`fall_asleep`), so that one of the two sees what the other wrote.
+        // The caller has written before the fence, and reads the flag after it. The worker does the reverse
+        // (`fall_asleep`), so at least one of the two sees what the other has written.
         fence(Ordering::SeqCst);
         if self.0.asleep.load(Ordering::Relaxed) {
             self.0.ring();
@@ -50,24 +50,24 @@ impl Waker {
         self.wake();
     }
 
-    /// Whether it was stopped.
+    /// Whether the worker has been stopped.
     #[inline]
     pub fn is_stopped(&self) -> bool {
         self.0.stopped.load(Ordering::Acquire)
     }
 
-    /// Whether the worker sleeps, or takes a last turn before.
+    /// Whether the worker sleeps, or makes its last turn before it sleeps.
     pub fn is_asleep(&self) -> bool {
         self.0.asleep.load(Ordering::Acquire)
     }
 
-    /// Says that the worker will sleep unless it finds something to do in one more turn.
+    /// Notes that the worker will sleep unless it finds something to do in one more turn.
     pub(super) fn fall_asleep(&self) {
         self.0.asleep.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// Says that the worker is awake.
+    /// Notes that the worker is awake.
     pub(super) fn awake(&self) {
         self.0.asleep.store(false, Ordering::Relaxed);
     }
@@ -76,7 +76,7 @@ impl Waker {
 impl Shared {
     #[cold]
     fn ring(&self) {
-        // One ring is enough for everybody who has something.
+        // One ring is enough, however many callers have something for the worker.
         if self.asleep.swap(false, Ordering::AcqRel) {
             self.bell.ring();
         }
@@ -88,7 +88,7 @@ pub(super) fn sleep(waker: Option<&Waker>, port: Option<BorrowedFd<'_>>, span: S
     system::sleep(waker.map(|waker| &waker.0.bell), port, span);
 }
 
-/// Descriptors, as Linux has them.
+/// Eventfds and `poll`.
 mod system {
     use std::io;
     use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -107,12 +107,12 @@ mod system {
         }
 
         pub(super) fn ring(&self) {
-            // It fails only when the bell has been rung 2⁶⁴ times and nobody has heard it.
+            // It fails only when the counter is full, after 2⁶⁴ rings: the bell is readable then.
             let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
         }
 
         fn silence(&self) {
-            // It fails if it has not been rung.
+            // It fails if the bell has not been rung.
             let _ = rustix::io::read(&self.0, &mut [0; 8]);
         }
     }
@@ -123,7 +123,7 @@ mod system {
         waited_for.extend(
             [bell_fd, port].into_iter().flatten().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)),
         );
-        // In whole microseconds: the kernel is no more exact.
+        // In whole microseconds: the kernel is not more precise.
         let us = (span.as_ps() / 1_000_000) as i64;
         let timeout = Timespec { tv_sec: us / 1_000_000, tv_nsec: us % 1_000_000 * 1000 };
         // A signal ends it early, which is harmless.

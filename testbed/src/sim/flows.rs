@@ -187,7 +187,7 @@ impl Flows {
                 self.by_id.insert((flow.src.0, *id), slot);
             }),
         };
-        if let Err(error) = id.and_then(|id| fep.post_send(id, send)) {
+        if let Err(error) = id.and_then(|id| Ok(fep.post_send(id, send)?)) {
             self.failures.push((now, flow.src.0, format!("flow {}: {error}", flow.id)));
             self.leave(now, slot, fep);
         }

@@ -37,7 +37,7 @@ pub(super) struct Host {
 }
 
 /// Bytes at the start of [`Host`] that each packet needs.
-const HOT: usize = 768;
+const HOT: usize = 832;
 
 /// An event at a host. The order of the variants decides between events at the same instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -4,7 +4,7 @@ use core::net::IpAddr;
 
 use weft_stack::packet::{Addr, Class, Network};
 use weft_stack::spray::Entropy;
-use weft_stack::wire::class::{DscpClasses, TrafficClass, TrimPoint};
+use weft_stack::wire::class::{DscpClasses, PacketClass, TrimPoint};
 use weft_stack::wire::ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, EthernetView};
 use weft_stack::wire::ipv4::Ipv4View;
 use weft_stack::wire::ipv6::{self, Ipv6View};
@@ -123,8 +123,8 @@ impl FrameHeaders {
     /// The ticket of the frame in `slot`, which goes from host `src` to host `dst`.
     pub(super) fn ticket(&self, classes: &DscpClasses, slot: u32, src: u32, dst: u32) -> Ticket {
         let (class, trimmable) = match classes.classify(self.dscp) {
-            TrafficClass::Trimmable => (Class::Data, true),
-            TrafficClass::Control => (Class::Control, false),
+            PacketClass::Trimmable => (Class::Data, true),
+            PacketClass::Control => (Class::Control, false),
             other => match other.trim_point() {
                 Some(TrimPoint::Fabric) => (Class::Trimmed, false),
                 Some(TrimPoint::LastHop) => (Class::TrimmedLastHop, false),

@@ -7,7 +7,7 @@ use super::pipe::Lines;
 use crate::Failure;
 use crate::live::{self, HostFlows, HostReport, LiveHost, Participants};
 use crate::options::RunArgs;
-use crate::port_spec::{AnyPort, PeerSpec, Place, PortOptions, PortSpec};
+use crate::port_spec::{AnyPort, PeerAddress, PeerSpec, PortOptions, PortSpec};
 use crate::soft;
 use crate::testbed::HostFacts;
 use crate::trace::LiveTrace;
@@ -20,21 +20,21 @@ use weft_cc::{Span, Time};
 use weft_stack::worker::{Clock, HostAddr, Worker};
 use weft_testbed::sim::RunConfig;
 
-/// How long the fabric's end of the link may take to be there.
+/// How long the fabric's end of the link may take to appear.
 const LINK_WAIT: Duration = Duration::from_secs(20);
-/// How much a host decides ahead of its link, at least: so long it may be without its core without cost.
+/// The least time by which a host decides ahead of its link: it may be without its core for so long at no cost.
 const AHEAD: Span = Span::from_us(600);
-/// A host looks for frames so often in the network's round trip, but not less often than this. To be woken by each
-/// frame, where ports can do that, costs two cores more than that many hosts leave them.
+/// How many times a host looks for frames in a round trip of the network, and the longest time between two looks. Being
+/// woken by each frame, where ports can do that, would cost more than two cores have left with that many hosts.
 const LOOKS: u64 = 64;
 const LONGEST_SLEEP: Span = Span::from_us(500);
-/// Turns of the loop after which a host that is never idle looks for what the parent says.
+/// Turns of the loop after which a host that is never idle looks for messages of the parent.
 const ATTEND: u32 = 64;
 
-/// Is host `host` of the run that `config` describes, for the process `parent`, until that says so.
+/// Plays host `host` of the run that `config` describes, for the process `parent`, until that ends the run.
 ///
 /// # Errors
-/// What the parent asks for cannot be had, or it is gone.
+/// The host cannot be set up as the parent asks, or the parent is gone.
 pub(crate) fn be_host(parent: u32, host: u32, config: &RunConfig, args: &RunArgs) -> Result<(), Failure> {
     die_with(parent)?;
     let trace = args.trace.of_host(host).begin(&args.trace_host)?;
@@ -46,16 +46,17 @@ pub(crate) fn be_host(parent: u32, host: u32, config: &RunConfig, args: &RunArgs
     }
     print_line(&FromHost::Ready)?;
     this.run()?;
-    trace.map_or(Ok(()), LiveTrace::finish)?;
+    let traced = trace.map_or(Ok(()), LiveTrace::finish);
     let report = HostReport::new(this.number, this.flows, &this.worker);
-    print_line(&FromHost::Report(Box::new(report)))
+    print_line(&FromHost::Report(Box::new(report)))?;
+    traced
 }
 
 /// Arranges that this process does not outlive `parent`.
 fn die_with(parent: u32) -> Result<(), Failure> {
     set_parent_process_death_signal(Some(Signal::KILL))
         .map_err(|error| Failure::Run(format!("prctl: {error}")))?;
-    // It may have died before the call above.
+    // The parent may have died before the call above.
     match getppid() {
         Some(pid) if pid.as_raw_nonzero().get() as u32 == parent => Ok(()),
         _ => Err(Failure::Run("the run of this host has ended".to_owned())),
@@ -80,7 +81,7 @@ struct HostProcess<'a> {
     lines: Lines,
     /// The longest sleep between two looks for frames.
     sleep: Span,
-    /// Turns until it looks for what the parent says; none if there is something.
+    /// Turns until the next look for messages of the parent; 0 if there are some.
     attend: u32,
     finished: bool,
 }
@@ -99,7 +100,7 @@ impl<'a> HostProcess<'a> {
         let (port, places) = open(own, &setup.hosts)?;
         port.port.wait_for_link(LINK_WAIT).map_err(Failure::Run)?;
         let mut network = soft::network(config);
-        network.paths = network.paths.min(port.paths);
+        network.paths = network.paths.min(port.info.paths);
         let rate = config.topology.host_rate();
         let ahead = 1 + AHEAD.as_ps().div_ceil(rate.time_for(config.wire_mtu()).as_ps().max(1)).clamp(1, 15);
         let port = PacedPort::new(port.port, rate, ahead as usize, clock).map_err(|error| failed(&error))?;
@@ -110,13 +111,13 @@ impl<'a> HostProcess<'a> {
         let numbers: Vec<u32> = setup.hosts.iter().map(|facts| facts.host).collect();
         let participants = Participants::new(&config.workload, &numbers);
         let mut flows = HostFlows::new(config, &participants, number);
-        // Nobody says here when a flow starts elsewhere.
+        // A host does not hear when a flow to it starts elsewhere.
         flows.expect_all(worker.fep_mut()).map_err(|error| failed(&error))?;
         let sleep = Span::from_ps(network.rtt.as_ps() / LOOKS).min(LONGEST_SLEEP);
         Ok(HostProcess { number, worker, flows, lines, sleep, attend: 0, finished: false })
     }
 
-    /// Turns the loop until the parent says that it is over.
+    /// Turns the loop until the parent ends the run.
     fn run(&mut self) -> Result<(), Failure> {
         while !self.finished {
             if self.attend == 0 {
@@ -147,7 +148,7 @@ impl<'a> HostProcess<'a> {
         }
     }
 
-    /// Does what the parent has said.
+    /// Carries out the parent's messages.
     fn listen(&mut self) -> Result<(), Failure> {
         while let Some(message) = self.lines.next().map_err(|error| gone(&error))? {
             let now = self.worker.clock().now();
@@ -162,7 +163,7 @@ impl<'a> HostProcess<'a> {
         Ok(())
     }
 
-    /// Sleeps until something is due, the parent says something, or it is time to look for frames.
+    /// Sleeps until something is due, a message of the parent arrives, or it is time to look for frames.
     fn rest(&mut self) {
         let now = self.worker.clock().now();
         let fep = self.worker.fep();
@@ -183,24 +184,24 @@ impl<'a> HostProcess<'a> {
     }
 }
 
-/// Opens the port of the host at `own`, and finds out where all hosts are.
+/// Opens the port of the host at `own`, and resolves the addresses of all hosts.
 fn open(own: usize, hosts: &[HostFacts]) -> Result<(crate::port_spec::OpenPort, Vec<HostAddr>), Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::Run(error.to_string());
     let facts = &hosts[own];
     let spec: PortSpec = facts.port.parse().map_err(|error| failed(&error))?;
     let mtu = u16::try_from(facts.mtu).ok();
     let options = PortOptions { ip: facts.ip, mtu, ..PortOptions::default() };
-    let mut port = spec.open(&options).map_err(|error| failed(&error))?;
+    let mut port = options.open(&spec).map_err(Failure::Run)?;
     let mut places = Vec::new();
     for (place, facts) in hosts.iter().enumerate() {
         if place == own {
-            places.push(port.host);
+            places.push(port.info.host);
             continue;
         }
         let peer: PeerSpec = facts.called.parse().map_err(|error| failed(&error))?;
         match port.meet(&peer).map_err(|error| failed(&error))? {
-            Place::Known(known) => places.push(known),
-            Place::ToBeAsked(ip) => {
+            PeerAddress::Known(known) => places.push(known),
+            PeerAddress::ToBeAsked(ip) => {
                 return Err(Failure::Run(format!("nobody knows the Ethernet address of {ip}")));
             }
         }

@@ -1,10 +1,10 @@
-//! What the process of the switches and those of the hosts tell each other: lines of JSON over pipes.
+//! The messages between the process of the switches and those of the hosts: lines of JSON over pipes.
 
 use crate::live::{HostReport, News};
 use crate::testbed::HostFacts;
 use serde::{Deserialize, Serialize};
 
-/// The first line that a host gets.
+/// The first message to a host.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Setup {
     /// All hosts of the run, this one among them.

@@ -41,11 +41,11 @@ use weft_testbed::workload::Workload;
 const READY: Duration = Duration::from_secs(60);
 const REPORT: Duration = Duration::from_secs(30);
 const END: Duration = Duration::from_secs(10);
-/// From the word to the beginning: all hosts should have heard of it by then.
+/// From the announcement to the beginning: all hosts should have heard of it by then.
 const RUN_UP: Span = Span::from_ms(100);
 /// How often signals are looked for while hosts get ready.
 const LOOK: Duration = Duration::from_millis(50);
-/// Turns of the switches between two looks for news.
+/// Turns of the switches between two looks for messages of hosts.
 const ATTEND: u32 = 32;
 
 /// Runs all flows of `config`'s workload. Returns the report, and what the fabric has done.
@@ -85,7 +85,7 @@ fn monotonic_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// What is heard of a host, by its place: a line, or that there will be none any more.
+/// A message of the host at this place in the list; `None` if it will send no more.
 type News = (usize, Option<FromHost>);
 
 /// The processes of the hosts. They are killed when this is dropped.
@@ -125,7 +125,7 @@ impl Processes {
         }
     }
 
-    /// How the host at `place` has ended, which was not to end.
+    /// The failure of a run whose host at `place` has ended too early, or does not answer.
     fn died(&mut self, place: usize) -> Failure {
         let host = self.hosts[place];
         match ended(&mut self.children[place], Instant::now() + END) {
@@ -163,16 +163,16 @@ impl Processes {
 impl Drop for Processes {
     fn drop(&mut self) {
         for child in &mut self.children {
-            // It may have ended by itself.
+            // The process may have ended by itself.
             let _ = child.kill();
             let _ = child.wait();
         }
     }
 }
 
-/// This program once more, as the host that `facts` are about.
+/// The command that starts this program once more, as the host that `facts` describe.
 fn command(facts: &HostFacts) -> Command {
-    // Even if its file has been replaced; and where another program starts it.
+    // This works even if the file of the program has been replaced, and where `ip` starts it.
     let myself = format!("/proc/{}/exe", std::process::id());
     let mut command = match &facts.namespace {
         Some(namespace) => {
@@ -184,14 +184,14 @@ fn command(facts: &HostFacts) -> Command {
     };
     let parent = std::process::id().to_string();
     command.args(["run-host", "--parent", &parent, "--host", &facts.host.to_string()]);
-    // Those of `weft run`.
+    // The options of this `weft run`.
     command.args(std::env::args_os().skip(2));
     // Apart from this process's group: what Ctrl-C in a terminal ends is the run, whose hosts still have to report.
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
     command
 }
 
-/// Passes on what a host says.
+/// Passes on the messages of a host.
 fn hear(place: usize, out: impl std::io::Read + Send + 'static, news: Sender<News>) -> std::io::Result<()> {
     let read = move || {
         for line in BufReader::new(out).lines() {
@@ -200,7 +200,7 @@ fn hear(place: usize, out: impl std::io::Read + Send + 'static, news: Sender<New
                 return;
             }
         }
-        // Nobody listens when the run is over.
+        // The receiver is gone when the run is over.
         let _ = news.send((place, None));
     };
     thread::Builder::new().name("weft-host".to_owned()).spawn(read).map(drop)

@@ -1,4 +1,4 @@
-//! A port that lets its host feel its link's rate.
+//! A port that makes its host feel the rate of its link.
 
 use std::collections::VecDeque;
 use weft_cc::{Rate, Span, Time};
@@ -70,7 +70,7 @@ impl<P: Port> Port for PacedPort<P> {
             let Some(frame) = burst.take_front(1).next() else { break };
             self.free_at = self.free_at.latest(now) + self.time_for(frame.len());
             self.leaving.push_back((self.free_at, frame));
-            // It fits: the copy is as long as what fits.
+            // There is room for one more frame, as checked above.
             let _ = self.tx.push(copy);
             room -= 1;
             taken += 1;

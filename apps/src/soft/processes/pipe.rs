@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 /// A pipe that lines are read from.
 pub(super) struct Lines {
     pipe: File,
-    /// What has arrived after the last whole line.
+    /// The bytes after the last whole line.
     part: Vec<u8>,
     whole: VecDeque<Vec<u8>>,
 }

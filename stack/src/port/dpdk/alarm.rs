@@ -1,8 +1,9 @@
 //! What wakes whoever waits for frames of a queue: the receive interrupts of its device.
 //!
-//! Where drivers have them they come as a descriptor that `poll` takes. Whether they really come is known only when frames
-//! do: a driver may give a descriptor, and say that interrupts are on, of a card that sends none. So each sleep is compared
-//! with what the queue holds after it, and an alarm that says nothing, or something without need, is no longer slept on.
+//! Where drivers have them they come as a descriptor that `poll` takes. Whether they really come is known only when
+//! frames do: a driver may give a descriptor, and say that interrupts are on, of a card that sends none. So each
+//! sleep is compared with what the queue holds after it, and an alarm that says nothing, or something without need,
+//! is no longer slept on.
 
 /// So many times in a row an alarm may be wrong. One that works is wrong now and then: frames arrive just after it
 /// was switched off, and cards hold interrupts back for a while.
@@ -188,8 +189,8 @@ mod system {
     }
 
     fn borrow<'a>(fd: i32) -> BorrowedFd<'a> {
-        // SAFETY: `fd` is a descriptor of the driver, which keeps it open as long as the device is started. An alarm does not
-        // outlive its device (`Device::alarm`), and callers use the result only during their own call.
+        // SAFETY: `fd` is a descriptor of the driver, which keeps it open as long as the device is started. An alarm
+        // does not outlive its device (`Device::alarm`), and callers use the result only during their own call.
         unsafe { BorrowedFd::borrow_raw(fd) }
     }
 }

@@ -27,7 +27,8 @@ impl Mbuf {
         let raw = self.as_ptr();
         // SAFETY: the mbuf is ours, and its pool is never freed.
         let pool = unsafe { (*raw).pool };
-        // SAFETY: `pool` is the mempool of a live mbuf, and mempools are never freed (`MbufPool`). The call only reads it.
+        // SAFETY: `pool` is the mempool of a live mbuf, and mempools are never freed (`MbufPool`). The call only
+        // reads it.
         let room = usize::from(unsafe { sys::weft_rte_pktmbuf_data_room_size(pool) });
         let Ok(len) = u16::try_from(payload.len()) else { return Err(payload) };
         if room < BOOK {

@@ -30,8 +30,8 @@ const NOT_SUPPORTED: i32 = -95;
 const VDEV_BUS: &CStr = c"vdev";
 const PCI_BUS: &CStr = c"pci";
 
-/// A device that this value alone uses. Invariant: DPDK has given `id` to this value, which closes the device only when it is
-/// dropped; so `id` is valid in every method, and no other device has it.
+/// A device that this value alone uses. Invariant: DPDK has given `id` to this value, which closes the device only
+/// when it is dropped; so `id` is valid in every method, and no other device has it.
 #[derive(Debug)]
 pub(super) struct Device {
     id: u16,
@@ -217,7 +217,8 @@ impl Device {
     /// Switches the receive interrupts of a queue on or off. Returns whether the driver does that.
     pub(super) fn interrupt(&self, queue: u16, on: bool) -> bool {
         let _switch = self.switch.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: `self.id` is a device of this `Device`, not closed yet and started; the lock keeps others from switching now.
+        // SAFETY: `self.id` is a device of this `Device`, not closed yet and started; the lock keeps others from
+        // switching now.
         let result = unsafe {
             match on {
                 true => sys::rte_eth_dev_rx_intr_enable(self.id, queue),
@@ -315,7 +316,8 @@ impl Device {
                 conf.rx_adv_conf.rss_conf.rss_key_len = info.hash_key_size;
             }
         }
-        // SAFETY: the device is ours (`Device`'s invariant) and stopped; DPDK copies the configuration, and `key` outlives the call.
+        // SAFETY: the device is ours (`Device`'s invariant) and stopped; DPDK copies the configuration, and `key`
+        // outlives the call.
         let result = unsafe { sys::rte_eth_dev_configure(self.id, queues, queues, &conf) };
         check("rte_eth_dev_configure", result)?;
         Ok((rx, tx))
@@ -333,7 +335,8 @@ impl Device {
     /// Some drivers hash over more than was asked for: then one peer's packets would come to several queues.
     fn check_spread(&self) -> Result<(), DpdkError> {
         let mut conf = sys::rte_eth_rss_conf { rss_key: std::ptr::null_mut(), rss_key_len: 0, rss_hf: 0 };
-        // SAFETY: the device is ours (`Device`'s invariant); without a place for the key only the kinds of hash are told.
+        // SAFETY: the device is ours (`Device`'s invariant); without a place for the key only the kinds of hash are
+        // told.
         let result = unsafe { sys::rte_eth_dev_rss_hash_conf_get(self.id, &mut conf) };
         check("rte_eth_dev_rss_hash_conf_get", result)?;
         if conf.rss_hf & sys::WEFT_RSS_PORTS != 0 || conf.rss_hf & sys::WEFT_RSS_ADDRESSES == 0 {
@@ -369,7 +372,8 @@ impl Device {
 
     fn mac(&self) -> Result<[u8; 6], DpdkError> {
         let mut mac = sys::rte_ether_addr { addr_bytes: [0; 6] };
-        // SAFETY: `self.id` is a device of this `Device`, not closed yet, and the structure is initialised and outlives the call.
+        // SAFETY: `self.id` is a device of this `Device`, not closed yet, and the structure is initialised and
+        // outlives the call.
         check("rte_eth_macaddr_get", unsafe { sys::rte_eth_macaddr_get(self.id, &mut mac) })?;
         Ok(mac.addr_bytes)
     }
@@ -378,8 +382,8 @@ impl Device {
 impl Drop for Device {
     fn drop(&mut self) {
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: the device is ours (`Device`'s invariant), and nobody uses its queues any more. What fails here cannot be
-        // helped: the device is then left as it is, for the life of the process.
+        // SAFETY: the device is ours (`Device`'s invariant), and nobody uses its queues any more. What fails here
+        // cannot be helped: the device is then left as it is, for the life of the process.
         unsafe {
             let in_order = self.started && self.unplug.is_some() && self.facts.hears_of_its_peer();
             if in_order {

@@ -134,16 +134,17 @@ impl DeviceFacts {
         self.driver == "net_memif"
     }
 
-    /// Whether the driver is asked for receive interrupts. `net_e1000_em` of DPDK 22.11 claims them, but never tells a card
-    /// with MSI-X, such as the 82574, which vector they go to (IVAR): none came. Of the virtual devices' drivers three have
-    /// any. `net_virtio_user` closes the descriptors twice (`rte_intr_efd_disable`, then `virtio_user_dev_uninit_notify`),
-    /// the second time whatever has got their numbers since. That of `net_vhost` leads to descriptors of the other
-    /// end, which stay readable. So TAP remains.
+    /// Whether the driver is asked for receive interrupts. `net_e1000_em` of DPDK 22.11 claims them, but never tells
+    /// a card with MSI-X, such as the 82574, which vector they go to (IVAR): none came. Of the virtual devices'
+    /// drivers three have any. `net_virtio_user` closes the descriptors twice (`rte_intr_efd_disable`, then
+    /// `virtio_user_dev_uninit_notify`), the second time whatever has got their numbers since. That of `net_vhost`
+    /// leads to descriptors of the other end, which stay readable. So TAP remains.
     pub(super) fn may_interrupt(&self, device: &str) -> bool {
         self.driver == "net_tap" || is_pci_address(device) && self.driver != "net_e1000_em"
     }
 
-    /// Whether what is to be waited on is the queue itself, readable while it holds frames: the descriptor of a TAP device.
+    /// Whether what is to be waited on is the queue itself, readable while it holds frames: the descriptor of a TAP
+    /// device.
     pub(super) fn is_its_own_alarm(&self) -> bool {
         self.driver == "net_tap"
     }
@@ -256,10 +257,10 @@ pub(super) fn is_pci_address(name: &str) -> bool {
 /// The rate of the link of `device`, which is up and of which `driver` says that its speed is `mbps`; `None` if that
 /// is not to be believed.
 ///
-/// Congestion control without a rate takes one of its own, so none is better than a wrong one. DPDK's virtual devices have
-/// no link: their drivers say 10 Gbit/s or what else their author put there, whatever lies below. A PCI device has one, or
-/// has been told what to say, as virtio may be; if neither, it says 0 or "unknown". Of the drivers of PCI devices
-/// `net_vmxnet3` of DPDK 22.11 does not ask either (`vmxnet3_dev_link_update`).
+/// Congestion control without a rate takes one of its own, so none is better than a wrong one. DPDK's virtual devices
+/// have no link: their drivers say 10 Gbit/s or what else their author put there, whatever lies below. A PCI device
+/// has one, or has been told what to say, as virtio may be; if neither, it says 0 or "unknown". Of the drivers of PCI
+/// devices `net_vmxnet3` of DPDK 22.11 does not ask either (`vmxnet3_dev_link_update`).
 pub(super) fn believed_rate(device: &str, driver: &str, mbps: u32) -> Option<Rate> {
     let known = !matches!(mbps, 0 | sys::WEFT_SPEED_UNKNOWN);
     let asked = is_pci_address(device) && driver != "net_vmxnet3";
@@ -313,8 +314,8 @@ fn driver_of(info: &sys::rte_eth_dev_info) -> String {
     unsafe { CStr::from_ptr(info.driver_name) }.to_string_lossy().into_owned()
 }
 
-/// The largest MTU of IP packets in frames with a VLAN tag of `tag` bytes. Drivers of cards, and the kernel, have room for
-/// one beside the MTU; buffers of a fixed length have not.
+/// The largest MTU of IP packets in frames with a VLAN tag of `tag` bytes. Drivers of cards, and the kernel, have
+/// room for one beside the MTU; buffers of a fixed length have not.
 fn max_mtu(
     driver: &str,
     info: &sys::rte_eth_dev_info,

@@ -43,8 +43,8 @@ pub struct MbufPool {
 // SAFETY: DPDK's mempools may be used by any number of threads. Their caches belong to one lcore
 // each, and no two threads have the same lcore id.
 unsafe impl Send for MbufPool {}
-// SAFETY: allocating, freeing and counting through `&MbufPool` are DPDK's own thread-safe operations (see `Send`), and the
-// fields never change.
+// SAFETY: allocating, freeing and counting through `&MbufPool` are DPDK's own thread-safe operations (see `Send`),
+// and the fields never change.
 unsafe impl Sync for MbufPool {}
 
 impl MbufPool {
@@ -201,8 +201,8 @@ impl Deref for Mbuf {
 impl DerefMut for Mbuf {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `deref`: data_len bytes from data_off lie inside the mbuf's own buffer, whose bytes are initialised.
-        // `Mbuf` owns the buffer and `self` is borrowed exclusively, so nothing else refers to them.
+        // SAFETY: as in `deref`: data_len bytes from data_off lie inside the mbuf's own buffer, whose bytes are
+        // initialised. `Mbuf` owns the buffer and `self` is borrowed exclusively, so nothing else refers to them.
         unsafe {
             let raw = self.0.as_ref();
             let data = raw.buf_addr.cast::<u8>().add(usize::from(raw.data_off));

@@ -305,8 +305,8 @@ impl Port for DpdkPort {
         let mut delivered = 0;
         let pieces = if burst.takes_tails() { 2 } else { 1 };
         for raw in raw.iter().take(usize::from(count)).filter_map(|raw| NonNull::new(*raw)) {
-            // SAFETY: the pointers that `rx_burst` has written are valid mbufs, whose first segment is their own buffer, and which
-            // the driver has given up to the caller. Each is taken once.
+            // SAFETY: the pointers that `rx_burst` has written are valid mbufs, whose first segment is their own
+            // buffer, and which the driver has given up to the caller. Each is taken once.
             let mbuf = unsafe { Mbuf::from_raw(raw) };
             let Some((mbuf, copied)) = mbuf.in_pieces(pieces, &self.pool, self.caps.max_frame) else {
                 self.counters.rx_errors += 1;
@@ -371,8 +371,8 @@ impl Port for DpdkPort {
     fn waitable(&mut self) -> Option<BorrowedFd<'_>> {
         let (device, queue) = (&self.device, self.queue);
         let fd = self.alarm.as_mut()?.listen(|| device.interrupt(queue, true))?;
-        // SAFETY: `fd` is a descriptor of the driver, which keeps it open as long as the device is started. `self.device` keeps
-        // the device started, and the result borrows `self`.
+        // SAFETY: `fd` is a descriptor of the driver, which keeps it open as long as the device is started.
+        // `self.device` keeps the device started, and the result borrows `self`.
         Some(unsafe { BorrowedFd::borrow_raw(fd) })
     }
 

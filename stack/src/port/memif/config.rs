@@ -43,12 +43,12 @@ pub struct MemifConfig {
     pub mac: [u8; 6],
     /// The longest IP packet, bytes. The protocol does not send it: the peer must be configured for as much.
     pub mtu: usize,
-    /// Slots of each ring that a client makes, as a power of two, 1 to [`MAX_LOG2_RING`]. Its server may demand fewer. A
-    /// server ignores this, and takes the rings that its client offers.
+    /// Slots of each ring that a client makes, as a power of two, 1 to [`MAX_LOG2_RING`]. Its server may demand
+    /// fewer. A server ignores this, and takes the rings that its client offers.
     pub log2_ring: u8,
-    /// Bytes of each long buffer that a client makes, beside the short ones for frames up to 192 bytes that it sends. By
-    /// default a buffer holds the longest frame, and 2048 bytes at least: see [`MemifConfig::buffer_bytes`]. A server
-    /// ignores this, and takes the buffers that its client offers.
+    /// Bytes of each long buffer that a client makes, beside the short ones for frames up to 192 bytes that it sends.
+    /// By default a buffer holds the longest frame, and 2048 bytes at least: see [`MemifConfig::buffer_bytes`]. A
+    /// server ignores this, and takes the buffers that its client offers.
     pub buffer_size: Option<u32>,
 }
 

@@ -34,8 +34,8 @@ impl ControlThread {
     /// Listens at the socket as the server, or begins to connect to it as the client.
     ///
     /// # Errors
-    /// The configuration is invalid, another server has the socket, or the system refuses it. That there is no server yet
-    /// is no error for a client.
+    /// The configuration is invalid, another server has the socket, or the system refuses it. That there is no server
+    /// yet is no error for a client.
     pub(super) fn start(config: &MemifConfig, make_offer: MakeOffer) -> Result<ControlThread, MemifError> {
         config.check()?;
         let system = |error| MemifError::System { what: "attend to", socket: config.socket.clone(), error };

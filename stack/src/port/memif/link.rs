@@ -123,7 +123,8 @@ impl Link {
         Ok(Link { headers: RxHeaders::new(regions), rx_ring, tx_ring, listens: false, announced, announce })
     }
 
-    /// Moves frames that have arrived into `burst`: borrowed ones, if the burst takes such, else copies in buffers of `pool`.
+    /// Moves frames that have arrived into `burst`: borrowed ones, if the burst takes such, else copies in buffers of
+    /// `pool`.
     ///
     /// # Errors
     /// The peer has written an invalid value into the ring: the link cannot be used any more. `burst` is as it was.
@@ -216,8 +217,8 @@ impl Link {
         Ok(!self.tx_ring.refers())
     }
 
-    /// Takes back the frames that refer to registered memory, unless the peer has begun to read them. The link cannot be used
-    /// any more.
+    /// Takes back the frames that refer to registered memory, unless the peer has begun to read them. The link cannot
+    /// be used any more.
     pub(super) fn take_back(&mut self) {
         if self.tx_ring.refers() {
             self.tx_ring.take_back();
@@ -295,8 +296,8 @@ fn fetch(regions: &[Region], descriptor: Descriptor) {
     }
 }
 
-/// The frame that begins at descriptor `waiting.start` of those that wait. `None` if the frame is incomplete, or the pool has
-/// no buffer for it; a chain without a frame if it is too short or too long.
+/// The frame that begins at descriptor `waiting.start` of those that wait. `None` if the frame is incomplete, or the
+/// pool has no buffer for it; a chain without a frame if it is too short or too long.
 #[inline]
 fn frame_at(
     regions: &[Region],
@@ -384,8 +385,8 @@ enum Put {
 #[inline]
 fn put(regions: &[Region], tx_ring: &mut TxRing, frame: &Frame, used: u16, room: u16) -> Checked<Put> {
     let Some(tail) = frame.tail() else {
-        // Most frames are in one piece and fit one buffer. For these there is no loop, and nothing is kept on the stack: stores
-        // leave in order, and would wait behind those whose lines come from the other processor.
+        // Most frames are in one piece and fit one buffer. For these there is no loop, and nothing is kept on the
+        // stack: stores leave in order, and would wait behind those whose lines come from the other processor.
         let len = frame.len() as u32;
         if used < room
             && let buffer = tx_ring.buffer(used, len)
@@ -457,8 +458,8 @@ fn copy(regions: &[Region], tx_ring: &mut TxRing, frame: &Frame, used: u16, room
         let place = bytes_of(regions, Descriptor { len, ..buffer })?;
         copy_part(frame, done, place);
         done += len;
-        // Each buffer but the last is full, so its descriptor keeps the length that the peer gave it, and can be used anew
-        // if the frame does not fit after all.
+        // Each buffer but the last is full, so its descriptor keeps the length that the peer gave it, and can be used
+        // anew if the frame does not fit after all.
         tx_ring.fill(ahead, Descriptor { goes_on: done < total, len, ..buffer });
         if done == total {
             return Ok(Put::In(ahead + 1 - used));
@@ -468,8 +469,8 @@ fn copy(regions: &[Region], tx_ring: &mut TxRing, frame: &Frame, used: u16, room
     Ok(if is_never { Put::Never } else { Put::NoRoom })
 }
 
-/// An upper bound for the bytes that all buffers of the ring can hold: those in `seen` hold `bytes`, and each of the others,
-/// which the peer has not given yet, is taken to be as long as the longest of these. None if `seen` is empty.
+/// An upper bound for the bytes that all buffers of the ring can hold: those in `seen` hold `bytes`, and each of the
+/// others, which the peer has not given yet, is taken to be as long as the longest of these. None if `seen` is empty.
 #[cold]
 fn most_room(tx_ring: &TxRing, seen: Range<u16>, bytes: u32) -> Option<u64> {
     let others = u64::from(tx_ring.size()).saturating_sub(seen.len() as u64);

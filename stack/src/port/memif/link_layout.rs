@@ -49,8 +49,8 @@ pub(super) struct Offer {
     pub(super) files: Vec<OwnedFd>,
 }
 
-/// Makes the memory of a client. In the configuration that it gets, [`MemifConfig::log2_ring`] is no more than the server
-/// allows.
+/// Makes the memory of a client. In the configuration that it gets, [`MemifConfig::log2_ring`] is no more than the
+/// server allows.
 pub(super) type MakeOffer = Box<dyn Fn(&MemifConfig) -> io::Result<Offer> + Send>;
 
 /// Why a ring cannot lie there.

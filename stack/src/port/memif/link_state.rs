@@ -12,8 +12,8 @@ use super::link_layout::LinkLayout;
 
 /// What a port and its control thread tell each other.
 ///
-/// The control thread never frees memory that the port has taken: a port that sees another [`LinkState::generation`] than
-/// its own drops its link, between two bursts, and [takes](LinkState::take) the new one.
+/// The control thread never frees memory that the port has taken: a port that sees another [`LinkState::generation`]
+/// than its own drops its link, between two bursts, and [takes](LinkState::take) the new one.
 #[derive(Debug)]
 pub(super) struct LinkState {
     /// Odd while there is a link. Changes only under the lock of `next`.

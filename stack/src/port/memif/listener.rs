@@ -12,8 +12,8 @@ use super::link_state::LinkState;
 use super::server::{Answer, Handshake};
 use super::socket::{ListenSocket, Received, Socket};
 
-/// The most clients in a handshake at a time. More clients wait in the socket's queue, at most as long as a handshake may
-/// take.
+/// The most clients in a handshake at a time. More clients wait in the socket's queue, at most as long as a handshake
+/// may take.
 const MAX_PENDING: usize = 8;
 
 /// The server of one interface, with all its clients.

@@ -12,17 +12,16 @@
 //! # Ok::<(), weft_stack::port::memif::MemifError>(())
 //! ```
 //!
-//! A frame is copied once on the way out, headers and payload from where they are into the shared memory, and
-//! once on the way in, from there to its final address. Payload in memory that a client has
-//! [registered](Port::register) is not copied on the way out. The worker copies the first frame of each peer, and frames with
-//! unusual headers, into one buffer before it reads them: one copy more
-//! ([`gathered`](crate::worker::WorkerCounters::gathered)). (DPDK's own `net_memif` copies each frame into a buffer of
-//! its own in between, at either end.)
+//! A frame is copied once on the way out, headers and payload from where they are into the shared memory, and once on
+//! the way in, from there to its final address. Payload in memory that a client has [registered](Port::register) is
+//! not copied on the way out. The worker copies the first frame of each peer, and frames with unusual headers, into
+//! one buffer before it reads them: one copy more ([`gathered`](crate::worker::WorkerCounters::gathered)). (DPDK's
+//! own `net_memif` copies each frame into a buffer of its own in between, at either end.)
 //!
 //! Neither end trusts the other. Everything in shared memory is checked each time it is read, and is never lent as a
-//! slice; memory that its owner could shorten is refused. A peer that writes invalid values, or dies, costs this end its
-//! link and nothing else. A control thread watches the socket and makes the next link; the port itself drops a link that is
-//! lost, between two bursts.
+//! slice; memory that its owner could shorten is refused. A peer that writes invalid values, or dies, costs this end
+//! its link and nothing else. A control thread watches the socket and makes the next link; the port itself drops a
+//! link that is lost, between two bursts.
 
 mod client;
 mod config;
@@ -67,7 +66,8 @@ use crate::region::SharedRegion;
 /// The time between two checks in [`MemifPort::wait_for_link`].
 const LINK_POLL: Duration = Duration::from_millis(1);
 
-/// Buffers for frames being written, and for received frames that came in several parts or that a burst takes only whole.
+/// Buffers for frames being written, and for received frames that came in several parts or that a burst takes only
+/// whole.
 const BUFFERS: usize = 16 * BURST;
 
 /// The longest wait of [`Port::recall`]. A peer that runs empties a whole ring in less, even if it has to wait for a
@@ -329,8 +329,9 @@ impl Port for MemifPort {
         }
     }
 
-    /// Only a client can register memory, because the client provides the memory of a link. The regions of a link are fixed
-    /// in its handshake, so a link that is up is replaced. A server that allows fewer regions refuses links from then on.
+    /// Only a client can register memory, because the client provides the memory of a link. The regions of a link are
+    /// fixed in its handshake, so a link that is up is replaced. A server that allows fewer regions refuses links
+    /// from then on.
     fn register(&mut self, memory: &SharedRegion) -> bool {
         let Ok(memory) = memory.try_clone() else { return false };
         {
@@ -347,8 +348,9 @@ impl Port for MemifPort {
         true
     }
 
-    /// Waits until the peer has received the frames that refer to registered memory. If it does not in time, they are taken
-    /// back and the link is given up. A peer that stops in the middle of reading a burst cannot be kept from going on.
+    /// Waits until the peer has received the frames that refer to registered memory. If it does not in time, they are
+    /// taken back and the link is given up. A peer that stops in the middle of reading a burst cannot be kept from
+    /// going on.
     fn recall(&mut self) {
         self.keep_up();
         let begin = Instant::now();

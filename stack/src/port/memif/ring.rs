@@ -1,8 +1,9 @@
 //! The rings of descriptors that both ends see, and the operations of each end.
 //!
-//! The client owns the memory. In either ring it adds descriptors of its buffers at `head` and takes them back at `tail`,
-//! which the server moves. In the ring to the server the client's buffers carry frames; in the ring to the client they are
-//! empty, for the server to fill. Indices count modulo 2¹⁶; the slot is the index modulo the ring's length.
+//! The client owns the memory. In either ring it adds descriptors of its buffers at `head` and takes them back at
+//! `tail`, which the server moves. In the ring to the server the client's buffers carry frames; in the ring to the
+//! client they are empty, for the server to fill. Indices count modulo 2¹⁶; the slot is the index modulo the ring's
+//! length.
 //!
 //! | offset | what | written by |
 //! |---|---|---|
@@ -115,17 +116,17 @@ impl Ring {
 
     #[inline]
     fn header(&self) -> &Header {
-        // SAFETY: `at` has checked that a header lies here in the region, aligned, and `_region` keeps it mapped. It consists
-        // of atomics, for which any bytes are values, and regions are accessed only by atomics or by copies that behave
-        // like them.
+        // SAFETY: `at` has checked that a header lies here in the region, aligned, and `_region` keeps it mapped. It
+        // consists of atomics, for which any bytes are values, and regions are accessed only by atomics or by copies
+        // that behave like them.
         unsafe { self.header.as_ref() }
     }
 
     #[inline]
     fn slot(&self, index: u16) -> &[AtomicU64; 2] {
-        // SAFETY: `index & mask` is less than the number of slots, for all of which `at` has checked that they lie in the
-        // region, which is kept mapped. Descriptors consist of aligned atomics, for which any bytes are values, and regions
-        // are accessed only by atomics or by copies that behave like them.
+        // SAFETY: `index & mask` is less than the number of slots, for all of which `at` has checked that they lie in
+        // the region, which is kept mapped. Descriptors consist of aligned atomics, for which any bytes are values,
+        // and regions are accessed only by atomics or by copies that behave like them.
         unsafe { self.descriptors.add(usize::from(index & self.mask)).as_ref() }
     }
 
@@ -180,13 +181,13 @@ impl Buffers {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TxBuffers {
     pub(super) long: Buffers,
-    /// Side by side, without gaps between the lines that most short messages use: processors fetch consecutive lines ahead
-    /// by themselves, and many share a page. Long buffers have a page each, or half of one.
+    /// Side by side, without gaps between the lines that most short messages use: processors fetch consecutive lines
+    /// ahead by themselves, and many share a page. Long buffers have a page each, or half of one.
     pub(super) short: Buffers,
 }
 
-/// Bytes of a short buffer, whole cache lines: room for the headers of a frame whose payload is elsewhere, or for a whole
-/// frame with 64 bytes of payload.
+/// Bytes of a short buffer, whole cache lines: room for the headers of a frame whose payload is elsewhere, or for a
+/// whole frame with 64 bytes of payload.
 pub(super) const SHORT: u32 = 192;
 
 impl TxBuffers {
@@ -199,8 +200,8 @@ impl TxBuffers {
     }
 }
 
-/// Why a link cannot be used any more: the peer has written a value into a ring that cannot be there. Short enough to be
-/// told to the peer in 95 bytes.
+/// Why a link cannot be used any more: the peer has written a value into a ring that cannot be there. Short enough to
+/// be told to the peer in 95 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum RingError {
     #[error("no ring of 2^{log2_size} slots fits at {offset} of region {region}")]
@@ -437,8 +438,8 @@ impl TxRing {
         let room = self.room + more;
         self.room = room;
         let full = size - room;
-        // Kept if it is not sent yet, or the receiver is not there yet. There is a look before each ringful of frames, so
-        // indices have not wrapped around.
+        // Kept if it is not sent yet, or the receiver is not there yet. There is a look before each ringful of
+        // frames, so indices have not wrapped around.
         self.referred = self.referred.filter(|end| {
             let behind = self.next.wrapping_sub(*end);
             (behind as i16) < 0 || behind < full
@@ -496,8 +497,8 @@ impl TxRing {
         self.ring.write(self.next.wrapping_add(ahead), descriptor);
     }
 
-    /// Sends the first `count` buffers, all of them [known](Self::room). Returns whether the receiver is known to ask for
-    /// an announcement. A later call of [`tell`](Self::tell) must follow.
+    /// Sends the first `count` buffers, all of them [known](Self::room). Returns whether the receiver is known to ask
+    /// for an announcement. A later call of [`tell`](Self::tell) must follow.
     #[inline]
     pub(super) fn send(&mut self, count: u16) -> bool {
         self.next = self.next.wrapping_add(count);
@@ -510,7 +511,8 @@ impl TxRing {
         wanted
     }
 
-    /// Whether frames were sent just when the receiver began to ask for announcements, so that they must be announced now.
+    /// Whether frames were sent just when the receiver began to ask for announcements, so that they must be announced
+    /// now.
     ///
     /// To be sure of that takes a fence, as in [`RxRing::announce`], which waits until the other processor has given
     /// up all the lines that have been written to. The wait is longest right after [`send`](Self::send).
@@ -529,7 +531,8 @@ impl TxRing {
     }
 }
 
-/// Makes the memory at `offset` of `region` an empty ring. The client does this before it offers the ring to the server.
+/// Makes the memory at `offset` of `region` an empty ring. The client does this before it offers the ring to the
+/// server.
 pub(super) fn create(region: &Region, offset: u32, log2_size: u8) -> bool {
     let ring = Ring::at(region, offset, log2_size);
     ring.inspect(|ring| ring.header().client.cookie.store(COOKIE, Ordering::Release)).is_some()

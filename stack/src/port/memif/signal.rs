@@ -1,14 +1,14 @@
 //! Eventfds raised by the kernel, so that a hostile peer cannot block the worker.
 //!
-//! The eventfd of a ring is shared with the peer, which is not trusted. Whether a write to it blocks is a property of the
-//! open file, not of a descriptor: the peer can clear `O_NONBLOCK` at any time, and can fill the counter. `poll` followed
-//! by `write` is therefore not enough: a peer that fills the counter between the two blocks the worker for as long as it
-//! likes, and with it every other peer of that worker. (`event.rs` has a test in which a peer tries to do just that.)
-//! There is no open file of one's own either: `/proc/self/fd` does not reopen eventfds, and a write to one takes no
-//! `RWF_NOWAIT`.
+//! The eventfd of a ring is shared with the peer, which is not trusted. Whether a write to it blocks is a property of
+//! the open file, not of a descriptor: the peer can clear `O_NONBLOCK` at any time, and can fill the counter. `poll`
+//! followed by `write` is therefore not enough: a peer that fills the counter between the two blocks the worker for
+//! as long as it likes, and with it every other peer of that worker. (`event.rs` has a test in which a peer tries to
+//! do just that.) There is no open file of one's own either: `/proc/self/fd` does not reopen eventfds, and a write to
+//! one takes no `RWF_NOWAIT`.
 //!
-//! But the kernel itself raises an eventfd when an asynchronous operation that asked for it ends (`IOCB_FLAG_RESFD`). It
-//! never waits then: a full counter stays full, which is readable. A read from /dev/null ends at once.
+//! But the kernel itself raises an eventfd when an asynchronous operation that asked for it ends (`IOCB_FLAG_RESFD`).
+//! It never waits then: a full counter stays full, which is readable. A read from /dev/null ends at once.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_long, c_ulong};

@@ -2,8 +2,8 @@
 //!
 //! A server that is killed leaves its socket's file behind; the next one finds that no process listens there and
 //! removes it. If two servers start at the same moment at such a file, both can find no listener: then the second
-//! removes the file that the first has just made, and gets all clients. Abstract sockets leave no file behind and have no
-//! such race.
+//! removes the file that the first has just made, and gets all clients. Abstract sockets leave no file behind and
+//! have no such race.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -100,7 +100,8 @@ impl Socket {
         let mut parts = [IoSliceMut::new(&mut bytes)];
         let mut got = recvmsg(&self.0, &mut parts, &mut control, flags);
         if got.as_ref().is_err_and(|&error| error == Errno::CONNRESET) {
-            // The peer has closed without reading everything. The kernel reports that once, before the peer's last message.
+            // The peer has closed without reading everything. The kernel reports that once, before the peer's last
+            // message.
             got = recvmsg(&self.0, &mut parts, &mut control, flags);
         }
         let got = match got {
@@ -130,8 +131,8 @@ impl AsFd for Socket {
     }
 }
 
-/// Reads a message and checks that it comes with just the descriptor that belongs to it. `cut`: the kernel has closed some
-/// descriptors for lack of room.
+/// Reads a message and checks that it comes with just the descriptor that belongs to it. `cut`: the kernel has closed
+/// some descriptors for lack of room.
 fn open(
     bytes: &[u8],
     mut files: Vec<OwnedFd>,

@@ -448,7 +448,8 @@ fn buffers_that_a_peer_takes_back_are_nonsense() {
     }
 }
 
-/// Writes small numbers into the rings, which nearly make sense as flags, regions, lengths and offsets; seldom as indices.
+/// Writes small numbers into the rings, which nearly make sense as flags, regions, lengths and offsets; seldom as
+/// indices.
 fn scribble(all: &RegionSlice, mut rng: Rng, has_begun: &AtomicBool, is_done: &AtomicBool) {
     const DESCRIPTORS: u32 = 16 << RING;
     has_begun.store(true, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! How a UDP port is opened, why it is not, and what it has to say.
+//! The configuration of a UDP port, its errors and its notices.
 
 use std::fmt;
 use std::io;
@@ -7,51 +7,51 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use crate::wire::class::DscpClasses;
 use crate::wire::udp::{ENTROPY_PORT_BASE, UET_UDP_PORT};
 
-/// How a port is opened.
+/// The configuration of a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UdpConfig {
-    /// The local address that it is bound to; a single one, of either version.
+    /// The local address that the port is bound to; a unicast address of either version.
     pub address: IpAddr,
-    /// What frames call that address, if not by its name: see [`Peer`].
+    /// The IP address that stands for the port in frames, if it is another one: see [`Peer`].
     pub alias: Option<IpAddr>,
-    /// The UDP port where datagrams arrive; 0 for any that is free.
+    /// The UDP port where datagrams arrive; 0 for any free one.
     pub port: u16,
-    /// The UDP port of peers of whom nothing else is [known](super::UdpPort::meet).
+    /// The UDP port of peers that have not been [entered](super::UdpPort::meet).
     pub peer_port: u16,
-    /// How many source ports there are, 1 to [`MAX_SOURCES`]: as many paths as the fabric's ECMP can be
-    /// made to choose. Both ends should have the same number.
+    /// The number of source ports, 1 to [`MAX_SOURCES`]: the number of paths among which the fabric's ECMP can be made
+    /// to choose. Both ends should have the same number.
     pub sources: u16,
-    /// The first of the source ports, a multiple of `sources`; 0 for any that are free. Other ports than the
-    /// default's tell a peer the same entropies if it has them from [`super::UdpPort::as_peer`].
+    /// The first of the source ports, a multiple of `sources`; 0 for any free ones. A peer that has been given other
+    /// ports than the default by [`super::UdpPort::as_peer`] reads the same entropies from them.
     pub first_source: u16,
-    /// The longest IP packet, bytes. Nothing is ever fragmented: a path must carry it.
+    /// The longest IP packet, bytes. Packets are never fragmented: every path must carry this length.
     pub mtu: usize,
-    /// Bytes asked for of the buffer for what has arrived; the kernel may grant less.
+    /// Bytes of receive buffer to ask the kernel for, which may grant less.
     pub receive_buffer: usize,
-    /// Bytes asked for of each source port's buffer.
+    /// Bytes of send buffer to ask the kernel for, for each source port.
     pub send_buffer: usize,
-    /// Frames that can be written or wait to be sent.
+    /// Number of frames that can be written or wait to be sent.
     pub tx_frames: usize,
-    /// Frames that can have been received and not given back, those that wait for datagrams among them.
+    /// Number of frames for receiving: those that wait for datagrams, and those received and not given back yet.
     pub rx_frames: usize,
-    /// The fabric's classes, which say what datagrams are trimmed.
+    /// The fabric's classes, which tell trimmed datagrams.
     pub classes: DscpClasses,
-    /// Hand the kernel several datagrams as one, if it can (`UDP_SEGMENT`).
+    /// Whether to pass several datagrams to the kernel as one message, if it can do that (`UDP_SEGMENT`).
     pub gso: bool,
-    /// Take several datagrams from the kernel as one, if it can (`UDP_GRO`).
+    /// Whether to receive several datagrams as one message, if the kernel can do that (`UDP_GRO`).
     pub gro: bool,
 }
 
-/// Most source ports.
+/// The most source ports.
 pub const MAX_SOURCES: u16 = 64;
 
 impl UdpConfig {
-    /// The default at this address.
+    /// The default configuration at this address.
     pub fn at(address: IpAddr) -> UdpConfig {
         UdpConfig { address, ..UdpConfig::default() }
     }
 
-    /// The same with all UDP ports chosen by the system: for several ports at one address.
+    /// The default configuration, with all UDP ports chosen by the system: for several ports at one address.
     pub fn with_free_ports(self) -> UdpConfig {
         UdpConfig { port: 0, first_source: 0, ..self }
     }
@@ -71,7 +71,7 @@ impl UdpConfig {
         if !(1..=MAX_SOURCES).contains(&count) || !fit {
             return Err(UdpError::Sources { first, count });
         }
-        // What the IP header's length field and UDP's leave, and what IPv4 promises to carry.
+        // At least what IPv4 promises to carry, at most what the length fields of IP and UDP express.
         if !(68..=65_535).contains(&self.mtu) {
             return Err(UdpError::Mtu(self.mtu));
         }
@@ -102,99 +102,99 @@ impl Default for UdpConfig {
     }
 }
 
-/// Where a port is reached whose UDP ports are not the standard's, or that shares its address with
-/// others. Frames name each port by an IP address of its own, which then need not exist anywhere.
+/// How a port is reached that has other UDP ports than the standard ones, or shares its address with
+/// others. In frames each port has an IP address of its own, which need not exist anywhere.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// What frames call it.
+    /// The IP address that stands for the port in frames.
     pub ip: IpAddr,
-    /// Where datagrams to it go.
+    /// The address and UDP port to which datagrams for it are sent.
     pub socket: SocketAddr,
-    /// Its source ports, by entropy.
+    /// The port's source ports, by entropy.
     pub sources: Vec<u16>,
 }
 
-/// Why a port is not opened, or a peer not entered.
+/// Why a port cannot be opened, or a peer cannot be entered.
 #[derive(Debug, thiserror::Error)]
 pub enum UdpError {
-    /// No single host has this address.
+    /// The address is not of a single host: it is multicast, broadcast or unspecified.
     #[error("a UDP port needs the address of an interface of this host, and {0} is none")]
     Address(IpAddr),
-    /// Two addresses that must be of one version of IP are not.
+    /// Two addresses are of different versions of IP.
     #[error("{ip} is of another IP version than {own}")]
     Version {
-        /// The one.
+        /// The address that was given.
         ip: IpAddr,
-        /// The port's own.
+        /// The port's own address.
         own: IpAddr,
     },
-    /// The source ports cannot be had.
+    /// The source ports are out of range, or not a multiple of their number.
     #[error(
         "{count} source ports from {first}: expected 1 to {MAX_SOURCES}, from a multiple of their number, below 65536"
     )]
     Sources {
-        /// The first one.
+        /// The first source port.
         first: u16,
-        /// How many.
+        /// The number of source ports.
         count: u16,
     },
-    /// No such packets.
+    /// An MTU that no IP packet can have.
     #[error("an MTU of {0} bytes is not between 68 and 65535")]
     Mtu(usize),
-    /// There is not room for a single frame, or not enough to receive into.
+    /// The pools are too small: no frame to send from, or too few to receive into.
     #[error("{tx} frames to send and {rx} to receive are too few: expected at least 1 and {needed}")]
     Frames {
-        /// For sending.
+        /// Frames for sending.
         tx: usize,
-        /// For receiving.
+        /// Frames for receiving.
         rx: usize,
-        /// What receiving takes.
+        /// The least number of frames for receiving.
         needed: usize,
     },
-    /// The system does not give this address and port.
+    /// The system refuses to bind this address and port.
     #[error("UDP {addr}: {}", explain(.error))]
     Bind {
-        /// Which.
+        /// The address and port.
         addr: SocketAddr,
-        /// Why not.
+        /// The system's reason.
         error: io::Error,
     },
-    /// The system refuses an option that the port cannot do without.
+    /// The system refuses an option that the port needs.
     #[error("UDP {addr}: {option}: {error}")]
     Option {
         /// The socket.
         addr: SocketAddr,
         /// The option.
         option: &'static str,
-        /// Why not.
+        /// The system's reason.
         error: io::Error,
     },
-    /// There is no way to the peer.
+    /// There is no route to the peer.
     #[error("no route from {own} to {peer}: {error}")]
     Route {
         /// The port's own address.
         own: IpAddr,
         /// The peer.
         peer: SocketAddr,
-        /// What the system says.
+        /// The system's reason.
         error: io::Error,
     },
-    /// The way to the peer does not carry the port's packets.
+    /// The path to the peer does not carry packets of the port's MTU.
     #[error("the path to {peer} carries packets of {path} bytes, and this port sends {mtu}: lower its MTU")]
     PathMtu {
         /// The peer.
         peer: SocketAddr,
-        /// What the path carries.
+        /// The MTU of the path, bytes.
         path: usize,
-        /// What was configured.
+        /// The configured MTU, bytes.
         mtu: usize,
     },
     /// Another peer has this address or this source port.
     #[error("{ip} at {socket} cannot be told from another peer")]
     PeerTaken {
-        /// What frames would call it.
+        /// The address that would stand for it in frames.
         ip: IpAddr,
-        /// Where it is.
+        /// The address and port of its datagrams.
         socket: SocketAddr,
     },
 }
@@ -207,35 +207,35 @@ fn explain(error: &io::Error) -> String {
     }
 }
 
-/// What is worth knowing about a port that works. Each kind is said once.
+/// A notice about a port that works, but not at its best. Each kind is reported once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notice {
-    /// Every datagram is handed to the kernel by itself.
+    /// Every datagram is passed to the kernel by itself.
     NoGso,
-    /// Every datagram is taken from the kernel by itself.
+    /// Every datagram is received by itself.
     NoGro,
-    /// The buffer for what has arrived is smaller than asked for.
+    /// The receive buffer is smaller than asked for.
     ReceiveBuffer {
         /// Bytes asked for.
         asked: usize,
-        /// Bytes that count, the kernel's book-keeping included.
+        /// Bytes granted, the kernel's own structures included.
         granted: usize,
     },
-    /// A packet was longer than its path carries, and was dropped. So will others be.
+    /// A packet was longer than its path carries, and was dropped. Later ones of that length will be, too.
     TooLong {
         /// Bytes of the IP packet.
         packet: usize,
-        /// What the path carries, if the kernel has said so.
+        /// The MTU of the path, if the kernel has told it.
         path: Option<usize>,
     },
-    /// Routers or peers have said that datagrams did not get through: the first reason.
+    /// Routers or peers have reported that datagrams did not arrive: the first reason.
     Unreachable {
-        /// The system's number of the error.
+        /// The `errno` value.
         errno: i32,
     },
-    /// The system did not send a datagram, which was dropped: the first reason.
+    /// The system refused to send a datagram, which was dropped: the first reason.
     Refused {
-        /// The system's number of the error.
+        /// The `errno` value.
         errno: i32,
     },
 }
@@ -270,22 +270,23 @@ impl fmt::Display for Notice {
     }
 }
 
-/// What the port has done besides what every port counts.
+/// Counters of a UDP port beside those of every port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UdpCounters {
     /// Calls of `sendmmsg`.
     pub send_calls: u64,
-    /// Calls of `recvmmsg`, those that found nothing among them.
+    /// Calls of `recvmmsg`, including those that found nothing.
     pub receive_calls: u64,
-    /// Messages handed over that were several datagrams.
+    /// Messages sent that consisted of several datagrams.
     pub tx_joined: u64,
-    /// Messages taken that were several datagrams.
+    /// Messages received that consisted of several datagrams.
     pub rx_joined: u64,
-    /// Datagrams whose payload was copied on arrival, because the kernel joined them otherwise than expected.
+    /// Datagrams whose payload was copied on arrival, because the kernel had joined others than expected.
     pub rx_copied: u64,
-    /// Messages that the kernel dropped for want of receive buffer, or because they were damaged (`SO_MEMINFO`).
-    /// Each may have been several datagrams, joined: with GRO it is the least that was lost.
+    /// Messages that the kernel dropped because the receive buffer was full, or because they were damaged
+    /// (`SO_MEMINFO`). Each may have been several joined datagrams, so with GRO this is a lower bound for the
+    /// datagrams lost.
     pub rx_overflow: u64,
-    /// Times that a router or peer said that a datagram did not get through.
+    /// How often a router or peer reported that a datagram did not arrive.
     pub unreachable: u64,
 }

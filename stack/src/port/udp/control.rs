@@ -1,4 +1,4 @@
-//! Control messages of `sendmsg` and `recvmsg`: what the kernel says and is told beside a datagram.
+//! Control messages of `sendmsg` and `recvmsg`: the values that accompany a datagram to and from the kernel.
 
 use libc::c_int;
 
@@ -11,7 +11,7 @@ const TYPE: usize = std::mem::offset_of!(libc::cmsghdr, cmsg_type);
 /// Room for all control messages that the port asks for, and for those of an error queue.
 pub(super) const CAPACITY: usize = 256;
 
-/// A sequence of control messages, aligned as the kernel wants it.
+/// A sequence of control messages, with the alignment that the kernel requires.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
 pub(super) struct Control {
@@ -61,7 +61,7 @@ impl Control {
     }
 }
 
-/// The number that a control message holds: a byte, a short or an int, as the kernel pleases.
+/// The number in a control message, which the kernel may write as a byte, a short or an int.
 pub(super) fn number(data: &[u8]) -> u32 {
     match *data {
         [a] => u32::from(a),

@@ -1,4 +1,4 @@
-//! The headers in front of a datagram: what the kernel writes and strips, and frames of a port have.
+//! The headers in front of a datagram, which frames have and the kernel writes and strips.
 
 use std::net::IpAddr;
 
@@ -16,7 +16,7 @@ pub(super) fn len(v6: bool) -> usize {
     MIN_FRAME + if v6 { IPV6 } else { IPV4 } + UDP
 }
 
-/// What a frame's headers say of the datagram that it is to become.
+/// The datagram that a frame is to become, from its headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Outbound {
     pub(super) dst: IpAddr,
@@ -24,7 +24,7 @@ pub(super) struct Outbound {
     /// DSCP and ECN, as in the IP header.
     pub(super) tos: u8,
     pub(super) ttl: u8,
-    /// The UDP length field: more than there is if the packet was trimmed.
+    /// The UDP length field: more than the bytes present if the packet was trimmed.
     pub(super) udp_length: u16,
     /// Where the payload begins and ends in the frame.
     pub(super) begin: usize,
@@ -32,8 +32,8 @@ pub(super) struct Outbound {
 }
 
 impl Outbound {
-    /// Reads the headers of a frame that is to be sent. Checksums and Ethernet addresses, which are the
-    /// kernel's affair, are not looked at.
+    /// Reads the headers of a frame to be sent. Checksums and Ethernet addresses are ignored: the kernel writes its
+    /// own.
     #[inline]
     pub(super) fn read(frame: &[u8]) -> Result<Outbound, WireError> {
         let eth = EthernetView::new_checked(frame)?;
@@ -83,7 +83,7 @@ fn not_udp(found: u8) -> WireError {
     WireError::Unexpected { header: HeaderName::Ipv4, offset: 9, expected, found: u64::from(found) }
 }
 
-/// What is known of a datagram that arrived.
+/// The addresses and marks of a datagram that has arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Inbound {
     pub(super) src: IpAddr,
@@ -94,8 +94,8 @@ pub(super) struct Inbound {
 }
 
 impl Inbound {
-    /// Writes the headers that stand before `present` bytes of payload, of which the UDP length shall
-    /// announce `announced`. Checksums are left zero: the kernel has verified them.
+    /// Writes the headers in front of `present` bytes of payload, with a UDP length field that announces `announced`
+    /// bytes. Checksums are left zero: the kernel has verified them.
     ///
     /// # Errors
     /// A length that no field holds.

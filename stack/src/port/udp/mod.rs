@@ -1,9 +1,9 @@
 //! Kernel UDP: sockets, no privileges, no DPDK.
 //!
-//! A [`UdpPort`] is one IP address of this host. What it is handed and hands out are Ethernet frames as
-//! at every port, but the kernel writes and strips the lower headers: those of a frame to be sent say
-//! where its datagram goes and with which marks, and those of a frame received say where it came from.
-//! Between them nothing is copied: the kernel reads and writes payload in the port's own buffers.
+//! A [`UdpPort`] is one IP address of this host. It sends and receives Ethernet frames, as every port
+//! does, but the kernel writes and strips the lower headers: the headers of a frame to be sent say
+//! where its datagram goes and with which marks, and those of a received frame say where it came from.
+//! The port itself copies nothing: the kernel reads and writes payload in the port's own buffers.
 //!
 //! | in a frame | on the wire |
 //! |---|---|
@@ -11,19 +11,19 @@
 //! | IP addresses | the same, unless a [`Peer`] says otherwise |
 //! | DSCP, ECN, TTL | the same, by control messages in both directions |
 //! | UDP source port: the entropy | one of a set of sockets, each bound to a port of its own |
-//! | UDP destination port | 4793, or what the configuration or the [`Peer`] says |
+//! | UDP destination port | 4793, or the port of the configuration or the [`Peer`] |
 //! | checksums | the kernel's: none are computed or verified here |
 //!
 //! **Entropy.** ECMP hashes the UDP source port, and a socket has one. Of `n` sockets, entropy `e` leaves
 //! through number `e mod n`, which is bound to port 0xC000 + `e mod n` by default. A receiver reads an
 //! entropy from 0 to `n − 1`, and its acknowledgement carries that one back. So a load balancer should
-//! choose from [`UdpPort::entropies`] entropies and no more: what it learns is then about those it chose.
+//! choose from [`UdpPort::entropies`] entropies and no more, so that it learns about the entropies that it chose.
 //!
-//! **Loss.** The kernel drops what comes in faster than it is taken, and a datagram handed to it may
-//! never leave. Both are the network's right; the endpoint repairs it. What the kernel admits to is in
-//! [`PortCounters::rx_missed`] and [`UdpCounters`]; datagrams that it had joined it counts as one.
+//! **Loss.** The kernel drops datagrams that arrive faster than they are received, and a datagram passed to it may
+//! never be sent. The endpoint repairs such losses, as those of any network. [`PortCounters::rx_missed`] and
+//! [`UdpCounters`] count the drops that the kernel reports; it counts joined datagrams as one.
 //!
-//! **Trimming.** A packet trimmed by a switch does not get past the kernel, whose UDP demands all bytes
+//! **Trimming.** The kernel drops a packet that a switch has trimmed, because UDP demands all bytes
 //! that the UDP header announces. Only trimmed packets that another UDP port has sent arrive.
 
 mod config;
@@ -53,7 +53,7 @@ use crate::wire::frame::DEFAULT_TTL;
 
 /// A port over kernel UDP.
 ///
-/// [`AsFd`] gives the socket that becomes readable when a datagram arrives, to wait for it with `poll`
+/// [`AsFd`] gives the socket that becomes readable when a datagram arrives. Wait for it with `poll`
 /// or `epoll` after [`Port::receive`] has returned nothing.
 pub struct UdpPort {
     socket: UdpSocket,
@@ -67,13 +67,13 @@ pub struct UdpPort {
     pool: FramePool,
     caps: PortCaps,
     counters: PortCounters,
-    /// What the kernel had dropped when it was last asked: its counter, and its sum.
+    /// The kernel's count of drops at the last query, 32 bits wide, and the sum over all queries.
     overflow: Cell<(u32, u64)>,
     udp: UdpCounters,
     notices: Notices,
 }
 
-/// What there is to say, each kind once.
+/// The notices of a port, each kind once.
 #[derive(Default)]
 struct Notices(ArrayVec<Notice, 8>);
 
@@ -91,7 +91,7 @@ impl UdpPort {
     /// Binds the sockets.
     ///
     /// # Errors
-    /// A configuration that makes no sense, or an address or port that the system does not give.
+    /// The configuration is invalid, or the system refuses an address or port.
     pub fn open(config: &UdpConfig) -> Result<UdpPort, UdpError> {
         config.check()?;
         let v6 = config.address.is_ipv6();
@@ -146,22 +146,22 @@ impl UdpPort {
         })
     }
 
-    /// Where datagrams to this port go.
+    /// The address and UDP port where datagrams for this port arrive.
     pub fn local(&self) -> SocketAddr {
         self.local
     }
 
-    /// What frames call this port.
+    /// The IP address that stands for this port in frames.
     pub fn ip(&self) -> IpAddr {
         self.alias
     }
 
-    /// How many paths the port's source ports tell apart.
+    /// The number of entropies, and so of paths, that the port's source ports distinguish.
     pub fn entropies(&self) -> u16 {
         self.sender.sockets.len() as u16
     }
 
-    /// What others must know to reach this port, whatever its UDP ports are.
+    /// The entry by which other ports reach this one, whatever its UDP ports are.
     pub fn as_peer(&self) -> Peer {
         let port = |socket: &UdpSocket| socket.local_addr().map_or(0, |addr| addr.port());
         let sources = self.sender.sockets.iter().map(port).collect();
@@ -172,7 +172,7 @@ impl UdpPort {
     /// ports and addresses of their own need no entry.
     ///
     /// # Errors
-    /// No route, or none for packets of this length; an address or source port that is taken.
+    /// There is no route, or none for packets of this length; or an address or source port is taken.
     pub fn meet(&mut self, peer: &Peer) -> Result<(), UdpError> {
         for ip in [peer.ip, peer.socket.ip()] {
             if ip.is_ipv4() != self.local.is_ipv4() {
@@ -186,8 +186,8 @@ impl UdpPort {
         self.peers.insert(peer)
     }
 
-    /// Bytes of the longest IP packet that gets to `peer`, as far as the kernel knows: the MTU of the
-    /// interface, or less once a router has complained.
+    /// Bytes of the longest IP packet that reaches `peer`, as far as the kernel knows: the MTU of the
+    /// interface, or less once a router has reported a smaller one.
     ///
     /// # Errors
     /// There is no route.
@@ -196,27 +196,27 @@ impl UdpPort {
         system::path_mtu(own, peer).map_err(|error| UdpError::Route { own, peer, error })
     }
 
-    /// Bytes of the kernel's buffer for what has arrived, its book-keeping included.
+    /// Bytes of the kernel's receive buffer, its own structures included.
     pub fn receive_buffer(&self) -> usize {
         self.receive_buffer
     }
 
-    /// Whether several datagrams at a time are handed to the kernel, and taken from it.
+    /// Whether several datagrams are sent as one message, and whether several are received as one.
     pub fn joins(&self) -> (bool, bool) {
         (self.sender.gso, self.receiver.joins())
     }
 
-    /// What is worth knowing so far, each kind once.
+    /// The notices so far, each kind once.
     pub fn notices(&self) -> &[Notice] {
         &self.notices.0
     }
 
-    /// What the port has done besides what every port counts.
+    /// The counters of a UDP port beside those of every port.
     pub fn udp_counters(&self) -> UdpCounters {
         UdpCounters { rx_overflow: self.overflow(), ..self.udp }
     }
 
-    /// Asks the kernel what it has dropped. Its counter has 32 bits.
+    /// Reads the kernel's count of drops, which is 32 bits wide.
     fn overflow(&self) -> u64 {
         let (before, total) = self.overflow.get();
         let now = system::drops(self.socket.as_fd()).unwrap_or(before);
@@ -286,7 +286,7 @@ fn local(socket: &UdpSocket, config: &UdpConfig) -> Result<SocketAddr, UdpError>
     socket.local_addr().map_err(|error| UdpError::Bind { addr, error })
 }
 
-/// Sets options that the port cannot do without.
+/// Sets the options that the port needs.
 fn require(
     socket: &UdpSocket,
     addr: SocketAddr,
@@ -331,7 +331,7 @@ fn prepare_sending(socket: &UdpSocket, addr: SocketAddr) -> Result<(), UdpError>
     }
 }
 
-/// Asks for a receive buffer, beyond the system's limit if the process may. Returns what there is.
+/// Asks for a receive buffer, beyond the system's limit if the process may. Returns the size that was granted.
 fn grant(socket: &UdpSocket, asked: usize, notices: &mut Notices) -> usize {
     let wanted = c_int::try_from(asked).unwrap_or(c_int::MAX);
     let (fd, level) = (socket.as_fd(), libc::SOL_SOCKET);
@@ -353,7 +353,7 @@ fn sources(config: &UdpConfig) -> Result<Vec<UdpSocket>, UdpError> {
         let port = if config.first_source == 0 { 0 } else { config.first_source + n };
         let socket = bind(config.address, port)?;
         prepare_sending(&socket, SocketAddr::new(config.address, port))?;
-        // Less is no harm: frames wait in the burst.
+        // A smaller buffer does no harm: frames wait in the burst.
         let wanted = c_int::try_from(config.send_buffer).unwrap_or(c_int::MAX);
         let _ = system::set(socket.as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, wanted);
         Ok(socket)
@@ -361,7 +361,7 @@ fn sources(config: &UdpConfig) -> Result<Vec<UdpSocket>, UdpError> {
     (0..config.sources).map(one).collect()
 }
 
-/// Frames to send from and to receive into, apart: neither direction can starve the other.
+/// Separate pools for sending and receiving, so that neither direction can starve the other.
 fn pools(config: &UdpConfig, size: usize, needed: usize) -> Result<(FramePool, FramePool), UdpError> {
     let (tx, rx) = (config.tx_frames, config.rx_frames);
     let too_few = |_: io::Error| UdpError::Frames { tx, rx, needed };

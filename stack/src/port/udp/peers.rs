@@ -1,4 +1,4 @@
-//! Which peer is behind which socket address.
+//! The socket addresses of peers.
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -13,7 +13,7 @@ use crate::wire::udp::entropy_to_port;
 
 type Map<K, V> = HashMap<K, V, BuildHasherDefault<FxHasher>>;
 
-/// The peers whose addresses and ports are not those that frames name.
+/// The peers that have other addresses and ports than those in frames.
 pub(super) struct Peers {
     port: u16,
     places: Map<IpAddr, RawAddr>,
@@ -40,21 +40,21 @@ impl Peers {
         Ok(())
     }
 
-    /// Where datagrams to `ip` go.
+    /// The address and port to which datagrams for `ip` are sent.
     #[inline]
     pub(super) fn place(&self, ip: IpAddr) -> RawAddr {
         let entered = if self.places.is_empty() { None } else { self.places.get(&ip) };
         entered.copied().unwrap_or_else(|| RawAddr::new(SocketAddr::new(ip, self.port)))
     }
 
-    /// Address and source port that frames from `from` show.
+    /// The address and source port that frames from `from` get.
     #[inline]
     pub(super) fn name(&self, from: SocketAddr) -> (IpAddr, u16) {
         let as_it_is = (from.ip(), from.port());
         if self.names.is_empty() {
             return as_it_is;
         }
-        // A link-local sender's scope says through which interface it came, not who it is.
+        // The scope of a link-local sender is the interface that its datagram came through, not a part of its identity.
         self.names.get(&SocketAddr::new(from.ip(), from.port())).copied().unwrap_or(as_it_is)
     }
 }

@@ -1,8 +1,8 @@
 //! From datagrams to frames.
 //!
 //! The kernel writes straight into frames, behind room for their headers. With GRO one message can be
-//! up to 64 KiB of datagrams of equal length; it is received into as many frames as that makes, cut at
-//! the length seen last. While the guess is right, which with full packets it nearly always is, no byte
+//! up to 64 KiB of datagrams of equal length. It is received into several frames, cut at
+//! the length seen last. While that guess is right, as it nearly always is with full packets, no byte
 //! is copied; when it is wrong the message is cut anew into other frames.
 
 use std::io::IoSliceMut;
@@ -21,11 +21,11 @@ use crate::port::{ChecksumStatus, Frame, FramePool, PortCounters, RxBurst};
 use crate::wire::class::DscpClasses;
 use crate::wire::frame::DEFAULT_TTL;
 
-/// Most frames that one message is received into.
+/// The most frames that one message is received into.
 const PARTS: usize = 64;
 /// Bytes of the longest message with GRO.
 const JOINED: usize = 65_535;
-/// Datagrams that the kernel joins at most.
+/// The most datagrams that the kernel joins.
 const MAX_JOINED: usize = 64;
 /// Bytes behind a trimmed datagram that tell its original UDP length; see `transmit`.
 pub(super) const TRAILER: usize = 2;
@@ -47,7 +47,7 @@ pub(super) struct Receiver {
     classes: DscpClasses,
 }
 
-/// What the kernel says beside a message.
+/// The control messages of a received message.
 #[derive(Clone, Copy)]
 struct Told {
     tos: u8,
@@ -56,7 +56,7 @@ struct Told {
     segment: Option<usize>,
 }
 
-/// Frames that receiving needs at once.
+/// The number of frames that receiving needs at once.
 pub(super) fn frames_needed(longest: usize, joins: bool) -> usize {
     MESSAGES * parts(longest, joins)
 }
@@ -93,7 +93,7 @@ impl Receiver {
         }
     }
 
-    /// Appends what has arrived to `burst`, as much as there is and fits.
+    /// Appends frames that have arrived to `burst`, as many as it has room for.
     pub(super) fn receive(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -134,7 +134,7 @@ impl Receiver {
     ) -> bool {
         let slots = self.arm();
         if slots == 0 {
-            // What has arrived waits with the kernel until frames come back.
+            // Datagrams wait in the kernel until frames come back.
             return false;
         }
         let (cut, headers) = (self.cut, self.headers);
@@ -143,7 +143,7 @@ impl Receiver {
             parts.push(frames.iter_mut().map(|f| IoSliceMut::new(&mut f[headers..headers + cut])).collect());
         }
         udp.receive_calls += 1;
-        // An error belongs to no datagram here, and the next call reports what lasts.
+        // The error belongs to no received datagram. If it lasts, the next call reports it again.
         let got = system::receive(fd, &mut parts, &mut self.arrivals[..slots]).unwrap_or(0);
         drop(parts);
         for slot in 0..got {
@@ -152,7 +152,7 @@ impl Receiver {
         got == slots
     }
 
-    /// Sees to it that messages can be received. Returns how many.
+    /// Prepares frames to receive messages into. Returns for how many messages there are enough.
     fn arm(&mut self) -> usize {
         let wanted = parts(self.cut, self.joins);
         for (slot, frames) in self.armed.iter_mut().enumerate() {
@@ -250,7 +250,7 @@ fn finish(
     }
 }
 
-/// Bytes of payload that a trimmed datagram has, and had.
+/// The bytes of payload that a trimmed datagram has, and those that it had before.
 #[cold]
 fn original(bytes: &[u8]) -> Option<(usize, usize)> {
     let (rest, trailer) = bytes.split_last_chunk::<TRAILER>()?;

@@ -112,11 +112,11 @@ fn empty_header() -> libc::mmsghdr {
     unsafe { MaybeUninit::zeroed().assume_init() }
 }
 
-/// Where a message goes that arrives, and what is then known of it.
+/// Room for the address and control messages of one received message.
 pub(super) struct Arrival {
     pub(super) control: Control,
     name: libc::sockaddr_storage,
-    /// Bytes, all parts together.
+    /// Bytes of all parts together.
     pub(super) len: usize,
     flags: c_int,
 }
@@ -128,12 +128,12 @@ impl Arrival {
         Arrival { control: Control::new(), name, len: 0, flags: 0 }
     }
 
-    /// Whether there was not room for all of it.
+    /// Whether the message was longer than its room.
     pub(super) fn is_cut(&self) -> bool {
         self.flags & libc::MSG_TRUNC != 0
     }
 
-    /// Who sent it.
+    /// The sender's address.
     pub(super) fn from(&self) -> SocketAddr {
         let name = &raw const self.name;
         if c_int::from(self.name.ss_family) == libc::AF_INET6 {
@@ -143,8 +143,8 @@ impl Arrival {
             let ip = v6.sin6_addr.s6_addr.into();
             SocketAddrV6::new(ip, u16::from_be(v6.sin6_port), 0, v6.sin6_scope_id).into()
         } else {
-            // SAFETY: a `sockaddr_storage` is as large and aligned as any address. It holds what the kernel has written, or zeroes
-            // before anything was received; any bytes are a valid `sockaddr_in`.
+            // SAFETY: a `sockaddr_storage` is as large and aligned as any address. It holds what the kernel has
+            // written, or zeroes before anything was received; any bytes are a valid `sockaddr_in`.
             let v4 = unsafe { *name.cast::<libc::sockaddr_in>() };
             let ip = Ipv4Addr::from(v4.sin_addr.s_addr.to_ne_bytes());
             SocketAddrV4::new(ip, u16::from_be(v4.sin_port)).into()
@@ -152,7 +152,7 @@ impl Arrival {
     }
 }
 
-/// Most messages that one call receives.
+/// The most messages that one call receives.
 pub(super) const MESSAGES: usize = 8;
 
 /// Receives as many messages as there are and as `into` has places for, without waiting. Returns how
@@ -189,7 +189,7 @@ pub(super) fn receive<'a, const N: usize>(
     Ok(got)
 }
 
-/// Takes one error out of the socket's queue: what a router or the peer said of a datagram sent earlier.
+/// Takes one error out of the socket's queue: a report from a router or the peer about a datagram sent earlier.
 /// Returns its number, and for `EMSGSIZE` the MTU of the path.
 pub(super) fn next_error(fd: BorrowedFd<'_>) -> Option<(c_int, u32)> {
     let mut control = Control::new();
@@ -213,7 +213,7 @@ pub(super) fn next_error(fd: BorrowedFd<'_>) -> Option<(c_int, u32)> {
     Some(error.map_or((0, 0), |(.., data)| (word(data, 0) as c_int, word(data, 8))))
 }
 
-/// The MTU that the kernel knows of the path from `own` to `peer`.
+/// The MTU of the path from `own` to `peer`, as far as the kernel knows it.
 pub(super) fn path_mtu(own: IpAddr, peer: SocketAddr) -> io::Result<usize> {
     use std::os::fd::AsFd;
     // Connecting sends nothing; it looks up the route.

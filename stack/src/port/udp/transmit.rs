@@ -1,11 +1,11 @@
 //! From frames to datagrams.
 //!
-//! The frames of a burst are sorted by source port, and those of one source port that follow each other
-//! with equal destination, class and length become one message that the kernel cuts (GSO). Order is kept
+//! The frames of a burst are sorted by source port. Consecutive frames of one source port
+//! with equal destination, class and length become one message, which the kernel cuts (GSO). Order is kept
 //! among the frames of one source port; no network keeps it among those of several.
 //!
-//! A trimmed packet's UDP length tells how long it was, but the kernel writes that field and drops what
-//! does not have as many bytes. So the length travels in two bytes behind a trimmed datagram.
+//! A trimmed packet's UDP length tells how long the packet was, but the kernel writes that field itself and drops
+//! datagrams with fewer bytes. So the length is sent in two bytes behind a trimmed datagram.
 
 use std::io::{self, IoSlice};
 use std::net::UdpSocket;
@@ -24,19 +24,19 @@ use crate::wire::class::DscpClasses;
 use crate::wire::frame::DEFAULT_TTL;
 use crate::wire::udp::ENTROPY_COUNT;
 
-/// Bytes of the longest message: what IPv6's and UDP's length fields leave, and IPv4's too.
+/// Bytes of the longest message that the length fields of IPv4, IPv6 and UDP all express.
 const JOINED: usize = 65_487;
 
 /// The sending half of a port.
 pub(super) struct Sender {
-    /// By entropy.
+    /// The source sockets, by entropy.
     pub(super) sockets: Vec<UdpSocket>,
     pub(super) v6: bool,
     pub(super) gso: bool,
     pub(super) classes: DscpClasses,
 }
 
-/// What sending tells about.
+/// Where sending reports its results.
 pub(super) struct Told<'a> {
     pub(super) port: &'a mut PortCounters,
     pub(super) udp: &'a mut UdpCounters,
@@ -49,7 +49,7 @@ type Run = ArrayVec<u8, BURST>;
 /// Frames of a burst, the lowest bit being the first one's.
 type Bits = u32;
 
-/// A burst on its way out, and where each of its frames goes.
+/// A burst to be sent, with the destination of each frame.
 struct PlannedBurst<'a> {
     frames: &'a [Frame],
     plans: Plans,
@@ -57,7 +57,7 @@ struct PlannedBurst<'a> {
 }
 
 impl PlannedBurst<'_> {
-    /// What is known of a frame that is in a run.
+    /// The plan of a frame that is in a run.
     fn plan(&self, n: u8) -> (&Outbound, &[u8; TRAILER]) {
         let (Some(plan), trailer) = &self.plans[usize::from(n)] else {
             unreachable!("only plans are in runs")
@@ -107,7 +107,7 @@ impl Sender {
         gone.count_ones() as usize
     }
 
-    /// Reads all headers. What is no datagram is dropped.
+    /// Reads all headers. Frames that are no datagrams are dropped.
     fn plan(&self, frames: &[Frame], told: &mut Told<'_>) -> (Plans, Bits) {
         let (mut plans, mut gone) = (Plans::new(), 0);
         for (n, frame) in frames.iter().enumerate() {
@@ -169,7 +169,8 @@ impl Sender {
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if is_full(&error) => break,
-                // The error of an earlier datagram is reported in place of sending this one: once.
+                // The kernel has reported the error of an earlier datagram instead of sending this one. It does so
+                // once.
                 Err(error) => {
                     let path = self.drain_errors(source, told);
                     if tried {
@@ -199,8 +200,8 @@ impl Sender {
         }
     }
 
-    /// A message was refused, with this error and perhaps the MTU of its path. Several datagrams are sent one by
-    /// one, to find out which it was about.
+    /// Handles a refused message, with its error and perhaps the MTU of its path. If it had several datagrams they
+    /// are sent one by one, to find out which one the error is about.
     #[cold]
     fn refused(
         &mut self,
@@ -217,7 +218,7 @@ impl Sender {
         self.send(source, run, false, out, told)
     }
 
-    /// Which of these frames go together.
+    /// Groups these frames into messages.
     fn runs(&self, frames: &[u8], join: bool, plans: &Plans) -> ArrayVec<Run, BURST> {
         let mut runs: ArrayVec<Run, BURST> = ArrayVec::new();
         // Of the last run: its first plan, and whether its last datagram is as long as the first.
@@ -249,7 +250,7 @@ impl Sender {
         runs
     }
 
-    /// Takes note of what the network has said. Returns the MTU of a path, if it was about that.
+    /// Notes an error that the network has reported. Returns the MTU of a path, if it was about that.
     #[cold]
     fn drain_errors(&self, source: usize, told: &mut Told<'_>) -> Option<usize> {
         let mut path = None;
@@ -264,8 +265,8 @@ impl Sender {
         path
     }
 
-    /// A joined message was refused. If that is because of the device, no other will fare better; if
-    /// because of the path, its datagrams are sent one by one to find out.
+    /// Handles a refused message of joined datagrams. If the device cannot send such messages, no more are made; if
+    /// the path is the reason, its datagrams are sent one by one to find out which.
     #[cold]
     fn without_gso(&mut self, error: &io::Error, told: &mut Told<'_>) {
         if matches!(error.raw_os_error(), Some(libc::EIO | libc::EOPNOTSUPP | libc::ENOPROTOOPT)) {
@@ -280,7 +281,7 @@ fn is_full(error: &io::Error) -> bool {
         || matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::ENOMEM))
 }
 
-/// What the kernel is told beside a message of `count` datagrams.
+/// The control messages of a message of `count` datagrams.
 fn control(first: &Outbound, count: usize, v6: bool) -> Control {
     let mut control = Control::new();
     let (level, tos, ttl) = if v6 {

@@ -9,7 +9,7 @@ fn receive(id: u64, matching: Matching, len: usize) -> Posted {
 }
 
 fn send(len: usize, tag: Option<u64>, msg_id: u16) -> SendMessage {
-    SendMessage::new(Buffer::Heap((0..len).map(|i| i as u8).collect()), tag, 77, 0, msg_id)
+    SendMessage::new(Buffer::Heap((0..len).map(|i| i as u8).collect()), tag, 77, 0, msg_id, 0)
 }
 
 /// Delivers `message` in packets of `mtu` bytes, last packet first.
@@ -240,7 +240,7 @@ impl Model {
 
 /// One of the two packets of message `number`.
 fn half(receives: &mut Receives, number: u16, peer: u32, tag: Option<u64>, second: bool) -> Option<Delivery> {
-    let message = SendMessage::new(Buffer::Virtual(2), tag, u64::from(number), 0, number);
+    let message = SendMessage::new(Buffer::Virtual(2), tag, u64::from(number), 0, number, 0);
     let (request, payload) = (message.request(1, u32::from(second), 1), Payload::Virtual(1));
     let place = receives.admit(Addr(peer), PdcId(peer as u16), &request, payload).unwrap();
     receives.place(place, &request, payload)

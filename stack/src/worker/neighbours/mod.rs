@@ -154,7 +154,7 @@ impl Neighbours {
         self.next != Next::Never && self.next.is_due(now)
     }
 
-    /// When [`Neighbours::ask`] will have something to do; what it has to do at once, it does in any turn.
+    /// When [`Neighbours::ask`] will have something to do that it need not do at once.
     pub(super) fn poll_timeout(&self) -> Option<Time> {
         match self.next {
             Next::At(at) => Some(at),

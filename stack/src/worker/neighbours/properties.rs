@@ -8,7 +8,7 @@ use crate::wire::ethernet::{EthernetView, MacAddr, VlanTag};
 use crate::wire::ip::IpAddrs;
 use crate::worker::HostAddr;
 
-/// Who hears: with and without a VLAN, over IPv4 and IPv6.
+/// Receivers with and without a VLAN, over IPv4 and IPv6.
 const SPEAKERS: [Speaker; 4] = {
     let mac = MacAddr([2, 0, 0, 0, 0, 2]);
     let v4 = HostAddr { mac, ip: IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)) };

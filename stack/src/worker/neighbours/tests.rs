@@ -1,4 +1,4 @@
-//! Who is believed, who is answered, and how long is asked.
+//! Which frames are believed, which are answered, and how long is asked.
 
 use std::sync::Arc;
 
@@ -60,7 +60,7 @@ fn a_question_by_arp_is_what_rfc_826_says() {
 }
 
 #[test]
-fn a_solicitation_goes_to_the_group_of_who_is_asked() {
+fn a_solicitation_goes_to_the_multicast_group_of_its_target() {
     let bytes = question(&speaker(1, true), host(2, true).ip);
     assert_eq!(bytes[..14], [0x33, 0x33, 0xff, 0xab, 0, 2, 2, 0, 0, 0, 0, 1, 0x86, 0xdd]);
     assert_eq!(bytes[21], 255, "hop limit");
@@ -93,7 +93,7 @@ fn questions_are_answered_on_the_same_vlan_only() {
 }
 
 #[test]
-fn what_has_passed_a_router_is_no_neighbour() {
+fn advertisements_that_have_passed_a_router_are_ignored() {
     let mut bytes = question(&speaker(1, true), host(2, true).ip);
     assert!(hear(&bytes, &speaker(2, true)).unwrap().answer.is_some());
     bytes[21] = 254;
@@ -104,7 +104,7 @@ fn what_has_passed_a_router_is_no_neighbour() {
 }
 
 #[test]
-fn nobody_is_a_group() {
+fn group_addresses_are_never_learnt() {
     let answer = |ip: &str| {
         let own = Speaker { host: HostAddr { ip: ip.parse().unwrap(), ..host(2, true) }, vlan: None };
         frame(|buf| reply(&own, &Answer::Advert { to: host(1, true), solicited: true }, buf))
@@ -115,10 +115,10 @@ fn nobody_is_a_group() {
 }
 
 #[test]
-fn who_has_no_address_yet_is_told_that_it_is_taken() {
+fn duplicate_address_probes_are_answered() {
     let nobody = HostAddr { ip: "::".parse().unwrap(), ..host(1, true) };
     let mut bytes = question(&speaker(1, true), host(2, true).ip);
-    // From nobody, and without the option that says where nobody is: the checksum of what is left.
+    // From the unspecified address, without the option that has the sender's address, and with the checksum of that.
     bytes[22..38].fill(0);
     bytes.truncate(78);
     bytes[18..20].copy_from_slice(&24u16.to_be_bytes());
@@ -135,7 +135,7 @@ fn who_has_no_address_yet_is_told_that_it_is_taken() {
 }
 
 #[test]
-fn echo_requests_come_back() {
+fn echo_requests_are_answered() {
     for v6 in [false, true] {
         let [pinging, pinged] = [speaker(1, v6), speaker(2, v6)];
         let data: Vec<u8> = (0..1_000).map(|n| n as u8).collect();
@@ -208,7 +208,7 @@ fn seconds(n: u64) -> Span {
     Span::from_ms(n * 1_000)
 }
 
-/// What lies on the link.
+/// The frames on the link.
 fn sent(port: &mut MemoryPort) -> Vec<Vec<u8>> {
     let mut rx = RxBurst::new();
     port.receive(&mut rx);
@@ -229,7 +229,7 @@ fn told_to_1(who: HostAddr) -> Vec<u8> {
 }
 
 #[test]
-fn two_that_know_only_ip_addresses_talk() {
+fn two_workers_that_know_only_ip_addresses_exchange_a_message() {
     for v6 in [false, true] {
         for vlan in [None, Some(TAG)] {
             let link = LinkConfig { vlan, ..LinkConfig::default() };
@@ -316,7 +316,7 @@ fn a_silent_neighbour_is_asked_a_few_times_and_connecting_fails() {
 }
 
 #[test]
-fn who_is_silent_and_wanted_is_asked_again_once_a_second() {
+fn a_silent_neighbour_is_asked_again_once_a_second_while_there_are_packets_for_it() {
     let (near, mut far) = pair(&MemoryConfig::default()).unwrap();
     let mut worker = worker(1, near, LinkConfig::default(), false);
     worker.meet(Addr(2), host(2, false).ip, None).unwrap();
@@ -340,7 +340,7 @@ fn who_is_silent_and_wanted_is_asked_again_once_a_second() {
 }
 
 #[test]
-fn only_open_questions_teach() {
+fn an_address_is_learnt_only_while_a_question_is_open() {
     let (near, mut far) = pair(&MemoryConfig::default()).unwrap();
     let mut worker = worker(1, near, LinkConfig::default(), false);
     let mac_of = |worker: &Worker<MemoryPort>, n| worker.book().get(Addr(n)).map(|host| host.mac);
@@ -377,7 +377,7 @@ fn only_open_questions_teach() {
 }
 
 #[test]
-fn what_is_known_is_asked_anew_and_kept_if_nobody_answers() {
+fn a_known_address_is_confirmed_and_kept_if_nobody_answers() {
     let (near, mut far) = pair(&MemoryConfig::default()).unwrap();
     let mut worker = worker(1, near, LinkConfig::default(), false);
     let two = host(2, false);
@@ -400,7 +400,7 @@ fn what_is_known_is_asked_anew_and_kept_if_nobody_answers() {
 }
 
 #[test]
-fn a_router_is_asked_once_for_all_behind_it() {
+fn a_router_is_asked_once_for_all_peers_behind_it() {
     let (near, mut far) = pair(&MemoryConfig::default()).unwrap();
     let mut worker = worker(1, near, LinkConfig::default(), false);
     let router = host(9, false);
@@ -451,7 +451,7 @@ fn a_peer_that_is_met_again_behind_a_router_is_reached_through_that() {
 }
 
 #[test]
-fn answers_are_limited() {
+fn answers_are_limited_to_a_number_per_second() {
     let (near, mut far) = pair(&MemoryConfig::default()).unwrap();
     let mut worker = worker(1, near, LinkConfig::default(), false);
     let mut flood = |worker: &mut Worker<MemoryPort>, now| {
@@ -468,7 +468,7 @@ fn answers_are_limited() {
 }
 
 #[test]
-fn resolving_has_an_end() {
+fn resolve_fails_at_its_limit_and_for_unknown_peers() {
     let (near, _far) = pair(&MemoryConfig::default()).unwrap();
     let mut worker = worker(1, near, LinkConfig::default(), false);
     assert_eq!(worker.resolve(Addr(2), seconds(1)), Err(Unreachable::Unknown(Addr(2)).into()));

@@ -26,19 +26,19 @@ const IPV4: usize = 20;
 const IPV6: usize = 40;
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 
-/// Who speaks, and with which tag.
+/// The sender of our frames, and the VLAN tag that they carry.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Speaker {
     pub(super) host: HostAddr,
     pub(super) vlan: Option<VlanTag>,
 }
 
-/// What a frame of these protocols says.
+/// The content of a frame of these protocols.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Heard<'a> {
     /// Where somebody says an address is. Anybody can say that of any address.
     pub(super) told: Option<HostAddr>,
-    /// What it asks for.
+    /// The answer that it asks for.
     pub(super) answer: Option<Answer<'a>>,
 }
 

@@ -119,9 +119,9 @@ mod mapped {
 
         #[inline]
         pub(in super::super) fn control(&self) -> &Control {
-            // SAFETY: `at` has checked that a `Control` lies here in the region, aligned, and `_region` keeps it. It consists
-            // of atomics, for which any bytes are values, and regions are accessed only by atomics or by copies that
-            // behave like them.
+            // SAFETY: `at` has checked that a `Control` lies here in the region, aligned, and `_region` keeps it. It
+            // consists of atomics, for which any bytes are values, and regions are accessed only by atomics or by
+            // copies that behave like them.
             unsafe { self.control.as_ref() }
         }
 
@@ -129,9 +129,9 @@ mod mapped {
         #[inline]
         pub(in super::super) fn slot(&self, index: u32) -> &[AtomicU64; W] {
             let at = (index & (self.capacity - 1)) as usize;
-            // SAFETY: `at` is less than the capacity, and `Storage::at` has checked that so many slots lie in the region,
-            // which `_region` keeps. Slots are aligned atomics, for which any bytes are values, and regions are accessed
-            // only by atomics or by copies that behave like them.
+            // SAFETY: `at` is less than the capacity, and `Storage::at` has checked that so many slots lie in the
+            // region, which `_region` keeps. Slots are aligned atomics, for which any bytes are values, and regions
+            // are accessed only by atomics or by copies that behave like them.
             unsafe { self.slots.add(at).as_ref() }
         }
     }

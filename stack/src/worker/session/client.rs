@@ -23,7 +23,7 @@ const POLLS_TO_CHECK: u32 = 4096;
 /// # Waiting
 /// [`Client::wait`] sleeps until there may be something to poll. Applications that sleep on several descriptors register
 /// the client's ([`AsFd`]) as readable, level-triggered, and then repeat: poll until there is nothing; [`Client::arm`];
-/// if that returns true, sleep. The next poll ends what arm began, and takes from the descriptor what made it readable.
+/// if that returns true, sleep. The next poll ends what arm began, and makes the descriptor quiet again.
 /// Nothing may be read from or written to the descriptor by anybody else.
 ///
 /// # When the worker is gone

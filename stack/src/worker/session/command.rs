@@ -74,7 +74,7 @@ pub enum Command {
         /// The connection's number.
         connection: u32,
     },
-    /// Closes a connection without sending what waits.
+    /// Closes a connection without sending the messages that wait.
     Abort {
         /// The connection's number.
         connection: u32,

@@ -15,20 +15,20 @@ use crate::packet::Addr;
 use crate::region::Region;
 use crate::ses::Matching;
 
-/// Processes of those who behave. Messages to them from others would be in order, so nobody else connects to them.
+/// Processes of the well-behaved applications. Messages from others would be legitimate, so no other connects to them.
 const GOOD: [u16; 2] = [4000, 4001];
-/// Processes of those who do not.
+/// Processes of the others.
 const BAD: [u16; 2] = [1, 2];
 /// Sessions with no more memory than the messages need: each run makes many, and all of it is written with zeros.
 const LITTLE: SessionConfig = SessionConfig { memory: 64 << 10, ..SMALL };
 /// Where messages are received, behind the longest that is sent.
 const LANDING: u64 = 32 << 10;
-/// Steps in which a message between those who behave is certainly through.
+/// Steps after which a message between the well-behaved applications has certainly arrived.
 const LONG: usize = 200_000;
 
 /// Any words in the ring of commands, any bytes in the rings' own memory, at any time, from two processes at both ends:
 /// the worker goes on, messages between others arrive whole meanwhile and afterwards, and nothing stays of it all.
-pub fn nonsense_harms_nobody_else(bytes: &[u8]) {
+pub fn arbitrary_writes_harm_no_other_application(bytes: &[u8]) {
     let mut choices = Choices(bytes);
     let mut world = World::new();
     // Connections to it are held until its state changes.
@@ -114,7 +114,7 @@ impl Choices<'_> {
     }
 }
 
-/// One that does what no client does.
+/// An application that writes anything into its rings.
 struct Bad {
     side: usize,
     id: SessionId,
@@ -146,7 +146,7 @@ impl Bad {
     fn scribble(&mut self, choices: &mut Choices<'_>) {
         let [ring, line, value] = choices.bytes();
         let ring = if ring & 1 == 0 { 0 } else { LITTLE.layout().expect("possible").reports as u64 };
-        // Tail, head and sleep stand 128 bytes apart, with the flags of who has left behind the first two.
+        // Tail, head and sleep stand 128 bytes apart, with the flags of ends that have left behind the first two.
         let at = ring + 128 * u64::from(line % 3) + 4 * u64::from(line >> 7);
         let value = value as i8 as u32;
         self.region.slice(at, 4).expect("within").write(0, &value.to_ne_bytes());
@@ -166,14 +166,14 @@ impl Bad {
         while let Some((_, process, how)) = sessions.poll_ended() {
             assert!(process == BAD[self.side] && how != Ended::Closed, "{process}: {how:?}");
         }
-        // What is left of the one before takes a place too; each side has four.
+        // Sessions that are not closed yet take a place too; each side has four.
         if sessions.len() < 4 {
             *self = Bad::new(world, self.side);
         }
     }
 }
 
-/// Alice at one end and bob at the other, who exchange messages and expect each to arrive.
+/// Alice at one end and Bob at the other exchange messages and expect each to arrive.
 struct Good {
     clients: [Client; 2],
     connections: [ConnectionHandle; 2],
@@ -215,7 +215,7 @@ impl Good {
         self.clients[side].send(self.connections[side], whence, Some(number), !number, 1).expect("room");
     }
 
-    /// Looks at what has been reported.
+    /// Checks new reports.
     fn go_on(&mut self, world: &mut World) {
         world.step(4);
         for side in 0..2 {

@@ -106,7 +106,7 @@ impl World {
         self.step_through(packets, |_| true);
     }
 
-    /// As [`World::step`], over a channel that lets through what `passes` says.
+    /// As [`World::step`], over a channel that loses the packets for which `passes` returns false.
     pub(super) fn step_through(&mut self, packets: usize, mut passes: impl FnMut(&Packet) -> bool) {
         self.now += Span::from_us(1);
         for side in 0..2 {
@@ -138,7 +138,7 @@ impl World {
             }
             self.step(100);
         }
-        // Targets of what the other side has closed.
+        // Until the targets of the other side's connections are gone.
         for _ in 0..100 {
             self.step(100);
         }

@@ -1,4 +1,4 @@
-//! Applications that are out of their minds: only they suffer.
+//! Applications that write nonsense harm only themselves.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -29,9 +29,9 @@ fn nearly_a_command() -> impl Strategy<Value = Slot> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Any commands whatever: a neighbour's message arrives, each command has an answer, and nothing stays.
+    /// The message of another application arrives, each command is answered, and nothing is left.
     #[test]
-    fn nonsense_harms_nobody_else(commands in prop::collection::vec(nearly_a_command(), 1..200)) {
+    fn arbitrary_commands_harm_no_other_application(commands in prop::collection::vec(nearly_a_command(), 1..200)) {
         let mut world = World::new();
         let (mut mad, mut alice, mut bob) = (world.open(0), world.open(0), world.open(1));
         let bytes = content(3, 60_000);
@@ -63,15 +63,15 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// As the fuzz target does it, for a while.
+    /// The property of the fuzz target.
     #[test]
-    fn nothing_that_an_application_writes_harms_another(bytes in prop::collection::vec(any::<u8>(), 0..2000)) {
-        properties::nonsense_harms_nobody_else(&bytes);
+    fn arbitrary_writes_to_shared_memory_harm_no_other_application(bytes in prop::collection::vec(any::<u8>(), 0..2000)) {
+        properties::arbitrary_writes_harm_no_other_application(&bytes);
     }
 }
 
 #[test]
-fn each_mistake_has_its_name() {
+fn each_malformed_command_is_refused_with_its_error() {
     let mut world = World::new();
     let mut client = world.open(0);
     let send = |operation, connection, extent| Command::Send {
@@ -116,7 +116,7 @@ fn each_mistake_has_its_name() {
         assert_eq!((error, u64::from(number)), (expected, words[0] >> 32), "{words:x?}");
         assert_eq!(request, Request::of(&words));
     }
-    // A number in use.
+    // A number that is in use.
     client.submit(&receive(5, extent(0, 1))).unwrap();
     client.submit(&receive(5, extent(0, 1))).unwrap();
     world.step(1);
@@ -167,7 +167,7 @@ fn a_broken_ring_ends_its_session_and_no_other() {
         assert!(matches!(how, Ended::Broken(_)) && process == client.process(), "{how:?}");
         world.step(1);
         assert_eq!(world.sessions[0].len(), 1);
-        // What was reported before is still there.
+        // Earlier reports are still there.
         let gone = (0..100).find_map(|_| client.poll().err());
         assert!(matches!(gone, Some(ClientError::Gone | ClientError::Broken(_))), "{gone:?}");
         let receive = other.receive(extent(0, 1), None, Matching::Untagged, 42).unwrap();
@@ -176,10 +176,10 @@ fn a_broken_ring_ends_its_session_and_no_other() {
     }
 }
 
-/// Who writes to its memory while the endpoint reads it, or puts a message there, gets a mixture of both, and nobody
-/// minds: the messages arrive, of bytes that were there at some time.
+/// An application writes to its memory while the endpoint reads it, or places a message there. The messages consist of
+/// bytes that were there at some time.
 #[test]
-fn memory_that_changes_under_way_is_only_its_owners_trouble() {
+fn messages_whose_memory_changes_under_way_arrive_as_a_mixture() {
     let mut world = World::new();
     let (mut alice, mut bob) = (world.open(0), world.open(1));
     let (from, into) = (alice.memory().slice(0, 50_000).unwrap(), bob.memory().slice(0, 50_000).unwrap());
@@ -217,9 +217,8 @@ fn memory_that_changes_under_way_is_only_its_owners_trouble() {
     });
 }
 
-/// What a session may use up is its own: one that holds all it can leaves the others theirs.
 #[test]
-fn a_glutton_eats_its_own() {
+fn an_application_that_uses_all_its_resources_leaves_the_others_theirs() {
     let mut world = World::new();
     let (mut glutton, mut alice) = (world.open(0), world.open(0));
     for connection in 0..4 {

@@ -1,5 +1,5 @@
-//! Applications that are killed at any time, over a channel that loses packets: who survives hears of it in time,
-//! and nothing stays.
+//! Applications that are killed at any time, over a channel that loses packets: the others hear of it in time,
+//! and nothing is left.
 
 use proptest::prelude::*;
 use weft_cc::Time;
@@ -9,7 +9,7 @@ use crate::pdc::PdcConfig;
 use crate::rng::Rng;
 use crate::wire::ses::ReturnCode;
 
-/// What goes wrong.
+/// The faults of one run.
 #[derive(Clone, Copy, Debug)]
 struct Trouble {
     /// Packets in 256 that are lost.
@@ -29,7 +29,7 @@ fn trouble() -> impl Strategy<Value = Trouble> {
         .prop_map(|(loss, killed_after, len, infer, seed)| Trouble { loss, killed_after, len, infer, seed })
 }
 
-/// Packets are lost that long. What left before is sent again later than that before it is given up.
+/// How long packets are lost. A packet is sent again later than that before it is given up.
 const TROUBLED: Span = Span::from_ms(1);
 
 struct Lossy {
@@ -101,7 +101,7 @@ impl Lossy {
     }
 }
 
-/// 63 RTOs are what a PDC puts up with; a packet that is lost again and again takes no longer than that.
+/// A PDC is given up after 63 RTOs; a packet that is lost again and again takes no longer.
 fn limit(world: &World) -> Span {
     world.feps[0].config().pdc.rto_init.times(64)
 }
@@ -127,9 +127,8 @@ fn received(client: &mut Client) -> Vec<u64> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// The sender hears of each message whether it was in time.
     #[test]
-    fn a_receiver_is_missed(trouble in trouble()) {
+    fn the_sender_hears_which_messages_a_killed_receiver_has_got(trouble in trouble()) {
         let mut lossy = Lossy::new(&trouble);
         let (mut alice, mut bob) = lossy.begin(&trouble);
         let limit = limit(&lossy.world);
@@ -145,10 +144,9 @@ proptest! {
         lossy.world.assert_nothing_is_left();
     }
 
-    /// A process that takes over the number of one that was killed gets messages whole, and nothing of those that
-    /// its predecessor got in part.
+    /// It gets nothing of the messages that its predecessor got in part.
     #[test]
-    fn a_successor_inherits_nothing(trouble in trouble()) {
+    fn a_process_with_the_number_of_a_killed_one_gets_whole_messages_only(trouble in trouble()) {
         let mut lossy = Lossy::new(&trouble);
         let (mut alice, mut bob) = lossy.begin(&trouble);
         let (limit, process) = (limit(&lossy.world), bob.process());
@@ -187,9 +185,9 @@ proptest! {
         lossy.world.assert_nothing_is_left();
     }
 
-    /// The receiver hears what has become of the message, and the sender's connection and memory are given back.
+    /// The sender's connection and memory are given back.
     #[test]
-    fn a_sender_is_missed(trouble in trouble()) {
+    fn the_receiver_hears_the_end_of_a_killed_senders_message(trouble in trouble()) {
         let mut lossy = Lossy::new(&trouble);
         let (mut alice, mut bob) = lossy.begin(&trouble);
         let (limit, memory) = (limit(&lossy.world), alice.memory().clone());
@@ -209,7 +207,7 @@ proptest! {
 
 /// The rest of a message to nobody is not sent.
 #[test]
-fn a_message_to_nobody_ends_with_the_first_answer() {
+fn a_message_to_no_process_ends_with_the_first_answer() {
     let trouble = Trouble { loss: 0, killed_after: 60, len: 250_000, infer: false, seed: 1 };
     let mut lossy = Lossy::new(&trouble);
     let (mut alice, mut bob) = lossy.begin(&trouble);
@@ -231,9 +229,8 @@ fn a_message_to_nobody_ends_with_the_first_answer() {
     assert_eq!(received(&mut heir), [5]);
 }
 
-/// A process whose last word stands before its end in the socket is found dead at the first look.
 #[test]
-fn a_death_behind_unread_bytes_is_noticed() {
+fn a_dead_application_is_noticed_behind_its_unread_bytes() {
     let mut world = World::new();
     let mut bob = world.open(1);
     assert!(world.sessions[1].may_sleep());

@@ -25,7 +25,7 @@ fn in_the_middle() -> (World, Client, Client) {
 }
 
 #[test]
-fn a_sender_that_leaves_ends_what_it_has_begun() {
+fn a_sender_that_leaves_ends_its_message_at_the_receiver() {
     let (mut world, alice, mut bob) = in_the_middle();
     let memory = alice.memory().clone();
     let since = world.now;
@@ -44,7 +44,7 @@ fn a_sender_that_leaves_ends_what_it_has_begun() {
 }
 
 #[test]
-fn a_receiver_that_leaves_is_missed() {
+fn messages_to_a_receiver_that_leaves_are_answered_with_bad_pid() {
     let (mut world, mut alice, bob) = in_the_middle();
     let memory = bob.memory().clone();
     drop(bob);
@@ -61,7 +61,7 @@ fn a_receiver_that_leaves_is_missed() {
 
 /// Nobody answers the sender that left: its memory comes back after the silence that a PDC puts up with.
 #[test]
-fn a_sender_that_leaves_while_its_peer_is_dead_is_forgotten_in_time() {
+fn the_memory_of_a_sender_that_leaves_is_freed_even_if_its_peer_is_dead() {
     let (mut world, alice, bob) = in_the_middle();
     let memory = alice.memory().clone();
     drop(alice);
@@ -114,7 +114,7 @@ fn an_aborted_connection_ends_its_messages_and_the_session_goes_on() {
 
 /// Messages that nobody has asked for are kept in a process of which nothing is left either.
 #[test]
-fn unexpected_messages_go_with_their_process() {
+fn unexpected_messages_are_freed_with_their_process() {
     let mut world = World::new();
     let (mut alice, bob) = (world.open(0), world.open(1));
     let connection = alice.connect(Addr(1), to(&bob), 0).unwrap();

@@ -115,10 +115,10 @@ fn an_ethernet_address_given_by_an_application_is_used_until_the_host_answers() 
 #[test]
 fn a_connection_to_an_added_peer_is_held_until_the_peer_answers() {
     let (left, right) = pair(&MemoryConfig::default()).unwrap();
-    let (mut side, mut host) = (Side::new(2, left), Side::new(0, right));
+    let (mut side, mut host) = (Side::new(0, left), Side::new(4, right));
     let mut client = side.open();
-    // Endpoint 0 is not in this side's book: it knows 1 and itself.
-    let addr = ask(&mut side, &mut client, ip(Addr(0)), None).unwrap();
+    let addr = ask(&mut side, &mut client, ip(Addr(4)), None).unwrap();
+    assert_eq!(addr, NEXT);
     client.connect(addr, ConnectOptions::default(), 1).unwrap();
     let mut now = Time::ZERO;
     side.turn(now);

@@ -37,7 +37,7 @@ fn echo() {
 }
 
 #[test]
-fn applications_in_processes_of_their_own_exchange_messages_and_are_missed() {
+fn applications_in_other_processes_exchange_messages_and_are_noticed_when_killed() {
     let hosts = Hosts::new();
     let mut alice = hosts.join(0, &SMALL, None).unwrap();
     alice.receive(extent(u64::from(LEN), LEN), None, Matching::Untagged, 1).unwrap();

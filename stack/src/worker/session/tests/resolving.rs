@@ -51,7 +51,8 @@ impl Side {
         let book = AddressBook::new(Addr(own), host, 8, Strangers::Refuse).unwrap();
         let clock = Clock::system(Time::ZERO);
         let mut worker = Worker::new(fep, port, book, LinkConfig::default(), clock).unwrap();
-        worker.meet(Addr(1 - own), ip(Addr(1 - own)), None).unwrap();
+        let other = Addr(u32::from(own == 0));
+        worker.meet(other, ip(other), None).unwrap();
         worker.meet(FAR, ip(FAR), Some(ip(ROUTER))).unwrap();
         Side { worker, sessions: Sessions::new(4) }
     }
@@ -346,11 +347,11 @@ fn each_held_connection_is_settled_once_however_the_peer_changes() {
 #[derive(Clone, Copy, Debug)]
 enum Act {
     Connect,
-    /// On a connection, of those opened, as are the next ones.
+    /// On the connection with this place among those opened, as the next two.
     Send(usize),
     Close(usize),
     Abort(usize),
-    /// A message, of those posted.
+    /// The message with this place among those posted.
     Cancel(usize),
     Peer(Result<(), Unreachable>),
     Step,
@@ -423,7 +424,7 @@ proptest! {
             }
         }
         world.peers[0].set(PEER, Err(Unreachable::NoAnswer { hop: ip(PEER) }));
-        // Those that had been found before.
+        // Connections whose peer had been found before.
         for connection in connections {
             while alice.close(connection) == Err(ClientError::Full) {
                 world.step(4);

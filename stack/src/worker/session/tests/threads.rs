@@ -102,7 +102,7 @@ fn application(mut client: Client, own: u32, peer_process: u16) {
 }
 
 #[test]
-fn applications_and_workers_in_threads_of_their_own() {
+fn two_applications_exchange_messages_through_workers_on_threads() {
     let clock = Clock::new();
     let (left, right) = pair(&MemoryConfig::default()).unwrap();
     // Sends and receives together: as many operations as can be under way at once.

@@ -1,9 +1,9 @@
-//! Applications that behave.
+//! Well-behaved applications.
 
 use super::*;
 
 #[test]
-fn a_message_goes_from_memory_to_memory() {
+fn a_message_is_copied_from_memory_to_memory_and_nowhere_else() {
     let mut world = World::new();
     let (mut alice, mut bob) = (world.open(0), world.open(1));
     let bytes = content(1, 100_000);
@@ -44,7 +44,7 @@ fn a_message_goes_from_memory_to_memory() {
 }
 
 #[test]
-fn each_process_gets_what_names_it() {
+fn each_process_gets_the_messages_that_name_it() {
     let mut world = World::new();
     let mut sender = world.open(0);
     let mut receivers = [world.open(1), world.open(1), world.open(1)];
@@ -68,7 +68,7 @@ fn each_process_gets_what_names_it() {
 }
 
 #[test]
-fn a_process_that_does_not_exist_is_said_not_to() {
+fn messages_to_a_process_that_does_not_exist_are_answered_with_bad_pid() {
     let mut world = World::new();
     let mut sender = world.open(0);
     let nobody = ConnectOptions { process: 4000, ..ConnectOptions::default() };
@@ -83,7 +83,7 @@ fn a_process_that_does_not_exist_is_said_not_to() {
 
 /// An application that posts without looking at its reports: it is stopped, and finds all of them later.
 #[test]
-fn full_rings_hold_an_application_up_and_lose_nothing() {
+fn an_application_that_takes_no_reports_is_held_up_and_loses_none() {
     let mut world = World::new();
     let (mut alice, mut bob) = (world.open(0), world.open(1));
     // 16 receives, cancelled: 16 reports for a ring of 8, in a session whose other commands wait meanwhile.
@@ -123,7 +123,7 @@ fn full_rings_hold_an_application_up_and_lose_nothing() {
 }
 
 #[test]
-fn what_cannot_be_had_is_refused_before_anything_is_opened() {
+fn sessions_with_impossible_numbers_or_processes_are_refused() {
     let mut world = World::new();
     let mut open = |config: SessionConfig, process| {
         world.sessions[0].open(&mut world.feps[0], &config, process).map(|client| client.process())

@@ -1,30 +1,39 @@
 //! `memif:SOCKET,role=server|client[,id=N][,secret=TEXT][,bsize=BYTES][,rsize=N]`.
 
-use super::{number, switch_of};
-use crate::units::ValueError;
 use core::fmt;
-use weft_stack::port::memif::{MAX_LOG2_RING, MemifConfig, Role, SocketName};
+
+use weft_stack::port::memif::{MAX_LOG2_RING, MemifConfig, MemifPort, Role, SocketName};
+use weft_stack::port::udp::mac_of;
+use weft_stack::worker::HostAddr;
+
+use super::spec::{number, switch_of};
+use super::{
+    ALL_PATHS, AnyPort, DEFAULT_MTU, OpenPort, PortError, PortInfo, PortOptions, PortSpec, SpecError,
+};
 
 /// A port over memif. The options are called as those of DPDK's driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct MemifSpec {
-    pub(crate) socket: SocketName,
-    pub(crate) role: Role,
-    /// Which of the interfaces at the socket.
-    pub(crate) id: u32,
-    pub(crate) secret: String,
-    /// Bytes of each buffer of a client; what holds the longest frame if none is given.
-    pub(crate) buffer_size: Option<u32>,
+pub struct MemifSpec {
+    /// The socket at which the two ends meet.
+    pub socket: SocketName,
+    /// Which end this is.
+    pub role: Role,
+    /// The number of the interface at the socket.
+    pub id: u32,
+    /// Both ends must have the same; empty for none.
+    pub secret: String,
+    /// Bytes of each buffer of a client; as many as the longest frame needs if nothing is given.
+    pub buffer_size: Option<u32>,
     /// Slots of each ring of a client, as a power of two.
-    pub(crate) log2_ring: Option<u8>,
+    pub log2_ring: Option<u8>,
 }
 
 impl MemifSpec {
-    pub(crate) fn parse(text: &str) -> Result<MemifSpec, ValueError> {
+    pub(super) fn parse(text: &str) -> Result<MemifSpec, SpecError> {
         let mut parts = text.split(',');
         let socket = parts.next().unwrap_or_default();
         if matches!(socket, "" | "@") || socket.contains('=') {
-            return Err(ValueError::expected(format!(
+            return Err(SpecError::expected(format!(
                 "memif:SOCKET,role=server|client with a path or @NAME instead of {socket:?}"
             )));
         }
@@ -48,18 +57,18 @@ impl MemifSpec {
                 "bsize" => spec.buffer_size = Some(number(part, value, 64..=u32::MAX)?),
                 "rsize" => spec.log2_ring = Some(number(part, value, 1..=MAX_LOG2_RING)?),
                 _ => {
-                    return Err(ValueError::expected(format!(
+                    return Err(SpecError::expected(format!(
                         "role=server|client, id=N, secret=TEXT, bsize=BYTES or rsize=N instead of {part:?}"
                     )));
                 }
             }
         }
         spec.role = role
-            .ok_or_else(|| ValueError::expected(format!("role=server or role=client with memif:{socket}")))?;
+            .ok_or_else(|| SpecError::expected(format!("role=server or role=client with memif:{socket}")))?;
         Ok(spec)
     }
 
-    pub(crate) fn config(&self, mtu: usize, mac: [u8; 6]) -> MemifConfig {
+    fn config(&self, mtu: usize, mac: [u8; 6]) -> MemifConfig {
         let default = match self.role {
             Role::Server => MemifConfig::server(self.socket.clone()),
             Role::Client => MemifConfig::client(self.socket.clone()),
@@ -73,6 +82,27 @@ impl MemifSpec {
             log2_ring: self.log2_ring.unwrap_or(default.log2_ring),
             ..default
         }
+    }
+
+    /// Opens the port; `spec` is the same as `self`.
+    pub(super) fn open(&self, spec: &PortSpec, options: &PortOptions) -> Result<OpenPort, PortError> {
+        let ip = options.ip.ok_or_else(|| PortError::NoAddress(spec.clone()))?;
+        let mac = options.mac.unwrap_or(mac_of(ip));
+        let payload = usize::from(options.mtu.unwrap_or(DEFAULT_MTU)) + options.tag_len();
+        // Frames of memif can be no longer.
+        let config = self.config(payload.min(usize::from(u16::MAX)), mac.0);
+        let port = MemifPort::open(&config)
+            .map_err(|error| PortError::Memif { spec: spec.clone(), error: Box::new(error) })?;
+        let info = PortInfo {
+            spec: Some(spec.clone()),
+            host: HostAddr { mac, ip },
+            paths: ALL_PATHS,
+            link: None,
+            checksum: options.checksum,
+            vlan: options.vlan,
+            point_to_point: true,
+        };
+        Ok(OpenPort { port: AnyPort::Memif(Box::new(port)), info })
     }
 }
 

@@ -1,7 +1,9 @@
 //! Names of ports, and what is said of those that cannot be opened.
 
+use super::dpdk::joins_two;
 use super::*;
 use weft_stack::port::memory::{MemoryConfig, pair};
+use weft_stack::wire::ethernet::MacAddr;
 
 fn spec(text: &str) -> PortSpec {
     text.parse().unwrap_or_else(|error| panic!("{text}: {error}"))
@@ -88,7 +90,7 @@ fn vlans() {
 fn longest_payload(text: &str, mtu: u16, vlan: Option<VlanTag>) -> u32 {
     let ip = Some([10, 0, 0, 1].into());
     let open = spec(text).open(&PortOptions { ip, mtu: Some(mtu), vlan, ..PortOptions::default() }).unwrap();
-    assert_eq!(open.link_config().vlan, vlan);
+    assert_eq!(open.info.link_config().vlan, vlan);
     assert_eq!(open.mtu() as u32, open.longest_payload() + 20 + 8 + 60);
     open.longest_payload()
 }
@@ -126,10 +128,10 @@ fn options_that_contradict_the_port_are_refused() {
 fn a_udp_port_knows_its_address_and_its_peers() {
     let options = PortOptions { mtu: Some(4000), ..PortOptions::default() };
     let mut open = spec("udp:127.77.0.2,entropies=4").open(&options).unwrap();
-    assert_eq!((open.host.ip, open.paths), ([127, 77, 0, 2].into(), 4));
+    assert_eq!((open.info.host.ip, open.info.paths), ([127, 77, 0, 2].into(), 4));
     assert_eq!(open.longest_payload(), 4000 - 20 - 8 - 60);
     let peer: PeerSpec = "127.77.0.3".parse().unwrap();
-    assert_eq!(open.meet(&peer).unwrap(), Place::Known(HostAddr { mac: mac_of(peer.ip), ip: peer.ip }));
+    assert_eq!(open.meet(&peer).unwrap(), PeerAddress::Known(HostAddr { mac: mac_of(peer.ip), ip: peer.ip }));
     let v6 = open.meet(&"fd00::1".parse().unwrap()).unwrap_err();
     assert!(matches!(v6, PortError::Version { .. }), "{v6}");
 }
@@ -139,11 +141,15 @@ fn ports_between_two_need_no_ethernet_address_of_the_peer() {
     assert!(joins_two("net_memif0,role=client") && !joins_two("net_af_packet0,iface=veth0"));
     let (a, _b) = pair(&MemoryConfig::default()).unwrap();
     let port = AnyPort::Memory(Box::new(a));
-    let mut open = OpenPort { spec: Some(spec("dpdk:x")), ..OpenPort::in_process(port, 1) };
+    let mut open = OpenPort::in_process(port, 1);
+    open.info.spec = Some(spec("dpdk:x"));
     let bare: PeerSpec = "127.0.0.2".parse().unwrap();
-    assert_eq!(open.meet(&bare).unwrap(), Place::Known(HostAddr { mac: mac_of(bare.ip), ip: bare.ip }));
-    open.point_to_point = false;
-    assert_eq!(open.meet(&bare).unwrap(), Place::ToBeAsked(bare.ip));
+    assert_eq!(open.meet(&bare).unwrap(), PeerAddress::Known(HostAddr { mac: mac_of(bare.ip), ip: bare.ip }));
+    open.info.point_to_point = false;
+    assert_eq!(open.meet(&bare).unwrap(), PeerAddress::ToBeAsked(bare.ip));
     let named = PeerSpec { mac: Some(MacAddr([2; 6])), ..bare };
-    assert_eq!(open.meet(&named).unwrap(), Place::Known(HostAddr { mac: MacAddr([2; 6]), ip: bare.ip }));
+    assert_eq!(
+        open.meet(&named).unwrap(),
+        PeerAddress::Known(HostAddr { mac: MacAddr([2; 6]), ip: bare.ip })
+    );
 }

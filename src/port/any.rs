@@ -12,7 +12,7 @@ use weft_stack::region::SharedRegion;
 
 /// Any port, behind one type: which it is costs a branch a burst.
 #[derive(Debug)]
-pub(crate) enum AnyPort {
+pub enum AnyPort {
     /// Kernel UDP.
     Udp(Box<UdpPort>),
     /// Memory shared with another process.
@@ -26,7 +26,7 @@ pub(crate) enum AnyPort {
 
 impl AnyPort {
     /// What is worth saying about the port, a line each.
-    pub(crate) fn notices(&self) -> Vec<String> {
+    pub fn notices(&self) -> Vec<String> {
         match self {
             AnyPort::Udp(port) => port.notices().iter().map(ToString::to_string).collect(),
             #[cfg(feature = "dpdk")]
@@ -39,7 +39,7 @@ impl AnyPort {
     ///
     /// # Errors
     /// What is missing after `bound`.
-    pub(crate) fn wait_for_link(&self, bound: Duration) -> Result<(), String> {
+    pub fn wait_for_link(&self, bound: Duration) -> Result<(), String> {
         match self {
             AnyPort::Memif(port) => port.wait_for_link(bound).map_err(|error| error.to_string()),
             #[cfg(feature = "dpdk")]

@@ -1,0 +1,426 @@
+//! How an endpoint is put together.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use weft_stack::cc::{CcChoice, Rate, Span};
+use weft_stack::fep::Limits;
+use weft_stack::packet::Addr;
+use weft_stack::port::Port;
+use weft_stack::region::SharedRegion;
+use weft_stack::spray::LbChoice;
+use weft_stack::wire::ethernet::{MacAddr, VlanTag};
+use weft_stack::worker::session::{Client, SessionConfig};
+use weft_stack::worker::{Checksum, Idle, Strangers, Worker};
+
+use super::direct::Direct;
+use super::error::{BuildError, PeerError};
+use super::memory::Memory;
+use super::remote::Remote;
+use super::setup::{Settings, Setup};
+use super::thread::WorkerThread;
+use super::{Backend, Endpoint};
+use crate::port::{AnyPort, PeerSpec, PortInfo, PortOptions, PortSpec};
+
+/// The endpoint's own address in its book. Peers have others.
+const OWN: Addr = Addr(0);
+/// How long a server may take to let an application in.
+const JOIN: Duration = Duration::from_secs(5);
+/// Options that a process which joins a server has no say in: they are the server's.
+const OF_SERVER: &str = "the server that owns the port decides it";
+
+/// Builds an [`Endpoint`]. Every option has a default that works over kernel UDP on a machine that has other work.
+pub struct Builder {
+    spec: String,
+    port: PortOptions,
+    settings: Settings,
+    cc: Option<String>,
+    cc_set: Vec<(String, String)>,
+    lb: Option<String>,
+    peers: Vec<Result<PeerSpec, PeerError>>,
+    learn: bool,
+    idle: Idle,
+    memory: u32,
+    process: Process,
+    thread: Option<Option<usize>>,
+    session: SessionConfig,
+    /// The options that were set, by the methods' names.
+    set: Vec<&'static str>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Process {
+    Number(u16),
+    Any,
+}
+
+/// Where the worker is.
+enum Place {
+    Port(PortSpec),
+    Server(PathBuf),
+}
+
+impl Builder {
+    pub(super) fn new(spec: String) -> Builder {
+        Builder {
+            spec,
+            port: PortOptions::default(),
+            settings: Settings::default(),
+            cc: None,
+            cc_set: Vec::new(),
+            lb: None,
+            peers: Vec::new(),
+            learn: true,
+            idle: Idle::ADAPTIVE,
+            memory: 0,
+            process: Process::Number(0),
+            thread: None,
+            session: SessionConfig::default(),
+            set: Vec::new(),
+        }
+    }
+
+    fn with(mut self, option: &'static str, set: impl FnOnce(&mut Builder)) -> Builder {
+        set(&mut self);
+        self.set.push(option);
+        self
+    }
+
+    /// The endpoint's own IP address: needed with `memif:` and `dpdk:`, while `udp:ADDRESS` names it.
+    #[must_use]
+    pub fn ip(self, ip: IpAddr) -> Builder {
+        self.with("ip", |b| b.port.ip = Some(ip))
+    }
+
+    /// The Ethernet address that frames leave with; the device's if nothing is said.
+    #[must_use]
+    pub fn mac(self, mac: MacAddr) -> Builder {
+        self.with("mac", |b| b.port.mac = Some(mac))
+    }
+
+    /// The VLAN tag that frames leave with; none if nothing is said.
+    #[must_use]
+    pub fn vlan(self, vlan: VlanTag) -> Builder {
+        self.with("vlan", |b| b.port.vlan = Some(vlan))
+    }
+
+    /// The longest IP packet, bytes; both ends should have the same. 9000 if nothing is said, or less where the device or
+    /// the interface of a `udp:` port has less.
+    #[must_use]
+    pub fn mtu(self, mtu: u16) -> Builder {
+        self.with("mtu", |b| b.port.mtu = Some(mtu))
+    }
+
+    /// Which IPv4 packets leave with a UDP checksum; [`Checksum::WhereNeeded`] if nothing is said.
+    #[must_use]
+    pub fn checksum(self, checksum: Checksum) -> Builder {
+        self.with("checksum", |b| b.port.checksum = checksum)
+    }
+
+    /// DPDK takes its memory from huge pages; for PCI devices it always does.
+    #[must_use]
+    pub fn huge_pages(self, huge_pages: bool) -> Builder {
+        self.with("huge_pages", |b| b.port.huge_pages = huge_pages)
+    }
+
+    /// All that can be said of the port at once, in place of what was said before.
+    #[must_use]
+    pub fn port_options(self, options: PortOptions) -> Builder {
+        self.with("port_options", |b| b.port = options)
+    }
+
+    /// A peer that is known from the beginning, such as `192.0.2.2` or `192.0.2.2/02:00:00:00:00:02`. The first one has
+    /// address 1, the next one 2, and so on. [`Endpoint::peer`] adds others later.
+    #[must_use]
+    pub fn peer<P>(mut self, peer: P) -> Builder
+    where
+        P: TryInto<PeerSpec>,
+        PeerError: From<P::Error>,
+    {
+        self.peers.push(peer.try_into().map_err(PeerError::from));
+        self
+    }
+
+    /// Whether packets of peers that are not known are let in, and their senders given an address: yes if nothing is said.
+    /// Anybody who can send packets here can then fill the address book, which has 4,096 entries.
+    #[must_use]
+    pub fn learn_peers(self, learn: bool) -> Builder {
+        self.with("learn_peers", |b| b.learn = learn)
+    }
+
+    /// Congestion control, by its name in the registry (`weft list cc`); `nscc` if nothing is said. Both ends need the same
+    /// if it uses credit.
+    #[must_use]
+    pub fn cc(self, name: &str) -> Builder {
+        self.with("cc", |b| b.cc = Some(name.to_owned()))
+    }
+
+    /// A parameter of the congestion control, by its name (`weft list cc NAME`).
+    #[must_use]
+    pub fn cc_set(self, key: &str, value: &str) -> Builder {
+        self.with("cc_set", |b| b.cc_set.push((key.to_owned(), value.to_owned())))
+    }
+
+    /// A congestion control that was made elsewhere, such as one of the caller's own.
+    #[must_use]
+    pub fn cc_choice(self, cc: CcChoice) -> Builder {
+        self.with("cc_choice", |b| b.settings.cc = cc)
+    }
+
+    /// The load balancer, by its name in the registry (`weft list lb`); `mixed` if nothing is said.
+    #[must_use]
+    pub fn lb(self, name: &str) -> Builder {
+        self.with("lb", |b| b.lb = Some(name.to_owned()))
+    }
+
+    /// A load balancer that was made elsewhere, such as one of the caller's own.
+    #[must_use]
+    pub fn lb_choice(self, lb: LbChoice) -> Builder {
+        self.with("lb_choice", |b| b.settings.lb = lb)
+    }
+
+    /// Payload of a full packet, bytes; 4096 if nothing is said, or as much as the port's MTU leaves.
+    #[must_use]
+    pub fn payload(self, bytes: u32) -> Builder {
+        self.with("payload", |b| b.settings.payload = Some(bytes))
+    }
+
+    /// Whether the fabric trims packets; no if nothing is said.
+    #[must_use]
+    pub fn trimming(self, trimming: bool) -> Builder {
+        self.with("trimming", |b| b.settings.trimming = trimming)
+    }
+
+    /// The rate of the link, for congestion control; see [`Settings::link`].
+    #[must_use]
+    pub fn link_rate(self, rate: Rate) -> Builder {
+        self.with("link_rate", |b| b.settings.link = Some(rate))
+    }
+
+    /// The round-trip time of the idle network, for congestion control; 100 µs if nothing is said.
+    #[must_use]
+    pub fn rtt(self, rtt: Span) -> Builder {
+        self.with("rtt", |b| b.settings.rtt = rtt)
+    }
+
+    /// The first retransmission timeout: longer than the system may take the processor away. 100 ms if nothing is said.
+    #[must_use]
+    pub fn rto(self, rto: Span) -> Builder {
+        self.with("rto", |b| b.settings.rto = rto)
+    }
+
+    /// Bytes that are received before they are acknowledged; 16 KiB if nothing is said.
+    #[must_use]
+    pub fn ack_every(self, bytes: u32) -> Builder {
+        self.with("ack_every", |b| b.settings.ack_every = bytes)
+    }
+
+    /// Silence of a peer after which it is asked whether it is there; after as much again it is given up. 10 s if nothing
+    /// is said.
+    #[must_use]
+    pub fn idle_timeout(self, silence: Span) -> Builder {
+        self.with("idle_timeout", |b| b.settings.idle_timeout = silence)
+    }
+
+    /// What may be used up.
+    #[must_use]
+    pub fn limits(self, limits: Limits) -> Builder {
+        self.with("limits", |b| b.settings.limits = limits)
+    }
+
+    /// What the worker, and an application that waits for one, do when there is nothing to do; [`Idle::ADAPTIVE`] if nothing
+    /// is said. [`Endpoint::wait`] keeps to it.
+    #[must_use]
+    pub fn idle(self, idle: Idle) -> Builder {
+        self.with("idle", |b| b.idle = idle)
+    }
+
+    /// Bytes of registered memory for messages; see [`Endpoint::memory`]. None if nothing is said, but 16 MiB where the worker
+    /// runs in another thread or process, as all messages pass through it there.
+    #[must_use]
+    pub fn memory(self, bytes: u32) -> Builder {
+        self.with("memory", |b| {
+            b.memory = bytes;
+            b.session.memory = bytes;
+        })
+    }
+
+    /// The number under which peers reach this endpoint, 0 to 4095; 0 if nothing is said.
+    #[must_use]
+    pub fn process(self, number: u16) -> Builder {
+        self.with("process", |b| b.process = Process::Number(number))
+    }
+
+    /// A process number that nobody else has, for one of several applications of a server; [`Endpoint::process`] tells it.
+    #[must_use]
+    pub fn any_process(self) -> Builder {
+        self.with("any_process", |b| b.process = Process::Any)
+    }
+
+    /// The worker runs on a thread of its own, pinned to `core` if there is one, instead of in the caller's.
+    #[must_use]
+    pub fn on_thread(self, core: Option<usize>) -> Builder {
+        self.with("on_thread", |b| b.thread = Some(core))
+    }
+
+    /// Operations, connections and ring slots for a worker in another thread or process. Its memory is what
+    /// [`Builder::memory`] says, if that is called later.
+    #[must_use]
+    pub fn session(self, session: SessionConfig) -> Builder {
+        self.with("session", |b| b.session = session)
+    }
+
+    /// The endpoint.
+    ///
+    /// # Errors
+    /// An option that makes no sense, has no effect, or that the system cannot fulfil.
+    pub fn build(mut self) -> Result<Endpoint, BuildError> {
+        let peers = std::mem::take(&mut self.peers);
+        let peers = peers.into_iter().collect::<Result<Vec<_>, _>>().map_err(BuildError::from)?;
+        let backend = match self.place()? {
+            Place::Server(socket) => Backend::Remote(Box::new(self.join(socket)?)),
+            Place::Port(spec) => self.open(&spec)?,
+        };
+        let mut endpoint = Endpoint { backend };
+        for peer in peers {
+            endpoint.peer(peer)?;
+        }
+        Ok(endpoint)
+    }
+
+    /// The worker of an endpoint in the caller's thread, and what is known of its port: for programs that drive it
+    /// themselves.
+    ///
+    /// # Errors
+    /// As [`Builder::build`].
+    pub fn build_worker(mut self) -> Result<(Worker<AnyPort>, PortInfo, Setup), BuildError> {
+        let Place::Port(spec) = self.place()? else {
+            return Err(self.no_effect("build_worker", "the worker runs in the server"));
+        };
+        for (option, why) in [("memory", "the caller registers it"), ("on_thread", "the caller runs it")] {
+            if self.set.contains(&option) {
+                return Err(self.no_effect(option, why));
+            }
+        }
+        let peers = std::mem::take(&mut self.peers);
+        let peers = peers.into_iter().collect::<Result<Vec<_>, _>>().map_err(BuildError::from)?;
+        self.worker(&spec, &peers).map(|(worker, info, setup, _)| (worker, info, setup))
+    }
+
+    fn place(&mut self) -> Result<Place, BuildError> {
+        if let Some(socket) = self.spec.strip_prefix("serve:") {
+            return Ok(Place::Server(socket.into()));
+        }
+        if self.spec == "udp" {
+            let ip = self.port.ip.unwrap_or_else(|| crate::port::own_address().unwrap_or(LOOPBACK));
+            self.spec = format!("udp:{ip}");
+        }
+        Ok(Place::Port(self.spec.parse()?))
+    }
+
+    fn no_effect(&self, option: &'static str, why: &'static str) -> BuildError {
+        BuildError::NoEffect { option, spec: self.spec.clone(), why }
+    }
+
+    fn join(self, socket: PathBuf) -> Result<Remote, BuildError> {
+        const EFFECTIVE: [&str; 5] = ["idle", "memory", "process", "any_process", "session"];
+        if let Some(option) = self.set.iter().copied().find(|option| !EFFECTIVE.contains(option)) {
+            return Err(self.no_effect(option, OF_SERVER));
+        }
+        let process = match self.process {
+            Process::Any => None,
+            // Unless a number is asked for, any will do: processes that join a server are many.
+            Process::Number(number) => self.set.contains(&"process").then_some(number),
+        };
+        let client = Client::join(&socket, &self.session, process, JOIN)?;
+        Ok(Remote::new(client, self.idle, None))
+    }
+
+    fn open(self, spec: &PortSpec) -> Result<Backend, BuildError> {
+        if let Some(core) = self.thread {
+            let (mut worker, info, ..) = self.worker(spec, &[])?;
+            worker.set_idle(self.idle);
+            let process = match self.process {
+                Process::Number(number) => number,
+                Process::Any => 0,
+            };
+            let (thread, client) = WorkerThread::spawn(worker, &info, &self.session, process, core)?;
+            return Ok(Backend::Remote(Box::new(Remote::new(client, self.idle, Some(thread)))));
+        }
+        if self.set.contains(&"session") {
+            return Err(self.no_effect("session", "the worker runs in the caller's thread"));
+        }
+        let (mut worker, info, _, memory) = self.worker(spec, &[])?;
+        let process = match self.process {
+            Process::Number(number) => number,
+            Process::Any => 0,
+        };
+        if process != 0 {
+            worker.fep_mut().close_process(0)?;
+            worker.fep_mut().open_process(process)?;
+        }
+        let direct = Direct::new(worker, Some(info), process, memory);
+        Ok(Backend::Direct(Box::new(direct.map_err(|error| system("a descriptor to wait for", error))?)))
+    }
+
+    fn worker(
+        &self,
+        spec: &PortSpec,
+        peers: &[PeerSpec],
+    ) -> Result<(Worker<AnyPort>, PortInfo, Setup, Memory), BuildError> {
+        let settings = self.settings()?;
+        let mut open = spec.open(&self.port)?;
+        let setup = Setup::new(&settings, &open)?;
+        let memory =
+            if self.thread.is_none() { self.registered_memory(&mut open.port)? } else { Memory::default() };
+        let strangers = if self.learn { Strangers::Learn } else { Strangers::Refuse };
+        let peers: Vec<_> = (1..).map(Addr).zip(peers.iter().copied()).collect();
+        let (mut worker, info) = setup.worker(open, OWN, &peers, strangers)?;
+        worker.set_idle(self.idle);
+        Ok((worker, info, setup, memory))
+    }
+
+    fn settings(&self) -> Result<Settings, BuildError> {
+        let mut settings = self.settings.clone();
+        if let Some(name) = &self.cc {
+            settings.cc = CcChoice::parse(name).map_err(|e| BuildError::CongestionControl(e.to_string()))?;
+        }
+        for (key, value) in &self.cc_set {
+            settings.cc.set(key, value).map_err(|e| BuildError::CongestionControl(e.to_string()))?;
+        }
+        if let Some(name) = &self.lb {
+            settings.lb = LbChoice::parse(name).map_err(|e| BuildError::LoadBalancer(e.to_string()))?;
+        }
+        Ok(settings)
+    }
+
+    /// Memory that `port` sends from without a copy, where it can.
+    fn registered_memory(&self, port: &mut AnyPort) -> Result<Memory, BuildError> {
+        if self.memory == 0 {
+            return Ok(Memory::default());
+        }
+        let shared = SharedRegion::allocate(self.memory as usize)
+            .map_err(|error| system("registered memory", error))?;
+        // A port that cannot send from there is given copies, as of other memory.
+        port.register(&shared);
+        Ok(Memory::of(shared.region().clone()))
+    }
+}
+
+const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+pub(super) fn system(what: &'static str, error: std::io::Error) -> BuildError {
+    BuildError::System { what, error }
+}
+
+impl From<PeerError> for BuildError {
+    fn from(error: PeerError) -> BuildError {
+        match error {
+            PeerError::Spec(error) => error.into(),
+            PeerError::Port(error) => error.into(),
+            PeerError::Book(error) => error.into(),
+            PeerError::Endpoint(error) => BuildError::Peer(error),
+        }
+    }
+}

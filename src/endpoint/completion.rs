@@ -1,0 +1,189 @@
+//! Operations, connections and their completions.
+
+use bytes::Bytes;
+use weft_stack::fep::{self, SendId};
+use weft_stack::packet::Addr;
+use weft_stack::ses::{Matching, ReceiveId};
+use weft_stack::table::Key;
+
+use super::Error;
+use super::buffer::{ReceiveBuffer, SendBuffer};
+
+/// Names a connection of an endpoint, until [`Completion::Closed`]. Other endpoints do not know it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ConnectionId(pub(super) ConnectionName);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum ConnectionName {
+    Direct(fep::ConnectionId),
+    Session(Key),
+}
+
+/// Names an operation of an endpoint, such as a message that was posted, until its completion. Other endpoints do not
+/// know it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct OperationId(pub(super) OperationName);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum OperationName {
+    Send(SendId),
+    Receive(ReceiveId),
+    Session(Key),
+}
+
+/// The sender of messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub struct Source {
+    /// The endpoint that sent it. Several processes may share it; which of them sent a message is not on the wire yet.
+    pub peer: Addr,
+}
+
+impl From<Addr> for Source {
+    fn from(peer: Addr) -> Source {
+        Source { peer }
+    }
+}
+
+/// How a message is sent; untagged, with header data and context 0, unless said otherwise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SendOptions {
+    /// The tag that receives match, if the message is to have one.
+    pub tag: Option<u64>,
+    /// 64 bits for the receiver's completion.
+    pub header_data: u64,
+    /// A word of the caller's that the completion carries.
+    pub context: u64,
+}
+
+impl SendOptions {
+    /// The same with a tag.
+    #[must_use]
+    pub fn tag(self, tag: u64) -> SendOptions {
+        SendOptions { tag: Some(tag), ..self }
+    }
+
+    /// The same with 64 bits for the receiver's completion.
+    #[must_use]
+    pub fn header_data(self, header_data: u64) -> SendOptions {
+        SendOptions { header_data, ..self }
+    }
+
+    /// The same with a word of the caller's that the completion carries.
+    #[must_use]
+    pub fn context(self, context: u64) -> SendOptions {
+        SendOptions { context, ..self }
+    }
+}
+
+/// Which messages a receive takes; untagged ones of any sender, with context 0, unless said otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ReceiveOptions {
+    /// The tags it takes, or that it takes untagged messages.
+    pub matching: Matching,
+    /// The only sender whose messages it takes; none for any sender.
+    pub from: Option<Source>,
+    /// A word of the caller's that the completion carries.
+    pub context: u64,
+}
+
+impl Default for ReceiveOptions {
+    fn default() -> ReceiveOptions {
+        ReceiveOptions { matching: Matching::Untagged, from: None, context: 0 }
+    }
+}
+
+impl ReceiveOptions {
+    /// The same for tagged messages with this tag.
+    #[must_use]
+    pub fn tag(self, tag: u64) -> ReceiveOptions {
+        self.tags(tag, 0)
+    }
+
+    /// The same for tagged messages whose tag is `tag`, leaving aside the bits of `ignore`.
+    #[must_use]
+    pub fn tags(self, tag: u64, ignore: u64) -> ReceiveOptions {
+        ReceiveOptions { matching: Matching::Tagged { tag, ignore }, ..self }
+    }
+
+    /// The same for messages of one sender.
+    #[must_use]
+    pub fn from(self, source: impl Into<Source>) -> ReceiveOptions {
+        ReceiveOptions { from: Some(source.into()), ..self }
+    }
+
+    /// The same with a word of the caller's that the completion carries.
+    #[must_use]
+    pub fn context(self, context: u64) -> ReceiveOptions {
+        ReceiveOptions { context, ..self }
+    }
+}
+
+/// Something has ended, or a connection is open. Every operation that was posted completes once, and every connection
+/// closes once, also when the worker is gone.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Completion {
+    /// A connection is open: the peer's Ethernet address, where it is needed, is known. Messages may have been posted on
+    /// it before.
+    Connected {
+        /// The connection.
+        connection: ConnectionId,
+        /// Its peer.
+        peer: Addr,
+    },
+    /// A message was delivered, or will not be.
+    Sent {
+        /// The operation.
+        operation: OperationId,
+        /// The context that it was posted with.
+        context: u64,
+        /// The buffer that it was posted with.
+        buffer: SendBuffer,
+        /// Packets that were sent again on its behalf.
+        retransmissions: u32,
+        /// Whether all of it arrived.
+        result: Result<(), Error>,
+    },
+    /// A message was received, or none will be.
+    Received {
+        /// The operation.
+        operation: OperationId,
+        /// The context that it was posted with.
+        context: u64,
+        /// The sender; none if no message has met the receive.
+        source: Option<Source>,
+        /// The message's tag, if it has one.
+        tag: Option<u64>,
+        /// The 64 bits that the sender posted with it.
+        header_data: u64,
+        /// The length of the message, bytes; the buffer holds its beginning if that is shorter.
+        len: u32,
+        /// The buffer that it was posted with, as long as it was; the message is its first `len` bytes.
+        buffer: ReceiveBuffer,
+        /// Whether the buffer holds a whole message.
+        result: Result<(), Error>,
+    },
+    /// A connection is closed, or could not be opened. Its name is dead, and all its messages have completed.
+    Closed {
+        /// The connection.
+        connection: ConnectionId,
+        /// Its peer.
+        peer: Addr,
+        /// Why, if nobody here asked for it.
+        result: Result<(), Error>,
+    },
+}
+
+impl Completion {
+    /// The bytes that a receive has brought: those of `buffer` that belong to the message, copied if they lie in
+    /// registered memory. None for other completions, and for receives that have failed.
+    pub fn message(&self) -> Option<Bytes> {
+        match self {
+            Completion::Received { len, buffer, result: Ok(()), .. } => Some(buffer.to_bytes(*len)),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,367 @@
+//! The worker in the caller's thread: it turns when the caller polls or waits.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use weft_stack::buffer::MAX_MESSAGE;
+use weft_stack::cc::{Span, Time};
+use weft_stack::fep::{self, CallError, ConnectOptions, Receive, Send, Unreachable};
+use weft_stack::packet::Addr;
+use weft_stack::port::Port;
+use weft_stack::worker::session::{HeldConnections, Settled};
+use weft_stack::worker::{HostAddr, Worker};
+
+use super::buffer::{Boxes, ReceiveBuffer, SendBuffer};
+use super::completion::{
+    Completion, ConnectionId, ConnectionName, OperationId, OperationName, ReceiveOptions, SendOptions,
+};
+use super::error::{Error, PeerError, PostError};
+use super::memory::Memory;
+use super::readiness::Readiness;
+use crate::port::{AnyPort, PeerAddress, PeerSpec, PortInfo};
+
+/// Bytes of the memory that short messages are copied to.
+const COPIES: usize = 1 << 20;
+
+/// A worker, and what it tells the application.
+pub(super) struct Direct {
+    pub(super) worker: Worker<AnyPort>,
+    /// None for a worker that was made elsewhere.
+    port: Option<PortInfo>,
+    process: u16,
+    connections: BTreeMap<fep::ConnectionId, Addr>,
+    /// Connections to peers whose Ethernet address is being asked for.
+    held: HeldConnections,
+    /// Completions that did not come from the endpoint, or were taken from it before their turn.
+    ready: VecDeque<Completion>,
+    pub(super) memory: Memory,
+    /// Where messages are that were copied when they were posted.
+    copies: Memory,
+    boxes: Boxes,
+    readiness: Readiness,
+    /// Whether the port announces frames, as somebody may wait for them.
+    armed: bool,
+    /// No address of the book below this is free.
+    next_peer: u32,
+}
+
+impl Direct {
+    pub(super) fn new(
+        worker: Worker<AnyPort>,
+        port: Option<PortInfo>,
+        process: u16,
+        memory: Memory,
+    ) -> std::io::Result<Direct> {
+        Ok(Direct {
+            worker,
+            port,
+            process,
+            connections: BTreeMap::new(),
+            held: HeldConnections::default(),
+            ready: VecDeque::new(),
+            memory,
+            copies: Memory::default(),
+            boxes: Boxes::default(),
+            readiness: Readiness::new()?,
+            armed: false,
+            next_peer: 1,
+        })
+    }
+
+    pub(super) fn process(&self) -> u16 {
+        self.process
+    }
+
+    pub(super) fn peer(&mut self, peer: &PeerSpec) -> Result<Addr, PeerError> {
+        if let Some(known) = self.worker.book().find(peer.ip) {
+            return Ok(known);
+        }
+        let address = match &self.port {
+            Some(info) => info.meet(self.worker.port_mut(), peer)?,
+            None => match peer.mac {
+                Some(mac) => PeerAddress::Known(HostAddr { mac, ip: peer.ip }),
+                None => PeerAddress::ToBeAsked(peer.ip),
+            },
+        };
+        let addr = self.free_address();
+        match address {
+            PeerAddress::Known(host) => self.worker.book_mut().insert(addr, host)?,
+            PeerAddress::ToBeAsked(ip) => self.worker.meet(addr, ip, None)?,
+        }
+        Ok(addr)
+    }
+
+    fn free_address(&mut self) -> Addr {
+        while self.worker.book().ip(Addr(self.next_peer)).is_some() {
+            self.next_peer += 1;
+        }
+        Addr(self.next_peer)
+    }
+
+    pub(super) fn connect(&mut self, peer: Addr, options: ConnectOptions) -> Result<ConnectionId, Error> {
+        let now = self.now();
+        let held = match self.worker.resolve_peer(now, peer) {
+            Ok(()) => false,
+            Err(Unreachable::Resolving { .. }) => true,
+            Err(why) => return Err(CallError::Unreachable { peer, why }.into()),
+        };
+        let fep = self.worker.fep_mut();
+        let id = fep.connect(now, peer, options)?;
+        let connection = ConnectionId(ConnectionName::Direct(id));
+        self.connections.insert(id, peer);
+        if held {
+            // It has just been opened, and nothing was posted on it.
+            let _ = fep.hold(id);
+            self.held.add(now, peer, id);
+        } else {
+            self.ready.push_back(Completion::Connected { connection, peer });
+        }
+        Ok(connection)
+    }
+
+    #[inline]
+    pub(super) fn send(
+        &mut self,
+        connection: ConnectionId,
+        buffer: SendBuffer,
+        options: SendOptions,
+    ) -> Result<OperationId, PostError<SendBuffer>> {
+        let ConnectionName::Direct(id) = connection.0 else {
+            return Err(PostError { error: CallError::NotOpen.into(), buffer });
+        };
+        if buffer.len() as u64 > MAX_MESSAGE {
+            return Err(PostError { error: CallError::TooLong.into(), buffer });
+        }
+        let SendOptions { tag, header_data, context } = options;
+        let buffer = self.boxes.lend_to_send(buffer);
+        match self.worker.fep_mut().post_send(id, Send { buffer, tag, header_data, context }) {
+            Ok(id) => Ok(OperationId(OperationName::Send(id))),
+            Err(refused) => {
+                let buffer = self.boxes.take_sent(refused.buffer, &mut self.copies);
+                Err(PostError { error: refused.error.into(), buffer })
+            }
+        }
+    }
+
+    #[inline]
+    pub(super) fn send_copy(
+        &mut self,
+        connection: ConnectionId,
+        bytes: &[u8],
+        options: SendOptions,
+    ) -> Result<OperationId, Error> {
+        if self.copies.size() == 0 {
+            self.copies = Memory::private(COPIES).map_err(|_| Error::MemoryFull(bytes.len() as u32))?;
+        }
+        let slice = self.copies.allocate(bytes.len() as u32)?;
+        slice.write(0, bytes);
+        self.send(connection, SendBuffer::Memory(slice), options).map_err(|refused| refused.error)
+    }
+
+    #[inline]
+    pub(super) fn receive(
+        &mut self,
+        buffer: ReceiveBuffer,
+        options: ReceiveOptions,
+    ) -> Result<OperationId, PostError<ReceiveBuffer>> {
+        let ReceiveOptions { matching, from, context } = options;
+        let buffer = self.boxes.lend_to_receive(buffer);
+        let receive = Receive { buffer, from: from.map(|source| source.peer), matching, context };
+        match self.worker.fep_mut().post_receive_of(self.process, receive) {
+            Ok(id) => Ok(OperationId(OperationName::Receive(id))),
+            Err(refused) => {
+                let buffer = self.boxes.take_received(refused.buffer);
+                Err(PostError { error: refused.error.into(), buffer })
+            }
+        }
+    }
+
+    pub(super) fn cancel(&mut self, operation: OperationId) -> Result<(), Error> {
+        let cancelled = match operation.0 {
+            OperationName::Send(id) => self.worker.fep_mut().cancel_send(id),
+            OperationName::Receive(id) => self.worker.fep_mut().cancel_receive(id),
+            OperationName::Session(_) => return Err(Error::Completed),
+        };
+        match cancelled {
+            // Its completion tells how it went.
+            Ok(()) | Err(CallError::TooLate) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    pub(super) fn close(&mut self, connection: ConnectionId, abort: bool) -> Result<(), Error> {
+        let ConnectionName::Direct(id) = connection.0 else { return Err(CallError::NotOpen.into()) };
+        let now = self.now();
+        let fep = self.worker.fep_mut();
+        Ok(if abort { fep.abort(now, id) } else { fep.close(now, id) }?)
+    }
+
+    /// The next completion, after a turn of the worker's loop if there is none yet.
+    #[inline]
+    pub(super) fn poll(&mut self) -> Option<Completion> {
+        if self.armed {
+            self.disarm();
+        }
+        if let Some(completion) = self.next() {
+            return Some(completion);
+        }
+        self.turn();
+        self.next()
+    }
+
+    pub(super) fn wait(&mut self, bound: Duration) -> Option<Completion> {
+        if self.armed {
+            self.disarm();
+        }
+        if let Some(completion) = self.next() {
+            return Some(completion);
+        }
+        let bound = Span::from_ps(u64::try_from(bound.as_nanos()).unwrap_or(u64::MAX).saturating_mul(1000));
+        let begin = self.now();
+        loop {
+            let busy = self.turn();
+            let completion = self.next();
+            let now = self.now();
+            let waited = now.since(begin);
+            if completion.is_some() || waited >= bound {
+                self.worker.rise(None);
+                return completion;
+            }
+            self.worker.rest_at_most(now, busy, None, bound.minus(waited));
+        }
+    }
+
+    /// Prepares for a wait on the descriptor; see [`super::Endpoint::arm`].
+    pub(super) fn arm(&mut self) -> Result<bool, Error> {
+        self.armed = true;
+        self.worker.port_mut().waitable();
+        let busy = self.turn();
+        if let Some(completion) = self.next() {
+            self.ready.push_front(completion);
+        }
+        if busy || !self.ready.is_empty() {
+            self.disarm();
+            return Ok(false);
+        }
+        let now = self.now();
+        let limit = self.worker.sleep_limit(now, Readiness::LONGEST);
+        self.readiness.wait_for(self.worker.port_mut().waitable(), limit)?;
+        Ok(true)
+    }
+
+    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.readiness.as_fd()
+    }
+
+    #[cold]
+    fn disarm(&mut self) {
+        self.armed = false;
+        self.worker.port_mut().waited();
+    }
+
+    /// Whether peers may still need an answer, or connections here are open.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.connections.is_empty()
+            && self.worker.fep().open_targets() == 0
+            && !self.worker.fep().wants_to_transmit()
+    }
+
+    /// Closes all connections.
+    pub(super) fn close_all(&mut self) {
+        let now = self.now();
+        for id in self.connections.keys() {
+            // One that is closing already closes.
+            let _ = self.worker.fep_mut().close(now, *id);
+        }
+    }
+
+    fn now(&self) -> Time {
+        self.worker.clock().now()
+    }
+
+    /// One turn of the loop. Returns whether anything happened.
+    #[inline]
+    fn turn(&mut self) -> bool {
+        let progress = self.worker.poll();
+        if !self.held.is_empty() {
+            self.settle();
+        }
+        !progress.is_idle()
+    }
+
+    #[inline]
+    fn next(&mut self) -> Option<Completion> {
+        if let Some(completion) = self.ready.pop_front() {
+            return Some(completion);
+        }
+        let completion = self.worker.fep_mut().poll_completion()?;
+        Some(self.convert(completion, None))
+    }
+
+    /// The endpoint's completion as the application's. `refusal` is the reason for it, if nothing was ever sent.
+    #[inline]
+    fn convert(&mut self, completion: fep::Completion, refusal: Option<Error>) -> Completion {
+        match completion {
+            fep::Completion::Sent { id, context, buffer, retransmissions, result } => Completion::Sent {
+                operation: OperationId(OperationName::Send(id)),
+                context,
+                buffer: self.boxes.take_sent(buffer, &mut self.copies),
+                retransmissions,
+                result: refusal.map_or_else(|| result.map_err(Error::from), Err),
+            },
+            fep::Completion::Received { id, context, peer, tag, header_data, len, buffer, result } => {
+                Completion::Received {
+                    operation: OperationId(OperationName::Receive(id)),
+                    context,
+                    source: peer.map(Into::into),
+                    tag,
+                    header_data,
+                    len,
+                    buffer: self.boxes.take_received(buffer),
+                    result: result.map_err(Error::from),
+                }
+            }
+            fep::Completion::Closed { id, peer, result } => {
+                self.connections.remove(&id);
+                self.held.remove(peer, id);
+                Completion::Closed {
+                    connection: ConnectionId(ConnectionName::Direct(id)),
+                    peer,
+                    result: refusal.map_or_else(|| result.map_err(Error::from), Err),
+                }
+            }
+        }
+    }
+
+    /// Lets connections go whose peers have answered, and gives up those whose peers will not.
+    #[cold]
+    fn settle(&mut self) {
+        let now = self.now();
+        let settled = self.held.settle(&mut self.worker, now);
+        for Settled { peer, connections, result } in settled {
+            for id in connections {
+                match result {
+                    Ok(()) => {
+                        self.worker.fep_mut().release(id);
+                        let connection = ConnectionId(ConnectionName::Direct(id));
+                        self.ready.push_back(Completion::Connected { connection, peer });
+                    }
+                    Err(why) => {
+                        self.take_all(None);
+                        // Nothing of it has left, so it ends at once, and all that completes now is its own.
+                        let _ = self.worker.fep_mut().abort(now, id);
+                        self.take_all(Some(CallError::Unreachable { peer, why }.into()));
+                    }
+                }
+            }
+        }
+    }
+
+    fn take_all(&mut self, refusal: Option<Error>) {
+        while let Some(completion) = self.worker.fep_mut().poll_completion() {
+            let completion = self.convert(completion, refusal);
+            self.ready.push_back(completion);
+        }
+    }
+}

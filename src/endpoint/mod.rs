@@ -1,0 +1,364 @@
+//! The interface of applications: see [`Endpoint`].
+
+mod buffer;
+mod builder;
+mod completion;
+mod direct;
+mod error;
+mod memory;
+mod readiness;
+mod remote;
+mod setup;
+mod thread;
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use weft_stack::fep::ConnectOptions;
+use weft_stack::packet::Addr;
+use weft_stack::worker::Worker;
+
+use self::direct::Direct;
+use self::remote::Remote;
+use crate::port::{AnyPort, PeerSpec};
+
+pub use self::buffer::{ReceiveBuffer, SendBuffer};
+pub use self::builder::Builder;
+pub use self::completion::{Completion, ConnectionId, OperationId, ReceiveOptions, SendOptions, Source};
+pub use self::error::{BuildError, Error, PeerError, PostError};
+pub use self::memory::{Memory, MemorySlice};
+pub use self::setup::{LinkRate, Settings, Setup};
+
+/// The longest message that [`Endpoint::send_copy`] takes, bytes.
+pub const MAX_COPY: usize = 4096;
+
+/// An endpoint: it opens connections to peers, sends messages and receives them.
+///
+/// The name that it is [built](Endpoint::builder) from decides about the network: `udp:ADDRESS` (kernel UDP),
+/// `memif:SOCKET,role=…`, `dpdk:DEVICE`, or `serve:SOCKET`, where a `weft serve` owns the port and several applications
+/// share it. The builder decides where the worker runs, which does the work: in the caller's thread, which has to call
+/// [`Endpoint::poll`] or [`Endpoint::wait`] often, or with [`Builder::on_thread`] on a thread of its own. The code of an
+/// application is the same for all of these.
+///
+/// ```
+/// use std::time::Duration;
+/// use weft::{Completion, Endpoint};
+///
+/// let mut alice = Endpoint::builder("udp:127.20.0.1").build()?;
+/// let mut bob = Endpoint::builder("udp:127.20.0.2").on_thread(None).build()?;
+///
+/// bob.receive(vec![0; 100])?;
+/// let peer = alice.peer("127.20.0.2")?;
+/// let connection = alice.connect(peer)?;
+/// alice.send(connection, b"hello")?;
+/// while let Some(completion) = alice.wait(Duration::from_secs(5))? {
+///     if let Completion::Sent { result, .. } = completion {
+///         result?;
+///         break;
+///     }
+/// }
+/// let received = bob.wait(Duration::from_secs(5))?.expect("a message");
+/// assert_eq!(received.message().unwrap(), &b"hello"[..]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Operations
+/// [`Endpoint::send`] and [`Endpoint::receive`] post an operation and return at once. The buffer belongs to the endpoint
+/// until the operation's [`Completion`], which hands it back. Each operation completes once; so does each connection, with
+/// [`Completion::Closed`]. An error of a call says that nothing was begun; where the worker runs elsewhere, it may say so
+/// later, in the completion.
+///
+/// # Back-pressure
+/// Posting fails while a limit is reached, a ring is full or memory is used up ([`Error::is_back_pressure`]). The
+/// [`PostError`] hands the buffer back: poll, then post again.
+///
+/// # When the worker is gone
+/// When a server ends or is killed, or the thread of a worker panics, all operations complete and all connections close
+/// with [`Error::Gone`], and after that all calls fail with it. [`Endpoint::wait`], and a wait on the descriptor, end at
+/// once; an application that polls hears of it within 4,096 polls that find nothing.
+pub struct Endpoint {
+    backend: Backend,
+}
+
+enum Backend {
+    Direct(Box<Direct>),
+    Remote(Box<Remote>),
+}
+
+macro_rules! each {
+    ($endpoint:expr, $inner:ident => $do:expr) => {
+        match &mut $endpoint.backend {
+            Backend::Direct($inner) => $do,
+            Backend::Remote($inner) => $do,
+        }
+    };
+}
+
+impl Endpoint {
+    /// A builder of an endpoint at the port, or with the server, that `spec` names: `udp` (at an address of this host),
+    /// `udp:ADDRESS[,port=N][,entropies=N][,gso=on|off][,gro=on|off]`, `memif:SOCKET,role=server|client[,…]`,
+    /// `dpdk:DEVICE[,ARGUMENTS]`, or `serve:SOCKET`.
+    pub fn builder(spec: impl Into<String>) -> Builder {
+        Builder::new(spec.into())
+    }
+
+    /// An endpoint whose worker was put together elsewhere; it runs in the caller's thread.
+    ///
+    /// # Errors
+    /// The system has no descriptor left.
+    pub fn from_worker(worker: Worker<AnyPort>) -> Result<Endpoint, BuildError> {
+        let direct = Direct::new(worker, None, 0, Memory::default())
+            .map_err(|error| builder::system("a descriptor to wait for", error))?;
+        Ok(Endpoint { backend: Backend::Direct(Box::new(direct)) })
+    }
+
+    /// The number under which peers reach this endpoint: [`ConnectOptions::process`].
+    pub fn process(&self) -> u16 {
+        match &self.backend {
+            Backend::Direct(direct) => direct.process(),
+            Backend::Remote(remote) => remote.process(),
+        }
+    }
+
+    /// The peer at an address, such as `"192.0.2.2"`, an [`IpAddr`](std::net::IpAddr) or
+    /// `"192.0.2.2/02:00:00:00:00:02"`: one that is known already, or a new one. A worker elsewhere is asked, which takes
+    /// microseconds, and 5 s at most.
+    ///
+    /// # Errors
+    /// The text is no address, the port cannot reach it, or there is no room for another peer.
+    pub fn peer<P>(&mut self, peer: P) -> Result<Addr, PeerError>
+    where
+        P: TryInto<PeerSpec>,
+        PeerError: From<P::Error>,
+    {
+        let peer = peer.try_into()?;
+        each!(self, inner => inner.peer(&peer))
+    }
+
+    /// Opens a connection to process 0 of a peer. Messages may be posted on it at once. [`Completion::Connected`] follows
+    /// when the peer can be reached, or after some three seconds [`Completion::Closed`] with
+    /// [`CallError::Unreachable`](weft_stack::fep::CallError::Unreachable), if its Ethernet address has to be asked for and nobody answers. Whether the peer is
+    /// there only messages tell.
+    ///
+    /// # Errors
+    /// The peer is not known, a limit is reached, or the worker is gone.
+    pub fn connect(&mut self, peer: Addr) -> Result<ConnectionId, Error> {
+        self.connect_with(peer, ConnectOptions::default())
+    }
+
+    /// As [`Endpoint::connect`], with a delivery mode, a traffic class, and the process of the peer that messages are for.
+    ///
+    /// # Errors
+    /// As [`Endpoint::connect`].
+    pub fn connect_with(&mut self, peer: Addr, options: ConnectOptions) -> Result<ConnectionId, Error> {
+        each!(self, inner => inner.connect(peer, options))
+    }
+
+    /// Sends an untagged message, as [`Endpoint::send_with`].
+    ///
+    /// # Errors
+    /// As [`Endpoint::send_with`].
+    #[inline]
+    pub fn send(
+        &mut self,
+        connection: ConnectionId,
+        buffer: impl Into<SendBuffer>,
+    ) -> Result<OperationId, PostError<SendBuffer>> {
+        self.send_with(connection, buffer, SendOptions::default())
+    }
+
+    /// Sends a message of at most 2³² − 1 bytes. [`Completion::Sent`] tells when all of it has arrived.
+    ///
+    /// # Errors
+    /// The connection is not open, the message is too long, there is no room for it now
+    /// ([`Error::is_back_pressure`]), or the worker is gone; with the buffer.
+    #[inline]
+    pub fn send_with(
+        &mut self,
+        connection: ConnectionId,
+        buffer: impl Into<SendBuffer>,
+        options: SendOptions,
+    ) -> Result<OperationId, PostError<SendBuffer>> {
+        each!(self, inner => inner.send(connection, buffer.into(), options))
+    }
+
+    /// Sends a message of at most [`MAX_COPY`] bytes, which are copied at the call. Its completion has no buffer.
+    ///
+    /// # Errors
+    /// As [`Endpoint::send_with`]; [`Error::TooLongToCopy`].
+    #[inline]
+    pub fn send_copy(
+        &mut self,
+        connection: ConnectionId,
+        bytes: &[u8],
+        options: SendOptions,
+    ) -> Result<OperationId, Error> {
+        if bytes.len() > MAX_COPY {
+            return Err(Error::TooLongToCopy { len: bytes.len(), most: MAX_COPY });
+        }
+        each!(self, inner => inner.send_copy(connection, bytes, options))
+    }
+
+    /// Makes room for an untagged message of any sender, as [`Endpoint::receive_with`].
+    ///
+    /// # Errors
+    /// As [`Endpoint::receive_with`].
+    #[inline]
+    pub fn receive(
+        &mut self,
+        buffer: impl Into<ReceiveBuffer>,
+    ) -> Result<OperationId, PostError<ReceiveBuffer>> {
+        self.receive_with(buffer, ReceiveOptions::default())
+    }
+
+    /// Makes room for a message, which may have arrived already. [`Completion::Received`] brings it.
+    ///
+    /// # Errors
+    /// There is no room for another receive now ([`Error::is_back_pressure`]), or the worker is gone; with the buffer.
+    #[inline]
+    pub fn receive_with(
+        &mut self,
+        buffer: impl Into<ReceiveBuffer>,
+        options: ReceiveOptions,
+    ) -> Result<OperationId, PostError<ReceiveBuffer>> {
+        each!(self, inner => inner.receive(buffer.into(), options))
+    }
+
+    /// Asks for an operation to be cancelled. Its completion tells whether it was: with
+    /// [`SendError::Cancelled`](weft_stack::fep::SendError::Cancelled) or
+    /// [`ReceiveError::Cancelled`](weft_stack::fep::ReceiveError::Cancelled), or as usual if it was too late.
+    ///
+    /// # Errors
+    /// [`Error::Completed`] if it is known to be over, back-pressure, or the worker is gone.
+    pub fn cancel(&mut self, operation: OperationId) -> Result<(), Error> {
+        each!(self, inner => inner.cancel(operation))
+    }
+
+    /// Closes a connection once its messages are delivered. [`Completion::Closed`] tells when.
+    ///
+    /// # Errors
+    /// It is not open, back-pressure, or the worker is gone.
+    pub fn close(&mut self, connection: ConnectionId) -> Result<(), Error> {
+        each!(self, inner => inner.close(connection, false))
+    }
+
+    /// Closes a connection without sending the messages that wait, which complete as cancelled.
+    ///
+    /// # Errors
+    /// As [`Endpoint::close`].
+    pub fn abort(&mut self, connection: ConnectionId) -> Result<(), Error> {
+        each!(self, inner => inner.close(connection, true))
+    }
+
+    /// The next completion, if there is one. Never waits. A worker in the caller's thread makes one turn of its loop if
+    /// there is none yet, and works only then: call this all the time, or [`Endpoint::wait`].
+    ///
+    /// # Errors
+    /// The worker is gone, and all that was posted has completed.
+    #[inline]
+    pub fn poll(&mut self) -> Result<Option<Completion>, Error> {
+        match &mut self.backend {
+            Backend::Direct(direct) => Ok(direct.poll()),
+            Backend::Remote(remote) => remote.poll(),
+        }
+    }
+
+    /// The next completion, or none if there is none for as long as `bound`. Looks and then sleeps as
+    /// [`Builder::idle`] says; `bound` is kept to as exactly as the system's scheduler allows.
+    ///
+    /// # Errors
+    /// As [`Endpoint::poll`].
+    pub fn wait(&mut self, bound: Duration) -> Result<Option<Completion>, Error> {
+        match &mut self.backend {
+            Backend::Direct(direct) => Ok(direct.wait(bound)),
+            Backend::Remote(remote) => remote.wait(bound),
+        }
+    }
+
+    /// Prepares for a sleep on the endpoint's descriptor ([`AsFd`]), with `poll` or, level-triggered, with `epoll`. Returns
+    /// whether the caller may sleep; if not, there is something to poll already. In a loop: poll until there is nothing, then
+    /// `arm`, and if it returns true sleep until the descriptor is readable. It becomes so too when a worker in the caller's
+    /// thread has to turn, at the latest after 100 ms, or every 50 µs where the port cannot be waited for (DPDK without
+    /// interrupts).
+    ///
+    /// # Errors
+    /// The system has no descriptor left.
+    pub fn arm(&mut self) -> Result<bool, Error> {
+        each!(self, inner => inner.arm())
+    }
+
+    /// The registered memory, to allocate and free slices. Its size is [`Builder::memory`]'s. Messages are sent from it and
+    /// received into it without a copy by a worker elsewhere, and over memif without one into the rings. **Whoever is at the
+    /// other end of a memif port can read and write all of it.**
+    pub fn memory(&mut self) -> &mut Memory {
+        each!(self, inner => &mut inner.memory)
+    }
+
+    /// The worker, if it runs in the caller's thread: for counters, the state of congestion control, and
+    /// [`explain`](weft_stack::fep::Fep::explain).
+    pub fn worker(&self) -> Option<&Worker<AnyPort>> {
+        match &self.backend {
+            Backend::Direct(direct) => Some(&direct.worker),
+            Backend::Remote(_) => None,
+        }
+    }
+
+    /// As [`Endpoint::worker`]. Completions that are taken from the worker itself are lost to the endpoint.
+    pub fn worker_mut(&mut self) -> Option<&mut Worker<AnyPort>> {
+        match &mut self.backend {
+            Backend::Direct(direct) => Some(&mut direct.worker),
+            Backend::Remote(_) => None,
+        }
+    }
+
+    /// What the endpoint waits for, a line for each connection that waits; nothing if the worker runs elsewhere. For people
+    /// who look for a flow that is stuck.
+    pub fn explain(&self) -> Vec<String> {
+        self.worker().map_or_else(Vec::new, |worker| worker.fep().explain(worker.clock().now()))
+    }
+
+    /// Closes all connections and takes the endpoint down once that is done and peers have been answered, or `bound` has
+    /// passed. An endpoint that is dropped instead may leave peers without an answer to their last messages, which they
+    /// then report as failed. Completions meanwhile are dropped.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] if something is left after `bound`.
+    pub fn shutdown(mut self, bound: Duration) -> Result<(), Error> {
+        let begin = Instant::now();
+        each!(self, inner => inner.close_all());
+        loop {
+            let quiet = each!(self, inner => inner.is_quiet());
+            let waited = begin.elapsed();
+            match self.wait(bound.saturating_sub(waited).min(LOOK)) {
+                Ok(None) if quiet => return Ok(()),
+                Err(Error::Gone) if quiet => return Ok(()),
+                Ok(_) if waited < bound => {}
+                Ok(_) => return Err(Error::Busy(bound)),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+/// How often an endpoint that is shut down looks whether all is done.
+const LOOK: Duration = Duration::from_millis(10);
+
+impl AsFd for Endpoint {
+    /// To be waited for as [`Endpoint::arm`] says.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match &self.backend {
+            Backend::Direct(direct) => direct.descriptor(),
+            Backend::Remote(remote) => remote.descriptor(),
+        }
+    }
+}
+
+impl std::fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let place = match &self.backend {
+            Backend::Direct(_) => "in the caller's thread",
+            Backend::Remote(_) => "elsewhere",
+        };
+        f.debug_struct("Endpoint").field("worker", &place).field("process", &self.process()).finish()
+    }
+}

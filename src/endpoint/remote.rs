@@ -1,0 +1,498 @@
+//! The worker in another thread or process, reached through a session.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use weft_stack::buffer::MAX_MESSAGE;
+use weft_stack::fep::{CallError, ConnectOptions};
+use weft_stack::packet::Addr;
+use weft_stack::table::{Key, Table};
+use weft_stack::worker::Idle;
+use weft_stack::worker::session::{
+    Client, ClientError, ConnectionHandle, Event, Extent, OperationHandle, Report, Request,
+};
+
+use super::buffer::{ReceiveBuffer, SendBuffer};
+use super::completion::{
+    Completion, ConnectionId, ConnectionName, OperationId, OperationName, ReceiveOptions, SendOptions,
+};
+use super::error::{Error, PeerError, PostError};
+use super::memory::{Memory, MemorySlice};
+use super::thread::WorkerThread;
+use crate::port::PeerSpec;
+
+/// How long a worker may take to enter a peer into its address book, for which it waits for nobody.
+const ENTRY: Duration = Duration::from_secs(5);
+
+/// A session, and all that the application has posted in it.
+pub(super) struct Remote {
+    client: Client,
+    pub(super) memory: Memory,
+    operations: Table<Posted>,
+    connections: Table<Open>,
+    /// Completions that were taken from the session before their turn.
+    ready: VecDeque<Completion>,
+    /// The answer to the request for a peer.
+    entered: Option<Result<Addr, Error>>,
+    idle: Idle,
+    /// Why nothing more will come from the session.
+    over: Option<Error>,
+    /// Dropped after the client.
+    _thread: Option<WorkerThread>,
+}
+
+/// An operation that has not completed.
+struct Posted {
+    /// None only while it is being submitted.
+    handle: Option<OperationHandle>,
+    context: u64,
+    buffer: Lent,
+}
+
+/// The buffer of an operation, and the part of the session's memory that stands for it if it lies elsewhere.
+enum Lent {
+    Send(SendBuffer, Option<MemorySlice>),
+    Receive(ReceiveBuffer, Option<MemorySlice>),
+    /// A request for a peer has none.
+    Nothing,
+}
+
+/// A connection that has not closed.
+struct Open {
+    /// None only while it is being submitted.
+    handle: Option<ConnectionHandle>,
+    peer: Addr,
+}
+
+/// What a receive has brought.
+struct Arrival {
+    peer: Option<Addr>,
+    tag: Option<u64>,
+    header_data: u64,
+    len: u32,
+}
+
+impl Remote {
+    pub(super) fn new(client: Client, idle: Idle, thread: Option<WorkerThread>) -> Remote {
+        Remote {
+            memory: Memory::of(client.memory().clone()),
+            client,
+            operations: Table::default(),
+            connections: Table::default(),
+            ready: VecDeque::new(),
+            entered: None,
+            idle,
+            over: None,
+            _thread: thread,
+        }
+    }
+
+    pub(super) fn process(&self) -> u16 {
+        self.client.process()
+    }
+
+    /// Asks the worker for a peer and waits for the answer. Completions that come meanwhile are kept.
+    pub(super) fn peer(&mut self, peer: &PeerSpec) -> Result<Addr, PeerError> {
+        self.check()?;
+        self.entered = None;
+        let key = self.operations.insert(Posted { handle: None, context: 0, buffer: Lent::Nothing });
+        if let Err(error) = self.client.peer(peer.ip, peer.mac, word(key)) {
+            self.operations.remove(key);
+            return Err(Error::from(error).into());
+        }
+        let begin = Instant::now();
+        while self.entered.is_none() {
+            let waited = begin.elapsed();
+            match self.take() {
+                Some(completion) => self.ready.push_back(completion),
+                None if self.over.is_some() => self.check()?,
+                None if waited >= ENTRY => return Err(Error::NoReply(ENTRY).into()),
+                None => self.rest(waited, ENTRY - waited),
+            }
+        }
+        Ok(self.entered.take().unwrap_or(Err(Error::Gone))?)
+    }
+
+    pub(super) fn connect(&mut self, peer: Addr, options: ConnectOptions) -> Result<ConnectionId, Error> {
+        self.check()?;
+        let key = self.connections.insert(Open { handle: None, peer });
+        match self.client.connect(peer, options, word(key)) {
+            Ok(handle) => {
+                if let Some(open) = self.connections.get_mut(key) {
+                    open.handle = Some(handle);
+                }
+                Ok(connection_id(key))
+            }
+            Err(error) => {
+                self.connections.remove(key);
+                Err(error.into())
+            }
+        }
+    }
+
+    #[inline]
+    pub(super) fn send(
+        &mut self,
+        connection: ConnectionId,
+        buffer: SendBuffer,
+        options: SendOptions,
+    ) -> Result<OperationId, PostError<SendBuffer>> {
+        let (handle, part) =
+            match self.connection(connection).and_then(|handle| Ok((handle, self.stage(&buffer)?))) {
+                Ok(prepared) => prepared,
+                Err(error) => return Err(PostError { error, buffer }),
+            };
+        let SendOptions { tag, header_data, context } = options;
+        let extent = extent(part.as_ref().or(buffer.memory()));
+        let key = self.operations.insert(Posted { handle: None, context, buffer: Lent::Send(buffer, part) });
+        let submitted = self.client.send(handle, extent, tag, header_data, word(key));
+        match self.submitted(key, submitted) {
+            Ok(operation) => Ok(operation),
+            Err((error, Lent::Send(buffer, part))) => {
+                self.give_back(part);
+                Err(PostError { error, buffer })
+            }
+            Err((error, _)) => Err(PostError { error, buffer: SendBuffer::Copied }),
+        }
+    }
+
+    #[inline]
+    pub(super) fn send_copy(
+        &mut self,
+        connection: ConnectionId,
+        bytes: &[u8],
+        options: SendOptions,
+    ) -> Result<OperationId, Error> {
+        let handle = self.connection(connection)?;
+        let slice = self.memory.allocate(bytes.len() as u32)?;
+        slice.write(0, bytes);
+        let SendOptions { tag, header_data, context } = options;
+        let extent = extent(Some(&slice));
+        let lent = Lent::Send(SendBuffer::Copied, Some(slice));
+        let key = self.operations.insert(Posted { handle: None, context, buffer: lent });
+        let submitted = self.client.send(handle, extent, tag, header_data, word(key));
+        self.submitted(key, submitted).map_err(|(error, lent)| {
+            if let Lent::Send(_, part) = lent {
+                self.give_back(part);
+            }
+            error
+        })
+    }
+
+    #[inline]
+    pub(super) fn receive(
+        &mut self,
+        buffer: ReceiveBuffer,
+        options: ReceiveOptions,
+    ) -> Result<OperationId, PostError<ReceiveBuffer>> {
+        let part = match self.check().and_then(|()| self.room_for(&buffer)) {
+            Ok(part) => part,
+            Err(error) => return Err(PostError { error, buffer }),
+        };
+        let ReceiveOptions { matching, from, context } = options;
+        let extent = extent(part.as_ref().or(buffer.memory()));
+        let key =
+            self.operations.insert(Posted { handle: None, context, buffer: Lent::Receive(buffer, part) });
+        let submitted = self.client.receive(extent, from.map(|source| source.peer), matching, word(key));
+        match self.submitted(key, submitted) {
+            Ok(operation) => Ok(operation),
+            Err((error, Lent::Receive(buffer, part))) => {
+                self.give_back(part);
+                Err(PostError { error, buffer })
+            }
+            Err((error, _)) => Err(PostError { error, buffer: Vec::new().into() }),
+        }
+    }
+
+    pub(super) fn cancel(&mut self, operation: OperationId) -> Result<(), Error> {
+        self.check()?;
+        let OperationName::Session(key) = operation.0 else { return Err(Error::Completed) };
+        let handle = self.operations.get(key).and_then(|posted| posted.handle).ok_or(Error::Completed)?;
+        match self.client.cancel(handle) {
+            // It has ended, which its completion will tell.
+            Ok(()) | Err(ClientError::Stale) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    pub(super) fn close(&mut self, connection: ConnectionId, abort: bool) -> Result<(), Error> {
+        let handle = self.connection(connection)?;
+        let asked = if abort { self.client.abort(handle) } else { self.client.close(handle) };
+        Ok(asked?)
+    }
+
+    /// Closes all connections.
+    pub(super) fn close_all(&mut self) {
+        for (_, open) in self.connections.iter() {
+            if let Some(handle) = open.handle {
+                // One that is closing already closes; a full ring closes them when the session ends.
+                let _ = self.client.close(handle);
+            }
+        }
+    }
+
+    /// Whether no connection is open.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.connections.is_empty()
+    }
+
+    #[inline]
+    pub(super) fn poll(&mut self) -> Result<Option<Completion>, Error> {
+        if let Some(completion) = self.ready.pop_front() {
+            return Ok(Some(completion));
+        }
+        self.check()?;
+        match self.take() {
+            Some(completion) => Ok(Some(completion)),
+            None => self.check().map(|()| None),
+        }
+    }
+
+    pub(super) fn wait(&mut self, bound: Duration) -> Result<Option<Completion>, Error> {
+        let begin = Instant::now();
+        loop {
+            if let Some(completion) = self.poll()? {
+                return Ok(Some(completion));
+            }
+            let waited = begin.elapsed();
+            if waited >= bound {
+                return Ok(None);
+            }
+            self.rest(waited, bound - waited);
+        }
+    }
+
+    /// Prepares for a wait on the descriptor; see [`super::Endpoint::arm`].
+    pub(super) fn arm(&mut self) -> Result<bool, Error> {
+        if !self.ready.is_empty() || self.over.is_some() {
+            return Ok(false);
+        }
+        match self.client.arm() {
+            Ok(armed) => Ok(armed),
+            Err(error) => {
+                self.end(error.into());
+                Ok(false)
+            }
+        }
+    }
+
+    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.client.as_fd()
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        self.over.map_or(Ok(()), Err)
+    }
+
+    fn connection(&self, connection: ConnectionId) -> Result<ConnectionHandle, Error> {
+        self.check()?;
+        let ConnectionName::Session(key) = connection.0 else { return Err(CallError::NotOpen.into()) };
+        let open = self.connections.get(key).and_then(|open| open.handle);
+        Ok(open.ok_or(CallError::NotOpen)?)
+    }
+
+    /// Copies a message into the session's memory, if it is not there already.
+    #[inline]
+    fn stage(&mut self, buffer: &SendBuffer) -> Result<Option<MemorySlice>, Error> {
+        if buffer.len() as u64 > MAX_MESSAGE {
+            return Err(CallError::TooLong.into());
+        }
+        let bytes: &[u8] = match buffer {
+            SendBuffer::Bytes(bytes) => bytes,
+            SendBuffer::Vec(bytes) => bytes,
+            SendBuffer::Memory(slice) => return self.memory.check(slice).map(|()| None),
+            SendBuffer::Copied => &[],
+        };
+        let slice = self.memory.allocate(bytes.len() as u32)?;
+        slice.write(0, bytes);
+        Ok(Some(slice))
+    }
+
+    /// Memory of the session for a message, if the buffer does not lie there.
+    #[inline]
+    fn room_for(&mut self, buffer: &ReceiveBuffer) -> Result<Option<MemorySlice>, Error> {
+        match buffer {
+            ReceiveBuffer::Memory(slice) => self.memory.check(slice).map(|()| None),
+            other => {
+                let len = u32::try_from(other.len()).unwrap_or(u32::MAX);
+                self.memory.allocate(len).map(Some)
+            }
+        }
+    }
+
+    fn give_back(&mut self, part: Option<MemorySlice>) {
+        if let Some(slice) = part {
+            // It is in use there, as it was allocated for the operation.
+            let _ = self.memory.free(slice);
+        }
+    }
+
+    /// The name of an operation that was submitted; or the buffer of one that was not, which is forgotten.
+    #[inline]
+    fn submitted(
+        &mut self,
+        key: Key,
+        outcome: Result<OperationHandle, ClientError>,
+    ) -> Result<OperationId, (Error, Lent)> {
+        match outcome {
+            Ok(handle) => {
+                if let Some(posted) = self.operations.get_mut(key) {
+                    posted.handle = Some(handle);
+                }
+                Ok(operation_id(key))
+            }
+            Err(error) => {
+                let lent = self.operations.remove(key).map_or(Lent::Nothing, |posted| posted.buffer);
+                Err((error.into(), lent))
+            }
+        }
+    }
+
+    /// The next completion in the session's ring. When the session has ended, the first of all that are left.
+    #[inline]
+    fn take(&mut self) -> Option<Completion> {
+        loop {
+            match self.client.poll() {
+                Ok(None) => return None,
+                Ok(Some(event)) => {
+                    if let Some(completion) = self.settle(event) {
+                        return Some(completion);
+                    }
+                }
+                Err(error) => {
+                    self.end(error.into());
+                    return self.ready.pop_front();
+                }
+            }
+        }
+    }
+
+    /// The completion that a report stands for, if it stands for one.
+    #[inline]
+    fn settle(&mut self, Event { context, report }: Event) -> Option<Completion> {
+        let key = key(context);
+        match report {
+            Report::Connected { .. } => {
+                let peer = self.connections.get(key)?.peer;
+                Some(Completion::Connected { connection: connection_id(key), peer })
+            }
+            Report::Sent { retransmissions, result, .. } => {
+                self.sent(key, retransmissions, result.map_err(Error::from))
+            }
+            Report::Received { peer, tag, header_data, len, result, .. } => {
+                self.received(key, Arrival { peer, tag, header_data, len }, result.map_err(Error::from))
+            }
+            Report::Closed { result, .. } => self.closed(key, result.map_err(Error::from)),
+            Report::Peer { addr, .. } => {
+                self.operations.remove(key);
+                self.entered = Some(Ok(addr));
+                None
+            }
+            Report::Refused { request, error, .. } => self.refused(key, request, error.into()),
+        }
+    }
+
+    #[cold]
+    fn refused(&mut self, key: Key, request: Request, error: Error) -> Option<Completion> {
+        match request {
+            Request::Connect => self.closed(key, Err(error)),
+            Request::Send | Request::Receive | Request::Peer => self.fail(key, error),
+            // Of operations and connections that have ended, which their completions tell.
+            Request::Cancel | Request::Close | Request::Abort | Request::Unknown => None,
+        }
+    }
+
+    /// The completion of an operation that has failed.
+    #[cold]
+    fn fail(&mut self, key: Key, error: Error) -> Option<Completion> {
+        match self.operations.get(key)?.buffer {
+            Lent::Send(..) => self.sent(key, 0, Err(error)),
+            Lent::Receive(..) => {
+                self.received(key, Arrival { peer: None, tag: None, header_data: 0, len: 0 }, Err(error))
+            }
+            Lent::Nothing => {
+                self.operations.remove(key);
+                self.entered = Some(Err(error));
+                None
+            }
+        }
+    }
+
+    fn sent(&mut self, key: Key, retransmissions: u32, result: Result<(), Error>) -> Option<Completion> {
+        let Posted { context, buffer: Lent::Send(buffer, part), .. } = self.operations.remove(key)? else {
+            return None;
+        };
+        self.give_back(part);
+        Some(Completion::Sent { operation: operation_id(key), context, buffer, retransmissions, result })
+    }
+
+    fn received(&mut self, key: Key, arrival: Arrival, result: Result<(), Error>) -> Option<Completion> {
+        let Posted { context, buffer: Lent::Receive(mut buffer, part), .. } = self.operations.remove(key)?
+        else {
+            return None;
+        };
+        let Arrival { peer, tag, header_data, len } = arrival;
+        if let Some(part) = &part {
+            buffer.copy_from(part, len);
+        }
+        self.give_back(part);
+        let (operation, source) = (operation_id(key), peer.map(Into::into));
+        Some(Completion::Received { operation, context, source, tag, header_data, len, buffer, result })
+    }
+
+    fn closed(&mut self, key: Key, result: Result<(), Error>) -> Option<Completion> {
+        let peer = self.connections.remove(key)?.peer;
+        Some(Completion::Closed { connection: connection_id(key), peer, result })
+    }
+
+    /// Nothing more will come: completes all that was posted, and closes all connections.
+    #[cold]
+    fn end(&mut self, error: Error) {
+        self.over = Some(error);
+        let operations: Vec<_> = self.operations.iter().map(|(key, _)| key).collect();
+        let connections: Vec<_> = self.connections.iter().map(|(key, _)| key).collect();
+        let failed: Vec<_> = operations.into_iter().filter_map(|key| self.fail(key, error)).collect();
+        self.ready.extend(failed);
+        let closed: Vec<_> = connections.into_iter().filter_map(|key| self.closed(key, Err(error))).collect();
+        self.ready.extend(closed);
+    }
+
+    /// Rests as [`Idle`] says, having `waited` already, and no longer than `left`.
+    fn rest(&mut self, waited: Duration, left: Duration) {
+        let Idle::Adaptive { spin, yield_for, sleep } = self.idle else { return std::hint::spin_loop() };
+        let waited = waited.as_nanos();
+        if waited < u128::from(spin.as_ps() / 1000) {
+            std::hint::spin_loop();
+        } else if waited < u128::from(spin.plus(yield_for).as_ps() / 1000) {
+            std::thread::yield_now();
+        } else if let Err(error) = self.client.wait(left.min(Duration::from_nanos(sleep.as_ps() / 1000))) {
+            self.end(error.into());
+        }
+    }
+}
+
+/// The context under which the session knows an operation or a connection.
+fn word(key: Key) -> u64 {
+    u64::from(key.generation) << 32 | u64::from(key.index)
+}
+
+fn key(word: u64) -> Key {
+    Key { index: word as u32, generation: (word >> 32) as u32 }
+}
+
+fn operation_id(key: Key) -> OperationId {
+    OperationId(OperationName::Session(key))
+}
+
+fn connection_id(key: Key) -> ConnectionId {
+    ConnectionId(ConnectionName::Session(key))
+}
+
+fn extent(slice: Option<&MemorySlice>) -> Extent {
+    slice.map_or(Extent { region: 0, offset: 0, len: 0 }, |slice| Extent {
+        region: 0,
+        offset: slice.offset(),
+        len: slice.len(),
+    })
+}

@@ -1,0 +1,252 @@
+//! Ports by their names: any kind behind one type, opened from a text such as `udp:192.0.2.1,entropies=16`.
+
+mod any;
+mod dpdk;
+mod memif;
+mod spec;
+#[cfg(test)]
+mod tests;
+mod udp;
+
+use std::net::IpAddr;
+
+use weft_stack::cc::Rate;
+use weft_stack::fep::PeerRefusal;
+#[cfg(feature = "dpdk")]
+use weft_stack::port::dpdk::DpdkError;
+use weft_stack::port::memif::MemifError;
+use weft_stack::port::udp::{Peer, UdpError, mac_of};
+use weft_stack::port::{MIN_FRAME, Port};
+use weft_stack::wire::MAX_HEADERS;
+use weft_stack::wire::ethernet::{VLAN_TAG_LEN, VlanTag};
+use weft_stack::wire::udp::HEADER_LEN as UDP;
+use weft_stack::worker::session::PlacePeer;
+use weft_stack::worker::{Checksum, HostAddr, LinkConfig};
+
+pub use self::any::AnyPort;
+pub use self::memif::MemifSpec;
+pub use self::spec::{LEAST_MTU, PeerSpec, PortOptions, PortSpec, SpecError, mac, vlan};
+pub(crate) use self::udp::own_address;
+pub use self::udp::{UdpSpec, interface_of};
+
+/// The longest IP packet of a port for which nothing else is said, bytes; less where a UDP port's
+/// interface has less.
+const DEFAULT_MTU: u16 = 9000;
+/// Entropies of a port on which every one of them is as good as any other.
+const ALL_PATHS: u16 = 128;
+
+impl PortOptions {
+    /// Bytes by which the tag makes frames longer.
+    fn tag_len(&self) -> usize {
+        tag_len(self.vlan)
+    }
+}
+
+fn tag_len(vlan: Option<VlanTag>) -> usize {
+    vlan.map_or(0, |_| VLAN_TAG_LEN)
+}
+
+/// Why a port is not opened, or a peer not entered.
+#[derive(Debug, thiserror::Error)]
+pub enum PortError {
+    /// Devices have no IP address by themselves.
+    #[error("{0}: this port has no IP address by itself and needs one")]
+    NoAddress(PortSpec),
+    /// Two addresses for one port.
+    #[error("{spec}: the IP address {ip} is another one than the port's")]
+    Address {
+        /// The port.
+        spec: PortSpec,
+        /// The address that the options name.
+        ip: IpAddr,
+    },
+    /// An Ethernet address for a port of the kernel, which uses its own.
+    #[error("{0}: an Ethernet address of one's own has no effect: the kernel writes the Ethernet headers")]
+    MacOfKernel(PortSpec),
+    /// A VLAN tag for a port of the kernel, which writes its own.
+    #[error(
+        "{0}: a VLAN tag has no effect: the kernel writes the Ethernet headers. Name the address of one of its VLAN interfaces, \
+         such as that of `ip link add link eth0 name eth0.7 type vlan id 7`"
+    )]
+    VlanOfKernel(PortSpec),
+    /// The system refuses a socket, or has no path to a peer.
+    #[error("{spec}: {error}")]
+    Udp {
+        /// The port.
+        spec: PortSpec,
+        /// The cause.
+        error: UdpError,
+    },
+    /// The memif socket cannot be had.
+    #[error("{spec}: {error}")]
+    Memif {
+        /// The port.
+        spec: PortSpec,
+        /// The cause.
+        error: Box<MemifError>,
+    },
+    /// DPDK refuses the device.
+    #[cfg(feature = "dpdk")]
+    #[error("{spec}: {error}")]
+    Dpdk {
+        /// The port.
+        spec: PortSpec,
+        /// The cause.
+        error: DpdkError,
+    },
+    /// A DPDK device, but the feature `dpdk` is off.
+    #[cfg(not(feature = "dpdk"))]
+    #[error("{0}: this weft was built without its feature `dpdk`")]
+    WithoutDpdk(PortSpec),
+    /// The peer uses the other version of IP.
+    #[error("{spec}: {ip} is of another IP version than the port's address {own}")]
+    Version {
+        /// The port.
+        spec: PortSpec,
+        /// The peer's address.
+        ip: IpAddr,
+        /// The port's address.
+        own: IpAddr,
+    },
+}
+
+/// Where frames to a peer go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PeerAddress {
+    /// To these addresses.
+    Known(HostAddr),
+    /// To this IP address, whose Ethernet address the worker has to ask for.
+    ToBeAsked(IpAddr),
+}
+
+/// An open port and what is known about it.
+#[derive(Debug)]
+pub struct OpenPort {
+    /// The port.
+    pub port: AnyPort,
+    /// What is known about it.
+    pub info: PortInfo,
+}
+
+/// What is known about an open port.
+#[derive(Clone, Debug)]
+pub struct PortInfo {
+    /// The name it was opened by; none for ports that have no name.
+    spec: Option<PortSpec>,
+    /// Its own addresses.
+    pub host: HostAddr,
+    /// The number of entropies that make a difference here.
+    pub paths: u16,
+    /// The rate of its link, where the system or the device tells.
+    pub link: Option<Rate>,
+    /// Which packets leave with a UDP checksum.
+    checksum: Checksum,
+    /// The tag that frames leave with.
+    vlan: Option<VlanTag>,
+    /// Nobody filters by Ethernet address on this link, so any will do.
+    point_to_point: bool,
+}
+
+impl PortSpec {
+    /// Opens the port.
+    ///
+    /// # Errors
+    /// Options that do not go together, or the system's or DPDK's complaint.
+    pub fn open(&self, options: &PortOptions) -> Result<OpenPort, PortError> {
+        match self {
+            PortSpec::Udp(udp) => udp.open(self, options),
+            PortSpec::Memif(memif) => memif.open(self, options),
+            PortSpec::Dpdk(device) => dpdk::open(self, device, options),
+        }
+    }
+}
+
+impl OpenPort {
+    /// One end of a link in this process, whose ends are told apart by `n`: its IP address is 127.0.0.`n`.
+    pub fn in_process(port: AnyPort, n: u8) -> OpenPort {
+        let ip = IpAddr::from([127, 0, 0, n]);
+        let host = HostAddr { mac: mac_of(ip), ip };
+        let info = PortInfo {
+            spec: None,
+            host,
+            paths: ALL_PATHS,
+            link: None,
+            checksum: Checksum::default(),
+            vlan: None,
+            point_to_point: true,
+        };
+        OpenPort { port, info }
+    }
+
+    /// Prepares the port for a peer. Returns where that is.
+    ///
+    /// # Errors
+    /// The peer cannot be reached.
+    pub fn meet(&mut self, peer: &PeerSpec) -> Result<PeerAddress, PortError> {
+        self.info.meet(&mut self.port, peer)
+    }
+
+    /// Bytes of the headers of a data packet at their longest: Ethernet, IP, UDP, PDS and SES.
+    pub fn headers(&self) -> u32 {
+        let ip = if self.info.host.ip.is_ipv4() { 20 } else { 40 };
+        (MIN_FRAME + tag_len(self.info.vlan) + UDP + MAX_HEADERS) as u32 + ip
+    }
+
+    /// Bytes of the longest IP packet.
+    pub fn mtu(&self) -> usize {
+        self.port.capabilities().mtu().saturating_sub(tag_len(self.info.vlan))
+    }
+
+    /// Bytes of payload that fit into a packet at this port.
+    pub fn longest_payload(&self) -> u32 {
+        (self.port.capabilities().max_frame as u32).saturating_sub(self.headers())
+    }
+}
+
+impl PortInfo {
+    /// Prepares `port`, which this is about, for a peer. Returns where that is.
+    ///
+    /// # Errors
+    /// The peer cannot be reached.
+    pub fn meet(&self, port: &mut AnyPort, peer: &PeerSpec) -> Result<PeerAddress, PortError> {
+        let any_mac = PeerAddress::Known(HostAddr { mac: mac_of(peer.ip), ip: peer.ip });
+        let Some(spec) = self.spec.clone() else { return Ok(any_mac) };
+        if peer.ip.is_ipv4() != self.host.ip.is_ipv4() {
+            return Err(PortError::Version { spec, ip: peer.ip, own: self.host.ip });
+        }
+        if let (AnyPort::Udp(port), PortSpec::Udp(udp)) = (port, &spec) {
+            let known =
+                Peer { ip: peer.ip, socket: (peer.ip, udp.remote_port()).into(), sources: Vec::new() };
+            port.meet(&known).map_err(|error| PortError::Udp { spec, error })?;
+            return Ok(any_mac);
+        }
+        Ok(match peer.mac {
+            Some(mac) => PeerAddress::Known(HostAddr { mac, ip: peer.ip }),
+            None if self.point_to_point => any_mac,
+            None => PeerAddress::ToBeAsked(peer.ip),
+        })
+    }
+
+    /// How the port finds peers that are added later, if nobody on the link has to be asked for their Ethernet addresses.
+    pub fn place_peers(&self) -> Option<PlacePeer<AnyPort>> {
+        match &self.spec {
+            Some(PortSpec::Udp(udp)) => {
+                let remote = udp.remote_port();
+                Some(Box::new(move |port, ip| {
+                    let AnyPort::Udp(port) = port else { return Err(PeerRefusal::Port) };
+                    let peer = Peer { ip, socket: (ip, remote).into(), sources: Vec::new() };
+                    port.meet(&peer).map_err(|_| PeerRefusal::Port)?;
+                    Ok(mac_of(ip))
+                }))
+            }
+            None => Some(Box::new(|_, ip| Ok(mac_of(ip)))),
+            _ if self.point_to_point => Some(Box::new(|_, ip| Ok(mac_of(ip)))),
+            _ => None,
+        }
+    }
+
+    /// How frames leave.
+    pub fn link_config(&self) -> LinkConfig {
+        LinkConfig { checksum: self.checksum, vlan: self.vlan, ..LinkConfig::default() }
+    }
+}

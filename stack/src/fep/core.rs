@@ -1,0 +1,123 @@
+//! State that both halves of an endpoint share: its address, its timers, and the queues of packets and results
+//! that leave it.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use weft_cc::Time;
+
+use super::timers::TimerKey;
+use super::wheel::Wheel;
+use super::{Completion, FepConfig, ReceiveError};
+use crate::event::{Event, Events};
+use crate::heap;
+use crate::packet::{Addr, Class, Network, Packet};
+use crate::rng::Rng;
+use crate::ses::Delivery;
+use crate::spray::Entropy;
+use crate::wire::pds::{Control, Nack, Pds};
+use crate::wire::ses::Ses;
+
+/// The state that the [`Initiator`](super::initiator::Initiator) and the [`Target`](super::target::Target) share.
+// In order of use. Its size puts the hot fields of the initiator, which follows, on two cache lines: see `Fep`.
+#[repr(C)]
+pub(super) struct Core {
+    pub(super) config: Arc<FepConfig>,
+    pub(super) addr: Addr,
+    /// Whether the application got memory back while packets that refer to it may still be under way.
+    pub(super) abandoned: bool,
+    /// Acknowledgements, NACKs and control packets that wait for the port.
+    pub(super) control: VecDeque<Packet>,
+    pub(super) events: Events,
+    pub(super) wheel: Wheel<TimerKey>,
+    pub(super) completions: VecDeque<Completion>,
+    /// Timers that expire now; empty between calls, kept for its memory.
+    pub(super) due: Vec<TimerKey>,
+    pub(super) rng: Rng,
+}
+
+impl Core {
+    pub(super) fn new(addr: Addr, config: Arc<FepConfig>, rng: Rng, now: Time) -> Core {
+        Core {
+            config,
+            addr,
+            abandoned: false,
+            control: VecDeque::new(),
+            events: Events::default(),
+            wheel: Wheel::new(now),
+            completions: VecDeque::new(),
+            due: Vec::new(),
+            rng,
+        }
+    }
+
+    /// Counts a packet that means nothing here.
+    #[cold]
+    pub(super) fn ignore(&mut self, now: Time, packet: &Packet, why: &'static str) {
+        self.events.emit(now, Event::Ignored { peer: packet.net.src, why });
+    }
+
+    /// The network header of a packet from here.
+    #[inline]
+    pub(super) fn network(&self, dst: Addr, entropy: Entropy, class: Class) -> Network {
+        Network { src: self.addr, dst, entropy, class, ecn: false, hops: 0 }
+    }
+
+    /// Queues a packet for the control class. When the queue is full the packet is dropped, as a
+    /// switch might have done: acknowledgements are cumulative and everything else is repeated.
+    #[inline]
+    pub(super) fn push_control(&mut self, packet: Packet) {
+        if self.control.len() < self.config.limits.control_queue {
+            self.control.push_back(packet);
+        }
+    }
+
+    /// Queues a control packet.
+    pub(super) fn send_control(&mut self, now: Time, peer: Addr, entropy: Entropy, control: Control) {
+        self.note_control(now, peer, &control);
+        let net = self.network(peer, entropy, Class::Control);
+        self.push_control(control_packet(net, control));
+    }
+
+    /// Counts a control packet that leaves.
+    pub(super) fn note_control(&mut self, now: Time, peer: Addr, control: &Control) {
+        self.events.emit(now, Event::ControlSent { peer, pdc: control.spdcid, kind: control.kind });
+    }
+
+    /// Queues a NACK that answers `packet`, on the path of that packet.
+    pub(super) fn send_nack(&mut self, now: Time, packet: &Packet, nack: Nack) {
+        let nack = Nack { ecn: packet.net.ecn, ..nack };
+        let (peer, pdc) = (packet.net.src, nack.spdcid);
+        self.events.emit(now, Event::NackSent { peer, pdc, psn: nack.psn, code: nack.code });
+        let net = self.network(packet.net.src, packet.net.entropy, Class::Control);
+        self.push_control(Packet { net, payload_len: 0, pds: Pds::Nack(nack), ses: Ses::None });
+    }
+
+    /// Completes a receive.
+    pub(super) fn complete_receive(&mut self, delivery: Delivery) {
+        let result = match &delivery {
+            d if !d.complete => Err(ReceiveError::PeerLost),
+            d if d.is_truncated() => Err(ReceiveError::Truncated { len: d.len, room: d.buffer.len() }),
+            _ => Ok(()),
+        };
+        self.completions.push_back(Completion::Received {
+            id: delivery.id,
+            context: delivery.context,
+            peer: Some(delivery.peer),
+            tag: delivery.tag,
+            header_data: delivery.header_data,
+            len: delivery.len,
+            buffer: delivery.buffer,
+            result,
+        });
+    }
+
+    /// Bytes of heap held by its queues, without those of the wheel.
+    pub(super) fn queue_bytes(&self) -> u64 {
+        heap::of_deque(&self.control) + heap::of_vec(&self.due) + heap::of_deque(&self.completions)
+    }
+}
+
+pub(super) fn control_packet(net: Network, control: Control) -> Packet {
+    Packet { net, payload_len: 0, pds: Pds::Control(control), ses: Ses::None }
+}

@@ -1,0 +1,418 @@
+//! The PDCs that peers have opened here, and what is remembered of those that are closed.
+
+use std::collections::VecDeque;
+
+use weft_cc::{Span, Time};
+
+use super::Map;
+use super::config::Limits;
+use super::core::Core;
+use super::refused::Refused;
+use crate::event::Event;
+use crate::heap;
+use crate::packet::{Addr, Class, Packet, Payload};
+use crate::pdc::{PdcConfig, RxPdc, Trigger};
+use crate::spray::Entropy;
+use crate::table::{Key, Table};
+use crate::wire::pds::{
+    Ack, Control, ControlKind, DeliveryMode, Destination, NackCode, NextHeader, PdcId, Pds, Psn, Request,
+};
+use crate::wire::ses::Ses;
+
+/// Names an initiator's PDC from the target's side.
+pub(super) type Origin = (Addr, PdcId);
+
+/// One PDC that a peer has opened.
+// In order of use: every packet needs the first two cache lines of its slot.
+#[repr(C)]
+pub(super) struct TargetPdc {
+    pub(super) rx: RxPdc,
+    /// Whether the initiator has been asked if it is still there.
+    pub(super) asked: bool,
+    /// Messages whose rest is refused; `None` if there never were any.
+    refused: Option<Box<Refused>>,
+    /// The initiator's congestion context, once a request has told.
+    pub(super) ccc_id: Option<u8>,
+    /// ROD packets that arrived early, in order of PSNs.
+    pub(super) early: VecDeque<Early>,
+}
+
+impl TargetPdc {
+    pub(super) fn new(
+        config: &PdcConfig,
+        origin: Origin,
+        id: PdcId,
+        mode: DeliveryMode,
+        start: Psn,
+        now: Time,
+    ) -> TargetPdc {
+        TargetPdc {
+            rx: RxPdc::new(config, origin.0, origin.1, id, mode, start, now),
+            asked: false,
+            refused: None,
+            ccc_id: None,
+            early: VecDeque::new(),
+        }
+    }
+
+    /// The initiator's address and its PDCID.
+    pub(super) fn origin(&self) -> Origin {
+        (self.rx.peer, self.rx.peer_id)
+    }
+
+    /// Whether a request of the same origin is for this PDC, and not for one before or after it.
+    pub(super) fn is_named_by(&self, request: &Request) -> bool {
+        match request.destination {
+            Destination::Pdc(id) => self.rx.id == id,
+            Destination::Syn { psn_offset, .. } => {
+                self.rx.start_psn == request.psn.minus(u32::from(psn_offset))
+            }
+        }
+    }
+
+    /// The initiator is there, even if nothing comes of its packet.
+    #[inline]
+    pub(super) fn heard(&mut self, now: Time) {
+        self.rx.last_heard = now;
+        self.asked = false;
+    }
+
+    /// Whether packet `psn` belongs to a message `msg_id` whose rest is refused.
+    #[inline]
+    pub(super) fn has_refused(&self, msg_id: u16, psn: Psn) -> bool {
+        self.refused.as_deref().is_some_and(|refused| refused.holds(msg_id, psn))
+    }
+
+    /// Refuses the rest of the message that packet `psn` belongs to.
+    #[cold]
+    pub(super) fn refuse_rest(&mut self, config: &PdcConfig, msg_id: u16, psn: Psn) {
+        let refused = self.refused.get_or_insert_with(|| Box::new(Refused::new(config.mp_range)));
+        refused.add(msg_id, psn, self.rx.expected());
+    }
+
+    /// Queues an acknowledgement that answers `packet`, with the response kept for the packet that triggers it.
+    pub(super) fn acknowledge(
+        &mut self,
+        core: &mut Core,
+        now: Time,
+        packet: &Packet,
+        trigger: Trigger,
+        around: Psn,
+        retx: bool,
+    ) {
+        let ack = self.rx.acknowledge(trigger, around, packet.net.ecn, retx);
+        let response = match trigger {
+            Trigger::Psn(psn) => self.rx.response(psn).copied(),
+            Trigger::Probe(_) => None,
+        };
+        let (ses, next) = match response {
+            Some(response) => (Ses::Response(response), NextHeader::Response),
+            None => (Ses::None, NextHeader::None),
+        };
+        let ack = Ack { next, ..ack };
+        core.events.emit(now, Event::AckSent { peer: packet.net.src, pdc: self.rx.id, cack: ack.cack_psn });
+        // The entropy is echoed: the initiator learns how the path of the packet fares.
+        let net = core.network(packet.net.src, packet.net.entropy, Class::Control);
+        core.push_control(Packet { net, payload_len: 0, pds: Pds::Ack(ack), ses });
+    }
+
+    /// Asks the initiator to close the PDC, which has been silent.
+    pub(super) fn request_close(&mut self, core: &mut Core, now: Time) {
+        self.asked = true;
+        let control = Control {
+            kind: ControlKind::CloseRequest,
+            rod: self.rx.mode == DeliveryMode::Rod,
+            retx: false,
+            ack_request: false,
+            probe_opaque: 0,
+            psn: self.rx.cack(),
+            spdcid: self.rx.id,
+            destination: Destination::Pdc(self.rx.peer_id),
+            payload: 0,
+        };
+        core.send_control(now, self.rx.peer, Entropy(0), control);
+    }
+
+    /// Keeps a ROD packet until its turn comes. False if there is no room for it.
+    pub(super) fn keep_early(
+        &mut self,
+        limits: &Limits,
+        usage: &mut PeerUsage,
+        packet: &Packet,
+        psn: Psn,
+        payload: Payload<'_>,
+    ) -> bool {
+        let at = self.early.partition_point(|early| early.psn.is_before(psn));
+        if self.early.get(at).is_some_and(|early| early.psn == psn) {
+            return true;
+        }
+        let len = match payload {
+            Payload::Bytes(_) | Payload::Region(_) => payload.len() as usize,
+            Payload::Virtual(_) => 0,
+        };
+        let cost = (size_of::<Early>() + len) as u64;
+        let taken = usage.of(packet.net.src).early_bytes;
+        if self.early.len() >= limits.reorder_packets || taken + cost > limits.unexpected_bytes_per_peer {
+            return false;
+        }
+        let bytes: Box<[u8]> = match payload {
+            Payload::Bytes(bytes) => bytes.into(),
+            Payload::Region(bytes) => {
+                let mut copy = vec![0; len].into_boxed_slice();
+                bytes.copy_to(&mut copy);
+                copy
+            }
+            Payload::Virtual(_) => Box::default(),
+        };
+        self.early.insert(at, Early { psn, packet: *packet, bytes });
+        usage.change(packet.net.src, |used| used.early_bytes += cost);
+        true
+    }
+
+    /// The kept ROD packet whose turn has come, if there is one.
+    pub(super) fn next_early(&mut self, usage: &mut PeerUsage) -> Option<Early> {
+        let expected = self.rx.expected();
+        self.early.front().filter(|early| early.psn == expected)?;
+        let early = self.early.pop_front()?;
+        usage.change(early.packet.net.src, |used| used.early_bytes -= early.cost());
+        Some(early)
+    }
+
+    /// Bytes of heap held.
+    fn heap_bytes(&self) -> u64 {
+        let early = self.early.iter().map(|early| early.bytes.len() as u64);
+        let refused = self.refused.as_deref();
+        self.rx.heap_bytes()
+            + heap::of_deque(&self.early)
+            + early.sum::<u64>()
+            + refused.map_or(0, |refused| size_of_val(refused) as u64 + refused.heap_bytes())
+    }
+}
+
+/// A ROD packet that arrived early.
+pub(super) struct Early {
+    psn: Psn,
+    pub(super) packet: Packet,
+    bytes: Box<[u8]>,
+}
+
+impl Early {
+    /// Bytes that it takes.
+    fn cost(&self) -> u64 {
+        (size_of::<Early>() + self.bytes.len()) as u64
+    }
+
+    /// Its payload as it arrived.
+    pub(super) fn payload(&self) -> Payload<'_> {
+        match self.bytes.len() as u32 {
+            len if len == self.packet.payload_len => Payload::Bytes(&self.bytes),
+            _ => Payload::Virtual(self.packet.payload_len),
+        }
+    }
+}
+
+/// All PDCs that peers have opened.
+// In order of use: most packets need the table only.
+#[derive(Default)]
+#[repr(C)]
+pub(super) struct TargetPdcs {
+    pub(super) table: Table<TargetPdc>,
+    pub(super) by_origin: Map<Origin, Key>,
+    pub(super) usage: PeerUsage,
+    pub(super) closed: ClosedPdcs,
+}
+
+impl TargetPdcs {
+    /// The PDC with PDCID `id`.
+    pub(super) fn find(&mut self, id: PdcId) -> Option<(Key, &mut TargetPdc)> {
+        self.table.at_mut(u32::from(id.0).checked_sub(1)?)
+    }
+
+    /// The PDC that `origin` has open here.
+    pub(super) fn of_origin(&mut self, origin: Origin) -> Option<(Key, &mut TargetPdc)> {
+        let &key = self.by_origin.get(&origin)?;
+        self.table.get_mut(key).map(|pdc| (key, pdc))
+    }
+
+    /// Opens a PDC.
+    ///
+    /// # Errors
+    /// The NACK code to answer with: there are too many.
+    pub(super) fn open(
+        &mut self,
+        pdc: &PdcConfig,
+        limits: &Limits,
+        now: Time,
+        origin: Origin,
+        mode: DeliveryMode,
+        start: Psn,
+    ) -> Result<Key, NackCode> {
+        let used = self.usage.of(origin.0);
+        // Each open PDC will have to be remembered.
+        let to_remember = used.open + used.remembered;
+        if used.open >= limits.pdcs_per_peer
+            || to_remember >= limits.closed_pdcs_per_peer
+            || self.table.len() >= limits.pdcs.min(usize::from(u16::MAX))
+        {
+            return Err(NackCode::NO_PDC_AVAIL);
+        }
+        self.usage.change(origin.0, |used| used.open += 1);
+        let id = |key: Key| PdcId((key.index + 1) as u16);
+        let key = self.table.insert_with(|key| TargetPdc::new(pdc, origin, id(key), mode, start, now));
+        self.by_origin.insert(origin, key);
+        Ok(key)
+    }
+
+    /// Closes a PDC and remembers it for `time_wait`. Returns when to forget one again if none was remembered so far.
+    pub(super) fn close(
+        &mut self,
+        key: Key,
+        now: Time,
+        time_wait: Span,
+    ) -> Option<(TargetPdc, Option<Time>)> {
+        let pdc = self.table.remove(key)?;
+        let origin = pdc.origin();
+        self.by_origin.remove(&origin);
+        let early: u64 = pdc.early.iter().map(Early::cost).sum();
+        self.usage.change(origin.0, |used| {
+            used.open -= 1;
+            used.remembered += 1;
+            used.early_bytes -= early;
+        });
+        let until = now + time_wait;
+        let is_first = self.closed.remember(origin, pdc.rx.used(), until);
+        Some((pdc, is_first.then_some(until)))
+    }
+
+    /// Forgets the closed PDCs whose time has passed. Returns when the next one is due.
+    pub(super) fn forget_closed(&mut self, now: Time) -> Option<Time> {
+        self.closed.forget(now, |peer| self.usage.change(peer, |used| used.remembered -= 1))
+    }
+
+    /// Bytes of heap held.
+    pub(super) fn heap_bytes(&self) -> u64 {
+        let pdcs = self.table.iter().map(|(_, pdc)| pdc.heap_bytes());
+        self.table.heap_bytes()
+            + heap::of_map(&self.by_origin)
+            + heap::of_map(&self.usage.0)
+            + self.closed.heap_bytes()
+            + pdcs.sum::<u64>()
+    }
+}
+
+/// The PDC with PDCID `id` for a request of `origin`.
+///
+/// # Errors
+/// The NACK code to answer with.
+#[inline]
+pub(super) fn established(
+    table: &mut Table<TargetPdc>,
+    id: PdcId,
+    origin: Origin,
+    mode: DeliveryMode,
+) -> Result<&mut TargetPdc, NackCode> {
+    let found = u32::from(id.0).checked_sub(1).and_then(|index| table.at_mut(index));
+    let Some((_, pdc)) = found else { return Err(NackCode::INV_DPDCID) };
+    if pdc.origin() != origin {
+        return Err(NackCode::PDC_HDR_MISMATCH);
+    }
+    if pdc.rx.mode != mode {
+        return Err(NackCode::PDC_MODE_MISMATCH);
+    }
+    Ok(pdc)
+}
+
+/// The resources that each peer uses here. A peer that uses none has no entry.
+#[derive(Default)]
+pub(super) struct PeerUsage(Map<Addr, Usage>);
+
+/// The resources that one peer uses here.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+struct Usage {
+    /// PDCs that are open.
+    open: u32,
+    /// PDCs that are closed and remembered.
+    remembered: u32,
+    /// Bytes that its early ROD packets take.
+    early_bytes: u64,
+}
+
+impl PeerUsage {
+    fn of(&self, peer: Addr) -> Usage {
+        self.0.get(&peer).copied().unwrap_or_default()
+    }
+
+    fn change(&mut self, peer: Addr, change: impl FnOnce(&mut Usage)) {
+        let usage = self.0.entry(peer).or_default();
+        change(usage);
+        if *usage == Usage::default() {
+            self.0.remove(&peer);
+        }
+    }
+}
+
+/// PDCs closed a while ago: late copies of their packets must not open them again.
+#[derive(Default)]
+#[repr(C)]
+pub(super) struct ClosedPdcs {
+    by_origin: Map<Origin, Vec<Closed>>,
+    /// When each is forgotten, in order.
+    order: VecDeque<(Time, Origin)>,
+}
+
+/// The PSNs that a closed PDC used.
+#[derive(Clone, Copy)]
+struct Closed {
+    start: Psn,
+    end: Psn,
+    until: Time,
+}
+
+/// Closed PDCs of one PDCID that are remembered. Each took a round trip at least: no copy is so many
+/// of them late, and a peer that opens and closes all the time costs no more than this.
+const REMEMBERED: usize = 64;
+
+impl ClosedPdcs {
+    /// Whether `psn` was used by a PDC of `origin` that is closed and remembered.
+    pub(super) fn is_late(&self, origin: Origin, psn: Psn) -> bool {
+        let used = |closed: &Closed| !psn.is_before(closed.start) && psn.is_before(closed.end);
+        self.by_origin.get(&origin).is_some_and(|all| all.iter().any(used))
+    }
+
+    /// Remembers a PDC of `origin` that used the PSNs from the first of `used` to before the second. Returns
+    /// whether it is the only one remembered.
+    fn remember(&mut self, origin: Origin, (start, end): (Psn, Psn), until: Time) -> bool {
+        let former = self.by_origin.entry(origin).or_insert_with(|| Vec::with_capacity(1));
+        if former.len() == REMEMBERED {
+            former.remove(0);
+        }
+        former.push(Closed { start, end, until });
+        let is_first = self.order.is_empty();
+        self.order.push_back((until, origin));
+        is_first
+    }
+
+    /// Forgets those whose time has passed, calling `forgotten` with the peer of each. Returns when the next is due.
+    fn forget(&mut self, now: Time, mut forgotten: impl FnMut(Addr)) -> Option<Time> {
+        while let Some(&(until, origin)) = self.order.front() {
+            if now.is_before(until) {
+                return Some(until);
+            }
+            self.order.pop_front();
+            forgotten(origin.0);
+            if let Some(all) = self.by_origin.get_mut(&origin) {
+                all.retain(|closed| now.is_before(closed.until));
+                if all.is_empty() {
+                    self.by_origin.remove(&origin);
+                }
+            }
+        }
+        None
+    }
+
+    fn heap_bytes(&self) -> u64 {
+        heap::of_map(&self.by_origin)
+            + self.by_origin.values().map(heap::of_vec).sum::<u64>()
+            + heap::of_deque(&self.order)
+    }
+}

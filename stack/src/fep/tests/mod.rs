@@ -1,0 +1,32 @@
+//! Tests of one endpoint by itself.
+
+mod hold;
+mod layout;
+mod posting;
+
+use std::sync::Arc;
+
+use weft_cc::{CcChoice, CcParams, Rate, Span, Time};
+
+use super::{Fep, FepConfig, Limits, Send};
+use crate::buffer::Buffer;
+use crate::packet::Addr;
+use crate::rng::Rng;
+
+/// Endpoint 0 on a link of 10 Gbit/s.
+fn fep(limits: Limits) -> Fep {
+    let network = CcParams {
+        mtu: 1024,
+        overhead: 64,
+        link_rate: Rate::from_gbps(10),
+        network_rtt: Span::from_us(10),
+        trimming: true,
+    };
+    let config = FepConfig { limits, ..FepConfig::new(&CcChoice::default(), &network) };
+    Fep::new(Addr(0), Arc::new(config), Rng::new(1, 0), Time::ZERO).unwrap()
+}
+
+/// A message of `len` bytes.
+fn message(len: usize) -> Send {
+    Send { buffer: Buffer::Heap(vec![1; len]), tag: None, header_data: 0, context: 0 }
+}

@@ -1,0 +1,146 @@
+//! Messages that are not posted, cancelled, or fail with their connection.
+
+use std::collections::BTreeSet;
+
+use weft_cc::Time;
+
+use super::{fep, message};
+use crate::buffer::Buffer;
+use crate::fep::Resource;
+use crate::fep::{
+    CallError, Completion, ConnectOptions, Failure, Fep, Limits, Receive, Send, SendError, SendId,
+};
+use crate::packet::{Addr, Class, Network, Packet, Payload};
+use crate::ses::Matching;
+use crate::spray::Entropy;
+use crate::wire::pds::{Nack, NackCode, NextHeader, PdcId, Pds};
+use crate::wire::ses::Ses;
+
+fn transmit_all(fep: &mut Fep) -> Vec<Packet> {
+    std::iter::from_fn(|| fep.poll_transmit(Time::ZERO)).map(|transmit| transmit.packet).collect()
+}
+
+fn completions(fep: &mut Fep) -> Vec<Completion> {
+    std::iter::from_fn(|| fep.poll_completion()).collect()
+}
+
+/// The NACK that closes the PDC which sent `packet`.
+fn fatal_nack(packet: &Packet) -> Packet {
+    let Pds::Request(request) = &packet.pds else { panic!("{packet:?} is no request") };
+    let nack = Nack {
+        next: NextHeader::None,
+        ecn: false,
+        retx: false,
+        rudi: false,
+        code: NackCode::EXP_FATAL,
+        vendor_code: 0,
+        psn: request.psn,
+        spdcid: PdcId(0),
+        dpdcid: request.spdcid,
+        payload: 0,
+        ccx: None,
+    };
+    let Network { src, dst, .. } = packet.net;
+    let net = Network { src: dst, dst: src, entropy: Entropy(0), class: Class::Control, ecn: false, hops: 0 };
+    Packet { net, payload_len: 0, pds: Pds::Nack(nack), ses: Ses::None }
+}
+
+#[test]
+fn a_message_that_is_not_posted_is_handed_back() {
+    let mut fep = fep(Limits { sends: 1, ..Limits::default() });
+    let connection = fep.connect(Time::ZERO, Addr(1), ConnectOptions::default()).unwrap();
+    let other = fep.connect(Time::ZERO, Addr(2), ConnectOptions::default()).unwrap();
+    fep.close(Time::ZERO, other).unwrap();
+    let refused = fep.post_send(other, message(7)).unwrap_err();
+    assert_eq!((refused.error, refused.buffer), (CallError::NotOpen, Buffer::Heap(vec![1; 7])));
+    fep.post_send(connection, message(1)).unwrap();
+    let refused = fep.post_send(connection, message(100)).unwrap_err();
+    assert_eq!(refused.to_string(), "limit of 1 messages reached");
+    assert_eq!(refused.error, CallError::Limit { what: Resource::Messages, limit: 1 });
+    // The caller's memory comes back with its content, and can be posted again.
+    let Buffer::Heap(bytes) = &refused.buffer else { panic!("{refused:?}") };
+    let (address, len) = (bytes.as_ptr(), bytes.len());
+    let again = Send { buffer: refused.buffer, tag: None, header_data: 0, context: 0 };
+    let refused = fep.post_send(connection, again).unwrap_err();
+    let Buffer::Heap(bytes) = &refused.buffer else { panic!("{refused:?}") };
+    assert_eq!((bytes.as_ptr(), bytes.len(), len), (address, 100, 100));
+}
+
+#[test]
+fn a_receive_that_is_not_posted_is_handed_back() {
+    let mut fep = fep(Limits { receives: 1, ..Limits::default() });
+    let receive = |len| Receive {
+        buffer: Buffer::Heap(vec![0; len]),
+        from: None,
+        matching: Matching::Untagged,
+        context: 0,
+    };
+    fep.post_receive(receive(1)).unwrap();
+    let refused = fep.post_receive(receive(2)).unwrap_err();
+    assert_eq!(refused.error, CallError::Limit { what: Resource::Receives, limit: 1 });
+    assert_eq!(refused.buffer, Buffer::Heap(vec![0; 2]));
+    let refused = fep.post_receive_of(5, receive(3)).unwrap_err();
+    assert_eq!((refused.error, refused.buffer), (CallError::ProcessNotOpen(5), Buffer::Heap(vec![0; 3])));
+    fep.close_process(0).unwrap();
+    let refused = fep.post_receive(receive(4)).unwrap_err();
+    assert_eq!((refused.error, refused.buffer), (CallError::ProcessNotOpen(0), Buffer::Heap(vec![0; 4])));
+}
+
+/// Messages that wait, that are under way, and the one that is both: each ends once.
+#[test]
+fn every_message_of_a_connection_that_fails_ends_once() {
+    let mut fep = fep(Limits::default());
+    let connection = fep.connect(Time::ZERO, Addr(1), ConnectOptions::default()).unwrap();
+    let other = fep.connect(Time::ZERO, Addr(2), ConnectOptions::default()).unwrap();
+    let posted: BTreeSet<SendId> = (0..40)
+        .flat_map(|_| [1, 3_000, 1, 10_000])
+        .map(|len| fep.post_send(connection, message(len)).unwrap())
+        .collect();
+    let packets = transmit_all(&mut fep);
+    let spared = fep.post_send(other, message(1)).unwrap();
+    assert!(packets.len() > 3 && packets.len() < 100, "{} packets", packets.len());
+    assert!(!fep.take_abandoned());
+    fep.on_packet(Time::ZERO, &fatal_nack(&packets[2]), Payload::EMPTY);
+    assert!(fep.take_abandoned() && !fep.take_abandoned());
+    let mut ended = completions(&mut fep);
+    let closed = ended.pop();
+    let refused = |failure: &Failure| matches!(failure, Failure::Refused { peer: Addr(1), .. });
+    assert!(
+        matches!(closed, Some(Completion::Closed { id, result: Err(failure), .. }) if id == connection && refused(&failure))
+    );
+    let failed: Vec<SendId> = ended
+        .into_iter()
+        .map(|completion| match completion {
+            Completion::Sent { id, result: Err(SendError::Failed(failure)), .. } if refused(&failure) => id,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!((failed.len(), BTreeSet::from_iter(failed)), (posted.len(), posted));
+    fep.cancel_send(spared).unwrap();
+    fep.close(Time::ZERO, other).unwrap();
+    assert_eq!(transmit_all(&mut fep).len(), 0);
+    assert_eq!(fep.leaks().collect::<Vec<_>>(), [""; 0]);
+}
+
+#[test]
+fn a_cancelled_message_leaves_the_others_of_its_connection_and_of_others_in_order() {
+    let mut fep = fep(Limits::default());
+    let connections =
+        [1, 2].map(|peer| fep.connect(Time::ZERO, Addr(peer), ConnectOptions::default()).unwrap());
+    let mut post = |connection: usize, len| fep.post_send(connections[connection], message(len)).unwrap();
+    let cancelled = [post(0, 10), post(0, 11), post(1, 20), post(0, 12), post(1, 21)][1];
+    fep.cancel_send(cancelled).unwrap();
+    assert_eq!(fep.cancel_send(cancelled), Err(CallError::TooLate));
+    let sent = transmit_all(&mut fep);
+    let of = |peer| {
+        let packets = sent.iter().filter(move |packet| packet.net.dst == Addr(peer));
+        packets.map(|packet| packet.payload_len).collect::<Vec<_>>()
+    };
+    assert_eq!((of(1), of(2)), (vec![10, 12], vec![20, 21]));
+    assert!(!fep.take_abandoned(), "nothing of it had left");
+    let ended = completions(&mut fep);
+    let [Completion::Sent { id, buffer, result: Err(SendError::Cancelled), .. }] = &ended[..] else {
+        panic!("{ended:?}")
+    };
+    assert_eq!((*id, buffer.len()), (cancelled, 11));
+}

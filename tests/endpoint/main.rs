@@ -1,0 +1,239 @@
+//! One application, over every port and in every place of the worker that this crate offers. Through `weft serve` it runs in
+//! the tests of the command.
+
+#[allow(dead_code, reason = "some of it is for the tests of the command")]
+mod body;
+
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use body::{Pair, Side};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use weft::{BuildError, Builder, CallError, Completion, ConnectOptions, Endpoint, Error, Limits};
+
+fn side(builder: Builder, address: &str) -> Side {
+    Side::new(builder.memory(16 << 20).build().unwrap(), address)
+}
+
+/// Over kernel UDP, between 127.`net`.0.1 and 127.`net`.0.2.
+fn udp(net: u8, with: impl Fn(Builder) -> Builder) -> Pair {
+    let side = |n: u8| {
+        let address = format!("127.{net}.0.{n}");
+        side(with(Endpoint::builder(format!("udp:{address}"))), &address)
+    };
+    Pair { left: side(1), right: side(2) }
+}
+
+/// Over memif, at a socket of this process's own.
+fn memif(name: &str, with: impl Fn(Builder) -> Builder) -> Pair {
+    let side = |n: u8, role: &str| {
+        let spec = format!("memif:@weft-{name}-{},role={role}", std::process::id());
+        let builder = Endpoint::builder(spec).ip([10, 0, 0, n].into());
+        side(with(builder), &format!("10.0.0.{n}"))
+    };
+    Pair { left: side(1, "server"), right: side(2, "client") }
+}
+
+#[test]
+fn an_application_runs_over_kernel_udp() {
+    body::exchange(&mut udp(31, |builder| builder));
+}
+
+#[test]
+fn an_application_runs_over_kernel_udp_with_the_worker_on_a_thread() {
+    body::exchange(&mut udp(32, |builder| builder.on_thread(None)));
+}
+
+#[test]
+fn an_application_runs_over_memif() {
+    body::exchange(&mut memif("exchange", |builder| builder));
+}
+
+#[test]
+fn an_application_runs_over_memif_with_the_worker_on_a_thread() {
+    body::exchange(&mut memif("thread", |builder| builder.on_thread(Some(0))));
+}
+
+#[test]
+fn a_full_endpoint_gives_the_buffer_back() {
+    let limits = Limits { sends: 5, ..Limits::default() };
+    body::back_pressure(&mut udp(33, |builder| builder.limits(limits)));
+}
+
+#[test]
+fn a_full_session_gives_the_buffer_back() {
+    body::back_pressure(&mut udp(34, |builder| builder.memory(1 << 20).on_thread(None)));
+}
+
+#[test]
+fn a_wait_ends_at_its_bound_and_at_a_completion() {
+    for (net, thread) in [(35, false), (36, true)] {
+        let mut pair = udp(net, |builder| if thread { builder.on_thread(None) } else { builder });
+        let connection = pair.connect();
+        let begin = Instant::now();
+        assert!(pair.right.endpoint.wait(Duration::from_millis(50)).unwrap().is_none());
+        assert!(begin.elapsed() >= Duration::from_millis(50) && begin.elapsed() < Duration::from_secs(2));
+        pair.right.endpoint.receive(vec![0; 10]).unwrap();
+        pair.left.endpoint.send(connection, b"wake").unwrap();
+        std::thread::scope(|scope| {
+            let right = scope.spawn(|| pair.right.endpoint.wait(Duration::from_secs(20)).unwrap());
+            let begin = Instant::now();
+            while begin.elapsed() < Duration::from_secs(20) {
+                if let Some(Completion::Sent { result, .. }) =
+                    pair.left.endpoint.wait(Duration::from_millis(10)).unwrap()
+                {
+                    result.unwrap();
+                    break;
+                }
+            }
+            assert_eq!(right.join().unwrap().unwrap().message().unwrap(), &b"wake"[..]);
+        });
+    }
+}
+
+/// Waits with the system's own call, as a loop that serves other descriptors too.
+fn next_by_descriptor(endpoint: &mut Endpoint) -> Completion {
+    let begin = Instant::now();
+    loop {
+        if let Some(completion) = endpoint.poll().unwrap() {
+            return completion;
+        }
+        assert!(begin.elapsed() < Duration::from_secs(20));
+        if endpoint.arm().unwrap() {
+            let mut fds = [PollFd::from_borrowed_fd(endpoint.as_fd(), PollFlags::IN)];
+            poll(&mut fds, Some(&Timespec { tv_sec: 20, tv_nsec: 0 })).unwrap();
+            assert!(fds[0].revents().contains(PollFlags::IN), "it became readable within 20 s");
+        }
+    }
+}
+
+#[test]
+fn the_descriptor_becomes_readable_when_there_is_something_to_poll() {
+    for thread in [false, true] {
+        let name = if thread { "epoll-thread" } else { "epoll" };
+        let mut pair = memif(name, |builder| if thread { builder.on_thread(None) } else { builder });
+        let connection = pair.connect();
+        pair.right.endpoint.receive(vec![0; 10]).unwrap();
+        std::thread::scope(|scope| {
+            let right = scope.spawn(|| next_by_descriptor(&mut pair.right.endpoint));
+            std::thread::sleep(Duration::from_millis(50));
+            pair.left.endpoint.send(connection, b"wake").unwrap();
+            assert!(matches!(
+                next_by_descriptor(&mut pair.left.endpoint),
+                Completion::Sent { result: Ok(()), .. }
+            ));
+            assert_eq!(right.join().unwrap().message().unwrap(), &b"wake"[..]);
+        });
+    }
+}
+
+#[test]
+fn messages_to_a_process_that_nobody_has_are_refused() {
+    let mut pair = udp(37, |builder| builder.process(5));
+    assert_eq!(pair.left.endpoint.process(), 5);
+    let peer = pair.left.endpoint.peer("127.37.0.2").unwrap();
+    let other = ConnectOptions { process: 6, ..ConnectOptions::default() };
+    let connection = pair.left.endpoint.connect_with(peer, other).unwrap();
+    let send = pair.left.endpoint.send(connection, b"anybody?").unwrap();
+    let (_, result) = pair.send_ended(send);
+    assert!(matches!(result, Err(Error::Send(weft::SendError::Answered(_)))), "{result:?}");
+}
+
+#[test]
+fn an_endpoint_that_is_shut_down_leaves_nobody_without_an_answer() {
+    let mut pair = udp(38, |builder| builder);
+    let connection = pair.connect();
+    pair.right.endpoint.receive(vec![0; 10]).unwrap();
+    pair.left.endpoint.send(connection, b"bye").unwrap();
+    let Pair { left, right } = pair;
+    std::thread::scope(|scope| {
+        scope.spawn(|| left.endpoint.shutdown(Duration::from_secs(10)).unwrap());
+        scope.spawn(|| {
+            let mut endpoint = right.endpoint;
+            assert!(endpoint.wait(Duration::from_secs(10)).unwrap().unwrap().message().is_some());
+            endpoint.shutdown(Duration::from_secs(10)).unwrap();
+        });
+    });
+}
+
+/// A congestion control that brings its worker down.
+struct Fatal;
+
+impl weft::cc::SenderCc for Fatal {
+    fn on_ack(&mut self, _: weft::Time, _: &weft::cc::AckSample) {
+        panic!("the worker's thread dies");
+    }
+    fn on_nack(&mut self, _: weft::Time, _: &weft::cc::NackSample) {}
+    fn on_timeout(&mut self, _: weft::Time, _: &weft::cc::LossSample) {}
+    fn window(&self) -> weft::cc::Window {
+        weft::cc::Window(1 << 20)
+    }
+    fn snapshot(&self) -> weft::cc::CcSnapshot {
+        weft::cc::CcSnapshot::default()
+    }
+}
+
+#[test]
+fn a_worker_thread_that_dies_completes_all_operations_with_an_error() {
+    let fatal = weft::cc::CcChoice::custom("fatal", std::sync::Arc::new(|_: &_| Box::new(Fatal) as _));
+    let mut left = Endpoint::builder("udp:127.42.0.1").cc_choice(fatal).on_thread(None).build().unwrap();
+    let mut right = Endpoint::builder("udp:127.42.0.2").on_thread(None).build().unwrap();
+    right.receive(vec![0; 10]).unwrap();
+    left.receive(vec![0; 10]).unwrap();
+    let peer = left.peer("127.42.0.2").unwrap();
+    let connection = left.connect(peer).unwrap();
+    left.send(connection, b"fatal").unwrap();
+    let (begin, mut ends) = (Instant::now(), Vec::new());
+    let error = loop {
+        match left.wait(Duration::from_secs(20)) {
+            Ok(Some(Completion::Connected { .. })) => {}
+            Ok(Some(Completion::Sent { result, buffer, .. })) => ends.push((result, buffer.len())),
+            Ok(Some(Completion::Received { result, buffer, .. })) => ends.push((result, buffer.len())),
+            Ok(Some(Completion::Closed { result, .. })) => ends.push((result, 0)),
+            Ok(other) => panic!("{other:?}"),
+            Err(error) => break error,
+        }
+    };
+    assert!(begin.elapsed() < Duration::from_secs(5), "it ends at once");
+    ends.sort_by_key(|(_, len)| *len);
+    assert_eq!(
+        (error, ends),
+        (Error::Gone, vec![(Err(Error::Gone), 0), (Err(Error::Gone), 5), (Err(Error::Gone), 10)])
+    );
+}
+
+#[test]
+fn options_without_effect_are_refused_by_name() {
+    let refused = |builder: Builder| builder.build().unwrap_err().to_string();
+    let serve = || Endpoint::builder("serve:/nowhere");
+    assert!(refused(serve().cc("nscc")).starts_with("cc has no effect on serve:/nowhere: "));
+    assert!(refused(serve().on_thread(None)).starts_with("on_thread has no effect"));
+    assert!(refused(serve()).starts_with("/nowhere: "), "it cannot be joined");
+    let session = weft::core::worker::session::SessionConfig::default();
+    assert!(
+        refused(Endpoint::builder("udp:127.39.0.1").session(session)).starts_with("session has no effect")
+    );
+    assert!(refused(Endpoint::builder("udp:127.39.0.1").cc("sync")).starts_with("congestion control: "));
+    let payload = refused(Endpoint::builder("udp:127.39.0.1").mtu(1500).payload(4096));
+    assert_eq!(payload, "the port's MTU leaves 1412 bytes, and packets shall have 4096");
+    assert!(matches!(Endpoint::builder("tcp:1").build(), Err(BuildError::Spec(_))));
+}
+
+#[test]
+fn peers_are_found_again_and_unknown_ones_are_refused() {
+    for thread in [false, true] {
+        let net = if thread { 41 } else { 40 };
+        let mut pair = udp(net, |builder| if thread { builder.on_thread(None) } else { builder });
+        let address = pair.right.address.clone();
+        let peer = pair.left.endpoint.peer(address.as_str()).unwrap();
+        assert_eq!(pair.left.endpoint.peer(address.as_str()).unwrap(), peer);
+        assert!(pair.left.endpoint.peer("nobody").unwrap_err().to_string().contains("IP"));
+        assert!(pair.left.endpoint.peer("fd00::1").is_err(), "it is of another IP version");
+        let unknown = weft::Addr(99);
+        let why = match pair.left.endpoint.connect(unknown) {
+            Err(error) => error,
+            Ok(connection) => pair.why_closed(connection).unwrap_err(),
+        };
+        assert!(matches!(why, Error::Refused(CallError::Unreachable { .. })), "{why:?}");
+    }
+}
