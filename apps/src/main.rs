@@ -9,6 +9,7 @@ mod failure;
 mod interrupt;
 mod list;
 mod live;
+mod logs;
 mod loopback;
 mod options;
 mod output;
@@ -44,7 +45,7 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
     let outcome = match Cli::try_parse() {
-        Ok(cli) => dispatch(cli.command),
+        Ok(cli) => logs::begin().and_then(|()| dispatch(cli.command)),
         Err(error) => match error.kind() {
             ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => error.exit(),
             ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => error.exit(),
