@@ -2,7 +2,14 @@
 //!
 //! Counters are derived from the events, and so are the traces, captures and test snapshots that a [`Subscriber`]
 //! makes of them. Without a subscriber an event costs its counter and one branch.
+//!
+//! A [`Recorder`] keeps events in memory; [`json`] writes them as the lines of a trace.
 #![forbid(unsafe_code)]
+
+pub mod json;
+mod record;
+
+pub use record::{Record, Recorder, Selection};
 
 use weft_cc::{Span, Time};
 
@@ -41,6 +48,8 @@ pub enum Event {
     DuplicateReceived {
         /// The sender.
         peer: Addr,
+        /// The target's PDCID.
+        pdc: PdcId,
         /// The PSN of the packet.
         psn: Psn,
     },
@@ -48,6 +57,8 @@ pub enum Event {
     TrimmedReceived {
         /// The sender.
         peer: Addr,
+        /// The target's PDCID; 0 if there is none.
+        pdc: PdcId,
         /// The PSN of the packet.
         psn: Psn,
     },
@@ -55,6 +66,8 @@ pub enum Event {
     AckSent {
         /// The receiver.
         peer: Addr,
+        /// The target's PDCID.
+        pdc: PdcId,
         /// All packets up to this PSN have arrived.
         cack: Psn,
     },
@@ -73,6 +86,8 @@ pub enum Event {
     NackSent {
         /// The receiver.
         peer: Addr,
+        /// The PDCID of this end; 0 if there is none.
+        pdc: PdcId,
         /// The packet that is refused.
         psn: Psn,
         /// The reason.
@@ -91,6 +106,8 @@ pub enum Event {
     ControlSent {
         /// The receiver.
         peer: Addr,
+        /// The PDCID of this end; 0 if there is none.
+        pdc: PdcId,
         /// The type of the control packet.
         kind: ControlKind,
     },
@@ -131,6 +148,70 @@ pub enum Event {
         /// The reason, as text for people.
         why: &'static str,
     },
+}
+
+impl Event {
+    /// The name of the event in traces.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Event::DataSent { .. } => "data_sent",
+            Event::DataReceived { .. } => "data_received",
+            Event::DuplicateReceived { .. } => "duplicate_received",
+            Event::TrimmedReceived { .. } => "trimmed_received",
+            Event::AckSent { .. } => "ack_sent",
+            Event::AckReceived { .. } => "ack_received",
+            Event::NackSent { .. } => "nack_sent",
+            Event::NackReceived { .. } => "nack_received",
+            Event::ControlSent { .. } => "control_sent",
+            Event::LossInferred { .. } => "loss_inferred",
+            Event::Timeout { .. } => "timeout",
+            Event::PdcOpened { .. } => "pdc_opened",
+            Event::PdcClosed { .. } => "pdc_closed",
+            Event::Ignored { .. } => "ignored",
+        }
+    }
+
+    /// The PDC to which the event belongs, by its number at the host of the event.
+    #[inline]
+    pub fn pdc(&self) -> Option<PdcId> {
+        let pdc = match self {
+            Event::DataSent { pdc, .. }
+            | Event::DataReceived { pdc, .. }
+            | Event::DuplicateReceived { pdc, .. }
+            | Event::TrimmedReceived { pdc, .. }
+            | Event::AckSent { pdc, .. }
+            | Event::NackSent { pdc, .. }
+            | Event::ControlSent { pdc, .. }
+            | Event::AckReceived { pdc, .. }
+            | Event::NackReceived { pdc, .. }
+            | Event::LossInferred { pdc, .. }
+            | Event::Timeout { pdc, .. }
+            | Event::PdcOpened { pdc, .. }
+            | Event::PdcClosed { pdc, .. } => *pdc,
+            Event::Ignored { .. } => PdcId(0),
+        };
+        (pdc != PdcId(0)).then_some(pdc)
+    }
+
+    /// The peer that the event names, for whoever knows hosts by other numbers than the endpoint does.
+    pub fn peer_mut(&mut self) -> Option<&mut Addr> {
+        match self {
+            Event::DataReceived { peer, .. }
+            | Event::DuplicateReceived { peer, .. }
+            | Event::TrimmedReceived { peer, .. }
+            | Event::AckSent { peer, .. }
+            | Event::NackSent { peer, .. }
+            | Event::ControlSent { peer, .. }
+            | Event::PdcOpened { peer, .. }
+            | Event::PdcClosed { peer, .. }
+            | Event::Ignored { peer, .. } => Some(peer),
+            Event::DataSent { .. }
+            | Event::AckReceived { .. }
+            | Event::NackReceived { .. }
+            | Event::LossInferred { .. }
+            | Event::Timeout { .. } => None,
+        }
+    }
 }
 
 /// Counts of events since the endpoint was made.

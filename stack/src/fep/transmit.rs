@@ -260,7 +260,7 @@ fn send_close(
     let control = Control { kind, retx, ack_request: true, ..blank_control(connection, psn) };
     let peer = connection.pdc.peer;
     *packet = control_packet(core.network(peer, entropy, Class::Control), control);
-    core.note_control(now, peer, kind);
+    core.note_control(now, peer, &control);
     connection.wake(&mut core.wheel, key, now + core.config.pdc.rto_init);
     Some(PayloadRef::NONE)
 }

@@ -209,6 +209,9 @@ impl DpdkPort {
         let caps =
             device.start(&pool, queues, spread, config).map_err(|error| error.of_device(device.name()))?;
         let device = Arc::new(device);
+        let DeviceFacts { driver, max_mtu, queues: most_queues, .. } = device.facts();
+        let (name, mtu, link_up) = (device.name(), config.mtu, device.link_is_up());
+        tracing::info!(name, driver, mtu, max_mtu, queues, most_queues, link_up, "DPDK device opened");
         let port = |queue| DpdkPort {
             device: Arc::clone(&device),
             _rings: rings.clone(),

@@ -124,6 +124,8 @@ impl MemifPort {
         let pool =
             FramePool::heap(BUFFERS, config.mtu + MIN_FRAME).map_err(|_| MemifError::Mtu(config.mtu))?;
         let counters = PortCounters::default();
+        let (socket, role) = (&config.socket, config.role);
+        tracing::info!(?socket, ?role, mtu = config.mtu, "memif port opened");
         let config = config.clone();
         Ok(MemifPort {
             link: None,
