@@ -10,7 +10,7 @@ use weft_stack::fep::{self, CallError, ConnectOptions, Receive, Send, Unreachabl
 use weft_stack::packet::Addr;
 use weft_stack::port::Port;
 use weft_stack::worker::session::{HeldConnections, Settled};
-use weft_stack::worker::{HostAddr, Worker};
+use weft_stack::worker::{HostAddr, TurnResult, Worker};
 
 use super::buffer::{Boxes, ReceiveBuffer, SendBuffer};
 use super::completion::{
@@ -295,15 +295,29 @@ impl Direct {
     /// One turn of the loop. Returns whether anything happened.
     #[inline]
     fn turn(&mut self) -> bool {
-        let progress = self.worker.poll();
+        let turn = self.worker.poll();
         if !self.held.is_empty() {
             self.settle();
         }
-        !progress.is_idle()
+        !turn.is_idle()
     }
 
+    /// One turn of the loop at `now`, not before that of an earlier turn.
     #[inline]
-    fn next(&mut self) -> Option<Completion> {
+    pub(super) fn turn_at(&mut self, now: Time) -> TurnResult {
+        if self.armed {
+            self.disarm();
+        }
+        let turn = self.worker.poll_at(now);
+        if !self.held.is_empty() {
+            self.settle();
+        }
+        turn
+    }
+
+    /// The next completion that is there already.
+    #[inline]
+    pub(super) fn next(&mut self) -> Option<Completion> {
         if let Some(completion) = self.ready.pop_front() {
             return Some(completion);
         }

@@ -4,6 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use weft_stack::fep::{CallError, ConfigError, Failure, ReceiveError, SendError};
+use weft_stack::region::RegionError;
 use weft_stack::worker::session::{ClientError, JoinError, OpenError};
 use weft_stack::worker::{BookError, PinError, WorkerError};
 
@@ -158,7 +159,10 @@ pub enum BuildError {
     /// The thread cannot be pinned to its core.
     #[error(transparent)]
     Pin(#[from] PinError),
-    /// The system has no memory, thread or descriptor left.
+    /// There is no memory for messages.
+    #[error(transparent)]
+    Memory(#[from] RegionError),
+    /// The system has no thread or descriptor left.
     #[error("{what}: {error}")]
     System {
         /// What was asked of the system.

@@ -14,9 +14,10 @@ mod thread;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
+use weft_stack::cc::Time;
 use weft_stack::fep::ConnectOptions;
 use weft_stack::packet::Addr;
-use weft_stack::worker::Worker;
+use weft_stack::worker::{TurnResult, Worker};
 
 use self::direct::Direct;
 use self::remote::Remote;
@@ -102,12 +103,13 @@ impl Endpoint {
         Builder::new(spec.into())
     }
 
-    /// An endpoint whose worker was put together elsewhere; it runs in the caller's thread.
+    /// An endpoint whose worker was put together elsewhere; it runs in the caller's thread. `memory` is what
+    /// [`Endpoint::memory`] will be: [`Memory::for_port`] of the worker's port, or [`Memory::default`] for none.
     ///
     /// # Errors
     /// The system has no descriptor left.
-    pub fn from_worker(worker: Worker<AnyPort>) -> Result<Endpoint, BuildError> {
-        let direct = Direct::new(worker, None, 0, Memory::default())
+    pub fn from_worker(worker: Worker<AnyPort>, memory: Memory) -> Result<Endpoint, BuildError> {
+        let direct = Direct::new(worker, None, 0, memory)
             .map_err(|error| builder::system("a descriptor to wait for", error))?;
         Ok(Endpoint { backend: Backend::Direct(Box::new(direct)) })
     }
@@ -272,6 +274,30 @@ impl Endpoint {
         match &mut self.backend {
             Backend::Direct(direct) => Ok(direct.wait(bound)),
             Backend::Remote(remote) => remote.wait(bound),
+        }
+    }
+
+    /// The next completion that is there already; [`Endpoint::poll`] without a turn of the worker's loop.
+    ///
+    /// # Errors
+    /// As [`Endpoint::poll`].
+    #[inline]
+    pub fn next_completion(&mut self) -> Result<Option<Completion>, Error> {
+        match &mut self.backend {
+            Backend::Direct(direct) => Ok(direct.next()),
+            Backend::Remote(remote) => remote.poll(),
+        }
+    }
+
+    /// One turn of the loop of a worker in the caller's thread, at `now`: a time of the worker's
+    /// [`Clock`](weft_stack::worker::Clock), not before that of an earlier turn. For programs that drive several endpoints
+    /// in turn, or measure their loop; they take the completions with [`Endpoint::next_completion`], and let the worker
+    /// [`rest`](Worker::rest) themselves. A worker elsewhere turns without this.
+    #[inline]
+    pub fn turn_at(&mut self, now: Time) -> TurnResult {
+        match &mut self.backend {
+            Backend::Direct(direct) => direct.turn_at(now),
+            Backend::Remote(_) => TurnResult::default(),
         }
     }
 
