@@ -72,7 +72,7 @@ fn an_application_runs_over_a_dpdk_ring() {
         let open = OpenPort::in_process(AnyPort::Dpdk(Box::new(port)), n);
         let setup = Setup::new(&Settings::default(), &open).unwrap();
         let (worker, _) = setup.worker(open, weft::Addr(0), &[], Strangers::Learn).unwrap();
-        Side::new(Endpoint::from_worker(worker).unwrap(), format!("127.0.0.{n}"))
+        Side::new(Endpoint::from_worker(worker, weft::Memory::default()).unwrap(), format!("127.0.0.{n}"))
     };
     body::exchange(&mut Pair { left: side(left, 1), right: side(right, 2) });
 }
@@ -172,7 +172,7 @@ fn alone() -> (Endpoint, weft::core::port::memory::MemoryPort) {
     let open = OpenPort::in_process(AnyPort::Memory(Box::new(here)), 1);
     let setup = Setup::new(&Settings { payload: Some(1024), ..Settings::default() }, &open).unwrap();
     let (worker, _) = setup.worker(open, weft::Addr(0), &[], Strangers::Learn).unwrap();
-    (Endpoint::from_worker(worker).unwrap(), there)
+    (Endpoint::from_worker(worker, weft::Memory::default()).unwrap(), there)
 }
 
 #[test]
