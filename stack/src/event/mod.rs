@@ -28,7 +28,7 @@ pub enum Event {
     },
     /// A data packet arrived complete and was new.
     DataReceived {
-        /// The sender.
+        /// Address of the packet's sender.
         peer: Addr,
         /// The target's PDCID.
         pdc: PdcId,
@@ -39,21 +39,21 @@ pub enum Event {
     },
     /// A data packet arrived that had arrived before.
     DuplicateReceived {
-        /// The sender.
+        /// Address of the packet's sender.
         peer: Addr,
         /// The PSN of the packet.
         psn: Psn,
     },
     /// A data packet arrived without its payload.
     TrimmedReceived {
-        /// The sender.
+        /// Address of the packet's sender.
         peer: Addr,
         /// The PSN of the packet.
         psn: Psn,
     },
     /// An acknowledgement left.
     AckSent {
-        /// The receiver.
+        /// Address of the packet's receiver.
         peer: Addr,
         /// All packets up to this PSN have arrived.
         cack: Psn,
@@ -71,11 +71,11 @@ pub enum Event {
     },
     /// A NACK left.
     NackSent {
-        /// The receiver.
+        /// Address of the packet's receiver.
         peer: Addr,
         /// The packet that is refused.
         psn: Psn,
-        /// The reason.
+        /// The NACK's reason code.
         code: NackCode,
     },
     /// A NACK arrived.
@@ -84,12 +84,12 @@ pub enum Event {
         pdc: PdcId,
         /// The packet that is refused.
         psn: Psn,
-        /// The reason.
+        /// The NACK's reason code.
         code: NackCode,
     },
     /// A control packet left.
     ControlSent {
-        /// The receiver.
+        /// Address of the packet's receiver.
         peer: Addr,
         /// The type of the control packet.
         kind: ControlKind,
@@ -112,21 +112,21 @@ pub enum Event {
     },
     /// A PDC was opened for sending.
     PdcOpened {
-        /// The target.
+        /// Address of the target.
         peer: Addr,
         /// The initiator's PDCID.
         pdc: PdcId,
     },
     /// A PDC that was open for sending was removed.
     PdcClosed {
-        /// The target.
+        /// Address of the target.
         peer: Addr,
         /// The initiator's PDCID.
         pdc: PdcId,
     },
     /// A packet arrived that has no meaning here, and was dropped.
     Ignored {
-        /// The sender.
+        /// Address of the packet's sender.
         peer: Addr,
         /// The reason, as text for people.
         why: &'static str,
