@@ -24,6 +24,7 @@ pub(crate) use endpoint::Endpoint;
 
 use crate::Failure;
 use crate::port_spec::OpenPort;
+use crate::trace;
 use args::{ClientArgs, OutputArgs, PerfCommand, ServerArgs};
 use client::Client;
 use drive::Stop;
@@ -53,6 +54,7 @@ pub(crate) fn perf(args: &PerfArgs) -> Result<(), Failure> {
 fn serve(args: &ServerArgs) -> Result<(), Failure> {
     check_cores(&args.end, 1)?;
     let mut output = Output::open(&args.output)?;
+    let trace = args.trace.begin(&[])?;
     // Before there is a socket that would be left behind.
     let stop = Stop::on_signals()?;
     let open = open(&args.port)?;
@@ -61,6 +63,7 @@ fn serve(args: &ServerArgs) -> Result<(), Failure> {
     let peers: Vec<_> = (1..).map(Addr).zip(args.peers.iter().copied()).collect();
     let (ip, mtu) = (open.info.host.ip, open.mtu());
     let mut worker = endpoint.worker(open, OWN, &peers, strangers)?;
+    trace::attach(trace.as_ref(), &mut worker, OWN.0);
     worker.set_idle(args.end.idle.into());
     pin(&args.end, 0)?;
     let port = args.port.spec.to_string();
@@ -89,16 +92,19 @@ fn serve(args: &ServerArgs) -> Result<(), Failure> {
         Ok(())
     });
     let now = worker.clock().now();
-    match drive::run(&mut worker, &mut Server::new(options, sink, now), args.end.patience, &stop) {
-        // How a server ends that was not told when to.
-        Err(Failure::Interrupted { .. }) if !args.once => Ok(()),
-        outcome => outcome,
-    }
+    let outcome =
+        match drive::run(&mut worker, &mut Server::new(options, sink, now), args.end.patience, &stop) {
+            // How a server ends that was not told when to.
+            Err(Failure::Interrupted { .. }) if !args.once => Ok(()),
+            outcome => outcome,
+        };
+    trace::end(trace, outcome)
 }
 
 fn ask(args: &ClientArgs) -> Result<(), Failure> {
     check_cores(&args.end, 1)?;
     let mut output = Output::open(&args.output)?;
+    let trace = args.trace.begin(&[])?;
     let mut open = open(&args.port)?;
     let endpoint = Endpoint::new(&args.end, &open)?;
     let test = Test::new(&args.test, endpoint.setup.payload, endpoint.setup.longest_payload, &endpoint.cc)
@@ -107,6 +113,7 @@ fn ask(args: &ClientArgs) -> Result<(), Failure> {
     let patience = Duration::from_nanos(args.end.patience.as_ps() / 1000);
     open.port.wait_for_link(patience).map_err(Failure::Run)?;
     let mut worker = endpoint.worker(open, OWN, &[(SERVER, args.server)], Strangers::Refuse)?;
+    trace::attach(trace.as_ref(), &mut worker, OWN.0);
     worker.set_idle(args.end.idle.into());
     pin(&args.end, 0)?;
     endpoint::reach(&mut worker, SERVER, &args.server, args.end.patience)?;
@@ -124,7 +131,7 @@ fn ask(args: &ClientArgs) -> Result<(), Failure> {
         ..Report::new(&test, &args.port.spec.to_string(), &name, expected)
     };
     output.report(&report)?;
-    report.fault().map_or(Ok(()), |fault| Err(Failure::Run(fault)))
+    trace::end(trace, report.fault().map_or(Ok(()), |fault| Err(Failure::Run(fault))))
 }
 
 pub(crate) fn open(args: &PortArgs) -> Result<OpenPort, Failure> {

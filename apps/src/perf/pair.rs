@@ -10,6 +10,7 @@ use super::server::{Server, ServerOptions};
 use super::{Output, check_cores, pin};
 use crate::Failure;
 use crate::port_spec::{AnyPort, OpenPort, PeerSpec};
+use crate::trace;
 use std::net::IpAddr;
 use std::sync::Mutex;
 use std::thread;
@@ -27,6 +28,7 @@ const CYCLES_WANTED: f64 = 1000.0;
 pub(super) fn run(args: &PairArgs) -> Result<(), Failure> {
     check_cores(&args.end, args.threads.into())?;
     let mut output = Output::open(&args.output)?;
+    let trace = args.trace.begin(&[])?;
     let ends = open(args.between, args.mtu)?;
     let endpoint = Endpoint::new(&args.end, &ends[0])?;
     let test = Test::new(&args.test, endpoint.setup.payload, endpoint.setup.longest_payload, &endpoint.cc)
@@ -38,6 +40,9 @@ pub(super) fn run(args: &PairArgs) -> Result<(), Failure> {
         endpoint.worker(open, Addr(own), &[(Addr(1 - own), peer)], Strangers::Refuse)
     };
     let mut workers = [worker(client, 0)?, worker(server, 1)?];
+    for (worker, own) in workers.iter_mut().zip(0..) {
+        trace::attach(trace.as_ref(), worker, own);
+    }
     let one_core = args.threads == 1;
     let (client, seen) = if one_core {
         on_one_thread(args, &test, &mut workers, &endpoint)?
@@ -65,7 +70,7 @@ pub(super) fn run(args: &PairArgs) -> Result<(), Failure> {
         ..Report::new(&test, link, "this process", expected)
     };
     output.report(&report)?;
-    report.fault().map_or(Ok(()), |fault| Err(Failure::Run(fault)))
+    trace::end(trace, report.fault().map_or(Ok(()), |fault| Err(Failure::Run(fault))))
 }
 
 type Outcome = Result<(Client, Option<EndReport>), Failure>;

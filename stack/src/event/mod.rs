@@ -1,8 +1,15 @@
 //! Every observable event of an endpoint, declared once.
 //!
-//! Counters are derived from the events, and so is whatever a [`Subscriber`] makes of them: traces,
-//! captures, test snapshots. Without a subscriber an event costs its counter and one branch.
+//! Counters are derived from the events, and so are the traces, captures and test snapshots that a [`Subscriber`]
+//! makes of them. Without a subscriber an event costs its counter and one branch.
+//!
+//! A [`Recorder`] keeps events in memory; [`json`] writes them as the lines of a trace.
 #![forbid(unsafe_code)]
+
+pub mod json;
+mod record;
+
+pub use record::{Record, Recorder, Selection};
 
 use weft_cc::{Span, Time};
 
@@ -26,7 +33,7 @@ pub enum Event {
         /// Whether it had been sent before.
         retransmission: bool,
     },
-    /// A data packet arrived whole and was new.
+    /// A data packet arrived complete and was new.
     DataReceived {
         /// The sender.
         peer: Addr,
@@ -41,6 +48,8 @@ pub enum Event {
     DuplicateReceived {
         /// The sender.
         peer: Addr,
+        /// The target's PDCID.
+        pdc: PdcId,
         /// The PSN of the packet.
         psn: Psn,
     },
@@ -48,6 +57,8 @@ pub enum Event {
     TrimmedReceived {
         /// The sender.
         peer: Addr,
+        /// The target's PDCID; 0 if there is none.
+        pdc: PdcId,
         /// The PSN of the packet.
         psn: Psn,
     },
@@ -55,14 +66,16 @@ pub enum Event {
     AckSent {
         /// The receiver.
         peer: Addr,
-        /// Everything up to here has arrived.
+        /// The target's PDCID.
+        pdc: PdcId,
+        /// All packets up to this PSN have arrived.
         cack: Psn,
     },
     /// An acknowledgement arrived.
     AckReceived {
         /// The initiator's PDCID.
         pdc: PdcId,
-        /// Everything up to here has arrived.
+        /// All packets up to this PSN have arrived.
         cack: Psn,
         /// The RTT of the packet that triggered it, if it is unambiguous.
         rtt: Option<Span>,
@@ -73,6 +86,8 @@ pub enum Event {
     NackSent {
         /// The receiver.
         peer: Addr,
+        /// The PDCID of this end; 0 if there is none.
+        pdc: PdcId,
         /// The packet that is refused.
         psn: Psn,
         /// The reason.
@@ -91,6 +106,8 @@ pub enum Event {
     ControlSent {
         /// The receiver.
         peer: Addr,
+        /// The PDCID of this end; 0 if there is none.
+        pdc: PdcId,
         /// The type of the control packet.
         kind: ControlKind,
     },
@@ -103,7 +120,7 @@ pub enum Event {
     },
     /// A retransmission timer expired.
     Timeout {
-        /// The PDC.
+        /// The PDC whose packet was not acknowledged.
         pdc: PdcId,
         /// The packet that was not acknowledged.
         psn: Psn,
@@ -117,20 +134,84 @@ pub enum Event {
         /// The initiator's PDCID.
         pdc: PdcId,
     },
-    /// A PDC that was open for sending is gone.
+    /// A PDC that was open for sending was removed.
     PdcClosed {
         /// The target.
         peer: Addr,
         /// The initiator's PDCID.
         pdc: PdcId,
     },
-    /// A packet arrived that means nothing here and was dropped.
+    /// A packet arrived that has no meaning here, and was dropped.
     Ignored {
         /// The sender.
         peer: Addr,
-        /// The reason, for people.
+        /// The reason, as text for people.
         why: &'static str,
     },
+}
+
+impl Event {
+    /// The name of the event in traces.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Event::DataSent { .. } => "data_sent",
+            Event::DataReceived { .. } => "data_received",
+            Event::DuplicateReceived { .. } => "duplicate_received",
+            Event::TrimmedReceived { .. } => "trimmed_received",
+            Event::AckSent { .. } => "ack_sent",
+            Event::AckReceived { .. } => "ack_received",
+            Event::NackSent { .. } => "nack_sent",
+            Event::NackReceived { .. } => "nack_received",
+            Event::ControlSent { .. } => "control_sent",
+            Event::LossInferred { .. } => "loss_inferred",
+            Event::Timeout { .. } => "timeout",
+            Event::PdcOpened { .. } => "pdc_opened",
+            Event::PdcClosed { .. } => "pdc_closed",
+            Event::Ignored { .. } => "ignored",
+        }
+    }
+
+    /// The PDC to which the event belongs, by its number at the host of the event.
+    #[inline]
+    pub fn pdc(&self) -> Option<PdcId> {
+        let pdc = match self {
+            Event::DataSent { pdc, .. }
+            | Event::DataReceived { pdc, .. }
+            | Event::DuplicateReceived { pdc, .. }
+            | Event::TrimmedReceived { pdc, .. }
+            | Event::AckSent { pdc, .. }
+            | Event::NackSent { pdc, .. }
+            | Event::ControlSent { pdc, .. }
+            | Event::AckReceived { pdc, .. }
+            | Event::NackReceived { pdc, .. }
+            | Event::LossInferred { pdc, .. }
+            | Event::Timeout { pdc, .. }
+            | Event::PdcOpened { pdc, .. }
+            | Event::PdcClosed { pdc, .. } => *pdc,
+            Event::Ignored { .. } => PdcId(0),
+        };
+        (pdc != PdcId(0)).then_some(pdc)
+    }
+
+    /// The peer that the event names, for whoever knows hosts by other numbers than the endpoint does.
+    pub fn peer_mut(&mut self) -> Option<&mut Addr> {
+        match self {
+            Event::DataReceived { peer, .. }
+            | Event::DuplicateReceived { peer, .. }
+            | Event::TrimmedReceived { peer, .. }
+            | Event::AckSent { peer, .. }
+            | Event::NackSent { peer, .. }
+            | Event::ControlSent { peer, .. }
+            | Event::PdcOpened { peer, .. }
+            | Event::PdcClosed { peer, .. }
+            | Event::Ignored { peer, .. } => Some(peer),
+            Event::DataSent { .. }
+            | Event::AckReceived { .. }
+            | Event::NackReceived { .. }
+            | Event::LossInferred { .. }
+            | Event::Timeout { .. } => None,
+        }
+    }
 }
 
 /// Counts of events since the endpoint was made.
@@ -162,7 +243,7 @@ pub struct Counters {
     pub losses_inferred: u64,
     /// Retransmission timer expiries.
     pub timeouts: u64,
-    /// Packets that meant nothing.
+    /// Packets dropped because they had no meaning here.
     pub ignored: u64,
 }
 
@@ -198,8 +279,8 @@ pub trait Subscriber {
     fn on_event(&mut self, now: Time, event: &Event);
 }
 
-/// Where an endpoint's events go.
-// The subscriber beside the counters of data packets: that makes one cache line.
+/// Distributes an endpoint's events to its counters and its subscriber.
+// The subscriber is next to the counters of data packets: together they take one cache line.
 #[derive(Default)]
 #[repr(C)]
 pub struct Events {
@@ -222,7 +303,7 @@ impl Events {
         &self.counters
     }
 
-    /// Sends all later events to `subscriber`; replaces the one before.
+    /// Sends all later events to `subscriber`, which replaces an earlier one.
     pub fn subscribe(&mut self, subscriber: Box<dyn Subscriber + Send>) {
         self.subscriber = Some(subscriber);
     }

@@ -6,9 +6,9 @@
 //!                   port.transmit ◀─ codec ◀─ fep.poll_transmit, until there is nothing or no room
 //! ```
 //!
-//! A worker acts only when it is called. [`Worker::poll`] makes one turn of the loop and never waits;
-//! [`Worker::run`] and [`Worker::run_until`] make as many turns as needed, and rest between them as [`Idle`]
-//! says. Tests pass the time with [`Worker::poll_at`]:
+//! A worker acts only when it is called. [`Worker::poll`] makes one turn of the loop and never waits; [`Worker::run`]
+//! and [`Worker::run_until`] make as many turns as needed, and rest between turns according to [`Idle`]. Tests advance
+//! the time with [`Worker::poll_at`]:
 //!
 //! ```
 //! use std::sync::Arc;
