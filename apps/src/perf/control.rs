@@ -13,11 +13,7 @@ use super::plan::Test;
 use super::report::EndReport;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
-use weft_cc::Time;
-use weft_stack::buffer::Buffer;
-use weft_stack::fep::{CallError, ConnectOptions, ConnectionId, Fep, Receive, Send};
-use weft_stack::packet::Addr;
-use weft_stack::ses::Matching;
+use weft::{Addr, CallError, ConnectionId, Endpoint, Error, ReceiveOptions, SendBuffer, SendOptions};
 
 /// Changes with every change of what is said here.
 const VERSION: u32 = 2;
@@ -29,8 +25,6 @@ pub(super) const TAG: u64 = u64::from_be_bytes(*b"weftperf");
 pub(super) const CONTROL: u64 = u64::MAX;
 /// Sessions count from 1 to this, which is below the upper half of [`TAG`].
 pub(super) const LAST_SESSION: u32 = 0x3fff_ffff;
-/// What takes a control message.
-const MATCHING: Matching = Matching::Tagged { tag: TAG, ignore: 0 };
 
 /// The tag of messages of a connection.
 pub(super) fn data_tag(session: u32, lane: u32) -> u64 {
@@ -96,31 +90,46 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Message, ControlError> {
 }
 
 /// Posts a receive for a control message.
-pub(super) fn post_receive(fep: &mut Fep, from: Option<Addr>) -> Result<(), CallError> {
-    let buffer = Buffer::Heap(vec![0; LONGEST]);
-    fep.post_receive(Receive { buffer, from, matching: MATCHING, context: CONTROL })?;
+pub(super) fn post_receive(endpoint: &mut Endpoint, from: Option<Addr>) -> Result<(), Error> {
+    let any = ReceiveOptions::default().tag(TAG).context(CONTROL);
+    let options = from.map_or(any, |peer| any.from(peer));
+    endpoint.receive_with(vec![0; LONGEST], options).map_err(|refused| refused.error)?;
     Ok(())
 }
 
-/// The connection to `peer` if it is open, else a new one: it closes by itself when nothing is said for long.
-pub(super) fn connection(
-    fep: &mut Fep,
-    now: Time,
+/// Sends `buffer` to `peer` on the connection that is there, or on a new one: a connection closes by itself when it is
+/// silent for long.
+#[inline]
+pub(super) fn send_to(
+    endpoint: &mut Endpoint,
     peer: Addr,
-    present: Option<ConnectionId>,
-) -> Result<ConnectionId, CallError> {
-    match present.filter(|id| fep.is_open(*id)) {
-        Some(id) => Ok(id),
-        None => fep.connect(now, peer, ConnectOptions::default()),
-    }
+    connection: &mut Option<ConnectionId>,
+    buffer: SendBuffer,
+    options: SendOptions,
+) -> Result<(), Error> {
+    let buffer = match *connection {
+        None => buffer,
+        Some(present) => match endpoint.send_with(present, buffer, options) {
+            Ok(_) => return Ok(()),
+            Err(refused) if refused.error == Error::Refused(CallError::NotOpen) => refused.buffer,
+            Err(refused) => return Err(refused.error),
+        },
+    };
+    let new = endpoint.connect(peer)?;
+    *connection = Some(new);
+    endpoint.send_with(new, buffer, options).map_err(|refused| refused.error)?;
+    Ok(())
 }
 
-/// Sends a control message.
-pub(super) fn send(fep: &mut Fep, connection: ConnectionId, message: Message) -> Result<(), CallError> {
-    let buffer = Buffer::Heap(encode(message));
-    let send = Send { buffer, tag: Some(TAG), header_data: 0, context: CONTROL };
-    fep.post_send(connection, send)?;
-    Ok(())
+/// Sends a control message, as [`send_to`].
+pub(super) fn send(
+    endpoint: &mut Endpoint,
+    peer: Addr,
+    connection: &mut Option<ConnectionId>,
+    message: Message,
+) -> Result<(), Error> {
+    let options = SendOptions::default().tag(TAG).context(CONTROL);
+    send_to(endpoint, peer, connection, encode(message).into(), options)
 }
 
 #[cfg(test)]

@@ -7,10 +7,10 @@ use perf_event::{Builder, Counter, Group};
 use rustix::time::{ClockId, clock_gettime};
 use std::io;
 use std::sync::Once;
+use weft::Endpoint;
 use weft_cc::{Span, Time};
 use weft_stack::event::Counters;
 use weft_stack::port::Port;
-use weft_stack::worker::Worker;
 
 /// Turns that took longer tell nothing about the loop: the system had the processor, or the worker slept.
 const LONGEST_TURN: Span = Span::from_ms(1);
@@ -62,8 +62,8 @@ impl Meter {
     }
 
     /// Begins, or begins anew.
-    pub(super) fn begin<P: Port>(&mut self, now: Time, worker: &Worker<P>, progress: Progress) {
-        self.begin = Some(self.mark(now, worker, progress));
+    pub(super) fn begin(&mut self, now: Time, endpoint: &Endpoint, progress: Progress) {
+        self.begin = Some(self.mark(now, endpoint, progress));
         self.end = None;
     }
 
@@ -75,8 +75,8 @@ impl Meter {
     }
 
     /// Ends, as of `at`.
-    pub(super) fn end<P: Port>(&mut self, at: Time, worker: &Worker<P>, progress: Progress) {
-        self.end = Some(self.mark(at, worker, progress));
+    pub(super) fn end(&mut self, at: Time, endpoint: &Endpoint, progress: Progress) {
+        self.end = Some(self.mark(at, endpoint, progress));
     }
 
     /// When it began.
@@ -102,15 +102,16 @@ impl Meter {
         }
     }
 
-    fn mark<P: Port>(&mut self, at: Time, worker: &Worker<P>, progress: Progress) -> Mark {
-        let port = worker.port().counters();
-        let dropped = worker.counters();
-        let lost = port.rx_missed + port.rx_errors + port.tx_errors + port.tx_no_link;
-        let lost = lost + dropped.malformed + dropped.not_taken;
+    fn mark(&mut self, at: Time, endpoint: &Endpoint, progress: Progress) -> Mark {
+        let lost = endpoint.worker().map_or(0, |worker| {
+            let (port, dropped) = (worker.port().counters(), worker.counters());
+            let lost = port.rx_missed + port.rx_errors + port.tx_errors + port.tx_no_link;
+            lost + dropped.malformed + dropped.not_taken
+        });
         Mark {
             at,
             progress,
-            fep: *worker.fep().counters(),
+            fep: endpoint.worker().map_or_else(Counters::default, |worker| *worker.fep().counters()),
             lost,
             turns: self.turns,
             cpu: self.cpu.as_mut().map(CpuMeter::read),
