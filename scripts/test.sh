@@ -14,6 +14,7 @@ target=${CARGO_TARGET_DIR:-target}
 step "packages";      scripts/setup.sh
 step "formatting";    cargo fmt --all --check
 step "purity";        scripts/check-purity.sh
+step "documents";     scripts/check-docs.py
 step "clippy";        cargo clippy "${profile[@]}" --workspace --all-targets --quiet -- -D warnings
 step "without DPDK";  cargo clippy "${profile[@]}" -p weft-stack -p weft -p weft-apps --no-default-features --all-targets --quiet -- -D warnings
 said=$(mktemp)

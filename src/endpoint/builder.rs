@@ -7,8 +7,6 @@ use std::time::Duration;
 use weft_stack::cc::{CcChoice, Rate, Span};
 use weft_stack::fep::Limits;
 use weft_stack::packet::Addr;
-use weft_stack::port::Port;
-use weft_stack::region::SharedRegion;
 use weft_stack::spray::LbChoice;
 use weft_stack::wire::ethernet::{MacAddr, VlanTag};
 use weft_stack::worker::session::{Client, SessionConfig};
@@ -372,8 +370,9 @@ impl Builder {
         let settings = self.settings()?;
         let mut open = spec.open(&self.port)?;
         let setup = Setup::new(&settings, &open)?;
-        let memory =
-            if self.thread.is_none() { self.registered_memory(&mut open.port)? } else { Memory::default() };
+        // A worker elsewhere takes messages from the memory of its session.
+        let bytes = if self.thread.is_none() { self.memory as usize } else { 0 };
+        let memory = Memory::for_port(bytes, &mut open.port)?;
         let strangers = if self.learn { Strangers::Learn } else { Strangers::Refuse };
         let peers: Vec<_> = (1..).map(Addr).zip(peers.iter().copied()).collect();
         let (mut worker, info) = setup.worker(open, OWN, &peers, strangers)?;
@@ -393,18 +392,6 @@ impl Builder {
             settings.lb = LbChoice::parse(name).map_err(|e| BuildError::LoadBalancer(e.to_string()))?;
         }
         Ok(settings)
-    }
-
-    /// Memory that `port` sends from without a copy, where it can.
-    fn registered_memory(&self, port: &mut AnyPort) -> Result<Memory, BuildError> {
-        if self.memory == 0 {
-            return Ok(Memory::default());
-        }
-        let shared = SharedRegion::allocate(self.memory as usize)
-            .map_err(|error| system("registered memory", error))?;
-        // A port that cannot send from there is given copies, as of other memory.
-        port.register(&shared);
-        Ok(Memory::of(shared.region().clone()))
     }
 }
 

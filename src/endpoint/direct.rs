@@ -10,7 +10,7 @@ use weft_stack::fep::{self, CallError, ConnectOptions, Receive, Send, Unreachabl
 use weft_stack::packet::Addr;
 use weft_stack::port::Port;
 use weft_stack::worker::session::{HeldConnections, Settled};
-use weft_stack::worker::{HostAddr, Worker};
+use weft_stack::worker::{HostAddr, TurnResult, Worker};
 
 use super::buffer::{Boxes, ReceiveBuffer, SendBuffer};
 use super::completion::{
@@ -23,6 +23,9 @@ use crate::port::{AnyPort, PeerAddress, PeerSpec, PortInfo};
 
 /// Bytes of the memory that short messages are copied to.
 const COPIES: usize = 1 << 20;
+
+/// First retransmission timeouts that a peer may take to send again: one more than one, as timers are not exact.
+const TIMEOUTS: u64 = 2;
 
 /// A worker, and what it tells the application.
 pub(super) struct Direct {
@@ -44,6 +47,8 @@ pub(super) struct Direct {
     armed: bool,
     /// No address of the book below this is free.
     next_peer: u32,
+    /// Frames that had arrived when it was last looked, and since when there were no more.
+    heard: (u64, Time),
 }
 
 impl Direct {
@@ -66,6 +71,7 @@ impl Direct {
             readiness: Readiness::new()?,
             armed: false,
             next_peer: 1,
+            heard: (0, Time::ZERO),
         })
     }
 
@@ -260,11 +266,17 @@ impl Direct {
         self.worker.port_mut().waited();
     }
 
-    /// Whether peers may still need an answer, or connections here are open.
-    pub(super) fn is_quiet(&self) -> bool {
+    /// Whether no connection is open and nothing has arrived for so long that peers seem to have all their answers: one
+    /// whose last acknowledgement was lost sends again within a retransmission timeout.
+    pub(super) fn is_quiet(&mut self) -> bool {
+        let (now, frames) = (self.now(), self.worker.port().counters().rx_frames);
+        if frames != self.heard.0 {
+            self.heard = (frames, now);
+        }
+        let silence = self.worker.fep().config().pdc.rto_init.times(TIMEOUTS);
         self.connections.is_empty()
-            && self.worker.fep().open_targets() == 0
             && !self.worker.fep().wants_to_transmit()
+            && now.since(self.heard.1) >= silence
     }
 
     /// Closes all connections.
@@ -283,15 +295,29 @@ impl Direct {
     /// One turn of the loop. Returns whether anything happened.
     #[inline]
     fn turn(&mut self) -> bool {
-        let progress = self.worker.poll();
+        let turn = self.worker.poll();
         if !self.held.is_empty() {
             self.settle();
         }
-        !progress.is_idle()
+        !turn.is_idle()
     }
 
+    /// One turn of the loop at `now`, not before that of an earlier turn.
     #[inline]
-    fn next(&mut self) -> Option<Completion> {
+    pub(super) fn turn_at(&mut self, now: Time) -> TurnResult {
+        if self.armed {
+            self.disarm();
+        }
+        let turn = self.worker.poll_at(now);
+        if !self.held.is_empty() {
+            self.settle();
+        }
+        turn
+    }
+
+    /// The next completion that is there already.
+    #[inline]
+    pub(super) fn next(&mut self) -> Option<Completion> {
         if let Some(completion) = self.ready.pop_front() {
             return Some(completion);
         }

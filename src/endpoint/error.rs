@@ -4,6 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use weft_stack::fep::{CallError, ConfigError, Failure, ReceiveError, SendError};
+use weft_stack::region::RegionError;
 use weft_stack::worker::session::{ClientError, JoinError, OpenError};
 use weft_stack::worker::{BookError, PinError, WorkerError};
 
@@ -52,7 +53,7 @@ pub enum Error {
     /// The worker has not answered a request that it answers at once.
     #[error("the worker has not answered for {0:?}")]
     NoReply(Duration),
-    /// Connections are open, or peers need answers, after all the time that there was to shut down.
+    /// Connections are open, or packets still arrive, after all the time that there was to shut down.
     #[error("not shut down after {0:?}")]
     Busy(Duration),
     /// The server has written nonsense into the memory that it shares with this process.
@@ -158,7 +159,10 @@ pub enum BuildError {
     /// The thread cannot be pinned to its core.
     #[error(transparent)]
     Pin(#[from] PinError),
-    /// The system has no memory, thread or descriptor left.
+    /// There is no memory for messages.
+    #[error(transparent)]
+    Memory(#[from] RegionError),
+    /// The system has no thread or descriptor left.
     #[error("{what}: {error}")]
     System {
         /// What was asked of the system.

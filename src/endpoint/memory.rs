@@ -5,7 +5,8 @@
 //! are freed: both take constant time. Only when nothing fits are free neighbours joined again, which takes time
 //! proportional to their number.
 
-use weft_stack::region::{Region, RegionError, RegionSlice};
+use weft_stack::port::Port;
+use weft_stack::region::{Region, RegionError, RegionSlice, SharedRegion};
 
 use super::Error;
 
@@ -88,15 +89,34 @@ impl Memory {
         }
     }
 
-    /// `bytes` of the process's own memory; none for 0.
+    /// `bytes` of the process's own memory, which is not registered; none for 0. Only a worker in the caller's thread sends
+    /// from it and receives into it.
     ///
     /// # Errors
     /// No region is so long, or there is no memory.
-    pub(super) fn private(bytes: usize) -> Result<Memory, RegionError> {
+    pub fn private(bytes: usize) -> Result<Memory, RegionError> {
         match bytes {
             0 => Ok(Memory::default()),
             bytes => Ok(Memory::of(Region::allocate(bytes)?)),
         }
+    }
+
+    /// `bytes` of memory for an endpoint at `port`; none for 0. It is registered with the port if that sends from
+    /// registered memory without a copy (a memif client does), and the process's own otherwise, which the system may give
+    /// large pages.
+    ///
+    /// # Errors
+    /// No region is so long, or there is no memory.
+    pub fn for_port(bytes: usize, port: &mut impl Port) -> Result<Memory, RegionError> {
+        match SharedRegion::allocate(bytes) {
+            Ok(shared) if port.register(&shared) => Ok(Memory::of(shared.region().clone())),
+            Ok(_) | Err(_) => Memory::private(bytes),
+        }
+    }
+
+    /// The bytes of memory that `count` slices of `len` bytes take.
+    pub fn size_for(count: u64, len: u32) -> u64 {
+        class_of(len).1.saturating_mul(count)
     }
 
     /// Its size, bytes, whether in use or not.
@@ -262,6 +282,15 @@ mod tests {
             let all = memory.allocate(1 << 16).unwrap();
             assert_eq!(memory.allocate(1).unwrap_err(), Error::MemoryFull(1));
             memory.free(all).unwrap();
+        }
+    }
+
+    #[test]
+    fn memory_holds_as_many_slices_as_its_size_was_computed_for() {
+        for (count, len) in [(1, 0), (300, 64), (7, 100), (3, 1 << 20), (5, 100_000)] {
+            let mut memory = Memory::private(Memory::size_for(count, len) as usize).unwrap();
+            let slices: Vec<_> = std::iter::from_fn(|| memory.allocate(len).ok()).collect();
+            assert_eq!(slices.len() as u64, count, "{len} bytes");
         }
     }
 

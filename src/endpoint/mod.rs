@@ -14,9 +14,10 @@ mod thread;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
+use weft_stack::cc::Time;
 use weft_stack::fep::ConnectOptions;
 use weft_stack::packet::Addr;
-use weft_stack::worker::Worker;
+use weft_stack::worker::{TurnResult, Worker};
 
 use self::direct::Direct;
 use self::remote::Remote;
@@ -102,12 +103,13 @@ impl Endpoint {
         Builder::new(spec.into())
     }
 
-    /// An endpoint whose worker was put together elsewhere; it runs in the caller's thread.
+    /// An endpoint whose worker was put together elsewhere; it runs in the caller's thread. `memory` is what
+    /// [`Endpoint::memory`] will be: [`Memory::for_port`] of the worker's port, or [`Memory::default`] for none.
     ///
     /// # Errors
     /// The system has no descriptor left.
-    pub fn from_worker(worker: Worker<AnyPort>) -> Result<Endpoint, BuildError> {
-        let direct = Direct::new(worker, None, 0, Memory::default())
+    pub fn from_worker(worker: Worker<AnyPort>, memory: Memory) -> Result<Endpoint, BuildError> {
+        let direct = Direct::new(worker, None, 0, memory)
             .map_err(|error| builder::system("a descriptor to wait for", error))?;
         Ok(Endpoint { backend: Backend::Direct(Box::new(direct)) })
     }
@@ -275,6 +277,30 @@ impl Endpoint {
         }
     }
 
+    /// The next completion that is there already; [`Endpoint::poll`] without a turn of the worker's loop.
+    ///
+    /// # Errors
+    /// As [`Endpoint::poll`].
+    #[inline]
+    pub fn next_completion(&mut self) -> Result<Option<Completion>, Error> {
+        match &mut self.backend {
+            Backend::Direct(direct) => Ok(direct.next()),
+            Backend::Remote(remote) => remote.poll(),
+        }
+    }
+
+    /// One turn of the loop of a worker in the caller's thread, at `now`: a time of the worker's
+    /// [`Clock`](weft_stack::worker::Clock), not before that of an earlier turn. For programs that drive several endpoints
+    /// in turn, or measure their loop; they take the completions with [`Endpoint::next_completion`], and let the worker
+    /// [`rest`](Worker::rest) themselves. A worker elsewhere turns without this.
+    #[inline]
+    pub fn turn_at(&mut self, now: Time) -> TurnResult {
+        match &mut self.backend {
+            Backend::Direct(direct) => direct.turn_at(now),
+            Backend::Remote(_) => TurnResult::default(),
+        }
+    }
+
     /// Prepares for a sleep on the endpoint's descriptor ([`AsFd`]), with `poll` or, level-triggered, with `epoll`. Returns
     /// whether the caller may sleep; if not, there is something to poll already. In a loop: poll until there is nothing, then
     /// `arm`, and if it returns true sleep until the descriptor is readable. It becomes so too when a worker in the caller's
@@ -317,12 +343,13 @@ impl Endpoint {
         self.worker().map_or_else(Vec::new, |worker| worker.fep().explain(worker.clock().now()))
     }
 
-    /// Closes all connections and takes the endpoint down once that is done and peers have been answered, or `bound` has
-    /// passed. An endpoint that is dropped instead may leave peers without an answer to their last messages, which they
-    /// then report as failed. Completions meanwhile are dropped.
+    /// Closes all connections and takes the endpoint down once that is done and peers have had their answers: a worker in
+    /// the caller's thread waits for a silence of two retransmission timeouts, 200 ms unless set. An endpoint that is dropped
+    /// instead may leave peers without an answer to their last messages, which they then report as failed. Completions
+    /// meanwhile are dropped.
     ///
     /// # Errors
-    /// [`Error::Busy`] if something is left after `bound`.
+    /// [`Error::Busy`] if connections are open, or packets still arrive, after `bound`.
     pub fn shutdown(mut self, bound: Duration) -> Result<(), Error> {
         let begin = Instant::now();
         each!(self, inner => inner.close_all());

@@ -54,6 +54,42 @@ fn an_application_runs_over_memif_with_the_worker_on_a_thread() {
     body::exchange(&mut memif("thread", |builder| builder.on_thread(Some(0))));
 }
 
+/// The two ends of a pair of rings have no names, so their workers are put together here.
+#[cfg(feature = "dpdk")]
+#[test]
+fn an_application_runs_over_a_dpdk_ring() {
+    use weft::core::port::dpdk::{DpdkPort, DpdkPortConfig, Eal, EalOptions, MbufPool, MbufPoolConfig};
+    use weft::core::worker::Strangers;
+    use weft::core::{Settings, Setup};
+    use weft::port::{AnyPort, OpenPort};
+
+    let eal = Eal::init(&EalOptions::default()).unwrap();
+    let pool = MbufPoolConfig { buffers: 4096, buffer_size: 9014, ..MbufPoolConfig::default() };
+    let pool = MbufPool::create(eal, "endpoint", &pool).unwrap();
+    let config = DpdkPortConfig { mtu: 9000, ..DpdkPortConfig::default() };
+    let (left, right) = DpdkPort::ring_pair(eal, "endpoint", 1024, pool, &config).unwrap();
+    let side = |port, n: u8| {
+        let open = OpenPort::in_process(AnyPort::Dpdk(Box::new(port)), n);
+        let setup = Setup::new(&Settings::default(), &open).unwrap();
+        let (worker, _) = setup.worker(open, weft::Addr(0), &[], Strangers::Learn).unwrap();
+        Side::new(Endpoint::from_worker(worker).unwrap(), format!("127.0.0.{n}"))
+    };
+    body::exchange(&mut Pair { left: side(left, 1), right: side(right, 2) });
+}
+
+#[cfg(feature = "dpdk")]
+#[test]
+fn an_application_runs_over_dpdk_s_own_memif() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("memif");
+    let open = |n: u8, role: &str| {
+        let arguments = format!("role={role},socket={},socket-abstract=no", socket.display());
+        let builder = Endpoint::builder(format!("dpdk:net_memif7{n},{arguments}"));
+        side(builder.ip([10, 0, 0, n].into()), &format!("10.0.0.{n}"))
+    };
+    body::exchange(&mut Pair { left: open(1, "server"), right: open(2, "client") });
+}
+
 #[test]
 fn a_full_endpoint_gives_the_buffer_back() {
     let limits = Limits { sends: 5, ..Limits::default() };
@@ -125,6 +161,39 @@ fn the_descriptor_becomes_readable_when_there_is_something_to_poll() {
             assert_eq!(right.join().unwrap().message().unwrap(), &b"wake"[..]);
         });
     }
+}
+
+/// An endpoint at a link in memory, at the other end of which nobody answers.
+fn alone() -> (Endpoint, weft::core::port::memory::MemoryPort) {
+    use weft::core::port::memory::{MemoryConfig, pair};
+    use weft::core::{Settings, Setup, worker::Strangers};
+    use weft::port::{AnyPort, OpenPort};
+    let (here, there) = pair(&MemoryConfig::default()).unwrap();
+    let open = OpenPort::in_process(AnyPort::Memory(Box::new(here)), 1);
+    let setup = Setup::new(&Settings { payload: Some(1024), ..Settings::default() }, &open).unwrap();
+    let (worker, _) = setup.worker(open, weft::Addr(0), &[], Strangers::Learn).unwrap();
+    (Endpoint::from_worker(worker).unwrap(), there)
+}
+
+#[test]
+fn a_peer_for_which_nobody_answers_is_unreachable_after_three_seconds() {
+    let (mut endpoint, _link) = alone();
+    let peer = endpoint.peer("127.0.0.9").unwrap();
+    let connection = endpoint.connect(peer).unwrap();
+    endpoint.send(connection, b"held".to_vec()).unwrap();
+    let (begin, mut held) = (Instant::now(), None);
+    let why = loop {
+        match endpoint.wait(Duration::from_secs(20)).unwrap().expect("an answer") {
+            Completion::Sent { result, buffer, .. } => held = Some((result, buffer.len())),
+            Completion::Closed { result, .. } => break result.unwrap_err(),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert!(begin.elapsed() > Duration::from_secs(2) && begin.elapsed() < Duration::from_secs(8));
+    assert!(matches!(why, Error::Refused(CallError::Unreachable { .. })), "{why:?}");
+    assert_eq!(held, Some((Err(why), 4)), "the message comes back with the same reason");
+    // It is known now, and is asked again.
+    assert!(matches!(endpoint.connect(peer), Err(Error::Refused(CallError::Unreachable { .. }))));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Every observable event of an endpoint, declared once.
 //!
-//! Counters are derived from the events, and so is whatever a [`Subscriber`] makes of them: traces,
-//! captures, test snapshots. Without a subscriber an event costs its counter and one branch.
+//! Counters are derived from the events, and so are the traces, captures and test snapshots that a [`Subscriber`]
+//! makes of them. Without a subscriber an event costs its counter and one branch.
 //!
 //! A [`Recorder`] keeps events in memory; [`json`] writes them as the lines of a trace.
 #![forbid(unsafe_code)]
@@ -33,7 +33,7 @@ pub enum Event {
         /// Whether it had been sent before.
         retransmission: bool,
     },
-    /// A data packet arrived whole and was new.
+    /// A data packet arrived complete and was new.
     DataReceived {
         /// The sender.
         peer: Addr,
@@ -68,14 +68,14 @@ pub enum Event {
         peer: Addr,
         /// The target's PDCID.
         pdc: PdcId,
-        /// Everything up to here has arrived.
+        /// All packets up to this PSN have arrived.
         cack: Psn,
     },
     /// An acknowledgement arrived.
     AckReceived {
         /// The initiator's PDCID.
         pdc: PdcId,
-        /// Everything up to here has arrived.
+        /// All packets up to this PSN have arrived.
         cack: Psn,
         /// The RTT of the packet that triggered it, if it is unambiguous.
         rtt: Option<Span>,
@@ -120,7 +120,7 @@ pub enum Event {
     },
     /// A retransmission timer expired.
     Timeout {
-        /// The PDC.
+        /// The PDC whose packet was not acknowledged.
         pdc: PdcId,
         /// The packet that was not acknowledged.
         psn: Psn,
@@ -134,18 +134,18 @@ pub enum Event {
         /// The initiator's PDCID.
         pdc: PdcId,
     },
-    /// A PDC that was open for sending is gone.
+    /// A PDC that was open for sending was removed.
     PdcClosed {
         /// The target.
         peer: Addr,
         /// The initiator's PDCID.
         pdc: PdcId,
     },
-    /// A packet arrived that means nothing here and was dropped.
+    /// A packet arrived that has no meaning here, and was dropped.
     Ignored {
         /// The sender.
         peer: Addr,
-        /// The reason, for people.
+        /// The reason, as text for people.
         why: &'static str,
     },
 }
@@ -243,7 +243,7 @@ pub struct Counters {
     pub losses_inferred: u64,
     /// Retransmission timer expiries.
     pub timeouts: u64,
-    /// Packets that meant nothing.
+    /// Packets dropped because they had no meaning here.
     pub ignored: u64,
 }
 
@@ -279,8 +279,8 @@ pub trait Subscriber {
     fn on_event(&mut self, now: Time, event: &Event);
 }
 
-/// Where an endpoint's events go.
-// The subscriber beside the counters of data packets: that makes one cache line.
+/// Distributes an endpoint's events to its counters and its subscriber.
+// The subscriber is next to the counters of data packets: together they take one cache line.
 #[derive(Default)]
 #[repr(C)]
 pub struct Events {
@@ -303,7 +303,7 @@ impl Events {
         &self.counters
     }
 
-    /// Sends all later events to `subscriber`; replaces the one before.
+    /// Sends all later events to `subscriber`, which replaces an earlier one.
     pub fn subscribe(&mut self, subscriber: Box<dyn Subscriber + Send>) {
         self.subscriber = Some(subscriber);
     }

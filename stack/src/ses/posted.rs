@@ -1,4 +1,4 @@
-//! Receives that wait for messages. The one posted first of those that take a message gets it.
+//! Posted receives that wait for messages. Among those that accept a message, the one posted first gets it.
 
 use std::collections::VecDeque;
 
@@ -6,32 +6,34 @@ use super::{Map, Matching, Posted, ReceiveId};
 use crate::heap;
 use crate::packet::Addr;
 
-/// Receives looked at one by one before the index is asked: so few are found faster than a key is hashed,
-/// and most endpoints never have more.
+/// Number of receives checked one by one before the index is used: checking so few is faster than hashing a key, and
+/// most endpoints never have more.
 const SCANNED: usize = 8;
 
-/// Posted receives: finding one for a message takes a time that does not depend on their number, but on the
-/// number of different masks among them.
+/// Posted receives. Finding one for a message takes a time that does not depend on their number, only on the number of
+/// different masks among them.
 #[derive(Debug, Default)]
 pub(super) struct PostedQueue {
-    /// The oldest ones, in order, unless messages pass them by; others only go here while none are indexed.
+    /// The oldest receives, in order, unless messages keep passing them by; new receives go here while the index is
+    /// empty.
     oldest: VecDeque<Posted>,
-    /// The others, from when there were any.
+    /// All other receives; allocated when there are more than [`SCANNED`].
     indexed: Option<Box<Index>>,
-    /// How many messages were for one of the others since one was for these.
+    /// How many messages have matched an indexed receive since the last that matched one of `oldest`.
     passed_by: u32,
 }
 
-/// Messages for others until the oldest are not looked at any more for each: what waits for a rare message may wait for long.
+/// Number of messages that pass `oldest` by before its receives move to the index: a receive for a rare message may
+/// wait for long.
 const PASSED_BY: u32 = 64;
 
 impl PostedQueue {
-    /// How many wait.
+    /// Number of posted receives.
     pub(super) fn len(&self) -> usize {
         self.oldest.len() + self.indexed.as_ref().map_or(0, |index| index.count)
     }
 
-    /// Adds a receive, whose name must be larger than those before.
+    /// Adds a receive, whose identifier must be larger than all before.
     #[inline]
     pub(super) fn push(&mut self, posted: Posted) {
         if self.oldest.len() < SCANNED && self.indexed.as_ref().is_none_or(|index| index.count == 0) {
@@ -41,9 +43,9 @@ impl PostedQueue {
         }
     }
 
-    /// Takes out the first one that takes a message of `peer` with `tag`.
-    // Inlined always, as are its callees: each move of a receive just written is a store-forwarding stall
-    // (see `crate::prefetch`).
+    /// Removes and returns the first receive that accepts a message of `peer` with `tag`.
+    // Always inlined, as are its callees: each move of a receive just written is a store-forwarding stall (see
+    // `crate::prefetch`).
     #[inline(always)]
     pub(super) fn take(&mut self, peer: Addr, tag: Option<u64>) -> Option<Posted> {
         match self.oldest.iter().position(|posted| posted.takes(peer, tag)) {
@@ -64,7 +66,7 @@ impl PostedQueue {
         }
     }
 
-    /// Takes out the one called `id`.
+    /// Removes and returns the receive `id`.
     pub(super) fn cancel(&mut self, id: ReceiveId) -> Option<Posted> {
         match self.oldest.iter().position(|posted| posted.id == id) {
             Some(at) => self.oldest.remove(at),
@@ -72,13 +74,13 @@ impl PostedQueue {
         }
     }
 
-    /// Bytes of heap held, without the memory of the receives.
+    /// Bytes of heap allocated, without the memory of the receives.
     pub(super) fn heap_bytes(&self) -> u64 {
         let index = |index: &Index| size_of::<Index>() as u64 + index.heap_bytes();
         heap::of_deque(&self.oldest) + self.indexed.as_deref().map_or(0, index)
     }
 
-    /// Bytes of the memory of the receives.
+    /// Bytes of the receives' memory.
     pub(super) fn payload_bytes(&self) -> u64 {
         let indexed = self.indexed.iter().flat_map(|index| &index.slots);
         let all = self.oldest.iter().chain(indexed.filter_map(|slot| slot.posted.as_ref()));
@@ -86,11 +88,11 @@ impl PostedQueue {
     }
 }
 
-/// The parts of a message that a receive leaves open. The messages that receives of one kind take differ in `Wanted` alone.
+/// The parts of a message that a receive leaves open. Receives of one kind differ only in `Wanted`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Kind {
     from_any: bool,
-    /// Bits of the tag that do not matter; none for untagged receives.
+    /// Mask of the tag's bits that are not compared; `None` for untagged receives.
     ignore: Option<u64>,
 }
 
@@ -111,7 +113,7 @@ impl Kind {
         Kind { from_any: posted.from.is_none(), ignore }
     }
 
-    /// The value that a receive of this kind must have to take a message of `peer` with `tag`.
+    /// The value that a receive of this kind must have to accept a message of `peer` with `tag`.
     fn wanted(self, peer: Addr, tag: Option<u64>) -> Option<Wanted> {
         let tag = match (self.ignore, tag) {
             (None, None) => 0,
@@ -122,10 +124,10 @@ impl Kind {
     }
 }
 
-/// The end of a list of slots.
+/// Marks the end of a list of slots.
 const NONE: u32 = u32::MAX;
 
-/// Receives that want the same: the first and the last.
+/// The first and last of the receives with equal `Wanted`.
 #[derive(Clone, Copy, Debug)]
 struct Line {
     wanted: Wanted,
@@ -133,19 +135,19 @@ struct Line {
     last: u32,
 }
 
-/// A kind that is present.
+/// A kind that posted receives have.
 #[derive(Clone, Copy, Debug)]
 struct Present {
     kind: Kind,
-    /// How many receives there are of it.
+    /// Number of receives of this kind.
     count: u32,
-    /// In how many lines.
+    /// Number of lines that they are in.
     lines: u32,
-    /// The line of this kind that was used last: most often the next message is for it, too.
+    /// The line of this kind that was used last: the next message most often matches it, too.
     recent: u32,
 }
 
-/// A receive, its line and its neighbours there; or a free place, and the next one.
+/// A receive with its line and its neighbours there; or a free slot with the next free one.
 #[derive(Debug)]
 struct Slot {
     posted: Option<Posted>,
@@ -159,9 +161,9 @@ struct Index {
     slots: Vec<Slot>,
     /// The slot that was freed last.
     free: u32,
-    /// Receives present.
+    /// Number of receives.
     count: usize,
-    /// Where each receive is, by name. Some that are gone may still stand here.
+    /// The slot of each receive, by identifier. May still hold receives that are gone.
     order: VecDeque<(ReceiveId, u32)>,
     lines: Vec<Line>,
     free_lines: Vec<u32>,
@@ -194,7 +196,7 @@ impl Index {
         kind.wanted(posted.from.unwrap_or(Addr(0)), tag).expect("the kind is its own")
     }
 
-    /// Adds receives that are older than all that are there.
+    /// Adds receives that are older than all present ones.
     #[cold]
     fn push_front_all(&mut self, older: &mut VecDeque<Posted>) {
         while let Some(posted) = older.pop_back() {
@@ -206,8 +208,8 @@ impl Index {
         self.add(posted, false);
     }
 
-    /// Adds a receive, which is the oldest or the newest one.
-    // Inlined always: see `PostedQueue::take`.
+    /// Adds a receive, which must be the oldest or the newest one.
+    // Always inlined: see `PostedQueue::take`.
     #[inline(always)]
     fn add(&mut self, posted: Posted, oldest: bool) {
         let (id, wanted) = (posted.id, Index::wanted(&posted));
@@ -229,7 +231,7 @@ impl Index {
         self.count += 1;
     }
 
-    /// A slot to be filled.
+    /// A free slot.
     fn free_slot(&mut self) -> u32 {
         match self.slots.get(self.free as usize) {
             Some(slot) => std::mem::replace(&mut self.free, slot.after),
@@ -240,7 +242,7 @@ impl Index {
         }
     }
 
-    /// The line of those that want `wanted`, which are about to be one more: a new one begins with `slot`.
+    /// The line of receives that want `wanted`, to which `slot` is about to be added; a new line begins with `slot`.
     #[inline]
     fn line_for(&mut self, wanted: Wanted, slot: u32) -> u32 {
         let at = self.kinds.iter().position(|present| present.kind == wanted.kind).unwrap_or_else(|| {
@@ -271,18 +273,18 @@ impl Index {
         at
     }
 
-    /// The line of those of kind `present` that want `wanted`.
+    /// The line of receives of kind `present` that want `wanted`.
     #[inline]
     fn line_of(&self, present: &Present, wanted: Wanted) -> Option<u32> {
         match self.lines.get(present.recent as usize).filter(|line| line.first != NONE) {
             Some(line) if line.wanted == wanted => Some(present.recent),
-            // There is no other.
+            // The kind has no other line.
             Some(line) if present.lines == 1 && line.wanted.kind == present.kind => None,
             _ => self.by_wanted.get(&wanted).copied(),
         }
     }
 
-    /// The slot of the first receive that takes a message of `peer` with `tag`.
+    /// The slot of the first receive that accepts a message of `peer` with `tag`.
     fn find(&self, peer: Addr, tag: Option<u64>) -> Option<u32> {
         let lines = self.kinds.iter().filter_map(|present| {
             let line = self.line_of(present, present.kind.wanted(peer, tag)?)?;
@@ -292,7 +294,7 @@ impl Index {
         lines.min().map(|(_, slot)| slot)
     }
 
-    /// Takes out the one called `id`.
+    /// Removes and returns the receive `id`.
     #[inline(never)]
     fn cancel(&mut self, id: ReceiveId) -> Option<Posted> {
         let at = self.order.binary_search_by_key(&id, |(id, _)| *id).ok()?;
@@ -341,7 +343,7 @@ impl Index {
         Some(posted)
     }
 
-    /// Forgets where receives were that are gone: those in front, and all when they are most.
+    /// Removes stale entries of `order`: those at the front, and all of them if they are the majority.
     fn forget(&mut self) {
         while self.order.front().is_some_and(|&(id, slot)| !self.holds(slot, id)) {
             self.order.pop_front();
