@@ -133,7 +133,7 @@ fn our_server_conforms_with_dpdks_client() {
 }
 
 #[test]
-fn our_client_and_dpdks_server_conform_across_threads() {
+fn both_roles_conform_across_threads() {
     let (pool, directory) = (pool(), tempfile::tempdir().unwrap());
     conforms_across_threads(as_client(directory.path(), pool), 100_000);
     conforms_across_threads(as_server(directory.path(), pool), 100_000);

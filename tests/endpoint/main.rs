@@ -15,10 +15,10 @@ fn side(builder: Builder, address: &str) -> Side {
     Side::new(builder.memory(16 << 20).build().unwrap(), address)
 }
 
-/// Over kernel UDP, between 127.`net`.0.1 and 127.`net`.0.2.
+/// Over kernel UDP, between two addresses of 127.`net`.0.0/16 that no other run of these tests uses at the same time.
 fn udp(net: u8, with: impl Fn(Builder) -> Builder) -> Pair {
     let side = |n: u8| {
-        let address = format!("127.{net}.0.{n}");
+        let address = format!("127.{net}.{}.{n}", std::process::id() % 256);
         side(with(Endpoint::builder(format!("udp:{address}"))), &address)
     };
     Pair { left: side(1), right: side(2) }
@@ -72,7 +72,7 @@ fn an_application_runs_over_a_dpdk_ring() {
         let open = OpenPort::in_process(AnyPort::Dpdk(Box::new(port)), n);
         let setup = Setup::new(&Settings::default(), &open).unwrap();
         let (worker, _) = setup.worker(open, weft::Addr(0), &[], Strangers::Learn).unwrap();
-        Side::new(Endpoint::from_worker(worker).unwrap(), format!("127.0.0.{n}"))
+        Side::new(Endpoint::from_worker(worker, weft::Memory::default()).unwrap(), format!("127.0.0.{n}"))
     };
     body::exchange(&mut Pair { left: side(left, 1), right: side(right, 2) });
 }
@@ -172,7 +172,7 @@ fn alone() -> (Endpoint, weft::core::port::memory::MemoryPort) {
     let open = OpenPort::in_process(AnyPort::Memory(Box::new(here)), 1);
     let setup = Setup::new(&Settings { payload: Some(1024), ..Settings::default() }, &open).unwrap();
     let (worker, _) = setup.worker(open, weft::Addr(0), &[], Strangers::Learn).unwrap();
-    (Endpoint::from_worker(worker).unwrap(), there)
+    (Endpoint::from_worker(worker, weft::Memory::default()).unwrap(), there)
 }
 
 #[test]
@@ -200,7 +200,8 @@ fn a_peer_for_which_nobody_answers_is_unreachable_after_three_seconds() {
 fn messages_to_a_process_that_nobody_has_are_refused() {
     let mut pair = udp(37, |builder| builder.process(5));
     assert_eq!(pair.left.endpoint.process(), 5);
-    let peer = pair.left.endpoint.peer("127.37.0.2").unwrap();
+    let address = pair.right.address.clone();
+    let peer = pair.left.endpoint.peer(address.as_str()).unwrap();
     let other = ConnectOptions { process: 6, ..ConnectOptions::default() };
     let connection = pair.left.endpoint.connect_with(peer, other).unwrap();
     let send = pair.left.endpoint.send(connection, b"anybody?").unwrap();

@@ -17,7 +17,7 @@ use crate::resolve::resolve;
 use crate::{run, text};
 use file::SweepFile;
 use grid::{Grid, Shard};
-use results::{Access, Header, Results};
+use results::{Header, Results};
 use std::num::NonZero;
 use std::path::{Path, PathBuf, absolute};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -38,15 +38,13 @@ struct Sweep {
 /// Runs `weft sweep`.
 pub(crate) fn sweep(args: &SweepArgs) -> Result<(), Failure> {
     let sweep = Sweep::read(args)?;
-    let access = args.shard.map_or(Access::Whole, Access::Shard);
-    let Some(mut results) = sweep.begin(access, args.force)? else { return Ok(()) };
+    let Some(mut results) = sweep.begin(args.shard, args.force)? else { return Ok(()) };
     if args.merge {
         sweep.check_merge(&results)?;
         let (tally, clock) = (sweep.write(&results)?, Instant::now());
         return sweep.end(results, tally, 0, clock);
     }
-    let todo: Vec<usize> =
-        (0..sweep.grid.runs()).filter(|run| access.has(*run) && !results.has(*run)).collect();
+    let todo = results.to_do();
     let cores = thread::available_parallelism().map_or(1, NonZero::get);
     let jobs = args.jobs.map_or((cores / sweep.grid.threads()).max(1), NonZero::get);
     // No run is made before all have been checked, so a sweep that has begun needs no check.
@@ -94,10 +92,10 @@ impl Sweep {
     }
 
     /// Locks and reads the results of earlier processes; `None` if the table is complete.
-    fn begin(&self, access: Access, force: bool) -> Result<Option<Results>, Failure> {
+    fn begin(&self, shard: Option<Shard>, force: bool) -> Result<Option<Results>, Failure> {
         table::check_place(&self.out)?;
         let runs = self.grid.runs();
-        let mut results = Results::open(&self.out, self.header.clone(), runs, access)?;
+        let mut results = Results::open(&self.out, self.header.clone(), runs, shard)?;
         if force {
             results.discard()?;
             match fs::remove_file(&self.out) {

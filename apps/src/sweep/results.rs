@@ -66,6 +66,9 @@ impl Cost {
     }
 }
 
+/// What a run has ended with: its row of the table and its cost, or why it failed.
+pub(crate) type Outcome = Result<(String, Cost), String>;
+
 /// The contents of a result file.
 #[derive(Debug, Serialize, Deserialize)]
 struct RunResult {
@@ -81,32 +84,14 @@ struct RunResult {
     cost: Cost,
 }
 
-/// Which runs a process makes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Access {
-    /// All of them: no other process may work on the sweep.
-    Whole,
-    /// One part of them: other processes may make the other parts.
-    Shard(Shard),
-}
-
-impl Access {
-    /// Whether run `run` is for this process to make.
-    pub(crate) fn has(self, run: usize) -> bool {
-        match self {
-            Access::Whole => true,
-            Access::Shard(shard) => shard.has(run),
-        }
-    }
-}
-
 /// The results of a sweep, and the right to add to them.
 #[derive(Debug)]
 pub(crate) struct Results {
     directory: PathBuf,
     header: Header,
-    access: Access,
-    /// Exclusive for [`Access::Whole`], shared for a shard.
+    /// The part of the runs that this process makes; `None` for all runs.
+    shard: Option<Shard>,
+    /// Shared for a shard, else exclusive.
     lock: File,
     /// A shard's own lock, which keeps the same shard from being made twice at a time.
     _shard_lock: Option<File>,
@@ -124,13 +109,18 @@ impl Results {
     ///
     /// # Errors
     /// Another process works on them, or an earlier version of weft has left a journal.
-    pub(crate) fn open(out: &Path, header: Header, runs: usize, access: Access) -> Result<Results, Failure> {
+    pub(crate) fn open(
+        out: &Path,
+        header: Header,
+        runs: usize,
+        shard: Option<Shard>,
+    ) -> Result<Results, Failure> {
         refuse_journal(out)?;
         let directory = suffixed(out, ".runs");
         let lock_with = |name: &str, how| locked(out, &directory, name, how);
-        let (lock, shard_lock) = match access {
-            Access::Whole => (lock_with("lock", FlockOperation::NonBlockingLockExclusive)?, None),
-            Access::Shard(Shard { index, of }) => (
+        let (lock, shard_lock) = match shard {
+            None => (lock_with("lock", FlockOperation::NonBlockingLockExclusive)?, None),
+            Some(Shard { index, of }) => (
                 lock_with("lock", FlockOperation::NonBlockingLockShared)?,
                 Some(lock_with(&format!("{index}-of-{of}.lock"), FlockOperation::NonBlockingLockExclusive)?),
             ),
@@ -139,7 +129,7 @@ impl Results {
         Ok(Results {
             directory,
             header,
-            access,
+            shard,
             lock,
             _shard_lock: shard_lock,
             done,
@@ -185,14 +175,20 @@ impl Results {
         }
     }
 
-    /// Whether an earlier process has made any of the runs that are this process's to make.
-    pub(crate) fn begun(&self) -> bool {
-        (0..self.done.len()).any(|run| self.access.has(run) && self.has_ended(run))
+    /// The runs that are this process's to make, done or not.
+    fn own_runs(&self) -> impl Iterator<Item = usize> {
+        let shard = self.shard;
+        (0..self.done.len()).filter(move |run| shard.is_none_or(|shard| shard.has(*run)))
     }
 
-    /// Whether run `run` has a row.
-    pub(crate) fn has(&self, run: usize) -> bool {
-        self.done[run]
+    /// Whether an earlier process has made any of the runs that are this process's to make.
+    pub(crate) fn begun(&self) -> bool {
+        self.own_runs().any(|run| self.has_ended(run))
+    }
+
+    /// The runs that are left for this process to make.
+    pub(crate) fn to_do(&self) -> Vec<usize> {
+        self.own_runs().filter(|run| !self.done[*run]).collect()
     }
 
     /// Whether run `run` has a row or has failed.
@@ -206,7 +202,7 @@ impl Results {
     }
 
     /// Writes the result of a run: its row, or why it failed.
-    pub(crate) fn add(&mut self, run: usize, outcome: Result<(String, Cost), String>) -> Result<(), Failure> {
+    pub(crate) fn add(&mut self, run: usize, outcome: Outcome) -> Result<(), Failure> {
         let path = self.path_of(run);
         let unwritable = |e: io::Error| Failure::at(&path, &e);
         let (row, cost, error) = match outcome {
@@ -373,14 +369,14 @@ mod tests {
         Header { sweep: "0123".to_owned(), weft: "9.9".to_owned() }
     }
 
-    fn open_with(scratch: &TempDir, header: Header, access: Access) -> Result<Results, Failure> {
-        let mut results = Results::open(&out(scratch), header, RUNS, access)?;
+    fn open_with(scratch: &TempDir, header: Header, shard: Option<Shard>) -> Result<Results, Failure> {
+        let mut results = Results::open(&out(scratch), header, RUNS, shard)?;
         results.load()?;
         Ok(results)
     }
 
-    fn open(scratch: &TempDir, access: Access) -> Results {
-        open_with(scratch, header(), access).unwrap()
+    fn open(scratch: &TempDir, shard: Option<Shard>) -> Results {
+        open_with(scratch, header(), shard).unwrap()
     }
 
     fn row(run: usize) -> String {
@@ -393,7 +389,7 @@ mod tests {
 
     fn finish(results: &mut Results) {
         for run in (0..RUNS).rev() {
-            if !results.has(run) {
+            if !results.done[run] {
                 add(results, run);
             }
         }
@@ -411,25 +407,25 @@ mod tests {
     fn a_sweep_resumes_from_any_set_of_result_files() {
         for kept in 0..1 << RUNS {
             let scratch = scratch();
-            finish(&mut open(&scratch, Access::Whole));
+            finish(&mut open(&scratch, None));
             let is_kept = |run: usize| kept >> run & 1 == 1;
             for run in (0..RUNS).filter(|run| !is_kept(*run)) {
                 fs::remove_file(file_of(&scratch, run)).unwrap();
             }
-            let mut results = open(&scratch, Access::Whole);
-            assert!((0..RUNS).all(|run| results.has(run) == is_kept(run)));
+            let mut results = open(&scratch, None);
+            assert!((0..RUNS).all(|run| results.done[run] == is_kept(run)));
             assert_eq!(results.begun(), kept != 0);
             finish(&mut results);
             assert_complete(&results);
             drop(results);
-            assert_complete(&open(&scratch, Access::Whole));
+            assert_complete(&open(&scratch, None));
         }
     }
 
     #[test]
     fn a_run_whose_result_file_is_damaged_is_made_again() {
         let scratch = scratch();
-        finish(&mut open(&scratch, Access::Whole));
+        finish(&mut open(&scratch, None));
         let path = file_of(&scratch, 2);
         let whole = fs::read(&path).unwrap();
         // A crash of the machine may leave a part of the file, or zeros.
@@ -441,8 +437,8 @@ mod tests {
         });
         for damaged in cut.chain(zeroed) {
             fs::write(&path, &damaged).unwrap();
-            let mut results = open(&scratch, Access::Whole);
-            let missing: Vec<usize> = (0..RUNS).filter(|run| !results.has(*run)).collect();
+            let mut results = open(&scratch, None);
+            let missing: Vec<usize> = (0..RUNS).filter(|run| !results.done[*run]).collect();
             assert_eq!(missing, [2], "{}", String::from_utf8_lossy(&damaged));
             finish(&mut results);
             assert_complete(&results);
@@ -452,10 +448,10 @@ mod tests {
     #[test]
     fn a_draft_left_by_a_killed_sweep_is_no_result() {
         let scratch = scratch();
-        finish(&mut open(&scratch, Access::Whole));
+        finish(&mut open(&scratch, None));
         fs::rename(file_of(&scratch, 1), suffixed(&file_of(&scratch, 1), ".new")).unwrap();
-        let mut results = open(&scratch, Access::Whole);
-        assert!(!results.has(1));
+        let mut results = open(&scratch, None);
+        assert!(!results.done[1]);
         finish(&mut results);
         assert_complete(&results);
         fs::write(suffixed(&file_of(&scratch, 3), ".new"), "{").unwrap();
@@ -466,8 +462,8 @@ mod tests {
     #[test]
     fn results_of_another_sweep_are_refused() {
         let scratch = scratch();
-        finish(&mut open(&scratch, Access::Whole));
-        let refused = |header: Header| open_with(&scratch, header, Access::Whole).unwrap_err().to_string();
+        finish(&mut open(&scratch, None));
+        let refused = |header: Header| open_with(&scratch, header, None).unwrap_err().to_string();
         let other = refused(Header { sweep: "4567".to_owned(), ..header() });
         assert!(other.contains("t.jsonl.runs: it is of a sweep with other options"), "{other}");
         assert!(other.contains("--force") && other.contains("--out"), "{other}");
@@ -482,28 +478,28 @@ mod tests {
             let journal = scratch.path().join(name);
             fs::write(&journal, "{}\n").unwrap();
             fs::write(scratch.path().join("t.jsonl.journals"), "not a journal").unwrap();
-            let error = open_with(&scratch, header(), Access::Whole).unwrap_err().to_string();
+            let error = open_with(&scratch, header(), None).unwrap_err().to_string();
             assert!(
                 error.contains(&format!("{name}: an earlier version of weft began this sweep")),
                 "{error}"
             );
             assert!(error.contains("remove the journal") && error.contains("--out"), "{error}");
             fs::remove_file(journal).unwrap();
-            open(&scratch, Access::Whole);
+            open(&scratch, None);
         }
     }
 
     #[test]
     fn the_results_of_all_shards_are_found() {
         let scratch = scratch();
-        let shard = |index| Access::Shard(Shard { index, of: 2 });
+        let shard = |index| Some(Shard { index, of: 2 });
         add(&mut open(&scratch, shard(1)), 0);
         let mut second = open(&scratch, shard(2));
-        assert!(second.has(0) && !second.begun(), "run 0 is not one of this shard's");
+        assert!(second.done[0] && !second.begun(), "run 0 is not one of this shard's");
         add(&mut second, 1);
         drop(second);
-        let mut whole = open(&scratch, Access::Whole);
-        assert!(whole.has(0) && whole.has(1) && !whole.has(2));
+        let mut whole = open(&scratch, None);
+        assert!(whole.done[0] && whole.done[1] && !whole.done[2]);
         finish(&mut whole);
         assert_complete(&whole);
         whole.remove().unwrap();
@@ -513,11 +509,11 @@ mod tests {
     #[test]
     fn a_directory_without_results_is_removed() {
         let scratch = scratch();
-        drop(open(&scratch, Access::Whole));
-        drop(open(&scratch, Access::Shard(Shard { index: 1, of: 2 })));
+        drop(open(&scratch, None));
+        drop(open(&scratch, Some(Shard { index: 1, of: 2 })));
         assert_eq!(fs::read_dir(&scratch).unwrap().count(), 0);
         // A file that is not the sweep's stays.
-        let mut results = open(&scratch, Access::Whole);
+        let mut results = open(&scratch, None);
         fs::write(scratch.path().join("t.jsonl.runs/notes.txt"), "mine").unwrap();
         finish(&mut results);
         results.remove().unwrap();
@@ -527,15 +523,15 @@ mod tests {
     #[test]
     fn a_failure_counts_until_the_run_is_done() {
         let scratch = scratch();
-        let mut results = open(&scratch, Access::Whole);
+        let mut results = open(&scratch, None);
         results.add(1, Err("panicked".to_owned())).unwrap();
         drop(results);
-        let mut results = open(&scratch, Access::Whole);
+        let mut results = open(&scratch, None);
         assert_eq!(results.errors().get(&1).map(String::as_str), Some("panicked"));
-        assert!(!results.has(1) && results.has_ended(1) && results.row(1).unwrap().is_none());
+        assert!(!results.done[1] && results.has_ended(1) && results.row(1).unwrap().is_none());
         results.add(1, Ok((row(1), Cost::default()))).unwrap();
-        assert!(results.has(1) && results.errors().is_empty());
+        assert!(results.done[1] && results.errors().is_empty());
         drop(results);
-        assert!(open(&scratch, Access::Whole).errors().is_empty());
+        assert!(open(&scratch, None).errors().is_empty());
     }
 }

@@ -2,13 +2,12 @@
 //! memory ends only its own process, and all processes end with the sweep.
 
 use super::grid::Grid;
-use super::results::{Cost, Results};
+use super::results::{Outcome, Results};
 use super::table;
 use crate::Failure;
+use crate::interrupt::Interrupt;
 use indicatif::{ProgressBar, ProgressStyle};
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
 use std::io::{self, IsTerminal};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{self, Command, Output, Stdio};
@@ -17,16 +16,12 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
+/// How often to look whether a signal has arrived.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// This program, even if its file has been replaced since the sweep started.
 const PROGRAM: &str = "/proc/self/exe";
 /// The longest error message of a failed run, in characters.
 const MAX_COMPLAINT: usize = 300;
-
-/// Events for the main thread.
-enum Message {
-    Ended(usize, Result<(String, Cost), String>),
-    Signal(i32),
-}
 
 /// Makes the runs `todo`, `jobs` at a time, and writes the result of each as it ends. Returns early on a signal, as
 /// [`Failure::Interrupted`]; the runs in progress end with this process.
@@ -38,56 +33,41 @@ pub(crate) fn run(
     results: &mut Results,
 ) -> Result<(), Failure> {
     let bar = progress_bar(todo.len(), "done");
-    let (sender, messages) = mpsc::channel();
-    listen(sender.clone()).map_err(|e| Failure::Run(format!("signal handlers: {e}")))?;
+    let interrupt = Interrupt::on_signals()?;
+    let (sender, outcomes) = mpsc::channel();
     let total = todo.len();
     start(grid, sweep, todo, jobs, &sender);
-    let mut failed = 0;
-    for done in 0..total {
-        match messages.recv() {
-            Ok(Message::Ended(run, outcome)) => {
-                if let Err(error) = &outcome {
-                    failed += 1;
-                    bar.suspend(|| eprintln!("weft: {}: {error}", grid.label(run)));
-                    bar.set_message(format!(", {failed} failed"));
-                }
-                results.add(run, outcome)?;
-                bar.inc(1);
-            }
-            Ok(Message::Signal(signal)) => {
-                bar.finish_and_clear();
-                return Err(interrupted(signal, done, total));
-            }
-            Err(mpsc::RecvError) => unreachable!("this function holds a sender"),
+    let (mut done, mut failed) = (0, 0);
+    while done < total {
+        let text =
+            format!("; {done} of {total} runs were done and are kept: the same command goes on from there");
+        if let Some(failure) = interrupt.failure(&text) {
+            bar.finish_and_clear();
+            return Err(failure);
         }
+        // A timeout: this function holds a sender, so the channel is never closed.
+        let Ok((run, outcome)) = outcomes.recv_timeout(POLL_INTERVAL) else { continue };
+        if let Err(error) = &outcome {
+            failed += 1;
+            bar.suspend(|| eprintln!("weft: {}: {error}", grid.label(run)));
+            bar.set_message(format!(", {failed} failed"));
+        }
+        results.add(run, outcome)?;
+        done += 1;
+        bar.inc(1);
     }
     bar.finish_and_clear();
     Ok(())
 }
 
-fn interrupted(signal: i32, done: usize, total: usize) -> Failure {
-    let text = format!(
-        "interrupted; {done} of {total} runs were done and are kept: the same command goes on from there"
-    );
-    // The exit status that a shell reports for a command ended by a signal.
-    Failure::Interrupted { text, status: 128u8.saturating_add(signal as u8) }
-}
-
-fn listen(sender: mpsc::Sender<Message>) -> io::Result<()> {
-    let mut signals = Signals::new([SIGINT, SIGTERM])?;
-    thread::spawn(move || {
-        for signal in signals.forever() {
-            if sender.send(Message::Signal(signal)).is_err() {
-                // All runs have ended, so nothing needs to be reported.
-                process::exit(128 + signal);
-            }
-        }
-    });
-    Ok(())
-}
-
 /// Starts the threads. They are never joined: a signal ends the process.
-fn start(grid: &Arc<Grid>, sweep: &str, todo: Vec<usize>, jobs: usize, sender: &mpsc::Sender<Message>) {
+fn start(
+    grid: &Arc<Grid>,
+    sweep: &str,
+    todo: Vec<usize>,
+    jobs: usize,
+    sender: &mpsc::Sender<(usize, Outcome)>,
+) {
     let next = Arc::new(AtomicUsize::new(0));
     let todo = Arc::new(todo);
     for _ in 0..jobs.min(todo.len()) {
@@ -95,7 +75,7 @@ fn start(grid: &Arc<Grid>, sweep: &str, todo: Vec<usize>, jobs: usize, sender: &
         let (sender, sweep) = (sender.clone(), sweep.to_owned());
         thread::spawn(move || {
             while let Some(&run) = todo.get(next.fetch_add(1, Ordering::Relaxed)) {
-                if sender.send(Message::Ended(run, run_one(&grid, run, &sweep))).is_err() {
+                if sender.send((run, run_one(&grid, run, &sweep))).is_err() {
                     return;
                 }
             }
@@ -104,7 +84,7 @@ fn start(grid: &Arc<Grid>, sweep: &str, todo: Vec<usize>, jobs: usize, sender: &
 }
 
 /// Makes run `index` in a process of its own, and waits for its end.
-fn run_one(grid: &Grid, index: usize, sweep: &str) -> Result<(String, Cost), String> {
+fn run_one(grid: &Grid, index: usize, sweep: &str) -> Outcome {
     let output = spawn_run("--json=-", &grid.arguments(index)).map_err(|e| format!("no process: {e}"))?;
     match output.status.code() {
         // 3: some flows have not completed, which is a result too.

@@ -35,7 +35,7 @@ pub enum Event {
     },
     /// A data packet arrived complete and was new.
     DataReceived {
-        /// The sender.
+        /// Address of the packet's sender.
         peer: Addr,
         /// The target's PDCID.
         pdc: PdcId,
@@ -46,7 +46,7 @@ pub enum Event {
     },
     /// A data packet arrived that had arrived before.
     DuplicateReceived {
-        /// The sender.
+        /// Address of the packet's sender.
         peer: Addr,
         /// The target's PDCID.
         pdc: PdcId,
@@ -55,7 +55,7 @@ pub enum Event {
     },
     /// A data packet arrived without its payload.
     TrimmedReceived {
-        /// The sender.
+        /// Address of the packet's sender.
         peer: Addr,
         /// The target's PDCID; 0 if there is none.
         pdc: PdcId,
@@ -64,7 +64,7 @@ pub enum Event {
     },
     /// An acknowledgement left.
     AckSent {
-        /// The receiver.
+        /// Address of the packet's receiver.
         peer: Addr,
         /// The target's PDCID.
         pdc: PdcId,
@@ -84,13 +84,13 @@ pub enum Event {
     },
     /// A NACK left.
     NackSent {
-        /// The receiver.
+        /// Address of the packet's receiver.
         peer: Addr,
         /// The PDCID of this end; 0 if there is none.
         pdc: PdcId,
         /// The packet that is refused.
         psn: Psn,
-        /// The reason.
+        /// The NACK's reason code.
         code: NackCode,
     },
     /// A NACK arrived.
@@ -99,12 +99,12 @@ pub enum Event {
         pdc: PdcId,
         /// The packet that is refused.
         psn: Psn,
-        /// The reason.
+        /// The NACK's reason code.
         code: NackCode,
     },
     /// A control packet left.
     ControlSent {
-        /// The receiver.
+        /// Address of the packet's receiver.
         peer: Addr,
         /// The PDCID of this end; 0 if there is none.
         pdc: PdcId,
@@ -129,21 +129,21 @@ pub enum Event {
     },
     /// A PDC was opened for sending.
     PdcOpened {
-        /// The target.
+        /// Address of the target.
         peer: Addr,
         /// The initiator's PDCID.
         pdc: PdcId,
     },
     /// A PDC that was open for sending was removed.
     PdcClosed {
-        /// The target.
+        /// Address of the target.
         peer: Addr,
         /// The initiator's PDCID.
         pdc: PdcId,
     },
     /// A packet arrived that has no meaning here, and was dropped.
     Ignored {
-        /// The sender.
+        /// Address of the packet's sender.
         peer: Addr,
         /// The reason, as text for people.
         why: &'static str,

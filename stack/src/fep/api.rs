@@ -85,7 +85,7 @@ pub enum Completion {
         id: ReceiveId,
         /// The context that the receive was posted with.
         context: u64,
-        /// The sender; `None` if no message has matched the receive.
+        /// Address of the sender; `None` if no message has matched the receive.
         peer: Option<Addr>,
         /// The message's tag, if it has one.
         tag: Option<u64>,
@@ -102,7 +102,7 @@ pub enum Completion {
     Closed {
         /// Identifies the connection.
         id: ConnectionId,
-        /// The peer.
+        /// Address of the peer.
         peer: Addr,
         /// Why it closed, unless the application asked for it.
         result: Result<(), Failure>,
@@ -124,9 +124,9 @@ pub enum Failure {
     /// A packet was never acknowledged.
     #[error("PDC {} to endpoint {}: PSN {} not acknowledged in {waited} and {sent} transmissions", pdc.0, peer.0, psn.0)]
     NoAnswer {
-        /// Our PDCID.
+        /// The initiator's PDCID.
         pdc: PdcId,
-        /// The target.
+        /// Address of the target.
         peer: Addr,
         /// PSN of the packet.
         psn: Psn,
@@ -138,9 +138,9 @@ pub enum Failure {
     /// The target refused a packet for good.
     #[error("PDC {} to endpoint {}: PSN {} refused with {}", pdc.0, peer.0, psn.0, Meaning(*code))]
     Refused {
-        /// Our PDCID.
+        /// The initiator's PDCID.
         pdc: PdcId,
-        /// The target.
+        /// Address of the target.
         peer: Addr,
         /// PSN of the packet.
         psn: Psn,
@@ -150,9 +150,9 @@ pub enum Failure {
     /// The target was busy, or the path to it refused packets, for too long.
     #[error("PDC {} to endpoint {}: PSN {} put off for {waited} with {}", pdc.0, peer.0, psn.0, Meaning(*code))]
     Busy {
-        /// Our PDCID.
+        /// The initiator's PDCID.
         pdc: PdcId,
-        /// The target.
+        /// Address of the target.
         peer: Addr,
         /// PSN of the packet.
         psn: Psn,
@@ -164,9 +164,9 @@ pub enum Failure {
     /// The target granted no credit for too long.
     #[error("PDC {} to endpoint {}: no credit for PSN {} for {waited}", pdc.0, peer.0, psn.0)]
     NoCredit {
-        /// Our PDCID.
+        /// The initiator's PDCID.
         pdc: PdcId,
-        /// The target.
+        /// Address of the target.
         peer: Addr,
         /// PSN of the waiting packet.
         psn: Psn,
@@ -177,9 +177,9 @@ pub enum Failure {
     /// when nothing has arrived for [`FepConfig::idle_timeout`](super::FepConfig::idle_timeout); every message posted has been delivered.
     #[error("PDC {} to endpoint {}: closed at the target's request", pdc.0, peer.0)]
     ClosedByPeer {
-        /// Our PDCID.
+        /// The initiator's PDCID.
         pdc: PdcId,
-        /// The target.
+        /// Address of the target.
         peer: Addr,
     },
 }
@@ -249,7 +249,7 @@ pub enum CallError {
     /// No packet can be sent to the peer. A peer that has not answered is asked again, so a later try may succeed.
     #[error("{}", UnreachablePeer(*.peer, *.why))]
     Unreachable {
-        /// The peer.
+        /// Address of the peer.
         peer: Addr,
         /// Why it cannot be reached.
         why: Unreachable,
@@ -263,7 +263,7 @@ pub enum CallError {
     /// The session has no operation or connection with this number.
     #[error("there is no number {number}: the session has 0 to {}", .count.saturating_sub(1))]
     NoSuchNumber {
-        /// The number.
+        /// The number in the call.
         number: u32,
         /// How many numbers the session has, at least 1.
         count: u32,

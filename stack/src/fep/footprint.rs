@@ -28,7 +28,7 @@ pub struct Footprint {
     pub receives: u64,
     /// The receiver's credit scheduler.
     pub credit: u64,
-    /// Timers.
+    /// The timing wheel.
     pub timers: u64,
     /// Memory of messages and posted receives: the applications' buffers, and those of unexpected messages. 0 if
     /// messages are virtual.

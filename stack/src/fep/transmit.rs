@@ -21,7 +21,7 @@ use crate::wire::ses::{Ses, StandardRequest};
 /// A packet to put on the wire.
 #[derive(Clone, Copy, Debug)]
 pub struct Transmit {
-    /// Its headers.
+    /// The packet's headers.
     pub packet: Packet,
     /// Its payload; ask [`Fep::payload`](super::Fep::payload) for the bytes before the next call that takes `&mut self`.
     pub payload: PayloadRef,

@@ -39,7 +39,7 @@ const MEMORY: u32 = 1 << 30;
 #[derive(Debug)]
 #[repr(C)]
 pub struct RxPdc {
-    /// The initiator.
+    /// Address of the initiator.
     pub peer: Addr,
     /// The initiator's PDCID.
     pub peer_id: PdcId,

@@ -29,7 +29,7 @@ pub enum TxState {
 #[derive(Debug)]
 #[repr(C)]
 pub struct TxPdc {
-    /// The target.
+    /// Address of the target.
     pub peer: Addr,
     /// The initiator's PDCID.
     pub id: PdcId,

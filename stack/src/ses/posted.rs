@@ -129,7 +129,7 @@ const NONE: u32 = u32::MAX;
 
 /// The first and last of the receives with equal `Wanted`.
 #[derive(Clone, Copy, Debug)]
-struct Line {
+struct Group {
     wanted: Wanted,
     first: u32,
     last: u32,
@@ -141,17 +141,17 @@ struct Present {
     kind: Kind,
     /// Number of receives of this kind.
     count: u32,
-    /// Number of lines that they are in.
-    lines: u32,
-    /// The line of this kind that was used last: the next message most often matches it, too.
+    /// Number of groups that they are in.
+    groups: u32,
+    /// The group of this kind that was used last: the next message most often matches it, too.
     recent: u32,
 }
 
-/// A receive with its line and its neighbours there; or a free slot with the next free one.
+/// A receive with its group and its neighbours there; or a free slot with the next free one.
 #[derive(Debug)]
 struct Slot {
     posted: Option<Posted>,
-    line: u32,
+    group: u32,
     before: u32,
     after: u32,
 }
@@ -165,8 +165,8 @@ struct Index {
     count: usize,
     /// The slot of each receive, by identifier. May still hold receives that are gone.
     order: VecDeque<(ReceiveId, u32)>,
-    lines: Vec<Line>,
-    free_lines: Vec<u32>,
+    groups: Vec<Group>,
+    free_groups: Vec<u32>,
     by_wanted: Map<Wanted, u32>,
     kinds: Vec<Present>,
 }
@@ -178,8 +178,8 @@ impl Default for Index {
             free: NONE,
             count: 0,
             order: VecDeque::new(),
-            lines: Vec::new(),
-            free_lines: Vec::new(),
+            groups: Vec::new(),
+            free_groups: Vec::new(),
             by_wanted: Map::default(),
             kinds: Vec::new(),
         }
@@ -214,15 +214,15 @@ impl Index {
     fn add(&mut self, posted: Posted, oldest: bool) {
         let (id, wanted) = (posted.id, Index::wanted(&posted));
         let slot = self.free_slot();
-        let line = self.line_for(wanted, slot);
-        let ends = &mut self.lines[line as usize];
+        let group = self.group_for(wanted, slot);
+        let ends = &mut self.groups[group as usize];
         let neighbour = std::mem::replace(if oldest { &mut ends.first } else { &mut ends.last }, slot);
         let neighbour = if neighbour == slot { NONE } else { neighbour };
         if let Some(next) = self.slots.get_mut(neighbour as usize) {
             *(if oldest { &mut next.before } else { &mut next.after }) = slot;
         }
         let (before, after) = if oldest { (NONE, neighbour) } else { (neighbour, NONE) };
-        self.slots[slot as usize] = Slot { posted: Some(posted), line, before, after };
+        self.slots[slot as usize] = Slot { posted: Some(posted), group, before, after };
         if oldest {
             self.order.push_front((id, slot));
         } else {
@@ -236,62 +236,62 @@ impl Index {
         match self.slots.get(self.free as usize) {
             Some(slot) => std::mem::replace(&mut self.free, slot.after),
             None => {
-                self.slots.push(Slot { posted: None, line: NONE, before: NONE, after: NONE });
+                self.slots.push(Slot { posted: None, group: NONE, before: NONE, after: NONE });
                 (self.slots.len() - 1) as u32
             }
         }
     }
 
-    /// The line of receives that want `wanted`, to which `slot` is about to be added; a new line begins with `slot`.
+    /// The group of receives that want `wanted`, to which `slot` is about to be added; a new group begins with `slot`.
     #[inline]
-    fn line_for(&mut self, wanted: Wanted, slot: u32) -> u32 {
+    fn group_for(&mut self, wanted: Wanted, slot: u32) -> u32 {
         let at = self.kinds.iter().position(|present| present.kind == wanted.kind).unwrap_or_else(|| {
-            self.kinds.push(Present { kind: wanted.kind, count: 0, lines: 0, recent: NONE });
+            self.kinds.push(Present { kind: wanted.kind, count: 0, groups: 0, recent: NONE });
             self.kinds.len() - 1
         });
-        let found = self.line_of(&self.kinds[at], wanted);
-        let line = found.unwrap_or_else(|| self.new_line(Line { wanted, first: slot, last: slot }));
+        let found = self.group_of(&self.kinds[at], wanted);
+        let group = found.unwrap_or_else(|| self.new_group(Group { wanted, first: slot, last: slot }));
         let present = &mut self.kinds[at];
         present.count += 1;
-        present.lines += u32::from(found.is_none());
-        present.recent = line;
-        line
+        present.groups += u32::from(found.is_none());
+        present.recent = group;
+        group
     }
 
-    fn new_line(&mut self, line: Line) -> u32 {
-        let at = match self.free_lines.pop() {
+    fn new_group(&mut self, group: Group) -> u32 {
+        let at = match self.free_groups.pop() {
             Some(at) => {
-                self.lines[at as usize] = line;
+                self.groups[at as usize] = group;
                 at
             }
             None => {
-                self.lines.push(line);
-                (self.lines.len() - 1) as u32
+                self.groups.push(group);
+                (self.groups.len() - 1) as u32
             }
         };
-        self.by_wanted.insert(line.wanted, at);
+        self.by_wanted.insert(group.wanted, at);
         at
     }
 
-    /// The line of receives of kind `present` that want `wanted`.
+    /// The group of receives of kind `present` that want `wanted`.
     #[inline]
-    fn line_of(&self, present: &Present, wanted: Wanted) -> Option<u32> {
-        match self.lines.get(present.recent as usize).filter(|line| line.first != NONE) {
-            Some(line) if line.wanted == wanted => Some(present.recent),
-            // The kind has no other line.
-            Some(line) if present.lines == 1 && line.wanted.kind == present.kind => None,
+    fn group_of(&self, present: &Present, wanted: Wanted) -> Option<u32> {
+        match self.groups.get(present.recent as usize).filter(|group| group.first != NONE) {
+            Some(group) if group.wanted == wanted => Some(present.recent),
+            // The kind has no other group.
+            Some(group) if present.groups == 1 && group.wanted.kind == present.kind => None,
             _ => self.by_wanted.get(&wanted).copied(),
         }
     }
 
     /// The slot of the first receive that accepts a message of `peer` with `tag`.
     fn find(&self, peer: Addr, tag: Option<u64>) -> Option<u32> {
-        let lines = self.kinds.iter().filter_map(|present| {
-            let line = self.line_of(present, present.kind.wanted(peer, tag)?)?;
-            let first = self.lines[line as usize].first;
+        let groups = self.kinds.iter().filter_map(|present| {
+            let group = self.group_of(present, present.kind.wanted(peer, tag)?)?;
+            let first = self.groups[group as usize].first;
             Some((self.slots[first as usize].posted.as_ref()?.id, first))
         });
-        lines.min().map(|(_, slot)| slot)
+        groups.min().map(|(_, slot)| slot)
     }
 
     /// Removes and returns the receive `id`.
@@ -310,7 +310,7 @@ impl Index {
     fn remove(&mut self, at: u32) -> Option<Posted> {
         let slot = &mut self.slots[at as usize];
         let posted = slot.posted.take()?;
-        let (line, before, after) = (slot.line, slot.before, slot.after);
+        let (group, before, after) = (slot.group, slot.before, slot.after);
         slot.after = std::mem::replace(&mut self.free, at);
         self.count -= 1;
         if let Some(slot) = self.slots.get_mut(before as usize) {
@@ -319,7 +319,7 @@ impl Index {
         if let Some(slot) = self.slots.get_mut(after as usize) {
             slot.before = before;
         }
-        let ends = &mut self.lines[line as usize];
+        let ends = &mut self.groups[group as usize];
         if before == NONE {
             ends.first = after;
         }
@@ -329,12 +329,12 @@ impl Index {
         let (wanted, is_last) = (ends.wanted, ends.first == NONE);
         if is_last {
             self.by_wanted.remove(&wanted);
-            self.free_lines.push(line);
+            self.free_groups.push(group);
         }
         if let Some(at) = self.kinds.iter().position(|present| present.kind == wanted.kind) {
             let present = &mut self.kinds[at];
             present.count -= 1;
-            present.lines -= u32::from(is_last);
+            present.groups -= u32::from(is_last);
             if present.count == 0 {
                 self.kinds.swap_remove(at);
             }
@@ -358,8 +358,8 @@ impl Index {
     fn heap_bytes(&self) -> u64 {
         heap::of_vec(&self.slots)
             + heap::of_deque(&self.order)
-            + heap::of_vec(&self.lines)
-            + heap::of_vec(&self.free_lines)
+            + heap::of_vec(&self.groups)
+            + heap::of_vec(&self.free_groups)
             + heap::of_map(&self.by_wanted)
             + heap::of_vec(&self.kinds)
     }

@@ -17,7 +17,7 @@ pub struct Delivery {
     pub id: ReceiveId,
     /// The caller's value of that receive.
     pub context: u64,
-    /// The sender.
+    /// Address of the sender.
     pub peer: Addr,
     /// The tag, if the message has one.
     pub tag: Option<u64>,

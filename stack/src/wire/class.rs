@@ -32,7 +32,7 @@ pub enum PacketClass {
     Trimmed,
     /// Data that the switch before the receiver trimmed.
     TrimmedLastHop,
-    /// Control.
+    /// Acknowledgements, NACKs and control packets.
     Control,
     /// Any other DSCP.
     Other(u8),

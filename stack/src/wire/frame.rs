@@ -437,7 +437,7 @@ fn emit_ip(
 /// The value that [`finish_checksums`] puts in the UDP checksum field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum UdpChecksum {
-    /// The checksum.
+    /// The checksum over pseudo-header and datagram.
     #[default]
     Full,
     /// The folded sum of the pseudo-header, for a port that adds the rest.

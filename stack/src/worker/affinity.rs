@@ -6,7 +6,7 @@ pub enum PinError {
     /// The thread may not run on this core, or the core does not exist.
     #[error("core {core} is not among those that this thread may use: {usable:?}")]
     NotUsable {
-        /// The core.
+        /// Number of the requested core.
         core: usize,
         /// The cores that may be used.
         usable: Vec<usize>,
@@ -14,7 +14,7 @@ pub enum PinError {
     /// The system refused.
     #[error("the system does not pin this thread to core {core}")]
     Refused {
-        /// The core.
+        /// Number of the requested core.
         core: usize,
     },
 }

@@ -172,7 +172,7 @@ impl Exchange {
     }
 
     /// Receives the frames that were sent to the host at `place`. Returns how many were dropped.
-    fn receive_from_host(&mut self, place: usize) -> u64 {
+    fn receive_at_socket(&mut self, place: usize) -> u64 {
         if place == 0 {
             self.poll_sockets();
         }
@@ -219,7 +219,7 @@ impl Exchange {
 impl Port for UdpLink {
     fn receive(&mut self, burst: &mut RxBurst) -> usize {
         let mut exchange = self.exchange.borrow_mut();
-        self.counters.rx_missed += exchange.receive_from_host(self.place);
+        self.counters.rx_missed += exchange.receive_at_socket(self.place);
         let mut count = 0;
         while burst.room() > 0
             && let Some(frame) = exchange.sent[self.place].pop_front()

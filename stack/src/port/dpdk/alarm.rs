@@ -36,7 +36,7 @@ pub(super) enum Kind {
 enum Stage {
     Awake,
     /// Interrupts are on, and the queue is checked once more.
-    Listening,
+    Armed,
     Asleep,
 }
 
@@ -48,7 +48,7 @@ enum End {
     /// Something other than the alarm ended it.
     Silent,
     /// The worker did not rely on the alarm.
-    Nap,
+    Untrusted,
 }
 
 impl Alarm {
@@ -61,11 +61,11 @@ impl Alarm {
 
     /// Prepares for a wait, and returns the descriptor that becomes readable when a frame arrives; `None` if the alarm
     /// is not reliable. `switch_on` switches interrupts on, and returns whether that worked.
-    pub(super) fn listen(&mut self, switch_on: impl FnOnce() -> bool) -> Option<i32> {
+    pub(super) fn arm(&mut self, switch_on: impl FnOnce() -> bool) -> Option<i32> {
         if self.stage != Stage::Awake {
             self.stage = Stage::Asleep;
         } else if self.kind == Kind::Queue || !self.trust.holds() || switch_on() {
-            self.stage = Stage::Listening;
+            self.stage = Stage::Armed;
         } else {
             return None;
         }
@@ -73,13 +73,13 @@ impl Alarm {
     }
 
     /// The wait is over, or did not take place.
-    pub(super) fn hush(&mut self, switch_off: impl FnOnce()) {
+    pub(super) fn disarm(&mut self, switch_off: impl FnOnce()) {
         let stage = std::mem::replace(&mut self.stage, Stage::Awake);
         if stage == Stage::Awake {
             return;
         }
         let end = if !self.trust.holds() {
-            End::Nap
+            End::Untrusted
         } else if self.has_rung(switch_off) {
             End::Rung
         } else {
@@ -87,7 +87,7 @@ impl Alarm {
         };
         if stage == Stage::Asleep {
             if self.ended == Some(End::Rung) {
-                self.trust.needless();
+                self.trust.record_false_alarm();
             }
             self.ended = Some(end);
             self.woken += u64::from(end == End::Rung);
@@ -108,7 +108,7 @@ impl Alarm {
 
     /// Records that the queue was checked, and whether it held frames.
     #[inline]
-    pub(super) fn looked(&mut self, found: bool) {
+    pub(super) fn record_poll(&mut self, found: bool) {
         if self.ended.is_some() {
             self.compare(found);
         }
@@ -137,30 +137,30 @@ impl Alarm {
 #[derive(Clone, Copy, Debug, Default)]
 struct Trust {
     /// Times in a row that a frame was there although the alarm had not rung.
-    unannounced: u8,
+    missed: u8,
     /// Times in a row that the alarm rang, and no frame was received before the next sleep.
-    needless: u8,
+    false_alarms: u8,
 }
 
 impl Trust {
     fn holds(self) -> bool {
-        self.unannounced < PATIENCE && self.needless < PATIENCE
+        self.missed < PATIENCE && self.false_alarms < PATIENCE
     }
 
-    /// A frame was there after a sleep. A nap leaves `unannounced` alone: a card that sends no interrupts will send none
-    /// later.
+    /// A frame was there after a sleep. A sleep without the alarm leaves `missed` alone: a card that sends no interrupts
+    /// will send none later.
     fn found(&mut self, end: End) {
         match end {
             End::Rung => *self = Trust::default(),
-            End::Silent => self.unannounced = self.unannounced.saturating_add(1),
-            End::Nap => self.needless = 0,
+            End::Silent => self.missed = self.missed.saturating_add(1),
+            End::Untrusted => self.false_alarms = 0,
         }
     }
 
     /// The alarm rang, and there was no frame. TAP's driver keeps frames for which it has no buffer in the queue until
     /// the next one arrives: a worker that slept on that would spin.
-    fn needless(&mut self) {
-        self.needless = self.needless.saturating_add(1);
+    fn record_false_alarm(&mut self) {
+        self.false_alarms = self.false_alarms.saturating_add(1);
     }
 }
 
@@ -220,31 +220,31 @@ mod tests {
             Harness { bell, alarm, on: false.into() }
         }
 
-        fn listen(&mut self) -> bool {
-            self.alarm.listen(|| !self.on.replace(true)).is_some()
+        fn arm(&mut self) -> bool {
+            self.alarm.arm(|| !self.on.replace(true)).is_some()
         }
 
         fn ring(&self) {
             rustix::io::write(self.bell.as_fd(), &1u64.to_ne_bytes()).unwrap();
         }
 
-        fn hush(&mut self) {
-            self.alarm.hush(|| self.on.set(false));
+        fn disarm(&mut self) {
+            self.alarm.disarm(|| self.on.set(false));
         }
 
         /// One sleep. Returns whether the worker relied on the alarm.
         fn sleep(&mut self, rings: bool, finds: bool) -> bool {
-            let listens = self.listen();
-            self.alarm.looked(false);
-            assert_eq!(self.listen(), listens);
-            assert_eq!(self.on.get(), listens);
+            let armed = self.arm();
+            self.alarm.record_poll(false);
+            assert_eq!(self.arm(), armed);
+            assert_eq!(self.on.get(), armed);
             if rings {
                 self.ring();
             }
-            self.hush();
+            self.disarm();
             assert!(!self.on.get());
-            self.alarm.looked(finds);
-            listens
+            self.alarm.record_poll(finds);
+            armed
         }
     }
 
@@ -266,9 +266,9 @@ mod tests {
             assert_eq!(harness.alarm.woken(), round + 1);
         }
         // It rings before the sleep, while the worker checks the queue.
-        assert!(harness.listen());
+        assert!(harness.arm());
         harness.ring();
-        harness.hush();
+        harness.disarm();
         assert!(!system::is_readable(harness.bell.as_raw_fd()) && harness.alarm.woken() == 20);
     }
 
@@ -303,7 +303,7 @@ mod tests {
             for _ in 0..20 {
                 assert!(!harness.sleep(false, false));
             }
-            assert!(!harness.sleep(false, true), "a nap that found a frame");
+            assert!(!harness.sleep(false, true), "a sleep without the alarm that found a frame");
         }
         assert!(harness.sleep(true, true));
     }
@@ -313,8 +313,8 @@ mod tests {
         let mut harness = Harness::new();
         for _ in 0..100 {
             assert!(harness.sleep(true, false));
-            harness.alarm.looked(false);
-            harness.alarm.looked(true);
+            harness.alarm.record_poll(false);
+            harness.alarm.record_poll(true);
         }
     }
 
@@ -322,8 +322,8 @@ mod tests {
     fn a_driver_that_cannot_switch_interrupts_gets_no_alarm() {
         let mut harness = Harness::new();
         for _ in 0..20 {
-            assert!(harness.alarm.listen(|| false).is_none());
-            harness.alarm.hush(|| panic!("interrupts are not on"));
+            assert!(harness.alarm.arm(|| false).is_none());
+            harness.alarm.disarm(|| panic!("interrupts are not on"));
         }
     }
 }

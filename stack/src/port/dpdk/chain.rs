@@ -18,7 +18,7 @@ const _: () = assert!(align_of::<Attachment>() <= 8);
 
 /// Bytes used in the own buffer of an mbuf that refers to foreign memory: 24 bytes of C's bookkeeping, and the
 /// attachment.
-const BOOK: usize = 24 + sys::WEFT_OWNER_SIZE as usize;
+const BOOKKEEPING: usize = 24 + sys::WEFT_OWNER_SIZE as usize;
 
 impl Mbuf {
     /// Makes `payload` the last part of the frame, without copying it. Takes another mbuf of the pool, which
@@ -32,7 +32,7 @@ impl Mbuf {
         // reads it.
         let room = usize::from(unsafe { sys::weft_rte_pktmbuf_data_room_size(pool) });
         let Ok(len) = u16::try_from(payload.len()) else { return Err(payload) };
-        if room < BOOK {
+        if room < BOOKKEEPING {
             return Err(payload);
         }
         // SAFETY: `pool` is a mempool of mbufs, never freed, from which any thread may allocate (`MbufPool`).
@@ -116,7 +116,7 @@ impl Mbuf {
     /// The frame in at most `segments` segments: itself, or a copy in a buffer of `pool`. `None` if it is longer than
     /// `max` bytes, or the pool has no free buffer. The second value says whether it was copied.
     #[inline]
-    pub(super) fn in_pieces(self, segments: u16, pool: &MbufPool, max: usize) -> Option<(Mbuf, bool)> {
+    pub(super) fn within_segments(self, segments: u16, pool: &MbufPool, max: usize) -> Option<(Mbuf, bool)> {
         if self.total_len() > max {
             return None;
         }
@@ -287,15 +287,15 @@ mod tests {
     fn segments_are_gathered_into_one() {
         let pool = pool("gathered", 15);
         let owner: Arc<[u8]> = (0..=255).collect::<Vec<u8>>().into();
-        let (whole, copied) = chained(&pool, &owner).in_pieces(1, &pool, 356).unwrap();
+        let (whole, copied) = chained(&pool, &owner).within_segments(1, &pool, 356).unwrap();
         assert!(copied && !whole.is_chained());
         assert_eq!((&whole[..100], &whole[100..]), (&[1; 100][..], &owner[..]));
         assert_eq!((Arc::strong_count(&owner), pool.available()), (1, 14));
-        assert!(chained(&pool, &owner).in_pieces(1, &pool, 355).is_none());
-        let (_, copied) = pool.allocate(50).unwrap().in_pieces(1, &pool, 50).unwrap();
+        assert!(chained(&pool, &owner).within_segments(1, &pool, 355).is_none());
+        let (_, copied) = pool.allocate(50).unwrap().within_segments(1, &pool, 50).unwrap();
         assert!(!copied);
         let long: Arc<[u8]> = vec![0; 901].into();
-        assert!(chained(&pool, &long).in_pieces(1, &pool, 2000).is_none(), "longer than a buffer");
+        assert!(chained(&pool, &long).within_segments(1, &pool, 2000).is_none(), "longer than a buffer");
         drop(whole);
         assert_eq!((Arc::strong_count(&owner), Arc::strong_count(&long), pool.available()), (1, 1, 15));
     }

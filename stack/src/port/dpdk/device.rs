@@ -211,7 +211,7 @@ impl Device {
         }
         // SAFETY: `self.id` is a device of this `Device`, not closed yet, and `started` says that it runs.
         let fd = unsafe { sys::rte_eth_dev_rx_intr_ctl_q_get_fd(self.id, queue) };
-        let kind = if self.facts.is_its_own_alarm() { Kind::Queue } else { Kind::Counter };
+        let kind = if self.facts.waits_on_the_queue_itself() { Kind::Queue } else { Kind::Counter };
         let alarm = Alarm::new(fd, kind)?;
         let works = kind == Kind::Queue || self.interrupt(queue, true) && self.interrupt(queue, false);
         works.then_some(alarm)
@@ -389,7 +389,8 @@ impl Drop for Device {
         // SAFETY: the device is ours (`Device`'s invariant), and nobody uses its queues any more. What fails here
         // cannot be helped: the device is then left as it is, for the life of the process.
         unsafe {
-            let in_order = self.started && self.unplug.is_some() && self.facts.hears_of_its_peer();
+            let in_order =
+                self.started && self.unplug.is_some() && self.facts.frees_state_when_the_peer_leaves();
             if in_order {
                 sys::weft_rte_eth_dev_close_in_order(self.id);
             } else if self.started {

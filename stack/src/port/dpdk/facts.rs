@@ -132,7 +132,7 @@ impl DeviceFacts {
     /// Whether DPDK's interrupt thread takes the link down when the peer leaves. Closing the device does so too, and
     /// the two must not run at the same time. (`memif_disconnect` of `net_memif` frees the shared memory and
     /// the connection's state.)
-    pub(super) fn hears_of_its_peer(&self) -> bool {
+    pub(super) fn frees_state_when_the_peer_leaves(&self) -> bool {
         self.driver == "net_memif"
     }
 
@@ -147,7 +147,7 @@ impl DeviceFacts {
 
     /// Whether workers wait on the queue itself, which is readable while it holds frames: the descriptor of a TAP
     /// device.
-    pub(super) fn is_its_own_alarm(&self) -> bool {
+    pub(super) fn waits_on_the_queue_itself(&self) -> bool {
         self.driver == "net_tap"
     }
 
@@ -506,7 +506,7 @@ mod tests {
     fn only_cards_and_tap_are_asked_for_interrupts() {
         assert!(facts("net_ice").may_interrupt("0000:3b:00.0"));
         assert!(!facts("net_e1000_em").may_interrupt("0000:3b:00.0"));
-        assert!(facts("net_tap").may_interrupt("net_tap0") && facts("net_tap").is_its_own_alarm());
+        assert!(facts("net_tap").may_interrupt("net_tap0") && facts("net_tap").waits_on_the_queue_itself());
         for driver in ["net_ring", "net_memif", "net_af_packet", "net_virtio_user", "net_vhost", "net_null"] {
             assert!(!facts(driver).may_interrupt(&format!("{driver}0")), "{driver}");
         }

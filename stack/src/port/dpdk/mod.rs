@@ -304,7 +304,7 @@ impl Port for DpdkPort {
         let count =
             unsafe { sys::weft_rte_eth_rx_burst(self.device.id(), self.queue, raw.as_mut_ptr(), room) };
         if let Some(alarm) = &mut self.alarm {
-            alarm.looked(count > 0);
+            alarm.record_poll(count > 0);
         }
         let mut delivered = 0;
         let pieces = if burst.takes_tails() { 2 } else { 1 };
@@ -312,7 +312,7 @@ impl Port for DpdkPort {
             // SAFETY: the pointers that `rx_burst` has written are valid mbufs, whose first segment is their own
             // buffer, and which the driver has given up to the caller. Each is taken once.
             let mbuf = unsafe { Mbuf::from_raw(raw) };
-            let Some((mbuf, copied)) = mbuf.in_pieces(pieces, &self.pool, self.caps.max_frame) else {
+            let Some((mbuf, copied)) = mbuf.within_segments(pieces, &self.pool, self.caps.max_frame) else {
                 self.counters.rx_errors += 1;
                 continue;
             };
@@ -374,7 +374,7 @@ impl Port for DpdkPort {
     /// The descriptor of the receive interrupts, unless they have proved unreliable: see [`DeviceFacts::interrupts`].
     fn waitable(&mut self) -> Option<BorrowedFd<'_>> {
         let (device, queue) = (&self.device, self.queue);
-        let fd = self.alarm.as_mut()?.listen(|| device.interrupt(queue, true))?;
+        let fd = self.alarm.as_mut()?.arm(|| device.interrupt(queue, true))?;
         // SAFETY: `fd` is a descriptor of the driver, which keeps it open as long as the device is started.
         // `self.device` keeps the device started, and the result borrows `self`.
         Some(unsafe { BorrowedFd::borrow_raw(fd) })
@@ -383,7 +383,7 @@ impl Port for DpdkPort {
     fn waited(&mut self) {
         let (device, queue) = (&self.device, self.queue);
         if let Some(alarm) = &mut self.alarm {
-            alarm.hush(|| {
+            alarm.disarm(|| {
                 device.interrupt(queue, false);
             });
         }

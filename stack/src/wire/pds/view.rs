@@ -126,7 +126,7 @@ impl<'a> PdsView<'a> {
         Ok(PdsView { kind, prologue, header, rest })
     }
 
-    /// The type.
+    /// The packet's PDS type.
     #[inline]
     pub fn packet_type(&self) -> PacketType {
         self.kind

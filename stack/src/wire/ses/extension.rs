@@ -84,7 +84,7 @@ impl RendezvousExtension {
 /// Atomic extension, 4 B; the last byte is reserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AtomicExtension {
-    /// The operation.
+    /// The operation on the target's memory.
     pub op: AtomicOp,
     /// Datatype, 8 bits; unknown codes are kept.
     pub datatype: u8,

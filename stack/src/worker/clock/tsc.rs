@@ -23,18 +23,18 @@ use super::fitness::{self, Unfit};
 pub(super) const PERIOD_NS: u64 = 100_000_000;
 /// Least duration of the first measurement: if readings are uncertain by 100 ns, the error of the rate is then at most
 /// 2·10⁻⁵, and the first comparison improves it.
-const FIRST: Duration = Duration::from_millis(5);
+const FIRST_MEASUREMENT: Duration = Duration::from_millis(5);
 /// Greatest difference between readings of the two clocks, nanoseconds. Readings further apart are discarded: the
 /// thread was interrupted between them.
-const UNSURE_NS: u64 = 10_000;
+const MAX_READING_GAP_NS: u64 = 10_000;
 /// Number of attempts at a pair of readings that is close enough.
 const ATTEMPTS: u32 = 8;
 /// The clock runs at 7/8 to 9/8 of real time while it catches up.
 const MAX_SLEW: u64 = 8;
 /// Departure from the system's clock that is always tolerated, nanoseconds.
-const FORGIVEN_NS: u64 = 1_000_000;
+const TOLERATED_NS: u64 = 1_000_000;
 /// Fractional bits of a rate.
-const PLACES: u32 = 32;
+const FRACTION_BITS: u32 = 32;
 
 /// The clocks behind a [`Tsc`]; tests substitute their own.
 pub(super) trait Counter {
@@ -110,7 +110,7 @@ struct Line {
     ticks: u64,
     /// The time at the start, ps.
     ps: u64,
-    /// Picoseconds per tick, with [`PLACES`] fractional bits; 0 once the counter has been abandoned.
+    /// Picoseconds per tick, with [`FRACTION_BITS`] fractional bits; 0 once the counter has been abandoned.
     rate: u64,
 }
 
@@ -132,12 +132,12 @@ impl<C: Counter> Tsc<C> {
     /// A clock that shows 0 now, after measuring the counter's rate.
     pub(super) fn measure(counter: C) -> Result<Tsc<C>, Unfit> {
         let first = pair(&counter).ok_or(Unfit::Unmeasured)?;
-        counter.wait(FIRST);
+        counter.wait(FIRST_MEASUREMENT);
         let last = pair(&counter).ok_or(Unfit::Unmeasured)?;
         let (ticks, ns) = (last.ticks.wrapping_sub(first.ticks), last.ns.wrapping_sub(first.ns));
         let rate = rate(ticks, ns).ok_or(Unfit::Unmeasured)?;
         // A rate outside 1 MHz to 1 THz means that this is no counter, or that it has jumped.
-        let one = 1u64 << PLACES;
+        let one = 1u64 << FRACTION_BITS;
         if !(one..=one * 1_000_000).contains(&rate) {
             return Err(Unfit::Unmeasured);
         }
@@ -161,7 +161,7 @@ impl<C: Counter> Tsc<C> {
         let passed = ticks.wrapping_sub(line.ticks);
         // A counter behind the start of the line, read on a core whose counter is slightly late, looks far ahead.
         if passed >= self.period || line.rate == 0 {
-            return self.seldom(line, ticks);
+            return self.now_ps_slow(line, ticks);
         }
         line.at(passed)
     }
@@ -193,7 +193,7 @@ impl<C: Counter> Tsc<C> {
 
     #[cold]
     #[inline(never)]
-    fn seldom(&self, line: Line, ticks: u64) -> u64 {
+    fn now_ps_slow(&self, line: Line, ticks: u64) -> u64 {
         if line.rate == 0 {
             return self.system_ps(&line);
         }
@@ -233,8 +233,8 @@ impl<C: Counter> Tsc<C> {
         let shown = line.at(passed);
         // Negative if this clock is ahead.
         let late = due.wrapping_sub(shown) as i64;
-        let forgiven = (FORGIVEN_NS + since_ns / MAX_SLEW).saturating_mul(1000);
-        let measured = rate(passed, since_ns).filter(|_| !went_back && late.unsigned_abs() <= forgiven);
+        let tolerated = (TOLERATED_NS + since_ns / MAX_SLEW).saturating_mul(1000);
+        let measured = rate(passed, since_ns).filter(|_| !went_back && late.unsigned_abs() <= tolerated);
         let next = match measured {
             Some(rate) => Line { ticks: pair.ticks, ps: shown, rate: slewed(rate, late) },
             None => {
@@ -262,7 +262,7 @@ impl<C: Counter> Tsc<C> {
 impl Line {
     #[inline]
     fn at(&self, passed: u64) -> u64 {
-        let ps = (u128::from(passed) * u128::from(self.rate)) >> PLACES;
+        let ps = (u128::from(passed) * u128::from(self.rate)) >> FRACTION_BITS;
         self.ps.wrapping_add(ps as u64)
     }
 
@@ -302,7 +302,7 @@ impl Shared {
 
 /// Picoseconds per tick, if `ticks` pass in `ns` nanoseconds; `None` if the rate cannot be represented.
 fn rate(ticks: u64, ns: u64) -> Option<u64> {
-    let rate = ((u128::from(ns) * 1000) << PLACES).checked_div(u128::from(ticks))?;
+    let rate = ((u128::from(ns) * 1000) << FRACTION_BITS).checked_div(u128::from(ticks))?;
     u64::try_from(rate).ok().filter(|rate| *rate > 0)
 }
 
@@ -323,7 +323,7 @@ fn pair<C: Counter>(counter: &C) -> Option<Pair> {
         let (after, ns_after) = (counter.ticks(), counter.monotonic_ns());
         let width = ns_after.wrapping_sub(ns_before);
         let middle = before.wrapping_add(after.wrapping_sub(before) / 2);
-        if width < best.map_or(UNSURE_NS, |(width, _)| width) {
+        if width < best.map_or(MAX_READING_GAP_NS, |(width, _)| width) {
             best = Some((width, Pair { ticks: middle, ns }));
         }
     }
