@@ -50,19 +50,19 @@ pub(super) struct Client {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Begin,
-    /// Has asked for the test.
+    /// Waits for the server's answer to its request.
     Asking,
-    /// Sends.
+    /// Sends messages.
     Running,
-    /// Has sent all, and waits until it has arrived.
+    /// Waits until all messages have been delivered.
     Draining,
-    /// Has said so, and waits for the server's report.
+    /// Waits for the server's report.
     Finished,
     /// Waits for its connections to close.
     Closing,
 }
 
-/// Receives for what comes back when latency is measured.
+/// Receives for returning messages when latency is measured.
 const PONGS: u64 = 2;
 
 /// Messages that a client of `test` sends from and receives into at a time.
@@ -76,7 +76,7 @@ pub(super) fn memory_of(test: &Test) -> usize {
     memory::size_for(messages(test), test.size)
 }
 
-/// A connection and what is sent over it.
+/// A connection and the state of its messages.
 struct Lane {
     connection: ConnectionId,
     next: u64,
@@ -114,7 +114,7 @@ impl Client {
         }
     }
 
-    /// What it has seen.
+    /// The client's own figures.
     pub(super) fn report(&self) -> EndReport {
         EndReport {
             arrived: self.done.messages,
@@ -125,7 +125,7 @@ impl Client {
         }
     }
 
-    /// What the server has seen.
+    /// The server's figures, if it has sent them.
     pub(super) fn server_report(&self) -> Option<EndReport> {
         self.server_report.clone()
     }
@@ -135,7 +135,7 @@ impl Client {
         self.meter.has_ended()
     }
 
-    /// What congestion control made of the path.
+    /// The state of congestion control at the end of the measured part.
     pub(super) fn congestion(&self) -> Option<CongestionReport> {
         self.congestion.clone()
     }
@@ -372,7 +372,7 @@ impl Client {
         Failure::Run(format!("the endpoint cannot run the test: {error}"))
     }
 
-    /// Goes on when its time has come.
+    /// Enters the next state when its time has come.
     fn advance(&mut self, endpoint: &mut Endpoint, now: Time) -> Result<(), Failure> {
         match self.state {
             State::Begin => self.ask(endpoint, now).map_err(|error| self.refused_call(&error))?,
@@ -504,7 +504,7 @@ fn histogram() -> Option<Histogram<u64>> {
     Histogram::new_with_bounds(1, LONGEST_RTT_NS, 3).ok()
 }
 
-/// What a peer says, without what would move the cursor of a terminal.
+/// Text of a peer, without characters that would move the cursor of a terminal.
 fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }

@@ -1,12 +1,12 @@
-//! What client and server tell each other: messages of JSON over weft itself, each with the version of
-//! this protocol.
+//! The control messages between client and server: JSON over weft itself, each with the version of this
+//! protocol.
 //!
 //! ```text
-//!   client ── request ─▶ server        what is to be run
+//!   client ── request ─▶ server        the test
 //!          ◀─ ready ────               or refused, and why
 //!          ══ messages ═▶              tagged with the session and the connection (latency: and back)
-//!          ── finished ─▶              how many those were
-//!          ◀─ report ───               what the server has seen
+//!          ── finished ─▶              their number
+//!          ◀─ report ───               the server's figures
 //! ```
 
 use super::plan::Test;
@@ -15,13 +15,13 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use weft::{Addr, CallError, ConnectionId, Endpoint, Error, ReceiveOptions, SendBuffer, SendOptions};
 
-/// Changes with every change of what is said here.
+/// Changes with every change of these messages.
 const VERSION: u32 = 2;
 /// Bytes of the longest control message.
 pub(super) const LONGEST: usize = 4096;
-/// The tag of control messages. Those of data have the session in their upper half.
+/// The tag of control messages. Tags of data messages have the session in their upper half.
 pub(super) const TAG: u64 = u64::from_be_bytes(*b"weftperf");
-/// The caller's word of control messages; those of data have another one.
+/// The context of control messages; data messages have others.
 pub(super) const CONTROL: u64 = u64::MAX;
 /// Sessions count from 1 to this, which is below the upper half of [`TAG`].
 pub(super) const LAST_SESSION: u32 = 0x3fff_ffff;
@@ -43,7 +43,7 @@ pub(super) enum Message {
     Refused { reason: String },
     /// All messages of the test have been delivered.
     Finished { messages: u64 },
-    /// What the server has seen.
+    /// The server's figures.
     Report(EndReport),
 }
 
@@ -66,21 +66,21 @@ pub(super) enum ControlError {
         "it speaks version {0} of weft perf's protocol, and this weft version {VERSION}: use the same weft"
     )]
     Version(u32),
-    /// It is none.
-    #[error("it sent a control message that is none: {0}")]
+    /// It is no control message.
+    #[error("it sent a malformed control message: {0}")]
     Malformed(serde_json::Error),
 }
 
 /// The bytes of `message`.
 pub(super) fn encode(message: Message) -> Vec<u8> {
     let envelope = Envelope { weft_perf: VERSION, message };
-    // Maps with keys that are no strings are all that fails.
+    // Only maps whose keys are no strings fail.
     serde_json::to_vec(&envelope).unwrap_or_default()
 }
 
 /// The message that `bytes` are.
 pub(super) fn decode(bytes: &[u8]) -> Result<Message, ControlError> {
-    // The version first: what else another one says may look different.
+    // The version first: the rest of another version's messages may look different.
     let version: Version = serde_json::from_slice(bytes).map_err(ControlError::Malformed)?;
     if version.weft_perf != VERSION {
         return Err(ControlError::Version(version.weft_perf));

@@ -11,7 +11,7 @@ use weft_stack::worker::Clock;
 const TIMEOUTS: u64 = 2;
 /// How long an end that a signal has interrupted waits for messages under way and for the other end's report.
 const GRACE: Span = Span::from_ms(1000);
-/// Lines of what waits for what that are shown.
+/// Lines of an explanation that are shown.
 const LISTED_LINES: usize = 8;
 
 /// One end of a test.
@@ -170,9 +170,8 @@ fn rise(endpoint: &mut Endpoint) {
     }
 }
 
-/// Answers what the other end still has to say. Its last messages have arrived, but it may not know that, if an
-/// acknowledgement was lost: it has a PDC open then, and sends again. When its last PDC is closed, that may be what it
-/// does not know.
+/// Answers the other end's last packets. Its messages have arrived, but it does not know that if an acknowledgement was lost:
+/// it has a PDC open then, and sends again. The same holds for the packet that closes its last PDC.
 fn farewell(endpoint: &mut Endpoint, begin: Time, patience: Span, interrupt: &Interrupt) {
     let clock = clock(endpoint);
     let (mut now, mut last_frame) = (begin, begin);
@@ -221,7 +220,7 @@ impl Silence {
         self.last = now;
     }
 
-    /// That `peer` has been silent while `what`, and what waits for it.
+    /// The failure of a test with `peer`, which was silent while `what`; it lists what the endpoint waits for.
     pub(super) fn failure(&self, endpoint: &Endpoint, peer: &str, what: &str) -> Failure {
         let mut text = format!("nothing heard of {peer} for {} while {what}", self.patience);
         let reasons = endpoint.worker().map_or([None, None], |worker| {

@@ -1,4 +1,4 @@
-//! What happened in a test between two moments, and what of the processor it took.
+//! Counts events and processor time between two moments of a test.
 
 use super::report::{CountedBy, CpuReport, EndReport};
 use crate::stats;
@@ -51,7 +51,7 @@ pub(super) struct Progress {
 }
 
 impl Meter {
-    /// A meter that leaves the processor out: its thread does the work of others too.
+    /// A meter that does not count the processor: its thread drives another end too.
     pub(super) fn without_cpu() -> Meter {
         Meter::default()
     }
@@ -118,7 +118,7 @@ impl Meter {
         }
     }
 
-    /// What happened in between; nothing if it has not ended.
+    /// The counts in between; all 0 if it has not ended.
     pub(super) fn report(&self) -> EndReport {
         let (Some(begin), Some(end)) = (self.begin, self.end) else { return EndReport::default() };
         let span = end.at.since(begin.at);
@@ -168,7 +168,7 @@ enum CpuMeter {
     Hardware(Box<HardwareCounters>),
 }
 
-/// What a thread has used of the processor.
+/// Processor time and events of a thread.
 #[derive(Clone, Copy)]
 struct Cpu {
     ns: u64,
@@ -242,7 +242,7 @@ impl HardwareCounters {
 }
 
 impl Cpu {
-    /// What was used since `begin`, for `packets` data packets, by a loop that was busy for a share of
+    /// Use since `begin`, for `packets` data packets, by a loop that was busy for a share of
     /// `busy` of the time.
     fn since(&self, begin: &Cpu, busy: f64, packets: u64) -> CpuReport {
         let ns = self.ns - begin.ns;

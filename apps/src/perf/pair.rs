@@ -22,7 +22,7 @@ use weft_stack::worker::Strangers;
 
 /// Frames that each direction of a link in memory holds.
 const RING: usize = 1024;
-/// What a data packet of 4 KiB may cost when one core drives both ends, acknowledgements and copies included.
+/// The aim for cycles of a data packet of 4 KiB when one core drives both ends, acknowledgements and copies included.
 const CYCLES_WANTED: f64 = 1000.0;
 
 /// Runs the test.

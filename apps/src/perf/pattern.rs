@@ -1,4 +1,4 @@
-//! What messages carry, so that any byte in a wrong place shows.
+//! The content of messages: a function of connection, message and offset, so that any byte in a wrong place is detected.
 
 use weft::MemorySlice;
 

@@ -40,7 +40,7 @@ pub(super) struct ServerOptions {
     pub(super) shares_thread: bool,
 }
 
-/// What is done with the results of a test: its plan, the client's name, and what the server has seen.
+/// Takes the results of a test: its plan, the client's name, and the server's figures.
 pub(super) type Sink<'a> = Box<dyn FnMut(&Test, &str, EndReport) -> Result<(), Failure> + Send + 'a>;
 
 /// The server.
@@ -51,7 +51,7 @@ pub(super) struct Server<'a> {
     last_session: u32,
     /// Since when there has been no session.
     idle_since: Time,
-    /// Control messages of others than the client, each a packet: they are no sign of its life.
+    /// Packets of control messages from other peers than the client: they do not show that the client lives.
     foreign: u64,
     started: bool,
     /// A signal has come: no further test begins.
