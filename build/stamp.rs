@@ -1,12 +1,12 @@
-//! Tells a package which sources and which DPDK it is built from. Shared by the build scripts of the
-//! packages that show it.
+//! Tells a package the revision of its sources and the version of DPDK. Shared by the build scripts of the packages
+//! that show them.
 
 use std::env;
 use std::path::Path;
 use std::process::Command;
 
-/// Sets `WEFT_GIT_REVISION` and `WEFT_DPDK_VERSION`, each empty where there is none to tell, and
-/// `WEFT_VERSION`: the release with both, in a line. `root` is the workspace's directory.
+/// Sets `WEFT_GIT_REVISION` and `WEFT_DPDK_VERSION`, each empty if unknown, and `WEFT_VERSION`: the release and both
+/// of these in one line. `root` is the workspace's directory.
 pub(crate) fn stamp(root: &Path) {
     let revision = git_revision(root).unwrap_or_default();
     let dpdk = dpdk_version().unwrap_or_default();
@@ -23,12 +23,12 @@ pub(crate) fn stamp(root: &Path) {
 
 /// The commit that is checked out.
 fn git_revision(root: &Path) -> Option<String> {
-    // Sources unpacked somewhere inside another repository do not have that one's revision.
+    // Sources unpacked inside another repository must not report that repository's revision.
     if !root.join(".git").exists() {
         return None;
     }
-    // HEAD changes when another branch is checked out, its log also with every commit. A file that is
-    // missing must not be named: cargo would run the script each time.
+    // HEAD changes when another branch is checked out; its log also changes with every commit. A missing file must not
+    // be named: cargo would run the script each time.
     for file in ["HEAD", "logs/HEAD"] {
         let path = git(root, &["rev-parse", "--git-path", file]).map(|path| root.join(path));
         if let Some(path) = path.filter(|path| path.exists()) {
@@ -42,7 +42,7 @@ fn git(root: &Path, args: &[&str]) -> Option<String> {
     first_line(Command::new("git").arg("-C").arg(root).args(args))
 }
 
-/// The version of the libdpdk that is linked; none without the feature `dpdk`.
+/// The version of the linked libdpdk; `None` without the feature `dpdk`.
 fn dpdk_version() -> Option<String> {
     // Naming one thing to watch also keeps cargo from watching the whole package.
     println!("cargo::rerun-if-env-changed=PKG_CONFIG");
@@ -52,7 +52,7 @@ fn dpdk_version() -> Option<String> {
     first_line(Command::new(program).args(["--modversion", "libdpdk"]))
 }
 
-/// What `command` prints, if it succeeds.
+/// The first line that `command` prints, if it succeeds.
 fn first_line(command: &mut Command) -> Option<String> {
     let output = command.output().ok().filter(|output| output.status.success())?;
     let text = String::from_utf8(output.stdout).ok()?;

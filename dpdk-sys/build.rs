@@ -7,8 +7,8 @@ use std::process::exit;
 /// The oldest DPDK whose names and structures the bindings rely on.
 const OLDEST_DPDK: &str = "22.11";
 
-/// What weft calls, and nothing else: naming the libraries one by one keeps the dozens that
-/// libdpdk.pc lists, and their load time, out of every program.
+/// The libraries that weft calls. Linking only these keeps the dozens that libdpdk.pc lists, and their load time, out
+/// of every program.
 const LIBRARIES: [&str; 6] = ["rte_eal", "rte_ethdev", "rte_mbuf", "rte_mempool", "rte_ring", "rte_net_ring"];
 
 const FUNCTIONS: &str = "weft_rte_.*\
@@ -41,7 +41,7 @@ fn main() {
     println!("cargo::metadata=version={version}");
 }
 
-/// The installed version, and the flags that its headers want. Prints where its libraries are.
+/// The installed version, and the flags that its headers need. Prints the directories of its libraries.
 fn find_dpdk() -> (String, Vec<String>) {
     let found = pkg_config::Config::new()
         .atleast_version(OLDEST_DPDK)
@@ -93,7 +93,7 @@ fn generate_bindings(cflags: &[String]) {
         .allowlist_function(FUNCTIONS)
         .allowlist_type(TYPES)
         .allowlist_var("WEFT_.*")
-        // Only ever handled by address.
+        // Only used by address.
         .opaque_type("rte_mempool|rte_ring|rte_device|rte_mempool_.*|rte_mbuf_ext_shared_info")
         .default_enum_style(bindgen::EnumVariation::Consts)
         .derive_debug(false)
@@ -106,7 +106,7 @@ fn generate_bindings(cflags: &[String]) {
     bindings.write_to_file(&out).unwrap_or_else(|error| fail(&format!("{}: {error}", out.display())));
 }
 
-/// The part of pkg-config's report that says what is wrong.
+/// The line of pkg-config's report that names the error.
 fn brief(error: &pkg_config::Error) -> String {
     match error {
         pkg_config::Error::ProbeFailure { .. } | pkg_config::Error::Failure { .. } => {
@@ -116,8 +116,8 @@ fn brief(error: &pkg_config::Error) -> String {
     }
 }
 
-/// Ends the build with an error that says how to go on. Cargo fails the build for the error it was
-/// told; a failing exit status would only add the whole output of this script.
+/// Ends the build with an error and advice. Cargo fails the build for the error; a failing exit status would only add
+/// the whole output of this script.
 fn fail(what: &str) -> ! {
     println!("cargo::error={}", what.replace('\n', " "));
     println!(

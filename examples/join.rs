@@ -1,78 +1,65 @@
-//! An application that joins `weft serve`, to wait for messages or to send one to another such application:
-//! `join SOCKET` or `join SOCKET PEER PROCESS TEXT`, where the server calls its first `--peer` 1.
+//! Several applications of one `weft serve`: `join SOCKET` waits for messages, and `join SOCKET PEER PROCESS TEXT` sends one
+//! to such an application of another server, whose port is at the IP address PEER.
 use std::{error::Error, path::Path, time::Duration};
-use weft::core::worker::session::{Client, Event, Extent, Report, SessionConfig};
-use weft::{Addr, ConnectOptions, Matching};
+use weft::{Completion, ConnectOptions, Endpoint, OperationId};
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
-/// Bytes of the longest message. It leaves from the beginning of the memory that is shared with the server.
-const LONGEST: u32 = 4096;
-/// Where messages arrive in it.
-const INBOX: Extent = Extent { region: 0, offset: LONGEST as u64, len: LONGEST };
-/// What tells the reports on messages from each other, and from those on connections.
-const SENT: u64 = 1;
-const RECEIVED: u64 = 2;
+/// Bytes of the longest message.
+const LONGEST: usize = 4096;
+const PATIENCE: Duration = Duration::from_secs(60);
 
-pub(crate) fn join(socket: &Path) -> Outcome<Client> {
-    Ok(Client::join(socket, &SessionConfig::default(), None, Duration::from_secs(5))?)
+/// An endpoint of its own for this process, at the port of the server.
+pub(crate) fn join(socket: &Path) -> Outcome<Endpoint> {
+    Ok(Endpoint::builder(format!("serve:{}", socket.display())).any_process().build()?)
 }
 
-/// What the server says next about this; it may have to say that connections came and went before.
-fn report(client: &mut Client, context: u64) -> Outcome<Report> {
+/// Sends `text` to an application of the server at `peer`, and returns when it has arrived.
+pub(crate) fn send(endpoint: &mut Endpoint, peer: &str, process: u16, text: &str) -> Outcome<()> {
+    let peer = endpoint.peer(peer)?;
+    let there = ConnectOptions { process, ..ConnectOptions::default() };
+    let connection = endpoint.connect_with(peer, there)?;
+    let message = endpoint.send(connection, text.as_bytes().to_vec())?;
     loop {
-        match client.poll()? {
-            Some(Event { report: Report::Refused { error, .. }, .. }) => {
-                return Err(error.to_string().into());
+        match endpoint.wait(PATIENCE)?.ok_or("there is no answer")? {
+            Completion::Sent { operation, result, .. } if operation == message => {
+                endpoint.close(connection)?;
+                return Ok(result?);
             }
-            Some(event) if event.context == context => return Ok(event.report),
-            Some(_) => {}
-            None => client.wait(Duration::from_secs(1))?,
+            Completion::Closed { result, .. } => result?,
+            _ => {}
         }
     }
 }
 
-/// Sends `text` to an application of `peer`'s, and returns when it has arrived.
-pub(crate) fn send(client: &mut Client, peer: u32, process: u16, text: &str) -> Outcome<()> {
-    let len = u32::try_from(text.len()).ok().filter(|len| *len <= LONGEST).ok_or("the text is too long")?;
-    client.write(0, text.as_bytes())?;
-    let there = ConnectOptions { process, ..ConnectOptions::default() };
-    let connection = client.connect(Addr(peer), there, 0)?;
-    client.send(connection, Extent { region: 0, offset: 0, len }, None, 0, SENT)?;
-    let report = report(client, SENT)?;
-    client.close(connection)?;
-    match report {
-        Report::Sent { result: Ok(()), .. } => Ok(()),
-        other => Err(format!("{other:?}").into()),
-    }
-}
-
-/// Has room for one more message.
-pub(crate) fn expect(client: &mut Client) -> Outcome<()> {
-    Ok(client.receive(INBOX, None, Matching::Untagged, RECEIVED).map(drop)?)
+/// Makes room for one more message.
+pub(crate) fn expect(endpoint: &mut Endpoint) -> Outcome<OperationId> {
+    Ok(endpoint.receive(vec![0; LONGEST])?)
 }
 
 /// The next message.
-pub(crate) fn receive(client: &mut Client) -> Outcome<String> {
-    let report = report(client, RECEIVED)?;
-    let Report::Received { len, result: Ok(()), .. } = report else {
-        return Err(format!("{report:?}").into());
-    };
-    let mut text = vec![0; len as usize];
-    client.read(INBOX.offset, &mut text)?;
-    Ok(String::from_utf8(text)?)
+pub(crate) fn receive(endpoint: &mut Endpoint, limit: Duration) -> Outcome<String> {
+    loop {
+        let completion = endpoint.wait(limit)?.ok_or("no message has come")?;
+        if let Some(message) = completion.message() {
+            return Ok(String::from_utf8(message.into())?);
+        }
+        if let Completion::Received { result, .. } = completion {
+            result?;
+        }
+    }
 }
 
 #[allow(dead_code, reason = "a test has its own")]
 fn main() -> Outcome<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let mut client = join(words.first().ok_or("SOCKET, or SOCKET PEER PROCESS TEXT")?.as_ref())?;
+    let mut endpoint = join(words.first().ok_or("SOCKET, or SOCKET PEER PROCESS TEXT")?.as_ref())?;
     if let [_, peer, process, text] = &words[..] {
-        return send(&mut client, peer.parse()?, process.parse()?, text);
+        return send(&mut endpoint, peer, process.parse()?, text);
     }
-    println!("this is process {}", client.process());
+    println!("this is process {}", endpoint.process());
     loop {
-        expect(&mut client)?;
-        println!("{}", receive(&mut client)?);
+        expect(&mut endpoint)?;
+        println!("{}", receive(&mut endpoint, Duration::MAX)?);
     }
 }

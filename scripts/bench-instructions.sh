@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Instructions that one ACK costs the congestion control, for each algorithm and case, and the bytes
-# of state; instructions and cache lines that a packet costs an endpoint; instructions that a packet costs
-# two ends of a real path, all included.
+# Measures instructions per ACK of the congestion control, for each algorithm and case, and the size of its state;
+# instructions and cache lines per packet of an endpoint; and instructions per packet of both ends of a real path,
+# everything included.
 # Usage: bench-instructions.sh [cc|endpoint|path|all] [ACKs per case, or data packets]
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -12,7 +12,7 @@ command -v valgrind >/dev/null || {
     exit 1
 }
 
-# Builds benchmark $2 of package $1 and prints where it is.
+# Builds benchmark $2 of package $1 and prints its path.
 build() {
     local program
     program=$(cargo bench --no-run -p "$1" "${@:3}" --bench "$2" 2>&1 |
@@ -21,7 +21,7 @@ build() {
     echo "$program"
 }
 
-# Only the function $1 of the program that follows is counted, so the mean holds nothing but what it does.
+# Counts only the function $1 of the program that follows, so that the mean contains nothing else.
 counted() {
     valgrind --tool=callgrind --callgrind-out-file=/dev/null --toggle-collect="*$1*" "${@:2}" 2>&1
 }
@@ -38,11 +38,11 @@ congestion_control() {
     "$program" sizes
 }
 
-# One pair of endpoints for instructions. For cache lines so many that none finds anything left in a
-# first-level cache of 32 KiB: each line that a call touches is a miss.
+# One pair of endpoints for instructions. For cache lines so many pairs that none finds its state in a first-level
+# cache of 32 KiB, so that each line touched by a call is a miss.
 endpoint() {
     local count=$1 pairs=96 per_pair=64 program case call total misses
-    # The simulator's packets need no DPDK.
+    # The packets of the simulator need no DPDK.
     program=$(build weft-stack endpoint --no-default-features)
     printf '%-9s %-13s %-18s %s\n' case call instructions/call lines/call
     "$program" list | while read -r case; do
@@ -58,8 +58,8 @@ endpoint() {
     done
 }
 
-# Both ends over net_ring on one thread: everything from `post_send` to the receiver's completion, acknowledgements and
-# the driver included. What begins and ends a run is in two runs of different length alike.
+# Both ends over net_ring on one thread: everything from `post_send` to the receiver's completion, including
+# acknowledgements and the driver. Start and end cost the same in two runs of different length, and cancel out.
 path() {
     local packets=$1 program=target/release/weft
     cargo build --quiet --release -p weft-apps
@@ -82,7 +82,7 @@ whole_run() {
     valgrind --tool=callgrind --callgrind-out-file=/dev/null "$@" 2>&1 >/dev/null | sed -n 's/.*Collected : \([0-9]*\).*/\1/p'
 }
 
-# How often program $1 makes call $3 in case $2 with $4 pairs and $5 data packets each.
+# Prints how often program $1 makes call $3 in case $2 with $4 pairs and $5 data packets each.
 calls() {
     "$1" "$2" "$4" "$5" | sed -n "s/^$3 //p"
 }

@@ -3,8 +3,8 @@
 # in turn
 #   - frames of a 4 KiB payload packet: testpmd txonly -> rxonly, then weft perf throughput;
 #   - 64 bytes: testpmd's frames, then weft's messages, each a reliable packet of its own.
-# Prints the medians of several rounds, and their ratios: a shared machine is as fast as it was a minute ago, or half
-# as fast. What cannot be measured is `-`, and the status is 1 then.
+# Prints the medians of several rounds, and their ratios, because the speed of a shared machine may halve within a
+# minute. A figure that could not be measured is `-`, and the status is then 1.
 #
 # Usage: scripts/bench-memif.sh [--weft PATH] [--seconds N] [--rounds N] [--cores A,B] [--bsize BYTES]
 #        [--size BYTES] [--depth N] [--ack-every BYTES] [--check]
@@ -15,11 +15,11 @@
 #   --bsize BYTES  bytes of a buffer of testpmd's memif (default: 8192); weft's own hold one frame
 #   --size BYTES   of a message in the measurement of goodput (default: 64KiB, so that the messages of an end
 #                  stay in the cache of its core, as testpmd's only frame does)
-#   --depth N      messages under way there (default: 8)
+#   --depth N      messages in flight in that measurement (default: 8)
 #   --ack-every B  bytes that weft acknowledges at a time (default: 32KiB)
 #   --check        fail when goodput is below 0.6 or the message rate below 0.2 of testpmd's
 #
-# Needs dpdk-testpmd (Debian: dpdk-dev) and two cores that nobody else uses; no privileges, no huge pages.
+# Needs dpdk-testpmd (Debian: dpdk-dev) and two otherwise idle cores; no privileges, no huge pages.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -29,7 +29,7 @@ rounds=5
 cores=
 check=
 payload=4096
-# Ethernet, IPv4, UDP, PDS request, SES standard header.
+# Length of Ethernet, IPv4, UDP, PDS request and SES standard headers.
 frame=$((payload + 14 + 20 + 8 + 12 + 44))
 bsize=8192
 size=64KiB
@@ -81,7 +81,7 @@ cleanup() {
 }
 trap cleanup EXIT
 
-# testpmd CORE NAME ROLE MODE BYTES: in the background, its statistics once a second in NAME.log.
+# testpmd CORE NAME ROLE MODE BYTES: starts testpmd in the background, with statistics once a second in NAME.log.
 # Both of its threads share the core: the main one only prints. --mbuf-size must come before --txpkts,
 # whose lengths are checked against it.
 testpmd() {
@@ -95,19 +95,19 @@ testpmd() {
     pids+=($!)
 }
 
-# The median of the packets per second that the receiver printed while packets came.
+# The median of the packet rates that the receiver printed while packets arrived.
 received_pps() {
     python3 - "$1" <<'PYTHON'
 import re, statistics, sys
 text = open(sys.argv[1]).read()
 rates = [int(n) for n in re.findall(r"Rx-pps:\s+(\d+)", text)]
 rates = [n for n in rates if n > 0]
-# The first one covers the time before the link was up.
+# The first rate covers the time before the link was up.
 print(round(statistics.median(rates[1:])) if len(rates) > 1 else 0)
 PYTHON
 }
 
-# missing WHAT LOG...: says that there will be no figure, and how the logs end.
+# missing WHAT LOG...: reports that a figure is missing, with the ends of the logs.
 missing() {
     local what=$1 log
     shift
@@ -118,7 +118,7 @@ missing() {
     done
 }
 
-# baseline NAME BYTES: packets per second of testpmd for frames of so many bytes; 0 if none came.
+# baseline NAME BYTES: packets per second of testpmd for frames of BYTES bytes; 0 if none arrived.
 baseline() {
     local name=$1 bytes=$2 mark=${#pids[@]} pps
     testpmd "$first" "$name-rx" server rxonly "$bytes"
@@ -138,7 +138,7 @@ baseline() {
     printf '%s\n' "$pps"
 }
 
-# measure NAME ARGUMENTS...: weft perf over memif; the client's report in NAME.json, if there is one.
+# measure NAME ARGUMENTS...: runs weft perf over memif; writes the client's report to NAME.json, if there is one.
 measure() {
     local name=$1 server
     shift
@@ -187,7 +187,7 @@ def median(values):
     return statistics.median(values) if values else None
 def text(value, decimals):
     return "-" if value is None else f"{value:.{decimals}f}"
-# What it is, testpmd's figures and weft's, decimals, the least ratio.
+# Columns: title, testpmd's figures, weft's figures, decimals, least ratio.
 rows = [
     (f"payload of {frame}-byte frames, Gbit/s", [pps * payload * 8 / 1e9 for pps in large], seen("throughput", "goodput_gbps", 1), 2, 0.6),
     ("64-byte frames / messages, 10^6/s", [pps / 1e6 for pps in small], seen("rate", "messages_per_s", 1e6), 3, 0.2),

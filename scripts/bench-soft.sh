@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Completion times on software switches in real time beside those that the simulator predicts for the same fabric:
-# incast 15:1, permutation and all-to-all, with hosts of all kinds. Needs a quiet machine; with namespaces, root.
+# Compares completion times on software switches in real time with those that the simulator predicts for the same
+# fabric: incast 15:1, permutation and all-to-all, with hosts of all kinds. Needs an idle machine; with namespaces,
+# root.
 #
 #   scripts/bench-soft.sh [WEFT] [KIND…]     KIND: one, udp, memif, veth
 #

@@ -8,8 +8,8 @@
 #   --size BYTES     what weft transfers, as `weft run --size` takes it [1GiB]; twice as much memory is used
 #   --payload BYTES  payload of a datagram [4096]
 #
-# WEFT names the binary; without it a release build is made. iperf3 uses two threads where weft has one for
-# both ends, so each of its tests is also run with both ends on one core.
+# WEFT names the binary; without it the script makes a release build. iperf3 uses two threads where weft has one for
+# both ends, so each of its tests also runs with both ends on one core.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/lib/iperf.sh
@@ -50,9 +50,9 @@ cleanup() {
 }
 trap cleanup EXIT
 
-# One core for both ends: the last one that this process may use.
+# The core for both ends: the last one that this process may use.
 core=$(python3 -c 'import os; print(max(os.sched_getaffinity(0)))')
-# A port that is free: the system's choice.
+# A free port, chosen by the system.
 port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
 
 for ((run = 0; run < runs; run++)); do

@@ -9,8 +9,8 @@
 #   --runs N         runs of each [3]
 #   --payload BYTES  payload of a datagram, and of a data packet [4096]
 #
-# Needs root, for namespaces and packet sockets; what it makes is gone when it ends. Each end has a core of its own,
-# the first and the last that this process may use.
+# Needs root, for namespaces and packet sockets; removes what it has created. Each end has a core of its own, the first
+# and the last that this process may use.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -72,11 +72,11 @@ ip -n "$two" link set eth0 up
 on_server=(ip netns exec "$one" taskset --cpu-list "$first")
 on_client=(ip netns exec "$two" taskset --cpu-list "$last")
 
-# perf OUT: one run of weft perf, its client's report in OUT. The addresses are not the kernel's, which would answer
-# with ICMP.
+# perf OUT: runs weft perf once and writes its client's report to OUT. The kernel does not have these addresses;
+# otherwise it would answer with ICMP.
 perf() {
     local out=$1 frames
-    # A frame in the ring has 66 bytes of the packet socket's own; rings are made of whole blocks.
+    # A frame in the ring has 66 bytes of the packet socket's own headers; rings consist of whole blocks.
     frames=$(python3 -c "print(max(2048, 1 << ($mtu + 66 + 14 - 1).bit_length()))")
     local port=dpdk:net_af_packet0,iface=eth0,framesz=$frames,blocksz=$((8 * frames)),framecnt=512
     local common=(--port "$port" --port-mtu "$mtu" --payload "$payload" --patience 20000ms)

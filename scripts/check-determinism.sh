@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The same seed must give the same report, to the last byte but for what the run cost, however the
-# program was compiled. Usage: check-determinism.sh WEFT-BINARY WEFT-BINARY
+# Checks that the same seed gives the same report, to the last byte except for the cost of the run, with binaries
+# compiled differently. Usage: check-determinism.sh WEFT-BINARY WEFT-BINARY
 set -euo pipefail
 [ $# -eq 2 ] || { echo "usage: check-determinism.sh WEFT-BINARY WEFT-BINARY" >&2; exit 2; }
 

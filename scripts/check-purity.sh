@@ -18,7 +18,7 @@ ambient='Instant::now|SystemTime|thread_rng|rand::rng\(|\bsleep\(|thread::(spawn
 ambient+="|\\bstd::$modules\\b|\\bstd::\\{([^}]*[ ,{])?$modules\\b"
 ambient+='|(Tcp|Udp)(Stream|Listener|Socket)|\b(print|println|eprint|eprintln|dbg)!'
 ambient+='|\bstatic mut\b|\bthread_local!'
-# A map of std has a random order unless it is given a hasher: these constructors give it none.
+# std's maps have a random order unless they are given a hasher; these constructors give them none.
 ambient+='|\bRandomState\b|\bHash(Map|Set)(::<[^>]*>)?::(new|with_capacity|from|from_iter)\('
 ambient+='|\.(powf|exp|exp2|exp_m1|ln|ln_1p|log|log2|log10|sin|cos|tan|sinh|cosh|tanh|cbrt|hypot)\('
 
@@ -28,8 +28,8 @@ unhashed='\bHash(Map|Set)(::)?<'
 # The simulator's threads meet at a barrier after each window, so results cannot depend on them.
 threads='^testbed/src/sim/(engine|barrier)\.rs:[0-9]+:.*\bstd::thread::(scope|yield_now|panicking)\('
 
-# The lines of place $2 that match $1 and are code. Comments may name what code must not use; files of
-# tests may read their corpora.
+# Prints the lines of place $2 that match $1 and are code. Comments may name forbidden items, and test files may read
+# their corpora.
 lines() {
     grep -rnE --include='*.rs' --exclude=tests.rs --exclude-dir=tests "$1" "$2" \
         | grep -vE '^[^:]+:[0-9]+:\s*//' | grep -vE "$threads"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# From a fresh machine to the main job: what is missing is installed, weft is built, then it runs an
-# incast, a permutation and an all-to-all in virtual time, and a transfer over real DPDK mbufs.
+# From a fresh machine to the main workloads: installs missing packages, builds weft, then runs an incast, a
+# permutation and an all-to-all in virtual time, and a transfer over real DPDK mbufs.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -5,8 +5,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 command -v cargo-deny >/dev/null || cargo install --locked cargo-deny
-# Without --workspace only what the facade needs would be looked at. What the model checker alone needs, under
-# cfg(loom), is not: no target of deny.toml has it, and nobody ships it.
+# Without --workspace only the facade's dependencies would be checked. Dependencies of the model checker alone, under
+# cfg(loom), are not checked: no target of deny.toml has that cfg, and they are never shipped.
 for manifest in Cargo.toml fuzz/Cargo.toml; do
     echo "== $manifest"
     cargo deny --manifest-path "$manifest" --workspace --all-features --config deny.toml check \

@@ -17,7 +17,7 @@ if ! cargo +nightly fuzz --version >/dev/null 2>&1; then
     exit 1
 fi
 
-# What libFuzzer finds goes to a scratch directory; the committed corpus only seeds it.
+# Findings of libFuzzer go to a scratch directory; the committed corpus is only the seed.
 for target in $(cargo +nightly fuzz list); do
     found=fuzz/target/found/$target
     mkdir -p "$found"

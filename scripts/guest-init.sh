@@ -1,9 +1,9 @@
 #!/bin/busybox sh
-# The first program of the guests that scripts/test-guests.sh boots: gives the network cards to vfio-pci, and
-# runs one end of each test. What people read goes to the first serial line; reports of weft, a JSON object a
-# line, and `result: NAME STATUS` go to the second.
+# The first program of the guests that scripts/test-guests.sh boots: gives the network cards to vfio-pci, and runs one
+# end of each test. Text for people goes to the first serial line; weft's reports, one JSON object per line, and
+# `result: NAME STATUS` go to the second.
 #
-# From the kernel's command line:
+# Parameters on the kernel's command line:
 #   weft_role     server or client
 #   weft_cards    NAME/PCI-ADDRESS/IP-PREFIX, joined by commas; the prefix and 1 is the server's address
 #   weft_queues   PCI address of a card with several queues, if there is one
@@ -17,11 +17,11 @@ for line in /dev/ttyS0 /dev/ttyS1; do stty -F "$line" -opost; done
 
 end() {
     sync
-    # qemu is told to end then.
+    # qemu runs with -no-reboot, so this ends it.
     reboot -f
 }
 
-# What fails is not followed by more, which would fail for the same reason, each after its own time.
+# After a failure the guest ends: further tests would fail for the same reason, each after its own timeout.
 result() {
     echo "result: $1 $2" | tee /dev/ttyS1
     [ "$2" -eq 0 ] || end
@@ -34,13 +34,14 @@ give_to_vfio() {
     [ -e "/sys/bus/pci/drivers/vfio-pci/$1" ] || result "vfio-$1" 1
 }
 
-# A server says earlier than its client what it waits for, and waits for clients longer than the machines live.
+# A server reports earlier than its client which test it waits for, and waits for clients longer than the machines
+# live.
 serve() {
     weft perf server --port "dpdk:$1" --ip "${2}1" --rto 1000ms --patience 20000ms --wait 900000ms --json /dev/ttyS1
     result "server-$1" $?
 }
 
-# Every message has content of its own, and each byte is compared where it arrives.
+# Every message has its own content, and the receiver compares each byte.
 ask() {
     local name=$1 card=$2 prefix=$3
     shift 3
@@ -54,7 +55,7 @@ ask() {
 # Whether process $1 has taken a card from vfio.
 has_card() { ls -l "/proc/$1/fd" 2>/dev/null | grep -q vfio-device; }
 
-# A process that is killed leaves its card in the middle of DMA. The next one must find it usable.
+# A killed process leaves its card in the middle of DMA. The next process must find the card usable.
 ask_and_kill() {
     local name=$1 card=$2 prefix=$3
     echo "$name: begins"
@@ -73,7 +74,7 @@ ask_and_kill() {
 
 ask_all() {
     local name=$1 card=$2 prefix=$3 mac=
-    # One of the cards under another address than its own.
+    # Uses one of the cards under another address than its own.
     [ "$name" != e1000e ] || mac="--mac 02:00:00:00:07:07"
     ask "$name-throughput" "$card" "$prefix" --size 256KiB --count 16
     ask "$name-jumbo" "$card" "$prefix" --size 100KB --count 20 --payload 8800
@@ -82,7 +83,7 @@ ask_all() {
     ask "$name-latency" "$card" "$prefix" --mode latency --count 50
 }
 
-# The test program, one test of it.
+# Runs one test of the test program.
 queues() {
     echo "$1: begins"
     WEFT_GUEST_CARD=$weft_queues /bin/queues --ignored --exact --nocapture "$1"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Shows weft's completion times beside those of the public simulator uet-htsim, on its own inputs.
+# Shows weft's completion times next to those of the public simulator uet-htsim, for its own inputs.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

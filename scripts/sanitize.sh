@@ -9,7 +9,7 @@ sanitiser=${1:-address}
 extra=()
 case $sanitiser in
     address) ;;
-    # Without its own build of the standard library it takes that one's synchronisation for none.
+    # Unless the standard library is built with the sanitiser too, its synchronisation is invisible to it.
     thread) extra=(-Zbuild-std) ;;
     *) echo "usage: scripts/sanitize.sh [address|thread]" >&2; exit 2 ;;
 esac
@@ -25,7 +25,7 @@ fi
 
 host=$(rustc +nightly -vV | sed -n 's/^host: //p')
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}/sanitize-$sanitiser
-# Copies by the processor's instructions are invisible to sanitisers.
+# Sanitisers cannot see copies made by the processor's string instructions.
 export RUSTFLAGS="-Zsanitizer=$sanitiser --cfg weft_plain_copies"
 cargo +nightly test -p weft-stack --no-default-features --lib --target "$host" "${extra[@]}" -- \
     region worker::ring worker::session port::borrowed port::memif::tests

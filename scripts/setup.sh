@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# Installs what weft needs on Debian 12: DPDK and its virtual devices, a C compiler, libclang for
-# the bindings, tshark and Python for the independent decoders of the tests, and what makes the namespaces and
-# links of other tests. Silent when nothing is missing.
+# Installs weft's requirements on Debian 12: DPDK and its virtual devices, a C compiler, libclang for the bindings,
+# tshark and Python for the independent decoders of the tests, and the tools with which other tests make namespaces and
+# links. Prints nothing if all are installed.
 #
 # Usage: scripts/setup.sh [--bench] [--guests]
-#   --bench   also what benchmarks need: valgrind, and what they compare with (iperf3, dpdk-testpmd)
-#   --guests  also what the test of network cards needs: qemu and what goes into its machines
+#   --bench   also the requirements of benchmarks: valgrind, and the programs to compare with (iperf3, dpdk-testpmd)
+#   --guests  also the requirements of the test of network cards: qemu and the contents of its machines
 #
-# Runs as root, or as a user who may use sudo.
+# Run it as root, or as a user who may use sudo.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
-# libdpdk-dev brings the drivers along (net_ring, net_null, net_pcap, the vdev bus, …).
+# libdpdk-dev depends on the drivers (net_ring, net_null, net_pcap, the vdev bus, …).
 packages=(build-essential pkg-config libdpdk-dev libpcap-dev clang libclang-dev tshark python3
     iproute2 util-linux procps)
 
@@ -40,7 +40,7 @@ as_root() {
     fi
 }
 
-# Rust lives in the home of whoever builds, also when the script was started through sudo.
+# Rust is installed in the home of the user who builds, even if the script was started through sudo.
 as_builder() {
     if [[ $EUID -eq 0 && -n ${SUDO_USER:-} && $SUDO_USER != root ]]; then
         sudo -u "$SUDO_USER" -H "$@"
@@ -64,7 +64,7 @@ install_packages() {
     [[ ${#missing[@]} -gt 0 ]] || return 0
     echo "setup.sh: installing ${missing[*]}"
     as_root apt-get update -qq
-    # tshark's package asks whether everybody may capture; nothing here captures.
+    # tshark's package asks whether all users may capture; the tests do not capture.
     as_root env DEBIAN_FRONTEND=noninteractive \
         apt-get install -y -qq --no-install-recommends "${missing[@]}" </dev/null
 }

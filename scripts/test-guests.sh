@@ -11,10 +11,10 @@
 #   --directory DIR   where to put the machines' output: server.log, client.log, with the seconds since the test began
 #                     before each line, and, as JSON lines, server.results, client.results (default: target/guests)
 #
-# What fails is followed by all that both machines have said, in the order of time.
+# After a failure, prints the output of both machines, in order of time.
 #
-# Needs qemu-system-x86, busybox-static, cpio (scripts/setup.sh --guests installs them) and Debian's kernel for clouds,
-# which is downloaded once by apt-get, 27 MB, and not installed. Ends with 77 if something of that is missing.
+# Needs qemu-system-x86, busybox-static, cpio (scripts/setup.sh --guests installs them) and Debian's cloud kernel,
+# which apt-get downloads once, 27 MB, without installing it. Exits with 77 if any of these is missing.
 set -euo pipefail
 export LC_ALL=C
 
@@ -25,9 +25,10 @@ weft=
 queues=
 directory=
 inside=
-# Seconds after which something is wrong with the machines, and not only slow. Emulated ones share processors with whatever
-# else runs. Of two cores with a load average of 12 to 15, servers took 11 to 83 until they were ready, and clients 64 to 204
-# for all tests. What waits in a server's machine for its client waits for longer than both together.
+# Time limits in seconds, after which the machines are considered broken rather than slow. Emulated machines share
+# processors with other work. On two cores with a load average of 12 to 15, servers took 11 to 83 s until they were
+# ready, and clients 64 to 204 s for all tests. A server in its machine waits for its client for longer than both
+# together.
 ready_bound=240
 client_bound=600
 
@@ -41,7 +42,8 @@ fail() {
     exit 1
 }
 
-# Fails with all that is known of the machines: they may be gone with their directory when somebody reads it.
+# Fails with the consoles of the machines, because they may be gone with their directory when somebody reads the
+# report.
 fail_with_consoles() {
     kill "${machines[@]}" 2>/dev/null || true
     wait "${stampers[@]}" || true
@@ -59,7 +61,7 @@ while [[ $# -gt 0 ]]; do
         --weft) weft=$2; shift 2 ;;
         --queues) queues=$2; shift 2 ;;
         --directory) directory=$2; shift 2 ;;
-        # Only for itself: with a network of its own or without one.
+        # Internal: the script runs itself again, with a network of its own (own) or without (none).
         --inside) inside=$2; shift 2 ;;
         -h | --help) sed -n '2,/^set/s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit ;;
         *) fail "unknown argument $1 (try --help)" ;;
@@ -76,7 +78,7 @@ check_tools() {
     ! ldd "$(command -v busybox)" >/dev/null 2>&1 || missing "busybox is not linked statically: install busybox-static"
 }
 
-# The package that the newest kernel for clouds is in.
+# Prints the package of the newest cloud kernel.
 newest_kernel() {
     apt-cache depends "$kernel_package" 2>/dev/null | sed -n 's/^ *Depends: \(linux-image-.*\)/\1/p' | head -n 1
 }
@@ -86,7 +88,7 @@ download() {
     (cd "$2" && timeout 60 apt-get download -qq "$1" >/dev/null 2>log)
 }
 
-# Sets `kernel` to where the kernel is unpacked.
+# Sets `kernel` to the path of the unpacked kernel.
 find_kernel() {
     command -v apt-get >/dev/null || missing "no apt-get here to download $kernel_package with"
     local package part
@@ -96,7 +98,7 @@ find_kernel() {
     mkdir -p "$cache"
     part=$(mktemp -d "$cache/part.XXXXXX")
     if [[ -z $package ]] || ! download "$package" "$part"; then
-        # Lists that are old, or that are not there.
+        # The package lists are old or missing.
         [[ $EUID -ne 0 ]] || timeout 60 apt-get update -qq || true
         package=$(newest_kernel)
         [[ -n $package ]] || missing "apt-get does not know $kernel_package: run apt-get update"
@@ -104,12 +106,12 @@ find_kernel() {
     fi
     kernel=$cache/$package
     dpkg-deb -x "$part"/*.deb "$part/root"
-    # Another process may have been faster.
+    # Another process may have created it meanwhile.
     mv -T "$part/root" "$kernel" 2>/dev/null || [[ -d $kernel ]]
     rm -rf "$part"
 }
 
-# Puts a file, or what a link leads to and the link, where it is here.
+# Copies a file to the same path in the guest; for a link, copies the link and its target.
 put() {
     local real link
     real=$(readlink -f "$1")
@@ -119,7 +121,7 @@ put() {
     [[ $link == "$real" ]] || ln -sf "$real" "$image$link"
 }
 
-# The guests' file system: programs, the libraries that they need, drivers of DPDK and of the kernel.
+# Builds the guests' file system: programs, their libraries, drivers of DPDK and of the kernel.
 make_image() {
     image=$work/image
     mkdir -p "$image"/{bin,modules,usr/lib,usr/lib64}
@@ -146,7 +148,7 @@ make_image() {
     (cd "$image" && find . | cpio --create --format=newc --quiet) >"$work/image.cpio"
 }
 
-# Two TAP devices and a bridge in the network that this process has to itself.
+# Creates two TAP devices and a bridge in this process's own network.
 join_taps() {
     ip link add weft0 type bridge mcast_snooping 0 && ip link set weft0 up || return
     ip tuntap add server mode tap multi_queue && ip tuntap add client mode tap || return
@@ -157,7 +159,7 @@ join_taps() {
 # Microseconds since 1970.
 now() { echo "${EPOCHREALTIME//[^0-9]/}"; }
 
-# Copies lines with the time at which they came, and $1: who wrote them.
+# Copies lines, prefixed with their time of arrival and with $1, their source.
 stamp() {
     local line ms
     while IFS= read -r line || [[ -n $line ]]; do
@@ -166,16 +168,16 @@ stamp() {
     done
 }
 
-# Starts the machine of role $1, number $2, to be ended after $3 seconds.
+# Starts the machine of role $1, number $2, which is killed after $3 seconds.
 start() {
     local role=$1 number=$2 bound=$3 listen=off count=1
-    # The kernel checks its timer by waiting, and a machine that is emulated on a busy one may be late.
+    # The kernel checks its timer by waiting, and a machine emulated on a busy host may be late.
     local line="console=ttyS0 quiet panic=-1 no_timer_check intel_iommu=on hugepages=144 weft_role=$role"
     [[ $role == client ]] || listen=on
     line+=" weft_cards=virtio/0000:00:03.0/10.0.0.,e1000e/0000:00:04.0/fd00::"
     local arguments=(
         -machine q35 -accel tcg -cpu max -m 640 -nodefaults -no-user-config -display none -no-reboot
-        # 48 bits: as many as addresses of processes have, which DPDK uses for DMA then.
+        # 48 bits, as many as process addresses have, because DPDK then uses these for DMA.
         -device "intel-iommu,intremap=on,caching-mode=on,device-iotlb=on,aw-bits=48"
         -kernel "$(echo "$kernel"/boot/vmlinuz-*)" -initrd "$work/image.cpio"
         -serial "file:/dev/stdout" -serial "file:$directory/$role.results"
@@ -200,7 +202,7 @@ start() {
     machines+=($!)
 }
 
-# Waits until a command, from $3 on, succeeds: at most $2 seconds, and as long as the server's machine runs.
+# Waits until a command, given from $3 on, succeeds: at most $2 seconds, and only while the server's machine runs.
 wait_for() {
     local what=$1 patience=$2 deadline=$((SECONDS + $2))
     shift 2
@@ -216,10 +218,10 @@ running() { kill -0 "${machines[$1]}" 2>/dev/null; }
 
 listening() { [[ -S $work/a && -S $work/b ]]; }
 
-# Whether at least $2 lines of the server's console have $1.
+# Whether at least $2 lines of the server's console contain $1.
 server_said() { [[ $(grep -c "$1" "$directory/server.log") -ge $2 ]]; }
 
-# $1: the role, $2: the test. Its status is what it ended with.
+# Whether test $2 of role $1 has succeeded.
 result() {
     [[ $(tr -d '\r' <"$directory/$1.results" | sed -n "s/^result: $2 //p") == 0 ]]
 }
@@ -234,14 +236,14 @@ boot() {
     for file in "$directory"/{server,client}.{log,qemu,results}; do : >"$file"; done
     start server 1 $((ready_bound + client_bound))
     wait_for "the sockets of the server's machine" 20 listening
-    # A client asks for its server's address for three seconds, so nothing asks before everything answers.
+    # A client resolves its server's address for only three seconds, so it is started after the servers are ready.
     wait_for "the server to wait for clients over both cards" "$ready_bound" server_said "waiting for clients at" 2
     [[ $taps == no ]] || wait_for "the server to listen to its queues" "$ready_bound" server_said "queues: listening" 1
     start client 2 "$client_bound"
     local status=0 late=()
-    # The client's ends by itself, the server's only when something has failed; both at their bounds.
+    # The client's machine ends by itself, the server's only after a failure; both end at their time limits.
     wait -n "${machines[@]}" || status=$?
-    # What `timeout` ends with.
+    # Exit status of `timeout` at the limit.
     [[ $status -ne 124 ]] || late=("the client's machine did not end within $client_bound s")
     running 0 || late+=("the server's machine has ended")
     if [[ $taps == yes ]] && result client end; then
@@ -251,7 +253,7 @@ boot() {
     judge "${late[@]}"
 }
 
-# Fails if anything has, or if there are arguments: what has gone wrong already.
+# Fails if a test has failed, or if there are arguments, which describe earlier failures.
 judge() {
     local card test bad=("$@")
     for card in virtio e1000e; do
@@ -263,7 +265,7 @@ judge() {
         result client guest_sends_to_queues || bad+=("sender of queues")
         result server guest_receives_by_queues || bad+=("receiver of queues")
     fi
-    # What a guest could not even begin stands there as well.
+    # The results also show tests that a guest could not start.
     if grep -h '^result:' "$directory"/*.results | tr -d '\r' | grep -qv ' 0$'; then bad+=("results that are not 0"); fi
     [[ ${#bad[@]} -eq 0 ]] || fail_with_consoles "failed: $(printf '%s, ' "${bad[@]}" | sed 's/, $//')"
     cat "$directory/client.log"
@@ -286,7 +288,7 @@ if [[ -z $inside ]]; then
     fi
     inside=none
 fi
-# Paths of sockets are short.
+# The paths of sockets are limited in length.
 work=$(mktemp -d "${TMPDIR:-/tmp}/weft-guests.XXXXXX")
 machines=()
 stampers=()

@@ -31,7 +31,7 @@ clean_up() {
 }
 trap clean_up EXIT
 
-# Waits up to 30 s until a command succeeds.
+# Waits up to 30 s for a command to succeed.
 until_true() {
     for _ in $(seq 300); do "$@" >/dev/null 2>&1 && return; sleep 0.1; done
     fail "waited in vain for: $*"
@@ -89,7 +89,7 @@ cc = ["nscc", "smartt"]
 seed = { from = 1, to = 20 }
 SWEEP
 "$weft" sweep "$dir/sweep.toml" --out "$dir/local.jsonl"
-# Into a directory whose name needs quotes.
+# Uses a directory whose name needs quotes.
 mkdir "$dir/a table's place"
 out="$dir/a table's place/slurm.jsonl"
 "$weft" sweep "$dir/sweep.toml" --out "$out" --slurm --tasks 3 --sbatch=--time=10

@@ -1,25 +1,26 @@
 #!/usr/bin/env bash
-# Everything that must hold before a change is accepted. Continuous integration runs just this, with CI set: tests
-# that cannot take place fail then. Elsewhere they are skipped, and listed at the end.
+# Runs all checks that a change must pass. Continuous integration runs this script with CI set, which makes tests fail
+# that cannot run on the machine. Elsewhere such tests are skipped, and listed at the end.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 step() { printf '\n== %s\n' "$*"; }
 
-# One profile for all steps, so that nothing is compiled twice: optimised, because the tests simulate
-# fabrics; without link-time optimisation, because that costs more than it gives here; with all checks.
+# One profile for all steps, so that nothing is compiled twice: optimised, because the tests simulate fabrics; without
+# link-time optimisation, because that takes longer than it saves here; with all assertions.
 profile=(--profile ci)
 target=${CARGO_TARGET_DIR:-target}
 
 step "packages";      scripts/setup.sh
 step "formatting";    cargo fmt --all --check
 step "purity";        scripts/check-purity.sh
+step "documents";     scripts/check-docs.py
 step "clippy";        cargo clippy "${profile[@]}" --workspace --all-targets --quiet -- -D warnings
 step "without DPDK";  cargo clippy "${profile[@]}" -p weft-stack -p weft -p weft-apps --no-default-features --all-targets --quiet -- -D warnings
 said=$(mktemp)
 trap 'rm -f "$said"' EXIT
 step "tests"
-# What goes to standard error is kept as well.
+# Keeps a copy of standard error.
 { cargo test "${profile[@]}" --workspace --quiet 2>&1 >&3 | tee "$said" >&2; } 3>&1
 step "documentation"; RUSTDOCFLAGS="-D warnings" cargo doc "${profile[@]}" --workspace --no-deps --quiet
 

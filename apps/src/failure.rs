@@ -1,5 +1,8 @@
 //! Why a command has not done what was asked.
 
+use std::io;
+use std::path::Path;
+
 /// Why the command did not do what was asked.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
@@ -18,6 +21,11 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
+    /// The file or directory `path` cannot be used because of `error`.
+    pub(crate) fn at(path: &Path, error: &io::Error) -> Failure {
+        Failure::Run(format!("{}: {error}", path.display()))
+    }
+
     /// The exit status of the process.
     pub(crate) fn status(&self) -> u8 {
         match self {

@@ -9,6 +9,7 @@
 
 use crate::Failure;
 use crate::interrupt::Interrupt;
+use crate::trace::LiveTrace;
 use weft_testbed::sim::{RunConfig, RunProgress, RunReport};
 use weft_testbed::workload::Workload;
 
@@ -21,6 +22,7 @@ pub(crate) fn first_pair(workload: &Workload) -> Option<[u32; 2]> {
 #[cfg(feature = "dpdk")]
 pub(crate) fn run(
     config: &RunConfig,
+    trace: Option<&LiveTrace>,
     progress: &mut dyn FnMut(&RunProgress),
     interrupt: &Interrupt,
 ) -> Result<RunReport, Failure> {
@@ -31,6 +33,7 @@ pub(crate) fn run(
     let (ports, pool) = rings::open(config.mtu).map_err(failed)?;
     let hosts = rings::hosts(pair, ports).into();
     let mut live = crate::live::Live::new(config, &rings::network(config), hosts).map_err(failed)?;
+    live.trace(trace);
     live.run(progress, interrupt);
     let mut report = live.into_report();
     // The ports are closed: every mbuf must be back.
@@ -45,6 +48,7 @@ pub(crate) fn run(
 #[cfg(not(feature = "dpdk"))]
 pub(crate) fn run(
     _config: &RunConfig,
+    _trace: Option<&LiveTrace>,
     _progress: &mut dyn FnMut(&RunProgress),
     _interrupt: &Interrupt,
 ) -> Result<RunReport, Failure> {

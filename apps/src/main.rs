@@ -9,6 +9,7 @@ mod failure;
 mod interrupt;
 mod list;
 mod live;
+mod logs;
 mod loopback;
 mod options;
 mod output;
@@ -25,6 +26,7 @@ mod stats;
 mod sweep;
 mod testbed;
 mod text;
+mod trace;
 mod udp;
 mod units;
 mod usage;
@@ -43,7 +45,7 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
     let outcome = match Cli::try_parse() {
-        Ok(cli) => dispatch(cli.command),
+        Ok(cli) => logs::begin().and_then(|()| dispatch(cli.command)),
         Err(error) => match error.kind() {
             ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => error.exit(),
             ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => error.exit(),
@@ -74,7 +76,7 @@ fn dispatch(command: Command) -> Result<(), Failure> {
         Command::RunHost { parent_process, number, run } => {
             let plan = resolve::resolve(&run);
             let outcome =
-                plan.and_then(|plan| soft::processes::be_host(parent_process, number, &plan.config));
+                plan.and_then(|plan| soft::processes::be_host(parent_process, number, &plan.config, &run));
             outcome.map_err(|failure| Failure::Run(format!("host {number}: {failure}")))
         }
         Command::List { what, name } => {

@@ -3,6 +3,7 @@
 
 use crate::Failure;
 use crate::choices::{HostsBy, Payload, Platform, Switch};
+use crate::trace::TraceArgs;
 use crate::units::{self, Ecn, Phantom, Queue, WireOverhead};
 use clap::{ArgGroup, Args, FromArgMatches};
 use std::path::{Path, PathBuf};
@@ -124,6 +125,11 @@ pub(crate) struct RunArgs {
     /// Where samples go [default: samples].
     #[arg(long, value_name = "FILE", requires = "sample")]
     pub(crate) sample_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) trace: TraceArgs,
+    /// Trace the events of these hosts only [default: all].
+    #[arg(long, value_name = "N[,N…]", value_delimiter = ',', requires = "trace")]
+    pub(crate) trace_host: Vec<u32>,
 }
 
 /// Bytes of a generated flow where nothing is said.

@@ -45,6 +45,10 @@ pub(crate) fn resolve(args: &RunArgs) -> Result<Plan, Failure> {
         None if args.on == Platform::Soft => small(workload.hosts(), args)?,
         None => with_link(just_enough(workload.hosts(), args)?, args),
     };
+    if let Some(host) = args.trace_host.iter().find(|host| **host >= workload.hosts()) {
+        let most = workload.hosts() - 1;
+        return Err(usage("--trace-host", format_args!("there is no host {host}; expected 0 to {most}")));
+    }
     let slow = slow(&topology, args);
     let topology = if slow > 1 { topology.slowed(slow) } else { topology };
     if topology.hosts() < workload.hosts() {
@@ -118,6 +122,7 @@ fn files(args: &RunArgs) -> Vec<(&'static str, PathBuf)> {
         ("--link-events", args.link_events.as_ref()),
         ("--json", json),
         ("--flows", args.flows.as_ref()),
+        ("--trace", args.trace.trace.as_ref()),
     ];
     let mut files: Vec<_> =
         named.into_iter().filter_map(|(option, path)| Some((option, path?.clone()))).collect();

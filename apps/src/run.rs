@@ -9,13 +9,17 @@ use crate::output::OutputFile;
 use crate::report::{Report, csv, json, table};
 use crate::resolve::{Plan, resolve};
 use crate::sample::SampleFiles;
+use crate::trace::{LiveTrace, TraceFile};
 use crate::{soft, udp, usage};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::{self, BufWriter, IsTerminal};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Instant;
 use weft_cc::Span;
-use weft_testbed::sim::{self, Lines, RunConfig, RunProgress, RunReport, SampleSink, Sampling};
+use weft_testbed::sim::{
+    self, Lines, RunConfig, RunProgress, RunReport, SampleSink, Sampling, TraceSink, Tracing,
+};
 use weft_testbed::soft::SoftCounters;
 
 /// Runs what `args` describe and writes the reports that they ask for.
@@ -29,17 +33,24 @@ pub(crate) fn run(
     let interrupt = &catch_signals()?;
     // Before the run: a report that cannot be written should not cost one.
     let outputs = Outputs::open(args)?;
+    // Hosts in processes of their own write traces of their own.
+    let live_trace = (args.on != Platform::Sim && args.processes.is_none())
+        .then(|| args.trace.begin(&args.trace_host))
+        .transpose()?
+        .flatten();
     let predicted = (args.on == Platform::Soft)
         .then(|| soft::predict(&plan.config, &plan.faults, interrupt))
         .transpose()?;
     let (clock, cpu) = (Instant::now(), usage::cpu_seconds());
-    let (mut sampled, mut switches) = (Ok(()), None);
+    let (mut extras, mut switches) = (Ok(()), None);
     let mut outcome = match args.on {
-        Platform::Sim => simulate(&plan, args, &mut sampled, interrupt)?,
-        Platform::Loopback => loopback(&plan.config, interrupt)?,
-        Platform::Udp => over_udp(&plan.config, interrupt)?,
-        Platform::Soft => over_switches(&plan, args, &mut switches, interrupt)?,
+        Platform::Sim => simulate(&plan, args, &mut extras, interrupt)?,
+        Platform::Loopback => loopback(&plan.config, live_trace.as_ref(), interrupt)?,
+        Platform::Udp => over_udp(&plan.config, live_trace.as_ref(), interrupt)?,
+        Platform::Soft => over_switches(&plan, args, live_trace.as_ref(), &mut switches, interrupt)?,
     };
+    let traced = live_trace.map_or(Ok(()), LiveTrace::finish);
+    let extras = extras.and(traced);
     let cpu_s = usage::cpu_seconds() - cpu;
     if let Some(predicted) = &predicted {
         outcome.bound = predicted.bound.clone();
@@ -56,12 +67,12 @@ pub(crate) fn run(
         }
     }
     outputs.write(&report, &outcome, clock)?;
-    match (sampled, verdict(&report, &outcome, interrupt)) {
+    match (extras, verdict(&report, &outcome, interrupt)) {
         (Err(unwritten), Err(failure)) => {
             eprintln!("weft: {unwritten}");
             Err(failure)
         }
-        (sampled, verdict) => sampled.and(verdict),
+        (extras, verdict) => extras.and(verdict),
     }
 }
 
@@ -73,45 +84,57 @@ pub(crate) fn rehearse(mut plan: Plan) -> Result<(), Failure> {
     outcome.map(drop).map_err(|error| Failure::Usage(error.to_string()))
 }
 
-/// Runs in virtual time. If samples cannot be written, `sampled` says so, and the results are as without samples.
+/// Runs in virtual time. If samples or a trace cannot be written, `extras` says so, and the results are as without.
 fn simulate(
     plan: &Plan,
     args: &RunArgs,
-    sampled: &mut Result<(), Failure>,
+    extras: &mut Result<(), Failure>,
     interrupt: &Interrupt,
 ) -> Result<RunReport, Failure> {
     let mut samples =
         args.sample.map(|_| SampleFiles::create(args.sample_path(), &plan.config)).transpose()?;
     let sink = samples.as_mut().map(|files| files as &mut dyn SampleSink);
+    let mut trace = args.trace.trace.as_deref().map(TraceFile::create).transpose()?;
+    let trace_sink = trace.as_mut().map(|file| file as &mut dyn TraceSink);
+    let selection = Arc::new(args.trace.selection(&args.trace_host));
     let bar = progress_bar();
     let mut progress = |progress: &RunProgress| show(&bar, progress, "virtual time");
     let options = sim::Options {
         faults: plan.faults.clone(),
         threads: args.threads.map_or(1, usize::from),
         sampling: args.sample.zip(sink).map(|(every, sink)| Sampling { every, sink }),
+        tracing: trace_sink.map(|sink| Tracing { selection, sink }),
         progress: Some(&mut progress),
         stop: Some(interrupt.flag()),
     };
     let outcome = sim::run_with(&plan.config, options);
     bar.finish_and_clear();
-    if let Some(files) = samples {
-        *sampled = files.finish();
-    }
+    let sampled = samples.map_or(Ok(()), SampleFiles::finish);
+    let traced = trace.map_or(Ok(()), TraceFile::finish);
+    *extras = sampled.and(traced);
     outcome.map_err(|error| Failure::Run(error.to_string()))
 }
 
 /// Runs over real mbufs through DPDK, in this process.
-fn loopback(config: &RunConfig, interrupt: &Interrupt) -> Result<RunReport, Failure> {
+fn loopback(
+    config: &RunConfig,
+    trace: Option<&LiveTrace>,
+    interrupt: &Interrupt,
+) -> Result<RunReport, Failure> {
     let bar = progress_bar();
-    let outcome = loopback::run(config, &mut |progress| show(&bar, progress, "real time"), interrupt);
+    let outcome = loopback::run(config, trace, &mut |progress| show(&bar, progress, "real time"), interrupt);
     bar.finish_and_clear();
     outcome
 }
 
 /// Runs over kernel UDP, in this process.
-fn over_udp(config: &RunConfig, interrupt: &Interrupt) -> Result<RunReport, Failure> {
+fn over_udp(
+    config: &RunConfig,
+    trace: Option<&LiveTrace>,
+    interrupt: &Interrupt,
+) -> Result<RunReport, Failure> {
     let bar = progress_bar();
-    let outcome = udp::run(config, &mut |progress| show(&bar, progress, "real time"), interrupt);
+    let outcome = udp::run(config, trace, &mut |progress| show(&bar, progress, "real time"), interrupt);
     bar.finish_and_clear();
     let (report, notes) = outcome?;
     notes.iter().for_each(|note| eprintln!("weft: udp: {note}"));
@@ -123,6 +146,7 @@ fn over_udp(config: &RunConfig, interrupt: &Interrupt) -> Result<RunReport, Fail
 fn over_switches(
     plan: &Plan,
     args: &RunArgs,
+    trace: Option<&LiveTrace>,
     switches: &mut Option<SoftCounters>,
     interrupt: &Interrupt,
 ) -> Result<RunReport, Failure> {
@@ -130,7 +154,7 @@ fn over_switches(
     let mut progress = |progress: &RunProgress| show(&bar, progress, "real time");
     let outcome = match args.processes {
         Some(by) => soft::processes::run(&plan.config, &plan.faults, by, &mut progress, interrupt),
-        None => soft::run(&plan.config, &plan.faults, &mut progress, interrupt),
+        None => soft::run(&plan.config, &plan.faults, trace, &mut progress, interrupt),
     };
     bar.finish_and_clear();
     let (report, counters) = outcome?;

@@ -6,6 +6,7 @@
 use crate::Failure;
 use crate::perf::{EndArgs, EndSetup, PortArgs, open, pin};
 use crate::port_spec::PeerSpec;
+use crate::trace::{self, TraceArgs};
 use crate::units;
 use clap::Args;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -46,6 +47,8 @@ pub(crate) struct ServeArgs {
     /// Connections that an application may have.
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1 << 16))]
     connections: u32,
+    #[command(flatten)]
+    trace: TraceArgs,
 }
 
 /// This endpoint's address in its book.
@@ -59,6 +62,7 @@ const PEERS: u32 = 256;
 /// The port or the socket cannot be had.
 pub(crate) fn serve(args: &ServeArgs) -> Result<(), Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::Run(error.to_string());
+    let trace = args.trace.begin(&[])?;
     let open = open(&args.port)?;
     let mut endpoint = EndSetup::new(&args.end, &open)?;
     endpoint.setup.config =
@@ -66,6 +70,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<(), Failure> {
     let (ip, mtu, place) = (open.info.host.ip, open.mtu(), open.info.place_peers());
     let peers: Vec<_> = (1..).map(Addr).zip(args.peers.iter().copied()).collect();
     let mut worker = endpoint.worker(open, OWN, &peers, Strangers::Refuse)?;
+    trace::attach(trace.as_ref(), &mut worker, OWN.0);
     worker.set_idle(args.end.idle.into());
     let waker = Waker::new().map_err(|error| failed(&error))?;
     let mut server = SessionServer::new(&mut worker, args.applications.into(), waker.clone());
@@ -80,7 +85,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<(), Failure> {
     say(&format!("serving {ip} ({}, MTU {mtu}) at {}", args.port.spec, args.socket.display()));
     pin(&args.end, 0)?;
     server.run(worker, |event| say(&describe(event)));
-    Ok(())
+    trace::end(trace, Ok(()))
 }
 
 impl ServeArgs {

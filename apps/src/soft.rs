@@ -10,6 +10,7 @@ use crate::Failure;
 use crate::backoff::Backoff;
 use crate::interrupt::Interrupt;
 use crate::live::{self, Live, LiveHost, Network};
+use crate::trace::LiveTrace;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -54,6 +55,7 @@ pub(crate) fn slow_motion(topology: &Topology, mtu: u32, processes: bool) -> u32
 pub(crate) fn run(
     config: &RunConfig,
     faults: &FaultPlan,
+    trace: Option<&LiveTrace>,
     progress: &mut dyn FnMut(&RunProgress),
     interrupt: &Interrupt,
 ) -> Result<(RunReport, SoftCounters), Failure> {
@@ -63,6 +65,7 @@ pub(crate) fn run(
     let attach = |host| attach(config, &mut fabric, host);
     let hosts: Result<Vec<_>, _> = live::hosts(&config.workload).into_iter().map(attach).collect();
     let mut live = Live::new(config, &network(config), hosts?).map_err(|e| failed(&e))?;
+    live.trace(trace);
     let counters = drive(&mut fabric, || live.run(progress, interrupt));
     Ok((with_switches(live.into_report(), &counters), counters))
 }

@@ -32,6 +32,7 @@ mod sockets {
     use crate::Failure;
     use crate::interrupt::Interrupt;
     use crate::live::{self, Live, LiveError, LiveHost, Network};
+    use crate::trace::LiveTrace;
     use std::collections::BTreeSet;
     use std::net::{IpAddr, Ipv4Addr};
     use weft_cc::{Rate, Span};
@@ -62,6 +63,7 @@ mod sockets {
     /// Sockets that the system does not give, or options that do not go together.
     pub(crate) fn run(
         config: &RunConfig,
+        trace: Option<&LiveTrace>,
         progress: &mut dyn FnMut(&RunProgress),
         interrupt: &Interrupt,
     ) -> Result<(RunReport, Vec<String>), Failure> {
@@ -71,6 +73,7 @@ mod sockets {
         let network = network(config, &ports);
         let hosts = live_hosts(hosts, ports);
         let mut live = Live::new(config, &network, hosts).map_err(|error: LiveError| failed(&error))?;
+        live.trace(trace);
         live.run(progress, interrupt);
         let notes = notes(live.ports());
         Ok((live.into_report(), notes))

@@ -1,4 +1,4 @@
-//! `weft doctor` as its users see it: over trees that look like machines, and over real paths.
+//! Tests of the command `weft doctor`: on directories that imitate /proc and /sys, and on real paths.
 
 use serde_json::Value;
 use std::fs;
@@ -16,7 +16,7 @@ fn run(args: &[&str]) -> Output {
     doctor(args).output().expect("weft starts")
 }
 
-/// What was found, and whether that was called good.
+/// The findings, and whether the command succeeded.
 fn findings(args: &[&str]) -> (Vec<Value>, bool) {
     let output = run(&[args, &["--json", "-"]].concat());
     let json = serde_json::from_slice(&output.stdout);
@@ -31,7 +31,7 @@ fn state<'a>(list: &'a [Value], check: &str) -> (&'a str, &'a str, &'a str) {
     (text("state"), text("seen"), text("mend"))
 }
 
-/// A machine made of files.
+/// A directory that imitates the /proc and /sys of a machine.
 struct Machine(PathBuf);
 
 impl Machine {
@@ -97,7 +97,7 @@ fn good() -> Machine {
 }
 
 #[test]
-fn a_machine_in_order_is_good() {
+fn a_well_configured_machine_has_only_ok_findings() {
     let (list, success) = good().examine();
     assert!(success && list.iter().all(|finding| finding["state"] == "ok"), "{list:?}");
     assert!(list.iter().all(|finding| finding["mend"].is_null()), "nothing needs to be typed: {list:?}");
@@ -111,7 +111,7 @@ fn a_machine_in_order_is_good() {
 }
 
 #[test]
-fn what_is_wrong_comes_with_what_to_type() {
+fn every_fault_comes_with_a_command_that_repairs_it() {
     let machine = Machine::new("poor")
         .with("sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "0\n")
         .with("sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]\n")
@@ -160,13 +160,13 @@ fn what_is_wrong_comes_with_what_to_type() {
 }
 
 #[test]
-fn an_empty_tree_is_no_reason_to_fall_over() {
+fn an_empty_directory_gives_findings_and_no_panic() {
     let (list, success) = Machine::new("empty").examine();
     assert!(!success && state(&list, "interface").0 == "bad", "{list:?}");
 }
 
 #[test]
-fn this_machine_is_looked_at() {
+fn this_machine_is_examined() {
     let output = run(&[]);
     let text = String::from_utf8(output.stdout).expect("UTF-8");
     for check in ["cores", "clock", "hugepages", "numa", "pci", "mtu", "link"] {
@@ -175,7 +175,7 @@ fn this_machine_is_looked_at() {
     }
 }
 
-/// A doctor at the other end, who does not outlive the test.
+/// An answering doctor, which does not outlive the test.
 struct Answering(Child);
 
 impl Answering {
@@ -193,10 +193,10 @@ impl Drop for Answering {
 }
 
 #[test]
-fn a_path_over_the_loopback_interface_keeps_all() {
+fn a_path_over_the_loopback_interface_has_no_faults() {
     let _other = Answering::at("udp:127.92.1.1");
     let args = ["--path", "127.92.1.1", "--port", "udp:127.92.1.2"];
-    // The other one may take a while to begin.
+    // The answering doctor may take a while to start.
     let examined = (0..20).map(|_| findings(&args).0).find(|list| state(list, "path").0 == "ok");
     let list = examined.expect("the other end answers");
     for check in ["path-mtu", "path-dscp", "path-ecn"] {
@@ -209,7 +209,7 @@ fn a_path_over_the_loopback_interface_keeps_all() {
 }
 
 #[test]
-fn a_path_without_an_answer_is_bad() {
+fn a_path_without_a_response_is_bad() {
     let (list, success) = findings(&["--path", "127.92.2.1", "--port", "udp:127.92.2.2"]);
     assert!(!success);
     let (path, seen, mend) = state(&list, "path");
@@ -218,7 +218,7 @@ fn a_path_without_an_answer_is_bad() {
 }
 
 #[test]
-fn options_that_make_no_sense_are_refused() {
+fn invalid_options_are_refused() {
     for args in [&["--path", "127.0.0.1"][..], &["--answer"], &["--port", "udp:nowhere"]] {
         assert_eq!(run(args).status.code(), Some(2), "{args:?}");
     }

@@ -57,19 +57,22 @@ fn served(test: u8) -> (Pair, [Server; 2], tempfile::TempDir) {
         let builder = Endpoint::builder(format!("serve:{}", socket.display()));
         (Side::new(builder.build().unwrap(), address), server)
     };
-    let ((left, first), (right, second)) = (start(1), start(2));
+    let ((mut left, first), (mut right, second)) = (start(1), start(2));
+    // A server hears nobody whom no application has named.
+    left.endpoint.peer(right.address.as_str()).unwrap();
+    right.endpoint.peer(left.address.as_str()).unwrap();
     (Pair { left, right }, [first, second], dir)
 }
 
 #[test]
 fn an_application_runs_through_a_server() {
-    let (mut pair, ..) = served(1);
+    let (mut pair, _servers, _dir) = served(1);
     body::exchange(&mut pair);
 }
 
 #[test]
 fn a_full_session_gives_the_buffer_back() {
-    let (mut pair, ..) = served(2);
+    let (mut pair, _servers, _dir) = served(2);
     body::back_pressure(&mut pair);
 }
 

@@ -232,13 +232,14 @@ fn the_example_joins_and_is_heard() {
     let hosts = Hosts::new(8);
     let join = |server: &Server| example::join(&server.socket).expect("the server lets us in");
     let (mut alice, mut bob) = (join(&hosts.left), join(&hosts.right));
+    let [_, right] = addresses(8);
     for text in ["hello", "hello again"] {
         example::expect(&mut bob).expect("room");
-        example::send(&mut alice, 1, bob.process(), text).expect("it arrives");
-        assert_eq!(example::receive(&mut bob).expect("it has arrived"), text);
+        example::send(&mut alice, &right, bob.process(), text).expect("it arrives");
+        assert_eq!(example::receive(&mut bob, LIMIT).expect("it has arrived"), text);
     }
-    let said = example::send(&mut alice, 1, 99, "is there anybody?").expect_err("nobody is").to_string();
-    assert!(said.contains("Answered"), "{said}");
+    let said = example::send(&mut alice, &right, 99, "is there anybody?").expect_err("nobody is").to_string();
+    assert!(said.contains("the target answered with return code"), "{said}");
 }
 
 #[test]

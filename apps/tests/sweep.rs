@@ -1,4 +1,4 @@
-//! `weft sweep` as its users see it: the same table whatever happens on the way.
+//! Tests of the command `weft sweep`: it gives the same table however often it is interrupted.
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -9,13 +9,13 @@ use std::process::{Child, Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// 200 runs of some milliseconds.
+/// 200 runs that take milliseconds each.
 const MANY: &str = "[run]\nworkload = 'permutation'\nhosts = 8\nsize = '16KiB'\n\
                     [vary]\ncc = ['nscc', 'smartt']\nlb = ['mixed', 'reps']\nseed = { from = 1, to = 50 }\n";
-/// One run of minutes.
+/// One run that takes minutes.
 const LONG: &str = "[run]\nworkload = 'permutation'\nhosts = 128\nsize = '1GiB'\n[vary]\nseed = [1]\n";
 
-/// A directory of one test's own, with a sweep file in it.
+/// A directory for one test, with a sweep file in it.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -46,7 +46,7 @@ impl Scratch {
         self.0.join(name)
     }
 
-    /// The table that a sweep with `args` makes without disturbance.
+    /// The table of a sweep with `args` that is not interrupted.
     fn table(&self, args: &[&str]) -> String {
         let output = self.sweep(args);
         assert!(output.status.success(), "{args:?}: {}", stderr(&output));
@@ -74,7 +74,7 @@ fn signal(pid: u32, signal: Signal) {
     kill_process(Pid::from_raw(pid as i32).expect("a process"), signal).expect("it is ours");
 }
 
-/// The runs that the sweep `parent` has started and that have not ended.
+/// The processes of the runs that the sweep `parent` has started and that have not ended.
 fn runs_of(parent: u32) -> Vec<u32> {
     let command = format!("sweep-run\0--parent\0{parent}\0--json=-\0");
     let runs = |name: &str| {
@@ -94,12 +94,18 @@ fn until(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// Lines of the journal that have an end.
-fn journaled(scratch: &Scratch) -> usize {
-    fs::read(scratch.path("s.jsonl.journal")).map_or(0, |b| b.iter().filter(|&&b| b == b'\n').count())
+/// How many runs of the sweep with the table `table` have a result file.
+fn results_of(scratch: &Scratch, table: &str) -> usize {
+    let Ok(entries) = fs::read_dir(scratch.path(&format!("{table}.runs"))) else { return 0 };
+    entries.filter(|e| e.as_ref().is_ok_and(|e| e.path().extension().is_some_and(|e| e == "json"))).count()
 }
 
-/// A generator of moments (xorshift; G. Marsaglia, 2003).
+/// How many runs have a result file.
+fn results(scratch: &Scratch) -> usize {
+    results_of(scratch, "s.jsonl")
+}
+
+/// A generator of random durations (xorshift; G. Marsaglia, 2003).
 struct Moments(u64);
 
 impl Moments {
@@ -111,15 +117,16 @@ impl Moments {
     }
 }
 
-/// Interrupts a sweep with each of `signals` in turn, then lets it end.
+/// Interrupts a sweep with each of `signals` in turn, then lets it end. Returns the table and the number of
+/// interruptions.
 fn interrupted(scratch: &Scratch, seed: u64, signals: &[Signal]) -> (String, usize) {
     let mut moments = Moments(seed);
     let mut hits = 0;
     for how in signals {
         let child = scratch.start(&["--jobs", "2"]);
-        // Not before the first row of its own, or nothing would ever be done where starting takes long.
-        let before = journaled(scratch);
-        until("a run is journaled", || journaled(scratch) > before + 1 || scratch.path("s.jsonl").exists());
+        // Not before its first result, or a machine on which starting takes long would never make progress.
+        let before = results(scratch);
+        until("a run has ended", || results(scratch) > before || scratch.path("s.jsonl").exists());
         sleep(moments.next(Duration::from_millis(25)));
         signal(child.id(), *how);
         let output = child.wait_with_output().expect("it ends");
@@ -127,7 +134,7 @@ fn interrupted(scratch: &Scratch, seed: u64, signals: &[Signal]) -> (String, usi
             break;
         }
         hits += 1;
-        assert!(!scratch.path("s.jsonl").exists() || journaled(scratch) == 201, "a table before its time");
+        assert!(!scratch.path("s.jsonl").exists() || results(scratch) == 200, "a table before its time");
         if *how == Signal::INT {
             assert_eq!(output.status.code(), Some(130), "{}", stderr(&output));
             assert!(stderr(&output).contains("the same command goes on"), "{}", stderr(&output));
@@ -139,7 +146,7 @@ fn interrupted(scratch: &Scratch, seed: u64, signals: &[Signal]) -> (String, usi
 }
 
 #[test]
-fn a_table_is_a_regular_file() {
+fn a_table_that_is_not_a_regular_file_is_refused() {
     let scratch = Scratch::new("device", MANY);
     std::os::unix::fs::symlink("/dev/zero", scratch.path("s.jsonl")).expect("links are possible");
     for args in [&[][..], &["--force"]] {
@@ -170,7 +177,7 @@ fn an_interrupted_sweep_ends_with_the_same_table() {
 }
 
 #[test]
-fn the_table_has_the_grids_order_and_the_reports_figures() {
+fn the_table_has_the_order_of_the_grid_and_the_figures_of_the_reports() {
     let scratch = Scratch::new("figures", MANY);
     let table = scratch.table(&[]);
     let rows: Vec<Value> = table.lines().map(|l| serde_json::from_str(l).expect("JSON")).collect();
@@ -204,17 +211,15 @@ fn the_table_has_the_grids_order_and_the_reports_figures() {
 }
 
 #[test]
-fn a_kill_just_before_the_journal_is_removed_does_no_harm() {
+fn a_kill_just_before_the_results_are_removed_does_no_harm() {
     let scratch = Scratch::new("late-kill", MANY);
     let table = scratch.table(&[]);
     let mut child =
         scratch.start(&["--out", scratch.path("u.jsonl").to_str().expect("UTF-8"), "--jobs", "1"]);
-    until("runs are journaled", || {
-        fs::metadata(scratch.path("u.jsonl.journal")).is_ok_and(|m| m.len() > 9000)
-    });
+    until("runs have ended", || results_of(&scratch, "u.jsonl") > 5);
     child.kill().expect("it runs");
     child.wait().expect("it ends");
-    fs::rename(scratch.path("u.jsonl.journal"), scratch.path("s.jsonl.journal")).expect("movable");
+    fs::rename(scratch.path("u.jsonl.runs"), scratch.path("s.jsonl.runs")).expect("movable");
     assert_eq!(scratch.table(&[]), table);
     assert_eq!(scratch.names(), ["s.jsonl", "s.toml"]);
 }
@@ -258,7 +263,7 @@ fn runs_end_promptly_with_their_sweep() {
 }
 
 #[test]
-fn no_other_sweep_gets_between() {
+fn a_second_sweep_on_the_same_table_is_refused() {
     let refused = |first: &[&str], others: &[&[&str]]| {
         let scratch = Scratch::new(&format!("busy-{}", first.len()), LONG);
         let mut child = scratch.start(first);
@@ -278,7 +283,7 @@ fn no_other_sweep_gets_between() {
 }
 
 #[test]
-fn a_run_that_dies_is_a_row_and_is_tried_again() {
+fn a_run_that_dies_gets_a_row_with_its_error_and_is_tried_again() {
     // The first run takes minutes unless it is killed; the others take milliseconds.
     let text = "[run]\nworkload = 'permutation'\nhosts = 128\n[vary]\nsize = ['1GiB', '1KiB', '2KiB']\n";
     let scratch = Scratch::new("dies", text);
@@ -317,9 +322,12 @@ fn unfinished_flows_are_results() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_before_anything_runs() {
+fn invalid_options_are_refused_before_any_run_starts() {
     let cases = [
-        ("[run]\nworkload = 'permutation'\n[vary]\nlb = ['mixed',\n'plb']\n", "s.toml:5: --lb: no load"),
+        (
+            "[run]\nworkload = 'permutation'\n[vary]\nlb = ['mixed',\n'plb']\n",
+            "s.toml:5: --lb: unknown load balancer 'plb'",
+        ),
         (
             "[run]\nworkload = 'permutation'\nhosts = 8\nhostz = 9\n",
             "s.toml:4: weft run has no option 'hostz'",
@@ -352,13 +360,13 @@ fn what_makes_no_sense_is_refused_before_anything_runs() {
 }
 
 #[test]
-fn what_belongs_to_another_sweep_is_not_touched() {
+fn files_of_another_sweep_are_not_touched() {
     let scratch = Scratch::new("foreign", MANY);
     let mut child = scratch.start(&["--jobs", "1"]);
-    until("runs are journaled", || journaled(&scratch) > 3);
+    until("runs have ended", || results(&scratch) > 3);
     child.kill().expect("it runs");
     child.wait().expect("it ends");
-    let journal = fs::read(scratch.path("s.jsonl.journal")).expect("a journal");
+    let kept = results(&scratch);
     fs::write(scratch.path("s.toml"), MANY.replace("16KiB", "17KiB")).expect("writable");
     let refused = |expected: &str| {
         let output = scratch.sweep(&[]);
@@ -369,9 +377,9 @@ fn what_belongs_to_another_sweep_is_not_touched() {
             stderr(&output)
         );
     };
-    refused("s.jsonl.journal: it is of a sweep with other options");
-    assert_eq!(fs::read(scratch.path("s.jsonl.journal")).expect("a journal"), journal);
-    fs::remove_file(scratch.path("s.jsonl.journal")).expect("removable");
+    refused("s.jsonl.runs: it is of a sweep with other options");
+    assert_eq!(results(&scratch), kept);
+    fs::remove_dir_all(scratch.path("s.jsonl.runs")).expect("removable");
     fs::write(scratch.path("s.jsonl"), "precious\n").expect("writable");
     refused("s.jsonl is there already, and not of this sweep");
     assert_eq!(fs::read(scratch.path("s.jsonl")).expect("a file"), b"precious\n");
@@ -379,7 +387,22 @@ fn what_belongs_to_another_sweep_is_not_touched() {
 }
 
 #[test]
-fn files_are_found_beside_the_sweep_file_and_are_part_of_the_sweep() {
+fn the_journal_of_an_earlier_version_is_refused() {
+    let scratch = Scratch::new("journal", MANY);
+    fs::write(scratch.path("s.jsonl.journal"), "{\"journal\":1}\n").expect("writable");
+    for args in [&[][..], &["--force"], &["--shard", "1/2"], &["--merge"], &["--slurm", "--dry-run"]] {
+        let output = scratch.sweep(args);
+        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        let expected = "s.jsonl.journal: an earlier version of weft began this sweep";
+        assert!(stderr(&output).contains(expected), "{args:?}: {}", stderr(&output));
+        assert_eq!(scratch.names(), ["s.jsonl.journal", "s.toml"], "{args:?}");
+    }
+    fs::remove_file(scratch.path("s.jsonl.journal")).expect("removable");
+    assert_eq!(scratch.table(&[]).lines().count(), 200);
+}
+
+#[test]
+fn named_files_are_found_beside_the_sweep_file_and_belong_to_its_identity() {
     let scratch = Scratch::new("files", "[run]\nmatrix = 'pair.cm'\n[vary]\nseed = [1, 2]\n");
     let matrix = |bytes| format!("Nodes 2\nConnections 1\n0->1 id 1 start 0 size {bytes}\n");
     fs::write(scratch.path("pair.cm"), matrix(5000)).expect("writable");
@@ -391,14 +414,14 @@ fn files_are_found_beside_the_sweep_file_and_are_part_of_the_sweep() {
 }
 
 #[test]
-fn the_example_is_a_sweep() {
+fn the_example_runs() {
     let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/sweeps/first.toml");
     let text = fs::read_to_string(example).expect("the example");
     assert_eq!(Scratch::new("example", &text).table(&[]).lines().count(), 30);
 }
 
 #[test]
-fn the_slurm_script_is_a_shell_script() {
+fn the_slurm_script_is_valid_shell() {
     let scratch = Scratch::new("slurm script", MANY);
     let output = scratch.sweep(&["--slurm", "--dry-run", "--tasks", "7", "--sbatch=--time=1:00"]);
     assert!(output.status.success(), "{}", stderr(&output));

@@ -1,4 +1,4 @@
-//! `weft testbed` as its users see it: switches in a process of their own, hosts that come with the options that
+//! Tests of the command `weft testbed`: switches in a process of their own, hosts that attach with the options that
 //! `status` prints, links that change, and switches that are killed.
 
 mod lab;
@@ -11,12 +11,12 @@ use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Output};
 
-/// Of a testbed that is asked for what it does.
+/// The output of `weft testbed status`.
 fn status(lab: &Lab, name: &str) -> Value {
     json(&lab.run(&["testbed", "status", "--json", "--name", name]))
 }
 
-/// Switches in the background, and what they say.
+/// Starts switches in the background, and returns their status.
 fn up(lab: &Lab, name: &str, args: &[&str]) -> Value {
     let output = lab.run(&[&["testbed", "up", "--detach", "--name", name], args].concat());
     assert!(output.status.success(), "{}", stderr_of(&output));
@@ -29,7 +29,7 @@ fn down(lab: &Lab, name: &str) -> String {
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
-/// Ends a testbed whatever becomes of the test.
+/// Ends a testbed when the test ends, even if it fails.
 struct Down<'a>(&'a Lab, &'a str);
 
 impl Drop for Down<'_> {
@@ -63,7 +63,7 @@ fn at_host(lab: &Lab, status: &Value, host: usize, words: &[&str], more: &[&str]
     Process::start(inside)
 }
 
-/// `weft perf` at a host: all that it needs is in the testbed's status.
+/// `weft perf` at a host, with the options in the testbed's status.
 fn perf(lab: &Lab, status: &Value, host: usize, words: &[&str], more: &[&str]) -> Process {
     let end: Vec<&str> = text(&status["end_options"]).split(' ').collect();
     at_host(lab, status, host, &[&["perf"], words].concat(), &[&end, more].concat())
@@ -80,7 +80,7 @@ fn client(lab: &Lab, status: &Value, host: usize, to: usize, more: &[&str]) -> P
 
 const PATIENT: &[&str] = &["--patience", "60000ms"];
 
-/// 20 messages of 50 kB from host 9 to host 0, all of whose bytes are compared.
+/// Sends 20 messages of 50 kB from host 9 to host 0, and compares all bytes.
 fn some_messages_arrive(lab: &Lab, status: &Value) {
     let server = server(lab, status, 0, &[PATIENT, &["--once", "--wait", "60000ms"]].concat());
     let test = ["--size", "50000", "--count", "20", "--verify", "--json", "-"];
@@ -98,7 +98,7 @@ struct Transfer {
 }
 
 impl Transfer {
-    /// One of which some packets have been sent.
+    /// A transfer of which some packets have been sent.
     fn under_way(lab: &Lab, name: &str, bed: &Value) -> Transfer {
         let server = server(lab, bed, 0, &[PATIENT, &["--once", "--wait", "60000ms"]].concat());
         let test = ["--size", "100000", "--count", "60", "--verify", "--json", "-"];
@@ -107,7 +107,7 @@ impl Transfer {
         Transfer { server, client }
     }
 
-    /// All bytes arrive as they were sent. Returns the client's report.
+    /// Checks that all bytes arrive as they were sent. Returns the client's report.
     fn completes(self) -> Value {
         let report = json(&self.client.output());
         assert_eq!(report["server"]["verified_bytes"], 60 * 100_000, "{report}");
@@ -118,8 +118,8 @@ impl Transfer {
     }
 }
 
-/// A testbed of which kind whatsoever: it comes up, carries messages, survives a link, and leaves nothing.
-fn a_life(name: &str, kind: &str, expected_hosts: usize) {
+/// Checks that a testbed of any kind comes up, carries messages, survives a link failure, and leaves nothing behind.
+fn assert_works_and_leaves_nothing(name: &str, kind: &str, expected_hosts: usize) {
     let lab = Lab::new();
     let bed = up(&lab, name, &[FABRIC, "--hosts", kind]);
     let _down = Down(&lab, name);
@@ -136,25 +136,25 @@ fn a_life(name: &str, kind: &str, expected_hosts: usize) {
 }
 
 #[test]
-fn hosts_come_over_udp() {
-    a_life("tudp", "udp", 16);
+fn hosts_attach_over_udp() {
+    assert_works_and_leaves_nothing("tudp", "udp", 16);
 }
 
 #[cfg(feature = "dpdk")]
 #[test]
-fn hosts_come_over_memif() {
-    a_life("tmemif", "memif", 16);
+fn hosts_attach_over_memif() {
+    assert_works_and_leaves_nothing("tmemif", "memif", 16);
 }
 
 #[cfg(feature = "dpdk")]
 #[test]
-fn hosts_come_from_namespaces_and_none_is_left() {
+fn hosts_attach_from_namespaces_and_no_namespace_is_left() {
     if let Some(why) = no_namespaces() {
         return skipped(&why);
     }
     let name = format!("v{}", std::process::id() % 1_000_000);
     let namespaces = || Path::new("/run/netns").join(format!("{name}-h0")).exists();
-    a_life(&name, "veth", 16);
+    assert_works_and_leaves_nothing(&name, "veth", 16);
     assert!(!namespaces());
     let lab = Lab::new();
     let small = lab.file("small.toml", "topology = \"leaf-spine:hosts=4,leaves=2\"\nslow = 4000\n");
@@ -169,12 +169,12 @@ fn hosts_come_from_namespaces_and_none_is_left() {
     assert!(!namespaces());
 }
 
-/// Kills the switches as `kill -9` does it, and waits until they are gone.
+/// Kills the switches with SIGKILL, and waits until they are gone.
 fn kill(bed: &Value) {
     let pid = bed["pid"].to_string();
     let done = Command::new("kill").args(["-9", &pid]).status();
     assert!(done.expect("there is kill").success());
-    // Nobody waits for it but init, which may take its time.
+    // The process remains until init has waited for it.
     until("the switches are gone", || {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         stat.is_empty() || stat.contains(") Z ")
@@ -203,8 +203,8 @@ fn links_fail_and_heal_under_transfers() {
     transfer.completes();
 }
 
-/// A link on which every tenth frame is damaged, over which messages go whose bytes are all compared.
-fn damage_is_never_delivered(name: &str, kind: &str) {
+/// Sends messages over a link that damages every tenth frame, and compares all bytes.
+fn assert_damage_is_never_delivered(name: &str, kind: &str) {
     let lab = Lab::new();
     let bed = up(&lab, name, &[FABRIC, "--hosts", kind]);
     let _down = Down(&lab, name);
@@ -217,17 +217,17 @@ fn damage_is_never_delivered(name: &str, kind: &str) {
 
 #[test]
 fn damage_is_never_delivered_over_udp() {
-    damage_is_never_delivered("tdamageu", "udp");
+    assert_damage_is_never_delivered("tdamageu", "udp");
 }
 
 #[cfg(feature = "dpdk")]
 #[test]
 fn damage_is_never_delivered_over_memif() {
-    damage_is_never_delivered("tdamagem", "memif");
+    assert_damage_is_never_delivered("tdamagem", "memif");
 }
 
 #[test]
-fn hosts_hear_that_the_switches_are_gone_and_they_come_again() {
+fn hosts_notice_that_the_switches_are_gone_and_the_switches_come_up_again() {
     let (lab, name) = (Lab::new(), "tkill");
     let bed = up(&lab, name, &[FABRIC]);
     let _down = Down(&lab, name);
@@ -235,7 +235,7 @@ fn hosts_hear_that_the_switches_are_gone_and_they_come_again() {
     let client = client(&lab, &bed, 9, 0, &["--patience", "2000ms", "--duration", "600000ms"]);
     until("messages are on their way", || status(&lab, name)["hosts"][9]["sent"].as_u64() > Some(50));
     kill(&bed);
-    // `output` waits no longer than for its bound; both have said so after twice their patience.
+    // `output` has a bound on its wait; both give up within twice their patience.
     let (client, server) = (client.output(), server.output());
     assert_eq!(client.status.code(), Some(1));
     assert!(stderr_of(&client).contains("nothing heard of"), "{}", stderr_of(&client));
@@ -249,7 +249,7 @@ fn hosts_hear_that_the_switches_are_gone_and_they_come_again() {
 }
 
 #[test]
-fn transfers_over_udp_go_on_when_the_switches_are_back() {
+fn transfers_over_udp_resume_when_the_switches_are_back() {
     let (lab, name) = (Lab::new(), "tback");
     let bed = up(&lab, name, &[FABRIC]);
     let _down = Down(&lab, name);
@@ -262,7 +262,7 @@ fn transfers_over_udp_go_on_when_the_switches_are_back() {
 }
 
 #[test]
-fn a_fabric_comes_from_a_file_and_mistakes_in_it_are_named() {
+fn a_file_describes_the_fabric_and_its_errors_are_named() {
     let (lab, name) = (Lab::new(), "tfile");
     let file = lab.file(
         "bed.toml",
@@ -305,7 +305,7 @@ fn a_fabric_comes_from_a_file_and_mistakes_in_it_are_named() {
 }
 
 #[test]
-fn of_several_that_come_up_at_once_one_does_and_the_others_say_so() {
+fn of_several_testbeds_started_at_once_under_one_name_only_one_comes_up() {
     let (lab, name) = (Lab::new(), "tonce");
     let _down = Down(&lab, name);
     let fabric = |hosts: usize| {
@@ -333,7 +333,7 @@ fn of_several_that_come_up_at_once_one_does_and_the_others_say_so() {
 }
 
 #[test]
-fn the_name_stands_before_what_is_set_or_behind_it() {
+fn the_name_option_may_come_before_or_after_the_link() {
     let (lab, name) = (Lab::new(), "twhere");
     let bed = up(&lab, name, &[FABRIC]);
     let _down = Down(&lab, name);
@@ -364,15 +364,14 @@ fn in_the_foreground_it_ends_with_a_signal() {
     assert!(!control.exists());
 }
 
-/// What the doctor at host 2 says of trimming, where all that goes to host 0 has to go through a link forty times slower
-/// than the others.
+/// The doctor's finding on trimming from host 2 to host 0, whose link is forty times slower than the others.
 fn trimming(lab: &Lab, name: &str, bed: &Value) -> (String, String) {
     let output = set(lab, name, &["host=0", "rate=5M"]);
     assert!(output.status.success(), "{}", stderr_of(&output));
     let _answering = at_host(lab, bed, 0, &["doctor", "--answer", "--wait", "60000ms"], &[]);
     let peer = text(&bed["hosts"][0]["called"]);
     let mut found = None;
-    // The other one may take a while to begin.
+    // The answering doctor may take a while to start.
     until("the other end answers", || {
         let output = at_host(lab, bed, 2, &["doctor", "--path", peer, "--json", "-"], &[]).output();
         let list: Value = serde_json::from_slice(&output.stdout)
@@ -391,8 +390,8 @@ fn small_fabric(lab: &Lab, trim: bool) -> String {
     lab.file("small.toml", &text)
 }
 
-/// The doctor counts as many trimmed packets as the switches have trimmed, and misses none.
-fn a_fabric_that_trims_is_seen_to(name: &str, kind: &str) {
+/// Checks that the doctor counts exactly the packets that the switches have trimmed.
+fn assert_trimming_is_seen(name: &str, kind: &str) {
     let lab = Lab::new();
     let bed = up(&lab, name, &[&small_fabric(&lab, true), "--hosts", kind]);
     let _down = Down(&lab, name);
@@ -403,8 +402,8 @@ fn a_fabric_that_trims_is_seen_to(name: &str, kind: &str) {
     assert!(frames["trimmed"].as_u64() > Some(0), "{frames}");
 }
 
-/// The doctor calls it bad, and the switches have dropped as they were told to.
-fn a_fabric_that_drops_is_seen_to(name: &str, kind: &str) {
+/// Checks that the doctor reports drops as bad in a fabric that does not trim.
+fn assert_drops_are_seen(name: &str, kind: &str) {
     let lab = Lab::new();
     let bed = up(&lab, name, &[&small_fabric(&lab, false), "--hosts", kind]);
     let _down = Down(&lab, name);
@@ -419,17 +418,17 @@ fn a_fabric_that_drops_is_seen_to(name: &str, kind: &str) {
 
 #[test]
 fn the_doctor_sees_trimming_over_memif() {
-    a_fabric_that_trims_is_seen_to("dtrim", "memif");
+    assert_trimming_is_seen("dtrim", "memif");
 }
 
 #[test]
 fn the_doctor_sees_drops_over_memif() {
-    a_fabric_that_drops_is_seen_to("ddrop", "memif");
+    assert_drops_are_seen("ddrop", "memif");
 }
 
 #[test]
 fn the_doctor_sees_trimming_over_udp() {
-    a_fabric_that_trims_is_seen_to("dtrimu", "udp");
+    assert_trimming_is_seen("dtrimu", "udp");
 }
 
 #[cfg(feature = "dpdk")]
@@ -439,6 +438,6 @@ fn the_doctor_sees_trimming_and_drops_over_veth() {
         return skipped(&why);
     }
     let name = format!("d{}", std::process::id() % 1_000_000);
-    a_fabric_that_trims_is_seen_to(&name, "veth");
-    a_fabric_that_drops_is_seen_to(&name, "veth");
+    assert_trimming_is_seen(&name, "veth");
+    assert_drops_are_seen(&name, "veth");
 }

@@ -1,8 +1,8 @@
 //! Instructions per ACK: the program that `scripts/bench-instructions.sh` runs under callgrind.
 //!
-//! `instructions ALGORITHM CASE COUNT` feeds COUNT ACKs of one case to [`measured`], the only
-//! function that callgrind counts. What brings the algorithm into the state of the case happens
-//! outside. `instructions list` prints all pairs; without arguments each runs once.
+//! `instructions ALGORITHM CASE COUNT` feeds COUNT ACKs of one case to [`measured`], the only function that callgrind
+//! counts. Setting up the state of the case happens outside of it. `instructions list` prints all pairs; without
+//! arguments each pair runs once.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -19,10 +19,10 @@ const PARAMS: CcParams = CcParams {
     trimming: true,
 };
 const MTU: u64 = 4_160;
-/// One packet at 400 Gbit/s.
+/// Transmission time of one packet at 400 Gbit/s.
 const PACKET_TIME: Span = Span::from_ps(83_200);
 
-/// A state of affairs and the ACKs that arrive in it.
+/// A state of the algorithm and the ACKs that arrive in it.
 struct Case {
     name: &'static str,
     rtt: Span,
@@ -32,13 +32,13 @@ struct Case {
     before: Before,
 }
 
-/// What happens before each ACK, uncounted.
+/// Event before each ACK, not counted.
 #[derive(Clone, Copy, PartialEq)]
 enum Before {
     Nothing,
     /// A packet is trimmed, so that the ACK ends a period of quick adapt with a trigger set.
     Trim,
-    /// Everything was trimmed once, and more is in flight than will ever be acknowledged.
+    /// All packets were trimmed once, and more bytes are in flight than will ever be acknowledged.
     IgnorePhase,
 }
 
@@ -101,7 +101,7 @@ const CASES: [Case; 8] = [
     },
 ];
 
-/// The fast path, alone in a function so that callgrind can tell it from the rest.
+/// The fast path, in a function of its own so that callgrind can count it separately.
 #[inline(never)]
 fn measured<C: SenderCc>(cc: &mut C, now: Time, ack: &AckSample) {
     cc.on_ack(now, ack);
@@ -126,7 +126,7 @@ fn trim<C: SenderCc>(cc: &mut C, now: Time) {
     cc.on_nack(now, &nack);
 }
 
-/// Averages settled, timers running, the state that the case starts from.
+/// Brings the algorithm into the state that the case starts from: averages settled, timers running.
 fn settle<C: SenderCc>(cc: &mut C, case: &Case) -> Time {
     let mut now = Time::ZERO;
     for _ in 0..10_000 {
@@ -135,7 +135,7 @@ fn settle<C: SenderCc>(cc: &mut C, case: &Case) -> Time {
     }
     if case.before == Before::IgnorePhase {
         trim(cc, now);
-        // The first ends a period that saw many bytes; the second one that saw few, and adapts.
+        // The first round ends a period with many bytes; the second one ends a period with few bytes, and adapts.
         for _ in 0..2 {
             now += Span::from_us(40);
             cc.on_ack(now, &AckSample { newly_received: 0, ..ack(case, u64::MAX) });
@@ -147,12 +147,12 @@ fn settle<C: SenderCc>(cc: &mut C, case: &Case) -> Time {
 
 fn run<C: SenderCc>(mut cc: C, case: &Case, count: u64) {
     let mut now = settle(&mut cc, case);
-    // Few enough in flight for the next trim to end the ignore phase.
+    // Few enough bytes in flight for the next trim to end the ignore phase.
     let ack = black_box(ack(case, MTU / 2));
     for _ in 0..count {
         now += case.gap;
         if case.before == Before::Trim {
-            // Early in the period, so that it is the ACK that ends it.
+            // Early in the period, so that the ACK ends it.
             trim(&mut cc, now - case.gap + Span::from_us(1));
         }
         measured(&mut cc, black_box(now), &ack);

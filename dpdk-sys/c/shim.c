@@ -14,7 +14,7 @@
 
 #include "shim.h"
 
-/* What stands at the beginning of the own buffer of an mbuf that refers to another. */
+/* Stored at the beginning of the own buffer of an mbuf that refers to foreign memory. */
 struct attached {
 	struct rte_mbuf_ext_shared_info shared;
 	_Alignas(8) unsigned char owner[WEFT_OWNER_SIZE];
@@ -75,7 +75,7 @@ void weft_rte_pktmbuf_gather(const struct rte_mbuf *frame, void *to)
 	}
 }
 
-/* Seconds after which the interrupt thread is thought to be stuck. */
+/* Seconds after which the interrupt thread counts as stuck. */
 #define CLOSING_PATIENCE 2
 
 struct closing {

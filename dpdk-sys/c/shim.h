@@ -1,10 +1,10 @@
-/* Linkable names for what DPDK defines `static inline` or as a macro. */
+/* Linkable names for functions and constants that DPDK defines `static inline` or as macros. */
 #ifndef WEFT_SHIM_H
 #define WEFT_SHIM_H
 
 #include <stdint.h>
 
-/* Bytes that an mbuf which refers to foreign memory keeps for whoever owns that. */
+/* Bytes that an mbuf which refers to foreign memory keeps for the owner of that memory. */
 #define WEFT_OWNER_SIZE 64
 
 struct rte_mbuf;
@@ -26,7 +26,7 @@ void weft_rte_pktmbuf_free(struct rte_mbuf *frame);
 /*
  * Chains `tail`, an mbuf without data, behind `head` and makes it refer to `length` bytes at `data`. When the
  * last reference is gone, `release` is called with `data` and a pointer to the WEFT_OWNER_SIZE bytes that
- * weft_rte_pktmbuf_owner gives. Returns 0, or a negative error if the chain would get too long.
+ * weft_rte_pktmbuf_owner gives. Returns 0, or a negative error if the chain would be too long.
  */
 int weft_rte_pktmbuf_attach(struct rte_mbuf *head, struct rte_mbuf *tail, void *data, uint16_t length,
 			    void (*release)(void *data, void *owner));
@@ -39,13 +39,13 @@ void weft_rte_pktmbuf_gather(const struct rte_mbuf *frame, void *to);
 
 /*
  * Stops and closes a device on the thread that handles interrupts, and returns when that is done: for drivers whose
- * interrupts take down what closing takes down as well. If that thread is stuck, on the calling one.
+ * interrupt handlers and close function free the same state. Falls back to the calling thread if that one is stuck.
  */
 void weft_rte_eth_dev_close_in_order(uint16_t port);
 
 /*
- * 1 if the link is up, 0 if it is down, or a negative error. Puts what the driver calls its speed into `mbps`, in Mbit/s:
- * it may be 0 or WEFT_SPEED_UNKNOWN. Does not wait.
+ * 1 if the link is up, 0 if it is down, or a negative error. Stores the driver's value for the speed in
+ * `mbps`, in Mbit/s: it may be 0 or WEFT_SPEED_UNKNOWN. Does not wait.
  */
 int weft_rte_eth_link(uint16_t port, uint32_t *mbps);
 

@@ -1,4 +1,4 @@
-/* What bindgen reads. Only what build.rs allow-lists reaches Rust. */
+/* Input of bindgen. Only names that build.rs allow-lists reach Rust. */
 #include <rte_dev.h>
 #include <rte_eal.h>
 #include <rte_errno.h>
@@ -24,7 +24,7 @@ static const uint64_t WEFT_RX_OFFLOAD_TIMESTAMP = RTE_ETH_RX_OFFLOAD_TIMESTAMP;
 static const uint32_t WEFT_MQ_RX_RSS = RTE_ETH_MQ_RX_RSS;
 static const uint32_t WEFT_SPEED_UNKNOWN = RTE_ETH_SPEED_NUM_UNKNOWN;
 
-/* Hashes over IP addresses, whatever is in the packet, and those that look further. */
+/* Hash types over IP addresses alone, whatever the packet carries, and types that include more fields. */
 static const uint64_t WEFT_RSS_ADDRESSES = RTE_ETH_RSS_IPV4 | RTE_ETH_RSS_FRAG_IPV4 | RTE_ETH_RSS_NONFRAG_IPV4_OTHER |
 	RTE_ETH_RSS_IPV6 | RTE_ETH_RSS_FRAG_IPV6 | RTE_ETH_RSS_NONFRAG_IPV6_OTHER | RTE_ETH_RSS_IPV6_EX;
 static const uint64_t WEFT_RSS_PORTS = RTE_ETH_RSS_UDP | RTE_ETH_RSS_TCP | RTE_ETH_RSS_SCTP;

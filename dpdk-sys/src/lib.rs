@@ -1,9 +1,9 @@
-//! Bindings to libdpdk: the functions and types that weft's DPDK port uses, generated when weft is
-//! built from the headers that are installed.
+//! Bindings to libdpdk: the functions and types that weft's DPDK port uses, generated from the installed headers when
+//! weft is built.
 //!
-//! What DPDK defines `static inline` (the burst functions, mbuf allocation, `rte_errno`) has a
-//! linkable twin named `weft_…` in one small C shim; so have, as `WEFT_…`, the constants that are
-//! macros. Everything here is as unsafe as it is in C: the safe types are in `weft_stack::port::dpdk`.
+//! DPDK defines some functions as `static inline` (the burst functions, mbuf allocation, `rte_errno`) and some
+//! constants as macros. One small C shim gives them linkable names that begin with `weft_` and `WEFT_`. Everything
+//! here is as unsafe as it is in C; the safe types are in `weft_stack::port::dpdk`.
 
 /// The version of libdpdk whose headers these bindings were generated from.
 pub const BUILD_VERSION: &str = env!("WEFT_DPDK_VERSION");

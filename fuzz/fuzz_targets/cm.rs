@@ -1,4 +1,4 @@
-//! Connection matrices: what parses is written and parses equal.
+//! Connection matrices: a matrix that parses is written to a text that parses equal.
 #![no_main]
 
 use weft_testbed::workload::{CmOptions, parse_cm};

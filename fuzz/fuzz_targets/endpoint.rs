@@ -1,4 +1,4 @@
-//! Two endpoints over a channel that does what the bytes say: every message arrives once.
+//! Two endpoints over a channel whose faults the bytes determine: every message arrives once.
 #![no_main]
 
 #[path = "../../stack/tests/endpoint_model/mod.rs"]

@@ -1,4 +1,5 @@
-//! Link events and degradations: what is read is written and reads equal, and what is refused is in the text.
+//! Link events and degradations: events that parse are written to a text that parses equal, and errors name a line of
+//! the text.
 #![no_main]
 
 use std::sync::LazyLock;

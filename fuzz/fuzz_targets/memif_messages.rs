@@ -1,4 +1,4 @@
-//! Peers that send anything whatever over the control channel of memif.
+//! Peers that send arbitrary bytes over the control channel of memif.
 #![no_main]
 
 use weft_stack::port::memif::properties as memif;

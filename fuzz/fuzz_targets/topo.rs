@@ -1,4 +1,4 @@
-//! Topology files and descriptions: what parses is wired consistently, and routes.
+//! Topology files and descriptions: a topology that parses is wired consistently, and its routes work.
 #![no_main]
 
 use weft_testbed::topology::{HostId, Node, Topology, TopologySpec, parse_topo};

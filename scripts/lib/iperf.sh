@@ -1,10 +1,11 @@
-# Runs of iperf3 to compare weft with. To be sourced by a script that has `die`, `work` (a directory), `seconds` (the
-# length of a run) and `server` (the process to end on the way out, if any).
+# Runs iperf3 for comparison with weft. To be sourced by a script that defines `die`, `work` (a directory), `seconds`
+# (the length of a run) and `server` (the process to end on exit, if any).
 
-# What the commands of either end begin with: a namespace, a core.
+# Prefixes of the commands of either end: a namespace, a core.
 on_server=() on_client=()
 
-# iperf OUT ADDRESS PORT OPTIONS…: one run to a server at ADDRESS and PORT, its client's report in OUT.
+# iperf OUT ADDRESS PORT OPTIONS…: runs one client against the server at ADDRESS and PORT; writes the client's report
+# to OUT.
 iperf() {
     local out=$1 address=$2 port=$3 tries
     shift 3
@@ -14,7 +15,7 @@ iperf() {
     for tries in {1..50}; do
         timeout $((seconds + 20)) "${on_client[@]}" iperf3 --client "$address" --port "$port" --time "$seconds" --json "$@" \
             >"$out" 2>&1 || true
-        # With --json a client that meets no server ends well, and says so in its report only.
+        # With --json a client that reaches no server exits with 0, and reports the error only in its output.
         grep -q '"error":' "$out" || break
         kill -0 "$server" 2>/dev/null || die "iperf3: $(cat "$work/server")"
         [[ $tries -lt 50 ]] || die "iperf3: $(grep '"error":' "$out")"

@@ -30,7 +30,7 @@ def weft_perf(report):
     return client["goodput_gbps"], client["retransmitted"] / max(1, client["packets"])
 
 
-# Each takes a report and returns Gbit/s of payload that arrived, and the share of packets that was lost.
+# Each function takes a report, and returns the received payload in Gbit/s and the share of packets lost.
 KINDS = {"iperf-tcp": iperf_tcp, "iperf-udp": iperf_udp, "weft-run": weft_run, "weft-perf": weft_perf}
 
 

@@ -159,6 +159,7 @@ impl From<MemorySlice> for ReceiveBuffer {
 
 /// Boxes for the core's buffers, kept so that sending does not allocate them anew each time.
 #[derive(Debug, Default)]
+#[expect(clippy::vec_box, reason = "the boxes themselves are kept")]
 pub(super) struct Boxes {
     bytes: Vec<Box<Bytes>>,
     bytes_mut: Vec<Box<BytesMut>>,

@@ -24,6 +24,9 @@ use crate::port::{AnyPort, PeerAddress, PeerSpec, PortInfo};
 /// Bytes of the memory that short messages are copied to.
 const COPIES: usize = 1 << 20;
 
+/// First retransmission timeouts that a peer may take to send again: one more than one, as timers are not exact.
+const TIMEOUTS: u64 = 2;
+
 /// A worker, and what it tells the application.
 pub(super) struct Direct {
     pub(super) worker: Worker<AnyPort>,
@@ -44,6 +47,8 @@ pub(super) struct Direct {
     armed: bool,
     /// No address of the book below this is free.
     next_peer: u32,
+    /// Frames that had arrived when it was last looked, and since when there were no more.
+    heard: (u64, Time),
 }
 
 impl Direct {
@@ -66,6 +71,7 @@ impl Direct {
             readiness: Readiness::new()?,
             armed: false,
             next_peer: 1,
+            heard: (0, Time::ZERO),
         })
     }
 
@@ -260,11 +266,17 @@ impl Direct {
         self.worker.port_mut().waited();
     }
 
-    /// Whether peers may still need an answer, or connections here are open.
-    pub(super) fn is_quiet(&self) -> bool {
+    /// Whether no connection is open and nothing has arrived for so long that peers seem to have all their answers: one
+    /// whose last acknowledgement was lost sends again within a retransmission timeout.
+    pub(super) fn is_quiet(&mut self) -> bool {
+        let (now, frames) = (self.now(), self.worker.port().counters().rx_frames);
+        if frames != self.heard.0 {
+            self.heard = (frames, now);
+        }
+        let silence = self.worker.fep().config().pdc.rto_init.times(TIMEOUTS);
         self.connections.is_empty()
-            && self.worker.fep().open_targets() == 0
             && !self.worker.fep().wants_to_transmit()
+            && now.since(self.heard.1) >= silence
     }
 
     /// Closes all connections.

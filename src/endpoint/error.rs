@@ -53,7 +53,7 @@ pub enum Error {
     /// The worker has not answered a request that it answers at once.
     #[error("the worker has not answered for {0:?}")]
     NoReply(Duration),
-    /// Connections are open, or peers need answers, after all the time that there was to shut down.
+    /// Connections are open, or packets still arrive, after all the time that there was to shut down.
     #[error("not shut down after {0:?}")]
     Busy(Duration),
     /// The server has written nonsense into the memory that it shares with this process.

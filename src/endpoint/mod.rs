@@ -351,12 +351,13 @@ impl Endpoint {
         self.worker().map_or_else(Vec::new, |worker| worker.fep().explain(worker.clock().now()))
     }
 
-    /// Closes all connections and takes the endpoint down once that is done and peers have been answered, or `bound` has
-    /// passed. An endpoint that is dropped instead may leave peers without an answer to their last messages, which they
-    /// then report as failed. Completions meanwhile are dropped.
+    /// Closes all connections and takes the endpoint down once that is done and peers have had their answers: a worker in
+    /// the caller's thread waits for a silence of two retransmission timeouts, 200 ms unless set. An endpoint that is dropped
+    /// instead may leave peers without an answer to their last messages, which they then report as failed. Completions
+    /// meanwhile are dropped.
     ///
     /// # Errors
-    /// [`Error::Busy`] if something is left after `bound`.
+    /// [`Error::Busy`] if connections are open, or packets still arrive, after `bound`.
     pub fn shutdown(mut self, bound: Duration) -> Result<(), Error> {
         let begin = Instant::now();
         each!(self, inner => inner.close_all());

@@ -1,6 +1,8 @@
 //! Ports of DPDK: `dpdk:DEVICE[,ARGUMENTS]`.
 
 #[cfg(feature = "dpdk")]
+use std::sync::atomic::{AtomicU32, Ordering};
+#[cfg(feature = "dpdk")]
 use std::time::Duration;
 
 #[cfg(feature = "dpdk")]
@@ -25,6 +27,10 @@ use super::{OpenPort, PortError, PortInfo, PortOptions, PortSpec, SpecError};
 /// link can take as long.
 #[cfg(feature = "dpdk")]
 const NEGOTIATION: Duration = Duration::from_secs(10);
+
+/// Ports that this process has opened.
+#[cfg(feature = "dpdk")]
+static OPENED: AtomicU32 = AtomicU32::new(0);
 
 /// `net_memif0,role=client`, `0000:3b:00.0`: what DPDK is to be asked for is DPDK's affair, but it must
 /// be something.
@@ -82,7 +88,9 @@ fn start_dpdk(device: &str, options: &PortOptions) -> Result<DpdkPort, DpdkError
     let mtu = options.mtu.unwrap_or(DEFAULT_MTU);
     mtu.checked_add(MIN_FRAME as u16).ok_or(DpdkError::BufferSize(mtu))?;
     let buffer_size = buffer_size_for(device, mtu.saturating_add(options.tag_len() as u16));
-    let pool = MbufPool::create(eal, "port", &MbufPoolConfig { buffer_size, ..MbufPoolConfig::default() })?;
+    // Pools of one process have different names.
+    let pool = format!("port{}", OPENED.fetch_add(1, Ordering::Relaxed));
+    let pool = MbufPool::create(eal, &pool, &MbufPoolConfig { buffer_size, ..MbufPoolConfig::default() })?;
     let config = DpdkPortConfig {
         mtu,
         // Nobody asked for that much.

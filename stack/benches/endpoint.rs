@@ -1,10 +1,11 @@
-//! What a packet costs an endpoint: the program that `scripts/bench-instructions.sh` runs under callgrind.
+//! Instructions that a packet costs an endpoint: the program that `scripts/bench-instructions.sh` runs under
+//! callgrind.
 //!
-//! `endpoint CASE PAIRS COUNT` lets PAIRS senders stream to a receiver each, in virtual time and in
-//! turn, and passes COUNT data packets of every pair through the functions `measured_…` below, which
-//! are all that callgrind counts. It prints how many calls of each there were. One pair shows
-//! instructions; many pairs find their state cold, as the hosts of a simulation do, and show how many
-//! cache lines a call touches. `endpoint list` prints the cases; without arguments each runs once.
+//! `endpoint CASE PAIRS COUNT` lets PAIRS senders stream to a receiver each, in virtual time and in turn, and passes
+//! COUNT data packets of every pair through the functions `measured_…` below, which are all that callgrind counts. It
+//! prints the number of calls of each function. One pair shows instructions; with many pairs the state is not in the
+//! cache, as for the hosts of a simulation, which shows how many cache lines a call touches. `endpoint list` prints
+//! the cases; without arguments each case runs once.
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
@@ -26,28 +27,28 @@ const PARAMS: CcParams = CcParams {
     trimming: true,
 };
 const MESSAGE: u32 = 4 << 20;
-/// One packet at 400 Gbit/s.
+/// Transmission time of one packet at 400 Gbit/s.
 const PACKET_TIME: Span = Span::from_ps(83_200);
-/// One way, without [`jitter`].
+/// One-way delay, without [`jitter`].
 const DELAY: Span = Span::from_us(5);
-/// Data packets of each pair before anything is counted: the window is full, timers run.
+/// Data packets of each pair before counting starts, so that the window is full and timers run.
 const WARM_UP: u64 = 256;
 
-/// How the network treats data packets.
+/// A case: the network's treatment of data packets.
 struct Case {
     name: &'static str,
-    /// One packet in so many carries a congestion mark; none if 0.
+    /// Interval of packets with a congestion mark; 0 for none.
     mark_every: u64,
 }
 
 const CASES: [Case; 2] = [Case { name: "unmarked", mark_every: 0 }, Case { name: "marked", mark_every: 2 }];
 
-/// A path's own delay, up to 2 µs: packets overtake each other as spraying makes them.
+/// Additional delay of a path, up to 2 µs: packets overtake each other as with spraying.
 fn jitter(packet: &Packet) -> Span {
     Span::from_ns(u64::from(packet.net.entropy.0) * 787 % 2_000)
 }
 
-/// Calls of the measured functions.
+/// Number of calls of the measured functions.
 #[derive(Default)]
 struct Calls {
     send_data: u64,
@@ -68,7 +69,7 @@ fn measured_receive_data(fep: &mut Fep, now: Time, packet: &Packet, payload: Pay
 
 #[inline(never)]
 fn measured_send_ack(fep: &mut Fep, now: Time, packet: &mut Packet) -> Option<PayloadRef> {
-    // Without this it is the same as `measured_send_data`, and compilers make one function of the two.
+    // Without this line the function equals `measured_send_data`, and compilers merge the two.
     fep.poll_transmit_into(black_box(now), packet)
 }
 
@@ -85,7 +86,7 @@ struct Pair {
     /// Whether the sender's port waits for a packet.
     idle: bool,
     messages: u64,
-    /// Data packets that have arrived.
+    /// Number of data packets that have arrived.
     arrived: u64,
 }
 
@@ -99,7 +100,7 @@ impl Pair {
         pair
     }
 
-    /// One message more, which finds its receive posted.
+    /// Posts another message, and a receive for it before.
     fn post(&mut self) {
         let tag = self.messages;
         self.messages += 1;
@@ -133,7 +134,7 @@ impl Pair {
 }
 
 enum Event {
-    /// The port of a sender is free.
+    /// The port of a sender becomes free.
     Port,
     Data(Packet, u32),
     Ack(Packet),
@@ -142,7 +143,7 @@ enum Event {
 struct Bench<'a> {
     case: &'a Case,
     pairs: Vec<Pair>,
-    /// By time and the order of their making.
+    /// Ordered by time, then by order of insertion.
     agenda: BTreeMap<(u64, u64), (usize, Event)>,
     scheduled: u64,
     sent: u64,
@@ -161,7 +162,7 @@ impl Bench<'_> {
         self.agenda.insert((at.as_ps(), self.scheduled), (pair, event));
     }
 
-    /// Runs until every pair has passed `count` data packets on after its warm-up.
+    /// Runs until every pair has passed `count` data packets after its warm-up.
     fn run(&mut self, count: u64) {
         for pair in 0..self.pairs.len() {
             self.schedule(Time::ZERO, pair, Event::Port);

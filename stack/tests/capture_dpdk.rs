@@ -1,5 +1,5 @@
-//! Captures through DPDK's `net_pcap`: a conversation is written to a file and decoded by others, and
-//! a file is an endpoint's input whose answers are known to the last bit.
+//! Captures through DPDK's `net_pcap`: other programs decode a conversation that was written to a file, and a file
+//! serves as an endpoint's input whose answers are compared bit by bit.
 
 mod capture;
 #[path = "capture/decoders.rs"]
@@ -58,8 +58,8 @@ impl Tap {
     }
 }
 
-/// A port behind a switch that trims and marks some of what arrives, and loses some if asked to, by counting. What is left
-/// is captured.
+/// A port behind a switch that trims and marks some arriving packets, and drops some if asked to, by counting. The
+/// remaining packets are captured.
 struct Switched {
     inner: MemoryPort,
     tap: Rc<RefCell<Tap>>,
@@ -73,11 +73,11 @@ impl Switched {
         Switched { inner, tap: tap.clone(), incoming: RxBurst::new(), lossy, seen: 0 }
     }
 
-    /// Forwards a frame, unless it gets lost.
+    /// Forwards a frame, unless it is dropped.
     fn forward(&mut self, mut frame: Frame) -> Option<Frame> {
         self.seen += 1;
         decrement_ttl(&mut frame).unwrap();
-        // Four in a row: the sender has to probe.
+        // Four in a row, so that the sender has to probe.
         if self.lossy && self.seen % 29 > 24 {
             return None;
         }
@@ -133,7 +133,7 @@ impl Port for Switched {
     }
 }
 
-/// A message that fits its receive, one that does not, and one of no bytes; then the end.
+/// A message that fits its receive, one that does not, and an empty one; then both ends close.
 fn converse(pair: &mut WorkerPair<Switched, Switched>, mode: DeliveryMode) {
     const LONG: usize = 60 * MTU as usize + 17;
     const TOO_LONG: usize = 3 * MTU as usize;
@@ -189,7 +189,7 @@ fn converse(pair: &mut WorkerPair<Switched, Switched>, mode: DeliveryMode) {
     panic!("{sent} sent, {received} received: {:?}", pair.fep(0).explain(now));
 }
 
-/// What kinds of packets a capture holds, in the words of `decode_uet.py`.
+/// The kinds of packets that a capture holds, in the terms of `decode_uet.py`.
 fn kinds(frames: &[Vec<u8>]) -> Vec<String> {
     let line = |frame: &Vec<u8>| {
         uet_line(&parse_frame(frame, &DscpClasses::default(), ChecksumPolicy::VERIFY).unwrap())
@@ -197,7 +197,7 @@ fn kinds(frames: &[Vec<u8>]) -> Vec<String> {
     frames.iter().map(line).collect()
 }
 
-/// Captures a conversation over net_pcap device `number`, has it decoded, and returns its packets.
+/// Captures a conversation over net_pcap device `number`, decodes it, and returns its packets.
 fn captured_conversation(number: u16, config: &FepConfig, how: How) -> Vec<String> {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("conversation.pcap");
@@ -267,9 +267,8 @@ fn golden(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
 }
 
-/// The question was written by `golden/make_question.py`, not by weft. Where the right answer changes,
-/// `WEFT_BLESS=1 cargo test -p weft-stack --test capture_dpdk` writes the new one; what it must say
-/// in any case stands below.
+/// The input was written by `golden/make_question.py`, not by weft. If the right answer changes, `WEFT_BLESS=1 cargo
+/// test -p weft-stack --test capture_dpdk` writes the new one; the assertions below hold for any answer.
 #[test]
 fn a_golden_capture_gets_the_golden_answer() {
     let directory = tempfile::tempdir().unwrap();
@@ -340,10 +339,10 @@ fn expected_summary() -> Vec<Answer> {
         Answer::Ack(0, true),
         Answer::Nack(1, NackCode::TRIMMED_LASTHOP),
         Answer::Ack(2, false),
-        // The first one again.
+        // The first packet again.
         Answer::Ack(2, false),
         Answer::Ack(3, false),
-        // ACK_REQ, then CLOSE_CMD, then a copy of that: there is no such PDC any more.
+        // ACK_REQ, then CLOSE_CMD, then a copy of CLOSE_CMD, for which the PDC no longer exists.
         Answer::Ack(3, false),
         Answer::Ack(4, false),
         Answer::Nack(4, NackCode::INV_DPDCID),

@@ -33,7 +33,7 @@ def line(name, **fields):
 def frames(path):
     with open(path, "rb") as file:
         data = file.read()
-    # Times in microseconds or nanoseconds, in the byte order of whoever wrote them.
+    # Times in microseconds or nanoseconds, in the byte order of the writing machine.
     order = {0xA1B2C3D4: "<", 0xA1B23C4D: "<", 0xD4C3B2A1: ">", 0x4D3CB2A1: ">"}.get(struct.unpack("<I", data[:4])[0])
     assert order and struct.unpack(order + "I", data[20:24])[0] == 1, "no capture of Ethernet"
     at = 24
@@ -44,7 +44,7 @@ def frames(path):
 
 
 def datagram(frame):
-    """The bytes behind the UDP header that are there, how many were sent, and the DSCP."""
+    """The bytes present after the UDP header, the number of bytes sent, and the DSCP."""
     at = 18 if frame[12:14] == b"\x81\x00" else 14
     if frame[at - 2 : at] == b"\x08\x00":
         dscp, length = frame[at + 1] >> 2, 4 * (frame[at] & 15)

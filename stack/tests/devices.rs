@@ -1,5 +1,5 @@
-//! Ports over devices that join processes or reach the kernel's interfaces: memif, packet sockets, XDP sockets,
-//! TAP, virtio. Those that need privileges run in networks of their own.
+//! Ports over devices that connect processes or reach the kernel's interfaces: memif, packet sockets, XDP sockets,
+//! TAP, virtio. Tests that need privileges run in networks of their own.
 
 mod device_lab;
 mod port_suite;
@@ -19,20 +19,20 @@ use weft_stack::port::dpdk::{
 use weft_stack::port::{Attachment, Port, RxBurst, TxBurst};
 use weft_stack::rng::Rng;
 
-/// The longest wait for another end.
+/// The longest wait for a peer.
 const LINK: Duration = Duration::from_secs(20);
 
 /// An EtherType for experiments, which the kernel's protocols leave alone.
 const ETHERTYPE: [u8; 2] = [0x88, 0xb5];
 
-/// For links through the kernel, which takes VLAN tags out of frames: 60 bytes at least, and no tag.
+/// For links through the kernel, which removes VLAN tags from frames: at least 60 bytes, and no tag.
 const PLAIN: Dress = Dress { headers: 60, write: |frame, _| frame[12..14].copy_from_slice(&ETHERTYPE) };
 
 fn eal() -> Eal {
     Eal::get().unwrap_or_else(|| Eal::init(&EalOptions::default()).unwrap())
 }
 
-/// Number that no device or pool of this process has yet.
+/// A number that no device or pool of this process has yet.
 fn fresh() -> u32 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     NEXT.fetch_add(1, Ordering::Relaxed)
@@ -60,7 +60,7 @@ fn open_memif(role: &str, socket: &Path, pool: MbufPool) -> DpdkPort {
     DpdkPort::open(eal(), &device, pool, &config).unwrap()
 }
 
-/// Both ends in this process.
+/// A link with both ends in this process.
 fn memif_link(directory: &Path, pool: MbufPool) -> Link<DpdkPort, DpdkPort> {
     let socket = directory.join(format!("memif{}.sock", fresh()));
     let mut b = open_memif("server", &socket, pool);
@@ -80,31 +80,32 @@ fn memif_conforms() {
     conforms(|| memif_link(directory.path(), pool));
 }
 
-/// Ends of memif that hear, on a thread of DPDK, that the other one is gone, while they go themselves.
+/// Closes ends of memif while a thread of DPDK handles the loss of their peer.
 #[test]
 #[ignore = "a part of another test, in a process of its own"]
-fn ends_go_at_once() {
+fn close_both_ends_at_once() {
     let pool = pool(255, 9216);
     let directory = tempfile::tempdir().unwrap();
     for round in 0..100u64 {
         let Link { a, b, .. } = memif_link(directory.path(), pool);
         let (first, second) = if round % 2 == 0 { (a, b) } else { (b, a) };
         drop(first);
-        // All moments of the other thread's work are met.
+        // Delays that hit every moment of the other thread's work.
         std::thread::sleep(Duration::from_micros(round % 60 / 2 * 10));
         drop(second);
         assert_eq!(pool.available(), 255);
-        // DPDK may have interrupts in hand of descriptors that are closed: their numbers are not to come again yet.
+        // DPDK may still handle interrupts of closed descriptors, so their numbers must not be reused yet.
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
 #[test]
-fn both_ends_of_memif_can_go_at_once() {
+fn both_ends_of_memif_can_close_at_once() {
     let program = std::env::current_exe().unwrap();
     let mut command = std::process::Command::new(program);
-    let output = command.args(["--exact", "ends_go_at_once", "--ignored", "--nocapture"]).output().unwrap();
-    // DPDK complains where it sees that memory is freed twice.
+    let output =
+        command.args(["--exact", "close_both_ends_at_once", "--ignored", "--nocapture"]).output().unwrap();
+    // DPDK logs an error if it sees that memory is freed twice.
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && !said.contains("Invalid memory"), "{}: {said}", output.status);
 }
@@ -136,7 +137,7 @@ fn payload_is_attached_to_frames_of_memif() {
     assert_eq!((Arc::strong_count(&payload), b.gathered()), (1, 0));
 }
 
-/// Exactly `count` frames, in bounded time.
+/// Receives exactly `count` frames, in bounded time.
 fn receive(port: &mut DpdkPort, count: usize) -> Vec<Vec<u8>> {
     let (mut rx, mut frames, begin) = (RxBurst::new(), Vec::new(), Instant::now());
     while frames.len() < count {
@@ -151,7 +152,7 @@ fn receive(port: &mut DpdkPort, count: usize) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn devices_that_carry_less_are_opened_with_that_if_it_will_do() {
+fn devices_with_a_smaller_mtu_are_opened_if_that_is_allowed() {
     let directory = tempfile::tempdir().unwrap();
     let device = memif("server", &directory.path().join("less.sock"));
     let open = |or_less| {
@@ -164,7 +165,7 @@ fn devices_that_carry_less_are_opened_with_that_if_it_will_do() {
 }
 
 #[test]
-fn waiting_for_a_link_ends_and_says_what_is_missing() {
+fn waiting_for_a_link_times_out_and_names_the_missing_peer() {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("nobody.sock");
     let bound = Duration::from_millis(30);
@@ -181,12 +182,12 @@ fn waiting_for_a_link_ends_and_says_what_is_missing() {
     }
 }
 
-/// The file that says that a [`peer`] at this socket has opened its port.
+/// The file that shows that a [`peer`] at this socket has opened its port.
 fn is_open(socket: &Path) -> PathBuf {
     socket.with_extension("open")
 }
 
-/// The other process: sends back what it receives, until the link goes down.
+/// The other process: returns the frames it receives, until the link goes down.
 #[test]
 #[ignore = "a part of other tests, in a process of its own"]
 fn peer() {
@@ -210,7 +211,7 @@ fn peer() {
     }
 }
 
-/// Frames of all lengths to a peer that returns them.
+/// Sends frames of all lengths to a peer that returns them.
 fn echo(port: &mut DpdkPort, seed: u64, rounds: usize) {
     let mut rng = Rng::new(seed, 0);
     let mut tx = TxBurst::new(port);
@@ -243,7 +244,8 @@ fn memif_joins_two_processes_in_either_role() {
             peer = Peer::start("peer", &task);
         } else {
             peer = Peer::start("peer", &task);
-            // Not for the socket: the driver's client comes once, and is refused before the server has started.
+            // Waiting for the socket is not enough: the driver's client connects once, and is refused until the server
+            // has started.
             wait_for_file(&is_open(&socket));
             port = open_memif(own, &socket, pool(1023, 9216));
         }
@@ -322,8 +324,8 @@ fn af_packet(interface: &str, pool: MbufPool, mtu: u16) -> DpdkPort {
 }
 
 #[test]
-fn packet_sockets_carry() {
-    if !in_own_network("packet_sockets_carry", VETH) {
+fn packet_sockets_carry_frames() {
+    if !in_own_network("packet_sockets_carry_frames", VETH) {
         return;
     }
     let pool = pool(2047, 9216);
@@ -335,8 +337,8 @@ fn packet_sockets_carry() {
 }
 
 #[test]
-fn packet_sockets_say_what_their_interface_allows() {
-    if !in_own_network("packet_sockets_say_what_their_interface_allows", VETH) {
+fn packet_socket_errors_name_the_limits_of_their_interface() {
+    if !in_own_network("packet_socket_errors_name_the_limits_of_their_interface", VETH) {
         return;
     }
     let pool = pool(255, 9216);
@@ -361,23 +363,23 @@ fn packet_sockets_say_what_their_interface_allows() {
     let port = DpdkPort::open(eal(), "net_af_packet92,iface=wa", pool, &config(1500)).unwrap();
     let said: Vec<String> = port.notices().iter().map(ToString::to_string).collect();
     assert!(said.iter().any(|line| line.contains("one receive queue, so one worker")), "{said:?}");
-    // Packet sockets share frames out by flows.
+    // Packet sockets distribute frames by flows.
     let device = "net_af_packet93,iface=wb,qpairs=2";
     let error = DpdkPort::open_queues(eal(), device, 2, Spread::Addresses, pool, &config(1500)).unwrap_err();
     assert!(matches!(error, DpdkError::Spread { .. }), "{error}");
     assert_eq!(DpdkPort::open_queues(eal(), device, 2, Spread::Any, pool, &config(1500)).unwrap().len(), 2);
 }
 
-/// Longest frames are full ones of standard Ethernet: the kernel's XDP wants a frame in a page.
+/// The longest frames are full ones of standard Ethernet, because the kernel's XDP needs a frame to fit in a page.
 #[test]
-fn xdp_sockets_carry() {
-    // A pair of interfaces for each link: the program of an XDP socket that was closed may stay.
+fn xdp_sockets_carry_frames() {
+    // A pair of interfaces for each link, because the program of a closed XDP socket may stay attached.
     const SMALL: &str = "sysctl -qw net.ipv6.conf.all.disable_ipv6=1; for n in 0 1 2 3 4 5 6 7 8 9; do \
          ip link add wa$n type veth peer name wb$n && ip link set wa$n up && ip link set wb$n up || exit 77; done";
-    if !in_own_network("xdp_sockets_carry", SMALL) {
+    if !in_own_network("xdp_sockets_carry_frames", SMALL) {
         return;
     }
-    // The driver keeps the buffers that the kernel had when the port was closed: so each port has a pool.
+    // The driver keeps the buffers that the kernel had when the port was closed, so each port has a pool of its own.
     Eal::init(&EalOptions { memory_mib: Some(1024), ..EalOptions::default() }).unwrap();
     let open = |interface: &str| {
         let device = format!("net_af_xdp{},iface={interface}", fresh());
@@ -396,11 +398,11 @@ fn xdp_sockets_carry() {
     });
 }
 
-/// What the TAP device sends, the kernel receives on its interface; a packet socket there is the other end.
+/// The kernel receives the frames that the TAP device sends on its interface; a packet socket there is the other end.
 #[test]
-fn tap_carries() {
+fn tap_devices_carry_frames() {
     const QUIET: &str = "sysctl -qw net.ipv6.conf.default.disable_ipv6=1";
-    if !in_own_network("tap_carries", QUIET) {
+    if !in_own_network("tap_devices_carry_frames", QUIET) {
         return;
     }
     let pool = pool(4095, 9216);
@@ -416,9 +418,9 @@ fn tap_carries() {
     });
 }
 
-/// The driver of a virtual machine's network card, and the other side of that card, joined by a socket.
+/// The driver of a virtual machine's network card, and the host's side of that card, joined by a socket.
 #[test]
-fn virtio_carries() {
+fn virtio_carries_frames() {
     let pool = pool(4095, 9216);
     let directory = tempfile::tempdir().unwrap();
     let link = || {

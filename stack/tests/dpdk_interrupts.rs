@@ -1,6 +1,6 @@
-//! DPDK's devices that announce frames: who waits for one sleeps until it comes, and sleeps through none. TAP devices are
-//! the ones to be had anywhere; cards are tested in guests. Nobody sleeps for less than an hour here, so whatever happens
-//! within the minute was not found by waking up by chance.
+//! Receive interrupts of DPDK's devices: a worker that waits for a frame sleeps until it arrives, and misses none. TAP
+//! devices can be made anywhere; cards are tested in guests. Workers here sleep for an hour, so a wake-up within the
+//! minute of a test is never due to a timer.
 
 mod device_lab;
 mod harness;
@@ -28,15 +28,15 @@ use weft_stack::rng::Rng;
 use weft_stack::ses::Matching;
 use weft_stack::worker::{AddressBook, Clock, Idle, LinkConfig, Strangers, Waker, Worker};
 
-/// No wait is longer.
+/// The longest wait of a test.
 const LIMIT: Duration = Duration::from_secs(60);
 const HOUR: Span = Span::from_ms(3_600_000);
-/// To sleep at once, for as long as nothing happens.
+/// Sleeps at once, until there is work.
 const SLEEPY: Idle = Idle::Adaptive { spin: Span::ZERO, yield_for: Span::ZERO, sleep: HOUR };
 /// Bytes of a message: one packet.
 const LEN: usize = 200;
 const MESSAGES: u32 = 500;
-/// The kernel is silent on interfaces without addresses.
+/// Keeps the kernel silent on interfaces without addresses.
 const QUIET: &str = "sysctl -qw net.ipv6.conf.default.disable_ipv6=1";
 
 fn open(device: &str, interrupts: bool) -> DpdkPort {
@@ -59,7 +59,7 @@ fn link(n: u32) -> (DpdkPort, DpdkPort) {
     (tap, open(&socket, true))
 }
 
-/// Runs `test` where TAP devices can be made, or says why not.
+/// Runs `test` if TAP devices can be made; prints the reason otherwise.
 fn with_taps(name: &str, test: impl FnOnce()) {
     if !in_own_network(name, QUIET) {
         return;
@@ -74,7 +74,7 @@ fn unannounced(port: &DpdkPort) -> bool {
     port.notices().iter().any(|notice| matches!(notice, Notice::NoInterrupts { .. }))
 }
 
-/// Waits for a frame, for so long. Returns whether one was announced.
+/// Waits for a frame for at most `patience`. Returns whether one was announced.
 fn wait(port: &mut DpdkPort, patience: Duration) -> bool {
     let timeout = Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: patience.subsec_nanos().into() };
     let begin = Instant::now();
@@ -82,7 +82,7 @@ fn wait(port: &mut DpdkPort, patience: Duration) -> bool {
     assert!(port.waitable().is_some());
     while !announced {
         let mut fds = [PollFd::from_borrowed_fd(port.waitable().unwrap(), PollFlags::IN)];
-        // The driver has the kernel send a signal with each frame, which ends the wait as well.
+        // The driver has the kernel send a signal with each frame, which interrupts the wait as well.
         announced = poll(&mut fds, Some(&timeout)).unwrap_or(0) == 1;
         if begin.elapsed() >= patience {
             break;
@@ -115,7 +115,7 @@ fn frames_of_a_tap_device_are_announced() {
             send(&mut socket);
             assert!(wait(&mut tap, LIMIT), "round {round}");
             assert_eq!(tap.woken(), round + 1);
-            // The driver looks once it has had the signal, which any thread may get.
+            // The driver looks once it has received the signal, which any thread may get.
             let begin = Instant::now();
             while tap.receive(&mut rx) == 0 {
                 assert!(begin.elapsed() < LIMIT, "round {round}: what was announced is there");
@@ -127,14 +127,14 @@ fn frames_of_a_tap_device_are_announced() {
 }
 
 #[test]
-fn interrupts_that_are_not_wanted_are_not_there() {
-    with_taps("interrupts_that_are_not_wanted_are_not_there", || {
+fn interrupts_stay_off_unless_configured() {
+    with_taps("interrupts_stay_off_unless_configured", || {
         let mut tap = open("net_tap1,iface=wtap1", false);
         assert!(!tap.facts().interrupts && unannounced(&tap) && tap.waitable().is_none());
     });
 }
 
-/// A worker whose timers wake nobody.
+/// A worker whose timers never end a sleep.
 fn worker(own: u32, port: DpdkPort, idle: Idle) -> Worker<DpdkPort> {
     let clock = Clock::new();
     let base = config_with(&CcChoice::default(), 1024, false);
@@ -171,8 +171,8 @@ fn send_message(sender: &mut Worker<DpdkPort>, connection: weft_stack::fep::Conn
 }
 
 #[test]
-fn workers_sleep_over_a_tap_device_and_miss_nothing() {
-    with_taps("workers_sleep_over_a_tap_device_and_miss_nothing", || {
+fn workers_that_sleep_over_a_tap_device_miss_no_frame() {
+    with_taps("workers_that_sleep_over_a_tap_device_miss_no_frame", || {
         let (tap, socket) = link(2);
         let mut receiver = worker(1, tap, SLEEPY);
         let mut sender = worker(0, socket, Idle::Spin);
@@ -198,7 +198,7 @@ fn workers_sleep_over_a_tap_device_and_miss_nothing() {
         let connection = sender.connect(now, Addr(1), ConnectOptions::default()).unwrap();
         let mut rng = Rng::new(8, 0);
         for n in 0..MESSAGES {
-            // Asleep, about to sleep, and at all moments in between.
+            // While it sleeps, while it falls asleep, and at all moments in between.
             if n % 2 == 0 {
                 wait_for("it falls asleep again", || waker.is_asleep());
             }
@@ -214,8 +214,8 @@ fn workers_sleep_over_a_tap_device_and_miss_nothing() {
 }
 
 #[test]
-fn a_worker_over_a_tap_device_hardly_looks() {
-    with_taps("a_worker_over_a_tap_device_hardly_looks", || {
+fn a_worker_over_a_tap_device_rarely_polls() {
+    with_taps("a_worker_over_a_tap_device_rarely_polls", || {
         let (tap, _socket) = link(3);
         let mut worker = worker(0, tap, SLEEPY);
         let waker = Waker::new().unwrap();
@@ -229,7 +229,7 @@ fn a_worker_over_a_tap_device_hardly_looks() {
         thread::sleep(Duration::from_millis(300));
         waker.stop();
         let worker = result.recv_timeout(LIMIT).expect("stopping wakes it");
-        // Two turns to fall asleep, and one to find out why it was woken.
+        // Two turns to fall asleep, and one after being woken.
         assert!(worker.counters().polls <= 4, "{} turns", worker.counters().polls);
         assert_eq!((worker.port().woken(), worker.port().counters().rx_frames), (0, 0));
     });

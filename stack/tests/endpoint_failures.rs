@@ -5,6 +5,7 @@ mod harness;
 use harness::forge::nack;
 use harness::{Alone, Pair, SHORT_RTO, impatient_config, params, untagged};
 use weft_stack::cc::{CcChoice, CcParams};
+use weft_stack::event::{Event, Recorder};
 use weft_stack::fep::{CallError, Completion, ConnectOptions, Failure, FepConfig, Send, SendError};
 use weft_stack::packet::Addr;
 use weft_stack::pdc::{PdcConfig, RodReceive};
@@ -271,14 +272,12 @@ fn a_rod_connection_leaves_a_path_that_has_failed() {
             }
         }
         pair.flush(1);
-        let mut resent = Vec::new();
+        let recorder = Recorder::default();
+        pair.feps[0].subscribe(recorder.subscriber(0).unwrap());
         while pair.leaks(0).iter().any(|what| what.contains("messages")) {
             while let Some(transit) = pair.transmit(0) {
-                let entropy = transit.packet.net.entropy;
-                if let Pds::Request(request) = &transit.packet.pds
-                    && Some(entropy) != failed
+                if matches!(transit.packet.pds, Pds::Request(_)) && Some(transit.packet.net.entropy) != failed
                 {
-                    resent.push((entropy, request.psn));
                     pair.arrive(&transit);
                 }
             }
@@ -289,6 +288,15 @@ fn a_rod_connection_leaves_a_path_that_has_failed() {
             }
         }
         assert_eq!(pair.sent_result(), Ok(()));
+        let resent: Vec<_> = recorder
+            .take()
+            .iter()
+            .filter_map(|record| match record.event {
+                Event::DataSent { psn, entropy, .. } if Some(entropy) != failed => Some((entropy, psn)),
+                _ => None,
+            })
+            .collect();
+        assert!(resent.len() > 1);
         assert!(resent.iter().all(|(entropy, _)| *entropy == resent[0].0), "one path again: {resent:?}");
         assert!(resent.is_sorted_by_key(|(_, psn)| psn.distance(resent[0].1)), "in order: {resent:?}");
         assert_eq!(pair.feps[1].counters().duplicates_received, 0, "nothing arrives twice");

@@ -1,4 +1,4 @@
-//! Ports over memif, which weft speaks itself: two in one process, and with one that is killed.
+//! Ports over weft's own memif: two in one process, and one with a peer that is killed.
 
 mod port_suite;
 
@@ -13,7 +13,7 @@ use weft_stack::port::memif::{MemifConfig, MemifPort, Role, SocketName};
 use weft_stack::port::{Attachment, Port, RxBurst, TxBurst};
 use weft_stack::region::{Region, SharedRegion};
 
-/// The longest wait for another end.
+/// The longest wait for a peer.
 const LINK: Duration = Duration::from_secs(20);
 
 fn fresh(directory: &Path) -> SocketName {
@@ -21,7 +21,7 @@ fn fresh(directory: &Path) -> SocketName {
     SocketName::Path(directory.join(format!("{}.sock", NEXT.fetch_add(1, Ordering::Relaxed))))
 }
 
-/// Two ends, of which the client makes rings of 2^`log2_ring` buffers of `buffer` bytes.
+/// A link whose client makes rings of 2^`log2_ring` buffers of `buffer` bytes.
 fn link(directory: &Path, log2_ring: u8, buffer: Option<u32>, back: bool) -> Link<MemifPort, MemifPort> {
     let socket = fresh(directory);
     let server = MemifPort::open(&MemifConfig::server(socket.clone())).unwrap();
@@ -30,7 +30,7 @@ fn link(directory: &Path, log2_ring: u8, buffer: Option<u32>, back: bool) -> Lin
     server.wait_for_link(LINK).unwrap();
     client.wait_for_link(LINK).unwrap();
     let (mut a, mut b) = if back { (server, client) } else { (client, server) };
-    // Each takes the link when it looks for frames.
+    // Each end takes the link when it looks for frames.
     let mut rx = RxBurst::new();
     assert_eq!((a.receive(&mut rx), b.receive(&mut rx)), (0, 0));
     Link { a, b, frames: Some(1 << log2_ring), dress: Dress::NONE }
@@ -53,7 +53,7 @@ fn memif_conforms_across_threads() {
 }
 
 #[test]
-fn frames_longer_than_buffers_arrive_whole() {
+fn frames_longer_than_buffers_arrive_complete() {
     let directory = tempfile::tempdir().unwrap();
     let payload: Arc<[u8]> = (0..8000).map(|n| (n % 251) as u8).collect::<Vec<u8>>().into();
     for (buffer, back) in [(None, false), (None, true), (Some(576), false), (Some(576), true)] {
@@ -74,7 +74,7 @@ fn frames_longer_than_buffers_arrive_whole() {
     }
 }
 
-/// A peer that sends what it can until it is killed, and takes what comes.
+/// A peer that sends as much as it can until it is killed, and drains its receive ring.
 #[test]
 #[ignore = "a part of another test, in a process of its own"]
 fn a_peer() {
@@ -91,7 +91,7 @@ fn a_peer() {
     }
 }
 
-/// Keeps the link full, and checks what arrives.
+/// Keeps the link full, and checks the frames that arrive.
 fn exchange(port: &mut MemifPort, tx: &mut TxBurst, rx: &mut RxBurst) -> usize {
     while let Ok(mut frame) = tx.reserve(4000) {
         frame.fill(0x5a);
@@ -103,7 +103,7 @@ fn exchange(port: &mut MemifPort, tx: &mut TxBurst, rx: &mut RxBurst) -> usize {
     count
 }
 
-/// A port that is this end, its socket, and which end a peer must be.
+/// A port with the role `own`, its socket, and the role that a peer must have.
 fn open_as(own: Role, directory: &Path) -> (MemifPort, PathBuf, &'static str) {
     let (file, other) = match own {
         Role::Server => ("server", "client"),
@@ -124,10 +124,10 @@ fn start(role: &str, socket: &Path) -> Child {
         .unwrap()
 }
 
-/// An end whose peer is killed under load loses its link and nothing else, and the next peer finds it again. Either end
-/// is the one that is killed; nothing is cleaned up in between.
+/// An end whose peer is killed under load only loses its link, and finds the next peer. Either end is killed in turn;
+/// nothing is cleaned up in between.
 #[test]
-fn peers_that_are_killed_under_load_leave_the_other_end_as_it_was() {
+fn killing_a_peer_under_load_only_costs_the_link() {
     let directory = tempfile::tempdir().unwrap();
     for own in [Role::Server, Role::Client] {
         let (mut port, socket, other) = open_as(own, directory.path());
@@ -136,7 +136,7 @@ fn peers_that_are_killed_under_load_leave_the_other_end_as_it_was() {
             let mut peer = start(other, &socket);
             let begin = Instant::now();
             let mut seen = 0;
-            // Until frames have come from this peer, and then for some more.
+            // Until frames have arrived from this peer, and then some more.
             while seen < 500 + 37 * round as usize {
                 seen += exchange(&mut port, &mut tx, &mut rx);
                 assert!(begin.elapsed() < LINK, "round {round}: {seen} frames from the {other}");
@@ -153,9 +153,9 @@ fn peers_that_are_killed_under_load_leave_the_other_end_as_it_was() {
     }
 }
 
-/// A peer that is stopped under load costs what its ring does not hold, and goes on where it was.
+/// A peer that is suspended under load loses the frames that its ring cannot hold, and then continues.
 #[test]
-fn a_peer_that_is_stopped_keeps_nobody_waiting() {
+fn a_suspended_peer_does_not_block_the_other_end() {
     let directory = tempfile::tempdir().unwrap();
     for own in [Role::Server, Role::Client] {
         let (mut port, socket, other) = open_as(own, directory.path());
@@ -172,7 +172,7 @@ fn a_peer_that_is_stopped_keeps_nobody_waiting() {
                 assert!(begin.elapsed() < LINK, "round {round}: {seen} frames from the {other}");
             }
             signal(rustix::process::Signal::STOP);
-            // What has been sent is received; then the ring to the peer is full, and its own is empty.
+            // The frames sent so far are received; then the ring to the peer is full, and its own is empty.
             let mut quiet = 0;
             while quiet < 1000 {
                 let sent = port.counters().tx_frames;
@@ -189,7 +189,7 @@ fn a_peer_that_is_stopped_keeps_nobody_waiting() {
     }
 }
 
-/// Frames of `port` whose payload lies in `memory`.
+/// Sends `count` frames over `port` whose payload is in `memory`.
 fn send_from(port: &mut MemifPort, tx: &mut TxBurst, memory: &Region, count: usize) {
     for n in 0..count {
         let slice = memory.slice(4096 * n as u64, 4096).unwrap();
@@ -211,7 +211,7 @@ fn receive_all(port: &mut MemifPort, rx: &mut RxBurst, count: usize) -> Vec<Vec<
     frames
 }
 
-/// Waits for the link in which the client's memory is known.
+/// Waits for the link in which the client's memory is registered.
 fn linked(client: &mut MemifPort, server: &mut MemifPort, rx: &mut RxBurst) {
     for port in [client, server] {
         port.wait_for_link(LINK).unwrap();
@@ -219,9 +219,9 @@ fn linked(client: &mut MemifPort, server: &mut MemifPort, rx: &mut RxBurst) {
     }
 }
 
-/// Whenever memory is registered: before there is a link, and while there is one, which is given up for another.
+/// Memory may be registered before there is a link, or while there is one, which is replaced.
 #[test]
-fn registered_memory_is_known_to_the_peer_of_the_next_link() {
+fn registered_memory_is_shared_with_the_peer_of_the_next_link() {
     let directory = tempfile::tempdir().unwrap();
     let socket = fresh(directory.path());
     let mut client = MemifPort::open(&MemifConfig::client(socket.clone())).unwrap();
@@ -247,10 +247,10 @@ fn registered_memory_is_known_to_the_peer_of_the_next_link() {
     }
 }
 
-/// What has been taken in is not waited for; what has not costs the link. Who still looks at the ring finds nothing in
-/// it, however late the end of the link comes to be known.
+/// Recalling memory does not wait for frames that the peer has copied; frames that it has not cost the link. A peer
+/// that still looks at the ring finds nothing there, however late it learns of the end of the link.
 #[test]
-fn memory_that_is_recalled_is_not_read_any_more() {
+fn recalled_memory_is_never_read_again() {
     let directory = tempfile::tempdir().unwrap();
     let socket = fresh(directory.path());
     let mut client = MemifPort::open(&MemifConfig::client(socket.clone())).unwrap();
@@ -264,7 +264,7 @@ fn memory_that_is_recalled_is_not_read_any_more() {
         send_from(&mut client, &mut tx, memory.region(), 20);
         receive_all(&mut server, &mut rx, 20);
         assert_eq!(server.receive(&mut rx), 0, "the buffers go back");
-        // Copied, and not received yet: nobody waits for these.
+        // Copied, and not received yet: recalling does not wait for these.
         tx.reserve(100).unwrap().commit();
         assert_eq!(client.transmit(&mut tx), 1);
         client.recall();
@@ -281,7 +281,7 @@ fn memory_that_is_recalled_is_not_read_any_more() {
     }
 }
 
-/// Whether `port` becomes readable, which it does at once or not at all.
+/// Whether `port` becomes readable, which happens at once or not at all.
 fn would_wake(port: &mut MemifPort) -> bool {
     let alarm = port.waitable().expect("memif can tell");
     let at_once = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -289,9 +289,9 @@ fn would_wake(port: &mut MemifPort) -> bool {
     rustix::event::poll(&mut watched, Some(&at_once)).unwrap() == 1
 }
 
-/// Who was about to sleep when the link came sees what has been sent over it before the wait.
+/// A worker that was about to sleep when the link came up sees frames that were sent over it before the wait.
 #[test]
-fn frames_that_come_with_the_link_wake_who_is_about_to_sleep() {
+fn frames_sent_as_the_link_comes_up_wake_a_worker_about_to_sleep() {
     let directory = tempfile::tempdir().unwrap();
     for sleeper_is_server in [true, false] {
         let socket = fresh(directory.path());

@@ -1,4 +1,4 @@
-//! This stack's own memif with DPDK's driver at the other end, in either role.
+//! Weft's own memif with DPDK's driver as the peer, in either role.
 
 mod port_suite;
 
@@ -12,7 +12,7 @@ use weft_stack::port::memif::{MemifConfig, MemifPort, SocketName};
 use weft_stack::port::{Port, RxBurst, TxBurst};
 use weft_stack::region::SharedRegion;
 
-/// The longest wait for another end.
+/// The longest wait for a peer.
 const LINK: Duration = Duration::from_secs(20);
 const MTU: u16 = 9000;
 
@@ -20,7 +20,7 @@ fn eal() -> Eal {
     Eal::get().unwrap_or_else(|| Eal::init(&EalOptions::default()).unwrap())
 }
 
-/// Number that no device or pool of this process has yet.
+/// A number that no device or pool of this process has yet.
 fn fresh() -> u32 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     NEXT.fetch_add(1, Ordering::Relaxed)
@@ -51,7 +51,7 @@ fn ours(config: MemifConfig) -> MemifPort {
     MemifPort::open(&MemifConfig { mtu: MTU.into(), ..config }).unwrap()
 }
 
-/// Payload that DPDK's server reads from the application's memory: the frame comes in two parts, of two regions.
+/// DPDK's server reads payload from the application's memory: the frame arrives in two parts, from two regions.
 #[test]
 fn dpdks_server_reads_registered_memory() {
     let directory = tempfile::tempdir().unwrap();
@@ -93,7 +93,7 @@ fn dpdks_server_reads_registered_memory() {
     assert!(a.link_is_up(), "all of it has been taken in");
 }
 
-/// The peer's driver provides the buffers of both directions when it looks for frames.
+/// Receives once: the peer's driver provides the buffers of both directions when it looks for frames.
 fn look(port: &mut impl Port) {
     assert_eq!(port.receive(&mut RxBurst::new()), 0);
 }
@@ -133,14 +133,14 @@ fn our_server_conforms_with_dpdks_client() {
 }
 
 #[test]
-fn they_conform_across_threads() {
+fn both_roles_conform_across_threads() {
     let (pool, directory) = (pool(), tempfile::tempdir().unwrap());
     conforms_across_threads(as_client(directory.path(), pool), 100_000);
     conforms_across_threads(as_server(directory.path(), pool), 100_000);
 }
 
 #[test]
-fn without_a_link_dpdks_driver_has_frames_wait_and_ours_drops_them() {
+fn without_a_link_dpdks_driver_keeps_frames_and_ours_drops_them() {
     let (pool, directory) = (pool_of(511), tempfile::tempdir().unwrap());
     let mut theirs = dpdk("server", &socket(directory.path()), pool, LINK);
     let mut ours = ours(MemifConfig::server(SocketName::Path(socket(directory.path()))));
@@ -153,7 +153,7 @@ fn without_a_link_dpdks_driver_has_frames_wait_and_ours_drops_them() {
 }
 
 #[test]
-fn peers_know_each_other_and_see_each_other_go() {
+fn both_peers_notice_when_the_other_leaves() {
     let (pool, directory) = (pool(), tempfile::tempdir().unwrap());
     for link in [as_client, as_server] {
         let Link { a, b, .. } = link(directory.path(), pool);

@@ -1,4 +1,5 @@
-//! Peers of a memif port that come and go leave nothing behind. In a process of its own: it counts what that has.
+//! Peers of a memif port that come and go leave nothing behind. This test is a process of its own, because it counts
+//! the process's resources.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -6,7 +7,7 @@ use std::time::{Duration, Instant};
 use weft_stack::port::memif::{MemifConfig, MemifPort, SocketName};
 use weft_stack::port::{Port, RxBurst, TxBurst};
 
-/// The longest wait for another end.
+/// The longest wait for a peer.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn until(mut done: impl FnMut() -> bool) {
@@ -17,8 +18,8 @@ fn until(mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Descriptors, mappings of shared memory, and threads of this process.
-fn what_we_have() -> [usize; 3] {
+/// Number of descriptors, mappings of shared memory, and threads of this process.
+fn process_resources() -> [usize; 3] {
     let entries = |path| fs::read_dir(path).unwrap().count();
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
     let shared = maps.lines().filter(|line| line.contains("memfd:weft")).count();
@@ -33,7 +34,7 @@ fn visit(server: &mut MemifPort, rx: &mut RxBurst, socket: &SocketName) {
     tx.reserve(2000).unwrap().commit();
     assert_eq!(client.transmit(&mut tx), 1);
     until(|| server.receive(rx) == 1);
-    // Whoever waits for the port has all of it watched.
+    // Asking for the descriptor to wait on makes the port watch all its sources.
     assert!(server.waitable().is_some());
     drop(client);
     until(|| !server.link_is_up());
@@ -51,7 +52,7 @@ fn peers_that_come_and_go_leave_nothing_behind() {
             rx.clear();
         }
         assert_eq!(server.receive(&mut rx), 0, "the lost link is let go");
-        what_we_have()
+        process_resources()
     };
     let before = rounds(3);
     assert_eq!(before[1], 0);

@@ -1,4 +1,4 @@
-//! Payload that frames refer to instead of holding it: who copies, how often, and how long memory is kept.
+//! Payload attached to frames by reference: which port copies it, how often, and how long its memory is kept.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ fn content(len: usize) -> Arc<[u8]> {
     (0..len).map(|n| (n * 31 % 253) as u8).collect::<Vec<u8>>().into()
 }
 
-/// Headers of `fill`, and behind them the payload.
+/// Writes headers filled with `fill`, followed by the payload.
 fn write(tx: &mut TxBurst, fill: u8, payload: impl Into<Attachment>) {
     let mut frame = tx.reserve(HEADERS).unwrap();
     frame.fill(fill);
@@ -54,7 +54,7 @@ fn expected(fill: u8, payload: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn a_device_that_takes_several_buffers_is_given_the_memory_itself() {
+fn devices_that_send_from_several_buffers_read_the_memory_itself() {
     let pool = pool("itself", 255);
     let (mut a, mut b) = rings("itself", pool);
     assert!(a.capabilities().multi_segment);
@@ -79,7 +79,7 @@ fn a_device_that_takes_several_buffers_is_given_the_memory_itself() {
 }
 
 #[test]
-fn other_ports_get_one_copy() {
+fn other_ports_copy_attached_payload_once() {
     let (mut a, mut b) = memory();
     assert!(!a.capabilities().multi_segment);
     let payload = content(PAYLOAD);
@@ -116,7 +116,7 @@ fn memory_of_other_processes_can_be_attached() {
 }
 
 #[test]
-fn what_is_not_sent_lets_go_of_its_memory() {
+fn unsent_frames_release_their_memory() {
     let pool = pool("let_go", 63);
     let (mut a, b) = rings("let_go", pool);
     let payload = content(500);
@@ -162,9 +162,9 @@ fn frames_are_no_longer_than_the_port_sends() {
     assert_eq!(frame.append(Payload::Bytes(&[])), Err(ReserveError::Attached));
 }
 
-/// Where no mbuf is left that could refer to the payload, there is room for it in the frame.
+/// If no mbuf is left to refer to the payload, the payload is copied into the frame, which has room for it.
 #[test]
-fn short_of_buffers_the_payload_is_copied() {
+fn payload_is_copied_if_no_mbuf_can_refer_to_it() {
     let pool = pool("short_of", 7);
     let (mut a, mut b) = rings("short_of", pool);
     let payload = content(PAYLOAD);
@@ -176,7 +176,7 @@ fn short_of_buffers_the_payload_is_copied() {
     assert_eq!(tx.reserve(HEADERS).unwrap_err(), ReserveError::PoolEmpty);
     a.transmit(&mut tx);
     let mut rx = RxBurst::new();
-    // There is no buffer to gather the first three in: they are lost, and counted.
+    // There is no buffer to gather the first three frames in: they are lost, and counted.
     assert_eq!(b.receive(&mut rx), 3);
     assert_eq!((b.counters().rx_errors, b.gathered()), (1, 2));
     rx.clear();
@@ -184,9 +184,9 @@ fn short_of_buffers_the_payload_is_copied() {
     assert_eq!((pool.available(), Arc::strong_count(&payload)), (7, 1));
 }
 
-/// A burst made for a port that can, handed to one that cannot.
+/// A burst made for a port that can attach payload, handed to a port that cannot.
 #[test]
-fn ports_that_cannot_drop_such_frames_and_count_them() {
+fn ports_that_cannot_attach_drop_such_frames_and_count_them() {
     let (a, _b) = rings("cannot", pool("cannot", 63));
     let (mut other, mut there) = memory();
     let payload = content(100);
@@ -207,7 +207,7 @@ fn ports_that_cannot_drop_such_frames_and_count_them() {
 }
 
 #[test]
-fn devices_say_what_is_done_for_them() {
+fn notices_name_the_work_done_in_software() {
     let (ring, _b) = rings("facts", pool("facts", 63));
     assert_eq!(ring.facts().driver, "net_ring");
     assert!(ring.facts().multi_segment && ring.facts().max_mtu >= 9000);

@@ -1,4 +1,4 @@
-//! The conformance suite over the ports that need no privileges and no other library.
+//! The conformance suite over the ports that need neither privileges nor other libraries.
 
 mod port_suite;
 
@@ -44,7 +44,7 @@ fn faulty_conforms_across_threads() {
     conforms_across_threads(unfaulty(64), 50_000);
 }
 
-/// In what it sends, too, as far as the device has room: it keeps what has none until the next call.
+/// Also faulty at sending, if the device has room: frames without room stay until the next call.
 #[test]
 fn faulty_at_sending_conforms_across_threads() {
     let Link { a, b, dress, .. } = memory(9000, 256);
@@ -73,7 +73,7 @@ mod udp {
         if v6 { V6.map(IpAddr::from) } else { V4.map(IpAddr::from) }
     }
 
-    /// Headers as a UDP port makes them of a datagram: so frames arrive as they were.
+    /// Writes the headers that a UDP port gives a received datagram, so that frames arrive unchanged.
     fn write(frame: &mut [u8], back: bool, v6: bool) {
         let [src, dst] = if back { [1, 0] } else { [0, 1] }.map(|n: usize| addresses(v6)[n]);
         let payload_len = (frame.len() - if v6 { 62 } else { 42 }) as u16;
@@ -132,28 +132,28 @@ mod udp {
     }
 
     #[test]
-    fn over_ipv4_it_conforms() {
+    fn udp_over_ipv4_conforms() {
         conforms(|| link(false, |config| config));
     }
 
     #[test]
-    fn over_ipv6_it_conforms() {
+    fn udp_over_ipv6_conforms() {
         conforms(|| link(true, |config| UdpConfig { mtu: 1500, ..config }));
     }
 
     #[test]
-    fn without_joined_datagrams_it_conforms() {
+    fn udp_without_joined_datagrams_conforms() {
         conforms(|| link(false, |config| UdpConfig { gso: false, gro: false, ..config }));
     }
 
     #[test]
-    fn it_conforms_when_only_one_end_joins() {
+    fn udp_conforms_if_only_one_end_joins_datagrams() {
         conforms(|| link(false, |config| UdpConfig { gso: false, ..config }));
         conforms(|| link(true, |config| UdpConfig { gro: false, ..config }));
     }
 
     #[test]
-    fn it_conforms_with_faults_around_it() {
+    fn udp_conforms_inside_a_faulty_port() {
         conforms(|| {
             let Link { a, b, frames, dress } = link(false, |config| config);
             let wrap = |port, stream| FaultyPort::new(port, Faults::default(), Rng::new(1, stream)).unwrap();
@@ -162,7 +162,7 @@ mod udp {
     }
 
     #[test]
-    fn it_conforms_across_threads() {
+    fn udp_conforms_across_threads() {
         conforms_across_threads(link(false, |config| config), 50_000);
         conforms_across_threads(link(true, |config| config), 50_000);
     }

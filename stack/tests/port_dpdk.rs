@@ -1,4 +1,4 @@
-//! The conformance suite and more over DPDK's virtual devices, in one process without privileges.
+//! The conformance suite and further tests over DPDK's virtual devices, in one process without privileges.
 
 mod capture;
 mod port_suite;
@@ -48,7 +48,7 @@ fn rings_conform_across_threads() {
 }
 
 #[test]
-fn null_swallows_and_makes_up_frames() {
+fn the_null_device_discards_and_generates_frames() {
     let pool = pool("null", 511, 0);
     let mut port = DpdkPort::open(eal(), "net_null0", pool, &config()).unwrap();
     let mut tx = TxBurst::new(&port);
@@ -122,7 +122,7 @@ fn captured_frames_are_received_byte_for_byte() {
     assert_eq!(pool.available(), pool.capacity());
 }
 
-/// 9100 bytes fit the buffer but exceed the MTU; 20,000 come in several buffers.
+/// 9100 bytes fit the buffer but exceed the MTU; 20,000 bytes arrive in several buffers.
 #[test]
 fn captured_frames_beyond_the_mtu_are_dropped_and_counted() {
     let directory = tempfile::tempdir().unwrap();
@@ -137,7 +137,7 @@ fn captured_frames_beyond_the_mtu_are_dropped_and_counted() {
 }
 
 #[test]
-fn a_device_is_open_once_and_can_be_opened_again() {
+fn a_device_can_be_opened_again_only_after_it_is_closed() {
     let pool = pool("again", 255, 0);
     let open = || DpdkPort::open(eal(), "net_null7,size=100", pool, &config());
     for _ in 0..3 {
@@ -148,7 +148,7 @@ fn a_device_is_open_once_and_can_be_opened_again() {
 }
 
 #[test]
-fn ports_that_cannot_be_are_refused() {
+fn invalid_ports_are_refused() {
     let pool = pool("refused", 255, 0);
     let open =
         |device: &str, config: &DpdkPortConfig| DpdkPort::open(eal(), device, pool, config).unwrap_err();

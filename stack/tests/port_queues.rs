@@ -42,7 +42,7 @@ fn each_queue_of_rings_is_a_link_of_its_own() {
         assert_eq!(received(a), [[10 + n as u8; 60]]);
         assert_eq!((a.counters().tx_frames, a.counters().rx_frames), (1, 1), "each counts its own");
     }
-    // One queue may go before the others; what is in it stays with the device.
+    // A queue may be closed before the others; frames in it stay with the device.
     let mut first = links.remove(0);
     send(&mut first.0, &[7; 60]);
     drop(first);
@@ -53,7 +53,7 @@ fn each_queue_of_rings_is_a_link_of_its_own() {
 }
 
 #[test]
-fn queues_are_used_by_as_many_threads() {
+fn several_threads_use_a_queue_each() {
     let links =
         DpdkPort::ring_pairs(eal(), "workers", 2, 64, pool("workers"), &DpdkPortConfig::default()).unwrap();
     std::thread::scope(|scope| {
@@ -70,7 +70,7 @@ fn queues_are_used_by_as_many_threads() {
 }
 
 #[test]
-fn queues_chosen_by_addresses_are_had_where_the_device_hashes() {
+fn devices_that_hash_addresses_choose_queues_by_them() {
     let pool = pool("hashes");
     let open = |queues, spread| {
         DpdkPort::open_queues(eal(), "net_null1", queues, spread, pool, &DpdkPortConfig::default())
@@ -88,7 +88,7 @@ fn queues_chosen_by_addresses_are_had_where_the_device_hashes() {
 }
 
 #[test]
-fn devices_that_do_not_are_refused_unless_it_does_not_matter() {
+fn devices_that_cannot_hash_addresses_are_refused_unless_any_spread_will_do() {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("memif.sock");
     let device = format!("net_memif5,role=server,socket={},socket-abstract=no,bsize=9216", socket.display());

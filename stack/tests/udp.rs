@@ -1,4 +1,4 @@
-//! Endpoints over kernel UDP on loopback, and what a UDP port says when it cannot work.
+//! Endpoints over kernel UDP on loopback, and the errors of a UDP port that cannot work.
 
 mod harness;
 
@@ -77,7 +77,7 @@ fn a_port_in_use_is_named() {
 }
 
 #[test]
-fn what_is_no_datagram_is_counted_and_dropped() {
+fn frames_that_are_no_datagrams_are_counted_and_dropped() {
     use weft_stack::port::Port;
     let [mut a, _] = ports(false);
     let mut tx = TxBurst::new(&a);

@@ -1,5 +1,5 @@
-//! What networks do to datagrams, and what a UDP port makes of it: trimmed packets, congestion marks, full
-//! buffers, paths that carry less, peers that are not there.
+//! A UDP port over imperfect networks: trimmed packets, congestion marks, full buffers, paths with a smaller MTU,
+//! absent peers.
 
 mod harness;
 mod skipped;
@@ -25,7 +25,7 @@ use weft_stack::wire::trim::{TrimFormat, TrimOutcome, TrimPolicy, trim_frame};
 use weft_stack::wire::udp::{UET_UDP_PORT, UdpHeader, entropy_to_port};
 use weft_stack::worker::LinkConfig;
 
-/// Ethernet, IPv4 and UDP.
+/// Length of Ethernet, IPv4 and UDP headers, bytes.
 const HEADERS: usize = 42;
 
 fn ports(v6: bool, change: fn(UdpConfig) -> UdpConfig) -> [UdpPort; 2] {
@@ -63,7 +63,7 @@ fn dress(frame: &mut [u8], dst: Ipv4Addr, ecn: Ecn, number: u8) {
     UdpHeader { src_port, dst_port, payload_len: len, checksum: 0 }.emit(&mut frame[at..]).unwrap();
 }
 
-/// Sends `count` numbered datagrams of `len` bytes to `dst` in one burst. Returns how many stay in it.
+/// Sends `count` numbered datagrams of `len` bytes to `dst` in one burst. Returns how many remain in the burst.
 fn send(port: &mut UdpPort, dst: Ipv4Addr, count: u8, len: usize) -> usize {
     let mut tx = TxBurst::new(port);
     for n in 0..count {
@@ -77,7 +77,7 @@ fn send(port: &mut UdpPort, dst: Ipv4Addr, count: u8, len: usize) -> usize {
 
 const PEER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 
-/// A port whose link trims every fifth data packet that leaves, and marks every third.
+/// A port whose link trims every fifth outgoing data packet, and marks every third.
 struct Congested {
     inner: UdpPort,
     out: TxBurst,
@@ -135,11 +135,11 @@ impl Port for Congested {
     }
 }
 
-/// Trimmed headers and marks cross the sockets, and both ends do with them as over any other port.
+/// Trimmed headers and marks cross the sockets, and both ends handle them as over any other port.
 fn trims_and_marks_arrive(v6: bool) {
     const SIZES: [usize; 4] = [1, 4096, 100_000, 1 << 20];
     let [a, b] = ports(v6, |config| config);
-    // A window that marks do not shrink: with two packets in flight a trimmed one may have to wait for a timer.
+    // A window that marks do not shrink: with only two packets in flight, a trimmed one may have to wait for a timer.
     let config =
         FepConfig { paths: a.entropies(), ..config_with(&CcChoice::parse("constant").unwrap(), MTU, true) };
     let side = |n, port| worker(n, Congested::new(port), &config, LinkConfig::default(), v6);
@@ -162,7 +162,7 @@ fn trims_and_marks_arrive(v6: bool) {
     let (port, sender, receiver) = (pair.a.port(), pair.a.fep().counters(), pair.b.fep().counters());
     assert!(port.trimmed > 20 && port.marked > 20, "{} trimmed, {} marked", port.trimmed, port.marked);
     assert_eq!(receiver.trimmed_received, port.trimmed, "every trimmed header arrived");
-    // A trimmed packet may have been marked before.
+    // A trimmed packet may also have been marked.
     assert!((port.marked - port.trimmed.min(port.marked)..=port.marked).contains(&receiver.ecn_received));
     assert!(sender.nacks_received > 20 && sender.data_retransmitted >= sender.nacks_received, "{sender:?}");
     assert_eq!(sender.timeouts, 0, "NACKs suffice");
@@ -194,7 +194,7 @@ fn ecn_crosses_the_sockets() {
     assert_eq!(frames.iter().map(|frame| frame[15] & 3).collect::<Vec<_>>(), codes.map(|ecn| ecn as u8));
 }
 
-/// Takes in frames until there are `count`, for ten seconds at most.
+/// Receives until there are `count` frames, for ten seconds at most.
 fn receive(port: &mut UdpPort, count: usize) -> Vec<Frame> {
     let (mut frames, mut rx, began) = (Vec::new(), RxBurst::new(), Instant::now());
     while frames.len() < count {
@@ -205,7 +205,7 @@ fn receive(port: &mut UdpPort, count: usize) -> Vec<Frame> {
     frames
 }
 
-/// Sends more than the receive buffer holds, and takes in what there is.
+/// Sends more than the receive buffer holds, and receives the frames that fit.
 fn overflow(change: fn(UdpConfig) -> UdpConfig) -> [PortCounters; 2] {
     let [mut a, mut b] = ports(false, change);
     assert!(b.receive_buffer() < 200_000, "too large a buffer for this test");
@@ -223,23 +223,23 @@ fn overflow(change: fn(UdpConfig) -> UdpConfig) -> [PortCounters; 2] {
 const SMALL: usize = 30_000;
 
 #[test]
-fn losses_for_want_of_buffer_are_counted() {
+fn losses_in_a_full_receive_buffer_are_counted() {
     let [a, b] = overflow(|config| UdpConfig { receive_buffer: SMALL, gso: false, gro: false, ..config });
     assert_eq!(a.tx_frames, 20 * BURST as u64);
     assert!(b.rx_missed > 0 && b.rx_frames > 0, "{b:?}");
-    // The last datagrams are among the lost: the count must not wait for one that arrives after them.
+    // The last datagrams are among the lost ones: counting them must not depend on a later arrival.
     assert_eq!(b.rx_frames + b.rx_missed, a.tx_frames);
 }
 
 #[test]
-fn joined_datagrams_are_missed_as_one() {
+fn joined_datagrams_count_as_one_loss() {
     let [a, b] = overflow(|config| UdpConfig { receive_buffer: SMALL, ..config });
     assert!(b.rx_missed > 0 && b.rx_frames > 0, "{b:?}");
     assert!(b.rx_frames + b.rx_missed <= a.tx_frames, "no more than there were: {b:?}");
 }
 
 #[test]
-fn what_has_arrived_is_received_at_once() {
+fn one_call_receives_all_waiting_frames() {
     for joins in [false, true] {
         let [mut a, mut b] = if joins {
             ports(false, |config| config)
@@ -248,13 +248,14 @@ fn what_has_arrived_is_received_at_once() {
         };
         assert_eq!(send(&mut a, PEER, 3, 1000), 0);
         let mut rx = RxBurst::new();
-        // Who waits for the socket to become readable after a call that found nothing must have seen all.
+        // A worker that waits for the socket to become readable, after a call that found no frame, must have seen all
+        // frames.
         assert_eq!((b.receive(&mut rx), b.receive(&mut rx)), (3, 0), "joined: {joins}");
     }
 }
 
 #[test]
-fn a_peer_that_is_gone_disturbs_nobody() {
+fn a_peer_that_is_gone_does_not_disturb_others() {
     let [mut a, mut b] = ports(false, |config| UdpConfig { sources: 1, ..config });
     let gone = UdpPort::open(
         &UdpConfig { alias: Some([10, 0, 0, 3].into()), ..UdpConfig::default() }.with_free_ports(),
@@ -264,7 +265,7 @@ fn a_peer_that_is_gone_disturbs_nobody() {
     drop(gone);
     let began = Instant::now();
     let mut sent = 0;
-    // The kernel tells of the first one in place of sending a later one.
+    // The kernel reports the first refusal instead of sending a later datagram.
     while a.udp_counters().unreachable == 0 {
         assert!(began.elapsed() < Duration::from_secs(10), "nothing is said of the peer");
         assert_eq!(send(&mut a, [10, 0, 0, 3].into(), 1, 100) + send(&mut a, PEER, 1, 100), 0);
@@ -276,12 +277,12 @@ fn a_peer_that_is_gone_disturbs_nobody() {
     assert_eq!(receive(&mut b, sent as usize).len(), sent as usize, "the other peer misses nothing");
 }
 
-/// `ECONNREFUSED`, as Linux numbers it.
+/// Linux's number of `ECONNREFUSED`.
 fn libc_econnrefused() -> i32 {
     111
 }
 
-/// In a network of its own, whose loopback carries 1500 bytes: needs the right to make one.
+/// Runs in a network of its own whose loopback carries 1500 bytes; needs the right to make one.
 #[test]
 fn packets_too_long_for_the_path_are_named() {
     const INSIDE: &str = "WEFT_TEST_SMALL_LOOPBACK";
@@ -315,7 +316,7 @@ fn too_long_for_the_path() {
     let error = long.meet(&short.as_peer()).unwrap_err().to_string();
     assert!(error.contains("carries packets of 1500 bytes, and this port sends 4000"), "{error}");
 
-    // Sent nevertheless: two that are too long, each refused by itself, and one that is not.
+    // They are sent nevertheless: two datagrams that are too long, each refused by itself, and one that fits.
     let mut tx = TxBurst::new(&long);
     for len in [3000, 3000, 1400] {
         let mut frame = tx.reserve(HEADERS + len).unwrap();

@@ -20,7 +20,7 @@ use weft_stack::wire::pds::{Control, ControlKind, Destination, PdcId, Pds, Psn};
 use weft_stack::wire::ses::Ses;
 use weft_stack::worker::{Clock, Codec, LinkConfig, Worker, pin_to, usable_cores};
 
-/// The longest wait.
+/// The longest wait of a test.
 const LIMIT: Span = Span::from_ms(60_000);
 const MESSAGES: u64 = 20;
 const LEN: usize = 200 * MTU as usize + 5;
@@ -40,7 +40,7 @@ fn worker(own: u32, port: DpdkPort, clock: Clock) -> Worker<DpdkPort> {
     worker_in_real_time(own, 2, port, FepConfig { pdc, ..config(true) }, clock)
 }
 
-/// Sends [`MESSAGES`] messages to the other side and receives as many. Returns when both sides are done.
+/// Sends [`MESSAGES`] messages to the other side and receives as many. Returns when both sides have finished.
 fn converse(own: u32, port: DpdkPort, clock: Clock, done: &AtomicUsize) {
     let cores = usable_cores();
     pin_to(cores[own as usize % cores.len()]).unwrap();
@@ -78,7 +78,7 @@ fn converse(own: u32, port: DpdkPort, clock: Clock, done: &AtomicUsize) {
                 }
             }
         }
-        // The other side needs acknowledgements from this one until it has closed, too.
+        // The other side also needs acknowledgements from this one until it has closed.
         closed && done.load(Ordering::Acquire) == 2
     };
     worker.run_until(LIMIT, both_done).unwrap();
@@ -99,7 +99,7 @@ fn two_pinned_threads_exchange_messages_over_rings() {
     assert_eq!(pool.available(), pool.capacity(), "every mbuf has returned to the pool");
 }
 
-/// A card that computes checksums expects the sum of the pseudo-header in UDP, and zero in IPv4.
+/// A card that computes checksums expects the sum of the pseudo-header in the UDP field, and zero in the IPv4 field.
 #[test]
 fn checksums_are_left_to_a_port_that_computes_them() {
     let caps = PortCaps {

@@ -5,6 +5,7 @@ mod harness;
 
 use harness::{MTU, Results, START, WorkerPair, config, content, worker};
 use weft_stack::Span;
+use weft_stack::event::{Counters, Event, Recorder};
 use weft_stack::fep::FepConfig;
 use weft_stack::pdc::{PdcConfig, RodReceive};
 use weft_stack::port::faulty::{Faults, FaultyPort};
@@ -183,8 +184,44 @@ fn a_run_repeats_exactly_with_the_same_seed() {
     let faults = Faults { drop: 0.05, duplicate: 0.05, reorder: 0.1, ..Faults::default() };
     let run = || {
         let mut pair = faulty_pair(&config(false), faults, false, 5);
+        let recorder = Recorder::default();
+        for side in [0, 1] {
+            pair.fep(side).subscribe(recorder.subscriber(side).unwrap());
+        }
         transfer(&mut pair, DeliveryMode::Rud);
-        (pair.now, *pair.a.fep().counters(), *pair.b.fep().counters(), pair.a.port().fault_counts())
+        let records = recorder.take();
+        for side in [0, 1] {
+            let of_side: Vec<&Event> = records.iter().filter(|r| r.host == side).map(|r| &r.event).collect();
+            assert_counted(pair.fep(side).counters(), &of_side);
+        }
+        (pair.now, records, pair.a.port().fault_counts())
     };
-    assert_eq!(run(), run());
+    // Every event at the same time, not only as many of them.
+    assert!(run() == run());
+}
+
+/// Checks that each counter is the number of its events.
+fn assert_counted(counters: &Counters, events: &[&Event]) {
+    let count = |name: &str| events.iter().filter(|event| event.name() == name).count() as u64;
+    let repeated = |event: &&&Event| matches!(event, Event::DataSent { retransmission: true, .. });
+    let marked = |event: &&&Event| matches!(event, Event::DataReceived { ecn: true, .. });
+    let data_retransmitted = events.iter().filter(repeated).count() as u64;
+    let expected = Counters {
+        data_sent: count("data_sent") - data_retransmitted,
+        data_retransmitted,
+        data_received: count("data_received"),
+        ecn_received: events.iter().filter(marked).count() as u64,
+        duplicates_received: count("duplicate_received"),
+        trimmed_received: count("trimmed_received"),
+        acks_sent: count("ack_sent"),
+        acks_received: count("ack_received"),
+        nacks_sent: count("nack_sent"),
+        nacks_received: count("nack_received"),
+        control_sent: count("control_sent"),
+        losses_inferred: count("loss_inferred"),
+        timeouts: count("timeout"),
+        ignored: count("ignored"),
+    };
+    assert_eq!(*counters, expected);
+    assert!(counters.data_retransmitted > 0 && counters.duplicates_received > 0, "faults struck");
 }

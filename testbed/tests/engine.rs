@@ -1,11 +1,13 @@
-//! Tests of the engine: threads and samples do not change results, and links follow their events.
+//! Tests of the engine: threads, samples and traces do not change results, and links follow their events.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use weft_cc::{Rate, Span, Time};
+use weft_stack::event::{Record, Selection, json};
 use weft_stack::rng::Rng;
+use weft_stack::wire::pds::PdcId;
 use weft_testbed::sim::{
     FaultPlan, FlowSample, LinkChange, LinkEvent, Options, Overhead, PortSample, RunConfig, RunReport,
-    SampleSink, Sampling, run_with,
+    SampleSink, Sampling, TraceSink, Tracing, run_with,
 };
 use weft_testbed::topology::{HostId, Topology, TopologySpec};
 use weft_testbed::workload::{CmOptions, Workload, WorkloadSpec, parse_cm};
@@ -300,4 +302,62 @@ fn a_failure_while_connections_close_is_not_reported_as_a_leak() {
         given_up += u32::from(report.is_complete() && !report.stuck.is_empty());
     }
     assert!(given_up > 0, "no failure met the closing handshake");
+}
+
+/// Keeps the lines of a trace, and the events in their order.
+#[derive(Default)]
+struct Trace {
+    lines: String,
+    records: Vec<Record>,
+}
+
+impl TraceSink for Trace {
+    fn records(&mut self, records: &[Record]) {
+        records.iter().for_each(|record| json::write_record(&mut self.lines, record));
+        self.records.extend_from_slice(records);
+    }
+}
+
+fn traced(config: &RunConfig, selection: Selection, threads: usize) -> (RunReport, Trace) {
+    let mut trace = Trace::default();
+    let tracing = Some(Tracing { selection: selection.into(), sink: &mut trace });
+    let report = finished(config, Options { threads, tracing, ..Options::default() });
+    (report, trace)
+}
+
+#[test]
+fn any_number_of_threads_gives_the_same_trace_and_tracing_does_not_change_results() {
+    // Many senders to one receiver, with short queues: packets are trimmed and sent again.
+    let config = RunConfig { queue_bytes: Some(20_000), ..config(LEAF_SPINE, "incast:40", 60_000, 3) };
+    let plain = finished(&config, Options::default());
+    let (report, one) = traced(&config, Selection::default(), 1);
+    assert_eq!(report, plain);
+    let in_order = |a: &Record, b: &Record| (a.at.as_ps(), a.host) <= (b.at.as_ps(), b.host);
+    assert!(one.records.is_sorted_by(in_order), "ordered by time and host");
+    for threads in [2, 3, 8] {
+        let (report, many) = traced(&config, Selection::default(), threads);
+        assert_eq!(report, plain);
+        assert!(many.lines == one.lines, "{threads} threads wrote another trace");
+    }
+
+    let count = |name| one.records.iter().filter(|record| record.event.name() == name).count() as u64;
+    assert_eq!(count("data_sent"), report.packets.data + report.packets.retransmitted);
+    assert_eq!(count("ack_sent"), report.packets.acks);
+    assert_eq!(count("nack_sent"), report.packets.nacks);
+    assert_eq!(count("timeout"), report.timeouts);
+    assert!(count("trimmed_received") > 0, "queues overflowed");
+}
+
+#[test]
+fn a_trace_contains_the_events_of_the_selected_hosts_and_pdcs() {
+    let config = config(LEAF_SPINE, "permutation", 60_000, 3);
+    let (_, all) = traced(&config, Selection::default(), 1);
+    let hosts = Selection { hosts: Some([3, 17].into()), pdcs: None };
+    let expected: Vec<_> = all.records.iter().copied().filter(|r| [3, 17].contains(&r.host)).collect();
+    assert_eq!(traced(&config, hosts, 2).1.records, expected);
+    let pdcs = Selection { hosts: Some([3].into()), pdcs: Some([PdcId(1)].into()) };
+    let one = traced(&config, pdcs, 2).1.records;
+    let is_selected = |record: &Record| record.host == 3 && record.event.pdc() == Some(PdcId(1));
+    assert_eq!(one, expected.into_iter().filter(is_selected).collect::<Vec<_>>());
+    assert!(!one.is_empty());
 }

@@ -15,10 +15,10 @@ fn side(builder: Builder, address: &str) -> Side {
     Side::new(builder.memory(16 << 20).build().unwrap(), address)
 }
 
-/// Over kernel UDP, between 127.`net`.0.1 and 127.`net`.0.2.
+/// Over kernel UDP, between two addresses of 127.`net`.0.0/16 that no other run of these tests uses at the same time.
 fn udp(net: u8, with: impl Fn(Builder) -> Builder) -> Pair {
     let side = |n: u8| {
-        let address = format!("127.{net}.0.{n}");
+        let address = format!("127.{net}.{}.{n}", std::process::id() % 256);
         side(with(Endpoint::builder(format!("udp:{address}"))), &address)
     };
     Pair { left: side(1), right: side(2) }
@@ -52,6 +52,42 @@ fn an_application_runs_over_memif() {
 #[test]
 fn an_application_runs_over_memif_with_the_worker_on_a_thread() {
     body::exchange(&mut memif("thread", |builder| builder.on_thread(Some(0))));
+}
+
+/// The two ends of a pair of rings have no names, so their workers are put together here.
+#[cfg(feature = "dpdk")]
+#[test]
+fn an_application_runs_over_a_dpdk_ring() {
+    use weft::core::port::dpdk::{DpdkPort, DpdkPortConfig, Eal, EalOptions, MbufPool, MbufPoolConfig};
+    use weft::core::worker::Strangers;
+    use weft::core::{Settings, Setup};
+    use weft::port::{AnyPort, OpenPort};
+
+    let eal = Eal::init(&EalOptions::default()).unwrap();
+    let pool = MbufPoolConfig { buffers: 4096, buffer_size: 9014, ..MbufPoolConfig::default() };
+    let pool = MbufPool::create(eal, "endpoint", &pool).unwrap();
+    let config = DpdkPortConfig { mtu: 9000, ..DpdkPortConfig::default() };
+    let (left, right) = DpdkPort::ring_pair(eal, "endpoint", 1024, pool, &config).unwrap();
+    let side = |port, n: u8| {
+        let open = OpenPort::in_process(AnyPort::Dpdk(Box::new(port)), n);
+        let setup = Setup::new(&Settings::default(), &open).unwrap();
+        let (worker, _) = setup.worker(open, weft::Addr(0), &[], Strangers::Learn).unwrap();
+        Side::new(Endpoint::from_worker(worker, weft::Memory::default()).unwrap(), format!("127.0.0.{n}"))
+    };
+    body::exchange(&mut Pair { left: side(left, 1), right: side(right, 2) });
+}
+
+#[cfg(feature = "dpdk")]
+#[test]
+fn an_application_runs_over_dpdk_s_own_memif() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("memif");
+    let open = |n: u8, role: &str| {
+        let arguments = format!("role={role},socket={},socket-abstract=no", socket.display());
+        let builder = Endpoint::builder(format!("dpdk:net_memif7{n},{arguments}"));
+        side(builder.ip([10, 0, 0, n].into()), &format!("10.0.0.{n}"))
+    };
+    body::exchange(&mut Pair { left: open(1, "server"), right: open(2, "client") });
 }
 
 #[test]
@@ -127,11 +163,45 @@ fn the_descriptor_becomes_readable_when_there_is_something_to_poll() {
     }
 }
 
+/// An endpoint at a link in memory, at the other end of which nobody answers.
+fn alone() -> (Endpoint, weft::core::port::memory::MemoryPort) {
+    use weft::core::port::memory::{MemoryConfig, pair};
+    use weft::core::{Settings, Setup, worker::Strangers};
+    use weft::port::{AnyPort, OpenPort};
+    let (here, there) = pair(&MemoryConfig::default()).unwrap();
+    let open = OpenPort::in_process(AnyPort::Memory(Box::new(here)), 1);
+    let setup = Setup::new(&Settings { payload: Some(1024), ..Settings::default() }, &open).unwrap();
+    let (worker, _) = setup.worker(open, weft::Addr(0), &[], Strangers::Learn).unwrap();
+    (Endpoint::from_worker(worker, weft::Memory::default()).unwrap(), there)
+}
+
+#[test]
+fn a_peer_for_which_nobody_answers_is_unreachable_after_three_seconds() {
+    let (mut endpoint, _link) = alone();
+    let peer = endpoint.peer("127.0.0.9").unwrap();
+    let connection = endpoint.connect(peer).unwrap();
+    endpoint.send(connection, b"held".to_vec()).unwrap();
+    let (begin, mut held) = (Instant::now(), None);
+    let why = loop {
+        match endpoint.wait(Duration::from_secs(20)).unwrap().expect("an answer") {
+            Completion::Sent { result, buffer, .. } => held = Some((result, buffer.len())),
+            Completion::Closed { result, .. } => break result.unwrap_err(),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert!(begin.elapsed() > Duration::from_secs(2) && begin.elapsed() < Duration::from_secs(8));
+    assert!(matches!(why, Error::Refused(CallError::Unreachable { .. })), "{why:?}");
+    assert_eq!(held, Some((Err(why), 4)), "the message comes back with the same reason");
+    // It is known now, and is asked again.
+    assert!(matches!(endpoint.connect(peer), Err(Error::Refused(CallError::Unreachable { .. }))));
+}
+
 #[test]
 fn messages_to_a_process_that_nobody_has_are_refused() {
     let mut pair = udp(37, |builder| builder.process(5));
     assert_eq!(pair.left.endpoint.process(), 5);
-    let peer = pair.left.endpoint.peer("127.37.0.2").unwrap();
+    let address = pair.right.address.clone();
+    let peer = pair.left.endpoint.peer(address.as_str()).unwrap();
     let other = ConnectOptions { process: 6, ..ConnectOptions::default() };
     let connection = pair.left.endpoint.connect_with(peer, other).unwrap();
     let send = pair.left.endpoint.send(connection, b"anybody?").unwrap();

@@ -1,4 +1,4 @@
-//! Cores for workers, their clock, and their counters.
+//! Checks of CPU cores: isolation, clock source, frequency governor, and hardware counters.
 
 use super::finding::Finding;
 use super::root::Root;
@@ -16,7 +16,7 @@ pub(super) fn check(root: &Root) -> Vec<Finding> {
     findings
 }
 
-/// How many numbers a list such as `0-3,8` has.
+/// The number of cores in a list such as `0-3,8`.
 fn count(list: &str) -> usize {
     let range = |part: &str| -> Option<usize> {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_of_cores() {
+    fn cores_in_lists_are_counted() {
         for (list, cores) in [("0", 1), ("0-3", 4), ("0-3,8", 5), ("", 0), ("1-", 0), ("5-2", 0)] {
             assert_eq!(count(list), cores, "{list:?}");
         }

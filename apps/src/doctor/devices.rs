@@ -1,4 +1,4 @@
-//! Network cards on the PCI bus, and whether user space can have them.
+//! Checks of network cards on the PCI bus: their drivers, and whether user space can drive them.
 
 use super::finding::Finding;
 use super::root::Root;
@@ -10,7 +10,7 @@ const PCI: &str = "sys/bus/pci/devices";
 pub(super) struct Nic {
     pub(super) address: String,
     pub(super) driver: Option<String>,
-    /// Its NUMA node, if it is nearer to one than to others.
+    /// Its NUMA node, if the system names one.
     pub(super) node: Option<u32>,
     ids: String,
 }
@@ -19,7 +19,7 @@ pub(super) struct Nic {
 pub(super) fn nics(root: &Root) -> Vec<Nic> {
     let read = |address: String| {
         let fact = |name: &str| root.text(&format!("{PCI}/{address}/{name}"));
-        // Base class 2: network controllers.
+        // PCI base class 2 is that of network controllers.
         fact("class")?.strip_prefix("0x02")?;
         let id = |name| fact(name).map_or_else(String::new, |id| id.trim_start_matches("0x").to_owned());
         Some(Nic {
@@ -49,7 +49,7 @@ fn nic(nic: &Nic) -> Finding {
         Some(driver @ ("vfio-pci" | "uio_pci_generic" | "igb_uio")) => {
             Finding::ok("pci", format!("{address} ({ids}) is DPDK's ({driver}): --port dpdk:{address}"))
         }
-        // These stay with their kernel driver under DPDK.
+        // DPDK uses these cards through their kernel drivers.
         Some(driver @ ("mlx5_core" | "mlx4_core" | "mana")) => {
             Finding::ok("pci", format!("{address} ({ids}) works with DPDK beside its driver {driver}"))
         }

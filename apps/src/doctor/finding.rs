@@ -1,29 +1,29 @@
-//! What the doctor says.
+//! The findings of the doctor.
 
 use serde::Serialize;
 use std::fmt::Write;
 
-/// How things stand.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum State {
-    /// As it should be.
+    /// Nothing is wrong.
     Ok,
-    /// It works, but slower or with less than it could.
+    /// It works, but is slower or can do less than it could.
     Warn,
     /// Something will not work.
     Bad,
 }
 
-/// One thing that was looked at.
+/// The result of one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Finding {
-    /// What was looked at: a name that does not change.
+    /// The stable name of the check.
     pub(super) check: &'static str,
     pub(super) state: State,
-    /// What was seen.
+    /// What the check found.
     pub(super) seen: String,
-    /// What to type to mend it, or what to do; none if nothing needs to be mended.
+    /// What to type or do about it; `None` if nothing needs to be done.
     pub(super) mend: Option<String>,
 }
 
@@ -41,7 +41,7 @@ impl Finding {
     }
 }
 
-/// The findings for people: one a line, and what to type below it.
+/// The findings as text: one per line, with what to type on the next line.
 pub(super) fn text(findings: &[Finding]) -> String {
     let mut text = String::new();
     for finding in findings {
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_to_type_stands_below() {
+    fn each_finding_is_followed_by_what_to_type() {
         let findings =
             [Finding::ok("clock", "tsc"), Finding::bad("mtu", "576", "ip link set dev a mtu 9000")];
         let lines = text(&findings);

@@ -1,4 +1,4 @@
-//! The kernel's network interfaces, as kernel UDP and af_packet use them.
+//! Checks of the kernel's network interfaces, which kernel UDP and af_packet use.
 
 use super::finding::Finding;
 use super::root::Root;
@@ -6,9 +6,9 @@ use std::process::Command;
 use weft_stack::wire::MAX_HEADERS;
 
 const NET: &str = "sys/class/net";
-/// IP and UDP headers, the longest headers of a data packet, and a payload of 4 KiB.
+/// Bytes of an IP packet with the longest headers of a data packet and a payload of 4 KiB.
 const FULL_PACKET: u32 = 40 + 8 + MAX_HEADERS as u32 + 4096;
-/// What a port asks for, bytes.
+/// The receive buffer that a UDP port requests, bytes.
 const SOCKET_BUFFER: u64 = 4 << 20;
 
 pub(super) fn check(root: &Root) -> Vec<Finding> {
@@ -24,7 +24,7 @@ pub(super) fn check(root: &Root) -> Vec<Finding> {
 
 fn is_up(root: &Root, name: &str) -> bool {
     let state = root.text(&format!("{NET}/{name}/operstate"));
-    // The loopback interface is always "unknown".
+    // The state of the loopback interface is always "unknown".
     matches!(state.as_deref(), Some("up" | "unknown")) || name == "lo"
 }
 
@@ -68,7 +68,7 @@ fn link(root: &Root, name: &str) -> Finding {
     }
 }
 
-/// What an interface computes by itself, as far as kernel UDP profits.
+/// Checks the offloads of an interface that make kernel UDP faster.
 fn offloads(name: &str) -> Finding {
     match Command::new("ethtool").args(["-k", name]).output() {
         Ok(output) if output.status.success() => {
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn offloads_are_judged() {
+    fn missing_offloads_are_named_unless_they_are_fixed() {
         let good = "Features for eth0:\nrx-checksumming: on\ntx-checksumming: on\n\ttx-udp-segmentation: on\n\
                     generic-segmentation-offload: on\ngeneric-receive-offload: on\n";
         let finding = judge_offloads("eth0", good);

@@ -1,10 +1,10 @@
-//! Huge pages, NUMA nodes, and memory that may be locked.
+//! Checks of memory: huge pages, NUMA nodes, and the limit of locked memory.
 
 use super::finding::Finding;
 use super::root::Root;
 
 const HUGE: &str = "sys/kernel/mm/hugepages";
-/// What a port with its buffers needs, MiB.
+/// Huge pages that a DPDK port with its buffers needs, MiB.
 const ENOUGH_MIB: u64 = 512;
 
 pub(super) fn check(root: &Root, has_nics: bool) -> Vec<Finding> {
@@ -88,7 +88,7 @@ fn numa(root: &Root) -> Vec<Finding> {
     findings
 }
 
-/// `node7`, `cpu0`.
+/// Whether `name` is `kind` followed by a number, as in `node7` or `cpu0`.
 pub(super) fn is_numbered(name: &str, prefix: &str) -> bool {
     name.strip_prefix(prefix).is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
 }

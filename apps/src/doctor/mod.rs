@@ -1,8 +1,8 @@
-//! `weft doctor`: what stands between this machine and a fast fabric, and what to type.
+//! `weft doctor`: finds what keeps this machine or a path from being fast, and says what to type.
 //!
-//! Without options the machine is looked at, by reading /proc and /sys. With `--port` the port is opened
-//! and says what it can do. With `--path` probes are exchanged with another doctor (`--answer`), over any
-//! port.
+//! Without options it examines the machine by reading /proc and /sys. With `--port` it opens the port and reports its
+//! capabilities. With `--path` it exchanges probes with another doctor (`--answer`) over any kind of port; decision
+//! 0038 says why these are not packets of the protocol.
 
 mod answer;
 mod burst;
@@ -17,13 +17,13 @@ mod root;
 mod wire;
 
 use crate::Failure;
+use crate::output::OutputFile;
 use crate::port_spec::{AnyPort, OpenPort, PeerSpec, PortOptions, PortSpec};
 use crate::units;
-use burst::{Burst, Sight};
+use burst::{Burst, Visibility};
 use clap::Args;
 use finding::{Finding, State};
 use root::Root;
-use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use weft_cc::{Rate, Span};
@@ -36,14 +36,14 @@ pub(crate) struct DoctorArgs {
     /// Examine the path to this host, where `weft doctor --answer` runs.
     #[arg(long, value_name = "IP[/MAC]", requires = "spec")]
     path: Option<PeerSpec>,
-    /// Answer those who examine the path to here.
+    /// Answer hosts that examine the path to this one.
     #[arg(long, requires = "spec", conflicts_with = "path")]
     answer: bool,
-    /// How long to wait for questions [default: for ever].
+    /// End after this time without requests [default: never].
     #[arg(long, value_name = "TIME", value_parser = units::span, requires = "answer")]
     wait: Option<Span>,
-    /// Rate of this host's link, at which bursts are sent [default: the interface's, as far as known; else as fast
-    /// as the port takes them].
+    /// Rate of this host's link, at which bursts are sent [default: the rate of the interface if known, else as fast as
+    /// the port accepts packets].
     #[arg(long, value_name = "RATE", value_parser = units::rate, requires = "path")]
     link: Option<Rate>,
     /// Open this port: udp:ADDRESS, memif:SOCKET,role=server|client or dpdk:DEVICE[,ARGUMENTS].
@@ -54,12 +54,12 @@ pub(crate) struct DoctorArgs {
     /// Write the findings as JSON; with - to standard output, which then carries nothing else.
     #[arg(long, value_name = "FILE|-")]
     json: Option<PathBuf>,
-    /// The tree with /proc and /sys.
+    /// The directory that holds /proc and /sys.
     #[arg(long, value_name = "DIRECTORY", default_value = "/", hide = true)]
     root: PathBuf,
 }
 
-/// Does what `args` say. What is bad is a failure.
+/// Runs `weft doctor`. Bad findings are a failure.
 pub(crate) fn doctor(args: &DoctorArgs) -> Result<(), Failure> {
     let findings = match &args.port {
         None => machine(&Root::at(&args.root)),
@@ -78,7 +78,7 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<(), Failure> {
     if bad > 0 { Err(Failure::Run(format!("{bad} of {} findings are bad", findings.len()))) } else { Ok(()) }
 }
 
-/// What is found without opening anything.
+/// Findings about the machine, made without opening a port.
 fn machine(root: &Root) -> Vec<Finding> {
     let has_nics = !devices::nics(root).is_empty();
     let mut findings = cores::check(root);
@@ -91,7 +91,7 @@ fn machine(root: &Root) -> Vec<Finding> {
     findings
 }
 
-/// What a port can do, and what the path to a peer does.
+/// Findings about a port, and about the path to `peer` if given.
 fn with_port(
     mut open: OpenPort,
     peer: Option<&PeerSpec>,
@@ -100,28 +100,28 @@ fn with_port(
     let mut findings = vec![capabilities(&open)];
     findings.extend(notices(&open.port));
     if let Some(peer) = peer {
-        let host = wire::place(&mut open, peer)?;
-        let burst = Burst::new(sight(&open.port), link.or(open.info.link));
-        findings.extend(path::Path::new(Wire::new(open), host, burst).examine()?);
+        let host = wire::addresses_of(&mut open, peer)?;
+        let burst = Burst::new(visibility(&open.port), link.or(open.info.link));
+        findings.extend(path::PathCheck::new(Wire::new(open), host, burst).examine()?);
     }
     Ok(findings)
 }
 
-/// What the port shows of the fate of packets.
-fn sight(port: &AnyPort) -> Sight {
+/// How much the port shows of packets that are dropped or trimmed.
+fn visibility(port: &AnyPort) -> Visibility {
     match port {
-        AnyPort::Udp(_) => Sight::KernelUdp,
+        AnyPort::Udp(_) => Visibility::KernelUdp,
         #[cfg(feature = "dpdk")]
-        AnyPort::Dpdk(port) if port.facts().driver == "net_af_packet" => Sight::PacketSocket,
-        _ => Sight::Clear,
+        AnyPort::Dpdk(port) if port.facts().driver == "net_af_packet" => Visibility::PacketSocket,
+        _ => Visibility::Full,
     }
 }
 
-/// What the port itself has to say.
+/// Findings from the notices of the port itself.
 fn notices(port: &AnyPort) -> Vec<Finding> {
     let finding = |notice| match port {
         AnyPort::Udp(_) => Finding::warn("port", notice, "see docs/doctor.md"),
-        // What DPDK's device leaves to weft costs time, but nothing needs to be mended.
+        // Work that a DPDK device leaves to weft costs time, but the user cannot change that.
         _ => Finding::ok("port", notice),
     };
     let mut findings: Vec<Finding> = port.notices().into_iter().map(finding).collect();
@@ -197,6 +197,9 @@ fn print(findings: &[Finding], json: Option<&Path>) -> Result<(), Failure> {
     if path == Path::new("-") {
         return crate::print(&bytes).map_err(stdout);
     }
-    let written = File::create(path).and_then(|mut file| file.write_all(&bytes));
-    written.map_err(|error| Failure::Run(format!("{}: {error}", path.display())))
+    let written = OutputFile::create(path).and_then(|mut file| {
+        file.write_all(&bytes)?;
+        file.commit()
+    });
+    written.map_err(|error| Failure::at(path, &error))
 }

@@ -1,9 +1,9 @@
-//! What a path does to packets: how long they may be, what becomes of their marks, and whether switches
-//! trim what does not fit.
+//! Examines a path: the longest packet that arrives, whether DSCP and ECN are kept, and whether switches trim packets
+//! that do not fit into their queues.
 
 use super::burst::{Burst, Fate};
 use super::finding::Finding;
-use super::probe::{Heard, Kind, Probe};
+use super::probe::{Kind, Probe, ReceivedProbe};
 use super::wire::Wire;
 use crate::Failure;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -11,17 +11,20 @@ use std::time::{Duration, Instant};
 use weft_stack::wire::class::DscpClasses;
 use weft_stack::worker::HostAddr;
 
-/// How often a probe is sent, and how long its answer may take.
-const TRIES: u32 = 4;
-const PATIENCE: Duration = Duration::from_millis(250);
-/// Without a packet of it for so long, a burst is over; and how long it may take.
-const SETTLE: Duration = Duration::from_millis(200);
-const DRAIN: Duration = Duration::from_secs(10);
-/// IP packets worth trying: what IPv4 and IPv6 promise, Ethernet's standard, a payload of 4 KiB, jumbo.
+/// How often a request is sent before it counts as lost.
+const MAX_TRIES: u32 = 4;
+/// How long a response may take.
+const RESPONSE_TIMEOUT: Duration = Duration::from_millis(250);
+/// A burst has ended after this time without a packet of it.
+const BURST_GAP: Duration = Duration::from_millis(200);
+/// How long a burst may take.
+const BURST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Lengths of IP packets to try: the minimum MTU of IPv4 and of IPv6, the MTU of Ethernet, a payload of 4 KiB, and
+/// jumbo frames.
 const LENGTHS: [usize; 5] = [576, 1280, 1500, 4204, 9000];
 
-/// A path that is examined.
-pub(super) struct Path {
+/// A path under examination.
+pub(super) struct PathCheck {
     wire: Wire,
     peer: HostAddr,
     burst: Burst,
@@ -29,28 +32,28 @@ pub(super) struct Path {
     number: u32,
 }
 
-/// An answer, and how long it took.
+/// A response and the time it took.
 struct Reply {
-    heard: Heard,
+    received: ReceivedProbe,
     took: Duration,
 }
 
-impl Path {
-    pub(super) fn new(wire: Wire, peer: HostAddr, burst: Burst) -> Path {
+impl PathCheck {
+    pub(super) fn new(wire: Wire, peer: HostAddr, burst: Burst) -> PathCheck {
         let session = RandomState::new().build_hasher().finish() as u32;
-        Path { wire, peer, burst, session, number: 0 }
+        PathCheck { wire, peer, burst, session, number: 0 }
     }
 
-    /// All there is to find. A path without answers ends at once.
+    /// Makes all checks. If the peer does not respond, the first is the only one.
     pub(super) fn examine(&mut self) -> Result<Vec<Finding>, Failure> {
         let ip = self.peer.ip;
-        let Some(first) = self.ask(0, 0)? else {
+        let Some(first) = self.request(0, 0)? else {
             let seen = format!("no answer from {ip}");
             let mend = format!("at {ip}: weft doctor --answer --port …; and let UDP port 4793 through");
             return Ok(vec![Finding::bad("path", seen, mend)]);
         };
         let us = first.took.as_micros();
-        let hops = first.heard.hops;
+        let hops = first.received.hops;
         let mut findings =
             vec![Finding::ok("path", format!("{ip} answers after {us} µs, {hops} routers away"))];
         findings.push(self.lengths()?);
@@ -59,9 +62,9 @@ impl Path {
         Ok(findings)
     }
 
-    /// The answer to a question in a packet of `length` bytes (at least as long as a probe) with these marks.
-    fn ask(&mut self, tos: u8, length: usize) -> Result<Option<Reply>, Failure> {
-        self.exchange(Kind::Ask, Kind::Answer, tos, length)
+    /// The response to a request in an IP packet of at least `length` bytes with the DSCP and ECN in `tos`.
+    fn request(&mut self, tos: u8, length: usize) -> Result<Option<Reply>, Failure> {
+        self.exchange(Kind::Request, Kind::Response, tos, length)
     }
 
     fn exchange(
@@ -73,14 +76,15 @@ impl Path {
     ) -> Result<Option<Reply>, Failure> {
         self.number += 1;
         let probe = Probe::new(ask, self.session, self.number);
-        for _ in 0..TRIES {
+        for _ in 0..MAX_TRIES {
             let begin = Instant::now();
             self.wire.send(self.peer, tos, length, &probe)?;
-            let deadline = begin + PATIENCE;
-            while let Some(heard) = self.wire.next(deadline) {
-                let got = (heard.from.ip, heard.probe.kind, heard.probe.session, heard.probe.number);
+            let deadline = begin + RESPONSE_TIMEOUT;
+            while let Some(received) = self.wire.next(deadline) {
+                let got =
+                    (received.from.ip, received.probe.kind, received.probe.session, received.probe.number);
                 if got == (self.peer.ip, answer, self.session, self.number) {
-                    return Ok(Some(Reply { heard, took: begin.elapsed() }));
+                    return Ok(Some(Reply { received, took: begin.elapsed() }));
                 }
             }
         }
@@ -91,8 +95,8 @@ impl Path {
         let (own, mut longest) = (self.wire.mtu(), self.wire.shortest());
         let tried = LENGTHS.into_iter().filter(|length| *length < own).chain([own]);
         for length in tried {
-            match self.ask(0, length)? {
-                Some(reply) if reply.heard.probe.length as usize == length => longest = length,
+            match self.request(0, length)? {
+                Some(reply) if reply.received.probe.length as usize == length => longest = length,
                 _ => {
                     let seen = format!(
                         "packets of {length} bytes do not arrive, those of {longest} do; the port's MTU is {own}"
@@ -107,7 +111,7 @@ impl Path {
         Ok(Finding::ok("path-mtu", format!("packets of {own} bytes arrive")))
     }
 
-    /// What becomes of DSCP and ECN, there and back.
+    /// Checks whether DSCP and ECN are kept in both directions.
     fn marks(&mut self) -> Result<Vec<Finding>, Failure> {
         let classes = DscpClasses::default();
         let (mut rewritten, mut bleached, mut lost) = (Vec::new(), Vec::new(), Vec::new());
@@ -115,13 +119,13 @@ impl Path {
         for dscp in [0, classes.trimmable, classes.control] {
             for ecn in 0..4 {
                 let tos = dscp << 2 | ecn;
-                let Some(Reply { heard, .. }) = self.ask(tos, 0)? else {
+                let Some(Reply { received, .. }) = self.request(tos, 0)? else {
                     lost.push(format!("DSCP {dscp} with ECN {ecn}"));
                     continue;
                 };
-                // The answer leaves with the marks with which the question arrived.
-                let there = (heard.probe.tos, tos, "there");
-                let back = (heard.tos, heard.probe.tos, "back");
+                // The response was sent with the DSCP and ECN with which the request arrived.
+                let there = (received.probe.tos, tos, "there");
+                let back = (received.tos, received.probe.tos, "back");
                 for (seen, sent, way) in [there, back] {
                     note(&mut rewritten, seen >> 2 != sent >> 2, || {
                         format!("{} arrives as {} ({way})", sent >> 2, seen >> 2)
@@ -156,7 +160,7 @@ impl Path {
         Ok(vec![dscp, ecn])
     }
 
-    /// Sends bursts of long packets that may be trimmed, each longer than the one before, until something
+    /// Sends bursts of trimmable packets of the longest size, each burst longer than the one before, until a queue
     /// overflows.
     fn trimming(&mut self) -> Result<Finding, Failure> {
         let mut before = None;
@@ -177,7 +181,7 @@ impl Path {
     fn overflow(&mut self, size: u16) -> Result<Option<Fate>, Failure> {
         // What is late of the last one does not count for this one.
         self.session = self.session.wrapping_add(1);
-        if self.exchange(Kind::Begin, Kind::Answer, 0, 0)?.is_none() {
+        if self.exchange(Kind::Start, Kind::Response, 0, 0)?.is_none() {
             return Ok(None);
         }
         let marks = DscpClasses::default().trimmable << 2 | 2;
@@ -194,13 +198,15 @@ impl Path {
         Ok(Some(Fate { sent: size, whole, trimmed, unsent, missed }))
     }
 
-    /// Asks what has arrived of a burst of `size` packets until no more of it arrives.
+    /// Requests the counts of a burst of `size` packets until they no longer grow.
     fn count(&mut self, size: u16) -> Result<Option<Probe>, Failure> {
-        let deadline = Instant::now() + DRAIN;
+        let deadline = Instant::now() + BURST_TIMEOUT;
         let mut last: Option<Probe> = None;
         loop {
-            // The question waits behind the burst where all of it goes one way; it may be dropped there.
-            let reply = self.exchange(Kind::Count, Kind::Counted, 0, 0)?.map(|reply| reply.heard.probe);
+            // The request may wait in the same queue behind the burst, or be dropped there.
+            let reply = self
+                .exchange(Kind::CountRequest, Kind::CountResponse, 0, 0)?
+                .map(|reply| reply.received.probe);
             let arrived = |probe: &Probe| probe.whole.saturating_add(probe.trimmed);
             let over = match (&last, &reply) {
                 (_, Some(now)) if arrived(now) >= size => true,
@@ -211,12 +217,12 @@ impl Path {
             if over || Instant::now() >= deadline {
                 return Ok(last);
             }
-            self.wire.wait_until(Instant::now() + SETTLE);
+            self.wire.wait_until(Instant::now() + BURST_GAP);
         }
     }
 }
 
-/// Adds what is to be said, once.
+/// Adds a text to `list` if it `applies` and is not there yet.
 fn note(list: &mut Vec<String>, applies: bool, text: impl FnOnce() -> String) {
     if applies {
         let text = text();
@@ -229,7 +235,7 @@ fn note(list: &mut Vec<String>, applies: bool, text: impl FnOnce() -> String) {
 #[cfg(test)]
 mod tests {
     use super::super::answer;
-    use super::super::burst::Sight;
+    use super::super::burst::Visibility;
     use super::super::finding::State;
     use super::*;
     use crate::port_spec::{AnyPort, OpenPort};
@@ -244,12 +250,12 @@ mod tests {
     }
 
     #[test]
-    fn a_good_path_is_found_good() {
+    fn a_path_without_faults_is_ok() {
         let (near, far) = wires();
         let peer = far.own();
         let other =
             thread::spawn(move || answer::answer(far, Some(Span::from_ms(1500))).map_err(|e| e.to_string()));
-        let findings = Path::new(near, peer, Burst::new(Sight::Clear, None)).examine().unwrap();
+        let findings = PathCheck::new(near, peer, Burst::new(Visibility::Full, None)).examine().unwrap();
         other.join().unwrap().unwrap();
         let states: Vec<_> = findings.iter().map(|finding| (finding.check, finding.state)).collect();
         let good = ["path", "path-mtu", "path-dscp", "path-ecn"].map(|check| (check, State::Ok));
@@ -258,9 +264,9 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_peer_is_named() {
+    fn a_peer_that_does_not_respond_is_named() {
         let (near, far) = wires();
-        let findings = Path::new(near, far.own(), Burst::new(Sight::Clear, None)).examine().unwrap();
+        let findings = PathCheck::new(near, far.own(), Burst::new(Visibility::Full, None)).examine().unwrap();
         assert_eq!(findings.len(), 1);
         assert_eq!((findings[0].check, findings[0].state), ("path", State::Bad));
         assert!(findings[0].seen.contains("127.0.0.2"));

@@ -1,5 +1,5 @@
-//! What the doctor sends over a path, and how it is framed: UDP datagrams to weft's port that are no
-//! packets of the protocol, so an endpoint that gets one drops it.
+//! The probes that the doctor sends over a path: UDP datagrams to weft's port that are not packets of the protocol, so
+//! an endpoint that receives one drops it.
 
 use std::net::IpAddr;
 use thiserror::Error;
@@ -22,47 +22,49 @@ const MAGIC: [u8; 6] = *b"weftpr";
 const VERSION: u8 = 2;
 /// Bytes of a probe without its padding.
 const LEN: usize = 32;
-/// Bytes of it that tell what a probe is for and whose it is: all that is left of one that a switch has trimmed
-/// as much as it may.
-const KEPT: usize = MIN_IP_PAYLOAD_UDP - UDP;
+/// Bytes at the beginning of a probe that hold its kind, session and number: all that is left after a switch has
+/// trimmed it as far as it may.
+const TRIMMED_LEN: usize = MIN_IP_PAYLOAD_UDP - UDP;
 
-/// What a probe is for.
+/// The purpose of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// To be answered with what was seen of it.
-    Ask,
-    /// That answer, with the same marks.
-    Answer,
-    /// Counting begins anew.
-    Begin,
-    /// To be counted, not answered.
+    /// Requests a response that says how this probe arrived.
+    Request,
+    /// The response, sent with the DSCP and ECN with which the request arrived.
+    Response,
+    /// Starts a count at zero.
+    Start,
+    /// Is counted, without a response.
     Burst,
-    /// To be answered with the counts.
-    Count,
-    /// That answer.
-    Counted,
+    /// Requests the counts.
+    CountRequest,
+    /// The response with the counts.
+    CountResponse,
 }
 
 impl Kind {
-    const ALL: [Kind; 6] = [Kind::Ask, Kind::Answer, Kind::Begin, Kind::Burst, Kind::Count, Kind::Counted];
+    const ALL: [Kind; 6] =
+        [Kind::Request, Kind::Response, Kind::Start, Kind::Burst, Kind::CountRequest, Kind::CountResponse];
 }
 
 /// A probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Probe {
     pub(super) kind: Kind,
-    /// Tells one check from another, and one burst from the next; the first is chosen at random.
+    /// Identifies a check and, within it, a burst; the first value is random.
     pub(super) session: u32,
-    /// Tells one question from another; in a burst, the place in it.
+    /// Identifies a request; the position in a burst.
     pub(super) number: u32,
-    /// In an answer: DSCP and ECN with which the question arrived.
+    /// In a response: DSCP and ECN with which the request arrived.
     pub(super) tos: u8,
-    /// In an answer: bytes of the IP packet in which the question arrived.
+    /// In a response: bytes of the IP packet in which the request arrived.
     pub(super) length: u32,
-    /// Frames of a burst that arrived whole, and trimmed.
+    /// Frames of a burst that arrived whole.
     pub(super) whole: u16,
+    /// Frames of a burst that arrived trimmed.
     pub(super) trimmed: u16,
-    /// Frames that the port they arrived at has dropped since the burst began.
+    /// Frames that the receiving port has dropped since the burst began.
     pub(super) missed: u16,
 }
 
@@ -86,7 +88,7 @@ impl Probe {
         bytes[..6].copy_from_slice(&MAGIC);
         bytes[6..8].copy_from_slice(&[VERSION, kind]);
         bytes[8..12].copy_from_slice(&self.session.to_be_bytes());
-        bytes[12..KEPT].copy_from_slice(&self.number.to_be_bytes());
+        bytes[12..TRIMMED_LEN].copy_from_slice(&self.number.to_be_bytes());
         bytes[16..20].copy_from_slice(&self.length.to_be_bytes());
         bytes[20..22].copy_from_slice(&self.whole.to_be_bytes());
         bytes[22..24].copy_from_slice(&self.trimmed.to_be_bytes());
@@ -95,9 +97,9 @@ impl Probe {
         bytes
     }
 
-    /// The probe of which `bytes` are left. One of a burst says all that matters in what trimming leaves.
+    /// The probe in `bytes`. A probe of a burst may have been trimmed down to its first bytes.
     fn decode(bytes: &[u8]) -> Option<Probe> {
-        let kept: &[u8; KEPT] = bytes.first_chunk()?;
+        let kept: &[u8; TRIMMED_LEN] = bytes.first_chunk()?;
         if kept[..6] != MAGIC || kept[6] != VERSION {
             return None;
         }
@@ -105,7 +107,7 @@ impl Probe {
         let mut all = [0; LEN];
         match bytes.first_chunk::<LEN>() {
             Some(whole) => all = *whole,
-            None if kind == Kind::Burst => all[..KEPT].copy_from_slice(kept),
+            None if kind == Kind::Burst => all[..TRIMMED_LEN].copy_from_slice(kept),
             None => return None,
         }
         let u16_at = |at: usize| u16::from_be_bytes([all[at], all[at + 1]]);
@@ -128,7 +130,7 @@ pub(super) fn shortest(v6: bool) -> usize {
     (if v6 { IPV6 } else { IPV4 }) + UDP + LEN
 }
 
-/// Writes `probe` into `frame`, which its padding fills.
+/// Writes a packet with `probe` into `frame`, and fills the rest with zeros.
 pub(super) fn write(
     frame: &mut Frame,
     from: HostAddr,
@@ -171,7 +173,7 @@ pub(super) fn write(
             };
             header.emit(&mut frame[at..])?
         }
-        // The port has refused a peer of the other version.
+        // Not reached: the port has refused a peer of the other IP version.
         _ => 0,
     };
     let payload_len = u16::try_from(frame.len() - at - UDP).unwrap_or(u16::MAX);
@@ -181,23 +183,23 @@ pub(super) fn write(
     finish_checksums(frame, ChecksumFill::default())
 }
 
-/// A probe that has arrived, and in what.
+/// A probe that has arrived, with facts from the headers of its packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Heard {
+pub(super) struct ReceivedProbe {
     pub(super) probe: Probe,
     pub(super) from: HostAddr,
     /// DSCP and ECN.
     pub(super) tos: u8,
-    /// Routers on the way.
+    /// Number of routers on the way.
     pub(super) hops: u8,
     /// Bytes of the IP packet as it arrived.
     pub(super) length: u32,
-    /// Whether it was longer when it was sent.
+    /// Whether the packet was longer when it was sent.
     pub(super) cut: bool,
 }
 
 /// Reads a frame that arrived, whole or trimmed.
-pub(super) fn read(frame: &[u8]) -> Result<Heard, NoProbe> {
+pub(super) fn read(frame: &[u8]) -> Result<ReceivedProbe, NoProbe> {
     let eth = EthernetView::new_checked(frame)?;
     let (src, dscp, ecn, ttl, protocol, header, body) = match eth.ethertype() {
         ETHERTYPE_IPV4 => {
@@ -215,7 +217,7 @@ pub(super) fn read(frame: &[u8]) -> Result<Heard, NoProbe> {
         return Err(NoProbe::Foreign);
     }
     let udp = UdpView::new_trimmed(body)?;
-    Ok(Heard {
+    Ok(ReceivedProbe {
         probe: Probe::decode(udp.payload()).ok_or(NoProbe::Foreign)?,
         from: HostAddr { mac: eth.src(), ip: src },
         tos: dscp << 2 | ecn as u8,
@@ -225,7 +227,7 @@ pub(super) fn read(frame: &[u8]) -> Result<Heard, NoProbe> {
     })
 }
 
-/// Bytes of the frame of an IP packet.
+/// Bytes of the Ethernet frame with an IP packet of `packet` bytes.
 pub(super) fn frame_len(packet: usize, vlan: Option<VlanTag>) -> usize {
     packet + MIN_FRAME + vlan.map_or(0, |_| VLAN_TAG_LEN)
 }
@@ -283,14 +285,14 @@ mod tests {
             let vlan = tagged.then_some(VlanTag { priority: 3, drop_eligible: false, id: 7 });
             let frame = written_with(vlan, v6, tos, packet, &probe);
             prop_assert_eq!(EthernetView::new_checked(&frame[..]).unwrap().vlan(), vlan);
-            let heard = read(&frame).unwrap();
+            let received = read(&frame).unwrap();
             let expected =
-                Heard { probe, from: host(1, v6), tos, hops: 0, length: packet as u32, cut: false };
-            prop_assert_eq!(heard, expected);
+                ReceivedProbe { probe, from: host(1, v6), tos, hops: 0, length: packet as u32, cut: false };
+            prop_assert_eq!(received, expected);
         }
 
         #[test]
-        fn whatever_arrives_is_an_error_at_worst(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn arbitrary_bytes_are_refused_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             prop_assert!(read(&bytes).is_err());
         }
     }
@@ -312,15 +314,15 @@ mod tests {
                 panic!("{policy:?} trims")
             };
             frame.truncate(end);
-            let heard = read(&frame).unwrap();
-            assert_eq!((heard.probe, heard.cut), (probe, true), "{policy:?}");
-            assert_eq!(heard.tos >> 2, classes.dscp(point.class()), "{policy:?}");
-            assert_eq!(frame_len(heard.length as usize, None), end, "{policy:?}");
+            let received = read(&frame).unwrap();
+            assert_eq!((received.probe, received.cut), (probe, true), "{policy:?}");
+            assert_eq!(received.tos >> 2, classes.dscp(point.class()), "{policy:?}");
+            assert_eq!(frame_len(received.length as usize, None), end, "{policy:?}");
         }
     }
 
     #[test]
-    fn questions_and_answers_that_were_cut_say_nothing() {
+    fn truncated_requests_and_responses_are_refused() {
         for kind in Kind::ALL.into_iter().filter(|kind| *kind != Kind::Burst) {
             let mut frame = written(false, 0, 4000, &Probe::new(kind, 7, 3));
             frame.truncate(frame_len(shortest(false), None) - 1);

@@ -1,10 +1,10 @@
-//! /proc and /sys, or a tree that looks like them.
+//! Reads /proc and /sys, or a directory that imitates them in tests.
 
 use core::str::FromStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The tree.
+/// The directory that holds /proc and /sys.
 #[derive(Clone, Debug)]
 pub(super) struct Root(PathBuf);
 
@@ -13,22 +13,22 @@ impl Root {
         Root(path.to_owned())
     }
 
-    /// Whether it is the system's own.
+    /// Whether it is the root directory of the system.
     pub(super) fn is_real(&self) -> bool {
         self.0 == Path::new("/")
     }
 
-    /// The content of a file without the white space around it; none if it cannot be read.
+    /// The content of a file without surrounding white space; `None` if it cannot be read.
     pub(super) fn text(&self, path: &str) -> Option<String> {
         fs::read_to_string(self.0.join(path)).ok().map(|text| text.trim().to_owned())
     }
 
-    /// A file that holds one value.
+    /// The value in a file that holds only one.
     pub(super) fn value<T: FromStr>(&self, path: &str) -> Option<T> {
         self.text(path)?.parse().ok()
     }
 
-    /// Names in a directory, in order; none if there is no such directory.
+    /// The sorted names in a directory; empty if there is no such directory.
     pub(super) fn names(&self, path: &str) -> Vec<String> {
         let Ok(entries) = fs::read_dir(self.0.join(path)) else { return Vec::new() };
         let mut names: Vec<String> =
@@ -37,7 +37,7 @@ impl Root {
         names
     }
 
-    /// The last part of what a symbolic link points at, such as the name of a device's driver.
+    /// The file name of the target of a symbolic link, such as the name of a device's driver.
     pub(super) fn link(&self, path: &str) -> Option<String> {
         let target = fs::read_link(self.0.join(path)).ok()?;
         target.file_name()?.to_str().map(str::to_owned)

@@ -1,6 +1,6 @@
-//! A port, and probes in and out of it.
+//! Sends and receives probes through a port.
 
-use super::probe::{self, Heard, Probe};
+use super::probe::{self, Probe, ReceivedProbe};
 use crate::Failure;
 use crate::port_spec::{AnyPort, OpenPort, PeerAddress, PeerSpec};
 use std::collections::VecDeque;
@@ -11,9 +11,9 @@ use weft_stack::wire::ethernet::VlanTag;
 use weft_stack::worker::HostAddr;
 
 /// How long to sleep while nothing arrives.
-const NAP: Duration = Duration::from_micros(200);
-/// How long a port may take no frame.
-const STUCK: Duration = Duration::from_secs(1);
+const MAX_SLEEP: Duration = Duration::from_micros(200);
+/// How long a port may refuse frames.
+const SEND_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The port.
 pub(super) struct Wire {
@@ -22,17 +22,17 @@ pub(super) struct Wire {
     vlan: Option<VlanTag>,
     rx: RxBurst,
     tx: TxBurst,
-    heard: VecDeque<Heard>,
+    received: VecDeque<ReceivedProbe>,
 }
 
 impl Wire {
     pub(super) fn new(open: OpenPort) -> Wire {
         let (rx, tx) = (RxBurst::new(), TxBurst::new(&open.port));
         let vlan = open.info.link_config().vlan;
-        Wire { own: open.info.host, vlan, port: open.port, rx, tx, heard: VecDeque::new() }
+        Wire { own: open.info.host, vlan, port: open.port, rx, tx, received: VecDeque::new() }
     }
 
-    /// Bytes of the longest IP packet.
+    /// Bytes of the longest IP packet that can be sent.
     pub(super) fn mtu(&self) -> usize {
         self.tx.max_frame().saturating_sub(probe::frame_len(0, self.vlan))
     }
@@ -54,7 +54,7 @@ impl Wire {
         counters.rx_missed + counters.rx_errors
     }
 
-    /// Waits, while what is to be sent goes out.
+    /// Waits until `deadline`, and transmits queued frames meanwhile.
     pub(super) fn wait_until(&mut self, deadline: Instant) {
         loop {
             self.port.transmit(&mut self.tx);
@@ -62,22 +62,23 @@ impl Wire {
             if left.is_zero() {
                 return;
             }
-            // The kernel's sleeps are no more exact.
-            if left > NAP {
-                thread::sleep(left - NAP);
+            // The kernel's sleeps are not more exact than this.
+            if left > MAX_SLEEP {
+                thread::sleep(left - MAX_SLEEP);
             } else {
                 thread::yield_now();
             }
         }
     }
 
-    /// Its addresses.
+    /// The addresses of this host.
     #[cfg(test)]
     pub(super) fn own(&self) -> HostAddr {
         self.own
     }
 
-    /// Sends `probe` in an IP packet of `length` bytes with these marks, and waits until the port takes it.
+    /// Sends `probe` in an IP packet of `length` bytes with the DSCP and ECN in `tos`, and waits until the port accepts
+    /// it.
     pub(super) fn send(
         &mut self,
         to: HostAddr,
@@ -86,7 +87,7 @@ impl Wire {
         probe: &Probe,
     ) -> Result<(), Failure> {
         let failed = |error: &dyn std::fmt::Display| Failure::Run(format!("a probe cannot be sent: {error}"));
-        let deadline = Instant::now() + STUCK;
+        let deadline = Instant::now() + SEND_TIMEOUT;
         loop {
             let len = probe::frame_len(length.max(self.shortest()), self.vlan);
             let full = match self.tx.reserve(len) {
@@ -108,31 +109,31 @@ impl Wire {
     }
 
     /// The next probe that arrives before `deadline`.
-    pub(super) fn next(&mut self, deadline: Instant) -> Option<Heard> {
+    pub(super) fn next(&mut self, deadline: Instant) -> Option<ReceivedProbe> {
         loop {
-            if let Some(heard) = self.heard.pop_front() {
-                return Some(heard);
+            if let Some(received) = self.received.pop_front() {
+                return Some(received);
             }
             self.port.transmit(&mut self.tx);
             if self.receive() == 0 {
                 if Instant::now() >= deadline {
                     return None;
                 }
-                thread::sleep(NAP);
+                thread::sleep(MAX_SLEEP);
             }
         }
     }
 
     fn receive(&mut self) -> usize {
         let count = self.port.receive(&mut self.rx);
-        // What is no probe is none of the doctor's business.
-        self.heard.extend(self.rx.drain().filter_map(|frame| probe::read(&frame).ok()));
+        // Frames that are not probes are ignored.
+        self.received.extend(self.rx.drain().filter_map(|frame| probe::read(&frame).ok()));
         count
     }
 }
 
-/// Where `peer` is; its Ethernet address must be known.
-pub(super) fn place(open: &mut OpenPort, peer: &PeerSpec) -> Result<HostAddr, Failure> {
+/// The addresses of `peer`; its Ethernet address must be known.
+pub(super) fn addresses_of(open: &mut OpenPort, peer: &PeerSpec) -> Result<HostAddr, Failure> {
     match open.meet(peer) {
         Ok(PeerAddress::Known(host)) => Ok(host),
         Ok(PeerAddress::ToBeAsked(ip)) => Err(Failure::Usage(format!(

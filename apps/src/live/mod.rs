@@ -33,6 +33,8 @@ pub(crate) use report::{HostReport, run_report};
 
 use crate::backoff::Backoff;
 use crate::interrupt::Interrupt;
+use crate::trace::LiveTrace;
+use std::sync::Arc;
 use weft_cc::Time;
 use weft_stack::port::{BURST, Port};
 use weft_stack::worker::{Clock, Worker};
@@ -92,6 +94,18 @@ impl<'a, P: Port> Live<'a, P> {
         }
         let coordinator = Coordinator::new(config, hosts.len(), flows);
         Ok(Live { config, participants, hosts, coordinator, clock, backoff: Backoff::default() })
+    }
+
+    /// Puts the events of the endpoints into `trace` from now on.
+    pub(crate) fn trace(&mut self, trace: Option<&LiveTrace>) {
+        let Some(trace) = trace else { return };
+        // Endpoints know each other by their places among the hosts that take part.
+        let numbers: Option<Arc<[u32]>> = Some(self.hosts.iter().map(|host| host.number).collect());
+        for host in &mut self.hosts {
+            if let Some(subscriber) = trace.subscriber(host.number, &numbers) {
+                host.worker.fep_mut().subscribe(subscriber);
+            }
+        }
     }
 
     /// Turns the loop until all is done, the configured time has passed, nothing has gone forward for 10 s, or a signal

@@ -3,6 +3,7 @@
 use super::plan::Mode;
 use crate::choices::Switch;
 use crate::port_spec::{PeerSpec, PortOptions, PortSpec};
+use crate::trace::TraceArgs;
 use crate::units;
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -49,6 +50,8 @@ pub(super) struct ServerArgs {
     pub(super) memory: u64,
     #[command(flatten)]
     pub(super) output: OutputArgs,
+    #[command(flatten)]
+    pub(super) trace: TraceArgs,
 }
 
 #[derive(Debug, Args)]
@@ -64,6 +67,8 @@ pub(super) struct ClientArgs {
     pub(super) end: EndArgs,
     #[command(flatten)]
     pub(super) output: OutputArgs,
+    #[command(flatten)]
+    pub(super) trace: TraceArgs,
 }
 
 #[derive(Debug, Args)]
@@ -83,6 +88,8 @@ pub(super) struct PairArgs {
     pub(super) end: EndArgs,
     #[command(flatten)]
     pub(super) output: OutputArgs,
+    #[command(flatten)]
+    pub(super) trace: TraceArgs,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

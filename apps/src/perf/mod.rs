@@ -26,6 +26,7 @@ use crate::Failure;
 use crate::interrupt::Interrupt;
 use crate::output::OutputFile;
 use crate::port_spec::OpenPort;
+use crate::trace;
 use args::{ClientArgs, OutputArgs, PerfCommand, ServerArgs};
 use client::Client;
 use drive::End;
@@ -54,6 +55,7 @@ pub(crate) fn perf(args: &PerfArgs) -> Result<(), Failure> {
 fn serve(args: &ServerArgs) -> Result<(), Failure> {
     check_cores(&args.end, 1)?;
     let mut output = Output::open(&args.output)?;
+    let trace = args.trace.begin(&[])?;
     // Before there is a socket that would be left behind.
     let interrupt = Interrupt::on_signals()?;
     let open = open(&args.port)?;
@@ -62,6 +64,7 @@ fn serve(args: &ServerArgs) -> Result<(), Failure> {
     let peers: Vec<_> = (1..).map(Addr).zip(args.peers.iter().copied()).collect();
     let (ip, mtu) = (open.info.host.ip, open.mtu());
     let mut worker = setup.worker(open, OWN, &peers, strangers)?;
+    trace::attach(trace.as_ref(), &mut worker, OWN.0);
     worker.set_idle(args.end.idle.into());
     pin(&args.end, 0)?;
     let port = args.port.spec.to_string();
@@ -92,16 +95,19 @@ fn serve(args: &ServerArgs) -> Result<(), Failure> {
     let mut server = Server::new(options, sink, worker.clock().now());
     // Messages are received into memory of each test's own.
     let mut endpoint = setup::endpoint(worker, Memory::default())?;
-    match drive::run(&mut endpoint, &mut server, args.end.patience, &interrupt)? {
+    let outcome = match drive::run(&mut endpoint, &mut server, args.end.patience, &interrupt) {
         // A server that was not told to end after a test ends with a signal.
-        End::Interrupted if args.once => interrupt.failure("").map_or(Ok(()), Err),
-        End::Interrupted | End::Complete => Ok(()),
-    }
+        Ok(End::Interrupted) if args.once => interrupt.failure("").map_or(Ok(()), Err),
+        Ok(End::Interrupted | End::Complete) => Ok(()),
+        Err(failure) => Err(failure),
+    };
+    trace::end(trace, outcome)
 }
 
 fn ask(args: &ClientArgs) -> Result<(), Failure> {
     check_cores(&args.end, 1)?;
     let mut output = Output::open(&args.output)?;
+    let trace = args.trace.begin(&[])?;
     let mut open = open(&args.port)?;
     let setup = EndSetup::new(&args.end, &open)?;
     let test = Test::new(&args.test, setup.setup.payload, setup.setup.longest_payload, &setup.cc)
@@ -110,6 +116,7 @@ fn ask(args: &ClientArgs) -> Result<(), Failure> {
     let patience = Duration::from_nanos(args.end.patience.as_ps() / 1000);
     open.port.wait_for_link(patience).map_err(Failure::Run)?;
     let mut worker = setup.worker(open, OWN, &[(SERVER, args.server)], Strangers::Refuse)?;
+    trace::attach(trace.as_ref(), &mut worker, OWN.0);
     worker.set_idle(args.end.idle.into());
     pin(&args.end, 0)?;
     setup::reach(&mut worker, SERVER, &args.server, args.end.patience)?;
@@ -128,7 +135,8 @@ fn ask(args: &ClientArgs) -> Result<(), Failure> {
         notices,
         ..Report::new(&test, &args.port.spec.to_string(), &name, expected)
     };
-    conclude(&mut output, &report, &client, (end == End::Interrupted).then_some(&interrupt))
+    let cut = (end == End::Interrupted).then_some(&interrupt);
+    trace::end(trace, conclude(&mut output, &report, &client, cut))
 }
 
 /// Prints the report of a test, if anything was measured, and says how the test went; `cut` is the signal that ended it

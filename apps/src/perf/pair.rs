@@ -11,6 +11,7 @@ use super::{Output, check_cores, conclude, pin};
 use crate::Failure;
 use crate::interrupt::Interrupt;
 use crate::port_spec::{AnyPort, OpenPort, PeerSpec};
+use crate::trace;
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
@@ -28,6 +29,7 @@ const CYCLES_WANTED: f64 = 1000.0;
 pub(super) fn run(args: &PairArgs) -> Result<(), Failure> {
     check_cores(&args.end, args.threads.into())?;
     let mut output = Output::open(&args.output)?;
+    let trace = args.trace.begin(&[])?;
     let [mut client, server] = open(args.between, args.mtu)?;
     let setup = EndSetup::new(&args.end, &client)?;
     let test = Test::new(&args.test, setup.setup.payload, setup.setup.longest_payload, &setup.cc)
@@ -39,6 +41,9 @@ pub(super) fn run(args: &PairArgs) -> Result<(), Failure> {
         setup.worker(open, Addr(own), &[(Addr(1 - own), peer)], Strangers::Refuse)
     };
     let mut workers = [worker(client, 0)?, worker(server, 1)?];
+    for (worker, own) in workers.iter_mut().zip(0..) {
+        trace::attach(trace.as_ref(), worker, own);
+    }
     let one_core = args.threads == 1;
     if !one_core {
         workers.iter_mut().for_each(|worker| worker.set_idle(args.end.idle.into()));
@@ -69,7 +74,8 @@ pub(super) fn run(args: &PairArgs) -> Result<(), Failure> {
         notices,
         ..Report::new(&test, link, "this process", expected)
     };
-    conclude(&mut output, &report, &client, (end == End::Interrupted).then_some(&pair.interrupt))
+    let cut = (end == End::Interrupted).then_some(&pair.interrupt);
+    trace::end(trace, conclude(&mut output, &report, &client, cut))
 }
 
 /// A test between two ends here.

@@ -20,7 +20,7 @@ fn config(matrix: &str) -> RunConfig {
 }
 
 fn whole(config: &RunConfig, faults: &FaultPlan) -> RunReport {
-    let (report, counters) = run(config, faults, &mut |_| (), &Interrupt::default()).unwrap();
+    let (report, counters) = run(config, faults, None, &mut |_| (), &Interrupt::default()).unwrap();
     assert!(report.is_complete(), "{:?}", report.stuck);
     assert_eq!((report.payload_errors.len(), report.leaks.len()), (0, 0), "{report:?}");
     let notes = notes(&counters);

@@ -1,5 +1,5 @@
-//! The sweep file: TOML with a table `[run]` of options that all runs share and a table `[vary]` of
-//! lists. Options have the names and values of those of `weft run`, whose parser judges them later.
+//! The sweep file: TOML with a table `[run]` of options that all runs share and a table `[vary]` of lists. Names and
+//! values are those of the options of `weft run`, whose parser checks them later.
 
 use crate::Failure;
 use crate::options::RunArgs;
@@ -12,21 +12,21 @@ use toml::de::{DeArray, DeTable, DeValue};
 /// The most values that an option may take.
 const MAX_VALUES: i128 = 1_000_000;
 
-/// Options that say where a run writes: runs of a sweep would overwrite each other's files.
-const OUTPUTS: &[&str] = &["json", "flows", "sample", "sample-file"];
+/// Options that name an output file: the runs of a sweep would overwrite each other's.
+const OUTPUTS: &[&str] = &["json", "flows", "sample", "sample-file", "trace", "trace-pdc", "trace-host"];
 
 /// One value of an option.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Value {
-    /// As the command line takes it: once, or as often as the option is repeated.
+    /// The values of the option on the command line: several if the option is repeated.
     pub(crate) texts: Vec<String>,
-    /// As the table shows it.
+    /// The value in the table.
     pub(crate) json: Json,
-    /// Where it stands in the file.
+    /// The line of the file, from 1.
     pub(crate) line: usize,
 }
 
-/// An option with the values that it takes in turn; a single one where it is not varied.
+/// An option with its values: a single one if it is not varied.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Setting {
     /// The option's long name, without its dashes.
@@ -34,7 +34,7 @@ pub(crate) struct Setting {
     pub(crate) values: Vec<Value>,
 }
 
-/// What a sweep file says.
+/// The contents of a sweep file.
 #[derive(Debug)]
 pub(crate) struct SweepFile {
     /// The name under which errors refer to it.
@@ -51,7 +51,7 @@ impl SweepFile {
         Parser { name, text }.file()
     }
 
-    /// The error `what` about line `line`.
+    /// The error `what` in line `line`.
     pub(crate) fn refusal(&self, line: usize, what: &str) -> Failure {
         refusal(&self.name, line, what)
     }
@@ -61,7 +61,7 @@ fn refusal(name: &str, line: usize, what: &str) -> Failure {
     Failure::Usage(format!("{name}:{line}: {what}"))
 }
 
-/// What the command line says of an option.
+/// The definition of an option on the command line.
 struct RunOption {
     name: String,
     repeatable: bool,
@@ -73,7 +73,7 @@ fn run_options() -> Vec<RunOption> {
         let repeatable = matches!(arg.get_action(), ArgAction::Append);
         Some(RunOption { name: arg.get_long()?.to_owned(), repeatable })
     });
-    // What is measured in real time never comes out the same twice.
+    // Runs in real time never give the same results twice.
     known.filter(|o| o.name != "on" && !OUTPUTS.contains(&o.name.as_str())).collect()
 }
 
@@ -109,7 +109,7 @@ impl Parser<'_> {
         Ok(file)
     }
 
-    /// The options of `table`, whose values `read` understands.
+    /// The options in `table`; `read` parses their values.
     fn settings(
         &self,
         table: &DeTable<'_>,
@@ -256,7 +256,7 @@ impl Parser<'_> {
     }
 }
 
-/// The entries of `table` in the order written; it holds them by name.
+/// The entries of `table` in the order of the file; the table itself sorts them by name.
 fn in_order<'t, 'i>(
     table: &'t DeTable<'i>,
 ) -> Vec<(&'t Spanned<std::borrow::Cow<'i, str>>, &'t Spanned<DeValue<'i>>)> {
@@ -270,7 +270,7 @@ fn integer(value: &DeValue<'_>) -> Option<i128> {
     i128::from_str_radix(number.as_str(), number.radix()).ok()
 }
 
-/// A whole number; none beyond what JSON readers and options take.
+/// A whole number; `None` if it is beyond what JSON readers and options accept.
 fn whole(number: i128, line: usize) -> Option<Value> {
     let json =
         u64::try_from(number).map(Json::from).or_else(|_| i64::try_from(number).map(Json::from)).ok()?;

@@ -13,7 +13,7 @@ use std::path::Path;
 /// The most runs in a sweep.
 const MAX_RUNS: usize = 10_000_000;
 
-/// A sweep file's runs, numbered from 0.
+/// The runs of a sweep file, numbered from 0.
 #[derive(Debug)]
 pub(crate) struct Grid {
     file: SweepFile,
@@ -68,22 +68,22 @@ impl Grid {
         self.settings(index).flat_map(argument).collect()
     }
 
-    /// Run `index` for people: where it stands in the grid.
+    /// A description of run `index` for messages: its number and its varied options.
     pub(crate) fn label(&self, index: usize) -> String {
         let varied = self.varied(index).into_iter();
         let words: Vec<String> = varied.map(|(s, v)| format!("{}={}", s.option, v.texts.join(","))).collect();
         format!("run {} of {}: {}", index + 1, self.runs, words.join(" ")).trim_end_matches(": ").to_owned()
     }
 
-    /// The most threads that a run has.
+    /// The largest number of threads of any run.
     pub(crate) fn threads(&self) -> usize {
         let settings = self.file.fixed.iter().chain(&self.file.axes);
         let values = settings.filter(|s| s.option == "threads").flat_map(|s| &s.values);
         values.filter_map(|value| value.texts.first()?.parse().ok()).max().unwrap_or(1).max(1)
     }
 
-    /// Refuses run `index` if it makes no sense or cannot be made. `rehearse` tells from its options, which
-    /// the parser has accepted, what is wrong with the whole.
+    /// Checks that run `index` can be made. `rehearse` gets its options once the parser has accepted them, and returns
+    /// what is wrong with their combination.
     pub(crate) fn check(
         &self,
         index: usize,
@@ -96,7 +96,7 @@ impl Grid {
             .map_err(|complaint| self.blame(index, &complaint))
     }
 
-    /// Adds to `complaint` the run, and the line of the option or file that it names first.
+    /// The error `complaint` about run `index`, with the line of the option or file that it names first.
     fn blame(&self, index: usize, complaint: &str) -> Failure {
         let named = self.settings(index).filter_map(|(setting, value)| {
             let at = named_at(complaint, &setting.option);
@@ -110,7 +110,7 @@ impl Grid {
         }
     }
 
-    /// A number that differs when the options, the files that they name, or `version` differ.
+    /// A hash of the options, of the contents of the files that they name, and of `version`.
     pub(crate) fn identity(&self, version: &str) -> io::Result<String> {
         let mut hash = Fnv::new();
         hash.text(version);
@@ -134,16 +134,42 @@ impl Grid {
     }
 }
 
+/// A part of a sweep: the runs whose number leaves `index - 1` when divided by `of`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shard {
+    /// From 1 to `of`.
+    pub(crate) index: usize,
+    pub(crate) of: usize,
+}
+
+impl Shard {
+    pub(crate) fn has(self, run: usize) -> bool {
+        run % self.of == self.index - 1
+    }
+}
+
+impl std::str::FromStr for Shard {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Shard, Self::Err> {
+        let numbers = text.split_once('/').and_then(|(i, n)| Some((i.parse().ok()?, n.parse().ok()?)));
+        match numbers {
+            Some((index, of)) if (1..=of).contains(&index) => Ok(Shard { index, of }),
+            _ => Err("expected I/N with I from 1 to N, such as 1/8"),
+        }
+    }
+}
+
 /// Where `complaint` names `option`.
 fn named_at(complaint: &str, option: &str) -> Option<usize> {
     let flag = format!("--{option}");
     let at = complaint.find(&flag)?;
-    // `--cc` is not what a complaint about `--cc-set` names.
+    // A complaint about `--cc-set` does not name `--cc`.
     let longer = complaint[at + flag.len()..].starts_with(|c: char| c == '-' || c.is_alphanumeric());
     (!longer).then_some(at)
 }
 
-/// FNV-1a with 64 bits: tells sweeps apart, and is the same everywhere. (G. Fowler, L. Noll, K.-P. Vo, 1991.)
+/// The hash FNV-1a with 64 bits, which gives the same value on every machine. (G. Fowler, L. Noll, K.-P. Vo, 1991.)
 struct Fnv(u64);
 
 impl Fnv {
@@ -159,7 +185,7 @@ impl Fnv {
         self.bytes(&(count as u64).to_le_bytes());
     }
 
-    /// With its length, so that no two lists of texts read the same.
+    /// Hashes `text` with its length, so that different lists of texts give different bytes.
     fn text(&mut self, text: &str) {
         self.count(text.len());
         self.bytes(text.as_bytes());
@@ -231,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_points_are_blamed_on_the_line_of_the_option() {
+    fn an_error_in_a_run_names_the_line_of_the_option() {
         let refused = |text: &str, index| check(&grid(text), index).unwrap_err().to_string();
         let lb = "[run]\nworkload = 'permutation'\n[vary]\nlb = [\n'mixed',\n'plb']\nseed = [1, 2]\n";
         assert!(check(&grid(lb), 1).is_ok());
@@ -276,5 +302,16 @@ mod tests {
         let after = id(&text, "1");
         std::fs::remove_file(&path).unwrap();
         assert_ne!(before, after);
+    }
+
+    #[test]
+    fn every_run_belongs_to_one_shard() {
+        let shard = |text: &str| text.parse::<Shard>();
+        for run in 0..20 {
+            assert_eq!((1..=3).filter(|i| shard(&format!("{i}/3")).unwrap().has(run)).count(), 1);
+        }
+        for wrong in ["", "1", "0/3", "4/3", "1/0", "a/b", "-1/3"] {
+            assert!(shard(wrong).is_err(), "{wrong}");
+        }
     }
 }

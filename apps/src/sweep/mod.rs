@@ -3,7 +3,7 @@
 mod args;
 mod file;
 mod grid;
-mod journal;
+mod results;
 mod slurm;
 mod table;
 mod workers;
@@ -16,8 +16,8 @@ use crate::options::RunArgs;
 use crate::resolve::resolve;
 use crate::{run, text};
 use file::SweepFile;
-use grid::Grid;
-use journal::{Access, Header, Journals, Shard, failed};
+use grid::{Grid, Shard};
+use results::{Header, Results};
 use std::num::NonZero;
 use std::path::{Path, PathBuf, absolute};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -26,8 +26,8 @@ use std::time::Instant;
 use std::{env, fs, io, thread};
 use table::{Existing, Tally};
 
-/// A sweep file and the table to make of it. The current directory is that of the file, from which the
-/// files that it names are found.
+/// A sweep file and the table that it produces. The current directory is that of the sweep file, because the names of
+/// files in it are relative to it.
 struct Sweep {
     grid: Arc<Grid>,
     header: Header,
@@ -35,55 +35,53 @@ struct Sweep {
     out: PathBuf,
 }
 
-/// Does what `args` ask for.
+/// Runs `weft sweep`.
 pub(crate) fn sweep(args: &SweepArgs) -> Result<(), Failure> {
     let sweep = Sweep::read(args)?;
-    let access = args.shard.map_or(Access::Whole, Access::Shard);
-    let Some(mut journals) = sweep.begin(access, args.force)? else { return Ok(()) };
+    let Some(mut results) = sweep.begin(args.shard, args.force)? else { return Ok(()) };
     if args.merge {
-        sweep.check_merge(&journals)?;
-        let (tally, clock) = (sweep.write(&mut journals)?, Instant::now());
-        return sweep.end(journals, tally, 0, clock);
+        sweep.check_merge(&results)?;
+        let (tally, clock) = (sweep.write(&results)?, Instant::now());
+        return sweep.end(results, tally, 0, clock);
     }
-    let mine = |run: &usize| args.shard.is_none_or(|shard| shard.has(*run));
-    let todo: Vec<usize> = (0..sweep.grid.runs()).filter(mine).filter(|run| !journals.has(*run)).collect();
+    let todo = results.to_do();
     let cores = thread::available_parallelism().map_or(1, NonZero::get);
     let jobs = args.jobs.map_or((cores / sweep.grid.threads()).max(1), NonZero::get);
-    // A journal is begun only once all has been checked.
-    if !journals.begun() {
+    // No run is made before all have been checked, so a sweep that has begun needs no check.
+    if !results.begun() {
         check_all(&sweep.grid, &todo, jobs)?;
     }
     if args.slurm {
         // The tasks take the locks.
-        drop(journals);
+        drop(results);
         return slurm::submit(&sweep, todo.len(), args);
     }
     let clock = Instant::now();
     let count = todo.len();
-    workers::run(&sweep.grid, &sweep.header.sweep, todo, jobs, &mut journals)?;
+    workers::run(&sweep.grid, &sweep.header.sweep, todo, jobs, &mut results)?;
     if let Some(shard) = args.shard {
-        return sweep.end_shard(&journals, shard, count);
+        return sweep.end_shard(&results, shard, count);
     }
-    let tally = sweep.write(&mut journals)?;
-    sweep.end(journals, tally, count, clock)
+    let tally = sweep.write(&results)?;
+    sweep.end(results, tally, count, clock)
 }
 
-/// Makes one run of a sweep, in a process that ends with `parent`; or only finds out whether it can be made.
+/// Makes one run of a sweep, or only checks whether it can be made. The process ends when `parent` ends.
 pub(crate) fn one_run(parent: u32, rehearse: bool, args: &RunArgs) -> Result<(), Failure> {
-    workers::die_with(parent)?;
+    workers::end_with_parent(parent)?;
     if rehearse { resolve(args).and_then(run::rehearse) } else { run::run(args, || Ok(Interrupt::default())) }
 }
 
 impl Sweep {
     fn read(args: &SweepArgs) -> Result<Sweep, Failure> {
         let name = args.file.display().to_string();
-        let unreadable = |e: io::Error| failed(&args.file, &e);
+        let unreadable = |e: io::Error| Failure::at(&args.file, &e);
         let text = String::from_utf8(text::read(&args.file).map_err(unreadable)?)
             .map_err(|_| Failure::Run(format!("{name}: not UTF-8 text")))?;
         let grid = Grid::new(SweepFile::parse(&name, &text)?)?;
         let file = absolute(&args.file).map_err(unreadable)?;
         let out = match &args.out {
-            Some(out) => absolute(out).map_err(|e| failed(out, &e))?,
+            Some(out) => absolute(out).map_err(|e| Failure::at(out, &e))?,
             None => file.with_extension("jsonl"),
         };
         if out == file {
@@ -93,23 +91,23 @@ impl Sweep {
         Ok(Sweep { header: Header::new(&grid)?, grid: Arc::new(grid), file, out })
     }
 
-    /// Finds out what is done, and keeps others from doing the same; none if everything is.
-    fn begin(&self, access: Access, force: bool) -> Result<Option<Journals>, Failure> {
+    /// Locks and reads the results of earlier processes; `None` if the table is complete.
+    fn begin(&self, shard: Option<Shard>, force: bool) -> Result<Option<Results>, Failure> {
         table::check_place(&self.out)?;
         let runs = self.grid.runs();
-        let mut journals = Journals::open(&self.out, self.header.clone(), runs, access)?;
+        let mut results = Results::open(&self.out, self.header.clone(), runs, shard)?;
         if force {
-            journals.discard()?;
+            results.discard()?;
             match fs::remove_file(&self.out) {
-                Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(failed(&self.out, &e)),
+                Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(Failure::at(&self.out, &e)),
                 _ => {}
             }
         }
         let out = self.out.display();
         match table::existing(&self.out, &self.header.sweep, runs)? {
-            Existing::Nothing | Existing::Partial => journals.load()?,
+            Existing::Nothing | Existing::Partial => results.load()?,
             Existing::Complete => {
-                journals.remove()?;
+                results.remove()?;
                 say(&format!("{out} is finished: {runs} runs; --force begins anew\n"))?;
                 return Ok(None);
             }
@@ -120,13 +118,12 @@ impl Sweep {
                 )));
             }
         }
-        Ok(Some(journals))
+        Ok(Some(results))
     }
 
-    fn check_merge(&self, journals: &Journals) -> Result<(), Failure> {
+    fn check_merge(&self, results: &Results) -> Result<(), Failure> {
         let runs = self.grid.runs();
-        let ended = |run: &usize| journals.has(*run) || journals.errors().contains_key(run);
-        match runs - (0..runs).filter(ended).count() {
+        match (0..runs).filter(|run| !results.has_ended(*run)).count() {
             0 => Ok(()),
             missing => Err(Failure::Run(format!(
                 "{missing} of {runs} runs are not done yet; without --merge (or with --slurm) they will be"
@@ -134,13 +131,13 @@ impl Sweep {
         }
     }
 
-    fn write(&self, journals: &mut Journals) -> Result<Tally, Failure> {
-        table::write(&self.out, &self.grid, &self.header.sweep, journals)
+    fn write(&self, results: &Results) -> Result<Tally, Failure> {
+        table::write(&self.out, &self.grid, &self.header.sweep, results)
     }
 
-    /// Sums up a sweep whose table is written.
-    fn end(&self, journals: Journals, tally: Tally, now: usize, clock: Instant) -> Result<(), Failure> {
-        let (runs, out, cost) = (self.grid.runs(), self.out.display(), journals.cost);
+    /// Reports on a sweep whose table is written, and removes its results if no run has failed.
+    fn end(&self, results: Results, tally: Tally, now: usize, clock: Instant) -> Result<(), Failure> {
+        let (runs, out, cost) = (self.grid.runs(), self.out.display(), results.cost);
         let mut text = format!("{out}: {runs} runs, {now} of them made now");
         if tally.unfinished > 0 {
             text += &format!("; in {} not all flows have completed", tally.unfinished);
@@ -158,12 +155,12 @@ impl Sweep {
                 tally.failed
             )));
         }
-        journals.remove()
+        results.remove()
     }
 
-    fn end_shard(&self, journals: &Journals, shard: Shard, now: usize) -> Result<(), Failure> {
+    fn end_shard(&self, results: &Results, shard: Shard, now: usize) -> Result<(), Failure> {
         let Shard { index, of } = shard;
-        let failed = journals.errors().keys().filter(|run| shard.has(**run)).count();
+        let failed = results.errors().keys().filter(|run| shard.has(**run)).count();
         say(&format!("shard {index} of {of}: {now} runs made now, {failed} failed\n"))?;
         match failed {
             0 => Ok(()),
@@ -172,8 +169,8 @@ impl Sweep {
     }
 }
 
-/// Refuses the first of the runs `todo` that makes no sense or cannot be made; `jobs` at a time, because
-/// each builds its fabric.
+/// Checks the runs `todo`, `jobs` at a time because each check builds a fabric. The error is that of the first run that
+/// cannot be made.
 fn check_all(grid: &Grid, todo: &[usize], jobs: usize) -> Result<(), Failure> {
     let bar = workers::progress_bar(todo.len(), "checked");
     let (next, first) = (AtomicUsize::new(0), Mutex::new(None::<(usize, Failure)>));
@@ -181,7 +178,7 @@ fn check_all(grid: &Grid, todo: &[usize], jobs: usize) -> Result<(), Failure> {
         while let Some(&run) = todo.get(next.fetch_add(1, Ordering::Relaxed)) {
             bar.inc(1);
             if let Err(failure) = grid.check(run, workers::rehearse) {
-                // What comes later need not be looked at; what comes before has been taken already.
+                // Later runs need no check now; all earlier ones have been handed out already.
                 next.store(todo.len(), Ordering::Relaxed);
                 let mut first = first.lock().unwrap_or_else(PoisonError::into_inner);
                 if first.as_ref().is_none_or(|(earlier, _)| run < *earlier) {
@@ -196,6 +193,13 @@ fn check_all(grid: &Grid, todo: &[usize], jobs: usize) -> Result<(), Failure> {
         Some((_, failure)) => Err(failure),
         None => Ok(()),
     }
+}
+
+/// `path` with `suffix` at its end.
+fn suffixed(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
 }
 
 fn say(text: &str) -> Result<(), Failure> {

@@ -1,28 +1,27 @@
-//! A sweep as a Slurm array job: each task does a shard of the grid, and a job that depends on all of
-//! them writes the table.
+//! A sweep as a Slurm array job: each task makes one shard of the runs, and a job that depends on all tasks writes the
+//! table.
 
-use super::Sweep;
 use super::args::SweepArgs;
-use super::journal::{failed, suffixed};
+use super::{Sweep, suffixed};
 use crate::Failure;
 use std::env;
 use std::path::Path;
 use std::process::Command;
 
-/// Array indices stay below Slurm's MaxArraySize, 1001 where its configuration does not say otherwise.
+/// Array indices must stay below Slurm's MaxArraySize, which is 1001 by default.
 const MOST_TASKS: usize = 1000;
 
-/// Submits `todo` runs of `sweep`, or prints the script that would.
+/// Submits `todo` runs of `sweep`, or prints the script that would submit them.
 pub(crate) fn submit(sweep: &Sweep, todo: usize, args: &SweepArgs) -> Result<(), Failure> {
-    // Where nothing is left to do but to write the table, an array still needs a task.
+    // An array needs at least one task, even if only the table is left to be written.
     let tasks = args.tasks.map_or(MOST_TASKS, |tasks| tasks.get()).min(todo).max(1);
-    let program = env::current_exe().map_err(|e| failed(Path::new("/proc/self/exe"), &e))?;
+    let program = env::current_exe().map_err(|e| Failure::at(Path::new("/proc/self/exe"), &e))?;
     let script = script(&program, sweep, tasks, args.jobs.map(|jobs| jobs.get()), &args.sbatch);
     if args.dry_run {
         return super::say(&script);
     }
     let status = Command::new("sh").args(["-c", &script]).status();
-    match status.map_err(|e| failed(Path::new("sh"), &e))?.success() {
+    match status.map_err(|e| Failure::at(Path::new("sh"), &e))?.success() {
         true => Ok(()),
         false => Err(Failure::Run("sbatch has failed; nothing more was submitted".to_owned())),
     }
@@ -31,7 +30,7 @@ pub(crate) fn submit(sweep: &Sweep, todo: usize, args: &SweepArgs) -> Result<(),
 /// A shell script that submits both jobs.
 fn script(program: &Path, sweep: &Sweep, tasks: usize, jobs: Option<usize>, options: &[String]) -> String {
     let log = |what: &str| {
-        // Slurm takes a % in a file name for a pattern.
+        // Slurm interprets % in file names.
         let name = suffixed(&sweep.out, "").display().to_string().replace('%', "%%");
         quoted(&format!("{name}.slurm-{what}.log"))
     };

@@ -1,9 +1,10 @@
-//! The table: a line of JSON for each run, in the order of the grid. It holds nothing that differs
-//! between two runs of the same options, so the same sweep gives the same bytes wherever, however
-//! divided and however often interrupted it runs.
+//! The table: a line of JSON for each run, in the order of the grid. It contains nothing that differs between two
+//! executions of the same run, so a sweep gives the same bytes on any machine, in any number of shards, and after any
+//! number of interruptions.
 
 use super::grid::Grid;
-use super::journal::{Cost, Journals, failed, suffixed};
+use super::results::{Cost, Results};
+use super::suffixed;
 use crate::{Failure, text};
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -15,14 +16,14 @@ use std::io::{self, BufReader, BufWriter, Write};
 use std::marker::PhantomData;
 use std::path::Path;
 
-/// What a run cost, in its report: different each time.
+/// The part of a report that differs at each execution: CPU time and memory.
 const COSTS: &str = "engine";
-/// A run's options, in its report: those of the sweep.
+/// The parts of a report that repeat the run's options.
 const OPTIONS: &[&str] = &["config", "seed"];
-/// The column that says which sweep a row is of.
+/// The column with the identity of the sweep.
 const SWEEP: &str = "sweep";
 
-/// The row of run `index`, and what the run cost, from its JSON report.
+/// The row and the cost of run `index`, from its JSON report.
 pub(crate) fn row(grid: &Grid, index: usize, sweep: &str, report: &[u8]) -> Result<(String, Cost), String> {
     let unreadable = |e: serde_json::Error| format!("its report is unreadable: {e}");
     let report: Object = serde_json::from_slice(report).map_err(unreadable)?;
@@ -39,7 +40,7 @@ pub(crate) fn row(grid: &Grid, index: usize, sweep: &str, report: &[u8]) -> Resu
     Ok((row.end(), cost))
 }
 
-/// The row of run `index`, which has no results.
+/// The row of run `index`, which has failed.
 fn failure(grid: &Grid, index: usize, sweep: &str, error: &str) -> String {
     let mut row = Row::new(grid, index);
     row.add(SWEEP, &sweep.into());
@@ -47,11 +48,11 @@ fn failure(grid: &Grid, index: usize, sweep: &str, error: &str) -> String {
     row.end()
 }
 
-/// A line of JSON in the making. Columns stay in the order in which they come.
+/// A line of JSON that is being built. Columns keep the order in which they are added.
 struct Row(String);
 
 impl Row {
-    /// With the columns of the varied options.
+    /// A row that begins with the columns of the varied options.
     fn new(grid: &Grid, index: usize) -> Row {
         let mut row = Row("{".to_owned());
         grid.columns(index).for_each(|(name, value)| row.add(&name, value));
@@ -105,7 +106,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Object<'a> {
     }
 }
 
-/// What is at the table's place.
+/// The file at the path of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Existing {
     Nothing,
@@ -117,11 +118,11 @@ pub(crate) enum Existing {
     Complete,
 }
 
-/// Refuses what a table cannot be moved to: devices, pipes, directories.
+/// Refuses a path that a table cannot be renamed to: a device, a pipe, a directory.
 pub(crate) fn check_place(out: &Path) -> Result<(), Failure> {
     match fs::metadata(out) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(e) => Err(failed(out, &e)),
+        Err(e) => Err(Failure::at(out, &e)),
         Ok(there) if there.is_file() => Ok(()),
         Ok(_) => Err(Failure::Run(format!(
             "{} is not a regular file; choose another table with --out",
@@ -130,11 +131,11 @@ pub(crate) fn check_place(out: &Path) -> Result<(), Failure> {
     }
 }
 
-/// What is at `out`, for a sweep `sweep` of `runs` runs.
+/// Looks at the file `out` for the table of the sweep `sweep` of `runs` runs.
 pub(crate) fn existing(out: &Path, sweep: &str, runs: usize) -> Result<Existing, Failure> {
     let file = match File::open(out) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Existing::Nothing),
-        opened => opened.map_err(|e| failed(out, &e))?,
+        opened => opened.map_err(|e| Failure::at(out, &e))?,
     };
     let last_column = format!("{:?}:{sweep:?}", SWEEP);
     let (mut rows, mut done) = (0, 0);
@@ -144,7 +145,7 @@ pub(crate) fn existing(out: &Path, sweep: &str, runs: usize) -> Result<Existing,
             Ok(true) => {}
             Ok(false) => break,
             Err(e) if e.kind() == io::ErrorKind::InvalidData => return Ok(Existing::Foreign),
-            Err(e) => return Err(failed(out, &e)),
+            Err(e) => return Err(Failure::at(out, &e)),
         }
         let Some(line) = str::from_utf8(&line).ok().filter(|line| line.contains(&last_column)) else {
             return Ok(Existing::Foreign);
@@ -159,31 +160,30 @@ pub(crate) fn existing(out: &Path, sweep: &str, runs: usize) -> Result<Existing,
     })
 }
 
-/// What a table says in all.
+/// Totals of a table.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tally {
-    /// Runs some of whose flows have not completed.
+    /// Runs in which not all flows have completed.
     pub(crate) unfinished: usize,
-    /// Runs without results.
+    /// Runs that have failed.
     pub(crate) failed: usize,
 }
 
-/// The two columns by which an unfinished run is told.
+/// The two columns that show whether a run is unfinished.
 #[derive(Deserialize)]
 struct Flows {
     flows_total: u64,
     flows_completed: u64,
 }
 
-/// Writes the table from the journals, in which every run must be, beside its place, and then moves it
-/// there: it is never seen half written.
-pub(crate) fn write(out: &Path, grid: &Grid, sweep: &str, journals: &mut Journals) -> Result<Tally, Failure> {
+/// Writes the table from `results` beside its place, and then renames it: it is never seen half written.
+pub(crate) fn write(out: &Path, grid: &Grid, sweep: &str, results: &Results) -> Result<Tally, Failure> {
     let draft = suffixed(out, ".new");
-    let unwritable = |e: io::Error| failed(&draft, &e);
+    let unwritable = |e: io::Error| Failure::at(&draft, &e);
     let mut file = BufWriter::new(File::create(&draft).map_err(unwritable)?);
     let mut tally = Tally::default();
     for index in 0..grid.runs() {
-        let row = match journals.row(index)? {
+        let row = match results.row(index)? {
             Some(row) => {
                 let flows = serde_json::from_str::<Flows>(&row).ok();
                 tally.unfinished += usize::from(flows.is_some_and(|f| f.flows_completed < f.flows_total));
@@ -191,7 +191,7 @@ pub(crate) fn write(out: &Path, grid: &Grid, sweep: &str, journals: &mut Journal
             }
             None => {
                 tally.failed += 1;
-                let error = journals.errors().get(&index).map_or("not run", String::as_str);
+                let error = results.errors().get(&index).map_or("not run", String::as_str);
                 failure(grid, index, sweep, error)
             }
         };
@@ -199,7 +199,7 @@ pub(crate) fn write(out: &Path, grid: &Grid, sweep: &str, journals: &mut Journal
     }
     let file = file.into_inner().map_err(|e| unwritable(e.into_error()))?;
     file.sync_all().map_err(unwritable)?;
-    fs::rename(&draft, out).map_err(|e| failed(out, &e))?;
+    fs::rename(&draft, out).map_err(|e| Failure::at(out, &e))?;
     Ok(tally)
 }
 
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_are_told_apart() {
+    fn a_table_is_complete_partial_or_of_another_sweep() {
         let out = std::env::temp_dir().join(format!("weft-table-{}.jsonl", std::process::id()));
         let good = "{\"seed\":1,\"sweep\":\"abc\"}\n";
         let bad = format!("{}\n", failure(&grid(), 1, "abc", "panicked"));

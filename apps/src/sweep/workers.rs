@@ -1,14 +1,13 @@
-//! The workers: as many threads as runs at a time, each waiting for a run in a process of its own. A run
-//! that panics or takes all memory ends its process and nothing else, and the processes end with the sweep.
+//! The workers: one thread per concurrent run, which waits for the process of that run. A run that panics or exhausts
+//! memory ends only its own process, and all processes end with the sweep.
 
 use super::grid::Grid;
-use super::journal::{Cost, Journals};
+use super::results::{Outcome, Results};
 use super::table;
 use crate::Failure;
+use crate::interrupt::Interrupt;
 use indicatif::{ProgressBar, ProgressStyle};
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
 use std::io::{self, IsTerminal};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{self, Command, Output, Stdio};
@@ -17,77 +16,58 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
-/// This program, even if its file has been replaced since the sweep began.
-const MYSELF: &str = "/proc/self/exe";
-/// Characters of a failed run's complaint that are kept.
-const COMPLAINT_CHARS: usize = 300;
+/// How often to look whether a signal has arrived.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// This program, even if its file has been replaced since the sweep started.
+const PROGRAM: &str = "/proc/self/exe";
+/// The longest error message of a failed run, in characters.
+const MAX_COMPLAINT: usize = 300;
 
-/// What the main thread hears of.
-enum Message {
-    Ended(usize, Result<(String, Cost), String>),
-    Signal(i32),
-}
-
-/// Makes the runs `todo`, `jobs` at a time, and journals each as it ends. Returns early on a signal, as
+/// Makes the runs `todo`, `jobs` at a time, and writes the result of each as it ends. Returns early on a signal, as
 /// [`Failure::Interrupted`]; the runs in progress end with this process.
 pub(crate) fn run(
     grid: &Arc<Grid>,
     sweep: &str,
     todo: Vec<usize>,
     jobs: usize,
-    journals: &mut Journals,
+    results: &mut Results,
 ) -> Result<(), Failure> {
     let bar = progress_bar(todo.len(), "done");
-    let (sender, messages) = mpsc::channel();
-    listen(sender.clone()).map_err(|e| Failure::Run(format!("signal handlers: {e}")))?;
+    let interrupt = Interrupt::on_signals()?;
+    let (sender, outcomes) = mpsc::channel();
     let total = todo.len();
     start(grid, sweep, todo, jobs, &sender);
-    let mut failed = 0;
-    for done in 0..total {
-        match messages.recv() {
-            Ok(Message::Ended(run, outcome)) => {
-                if let Err(error) = &outcome {
-                    failed += 1;
-                    bar.suspend(|| eprintln!("weft: {}: {error}", grid.label(run)));
-                    bar.set_message(format!(", {failed} failed"));
-                }
-                journals.append(run, outcome)?;
-                bar.inc(1);
-            }
-            Ok(Message::Signal(signal)) => {
-                bar.finish_and_clear();
-                return Err(interrupted(signal, done, total));
-            }
-            Err(mpsc::RecvError) => unreachable!("this function holds a sender"),
+    let (mut done, mut failed) = (0, 0);
+    while done < total {
+        let text =
+            format!("; {done} of {total} runs were done and are kept: the same command goes on from there");
+        if let Some(failure) = interrupt.failure(&text) {
+            bar.finish_and_clear();
+            return Err(failure);
         }
+        // A timeout: this function holds a sender, so the channel is never closed.
+        let Ok((run, outcome)) = outcomes.recv_timeout(POLL_INTERVAL) else { continue };
+        if let Err(error) = &outcome {
+            failed += 1;
+            bar.suspend(|| eprintln!("weft: {}: {error}", grid.label(run)));
+            bar.set_message(format!(", {failed} failed"));
+        }
+        results.add(run, outcome)?;
+        done += 1;
+        bar.inc(1);
     }
     bar.finish_and_clear();
     Ok(())
 }
 
-fn interrupted(signal: i32, done: usize, total: usize) -> Failure {
-    let text = format!(
-        "interrupted; {done} of {total} runs were done and are kept: the same command goes on from there"
-    );
-    // What a shell reports of a command that a signal has ended.
-    Failure::Interrupted { text, status: 128u8.saturating_add(signal as u8) }
-}
-
-fn listen(sender: mpsc::Sender<Message>) -> io::Result<()> {
-    let mut signals = Signals::new([SIGINT, SIGTERM])?;
-    thread::spawn(move || {
-        for signal in signals.forever() {
-            if sender.send(Message::Signal(signal)).is_err() {
-                // The runs are over, and nothing is left to go on with.
-                process::exit(128 + signal);
-            }
-        }
-    });
-    Ok(())
-}
-
-/// Starts the threads. They are never joined: on a signal the process just ends.
-fn start(grid: &Arc<Grid>, sweep: &str, todo: Vec<usize>, jobs: usize, sender: &mpsc::Sender<Message>) {
+/// Starts the threads. They are never joined: a signal ends the process.
+fn start(
+    grid: &Arc<Grid>,
+    sweep: &str,
+    todo: Vec<usize>,
+    jobs: usize,
+    sender: &mpsc::Sender<(usize, Outcome)>,
+) {
     let next = Arc::new(AtomicUsize::new(0));
     let todo = Arc::new(todo);
     for _ in 0..jobs.min(todo.len()) {
@@ -95,7 +75,7 @@ fn start(grid: &Arc<Grid>, sweep: &str, todo: Vec<usize>, jobs: usize, sender: &
         let (sender, sweep) = (sender.clone(), sweep.to_owned());
         thread::spawn(move || {
             while let Some(&run) = todo.get(next.fetch_add(1, Ordering::Relaxed)) {
-                if sender.send(Message::Ended(run, one(&grid, run, &sweep))).is_err() {
+                if sender.send((run, run_one(&grid, run, &sweep))).is_err() {
                     return;
                 }
             }
@@ -103,9 +83,9 @@ fn start(grid: &Arc<Grid>, sweep: &str, todo: Vec<usize>, jobs: usize, sender: &
     }
 }
 
-/// Makes run `index`, and waits for it.
-fn one(grid: &Grid, index: usize, sweep: &str) -> Result<(String, Cost), String> {
-    let output = apart("--json=-", &grid.arguments(index)).map_err(|e| format!("no process: {e}"))?;
+/// Makes run `index` in a process of its own, and waits for its end.
+fn run_one(grid: &Grid, index: usize, sweep: &str) -> Outcome {
+    let output = spawn_run("--json=-", &grid.arguments(index)).map_err(|e| format!("no process: {e}"))?;
     match output.status.code() {
         // 3: some flows have not completed, which is a result too.
         Some(0 | 3) => table::row(grid, index, sweep, &output.stdout),
@@ -113,56 +93,56 @@ fn one(grid: &Grid, index: usize, sweep: &str) -> Result<(String, Cost), String>
     }
 }
 
-/// Finds out what speaks against the run with `arguments`, by building it.
+/// Checks the run with `arguments` by building its fabric; the error says why it cannot be made.
 pub(crate) fn rehearse(arguments: &[String]) -> Result<(), String> {
-    let output = apart("--rehearse", arguments).map_err(|e| format!("no process: {e}"))?;
+    let output = spawn_run("--rehearse", arguments).map_err(|e| format!("no process: {e}"))?;
     match output.status.code() {
         Some(1 | 2) => {
             let stderr = String::from_utf8_lossy(&output.stderr);
             Err(stderr.trim_start_matches("weft: ").trim_end().to_owned())
         }
-        // If it has died (no memory, say), then the run may do so too, which is a row of its own.
+        // If the check has died, for lack of memory for example, the run may die too, and its row will say so.
         _ => Ok(()),
     }
 }
 
-/// Has a process of its own deal with the run of `arguments`, and waits for it.
-fn apart(how: &str, arguments: &[String]) -> io::Result<Output> {
-    Command::new(MYSELF)
+/// Starts this program again for the run with `arguments`, and waits for its end.
+fn spawn_run(how: &str, arguments: &[String]) -> io::Result<Output> {
+    Command::new(PROGRAM)
         .args(["sweep-run", "--parent", &process::id().to_string(), how])
         .args(arguments)
         .stdin(Stdio::null())
-        // An interrupt from the terminal is for the sweep alone, which then takes its runs along.
+        // An interrupt from the terminal must reach only the sweep, which ends its runs itself.
         .process_group(0)
         .output()
 }
 
-/// How a run failed, in a line.
+/// One line that says how a run failed.
 fn complaint(output: &Output) -> String {
     let how = match (output.status.signal(), output.status.code()) {
         (Some(signal), _) => format!("killed by signal {signal}"),
         (None, code) => format!("exit status {}", code.unwrap_or_default()),
     };
     let stderr = String::from_utf8_lossy(&output.stderr);
-    // Of a panic, without the number of the thread.
+    // The text of a panic without the name and number of its thread.
     let said = stderr.split_once("panicked at ").map_or(stderr.as_ref(), |(_, said)| said);
     let said = said.trim_start_matches("weft: ");
     let lines: Vec<&str> = said.lines().take(2).map(str::trim).filter(|line| !line.is_empty()).collect();
     let text = [how, lines.join(" ")].join(": ");
-    text.trim_end_matches(": ").chars().take(COMPLAINT_CHARS).collect()
+    text.trim_end_matches(": ").chars().take(MAX_COMPLAINT).collect()
 }
 
-/// For a process that makes one run of a sweep: arranges that it does not outlive `parent`.
-pub(crate) fn die_with(parent: u32) -> Result<(), Failure> {
+/// Arranges that this process, which makes one run of a sweep, does not outlive `parent`.
+pub(crate) fn end_with_parent(parent: u32) -> Result<(), Failure> {
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(|e| Failure::Run(format!("prctl: {e}")))?;
-    // It may have died before the call above.
+    // The parent may have ended before the call above.
     match getppid() {
         Some(pid) if pid.as_raw_nonzero().get() as u32 == parent => Ok(()),
         _ => Err(Failure::Run("the sweep that started this run has ended".to_owned())),
     }
 }
 
-/// A bar for so many runs, as they are `what`; none without a terminal.
+/// A progress bar for `runs` runs with the verb `what`; hidden if standard error is not a terminal.
 pub(crate) fn progress_bar(runs: usize, what: &str) -> ProgressBar {
     if !io::stderr().is_terminal() {
         return ProgressBar::hidden();
@@ -192,6 +172,6 @@ mod tests {
             said(1 << 8, "weft: data arrived wrong:\n  flow 3\n  flow 4\n"),
             "exit status 1: data arrived wrong: flow 3"
         );
-        assert_eq!(said(1 << 8, &"µ".repeat(400)).chars().count(), COMPLAINT_CHARS);
+        assert_eq!(said(1 << 8, &"µ".repeat(400)).chars().count(), MAX_COMPLAINT);
     }
 }

@@ -1,40 +1,40 @@
-//! What `weft testbed` says to the switches that run: a line of JSON each way over a Unix socket.
+//! The control socket of a testbed: `weft testbed` sends a request, the process of the switches answers; each is a line
+//! of JSON over a Unix socket.
+//!
+//! The switches serve one connection at a time, from the loop that turns them, and never wait for it.
 
 use super::status::Status;
 use crate::Failure;
 use serde::{Deserialize, Serialize};
-use std::collections::VecDeque;
-use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::Shutdown;
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
-use std::sync::mpsc::{self, Receiver, SyncSender};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// How long the switches may take to answer, and a client to say what it wants.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// Connections that have not said what they want: with one more, the one that has said nothing for longest is closed.
-const SILENT: usize = 32;
-/// Connections that wait for the switches' answer. One more is refused.
-const ASKING: usize = 64;
-/// How long to wait where no connection can be accepted.
-const RETRY: Duration = Duration::from_millis(100);
+/// The longest that a connection is served.
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a connection may be without a request while another one waits.
+const GRACE: Duration = Duration::from_millis(20);
+/// How long `weft testbed` waits for an answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long it waits before it connects again, where its connection was closed.
+const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 /// Bytes of the longest request.
-const LONGEST: u64 = 4_096;
+const MAX_REQUEST: usize = 4_096;
 
-/// What a client wants.
+/// A request to the switches.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Request {
     Status,
-    /// A link and what becomes of it.
+    /// Change a link: the words of [`weft_testbed::link_events`] without a time.
     SetLink(String),
+    /// End the testbed.
     Down,
 }
 
-/// What it is told.
+/// The answer to a request.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Reply {
@@ -43,154 +43,149 @@ pub(super) enum Reply {
     Refused(String),
 }
 
-/// A request, and where its answer goes.
-pub(super) struct Call {
-    pub(super) request: Request,
-    answer: SyncSender<Reply>,
+/// The control socket, at the switches' end.
+pub(super) struct Control {
+    listener: UnixListener,
+    client: Option<Client>,
 }
 
-impl Call {
-    /// Answers it.
-    pub(super) fn answer(self, reply: Reply) {
-        // A client that has gone needs no answer.
-        let _ = self.answer.send(reply);
+/// The connection that is served.
+struct Client {
+    stream: UnixStream,
+    since: Instant,
+    /// Bytes of the request that have arrived.
+    request: Vec<u8>,
+    /// Bytes of the reply that are still to be sent; empty before there is a request.
+    reply: Vec<u8>,
+}
+
+impl Control {
+    /// Listens at `path`.
+    ///
+    /// # Errors
+    /// Whatever the system reports.
+    pub(super) fn listen(path: &Path) -> io::Result<Control> {
+        let listener = UnixListener::bind(path)?;
+        listener.set_nonblocking(true)?;
+        Ok(Control { listener, client: None })
     }
-}
 
-/// Connections, each of which is served by a thread of its own.
-#[derive(Default)]
-struct Served {
-    next: u64,
-    /// Those that have not said what they want, the oldest first.
-    silent: VecDeque<(u64, UnixStream)>,
-    /// How many wait for an answer.
-    asking: usize,
-}
-
-/// A connection's place among them, until it is dropped.
-struct Seat {
-    number: u64,
-    asking: bool,
-    served: Arc<Mutex<Served>>,
-}
-
-impl Seat {
-    fn take(served: &Arc<Mutex<Served>>, stream: &UnixStream) -> io::Result<Seat> {
-        let mut all = lock(served);
-        if all.silent.len() >= SILENT
-            && let Some((_, oldest)) = all.silent.pop_front()
-        {
-            // Its thread still reads what it has sent, and then the end.
-            let _ = oldest.shutdown(Shutdown::Read);
+    /// The next request, if one has arrived; [`Control::answer`] is then due. Does not wait.
+    pub(super) fn poll(&mut self) -> Option<Request> {
+        // The one that is served may have just sent its request, so it is looked at before it has to give way.
+        let mut request = self.read();
+        if request.is_none() && self.client.as_ref().is_none_or(Client::gives_way) && self.accept() {
+            request = self.read();
         }
-        let number = all.next;
-        all.silent.push_back((number, stream.try_clone()?));
-        all.next += 1;
-        Ok(Seat { number, asking: false, served: served.clone() })
+        request
     }
 
-    /// The connection is no longer silent. False if too many others are asking.
-    fn ask(&mut self) -> bool {
-        let mut all = lock(&self.served);
-        all.silent.retain(|(number, _)| *number != self.number);
-        self.asking = all.asking < ASKING;
-        all.asking += usize::from(self.asking);
-        self.asking
+    /// Sends `reply` to the client whose request [`Control::poll`] has returned.
+    pub(super) fn answer(&mut self, reply: &Reply) {
+        if let Some(client) = &mut self.client {
+            client.reply = line_of(reply);
+            self.write();
+        }
     }
-}
 
-impl Drop for Seat {
-    fn drop(&mut self) {
-        let mut all = lock(&self.served);
-        all.silent.retain(|(number, _)| *number != self.number);
-        all.asking -= usize::from(self.asking);
+    /// Serves the next connection in place of the present one. Returns whether there is one.
+    fn accept(&mut self) -> bool {
+        let accepted = self.listener.accept().and_then(|(stream, _)| {
+            stream.set_nonblocking(true)?;
+            Ok(Client { stream, since: Instant::now(), request: Vec::new(), reply: Vec::new() })
+        });
+        // Without a descriptor for it, say, the connection waits for a later poll.
+        accepted.map(|client| self.client = Some(client)).is_ok()
     }
-}
 
-/// What it guards is whole after each statement, so a panic elsewhere is no reason to stop.
-fn lock(served: &Mutex<Served>) -> MutexGuard<'_, Served> {
-    served.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Listens at `path` in threads of its own, for as long as the process lives.
-///
-/// # Errors
-/// What the system says.
-pub(super) fn listen(path: &Path) -> io::Result<Receiver<Call>> {
-    let listener = UnixListener::bind(path)?;
-    let (calls, receiver) = mpsc::channel();
-    let served = Arc::default();
-    thread::Builder::new().name("weft-control".to_owned()).spawn(move || {
-        for stream in listener.incoming() {
-            match stream {
-                // One that says nothing, or nonsense, is no reason to stop.
-                Ok(stream) => drop(accept(stream, &served, &calls)),
-                // For want of descriptors, say, which those that are served give back.
-                Err(_) => thread::sleep(RETRY),
+    /// Goes on with the client that is served, and ends with one that has gone or takes too long.
+    fn read(&mut self) -> Option<Request> {
+        let client = self.client.as_mut()?;
+        if client.since.elapsed() >= CONNECTION_TIMEOUT {
+            self.client = None;
+            return None;
+        }
+        if !client.reply.is_empty() {
+            self.write();
+            return None;
+        }
+        let (stream, request) = (&client.stream, &mut client.request);
+        let ended = match stream.take((MAX_REQUEST - request.len()) as u64).read_to_end(request) {
+            Err(e) if e.kind() == ErrorKind::WouldBlock => false,
+            // What it has sent so far is all that comes, or all that is read.
+            _ => true,
+        };
+        if request.is_empty() && ended {
+            self.client = None;
+            return None;
+        }
+        let line = match request.iter().position(|byte| *byte == b'\n') {
+            Some(end) => &request[..end],
+            None if ended => request,
+            None => return None,
+        };
+        match serde_json::from_slice(line) {
+            Ok(request) => Some(request),
+            Err(error) => {
+                self.answer(&Reply::Refused(format!("not understood: {error}")));
+                None
             }
         }
-    })?;
-    Ok(receiver)
-}
-
-/// Serves a connection in a thread.
-fn accept(mut stream: UnixStream, served: &Arc<Mutex<Served>>, calls: &mpsc::Sender<Call>) -> io::Result<()> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    let (mut seat, calls) = (Seat::take(served, &stream)?, calls.clone());
-    let serve = move || {
-        // Whoever has gone needs no answer.
-        let _ = serve(&mut stream, &mut seat, &calls);
-    };
-    thread::Builder::new().name("weft-control".to_owned()).spawn(serve).map(drop)
-}
-
-fn serve(stream: &mut UnixStream, seat: &mut Seat, calls: &mpsc::Sender<Call>) -> io::Result<()> {
-    let mut line = String::new();
-    BufReader::new(Read::by_ref(stream).take(LONGEST)).read_line(&mut line)?;
-    if line.is_empty() {
-        return Ok(());
     }
-    if !seat.ask() {
-        let why = format!("testbed: {ASKING} others are asking already; expected the same again later");
-        return say(stream, &Reply::Refused(why));
-    }
-    let reply = match serde_json::from_str(&line) {
-        Ok(request) => {
-            let (answer, replies) = mpsc::sync_channel(1);
-            let sent = calls.send(Call { request, answer });
-            let waited = sent.ok().and_then(|()| replies.recv_timeout(PATIENCE).ok());
-            waited.unwrap_or_else(|| Reply::Refused("the switches do not answer".to_owned()))
+
+    /// Sends as much of the reply as the socket takes, and closes the connection after the last of it.
+    fn write(&mut self) {
+        let Some(client) = &mut self.client else { return };
+        loop {
+            match client.stream.write(&client.reply) {
+                Ok(sent) if sent > 0 && sent < client.reply.len() => drop(client.reply.drain(..sent)),
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return,
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                // All is sent, or nobody wants it any more.
+                _ => return self.client = None,
+            }
         }
-        Err(error) => Reply::Refused(format!("not understood: {error}")),
-    };
-    say(stream, &reply)
+    }
 }
 
-fn say(stream: &mut UnixStream, reply: &Reply) -> io::Result<()> {
-    let mut text = serde_json::to_vec(reply)?;
-    text.push(b'\n');
-    stream.write_all(&text)
+impl Client {
+    /// Whether it has had its time to ask, and another connection may take its place.
+    fn gives_way(&self) -> bool {
+        self.reply.is_empty() && self.since.elapsed() >= GRACE
+    }
 }
 
-/// Asks the switches that listen at `path`. None if nobody listens there, or they end before they answer.
+fn line_of(message: &impl Serialize) -> Vec<u8> {
+    let mut line = serde_json::to_vec(message).unwrap_or_default();
+    line.push(b'\n');
+    line
+}
+
+/// Sends `request` to the switches that listen at `path`. `None` if nobody listens there, or if they end before they
+/// answer.
 ///
 /// # Errors
 /// They refuse, or do not answer within 10 s.
 pub(super) fn ask(path: &Path, request: &Request) -> Result<Option<Reply>, Failure> {
-    let line = match exchange(path, request) {
-        Ok(line) if line.is_empty() => return Ok(None),
-        Ok(line) => line,
-        Err(error) if is_gone(&error) => return Ok(None),
-        Err(error) if is_late(&error) => {
-            return Err(Failure::Run(format!(
-                "testbed: no answer within {} s at {}: it is stopped or very busy; expected the same again later, or \
-                 weft testbed down",
-                2 * PATIENCE.as_secs(),
-                path.display()
-            )));
+    let begin = Instant::now();
+    let line = loop {
+        match exchange(path, request) {
+            Ok(line) if !line.is_empty() => break line,
+            Err(error) if is_absent(&error) => return Ok(None),
+            Err(error) if is_late(&error) => {
+                return Err(Failure::Run(format!(
+                    "testbed: no answer within {} s at {}: it is stopped or very busy; expected the same again later, \
+                     or weft testbed down",
+                    ANSWER_TIMEOUT.as_secs(),
+                    path.display()
+                )));
+            }
+            Err(error) if !is_closed(&error) => return Err(Failure::at(path, &error)),
+            // The switches have closed the connection without an answer. If they have ended, nobody listens now;
+            // otherwise the request came late.
+            _ if begin.elapsed() < ANSWER_TIMEOUT => thread::sleep(RETRY_INTERVAL),
+            _ => return Ok(None),
         }
-        Err(error) => return Err(Failure::Run(format!("{}: {error}", path.display()))),
     };
     match serde_json::from_str(&line) {
         Ok(Reply::Refused(why)) => Err(Failure::Usage(why)),
@@ -199,121 +194,174 @@ pub(super) fn ask(path: &Path, request: &Request) -> Result<Option<Reply>, Failu
     }
 }
 
+/// The line that is answered; empty if the connection is closed without one.
 fn exchange(path: &Path, request: &Request) -> io::Result<String> {
     let mut stream = UnixStream::connect(path)?;
-    stream.set_read_timeout(Some(PATIENCE * 2))?;
-    stream.set_write_timeout(Some(PATIENCE * 2))?;
-    let mut text = serde_json::to_vec(request)?;
-    text.push(b'\n');
-    stream.write_all(&text)?;
+    stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+    stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
+    stream.write_all(&line_of(request))?;
     let mut line = String::new();
     BufReader::new(stream).read_line(&mut line)?;
     Ok(line)
 }
 
-/// What connecting to nobody looks like, and to a process that is being killed.
-fn is_gone(error: &io::Error) -> bool {
-    use io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, NotFound};
-    matches!(error.kind(), NotFound | ConnectionRefused | ConnectionReset | BrokenPipe)
+/// Whether connecting failed because nobody listens.
+fn is_absent(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused)
 }
 
-/// What a socket's timeout looks like.
+/// Whether the other end has closed the connection.
+fn is_closed(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset)
+}
+
+/// Whether a socket's timeout has passed.
 fn is_late(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Instant;
+    use std::path::PathBuf;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use tempfile::TempDir;
 
-    /// Switches that do as they are told.
-    fn obliging(path: &Path) {
-        let calls = listen(path).unwrap();
-        thread::spawn(move || calls.into_iter().for_each(|call| call.answer(Reply::Done)));
+    /// A thread that polls a control socket as the switches do, until it is dropped.
+    struct Switches {
+        path: PathBuf,
+        end: Arc<AtomicBool>,
+        thread: Option<thread::JoinHandle<()>>,
+        _directory: TempDir,
+    }
+
+    impl Switches {
+        fn new(answer: impl Fn(Request) -> Reply + Send + 'static) -> Switches {
+            let directory = tempfile::tempdir().unwrap();
+            let path = directory.path().join("control.sock");
+            assert!(ask(&path, &Request::Status).unwrap().is_none(), "nobody listens yet");
+            let (mut control, end) = (Control::listen(&path).unwrap(), Arc::new(AtomicBool::new(false)));
+            let ended = end.clone();
+            let thread = thread::spawn(move || {
+                while !ended.load(Ordering::Relaxed) {
+                    if let Some(request) = control.poll() {
+                        control.answer(&answer(request));
+                    }
+                    thread::sleep(Duration::from_millis(1));
+                }
+            });
+            Switches { path, end, thread: Some(thread), _directory: directory }
+        }
+
+        fn obliging() -> Switches {
+            Switches::new(|_| Reply::Done)
+        }
+
+        fn connect(&self) -> UnixStream {
+            let stream = UnixStream::connect(&self.path).unwrap();
+            stream.set_read_timeout(Some(CONNECTION_TIMEOUT * 4)).unwrap();
+            stream
+        }
+
+        fn assert_answering(&self) {
+            assert!(matches!(ask(&self.path, &Request::Status).unwrap(), Some(Reply::Done)));
+        }
+    }
+
+    impl Drop for Switches {
+        fn drop(&mut self) {
+            self.end.store(true, Ordering::Relaxed);
+            let ended = self.thread.take().map(thread::JoinHandle::join);
+            assert!(thread::panicking() || ended.is_some_and(|ended| ended.is_ok()));
+        }
+    }
+
+    /// What the switches answer to `bytes`.
+    fn said(switches: &Switches, bytes: &[u8]) -> String {
+        let mut stream = switches.connect();
+        stream.write_all(bytes).unwrap();
+        let mut line = String::new();
+        BufReader::new(stream).read_line(&mut line).unwrap();
+        line
     }
 
     #[test]
     fn requests_are_answered_and_nonsense_is_refused() {
-        let base = tempfile::tempdir().unwrap();
-        let path = base.path().join("control.sock");
-        assert!(ask(&path, &Request::Status).unwrap().is_none(), "nobody is there");
-        let calls = listen(&path).unwrap();
-        thread::spawn(move || {
-            for call in calls {
-                let reply = match &call.request {
-                    Request::SetLink(words) => Reply::Refused(format!("no {words}")),
-                    _ => Reply::Done,
-                };
-                call.answer(reply);
-            }
+        let switches = Switches::new(|request| match request {
+            Request::SetLink(words) => Reply::Refused(format!("no {words}")),
+            _ => Reply::Done,
         });
-        assert!(matches!(ask(&path, &Request::Down).unwrap(), Some(Reply::Done)));
-        let refused = ask(&path, &Request::SetLink("host=9 down".to_owned())).unwrap_err();
+        assert!(matches!(ask(&switches.path, &Request::Down).unwrap(), Some(Reply::Done)));
+        let refused = ask(&switches.path, &Request::SetLink("host=9 down".to_owned())).unwrap_err();
         assert_eq!(refused.to_string(), "no host=9 down");
-        let mut rude = UnixStream::connect(&path).unwrap();
-        rude.write_all(b"hello\n").unwrap();
+        assert_eq!(said(&switches, b"\"status\"\n"), "\"done\"\n");
+        assert!(said(&switches, b"hello\n").contains("not understood"));
+        assert!(said(&switches, &[b'x'; MAX_REQUEST]).contains("not understood"), "it is too long");
+        let mut half = switches.connect();
+        half.write_all(b"\"sta").unwrap();
+        thread::sleep(Duration::from_millis(5));
+        half.write_all(b"tus\"\n").unwrap();
         let mut line = String::new();
-        BufReader::new(rude).read_line(&mut line).unwrap();
-        assert!(line.contains("not understood"), "{line}");
+        BufReader::new(half).read_line(&mut line).unwrap();
+        assert_eq!(line, "\"done\"\n");
     }
 
     #[test]
-    fn switches_that_do_not_answer_are_waited_for_so_long_and_no_longer() {
-        let base = tempfile::tempdir().unwrap();
-        let path = base.path().join("control.sock");
-        let _calls = listen(&path).unwrap();
+    fn long_answers_arrive_whole_and_slow_readers_do_not_stop_the_switches() {
+        let words = "x".repeat(4 << 20);
+        let expected = words.clone();
+        let switches = Switches::new(move |request| match request {
+            Request::SetLink(_) => Reply::Refused(words.clone()),
+            _ => Reply::Done,
+        });
+        let long = ask(&switches.path, &Request::SetLink(String::new())).unwrap_err();
+        assert!(long.to_string() == expected);
         let begin = Instant::now();
-        let error = ask(&path, &Request::Status).unwrap_err();
-        assert_eq!(error.to_string(), "the switches do not answer");
-        assert!(begin.elapsed() >= PATIENCE);
+        let mut idle = switches.connect();
+        idle.write_all(b"{\"setlink\":\"\"}\n").unwrap();
+        thread::sleep(GRACE * 2);
+        switches.assert_answering();
+        assert!(begin.elapsed() < CONNECTION_TIMEOUT * 2, "{:?}", begin.elapsed());
     }
 
     #[test]
-    fn those_who_say_nothing_keep_nobody_waiting() {
-        let base = tempfile::tempdir().unwrap();
-        let path = base.path().join("control.sock");
-        obliging(&path);
+    fn connections_without_a_request_keep_nobody_waiting() {
+        let switches = Switches::obliging();
         let begin = Instant::now();
-        let mut silent: Vec<UnixStream> = (0..200).map(|_| UnixStream::connect(&path).unwrap()).collect();
-        assert!(matches!(ask(&path, &Request::Status).unwrap(), Some(Reply::Done)));
-        let limit = Some(PATIENCE * 4);
+        let mut silent: Vec<UnixStream> = (0..100).map(|_| switches.connect()).collect();
+        switches.assert_answering();
+        assert!(begin.elapsed() < ANSWER_TIMEOUT, "{:?}", begin.elapsed());
         for stream in &mut silent {
-            stream.set_read_timeout(limit).unwrap();
             assert_eq!(stream.read(&mut [0; 64]).unwrap(), 0, "it is closed");
         }
-        // The last ones were closed because their time was over.
-        assert!(begin.elapsed() >= PATIENCE);
+        // With nobody behind it, one is closed when its time is over.
+        let (mut last, begin) = (switches.connect(), Instant::now());
+        assert_eq!(last.read(&mut [0; 64]).unwrap(), 0, "it is closed");
+        assert!(begin.elapsed() >= CONNECTION_TIMEOUT / 2, "{:?}", begin.elapsed());
+        switches.assert_answering();
+    }
+
+    #[test]
+    fn a_request_on_a_connection_that_was_closed_is_sent_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("control.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        let switches = thread::spawn(move || {
+            drop(listener.accept().unwrap());
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.write_all(b"\"done\"\n").unwrap();
+            let _ = stream.read(&mut [0; 64]);
+        });
         assert!(matches!(ask(&path, &Request::Status).unwrap(), Some(Reply::Done)));
+        switches.join().unwrap();
+        assert!(ask(&path, &Request::Status).unwrap().is_none(), "they have ended");
     }
 
     #[test]
-    fn those_who_wait_for_the_switches_are_so_many_and_no_more() {
-        let base = tempfile::tempdir().unwrap();
-        let path = base.path().join("control.sock");
-        let calls = listen(&path).unwrap();
-        let waiting: Vec<UnixStream> = (0..ASKING)
-            .map(|_| {
-                let mut stream = UnixStream::connect(&path).unwrap();
-                stream.write_all(b"\"status\"\n").unwrap();
-                stream
-            })
-            .collect();
-        let asked: Vec<Call> = calls.iter().take(ASKING).collect();
-        let error = ask(&path, &Request::Status).unwrap_err();
-        assert!(error.to_string().contains("64 others are asking already"), "{error}");
-        asked.into_iter().for_each(|call| call.answer(Reply::Done));
-        for stream in waiting {
-            let mut line = String::new();
-            BufReader::new(stream).read_line(&mut line).unwrap();
-            assert_eq!(line, "\"done\"\n");
-        }
-    }
-
-    #[test]
-    fn who_does_not_answer_at_all_is_named() {
-        let base = tempfile::tempdir().unwrap();
-        let path = base.path().join("control.sock");
+    fn switches_that_do_not_answer_are_named() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("control.sock");
         let _deaf = UnixListener::bind(&path).unwrap();
         let error = ask(&path, &Request::Status).unwrap_err();
         assert!(error.to_string().starts_with("testbed: no answer within 10 s at "), "{error}");

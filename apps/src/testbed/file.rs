@@ -7,7 +7,7 @@ use crate::{Failure, text};
 use std::path::Path;
 use toml::de::{DeTable, DeValue};
 
-/// The options that say what the fabric is, and the one that need not be text.
+/// The options that describe the fabric, and the one that may be a boolean.
 const KEYS: &[&str] = &[
     "topology",
     "link",
@@ -23,10 +23,10 @@ const KEYS: &[&str] = &[
     "seed",
 ];
 
-/// What a file describes, or the usual fabric where there is none, for hosts attached `by` something.
+/// The fabric that the file `path` describes, or the default fabric, for hosts attached `by` some kind of port.
 ///
 /// # Errors
-/// The file, with the line and what was expected.
+/// The file is wrong: the error names the line and says what was expected.
 pub(super) fn plan(file: Option<&Path>, by: HostsBy) -> Result<Plan, Failure> {
     let mut args: Vec<String> =
         ["--on", "soft", "--workload", "permutation", "--size", "1"].map(String::from).into();
@@ -45,7 +45,7 @@ pub(super) fn plan(file: Option<&Path>, by: HostsBy) -> Result<Plan, Failure> {
     resolve(&run)
 }
 
-/// The options that the TOML file `path` stands for. Files that it names are found from where it is.
+/// The options in the TOML file `path`. Names of files in it are relative to its directory.
 fn options(path: &Path) -> Result<Vec<String>, Failure> {
     let name = path.display().to_string();
     let bytes = text::read(path).map_err(|error| Failure::Run(format!("{name}: {error}")))?;
@@ -86,7 +86,7 @@ fn read(name: &str, text: &str, directory: &Path) -> Result<Vec<String>, String>
     Ok(options)
 }
 
-/// Names of files count from the directory of the file that names them.
+/// Makes the names of files relative to the directory of the file that names them.
 fn found(option: &str, value: &str, directory: &Path) -> String {
     let is_file = match option {
         "topology" => !weft_testbed::topology::TopologySpec::looks_like_one(value),
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn the_usual_fabric_needs_no_file() {
+    fn the_default_fabric_needs_no_file() {
         let plan = plan(None, HostsBy::Udp).unwrap();
         assert_eq!((plan.config.topology.hosts(), plan.slow), (16, 2_000));
         assert_eq!(plan.config.topology.host_rate(), weft_cc::Rate::from_bps(50_000_000));

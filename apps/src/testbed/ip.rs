@@ -1,4 +1,4 @@
-//! The command `ip` of iproute2, which makes and removes interfaces and namespaces.
+//! The command `ip` of iproute2, which creates and removes interfaces and namespaces.
 
 use crate::Failure;
 #[cfg(feature = "dpdk")]
@@ -8,13 +8,13 @@ use std::process::{Command, Output, Stdio};
 /// Runs `ip` with these arguments.
 ///
 /// # Errors
-/// It is not installed, or what it says.
+/// It is not installed, or it fails: the error has its message.
 pub(crate) fn run(args: &[&str]) -> Result<(), Failure> {
     let output = Command::new("ip").args(args).stdin(Stdio::null()).output();
     judge(&args.join(" "), output)
 }
 
-/// Runs these commands, a line each, in `namespace` or in this one. Those after one that fails are not run.
+/// Runs `ip` commands, one per line, in `namespace` or in the namespace of this process. Stops at the first that fails.
 ///
 /// # Errors
 /// As [`run`].
@@ -27,7 +27,7 @@ pub(crate) fn batch(namespace: Option<&str>, lines: &str) -> Result<(), Failure>
     command.args(["-batch", "-"]);
     let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let output = child.and_then(|mut child| {
-        // It reads while it works, and says nothing until something is wrong.
+        // `ip` reads while it works and writes nothing unless a command fails, so neither side blocks.
         let written = child.stdin.take().map_or(Ok(()), |mut pipe| pipe.write_all(lines.as_bytes()));
         let output = child.wait_with_output()?;
         written.map(|()| output)

@@ -1,5 +1,5 @@
-//! `weft testbed`: a leaf-spine of software switches in a process of its own, to which hosts are attached by kernel
-//! UDP, memif, or veth in network namespaces; see docs/testbed.md.
+//! `weft testbed`: a leaf-spine fabric of software switches in a process of its own. Hosts attach to it through kernel
+//! UDP, memif, or veth interfaces in network namespaces; see docs/testbed.md.
 
 mod attach;
 mod control;
@@ -17,7 +17,7 @@ pub(crate) use rundir::Owned;
 pub(crate) use switch::Switches;
 
 use clap::{Args, Subcommand};
-use control::{Call, Reply, Request, ask, listen};
+use control::{Control, Reply, Request, ask};
 use rundir::{Claim, RunDir};
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -32,15 +32,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a testbed may take to come up in the background, and to go down.
-const UP: Duration = Duration::from_secs(60);
-const DOWN: Duration = Duration::from_secs(20);
-/// How long a process that was killed may take to be gone.
-const DYING: Duration = Duration::from_secs(5);
-/// How often that is looked at.
-const LOOK: Duration = Duration::from_millis(20);
-/// Turns of the switches between two looks for requests and signals.
-const ATTEND: u32 = 64;
+/// How long a testbed may take to come up in the background.
+const UP_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long a testbed may take to go down.
+const DOWN_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long the kernel may take to end a process that was killed.
+const KILL_TIMEOUT: Duration = Duration::from_secs(5);
+/// How often such a state is polled.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// Turns of the switches between two polls of the control socket and of signals.
+const TURNS_PER_POLL: u32 = 64;
 
 /// `weft testbed`.
 #[derive(Debug, Args)]
@@ -53,33 +54,33 @@ pub(crate) struct TestbedArgs {
 enum TestbedCommand {
     /// Start the switches, and attach hosts; ends on SIGINT, SIGTERM or `weft testbed down`.
     ///
-    /// What an earlier testbed of the same name has left, if it was killed, is removed first.
+    /// The remains of an earlier testbed of the same name that was killed are removed first.
     Up(UpArgs),
-    /// Say what the switches have done, and what hosts are to be told.
+    /// Print what the switches have done, and the options for endpoints at the hosts.
     Status {
         #[command(flatten)]
         name: NameArgs,
-        /// As JSON.
+        /// Print JSON.
         #[arg(long)]
         json: bool,
     },
-    /// Change something while the switches run.
+    /// Change the fabric while the switches run.
     Set {
         #[command(flatten)]
         name: NameArgs,
         #[command(subcommand)]
         what: SetCommand,
     },
-    /// End the switches, or remove what is left of them.
+    /// End the switches, or remove the remains of a testbed that was killed.
     Down(NameArgs),
 }
 
 #[derive(Debug, Subcommand)]
 enum SetCommand {
-    /// A link: tier=T switch=S link=L or host=N, and what becomes of it: down, up, rate=RATE, drop=P or
-    /// corrupt=P, with probabilities P from 0 to 1.
+    /// Change a link: tier=T switch=S link=L or host=N, then down, up, rate=RATE, drop=P or corrupt=P, with
+    /// probabilities P from 0 to 1.
     Link {
-        /// The words.
+        /// The link and the change.
         #[arg(required = true, value_name = "WORD")]
         words: Vec<String>,
     },
@@ -96,7 +97,7 @@ struct UpArgs {
     hosts: HostsBy,
     #[command(flatten)]
     name: NameArgs,
-    /// Return as soon as hosts can come, and leave the switches running.
+    /// Return as soon as hosts can attach, and leave the switches running.
     #[arg(long)]
     detach: bool,
 }
@@ -104,12 +105,12 @@ struct UpArgs {
 #[derive(Clone, Debug, Args)]
 struct NameArgs {
     /// The testbed's name: up to 8 lower-case letters and digits.
-    // Global, as `set` has commands of its own: it may come before or behind them.
+    // Global, because `set` has subcommands: the option may come before or after them.
     #[arg(long, value_name = "NAME", default_value = "weft", value_parser = name, global = true)]
     name: String,
 }
 
-/// Interfaces are called by it, which have short names.
+/// Checks the name of a testbed: names of interfaces, which contain it, have at most 15 characters.
 fn name(text: &str) -> Result<String, ValueError> {
     let plain = text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
     match text.len() {
@@ -118,7 +119,7 @@ fn name(text: &str) -> Result<String, ValueError> {
     }
 }
 
-/// Does what `args` say.
+/// Runs `weft testbed`.
 pub(crate) fn testbed(args: &TestbedArgs) -> Result<(), Failure> {
     match &args.command {
         TestbedCommand::Up(args) if args.detach => up_detached(args),
@@ -144,15 +145,16 @@ fn up(args: &UpArgs) -> Result<(), Failure> {
     let run = |owned: &Owned| {
         let hosts: Vec<u32> = (0..plan.config.topology.hosts()).collect();
         let bed = args.hosts.attach(&plan.config, &plan.faults, &hosts, owned, name)?;
-        let calls = listen(&owned.dir.control())
-            .map_err(|error| Failure::Run(format!("{}: {error}", owned.dir.control().display())))?;
+        let path = owned.dir.control();
+        let mut control = Control::listen(&path).map_err(|error| Failure::at(&path, &error))?;
         let mut switches = Switches::new(bed, &plan.config);
         let status = |switches: &Switches| Status::of(switches, &plan, name, args.hosts);
         say(&status(&switches).text());
         while !ended.load(Ordering::Relaxed) {
-            (0..ATTEND).for_each(|_| switches.turn());
-            while let Ok(call) = calls.try_recv() {
-                if attend(&mut switches, call, status) {
+            (0..TURNS_PER_POLL).for_each(|_| switches.turn());
+            if let Some(request) = control.poll() {
+                control.answer(&attend(&mut switches, &request, status));
+                if request == Request::Down {
                     return Ok(());
                 }
             }
@@ -163,21 +165,16 @@ fn up(args: &UpArgs) -> Result<(), Failure> {
     outcome.and(owned.remove())
 }
 
-/// Answers a request. Returns whether it was the last one.
-fn attend(switches: &mut Switches, call: Call, status: impl Fn(&Switches) -> Status) -> bool {
-    let (reply, last) = match &call.request {
-        Request::Status => (Reply::Status(Box::new(status(switches))), false),
-        Request::SetLink(words) => match switches.set_link(words) {
-            Ok(()) => (Reply::Done, false),
-            Err(why) => (Reply::Refused(why), false),
-        },
-        Request::Down => (Reply::Done, true),
-    };
-    call.answer(reply);
-    last
+/// Does what `request` asks for.
+fn attend(switches: &mut Switches, request: &Request, status: impl Fn(&Switches) -> Status) -> Reply {
+    match request {
+        Request::Status => Reply::Status(Box::new(status(switches))),
+        Request::SetLink(words) => switches.set_link(words).map_or_else(Reply::Refused, |()| Reply::Done),
+        Request::Down => Reply::Done,
+    }
 }
 
-/// Makes the name this process's own, and removes what an earlier testbed of this name has left.
+/// Claims the name `name` for this process, and removes the remains of an earlier testbed of that name.
 fn claim(name: &str) -> Result<Owned, Failure> {
     let dir = RunDir::of(name)?;
     let begin = Instant::now();
@@ -189,10 +186,12 @@ fn claim(name: &str) -> Result<Owned, Failure> {
                 }
                 return Ok(owned);
             }
-            // One that was killed a moment ago has its lock until the kernel has ended all of it; and one that comes
-            // up does not answer yet.
-            Claim::Theirs(_) if begin.elapsed() < DYING && !answers(&dir) => thread::sleep(LOOK),
-            // It may have said only now which process it is.
+            // A testbed that was just killed holds its lock until the kernel has ended the process, and one that is
+            // coming up does not answer yet.
+            Claim::Theirs(_) if begin.elapsed() < KILL_TIMEOUT && !answers(&dir) => {
+                thread::sleep(POLL_INTERVAL)
+            }
+            // Read again, because it may have written its process number only now.
             Claim::Theirs(_) => return Err(is_up_already(name, dir.state().map(|state| state.pid))),
         }
     }
@@ -210,14 +209,13 @@ fn answers(dir: &RunDir) -> bool {
     !matches!(ask(&dir.control(), &Request::Status), Ok(None))
 }
 
-/// A directory for a run of its own, and the name that its interfaces have. Removes what runs that were killed have
-/// left.
+/// A directory for one `weft run`, and the name for its interfaces. Removes the remains of runs that were killed.
 ///
 /// # Errors
-/// What the system says.
+/// The directory cannot be created, or remains cannot be removed.
 pub(crate) fn directory_of_run() -> Result<(Owned, String), Failure> {
     RunDir::clean_runs()?;
-    let name = format!("{}{}", rundir::RUN, std::process::id());
+    let name = format!("{}{}", rundir::RUN_PREFIX, std::process::id());
     match RunDir::of(&name)?.claim()? {
         Claim::Ours(owned) => Ok((owned, name)),
         Claim::Theirs(_) => {
@@ -226,7 +224,7 @@ pub(crate) fn directory_of_run() -> Result<(Owned, String), Failure> {
     }
 }
 
-/// The option that names the testbed, where it needs one.
+/// The option that names the testbed; empty for the default name.
 fn option(name: &str) -> String {
     if name == "weft" { String::new() } else { format!(" --name {name}") }
 }
@@ -235,12 +233,12 @@ fn option(name: &str) -> String {
 fn up_detached(args: &UpArgs) -> Result<(), Failure> {
     let name = &args.name.name;
     let dir = RunDir::of(name)?;
-    // Found out here rather than in the background.
+    // Errors in the file are reported here rather than in the log.
     drop(file::plan(args.file.as_deref(), args.hosts)?);
     drop(claim(name)?);
     let (mut child, mut log) = spawn(args, &dir)?;
     let begin = Instant::now();
-    while begin.elapsed() < UP {
+    while begin.elapsed() < UP_TIMEOUT {
         let answer = ask(&dir.control(), &Request::Status);
         if let Ok(Some(Reply::Status(status))) = &answer
             && status.pid() == child.id()
@@ -249,31 +247,31 @@ fn up_detached(args: &UpArgs) -> Result<(), Failure> {
             return Ok(());
         }
         if let Ok(Some(status)) = child.try_wait() {
-            // Another one of this name was faster, of which the file tells as well.
+            // Another testbed of this name came up first; the log says the same.
             if let Ok(Some(Reply::Status(other))) = answer {
                 return Err(is_up_already(name, Some(other.pid())));
             }
-            // It has removed the file with the rest.
+            // It has removed the log with its directory, but the open file can still be read.
             let mut said = String::new();
             let _ = log.rewind().and_then(|()| log.read_to_string(&mut said));
             let last = said.lines().last().map(|line| line.trim_start_matches("weft: ").to_owned());
             return Err(Failure::Run(last.unwrap_or_else(|| format!("testbed: it ended with {status}"))));
         }
-        thread::sleep(LOOK);
+        thread::sleep(POLL_INTERVAL);
     }
-    // It may still come up, and nobody would know.
+    // Otherwise it might still come up unnoticed.
     let _ = child.kill();
     Err(Failure::Run(format!(
         "testbed: it did not come up within {} s; see {}",
-        UP.as_secs(),
+        UP_TIMEOUT.as_secs(),
         dir.log().display()
     )))
 }
 
-/// Starts this program again, in a process group of its own. What it says goes to the file that is returned.
+/// Starts this program again, in a process group of its own. Its standard error goes to the returned log file.
 fn spawn(args: &UpArgs, dir: &RunDir) -> Result<(Child, File), Failure> {
-    let failed = |error: std::io::Error| Failure::Run(format!("{}: {error}", dir.log().display()));
-    // Another one that comes up at the same time may write to the same file.
+    let failed = |error| Failure::at(&dir.log(), &error);
+    // Another testbed of this name that comes up at the same time may write to the same file.
     let log = File::options().create(true).read(true).append(true).open(dir.log());
     let log = log.map_err(failed)?;
     log.set_len(0).map_err(failed)?;
@@ -302,7 +300,7 @@ fn print_status(name: &str, json: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Why a testbed does not answer.
+/// The error about a testbed that does not answer.
 fn not_up(name: &str) -> Result<Failure, Failure> {
     let state = RunDir::of(name)?.state();
     let text = match state {
@@ -323,7 +321,7 @@ fn set_link(name: &str, words: String) -> Result<(), Failure> {
     }
 }
 
-/// Ends a testbed, however it is, and waits until nothing is left of it.
+/// Ends a testbed in whatever state it is, and waits until it is gone.
 fn down(name: &str) -> Result<(), Failure> {
     let dir = RunDir::of(name)?;
     let asked = ask(&dir.control(), &Request::Down).is_ok_and(|reply| reply.is_some());
@@ -341,15 +339,15 @@ fn down(name: &str) -> Result<(), Failure> {
                 });
                 return Ok(());
             }
-            // It runs but does not listen, yet or any more.
+            // It runs but does not listen: it is coming up or going down.
             Claim::Theirs(Some(pid)) if !killed => {
                 killed = true;
                 if let Some(pid) = Pid::from_raw(pid as i32) {
-                    // It may have ended by now.
+                    // The process may have ended by now.
                     let _ = kill_process(pid, Signal::TERM);
                 }
             }
-            Claim::Theirs(pid) if begin.elapsed() > DOWN => {
+            Claim::Theirs(pid) if begin.elapsed() > DOWN_TIMEOUT => {
                 let process = pid.map(|pid| format!("; expected kill -9 {pid}, then the same again"));
                 return Err(Failure::Run(format!(
                     "testbed: {name} does not end{}",
@@ -358,11 +356,11 @@ fn down(name: &str) -> Result<(), Failure> {
             }
             Claim::Theirs(_) => {}
         }
-        thread::sleep(LOOK);
+        thread::sleep(POLL_INTERVAL);
     }
 }
 
-/// Tells whoever started this. Nobody may be listening any more, which is no reason to stop.
+/// Writes to standard output. A reader that has gone is no reason to end the switches.
 fn say(text: &str) {
     let _ = crate::print(text.as_bytes());
 }
@@ -372,7 +370,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_fit_into_names_of_interfaces() {
+    fn names_that_do_not_fit_into_names_of_interfaces_are_refused() {
         assert_eq!(name("bed12"), Ok("bed12".to_owned()));
         for wrong in ["", "Bed", "a-b", "a/b", "ninechars", "../x"] {
             assert!(name(wrong).is_err(), "{wrong}");

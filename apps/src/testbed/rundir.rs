@@ -1,8 +1,8 @@
-//! Where a testbed that runs keeps its sockets, and what must be cleaned up after one that was killed.
+//! The runtime directory of a testbed: its sockets, and the list of what must be removed if it is killed.
 //!
-//! `$XDG_RUNTIME_DIR/weft/NAME`, or `/tmp/weft-UID/NAME`, for this user alone. Who holds the lock in it owns the
-//! testbed; the kernel lets go of it with the process, however that ends. What exists outside of the directory is
-//! written down in `state.json` before it is made.
+//! It is `$XDG_RUNTIME_DIR/weft/NAME`, or `/tmp/weft-UID/NAME`, and only this user has access. The process that holds
+//! the lock in it owns the testbed; the kernel releases the lock when the process ends. Everything that exists outside
+//! of the directory is listed in `state.json` before it is created.
 
 use super::ip;
 use crate::Failure;
@@ -14,40 +14,40 @@ use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// Tries to lock a directory that others keep removing.
-const TRIES: u32 = 100;
+/// How often to try to lock a directory that other processes keep removing.
+const MAX_TRIES: u32 = 100;
 
-/// What names of runs begin with; the rest is the number of their process.
-pub(super) const RUN: &str = "p";
+/// The prefix of directories of `weft run`; the rest of the name is the process number.
+pub(super) const RUN_PREFIX: &str = "p";
 
-/// A testbed's directory.
+/// The runtime directory of a testbed.
 #[derive(Clone, Debug)]
 pub(crate) struct RunDir(PathBuf);
 
-/// The right to the directory, and to all that belongs to the testbed.
+/// Ownership of the directory and of everything that belongs to the testbed.
 #[derive(Debug)]
 pub(crate) struct Owned {
     pub(crate) dir: RunDir,
     _lock: File,
 }
 
-/// What is to be removed when the testbed is gone.
+/// The contents of `state.json`: what must be removed after the testbed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct State {
-    /// The process of the switches.
+    /// The process number of the switches.
     pub(crate) pid: u32,
     /// Network namespaces, by name.
     pub(crate) namespaces: Vec<String>,
-    /// Interfaces of the namespace of the switches.
+    /// Interfaces in the namespace of the switches.
     pub(crate) links: Vec<String>,
 }
 
-/// Whose the directory is.
+/// The owner of a directory.
 #[derive(Debug)]
 pub(crate) enum Claim {
-    /// This process's.
+    /// This process.
     Ours(Owned),
-    /// That of the process with this number, if it has said so.
+    /// Another process, with its number if it has written it.
     Theirs(Option<u32>),
 }
 
@@ -55,20 +55,21 @@ impl RunDir {
     /// The directory of the testbed `name`, which need not exist.
     ///
     /// # Errors
-    /// There is no place for it that is this user's alone.
+    /// The parent directory cannot be created, or other users have access to it.
     pub(crate) fn of(name: &str) -> Result<RunDir, Failure> {
         Ok(RunDir(RunDir::base()?.join(name)))
     }
 
-    /// Removes what runs have left that were killed.
+    /// Removes the remains of runs that were killed.
     ///
     /// # Errors
-    /// What cannot be removed.
+    /// Something cannot be removed.
     pub(crate) fn clean_runs() -> Result<(), Failure> {
         let base = RunDir::base()?;
-        let entries = fs::read_dir(&base).map_err(|error| failed(&base, &error))?;
+        let entries = fs::read_dir(&base).map_err(|error| Failure::at(&base, &error))?;
         let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
-        let is_run = |name: &String| name.strip_prefix(RUN).is_some_and(|pid| pid.parse::<u32>().is_ok());
+        let is_run =
+            |name: &String| name.strip_prefix(RUN_PREFIX).is_some_and(|pid| pid.parse::<u32>().is_ok());
         for name in names.filter(is_run) {
             if let Claim::Ours(owned) = RunDir(base.join(name)).claim()? {
                 owned.remove()?;
@@ -82,7 +83,7 @@ impl RunDir {
             Some(dir) => dir.join("weft"),
             None => PathBuf::from(format!("/tmp/weft-{}", getuid().as_raw())),
         };
-        private_directory(&base).map_err(|error| failed(&base, &error))?;
+        private_directory(&base).map_err(|error| Failure::at(&base, &error))?;
         Ok(base)
     }
 
@@ -90,33 +91,33 @@ impl RunDir {
         &self.0
     }
 
-    /// Where the switches listen.
+    /// The control socket, at which the switches listen.
     pub(crate) fn control(&self) -> PathBuf {
         self.0.join("control.sock")
     }
 
-    /// What the switches say, if they run in the background.
+    /// The log of switches that run in the background.
     pub(crate) fn log(&self) -> PathBuf {
         self.0.join("log")
     }
 
-    /// What is to be removed; none if there is no testbed, or one that has just begun.
+    /// The contents of `state.json`; `None` if there is no testbed, or one that has just started.
     pub(crate) fn state(&self) -> Option<State> {
         serde_json::from_slice(&fs::read(self.0.join("state.json")).ok()?).ok()
     }
 
-    /// Makes the directory this process's own, if it is nobody's.
+    /// Creates and locks the directory, unless another process has the lock.
     ///
     /// # Errors
-    /// What the system says.
+    /// The directory or its lock cannot be created.
     pub(crate) fn claim(&self) -> Result<Claim, Failure> {
-        let complain = |error: io::Error| failed(&self.0, &error);
-        for _ in 0..TRIES {
+        let complain = |error: io::Error| Failure::at(&self.0, &error);
+        for _ in 0..MAX_TRIES {
             private_directory(&self.0).map_err(complain)?;
             let path = self.0.join("lock");
             let lock = match OpenOptions::new().create(true).truncate(false).write(true).open(&path) {
                 Ok(lock) => lock,
-                // Removed by its owner between the two calls.
+                // Its owner has removed the directory between the two calls.
                 Err(error) if error.kind() == ErrorKind::NotFound => continue,
                 Err(error) => return Err(complain(error)),
             };
@@ -136,10 +137,10 @@ impl RunDir {
 }
 
 impl Owned {
-    /// Writes down what is going to be made.
+    /// Writes `state.json`.
     ///
     /// # Errors
-    /// What the system says.
+    /// The file cannot be written.
     pub(crate) fn note(&self, state: &State) -> Result<(), Failure> {
         let (path, new) = (self.dir.0.join("state.json"), self.dir.0.join("state.json.new"));
         let text = serde_json::to_vec(state).unwrap_or_default();
@@ -148,13 +149,13 @@ impl Owned {
             file.sync_all()?;
             fs::rename(&new, &path)
         });
-        written.map_err(|error| failed(&path, &error))
+        written.map_err(|error| Failure::at(&path, &error))
     }
 
-    /// Removes what a testbed has left, but keeps the directory. Returns whether there was anything.
+    /// Removes the remains of a testbed, but keeps the directory. Returns whether there were any.
     ///
     /// # Errors
-    /// What cannot be removed.
+    /// Something cannot be removed.
     pub(crate) fn clean(&self) -> Result<bool, Failure> {
         let Some(state) = self.dir.state() else { return Ok(false) };
         for link in &state.links {
@@ -167,25 +168,25 @@ impl Owned {
                 ip::run(&["netns", "delete", namespace])?;
             }
         }
-        let entries = fs::read_dir(&self.dir.0).map_err(|error| failed(&self.dir.0, &error))?;
+        let entries = fs::read_dir(&self.dir.0).map_err(|error| Failure::at(&self.dir.0, &error))?;
         for entry in entries.flatten().filter(|entry| entry.file_name() != "lock") {
-            fs::remove_file(entry.path()).map_err(|error| failed(&entry.path(), &error))?;
+            fs::remove_file(entry.path()).map_err(|error| Failure::at(&entry.path(), &error))?;
         }
         Ok(true)
     }
 
-    /// Removes everything.
+    /// Removes the remains and the directory.
     ///
     /// # Errors
-    /// What cannot be removed.
+    /// Something cannot be removed.
     pub(crate) fn remove(self) -> Result<(), Failure> {
         self.clean()?;
-        // With the lock in it, which is let go of after that: see `is_file`.
-        fs::remove_dir_all(&self.dir.0).map_err(|error| failed(&self.dir.0, &error))
+        // The lock file goes too, and the lock is released after that: see `is_file`.
+        fs::remove_dir_all(&self.dir.0).map_err(|error| Failure::at(&self.dir.0, &error))
     }
 }
 
-/// Whether `path` still leads to the open file: whoever has removed the directory did so with its lock held.
+/// Whether `path` still leads to the open file. A process that removes the directory holds the lock while it does so.
 fn is_file(file: &File, path: &Path) -> bool {
     match (file.metadata(), fs::metadata(path)) {
         (Ok(open), Ok(there)) => (open.dev(), open.ino()) == (there.dev(), there.ino()),
@@ -193,7 +194,7 @@ fn is_file(file: &File, path: &Path) -> bool {
     }
 }
 
-/// Makes a directory that is this user's alone, or makes sure that it is.
+/// Creates a directory to which only this user has access, or checks that an existing one is such.
 fn private_directory(path: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(path) {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
@@ -204,10 +205,6 @@ fn private_directory(path: &Path) -> io::Result<()> {
         return Ok(());
     }
     Err(io::Error::new(ErrorKind::PermissionDenied, "expected a directory of this user, with mode 700"))
-}
-
-fn failed(path: &Path, error: &io::Error) -> Failure {
-    Failure::Run(format!("{}: {error}", path.display()))
 }
 
 #[cfg(test)]
@@ -222,13 +219,13 @@ mod tests {
     }
 
     #[test]
-    fn one_owns_it_until_it_ends() {
+    fn a_directory_has_one_owner_until_its_process_ends() {
         let base = tempfile::tempdir().unwrap();
         let dir = RunDir(base.path().join("bed"));
         let owned = ours(&dir);
         owned.note(&State { pid: 7, ..State::default() }).unwrap();
         assert!(matches!(dir.claim().unwrap(), Claim::Theirs(Some(7))));
-        // As the kernel does it for a process that is killed.
+        // The kernel does the same for a process that is killed.
         drop(owned);
         let next = ours(&dir);
         fs::write(dir.path().join("h0.sock"), "").unwrap();
@@ -241,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_of_others_is_refused() {
+    fn a_directory_that_others_can_read_is_refused() {
         use std::os::unix::fs::PermissionsExt;
         let base = tempfile::tempdir().unwrap();
         let open = base.path().join("open");

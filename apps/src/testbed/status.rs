@@ -1,4 +1,4 @@
-//! What `weft testbed status` says.
+//! The report of `weft testbed status`.
 
 use super::attach::HostFacts;
 use super::switch::Switches;
@@ -9,26 +9,26 @@ use std::fmt::Write;
 use weft_cc::Span;
 use weft_testbed::soft;
 
-/// A testbed that runs.
+/// The state of a running testbed.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Status {
     name: String,
     pid: u32,
     fabric: String,
-    /// How many times slower the fabric is than described.
+    /// The factor by which the fabric is slower than described.
     slow: u32,
     hosts_by: HostsBy,
     uptime_s: f64,
     frames: Frames,
     late: Late,
-    /// Links that have been changed, and how.
+    /// Links that have been changed, with their changes.
     links: Vec<String>,
     hosts: Vec<HostStatus>,
-    /// What all endpoints should be told of the network, as options of `weft perf` and `weft serve`.
+    /// Options of `weft perf` and `weft serve` that describe the network to an endpoint.
     end_options: String,
 }
 
-/// What the switches have done with frames.
+/// Counts of frames since the switches started.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Frames {
     sent: u64,
@@ -42,7 +42,7 @@ struct Frames {
     starved: u64,
 }
 
-/// How late the switches did what they did.
+/// The delay between the due time of an event and its execution.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Late {
     mean_us: f64,
@@ -53,7 +53,7 @@ struct Late {
 struct HostStatus {
     #[serde(flatten)]
     facts: HostFacts,
-    /// Frames that the fabric has had from the host, and has handed to it.
+    /// Frames from the host to the fabric, and from the fabric to the host.
     sent: u64,
     received: u64,
 }
@@ -93,7 +93,7 @@ impl Status {
         }
     }
 
-    /// The process of the switches.
+    /// The process number of the switches.
     pub(super) fn pid(&self) -> u32 {
         self.pid
     }
@@ -140,7 +140,7 @@ impl Status {
         text + &self.example()
     }
 
-    /// A server at one host and a client at another, to be copied.
+    /// Commands for a server at one host and a client at another.
     fn example(&self) -> String {
         let [server, .., client] = self.hosts.as_slice() else { return String::new() };
         let (server, client) = (&server.facts, &client.facts);
@@ -157,7 +157,7 @@ impl Status {
     }
 }
 
-/// What endpoints should be told of the network.
+/// Options that describe the network of `plan` to an endpoint.
 fn end_options(plan: &Plan) -> String {
     let config = &plan.config;
     let us = |span: Span| span.as_ps().div_ceil(1_000_000);

@@ -1,4 +1,4 @@
-//! The switches of a testbed, turned in real time.
+//! The switches of a testbed, run in real time.
 
 use super::attach::{AttachedFabric, HostFacts, HostLink};
 use crate::backoff::{Backoff, sleep};
@@ -11,14 +11,14 @@ use weft_testbed::sim::{LinkChange, RunConfig};
 use weft_testbed::soft::{SoftCounters, SoftFabric};
 use weft_testbed::topology::{HostId, PortId, Topology};
 
-/// What is due sooner is waited for awake: the kernel's sleeps are no more exact.
-const AWAKE: Span = Span::from_us(60);
-/// The longest sleep while there is traffic, and while there has been none for [`QUIET`]: nothing wakes the
-/// switches when a host sends.
-const NAP: Span = Span::from_us(50);
-const LONG_NAP: Span = Span::from_us(250);
-/// Without traffic for so long, the testbed is idle.
-const QUIET: Span = Span::from_ms(20);
+/// Events that are due within this time are waited for awake, because the kernel's sleeps are not more exact.
+const BUSY_WAIT: Span = Span::from_us(60);
+/// The longest sleep while there is traffic. A host that sends does not wake the switches.
+const MAX_SLEEP: Span = Span::from_us(50);
+/// The longest sleep after [`IDLE_AFTER`] without traffic.
+const MAX_IDLE_SLEEP: Span = Span::from_us(250);
+/// The time without traffic after which the testbed counts as idle.
+const IDLE_AFTER: Span = Span::from_ms(20);
 
 /// The switches, their clock, and the links that have been changed.
 pub(crate) struct Switches {
@@ -29,12 +29,12 @@ pub(crate) struct Switches {
     begun: Time,
     last_news: Time,
     backoff: Backoff,
-    /// By the lower one of the link's two ports: what it is called, and the changes that count.
+    /// Changed links by the lower of their two ports: the words that name the link, and the changes in effect.
     changed: BTreeMap<PortId, (String, Vec<LinkChange>)>,
 }
 
 impl Switches {
-    /// The switches of `config`'s fabric, whose time begins now.
+    /// The switches of the fabric of `config`; their time begins now.
     pub(crate) fn new(attached: AttachedFabric, config: &RunConfig) -> Switches {
         let AttachedFabric { mut fabric, hosts } = attached;
         let clock = Clock::new();
@@ -45,7 +45,7 @@ impl Switches {
         Switches { fabric, topology, hosts, clock, begun: now, last_news: now, backoff, changed }
     }
 
-    /// Does what is due, and rests for a moment if that was nothing.
+    /// Executes the events that are due, and sleeps briefly if there were none.
     pub(crate) fn turn(&mut self) {
         let now = self.clock.now();
         if self.fabric.poll(now) {
@@ -55,20 +55,20 @@ impl Switches {
         let due = match self.fabric.poll_timeout() {
             Some(at) if now.is_at_or_after(at) => Span::ZERO,
             Some(at) => at.since(now),
-            None => LONG_NAP,
+            None => MAX_IDLE_SLEEP,
         };
-        if due <= AWAKE {
-            // Hosts may need this core.
+        if due <= BUSY_WAIT {
+            // The hosts may need this core.
             return self.backoff.give_way();
         }
-        let longest = if now.since(self.last_news) < QUIET { NAP } else { LONG_NAP };
-        sleep(longest.min(Span::from_ps(due.as_ps() - AWAKE.as_ps())));
+        let longest = if now.since(self.last_news) < IDLE_AFTER { MAX_SLEEP } else { MAX_IDLE_SLEEP };
+        sleep(longest.min(Span::from_ps(due.as_ps() - BUSY_WAIT.as_ps())));
     }
 
-    /// Changes a link: words of [`weft_testbed::link_events`] without a time.
+    /// Changes a link. `words` are those of [`weft_testbed::link_events`] without a time.
     ///
     /// # Errors
-    /// The words, with what was expected.
+    /// The words are not understood: the error names them and says what was expected.
     pub(super) fn set_link(&mut self, words: &str) -> Result<(), String> {
         let words = words.trim();
         let (port, change) =
@@ -85,7 +85,7 @@ impl Switches {
         Ok(())
     }
 
-    /// Links that have been changed, and how.
+    /// Links that have been changed, with their changes.
     pub(super) fn changed_links(&self) -> Vec<String> {
         let line = |(link, changes): &(String, Vec<LinkChange>)| {
             let words: Vec<String> = changes.iter().map(describe).collect();
@@ -94,23 +94,23 @@ impl Switches {
         self.changed.values().map(line).collect()
     }
 
-    /// What the switches have done.
+    /// The counters of the switches.
     pub(crate) fn counters(&self) -> SoftCounters {
         self.fabric.counters()
     }
 
-    /// What a host's port has done.
+    /// The counters of the fabric's port to `host`.
     pub(super) fn port_counters(&self, host: u32) -> PortCounters {
         self.fabric.port(HostId(host)).map(Port::counters).unwrap_or_default()
     }
 
-    /// How long the switches have been running.
+    /// The time since the switches started.
     pub(super) fn uptime(&self) -> Span {
         self.clock.now().since(self.begun)
     }
 }
 
-/// The words that name the link: all but the last one.
+/// The words that name the link: all but the last.
 fn link_of(words: &str) -> String {
     words.rsplit_once(char::is_whitespace).map_or(words, |(link, _)| link.trim_end()).to_owned()
 }

@@ -1,8 +1,15 @@
 //! Every observable event of an endpoint, declared once.
 //!
-//! Counters are derived from the events, and so is whatever a [`Subscriber`] makes of them: traces,
-//! captures, test snapshots. Without a subscriber an event costs its counter and one branch.
+//! Counters are derived from the events, and so are the traces, captures and test snapshots that a [`Subscriber`]
+//! makes of them. Without a subscriber an event costs its counter and one branch.
+//!
+//! A [`Recorder`] keeps events in memory; [`json`] writes them as the lines of a trace.
 #![forbid(unsafe_code)]
+
+pub mod json;
+mod record;
+
+pub use record::{Record, Recorder, Selection};
 
 use weft_cc::{Span, Time};
 
@@ -26,9 +33,9 @@ pub enum Event {
         /// Whether it had been sent before.
         retransmission: bool,
     },
-    /// A data packet arrived whole and was new.
+    /// A data packet arrived complete and was new.
     DataReceived {
-        /// The sender.
+        /// Address of the packet's sender.
         peer: Addr,
         /// The target's PDCID.
         pdc: PdcId,
@@ -39,30 +46,36 @@ pub enum Event {
     },
     /// A data packet arrived that had arrived before.
     DuplicateReceived {
-        /// The sender.
+        /// Address of the packet's sender.
         peer: Addr,
+        /// The target's PDCID.
+        pdc: PdcId,
         /// The PSN of the packet.
         psn: Psn,
     },
     /// A data packet arrived without its payload.
     TrimmedReceived {
-        /// The sender.
+        /// Address of the packet's sender.
         peer: Addr,
+        /// The target's PDCID; 0 if there is none.
+        pdc: PdcId,
         /// The PSN of the packet.
         psn: Psn,
     },
     /// An acknowledgement left.
     AckSent {
-        /// The receiver.
+        /// Address of the packet's receiver.
         peer: Addr,
-        /// Everything up to here has arrived.
+        /// The target's PDCID.
+        pdc: PdcId,
+        /// All packets up to this PSN have arrived.
         cack: Psn,
     },
     /// An acknowledgement arrived.
     AckReceived {
         /// The initiator's PDCID.
         pdc: PdcId,
-        /// Everything up to here has arrived.
+        /// All packets up to this PSN have arrived.
         cack: Psn,
         /// The RTT of the packet that triggered it, if it is unambiguous.
         rtt: Option<Span>,
@@ -71,11 +84,13 @@ pub enum Event {
     },
     /// A NACK left.
     NackSent {
-        /// The receiver.
+        /// Address of the packet's receiver.
         peer: Addr,
+        /// The PDCID of this end; 0 if there is none.
+        pdc: PdcId,
         /// The packet that is refused.
         psn: Psn,
-        /// The reason.
+        /// The NACK's reason code.
         code: NackCode,
     },
     /// A NACK arrived.
@@ -84,13 +99,15 @@ pub enum Event {
         pdc: PdcId,
         /// The packet that is refused.
         psn: Psn,
-        /// The reason.
+        /// The NACK's reason code.
         code: NackCode,
     },
     /// A control packet left.
     ControlSent {
-        /// The receiver.
+        /// Address of the packet's receiver.
         peer: Addr,
+        /// The PDCID of this end; 0 if there is none.
+        pdc: PdcId,
         /// The type of the control packet.
         kind: ControlKind,
     },
@@ -103,7 +120,7 @@ pub enum Event {
     },
     /// A retransmission timer expired.
     Timeout {
-        /// The PDC.
+        /// The PDC whose packet was not acknowledged.
         pdc: PdcId,
         /// The packet that was not acknowledged.
         psn: Psn,
@@ -112,25 +129,89 @@ pub enum Event {
     },
     /// A PDC was opened for sending.
     PdcOpened {
-        /// The target.
+        /// Address of the target.
         peer: Addr,
         /// The initiator's PDCID.
         pdc: PdcId,
     },
-    /// A PDC that was open for sending is gone.
+    /// A PDC that was open for sending was removed.
     PdcClosed {
-        /// The target.
+        /// Address of the target.
         peer: Addr,
         /// The initiator's PDCID.
         pdc: PdcId,
     },
-    /// A packet arrived that means nothing here and was dropped.
+    /// A packet arrived that has no meaning here, and was dropped.
     Ignored {
-        /// The sender.
+        /// Address of the packet's sender.
         peer: Addr,
-        /// The reason, for people.
+        /// The reason, as text for people.
         why: &'static str,
     },
+}
+
+impl Event {
+    /// The name of the event in traces.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Event::DataSent { .. } => "data_sent",
+            Event::DataReceived { .. } => "data_received",
+            Event::DuplicateReceived { .. } => "duplicate_received",
+            Event::TrimmedReceived { .. } => "trimmed_received",
+            Event::AckSent { .. } => "ack_sent",
+            Event::AckReceived { .. } => "ack_received",
+            Event::NackSent { .. } => "nack_sent",
+            Event::NackReceived { .. } => "nack_received",
+            Event::ControlSent { .. } => "control_sent",
+            Event::LossInferred { .. } => "loss_inferred",
+            Event::Timeout { .. } => "timeout",
+            Event::PdcOpened { .. } => "pdc_opened",
+            Event::PdcClosed { .. } => "pdc_closed",
+            Event::Ignored { .. } => "ignored",
+        }
+    }
+
+    /// The PDC to which the event belongs, by its number at the host of the event.
+    #[inline]
+    pub fn pdc(&self) -> Option<PdcId> {
+        let pdc = match self {
+            Event::DataSent { pdc, .. }
+            | Event::DataReceived { pdc, .. }
+            | Event::DuplicateReceived { pdc, .. }
+            | Event::TrimmedReceived { pdc, .. }
+            | Event::AckSent { pdc, .. }
+            | Event::NackSent { pdc, .. }
+            | Event::ControlSent { pdc, .. }
+            | Event::AckReceived { pdc, .. }
+            | Event::NackReceived { pdc, .. }
+            | Event::LossInferred { pdc, .. }
+            | Event::Timeout { pdc, .. }
+            | Event::PdcOpened { pdc, .. }
+            | Event::PdcClosed { pdc, .. } => *pdc,
+            Event::Ignored { .. } => PdcId(0),
+        };
+        (pdc != PdcId(0)).then_some(pdc)
+    }
+
+    /// The peer that the event names, for whoever knows hosts by other numbers than the endpoint does.
+    pub fn peer_mut(&mut self) -> Option<&mut Addr> {
+        match self {
+            Event::DataReceived { peer, .. }
+            | Event::DuplicateReceived { peer, .. }
+            | Event::TrimmedReceived { peer, .. }
+            | Event::AckSent { peer, .. }
+            | Event::NackSent { peer, .. }
+            | Event::ControlSent { peer, .. }
+            | Event::PdcOpened { peer, .. }
+            | Event::PdcClosed { peer, .. }
+            | Event::Ignored { peer, .. } => Some(peer),
+            Event::DataSent { .. }
+            | Event::AckReceived { .. }
+            | Event::NackReceived { .. }
+            | Event::LossInferred { .. }
+            | Event::Timeout { .. } => None,
+        }
+    }
 }
 
 /// Counts of events since the endpoint was made.
@@ -162,7 +243,7 @@ pub struct Counters {
     pub losses_inferred: u64,
     /// Retransmission timer expiries.
     pub timeouts: u64,
-    /// Packets that meant nothing.
+    /// Packets dropped because they had no meaning here.
     pub ignored: u64,
 }
 
@@ -198,8 +279,8 @@ pub trait Subscriber {
     fn on_event(&mut self, now: Time, event: &Event);
 }
 
-/// Where an endpoint's events go.
-// The subscriber beside the counters of data packets: that makes one cache line.
+/// Distributes an endpoint's events to its counters and its subscriber.
+// The subscriber is next to the counters of data packets: together they take one cache line.
 #[derive(Default)]
 #[repr(C)]
 pub struct Events {
@@ -222,7 +303,7 @@ impl Events {
         &self.counters
     }
 
-    /// Sends all later events to `subscriber`; replaces the one before.
+    /// Sends all later events to `subscriber`, which replaces an earlier one.
     pub fn subscribe(&mut self, subscriber: Box<dyn Subscriber + Send>) {
         self.subscriber = Some(subscriber);
     }

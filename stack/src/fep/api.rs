@@ -14,23 +14,23 @@ use crate::table::Key;
 use crate::wire::pds::{DeliveryMode, NackCode, PdcId, Psn};
 use crate::wire::ses::ReturnCode;
 
-/// Names a connection.
+/// Identifies a connection of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnectionId(pub(super) Key);
 
-/// Names a message that was posted.
+/// Identifies a posted message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SendId(pub(super) Key);
 
-/// How to connect.
+/// Options of a new connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct ConnectOptions {
     /// Reliable unordered (RUD) or reliable ordered (ROD) delivery.
     pub mode: DeliveryMode,
     /// Connections to one peer share a congestion context if their traffic classes are the same.
     pub class: TrafficClass,
-    /// The process of the peer that messages are for: 0, or one that it has
-    /// [opened](super::Fep::open_process). At most [`MAX_PROCESS`].
+    /// The peer's process that receives the messages: 0, or one that it has [opened](super::Fep::open_process). At
+    /// most [`MAX_PROCESS`].
     pub process: u16,
 }
 
@@ -40,13 +40,13 @@ pub const MAX_PROCESS: u16 = (1 << 12) - 1;
 /// A message to send.
 #[derive(Debug)]
 pub struct Send {
-    /// The message.
+    /// The bytes of the message.
     pub buffer: Buffer,
     /// The tag of a tagged message.
     pub tag: Option<u64>,
-    /// 64 bits that the receiver's completion carries.
+    /// 64 bits of header data for the receiver's completion.
     pub header_data: u64,
-    /// A word of the caller's, which the completion carries.
+    /// The caller's value, returned with the completion.
     pub context: u64,
 }
 
@@ -55,11 +55,11 @@ pub struct Send {
 pub struct Receive {
     /// The buffer that the message is placed in.
     pub buffer: Buffer,
-    /// The only sender whose messages it takes; none for any sender.
+    /// The only sender whose messages it accepts; any sender if `None`.
     pub from: Option<Addr>,
-    /// The messages that it takes.
+    /// The messages that it accepts.
     pub matching: Matching,
-    /// A word of the caller's, which the completion carries.
+    /// The caller's value, returned with the completion.
     pub context: u64,
 }
 
@@ -68,49 +68,49 @@ pub struct Receive {
 pub enum Completion {
     /// A message has been sent: all of it has arrived, or it failed.
     Sent {
-        /// The message.
+        /// Identifies the message.
         id: SendId,
         /// The context that the message was posted with.
         context: u64,
         /// The buffer that the message was posted with.
         buffer: Buffer,
-        /// How many packets were sent again on its behalf.
+        /// Number of packets of the message that were retransmitted.
         retransmissions: u32,
-        /// Whether all of it has arrived.
+        /// Whether the whole message has arrived.
         result: Result<(), SendError>,
     },
     /// A message has been received, or will not be.
     Received {
-        /// The receive.
+        /// Identifies the receive.
         id: ReceiveId,
         /// The context that the receive was posted with.
         context: u64,
-        /// The sender; none if no message has met the receive.
+        /// Address of the sender; `None` if no message has matched the receive.
         peer: Option<Addr>,
         /// The message's tag, if it has one.
         tag: Option<u64>,
         /// The 64 bits that the sender posted with the message.
         header_data: u64,
-        /// The message's length in bytes; the buffer holds its beginning if it is shorter.
+        /// The message's length, bytes. A shorter buffer holds its beginning.
         len: u32,
         /// The buffer that the receive was posted with.
         buffer: Buffer,
         /// Whether the buffer holds the whole message.
         result: Result<(), ReceiveError>,
     },
-    /// A connection is closed; its id names nothing any more.
+    /// A connection has closed; its id is invalid from now on.
     Closed {
-        /// The connection.
+        /// Identifies the connection.
         id: ConnectionId,
-        /// The peer.
+        /// Address of the peer.
         peer: Addr,
-        /// Why it is closed, if nobody here asked for it.
+        /// Why it closed, unless the application asked for it.
         result: Result<(), Failure>,
     },
 }
 
 impl SendMessage {
-    /// The message called `key` is over, with this result.
+    /// The completion of the message `key` with this result.
     #[inline]
     pub(super) fn into_completion(self, key: Key, result: Result<(), SendError>) -> Completion {
         let SendMessage { context, buffer, retransmissions, .. } = self;
@@ -124,62 +124,62 @@ pub enum Failure {
     /// A packet was never acknowledged.
     #[error("PDC {} to endpoint {}: PSN {} not acknowledged in {waited} and {sent} transmissions", pdc.0, peer.0, psn.0)]
     NoAnswer {
-        /// Our PDCID.
+        /// The initiator's PDCID.
         pdc: PdcId,
-        /// The target.
+        /// Address of the target.
         peer: Addr,
-        /// The packet.
+        /// PSN of the packet.
         psn: Psn,
         /// How long ago it was last sent.
         waited: Span,
-        /// How often it was sent.
+        /// Number of transmissions.
         sent: u8,
     },
-    /// The target refused it for good.
+    /// The target refused a packet for good.
     #[error("PDC {} to endpoint {}: PSN {} refused with {}", pdc.0, peer.0, psn.0, Meaning(*code))]
     Refused {
-        /// Our PDCID.
+        /// The initiator's PDCID.
         pdc: PdcId,
-        /// The target.
+        /// Address of the target.
         peer: Addr,
-        /// The packet.
+        /// PSN of the packet.
         psn: Psn,
         /// The code that the target gave.
         code: NackCode,
     },
-    /// The target was busy, or the way to it refused packets, for too long.
+    /// The target was busy, or the path to it refused packets, for too long.
     #[error("PDC {} to endpoint {}: PSN {} put off for {waited} with {}", pdc.0, peer.0, psn.0, Meaning(*code))]
     Busy {
-        /// Our PDCID.
+        /// The initiator's PDCID.
         pdc: PdcId,
-        /// The target.
+        /// Address of the target.
         peer: Addr,
-        /// The packet.
+        /// PSN of the packet.
         psn: Psn,
         /// The code that the target gave.
         code: NackCode,
-        /// How long it was put off.
+        /// How long the packet was put off.
         waited: Span,
     },
     /// The target granted no credit for too long.
     #[error("PDC {} to endpoint {}: no credit for PSN {} for {waited}", pdc.0, peer.0, psn.0)]
     NoCredit {
-        /// Our PDCID.
+        /// The initiator's PDCID.
         pdc: PdcId,
-        /// The target.
+        /// Address of the target.
         peer: Addr,
-        /// The packet that waits.
+        /// PSN of the waiting packet.
         psn: Psn,
-        /// How long it has waited.
+        /// How long the packet has waited.
         waited: Span,
     },
     /// The target asked for the connection to be closed, while nothing waited to be sent. Targets do so
     /// when nothing has arrived for [`FepConfig::idle_timeout`](super::FepConfig::idle_timeout); every message posted has been delivered.
     #[error("PDC {} to endpoint {}: closed at the target's request", pdc.0, peer.0)]
     ClosedByPeer {
-        /// Our PDCID.
+        /// The initiator's PDCID.
         pdc: PdcId,
-        /// The target.
+        /// Address of the target.
         peer: Addr,
     },
 }
@@ -193,7 +193,7 @@ pub enum SendError {
     /// The target's message layer answered with an error.
     #[error("the target answered with return code {:#04x}", .0.0)]
     Answered(ReturnCode),
-    /// Cancelled before any of it was sent.
+    /// Cancelled before any packet of it was sent.
     #[error("cancelled")]
     Cancelled,
 }
@@ -209,29 +209,29 @@ pub enum ReceiveError {
         /// The receive's length, bytes.
         room: u32,
     },
-    /// The sender fell silent, or closed, in the middle.
+    /// The sender fell silent or closed in the middle of the message.
     #[error("the sender fell silent after a part of the message")]
     PeerLost,
-    /// Cancelled before a message met it.
+    /// Cancelled before a message matched it.
     #[error("cancelled")]
     Cancelled,
 }
 
-/// Why a call was refused: by the endpoint itself, by its worker, or by the session that passes it on.
+/// Why a call was refused by the endpoint itself, by its worker, or by the session that forwards it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
-    /// The connection is closed, closing, or never was open.
+    /// The connection is closed or closing, or was never open.
     #[error("no such open connection")]
     NotOpen,
-    /// All of a resource is in use: the call succeeds once some of it is free again.
+    /// A resource is exhausted: the call succeeds once some of it is released.
     #[error("limit of {limit} {what} reached")]
     Limit {
-        /// The resource.
+        /// The exhausted resource.
         what: Resource,
-        /// How much of it there is.
+        /// The limit of the resource.
         limit: usize,
     },
-    /// The message is longer than any may be.
+    /// The message is longer than [`MAX_MESSAGE`].
     #[error("a message has at most {MAX_MESSAGE} bytes")]
     TooLong,
     /// The operation cannot be cancelled any more: it is under way or done.
@@ -243,27 +243,27 @@ pub enum CallError {
     /// The process is not open.
     #[error("process {0} is not open")]
     ProcessNotOpen(u16),
-    /// No process can have this number.
+    /// The number is above [`MAX_PROCESS`].
     #[error("there is no process {0}: there are 0 to {MAX_PROCESS}")]
     NoSuchProcess(u16),
     /// No packet can be sent to the peer. A peer that has not answered is asked again, so a later try may succeed.
     #[error("{}", UnreachablePeer(*.peer, *.why))]
     Unreachable {
-        /// The peer.
+        /// Address of the peer.
         peer: Addr,
         /// Why it cannot be reached.
         why: Unreachable,
     },
-    /// The address cannot be entered as a peer's.
+    /// The address cannot be added as a peer's.
     #[error("the peer is refused: {0}")]
     Peer(PeerRefusal),
-    /// The words of the command are no command's.
+    /// The session's command has an invalid encoding.
     #[error("the command makes no sense")]
     Malformed,
     /// The session has no operation or connection with this number.
     #[error("there is no number {number}: the session has 0 to {}", .count.saturating_sub(1))]
     NoSuchNumber {
-        /// The number.
+        /// The number in the call.
         number: u32,
         /// How many numbers the session has, at least 1.
         count: u32,
@@ -274,7 +274,7 @@ pub enum CallError {
     /// The session has no operation with this number at the moment.
     #[error("number {0} is not in use")]
     NumberNotInUse(u32),
-    /// The memory of a message does not lie in a region of the session.
+    /// The memory of a message is outside the session's regions.
     #[error("the memory does not lie in a region of the session")]
     OutsideMemory,
 }
@@ -299,7 +299,7 @@ pub enum Resource {
 }
 
 impl Resource {
-    /// All of them.
+    /// All resources.
     pub const ALL: [Resource; 7] = [
         Resource::Connections,
         Resource::Messages,
@@ -328,7 +328,7 @@ impl fmt::Display for Resource {
 /// Why a peer cannot be reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unreachable {
-    /// Its Ethernet address is being asked for, and there may still be an answer: try again later.
+    /// Its Ethernet address is being resolved: try again later.
     #[error("{hop} has been asked for its Ethernet address {asked} times, and has not answered yet")]
     Resolving {
         /// The peer, or the router on the way to it.
@@ -336,7 +336,7 @@ pub enum Unreachable {
         /// How often it was asked.
         asked: u32,
     },
-    /// Its Ethernet address was asked for, and nobody answered.
+    /// Its Ethernet address could not be resolved, because no host answered.
     #[error("no host on the link answers for {hop}: it was asked {QUESTIONS} times in {QUESTIONS} s")]
     NoAnswer {
         /// The peer, or the router on the way to it.
@@ -347,8 +347,8 @@ pub enum Unreachable {
     Unknown(Addr),
 }
 
-/// How often a neighbour is asked for its Ethernet address, a second apart, before it is given up
-/// (RFC 4861 §10, MAX_MULTICAST_SOLICIT).
+/// Number of requests for a neighbour's Ethernet address, a second apart, before resolution fails (RFC 4861 §10,
+/// MAX_MULTICAST_SOLICIT).
 pub const QUESTIONS: u32 = 3;
 
 /// The text of [`CallError::Unreachable`], which names the peer once.
@@ -363,7 +363,7 @@ impl fmt::Display for UnreachablePeer {
     }
 }
 
-/// Why an address cannot be entered as a peer's.
+/// Why an address cannot be added as a peer's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PeerRefusal {
     /// The endpoint's own address is of the other IP version.
@@ -375,16 +375,16 @@ pub enum PeerRefusal {
     /// The address book has another Ethernet address for it.
     #[error("its Ethernet address is known to be another one")]
     OtherMac,
-    /// The port cannot send to it, or has no room for it.
+    /// The port cannot send to the address, or has no room for another peer.
     #[error("the port cannot send to it")]
     Port,
-    /// Peers are fixed here: there is no worker whose address book could be added to.
+    /// The set of peers is fixed: there is no worker with an address book.
     #[error("peers cannot be added here")]
     Fixed,
 }
 
 impl PeerRefusal {
-    /// All of them.
+    /// All reasons.
     pub const ALL: [PeerRefusal; 5] = [
         PeerRefusal::IpVersion,
         PeerRefusal::NotUnicast,
@@ -394,7 +394,8 @@ impl PeerRefusal {
     ];
 }
 
-/// A message or a receive that was not posted. Its buffer is the caller's again: a limit is normal back-pressure.
+/// A message or a receive that could not be posted. It returns the buffer, because reaching a limit is normal
+/// back-pressure.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{error}")]
 pub struct PostError {

@@ -11,7 +11,7 @@ use crate::spray::LbChoice;
 pub struct FepConfig {
     /// Largest payload of a packet, bytes; at most 16,383.
     pub mtu: u32,
-    /// Bytes that every data packet counts for in windows beyond its payload. Both ends must agree.
+    /// Bytes that every data packet counts for in windows beyond its payload. Must be equal at both ends.
     pub overhead: u32,
     /// Settings of packet delivery.
     pub pdc: PdcConfig,
@@ -19,45 +19,46 @@ pub struct FepConfig {
     pub cc: PreparedCc,
     /// Load balancing of new contexts.
     pub lb: LbChoice,
-    /// Entropies to choose from, 1 to 16,384.
+    /// Number of entropies to choose from, 1 to 16,384.
     pub paths: u16,
-    /// Bounds on memory.
+    /// Limits on memory.
     pub limits: Limits,
-    /// Silence after which a target asks whether its initiator is still there; after as much again it
-    /// gives the PDC up.
+    /// Time of silence after which a target asks whether its initiator is alive; after twice that time it gives the
+    /// PDC up.
     pub idle_timeout: Span,
-    /// How long a target remembers a closed PDC, to tell late copies of its packets from a new one.
+    /// How long a target remembers a closed PDC, to distinguish late copies of its packets from a new PDC.
     pub time_wait: Span,
-    /// Time after which an initiator gives a connection up that makes no progress because of refusals, a busy target
-    /// or missing credit.
+    /// Time after which an initiator gives up a connection without progress, because of refusals, a busy target or
+    /// missing credit.
     pub busy_timeout: Span,
 }
 
-/// Bounds on memory.
+/// Limits on memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections opened here.
+    /// Connections that this endpoint opens.
     pub connections: usize,
-    /// PDCs opened by one peer. The share of [`Limits::pdcs`] that a single peer can take from the others.
+    /// PDCs that one peer may open: the share of [`Limits::pdcs`] that a single peer can take from the others.
     pub pdcs_per_peer: u32,
-    /// PDCs opened by all peers; at most 65,535, as PDCIDs have 16 bits. Nothing is set aside for a peer:
-    /// where this is less than the number of peers times [`Limits::pdcs_per_peer`], many peers together
-    /// can leave a further one without, which is told NO_PDC_AVAIL and tries again.
+    /// PDCs that all peers together may open; at most 65,535, as PDCIDs have 16 bits. None are reserved for a peer: if
+    /// this is less than the number of peers times [`Limits::pdcs_per_peer`], many peers together can leave none for
+    /// another, which receives NO_PDC_AVAIL and retries.
     pub pdcs: usize,
-    /// PDCs of one peer that are open, or closed and remembered for [`FepConfig::time_wait`]. Divided by
-    /// that time it is the rate at which a peer can open and close PDCs; beyond it is told NO_PDC_AVAIL.
+    /// PDCs of one peer that are open, or closed and remembered for [`FepConfig::time_wait`]. Divided by that time, it
+    /// is the rate at which a peer can open and close PDCs; beyond that rate it receives NO_PDC_AVAIL.
     pub closed_pdcs_per_peer: u32,
-    /// Messages that are posted and not delivered.
+    /// Messages that are posted and not yet delivered.
     pub sends: usize,
-    /// Receives of one process that are posted and have met no message.
+    /// Receives of one process that are posted and have matched no message.
     pub receives: usize,
-    /// Messages on their way in to one process.
+    /// Messages that are arriving for one process.
     pub messages: usize,
-    /// Bytes kept of one peer's unexpected messages, and as many again of its ROD packets that arrived early.
+    /// Bytes kept of one peer's unexpected messages. The same limit applies separately to its ROD packets that arrived
+    /// early.
     pub unexpected_bytes_per_peer: u64,
-    /// Acknowledgements, NACKs and control packets that wait for the port.
+    /// Acknowledgements, NACKs and control packets waiting for the port.
     pub control_queue: usize,
-    /// Packets that a ROD target keeps for one PDC until the ones before them arrive.
+    /// Packets that a ROD target keeps for one PDC until the missing ones before them arrive.
     pub reorder_packets: usize,
 }
 
@@ -78,22 +79,22 @@ impl Default for Limits {
     }
 }
 
-/// A configuration that cannot work.
+/// Errors in a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
-    /// `payload_len` has 14 bits.
+    /// The payload size is 0 or exceeds the 14 bits of `payload_len`.
     #[error("mtu is {0}; a packet's payload is 1 to {MAX_SEGMENT} bytes")]
     Mtu(u32),
-    /// An entropy has 14 bits in a source port.
+    /// The number of paths is 0 or exceeds the 14 bits that a source port has for entropies.
     #[error("paths is {0}; there can be 1 to 16384")]
     Paths(u16),
-    /// mpr counts 128 packets in 8 bits.
+    /// `mp_range` cannot be expressed by `mpr`, which counts units of 128 packets in 8 bits.
     #[error("mp_range is {0}; it is a multiple of 128 from 128 to 32640")]
     MpRange(u32),
 }
 
 impl FepConfig {
-    /// The defaults for a network that `params` describes.
+    /// The default configuration for a network with the parameters `params`.
     pub fn new(cc: &CcChoice, params: &CcParams) -> FepConfig {
         FepConfig {
             mtu: params.mtu,
@@ -112,7 +113,7 @@ impl FepConfig {
     /// Checks that every value is in its range.
     ///
     /// # Errors
-    /// The first value that is not, with its range.
+    /// The first value that is out of range, with its range.
     pub fn validate(&self) -> Result<(), ConfigError> {
         if !(1..=MAX_SEGMENT).contains(&self.mtu) {
             return Err(ConfigError::Mtu(self.mtu));

@@ -15,32 +15,32 @@ use crate::wire::pds::{PdcId, Psn, RequestCc};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct TrafficClass(pub u8);
 
-/// The reason why a packet may not leave yet.
+/// Why a packet may not be sent yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Gate {
     Open,
     /// The window is full: an acknowledgement opens it.
     Window,
-    /// Pacing: it may leave at this time.
+    /// Pacing: the packet may be sent at this time.
     Until(Time),
-    /// There is no credit.
+    /// No credit is left.
     Credit,
 }
 
-// In the order of use: what every packet needs comes first.
+// In the order of use: the fields that every packet needs come first.
 #[repr(C)]
 pub(super) struct Context {
     in_flight: u64,
     sent: u64,
-    /// Bytes of connections of this context that are posted and not cut.
+    /// Posted bytes of this context's connections that have not been cut into packets.
     pub(super) backlog: u64,
     pub(super) credit: Option<Box<SenderCredit>>,
-    /// The connection that has been taken from `blocked` to try the gate, until it has done so.
+    /// The connection taken from `blocked` to try the gate, until it has tried.
     pub(super) trying: Option<Key>,
     consecutive_timeouts: u32,
     pub(super) peer: Addr,
     pub(super) class: TrafficClass,
-    /// The next packet asks for an acknowledgement and does not wait for the window.
+    /// Whether the next packet asks for an acknowledgement and is exempt from the window.
     pub(super) asks: bool,
     /// The PDC of the last packet that asked for an acknowledgement (AR); 0 if none did.
     asked_of: PdcId,
@@ -50,9 +50,10 @@ pub(super) struct Context {
     pub(super) blocked: VecDeque<Key>,
     pub(super) timer: Option<Time>,
     wire_mtu: u64,
-    /// Connections that use it.
+    /// Number of connections that use the context.
     pub(super) users: u32,
-    /// The last packet that asked, of [`Context::asked_of`]. Here it needs no room: contexts are full lines.
+    /// PSN of the last packet of [`Context::asked_of`] that asked. It takes no extra room here: contexts fill whole
+    /// cache lines.
     asked_with: Psn,
 }
 
@@ -86,7 +87,7 @@ impl Context {
         }
     }
 
-    /// Runs `change` on one of its PDCs and keeps count of the bytes in flight.
+    /// Runs `change` on one of the context's PDCs and updates the count of bytes in flight.
     #[inline]
     pub(super) fn track<R>(&mut self, pdc: &mut TxPdc, change: impl FnOnce(&mut TxPdc) -> R) -> R {
         let before = pdc.in_flight();
@@ -95,7 +96,7 @@ impl Context {
         result
     }
 
-    /// Takes back the bytes in flight of a PDC that is given up.
+    /// Subtracts the bytes in flight of a PDC that is given up.
     pub(super) fn forget(&mut self, pdc: &TxPdc) {
         self.in_flight -= pdc.in_flight();
     }
@@ -104,7 +105,7 @@ impl Context {
         self.in_flight
     }
 
-    /// Whether receivers' credits are in force.
+    /// Whether receiver credit is in use.
     #[inline]
     pub(super) fn needs_credit(&self) -> bool {
         self.credit.is_some()
@@ -121,13 +122,14 @@ impl Context {
         self.algorithm.window().0
     }
 
-    /// The window in full packets.
+    /// The window in packets of full size.
     pub(super) fn window_packets(&self) -> f64 {
         self.window().min(1 << 40) as f64 / self.wire_mtu as f64
     }
 
-    /// Whether a packet of `bytes` may leave. One packet may always be in flight, however small the window,
-    /// and one that asks for an acknowledgement beside what may be withheld.
+    /// Whether a packet of `bytes` may be sent. One packet may always be in flight, however small the window. Nor does a
+    /// packet that asks for an acknowledgement wait for the window, in case the target withholds the acknowledgements of
+    /// the packets in flight.
     #[inline]
     pub(super) fn gate(&self, now: Time, bytes: u64) -> Gate {
         if self.in_flight > 0 && self.in_flight + bytes > self.window() && !self.asks {
@@ -144,34 +146,34 @@ impl Context {
         }
     }
 
-    /// Whether the window has no room for any packet: what waits for the gate need not try it.
+    /// Whether the window has no room for any packet, so that waiting connections need not try the gate.
     #[inline]
     pub(super) fn is_full(&self) -> bool {
         self.in_flight > 0 && self.in_flight >= self.window() && !self.asks
     }
 
-    /// Whether a packet of `bytes`, just sent, is the last one that the window allows: the target
-    /// should not wait for more before it acknowledges.
+    /// Whether a packet of `bytes`, just sent, is the last one that the window allows: the target should acknowledge
+    /// it at once instead of waiting for more.
     #[inline]
     pub(super) fn is_spent(&self, bytes: u64) -> bool {
         self.in_flight + bytes >= self.window() || self.credit.as_ref().is_some_and(|c| !c.may_send())
     }
 
-    /// A packet that asks for an acknowledgement has left.
+    /// Records that a packet with a request for an acknowledgement was sent.
     #[inline]
     pub(super) fn on_ask(&mut self, pdc: PdcId, psn: Psn) {
         self.asks = false;
         (self.asked_of, self.asked_with) = (pdc, psn);
     }
 
-    /// The last packet that asked for an acknowledgement.
+    /// PDC and PSN of the last packet that asked for an acknowledgement.
     pub(super) fn asked(&self) -> (PdcId, Psn) {
         (self.asked_of, self.asked_with)
     }
 
     #[inline]
     pub(super) fn next_entropy(&mut self, now: Time, retransmission: bool) -> Entropy {
-        // The division is for those that look at it only.
+        // Only some load balancers use the window; the others are spared the division.
         let window_packets = if self.selector.wants_window() { self.window_packets() as u32 } else { 0 };
         self.selector.next(&PathContext { now, sent: self.sent, window_packets, retransmission })
     }
@@ -185,14 +187,14 @@ impl Context {
         }
     }
 
-    /// The congestion-control fields of a request, if credits are in force; `lost` bytes wait to be sent again.
+    /// The congestion-control fields of a request, if credit is in use; `lost` bytes wait for retransmission.
     #[inline]
     pub(super) fn request_cc(&mut self, lost: u64) -> Option<RequestCc> {
         let credit_target = self.credit_target(lost)?;
         Some(RequestCc { ccc_id: self.class.0, credit_target })
     }
 
-    /// The credit target to state, if credits are in force; `lost` bytes wait to be sent again.
+    /// The credit target to announce, if credit is in use; `lost` bytes wait for retransmission.
     #[inline]
     pub(super) fn credit_target(&mut self, lost: u64) -> Option<u32> {
         let credit = self.credit.as_mut()?;
@@ -235,7 +237,7 @@ impl Context {
         self.algorithm.snapshot()
     }
 
-    /// Bytes of heap held.
+    /// Bytes of heap allocated.
     pub(super) fn heap_bytes(&self) -> u64 {
         let credit = self.credit.as_deref().map_or(0, |credit| size_of_val(credit) as u64);
         self.selector.heap_bytes() as u64 + crate::heap::of_deque(&self.blocked) + credit

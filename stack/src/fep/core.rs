@@ -15,7 +15,7 @@ use crate::packet::{Addr, Class, Network, Packet};
 use crate::rng::Rng;
 use crate::ses::Delivery;
 use crate::spray::Entropy;
-use crate::wire::pds::{Control, ControlKind, Nack, Pds};
+use crate::wire::pds::{Control, Nack, Pds};
 use crate::wire::ses::Ses;
 
 /// The state that the [`Initiator`](super::initiator::Initiator) and the [`Target`](super::target::Target) share.
@@ -74,20 +74,21 @@ impl Core {
 
     /// Queues a control packet.
     pub(super) fn send_control(&mut self, now: Time, peer: Addr, entropy: Entropy, control: Control) {
-        self.note_control(now, peer, control.kind);
+        self.note_control(now, peer, &control);
         let net = self.network(peer, entropy, Class::Control);
         self.push_control(control_packet(net, control));
     }
 
     /// Counts a control packet that leaves.
-    pub(super) fn note_control(&mut self, now: Time, peer: Addr, kind: ControlKind) {
-        self.events.emit(now, Event::ControlSent { peer, kind });
+    pub(super) fn note_control(&mut self, now: Time, peer: Addr, control: &Control) {
+        self.events.emit(now, Event::ControlSent { peer, pdc: control.spdcid, kind: control.kind });
     }
 
     /// Queues a NACK that answers `packet`, on the path of that packet.
     pub(super) fn send_nack(&mut self, now: Time, packet: &Packet, nack: Nack) {
         let nack = Nack { ecn: packet.net.ecn, ..nack };
-        self.events.emit(now, Event::NackSent { peer: packet.net.src, psn: nack.psn, code: nack.code });
+        let (peer, pdc) = (packet.net.src, nack.spdcid);
+        self.events.emit(now, Event::NackSent { peer, pdc, psn: nack.psn, code: nack.code });
         let net = self.network(packet.net.src, packet.net.entropy, Class::Control);
         self.push_control(Packet { net, payload_len: 0, pds: Pds::Nack(nack), ses: Ses::None });
     }

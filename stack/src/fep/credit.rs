@@ -1,4 +1,4 @@
-//! Credit at the receiver: it decides which sender may send how much, and tells the sender.
+//! Credit at the receiver: distributes credit among senders, and announces it to them.
 
 use weft_cc::credit::{GrantLedger, LARGEST_CREDIT};
 use weft_cc::{DataSample, ReceiverAlgorithm, ReceiverCc, SenderId, Time};
@@ -18,13 +18,13 @@ pub(super) type Granted = (Addr, u8);
 struct Sender {
     name: Granted,
     ledger: GrantLedger,
-    /// The initiator's PDCs that are open here and have sent something; credit goes to the last one.
+    /// The initiator's PDCs that are open here and have sent something; credit is sent to the last one.
     pdcs: Vec<PdcId>,
-    /// A PDC of which nothing but trimmed packets and requests for credit has arrived: its credit is pending. It is
-    /// not open here, but credit reaches it.
+    /// A PDC from which only trimmed packets and requests for credit have arrived: its credit is pending. The PDC is
+    /// not open here, but credit can be sent to it.
     pending: Option<PdcId>,
     last_heard: Time,
-    /// Credit is announced again although nothing new was granted.
+    /// Announces the credit again although no more was granted.
     announce: bool,
 }
 
@@ -35,11 +35,11 @@ pub(super) struct Granter {
     by_name: Map<Granted, SenderId>,
     free: Vec<SenderId>,
     repeat: Vec<SenderId>,
-    /// Senders that have no PDC open here.
+    /// Number of senders that have no PDC open here.
     outside: usize,
     largest_demand: u64,
     pub(super) timer: Option<Time>,
-    /// Whether the wheel holds a sweep for senders whose credit is pending.
+    /// Whether the wheel holds an entry for the sweep of senders whose credit is pending.
     sweeping: bool,
 }
 
@@ -47,7 +47,7 @@ impl Granter {
     pub(super) fn new(algorithm: ReceiverAlgorithm) -> Granter {
         let largest_demand = match &algorithm {
             ReceiverAlgorithm::Rccc(rccc) => rccc.largest_demand(),
-            // It is not known here how much credit a foreign algorithm lets its senders store.
+            // The receiver does not know how much credit a user's own algorithm lets its senders accumulate.
             _ => LARGEST_CREDIT,
         };
         Granter {
@@ -63,12 +63,12 @@ impl Granter {
         }
     }
 
-    /// Senders that it knows.
+    /// Number of known senders.
     pub(super) fn senders(&self) -> usize {
         self.by_name.len()
     }
 
-    /// The initiator's PDC `pdc` is open and belongs to `name`.
+    /// Records that the initiator's PDC `pdc`, which belongs to `name`, is open.
     pub(super) fn join(&mut self, now: Time, name: Granted, pdc: PdcId) {
         if let Some(sender) = self.sender(now, name).1 {
             sender.pending.take_if(|pending| *pending == pdc);
@@ -77,7 +77,7 @@ impl Granter {
         }
     }
 
-    /// `pdc` is closed; the sender leaves with its last one.
+    /// Records that `pdc` is closed; removes the sender with its last PDC.
     pub(super) fn leave(&mut self, now: Time, name: Granted, pdc: PdcId) {
         let Some(&id) = self.by_name.get(&name) else { return };
         let Some(sender) = self.senders[id.0 as usize].as_mut() else { return };
@@ -90,14 +90,14 @@ impl Granter {
         }
     }
 
-    /// A data packet of `pdc` has arrived that states how much credit its sender wants in total.
+    /// Records the credit target that a data packet of `pdc` states: the total credit that its sender wants.
     pub(super) fn on_data(&mut self, now: Time, name: Granted, pdc: PdcId, target: u32, sample: &DataSample) {
         let id = self.hear(now, name, pdc);
         self.algorithm.on_data(now, id, sample);
         self.demand(now, id, target);
     }
 
-    /// A sender asks for credit. It may have asked before, and the answer been lost.
+    /// Handles a sender's request for credit. It may be a repetition, because the answer was lost.
     pub(super) fn on_request(&mut self, now: Time, name: Granted, pdc: PdcId, target: u32) {
         let id = self.hear(now, name, pdc);
         self.demand(now, id, target);
@@ -109,8 +109,8 @@ impl Granter {
         }
     }
 
-    /// Forgets the senders without an open PDC that were last heard before `before`. Returns whether others are left
-    /// whose credit is pending.
+    /// Removes the senders without an open PDC that were last heard before `before`. Returns whether other senders
+    /// with pending credit are left.
     fn sweep(&mut self, now: Time, before: Time) -> bool {
         for index in 0..self.senders.len() {
             let Some(sender) = &self.senders[index] else { continue };
@@ -138,7 +138,7 @@ impl Granter {
         self.algorithm.on_demand(now, id, wanted);
     }
 
-    /// The sender called `name`, made known if it was not.
+    /// The sender called `name`, added if it is new.
     fn sender(&mut self, now: Time, name: Granted) -> (SenderId, Option<&mut Sender>) {
         let id = match self.by_name.get(&name) {
             Some(&id) => id,
@@ -173,7 +173,7 @@ impl Granter {
         }
     }
 
-    /// The next sender to be told its credit: its address, its PDC, and the total.
+    /// The next credit to announce: the sender's address, its PDC, and the total.
     fn next(&mut self, now: Time) -> Option<(Addr, PdcId, u32)> {
         let (id, bytes) = match self.repeat.pop() {
             Some(id) => (id, 0),
@@ -189,7 +189,7 @@ impl Granter {
         Some((sender.name.0, pdc, total))
     }
 
-    /// Bytes held, its own size included, without what the algorithm has allocated.
+    /// Bytes allocated, including `self`, excluding the algorithm's allocations.
     pub(super) fn bytes(&self) -> u64 {
         size_of::<Granter>() as u64
             + heap::of_vec(&self.senders)
@@ -201,13 +201,13 @@ impl Granter {
 }
 
 impl Target {
-    /// Whether it grants credit.
+    /// Whether the endpoint grants credit.
     #[inline]
     pub(super) fn grants_credit(&self) -> bool {
         self.granter.is_some()
     }
 
-    /// Announces the credit that is due and sets the timer for the next.
+    /// Announces the credit that is due and sets the timer for the next announcement.
     pub(super) fn grant_credit(&mut self, core: &mut Core, now: Time) {
         let Some(granter) = &mut self.granter else { return };
         while let Some((peer, pdc, total)) = granter.next(now) {
@@ -225,7 +225,7 @@ impl Target {
         }
     }
 
-    /// Forgets the senders that asked for credit, never opened a PDC and fell silent.
+    /// Removes the senders that asked for credit, never opened a PDC and fell silent.
     pub(super) fn on_pending_credit_timer(&mut self, core: &mut Core, now: Time) {
         let idle = core.config.idle_timeout;
         let Some(granter) = &mut self.granter else { return };
@@ -248,7 +248,7 @@ fn announce(core: &mut Core, now: Time, peer: Addr, pdc: PdcId, total: u32) {
         destination: Destination::Pdc(pdc),
         payload: total,
     };
-    // Credits are sprayed: any path will do, and the totals heal losses.
+    // Credit packets are sprayed: any path will do, and later totals make up for losses.
     let entropy = Entropy((core.rng.next_u64() % u64::from(core.config.paths)) as u16);
     core.send_control(now, peer, entropy, control);
 }

@@ -1,4 +1,4 @@
-//! Text for people that says which connection waits for what; made only on request.
+//! Text for people about unfinished connections and what they wait for; made only on request.
 
 use core::fmt::{self, Display};
 
@@ -12,21 +12,21 @@ use crate::ses::Receives;
 use crate::wire::pds::NackCode;
 
 impl Fep {
-    /// One line for every connection that has not delivered everything: which PDC and PSN wait for
-    /// what, and since when.
+    /// One line for every connection that has not delivered everything: its PDC, the PSN that waits, the reason, and
+    /// since when.
     pub fn explain(&self, now: Time) -> Vec<String> {
         self.waits(now).map(|wait| wait.to_string()).collect()
     }
 
-    /// The same as [`Fep::explain`], as values that make their text when they are displayed: there may be very many.
+    /// As [`Fep::explain`], but as values that format their text only when displayed, because there may be very many.
     pub fn waits(&self, now: Time) -> impl Iterator<Item = Wait<'_>> {
         let waiting = self.initiator.connections.iter().map(|(_, connection)| connection);
         let waiting = waiting.filter(|c| c.has_work() || !c.pdc.is_idle());
         waiting.map(move |connection| Wait { fep: self, connection, now })
     }
 
-    /// State that is left when all work is over, one line for each kind: for tests that nothing leaks. A closed PDC
-    /// that is remembered for a while is not a leak.
+    /// State left over when all work is done, one line for each kind, for tests of leaks. A closed PDC that is
+    /// remembered for a while is not a leak.
     pub fn leaks(&self) -> impl Iterator<Item = String> {
         let counts = [
             (self.initiator.connections.len(), "connections"),
@@ -45,7 +45,8 @@ impl Fep {
     }
 }
 
-/// A connection that has not delivered everything. Its text says which PDC and PSN wait for what, and since when.
+/// A connection that has not delivered everything. Its text names the PDC, the PSN that waits, the reason, and since
+/// when.
 pub struct Wait<'a> {
     fep: &'a Fep,
     connection: &'a Connection,
@@ -145,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn codes_are_told_with_their_meaning() {
+    fn nack_codes_are_displayed_with_their_meaning() {
         let expected = "PDC 2 to endpoint 1: PSN 9 refused with NACK code 0x0e (the target knows no such PDC: \
                         it was started anew, or has given it up)";
         assert_eq!(refused(0x0e), expected);

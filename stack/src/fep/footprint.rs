@@ -7,37 +7,36 @@ use super::Fep;
 use crate::heap;
 use crate::ses::Receives;
 
-/// Bytes that an endpoint holds: the capacity of its allocations, whether in use or not. It does not count what
-/// endpoints share (their configuration), nor what congestion-control algorithms and a user's own load
-/// balancers allocate.
+/// Bytes that an endpoint holds: the capacity of its allocations, whether in use or not. Excludes configuration shared
+/// by endpoints, and memory allocated by congestion-control algorithms and by a user's own load balancers.
 ///
-/// Tables do not shrink: at the end of a run they hold as much as they ever did. Memory that a closed PDC or a
-/// delivered message had allocated for itself is freed.
+/// Tables do not shrink: at the end of a run they have their largest capacity. Memory that a closed PDC or a delivered
+/// message had allocated for itself is freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Footprint {
     /// The endpoint itself: the size of an idle one, and its queues of control packets and completions.
     pub endpoint: u64,
-    /// Connections: PDCs as their initiators know them.
+    /// Connections: the initiators' ends of PDCs.
     pub connections: u64,
     /// Congestion contexts, with their load balancers.
     pub contexts: u64,
-    /// PDCs as their targets know them, and the memory of closed ones.
+    /// The targets' ends of PDCs, and the records of closed ones.
     pub targets: u64,
-    /// Messages on their way out and in, without their bytes.
+    /// Messages being sent and received, without their contents.
     pub messages: u64,
-    /// Posted receives that no message has met, without their memory.
+    /// Posted receives that no message has matched, without their memory.
     pub receives: u64,
     /// The receiver's credit scheduler.
     pub credit: u64,
-    /// Timers.
+    /// The timing wheel.
     pub timers: u64,
-    /// Memory of messages and posted receives: the applications' buffers, and those of messages that have met no
-    /// receive. 0 where messages are virtual.
+    /// Memory of messages and posted receives: the applications' buffers, and those of unexpected messages. 0 if
+    /// messages are virtual.
     pub payload: u64,
 }
 
 impl Footprint {
-    /// The sum of all fields but [`Footprint::payload`]: the memory that the protocol needs.
+    /// The sum of all fields except [`Footprint::payload`]: the memory that the protocol needs.
     pub fn state(&self) -> u64 {
         let Footprint {
             endpoint, connections, contexts, targets, messages, receives, credit, timers, ..

@@ -104,7 +104,10 @@ impl Target {
         match pdc.rx.classify(request.psn) {
             Arrival::New => {}
             Arrival::Duplicate => {
-                core.events.emit(now, Event::DuplicateReceived { peer: packet.net.src, psn: request.psn });
+                core.events.emit(
+                    now,
+                    Event::DuplicateReceived { peer: packet.net.src, pdc: pdc.rx.id, psn: request.psn },
+                );
                 let psn = request.psn;
                 return pdc.acknowledge(core, now, packet, Trigger::Psn(psn), psn, request.retx);
             }
@@ -128,11 +131,12 @@ impl Target {
     /// Only the header has arrived: ask for the packet again. Nothing else changes (UET trimming rules).
     #[inline(never)]
     fn on_trimmed(&mut self, core: &mut Core, now: Time, packet: &Packet, request: &Request) {
-        core.events.emit(now, Event::TrimmedReceived { peer: packet.net.src, psn: request.psn });
         let origin = (packet.net.src, request.spdcid);
         let key = self.pdcs.by_origin.get(&origin);
         let known = key.and_then(|&key| self.pdcs.table.get_mut(key));
         let local = known.as_ref().map_or(PdcId(0), |pdc| pdc.rx.id);
+        let (peer, psn) = (packet.net.src, request.psn);
+        core.events.emit(now, Event::TrimmedReceived { peer, pdc: local, psn });
         let mut pdc = known.filter(|pdc| pdc.is_named_by(request));
         match &mut pdc {
             Some(pdc) if pdc.rx.classify(request.psn) == Arrival::Duplicate => {

@@ -110,7 +110,7 @@ impl TargetPdc {
             None => (Ses::None, NextHeader::None),
         };
         let ack = Ack { next, ..ack };
-        core.events.emit(now, Event::AckSent { peer: packet.net.src, cack: ack.cack_psn });
+        core.events.emit(now, Event::AckSent { peer: packet.net.src, pdc: self.rx.id, cack: ack.cack_psn });
         // The entropy is echoed: the initiator learns how the path of the packet fares.
         let net = core.network(packet.net.src, packet.net.entropy, Class::Control);
         core.push_control(Packet { net, payload_len: 0, pds: Pds::Ack(ack), ses });

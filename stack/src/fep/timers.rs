@@ -1,8 +1,8 @@
-//! Timers: what happens as time passes.
+//! Timers of connections, contexts, PDCs and credit.
 //!
-//! Wake-ups are lazy: the wheel holds for each owner at least one entry at or before its deadline, and
-//! an entry that comes too early is filed again. Deadlines that move later, as they do with every
-//! acknowledgement, cost nothing.
+//! Wake-ups are lazy: for each owner the wheel holds at least one entry at or before its deadline, and an entry that
+//! comes due too early is inserted again. Deadlines that move later, as they do with every acknowledgement, cost
+//! nothing.
 
 use weft_cc::Time;
 
@@ -22,13 +22,13 @@ use crate::wire::pds::{ControlKind, Psn};
 /// The owner of a timer.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum TimerKey {
-    /// A connection: retransmission, probe, pause.
+    /// A connection: retransmission, probes, pauses.
     Connection(Key),
     /// A congestion context: pacing.
     Context(Key),
-    /// A PDC that a peer has opened: is the peer still there?
+    /// A PDC that a peer has opened: detects that the peer is gone.
     Pdc(Key),
-    /// The memory of closed PDCs.
+    /// The records of closed PDCs.
     Closed,
     /// The credit scheduler.
     Credit,
@@ -37,12 +37,12 @@ pub(super) enum TimerKey {
 }
 
 impl Fep {
-    /// When [`Fep::on_timeout`] is due; `None` while only packets and calls can change anything.
+    /// When [`Fep::on_timeout`] is due; `None` while only packets and calls can cause work.
     pub fn poll_timeout(&self) -> Option<Time> {
         self.core.wheel.next_deadline()
     }
 
-    /// Time has passed. Does what is due by `now`; nothing, if nothing is.
+    /// Does the work that is due by `now`, if any.
     pub fn on_timeout(&mut self, now: Time) {
         let Fep { core, initiator, target } = self;
         let mut due = std::mem::take(&mut core.due);
@@ -113,12 +113,12 @@ impl Initiator {
         }
     }
 
-    /// Probes, requests for credit, the end of a pause.
+    /// Sends probes and requests for credit, and ends pauses.
     fn on_secondary_timers(&mut self, core: &mut Core, now: Time, key: Key) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         let Some(context) = self.contexts.get_mut(connection.context) else { return };
         if connection.probe_at.is_some_and(|at| now.is_at_or_after(at)) {
-            // Probes go before data: where the way is longer or slower than thought they must not fill it.
+            // Probes have priority over data. If the path is longer or slower than assumed, they must not fill it.
             let doubled = 1 << connection.unanswered_probes.min(10);
             connection.unanswered_probes = connection.unanswered_probes.saturating_add(1);
             let retry = now + context.snapshot().base_rtt.times(5 * doubled);
@@ -150,13 +150,12 @@ impl Initiator {
     }
 }
 
-/// A packet of a ROD connection has timed out: its one path may have failed, so it takes another.
+/// A packet of a ROD connection has timed out: its one path may have failed, so the connection changes to another.
 ///
-/// Everything that was in flight goes again on the new path, in order of PSNs, so that what is in flight
-/// is on one path still, and a ROD_OOO still judges nothing but what left before the refused packet.
-/// Copies that the old path delivers late are harmless: a target takes packets in order of PSNs
-/// whatever way they come, and NACKs that echo the old entropy, or no RETX, speak of an earlier
-/// transmission and are ignored.
+/// All packets in flight are retransmitted on the new path, in order of PSNs. So all packets in flight are still on
+/// one path, and a ROD_OOO still concerns only packets sent before the refused one. Copies that the old path delivers
+/// late are harmless: a target accepts packets in order of PSNs whatever path they take, and NACKs that echo the old
+/// entropy, or no RETX, refer to an earlier transmission and are ignored.
 fn leave_path(now: Time, connection: &mut Connection, context: &mut Context) {
     let Some(entropy) = &mut connection.fixed_entropy else { return };
     *entropy = context.next_entropy(now, true);
@@ -181,7 +180,7 @@ impl Target {
         }
     }
 
-    /// A PDC that has been silent for the idle time is asked about, after twice that it is given up.
+    /// Asks whether the initiator of a PDC is alive after the idle time, and gives the PDC up after twice that time.
     fn on_pdc_timer(&mut self, core: &mut Core, now: Time, key: Key) {
         let idle = core.config.idle_timeout;
         let Some(pdc) = self.pdcs.table.get_mut(key) else { return };

@@ -1,4 +1,4 @@
-//! The send scheduler: the connections take turns, a packet each.
+//! The send scheduler: connections take turns, one packet each.
 
 use weft_cc::Time;
 
@@ -21,13 +21,13 @@ use crate::wire::ses::{Ses, StandardRequest};
 /// A packet to put on the wire.
 #[derive(Clone, Copy, Debug)]
 pub struct Transmit {
-    /// Its headers.
+    /// The packet's headers.
     pub packet: Packet,
     /// Its payload; ask [`Fep::payload`](super::Fep::payload) for the bytes before the next call that takes `&mut self`.
     pub payload: PayloadRef,
 }
 
-/// Where a packet's payload is.
+/// Reference to a packet's payload.
 #[derive(Clone, Copy, Debug)]
 pub struct PayloadRef {
     send: Option<Key>,
@@ -45,7 +45,7 @@ impl PayloadRef {
         }
     }
 
-    /// The same bytes with a share in their memory, if that can be shared.
+    /// A shared reference to the same bytes, if their memory can be shared.
     #[inline]
     pub(super) fn share(self, sends: &Table<SendMessage>) -> Option<RegionSlice> {
         match &sends.get(self.send?)?.buffer {
@@ -54,29 +54,29 @@ impl PayloadRef {
         }
     }
 
-    /// Its length, bytes.
+    /// Length of the payload, bytes.
     pub fn len(&self) -> u32 {
         self.len
     }
 
-    /// Whether there is none.
+    /// Whether the payload is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 }
 
-/// The next thing that a connection has to send.
+/// The next packet that a connection has to send.
 enum Next {
     Data(Data),
     Close,
-    /// Nothing, until an acknowledgement or a timer changes that.
+    /// Nothing until an acknowledgement or a timer changes that.
     Nothing,
 }
 
-/// A data packet that could leave.
+/// A data packet that could be sent.
 #[derive(Clone, Copy)]
 struct Data {
-    /// The message, as the endpoint numbers its sends.
+    /// The message, as numbered by the endpoint.
     send: u32,
     segment: Segment,
     /// The PSN of its first transmission, if it was sent before.
@@ -100,9 +100,9 @@ impl Initiator {
         None
     }
 
-    /// Sends a packet of connection `key`, which has just left the queue, if its own window and its context
-    /// let it, and queues it again if it has more.
-    // Every packet passes here, so connection, context and message are looked up once.
+    /// Sends a packet of connection `key`, which has just been taken from the queue, if its own window and its context
+    /// permit; queues the connection again if it has more to send.
+    // Every packet takes this path, so connection, context and message are looked up only once.
     #[inline]
     fn send_from(&mut self, core: &mut Core, now: Time, key: Key, packet: &mut Packet) -> Option<PayloadRef> {
         let connection = self.connections.get_mut(key)?;
@@ -157,7 +157,7 @@ impl Initiator {
         Some(PayloadRef { send: Some(send), offset, len })
     }
 
-    /// [`Initiator::send_from`] where there is no data to send.
+    /// [`Initiator::send_from`] for a connection without data to send.
     #[inline(never)]
     fn send_no_data(
         &mut self,
@@ -172,7 +172,7 @@ impl Initiator {
         let mut payload = None;
         if matches!(next, Next::Close) {
             if connection.pdc.is_unused() {
-                // All its messages were cancelled: the target has never heard of it.
+                // All its messages were cancelled, and the target has received no packet of it.
                 self.remove_connection(core, now, key, Ok(()));
             } else {
                 if let Some(context) = self.contexts.get_mut(context_key) {
@@ -185,8 +185,8 @@ impl Initiator {
         payload
     }
 
-    /// If connection `key` was the one to try the gate of `context` and was not stopped there, the next one
-    /// that waits tries at once: the order is the same as if all that waited had been queued together.
+    /// If connection `key` was trying the gate of `context` and passed it, the next waiting connection tries at once.
+    /// The order is the same as if all waiting connections had been queued together.
     fn end_try(&mut self, context_key: Key, key: Key) {
         let Some(context) = self.contexts.get_mut(context_key).filter(|c| c.trying == Some(key)) else {
             return;
@@ -216,7 +216,7 @@ impl Initiator {
             return self.ready.push_front(key);
         }
         connection.standing = Standing::Blocked;
-        // A connection that tried and was stopped keeps its place.
+        // A connection that tried in vain keeps its place.
         match context.trying == Some(key) {
             true => context.blocked.push_front(key),
             false => context.blocked.push_back(key),
@@ -237,7 +237,7 @@ impl Initiator {
     }
 }
 
-/// Writes the CLOSE_CMD of `connection` to `packet`: a new one, or the one that was lost.
+/// Writes the CLOSE_CMD of `connection` to `packet`: a new one, or a retransmission of a lost one.
 fn send_close(
     core: &mut Core,
     now: Time,
@@ -260,7 +260,7 @@ fn send_close(
     let control = Control { kind, retx, ack_request: true, ..blank_control(connection, psn) };
     let peer = connection.pdc.peer;
     *packet = control_packet(core.network(peer, entropy, Class::Control), control);
-    core.note_control(now, peer, kind);
+    core.note_control(now, peer, &control);
     connection.wake(&mut core.wheel, key, now + core.config.pdc.rto_init);
     Some(PayloadRef::NONE)
 }
@@ -277,7 +277,7 @@ pub(super) fn send_control(
 ) {
     let entropy = context.next_entropy(now, false);
     let psn = match kind {
-        // All have arrived: ask about the last one.
+        // All packets have arrived: ask about the last one.
         ControlKind::AckRequest => connection.pdc.next_psn().minus(1),
         _ => connection.pdc.first_unacknowledged(),
     };
@@ -293,7 +293,7 @@ pub(super) fn request_credit(core: &mut Core, now: Time, connection: &Connection
     }
 }
 
-/// The next thing that `connection` would send if its context let it.
+/// The next packet that `connection` would send if its context permitted.
 #[inline]
 fn choose(now: Time, connection: &Connection, sends: &Table<SendMessage>, mtu: u32) -> Next {
     if connection.is_paused(now) {
@@ -313,7 +313,7 @@ fn choose(now: Time, connection: &Connection, sends: &Table<SendMessage>, mtu: u
     Next::Data(Data { send: send.index, segment, again: None })
 }
 
-/// The next thing to be sent again.
+/// The next packet to retransmit.
 #[cold]
 fn choose_lost(connection: &Connection) -> Next {
     match connection.pdc.peek_lost().map(|(psn, record)| (psn, record.kind())) {
@@ -325,8 +325,7 @@ fn choose_lost(connection: &Connection) -> Next {
     }
 }
 
-/// Takes a packet that leaves now into the books of its connection, context and message. Returns its number
-/// and its entropy.
+/// Records in connection, context and message that a packet is sent now. Returns its PSN and its entropy.
 #[inline]
 fn depart(
     now: Time,
@@ -368,7 +367,7 @@ fn depart(
     (psn, entropy)
 }
 
-/// CLEAR_PSN − PSN; MP_RANGE, at most 32,640, keeps it in 16 bits.
+/// CLEAR_PSN − PSN, which fits in 16 bits because MP_RANGE is at most 32,640.
 fn clear_offset(connection: &Connection, psn: Psn) -> i16 {
     connection.pdc.clear_psn().distance(psn).clamp(-32_768, 32_767) as i16
 }

@@ -1,8 +1,8 @@
-//! A hierarchical timing wheel: O(1) insertion, exact deadlines, a kilobyte of memory from the first deadline on.
+//! A hierarchical timing wheel: O(1) insertion, exact deadlines, and a kilobyte of memory once it holds a deadline.
 //!
-//! Four levels of 64 slots; a slot of level 0 spans 2¹⁸ ps (262 ns), so the wheel spans 4.4 s and
-//! later deadlines wait in its last slot. Entries cannot be removed: their owners move deadlines by
-//! remembering the one that counts and ignoring or re-inserting entries that come due too early.
+//! Four levels of 64 slots; a slot of level 0 spans 2¹⁸ ps (262 ns), so the wheel spans 4.4 s and later deadlines wait
+//! in its last slot. Entries cannot be removed: owners that move a deadline remember the valid one, and ignore or
+//! re-insert entries that come due too early.
 
 use weft_cc::{Span, Time};
 
@@ -26,7 +26,7 @@ fn no_entries() -> Box<Heads> {
     Box::new([[NONE; SLOTS]; LEVELS])
 }
 
-/// Deadlines with a key each. The earliest comes first in memory: it is asked for all the time.
+/// Deadlines with their keys. The earliest one is first in memory, because it is read all the time.
 #[repr(C)]
 pub(crate) struct Wheel<K> {
     earliest: Option<Time>,
@@ -35,7 +35,7 @@ pub(crate) struct Wheel<K> {
     tick: u64,
     /// Time from the start of `tick` to `now`.
     remainder: Span,
-    /// Made for the first entry: most endpoints of a large fabric are idle.
+    /// Allocated with the first entry: most endpoints of a large fabric are idle.
     heads: Option<Box<Heads>>,
     occupied: [u64; LEVELS],
     entries: Vec<Entry<K>>,
@@ -56,8 +56,8 @@ impl<K: Copy> Wheel<K> {
         }
     }
 
-    /// Adds a deadline. One that has passed comes due at the next [`Wheel::expire`].
-    // Not inlined: most callers find that they need no entry, and must not grow for the few that do.
+    /// Adds a deadline. A deadline in the past comes due at the next [`Wheel::expire`].
+    // Not inlined: most callers need no entry, and must not grow for the few that do.
     #[inline(never)]
     pub(crate) fn insert(&mut self, deadline: Time, key: K) {
         let entry = Entry { deadline, key, next: NONE };
@@ -79,7 +79,7 @@ impl<K: Copy> Wheel<K> {
         self.earliest
     }
 
-    /// Moves the keys whose deadlines have come by `now` to `due`.
+    /// Moves the keys whose deadlines are at or before `now` to `due`.
     pub(crate) fn expire(&mut self, now: Time, due: &mut Vec<K>) {
         if self.earliest.is_none_or(|e| now.is_before(e)) {
             self.advance(now);
@@ -91,7 +91,8 @@ impl<K: Copy> Wheel<K> {
             if start > target {
                 break;
             }
-            // An entry that is not due in a tick that is over lies beyond the wheel's span: file it from the next tick.
+            // An entry that is not due although its tick is over is beyond the wheel's span: insert it from the next
+            // tick.
             let over = level == 0 && start < target;
             self.drain(level, slot, start + u64::from(over), now, due);
             if level == 0 && !over {
@@ -102,7 +103,7 @@ impl<K: Copy> Wheel<K> {
         self.earliest = self.find_earliest();
     }
 
-    /// The tick in which `time` lies; the current one for what has passed.
+    /// The tick that contains `time`; the current tick for times in the past.
     fn tick_of(&self, time: Time) -> u64 {
         self.tick + (time.since(self.now).plus(self.remainder).as_ps() >> TICK_SHIFT)
     }
@@ -111,8 +112,8 @@ impl<K: Copy> Wheel<K> {
         if now.is_before(self.now) {
             return;
         }
-        // Entries sit in slots relative to `tick`: it may not enter an occupied slot of a higher level,
-        // whose entries have to be filed lower first.
+        // Entries are in slots relative to `tick`, so `tick` must not enter an occupied slot of a higher level before
+        // its entries have moved to lower levels.
         let limit = self.first_slot().map_or(u64::MAX, |(level, slot)| {
             self.slot_start(level, slot).saturating_sub(u64::from(level > 0))
         });
@@ -126,7 +127,7 @@ impl<K: Copy> Wheel<K> {
         self.now = now;
     }
 
-    /// Files an entry in the lowest level whose slots still tell it from `tick`.
+    /// Links an entry into the lowest level whose slots distinguish it from `tick`.
     fn link(&mut self, index: u32) {
         let span = 1u64 << (SLOT_BITS * LEVELS as u32);
         let mut place = self.tick_of(self.entries[index as usize].deadline);
@@ -155,7 +156,7 @@ impl<K: Copy> Wheel<K> {
         ((self.tick >> above) << above) | ((slot as u64) << below)
     }
 
-    /// Empties a slot and moves to `tick`: due entries go to `due`, the others to lower levels.
+    /// Empties a slot and advances to `tick`: due entries go to `due`, the others to lower levels.
     fn drain(&mut self, level: usize, slot: usize, tick: u64, now: Time, due: &mut Vec<K>) {
         let Some(heads) = &mut self.heads else { return };
         let mut index = std::mem::replace(&mut heads[level][slot], NONE);
@@ -191,7 +192,7 @@ impl<K: Copy> Wheel<K> {
         Some(earliest)
     }
 
-    /// Bytes of heap held.
+    /// Bytes of heap allocated.
     pub(crate) fn heap_bytes(&self) -> u64 {
         self.heads.as_deref().map_or(0, size_of_val) as u64 + crate::heap::of_vec(&self.entries)
     }
@@ -229,7 +230,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn agrees_with_a_list(
+        fn the_wheel_agrees_with_a_list(
             start in prop_oneof![Just(0u64), Just(u64::MAX - 3_000_000_000), any::<u64>()],
             spans in prop::collection::vec(prop_oneof![0u64..1 << 20, 0u64..1 << 30, 0u64..1 << 44], 0..60),
             steps in prop::collection::vec(prop_oneof![0u64..1 << 20, 0u64..1 << 30, 0u64..1 << 44], 1..40),
@@ -239,14 +240,14 @@ mod tests {
     }
 
     #[test]
-    fn deadlines_of_before_a_long_pause_are_filed_from_where_the_wheel_stands() {
+    fn deadlines_from_before_a_long_pause_are_inserted_relative_to_the_current_tick() {
         let spans = [&[0; 9][..], &[1127845, 0, 1127845, 491006, 491006, 491006, 403520]].concat();
         let steps = [5013861156110, 103758, 2491542751168, 636839, 491005, 564808];
         run(Time::ZERO, &spans, &steps);
     }
 
     #[test]
-    fn many_timers_keep_memory_bounded() {
+    fn memory_stays_bounded_with_many_timers() {
         let mut wheel = Wheel::new(Time::ZERO);
         let mut due = Vec::new();
         for i in 0..10_000u64 {

@@ -5,10 +5,10 @@ use crate::wire::pds::Psn;
 /// A window of `range` packets that starts at the first missing one.
 #[derive(Clone, Debug)]
 pub(super) struct Bitmap {
-    /// Bits in a ring, a power of two of them, found by the low bits of the PSN; allocated when the
-    /// first packet arrives out of order.
+    /// Bits in a ring whose length is a power of two, indexed by the low bits of the PSN; allocated when the first
+    /// packet arrives out of order.
     words: Box<[u64]>,
-    /// The first packet missing.
+    /// The PSN of the first missing packet.
     base: Psn,
     range: u32,
     /// The number of bits that are set.
@@ -21,19 +21,19 @@ impl Bitmap {
         Bitmap { words: Box::default(), base, range, count: 0 }
     }
 
-    /// The first packet missing.
+    /// The PSN of the first missing packet.
     #[inline]
     pub(super) fn base(&self) -> Psn {
         self.base
     }
 
-    /// Packets present beyond the first missing one.
+    /// Number of packets present beyond the first missing one.
     #[inline]
     pub(super) fn count(&self) -> u32 {
         self.count
     }
 
-    /// Whether `psn` is present. Packets before the window are; those after it are not.
+    /// Whether `psn` is present. PSNs before the window count as present, those after it as absent.
     #[inline]
     pub(super) fn contains(&self, psn: Psn) -> bool {
         match psn.distance(self.base) {
@@ -43,7 +43,7 @@ impl Bitmap {
         }
     }
 
-    /// Adds `psn`, which must be inside the window and absent; moves the window when it was the first missing one.
+    /// Adds `psn`, which must be inside the window and absent; moves the window if `psn` was the first missing packet.
     #[inline]
     pub(super) fn insert(&mut self, psn: Psn) {
         debug_assert!((psn.distance(self.base) as u32) < self.range && !self.contains(psn));
@@ -55,11 +55,11 @@ impl Bitmap {
         self.settle();
     }
 
-    /// Adds `from + i` for each bit i of `bits`, all of which must be inside the window and absent; moves the
-    /// window to the first missing one.
+    /// Adds `from + i` for each bit i of `bits`, all of which must be inside the window and absent; moves the window
+    /// to the first missing packet.
     #[inline]
     pub(super) fn insert_word(&mut self, from: Psn, bits: u64) {
-        // Without gaps, as long as packets keep their order: nothing to remember.
+        // Fast path for packets in order, which leave no gaps to remember.
         let contiguous = bits & bits.wrapping_add(1) == 0;
         if contiguous && from == self.base && self.count == 0 {
             self.base = from.plus(bits.count_ones());
@@ -104,7 +104,7 @@ impl Bitmap {
         self.words = vec![0; (self.range / 64).next_power_of_two() as usize].into();
     }
 
-    /// 64 bits: bit i tells whether `from + i` is present.
+    /// The presence of 64 packets: bit i is set if `from + i` is present.
     #[inline]
     pub(super) fn word(&self, from: Psn) -> u64 {
         let ahead = from.distance(self.base);
@@ -117,7 +117,7 @@ impl Bitmap {
         self.word_ahead(from)
     }
 
-    /// [`Bitmap::word`] where `from` is not before the window.
+    /// [`Bitmap::word`] for a `from` that is not before the window.
     #[inline]
     fn word_ahead(&self, from: Psn) -> u64 {
         let ahead = from.distance(self.base) as u32;
@@ -141,13 +141,13 @@ impl Bitmap {
         (psn.0 / 64) as usize & (self.words.len() - 1)
     }
 
-    /// Packets in the window.
+    /// Size of the window, packets.
     #[cfg(test)]
     pub(super) fn range(&self) -> u32 {
         self.range
     }
 
-    /// Bytes of heap held.
+    /// Bytes of heap allocated.
     pub(super) fn heap_bytes(&self) -> u64 {
         size_of_val(&*self.words) as u64
     }
@@ -166,7 +166,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn agrees_with_a_set(
+        fn the_bitmap_agrees_with_a_set(
             start: u32,
             range in prop::sample::select(vec![128u32, 256, 384]),
             arrivals in prop::collection::vec(0u32..400, 0..500),

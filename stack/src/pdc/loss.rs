@@ -1,11 +1,11 @@
 //! Loss inference at the initiator, for fabrics that drop instead of trimming.
 //!
-//! The rules are those of the UE text's sender-side loss estimation as public code has them: packets
-//! are inferred lost when the target holds more than 1.5 windows beyond a gap, or when a probe finds
-//! the queues empty and the packets still missing.
+//! The rules are those of the UE text's sender-side loss estimation, as implemented in public code: packets are
+//! inferred lost when the target holds more than 1.5 windows beyond a gap, or when a probe finds the queues empty and
+//! the packets still missing.
 //!
-//! Deviation: only packets sent before one that has arrived are inferred lost (as in RACK, RFC 8985).
-//! Public code also resends what may still be on its way.
+//! Deviation: only packets sent before one that has arrived are inferred lost (as in RACK, RFC 8985). Public code also
+//! resends packets that may still be in flight.
 
 use weft_cc::Time;
 
@@ -18,11 +18,11 @@ use crate::wire::pds::Psn;
 pub struct LossRecovery {
     /// Recovery lasts until this packet is acknowledged.
     until: Option<Psn>,
-    /// When this recovery began: what was sent since is not judged in it.
+    /// When this recovery began: packets sent since then are not judged in it.
     began: Time,
-    /// When the most recently sent of the packets that have arrived was sent.
+    /// Send time of the packet that was sent last among those that have arrived.
     newest_delivered: Option<Time>,
-    /// The probe that waits for its answer.
+    /// The outstanding probe.
     probe: Option<Probe>,
     probes: u16,
 }
@@ -33,9 +33,9 @@ struct Probe {
     sent_at: Time,
 }
 
-/// Packets beyond a gap, in windows, that make it a loss.
+/// Number of windows beyond a gap that make it a loss.
 const WINDOWS_BEYOND_GAP: f64 = 1.5;
-/// And at least so many packets.
+/// Least number of packets beyond a gap that make it a loss.
 const MIN_BEYOND_GAP: f64 = 5.0;
 
 impl LossRecovery {
@@ -45,9 +45,9 @@ impl LossRecovery {
 }
 
 impl TxPdc {
-    /// Draws conclusions from an acknowledgement after which the target holds `out_of_order` packets
-    /// beyond the first missing one, with a window of `window` packets. Calls `lost` for every packet
-    /// it moves to the queue of those to be sent again.
+    /// Infers losses from an acknowledgement after which the target holds `out_of_order` packets beyond the first
+    /// missing one, with a window of `window` packets. Calls `lost` for every packet that it moves to the
+    /// retransmission queue.
     pub fn infer_losses(
         &mut self,
         now: Time,
@@ -72,20 +72,20 @@ impl TxPdc {
         self.lose(if reach.is_before(until) { reach } else { until }, lost);
     }
 
-    /// The opaque value for a probe that leaves now.
+    /// Records a probe that is sent now; returns its opaque value.
     pub fn send_probe(&mut self, now: Time) -> u16 {
         self.recovery.probes = self.recovery.probes.wrapping_add(1);
         self.recovery.probe = Some(Probe { opaque: self.recovery.probes, sent_at: now });
         self.recovery.probes
     }
 
-    /// The time at which the probe `opaque` was sent, if it is the outstanding one; that is then forgotten.
+    /// The send time of the probe `opaque`, if it is the outstanding one, which is then forgotten.
     pub fn take_probe(&mut self, opaque: u16) -> Option<Time> {
         let probe = self.recovery.probe.take_if(|probe| probe.opaque == opaque)?;
         Some(probe.sent_at)
     }
 
-    /// A probe sent at `sent_at` has met empty queues: what was sent before it and is still missing is lost.
+    /// A probe sent at `sent_at` has found empty queues: packets sent before it that are still missing are lost.
     pub fn lose_before_probe(&mut self, now: Time, sent_at: Time, lost: impl FnMut(Psn, &TxRecord)) {
         self.recovery.on_delivered(sent_at);
         self.recovery.until = Some(self.next_psn());
@@ -161,12 +161,12 @@ mod tests {
         let mut pdc = sent(10);
         sack(&mut pdc, 0b01_1111_1010);
         assert_eq!(inferred(&mut pdc, 7, 5.0), [] as [u32; 0]);
-        assert_eq!(inferred(&mut pdc, 8, 5.0), [0, 2], "9 was sent after all that arrived");
+        assert_eq!(inferred(&mut pdc, 8, 5.0), [0, 2], "9 was sent after all packets that arrived");
         assert_eq!(inferred(&mut pdc, 8, 5.0), [] as [u32; 0], "each once");
     }
 
     #[test]
-    fn an_answered_probe_condemns_what_left_before_it() {
+    fn an_answered_probe_marks_earlier_missing_packets_as_lost() {
         let mut pdc = sent(4);
         sack(&mut pdc, 0b0001);
         let opaque = pdc.send_probe(Time::from_ps(3));

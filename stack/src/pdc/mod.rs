@@ -1,8 +1,8 @@
 //! Packet delivery contexts: reliable packets between two fabric endpoints.
 //!
-//! A PDC is one direction. Its *initiator* ([`TxPdc`]) numbers packets, remembers what it sent and
-//! sends it again when told or when nobody answers; its *target* ([`RxPdc`]) remembers what has
-//! arrived and says so. Neither holds payload.
+//! A PDC is one direction. Its *initiator* ([`TxPdc`]) numbers packets, remembers those it sent, and retransmits them
+//! on request or on a timeout; its *target* ([`RxPdc`]) remembers the packets that have arrived and acknowledges them.
+//! Neither holds payload.
 //!
 //! ```text
 //!   initiator                                         target
@@ -22,7 +22,7 @@
 //!                  └─ a ring of records, one per packet ───────┘
 //! ```
 //!
-//! and on the target's:
+//! PSNs on the target's side:
 //!
 //! ```text
 //!   … received │ CACK+1 (missing) … a bitmap … CACK + MP_RANGE │ refused

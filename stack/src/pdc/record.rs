@@ -1,4 +1,4 @@
-//! The record that an initiator keeps of each packet that is not acknowledged: 32 bytes, no payload.
+//! The initiator's record of each unacknowledged packet: 32 bytes, no payload.
 
 use weft_cc::{Span, Time};
 
@@ -6,16 +6,16 @@ use super::bitmap::Bitmap;
 use crate::spray::Entropy;
 use crate::wire::pds::Psn;
 
-/// The kind of packet that a PSN was given to.
+/// The kind of packet that has a PSN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PacketKind {
     /// A part of a message.
     Data {
-        /// The message, as the endpoint numbers its sends.
+        /// The message, as numbered by the endpoint.
         send: u32,
-        /// Where the part begins, bytes.
+        /// Offset of the part in the message, bytes.
         offset: u32,
-        /// Its length, bytes.
+        /// Length of the part, bytes.
         len: u32,
     },
     /// A CLOSE_CMD.
@@ -25,15 +25,16 @@ pub enum PacketKind {
 /// The state of a packet, as far as the initiator knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// Sent and not answered.
+    /// Sent and not acknowledged.
     InFlight,
-    /// Known not to have arrived; waits to be sent again.
+    /// Known not to have arrived; waits for retransmission.
     Lost,
     /// The target has it.
     Acked,
 }
 
-/// One packet that was sent. Its kind lies open, not in an enum, to make it 32 bytes: two in a cache line.
+/// One packet that was sent. Its kind is stored in plain fields instead of an enum, which keeps the record at 32
+/// bytes: two in a cache line.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(32))]
 pub struct TxRecord {
@@ -42,20 +43,20 @@ pub struct TxRecord {
     send: u32,
     offset: u32,
     len: u32,
-    /// Bytes it counts for in windows.
+    /// Bytes that the packet counts for in windows.
     pub bytes: u32,
-    /// The entropy it was last sent with.
+    /// The entropy of its last transmission.
     pub entropy: Entropy,
-    /// Times it was sent.
+    /// Number of transmissions.
     pub transmissions: u8,
-    /// Times its retransmission timer expired.
+    /// Number of expiries of its retransmission timer.
     pub timeouts: u8,
     is_close: bool,
     pub(super) state: State,
 }
 
 impl TxRecord {
-    /// A packet that leaves now for the first time.
+    /// The record of a packet that is sent now for the first time.
     #[inline]
     pub(super) fn new(now: Time, kind: PacketKind, bytes: u32, entropy: Entropy) -> TxRecord {
         let (is_close, send, offset, len) = match kind {
@@ -89,21 +90,21 @@ impl TxRecord {
     }
 }
 
-/// The records of all PSNs from the first one that is not acknowledged on, in a ring of a power of two of
-/// them, found by the low bits of the PSN.
+/// The records of all PSNs from the first unacknowledged one on, in a ring whose length is a power of two, indexed by
+/// the low bits of the PSN.
 ///
-/// A bitmap beside them says which are acknowledged: an acknowledgement repeats much that is known, and to look
-/// at a bit is cheaper than to fetch a record.
+/// A bitmap beside them says which packets are acknowledged. Acknowledgements repeat much that is known, and testing a
+/// bit is cheaper than fetching a record.
 #[derive(Debug)]
 pub(super) struct Records {
     ring: Box<[TxRecord]>,
     acked: Bitmap,
-    /// The PSN of the next one to be added.
+    /// The PSN of the next record to be added.
     end: Psn,
 }
 
 impl Records {
-    /// None so far; the first will be that of `first`. There may be `range` at a time.
+    /// No records yet; the first will be that of `first`. At most `range` records exist at a time.
     pub(super) fn new(first: Psn, range: u32) -> Records {
         Records { ring: Box::default(), acked: Bitmap::new(first, range), end: first }
     }
@@ -113,19 +114,19 @@ impl Records {
         self.end == self.first()
     }
 
-    /// The first PSN that is not acknowledged; [`Records::end`] if all are.
+    /// The first unacknowledged PSN; [`Records::end`] if all are acknowledged.
     #[inline]
     pub(super) fn first(&self) -> Psn {
         self.acked.base()
     }
 
-    /// The PSN of the next one to be added.
+    /// The PSN of the next record to be added.
     #[inline]
     pub(super) fn end(&self) -> Psn {
         self.end
     }
 
-    /// The record of `psn`, if it is among them.
+    /// The record of `psn`, if it is in the ring.
     #[inline]
     pub(super) fn get(&self, psn: Psn) -> Option<&TxRecord> {
         if !self.contains(psn) {
@@ -134,7 +135,7 @@ impl Records {
         self.ring.get(slot(psn, self.ring.len()))
     }
 
-    /// Like [`Records::get`], to change it.
+    /// The record of `psn`, mutably, if it is in the ring.
     #[inline]
     pub(super) fn get_mut(&mut self, psn: Psn) -> Option<&mut TxRecord> {
         if !self.contains(psn) {
@@ -154,9 +155,9 @@ impl Records {
         self.end = self.end.plus(1);
     }
 
-    /// Takes in that `from + i` is acknowledged for each bit i of `bits`, and forgets all before the first one
-    /// that is not. Returns the bits that are news. The state of their records, which stay readable
-    /// with [`Records::settled`], is for the caller to change.
+    /// Marks `from + i` as acknowledged for each bit i of `bits`, and forgets all records before the first
+    /// unacknowledged one. Returns the bits that were new. The caller changes the state of their records, which stay
+    /// readable with [`Records::settled`].
     #[inline]
     pub(super) fn acknowledge(&mut self, from: Psn, bits: u64) -> u64 {
         let present = match self.end.distance(from) {
@@ -171,13 +172,13 @@ impl Records {
         news
     }
 
-    /// The record of `psn`, which [`Records::acknowledge`] has just reported as news, even if it is forgotten.
+    /// The record of `psn`, which [`Records::acknowledge`] has just reported as new, even if it is forgotten.
     #[inline]
     pub(super) fn settled(&mut self, psn: Psn) -> Option<&mut TxRecord> {
         self.ring.get_mut(slot(psn, self.ring.len()))
     }
 
-    /// All with their PSNs, in order.
+    /// All records with their PSNs, in order.
     pub(super) fn iter(&self) -> impl Iterator<Item = (Psn, &TxRecord)> {
         let psns = (0..self.len()).map(|n| self.first().plus(n));
         psns.filter_map(|psn| self.get(psn).map(|record| (psn, record)))
@@ -185,7 +186,7 @@ impl Records {
 
     #[inline]
     fn contains(&self, psn: Psn) -> bool {
-        // Before the first one the distance is negative: larger than any length once unsigned.
+        // Before the first PSN the distance is negative, which as an unsigned number exceeds any length.
         (psn.distance(self.first()) as u32) < self.len()
     }
 
@@ -206,12 +207,12 @@ impl Records {
         self.ring = ring;
     }
 
-    /// Bytes of heap held.
+    /// Bytes of heap allocated.
     pub(super) fn heap_bytes(&self) -> u64 {
         size_of_val(&*self.ring) as u64 + self.acked.heap_bytes()
     }
 
-    /// As if so many more had been added and acknowledged.
+    /// Advances as if `psns` more records had been added and acknowledged.
     #[cfg(test)]
     pub(super) fn skip(&mut self, psns: u32) {
         assert!(self.is_empty());
@@ -219,7 +220,7 @@ impl Records {
     }
 }
 
-/// Where the record of `psn` is in a ring of `len`, a power of two.
+/// The index of `psn` in a ring of length `len`, a power of two.
 #[inline]
 fn slot(psn: Psn, len: usize) -> usize {
     psn.0 as usize & len.wrapping_sub(1)
@@ -245,15 +246,15 @@ mod tests {
     }
 
     #[test]
-    fn two_share_a_cache_line() {
+    fn two_records_share_a_cache_line() {
         assert_eq!(size_of::<TxRecord>(), 32);
     }
 
     proptest! {
         #[test]
-        fn agrees_with_a_map(start: u32, steps in prop::collection::vec((0u32..20, 0u32..140, sparse_bits()), 0..60)) {
+        fn the_records_agree_with_a_map(start: u32, steps in prop::collection::vec((0u32..20, 0u32..140, sparse_bits()), 0..60)) {
             let mut records = Records::new(Psn(start), 128);
-            // By the number of the packet: whether it is acknowledged.
+            // By PSN: whether the packet is acknowledged.
             let mut model = BTreeMap::new();
             let mut next = 0;
             for (added, acknowledged, bits) in steps {

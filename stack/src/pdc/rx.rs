@@ -1,4 +1,4 @@
-//! The target of a PDC: decides what is new and what to say about it.
+//! The target of a PDC: classifies packets as new or not, and builds acknowledgements.
 
 use weft_cc::Time;
 
@@ -17,29 +17,29 @@ pub enum Arrival {
     New,
     /// Received before.
     Duplicate,
-    /// Beyond CACK + MP_RANGE, or so far behind that it cannot be told.
+    /// Beyond CACK + MP_RANGE, or too far behind to be classified.
     OutOfWindow,
 }
 
-/// A response that must reach the initiator (guaranteed delivery): kept until it says CLEAR.
+/// A response that must reach the initiator (guaranteed delivery): kept until the initiator clears it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StoredResponse {
-    /// The request it answers.
+    /// PSN of the request that it answers.
     pub psn: Psn,
     /// The response itself.
     pub response: Response,
 }
 
-/// PSNs behind the expected one that a PDC remembers to have used. Packets live for far less, and with
-/// more the order on the circle would turn.
+/// Number of PSNs behind the expected one that still count as used. Packets live much shorter than that, and with more
+/// PSNs the circular order would flip.
 const MEMORY: u32 = 1 << 30;
 
 /// The target's end of one PDC.
-// In the order of use: what every packet needs comes first and takes two cache lines.
+// In the order of use: the fields that every packet needs come first and take two cache lines.
 #[derive(Debug)]
 #[repr(C)]
 pub struct RxPdc {
-    /// The initiator.
+    /// Address of the initiator.
     pub peer: Addr,
     /// The initiator's PDCID.
     pub peer_id: PdcId,
@@ -49,28 +49,28 @@ pub struct RxPdc {
     pub mode: DeliveryMode,
     /// AR was seen while packets were missing: acknowledge again when the gap closes.
     ack_when_complete: bool,
-    /// The first PSN that counts as used: `start_psn`, or what lies [`MEMORY`] behind.
+    /// The first PSN that counts as used: `start_psn`, or the one [`MEMORY`] PSNs behind.
     oldest: Psn,
     bitmap: Bitmap,
     mp_range: u32,
     ack_bytes: u32,
     unacknowledged: u32,
-    /// The first PSN.
+    /// The PSN of the first packet.
     pub start_psn: Psn,
     received_bytes: u64,
     /// When a packet last arrived.
     pub last_heard: Time,
-    /// Ordered by arrival; CACK may not pass the first of them. Rarely more than one.
+    /// Stored responses in order of arrival; CACK may not pass the first of them. Rarely more than one.
     responses: Vec<StoredResponse>,
 }
 
-/// Signed distance from CACK in 16 bits; what does not fit is out of any window anyway.
+/// Signed distance from CACK in 16 bits; a distance that does not fit is outside any window.
 fn offset16(psn: Psn, cack: Psn) -> i16 {
     psn.distance(cack).clamp(i32::from(i16::MIN), i32::from(i16::MAX)) as i16
 }
 
 impl RxPdc {
-    /// A PDC that `peer` opens with its PDCID `peer_id`; its first packet will be `start_psn`.
+    /// The target's end of a PDC that `peer` opens with its PDCID `peer_id`; its first packet will be `start_psn`.
     pub fn new(
         config: &PdcConfig,
         peer: Addr,
@@ -98,14 +98,14 @@ impl RxPdc {
         }
     }
 
-    /// The highest PSN up to which everything has arrived and no response waits to be cleared.
+    /// The highest PSN up to which all packets have arrived and no response is still to be cleared.
     #[inline]
     pub fn cack(&self) -> Psn {
         let received = self.bitmap.base().minus(1);
         if self.responses.is_empty() { received } else { self.cack_before_responses(received) }
     }
 
-    /// CACK where it may have to wait for responses to be cleared; `received` if it has not.
+    /// CACK with stored responses taken into account; `received` if they do not hold it back.
     #[cold]
     fn cack_before_responses(&self, received: Psn) -> Psn {
         match self.responses.iter().map(|r| r.psn).reduce(|a, b| if b.is_before(a) { b } else { a }) {
@@ -120,17 +120,17 @@ impl RxPdc {
         self.bitmap.base()
     }
 
-    /// The PSNs used so far, from the first to before the second; of a long PDC the last 2³⁰.
+    /// The PSNs used so far, as a half-open range; of a long-lived PDC the last 2³⁰.
     pub fn used(&self) -> (Psn, Psn) {
         (self.oldest, self.expected())
     }
 
-    /// Packets that arrived beyond the first missing one.
+    /// Number of packets that arrived beyond the first missing one.
     pub fn out_of_order(&self) -> u32 {
         self.bitmap.count()
     }
 
-    /// Bytes accepted so far, as the initiator counts them.
+    /// Bytes accepted so far, counted as the initiator counts them.
     pub fn received_bytes(&self) -> u64 {
         self.received_bytes
     }
@@ -140,10 +140,10 @@ impl RxPdc {
     pub fn classify(&self, psn: Psn) -> Arrival {
         let range = self.mp_range as i32;
         match psn.distance(self.bitmap.base()) {
-            // Everything before the window was received; what lies more than 2³⁰ behind is no neighbour of it.
+            // All packets before the window were received; a PSN more than 2³⁰ behind does not belong to it.
             ahead if ahead < -(MEMORY as i32) => Arrival::OutOfWindow,
             ahead if ahead < 0 => Arrival::Duplicate,
-            // CACK may lie further back than the window.
+            // CACK may be further back than the window.
             _ if !self.responses.is_empty() && psn.distance(self.cack()) > range => Arrival::OutOfWindow,
             ahead if ahead >= range => Arrival::OutOfWindow,
             _ if self.bitmap.contains(psn) => Arrival::Duplicate,
@@ -151,8 +151,8 @@ impl RxPdc {
         }
     }
 
-    /// Accepts `psn`, which must be [`Arrival::New`] and counts for `bytes`. `soon`: its header asks
-    /// for an acknowledgement at once, or it was marked, or it came with SYN. Returns whether an
+    /// Accepts `psn`, which must be [`Arrival::New`] and counts for `bytes`. `soon` means that an acknowledgement is
+    /// due at once: the header asks for one, or the packet carried a congestion mark or SYN. Returns whether an
     /// acknowledgement is due now.
     #[inline]
     pub fn accept(&mut self, now: Time, psn: Psn, bytes: u32, soon: bool) -> bool {
@@ -174,7 +174,7 @@ impl RxPdc {
         self.responses.push(StoredResponse { psn, response });
     }
 
-    /// The response kept for `psn`.
+    /// The response stored for `psn`.
     #[inline]
     pub fn response(&self, psn: Psn) -> Option<&Response> {
         self.responses.iter().find(|r| r.psn == psn).map(|r| &r.response)
@@ -188,20 +188,20 @@ impl RxPdc {
         }
     }
 
-    /// The acknowledgement to send for `trigger`; resets the count of unacknowledged bytes.
-    /// `around` is the PSN whose neighbourhood the SACK bitmap describes.
+    /// The acknowledgement to send for `trigger`; resets the count of unacknowledged bytes. The SACK bitmap describes
+    /// the PSNs near `around`.
     #[inline]
     pub fn acknowledge(&mut self, trigger: Trigger, around: Psn, ecn: bool, retx: bool) -> Ack {
         self.unacknowledged = 0;
         let cack = self.cack();
-        // The 64 packets that end with the one that arrived: with spraying, news is there.
+        // The 64 packets up to the one that arrived: with spraying, that is where the news is.
         let first_useful = cack.plus(1);
         let base = match around.minus(63) {
             base if base.is_before(first_useful) => first_useful,
             base => base,
         };
-        // A request whose response has not been cleared is not acknowledged by number: the initiator
-        // would take it for done without the response.
+        // A request whose response has not been cleared is not acknowledged by PSN: the initiator would consider it
+        // complete without the response.
         let unanswered =
             self.responses.iter().map(|r| r.psn.distance(base)).filter(|bit| (0..64).contains(bit));
         let sack_bitmap = unanswered.fold(self.bitmap.word(base), |word, bit| word & !(1 << bit));
@@ -223,7 +223,7 @@ impl RxPdc {
                 sack_psn_offset: offset16(base, cack),
                 sack_bitmap,
                 state: CcState::Nscc(NsccState {
-                    // Acknowledgements are built as packets arrive: below the unit of 128 ns.
+                    // Acknowledgements are built as packets arrive, in less than the unit of 128 ns.
                     service_time: 0,
                     restore_cwnd: false,
                     rcv_cwnd_pend: 0x7f,
@@ -234,7 +234,7 @@ impl RxPdc {
         }
     }
 
-    /// Bytes of heap held.
+    /// Bytes of heap allocated.
     pub(crate) fn heap_bytes(&self) -> u64 {
         self.bitmap.heap_bytes() + crate::heap::of_vec(&self.responses)
     }
@@ -243,9 +243,9 @@ impl RxPdc {
 /// The packet that an acknowledgement answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trigger {
-    /// A packet that consumed a PSN, or a question about one.
+    /// A packet that consumed a PSN, or a control packet that refers to one.
     Psn(Psn),
-    /// A probe with its opaque value.
+    /// A probe, with its opaque value.
     Probe(u16),
 }
 
@@ -273,18 +273,18 @@ mod tests {
     }
 
     #[test]
-    fn acknowledges_every_16_kib_and_counts_small_packets_as_1_kib() {
+    fn an_acknowledgement_is_due_every_16_kib_and_small_packets_count_as_1_kib() {
         let mut pdc = pdc(u32::MAX - 5);
         let due: Vec<bool> =
             (0..8).map(|i| pdc.accept(Time::ZERO, Psn(u32::MAX - 5).plus(i), 4160, false)).collect();
-        assert_eq!(due, [false, false, false, true, true, true, true, true], "stays due until acknowledged");
+        assert_eq!(due, [false, false, false, true, true, true, true, true], "it stays due until it is sent");
         pdc.acknowledge(Trigger::Psn(Psn(1)), Psn(1), false, false);
         let due = (0..16).filter(|i| pdc.accept(Time::ZERO, Psn(2).plus(*i), 64, false)).count();
         assert_eq!(due, 1, "16 small packets are 16 KiB");
     }
 
     #[test]
-    fn asks_again_when_the_gap_closes() {
+    fn a_requested_acknowledgement_is_repeated_when_the_gap_closes() {
         let mut pdc = pdc(100);
         assert!(pdc.accept(Time::ZERO, Psn(101), 64, true));
         pdc.acknowledge(Trigger::Psn(Psn(101)), Psn(101), false, false);
@@ -317,7 +317,7 @@ mod tests {
         pdc.store_response(Psn(12), response());
         let ack = pdc.acknowledge(Trigger::Psn(Psn(13)), Psn(13), false, false);
         assert_eq!((ack.cack_psn, ack.request), (Psn(11), AckRequest::Clear));
-        assert_eq!(ack.cc.unwrap().sack_bitmap, 0b10, "13 but not 12, whose response is to come");
+        assert_eq!(ack.cc.unwrap().sack_bitmap, 0b10, "13 but not 12, whose response is not cleared yet");
         assert!(pdc.response(Psn(12)).is_some());
         pdc.clear(Psn(11));
         assert_eq!(pdc.cack(), Psn(11));
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn remembers_what_it_used_when_psns_have_gone_around() {
+    fn used_psns_are_remembered_after_psns_wrap() {
         let mut pdc = pdc(7);
         let mut expected = Psn(7);
         for _ in 0..9 {

@@ -1,4 +1,4 @@
-//! The initiator of a PDC: numbers packets, remembers them, learns what became of them.
+//! The initiator of a PDC: numbers packets, keeps their records, and processes acknowledgements and timeouts.
 
 use std::collections::VecDeque;
 
@@ -14,22 +14,22 @@ use crate::wire::pds::{Ack, AckTrigger, CcState, DeliveryMode, Destination, Nack
 /// The state of a PDC at its initiator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TxState {
-    /// Takes messages.
+    /// Accepts messages.
     Open,
-    /// Takes no more messages; CLOSE_CMD leaves when all is acknowledged.
+    /// Accepts no more messages; CLOSE_CMD is sent once all packets are acknowledged.
     Draining,
-    /// CLOSE_CMD has left.
+    /// CLOSE_CMD has been sent.
     Closing,
     /// CLOSE_CMD is acknowledged.
     Closed,
 }
 
 /// The initiator's end of one PDC.
-// In the order of use: what every packet needs comes first and takes few cache lines.
+// In the order of use: the fields that every packet needs come first and take few cache lines.
 #[derive(Debug)]
 #[repr(C)]
 pub struct TxPdc {
-    /// The target.
+    /// Address of the target.
     pub peer: Addr,
     /// The initiator's PDCID.
     pub id: PdcId,
@@ -39,26 +39,26 @@ pub struct TxPdc {
     pub state: TxState,
     /// The target's PDCID, once an acknowledgement has revealed it.
     peer_id: Option<PdcId>,
-    /// As reported by the target; may lag behind the first record when acknowledgements are lost.
+    /// CACK as reported by the target; may lag behind the first record when acknowledgements are lost.
     cack: Psn,
     mp_range: u32,
     start_psn: Psn,
-    /// Bytes of the records in flight.
+    /// Bytes of the packets in flight.
     outstanding: u64,
-    /// Bytes that the target says it has accepted in total, and bytes of the packets we know of by
-    /// number. The first is ahead when SACK bitmaps do not reach as far as reordering does.
+    /// Bytes that the target reports as accepted in total, and bytes of the packets known by PSN to have arrived. The
+    /// first count is ahead if SACK bitmaps do not reach as far as reordering does.
     received: u64,
     acknowledged: u64,
-    /// New packets so far. PSNs go around; this does not.
+    /// Number of new packets so far. PSNs wrap; this does not.
     numbered: u64,
-    /// Of the packets from the first one on that is not known to have arrived.
+    /// Records of the packets from the first one on that is not known to have arrived.
     records: Records,
-    /// Packets to send again, by PSN.
+    /// Packets to retransmit, by PSN.
     lost: VecDeque<Psn>,
-    /// All packets have arrived, but the acknowledgement that would move CACK has not.
+    /// Set while all packets have arrived, but the acknowledgement that would move CACK has not.
     missing_ack: Option<MissingAck>,
     lost_bytes: u64,
-    /// The least time that an answer has taken.
+    /// The shortest time that an answer has taken.
     fastest: Option<Span>,
     /// Sender-side loss inference.
     pub(super) recovery: LossRecovery,
@@ -75,42 +75,42 @@ struct MissingAck {
 pub struct AckOutcome {
     /// Bytes that the target accepted since the last one.
     pub newly_received: u64,
-    /// RTT of the packet that triggered it, if its timestamp is unambiguous.
+    /// RTT of the packet that triggered it, if it is unambiguous.
     pub rtt: Option<Span>,
-    /// Packets that the target holds beyond the first missing one.
+    /// Number of packets that the target holds beyond the first missing one.
     pub out_of_order: u16,
     /// Share of the window to keep, in 1/127, if the target asks for less than all.
     pub receiver_window: Option<u8>,
-    /// Its opaque value, if it answers a probe.
+    /// The probe's opaque value, if the acknowledgement answers a probe.
     pub probe: Option<u16>,
 }
 
 /// The news in a NACK about a packet in flight.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NackOutcome {
-    /// Bytes the packet counted for.
+    /// Bytes that the packet counted for.
     pub bytes: u64,
     /// Time since it was sent, if unambiguous.
     pub rtt: Option<Span>,
-    /// The entropy it was sent with.
+    /// The entropy that it was sent with.
     pub entropy: Entropy,
 }
 
-/// The findings of the retransmission timer.
+/// Result of a check of the retransmission timers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overdue {
     /// Nothing is overdue.
     Nothing,
-    /// Packets were moved to the queue of those to be sent again.
+    /// Packets were moved to the retransmission queue.
     Resend,
     /// All packets have arrived but CACK lags: ask for an acknowledgement.
     AskForAck,
-    /// A packet's retries are spent.
+    /// A packet has used up its retries.
     Failed(Psn),
 }
 
 impl TxPdc {
-    /// A PDC towards `peer` whose first packet will be `start_psn`.
+    /// The initiator's end of a PDC to `peer` whose first packet will be `start_psn`.
     pub fn new(config: &PdcConfig, peer: Addr, id: PdcId, mode: DeliveryMode, start_psn: Psn) -> TxPdc {
         TxPdc {
             peer,
@@ -140,45 +140,45 @@ impl TxPdc {
         self.records.end()
     }
 
-    /// The first PSN not known to have arrived; [`TxPdc::next_psn`] if all have.
+    /// The first PSN not known to have arrived; [`TxPdc::next_psn`] if all have arrived.
     #[inline]
     pub fn first_unacknowledged(&self) -> Psn {
         self.records.first()
     }
 
-    /// Bytes sent that have neither arrived nor are known to be lost.
+    /// Bytes sent that are neither known to have arrived nor known to be lost.
     #[inline]
     pub fn in_flight(&self) -> u64 {
         let ahead = self.received.saturating_sub(self.acknowledged);
         self.outstanding - ahead.min(self.outstanding)
     }
 
-    /// Whether a packet waits to be sent again.
+    /// Whether a packet waits for retransmission.
     #[inline]
     pub fn has_lost(&self) -> bool {
         !self.lost.is_empty()
     }
 
-    /// Bytes of the packets that wait to be sent again.
+    /// Bytes of the packets that wait for retransmission.
     #[inline]
     pub fn lost_bytes(&self) -> u64 {
         self.lost_bytes
     }
 
-    /// Whether nothing was ever sent.
+    /// Whether no packet was ever sent.
     #[inline]
     pub fn is_unused(&self) -> bool {
         self.numbered == 0
     }
 
-    /// Whether nothing is unacknowledged.
+    /// Whether all packets are acknowledged.
     #[inline]
     pub fn is_idle(&self) -> bool {
         self.records.is_empty()
     }
 
-    /// Whether a new packet is inside the window: PSN ≤ CACK + MP_RANGE. Until the target has told its own
-    /// range it may be the smallest there is, and what lies beyond it would be refused for good.
+    /// Whether a new packet is inside the window: PSN ≤ CACK + MP_RANGE. Until the target has reported its own range,
+    /// the smallest one is assumed: packets beyond that would be refused for good.
     #[inline]
     pub fn may_send_new(&self) -> bool {
         let range = match self.peer_id {
@@ -188,7 +188,7 @@ impl TxPdc {
         self.next_psn().distance(self.cack) <= range as i32
     }
 
-    /// Where a packet with `psn` has to go: to the target's PDCID, or with SYN until it is known.
+    /// The destination field of a packet with `psn`: the target's PDCID, or SYN until that is known.
     #[inline]
     pub fn destination(&self, psn: Psn) -> Destination {
         match self.peer_id {
@@ -201,13 +201,13 @@ impl TxPdc {
         }
     }
 
-    /// CLEAR_PSN: responses up to here are no longer needed.
+    /// CLEAR_PSN: responses up to this PSN are no longer needed.
     #[inline]
     pub fn clear_psn(&self) -> Psn {
         self.first_unacknowledged().minus(1)
     }
 
-    /// Records a new packet that leaves now, and returns its number.
+    /// Records a new packet that is sent now, and returns its PSN.
     #[inline]
     pub fn send_new(&mut self, now: Time, kind: PacketKind, bytes: u32, entropy: Entropy) -> Psn {
         let psn = self.next_psn();
@@ -218,14 +218,14 @@ impl TxPdc {
         psn
     }
 
-    /// The packet to send again next.
+    /// The next packet to retransmit.
     #[inline]
     pub fn peek_lost(&self) -> Option<(Psn, &TxRecord)> {
         let psn = *self.lost.front()?;
         self.records.get(psn).map(|record| (psn, record))
     }
 
-    /// Records that the packet of [`TxPdc::peek_lost`] leaves again now.
+    /// Records that the packet of [`TxPdc::peek_lost`] is sent again now.
     pub fn resend(&mut self, now: Time, entropy: Entropy) {
         let Some(psn) = self.lost.pop_front() else { return };
         let Some(record) = self.records.get_mut(psn) else { return };
@@ -238,9 +238,9 @@ impl TxPdc {
         self.lost_bytes -= bytes;
     }
 
-    /// Whether `ack` can belong to this PDC: its CACK is the last PSN before the first one used or later,
-    /// at most 2³⁰ behind the CACK known, and before the next PSN. Once a PDC has used many PSNs the first
-    /// one says nothing: half the circle behind looks like ahead.
+    /// Whether `ack` can belong to this PDC: its CACK is at or after the PSN before the first one used, at most 2³⁰
+    /// behind the known CACK, and before the next PSN. Once a PDC has used many PSNs the first condition is void,
+    /// because half the circle behind looks like ahead.
     #[inline]
     pub fn accepts(&self, ack: &Ack) -> bool {
         let unconfirmed = self.next_psn().minus(1).distance(self.cack) as u64;
@@ -251,8 +251,8 @@ impl TxPdc {
             && ack.spdcid != PdcId(0)
     }
 
-    /// Takes an acknowledgement in. `acked` is called once for every packet that is now known to
-    /// have arrived. Returns nothing if it cannot belong to this PDC.
+    /// Processes an acknowledgement. Calls `acked` once for every packet that is now known to have arrived. Returns
+    /// `None` if it cannot belong to this PDC.
     #[inline]
     pub fn on_ack(&mut self, now: Time, ack: &Ack, mut acked: impl FnMut(&TxRecord)) -> Option<AckOutcome> {
         if !self.accepts(ack) {
@@ -283,7 +283,7 @@ impl TxPdc {
             }
         }
         if self.outstanding == 0 {
-            // Nothing is in flight: whatever the two counts differ by is an error of counting.
+            // Nothing is in flight, so any difference between the two counts is a counting error.
             self.acknowledged = self.received;
         }
         let all_arrived = self.records.is_empty() && self.state != TxState::Closed;
@@ -295,7 +295,7 @@ impl TxPdc {
         Some(outcome)
     }
 
-    /// Marks what `ack` names as arrived: all up to CACK, the packet that triggered it, the bits of SACK.
+    /// Marks the packets that `ack` names as arrived: all up to CACK, the packet that triggered it, the bits of SACK.
     #[inline]
     fn mark_all_acked(&mut self, ack: &Ack, acked: &mut impl FnMut(&TxRecord)) {
         if self.cack.is_before(ack.cack_psn) {
@@ -319,7 +319,7 @@ impl TxPdc {
         let base = ack.cack_psn.offset(i32::from(cc.sack_psn_offset));
         let bit = trigger.map(|psn| (psn, psn.distance(base)));
         match bit {
-            // Most often the packet that arrived lies among those that the bitmap tells of.
+            // Most often the packet that arrived is one of those in the bitmap.
             Some((_, bit @ 0..64)) => self.mark_acked(base, cc.sack_bitmap | 1 << bit, bit as u32, acked),
             Some((psn, _)) => {
                 self.mark_acked(psn, 1, 0, acked);
@@ -329,17 +329,17 @@ impl TxPdc {
         }
     }
 
-    /// Takes in that the target refused `nack.psn` and that it must be sent again. Returns nothing
-    /// if that packet is not in flight, or was sent again since. `entropy` is the one the NACK echoes.
+    /// Processes the target's refusal of `nack.psn`, which must be retransmitted. Returns `None` if that packet is not
+    /// in flight, or has been retransmitted since. `entropy` is the one that the NACK echoes.
     pub fn on_nack(&mut self, now: Time, nack: &Nack, entropy: Entropy) -> Option<NackOutcome> {
         let record = *self.records.get(nack.psn)?;
         let age = now.since(record.sent_at);
         if record.state != State::InFlight || (record.transmissions > 1 && !nack.retx) {
             return None;
         }
-        // RETX does not tell the third transmission from the second, but their entropies do, or, on one
-        // path, that the answer comes far sooner than any did. It is a copy of one that has been acted
-        // upon; to obey each copy would multiply packets.
+        // RETX does not distinguish the third transmission from the second, but their entropies do; or, on a single
+        // path, an answer far sooner than any before. Such a NACK is a copy of one that was handled already; obeying
+        // each copy would multiply packets.
         let too_soon = self.fastest.is_some_and(|fastest| age.times(8) < fastest);
         if record.transmissions > 2 && (entropy != record.entropy || too_soon) {
             return None;
@@ -351,14 +351,14 @@ impl TxPdc {
             self.go_back(Psn(nack.payload), nack.psn, record.sent_at);
         }
         if let Some(record) = self.records.get_mut(nack.psn) {
-            // Somebody answers: what counts towards giving up is silence.
+            // The peer is alive; only silence counts towards giving up.
             record.timeouts = 0;
         }
         self.mark_lost(nack.psn);
         Some(NackOutcome { bytes: u64::from(record.bytes), rtt, entropy: record.entropy })
     }
 
-    /// When [`TxPdc::on_timer`] may find something; nothing while all is acknowledged.
+    /// When [`TxPdc::on_timer`] may find something; `None` while all packets are acknowledged.
     pub fn deadline(&self, config: &PdcConfig) -> Option<Time> {
         if let Some(missing) = &self.missing_ack {
             return Some(missing.deadline(config));
@@ -367,8 +367,7 @@ impl TxPdc {
         in_flight.map(|(_, r)| r.deadline(config.rto_init)).reduce(|a, b| a.earliest(b))
     }
 
-    /// Moves the packets whose timers have expired to the queue of those to be sent again, calling
-    /// `expired` for each.
+    /// Moves the packets whose timers have expired to the retransmission queue, and calls `expired` for each.
     pub fn on_timer(
         &mut self,
         now: Time,
@@ -402,29 +401,29 @@ impl TxPdc {
         found
     }
 
-    /// Moves everything in flight to the queue of what is to be sent again.
+    /// Moves all packets in flight to the retransmission queue.
     pub fn lose_all(&mut self) {
         for psn in self.psns() {
             self.mark_lost(psn);
         }
     }
 
-    /// Everything that is not acknowledged, for giving up.
+    /// The records of all unacknowledged packets, for giving up.
     pub fn unacknowledged(&self) -> impl Iterator<Item = &TxRecord> {
         self.records.iter().map(|(_, record)| record).filter(|r| r.state != State::Acked)
     }
 
-    /// When the packet `psn` was last sent, and how often, while it is not acknowledged.
+    /// When the packet `psn` was last sent, and how often; `None` once it is acknowledged.
     pub fn waiting_since(&self, psn: Psn) -> Option<(Time, u8)> {
         self.records.get(psn).map(|r| (r.sent_at, r.transmissions))
     }
 
-    /// The packet `psn`, unless it is known to have arrived.
+    /// The record of the packet `psn`, unless it is known to have arrived.
     pub fn unanswered(&self, psn: Psn) -> Option<&TxRecord> {
         self.records.get(psn).filter(|record| record.state != State::Acked)
     }
 
-    /// Whether the packet `psn` is on its way, as far as is known.
+    /// Whether the packet `psn` is in flight, as far as is known.
     pub fn is_in_flight(&self, psn: Psn) -> bool {
         self.records.get(psn).is_some_and(|record| record.state == State::InFlight)
     }
@@ -433,13 +432,13 @@ impl TxPdc {
         self.records.get(psn)
     }
 
-    /// From the first one that has not arrived to the last one sent.
+    /// The PSNs from the first one that has not arrived to the last one sent.
     fn psns(&self) -> impl Iterator<Item = Psn> + use<> {
         let first = self.first_unacknowledged();
         (0..self.next_psn().distance(first) as u32).map(move |n| first.plus(n))
     }
 
-    /// A timestamp is valid for a packet sent once, or sent twice if the second one is acknowledged.
+    /// An RTT is unambiguous for a packet sent once, or sent twice if the second transmission is acknowledged.
     fn rtt_sample(&self, now: Time, ack: &Ack) -> Option<Span> {
         let AckTrigger::Psn(offset) = ack.trigger else { return None };
         let record = self.records.get(ack.cack_psn.offset(i32::from(offset)))?;
@@ -455,8 +454,8 @@ impl TxPdc {
         }
     }
 
-    /// `from + i` has arrived for each bit i of `bits`; calls `acked` for those of which this is news, for bit
-    /// `first` before the others.
+    /// Marks `from + i` as arrived for each bit i of `bits`; calls `acked` for the packets for which that is new, for
+    /// bit `first` before the others.
     fn mark_acked(&mut self, from: Psn, bits: u64, first: u32, acked: &mut impl FnMut(&TxRecord)) {
         let mut news = self.records.acknowledge(from, bits);
         let mut bit = if news >> first & 1 == 1 { first } else { news.trailing_zeros() };
@@ -502,9 +501,9 @@ impl TxPdc {
         self.lost.insert(place, psn);
     }
 
-    /// Go-back-N: the target expects `expected` and refuses `refused`, which left at `sent_at`. What has
-    /// left since is behind the refused packet on the one path and not judged by it; else each refusal
-    /// of a window would send again what the one before has sent again.
+    /// Go-back-N: the target expects `expected` and refuses `refused`, which was sent at `sent_at`. Packets sent later
+    /// are behind the refused packet on the one path and not affected; otherwise each refusal of a window would
+    /// retransmit the packets that the one before has just retransmitted.
     fn go_back(&mut self, expected: Psn, refused: Psn, sent_at: Time) {
         let una = self.first_unacknowledged();
         let first = if expected.is_before(una) { una } else { expected };
@@ -519,7 +518,7 @@ impl TxPdc {
 
     fn unwrap_received(&mut self, rcvd_bytes: u32) -> u64 {
         let units = rcvd_bytes.wrapping_sub((self.received / 256) as u32) & 0xff_ffff;
-        // More than half the circle ahead is behind: an acknowledgement that was overtaken.
+        // More than half the circle ahead is behind: the acknowledgement was overtaken by a later one.
         if units >= 1 << 23 {
             return 0;
         }
@@ -528,7 +527,7 @@ impl TxPdc {
         newly
     }
 
-    /// Bytes of heap held.
+    /// Bytes of heap allocated.
     pub(crate) fn heap_bytes(&self) -> u64 {
         self.records.heap_bytes() + crate::heap::of_deque(&self.lost)
     }

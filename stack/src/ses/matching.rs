@@ -1,22 +1,22 @@
-//! The messages that a receive takes.
+//! Matching: the messages that a receive accepts.
 
 use crate::buffer::Buffer;
 use crate::packet::Addr;
 
-/// Names a posted receive.
+/// Identifier of a posted receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ReceiveId(pub u64);
 
-/// The messages that a receive takes, apart from their sender.
+/// The messages that a receive accepts, apart from their sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Matching {
     /// Untagged messages.
     Untagged,
-    /// Tagged messages whose tag equals `tag` in the bits that `ignore` leaves.
+    /// Tagged messages whose tag equals `tag` in all bits that `ignore` does not mask.
     Tagged {
         /// The tag wanted.
         tag: u64,
-        /// Bits that do not matter.
+        /// Mask of the bits that are not compared.
         ignore: u64,
     },
 }
@@ -24,20 +24,20 @@ pub enum Matching {
 /// A receive: memory for one message.
 #[derive(Debug)]
 pub struct Posted {
-    /// The name of the receive; later receives have larger ones.
+    /// Identifier of the receive; later receives have larger ones.
     pub id: ReceiveId,
-    /// Takes messages of this sender only.
+    /// Accepts only messages of this sender; of any sender if `None`.
     pub from: Option<Addr>,
-    /// Takes these messages only.
+    /// Accepts only these messages.
     pub matching: Matching,
-    /// Where they go.
+    /// Memory for the message.
     pub buffer: Buffer,
-    /// The caller's word, handed back at completion.
+    /// The caller's value, returned at completion.
     pub context: u64,
 }
 
 impl Posted {
-    /// Whether it takes a message of `peer` with `tag`.
+    /// Whether the receive accepts a message of `peer` with `tag`.
     pub(super) fn takes(&self, peer: Addr, tag: Option<u64>) -> bool {
         let matches = match (self.matching, tag) {
             (Matching::Untagged, None) => true,

@@ -1,8 +1,7 @@
 //! Messages: segmentation on the way out, matching and placement on the way in.
 //!
-//! Every packet of a message carries a full standard request, so the first one to arrive — which need
-//! not be the first one sent — finds the receive it belongs to, and every payload goes straight to
-//! its final address.
+//! Every packet of a message carries a full standard request. So the first packet to arrive, which need not be the
+//! first one sent, finds the receive it belongs to, and every payload goes straight to its final address.
 #![forbid(unsafe_code)]
 
 mod matching;

@@ -1,4 +1,4 @@
-//! Receives that wait for messages. The one posted first of those that take a message gets it.
+//! Posted receives that wait for messages. Among those that accept a message, the one posted first gets it.
 
 use std::collections::VecDeque;
 
@@ -6,32 +6,34 @@ use super::{Map, Matching, Posted, ReceiveId};
 use crate::heap;
 use crate::packet::Addr;
 
-/// Receives looked at one by one before the index is asked: so few are found faster than a key is hashed,
-/// and most endpoints never have more.
+/// Number of receives checked one by one before the index is used: checking so few is faster than hashing a key, and
+/// most endpoints never have more.
 const SCANNED: usize = 8;
 
-/// Posted receives: finding one for a message takes a time that does not depend on their number, but on the
-/// number of different masks among them.
+/// Posted receives. Finding one for a message takes a time that does not depend on their number, only on the number of
+/// different masks among them.
 #[derive(Debug, Default)]
 pub(super) struct PostedQueue {
-    /// The oldest ones, in order, unless messages pass them by; others only go here while none are indexed.
+    /// The oldest receives, in order, unless messages keep passing them by; new receives go here while the index is
+    /// empty.
     oldest: VecDeque<Posted>,
-    /// The others, from when there were any.
+    /// All other receives; allocated when there are more than [`SCANNED`].
     indexed: Option<Box<Index>>,
-    /// How many messages were for one of the others since one was for these.
+    /// How many messages have matched an indexed receive since the last that matched one of `oldest`.
     passed_by: u32,
 }
 
-/// Messages for others until the oldest are not looked at any more for each: what waits for a rare message may wait for long.
+/// Number of messages that pass `oldest` by before its receives move to the index: a receive for a rare message may
+/// wait for long.
 const PASSED_BY: u32 = 64;
 
 impl PostedQueue {
-    /// How many wait.
+    /// Number of posted receives.
     pub(super) fn len(&self) -> usize {
         self.oldest.len() + self.indexed.as_ref().map_or(0, |index| index.count)
     }
 
-    /// Adds a receive, whose name must be larger than those before.
+    /// Adds a receive, whose identifier must be larger than all before.
     #[inline]
     pub(super) fn push(&mut self, posted: Posted) {
         if self.oldest.len() < SCANNED && self.indexed.as_ref().is_none_or(|index| index.count == 0) {
@@ -41,9 +43,9 @@ impl PostedQueue {
         }
     }
 
-    /// Takes out the first one that takes a message of `peer` with `tag`.
-    // Inlined always, as are its callees: each move of a receive just written is a store-forwarding stall
-    // (see `crate::prefetch`).
+    /// Removes and returns the first receive that accepts a message of `peer` with `tag`.
+    // Always inlined, as are its callees: each move of a receive just written is a store-forwarding stall (see
+    // `crate::prefetch`).
     #[inline(always)]
     pub(super) fn take(&mut self, peer: Addr, tag: Option<u64>) -> Option<Posted> {
         match self.oldest.iter().position(|posted| posted.takes(peer, tag)) {
@@ -64,7 +66,7 @@ impl PostedQueue {
         }
     }
 
-    /// Takes out the one called `id`.
+    /// Removes and returns the receive `id`.
     pub(super) fn cancel(&mut self, id: ReceiveId) -> Option<Posted> {
         match self.oldest.iter().position(|posted| posted.id == id) {
             Some(at) => self.oldest.remove(at),
@@ -72,13 +74,13 @@ impl PostedQueue {
         }
     }
 
-    /// Bytes of heap held, without the memory of the receives.
+    /// Bytes of heap allocated, without the memory of the receives.
     pub(super) fn heap_bytes(&self) -> u64 {
         let index = |index: &Index| size_of::<Index>() as u64 + index.heap_bytes();
         heap::of_deque(&self.oldest) + self.indexed.as_deref().map_or(0, index)
     }
 
-    /// Bytes of the memory of the receives.
+    /// Bytes of the receives' memory.
     pub(super) fn payload_bytes(&self) -> u64 {
         let indexed = self.indexed.iter().flat_map(|index| &index.slots);
         let all = self.oldest.iter().chain(indexed.filter_map(|slot| slot.posted.as_ref()));
@@ -86,11 +88,11 @@ impl PostedQueue {
     }
 }
 
-/// The parts of a message that a receive leaves open. The messages that receives of one kind take differ in `Wanted` alone.
+/// The parts of a message that a receive leaves open. Receives of one kind differ only in `Wanted`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Kind {
     from_any: bool,
-    /// Bits of the tag that do not matter; none for untagged receives.
+    /// Mask of the tag's bits that are not compared; `None` for untagged receives.
     ignore: Option<u64>,
 }
 
@@ -111,7 +113,7 @@ impl Kind {
         Kind { from_any: posted.from.is_none(), ignore }
     }
 
-    /// The value that a receive of this kind must have to take a message of `peer` with `tag`.
+    /// The value that a receive of this kind must have to accept a message of `peer` with `tag`.
     fn wanted(self, peer: Addr, tag: Option<u64>) -> Option<Wanted> {
         let tag = match (self.ignore, tag) {
             (None, None) => 0,
@@ -122,34 +124,34 @@ impl Kind {
     }
 }
 
-/// The end of a list of slots.
+/// Marks the end of a list of slots.
 const NONE: u32 = u32::MAX;
 
-/// Receives that want the same: the first and the last.
+/// The first and last of the receives with equal `Wanted`.
 #[derive(Clone, Copy, Debug)]
-struct Line {
+struct Group {
     wanted: Wanted,
     first: u32,
     last: u32,
 }
 
-/// A kind that is present.
+/// A kind that posted receives have.
 #[derive(Clone, Copy, Debug)]
 struct Present {
     kind: Kind,
-    /// How many receives there are of it.
+    /// Number of receives of this kind.
     count: u32,
-    /// In how many lines.
-    lines: u32,
-    /// The line of this kind that was used last: most often the next message is for it, too.
+    /// Number of groups that they are in.
+    groups: u32,
+    /// The group of this kind that was used last: the next message most often matches it, too.
     recent: u32,
 }
 
-/// A receive, its line and its neighbours there; or a free place, and the next one.
+/// A receive with its group and its neighbours there; or a free slot with the next free one.
 #[derive(Debug)]
 struct Slot {
     posted: Option<Posted>,
-    line: u32,
+    group: u32,
     before: u32,
     after: u32,
 }
@@ -159,12 +161,12 @@ struct Index {
     slots: Vec<Slot>,
     /// The slot that was freed last.
     free: u32,
-    /// Receives present.
+    /// Number of receives.
     count: usize,
-    /// Where each receive is, by name. Some that are gone may still stand here.
+    /// The slot of each receive, by identifier. May still hold receives that are gone.
     order: VecDeque<(ReceiveId, u32)>,
-    lines: Vec<Line>,
-    free_lines: Vec<u32>,
+    groups: Vec<Group>,
+    free_groups: Vec<u32>,
     by_wanted: Map<Wanted, u32>,
     kinds: Vec<Present>,
 }
@@ -176,8 +178,8 @@ impl Default for Index {
             free: NONE,
             count: 0,
             order: VecDeque::new(),
-            lines: Vec::new(),
-            free_lines: Vec::new(),
+            groups: Vec::new(),
+            free_groups: Vec::new(),
             by_wanted: Map::default(),
             kinds: Vec::new(),
         }
@@ -194,7 +196,7 @@ impl Index {
         kind.wanted(posted.from.unwrap_or(Addr(0)), tag).expect("the kind is its own")
     }
 
-    /// Adds receives that are older than all that are there.
+    /// Adds receives that are older than all present ones.
     #[cold]
     fn push_front_all(&mut self, older: &mut VecDeque<Posted>) {
         while let Some(posted) = older.pop_back() {
@@ -206,21 +208,21 @@ impl Index {
         self.add(posted, false);
     }
 
-    /// Adds a receive, which is the oldest or the newest one.
-    // Inlined always: see `PostedQueue::take`.
+    /// Adds a receive, which must be the oldest or the newest one.
+    // Always inlined: see `PostedQueue::take`.
     #[inline(always)]
     fn add(&mut self, posted: Posted, oldest: bool) {
         let (id, wanted) = (posted.id, Index::wanted(&posted));
         let slot = self.free_slot();
-        let line = self.line_for(wanted, slot);
-        let ends = &mut self.lines[line as usize];
+        let group = self.group_for(wanted, slot);
+        let ends = &mut self.groups[group as usize];
         let neighbour = std::mem::replace(if oldest { &mut ends.first } else { &mut ends.last }, slot);
         let neighbour = if neighbour == slot { NONE } else { neighbour };
         if let Some(next) = self.slots.get_mut(neighbour as usize) {
             *(if oldest { &mut next.before } else { &mut next.after }) = slot;
         }
         let (before, after) = if oldest { (NONE, neighbour) } else { (neighbour, NONE) };
-        self.slots[slot as usize] = Slot { posted: Some(posted), line, before, after };
+        self.slots[slot as usize] = Slot { posted: Some(posted), group, before, after };
         if oldest {
             self.order.push_front((id, slot));
         } else {
@@ -229,70 +231,70 @@ impl Index {
         self.count += 1;
     }
 
-    /// A slot to be filled.
+    /// A free slot.
     fn free_slot(&mut self) -> u32 {
         match self.slots.get(self.free as usize) {
             Some(slot) => std::mem::replace(&mut self.free, slot.after),
             None => {
-                self.slots.push(Slot { posted: None, line: NONE, before: NONE, after: NONE });
+                self.slots.push(Slot { posted: None, group: NONE, before: NONE, after: NONE });
                 (self.slots.len() - 1) as u32
             }
         }
     }
 
-    /// The line of those that want `wanted`, which are about to be one more: a new one begins with `slot`.
+    /// The group of receives that want `wanted`, to which `slot` is about to be added; a new group begins with `slot`.
     #[inline]
-    fn line_for(&mut self, wanted: Wanted, slot: u32) -> u32 {
+    fn group_for(&mut self, wanted: Wanted, slot: u32) -> u32 {
         let at = self.kinds.iter().position(|present| present.kind == wanted.kind).unwrap_or_else(|| {
-            self.kinds.push(Present { kind: wanted.kind, count: 0, lines: 0, recent: NONE });
+            self.kinds.push(Present { kind: wanted.kind, count: 0, groups: 0, recent: NONE });
             self.kinds.len() - 1
         });
-        let found = self.line_of(&self.kinds[at], wanted);
-        let line = found.unwrap_or_else(|| self.new_line(Line { wanted, first: slot, last: slot }));
+        let found = self.group_of(&self.kinds[at], wanted);
+        let group = found.unwrap_or_else(|| self.new_group(Group { wanted, first: slot, last: slot }));
         let present = &mut self.kinds[at];
         present.count += 1;
-        present.lines += u32::from(found.is_none());
-        present.recent = line;
-        line
+        present.groups += u32::from(found.is_none());
+        present.recent = group;
+        group
     }
 
-    fn new_line(&mut self, line: Line) -> u32 {
-        let at = match self.free_lines.pop() {
+    fn new_group(&mut self, group: Group) -> u32 {
+        let at = match self.free_groups.pop() {
             Some(at) => {
-                self.lines[at as usize] = line;
+                self.groups[at as usize] = group;
                 at
             }
             None => {
-                self.lines.push(line);
-                (self.lines.len() - 1) as u32
+                self.groups.push(group);
+                (self.groups.len() - 1) as u32
             }
         };
-        self.by_wanted.insert(line.wanted, at);
+        self.by_wanted.insert(group.wanted, at);
         at
     }
 
-    /// The line of those of kind `present` that want `wanted`.
+    /// The group of receives of kind `present` that want `wanted`.
     #[inline]
-    fn line_of(&self, present: &Present, wanted: Wanted) -> Option<u32> {
-        match self.lines.get(present.recent as usize).filter(|line| line.first != NONE) {
-            Some(line) if line.wanted == wanted => Some(present.recent),
-            // There is no other.
-            Some(line) if present.lines == 1 && line.wanted.kind == present.kind => None,
+    fn group_of(&self, present: &Present, wanted: Wanted) -> Option<u32> {
+        match self.groups.get(present.recent as usize).filter(|group| group.first != NONE) {
+            Some(group) if group.wanted == wanted => Some(present.recent),
+            // The kind has no other group.
+            Some(group) if present.groups == 1 && group.wanted.kind == present.kind => None,
             _ => self.by_wanted.get(&wanted).copied(),
         }
     }
 
-    /// The slot of the first receive that takes a message of `peer` with `tag`.
+    /// The slot of the first receive that accepts a message of `peer` with `tag`.
     fn find(&self, peer: Addr, tag: Option<u64>) -> Option<u32> {
-        let lines = self.kinds.iter().filter_map(|present| {
-            let line = self.line_of(present, present.kind.wanted(peer, tag)?)?;
-            let first = self.lines[line as usize].first;
+        let groups = self.kinds.iter().filter_map(|present| {
+            let group = self.group_of(present, present.kind.wanted(peer, tag)?)?;
+            let first = self.groups[group as usize].first;
             Some((self.slots[first as usize].posted.as_ref()?.id, first))
         });
-        lines.min().map(|(_, slot)| slot)
+        groups.min().map(|(_, slot)| slot)
     }
 
-    /// Takes out the one called `id`.
+    /// Removes and returns the receive `id`.
     #[inline(never)]
     fn cancel(&mut self, id: ReceiveId) -> Option<Posted> {
         let at = self.order.binary_search_by_key(&id, |(id, _)| *id).ok()?;
@@ -308,7 +310,7 @@ impl Index {
     fn remove(&mut self, at: u32) -> Option<Posted> {
         let slot = &mut self.slots[at as usize];
         let posted = slot.posted.take()?;
-        let (line, before, after) = (slot.line, slot.before, slot.after);
+        let (group, before, after) = (slot.group, slot.before, slot.after);
         slot.after = std::mem::replace(&mut self.free, at);
         self.count -= 1;
         if let Some(slot) = self.slots.get_mut(before as usize) {
@@ -317,7 +319,7 @@ impl Index {
         if let Some(slot) = self.slots.get_mut(after as usize) {
             slot.before = before;
         }
-        let ends = &mut self.lines[line as usize];
+        let ends = &mut self.groups[group as usize];
         if before == NONE {
             ends.first = after;
         }
@@ -327,12 +329,12 @@ impl Index {
         let (wanted, is_last) = (ends.wanted, ends.first == NONE);
         if is_last {
             self.by_wanted.remove(&wanted);
-            self.free_lines.push(line);
+            self.free_groups.push(group);
         }
         if let Some(at) = self.kinds.iter().position(|present| present.kind == wanted.kind) {
             let present = &mut self.kinds[at];
             present.count -= 1;
-            present.lines -= u32::from(is_last);
+            present.groups -= u32::from(is_last);
             if present.count == 0 {
                 self.kinds.swap_remove(at);
             }
@@ -341,7 +343,7 @@ impl Index {
         Some(posted)
     }
 
-    /// Forgets where receives were that are gone: those in front, and all when they are most.
+    /// Removes stale entries of `order`: those at the front, and all of them if they are the majority.
     fn forget(&mut self) {
         while self.order.front().is_some_and(|&(id, slot)| !self.holds(slot, id)) {
             self.order.pop_front();
@@ -356,8 +358,8 @@ impl Index {
     fn heap_bytes(&self) -> u64 {
         heap::of_vec(&self.slots)
             + heap::of_deque(&self.order)
-            + heap::of_vec(&self.lines)
-            + heap::of_vec(&self.free_lines)
+            + heap::of_vec(&self.groups)
+            + heap::of_vec(&self.free_groups)
             + heap::of_map(&self.by_wanted)
             + heap::of_vec(&self.kinds)
     }

@@ -10,24 +10,24 @@ use crate::table::{Key, Table};
 use crate::wire::pds::{NackCode, PdcId};
 use crate::wire::ses::{List, Opcode, Placement, Response, ReturnCode, StandardRequest};
 
-/// A message that has arrived, or that will never arrive in full.
+/// A message that has arrived, or will never arrive in full.
 #[derive(Debug)]
 pub struct Delivery {
-    /// The receive it met.
+    /// The receive that it matched.
     pub id: ReceiveId,
     /// The caller's value of that receive.
     pub context: u64,
-    /// The sender.
+    /// Address of the sender.
     pub peer: Addr,
     /// The tag, if the message has one.
     pub tag: Option<u64>,
-    /// The sender's 64 bits.
+    /// The sender's 64 bits of header data.
     pub header_data: u64,
-    /// Length of the message, bytes. A buffer that is shorter holds only its beginning.
+    /// Length of the message, bytes. A shorter buffer holds only its beginning.
     pub len: u32,
     /// The memory of the receive, with the bytes of the message.
     pub buffer: Buffer,
-    /// Whether all of it arrived.
+    /// Whether the whole message arrived.
     pub complete: bool,
 }
 
@@ -38,18 +38,18 @@ impl Delivery {
     }
 }
 
-/// Why a packet of a message cannot be taken.
+/// Why a packet of a message is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// Try again later.
+    /// Resources are exhausted for now; the sender retries later.
     Busy(NackCode),
     /// Its header contradicts itself or an earlier packet of the same message.
     Malformed(&'static str),
-    /// The target does not do this; the message is answered with this code.
+    /// The target does not support the operation; the message is answered with this code.
     Unsupported(ReturnCode),
 }
 
-/// Names a message under way: its PDC and its number there.
+/// Identifies a message in progress: its PDC and its number there.
 type MessageName = (PdcId, u16);
 
 #[derive(Debug)]
@@ -62,16 +62,16 @@ struct Incoming {
     received: u32,
     buffer: Buffer,
     claim: Claim,
-    /// While it is in the list of its PDC's incomplete messages: its neighbours there.
+    /// The neighbours in the list of its PDC's incomplete messages, while it is in that list.
     neighbours: Option<Neighbours>,
 }
 
-/// The owner of a message under way.
+/// The receive that a message in progress belongs to.
 #[derive(Clone, Copy, Debug)]
 enum Claim {
-    /// A receive's, with the word of its caller.
+    /// A receive, with its caller's value.
     Of(ReceiveId, u64),
-    /// Nobody's so far; with its number among those that have arrived so.
+    /// No receive so far; with its number among unexpected messages.
     Unexpected(u64),
 }
 
@@ -86,7 +86,7 @@ impl Incoming {
         self.received == self.total
     }
 
-    /// The delivery for its receive; `None` if it has met none.
+    /// The delivery for its receive; `None` if it has matched none.
     fn into_delivery(self) -> Option<Delivery> {
         let complete = self.is_complete();
         let Claim::Of(id, context) = self.claim else { return None };
@@ -103,7 +103,7 @@ impl Incoming {
     }
 }
 
-/// A place found for a packet's payload by [`Receives::admit`].
+/// The destination of a packet's payload, found by [`Receives::admit`].
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
     message: Key,
@@ -114,32 +114,32 @@ pub struct Place {
 #[derive(Debug, Default)]
 pub struct Receives {
     messages: Table<Incoming>,
-    /// The message that the last packet belonged to: most often the next one does, too.
+    /// The message of the last packet: the next packet most often belongs to it, too.
     last: Option<Key>,
     posted: PostedQueue,
-    /// Messages under way of more than one packet.
+    /// Messages in progress that have more than one packet.
     by_name: Map<MessageName, Key>,
-    /// The newest message of each PDC's list of incomplete ones. Messages of one packet are in no list:
-    /// they are complete as soon as they are placed. The lists run through the messages themselves, so
-    /// that a PDC that closes costs no walk over other PDCs' messages and no message costs an allocation.
+    /// The newest message of each PDC's list of incomplete ones. Messages of one packet are in no list: they are
+    /// complete as soon as they are placed. The lists are linked through the messages themselves, so that closing a
+    /// PDC needs no walk over other PDCs' messages, and a message needs no allocation.
     newest_incomplete: Map<PdcId, Key>,
-    /// Messages that have met no receive.
+    /// Messages that have matched no receive.
     unexpected: Unexpected,
-    /// Bytes held for messages that nobody has asked for, by sender.
+    /// Bytes held for unexpected messages, by sender.
     held: Map<Addr, u64>,
     hold_limit: u64,
     message_limit: usize,
 }
 
 impl Receives {
-    /// No receives. At most `hold_limit` bytes are kept of each sender's unexpected messages, and
-    /// at most `message_limit` messages are under way at once.
+    /// An empty table. At most `hold_limit` bytes are kept of each sender's unexpected messages, and at most
+    /// `message_limit` messages are in progress at once.
     pub fn new(hold_limit: u64, message_limit: usize) -> Receives {
         Receives { hold_limit, message_limit, ..Receives::default() }
     }
 
-    /// Adds a receive, whose name must be larger than those before. Hands back a message that was waiting
-    /// for it, if that is complete.
+    /// Adds a receive, whose identifier must be larger than all before. Returns a message that was waiting for it, if
+    /// that is complete.
     pub fn post(&mut self, posted: Posted) -> Option<Delivery> {
         let messages = &self.messages;
         let takes = |key| messages.get(key).is_some_and(|message| posted.takes(message.peer, message.tag));
@@ -149,7 +149,7 @@ impl Receives {
         };
         let message = self.messages.get_mut(key)?;
         let mut buffer = posted.buffer;
-        // The bytes so far lie scattered over the kept buffer; the rest comes straight to the new one.
+        // The bytes received so far are scattered over the held buffer; the rest goes straight to the new one.
         buffer.place(0, message.buffer.payload(0, message.total));
         message.buffer = buffer;
         if let Claim::Unexpected(arrival) = message.claim {
@@ -161,33 +161,33 @@ impl Receives {
         self.messages.get(key)?.is_complete().then(|| self.finish(key)).flatten()
     }
 
-    /// Takes a receive back that no message has met.
+    /// Removes and returns a receive that no message has matched.
     pub fn cancel(&mut self, id: ReceiveId) -> Option<Posted> {
         self.posted.cancel(id)
     }
 
-    /// Receives that no message has met.
+    /// Number of receives that no message has matched.
     pub fn posted(&self) -> usize {
         self.posted.len()
     }
 
-    /// Messages under way, unexpected ones included.
+    /// Number of messages in progress, including unexpected ones.
     pub fn under_way(&self) -> usize {
         self.messages.len()
     }
 
-    /// Messages that have met no receive.
+    /// Number of messages that have matched no receive.
     pub fn unexpected(&self) -> usize {
         self.unexpected.len()
     }
 
-    /// The PDC and number of each message that has arrived in part.
+    /// The PDC and number of each message that has partly arrived.
     pub(crate) fn incomplete(&self) -> impl Iterator<Item = (PdcId, u16)> {
         self.messages.iter().map(|(_, message)| message).filter(|m| !m.is_complete()).map(|m| m.name)
     }
 
-    /// Puts the payload of a packet of `pdc` that is a whole message into the receive that takes it. `None`, and
-    /// nothing changes, if it is not so, or there is none: then [`Receives::admit`] says what is to be done.
+    /// Copies the payload of a packet of `pdc` into the receive that accepts it, if the packet is a whole message.
+    /// Returns `None` and changes nothing otherwise, or if no receive accepts it; then [`Receives::admit`] decides.
     #[inline]
     pub fn deliver_whole(
         &mut self,
@@ -212,7 +212,7 @@ impl Receives {
         Some(Delivery { id, context, peer, tag, header_data, len: total, buffer, complete: true })
     }
 
-    /// Finds the place for the payload of a packet of `pdc`; matches a receive if it is the first of its message.
+    /// Finds the destination of the payload of a packet of `pdc`; matches a receive if it is the first of its message.
     pub fn admit(
         &mut self,
         peer: Addr,
@@ -259,18 +259,18 @@ impl Receives {
         }
     }
 
-    /// Whether message `key` is the one called `name` and not complete. (One that is complete may wait for a
-    /// receive while its name is another's already.)
+    /// Whether message `key` is the incomplete message `name`. (A complete message may wait for a receive while
+    /// another one has its name already.)
     fn is_under_way(&self, key: Key, name: MessageName) -> bool {
         self.messages.get(key).is_some_and(|message| message.name == name && !message.is_complete())
     }
 
-    /// Brings what the next packet will probably need into the cache.
+    /// Prefetches the state that the next packet will probably need.
     pub(crate) fn prefetch(&self) {
         self.messages.prefetch(self.last.map_or(0, |last| last.index));
     }
 
-    /// Puts a payload where [`Receives::admit`] said. Hands the message back when that completes it.
+    /// Copies a payload to its destination from [`Receives::admit`]. Returns the message if that completes it.
     #[inline]
     pub fn place(
         &mut self,
@@ -289,20 +289,20 @@ impl Receives {
         }
         let (name, expected) = (message.name, matches!(message.claim, Claim::Of(..)));
         if payload.len() == message.total {
-            // It had but this packet, and so neither an entry by name nor a place in the list.
+            // The message had only this packet, so it has no entry by name and is in no list.
             return if expected { self.messages.remove(place.message)?.into_delivery() } else { None };
         }
         self.unlist(place.message);
         if expected {
             return self.finish(place.message);
         }
-        // It waits for a receive, perhaps for long. Its PDC may close meanwhile, or number so many
-        // messages that this number comes again.
+        // It waits for a receive, perhaps for long. Meanwhile its PDC may close, or reuse its number for another
+        // message.
         self.by_name.remove(&name);
         None
     }
 
-    /// Gives up the incomplete messages of `pdc`, those that began first being the first.
+    /// Abandons the incomplete messages of `pdc`, in the order in which they began.
     pub fn abandon(&mut self, pdc: PdcId) -> Vec<Delivery> {
         let (mut deliveries, mut next) = (Vec::new(), self.newest_incomplete.remove(&pdc));
         while let Some(message) = next.and_then(|key| self.messages.remove(key)) {
@@ -329,7 +329,7 @@ impl Receives {
         }
     }
 
-    /// Takes a message out of the list of its PDC's incomplete ones, if it is there.
+    /// Removes a message from the list of its PDC's incomplete ones, if it is there.
     fn unlist(&mut self, key: Key) {
         let Some(message) = self.messages.get_mut(key) else { return };
         let Some(Neighbours { older, newer }) = message.neighbours.take() else { return };
@@ -386,7 +386,7 @@ impl Receives {
         Ok(key)
     }
 
-    /// Ends a complete message that has met a receive.
+    /// Finishes a complete message that has matched a receive.
     fn finish(&mut self, key: Key) -> Option<Delivery> {
         let message = self.messages.remove(key)?;
         if self.by_name.get(&message.name) == Some(&key) {
@@ -404,12 +404,12 @@ impl Receives {
         }
     }
 
-    /// Bytes of heap held for posted receives, without their memory.
+    /// Bytes of heap allocated for posted receives, without their memory.
     pub(crate) fn posted_bytes(&self) -> u64 {
         self.posted.heap_bytes()
     }
 
-    /// Bytes of heap held for messages under way, without their bytes.
+    /// Bytes of heap allocated for messages in progress, without their contents.
     pub(crate) fn message_bytes(&self) -> u64 {
         self.messages.heap_bytes()
             + self.unexpected.heap_bytes()
@@ -418,20 +418,20 @@ impl Receives {
             + heap::of_map(&self.held)
     }
 
-    /// Bytes of the memory of posted receives and messages under way.
+    /// Bytes of the memory of posted receives and messages in progress.
     pub(crate) fn payload_bytes(&self) -> u64 {
         let messages = self.messages.iter().map(|(_, message)| heap::of_buffer(&message.buffer));
         self.posted.payload_bytes() + messages.sum::<u64>()
     }
 }
 
-/// Bytes that an unexpected message of `len` bytes counts for in its sender's quota: at least the memory
-/// that its state takes, so that no sender can use up the number of messages with empty ones.
+/// Bytes that an unexpected message of `len` bytes counts for in its sender's quota: at least the memory of its state,
+/// so that no sender can exhaust the number of messages with empty ones.
 fn quota(len: u32) -> u64 {
     u64::from(len).max(128)
 }
 
-/// The response that tells the sender of `request` how its message fared.
+/// The response that tells the sender of `request` the result of its message.
 pub(crate) fn respond(request: &StandardRequest, return_code: ReturnCode, modified_length: u32) -> Response {
     Response {
         list: List::Expected,

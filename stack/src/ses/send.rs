@@ -4,7 +4,7 @@ use crate::buffer::Buffer;
 use crate::wire::ses::{Opcode, Placement, RequestFlags, ReturnCode, StandardRequest};
 
 /// A message being sent.
-// In the order of use: what every packet needs comes first.
+// In the order of use: the fields that every packet needs come first.
 #[derive(Debug)]
 #[repr(C)]
 pub struct SendMessage {
@@ -12,23 +12,23 @@ pub struct SendMessage {
     pub buffer: Buffer,
     /// Tag for matching; an untagged message has none.
     pub tag: Option<u64>,
-    /// Its length, bytes: asked for more often than memory can be looked up.
+    /// Length of the message, bytes; kept here because looking up the buffer takes longer.
     len: u32,
-    /// Where the next packet begins.
+    /// Offset of the next packet.
     next_offset: u32,
     /// Packets sent and not acknowledged.
     pub unacknowledged: u32,
-    /// Names it among the messages of its PDC.
+    /// Identifier of the message in its PDC.
     pub msg_id: u16,
     /// Whether the last packet has been cut.
     cut: bool,
     /// Packets sent more than once, counted each time.
     pub retransmissions: u32,
-    /// The connection that it was posted on, as the endpoint numbers them.
+    /// The connection that it was posted on, as numbered by the endpoint.
     pub(crate) connection: u32,
-    /// 64 bits for the receiver's completion.
+    /// Header data for the receiver's completion.
     pub header_data: u64,
-    /// The caller's value, handed back at completion.
+    /// The caller's value, returned at completion.
     pub context: u64,
     /// The target's return code, if it was not OK.
     pub refusal: Option<ReturnCode>,
@@ -37,14 +37,14 @@ pub struct SendMessage {
 /// One packet's share of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// Where it begins, bytes.
+    /// Offset of the part, bytes.
     pub offset: u32,
-    /// Its length, bytes.
+    /// Length of the part, bytes.
     pub len: u32,
 }
 
 impl SendMessage {
-    /// A message that has not been cut.
+    /// A message of which no packet has been cut.
     pub fn new(
         buffer: Buffer,
         tag: Option<u64>,
@@ -79,26 +79,26 @@ impl SendMessage {
         self.cut
     }
 
-    /// Whether everything has been sent and acknowledged.
+    /// Whether all packets have been sent and acknowledged.
     #[inline]
     pub fn is_delivered(&self) -> bool {
         self.cut && self.unacknowledged == 0
     }
 
-    /// Bytes not cut yet.
+    /// Number of bytes not cut yet.
     #[inline]
     pub fn remaining(&self) -> u32 {
         self.len - self.next_offset
     }
 
-    /// The next packet, of at most `mtu` bytes; nothing once all are cut. A message of no bytes is one packet.
+    /// The next packet, of at most `mtu` bytes; `None` once all are cut. An empty message is one packet.
     #[inline]
     pub fn peek(&self, mtu: u32) -> Option<Segment> {
         let len = self.remaining().min(mtu);
         (!self.cut).then_some(Segment { offset: self.next_offset, len })
     }
 
-    /// Cuts the packet that [`SendMessage::peek`] shows.
+    /// Cuts the packet that [`SendMessage::peek`] returned.
     #[inline]
     pub fn cut(&mut self, segment: Segment) {
         self.next_offset += segment.len;
@@ -106,7 +106,7 @@ impl SendMessage {
         self.unacknowledged += 1;
     }
 
-    /// Leaves out what has not been cut.
+    /// Drops the part that has not been cut.
     pub(crate) fn cut_short(&mut self) {
         self.cut = true;
     }

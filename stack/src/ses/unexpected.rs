@@ -1,4 +1,4 @@
-//! Messages that wait for receives. A receive gets the one that arrived first of those that it takes.
+//! Unexpected messages, which wait for receives. A receive gets the first to arrive of those that it accepts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,10 +6,10 @@ use super::Matching;
 use crate::packet::Addr;
 use crate::table::Key;
 
-/// Messages that have met no receive. Only a receive that ignores bits of the tag looks at them one by one.
+/// Messages that have matched no receive. Only a receive that ignores bits of the tag looks at them one by one.
 #[derive(Debug, Default)]
 pub(super) struct Unexpected {
-    /// How many there have been.
+    /// Number of unexpected messages so far.
     arrivals: u64,
     in_order: BTreeMap<u64, Key>,
     by_tag: BTreeSet<(Option<u64>, u64)>,
@@ -17,32 +17,32 @@ pub(super) struct Unexpected {
 }
 
 impl Unexpected {
-    /// How many there are.
+    /// Number of messages now.
     pub(super) fn len(&self) -> usize {
         self.in_order.len()
     }
 
-    /// A number for the next message, larger than those before.
+    /// A number for the next message, larger than all before.
     pub(super) fn next_arrival(&mut self) -> u64 {
         self.arrivals += 1;
         self.arrivals
     }
 
-    /// Adds the message that has got the number `arrival`.
+    /// Adds the message with the number `arrival`.
     pub(super) fn insert(&mut self, arrival: u64, peer: Addr, tag: Option<u64>, key: Key) {
         self.in_order.insert(arrival, key);
         self.by_tag.insert((tag, arrival));
         self.by_sender.insert((tag, peer, arrival));
     }
 
-    /// Takes a message out.
+    /// Removes a message.
     pub(super) fn remove(&mut self, arrival: u64, peer: Addr, tag: Option<u64>) {
         self.in_order.remove(&arrival);
         self.by_tag.remove(&(tag, arrival));
         self.by_sender.remove(&(tag, peer, arrival));
     }
 
-    /// The first message that a receive takes; `takes` tells of one whether it does.
+    /// The first message that a receive accepts; `takes` says whether it accepts a given one.
     pub(super) fn find(
         &self,
         from: Option<Addr>,
@@ -64,7 +64,7 @@ impl Unexpected {
         self.in_order.get(&arrival).copied()
     }
 
-    /// Bytes of heap held. A node of a tree is taken to be three quarters full, as after random insertions.
+    /// Bytes of heap allocated. Assumes that tree nodes are three quarters full, as after random insertions.
     pub(super) fn heap_bytes(&self) -> u64 {
         let entry =
             size_of::<(u64, Key)>() + size_of::<(Option<u64>, u64)>() + size_of::<(Option<u64>, Addr, u64)>();

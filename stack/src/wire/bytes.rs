@@ -1,8 +1,7 @@
-//! Big-endian fields at fixed places of fixed-size headers.
+//! Big-endian fields at fixed offsets of fixed-size headers.
 //!
-//! Headers are read and written through arrays whose size is a constant, so that the one length
-//! check of [`head`] or [`room`] is the only one there is: accesses inside compile to plain loads
-//! and stores.
+//! Headers are read and written through arrays whose size is a constant. The one length check is in [`head`] or
+//! [`room`]; accesses inside the array compile to plain loads and stores.
 
 use super::error::{HeaderName, WireError};
 
@@ -12,7 +11,7 @@ pub(super) fn head<const N: usize>(bytes: &[u8], header: HeaderName) -> Result<&
     bytes.first_chunk().ok_or(WireError::Truncated { header, needed: N, found: bytes.len() })
 }
 
-/// The first `N` bytes of `buf`, to be written.
+/// Room for `N` bytes at the start of `buf`.
 #[inline]
 pub(super) fn room<const N: usize>(buf: &mut [u8], header: HeaderName) -> Result<&mut [u8; N], WireError> {
     let room = buf.len();

@@ -6,17 +6,16 @@
 
 use super::ip::IpAddrs;
 
-/// A sum of 16-bit words, not yet folded. Sums of pieces add up as long as every piece but the last
-/// has an even length.
+/// A sum of 16-bit words, not yet folded. Sums of parts add up as long as every part but the last has an even length.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sum(u64);
 
 impl Sum {
-    /// Adds the bytes of `data`, as big-endian words; an odd last byte is padded with zero.
+    /// Adds the bytes of `data` as big-endian words; an odd last byte is padded with zero.
     #[inline]
     pub fn with(self, data: &[u8]) -> Sum {
-        // Words in the machine's own order and wider than 16 bits, swapped once at the end: ones' complement
-        // sums allow both (RFC 1071 §2).
+        // Words in the machine's byte order and wider than 16 bits, swapped once at the end: ones' complement sums
+        // allow both (RFC 1071 §2).
         let (words, rest) = data.as_chunks::<8>();
         let (whole, high) = sum_words(words);
         // Less than 2⁶⁴ below 16 GiB, so exact although `whole` is not.
@@ -40,15 +39,15 @@ impl Sum {
         fold(self.0)
     }
 
-    /// The checksum to be stored: the complement of the folded sum.
+    /// The checksum field's value: the complement of the folded sum.
     #[inline]
     pub fn finish(self) -> u16 {
         !self.fold()
     }
 }
 
-/// The sum of `words` modulo 2⁶⁴, and that of their upper halves. Both together cost less than two sums of
-/// halves: one operation less for each vector.
+/// The sum of `words` modulo 2⁶⁴, and the sum of their upper halves. Computing these two takes one operation less for
+/// each vector than summing both halves.
 #[inline]
 fn sum_words(words: &[[u8; 8]]) -> (u64, u64) {
     let (mut whole, mut high) = (0u64, 0);
@@ -70,20 +69,20 @@ pub(super) fn fold(sum: u64) -> u16 {
     ((sum & 0xffff) + (sum >> 16)) as u16
 }
 
-/// The checksum of `data`. Zero if `data` contains its own, correct checksum.
+/// The checksum of `data`. Zero if `data` includes its own, correct checksum.
 pub fn checksum(data: &[u8]) -> u16 {
     Sum::default().with(data).finish()
 }
 
-/// What `checksum` becomes when one word it covers changes from `old` to `new` (RFC 1624, equation 3).
-/// A checksum that was wrong stays wrong: an error on the way here is not covered up.
+/// The value of `checksum` after one word that it covers changes from `old` to `new` (RFC 1624, equation 3). A wrong
+/// checksum stays wrong, so earlier damage is not hidden.
 #[inline]
 pub fn update(checksum: u16, old: u16, new: u16) -> u16 {
     Sum::default().with_word(!checksum).with_word(!old).with_word(new).finish()
 }
 
-/// The sum of the pseudo-header of a payload of `len` bytes of `protocol`: what a port that offloads
-/// the UDP checksum wants to find, folded, in the checksum field.
+/// The sum of the pseudo-header for a payload of `len` bytes of `protocol`. A port that offloads the UDP checksum
+/// expects it, folded, in the checksum field.
 pub fn pseudo_header(ip: &IpAddrs, protocol: u8, len: u16) -> Sum {
     let addrs = match ip {
         IpAddrs::V4 { src, dst } => Sum::default().with(&src.octets()).with(&dst.octets()),
@@ -92,8 +91,8 @@ pub fn pseudo_header(ip: &IpAddrs, protocol: u8, len: u16) -> Sum {
     addrs.with_word(u16::from(protocol)).with_word(len)
 }
 
-/// The checksum of a UDP datagram whose checksum field holds zero. Never zero itself, which would
-/// say that there is none (RFC 768).
+/// The checksum of a UDP datagram whose checksum field holds zero. The result is never zero, which would mean that
+/// there is no checksum (RFC 768).
 pub fn udp(ip: &IpAddrs, datagram: &[u8]) -> u16 {
     // The field has 16 bits; no datagram that gets here is longer.
     let sum = pseudo_header(ip, super::udp::PROTOCOL, datagram.len() as u16).with(datagram);
@@ -103,7 +102,7 @@ pub fn udp(ip: &IpAddrs, datagram: &[u8]) -> u16 {
     }
 }
 
-/// Whether a UDP datagram that carries a checksum agrees with it.
+/// Whether a UDP datagram agrees with the checksum that it carries.
 pub fn udp_is_valid(ip: &IpAddrs, datagram: &[u8]) -> bool {
     pseudo_header(ip, super::udp::PROTOCOL, datagram.len() as u16).with(datagram).fold() == 0xffff
 }
@@ -163,12 +162,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn agrees_with_the_definition(data in proptest::collection::vec(any::<u8>(), 0..300)) {
+        fn the_sum_agrees_with_the_definition(data in proptest::collection::vec(any::<u8>(), 0..300)) {
             prop_assert_eq!(checksum(&data), slow(&data));
         }
 
         #[test]
-        fn pieces_of_even_length_add_up(
+        fn sums_of_even_length_parts_add_up(
             data in proptest::collection::vec(any::<u8>(), 0..300),
             cut in 0usize..150,
         ) {
@@ -177,13 +176,13 @@ mod tests {
         }
 
         #[test]
-        fn incremental_update_is_recomputation(
+        fn an_incremental_update_equals_recomputation(
             mut data in proptest::collection::vec(any::<u8>(), 20..40),
             at in 0usize..9,
             new: u16,
         ) {
             data.truncate(data.len() & !1);
-            // Not all zero: 0000 and ffff are the same number, and only a sum of nothing tells them apart.
+            // Not all zero: 0000 and ffff are the same number in ones' complement, and only a sum of zeros gives 0000.
             data[19] |= 1;
             let before = checksum(&data);
             let old = u16::from_be_bytes([data[2 * at], data[2 * at + 1]]);

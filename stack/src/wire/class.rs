@@ -1,10 +1,10 @@
-//! Which DSCP means what. Every value is the operator's choice: no standard assigns one.
+//! The DSCPs of UET's packet classes. Every value is the operator's choice: no standard assigns one.
 
 /// The DSCPs of the fabric's classes, 6 bits each.
 ///
-/// The default is what a public simulator uses; a network configures its own on switches and hosts
-/// alike. `trimmed_last_hop` may equal `trimmed` where switches do not tell the last hop apart; all
-/// others must differ.
+/// The default values are those of a public simulator; a network configures its own, the same on all switches and
+/// hosts. `trimmed_last_hop` may equal `trimmed` if switches do not know whether they are the last hop; all other
+/// values must differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DscpClasses {
     /// Data that switches may trim.
@@ -23,7 +23,7 @@ impl Default for DscpClasses {
     }
 }
 
-/// The class of a packet, as its DSCP tells it.
+/// The class of a packet, from its DSCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PacketClass {
     /// Data that switches may trim.
@@ -32,28 +32,28 @@ pub enum PacketClass {
     Trimmed,
     /// Data that the switch before the receiver trimmed.
     TrimmedLastHop,
-    /// Control.
+    /// Acknowledgements, NACKs and control packets.
     Control,
     /// Any other DSCP.
     Other(u8),
 }
 
-/// Where a packet lost its payload.
+/// Where in the network a packet lost its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TrimPoint {
-    /// Inside the fabric.
+    /// At a switch inside the fabric.
     Fabric,
     /// At the switch before the receiver: the receiver's own link is the bottleneck.
     LastHop,
 }
 
-/// Why a set of classes cannot be used.
+/// Errors in a set of classes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ClassError {
-    /// A DSCP has six bits.
+    /// A DSCP is wider than six bits.
     #[error("DSCP {0} does not fit in six bits")]
     TooWide(u8),
-    /// Two classes that must differ do not.
+    /// Two classes that must differ have the same DSCP.
     #[error("DSCP {0} names two classes")]
     Ambiguous(u8),
 }
@@ -62,7 +62,7 @@ impl DscpClasses {
     /// Checks that every value is a DSCP and that the classes can be told apart.
     ///
     /// # Errors
-    /// The first value in the way.
+    /// The first value that is too wide or ambiguous.
     pub fn validate(&self) -> Result<(), ClassError> {
         let all = [self.trimmable, self.trimmed, self.control, self.trimmed_last_hop];
         if let Some(&wide) = all.iter().find(|d| **d > 63) {
@@ -76,7 +76,7 @@ impl DscpClasses {
         clash(self.control, self.trimmed_last_hop)
     }
 
-    /// What `dscp` means.
+    /// The class that `dscp` stands for.
     #[inline]
     pub const fn classify(&self, dscp: u8) -> PacketClass {
         if dscp == self.trimmable {
@@ -106,7 +106,7 @@ impl DscpClasses {
 }
 
 impl PacketClass {
-    /// Where packets of this class were trimmed; `None` if they were not.
+    /// Where packets of this class were trimmed; `None` if they are not trimmed.
     #[inline]
     pub const fn trim_point(self) -> Option<TrimPoint> {
         match self {
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_dscp_classifies_and_returns() {
+    fn every_dscp_has_a_class_that_maps_back_to_it() {
         let c = DscpClasses::default();
         assert_eq!(c.validate(), Ok(()));
         for dscp in 0..64 {
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn impossible_sets_are_refused() {
+    fn sets_of_ambiguous_or_wide_dscps_are_refused() {
         let d = DscpClasses::default();
         assert_eq!(DscpClasses { control: 64, ..d }.validate(), Err(ClassError::TooWide(64)));
         assert_eq!(DscpClasses { trimmed: 8, ..d }.validate(), Err(ClassError::Ambiguous(8)));

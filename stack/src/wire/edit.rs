@@ -1,5 +1,5 @@
-//! What a switch changes in a frame that passes: the congestion mark, the DSCP, the hop count. The
-//! IPv4 header checksum follows incrementally, so that damage done before stays visible.
+//! A switch's changes to a frame that it forwards: the congestion mark, the DSCP, the hop count. The IPv4 header
+//! checksum is updated incrementally, so that earlier damage stays visible.
 
 use super::checksum;
 use super::error::WireError;
@@ -7,7 +7,7 @@ use super::ethernet::EthernetView;
 use super::ip::{Ecn, traffic_class};
 use super::network::Network;
 
-/// Where the fields to edit lie, and what they hold.
+/// Offset and contents of the fields to edit.
 struct Place {
     ip: usize,
     v4: bool,
@@ -23,7 +23,7 @@ fn locate(frame: &[u8]) -> Result<Place, WireError> {
     Ok(Place { ip: eth.header_len(), v4, dscp: net.dscp(), ecn: net.ecn(), ttl: net.ttl() })
 }
 
-/// Marks the frame congestion-experienced if its sender reacts to marks; says whether it now is marked.
+/// Marks the frame as congestion-experienced if its sender is ECN-capable; returns whether it is marked now.
 ///
 /// # Errors
 /// The frame carries no well-formed IP header.
@@ -39,7 +39,7 @@ pub fn mark_ce(frame: &mut [u8]) -> Result<bool, WireError> {
     }
 }
 
-/// Sets the DSCP (6 bits; the others are ignored) and keeps ECN.
+/// Sets the DSCP (the low 6 bits of `dscp`) and keeps ECN.
 ///
 /// # Errors
 /// The frame carries no well-formed IP header.
@@ -49,8 +49,8 @@ pub fn set_dscp(frame: &mut [u8], dscp: u8) -> Result<(), WireError> {
     Ok(())
 }
 
-/// Takes one hop off TTL or hop limit; returns what is left. At 0 the frame is unchanged and must be
-/// dropped, and so it must where 0 is left.
+/// Decrements TTL or hop limit and returns the new value. A frame whose value was 0 is left unchanged; the caller must
+/// drop the frame if 0 is returned.
 ///
 /// # Errors
 /// The frame carries no well-formed IP header.

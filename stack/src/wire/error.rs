@@ -1,8 +1,8 @@
-//! What can be wrong with bytes that claim to be a packet, and with a header that cannot be written.
+//! Errors of reading and writing headers.
 
 use core::fmt;
 
-/// Which header an error is about.
+/// The header that an error concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum HeaderName {
     /// Ethernet, its VLAN tag included.
@@ -50,7 +50,7 @@ pub enum HeaderName {
 }
 
 impl HeaderName {
-    /// The name as the field writes it.
+    /// The name in the notation of the specifications.
     pub const fn as_str(self) -> &'static str {
         match self {
             HeaderName::Ethernet => "Ethernet",
@@ -84,8 +84,7 @@ impl fmt::Display for HeaderName {
     }
 }
 
-/// Why bytes were refused, or a header could not be written. Offsets count from the start of the
-/// header named.
+/// Why bytes were rejected, or a header could not be written. Offsets count from the start of the named header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
     /// The packet ends inside a header, or before the end that a length field announces.
@@ -101,11 +100,11 @@ pub enum WireError {
     /// A field has a value that is undefined, or that weft does not accept.
     #[error("{header}, byte {offset}: expected {expected}, found {found:#x}")]
     Unexpected {
-        /// The header.
+        /// The header with the field.
         header: HeaderName,
-        /// The field's first byte.
+        /// Offset of the field's first byte.
         offset: usize,
-        /// What would have been accepted.
+        /// The values that would have been accepted.
         expected: &'static str,
         /// The field's value.
         found: u64,
@@ -115,7 +114,7 @@ pub enum WireError {
     Checksum {
         /// The header that carries the checksum.
         header: HeaderName,
-        /// Where it lies.
+        /// Offset of the checksum field.
         offset: usize,
         /// The checksum of the bytes present.
         expected: u16,
@@ -127,38 +126,38 @@ pub enum WireError {
     NoRoom {
         /// The header that does not fit.
         header: HeaderName,
-        /// Bytes it needs.
+        /// Bytes that it needs.
         needed: usize,
-        /// Bytes there are.
+        /// Bytes available.
         room: usize,
     },
     /// Emitting: a value is wider than its field.
     #[error("{header}, byte {offset}: {field} is {found:#x}, its field has {bits} bits")]
     TooWide {
-        /// The header.
+        /// The header with the field.
         header: HeaderName,
-        /// The field's first byte.
+        /// Offset of the field's first byte.
         offset: usize,
-        /// The field.
+        /// Name of the field.
         field: &'static str,
-        /// Bits that the wire has for it.
+        /// Width of the field, bits.
         bits: u32,
-        /// The value.
+        /// The value that does not fit.
         found: u64,
     },
-    /// Emitting: two parts of what is to be written contradict each other.
+    /// Emitting: two parts of the header or frame contradict each other.
     #[error("{header}, byte {offset}: contradiction, expected {expected}")]
     Inconsistent {
-        /// The header.
+        /// The header with the field.
         header: HeaderName,
-        /// The field that would be written wrong.
+        /// Offset of the field that would be written wrong.
         offset: usize,
-        /// What must hold.
+        /// The condition that is violated.
         expected: &'static str,
     },
 }
 
-/// `Err` unless `value` fits in `bits` bits: nothing is ever cut off silently.
+/// `Err` unless `value` fits in `bits` bits: no value is ever truncated silently.
 #[inline]
 pub(super) const fn fits(
     header: HeaderName,
@@ -190,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn widths() {
+    fn values_wider_than_their_field_are_refused() {
         assert!(fits(HeaderName::Request, 0, "x", 0xfff, 12).is_ok());
         assert!(matches!(
             fits(HeaderName::Request, 0, "x", 0x1000, 12),

@@ -33,7 +33,7 @@ impl fmt::Display for MacAddr {
 pub struct VlanTag {
     /// Priority code point, 3 bits.
     pub priority: u8,
-    /// Drop eligible.
+    /// Drop eligible indicator.
     pub drop_eligible: bool,
     /// VLAN identifier, 12 bits.
     pub id: u16,
@@ -78,13 +78,13 @@ impl<'a> EthernetView<'a> {
         Ok(EthernetView { bytes, fixed, tag })
     }
 
-    /// Destination address.
+    /// Destination MAC address.
     #[inline]
     pub fn dst(&self) -> MacAddr {
         MacAddr(take(self.fixed, 0))
     }
 
-    /// Source address.
+    /// Source MAC address.
     #[inline]
     pub fn src(&self) -> MacAddr {
         MacAddr(take(self.fixed, 6))
@@ -96,19 +96,19 @@ impl<'a> EthernetView<'a> {
         self.tag.map(|t| VlanTag::from_tci(be16(t, 0)))
     }
 
-    /// The type of the payload: behind the tag if there is one.
+    /// EtherType of the payload; the one behind the tag if there is a tag.
     #[inline]
     pub fn ethertype(&self) -> u16 {
         self.tag.map_or_else(|| be16(self.fixed, 12), |t| be16(t, 2))
     }
 
-    /// Bytes of the header.
+    /// Length of the header, bytes.
     #[inline]
     pub fn header_len(&self) -> usize {
         if self.tag.is_some() { HEADER_LEN + VLAN_TAG_LEN } else { HEADER_LEN }
     }
 
-    /// What follows the header, any padding included.
+    /// The bytes after the header, including any padding.
     #[inline]
     pub fn payload(&self) -> &'a [u8] {
         &self.bytes[self.header_len()..]
@@ -118,13 +118,13 @@ impl<'a> EthernetView<'a> {
 /// An Ethernet header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EthernetHeader {
-    /// Destination.
+    /// Destination MAC address.
     pub dst: MacAddr,
-    /// Source.
+    /// Source MAC address.
     pub src: MacAddr,
-    /// The tag, if any.
+    /// The VLAN tag, if any.
     pub vlan: Option<VlanTag>,
-    /// The type of the payload; must not be [`TPID_VLAN`].
+    /// EtherType of the payload; must not be [`TPID_VLAN`].
     pub ethertype: u16,
 }
 
@@ -146,7 +146,7 @@ impl EthernetHeader {
         if self.vlan.is_some() { HEADER_LEN + VLAN_TAG_LEN } else { HEADER_LEN }
     }
 
-    /// Writes the header; returns its length. Padding to the minimum frame is the port's affair.
+    /// Writes the header; returns its length. The port pads frames to Ethernet's minimum.
     ///
     /// # Errors
     /// No room; a tag's field too wide; an EtherType that would be read as a tag.

@@ -1,9 +1,8 @@
 //! Whole frames: Ethernet, IP, UDP, PDS, SES and payload at once.
 //!
-//! Headers and payload are written apart ([`emit_headers`], then the payload right behind), so that
-//! the payload is copied once or not at all; [`finish_checksums`] comes last, and only where the port
-//! does not compute checksums itself. No CRC-32C trailer is emitted; one that a peer appends counts
-//! as payload.
+//! Headers and payload are written separately ([`emit_headers`], then the payload right after), so that the payload is
+//! copied once or not at all. [`finish_checksums`] comes last, and only if the port does not compute the checksums
+//! itself. No CRC-32C trailer is emitted; a trailer that a peer appends counts as payload.
 
 pub use super::class::{DscpClasses, PacketClass, TrimPoint};
 pub use super::ethernet::{MacAddr, VlanTag};
@@ -22,10 +21,10 @@ use super::prefix::{PREFIX_LEN, Prefix};
 use super::ses::{Ses, StandardRequest};
 use super::udp::{self, UdpHeader, UdpView};
 
-/// Hops that packets of weft start with.
+/// Initial TTL or hop limit of weft's packets.
 pub const DEFAULT_TTL: u8 = 64;
 
-/// What a frame says outside PDS and SES.
+/// The contents of a frame's headers in front of PDS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameMeta {
     /// Source MAC address.
@@ -38,44 +37,43 @@ pub struct FrameMeta {
     pub ip: IpAddrs,
     /// DSCP, 6 bits.
     pub dscp: u8,
-    /// ECN.
+    /// Congestion bits of IP.
     pub ecn: Ecn,
-    /// TTL or hop limit: as received, or to start with.
+    /// TTL or hop limit: as received, or the initial value.
     pub ttl: u8,
     /// UDP source port, which carries the entropy; see [`entropy_to_port`].
     pub entropy_port: u16,
-    /// Whether, and where, the payload was trimmed. Received frames: what `dscp` says. Emitted
-    /// frames: must agree with `dscp`.
+    /// Whether, and where, the payload was trimmed. In received frames derived from `dscp`; in emitted frames it must
+    /// agree with `dscp`.
     pub trimmed: Option<TrimPoint>,
-    /// Payload bytes that the packet had when it was sent: the UDP length survives trimming.
-    /// Ignored when a frame that is not trimmed is emitted. Extension headers count as payload.
+    /// Payload bytes that the packet had when it was sent: trimming leaves the UDP length alone. Ignored when an
+    /// untrimmed frame is emitted. Extension headers count as payload.
     pub original_payload_len: u32,
 }
 
-/// A frame taken apart.
+/// A parsed frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame<'a> {
-    /// Everything outside PDS and SES.
+    /// The contents of the headers in front of PDS.
     pub meta: FrameMeta,
     /// The PDS header.
     pub pds: Pds,
-    /// The SES header; [`Ses::None`] also where trimming has cut it.
+    /// The SES header; [`Ses::None`] also if trimming has cut it off.
     pub ses: Ses,
-    /// What follows SES: an extension header if the opcode has one, then the payload. After TSS:
-    /// what is encrypted, and the tag. Empty in a trimmed frame.
+    /// The bytes after SES: an extension header if the opcode has one, then the payload. After TSS: the ciphertext and
+    /// the tag. Empty in a trimmed frame.
     pub payload: &'a [u8],
 }
 
-/// Which checksums [`parse_frame`] verifies.
+/// The checksums that [`parse_frame`] verifies.
 ///
-/// The default verifies all: without a CRC-32C trailer the UDP checksum is the only protection from
-/// end to end, since each switch computes Ethernet's anew. A trimmed frame's UDP checksum covers
-/// bytes that are gone and is never verified. IPv4 senders may leave the UDP checksum out (zero);
-/// over IPv6 zero is refused (RFC 8200 §8.1).
+/// The default verifies all: without a CRC-32C trailer the UDP checksum is the only end-to-end protection, since each
+/// switch recomputes Ethernet's. A trimmed frame's UDP checksum covers bytes that are gone, so it is never verified.
+/// IPv4 senders may omit the UDP checksum (zero); over IPv6 zero is refused (RFC 8200 §8.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChecksumPolicy {
-    /// Verify the IPv4 header checksum, but for trimmed frames whose total length was left alone:
-    /// their checksum was left alone, too, although the DSCP has changed.
+    /// Verify the IPv4 header checksum, except in trimmed frames whose total length was left alone: their checksum was
+    /// left alone too, although the DSCP has changed.
     pub ipv4_header: bool,
     /// Verify the UDP checksum.
     pub udp: bool,
@@ -84,7 +82,7 @@ pub struct ChecksumPolicy {
 impl ChecksumPolicy {
     /// Verify all.
     pub const VERIFY: ChecksumPolicy = ChecksumPolicy { ipv4_header: true, udp: true };
-    /// Verify nothing: the port has done it.
+    /// Verify nothing: the port has verified the checksums.
     pub const OFFLOADED: ChecksumPolicy = ChecksumPolicy { ipv4_header: false, udp: false };
 }
 
@@ -94,15 +92,14 @@ impl Default for ChecksumPolicy {
     }
 }
 
-/// Takes a received frame apart.
+/// Parses a received frame.
 ///
-/// `classes` decides whether the frame was trimmed. A trimmed frame may announce more bytes, in its
-/// UDP length and (where the switch leaves that alone) in its IP length, than there are; its SES
-/// header is read if all of it is there.
+/// `classes` decides whether the frame was trimmed. A trimmed frame may announce more bytes than it has, in its UDP
+/// length and (if the switch leaves that alone) in its IP length. Its SES header is read if it is complete.
 ///
 /// # Errors
-/// Whatever is wrong, by header and offset. In particular anything but UDP to port 4793 over IPv4
-/// without fragmentation, or over IPv6 without extension headers, behind at most one VLAN tag.
+/// Any error in a header, with its offset. In particular, the frame must be UDP to port 4793 over IPv4 without
+/// fragmentation, or over IPv6 without extension headers, with at most one VLAN tag.
 #[inline]
 pub fn parse_frame<'a>(
     bytes: &'a [u8],
@@ -146,8 +143,8 @@ pub fn parse_frame<'a>(
     Ok(Frame { meta, pds, ses: body.ses, payload: body.payload })
 }
 
-/// Takes apart what follows the UDP header of a frame that is not trimmed: PDS and SES, written to where the caller wants
-/// them, and the payload, which is returned.
+/// Parses the bytes after the UDP header of an untrimmed frame: writes PDS and SES to `pds` and `ses`, and returns the
+/// payload.
 ///
 /// # Errors
 /// As [`parse_frame`]; `pds` and `ses` are then arbitrary.
@@ -157,7 +154,7 @@ pub(crate) fn parse_delivery<'a>(
     pds: &mut Pds,
     ses: &mut Ses,
 ) -> Result<&'a [u8], WireError> {
-    // What most packets are is read without a detour.
+    // Fast path for the most common headers.
     if let Some((header, rest)) = bytes.split_first_chunk()
         && let Some(request) = Request::parse_plain(header)
         && let Some((header, payload)) = rest.split_first_chunk()
@@ -244,7 +241,7 @@ fn right_udp_checksum(ip: &IpAddrs, datagram: &[u8], found: u16) -> u16 {
     }
 }
 
-/// Bytes of all headers that [`emit_headers`] writes for these.
+/// Length of the headers that [`emit_headers`] writes, bytes.
 #[inline]
 pub fn headers_len(meta: &FrameMeta, pds: &Pds, ses: &Ses) -> usize {
     let ethernet = ethernet_header(meta).encoded_len();
@@ -260,17 +257,16 @@ fn ethernet_header(meta: &FrameMeta) -> EthernetHeader {
     EthernetHeader { dst: meta.dst_mac, src: meta.src_mac, vlan: meta.vlan, ethertype }
 }
 
-/// Writes all headers of a frame whose payload, `payload_len` bytes, the caller puts behind them;
-/// returns their length. Both checksums are left zero: see [`finish_checksums`].
+/// Writes all headers of a frame and returns their length; the caller puts the payload of `payload_len` bytes after
+/// them. Both checksums are left zero: see [`finish_checksums`].
 ///
-/// With `meta.trimmed`, writes the frame as a switch that rewrites lengths would have left it:
-/// `payload_len` must be zero, and `ses` may be [`Ses::None`] although PDS announces a header.
-/// IPv4 packets get identification 0 and DF, IPv6 packets flow label 0: the entropy is in the UDP
-/// source port. Padding to Ethernet's minimum is the port's affair.
+/// With `meta.trimmed`, writes the frame as a switch that rewrites lengths would have left it: `payload_len` must be
+/// zero, and `ses` may be [`Ses::None`] although PDS announces a header. IPv4 packets get identification 0 and DF,
+/// IPv6 packets flow label 0: the entropy is in the UDP source port. The port pads frames to Ethernet's minimum.
 ///
 /// # Errors
-/// No room; a value too wide for its field, the length of the packet included; `ses` is not what
-/// `pds` announces.
+/// No room; a value too wide for its field, including the length of the packet; `ses` is not the header that `pds`
+/// announces.
 #[inline]
 pub fn emit_headers(
     buf: &mut [u8],
@@ -282,7 +278,8 @@ pub fn emit_headers(
     emit(buf, meta, pds, ses, payload_len, false)
 }
 
-/// As [`emit_headers`], but with the checksum of an IPv4 header. UDP's is left zero: see [`fill_udp_checksum`].
+/// As [`emit_headers`], but computes the IPv4 header checksum. The UDP checksum is left zero: see
+/// [`fill_udp_checksum`].
 ///
 /// # Errors
 /// As [`emit_headers`].
@@ -329,8 +326,8 @@ fn emit(
     Ok(at)
 }
 
-/// As [`emit_headers_with_ipv4_checksum`], for packets whose first headers are `prefix` but for this traffic class (DSCP and ECN)
-/// and source port.
+/// As [`emit_headers_with_ipv4_checksum`], for packets whose headers up to UDP come from `prefix`, apart from the
+/// traffic class (DSCP and ECN) and the source port.
 ///
 /// # Errors
 /// As [`emit_headers`].
@@ -347,7 +344,7 @@ pub(crate) fn emit_headers_behind(
     let no_room = WireError::NoRoom { header: HeaderName::Udp, needed: PREFIX_LEN, room };
     let (head, rest) = buf.split_first_chunk_mut().ok_or(no_room)?;
     let delivery = match (pds, ses) {
-        // What most packets are.
+        // Fast path for the most common headers.
         (
             Pds::Request(request @ Request { next: NextHeader::RequestStandard, .. }),
             Ses::Standard(standard),
@@ -384,7 +381,7 @@ fn check_consistent(meta: &FrameMeta, pds: &Pds, ses: &Ses, payload_len: usize) 
     Ok(())
 }
 
-/// That `ses` is what `pds` announces.
+/// Checks that `ses` is the header that `pds` announces.
 #[inline]
 fn check_announced(pds: &Pds, ses: &Ses) -> Result<(), WireError> {
     if ses.next_header() == pds.next_header() {
@@ -437,25 +434,25 @@ fn emit_ip(
     }
 }
 
-/// What [`finish_checksums`] puts in the UDP checksum field.
+/// The value that [`finish_checksums`] puts in the UDP checksum field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum UdpChecksum {
-    /// The checksum.
+    /// The checksum over pseudo-header and datagram.
     #[default]
     Full,
     /// The folded sum of the pseudo-header, for a port that adds the rest.
     PseudoHeader,
-    /// Zero, saying that there is none. Over IPv6, which requires one, as [`UdpChecksum::Full`].
+    /// Zero, which means no checksum. IPv6 requires a checksum, so there the same as [`UdpChecksum::Full`].
     None,
 }
 
-/// What [`finish_checksums`] fills in. The default is all, in software; [`UdpChecksum::None`] saves
-/// the pass over the payload where Ethernet's own check is thought enough.
+/// The checksums that [`finish_checksums`] fills in. The default computes all in software; [`UdpChecksum::None`] saves
+/// the pass over the payload where Ethernet's frame check is enough.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChecksumFill {
     /// Whether to fill the IPv4 header checksum in.
     pub ipv4_header: bool,
-    /// What to do about UDP.
+    /// How to fill in the UDP checksum.
     pub udp: UdpChecksum,
 }
 
@@ -465,8 +462,8 @@ impl Default for ChecksumFill {
     }
 }
 
-/// Fills the checksums of a complete frame in: headers written by [`emit_headers`], payload behind
-/// them. The UDP checksum of a trimmed frame, which covers what is not there, is left as it is.
+/// Fills in the checksums of a complete frame: headers written by [`emit_headers`], then the payload. The UDP checksum
+/// of a trimmed frame is left alone, because it covers bytes that are gone.
 ///
 /// # Errors
 /// The bytes are not such a frame.
@@ -490,8 +487,8 @@ pub fn finish_checksums(frame: &mut [u8], fill: ChecksumFill) -> Result<(), Wire
     Ok(())
 }
 
-/// Fills the UDP checksum in of a complete frame whose headers were emitted for `meta`, and which is not
-/// trimmed. What [`finish_checksums`] does, for who knows where the headers are.
+/// Fills in the UDP checksum of a complete, untrimmed frame whose headers were emitted for `meta`. Same result as
+/// [`finish_checksums`] for the UDP checksum, without parsing the headers again.
 ///
 /// # Errors
 /// The frame is shorter than these headers.
@@ -501,7 +498,7 @@ pub fn fill_udp_checksum(frame: &mut [u8], meta: &FrameMeta, fill: UdpChecksum) 
     fill_udp_checksum_at(frame, at, &meta.ip, fill)
 }
 
-/// The same for a frame whose UDP header begins at `at`.
+/// As [`fill_udp_checksum`], for a frame whose UDP header begins at offset `at`.
 ///
 /// # Errors
 /// As [`fill_udp_checksum`].
@@ -519,7 +516,7 @@ pub(crate) fn fill_udp_checksum_at(
     Ok(())
 }
 
-/// `datagram` holds a whole UDP header.
+/// Fills in the checksum of `datagram`, which holds a whole UDP header.
 fn fill_udp(datagram: &mut [u8], ip: &IpAddrs, fill: UdpChecksum) {
     datagram[6..8].fill(0);
     let value = match (fill, ip) {

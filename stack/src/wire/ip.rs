@@ -1,28 +1,28 @@
-//! What IPv4 and IPv6 have in common.
+//! Types that IPv4 and IPv6 have in common.
 
 use core::net::{Ipv4Addr, Ipv6Addr};
 
-/// Source and destination of a packet, both of one family.
+/// Source and destination of a packet, both of the same IP version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum IpAddrs {
-    /// IPv4.
+    /// IPv4 addresses.
     V4 {
-        /// Source.
+        /// Source address.
         src: Ipv4Addr,
-        /// Destination.
+        /// Destination address.
         dst: Ipv4Addr,
     },
-    /// IPv6.
+    /// IPv6 addresses.
     V6 {
-        /// Source.
+        /// Source address.
         src: Ipv6Addr,
-        /// Destination.
+        /// Destination address.
         dst: Ipv6Addr,
     },
 }
 
 impl IpAddrs {
-    /// The addresses of an answer.
+    /// The addresses of a reply: source and destination exchanged.
     pub const fn reversed(self) -> IpAddrs {
         match self {
             IpAddrs::V4 { src, dst } => IpAddrs::V4 { src: dst, dst: src },
@@ -30,7 +30,7 @@ impl IpAddrs {
         }
     }
 
-    /// Bytes of the IP header that weft emits for these addresses.
+    /// Length of the IP header that weft emits for these addresses, bytes.
     pub const fn header_len(&self) -> usize {
         match self {
             IpAddrs::V4 { .. } => super::ipv4::HEADER_LEN,
@@ -43,19 +43,19 @@ impl IpAddrs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 #[repr(u8)]
 pub enum Ecn {
-    /// The transport does not react to marks.
+    /// Not ECN-capable: the transport does not react to marks.
     #[default]
     NotEct = 0,
     /// ECN-capable, ECT(1).
     Ect1 = 1,
-    /// ECN-capable, ECT(0): what weft sends.
+    /// ECN-capable, ECT(0); weft's packets carry it.
     Ect0 = 2,
     /// Congestion experienced.
     Ce = 3,
 }
 
 impl Ecn {
-    /// From the low two bits of a traffic class; the others are ignored.
+    /// The ECN bits of a traffic class: its low two bits.
     #[inline]
     pub const fn from_bits(bits: u8) -> Ecn {
         match bits & 3 {

@@ -8,7 +8,7 @@ use core::net::Ipv4Addr;
 
 const HEADER: HeaderName = HeaderName::Ipv4;
 
-/// Bytes of a header without options, which is what weft emits.
+/// Length of a header without options, which is the only kind weft emits, bytes.
 pub const HEADER_LEN: usize = 20;
 const DONT_FRAGMENT: u16 = 0x4000;
 
@@ -20,7 +20,7 @@ pub struct Ipv4View<'a> {
 }
 
 impl<'a> Ipv4View<'a> {
-    /// Checks the header and that the packet is as long as it says. `bytes` may be longer: Ethernet pads.
+    /// Checks the header, and that the packet is complete. `bytes` may be longer, because Ethernet pads.
     ///
     /// # Errors
     /// Truncated; wrong version or header length; malformed options; a fragment.
@@ -31,18 +31,18 @@ impl<'a> Ipv4View<'a> {
         Ok(view)
     }
 
-    /// Checks that the packet is as long as it says.
+    /// Checks that the packet is as long as its total length.
     #[inline]
     pub(super) fn check_length(&self) -> Result<(), WireError> {
         let (needed, found) = (usize::from(self.total_len()), self.bytes.len());
         if needed > found { Err(WireError::Truncated { header: HEADER, needed, found }) } else { Ok(()) }
     }
 
-    /// As [`Ipv4View::new_checked`], but the total length may exceed `bytes`: so it does in a trimmed
-    /// packet whose switch leaves the field alone.
+    /// As [`Ipv4View::new_checked`], but the total length may exceed `bytes`, as in a trimmed packet whose switch
+    /// leaves the field alone.
     ///
     /// # Errors
-    /// As [`Ipv4View::new_checked`], but for the total length.
+    /// As [`Ipv4View::new_checked`], except for the total length.
     #[inline]
     pub fn new_trimmed(bytes: &'a [u8]) -> Result<Ipv4View<'a>, WireError> {
         let fixed: &[u8; HEADER_LEN] = head(bytes, HEADER)?;
@@ -72,13 +72,13 @@ impl<'a> Ipv4View<'a> {
         Ok(view)
     }
 
-    /// Bytes of the header, options included.
+    /// Length of the header including options, bytes.
     #[inline]
     pub fn header_len(&self) -> usize {
         usize::from(self.fixed[0] & 0xf) * 4
     }
 
-    /// Bytes of the whole packet, as it says.
+    /// The total length field: bytes of header and payload.
     #[inline]
     pub fn total_len(&self) -> u16 {
         be16(self.fixed, 2)
@@ -108,7 +108,7 @@ impl<'a> Ipv4View<'a> {
         be16(self.fixed, 6) & DONT_FRAGMENT != 0
     }
 
-    /// Time to live, hops.
+    /// Time to live (TTL), hops.
     #[inline]
     pub fn ttl(&self) -> u8 {
         self.fixed[8]
@@ -140,7 +140,7 @@ impl<'a> Ipv4View<'a> {
     pub fn verify_checksum(&self) -> Result<(), WireError> {
         let header = &self.bytes[..self.header_len()];
         let found = be16(self.fixed, 10);
-        // Zero over the whole header, its own checksum included, is the definition of correct.
+        // The checksum over the whole header, including the field itself, is zero if it is correct.
         if checksum::checksum(header) == 0 {
             return Ok(());
         }
@@ -148,7 +148,7 @@ impl<'a> Ipv4View<'a> {
         Err(WireError::Checksum { header: HEADER, offset: 10, expected, found })
     }
 
-    /// The payload: up to the total length, or to the end of the bytes where that comes first.
+    /// The payload, up to the total length or the end of the bytes, whichever comes first.
     #[inline]
     pub fn payload(&self) -> &'a [u8] {
         &self.bytes[self.header_len()..usize::from(self.total_len()).min(self.bytes.len())]
@@ -183,29 +183,29 @@ fn check_options(options: &[u8]) -> Result<(), WireError> {
 pub struct Ipv4Header {
     /// DSCP, 6 bits.
     pub dscp: u8,
-    /// ECN.
+    /// Congestion bits.
     pub ecn: Ecn,
     /// Identification; 0 in packets that are never fragmented (RFC 6864).
     pub identification: u16,
-    /// DF.
+    /// Don't-fragment flag (DF).
     pub dont_fragment: bool,
-    /// Hops left.
+    /// Time to live (TTL), hops.
     pub ttl: u8,
     /// Protocol of the payload.
     pub protocol: u8,
-    /// Source.
+    /// Source address.
     pub src: Ipv4Addr,
-    /// Destination.
+    /// Destination address.
     pub dst: Ipv4Addr,
-    /// Bytes behind the header, as announced; at most 65,515.
+    /// Announced length of the payload, bytes; at most 65,515.
     pub payload_len: u16,
 }
 
 impl Ipv4Header {
-    /// Reads a header; options are dropped. Does not look at the checksum.
+    /// Reads a header and drops its options. Does not verify the checksum.
     ///
     /// # Errors
-    /// None: the view has checked everything. A `Result` so that all headers read alike.
+    /// None: the view has checked everything. The result type is that of all headers.
     #[inline]
     pub fn parse(view: &Ipv4View<'_>) -> Result<Ipv4Header, WireError> {
         Ok(Ipv4Header {
@@ -227,7 +227,7 @@ impl Ipv4Header {
         HEADER_LEN
     }
 
-    /// Writes the header with checksum zero, for the port or [`fill_checksum`] to complete.
+    /// Writes the header with a checksum of zero, which the port or [`fill_checksum`] replaces.
     ///
     /// # Errors
     /// No room; a DSCP or payload length too wide.
@@ -242,7 +242,7 @@ impl Ipv4Header {
     /// As [`Ipv4Header::emit`].
     #[inline]
     pub fn emit_with_checksum(&self, buf: &mut [u8]) -> Result<usize, WireError> {
-        // From the words before they are written: reading back what was just written in pieces takes longer.
+        // Summed before the words are written: reading back bytes just written in pieces stalls on store forwarding.
         self.write(buf, |words| !checksum::fold(words.iter().map(|word| u64::from(*word)).sum()))
     }
 
@@ -269,7 +269,7 @@ impl Ipv4Header {
     }
 }
 
-/// Computes and stores the header checksum of the IPv4 packet that starts `packet`.
+/// Computes and stores the header checksum of the IPv4 packet at the start of `packet`.
 ///
 /// # Errors
 /// As [`Ipv4View::new_trimmed`].
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes() {
+    fn an_emitted_header_has_known_bytes_and_parses_back() {
         let b = packet();
         assert_eq!(b[..10], [0x45, 0xba, 0, 24, 0, 0, 0x40, 0, 64, 17]);
         let view = Ipv4View::new_checked(&b).unwrap();
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ways_to_the_checksum_agree() {
+    fn emitting_with_the_checksum_and_filling_it_in_later_agree() {
         for (payload_len, ttl) in [(0, 0), (4, 64), (4180, 255), (65_515, 1)] {
             let header = Ipv4Header { payload_len, ttl, ..header() };
             let (mut filled, mut at_once) = ([0xee; HEADER_LEN], [0xee; HEADER_LEN]);
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths() {
+    fn wrong_lengths_are_refused() {
         let b = packet();
         for len in 0..24 {
             assert!(matches!(Ipv4View::new_checked(&b[..len]), Err(WireError::Truncated { .. })));

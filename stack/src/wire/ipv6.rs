@@ -1,5 +1,5 @@
-//! IPv6. Extension headers are not interpreted: a packet's next header is what the caller sees, and
-//! anything but the transport expected is refused there.
+//! IPv6. Extension headers are not interpreted: the caller sees the packet's next header, and refuses any other than
+//! the transport that it expects.
 
 use super::bytes::{be16, be32, head, put, room, take};
 use super::error::{HeaderName, WireError, fits};
@@ -19,7 +19,7 @@ pub struct Ipv6View<'a> {
 }
 
 impl<'a> Ipv6View<'a> {
-    /// Checks the header and that the packet is as long as it says. `bytes` may be longer: Ethernet pads.
+    /// Checks the header, and that the packet is complete. `bytes` may be longer, because Ethernet pads.
     ///
     /// # Errors
     /// Truncated; wrong version.
@@ -30,15 +30,15 @@ impl<'a> Ipv6View<'a> {
         Ok(view)
     }
 
-    /// Checks that the packet is as long as it says.
+    /// Checks that the packet is as long as its payload length.
     #[inline]
     pub(super) fn check_length(&self) -> Result<(), WireError> {
         let (needed, found) = (HEADER_LEN + usize::from(self.payload_len()), self.bytes.len());
         if needed > found { Err(WireError::Truncated { header: HEADER, needed, found }) } else { Ok(()) }
     }
 
-    /// As [`Ipv6View::new_checked`], but the payload length may exceed `bytes`: so it does in a
-    /// trimmed packet whose switch leaves the field alone.
+    /// As [`Ipv6View::new_checked`], but the payload length may exceed `bytes`, as in a trimmed packet whose switch
+    /// leaves the field alone.
     ///
     /// # Errors
     /// Truncated inside the header; wrong version.
@@ -79,19 +79,19 @@ impl<'a> Ipv6View<'a> {
         be32(self.fixed, 0) & 0xf_ffff
     }
 
-    /// Bytes behind the header, as it says.
+    /// The payload length field: bytes after the header.
     #[inline]
     pub fn payload_len(&self) -> u16 {
         be16(self.fixed, 4)
     }
 
-    /// Protocol of what follows.
+    /// Protocol of the payload.
     #[inline]
     pub fn next_header(&self) -> u8 {
         self.fixed[6]
     }
 
-    /// Hops left.
+    /// Hop limit.
     #[inline]
     pub fn hop_limit(&self) -> u8 {
         self.fixed[7]
@@ -109,7 +109,7 @@ impl<'a> Ipv6View<'a> {
         Ipv6Addr::from(take::<HEADER_LEN, 16>(self.fixed, 24))
     }
 
-    /// The payload: as long as announced, or to the end of the bytes where that comes first.
+    /// The payload, up to the payload length or the end of the bytes, whichever comes first.
     #[inline]
     pub fn payload(&self) -> &'a [u8] {
         &self.bytes[HEADER_LEN..(HEADER_LEN + usize::from(self.payload_len())).min(self.bytes.len())]
@@ -121,19 +121,19 @@ impl<'a> Ipv6View<'a> {
 pub struct Ipv6Header {
     /// DSCP, 6 bits.
     pub dscp: u8,
-    /// ECN.
+    /// Congestion bits.
     pub ecn: Ecn,
     /// Flow label, 20 bits.
     pub flow_label: u32,
-    /// Bytes behind the header, as announced.
+    /// Announced length of the payload, bytes.
     pub payload_len: u16,
-    /// Protocol of what follows.
+    /// Protocol of the payload.
     pub next_header: u8,
-    /// Hops left.
+    /// Hop limit.
     pub hop_limit: u8,
-    /// Source.
+    /// Source address.
     pub src: Ipv6Addr,
-    /// Destination.
+    /// Destination address.
     pub dst: Ipv6Addr,
 }
 
@@ -184,8 +184,8 @@ impl Ipv6Header {
     }
 }
 
-/// The extension headers of the IANA registry "IPv6 Extension Header Types", but for the two
-/// experimental numbers, one of which native IP uses.
+/// Refuses the extension headers of the IANA registry "IPv6 Extension Header Types", except the two experimental
+/// numbers, one of which native IP uses.
 #[inline]
 fn no_extension(next_header: u8) -> Result<(), WireError> {
     match next_header {
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes() {
+    fn an_emitted_header_has_known_bytes_and_parses_back() {
         let mut b = [0xee; 43];
         assert_eq!(header().emit(&mut b), Ok(40));
         assert_eq!(b[..8], [0x62, 0x3a, 0xbc, 0xde, 0, 3, 17, 63]);
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused() {
+    fn short_packets_wrong_versions_and_extensions_are_refused() {
         let mut b = [0; 43];
         assert!(matches!(
             Ipv6Header { flow_label: 1 << 20, ..header() }.emit(&mut b),

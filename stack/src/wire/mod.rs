@@ -1,13 +1,12 @@
-//! What travels: Ethernet, IPv4 and IPv6, UDP, the packet delivery sublayer (PDS) and the semantic
-//! sublayer (SES) of Ultra Ethernet Transport.
+//! Packet formats: Ethernet, IPv4 and IPv6, UDP, and the packet delivery sublayer (PDS) and semantic sublayer (SES) of
+//! Ultra Ethernet Transport.
 //!
-//! Every header exists twice: as a checked view over bytes, which validates lengths once, and as a
-//! plain struct with `parse`, `emit` and a length. [`frame`] puts them together; [`trim`] and
-//! [`edit`] are the switch's side. `docs/wire.md` has the layouts, the code points and the places
-//! where public sources disagree.
+//! Every header has two forms: a checked view over bytes, which validates lengths once, and a plain struct with
+//! `parse`, `emit` and a length. [`frame`] combines them; [`trim`] and [`edit`] are the operations of a switch.
+//! `docs/wire.md` has the layouts, the code points and the places where public sources disagree.
 //!
-//! Decoders return a [`WireError`] and never panic, whatever the bytes. Reserved bits are written
-//! zero and ignored when read. A value wider than its field is refused, never cut off.
+//! Decoders return a [`WireError`] and never panic, whatever the bytes. Reserved bits are written as zero and ignored
+//! when read. A value wider than its field is refused, never truncated.
 
 #![forbid(unsafe_code)]
 
@@ -36,8 +35,8 @@ mod tests;
 
 pub use error::{HeaderName, WireError};
 
-/// Bytes of the longest PDS and SES headers of a data packet: a request with its congestion control part, and a
-/// standard request. An ACK with a response is shorter.
+/// Longest PDS and SES headers of a data packet, bytes: a request with its congestion control part, and a standard
+/// request. An ACK with a response is shorter.
 pub const MAX_HEADERS: usize = pds::Request::CC_LEN + ses::StandardRequest::LEN;
-/// Bytes of a data packet's longest headers from IPv4 on: what the MTU of a link needs beyond the payload.
+/// Longest headers of a data packet from IPv4 on, bytes: a link's MTU must exceed the payload by this.
 pub const MAX_IPV4_HEADERS: usize = ipv4::HEADER_LEN + udp::HEADER_LEN + MAX_HEADERS;

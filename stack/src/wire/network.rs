@@ -1,4 +1,4 @@
-//! Either IP header behind an Ethernet header, as the frame-level functions need it.
+//! Either IP header behind an Ethernet header, for the functions on whole frames.
 
 use super::error::{HeaderName, WireError};
 use super::ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, EthernetView};
@@ -107,7 +107,7 @@ impl<'a> Network<'a> {
         }
     }
 
-    /// Bytes behind the header, as it says.
+    /// Announced number of bytes after the header.
     #[inline]
     pub(super) fn announced_len(&self) -> usize {
         match self {
@@ -116,7 +116,7 @@ impl<'a> Network<'a> {
         }
     }
 
-    /// Bytes behind the header, as far as they are present.
+    /// The bytes after the header that are present.
     #[inline]
     pub(super) fn payload(&self) -> &'a [u8] {
         match self {

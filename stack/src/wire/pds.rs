@@ -11,31 +11,31 @@ pub use view::{PROLOGUE_LEN, PacketType, PdsView};
 
 use core::cmp::Ordering;
 
-/// A packet sequence number. Circular: compare with the methods of this type only, which hold for
-/// numbers less than 2³¹ apart.
+/// A packet sequence number. It wraps: compare only with the methods of this type, which are valid for numbers less
+/// than 2³¹ apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Psn(pub u32);
 
 impl Psn {
-    /// `self + n`, around the circle.
+    /// `self + n`, modulo 2³².
     #[inline]
     pub const fn plus(self, n: u32) -> Psn {
         Psn(self.0.wrapping_add(n))
     }
 
-    /// `self − n`, around the circle.
+    /// `self − n`, modulo 2³².
     #[inline]
     pub const fn minus(self, n: u32) -> Psn {
         Psn(self.0.wrapping_sub(n))
     }
 
-    /// `self + offset`, around the circle.
+    /// `self + offset`, modulo 2³².
     #[inline]
     pub const fn offset(self, offset: i32) -> Psn {
         Psn(self.0.wrapping_add(offset as u32))
     }
 
-    /// How far `self` is beyond `other`; negative if it lies before it.
+    /// Distance from `other` to `self`, positive if `self` is later.
     #[inline]
     pub const fn distance(self, other: Psn) -> i32 {
         self.0.wrapping_sub(other.0) as i32
@@ -47,22 +47,22 @@ impl Psn {
         self.distance(other) < 0
     }
 
-    /// The order on the circle, seen from `other`.
+    /// Serial-number order relative to `other`.
     #[inline]
     pub fn circular_cmp(self, other: Psn) -> Ordering {
         self.distance(other).cmp(&0)
     }
 }
 
-/// The identifier of a PDC at one end. 0 is reserved and means none.
+/// The identifier of a PDC at one end. 0 is reserved for no PDC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, PartialOrd, Ord)]
 pub struct PdcId(pub u16);
 
-/// What follows the PDS header (prologue bits 10–7 of packets other than CP).
+/// Header after the PDS header (prologue bits 10–7 of packets other than CP).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(u8)]
 pub enum NextHeader {
-    /// Nothing.
+    /// No header follows.
     #[default]
     None = 0,
     /// A small request.
@@ -79,13 +79,13 @@ pub enum NextHeader {
     ResponseDataSmall = 6,
 }
 
-/// How a PDC delivers.
+/// Delivery mode of a PDC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub enum DeliveryMode {
-    /// Reliable, unordered: sprayed, delivered on arrival, retransmitted selectively.
+    /// Reliable, unordered: sprayed over many entropies, delivered on arrival, retransmitted selectively.
     #[default]
     Rud,
-    /// Reliable, ordered: one entropy.
+    /// Reliable, ordered: all packets use one entropy.
     Rod,
 }
 
@@ -94,7 +94,7 @@ pub enum DeliveryMode {
 pub enum Destination {
     /// The target's PDCID is known.
     Pdc(PdcId),
-    /// It is not known yet (SYN): create a PDC whose Start_PSN is this packet's PSN − `psn_offset`.
+    /// The target's PDCID is not known yet (SYN): create a PDC whose Start_PSN is this packet's PSN − `psn_offset`.
     Syn {
         /// Use the PDC reserved for this purpose (`use_rsv_pdc`); in a CP the high info bit.
         use_reserved: bool,
@@ -108,7 +108,7 @@ pub enum Destination {
 pub struct Request {
     /// RUD or ROD.
     pub mode: DeliveryMode,
-    /// What follows.
+    /// Type of the SES header that follows.
     pub next: NextHeader,
     /// This is a retransmission.
     pub retx: bool,
@@ -129,16 +129,16 @@ pub struct Request {
 /// The congestion-control fields of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestCc {
-    /// Which congestion context of the sender this packet belongs to.
+    /// Identifier of the sender's congestion context that this packet belongs to.
     pub ccc_id: u8,
-    /// Credit wanted in total, 256 B units, modulo 2²⁴.
+    /// Total credit wanted, units of 256 B, modulo 2²⁴.
     pub credit_target: u32,
 }
 
-/// What an acknowledgement asks of the sender (REQ).
+/// Request of an acknowledgement to the sender (REQ field).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum AckRequest {
-    /// Nothing.
+    /// No request.
     #[default]
     None,
     /// Clear the guaranteed-delivery responses.
@@ -152,17 +152,17 @@ pub enum AckRequest {
 /// ACK, ACK_CC and ACK_CCX.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ack {
-    /// What follows.
+    /// Type of the SES header that follows.
     pub next: NextHeader,
     /// The packet that triggered this arrived with a congestion mark (M).
     pub ecn: bool,
     /// The packet that triggered this was a retransmission.
     pub retx: bool,
-    /// What the receiver asks for.
+    /// The receiver's request to the sender.
     pub request: AckRequest,
-    /// Which packet triggered this.
+    /// The packet that triggered this.
     pub trigger: AckTrigger,
-    /// All packets up to this one have arrived.
+    /// Cumulative acknowledgement: all packets up to this PSN have arrived.
     pub cack_psn: Psn,
     /// The PDCID of the end that acknowledges.
     pub spdcid: PdcId,
@@ -172,7 +172,7 @@ pub struct Ack {
     pub cc: Option<AckCc>,
 }
 
-/// What an acknowledgement answers.
+/// The packet that an acknowledgement answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AckTrigger {
     /// A request: its PSN − CACK_PSN, 16 bits signed.
@@ -190,9 +190,9 @@ pub struct AckCc {
     pub mpr: u8,
     /// SACK base − CACK_PSN.
     pub sack_psn_offset: i16,
-    /// Bit i stands for the packet SACK base + i; a zero says nothing.
+    /// Bit i stands for the packet with PSN SACK base + i; a zero bit carries no information.
     pub sack_bitmap: u64,
-    /// What the algorithms need.
+    /// Congestion-control state of the receiver.
     pub state: CcState,
 }
 
@@ -203,46 +203,47 @@ pub enum CcState {
     Nscc(NsccState),
     /// cc_type 1.
     Credit {
-        /// Credit granted in total, 24 bits.
+        /// Total credit granted, units of 256 B, modulo 2²⁴.
         credit: u32,
         /// As in [`NsccState::ooo_count`].
         ooo_count: u16,
     },
-    /// A type this project does not interpret, with its 64 bits.
+    /// A type that weft does not interpret, with its 64 bits.
     Other {
         /// cc_type, 4 bits, neither 0 nor 1.
         kind: u8,
-        /// The bits.
+        /// The uninterpreted bits.
         bits: u64,
     },
     /// ACK_CCX, whose types no source defines: 128 bits.
     Extended {
         /// cc_type, 4 bits.
         kind: u8,
-        /// The bits.
+        /// The uninterpreted bits.
         bits: Bits128,
     },
 }
 
-/// What NSCC reports to the sender.
+/// NSCC's report from receiver to sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct NsccState {
-    /// Time from the packet's arrival to the acknowledgement, units of 128 ns; 0 not known, 0xFFFF longer than can be said.
+    /// Time from the packet's arrival to the acknowledgement, units of 128 ns; 0 if unknown, 0xFFFF if longer than the
+    /// field can express.
     pub service_time: u16,
     /// Restore the window (rc).
     pub restore_cwnd: bool,
-    /// Share of the window to keep, 7 bits; 0x7F keeps all.
+    /// Share of the window to keep, 7 bits; 0x7F keeps the whole window.
     pub rcv_cwnd_pend: u8,
-    /// Bytes received in total, 256 B units rounded up, modulo 2²⁴.
+    /// Total bytes received, units of 256 B, rounded up, modulo 2²⁴.
     pub rcvd_bytes: u32,
-    /// Packets received beyond the first missing one; 0xFFFF not known.
+    /// Packets received beyond the first missing one; 0xFFFF if unknown.
     pub ooo_count: u16,
 }
 
 /// NACK and NACK_CCX.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Nack {
-    /// What follows.
+    /// Type of the SES header that follows.
     pub next: NextHeader,
     /// The packet arrived with a congestion mark (M).
     pub ecn: bool,
@@ -250,13 +251,13 @@ pub struct Nack {
     pub retx: bool,
     /// The packet was RUDI: `psn` is its pkt_id (NT).
     pub rudi: bool,
-    /// Why.
+    /// Reason for refusing the packet.
     pub code: NackCode,
     /// Vendor-defined detail.
     pub vendor_code: u8,
-    /// The packet refused.
+    /// PSN of the refused packet.
     pub psn: Psn,
-    /// The PDCID of the end that refuses; 0 if there is none.
+    /// PDCID of the end that refuses; 0 if it has none.
     pub spdcid: PdcId,
     /// The PDCID of the end that sent the packet.
     pub dpdcid: PdcId,
@@ -275,8 +276,8 @@ pub struct NackCcx {
     pub bits: Bits128,
 }
 
-/// 128 bits that nobody interprets. In two words: the alignment of an `u128` would make every header
-/// struct larger, and they are copied along the fast path.
+/// 128 uninterpreted bits, in two words: the alignment of a `u128` would make every header struct larger, and those
+/// are copied along the fast path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Bits128 {
     /// The upper half.
@@ -306,7 +307,7 @@ pub struct NackCode(pub u8);
 /// CP: a control packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Control {
-    /// What it says.
+    /// Type of the control packet.
     pub kind: ControlKind,
     /// The PDC is a ROD one.
     pub rod: bool,
@@ -316,7 +317,7 @@ pub struct Control {
     pub ack_request: bool,
     /// Echoed in the acknowledgement of a probe.
     pub probe_opaque: u16,
-    /// The PSN it consumes or refers to.
+    /// The PSN that the packet consumes or refers to.
     pub psn: Psn,
     /// The sender's PDCID.
     pub spdcid: PdcId,
@@ -330,7 +331,7 @@ pub struct Control {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum ControlKind {
-    /// Nothing.
+    /// No operation.
     Noop = 0,
     /// Acknowledge now.
     AckRequest = 1,
@@ -342,11 +343,11 @@ pub enum ControlKind {
     CloseCommand = 4,
     /// Please send a close command.
     CloseRequest = 5,
-    /// A probe; payload: the SACK base PSN that the answer shall use.
+    /// A probe; payload: the SACK base PSN that the acknowledgement must use.
     Probe = 6,
-    /// Credit; payload: the credit granted in total, 256 B units, modulo 2²⁴, in the low 24 bits.
+    /// Credit; payload: the total credit granted, units of 256 B, modulo 2²⁴, in the low 24 bits.
     Credit = 7,
-    /// Credit is wanted.
+    /// Request for credit.
     CreditRequest = 8,
     /// Negotiation.
     Negotiation = 9,
@@ -357,24 +358,24 @@ pub enum ControlKind {
 pub struct Rudi {
     /// A response, not a request.
     pub response: bool,
-    /// What follows.
+    /// Type of the SES header that follows.
     pub next: NextHeader,
     /// The request arrived with a congestion mark (responses only).
     pub ecn: bool,
     /// This is a retransmission.
     pub retx: bool,
-    /// Names the packet.
+    /// Identifier of the packet.
     pub pkt_id: u32,
 }
 
 /// UUD_REQ: unreliable, unordered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Uud {
-    /// What follows.
+    /// Type of the SES header that follows.
     pub next: NextHeader,
 }
 
-/// TSS: the security header. Parsed so that it can be named; nothing in weft decrypts.
+/// The security header (TSS). Parsed so that tools can name it; weft never decrypts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tss {
     /// Association number.
@@ -392,19 +393,19 @@ pub struct Tss {
 /// Any PDS header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pds {
-    /// Type 1.
+    /// Type 1: security header.
     Tss(Tss),
-    /// Types 2, 3, 13, 14.
+    /// Types 2, 3, 13 and 14: reliable requests.
     Request(Request),
-    /// Types 4, 5.
+    /// Types 4 and 5: requests for idempotent operations, and their responses.
     Rudi(Rudi),
-    /// Type 6.
+    /// Type 6: unreliable request.
     Uud(Uud),
-    /// Types 7, 8, 9.
+    /// Types 7, 8 and 9: acknowledgements.
     Ack(Ack),
-    /// Types 10, 12.
+    /// Types 10 and 12: negative acknowledgements.
     Nack(Nack),
-    /// Type 11.
+    /// Type 11: control packet.
     Control(Control),
 }
 
@@ -427,7 +428,7 @@ impl NackCode {
     pub const NO_GTD_DEL_AVAIL: NackCode = NackCode(0x08);
     /// No message state is free.
     pub const NO_SES_MSG_AVAIL: NackCode = NackCode(0x09);
-    /// Something else is exhausted.
+    /// Another resource is exhausted.
     pub const NO_RESOURCE: NackCode = NackCode(0x0a);
     /// The PSN lies outside the window.
     pub const PSN_OOR_WINDOW: NackCode = NackCode(0x0b);
@@ -435,7 +436,7 @@ impl NackCode {
     pub const ROD_OOO: NackCode = NackCode(0x0d);
     /// No such PDC.
     pub const INV_DPDCID: NackCode = NackCode(0x0e);
-    /// The PDC belongs to somebody else.
+    /// The PDC belongs to another initiator.
     pub const PDC_HDR_MISMATCH: NackCode = NackCode(0x0f);
     /// The PDC is closing.
     pub const CLOSING: NackCode = NackCode(0x10);
@@ -443,19 +444,19 @@ impl NackCode {
     pub const CLOSING_IN_ERR: NackCode = NackCode(0x11);
     /// A probe or ACK_REQ names a packet that has not arrived.
     pub const PKT_NOT_RCVD: NackCode = NackCode(0x12);
-    /// The guaranteed-delivery response is gone.
+    /// The guaranteed-delivery response is no longer available.
     pub const GTD_RESP_UNAVAIL: NackCode = NackCode(0x13);
-    /// An ACK carries data where none may be.
+    /// An ACK carries data although it must not.
     pub const ACK_WITH_DATA: NackCode = NackCode(0x14);
-    /// A SYN that cannot be: outside the window, or of a PDC in use.
+    /// An invalid SYN: outside the window, or for a PDC that is in use.
     pub const INVALID_SYN: NackCode = NackCode(0x15);
     /// RUD packet for a ROD PDC, or the reverse.
     pub const PDC_MODE_MISMATCH: NackCode = NackCode(0x16);
-    /// Start again with the PSN in the payload.
+    /// Restart with the PSN in the payload.
     pub const NEW_START_PSN: NackCode = NackCode(0x17);
     /// The packet was received; its response is not ready.
     pub const RCVD_SES_PROCG: NackCode = NackCode(0x18);
-    /// Something unexpected.
+    /// An unexpected event.
     pub const UNEXP_EVENT: NackCode = NackCode(0x19);
     /// The receiver infers that the packet is lost.
     pub const RCVR_INFER_LOSS: NackCode = NackCode(0x1a);

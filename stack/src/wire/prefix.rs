@@ -1,7 +1,7 @@
-//! The headers in front of PDS, put together once for all packets from one host to another: each packet only fills in
-//! what is its own.
+//! The headers in front of PDS, prepared once for all packets from one host to another: each packet only fills in its
+//! own fields.
 //!
-//! Only for what most frames are: IPv4, untagged, whole.
+//! Only for the most common frames: IPv4, untagged, not trimmed.
 
 use core::net::Ipv4Addr;
 
@@ -15,20 +15,21 @@ use super::ipv4::{self, Ipv4Header};
 use super::udp::{self, UdpHeader};
 
 const IP: usize = ethernet::HEADER_LEN;
-/// Where UDP begins.
+/// Offset of the UDP header.
 pub const UDP: usize = IP + ipv4::HEADER_LEN;
-/// Where the checksum of IPv4 is.
+/// Offset of the IPv4 header checksum.
 pub const IPV4_CHECKSUM: core::ops::Range<usize> = IP + 10..IP + 12;
 
-/// Bytes of all three headers.
+/// Length of all three headers, bytes.
 pub const PREFIX_LEN: usize = UDP + udp::HEADER_LEN;
 
 /// Ethernet, IPv4 and UDP headers of packets from one host to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prefix {
-    /// Zero where packets differ: traffic class, total length, header checksum; source port and UDP length.
+    /// The header bytes; zero in fields that differ from packet to packet: traffic class, total length, header
+    /// checksum; source port and UDP length.
     bytes: [u8; PREFIX_LEN],
-    /// Of the IPv4 header in these.
+    /// Sum of the IPv4 header in `bytes`.
     sum: Sum,
 }
 
@@ -51,17 +52,17 @@ impl Prefix {
         let mut bytes = [0; PREFIX_LEN];
         let written =
             ethernet.emit(&mut bytes).and(ip.emit(&mut bytes[IP..])).and(udp.emit(&mut bytes[UDP..]));
-        debug_assert!(written.is_ok(), "there is room, and all values fit");
+        debug_assert!(written.is_ok(), "the buffer is long enough, and all values fit");
         put(&mut bytes, IP + 2, [0; 2]);
         put(&mut bytes, UDP + 4, [0; 2]);
         Prefix { bytes, sum: Sum::default().with(&bytes[IP..UDP]) }
     }
 
-    /// Writes the headers of a packet of this traffic class (DSCP and ECN) and source port (its entropy) with `body` bytes
-    /// behind them. UDP's checksum is left out.
+    /// Writes the headers of a packet with this traffic class (DSCP and ECN) and source port (its entropy) in front of
+    /// `body` bytes. Leaves the UDP checksum out.
     ///
     /// # Errors
-    /// The packet would be longer than its length field can say.
+    /// The packet is longer than its length fields can express.
     #[inline]
     pub fn write(
         &self,

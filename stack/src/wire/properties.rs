@@ -1,4 +1,4 @@
-//! What must hold of any bytes whatsoever. Property tests and fuzz targets share these functions.
+//! Properties that hold for arbitrary bytes. Property tests and fuzz targets share these functions.
 
 use super::edit;
 use super::frame::{
@@ -10,8 +10,8 @@ use super::ses::{Extension, Ses};
 use super::{WireError, edit::mark_ce};
 use crate::packet::Packet;
 
-/// A PDS header that parses is emitted to the same length and to bytes that parse equal, and not at
-/// all where there is no room.
+/// A PDS header that parses is emitted to the same length and to bytes that parse equal; emitting into a shorter
+/// buffer fails.
 pub fn pds(bytes: &[u8]) {
     delivery(bytes);
     let Ok((header, rest)) = Pds::decode(bytes) else { return };
@@ -24,7 +24,7 @@ pub fn pds(bytes: &[u8]) {
     }
 }
 
-/// What follows UDP is taken apart as its headers are one by one.
+/// Parsing everything after UDP in one call gives the same result as parsing the headers one by one.
 fn delivery(bytes: &[u8]) {
     let one_by_one = Pds::decode(bytes).and_then(|(pds, rest)| {
         let (ses, payload) = Ses::decode(pds.next_header(), rest)?;
@@ -35,7 +35,7 @@ fn delivery(bytes: &[u8]) {
     assert_eq!(at_once, one_by_one);
 }
 
-/// [`pds`] for SES and its extensions; the first byte chooses the header.
+/// As [`pds`], for SES and its extensions; the first byte chooses the header.
 pub fn ses(bytes: &[u8]) {
     let Some((&choice, bytes)) = bytes.split_first() else { return };
     let Some(next) = NextHeader::from_bits(choice & 7) else { return };
@@ -55,8 +55,8 @@ pub fn ses(bytes: &[u8]) {
     }
 }
 
-/// A frame that parses is emitted to bytes that parse equal. Trimmed or edited by a switch, any
-/// bytes do no harm, and a frame that parses still does and says the same.
+/// A frame that parses is emitted to bytes that parse equal. Trimming or editing arbitrary bytes does no harm, and a
+/// frame that parses still does so, with the same contents.
 pub fn frame(bytes: &[u8]) {
     let classes = DscpClasses::default();
     for policy in [ChecksumPolicy::VERIFY, ChecksumPolicy::OFFLOADED] {
@@ -102,7 +102,7 @@ fn trims(
     let Some(before) = before else { return };
     let after = parse_frame(&cut, classes, checksums);
     if before.pds.encoded_len() > 16 {
-        // Headers longer than a request's may not survive; that they do no harm is all there is to say.
+        // Headers longer than a request's may be cut by trimming; the property is only that nothing panics.
         return;
     }
     let after = after.expect("a trimmed frame with its PDS header");

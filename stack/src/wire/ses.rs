@@ -9,12 +9,12 @@ pub(crate) mod tests;
 pub use codec::SesView;
 pub use extension::{AtomicExtension, AtomicOp, CompareSwapExtension, Extension, RendezvousExtension};
 
-/// A request's operation, 6 bits.
+/// Operation of a request, 6 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Opcode(pub u8);
 
 impl Opcode {
-    /// Nothing.
+    /// No operation.
     pub const NO_OP: Opcode = Opcode(0x00);
     /// RMA write.
     pub const WRITE: Opcode = Opcode(0x01);
@@ -46,7 +46,7 @@ impl Opcode {
     pub const TSEND_FETCH_ATOMIC: Opcode = Opcode(0x0e);
     /// A message failed at its initiator.
     pub const MSG_ERROR: Opcode = Opcode(0x0f);
-    /// Extended.
+    /// Extended opcode.
     pub const EXTENDED: Opcode = Opcode(0x3f);
 }
 
@@ -55,7 +55,7 @@ impl Opcode {
 pub struct RequestFlags {
     /// Version, 2 bits; 0.
     pub version: u8,
-    /// Delivery complete: answer when the data is visible.
+    /// Delivery complete: respond once the data is visible.
     pub delivery_complete: bool,
     /// Initiator error.
     pub initiator_error: bool,
@@ -69,15 +69,15 @@ pub struct RequestFlags {
     pub start_of_message: bool,
 }
 
-/// The words of a standard request that depend on its place in the message.
+/// The words of a standard request that depend on the packet's place in the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
-    /// SOM: user's header data.
+    /// First packet (SOM): the user's header data.
     Start {
         /// Completion data for the receiver.
         header_data: u64,
     },
-    /// Not SOM: where this packet's payload belongs.
+    /// Later packet: the position of its payload.
     Continue {
         /// Payload bytes of this packet, 14 bits.
         payload_len: u16,
@@ -89,11 +89,11 @@ pub enum Placement {
 /// A standard request, 44 B.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StandardRequest {
-    /// What to do.
+    /// Operation of the request.
     pub opcode: Opcode,
     /// Flags; `start_of_message` must agree with `placement`.
     pub flags: RequestFlags,
-    /// Names the message among those of its sender and PDC.
+    /// Identifier of the message, unique for its sender and PDC.
     pub msg_id: u16,
     /// Generation of the resource index.
     pub ri_generation: u8,
@@ -101,11 +101,11 @@ pub struct StandardRequest {
     pub job_id: u32,
     /// Process on the target, 12 bits.
     pub pid_on_fep: u16,
-    /// Which queue of the target, 12 bits.
+    /// Queue of the target (resource index), 12 bits.
     pub resource_index: u16,
     /// Offset in the target's buffer.
     pub buffer_offset: u64,
-    /// Names the sender for matching.
+    /// Identifier of the sender, for matching.
     pub initiator: u32,
     /// Match bits of a tagged message, or memory key.
     pub match_bits: u64,
@@ -118,7 +118,7 @@ pub struct StandardRequest {
 /// A small request, 20 B: one packet, no matching.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SmallRequest {
-    /// What to do.
+    /// Operation of the request.
     pub opcode: Opcode,
     /// Flags.
     pub flags: RequestFlags,
@@ -130,7 +130,7 @@ pub struct SmallRequest {
     pub job_id: u32,
     /// Process on the target, 12 bits.
     pub pid_on_fep: u16,
-    /// Which queue of the target, 12 bits.
+    /// Queue of the target (resource index), 12 bits.
     pub resource_index: u16,
     /// Offset in the target's buffer.
     pub buffer_offset: u64,
@@ -139,7 +139,7 @@ pub struct SmallRequest {
 /// A medium request, 32 B: one packet, with matching.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MediumRequest {
-    /// What to do.
+    /// Operation of the request.
     pub opcode: Opcode,
     /// Flags.
     pub flags: RequestFlags,
@@ -151,17 +151,17 @@ pub struct MediumRequest {
     pub job_id: u32,
     /// Process on the target, 12 bits.
     pub pid_on_fep: u16,
-    /// Which queue of the target, 12 bits.
+    /// Queue of the target (resource index), 12 bits.
     pub resource_index: u16,
     /// Header data, or offset in the target's buffer.
     pub header_data_or_offset: u64,
-    /// Names the sender for matching.
+    /// Identifier of the sender, for matching.
     pub initiator: u32,
     /// Match bits or memory key.
     pub match_bits: u64,
 }
 
-/// Which list of receives a message met at the target.
+/// The target's list in which a message was matched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum List {
     /// A posted receive.
@@ -178,9 +178,9 @@ pub enum List {
 pub struct ReturnCode(pub u8);
 
 impl ReturnCode {
-    /// Nothing to say.
+    /// No return code.
     pub const NULL: ReturnCode = ReturnCode(0x00);
-    /// All is well.
+    /// Success.
     pub const OK: ReturnCode = ReturnCode(0x01);
     /// The resource index has another generation.
     pub const BAD_GENERATION: ReturnCode = ReturnCode(0x02);
@@ -190,9 +190,9 @@ impl ReturnCode {
     pub const DISABLED_GEN: ReturnCode = ReturnCode(0x04);
     /// No receive matches and the message was not kept.
     pub const NO_MATCH: ReturnCode = ReturnCode(0x05);
-    /// The target does not do this operation.
+    /// The target does not support this operation.
     pub const UNSUPPORTED_OP: ReturnCode = ReturnCode(0x06);
-    /// The target does not do this size.
+    /// The target does not support this size.
     pub const UNSUPPORTED_SIZE: ReturnCode = ReturnCode(0x07);
     /// Address translation: invalid context.
     pub const AT_INVALID: ReturnCode = ReturnCode(0x08);
@@ -200,7 +200,7 @@ impl ReturnCode {
     pub const AT_PERM: ReturnCode = ReturnCode(0x09);
     /// Address translation: the translation service failed.
     pub const AT_ATS_ERROR: ReturnCode = ReturnCode(0x0a);
-    /// Address translation: there is none.
+    /// Address translation: no translation exists.
     pub const AT_NO_TRANS: ReturnCode = ReturnCode(0x0b);
     /// Address translation: out of range.
     pub const AT_OUT_OF_RANGE: ReturnCode = ReturnCode(0x0c);
@@ -208,9 +208,9 @@ impl ReturnCode {
     pub const HOST_POISONED: ReturnCode = ReturnCode(0x0d);
     /// The target's memory access did not complete.
     pub const HOST_UNSUCCESS_CMPL: ReturnCode = ReturnCode(0x0e);
-    /// The target does not do this atomic operation.
+    /// The target does not support this atomic operation.
     pub const AMO_UNSUPPORTED_OP: ReturnCode = ReturnCode(0x0f);
-    /// The target does not do atomics on this datatype.
+    /// The target does not support atomics on this datatype.
     pub const AMO_UNSUPPORTED_DT: ReturnCode = ReturnCode(0x10);
     /// The atomic's length is no multiple of its datatype's.
     pub const AMO_UNSUPPORTED_SIZE: ReturnCode = ReturnCode(0x11);
@@ -224,9 +224,9 @@ impl ReturnCode {
     pub const AMO_FP_OVERFLOW: ReturnCode = ReturnCode(0x15);
     /// The atomic's result is inexact.
     pub const AMO_FP_INEXACT: ReturnCode = ReturnCode(0x16);
-    /// The target may not do this for this initiator.
+    /// The initiator has no permission for this operation.
     pub const PERM_VIOLATION: ReturnCode = ReturnCode(0x17);
-    /// The operation makes no sense.
+    /// The operation is invalid.
     pub const OP_VIOLATION: ReturnCode = ReturnCode(0x18);
     /// No such resource index.
     pub const BAD_INDEX: ReturnCode = ReturnCode(0x19);
@@ -244,7 +244,7 @@ impl ReturnCode {
     pub const UNDELIVERABLE: ReturnCode = ReturnCode(0x1f);
     /// An uncorrectable error.
     pub const UNCOR: ReturnCode = ReturnCode(0x20);
-    /// An uncorrectable error that may pass.
+    /// An uncorrectable error that may be transient.
     pub const UNCOR_TRNSNT: ReturnCode = ReturnCode(0x21);
     /// The message is longer than the receive.
     pub const TOO_LONG: ReturnCode = ReturnCode(0x22);
@@ -257,44 +257,44 @@ impl ReturnCode {
 /// A response without data, 12 B.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Response {
-    /// Which list the message met.
+    /// The list in which the message was matched.
     pub list: List,
     /// Response opcode: 0 DEFAULT, 1 RESPONSE, 3 NO_RESPONSE; 6 bits.
     pub opcode: u8,
     /// Version, 2 bits; 0.
     pub version: u8,
-    /// How it went.
+    /// Result of the operation.
     pub return_code: ReturnCode,
-    /// The message this answers.
+    /// Identifier of the message that this answers.
     pub msg_id: u16,
     /// Generation of the resource index.
     pub ri_generation: u8,
     /// Job, 24 bits.
     pub job_id: u32,
-    /// Bytes placed or changed.
+    /// Number of bytes placed or changed.
     pub modified_length: u32,
 }
 
 /// A response with data, 20 B.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResponseWithData {
-    /// Which list the message met.
+    /// The list in which the message was matched.
     pub list: List,
     /// Response opcode, 6 bits.
     pub opcode: u8,
     /// Version, 2 bits; 0.
     pub version: u8,
-    /// How it went.
+    /// Result of the operation.
     pub return_code: ReturnCode,
-    /// The message this answers.
+    /// Identifier of the message that this answers.
     pub msg_id: u16,
     /// Job, 24 bits.
     pub job_id: u32,
-    /// The read request this answers.
+    /// Identifier of the read request that this answers.
     pub read_request_msg_id: u16,
     /// Payload bytes of this packet, 14 bits.
     pub payload_len: u16,
-    /// Bytes read.
+    /// Number of bytes read.
     pub modified_length: u32,
     /// Offset of the payload in the message.
     pub msg_offset: u32,
@@ -303,38 +303,38 @@ pub struct ResponseWithData {
 /// A small response with data, 12 B.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SmallResponseWithData {
-    /// Which list the message met.
+    /// The list in which the message was matched.
     pub list: List,
     /// Response opcode, 6 bits.
     pub opcode: u8,
     /// Version, 2 bits; 0.
     pub version: u8,
-    /// How it went.
+    /// Result of the operation.
     pub return_code: ReturnCode,
     /// Payload bytes of this packet, 14 bits.
     pub payload_len: u16,
     /// Job, 24 bits.
     pub job_id: u32,
-    /// PSN of the request this answers.
+    /// PSN of the request that this answers.
     pub original_request_psn: u32,
 }
 
 /// Any SES header that follows a PDS header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Ses {
-    /// None (next header 0).
+    /// No SES header (next header 0).
     #[default]
     None,
-    /// next header 3.
+    /// Standard request (next header 3).
     Standard(StandardRequest),
-    /// next header 1.
+    /// Small request (next header 1).
     Small(SmallRequest),
-    /// next header 2.
+    /// Medium request (next header 2).
     Medium(MediumRequest),
-    /// next header 4.
+    /// Response (next header 4).
     Response(Response),
-    /// next header 5.
+    /// Response with data (next header 5).
     ResponseWithData(ResponseWithData),
-    /// next header 6.
+    /// Small response with data (next header 6).
     SmallResponseWithData(SmallResponseWithData),
 }

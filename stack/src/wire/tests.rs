@@ -92,7 +92,7 @@ fn data_frame(meta: &FrameMeta, payload_len: usize) -> Vec<u8> {
     build(meta, &request(), &send(payload_len as u32), &payload)
 }
 
-/// Every byte of a small frame, put together by hand; the checksums are an independent program's.
+/// Every byte of a small frame, assembled by hand; the checksums were computed by another program.
 #[test]
 fn known_frame() {
     let pds = Pds::Ack(Ack {
@@ -142,7 +142,7 @@ fn every_flipped_bit_behind_the_macs_is_noticed() {
         b[bit / 8] ^= 0x80 >> (bit % 8);
         assert!(parse_frame(&b, &classes(), VERIFY).is_err(), "bit {bit}");
         if let Ok(other) = parse_frame(&b, &classes(), ChecksumPolicy::OFFLOADED) {
-            // The two checksums themselves and the reserved bits change nothing.
+            // Without verification, changes of the two checksums and of reserved bits have no effect.
             let silent = [24, 25, 40, 41, 18, 19, 20];
             let reserved = [42, 43, 54, 62, 64];
             assert!(
@@ -154,7 +154,7 @@ fn every_flipped_bit_behind_the_macs_is_noticed() {
 }
 
 #[test]
-fn absent_udp_checksums() {
+fn an_absent_udp_checksum_is_accepted_over_ipv4_only() {
     let fill = |ip, udp| {
         let mut bytes = data_frame(&meta(ip), 100);
         finish_checksums(&mut bytes, ChecksumFill { ipv4_header: true, udp }).unwrap();
@@ -173,9 +173,9 @@ fn absent_udp_checksums() {
     assert!(parse_frame(&bare, &classes(), ChecksumPolicy::OFFLOADED).is_ok());
 }
 
-/// What hardware does with the pseudo-header sum: add the datagram as it stands, and complement.
+/// Imitates the hardware: adds the datagram to the pseudo-header sum, and complements.
 #[test]
-fn pseudo_header_fill_is_what_offload_completes() {
+fn checksum_offload_completes_the_pseudo_header_sum() {
     for (ip, udp_at) in [(v4(), 34), (v6(), 54)] {
         let full = data_frame(&meta(ip), 33);
         let mut partial = full.clone();
@@ -188,7 +188,7 @@ fn pseudo_header_fill_is_what_offload_completes() {
 }
 
 #[test]
-fn checksum_errors_tell_the_right_value() {
+fn checksum_errors_contain_the_correct_value() {
     let good = data_frame(&meta(v4()), 8);
     let mut bad = good.clone();
     bad[40] ^= 0x12;
@@ -200,7 +200,7 @@ fn checksum_errors_tell_the_right_value() {
 }
 
 #[test]
-fn what_is_not_ours_is_refused() {
+fn frames_of_other_protocols_are_refused() {
     let refuse = |at: usize, value: u8, header: HeaderName| {
         let mut b = data_frame(&meta(v4()), 8);
         b[at] = value;
@@ -222,7 +222,7 @@ fn what_is_not_ours_is_refused() {
 }
 
 #[test]
-fn contradictions_are_not_emitted() {
+fn contradictory_headers_are_not_emitted() {
     let mut buf = [0; 200];
     let m = meta(v4());
     let mismatch = emit_headers(&mut buf, &m, &request(), &Ses::None, 0);
@@ -241,7 +241,7 @@ fn contradictions_are_not_emitted() {
 }
 
 #[test]
-fn security_frames_keep_what_they_hide() {
+fn security_frames_keep_their_ciphertext() {
     let tss = Pds::Tss(Tss { an: false, sdi: 1, ssi: None, epoch: 2, counter: 3 });
     let bytes = build(&meta(v4()), &tss, &Ses::None, &[9; 50]);
     let frame = parse_frame(&bytes, &classes(), VERIFY).unwrap();
@@ -260,7 +260,7 @@ fn trimmed(mut bytes: Vec<u8>, policy: &TrimPolicy) -> Vec<u8> {
     bytes
 }
 
-/// The IP length field, the IPv4 checksum and the UDP length, as a switch leaves them.
+/// The IP length, the IPv4 checksum and the UDP length, as a switch leaves them.
 #[test]
 fn trimmed_bytes() {
     let bytes = data_frame(&meta(v4()), 1000);
@@ -269,7 +269,7 @@ fn trimmed_bytes() {
         let out = trimmed(bytes.clone(), &policy(0, format));
         assert_eq!(out.len(), 14 + 20 + MIN_IP_PAYLOAD_UDP);
         assert_eq!(out[15], 16 << 2 | 2, "trimmed DSCP, ECN kept");
-        assert_eq!(out[38..40], (8 + 12 + 44 + 1000u16).to_be_bytes(), "UDP length never rewritten");
+        assert_eq!(out[38..40], (8 + 12 + 44 + 1000u16).to_be_bytes(), "the UDP length is never rewritten");
         assert_eq!(out[34..], bytes[34..out.len()]);
         match format {
             TrimFormat::LengthRewritten => {
@@ -278,7 +278,7 @@ fn trimmed_bytes() {
             }
             TrimFormat::LengthKept => {
                 assert_eq!(out[16..18], total);
-                assert_eq!(out[24..26], bytes[24..26], "checksum left as it was");
+                assert_eq!(out[24..26], bytes[24..26], "the checksum is left alone");
                 assert_ne!(super::checksum::checksum(&out[14..34]), 0);
             }
         }
@@ -293,7 +293,7 @@ fn trimmed_bytes() {
 }
 
 #[test]
-fn trimmed_frames_name_packet_and_size() {
+fn trimmed_frames_identify_the_packet_and_its_original_size() {
     for ip in [v4(), v6()] {
         for vlan in [None, Some(VlanTag { priority: 3, drop_eligible: false, id: 100 })] {
             for (format, point) in [(FORMATS[0], TrimPoint::Fabric), (FORMATS[1], TrimPoint::LastHop)] {
@@ -327,7 +327,7 @@ fn trimming_sizes() {
 }
 
 #[test]
-fn what_is_never_trimmed() {
+fn only_long_untrimmed_data_frames_are_trimmed() {
     for format in FORMATS {
         let p = policy(0, format);
         let untouched = |bytes: Vec<u8>, outcome| {
@@ -363,7 +363,7 @@ fn native_ip_is_trimmed_shorter() {
 }
 
 #[test]
-fn a_short_frame_is_only_excused_by_a_trimmed_dscp() {
+fn only_a_trimmed_dscp_allows_a_frame_to_be_short() {
     for ip in [v4(), v6()] {
         let mut out = trimmed(data_frame(&meta(ip), 900), &policy(0, TrimFormat::LengthKept));
         assert!(parse_frame(&out, &classes(), VERIFY).is_ok());
@@ -378,7 +378,7 @@ fn a_short_frame_is_only_excused_by_a_trimmed_dscp() {
 }
 
 #[test]
-fn a_corrupted_trimmed_header_is_noticed_where_the_checksum_was_kept_up() {
+fn damage_to_a_trimmed_header_is_noticed_if_its_checksum_was_rewritten() {
     let mut out = trimmed(data_frame(&meta(v4()), 900), &policy(0, TrimFormat::LengthRewritten));
     out[30] ^= 1;
     assert!(matches!(parse_frame(&out, &classes(), VERIFY), Err(WireError::Checksum { .. })));
@@ -437,7 +437,7 @@ fn bytes(len: core::ops::Range<usize>) -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn frames_survive_the_wire(
+    fn frames_parse_back_as_they_were_emitted(
         mut meta in any_meta(),
         (pds, ses) in with_ses(any_pds()),
         payload in bytes(0..300),
@@ -457,9 +457,9 @@ proptest! {
         properties::frame(&frame);
     }
 
-    /// Headers put together beforehand are those that are put together for each packet.
+    /// Headers from a prefix equal headers that are assembled for each packet.
     #[test]
-    fn a_prefix_is_what_would_be_emitted(
+    fn headers_from_a_prefix_equal_emitted_headers(
         meta in any_meta(),
         (src, dst) in any::<(u32, u32)>().prop_map(|(src, dst)| (Ipv4Addr::from(src), Ipv4Addr::from(dst))),
         (pds, ses) in with_ses(any_pds()),
@@ -468,7 +468,7 @@ proptest! {
         room in prop_oneof![Just(200usize), 0usize..200],
     ) {
         let meta = FrameMeta { vlan: None, ip: IpAddrs::V4 { src, dst }, ttl: DEFAULT_TTL, ..meta };
-        // Not what PDS announces, sometimes.
+        // Sometimes not the header that PDS announces.
         let ses = if other_ses.is_some_and(|other| other < 32) { Ses::None } else { ses };
         let (mut each, mut behind) = (vec![0xa5; room], vec![0x5a; room]);
         let expected = emit_headers_with_ipv4_checksum(&mut each, &meta, &pds, &ses, payload_len);
@@ -485,7 +485,7 @@ proptest! {
     }
 
     #[test]
-    fn trimmed_requests_survive(
+    fn trimmed_requests_keep_their_headers(
         meta in any_meta(),
         (request, ses) in with_ses(any_request().prop_map(Pds::Request)),
         payload in bytes(60..300),
@@ -517,7 +517,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes(bytes in bytes(0..200)) {
+    fn parsing_any_bytes_keeps_the_properties(bytes in bytes(0..200)) {
         properties::frame(&bytes);
     }
 
@@ -540,7 +540,7 @@ proptest! {
     }
 }
 
-/// Replays what the fuzz targets start from; returns how many files there are.
+/// Replays the seeds of a fuzz target; returns the number of files.
 fn replay(target: &str, property: fn(&[u8])) -> usize {
     let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus").join(target);
     let files = std::fs::read_dir(&dir).unwrap_or_else(|e| panic!("{}: {e}", dir.display()));
@@ -548,7 +548,7 @@ fn replay(target: &str, property: fn(&[u8])) -> usize {
 }
 
 #[test]
-fn corpora_replay() {
+fn the_fuzz_corpora_replay() {
     assert!(replay("pds", properties::pds) >= 14);
     assert!(replay("ses", properties::ses) >= 10);
     assert!(replay("frame", properties::frame) >= 8);

@@ -1,8 +1,8 @@
-//! Packet trimming: what a switch whose data queue is full does instead of dropping.
+//! Packet trimming: a switch whose data queue is full cuts packets instead of dropping them.
 //!
-//! The frame loses its tail, gets the DSCP of trimmed packets and keeps its ECN bits. The UDP length
-//! is never rewritten, so that it still tells the original size. IP length and IPv4 header checksum
-//! are rewritten or left as they were, according to [`TrimFormat`]: both are seen in the field.
+//! The frame loses its tail, gets the DSCP of trimmed packets and keeps its ECN bits. The UDP length is never
+//! rewritten, so it still tells the original size. IP length and IPv4 header checksum are rewritten or left alone,
+//! according to [`TrimFormat`]: both kinds of switch exist.
 
 use super::class::{DscpClasses, PacketClass, TrimPoint};
 use super::edit::{put_word, set_traffic_class_v6};
@@ -12,48 +12,48 @@ use super::ip::traffic_class;
 use super::network::Network;
 use super::udp;
 
-/// Bytes of IP payload that trimming leaves at least over UDP: 8 of UDP and 16 of PDS, enough to
-/// name PDC and PSN.
+/// Least number of bytes of IP payload that trimming leaves over UDP: 8 of UDP and 16 of PDS, enough to identify PDC
+/// and PSN.
 pub const MIN_IP_PAYLOAD_UDP: usize = 24;
-/// The same over native IP: 4 of the entropy header and 16 of PDS.
+/// Least number of bytes of IP payload that trimming leaves over native IP: 4 of the entropy header and 16 of PDS.
 pub const MIN_IP_PAYLOAD_NATIVE: usize = 20;
 
-/// What happens to the IP length when a frame is trimmed.
+/// The treatment of the IP length when a frame is trimmed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum TrimFormat {
     /// IP length and IPv4 header checksum are rewritten to match the trimmed frame.
     #[default]
     LengthRewritten,
-    /// Both are left as they were: the checksum no longer matches, since the DSCP has changed.
+    /// Both are left alone: the checksum no longer matches, since the DSCP has changed.
     LengthKept,
 }
 
-/// How a switch trims.
+/// Trimming parameters of a switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TrimPolicy {
-    /// Length of trimmed frames, bytes from the Ethernet header on, without FCS. Where that would
-    /// leave less than the least IP payload, the least it is; zero means just that.
+    /// Length of trimmed frames, bytes from the Ethernet header on, without FCS. Raised to the length that keeps the
+    /// least IP payload; zero means that length.
     pub size: usize,
-    /// What happens to the IP length.
+    /// The treatment of the IP length.
     pub format: TrimFormat,
-    /// Where this switch stands: which DSCP trimmed frames get.
+    /// Position of this switch, which determines the DSCP of trimmed frames.
     pub point: TrimPoint,
 }
 
-/// What [`trim_frame`] did.
+/// Result of [`trim_frame`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TrimOutcome {
-    /// The frame now ends after so many bytes: the caller cuts it there.
+    /// The frame was trimmed to this length in bytes; the caller truncates it.
     Trimmed(usize),
-    /// Nothing: it was trimmed before.
+    /// Unchanged: the frame was trimmed before.
     AlreadyTrimmed,
-    /// Nothing: it is as small as a trimmed frame would be.
+    /// Unchanged: the frame is no longer than a trimmed frame.
     AlreadySmall,
-    /// Nothing: its DSCP does not say that it may be trimmed.
+    /// Unchanged: the frame's DSCP does not permit trimming.
     NotTrimmable,
 }
 
-/// Trims the frame in place, if it may and need be. The hop count is forwarding's affair
+/// Trims the frame in place, if that is permitted and makes it shorter. Leaves the hop count to forwarding
 /// ([`decrement_ttl`](super::edit::decrement_ttl)).
 ///
 /// # Errors
@@ -84,8 +84,7 @@ pub fn trim_frame(
     Ok(TrimOutcome::Trimmed(payload_at + keep))
 }
 
-/// `len` goes to the length field: total length in IPv4, payload length in IPv6. It is less than
-/// what stood there.
+/// Writes `len` to the length field: total length in IPv4, payload length in IPv6. It is less than the old value.
 fn rewrite(frame: &mut [u8], ip: usize, v4: bool, class: u8, format: TrimFormat, len: usize) {
     match (v4, format) {
         (true, TrimFormat::LengthRewritten) => {

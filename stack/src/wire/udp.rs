@@ -1,5 +1,4 @@
-//! UDP, whose source port carries the entropy, and the entropy header that takes its place over
-//! native IP.
+//! UDP, whose source port carries the entropy, and the entropy header that replaces UDP over native IP.
 
 use super::bytes::{be16, head, put, room};
 use super::error::{HeaderName, WireError};
@@ -13,23 +12,23 @@ pub const UET_UDP_PORT: u16 = 4793;
 pub const HEADER_LEN: usize = 8;
 /// IP protocol number of UDP.
 pub const PROTOCOL: u8 = 17;
-/// IP protocol number of UET over native IP: none is assigned; this is an experimental one
-/// (RFC 3692) which a public reference implementation defaults to. Operator configuration.
+/// IP protocol number of UET over native IP. None is assigned; this is an experimental number (RFC 3692) that a public
+/// reference implementation uses by default. Operators may configure another.
 pub const NATIVE_IP_PROTOCOL: u8 = 253;
 
-/// The lowest UDP source port that stands for an entropy: the ephemeral range (RFC 6335).
+/// The lowest UDP source port that stands for an entropy: the start of the ephemeral range (RFC 6335).
 pub const ENTROPY_PORT_BASE: u16 = 0xc000;
 /// How many entropies a UDP source port can carry.
 pub const ENTROPY_COUNT: u16 = 0x4000;
 
-/// The UDP source port of an entropy. The low 14 bits count.
+/// The UDP source port of an entropy, of which the low 14 bits are used.
 #[inline]
 pub const fn entropy_to_port(entropy: Entropy) -> u16 {
     ENTROPY_PORT_BASE | entropy.0 & (ENTROPY_COUNT - 1)
 }
 
-/// The entropy that a UDP source port carries; `None` for a port that [`entropy_to_port`] does not
-/// yield (another implementation may use the whole port).
+/// The entropy that a UDP source port carries; `None` for a port that [`entropy_to_port`] never returns (another
+/// implementation may use the whole range).
 #[inline]
 pub const fn port_to_entropy(port: u16) -> Option<Entropy> {
     if port >= ENTROPY_PORT_BASE { Some(Entropy(port & (ENTROPY_COUNT - 1))) } else { None }
@@ -43,7 +42,7 @@ pub struct UdpView<'a> {
 }
 
 impl<'a> UdpView<'a> {
-    /// Checks the header and that the datagram is as long as it says.
+    /// Checks the header, and that the datagram is complete.
     ///
     /// # Errors
     /// Truncated; a length that does not cover the header.
@@ -57,11 +56,10 @@ impl<'a> UdpView<'a> {
         Ok(view)
     }
 
-    /// As [`UdpView::new_checked`], but the length may exceed `bytes`: so it does in every trimmed
-    /// packet.
+    /// As [`UdpView::new_checked`], but the length may exceed `bytes`, as in every trimmed packet.
     ///
     /// # Errors
-    /// Truncated inside the header; a length that does not cover it.
+    /// Truncated inside the header; a length shorter than the header.
     #[inline]
     pub fn new_trimmed(bytes: &'a [u8]) -> Result<UdpView<'a>, WireError> {
         let view = UdpView { bytes, fixed: head(bytes, HEADER)? };
@@ -76,7 +74,7 @@ impl<'a> UdpView<'a> {
         Ok(view)
     }
 
-    /// Source port: the entropy.
+    /// Source port, which carries the entropy.
     #[inline]
     pub fn src_port(&self) -> u16 {
         be16(self.fixed, 0)
@@ -88,25 +86,25 @@ impl<'a> UdpView<'a> {
         be16(self.fixed, 2)
     }
 
-    /// Bytes of header and payload, as the datagram says.
+    /// The length field: bytes of header and payload.
     #[inline]
     pub fn length(&self) -> u16 {
         be16(self.fixed, 4)
     }
 
-    /// The checksum; zero says that there is none.
+    /// The checksum field; zero if there is no checksum.
     #[inline]
     pub fn checksum(&self) -> u16 {
         be16(self.fixed, 6)
     }
 
-    /// Header and payload: as long as announced, or to the end of the bytes where that comes first.
+    /// Header and payload, up to the length field or the end of the bytes, whichever comes first.
     #[inline]
     pub fn datagram(&self) -> &'a [u8] {
         &self.bytes[..usize::from(self.length()).min(self.bytes.len())]
     }
 
-    /// The payload, likewise.
+    /// The payload, up to the length field or the end of the bytes, whichever comes first.
     #[inline]
     pub fn payload(&self) -> &'a [u8] {
         &self.datagram()[HEADER_LEN..]
@@ -116,21 +114,21 @@ impl<'a> UdpView<'a> {
 /// A UDP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UdpHeader {
-    /// Source port: the entropy.
+    /// Source port, which carries the entropy.
     pub src_port: u16,
     /// Destination port.
     pub dst_port: u16,
-    /// Bytes behind the header, as announced; at most 65,527.
+    /// Announced length of the payload, bytes; at most 65,527.
     pub payload_len: u16,
-    /// The checksum; zero says that there is none, or that it is still to be filled in.
+    /// The checksum; zero if there is none, or if it is still to be filled in.
     pub checksum: u16,
 }
 
 impl UdpHeader {
-    /// Reads a header. Does not look at the checksum.
+    /// Reads a header. Does not verify the checksum.
     ///
     /// # Errors
-    /// None: the view has checked everything. A `Result` so that all headers read alike.
+    /// None: the view has checked everything. The result type is that of all headers.
     #[inline]
     pub fn parse(view: &UdpView<'_>) -> Result<UdpHeader, WireError> {
         Ok(UdpHeader {
@@ -166,11 +164,11 @@ impl UdpHeader {
 
 /// The header between native IP and PDS, 4 B: entropy, then 16 reserved bits.
 ///
-/// weft emits and accepts UET over UDP; this header is here for tools, and for switches that trim
-/// native packets too.
+/// weft itself sends and accepts only UET over UDP; this header is for tools, and for switches that also trim native
+/// packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EntropyHeader {
-    /// The entropy, all 16 bits of it.
+    /// The entropy, 16 bits.
     pub entropy: u16,
 }
 
@@ -212,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_entropy_has_its_port() {
+    fn every_entropy_maps_to_a_port_and_back() {
         for e in 0..ENTROPY_COUNT {
             let port = entropy_to_port(Entropy(e));
             assert_eq!(port, 0xc000 + e);

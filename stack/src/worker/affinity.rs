@@ -3,40 +3,40 @@
 /// Why a thread was not pinned.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PinError {
-    /// The thread may not run on this core, or there is none of that number.
+    /// The thread may not run on this core, or the core does not exist.
     #[error("core {core} is not among those that this thread may use: {usable:?}")]
     NotUsable {
-        /// The core.
+        /// Number of the requested core.
         core: usize,
-        /// Those that may be used.
+        /// The cores that may be used.
         usable: Vec<usize>,
     },
     /// The system refused.
     #[error("the system does not pin this thread to core {core}")]
     Refused {
-        /// The core.
+        /// Number of the requested core.
         core: usize,
     },
 }
 
-/// A list of cores that is none.
+/// Errors in a list of cores.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CoreListError {
-    /// It is not written as one.
+    /// An entry is not a core or a range of cores.
     #[error("{0:?} is neither a core nor a range of cores, as in 2,4-7")]
     Form(String),
-    /// A core is named twice: two workers on it would wait for each other.
+    /// A core appears twice: two workers on one core would wait for each other.
     #[error("core {0} is named twice")]
     Twice(usize),
 }
 
-/// Cores from 0 that a list may name: more than any machine has.
+/// The largest number of a core in a list, more than any machine has.
 const MAX_CORE: usize = 65_535;
 
-/// The cores that a list such as `2,4-7` names, in its order.
+/// Parses a list of cores such as `2,4-7`; returns the cores in its order.
 ///
 /// # Errors
-/// It is no such list, or names a core twice.
+/// The list is malformed, or a core appears twice.
 pub fn parse_cores(list: &str) -> Result<Vec<usize>, CoreListError> {
     let mut cores = Vec::new();
     for part in list.split(',') {
@@ -60,13 +60,13 @@ pub fn parse_cores(list: &str) -> Result<Vec<usize>, CoreListError> {
     Ok(cores)
 }
 
-/// The cores that the calling thread may use, as the system numbers them.
+/// The cores that the calling thread may use, by the system's numbers.
 pub fn usable_cores() -> Vec<usize> {
     core_affinity::get_core_ids().unwrap_or_default().iter().map(|core| core.id).collect()
 }
 
-/// Keeps the calling thread on `core`, so that a worker's caches stay warm and no other core's timer
-/// ticks move it. The thread stays there until it is pinned to another core.
+/// Pins the calling thread to `core`, so that a worker's caches stay warm. The thread stays there until it is pinned
+/// to another core.
 ///
 /// # Errors
 /// The core cannot be used.
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_of_cores() {
+    fn lists_of_cores_are_parsed() {
         assert_eq!(parse_cores("3"), Ok(vec![3]));
         assert_eq!(parse_cores("8, 2-4,0"), Ok(vec![8, 2, 3, 4, 0]));
         for bad in ["", "1,", "a", "3-2", "-1", "1-", "0-100000"] {
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn a_thread_is_pinned_to_one_core() {
-        // In a thread of its own: where the others run is their own affair.
+        // In a thread of its own, so that the test's own thread is not pinned.
         std::thread::spawn(|| {
             let cores = usable_cores();
             let last = *cores.last().expect("there is a core to run on");

@@ -25,11 +25,11 @@ pub struct LinkConfig {
     /// The VLAN tag of frames that are sent. Packets that arrive may have any tag, or none, because cards and switch
     /// ports remove tags. Only [questions for addresses](super::neighbours) are answered for this tag alone.
     pub vlan: Option<VlanTag>,
-    /// Which packets are sent with a UDP checksum.
+    /// The packets that are sent with a UDP checksum.
     pub checksum: Checksum,
 }
 
-/// Which packets are sent with a UDP checksum. IPv6 requires it for all; every packet that arrives with one is
+/// The packets that are sent with a UDP checksum. IPv6 requires it for all; every packet that arrives with one is
 /// checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Checksum {
@@ -55,7 +55,7 @@ pub struct Codec {
     plain: Option<(u8, u8)>,
 }
 
-/// Who computes the checksums of a frame.
+/// Whether the port or software computes the checksums of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fill {
     /// The port, both.
@@ -87,9 +87,9 @@ pub enum WriteError {
     /// The destination is in the address book, but its Ethernet address is not known yet.
     #[error("the Ethernet address of endpoint {}, {ip}, is not known", peer.0)]
     Unresolved {
-        /// The destination.
+        /// Endpoint address of the destination.
         peer: Addr,
-        /// Its IP address.
+        /// IP address of the destination.
         ip: IpAddr,
     },
     /// A header could not be written.
@@ -388,7 +388,8 @@ impl Codec {
     #[inline(always)]
     fn meta(&self, book: &AddressBook, packet: &Packet) -> Result<FrameMeta, WriteError> {
         let net = &packet.net;
-        let &Route { src_mac, dst_mac, ip, .. } = book.route(net.dst).ok_or_else(|| no_way(book, net.dst))?;
+        let &Route { src_mac, dst_mac, ip, .. } =
+            book.route(net.dst).ok_or_else(|| no_route(book, net.dst))?;
         let class = match net.class {
             Class::Data => PacketClass::Trimmable,
             Class::Trimmed => PacketClass::Trimmed,
@@ -455,7 +456,7 @@ fn put_payload(
 }
 
 #[cold]
-fn no_way(book: &AddressBook, peer: Addr) -> WriteError {
+fn no_route(book: &AddressBook, peer: Addr) -> WriteError {
     match book.ip(peer) {
         Some(ip) => WriteError::Unresolved { peer, ip },
         None => WriteError::UnknownPeer(peer),

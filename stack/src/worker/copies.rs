@@ -1,5 +1,6 @@
-//! How often payload is copied between regions, counted where every such copy is made. Those between frames and memory
-//! that is no region's go through the C library: `tests/worker_copies.rs` counts them on the same paths.
+//! Tests of how often payload is copied between regions, counted in the one function that makes such copies. Copies
+//! between frames and memory outside regions go through the C library: `tests/worker_copies.rs` counts them on the
+//! same paths.
 
 #[path = "../../tests/steady/mod.rs"]
 mod steady;
@@ -14,17 +15,17 @@ use crate::region::{LONG, Region, SharedRegion, copied};
 use crate::wire::ethernet::VlanTag;
 use crate::wire::pds::DeliveryMode;
 
-/// What a packet may cost in copies of headers: those of the packet and of what answers it, each into a buffer and
-/// out of it. Less than any part of the payload that could be copied in short pieces.
+/// Most bytes of header copies for a packet: the headers of the packet and of its acknowledgement, each copied into a
+/// buffer and out of it. Less than any part of the payload that could be copied in short pieces.
 const HEADERS: u64 = 4 * 192;
 
-/// Runs the stream, the payload of each packet of which is to be copied `copies` times.
+/// Runs the stream, and expects that the payload of each packet is copied `copies` times.
 fn expect<P: Port>(mut stream: Stream<P>, copies: u64, path: &str) {
     let before = copied();
     let sent = stream.run(20);
     let after = copied();
     assert_eq!(after.long - before.long, copies * sent, "{path}: copies");
-    // Long copies can contain headers, and what is short the first bytes of the payload.
+    // Long copies can contain headers, and short copies the first bytes of the payload.
     let bytes = after.bytes - before.bytes;
     let payload = copies * u64::from(MTU);
     assert!(
@@ -57,7 +58,7 @@ fn one_copy_in_and_one_copy_out_over_memif_from_other_memory() {
     }
 }
 
-/// From memory that frames cannot refer to, a copy into a frame, which is the C library's, comes before both.
+/// From memory that frames cannot refer to, the C library first copies the payload into a frame.
 #[test]
 fn one_copy_in_and_one_copy_out_over_memif_from_the_heap() {
     for packets in [1, 16] {
@@ -66,7 +67,7 @@ fn one_copy_in_and_one_copy_out_over_memif_from_the_heap() {
     }
 }
 
-/// Frames with a tag are put together before they are read, as all are that do not look as most do.
+/// Tagged frames, like all unusual ones, are gathered into one buffer before they are read.
 #[test]
 fn one_copy_more_over_memif_with_a_tag() {
     let vlan = Some(VlanTag { priority: 3, drop_eligible: false, id: 7 });
@@ -104,9 +105,9 @@ fn one_copy_over_rings() {
     }
 }
 
-/// Copies of a few hundred bytes would not be told from headers.
+/// Copies of a few hundred bytes could not be distinguished from headers.
 #[test]
-fn payload_in_short_pieces_would_be_seen() {
+fn payload_copied_in_short_pieces_would_be_noticed() {
     const { assert!(HEADERS < MTU as u64 / 2) };
     let region = Region::allocate(4096).unwrap();
     let slice = region.slice(0, 4096).unwrap();

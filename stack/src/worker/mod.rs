@@ -6,9 +6,9 @@
 //!                   port.transmit ◀─ codec ◀─ fep.poll_transmit, until there is nothing or no room
 //! ```
 //!
-//! A worker acts only when it is called. [`Worker::poll`] makes one turn of the loop and never waits;
-//! [`Worker::run`] and [`Worker::run_until`] make as many turns as needed, and rest between them as [`Idle`]
-//! says. Tests pass the time with [`Worker::poll_at`]:
+//! A worker acts only when it is called. [`Worker::poll`] makes one turn of the loop and never waits; [`Worker::run`]
+//! and [`Worker::run_until`] make as many turns as needed, and rest between turns according to [`Idle`]. Tests advance
+//! the time with [`Worker::poll_at`]:
 //!
 //! ```
 //! use std::sync::Arc;
@@ -139,7 +139,7 @@ pub struct Worker<P> {
     rx: RxBurst,
     /// Buffers for frames that have to be copied into one piece. Not the port's, which may have none left.
     whole: FramePool,
-    /// Frames to be sent. Those that the port has no room for stay here for the next turn.
+    /// Frames to be sent. Frames that the port has no room for stay here for the next turn.
     tx: TxBurst,
     /// The headers of the packet that is being written.
     scratch: Packet,
@@ -203,7 +203,7 @@ pub enum WorkerError {
     ForeignBook {
         /// The endpoint that the book belongs to.
         book: Addr,
-        /// The endpoint.
+        /// The endpoint that the worker was to run.
         fep: Addr,
     },
     /// The fabric's classes cannot be told apart.
@@ -263,7 +263,7 @@ impl<P: Port> Worker<P> {
         })
     }
 
-    /// The endpoint.
+    /// The worker's endpoint.
     pub fn fep(&self) -> &Fep {
         &self.fep
     }
@@ -273,7 +273,7 @@ impl<P: Port> Worker<P> {
         &mut self.fep
     }
 
-    /// The port.
+    /// The worker's port.
     pub fn port(&self) -> &P {
         &self.port
     }
@@ -283,7 +283,7 @@ impl<P: Port> Worker<P> {
         &mut self.port
     }
 
-    /// The address book.
+    /// The worker's address book.
     pub fn book(&self) -> &AddressBook {
         &self.book
     }
@@ -293,12 +293,12 @@ impl<P: Port> Worker<P> {
         &mut self.book
     }
 
-    /// The clock.
+    /// The worker's clock.
     pub fn clock(&self) -> Clock {
         self.clock
     }
 
-    /// The counters.
+    /// The worker's counters so far.
     pub fn counters(&self) -> WorkerCounters {
         self.counters
     }

@@ -44,13 +44,13 @@ const KEPT: usize = 256;
 /// The last two bytes of the source address, in Ethernet and IPv4.
 const SOURCE: usize = 14 + 14;
 
-/// A prediction of each peer's next headers. If the addresses of several peers fall on the same place, the last one
-/// to send has it.
+/// A prediction of each peer's next headers. Peers whose addresses map to the same entry share it: the last one to
+/// send has it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Predictions(Vec<Option<Prediction>>);
 
 impl Predictions {
-    /// No predictions yet. (The default has no room for any.)
+    /// An empty table. (The default value has no room for predictions.)
     pub(super) fn new() -> Predictions {
         Predictions(vec![None; KEPT])
     }
@@ -70,8 +70,8 @@ impl Predictions {
     }
 }
 
-/// The place of a frame's peer. Neighbours differ in the last byte of the address, hosts of several networks in the one
-/// before as well.
+/// Index of the entry for a frame's peer. Neighbours differ in the last byte of the address, hosts of several networks
+/// also in the one before.
 #[inline]
 fn place_of(frame: &[u8]) -> Option<usize> {
     let [network, host] = *frame.get(SOURCE..)?.first_chunk()?;
@@ -102,8 +102,8 @@ pub(super) struct Predicted<'a> {
 }
 
 impl Prediction {
-    /// A prediction from `frame`, a well-formed frame of `src` with the addresses `ip`. None if it is not of the kind
-    /// that is predicted.
+    /// A prediction from `frame`, a well-formed frame of `src` with the addresses `ip`. `None` if frames of its kind
+    /// are not predicted.
     fn learn(frame: &[u8], ip: IpAddrs, src: Addr) -> Option<Prediction> {
         let head: &[u8; COMPARED] = frame.first_chunk()?;
         let plain = head[12..15] == [8, 0, 0x45];
@@ -114,8 +114,8 @@ impl Prediction {
         plain.then(|| Prediction { words: words(head), sum, ip, src, hops })
     }
 
-    /// Reads a frame that is as predicted, and whose lengths and checksums are right. After `None` the frame may
-    /// still be valid.
+    /// Reads a frame whose headers are as predicted, and whose lengths and checksums are right. After `None` the frame
+    /// may still be valid.
     #[inline]
     pub(super) fn check<'a>(&self, frame: &'a [u8], checksums: ChecksumPolicy) -> Option<Predicted<'a>> {
         let head: &[u8; COMPARED] = frame.first_chunk()?;
@@ -127,7 +127,7 @@ impl Prediction {
         Some(self.predicted(head, &datagram[PREFIX_LEN - UDP..]))
     }
 
-    /// The same for a frame that goes on for `more` bytes behind `frame`, and has no UDP checksum.
+    /// As [`Prediction::check`], for a frame that continues for `more` bytes after `frame`, and has no UDP checksum.
     #[inline]
     pub(super) fn check_head<'a>(&self, frame: &'a [u8], more: usize) -> Option<Predicted<'a>> {
         let head: &[u8; COMPARED] = frame.first_chunk()?;

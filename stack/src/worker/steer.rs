@@ -1,10 +1,10 @@
-//! Steering: which of several workers at one address gets a peer's packets.
+//! Steering: which of several workers at one address receives a peer's packets.
 //!
-//! Each worker has an endpoint and a receive queue of its own. All packets from one peer have to come to the
-//! worker that has the connections with it, whatever their entropy: so queues are chosen by addresses,
-//! never by the five-tuple, which spraying changes with each packet. Network cards do it by the Toeplitz
-//! hash (receive-side scaling over IP addresses only); [`Steering`] computes their choice beforehand,
-//! so that a connection is opened at the worker where its packets will arrive.
+//! Each worker has an endpoint and a receive queue of its own. All packets from one peer must arrive at the worker
+//! that has the connections with it, whatever their entropy. So queues are chosen by addresses, never by the
+//! five-tuple, which spraying changes with each packet. Network cards choose by the Toeplitz hash (receive-side
+//! scaling over IP addresses only); [`Steering`] computes their choice in advance, so that a connection is opened at
+//! the worker where its packets will arrive.
 
 use core::net::IpAddr;
 
@@ -38,7 +38,7 @@ pub struct Steering {
 }
 
 impl Steering {
-    /// Over `queues` queues, at least one, with [`SYMMETRIC_KEY`] and a table of [`TABLE`] entries.
+    /// Steering over `queues` queues, at least one, with [`SYMMETRIC_KEY`] and a table of [`TABLE`] entries.
     pub fn over(queues: u16) -> Steering {
         Steering { key: SYMMETRIC_KEY, table: TABLE, queues: queues.max(1) }
     }
@@ -61,7 +61,7 @@ impl Steering {
             (IpAddr::V6(src), IpAddr::V6(dst)) => toeplitz(&self.key, &[src.octets(), dst.octets()].concat()),
             _ => 0,
         };
-        // Below the number of queues, which is 16 bits wide.
+        // Less than the number of queues, which is a u16.
         (hash % self.table % u32::from(self.queues)) as u16
     }
 }

@@ -5,6 +5,7 @@ use weft_cc::{Span, Time};
 use super::codec::{ReadError, WriteError};
 use super::{AddressBook, Codec, Worker, WorkerCounters};
 use crate::fep::{Fep, PayloadRef};
+use crate::occurrences::{crosses_power_of_ten, is_logged};
 use crate::packet::{Packet, Payload};
 use crate::port::{Frame, Port, Reservation};
 use crate::prefetch::prefetch;
@@ -125,7 +126,7 @@ impl<P: Port> Worker<P> {
             return true;
         }
         let Some(whole) = self.rx[at].gather(&self.whole) else {
-            self.counters.pool_empty += 1;
+            self.lack_buffer();
             return true;
         };
         self.counters.gathered += 1;
@@ -143,7 +144,10 @@ impl<P: Port> Worker<P> {
             self.counters.neighbours += 1;
             return;
         }
-        self.counters.count(&error);
+        let count = self.counters.count(&error);
+        if is_logged(count) {
+            tracing::warn!(count, %error, "a frame was dropped on arrival");
+        }
         self.last_read_error = Some(error);
     }
 
@@ -179,7 +183,12 @@ impl<P: Port> Worker<P> {
         if sent > 0 {
             self.stuck_since = Some(now);
         } else if now.since(since) > STANDSTILL {
+            let before = self.counters.not_taken;
             self.counters.not_taken += self.tx.len() as u64;
+            if crosses_power_of_ten(before, self.counters.not_taken) {
+                let count = self.counters.not_taken;
+                tracing::warn!(count, "frames were dropped that the port did not take for a second");
+            }
             self.tx.clear();
             self.stuck_since = None;
         }
@@ -194,7 +203,7 @@ impl<P: Port> Worker<P> {
             }
             // The buffer comes first: a packet that the endpoint has handed out needs one.
             let Ok(mut frame) = self.tx.reserve(self.longest) else {
-                self.counters.pool_empty += 1;
+                self.lack_buffer();
                 return false;
             };
             let Some(payload) = self.fep.poll_transmit_into(now, &mut self.scratch) else { return false };
@@ -217,15 +226,28 @@ impl<P: Port> Worker<P> {
         false
     }
 
+    /// Counts that the port's pool had no buffer.
+    #[cold]
+    fn lack_buffer(&mut self) {
+        self.counters.pool_empty += 1;
+        if is_logged(self.counters.pool_empty) {
+            tracing::warn!(count = self.counters.pool_empty, "the port's pool has no buffer left");
+        }
+    }
+
     /// Notes why a packet was not written. It is lost for the endpoint, whose timers retransmit it.
     #[cold]
     fn lose(&mut self, now: Time, error: WriteError) {
-        match error {
+        let counter = match error {
             WriteError::Unresolved { peer, .. } => {
-                self.counters.unresolved += 1;
                 self.neighbours.want(now, peer);
+                &mut self.counters.unresolved
             }
-            _ => self.counters.unsendable += 1,
+            _ => &mut self.counters.unsendable,
+        };
+        *counter += 1;
+        if is_logged(*counter) {
+            tracing::warn!(count = *counter, %error, "a packet was not sent");
         }
         self.last_write_error = Some(error);
     }
@@ -261,12 +283,14 @@ fn prefetch_headers(frame: &Frame) {
 }
 
 impl WorkerCounters {
-    fn count(&mut self, error: &ReadError) {
+    /// Counts a frame that was dropped because of `error`, and returns how many there have been of its kind.
+    fn count(&mut self, error: &ReadError) -> u64 {
         let counter = match error {
             ReadError::Malformed(_) => &mut self.malformed,
             ReadError::Misdirected(_) => &mut self.misdirected,
             ReadError::Stranger(_) => &mut self.strangers,
         };
         *counter += 1;
+        *counter
     }
 }

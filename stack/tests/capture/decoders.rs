@@ -1,5 +1,5 @@
-//! Decoders of captures that share nothing with weft: tshark for Ethernet, IP and UDP, and
-//! `decode_uet.py`, written from docs/wire.md, for PDS and SES. Each is held against weft's own.
+//! Decoders of captures that share no code with weft: tshark for Ethernet, IP and UDP, and `decode_uet.py`, written
+//! from docs/wire.md, for PDS and SES. Their output is compared with that of weft's own decoder.
 
 use std::fmt::Write;
 use std::io::ErrorKind;
@@ -14,8 +14,8 @@ use weft_stack::wire::ses::{List, Placement, Ses};
 
 use super::capture::read_capture;
 
-/// Fails unless both decoders see in every frame of the capture what weft's own sees. A decoder that
-/// is not installed is passed over, but not in continuous integration.
+/// Fails unless both decoders agree with weft's own about every frame of the capture. A decoder that is not installed
+/// is skipped, except in continuous integration.
 pub(crate) fn assert_decoders_agree(capture: &Path) {
     let frames = read_capture(capture);
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/decode_uet.py");
@@ -32,7 +32,7 @@ pub(crate) fn assert_decoders_agree(capture: &Path) {
     }
 }
 
-/// What `program` prints; nothing if it is not installed.
+/// The output of `program`; `None` if it is not installed.
 fn output(program: &str, arguments: &[&str]) -> Option<String> {
     let output = match Command::new(program).args(arguments).output() {
         Ok(output) => output,
@@ -88,10 +88,10 @@ const TSHARK_FIELDS: [&str; 25] = [
 
 const GOOD: u8 = 1;
 const BAD: u8 = 0;
-/// The datagram is cut short: its checksum covers what is not there.
+/// tshark's value for a truncated datagram, whose checksum covers bytes that are gone.
 const UNVERIFIED: u8 = 2;
 
-/// What tshark should print: fields of the other version of IP stay empty.
+/// The line expected from tshark: fields of the other IP version stay empty.
 fn tshark_line(bytes: &[u8]) -> String {
     let frame = parsed(bytes);
     let meta = &frame.meta;
@@ -105,7 +105,7 @@ fn tshark_line(bytes: &[u8]) -> String {
     let marks = format!("{},{},{}", meta.dscp, meta.ecn as u8, meta.ttl);
     let ip = match meta.ip {
         IpAddrs::V4 { src, dst } => {
-            // A switch that leaves the length alone leaves the checksum alone as well, which covers the DSCP.
+            // A switch that leaves the length alone also leaves the checksum alone, although it covers the DSCP.
             let length = u16::from_be_bytes([bytes[ethernet + 2], bytes[ethernet + 3]]);
             let kept = usize::from(length) != bytes.len() - ethernet;
             assert_eq!(usize::from(length), if kept { 20 + udp_len } else { bytes.len() - ethernet });
@@ -124,7 +124,7 @@ fn tshark_line(bytes: &[u8]) -> String {
     format!("{src},{dst},{vlan},{ip},{port},4793,{udp_len},{status}")
 }
 
-/// What `decode_uet.py` should print.
+/// The line expected from `decode_uet.py`.
 pub(crate) fn uet_line(frame: &Frame<'_>) -> String {
     let pds = match &frame.pds {
         Pds::Request(request) => request_line(request),

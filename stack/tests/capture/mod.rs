@@ -1,4 +1,4 @@
-//! Capture files, read and written by an implementation that shares nothing with DPDK's.
+//! Capture files, read and written by code that shares nothing with DPDK's.
 #![allow(dead_code)] // Each test program uses its part.
 
 use std::fs::File;

@@ -1,24 +1,24 @@
-//! What tests of devices need: networks of their own, other processes, and a way to say that there is none.
+//! Support for tests of devices: networks of their own, other processes, and a way to skip.
 #![allow(dead_code)] // Each test program uses its part.
 
 use crate::skipped::{skipped, skipped_inside};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Names the test that runs inside, in a process that a test has started.
+/// Environment variable with the name of the test that runs inside the process that another test has started.
 const INSIDE: &str = "WEFT_TEST_INSIDE";
 
-/// What the other process of a test is to do.
+/// Environment variable with the task of a test's other process.
 const TASK: &str = "WEFT_TEST_TASK";
 
-/// Seconds after which a test in a network of its own is ended.
+/// Time limit of a test in a network of its own, seconds.
 const BOUND: &str = "120";
 
-/// How a setup says that something is not to be had here.
+/// Exit status of a setup whose requirements are missing on this machine.
 const NOT_HERE: i32 = 77;
 
-/// Runs `test` again in a process with a network of its own, prepared by the shell commands `setup`; true in
-/// that process. The network is gone with it. Prints why if there can be none.
+/// Runs `test` again in a process with a network of its own, prepared by the shell commands `setup`; returns true in
+/// that process. The network disappears with the process. Prints the reason if there can be no such network.
 pub(crate) fn in_own_network(test: &str, setup: &str) -> bool {
     if std::env::var_os(INSIDE).is_some_and(|name| name == test) {
         return true;
@@ -28,7 +28,7 @@ pub(crate) fn in_own_network(test: &str, setup: &str) -> bool {
         "{{ ip link set lo up && {setup}; }} || exit {NOT_HERE}; {INSIDE}={test} '{}' --exact {test} --nocapture",
         program.display()
     );
-    // Without a user namespace if possible: BPF programs are loaded in the first one only.
+    // Without a user namespace if possible, because BPF programs can only be loaded in the first one.
     let root = std::fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| map.contains("4294967295"))
         && rustix::process::geteuid().is_root();
     let own_user: &[&str] = if root { &[] } else { &["--map-root-user"] };
@@ -72,7 +72,7 @@ impl Peer {
         Peer(child)
     }
 
-    /// Waits until it ends, and fails if it failed or does not end.
+    /// Waits for the process to end; fails if it failed or does not end.
     pub(crate) fn ends_well(mut self) {
         let begin = Instant::now();
         loop {
@@ -84,7 +84,7 @@ impl Peer {
         }
     }
 
-    /// Ends it at once, without a chance to say goodbye.
+    /// Kills the process without a chance to close its link.
     pub(crate) fn kill(mut self) {
         self.0.kill().unwrap();
         self.0.wait().unwrap();
@@ -99,7 +99,7 @@ impl Drop for Peer {
     }
 }
 
-/// The task of this process, if it is another's [`Peer`].
+/// The task of this process, if it is another one's [`Peer`].
 pub(crate) fn task() -> Option<String> {
     std::env::var(TASK).ok()
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the capture question.pcap to standard output: what an endpoint is asked in the golden test.
+"""Writes the capture question.pcap to standard output: the endpoint's input in the golden test.
 
 Written from the tables of docs/wire.md alone. Endpoint 10.0.0.1 opens a PDC to endpoint 10.0.0.2 and
 sends a message of three packets and one of a single packet; one packet is trimmed, in both formats
@@ -42,7 +42,7 @@ def frame(body, dscp=DATA, ecn=2, entropy=5):
 
 
 def trim(whole, dscp, keep_length):
-    """Leaves the headers up to PDS, as a switch does."""
+    """Cuts the packet after its PDS header, as a trimming switch does."""
     cut = whole[: 14 + 20 + 24]
     if keep_length:
         return cut[:15] + bytes([dscp << 2 | 2]) + cut[16:]

@@ -1,4 +1,4 @@
-//! What every [`Port`] must do, tried over a link of two of them.
+//! The requirements on every [`Port`], tested over a link of two of them.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,20 +9,19 @@ use weft_stack::port::{
 };
 use weft_stack::rng::Rng;
 
-/// Two ports of which each receives what the other sends.
+/// Two ports, each of which receives the frames that the other sends.
 pub(crate) struct Link<A, B> {
     /// One end.
     pub(crate) a: A,
-    /// The other.
+    /// The other end.
     pub(crate) b: B,
-    /// Frames that each direction holds before it takes no more, if it ever does: else it loses them.
+    /// Frames that each direction holds before it takes no more; `None` if the link loses frames instead.
     pub(crate) frames: Option<usize>,
-    /// What makes bytes a frame that this link carries.
+    /// Headers with which this link carries a frame.
     pub(crate) dress: Dress,
 }
 
-/// Overwrites the first bytes of a frame with headers, for a frame on its way `back` from b to a, or from
-/// a to b.
+/// Overwrites the first bytes of a frame with headers, for a frame from b to a (`back`) or from a to b.
 #[derive(Clone, Copy)]
 pub(crate) struct Dress {
     /// Bytes of the headers.
@@ -31,7 +30,7 @@ pub(crate) struct Dress {
 }
 
 impl Dress {
-    /// For links that carry anything.
+    /// For links that carry any frame.
     pub(crate) const NONE: Dress = Dress { headers: MIN_FRAME, write: |_, _| () };
 
     fn there(&self, mut frame: Vec<u8>) -> Vec<u8> {
@@ -40,7 +39,7 @@ impl Dress {
     }
 }
 
-/// Makes links and puts each through one of the tests. After each, all buffers must be free.
+/// Makes links and runs one test over each. After each test, all buffers must be free.
 pub(crate) fn conforms<A: Port, B: Port>(mut make: impl FnMut() -> Link<A, B>) {
     let tests: [fn(&mut Link<A, B>); 11] = [
         capabilities_are_consistent,
@@ -67,8 +66,8 @@ pub(crate) fn conforms<A: Port, B: Port>(mut make: impl FnMut() -> Link<A, B>) {
     frames_in_flight_are_freed_with_the_link(make());
 }
 
-/// What [`conforms`] tries, for links that lose what they have no room for without telling, or whose devices keep
-/// buffers to themselves when they are closed.
+/// The tests of [`conforms`] for links that lose frames without notice if they have no room, or whose devices keep
+/// buffers when they are closed.
 #[allow(dead_code, reason = "not every program that uses this module has such links")]
 pub(crate) fn carries<A: Port, B: Port>(mut make: impl FnMut() -> Link<A, B>) {
     let tests: [fn(&mut Link<A, B>); 9] = [
@@ -87,13 +86,13 @@ pub(crate) fn carries<A: Port, B: Port>(mut make: impl FnMut() -> Link<A, B>) {
     }
 }
 
-/// Both ends on threads of their own, with sequence numbers to tell losses and swaps.
+/// Runs both ends in threads of their own, with sequence numbers to detect losses and reordering.
 pub(crate) fn conforms_across_threads<A: Port + Send, B: Port + Send>(link: Link<A, B>, frames: u64) {
     let Link { mut a, mut b, dress, frames: room } = link;
     let window = room.map_or(LOSSLESS as u64, |_| u64::MAX);
     let arrived = &AtomicU64::new(0);
     let pools = [a.pool(), b.pool()];
-    // Both live until all has arrived: closing a device may lose what is in flight.
+    // Both ends live until all frames have arrived: closing a device may lose frames in flight.
     let (from, to) = (&mut a, &mut b);
     std::thread::scope(|scope| {
         scope.spawn(move || {
@@ -101,7 +100,7 @@ pub(crate) fn conforms_across_threads<A: Port + Send, B: Port + Send>(link: Link
             let mut tx = TxBurst::new(&*a);
             let (mut next, mut patience) = (0, Patience::new());
             while next < frames || !tx.is_empty() {
-                // What a link may lose is not sent before the other end has taken in what came before.
+                // On a link that may lose frames, the sender waits until the receiver has caught up.
                 while next < frames && next - arrived.load(Ordering::Acquire).min(next) < window {
                     let Ok(mut frame) = tx.reserve(LEN) else { break };
                     frame.copy_from_slice(&dress.there(numbered(next as usize)));
@@ -177,7 +176,7 @@ fn frames_arrive_once_in_order_unchanged<A: Port, B: Port>(link: &mut Link<A, B>
     exchange(&mut link.b, &mut link.a, &mut rng, link.dress, true);
 }
 
-/// Sends bursts of random length, of frames of random length and content, and reads now and then.
+/// Sends bursts of random length, of frames of random length and content, and receives now and then.
 fn exchange<A: Port, B: Port>(from: &mut A, to: &mut B, rng: &mut Rng, dress: Dress, back: bool) {
     let shortest = dress.headers;
     let max = from.capabilities().max_frame;
@@ -253,7 +252,7 @@ fn received_frames_are_appended<A: Port, B: Port>(link: &mut Link<A, B>) {
 }
 
 fn a_full_link_keeps_frames_in_the_burst<A: Port, B: Port>(link: &mut Link<A, B>) {
-    let Some(room) = link.frames else { return a_full_link_counts_what_it_loses(link) };
+    let Some(room) = link.frames else { return a_full_link_counts_its_losses(link) };
     let numbered = |n| link.dress.there(numbered(n));
     let mut tx = TxBurst::new(&link.a);
     let (mut written, mut taken) = (0, 0);
@@ -287,8 +286,8 @@ fn a_full_link_keeps_frames_in_the_burst<A: Port, B: Port>(link: &mut Link<A, B>
     }
 }
 
-/// Such a link takes everything. What arrives, arrives in order; what does not is admitted to.
-fn a_full_link_counts_what_it_loses<A: Port, B: Port>(link: &mut Link<A, B>) {
+/// Such a link takes every frame. Frames arrive in order, and lost ones are counted.
+fn a_full_link_counts_its_losses<A: Port, B: Port>(link: &mut Link<A, B>) {
     let mut tx = TxBurst::new(&link.a);
     let mut sent = 0u64;
     let flood = 200_000;
@@ -301,7 +300,7 @@ fn a_full_link_counts_what_it_loses<A: Port, B: Port>(link: &mut Link<A, B>) {
     }
     assert_eq!(link.a.counters().tx_frames, sent);
     let (mut rx, mut next, mut patience) = (RxBurst::new(), 0, Patience::new());
-    // Losses are told with what arrives later: so one more is sent when all have been taken in.
+    // Losses are reported together with later frames, so another frame is sent after all have been received.
     let mut told = false;
     loop {
         let count = link.b.receive(&mut rx);
@@ -321,7 +320,7 @@ fn a_full_link_counts_what_it_loses<A: Port, B: Port>(link: &mut Link<A, B>) {
         }
     }
     let counters = link.b.counters();
-    // Frames that were lost together may count as one.
+    // Frames lost together may count as one.
     assert!(counters.rx_frames + counters.rx_missed <= sent, "{counters:?} of {sent}");
     assert!(counters.rx_missed > 0, "{flood} frames were no flood");
 }
@@ -348,7 +347,7 @@ fn wrong_lengths_are_refused<A: Port, B: Port>(link: &mut Link<A, B>) {
     assert_eq!(pool.available(), free, "a refusal takes no buffer");
 }
 
-/// A burst made for a port that sends longer frames is emptied of those.
+/// A burst made for a port that sends longer frames: frames too long are removed and counted.
 fn frames_too_long_for_the_port_are_counted<A: Port, B: Port>(link: &mut Link<A, B>) {
     let max = link.a.capabilities().max_frame;
     let config = memory::MemoryConfig { mtu: max, ring: 1, ..memory::MemoryConfig::default() };
@@ -382,8 +381,8 @@ fn abandoned_frames_are_not_sent<A: Port, B: Port>(link: &mut Link<A, B>) {
     assert_eq!(link.b.receive(&mut RxBurst::new()), 0);
 }
 
-/// As a switch does: a frame received is changed, shortened and sent back. One end's frames travel
-/// through the other's burst, and so do frames of a pool that neither of them knows.
+/// Forwards like a switch: a received frame is changed, shortened and sent back. One end's frames travel through the
+/// other's burst, as do frames of a pool that neither end knows.
 fn frames_are_passed_on<A: Port, B: Port>(link: &mut Link<A, B>) {
     let foreign = FramePool::heap(1, 2000).unwrap();
     let mut tx = TxBurst::new(&link.a);
@@ -453,7 +452,7 @@ pub(crate) fn write(tx: &mut TxBurst, content: &[u8]) {
     frame.commit();
 }
 
-/// Receives until nothing comes any more; what comes must be the front of `expected`.
+/// Receives until no frame arrives any more; the frames must be the front of `expected`.
 fn drain<P: Port>(port: &mut P, rx: &mut RxBurst, expected: &mut VecDeque<Vec<u8>>) {
     let mut patience = Patience::new();
     while !expected.is_empty() {
@@ -476,13 +475,13 @@ fn arrive<P: Port>(port: &mut P, rx: &mut RxBurst, count: usize) {
     assert_eq!(arrived, count);
 }
 
-/// Bytes of a [`numbered`] frame: more than the headers of any link.
+/// Length of a [`numbered`] frame, bytes: more than the headers of any link.
 pub(crate) const LEN: usize = 80;
 
-/// Frames that a link which loses some certainly holds.
+/// Number of frames that a lossy link certainly holds.
 const LOSSLESS: usize = 64;
 
-/// A frame of [`LEN`] bytes whose last eight tell its number.
+/// A frame of [`LEN`] bytes that ends with its number in eight bytes.
 pub(crate) fn numbered(n: usize) -> Vec<u8> {
     let mut frame = vec![0x5a; LEN];
     frame[LEN - 8..].copy_from_slice(&(n as u64).to_be_bytes());

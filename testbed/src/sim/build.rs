@@ -331,6 +331,7 @@ impl<'a> Builder<'a> {
                 seed: config.seed,
                 sampling: self.sampling,
             },
+            recorder: None,
             events: 0,
         };
         shard.prepare();

@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use weft_cc::{Span, Time};
+use weft_stack::event::Record;
 
 use super::barrier::{Barrier, Guard};
 use super::build::System;
@@ -25,6 +26,7 @@ use super::packets::ContentMail;
 use super::report::RunProgress;
 use super::sample::Sampling;
 use super::shard::{Samples, Shard, Side};
+use super::trace::{self, Tracing};
 use super::wires::{Crossing, NEVER, Wires};
 
 /// Decides which side advances next, and how far.
@@ -160,6 +162,7 @@ struct WindowResult {
     done: AtomicU64,
     last_close: AtomicU64,
     samples: Mutex<Samples>,
+    records: Mutex<Vec<Record>>,
 }
 
 impl Exchange {
@@ -182,6 +185,9 @@ impl Exchange {
             let mut mail = lock(mailbox);
             std::mem::swap(&mut mail.packets, outbox);
             std::mem::swap(&mut mail.contents, contents);
+        }
+        if let Some(recorder) = &shard.recorder {
+            recorder.take_into(&mut lock(&result.records));
         }
         // The barrier that follows orders these stores.
         result.next.store(next, Ordering::Relaxed);
@@ -222,6 +228,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(super) struct Watch<'a> {
     pub(super) progress: Option<&'a mut dyn FnMut(&RunProgress)>,
     pub(super) sampling: Option<Sampling<'a>>,
+    pub(super) tracing: Option<Tracing<'a>>,
     pub(super) stop: Option<&'a AtomicBool>,
     pub(super) flows_total: u64,
 }
@@ -241,6 +248,17 @@ impl Watch<'_> {
             let flows_done = exchange.sum(|result| &result.done);
             let now = Time::from_ps(now);
             progress(&RunProgress { now, flows_done, flows_total: self.flows_total, events });
+        }
+    }
+
+    /// Passes the events of the last window on.
+    fn trace(&mut self, exchange: &Exchange) {
+        let Some(tracing) = &mut self.tracing else { return };
+        let mut all = Vec::new();
+        exchange.shards.iter().for_each(|result| all.append(&mut lock(&result.records)));
+        if !all.is_empty() {
+            trace::sort(&mut all);
+            tracing.sink.records(&all);
         }
     }
 
@@ -317,6 +335,7 @@ impl Threads<'_> {
                     next = exchange.next();
                     if let Some(watch) = &mut watch {
                         watch.look(exchange, end, &mut reported);
+                        watch.trace(exchange);
                     }
                     if exchange.stop.load(Ordering::Relaxed) {
                         timetable.cut_short();

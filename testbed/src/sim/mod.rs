@@ -23,6 +23,7 @@ mod report;
 mod sample;
 mod shard;
 mod switches;
+mod trace;
 mod wires;
 
 pub use config::{Overhead, PayloadMode, PhantomQueues, RunConfig, RunError};
@@ -30,6 +31,7 @@ pub use faults::{FaultPlan, LinkChange, LinkEvent, LinkFaults, Share, SlowPort};
 pub use lines::Lines;
 pub use report::{FlowRecord, NotStarted, PacketCounters, RunProgress, RunReport};
 pub use sample::{FlowSample, PortSample, SampleSink, Sampling};
+pub use trace::{TraceSink, Tracing};
 
 // Also used by the software fabric.
 pub(crate) use build::{Links, changes, mark_seed};
@@ -48,6 +50,8 @@ pub struct Options<'a> {
     pub threads: usize,
     /// The sampling interval and the sink that receives the samples.
     pub sampling: Option<Sampling<'a>>,
+    /// The endpoints' events to trace and the sink that receives them.
+    pub tracing: Option<Tracing<'a>>,
     /// Called about every 65,536 events.
     pub progress: Option<&'a mut dyn FnMut(&RunProgress)>,
     /// Ends the run early once it is set, at an instant that depends on when it is set. Up to that instant the run is
@@ -68,10 +72,13 @@ pub fn run(config: &RunConfig, progress: &mut dyn FnMut(&RunProgress)) -> Result
 /// # Errors
 /// [`RunError`] says which part of the configuration cannot work.
 pub fn run_with(config: &RunConfig, options: Options<'_>) -> Result<RunReport, RunError> {
-    let Options { faults, threads, sampling, progress, stop } = options;
+    let Options { faults, threads, sampling, tracing, progress, stop } = options;
     let mut system = build::build(config, &faults, threads, sampling.is_some())?;
+    if let Some(tracing) = &tracing {
+        system.shards.iter_mut().for_each(|shard| shard.trace(&tracing.selection));
+    }
     let flows_total = config.workload.flows().len() as u64;
-    let mut watch = Watch { progress, sampling, stop, flows_total };
+    let mut watch = Watch { progress, sampling, tracing, stop, flows_total };
     let end = engine::run(&mut system, config.until, &mut watch);
     Ok(report::report(config, &system, end))
 }

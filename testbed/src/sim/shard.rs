@@ -2,6 +2,9 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::sync::Arc;
+
+use weft_stack::event::{Recorder, Selection};
 
 use super::faults::LinkChange;
 use super::flows::Flows;
@@ -30,6 +33,8 @@ pub(super) struct Shard {
     pub(super) flows: Flows,
     pub(super) scratch: SwitchScratch,
     pub(super) env: HostEnv,
+    /// Keeps the events of the hosts' endpoints, if the run is traced.
+    pub(super) recorder: Option<Recorder>,
     /// Packets that arrived at the end of a link, timers that expired, flows that started.
     pub(super) events: u64,
 }
@@ -63,6 +68,16 @@ impl Shard {
         for (node, group) in self.groups.iter().enumerate() {
             let first = group.hosts.iter().map(|host| host.next_event(&self.wires).0).min();
             self.wires.next[node] = first.unwrap_or(NEVER);
+        }
+    }
+
+    /// Records the events of `selection` from now on.
+    pub(super) fn trace(&mut self, selection: &Arc<Selection>) {
+        let recorder = self.recorder.insert(Recorder::new(Arc::clone(selection)));
+        for host in self.groups.iter_mut().flat_map(|group| &mut group.hosts) {
+            if let Some(subscriber) = recorder.subscriber(host.id) {
+                host.fep.subscribe(subscriber);
+            }
         }
     }
 

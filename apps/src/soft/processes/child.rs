@@ -6,9 +6,11 @@ use super::paced::PacedPort;
 use super::pipe::Lines;
 use crate::Failure;
 use crate::live::{self, HostFlows, HostReport, LiveHost, Participants};
+use crate::options::RunArgs;
 use crate::port_spec::{AnyPort, PeerAddress, PeerSpec, PortOptions, PortSpec};
 use crate::soft;
 use crate::testbed::HostFacts;
+use crate::trace::LiveTrace;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use std::io::Write;
@@ -33,15 +35,21 @@ const ATTEND: u32 = 64;
 ///
 /// # Errors
 /// The host cannot be set up as the parent asks, or the parent is gone.
-pub(crate) fn be_host(parent: u32, host: u32, config: &RunConfig) -> Result<(), Failure> {
+pub(crate) fn be_host(parent: u32, host: u32, config: &RunConfig, args: &RunArgs) -> Result<(), Failure> {
     die_with(parent)?;
+    let trace = args.trace.of_host(host).begin(&args.trace_host)?;
     let mut lines = Lines::new(std::io::stdin().as_fd()).map_err(|error| gone(&error))?;
     let setup: Setup = lines.wait().map_err(|error| gone(&error))?;
     let mut this = HostProcess::new(config, host, &setup, lines)?;
+    if let Some(trace) = &trace {
+        this.trace(trace, &setup);
+    }
     print_line(&FromHost::Ready)?;
     this.run()?;
+    let traced = trace.map_or(Ok(()), LiveTrace::finish);
     let report = HostReport::new(this.number, this.flows, &this.worker);
-    print_line(&FromHost::Report(Box::new(report)))
+    print_line(&FromHost::Report(Box::new(report)))?;
+    traced
 }
 
 /// Arranges that this process does not outlive `parent`.
@@ -131,6 +139,13 @@ impl<'a> HostProcess<'a> {
             }
         }
         Ok(())
+    }
+
+    fn trace(&mut self, trace: &LiveTrace, setup: &Setup) {
+        let numbers = Some(setup.hosts.iter().map(|facts| facts.host).collect());
+        if let Some(subscriber) = trace.subscriber(self.number, &numbers) {
+            self.worker.fep_mut().subscribe(subscriber);
+        }
     }
 
     /// Carries out the parent's messages.

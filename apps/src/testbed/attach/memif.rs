@@ -1,11 +1,11 @@
-//! Hosts over memif: the fabric owns the sockets, the hosts the memory.
+//! Hosts over memif: the fabric owns the sockets, and the hosts own the memory.
 
 use super::super::rundir::{Owned, State};
 use super::{Attached, HostFacts, HostLink, address};
 use crate::Failure;
 use weft_stack::port::memif::{MemifConfig, MemifPort, SocketName};
 
-/// Opens a server of memif for each of `hosts`.
+/// Opens a memif server for each of `hosts`.
 pub(super) fn attach(hosts: &[u32], mtu: u32, owned: &Owned) -> Result<Vec<Attached>, Failure> {
     owned.note(&State { pid: std::process::id(), ..State::default() })?;
     hosts.iter().map(|host| one(*host, mtu, owned)).collect()

@@ -1,4 +1,4 @@
-//! How hosts are attached: the fabric's end of their links, and what they are to be told.
+//! How hosts are attached: the fabric's end of their links, and the options for endpoints at the hosts.
 
 mod memif;
 mod udp;
@@ -19,33 +19,33 @@ use weft_testbed::sim::RunConfig;
 use weft_testbed::soft::{SoftFabric, SoftOptions};
 use weft_testbed::topology::HostId;
 
-/// Most hosts: each has a process, and some descriptors of the switches' process.
+/// The largest number of hosts: each needs a process, and some file descriptors of the switches' process.
 const MAX_HOSTS: u32 = 250;
 
-/// What a host is to be told, and what others are to be told of it.
+/// The options for an endpoint at a host, and its address for the other hosts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct HostFacts {
     pub(crate) host: u32,
-    /// Its port, as `--port` takes it.
+    /// The value of `--port`.
     pub(crate) port: String,
-    /// Its address, if the port does not say it, as `--ip` takes it.
+    /// The value of `--ip`; `None` if the port implies it.
     pub(crate) ip: Option<IpAddr>,
-    /// Its longest IP packet, bytes, as `--port-mtu` takes it.
+    /// The value of `--port-mtu`: the longest IP packet, bytes.
     pub(crate) mtu: u32,
-    /// The network namespace in which it must be.
+    /// The network namespace in which the endpoint must run.
     pub(crate) namespace: Option<String>,
-    /// What others call it: `IP` or `IP/MAC`.
+    /// The address by which other hosts reach it: `IP` or `IP/MAC`.
     pub(crate) called: String,
 }
 
 /// The fabric's end of a host's link.
 pub(crate) enum HostLink {
-    /// A device of DPDK.
+    /// A DPDK device.
     #[cfg(feature = "dpdk")]
     Dpdk(Box<DpdkPort>),
     /// Memory shared with the host.
     Memif(Box<MemifPort>),
-    /// Sockets that stand for all hosts.
+    /// Sockets that represent all hosts.
     Udp(udp::UdpLink),
 }
 
@@ -55,20 +55,20 @@ pub(crate) struct AttachedFabric {
     pub(crate) hosts: Vec<HostFacts>,
 }
 
-/// A host that is attached.
+/// An attached host.
 struct Attached {
     facts: HostFacts,
-    /// What frames in the fabric call it.
+    /// Its address in frames within the fabric.
     ip: IpAddr,
     link: HostLink,
 }
 
 impl HostsBy {
-    /// Makes ports for `hosts` of `config`'s fabric. What exists outside of this process is noted in `owned`
-    /// before it is made.
+    /// Creates ports for `hosts` of the fabric of `config`. Everything that exists outside of this process is noted in
+    /// `owned` before it is created.
     ///
     /// # Errors
-    /// What the system does not give.
+    /// There are too many hosts, or a port cannot be created.
     pub(crate) fn attach(
         self,
         config: &RunConfig,
@@ -109,7 +109,7 @@ impl HostsBy {
     }
 }
 
-/// The address of `host`, which can be any.
+/// The address of `host` where any address will do.
 fn address(host: u32) -> IpAddr {
     let [_, b, c, d] = (host + 1).to_be_bytes();
     IpAddr::V4(Ipv4Addr::new(10, b, c, d))
@@ -122,7 +122,7 @@ impl HostFacts {
         format!("--port {}{ip} --port-mtu {}", self.port, self.mtu)
     }
 
-    /// What a command line for this host begins with.
+    /// The beginning of a command line that runs at this host.
     pub(crate) fn prefix(&self) -> String {
         self.namespace.as_ref().map(|name| format!("ip netns exec {name} ")).unwrap_or_default()
     }

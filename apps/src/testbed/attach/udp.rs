@@ -1,4 +1,4 @@
-//! Hosts over kernel UDP: each has a socket of its own, and one in the fabric that stands for it.
+//! Hosts over kernel UDP: each has a socket of its own, and a socket in the fabric represents it.
 //!
 //! ```text
 //!   host i: 127.N.0.i ──▶ 127.N.1.j: the fabric's socket for host j
@@ -7,9 +7,9 @@
 //!   host j: 127.N.0.j ◀── 127.N.1.i: the fabric's socket for host i
 //! ```
 //!
-//! So what a host sends to says where it goes, and from which it gets something says who sent it: host *i* calls
-//! host *j* 127.N.1.j and knows nothing else. Frames in the fabric carry the hosts' own addresses, as sockets
-//! show and take them, and no header is rewritten.
+//! The socket to which a host sends identifies the destination, and the socket from which it receives identifies the
+//! sender: host *i* knows host *j* only as 127.N.1.j. Frames in the fabric carry the hosts' own addresses, as sockets
+//! report and accept them, so no header is rewritten.
 
 use super::super::rundir::{Owned, State};
 use super::{Attached, HostFacts, HostLink};
@@ -27,26 +27,27 @@ use weft_stack::port::{BURST, Frame, FramePool, Port, PortCaps, PortCounters, Rx
 use weft_stack::wire::ethernet::EthernetView;
 use weft_stack::wire::ipv4::Ipv4View;
 
-/// Networks 127.N.0.0/15 that testbeds take, one each.
+/// The networks 127.N.0.0/15, of which each testbed takes one.
 const NETWORKS: std::ops::RangeInclusive<u8> = 65..=126;
-/// Frames that a host may have sent and its link not begun to carry; beyond that the fabric drops them, as a
-/// host's full queue would.
-const BACKLOG: usize = 512;
-/// Frames that the sockets of one host can have handed over, if there are few hosts; and all of them together.
-const RECEIVED: std::ops::RangeInclusive<usize> = 256..=1_024;
-const ALL_RECEIVED: usize = 16_384;
+/// The most frames of a host that wait for its link. The fabric drops further ones, as the full queue of a host would.
+const MAX_BACKLOG: usize = 512;
+/// The receive buffers of one host's socket, frames: the upper bound with few hosts, the lower with many.
+const RECEIVE_BUFFERS: std::ops::RangeInclusive<usize> = 256..=1_024;
+/// The receive buffers of all sockets together, frames.
+const ALL_RECEIVE_BUFFERS: usize = 16_384;
 
-/// All hosts' sockets in the fabric.
+/// The sockets in the fabric that represent the hosts.
 struct Exchange {
     network: u8,
-    /// By the host's place: the socket that stands for it, what waits to be sent through that, and what the host
-    /// has sent.
-    stands_for: Vec<UdpPort>,
+    /// By the host's place: the socket that represents it.
+    sockets: Vec<UdpPort>,
+    /// By the host's place: frames that wait to be sent through that socket.
     to_send: Vec<TxBurst>,
+    /// By the host's place: frames from the host that its link has not taken yet.
     sent: Vec<VecDeque<Frame>>,
-    /// By the host's place: whether there may be something at its socket.
+    /// By the host's place: whether its socket may have a datagram.
     readable: Vec<bool>,
-    /// By the last byte of a host's address: its place.
+    /// The host's place by the last byte of its address.
     places: [Option<u8>; 256],
     scratch: RxBurst,
 }
@@ -70,7 +71,7 @@ pub(super) fn attach(hosts: &[u32], mtu: u32, owned: &Owned, name: &str) -> Resu
     let network = exchange.network;
     let exchange = Rc::new(RefCell::new(exchange));
     let one = |(place, host): (usize, &u32)| {
-        let own = own(network, *host);
+        let own = host_address(network, *host);
         Attached {
             facts: HostFacts {
                 host: *host,
@@ -78,7 +79,7 @@ pub(super) fn attach(hosts: &[u32], mtu: u32, owned: &Owned, name: &str) -> Resu
                 ip: None,
                 mtu,
                 namespace: None,
-                called: stand_in(network, *host).to_string(),
+                called: fabric_address(network, *host).to_string(),
             },
             ip: own,
             link: HostLink::Udp(UdpLink {
@@ -91,36 +92,37 @@ pub(super) fn attach(hosts: &[u32], mtu: u32, owned: &Owned, name: &str) -> Resu
     Ok(hosts.iter().enumerate().map(one).collect())
 }
 
-/// Sockets for many hosts are more than a process usually has. Where it may not have them, opening them says so.
+/// Raises the limit of open files, because many hosts need more sockets than it usually allows. If it cannot be raised,
+/// opening a socket fails later.
 fn allow_descriptors() {
     let limit = getrlimit(Resource::Nofile);
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
-/// All networks, the one that the testbed `name` has unless another one has taken it first: when it comes up again, its
-/// hosts find it where it was.
+/// All networks in the order to try for the testbed `name`. The first depends only on the name, so that a testbed that
+/// comes up again usually has the same addresses.
 fn networks(name: &str) -> impl Iterator<Item = u8> {
     let count = NETWORKS.len() as u32;
     let first = name.bytes().fold(0, |sum: u32, byte| (sum * 31 + u32::from(byte)) % count);
     (0..count).map(move |n| NETWORKS.start() + ((first + n) % count) as u8)
 }
 
-/// Whether another testbed has this network.
+/// Whether opening failed because another testbed has the network.
 fn is_taken(error: &UdpError) -> bool {
     matches!(error, UdpError::Bind { error, .. } if error.kind() == io::ErrorKind::AddrInUse)
 }
 
-/// The host's own address.
-fn own(network: u8, host: u32) -> IpAddr {
+/// The address of the host's own socket.
+fn host_address(network: u8, host: u32) -> IpAddr {
     IpAddr::V4(Ipv4Addr::new(127, network, 0, host as u8 + 1))
 }
 
-/// What others call it.
-fn stand_in(network: u8, host: u32) -> IpAddr {
+/// The address of the socket that represents the host.
+fn fabric_address(network: u8, host: u32) -> IpAddr {
     IpAddr::V4(Ipv4Addr::new(127, network, 1, host as u8 + 1))
 }
 
-/// Who sent the frame, by the last byte of its address.
+/// The sender of a frame: the last byte of its address.
 fn sender(frame: &[u8]) -> Option<u8> {
     let eth = EthernetView::new_checked(frame).ok()?;
     Some(Ipv4View::new_trimmed(eth.payload()).ok()?.src().octets()[3])
@@ -130,24 +132,25 @@ impl Exchange {
     fn open(network: u8, hosts: &[u32], mtu: u32) -> Result<Exchange, UdpError> {
         let open = |host: &u32| {
             UdpPort::open(&UdpConfig {
-                alias: Some(own(network, *host)),
+                alias: Some(host_address(network, *host)),
                 sources: UDP_ENTROPIES,
                 mtu: mtu as usize,
-                rx_frames: (ALL_RECEIVED / hosts.len().max(1)).clamp(*RECEIVED.start(), *RECEIVED.end()),
-                ..UdpConfig::at(stand_in(network, *host))
+                rx_frames: (ALL_RECEIVE_BUFFERS / hosts.len().max(1))
+                    .clamp(*RECEIVE_BUFFERS.start(), *RECEIVE_BUFFERS.end()),
+                ..UdpConfig::at(fabric_address(network, *host))
             })
         };
-        let stands_for: Vec<UdpPort> = hosts.iter().map(open).collect::<Result<_, _>>()?;
+        let sockets: Vec<UdpPort> = hosts.iter().map(open).collect::<Result<_, _>>()?;
         let mut places = [None; 256];
         for (place, host) in (0..).zip(hosts) {
             places[*host as usize + 1] = Some(place);
         }
         Ok(Exchange {
             network,
-            to_send: stands_for.iter().map(TxBurst::new).collect(),
-            sent: stands_for.iter().map(|_| VecDeque::new()).collect(),
-            readable: stands_for.iter().map(|_| true).collect(),
-            stands_for,
+            to_send: sockets.iter().map(TxBurst::new).collect(),
+            sent: sockets.iter().map(|_| VecDeque::new()).collect(),
+            readable: sockets.iter().map(|_| true).collect(),
+            sockets,
             places,
             scratch: RxBurst::new(),
         })
@@ -157,32 +160,32 @@ impl Exchange {
         sender(frame).and_then(|last| self.places[usize::from(last)]).map(usize::from)
     }
 
-    /// Finds out which sockets have something: one call instead of one for each.
-    fn look(&mut self) {
+    /// Finds the sockets that have a datagram, with one system call for all of them.
+    fn poll_sockets(&mut self) {
         let mut fds: Vec<PollFd<'_>> =
-            self.stands_for.iter().map(|port| PollFd::new(port, PollFlags::IN)).collect();
-        // Where it fails, all are asked.
+            self.sockets.iter().map(|port| PollFd::new(port, PollFlags::IN)).collect();
+        // If the call fails, all sockets are read.
         let asked = poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok();
         for (readable, fd) in self.readable.iter_mut().zip(&fds) {
             *readable |= !asked || !fd.revents().is_empty();
         }
     }
 
-    /// Takes in what has been sent to the host at `place`.
-    fn take_in(&mut self, place: usize) -> u64 {
+    /// Receives the frames that were sent to the host at `place`. Returns how many were dropped.
+    fn receive_at_socket(&mut self, place: usize) -> u64 {
         if place == 0 {
-            self.look();
+            self.poll_sockets();
         }
         if !self.readable[place] {
             return 0;
         }
         let mut refused = 0;
-        // There may be more if there was as much as it takes at a time.
-        self.readable[place] = self.stands_for[place].receive(&mut self.scratch) == BURST;
+        // A full burst means that there may be more.
+        self.readable[place] = self.sockets[place].receive(&mut self.scratch) == BURST;
         let mut arrived = std::mem::take(&mut self.scratch);
         for frame in arrived.drain() {
             match self.place_of(&frame) {
-                Some(from) if self.sent[from].len() < BACKLOG => self.sent[from].push_back(frame),
+                Some(from) if self.sent[from].len() < MAX_BACKLOG => self.sent[from].push_back(frame),
                 _ => refused += 1,
             }
         }
@@ -190,22 +193,22 @@ impl Exchange {
         refused
     }
 
-    /// Hands a frame to the socket that stands for its sender. Gives it back if that has no room.
+    /// Hands a frame to the socket that represents its sender; returns it if that socket has no room.
     fn post(&mut self, frame: Frame) -> Result<(), Frame> {
         let Some(from) = self.place_of(&frame) else { return Ok(()) };
         if self.to_send[from].room() == 0 {
-            self.stands_for[from].transmit(&mut self.to_send[from]);
+            self.sockets[from].transmit(&mut self.to_send[from]);
         }
         if self.to_send[from].room() == 0 {
             return Err(frame);
         }
-        // It fits: all ports have the same MTU.
+        // The frame fits, because all ports have the same MTU.
         let _ = self.to_send[from].push(frame);
         Ok(())
     }
 
     fn flush(&mut self) {
-        for (port, burst) in self.stands_for.iter_mut().zip(&mut self.to_send) {
+        for (port, burst) in self.sockets.iter_mut().zip(&mut self.to_send) {
             if !burst.is_empty() {
                 port.transmit(burst);
             }
@@ -216,7 +219,7 @@ impl Exchange {
 impl Port for UdpLink {
     fn receive(&mut self, burst: &mut RxBurst) -> usize {
         let mut exchange = self.exchange.borrow_mut();
-        self.counters.rx_missed += exchange.take_in(self.place);
+        self.counters.rx_missed += exchange.receive_at_socket(self.place);
         let mut count = 0;
         while burst.room() > 0
             && let Some(frame) = exchange.sent[self.place].pop_front()
@@ -234,7 +237,7 @@ impl Port for UdpLink {
         for frame in burst.take_front(count) {
             self.counters.sent(&frame);
             if exchange.post(frame).is_err() {
-                // The kernel has no room: a full queue of the host's would do the same.
+                // The kernel has no room; the full queue of a host would drop the frame too.
                 self.counters.tx_errors += 1;
             }
         }
@@ -243,15 +246,15 @@ impl Port for UdpLink {
     }
 
     fn capabilities(&self) -> PortCaps {
-        self.exchange.borrow().stands_for[self.place].capabilities()
+        self.exchange.borrow().sockets[self.place].capabilities()
     }
 
     fn pool(&self) -> FramePool {
-        self.exchange.borrow().stands_for[self.place].pool()
+        self.exchange.borrow().sockets[self.place].pool()
     }
 
     fn counters(&self) -> PortCounters {
-        let kernel = self.exchange.borrow().stands_for[self.place].counters();
+        let kernel = self.exchange.borrow().sockets[self.place].counters();
         PortCounters { rx_missed: self.counters.rx_missed + kernel.rx_missed, ..self.counters }
     }
 }

@@ -1,4 +1,5 @@
-//! Hosts in network namespaces: a pair of veth interfaces for each, one end in the host's namespace, the other here.
+//! Hosts in network namespaces: each has a pair of veth interfaces, with one end in its namespace and the other end in
+//! the namespace of the switches.
 
 use super::super::ip;
 use super::super::rundir::{Owned, State};
@@ -13,17 +14,18 @@ use weft_stack::port::dpdk::{
 use weft_stack::port::udp::mac_of;
 use weft_stack::wire::ethernet::MacAddr;
 
-/// What a packet socket's ring needs of each frame beside the IP packet.
-const BESIDE: u32 = 66;
-/// Bytes of a block of its ring; frames of these sizes fill it.
-const BLOCK: u32 = 36_864;
-const FRAMES: [u32; 4] = [2_304, 4_608, 9_216, 18_432];
-/// Buffers for each host: bursts in both directions, and what waits for its link.
-const BUFFERS: u32 = 192;
-/// Those of the caches.
-const SPARE: u32 = 1_024;
+/// Bytes that the ring of a packet socket needs for each frame in addition to the IP packet.
+const RING_OVERHEAD: u32 = 66;
+/// Bytes of a block of the ring.
+const BLOCK_SIZE: u32 = 36_864;
+/// Frame sizes that divide a block, bytes.
+const FRAME_SIZES: [u32; 4] = [2_304, 4_608, 9_216, 18_432];
+/// Buffers for each host: bursts in both directions, and frames that wait for its link.
+const BUFFERS_PER_HOST: u32 = 192;
+/// Buffers for the caches of the pool.
+const CACHE_BUFFERS: u32 = 1_024;
 
-/// Makes namespaces and interfaces for `hosts` of the testbed `name`, and opens the fabric's ends.
+/// Creates namespaces and interfaces for `hosts` of the testbed `name`, and opens the fabric's ends.
 pub(super) fn attach(hosts: &[u32], mtu: u32, owned: &Owned, name: &str) -> Result<Vec<Attached>, Failure> {
     if !geteuid().is_root() {
         return Err(Failure::Run(
@@ -31,10 +33,10 @@ pub(super) fn attach(hosts: &[u32], mtu: u32, owned: &Owned, name: &str) -> Resu
                 .to_owned(),
         ));
     }
-    let frame = FRAMES.iter().find(|frame| mtu + BESIDE <= **frame).ok_or_else(|| {
+    let frame = FRAME_SIZES.iter().find(|frame| mtu + RING_OVERHEAD <= **frame).ok_or_else(|| {
         Failure::Usage(format!(
             "testbed: --hosts veth carries packets of {} bytes at most",
-            FRAMES[3] - BESIDE
+            FRAME_SIZES[3] - RING_OVERHEAD
         ))
     })?;
     let state = State {
@@ -45,7 +47,7 @@ pub(super) fn attach(hosts: &[u32], mtu: u32, owned: &Owned, name: &str) -> Resu
     check_names(&state)?;
     owned.note(&state)?;
     make(hosts, mtu, name)?;
-    let ring = format!("blocksz={BLOCK},framesz={frame}");
+    let ring = format!("blocksz={BLOCK_SIZE},framesz={frame}");
     let devices: Vec<String> = hosts
         .iter()
         .map(|host| format!("net_af_packet{host},iface={},{ring}", interface(name, *host)))
@@ -69,12 +71,12 @@ pub(super) fn attach(hosts: &[u32], mtu: u32, owned: &Owned, name: &str) -> Resu
     Ok(hosts.iter().copied().zip(ports).map(one).collect())
 }
 
-/// Opens these devices, which share a pool.
+/// Opens `devices`, which share a buffer pool.
 fn open(devices: &[String], mtu: u32) -> Result<Vec<DpdkPort>, DpdkError> {
     let mtu = u16::try_from(mtu).unwrap_or(u16::MAX);
     let eal = Eal::init(&EalOptions::default())?;
     let buffer_size = devices.iter().map(|device| buffer_size_for(device, mtu)).max().unwrap_or(mtu);
-    let buffers = SPARE + BUFFERS * devices.len() as u32;
+    let buffers = CACHE_BUFFERS + BUFFERS_PER_HOST * devices.len() as u32;
     let pool = MbufPool::create(
         eal,
         "testbed",
@@ -88,7 +90,7 @@ fn namespace(name: &str, host: u32) -> String {
     format!("{name}-h{host}")
 }
 
-/// The fabric's end. Names of interfaces have at most 15 characters.
+/// The name of the fabric's end: names of interfaces have at most 15 characters.
 fn interface(name: &str, host: u32) -> String {
     format!("{name}-s{host}")
 }
@@ -106,28 +108,28 @@ fn make(hosts: &[u32], mtu: u32, name: &str) -> Result<(), Failure> {
         let _ = writeln!(up, "link set {switch} up");
     }
     ip::batch(None, &links)?;
-    hosts.iter().for_each(|host| silence(None, &interface(name, *host)));
+    hosts.iter().for_each(|host| disable_ipv6(None, &interface(name, *host)));
     ip::batch(None, &up)?;
     for host in hosts {
         let namespace = namespace(name, *host);
-        silence(Some(&namespace), "eth0");
+        disable_ipv6(Some(&namespace), "eth0");
         ip::batch(Some(&namespace), "link set lo up\nlink set eth0 up\n")?;
     }
     Ok(())
 }
 
-/// An Ethernet address as options take it.
+/// An Ethernet address in the form that options accept.
 fn mac_text(mac: MacAddr) -> String {
     mac.0.map(|byte| format!("{byte:02x}")).join(":")
 }
 
-/// The kernel shall have nothing to say on a link: it gets no address of its own. Where it knows no IPv6 there is
-/// nothing to be told.
-fn silence(namespace: Option<&str>, link: &str) {
+/// Gives the link no IPv6 address, so that the kernel sends nothing on it. The command fails, without harm, on a kernel
+/// without IPv6.
+fn disable_ipv6(namespace: Option<&str>, link: &str) {
     let _ = ip::batch(namespace, &format!("link set {link} addrgenmode none\n"));
 }
 
-/// What has one of these names is not ours to remove.
+/// Refuses names that are in use: a namespace or interface of another program must not be removed with the testbed.
 fn check_names(state: &State) -> Result<(), Failure> {
     let taken = |directory: &str, name: &&String| Path::new(directory).join(name).exists();
     let namespace = state.namespaces.iter().find(|name| taken("/run/netns", name));

@@ -93,7 +93,7 @@ fn a_nacked_packet_is_sent_again_once() {
     assert!(pdc.on_nack(at(10), &trimmed, Entropy(0)).is_none(), "already waiting");
     assert_eq!(pdc.in_flight(), 3 * 4160);
     pdc.resend(at(11), Entropy(5));
-    assert!(pdc.on_nack(at(12), &trimmed, Entropy(0)).is_none(), "speaks of the first transmission");
+    assert!(pdc.on_nack(at(12), &trimmed, Entropy(0)).is_none(), "it answers the first transmission");
     assert!(pdc.on_nack(at(13), &nack(2, NackCode::TRIMMED, true, Psn(0)), Entropy(5)).is_some());
 }
 
@@ -110,14 +110,14 @@ fn rod_goes_back_to_the_expected_packet() {
 }
 
 #[test]
-fn rod_does_not_send_again_what_left_after_the_refused_packet() {
+fn rod_does_not_resend_packets_sent_after_the_refused_one() {
     let mut pdc = pdc_with(6);
     let refused = |psn| nack(psn, NackCode::ROD_OOO, false, Psn(u32::MAX - 1).plus(1));
     pdc.on_nack(at(10), &refused(2), Entropy(0)).unwrap();
     while pdc.peek_lost().is_some() {
         pdc.resend(at(11), Entropy(0));
     }
-    // 3 had left before 1 and 2 left again: it says nothing about them.
+    // 3 was sent before 1 and 2 were retransmitted, so it does not concern them.
     pdc.on_nack(at(12), &refused(3), Entropy(0)).unwrap();
     assert_eq!(pdc.peek_lost().map(|(psn, _)| psn.distance(Psn(u32::MAX - 1))), Some(3));
     pdc.resend(at(13), Entropy(0));
@@ -132,7 +132,7 @@ fn copies_of_a_nack_do_not_multiply_retransmissions() {
     pdc.resend(at(8), Entropy(3));
     pdc.on_nack(at(16), &again, Entropy(3)).unwrap();
     pdc.resend(at(16), Entropy(4));
-    assert!(pdc.on_nack(at(30), &again, Entropy(3)).is_none(), "speaks of the second transmission");
+    assert!(pdc.on_nack(at(30), &again, Entropy(3)).is_none(), "it answers the second transmission");
     assert!(pdc.on_nack(at(30), &again, Entropy(4)).is_some());
     pdc.resend(at(30), Entropy(4));
     let soon = at(30) + Span::from_ns(999);
@@ -141,7 +141,7 @@ fn copies_of_a_nack_do_not_multiply_retransmissions() {
 }
 
 #[test]
-fn answers_start_the_count_of_timeouts_anew() {
+fn answers_reset_the_count_of_timeouts() {
     let mut pdc = pdc_with(1);
     assert_eq!(pdc.on_timer(at(100), &CONFIG, |_, _| ()), Overdue::Resend);
     pdc.resend(at(100), Entropy(0));
@@ -166,9 +166,9 @@ fn timers_back_off_and_give_up() {
 }
 
 #[test]
-fn asks_for_a_missing_cack_instead_of_resending() {
+fn a_missing_cack_is_requested_without_resending() {
     let mut pdc = pdc_with(2);
-    // Both packets are sacked, the acknowledgement that moves CACK never comes.
+    // Both packets are sacked; the acknowledgement that moves CACK is lost.
     pdc.on_ack(at(20), &ack(0, 1, 1, 0b11, 2 * 4160), |_| ());
     assert!(pdc.is_idle());
     let deadline = pdc.deadline(&CONFIG).unwrap();
@@ -186,7 +186,7 @@ fn impossible_acknowledgements_are_refused() {
     assert!(pdc.on_ack(at(1), &before, |_| panic!("acknowledges nothing")).is_some());
 }
 
-/// Makes `packets` more have been sent and acknowledged.
+/// Ages the PDC by `packets` packets that were sent and acknowledged.
 fn age(pdc: &mut TxPdc, packets: u32) {
     assert!(pdc.is_idle() && pdc.cack.plus(1) == pdc.next_psn());
     pdc.records.skip(packets);
@@ -195,7 +195,7 @@ fn age(pdc: &mut TxPdc, packets: u32) {
 }
 
 #[test]
-fn psns_go_around_as_often_as_they_like() {
+fn psns_may_wrap_many_times() {
     let mut pdc = pdc_with(0);
     assert!(pdc.is_unused());
     let kind = PacketKind::Data { send: 0, offset: 0, len: 4096 };
@@ -220,11 +220,11 @@ fn acknowledgements_of_an_earlier_pdc_are_refused() {
     assert!(!pdc.accepts(&before_the_first));
     pdc.on_ack(at(1), &ack(2, 0, 0, 0, 2 * 4160), |_| ()).unwrap();
     assert!(!pdc.accepts(&before_the_first));
-    assert!(pdc.accepts(&ack(0, 0, 0, 0, 0)), "late, but of this one");
+    assert!(pdc.accepts(&ack(0, 0, 0, 0, 0)), "it is late, but belongs to this PDC");
 }
 
 #[test]
-fn until_the_target_has_spoken_its_window_is_taken_for_the_smallest() {
+fn the_smallest_window_is_assumed_until_the_target_has_answered() {
     let config = PdcConfig { mp_range: 512, ..CONFIG };
     let mut pdc = TxPdc::new(&config, Addr(1), PdcId(7), DeliveryMode::Rud, Psn(u32::MAX - 1));
     let kind = PacketKind::Data { send: 0, offset: 0, len: 4096 };

@@ -1,42 +1,42 @@
-//! What wakes whoever waits for frames of a queue: the receive interrupts of its device.
+//! Receive interrupts: they wake a worker that sleeps until a queue has frames.
 //!
-//! Where drivers have them they come as a descriptor that `poll` takes. Whether they really come is known only when
-//! frames do: a driver may give a descriptor, and say that interrupts are on, of a card that sends none. So each
-//! sleep is compared with what the queue holds after it, and an alarm that says nothing, or something without need,
-//! is no longer slept on.
+//! A driver with receive interrupts offers a descriptor for `poll`. Whether interrupts really arrive only shows once
+//! frames do: a driver may offer a descriptor, and report that interrupts are on, for a card that sends none. So the
+//! alarm compares each sleep with the contents of the queue afterwards, and stops being used once it has proved to
+//! miss frames or to ring without any.
 
-/// So many times in a row an alarm may be wrong. One that works is wrong now and then: frames arrive just after it
-/// was switched off, and cards hold interrupts back for a while.
+/// How many times in a row an alarm may be wrong. A working alarm is wrong now and then: frames arrive just after it
+/// was switched off, and cards delay interrupts for a while.
 const PATIENCE: u8 = 8;
 
 /// The alarm of one queue.
 #[derive(Debug)]
 pub(super) struct Alarm {
-    /// The driver's.
+    /// The driver's descriptor, which the driver keeps open.
     fd: i32,
     kind: Kind,
     stage: Stage,
-    /// How the last sleep ended, until that is judged.
+    /// How the last sleep ended, until the next look into the queue judges it.
     ended: Option<End>,
     trust: Trust,
     woken: u64,
 }
 
-/// What the descriptor is.
+/// The kind of descriptor that a driver offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// An eventfd, which counts interrupts: they are switched on and off, and it is read empty.
+    /// An eventfd that counts interrupts: interrupts are switched on and off, and the counter is read empty.
     Counter,
-    /// The queue itself, readable while there are frames in it.
+    /// The queue itself, which is readable while it holds frames.
     Queue,
 }
 
-/// How far whoever waits is on its way to sleep.
+/// How far a waiting worker is on its way to sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Awake,
-    /// Interrupts are on, and the queue is looked into once more.
-    Listening,
+    /// Interrupts are on, and the queue is checked once more.
+    Armed,
     Asleep,
 }
 
@@ -45,27 +45,27 @@ enum Stage {
 enum End {
     /// The alarm rang.
     Rung,
-    /// By something else.
+    /// Something other than the alarm ended it.
     Silent,
-    /// It was not left to the alarm.
-    Nap,
+    /// The worker did not rely on the alarm.
+    Untrusted,
 }
 
 impl Alarm {
-    /// The alarm over a descriptor of the driver, unless it is of no known kind.
+    /// An alarm on a descriptor of the driver; `None` if the descriptor is of an unknown kind.
     pub(super) fn new(fd: i32, kind: Kind) -> Option<Alarm> {
         let known = fd >= 0 && (kind == Kind::Queue || system::is_counter(fd));
         let alarm = Alarm { fd, kind, stage: Stage::Awake, ended: None, trust: Trust::default(), woken: 0 };
         known.then_some(alarm)
     }
 
-    /// Makes ready for a wait, and returns what becomes readable when a frame is there; `None` if that is not to be
-    /// relied on. `switch_on` switches interrupts on, and returns whether they are.
-    pub(super) fn listen(&mut self, switch_on: impl FnOnce() -> bool) -> Option<i32> {
+    /// Prepares for a wait, and returns the descriptor that becomes readable when a frame arrives; `None` if the alarm
+    /// is not reliable. `switch_on` switches interrupts on, and returns whether that worked.
+    pub(super) fn arm(&mut self, switch_on: impl FnOnce() -> bool) -> Option<i32> {
         if self.stage != Stage::Awake {
             self.stage = Stage::Asleep;
         } else if self.kind == Kind::Queue || !self.trust.holds() || switch_on() {
-            self.stage = Stage::Listening;
+            self.stage = Stage::Armed;
         } else {
             return None;
         }
@@ -73,13 +73,13 @@ impl Alarm {
     }
 
     /// The wait is over, or did not take place.
-    pub(super) fn hush(&mut self, switch_off: impl FnOnce()) {
+    pub(super) fn disarm(&mut self, switch_off: impl FnOnce()) {
         let stage = std::mem::replace(&mut self.stage, Stage::Awake);
         if stage == Stage::Awake {
             return;
         }
         let end = if !self.trust.holds() {
-            End::Nap
+            End::Untrusted
         } else if self.has_rung(switch_off) {
             End::Rung
         } else {
@@ -87,14 +87,15 @@ impl Alarm {
         };
         if stage == Stage::Asleep {
             if self.ended == Some(End::Rung) {
-                self.trust.needless();
+                self.trust.record_false_alarm();
             }
             self.ended = Some(end);
             self.woken += u64::from(end == End::Rung);
         }
     }
 
-    /// Interrupts go off first: one that came between would be left in the counter, and wake for nothing the next time.
+    /// Interrupts go off first: an interrupt in between would stay in the counter, and end the next sleep without a
+    /// frame.
     fn has_rung(&self, switch_off: impl FnOnce()) -> bool {
         match self.kind {
             Kind::Counter => {
@@ -105,16 +106,16 @@ impl Alarm {
         }
     }
 
-    /// The queue has been looked into, and frames were in it or not.
+    /// Records that the queue was checked, and whether it held frames.
     #[inline]
-    pub(super) fn looked(&mut self, found: bool) {
+    pub(super) fn record_poll(&mut self, found: bool) {
         if self.ended.is_some() {
             self.compare(found);
         }
     }
 
-    /// What has rung may take a moment: TAP's driver looks once it has had a signal. What was there without is
-    /// found by the first look.
+    /// Frames may follow the alarm a moment later: TAP's driver looks for them once it has had a signal. Frames that
+    /// came without an alarm are found by the first look.
     #[cold]
     fn compare(&mut self, found: bool) {
         let Some(end) = self.ended else { return };
@@ -126,50 +127,51 @@ impl Alarm {
         }
     }
 
-    /// Sleeps that it has ended.
+    /// Number of sleeps that the alarm has ended.
     pub(super) fn woken(&self) -> u64 {
         self.woken
     }
 }
 
-/// Whether an alarm is to be relied on.
+/// Whether the alarm has proved reliable.
 #[derive(Clone, Copy, Debug, Default)]
 struct Trust {
-    /// Times in a row that a frame was there, and it had not rung.
-    unannounced: u8,
-    /// Times in a row that it rang, and no frame came out before the next sleep.
-    needless: u8,
+    /// Times in a row that a frame was there although the alarm had not rung.
+    missed: u8,
+    /// Times in a row that the alarm rang, and no frame was received before the next sleep.
+    false_alarms: u8,
 }
 
 impl Trust {
     fn holds(self) -> bool {
-        self.unannounced < PATIENCE && self.needless < PATIENCE
+        self.missed < PATIENCE && self.false_alarms < PATIENCE
     }
 
-    /// A frame was there after a sleep. A card that sends no interrupts will send none later: no nap changes that.
+    /// A frame was there after a sleep. A sleep without the alarm leaves `missed` alone: a card that sends no interrupts
+    /// will send none later.
     fn found(&mut self, end: End) {
         match end {
             End::Rung => *self = Trust::default(),
-            End::Silent => self.unannounced = self.unannounced.saturating_add(1),
-            End::Nap => self.needless = 0,
+            End::Silent => self.missed = self.missed.saturating_add(1),
+            End::Untrusted => self.false_alarms = 0,
         }
     }
 
-    /// It rang, and there was no frame. TAP's driver leaves frames in the queue for which it has no buffer, until the
-    /// next one comes: to sleep on that would be to turn without end.
-    fn needless(&mut self) {
-        self.needless = self.needless.saturating_add(1);
+    /// The alarm rang, and there was no frame. TAP's driver keeps frames for which it has no buffer in the queue until
+    /// the next one arrives: a worker that slept on that would spin.
+    fn record_false_alarm(&mut self) {
+        self.false_alarms = self.false_alarms.saturating_add(1);
     }
 }
 
-/// Descriptors, as Linux has them.
+/// Linux's descriptors.
 mod system {
     use std::os::fd::BorrowedFd;
 
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     use rustix::fs::{OFlags, fcntl_getfl};
 
-    /// Whether `fd` is an eventfd that can be read without waiting.
+    /// Whether `fd` is a non-blocking eventfd.
     pub(super) fn is_counter(fd: i32) -> bool {
         let link = std::fs::read_link(format!("/proc/self/fd/{fd}"));
         link.is_ok_and(|link| link.as_os_str() == "anon_inode:[eventfd]")
@@ -204,50 +206,50 @@ mod tests {
 
     use super::*;
 
-    /// An alarm over an eventfd, and a switch that says whether interrupts are on.
-    struct Bench {
+    /// An alarm on an eventfd, and a flag that says whether interrupts are on.
+    struct Harness {
         bell: OwnedFd,
         alarm: Alarm,
         on: Cell<bool>,
     }
 
-    impl Bench {
-        fn new() -> Bench {
+    impl Harness {
+        fn new() -> Harness {
             let bell = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
             let alarm = Alarm::new(bell.as_raw_fd(), Kind::Counter).unwrap();
-            Bench { bell, alarm, on: false.into() }
+            Harness { bell, alarm, on: false.into() }
         }
 
-        fn listen(&mut self) -> bool {
-            self.alarm.listen(|| !self.on.replace(true)).is_some()
+        fn arm(&mut self) -> bool {
+            self.alarm.arm(|| !self.on.replace(true)).is_some()
         }
 
         fn ring(&self) {
             rustix::io::write(self.bell.as_fd(), &1u64.to_ne_bytes()).unwrap();
         }
 
-        fn hush(&mut self) {
-            self.alarm.hush(|| self.on.set(false));
+        fn disarm(&mut self) {
+            self.alarm.disarm(|| self.on.set(false));
         }
 
-        /// One sleep. Returns whether it was left to the alarm.
+        /// One sleep. Returns whether the worker relied on the alarm.
         fn sleep(&mut self, rings: bool, finds: bool) -> bool {
-            let listens = self.listen();
-            self.alarm.looked(false);
-            assert_eq!(self.listen(), listens);
-            assert_eq!(self.on.get(), listens);
+            let armed = self.arm();
+            self.alarm.record_poll(false);
+            assert_eq!(self.arm(), armed);
+            assert_eq!(self.on.get(), armed);
             if rings {
                 self.ring();
             }
-            self.hush();
+            self.disarm();
             assert!(!self.on.get());
-            self.alarm.looked(finds);
-            listens
+            self.alarm.record_poll(finds);
+            armed
         }
     }
 
     #[test]
-    fn only_eventfds_that_do_not_wait_are_counters() {
+    fn only_non_blocking_eventfds_are_counters() {
         let file = std::fs::File::open("/dev/null").unwrap();
         assert!(Alarm::new(file.as_raw_fd(), Kind::Counter).is_none());
         let waits = eventfd(0, EventfdFlags::empty()).unwrap();
@@ -257,71 +259,71 @@ mod tests {
     }
 
     #[test]
-    fn what_has_rung_is_silent_the_next_time() {
-        let mut bench = Bench::new();
+    fn an_alarm_that_has_rung_is_silent_the_next_time() {
+        let mut harness = Harness::new();
         for round in 0..20 {
-            assert!(bench.sleep(true, true) && !system::is_readable(bench.bell.as_raw_fd()));
-            assert_eq!(bench.alarm.woken(), round + 1);
+            assert!(harness.sleep(true, true) && !system::is_readable(harness.bell.as_raw_fd()));
+            assert_eq!(harness.alarm.woken(), round + 1);
         }
-        // Rung before the sleep, while the queue was looked into.
-        assert!(bench.listen());
-        bench.ring();
-        bench.hush();
-        assert!(!system::is_readable(bench.bell.as_raw_fd()) && bench.alarm.woken() == 20);
+        // It rings before the sleep, while the worker checks the queue.
+        assert!(harness.arm());
+        harness.ring();
+        harness.disarm();
+        assert!(!system::is_readable(harness.bell.as_raw_fd()) && harness.alarm.woken() == 20);
     }
 
     #[test]
     fn an_alarm_that_never_rings_is_given_up() {
-        let mut bench = Bench::new();
+        let mut harness = Harness::new();
         for _ in 0..PATIENCE {
-            // Timers wake as well, and then there may be nothing, which says nothing.
-            assert!(bench.sleep(false, false) && bench.sleep(false, true));
+            // Timers end sleeps as well, and then the queue may be empty; that proves nothing.
+            assert!(harness.sleep(false, false) && harness.sleep(false, true));
         }
         for _ in 0..50 {
-            assert!(!bench.sleep(false, true), "cards do not learn it");
+            assert!(!harness.sleep(false, true), "a card that sends no interrupts never starts to");
         }
     }
 
     #[test]
-    fn an_alarm_that_misses_some_is_not_given_up() {
-        let mut bench = Bench::new();
+    fn an_alarm_that_misses_a_few_frames_is_kept() {
+        let mut harness = Harness::new();
         for n in 0..100 {
-            assert!(bench.sleep(n % u32::from(PATIENCE) == 0, true));
+            assert!(harness.sleep(n % u32::from(PATIENCE) == 0, true));
         }
     }
 
     #[test]
-    fn an_alarm_that_rings_without_need_is_given_up_until_there_is_a_frame() {
-        let mut bench = Bench::new();
+    fn an_alarm_that_rings_without_frames_is_given_up_until_a_frame_arrives() {
+        let mut harness = Harness::new();
         for _ in 0..3 {
             // The last one is judged when the next one ends.
             for _ in 0..=PATIENCE {
-                assert!(bench.sleep(true, false));
+                assert!(harness.sleep(true, false));
             }
             for _ in 0..20 {
-                assert!(!bench.sleep(false, false));
+                assert!(!harness.sleep(false, false));
             }
-            assert!(!bench.sleep(false, true), "a nap that has found one");
+            assert!(!harness.sleep(false, true), "a sleep without the alarm that found a frame");
         }
-        assert!(bench.sleep(true, true));
+        assert!(harness.sleep(true, true));
     }
 
     #[test]
-    fn frames_may_come_out_a_moment_after_the_alarm() {
-        let mut bench = Bench::new();
+    fn frames_may_follow_a_moment_after_the_alarm() {
+        let mut harness = Harness::new();
         for _ in 0..100 {
-            assert!(bench.sleep(true, false));
-            bench.alarm.looked(false);
-            bench.alarm.looked(true);
+            assert!(harness.sleep(true, false));
+            harness.alarm.record_poll(false);
+            harness.alarm.record_poll(true);
         }
     }
 
     #[test]
-    fn a_driver_that_does_not_switch_is_not_slept_on() {
-        let mut bench = Bench::new();
+    fn a_driver_that_cannot_switch_interrupts_gets_no_alarm() {
+        let mut harness = Harness::new();
         for _ in 0..20 {
-            assert!(bench.alarm.listen(|| false).is_none());
-            bench.alarm.hush(|| panic!("nothing is on"));
+            assert!(harness.alarm.arm(|| false).is_none());
+            harness.alarm.disarm(|| panic!("interrupts are not on"));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Mbufs of several segments: payload sent from where it lies, and frames that arrive in pieces.
+//! Mbufs of several segments: payload sent by reference, and frames that arrive in several buffers.
 
 use std::cell::RefCell;
 use std::ffi::c_void;
@@ -16,8 +16,9 @@ use crate::region::RegionBytes;
 const _: () = assert!(size_of::<Attachment>() <= sys::WEFT_OWNER_SIZE as usize);
 const _: () = assert!(align_of::<Attachment>() <= 8);
 
-/// Bytes of the own buffer of an mbuf that refers to others: what C keeps there, 24 bytes, and the attachment.
-const BOOK: usize = 24 + sys::WEFT_OWNER_SIZE as usize;
+/// Bytes used in the own buffer of an mbuf that refers to foreign memory: 24 bytes of C's bookkeeping, and the
+/// attachment.
+const BOOKKEEPING: usize = 24 + sys::WEFT_OWNER_SIZE as usize;
 
 impl Mbuf {
     /// Makes `payload` the last part of the frame, without copying it. Takes another mbuf of the pool, which
@@ -31,7 +32,7 @@ impl Mbuf {
         // reads it.
         let room = usize::from(unsafe { sys::weft_rte_pktmbuf_data_room_size(pool) });
         let Ok(len) = u16::try_from(payload.len()) else { return Err(payload) };
-        if room < BOOK {
+        if room < BOOKKEEPING {
             return Err(payload);
         }
         // SAFETY: `pool` is a mempool of mbufs, never freed, from which any thread may allocate (`MbufPool`).
@@ -50,14 +51,14 @@ impl Mbuf {
         Ok(())
     }
 
-    /// Whether the frame goes on behind what it dereferences to.
+    /// Whether the frame continues beyond the bytes that `self` dereferences to.
     #[inline]
     pub(in crate::port) fn is_chained(&self) -> bool {
         // SAFETY: `Mbuf` owns a valid mbuf, and only reads it here.
         unsafe { (*self.as_ptr()).nb_segs != 1 }
     }
 
-    /// Bytes of the whole frame.
+    /// Length of the whole frame, bytes.
     #[inline]
     pub(in crate::port) fn total_len(&self) -> usize {
         // SAFETY: `Mbuf` owns a valid mbuf, and only reads it here.
@@ -91,8 +92,8 @@ impl Mbuf {
         }
     }
 
-    /// Lengthens the data by `len` bytes, whose content is arbitrary; `None` if the buffer does not hold them,
-    /// or the data go on elsewhere.
+    /// Lengthens the data by `len` bytes, whose content is arbitrary; `None` if the buffer is too short, or the data
+    /// continue in another segment.
     #[inline]
     pub(in crate::port) fn extend(&mut self, len: usize) -> Option<&mut [u8]> {
         let before = self.len();
@@ -112,10 +113,10 @@ impl Mbuf {
         Some(&mut self[before..])
     }
 
-    /// The frame in `segments` pieces at most: itself, or a copy in a buffer of `pool`. `None` if it is longer than
-    /// `max` bytes, or there is no buffer. The second value says whether it was copied.
+    /// The frame in at most `segments` segments: itself, or a copy in a buffer of `pool`. `None` if it is longer than
+    /// `max` bytes, or the pool has no free buffer. The second value says whether it was copied.
     #[inline]
-    pub(super) fn in_pieces(self, segments: u16, pool: &MbufPool, max: usize) -> Option<(Mbuf, bool)> {
+    pub(super) fn within_segments(self, segments: u16, pool: &MbufPool, max: usize) -> Option<(Mbuf, bool)> {
         if self.total_len() > max {
             return None;
         }
@@ -133,7 +134,7 @@ impl Mbuf {
             let data = (*whole.as_ptr()).buf_addr.cast::<u8>().add(usize::from((*whole.as_ptr()).data_off));
             sys::weft_rte_pktmbuf_gather(self.as_ptr(), data.cast());
             let (from, to) = (&*self.as_ptr(), &mut *whole.as_ptr());
-            // What the device says of the checksums; that it is in foreign memory is no longer so.
+            // The device's verdict on the checksums stays valid; the flag for foreign memory does not.
             to.ol_flags = from.ol_flags & (sys::WEFT_F_RX_IP_CKSUM_MASK | sys::WEFT_F_RX_L4_CKSUM_MASK);
         }
         Some(whole)
@@ -148,8 +149,8 @@ impl Mbuf {
 unsafe extern "C" fn release(_data: *mut c_void, owner: *mut c_void) {
     // SAFETY: the caller promises that `owner` holds an attachment, which nothing else reads: this moves it out once.
     let attachment = unsafe { owner.cast::<Attachment>().read() };
-    // Whatever cannot be kept for later is dropped here, but not while `LATER` is borrowed: dropping may run
-    // anybody's code.
+    // An attachment that cannot be kept for later is dropped here, but not while `LATER` is borrowed: dropping may run
+    // arbitrary code.
     let unkept = LATER.try_with(|later| {
         let mut later = later.borrow_mut();
         if later.keeps {
@@ -161,7 +162,7 @@ unsafe extern "C" fn release(_data: *mut c_void, owner: *mut c_void) {
     drop(unkept);
 }
 
-/// Attachments of mbufs that a thread has freed while a [`DropLater`] exists.
+/// Attachments of mbufs that this thread has freed while a [`DropLater`] exists.
 struct Later {
     keeps: bool,
     kept: ArrayVec<Attachment, BURST>,
@@ -171,12 +172,13 @@ thread_local! {
     static LATER: RefCell<Later> = const { RefCell::new(Later { keeps: false, kept: ArrayVec::new_const() }) };
 }
 
-/// While it exists, attachments of mbufs that this thread frees are kept; they are dropped with it.
+/// While a value exists, attachments of mbufs that this thread frees are kept; they are dropped together with the
+/// value.
 ///
-/// Giving up a share in memory is a locked operation, which waits for all earlier writes. Drivers that copy free each
-/// mbuf right behind its copy: the copies of a burst would wait for each other.
+/// Dropping an `Arc` is a locked operation, which waits for all earlier writes. Drivers that copy free each mbuf right
+/// after its copy, so the copies of a burst would wait for each other.
 pub(super) struct DropLater {
-    /// Not [`Send`]: it speaks of its own thread.
+    /// Not [`Send`]: it stands for a state of its own thread.
     thread: PhantomData<*const ()>,
 }
 
@@ -193,7 +195,7 @@ impl Drop for DropLater {
     #[inline]
     fn drop(&mut self) {
         let _ = LATER.try_with(|later| later.borrow_mut().keeps = false);
-        // One at a time, and not while it is borrowed.
+        // One at a time, and not while `LATER` is borrowed.
         while let Ok(Some(kept)) = LATER.try_with(|later| later.borrow_mut().kept.pop()) {
             drop(kept);
         }
@@ -228,7 +230,7 @@ mod tests {
         assert_eq!(Arc::strong_count(&owner), 2);
         std::thread::spawn(move || drop(mbuf)).join().unwrap();
         assert_eq!((Arc::strong_count(&owner), pool.available()), (1, 15));
-        // The buffers are whole again.
+        // All buffers are back in the pool.
         let fresh: Vec<Mbuf> = std::iter::from_fn(|| pool.allocate(1000)).collect();
         assert_eq!(fresh.len(), 15);
         assert!(
@@ -237,13 +239,17 @@ mod tests {
     }
 
     #[test]
-    fn shares_in_memory_are_given_up_after_the_burst() {
+    fn attached_memory_is_released_after_the_burst() {
         let pool = pool("later", 255);
         let owner: Arc<[u8]> = vec![2; 50].into();
         let mbufs: Vec<Mbuf> = (0..BURST + 3).map(|_| chained(&pool, &owner)).collect();
         let later = DropLater::begin();
         drop(mbufs);
-        assert_eq!(Arc::strong_count(&owner), 1 + BURST, "what there is no room for is not kept");
+        assert_eq!(
+            Arc::strong_count(&owner),
+            1 + BURST,
+            "attachments beyond the kept ones are dropped at once"
+        );
         assert_eq!(pool.available(), 255, "the mbufs themselves are free");
         drop(later);
         assert_eq!(Arc::strong_count(&owner), 1);
@@ -252,11 +258,11 @@ mod tests {
     }
 
     #[test]
-    fn truncating_lets_go_of_the_memory() {
+    fn truncating_releases_the_attached_memory() {
         let pool = pool("let_go", 15);
         let owner: Arc<[u8]> = vec![2; 50].into();
         let mut mbuf = chained(&pool, &owner);
-        assert!(mbuf.extend(1).is_none(), "not behind the attachment");
+        assert!(mbuf.extend(1).is_none(), "data cannot grow behind an attachment");
         mbuf.truncate(100);
         assert_eq!((mbuf.len(), mbuf.total_len(), Arc::strong_count(&owner)), (100, 100, 1));
         mbuf.extend(10).unwrap().fill(3);
@@ -266,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn without_an_mbuf_the_payload_comes_back() {
+    fn the_payload_is_returned_if_no_mbuf_is_free() {
         let pool = pool("comes_back", 1);
         let owner: Arc<[u8]> = vec![2; 70_000].into();
         let mut mbuf = pool.allocate(100).unwrap();
@@ -278,18 +284,18 @@ mod tests {
     }
 
     #[test]
-    fn pieces_are_gathered() {
+    fn segments_are_gathered_into_one() {
         let pool = pool("gathered", 15);
         let owner: Arc<[u8]> = (0..=255).collect::<Vec<u8>>().into();
-        let (whole, copied) = chained(&pool, &owner).in_pieces(1, &pool, 356).unwrap();
+        let (whole, copied) = chained(&pool, &owner).within_segments(1, &pool, 356).unwrap();
         assert!(copied && !whole.is_chained());
         assert_eq!((&whole[..100], &whole[100..]), (&[1; 100][..], &owner[..]));
         assert_eq!((Arc::strong_count(&owner), pool.available()), (1, 14));
-        assert!(chained(&pool, &owner).in_pieces(1, &pool, 355).is_none());
-        let (_, copied) = pool.allocate(50).unwrap().in_pieces(1, &pool, 50).unwrap();
+        assert!(chained(&pool, &owner).within_segments(1, &pool, 355).is_none());
+        let (_, copied) = pool.allocate(50).unwrap().within_segments(1, &pool, 50).unwrap();
         assert!(!copied);
         let long: Arc<[u8]> = vec![0; 901].into();
-        assert!(chained(&pool, &long).in_pieces(1, &pool, 2000).is_none(), "longer than a buffer");
+        assert!(chained(&pool, &long).within_segments(1, &pool, 2000).is_none(), "longer than a buffer");
         drop(whole);
         assert_eq!((Arc::strong_count(&owner), Arc::strong_count(&long), pool.available()), (1, 1, 15));
     }

@@ -1,5 +1,5 @@
-//! One Ethernet device of DPDK with as many receive as transmit queues: found or plugged in,
-//! configured, started; stopped and unplugged when dropped.
+//! One Ethernet device of DPDK, with as many receive queues as transmit queues: found or plugged in, configured,
+//! started; stopped and unplugged when dropped.
 
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
@@ -17,14 +17,14 @@ use crate::port::{MIN_FRAME, PortCaps};
 use crate::wire::ethernet::VLAN_TAG_LEN;
 use crate::worker::steer::SYMMETRIC_KEY;
 
-/// Ids of devices that are in use. A queue has one user, so a device is opened once at a time; and
-/// devices come and go one at a time.
+/// Ids of the devices that are in use. A queue has one user, so a device can be opened only once at a time. The lock
+/// also makes devices come and go one at a time.
 static OPEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
 
-/// How often a socket that must be there is looked for.
+/// Interval between two looks for a socket that must exist.
 const SOCKET_POLL: Duration = Duration::from_millis(5);
 
-/// What drivers answer to calls that they do not have: `-ENOTSUP`.
+/// Result of calls that a driver does not implement: `-ENOTSUP`.
 const NOT_SUPPORTED: i32 = -95;
 
 const VDEV_BUS: &CStr = c"vdev";
@@ -39,14 +39,14 @@ pub(super) struct Device {
     arguments: String,
     facts: DeviceFacts,
     started: bool,
-    /// Held while interrupts are switched: drivers do not expect that of several queues at once.
+    /// Held while interrupts are switched: drivers do not expect calls for several queues at once.
     switch: Mutex<()>,
-    /// Bus and name, if closing the port shall unplug the device.
+    /// Bus and name of the device, if it is to be unplugged when the port closes.
     unplug: Option<(&'static CStr, CString)>,
 }
 
 impl Device {
-    /// The device called `name`, plugged in with these arguments if there is none yet.
+    /// The device called `name`; it is plugged in with these arguments if DPDK does not have it yet.
     pub(super) fn plug(_eal: Eal, name: &str, arguments: &str) -> Result<Device, DpdkError> {
         let name_c = CString::new(name).map_err(|_| DpdkError::NulByte)?;
         let arguments_c = CString::new(arguments).map_err(|_| DpdkError::NulByte)?;
@@ -65,7 +65,7 @@ impl Device {
         claim(&mut open, id, name, arguments, Some((bus, name_c)))
     }
 
-    /// A device that receives from rings and sends into others; each is a queue.
+    /// A device that receives from rings and sends into others; each ring is a queue.
     ///
     /// # Safety
     ///
@@ -99,12 +99,12 @@ impl Device {
         &self.name
     }
 
-    /// What the device says of itself; once it is [started](Self::start).
+    /// The device's properties; valid once the device has [started](Self::start).
     pub(super) fn facts(&self) -> &DeviceFacts {
         &self.facts
     }
 
-    /// Configures the device, gives it its queues and starts it. Returns what it can do.
+    /// Configures the device, sets up its queues and starts it. Returns its capabilities.
     pub(super) fn start(
         &mut self,
         pool: &MbufPool,
@@ -150,7 +150,7 @@ impl Device {
         })
     }
 
-    /// Configures the device, gives it its queues and starts it. Returns the receive and transmit offloads that are on.
+    /// Configures the device, sets up its queues and starts it. Returns the receive and transmit offloads that are on.
     fn bring_up(
         &mut self,
         info: &sys::rte_eth_dev_info,
@@ -168,7 +168,8 @@ impl Device {
         Ok(offloads)
     }
 
-    /// Starts what is configured and has its queues. A client of memif cannot start without its server's socket.
+    /// Starts a device that is configured and has its queues. A client of memif cannot start without its server's
+    /// socket.
     fn run(&mut self, peer_wait: Duration) -> Result<(), DpdkError> {
         let begin = Instant::now();
         while self.facts.missing_socket(&self.arguments).is_some() {
@@ -183,7 +184,8 @@ impl Device {
         Ok(())
     }
 
-    /// Neighbour discovery asks a group for an address; cards pass on no group unless told to.
+    /// Receives multicast frames: neighbour solicitations are sent to a group, and cards pass on no group unless told
+    /// to.
     fn receive_groups(&self) -> Result<(), DpdkError> {
         // SAFETY: `self.id` is a device that DPDK has given to this `Device`, which closes it only when dropped.
         let result = unsafe { sys::rte_eth_allmulticast_enable(self.id) };
@@ -196,25 +198,26 @@ impl Device {
         unless_unfiltered("rte_eth_promiscuous_enable", result)
     }
 
-    /// The alarm of a queue, if the device [has them](DeviceFacts::interrupts). It must not outlive the device.
+    /// The alarm of a queue, if the device [has receive interrupts](DeviceFacts::interrupts). It must not outlive the
+    /// device.
     pub(super) fn alarm(&self, queue: u16) -> Option<Alarm> {
         self.facts.interrupts.then(|| self.find_alarm(queue)).flatten()
     }
 
-    /// The same once the device is started and configured with interrupts.
+    /// The alarm of a queue, without a check that the device has started with interrupts on.
     fn find_alarm(&self, queue: u16) -> Option<Alarm> {
         if !self.started {
             return None;
         }
         // SAFETY: `self.id` is a device of this `Device`, not closed yet, and `started` says that it runs.
         let fd = unsafe { sys::rte_eth_dev_rx_intr_ctl_q_get_fd(self.id, queue) };
-        let kind = if self.facts.is_its_own_alarm() { Kind::Queue } else { Kind::Counter };
+        let kind = if self.facts.waits_on_the_queue_itself() { Kind::Queue } else { Kind::Counter };
         let alarm = Alarm::new(fd, kind)?;
         let works = kind == Kind::Queue || self.interrupt(queue, true) && self.interrupt(queue, false);
         works.then_some(alarm)
     }
 
-    /// Switches the receive interrupts of a queue on or off. Returns whether the driver does that.
+    /// Switches the receive interrupts of a queue on or off. Returns whether the driver could.
     pub(super) fn interrupt(&self, queue: u16, on: bool) -> bool {
         let _switch = self.switch.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: `self.id` is a device of this `Device`, not closed yet and started; the lock keeps others from
@@ -233,12 +236,12 @@ impl Device {
         self.link().is_some()
     }
 
-    /// The rate of the link, where it is up and the device's word is to be believed: see [`believed_rate`].
+    /// The rate of the link, if the link is up and the driver's value can be believed: see [`believed_rate`].
     pub(super) fn link_rate(&self) -> Option<Rate> {
         believed_rate(&self.name, &self.facts.driver, self.link()?)
     }
 
-    /// What the driver calls the link's speed, Mbit/s, if the link is up.
+    /// The driver's value for the link's speed, Mbit/s, if the link is up.
     fn link(&self) -> Option<u32> {
         let mut mbps = 0;
         // SAFETY: the device is ours (`Device`'s invariant), and `mbps` ours to write to.
@@ -246,7 +249,7 @@ impl Device {
         up.then_some(mbps)
     }
 
-    /// That the link is still down.
+    /// The error that the link is still down after `waited`.
     pub(super) fn no_link(&self, waited: Duration) -> DpdkError {
         DpdkError::NoLink {
             device: self.name.clone(),
@@ -255,7 +258,7 @@ impl Device {
         }
     }
 
-    /// Frames that the device has lost for want of buffers or of queue space.
+    /// Frames that the device has lost because it had no buffer or no room in a queue.
     pub(super) fn missed(&self) -> u64 {
         let mut stats = MaybeUninit::<sys::rte_eth_stats>::zeroed();
         // SAFETY: the device is ours (`Device`'s invariant). All-zero statistics are valid if it fills in none.
@@ -323,7 +326,7 @@ impl Device {
         Ok((rx, tx))
     }
 
-    /// Tells those devices their MTU that do not take it from the configuration.
+    /// Sets the MTU of devices that do not take it from the configuration.
     fn set_mtu(&self, mtu: u16) -> Result<(), DpdkError> {
         if !self.facts.wants_mtu_set() {
             return Ok(());
@@ -332,7 +335,8 @@ impl Device {
         check("rte_eth_dev_set_mtu", unsafe { sys::rte_eth_dev_set_mtu(self.id, mtu) })
     }
 
-    /// Some drivers hash over more than was asked for: then one peer's packets would come to several queues.
+    /// Checks that the driver hashes over nothing but addresses; otherwise one peer's packets would arrive in several
+    /// queues.
     fn check_spread(&self) -> Result<(), DpdkError> {
         let mut conf = sys::rte_eth_rss_conf { rss_key: std::ptr::null_mut(), rss_key_len: 0, rss_hf: 0 };
         // SAFETY: the device is ours (`Device`'s invariant); without a place for the key only the kinds of hash are
@@ -385,7 +389,8 @@ impl Drop for Device {
         // SAFETY: the device is ours (`Device`'s invariant), and nobody uses its queues any more. What fails here
         // cannot be helped: the device is then left as it is, for the life of the process.
         unsafe {
-            let in_order = self.started && self.unplug.is_some() && self.facts.hears_of_its_peer();
+            let in_order =
+                self.started && self.unplug.is_some() && self.facts.frees_state_when_the_peer_leaves();
             if in_order {
                 sys::weft_rte_eth_dev_close_in_order(self.id);
             } else if self.started {
@@ -402,7 +407,7 @@ impl Drop for Device {
     }
 }
 
-/// Enters the device into `open`, or refuses because it stands there.
+/// Enters the device into `open`; refuses if it is already there.
 fn claim(
     open: &mut BTreeSet<u16>,
     id: u16,
@@ -417,8 +422,8 @@ fn claim(
     Ok(Device { id, name, arguments, facts, started: false, switch: Mutex::new(()), unplug })
 }
 
-/// The key for hashes, as long as the device wants it: the 16 bits of [`SYMMETRIC_KEY`] over and over. Empty if
-/// the device does not say.
+/// The hash key in the length that the device wants: the 16 bits of [`SYMMETRIC_KEY`] repeated. Empty if the device
+/// reports no length.
 fn rss_key(len: u8) -> Vec<u8> {
     SYMMETRIC_KEY.iter().copied().cycle().take(usize::from(len)).collect()
 }
@@ -438,7 +443,7 @@ fn check(call: &'static str, result: i32) -> Result<(), DpdkError> {
     if result < 0 { Err(DpdkError::from_code(call, result)) } else { Ok(()) }
 }
 
-/// The same for calls that open a filter: devices without the call have no filter either.
+/// Checks a call that opens a filter: a device without the call has no filter either.
 fn unless_unfiltered(call: &'static str, result: i32) -> Result<(), DpdkError> {
     if result == NOT_SUPPORTED { Ok(()) } else { check(call, result) }
 }
@@ -448,7 +453,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_as_long_as_the_device_wants_and_symmetric() {
+    fn hash_keys_have_the_length_that_the_device_wants_and_are_symmetric() {
         assert!(rss_key(0).is_empty());
         assert_eq!(rss_key(40), SYMMETRIC_KEY);
         let long = rss_key(52);
@@ -456,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_are_looked_for_on_their_bus() {
+    fn devices_are_found_on_their_bus() {
         assert_eq!(bus_of("0000:3b:00.0"), PCI_BUS);
         assert_eq!(bus_of("net_memif0"), VDEV_BUS);
     }

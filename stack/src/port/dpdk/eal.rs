@@ -1,4 +1,4 @@
-//! The environment abstraction layer: DPDK's own runtime, started once in a process.
+//! The environment abstraction layer (EAL): DPDK's own runtime, started once in a process.
 
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::marker::PhantomData;
@@ -8,31 +8,31 @@ use weft_dpdk_sys as sys;
 
 use super::DpdkError;
 
-/// How DPDK is started.
+/// Options for starting DPDK.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EalOptions {
-    /// Memory that DPDK may use, MiB. Without huge pages it is reserved as address space at once,
-    /// and takes physical memory only as it is used. `None` leaves it to DPDK: 64 MiB without huge
-    /// pages; with them, as much as pools ask for.
+    /// Limit on the memory of DPDK, MiB. Without huge pages it is reserved as address space at once, and takes
+    /// physical memory only as it is used. `None` leaves the limit to DPDK: 64 MiB without huge pages; with them, as
+    /// much as pools ask for.
     pub memory_mib: Option<u32>,
     /// Whether to use huge pages. Network cards need them; virtual devices do not.
     pub huge_pages: bool,
     /// Whether to look for PCI devices.
     pub pci: bool,
-    /// The PCI addresses to use; empty means all that are bound to a driver for user space.
+    /// The PCI addresses to use; empty means all cards that are bound to a user-space driver.
     pub allow: Vec<String>,
-    /// The CPUs that the calling thread may run on, in the kernel's list format (`0-3,8`). DPDK pins
-    /// the thread that starts it to these. `None` leaves the thread where it may run already.
+    /// The CPUs that the calling thread may run on, in the kernel's list format (`0-3,8`). DPDK pins the thread that
+    /// starts it to these. `None` keeps the thread's present CPUs.
     pub cpus: Option<String>,
-    /// What DPDK prints on standard error.
+    /// How much DPDK prints on standard error.
     pub log_level: LogLevel,
     /// Further arguments, as DPDK documents them for its command line.
     pub extra: Vec<String>,
 }
 
 impl Default for EalOptions {
-    /// For virtual devices: no huge pages, no PCI, no privileges. 256 MiB hold 25,000 buffers for
-    /// frames of 9 KiB.
+    /// For virtual devices: no huge pages, no PCI, no privileges. 256 MiB are enough for 25,000 buffers for frames of
+    /// 9 KiB.
     fn default() -> EalOptions {
         EalOptions {
             memory_mib: Some(256),
@@ -47,7 +47,7 @@ impl Default for EalOptions {
 }
 
 impl EalOptions {
-    /// For network cards: huge pages, and the cards at these PCI addresses (all, if there are none).
+    /// For network cards: huge pages, and the cards at these PCI addresses (all cards if the list is empty).
     pub fn nic(allow: Vec<String>) -> EalOptions {
         EalOptions { memory_mib: None, huge_pages: true, pci: true, allow, ..EalOptions::default() }
     }
@@ -80,16 +80,16 @@ impl EalOptions {
     }
 }
 
-/// How much DPDK reports.
+/// How much DPDK logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogLevel {
     /// Errors.
     Error,
     /// Warnings as well.
     Warning,
-    /// What it finds and decides.
+    /// Also the devices that DPDK finds and the choices that it makes.
     Info,
-    /// Everything.
+    /// Debug messages as well.
     Debug,
 }
 
@@ -115,11 +115,11 @@ fn allowed_cpus() -> Option<String> {
 #[derive(Clone, Copy, Debug)]
 pub struct Eal(());
 
-/// The options that DPDK was started with, once it was.
+/// The options that DPDK was started with, once it has started.
 static STARTED: Mutex<Option<EalOptions>> = Mutex::new(None);
 
 impl Eal {
-    /// Starts DPDK. If it runs already with the same options, returns that; with others, an error.
+    /// Starts DPDK. If it runs already with the same options, returns that instance; with other options, an error.
     ///
     /// The calling thread becomes DPDK's main lcore: it uses the per-lcore caches of buffer pools.
     /// Other threads should call [`Eal::register_thread`].
@@ -158,9 +158,9 @@ impl Eal {
         version.to_str().unwrap_or("DPDK")
     }
 
-    /// Makes the calling thread an lcore until the guard is dropped, so that it allocates and frees
-    /// buffers through a cache of its own instead of the pool's shared ring. A worker thread does
-    /// this once. Does nothing more if the thread is an lcore already.
+    /// Makes the calling thread an lcore until the guard is dropped, so that it allocates and frees buffers through a
+    /// cache of its own instead of the pool's shared ring. Each worker thread calls this once. On a thread that is an
+    /// lcore already, the guard does nothing.
     pub fn register_thread(self) -> Result<LcoreGuard, DpdkError> {
         // SAFETY: only reads a variable of the thread.
         if unsafe { sys::weft_rte_lcore_id() } != sys::WEFT_LCORE_ID_ANY {
@@ -174,12 +174,12 @@ impl Eal {
     }
 }
 
-/// A thread is an lcore as long as this lives. See [`Eal::register_thread`].
+/// Keeps a thread registered as an lcore. See [`Eal::register_thread`].
 #[derive(Debug)]
 #[must_use = "the thread stops being an lcore when this is dropped"]
 pub struct LcoreGuard {
     registered: bool,
-    /// Not [`Send`]: it speaks of its own thread.
+    /// Not [`Send`]: it stands for a state of its own thread.
     thread: PhantomData<*const ()>,
 }
 

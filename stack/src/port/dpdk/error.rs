@@ -1,4 +1,4 @@
-//! What can go wrong while DPDK starts, and pools and ports are made.
+//! Errors from starting DPDK and from making pools and ports.
 
 use std::ffi::CStr;
 
@@ -10,7 +10,7 @@ use super::needs;
 /// Why DPDK could not be started, or a pool or port not be made.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum DpdkError {
-    /// DPDK runs already, with other options; it starts once in a process.
+    /// DPDK runs already, with other options; it can be started only once in a process.
     #[error("DPDK runs already in this process, with other options")]
     AlreadyStarted,
     /// DPDK does not start with huge pages.
@@ -19,7 +19,7 @@ pub enum DpdkError {
          weft doctor says what is there and what to type"
     )]
     HugePages {
-        /// What DPDK says about it.
+        /// DPDK's own error text.
         reason: String,
     },
     /// A name or an argument cannot be handed to C.
@@ -30,49 +30,49 @@ pub enum DpdkError {
     Call {
         /// The function of DPDK.
         call: &'static str,
-        /// What DPDK says about it.
+        /// DPDK's own error text.
         reason: String,
     },
     /// The device could not be plugged in.
     #[error("device {device} cannot be added: {reason}")]
     Plug {
-        /// Its name.
+        /// Name of the device.
         device: String,
-        /// What DPDK says about it.
+        /// DPDK's own error text.
         reason: String,
     },
     /// The device was plugged in, but does not start.
     #[error("device {device} does not start: {call}: {reason}")]
     Start {
-        /// Its name.
+        /// Name of the device.
         device: String,
         /// The function of DPDK that failed.
         call: &'static str,
-        /// What DPDK says about it, and what to do.
+        /// DPDK's own error text, and advice on how to mend it.
         reason: String,
     },
     /// The device was plugged in but is no Ethernet port.
     #[error("device {device} is no Ethernet port")]
     NoPort {
-        /// Its name.
+        /// Name of the device.
         device: String,
     },
-    /// Another [`DpdkPort`](super::DpdkPort) has the device.
+    /// Another [`DpdkPort`](super::DpdkPort) uses the device.
     #[error("device {device} is open already")]
     InUse {
-        /// Its name.
+        /// Name of the device.
         device: String,
     },
-    /// The pool's buffers cannot hold the longest frame, or not what the driver needs.
+    /// The pool's buffers cannot hold the longest frame, or the driver cannot use their size.
     #[error("device {device} needs buffers of {min} bytes at least{}, and the pool's have {buffer}", at_most(*max))]
     Buffers {
-        /// Its name.
+        /// Name of the device.
         device: String,
-        /// Bytes of a frame that a buffer can hold.
+        /// Longest frame that a buffer holds, bytes.
         buffer: usize,
-        /// Bytes that it must hold.
+        /// Least size that the device accepts, bytes.
         min: usize,
-        /// Bytes that it may hold.
+        /// Largest size that the device accepts, bytes.
         max: usize,
     },
     /// Buffers of this size and their headroom do not fit the 16-bit length of an mbuf.
@@ -81,7 +81,7 @@ pub enum DpdkError {
     /// The device does not support this MTU.
     #[error("device {device}: an MTU of {mtu} was asked for, and {min} to {max} are possible{hint}")]
     Mtu {
-        /// Its name.
+        /// Name of the device.
         device: String,
         /// The MTU asked for.
         mtu: u16,
@@ -89,17 +89,17 @@ pub enum DpdkError {
         min: u16,
         /// The largest that the device supports.
         max: u16,
-        /// What would make more possible, if anything, in words behind a colon.
+        /// How to make a larger MTU possible, if there is a way, in words that begin with a colon.
         hint: String,
     },
     /// The device does not have as many queues.
     #[error("device {device}: {queues} queues were asked for, and it has {max}")]
     Queues {
-        /// Its name.
+        /// Name of the device.
         device: String,
         /// The queues asked for.
         queues: u16,
-        /// The most that it has for receiving and for sending.
+        /// The largest number that it has for both receiving and sending.
         max: u16,
     },
     /// The device cannot spread packets over queues by addresses.
@@ -108,19 +108,19 @@ pub enum DpdkError {
          packets of one peer, sprayed over paths, would come to several workers. Use one queue"
     )]
     Spread {
-        /// Its name.
+        /// Name of the device.
         device: String,
-        /// Its driver.
+        /// Name of its driver.
         driver: String,
     },
     /// The link did not come up in time.
     #[error("device {device}: after {waited:?} there is still no {what}")]
     NoLink {
-        /// Its name.
+        /// Name of the device.
         device: String,
-        /// How long was waited.
+        /// Time waited.
         waited: std::time::Duration,
-        /// What was waited for.
+        /// The missing link or peer, in words.
         what: String,
     },
     /// DPDK's device arguments cannot express this path.
@@ -139,8 +139,8 @@ impl DpdkError {
         DpdkError::Call { call, reason: describe(code) }
     }
 
-    /// Why DPDK has not started. With huge pages it is these that are missing: DPDK's own words, such as
-    /// "Permission denied", do not say so.
+    /// The error for a failed start. With huge pages the cause is that these are missing, which DPDK's own text, such
+    /// as "Permission denied", does not say.
     pub(super) fn start(huge_pages: bool) -> DpdkError {
         match DpdkError::from_errno("rte_eal_init") {
             DpdkError::Call { reason, .. } if huge_pages => DpdkError::HugePages { reason },
@@ -148,7 +148,7 @@ impl DpdkError {
         }
     }
 
-    /// The same with the device that it is about, and what to do.
+    /// The same error with the device it concerns, and with advice.
     pub(super) fn of_device(self, device: &str) -> DpdkError {
         match self {
             DpdkError::Call { call, reason } => {
@@ -165,7 +165,7 @@ impl DpdkError {
     }
 }
 
-/// DPDK's words for an error number.
+/// DPDK's text for an error number.
 pub(super) fn describe(code: i32) -> String {
     // SAFETY: returns a C string of this thread or of the program, valid until the thread's next
     // call; it is copied at once.

@@ -1,4 +1,5 @@
-//! What a device says of itself, what follows from it, and where drivers say less than the truth.
+//! Properties of a device as its driver reports them, what weft derives from them, and corrections where drivers
+//! report something untrue.
 
 use std::ffi::CStr;
 use std::fmt;
@@ -16,47 +17,47 @@ use crate::worker::Idle;
 /// The MTU of standard Ethernet, bytes.
 const ETHERNET_MTU: u16 = 1500;
 
-/// Bytes that DPDK counts to a frame beyond its payload if the driver does not say otherwise: the header and
-/// the frame check sequence.
+/// Bytes that DPDK adds to the MTU for the length of a frame, unless the driver says otherwise: the header and the
+/// frame check sequence.
 const OVERHEAD: u32 = MIN_FRAME as u32 + 4;
 
-/// Bytes before the Ethernet header in a frame of the kernel's packet rings: struct tpacket2_hdr and
-/// sockaddr_ll, so aligned that what follows the header is aligned to 16.
+/// Bytes before the Ethernet header in a frame of the kernel's packet rings: struct tpacket2_hdr and sockaddr_ll,
+/// padded so that the bytes after the Ethernet header are aligned to 16.
 const PACKET_RING_HEADER: u32 = 66;
 
-/// Bytes of such a frame if `framesz` does not say otherwise.
+/// Bytes of a frame of the packet rings unless `framesz` says otherwise.
 const PACKET_RING_FRAME: u32 = 2048;
 
-/// Bytes of the first of the two.
+/// Bytes of struct tpacket2_hdr.
 const TPACKET2_HEADER: u32 = 32;
 
-/// Bytes of a chunk of XDP that are not the frame's: the header of the pool's object, the mbuf, and headroom.
+/// Bytes of a chunk of XDP that hold no frame: the header of the pool's object, the mbuf, and headroom.
 const XDP_BESIDE: usize = 64 + 128 + 128;
 
-/// Bytes by which objects of a pool become longer.
+/// Bytes that a pool may add to its objects.
 const CACHE_LINE: usize = 64;
 
-/// Bytes of a buffer of `net_memif` if `bsize` does not say otherwise.
+/// Bytes of a buffer of `net_memif` unless `bsize` says otherwise.
 const MEMIF_BUFFER: u32 = 2048;
 
-/// Bytes that the drivers of virtio want of a buffer beyond the MTU: Ethernet's header, a VLAN tag, and the
-/// device's own header of 12 bytes.
+/// Bytes of a buffer that virtio drivers need beyond the MTU: Ethernet's header, a VLAN tag, and the device's own
+/// header of 12 bytes.
 const VIRTIO_OVERHEAD: usize = MIN_FRAME + 4 + 12;
 
-/// Some cards count the bytes of a buffer in KiB, rounded down (Intel 82599, SRRCTL.BSIZEPACKET): a frame that
-/// has no room then comes in two.
+/// Some cards count the size of a buffer in KiB, rounded down (Intel 82599, SRRCTL.BSIZEPACKET): a frame that does not
+/// fit then arrives in two buffers.
 const CARD_UNIT: usize = 1024;
 
-/// What a device says of itself.
+/// Properties of a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceFacts {
-    /// Its driver, such as `net_memif`.
+    /// Name of its driver, such as `net_memif`.
     pub driver: String,
     /// The least MTU, bytes.
     pub min_mtu: u16,
-    /// The largest MTU, bytes. Above 1500: jumbo frames.
+    /// The largest MTU, bytes; above 1500 for jumbo frames.
     pub max_mtu: u16,
-    /// Receive queues that there can be, each with a transmit queue.
+    /// The largest number of receive queues, each with a transmit queue.
     pub queues: u16,
     /// Bytes that each buffer must hold at least, whatever the MTU.
     pub min_buffer: usize,
@@ -64,21 +65,21 @@ pub struct DeviceFacts {
     pub max_buffer: usize,
     /// Whether it can hash over IP addresses alone to choose a receive queue.
     pub hashes_addresses: bool,
-    /// Bytes of the key of that hash; 0 if it does not say.
+    /// Bytes of the key of that hash; 0 if the device does not report it.
     pub hash_key: u8,
     /// Whether it sends frames from several buffers.
     pub multi_segment: bool,
     /// Whether it stamps frames with their time of arrival.
     pub timestamps: bool,
-    /// Whether it announces frames, so that a worker can sleep until one comes. Known once it is started: some drivers
-    /// refuse only then.
+    /// Whether it raises interrupts for received frames, so that a worker can sleep until one arrives. Known once the
+    /// device has started, because some drivers refuse only then.
     pub interrupts: bool,
-    /// The kernel's interface below the device, if there is one that has an MTU of its own.
+    /// The kernel's interface below the device, if there is one with an MTU of its own.
     pub interface: Option<String>,
 }
 
 impl DeviceFacts {
-    /// What `info` says of a device for frames with a VLAN tag of `tag` bytes.
+    /// Reads the properties from `info`, for frames with a VLAN tag of `tag` bytes.
     pub(super) fn read(info: &sys::rte_eth_dev_info, arguments: &str, tag: usize) -> DeviceFacts {
         let driver = driver_of(info);
         let interface = match driver.as_str() {
@@ -116,41 +117,42 @@ impl DeviceFacts {
         Err(DpdkError::Buffers { device: device.to_owned(), buffer, min, max: self.max_buffer })
     }
 
-    /// Whether payload can be attached: the device takes several buffers, and reads memory as the CPU does.
-    /// Network cards read only what has been mapped for them, which payload is not.
+    /// Whether payload can be attached: the device sends from several buffers, and reads the same memory as the CPU.
+    /// Network cards read only memory that has been mapped for them, and payload is not.
     pub(super) fn attaches(&self) -> bool {
         const VIRTUAL: [&str; 5] = ["net_ring", "net_memif", "net_af_packet", "net_tap", "net_pcap"];
         self.multi_segment && VIRTUAL.contains(&self.driver.as_str())
     }
 
-    /// Whether frames go from memory to memory and nowhere else.
+    /// Whether frames only move within memory.
     pub(super) fn is_in_memory(&self) -> bool {
         matches!(self.driver.as_str(), "net_ring" | "net_memif")
     }
 
-    /// Whether DPDK's interrupt thread takes the link down when the other end goes, as closing the device does: the
-    /// two must not meet. (`memif_disconnect` of `net_memif` frees the shared memory and the connection's state.)
-    pub(super) fn hears_of_its_peer(&self) -> bool {
+    /// Whether DPDK's interrupt thread takes the link down when the peer leaves. Closing the device does so too, and
+    /// the two must not run at the same time. (`memif_disconnect` of `net_memif` frees the shared memory and
+    /// the connection's state.)
+    pub(super) fn frees_state_when_the_peer_leaves(&self) -> bool {
         self.driver == "net_memif"
     }
 
-    /// Whether the driver is asked for receive interrupts. `net_e1000_em` of DPDK 22.11 claims them, but never tells
-    /// a card with MSI-X, such as the 82574, which vector they go to (IVAR): none came. Of the virtual devices'
-    /// drivers three have any. `net_virtio_user` closes the descriptors twice (`rte_intr_efd_disable`, then
-    /// `virtio_user_dev_uninit_notify`), the second time whatever has got their numbers since. That of `net_vhost`
-    /// leads to descriptors of the other end, which stay readable. So TAP remains.
+    /// Whether to ask the driver for receive interrupts. `net_e1000_em` of DPDK 22.11 claims them, but never tells a
+    /// card with MSI-X, such as the 82574, which vector to use (IVAR): no interrupt arrived. Three of the virtual
+    /// devices' drivers have them. `net_virtio_user` closes the descriptors twice (`rte_intr_efd_disable`, then
+    /// `virtio_user_dev_uninit_notify`), and so may close others that have got their numbers in between. `net_vhost`
+    /// offers descriptors of the peer, which stay readable. Only TAP remains.
     pub(super) fn may_interrupt(&self, device: &str) -> bool {
         self.driver == "net_tap" || is_pci_address(device) && self.driver != "net_e1000_em"
     }
 
-    /// Whether what is to be waited on is the queue itself, readable while it holds frames: the descriptor of a TAP
+    /// Whether workers wait on the queue itself, which is readable while it holds frames: the descriptor of a TAP
     /// device.
-    pub(super) fn is_its_own_alarm(&self) -> bool {
+    pub(super) fn waits_on_the_queue_itself(&self) -> bool {
         self.driver == "net_tap"
     }
 
-    /// Whether receive queues can be chosen by addresses. The driver of TAP devices claims that it can, but
-    /// has the kernel do it, by flows.
+    /// Whether receive queues can be chosen by addresses. The driver of TAP devices claims that they can, but has the
+    /// kernel choose, by flow.
     pub(super) fn spreads_by_addresses(&self) -> bool {
         self.hashes_addresses && self.driver != "net_tap"
     }
@@ -160,7 +162,7 @@ impl DeviceFacts {
         if claims_standard_frames(&self.driver) { mtu.min(ETHERNET_MTU) } else { mtu }
     }
 
-    /// The socket that must be there before the device can be started, and is not.
+    /// The socket that must exist before the device can start, if it does not.
     pub(super) fn missing_socket<'a>(&self, arguments: &'a str) -> Option<&'a Path> {
         let client = matches!(argument(arguments, "role"), Some("client" | "slave"));
         if self.driver != "net_memif" || !client || argument(arguments, "socket-abstract") != Some("no") {
@@ -169,7 +171,7 @@ impl DeviceFacts {
         argument(arguments, "socket").map(Path::new).filter(|socket| !socket.exists())
     }
 
-    /// Whether the device takes its MTU from the configuration only when told so.
+    /// Whether the MTU must be set by a call, because the device does not take it from the configuration.
     pub(super) fn wants_mtu_set(&self) -> bool {
         self.driver == "net_tap"
     }
@@ -192,7 +194,7 @@ impl DeviceFacts {
         Err(DpdkError::Mtu { device: device.to_owned(), mtu, min, max, hint })
     }
 
-    /// What a link that is down lacks.
+    /// The counterpart that is missing while a link is down.
     pub(super) fn missing_link(&self, arguments: &str) -> String {
         match self.driver.as_str() {
             "net_memif" => {
@@ -214,7 +216,7 @@ impl DeviceFacts {
         }
     }
 
-    /// What is worth saying once of a port that can do `caps`.
+    /// Remarks for a user, each made once, on a port with the capabilities `caps`.
     pub(super) fn notices(&self, caps: &PortCaps) -> Vec<Notice> {
         let (ipv4, udp) = (!caps.tx_ipv4_checksum, !caps.tx_udp_checksum && !caps.in_memory);
         let driver = || self.driver.clone();
@@ -233,13 +235,13 @@ impl DeviceFacts {
     }
 }
 
-/// How long the buffers of a device's pool must be at least to carry frames of `mtu` bytes of payload, or as long
-/// frames as the device allows: some drivers want longer ones than the frames are. `device` is a name with
-/// arguments, as [`DpdkPort::open`](super::DpdkPort::open) takes it.
+/// Buffer size, in bytes, for the pool of a device that is to carry frames of `mtu` bytes of payload, or the longest
+/// that the device supports: some drivers want buffers longer than their frames. `device` is a name with arguments, as
+/// for [`DpdkPort::open`](super::DpdkPort::open).
 pub fn buffer_size_for(device: &str, mtu: u16) -> u16 {
     let (name, arguments) = device.split_once(',').unwrap_or((device, ""));
     let size = if is_pci_address(name) {
-        // Which driver it will be is not known yet.
+        // The driver is not known yet.
         longest_frame("net_virtio", mtu).next_multiple_of(CARD_UNIT)
     } else {
         let driver = name.trim_end_matches(|last: char| last.is_ascii_digit());
@@ -254,13 +256,14 @@ pub(super) fn is_pci_address(name: &str) -> bool {
     name.starts_with(|first: char| first.is_ascii_hexdigit()) && name.contains(':')
 }
 
-/// The rate of the link of `device`, which is up and of which `driver` says that its speed is `mbps`; `None` if that
-/// is not to be believed.
+/// The rate of the link of `device`, which is up and whose speed `driver` reports as `mbps`; `None` if that cannot be
+/// believed.
 ///
-/// Congestion control without a rate takes one of its own, so none is better than a wrong one. DPDK's virtual devices
-/// have no link: their drivers say 10 Gbit/s or what else their author put there, whatever lies below. A PCI device
-/// has one, or has been told what to say, as virtio may be; if neither, it says 0 or "unknown". Of the drivers of PCI
-/// devices `net_vmxnet3` of DPDK 22.11 does not ask either (`vmxnet3_dev_link_update`).
+/// Congestion control without a rate falls back to its own default, so no rate is better than a wrong one. DPDK's
+/// virtual devices have no link: their drivers report 10 Gbit/s or another constant, whatever the interface below can
+/// do. A PCI device has a link, or has been configured with a speed, as virtio may be; otherwise it reports 0 or
+/// "unknown". Among the drivers of PCI devices, `net_vmxnet3` of DPDK 22.11 reports a constant as well
+/// (`vmxnet3_dev_link_update`).
 pub(super) fn believed_rate(device: &str, driver: &str, mbps: u32) -> Option<Rate> {
     let known = !matches!(mbps, 0 | sys::WEFT_SPEED_UNKNOWN);
     let asked = is_pci_address(device) && driver != "net_vmxnet3";
@@ -276,12 +279,12 @@ fn longest_frame(driver: &str, mtu: u16) -> usize {
     usize::from(mtu) + overhead
 }
 
-/// Bytes that the buffers of a driver's pool may hold.
+/// Buffer sizes that a driver accepts, bytes.
 fn buffers(driver: &str, arguments: &str) -> RangeInclusive<usize> {
     match driver {
-        // All that a frame of the ring holds must fit, though none is as long.
+        // A buffer must hold a whole frame of the ring, although no packet is that long.
         "net_af_packet" => ring_frame(arguments).saturating_sub(TPACKET2_HEADER) as usize..=usize::MAX,
-        // Into shorter ones the driver copies frames piece by piece.
+        // The driver copies frames piece by piece into shorter buffers.
         "net_memif" => memif_buffer(arguments) as usize..=usize::MAX,
         // The kernel's XDP takes chunks of 2048 bytes to a page; beside the frame there are an mbuf and headroom.
         // A pool makes an object of exactly a page longer, to use all channels of the memory.
@@ -300,8 +303,8 @@ fn ring_frame(arguments: &str) -> u32 {
     argument(arguments, "framesz").and_then(|bytes| bytes.parse().ok()).unwrap_or(PACKET_RING_FRAME)
 }
 
-/// The drivers of `net_memif` and `net_af_packet` claim Ethernet's standard frame as their maximum and refuse
-/// more, yet pass on whatever their buffers hold (`bsize`, `framesz`).
+/// Whether the driver claims Ethernet's standard frame as its maximum and refuses more, yet passes on any frame that
+/// its buffers hold (`bsize`, `framesz`), as `net_memif` and `net_af_packet` do.
 fn claims_standard_frames(driver: &str) -> bool {
     matches!(driver, "net_memif" | "net_af_packet")
 }
@@ -314,8 +317,8 @@ fn driver_of(info: &sys::rte_eth_dev_info) -> String {
     unsafe { CStr::from_ptr(info.driver_name) }.to_string_lossy().into_owned()
 }
 
-/// The largest MTU of IP packets in frames with a VLAN tag of `tag` bytes. Drivers of cards, and the kernel, have
-/// room for one beside the MTU; buffers of a fixed length have not.
+/// The largest MTU of IP packets in frames with a VLAN tag of `tag` bytes. Drivers of cards, and the kernel, have room
+/// for a tag beside the MTU; buffers of a fixed length do not.
 fn max_mtu(
     driver: &str,
     info: &sys::rte_eth_dev_info,
@@ -324,7 +327,8 @@ fn max_mtu(
     tag: usize,
 ) -> u16 {
     let frame = match driver {
-        // Over several buffers the driver joins frames that do not belong together, once its ring is around.
+        // With several buffers to a frame, the driver joins frames that do not belong together once its ring has
+        // wrapped.
         "net_memif" => memif_buffer(arguments),
         "net_af_packet" => ring_frame(arguments).saturating_sub(PACKET_RING_HEADER),
         _ => info.max_rx_pktlen,
@@ -336,52 +340,52 @@ fn max_mtu(
     device.min(kernel) as u16
 }
 
-/// Something that a user of a device should know once.
+/// A remark about a device that its user should read once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// Checksums of frames that are sent are computed in software.
     WritesChecksums {
-        /// The driver.
+        /// Name of the driver.
         driver: String,
-        /// Those of IPv4 headers.
+        /// Whether that includes IPv4 header checksums.
         ipv4: bool,
-        /// Those of UDP.
+        /// Whether that includes UDP checksums.
         udp: bool,
     },
-    /// Frames go from memory to memory: IPv4 packets need no UDP checksum, and have none unless asked for.
+    /// Frames only move within memory: IPv4 packets need no UDP checksum, and carry none unless asked for.
     InMemory {
-        /// The driver.
+        /// Name of the driver.
         driver: String,
     },
     /// Checksums of frames that arrive are verified in software.
     VerifiesChecksums {
-        /// The driver.
+        /// Name of the driver.
         driver: String,
     },
-    /// Payload is copied into frames.
+    /// Payload is copied into frames, because the device cannot send it by reference.
     CopiesPayload {
-        /// The driver.
+        /// Name of the driver.
         driver: String,
-        /// Whether the device takes several buffers, but not from memory that is not mapped for it.
+        /// Whether the reason is that the device reads only memory that is mapped for it.
         unmapped: bool,
     },
-    /// Times of arrival are those of the loop that receives.
+    /// Arrival times are taken from the worker's clock.
     NoTimestamps {
-        /// The driver.
+        /// Name of the driver.
         driver: String,
-        /// Whether the device has them, and they are not used.
+        /// Whether the device has timestamps, which weft does not use.
         offered: bool,
     },
     /// Only one worker can use the device.
     OneWorker {
-        /// The driver.
+        /// Name of the driver.
         driver: String,
-        /// Its queues: if there are several, packets do not come to them by addresses.
+        /// Number of its queues; if there are several, the device does not choose them by addresses.
         queues: u16,
     },
-    /// Workers that have nothing to do look again and again.
+    /// Idle workers poll, because the device has no receive interrupts.
     NoInterrupts {
-        /// The driver.
+        /// Name of the driver.
         driver: String,
     },
 }
@@ -448,7 +452,7 @@ mod tests {
     };
 
     #[test]
-    fn what_the_device_does_is_not_mentioned() {
+    fn notices_leave_out_the_work_that_the_device_does() {
         let able = DeviceFacts { hashes_addresses: true, queues: 8, interrupts: true, ..facts("net_card") };
         let caps = PortCaps {
             tx_ipv4_checksum: true,
@@ -469,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rate_of_the_link_is_a_cards_word() {
+    fn only_cards_are_believed_about_their_link_rate() {
         let card = "0000:3b:00.0";
         assert_eq!(believed_rate(card, "net_e1000_em", 1_000), Some(Rate::from_gbps(1)));
         assert_eq!(believed_rate("3b:00.1", "net_ice", 400_000), Some(Rate::from_gbps(400)));
@@ -484,7 +488,7 @@ mod tests {
         }
     }
 
-    /// The driver claims it, and leaves it to the kernel.
+    /// TAP's driver claims to, and leaves it to the kernel.
     #[test]
     fn tap_devices_do_not_spread_by_addresses() {
         let claims = |driver| DeviceFacts { hashes_addresses: true, ..facts(driver) };
@@ -499,17 +503,17 @@ mod tests {
     }
 
     #[test]
-    fn interrupts_are_asked_of_cards_and_tap() {
+    fn only_cards_and_tap_are_asked_for_interrupts() {
         assert!(facts("net_ice").may_interrupt("0000:3b:00.0"));
         assert!(!facts("net_e1000_em").may_interrupt("0000:3b:00.0"));
-        assert!(facts("net_tap").may_interrupt("net_tap0") && facts("net_tap").is_its_own_alarm());
+        assert!(facts("net_tap").may_interrupt("net_tap0") && facts("net_tap").waits_on_the_queue_itself());
         for driver in ["net_ring", "net_memif", "net_af_packet", "net_virtio_user", "net_vhost", "net_null"] {
             assert!(!facts(driver).may_interrupt(&format!("{driver}0")), "{driver}");
         }
     }
 
     #[test]
-    fn cards_are_not_given_memory_that_is_not_mapped_for_them() {
+    fn cards_never_get_memory_that_is_not_mapped_for_them() {
         let takes = |driver| DeviceFacts { multi_segment: true, ..facts(driver) };
         assert!(takes("net_memif").attaches() && !facts("net_memif").attaches());
         assert!(!takes("net_ice").attaches() && !takes("net_virtio_user").attaches());

@@ -1,4 +1,4 @@
-//! What device arguments and the kernel say of the interface below a device.
+//! Device arguments, and the kernel's interface below a device.
 
 /// The value of `key` in device arguments, `key=value,key=value`.
 pub(super) fn argument<'a>(arguments: &'a str, key: &str) -> Option<&'a str> {
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn arguments_are_found_by_their_names() {
+    fn device_arguments_are_found_by_name() {
         let arguments = "iface=veth0,qpairs=2,socket=/run/a=b.sock";
         assert_eq!(argument(arguments, "iface"), Some("veth0"));
         assert_eq!(argument(arguments, "socket"), Some("/run/a=b.sock"));

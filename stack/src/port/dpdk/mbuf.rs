@@ -1,4 +1,4 @@
-//! mbufs and their pools, with owners.
+//! Mbufs and their pools as owned Rust values.
 
 use std::ffi::CString;
 use std::fmt;
@@ -10,15 +10,15 @@ use weft_dpdk_sys as sys;
 use super::{DpdkError, Eal};
 use crate::port::{ChecksumOffload, ChecksumStatus};
 
-/// How a pool of mbufs is made.
+/// Configuration of a pool of mbufs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MbufPoolConfig {
-    /// Number of buffers: enough for every receive descriptor, every frame in rings and on its way
-    /// out, and the caches of the threads that use the pool.
+    /// Number of buffers: enough for every receive descriptor, every frame in rings and on its way out, and the caches
+    /// of the threads that use the pool.
     pub buffers: u32,
-    /// Bytes of the longest frame that a buffer holds; each takes some 400 more.
+    /// Bytes of the longest frame that a buffer holds; each buffer takes about 400 more.
     pub buffer_size: u16,
-    /// Buffers that each lcore may keep to itself; at most 512 and two thirds of all.
+    /// Buffers that each lcore may cache; at most 512 and two thirds of all.
     pub cache: u32,
     /// The NUMA node to take memory from; `None` means any.
     pub socket: Option<u32>,
@@ -31,8 +31,8 @@ impl Default for MbufPoolConfig {
     }
 }
 
-/// A pool of mbufs. It lives until the process ends: its buffers may be anywhere, in the rings of a
-/// device or in other hands, and each would otherwise have to count.
+/// A pool of mbufs. It lives until the process ends: its buffers may be anywhere, in the rings of a device or owned by
+/// other threads, and would otherwise all need a reference count.
 #[derive(Clone, Copy)]
 pub struct MbufPool {
     raw: NonNull<sys::rte_mempool>,
@@ -62,8 +62,8 @@ impl MbufPool {
         Ok(MbufPool { raw, buffers: config.buffers, buffer_size: config.buffer_size })
     }
 
-    /// An mbuf with `len` bytes of data, or `None` if none is free or `len` is above
-    /// [`buffer_size`](Self::buffer_size). Its bytes are those of an earlier frame.
+    /// An mbuf with `len` bytes of data, left over from an earlier frame; `None` if none is free or `len` is above
+    /// [`buffer_size`](Self::buffer_size).
     #[inline]
     pub fn allocate(&self, len: usize) -> Option<Mbuf> {
         if len > self.buffer_size() {
@@ -86,19 +86,19 @@ impl MbufPool {
         usize::from(self.buffer_size)
     }
 
-    /// Buffers in all.
+    /// Number of buffers in all.
     pub fn capacity(&self) -> usize {
         self.buffers as usize
     }
 
-    /// Buffers that are free, those in caches included. Walks over all caches; exact only while
-    /// nobody uses the pool.
+    /// Number of free buffers, including those in caches. Walks over all caches; exact only while no thread uses the
+    /// pool.
     pub fn available(&self) -> usize {
         // SAFETY: `raw` came from `rte_pktmbuf_pool_create`, and pools are never freed.
         unsafe { sys::rte_mempool_avail_count(self.raw.as_ptr()) as usize }
     }
 
-    /// For handing to DPDK. Never freed.
+    /// The pool's address for calls of DPDK. It is never freed.
     pub(super) fn as_ptr(&self) -> *mut sys::rte_mempool {
         self.raw.as_ptr()
     }
@@ -110,11 +110,11 @@ impl fmt::Debug for MbufPool {
     }
 }
 
-/// One mbuf with the data of one frame; dereferences to them. Goes back to its pool when dropped.
+/// One mbuf with the data of one frame, to which it dereferences. Returns to its pool when dropped.
 ///
-/// Invariant: nobody else refers to the mbuf, and its first segment is its own buffer, which this dereferences
-/// to. There are more segments only in a frame with an [`Attachment`](crate::port::Attachment), between
-/// writing and sending, and in one that has just arrived, before the port gathers it.
+/// Invariant: nothing else refers to the mbuf, and its first segment is its own buffer, to which `self` dereferences.
+/// Only two kinds of frame have more segments: one with an [`Attachment`](crate::port::Attachment), between writing
+/// and sending, and one that has just arrived, before the port gathers it.
 #[repr(transparent)]
 pub struct Mbuf(NonNull<sys::rte_mbuf>);
 
@@ -140,7 +140,7 @@ impl Mbuf {
         self.0.as_ptr()
     }
 
-    /// Shortens the data to their first `len` bytes, and drops what is chained to them.
+    /// Shortens the data to their first `len` bytes, and drops the segments chained behind them.
     #[inline]
     pub(in crate::port) fn truncate(&mut self, len: usize) {
         self.unchain();
@@ -152,7 +152,7 @@ impl Mbuf {
         }
     }
 
-    /// What the device found when it verified the checksums.
+    /// The device's verdict on the checksums of the frame.
     #[inline]
     pub(in crate::port) fn checksum_status(&self) -> ChecksumStatus {
         // SAFETY: `Mbuf` owns a valid mbuf, which only methods with `&mut self` change.
@@ -162,7 +162,7 @@ impl Mbuf {
         if ip == sys::WEFT_F_RX_IP_CKSUM_BAD || l4 == sys::WEFT_F_RX_L4_CKSUM_BAD {
             ChecksumStatus::Bad
         } else if l4 == sys::WEFT_F_RX_L4_CKSUM_GOOD {
-            // Over IPv6 there is no header checksum, and nothing is said of it.
+            // IPv6 has no header checksum, so the device reports nothing about it.
             ChecksumStatus::Good
         } else {
             ChecksumStatus::Unknown
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn mbufs_come_back_from_any_thread() {
+    fn mbufs_return_to_the_pool_from_any_thread() {
         let pool = pool("come_back", &small()).unwrap();
         let all: Vec<Mbuf> = std::iter::from_fn(|| pool.allocate(1000)).collect();
         assert_eq!((all.len(), pool.available()), (15, 0));
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn length_is_bounded_by_the_buffer() {
+    fn allocations_longer_than_a_buffer_fail() {
         let pool = pool("bounded", &small()).unwrap();
         assert!(pool.allocate(1001).is_none());
         let mut mbuf = pool.allocate(1000).unwrap();
@@ -275,7 +275,10 @@ mod tests {
         drop(mbuf);
         let fresh: Vec<Mbuf> = std::iter::from_fn(|| pool.allocate(100)).collect();
         // SAFETY: each `Mbuf` owns a valid mbuf, which nothing changes meanwhile.
-        assert!(fresh.iter().all(|mbuf| unsafe { mbuf.0.as_ref() }.ol_flags == 0), "requests do not stick");
+        assert!(
+            fresh.iter().all(|mbuf| unsafe { mbuf.0.as_ref() }.ol_flags == 0),
+            "requests do not stay in reused mbufs"
+        );
     }
 
     #[test]
@@ -298,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn impossible_pools_are_refused() {
+    fn pools_with_impossible_sizes_are_refused() {
         let huge = MbufPoolConfig { buffer_size: 65535, ..small() };
         assert_eq!(pool("huge", &huge).unwrap_err(), DpdkError::BufferSize(65535));
         let greedy = MbufPoolConfig { buffers: 10_000_000, ..small() };

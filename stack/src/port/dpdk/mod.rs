@@ -37,30 +37,31 @@ use self::device::Device;
 use self::ring::RingPair;
 use super::{BURST, Frame, FramePool, Port, PortCaps, PortCounters, RxBurst, TxBurst};
 
-/// How a port is opened.
+/// Options for opening a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DpdkPortConfig {
     /// Longest Ethernet payload, bytes. The pool's buffers must hold it and an Ethernet header.
     pub mtu: u16,
-    /// Whether frames may have a VLAN tag, by which they are longer than `mtu` and the header.
+    /// Whether frames may have a VLAN tag, which makes them 4 bytes longer than `mtu` and the header.
     pub tagged: bool,
-    /// Whether a device that carries less than `mtu` is opened with what it carries, and not refused.
+    /// Whether a device that cannot carry `mtu` is opened with its largest MTU instead of being refused.
     pub or_less: bool,
-    /// Frames that the device can hold until they are received; adjusted to what it supports.
+    /// Capacity of a receive queue, frames; adjusted to a number that the device supports.
     pub rx_descriptors: u16,
-    /// Frames that the device can hold until they are sent; adjusted to what it supports.
+    /// Capacity of a transmit queue, frames; adjusted to a number that the device supports.
     pub tx_descriptors: u16,
     /// Whether to receive frames for other Ethernet addresses as well.
     pub promiscuous: bool,
-    /// Whether to have the device announce frames where it can, so that workers can sleep ([`Port::waitable`]).
+    /// Whether to switch on receive interrupts where the device has them, so that workers can sleep
+    /// ([`Port::waitable`]).
     pub interrupts: bool,
-    /// How long opening a client of `net_memif` waits for its server's socket file. The link comes up later
-    /// still: [`DpdkPort::wait_for_link`].
+    /// How long opening a client of `net_memif` waits for its server's socket file. The link comes up later: see
+    /// [`DpdkPort::wait_for_link`].
     pub peer_wait: Duration,
 }
 
 impl Default for DpdkPortConfig {
-    /// MTU 9000, no tags, 1024 descriptors each way, own address only, interrupts for who sleeps, no wait.
+    /// MTU 9000, no tags, 1024 descriptors each way, own address only, interrupts on, no wait.
     fn default() -> DpdkPortConfig {
         let (rx_descriptors, tx_descriptors) = (1024, 1024);
         DpdkPortConfig {
@@ -76,34 +77,34 @@ impl Default for DpdkPortConfig {
     }
 }
 
-/// Who chooses the receive queue of a packet.
+/// How a receive queue is chosen for a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spread {
-    /// The device, by IP addresses alone, with the key that [`Steering`](crate::worker::Steering) assumes: all
-    /// packets of one peer come to one queue, whatever path they took. Devices that cannot are refused.
+    /// By the device, from IP addresses alone, with the key that [`Steering`](crate::worker::Steering) assumes: all
+    /// packets of one peer arrive in one queue, whatever path they took. Devices that cannot do that are refused.
     Addresses,
-    /// Who sends, or the device in a way of its own: for links on which the sender's queue decides (`net_ring`,
-    /// `net_memif`), for generators, and for applications to which it does not matter.
+    /// By the sender, or by the device in its own way: for links on which the sender's queue decides (`net_ring`,
+    /// `net_memif`), for traffic generators, and for applications that do not care.
     Any,
 }
 
-/// What waiting for a link checks that often.
+/// Interval at which [`DpdkPort::wait_for_link`] checks the link.
 const LINK_POLL: Duration = Duration::from_millis(1);
 
-/// A port over one receive and one transmit queue of a device of DPDK. Nobody else uses these queues; dropping
-/// the ports of all queues stops the device, and unplugs it if opening it plugged it in.
+/// A port over one receive and one transmit queue of a device of DPDK, which nothing else uses. Dropping the ports of
+/// all queues stops the device, and unplugs it if opening plugged it in.
 #[derive(Debug)]
 pub struct DpdkPort {
-    // Dropped in this order: the device lets go of the rings first.
+    // Field order is drop order: the device releases the rings first.
     device: Arc<Device>,
-    /// The rings behind a `net_ring` device; only kept alive.
+    /// The rings behind a `net_ring` device, kept alive.
     _rings: Option<Arc<RingPair>>,
     queue: u16,
     pool: MbufPool,
     caps: PortCaps,
     counters: PortCounters,
     gathered: u64,
-    /// What wakes whoever waits for frames, if the device has that.
+    /// Wakes a worker that waits for frames, if the device has receive interrupts.
     alarm: Option<Alarm>,
 }
 
@@ -123,8 +124,8 @@ impl DpdkPort {
         Ok(ports.remove(0))
     }
 
-    /// Opens a device with `queues` receive and as many transmit queues, and returns a port for each, in their
-    /// order: to be used by as many workers. See [`open`](Self::open).
+    /// Opens a device with `queues` receive queues and as many transmit queues, and returns a port for each in order,
+    /// for as many workers. See [`open`](Self::open).
     pub fn open_queues(
         eal: Eal,
         device: &str,
@@ -138,9 +139,9 @@ impl DpdkPort {
         DpdkPort::start(device, None, queues, spread, pool, config)
     }
 
-    /// Opens a `net_pcap` device: receives the frames of one capture file and writes those sent to
-    /// another. Either may be absent: then nothing arrives, or what is sent vanishes. Frames are in
-    /// the file as soon as [`Port::transmit`] returns. `number` tells such devices apart.
+    /// Opens a `net_pcap` device: it receives the frames of one capture file and writes sent frames to another. Either
+    /// file may be absent: then nothing arrives, or sent frames are discarded. A frame is in the file as soon as
+    /// [`Port::transmit`] returns. `number` distinguishes such devices.
     pub fn pcap(
         eal: Eal,
         number: u16,
@@ -152,7 +153,7 @@ impl DpdkPort {
         let mut device = format!("net_pcap{number}");
         for (key, path) in [("rx_pcap", rx), ("tx_pcap", tx)] {
             let Some(path) = path else { continue };
-            // DPDK's argument lists have no way to quote these.
+            // DPDK's argument lists cannot quote these characters.
             if path.contains([',', '[', ']', '"', '\'']) {
                 return Err(DpdkError::Path(path.to_owned()));
             }
@@ -161,9 +162,9 @@ impl DpdkPort {
         DpdkPort::open(eal, &device, pool, config)
     }
 
-    /// Two `net_ring` devices, `<name>a` and `<name>b`, joined back to back in this process. Each
-    /// direction holds `frames` frames; the receiving end gets the very mbufs that
-    /// were sent, except that frames with attached payload are put together in a new one.
+    /// Two `net_ring` devices, `<name>a` and `<name>b`, joined back to back in this process. Each direction holds
+    /// `frames` frames. The receiver gets the very mbufs that were sent, except that a frame with attached payload is
+    /// gathered into a new mbuf.
     pub fn ring_pair(
         eal: Eal,
         name: &str,
@@ -175,8 +176,8 @@ impl DpdkPort {
         Ok(links.remove(0))
     }
 
-    /// The same with `queues` queues each way: what one end sends into a queue, the other receives from the
-    /// queue of the same number. Each pair of ports is one queue of either device.
+    /// The same with `queues` queues each way: frames sent into one end's queue are received from the other end's
+    /// queue of the same number. Each pair of ports is one queue of both devices.
     pub fn ring_pairs(
         eal: Eal,
         name: &str,
@@ -208,6 +209,9 @@ impl DpdkPort {
         let caps =
             device.start(&pool, queues, spread, config).map_err(|error| error.of_device(device.name()))?;
         let device = Arc::new(device);
+        let DeviceFacts { driver, max_mtu, queues: most_queues, .. } = device.facts();
+        let (name, mtu, link_up) = (device.name(), config.mtu, device.link_is_up());
+        tracing::info!(name, driver, mtu, max_mtu, queues, most_queues, link_up, "DPDK device opened");
         let port = |queue| DpdkPort {
             device: Arc::clone(&device),
             _rings: rings.clone(),
@@ -221,38 +225,38 @@ impl DpdkPort {
         Ok((0..queues).map(port).collect())
     }
 
-    /// What the device says of itself.
+    /// The device's properties.
     pub fn facts(&self) -> &DeviceFacts {
         self.device.facts()
     }
 
-    /// What is done in software because the device does not do it, and what else is worth saying once.
+    /// Remarks for the user, such as work that is done in software because the device does not do it.
     pub fn notices(&self) -> Vec<Notice> {
         self.device.facts().notices(&self.caps)
     }
 
-    /// The queue that this port uses, from 0.
+    /// Number of this port's queue, from 0.
     pub fn queue(&self) -> u16 {
         self.queue
     }
 
-    /// Frames that arrived in several buffers and were copied into one.
+    /// Number of frames that arrived in several buffers and were copied into one.
     pub fn gathered(&self) -> u64 {
         self.gathered
     }
 
-    /// How often a frame has ended a wait ([`Port::waitable`]).
+    /// How many waits a frame has ended ([`Port::waitable`]).
     pub fn woken(&self) -> u64 {
         self.alarm.as_ref().map_or(0, Alarm::woken)
     }
 
-    /// Whether the link is up: the cable, or the other end of a virtual device.
+    /// Whether the link is up: the cable is plugged, or a virtual device's peer is there.
     pub fn link_is_up(&self) -> bool {
         self.device.link_is_up()
     }
 
-    /// The rate of the link, for congestion control, where the device knows it: PCI devices whose link is up and whose
-    /// driver has asked them. Virtual devices claim one that they have made up, which is not told.
+    /// The rate of the link, for congestion control, if it is known: only for PCI devices whose link is up and whose
+    /// driver reads the rate. The constants that virtual devices report are ignored.
     pub fn link_rate(&self) -> Option<Rate> {
         self.device.link_rate()
     }
@@ -260,7 +264,7 @@ impl DpdkPort {
     /// Waits until the link is up, at most `bound`.
     ///
     /// # Errors
-    /// It is not; the error says what is missing.
+    /// The link is still down; the error says what is missing.
     pub fn wait_for_link(&self, bound: Duration) -> Result<(), DpdkError> {
         let begin = Instant::now();
         while !self.link_is_up() {
@@ -272,8 +276,8 @@ impl DpdkPort {
         Ok(())
     }
 
-    /// The pointers of the frames at the front of the burst, and how many those are: all of them,
-    /// unless one that is no mbuf could not be copied into one.
+    /// Writes the pointers of the frames at the front of the burst to `raw`, and returns their number: all of them,
+    /// unless a frame that is no mbuf could not be copied into one.
     fn mbufs(&self, burst: &mut TxBurst, raw: &mut [*mut sys::rte_mbuf; BURST]) -> u16 {
         let mut count = 0;
         for (frame, slot) in burst.frames_mut().iter_mut().zip(raw) {
@@ -300,7 +304,7 @@ impl Port for DpdkPort {
         let count =
             unsafe { sys::weft_rte_eth_rx_burst(self.device.id(), self.queue, raw.as_mut_ptr(), room) };
         if let Some(alarm) = &mut self.alarm {
-            alarm.looked(count > 0);
+            alarm.record_poll(count > 0);
         }
         let mut delivered = 0;
         let pieces = if burst.takes_tails() { 2 } else { 1 };
@@ -308,7 +312,7 @@ impl Port for DpdkPort {
             // SAFETY: the pointers that `rx_burst` has written are valid mbufs, whose first segment is their own
             // buffer, and which the driver has given up to the caller. Each is taken once.
             let mbuf = unsafe { Mbuf::from_raw(raw) };
-            let Some((mbuf, copied)) = mbuf.in_pieces(pieces, &self.pool, self.caps.max_frame) else {
+            let Some((mbuf, copied)) = mbuf.within_segments(pieces, &self.pool, self.caps.max_frame) else {
                 self.counters.rx_errors += 1;
                 continue;
             };
@@ -316,7 +320,7 @@ impl Port for DpdkPort {
             self.counters.rx_frames += 1;
             self.counters.rx_bytes += mbuf.total_len() as u64;
             let pushed = burst.push(Frame::from(mbuf));
-            debug_assert!(pushed.is_ok(), "no more than there is room for");
+            debug_assert!(pushed.is_ok(), "the burst has room for every frame");
             delivered += 1;
         }
         delivered
@@ -331,7 +335,7 @@ impl Port for DpdkPort {
         self.counters.tx_errors += refused as u64;
         let mut raw = [std::ptr::null_mut(); BURST];
         let count = self.mbufs(burst, &mut raw);
-        // From here on, the first `sent` mbufs may be anywhere: their lengths are counted before.
+        // The lengths are read before the call, because afterwards the first `sent` mbufs may be gone.
         let mut lengths = [0u16; BURST];
         for (length, frame) in lengths.iter_mut().zip(burst.iter()) {
             *length = frame.total_len() as u16;
@@ -342,10 +346,10 @@ impl Port for DpdkPort {
         let sent =
             unsafe { sys::weft_rte_eth_tx_burst(self.device.id(), self.queue, raw.as_mut_ptr(), count) };
         drop(kept);
-        // `net_memif` answers −1 when the link goes while it sends: it has freed some of them then, nobody knows which.
+        // `net_memif` answers −1 when the link goes down while it sends: it has then freed an unknown number of mbufs.
         let sent = usize::from(sent.min(count));
         for frame in burst.take_front(sent) {
-            // Now the device's.
+            // The device owns the mbuf now.
             std::mem::forget(frame.into_mbuf());
         }
         self.counters.tx_frames += sent as u64;
@@ -362,15 +366,15 @@ impl Port for DpdkPort {
     }
 
     fn counters(&self) -> PortCounters {
-        // The device does not say of which queue.
+        // The device does not count these by queue.
         let rx_missed = if self.queue == 0 { self.device.missed() } else { 0 };
         PortCounters { rx_missed, ..self.counters }
     }
 
-    /// Receive interrupts, unless they have proved not to come: see [`DeviceFacts::interrupts`].
+    /// The descriptor of the receive interrupts, unless they have proved unreliable: see [`DeviceFacts::interrupts`].
     fn waitable(&mut self) -> Option<BorrowedFd<'_>> {
         let (device, queue) = (&self.device, self.queue);
-        let fd = self.alarm.as_mut()?.listen(|| device.interrupt(queue, true))?;
+        let fd = self.alarm.as_mut()?.arm(|| device.interrupt(queue, true))?;
         // SAFETY: `fd` is a descriptor of the driver, which keeps it open as long as the device is started.
         // `self.device` keeps the device started, and the result borrows `self`.
         Some(unsafe { BorrowedFd::borrow_raw(fd) })
@@ -379,7 +383,7 @@ impl Port for DpdkPort {
     fn waited(&mut self) {
         let (device, queue) = (&self.device, self.queue);
         if let Some(alarm) = &mut self.alarm {
-            alarm.hush(|| {
+            alarm.disarm(|| {
                 device.interrupt(queue, false);
             });
         }

@@ -1,39 +1,39 @@
-//! What drivers need of the system, and what of that this process has not: DPDK says no more than that a call failed.
+//! The rights that drivers need and this process lacks: DPDK itself says only that a call failed.
 
 use std::fmt::Write;
 use std::fs;
 
 use super::facts::is_pci_address;
 
-/// Numbers of capabilities, as capabilities(7) has them.
+/// Numbers of capabilities, from capabilities(7).
 const NET_ADMIN: u32 = 12;
 const NET_RAW: u32 = 13;
 const SYS_ADMIN: u32 = 21;
 const BPF: u32 = 39;
 
-/// The map of user ids in the first user namespace: of all, to themselves.
+/// The map of user ids in the first user namespace, which maps all ids to themselves.
 const ALL_USERS: [&str; 3] = ["0", "0", "4294967295"];
 
-/// What lets TAP devices be made.
+/// The device file with which TAP devices are made.
 const TUN: &str = "/dev/net/tun";
 
-/// Drivers of virtual devices, as docs/ports.md has them.
+/// Drivers of virtual devices, as docs/ports.md lists them.
 const VIRTUAL: &str =
     "net_memif, net_ring, net_pcap, net_null, net_af_packet, net_af_xdp, net_tap, net_virtio_user, net_vhost";
 
-/// What a process may do.
+/// The rights of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Rights {
-    /// Its effective capabilities, a bit each.
+    /// Its effective capabilities, one bit each.
     capabilities: u64,
-    /// Whether these are those of the first user namespace.
+    /// Whether these are capabilities of the first user namespace.
     first_namespace: bool,
-    /// Whether it may use [`TUN`].
+    /// Whether it may open [`TUN`].
     tun: bool,
 }
 
 impl Rights {
-    /// Of the calling thread; none where the system does not say.
+    /// The rights of the calling thread; none if the system does not report them.
     fn own() -> Rights {
         let status = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
         let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
@@ -50,7 +50,7 @@ impl Rights {
         self.capabilities >> capability & 1 == 1
     }
 
-    /// What `driver` needs and is not among these.
+    /// The rights that `driver` needs and that are missing here.
     fn lacks(self, driver: &str) -> Vec<&'static str> {
         let (admin, raw) = (("CAP_NET_ADMIN", self.has(NET_ADMIN)), ("CAP_NET_RAW", self.has(NET_RAW)));
         let needs = match driver {
@@ -69,7 +69,7 @@ impl Rights {
     }
 }
 
-/// What to do about the device `name` (without arguments) that does not start, in words behind those on the failure.
+/// Advice on the device `name` (without arguments) that does not start, to be appended to the failure.
 pub(super) fn advice(name: &str) -> String {
     advice_to(Rights::own(), name)
 }
@@ -89,14 +89,15 @@ fn advice_to(rights: Rights, name: &str) -> String {
     text + "; weft doctor says what is there and what to type"
 }
 
-/// Words for what DPDK answers when it is asked for the device `name`.
+/// An explanation of DPDK's error when it is asked for the device `name`.
 pub(super) fn refusal(name: &str, result: i32) -> String {
     /// `-EFAULT`: the bus does not know such a name.
     const UNKNOWN: i32 = -14;
     match result {
         UNKNOWN if is_pci_address(name) => "that is no PCI address, such as 0000:3b:00.0".to_owned(),
         UNKNOWN => format!("DPDK has no driver of this name; expected one of {VIRTUAL} and a number"),
-        // No error number, though "Operation not permitted" has this one: drivers answer so that have said why.
+        // Not an error number, although -1 reads as "Operation not permitted": drivers return it after they have
+        // logged the reason.
         -1 => format!("its driver refuses it{}", advice(name)),
         _ => format!("{}{}", super::error::describe(-result), advice(name)),
     }
@@ -111,7 +112,7 @@ mod tests {
     const ROOT: Rights = Rights { capabilities: u64::MAX, first_namespace: true, tun: true };
 
     #[test]
-    fn what_is_lacking_is_named() {
+    fn missing_rights_are_named() {
         let lacks = |rights: Rights, driver| rights.lacks(driver).join(" ");
         assert_eq!(lacks(NOBODY, "net_af_packet"), "CAP_NET_RAW");
         assert_eq!(lacks(NOBODY, "net_tap"), "CAP_NET_ADMIN");
@@ -127,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn advice_says_what_to_do() {
+    fn advice_names_the_next_step() {
         let said = advice_to(NOBODY, "net_af_packet12");
         let expected = "; net_af_packet needs CAP_NET_RAW, which this process has not: run it as root; \
                         weft doctor says what is there and what to type";
@@ -137,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_names_are_told_apart() {
+    fn malformed_and_unknown_device_names_get_different_errors() {
         assert!(
             refusal("net_foo0", -14)
                 .starts_with("DPDK has no driver of this name; expected one of net_memif")
@@ -146,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn own_rights_are_those_of_the_system() {
+    fn own_rights_match_the_systems_answer() {
         use rustix::net::{AddressFamily, SocketType, socket};
         let rights = Rights::own();
         // In a user namespace that does not own the network, capabilities are not enough.

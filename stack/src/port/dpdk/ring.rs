@@ -7,7 +7,7 @@ use weft_dpdk_sys as sys;
 
 use super::{DpdkError, Eal};
 
-/// Rings of mbufs: one for each queue and direction.
+/// Rings of mbufs, one for each queue and direction.
 #[derive(Debug)]
 pub(super) struct RingPair {
     a_to_b: Vec<Ring>,
@@ -15,7 +15,7 @@ pub(super) struct RingPair {
 }
 
 impl RingPair {
-    /// Rings for `frames` mbufs each. The name must be new in this process.
+    /// Makes rings for `frames` mbufs each. The name must be new in this process.
     pub(super) fn create(eal: Eal, name: &str, queues: u16, frames: u32) -> Result<RingPair, DpdkError> {
         let rings = |way: &str| -> Result<Vec<Ring>, DpdkError> {
             (0..queues).map(|queue| Ring::create(eal, &format!("{name}.{way}{queue}"), frames)).collect()
@@ -23,12 +23,12 @@ impl RingPair {
         Ok(RingPair { a_to_b: rings("ab")?, b_to_a: rings("ba")? })
     }
 
-    /// The rings from the first device to the second. Valid as long as `self`.
+    /// The rings from the first device to the second. Valid as long as `self` lives.
     pub(super) fn a_to_b(&self) -> Vec<*mut sys::rte_ring> {
         self.a_to_b.iter().map(|ring| ring.0.as_ptr()).collect()
     }
 
-    /// The rings from the second device to the first. Valid as long as `self`.
+    /// The rings from the second device to the first. Valid as long as `self` lives.
     pub(super) fn b_to_a(&self) -> Vec<*mut sys::rte_ring> {
         self.b_to_a.iter().map(|ring| ring.0.as_ptr()).collect()
     }

@@ -1,4 +1,4 @@
-//! Sockets that killed processes have left behind: drivers that serve at one refuse to begin where a file is.
+//! Stale sockets of killed processes: a driver that serves a socket refuses to start if its file exists.
 
 use std::io::ErrorKind;
 use std::os::unix::fs::FileTypeExt;
@@ -7,8 +7,8 @@ use std::path::Path;
 
 use super::interface::argument;
 
-/// Removes the socket at which the device `name` is to serve, if nobody has it open any more. What cannot be removed
-/// is the driver's to complain about.
+/// Removes the socket that the device `name` is to serve, if no process has it open any more. If it cannot be removed,
+/// the driver reports the error.
 pub(super) fn remove_socket(name: &str, arguments: &str) {
     let server = !matches!(argument(arguments, "role"), Some("client" | "slave"));
     let (path, is_stale): (_, fn(&Path) -> bool) = if name.starts_with("net_memif") {
@@ -30,8 +30,8 @@ pub(super) fn remove_socket(name: &str, arguments: &str) {
     }
 }
 
-/// Whether nobody has the socket open. It was asked for as one of another type than the driver's, so that whoever
-/// has it, bound and not listening yet included, is not disturbed: that is another error.
+/// Whether no process has the socket open. The probe connects with another socket type than the driver's, so that a
+/// process that has it open, even if bound and not listening yet, is not disturbed: it answers with another error.
 fn refuses<T>(connected: std::io::Result<T>) -> bool {
     connected.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
 }

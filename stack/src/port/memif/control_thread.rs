@@ -45,7 +45,8 @@ impl ControlThread {
             Role::Client => Side::Client(Connector::new(config, make_offer, Instant::now())),
         };
         let shared = link_state.clone();
-        let body = move || run(side, &shared);
+        let span = tracing::info_span!("memif", socket = ?config.socket, id = config.id);
+        let body = move || span.in_scope(|| run(side, &shared));
         let thread = thread::Builder::new().name("weft-memif".to_owned()).spawn(body).map_err(system)?;
         Ok(ControlThread { link_state, thread: Some(thread) })
     }

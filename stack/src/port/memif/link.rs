@@ -10,8 +10,8 @@ use super::config::{MemifConfig, Role};
 use super::event;
 use super::link_layout::{LinkLayout, Offer, RingPlace};
 use super::ring::{
-    Buffers, Chain, Checked, Descriptor, RING_ALIGNMENT, RingError, RxRing, SHORT, TxBuffers, TxRing, create,
-    ring_bytes,
+    Buffers, Chain, Checked, Descriptor, DescriptorRingError, RING_ALIGNMENT, RxRing, SHORT, TxBuffers,
+    TxRing, create, ring_bytes,
 };
 use crate::packet::Payload;
 use crate::port::borrowed::{BorrowBatch, BorrowedFrame, HEAD, RxHeaders};
@@ -97,7 +97,7 @@ impl Link {
         let region = |place: &RingPlace| regions.get(usize::from(place.region));
         let misplaced = |place: &RingPlace| {
             let &RingPlace { region, offset, log2_size, .. } = place;
-            Box::new(RingError::Place { region, offset, log2_size })
+            Box::new(DescriptorRingError::Place { region, offset, log2_size })
         };
         let rx_ring = |place: &RingPlace, buffers| {
             let ring =
@@ -276,17 +276,17 @@ fn find(regions: &[Region], Descriptor { region, offset, len, .. }: Descriptor) 
 }
 
 #[cold]
-fn no_such_buffer(regions: &[Region], descriptor: Descriptor) -> Box<RingError> {
+fn no_such_buffer(regions: &[Region], descriptor: Descriptor) -> Box<DescriptorRingError> {
     let Descriptor { region, offset, len, .. } = descriptor;
     Box::new(match regions.get(usize::from(region)) {
-        Some(found) => RingError::Outside { region, offset, len, region_len: found.len() },
-        None => RingError::Region { found: region, last: regions.len() - 1 },
+        Some(found) => DescriptorRingError::Outside { region, offset, len, region_len: found.len() },
+        None => DescriptorRingError::Region { found: region, last: regions.len() - 1 },
     })
 }
 
 #[cold]
-fn other_length(expected: usize, found: usize) -> Box<RingError> {
-    Box::new(RingError::Length { expected, found })
+fn other_length(expected: usize, found: usize) -> Box<DescriptorRingError> {
+    Box::new(DescriptorRingError::Length { expected, found })
 }
 
 #[inline]

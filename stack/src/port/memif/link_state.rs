@@ -114,13 +114,19 @@ impl LinkState {
 
     /// Announces that there is no link any more; only takes the reason if there was none.
     pub(super) fn lower(&self, why: String) {
-        self.explain(why);
+        tracing::info!(why, "memif link down");
+        *lock(&self.why) = why;
         self.change(None);
     }
 
     /// Sets the reason why there is still no link.
     pub(super) fn explain(&self, why: String) {
-        *lock(&self.why) = why;
+        let mut known = lock(&self.why);
+        // A client that connects again and again for the same reason says so once.
+        if *known != why {
+            tracing::info!(why, "no memif link");
+        }
+        *known = why;
     }
 
     fn change(&self, link: Option<LinkLayout>) {
@@ -130,6 +136,7 @@ impl LinkState {
             return;
         }
         if let Some(link) = &link {
+            tracing::info!(peer = link.peer, regions = link.regions.len(), "memif link up");
             lock(&self.peer).clone_from(&link.peer);
             self.regions.store(link.regions.len(), Ordering::Relaxed);
         }

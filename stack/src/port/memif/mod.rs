@@ -58,7 +58,7 @@ use self::control_thread::ControlThread;
 use self::link::{Link, Moved};
 use self::link_layout::MAX_REGIONS;
 use self::link_state::{LinkState, is_up};
-use self::ring::RingError;
+use self::ring::DescriptorRingError;
 use self::signal::Signals;
 use super::{BURST, FramePool, MIN_FRAME, Port, PortCaps, PortCounters, RxBurst, TxBurst};
 use crate::region::SharedRegion;
@@ -124,6 +124,8 @@ impl MemifPort {
         let pool =
             FramePool::heap(BUFFERS, config.mtu + MIN_FRAME).map_err(|_| MemifError::Mtu(config.mtu))?;
         let counters = PortCounters::default();
+        let (socket, role) = (&config.socket, config.role);
+        tracing::info!(?socket, ?role, mtu = config.mtu, "memif port opened");
         let config = config.clone();
         Ok(MemifPort {
             link: None,
@@ -205,7 +207,7 @@ impl MemifPort {
 
     /// Ends a link whose peer has written an invalid value into a ring, and tells the peer which.
     #[cold]
-    fn give_up(&mut self, error: &RingError) {
+    fn give_up(&mut self, error: &DescriptorRingError) {
         self.part(&error.to_string());
     }
 

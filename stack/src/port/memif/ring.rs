@@ -203,7 +203,7 @@ impl TxBuffers {
 /// Why a link cannot be used any more: the peer has written a value into a ring that cannot be there. Short enough to
 /// be told to the peer in 95 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum RingError {
+pub(super) enum DescriptorRingError {
     #[error("no ring of 2^{log2_size} slots fits at {offset} of region {region}")]
     Place { region: u16, offset: u32, log2_size: u8 },
     /// Indices count modulo 2¹⁶: `last` may be less than `first`.
@@ -222,12 +222,12 @@ pub(super) enum RingError {
 }
 
 /// The result of reading a ring. The error is boxed, so that results on the fast path stay small enough for registers.
-pub(super) type Checked<T> = Result<T, Box<RingError>>;
+pub(super) type Checked<T> = Result<T, Box<DescriptorRingError>>;
 
 /// `found` is not one of the `most` + 1 indices from `first` on.
 #[cold]
-fn bad_index(index: &'static str, found: u16, first: u16, most: u16) -> Box<RingError> {
-    Box::new(RingError::Index { index, found, first, last: first.wrapping_add(most) })
+fn bad_index(index: &'static str, found: u16, first: u16, most: u16) -> Box<DescriptorRingError> {
+    Box::new(DescriptorRingError::Index { index, found, first, last: first.wrapping_add(most) })
 }
 
 /// The part of an incomplete frame that has been read. It is kept so that each descriptor is read once, and not in each
@@ -327,7 +327,7 @@ impl RxRing {
         let mut frame = partial.unwrap_or(PartialChain { at, count: 1, len: first.len as usize });
         let there = waiting.saturating_sub(ahead);
         if there < frame.count {
-            return Err(Box::new(RingError::TakenBack { seen: frame.count, found: there }));
+            return Err(Box::new(DescriptorRingError::TakenBack { seen: frame.count, found: there }));
         }
         while frame.count < there {
             let next = self.peek(ahead + frame.count);
@@ -338,7 +338,7 @@ impl RxRing {
             }
         }
         if frame.count == self.ring.size() {
-            return Err(Box::new(RingError::Endless { slots: frame.count }));
+            return Err(Box::new(DescriptorRingError::Endless { slots: frame.count }));
         }
         self.partial = Some(frame);
         Ok(None)

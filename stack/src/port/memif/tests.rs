@@ -10,7 +10,7 @@ use super::MemifPort;
 use super::config::{MAX_LOG2_RING, MemifConfig, MemifError, Role, SocketName};
 use super::link::{Layout, Link, Moved, offer};
 use super::link_layout::{LinkLayout, Offer, RingPlace};
-use super::ring::{Checked, RingError, TxBuffers};
+use super::ring::{Checked, DescriptorRingError, TxBuffers};
 use crate::port::{Attachment, BURST, Frame, FramePool, MIN_FRAME, Port, RxBurst, TxBurst};
 use crate::region::{Region, RegionSlice, SharedRegion};
 use crate::rng::Rng;
@@ -620,11 +620,15 @@ fn a_buffer_beyond_its_region_is_an_error_that_names_both() {
 
 #[test]
 fn a_peer_is_told_the_whole_error() {
-    let region =
-        RingError::Outside { region: 254, offset: u32::MAX, len: u32::MAX, region_len: u32::MAX as usize };
+    let region = DescriptorRingError::Outside {
+        region: 254,
+        offset: u32::MAX,
+        len: u32::MAX,
+        region_len: u32::MAX as usize,
+    };
     let index = "tail of the ring to the server";
-    let index = RingError::Index { index, found: u16::MAX, first: u16::MAX, last: u16::MAX };
-    let length = RingError::Length { expected: 65_549, found: u32::MAX as usize };
+    let index = DescriptorRingError::Index { index, found: u16::MAX, first: u16::MAX, last: u16::MAX };
+    let length = DescriptorRingError::Length { expected: 65_549, found: u32::MAX as usize };
     for error in [region, index, length] {
         assert!(error.to_string().len() <= 95, "{error}");
     }

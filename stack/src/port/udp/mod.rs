@@ -81,6 +81,7 @@ impl Notices {
     fn say(&mut self, notice: Notice) {
         let kind = std::mem::discriminant(&notice);
         if self.0.iter().all(|said| std::mem::discriminant(said) != kind) {
+            tracing::warn!(%notice, "UDP port");
             // There are fewer kinds than places.
             let _ = self.0.try_push(notice);
         }
@@ -119,13 +120,15 @@ impl UdpPort {
         let max_frame = config.mtu + MIN_FRAME;
         let (pool, rx_pool) = pools(config, max_frame, receive::frames_needed(longest, joins))?;
         let alias = config.alias.unwrap_or(config.address);
+        let gso = config.gso && can_cut;
+        tracing::info!(%local, mtu = config.mtu, sources = sockets.len(), receive_buffer, gso, gro = joins, "UDP port opened");
         Ok(UdpPort {
             socket,
             local,
             alias,
             mtu: config.mtu,
             receive_buffer,
-            sender: Sender { sockets, v6, gso: config.gso && can_cut, classes: config.classes },
+            sender: Sender { sockets, v6, gso, classes: config.classes },
             receiver: Receiver::new(rx_pool, alias, longest, joins, config.classes),
             peers: Peers::new(config.peer_port),
             pool,

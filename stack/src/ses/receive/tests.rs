@@ -1,4 +1,4 @@
-//! Messages and receives meet as they should.
+//! Tests of matching and placement.
 
 use super::*;
 use crate::ses::{Matching, SendMessage};
@@ -50,11 +50,11 @@ fn unexpected_messages_wait_and_are_limited_by_sender() {
     );
     let done = receives.post(receive(5, Matching::Untagged, 200)).unwrap();
     assert_eq!(done.buffer, message.buffer);
-    assert!(deliver(&mut receives, &send(200, None, 2), 30).is_ok(), "the quota is free again");
+    assert!(deliver(&mut receives, &send(200, None, 2), 30).is_ok(), "the quota is available again");
 }
 
 #[test]
-fn a_receive_posted_in_the_middle_gets_both_halves() {
+fn a_receive_posted_during_a_message_gets_both_halves() {
     let mut receives = Receives::new(1 << 20, 100);
     let message = send(60, None, 1);
     let second = message.request(1, 30, 30);
@@ -84,14 +84,14 @@ fn finish(receives: &mut Receives, pdc: u16, message: &SendMessage) -> Option<De
 }
 
 #[test]
-fn a_pdc_that_closes_takes_its_incomplete_messages_along_and_no_others() {
-    // Every choice of messages that complete before the close, from either end of the list or within.
+fn closing_a_pdc_abandons_its_incomplete_messages_and_no_others() {
+    // Every choice of messages that complete before the close, from either end of the list or the middle.
     for completed in 0..1u16 << 5 {
         let mut receives = Receives::new(1 << 20, 100);
         for id in 1..=4 {
             receives.post(receive(id, Matching::Tagged { tag: id, ignore: 0 }, 60));
         }
-        // Message 5 of PDC 1 meets no receive.
+        // Message 5 of PDC 1 matches no receive.
         let messages: Vec<_> = (1..=5).map(|id| send(60, Some(id), id as u16)).collect();
         let stranger = send(60, Some(9), 1);
         for message in &messages {
@@ -108,12 +108,12 @@ fn a_pdc_that_closes_takes_its_incomplete_messages_along_and_no_others() {
         let kept = usize::from(done.contains(&4));
         assert_eq!((receives.under_way(), receives.unexpected()), (1 + kept, 1 + kept));
         assert!(receives.abandon(PdcId(1)).is_empty());
-        // The other PDC's message is as it was, and the numbers of the abandoned ones are free again.
+        // The other PDC's message is unchanged, and the numbers of the abandoned ones are free again.
         assert!(finish(&mut receives, 2, &stranger).is_none());
         let whole = receives.post(receive(9, Matching::Tagged { tag: 9, ignore: 0 }, 60)).unwrap();
         assert_eq!(whole.buffer, stranger.buffer);
         begin(&mut receives, 1, &messages[0]);
-        assert!(receives.abandon(PdcId(1)).is_empty(), "it has met no receive");
+        assert!(receives.abandon(PdcId(1)).is_empty(), "it has matched no receive");
         assert_eq!(receives.under_way(), kept);
         assert!(receives.by_name.is_empty() && receives.newest_incomplete.is_empty());
         assert_eq!(receives.held.len(), kept);
@@ -121,7 +121,7 @@ fn a_pdc_that_closes_takes_its_incomplete_messages_along_and_no_others() {
 }
 
 #[test]
-fn short_receives_are_filled_and_say_so() {
+fn messages_longer_than_their_receive_are_truncated_and_reported() {
     let mut receives = Receives::new(1 << 20, 100);
     receives.post(receive(1, Matching::Untagged, 40));
     let done = deliver(&mut receives, &send(100, None, 1), 30).unwrap();
@@ -151,19 +151,19 @@ fn contradictory_headers_are_refused() {
     assert_eq!(refusal, Refusal::Unsupported(ReturnCode::UNSUPPORTED_OP));
 }
 
-/// A step of the test against the model.
+/// A step of the comparison with the model.
 #[derive(Clone, Debug)]
 enum Step {
     Post {
         from: Option<u32>,
         matching: Matching,
     },
-    /// A message of two packets, the first of which arrives.
+    /// The first of the two packets of a message arrives.
     Begin {
         peer: u32,
         tag: Option<u64>,
     },
-    /// The second packet of the message that began so long ago.
+    /// The second packet arrives of a message that began some steps ago.
     End {
         ago: usize,
     },
@@ -200,7 +200,7 @@ fn any_step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The same as [`Receives`], by looking at everything one by one.
+/// A model of [`Receives`] that searches linearly.
 #[derive(Default)]
 struct Model {
     posted: Vec<Posted>,
@@ -230,7 +230,7 @@ impl Model {
         self.messages.push(ModelMessage { number, peer, tag, receive, complete: false });
     }
 
-    /// What is done: which message went to which receive.
+    /// The matches made since the last call: message and receive.
     fn take_done(&mut self) -> Option<(u16, ReceiveId)> {
         let at = self.messages.iter().position(|m| m.complete && m.receive.is_some())?;
         let done = self.messages.remove(at);
@@ -299,13 +299,13 @@ fn check_steps(steps: Vec<Step>) {
 
 proptest! {
     #[test]
-    fn messages_and_receives_meet_as_in_a_linear_search(
+    fn messages_match_receives_as_in_a_linear_search(
         steps in prop::collection::vec(any_step(), 0..250),
     ) {
         check_steps(steps);
     }
 
-    /// Many receives before the first message, so that most are found by the index.
+    /// Many receives before the first message, so that most are found through the index.
     #[test]
     fn receives_are_found_by_the_index_as_in_a_linear_search(
         posts in prop::collection::vec(any_step().prop_filter("posts", |s| matches!(s, Step::Post { .. })), 20..60),
@@ -314,7 +314,7 @@ proptest! {
         check_steps([posts, steps].concat());
     }
 
-    /// Receives that messages pass by for long, before theirs come.
+    /// Receives that many messages pass by before their own arrive.
     #[test]
     fn receives_that_wait_for_long_are_found_as_in_a_linear_search(
         rare in prop::collection::vec((prop::option::weighted(0.7, 2u32..4), any_matching()), 1..9),

@@ -27,8 +27,8 @@ impl Ack {
     /// Reads an acknowledgement.
     ///
     /// # Errors
-    /// An undefined next header; the bit that one implementation uses to announce a word more, whose
-    /// place no two sources agree on; a view of another type.
+    /// An undefined next header; the bit that one implementation uses to announce another word, whose offset differs
+    /// between all sources; a view of another type.
     #[inline]
     pub fn parse(view: &PdsView<'_>) -> Result<Ack, WireError> {
         let cc = match view.packet_type() {
@@ -177,7 +177,7 @@ impl AckCc {
 }
 
 impl CcState {
-    /// From the 64 bits of ACK_CC.
+    /// State from the 64 bits of ACK_CC.
     #[inline]
     fn from_wire(kind: u8, bits: u64) -> CcState {
         let ooo_count = bits as u16;

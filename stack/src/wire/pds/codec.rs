@@ -1,4 +1,4 @@
-//! Reading and writing PDS headers. Acknowledgements have [a file of their own](super::ack).
+//! Reading and writing PDS headers. Acknowledgements are in [`ack`](super::ack).
 //!
 //! Reserved bits are written zero and ignored when read.
 
@@ -17,11 +17,11 @@ const SYN: u16 = 0x04;
 pub(super) const MARK: u16 = 0x20;
 const IS_ROD: u16 = 0x20;
 const NT: u16 = 0x08;
-/// TSS has no next header and no flags; these two bits lie where the others have those.
+/// TSS has no next header and no flags; these two bits take their place.
 pub(super) const TSS_SP: u16 = 0x0400;
 const TSS_AN: u16 = 0x0100;
 
-/// Of the prologue, all flags.
+/// All flags of the prologue.
 const FLAGS: u16 = 0x7f;
 
 const USE_RESERVED_PDC: u16 = 0x8000;
@@ -65,9 +65,9 @@ impl Destination {
 }
 
 impl Request {
-    /// Bytes without congestion-control fields.
+    /// Length without congestion-control fields, bytes.
     pub const LEN: usize = 12;
-    /// Bytes with them.
+    /// Length with congestion-control fields, bytes.
     pub const CC_LEN: usize = 16;
 
     /// Reads a request.
@@ -93,8 +93,8 @@ impl Request {
         Ok(Request { cc, ..Request::read(b, mode, view.next_header()?) })
     }
 
-    /// Reads the request that most packets are: without congestion-control fields, in front of a standard SES header. None
-    /// if it is not one.
+    /// Reads the most common kind of request: without congestion-control fields, in front of a standard SES header.
+    /// `None` for any other.
     #[inline]
     pub(in crate::wire) fn parse_plain(b: &[u8; Request::LEN]) -> Option<Request> {
         const NEXT: NextHeader = NextHeader::RequestStandard;
@@ -269,7 +269,7 @@ impl Control {
             expected: "a control type between 0 and 9",
             found: u64::from(kind),
         })?;
-        // Where the credit lies in the payload no source says: ours are the low 24 bits, the rest reserved.
+        // No source says where the credit is in the payload: weft uses the low 24 bits and reserves the rest.
         let payload_mask = if kind == ControlKind::Credit { 0xff_ffff } else { u32::MAX };
         let flags = u16::from(view.flags());
         Ok(Control {
@@ -288,7 +288,7 @@ impl Control {
     /// Writes the control packet; returns its length.
     ///
     /// # Errors
-    /// No room; `psn_offset` too wide; a CREDIT whose payload passes 24 bits.
+    /// No room; `psn_offset` too wide; a CREDIT whose payload exceeds 24 bits.
     pub fn emit(&self, buf: &mut [u8]) -> Result<usize, WireError> {
         let (syn, target) = self.destination.to_wire(HeaderName::Control)?;
         if self.kind == ControlKind::Credit {
@@ -374,9 +374,9 @@ impl Uud {
 }
 
 impl Tss {
-    /// Bytes without the source id.
+    /// Length without the source id, bytes.
     pub const LEN: usize = 12;
-    /// Bytes with it.
+    /// Length with the source id, bytes.
     pub const SSI_LEN: usize = 16;
 
     /// Reads a security header.
@@ -409,7 +409,7 @@ impl Tss {
         if self.ssi.is_some() { Tss::SSI_LEN } else { Tss::LEN }
     }
 
-    /// Writes the header; returns its length. The 16 B tag behind the payload is not written here.
+    /// Writes the header; returns its length. The 16 B tag behind the payload is not included.
     ///
     /// # Errors
     /// No room; `sdi` or `counter` too wide.
@@ -441,7 +441,7 @@ pub(super) fn wrong_type(header: HeaderName, view: &PdsView<'_>) -> WireError {
 }
 
 impl Pds {
-    /// Reads whichever header the view holds.
+    /// Reads the header that the view holds.
     ///
     /// # Errors
     /// An undefined next header, control type or flag.
@@ -460,7 +460,7 @@ impl Pds {
         })
     }
 
-    /// Reads the header that starts `bytes`; returns what follows it as well.
+    /// Reads the header at the start of `bytes`; also returns the bytes after it.
     ///
     /// # Errors
     /// As [`PdsView::new_checked`] and [`Pds::parse`].
@@ -501,7 +501,7 @@ impl Pds {
         }
     }
 
-    /// Which SES header follows. None follows a CP; what follows TSS is encrypted.
+    /// Type of the SES header that follows. No header follows a CP, and the bytes after TSS are encrypted.
     #[inline]
     pub const fn next_header(&self) -> NextHeader {
         match self {

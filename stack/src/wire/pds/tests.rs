@@ -13,7 +13,7 @@ pub(crate) fn hex(text: &str) -> Vec<u8> {
     digits.chunks(2).map(byte).collect()
 }
 
-/// Both directions, byte for byte.
+/// Parses and emits, byte for byte.
 fn check(text: &str, header: Pds) {
     let bytes = hex(text);
     assert_eq!(Pds::decode(&bytes), Ok((header, &[][..])), "{text}");
@@ -36,7 +36,7 @@ fn request() -> Request {
     }
 }
 
-// The vectors of this file are what a public packet generator puts right behind the UDP header.
+// The vectors of this file come from a public packet generator: the bytes it puts right after the UDP header.
 
 #[test]
 fn request_vectors() {
@@ -230,7 +230,7 @@ fn views_of_another_type_are_refused() {
 }
 
 #[test]
-fn psn_goes_around() {
+fn psns_wrap_around() {
     let top = Psn(u32::MAX);
     assert_eq!(top.plus(1), Psn(0));
     assert_eq!(Psn(0).minus(1), top);
@@ -242,7 +242,7 @@ fn psn_goes_around() {
 
 #[test]
 fn headers_stay_small() {
-    // They are copied along the fast path; the 128 bits of ACK_CCX are what sets the size.
+    // They are copied along the fast path; the 128 bits of ACK_CCX determine their size.
     assert!(size_of::<Request>() <= 28 && size_of::<Pds>() <= 64, "{}", size_of::<Pds>());
 }
 
@@ -404,7 +404,7 @@ pub(crate) fn any_pds() -> impl Strategy<Value = Pds> {
 
 proptest! {
     #[test]
-    fn headers_survive_the_wire(header in any_pds(), tail in proptest::collection::vec(any::<u8>(), 0..9)) {
+    fn headers_parse_back_as_they_were_emitted(header in any_pds(), tail in proptest::collection::vec(any::<u8>(), 0..9)) {
         let mut bytes = vec![0xa5; header.encoded_len()];
         prop_assert_eq!(header.emit(&mut bytes), Ok(bytes.len()));
         for len in 0..bytes.len() {
@@ -416,18 +416,18 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..48)) {
+    fn parsing_any_bytes_keeps_the_properties(bytes in proptest::collection::vec(any::<u8>(), 0..48)) {
         properties::pds(&bytes);
     }
 
     #[test]
-    fn any_bytes_of_a_defined_type(kind in 1u8..15, mut bytes in proptest::collection::vec(any::<u8>(), 40..90)) {
+    fn parsing_any_bytes_of_a_defined_type_keeps_the_properties(kind in 1u8..15, mut bytes in proptest::collection::vec(any::<u8>(), 40..90)) {
         bytes[0] = kind << 3 | bytes[0] & 7;
         properties::pds(&bytes);
     }
 
     #[test]
-    fn psn_is_a_circle(a in psn(), n: u32, d in -0x7fff_ffffi32..=0x7fff_ffff) {
+    fn psn_arithmetic_is_circular(a in psn(), n: u32, d in -0x7fff_ffffi32..=0x7fff_ffff) {
         prop_assert_eq!(a.plus(n).minus(n), a);
         prop_assert_eq!(a.offset(d).distance(a), d);
         prop_assert_eq!(a.distance(a.offset(d)), -d);

@@ -19,7 +19,7 @@ pub enum PacketType {
     RodReq = 3,
     /// Reliable unordered request for idempotent operations.
     RudiReq = 4,
-    /// The answer to that.
+    /// Response to such a request.
     RudiResp = 5,
     /// Unreliable unordered request.
     UudReq = 6,
@@ -126,7 +126,7 @@ impl<'a> PdsView<'a> {
         Ok(PdsView { kind, prologue, header, rest })
     }
 
-    /// The type.
+    /// The packet's PDS type.
     #[inline]
     pub fn packet_type(&self) -> PacketType {
         self.kind
@@ -150,7 +150,7 @@ impl<'a> PdsView<'a> {
         self.header
     }
 
-    /// The bytes behind it.
+    /// The bytes after the header.
     #[inline]
     pub fn payload(&self) -> &'a [u8] {
         self.rest
@@ -188,7 +188,7 @@ impl NextHeader {
         })
     }
 
-    /// Bytes of the SES header that this announces.
+    /// Length of the SES header that this value announces, bytes.
     #[inline]
     pub const fn header_len(self) -> usize {
         match self {

@@ -1,7 +1,6 @@
-//! Reading and writing SES headers. Which one it is, the PDS header says.
+//! Reading and writing SES headers. The PDS header in front determines the kind of header.
 //!
-//! Reserved bits are written zero and ignored when read; opcodes and return codes are kept as they
-//! come.
+//! Reserved bits are written as zero and ignored when read; unknown opcodes and return codes are kept.
 
 use super::{
     List, MediumRequest, Opcode, Placement, RequestFlags, Response, ResponseWithData, ReturnCode, Ses,
@@ -44,7 +43,7 @@ impl<'a> SesView<'a> {
         }
     }
 
-    /// Which header it is.
+    /// The kind of header.
     #[inline]
     pub fn next_header(&self) -> NextHeader {
         self.next
@@ -56,7 +55,7 @@ impl<'a> SesView<'a> {
         self.header
     }
 
-    /// The bytes behind it: an extension, if the opcode has one, then the payload.
+    /// The bytes after the header: an extension, if the opcode has one, then the payload.
     #[inline]
     pub fn payload(&self) -> &'a [u8] {
         self.rest
@@ -103,8 +102,8 @@ impl RequestFlags {
     }
 }
 
-/// The first 12 bytes that all requests share. `id_or_len` is the message id of a standard request
-/// and the length of the others.
+/// The first 12 bytes, which all requests share. `id_or_len` is the message id of a standard request and the length of
+/// the others.
 struct RequestHead {
     opcode: Opcode,
     flags: RequestFlags,
@@ -159,7 +158,7 @@ impl StandardRequest {
         Ok(StandardRequest::read(head(bytes, HeaderName::SesStandard)?))
     }
 
-    /// Reads a header that is all there.
+    /// Reads a complete header.
     #[inline]
     pub(in crate::wire) fn read(b: &[u8; Self::LEN]) -> StandardRequest {
         let h = RequestHead::read(b);
@@ -316,7 +315,7 @@ impl MediumRequest {
     }
 }
 
-/// The first two bytes that all responses share.
+/// The first two bytes, which all responses share.
 struct ResponseHead {
     list: List,
     opcode: u8,
@@ -493,7 +492,7 @@ impl Ses {
     /// Reads the header that the view holds.
     ///
     /// # Errors
-    /// None that the view has not found already.
+    /// None: the view has checked the header.
     #[inline]
     pub fn parse(view: &SesView<'_>) -> Result<Ses, WireError> {
         let b = view.header();
@@ -508,7 +507,7 @@ impl Ses {
         })
     }
 
-    /// Reads the header of kind `next` that starts `bytes`; returns what follows it as well.
+    /// Reads the header of kind `next` at the start of `bytes`; also returns the bytes after it.
     ///
     /// # Errors
     /// [`WireError::Truncated`].
@@ -518,7 +517,7 @@ impl Ses {
         Ok((Ses::parse(&view)?, view.payload()))
     }
 
-    /// Which next header announces this one.
+    /// The next-header value that announces this header.
     #[inline]
     pub const fn next_header(&self) -> NextHeader {
         match self {

@@ -1,20 +1,20 @@
-//! Extension headers: between a request and its payload where the opcode says so.
+//! Extension headers, which some opcodes put between a request and its payload.
 //!
-//! Frames keep them at the start of the payload: whoever handles a rendezvous or an atomic splits
-//! them off with [`Extension::decode`].
+//! A parsed frame keeps them at the start of the payload: code that handles a rendezvous or an atomic splits them off
+//! with [`Extension::decode`].
 
 use super::Opcode;
 use crate::wire::bytes::{be32, be64, be128, head, put, room};
 use crate::wire::error::{HeaderName, WireError, fits};
 
-/// What an atomic does, 8 bits. Unknown codes are kept.
+/// Operation of an atomic, 8 bits. Unknown codes are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AtomicOp(pub u8);
 
 impl AtomicOp {
     /// Compare and swap if equal: the first of the operations with two operands.
     pub const COMPARE_SWAP: AtomicOp = AtomicOp(0x0d);
-    /// Swap masked bits: the last of them.
+    /// Swap masked bits: the last of the operations with two operands.
     pub const MASKED_SWAP: AtomicOp = AtomicOp(0x13);
 
     /// Whether the operation carries two operands in a [`CompareSwapExtension`].
@@ -24,10 +24,10 @@ impl AtomicOp {
     }
 }
 
-/// Rendezvous extension, 24 B: where the target fetches what was not sent eagerly.
+/// Rendezvous extension, 24 B: where the target fetches the part of the message that was not sent eagerly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RendezvousExtension {
-    /// Bytes of the message that come with the request.
+    /// Number of the message's bytes that come with the request.
     pub eager_length: u32,
     /// Generation of the resource index.
     pub ri_generation: u8,
@@ -84,11 +84,11 @@ impl RendezvousExtension {
 /// Atomic extension, 4 B; the last byte is reserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AtomicExtension {
-    /// What to do.
+    /// The operation on the target's memory.
     pub op: AtomicOp,
-    /// On which type, 8 bits; kept as it comes.
+    /// Datatype, 8 bits; unknown codes are kept.
     pub datatype: u8,
-    /// Semantic control, 8 bits; kept as it comes.
+    /// Semantic control, 8 bits; unknown codes are kept.
     pub semantic: u8,
 }
 
@@ -116,15 +116,15 @@ impl AtomicExtension {
     }
 }
 
-/// Compare-and-swap extension, 36 B: the atomic extension and two operands of 16 B, which the
-/// datatype may use in part.
+/// Compare-and-swap extension, 36 B: the atomic extension and two operands of 16 B, of which the datatype may use a
+/// part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompareSwapExtension {
-    /// What to do; [`AtomicOp::has_operands`].
+    /// The operation, for which [`AtomicOp::has_operands`] holds.
     pub atomic: AtomicExtension,
     /// The value to compare with, as 16 big-endian bytes.
     pub compare: u128,
-    /// The value to store, likewise.
+    /// The value to store, as 16 big-endian bytes.
     pub swap: u128,
 }
 
@@ -162,11 +162,11 @@ impl CompareSwapExtension {
 /// Any extension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extension {
-    /// Of the rendezvous opcodes.
+    /// Extension of the rendezvous opcodes.
     Rendezvous(RendezvousExtension),
-    /// Of the atomic opcodes.
+    /// Extension of the atomic opcodes.
     Atomic(AtomicExtension),
-    /// Of the atomic opcodes, with operands.
+    /// Extension of the atomic opcodes for operations with two operands.
     CompareSwap(CompareSwapExtension),
 }
 

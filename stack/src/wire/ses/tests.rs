@@ -6,7 +6,7 @@ use crate::wire::pds::tests::hex;
 use crate::wire::{WireError, properties};
 use proptest::prelude::*;
 
-/// Both directions, byte for byte.
+/// Parses and emits, byte for byte.
 fn check(text: &str, header: Ses) {
     let bytes = hex(text);
     assert_eq!(Ses::decode(header.next_header(), &bytes), Ok((header, &[][..])), "{text}");
@@ -42,7 +42,7 @@ const COMMON: &str = "77 abcdef 0678 09ab fedcba9876543210";
 
 #[test]
 fn standard_request() {
-    // As a public packet generator writes it.
+    // The bytes that a public packet generator writes.
     let som = format!("02 2b 1234 {COMMON} fedcba98 1122334455667788 aabbddddeeff0011 99887766");
     check(&som, Ses::Standard(standard()));
     let flags = RequestFlags { start_of_message: false, ..standard().flags };
@@ -176,7 +176,7 @@ fn extension_layouts() {
 }
 
 #[test]
-fn what_cannot_be_written() {
+fn invalid_headers_are_not_emitted() {
     let mut out = [0; 44];
     let mut wide = |ses: Ses| {
         let e = ses.emit(&mut out).unwrap_err();
@@ -252,7 +252,7 @@ fn list() -> impl Strategy<Value = List> {
     prop_oneof![Just(List::Expected), Just(List::Overflow), (2u8..4).prop_map(List::Reserved)]
 }
 
-/// The header of kind `next`.
+/// Strategy for a header of kind `next`.
 pub(crate) fn ses_of(next: NextHeader) -> BoxedStrategy<Ses> {
     let response = (list(), 0u8..64, 0u8..4, 0u8..64, 0u32..1 << 24, any::<(u16, u8, u32, u16, u32)>());
     match next {
@@ -346,7 +346,7 @@ fn any_ses() -> impl Strategy<Value = Ses> {
 
 proptest! {
     #[test]
-    fn headers_survive_the_wire(header in any_ses(), tail in proptest::collection::vec(any::<u8>(), 0..9)) {
+    fn headers_parse_back_as_they_were_emitted(header in any_ses(), tail in proptest::collection::vec(any::<u8>(), 0..9)) {
         let mut bytes = vec![0xa5; header.encoded_len()];
         prop_assert_eq!(header.emit(&mut bytes), Ok(bytes.len()));
         for len in 0..bytes.len() {
@@ -358,12 +358,12 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..90)) {
+    fn parsing_any_bytes_keeps_the_properties(bytes in proptest::collection::vec(any::<u8>(), 0..90)) {
         properties::ses(&bytes);
     }
 
     #[test]
-    fn any_bytes_of_an_opcode_with_extension(
+    fn parsing_any_bytes_of_an_opcode_with_extension_keeps_the_properties(
         opcode in 3u8..15,
         mut bytes in proptest::collection::vec(any::<u8>(), 45..90),
     ) {

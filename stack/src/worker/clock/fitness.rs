@@ -2,25 +2,25 @@
 
 use std::fs;
 
-/// Why the time-stamp counter does not.
+/// Why the time-stamp counter is not used as a clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unfit {
-    /// Somebody asked for the system's clock.
+    /// The caller asked for the system's clock.
     #[error("it was asked for")]
     NotWanted,
-    /// There is none, or no code here that reads it.
+    /// The processor has no time-stamp counter, or one that weft cannot read.
     #[error("this processor has no counter that is known here")]
     Architecture,
-    /// Its rate varies with the processor's frequency, or it stops when that sleeps.
+    /// The counter's rate varies with the processor's frequency, or it stops while the processor sleeps.
     #[error("the counter's rate is not constant: the processor lacks {0}")]
     NotInvariant(&'static str),
-    /// The kernel does not have it among its own clocks, as when it has found the counters of two cores apart.
+    /// The kernel does not offer the counter as a clock source, for example because the counters of two cores differ.
     #[error("the kernel does not trust the counter: tsc is not in {CLOCKS}")]
     Untrusted,
-    /// It could not be measured: it stood still, or the machine was too busy.
+    /// The counter's rate could not be measured: it stood still, or the machine was too busy.
     #[error("the counter could not be measured")]
     Unmeasured,
-    /// It was used, and departed from the system's clock further than any adjustment of that explains.
+    /// The counter was in use, and departed from the system's clock by more than an adjustment of that clock explains.
     #[error("the counter departed from the system's clock")]
     Departed,
 }
@@ -28,7 +28,7 @@ pub enum Unfit {
 const PROCESSORS: &str = "/proc/cpuinfo";
 const CLOCKS: &str = "/sys/devices/system/clocksource/clocksource0/available_clocksource";
 
-/// Asks the kernel about this machine.
+/// Checks this machine's processors and the kernel's clock sources.
 pub(super) fn check() -> Result<(), Unfit> {
     if !cfg!(target_arch = "x86_64") {
         return Err(Unfit::Architecture);
@@ -37,7 +37,7 @@ pub(super) fn check() -> Result<(), Unfit> {
     judge(&read(PROCESSORS), &read(CLOCKS))
 }
 
-/// Judges by the contents of [`PROCESSORS`] and [`CLOCKS`].
+/// Judges the contents of [`PROCESSORS`] and [`CLOCKS`].
 fn judge(processors: &str, clocks: &str) -> Result<(), Unfit> {
     for flag in ["constant_tsc", "nonstop_tsc"] {
         let lacks = |line: &str| line.split_whitespace().all(|word| word != flag);
@@ -59,7 +59,7 @@ mod tests {
     const GOOD: &str = "processor\t: 0\nflags\t\t: fpu constant_tsc nonstop_tsc\n";
 
     #[test]
-    fn all_processors_and_the_kernel_have_to_agree() {
+    fn the_counter_is_used_only_if_all_processors_and_the_kernel_agree() {
         assert_eq!(judge(GOOD, "tsc hpet acpi_pm\n"), Ok(()));
         let other = "processor\t: 1\nflags\t\t: fpu constant_tsc\n";
         assert_eq!(judge(&format!("{GOOD}{other}"), "tsc"), Err(Unfit::NotInvariant("nonstop_tsc")));

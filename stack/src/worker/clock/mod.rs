@@ -1,8 +1,8 @@
 //! The one place where the stack reads a clock.
 //!
-//! On x86-64 processors whose time-stamp counter runs at one rate in all states of sleep and speed, and
-//! which the kernel itself trusts, reading the clock is reading that counter ([`tsc`]); elsewhere it is
-//! [`Instant`]. Which of the two it is, and why, is told by [`Clock::source`].
+//! On x86-64 processors whose time-stamp counter runs at a constant rate in all sleep and frequency states, and which
+//! the kernel itself trusts, the clock reads that counter ([`tsc`]); elsewhere it reads [`Instant`]. [`Clock::source`]
+//! says which, and why.
 
 mod fitness;
 #[cfg(test)]
@@ -17,12 +17,12 @@ use weft_cc::{Span, Time};
 pub use self::fitness::Unfit;
 use self::tsc::{Hardware, Tsc};
 
-/// A monotonic clock. Copies agree, on all threads: endpoints in one process compare times by sharing one.
-/// Two threads that read it within the same few nanoseconds may see them in either order.
+/// A monotonic clock. Copies show the same time on all threads: endpoints in one process compare times by sharing a
+/// clock. Two threads that read it within a few nanoseconds of each other may see their readings in either order.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     source: Source,
-    /// What the clock adds to its source, on the circle of [`Time`].
+    /// Offset added to the source's time, on the circle of [`Time`].
     offset: Span,
 }
 
@@ -32,12 +32,12 @@ enum Source {
     System { origin: Instant, why: Unfit },
 }
 
-/// What a [`Clock`] reads.
+/// The source that a [`Clock`] reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClockSource {
     /// The processor's time-stamp counter.
     Counter {
-        /// Its frequency as last measured against the system's monotonic clock, Hz.
+        /// Frequency of the counter as last measured against the system's monotonic clock, Hz.
         hz: u64,
     },
     /// The system's monotonic clock.
@@ -54,15 +54,15 @@ impl std::fmt::Display for ClockSource {
 }
 
 impl Clock {
-    /// A clock that shows [`Time::ZERO`] now. The first one of a process measures the counter, which takes
-    /// some 5 ms.
+    /// A clock that shows [`Time::ZERO`] now. The first clock of a process measures the counter, which takes about 5
+    /// ms.
     pub fn new() -> Clock {
         Clock::starting_at(Time::ZERO)
     }
 
     /// A clock that shows `start` now.
     pub fn starting_at(start: Time) -> Clock {
-        // One counter, so one measurement for all clocks of the process.
+        // There is one counter, so one measurement serves all clocks of the process.
         static COUNTER: OnceLock<Result<Tsc<Hardware>, Unfit>> = OnceLock::new();
         let source = match COUNTER.get_or_init(tsc::of_this_machine) {
             Ok(counter) => Source::Counter(counter),
@@ -71,7 +71,7 @@ impl Clock {
         Clock::of(source, start)
     }
 
-    /// A clock that shows `start` now and reads the system's clock, wherever it runs.
+    /// A clock that shows `start` now and reads the system's clock on any machine.
     pub fn system(start: Time) -> Clock {
         Clock::of(Source::System { origin: Instant::now(), why: Unfit::NotWanted }, start)
     }
@@ -81,7 +81,7 @@ impl Clock {
         Clock { source, offset: Span::from_ps(start.as_ps().wrapping_sub(unset.now().as_ps())) }
     }
 
-    /// The time. Wraps with [`Time`], after 213 days.
+    /// The current time. Wraps with [`Time`], after 213 days.
     #[inline]
     pub fn now(&self) -> Time {
         let ps = match &self.source {
@@ -91,8 +91,8 @@ impl Clock {
         Time::from_ps(ps) + self.offset
     }
 
-    /// What the clock reads. It can change once, when the counter turns out not to run as it should: whoever
-    /// keeps a log says so there.
+    /// The source that the clock reads. It can change once, if the counter turns out to be unreliable; long-running
+    /// programs should log that change.
     pub fn source(&self) -> ClockSource {
         match &self.source {
             Source::Counter(counter) => match counter.given_up() {
@@ -104,7 +104,7 @@ impl Clock {
     }
 }
 
-/// Reduced modulo 2⁶⁴ ps, the circle of [`Time`]: reducing nanoseconds first changes nothing.
+/// `ns` in picoseconds, modulo 2⁶⁴, the circle of [`Time`]. Reducing the nanoseconds first changes nothing.
 fn circular_ps(ns: u128) -> u64 {
     (ns as u64).wrapping_mul(1000)
 }

@@ -1,4 +1,4 @@
-//! Clocks over counters that misbehave.
+//! Tests of clocks over counters that misbehave.
 
 use std::cell::Cell;
 use std::sync::mpsc::channel;
@@ -7,14 +7,14 @@ use std::time::Duration;
 use super::tsc::{Counter, PERIOD_NS, Tsc};
 use super::*;
 
-/// A counter and a system clock that do as they are told.
+/// A counter and a system clock under the test's control.
 #[derive(Debug)]
 struct Fake {
     ticks: Cell<u64>,
     ns: Cell<u64>,
-    /// Ticks in a microsecond.
+    /// Ticks per microsecond.
     rate: Cell<u64>,
-    /// What each reading costs, nanoseconds.
+    /// Duration of each reading, nanoseconds.
     cost: Cell<u64>,
 }
 
@@ -48,14 +48,14 @@ fn fake(ticks: u64) -> Fake {
     Fake { ticks: Cell::new(ticks), ns: Cell::new(77), rate: Cell::new(MHZ), cost: Cell::new(10) }
 }
 
-/// How far `clock` is from `fake` since they showed `origin` (ps, ns), in picoseconds.
+/// The error of `clock` relative to `fake` since they showed `origin` (ps, ns), in picoseconds.
 fn error(fake: &Fake, clock: &Tsc<&Fake>, origin: (u64, u64)) -> i64 {
     let shown = clock.now_ps().wrapping_sub(origin.0);
     shown.wrapping_sub(circular_ps(fake.ns.get().wrapping_sub(origin.1).into())) as i64
 }
 
 #[test]
-fn goes_forward() {
+fn the_clock_goes_forward() {
     for clock in [Clock::new(), Clock::system(Time::ZERO)] {
         let first = clock.now();
         let copy = clock;
@@ -127,13 +127,16 @@ fn drift_is_followed_without_going_back() {
             worst = worst.max(error);
             assert!(step < 1_000 || error < 1_000_000, "{label}: {error} ps off at step {step}");
         }
-        assert!(worst > 1_000_000_000, "{label}: 5 % of a period were to be seen, and {worst} ps were");
+        assert!(
+            worst > 1_000_000_000,
+            "{label}: expected an error of 5 % of a period, found at most {worst} ps"
+        );
         assert_eq!(clock.given_up(), None, "{label}");
     }
 }
 
 #[test]
-fn cores_that_are_a_little_behind_do_not_matter() {
+fn counters_of_cores_that_are_slightly_behind_are_tolerated() {
     let fake = fake(1_000);
     let clock = Tsc::measure(&fake).unwrap();
     let first = clock.now_ps();
@@ -146,7 +149,7 @@ fn cores_that_are_a_little_behind_do_not_matter() {
 }
 
 #[test]
-fn a_counter_that_jumps_is_given_up_and_time_goes_on() {
+fn a_counter_that_jumps_is_abandoned_and_time_goes_on() {
     let hour = 3_600_000_000 * MHZ;
     for (label, jump) in
         [("back", hour.wrapping_neg()), ("ahead", hour), ("to zero", (5 * hour).wrapping_neg())]
@@ -164,7 +167,7 @@ fn a_counter_that_jumps_is_given_up_and_time_goes_on() {
             let error = error(&fake, &clock, origin);
             let now = clock.now_ps();
             assert!(now.wrapping_sub(last) < u64::MAX / 2, "{label}: back at step {step}");
-            // What may have been shown just before the jump is not taken back: up to one period.
+            // Time shown just before the jump, at most one period ahead, is not taken back.
             let ahead = PERIOD_NS as i64 * 1_000;
             assert!((-1_000_000_000..ahead).contains(&error), "{label}: {error} ps off at step {step}");
             last = now;
@@ -174,8 +177,8 @@ fn a_counter_that_jumps_is_given_up_and_time_goes_on() {
 }
 
 #[test]
-fn a_pause_of_all_clocks_is_no_jump() {
-    // A clock that nobody reads for a day, and a machine that is stopped and goes on.
+fn a_pause_of_all_clocks_is_not_a_jump() {
+    // A clock that is not read for a day, and a machine that is suspended and resumed.
     let fake = fake(u64::MAX - 1_000_000_000);
     let clock = Tsc::measure(&fake).unwrap();
     let origin = (clock.now_ps(), fake.ns.get());
@@ -183,14 +186,14 @@ fn a_pause_of_all_clocks_is_no_jump() {
         // 300 days: both the counter and the circle of time wrap.
         fake.pass(86_400_000_000_000);
         let error = error(&fake, &clock, origin);
-        // A day at the rate of the last comparison, which was some parts in 10⁹ wrong.
+        // A day at the rate of the last comparison, which was wrong by a few parts in 10⁹.
         assert!(error.abs() < 10_000_000_000, "{error} ps");
     }
     assert_eq!(clock.given_up(), None);
 }
 
 #[test]
-fn what_is_no_counter_is_refused() {
+fn unusable_counters_are_refused() {
     let still = fake(9);
     still.rate.set(0);
     assert_eq!(Tsc::measure(&still).err(), Some(Unfit::Unmeasured));
@@ -200,7 +203,7 @@ fn what_is_no_counter_is_refused() {
 }
 
 #[test]
-fn a_busy_machine_does_without_a_comparison() {
+fn a_busy_machine_skips_comparisons() {
     let fake = fake(9);
     let clock = Tsc::measure(&fake).unwrap();
     let origin = (clock.now_ps(), fake.ns.get());

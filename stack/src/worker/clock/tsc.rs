@@ -1,17 +1,17 @@
-//! A clock made of a free-running counter.
+//! A clock derived from a free-running counter.
 //!
-//! `time = base + (ticks − base ticks) · rate`. Every [`PERIOD`], whoever happens to read the clock then
-//! compares it with the system's monotonic clock, measures the counter's rate since the last comparison, and
-//! lets the clock run that much faster or slower that it agrees again at the next one. So it follows the
-//! system's clock, adjustments by NTP included, and never goes back: the new line starts where the old one is.
+//! `time = base + (ticks − base ticks) · rate`. Every [`PERIOD_NS`], the thread that happens to read the clock
+//! compares it with the system's monotonic clock, measures the counter's rate since the last comparison, and adjusts
+//! the rate so that the two agree again at the next comparison. The clock thus follows the system's clock, including
+//! adjustments by NTP, and never goes back: the new line starts where the old one ends.
 //!
-//! Readers take no lock and never wait for a writer. The line is kept twice: a writer changes the copy that is
-//! not in use, and publishes it by counting [`Tsc::generation`] on.
+//! Readers take no lock and never wait for a writer. There are two copies of the line: a writer changes the copy that
+//! is not in use, and publishes it by incrementing [`Tsc::generation`].
 //!
-//! A counter that departs from the system's clock by more than such adjustments can explain, or is found behind
-//! where it was at the last comparison, is not used any more: from then on the clock is the system's, going on
-//! from where it was. One that goes back by less makes the clock go back by as much, once; a worker does not
-//! pass that on to its endpoint.
+//! The counter is abandoned if it departs from the system's clock by more than such adjustments can explain, or is
+//! found behind its value at the last comparison. From then on the clock is the system's, continuing from the time
+//! shown. A counter that goes back by less makes the clock go back as much, once; a worker does not pass that on to
+//! its endpoint.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::time::{Duration, Instant};
@@ -21,32 +21,32 @@ use super::fitness::{self, Unfit};
 
 /// Nanoseconds between two comparisons with the system's clock.
 pub(super) const PERIOD_NS: u64 = 100_000_000;
-/// How long the first measurement takes, at least: with readings that are 100 ns unsure the rate is then
-/// good to 2·10⁻⁵, and the first comparison makes it better.
-const FIRST: Duration = Duration::from_millis(5);
-/// Readings of both clocks that lie further apart than this, nanoseconds, say nothing: the thread was
-/// interrupted between them.
-const UNSURE_NS: u64 = 10_000;
-/// Attempts at a pair of readings that is better.
+/// Least duration of the first measurement: if readings are uncertain by 100 ns, the error of the rate is then at most
+/// 2·10⁻⁵, and the first comparison improves it.
+const FIRST_MEASUREMENT: Duration = Duration::from_millis(5);
+/// Greatest difference between readings of the two clocks, nanoseconds. Readings further apart are discarded: the
+/// thread was interrupted between them.
+const MAX_READING_GAP_NS: u64 = 10_000;
+/// Number of attempts at a pair of readings that is close enough.
 const ATTEMPTS: u32 = 8;
-/// The clock runs at least at 7/8 and at most at 9/8 of real time while it catches up.
+/// The clock runs at 7/8 to 9/8 of real time while it catches up.
 const MAX_SLEW: u64 = 8;
-/// Nanoseconds of departure that are forgiven, however short the time since the last comparison.
-const FORGIVEN_NS: u64 = 1_000_000;
-/// Binary places of a rate.
-const PLACES: u32 = 32;
+/// Departure from the system's clock that is always tolerated, nanoseconds.
+const TOLERATED_NS: u64 = 1_000_000;
+/// Fractional bits of a rate.
+const FRACTION_BITS: u32 = 32;
 
-/// What the clock is made of. Tests have their own.
+/// The clocks behind a [`Tsc`]; tests substitute their own.
 pub(super) trait Counter {
-    /// The counter. May wrap.
+    /// The counter's value, which may wrap.
     fn ticks(&self) -> u64;
     /// The system's monotonic clock, nanoseconds.
     fn monotonic_ns(&self) -> u64;
-    /// Lets time pass, at least `span`.
+    /// Waits for at least `span`.
     fn wait(&self, span: Duration);
 }
 
-/// The counter of this processor, and the system's clock.
+/// This processor's counter and the system's clock.
 #[derive(Debug)]
 pub(super) struct Hardware {
     origin: Instant,
@@ -80,7 +80,7 @@ impl Counter for Hardware {
     }
 }
 
-/// The counter of this machine, measured, if it can serve.
+/// A measured clock over this machine's counter, if that is fit.
 pub(super) fn of_this_machine() -> Result<Tsc<Hardware>, Unfit> {
     fitness::check()?;
     Tsc::measure(Hardware { origin: Instant::now() })
@@ -90,13 +90,13 @@ pub(super) fn of_this_machine() -> Result<Tsc<Hardware>, Unfit> {
 #[derive(Debug)]
 pub(super) struct Tsc<C> {
     counter: C,
-    /// Ticks after which it is time for a comparison.
+    /// Ticks between two comparisons.
     period: u64,
     generation: AtomicU32,
-    /// The one in use is number `generation` mod 2.
+    /// Two copies of the line; the one in use is number `generation` mod 2.
     lines: [Shared; 2],
-    /// When the last comparison was, nanoseconds of the system's clock, and what this clock should have shown.
-    /// Only who holds `comparing` touches them.
+    /// Time of the last comparison, nanoseconds of the system's clock, and the time this clock should have shown then.
+    /// Only the holder of `comparing` accesses them.
     compared_ns: AtomicU64,
     due_ps: AtomicU64,
     comparing: AtomicBool,
@@ -106,11 +106,11 @@ pub(super) struct Tsc<C> {
 /// Time as a function of ticks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Line {
-    /// Where it begins: ticks, or nanoseconds of the system's clock if `rate` is 0.
+    /// Start of the line: ticks, or nanoseconds of the system's clock if `rate` is 0.
     ticks: u64,
-    /// The time there, ps.
+    /// The time at the start, ps.
     ps: u64,
-    /// Picoseconds per tick, with [`PLACES`] binary places; 0 once the counter has been given up.
+    /// Picoseconds per tick, with [`FRACTION_BITS`] fractional bits; 0 once the counter has been abandoned.
     rate: u64,
 }
 
@@ -121,7 +121,7 @@ struct Shared {
     rate: AtomicU64,
 }
 
-/// Both clocks at one moment.
+/// Readings of both clocks at the same moment.
 #[derive(Clone, Copy, Debug)]
 struct Pair {
     ticks: u64,
@@ -129,15 +129,15 @@ struct Pair {
 }
 
 impl<C: Counter> Tsc<C> {
-    /// A clock that shows 0 now, once its rate has been measured.
+    /// A clock that shows 0 now, after measuring the counter's rate.
     pub(super) fn measure(counter: C) -> Result<Tsc<C>, Unfit> {
         let first = pair(&counter).ok_or(Unfit::Unmeasured)?;
-        counter.wait(FIRST);
+        counter.wait(FIRST_MEASUREMENT);
         let last = pair(&counter).ok_or(Unfit::Unmeasured)?;
         let (ticks, ns) = (last.ticks.wrapping_sub(first.ticks), last.ns.wrapping_sub(first.ns));
         let rate = rate(ticks, ns).ok_or(Unfit::Unmeasured)?;
-        // From 1 MHz to 1 THz: what is beyond is no counter, or has jumped.
-        let one = 1u64 << PLACES;
+        // A rate outside 1 MHz to 1 THz means that this is no counter, or that it has jumped.
+        let one = 1u64 << FRACTION_BITS;
         if !(one..=one * 1_000_000).contains(&rate) {
             return Err(Unfit::Unmeasured);
         }
@@ -159,9 +159,9 @@ impl<C: Counter> Tsc<C> {
     pub(super) fn now_ps(&self) -> u64 {
         let (line, ticks) = self.read();
         let passed = ticks.wrapping_sub(line.ticks);
-        // A counter behind the beginning of the line, on a core whose own is a little late, looks far ahead.
+        // A counter behind the start of the line, read on a core whose counter is slightly late, looks far ahead.
         if passed >= self.period || line.rate == 0 {
-            return self.seldom(line, ticks);
+            return self.now_ps_slow(line, ticks);
         }
         line.at(passed)
     }
@@ -171,12 +171,12 @@ impl<C: Counter> Tsc<C> {
         self.given_up.load(Ordering::Relaxed).then_some(Unfit::Departed)
     }
 
-    /// Ticks per second.
+    /// The counter's frequency, Hz.
     pub(super) fn hz(&self) -> u64 {
         (u128::from(self.period) * 1_000_000_000 / u128::from(PERIOD_NS)) as u64
     }
 
-    /// The line in use, and the counter, read while it was.
+    /// The line in use, and the counter, read while that line was in use.
     #[inline]
     fn read(&self) -> (Line, u64) {
         loop {
@@ -184,7 +184,7 @@ impl<C: Counter> Tsc<C> {
             let line = self.lines[(generation & 1) as usize].load();
             let ticks = self.counter.ticks();
             fence(Ordering::Acquire);
-            // Another one was published meanwhile, which happens ten times a second.
+            // Another line was published meanwhile, which happens ten times a second.
             if self.generation.load(Ordering::Relaxed) == generation {
                 return (line, ticks);
             }
@@ -193,7 +193,7 @@ impl<C: Counter> Tsc<C> {
 
     #[cold]
     #[inline(never)]
-    fn seldom(&self, line: Line, ticks: u64) -> u64 {
+    fn now_ps_slow(&self, line: Line, ticks: u64) -> u64 {
         if line.rate == 0 {
             return self.system_ps(&line);
         }
@@ -202,7 +202,7 @@ impl<C: Counter> Tsc<C> {
         }
         let free = self.comparing.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok();
         if !free {
-            // Should the counter have jumped, the other thread is about to notice: this one does not show it.
+            // If the counter has jumped, the other thread is about to notice; this one does not show the jump.
             return line.at(line.forward(ticks).min(self.period));
         }
         self.compare();
@@ -211,35 +211,35 @@ impl<C: Counter> Tsc<C> {
         if line.rate == 0 { self.system_ps(&line) } else { line.at(line.forward(ticks)) }
     }
 
-    /// The time once the counter has been given up.
+    /// The time after the counter has been abandoned.
     fn system_ps(&self, line: &Line) -> u64 {
         let passed = self.counter.monotonic_ns().wrapping_sub(line.ticks);
         line.ps.wrapping_add(circular_ps(passed.into()))
     }
 
-    /// Compares with the system's clock, and publishes a new line. The caller holds `comparing`, so the line
-    /// in use stays.
+    /// Compares the clock with the system's, and publishes a new line. The caller holds `comparing`, so the line in
+    /// use does not change.
     fn compare(&self) {
         let (line, _) = self.read();
         let Some(pair) = pair(&self.counter) else { return };
         let passed = line.forward(pair.ticks);
         let went_back = passed == 0 && !line.is_little_ahead_of(pair.ticks, self.period);
         if line.rate == 0 || passed < self.period && !went_back {
-            // Another thread has done it just now.
+            // Another thread has just compared.
             return;
         }
         let since_ns = pair.ns.wrapping_sub(self.compared_ns.load(Ordering::Relaxed));
         let due = self.due_ps.load(Ordering::Relaxed).wrapping_add(circular_ps(since_ns.into()));
         let shown = line.at(passed);
-        // Negative if this clock is early.
+        // Negative if this clock is ahead.
         let late = due.wrapping_sub(shown) as i64;
-        let forgiven = (FORGIVEN_NS + since_ns / MAX_SLEW).saturating_mul(1000);
-        let measured = rate(passed, since_ns).filter(|_| !went_back && late.unsigned_abs() <= forgiven);
+        let tolerated = (TOLERATED_NS + since_ns / MAX_SLEW).saturating_mul(1000);
+        let measured = rate(passed, since_ns).filter(|_| !went_back && late.unsigned_abs() <= tolerated);
         let next = match measured {
             Some(rate) => Line { ticks: pair.ticks, ps: shown, rate: slewed(rate, late) },
             None => {
                 self.given_up.store(true, Ordering::Relaxed);
-                // The system's clock is right, but what was shown before the counter jumped stays shown.
+                // The system's clock is right, but time shown before the counter jumped is not taken back.
                 let shown = line.at(passed.min(self.period));
                 let late = due.wrapping_sub(shown) as i64;
                 Line { ticks: pair.ns, ps: if late > 0 { due } else { shown }, rate: 0 }
@@ -252,7 +252,7 @@ impl<C: Counter> Tsc<C> {
 
     fn publish(&self, line: Line) {
         let generation = self.generation.load(Ordering::Relaxed);
-        // Who sees any of what follows in this copy, sees that the other one is in use.
+        // A reader that sees any of the following writes to this copy also sees that the other copy is in use.
         fence(Ordering::Release);
         self.lines[(generation.wrapping_add(1) & 1) as usize].store(line);
         self.generation.store(generation.wrapping_add(1), Ordering::Release);
@@ -262,17 +262,17 @@ impl<C: Counter> Tsc<C> {
 impl Line {
     #[inline]
     fn at(&self, passed: u64) -> u64 {
-        let ps = (u128::from(passed) * u128::from(self.rate)) >> PLACES;
+        let ps = (u128::from(passed) * u128::from(self.rate)) >> FRACTION_BITS;
         self.ps.wrapping_add(ps as u64)
     }
 
-    /// Whether the counter is behind the beginning of the line by no more than the counters of two cores, or
-    /// readings out of order, may differ.
+    /// Whether the counter is behind the start of the line by no more than the difference between two cores' counters,
+    /// or between readings out of order.
     fn is_little_ahead_of(&self, ticks: u64, period: u64) -> bool {
         self.ticks.wrapping_sub(ticks) <= period / 1000
     }
 
-    /// Ticks since the line began; 0 if the counter is behind that.
+    /// Ticks since the start of the line; 0 if the counter is behind that.
     fn forward(&self, ticks: u64) -> u64 {
         let passed = ticks.wrapping_sub(self.ticks);
         if passed > u64::MAX / 2 { 0 } else { passed }
@@ -300,13 +300,13 @@ impl Shared {
     }
 }
 
-/// Picoseconds per tick, if `ticks` pass in `ns` nanoseconds and there is such a number.
+/// Picoseconds per tick, if `ticks` pass in `ns` nanoseconds; `None` if the rate cannot be represented.
 fn rate(ticks: u64, ns: u64) -> Option<u64> {
-    let rate = ((u128::from(ns) * 1000) << PLACES).checked_div(u128::from(ticks))?;
+    let rate = ((u128::from(ns) * 1000) << FRACTION_BITS).checked_div(u128::from(ticks))?;
     u64::try_from(rate).ok().filter(|rate| *rate > 0)
 }
 
-/// `rate`, changed so that a clock that is `late` ps late is right after [`PERIOD_NS`].
+/// `rate`, adjusted so that a clock that is `late` ps late is right after [`PERIOD_NS`].
 fn slewed(rate: u64, late: i64) -> u64 {
     let period = i128::from(PERIOD_NS) * 1000;
     let limit = period / i128::from(MAX_SLEW);
@@ -323,7 +323,7 @@ fn pair<C: Counter>(counter: &C) -> Option<Pair> {
         let (after, ns_after) = (counter.ticks(), counter.monotonic_ns());
         let width = ns_after.wrapping_sub(ns_before);
         let middle = before.wrapping_add(after.wrapping_sub(before) / 2);
-        if width < best.map_or(UNSURE_NS, |(width, _)| width) {
+        if width < best.map_or(MAX_READING_GAP_NS, |(width, _)| width) {
             best = Some((width, Pair { ticks: middle, ns }));
         }
     }

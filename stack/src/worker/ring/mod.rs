@@ -1,16 +1,15 @@
 //! Rings between an application and a worker.
 //!
-//! A [`ring`](Producer) is bounded, for one thread that produces and one that consumes, and consists of
-//! slots of 64-bit words. Its two ends may be in one process or in two that share memory; the layout is
-//! the same. Neither end trusts the other:
+//! A [`ring`](Producer) is a bounded queue for one producing and one consuming thread, made of slots of 64-bit words.
+//! Its two ends may be in one process or in two processes that share memory; the layout is the same. Neither end
+//! trusts the other:
 //!
-//! - An index that the peer has written is checked each time it is read. One that is out of range, or
-//!   goes back, is [`Broken`]; no value of it can make this end leave the ring's memory.
-//! - Words are read and written as relaxed atomics, so a peer that writes where it must not is a wrong
-//!   value, never undefined behaviour. A slot is copied out before anybody looks at it: what was checked
-//!   is what is used.
+//! Every read of the peer's index is checked. An index that is out of range, or goes back, gives [`Broken`]; no value
+//! of it can make this end leave the ring's memory.
+//! Words are read and written as relaxed atomics, so a misbehaving peer causes wrong values, never undefined
+//! behaviour. A slot is copied out before it is examined, so that the checked value is the one used.
 //!
-//! The memory that messages are sent from and received into is a [`Region`](crate::region::Region).
+//! Messages are sent from, and received into, the memory of a [`Region`](crate::region::Region).
 //!
 //! ```
 //! use weft_stack::worker::ring::ring;

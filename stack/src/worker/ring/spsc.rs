@@ -1,22 +1,21 @@
-//! The ring: one thread fills slots, one empties them.
+//! The ring: one thread fills slots, another empties them.
 //!
-//! Each end keeps its own index, and the peer's as it was when last read: the peer's line is read only
-//! when what is known of it says that there is no room, or nothing to take. A batch costs one write of
-//! the own index.
+//! Each end keeps its own index, and a copy of the peer's from the last read. It reads the peer's cache line only if
+//! the copy says that there is no room, or nothing to take. A batch costs one write of the own index.
 
 use super::storage::{RingError, Storage};
 use super::sync::{Ordering, fence};
 use crate::region::Region;
 
-/// The peer has written an index that cannot be: the ring is of no more use.
+/// The peer has written an impossible index: the ring is unusable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the ring is broken: the other end's index was {known}, with {own} here, and is {found}")]
 pub struct Broken {
     /// This end's index.
     pub own: u32,
-    /// The peer's, as last read.
+    /// The peer's index, as last read.
     pub known: u32,
-    /// The peer's, as it is.
+    /// The peer's index now.
     pub found: u32,
 }
 
@@ -24,10 +23,10 @@ pub struct Broken {
 #[derive(Debug)]
 pub struct Producer<const W: usize> {
     ring: Storage<W>,
-    /// Slots filled, those staged and not published included.
+    /// Number of slots filled, including those staged and not published.
     tail: u32,
     published: u32,
-    /// Slots emptied, as last read.
+    /// Number of slots emptied, as last read.
     head: u32,
 }
 
@@ -35,45 +34,46 @@ pub struct Producer<const W: usize> {
 #[derive(Debug)]
 pub struct Consumer<const W: usize> {
     ring: Storage<W>,
-    /// Slots emptied.
+    /// Number of slots emptied.
     head: u32,
-    /// Slots filled, as last read.
+    /// Number of slots filled, as last read.
     tail: u32,
 }
 
-/// A ring of `capacity` slots of `W` words, a power of two, in memory of its own.
+/// A ring of `capacity` slots, a power of two, of `W` words each, in memory of its own.
 ///
 /// # Errors
-/// No such ring, or no memory.
+/// The capacity is not possible, or there is no memory.
 pub fn ring<const W: usize>(capacity: u32) -> Result<(Producer<W>, Consumer<W>), RingError> {
     let ring = Storage::new(capacity)?;
     Ok((Producer::of(ring.clone(), 0), Consumer::of(ring, 0)))
 }
 
 impl<const W: usize> Producer<W> {
-    /// The producing end of the ring of `capacity` slots that begins at `offset` of `region`, where all
-    /// bytes are 0 and which has no other producing end: more of them would overwrite each other's slots.
+    /// The producing end of the ring of `capacity` slots at `offset` of `region`. All bytes of the ring must be 0 when
+    /// its first end is made, and there must be no other producing end, because two would overwrite each other's
+    /// slots.
     ///
     /// # Errors
-    /// No such ring, or it does not fit.
+    /// The capacity or offset is not possible, or the ring does not fit.
     pub fn at(region: &Region, offset: usize, capacity: u32) -> Result<Producer<W>, RingError> {
         Ok(Producer::of(Storage::at(region, offset, capacity)?, 0))
     }
 
-    /// The end of a ring all of whose `start` slots so far are empty again.
+    /// The producing end of a ring whose first `start` slots have all been emptied again.
     pub(super) fn of(ring: Storage<W>, start: u32) -> Producer<W> {
         Producer { ring, tail: start, published: start, head: start }
     }
 
-    /// Slots.
+    /// Number of slots.
     pub fn capacity(&self) -> u32 {
         self.ring.capacity()
     }
 
-    /// Free slots, at least `wanted` if there are so many.
+    /// Number of free slots; at least `wanted` if that many are free.
     ///
     /// # Errors
-    /// The consumer's index cannot be.
+    /// The consumer's index is impossible.
     #[inline]
     pub fn room(&mut self, wanted: u32) -> Result<u32, Broken> {
         let room = self.capacity() - self.tail.wrapping_sub(self.head);
@@ -81,7 +81,7 @@ impl<const W: usize> Producer<W> {
             return Ok(room);
         }
         let head = self.ring.control().head.index.load(Ordering::Acquire);
-        // It moves forward, and at most to what has been published.
+        // The index moves forward, and at most to the published tail.
         if self.published.wrapping_sub(head) > self.published.wrapping_sub(self.head) {
             return Err(Broken { own: self.published, known: self.head, found: head });
         }
@@ -89,10 +89,10 @@ impl<const W: usize> Producer<W> {
         Ok(self.capacity() - self.tail.wrapping_sub(self.head))
     }
 
-    /// Fills a slot that the consumer does not see before [`Producer::publish`]. False if none is free.
+    /// Fills a slot, which the consumer does not see before [`Producer::publish`]. Returns false if none is free.
     ///
     /// # Errors
-    /// The consumer's index cannot be.
+    /// The consumer's index is impossible.
     #[inline]
     pub fn stage(&mut self, words: &[u64; W]) -> Result<bool, Broken> {
         if self.room(1)? == 0 {
@@ -105,7 +105,7 @@ impl<const W: usize> Producer<W> {
         Ok(true)
     }
 
-    /// Shows the consumer what has been staged.
+    /// Makes the staged slots visible to the consumer.
     #[inline]
     pub fn publish(&mut self) {
         if self.published != self.tail {
@@ -114,10 +114,10 @@ impl<const W: usize> Producer<W> {
         }
     }
 
-    /// Fills a slot and shows it. False if none is free.
+    /// Fills a slot and publishes it. Returns false if none is free.
     ///
     /// # Errors
-    /// The consumer's index cannot be.
+    /// The consumer's index is impossible.
     #[inline]
     pub fn push(&mut self, words: &[u64; W]) -> Result<bool, Broken> {
         let staged = self.stage(words)?;
@@ -125,10 +125,10 @@ impl<const W: usize> Producer<W> {
         Ok(staged)
     }
 
-    /// Fills as many slots as are free, and shows them at once. Returns how many.
+    /// Fills as many slots as are free and publishes them together. Returns their number.
     ///
     /// # Errors
-    /// The consumer's index cannot be.
+    /// The consumer's index is impossible.
     pub fn push_all(&mut self, slots: &[[u64; W]]) -> Result<usize, Broken> {
         let room = self.room(u32::try_from(slots.len()).unwrap_or(u32::MAX))?;
         let count = slots.len().min(room as usize);
@@ -139,17 +139,18 @@ impl<const W: usize> Producer<W> {
         Ok(count)
     }
 
-    /// Whether the consumer sleeps and has to be woken, by whoever is told so: the next call says no. To be
-    /// asked after publishing.
+    /// Whether the consumer sleeps and the caller has to wake it; the next call returns false. Call this after
+    /// publishing.
     #[inline]
     pub fn must_wake(&mut self) -> bool {
-        // With the fence in `Consumer::may_sleep`: either we see that it sleeps, or it sees what we published.
+        // Pairs with the fence in `Consumer::may_sleep`: either this end sees that the consumer sleeps, or the
+        // consumer sees the published slots.
         fence(Ordering::SeqCst);
         let asleep = &self.ring.control().asleep.index;
         asleep.load(Ordering::Relaxed) != 0 && asleep.swap(0, Ordering::Relaxed) != 0
     }
 
-    /// Whether the consumer has left. What is still in the ring, nobody takes.
+    /// Whether the consumer has left. Slots still in the ring will not be read.
     pub fn is_deserted(&self) -> bool {
         self.ring.control().head.left.load(Ordering::Acquire) != 0
     }
@@ -162,11 +163,11 @@ impl<const W: usize> Drop for Producer<W> {
 }
 
 impl<const W: usize> Consumer<W> {
-    /// The consuming end of the ring of `capacity` slots that begins at `offset` of `region`, where all
-    /// bytes are 0 and which has no other consuming end.
+    /// The consuming end of the ring of `capacity` slots at `offset` of `region`. All bytes of the ring must be 0 when
+    /// its first end is made, and there must be no other consuming end.
     ///
     /// # Errors
-    /// No such ring, or it does not fit.
+    /// The capacity or offset is not possible, or the ring does not fit.
     pub fn at(region: &Region, offset: usize, capacity: u32) -> Result<Consumer<W>, RingError> {
         Ok(Consumer::of(Storage::at(region, offset, capacity)?, 0))
     }
@@ -175,15 +176,15 @@ impl<const W: usize> Consumer<W> {
         Consumer { ring, head: start, tail: start }
     }
 
-    /// Slots.
+    /// Number of slots.
     pub fn capacity(&self) -> u32 {
         self.ring.capacity()
     }
 
-    /// Slots that can be taken: some if there are any.
+    /// Number of slots that can be taken; more than 0 if there are any.
     ///
     /// # Errors
-    /// The producer's index cannot be.
+    /// The producer's index is impossible.
     #[inline]
     pub fn available(&mut self) -> Result<u32, Broken> {
         if self.tail == self.head {
@@ -196,7 +197,7 @@ impl<const W: usize> Consumer<W> {
     fn refresh(&mut self) -> Result<(), Broken> {
         let tail = self.ring.control().tail.index.load(Ordering::Acquire);
         let filled = tail.wrapping_sub(self.head);
-        // It moves forward, and at most to where the ring is full.
+        // The index moves forward, and at most to where the ring is full.
         if filled > self.capacity() || filled < self.tail.wrapping_sub(self.head) {
             return Err(Broken { own: self.head, known: self.tail, found: tail });
         }
@@ -207,17 +208,17 @@ impl<const W: usize> Consumer<W> {
     /// Takes a slot.
     ///
     /// # Errors
-    /// The producer's index cannot be.
+    /// The producer's index is impossible.
     #[inline]
     pub fn pop(&mut self) -> Result<Option<[u64; W]>, Broken> {
         let mut slot = [[0; W]];
         Ok((self.pop_all(&mut slot)? == 1).then_some(slot[0]))
     }
 
-    /// Takes as many slots as there are and `slots` has room for, and frees them at once. Returns how many.
+    /// Takes as many slots as there are and as `slots` has room for, and frees them together. Returns their number.
     ///
     /// # Errors
-    /// The producer's index cannot be.
+    /// The producer's index is impossible.
     #[inline]
     pub fn pop_all(&mut self, slots: &mut [[u64; W]]) -> Result<usize, Broken> {
         let count = slots.len().min(self.available()? as usize);
@@ -234,14 +235,14 @@ impl<const W: usize> Consumer<W> {
         Ok(count)
     }
 
-    /// Announces that this end is about to sleep. Returns whether it may: if not, there is something to take.
-    /// Whoever may sleep is woken by the producer, and calls [`Consumer::woken`] afterwards.
+    /// Announces that this end is about to sleep. Returns false if it must not, because there is something to take. If
+    /// it may sleep, the producer wakes it, and it calls [`Consumer::woken`] afterwards.
     ///
-    /// # Errors
+    /// The producer's index is impossible.
     /// The producer's index cannot be.
     pub fn may_sleep(&mut self) -> Result<bool, Broken> {
-        // Both sides write the flag: exchanges have an order among themselves, which stores by one and
-        // exchanges by the other have only by an argument that the model checker does not follow.
+        // Both sides write the flag with exchanges, which are totally ordered among themselves. A store on one side
+        // would need an argument that the model checker does not follow.
         self.ring.control().asleep.index.swap(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         let empty = self.available()? == 0;
@@ -251,23 +252,23 @@ impl<const W: usize> Consumer<W> {
         Ok(empty)
     }
 
-    /// No longer asleep.
+    /// Announces that this end no longer sleeps.
     pub fn woken(&mut self) {
         self.ring.control().asleep.index.swap(0, Ordering::Relaxed);
     }
 
-    /// Whether the producer has left. There may be something to take.
+    /// Whether the producer has left. The ring may still hold slots to take.
     #[inline]
     pub fn is_deserted(&self) -> bool {
         self.ring.control().tail.left.load(Ordering::Acquire) != 0
     }
 
-    /// Whether the producer has left and nothing is left to take.
+    /// Whether the producer has left and the ring is empty.
     ///
     /// # Errors
-    /// The producer's index cannot be.
+    /// The producer's index is impossible.
     pub fn is_finished(&mut self) -> Result<bool, Broken> {
-        // Before the index: what it published before it left counts.
+        // Checked before the index, because slots published before the producer left count.
         Ok(self.is_deserted() && self.available()? == 0)
     }
 }

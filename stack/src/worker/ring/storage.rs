@@ -1,4 +1,4 @@
-//! Where the words of a ring lie.
+//! The memory layout of a ring.
 //!
 //! | offset | what | written by |
 //! |---|---|---|
@@ -15,7 +15,7 @@ pub(super) use model::Storage;
 use super::sync::AtomicU32;
 use crate::region::{RegionError, SEPARATION};
 
-/// One side's index and whether that side has left.
+/// One side's index, and whether that side has left.
 #[repr(C, align(128))]
 #[derive(Debug, Default)]
 pub(super) struct Line {
@@ -23,7 +23,7 @@ pub(super) struct Line {
     pub(super) left: AtomicU32,
 }
 
-/// What stands before the slots.
+/// The control words in front of the slots.
 #[repr(C, align(128))]
 #[derive(Debug, Default)]
 pub(super) struct Control {
@@ -32,29 +32,29 @@ pub(super) struct Control {
     pub(super) asleep: Line,
 }
 
-/// Where the slots begin.
+/// Offset of the slots, bytes.
 const SLOTS: usize = 3 * SEPARATION;
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<Control>() == SLOTS);
 
-/// Why there is no ring.
+/// Why a ring cannot be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RingError {
-    /// No capacity that a ring can have.
+    /// The capacity is not a power of two in range.
     #[error("a ring of {0} slots: expected a power of two from 2 to 2^30")]
     Capacity(u32),
-    /// It would begin where it cannot.
+    /// The offset is not aligned.
     #[error("a ring at offset {0}: expected a multiple of {SEPARATION}")]
     Alignment(usize),
-    /// It does not fit its region.
+    /// The ring does not fit its region.
     #[error(transparent)]
     Region(#[from] RegionError),
 }
 
-/// Bytes of a ring of `capacity` slots of `words` words, a multiple of [`SEPARATION`].
+/// Size of a ring of `capacity` slots of `words` words, bytes; a multiple of [`SEPARATION`].
 ///
 /// # Errors
-/// No such ring.
+/// The capacity is not possible.
 pub fn ring_bytes(capacity: u32, words: usize) -> Result<usize, RingError> {
     check(capacity)?;
     let slots = (capacity as usize).checked_mul(words * 8).ok_or(RingError::Capacity(capacity))?;
@@ -82,7 +82,7 @@ mod mapped {
         control: NonNull<Control>,
         slots: NonNull<[AtomicU64; W]>,
         capacity: u32,
-        /// Keeps the memory.
+        /// Keeps the memory allocated.
         _region: Region,
     }
 
@@ -92,7 +92,7 @@ mod mapped {
     unsafe impl<const W: usize> Sync for Storage<W> {}
 
     impl<const W: usize> Storage<W> {
-        /// The ring that begins at `offset` of `region`.
+        /// The ring at `offset` of `region`.
         pub(in super::super) fn at(
             region: &Region,
             offset: usize,
@@ -107,7 +107,7 @@ mod mapped {
             Ok(Storage { control: base.cast(), slots: slots.cast(), capacity, _region: region.clone() })
         }
 
-        /// A ring of its own memory.
+        /// A ring in memory of its own.
         pub(in super::super) fn new(capacity: u32) -> Result<Storage<W>, RingError> {
             let region = Region::allocate(ring_bytes(capacity, W)?)?;
             Storage::at(&region, 0, capacity)
@@ -125,7 +125,7 @@ mod mapped {
             unsafe { self.control.as_ref() }
         }
 
-        /// The words of the slot that `index`, reduced modulo the capacity, names.
+        /// The words of the slot with number `index` modulo the capacity.
         #[inline]
         pub(in super::super) fn slot(&self, index: u32) -> &[AtomicU64; W] {
             let at = (index & (self.capacity - 1)) as usize;
@@ -144,7 +144,7 @@ mod model {
     use super::super::sync::AtomicU64;
     use super::{Control, RingError, check};
 
-    /// The words of a ring as the model checker sees them: it does not know memory, only objects.
+    /// The words of a ring for the model checker, which knows objects instead of memory.
     #[derive(Clone, Debug)]
     pub(in super::super) struct Storage<const W: usize> {
         control: Arc<Control>,

@@ -1,4 +1,4 @@
-//! Atomics: those of the language, or those of the model checker.
+//! Atomics: the standard library's, or the model checker's.
 
 #[cfg(not(loom))]
 pub(super) use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};

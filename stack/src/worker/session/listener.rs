@@ -148,6 +148,7 @@ impl SessionListener {
         listener.set_nonblocking(true).map_err(failed)?;
         let watch = Watch::new(waker).map_err(failed)?;
         watch.add(&listener).map_err(failed)?;
+        tracing::info!(socket = %path.display(), "listening for applications");
         Ok(SessionListener { listener, path: path.to_owned(), most, pending: Vec::new(), watch, _lock: lock })
     }
 
@@ -290,6 +291,7 @@ impl PendingJoin {
 }
 
 fn refuse(stream: &UnixStream, why: &str) {
+    tracing::warn!(why, "an application was refused");
     let _ = reply(stream, 1, 0, 0, why, None);
 }
 

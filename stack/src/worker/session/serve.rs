@@ -99,6 +99,7 @@ impl<P: Port> SessionServer<P> {
         let mut watch = ClockWatch::new(worker.clock());
         worker.run_with(&waker, |worker, now| {
             if let Some(source) = watch.change(now) {
+                tracing::warn!(%source, "the clock does not read the processor's counter any more");
                 on_event(ServerEvent::ClockChanged { source });
             }
             self.step(worker, now, &mut on_event)
@@ -117,6 +118,7 @@ impl<P: Port> SessionServer<P> {
         if let Some(listener) = &mut self.listener {
             for id in listener.attend(&mut self.sessions, worker.fep_mut(), now) {
                 if let Some(process) = self.sessions.process(id) {
+                    tracing::info!(process, "an application has joined");
                     on_event(ServerEvent::Joined { process });
                 }
             }
@@ -126,6 +128,7 @@ impl<P: Port> SessionServer<P> {
             None => self.sessions.serve(worker, now),
         };
         while let Some((_, process, how)) = self.sessions.poll_ended() {
+            tracing::info!(process, ?how, "the session of an application has ended");
             on_event(ServerEvent::Ended { process, how });
         }
         let mut busy = served > 0;

@@ -1,4 +1,4 @@
-//! All interleavings and all values that the memory model allows, for small cases.
+//! Model checks of small cases: all interleavings, and all values that the memory model allows.
 
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, Ordering};
@@ -6,7 +6,7 @@ use loom::thread;
 
 use super::*;
 
-/// Both ends of a ring of two slots, the second of which is the last before the indices wrap.
+/// Both ends of a ring of two slots whose indices are about to wrap.
 fn small<const W: usize>() -> (Producer<W>, Consumer<W>) {
     let start = u32::MAX;
     let ring = Storage::new(2).unwrap();
@@ -15,7 +15,7 @@ fn small<const W: usize>() -> (Producer<W>, Consumer<W>) {
     (Producer::of(ring.clone(), start), Consumer::of(ring, start))
 }
 
-/// More slots than fit at once: both directions of publishing matter.
+/// More slots than fit at once, so that publishing is checked in both directions.
 #[test]
 fn slots_arrive_whole_and_in_order() {
     loom::model(|| {
@@ -68,7 +68,7 @@ fn batches_arrive_whole() {
     });
 }
 
-/// The consumer sleeps without bound: a lost wake-up would be a deadlock, which the checker reports.
+/// The consumer sleeps without a time limit: a lost wake-up would be a deadlock, which the checker reports.
 #[test]
 fn no_wake_up_is_lost() {
     loom::model(|| {
@@ -102,9 +102,9 @@ fn no_wake_up_is_lost() {
     });
 }
 
-/// Who leaves loses nothing of what it had published.
+/// A producer that leaves loses no slots that it has published.
 #[test]
-fn what_was_published_before_leaving_is_found() {
+fn slots_published_before_leaving_are_found() {
     loom::model(|| {
         let (mut producer, mut consumer) = small::<1>();
         let sender = thread::spawn(move || {
@@ -120,10 +120,10 @@ fn what_was_published_before_leaving_is_found() {
     });
 }
 
-/// The test of the tests: the checker finds it when the index is not released.
+/// Checks the checker: it must find the error if the index is stored without release ordering.
 #[test]
 #[should_panic(expected = "stale")]
-fn the_checker_sees_stale_words() {
+fn the_checker_finds_stale_words() {
     loom::model(|| {
         let ring = Storage::<1>::new(2).unwrap();
         let (other, done) = (ring.clone(), Arc::new(AtomicBool::new(false)));

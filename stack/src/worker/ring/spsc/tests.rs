@@ -1,4 +1,4 @@
-//! What must hold whatever the threads and the peer do.
+//! Tests of the ring with any order of calls, several threads and hostile peers.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,9 +17,9 @@ fn ring_at<const W: usize>(capacity: u32, start: u32) -> (Producer<W>, Consumer<
 }
 
 proptest! {
-    /// Any sequence of calls in one thread does what a bounded queue would, across the wrap of the indices.
+    /// Any sequence of calls in one thread behaves like a bounded queue, also when the indices wrap.
     #[test]
-    fn is_a_bounded_queue(
+    fn the_ring_behaves_like_a_bounded_queue(
         capacity in 1u32..6,
         start in prop_oneof![Just(0), u32::MAX - 20..=u32::MAX],
         calls in prop::collection::vec((0u8..5, 0usize..10), 0..200),
@@ -62,9 +62,9 @@ proptest! {
         }
     }
 
-    /// Whatever the peer writes as its index is either possible or noticed.
+    /// Any value that the peer writes as its index is either possible or reported.
     #[test]
-    fn impossible_indices_are_noticed(
+    fn impossible_indices_are_reported(
         start in any::<u32>(),
         filled in 0u32..9,
         emptied in 0u32..9,
@@ -78,7 +78,7 @@ proptest! {
             consumer.pop_all(&mut vec![[0]; emptied as usize]).unwrap();
             (producer, consumer, ring)
         };
-        // The consumer's index, as its producer knows it, is still the start.
+        // The consumer's index, as the producer knows it, is still the start.
         let (mut producer, _consumer, ring) = set_up();
         ring.control().head.index.store(wild, Ordering::Relaxed);
         let (own, distance) = (start.wrapping_add(filled), wild.wrapping_sub(start));
@@ -96,7 +96,7 @@ proptest! {
 }
 
 #[test]
-fn threads_pass_everything_in_order() {
+fn slots_pass_between_threads_in_order() {
     const COUNT: u64 = 300_000;
     let (mut producer, mut consumer, _) = ring_at::<8>(64, u32::MAX - 1000);
     let sender = thread::spawn(move || {
@@ -126,9 +126,9 @@ fn threads_pass_everything_in_order() {
     assert_eq!(next, COUNT);
 }
 
-/// A peer that writes anything anywhere, all the time: every call ends, with a value or as broken.
+/// A peer that keeps writing random values anywhere: every call returns a value or an error.
 #[test]
-fn a_wild_peer_is_survived() {
+fn a_peer_that_writes_random_values_does_no_harm() {
     let (mut producer, mut consumer, ring) = ring_at::<2>(16, 0);
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -156,7 +156,7 @@ fn a_wild_peer_is_survived() {
             assert!(results.iter().flatten().all(|&count| count <= 20), "{results:?}");
             producer.must_wake();
         }
-        // However far the ends have come: no index is half the circle away.
+        // However far the ends have come, their indices are less than half the circle apart.
         while matches!(consumer.pop(), Ok(Some(_))) {}
         ring.control().tail.index.store(consumer.head.wrapping_add(1 << 31), Ordering::Relaxed);
         assert!(consumer.pop().is_err());
@@ -164,7 +164,7 @@ fn a_wild_peer_is_survived() {
 }
 
 #[test]
-fn who_has_left_is_known() {
+fn each_end_sees_that_the_other_has_left() {
     let (producer, consumer) = ring::<1>(2).unwrap();
     assert!(!producer.is_deserted());
     drop(consumer);
@@ -205,7 +205,7 @@ fn no_wake_up_is_lost() {
                     next += 1;
                 }
                 None if consumer.may_sleep().unwrap() => {
-                    // Its producer leaves without a wake-up.
+                    // Its producer leaves without waking it.
                     thread::park_timeout(std::time::Duration::from_secs(if next < 20_000 { 30 } else { 0 }));
                     consumer.woken();
                 }
@@ -225,5 +225,5 @@ fn no_wake_up_is_lost() {
     }
     drop(producer);
     assert_eq!(sleeper.join().unwrap(), 20_000);
-    assert!(started.elapsed().as_secs() < 25, "it slept until its time was up");
+    assert!(started.elapsed().as_secs() < 25, "the consumer slept until its timeout");
 }

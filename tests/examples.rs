@@ -1,0 +1,52 @@
+//! The examples of applications and of a balancer of one's own do what they say.
+
+#[path = "../examples/bulk.rs"]
+mod bulk;
+#[path = "../examples/custom_lb.rs"]
+mod custom_lb;
+#[path = "../examples/ping_pong.rs"]
+mod ping_pong;
+#[path = "../examples/request.rs"]
+mod request;
+
+use std::thread;
+use weft::Endpoint;
+use weft::core::spray::LbChoice;
+
+#[test]
+fn messages_go_to_and_fro() {
+    let other = thread::spawn(|| ping_pong::pong("127.43.0.2", 100).map_err(|error| error.to_string()));
+    let round_trip = ping_pong::ping("127.43.0.1", "127.43.0.2", 100).unwrap();
+    assert!(!round_trip.is_zero());
+    other.join().unwrap().unwrap();
+}
+
+#[test]
+fn a_bulk_transfer_shows_its_progress() {
+    let name = format!("memif:@weft-bulk-{}", std::process::id());
+    let open = |n: u8, role: &str| {
+        Endpoint::builder(format!("{name},role={role}")).ip([10, 0, 0, n].into()).build().unwrap()
+    };
+    let (here, there) = (open(1, "client"), open(2, "server"));
+    let other = thread::spawn(|| bulk::receive(there, 20).map_err(|error| error.to_string()));
+    let mut seen = Vec::new();
+    bulk::send(here, "10.0.0.2", 20, |n| seen.push(n)).unwrap();
+    other.join().unwrap().unwrap();
+    assert_eq!(seen, (1..=20).collect::<Vec<_>>());
+}
+
+#[test]
+fn responses_find_their_requests() {
+    let other = thread::spawn(|| request::serve("127.44.0.2", 3).map_err(|error| error.to_string()));
+    let answers = request::ask("127.44.0.1", "127.44.0.2", &["one", "two", "three"]).unwrap();
+    assert_eq!(answers, ["ONE", "TWO", "THREE"]);
+    other.join().unwrap().unwrap();
+}
+
+#[test]
+fn a_custom_balancer_beats_ecmp() {
+    custom_lb::main().expect("the example ends well");
+    let (own, ecmp) =
+        (custom_lb::permutation(custom_lb::sticky()), LbChoice::parse("ecmp").map(custom_lb::permutation));
+    assert!(own.unwrap() < ecmp.unwrap().unwrap());
+}
