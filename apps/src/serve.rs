@@ -4,7 +4,7 @@
 //! for it.
 
 use crate::Failure;
-use crate::perf::{EndArgs, Endpoint, PortArgs, open, pin};
+use crate::perf::{EndArgs, EndSetup, PortArgs, open, pin};
 use crate::port_spec::PeerSpec;
 use crate::trace::{self, TraceArgs};
 use crate::units;
@@ -64,7 +64,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<(), Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::Run(error.to_string());
     let trace = args.trace.begin(&[])?;
     let open = open(&args.port)?;
-    let mut endpoint = Endpoint::new(&args.end, &open)?;
+    let mut endpoint = EndSetup::new(&args.end, &open)?;
     endpoint.setup.config =
         Arc::new(FepConfig { idle_timeout: args.end.patience, ..(*endpoint.setup.config).clone() });
     let (ip, mtu, place) = (open.info.host.ip, open.mtu(), open.info.place_peers());

@@ -25,6 +25,11 @@ impl Process {
         Process::start(&[&["server", "--patience", "20000ms", "--wait", "60000ms"], args].concat())
     }
 
+    fn signal(&self, signal: Signal) {
+        let id = Pid::from_child(self.0.as_ref().expect("it runs"));
+        kill_process(id, signal).expect("it runs");
+    }
+
     fn output(mut self) -> Output {
         self.0.take().expect("it runs").wait_with_output().expect("it ends")
     }
@@ -159,16 +164,71 @@ fn messages_of_all_sizes_pass() {
 }
 
 /// A client at address 2 that keeps the server until it is killed.
-fn long_client(net: u8) -> Process {
+fn long_client(net: u8, args: &[&str]) -> Process {
     let (server, port) = (ip(net, 1), port(net, 2));
-    Process::start(&["client", &server, "--port", &port, "--duration", "60000ms", "--patience", "20000ms"])
+    let long = ["client", &server, "--port", &port, "--duration", "60000ms", "--patience", "20000ms"];
+    Process::start(&[&long, args].concat())
+}
+
+/// Waits until the server has had the client at address 2 for a second.
+fn wait_for_messages(net: u8) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let busy = format!("busy with {}", ip(net, 2));
+    while !stderr(&client(net, 3, &["--count", "1"])).contains(&busy) {
+        assert!(Instant::now() < deadline, "the client never gets the server");
+    }
+    std::thread::sleep(Duration::from_secs(1));
+}
+
+#[test]
+fn a_client_that_is_interrupted_reports_what_it_has_measured() {
+    let _server = Process::server(&["--port", &port(12, 1)]);
+    let directory = tempfile::tempdir().expect("there is room for a file");
+    let file = directory.path().join("report.json");
+    std::fs::write(&file, "earlier").expect("there is room for a file");
+    loop {
+        let running = long_client(12, &["--size", "10KB", "--verify", "--json", &file.to_string_lossy()]);
+        wait_for_messages(12);
+        assert_eq!(std::fs::read_to_string(&file).expect("the file stays"), "earlier");
+        running.signal(Signal::INT);
+        let output = running.output();
+        assert_eq!(output.status.code(), Some(130), "{}", stderr(&output));
+        if !stderr(&output).contains("before anything was measured") {
+            assert!(stderr(&output).contains("interrupted by SIGINT: the report ends there"));
+            assert!(String::from_utf8_lossy(&output.stdout).contains("goodput, Gbit/s"));
+            break;
+        }
+    }
+    let text = std::fs::read_to_string(&file).expect("it has been written");
+    let report: Value = serde_json::from_str(&text).expect("one JSON document");
+    assert!(report["client"]["messages"].as_u64() > Some(0), "{report}");
+    let seconds = report["client"]["seconds"].as_f64();
+    assert!(seconds > Some(0.0) && seconds < Some(60.0), "{report}");
+    // The server may not have answered in time.
+    if !report["server"].is_null() {
+        complete(&report, report["client"]["arrived"].as_u64().expect("a number"));
+    }
+}
+
+#[test]
+fn a_server_that_is_interrupted_reports_what_has_arrived_and_ends_the_test() {
+    let server = Process::server(&["--port", &port(13, 1), "--json", "-"]);
+    let running = long_client(13, &["--size", "10KB"]);
+    wait_for_messages(13);
+    server.signal(Signal::TERM);
+    let report = json(&server.output());
+    assert!(report["server"]["arrived"].as_u64() > Some(0), "{report}");
+    let output = running.output();
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    let said = "127.91.13.1 has ended the test: the server was interrupted";
+    assert!(stderr(&output).contains(said), "{}", stderr(&output));
 }
 
 #[test]
 fn a_client_that_dies_harms_nobody_else() {
     let _server =
         Process::start(&["server", "--wait", "60000ms", "--port", &port(6, 1), "--patience", "1000ms"]);
-    let mut dying = long_client(6);
+    let mut dying = long_client(6, &[]);
     // The first one has the server as soon as the second one is refused.
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
@@ -181,7 +241,7 @@ fn a_client_that_dies_harms_nobody_else() {
         // The second one may have had it for the moment in which the first one came.
         if let Some(said) = dying.ended() {
             assert!(said.contains("busy with 127.91.6.3"), "{said}");
-            dying = long_client(6);
+            dying = long_client(6, &[]);
         }
     }
     dying.0.as_mut().expect("it runs").kill().expect("it can be killed");
@@ -327,8 +387,7 @@ fn a_server_that_is_told_to_end_leaves_no_socket() {
             assert!(Instant::now() < deadline, "the server does not come");
             std::thread::sleep(Duration::from_millis(5));
         }
-        let id = Pid::from_child(server.0.as_ref().expect("it runs"));
-        kill_process(id, signal).expect("it runs");
+        server.signal(signal);
         let output = server.output();
         assert_eq!(output.status.code(), Some(status), "{}", stderr(&output));
         assert!(!socket.exists(), "{signal:?}");

@@ -14,11 +14,12 @@ mod thread;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use weft_stack::cc::Time;
+use weft_stack::cc::{CcSnapshot, Time};
 use weft_stack::fep::ConnectOptions;
 use weft_stack::packet::Addr;
 use weft_stack::worker::{TurnResult, Worker};
 
+use self::completion::ConnectionName;
 use self::direct::Direct;
 use self::remote::Remote;
 use crate::port::{AnyPort, PeerSpec};
@@ -320,8 +321,7 @@ impl Endpoint {
         each!(self, inner => &mut inner.memory)
     }
 
-    /// The worker, if it runs in the caller's thread: for counters, the state of congestion control, and
-    /// [`explain`](weft_stack::fep::Fep::explain).
+    /// The worker, if it runs in the caller's thread: for counters, its clock and its address book.
     pub fn worker(&self) -> Option<&Worker<AnyPort>> {
         match &self.backend {
             Backend::Direct(direct) => Some(&direct.worker),
@@ -334,6 +334,14 @@ impl Endpoint {
         match &mut self.backend {
             Backend::Direct(direct) => Some(&mut direct.worker),
             Backend::Remote(_) => None,
+        }
+    }
+
+    /// The state of a connection's congestion control, if its worker runs in the caller's thread.
+    pub fn congestion(&self, connection: ConnectionId) -> Option<CcSnapshot> {
+        match (&self.backend, connection.0) {
+            (Backend::Direct(direct), ConnectionName::Direct(id)) => direct.worker.fep().congestion(id),
+            _ => None,
         }
     }
 

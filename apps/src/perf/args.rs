@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use weft_cc::{Rate, Span};
 use weft_stack::worker::Idle;
 
-/// Longer silence than that of acknowledgements is none that a sender could work with.
+/// The most bytes between two acknowledgements: with more, a sender hears too rarely to control congestion.
 const MOST_ACK_BYTES: u32 = 1 << 20;
 
 /// `weft perf`.
@@ -36,7 +36,7 @@ pub(super) struct ServerArgs {
     pub(super) port: PortArgs,
     #[command(flatten)]
     pub(super) end: EndArgs,
-    /// A client that may use the server; may be repeated [default: whoever comes].
+    /// A client that may use the server; may be repeated [default: any].
     #[arg(long = "peer", value_name = "IP[/MAC]")]
     pub(super) peers: Vec<PeerSpec>,
     /// End after one test.
@@ -73,7 +73,7 @@ pub(super) struct ClientArgs {
 
 #[derive(Debug, Args)]
 pub(super) struct PairArgs {
-    /// What joins the two ends: memory; ring, two DPDK net_ring devices; or udp, the loopback interface.
+    /// The link between the two ends: memory; ring, two DPDK net_ring devices; or udp, the loopback interface.
     #[arg(long = "port", value_name = "memory|ring|udp", default_value = "memory")]
     pub(super) between: PairLink,
     /// Threads: one that drives both ends in turn, or one for each.
@@ -108,10 +108,10 @@ pub(crate) struct PortArgs {
     pub(crate) options: PortOptions,
 }
 
-/// What is to be run.
+/// The test.
 #[derive(Debug, Args)]
 pub(super) struct TestArgs {
-    /// What is measured.
+    /// The figure to measure.
     #[arg(long, value_name = "MODE", default_value = "throughput")]
     pub(super) mode: Mode,
     /// Bytes of a message [default: 1MiB; 64 for rate and latency].
@@ -137,7 +137,7 @@ pub(super) struct TestArgs {
     pub(super) verify: bool,
 }
 
-/// How an end works.
+/// Options of an end: its protocol and its worker.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct EndArgs {
     /// Payload bytes of a full packet [default: 4096, or what the port's MTU leaves].
@@ -165,8 +165,8 @@ pub(crate) struct EndArgs {
     /// First retransmission timeout: longer than the system may take the processor away.
     #[arg(long, value_name = "TIME", value_parser = units::span, default_value = "100ms")]
     pub(crate) rto: Span,
-    /// Bytes that this end receives before it acknowledges them, packets below 1 KiB counted as such; what asks for
-    /// an acknowledgement gets it at once.
+    /// Bytes that this end receives before it acknowledges them, packets below 1 KiB counted as 1 KiB; a packet that
+    /// asks for an acknowledgement gets it at once.
     #[arg(long, value_name = "BYTES", value_parser = ack_bytes, default_value = "16KiB")]
     pub(crate) ack_every: u32,
     /// Silence of the other end after which a test is given up.
@@ -175,7 +175,7 @@ pub(crate) struct EndArgs {
     /// Pin the worker to this core; may be repeated for a pair with two threads.
     #[arg(long = "core", value_name = "N")]
     pub(crate) cores: Vec<usize>,
-    /// What a worker does when there is nothing to do: spin, on a core of its own, or adaptive, which gives
+    /// The worker's behaviour when there is nothing to do: spin, on a core of its own, or adaptive, which gives
     /// way to others and then sleeps.
     #[arg(long, value_name = "spin|adaptive", default_value = "adaptive")]
     pub(crate) idle: IdleArg,

@@ -3,21 +3,17 @@
 use super::control::{self, CONTROL, Message};
 use super::drive::{Role, Silence, Step};
 use super::measure::{Meter, Progress};
-use super::memory::Messages;
+use super::memory;
 use super::pattern::Scratch;
 use super::plan::{Limit, Mode, Test};
 use super::report::{CongestionReport, EndReport, LatencyReport};
 use super::sequence::Sequence;
 use crate::Failure;
 use hdrhistogram::Histogram;
+use weft::{Addr, Completion, ConnectionId, Endpoint, Error, MemorySlice, ReceiveBuffer, ReceiveOptions};
+use weft::{SendBuffer, SendOptions};
 use weft_cc::{Span, Time};
-use weft_stack::buffer::Buffer;
-use weft_stack::fep::{CallError, Completion, ConnectOptions, ConnectionId, Fep, Receive, Send};
-use weft_stack::packet::Addr;
-use weft_stack::port::Port;
-use weft_stack::region::RegionSlice;
-use weft_stack::ses::Matching;
-use weft_stack::worker::Worker;
+use weft_stack::worker::Clock;
 
 /// The longest round trip that is told apart from longer ones, ns.
 const LONGEST_RTT_NS: u64 = 100_000_000_000;
@@ -25,11 +21,10 @@ const LONGEST_RTT_NS: u64 = 100_000_000_000;
 /// The client.
 pub(super) struct Client {
     test: Test,
-    /// Messages that have not been used yet.
-    memory: Messages,
     server: Addr,
-    /// The server, as people know it.
+    /// The server's address, for people.
     name: String,
+    clock: Clock,
     state: State,
     silence: Silence,
     control: Option<ConnectionId>,
@@ -40,7 +35,7 @@ pub(super) struct Client {
     /// When the measured part is to begin (tests of a duration), once messages are posted.
     begin: Option<Time>,
     /// Memory of delivered messages that go out again when another one has come back (latency).
-    spare: Vec<Buffer>,
+    spare: Vec<SendBuffer>,
     scratch: Scratch,
     meter: Meter,
     round_trips: Option<Histogram<u64>>,
@@ -55,32 +50,33 @@ pub(super) struct Client {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Begin,
-    /// Has asked for the test.
+    /// Waits for the server's answer to its request.
     Asking,
-    /// Sends.
+    /// Sends messages.
     Running,
-    /// Has sent all, and waits until it has arrived.
+    /// Waits until all messages have been delivered.
     Draining,
-    /// Has said so, and waits for the server's report.
+    /// Waits for the server's report.
     Finished,
     /// Waits for its connections to close.
     Closing,
 }
 
-/// Receives for what comes back when latency is measured.
+/// Receives for returning messages when latency is measured.
 const PONGS: u64 = 2;
 
-/// The memory that a client of `test` sends from over `port`, and receives into.
-///
-/// # Errors
-/// There is not so much.
-pub(super) fn memory(test: &Test, port: &mut impl Port) -> Result<Messages, Failure> {
+/// Messages that a client of `test` sends from and receives into at a time.
+fn messages(test: &Test) -> u64 {
     let pongs = if test.mode == Mode::Latency { PONGS } else { 0 };
-    let count = u64::from(test.connections) * u64::from(test.depth) + pongs;
-    Messages::registered(count, test.size, port).map_err(|error| Failure::Run(error.to_string()))
+    u64::from(test.connections) * u64::from(test.depth) + pongs
 }
 
-/// A connection and what is sent over it.
+/// Bytes of memory that the endpoint of a client of `test` should have.
+pub(super) fn memory_of(test: &Test) -> usize {
+    memory::size_for(messages(test), test.size)
+}
+
+/// A connection and the state of its messages.
 struct Lane {
     connection: ConnectionId,
     next: u64,
@@ -91,22 +87,15 @@ struct Lane {
 
 impl Client {
     /// A client that will ask the endpoint `server`, called `name`, for `test`.
-    pub(super) fn new(
-        test: Test,
-        memory: Messages,
-        server: Addr,
-        name: String,
-        patience: Span,
-        now: Time,
-    ) -> Client {
+    pub(super) fn new(test: Test, server: Addr, name: String, patience: Span, clock: Clock) -> Client {
         Client {
-            memory,
+            clock,
             round_trips: (test.mode == Mode::Latency).then(histogram).flatten(),
             test,
             server,
             name,
             state: State::Begin,
-            silence: Silence::new(patience, now),
+            silence: Silence::new(patience, clock.now()),
             control: None,
             lanes: Vec::new(),
             session: 0,
@@ -125,7 +114,7 @@ impl Client {
         }
     }
 
-    /// What it has seen.
+    /// The client's own figures.
     pub(super) fn report(&self) -> EndReport {
         EndReport {
             arrived: self.done.messages,
@@ -136,12 +125,17 @@ impl Client {
         }
     }
 
-    /// What the server has seen.
+    /// The server's figures, if it has sent them.
     pub(super) fn server_report(&self) -> Option<EndReport> {
         self.server_report.clone()
     }
 
-    /// What congestion control made of the path.
+    /// Whether the measured part has begun and ended.
+    pub(super) fn has_measured(&self) -> bool {
+        self.meter.has_ended()
+    }
+
+    /// The state of congestion control at the end of the measured part.
     pub(super) fn congestion(&self) -> Option<CongestionReport> {
         self.congestion.clone()
     }
@@ -162,39 +156,36 @@ impl Client {
         })
     }
 
-    fn ask(&mut self, fep: &mut Fep, now: Time) -> Result<(), CallError> {
+    fn ask(&mut self, endpoint: &mut Endpoint, now: Time) -> Result<(), Error> {
         // One for the answer and one for the report; and one for an answer to an earlier client here.
         for _ in 0..3 {
-            control::post_receive(fep, Some(self.server))?;
+            control::post_receive(endpoint, Some(self.server))?;
         }
-        self.say(fep, now, Message::Request(self.test.clone()))?;
+        self.say(endpoint, Message::Request(self.test.clone()))?;
         self.state = State::Asking;
         self.silence.restart(now);
         Ok(())
     }
 
-    fn say(&mut self, fep: &mut Fep, now: Time, message: Message) -> Result<(), CallError> {
-        let connection = control::connection(fep, now, self.server, self.control)?;
-        self.control = Some(connection);
-        control::send(fep, connection, message)
+    fn say(&mut self, endpoint: &mut Endpoint, message: Message) -> Result<(), Error> {
+        control::send(endpoint, self.server, &mut self.control, message)
     }
 
-    fn start(&mut self, fep: &mut Fep, now: Time, session: u32) -> Result<(), CallError> {
+    fn start(&mut self, endpoint: &mut Endpoint, now: Time, session: u32) -> Result<(), Error> {
         self.session = session;
+        let mut messages = memory::messages(endpoint, messages(&self.test), self.test.size)?.into_iter();
         if self.test.mode == Mode::Latency {
-            for _ in 0..PONGS {
-                let message = self.memory.take()?;
-                self.post_pong(fep, message)?;
+            for message in messages.by_ref().take(PONGS as usize) {
+                self.post_pong(endpoint, message.into())?;
             }
         }
         for lane in 0..u32::from(self.test.connections) {
-            let connection = fep.connect(now, self.server, ConnectOptions::default())?;
+            let connection = endpoint.connect(self.server)?;
             self.lanes.push(Lane { connection, next: 0, under_way: 0, posted_at: now });
-            for _ in 0..self.test.depth {
-                let message = self.memory.take()?;
-                // What is sent without a check has content too: memory that was never written is one page.
+            for message in messages.by_ref().take(self.test.depth as usize) {
+                // Messages have content also when nobody checks it: all memory that was never written is the same page.
                 self.scratch.fill(&message, lane, 0);
-                self.post(fep, now, lane, Buffer::Region(message))?;
+                self.post(endpoint, now, lane, message.into())?;
             }
         }
         self.state = State::Running;
@@ -204,21 +195,23 @@ impl Client {
     /// Posts the next message of a connection, unless enough have been.
     // Inlined always: memory that is put together and then moved is waited for.
     #[inline(always)]
-    fn post(&mut self, fep: &mut Fep, now: Time, lane: u32, buffer: Buffer) -> Result<(), CallError> {
+    fn post(
+        &mut self,
+        endpoint: &mut Endpoint,
+        now: Time,
+        lane: u32,
+        mut buffer: SendBuffer,
+    ) -> Result<(), Error> {
         if matches!(self.test.limit, Limit::Messages(count) if self.posted >= count) {
             return Ok(());
         }
-        let tag = Some(control::data_tag(self.session, lane));
-        let verify = self.test.verify;
+        let tag = control::data_tag(self.session, lane);
         let Some(state) = self.lanes.get_mut(lane as usize) else { return Ok(()) };
-        if let Buffer::Region(message) = &buffer
-            && verify
-        {
-            // A clone: what is named by reference is kept in memory, for all.
-            self.scratch.fill(&message.clone(), lane, state.next);
+        if self.test.verify {
+            buffer = fill(&mut self.scratch, buffer, lane, state.next);
         }
-        let send = Send { buffer, tag, header_data: state.next, context: lane.into() };
-        fep.post_send(state.connection, send)?;
+        let options = SendOptions::default().tag(tag).header_data(state.next).context(lane.into());
+        endpoint.send_with(state.connection, buffer, options).map_err(|refused| refused.error)?;
         state.next += 1;
         state.under_way += 1;
         state.posted_at = now;
@@ -226,22 +219,21 @@ impl Client {
         Ok(())
     }
 
-    fn post_pong(&mut self, fep: &mut Fep, message: RegionSlice) -> Result<(), CallError> {
-        let matching = Matching::Tagged { tag: control::data_tag(self.session, 0), ignore: 0 };
-        let buffer = Buffer::Region(message);
-        fep.post_receive(Receive { buffer, from: Some(self.server), matching, context: 0 })?;
+    fn post_pong(&mut self, endpoint: &mut Endpoint, buffer: ReceiveBuffer) -> Result<(), Error> {
+        let options = ReceiveOptions::default().tag(control::data_tag(self.session, 0)).from(self.server);
+        endpoint.receive_with(buffer, options).map_err(|refused| refused.error)?;
         Ok(())
     }
 
     /// Takes a message back that has been delivered.
     #[inline]
-    fn sent<P: Port>(
+    fn sent(
         &mut self,
-        worker: &mut Worker<P>,
+        endpoint: &mut Endpoint,
         now: Time,
         lane: u32,
-        buffer: Buffer,
-    ) -> Result<(), CallError> {
+        buffer: SendBuffer,
+    ) -> Result<(), Error> {
         let Some(state) = self.lanes.get_mut(lane as usize) else { return Ok(()) };
         state.under_way -= 1;
         if self.test.mode == Mode::Latency {
@@ -249,34 +241,34 @@ impl Client {
             self.spare.push(buffer);
             return Ok(());
         }
-        self.delivered(worker, now);
-        if self.state == State::Running { self.post(worker.fep_mut(), now, lane, buffer) } else { Ok(()) }
+        self.delivered(endpoint, now);
+        if self.state == State::Running { self.post(endpoint, now, lane, buffer) } else { Ok(()) }
     }
 
-    fn delivered<P: Port>(&mut self, worker: &Worker<P>, now: Time) {
+    fn delivered(&mut self, endpoint: &Endpoint, now: Time) {
         self.done.messages += 1;
         self.done.bytes += self.test.size;
         if self.test.limit == Limit::Messages(self.done.messages) {
-            self.end_of_measure(worker, now);
+            self.end_of_measure(endpoint, now);
         }
     }
 
     /// A message has come back.
-    fn returned<P: Port>(
+    fn returned(
         &mut self,
-        worker: &mut Worker<P>,
+        endpoint: &mut Endpoint,
         now: Time,
         seq: u64,
         len: u32,
-        message: RegionSlice,
-    ) -> Result<(), CallError> {
-        let arrived = worker.clock().now().latest(now);
+        message: MemorySlice,
+    ) -> Result<(), Error> {
+        let arrived = self.clock.now().latest(now);
         let Some(lane) = self.lanes.first() else { return Ok(()) };
         let rtt = arrived.since(lane.posted_at);
         let due = self.pongs.arrived(seq) && seq + 1 == lane.next;
         if !due || u64::from(len) != self.test.size {
             self.wrong_messages += 1;
-            return self.post_pong(worker.fep_mut(), message);
+            return self.post_pong(endpoint, message.into());
         }
         if self.test.verify {
             self.verified += u64::from(len);
@@ -286,25 +278,25 @@ impl Client {
         if let Some(histogram) = self.round_trips.as_mut().filter(|_| measured) {
             histogram.saturating_record(rtt.as_ps() / 1000);
         }
-        self.delivered(worker, now);
-        self.post_pong(worker.fep_mut(), message)?;
+        self.delivered(endpoint, now);
+        self.post_pong(endpoint, message.into())?;
         if self.state == State::Running {
             let ping = match self.spare.pop() {
                 Some(buffer) => buffer,
                 // The one before has come back, but its acknowledgement has not.
-                None => Buffer::Region(Messages::new(1, self.test.size)?.take()?),
+                None => vec![0; self.test.size as usize].into(),
             };
-            // Not the time of the turn: what came before in it is not the network's.
-            let now = worker.clock().now().latest(now);
-            self.post(worker.fep_mut(), now, 0, ping)?;
+            // Not the time of the turn: the work before in it does not belong to the network.
+            let now = self.clock.now().latest(now);
+            self.post(endpoint, now, 0, ping)?;
         }
         Ok(())
     }
 
-    fn heard(&mut self, fep: &mut Fep, now: Time, message: Message) -> Result<(), Failure> {
+    fn heard(&mut self, endpoint: &mut Endpoint, now: Time, message: Message) -> Result<(), Failure> {
         match (self.state, message) {
             (State::Asking, Message::Ready { session }) => {
-                self.start(fep, now, session).map_err(|error| self.refused_call(&error))
+                self.start(endpoint, now, session).map_err(|error| self.refused_call(&error))
             }
             (State::Asking, Message::Refused { reason }) => {
                 let reason = printable(&reason);
@@ -312,7 +304,7 @@ impl Client {
             }
             (State::Finished, Message::Report(report)) => {
                 self.server_report = Some(report);
-                self.close(fep, now);
+                self.close(endpoint, now);
                 Ok(())
             }
             (_, Message::Refused { reason }) => {
@@ -324,68 +316,51 @@ impl Client {
         }
     }
 
-    fn close(&mut self, fep: &mut Fep, now: Time) {
+    fn close(&mut self, endpoint: &mut Endpoint, now: Time) {
         let all = self.lanes.iter().map(|lane| lane.connection).chain(self.control);
         for connection in all.collect::<Vec<_>>() {
             // One that has closed by itself is closed.
-            let _ = fep.close(now, connection);
+            let _ = endpoint.close(connection);
         }
         self.state = State::Closing;
         self.silence.restart(now);
     }
 
-    fn take<P: Port>(
-        &mut self,
-        worker: &mut Worker<P>,
-        now: Time,
-        completion: Completion,
-    ) -> Result<(), Failure> {
+    #[inline]
+    fn take(&mut self, endpoint: &mut Endpoint, now: Time, completion: Completion) -> Result<(), Failure> {
         match completion {
-            // All has been delivered and reported: whether the server said so of the last word too does not matter.
+            // All has been delivered and reported: whether the server has acknowledged the last word too does not matter.
             Completion::Sent { .. } if self.state == State::Closing => Ok(()),
             Completion::Sent { context, buffer, result, .. } => {
                 result.map_err(|error| self.failure(&error))?;
                 if context == CONTROL {
                     return Ok(());
                 }
-                self.sent(worker, now, context as u32, buffer).map_err(|error| self.refused_call(&error))
-            }
-            Completion::Received {
-                context: CONTROL,
-                buffer: Buffer::Heap(bytes),
-                len,
-                result: Ok(()),
-                ..
-            } => {
-                let message =
-                    control::decode(&bytes[..len as usize]).map_err(|error| self.failure(&error))?;
-                self.heard(worker.fep_mut(), now, message)
-            }
-            Completion::Received {
-                header_data,
-                len,
-                buffer: Buffer::Region(message),
-                result: Ok(()),
-                ..
-            } => {
-                let taken = self.returned(worker, now, header_data, len, message);
-                taken.map_err(|error| self.refused_call(&error))
+                self.sent(endpoint, now, context as u32, buffer).map_err(|error| self.refused_call(&error))
             }
             Completion::Received { result: Err(error), .. } => Err(self.failure(&error)),
-            Completion::Received { .. } => Ok(()),
-            Completion::Closed { id, result, .. } => {
-                self.lanes.retain(|lane| lane.connection != id || self.state != State::Closing);
-                if self.control == Some(id) {
+            Completion::Received { context: CONTROL, buffer, len, .. } => {
+                let message = control::decode(&buffer.to_bytes(len)).map_err(|error| self.failure(&error))?;
+                self.heard(endpoint, now, message)
+            }
+            Completion::Received { header_data, len, buffer: ReceiveBuffer::Memory(message), .. } => {
+                let taken = self.returned(endpoint, now, header_data, len, message);
+                taken.map_err(|error| self.refused_call(&error))
+            }
+            Completion::Closed { connection, result, .. } => {
+                self.lanes.retain(|lane| lane.connection != connection || self.state != State::Closing);
+                if self.control == Some(connection) {
                     self.control = None;
                 }
                 match result {
-                    Err(error) if self.lanes.iter().any(|lane| lane.connection == id) => {
+                    Err(error) if self.lanes.iter().any(|lane| lane.connection == connection) => {
                         Err(self.failure(&error))
                     }
                     // The control connection closes by itself when nothing is said for long.
                     _ => Ok(()),
                 }
             }
+            _ => Ok(()),
         }
     }
 
@@ -393,16 +368,16 @@ impl Client {
         Failure::Run(format!("{}: {error}", self.name))
     }
 
-    fn refused_call(&self, error: &CallError) -> Failure {
+    fn refused_call(&self, error: &Error) -> Failure {
         Failure::Run(format!("the endpoint cannot run the test: {error}"))
     }
 
-    /// Goes on when its time has come.
-    fn advance<P: Port>(&mut self, worker: &mut Worker<P>, now: Time) -> Result<(), Failure> {
+    /// Enters the next state when its time has come.
+    fn advance(&mut self, endpoint: &mut Endpoint, now: Time) -> Result<(), Failure> {
         match self.state {
-            State::Begin => self.ask(worker.fep_mut(), now).map_err(|error| self.refused_call(&error))?,
+            State::Begin => self.ask(endpoint, now).map_err(|error| self.refused_call(&error))?,
             State::Running => {
-                self.watch_the_clock(worker, now);
+                self.watch_the_clock(endpoint, now);
                 let all = matches!(self.test.limit, Limit::Messages(count) if self.posted >= count);
                 if all || self.meter.has_ended() {
                     self.state = State::Draining;
@@ -411,7 +386,7 @@ impl Client {
             State::Draining if self.done.messages == self.posted => {
                 self.state = State::Finished;
                 let finished = Message::Finished { messages: self.posted };
-                self.say(worker.fep_mut(), now, finished).map_err(|error| self.refused_call(&error))?;
+                self.say(endpoint, finished).map_err(|error| self.refused_call(&error))?;
             }
             State::Asking | State::Draining | State::Finished | State::Closing => {}
         }
@@ -419,10 +394,10 @@ impl Client {
     }
 
     /// Begins and ends the measured part.
-    fn watch_the_clock<P: Port>(&mut self, worker: &Worker<P>, now: Time) {
+    fn watch_the_clock(&mut self, endpoint: &Endpoint, now: Time) {
         let Limit::Microseconds(us) = self.test.limit else {
             if self.meter.began().is_none() {
-                self.meter.begin(now, worker, Progress::default());
+                self.meter.begin(now, endpoint, Progress::default());
             }
             return;
         };
@@ -430,17 +405,17 @@ impl Client {
         match self.meter.began() {
             // From when it really begins: the system may have had the processor until now.
             Some(began) if now.is_at_or_after(began + Span::from_ps(us * 1_000_000)) => {
-                self.end_of_measure(worker, now);
+                self.end_of_measure(endpoint, now);
             }
-            None if now.is_at_or_after(begin) => self.meter.begin(now, worker, self.done),
+            None if now.is_at_or_after(begin) => self.meter.begin(now, endpoint, self.done),
             Some(_) | None => {}
         }
     }
 
-    fn end_of_measure<P: Port>(&mut self, worker: &Worker<P>, now: Time) {
-        self.meter.end(now, worker, self.done);
+    fn end_of_measure(&mut self, endpoint: &Endpoint, now: Time) {
+        self.meter.end(now, endpoint, self.done);
         let first = self.lanes.first();
-        let snapshot = first.and_then(|lane| worker.fep().congestion(lane.connection));
+        let snapshot = first.and_then(|lane| endpoint.congestion(lane.connection));
         self.congestion = snapshot.as_ref().map(CongestionReport::of);
     }
 
@@ -458,16 +433,14 @@ impl Client {
 }
 
 impl Role for Client {
-    fn step<P: Port>(&mut self, worker: &mut Worker<P>, now: Time) -> Result<Step, Failure> {
+    fn step(&mut self, endpoint: &mut Endpoint, now: Time) -> Result<Step, Failure> {
         let mut step = Step::Idle;
-        while let Some(completion) = worker.fep_mut().poll_completion() {
+        while let Some(completion) = endpoint.next_completion().map_err(|error| self.failure(&error))? {
             step = Step::Busy;
-            self.take(worker, now, completion)?;
+            self.take(endpoint, now, completion)?;
         }
-        self.advance(worker, now)?;
-        let counters = worker.fep().counters();
-        let heard = counters.data_received + counters.acks_received + counters.duplicates_received;
-        let silent = self.silence.is_too_long(heard, now);
+        self.advance(endpoint, now)?;
+        let silent = self.silence.is_too_long(heard(endpoint), now);
         if self.state == State::Closing {
             let closed = self.lanes.is_empty() && self.control.is_none();
             // The test is over: what the server says about its end does not matter.
@@ -475,7 +448,7 @@ impl Role for Client {
                 return Ok(Step::Done);
             }
         } else if silent {
-            return Err(self.silence.failure(worker, now, &self.name, &self.waits_for()));
+            return Err(self.silence.failure(endpoint, &self.name, &self.waits_for()));
         }
         Ok(step)
     }
@@ -484,6 +457,46 @@ impl Role for Client {
     fn turned(&mut self, span: Span, idle: bool) {
         self.meter.turned(span, idle);
     }
+
+    /// Ends the measured part, if it has begun. Messages under way are delivered, and the server is asked for its report.
+    fn interrupt(&mut self, endpoint: &mut Endpoint, now: Time) -> Result<(), Failure> {
+        match self.state {
+            // There is nothing to report, and nobody to wait for.
+            State::Begin | State::Asking => {
+                self.control = None;
+                self.state = State::Closing;
+            }
+            State::Running | State::Draining => {
+                if self.meter.began().is_some() && !self.meter.has_ended() {
+                    self.end_of_measure(endpoint, now);
+                }
+                self.state = State::Draining;
+            }
+            State::Finished | State::Closing => {}
+        }
+        Ok(())
+    }
+}
+
+/// Packets that show that the server lives.
+#[inline]
+fn heard(endpoint: &Endpoint) -> u64 {
+    endpoint.worker().map_or(0, |worker| {
+        let counters = worker.fep().counters();
+        counters.data_received + counters.acks_received + counters.duplicates_received
+    })
+}
+
+/// Writes the content of a message. By value: a buffer that is lent stays in memory on all paths, and not in registers.
+#[inline(never)]
+fn fill(scratch: &mut Scratch, buffer: SendBuffer, lane: u32, seq: u64) -> SendBuffer {
+    match buffer {
+        SendBuffer::Memory(message) => {
+            scratch.fill(&message, lane, seq);
+            message.into()
+        }
+        other => Scratch::content(other.len(), lane, seq).into(),
+    }
 }
 
 /// Round-trip times from 1 ns to 100 s, to three digits.
@@ -491,7 +504,7 @@ fn histogram() -> Option<Histogram<u64>> {
     Histogram::new_with_bounds(1, LONGEST_RTT_NS, 3).ok()
 }
 
-/// What a peer says, without what would move the cursor of a terminal.
+/// Text of a peer, without characters that would move the cursor of a terminal.
 fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }

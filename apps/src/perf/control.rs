@@ -1,36 +1,30 @@
-//! What client and server tell each other: messages of JSON over weft itself, each with the version of
-//! this protocol.
+//! The control messages between client and server: JSON over weft itself, each with the version of this
+//! protocol.
 //!
 //! ```text
-//!   client ── request ─▶ server        what is to be run
+//!   client ── request ─▶ server        the test
 //!          ◀─ ready ────               or refused, and why
 //!          ══ messages ═▶              tagged with the session and the connection (latency: and back)
-//!          ── finished ─▶              how many those were
-//!          ◀─ report ───               what the server has seen
+//!          ── finished ─▶              their number
+//!          ◀─ report ───               the server's figures
 //! ```
 
 use super::plan::Test;
 use super::report::EndReport;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
-use weft_cc::Time;
-use weft_stack::buffer::Buffer;
-use weft_stack::fep::{CallError, ConnectOptions, ConnectionId, Fep, Receive, Send};
-use weft_stack::packet::Addr;
-use weft_stack::ses::Matching;
+use weft::{Addr, CallError, ConnectionId, Endpoint, Error, ReceiveOptions, SendBuffer, SendOptions};
 
-/// Changes with every change of what is said here.
+/// Changes with every change of these messages.
 const VERSION: u32 = 2;
 /// Bytes of the longest control message.
 pub(super) const LONGEST: usize = 4096;
-/// The tag of control messages. Those of data have the session in their upper half.
+/// The tag of control messages. Tags of data messages have the session in their upper half.
 pub(super) const TAG: u64 = u64::from_be_bytes(*b"weftperf");
-/// The caller's word of control messages; those of data have another one.
+/// The context of control messages; data messages have others.
 pub(super) const CONTROL: u64 = u64::MAX;
 /// Sessions count from 1 to this, which is below the upper half of [`TAG`].
 pub(super) const LAST_SESSION: u32 = 0x3fff_ffff;
-/// What takes a control message.
-const MATCHING: Matching = Matching::Tagged { tag: TAG, ignore: 0 };
 
 /// The tag of messages of a connection.
 pub(super) fn data_tag(session: u32, lane: u32) -> u64 {
@@ -49,7 +43,7 @@ pub(super) enum Message {
     Refused { reason: String },
     /// All messages of the test have been delivered.
     Finished { messages: u64 },
-    /// What the server has seen.
+    /// The server's figures.
     Report(EndReport),
 }
 
@@ -72,21 +66,21 @@ pub(super) enum ControlError {
         "it speaks version {0} of weft perf's protocol, and this weft version {VERSION}: use the same weft"
     )]
     Version(u32),
-    /// It is none.
-    #[error("it sent a control message that is none: {0}")]
+    /// It is no control message.
+    #[error("it sent a malformed control message: {0}")]
     Malformed(serde_json::Error),
 }
 
 /// The bytes of `message`.
 pub(super) fn encode(message: Message) -> Vec<u8> {
     let envelope = Envelope { weft_perf: VERSION, message };
-    // Maps with keys that are no strings are all that fails.
+    // Only maps whose keys are no strings fail.
     serde_json::to_vec(&envelope).unwrap_or_default()
 }
 
 /// The message that `bytes` are.
 pub(super) fn decode(bytes: &[u8]) -> Result<Message, ControlError> {
-    // The version first: what else another one says may look different.
+    // The version first: the rest of another version's messages may look different.
     let version: Version = serde_json::from_slice(bytes).map_err(ControlError::Malformed)?;
     if version.weft_perf != VERSION {
         return Err(ControlError::Version(version.weft_perf));
@@ -96,31 +90,46 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Message, ControlError> {
 }
 
 /// Posts a receive for a control message.
-pub(super) fn post_receive(fep: &mut Fep, from: Option<Addr>) -> Result<(), CallError> {
-    let buffer = Buffer::Heap(vec![0; LONGEST]);
-    fep.post_receive(Receive { buffer, from, matching: MATCHING, context: CONTROL })?;
+pub(super) fn post_receive(endpoint: &mut Endpoint, from: Option<Addr>) -> Result<(), Error> {
+    let any = ReceiveOptions::default().tag(TAG).context(CONTROL);
+    let options = from.map_or(any, |peer| any.from(peer));
+    endpoint.receive_with(vec![0; LONGEST], options).map_err(|refused| refused.error)?;
     Ok(())
 }
 
-/// The connection to `peer` if it is open, else a new one: it closes by itself when nothing is said for long.
-pub(super) fn connection(
-    fep: &mut Fep,
-    now: Time,
+/// Sends `buffer` to `peer` on the connection that is there, or on a new one: a connection closes by itself when it is
+/// silent for long.
+#[inline]
+pub(super) fn send_to(
+    endpoint: &mut Endpoint,
     peer: Addr,
-    present: Option<ConnectionId>,
-) -> Result<ConnectionId, CallError> {
-    match present.filter(|id| fep.is_open(*id)) {
-        Some(id) => Ok(id),
-        None => fep.connect(now, peer, ConnectOptions::default()),
-    }
+    connection: &mut Option<ConnectionId>,
+    buffer: SendBuffer,
+    options: SendOptions,
+) -> Result<(), Error> {
+    let buffer = match *connection {
+        None => buffer,
+        Some(present) => match endpoint.send_with(present, buffer, options) {
+            Ok(_) => return Ok(()),
+            Err(refused) if refused.error == Error::Refused(CallError::NotOpen) => refused.buffer,
+            Err(refused) => return Err(refused.error),
+        },
+    };
+    let new = endpoint.connect(peer)?;
+    *connection = Some(new);
+    endpoint.send_with(new, buffer, options).map_err(|refused| refused.error)?;
+    Ok(())
 }
 
-/// Sends a control message.
-pub(super) fn send(fep: &mut Fep, connection: ConnectionId, message: Message) -> Result<(), CallError> {
-    let buffer = Buffer::Heap(encode(message));
-    let send = Send { buffer, tag: Some(TAG), header_data: 0, context: CONTROL };
-    fep.post_send(connection, send)?;
-    Ok(())
+/// Sends a control message, as [`send_to`].
+pub(super) fn send(
+    endpoint: &mut Endpoint,
+    peer: Addr,
+    connection: &mut Option<ConnectionId>,
+    message: Message,
+) -> Result<(), Error> {
+    let options = SendOptions::default().tag(TAG).context(CONTROL);
+    send_to(endpoint, peer, connection, encode(message).into(), options)
 }
 
 #[cfg(test)]

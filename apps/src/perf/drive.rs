@@ -1,33 +1,38 @@
-//! The loops that drive ends of a test, and what they have in common.
+//! The loops that drive the ends of a test, and what both ends have in common.
 
 use crate::Failure;
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::flag;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use crate::interrupt::Interrupt;
+use weft::Endpoint;
 use weft_cc::{Span, Time};
-use weft_stack::port::Port;
-use weft_stack::worker::Worker;
+use weft_stack::worker::Clock;
 
-/// How often the other end's first retransmission timeout it may need to notice that an answer was lost, and to ask
-/// again: once more than one, as timers are not exact.
+/// How many of the other end's first retransmission timeouts it may need to notice that an answer was lost, and to ask
+/// again: one more than one, as timers are not exact.
 const TIMEOUTS: u64 = 2;
-/// Lines of what waits for what that are shown.
+/// How long an end that a signal has interrupted waits for messages under way and for the other end's report.
+const GRACE: Span = Span::from_ms(1000);
+/// Lines of an explanation that are shown.
 const LISTED_LINES: usize = 8;
 
 /// One end of a test.
 pub(super) trait Role {
-    /// Takes what a turn of the worker's loop has brought, and gives it what to do next.
+    /// Takes the completions that a turn of the worker's loop has brought, and posts what comes next.
     ///
     /// # Errors
     /// The test has failed.
-    fn step<P: Port>(&mut self, worker: &mut Worker<P>, now: Time) -> Result<Step, Failure>;
+    fn step(&mut self, endpoint: &mut Endpoint, now: Time) -> Result<Step, Failure>;
 
     /// A turn took `span`, and there was something to do in it or not.
     fn turned(&mut self, span: Span, idle: bool);
+
+    /// Begins to end the test early, with a report of what there is. The role is over in a later step.
+    ///
+    /// # Errors
+    /// There is nobody to report to.
+    fn interrupt(&mut self, endpoint: &mut Endpoint, now: Time) -> Result<(), Failure>;
 }
 
-/// What a step has come to.
+/// The result of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// There was something to do.
@@ -38,112 +43,151 @@ pub(super) enum Step {
     Done,
 }
 
-/// The signal that has asked this process to end, 0 before. One that ended it at once would leave sockets behind.
-#[derive(Debug, Default)]
-pub(super) struct Stop(Arc<AtomicUsize>);
+/// How a role has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// By itself.
+    Complete,
+    /// Because of a signal.
+    Interrupted,
+}
 
-impl Stop {
-    /// Takes SIGINT and SIGTERM from now on. A second one ends the process at once, whatever it waits for.
-    pub(super) fn on_signals() -> Result<Stop, Failure> {
-        let (stop, again) = (Stop::default(), Arc::new(AtomicBool::new(false)));
-        let register = |signal| {
-            // In the order in which they are to act.
-            flag::register_conditional_default(signal, Arc::clone(&again))?;
-            flag::register(signal, Arc::clone(&again))?;
-            flag::register_usize(signal, Arc::clone(&stop.0), signal as usize)
-        };
-        for signal in [SIGINT, SIGTERM] {
-            register(signal).map_err(|error| Failure::Run(format!("signals: {error}")))?;
+/// When a signal came, if one did.
+#[derive(Clone, Copy, Debug, Default)]
+struct Cut(Option<Time>);
+
+impl Cut {
+    /// Tells `role` of a signal that has just come.
+    #[inline]
+    fn check(
+        &mut self,
+        interrupt: &Interrupt,
+        role: &mut impl Role,
+        endpoint: &mut Endpoint,
+        now: Time,
+    ) -> Result<(), Failure> {
+        if !interrupt.has_arrived() || self.0.is_some() {
+            return Ok(());
         }
-        Ok(stop)
+        self.0 = Some(now);
+        role.interrupt(endpoint, now)
     }
 
-    fn check(&self) -> Result<(), Failure> {
-        match self.0.load(Ordering::Relaxed) {
-            0 => Ok(()),
-            // What a shell reports of a command that a signal has ended.
-            signal => {
-                Err(Failure::Interrupted { text: "interrupted".to_owned(), status: 128 + signal as u8 })
-            }
+    /// The result of a step of a role, which is over when it takes too long after a signal, or fails then.
+    #[inline]
+    fn apply(self, step: Result<Step, Failure>, now: Time) -> Result<Step, Failure> {
+        match self.0 {
+            Some(at) if step.is_err() || now.since(at) >= GRACE => Ok(Step::Done),
+            _ => step,
         }
     }
+
+    fn end(self) -> End {
+        if self.0.is_some() { End::Interrupted } else { End::Complete }
+    }
+}
+
+/// The clock that the endpoint's worker reads.
+pub(super) fn clock(endpoint: &Endpoint) -> Clock {
+    endpoint.worker().map_or_else(Clock::new, |worker| worker.clock())
 }
 
 /// Drives one end until its role is over, and the other end needs nothing more from it; that takes no longer than
-/// `patience`.
+/// `patience`, or [`GRACE`] after a signal.
 ///
 /// # Errors
-/// The test has failed, or `stop` came.
-pub(super) fn run<P: Port>(
-    worker: &mut Worker<P>,
+/// The test has failed.
+pub(super) fn run(
+    endpoint: &mut Endpoint,
     role: &mut impl Role,
     patience: Span,
-    stop: &Stop,
-) -> Result<(), Failure> {
-    let mut now = worker.clock().now();
-    let mut idle = false;
+    interrupt: &Interrupt,
+) -> Result<End, Failure> {
+    let clock = clock(endpoint);
+    let mut now = clock.now();
+    let (mut idle, mut cut) = (false, Cut::default());
     loop {
         let last = now;
-        now = worker.clock().now().latest(now);
+        now = clock.now().latest(now);
         role.turned(now.since(last), idle);
-        let progress = worker.poll_at(now);
-        let step = role.step(worker, now)?;
-        stop.check()?;
+        let turn = endpoint.turn_at(now);
+        let step = cut.apply(role.step(endpoint, now), now)?;
         if step == Step::Done {
-            farewell(worker, now, patience, stop);
-            worker.rise(None);
-            return Ok(());
+            let end = cut.end();
+            if end == End::Complete {
+                farewell(endpoint, now, patience, interrupt);
+            }
+            rise(endpoint);
+            return Ok(end);
         }
-        idle = step == Step::Idle && progress.is_idle();
-        worker.rest(now, !idle, None);
+        cut.check(interrupt, role, endpoint, now)?;
+        idle = step == Step::Idle && turn.is_idle();
+        rest(endpoint, now, !idle);
     }
 }
 
-/// Drives both ends in turn until both roles are over: then neither needs anything from the other.
-pub(super) fn run_both<P: Port>(
-    workers: &mut [Worker<P>; 2],
+/// Drives both ends in turn until both roles are over: then neither needs anything from the other. A signal interrupts the
+/// first one, which tells the second one.
+pub(super) fn run_both(
+    endpoints: &mut [Endpoint; 2],
     first: &mut impl Role,
     second: &mut impl Role,
-) -> Result<(), Failure> {
-    let clock = workers[0].clock();
+    interrupt: &Interrupt,
+) -> Result<End, Failure> {
+    let clock = clock(&endpoints[0]);
     let mut now = clock.now();
-    let (mut idle, mut steps) = (false, [Step::Idle; 2]);
+    let (mut idle, mut cut, mut steps) = (false, Cut::default(), [Step::Idle; 2]);
     while steps != [Step::Done; 2] {
         let last = now;
         now = clock.now().latest(now);
         first.turned(now.since(last), idle);
         idle = true;
-        for worker in workers.iter_mut() {
-            idle &= worker.poll_at(now).is_idle();
+        for endpoint in endpoints.iter_mut() {
+            idle &= endpoint.turn_at(now).is_idle();
         }
         if steps[0] != Step::Done {
-            steps[0] = first.step(&mut workers[0], now)?;
+            steps[0] = cut.apply(first.step(&mut endpoints[0], now), now)?;
+            cut.check(interrupt, first, &mut endpoints[0], now)?;
         }
         if steps[1] != Step::Done {
-            steps[1] = second.step(&mut workers[1], now)?;
+            steps[1] = cut.apply(second.step(&mut endpoints[1], now), now)?;
         }
         idle &= !steps.contains(&Step::Busy);
     }
-    Ok(())
+    Ok(cut.end())
 }
 
-/// Answers what the other end still has to say. Its last messages have arrived, but it may not know that, if an
-/// acknowledgement was lost: it has a PDC open then, and sends again. When its last PDC is closed, that may be what it
-/// does not know.
-fn farewell<P: Port>(worker: &mut Worker<P>, begin: Time, patience: Span, stop: &Stop) {
-    let quiet = worker.fep().config().pdc.rto_init.times(TIMEOUTS);
+#[inline]
+fn rest(endpoint: &mut Endpoint, now: Time, busy: bool) {
+    if let Some(worker) = endpoint.worker_mut() {
+        worker.rest(now, busy, None);
+    }
+}
+
+fn rise(endpoint: &mut Endpoint) {
+    if let Some(worker) = endpoint.worker_mut() {
+        worker.rise(None);
+    }
+}
+
+/// Answers the other end's last packets. Its messages have arrived, but it does not know that if an acknowledgement was lost:
+/// it has a PDC open then, and sends again. The same holds for the packet that closes its last PDC.
+fn farewell(endpoint: &mut Endpoint, begin: Time, patience: Span, interrupt: &Interrupt) {
+    let clock = clock(endpoint);
     let (mut now, mut last_frame) = (begin, begin);
-    while now.since(begin) < patience
-        && stop.check().is_ok()
-        && (worker.fep().open_targets() > 0 || now.since(last_frame) < quiet)
-    {
-        now = worker.clock().now().latest(now);
-        let progress = worker.poll_at(now);
-        if progress.received > 0 {
+    while now.since(begin) < patience && !interrupt.has_arrived() {
+        let Some(worker) = endpoint.worker() else { return };
+        let quiet = worker.fep().config().pdc.rto_init.times(TIMEOUTS);
+        if worker.fep().open_targets() == 0 && now.since(last_frame) >= quiet {
+            return;
+        }
+        now = clock.now().latest(now);
+        let turn = endpoint.turn_at(now);
+        if turn.received > 0 {
             last_frame = now;
         }
-        while worker.fep_mut().poll_completion().is_some() {}
-        worker.rest(now, !progress.is_idle(), None);
+        while let Ok(Some(_)) = endpoint.next_completion() {}
+        rest(endpoint, now, !turn.is_idle());
     }
 }
 
@@ -176,18 +220,16 @@ impl Silence {
         self.last = now;
     }
 
-    /// That `peer` has fallen silent while `what`, and what waits for it.
-    pub(super) fn failure<P: Port>(&self, worker: &Worker<P>, now: Time, peer: &str, what: &str) -> Failure {
+    /// The failure of a test with `peer`, which was silent while `what`; it lists what the endpoint waits for.
+    pub(super) fn failure(&self, endpoint: &Endpoint, peer: &str, what: &str) -> Failure {
         let mut text = format!("nothing heard of {peer} for {} while {what}", self.patience);
-        let counters = worker.counters();
-        let reasons = [
-            worker
-                .last_write_error()
-                .map(|e| format!("{} packets were not sent: {e}", counters.unsendable + counters.unresolved)),
-            worker.last_read_error().map(|e| format!("the last frame dropped on arrival: {e}")),
-        ];
-        let waits = worker.fep().explain(now);
-        for line in waits.into_iter().take(LISTED_LINES).chain(reasons.into_iter().flatten()) {
+        let reasons = endpoint.worker().map_or([None, None], |worker| {
+            let unsent = worker.counters().unsendable + worker.counters().unresolved;
+            let sending = worker.last_write_error().map(|e| format!("{unsent} packets were not sent: {e}"));
+            let reading = worker.last_read_error().map(|e| format!("the last frame dropped on arrival: {e}"));
+            [sending, reading]
+        });
+        for line in endpoint.explain().into_iter().take(LISTED_LINES).chain(reasons.into_iter().flatten()) {
             text += "\n  ";
             text += &line;
         }

@@ -1,4 +1,4 @@
-//! What happened in a test between two moments, and what of the processor it took.
+//! Counts events and processor time between two moments of a test.
 
 use super::report::{CountedBy, CpuReport, EndReport};
 use crate::stats;
@@ -7,10 +7,10 @@ use perf_event::{Builder, Counter, Group};
 use rustix::time::{ClockId, clock_gettime};
 use std::io;
 use std::sync::Once;
+use weft::Endpoint;
 use weft_cc::{Span, Time};
 use weft_stack::event::Counters;
 use weft_stack::port::Port;
-use weft_stack::worker::Worker;
 
 /// Turns that took longer tell nothing about the loop: the system had the processor, or the worker slept.
 const LONGEST_TURN: Span = Span::from_ms(1);
@@ -51,7 +51,7 @@ pub(super) struct Progress {
 }
 
 impl Meter {
-    /// A meter that leaves the processor out: its thread does the work of others too.
+    /// A meter that does not count the processor: its thread drives another end too.
     pub(super) fn without_cpu() -> Meter {
         Meter::default()
     }
@@ -62,8 +62,8 @@ impl Meter {
     }
 
     /// Begins, or begins anew.
-    pub(super) fn begin<P: Port>(&mut self, now: Time, worker: &Worker<P>, progress: Progress) {
-        self.begin = Some(self.mark(now, worker, progress));
+    pub(super) fn begin(&mut self, now: Time, endpoint: &Endpoint, progress: Progress) {
+        self.begin = Some(self.mark(now, endpoint, progress));
         self.end = None;
     }
 
@@ -75,8 +75,8 @@ impl Meter {
     }
 
     /// Ends, as of `at`.
-    pub(super) fn end<P: Port>(&mut self, at: Time, worker: &Worker<P>, progress: Progress) {
-        self.end = Some(self.mark(at, worker, progress));
+    pub(super) fn end(&mut self, at: Time, endpoint: &Endpoint, progress: Progress) {
+        self.end = Some(self.mark(at, endpoint, progress));
     }
 
     /// When it began.
@@ -102,22 +102,23 @@ impl Meter {
         }
     }
 
-    fn mark<P: Port>(&mut self, at: Time, worker: &Worker<P>, progress: Progress) -> Mark {
-        let port = worker.port().counters();
-        let dropped = worker.counters();
-        let lost = port.rx_missed + port.rx_errors + port.tx_errors + port.tx_no_link;
-        let lost = lost + dropped.malformed + dropped.not_taken;
+    fn mark(&mut self, at: Time, endpoint: &Endpoint, progress: Progress) -> Mark {
+        let lost = endpoint.worker().map_or(0, |worker| {
+            let (port, dropped) = (worker.port().counters(), worker.counters());
+            let lost = port.rx_missed + port.rx_errors + port.tx_errors + port.tx_no_link;
+            lost + dropped.malformed + dropped.not_taken
+        });
         Mark {
             at,
             progress,
-            fep: *worker.fep().counters(),
+            fep: endpoint.worker().map_or_else(Counters::default, |worker| *worker.fep().counters()),
             lost,
             turns: self.turns,
             cpu: self.cpu.as_mut().map(CpuMeter::read),
         }
     }
 
-    /// What happened in between; nothing if it has not ended.
+    /// The counts in between; all 0 if it has not ended.
     pub(super) fn report(&self) -> EndReport {
         let (Some(begin), Some(end)) = (self.begin, self.end) else { return EndReport::default() };
         let span = end.at.since(begin.at);
@@ -167,7 +168,7 @@ enum CpuMeter {
     Hardware(Box<HardwareCounters>),
 }
 
-/// What a thread has used of the processor.
+/// Processor time and events of a thread.
 #[derive(Clone, Copy)]
 struct Cpu {
     ns: u64,
@@ -241,7 +242,7 @@ impl HardwareCounters {
 }
 
 impl Cpu {
-    /// What was used since `begin`, for `packets` data packets, by a loop that was busy for a share of
+    /// Use since `begin`, for `packets` data packets, by a loop that was busy for a share of
     /// `busy` of the time.
     fn since(&self, begin: &Cpu, busy: f64, packets: u64) -> CpuReport {
         let ns = self.ns - begin.ns;

@@ -2,26 +2,27 @@
 
 use super::args::{PairArgs, PairLink};
 use super::client::Client;
-use super::drive::{self, Stop};
-use super::endpoint::Endpoint;
+use super::drive::{self, End};
 use super::plan::Test;
 use super::report::{EndReport, Expected, Report};
 use super::server::{Server, ServerOptions};
-use super::{Output, check_cores, pin};
+use super::setup::{self, EndSetup};
+use super::{Output, check_cores, conclude, pin};
 use crate::Failure;
+use crate::interrupt::Interrupt;
 use crate::port_spec::{AnyPort, OpenPort, PeerSpec};
 use crate::trace;
 use std::net::IpAddr;
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
 use std::thread;
-use weft_stack::packet::Addr;
+use weft::{Addr, Endpoint, Memory};
 use weft_stack::port::memory::{self, MemoryConfig};
 use weft_stack::port::udp::{UdpConfig, UdpPort};
-use weft_stack::worker::{Strangers, Worker};
+use weft_stack::worker::Strangers;
 
 /// Frames that each direction of a link in memory holds.
 const RING: usize = 1024;
-/// What a data packet of 4 KiB may cost when one core drives both ends, acknowledgements and copies included.
+/// The aim for cycles of a data packet of 4 KiB when one core drives both ends, acknowledgements and copies included.
 const CYCLES_WANTED: f64 = 1000.0;
 
 /// Runs the test.
@@ -29,36 +30,40 @@ pub(super) fn run(args: &PairArgs) -> Result<(), Failure> {
     check_cores(&args.end, args.threads.into())?;
     let mut output = Output::open(&args.output)?;
     let trace = args.trace.begin(&[])?;
-    let ends = open(args.between, args.mtu)?;
-    let endpoint = Endpoint::new(&args.end, &ends[0])?;
-    let test = Test::new(&args.test, endpoint.setup.payload, endpoint.setup.longest_payload, &endpoint.cc)
+    let [mut client, server] = open(args.between, args.mtu)?;
+    let setup = EndSetup::new(&args.end, &client)?;
+    let test = Test::new(&args.test, setup.setup.payload, setup.setup.longest_payload, &setup.cc)
         .map_err(Failure::Usage)?;
-    let ips = [ends[0].info.host.ip, ends[1].info.host.ip];
-    let [client, server] = ends;
+    let memory = setup::memory(super::client::memory_of(&test), &mut client.port)?;
+    let ips = [client.info.host.ip, server.info.host.ip];
     let worker = |open, own: u32| {
         let peer = PeerSpec { ip: ips[1 - own as usize], mac: None };
-        endpoint.worker(open, Addr(own), &[(Addr(1 - own), peer)], Strangers::Refuse)
+        setup.worker(open, Addr(own), &[(Addr(1 - own), peer)], Strangers::Refuse)
     };
     let mut workers = [worker(client, 0)?, worker(server, 1)?];
     for (worker, own) in workers.iter_mut().zip(0..) {
         trace::attach(trace.as_ref(), worker, own);
     }
     let one_core = args.threads == 1;
-    let (client, seen) = if one_core {
-        on_one_thread(args, &test, &mut workers, &endpoint)?
-    } else {
-        on_two_threads(args, &test, &mut workers, &endpoint)?
-    };
+    if !one_core {
+        workers.iter_mut().for_each(|worker| worker.set_idle(args.end.idle.into()));
+    }
+    let notices = setup.notices(&workers[0]);
+    let [client, server] = workers;
+    let mut endpoints = [setup::endpoint(client, memory)?, setup::endpoint(server, Memory::default())?];
+    let pair = Pair { args, setup: &setup, test: &test, interrupt: Interrupt::on_signals()? };
+    let (client, seen, end) =
+        if one_core { pair.on_one_thread(&mut endpoints)? } else { pair.on_two_threads(&mut endpoints)? };
     let link = match args.between {
         PairLink::Memory => "memory",
         PairLink::Ring => "ring",
         PairLink::Udp => "udp",
     };
     let whole_packets =
-        one_core && args.between == PairLink::Ring && endpoint.setup.payload == 4096 && test.size >= 4096;
+        one_core && args.between == PairLink::Ring && setup.setup.payload == 4096 && test.size >= 4096;
     let expected = Expected {
         cycles_per_packet: whole_packets.then_some(CYCLES_WANTED),
-        ..Expected::on(endpoint.setup.link.known(), &test, endpoint.setup.overhead.into())
+        ..Expected::on(setup.setup.link.known(), &test, setup.setup.overhead.into())
     };
     let report = Report {
         client: Some(client.report()),
@@ -66,91 +71,84 @@ pub(super) fn run(args: &PairArgs) -> Result<(), Failure> {
         latency: client.latency(),
         congestion: client.congestion(),
         one_core,
-        notices: endpoint.notices(&workers[0]),
+        notices,
         ..Report::new(&test, link, "this process", expected)
     };
-    output.report(&report)?;
-    trace::end(trace, report.fault().map_or(Ok(()), |fault| Err(Failure::Run(fault))))
+    let cut = (end == End::Interrupted).then_some(&pair.interrupt);
+    trace::end(trace, conclude(&mut output, &report, &client, cut))
 }
 
-type Outcome = Result<(Client, Option<EndReport>), Failure>;
-
-fn on_one_thread(
-    args: &PairArgs,
-    test: &Test,
-    workers: &mut [Worker<AnyPort>; 2],
-    endpoint: &Endpoint,
-) -> Outcome {
-    pin(&args.end, 0)?;
-    let mut seen = None;
-    let mut client = client(args, test, &mut workers[0])?;
-    let mut server = server(args, endpoint, &workers[1], &mut seen);
-    drive::run_both(workers, &mut client, &mut server)?;
-    drop(server);
-    Ok((client, seen))
+/// A test between two ends here.
+struct Pair<'a> {
+    args: &'a PairArgs,
+    setup: &'a EndSetup,
+    test: &'a Test,
+    interrupt: Interrupt,
 }
 
-fn on_two_threads(
-    args: &PairArgs,
-    test: &Test,
-    workers: &mut [Worker<AnyPort>; 2],
-    endpoint: &Endpoint,
-) -> Outcome {
-    let seen = Mutex::new(None);
-    for worker in workers.iter_mut() {
-        worker.set_idle(args.end.idle.into());
+/// The client, what the server has seen, and how the test has ended.
+type Outcome = Result<(Client, Option<EndReport>, End), Failure>;
+
+impl Pair<'_> {
+    fn on_one_thread(&self, endpoints: &mut [Endpoint; 2]) -> Outcome {
+        pin(&self.args.end, 0)?;
+        let mut seen = None;
+        let mut client = self.client(&endpoints[0]);
+        let mut server = self.server(&endpoints[1], &mut seen);
+        let end = drive::run_both(endpoints, &mut client, &mut server, &self.interrupt)?;
+        drop(server);
+        Ok((client, seen, end))
     }
-    let [first, second] = workers;
-    let mut client = client(args, test, first)?;
-    let outcome = thread::scope(|scope| {
-        let receiving = scope.spawn(|| {
-            let _lcore = lcore()?;
-            pin(&args.end, 1)?;
-            let mut report = None;
-            let ran = drive::run(
-                second,
-                &mut server(args, endpoint, second, &mut report),
-                args.end.patience,
-                &Stop::default(),
-            );
-            *seen.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = report;
-            ran
+
+    fn on_two_threads(&self, endpoints: &mut [Endpoint; 2]) -> Outcome {
+        let (end, patience) = (&self.args.end, self.args.end.patience);
+        let seen = Mutex::new(None);
+        let [first, second] = endpoints;
+        let mut client = self.client(first);
+        let (sent, received) = thread::scope(|scope| {
+            let receiving = scope.spawn(|| {
+                let _lcore = lcore()?;
+                pin(end, 1)?;
+                let mut report = None;
+                // The client tells it when a signal has come.
+                let mut server = self.server(second, &mut report);
+                let ran = drive::run(second, &mut server, patience, &Interrupt::default());
+                drop(server);
+                *seen.lock().unwrap_or_else(PoisonError::into_inner) = report;
+                ran
+            });
+            let sent = pin(end, 0).and_then(|()| drive::run(first, &mut client, patience, &self.interrupt));
+            (sent, receiving.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
         });
-        let sent = pin(&args.end, 0)
-            .and_then(|()| drive::run(first, &mut client, args.end.patience, &Stop::default()));
-        let received = receiving.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        sent.and(received)
-    });
-    outcome?;
-    Ok((client, seen.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)))
-}
+        let end = sent?;
+        if end == End::Complete {
+            received?;
+        }
+        Ok((client, seen.into_inner().unwrap_or_else(PoisonError::into_inner), end))
+    }
 
-fn client(args: &PairArgs, test: &Test, worker: &mut Worker<AnyPort>) -> Result<Client, Failure> {
-    let (memory, now) = (super::client::memory(test, worker.port_mut())?, worker.clock().now());
-    Ok(Client::new(test.clone(), memory, Addr(1), "the server".to_owned(), args.end.patience, now))
-}
+    fn client(&self, endpoint: &Endpoint) -> Client {
+        let (patience, clock) = (self.args.end.patience, drive::clock(endpoint));
+        Client::new(self.test.clone(), Addr(1), "the server".to_owned(), patience, clock)
+    }
 
-fn server<'a>(
-    args: &PairArgs,
-    endpoint: &Endpoint,
-    worker: &Worker<AnyPort>,
-    seen: &'a mut Option<EndReport>,
-) -> Server<'a> {
-    let options = ServerOptions {
-        once: true,
-        wait: Some(args.end.patience),
-        memory: u64::MAX,
-        credit: endpoint.cc.uses_credit(),
-        payload: endpoint.setup.payload,
-        room: endpoint.setup.longest_payload,
-        patience: args.end.patience,
-        shares_thread: args.threads == 1,
-    };
-    let sink = Box::new(move |_: &Test, _: &str, report| {
-        *seen = Some(report);
-        Ok(())
-    });
-    Server::new(options, sink, worker.clock().now())
+    fn server<'a>(&self, endpoint: &Endpoint, seen: &'a mut Option<EndReport>) -> Server<'a> {
+        let options = ServerOptions {
+            once: true,
+            wait: Some(self.args.end.patience),
+            memory: u64::MAX,
+            credit: self.setup.cc.uses_credit(),
+            payload: self.setup.setup.payload,
+            room: self.setup.setup.longest_payload,
+            patience: self.args.end.patience,
+            shares_thread: self.args.threads == 1,
+        };
+        let sink = Box::new(move |_: &Test, _: &str, report| {
+            *seen = Some(report);
+            Ok(())
+        });
+        Server::new(options, sink, drive::clock(endpoint).now())
+    }
 }
 
 /// Makes the thread one that DPDK's pools have a cache for, if DPDK runs.

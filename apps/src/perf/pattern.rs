@@ -1,6 +1,6 @@
-//! What messages carry, so that any byte in a wrong place shows.
+//! The content of messages: a function of connection, message and offset, so that any byte in a wrong place is detected.
 
-use weft_stack::region::RegionSlice;
+use weft::MemorySlice;
 
 /// Odd, so that no two words of a message repeat one another (the golden ratio's fraction of 2⁶⁴).
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -20,14 +20,21 @@ pub(super) struct Scratch(Vec<u8>);
 
 impl Scratch {
     /// Writes the content of message `seq` of connection `lane`.
-    pub(super) fn fill(&mut self, message: &RegionSlice, lane: u32, seq: u64) {
+    pub(super) fn fill(&mut self, message: &MemorySlice, lane: u32, seq: u64) {
         self.0.resize(message.len() as usize, 0);
         fill(&mut self.0, lane, seq);
         message.write(0, &self.0);
     }
 
+    /// The content of a message of `len` bytes.
+    pub(super) fn content(len: usize, lane: u32, seq: u64) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        fill(&mut bytes, lane, seq);
+        bytes
+    }
+
     /// How many bytes are not those that [`Scratch::fill`] writes.
-    pub(super) fn wrong_bytes(&mut self, message: &RegionSlice, lane: u32, seq: u64) -> u64 {
+    pub(super) fn wrong_bytes(&mut self, message: &MemorySlice, lane: u32, seq: u64) -> u64 {
         self.0.resize(message.len() as usize, 0);
         message.read(0, &mut self.0);
         wrong_bytes(&self.0, lane, seq)
@@ -76,8 +83,8 @@ mod tests {
 
     #[test]
     fn memory_is_written_and_read() {
-        let mut memory = super::super::memory::Messages::new(2, 1000).unwrap();
-        let messages = [memory.take().unwrap(), memory.take().unwrap()];
+        let mut memory = weft::Memory::private(4096).unwrap();
+        let messages = [memory.allocate(1000).unwrap(), memory.allocate(1000).unwrap()];
         let mut scratch = Scratch::default();
         scratch.fill(&messages[0], 1, 5);
         scratch.fill(&messages[1], 1, 6);

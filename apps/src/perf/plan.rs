@@ -1,4 +1,4 @@
-//! What is to be run: chosen by the client, checked by both ends.
+//! The plan of a test: chosen by the client, checked by both ends.
 
 use super::args::TestArgs;
 use clap::ValueEnum;
@@ -14,7 +14,7 @@ pub(super) const MOST_DEPTH: u32 = 1 << 16;
 /// The longest test.
 const LONGEST_US: u64 = 24 * 3600 * 1_000_000;
 
-/// What is measured.
+/// The figure that a test measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Mode {
@@ -92,7 +92,7 @@ impl Test {
         test.check().map(|()| test)
     }
 
-    /// Whether it makes sense, whoever asks for it.
+    /// Checks that the test makes sense: a peer may ask for anything.
     pub(super) fn check(&self) -> Result<(), String> {
         let within = |what: &str, value: u64, least: u64, most: u64| {
             if (least..=most).contains(&value) {

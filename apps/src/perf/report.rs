@@ -1,11 +1,11 @@
-//! What a test has shown, for people and as JSON.
+//! The report of a test, for people and as JSON.
 
 use super::plan::Test;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 use weft_cc::{CcSnapshot, Rate, Window};
 
-/// What one end has seen. Rates are none where no time passed.
+/// The figures of one end. Rates are none where no time passed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct EndReport {
@@ -32,11 +32,11 @@ pub(super) struct EndReport {
     pub(super) trimmed: u64,
     /// Frames that the port lost or that arrived damaged.
     pub(super) dropped: u64,
-    /// What the thread used that drove this end; none if it drove both.
+    /// Processor use of the thread that drove this end; none if it drove both.
     pub(super) cpu: Option<CpuReport>,
     /// Messages of the whole test that have arrived, warm-up included.
     pub(super) arrived: u64,
-    /// Messages that arrived twice, or with another length, or were never sent.
+    /// Messages that arrived twice or with a wrong length, that were never sent, or that are missing.
     pub(super) wrong_messages: u64,
     /// Bytes compared with what was sent.
     pub(super) verified_bytes: u64,
@@ -44,7 +44,7 @@ pub(super) struct EndReport {
     pub(super) wrong_bytes: u64,
 }
 
-/// What a thread used of the processor.
+/// Processor use of a thread.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct CpuReport {
@@ -83,16 +83,16 @@ pub(super) struct LatencyReport {
     pub(super) max_us: f64,
 }
 
-/// What the sender's congestion control made of the path when the measured part ended.
+/// The state of the sender's congestion control when the measured part ended.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct CongestionReport {
-    /// What may be under way, bytes; none where the algorithm sets no bound.
+    /// The window, bytes; none where the algorithm sets no bound.
     pub(super) window: Option<u64>,
     /// The least round-trip time seen.
     pub(super) base_rtt_us: f64,
     /// The smoothed delay beyond it; zero where the algorithm has none.
     pub(super) delay_us: f64,
-    /// What the algorithm was doing, in a word of its own.
+    /// The algorithm's name for its phase.
     pub(super) phase: &'static str,
 }
 
@@ -107,7 +107,7 @@ impl CongestionReport {
     }
 }
 
-/// What the link allows, if its rate is known.
+/// The most that the link allows, if its rate is known.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Expected {
     pub(super) goodput_gbps: Option<f64>,
@@ -117,7 +117,7 @@ pub(super) struct Expected {
 }
 
 impl Expected {
-    /// What a link of this rate allows, when each packet costs `overhead` bytes beyond its payload.
+    /// The most that a link of this rate allows, when each packet costs `overhead` bytes beyond its payload.
     pub(super) fn on(link: Option<Rate>, test: &Test, overhead: u64) -> Expected {
         let Some(link) = link else { return Expected::default() };
         let messages = link.as_bps() as f64 / 8.0 / test.wire_bytes(overhead) as f64;
@@ -133,7 +133,7 @@ impl Expected {
 const NO_LINK_RATE: &str = "  expected: the rate of this link is not known, and links in memory have none; \
                             say what to compare with: --link RATE, such as --link 100G\n";
 
-/// All that there is to say about a test.
+/// A whole report.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     pub(super) weft: &'static str,
@@ -141,16 +141,16 @@ pub(super) struct Report {
     pub(super) port: String,
     pub(super) peer: String,
     pub(super) expected: Expected,
-    /// Who sent the messages; a server does not know.
+    /// Figures of the sender of the messages; a server does not know them.
     pub(super) client: Option<EndReport>,
-    /// Who received them.
+    /// Figures of the receiver.
     pub(super) server: Option<EndReport>,
     pub(super) latency: Option<LatencyReport>,
     /// Of the client's first connection.
     pub(super) congestion: Option<CongestionReport>,
     /// Whether one thread drove both ends.
     pub(super) one_core: bool,
-    /// What the port has to say.
+    /// Notes on the endpoint and its port.
     pub(super) notices: Vec<String>,
 }
 
@@ -172,7 +172,7 @@ impl Report {
         }
     }
 
-    /// What is wrong with what arrived, if anything is.
+    /// The faults of the messages that arrived, if there are any.
     pub(super) fn fault(&self) -> Option<String> {
         let ends = [("client", &self.client), ("server", &self.server)];
         let faults = ends.iter().filter_map(|(who, end)| {

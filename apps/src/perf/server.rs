@@ -3,22 +3,21 @@
 use super::control::{self, CONTROL, Message};
 use super::drive::{Role, Silence, Step};
 use super::measure::{Meter, Progress};
-use super::memory::Messages;
+use super::memory;
 use super::pattern::Scratch;
 use super::plan::{Mode, Test};
 use super::report::EndReport;
 use super::sequence::Sequence;
 use crate::Failure;
+use weft::{Addr, Completion, ConnectionId, Endpoint, Error, OperationId, ReceiveBuffer, ReceiveOptions};
+use weft::{SendBuffer, SendOptions};
 use weft_cc::{Span, Time};
-use weft_stack::buffer::Buffer;
-use weft_stack::fep::{CallError, Completion, ConnectionId, Fep, Receive, ReceiveError, Send};
-use weft_stack::packet::Addr;
-use weft_stack::port::Port;
-use weft_stack::ses::{Matching, ReceiveId};
-use weft_stack::worker::Worker;
 
 /// Requests that may arrive before the first of them is read.
 const CONTROL_RECEIVES: usize = 8;
+
+/// The reason that a client hears when its server is told to end.
+const INTERRUPTED: &str = "the server was interrupted";
 
 /// How a server behaves.
 #[derive(Clone, Copy, Debug)]
@@ -41,9 +40,8 @@ pub(super) struct ServerOptions {
     pub(super) shares_thread: bool,
 }
 
-/// What is done with the results of a test: its plan, the client's name, and what the server has seen.
-pub(super) type Sink<'a> =
-    Box<dyn FnMut(&Test, &str, EndReport) -> Result<(), Failure> + std::marker::Send + 'a>;
+/// Takes the results of a test: its plan, the client's name, and the server's figures.
+pub(super) type Sink<'a> = Box<dyn FnMut(&Test, &str, EndReport) -> Result<(), Failure> + Send + 'a>;
 
 /// The server.
 pub(super) struct Server<'a> {
@@ -53,9 +51,11 @@ pub(super) struct Server<'a> {
     last_session: u32,
     /// Since when there has been no session.
     idle_since: Time,
-    /// Control messages of others than the client, each a packet: they are no sign of its life.
+    /// Packets of control messages from other peers than the client: they do not show that the client lives.
     foreign: u64,
     started: bool,
+    /// A signal has come: no further test begins.
+    interrupted: bool,
 }
 
 /// A test that is being run.
@@ -89,41 +89,48 @@ struct Session {
 /// Memory for one message.
 struct Slot {
     lane: u32,
-    receive: Option<ReceiveId>,
+    receive: Option<OperationId>,
 }
 
 impl<'a> Server<'a> {
     pub(super) fn new(options: ServerOptions, sink: Sink<'a>, now: Time) -> Server<'a> {
-        Server { options, sink, session: None, last_session: 0, idle_since: now, foreign: 0, started: false }
+        Server {
+            options,
+            sink,
+            session: None,
+            last_session: 0,
+            idle_since: now,
+            foreign: 0,
+            started: false,
+            interrupted: false,
+        }
     }
 
-    fn requested<P: Port>(
+    fn requested(
         &mut self,
-        worker: &mut Worker<P>,
+        endpoint: &mut Endpoint,
         now: Time,
         peer: Addr,
         test: Test,
     ) -> Result<(), Failure> {
-        let name = name_of(worker, peer);
-        let fep = worker.fep_mut();
+        let name = name_of(endpoint, peer);
         // Its client has begun anew, or knows the result already.
         if self.session.as_ref().is_some_and(|session| session.peer == peer || session.reported) {
-            self.end_session(fep, now);
+            self.end_session(endpoint, now);
         }
         if let Some(reason) = self.objection(&test) {
-            return refuse(fep, now, peer, reason).map_err(|error| failure(&name, &error));
+            return refuse(endpoint, peer, reason).map_err(|error| failure(&name, &error));
         }
         self.last_session = self.last_session % control::LAST_SESSION + 1;
         let mut session = Session::new(self.last_session, peer, name, test, self.options, now);
-        session.before = fep.counters().data_received;
-        let ready = session.open(fep, now);
-        session.meter.begin(now, worker, Progress::default());
-        let fep = worker.fep_mut();
+        session.before = received(endpoint);
+        let ready = session.open(endpoint);
+        session.meter.begin(now, endpoint, Progress::default());
         let name = session.name.clone();
         self.session = Some(session);
         if let Err(error) = ready {
-            self.end_session(fep, now);
-            let refused = refuse(fep, now, peer, format!("it cannot: {error}"));
+            self.end_session(endpoint, now);
+            let refused = refuse(endpoint, peer, format!("it cannot: {error}"));
             return refused.map_err(|error| failure(&name, &error));
         }
         Ok(())
@@ -131,6 +138,9 @@ impl<'a> Server<'a> {
 
     /// Why a test is not run, if it is not.
     fn objection(&self, test: &Test) -> Option<String> {
+        if self.interrupted {
+            return Some(INTERRUPTED.to_owned());
+        }
         if let Some(session) = &self.session {
             return Some(format!("it is busy with {}", session.name));
         }
@@ -169,56 +179,50 @@ impl<'a> Server<'a> {
         }
     }
 
-    fn end_session(&mut self, fep: &mut Fep, now: Time) {
+    fn end_session(&mut self, endpoint: &mut Endpoint, now: Time) {
         let Some(session) = self.session.take() else { return };
         for slot in &session.slots {
             if let Some(receive) = slot.receive {
                 // One that a message has met comes back by itself, to be dropped.
-                let _ = fep.cancel_receive(receive);
+                let _ = endpoint.cancel(receive);
             }
         }
         if let Some(reply) = session.reply {
-            let _ = fep.close(now, reply);
+            let _ = endpoint.close(reply);
         }
         self.idle_since = now;
     }
 
-    fn take<P: Port>(
-        &mut self,
-        worker: &mut Worker<P>,
-        now: Time,
-        completion: Completion,
-    ) -> Result<(), Failure> {
+    #[inline]
+    fn take(&mut self, endpoint: &mut Endpoint, now: Time, completion: Completion) -> Result<(), Failure> {
         match completion {
-            Completion::Received {
-                context: CONTROL, buffer: Buffer::Heap(bytes), peer, len, result, ..
-            } => {
-                control::post_receive(worker.fep_mut(), None)
-                    .map_err(|error| failure("the server", &error))?;
-                if let (Some(peer), Ok(())) = (peer, result) {
-                    self.told(worker, now, peer, &bytes[..len as usize])?;
+            Completion::Received { context: CONTROL, buffer, source, len, result, .. } => {
+                control::post_receive(endpoint, None).map_err(|error| failure("the server", &error))?;
+                match (source, result) {
+                    (Some(source), Ok(())) => self.told(endpoint, now, source.peer, &buffer.to_bytes(len)),
+                    _ => Ok(()),
                 }
-                Ok(())
             }
-            Completion::Received { context, buffer, header_data, len, result, .. } if context != CONTROL => {
+            Completion::Received { context, buffer, header_data, len, result, .. } => {
                 let Some(session) = self.session_of(context) else { return Ok(()) };
                 let arrived = Arrived { slot: context as u32, buffer, seq: header_data, len, result };
-                let taken = session.arrived(worker.fep_mut(), now, arrived);
+                let taken = session.arrived(endpoint, now, arrived);
                 taken.map_err(|error| failure(&session.name, &error))
             }
             // An answer that failed shows as silence, which is waited for anyway.
-            Completion::Sent { context, buffer, .. } if context != CONTROL => {
+            Completion::Sent { context, buffer: SendBuffer::Memory(memory), .. } if context != CONTROL => {
                 let Some(session) = self.session_of(context) else { return Ok(()) };
-                let posted = session.post(worker.fep_mut(), context as u32, buffer);
+                let posted = session.post(endpoint, context as u32, memory.into());
                 posted.map_err(|error| failure(&session.name, &error))
             }
-            Completion::Closed { id, .. } => {
-                if let Some(session) = self.session.as_mut().filter(|session| session.reply == Some(id)) {
+            Completion::Closed { connection, .. } => {
+                let session = self.session.as_mut();
+                if let Some(session) = session.filter(|session| session.reply == Some(connection)) {
                     session.reply = None;
                 }
                 Ok(())
             }
-            Completion::Received { .. } | Completion::Sent { .. } => Ok(()),
+            _ => Ok(()),
         }
     }
 
@@ -226,16 +230,10 @@ impl<'a> Server<'a> {
         self.session.as_mut().filter(|session| u64::from(session.id) == context >> 32)
     }
 
-    fn told<P: Port>(
-        &mut self,
-        worker: &mut Worker<P>,
-        now: Time,
-        peer: Addr,
-        bytes: &[u8],
-    ) -> Result<(), Failure> {
+    fn told(&mut self, endpoint: &mut Endpoint, now: Time, peer: Addr, bytes: &[u8]) -> Result<(), Failure> {
         self.foreign += u64::from(self.session.as_ref().is_some_and(|session| session.peer != peer));
         match control::decode(bytes) {
-            Ok(Message::Request(test)) => self.requested(worker, now, peer, test),
+            Ok(Message::Request(test)) => self.requested(endpoint, now, peer, test),
             Ok(Message::Finished { messages }) => {
                 if let Some(session) = self.session.as_mut().filter(|session| session.peer == peer) {
                     session.announced = Some(messages);
@@ -244,57 +242,50 @@ impl<'a> Server<'a> {
             }
             Ok(_) => Ok(()),
             Err(error) => {
-                let name = name_of(worker, peer);
-                refuse(worker.fep_mut(), now, peer, error.to_string()).map_err(|error| failure(&name, &error))
+                let name = name_of(endpoint, peer);
+                refuse(endpoint, peer, error.to_string()).map_err(|error| failure(&name, &error))
             }
         }
     }
 
     /// Ends what is over. Returns whether the role is.
-    fn advance<P: Port>(&mut self, worker: &mut Worker<P>, now: Time) -> Result<bool, Failure> {
+    fn advance(&mut self, endpoint: &mut Endpoint, now: Time) -> Result<bool, Failure> {
         let Some(session) = &mut self.session else {
             return match self.options.wait {
+                _ if self.interrupted => Ok(true),
                 Some(wait) if now.since(self.idle_since) >= wait => {
                     Err(Failure::Run(format!("no client has come within {wait}")))
                 }
                 _ => Ok(false),
             };
         };
-        session.measure(worker, now);
-        let heard = worker.fep().counters().data_received.saturating_sub(self.foreign);
+        session.measure(endpoint, now);
+        let heard = received(endpoint).saturating_sub(self.foreign);
         let silent = session.silence.is_too_long(heard, now);
         if session.reported {
             if session.reply.is_none() || silent {
-                self.end_session(worker.fep_mut(), now);
-                return Ok(self.options.once);
+                self.end_session(endpoint, now);
+                return Ok(self.options.once || self.interrupted);
             }
-            return Ok(false);
-        }
-        if session.has_all() || (session.announced.is_some() && silent) {
-            let report = session.conclude(worker, now);
-            let sent = session.send(worker.fep_mut(), now, Message::Report(report.clone()));
-            sent.map_err(|error| failure(&session.name, &error))?;
-            if let Some(reply) = session.reply {
-                let _ = worker.fep_mut().close(now, reply);
-            }
-            session.reported = true;
-            session.silence.restart(now);
+        } else if session.has_all() || (session.announced.is_some() && silent) {
+            let report = session.conclude(endpoint, now);
+            session.say_last(endpoint, now, Message::Report(report.clone()))?;
             (self.sink)(&session.test, &session.name, report)?;
         } else if silent {
-            return self.give_up(worker, now);
+            return self.give_up(endpoint, now);
         }
         Ok(false)
     }
 
-    fn give_up<P: Port>(&mut self, worker: &mut Worker<P>, now: Time) -> Result<bool, Failure> {
+    fn give_up(&mut self, endpoint: &mut Endpoint, now: Time) -> Result<bool, Failure> {
         let Some(session) = &self.session else { return Ok(false) };
         let what = format!("waiting for its messages, of which {} have arrived", session.progress.messages);
-        let failure = session.silence.failure(worker, now, &session.name, &what);
+        let failure = session.silence.failure(endpoint, &session.name, &what);
         if self.options.once {
             return Err(failure);
         }
         eprintln!("weft: {failure}");
-        self.end_session(worker.fep_mut(), now);
+        self.end_session(endpoint, now);
         Ok(false)
     }
 }
@@ -302,10 +293,10 @@ impl<'a> Server<'a> {
 /// A message that has arrived.
 struct Arrived {
     slot: u32,
-    buffer: Buffer,
+    buffer: ReceiveBuffer,
     seq: u64,
     len: u32,
-    result: Result<(), ReceiveError>,
+    result: Result<(), Error>,
 }
 
 impl Session {
@@ -335,89 +326,103 @@ impl Session {
     }
 
     /// Posts the receives and tells the client so.
-    fn open(&mut self, fep: &mut Fep, now: Time) -> Result<(), CallError> {
+    fn open(&mut self, endpoint: &mut Endpoint) -> Result<(), Error> {
         let receives = self.test.receives();
-        let mut memory = Messages::new(receives * u64::from(self.test.connections), self.test.size)?;
+        let count = receives * u64::from(self.test.connections);
+        let mut messages = memory::messages(endpoint, count, self.test.size)?.into_iter();
         for lane in 0..u32::from(self.test.connections) {
-            for _ in 0..receives {
-                let memory = memory.take()?;
+            for message in messages.by_ref().take(receives as usize) {
                 let slot = self.slots.len() as u32;
                 self.slots.push(Slot { lane, receive: None });
-                self.post(fep, slot, Buffer::Region(memory))?;
+                self.post(endpoint, slot, message.into())?;
             }
         }
-        let session = self.id;
-        self.send(fep, now, Message::Ready { session })
+        self.say(endpoint, Message::Ready { session: self.id })
     }
 
-    fn send(&mut self, fep: &mut Fep, now: Time, message: Message) -> Result<(), CallError> {
-        let connection = control::connection(fep, now, self.peer, self.reply)?;
-        self.reply = Some(connection);
-        control::send(fep, connection, message)
+    fn say(&mut self, endpoint: &mut Endpoint, message: Message) -> Result<(), Error> {
+        control::send(endpoint, self.peer, &mut self.reply, message)
+    }
+
+    /// Tells the client the result, and closes the connection to it.
+    fn say_last(&mut self, endpoint: &mut Endpoint, now: Time, message: Message) -> Result<(), Failure> {
+        self.say(endpoint, message).map_err(|error| failure(&self.name, &error))?;
+        if let Some(reply) = self.reply {
+            let _ = endpoint.close(reply);
+        }
+        self.reported = true;
+        self.silence.restart(now);
+        Ok(())
     }
 
     // Inlined always: memory that is put together and then moved is waited for.
     #[inline(always)]
-    fn post(&mut self, fep: &mut Fep, slot: u32, buffer: Buffer) -> Result<(), CallError> {
+    fn post(&mut self, endpoint: &mut Endpoint, slot: u32, buffer: ReceiveBuffer) -> Result<(), Error> {
         let Some(at) = self.slots.get_mut(slot as usize) else { return Ok(()) };
-        let matching = Matching::Tagged { tag: control::data_tag(self.id, at.lane), ignore: 0 };
-        let context = u64::from(self.id) << 32 | u64::from(slot);
-        let receive = Receive { buffer, from: Some(self.peer), matching, context };
-        at.receive = Some(fep.post_receive(receive)?);
+        let options = ReceiveOptions::default()
+            .tag(control::data_tag(self.id, at.lane))
+            .from(self.peer)
+            .context(u64::from(self.id) << 32 | u64::from(slot));
+        at.receive = Some(endpoint.receive_with(buffer, options).map_err(|refused| refused.error)?);
         Ok(())
     }
 
     #[inline]
-    fn arrived(&mut self, fep: &mut Fep, now: Time, message: Arrived) -> Result<(), CallError> {
-        let Some(lane) = self.slots.get(message.slot as usize).map(|slot| slot.lane) else { return Ok(()) };
-        let whole = message.result.is_ok() && u64::from(message.len) == self.test.size;
-        let new = self.lanes.get_mut(lane as usize).is_some_and(|sequence| sequence.arrived(message.seq));
+    fn arrived(&mut self, endpoint: &mut Endpoint, now: Time, message: Arrived) -> Result<(), Error> {
+        let Arrived { slot, mut buffer, seq, len, result } = message;
+        let Some(lane) = self.slots.get(slot as usize).map(|slot| slot.lane) else { return Ok(()) };
+        let whole = result.is_ok() && u64::from(len) == self.test.size;
+        let new = self.lanes.get_mut(lane as usize).is_some_and(|sequence| sequence.arrived(seq));
         if !whole || !new {
             self.wrong_messages += 1;
-            return self.post(fep, message.slot, message.buffer);
+            return self.post(endpoint, slot, buffer);
         }
-        if let Buffer::Region(memory) = &message.buffer
-            && self.test.verify
-        {
-            self.verified += u64::from(message.len);
-            // A clone: what is named by reference is kept in memory, for all.
-            self.wrong_bytes += self.scratch.wrong_bytes(&memory.clone(), lane, message.seq);
+        if self.test.verify {
+            buffer = self.verify(buffer, lane, seq);
         }
         self.progress.messages += 1;
         self.progress.bytes += self.test.size;
         self.last_message = now;
-        if self.test.mode != Mode::Latency {
-            return self.post(fep, message.slot, message.buffer);
+        match buffer {
+            ReceiveBuffer::Memory(memory) if self.test.mode == Mode::Latency => {
+                let options = SendOptions::default()
+                    .tag(control::data_tag(self.id, lane))
+                    .header_data(seq)
+                    .context(u64::from(self.id) << 32 | u64::from(slot));
+                control::send_to(endpoint, self.peer, &mut self.reply, memory.into(), options)
+            }
+            buffer => self.post(endpoint, slot, buffer),
         }
-        let connection = control::connection(fep, now, self.peer, self.reply)?;
-        self.reply = Some(connection);
-        let send = Send {
-            buffer: message.buffer,
-            tag: Some(control::data_tag(self.id, lane)),
-            header_data: message.seq,
-            context: u64::from(self.id) << 32 | u64::from(message.slot),
-        };
-        fep.post_send(connection, send)?;
-        Ok(())
+    }
+
+    /// Compares the content of a message. By value: a buffer that is lent stays in memory on all paths, and not in
+    /// registers.
+    #[inline(never)]
+    fn verify(&mut self, buffer: ReceiveBuffer, lane: u32, seq: u64) -> ReceiveBuffer {
+        if let ReceiveBuffer::Memory(memory) = &buffer {
+            self.verified += u64::from(memory.len());
+            self.wrong_bytes += self.scratch.wrong_bytes(memory, lane, seq);
+        }
+        buffer
     }
 
     /// Begins the measured part when its time has come: with the first packet, or after the warm-up.
     #[inline]
-    fn measure<P: Port>(&mut self, worker: &Worker<P>, now: Time) {
+    fn measure(&mut self, endpoint: &Endpoint, now: Time) {
         if self.measuring {
             return;
         }
-        if self.begin.is_none() && worker.fep().counters().data_received > self.before {
+        if self.begin.is_none() && received(endpoint) > self.before {
             self.begin = Some(now + self.test.warmup());
         }
         if !self.begin.is_some_and(|begin| now.is_at_or_after(begin)) {
             return;
         }
         if self.test.warmup() == Span::ZERO {
-            // What the first packets brought counts.
+            // The messages of the first packets count.
             self.meter.begins_at(now);
         } else {
-            self.meter.begin(now, worker, self.progress);
+            self.meter.begin(now, endpoint, self.progress);
         }
         self.measuring = true;
     }
@@ -427,9 +432,9 @@ impl Session {
         self.announced.is_some_and(|messages| self.progress.messages >= messages)
     }
 
-    fn conclude<P: Port>(&mut self, worker: &Worker<P>, now: Time) -> EndReport {
+    fn conclude(&mut self, endpoint: &Endpoint, now: Time) -> EndReport {
         if let Some(began) = self.meter.began() {
-            self.meter.end(self.last_message.latest(began).earliest(now), worker, self.progress);
+            self.meter.end(self.last_message.latest(began).earliest(now), endpoint, self.progress);
         }
         let missing = self.announced.unwrap_or(0).saturating_sub(self.progress.messages);
         EndReport {
@@ -443,20 +448,20 @@ impl Session {
 }
 
 impl Role for Server<'_> {
-    fn step<P: Port>(&mut self, worker: &mut Worker<P>, now: Time) -> Result<Step, Failure> {
+    fn step(&mut self, endpoint: &mut Endpoint, now: Time) -> Result<Step, Failure> {
+        let failed = |error| failure("the server", &error);
         if !self.started {
             self.started = true;
             for _ in 0..CONTROL_RECEIVES {
-                let posted = control::post_receive(worker.fep_mut(), None);
-                posted.map_err(|error| failure("the server", &error))?;
+                control::post_receive(endpoint, None).map_err(failed)?;
             }
         }
         let mut step = Step::Idle;
-        while let Some(completion) = worker.fep_mut().poll_completion() {
+        while let Some(completion) = endpoint.next_completion().map_err(failed)? {
             step = Step::Busy;
-            self.take(worker, now, completion)?;
+            self.take(endpoint, now, completion)?;
         }
-        Ok(if self.advance(worker, now)? { Step::Done } else { step })
+        Ok(if self.advance(endpoint, now)? { Step::Done } else { step })
     }
 
     #[inline]
@@ -465,19 +470,35 @@ impl Role for Server<'_> {
             session.meter.turned(span, idle);
         }
     }
+
+    /// Reports the test that is being run, as far as it has come, and tells its client.
+    fn interrupt(&mut self, endpoint: &mut Endpoint, now: Time) -> Result<(), Failure> {
+        self.interrupted = true;
+        let Some(session) = self.session.as_mut().filter(|session| !session.reported) else { return Ok(()) };
+        let report = session.conclude(endpoint, now);
+        session.say_last(endpoint, now, Message::Refused { reason: INTERRUPTED.to_owned() })?;
+        if report.arrived > 0 { (self.sink)(&session.test, &session.name, report) } else { Ok(()) }
+    }
+}
+
+/// Data packets that the endpoint has received.
+#[inline]
+fn received(endpoint: &Endpoint) -> u64 {
+    endpoint.worker().map_or(0, |worker| worker.fep().counters().data_received)
 }
 
 /// Tells `peer` why its test is not run.
-fn refuse(fep: &mut Fep, now: Time, peer: Addr, reason: String) -> Result<(), CallError> {
-    let connection = control::connection(fep, now, peer, None)?;
-    control::send(fep, connection, Message::Refused { reason })?;
-    fep.close(now, connection)
+fn refuse(endpoint: &mut Endpoint, peer: Addr, reason: String) -> Result<(), Error> {
+    let mut connection = None;
+    control::send(endpoint, peer, &mut connection, Message::Refused { reason })?;
+    connection.map_or(Ok(()), |connection| endpoint.close(connection))
 }
 
-fn failure(name: &str, error: &CallError) -> Failure {
+fn failure(name: &str, error: &Error) -> Failure {
     Failure::Run(format!("{name}: {error}"))
 }
 
-fn name_of<P: Port>(worker: &Worker<P>, peer: Addr) -> String {
-    worker.book().get(peer).map_or_else(|| format!("endpoint {}", peer.0), |host| host.ip.to_string())
+fn name_of(endpoint: &Endpoint, peer: Addr) -> String {
+    let host = endpoint.worker().and_then(|worker| worker.book().get(peer));
+    host.map_or_else(|| format!("endpoint {}", peer.0), |host| host.ip.to_string())
 }

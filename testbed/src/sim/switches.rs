@@ -357,7 +357,7 @@ mod tests {
         for shard in &mut system.shards {
             shard.scratch.max_indexed = max_indexed.unwrap_or(shard.scratch.max_indexed);
         }
-        let mut watch = Watch { progress: None, sampling: None, stop: None, flows_total: 0 };
+        let mut watch = Watch { progress: None, sampling: None, stop: None, tracing: None, flows_total: 0 };
         let end = engine::run(&mut system, config.until, &mut watch);
         report::report(config, &system, end)
     }

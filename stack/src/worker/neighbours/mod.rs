@@ -33,6 +33,7 @@ use self::wire::{Answer, Heard, Speaker};
 use super::backoff::TimedOut;
 use super::{AddressBook, BookError, HostAddr, Worker};
 use crate::fep::{CallError, ConnectOptions, ConnectionId, Unreachable};
+use crate::occurrences::is_logged;
 use crate::packet::Addr;
 use crate::port::{Frame, Port, TxBurst};
 use crate::wire::ethernet::{MacAddr, VlanTag};
@@ -85,6 +86,8 @@ struct Neighbour {
     ip: IpAddr,
     mac: Option<MacAddr>,
     state: State,
+    /// How often it has been given up since it last answered.
+    given_up: u64,
     /// The peers that are reached through it: itself, or those behind a router.
     peers: Vec<Addr>,
 }
@@ -111,7 +114,11 @@ impl Neighbour {
     }
 
     fn learn(&mut self, now: Time, mac: MacAddr, book: &mut AddressBook) {
+        if self.mac != Some(mac) {
+            tracing::info!(ip = %self.ip, %mac, "a neighbour has answered");
+        }
         self.mac = Some(mac);
+        self.given_up = 0;
         self.state = State::Quiet { at: now };
         self.peers.iter().for_each(|peer| book.resolve(*peer, mac));
     }
@@ -175,6 +182,11 @@ impl Neighbours {
                     Some(_) => State::Quiet { at: now },
                     None => {
                         self.settled += 1;
+                        neighbour.given_up += 1;
+                        if is_logged(neighbour.given_up) {
+                            let (ip, count) = (neighbour.ip, neighbour.given_up);
+                            tracing::warn!(%ip, count, "a neighbour does not answer");
+                        }
                         State::Silent { at: now }
                     }
                 };
@@ -253,7 +265,13 @@ impl Neighbours {
     fn add(&mut self, peer: Addr, hop: IpAddr) -> Option<MacAddr> {
         let known = self.list.iter().position(|neighbour| neighbour.ip == hop);
         let index = known.unwrap_or_else(|| {
-            self.list.push(Neighbour { ip: hop, mac: None, state: State::New, peers: Vec::new() });
+            self.list.push(Neighbour {
+                ip: hop,
+                mac: None,
+                state: State::New,
+                given_up: 0,
+                peers: Vec::new(),
+            });
             self.list.len() - 1
         });
         let before = self.hops.insert(peer, index);

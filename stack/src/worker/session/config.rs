@@ -94,8 +94,8 @@ impl SessionConfig {
     /// # Errors
     /// A resource of which it wants more than there is in `most`.
     pub(super) fn within(&self, most: &SessionConfig) -> Result<(), OpenError> {
-        let pairs = self.numbers().into_iter().zip(most.numbers());
-        pairs.map(|((number, what, least, _), (most, ..))| check(number, what, least, most)).collect()
+        let mut pairs = self.numbers().into_iter().zip(most.numbers());
+        pairs.try_for_each(|((number, what, least, _), (most, ..))| check(number, what, least, most))
     }
 
     /// # Errors

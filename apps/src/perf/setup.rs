@@ -1,28 +1,29 @@
-//! The endpoint that a test runs on, made from options.
+//! The setup of the endpoint that a test runs on, made from options.
 
 use super::args::EndArgs;
 use crate::Failure;
 use crate::choices::Switch;
 use crate::port_spec::{AnyPort, OpenPort, PeerSpec};
 use weft::core::{LinkRate, Settings, Setup};
+use weft::{Endpoint, Memory};
 use weft_cc::{CcChoice, Span};
 use weft_stack::packet::Addr;
 use weft_stack::spray::LbChoice;
 use weft_stack::worker::neighbours::ResolveError;
 use weft_stack::worker::{Strangers, Worker};
 
-/// How an end works, decided.
-pub(crate) struct Endpoint {
+/// How an end works, decided from its options and its port.
+pub(crate) struct EndSetup {
     pub(crate) setup: Setup,
     pub(crate) cc: CcChoice,
 }
 
-impl Endpoint {
-    /// An endpoint at `open` as `args` describe it.
+impl EndSetup {
+    /// The setup of an end at `open` as `args` describe it.
     ///
     /// # Errors
     /// Names and values that do not exist, and packets that the port does not carry.
-    pub(crate) fn new(args: &EndArgs, open: &OpenPort) -> Result<Endpoint, Failure> {
+    pub(crate) fn new(args: &EndArgs, open: &OpenPort) -> Result<EndSetup, Failure> {
         let mut cc = CcChoice::parse(&args.cc).map_err(|e| usage("--cc", e))?;
         for (key, value) in &args.cc_set {
             cc.set(key, value).map_err(|e| usage("--cc-set", e))?;
@@ -40,10 +41,10 @@ impl Endpoint {
             ..Settings::default()
         };
         let setup = Setup::new(&settings, open).map_err(|e| usage("--payload", e))?;
-        Ok(Endpoint { setup, cc })
+        Ok(EndSetup { setup, cc })
     }
 
-    /// A worker for the endpoint `own` at `open`, who knows `peers`, and others too if they may come.
+    /// A worker for the endpoint `own` at `open`, which knows `peers`, and others as `strangers` says.
     pub(crate) fn worker(
         &self,
         open: OpenPort,
@@ -55,7 +56,7 @@ impl Endpoint {
         made.map(|(worker, _)| worker).map_err(|error| Failure::Run(error.to_string()))
     }
 
-    /// Notes on the endpoint and its worker: the clock that it reads, the rate that it takes for that of the link, and
+    /// Notes on the end and its worker: the clock that it reads, the rate that it takes for that of the link, and
     /// the work that the port leaves to the worker.
     pub(crate) fn notices(&self, worker: &Worker<AnyPort>) -> Vec<String> {
         let clock = format!("time is read from the {}", worker.clock().source());
@@ -69,6 +70,22 @@ impl Endpoint {
         let rate = format!("the rate of the link is {rate}");
         [clock, rate].into_iter().chain(worker.port().notices()).collect()
     }
+}
+
+/// Memory for `bytes` of messages, from which `port` sends.
+///
+/// # Errors
+/// There is not so much.
+pub(super) fn memory(bytes: usize, port: &mut AnyPort) -> Result<Memory, Failure> {
+    Memory::for_port(bytes, port).map_err(|error| Failure::Run(error.to_string()))
+}
+
+/// The endpoint that `worker` drives, and that has `memory`.
+///
+/// # Errors
+/// The system refuses what it needs.
+pub(super) fn endpoint(worker: Worker<AnyPort>, memory: Memory) -> Result<Endpoint, Failure> {
+    Endpoint::from_worker(worker, memory).map_err(|error| Failure::Run(error.to_string()))
 }
 
 /// Waits until there is a way to `peer`, whom `spec` names.
