@@ -275,10 +275,8 @@ mod tests {
         drop(mbuf);
         let fresh: Vec<Mbuf> = std::iter::from_fn(|| pool.allocate(100)).collect();
         // SAFETY: each `Mbuf` owns a valid mbuf, which nothing changes meanwhile.
-        assert!(
-            fresh.iter().all(|mbuf| unsafe { mbuf.0.as_ref() }.ol_flags == 0),
-            "requests do not stay in reused mbufs"
-        );
+        let clean = fresh.iter().all(|mbuf| unsafe { mbuf.0.as_ref() }.ol_flags == 0);
+        assert!(clean, "requests do not stay in reused mbufs");
     }
 
     #[test]
