@@ -190,7 +190,8 @@ impl Boxes {
     }
 
     /// The core's buffer for `buffer`.
-    #[inline]
+    // Inlined always: a completion or a buffer that is put together and then moved costs more than the call.
+    #[inline(always)]
     pub(super) fn lend_to_send(&mut self, buffer: SendBuffer) -> Buffer {
         match buffer {
             SendBuffer::Bytes(bytes) => self.bytes(bytes),
@@ -201,7 +202,8 @@ impl Boxes {
     }
 
     /// The core's buffer for `buffer`.
-    #[inline]
+    // Inlined always: a completion or a buffer that is put together and then moved costs more than the call.
+    #[inline(always)]
     pub(super) fn lend_to_receive(&mut self, buffer: ReceiveBuffer) -> Buffer {
         match buffer {
             ReceiveBuffer::BytesMut(bytes) => self.bytes_mut(bytes),
@@ -211,7 +213,8 @@ impl Boxes {
     }
 
     /// The buffer that the core hands back: of [`Boxes::lend_to_send`], or one from `copies`, which goes back there.
-    #[inline]
+    // Inlined always: a completion or a buffer that is put together and then moved costs more than the call.
+    #[inline(always)]
     pub(super) fn take_sent(&mut self, buffer: Buffer, copies: &mut Memory) -> SendBuffer {
         match buffer {
             Buffer::Heap(bytes) => SendBuffer::Vec(bytes),
@@ -234,7 +237,8 @@ impl Boxes {
     }
 
     /// The buffer that the core hands back: of [`Boxes::lend_to_receive`].
-    #[inline]
+    // Inlined always: a completion or a buffer that is put together and then moved costs more than the call.
+    #[inline(always)]
     pub(super) fn take_received(&mut self, buffer: Buffer) -> ReceiveBuffer {
         match buffer {
             Buffer::Heap(bytes) => ReceiveBuffer::Vec(bytes),
