@@ -45,12 +45,21 @@ impl OutputFile {
     }
 
     /// Ends the file: it takes the place of what its name led to before.
+    ///
+    /// # Errors
+    /// It cannot. What was written stays beside its place, and the error says where.
     pub(crate) fn commit(mut self) -> io::Result<()> {
-        match self.moves.take() {
-            Some((beside, place)) => {
-                fs::rename(&beside, place).inspect_err(|_| drop(fs::remove_file(&beside)))
+        let Some((beside, place)) = self.moves.take() else { return Ok(()) };
+        if fs::rename(&beside, &place).is_ok() {
+            return Ok(());
+        }
+        // A file that is mounted by itself, as containers do, can be written to but not replaced.
+        match fs::copy(&beside, &place) {
+            Ok(_) => fs::remove_file(&beside),
+            Err(error) => {
+                let text = format!("{error}; what was to be written there is in {}", beside.display());
+                Err(io::Error::new(error.kind(), text))
             }
-            None => Ok(()),
         }
     }
 }
@@ -112,6 +121,18 @@ mod tests {
         assert_eq!(fs::read_to_string(&path).unwrap(), "later");
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
         assert_eq!(names(directory.path()), ["k.json", "link.json"]);
+    }
+
+    #[test]
+    fn a_file_that_cannot_take_its_place_is_kept_and_the_error_says_where() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("k.json");
+        let mut file = OutputFile::create(&path).unwrap();
+        file.write_all(b"a long run").unwrap();
+        fs::create_dir(&path).unwrap();
+        let error = file.commit().unwrap_err().to_string();
+        let (_, kept) = error.rsplit_once(" is in ").unwrap();
+        assert_eq!(fs::read_to_string(kept).unwrap(), "a long run");
     }
 
     #[test]

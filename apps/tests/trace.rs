@@ -225,13 +225,13 @@ fn a_process_that_is_killed_leaves_its_trace() {
     let directory = tempfile::tempdir().expect("a directory");
     let (of_server, of_client) =
         (directory.path().join("server.jsonl"), directory.path().join("client.jsonl"));
-    let (port, here) = ("udp:127.92.1.1", "udp:127.92.1.2");
+    let (port, here) = ("udp:127.93.1.1", "udp:127.93.1.2");
     let line = ["perf", "server", "--port", port, "--wait", "60000ms", "--trace", text(&of_server)];
     let mut server = weft(&line).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("weft starts");
     let line = [
         "perf",
         "client",
-        "127.92.1.1",
+        "127.93.1.1",
         "--port",
         here,
         "--patience",

@@ -10,7 +10,7 @@ use weft_stack::packet::Addr;
 use weft_stack::table::{Key, Table};
 use weft_stack::worker::Idle;
 use weft_stack::worker::session::{
-    Client, ClientError, ConnectionHandle, Event, Extent, OperationHandle, Report, Request,
+    Client, ClientError, ConnectionHandle, DescriptorError, Event, Extent, OperationHandle, Report, Request,
 };
 
 use super::buffer::{ReceiveBuffer, SendBuffer};
@@ -33,8 +33,8 @@ pub(super) struct Remote {
     connections: Table<Open>,
     /// Completions that were taken from the session before their turn.
     ready: VecDeque<Completion>,
-    /// The answer to the request for a peer.
-    entered: Option<Result<Addr, Error>>,
+    /// The answer to a request for a peer, and the request.
+    entered: Option<(Key, Result<Addr, Error>)>,
     idle: Idle,
     /// Why nothing more will come from the session.
     over: Option<Error>,
@@ -48,6 +48,20 @@ struct Posted {
     handle: Option<OperationHandle>,
     context: u64,
     buffer: Lent,
+}
+
+impl Posted {
+    fn is_send(&self) -> bool {
+        matches!(self.buffer, Lent::Send(..))
+    }
+
+    fn is_receive(&self) -> bool {
+        matches!(self.buffer, Lent::Receive(..))
+    }
+
+    fn is_request(&self) -> bool {
+        matches!(self.buffer, Lent::Nothing)
+    }
 }
 
 /// The buffer of an operation, and the part of the session's memory that stands for it if it lies elsewhere.
@@ -95,23 +109,28 @@ impl Remote {
     /// Asks the worker for a peer and waits for the answer. Completions that come meanwhile are kept.
     pub(super) fn peer(&mut self, peer: &PeerSpec) -> Result<Addr, PeerError> {
         self.check()?;
-        self.entered = None;
         let key = self.operations.insert(Posted { handle: None, context: 0, buffer: Lent::Nothing });
         if let Err(error) = self.client.peer(peer.ip, peer.mac, word(key)) {
             self.operations.remove(key);
             return Err(Error::from(error).into());
         }
         let begin = Instant::now();
-        while self.entered.is_none() {
-            let waited = begin.elapsed();
-            match self.take() {
-                Some(completion) => self.ready.push_back(completion),
-                None if self.over.is_some() => self.check()?,
-                None if waited >= ENTRY => return Err(Error::NoReply(ENTRY).into()),
-                None => self.rest(waited, ENTRY - waited),
+        loop {
+            while let Some(completion) = self.take() {
+                self.ready.push_back(completion);
             }
+            match self.entered.take() {
+                Some((request, answer)) if request == key => return Ok(answer?),
+                // The answer to an earlier request, which came too late.
+                Some(_) => continue,
+                None => self.check()?,
+            }
+            let waited = begin.elapsed();
+            if waited >= ENTRY {
+                return Err(Error::NoReply(ENTRY).into());
+            }
+            self.rest(waited, ENTRY - waited);
         }
-        Ok(self.entered.take().unwrap_or(Err(Error::Gone))?)
     }
 
     pub(super) fn connect(&mut self, peer: Addr, options: ConnectOptions) -> Result<ConnectionId, Error> {
@@ -243,9 +262,12 @@ impl Remote {
             return Ok(Some(completion));
         }
         self.check()?;
-        match self.take() {
-            Some(completion) => Ok(Some(completion)),
-            None => self.check().map(|()| None),
+        if let Some(completion) = self.take() {
+            return Ok(Some(completion));
+        }
+        match self.over {
+            None => Ok(None),
+            Some(error) => self.ready.pop_front().map(Some).ok_or(error),
         }
     }
 
@@ -349,10 +371,11 @@ impl Remote {
         }
     }
 
-    /// The next completion in the session's ring. When the session has ended, the first of all that are left.
+    /// The next completion in the session's ring. When the session has ended, there is none: those that are left are in
+    /// `ready`.
     #[inline]
     fn take(&mut self) -> Option<Completion> {
-        loop {
+        while self.over.is_none() {
             match self.client.poll() {
                 Ok(None) => return None,
                 Ok(Some(event)) => {
@@ -360,12 +383,10 @@ impl Remote {
                         return Some(completion);
                     }
                 }
-                Err(error) => {
-                    self.end(error.into());
-                    return self.ready.pop_front();
-                }
+                Err(error) => self.end(error.into()),
             }
         }
+        None
     }
 
     /// The completion that a report stands for, if it stands for one.
@@ -377,20 +398,35 @@ impl Remote {
                 let peer = self.connections.get(key)?.peer;
                 Some(Completion::Connected { connection: connection_id(key), peer })
             }
-            Report::Sent { retransmissions, result, .. } => {
+            Report::Sent { retransmissions, result, .. } if self.is(key, Posted::is_send) => {
                 self.sent(key, retransmissions, result.map_err(Error::from))
             }
-            Report::Received { peer, tag, header_data, len, result, .. } => {
+            Report::Received { peer, tag, header_data, len, result, .. }
+                if self.is(key, Posted::is_receive) =>
+            {
                 self.received(key, Arrival { peer, tag, header_data, len }, result.map_err(Error::from))
             }
             Report::Closed { result, .. } => self.closed(key, result.map_err(Error::from)),
-            Report::Peer { addr, .. } => {
+            Report::Peer { addr, .. } if self.is(key, Posted::is_request) => {
                 self.operations.remove(key);
-                self.entered = Some(Ok(addr));
+                self.entered = Some((key, Ok(addr)));
                 None
             }
             Report::Refused { request, error, .. } => self.refused(key, request, error.into()),
+            // Of another kind than the operation, whose buffer must not be lost with it.
+            Report::Sent { operation, .. }
+            | Report::Received { operation, .. }
+            | Report::Peer { operation, .. } => {
+                let why = DescriptorError::Value("the number of an operation of this kind", operation.into());
+                self.end(Error::Broken(ClientError::Nonsense(why)));
+                None
+            }
         }
+    }
+
+    #[inline]
+    fn is(&self, key: Key, kind: impl FnOnce(&Posted) -> bool) -> bool {
+        self.operations.get(key).is_some_and(kind)
     }
 
     #[cold]
@@ -413,7 +449,7 @@ impl Remote {
             }
             Lent::Nothing => {
                 self.operations.remove(key);
-                self.entered = Some(Err(error));
+                self.entered = Some((key, Err(error)));
                 None
             }
         }
@@ -495,4 +531,67 @@ fn extent(slice: Option<&MemorySlice>) -> Extent {
         offset: slice.offset(),
         len: slice.len(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use weft_stack::port::memory::{MemoryConfig, MemoryPort, pair};
+    use weft_stack::worker::session::{SessionConfig, SessionServer};
+    use weft_stack::worker::{Strangers, Waker, Worker};
+
+    use super::*;
+    use crate::endpoint::{Settings, Setup};
+    use crate::port::{AnyPort, OpenPort};
+
+    /// A session with a worker that does not run yet, and the other end of its link.
+    struct Served {
+        remote: Remote,
+        server: SessionServer<AnyPort>,
+        worker: Worker<AnyPort>,
+        waker: Waker,
+        _link: MemoryPort,
+    }
+
+    fn served() -> Served {
+        let (here, link) = pair(&MemoryConfig::default()).unwrap();
+        let open = OpenPort::in_process(AnyPort::Memory(Box::new(here)), 1);
+        let setup = Setup::new(&Settings { payload: Some(1024), ..Settings::default() }, &open).unwrap();
+        let (mut worker, info) = setup.worker(open, Addr(0), &[], Strangers::Learn).unwrap();
+        let waker = Waker::new().unwrap();
+        let mut server = SessionServer::new(&mut worker, 1, waker.clone());
+        server.place_peers(info.place_peers().unwrap());
+        let client = server.open(&mut worker, &SessionConfig::default(), None).unwrap();
+        Served { remote: Remote::new(client, Idle::ADAPTIVE, None), server, worker, waker, _link: link }
+    }
+
+    #[test]
+    fn a_late_answer_to_one_request_for_a_peer_is_not_taken_for_the_answer_to_the_next() {
+        let Served { mut remote, server, worker, waker, _link } = served();
+        let late = remote.operations.insert(Posted { handle: None, context: 0, buffer: Lent::Nothing });
+        remote.client.peer([127, 0, 0, 7].into(), None, word(late)).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| server.run(worker, |_| ()));
+            let peer =
+                |remote: &mut Remote, n| remote.peer(&PeerSpec::from(std::net::IpAddr::from([127, 0, 0, n])));
+            let (next, first) = (peer(&mut remote, 8), peer(&mut remote, 7));
+            waker.stop();
+            assert_eq!((first.unwrap(), next.unwrap()), (Addr(1), Addr(2)));
+        });
+        assert!(remote.operations.is_empty());
+    }
+
+    #[test]
+    fn a_report_on_an_operation_of_another_kind_ends_the_session_and_loses_no_buffer() {
+        let Served { mut remote, .. } = served();
+        let receive = remote.receive(vec![0; 9].into(), ReceiveOptions::default()).unwrap();
+        let OperationName::Session(key) = receive.0 else { unreachable!() };
+        let report = Report::Sent { operation: 3, retransmissions: 0, result: Ok(()) };
+        assert!(remote.settle(Event { context: word(key), report }).is_none());
+        let Ok(Some(Completion::Received { operation, buffer, result, .. })) = remote.poll() else {
+            panic!("the receive completes");
+        };
+        assert_eq!((operation, buffer.len()), (receive, 9));
+        assert!(matches!(result, Err(Error::Broken(_))), "{result:?}");
+        assert!(matches!(remote.poll(), Err(Error::Broken(_))));
+    }
 }

@@ -46,6 +46,18 @@ impl Buffer {
         self.len() == 0
     }
 
+    /// Whether it holds more than a message can, so that [`Buffer::len`] does not count all of it.
+    #[inline]
+    pub(crate) fn is_too_long(&self) -> bool {
+        let len = match self {
+            Buffer::Heap(bytes) => bytes.len(),
+            Buffer::Bytes(bytes) => bytes.len(),
+            Buffer::BytesMut(bytes) => bytes.len(),
+            Buffer::Virtual(_) | Buffer::Region(_) => return false,
+        };
+        len as u64 > MAX_MESSAGE
+    }
+
     /// `len` bytes from `offset`. The part that lies beyond the end is left out.
     #[inline]
     pub fn payload(&self, offset: u32, len: u32) -> Payload<'_> {

@@ -246,11 +246,12 @@ impl weft::cc::SenderCc for Fatal {
 #[test]
 fn a_worker_thread_that_dies_completes_all_operations_with_an_error() {
     let fatal = weft::cc::CcChoice::custom("fatal", std::sync::Arc::new(|_: &_| Box::new(Fatal) as _));
-    let mut left = Endpoint::builder("udp:127.42.0.1").cc_choice(fatal).on_thread(None).build().unwrap();
-    let mut right = Endpoint::builder("udp:127.42.0.2").on_thread(None).build().unwrap();
+    let pair = udp(42, |builder| builder.cc_choice(fatal.clone()).on_thread(None));
+    let Pair { left: Side { endpoint: mut left, .. }, right: Side { endpoint: mut right, address, .. } } =
+        pair;
     right.receive(vec![0; 10]).unwrap();
     left.receive(vec![0; 10]).unwrap();
-    let peer = left.peer("127.42.0.2").unwrap();
+    let peer = left.peer(address.as_str()).unwrap();
     let connection = left.connect(peer).unwrap();
     left.send(connection, b"fatal").unwrap();
     let (begin, mut ends) = (Instant::now(), Vec::new());

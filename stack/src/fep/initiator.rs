@@ -15,7 +15,6 @@ use super::{
     CallError, Completion, ConnectOptions, ConnectionId, Failure, FepConfig, MAX_PROCESS, Map, PostError,
     Send, SendError, SendId, TrafficClass,
 };
-use crate::buffer::{Buffer, MAX_MESSAGE};
 use crate::event::Event;
 use crate::heap;
 use crate::packet::Addr;
@@ -133,7 +132,7 @@ impl Initiator {
         if self.sends.len() >= limit {
             return refuse(CallError::Limit { what: Resource::Messages, limit }, send.buffer);
         }
-        if matches!(&send.buffer, Buffer::Heap(bytes) if bytes.len() as u64 > MAX_MESSAGE) {
+        if send.buffer.is_too_long() {
             return refuse(CallError::TooLong, send.buffer);
         }
         let open = self.connections.get_mut(id.0).filter(|c| c.pdc.state == TxState::Open);

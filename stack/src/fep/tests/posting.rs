@@ -67,6 +67,20 @@ fn a_message_that_is_not_posted_is_handed_back() {
 }
 
 #[test]
+fn messages_longer_than_a_length_can_say_are_refused_whatever_holds_them() {
+    let mut fep = fep(Limits::default());
+    let connection = fep.connect(Time::ZERO, Addr(1), ConnectOptions::default()).unwrap();
+    // The system gives memory only to pages that are used.
+    let long = || vec![0; 1 << 32];
+    let kinds: [fn(Vec<u8>) -> Buffer; 2] = [Buffer::Heap, |bytes| Buffer::Bytes(Box::new(bytes.into()))];
+    for of in kinds {
+        let send = Send { buffer: of(long()), tag: None, header_data: 0, context: 0 };
+        assert_eq!(fep.post_send(connection, send).unwrap_err().error, CallError::TooLong);
+    }
+    assert!(transmit_all(&mut fep).is_empty());
+}
+
+#[test]
 fn a_receive_that_is_not_posted_is_handed_back() {
     let mut fep = fep(Limits { receives: 1, ..Limits::default() });
     let receive = |len| Receive {

@@ -271,7 +271,7 @@ impl Client {
             self.idle_polls = 0;
             return self.settle(Report::decode(&slot)?).map(Some);
         }
-        self.idle_polls += 1;
+        self.idle_polls = self.idle_polls.wrapping_add(1);
         let look = self.idle_polls.is_multiple_of(POLLS_TO_CHECK);
         // Reports that the worker published before it left are in the ring, even if they were not a moment ago.
         if self.reports.is_finished()? || (look && self.link.is_closed() && self.reports.available()? == 0) {
