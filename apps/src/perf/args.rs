@@ -1,6 +1,6 @@
 //! The options of `weft perf`.
 
-use super::plan::Mode;
+use super::mode::Mode;
 use crate::choices::Switch;
 use crate::port_spec::{PeerSpec, PortOptions, PortSpec};
 use crate::trace::TraceArgs;

@@ -134,7 +134,8 @@ pub(super) fn send(
 
 #[cfg(test)]
 mod tests {
-    use super::super::plan::{Limit, Mode};
+    use super::super::mode::Mode;
+    use super::super::plan::Limit;
     use super::*;
     use proptest::prelude::*;
 

@@ -11,6 +11,7 @@ mod control;
 mod drive;
 mod measure;
 mod memory;
+mod mode;
 mod pair;
 mod pattern;
 mod plan;

@@ -1,7 +1,7 @@
 //! The plan of a test: chosen by the client, checked by both ends.
 
 use super::args::TestArgs;
-use clap::ValueEnum;
+use super::mode::Mode;
 use serde::{Deserialize, Serialize};
 use weft_cc::{CcChoice, Span};
 
@@ -13,18 +13,6 @@ pub(super) const MOST_CONNECTIONS: u16 = 1024;
 pub(super) const MOST_DEPTH: u32 = 1 << 16;
 /// The longest test.
 const LONGEST_US: u64 = 24 * 3600 * 1_000_000;
-
-/// The figure that a test measures.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Mode {
-    /// Bytes: long messages, one way.
-    Throughput,
-    /// Messages: short ones, each a packet of its own, one way.
-    Rate,
-    /// Round trips: one message there, and back.
-    Latency,
-}
 
 /// When a test ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -297,7 +297,8 @@ fn number(value: Option<f64>, decimals: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::plan::{Limit, Mode};
+    use super::super::mode::Mode;
+    use super::super::plan::Limit;
     use super::*;
 
     fn test() -> Test {

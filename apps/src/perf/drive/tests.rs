@@ -1,5 +1,6 @@
 use super::super::client::{Client, memory_of};
-use super::super::plan::{Limit, Mode, Test};
+use super::super::mode::Mode;
+use super::super::plan::{Limit, Test};
 use super::super::report::EndReport;
 use super::super::server::{Server, ServerOptions};
 use super::super::setup;
