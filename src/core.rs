@@ -17,8 +17,8 @@
 //! 2. **[`Fep::on_timeout`]** if the time that [`Fep::poll_timeout`] told has come. It can produce packets to send,
 //!    completions, and another timer.
 //! 3. **Calls of the application**: [`Fep::connect`], [`Fep::post_send`], [`Fep::close`], [`Fep::abort`],
-//!    [`Fep::cancel_send`], [`Fep::release`] can produce packets to send and an earlier timer; [`Fep::post_receive`] and the
-//!    cancelling calls can produce completions.
+//!    [`Fep::cancel_send`], [`Fep::release`] can produce packets to send and an earlier timer; [`Fep::post_receive`], the
+//!    cancelling and the closing calls can produce completions.
 //! 4. **[`Fep::poll_transmit`]** until it returns `None`, or the port has no room. After each of 1 to 3 there may be something
 //!    again; [`Fep::wants_to_transmit`] tells at little cost. The payload of a [`Transmit`] is looked up
 //!    ([`Fep::payload`]) before the next call of any other verb. It can produce an earlier timer.

@@ -13,10 +13,17 @@ use std::thread;
 use weft::Endpoint;
 use weft::core::spray::LbChoice;
 
+/// Two addresses that no other run of these tests uses at the same time.
+fn addresses(net: u8) -> [String; 2] {
+    [1, 2].map(|n| format!("127.{net}.{}.{n}", std::process::id() % 256))
+}
+
 #[test]
 fn messages_go_to_and_fro() {
-    let other = thread::spawn(|| ping_pong::pong("127.43.0.2", 100).map_err(|error| error.to_string()));
-    let round_trip = ping_pong::ping("127.43.0.1", "127.43.0.2", 100).unwrap();
+    let [here, there] = addresses(43);
+    let at = there.clone();
+    let other = thread::spawn(move || ping_pong::pong(&at, 100).map_err(|error| error.to_string()));
+    let round_trip = ping_pong::ping(&here, &there, 100).unwrap();
     assert!(!round_trip.is_zero());
     other.join().unwrap().unwrap();
 }
@@ -37,8 +44,10 @@ fn a_bulk_transfer_shows_its_progress() {
 
 #[test]
 fn responses_find_their_requests() {
-    let other = thread::spawn(|| request::serve("127.44.0.2", 3).map_err(|error| error.to_string()));
-    let answers = request::ask("127.44.0.1", "127.44.0.2", &["one", "two", "three"]).unwrap();
+    let [here, there] = addresses(44);
+    let at = there.clone();
+    let other = thread::spawn(move || request::serve(&at, 3).map_err(|error| error.to_string()));
+    let answers = request::ask(&here, &there, &["one", "two", "three"]).unwrap();
     assert_eq!(answers, ["ONE", "TWO", "THREE"]);
     other.join().unwrap().unwrap();
 }

@@ -54,8 +54,7 @@ fn served(test: u8) -> (Pair, [Server; 2], tempfile::TempDir) {
     let start = |n: u8| {
         let (socket, address) = (dir.path().join(n.to_string()), format!("127.85.{test}.{n}"));
         let server = Server::start(&socket, &address);
-        let builder = Endpoint::builder(format!("serve:{}", socket.display()));
-        (Side::new(builder.build().unwrap(), address), server)
+        (Side::new(body::open(&format!("serve:{}", socket.display())), address), server)
     };
     let ((mut left, first), (mut right, second)) = (start(1), start(2));
     // A server hears nobody whom no application has named.

@@ -19,7 +19,7 @@ use super::remote::Remote;
 use super::setup::{Settings, Setup};
 use super::thread::WorkerThread;
 use super::{Backend, Endpoint};
-use crate::port::{AnyPort, PeerSpec, PortInfo, PortOptions, PortSpec};
+use crate::port::{AnyPort, PeerSpec, PortInfo, PortOptions, PortSpec, split_ip};
 
 /// The endpoint's own address in its book. Peers have others.
 const OWN: Addr = Addr(0);
@@ -85,7 +85,8 @@ impl Builder {
         self
     }
 
-    /// The endpoint's own IP address: needed with `memif:` and `dpdk:`, while `udp:ADDRESS` names it.
+    /// The endpoint's own IP address: needed with `memif:` and `dpdk:` whose name does not end with `,ip=ADDRESS`, while
+    /// `udp:ADDRESS` names it.
     #[must_use]
     pub fn ip(self, ip: IpAddr) -> Builder {
         self.with("ip", |b| b.port.ip = Some(ip))
@@ -244,7 +245,8 @@ impl Builder {
         })
     }
 
-    /// The number under which peers reach this endpoint, 0 to 4095; 0 if nothing is said.
+    /// The number under which peers reach this endpoint, 0 to 4095. If nothing is said it is 0, but with `serve:` one that
+    /// the server chooses: say 0 for an application that peers reach by [`Endpoint::connect`] there as well.
     #[must_use]
     pub fn process(self, number: u16) -> Builder {
         self.with("process", |b| b.process = Process::Number(number))
@@ -313,6 +315,13 @@ impl Builder {
         if self.spec == "udp" {
             let ip = self.port.ip.unwrap_or_else(|| crate::port::own_address().unwrap_or(LOOPBACK));
             self.spec = format!("udp:{ip}");
+        }
+        if !self.spec.starts_with("udp:") {
+            let (spec, ip) = split_ip(&self.spec)?;
+            if ip.is_some() && self.port.ip.is_some() {
+                return Err(self.no_effect("ip", "the name says it"));
+            }
+            (self.spec, self.port.ip) = (spec, ip.or(self.port.ip));
         }
         Ok(Place::Port(self.spec.parse()?))
     }

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use weft_stack::fep::{CallError, ConfigError, Failure, ReceiveError, SendError};
+use weft_stack::fep::{CallError, ConfigError, Failure, ReceiveError, Resource, SendError};
 use weft_stack::region::RegionError;
 use weft_stack::worker::session::{ClientError, JoinError, OpenError};
 use weft_stack::worker::{BookError, PinError, WorkerError};
@@ -33,6 +33,14 @@ pub enum Error {
     /// The memory for messages has no room: poll, then try again.
     #[error("the endpoint's memory for messages has no room for {0} bytes")]
     MemoryFull(u32),
+    /// The message is longer than all the memory for messages, whose size [`Builder::memory`](crate::Builder::memory) sets.
+    #[error("{len} bytes do not fit into the endpoint's memory for messages, which has {size}")]
+    BeyondMemory {
+        /// The length of the message, bytes.
+        len: u32,
+        /// The size of the memory, bytes.
+        size: usize,
+    },
     /// More bytes than [`Endpoint::send_copy`](crate::Endpoint::send_copy) copies.
     #[error("{len} bytes are too many to be copied at the call; at most {most} are")]
     TooLongToCopy {
@@ -67,7 +75,14 @@ pub enum Error {
 impl Error {
     /// Whether the call would succeed later, once other operations have completed: poll, then try again.
     pub fn is_back_pressure(&self) -> bool {
-        matches!(self, Error::RingFull | Error::MemoryFull(_) | Error::Refused(CallError::Limit { .. }))
+        match self {
+            Error::RingFull | Error::MemoryFull(_) => true,
+            // Entries of the address book are not given back.
+            Error::Refused(CallError::Limit { what, .. }) => {
+                !matches!(what, Resource::Peers | Resource::SessionPeers)
+            }
+            _ => false,
+        }
     }
 }
 

@@ -127,13 +127,13 @@ impl Memory {
     /// `len` bytes that nobody else has. What they hold is undefined, though never another process's secret.
     ///
     /// # Errors
-    /// [`Error::MemoryFull`] if no free piece is long enough.
+    /// [`Error::MemoryFull`] if no free piece is long enough, [`Error::BeyondMemory`] if none ever is.
     #[inline]
     pub fn allocate(&mut self, len: u32) -> Result<MemorySlice, Error> {
         let (class, size) = class_of(len);
         let offset = match self.free.get_mut(class).and_then(Vec::pop) {
             Some(offset) => offset,
-            None => self.cut(size).ok_or(Error::MemoryFull(len))?,
+            None => self.cut(size).ok_or_else(|| self.lack(len, size))?,
         };
         let slice = self.region.as_ref().and_then(|region| region.slice(offset.into(), len).ok());
         let slice = slice.ok_or(Error::MemoryFull(len))?;
@@ -183,6 +183,15 @@ impl Memory {
         let entry = self.in_use.get((slice.offset() / GRAIN) as usize).filter(|_| self.holds(slice));
         let class = entry.and_then(|entry| entry.checked_sub(1));
         class.map(usize::from).ok_or(Error::ForeignMemory)
+    }
+
+    /// Why there is no block of `size` bytes for `len`.
+    #[cold]
+    fn lack(&self, len: u32, size: u64) -> Error {
+        match self.size() {
+            all if size > all as u64 => Error::BeyondMemory { len, size: all },
+            _ => Error::MemoryFull(len),
+        }
     }
 
     /// Cuts a block of `size` bytes from memory that is in no list.
@@ -304,6 +313,17 @@ mod tests {
         assert_eq!(memory.set_len(&mut slice, 129), Err(Error::MemoryFull(129)));
         let mut other = Memory::private(4096).unwrap();
         assert_eq!(other.free(slice), Err(Error::ForeignMemory));
-        assert_eq!(Memory::default().allocate(0).unwrap_err(), Error::MemoryFull(0));
+        assert_eq!(Memory::default().allocate(0).unwrap_err(), Error::BeyondMemory { len: 0, size: 0 });
+    }
+
+    #[test]
+    fn only_a_lack_that_ends_is_back_pressure() {
+        let mut memory = Memory::private(4096).unwrap();
+        let all = memory.allocate(4096).unwrap();
+        assert!(memory.allocate(1).unwrap_err().is_back_pressure());
+        let error = memory.allocate(4097).unwrap_err();
+        assert!(!error.is_back_pressure(), "{error}");
+        memory.free(all).unwrap();
+        assert_eq!(memory.allocate(4097).unwrap_err(), error);
     }
 }

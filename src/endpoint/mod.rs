@@ -99,7 +99,8 @@ macro_rules! each {
 impl Endpoint {
     /// A builder of an endpoint at the port, or with the server, that `spec` names: `udp` (at an address of this host),
     /// `udp:ADDRESS[,port=N][,entropies=N][,gso=on|off][,gro=on|off]`, `memif:SOCKET,role=server|client[,…]`,
-    /// `dpdk:DEVICE[,ARGUMENTS]`, or `serve:SOCKET`.
+    /// `dpdk:DEVICE[,ARGUMENTS]`, or `serve:SOCKET`. The IP address of a `memif:` or `dpdk:` port may stand in its name, as
+    /// `,ip=ADDRESS`.
     pub fn builder(spec: impl Into<String>) -> Builder {
         Builder::new(spec.into())
     }
@@ -354,8 +355,9 @@ impl Endpoint {
         self.worker().map_or_else(Vec::new, |worker| worker.fep().explain(worker.clock().now()))
     }
 
-    /// Closes all connections and takes the endpoint down once that is done and peers have had their answers: a worker in
-    /// the caller's thread waits for a silence of two retransmission timeouts, 200 ms unless set. An endpoint that is dropped
+    /// Closes all connections and takes the endpoint down once that is done and peers have had their answers: a worker of
+    /// its own, in the caller's thread or another, waits for a silence of two retransmission timeouts, 200 ms unless set,
+    /// but on a thread no longer than a second. An endpoint whose worker runs in the caller's thread and that is dropped
     /// instead may leave peers without an answer to their last messages, which they then report as failed. Completions
     /// meanwhile are dropped.
     ///

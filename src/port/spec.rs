@@ -155,6 +155,25 @@ fn mac_expected() -> SpecError {
     SpecError::expected("an Ethernet address of one host, such as 02:00:00:00:00:01")
 }
 
+/// The name of a port without the part `ip=ADDRESS`, and the address, if it has one: for `memif:` and `dpdk:`, whose names
+/// say nothing of it otherwise.
+///
+/// # Errors
+/// It is no address.
+pub(crate) fn split_ip(text: &str) -> Result<(String, Option<IpAddr>), SpecError> {
+    let (mut ip, mut rest) = (None, Vec::new());
+    for part in text.split(',') {
+        match part.strip_prefix("ip=") {
+            Some(value) => {
+                let expected = || SpecError::expected(format!("an IP address instead of {part:?}"));
+                ip = Some(value.parse().map_err(|_| expected())?);
+            }
+            None => rest.push(part),
+        }
+    }
+    Ok((rest.join(","), ip))
+}
+
 pub(super) fn number<T: FromStr + PartialOrd + fmt::Display>(
     part: &str,
     value: &str,

@@ -11,6 +11,11 @@ use weft::{
 /// The longest time that anything here takes.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// The application's endpoint. Nothing but the name says what it runs over.
+pub(crate) fn open(name: &str) -> Endpoint {
+    Endpoint::builder(name).memory(16 << 20).process(0).build().unwrap()
+}
+
 /// Two endpoints that can reach each other.
 pub(crate) struct Pair {
     pub(crate) left: Side,

@@ -34,6 +34,33 @@ fn memif(name: &str, with: impl Fn(Builder) -> Builder) -> Pair {
     Pair { left: side(1, "server"), right: side(2, "client") }
 }
 
+/// Through `weft serve` the same application runs in the tests of the command.
+#[test]
+fn an_application_runs_over_another_network_by_another_name_alone() {
+    let (id, dir) = (std::process::id(), tempfile::tempdir().unwrap());
+    let udp = |n: u8| format!("127.46.{}.{n}", id % 256);
+    let memif = |role| format!("memif:@weft-name-{id},role={role}");
+    let mut names = vec![
+        [(format!("udp:{}", udp(1)), udp(1)), (format!("udp:{}", udp(2)), udp(2))],
+        [
+            (memif("server,ip=10.0.0.1"), "10.0.0.1".to_owned()),
+            (memif("client,ip=10.0.0.2"), "10.0.0.2".to_owned()),
+        ],
+    ];
+    if cfg!(feature = "dpdk") {
+        let socket = dir.path().join("memif");
+        let dpdk = |n: u8, role: &str| {
+            let arguments = format!("role={role},socket={},socket-abstract=no", socket.display());
+            (format!("dpdk:net_memif8{n},{arguments},ip=10.0.0.{n}"), format!("10.0.0.{n}"))
+        };
+        names.push([dpdk(1, "server"), dpdk(2, "client")]);
+    }
+    for [left, right] in names {
+        let side = |(name, address): (String, String)| Side::new(body::open(&name), address);
+        body::exchange(&mut Pair { left: side(left), right: side(right) });
+    }
+}
+
 #[test]
 fn an_application_runs_over_kernel_udp() {
     body::exchange(&mut udp(31, |builder| builder));
@@ -226,6 +253,23 @@ fn an_endpoint_that_is_shut_down_leaves_nobody_without_an_answer() {
     });
 }
 
+/// A peer whose last acknowledgement was lost sends again within a retransmission timeout, of 100 ms here.
+#[test]
+fn an_endpoint_with_an_open_peer_stays_for_a_silence_of_two_timeouts() {
+    for (net, thread) in [(47, false), (48, true)] {
+        let mut pair = udp(net, |builder| if thread { builder.on_thread(None) } else { builder });
+        let connection = pair.connect();
+        let receive = pair.right.endpoint.receive(vec![0; 10]).unwrap();
+        let send = pair.left.endpoint.send(connection, b"last").unwrap();
+        pair.sent(send);
+        pair.received(receive);
+        let begin = Instant::now();
+        pair.right.endpoint.shutdown(Duration::from_secs(10)).unwrap();
+        let taken = begin.elapsed();
+        assert!(taken >= Duration::from_millis(200) && taken < Duration::from_secs(5), "{taken:?}");
+    }
+}
+
 /// A congestion control that brings its worker down.
 struct Fatal;
 
@@ -288,6 +332,9 @@ fn options_without_effect_are_refused_by_name() {
     let payload = refused(Endpoint::builder("udp:127.39.0.1").mtu(1500).payload(4096));
     assert_eq!(payload, "the port's MTU leaves 1412 bytes, and packets shall have 4096");
     assert!(matches!(Endpoint::builder("tcp:1").build(), Err(BuildError::Spec(_))));
+    let memif = |ip: &str| Endpoint::builder(format!("memif:@weft-none,role=client,ip={ip}"));
+    assert_eq!(refused(memif("one")), "expected an IP address instead of \"ip=one\"");
+    assert!(refused(memif("10.0.0.1").ip([10, 0, 0, 2].into())).starts_with("ip has no effect on memif:"));
 }
 
 #[test]

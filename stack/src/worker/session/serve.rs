@@ -92,8 +92,8 @@ impl<P: Port> SessionServer<P> {
         self.place = Some(place);
     }
 
-    /// Serves until the waker is [stopped](Waker::stop). Peers that still have to hear that the applications are gone
-    /// then get a second to do so.
+    /// Serves until the waker is [stopped](Waker::stop). Peers that still have to hear that the applications are gone, or
+    /// to get the answers to their last packets, then have up to a second to do so.
     pub fn run(mut self, mut worker: Worker<P>, mut on_event: impl FnMut(ServerEvent)) {
         let waker = self.waker.clone();
         let mut watch = ClockWatch::new(worker.clock());
@@ -106,10 +106,17 @@ impl<P: Port> SessionServer<P> {
         });
         let now = worker.clock().now();
         self.sessions.close_all(worker.fep_mut(), now);
+        // A peer whose last acknowledgement was lost sends again within a retransmission timeout; timers are not exact.
+        let silence = worker.fep().config().pdc.rto_init.times(2);
+        let mut heard = (*worker.fep().counters(), now);
         // Peers that have not heard of it when the time is up will notice by themselves.
         let _ = worker.run_until(FAREWELL, |fep, now| {
             self.sessions.serve(fep, now);
-            self.sessions.is_empty() && !fep.wants_to_transmit()
+            if *fep.counters() != heard.0 {
+                heard = (*fep.counters(), now);
+            }
+            let answered = fep.open_targets() == 0 || now.since(heard.1) >= silence;
+            answered && self.sessions.is_empty() && !fep.wants_to_transmit()
         });
     }
 
