@@ -19,8 +19,8 @@ use weft_stack::wire::ethernet::MacAddr;
 use weft_stack::worker::HostAddr;
 
 #[cfg(feature = "dpdk")]
-use super::{ALL_PATHS, AnyPort, DEFAULT_MTU};
-use super::{OpenPort, PortError, PortInfo, PortOptions, PortSpec, SpecError};
+use super::{ALL_PATHS, AnyPort, DEFAULT_MTU, PortInfo};
+use super::{OpenPort, PortError, PortOptions, PortSpec, SpecError};
 
 /// How long a port waits, when it is opened, until its network card has agreed with the other end about the rate of the
 /// link: congestion control is set up with it, once. Over copper that takes two to four seconds, and training of a fast
