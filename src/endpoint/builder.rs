@@ -85,7 +85,8 @@ impl Builder {
         self
     }
 
-    /// The endpoint's own IP address: needed with `memif:` and `dpdk:`, while `udp:ADDRESS` names it.
+    /// The endpoint's own IP address: needed with `dpdk:`, and with `memif:` if its name has no `ip=`, while
+    /// `udp:ADDRESS` names it.
     #[must_use]
     pub fn ip(self, ip: IpAddr) -> Builder {
         self.with("ip", |b| b.port.ip = Some(ip))

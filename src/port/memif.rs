@@ -1,6 +1,7 @@
-//! `memif:SOCKET,role=server|client[,id=N][,secret=TEXT][,bsize=BYTES][,rsize=N]`.
+//! `memif:SOCKET,role=server|client[,ip=ADDRESS][,id=N][,secret=TEXT][,bsize=BYTES][,rsize=N]`.
 
 use core::fmt;
+use std::net::IpAddr;
 
 use weft_stack::port::memif::{MAX_LOG2_RING, MemifConfig, MemifPort, Role, SocketName};
 use weft_stack::port::udp::mac_of;
@@ -11,13 +12,15 @@ use super::{
     ALL_PATHS, AnyPort, DEFAULT_MTU, OpenPort, PortError, PortInfo, PortOptions, PortSpec, SpecError,
 };
 
-/// A port over memif. The options are called as those of DPDK's driver.
+/// A port over memif. The options are called as those of DPDK's driver, which has no `ip`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemifSpec {
     /// The socket at which the two ends meet.
     pub socket: SocketName,
     /// Which end this is.
     pub role: Role,
+    /// The port's own IP address; [`PortOptions::ip`] says it if it is none.
+    pub ip: Option<IpAddr>,
     /// The number of the interface at the socket.
     pub id: u32,
     /// Both ends must have the same; empty for none.
@@ -41,6 +44,7 @@ impl MemifSpec {
         let mut spec = MemifSpec {
             socket: SocketName::parse(socket),
             role: Role::Server,
+            ip: None,
             id: 0,
             secret: String::new(),
             buffer_size: None,
@@ -52,13 +56,20 @@ impl MemifSpec {
                 "role" => {
                     role = Some(switch_of(part, value, [("server", Role::Server), ("client", Role::Client)])?)
                 }
+                "ip" => {
+                    let ip = value.parse().map_err(|_| {
+                        SpecError::expected(format!("ip=ADDRESS, such as ip=10.0.0.1, instead of {part:?}"))
+                    })?;
+                    spec.ip = Some(ip);
+                }
                 "id" => spec.id = number(part, value, 0..=u32::MAX)?,
                 "secret" if !value.is_empty() => value.clone_into(&mut spec.secret),
                 "bsize" => spec.buffer_size = Some(number(part, value, 64..=u32::MAX)?),
                 "rsize" => spec.log2_ring = Some(number(part, value, 1..=MAX_LOG2_RING)?),
                 _ => {
                     return Err(SpecError::expected(format!(
-                        "role=server|client, id=N, secret=TEXT, bsize=BYTES or rsize=N instead of {part:?}"
+                        "role=server|client, ip=ADDRESS, id=N, secret=TEXT, bsize=BYTES or rsize=N \
+                         instead of {part:?}"
                     )));
                 }
             }
@@ -86,7 +97,10 @@ impl MemifSpec {
 
     /// Opens the port; `spec` is the same as `self`.
     pub(super) fn open(&self, spec: &PortSpec, options: &PortOptions) -> Result<OpenPort, PortError> {
-        let ip = options.ip.ok_or_else(|| PortError::NoAddress(spec.clone()))?;
+        let ip = match (self.ip, options.ip) {
+            (Some(own), Some(ip)) if own != ip => return Err(PortError::Address { spec: spec.clone(), ip }),
+            (own, ip) => own.or(ip).ok_or_else(|| PortError::NoAddress(spec.clone()))?,
+        };
         let mac = options.mac.unwrap_or(mac_of(ip));
         let payload = usize::from(options.mtu.unwrap_or(DEFAULT_MTU)) + options.tag_len();
         // Frames of memif can be no longer.
@@ -113,6 +127,7 @@ impl fmt::Display for MemifSpec {
             Role::Client => "client",
         };
         write!(f, "memif:{},role={role}", self.socket)?;
+        self.ip.map_or(Ok(()), |ip| write!(f, ",ip={ip}"))?;
         if self.id != 0 {
             write!(f, ",id={}", self.id)?;
         }
@@ -130,9 +145,13 @@ mod tests {
 
     #[test]
     fn specs_are_read_and_printed() {
-        for text in
-            ["/run/a.sock,role=server", "@weft,role=client,id=3,bsize=4224,rsize=8", "a,role=client,rsize=14"]
-        {
+        for text in [
+            "/run/a.sock,role=server",
+            "/run/a.sock,role=server,ip=10.0.0.1,id=3",
+            "@weft,role=client,ip=fd00::1",
+            "@weft,role=client,id=3,bsize=4224,rsize=8",
+            "a,role=client,rsize=14",
+        ] {
             assert_eq!(MemifSpec::parse(text).unwrap().to_string(), format!("memif:{text}"));
         }
         let secret = MemifSpec::parse("/a,secret=x=y,role=server").unwrap();
@@ -148,6 +167,10 @@ mod tests {
         assert_eq!(refusal("/a"), "expected role=server or role=client with memif:/a");
         assert_eq!(refusal("/a,role=master"), "expected server or client instead of \"role=master\"");
         assert_eq!(refusal("/a,role=client,rsize=15"), "expected 1 to 14 instead of \"rsize=15\"");
+        assert_eq!(
+            refusal("/a,role=client,ip=here"),
+            "expected ip=ADDRESS, such as ip=10.0.0.1, instead of \"ip=here\""
+        );
         let socket = "expected memif:SOCKET,role=server|client with a path or @NAME instead of ";
         assert_eq!(refusal("role=client"), format!("{socket}\"role=client\""));
         assert_eq!(refusal("@,role=client"), format!("{socket}\"@\""));

@@ -31,8 +31,8 @@ impl SpecError {
 pub enum PortSpec {
     /// `udp:ADDRESS[,port=N][,entropies=N][,gso=on|off][,gro=on|off]`: kernel UDP.
     Udp(UdpSpec),
-    /// `memif:SOCKET,role=server|client[,id=N][,secret=TEXT][,bsize=BYTES][,rsize=N]`: memory shared with another
-    /// process.
+    /// `memif:SOCKET,role=server|client[,ip=ADDRESS][,id=N][,secret=TEXT][,bsize=BYTES][,rsize=N]`: memory shared with
+    /// another process.
     Memif(Box<MemifSpec>),
     /// `dpdk:DEVICE[,ARGUMENTS]`: a device by its name, as DPDK's own programs take it.
     Dpdk(String),
@@ -41,7 +41,7 @@ pub enum PortSpec {
 /// How a port is opened, beyond its name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PortOptions {
-    /// The port's own IP address: needed with `dpdk:` and `memif:`, while `udp:` names it.
+    /// The port's own IP address: needed with `dpdk:`, and with `memif:` if its name has no `ip=`, while `udp:` names it.
     pub ip: Option<IpAddr>,
     /// The Ethernet address that frames leave with; the device's if there is none.
     pub mac: Option<MacAddr>,
