@@ -19,7 +19,7 @@ use super::remote::Remote;
 use super::setup::{Settings, Setup};
 use super::thread::WorkerThread;
 use super::{Backend, Endpoint};
-use crate::port::{AnyPort, PeerSpec, PortInfo, PortOptions, PortSpec};
+use crate::port::{AnyPort, PeerSpec, PortInfo, PortOptions, PortSpec, SpecError};
 
 /// The endpoint's own address in its book. Peers have others.
 const OWN: Addr = Addr(0);
@@ -245,7 +245,9 @@ impl Builder {
         })
     }
 
-    /// The number under which peers reach this endpoint, 0 to 4095; 0 if nothing is said.
+    /// The number under which peers reach this endpoint, 0 to 4095. If nothing is said it is 0, but with `serve:` one from
+    /// 1 on that the server chooses. [`Endpoint::connect`] opens connections to process 0: an application of a server
+    /// that is to be reached so asks for 0.
     #[must_use]
     pub fn process(self, number: u16) -> Builder {
         self.with("process", |b| b.process = Process::Number(number))
@@ -314,6 +316,14 @@ impl Builder {
         if self.spec == "udp" {
             let ip = self.port.ip.unwrap_or_else(|| crate::port::own_address().unwrap_or(LOOPBACK));
             self.spec = format!("udp:{ip}");
+        }
+        if !matches!(self.spec.split_once(':'), Some(("udp" | "memif" | "dpdk", _))) {
+            return Err(SpecError::expected(format!(
+                "udp, udp:ADDRESS, memif:SOCKET,role=server|client, dpdk:DEVICE[,ARGUMENTS] or serve:SOCKET \
+                 instead of {:?}",
+                self.spec
+            ))
+            .into());
         }
         Ok(Place::Port(self.spec.parse()?))
     }

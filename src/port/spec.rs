@@ -21,7 +21,7 @@ pub const LEAST_MTU: u16 = 68;
 pub struct SpecError(String);
 
 impl SpecError {
-    pub(super) fn expected(what: impl Into<String>) -> SpecError {
+    pub(crate) fn expected(what: impl Into<String>) -> SpecError {
         SpecError(what.into())
     }
 }

@@ -287,6 +287,8 @@ fn options_without_effect_are_refused_by_name() {
     let payload = refused(Endpoint::builder("udp:127.39.0.1").mtu(1500).payload(4096));
     assert_eq!(payload, "the port's MTU leaves 1412 bytes, and packets shall have 4096");
     assert!(matches!(Endpoint::builder("tcp:1").build(), Err(BuildError::Spec(_))));
+    let no_name = refused(Endpoint::builder("server:/nowhere"));
+    assert!(no_name.ends_with("or serve:SOCKET instead of \"server:/nowhere\""), "{no_name}");
 }
 
 #[test]
