@@ -1,5 +1,5 @@
-//! A bulk transfer with progress: `bulk 127.0.0.2 1000` receives 1000 MiB, `bulk 127.0.0.1 127.0.0.2 1000` sends them. Any
-//! name of a port will do in place of `udp:ADDRESS`.
+//! A bulk transfer with progress: `bulk udp:127.0.0.2 1000` receives 1000 MiB, `bulk udp:127.0.0.1 127.0.0.2 1000` sends
+//! them. The names of other ports will do as well: `memif:SOCKET,role=server,ip=10.0.0.2`, or `serve:SOCKET`.
 use bytes::Bytes;
 use std::{error::Error, time::Duration};
 use weft::{Completion, ConnectionId, Endpoint, SendOptions};
@@ -70,10 +70,11 @@ pub(crate) fn receive(mut endpoint: Endpoint, chunks: u64) -> Outcome<()> {
 #[allow(dead_code, reason = "a test calls the ends themselves")]
 fn main() -> Outcome<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let open = |own: &str| Endpoint::builder(format!("udp:{own}")).build();
+    // Process 0 is the one that `Endpoint::connect` reaches; a server would choose another number.
+    let open = |port: &str| Endpoint::builder(port).process(0).build();
     match &words[..] {
-        [own, count] => receive(open(own)?, count.parse()?),
-        [own, peer, count] => send(open(own)?, peer, count.parse()?, |n| eprint!("\r{n} MiB of {count}")),
-        _ => Err("ADDRESS [PEER] MEBIBYTES".into()),
+        [port, count] => receive(open(port)?, count.parse()?),
+        [port, peer, count] => send(open(port)?, peer, count.parse()?, |n| eprint!("\r{n} MiB of {count}")),
+        _ => Err("PORT [PEER] MEBIBYTES".into()),
     }
 }

@@ -239,7 +239,7 @@ fn the_example_joins_and_is_heard() {
         assert_eq!(example::receive(&mut bob, LIMIT).expect("it has arrived"), text);
     }
     let said = example::send(&mut alice, &right, 99, "is there anybody?").expect_err("nobody is").to_string();
-    assert!(said.contains("the target answered with return code"), "{said}");
+    assert!(said.contains("the target answered with return code 0x1a (BAD_PID: it has no process"), "{said}");
 }
 
 #[test]

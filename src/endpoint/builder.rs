@@ -19,7 +19,7 @@ use super::remote::Remote;
 use super::setup::{Settings, Setup};
 use super::thread::WorkerThread;
 use super::{Backend, Endpoint};
-use crate::port::{AnyPort, PeerSpec, PortInfo, PortOptions, PortSpec, split_ip};
+use crate::port::{AnyPort, PeerSpec, PortInfo, PortOptions, PortSpec, SpecError, split_ip};
 
 /// The endpoint's own address in its book. Peers have others.
 const OWN: Addr = Addr(0);
@@ -245,8 +245,9 @@ impl Builder {
         })
     }
 
-    /// The number under which peers reach this endpoint, 0 to 4095. If nothing is said it is 0, but with `serve:` one that
-    /// the server chooses: say 0 for an application that peers reach by [`Endpoint::connect`] there as well.
+    /// The number under which peers reach this endpoint, 0 to 4095. If nothing is said it is 0, but with `serve:` one from
+    /// 1 on that the server chooses. [`Endpoint::connect`] opens connections to process 0: an application of a server
+    /// that is to be reached so asks for 0.
     #[must_use]
     pub fn process(self, number: u16) -> Builder {
         self.with("process", |b| b.process = Process::Number(number))
@@ -315,6 +316,14 @@ impl Builder {
         if self.spec == "udp" {
             let ip = self.port.ip.unwrap_or_else(|| crate::port::own_address().unwrap_or(LOOPBACK));
             self.spec = format!("udp:{ip}");
+        }
+        if !matches!(self.spec.split_once(':'), Some(("udp" | "memif" | "dpdk", _))) {
+            return Err(SpecError::expected(format!(
+                "udp, udp:ADDRESS, memif:SOCKET,role=server|client, dpdk:DEVICE[,ARGUMENTS] or serve:SOCKET \
+                 instead of {:?}",
+                self.spec
+            ))
+            .into());
         }
         if !self.spec.starts_with("udp:") {
             let (spec, ip) = split_ip(&self.spec)?;

@@ -25,8 +25,8 @@ use weft_stack::worker::{Checksum, HostAddr, LinkConfig};
 
 pub use self::any::AnyPort;
 pub use self::memif::MemifSpec;
-pub use self::spec::{LEAST_MTU, PeerSpec, PortOptions, PortSpec, SpecError, mac, vlan};
 pub(crate) use self::spec::split_ip;
+pub use self::spec::{LEAST_MTU, PeerSpec, PortOptions, PortSpec, SpecError, mac, vlan};
 pub(crate) use self::udp::own_address;
 pub use self::udp::{UdpSpec, interface_of};
 

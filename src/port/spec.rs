@@ -3,7 +3,7 @@
 
 use core::fmt;
 use core::str::FromStr;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use weft_stack::wire::ethernet::{MacAddr, VlanTag};
 use weft_stack::worker::Checksum;
@@ -21,7 +21,7 @@ pub const LEAST_MTU: u16 = 68;
 pub struct SpecError(String);
 
 impl SpecError {
-    pub(super) fn expected(what: impl Into<String>) -> SpecError {
+    pub(crate) fn expected(what: impl Into<String>) -> SpecError {
         SpecError(what.into())
     }
 }
@@ -31,8 +31,8 @@ impl SpecError {
 pub enum PortSpec {
     /// `udp:ADDRESS[,port=N][,entropies=N][,gso=on|off][,gro=on|off]`: kernel UDP.
     Udp(UdpSpec),
-    /// `memif:SOCKET,role=server|client[,id=N][,secret=TEXT][,bsize=BYTES][,rsize=N]`: memory shared with another
-    /// process.
+    /// `memif:SOCKET,role=server|client[,id=N][,secret=TEXT][,bsize=BYTES][,rsize=N]`: memory shared with
+    /// another process.
     Memif(Box<MemifSpec>),
     /// `dpdk:DEVICE[,ARGUMENTS]`: a device by its name, as DPDK's own programs take it.
     Dpdk(String),
@@ -73,6 +73,34 @@ impl From<IpAddr> for PeerSpec {
     }
 }
 
+impl From<Ipv4Addr> for PeerSpec {
+    fn from(ip: Ipv4Addr) -> PeerSpec {
+        IpAddr::from(ip).into()
+    }
+}
+
+impl From<Ipv6Addr> for PeerSpec {
+    fn from(ip: Ipv6Addr) -> PeerSpec {
+        IpAddr::from(ip).into()
+    }
+}
+
+impl TryFrom<&String> for PeerSpec {
+    type Error = SpecError;
+
+    fn try_from(text: &String) -> Result<PeerSpec, SpecError> {
+        text.parse()
+    }
+}
+
+impl TryFrom<String> for PeerSpec {
+    type Error = SpecError;
+
+    fn try_from(text: String) -> Result<PeerSpec, SpecError> {
+        text.parse()
+    }
+}
+
 impl TryFrom<&str> for PeerSpec {
     type Error = SpecError;
 
@@ -105,7 +133,9 @@ impl FromStr for PeerSpec {
             Some((ip, link)) => (ip, Some(mac(link)?)),
             None => (text, None),
         };
-        let ip = ip.parse().map_err(|_| SpecError::expected("IP or IP/MAC, such as 192.0.2.1"))?;
+        let ip = ip.parse().map_err(|_| {
+            SpecError::expected(format!("IP or IP/MAC, such as 192.0.2.1, instead of {text:?}"))
+        })?;
         Ok(PeerSpec { ip, mac: link })
     }
 }

@@ -71,6 +71,14 @@ fn addresses() {
     assert_eq!("10.0.0.1".parse(), Ok(PeerSpec { ip, mac: None }));
     let with = PeerSpec { ip, mac: Some(MacAddr([2, 0, 0, 0, 0, 1])) };
     assert_eq!("10.0.0.1/02:00:00:00:00:01".parse(), Ok(with));
+    let owned = String::from("10.0.0.1/02:00:00:00:00:01");
+    assert_eq!((PeerSpec::try_from(&owned), PeerSpec::try_from(owned.clone())), (Ok(with), Ok(with)));
+    assert_eq!(PeerSpec::from(std::net::Ipv4Addr::new(10, 0, 0, 1)), ip.into());
+    assert_eq!(PeerSpec::from(std::net::Ipv6Addr::LOCALHOST), "::1".parse().unwrap());
+    assert_eq!(
+        "10.0.0".parse::<PeerSpec>().unwrap_err().to_string(),
+        "expected IP or IP/MAC, such as 192.0.2.1, instead of \"10.0.0\""
+    );
     for wrong in ["10.0.0", "10.0.0.1/", "10.0.0.1/24", "host"] {
         assert!(wrong.parse::<PeerSpec>().is_err(), "{wrong}");
     }
@@ -120,6 +128,9 @@ fn options_that_contradict_the_port_are_refused() {
     let vlan = PortOptions { vlan: Some(VlanTag::default()), ..PortOptions::default() };
     let refused = udp.open(&vlan).unwrap_err();
     assert!(matches!(refused, PortError::VlanOfKernel(_)) && refused.to_string().contains("type vlan id 7"));
+    let memif = spec("memif:@weft-contradiction,role=client,ip=10.0.0.1");
+    assert!(matches!(memif.open(&other), Err(PortError::Address { .. })));
+    assert_eq!(memif.open(&PortOptions::default()).unwrap().info.host.ip, IpAddr::from([10, 0, 0, 1]));
     let dpdk = spec("dpdk:net_null7").open(&PortOptions::default());
     assert!(dpdk.unwrap_err().to_string().starts_with("dpdk:net_null7: "));
 }

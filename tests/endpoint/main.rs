@@ -335,6 +335,8 @@ fn options_without_effect_are_refused_by_name() {
     let memif = |ip: &str| Endpoint::builder(format!("memif:@weft-none,role=client,ip={ip}"));
     assert_eq!(refused(memif("one")), "expected an IP address instead of \"ip=one\"");
     assert!(refused(memif("10.0.0.1").ip([10, 0, 0, 2].into())).starts_with("ip has no effect on memif:"));
+    let no_name = refused(Endpoint::builder("server:/nowhere"));
+    assert!(no_name.ends_with("or serve:SOCKET instead of \"server:/nowhere\""), "{no_name}");
 }
 
 #[test]

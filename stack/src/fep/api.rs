@@ -6,7 +6,7 @@ use core::net::IpAddr;
 use weft_cc::Span;
 
 use super::TrafficClass;
-use super::explain::Meaning;
+use super::explain::{Meaning, Refused};
 use crate::buffer::{Buffer, MAX_MESSAGE};
 use crate::packet::Addr;
 use crate::ses::{Matching, ReceiveId, SendMessage};
@@ -191,7 +191,7 @@ pub enum SendError {
     #[error(transparent)]
     Failed(#[from] Failure),
     /// The target's message layer answered with an error.
-    #[error("the target answered with return code {:#04x}", .0.0)]
+    #[error("the target answered with {}", Refused(*.0))]
     Answered(ReturnCode),
     /// Cancelled before any packet of it was sent.
     #[error("cancelled")]

@@ -10,6 +10,7 @@ use super::context::Context;
 use crate::pdc::TxState;
 use crate::ses::Receives;
 use crate::wire::pds::NackCode;
+use crate::wire::ses::ReturnCode;
 
 impl Fep {
     /// One line for every connection that has not delivered everything: its PDC, the PSN that waits, the reason, and
@@ -134,9 +135,26 @@ impl Display for Meaning {
     }
 }
 
+/// Displays the return code of a message that its target refused, and its meaning.
+pub(super) struct Refused(pub(super) ReturnCode);
+
+impl Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "return code {:#04x}", self.0.0)?;
+        let meaning = match self.0 {
+            ReturnCode::BAD_PID => "BAD_PID: it has no process of the number that the message was for",
+            ReturnCode::TOO_LONG => "TOO_LONG: the message is longer than the receive that it met",
+            ReturnCode::CANCELLED => "CANCELLED: the rest of the message was cancelled",
+            ReturnCode::UNSUPPORTED_OP => "UNSUPPORTED_OP: it does not support this operation",
+            _ => return Ok(()),
+        };
+        write!(f, " ({meaning})")
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::super::Failure;
+    use super::super::{Failure, SendError};
     use super::*;
     use crate::packet::Addr;
     use crate::wire::pds::{PdcId, Psn};
@@ -151,5 +169,16 @@ mod tests {
                         it was started anew, or has given it up)";
         assert_eq!(refused(0x0e), expected);
         assert_eq!(refused(0x7f), "PDC 2 to endpoint 1: PSN 9 refused with NACK code 0x7f");
+    }
+
+    #[test]
+    fn return_codes_that_weft_sends_are_displayed_with_their_meaning() {
+        let answered = |code| SendError::Answered(code).to_string();
+        assert_eq!(
+            answered(ReturnCode::BAD_PID),
+            "the target answered with return code 0x1a (BAD_PID: it has no process of the number that the message \
+             was for)"
+        );
+        assert_eq!(answered(ReturnCode(0x3f)), "the target answered with return code 0x3f");
     }
 }
