@@ -15,7 +15,9 @@ use super::served::Served;
 use super::server::{Ended, SessionId};
 use super::{Slot, bits};
 use crate::buffer::Buffer;
-use crate::fep::{CallError, ConnectOptions, ConnectionId, Receive, Resource, Send, SendId, Unreachable};
+use crate::fep::{
+    CallError, ConnectOptions, ConnectionId, PeerRefusal, Receive, Resource, Send, SendId, Unreachable,
+};
 use crate::packet::Addr;
 use crate::region::Region;
 use crate::ses::ReceiveId;
@@ -52,7 +54,7 @@ pub(super) struct Application {
     pub(super) connections: Vec<Option<ConnectionId>>,
     /// How many operations and connections are in use.
     pub(super) in_use: usize,
-    /// How many peers it may add, and how many of them are left.
+    /// How many peers it may add, and how many of them are left. One that the port refuses counts as well.
     pub(super) peers: u32,
     pub(super) peers_left: u32,
     /// Reports that the ring had no room for.
@@ -167,9 +169,12 @@ impl Application {
         if self.peers_left == 0 {
             return Err(CallError::Limit { what: Resource::SessionPeers, limit: self.peers as usize });
         }
-        let addr = served.add_peer(ip, mac)?;
-        self.peers_left -= 1;
-        Ok(addr)
+        let added = served.add_peer(ip, mac);
+        // The port has made system calls for one that it refuses, so that this must not go on for ever.
+        if matches!(added, Ok(_) | Err(CallError::Peer(PeerRefusal::Port))) {
+            self.peers_left -= 1;
+        }
+        added
     }
 
     /// Opens a connection, which is held while its peer's Ethernet address is being asked for.
