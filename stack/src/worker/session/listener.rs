@@ -48,6 +48,7 @@ use super::config::{OpenError, SessionConfig};
 use super::link::Link;
 use super::server::{SessionId, Sessions};
 use crate::fep::Fep;
+use crate::occurrences::is_logged;
 use crate::packet::Addr;
 use crate::region::Region;
 use crate::worker::Waker;
@@ -111,8 +112,20 @@ pub struct SessionListener {
     most: SessionConfig,
     pending: Vec<PendingJoin>,
     watch: Watch,
+    refused: RefusedJoins,
     /// As long as it is open and locked, nobody else serves here.
     _lock: File,
+}
+
+/// How many applications were refused, by cause: any of these can occur again and again.
+#[derive(Debug, Default)]
+struct RefusedJoins {
+    /// Those of other users.
+    strangers: u64,
+    /// Those whose request makes no sense.
+    requests: u64,
+    /// Those that asked for resources or a process that they cannot have.
+    sessions: u64,
 }
 
 /// An application that has connected and not sent its request yet.
@@ -149,7 +162,15 @@ impl SessionListener {
         let watch = Watch::new(waker).map_err(failed)?;
         watch.add(&listener).map_err(failed)?;
         tracing::info!(socket = %path.display(), "listening for applications");
-        Ok(SessionListener { listener, path: path.to_owned(), most, pending: Vec::new(), watch, _lock: lock })
+        Ok(SessionListener {
+            listener,
+            path: path.to_owned(),
+            most,
+            pending: Vec::new(),
+            watch,
+            refused: RefusedJoins::default(),
+            _lock: lock,
+        })
     }
 
     /// Opens sessions for applications that want to join, and ends the sessions of those that have died. To be called
@@ -168,7 +189,7 @@ impl SessionListener {
                     admitted.extend(self.admit(join.stream, &config, process, sessions, fep));
                 }
                 Ok(None) => self.pending.push(join),
-                Err(why) => refuse(&join.stream, &why),
+                Err(why) => refuse(&join.stream, &why, &mut self.refused.requests),
             }
         }
         admitted
@@ -176,7 +197,7 @@ impl SessionListener {
 
     /// Opens a session for the application at the other end of `stream`, and tells it.
     fn admit(
-        &self,
+        &mut self,
         stream: UnixStream,
         config: &SessionConfig,
         process: Option<u16>,
@@ -190,7 +211,8 @@ impl SessionListener {
             // It stays among those that are watched.
             Ok((sessions.admit(fep, config, process, &region, Link::of(stream))?, file))
         };
-        let (id, file) = open().map_err(|error| refuse(&answer, &error.to_string())).ok()?;
+        let opened = open().map_err(|error| refuse(&answer, &error.to_string(), &mut self.refused.sessions));
+        let (id, file) = opened.ok()?;
         let process = sessions.process(id).unwrap_or(0);
         // An application that cannot be told is dead: its end of the socket is closed.
         let _ = reply(&answer, 0, fep.addr().0, process, "", Some(&file));
@@ -206,7 +228,9 @@ impl SessionListener {
                 Ok(true) if self.watch.add(&stream).is_ok() => {
                     self.pending.push(PendingJoin { stream, since: now })
                 }
-                Ok(false) => refuse(&stream, "you are neither this user nor root"),
+                Ok(false) => {
+                    refuse(&stream, "you are neither this user nor root", &mut self.refused.strangers);
+                }
                 _ => {}
             }
         }
@@ -290,8 +314,12 @@ impl PendingJoin {
     }
 }
 
-fn refuse(stream: &UnixStream, why: &str) {
-    tracing::warn!(why, "an application was refused");
+/// Tells an application that it is refused. `count` is how many were before, for this cause.
+fn refuse(stream: &UnixStream, why: &str, count: &mut u64) {
+    *count += 1;
+    if is_logged(*count) {
+        tracing::warn!(why, count, "an application was refused");
+    }
     let _ = reply(stream, 1, 0, 0, why, None);
 }
 
