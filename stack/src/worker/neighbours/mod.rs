@@ -88,6 +88,8 @@ struct Neighbour {
     state: State,
     /// How often it has been given up since it last answered.
     given_up: u64,
+    /// How often it has answered with another address than before.
+    moved: u64,
     /// The peers that are reached through it: itself, or those behind a router.
     peers: Vec<Addr>,
 }
@@ -114,8 +116,16 @@ impl Neighbour {
     }
 
     fn learn(&mut self, now: Time, mac: MacAddr, book: &mut AddressBook) {
-        if self.mac != Some(mac) {
-            tracing::info!(ip = %self.ip, %mac, "a neighbour has answered");
+        match self.mac {
+            None => tracing::info!(ip = %self.ip, %mac, "a neighbour has answered"),
+            Some(before) if before != mac => {
+                self.moved += 1;
+                if is_logged(self.moved) {
+                    let (ip, count) = (self.ip, self.moved);
+                    tracing::info!(%ip, %mac, %before, count, "a neighbour has another Ethernet address");
+                }
+            }
+            Some(_) => {}
         }
         self.mac = Some(mac);
         self.given_up = 0;
@@ -270,6 +280,7 @@ impl Neighbours {
                 mac: None,
                 state: State::New,
                 given_up: 0,
+                moved: 0,
                 peers: Vec::new(),
             });
             self.list.len() - 1
