@@ -30,8 +30,7 @@ impl OutputFile {
         };
         // A symbolic link goes on leading where it does.
         let place = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-        let beside = beside(&place);
-        let file = File::create(&beside)?;
+        let (file, beside) = create_beside(&place)?;
         let output = OutputFile { file, moves: Some((beside, place)) };
         if let Some(permissions) = earlier {
             output.file.set_permissions(permissions)?;
@@ -83,10 +82,25 @@ impl Drop for OutputFile {
     }
 }
 
-/// `dir/.name.PID.part`: no other process takes this name.
-fn beside(place: &Path) -> PathBuf {
+/// Names that are tried for a file beside its place.
+const NAMES: u32 = 100;
+
+/// Makes `dir/.name.PID.part`, or `dir/.name.PID.N.part` if there is something of that name: a file that an earlier process
+/// has left, or one that somebody has put there, perhaps a link to another file, which must not be written to.
+fn create_beside(place: &Path) -> io::Result<(File, PathBuf)> {
     let name = place.file_name().unwrap_or_default().to_string_lossy();
-    place.with_file_name(format!(".{name}.{}.part", std::process::id()))
+    let process = std::process::id();
+    let mut n = 0;
+    loop {
+        let part =
+            if n == 0 { format!(".{name}.{process}.part") } else { format!(".{name}.{process}.{n}.part") };
+        let beside = place.with_file_name(part);
+        match OpenOptions::new().write(true).create_new(true).open(&beside) {
+            Ok(file) => return Ok((file, beside)),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && n + 1 < NAMES => n += 1,
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -133,6 +147,26 @@ mod tests {
         let error = file.commit().unwrap_err().to_string();
         let (_, kept) = error.rsplit_once(" is in ").unwrap();
         assert_eq!(fs::read_to_string(kept).unwrap(), "a long run");
+    }
+
+    #[test]
+    fn a_file_that_has_the_temporary_name_is_left_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("k.json");
+        let victim = directory.path().join("victim");
+        let part = directory.path().join(format!(".k.json.{}.part", std::process::id()));
+        fs::write(&victim, "precious").unwrap();
+        std::os::unix::fs::symlink(&victim, &part).unwrap();
+
+        let mut first = OutputFile::create(&path).unwrap();
+        let second = OutputFile::create(&path).unwrap();
+        first.write_all(b"results").unwrap();
+        drop(second);
+        first.commit().unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "results");
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
+        assert_eq!(fs::read_link(&part).unwrap(), victim);
+        assert_eq!(names(directory.path()).len(), 3);
     }
 
     #[test]
