@@ -17,7 +17,7 @@ pub(crate) fn join(socket: &Path) -> Outcome<Endpoint> {
 /// Sends `text` to an application of the server at `peer`, and returns when it has arrived.
 pub(crate) fn send(endpoint: &mut Endpoint, peer: &str, process: u16, text: &str) -> Outcome<()> {
     let peer = endpoint.peer(peer)?;
-    let there = ConnectOptions { process, ..ConnectOptions::default() };
+    let there = ConnectOptions::default().process(process);
     let connection = endpoint.connect_with(peer, there)?;
     let message = endpoint.send(connection, text.as_bytes().to_vec())?;
     loop {

@@ -7,6 +7,7 @@
 //! | to | use |
 //! |---|---|
 //! | make an endpoint | [`Endpoint::builder`], [`Builder`] |
+//! | say more about its link | [`Builder::mac`], [`Builder::vlan`], [`Builder::checksum`]; [`MacAddr`], [`VlanTag`], [`Checksum`] |
 //! | talk to peers | [`Endpoint`], [`SendBuffer`], [`ReceiveBuffer`], [`Completion`] |
 //! | choose or write a congestion control | [`cc`] |
 //! | open ports by their names | [`port`] |
@@ -33,6 +34,7 @@ pub use weft_stack::fep::{
 };
 pub use weft_stack::packet::Addr;
 pub use weft_stack::ses::Matching;
+pub use weft_stack::wire::ethernet::{MacAddr, VlanTag};
 pub use weft_stack::wire::pds::DeliveryMode;
-pub use weft_stack::worker::Idle;
+pub use weft_stack::worker::{Checksum, Idle};
 pub use weft_stack::{Rate, Span, Time};

@@ -110,6 +110,16 @@ impl ReceiveBuffer {
         self.len() == 0
     }
 
+    /// All bytes, in place; none for registered memory, which [`MemorySlice::read`] copies out of. A message is the first
+    /// bytes of the buffer, as many as its completion's `len`, or all if the message is longer.
+    pub fn as_slice(&self) -> Option<&[u8]> {
+        match self {
+            ReceiveBuffer::BytesMut(bytes) => Some(bytes),
+            ReceiveBuffer::Vec(bytes) => Some(bytes),
+            ReceiveBuffer::Memory(_) => None,
+        }
+    }
+
     /// The first `len` bytes, or all; a copy.
     pub fn to_bytes(&self, len: u32) -> Bytes {
         let len = (len as usize).min(self.len());
@@ -253,5 +263,18 @@ impl Boxes {
             // The endpoint is never given these to receive into.
             Buffer::Bytes(_) | Buffer::Virtual(_) => ReceiveBuffer::Vec(Vec::new()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_read_in_place_unless_they_lie_in_registered_memory() {
+        assert_eq!(ReceiveBuffer::from(vec![1, 2, 3]).as_slice(), Some(&[1, 2, 3][..]));
+        assert_eq!(ReceiveBuffer::from(BytesMut::from(&b"ab"[..])).as_slice(), Some(&b"ab"[..]));
+        let slice = Memory::private(4096).unwrap().allocate(10).unwrap();
+        assert_eq!(ReceiveBuffer::from(slice).as_slice(), None);
     }
 }

@@ -34,6 +34,26 @@ pub struct ConnectOptions {
     pub process: u16,
 }
 
+impl ConnectOptions {
+    /// The same with reliable unordered or reliable ordered delivery.
+    #[must_use]
+    pub fn mode(self, mode: DeliveryMode) -> ConnectOptions {
+        ConnectOptions { mode, ..self }
+    }
+
+    /// The same with a traffic class.
+    #[must_use]
+    pub fn class(self, class: TrafficClass) -> ConnectOptions {
+        ConnectOptions { class, ..self }
+    }
+
+    /// The same to a process of the peer, at most [`MAX_PROCESS`].
+    #[must_use]
+    pub fn process(self, process: u16) -> ConnectOptions {
+        ConnectOptions { process, ..self }
+    }
+}
+
 /// The largest number of a process: it has 12 bits on the wire.
 pub const MAX_PROCESS: u16 = (1 << 12) - 1;
 
