@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use body::{Pair, Side};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use weft::core::port::Port as _;
 use weft::{BuildError, Builder, CallError, Completion, ConnectOptions, Endpoint, Error, Limits};
 
 fn side(builder: Builder, address: &str) -> Side {
