@@ -32,7 +32,7 @@
 //!
 //! # An exchange in memory
 //!
-//! An endpoint does no I/O and reads no clock: whoever drives it hands packets and the time to it. Here
+//! An endpoint does no I/O and reads no clock: its caller passes packets and the time to it. Here
 //! two endpoints exchange a message, joined by nothing but a loop that lets a microsecond pass each turn.
 //!
 //! ```

@@ -1,11 +1,11 @@
-//! What this library is built from.
+//! The sources and the DPDK that this library is built from.
 
 use std::fmt;
 
 /// The sources and the DPDK that this library is built from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Version {
-    /// Its release.
+    /// The release of weft.
     pub release: &'static str,
     /// Its git commit, abbreviated; none if it was not built in its repository.
     pub revision: Option<&'static str>,
@@ -13,7 +13,7 @@ pub struct Version {
     pub dpdk: Option<&'static str>,
 }
 
-/// What this library is built from.
+/// The release, the commit and the DPDK that this library is built from.
 pub fn version() -> Version {
     let stated = |text: &'static str| (!text.is_empty()).then_some(text);
     Version {

@@ -15,8 +15,8 @@ thread_local! {
 /// The system's allocator, counting.
 struct Counting;
 
-// SAFETY: every call is passed on as it came; the counter neither allocates nor needs a destructor. What is
-// not overridden ends in these two.
+// SAFETY: every call is passed on as it came; the counter neither allocates nor needs a destructor. The
+// methods that are not overridden call these two.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.with(|count| count.set(count.get() + 1));

@@ -60,7 +60,7 @@ const HUGE: Case = Case {
     ..NO_GOAL
 };
 
-/// What a run cost.
+/// The report of a run and the time that the run took.
 struct Cost {
     report: Value,
     wall: Duration,

@@ -1,8 +1,8 @@
-//! How a thread with nothing to do leaves its core to others for a moment.
+//! Backoff of a thread that has nothing to do: it leaves its core to other threads for a moment.
 //!
-//! By yielding, which costs least while nobody else wants the core. But since 6.18 Linux counts each `sched_yield` as a
-//! whole slice of time used: who yields in a loop beside threads that compute is without its core for up to a second.
-//! So a thread that has noticed others sleeps instead for a while.
+//! The thread yields, which costs least while no other thread wants the core. But since 6.18 Linux counts each
+//! `sched_yield` as a whole time slice: a thread that yields in a loop beside threads that compute loses its core for
+//! up to a second. So a thread that has noticed other threads sleeps instead for a while.
 #![forbid(unsafe_code)]
 
 use std::thread;
@@ -16,14 +16,14 @@ const WARY: Duration = Duration::from_millis(100);
 /// How long a thread sleeps instead of yielding.
 const MOMENT: Duration = Duration::from_micros(20);
 
-/// Whether a thread has noticed others on its core.
+/// Whether a thread has noticed other threads on its core.
 #[derive(Debug, Default)]
 pub(crate) struct Backoff {
     wary_until: Option<Instant>,
 }
 
 impl Backoff {
-    /// Lets others have the core. Returns soon if there are none.
+    /// Lets other threads have the core. Returns soon if there are none.
     pub(crate) fn give_way(&mut self) {
         let begin = Instant::now();
         if self.wary_until.is_some_and(|until| begin < until) {

@@ -1,4 +1,4 @@
-//! `weft list`: what can be chosen.
+//! `weft list` prints the algorithms, load balancers, topologies and workloads that the options accept.
 
 use crate::Failure;
 use clap::ValueEnum;

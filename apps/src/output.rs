@@ -1,4 +1,4 @@
-//! Files of results. What is written appears under its name only when it is complete, so that a run that ends early never
+//! Files of results. A file appears under its name only when it is complete, so that a run that ends early never
 //! destroys the results of an earlier one, nor leaves half a file.
 
 use std::fs::{self, File, OpenOptions};
@@ -24,7 +24,7 @@ impl OutputFile {
             Ok(found) if !found.is_file() || path.starts_with("/dev") => {
                 return Ok(OutputFile { file: File::create(path)?, moves: None });
             }
-            // Whoever must not write to a file must not replace it either.
+            // A user without permission to write to a file must not replace it either.
             Ok(found) => OpenOptions::new().append(true).open(path).map(|_| Some(found.permissions()))?,
             Err(_) => None,
         };
@@ -38,15 +38,15 @@ impl OutputFile {
         Ok(output)
     }
 
-    /// Another handle to write with, for whoever takes a handle away.
+    /// Another handle to the same file, for a writer that takes ownership of its handle.
     pub(crate) fn writer(&self) -> io::Result<File> {
         self.file.try_clone()
     }
 
-    /// Ends the file: it takes the place of what its name led to before.
+    /// Completes the file, which replaces the earlier file of its name.
     ///
     /// # Errors
-    /// It cannot. What was written stays beside its place, and the error says where.
+    /// The file cannot be renamed. Its contents stay under the temporary name, which the error states.
     pub(crate) fn commit(mut self) -> io::Result<()> {
         let Some((beside, place)) = self.moves.take() else { return Ok(()) };
         if fs::rename(&beside, &place).is_ok() {

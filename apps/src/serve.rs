@@ -20,7 +20,7 @@ use weft_stack::worker::{Strangers, Waker};
 
 /// `weft serve`.
 #[derive(Debug, Args)]
-// What it means here: the option is shared with `weft perf`.
+// `weft perf` has the same option with another meaning, so this command states its own help.
 #[command(mut_arg("patience", |arg| arg.help(
     "Silence of a peer after which it is asked whether it is there; after as much again it is given up"
 )))]
@@ -116,7 +116,7 @@ fn describe(event: ServerEvent) -> String {
     }
 }
 
-/// Tells whoever started the server. Nobody may be listening any more, which is no reason to stop.
+/// Prints a line for the user who started the server. A closed standard output is no reason to stop.
 fn say(line: &str) {
     let _ = crate::print(format!("{line}\n").as_bytes());
 }

@@ -1,4 +1,4 @@
-//! What the options' values look like, beyond plain quantities (those are [`weft_cc::units`]).
+//! The syntax of option values other than plain quantities, which [`weft_cc::units`] parses.
 
 use core::str::FromStr;
 use thiserror::Error;
@@ -50,9 +50,9 @@ pub(crate) fn span(text: &str) -> Result<Span, ValueError> {
 pub(crate) enum Queue {
     /// Multiples of the network's bandwidth-delay product.
     Bdp(f64),
-    /// Full packets.
+    /// A number of full packets.
     Packets(u32),
-    /// Bytes.
+    /// A number of bytes.
     Bytes(u64),
 }
 
@@ -124,7 +124,7 @@ fn decimal(text: &str) -> Option<f64> {
     text.parse().ok().filter(|n| plain && *n > 0.0 && *n <= 1e6)
 }
 
-/// What each packet costs on the wire beside its payload.
+/// The bytes that each packet takes on the wire beside its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WireOverhead {
     /// The true headers, preamble and gap.

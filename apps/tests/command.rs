@@ -1,4 +1,4 @@
-//! The `weft` command as its users see it: what it prints where, and how it ends.
+//! Tests of the `weft` command as its users see it: its output, errors and exit status.
 
 use serde_json::{Value, json};
 use std::fs;

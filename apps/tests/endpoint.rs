@@ -57,7 +57,7 @@ fn served(test: u8) -> (Pair, [Server; 2], tempfile::TempDir) {
         (Side::new(body::open(&format!("serve:{}", socket.display())), address), server)
     };
     let ((mut left, first), (mut right, second)) = (start(1), start(2));
-    // A server hears nobody whom no application has named.
+    // A server drops packets from hosts that no application has named.
     left.endpoint.peer(right.address.as_str()).unwrap();
     right.endpoint.peer(left.address.as_str()).unwrap();
     (Pair { left, right }, [first, second], dir)

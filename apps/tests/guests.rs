@@ -76,7 +76,7 @@ fn two_machines_transfer_through_their_cards() {
     }
 }
 
-/// What `weft` has reported in a guest.
+/// The reports that `weft` has written in a guest.
 fn reports(directory: &Path, role: &str) -> Vec<Value> {
     let path = directory.join(format!("{role}.results"));
     let text = std::fs::read_to_string(path).expect("the guest has written results");
@@ -90,7 +90,7 @@ fn guest_receives_by_queues() {
     let Some((eal, card)) = card() else { return };
     let mut ports =
         DpdkPort::open_queues(eal, &card, QUEUES, Spread::Addresses, pool(eal), &config()).unwrap();
-    // What the script waits for before the other guest is started.
+    // The script waits for this line before it starts the other guest.
     println!("queues: listening");
     let steering = Steering::over(QUEUES);
     let mut seen: BTreeMap<IpAddr, BTreeSet<u16>> = BTreeMap::new();
@@ -198,7 +198,7 @@ fn pairs(n: u8) -> [(IpAddr, IpAddr); 2] {
     [([10, 7, 3, n].into(), [10, 7, 0, 1].into()), (v6(0x300 + u16::from(n)), v6(1))]
 }
 
-/// A UDP datagram of 18 bytes in an Ethernet frame for everybody, without a UDP checksum: nobody checks it.
+/// A UDP datagram of 18 bytes in a broadcast Ethernet frame, without a UDP checksum: the receivers verify none.
 fn frame(from: [u8; 6], src: IpAddr, dst: IpAddr, port: u16) -> Vec<u8> {
     const UDP: [u8; 6] = [0x12, 0xb7, 0, 26, 0, 0];
     let mut frame = [[0xff; 6], from].concat();
@@ -223,7 +223,7 @@ fn frame(from: [u8; 6], src: IpAddr, dst: IpAddr, port: u16) -> Vec<u8> {
     frame
 }
 
-/// Source, destination and source port of a frame of [`frame`]; others are of the kernels around.
+/// Source, destination and source port of a frame of [`frame`]; `None` for frames that the guests' kernels send.
 fn read(frame: &[u8]) -> Option<(IpAddr, IpAddr, u16)> {
     let part = |at: usize, len: usize| frame.get(at..at + len);
     let v4 = |at| part(at, 4).and_then(|bytes| <[u8; 4]>::try_from(bytes).ok()).map(IpAddr::from);

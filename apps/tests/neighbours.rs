@@ -80,8 +80,8 @@ fn who_has_little_patience_hears_how_far_it_got() {
     assert!(text.contains("waited for"), "{text}");
 }
 
-/// Runs a server with these options and, once it waits for clients, this client. What they say, and whether the client had
-/// what it wanted.
+/// Runs a server with these options and, once it waits for clients, this client. Returns the output of both, and
+/// whether the client succeeded.
 fn with_server(setup: &str, options: &str, client: &str) -> Option<(String, bool)> {
     let said = tempfile::NamedTempFile::new().expect("a file");
     let (weft, said) = (env!("CARGO_BIN_EXE_weft"), said.path().display());
@@ -130,7 +130,7 @@ fn nobody_answers_on_another_vlan() {
 
 /// Set for this program when it runs in a network of its own: the server's socket.
 const INSIDE: &str = "WEFT_TEST_ABSENT_PEER";
-/// What it says then when all went well.
+/// The line that this program prints there if the test succeeds.
 const TOLD: &str = "the application was told";
 
 #[test]

@@ -34,7 +34,7 @@ impl Process {
         self.0.take().expect("it runs").wait_with_output().expect("it ends")
     }
 
-    /// What it has said to standard error, if it has ended; to be asked no further then.
+    /// The standard error of the process if it has ended. Do not call this again after it has returned `Some`.
     fn ended(&mut self) -> Option<String> {
         let child = self.0.as_mut().expect("it runs");
         child.try_wait().expect("it is a child").is_some().then(|| {
@@ -79,7 +79,7 @@ fn client(net: u8, n: u8, args: &[&str]) -> Output {
     weft(&[&common, args].concat()).output().expect("weft starts")
 }
 
-/// What both ends have seen of a test of `count` messages, all of which must have arrived.
+/// Checks the reports of both ends of a test of `count` messages, all of which must have arrived.
 fn complete(report: &Value, count: u64) {
     let end = &report["server"];
     assert_eq!(end["arrived"], count, "{report}");
@@ -338,7 +338,7 @@ fn two_processes_over_memif() {
     assert!(output.status.success(), "{}", stderr(&output));
 }
 
-/// A tag is one's own: packets that arrive may have another, or none, on a link where nobody has to be asked for addresses.
+/// Each end chooses its own tag: on a link without address resolution, packets may arrive with another tag or none.
 #[test]
 fn processes_with_and_without_vlans_over_memif() {
     const MTU: [&str; 2] = ["--port-mtu", "1500"];

@@ -140,7 +140,7 @@ pub struct LossSample {
 pub struct Window(pub u64);
 
 impl Window {
-    /// No limit.
+    /// A window without a limit.
     pub const UNLIMITED: Window = Window(u64::MAX);
 }
 

@@ -72,11 +72,11 @@ pub struct NsccShared {
     qa_threshold_ps: u64,
     /// Longest time between two adjustments: one network RTT.
     adjust_period_ps: u64,
-    /// Proportional increase: what a newly received byte adds to `inc` per picosecond below the target.
+    /// Proportional increase: a newly received byte adds this to `inc` per picosecond below the target.
     alpha: f64,
-    /// Fair increase: what a newly received byte adds to `inc`.
+    /// Fair increase: a newly received byte adds this to `inc`.
     fi: f64,
-    /// Fast increase: what a newly received byte adds to the window.
+    /// Fast increase: a newly received byte adds this to the window.
     fi_scale: f64,
     /// `1 − gamma·(avg − target)/avg` is written as `md_base + md_slope/avg`, which takes one division.
     md_base: f64,

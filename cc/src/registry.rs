@@ -228,7 +228,7 @@ impl CcChoice {
         self
     }
 
-    /// Its name.
+    /// The name by which users choose this algorithm.
     pub fn name(&self) -> &str {
         &self.name
     }

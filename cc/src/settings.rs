@@ -18,7 +18,7 @@ pub trait Settings: Clone + Default + fmt::Debug + Send + Sync + 'static {
 
 /// One parameter of the configuration `C`.
 pub struct Setting<C> {
-    /// The name.
+    /// The name of the parameter.
     pub key: &'static str,
     /// The effect, with the unit, without the default.
     pub about: &'static str,
@@ -49,7 +49,7 @@ impl<C: Settings> Setting<C> {
 /// One parameter as people see it. Displays as a line of text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SettingInfo {
-    /// The name.
+    /// The name of the parameter.
     pub key: &'static str,
     /// The effect, with the unit, without the default.
     pub about: &'static str,
@@ -97,7 +97,7 @@ impl Value for f64 {
     }
 }
 
-/// A count.
+/// Whole numbers of 32 bits, for settings that are counts.
 impl Value for u32 {
     type Range = RangeInclusive<u32>;
 

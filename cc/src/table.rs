@@ -89,7 +89,7 @@ pub trait Builder<I, O>: fmt::Debug + Send + Sync {
     /// [`Refused`] when there is no such setting, or when it does not take this value.
     fn with(&self, key: &str, value: &str) -> Result<Arc<dyn Builder<I, O>>, Refused>;
 
-    /// Builds one.
+    /// Builds the algorithm with these settings.
     fn build(&self, input: I) -> O;
 }
 

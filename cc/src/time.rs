@@ -25,7 +25,7 @@ pub struct Span(u64);
 pub struct Rate(u64);
 
 impl Time {
-    /// The epoch.
+    /// The start of the clock, time 0.
     pub const ZERO: Time = Time(0);
 
     /// The instant `ps` picoseconds after the epoch.
@@ -101,7 +101,7 @@ impl Span {
         Span(ms.saturating_mul(1_000_000_000))
     }
 
-    /// In picoseconds.
+    /// The span in picoseconds.
     #[inline]
     pub const fn as_ps(self) -> u64 {
         self.0

@@ -25,7 +25,7 @@ pub enum AnyPort {
 }
 
 impl AnyPort {
-    /// What is worth saying about the port, a line each.
+    /// Notices about the port for the user, one line each.
     pub fn notices(&self) -> Vec<String> {
         match self {
             AnyPort::Udp(port) => port.notices().iter().map(ToString::to_string).collect(),
@@ -35,10 +35,10 @@ impl AnyPort {
         }
     }
 
-    /// Waits until there is somebody at the other end of the link, as far as the port can tell.
+    /// Waits until a peer is at the other end of the link, as far as the port can tell.
     ///
     /// # Errors
-    /// What is missing after `bound`.
+    /// The part of the link that is missing after `bound`.
     pub fn wait_for_link(&self, bound: Duration) -> Result<(), String> {
         match self {
             AnyPort::Memif(port) => port.wait_for_link(bound).map_err(|error| error.to_string()),

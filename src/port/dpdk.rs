@@ -32,8 +32,8 @@ const NEGOTIATION: Duration = Duration::from_secs(10);
 #[cfg(feature = "dpdk")]
 static OPENED: AtomicU32 = AtomicU32::new(0);
 
-/// `net_memif0,role=client`, `0000:3b:00.0`: what DPDK is to be asked for is DPDK's affair, but it must
-/// be something.
+/// A device with its arguments, such as `net_memif0,role=client` or `0000:3b:00.0`. Only DPDK knows which names exist;
+/// this refuses names that are empty or contain white space.
 pub(super) fn device(text: &str) -> Result<&str, SpecError> {
     let name = text.split(',').next().unwrap_or_default();
     if name.is_empty() || name.contains(|c: char| c.is_whitespace() || c.is_control()) {
@@ -50,7 +50,7 @@ pub(super) fn open(spec: &PortSpec, device: &str, options: &PortOptions) -> Resu
     let port = start_dpdk(device, options).map_err(|error| PortError::Dpdk { spec: spec.clone(), error })?;
     let own = MacAddr(port.capabilities().mac);
     if is_card(device) {
-        // Without a link there is no rate; whoever needs the link says that it is missing.
+        // Without a link there is no rate; a caller that needs the link reports that it is missing.
         let _ = port.wait_for_link(NEGOTIATION);
     }
     let link = port.link_rate();
@@ -93,7 +93,7 @@ fn start_dpdk(device: &str, options: &PortOptions) -> Result<DpdkPort, DpdkError
     let pool = MbufPool::create(eal, &pool, &MbufPoolConfig { buffer_size, ..MbufPoolConfig::default() })?;
     let config = DpdkPortConfig {
         mtu,
-        // Nobody asked for that much.
+        // Without an MTU in the options, a smaller one than the default is acceptable.
         or_less: options.mtu.is_none(),
         tagged: options.vlan.is_some(),
         // Cards pass on only what is sent to their own address.

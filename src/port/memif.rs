@@ -16,7 +16,7 @@ use super::{
 pub struct MemifSpec {
     /// The socket at which the two ends meet.
     pub socket: SocketName,
-    /// Which end this is.
+    /// The role of this end: server or client.
     pub role: Role,
     /// The number of the interface at the socket.
     pub id: u32,

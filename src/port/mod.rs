@@ -56,7 +56,7 @@ pub enum PortError {
     /// Two addresses for one port.
     #[error("{spec}: the IP address {ip} is another one than the port's")]
     Address {
-        /// The port.
+        /// The name of the port.
         spec: PortSpec,
         /// The address that the options name.
         ip: IpAddr,
@@ -73,26 +73,26 @@ pub enum PortError {
     /// The system refuses a socket, or has no path to a peer.
     #[error("{spec}: {error}")]
     Udp {
-        /// The port.
+        /// The name of the port.
         spec: PortSpec,
-        /// The cause.
+        /// The error of the UDP port.
         error: UdpError,
     },
     /// The memif socket cannot be had.
     #[error("{spec}: {error}")]
     Memif {
-        /// The port.
+        /// The name of the port.
         spec: PortSpec,
-        /// The cause.
+        /// The error of the memif port.
         error: Box<MemifError>,
     },
     /// DPDK refuses the device.
     #[cfg(feature = "dpdk")]
     #[error("{spec}: {error}")]
     Dpdk {
-        /// The port.
+        /// The name of the port.
         spec: PortSpec,
-        /// The cause.
+        /// The error of DPDK.
         error: DpdkError,
     },
     /// A DPDK device, but the feature `dpdk` is off.
@@ -102,7 +102,7 @@ pub enum PortError {
     /// The peer uses the other version of IP.
     #[error("{spec}: {ip} is of another IP version than the port's address {own}")]
     Version {
-        /// The port.
+        /// The name of the port.
         spec: PortSpec,
         /// The peer's address.
         ip: IpAddr,
@@ -120,16 +120,16 @@ pub enum PeerAddress {
     ToBeAsked(IpAddr),
 }
 
-/// An open port and what is known about it.
+/// An open port and its properties.
 #[derive(Debug)]
 pub struct OpenPort {
-    /// The port.
+    /// The port, ready to send and receive.
     pub port: AnyPort,
-    /// What is known about it.
+    /// The properties of the port.
     pub info: PortInfo,
 }
 
-/// What is known about an open port.
+/// The properties of an open port.
 #[derive(Clone, Debug)]
 pub struct PortInfo {
     /// The name it was opened by; none for ports that have no name.
@@ -140,11 +140,11 @@ pub struct PortInfo {
     pub paths: u16,
     /// The rate of its link, where the system or the device tells.
     pub link: Option<Rate>,
-    /// Which packets leave with a UDP checksum.
+    /// The packets that leave with a UDP checksum.
     checksum: Checksum,
     /// The tag that frames leave with.
     vlan: Option<VlanTag>,
-    /// Nobody filters by Ethernet address on this link, so any will do.
+    /// Neither end of this link filters by Ethernet address, so frames may carry any.
     point_to_point: bool,
 }
 
@@ -228,7 +228,8 @@ impl PortInfo {
         })
     }
 
-    /// How the port finds peers that are added later, if nobody on the link has to be asked for their Ethernet addresses.
+    /// The function that gives the Ethernet address of a peer that is added later. `None` if the port has to ask for it
+    /// on the link.
     pub fn place_peers(&self) -> Option<PlacePeer<AnyPort>> {
         match &self.spec {
             Some(PortSpec::Udp(udp)) => {

@@ -12,7 +12,7 @@ use super::dpdk::device;
 use super::memif::MemifSpec;
 use super::udp::UdpSpec;
 
-/// The smallest MTU that a port can have, bytes: what IPv4 promises to carry (RFC 791).
+/// The smallest MTU that a port can have, bytes: the packet size that every IPv4 link carries (RFC 791).
 pub const LEAST_MTU: u16 = 68;
 
 /// A text that names no port, peer or address. It says what was expected.
@@ -51,7 +51,7 @@ pub struct PortOptions {
     /// The VLAN tag that frames leave with. The MTU is that of the IP packets in it. A `udp:` port uses the address of a
     /// VLAN interface of the kernel instead.
     pub vlan: Option<VlanTag>,
-    /// Which IPv4 packets leave with a UDP checksum.
+    /// The IPv4 packets that leave with a UDP checksum.
     pub checksum: Checksum,
     /// DPDK takes its memory from huge pages; for PCI devices it always does.
     pub huge_pages: bool,
@@ -62,8 +62,8 @@ pub struct PortOptions {
 pub struct PeerSpec {
     /// Its IP address.
     pub ip: IpAddr,
-    /// Its Ethernet address, or that of the router on the way to it; if there is none, it is asked for where the port
-    /// needs it.
+    /// Its Ethernet address, or that of the router on the way to it. With `None`, a port that needs the address asks
+    /// for it on the link.
     pub mac: Option<MacAddr>,
 }
 

@@ -94,7 +94,7 @@ fn vlans() {
     }
 }
 
-/// What is left for payload beside this tag.
+/// The longest payload of a packet that carries this tag.
 fn longest_payload(text: &str, mtu: u16, vlan: Option<VlanTag>) -> u32 {
     let ip = Some([10, 0, 0, 1].into());
     let open = spec(text).open(&PortOptions { ip, mtu: Some(mtu), vlan, ..PortOptions::default() }).unwrap();

@@ -16,7 +16,7 @@ pub enum Buffer {
     /// Memory of the process. At most [`MAX_MESSAGE`] bytes are used.
     Heap(Vec<u8>),
     /// Memory that others can reach as well, such as an application in another process. Its owner should
-    /// leave it alone until completion; what it writes meanwhile may or may not be sent.
+    /// leave it alone until completion; a write in the meantime may or may not be sent.
     Region(RegionSlice),
     /// Memory of the process to send from, which others may hold as well. Nothing is placed into it.
     Bytes(Box<Bytes>),
@@ -107,7 +107,7 @@ impl Buffer {
         }
     }
 
-    /// A buffer of `len` zero bytes to keep a message that nobody has asked for yet: of the kind that suits `payload`.
+    /// A buffer of `len` zero bytes for an unexpected message, of the kind that suits `payload`.
     pub(crate) fn to_keep(len: u32, payload: Payload<'_>) -> Buffer {
         match payload {
             Payload::Virtual(_) => Buffer::Virtual(len),

@@ -8,7 +8,7 @@ use crate::spray::Entropy;
 use crate::wire::pds::{NextHeader, Pds, Uud};
 use crate::wire::ses::Ses;
 
-/// The address of a fabric endpoint: an index in the address vector of whoever drives the endpoint
+/// The address of a fabric endpoint: an index in the address vector of the endpoint's caller
 /// (in simulation the host number). Small and dense, so that tables can be indexed by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Addr(pub u32);
@@ -38,9 +38,9 @@ impl Class {
 /// The network layer's part of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network {
-    /// The sender.
+    /// Address of the sending endpoint.
     pub src: Addr,
-    /// The receiver.
+    /// Address of the receiving endpoint.
     pub dst: Addr,
     /// The value that switches hash beside the addresses. An acknowledgement or NACK carries the entropy of
     /// the packet it answers, so that the sender learns which path that packet took.
@@ -102,7 +102,7 @@ pub enum Payload<'a> {
     Virtual(u32),
     /// Bytes in memory that does not change.
     Bytes(&'a [u8]),
-    /// Bytes that others may change meanwhile: they can only be copied.
+    /// Bytes that other processes may change meanwhile: they can only be copied.
     Region(RegionBytes<'a>),
 }
 

@@ -44,7 +44,7 @@ impl PacketPort {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the descriptor is new, and nobody else's.
+        // SAFETY: the descriptor is new, and has no other owner.
         let socket = unsafe { OwnedFd::from_raw_fd(fd) };
         // SAFETY: all zeroes are a valid address.
         let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };

@@ -16,8 +16,8 @@ static MOST: AtomicUsize = AtomicUsize::new(0);
 /// The system's allocator, with counters.
 struct Counting;
 
-// SAFETY: every call is passed on as it came; counting neither allocates nor fails. What the trait does by itself
-// for growing and zeroing goes through these two.
+// SAFETY: every call is passed on as it came; counting neither allocates nor fails. The trait's own methods
+// for growing and zeroing call these two.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let held = HELD.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();

@@ -1,4 +1,4 @@
-//! What an application does with two endpoints, whichever ports they have and wherever their workers run.
+//! The steps of an application with two endpoints, for any port and any place where their workers run.
 
 use std::time::{Duration, Instant};
 
@@ -107,7 +107,7 @@ impl Pair {
         result
     }
 
-    /// What receive `operation` brought to the right.
+    /// The completion of receive `operation` at the right endpoint.
     pub(crate) fn received(&mut self, operation: OperationId) -> Completion {
         self.until("received", |pair| {
             pair.right.take(|c| matches!(c, Completion::Received { operation: id, .. } if *id == operation))

@@ -193,7 +193,7 @@ fn the_descriptor_becomes_readable_when_there_is_something_to_poll() {
     }
 }
 
-/// An endpoint at a link in memory, at the other end of which nobody answers.
+/// An endpoint at a link in memory whose other end never answers.
 fn alone() -> (Endpoint, weft::core::port::memory::MemoryPort) {
     use weft::core::port::memory::{MemoryConfig, pair};
     use weft::core::{Settings, Setup, worker::Strangers};
@@ -222,7 +222,7 @@ fn a_peer_for_which_nobody_answers_is_unreachable_after_three_seconds() {
     assert!(begin.elapsed() > Duration::from_secs(2) && begin.elapsed() < Duration::from_secs(8));
     assert!(matches!(why, Error::Refused(CallError::Unreachable { .. })), "{why:?}");
     assert_eq!(held, Some((Err(why), 4)), "the message comes back with the same reason");
-    // It is known now, and is asked again.
+    // The endpoint knows the peer now, and asks it again.
     assert!(matches!(endpoint.connect(peer), Err(Error::Refused(CallError::Unreachable { .. }))));
 }
 

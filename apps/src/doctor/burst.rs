@@ -34,7 +34,7 @@ pub(super) struct Burst {
     rate: Option<Rate>,
 }
 
-/// What happened to the packets of a burst.
+/// The number of packets of a burst that were sent, and that arrived whole or trimmed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Fate {
     pub(super) sent: u16,

@@ -21,9 +21,9 @@ pub(super) struct Finding {
     /// The stable name of the check.
     pub(super) check: &'static str,
     pub(super) state: State,
-    /// What the check found.
+    /// The observation that the check made.
     pub(super) seen: String,
-    /// What to type or do about it; `None` if nothing needs to be done.
+    /// The command or step that resolves the finding; `None` if the user needs to do nothing.
     pub(super) mend: Option<String>,
 }
 

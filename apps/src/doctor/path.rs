@@ -177,9 +177,9 @@ impl PathCheck {
         Ok(self.burst.judge(before.unwrap_or_default()))
     }
 
-    /// Sends a burst of `size` packets, and asks what came of them. None if nobody says.
+    /// Sends a burst of `size` packets and asks the peer how many arrived. `None` if the peer does not answer.
     fn overflow(&mut self, size: u16) -> Result<Option<Fate>, Failure> {
-        // What is late of the last one does not count for this one.
+        // A new session number excludes late packets of the previous burst.
         self.session = self.session.wrapping_add(1);
         if self.exchange(Kind::Start, Kind::Response, 0, 0)?.is_none() {
             return Ok(None);

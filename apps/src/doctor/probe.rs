@@ -48,7 +48,7 @@ impl Kind {
         [Kind::Request, Kind::Response, Kind::Start, Kind::Burst, Kind::CountRequest, Kind::CountResponse];
 }
 
-/// A probe.
+/// A packet of the doctor's path checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Probe {
     pub(super) kind: Kind,

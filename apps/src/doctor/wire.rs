@@ -15,7 +15,7 @@ const MAX_SLEEP: Duration = Duration::from_micros(200);
 /// How long a port may refuse frames.
 const SEND_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The port.
+/// The port that the path checks use, with time limits for sending and receiving.
 pub(super) struct Wire {
     port: AnyPort,
     own: HostAddr,

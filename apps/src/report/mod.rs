@@ -148,7 +148,7 @@ impl<'a> Report<'a> {
             state: State::of(run),
             engine: Engine {
                 events: run.events,
-                // To the microsecond: what follows is the binary fraction's tail, not time.
+                // To the microsecond: the digits after it come from the binary fraction, not from the clock.
                 cpu_s: (cpu_s * 1e6).round() / 1e6,
                 data_packets_per_cpu_s: if cpu_s > 0.0 { (p.data as f64 / cpu_s).round() } else { 0.0 },
                 max_rss_mb,

@@ -112,7 +112,7 @@ impl Control {
         let (stream, request) = (&client.stream, &mut client.request);
         let ended = match stream.take((MAX_REQUEST - request.len()) as u64).read_to_end(request) {
             Err(e) if e.kind() == ErrorKind::WouldBlock => false,
-            // What it has sent so far is all that comes, or all that is read.
+            // The client has closed its end, the request is too long, or reading failed: read no more.
             _ => true,
         };
         if request.is_empty() && ended {
@@ -141,7 +141,7 @@ impl Control {
                 Ok(sent) if sent > 0 && sent < client.reply.len() => drop(client.reply.drain(..sent)),
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return,
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                // All is sent, or nobody wants it any more.
+                // The whole answer is sent, or the client has closed the connection.
                 _ => return self.client = None,
             }
         }
@@ -161,8 +161,8 @@ fn line_of(message: &impl Serialize) -> Vec<u8> {
     line
 }
 
-/// Sends `request` to the switches that listen at `path`. `None` if nobody listens there, or if they end before they
-/// answer.
+/// Sends `request` to the switches that listen at `path`. `None` if no process listens there, or if the switches end
+/// before they answer.
 ///
 /// # Errors
 /// They refuse, or do not answer within 10 s.
@@ -181,7 +181,7 @@ pub(super) fn ask(path: &Path, request: &Request) -> Result<Option<Reply>, Failu
                 )));
             }
             Err(error) if !is_closed(&error) => return Err(Failure::at(path, &error)),
-            // The switches have closed the connection without an answer. If they have ended, nobody listens now;
+            // The switches have closed the connection without an answer. If they have ended, no process listens now;
             // otherwise the request came late.
             _ if begin.elapsed() < ANSWER_TIMEOUT => thread::sleep(RETRY_INTERVAL),
             _ => return Ok(None),
@@ -205,7 +205,7 @@ fn exchange(path: &Path, request: &Request) -> io::Result<String> {
     Ok(line)
 }
 
-/// Whether connecting failed because nobody listens.
+/// Whether connecting failed because no process listens at the socket.
 fn is_absent(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused)
 }
@@ -277,7 +277,7 @@ mod tests {
         }
     }
 
-    /// What the switches answer to `bytes`.
+    /// The answer of the switches to `bytes`.
     fn said(switches: &Switches, bytes: &[u8]) -> String {
         let mut stream = switches.connect();
         stream.write_all(bytes).unwrap();
@@ -335,7 +335,7 @@ mod tests {
         for stream in &mut silent {
             assert_eq!(stream.read(&mut [0; 64]).unwrap(), 0, "it is closed");
         }
-        // With nobody behind it, one is closed when its time is over.
+        // The switches close a connection without a request when its time limit has passed.
         let (mut last, begin) = (switches.connect(), Instant::now());
         assert_eq!(last.read(&mut [0; 64]).unwrap(), 0, "it is closed");
         assert!(begin.elapsed() >= CONNECTION_TIMEOUT / 2, "{:?}", begin.elapsed());

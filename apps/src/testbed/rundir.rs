@@ -31,7 +31,7 @@ pub(crate) struct Owned {
     _lock: File,
 }
 
-/// The contents of `state.json`: what must be removed after the testbed.
+/// The contents of `state.json`: the process, namespaces and interfaces to remove after the testbed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct State {
     /// The process number of the switches.

@@ -11,7 +11,7 @@ use weft_testbed::sim::{LinkChange, RunConfig};
 use weft_testbed::soft::{SoftCounters, SoftFabric};
 use weft_testbed::topology::{HostId, PortId, Topology};
 
-/// Events that are due within this time are waited for awake, because the kernel's sleeps are not more exact.
+/// The thread polls for events that are due within this time, because the kernel's sleeps are not more exact.
 const BUSY_WAIT: Span = Span::from_us(60);
 /// The longest sleep while there is traffic. A host that sends does not wake the switches.
 const MAX_SLEEP: Span = Span::from_us(50);

@@ -57,7 +57,7 @@ impl TraceArgs {
         TraceArgs { trace, ..self.clone() }
     }
 
-    /// Begins the trace of endpoints in real time, if one is asked for. To be called before the calling thread is
+    /// Begins the trace of endpoints in real time, if the options request one. Call this before the calling thread is
     /// pinned to a core, which the thread that writes would inherit.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! What tests of real-time runs share: the command, directories of their own, waits that end.
+//! Helpers for tests of real-time runs: the command, temporary directories, and waits with a time limit.
 #![allow(dead_code, unused_imports, reason = "each test file uses some of it")]
 
 #[path = "../../../stack/tests/skipped/mod.rs"]
@@ -78,7 +78,7 @@ impl Process {
         self.0.as_mut().expect("it runs").kill().expect("it can be killed");
     }
 
-    /// What it has said when it has ended; it is killed, and the test fails, if it does not end.
+    /// The output of the process once it has ended. If it does not end in time, it is killed and the test fails.
     pub(crate) fn output(mut self) -> Output {
         let child = self.0.as_mut().expect("it runs");
         let (out, err) = (collect(child.stdout.take()), collect(child.stderr.take()));

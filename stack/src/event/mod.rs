@@ -193,7 +193,7 @@ impl Event {
         (pdc != PdcId(0)).then_some(pdc)
     }
 
-    /// The peer that the event names, for whoever knows hosts by other numbers than the endpoint does.
+    /// The peer that the event names, for a caller that numbers hosts differently from the endpoint.
     pub fn peer_mut(&mut self) -> Option<&mut Addr> {
         match self {
             Event::DataReceived { peer, .. }

@@ -13,9 +13,9 @@ use crate::wire::pds::PdcId;
 pub struct Record {
     /// The time of the event, by the clock of the endpoint.
     pub at: Time,
-    /// The number of the host, as whoever subscribed counts hosts.
+    /// The number of the host, as the subscriber counts hosts.
     pub host: u32,
-    /// The event.
+    /// The event that the endpoint reported.
     pub event: Event,
 }
 
@@ -68,7 +68,7 @@ impl Recorder {
         records.append(&mut self.records.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// What has been recorded since the last call.
+    /// The records since the last call.
     pub fn take(&self) -> Vec<Record> {
         let mut records = Vec::new();
         self.take_into(&mut records);

@@ -266,7 +266,8 @@ pub enum CallError {
     /// The number is above [`MAX_PROCESS`].
     #[error("there is no process {0}: there are 0 to {MAX_PROCESS}")]
     NoSuchProcess(u16),
-    /// No packet can be sent to the peer. A peer that has not answered is asked again, so a later try may succeed.
+    /// No packet can be sent to the peer. The worker goes on asking a peer that has not answered, so a later try may
+    /// succeed.
     #[error("{}", UnreachablePeer(*.peer, *.why))]
     Unreachable {
         /// Address of the peer.
@@ -319,7 +320,7 @@ pub enum Resource {
 }
 
 impl Resource {
-    /// All resources.
+    /// All kinds of resources.
     pub const ALL: [Resource; 7] = [
         Resource::Connections,
         Resource::Messages,
@@ -404,7 +405,7 @@ pub enum PeerRefusal {
 }
 
 impl PeerRefusal {
-    /// All reasons.
+    /// All reasons for a refusal.
     pub const ALL: [PeerRefusal; 5] = [
         PeerRefusal::IpVersion,
         PeerRefusal::NotUnicast,

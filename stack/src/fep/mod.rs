@@ -329,7 +329,7 @@ impl Fep {
     }
 
     /// Whether messages have failed since the last call. Their memory is the application's again, though packets that
-    /// refer to it may be under way still: whoever has sent them must see to it that they do not arrive.
+    /// refer to it may be under way still: the caller that sent them must make sure that they do not arrive.
     #[inline]
     pub fn take_abandoned(&mut self) -> bool {
         std::mem::take(&mut self.core.abandoned)

@@ -2,8 +2,8 @@
 //!
 //! [`BatchArc`] is the owner's handle. It hands out any number of [`Share`]s with one addition, but only while all
 //! earlier ones are back: whatever the shares protect then belongs to the owner alone. Shares come back from any
-//! thread, one by one or [together](Returned) with one subtraction. The value is freed by whoever gives up the last
-//! reference.
+//! thread, one by one or [together](Returned) with one subtraction. The holder that gives up the last
+//! reference frees the value.
 //!
 //! `model.rs` checks this in all interleavings that the memory model allows.
 #![allow(unsafe_code)]
@@ -24,7 +24,7 @@ pub(super) struct BatchArc<T>(NonNull<Counted<T>>);
 /// One reference, which comes back when it is dropped.
 pub(super) struct Share<T>(NonNull<Counted<T>>);
 
-/// Shares that the owner has taken and not handed out yet. What is left comes back when this is dropped.
+/// Shares that the owner has taken and not handed out yet. Shares that are left come back when this is dropped.
 pub(super) struct Batch<'a, T> {
     owner: &'a BatchArc<T>,
     left: usize,
@@ -78,7 +78,7 @@ impl<T> BatchArc<T> {
     #[inline]
     pub(super) fn try_share(&mut self, count: usize) -> (&T, Option<Batch<'_, T>>) {
         let Counted { references, value } = self.counted();
-        // Acquire: what others did under their shares comes before what is done under the next ones.
+        // Acquire: writes of other threads under their shares come before accesses under the next shares.
         if references.load(Ordering::Acquire) != 1 {
             return (value, None);
         }
@@ -157,7 +157,7 @@ impl<T> Drop for Returned<T> {
     }
 }
 
-/// Gives up `count` references; whoever gives up the last one frees the value.
+/// Gives up `count` references. The holder that gives up the last reference frees the value.
 ///
 /// # Safety
 /// That many counted references are the caller's, who uses none of them afterwards.
@@ -165,7 +165,7 @@ impl<T> Drop for Returned<T> {
 unsafe fn release<T>(value: NonNull<Counted<T>>, count: usize) {
     // SAFETY: the caller's references are still counted, so the value has not been freed.
     let references = unsafe { &value.as_ref().references };
-    // Release: what was done under these references comes before whatever the owner does next, and before the end.
+    // Release: accesses under these references come before the owner's next accesses, and before the value is freed.
     if references.fetch_sub(count, Ordering::Release) == count {
         free(value);
     }
@@ -176,6 +176,6 @@ unsafe fn release<T>(value: NonNull<Counted<T>>, count: usize) {
 fn free<T>(value: NonNull<Counted<T>>) {
     fence(Ordering::Acquire);
     // SAFETY: the pointer comes from a box (`BatchArc::new`). The count has reached 0 and only a counted reference can
-    // raise it, so nobody else has the value; the fence makes what they did with it come before.
+    // raise it, so no other thread has the value; the fence orders their accesses before this one.
     drop(unsafe { Box::from_raw(value.as_ptr()) });
 }

@@ -29,7 +29,7 @@ struct Head(UnsafeCell<[u8; HEAD]>);
 /// Where the heads of one burst lie. They live as long as the port, or any of the frames.
 pub(super) struct RxHeaders(BatchArc<Shared>);
 
-/// What the port and the frames that it has lent have in common.
+/// The memory that the port shares with the frames that it has lent.
 pub(super) struct Shared {
     heads: [Head; BURST],
     regions: Vec<Region>,

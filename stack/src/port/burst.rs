@@ -396,7 +396,7 @@ pub enum ReserveError {
 #[derive(Debug, Error)]
 #[error("{reason}")]
 pub struct PushError {
-    /// The frame.
+    /// The frame that was refused.
     pub frame: Frame,
     /// Why it was refused; never [`ReserveError::PoolEmpty`].
     pub reason: ReserveError,

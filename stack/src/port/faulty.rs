@@ -68,15 +68,15 @@ pub struct FaultsError {
 /// How often each fault has occurred.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultCounts {
-    /// Frames lost.
+    /// Number of frames that were lost.
     pub dropped: u64,
-    /// Frames with a bit flipped.
+    /// Number of frames with a bit flipped.
     pub corrupted: u64,
-    /// Copies made.
+    /// Number of additional copies of frames.
     pub duplicated: u64,
-    /// Frames moved behind the next one.
+    /// Number of frames moved behind the next one.
     pub reordered: u64,
-    /// Frames delayed.
+    /// Number of frames that were delayed.
     pub delayed: u64,
 }
 
@@ -120,7 +120,7 @@ impl<P: Port> FaultyPort<P> {
     /// A port like `inner` with these faults in what it sends. One that is not to damage frames from the beginning
     /// never does: if the frames of `inner` stay [in memory](PortCaps::in_memory), so do its own.
     ///
-    /// What the device has no room for, the port keeps, and sends with a later call of [`Port::transmit`].
+    /// The port keeps frames that the device has no room for, and sends them with a later call of [`Port::transmit`].
     ///
     /// Damage is done before the frame leaves: a device that computes checksums without being asked, as kernel UDP
     /// does, makes damaged frames good ones.

@@ -299,7 +299,7 @@ impl fmt::Debug for Frame {
     }
 }
 
-/// What a port has found about the checksums of a received frame.
+/// Whether a port has verified the checksums of a received frame, and with which result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChecksumStatus {
     /// The port has not verified them: verify them yourself.

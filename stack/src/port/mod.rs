@@ -106,8 +106,8 @@ pub trait Port {
         false
     }
 
-    /// Recalls frames whose attached memory is about to change. Those that have not been received yet, and that the
-    /// port can still stop, do not arrive any more. May wait, but not for long.
+    /// Recalls frames whose attached memory is about to change. Frames that have not been received yet, and that the
+    /// port can still stop, no longer arrive. May wait, but not for long.
     fn recall(&mut self) {}
 }
 

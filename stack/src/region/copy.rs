@@ -1,4 +1,4 @@
-//! Copies between memory of our own and memory that others may be writing.
+//! Copies between memory of this process and memory that other processes may write at the same time.
 //!
 //! In Rust an ordinary copy of bytes that another thread writes at the same time is undefined behaviour,
 //! and for another process the language has no rule at all. Each byte must come out with a value that it
@@ -20,7 +20,7 @@ macro_rules! by_processor {
     };
 }
 
-/// Copies `len` bytes from `src`, which others may be writing, to `dst`, which is ours alone.
+/// Copies `len` bytes from `src`, which other processes may be writing, to `dst`, which only the caller uses.
 ///
 /// # Safety
 /// `src` is valid for reads and `dst` for writes of `len` bytes, and they do not overlap. Others access `src`
@@ -40,7 +40,7 @@ pub(super) unsafe fn copy_out(src: *const u8, dst: *mut u8, len: usize) {
     }
 }
 
-/// Copies `len` bytes from `src`, which is ours alone, to `dst`, which others may be reading or writing.
+/// Copies `len` bytes from `src`, which only the caller uses, to `dst`, which other processes may read or write.
 ///
 /// # Safety
 /// As [`copy_out`], with the sides exchanged.
@@ -59,7 +59,7 @@ pub(super) unsafe fn copy_in(src: *const u8, dst: *mut u8, len: usize) {
     }
 }
 
-/// Copies `len` bytes from `src` to `dst`, both of which others may be reading or writing.
+/// Copies `len` bytes from `src` to `dst`, both of which other processes may read or write.
 ///
 /// # Safety
 /// As [`copy_out`] for `src`, and as [`copy_in`] for `dst`; but the two may overlap, and then the bytes where they do
@@ -167,9 +167,9 @@ mod count {
     /// Copies of one thread.
     #[derive(Clone, Copy, Default)]
     pub(crate) struct Copied {
-        /// Those of [`LONG`] bytes and more.
+        /// Number of copies of [`LONG`] bytes and more.
         pub(crate) long: u64,
-        /// Bytes of all, the short ones too.
+        /// Bytes of all copies, short ones included.
         pub(crate) bytes: u64,
     }
 
@@ -182,7 +182,7 @@ mod count {
         COPIED.set(Copied { long: long + u64::from(len >= LONG), bytes: bytes + len as u64 });
     }
 
-    /// Those of this thread so far.
+    /// The copies that this thread has made so far.
     pub(crate) fn copied() -> Copied {
         COPIED.get()
     }

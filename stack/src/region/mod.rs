@@ -211,7 +211,7 @@ impl Eq for Region {}
 impl Drop for Memory {
     fn drop(&mut self) {
         if let Owner::Heap(layout) = self.owner {
-            // SAFETY: allocated with this layout, and nobody has a pointer into it any more.
+            // SAFETY: allocated with this layout, and no pointer into it is left.
             unsafe { std::alloc::dealloc(self.base.as_ptr(), layout) };
         }
     }
@@ -242,7 +242,7 @@ impl RegionSlice {
         self.offset
     }
 
-    /// The region.
+    /// The region that the slice lies in.
     pub fn region(&self) -> &Region {
         &self.region
     }
@@ -441,7 +441,7 @@ mod tests {
         let mut memory = vec![0u8; 64];
         let base = NonNull::new(memory.as_mut_ptr()).unwrap();
         let owner = Box::new((Noted(freed.clone()), memory));
-        // SAFETY: the vector lives in `owner`, and nobody else uses it.
+        // SAFETY: the vector lives in `owner`, and no other code uses it.
         let region = unsafe { Region::foreign(base, 64, owner) }.unwrap();
         let slice = region.carve(8, 8).unwrap().slice(0, 8).unwrap();
         drop(region);

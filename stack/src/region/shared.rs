@@ -93,7 +93,7 @@ impl SharedRegion {
         Ok(SharedRegion { region, file })
     }
 
-    /// The memory.
+    /// The region of this process over the shared memory.
     pub fn region(&self) -> &Region {
         &self.region
     }

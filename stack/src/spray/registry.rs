@@ -90,7 +90,7 @@ impl LbChoice {
         LbChoice { name: name.into(), builder: without_settings(build) }
     }
 
-    /// Its name.
+    /// The name by which users choose this load balancer.
     pub fn name(&self) -> &str {
         &self.name
     }

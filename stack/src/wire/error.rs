@@ -92,9 +92,9 @@ pub enum WireError {
     Truncated {
         /// The header that ends early.
         header: HeaderName,
-        /// Bytes expected.
+        /// Number of bytes that the header needs.
         needed: usize,
-        /// Bytes present.
+        /// Number of bytes that are present.
         found: usize,
     },
     /// A field has a value that is undefined, or that weft does not accept.
@@ -128,7 +128,7 @@ pub enum WireError {
         header: HeaderName,
         /// Bytes that it needs.
         needed: usize,
-        /// Bytes available.
+        /// Number of bytes that are available.
         room: usize,
     },
     /// Emitting: a value is wider than its field.

@@ -1,4 +1,4 @@
-//! Backoff: what a worker does when it has nothing to do.
+//! Backoff of a worker that has nothing to do.
 
 use weft_cc::{Span, Time};
 
@@ -6,7 +6,7 @@ use super::{Waker, Worker};
 use crate::fep::Fep;
 use crate::port::Port;
 
-/// What a worker does when it has nothing to do.
+/// The strategy of a worker that has nothing to do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Idle {
     /// Polls again at once: for a worker with a core of its own. Nothing reacts faster.

@@ -70,7 +70,7 @@ pub struct AddressBook {
     hosts: Vec<Option<HostAddr>>,
     /// The routes to `hosts`, by the same index, computed in advance for packets.
     routes: Vec<Option<Route>>,
-    /// The peers whose Ethernet address is asked for, whether they have answered or not.
+    /// The peers whose Ethernet address the worker asks for on the link, whether they have answered or not.
     asked: BTreeMap<Addr, IpAddr>,
     by_ip: HashMap<IpAddr, Addr, BuildHasherDefault<FxHasher>>,
     capacity: usize,
@@ -96,7 +96,7 @@ pub enum BookError {
     /// The address does not exist in a book of this capacity.
     #[error("endpoint {} is beyond the address book's {capacity} entries", addr.0)]
     Beyond {
-        /// The address.
+        /// The address that is out of range.
         addr: Addr,
         /// The number of entries of the book.
         capacity: usize,

@@ -431,7 +431,7 @@ impl Codec {
     }
 }
 
-/// Which checksums to verify. A port calls the UDP checksum of a trimmed frame bad, so only `Good` is relied on.
+/// The checksums to verify. A port calls the UDP checksum of a trimmed frame bad, so only `Good` is relied on.
 #[inline]
 fn checksums_of(frame: &Frame) -> ChecksumPolicy {
     match frame.checksum_status() {

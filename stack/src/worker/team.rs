@@ -117,7 +117,7 @@ fn work<T, J: FnOnce(WorkerSpec) -> T>(
 ) -> Option<T> {
     let pinned = pin_to(spec.core);
     let may = pinned.is_ok();
-    // Who starts the team waits for this.
+    // The thread that starts the team waits for this.
     let _ = report.send(pinned);
     may.then(|| job(spec))
 }

@@ -125,7 +125,7 @@ proptest! {
         prop_assert_eq!(codec.read(&mut receiver, &frame), Ok((ack, &[][..])));
     }
 
-    /// Prepared headers equal headers that are written in full, whoever computes the checksums.
+    /// Prepared headers equal headers that are written in full, whether the port or the worker computes the checksums.
     #[test]
     fn prepared_headers_equal_headers_written_in_full(
         len in 0u32..2000, entropy in 0u16..16_384, data: bool, checksum in 0usize..3, in_memory: bool, offload: bool, ecn: bool, hops in 0u8..3,

@@ -1,4 +1,4 @@
-//! What tests of endpoints share: the usual settings and addresses, an endpoint by itself ([`Alone`]), two endpoints
+//! Helpers for tests of endpoints: the usual settings and addresses, an endpoint by itself ([`Alone`]), two endpoints
 //! that exchange packets ([`Pair`]), and two workers that exchange frames over ports ([`WorkerPair`]).
 //!
 //! Everything here runs in virtual time and gives the same results every time, except [`worker_in_real_time`].

@@ -168,7 +168,7 @@ impl Pair {
         self.feps[side].leaks().collect()
     }
 
-    /// What both endpoints wait for, for messages about tests that fail.
+    /// The events that both endpoints wait for, for messages about tests that fail.
     pub(crate) fn explain(&self) -> Vec<String> {
         self.feps.iter().flat_map(|fep| fep.explain(self.now)).collect()
     }

@@ -94,7 +94,7 @@ pub(crate) struct Results {
     pub(crate) sent: Vec<(u32, u64, Result<(), SendError>)>,
     /// Side, tag, the sender's header data, bytes.
     pub(crate) received: Vec<(u32, u64, u64, Vec<u8>)>,
-    /// Side.
+    /// The side whose connection closed.
     pub(crate) closed: Vec<u32>,
 }
 

@@ -11,7 +11,7 @@ use weft_stack::rng::Rng;
 
 /// Two ports, each of which receives the frames that the other sends.
 pub(crate) struct Link<A, B> {
-    /// One end.
+    /// One end of the link.
     pub(crate) a: A,
     /// The other end.
     pub(crate) b: B,

@@ -43,7 +43,7 @@ pub struct PhantomQueues {
 /// The complete description of a run.
 #[derive(Clone, Debug)]
 pub struct RunConfig {
-    /// The fabric.
+    /// The hosts, switches and links of the fabric.
     pub topology: Topology,
     /// The flows. Shared, not copied, because there may be millions.
     pub workload: Arc<Workload>,

@@ -48,7 +48,7 @@ pub struct LinkEvent {
     pub at: Time,
     /// Either port of the link. Both directions change.
     pub port: PortId,
-    /// The change.
+    /// The new state or rate of the link.
     pub change: LinkChange,
 }
 
@@ -57,7 +57,7 @@ pub struct LinkEvent {
 pub struct Share(u32);
 
 impl Share {
-    /// The whole.
+    /// A share of 1: everything.
     pub const WHOLE: Share = Share(1_000_000);
 
     /// The fraction of `millionths` millionths, 1 to 1,000,000; `None` outside that range.

@@ -25,7 +25,7 @@ pub(super) enum Sender {
 /// The sending end of a link.
 pub(super) struct Outlet {
     pub(super) sender: Sender,
-    /// The receiver.
+    /// The host or switch at the receiving end.
     pub(super) to: Node,
     /// The receiver's port for the other direction, which orders packets that arrive at the same instant.
     pub(super) rank: u32,

@@ -72,11 +72,11 @@ pub enum Enqueued {
 /// Counters of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct QueueCounters {
-    /// Packets trimmed.
+    /// Number of packets that were trimmed.
     pub trimmed: u64,
-    /// Packets dropped because a queue was full.
+    /// Number of packets that were dropped because a queue was full.
     pub dropped: u64,
-    /// Packets marked.
+    /// Number of packets that got an ECN mark.
     pub marked: u64,
 }
 

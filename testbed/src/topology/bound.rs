@@ -10,7 +10,7 @@ use super::{HostId, Topology};
 /// A set of links that certain traffic cannot avoid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cut {
-    /// No traffic.
+    /// No link: there is no traffic.
     None,
     /// The link from a host.
     FromHost(HostId),

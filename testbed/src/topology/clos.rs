@@ -298,7 +298,7 @@ impl Topology {
     }
 }
 
-/// Wiring.
+/// The wiring: which ports the links of a Clos fabric join.
 impl Topology {
     /// Number of hosts attached to ToR `t`; the last ToRs may have unused room.
     fn hosts_at(&self, t: u32) -> u32 {

@@ -24,9 +24,9 @@ pub enum SpecError {
     /// The generator has no such key.
     #[error("{generator} has no key `{key}`: it has {keys}")]
     UnknownKey {
-        /// The generator.
+        /// The name of the generator.
         generator: &'static str,
-        /// The key.
+        /// The key that it does not have.
         key: String,
         /// The keys that it has.
         keys: &'static str,
@@ -37,7 +37,7 @@ pub enum SpecError {
     /// A value cannot be read.
     #[error("{key}: {reason}")]
     Value {
-        /// The key.
+        /// The key of the value.
         key: String,
         /// Why it cannot be read.
         reason: String,

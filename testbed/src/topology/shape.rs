@@ -91,7 +91,7 @@ impl fmt::Display for Keyword {
 pub struct ShapeField {
     /// The tier; `None` for the header.
     pub tier: Option<u8>,
-    /// The keyword.
+    /// The keyword whose number is wrong.
     pub keyword: Keyword,
 }
 

@@ -14,7 +14,7 @@ pub struct TopologyError {
     pub file: String,
     /// The line, counted from 1.
     pub line: u32,
-    /// The reason.
+    /// The reason why the line is refused.
     pub reason: TopoReason,
 }
 
@@ -30,9 +30,9 @@ pub enum TopoReason {
     /// A keyword has a value that is not allowed.
     #[error("{keyword} cannot be `{value}`")]
     BadValue {
-        /// The keyword.
+        /// The keyword in front of the value.
         keyword: Keyword,
-        /// The value.
+        /// The value as the file states it.
         value: String,
     },
     /// A line has more words than a keyword and a number.

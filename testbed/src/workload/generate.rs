@@ -60,7 +60,7 @@ pub enum WorkloadSpecError {
     /// Too few hosts.
     #[error("{spec} needs at least {needed} hosts, there are {hosts}")]
     TooFewHosts {
-        /// The workload.
+        /// The description of the workload.
         spec: WorkloadSpec,
         /// Number of hosts that it needs.
         needed: u64,
@@ -70,7 +70,7 @@ pub enum WorkloadSpecError {
     /// The workload would have too many flows.
     #[error("{spec} on {hosts} hosts has more than {MAX_FLOWS} flows")]
     TooManyFlows {
-        /// The workload.
+        /// The description of the workload.
         spec: WorkloadSpec,
         /// Number of hosts.
         hosts: u32,

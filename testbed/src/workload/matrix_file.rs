@@ -43,7 +43,7 @@ pub struct MatrixError {
     pub file: String,
     /// The line, counted from 1.
     pub line: u32,
-    /// The reason.
+    /// The reason why the line is refused.
     pub reason: CmReason,
 }
 
@@ -59,9 +59,9 @@ pub enum CmReason {
     /// A word has a value that is not allowed.
     #[error("`{word}` cannot be `{value}`")]
     BadValue {
-        /// The word.
+        /// The word in front of the value.
         word: &'static str,
-        /// The value.
+        /// The value as the file states it.
         value: String,
     },
     /// A word is given twice on a line or in the header.

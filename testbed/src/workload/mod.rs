@@ -195,7 +195,7 @@ pub enum Subject {
 pub struct WorkloadError {
     /// The flow or trigger that is wrong.
     pub subject: Subject,
-    /// The reason.
+    /// The reason why the workload is refused.
     pub reason: WorkloadReason,
 }
 
@@ -205,7 +205,7 @@ pub enum WorkloadReason {
     /// A flow names a host that does not exist.
     #[error("host {host} does not exist: the workload has {hosts} hosts, counted from 0")]
     NoSuchHost {
-        /// The host.
+        /// The number of the host that does not exist.
         host: u32,
         /// Number of hosts of the workload.
         hosts: u32,
@@ -309,7 +309,7 @@ impl Workload {
         &self.connections
     }
 
-    /// The triggers.
+    /// The triggers, which start flows after other flows.
     pub fn triggers(&self) -> &[Trigger] {
         &self.triggers
     }

@@ -186,7 +186,7 @@ fn command(facts: &HostFacts) -> Command {
     command.args(["run-host", "--parent", &parent, "--host", &facts.host.to_string()]);
     // The options of this `weft run`.
     command.args(std::env::args_os().skip(2));
-    // Apart from this process's group: what Ctrl-C in a terminal ends is the run, whose hosts still have to report.
+    // Outside this process's group: Ctrl-C in a terminal ends the run, but its hosts still have to report.
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
     command
 }

@@ -13,8 +13,8 @@ const SHORTEST: usize = 84;
 
 /// A port over a link of a given rate, as [`weft_testbed::soft::HostPort`] is one within a process: the endpoint has
 /// a few buffers, and each back when the last bit of its frame has left, so it decides what to send at the moment
-/// at which its link is free, or a few frames before. What the endpoint sends leaves through the port
-/// behind at once: the fabric has it before its time has come.
+/// at which its link is free, or a few frames before. Frames of the endpoint leave through the inner
+/// port at once: the fabric receives them before their departure time.
 pub(super) struct PacedPort<P> {
     inner: P,
     tx: TxBurst,

@@ -1,4 +1,4 @@
-//! Which fields of an endpoint share cache lines.
+//! Checks which fields of an endpoint share cache lines.
 
 use core::mem::offset_of;
 

@@ -9,7 +9,7 @@ use loom::thread;
 
 use super::*;
 
-/// What two shares protect: a cell each. `Track` is reported if it is never dropped.
+/// Two shares protect a cell each. `Track` is reported if it is never dropped.
 type Cells = (UnsafeCell<[u32; 2]>, UnsafeCell<[u32; 2]>, Track<()>);
 
 fn cells() -> BatchArc<Shared> {
@@ -23,7 +23,7 @@ unsafe impl Send for Shared {}
 // SAFETY: the checker watches every access to the cells.
 unsafe impl Sync for Shared {}
 
-/// Adds 1 to a cell, as whoever has its share may.
+/// Adds 1 to a cell, as the holder of its share may.
 fn add(cell: &UnsafeCell<[u32; 2]>) {
     // SAFETY: the checker fails if another access is not ordered with this one.
     cell.with_mut(|numbers| unsafe { (*numbers)[0] += 1 });

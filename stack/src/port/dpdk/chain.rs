@@ -128,8 +128,8 @@ impl Mbuf {
     #[cold]
     fn gather(self, pool: &MbufPool) -> Option<Mbuf> {
         let whole = pool.allocate(self.total_len())?;
-        // SAFETY: both are ours, and the copy has been made as long as all segments together. What segments
-        // refer to may be written to by others: C copies it, whatever it is.
+        // SAFETY: both are ours, and the copy has been made as long as all segments together. Other processes
+        // may write to the memory of the segments meanwhile: C copies any bytes.
         unsafe {
             let data = (*whole.as_ptr()).buf_addr.cast::<u8>().add(usize::from((*whole.as_ptr()).data_off));
             sys::weft_rte_pktmbuf_gather(self.as_ptr(), data.cast());

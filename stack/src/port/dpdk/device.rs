@@ -65,12 +65,12 @@ impl Device {
         claim(&mut open, id, name, arguments, Some((bus, name_c)))
     }
 
-    /// A device that receives from rings and sends into others; each ring is a queue.
+    /// A device that receives from some rings and sends into other rings; each ring is a queue.
     ///
     /// # Safety
     ///
-    /// The rings outlive the device; nobody else takes from `rx` or puts into `tx`; and `rx` holds
-    /// nothing but mbufs that nobody refers to.
+    /// The rings outlive the device; no other code takes from `rx` or puts into `tx`; and `rx` holds
+    /// only mbufs to which there is no other reference.
     pub(super) unsafe fn from_rings(
         _eal: Eal,
         name: &str,
@@ -386,8 +386,8 @@ impl Device {
 impl Drop for Device {
     fn drop(&mut self) {
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: the device is ours (`Device`'s invariant), and nobody uses its queues any more. What fails here
-        // cannot be helped: the device is then left as it is, for the life of the process.
+        // SAFETY: the device is ours (`Device`'s invariant), and no queue of it is in use any more. If a step
+        // fails, the device stays as it is for the life of the process.
         unsafe {
             let in_order =
                 self.started && self.unplug.is_some() && self.facts.frees_state_when_the_peer_leaves();

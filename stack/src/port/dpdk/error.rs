@@ -118,7 +118,7 @@ pub enum DpdkError {
     NoLink {
         /// Name of the device.
         device: String,
-        /// Time waited.
+        /// The time that the caller waited.
         waited: std::time::Duration,
         /// The missing link or peer, in words.
         what: String,

@@ -128,7 +128,7 @@ impl Mbuf {
     ///
     /// # Safety
     ///
-    /// `raw` is a valid mbuf that nobody else refers to, and its first segment is its own buffer.
+    /// `raw` is a valid mbuf without any other reference to it, and its first segment is its own buffer.
     #[inline]
     pub(super) unsafe fn from_raw(raw: NonNull<sys::rte_mbuf>) -> Mbuf {
         Mbuf(raw)
@@ -144,7 +144,7 @@ impl Mbuf {
     #[inline]
     pub(in crate::port) fn truncate(&mut self, len: usize) {
         self.unchain();
-        // SAFETY: `Mbuf` owns a valid mbuf to which nobody else refers, and `self` is borrowed exclusively.
+        // SAFETY: `Mbuf` owns a valid mbuf without other references, and `self` is borrowed exclusively.
         let raw = unsafe { self.0.as_mut() };
         if len < usize::from(raw.data_len) {
             raw.data_len = len as u16;
@@ -172,7 +172,7 @@ impl Mbuf {
     /// Asks the device to compute checksums.
     #[inline]
     pub(in crate::port) fn offload_checksums(&mut self, request: &ChecksumOffload) {
-        // SAFETY: `Mbuf` owns a valid mbuf to which nobody else refers, and `self` is borrowed exclusively.
+        // SAFETY: `Mbuf` owns a valid mbuf without other references, and `self` is borrowed exclusively.
         let raw = unsafe { self.0.as_mut() };
         let header =
             if request.ipv4 { sys::WEFT_F_TX_IPV4 | sys::WEFT_F_TX_IP_CKSUM } else { sys::WEFT_F_TX_IPV6 };
@@ -189,7 +189,7 @@ impl Deref for Mbuf {
     #[inline]
     fn deref(&self) -> &[u8] {
         // SAFETY: the mbuf is valid; data_len bytes from data_off lie inside its buffer, which is
-        // memory that the kernel zeroed or somebody wrote, and nobody else refers to.
+        // initialised memory (zeroed by the kernel or written since) without other references.
         unsafe {
             let raw = self.0.as_ref();
             let data = raw.buf_addr.cast::<u8>().add(usize::from(raw.data_off));
@@ -284,7 +284,7 @@ mod tests {
         let pool = pool("results", &small()).unwrap();
         let mut mbuf = pool.allocate(100).unwrap();
         let mut status = |flags| {
-            // SAFETY: `mbuf` owns a valid mbuf to which nobody else refers.
+            // SAFETY: `mbuf` owns a valid mbuf without other references.
             unsafe { mbuf.0.as_mut() }.ol_flags = flags;
             mbuf.checksum_status()
         };

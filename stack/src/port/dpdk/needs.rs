@@ -89,7 +89,7 @@ fn advice_to(rights: Rights, name: &str) -> String {
     text + "; weft doctor says what is there and what to type"
 }
 
-/// An explanation of DPDK's error when it is asked for the device `name`.
+/// An explanation of DPDK's error when it opens the device `name`.
 pub(super) fn refusal(name: &str, result: i32) -> String {
     /// `-EFAULT`: the bus does not know such a name.
     const UNKNOWN: i32 = -14;

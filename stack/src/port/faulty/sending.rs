@@ -54,7 +54,7 @@ fn scribble(memory: &Region) {
     memory.slice(0, memory.len() as u32).unwrap().write(0, &[0xee; BURST * PAYLOAD as usize]);
 }
 
-/// What has arrived: the bytes that each frame's head and payload consist of.
+/// The byte that each arrived frame's head consists of, and the byte that its payload consists of.
 fn arrived(port: &mut MemifPort) -> Vec<(u8, u8)> {
     whole(port).iter().map(|frame| (all_of(&frame[..HEAD]), all_of(&frame[HEAD..]))).collect()
 }

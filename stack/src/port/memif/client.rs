@@ -20,7 +20,7 @@ pub(super) struct Handshake {
     sent: usize,
 }
 
-/// What the client does after a message.
+/// The client's reaction to a message.
 #[derive(Debug)]
 pub(super) enum Answer<'a> {
     /// Send this message, with this descriptor.

@@ -135,7 +135,7 @@ impl MemifConfig {
         self.buffer_size.unwrap_or(u32::try_from(needed).unwrap_or(u32::MAX))
     }
 
-    /// What the port can do.
+    /// The capabilities of the port.
     pub(super) fn capabilities(&self) -> PortCaps {
         PortCaps {
             max_frame: self.mtu + MIN_FRAME,
@@ -234,7 +234,7 @@ pub enum MemifError {
     System {
         /// The operation, as a verb.
         what: &'static str,
-        /// The socket.
+        /// The name of the socket.
         socket: SocketName,
         /// The system's reason.
         #[source]
@@ -243,11 +243,11 @@ pub enum MemifError {
     /// There was no link in time.
     #[error("no link at {socket} within {limit:?}: {why}")]
     NoLink {
-        /// The socket.
+        /// The name of the socket.
         socket: SocketName,
-        /// The time that was waited.
+        /// The time that the caller waited.
         limit: Duration,
-        /// What went wrong last.
+        /// The last error, in words.
         why: String,
     },
 }

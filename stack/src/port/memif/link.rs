@@ -371,7 +371,7 @@ fn gather(
     }
 }
 
-/// What has become of a frame to be sent.
+/// The result of putting a frame into the ring.
 enum Put {
     /// It fills this many buffers.
     In(u16),

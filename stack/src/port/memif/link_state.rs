@@ -10,7 +10,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use super::link_layout::LinkLayout;
 
-/// What a port and its control thread tell each other.
+/// The state that a port and its control thread share.
 ///
 /// The control thread never frees memory that the port has taken: a port that sees another [`LinkState::generation`]
 /// than its own drops its link, between two bursts, and [takes](LinkState::take) the new one.
@@ -140,7 +140,7 @@ impl LinkState {
             lock(&self.peer).clone_from(&link.peer);
             self.regions.store(link.regions.len(), Ordering::Relaxed);
         }
-        // This drops a link that the port has not taken: nobody uses it.
+        // This drops a link that the port has not taken, so no port uses it.
         *next = link;
         self.generation.store(generation.wrapping_add(1), Ordering::Release);
         ring(&self.bell);

@@ -112,7 +112,7 @@ impl<const N: usize> Text<N> {
     }
 }
 
-/// Safe to show, whoever has written it: control characters are escaped.
+/// Safe to print whatever the peer has written: control characters are escaped.
 impl<const N: usize> fmt::Display for Text<N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for letter in String::from_utf8_lossy(self.bytes()).chars() {
@@ -347,7 +347,7 @@ mod tests {
             let read = Message::decode(&bytes);
             prop_assert_eq!(read.is_ok(), is_known);
             if let Ok(message) = read {
-                // What was read is all that there is to it.
+                // The message holds everything that the bytes say.
                 prop_assert_eq!(Message::decode(&message.encode()), Ok(message));
             }
         }

@@ -1,4 +1,4 @@
-//! What holds whatever comes over the control channel. Property tests and a fuzz target share this.
+//! Properties that hold for any bytes on the control channel. Property tests and a fuzz target share these functions.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -33,7 +33,7 @@ pub fn any_bytes_are_a_message_or_none(bytes: &[u8]) {
     }
 }
 
-/// What is shown of a message to whoever reads it.
+/// The text of a message that logs and errors show.
 fn message_text(message: &Message) -> String {
     match message {
         Message::Disconnect { reason, .. } => reason.to_string(),
@@ -191,7 +191,7 @@ impl Files {
         Files { memory, event, loose, pipe }
     }
 
-    /// The right ones more often than the others.
+    /// One of the descriptors, or none. The kinds that a handshake needs are drawn more often than the others.
     fn any(&self, choice: u8) -> Option<OwnedFd> {
         let file = match choice % 8 {
             0 => return None,
@@ -244,7 +244,7 @@ mod tests {
         }
     }
 
-    /// A secret is asked for or none; then message, changes, descriptor, free, of each step.
+    /// Whether the server requires a secret; then the message, changes, descriptor and free buffers of each step.
     const RIGHT_FOR_SERVERS: &[u8] = &[0, 2, 0, 0, 1, 3, 0, 1, 1, 5, 0, 6, 1, 6, 0, 6, 1, 7, 0, 0, 1];
     /// Message and changes of each step.
     const RIGHT_FOR_CLIENTS: &[u8] = &[1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0];

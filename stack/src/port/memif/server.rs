@@ -25,7 +25,7 @@ pub(super) struct Handshake {
     to_client: Option<RingPlace>,
 }
 
-/// What the server does after a message.
+/// The server's reaction to a message.
 #[derive(Debug)]
 pub(super) enum Answer {
     /// Send this message; the handshake goes on.

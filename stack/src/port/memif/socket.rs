@@ -31,7 +31,7 @@ const BACKLOG: i32 = 16;
 #[derive(Debug)]
 pub(super) struct Socket(OwnedFd);
 
-/// What [`Socket::receive`] has found.
+/// The result of [`Socket::receive`].
 #[derive(Debug)]
 pub(super) enum Received {
     /// Nothing so far.

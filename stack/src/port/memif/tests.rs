@@ -204,7 +204,7 @@ fn a_full_ring_takes_no_more_and_recovers() {
     }
 }
 
-/// What lies in registered memory is read there: it shows when it changes on the way.
+/// The receiver reads payload in registered memory in place, so a change on the way is visible to it.
 #[test]
 fn payload_in_registered_memory_is_read_where_it_lies() {
     for (to_server, lent) in [(true, true), (true, false), (false, true)] {
@@ -311,7 +311,7 @@ fn frames_longer_than_the_port_or_all_buffers_are_dropped_and_counted() {
     assert_eq!(received(&mut server, &mut rx), [frame(2, 8 * 64)]);
 }
 
-/// Room that is not there yet is waited for; room that there will never be is not.
+/// The port waits for room that the peer can still give, and not for room that can never exist.
 #[test]
 fn frames_longer_than_all_that_a_stingy_client_can_offer_are_dropped_and_counted() {
     let Pair { mut client, mut server, memory, .. } = pair(64);

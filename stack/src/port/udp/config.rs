@@ -162,9 +162,9 @@ pub enum UdpError {
     /// The system refuses an option that the port needs.
     #[error("UDP {addr}: {option}: {error}")]
     Option {
-        /// The socket.
+        /// The address of the socket.
         addr: SocketAddr,
-        /// The option.
+        /// The name of the option.
         option: &'static str,
         /// The system's reason.
         error: io::Error,
@@ -174,7 +174,7 @@ pub enum UdpError {
     Route {
         /// The port's own address.
         own: IpAddr,
-        /// The peer.
+        /// The address of the peer's socket.
         peer: SocketAddr,
         /// The system's reason.
         error: io::Error,
@@ -182,7 +182,7 @@ pub enum UdpError {
     /// The path to the peer does not carry packets of the port's MTU.
     #[error("the path to {peer} carries packets of {path} bytes, and this port sends {mtu}: lower its MTU")]
     PathMtu {
-        /// The peer.
+        /// The address of the peer.
         peer: SocketAddr,
         /// The MTU of the path, bytes.
         path: usize,

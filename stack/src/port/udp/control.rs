@@ -37,7 +37,7 @@ impl Control {
         self.len = len.min(CAPACITY);
     }
 
-    /// Appends a message. There must be room: what a port sends takes 72 bytes.
+    /// Appends a message. There must be room: the messages that a port sends take 72 bytes.
     pub(super) fn push(&mut self, level: c_int, kind: c_int, data: &[u8]) {
         let at = self.len;
         self.bytes[at..at + ALIGN].copy_from_slice(&(HEADER + data.len()).to_ne_bytes());

@@ -339,11 +339,11 @@ fn grant(socket: &UdpSocket, asked: usize, notices: &mut Notices) -> usize {
     let wanted = c_int::try_from(asked).unwrap_or(c_int::MAX);
     let (fd, level) = (socket.as_fd(), libc::SOL_SOCKET);
     if system::set(fd, level, libc::SO_RCVBUFFORCE, wanted).is_err() {
-        // What this does shows below.
+        // The size that the kernel grants is read back below.
         let _ = system::set(fd, level, libc::SO_RCVBUF, wanted);
     }
     let granted = system::get(fd, level, libc::SO_RCVBUF).map_or(0, |bytes| bytes as usize);
-    // The kernel doubles what it is asked for, to account for its own structures.
+    // The kernel doubles the requested size, to account for its own structures.
     if granted < asked.saturating_mul(2) {
         notices.say(Notice::ReceiveBuffer { asked, granted });
     }

@@ -1,19 +1,19 @@
 //! Ethernet addresses of neighbours: ARP (RFC 826) and IPv6 neighbour discovery (RFC 4861), both sides. Echo requests (ping) are answered too.
 //!
-//! Peers whose Ethernet address is in the address book need none of this. Others are entered with
-//! [`Worker::meet`], by IP address and that of the router between, if there is one. The worker then asks for the Ethernet
+//! Peers whose Ethernet address is in the address book need none of this. [`Worker::meet`] enters a peer by its IP
+//! address and that of the router between, if there is one. The worker then asks for the Ethernet
 //! address, and again every [`RETRY`], [`QUESTIONS`] times in all. It goes on sending and receiving
 //! meanwhile; packets to the peer are dropped and counted, for there is no queue that could fill.
-//! [`Worker::connect`] fails until there is an answer. A neighbour that has not answered is asked again after
+//! [`Worker::connect`] fails until there is an answer. The worker asks a neighbour that has not answered again after
 //! [`REFRESH`], or when there is something to send.
 //!
-//! Anybody on the link can say anything. An address is learnt only while a question about it is open;
-//! what is said unasked can confirm an address, or be a reason to ask again, but change none. Addresses are
-//! asked for anew after [`REFRESH`] without confirmation. If nobody answers then, the old one stays: the
+//! Any host on the link can claim any address. The worker learns an address only while a question about it is open;
+//! an unsolicited frame can confirm an address, or be a reason to ask again, but changes none. The worker asks again
+//! for an address after [`REFRESH`] without confirmation. If no host answers then, the old address stays: the
 //! transport notices for itself when a peer is gone.
 //!
-//! Frames are taken that carry the link's VLAN, or no VLAN if it has none, and answered with the link's tag.
-//! At most [`ANSWERS`] a second are given.
+//! The worker accepts frames that carry the link's VLAN, or no VLAN if the link has none, and answers with the link's
+//! tag, at most [`ANSWERS`] times a second.
 
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
@@ -43,9 +43,9 @@ pub use crate::fep::QUESTIONS;
 /// The time between two questions (RFC 4861 §10, RETRANS_TIMER).
 pub const RETRY: Span = Span::from_ms(1_000);
 /// How long an address is good without being confirmed (RFC 4861 §10, REACHABLE_TIME), and between two
-/// series of questions that nobody answers.
+/// series of questions without an answer.
 pub const REFRESH: Span = Span::from_ms(30_000);
-/// Answers given in a second, at most.
+/// The most answers that the worker sends in a second.
 pub const ANSWERS: u32 = 1_000;
 
 /// Why [`Worker::resolve`] failed.
@@ -209,7 +209,7 @@ impl Neighbours {
         self.schedule();
     }
 
-    /// Packets for `peer` cannot leave. If its neighbour was given up at least [`RETRY`] ago, it is asked again.
+    /// Packets for `peer` cannot leave. Asks its neighbour again if that was given up at least [`RETRY`] ago.
     pub(super) fn want(&mut self, now: Time, peer: Addr) {
         if let Some(&index) = self.hops.get(&peer)
             && let neighbour = &mut self.list[index]
@@ -244,7 +244,7 @@ impl Neighbours {
         match neighbour.state {
             State::Asked { .. } => neighbour.learn(now, told.mac, book),
             _ if neighbour.mac == Some(told.mac) => neighbour.state = State::Quiet { at: now },
-            // It has moved or come to life, or somebody else says so: the answer to a question will tell.
+            // It has moved or come to life, or another host claims its address: the answer to a question will tell.
             State::Quiet { at } | State::Silent { at } if now.since(at) >= RETRY => {
                 neighbour.state = State::New;
             }
@@ -297,8 +297,8 @@ impl Neighbours {
         self.list[index].mac
     }
 
-    /// `peer` is said to have the Ethernet address `mac`, unless it has answered with one before. It is asked all the
-    /// same, and the one that it answers with counts. Returns the address to use meanwhile.
+    /// Takes `mac` for the Ethernet address of `peer`, unless the peer has answered with one before. The worker asks
+    /// the peer all the same, and its answer replaces `mac`. Returns the address to use meanwhile.
     fn suppose(&mut self, peer: Addr, mac: MacAddr) -> Option<MacAddr> {
         let neighbour = &mut self.list[*self.hops.get(&peer)?];
         Some(*neighbour.mac.get_or_insert(mac))
@@ -326,9 +326,8 @@ fn send(tx: &mut TxBurst, room: usize, write: impl FnOnce(&mut [u8]) -> Option<u
 }
 
 impl<P: Port> Worker<P> {
-    /// Enters a peer of which only the IP address is known. Its Ethernet address, or that of the router
-    /// `via` on the way to it, is asked for from the next turn on. A peer whose Ethernet address the book
-    /// has keeps it.
+    /// Enters a peer of which only the IP address is known. The worker asks for its Ethernet address, or that of the
+    /// router `via` on the way to it, from the next turn on. A peer whose Ethernet address the book has keeps it.
     ///
     /// # Errors
     /// Why it cannot be entered.
@@ -345,8 +344,8 @@ impl<P: Port> Worker<P> {
         Ok(())
     }
 
-    /// As [`Worker::meet`], of a peer that somebody says has the Ethernet address `mac`. Packets are sent there until a
-    /// host on the link answers for the IP address itself.
+    /// As [`Worker::meet`], with an unconfirmed Ethernet address `mac`. The worker sends packets there until a host on
+    /// the link answers for the IP address itself.
     ///
     /// # Errors
     /// Why it cannot be entered.
@@ -370,8 +369,8 @@ impl<P: Port> Worker<P> {
         }
     }
 
-    /// Opens a connection at `now`, as [`crate::fep::Fep::connect`] does, if the peer can be reached. A peer that has
-    /// not answered is asked again.
+    /// Opens a connection at `now`, as [`crate::fep::Fep::connect`] does, if the peer can be reached. Asks a peer
+    /// that has not answered again.
     ///
     /// # Errors
     /// [`CallError::Unreachable`] if the peer cannot be reached, or not yet; or the endpoint refuses.
@@ -385,7 +384,7 @@ impl<P: Port> Worker<P> {
         self.fep.connect(now, peer, options)
     }
 
-    /// As [`Worker::is_reachable`]; a peer that has not answered is asked again.
+    /// As [`Worker::is_reachable`], and asks a peer that has not answered again.
     ///
     /// # Errors
     /// Why it cannot be reached, or not yet.
@@ -402,7 +401,7 @@ impl<P: Port> Worker<P> {
     /// Turns the loop until packets can be sent to `peer`.
     ///
     /// # Errors
-    /// Nobody answers, or `limit` has passed.
+    /// The peer does not answer, or `limit` has passed.
     pub fn resolve(&mut self, peer: Addr, limit: Span) -> Result<(), ResolveError> {
         let start = self.now();
         loop {

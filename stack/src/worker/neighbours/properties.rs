@@ -1,4 +1,4 @@
-//! What must hold of any frame whatsoever. Property tests and a fuzz target share these functions.
+//! Properties that hold for any frame. Property tests and a fuzz target share these functions.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -22,8 +22,8 @@ const SPEAKERS: [Speaker; 4] = {
     ]
 };
 
-/// Any bytes do no harm, as they are and with their checksums made right: what is told is an address that a
-/// neighbour can have, and an answer fits its room, goes to whoever asked, and calls for no answer itself.
+/// Any bytes do no harm, as they are and with their checksums made right: a learnt address is one that a neighbour can
+/// have, and an answer fits its room, goes to the host that asked, and calls for no answer itself.
 pub fn frame(bytes: &[u8]) {
     let mut repaired = bytes.to_vec();
     repair(&mut repaired);

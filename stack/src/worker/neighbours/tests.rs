@@ -1,4 +1,4 @@
-//! Which frames are believed, which are answered, and how long is asked.
+//! Tests that check which frames the worker believes and answers, and how long it repeats a question.
 
 use std::sync::Arc;
 
@@ -304,7 +304,7 @@ fn a_silent_neighbour_is_asked_a_few_times_and_connecting_fails() {
     assert!(error.to_string().contains("10.0.0.2"), "{error}");
     assert!(sent(&mut far).is_empty());
 
-    // Nobody wants it: asked again in half a minute.
+    // No packet waits for the peer: the worker asks again after half a minute.
     worker.poll_at(given_up + seconds(29));
     assert!(sent(&mut far).is_empty());
     worker.poll_at(given_up + REFRESH);
@@ -324,7 +324,7 @@ fn a_silent_neighbour_is_asked_again_once_a_second_while_there_are_packets_for_i
         worker.poll_at(START + seconds(second));
     }
     assert_eq!(sent(&mut far).len(), 3);
-    // A connection that somebody has opened past `Worker::connect`.
+    // A connection that is opened without `Worker::connect`.
     let now = START + seconds(10);
     let connection = worker.fep_mut().connect(now, Addr(2), ConnectOptions::default()).unwrap();
     let send = Send { buffer: Buffer::Heap(vec![0; 10]), tag: None, header_data: 0, context: 0 };
@@ -362,7 +362,7 @@ fn an_address_is_learnt_only_while_a_question_is_open() {
     now += Span::from_us(1);
     worker.poll_at(now);
     assert_eq!(mac_of(&worker, 2), Some(two.mac));
-    // Somebody claims the addresses of both.
+    // A third host claims the addresses of both.
     now += seconds(5);
     inject(&mut far, &told_to_1(moved));
     inject(&mut far, &told_to_1(HostAddr { mac: moved.mac, ..three }));

@@ -36,7 +36,7 @@ pub(super) struct Speaker {
 /// The content of a frame of these protocols.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Heard<'a> {
-    /// Where somebody says an address is. Anybody can say that of any address.
+    /// The Ethernet address that the frame claims for an IP address. Any host can claim any address.
     pub(super) told: Option<HostAddr>,
     /// The answer that it asks for.
     pub(super) answer: Option<Answer<'a>>,
@@ -47,7 +47,7 @@ pub(super) struct Heard<'a> {
 pub(super) enum Answer<'a> {
     /// By ARP: where this endpoint is.
     Arp { to: HostAddr },
-    /// By neighbour discovery; to all nodes if whoever asks has no address yet.
+    /// By neighbour discovery; to all nodes if the host that asks has no address yet.
     Advert { to: HostAddr, solicited: bool },
     /// The same bytes back.
     Echo { to: HostAddr, ident: u16, seq: u16, data: &'a [u8] },
@@ -146,7 +146,7 @@ fn hear_ipv6<'a>(eth: &EthernetView<'a>, own: Ipv6Addr) -> Option<Heard<'a>> {
 fn hear_ndisc(ndisc: &NdiscRepr<'_>, from: HostAddr, own: Ipv6Addr) -> Heard<'static> {
     match *ndisc {
         NdiscRepr::NeighborSolicit { target_addr, lladdr } if target_addr == own => {
-            // Whoever checks whether an address is free has none (RFC 4862 §5.4.2).
+            // A host that checks whether an address is free has no address itself (RFC 4862 §5.4.2).
             if from.ip.is_unspecified() {
                 let to = HostAddr { mac: group_mac(ALL_NODES), ip: ALL_NODES.into() };
                 return Heard { told: None, answer: Some(Answer::Advert { to, solicited: false }) };
@@ -154,7 +154,7 @@ fn hear_ndisc(ndisc: &NdiscRepr<'_>, from: HostAddr, own: Ipv6Addr) -> Heard<'st
             let to = HostAddr { mac: lladdr.and_then(unicast_mac).unwrap_or(from.mac), ..from };
             Heard { told: Some(to), answer: Some(Answer::Advert { to, solicited: true }) }
         }
-        // Nobody is a group (RFC 4861 §7.1.2).
+        // A group address names no host (RFC 4861 §7.1.2).
         NdiscRepr::NeighborAdvert { target_addr, lladdr: Some(lladdr), .. }
             if target_addr != own && !target_addr.is_multicast() && !target_addr.is_unspecified() =>
         {

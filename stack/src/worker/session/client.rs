@@ -54,12 +54,12 @@ pub struct OperationHandle(Handle);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ConnectionHandle(Handle);
 
-/// A report, and whose it is.
+/// A report, with the operation or connection that it belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
     /// The word that the caller gave to the operation or connection.
     pub context: u64,
-    /// The report.
+    /// The report that the server wrote.
     pub report: Report,
 }
 
@@ -384,7 +384,7 @@ impl Client {
 }
 
 impl AsFd for Client {
-    /// To be waited for as [`Client`] says.
+    /// The descriptor to wait on, as described at [`Client`].
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.link.as_fd()
     }

@@ -35,7 +35,7 @@ pub enum Command {
     Connect {
         /// The connection's number.
         connection: u32,
-        /// The peer.
+        /// Address of the peer.
         peer: Addr,
         /// The delivery mode, traffic class and process of the peer.
         options: ConnectOptions,
@@ -145,7 +145,7 @@ pub(super) fn meaningful(kind: u8) -> Option<Slot> {
 }
 
 impl Command {
-    /// Its words.
+    /// Writes the command as the words of a ring's slot.
     pub fn encode(&self) -> Slot {
         let word0 =
             |kind: u8, flags: u8, name: u32| u64::from(kind) | u64::from(flags) << 8 | u64::from(name) << 32;

@@ -42,7 +42,7 @@ pub enum OpenError {
     /// A number is out of range.
     #[error("{number} {what}: expected {least} to {most}")]
     Range {
-        /// The number.
+        /// The number that is out of range.
         number: u64,
         /// The unit that it counts.
         what: &'static str,

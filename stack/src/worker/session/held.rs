@@ -31,7 +31,7 @@ struct Held {
 /// Connections to one peer that are not to be held any longer.
 #[derive(Debug)]
 pub struct Settled {
-    /// The peer.
+    /// Address of the peer.
     pub peer: Addr,
     /// The connections, to be released or aborted.
     pub connections: BTreeSet<ConnectionId>,

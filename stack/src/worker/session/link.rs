@@ -18,7 +18,7 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use crate::worker::Waker;
 
-/// One end.
+/// One end of the socket between a server and an application.
 #[derive(Debug)]
 pub(super) struct Link {
     socket: UnixStream,

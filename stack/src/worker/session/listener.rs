@@ -84,7 +84,7 @@ pub enum ListenError {
 /// Why an application could not join.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
-    /// Nobody serves there, or the system does not let us ask.
+    /// No server listens at the path, or the system refuses the connection.
     #[error("{0}: {1}")]
     System(PathBuf, io::Error),
     /// The server refuses.
@@ -113,7 +113,7 @@ pub struct SessionListener {
     pending: Vec<PendingJoin>,
     watch: Watch,
     refused: RefusedJoins,
-    /// As long as it is open and locked, nobody else serves here.
+    /// While this file is open and locked, no other server can take the path.
     _lock: File,
 }
 
@@ -354,7 +354,7 @@ impl Client {
     /// application as `process`, which may be 0, or else as one that the server chooses from 1 to 4095.
     ///
     /// # Errors
-    /// Nobody listens there, or the server refuses.
+    /// No server listens at `path`, or the server refuses.
     pub fn join(
         path: &Path,
         config: &SessionConfig,

@@ -12,15 +12,15 @@
 //! reports are those of the endpoint itself ([`crate::fep`]).
 //!
 //! An application is not trusted. Each word of its commands is checked; a command that makes no sense is answered with
-//! [`Report::Refused`] and concerns nobody else. Its resources are fixed when its session is opened
+//! [`Report::Refused`] and affects no other application. Its resources are fixed when its session is opened
 //! ([`SessionConfig`]), and operations, connections and memory are reserved then. Reports that its ring has no room for
-//! wait, and meanwhile none of its commands is executed; so it can delay nobody but itself, and nothing is lost. The
+//! wait, and meanwhile none of its commands is executed; so it can delay only itself, and nothing is lost. The
 //! session of an application that breaks its rings, leaves or dies is ended: its connections are closed without sending
 //! the messages that wait, so that peers end with an error those that they have received in part; its receives
 //! are dropped, and senders to it hear that there is no such process.
 //!
 //! Where sessions are served for a [`Worker`](super::Worker), a connection to a peer whose Ethernet address is being
-//! asked for is held until the answer comes, with its messages; other connections are not. If nobody answers, the
+//! asked for is held until the answer comes, with its messages; other connections are not. If no host answers, the
 //! connection and its messages are refused, with [`CallError::Unreachable`], some three seconds after the first
 //! question. If the peer is known to be unreachable already, or is unknown, the connection is refused at once with the
 //! same error, and its messages, as those on any connection that is not open, with [`CallError::NotOpen`].

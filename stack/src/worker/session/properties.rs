@@ -55,7 +55,7 @@ pub fn arbitrary_writes_harm_no_other_application(bytes: &[u8]) {
     }
     good.finish(&mut world);
     drop(bad);
-    // Once more, with nobody else there.
+    // Once more, without the hostile application.
     good.finish(&mut world);
     drop(good);
     world.assert_nothing_is_left();

@@ -57,7 +57,7 @@ pub enum Report {
     Closed {
         /// The connection's number.
         connection: u32,
-        /// The peer.
+        /// Address of the peer.
         peer: Addr,
         /// Why it is closed, if the application has not asked for it.
         result: Result<(), Failure>,

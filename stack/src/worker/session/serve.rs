@@ -32,12 +32,12 @@ pub struct SessionServer<P> {
 pub enum ServerEvent {
     /// An application has joined through the socket.
     Joined {
-        /// Its process.
+        /// The application's process number.
         process: u16,
     },
     /// The session of an application has ended.
     Ended {
-        /// Its process.
+        /// The application's process number.
         process: u16,
         /// How it ended.
         how: Ended,
@@ -86,8 +86,8 @@ impl<P: Port> SessionServer<P> {
         Ok(())
     }
 
-    /// Makes `place` find the Ethernet addresses of peers that applications add, which are asked for on the link
-    /// otherwise.
+    /// Makes `place` find the Ethernet addresses of peers that applications add. Without it, the worker asks for them
+    /// on the link.
     pub fn place_peers(&mut self, place: PlacePeer<P>) {
         self.place = Some(place);
     }

@@ -12,10 +12,10 @@ use crate::worker::{BookError, HostAddr, Worker};
 
 /// An endpoint, and its address book if it has one.
 pub trait Served {
-    /// The endpoint.
+    /// The endpoint that serves the sessions.
     fn fep_mut(&mut self) -> &mut Fep;
 
-    /// Whether packets can be sent to `peer`. A peer that has not answered is asked again.
+    /// Whether packets can be sent to `peer`. Asks a peer that has not answered again.
     ///
     /// # Errors
     /// Why not, or not yet.
@@ -61,7 +61,7 @@ impl Served for Fep {
     }
 }
 
-/// The peers' Ethernet addresses are asked for on the link.
+/// The worker asks for the peers' Ethernet addresses on the link.
 impl<P: Port> Served for Worker<P> {
     fn fep_mut(&mut self) -> &mut Fep {
         Worker::fep_mut(self)
@@ -99,7 +99,7 @@ impl<P: Port> Served for Worker<P> {
 }
 
 /// Prepares a port for a peer, and returns the Ethernet address that frames to it carry: for ports that are no Ethernet
-/// link, or join two ends, so that nobody has to be asked.
+/// link, or join two ends, so that no host has to be asked.
 pub type PlacePeer<P> = Box<dyn FnMut(&mut P, IpAddr) -> Result<MacAddr, PeerRefusal> + Send>;
 
 /// A worker whose port knows where its peers are.
@@ -142,7 +142,7 @@ fn refusal(error: BookError) -> CallError {
         }
         BookError::Version(_) => CallError::Peer(PeerRefusal::IpVersion),
         BookError::NotUnicast { .. } => CallError::Peer(PeerRefusal::NotUnicast),
-        // A worker enters nobody twice, and asks nobody whether it may.
+        // A worker enters no peer twice, and needs no peer's consent.
         BookError::Stranger(_) | BookError::AddrTaken(_) | BookError::IpTaken { .. } => {
             CallError::Peer(PeerRefusal::OtherMac)
         }

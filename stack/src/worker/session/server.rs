@@ -37,7 +37,7 @@ pub enum Ended {
 }
 
 /// The applications of one endpoint. The endpoint's completions are all theirs: its owner must not poll them, and
-/// should [close](Fep::close_process) process 0, so that messages to nobody are refused instead of kept.
+/// should [close](Fep::close_process) process 0, so that messages to process 0 are refused instead of kept.
 pub struct Sessions {
     slots: Vec<Option<Application>>,
     connections: Connections,
@@ -233,8 +233,9 @@ impl Sessions {
 
     /// Announces that the owner is about to sleep until its waker is used, or something can be read from one of
     /// [`Sessions::links`]. Returns whether it may; if not, there are commands. [`Sessions::woken`] must be called
-    /// afterwards in either case. An application that lets its ring of reports fill up wakes nobody when it empties it:
-    /// its other reports come when the owner wakes for another reason, so no owner should sleep for long.
+    /// afterwards in either case. An application that lets its ring of reports fill up does not wake the owner when it
+    /// empties the ring: the remaining reports come when the owner wakes for another reason, so no owner should sleep
+    /// for long.
     pub fn may_sleep(&mut self) -> bool {
         let mut all = true;
         for session in self.slots.iter_mut().flatten().filter(|session| !session.leaving) {

@@ -535,7 +535,7 @@ fn a_dead_servers_socket_is_taken_over_and_a_living_ones_is_not() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("memif.sock");
     let at = SocketName::Path(path.clone());
-    // What a killed server leaves: a socket that was bound, and nobody who listens.
+    // A killed server leaves a bound socket at which no process listens.
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     assert!(path.exists());
     let server = server(&at);

@@ -14,7 +14,7 @@ use crate::wire::ses::ReturnCode;
 struct Trouble {
     /// Packets in 256 that are lost.
     loss: u8,
-    /// Microseconds from the first packet until somebody is killed.
+    /// Microseconds from the first packet until an application is killed.
     killed_after: u16,
     /// Bytes of the message that is under way then.
     len: u32,
@@ -205,7 +205,7 @@ proptest! {
     }
 }
 
-/// The rest of a message to nobody is not sent.
+/// The sender drops the rest of a message whose process does not exist.
 #[test]
 fn a_message_to_no_process_ends_with_the_first_answer() {
     let trouble = Trouble { loss: 0, killed_after: 60, len: 250_000, infer: false, seed: 1 };
@@ -218,7 +218,7 @@ fn a_message_to_no_process_ends_with_the_first_answer() {
     }
     let after = lossy.world.feps[0].counters().data_sent;
     assert!(before > 20 && after - before < 50, "{before}, then {after}, of 246");
-    // The connection is of use to whoever comes.
+    // An application that joins later can use the connection.
     let mut heir = {
         let (sessions, fep) = (&mut lossy.world.sessions[1], &mut lossy.world.feps[1]);
         sessions.open(fep, &SMALL, Some(bob.process())).unwrap()

@@ -59,7 +59,7 @@ fn messages_to_a_receiver_that_leaves_are_answered_with_bad_pid() {
     world.assert_nothing_is_left();
 }
 
-/// Nobody answers the sender that left: its memory comes back after the silence that a PDC puts up with.
+/// The peer is dead, so the sender's memory comes back after the longest silence that a PDC allows.
 #[test]
 fn the_memory_of_a_sender_that_leaves_is_freed_even_if_its_peer_is_dead() {
     let (mut world, alice, bob) = in_the_middle();
@@ -112,7 +112,7 @@ fn an_aborted_connection_ends_its_messages_and_the_session_goes_on() {
     assert!(matches!(event.report, Report::Received { result: Ok(()), len: 10, .. }), "{event:?}");
 }
 
-/// Messages that nobody has asked for are kept in a process of which nothing is left either.
+/// Unexpected messages of a process are freed when its application has left.
 #[test]
 fn unexpected_messages_are_freed_with_their_process() {
     let mut world = World::new();

@@ -82,7 +82,7 @@ fn addresses_of_no_single_host_are_refused_and_cost_nothing() {
     assert_eq!(refusal(address(50), None), Ok(NEXT));
 }
 
-/// An application cannot send the packets of others elsewhere for good: the host itself is asked.
+/// An application cannot divert the packets of other applications for good: the worker asks the host itself.
 #[test]
 fn an_ethernet_address_given_by_an_application_is_used_until_the_host_answers() {
     let (left, right) = pair(&MemoryConfig::default()).unwrap();

@@ -287,7 +287,7 @@ fn held_connections_can_be_closed_and_aborted_and_their_messages_cancelled_at_on
     side.assert_nothing_is_left(now, client);
 }
 
-/// A neighbour that is neither found nor given up, for whatever error: the wait is that of whoever asked first.
+/// The neighbour is neither found nor given up. All connections to it end when the first one has waited long enough.
 #[test]
 fn a_held_connection_is_refused_after_five_seconds_even_if_the_peer_was_never_asked() {
     let mut world = World::new();

@@ -12,7 +12,7 @@ use crate::port::Port;
 use crate::port::udp::{Peer, UdpConfig, UdpPort, mac_of};
 use crate::worker::{AddressBook, Clock, HostAddr, Idle, LinkConfig, Strangers, Waker, Worker};
 
-/// Longer than a test may take: a worker that nobody wakes sleeps that long.
+/// Longer than a test may take: a worker without a wake-up sleeps that long.
 const SLEEP: Span = Span::from_ms(60_000);
 /// Far longer than it takes to wake a thread.
 const SOON: Duration = Duration::from_secs(20);
