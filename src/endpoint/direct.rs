@@ -145,11 +145,15 @@ impl Direct {
         let buffer = self.boxes.lend_to_send(buffer);
         match self.worker.fep_mut().post_send(id, Send { buffer, tag, header_data, context }) {
             Ok(id) => Ok(OperationId(OperationName::Send(id))),
-            Err(refused) => {
-                let buffer = self.boxes.take_sent(refused.buffer, &mut self.copies);
-                Err(PostError { error: refused.error.into(), buffer })
-            }
+            Err(refused) => Err(self.refused_send(refused)),
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn refused_send(&mut self, refused: fep::PostError) -> PostError<SendBuffer> {
+        let buffer = self.boxes.take_sent(refused.buffer, &mut self.copies);
+        PostError { error: refused.error.into(), buffer }
     }
 
     #[inline]
@@ -179,11 +183,15 @@ impl Direct {
         let receive = Receive { buffer, from: from.map(|source| source.peer), matching, context };
         match self.worker.fep_mut().post_receive_of(self.process, receive) {
             Ok(id) => Ok(OperationId(OperationName::Receive(id))),
-            Err(refused) => {
-                let buffer = self.boxes.take_received(refused.buffer);
-                Err(PostError { error: refused.error.into(), buffer })
-            }
+            Err(refused) => Err(self.refused_receive(refused)),
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn refused_receive(&mut self, refused: fep::PostError) -> PostError<ReceiveBuffer> {
+        let buffer = self.boxes.take_received(refused.buffer);
+        PostError { error: refused.error.into(), buffer }
     }
 
     pub(super) fn cancel(&mut self, operation: OperationId) -> Result<(), Error> {
@@ -322,24 +330,30 @@ impl Direct {
     // Inlined always: a completion or a buffer that is put together and then moved costs more than the call.
     #[inline(always)]
     pub(super) fn next(&mut self) -> Option<Completion> {
-        if let Some(completion) = self.ready.pop_front() {
-            return Some(completion);
+        if !self.ready.is_empty() {
+            return self.next_ready();
         }
         let completion = self.worker.fep_mut().poll_completion()?;
-        Some(self.convert(completion, None))
+        Some(self.convert(completion))
     }
 
-    /// The endpoint's completion as the application's. `refusal` is the reason for it, if nothing was ever sent.
+    #[cold]
+    #[inline(never)]
+    fn next_ready(&mut self) -> Option<Completion> {
+        self.ready.pop_front()
+    }
+
+    /// The endpoint's completion as the application's.
     // Inlined always: a completion or a buffer that is put together and then moved costs more than the call.
     #[inline(always)]
-    fn convert(&mut self, completion: fep::Completion, refusal: Option<Error>) -> Completion {
+    fn convert(&mut self, completion: fep::Completion) -> Completion {
         match completion {
             fep::Completion::Sent { id, context, buffer, retransmissions, result } => Completion::Sent {
                 operation: OperationId(OperationName::Send(id)),
                 context,
                 buffer: self.boxes.take_sent(buffer, &mut self.copies),
                 retransmissions,
-                result: refusal.map_or_else(|| result.map_err(Error::from), Err),
+                result: outcome(result),
             },
             fep::Completion::Received { id, context, peer, tag, header_data, len, buffer, result } => {
                 Completion::Received {
@@ -350,18 +364,22 @@ impl Direct {
                     header_data,
                     len,
                     buffer: self.boxes.take_received(buffer),
-                    result: result.map_err(Error::from),
+                    result: outcome(result),
                 }
             }
-            fep::Completion::Closed { id, peer, result } => {
-                self.connections.remove(&id);
-                self.held.remove(peer, id);
-                Completion::Closed {
-                    connection: ConnectionId(ConnectionName::Direct(id)),
-                    peer,
-                    result: refusal.map_or_else(|| result.map_err(Error::from), Err),
-                }
-            }
+            fep::Completion::Closed { id, peer, result } => self.closed(id, peer, result),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn closed(&mut self, id: fep::ConnectionId, peer: Addr, result: Result<(), fep::Failure>) -> Completion {
+        self.connections.remove(&id);
+        self.held.remove(peer, id);
+        Completion::Closed {
+            connection: ConnectionId(ConnectionName::Direct(id)),
+            peer,
+            result: outcome(result),
         }
     }
 
@@ -389,9 +407,16 @@ impl Direct {
         }
     }
 
+    /// Takes all completions of the worker's endpoint. `refusal` is the reason for those of a connection on which nothing
+    /// was ever sent.
     fn take_all(&mut self, refusal: Option<Error>) {
         while let Some(completion) = self.worker.fep_mut().poll_completion() {
-            let completion = self.convert(completion, refusal);
+            let mut completion = self.convert(completion);
+            if let (Completion::Sent { result, .. } | Completion::Closed { result, .. }, Some(refusal)) =
+                (&mut completion, refusal)
+            {
+                *result = Err(refusal);
+            }
             self.ready.push_back(completion);
         }
     }
@@ -403,4 +428,20 @@ fn packets_for_pdcs(counters: &Counters) -> u64 {
     let received = counters.data_received + counters.duplicates_received + counters.trimmed_received;
     let answers = counters.acks_sent + counters.nacks_sent;
     received + answers + counters.acks_received + counters.nacks_received
+}
+
+/// The result of an operation as the application's.
+#[inline(always)]
+fn outcome<E: Into<Error>>(result: Result<(), E>) -> Result<(), Error> {
+    match result {
+        Ok(()) => Ok(()),
+        Err(error) => failed(error),
+    }
+}
+
+/// Apart, as errors are long and rare.
+#[cold]
+#[inline(never)]
+fn failed<E: Into<Error>>(error: E) -> Result<(), Error> {
+    Err(error.into())
 }

@@ -284,16 +284,14 @@ impl Endpoint {
         }
     }
 
-    /// The next completion that is there already; [`Endpoint::poll`] without a turn of the worker's loop.
-    ///
-    /// # Errors
-    /// As [`Endpoint::poll`].
-    // Inlined always: a completion or a buffer that is put together and then moved costs more than the call.
+    /// The next completion that is there already; [`Endpoint::poll`] without a turn of the worker's loop. Only
+    /// [`Endpoint::poll`] and [`Endpoint::wait`] report that the worker is gone.
+    // Inlined always, and no `Result`: a completion that is put together and then moved costs more than the call.
     #[inline(always)]
-    pub fn next_completion(&mut self) -> Result<Option<Completion>, Error> {
+    pub fn next_completion(&mut self) -> Option<Completion> {
         match &mut self.backend {
-            Backend::Direct(direct) => Ok(direct.next()),
-            Backend::Remote(remote) => remote.poll(),
+            Backend::Direct(direct) => direct.next(),
+            Backend::Remote(remote) => remote.next(),
         }
     }
 

@@ -258,17 +258,22 @@ impl Remote {
 
     #[inline]
     pub(super) fn poll(&mut self) -> Result<Option<Completion>, Error> {
-        if let Some(completion) = self.ready.pop_front() {
-            return Ok(Some(completion));
+        match self.next() {
+            Some(completion) => Ok(Some(completion)),
+            None => self.check().map(|()| None),
         }
-        self.check()?;
-        if let Some(completion) = self.take() {
-            return Ok(Some(completion));
+    }
+
+    /// The next completion. When the session ends, those of all that was posted follow.
+    // Never inlined: the call writes the completion to where the caller wants it.
+    #[inline(never)]
+    pub(super) fn next(&mut self) -> Option<Completion> {
+        if self.ready.is_empty() {
+            if let Some(completion) = self.take() {
+                return Some(completion);
+            }
         }
-        match self.over {
-            None => Ok(None),
-            Some(error) => self.ready.pop_front().map(Some).ok_or(error),
-        }
+        self.ready.pop_front()
     }
 
     pub(super) fn wait(&mut self, bound: Duration) -> Result<Option<Completion>, Error> {

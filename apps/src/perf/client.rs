@@ -36,7 +36,7 @@ pub(super) struct Client {
     /// When the measured part is to begin (tests of a duration), once messages are posted.
     begin: Option<Time>,
     /// Memory of delivered messages that go out again when another one has come back (latency).
-    spare: Vec<SendBuffer>,
+    spare: Vec<MemorySlice>,
     scratch: Scratch,
     meter: Meter,
     round_trips: Option<Histogram<u64>>,
@@ -186,7 +186,7 @@ impl Client {
             for message in messages.by_ref().take(self.test.depth as usize) {
                 // Messages have content also when nobody checks it: all memory that was never written is the same page.
                 self.scratch.fill(&message, lane, 0);
-                self.post(endpoint, now, lane, message.into())?;
+                self.post(endpoint, now, lane, message)?;
             }
         }
         self.state = State::Running;
@@ -201,7 +201,7 @@ impl Client {
         endpoint: &mut Endpoint,
         now: Time,
         lane: u32,
-        mut buffer: SendBuffer,
+        mut message: MemorySlice,
     ) -> Result<(), Error> {
         if matches!(self.test.limit, Limit::Messages(count) if self.posted >= count) {
             return Ok(());
@@ -209,10 +209,12 @@ impl Client {
         let tag = control::data_tag(self.session, lane);
         let Some(state) = self.lanes.get_mut(lane as usize) else { return Ok(()) };
         if self.test.verify {
-            buffer = fill(&mut self.scratch, buffer, lane, state.next);
+            message = fill(&mut self.scratch, message, lane, state.next);
         }
         let options = SendOptions::default().tag(tag).header_data(state.next).context(lane.into());
-        endpoint.send_with(state.connection, buffer, options).map_err(|refused| refused.error)?;
+        if let Err(refused) = endpoint.send_with(state.connection, message, options) {
+            return Err(refused.error);
+        }
         state.next += 1;
         state.under_way += 1;
         state.posted_at = now;
@@ -227,29 +229,31 @@ impl Client {
     }
 
     /// Takes a message back that has been delivered.
-    #[inline]
+    // Inlined always: memory that is put together and then moved is waited for.
+    #[inline(always)]
     fn sent(
         &mut self,
         endpoint: &mut Endpoint,
         now: Time,
         lane: u32,
-        buffer: SendBuffer,
+        message: MemorySlice,
     ) -> Result<(), Error> {
         let Some(state) = self.lanes.get_mut(lane as usize) else { return Ok(()) };
         state.under_way -= 1;
         if self.test.mode == Mode::Latency {
             // The next one leaves when this one has come back.
-            self.spare.push(buffer);
+            self.spare.push(message);
             return Ok(());
         }
         self.delivered(endpoint, now);
-        if self.state == State::Running { self.post(endpoint, now, lane, buffer) } else { Ok(()) }
+        if self.state == State::Running { self.post(endpoint, now, lane, message) } else { Ok(()) }
     }
 
+    #[inline]
     fn delivered(&mut self, endpoint: &Endpoint, now: Time) {
         self.done.messages += 1;
         self.done.bytes += self.test.size;
-        if self.test.limit == Limit::Messages(self.done.messages) {
+        if matches!(self.test.limit, Limit::Messages(count) if count == self.done.messages) {
             self.end_of_measure(endpoint, now);
         }
     }
@@ -283,9 +287,9 @@ impl Client {
         self.post_pong(endpoint, message.into())?;
         if self.state == State::Running {
             let ping = match self.spare.pop() {
-                Some(buffer) => buffer,
+                Some(message) => message,
                 // The one before has come back, but its acknowledgement has not.
-                None => vec![0; self.test.size as usize].into(),
+                None => memory::one(endpoint, self.test.size)?,
             };
             // Not the time of the turn: the work before in it does not belong to the network.
             let now = self.clock.now().latest(now);
@@ -327,26 +331,17 @@ impl Client {
         self.silence.restart(now);
     }
 
-    #[inline]
+    /// Takes a completion that brings no message's memory.
+    #[inline(never)]
     fn take(&mut self, endpoint: &mut Endpoint, now: Time, completion: Completion) -> Result<(), Failure> {
         match completion {
             // All has been delivered and reported: whether the server has acknowledged the last word too does not matter.
             Completion::Sent { .. } if self.state == State::Closing => Ok(()),
-            Completion::Sent { context, buffer, result, .. } => {
-                result.map_err(|error| self.failure(&error))?;
-                if context == CONTROL {
-                    return Ok(());
-                }
-                self.sent(endpoint, now, context as u32, buffer).map_err(|error| self.refused_call(&error))
-            }
+            Completion::Sent { result, .. } => result.map_err(|error| self.failure(&error)),
             Completion::Received { result: Err(error), .. } => Err(self.failure(&error)),
             Completion::Received { context: CONTROL, buffer, len, .. } => {
                 let message = control::decode(&buffer.to_bytes(len)).map_err(|error| self.failure(&error))?;
                 self.heard(endpoint, now, message)
-            }
-            Completion::Received { header_data, len, buffer: ReceiveBuffer::Memory(message), .. } => {
-                let taken = self.returned(endpoint, now, header_data, len, message);
-                taken.map_err(|error| self.refused_call(&error))
             }
             Completion::Closed { connection, result, .. } => {
                 self.lanes.retain(|lane| lane.connection != connection || self.state != State::Closing);
@@ -365,10 +360,14 @@ impl Client {
         }
     }
 
+    #[cold]
+    #[inline(never)]
     fn failure(&self, error: &impl std::fmt::Display) -> Failure {
         Failure::Run(format!("{}: {error}", self.name))
     }
 
+    #[cold]
+    #[inline(never)]
     fn refused_call(&self, error: &Error) -> Failure {
         Failure::Run(format!("the endpoint cannot run the test: {error}"))
     }
@@ -436,9 +435,32 @@ impl Client {
 impl Role for Client {
     fn step(&mut self, endpoint: &mut Endpoint, now: Time) -> Result<Step, Failure> {
         let mut step = Step::Idle;
-        while let Some(completion) = endpoint.next_completion().map_err(|error| self.failure(&error))? {
+        loop {
+            // Matched here, where it was put together: a completion that is moved costs as much as a call.
+            let taken = match endpoint.next_completion() {
+                Some(Completion::Sent {
+                    context,
+                    buffer: SendBuffer::Memory(message),
+                    result: Ok(()),
+                    ..
+                }) => self.sent(endpoint, now, context as u32, message),
+                Some(Completion::Received {
+                    header_data,
+                    len,
+                    buffer: ReceiveBuffer::Memory(message),
+                    result: Ok(()),
+                    ..
+                }) => self.returned(endpoint, now, header_data, len, message),
+                Some(other) => {
+                    self.take(endpoint, now, other)?;
+                    Ok(())
+                }
+                None => break,
+            };
+            if let Err(error) = taken {
+                return Err(self.refused_call(&error));
+            }
             step = Step::Busy;
-            self.take(endpoint, now, completion)?;
         }
         self.advance(endpoint, now)?;
         let silent = self.silence.is_too_long(heard(endpoint), now);
@@ -490,14 +512,9 @@ fn heard(endpoint: &Endpoint) -> u64 {
 
 /// Writes the content of a message. By value: a buffer that is lent stays in memory on all paths, and not in registers.
 #[inline(never)]
-fn fill(scratch: &mut Scratch, buffer: SendBuffer, lane: u32, seq: u64) -> SendBuffer {
-    match buffer {
-        SendBuffer::Memory(message) => {
-            scratch.fill(&message, lane, seq);
-            message.into()
-        }
-        other => Scratch::content(other.len(), lane, seq).into(),
-    }
+fn fill(scratch: &mut Scratch, message: MemorySlice, lane: u32, seq: u64) -> MemorySlice {
+    scratch.fill(&message, lane, seq);
+    message
 }
 
 /// Round-trip times from 1 ns to 100 s, to three digits.

@@ -186,7 +186,7 @@ fn farewell(endpoint: &mut Endpoint, begin: Time, patience: Span, interrupt: &In
         if turn.received > 0 {
             last_frame = now;
         }
-        while let Ok(Some(_)) = endpoint.next_completion() {}
+        while endpoint.next_completion().is_some() {}
         rest(endpoint, now, !turn.is_idle());
     }
 }

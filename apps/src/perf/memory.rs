@@ -28,6 +28,14 @@ pub(super) fn messages(endpoint: &mut Endpoint, count: u64, size: u64) -> Result
     Ok(all)
 }
 
+/// Memory for one more message of `size` bytes.
+///
+/// # Errors
+/// There is not so much.
+pub(super) fn one(endpoint: &mut Endpoint, size: u64) -> Result<MemorySlice, Error> {
+    messages(endpoint, 1, size)?.pop().ok_or(Error::MemoryFull(size as u32))
+}
+
 /// Adds slices of `memory` until there are `count`, or none is left.
 fn take(memory: &mut Memory, count: usize, len: u32, all: &mut Vec<MemorySlice>) {
     while all.len() < count {

@@ -26,13 +26,6 @@ impl Scratch {
         message.write(0, &self.0);
     }
 
-    /// The content of a message of `len` bytes.
-    pub(super) fn content(len: usize, lane: u32, seq: u64) -> Vec<u8> {
-        let mut bytes = vec![0; len];
-        fill(&mut bytes, lane, seq);
-        bytes
-    }
-
     /// How many bytes are not those that [`Scratch::fill`] writes.
     pub(super) fn wrong_bytes(&mut self, message: &MemorySlice, lane: u32, seq: u64) -> u64 {
         self.0.resize(message.len() as usize, 0);

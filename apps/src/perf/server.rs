@@ -10,7 +10,9 @@ use super::plan::Test;
 use super::report::EndReport;
 use super::sequence::Sequence;
 use crate::Failure;
-use weft::{Addr, Completion, ConnectionId, Endpoint, Error, OperationId, ReceiveBuffer, ReceiveOptions};
+use weft::{
+    Addr, Completion, ConnectionId, Endpoint, Error, MemorySlice, OperationId, ReceiveBuffer, ReceiveOptions,
+};
 use weft::{SendBuffer, SendOptions};
 use weft_cc::{Span, Time};
 
@@ -194,7 +196,8 @@ impl<'a> Server<'a> {
         self.idle_since = now;
     }
 
-    #[inline]
+    /// Takes a completion that brings no message's memory.
+    #[inline(never)]
     fn take(&mut self, endpoint: &mut Endpoint, now: Time, completion: Completion) -> Result<(), Failure> {
         match completion {
             Completion::Received { context: CONTROL, buffer, source, len, result, .. } => {
@@ -203,18 +206,6 @@ impl<'a> Server<'a> {
                     (Some(source), Ok(())) => self.told(endpoint, now, source.peer, &buffer.to_bytes(len)),
                     _ => Ok(()),
                 }
-            }
-            Completion::Received { context, buffer, header_data, len, result, .. } => {
-                let Some(session) = self.session_of(context) else { return Ok(()) };
-                let arrived = Arrived { slot: context as u32, buffer, seq: header_data, len, result };
-                let taken = session.arrived(endpoint, now, arrived);
-                taken.map_err(|error| failure(&session.name, &error))
-            }
-            // An answer that failed shows as silence, which is waited for anyway.
-            Completion::Sent { context, buffer: SendBuffer::Memory(memory), .. } if context != CONTROL => {
-                let Some(session) = self.session_of(context) else { return Ok(()) };
-                let posted = session.post(endpoint, context as u32, memory.into());
-                posted.map_err(|error| failure(&session.name, &error))
             }
             Completion::Closed { connection, .. } => {
                 let session = self.session.as_mut();
@@ -294,10 +285,10 @@ impl<'a> Server<'a> {
 /// A message that has arrived.
 struct Arrived {
     slot: u32,
-    buffer: ReceiveBuffer,
+    memory: MemorySlice,
     seq: u64,
-    len: u32,
-    result: Result<(), Error>,
+    /// All of it has, and it is as long as it should be.
+    whole: bool,
 }
 
 impl Session {
@@ -335,7 +326,7 @@ impl Session {
             for message in messages.by_ref().take(receives as usize) {
                 let slot = self.slots.len() as u32;
                 self.slots.push(Slot { lane, receive: None });
-                self.post(endpoint, slot, message.into())?;
+                self.post(endpoint, slot, message)?;
             }
         }
         self.say(endpoint, Message::Ready { session: self.id })
@@ -358,53 +349,52 @@ impl Session {
 
     // Inlined always: memory that is put together and then moved is waited for.
     #[inline(always)]
-    fn post(&mut self, endpoint: &mut Endpoint, slot: u32, buffer: ReceiveBuffer) -> Result<(), Error> {
+    fn post(&mut self, endpoint: &mut Endpoint, slot: u32, memory: MemorySlice) -> Result<(), Error> {
         let Some(at) = self.slots.get_mut(slot as usize) else { return Ok(()) };
         let options = ReceiveOptions::default()
             .tag(control::data_tag(self.id, at.lane))
             .from(self.peer)
             .context(u64::from(self.id) << 32 | u64::from(slot));
-        at.receive = Some(endpoint.receive_with(buffer, options).map_err(|refused| refused.error)?);
+        match endpoint.receive_with(memory, options) {
+            Ok(receive) => at.receive = Some(receive),
+            Err(refused) => return Err(refused.error),
+        }
         Ok(())
     }
 
-    #[inline]
+    // Inlined always: memory that is put together and then moved is waited for.
+    #[inline(always)]
     fn arrived(&mut self, endpoint: &mut Endpoint, now: Time, message: Arrived) -> Result<(), Error> {
-        let Arrived { slot, mut buffer, seq, len, result } = message;
+        let Arrived { slot, mut memory, seq, whole } = message;
         let Some(lane) = self.slots.get(slot as usize).map(|slot| slot.lane) else { return Ok(()) };
-        let whole = result.is_ok() && u64::from(len) == self.test.size;
         let new = self.lanes.get_mut(lane as usize).is_some_and(|sequence| sequence.arrived(seq));
         if !whole || !new {
             self.wrong_messages += 1;
-            return self.post(endpoint, slot, buffer);
+            return self.post(endpoint, slot, memory);
         }
         if self.test.verify {
-            buffer = self.verify(buffer, lane, seq);
+            memory = self.verify(memory, lane, seq);
         }
         self.progress.messages += 1;
         self.progress.bytes += self.test.size;
         self.last_message = now;
-        match buffer {
-            ReceiveBuffer::Memory(memory) if self.test.mode == Mode::Latency => {
-                let options = SendOptions::default()
-                    .tag(control::data_tag(self.id, lane))
-                    .header_data(seq)
-                    .context(u64::from(self.id) << 32 | u64::from(slot));
-                control::send_to(endpoint, self.peer, &mut self.reply, memory.into(), options)
-            }
-            buffer => self.post(endpoint, slot, buffer),
+        if self.test.mode == Mode::Latency {
+            let options = SendOptions::default()
+                .tag(control::data_tag(self.id, lane))
+                .header_data(seq)
+                .context(u64::from(self.id) << 32 | u64::from(slot));
+            return control::send_to(endpoint, self.peer, &mut self.reply, memory.into(), options);
         }
+        self.post(endpoint, slot, memory)
     }
 
     /// Compares the content of a message. By value: a buffer that is lent stays in memory on all paths, and not in
     /// registers.
     #[inline(never)]
-    fn verify(&mut self, buffer: ReceiveBuffer, lane: u32, seq: u64) -> ReceiveBuffer {
-        if let ReceiveBuffer::Memory(memory) = &buffer {
-            self.verified += u64::from(memory.len());
-            self.wrong_bytes += self.scratch.wrong_bytes(memory, lane, seq);
-        }
-        buffer
+    fn verify(&mut self, memory: MemorySlice, lane: u32, seq: u64) -> MemorySlice {
+        self.verified += u64::from(memory.len());
+        self.wrong_bytes += self.scratch.wrong_bytes(&memory, lane, seq);
+        memory
     }
 
     /// Begins the measured part when its time has come: with the first packet, or after the warm-up.
@@ -458,9 +448,37 @@ impl Role for Server<'_> {
             }
         }
         let mut step = Step::Idle;
-        while let Some(completion) = endpoint.next_completion().map_err(failed)? {
+        loop {
+            // Matched here, where it was put together: a completion that is moved costs as much as a call.
+            match endpoint.next_completion() {
+                Some(Completion::Received {
+                    context,
+                    buffer: ReceiveBuffer::Memory(memory),
+                    header_data,
+                    len,
+                    ref result,
+                    ..
+                }) => {
+                    if let Some(session) = self.session_of(context) {
+                        let whole = result.is_ok() && u64::from(len) == session.test.size;
+                        let arrived = Arrived { slot: context as u32, memory, seq: header_data, whole };
+                        if let Err(error) = session.arrived(endpoint, now, arrived) {
+                            return Err(failure(&session.name, &error));
+                        }
+                    }
+                }
+                // An answer that failed shows as silence, which is waited for anyway.
+                Some(Completion::Sent { context, buffer: SendBuffer::Memory(memory), .. }) => {
+                    if let Some(session) = self.session_of(context) {
+                        if let Err(error) = session.post(endpoint, context as u32, memory) {
+                            return Err(failure(&session.name, &error));
+                        }
+                    }
+                }
+                Some(other) => self.take(endpoint, now, other)?,
+                None => break,
+            }
             step = Step::Busy;
-            self.take(endpoint, now, completion)?;
         }
         Ok(if self.advance(endpoint, now)? { Step::Done } else { step })
     }
@@ -495,6 +513,8 @@ fn refuse(endpoint: &mut Endpoint, peer: Addr, reason: String) -> Result<(), Err
     connection.map_or(Ok(()), |connection| endpoint.close(connection))
 }
 
+#[cold]
+#[inline(never)]
 fn failure(name: &str, error: &Error) -> Failure {
     Failure::Run(format!("{name}: {error}"))
 }

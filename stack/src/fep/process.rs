@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
 use super::config::Limits;
+use super::core::Core;
 use super::{CallError, MAX_PROCESS, PostError, Receive, Resource};
 use crate::ses::{Delivery, Posted, ReceiveId, Receives};
 use crate::wire::pds::PdcId;
@@ -78,25 +79,29 @@ impl Processes {
         receives.ok_or(CallError::ProcessNotOpen(process))
     }
 
-    /// Posts a receive. Returns its name, and the message that was waiting for it if that is complete.
+    /// Posts a receive. A message that was waiting for it completes if all of it is there.
+    #[inline]
     pub(super) fn post(
         &mut self,
-        limits: &Limits,
+        core: &mut Core,
         process: u16,
         receive: Receive,
-    ) -> Result<(ReceiveId, Option<Delivery>), PostError> {
+    ) -> Result<ReceiveId, PostError> {
         let Receive { buffer, from, matching, context } = receive;
         let id = ReceiveId(self.next_receive);
         let Some(receives) = self.get_mut(process) else {
             return Err(PostError { error: CallError::ProcessNotOpen(process), buffer });
         };
-        let limit = limits.receives;
+        let limit = core.config.limits.receives;
         if receives.posted() >= limit {
             return Err(PostError { error: CallError::Limit { what: Resource::Receives, limit }, buffer });
         }
         let delivery = receives.post(Posted { id, from, matching, buffer, context });
         self.next_receive += 1;
-        Ok((id, delivery))
+        if let Some(delivery) = delivery {
+            core.complete_receive(delivery);
+        }
+        Ok(id)
     }
 
     /// Takes a receive back that no message has met.

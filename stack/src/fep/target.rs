@@ -50,11 +50,7 @@ impl Target {
         process: u16,
         receive: Receive,
     ) -> Result<ReceiveId, PostError> {
-        let (id, delivery) = self.processes.post(&core.config.limits, process, receive)?;
-        if let Some(delivery) = delivery {
-            core.complete_receive(delivery);
-        }
-        Ok(id)
+        self.processes.post(core, process, receive)
     }
 
     /// See [`Fep::close_process`](super::Fep::close_process).
