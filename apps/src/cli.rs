@@ -30,9 +30,10 @@ pub(crate) enum Command {
     Run(Box<RunArgs>),
     /// Make a grid of runs over all cores, and one table of their results.
     ///
-    /// Interrupted at any moment, the same command goes on from there. Exit status: 0 when the table is
-    /// written, 1 when runs have failed or the table could not be made, 2 for a sweep file that makes no
-    /// sense, 130 when interrupted.
+    /// Interrupted at any moment, the same command goes on from there. SIGINT and SIGTERM end it with the table of
+    /// the runs that are done, in FILE.jsonl.partial. Exit status: 0 when the table is written, 1 when runs have
+    /// failed or the table could not be made, 2 for a sweep file that makes no sense, 130 or 143 when a signal
+    /// ended it.
     Sweep(SweepArgs),
     /// One host of a run, in a process that ends with the run.
     #[command(hide = true)]

@@ -1,5 +1,6 @@
 //! Tests of the command `weft sweep`: it gives the same table however often it is interrupted.
 
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::fs;
@@ -117,9 +118,21 @@ impl Moments {
     }
 }
 
+/// Checks that the partial table has the rows of all runs that have a result, as in the table `reference`, and that
+/// `output` says so.
+fn assert_partial_table(scratch: &Scratch, output: &Output, reference: &str) {
+    let has_result = |run: &usize| scratch.path(&format!("s.jsonl.runs/{run}.json")).exists();
+    let rows: Vec<&str> = reference.lines().collect();
+    let expected: Vec<&str> = (0..rows.len()).filter(has_result).map(|run| rows[run]).collect();
+    let partial = fs::read_to_string(scratch.path("s.jsonl.partial")).expect("a partial table");
+    assert_eq!(partial.lines().collect::<Vec<&str>>(), expected);
+    let message = format!("s.jsonl.partial has the rows of {} of {} runs", expected.len(), rows.len());
+    assert!(stderr(output).contains(&message), "{}", stderr(output));
+}
+
 /// Interrupts a sweep with each of `signals` in turn, then lets it end. Returns the table and the number of
-/// interruptions.
-fn interrupted(scratch: &Scratch, seed: u64, signals: &[Signal]) -> (String, usize) {
+/// interruptions. `reference` is the table of the same sweep without interruptions.
+fn interrupted(scratch: &Scratch, seed: u64, signals: &[Signal], reference: &str) -> (String, usize) {
     let mut moments = Moments(seed);
     let mut hits = 0;
     for how in signals {
@@ -135,11 +148,12 @@ fn interrupted(scratch: &Scratch, seed: u64, signals: &[Signal]) -> (String, usi
         }
         hits += 1;
         assert!(!scratch.path("s.jsonl").exists() || results(scratch) == 200, "a table before its time");
-        if *how == Signal::INT {
-            assert_eq!(output.status.code(), Some(130), "{}", stderr(&output));
-            assert!(stderr(&output).contains("the same command goes on"), "{}", stderr(&output));
-        } else {
+        if *how == Signal::KILL {
             assert_eq!(output.status.signal(), Some(9));
+        } else {
+            assert_eq!(output.status.code(), Some(128 + how.as_raw()), "{}", stderr(&output));
+            assert!(stderr(&output).contains("the same command goes on"), "{}", stderr(&output));
+            assert_partial_table(scratch, &output, reference);
         }
     }
     (scratch.table(&[]), hits)
@@ -164,16 +178,81 @@ fn an_interrupted_sweep_ends_with_the_same_table() {
     let kinds: [(&str, &[Signal]); 3] = [
         ("int", &[Signal::INT; 5]),
         ("kill", &[Signal::KILL; 5]),
-        ("both", &[Signal::KILL, Signal::INT, Signal::KILL, Signal::INT]),
+        ("both", &[Signal::KILL, Signal::INT, Signal::KILL, Signal::TERM]),
     ];
     for (name, signals) in kinds {
         let seed = u64::from(std::process::id()) * 3 + 1;
         let scratch = Scratch::new(name, MANY);
-        let (table, hits) = interrupted(&scratch, seed, signals);
+        let (table, hits) = interrupted(&scratch, seed, signals, &reference);
         assert!(hits >= 2, "{name}: {hits} interruptions are too few to mean anything");
         assert!(table == reference, "{name}, seed {seed}: another table after {hits} interruptions");
         assert_eq!(scratch.names(), ["s.jsonl", "s.toml"]);
     }
+}
+
+#[test]
+fn a_second_signal_ends_the_sweep_at_once_and_leaves_the_earlier_partial_table() {
+    let scratch = Scratch::new("second-signal", MANY);
+    let start = |more: usize| {
+        let before = results(&scratch);
+        let child = scratch.start(&["--jobs", "1"]);
+        until("runs have ended", || results(&scratch) >= before + more);
+        child
+    };
+    let child = start(5);
+    signal(child.id(), Signal::INT);
+    assert_eq!(child.wait_with_output().expect("it ends").status.code(), Some(130));
+    let earlier = fs::read(scratch.path("s.jsonl.partial")).expect("a partial table");
+
+    // A pipe in the place of the draft: without a reader, the sweep cannot even open it.
+    let draft = scratch.path("s.jsonl.runs/partial.new");
+    mknodat(CWD, &draft, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("pipes are possible");
+    let mut child = start(5);
+    signal(child.id(), Signal::INT);
+    sleep(Duration::from_millis(500));
+    assert!(child.try_wait().expect("it is ours").is_none(), "the partial table has been written elsewhere");
+    signal(child.id(), Signal::INT);
+    assert_eq!(child.wait().expect("it ends").signal(), Some(2));
+    assert_eq!(fs::read(scratch.path("s.jsonl.partial")).expect("a partial table"), earlier);
+    assert_eq!(scratch.table(&[]).lines().count(), 200);
+    assert_eq!(scratch.names(), ["s.jsonl", "s.toml"]);
+}
+
+#[test]
+fn interrupted_shards_write_one_partial_table() {
+    let scratch = Scratch::new("interrupted-shards", MANY);
+    let reference = scratch.table(&[]);
+    fs::remove_file(scratch.path("s.jsonl")).expect("removable");
+    let children = ["1/2", "2/2"].map(|shard| scratch.start(&["--shard", shard, "--jobs", "1"]));
+    until("both have made runs", || {
+        [0, 1].iter().all(|run| scratch.path(&format!("s.jsonl.runs/{run}.json")).exists())
+    });
+    let outputs = children.map(|child| {
+        signal(child.id(), Signal::TERM);
+        let output = child.wait_with_output().expect("it ends");
+        assert_eq!(output.status.code(), Some(143), "{}", stderr(&output));
+        output
+    });
+    // The second one has found the results of the first one too.
+    assert_partial_table(&scratch, &outputs[1], &reference);
+    for shard in ["1/2", "2/2"] {
+        assert!(scratch.sweep(&["--shard", shard]).status.success());
+    }
+    assert_eq!(scratch.table(&["--merge"]), reference);
+    assert_eq!(scratch.names(), ["s.jsonl", "s.toml"]);
+}
+
+#[test]
+fn a_partial_table_that_cannot_be_written_does_not_change_the_exit_status() {
+    let scratch = Scratch::new("no-partial", MANY);
+    let child = scratch.start(&["--jobs", "1"]);
+    until("runs have ended", || results(&scratch) > 3);
+    fs::create_dir(scratch.path("s.jsonl.runs/partial.new")).expect("writable");
+    signal(child.id(), Signal::TERM);
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(143), "{}", stderr(&output));
+    assert!(stderr(&output).contains("partial.new: Is a directory"), "{}", stderr(&output));
+    assert!(!scratch.path("s.jsonl.partial").exists());
 }
 
 #[test]
@@ -305,6 +384,13 @@ fn a_run_that_dies_gets_a_row_with_its_error_and_is_tried_again() {
     signal(child.id(), Signal::INT);
     let output = child.wait_with_output().expect("it ends");
     assert!(stderr(&output).contains("0 of 1 runs were done"), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("has the rows of 3 of 3 runs, 1 of which failed"),
+        "{}",
+        stderr(&output)
+    );
+    let kept = |name: &str| fs::read_to_string(scratch.path(name)).expect("a table");
+    assert_eq!([kept("s.jsonl"), kept("s.jsonl.partial")], [table.clone(), table]);
 }
 
 #[test]
@@ -384,6 +470,14 @@ fn files_of_another_sweep_are_not_touched() {
     refused("s.jsonl is there already, and not of this sweep");
     assert_eq!(fs::read(scratch.path("s.jsonl")).expect("a file"), b"precious\n");
     assert!(scratch.table(&["--force"]).lines().count() == 200);
+
+    fs::remove_file(scratch.path("s.jsonl")).expect("removable");
+    fs::write(scratch.path("s.jsonl.partial"), "precious\n").expect("writable");
+    refused("s.jsonl.partial is there already, and not of this sweep");
+    assert_eq!(fs::read(scratch.path("s.jsonl.partial")).expect("a file"), b"precious\n");
+    assert_eq!(scratch.names(), ["s.jsonl.partial", "s.toml"]);
+    assert!(scratch.table(&["--force"]).lines().count() == 200);
+    assert_eq!(scratch.names(), ["s.jsonl", "s.toml"]);
 }
 
 #[test]

@@ -33,6 +33,8 @@ struct Sweep {
     header: Header,
     file: PathBuf,
     out: PathBuf,
+    /// The table of the runs that are done, which an interrupted sweep writes.
+    partial: PathBuf,
 }
 
 /// Runs `weft sweep`.
@@ -58,7 +60,8 @@ pub(crate) fn sweep(args: &SweepArgs) -> Result<(), Failure> {
     }
     let clock = Instant::now();
     let count = todo.len();
-    workers::run(&sweep.grid, &sweep.header.sweep, todo, jobs, &mut results)?;
+    workers::run(&sweep.grid, &sweep.header.sweep, todo, jobs, &mut results)
+        .map_err(|failure| sweep.interrupted(failure, &mut results))?;
     if let Some(shard) = args.shard {
         return sweep.end_shard(&results, shard, count);
     }
@@ -88,35 +91,49 @@ impl Sweep {
             return Err(Failure::Usage("--out: expected another file than the sweep file".to_owned()));
         }
         env::set_current_dir(file.parent().unwrap_or(Path::new("/"))).map_err(unreadable)?;
-        Ok(Sweep { header: Header::new(&grid)?, grid: Arc::new(grid), file, out })
+        Ok(Sweep {
+            header: Header::new(&grid)?,
+            grid: Arc::new(grid),
+            file,
+            partial: suffixed(&out, ".partial"),
+            out,
+        })
     }
 
     /// Locks and reads the results of earlier processes; `None` if the table is complete.
     fn begin(&self, shard: Option<Shard>, force: bool) -> Result<Option<Results>, Failure> {
         table::check_place(&self.out)?;
+        table::check_place(&self.partial)?;
         let runs = self.grid.runs();
         let mut results = Results::open(&self.out, self.header.clone(), runs, shard)?;
         if force {
             results.discard()?;
-            match fs::remove_file(&self.out) {
-                Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(Failure::at(&self.out, &e)),
-                _ => {}
-            }
+            remove_if_present(&self.out)?;
+            remove_if_present(&self.partial)?;
         }
         let out = self.out.display();
+        let foreign = |there: &Path| {
+            Err(Failure::Run(format!(
+                "{} is there already, and not of this sweep and version of weft; \
+                 remove it (or give --force), or choose another table with --out",
+                there.display()
+            )))
+        };
+        let partial = table::existing(&self.partial, &self.header.sweep, runs)?;
         match table::existing(&self.out, &self.header.sweep, runs)? {
-            Existing::Nothing | Existing::Partial => results.load()?,
+            Existing::Foreign => return foreign(&self.out),
             Existing::Complete => {
+                if partial != Existing::Foreign {
+                    remove_if_present(&self.partial)?;
+                }
                 results.remove()?;
                 say(&format!("{out} is finished: {runs} runs; --force begins anew\n"))?;
                 return Ok(None);
             }
-            Existing::Foreign => {
-                return Err(Failure::Run(format!(
-                    "{out} is there already, and not of this sweep and version of weft; \
-                     remove it (or give --force), or choose another table with --out"
-                )));
+            Existing::Nothing | Existing::Partial if partial == Existing::Foreign => {
+                return foreign(&self.partial);
             }
+            Existing::Nothing | Existing::Partial => results.load()?,
         }
         Ok(Some(results))
     }
@@ -132,7 +149,33 @@ impl Sweep {
     }
 
     fn write(&self, results: &Results) -> Result<Tally, Failure> {
-        table::write(&self.out, &self.grid, &self.header.sweep, results)
+        let tally = table::write(&self.out, &self.grid, &self.header.sweep, results)?;
+        remove_if_present(&self.partial)?;
+        Ok(tally)
+    }
+
+    /// Writes the partial table if `failure` is that of an interruption, and adds to its text what the table has.
+    fn interrupted(&self, failure: Failure, results: &mut Results) -> Failure {
+        let Failure::Interrupted { mut text, status } = failure else { return failure };
+        // Other shards may have made runs meanwhile.
+        let written = results
+            .load()
+            .and_then(|()| table::write_partial(&self.partial, &self.grid, &self.header.sweep, results));
+        match written {
+            Ok(Tally { rows: 0, .. }) => {}
+            Ok(Tally { rows, failed, .. }) => {
+                text += &format!(
+                    "; {} has the rows of {rows} of {} runs",
+                    self.partial.display(),
+                    self.grid.runs()
+                );
+                if failed > 0 {
+                    text += &format!(", {failed} of which failed");
+                }
+            }
+            Err(error) => text += &format!("; the partial table could not be written: {error}"),
+        }
+        Failure::Interrupted { text, status }
     }
 
     /// Reports on a sweep whose table is written, and removes its results if no run has failed.
@@ -200,6 +243,13 @@ fn suffixed(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     name.into()
+}
+
+fn remove_if_present(path: &Path) -> Result<(), Failure> {
+    match fs::remove_file(path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(Failure::at(path, &e)),
+        _ => Ok(()),
+    }
 }
 
 fn say(text: &str) -> Result<(), Failure> {

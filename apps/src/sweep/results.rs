@@ -21,6 +21,8 @@ use std::path::{Path, PathBuf};
 
 /// How often to try to lock a file that other processes keep removing.
 const MAX_TRIES: u32 = 100;
+/// The end of the name of every draft of a partial table.
+const PARTIAL_DRAFT: &str = "partial.new";
 
 /// The sweep that results belong to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -138,7 +140,8 @@ impl Results {
         })
     }
 
-    /// Reads which runs have a result. A damaged file counts as a run without one.
+    /// Reads which runs have a result. A damaged file counts as a run without one. May be called again, to find the
+    /// results of other shards.
     ///
     /// # Errors
     /// The results are those of another sweep.
@@ -166,9 +169,11 @@ impl Results {
     fn note(&mut self, run: usize, result: RunResult) {
         match (result.row, result.error) {
             (Some(_), _) => {
+                if !self.done[run] {
+                    self.cost.add(result.cost);
+                }
                 self.done[run] = true;
                 self.errors.remove(&run);
-                self.cost.add(result.cost);
             }
             (None, Some(error)) => _ = self.errors.insert(run, error),
             (None, None) => {}
@@ -251,6 +256,12 @@ impl Results {
         fcntl_lock(&self.lock, FlockOperation::NonBlockingLockExclusive).is_ok()
     }
 
+    /// The place of the draft of a partial table. Each shard has its own, because several may be interrupted at once.
+    pub(crate) fn partial_draft(&self) -> PathBuf {
+        let shard = self.shard.map(|Shard { index, of }| format!("{index}-of-{of}."));
+        self.directory.join(shard.unwrap_or_default() + PARTIAL_DRAFT)
+    }
+
     fn path_of(&self, run: usize) -> PathBuf {
         self.directory.join(format!("{run}.json"))
     }
@@ -273,7 +284,7 @@ impl Drop for Results {
             return;
         }
         let names = self.names().unwrap_or_default();
-        for name in names.iter().filter(|name| name.ends_with(".lock")) {
+        for name in names.iter().filter(|name| name.ends_with(".lock") || name.ends_with(PARTIAL_DRAFT)) {
             let _ = fs::remove_file(self.directory.join(name));
         }
         // The lock itself goes last: until then, nobody can begin.

@@ -163,6 +163,8 @@ pub(crate) fn existing(out: &Path, sweep: &str, runs: usize) -> Result<Existing,
 /// Totals of a table.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tally {
+    /// Runs that have a row.
+    pub(crate) rows: usize,
     /// Runs in which not all flows have completed.
     pub(crate) unfinished: usize,
     /// Runs that have failed.
@@ -178,11 +180,37 @@ struct Flows {
 
 /// Writes the table from `results` beside its place, and then renames it: it is never seen half written.
 pub(crate) fn write(out: &Path, grid: &Grid, sweep: &str, results: &Results) -> Result<Tally, Failure> {
-    let draft = suffixed(out, ".new");
-    let unwritable = |e: io::Error| Failure::at(&draft, &e);
-    let mut file = BufWriter::new(File::create(&draft).map_err(unwritable)?);
+    write_rows(out, &suffixed(out, ".new"), grid, sweep, results, 0..grid.runs())
+}
+
+/// Writes the rows of the runs that have ended to `out`, as [`write`] does. Writes nothing if there are none.
+pub(crate) fn write_partial(
+    out: &Path,
+    grid: &Grid,
+    sweep: &str,
+    results: &Results,
+) -> Result<Tally, Failure> {
+    let ended: Vec<usize> = (0..grid.runs()).filter(|run| results.has_ended(*run)).collect();
+    if ended.is_empty() {
+        return Ok(Tally::default());
+    }
+    write_rows(out, &results.partial_draft(), grid, sweep, results, ended)
+}
+
+/// Writes the rows of `runs` to `draft`, and renames it to `out`.
+fn write_rows(
+    out: &Path,
+    draft: &Path,
+    grid: &Grid,
+    sweep: &str,
+    results: &Results,
+    runs: impl IntoIterator<Item = usize>,
+) -> Result<Tally, Failure> {
+    let unwritable = |e: io::Error| Failure::at(draft, &e);
+    let mut file = BufWriter::new(File::create(draft).map_err(unwritable)?);
     let mut tally = Tally::default();
-    for index in 0..grid.runs() {
+    for index in runs {
+        tally.rows += 1;
         let row = match results.row(index)? {
             Some(row) => {
                 let flows = serde_json::from_str::<Flows>(&row).ok();
@@ -199,7 +227,7 @@ pub(crate) fn write(out: &Path, grid: &Grid, sweep: &str, results: &Results) -> 
     }
     let file = file.into_inner().map_err(|e| unwritable(e.into_error()))?;
     file.sync_all().map_err(unwritable)?;
-    fs::rename(&draft, out).map_err(|e| Failure::at(out, &e))?;
+    fs::rename(draft, out).map_err(|e| Failure::at(out, &e))?;
     Ok(tally)
 }
 
