@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn copies_exactly_what_they_are_told() {
+    fn copies_touch_exactly_the_given_bytes() {
         let source: Vec<u8> = (0..1200u32).map(|n| (n * 7 + n / 256) as u8).collect();
         for len in (0..300).chain([511, 512, 1000, 1100]) {
             for (copy, shift) in [copy_in, copy_out, copy_across]

@@ -503,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn only_cards_and_tap_are_asked_for_interrupts() {
+    fn only_cards_and_tap_use_interrupts() {
         assert!(facts("net_ice").may_interrupt("0000:3b:00.0"));
         assert!(!facts("net_e1000_em").may_interrupt("0000:3b:00.0"));
         assert!(facts("net_tap").may_interrupt("net_tap0") && facts("net_tap").waits_on_the_queue_itself());

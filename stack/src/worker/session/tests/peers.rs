@@ -35,7 +35,7 @@ fn ask(side: &mut Side, client: &mut Client, ip: IpAddr, mac: Option<MacAddr>) -
 }
 
 #[test]
-fn a_peer_has_one_address_whoever_asks() {
+fn a_peer_has_one_address_for_all_applications() {
     let (mut side, _deaf) = alone();
     let (mut alice, mut bob) = (side.open(), side.open());
     assert_eq!(ask(&mut side, &mut alice, ip(PEER), None), Ok(PEER), "it is in the book already");
