@@ -23,7 +23,7 @@ macro_rules! by_processor {
 /// Copies `len` bytes from `src`, which other processes may be writing, to `dst`, which only the caller uses.
 ///
 /// # Safety
-/// `src` is valid for reads and `dst` for writes of `len` bytes, and they do not overlap. Others access `src`
+/// `src` is valid for reads and `dst` for writes of `len` bytes, and they do not overlap. Other processes access `src`
 /// in no other way than with the functions of this module and with atomics.
 #[inline]
 pub(super) unsafe fn copy_out(src: *const u8, dst: *mut u8, len: usize) {

@@ -139,7 +139,7 @@ impl DeviceFacts {
     /// Whether to ask the driver for receive interrupts. `net_e1000_em` of DPDK 22.11 claims them, but never tells a
     /// card with MSI-X, such as the 82574, which vector to use (IVAR): no interrupt arrived. Three of the virtual
     /// devices' drivers have them. `net_virtio_user` closes the descriptors twice (`rte_intr_efd_disable`, then
-    /// `virtio_user_dev_uninit_notify`), and so may close others that have got their numbers in between. `net_vhost`
+    /// `virtio_user_dev_uninit_notify`), and so may close new ones that have got their numbers meanwhile. `net_vhost`
     /// offers descriptors of the peer, which stay readable. Only TAP remains.
     pub(super) fn may_interrupt(&self, device: &str) -> bool {
         self.driver == "net_tap" || is_pci_address(device) && self.driver != "net_e1000_em"
