@@ -8,7 +8,7 @@
 //! | put a worker together from settings | [`Builder::build_worker`](crate::Builder::build_worker), [`Settings`], [`Setup`] |
 //! | see what happens | [`event`], [`Fep::explain`] |
 //!
-//! # Which calls make which others due
+//! # The calls that each call makes necessary
 //!
 //! A [`Fep`] does nothing between calls. Its driver makes these, in this order, each time round its loop:
 //!

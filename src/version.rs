@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_line_says_what_the_fields_say() {
+    fn the_line_contains_all_fields() {
         let version = version();
         let revision = version.revision.unwrap_or("unknown");
         let dpdk = version.dpdk.unwrap_or("none");

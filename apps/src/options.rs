@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_name_the_option_and_what_was_expected() {
+    fn refusals_name_the_option_and_the_expected_value() {
         assert_eq!(
             refusal(&["--workload", "permutation", "--until", "10"]),
             "invalid value '10' for '--until <TIME>': expected a time in whole picoseconds with its unit \

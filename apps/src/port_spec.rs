@@ -35,7 +35,7 @@ pub(crate) struct PortOptions {
     pub(crate) huge_pages: bool,
 }
 
-/// Which IPv4 packets get a UDP checksum.
+/// The IPv4 packets that get a UDP checksum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ChecksumArg {
     #[default]

@@ -19,7 +19,7 @@ use weft_testbed::workload::{CmOptions, CmReader, Workload, WorkloadSpec, Worklo
 
 const DEFAULT_HOSTS: u32 = 16;
 const DEFAULT_ECN: Ecn = Ecn { low: 0.2, high: 0.8 };
-/// The generator's stream that draws the workload; the engine uses others.
+/// The generator's stream that draws the workload; the engine uses other streams.
 const WORKLOAD_STREAM: u64 = u64::MAX;
 
 /// A run, ready to start.

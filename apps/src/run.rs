@@ -141,8 +141,8 @@ fn over_udp(
     Ok(report)
 }
 
-/// Runs over software switches in this process, with hosts in this process or others. `switches` gets the counters of
-/// the switches.
+/// Runs over software switches in this process, with hosts in this process or other ones. `switches` gets the counters
+/// of the switches.
 fn over_switches(
     plan: &Plan,
     args: &RunArgs,

@@ -79,7 +79,7 @@ mod sockets {
         Ok((live.into_report(), notes))
     }
 
-    /// A port for each host, each of which knows the others and asks for so many bytes of receive buffer.
+    /// A port for each host, which knows all other hosts and requests this many bytes of receive buffer.
     pub(super) fn open(
         config: &RunConfig,
         count: usize,
@@ -155,7 +155,7 @@ mod sockets {
         pairs.chunk_by(|a, b| a.0 == b.0).map(|senders| senders.len() as u64).max().unwrap_or(0)
     }
 
-    /// Flows that start by themselves; the others take their places when they are done.
+    /// Flows that start by themselves; flows with a trigger take their places when they are done.
     fn flows_at_a_time(workload: &Workload) -> u64 {
         workload.flows().iter().filter(|flow| matches!(flow.start, Start::At(_))).count() as u64
     }

@@ -154,7 +154,7 @@ fn json_on_standard_output_replaces_the_table() {
 }
 
 #[test]
-fn unfinished_flows_give_status_3_and_say_who_waits() {
+fn unfinished_flows_give_status_3_and_are_listed() {
     let output = run(&[SMALL, &["--until", "20us"]].concat());
     assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
     let report: Value = serde_json::from_str(stdout(&output)).expect("the report is written all the same");

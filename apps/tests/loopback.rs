@@ -61,7 +61,7 @@ fn all_algorithms_and_sizes_run() {
 
 #[cfg(feature = "dpdk")]
 #[test]
-fn the_table_says_what_ran() {
+fn the_table_names_the_run_and_its_port() {
     let output = loopback(&["--workload", "permutation", "--hosts", "2", "--size", "1MB"]);
     let text = std::str::from_utf8(&output.stdout).expect("UTF-8");
     assert!(output.status.success(), "{}", stderr(&output));
@@ -72,7 +72,7 @@ fn the_table_says_what_ran() {
 
 #[cfg(feature = "dpdk")]
 #[test]
-fn a_run_that_is_cut_off_says_who_waits() {
+fn a_run_that_is_cut_off_lists_the_waiting_flows() {
     let output = loopback(&["--workload", "incast:1", "--size", "1GB", "--until", "5ms"]);
     assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
     assert!(stderr(&output).contains("1 of 1 flows unfinished") && stderr(&output).contains("PSN"));

@@ -72,7 +72,7 @@ fn an_absent_peer_is_named_on_a_tap() {
 }
 
 #[test]
-fn who_has_little_patience_hears_how_far_it_got() {
+fn a_client_with_little_patience_reports_the_pending_address_request() {
     let command = client("net_af_packet0,iface=veth0", "10.9.0.1", "10.9.0.2", "1500ms");
     let Some((text, success)) = in_own_network(VETH, &command) else { return };
     assert!(!success);
@@ -118,7 +118,7 @@ fn both_ends_on_a_vlan() {
 }
 
 #[test]
-fn nobody_answers_on_another_vlan() {
+fn a_host_on_another_vlan_does_not_answer() {
     for (there, here) in [("--vlan 7", "--vlan 8"), ("--vlan 7", ""), ("", "--vlan 8")] {
         let ask = client("net_af_packet0,iface=veth0", "10.9.0.2", "10.9.0.1", "20000ms");
         let server = format!("--port dpdk:net_af_packet1,iface=veth1 --ip 10.9.0.1 {there}");

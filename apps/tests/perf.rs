@@ -94,7 +94,7 @@ fn complete(report: &Value, count: u64) {
 }
 
 #[test]
-fn both_ends_print_what_arrived_byte_for_byte() {
+fn both_ends_report_the_verified_bytes() {
     let server = Process::server(&["--port", &port(1, 1), "--once"]);
     let args = ["--size", "100KB", "--count", "50", "--connections", "3", "--verify"];
     let report = json(&client(1, 2, &args));
@@ -187,7 +187,7 @@ fn long_client(net: u8, args: &[&str]) -> Process {
 }
 
 #[test]
-fn a_client_that_is_interrupted_reports_what_it_has_measured() {
+fn an_interrupted_client_reports_its_measurements() {
     let _server = Process::server(&["--port", &port(12, 1)]);
     let directory = tempfile::tempdir().expect("there is room for a file");
     let file = directory.path().join("report.json");
@@ -217,7 +217,7 @@ fn a_client_that_is_interrupted_reports_what_it_has_measured() {
 }
 
 #[test]
-fn a_server_that_is_interrupted_reports_what_has_arrived_and_ends_the_test() {
+fn an_interrupted_server_reports_received_messages_and_ends_the_test() {
     let server = Process::server(&["--port", &port(13, 1), "--json", "-"]);
     let running = long_client(13, &["--size", "10KB"]);
     std::thread::sleep(Duration::from_millis(500));
@@ -231,7 +231,7 @@ fn a_server_that_is_interrupted_reports_what_has_arrived_and_ends_the_test() {
 }
 
 #[test]
-fn a_client_that_dies_harms_nobody_else() {
+fn the_server_accepts_a_client_after_another_one_has_died() {
     let _server =
         Process::start(&["server", "--wait", "60000ms", "--port", &port(6, 1), "--patience", "1000ms"]);
     let mut dying = long_client(6, &[]);
@@ -248,7 +248,7 @@ fn a_client_that_dies_harms_nobody_else() {
 }
 
 #[test]
-fn a_silent_peer_is_named_and_what_waits_for_it() {
+fn a_silent_peer_is_named_with_the_packets_that_wait_for_it() {
     let begin = Instant::now();
     let (server, own) = (ip(7, 1), port(7, 2));
     let output =
@@ -264,7 +264,7 @@ fn a_silent_peer_is_named_and_what_waits_for_it() {
 }
 
 #[test]
-fn what_a_server_cannot_run_is_refused_with_its_reason() {
+fn a_server_refuses_a_test_that_it_cannot_run_and_gives_the_reason() {
     let _server = Process::server(&["--port", &port(8, 1), "--memory", "1MiB"]);
     let refusal = |args: &[&str]| {
         let output = client(8, 2, args);

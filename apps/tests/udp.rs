@@ -90,7 +90,7 @@ fn a_matrix_runs_between_the_hosts_it_names() {
 }
 
 #[test]
-fn the_table_says_what_ran() {
+fn the_table_names_the_run_and_its_port() {
     let output = udp(&["--workload", "incast:2", "--size", "1MB"]);
     let text = std::str::from_utf8(&output.stdout).expect("UTF-8");
     assert!(output.status.success(), "{}", stderr(&output));
@@ -101,7 +101,7 @@ fn the_table_says_what_ran() {
 }
 
 #[test]
-fn a_run_that_is_cut_off_says_who_waits() {
+fn a_run_that_is_cut_off_lists_the_waiting_flows() {
     let output = udp(&["--workload", "incast:1", "--size", "1GB", "--until", "5ms"]);
     assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
     assert!(stderr(&output).contains("1 of 1 flows unfinished") && stderr(&output).contains("PSN"));

@@ -276,7 +276,7 @@ impl CcChoice {
         }
     }
 
-    /// The algorithm of one sender, which shares nothing with others. Endpoints with many contexts use
+    /// The algorithm of one sender, which shares nothing with other senders. Endpoints with many contexts use
     /// [`prepare`](Self::prepare) instead.
     pub fn sender(&self, params: &CcParams) -> SenderAlgorithm {
         self.prepare(params).sender()

@@ -283,7 +283,7 @@ fn controlled_flows_stop_trimming_where_a_constant_window_does_not() {
 }
 
 #[test]
-fn remaining_flows_take_the_bandwidth_that_others_free() {
+fn remaining_flows_take_the_bandwidth_of_finished_flows() {
     for choice in choices() {
         let mut net = Bottleneck::new(&choice, &NETWORK, 8, NEAR_THE_END);
         (0..8).for_each(|flow| net.start(flow));

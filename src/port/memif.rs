@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_name_the_part_and_what_was_expected() {
+    fn refusals_name_the_part_and_the_expected_value() {
         let refusal = |text: &str| MemifSpec::parse(text).unwrap_err().to_string();
         assert_eq!(refusal("/a"), "expected role=server or role=client with memif:/a");
         assert_eq!(refusal("/a,role=master"), "expected server or client instead of \"role=master\"");

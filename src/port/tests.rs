@@ -29,7 +29,7 @@ fn specs_are_read_and_printed() {
 }
 
 #[test]
-fn refusals_name_the_part_and_what_was_expected() {
+fn refusals_name_the_part_and_the_expected_value() {
     assert_eq!(
         refusal("tcp:1.2.3.4"),
         "expected udp:ADDRESS[,entropies=N], memif:SOCKET,role=server|client or dpdk:DEVICE[,ARGUMENTS] \

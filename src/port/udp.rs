@@ -128,7 +128,7 @@ pub fn interface_of(address: IpAddr) -> Option<String> {
     all.into_iter().find(same).map(|at| at.name)
 }
 
-/// The first address of this host by which others can reach it: one of IPv4 before one of IPv6.
+/// The first address of this host by which other hosts can reach it: one of IPv4 before one of IPv6.
 pub(crate) fn own_address() -> Option<IpAddr> {
     let all = if_addrs::get_if_addrs().ok()?;
     let global =

@@ -15,10 +15,10 @@ pub enum Buffer {
     Virtual(u32),
     /// Memory of the process. At most [`MAX_MESSAGE`] bytes are used.
     Heap(Vec<u8>),
-    /// Memory that others can reach as well, such as an application in another process. Its owner should
+    /// Memory that other processes can reach as well, such as an application's. Its owner should
     /// leave it alone until completion; a write in the meantime may or may not be sent.
     Region(RegionSlice),
-    /// Memory of the process to send from, which others may hold as well. Nothing is placed into it.
+    /// Memory of the process to send from, which other owners may hold as well. The endpoint never writes to it.
     Bytes(Box<Bytes>),
     /// Memory of the process, in a box so that this enum stays small.
     BytesMut(Box<BytesMut>),

@@ -16,7 +16,7 @@ impl std::fmt::Debug for Bytes {
 }
 
 #[test]
-fn every_message_arrives_once_whatever_the_channel_does() {
+fn every_message_arrives_once_over_any_channel() {
     let cases = std::env::var("WEFT_ENDPOINT_CASES").map_or(2_000, |text| text.parse().unwrap());
     let config = Config { cases, failure_persistence: None, max_shrink_time: 30_000, ..Config::default() };
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &[5; 32]);

@@ -108,7 +108,7 @@ fn config(cc: &str) -> Arc<FepConfig> {
 }
 
 #[test]
-fn an_endpoints_footprint_is_what_it_has_allocated() {
+fn an_endpoints_footprint_equals_its_allocations() {
     let config = config("nscc");
     let (mut sender, mut target) = (Measured::new(0, &config), Measured::new(1, &config));
     let idle = sender.check("idle");

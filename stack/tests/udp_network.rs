@@ -255,7 +255,7 @@ fn one_call_receives_all_waiting_frames() {
 }
 
 #[test]
-fn a_peer_that_is_gone_does_not_disturb_others() {
+fn a_peer_that_is_gone_does_not_disturb_other_peers() {
     let [mut a, mut b] = ports(false, |config| UdpConfig { sources: 1, ..config });
     let gone = UdpPort::open(
         &UdpConfig { alias: Some([10, 0, 0, 3].into()), ..UdpConfig::default() }.with_free_ports(),

@@ -63,7 +63,7 @@ struct Case {
     trim: f64,
     /// Probability that a data packet is marked as congested.
     mark: f64,
-    /// Probability that a packet is 20 µs later than others.
+    /// Probability that a packet is 20 µs later than other packets.
     slow: f64,
     mtu: u32,
     windows: &'static [u64],

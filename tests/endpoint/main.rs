@@ -206,7 +206,7 @@ fn alone() -> (Endpoint, weft::core::port::memory::MemoryPort) {
 }
 
 #[test]
-fn a_peer_for_which_nobody_answers_is_unreachable_after_three_seconds() {
+fn a_peer_without_an_answer_is_unreachable_after_three_seconds() {
     let (mut endpoint, _link) = alone();
     let peer = endpoint.peer("127.0.0.9").unwrap();
     let connection = endpoint.connect(peer).unwrap();
@@ -227,7 +227,7 @@ fn a_peer_for_which_nobody_answers_is_unreachable_after_three_seconds() {
 }
 
 #[test]
-fn messages_to_a_process_that_nobody_has_are_refused() {
+fn messages_to_a_process_that_does_not_exist_are_refused() {
     let mut pair = udp(37, |builder| builder.process(5));
     assert_eq!(pair.left.endpoint.process(), 5);
     let address = pair.right.address.clone();
@@ -240,7 +240,7 @@ fn messages_to_a_process_that_nobody_has_are_refused() {
 }
 
 #[test]
-fn an_endpoint_that_is_shut_down_leaves_nobody_without_an_answer() {
+fn two_endpoints_shut_down_after_the_last_message() {
     let mut pair = udp(38, |builder| builder);
     let connection = pair.connect();
     pair.right.endpoint.receive(vec![0; 10]).unwrap();

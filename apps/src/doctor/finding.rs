@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_finding_is_followed_by_what_to_type() {
+    fn each_finding_is_followed_by_the_command_to_type() {
         let findings =
             [Finding::ok("clock", "tsc"), Finding::bad("mtu", "576", "ip link set dev a mtu 9000")];
         let lines = text(&findings);

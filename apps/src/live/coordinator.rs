@@ -18,7 +18,7 @@ const MADE_AHEAD: u64 = 2 << 30;
 pub(crate) struct Participants {
     /// The address of each host at the endpoints.
     addresses: BTreeMap<u32, Addr>,
-    /// By trigger: whether only flows that take part activate it. Flows do not wait for the others.
+    /// By trigger: whether only flows that take part activate it. Flows do not wait for any other trigger.
     pub(super) kept: Vec<bool>,
     /// Whether all payload is made before the run and compared after it.
     pub(super) ahead: bool,

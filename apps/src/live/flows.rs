@@ -20,7 +20,7 @@ use weft_testbed::workload::{Flow, Start, Workload, first_wrong_byte, payload};
 /// Fills the memory of receives, so that bytes that were never written show.
 const UNTOUCHED: u8 = 0xa5;
 
-/// An event at one host that matters to others. Flows are named by their index in the workload.
+/// An event at one host that matters to other hosts. Flows are named by their index in the workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum News {
@@ -418,7 +418,7 @@ fn is_wrong(index: u32, buffer: &Buffer) -> bool {
 }
 
 impl Participants {
-    /// When `flow` starts by itself; `None` if it waits for others.
+    /// When `flow` starts by itself; `None` if it waits for other flows.
     fn start_of(&self, flow: &Flow) -> Option<Span> {
         match flow.start {
             Start::At(time) => Some(time.since(Time::ZERO)),

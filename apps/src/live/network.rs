@@ -41,7 +41,7 @@ pub(crate) struct LiveHost<P> {
     pub(crate) number: u32,
     /// Its addresses in frames.
     pub(crate) host: HostAddr,
-    /// Its port, through which the others are reached.
+    /// The host's port, through which it reaches the other hosts.
     pub(crate) port: P,
 }
 

@@ -74,7 +74,7 @@ fn only_flows_between_participating_hosts_run() {
 }
 
 #[test]
-fn flows_wait_for_flows_that_take_part_and_for_no_others() {
+fn flows_wait_only_for_flows_that_take_part() {
     let (report, _) = run(&config(MATRIX), Faults::default());
     let [first, after, later, alone] = &report.flows[..] else { panic!("four flows") };
     assert!(after.start.unwrap().is_at_or_after(first.end.unwrap()), "it waits for the trigger");
@@ -93,7 +93,7 @@ fn lost_and_damaged_packets_are_sent_again() {
 }
 
 #[test]
-fn a_run_over_a_dead_link_ends_and_says_who_waits() {
+fn a_run_over_a_dead_link_ends_and_lists_the_waiting_flows() {
     let faults = Faults { drop: 1.0, ..Faults::default() };
     let (report, _) = run(&RunConfig { until: Some(Span::from_ms(50)), ..config(MATRIX) }, faults);
     assert!(report.flows.iter().all(|flow| flow.end.is_none()));

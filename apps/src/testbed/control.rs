@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_without_a_request_keep_nobody_waiting() {
+    fn connections_without_a_request_do_not_block_other_clients() {
         let switches = Switches::obliging();
         let begin = Instant::now();
         let mut silent: Vec<UnixStream> = (0..100).map(|_| switches.connect()).collect();

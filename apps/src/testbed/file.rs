@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_name_the_line_and_what_was_expected() {
+    fn refusals_name_the_line_and_the_expected_value() {
         let refusal = |text: &str| read("b.toml", text, Path::new("")).unwrap_err();
         assert!(
             refusal("mtu = 1024\nhosts = 3\n")

@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_others_can_read_is_refused() {
+    fn a_directory_that_other_users_can_read_is_refused() {
         use std::os::unix::fs::PermissionsExt;
         let base = tempfile::tempdir().unwrap();
         let open = base.path().join("open");

@@ -159,7 +159,7 @@ fn fast_increase_needs_a_window_of_idle_bytes() {
 }
 
 #[test]
-fn quick_adapt_sets_the_window_to_what_arrived() {
+fn quick_adapt_sets_the_window_to_the_bytes_that_arrived() {
     let mut cc = flow(|c| c.eta = 0.0);
     cc.on_ack(at_us(100), &ack(MTU, us(5), true));
     cc.on_nack(at_us(105), &nack(NackCause::Trimmed));

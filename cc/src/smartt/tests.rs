@@ -100,7 +100,7 @@ fn equation_3_grows_with_the_distance_to_target_and_fair_increase_follows() {
 }
 
 #[test]
-fn equation_3_adds_at_most_what_was_acknowledged() {
+fn equation_3_adds_at_most_the_acknowledged_bytes() {
     let mut cc = flow_with(&params(), 100_000.0, |c| (c.pi, c.fi) = (1_000.0, 0.0));
     cc.on_ack(at_us(100), &ack(MTU, 15, false));
     assert_near(cc.cwnd, 104_160.0);
@@ -141,7 +141,7 @@ fn algorithm_2_sets_the_window_to_the_bytes_acknowledged() {
 }
 
 #[test]
-fn algorithm_4_ignores_acks_of_what_was_in_flight() {
+fn algorithm_4_ignores_acks_of_packets_that_were_in_flight() {
     let mut cc = flow_with(&params(), 100_000.0, |c| c.rtt_gain = 1.0);
     cc.on_ack(at_us(100), &ack(MTU, 17, true));
     cc.on_nack(at_us(105), &trim());

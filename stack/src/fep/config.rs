@@ -38,7 +38,7 @@ pub struct FepConfig {
 pub struct Limits {
     /// Connections that this endpoint opens.
     pub connections: usize,
-    /// PDCs that one peer may open: the share of [`Limits::pdcs`] that a single peer can take from the others.
+    /// PDCs that one peer may open: the share of [`Limits::pdcs`] that a single peer can take from all peers.
     pub pdcs_per_peer: u32,
     /// PDCs that all peers together may open; at most 65,535, as PDCIDs have 16 bits. None are reserved for a peer: if
     /// this is less than the number of peers times [`Limits::pdcs_per_peer`], many peers together can leave none for

@@ -281,7 +281,8 @@ fn resend(
 }
 
 /// The target lacks a resource: the connection pauses, longer each time. The refused bytes are no longer in flight,
-/// so the caller has to let others try; the connection itself must not wait for a window that nothing will open.
+/// so the caller has to let other connections try; the connection itself must not wait for a window that nothing will
+/// open.
 ///
 /// # Errors
 /// The target has lacked it for too long.

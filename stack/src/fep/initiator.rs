@@ -257,7 +257,7 @@ impl Initiator {
             }
         }
         self.remove_connection(core, now, key, Err(failure));
-        // The bytes that were in flight made room for others.
+        // The bytes that were in flight made room for other packets.
         self.unblock(&core.config, context_key);
     }
 
@@ -327,7 +327,7 @@ impl Initiator {
 
     /// Whether all that `context` has in flight may have arrived, at targets that keep quiet about less than
     /// their threshold each, and nothing is on its way that would make them speak: windows can shrink after
-    /// packets have left that do not ask, and the packet that asked can be trimmed, or overtake others.
+    /// packets have left that do not ask, and the packet that asked can be trimmed, or overtake other packets.
     #[inline(never)]
     pub(super) fn must_ask(&self, config: &FepConfig, context_key: Key) -> bool {
         let Some(context) = self.contexts.get(context_key) else { return false };

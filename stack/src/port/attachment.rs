@@ -49,7 +49,7 @@ impl Attachment {
     }
 
     /// The address of the bytes. They stay readable as long as `self` or a clone of it exists; if they are a region's,
-    /// others may write to them meanwhile.
+    /// other processes may write to them meanwhile.
     #[cfg(feature = "dpdk")]
     #[inline]
     pub(super) fn as_ptr(&self) -> *const u8 {

@@ -529,7 +529,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_go_on_with_what_is_attached() {
+    fn frames_continue_with_their_attachment() {
         let pool = FramePool::heap(2, 40).unwrap();
         let mut frame = pool.copy(&[7; 20]).unwrap();
         frame.attach(Attachment::from(Arc::from([8u8; 10]))).unwrap();

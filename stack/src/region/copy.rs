@@ -23,7 +23,7 @@ macro_rules! by_processor {
 /// Copies `len` bytes from `src`, which other processes may be writing, to `dst`, which only the caller uses.
 ///
 /// # Safety
-/// `src` is valid for reads and `dst` for writes of `len` bytes, and they do not overlap. Others access `src`
+/// `src` is valid for reads and `dst` for writes of `len` bytes, and they do not overlap. Other processes access `src`
 /// in no other way than with the functions of this module and with atomics.
 #[inline]
 pub(super) unsafe fn copy_out(src: *const u8, dst: *mut u8, len: usize) {
@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn copies_exactly_what_they_are_told() {
+    fn copies_touch_exactly_the_given_bytes() {
         let source: Vec<u8> = (0..1200u32).map(|n| (n * 7 + n / 256) as u8).collect();
         for len in (0..300).chain([511, 512, 1000, 1100]) {
             for (copy, shift) in [copy_in, copy_out, copy_across]

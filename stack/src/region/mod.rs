@@ -400,7 +400,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_lies_in_the_region_can_be_named() {
+    fn slices_must_lie_inside_the_region() {
         let region = Region::allocate(1000).unwrap();
         assert!(region.slice(0, 1000).is_ok() && region.slice(1000, 0).is_ok());
         for (offset, len) in [(0, 1001), (1000, 1), (u64::MAX, 1), (u64::MAX, u32::MAX), (1 << 32, 0)] {

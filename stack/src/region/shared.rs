@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_shrink_or_is_too_short_is_refused() {
+    fn files_that_may_shrink_or_are_too_short_are_refused() {
         let (_, file) = Region::share(4096).unwrap();
         assert!(ftruncate(&file, 1).is_err(), "sealed");
         assert!(fcntl_add_seals(&file, SealFlags::WRITE).is_err(), "no seals can be added");

@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_asked_can_be_entered_for_good() {
+    fn an_expected_peer_can_be_entered_permanently() {
         let mut book = book(8, Strangers::Learn);
         book.expect(Addr(0), host(5).ip).unwrap();
         book.expect(Addr(0), host(5).ip).unwrap();

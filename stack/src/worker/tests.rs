@@ -189,7 +189,7 @@ fn read_expecting(
 proptest! {
     /// However a frame was damaged, reading it with and without predictions gives the same result.
     #[test]
-    fn predicting_headers_does_not_change_what_is_read(
+    fn predictions_do_not_change_the_result_of_reading_a_frame(
         len in 0u32..300, data: bool, other in any::<bool>(), checksum in 0usize..3, refill: bool,
         changes in prop::collection::vec((0usize..110, 0u8..8), 0..3), cut in prop::option::of(0usize..400),
     ) {
@@ -221,7 +221,7 @@ proptest! {
 }
 
 #[test]
-fn predictions_hold_whatever_fields_vary_between_frames() {
+fn predictions_hold_when_any_field_varies_between_frames() {
     let codec = Codec::new(LinkConfig::default(), &CAPS);
     let mut next = Predictions::new();
     let first = written(&codec, false, &request(100, 9), &bytes(100));

@@ -280,7 +280,7 @@ impl World {
             (0..2).for_each(|fep| while self.pair.put_on_wire(fep) {});
         }
         for fep in &self.pair.feps {
-            // Forged messages for which nobody posts a receive stay, within the sender's quota.
+            // Forged messages without a posted receive stay, within the sender's quota.
             let tolerated = |what: &String| self.forged && what.ends_with("messages on their way in");
             let leaks: Vec<String> = fep.leaks().filter(|what| !tolerated(what)).collect();
             assert!(leaks.is_empty(), "endpoint {}: {leaks:?}", fep.addr().0);

@@ -47,7 +47,7 @@ impl Barrier {
     }
 }
 
-/// Breaks the barrier when its thread panics, so that the others do not wait for it.
+/// Breaks the barrier when its thread panics, so that the other threads do not wait for it.
 pub(super) struct Guard<'a>(pub(super) &'a Barrier);
 
 impl Drop for Guard<'_> {

@@ -108,7 +108,7 @@ impl<'a> Timetable<'a> {
         if self.next_sample < self.until { self.next_sample } else { NEVER }
     }
 
-    /// When the last sample of a finished run is due. Its interval may be shorter than the others.
+    /// When the last sample of a finished run is due. Its interval may be shorter than the regular one.
     fn end_sample(&self) -> Option<u64> {
         let [even, odd] = self.reached;
         let end = even.max(odd).min(self.until);

@@ -3,7 +3,7 @@
 use core::fmt::{self, Display};
 use core::ops::Deref;
 
-/// Keeps the first lines as text and only counts the others, because there may be as many as flows.
+/// Keeps the first lines as text and only counts the remaining lines, because there may be as many as flows.
 /// Dereferences to the lines that are kept.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Lines {

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use weft_stack::port::{BURST, Frame, Port, RxBurst, TxBurst};
 
 /// Maximum number of frames kept for a host that does not take them. The fabric reserves as many buffers per
-/// host, so that a host that is gone takes none from the others.
+/// host, so that a host that is gone takes none from other hosts.
 pub(super) const MAX_WAITING: usize = 512;
 
 /// A host attached to the fabric.

@@ -133,7 +133,7 @@ impl SoftCounters {
     }
 }
 
-/// An event at a link. At one instant, packets arrive before others leave, so that an arriving packet can be
+/// An event at a link. At one instant, packets arrive before packets leave, so that an arriving packet can be
 /// the next to leave. The receiver's port decides the order of simultaneous arrivals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum FabricEvent {

@@ -70,7 +70,7 @@ pub enum TopoReason {
     /// The stated oversubscription differs from that of the links.
     #[error("tier {tier} is said to be oversubscribed {stated}:1, but its links are {down} down, {up} up")]
     Oversubscription {
-        /// The tier.
+        /// The number of the tier.
         tier: u8,
         /// The stated ratio.
         stated: u32,

@@ -139,7 +139,7 @@ pub enum TriggerKind {
     Oneshot,
     /// Each activation starts the next of its flows, as long as there are any.
     Multishot,
-    /// The activation with the given number, at least 1, starts all of its flows; the others do nothing.
+    /// The activation with the given number, at least 1, starts all of its flows; the other activations do nothing.
     Barrier(u32),
 }
 

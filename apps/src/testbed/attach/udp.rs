@@ -264,7 +264,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_testbed_tries_its_own_network_first_and_then_all_others() {
+    fn a_testbed_tries_its_own_network_first_and_then_the_rest() {
         let of = |name: &str| networks(name).collect::<Vec<u8>>();
         assert_eq!(of("weft"), of("weft"));
         assert_ne!(of("weft")[0], of("other")[0]);

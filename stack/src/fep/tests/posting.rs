@@ -67,7 +67,7 @@ fn a_message_that_is_not_posted_is_handed_back() {
 }
 
 #[test]
-fn messages_longer_than_a_length_can_say_are_refused_whatever_holds_them() {
+fn messages_longer_than_the_length_field_allows_are_refused() {
     let mut fep = fep(Limits::default());
     let connection = fep.connect(Time::ZERO, Addr(1), ConnectOptions::default()).unwrap();
     // The system gives memory only to pages that are used.
@@ -137,7 +137,7 @@ fn every_message_of_a_connection_that_fails_ends_once() {
 }
 
 #[test]
-fn a_cancelled_message_leaves_the_others_of_its_connection_and_of_others_in_order() {
+fn a_cancelled_message_leaves_all_remaining_messages_in_order() {
     let mut fep = fep(Limits::default());
     let connections =
         [1, 2].map(|peer| fep.connect(Time::ZERO, Addr(peer), ConnectOptions::default()).unwrap());

@@ -42,7 +42,7 @@ fn of(share: &Share<Shared>) -> &Shared {
 
 /// Writes its cell under each of two shares on two other threads; the owner writes them again once all are back.
 #[test]
-fn the_owner_sees_what_was_done_under_shares_that_are_back() {
+fn the_owner_sees_the_writes_under_returned_shares() {
     loom::model(|| {
         let mut owner = cells();
         let mut batch = owner.try_share(2).1.unwrap();

@@ -139,7 +139,7 @@ impl DeviceFacts {
     /// Whether to ask the driver for receive interrupts. `net_e1000_em` of DPDK 22.11 claims them, but never tells a
     /// card with MSI-X, such as the 82574, which vector to use (IVAR): no interrupt arrived. Three of the virtual
     /// devices' drivers have them. `net_virtio_user` closes the descriptors twice (`rte_intr_efd_disable`, then
-    /// `virtio_user_dev_uninit_notify`), and so may close others that have got their numbers in between. `net_vhost`
+    /// `virtio_user_dev_uninit_notify`), and so may close new ones that have got their numbers meanwhile. `net_vhost`
     /// offers descriptors of the peer, which stay readable. Only TAP remains.
     pub(super) fn may_interrupt(&self, device: &str) -> bool {
         self.driver == "net_tap" || is_pci_address(device) && self.driver != "net_e1000_em"
@@ -503,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn only_cards_and_tap_are_asked_for_interrupts() {
+    fn only_cards_and_tap_use_interrupts() {
         assert!(facts("net_ice").may_interrupt("0000:3b:00.0"));
         assert!(!facts("net_e1000_em").may_interrupt("0000:3b:00.0"));
         assert!(facts("net_tap").may_interrupt("net_tap0") && facts("net_tap").waits_on_the_queue_itself());

@@ -151,7 +151,7 @@ fn damage_is_done_to_a_copy() {
 }
 
 #[test]
-fn who_has_not_damaged_frames_never_will() {
+fn a_port_opened_without_damage_refuses_to_damage_frames_later() {
     let (mut a, ..) = link(Faults { drop: 1.0, ..Faults::default() });
     let error = a.set_faults(Faults { corrupt: 0.1, ..Faults::default() }).unwrap_err();
     assert_eq!(error, FaultsError { name: "corrupt", value: 0.1, most: 0.0 });
@@ -159,7 +159,7 @@ fn who_has_not_damaged_frames_never_will() {
 
 /// Frames that a full device has no room for wait, and none is lost or comes out of order.
 #[test]
-fn a_full_device_is_waited_for() {
+fn frames_wait_for_room_in_a_full_device() {
     let (a, mut b) = pair(&MemoryConfig { ring: 4, ..MemoryConfig::default() }).unwrap();
     let faults = Faults { duplicate: 1.0, ..Faults::default() };
     let mut a = FaultyPort::<MemoryPort>::sending(a, faults, Rng::new(1, 0)).unwrap();

@@ -62,7 +62,7 @@ mod tests {
 
     /// The peer clears the event and fills it while it is being raised; over the rounds, between any two steps of that.
     #[test]
-    fn a_peer_that_fills_an_event_at_any_moment_keeps_nobody_waiting() {
+    fn a_peer_that_fills_an_event_does_not_block_the_port() {
         if Signals::of_process().is_none() {
             return crate::skipped::skipped("no asynchronous operations here");
         }

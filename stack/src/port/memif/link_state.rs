@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn each_change_rings_and_what_is_no_change_does_not() {
+    fn each_change_rings_and_repeated_states_do_not() {
         let link_state = LinkState::new().unwrap();
         assert!(!rings(&link_state) && link_state.take().0 == 0);
         link_state.lower("still none".to_owned());

@@ -262,7 +262,7 @@ mod tests {
 
     /// Else nothing would have been tried above.
     #[test]
-    fn what_is_right_makes_a_link() {
+    fn a_correct_handshake_makes_a_link() {
         let config = MemifConfig::server(nowhere());
         let (files, mut handshake) = (Files::new(), server::Handshake::new(&config));
         let mut last = None;

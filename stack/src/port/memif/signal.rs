@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_event_that_blocks_keeps_nobody_waiting() {
+    fn a_full_blocking_event_does_not_block_the_port() {
         let Some(signals) = signals() else { return };
         let event = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
         rustix::io::write(&event, &(u64::MAX - 1).to_ne_bytes()).unwrap();
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_event_is_refused() {
+    fn descriptors_that_are_no_event_are_refused() {
         let Some(signals) = signals() else { return };
         let (pipe, _end) = std::io::pipe().unwrap();
         assert!(signals.raise(pipe.as_fd()).is_err());

@@ -127,7 +127,7 @@ fn received(link: &mut Link, burst: &mut RxBurst) -> Vec<Vec<u8>> {
 proptest! {
     /// Frames of any length, attached or not, in buffers of any size, come out as they went in, and in order.
     #[test]
-    fn what_goes_in_comes_out(
+    fn received_frames_equal_sent_frames(
         buffer_size in 104u32..600,
         lent: bool,
         to_server: bool,
@@ -334,7 +334,7 @@ fn frames_longer_than_all_that_a_stingy_client_can_offer_are_dropped_and_counted
 }
 
 #[test]
-fn frames_are_announced_to_who_listens() {
+fn frames_are_announced_to_a_listening_peer() {
     let readable = |link: &Link| {
         let mut of =
             [rustix::event::PollFd::from_borrowed_fd(link.announced(), rustix::event::PollFlags::IN)];
@@ -505,7 +505,7 @@ fn a_peer_that_scribbles_all_the_time_is_survived() {
 }
 
 #[test]
-fn what_came_before_nonsense_is_received() {
+fn frames_before_a_malformed_descriptor_are_received() {
     for lent in [true, false] {
         let Pair { mut client, mut server, memory, .. } = pair(256);
         let (mut tx, mut rx) = (burst(), if lent { RxBurst::with_tails() } else { RxBurst::new() });
@@ -557,7 +557,7 @@ fn a_frame_that_is_not_all_there_is_looked_at_once() {
 }
 
 #[test]
-fn frames_that_never_end_are_nonsense_also_while_others_are_lent() {
+fn frames_that_never_end_are_malformed_also_while_frames_are_lent() {
     let Pair { mut client, mut server, memory, .. } = pair(256);
     let (mut tx, mut kept, mut rx) = (burst(), RxBurst::with_tails(), RxBurst::with_tails());
     (0..2).for_each(|number| put(&mut tx, number, 100, 0));
@@ -635,7 +635,7 @@ fn a_peer_is_told_the_whole_error() {
 }
 
 #[test]
-fn a_frame_that_is_not_all_there_keeps_nobody_awake() {
+fn an_incomplete_frame_does_not_keep_the_receiver_awake() {
     let Pair { mut client, mut server, memory, .. } = pair(256);
     let (mut tx, mut rx) = (burst(), RxBurst::with_tails());
     put(&mut tx, 0, 700, 0);
@@ -662,7 +662,7 @@ fn in_time(mut server: Link, what: impl FnOnce(&mut Link) + Send + 'static) {
 }
 
 #[test]
-fn events_that_a_peer_makes_block_keep_nobody_waiting() {
+fn events_that_a_peer_makes_blocking_do_not_block_the_port() {
     let block = |event: &OwnedFd| rustix::fs::fcntl_setfl(event, rustix::fs::OFlags::empty()).unwrap();
     let Pair { server, .. } = pair_with(256, |offer| block(&offer.layout.to_server.event));
     in_time(server, |server| {
@@ -694,7 +694,7 @@ fn without_a_link_frames_are_dropped_and_counted() {
 }
 
 #[test]
-fn a_link_that_cannot_be_waited_for_is_looked_at() {
+fn a_link_without_a_working_alarm_is_polled() {
     let name = SocketName::Abstract(format!("weft-memif-unwatched-{}", std::process::id()));
     let mut port = MemifPort::open(&MemifConfig::server(name.clone())).unwrap();
     assert!(port.waitable().is_some());

@@ -281,7 +281,7 @@ pub struct UdpCounters {
     pub tx_joined: u64,
     /// Messages received that consisted of several datagrams.
     pub rx_joined: u64,
-    /// Datagrams whose payload was copied on arrival, because the kernel had joined others than expected.
+    /// Datagrams whose payload was copied on arrival, because the kernel had joined other datagrams than expected.
     pub rx_copied: u64,
     /// Messages that the kernel dropped because the receive buffer was full, or because they were damaged
     /// (`SO_MEMINFO`). Each may have been several joined datagrams, so with GRO this is a lower bound for the

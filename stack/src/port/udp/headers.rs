@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_datagram_is_refused() {
+    fn malformed_datagrams_are_refused() {
         assert!(Outbound::read(&[0; 14]).is_err());
         assert!(Outbound::read(&[0; 60]).is_err());
         let mut frame = vec![0; len(false) + 10];

@@ -84,7 +84,7 @@ fn finish(receives: &mut Receives, pdc: u16, message: &SendMessage) -> Option<De
 }
 
 #[test]
-fn closing_a_pdc_abandons_its_incomplete_messages_and_no_others() {
+fn closing_a_pdc_abandons_only_its_incomplete_messages() {
     // Every choice of messages that complete before the close, from either end of the list or the middle.
     for completed in 0..1u16 << 5 {
         let mut receives = Receives::new(1 << 20, 100);

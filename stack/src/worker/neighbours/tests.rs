@@ -46,7 +46,7 @@ fn question(from: &Speaker, ip: IpAddr) -> Vec<u8> {
 }
 
 #[test]
-fn a_question_by_arp_is_what_rfc_826_says() {
+fn an_arp_request_follows_rfc_826() {
     let bytes = question(&speaker(1, false), host(2, false).ip);
     let expected = [
         &[0xff; 6][..],                   // to all
@@ -377,7 +377,7 @@ fn an_address_is_learnt_only_while_a_question_is_open() {
 }
 
 #[test]
-fn a_known_address_is_confirmed_and_kept_if_nobody_answers() {
+fn a_known_address_is_confirmed_and_kept_without_an_answer() {
     let (near, mut far) = pair(&MemoryConfig::default()).unwrap();
     let mut worker = worker(1, near, LinkConfig::default(), false);
     let two = host(2, false);

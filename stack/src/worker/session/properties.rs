@@ -15,9 +15,10 @@ use crate::packet::Addr;
 use crate::region::Region;
 use crate::ses::Matching;
 
-/// Processes of the well-behaved applications. Messages from others would be legitimate, so no other connects to them.
+/// Processes of the well-behaved applications. Messages from another application would be legitimate, so none connects
+/// to them.
 const GOOD: [u16; 2] = [4000, 4001];
-/// Processes of the others.
+/// Processes of the hostile applications.
 const BAD: [u16; 2] = [1, 2];
 /// Sessions with no more memory than the messages need: each run makes many, and all of it is written with zeros.
 const LITTLE: SessionConfig = SessionConfig { memory: 64 << 10, ..SMALL };
@@ -27,7 +28,7 @@ const LANDING: u64 = 32 << 10;
 const LONG: usize = 200_000;
 
 /// Any words in the ring of commands, any bytes in the rings' own memory, at any time, from two processes at both ends:
-/// the worker goes on, messages between others arrive whole meanwhile and afterwards, and nothing stays of it all.
+/// the worker goes on, messages between other applications arrive whole meanwhile and afterwards, and nothing leaks.
 pub fn arbitrary_writes_harm_no_other_application(bytes: &[u8]) {
     let mut choices = Choices(bytes);
     let mut world = World::new();

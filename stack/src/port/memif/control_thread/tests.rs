@@ -175,7 +175,7 @@ fn both_roles_come_to_use_the_same_memory_and_events() {
 }
 
 #[test]
-fn what_the_port_has_taken_outlives_the_link_and_the_server_may_come_again() {
+fn memory_taken_by_the_port_outlives_the_link_and_the_server_can_return() {
     let at = anywhere();
     let client = client(&at);
     expect_why(&client, "no server");
@@ -211,7 +211,7 @@ fn a_client_may_come_again_and_a_second_one_only_when_the_first_is_gone() {
 }
 
 #[test]
-fn nobody_takes_a_link_that_is_gone() {
+fn a_port_does_not_take_a_link_that_is_gone() {
     let at = anywhere();
     let server = server(&at);
     let client = client(&at);
@@ -223,7 +223,7 @@ fn nobody_takes_a_link_that_is_gone() {
 }
 
 #[test]
-fn clients_that_want_something_else_are_told_what_is_wrong() {
+fn clients_with_a_wrong_id_or_secret_get_the_reason() {
     let at = anywhere();
     let config = MemifConfig { secret: "s".repeat(24), id: 3, ..MemifConfig::server(at.clone()) };
     let server = start(&config);
@@ -260,7 +260,7 @@ fn either_end_may_give_up_and_both_begin_again() {
 }
 
 #[test]
-fn the_silent_bar_nobody() {
+fn silent_connections_do_not_keep_clients_out() {
     let at = anywhere();
     let server = server(&at);
     // As many as are greeted at a time, and then some.
@@ -342,7 +342,7 @@ fn clients_out_of_order_or_without_descriptors_are_told_and_closed() {
 }
 
 #[test]
-fn what_is_no_message_is_refused_and_its_descriptors_are_closed() {
+fn malformed_messages_are_refused_and_their_descriptors_closed() {
     let at = anywhere();
     let _server = server(&at);
     let unknown = [9u16.to_ne_bytes(), [0; 2]].concat();
@@ -404,7 +404,7 @@ fn memory_that_may_shrink_or_is_too_short_is_refused() {
 }
 
 #[test]
-fn who_does_not_keep_silent_on_a_link_loses_it() {
+fn a_client_that_sends_on_an_established_link_loses_it() {
     let at = anywhere();
     let server = server(&at);
     let (_memory, file) = Region::share(4096).unwrap();
@@ -553,7 +553,7 @@ fn a_dead_servers_socket_is_taken_over_and_a_living_ones_is_not() {
 }
 
 #[test]
-fn what_is_not_the_servers_own_socket_stays() {
+fn a_server_leaves_files_that_are_not_its_own_socket() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("memif.sock");
     fs::write(&path, "precious").unwrap();

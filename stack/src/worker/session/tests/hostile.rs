@@ -218,7 +218,7 @@ fn messages_whose_memory_changes_under_way_arrive_as_a_mixture() {
 }
 
 #[test]
-fn an_application_that_uses_all_its_resources_leaves_the_others_theirs() {
+fn an_application_that_uses_all_its_resources_takes_none_of_other_applications() {
     let mut world = World::new();
     let (mut glutton, mut alice) = (world.open(0), world.open(0));
     for connection in 0..4 {

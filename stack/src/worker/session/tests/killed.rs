@@ -172,7 +172,7 @@ proptest! {
         all.sort_unstable();
         expected.sort_unstable();
         prop_assert_eq!(all, expected.clone());
-        // The others have met no message.
+        // The remaining receives have matched no message.
         let unmet = receives.iter().filter(|receive| heir.cancel(**receive).is_ok()).count();
         for _ in 0..unmet {
             let event = lossy.event(&mut heir, limit);

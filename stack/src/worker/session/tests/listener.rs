@@ -174,7 +174,7 @@ fn replies_of_other_versions_and_of_other_programs_are_named() {
 }
 
 #[test]
-fn silent_and_malformed_requests_do_not_keep_others_from_joining() {
+fn silent_and_malformed_requests_do_not_keep_applications_from_joining() {
     let hosts = Hosts::new();
     let mut silent: Vec<UnixStream> =
         (0..40).map(|_| UnixStream::connect(&hosts.sockets[0]).unwrap()).collect();

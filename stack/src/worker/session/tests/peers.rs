@@ -35,7 +35,7 @@ fn ask(side: &mut Side, client: &mut Client, ip: IpAddr, mac: Option<MacAddr>) -
 }
 
 #[test]
-fn a_peer_has_one_address_whoever_asks() {
+fn a_peer_has_one_address_for_all_applications() {
     let (mut side, _deaf) = alone();
     let (mut alice, mut bob) = (side.open(), side.open());
     assert_eq!(ask(&mut side, &mut alice, ip(PEER), None), Ok(PEER), "it is in the book already");
@@ -56,7 +56,7 @@ fn an_application_can_add_no_more_peers_than_its_quota() {
     let quota = CallError::Limit { what: Resource::SessionPeers, limit: 2 };
     assert_eq!(ask(&mut side, &mut glutton, address(103), None), Err(quota));
     assert_eq!(ask(&mut side, &mut glutton, address(102), None), Ok(Addr(4)), "that one is there already");
-    // The others have theirs, as long as the book has room.
+    // Other applications keep their share, as long as the book has room.
     assert_eq!(ask(&mut side, &mut other, address(103), None), Ok(Addr(5)));
     assert_eq!(ask(&mut side, &mut other, address(104), None), Ok(Addr(6)));
     let mut third = side.open();

@@ -105,7 +105,7 @@ fn an_application_that_takes_no_reports_is_held_up_and_loses_none() {
     }
     // It does not take its reports, so its commands are not looked at any more.
     assert_eq!(alice.connect(Addr(1), to(&bob), 0), Err(ClientError::Full));
-    // Others are not held up.
+    // Other applications are not held up.
     bob.receive(extent(0, 1), None, Matching::Untagged, 1).unwrap();
     let connection = bob.connect(Addr(0), to(&alice), 2).unwrap();
     assert_eq!(world.event(&mut bob).context, 2);
