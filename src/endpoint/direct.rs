@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use weft_stack::buffer::MAX_MESSAGE;
 use weft_stack::cc::{Span, Time};
+use weft_stack::event::Counters;
 use weft_stack::fep::{self, CallError, ConnectOptions, Receive, Send, Unreachable};
 use weft_stack::packet::Addr;
 use weft_stack::port::Port;
@@ -47,7 +48,7 @@ pub(super) struct Direct {
     armed: bool,
     /// No address of the book below this is free.
     next_peer: u32,
-    /// Frames that had arrived when it was last looked, and since when there were no more.
+    /// Packets for PDCs that had arrived when it was last looked, and since when there were no more.
     heard: (u64, Time),
 }
 
@@ -271,9 +272,9 @@ impl Direct {
     /// Whether no connection is open and nothing has arrived for so long that peers seem to have all their answers: one
     /// whose last acknowledgement was lost sends again within a retransmission timeout.
     pub(super) fn is_quiet(&mut self) -> bool {
-        let (now, frames) = (self.now(), self.worker.port().counters().rx_frames);
-        if frames != self.heard.0 {
-            self.heard = (frames, now);
+        let (now, packets) = (self.now(), packets_for_pdcs(self.worker.fep().counters()));
+        if packets != self.heard.0 {
+            self.heard = (packets, now);
         }
         let silence = self.worker.fep().config().pdc.rto_init.times(TIMEOUTS);
         self.connections.is_empty()
@@ -394,4 +395,12 @@ impl Direct {
             self.ready.push_back(completion);
         }
     }
+}
+
+/// A number that grows with every packet that arrives for a PDC, and not with other frames, such as broadcasts. Control
+/// packets have no counter; those that a peer repeats until it has an answer are counted by their answers.
+fn packets_for_pdcs(counters: &Counters) -> u64 {
+    let received = counters.data_received + counters.duplicates_received + counters.trimmed_received;
+    let answers = counters.acks_sent + counters.nacks_sent;
+    received + answers + counters.acks_received + counters.nacks_received
 }

@@ -4,11 +4,14 @@
 #[allow(dead_code, reason = "some of it is for the tests of the command")]
 mod body;
 
+use std::net::UdpSocket;
 use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use body::{Pair, Side};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use weft::core::port::Port as _;
 use weft::{BuildError, Builder, CallError, Completion, ConnectOptions, Endpoint, Error, Limits};
 
 fn side(builder: Builder, address: &str) -> Side {
@@ -268,6 +271,32 @@ fn an_endpoint_with_an_open_peer_stays_for_a_silence_of_two_timeouts() {
         let taken = begin.elapsed();
         assert!(taken >= Duration::from_millis(200) && taken < Duration::from_secs(5), "{taken:?}");
     }
+}
+
+/// Broadcasts and other frames that belong to no connection must not keep an endpoint from going.
+#[test]
+fn frames_that_belong_to_no_connection_do_not_hold_up_a_shutdown() {
+    let Pair { left: Side { mut endpoint, address, .. }, .. } = udp(49, |builder| builder);
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+            while !ended.load(Ordering::Relaxed) {
+                let _ = socket.send_to(b"noise", (address.as_str(), weft::core::wire::udp::UET_UDP_PORT));
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        });
+        let frames = |endpoint: &Endpoint| endpoint.worker().unwrap().port().counters().rx_frames;
+        let begin = Instant::now();
+        while frames(&endpoint) < 3 && begin.elapsed() < Duration::from_secs(10) {
+            endpoint.wait(Duration::from_millis(10)).unwrap();
+        }
+        let heard = frames(&endpoint);
+        let outcome = endpoint.shutdown(Duration::from_secs(3));
+        ended.store(true, Ordering::Relaxed);
+        assert!(heard >= 3, "the noise arrives");
+        outcome.unwrap();
+    });
 }
 
 /// A congestion control that brings its worker down.
