@@ -216,7 +216,7 @@ impl Builder {
     }
 
     /// Silence of a peer after which it is asked whether it is there; after as much again it is given up. 10 s if nothing
-    /// is said.
+    /// is said; `weft serve` has 5 s, its `--patience`.
     #[must_use]
     pub fn idle_timeout(self, silence: Span) -> Builder {
         self.with("idle_timeout", |b| b.settings.idle_timeout = silence)

@@ -78,6 +78,9 @@ pub const MAX_COPY: usize = 4096;
 /// When a server ends or is killed, or the thread of a worker panics, all operations complete and all connections close
 /// with [`Error::Gone`], and after that all calls fail with it. [`Endpoint::wait`], and a wait on the descriptor, end at
 /// once; an application that polls hears of it within 4,096 polls that find nothing.
+///
+/// This holds for a panic in builds that unwind, as Cargo's are unless the profile says otherwise. With `panic = "abort"`,
+/// as in a release build of the `weft` command, a panic of the worker's thread ends the whole process.
 pub struct Endpoint {
     backend: Backend,
 }
@@ -319,8 +322,9 @@ impl Endpoint {
     }
 
     /// The registered memory, to allocate and free slices. Its size is [`Builder::memory`]'s. Messages are sent from it and
-    /// received into it without a copy by a worker elsewhere, and over memif without one into the rings. **Whoever is at the
-    /// other end of a memif port can read and write all of it.**
+    /// received into it without a copy by a worker elsewhere. A worker in the caller's thread sends from it without a
+    /// copy into the rings too, at the client's end of a memif port; **whoever is at the other end can then read and write
+    /// all of it.** A worker elsewhere copies into the rings, also over memif.
     pub fn memory(&mut self) -> &mut Memory {
         each!(self, inner => &mut inner.memory)
     }
