@@ -268,10 +268,10 @@ impl Remote {
     // Never inlined: the call writes the completion to where the caller wants it.
     #[inline(never)]
     pub(super) fn next(&mut self) -> Option<Completion> {
-        if self.ready.is_empty() {
-            if let Some(completion) = self.take() {
-                return Some(completion);
-            }
+        if self.ready.is_empty()
+            && let Some(completion) = self.take()
+        {
+            return Some(completion);
         }
         self.ready.pop_front()
     }
