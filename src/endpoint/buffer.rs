@@ -223,20 +223,7 @@ impl Boxes {
     }
 
     /// The buffer that the core hands back: of [`Boxes::lend_to_send`], or one from `copies`, which goes back there.
-    // Inlined always: a completion or a buffer that is put together and then moved costs more than the call.
-    #[inline(always)]
     pub(super) fn take_sent(&mut self, buffer: Buffer, copies: &mut Memory) -> SendBuffer {
-        match buffer {
-            Buffer::Region(slice) if !copies.holds(&slice) => {
-                SendBuffer::Memory(MemorySlice::from_region_slice(slice))
-            }
-            other => self.take_other_sent(other, copies),
-        }
-    }
-
-    // Never inlined: the call writes the buffer to where the caller wants it.
-    #[inline(never)]
-    fn take_other_sent(&mut self, buffer: Buffer, copies: &mut Memory) -> SendBuffer {
         match buffer {
             Buffer::Heap(bytes) => SendBuffer::Vec(bytes),
             Buffer::Region(slice) if copies.holds(&slice) => {
@@ -258,18 +245,7 @@ impl Boxes {
     }
 
     /// The buffer that the core hands back: of [`Boxes::lend_to_receive`].
-    // Inlined always: a completion or a buffer that is put together and then moved costs more than the call.
-    #[inline(always)]
     pub(super) fn take_received(&mut self, buffer: Buffer) -> ReceiveBuffer {
-        match buffer {
-            Buffer::Region(slice) => ReceiveBuffer::Memory(MemorySlice::from_region_slice(slice)),
-            other => self.take_other_received(other),
-        }
-    }
-
-    // Never inlined: the call writes the buffer to where the caller wants it.
-    #[inline(never)]
-    fn take_other_received(&mut self, buffer: Buffer) -> ReceiveBuffer {
         match buffer {
             Buffer::Heap(bytes) => ReceiveBuffer::Vec(bytes),
             Buffer::Region(slice) => ReceiveBuffer::Memory(MemorySlice::from_region_slice(slice)),

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use weft_stack::buffer::MAX_MESSAGE;
+use weft_stack::buffer::{Buffer, MAX_MESSAGE};
 use weft_stack::cc::{Span, Time};
 use weft_stack::event::Counters;
 use weft_stack::fep::{self, CallError, ConnectOptions, Receive, Send, Unreachable};
@@ -18,7 +18,7 @@ use super::completion::{
     Completion, ConnectionId, ConnectionName, OperationId, OperationName, ReceiveOptions, SendOptions,
 };
 use super::error::{Error, PeerError, PostError};
-use super::memory::Memory;
+use super::memory::{Memory, MemorySlice};
 use super::readiness::Readiness;
 use crate::port::{AnyPort, PeerAddress, PeerSpec, PortInfo};
 
@@ -333,7 +333,47 @@ impl Direct {
         if !self.ready.is_empty() {
             return self.next_ready();
         }
-        let completion = self.worker.fep_mut().poll_completion()?;
+        // The usual ones are put together here, in place, with nothing in them that a call has returned.
+        match self.worker.fep_mut().poll_completion()? {
+            fep::Completion::Sent {
+                id,
+                context,
+                buffer: Buffer::Region(slice),
+                retransmissions,
+                result: Ok(()),
+            } if !self.copies.holds(&slice) => Some(Completion::Sent {
+                operation: OperationId(OperationName::Send(id)),
+                context,
+                buffer: SendBuffer::Memory(MemorySlice::from_region_slice(slice)),
+                retransmissions,
+                result: Ok(()),
+            }),
+            fep::Completion::Received {
+                id,
+                context,
+                peer,
+                tag,
+                header_data,
+                len,
+                buffer: Buffer::Region(slice),
+                result: Ok(()),
+            } => Some(Completion::Received {
+                operation: OperationId(OperationName::Receive(id)),
+                context,
+                source: peer.map(Into::into),
+                tag,
+                header_data,
+                len,
+                buffer: ReceiveBuffer::Memory(MemorySlice::from_region_slice(slice)),
+                result: Ok(()),
+            }),
+            other => self.other(other),
+        }
+    }
+
+    // Never inlined: the call writes the completion to where the caller wants it.
+    #[inline(never)]
+    fn other(&mut self, completion: fep::Completion) -> Option<Completion> {
         Some(self.convert(completion))
     }
 
@@ -344,8 +384,6 @@ impl Direct {
     }
 
     /// The endpoint's completion as the application's.
-    // Inlined always: a completion or a buffer that is put together and then moved costs more than the call.
-    #[inline(always)]
     fn convert(&mut self, completion: fep::Completion) -> Completion {
         match completion {
             fep::Completion::Sent { id, context, buffer, retransmissions, result } => Completion::Sent {
@@ -353,7 +391,7 @@ impl Direct {
                 context,
                 buffer: self.boxes.take_sent(buffer, &mut self.copies),
                 retransmissions,
-                result: outcome(result),
+                result: result.map_err(Error::from),
             },
             fep::Completion::Received { id, context, peer, tag, header_data, len, buffer, result } => {
                 Completion::Received {
@@ -364,22 +402,18 @@ impl Direct {
                     header_data,
                     len,
                     buffer: self.boxes.take_received(buffer),
-                    result: outcome(result),
+                    result: result.map_err(Error::from),
                 }
             }
-            fep::Completion::Closed { id, peer, result } => self.closed(id, peer, result),
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn closed(&mut self, id: fep::ConnectionId, peer: Addr, result: Result<(), fep::Failure>) -> Completion {
-        self.connections.remove(&id);
-        self.held.remove(peer, id);
-        Completion::Closed {
-            connection: ConnectionId(ConnectionName::Direct(id)),
-            peer,
-            result: outcome(result),
+            fep::Completion::Closed { id, peer, result } => {
+                self.connections.remove(&id);
+                self.held.remove(peer, id);
+                Completion::Closed {
+                    connection: ConnectionId(ConnectionName::Direct(id)),
+                    peer,
+                    result: result.map_err(Error::from),
+                }
+            }
         }
     }
 
@@ -428,20 +462,4 @@ fn packets_for_pdcs(counters: &Counters) -> u64 {
     let received = counters.data_received + counters.duplicates_received + counters.trimmed_received;
     let answers = counters.acks_sent + counters.nacks_sent;
     received + answers + counters.acks_received + counters.nacks_received
-}
-
-/// The result of an operation as the application's.
-#[inline(always)]
-fn outcome<E: Into<Error>>(result: Result<(), E>) -> Result<(), Error> {
-    match result {
-        Ok(()) => Ok(()),
-        Err(error) => failed(error),
-    }
-}
-
-/// Apart, as errors are long and rare.
-#[cold]
-#[inline(never)]
-fn failed<E: Into<Error>>(error: E) -> Result<(), Error> {
-    Err(error.into())
 }

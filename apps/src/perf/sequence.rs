@@ -34,13 +34,22 @@ impl Sequence {
         if word >= self.seen.len() {
             self.seen.resize(word + 1, 0);
         }
-        let new = self.seen[word] & bit == 0;
-        self.seen[word] |= bit;
+        let seen = &mut self.seen[word];
+        let new = *seen & bit == 0;
+        *seen |= bit;
+        if word == 0 && *seen == u64::MAX {
+            self.advance();
+        }
+        new
+    }
+
+    /// Moves the base behind all that have arrived.
+    #[cold]
+    fn advance(&mut self) {
         while self.seen.front() == Some(&u64::MAX) {
             self.seen.pop_front();
             self.base += 64;
         }
-        new
     }
 }
 

@@ -469,10 +469,10 @@ impl Role for Server<'_> {
                 }
                 // An answer that failed shows as silence, which is waited for anyway.
                 Some(Completion::Sent { context, buffer: SendBuffer::Memory(memory), .. }) => {
-                    if let Some(session) = self.session_of(context) {
-                        if let Err(error) = session.post(endpoint, context as u32, memory) {
-                            return Err(failure(&session.name, &error));
-                        }
+                    if let Some(session) = self.session_of(context)
+                        && let Err(error) = session.post(endpoint, context as u32, memory)
+                    {
+                        return Err(failure(&session.name, &error));
                     }
                 }
                 Some(other) => self.take(endpoint, now, other)?,
