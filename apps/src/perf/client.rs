@@ -437,28 +437,30 @@ impl Role for Client {
         let mut step = Step::Idle;
         loop {
             // Matched here, where it was put together: a completion that is moved costs as much as a call.
-            let taken = match endpoint.next_completion() {
+            match endpoint.next_completion() {
                 Some(Completion::Sent {
                     context,
                     buffer: SendBuffer::Memory(message),
                     result: Ok(()),
                     ..
-                }) => self.sent(endpoint, now, context as u32, message),
+                }) => {
+                    if let Err(error) = self.sent(endpoint, now, context as u32, message) {
+                        return Err(self.refused_call(&error));
+                    }
+                }
                 Some(Completion::Received {
                     header_data,
                     len,
                     buffer: ReceiveBuffer::Memory(message),
                     result: Ok(()),
                     ..
-                }) => self.returned(endpoint, now, header_data, len, message),
-                Some(other) => {
-                    self.take(endpoint, now, other)?;
-                    Ok(())
+                }) => {
+                    if let Err(error) = self.returned(endpoint, now, header_data, len, message) {
+                        return Err(self.refused_call(&error));
+                    }
                 }
+                Some(other) => self.take(endpoint, now, other)?,
                 None => break,
-            };
-            if let Err(error) = taken {
-                return Err(self.refused_call(&error));
             }
             step = Step::Busy;
         }
