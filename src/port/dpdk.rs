@@ -1,7 +1,11 @@
-//! Ports of DPDK: `dpdk:DEVICE[,ARGUMENTS]`.
+//! Ports of DPDK: `dpdk:DEVICE[,ARGUMENTS]`, and `dpdk:ring:NAME`, one end of a pair of rings in this process.
 
 #[cfg(feature = "dpdk")]
+use std::collections::BTreeMap;
+#[cfg(feature = "dpdk")]
 use std::sync::atomic::{AtomicU32, Ordering};
+#[cfg(feature = "dpdk")]
+use std::sync::{Mutex, PoisonError};
 #[cfg(feature = "dpdk")]
 use std::time::Duration;
 
@@ -32,12 +36,22 @@ const NEGOTIATION: Duration = Duration::from_secs(10);
 #[cfg(feature = "dpdk")]
 static OPENED: AtomicU32 = AtomicU32::new(0);
 
+/// How the names of rings begin.
+const RING: &str = "ring:";
+/// Frames that each direction of a pair of rings holds.
+#[cfg(feature = "dpdk")]
+const RING_FRAMES: u32 = 1024;
+/// The second ends of pairs of rings whose first end is open, by name.
+#[cfg(feature = "dpdk")]
+static SECOND_ENDS: Mutex<BTreeMap<String, DpdkPort>> = Mutex::new(BTreeMap::new());
+
 /// A device with its arguments, such as `net_memif0,role=client` or `0000:3b:00.0`. Only DPDK knows which names exist;
 /// this refuses names that are empty or contain white space.
 pub(super) fn device(text: &str) -> Result<&str, SpecError> {
     let name = text.split(',').next().unwrap_or_default();
-    if name.is_empty() || name.contains(|c: char| c.is_whitespace() || c.is_control()) {
-        let expected = "dpdk:DEVICE[,ARGUMENTS], such as dpdk:net_memif0,role=client or dpdk:0000:3b:00.0";
+    let nameless = name.is_empty() || name == RING;
+    if nameless || name.contains(|c: char| c.is_whitespace() || c.is_control()) {
+        let expected = "dpdk:DEVICE[,ARGUMENTS], such as dpdk:net_memif0,role=client, dpdk:0000:3b:00.0 or dpdk:ring:NAME";
         return Err(SpecError::expected(format!("{expected}, and {name:?} is no device")));
     }
     Ok(text)
@@ -88,9 +102,15 @@ fn start_dpdk(device: &str, options: &PortOptions) -> Result<DpdkPort, DpdkError
     let mtu = options.mtu.unwrap_or(DEFAULT_MTU);
     mtu.checked_add(MIN_FRAME as u16).ok_or(DpdkError::BufferSize(mtu))?;
     let buffer_size = buffer_size_for(device, mtu.saturating_add(options.tag_len() as u16));
+    // The second end of a pair of rings was made with the first.
+    let mut second_ends = SECOND_ENDS.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(second) = second_ends.remove(device) {
+        return Ok(second);
+    }
     // Pools of one process have different names.
-    let pool = format!("port{}", OPENED.fetch_add(1, Ordering::Relaxed));
-    let pool = MbufPool::create(eal, &pool, &MbufPoolConfig { buffer_size, ..MbufPoolConfig::default() })?;
+    let number = OPENED.fetch_add(1, Ordering::Relaxed);
+    let pool = MbufPoolConfig { buffer_size, ..MbufPoolConfig::default() };
+    let pool = MbufPool::create(eal, &format!("port{number}"), &pool)?;
     let config = DpdkPortConfig {
         mtu,
         // Without an MTU in the options, a smaller one than the default is acceptable.
@@ -100,18 +120,24 @@ fn start_dpdk(device: &str, options: &PortOptions) -> Result<DpdkPort, DpdkError
         promiscuous: options.mac.is_some(),
         ..DpdkPortConfig::default()
     };
+    if device.starts_with(RING) {
+        let (first, second) = DpdkPort::ring_pair(eal, &format!("ring{number}"), RING_FRAMES, pool, &config)?;
+        second_ends.insert(device.to_owned(), second);
+        return Ok(first);
+    }
+    drop(second_ends);
     DpdkPort::open(eal, device, pool, &config)
 }
 
 /// Whether the device is one that is there, such as a network card, and not one that DPDK makes up.
 #[cfg(feature = "dpdk")]
 fn is_card(device: &str) -> bool {
-    !device.starts_with("net_")
+    !device.starts_with("net_") && !device.starts_with(RING)
 }
 
-/// Whether the device has one other end, in another process, and nothing between them looks at
-/// Ethernet addresses.
+/// Whether the device has one other end, in another process or this one, and nothing between them looks at Ethernet
+/// addresses.
 #[cfg(any(feature = "dpdk", test))]
 pub(super) fn joins_two(device: &str) -> bool {
-    ["net_memif", "net_ring", "net_pcap", "net_null"].iter().any(|driver| device.starts_with(driver))
+    [RING, "net_memif", "net_ring", "net_pcap", "net_null"].iter().any(|driver| device.starts_with(driver))
 }

@@ -57,6 +57,8 @@ fn an_application_runs_over_another_network_by_another_name_alone() {
             (format!("dpdk:net_memif8{n},{arguments},ip=10.0.0.{n}"), format!("10.0.0.{n}"))
         };
         names.push([dpdk(1, "server"), dpdk(2, "client")]);
+        let ring = |n: u8| (format!("dpdk:ring:endpoint,ip=10.0.0.{n}"), format!("10.0.0.{n}"));
+        names.push([ring(1), ring(2)]);
     }
     for [left, right] in names {
         let side = |(name, address): (String, String)| Side::new(body::open(&name), address);
@@ -82,29 +84,6 @@ fn an_application_runs_over_memif() {
 #[test]
 fn an_application_runs_over_memif_with_the_worker_on_a_thread() {
     body::exchange(&mut memif("thread", |builder| builder.on_thread(Some(0))));
-}
-
-/// The two ends of a pair of rings have no names, so their workers are put together here.
-#[cfg(feature = "dpdk")]
-#[test]
-fn an_application_runs_over_a_dpdk_ring() {
-    use weft::core::port::dpdk::{DpdkPort, DpdkPortConfig, Eal, EalOptions, MbufPool, MbufPoolConfig};
-    use weft::core::worker::Strangers;
-    use weft::core::{Settings, Setup};
-    use weft::port::{AnyPort, OpenPort};
-
-    let eal = Eal::init(&EalOptions::default()).unwrap();
-    let pool = MbufPoolConfig { buffers: 4096, buffer_size: 9014, ..MbufPoolConfig::default() };
-    let pool = MbufPool::create(eal, "endpoint", &pool).unwrap();
-    let config = DpdkPortConfig { mtu: 9000, ..DpdkPortConfig::default() };
-    let (left, right) = DpdkPort::ring_pair(eal, "endpoint", 1024, pool, &config).unwrap();
-    let side = |port, n: u8| {
-        let open = OpenPort::in_process(AnyPort::Dpdk(Box::new(port)), n);
-        let setup = Setup::new(&Settings::default(), &open).unwrap();
-        let (worker, _) = setup.worker(open, weft::Addr(0), &[], Strangers::Learn).unwrap();
-        Side::new(Endpoint::from_worker(worker, weft::Memory::default()).unwrap(), format!("127.0.0.{n}"))
-    };
-    body::exchange(&mut Pair { left: side(left, 1), right: side(right, 2) });
 }
 
 #[cfg(feature = "dpdk")]
