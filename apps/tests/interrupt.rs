@@ -80,7 +80,8 @@ fn interrupted(lab: &Lab, options: &[&str], name: &str, status: i32) {
 
 #[test]
 fn a_simulation_ends_with_its_report() {
-    let endless = ["--workload=incast:3", ENDLESS, "--hosts=16"];
+    // A hundred million packets and more: an incast of three is over in four seconds where nothing else runs.
+    let endless = ["--workload=permutation", ENDLESS, "--hosts=128"];
     interrupted(&Lab::new(), &endless, "-INT", 130);
     interrupted(&Lab::new(), &[&endless[..], &["--threads=2"]].concat(), "-TERM", 143);
 }
@@ -117,7 +118,7 @@ fn samples_up_to_the_signal_are_complete_files() {
     let lab = Lab::new();
     let outputs = Outputs::of(&lab);
     let prefix = format!("--sample-file={}", lab.path().join("k").display());
-    let process = lab.start(&["run", "--workload=incast:3", ENDLESS, "--sample=10us", &prefix]);
+    let process = lab.start(&["run", "--workload=incast:15", ENDLESS, "--sample=10us", &prefix]);
     until("samples are written", || parts(&lab) == 2);
     std::thread::sleep(Duration::from_millis(500));
     signal(&process, "-INT");
