@@ -13,8 +13,6 @@ pub enum HeaderName {
     Ipv6,
     /// UDP.
     Udp,
-    /// The entropy header of native IP.
-    Entropy,
     /// The prologue that every PDS header begins with.
     PdsPrologue,
     /// The PDS security header.
@@ -57,7 +55,6 @@ impl HeaderName {
             HeaderName::Ipv4 => "IPv4",
             HeaderName::Ipv6 => "IPv6",
             HeaderName::Udp => "UDP",
-            HeaderName::Entropy => "entropy header",
             HeaderName::PdsPrologue => "PDS prologue",
             HeaderName::Tss => "PDS TSS",
             HeaderName::Request => "PDS request",

@@ -1,4 +1,4 @@
-//! UDP, whose source port carries the entropy, and the entropy header that replaces UDP over native IP.
+//! UDP, whose source port carries the entropy.
 
 use super::bytes::{be16, head, put, room};
 use super::error::{HeaderName, WireError};
@@ -162,49 +162,6 @@ impl UdpHeader {
     }
 }
 
-/// The header between native IP and PDS, 4 B: entropy, then 16 reserved bits.
-///
-/// weft itself sends and accepts only UET over UDP; this header is for tools, and for switches that also trim native
-/// packets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EntropyHeader {
-    /// The entropy, 16 bits.
-    pub entropy: u16,
-}
-
-impl EntropyHeader {
-    /// Bytes of the header.
-    pub const LEN: usize = 4;
-
-    /// Reads the header at the start of `bytes`; the reserved bits are ignored.
-    ///
-    /// # Errors
-    /// [`WireError::Truncated`].
-    #[inline]
-    pub fn parse(bytes: &[u8]) -> Result<EntropyHeader, WireError> {
-        let b: &[u8; Self::LEN] = head(bytes, HeaderName::Entropy)?;
-        Ok(EntropyHeader { entropy: be16(b, 0) })
-    }
-
-    /// Bytes that [`EntropyHeader::emit`] writes.
-    #[inline]
-    pub const fn encoded_len(&self) -> usize {
-        Self::LEN
-    }
-
-    /// Writes the header, reserved bits zero.
-    ///
-    /// # Errors
-    /// [`WireError::NoRoom`].
-    #[inline]
-    pub fn emit(&self, buf: &mut [u8]) -> Result<usize, WireError> {
-        let b: &mut [u8; Self::LEN] = room(buf, HeaderName::Entropy)?;
-        put(b, 0, self.entropy.to_be_bytes());
-        put(b, 2, [0; 2]);
-        Ok(Self::LEN)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -236,15 +193,5 @@ mod tests {
         assert!(matches!(UdpView::new_checked(&b), Err(WireError::Unexpected { offset: 4, found: 7, .. })));
         let long = UdpHeader { payload_len: 65528, ..h };
         assert!(matches!(long.emit(&mut b), Err(WireError::TooWide { .. })));
-    }
-
-    #[test]
-    fn entropy_header() {
-        let mut b = [0xff; 4];
-        assert_eq!(EntropyHeader { entropy: 0xabcd }.emit(&mut b), Ok(4));
-        assert_eq!(b, [0xab, 0xcd, 0, 0]);
-        b[3] = 1;
-        assert_eq!(EntropyHeader::parse(&b), Ok(EntropyHeader { entropy: 0xabcd }));
-        assert!(EntropyHeader::parse(&b[..3]).is_err());
     }
 }
