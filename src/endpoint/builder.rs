@@ -222,13 +222,13 @@ impl Builder {
         self.with("idle_timeout", |b| b.settings.idle_timeout = silence)
     }
 
-    /// What may be used up.
+    /// The limits on what the endpoint's user may use up.
     #[must_use]
     pub fn limits(self, limits: Limits) -> Builder {
         self.with("limits", |b| b.settings.limits = limits)
     }
 
-    /// What the worker, and an application that waits for one, do when there is nothing to do; [`Idle::ADAPTIVE`] if nothing
+    /// How the worker, and an application that waits for one, behave when there is nothing to do; [`Idle::ADAPTIVE`] if nothing
     /// is said. [`Endpoint::wait`] keeps to it.
     #[must_use]
     pub fn idle(self, idle: Idle) -> Builder {

@@ -180,7 +180,7 @@ pub enum BuildError {
     /// The system has no thread or descriptor left.
     #[error("{what}: {error}")]
     System {
-        /// What was asked of the system.
+        /// The request that the system refused.
         what: &'static str,
         /// Its answer.
         error: io::Error,

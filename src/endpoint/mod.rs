@@ -351,7 +351,7 @@ impl Endpoint {
         }
     }
 
-    /// What the endpoint waits for, a line for each connection that waits; nothing if the worker runs elsewhere. For people
+    /// A line for each connection that waits, saying for what; nothing if the worker runs elsewhere. For people
     /// who look for a flow that is stuck.
     pub fn explain(&self) -> Vec<String> {
         self.worker().map_or_else(Vec::new, |worker| worker.fep().explain(worker.clock().now()))

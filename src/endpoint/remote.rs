@@ -79,7 +79,7 @@ struct Open {
     peer: Addr,
 }
 
-/// What a receive has brought.
+/// The message that a receive has brought.
 struct Arrival {
     peer: Option<Addr>,
     tag: Option<u64>,

@@ -51,7 +51,7 @@ pub struct Settings {
     pub ack_every: u32,
     /// Silence of a peer after which it is asked whether it is there; after as much again it is given up; 10 s.
     pub idle_timeout: Span,
-    /// What may be used up.
+    /// The limits on what the endpoint's user may use up.
     pub limits: Limits,
 }
 

@@ -68,7 +68,7 @@ impl Cost {
     }
 }
 
-/// What a run has ended with: its row of the table and its cost, or why it failed.
+/// The outcome of a run: its row of the table and its cost, or the reason why it failed.
 pub(crate) type Outcome = Result<(String, Cost), String>;
 
 /// The contents of a result file.
