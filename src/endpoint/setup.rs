@@ -72,7 +72,7 @@ impl Default for Settings {
     }
 }
 
-/// What congestion control takes for the rate of the link, and why.
+/// The rate that congestion control assumes for the link, and the source of that figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkRate {
     /// The settings say so.

@@ -120,11 +120,11 @@ pub struct SessionListener {
 /// How many applications were refused, by cause: any of these can occur again and again.
 #[derive(Debug, Default)]
 struct RefusedJoins {
-    /// Those of other users.
+    /// Joins by processes of other users.
     strangers: u64,
     /// Those whose request makes no sense.
     requests: u64,
-    /// Those that asked for resources or a process that they cannot have.
+    /// Joins that asked for resources or for a process that they cannot have.
     sessions: u64,
 }
 
