@@ -1,8 +1,8 @@
 //! A congestion control of one's own, plugged in without a fork and compared with NSCC in an incast.
 use std::{error::Error, sync::Arc};
-use weft::Time;
 use weft::cc::{AckSample, CcChoice, CcParams, CcSnapshot, LossSample, NackSample, SenderCc, Window};
 use weft::core::Rng;
+use weft::{Span, Time};
 use weft_testbed::sim::{self, RunConfig};
 use weft_testbed::{topology::TopologySpec, workload::WorkloadSpec};
 
@@ -10,6 +10,7 @@ use weft_testbed::{topology::TopologySpec, workload::WorkloadSpec};
 struct Scalable {
     cwnd: u64,
     packet: u64,
+    network_rtt: Span,
 }
 
 impl SenderCc for Scalable {
@@ -28,13 +29,17 @@ impl SenderCc for Scalable {
     fn window(&self) -> Window {
         Window(self.cwnd)
     }
+    fn expected_rtt(&self) -> Span {
+        self.network_rtt
+    }
     fn snapshot(&self) -> CcSnapshot {
         CcSnapshot { cwnd: self.cwnd, ..CcSnapshot::default() }
     }
 }
 
 pub(crate) fn scalable(params: &CcParams) -> Box<dyn SenderCc + Send> {
-    Box::new(Scalable { cwnd: params.network_bdp().max(params.wire_mtu()), packet: params.wire_mtu() })
+    let (packet, network_rtt) = (params.wire_mtu(), params.network_rtt);
+    Box::new(Scalable { cwnd: params.network_bdp().max(packet), packet, network_rtt })
 }
 
 /// Flow completion times of eight flows of 2 MB to one host at 100 Gbit/s, µs, ascending.

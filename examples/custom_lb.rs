@@ -26,7 +26,7 @@ impl PathSelector for Sticky {
 }
 
 pub(crate) fn sticky() -> LbChoice {
-    LbChoice::custom("sticky", |paths, _trimming, _rng| Box::new(Sticky { path: 0, paths }))
+    LbChoice::custom("sticky", |on| Box::new(Sticky { path: 0, paths: on.paths }))
 }
 
 /// How long a permutation of sixteen hosts takes, each of which sends 4 MB to another one.

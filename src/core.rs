@@ -2,10 +2,10 @@
 //!
 //! | to | use |
 //! |---|---|
-//! | configure an endpoint | [`FepConfig`], [`PdcConfig`], [`Limits`], [`cc::CcChoice`](crate::cc::CcChoice), [`spray::LbChoice`] |
+//! | configure an endpoint | [`FepConfig`], [`Zone`], [`PdcConfig`], [`Limits`], [`cc::CcChoice`](crate::cc::CcChoice), [`spray::LbChoice`] |
 //! | run one without I/O | [`Fep`] and its four verbs, [`Transmit`], [`Packet`], [`Payload`] |
 //! | run one over a port | [`worker::Worker`], [`port::Port`], [`wire`] |
-//! | put a worker together from settings | [`Builder::build_worker`](crate::Builder::build_worker), [`Settings`], [`Setup`] |
+//! | put a worker together from settings | [`Builder::build_worker`](crate::Builder::build_worker), [`Settings`], [`Setup`], [`Attachment`] |
 //! | see what happens | [`event`], [`Fep::explain`] |
 //!
 //! # The calls that each call makes necessary
@@ -94,7 +94,7 @@
 pub use weft_stack::buffer::{Buffer, MAX_MESSAGE};
 pub use weft_stack::fep::{
     Completion, ConfigError, ConnectionId, Fep, FepConfig, Limits, PayloadRef, PostError, Receive, Send,
-    SendId, TrafficClass, Transmit,
+    SendId, TrafficClass, Transmit, Windows, Zone, ZoneId, ZoneMap, Zones,
 };
 pub use weft_stack::packet::{Packet, Payload};
 pub use weft_stack::pdc::PdcConfig;
@@ -102,4 +102,4 @@ pub use weft_stack::rng::Rng;
 pub use weft_stack::ses::ReceiveId;
 pub use weft_stack::{event, port, region, spray, wire, worker};
 
-pub use crate::endpoint::{LinkRate, Settings, Setup};
+pub use crate::endpoint::{Attachment, LinkRate, Settings, Setup, ZoneSettings};

@@ -7,7 +7,7 @@
 //! | to | use |
 //! |---|---|
 //! | make an endpoint | [`Endpoint::builder`], [`Builder`] |
-//! | say more about its link | [`Builder::mac`], [`Builder::vlan`], [`Builder::checksum`]; [`MacAddr`], [`VlanTag`], [`Checksum`] |
+//! | say more about its link | [`Builder::mac`], [`Builder::vlan`], [`Builder::checksum`], [`Builder::crc`]; [`MacAddr`], [`VlanTag`], [`Checksum`] |
 //! | talk to peers | [`Endpoint`], [`SendBuffer`], [`ReceiveBuffer`], [`Completion`] |
 //! | choose or write a congestion control | [`cc`] |
 //! | open ports by their names | [`port`] |
@@ -22,6 +22,7 @@ mod version;
 pub use endpoint::{
     BuildError, Builder, Completion, ConnectionId, Endpoint, Error, MAX_COPY, Memory, MemorySlice,
     OperationId, PeerError, PostError, ReceiveBuffer, ReceiveOptions, SendBuffer, SendOptions, Source,
+    ZoneSettings,
 };
 pub use version::{Version, version};
 
@@ -30,11 +31,11 @@ pub use weft_stack::buffer::MAX_MESSAGE;
 pub use weft_stack::cc;
 pub use weft_stack::fep::{
     CallError, ConnectOptions, Failure, Limits, MAX_PROCESS, PeerRefusal, ReceiveError, Resource, SendError,
-    TrafficClass, Unreachable,
+    TrafficClass, Unreachable, Windows,
 };
 pub use weft_stack::packet::Addr;
 pub use weft_stack::ses::Matching;
 pub use weft_stack::wire::ethernet::{MacAddr, VlanTag};
 pub use weft_stack::wire::pds::DeliveryMode;
-pub use weft_stack::worker::{Checksum, Idle};
+pub use weft_stack::worker::{Checksum, Idle, IpPrefix};
 pub use weft_stack::{Rate, Span, Time};

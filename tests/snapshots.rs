@@ -72,8 +72,14 @@ fn matrix_with_triggers() {
 
 #[test]
 fn links_that_misbehave() {
-    let links =
-        LinkFaults { loss: 0.002, corrupt: 0.001, duplicate: 0.002, reorder: 0.01, delay: Span::from_us(3) };
+    let links = LinkFaults {
+        loss: 0.002,
+        corrupt: 0.001,
+        duplicate: 0.002,
+        reorder: 0.01,
+        delay: Span::from_us(3),
+        ..LinkFaults::default()
+    };
     let config = config("permutation", 200_000, LEAF_SPINE, "nscc", "mixed");
     check_with_faults(
         "links_that_misbehave",

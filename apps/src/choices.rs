@@ -3,6 +3,7 @@
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use std::fmt::{self, Display, Formatter};
+use weft_stack::fep::Windows;
 
 /// Source ports of each host that is attached by kernel UDP: paths that ECMP can be made to choose.
 pub(crate) const UDP_ENTROPIES: u16 = 16;
@@ -12,6 +13,26 @@ pub(crate) const UDP_ENTROPIES: u16 = 16;
 pub(crate) enum Switch {
     On,
     Off,
+}
+
+/// What shares a congestion context.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum WindowsOf {
+    /// All connections between two endpoints.
+    #[default]
+    Pair,
+    /// One connection.
+    Flow,
+}
+
+impl From<WindowsOf> for Windows {
+    fn from(of: WindowsOf) -> Windows {
+        match of {
+            WindowsOf::Pair => Windows::Pair,
+            WindowsOf::Flow => Windows::Flow,
+        }
+    }
 }
 
 /// Whether messages have bytes.

@@ -2,7 +2,9 @@
 
 use crate::Failure;
 use clap::ValueEnum;
-use weft_cc::registry::ALGORITHMS;
+use weft_cc::CcChoice;
+use weft_cc::grammar::FORMS;
+use weft_cc::registry::{RECEIVERS, SENDERS};
 use weft_cc::table::{ListSettings, Row as TableRow};
 use weft_stack::spray::registry::BALANCERS;
 use weft_testbed::topology::TopologySpec;
@@ -32,12 +34,15 @@ struct Row {
 /// The text of the catalogue `what`, or of its entry `name` with all its details.
 pub(crate) fn list(what: Catalogue, name: Option<&str>) -> Result<String, Failure> {
     let mut rows = match what {
-        Catalogue::Cc => table(ALGORITHMS),
+        Catalogue::Cc => congestion_controls(),
         Catalogue::Lb => table(BALANCERS),
         Catalogue::Topologies => topologies(),
         Catalogue::Workloads => workloads(),
     };
-    if let Some(name) = name {
+    if let (Catalogue::Cc, Some(name)) = (what, name) {
+        CcChoice::parse(name).map_err(|error| Failure::Usage(error.to_string()))?;
+        rows.retain(|row| is_part(&row.name, name));
+    } else if let Some(name) = name {
         let known: Vec<String> = rows.iter().map(|row| row.name.clone()).collect();
         rows.retain(|row| row.name == name);
         if rows.is_empty() {
@@ -60,6 +65,18 @@ pub(crate) fn list(what: Catalogue, name: Option<&str>) -> Result<String, Failur
 
 fn row(name: &str, about: &str, source: &str) -> Row {
     Row { name: name.to_owned(), about: about.to_owned(), source: source.to_owned(), details: Vec::new() }
+}
+
+/// Senders, receivers, and how they are put together.
+fn congestion_controls() -> Vec<Row> {
+    let forms = FORMS.iter().map(|(form, about, source)| row(form, about, source));
+    table(SENDERS).into_iter().chain(table(RECEIVERS)).chain(forms).collect()
+}
+
+/// Whether the row called `row` describes a part of the congestion control called `name`.
+fn is_part(row: &str, name: &str) -> bool {
+    let mut words = name.split(['(', ')', '+']);
+    words.any(|word| row == word || (word == "median" && row.starts_with("median(")))
 }
 
 fn table<P: ListSettings>(rows: &[TableRow<P>]) -> Vec<Row> {

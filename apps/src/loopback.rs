@@ -32,7 +32,10 @@ pub(crate) fn run(
     let pair = first_pair(&config.workload).ok_or_else(|| failed(crate::live::LiveError::NoFlows))?;
     let (ports, pool) = rings::open(config.mtu).map_err(failed)?;
     let hosts = rings::hosts(pair, ports).into();
-    let mut live = crate::live::Live::new(config, &rings::network(config), hosts).map_err(failed)?;
+    // A full ring keeps frames waiting: none is lost, so senders need not infer losses.
+    let network = weft::core::Settings { trimming: true, ..Default::default() };
+    let endpoints = crate::live::configure(config, config.paths, network).map_err(failed)?;
+    let mut live = crate::live::Live::new(config, &endpoints, hosts).map_err(failed)?;
     live.trace(trace);
     live.run(progress, interrupt);
     let mut report = live.into_report();
@@ -60,18 +63,16 @@ pub(crate) fn run(
 /// The two ends and what lies between them.
 #[cfg(feature = "dpdk")]
 mod rings {
-    use crate::live::{LiveHost, Network};
-    use weft_cc::Span;
+    use crate::live::LiveHost;
     use weft_stack::port::dpdk::{
         DpdkError, DpdkPort, DpdkPortConfig, Eal, EalOptions, MbufPool, MbufPoolConfig,
     };
-    use weft_stack::wire::MAX_IPV4_HEADERS;
     use weft_stack::wire::ethernet::{self, MacAddr};
+    use weft_stack::wire::{MAX_IPV4_HEADERS, crc};
     use weft_stack::worker::HostAddr;
-    use weft_testbed::sim::RunConfig;
 
-    /// The longest headers of a data packet.
-    const HEADERS: u32 = (ethernet::HEADER_LEN + MAX_IPV4_HEADERS) as u32;
+    /// The longest headers of a data packet, and its CRC.
+    const HEADERS: u32 = (ethernet::HEADER_LEN + MAX_IPV4_HEADERS + crc::LEN) as u32;
     /// Frames that each direction holds.
     const RING: u32 = 1024;
 
@@ -95,20 +96,5 @@ mod rings {
             port,
         };
         [host(a, 1, left), host(b, 2, right)]
-    }
-
-    pub(super) fn network(config: &RunConfig) -> Network {
-        Network {
-            // Some turns of the loop, each of which copies and checks a burst of frames in both directions.
-            rtt: Span::from_us(100),
-            link_rate: config.topology.host_rate(),
-            // A full ring keeps frames waiting: none is lost, so senders need not infer losses.
-            trims: true,
-            // The system may take the CPU away for so long.
-            rto: Span::from_ms(100),
-            max_retries: 5,
-            mp_range: 2048,
-            paths: config.paths,
-        }
     }
 }

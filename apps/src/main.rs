@@ -30,6 +30,7 @@ mod trace;
 mod udp;
 mod units;
 mod usage;
+mod zones;
 
 use clap::Parser;
 use clap::error::ErrorKind;

@@ -2,7 +2,7 @@
 //! each has an effect.
 
 use crate::Failure;
-use crate::choices::{HostsBy, Payload, Platform, Switch};
+use crate::choices::{HostsBy, Payload, Platform, Switch, WindowsOf};
 use crate::trace::TraceArgs;
 use crate::units::{self, Ecn, Phantom, Queue, WireOverhead};
 use clap::{ArgGroup, Args, FromArgMatches};
@@ -48,15 +48,23 @@ pub(crate) struct RunArgs {
     /// number, which is then also the size of control packets and trimmed headers [default: auto].
     #[arg(long, value_name = "auto|BYTES", allow_negative_numbers = true)]
     pub(crate) wire_overhead: Option<WireOverhead>,
-    /// Congestion control (see `weft list cc`) [default: nscc].
-    #[arg(long, value_name = "NAME")]
+    /// Congestion control: a sender, a receiver, SENDER+RECEIVER, or median(SENDER) for a sender (see `weft list cc`); in
+    /// a simulation one for each zone is possible: intra=NAME for hosts of the sender's own pod (in a fabric of two
+    /// tiers, its leaf), inter=NAME for all others [default: nscc].
+    #[arg(long, value_name = "NAME|ZONE=NAME,…")]
     pub(crate) cc: Option<String>,
-    /// A parameter of the congestion control (see `weft list cc NAME`); may be repeated.
-    #[arg(long, value_name = "KEY=VALUE", value_parser = units::key_value)]
+    /// A parameter of the congestion control (see `weft list cc NAME`), in all zones or in one; may be repeated.
+    #[arg(long, value_name = "[ZONE.]KEY=VALUE", value_parser = units::key_value)]
     pub(crate) cc_set: Vec<(String, String)>,
-    /// Load balancer (see `weft list lb`) [default: mixed].
-    #[arg(long, value_name = "NAME")]
+    /// Load balancer (see `weft list lb`), or one for each zone as with --cc [default: mixed].
+    #[arg(long, value_name = "NAME|ZONE=NAME,…")]
     pub(crate) lb: Option<String>,
+    /// A parameter of the load balancer (see `weft list lb NAME`), in all zones or in one; may be repeated.
+    #[arg(long, value_name = "[ZONE.]KEY=VALUE", value_parser = units::key_value)]
+    pub(crate) lb_set: Vec<(String, String)>,
+    /// What has a window: a pair of hosts, whose flows share it, or each flow [default: pair].
+    #[arg(long, value_name = "pair|flow")]
+    pub(crate) windows: Option<WindowsOf>,
     /// Number of entropies that the load balancer chooses from; with --on udp source ports of each host, at
     /// most 64 [default: 128, with --on udp 8].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=16_384))]
@@ -112,6 +120,9 @@ pub(crate) struct RunArgs {
     /// network namespace of its own [default without KIND: udp].
     #[arg(long, value_name = "KIND", num_args = 0..=1, require_equals = true, default_missing_value = "udp")]
     pub(crate) processes: Option<HostsBy>,
+    /// Packets end with a CRC-32C, which their receivers verify.
+    #[arg(long)]
+    pub(crate) crc: bool,
     /// Write the results as JSON; with - to standard output, which then carries nothing else.
     #[arg(long, value_name = "FILE|-")]
     pub(crate) json: Option<PathBuf>,
@@ -171,7 +182,10 @@ impl RunArgs {
         let Some(Effect { option, on, .. }) = idle else { return Ok(()) };
         Err(Failure::Usage(match on {
             [Platform::Soft] => format!("{option}: expected --on soft with it"),
-            _ => format!("{option}: has no effect on {}; expected --on sim", self.on),
+            _ if on.contains(&Platform::Sim) => {
+                format!("{option}: has no effect on {}; expected --on sim", self.on)
+            }
+            _ => format!("{option}: has no effect on {}, whose packets are no bytes", self.on),
         }))
     }
 }
@@ -192,11 +206,14 @@ const fn effect(option: &'static str, on: &'static [Platform], is_given: fn(&Run
 const FABRIC: &[Platform] = &[Platform::Sim, Platform::Soft];
 /// The platform whose packets need not be bytes, whose threads may be several, and that can be sampled.
 const SIM: &[Platform] = &[Platform::Sim];
+/// Platforms whose packets are frames.
+const FRAMES: &[Platform] = &[Platform::Loopback, Platform::Udp, Platform::Soft];
 
 /// Options with an effect on some platforms only, in the order in which they are refused. All others have one
 /// everywhere.
 const EFFECTS: &[Effect] = &[
     effect("--processes", &[Platform::Soft], |args| args.processes.is_some()),
+    effect("--crc", FRAMES, |args| args.crc),
     effect("--topology", FABRIC, |args| args.topology.is_some()),
     effect("--link", FABRIC, |args| args.link.is_some()),
     effect("--slow", FABRIC, |args| args.slow.is_some()),

@@ -30,6 +30,9 @@ pub(crate) struct PortOptions {
     /// IPv6 requires it of all.
     #[arg(long, value_name = "auto|full|none", default_value = "auto")]
     pub(crate) checksum: ChecksumArg,
+    /// Packets end with a CRC-32C, and those that arrive must have a right one: the same at all ends.
+    #[arg(long)]
+    pub(crate) crc: bool,
     /// Take DPDK's memory from huge pages; PCI devices always do.
     #[arg(long)]
     pub(crate) huge_pages: bool,
@@ -60,8 +63,9 @@ impl PortOptions {
     /// # Errors
     /// Options that do not go together, by their names on the command line; or the system's or DPDK's complaint.
     pub(crate) fn open(&self, spec: &PortSpec) -> Result<OpenPort, String> {
-        let PortOptions { ip, mac, mtu, vlan, checksum, huge_pages } = *self;
-        let options = weft::port::PortOptions { ip, mac, mtu, vlan, checksum: checksum.into(), huge_pages };
+        let PortOptions { ip, mac, mtu, vlan, checksum, crc, huge_pages } = *self;
+        let options =
+            weft::port::PortOptions { ip, mac, mtu, vlan, checksum: checksum.into(), crc, huge_pages };
         spec.open(&options).map_err(|error| match error {
             PortError::NoAddress(spec) => {
                 format!("{spec}: this port has no IP address by itself: say --ip ADDRESS")

@@ -4,21 +4,21 @@ use crate::choices::{HostsBy, Payload, Platform, Switch, UDP_ENTROPIES};
 use crate::options::RunArgs;
 use crate::settings::Settings;
 use crate::units::{Ecn, Queue, WireOverhead};
+use crate::zones::AlgorithmOptions;
 use crate::{Failure, sample, soft, text, udp};
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, BufReader};
 use std::path::{self, Path, PathBuf};
-use weft_cc::CcChoice;
 use weft_stack::rng::Rng;
-use weft_stack::spray::LbChoice;
 use weft_testbed::link_events::parse_link_events;
-use weft_testbed::sim::{FaultPlan, Overhead, PayloadMode, PhantomQueues, RunConfig};
+use weft_testbed::sim::{Algorithms, FaultPlan, Overhead, PayloadMode, PhantomQueues, RunConfig};
 use weft_testbed::topology::{Topology, TopologySpec, parse_topo};
 use weft_testbed::workload::{CmOptions, CmReader, Workload, WorkloadSpec, WorkloadSpecError};
 
 const DEFAULT_HOSTS: u32 = 16;
 const DEFAULT_ECN: Ecn = Ecn { low: 0.2, high: 0.8 };
+/// The zones of a simulation: hosts of the sender's own group, and all others.
+const ZONES: [&str; 2] = ["intra", "inter"];
 /// The generator's stream that draws the workload; the engine uses other streams.
 const WORKLOAD_STREAM: u64 = u64::MAX;
 
@@ -36,8 +36,7 @@ pub(crate) fn resolve(args: &RunArgs) -> Result<Plan, Failure> {
     check_outputs(args)?;
     args.check_effects()?;
     check_paths(args)?;
-    let cc = congestion_control(args)?;
-    let lb = LbChoice::parse(args.lb.as_deref().unwrap_or("mixed")).map_err(|e| usage("--lb", e))?;
+    let (Algorithms { cc, lb }, intra) = algorithms(args)?;
     let given = args.topology.as_deref().map(|text| topology(text, args)).transpose()?;
     let workload = workload(args, given.as_ref())?;
     let topology = match given {
@@ -63,6 +62,8 @@ pub(crate) fn resolve(args: &RunArgs) -> Result<Plan, Failure> {
     let config = RunConfig {
         cc,
         lb,
+        intra,
+        windows: args.windows.unwrap_or_default().into(),
         paths: args.paths.unwrap_or(match args.on {
             Platform::Udp => udp::DEFAULT_PATHS,
             Platform::Soft if args.processes == Some(HostsBy::Udp) => UDP_ENTROPIES,
@@ -79,6 +80,7 @@ pub(crate) fn resolve(args: &RunArgs) -> Result<Plan, Failure> {
             Payload::Real => PayloadMode::Real,
             Payload::Virtual => PayloadMode::Virtual,
         },
+        crc: args.crc,
         seed: args.seed,
         until: args.until,
         ..defaults
@@ -156,16 +158,19 @@ fn check_paths(args: &RunArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-fn congestion_control(args: &RunArgs) -> Result<CcChoice, Failure> {
-    let mut cc = CcChoice::parse(args.cc.as_deref().unwrap_or("nscc")).map_err(|e| usage("--cc", e))?;
-    let mut seen = BTreeMap::new();
-    for (key, value) in &args.cc_set {
-        if seen.insert(key, value).is_some() {
-            return Err(usage("--cc-set", format_args!("{key} is given twice; expected each key once")));
-        }
-        cc.set(key, value).map_err(|e| usage("--cc-set", e))?;
+/// The algorithms towards hosts in general, and towards those of the sender's own group if options tell these apart.
+fn algorithms(args: &RunArgs) -> Result<(Algorithms, Option<Algorithms>), Failure> {
+    let (cc, lb) = (args.cc.as_deref().unwrap_or("nscc"), args.lb.as_deref().unwrap_or("mixed"));
+    let options = AlgorithmOptions::new((cc, &args.cc_set), (lb, &args.lb_set), &ZONES)?;
+    let [intra, inter] = ZONES;
+    match options.names_zones() {
+        None => Ok((options.of(inter)?, None)),
+        Some(option) if args.on != Platform::Sim => Err(usage(
+            option,
+            format_args!("zones have no effect on {}; expected --on sim, or one value for all", args.on),
+        )),
+        Some(_) => Ok((options.of(inter)?, Some(options.of(intra)?))),
     }
-    Ok(cc)
 }
 
 fn topology(text: &str, args: &RunArgs) -> Result<Topology, Failure> {

@@ -7,6 +7,7 @@ use crate::{live, loopback};
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use weft_stack::fep::Windows;
 use weft_testbed::sim::{Overhead, RunConfig};
 
 /// The settings of a run.
@@ -56,9 +57,11 @@ impl Settings {
             ("mtu_bytes", json!(config.mtu)),
             ("wire_overhead_bytes", json!(config.data_overhead())),
             ("wire_overhead", json!(if fixed { "fixed" } else { "auto" })),
-            ("cc", json!(config.cc.name())),
-            ("cc_set", json!(args.cc_set.iter().cloned().collect::<BTreeMap<String, String>>())),
-            ("lb", json!(config.lb.name())),
+            ("cc", json!(cc_name(config))),
+            ("cc_set", set(&args.cc_set)),
+            ("lb", json!(lb_name(config))),
+            ("lb_set", set(&args.lb_set)),
+            ("windows", json!(args.windows.unwrap_or_default())),
             ("paths", json!(config.paths)),
             ("trim", json!(config.trim)),
             ("queue_bytes", json!(one_queue.then(|| config.queue_bytes()))),
@@ -83,6 +86,11 @@ impl Settings {
     }
 }
 
+/// Parameters that were set, by name.
+fn set(settings: &[(String, String)]) -> Value {
+    json!(settings.iter().cloned().collect::<BTreeMap<String, String>>())
+}
+
 /// The network that carries the packets.
 struct Network {
     name: String,
@@ -103,14 +111,28 @@ impl Network {
     }
 }
 
+/// The congestion control, of each zone if there are several, as `--cc` takes it.
+fn cc_name(config: &RunConfig) -> String {
+    let inter = config.cc.name();
+    config.intra.as_ref().map_or(inter.into(), |intra| format!("intra={},inter={inter}", intra.cc.name()))
+}
+
+/// The load balancer, of each zone if they differ, as `--lb` takes it.
+fn lb_name(config: &RunConfig) -> String {
+    let inter = config.lb.name();
+    let intra = config.intra.as_ref().map(|intra| intra.lb.name()).filter(|intra| *intra != inter);
+    intra.map_or(inter.into(), |intra| format!("intra={intra},inter={inter}"))
+}
+
 fn headline(args: &RunArgs, config: &RunConfig, network: &Network, slow: u32) -> String {
     let what = match (&args.workload, &args.matrix) {
         (Some(kind), _) => kind.clone(),
         (None, Some(path)) => path.display().to_string(),
         (None, None) => String::new(),
     };
-    let (cc, lb, paths) = (config.cc.name(), config.lb.name(), config.paths);
-    let how = format!("{cc} with {lb} over {paths} paths");
+    let (cc, lb, paths) = (cc_name(config), lb_name(config), config.paths);
+    let windows = if config.windows == Windows::Flow { ", a window for each flow" } else { "" };
+    let how = format!("{cc} with {lb} over {paths} paths{windows}");
     let name = &network.name;
     if let Some([a, b]) = network.pair {
         return format!("{what}: the flows between hosts {a} and {b}, over {name} in real time, {how}");

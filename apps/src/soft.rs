@@ -9,14 +9,14 @@ pub(crate) mod processes;
 use crate::Failure;
 use crate::backoff::Backoff;
 use crate::interrupt::Interrupt;
-use crate::live::{self, Live, LiveHost, Network};
+use crate::live::{self, Live, LiveHost};
 use crate::trace::LiveTrace;
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use weft_cc::Time;
 use weft_stack::port::memory::MemoryPort;
-use weft_stack::wire::MAX_IPV4_HEADERS;
 use weft_stack::wire::ethernet::MacAddr;
 use weft_stack::worker::{Clock, HostAddr};
 use weft_testbed::sim::{self, FaultPlan, PayloadMode, RunConfig, RunProgress, RunReport};
@@ -64,7 +64,7 @@ pub(crate) fn run(
         SoftFabric::new(config, faults, SoftOptions::default(), Time::ZERO).map_err(|e| failed(&e))?;
     let attach = |host| attach(config, &mut fabric, host);
     let hosts: Result<Vec<_>, _> = live::hosts(&config.workload).into_iter().map(attach).collect();
-    let mut live = Live::new(config, &network(config), hosts?).map_err(|e| failed(&e))?;
+    let mut live = Live::new(config, &Arc::new(soft::endpoint(config)), hosts?).map_err(|e| failed(&e))?;
     live.trace(trace);
     let counters = drive(&mut fabric, || live.run(progress, interrupt));
     Ok((with_switches(live.into_report(), &counters), counters))
@@ -75,6 +75,7 @@ pub(crate) fn with_switches(mut report: RunReport, counters: &SoftCounters) -> R
     report.packets.trimmed = counters.trimmed;
     report.packets.ecn_marked = counters.marked;
     report.packets.dropped += counters.missing();
+    (report.faults.lost, report.faults.corrupted) = (counters.lost, counters.corrupted);
     report
 }
 
@@ -103,8 +104,8 @@ fn attach(
 ) -> Result<LiveHost<HostPort>, Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::Run(format!("--on soft: host {host}: {error}"));
     let address = address(host);
-    let (port, inner) = host_link(config.mtu as usize + MAX_IPV4_HEADERS, address.mac.0, AHEAD)
-        .map_err(|error| failed(&error))?;
+    let (port, inner) =
+        host_link(config.longest_packet(), address.mac.0, AHEAD).map_err(|error| failed(&error))?;
     fabric.attach(HostId(host), address.ip, inner).map_err(|error| failed(&error))?;
     Ok(LiveHost { number: host, host: address, port })
 }
@@ -113,20 +114,6 @@ fn attach(
 fn address(host: u32) -> HostAddr {
     let [_, b, c, d] = (host + 1).to_be_bytes();
     HostAddr { mac: MacAddr([2, 0, 0, b, c, d]), ip: IpAddr::V4(Ipv4Addr::new(10, b, c, d)) }
-}
-
-/// The network as endpoints are configured for it: as they would be in simulation.
-fn network(config: &RunConfig) -> Network {
-    let endpoint = soft::endpoint(config);
-    Network {
-        rtt: config.network_rtt(),
-        link_rate: config.topology.host_rate(),
-        trims: config.trim,
-        rto: endpoint.pdc.rto_init,
-        max_retries: endpoint.pdc.max_retries,
-        mp_range: endpoint.pdc.mp_range,
-        paths: config.paths,
-    }
 }
 
 /// Drives the fabric in a thread of its own while `work` lasts. Its time begins with that.

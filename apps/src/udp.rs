@@ -31,13 +31,15 @@ mod sockets {
     use super::MAX_HOSTS;
     use crate::Failure;
     use crate::interrupt::Interrupt;
-    use crate::live::{self, Live, LiveError, LiveHost, Network};
+    use crate::live::{self, Live, LiveError, LiveHost};
     use crate::trace::LiveTrace;
     use std::collections::BTreeSet;
     use std::net::{IpAddr, Ipv4Addr};
+    use std::sync::Arc;
+    use weft::BuildError;
+    use weft::core::{FepConfig, Settings};
     use weft_cc::{Rate, Span};
     use weft_stack::port::udp::{Notice, UdpConfig, UdpError, UdpPort, mac_of};
-    use weft_stack::wire::MAX_IPV4_HEADERS;
     use weft_stack::worker::HostAddr;
     use weft_testbed::sim::{RunConfig, RunProgress, RunReport};
     use weft_testbed::workload::{Start, Workload};
@@ -70,9 +72,9 @@ mod sockets {
         let failed = |error: &dyn std::fmt::Display| Failure::Run(format!("--on udp: {error}"));
         let hosts = live::hosts(&config.workload);
         let ports = open(config, hosts.len(), RECEIVE_BUFFER).map_err(|error| failed(&error))?;
-        let network = network(config, &ports);
+        let endpoints = endpoints(config, &ports).map_err(|error| failed(&error))?;
         let hosts = live_hosts(hosts, ports);
-        let mut live = Live::new(config, &network, hosts).map_err(|error: LiveError| failed(&error))?;
+        let mut live = Live::new(config, &endpoints, hosts).map_err(|error: LiveError| failed(&error))?;
         live.trace(trace);
         live.run(progress, interrupt);
         let notes = notes(live.ports());
@@ -92,7 +94,7 @@ mod sockets {
                     // Within the process only: all datagrams are between ports of 127.0.0.1.
                     alias: Some(Ipv4Addr::new(10, 0, 0, n).into()),
                     sources: config.paths,
-                    mtu: config.mtu as usize + MAX_IPV4_HEADERS,
+                    mtu: config.longest_packet(),
                     tx_frames: 64,
                     receive_buffer,
                     ..UdpConfig::at(IpAddr::V4(Ipv4Addr::LOCALHOST))
@@ -119,24 +121,24 @@ mod sockets {
         hosts.into_iter().zip(ports).map(live_host).collect()
     }
 
-    /// The network as endpoints are configured for it: so that all windows towards one host fit into its receive buffer.
-    pub(super) fn network(config: &RunConfig, ports: &[UdpPort]) -> Network {
+    /// The endpoints' configuration: so that all windows towards one host fit into its receive buffer.
+    pub(super) fn endpoints(config: &RunConfig, ports: &[UdpPort]) -> Result<Arc<FepConfig>, BuildError> {
         let buffer = ports.iter().map(UdpPort::receive_buffer).min().unwrap_or(0) as u64;
         let flows = flows_at_a_time(&config.workload);
         let window = window(buffer, most_senders(&config.workload), flows).max(config.wire_mtu());
         let rtt = RTT.max(RTT_PER_FLOW.times(flows));
         let bits = window as f64 * 8.0 / WINDOW_BDP;
-        Network {
+        let network = Settings {
             rtt,
-            link_rate: Rate::from_bps((bits / rtt.as_secs_f64()) as u64),
-            trims: false,
+            link: Some(Rate::from_bps((bits / rtt.as_secs_f64()) as u64)),
             // The system may take the CPU away for some time.
-            rto: Span::from_ms(50) + rtt.times(10),
+            rto: Some(Span::from_ms(50) + rtt.times(10)),
             // With doubling, a packet is sent until the run is given up for its silence.
-            max_retries: 8,
+            max_retries: Some(8),
             mp_range: 1024,
-            paths: ports.first().map_or(1, UdpPort::entropies),
-        }
+            ..Settings::default()
+        };
+        live::configure(config, ports.first().map_or(1, UdpPort::entropies), network)
     }
 
     /// The largest window of each of `flows` flows, of which `senders` lead to one host whose receive buffer has

@@ -107,6 +107,30 @@ fn the_json_report_is_plausible() {
     assert_eq!(report["config"]["link_bps"], 100_000_000_000u64);
 }
 
+/// Pods of four hosts. All flows of this matrix stay within their pods.
+#[test]
+fn hosts_of_a_pod_and_all_others_have_algorithms_of_their_own() {
+    let matrix = file(
+        "near.cm",
+        "Nodes 16\nConnections 2\n0->3 id 1 start 0 size 50000\n9->10 id 2 start 0 size 90000\n",
+    );
+    let run_with = |options: &[&str]| {
+        let fabric = ["--matrix", &matrix, "--topology", "fat-tree:k=4", "--json", "-"];
+        let report = json(&run(&[&fabric[..], options].concat()));
+        let config = |key| report["config"][key].as_str().expect("a text").to_owned();
+        (report["fct_us"]["max"].as_f64().expect("a number"), config("cc"), config("windows"))
+    };
+    let (plain, cc, windows) = run_with(&[]);
+    assert_eq!((cc.as_str(), windows.as_str()), ("nscc", "pair"));
+    let options = ["--cc", "intra=constant,inter=nscc", "--cc-set", "intra.window=5KB", "--windows", "flow"];
+    let near = run_with(&options);
+    assert_eq!((near.1.as_str(), near.2.as_str()), ("intra=constant,inter=nscc", "flow"));
+    assert!(near.0 > plain * 2.0, "one packet at a time: {} {plain}", near.0);
+    let far = run_with(&["--cc", "nscc,inter=constant", "--cc-set", "inter.window=5KB"]);
+    assert_eq!(far.1, "intra=nscc,inter=constant");
+    assert!(far.0 < plain * 1.1, "no flow leaves its pod: {} {plain}", far.0);
+}
+
 /// A report without what the run cost.
 fn repeatable(text: &str) -> String {
     let mut inside = false;
@@ -262,7 +286,29 @@ fn options_that_make_no_sense_are_refused_in_one_line() {
         (&["--workload", "permutation", "--cc", "reno"], "--cc: unknown congestion control 'reno'"),
         (&["--workload", "permutation", "--cc-set", "speed=9"], "--cc-set: nscc has no parameter 'speed'"),
         (&["--workload", "permutation", "--cc-set", "gamma=0.5", "--cc-set", "gamma=0.6"], "given twice"),
+        (
+            &["--workload", "permutation", "--cc", "wan=nscc"],
+            "--cc: unknown zone 'wan'; there are: intra, inter",
+        ),
+        (
+            &["--workload", "permutation", "--cc-set", "intra.speed=9"],
+            "--cc-set: nscc has no parameter 'speed'",
+        ),
+        (
+            &["--workload", "permutation", "--on", "udp", "--lb", "intra=ecmp"],
+            "--lb: zones have no effect on kernel UDP; expected --on sim",
+        ),
+        (&["--workload", "permutation", "--windows", "host"], "--windows"),
         (&["--workload", "permutation", "--lb", "plb"], "--lb: unknown load balancer 'plb'"),
+        (
+            &["--workload", "permutation", "--cc", "median(constant)"],
+            "--cc: constant does not react to single RTTs, which median filters, at character 8 of",
+        ),
+        (&["--workload", "permutation", "--lb-set", "ring=4"], "--lb-set: mixed has no parameter 'ring'"),
+        (
+            &["--workload", "permutation", "--lb-set", "nack=16"],
+            "--lb-set: mixed: nack is '16', expected a whole number from 0 to 15",
+        ),
         (&["--workload", "permutation", "--flows", "-"], "--flows"),
         (&["--workload", "permutation", "--flows", "x", "--json", "x"], "--flows"),
         (&["--workload", "permutation", "--on", "loopback", "--link", "40G"], "--link"),
@@ -388,7 +434,7 @@ fn an_unwritable_report_is_noticed_before_the_run() {
 #[test]
 fn lists_name_everything_that_can_be_chosen() {
     let cases: [(&str, &[&str]); 4] = [
-        ("cc", &["nscc", "smartt", "rccc", "nscc+rccc", "constant"]),
+        ("cc", &["nscc", "smartt", "dctcp", "rccc", "constant", "median(SENDER)", "SENDER+RECEIVER"]),
         ("lb", &["ecmp", "oblivious", "round-robin", "reps", "bitmap", "mixed"]),
         ("topologies", &["leaf-spine", "fat-tree", "FILE.topo"]),
         ("workloads", &["incast:N", "permutation", "all-to-all:K", "FILE.cm"]),
@@ -405,6 +451,9 @@ fn lists_name_everything_that_can_be_chosen() {
     }
     let one = weft(&["list", "cc", "nscc"]);
     assert!(stdout(&one).starts_with("nscc ") && stdout(&one).contains("\n    gamma: "), "{}", stdout(&one));
+    let both = stdout(&weft(&["list", "cc", "median(nscc)+rccc"])).to_owned();
+    assert!(["median(SENDER) ", "nscc ", "rccc "].iter().all(|part| both.contains(part)), "{both}");
+    assert!(stdout(&weft(&["list", "lb", "reps"])).contains("\n    freeze: "));
     let unknown = weft(&["list", "lb", "plb"]);
     assert_eq!((unknown.status.code(), stdout(&unknown)), (Some(2), ""));
     let expected = "weft: no 'plb' in this list; expected one of: ";
@@ -418,7 +467,8 @@ fn everything_listed_can_be_run() {
         let output = weft(&["list", what]);
         let names = stdout(&output).lines().filter(|line| !line.starts_with(' '));
         for name in names.filter_map(|line| line.split_whitespace().next()) {
-            let args = ["--workload", "incast:3", "--size", "40KB", option, name, "--json", "-"];
+            let name = name.replace("SENDER", "nscc").replace("RECEIVER", "rccc");
+            let args = ["--workload", "incast:3", "--size", "40KB", option, &name, "--json", "-"];
             let report = json(&run(&args));
             assert_eq!(report["config"][what], name);
         }

@@ -58,14 +58,17 @@ fn takes_its_time(report: &Value) {
 
 #[test]
 fn an_incast_is_trimmed_and_arrives() {
-    let report = run(&Lab::new(), &matrix(incast(), 100_000), &[]);
-    assert_eq!((number(&report, "/flows/total"), number(&report, "/packets/data")), (15, 15 * 25));
-    let (trimmed, again) = (number(&report, "/packets/trimmed"), number(&report, "/packets/retransmitted"));
-    assert!(trimmed > 0 && again >= trimmed, "{report}");
-    assert!(number(&report, "/predicted/trimmed") > 0, "{report}");
-    assert_eq!(number(&report, "/packets/dropped"), 0, "{report}");
-    assert_eq!(number(&report, "/timeouts"), 0, "{report}");
-    takes_its_time(&report);
+    for options in [&[][..], &["--crc"]] {
+        let report = run(&Lab::new(), &matrix(incast(), 100_000), options);
+        assert_eq!((number(&report, "/flows/total"), number(&report, "/packets/data")), (15, 15 * 25));
+        let (trimmed, again) =
+            (number(&report, "/packets/trimmed"), number(&report, "/packets/retransmitted"));
+        assert!(trimmed > 0 && again >= trimmed, "{report}");
+        assert!(number(&report, "/predicted/trimmed") > 0, "{report}");
+        assert_eq!(number(&report, "/packets/dropped"), 0, "{report}");
+        assert_eq!(number(&report, "/timeouts"), 0, "{report}");
+        takes_its_time(&report);
+    }
 }
 
 #[test]

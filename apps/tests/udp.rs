@@ -51,6 +51,7 @@ fn all_algorithms_balancers_and_sizes_run() {
     for cc in ["nscc", "smartt", "rccc", "nscc+rccc", "constant"] {
         report(&["--workload", "incast:3", "--size", "1MB", "--cc", cc]);
     }
+    report(&["--workload", "incast:3", "--size", "1MB", "--crc"]);
     for lb in ["ecmp", "oblivious", "reps", "round-robin"] {
         report(&["--workload", "permutation", "--hosts", "3", "--size", "1MB", "--lb", lb, "--paths", "3"]);
     }

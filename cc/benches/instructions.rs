@@ -7,9 +7,10 @@
 use std::hint::black_box;
 use std::sync::Arc;
 
+use weft_cc::dctcp::{Dctcp, DctcpConfig, DctcpShared};
 use weft_cc::nscc::{Nscc, NsccConfig, NsccShared};
 use weft_cc::smartt::{Smartt, SmarttConfig, SmarttShared};
-use weft_cc::{AckSample, CcParams, NackCause, NackSample, Rate, SenderCc, Span, Time};
+use weft_cc::{AckSample, CcParams, FlowControl, NackCause, NackSample, Rate, SenderCc, Span, Time};
 
 const PARAMS: CcParams = CcParams {
     mtu: 4096,
@@ -110,14 +111,15 @@ fn measured<C: SenderCc>(cc: &mut C, now: Time, ack: &AckSample) {
 fn ack(case: &Case, in_flight: u64) -> AckSample {
     AckSample {
         newly_received: MTU,
+        trigger_bytes: MTU,
         rtt: Some(case.rtt),
         ecn: case.ecn,
         in_flight,
         out_of_order: 0,
         hops: None,
-        remote_queueing: None,
-        local_rx_delay: None,
-        receiver_window: None,
+        remote_queueing: Span::ZERO,
+        local_rx_delay: Span::ZERO,
+        flow_control: FlowControl::Off,
     }
 }
 
@@ -171,7 +173,8 @@ fn run_named(algorithm: &str, case: &Case, count: u64) {
         "smartt" => {
             run(Smartt::new(Arc::new(SmarttShared::new(&SmarttConfig::default(), &PARAMS))), case, count);
         }
-        other => panic!("no algorithm {other}: nscc or smartt"),
+        "dctcp" => run(Dctcp::new(Arc::new(DctcpShared::new(&DctcpConfig::default(), &PARAMS))), case, count),
+        other => panic!("no algorithm {other}: nscc, smartt or dctcp"),
     }
 }
 
@@ -179,10 +182,14 @@ fn main() {
     // `cargo bench` and `cargo test` add flags of their own.
     let args: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();
     let pairs = ["nscc", "smartt"].into_iter().flat_map(|a| CASES.iter().map(move |c| (a, c)));
+    // DCTCP knows no phase of ignoring, and no delay: two of the cases are all that it tells apart.
+    let of_dctcp = CASES.iter().filter(|case| ["fair-increase", "marked-above-target"].contains(&case.name));
+    let pairs = pairs.chain(of_dctcp.map(|case| ("dctcp", case)));
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["list"] => pairs.for_each(|(algorithm, case)| println!("{algorithm} {}", case.name)),
         ["sizes"] => {
             println!("nscc {} shared {}", size_of::<Nscc>(), size_of::<NsccShared>());
+            println!("dctcp {} shared {}", size_of::<Dctcp>(), size_of::<DctcpShared>());
             println!("smartt {} shared {}", size_of::<Smartt>(), size_of::<SmarttShared>());
         }
         [algorithm, case, count] => {

@@ -52,6 +52,10 @@ impl SenderCc for Constant {
         self.window
     }
 
+    fn expected_rtt(&self) -> Span {
+        self.base_rtt
+    }
+
     fn snapshot(&self) -> CcSnapshot {
         CcSnapshot {
             cwnd: self.window.0,
@@ -85,7 +89,7 @@ mod tests {
         assert_eq!(Constant::new(&ConstantConfig::default(), &params()).window(), Window(150_000));
         assert_eq!(Constant::new(&half, &params()).window(), Window(75_000));
         let mut cc = Constant::new(&bytes, &params());
-        cc.on_timeout(Time::ZERO, &LossSample { bytes: 4160, in_flight: 0, consecutive: 3 });
+        cc.on_timeout(Time::ZERO, &LossSample { bytes: 4160, in_flight: 0, expiries: 3 });
         assert_eq!(cc.window(), Window(9_000));
     }
 }

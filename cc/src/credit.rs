@@ -58,6 +58,9 @@ pub struct SenderCredit {
     speculating: bool,
 }
 
+/// The least credit that a sender stores whatever its rivals, packets: a grant arrives before the last one is used up.
+const LEAST_SHARE: u64 = 4;
+
 impl SenderCredit {
     /// The account of a new connection. `cap`: the most credit that may be stored, and the speculative first
     /// balance, bytes (1.5 BDP). `wire_mtu`: bytes of a full packet on the wire.
@@ -70,6 +73,11 @@ impl SenderCredit {
     /// Whether a packet may leave: any positive balance suffices.
     pub fn may_send(&self) -> bool {
         self.balance > 0
+    }
+
+    /// Whether there is credit left to send from `backlog` bytes, so that only the sender's link is in the way.
+    pub fn holds_for(&self, backlog: u64) -> bool {
+        backlog > 0 && self.may_send()
     }
 
     /// The balance, bytes; negative after a packet that was larger than the balance.
@@ -113,9 +121,11 @@ impl SenderCredit {
     /// The target for the next request: a total of quanta modulo 2^24.
     ///
     /// `backlog`: bytes not sent yet; `rtx_backlog`: bytes to retransmit; `cwnd`: the sender's own window, if it
-    /// has one, so that it requests no credit that the window would not let it use.
-    pub fn credit_target(&mut self, backlog: u64, rtx_backlog: u64, cwnd: Option<u64>) -> u32 {
-        let target = self.target(backlog, rtx_backlog, cwnd);
+    /// has one, so that it requests no credit that the window would not let it use. `rivals`: other contexts of the
+    /// sender that hold credit and have something to send. They leave this one a part of the sender's link, and it
+    /// stores credit for no more than that part: what lies unused here could serve other senders.
+    pub fn credit_target(&mut self, backlog: u64, rtx_backlog: u64, cwnd: Option<u64>, rivals: u32) -> u32 {
+        let target = self.target(backlog, rtx_backlog, cwnd, rivals);
         self.asked = self.asked.max(target);
         on_wire(target)
     }
@@ -125,9 +135,11 @@ impl SenderCredit {
         ((self.asked - self.pulled).max(0) as u64).saturating_mul(QUANTUM)
     }
 
-    fn target(&self, backlog: u64, rtx_backlog: u64, cwnd: Option<u64>) -> i64 {
+    fn target(&self, backlog: u64, rtx_backlog: u64, cwnd: Option<u64>, rivals: u32) -> i64 {
         let own_window = cwnd.map_or(u64::MAX, |w| w.saturating_add(self.wire_mtu as u64));
-        let usable = backlog.saturating_add(rtx_backlog).min(own_window).min(self.cap as u64);
+        let cap = self.cap as u64;
+        let share = (cap / (u64::from(rivals) + 1)).max(LEAST_SHARE * self.wire_mtu as u64).min(cap);
+        let usable = backlog.saturating_add(rtx_backlog).min(own_window).min(share);
         let mut lacking = usable as i64 - self.balance;
         // The speculative balance may cover a short message, but its packets may be trimmed: request at least
         // one packet.
@@ -292,29 +304,29 @@ mod tests {
         assert_eq!(credit.balance(), CAP as i64);
         // The part above the cap is requested again when it is needed.
         credit.on_send(CAP);
-        assert_eq!(credit.credit_target(MTU, 0, None), 4_000 + 17);
+        assert_eq!(credit.credit_target(MTU, 0, None, 0), 4_000 + 17);
     }
 
     #[test]
     fn targets_request_the_missing_credit() {
         let mut credit = scheduled();
         // 10,000 B with an empty balance: 10,000 / 256 = 39.06, so 40 quanta.
-        assert_eq!(credit.credit_target(10_000, 0, None), 40);
-        assert_eq!(credit.credit_target(4_000, 6_000, None), 40);
+        assert_eq!(credit.credit_target(10_000, 0, None, 0), 40);
+        assert_eq!(credit.credit_target(4_000, 6_000, None, 0), 40);
         assert_eq!(credit.awaited(), 40 * 256);
         // The sender's window allows 8,320 B + one packet of 4,160 B = 12,480 B: 48.75 quanta.
-        assert_eq!(credit.credit_target(1 << 30, 0, Some(8_320)), 49);
+        assert_eq!(credit.credit_target(1 << 30, 0, Some(8_320), 0), 49);
         // Never more than the cap: 225,000 / 256 = 878.9.
-        assert_eq!(credit.credit_target(1 << 40, 0, None), 879);
+        assert_eq!(credit.credit_target(1 << 40, 0, None, 0), 879);
         credit.on_credit_total(64);
         // 16,384 B are stored: no credit is missing, and the target is below the total granted.
-        assert_eq!(credit.credit_target(10_000, 0, None), 64 - 24);
+        assert_eq!(credit.credit_target(10_000, 0, None, 0), 64 - 24);
     }
 
     #[test]
     fn a_speculating_sender_requests_at_least_one_packet() {
         let mut credit = SenderCredit::new(CAP, MTU);
-        assert_eq!(credit.credit_target(1_000, 0, None), 17);
+        assert_eq!(credit.credit_target(1_000, 0, None, 0), 17);
     }
 
     #[test]
@@ -367,7 +379,7 @@ mod tests {
             assert_eq!(ledger.total(), on_wire(granted));
 
             let mut credit = scheduled();
-            let wanted = ledger.on_target(credit.credit_target(1 << 30, 0, None));
+            let wanted = ledger.on_target(credit.credit_target(1 << 30, 0, None, 0));
             assert!(wanted <= CAP + MTU + QUANTUM, "{wanted} B at {granted}");
             let gained = credit.on_credit_total(ledger.on_grant(wanted));
             assert!(gained > 0 && credit.may_send(), "stuck at {granted}");

@@ -4,13 +4,15 @@
 use std::fmt;
 
 use crate::constant::Constant;
+use crate::dctcp::Dctcp;
+use crate::median::Median;
 use crate::nscc::Nscc;
 use crate::rccc::Rccc;
 use crate::smartt::Smartt;
 use crate::unlimited::Unlimited;
 use crate::{
     AckSample, CcSnapshot, Credit, DataSample, LossSample, NackSample, ReceiverCc, SenderCc, SenderId,
-    SentPacket, Time, Window,
+    SentPacket, Span, Time, Window,
 };
 
 /// Any sender's algorithm. A new one gets an arm here and a line in the macro below.
@@ -20,10 +22,14 @@ pub enum SenderAlgorithm {
     Nscc(Nscc),
     /// SMaRTT after the paper.
     Smartt(Smartt),
+    /// DCTCP.
+    Dctcp(Dctcp),
     /// A fixed window.
     Constant(Constant),
     /// No window: the receiver's credits decide alone.
     Unlimited(Unlimited),
+    /// Another one, behind a median filter.
+    Median(Box<Median>),
     /// A user's own.
     Custom(Box<dyn SenderCc + Send>),
 }
@@ -37,7 +43,9 @@ macro_rules! each_sender {
         match $self {
             SenderAlgorithm::Nscc($cc) => $call,
             SenderAlgorithm::Smartt($cc) => $call,
+            SenderAlgorithm::Dctcp($cc) => $call,
             SenderAlgorithm::Constant($cc) => $call,
+            SenderAlgorithm::Median($cc) => $call,
             SenderAlgorithm::Unlimited($cc) => $call,
             SenderAlgorithm::Custom($own) => $call_own,
         }
@@ -73,6 +81,10 @@ impl SenderCc for SenderAlgorithm {
     #[inline]
     fn next_departure(&self) -> Option<Time> {
         each_sender!(self, cc => cc.next_departure())
+    }
+
+    fn expected_rtt(&self) -> Span {
+        each_sender!(self, cc => cc.expected_rtt())
     }
 
     fn snapshot(&self) -> CcSnapshot {

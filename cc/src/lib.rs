@@ -4,8 +4,10 @@
 //! algorithm implements [`SenderCc`], a receiver's credit scheduler implements [`ReceiverCc`]; time and all
 //! measurements are arguments. A congestion context may run either or both: the smaller permission wins.
 //!
-//! - [`registry`] chooses algorithms by name; [`table`] and [`settings`] are what such tables are made of.
-//! - [`nscc`], [`smartt`], [`constant`] and [`unlimited`] are senders' algorithms, [`rccc`] is a receiver's.
+//! - [`registry`] chooses algorithms by name, [`grammar`] puts names together; [`table`] and [`settings`](mod@settings) are what such
+//!   tables are made of.
+//! - [`nscc`], [`smartt`], [`dctcp`], [`constant`] and [`unlimited`] are senders' algorithms, [`rccc`] is a receiver's;
+//!   [`median`] filters what a sender sees.
 //! - [`credit`] is the arithmetic of credit on the wire.
 //! - [`units`] is the grammar of rates, times and sizes.
 //!
@@ -15,8 +17,11 @@
 
 pub mod constant;
 pub mod credit;
+pub mod dctcp;
 mod deadline;
 mod dispatch;
+pub mod grammar;
+pub mod median;
 pub mod nscc;
 pub mod rccc;
 pub mod registry;
@@ -28,9 +33,10 @@ pub mod units;
 pub mod unlimited;
 
 pub use dispatch::{ReceiverAlgorithm, SenderAlgorithm};
-pub use registry::{CcChoice, CcSetError, PreparedCc};
+pub use grammar::CcNameError;
+pub use registry::{CcChoice, Needs, PreparedCc};
 pub use settings::SettingInfo;
-pub use table::UnknownName;
+pub use table::{SetError, UnknownName};
 pub use time::{PS_PER_SEC, Rate, Span, Time};
 
 /// The network and the endpoint, as an algorithm sees them when it is made.
@@ -70,6 +76,9 @@ pub struct SentPacket {
     pub in_flight: u64,
     /// Whether the packet was sent before.
     pub retransmission: bool,
+    /// Whether the application limits the sender: nothing more waits to be sent, and the window has room for another
+    /// packet. Until that changes, deliveries say little about the path.
+    pub app_limited: bool,
 }
 
 /// An acknowledgement has arrived.
@@ -77,7 +86,10 @@ pub struct SentPacket {
 pub struct AckSample {
     /// Bytes that the receiver has accepted since the last acknowledgement; may be zero.
     pub newly_received: u64,
-    /// RTT of the packet that triggered the acknowledgement; none if it is ambiguous, because the packet was
+    /// Size of the packet that triggered the acknowledgement, which `rtt` and `ecn` are about, bytes. Zero if no packet
+    /// did, or if it was known to have arrived.
+    pub trigger_bytes: u64,
+    /// RTT of that packet, less `remote_queueing` and `local_rx_delay`; none if it is ambiguous, because the packet was
     /// retransmitted or had been acknowledged before.
     pub rtt: Option<Span>,
     /// Whether that packet arrived with a congestion mark (CE).
@@ -88,13 +100,33 @@ pub struct AckSample {
     pub out_of_order: u16,
     /// Number of switches that the packet has passed; none if unknown.
     pub hops: Option<u8>,
-    /// Time from the arrival of the packet at the remote host to its acknowledgement; none if unknown.
-    pub remote_queueing: Option<Span>,
-    /// Time from the arrival of the acknowledgement at the local host to its processing; none if unknown.
-    pub local_rx_delay: Option<Span>,
-    /// The receiver's request for a smaller window (UET `rcv_cwnd_pend`): the window shrinks by `newly_received`
-    /// except for this share of it, in units of 1/127. None if the receiver requests nothing.
-    pub receiver_window: Option<u8>,
+    /// Time from the arrival of the packet at the remote host to its acknowledgement; zero if unknown.
+    pub remote_queueing: Span,
+    /// Time from the arrival of the acknowledgement at the local host to its processing; zero if unknown.
+    pub local_rx_delay: Span,
+    /// The receiver's request to send less, because the host itself cannot keep up.
+    pub flow_control: FlowControl,
+}
+
+/// A receiver's request concerning the window of its sender (destination flow control, UET §3.6.13.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum FlowControl {
+    /// No request (`rcv_cwnd_pend` = 0).
+    #[default]
+    Off,
+    /// The window becomes the bytes in flight, less this share of the newly received bytes, in 1/128
+    /// (`rcv_cwnd_pend`, 1 to 127): 64 in all acknowledgements of an RTT halves the window, 127 leaves one packet.
+    Penalty(u8),
+    /// The penalty is over (`rcv_cwnd_pend` = 0 with `rc`): the window may be again what it was before.
+    Restore,
+}
+
+impl AckSample {
+    /// Time that the packet and its acknowledgement waited in the hosts, as far as their ports measure it.
+    #[inline]
+    pub fn host_delay(&self) -> Span {
+        self.remote_queueing.plus(self.local_rx_delay)
+    }
 }
 
 /// The reason for which a packet counts as not received.
@@ -123,15 +155,16 @@ pub struct NackSample {
     pub in_flight: u64,
 }
 
-/// The retransmission timer of a packet has expired.
+/// The retransmission timer of a PDC has expired.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LossSample {
-    /// Size of the packet, bytes.
+    /// Size of all its packets that have expired, bytes.
     pub bytes: u64,
-    /// Bytes in flight of the context, not including this packet.
+    /// Bytes in flight of the context, not including these packets.
     pub in_flight: u64,
-    /// Number of successive expiries without an acknowledgement in between, including this one (1, 2, …).
-    pub consecutive: u32,
+    /// Number of rounds of expiries without an acknowledgement in between, including this one (1, 2, …). PDCs of one
+    /// context whose timers expire in the same round have the same number.
+    pub expiries: u32,
 }
 
 /// The bytes that an algorithm allows in flight. The window may be smaller than a packet: a packet may then
@@ -169,15 +202,19 @@ pub trait SenderCc {
     fn on_ack(&mut self, now: Time, ack: &AckSample);
     /// A packet was trimmed or is inferred to be lost.
     fn on_nack(&mut self, now: Time, nack: &NackSample);
-    /// The retransmission timer of a packet has expired.
+    /// The retransmission timer of a PDC has expired.
     fn on_timeout(&mut self, now: Time, lost: &LossSample);
     /// Bytes allowed in flight. Every call that takes `&mut self` may change them.
     fn window(&self) -> Window;
+    /// The RTT that the algorithm expects while the network is no more congested than it permits: the base RTT and the
+    /// queueing delay that it steers towards, or the base RTT alone if it has no such target. The protocol judges by it
+    /// how long an answer may take; the [snapshot](SenderCc::snapshot) is for people only.
+    fn expected_rtt(&self) -> Span;
     /// The time at which the next packet may leave; none if it may leave as soon as the window allows.
     fn next_departure(&self) -> Option<Time> {
         None
     }
-    /// The state, for traces.
+    /// The state, for traces and displays. Its words and figures are the algorithm's own.
     fn snapshot(&self) -> CcSnapshot;
 }
 
@@ -185,6 +222,15 @@ pub trait SenderCc {
 /// scheduler indexes by them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SenderId(pub u32);
+
+/// Where a switch has trimmed a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trim {
+    /// Inside the fabric, or at a last hop that does not say so.
+    InFabric,
+    /// At the last switch before the receiver: the receiver's own link is the bottleneck.
+    LastHop,
+}
 
 /// A data packet has arrived at the receiver.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -195,8 +241,8 @@ pub struct DataSample {
     pub scheduled: bool,
     /// Whether the packet arrived with a congestion mark.
     pub ecn: bool,
-    /// Whether the payload was trimmed.
-    pub trimmed: bool,
+    /// Where the payload was trimmed; none if the packet is whole.
+    pub trimmed: Option<Trim>,
     /// Whether the sender reports that it holds more credit than it can use (SIRD's csn bit).
     pub congested_sender: bool,
 }

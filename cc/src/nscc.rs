@@ -20,6 +20,11 @@
 //! - The largest window is at least one packet, so that a very short RTT cannot stop a flow, and it takes
 //!   effect as soon as the base RTT falls, not at the next adjustment.
 //! - Windows stay below 2 GiB, and byte counters saturate at 4 GiB instead of wrapping.
+//! - `rcv_cwnd_pend` has the meaning of UET §3.6.13.2: 0 is no effect. The code takes it for the share of the window to
+//!   keep, so that 127 is no effect.
+//! - Where ports measure how long packets and acknowledgements wait in the hosts, that time is no part of the delay. The
+//!   bytes that wait there are in flight nevertheless, so the largest window is 1.5 BDP of the base RTT and the average
+//!   of that time together, but never more than 1.5 BDP of the network RTT. In the code hosts do not wait.
 //! - An inferred loss counts like a trim inside the fabric. In the code it leaves the window unchanged.
 
 use std::sync::Arc;
@@ -27,7 +32,8 @@ use std::sync::Arc;
 use crate::deadline::{LONGEST_TIMER_PS, elapsed_ps, passed};
 use crate::settings::{BDPS, FACTOR, SHARE, SIZE, TIME, settings};
 use crate::{
-    AckSample, CcParams, CcSnapshot, LossSample, NackCause, NackSample, SenderCc, Span, Time, Window,
+    AckSample, CcParams, CcSnapshot, FlowControl, LossSample, NackCause, NackSample, SenderCc, Span, Time,
+    Window,
 };
 
 /// BDP in bytes of the network for which the UE text states its constants: 100 Gbit/s and 12 µs.
@@ -36,6 +42,8 @@ const REFERENCE_BDP: f64 = 150_000.0;
 const REFERENCE_RTT_PS: f64 = 12e6;
 /// Longer delays count as this one: 53 days.
 const LONGEST_DELAY_PS: u64 = (1 << 62) - 1;
+/// The average of the time in hosts takes in a new value by 1/2^this.
+const HOST_DELAY_GAIN: u32 = 3;
 /// The largest window, bytes: windows have 32 bits, and an addition must not overflow them.
 const LARGEST_WINDOW: u64 = (1 << 31) - 1;
 
@@ -152,8 +160,8 @@ pub struct Nscc {
     window: u32,
     fast_increase: bool,
     trigger_qa: bool,
-    /// Whether the timers hold instants of this clock.
-    started: bool,
+    /// Whether the timers hold instants of this clock, and no packet has waited in the hosts of late.
+    usual: bool,
     /// Whether a first quick-adapt period has begun.
     in_period: bool,
     shared: Arc<NsccShared>,
@@ -177,7 +185,10 @@ pub struct Nscc {
     idle_bytes: u32,
     /// Bytes whose ECN marks are still to be ignored after quick adapt.
     to_ignore: u32,
-    max_window: u32,
+    /// The window when the receiver's penalty began; 0 if there is none to restore.
+    saved_window: u32,
+    /// Moving average of the time that packets and acknowledgements wait in the hosts, ns.
+    host_delay_ns: u32,
 }
 
 fn bytes_u32(bytes: u64) -> u32 {
@@ -192,7 +203,6 @@ impl Nscc {
         let initial = shared.initial_window.unwrap_or(max_window);
         Nscc {
             window: initial.clamp(shared.min_window, max_window),
-            max_window,
             base_rtt_ps,
             shared,
             inc: 0.0,
@@ -205,19 +215,22 @@ impl Nscc {
             received_at_adjust: 0,
             idle_bytes: 0,
             to_ignore: 0,
+            saved_window: 0,
+            host_delay_ns: 0,
             fast_increase: false,
             trigger_qa: false,
-            started: false,
+            usual: false,
             in_period: false,
         }
     }
 
     /// Makes all timers due: they count as if they had last run long ago.
     fn start(&mut self, now: Time) {
-        if !self.started {
+        // The hosts' delay is averaged after the start only.
+        if !self.usual && self.host_delay_ns == 0 {
             let long_ago = now - Span::from_ps(LONGEST_TIMER_PS);
             (self.qa_end, self.last_decrease, self.last_adjust) = (long_ago, long_ago, long_ago);
-            self.started = true;
+            self.usual = true;
         }
     }
 
@@ -226,7 +239,7 @@ impl Nscc {
     }
 
     fn bound(&mut self) {
-        self.window = self.window.max(self.shared.min_window).min(self.max_window);
+        self.window = self.window.max(self.shared.min_window).min(self.max_window());
     }
 
     fn shrink(&mut self, bytes: u64) {
@@ -236,9 +249,27 @@ impl Nscc {
     fn lower_base_rtt(&mut self, rtt: Span) {
         if rtt.as_ps() < self.base_rtt_ps {
             self.base_rtt_ps = rtt.as_ps();
-            self.max_window = self.shared.max_window(rtt.as_ps());
             self.bound();
         }
+    }
+
+    /// The time of a round trip through the idle network and both hosts.
+    fn loop_ps(&self) -> u64 {
+        let in_hosts = u64::from(self.host_delay_ns) * 1_000;
+        (self.base_rtt_ps + in_hosts).min(self.shared.network_rtt.as_ps())
+    }
+
+    /// The largest window now. It follows from the base RTT and the time in hosts.
+    fn max_window(&self) -> u32 {
+        self.shared.max_window(self.loop_ps())
+    }
+
+    fn average_in_host_delay(&mut self, waited: Span) {
+        let ns = (waited.as_ps() / 1_000).min(1 << 30) as i32;
+        let before = self.host_delay_ns as i32;
+        self.host_delay_ns = (before + ((ns - before) >> HOST_DELAY_GAIN)) as u32;
+        self.usual = self.host_delay_ns == 0;
+        self.bound();
     }
 
     #[inline(always)]
@@ -267,7 +298,7 @@ impl Nscc {
         if passed(now, self.qa_end) {
             return self.react_at_period_end(now, ack, bytes, delay_ps);
         }
-        self.core_cases(now, ack.ecn, bytes, delay_ps);
+        self.core_cases(now, ack, bytes, delay_ps);
     }
 
     /// Drops the collected increases and starts to count the bytes for the next adjustment.
@@ -284,14 +315,14 @@ impl Nscc {
         if self.quick_adapt(now, far_off, ack.in_flight) {
             return self.forget_increases();
         }
-        self.core_cases(now, ack.ecn, bytes, delay_ps);
+        self.core_cases(now, ack, bytes, delay_ps);
     }
 
     /// Ends a period of quick adapt; true if the window was set (`quick_adapt`; §III-E).
     #[inline(always)]
     fn quick_adapt(&mut self, now: Time, far_off: bool, in_flight: u64) -> bool {
         let achieved = self.received.wrapping_sub(self.received_at_period);
-        let gate = self.max_window >> self.shared.qa_gate;
+        let gate = self.max_window() >> self.shared.qa_gate;
         let adapt = self.in_period && far_off && achieved < gate && self.shared.quick_adapt;
         if adapt {
             self.window = (f64::from(achieved) * self.shared.qa_scaling) as u32;
@@ -300,17 +331,19 @@ impl Nscc {
             self.trigger_qa = false;
         }
         self.received_at_period = self.received;
-        self.qa_end = now + Span::from_ps(self.base_rtt_ps + self.shared.target_ps);
+        self.qa_end = now + Span::from_ps(self.loop_ps() + self.shared.target_ps);
         self.in_period = true;
         adapt
     }
 
     /// The four cases of the table in the module's documentation (§III-I).
     #[inline(always)]
-    fn core_cases(&mut self, now: Time, ecn: bool, bytes: u32, delay_ps: u64) {
+    fn core_cases(&mut self, now: Time, ack: &AckSample, bytes: u32, delay_ps: u64) {
         let room = self.shared.target_ps.wrapping_sub(delay_ps) as i64;
         let below_target = room > 0;
-        match (ecn, below_target) {
+        match (ack.ecn, below_target) {
+            // The window does not grow while the receiver holds it down.
+            (false, _) if matches!(ack.flow_control, FlowControl::Penalty(_)) => {}
             (false, true) => {
                 if !self.fast_increase(bytes, delay_ps) {
                     self.proportional_increase(bytes, room);
@@ -347,8 +380,8 @@ impl Nscc {
         self.fast_increase |= self.idle_bytes > self.window;
         if self.fast_increase {
             let grown = f64::from(self.window) + f64::from(bytes) * self.shared.fi_scale;
-            let largest = f64::from(self.max_window);
-            self.window = if grown < largest { grown as u32 } else { self.max_window };
+            let largest = self.max_window();
+            self.window = if grown < f64::from(largest) { grown as u32 } else { largest };
         }
         self.fast_increase
     }
@@ -359,7 +392,7 @@ impl Nscc {
         self.fast_increase = false;
         self.idle_bytes = 0;
         let avg = self.avg_delay_ps();
-        if avg > self.shared.target_ps as f64 && elapsed_ps(now, self.last_decrease) > self.base_rtt_ps {
+        if avg > self.shared.target_ps as f64 && elapsed_ps(now, self.last_decrease) > self.loop_ps() {
             let factor = (self.shared.md_base + self.shared.md_slope / avg).max(self.shared.md_floor);
             let shrunk = (f64::from(self.window) * factor) as u32;
             self.window = shrunk.max(self.shared.min_window);
@@ -389,15 +422,14 @@ impl Nscc {
         self.bound();
     }
 
-    /// Handles an ACK that is the flow's first one, lowers the base RTT, has no RTT, or carries the receiver's
-    /// penalty.
+    /// Handles an ACK that is the flow's first one, lowers the base RTT, has no RTT, carries the receiver's flow control,
+    /// or comes from hosts that measure how long packets wait in them.
     #[cold]
     fn on_rare_ack(&mut self, now: Time, ack: &AckSample) {
         self.start(now);
+        self.average_in_host_delay(ack.host_delay());
         let bytes = bytes_u32(ack.newly_received);
-        if let Some(share) = ack.receiver_window {
-            self.penalise(bytes, share);
-        }
+        self.obey_receiver(ack, bytes);
         let delay_ps = match ack.rtt {
             Some(rtt) => {
                 self.lower_base_rtt(rtt);
@@ -410,17 +442,33 @@ impl Nscc {
         self.react(now, ack, bytes, delay_ps);
     }
 
-    /// Applies the receiver's penalty: the window keeps `share`/127 of the received bytes (UET `rcv_cwnd_pend`).
-    fn penalise(&mut self, bytes: u32, share: u8) {
-        let kept = u64::from(bytes) * u64::from(share.min(127)) / 127;
-        self.shrink(u64::from(bytes) - kept);
+    /// The receiver's flow control (`apply_cwnd_penalty`, UET §3.6.13.6).
+    fn obey_receiver(&mut self, ack: &AckSample, bytes: u32) {
+        match ack.flow_control {
+            FlowControl::Off => {}
+            FlowControl::Penalty(share) => {
+                if self.saved_window == 0 {
+                    self.saved_window = self.window;
+                }
+                self.window = self.window.min(bytes_u32(ack.in_flight));
+                self.shrink((u64::from(bytes) * u64::from(share.min(127))) >> 7);
+            }
+            FlowControl::Restore => {
+                self.window = match core::mem::take(&mut self.saved_window) {
+                    0 => self.window,
+                    saved => saved.min(self.max_window()),
+                };
+            }
+        }
     }
 }
 
 impl SenderCc for Nscc {
     #[inline]
     fn on_ack(&mut self, now: Time, ack: &AckSample) {
-        let usual = self.started && ack.receiver_window.is_none() && ack.newly_received >> 32 == 0;
+        let waited = ack.remote_queueing.as_ps() | ack.local_rx_delay.as_ps();
+        let usual =
+            self.usual && ack.flow_control == FlowControl::Off && (ack.newly_received >> 32) | waited == 0;
         let (Some(rtt), true) = (ack.rtt, usual) else { return self.on_rare_ack(now, ack) };
         // An RTT below the base RTT wraps to a huge delay, so that one comparison finds both.
         let delay_ps = rtt.as_ps().wrapping_sub(self.base_rtt_ps);
@@ -458,6 +506,10 @@ impl SenderCc for Nscc {
     #[inline]
     fn window(&self) -> Window {
         Window(u64::from(self.window))
+    }
+
+    fn expected_rtt(&self) -> Span {
+        Span::from_ps(self.base_rtt_ps + self.shared.target_ps)
     }
 
     fn snapshot(&self) -> CcSnapshot {

@@ -10,9 +10,15 @@
 //! - A pull that would grant nothing is not sent. In the code it is sent and takes the time of 1 KiB.
 //! - A trimmed packet counts as demand for its size, because it will be retransmitted even if the demand of its
 //!   sender was satisfied before. In the code such a sender waits for slow credit.
+//! - A bottleneck inside the fabric lowers the rate of credit if the setting `oversubscription` says that there is one.
+//!   In the code the topology file says so.
 //! - A late poll does not lower the rate: the scheduler catches up with up to one pull.
 
+mod fabric;
+
 use std::collections::VecDeque;
+
+use fabric::FabricShare;
 
 use crate::credit::{LARGEST_CREDIT, QUANTUM};
 use crate::deadline::{elapsed_ps, reached};
@@ -24,6 +30,8 @@ settings! {
     pub struct RcccConfig {
         pull: u64 = 64 * QUANTUM, in SIZE, "credit of one pull, rounded up to whole quanta of 256 B";
         pull_rate: f64 = 0.99, in 0.01..=1.0, "share of the line rate at which credit is granted";
+        oversubscription: f64 = 1.0, in 1.0..=100.0,
+            "the rate of all hosts over the fabric's; above 1, marks and trims inside the fabric lower the rate of credit";
         slow_credit_bdp: f64 = 1.5, in FACTOR, "credit that an idle sender gets unasked, in BDPs of the network";
         max_credit_bdp: f64 = 1.5, in BDPS,
             "credit that a sender may store, and its speculative first window, in BDPs of the network";
@@ -99,6 +107,8 @@ pub struct Rccc {
     largest_demand: u64,
     reclaim_ps: u64,
     ps_per_byte: f64,
+    /// The control for bottlenecks inside the fabric, if it is on.
+    fabric: Option<Box<FabricShare>>,
 }
 
 /// The longest time between two pulls, for links with a rate near zero.
@@ -117,6 +127,8 @@ impl Rccc {
             largest_demand: config.largest_demand(params),
             reclaim_ps: config.reclaim_after.as_ps(),
             ps_per_byte: 8e12 / (params.link_rate.as_bps() as f64 * config.pull_rate),
+            fabric: (config.oversubscription > 1.0)
+                .then(|| Box::new(FabricShare::new(params, config.oversubscription))),
         }
     }
 
@@ -128,7 +140,8 @@ impl Rccc {
 
     /// The time that `bytes` of credit take at the pace of the grants.
     fn pace(&self, bytes: u64) -> Span {
-        Span::from_ps((bytes as f64 * self.ps_per_byte).clamp(1.0, SLOWEST_PULL.as_ps() as f64) as u64)
+        let share = self.fabric.as_ref().map_or(1.0, |fabric| fabric.get());
+        Span::from_ps((bytes as f64 * self.ps_per_byte / share).clamp(1.0, SLOWEST_PULL.as_ps() as f64) as u64)
     }
 
     fn sender(&mut self, now: Time, id: SenderId) -> &mut Sender {
@@ -217,12 +230,15 @@ impl ReceiverCc for Rccc {
 
     fn on_data(&mut self, now: Time, sender: SenderId, data: &DataSample) {
         self.rest_if_empty(now);
+        if let Some(fabric) = &mut self.fabric {
+            fabric.on_data(now, data);
+        }
         let known = self.sender(now, sender);
         if data.scheduled {
             known.outstanding = known.outstanding.saturating_sub(data.bytes);
         }
         known.last_heard = now;
-        if data.trimmed {
+        if data.trimmed.is_some() {
             known.resend = known.resend.max(data.bytes.min(LARGEST_CREDIT));
             self.enqueue(sender);
         }

@@ -4,20 +4,21 @@
 //! then asked for one [`SenderAlgorithm`] per congestion context. A choice has a sender's part and may
 //! have a receiver's part; where both are in force the smaller permission wins.
 //!
-//! A new algorithm needs a file of its own, an arm in `dispatch`, and here a part and the rows that use it.
+//! A new algorithm needs a file of its own, an arm in `dispatch`, and here a part and its row. [`grammar`]
+//! says how parts are put together.
 
 use std::sync::Arc;
 
-use thiserror::Error;
-
 use crate::constant::{Constant, ConstantConfig};
 use crate::credit::SenderCredit;
+use crate::dctcp::{Dctcp, DctcpConfig, DctcpShared};
+use crate::grammar::{self, CcNameError};
 use crate::nscc::{Nscc, NsccConfig, NsccShared};
 use crate::rccc::{Rccc, RcccConfig};
 use crate::settings::SettingInfo;
 use crate::smartt::{Smartt, SmarttConfig, SmarttShared};
 use crate::table::{
-    Builder, ListSettings, Part, Refused, Row, UnknownName, configured, find, without_settings,
+    Builder, ListSettings, Part, Refused, Row, SetError, configured, names, without_settings,
 };
 use crate::unlimited::Unlimited;
 use crate::{CcParams, ReceiverAlgorithm, ReceiverCc, SenderAlgorithm, SenderCc};
@@ -44,20 +45,43 @@ pub struct PreparedReceiver {
     credit_cap: u64,
 }
 
-/// The two parts of a congestion control.
-#[derive(Clone, Copy)]
-pub struct CcParts {
-    /// The algorithm at the sender.
-    pub sender: Part<SenderInput, MakeSender>,
-    /// The scheduler that grants credit at the receiver; none if senders need no credit.
-    pub receiver: Option<Part<CcParams, PreparedReceiver>>,
+/// What a sender's algorithm needs of the endpoint that runs it, and what holds for its window.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Needs {
+    /// An acknowledgement of each packet. Without, one may sum up several packets, and reports mark and RTT of the last.
+    pub ack_each: bool,
+    /// Single RTTs, which `median` can filter.
+    pub delay: bool,
+    /// The bounds of the window with default settings; none if the window does not adapt.
+    pub window: Option<WindowBounds>,
 }
 
-impl ListSettings for CcParts {
+impl Needs {
+    /// Nothing.
+    pub const NONE: Needs = Needs { ack_each: false, delay: false, window: None };
+}
+
+/// The bounds of a window that adapts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct WindowBounds {
+    /// The smallest window in full packets.
+    pub least_packets: f64,
+    /// The largest window in BDPs of the network.
+    pub most_bdp: f64,
+}
+
+/// A sender's part.
+#[derive(Clone, Copy)]
+pub struct SenderPart {
+    /// Hands out its builder.
+    pub build: Part<SenderInput, MakeSender>,
+    /// What it needs.
+    pub needs: Needs,
+}
+
+impl ListSettings for SenderPart {
     fn settings(&self) -> Vec<SettingInfo> {
-        let mut all = self.sender.settings();
-        all.extend(self.receiver.iter().flat_map(Part::settings));
-        all
+        self.build.settings()
     }
 }
 
@@ -75,6 +99,13 @@ const SMARTT: Part<SenderInput, MakeSender> = || {
     })
 };
 
+const DCTCP: Part<SenderInput, MakeSender> = || {
+    configured(|config: &DctcpConfig, on: SenderInput| -> MakeSender {
+        let shared = Arc::new(DctcpShared::new(config, &on.params));
+        Arc::new(move || SenderAlgorithm::Dctcp(Dctcp::new(shared.clone())))
+    })
+};
+
 const CONSTANT: Part<SenderInput, MakeSender> = || {
     configured(|config: &ConstantConfig, on: SenderInput| -> MakeSender {
         let constant = Constant::new(config, &on.params);
@@ -82,7 +113,8 @@ const CONSTANT: Part<SenderInput, MakeSender> = || {
     })
 };
 
-const UNLIMITED: Part<SenderInput, MakeSender> = || {
+/// The sender of a receiver's scheduler that stands alone.
+pub(crate) const UNLIMITED: Part<SenderInput, MakeSender> = || {
     without_settings(|on: SenderInput| -> MakeSender {
         let unlimited = Unlimited::new(&on.params);
         Arc::new(move || SenderAlgorithm::Unlimited(unlimited))
@@ -97,75 +129,68 @@ const RCCC: Part<CcParams, PreparedReceiver> = || {
     })
 };
 
-/// All congestion controls.
-pub static ALGORITHMS: &[Row<CcParts>] = &[
+/// The window of SMaRTT and NSCC: from one packet to 1.5 BDP.
+const UP_TO_ONE_AND_A_HALF_BDP: Option<WindowBounds> =
+    Some(WindowBounds { least_packets: 1.0, most_bdp: 1.5 });
+
+/// All senders' algorithms.
+pub static SENDERS: &[Row<SenderPart>] = &[
     Row {
         name: "nscc",
         about: "sender window from ECN, delay and trims",
         source: "Ultra Ethernet NSCC, as coded in uet-htsim",
-        part: CcParts { sender: NSCC, receiver: None },
+        part: SenderPart {
+            build: NSCC,
+            needs: Needs { ack_each: false, delay: true, window: UP_TO_ONE_AND_A_HALF_BDP },
+        },
     },
     Row {
         name: "smartt",
         about: "sender window from ECN, RTT and trims, as published",
         source: "SMaRTT paper, Algorithms 1-4, equations 1-3",
-        part: CcParts { sender: SMARTT, receiver: None },
+        part: SenderPart {
+            build: SMARTT,
+            needs: Needs { ack_each: false, delay: true, window: UP_TO_ONE_AND_A_HALF_BDP },
+        },
+    },
+    Row {
+        name: "dctcp",
+        about: "sender window from the share of marked packets",
+        source: "DCTCP, SIGCOMM 2010; RFC 8257",
+        part: SenderPart {
+            build: DCTCP,
+            needs: Needs {
+                ack_each: true,
+                delay: false,
+                window: Some(WindowBounds { least_packets: 1.0, most_bdp: f64::INFINITY }),
+            },
+        },
     },
     Row {
         name: "constant",
         about: "a window that never changes, one BDP by default",
         source: "a baseline",
-        part: CcParts { sender: CONSTANT, receiver: None },
-    },
-    Row {
-        name: "rccc",
-        about: "receiver credit, no sender window",
-        source: "Ultra Ethernet RCCC, as coded in uet-htsim; EQDS, NSDI 2022",
-        part: CcParts { sender: UNLIMITED, receiver: Some(RCCC) },
-    },
-    Row {
-        name: "nscc+rccc",
-        about: "receiver credit under an nscc window",
-        source: "Ultra Ethernet NSCC and RCCC, as coded in uet-htsim; EQDS, NSDI 2022",
-        part: CcParts { sender: NSCC, receiver: Some(RCCC) },
-    },
-    Row {
-        name: "smartt+rccc",
-        about: "receiver credit under a smartt window",
-        source: "SMaRTT paper, section VI; Ultra Ethernet RCCC, as coded in uet-htsim; EQDS, NSDI 2022",
-        part: CcParts { sender: SMARTT, receiver: Some(RCCC) },
+        part: SenderPart { build: CONSTANT, needs: Needs::NONE },
     },
 ];
 
-/// A setting could not be changed.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum CcSetError {
-    /// The algorithm has no parameter of this name.
-    #[error("{algorithm} has no parameter '{key}' (to set to '{value}'); it has: {known}")]
-    UnknownKey {
-        /// The algorithm's name.
-        algorithm: String,
-        /// The name that was given.
-        key: String,
-        /// The value that it was set to.
-        value: String,
-        /// The names of the parameters that exist, comma-separated.
-        known: String,
-    },
-    /// The parameter does not take this value.
-    #[error("{algorithm}: {key} is '{value}', expected {expected}; parameters are: {known}")]
-    BadValue {
-        /// The algorithm's name.
-        algorithm: String,
-        /// The name of the parameter.
-        key: String,
-        /// The value that it was set to.
-        value: String,
-        /// The values that it takes, to complete the sentence "expected …".
-        expected: String,
-        /// The names of the parameters that exist, comma-separated.
-        known: String,
-    },
+/// All receivers' schedulers. Alone, they run with senders that have no window.
+pub static RECEIVERS: &[Row<Part<CcParams, PreparedReceiver>>] = &[Row {
+    name: "rccc",
+    about: "receiver credit, no sender window",
+    source: "Ultra Ethernet RCCC, as coded in uet-htsim; EQDS, NSDI 2022",
+    part: RCCC,
+}];
+
+/// The names of all congestion controls that the tables make: senders, receivers, each sender with each receiver, and the
+/// senders that react to delay behind a median.
+pub fn all_names() -> Vec<String> {
+    let (senders, receivers) = (names(SENDERS), names(RECEIVERS));
+    let pairs = senders.iter().flat_map(|s| receivers.iter().map(move |r| format!("{s}+{r}")));
+    let filtered = SENDERS.iter().filter(|row| row.part.needs.delay);
+    let medians = filtered.map(|row| format!("median({})", row.name));
+    let alone = senders.iter().chain(&receivers).map(|name| (*name).to_owned());
+    alone.chain(pairs).chain(medians).collect()
 }
 
 /// Makes a user's own sender algorithm, one for each congestion context.
@@ -178,33 +203,34 @@ pub type ReceiverFactory = Arc<dyn Fn(&CcParams) -> Box<dyn ReceiverCc + Send> +
 pub struct CcChoice {
     name: String,
     sender: Arc<dyn Builder<SenderInput, MakeSender>>,
+    needs: Needs,
     receiver: Option<Arc<dyn Builder<CcParams, PreparedReceiver>>>,
 }
 
 impl Default for CcChoice {
     /// `nscc`.
     fn default() -> Self {
-        CcChoice { name: "nscc".into(), sender: NSCC(), receiver: None }
+        CcChoice::parse("nscc").expect("nscc is in the table")
     }
 }
 
 impl std::str::FromStr for CcChoice {
-    type Err = UnknownName;
+    type Err = CcNameError;
 
-    fn from_str(name: &str) -> Result<Self, UnknownName> {
+    fn from_str(name: &str) -> Result<Self, CcNameError> {
         CcChoice::parse(name)
     }
 }
 
 impl CcChoice {
-    /// The algorithm called `name`, with its default settings.
+    /// The congestion control called `name`, with its default settings: a sender, a receiver, `SENDER+RECEIVER`, and
+    /// `median(SENDER)` wherever a sender may stand.
     ///
     /// # Errors
-    /// [`UnknownName`] when there is none; its text lists the names.
-    pub fn parse(name: &str) -> Result<CcChoice, UnknownName> {
-        let row = find(ALGORITHMS, "congestion control", name)?;
-        let CcParts { sender, receiver } = row.part;
-        Ok(CcChoice { name: row.name.into(), sender: sender(), receiver: receiver.map(|part| part()) })
+    /// [`CcNameError`] when there is none; its text says where, and what could stand there.
+    pub fn parse(name: &str) -> Result<CcChoice, CcNameError> {
+        let (sender, receiver) = grammar::parse(name)?;
+        Ok(CcChoice { name: name.into(), sender: sender.builder, needs: sender.needs, receiver })
     }
 
     /// A user's own sender algorithm.
@@ -213,7 +239,20 @@ impl CcChoice {
             let factory = factory.clone();
             Arc::new(move || SenderAlgorithm::Custom(factory(&on.params)))
         };
-        CcChoice { name: name.into(), sender: without_settings(build), receiver: None }
+        let needs = Needs { delay: true, ..Needs::NONE };
+        CcChoice { name: name.into(), sender: without_settings(build), needs, receiver: None }
+    }
+
+    /// This choice with other needs of its sender's algorithm. A user's own needs no acknowledgement of each packet
+    /// unless this says so.
+    pub fn with_needs(mut self, needs: Needs) -> CcChoice {
+        self.needs = needs;
+        self
+    }
+
+    /// What the sender's algorithm needs.
+    pub fn needs(&self) -> &Needs {
+        &self.needs
     }
 
     /// This choice with a user's own receiver scheduler. Its senders store credit and speculate as
@@ -236,29 +275,20 @@ impl CcChoice {
     /// Changes one setting from text: the sender's part's if it has one of this name, else the receiver's.
     ///
     /// # Errors
-    /// [`CcSetError`] when neither part has the setting, or when it does not take this value.
-    pub fn set(&mut self, key: &str, value: &str) -> Result<(), CcSetError> {
+    /// [`SetError`] when neither part has the setting, or when it does not take this value.
+    pub fn set(&mut self, key: &str, value: &str) -> Result<(), SetError> {
         let mut changed = self.sender.with(key, value).map(|sender| self.sender = sender);
         if let (Err(Refused::NoSuchKey), Some(receiver)) = (&changed, &mut self.receiver) {
             changed = receiver.with(key, value).map(|changed| *receiver = changed);
         }
-        changed.map_err(|refused| {
-            let (algorithm, key, value) = (self.name.clone(), key.to_owned(), value.to_owned());
-            let known = self.known_keys();
-            match refused {
-                Refused::NoSuchKey => CcSetError::UnknownKey { algorithm, key, value, known },
-                Refused::BadValue { expected } => {
-                    CcSetError::BadValue { algorithm, key, value, expected, known }
-                }
-            }
-        })
+        changed.map_err(|refused| SetError::new(refused, &self.name, key, value, &self.settings()))
     }
 
-    fn known_keys(&self) -> String {
+    /// The settings of both parts with their defaults.
+    pub fn settings(&self) -> Vec<SettingInfo> {
         let mut settings = self.sender.settings();
         settings.extend(self.receiver.iter().flat_map(|receiver| receiver.settings()));
-        let keys: Vec<&str> = settings.iter().map(|setting| setting.key).collect();
-        if keys.is_empty() { "none".into() } else { keys.join(", ") }
+        settings
     }
 
     /// Whether senders need the receiver's credit.
@@ -272,6 +302,7 @@ impl CcChoice {
         PreparedCc {
             sender: self.sender.build(input),
             receiver: self.receiver.as_ref().map(|receiver| receiver.build(*params)),
+            needs: self.needs,
             params: *params,
         }
     }
@@ -299,6 +330,7 @@ pub struct PreparedCc {
     params: CcParams,
     sender: MakeSender,
     receiver: Option<PreparedReceiver>,
+    needs: Needs,
 }
 
 impl PreparedCc {
@@ -316,6 +348,11 @@ impl PreparedCc {
     pub fn sender_credit(&self) -> Option<SenderCredit> {
         let receiver = self.receiver.as_ref()?;
         Some(SenderCredit::new(receiver.credit_cap, self.params.wire_mtu()))
+    }
+
+    /// What the sender's algorithm needs.
+    pub fn needs(&self) -> &Needs {
+        &self.needs
     }
 
     /// The network and the endpoint for which everything is made.

@@ -69,7 +69,7 @@ impl fmt::Display for SettingInfo {
 }
 
 /// A type that a setting can have.
-pub(crate) trait Value: Sized {
+pub trait Value: Sized {
     /// The values that are allowed.
     type Range;
     /// Reads a value; none if the text is not a value in `range`.
@@ -181,18 +181,19 @@ impl<V: Value> Value for Option<V> {
 }
 
 /// A factor without a natural limit.
-pub(crate) const FACTOR: RangeInclusive<f64> = 0.0..=1e3;
+pub const FACTOR: RangeInclusive<f64> = 0.0..=1e3;
 /// A share of a whole.
-pub(crate) const SHARE: RangeInclusive<f64> = 0.0..=1.0;
+pub const SHARE: RangeInclusive<f64> = 0.0..=1.0;
 /// A window or credit in BDPs: never nothing.
-pub(crate) const BDPS: RangeInclusive<f64> = 0.01..=1e3;
+pub const BDPS: RangeInclusive<f64> = 0.01..=1e3;
 /// A time above zero, shorter than the longest timer.
-pub(crate) const TIME: RangeInclusive<Span> = Span::from_ps(1)..=Span::from_ms(600_000);
+pub const TIME: RangeInclusive<Span> = Span::from_ps(1)..=Span::from_ms(600_000);
 /// A size above zero, which 32 bits hold.
-pub(crate) const SIZE: RangeInclusive<u64> = 1..=1 << 30;
+pub const SIZE: RangeInclusive<u64> = 1..=1 << 30;
 
 /// Declares a configuration and its settings. A row is
 /// `key: type = default, in range, "text", or "what applies without a value";`, the last part for optional types.
+#[macro_export]
 macro_rules! settings {
     (
         $(#[$outer:meta])*

@@ -21,6 +21,8 @@
 //!   (100 Gbit/s, 12 µs). They are scaled by BDP of the path / BDP of that network (§III-J).
 //! - Without trimming (§III-E a), "RTT high and acked bytes low" means an RTT above the target (`qa_rtt`, in
 //!   targets) and less than half a window acknowledged in the period (`qa_acked`).
+//! - Time that packets wait in the hosts, where ports measure it, is no part of the RTT, but counts for the largest
+//!   window as in [`nscc`](crate::nscc).
 //! - A timeout takes its packet off the window like a trim. During the ignore phase it changes nothing.
 //! - An ACK without a valid RTT counts with the average RTT.
 
@@ -32,6 +34,8 @@ use crate::{AckSample, CcParams, CcSnapshot, LossSample, NackSample, SenderCc, S
 
 /// BDP in bytes of the reference network, in which `fi` and `pi` are packets per RTT: 100 Gbit/s and 12 µs.
 const REFERENCE_BDP: f64 = 150_000.0;
+/// Gain of the average of the time in hosts.
+const HOST_DELAY_GAIN: f32 = 0.125;
 /// Longer RTTs count as this one: 53 days.
 const LONGEST_RTT_PS: u64 = 1 << 62;
 /// The largest window, bytes: byte counters have 32 bits.
@@ -131,6 +135,9 @@ pub struct Smartt {
     end: Time,
     last_decrease: Time,
     avg_rtt_ps: f32,
+    /// Moving average of the time that packets and acknowledgements wait in the hosts, picoseconds; no more than the base
+    /// RTT lacks of the network's.
+    host_delay_ps: f32,
     /// Bytes acknowledged in this QuickAdapt period.
     acked: u32,
     /// `bytes_to_ignore − bytes_ignored`, while positive.
@@ -141,8 +148,8 @@ pub struct Smartt {
     trigger_qa: bool,
     /// Whether a first QuickAdapt period has begun (`end ≠ 0`).
     in_period: bool,
-    /// Whether the timers hold instants of this clock.
-    started: bool,
+    /// Whether the timers hold instants of this clock, and no packet has waited in the hosts of late.
+    usual: bool,
 }
 
 fn bytes_u32(bytes: u64) -> u32 {
@@ -165,13 +172,14 @@ impl Smartt {
             end: Time::ZERO,
             last_decrease: Time::ZERO,
             avg_rtt_ps: base_rtt as f32,
+            host_delay_ps: 0.0,
             acked: 0,
             to_ignore: 0,
             count: 0,
             increase: false,
             trigger_qa: false,
             in_period: false,
-            started: false,
+            usual: false,
             shared,
         };
         flow.bound();
@@ -180,22 +188,37 @@ impl Smartt {
 
     /// Makes all timers due: they count as if they had last run long ago.
     fn start(&mut self, now: Time) {
-        if !self.started {
+        // The hosts' delay is averaged after the start only.
+        if !self.usual && self.host_delay_ps == 0.0 {
             let long_ago = now - Span::from_ps(LONGEST_TIMER_PS);
             (self.end, self.last_decrease) = (long_ago, long_ago);
-            self.started = true;
+            self.usual = true;
         }
     }
 
     #[inline(always)]
     fn bound(&mut self) {
-        let bounded = smaller(self.base_rtt * self.shared.max_window_per_ps, self.cwnd);
+        let bounded = smaller(self.loop_rtt() * self.shared.max_window_per_ps, self.cwnd);
         self.cwnd = if bounded > self.shared.min_window { bounded } else { self.shared.min_window };
     }
 
     #[inline(always)]
     fn average_in(&mut self, rtt: f64) {
         self.avg_rtt_ps += self.shared.gain * (rtt as f32 - self.avg_rtt_ps);
+    }
+
+    /// Time of a round trip through the idle network and both hosts, picoseconds.
+    #[inline(always)]
+    fn loop_rtt(&self) -> f64 {
+        self.base_rtt + f64::from(self.host_delay_ps)
+    }
+
+    fn average_in_host_delay(&mut self, waited: Span) {
+        let average = self.host_delay_ps + HOST_DELAY_GAIN * (waited.as_ps() as f32 - self.host_delay_ps);
+        let most = self.shared.network_rtt_ps as f64 - self.base_rtt;
+        // Less than a nanosecond is none: the average alone would never end.
+        self.host_delay_ps = if average < 1e3 { 0.0 } else { average.min(most as f32) };
+        self.usual = self.host_delay_ps == 0.0;
     }
 
     /// Algorithm 4, for an ACK. All calls in it are tail calls, so that it needs no stack.
@@ -237,7 +260,7 @@ impl Smartt {
             self.cwnd = f64::from(self.acked) * self.shared.qa_scaling;
             self.to_ignore = bytes_u32(in_flight);
         }
-        self.end = now + Span::from_ps((self.base_rtt * self.shared.target) as i64 as u64);
+        self.end = now + Span::from_ps((self.loop_rtt() * self.shared.target) as i64 as u64);
         self.in_period = true;
         self.acked = 0;
         adapted
@@ -295,7 +318,7 @@ impl Smartt {
     #[inline(always)]
     fn multiplicative_decrease(&mut self, now: Time) {
         let avg = f64::from(self.avg_rtt_ps);
-        let rested = elapsed_ps(now, self.last_decrease) >= self.base_rtt as i64 as u64;
+        let rested = elapsed_ps(now, self.last_decrease) >= self.loop_rtt() as i64 as u64;
         if rested && avg > self.base_rtt * self.shared.target {
             // 1 − s·(avg − trtt)/avg is (1 − s) + s·trtt/avg.
             let factor = self.shared.md_base + self.shared.md_slope * self.base_rtt / avg;
@@ -304,7 +327,8 @@ impl Smartt {
         }
     }
 
-    /// Handles an ACK that is the flow's first one, lowers the base RTT, or has no RTT.
+    /// Handles an ACK that is the flow's first one, lowers the base RTT, has no RTT, or comes from hosts that measure how
+    /// long packets wait in them.
     #[cold]
     fn on_rare_ack(&mut self, now: Time, ack: &AckSample) {
         self.start(now);
@@ -317,6 +341,7 @@ impl Smartt {
             }
             None => f64::from(self.avg_rtt_ps),
         };
+        self.average_in_host_delay(ack.host_delay());
         self.bound();
         self.congestion_loop(now, bytes_u32(ack.newly_received), ack, rtt);
     }
@@ -325,7 +350,8 @@ impl Smartt {
 impl SenderCc for Smartt {
     #[inline]
     fn on_ack(&mut self, now: Time, ack: &AckSample) {
-        let usual = self.started && ack.newly_received >> 32 == 0;
+        let waited = ack.remote_queueing.as_ps() | ack.local_rx_delay.as_ps();
+        let usual = self.usual && (ack.newly_received >> 32) | waited == 0;
         let (Some(rtt), true) = (ack.rtt, usual) else { return self.on_rare_ack(now, ack) };
         // As a signed number a huge RTT is negative, so that one comparison finds both.
         let rtt = rtt.as_ps() as i64 as f64;
@@ -366,6 +392,10 @@ impl SenderCc for Smartt {
         Window(self.cwnd as u64)
     }
 
+    fn expected_rtt(&self) -> Span {
+        Span::from_ps((self.base_rtt * self.shared.target) as u64)
+    }
+
     fn snapshot(&self) -> CcSnapshot {
         let phase = match (self.to_ignore > 0, self.increase) {
             (true, _) => "ignore",
@@ -375,7 +405,7 @@ impl SenderCc for Smartt {
         CcSnapshot {
             cwnd: self.cwnd as u64,
             base_rtt: Span::from_ps(self.base_rtt as u64),
-            target: Span::from_ps((self.base_rtt * self.shared.target) as u64),
+            target: self.expected_rtt(),
             delay: Span::from_ps(self.avg_rtt_ps as u64),
             phase,
         }

@@ -59,10 +59,16 @@ pub fn find<P>(
     kind: &'static str,
     name: &str,
 ) -> Result<&'static Row<P>, UnknownName> {
-    table.iter().find(|row| row.name == name).ok_or_else(|| {
-        let names: Vec<&str> = table.iter().map(|row| row.name).collect();
-        UnknownName { kind, name: name.to_owned(), known: names.join(", ") }
+    table.iter().find(|row| row.name == name).ok_or_else(|| UnknownName {
+        kind,
+        name: name.to_owned(),
+        known: names(table).join(", "),
     })
+}
+
+/// The names in `table`, in its order.
+pub fn names<P>(table: &'static [Row<P>]) -> Vec<&'static str> {
+    table.iter().map(|row| row.name).collect()
 }
 
 /// Why a setting was not changed.
@@ -75,6 +81,56 @@ pub enum Refused {
         /// The values and their range, to complete the sentence "expected …".
         expected: String,
     },
+}
+
+/// A setting could not be changed.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum SetError {
+    /// There is no parameter of this name.
+    #[error("{algorithm} has no parameter '{key}' (to set to '{value}'); it has: {known}")]
+    UnknownKey {
+        /// The algorithm's name.
+        algorithm: String,
+        /// The name that was given.
+        key: String,
+        /// The value that it was set to.
+        value: String,
+        /// The names of the parameters that exist, comma-separated.
+        known: String,
+    },
+    /// The parameter does not take this value.
+    #[error("{algorithm}: {key} is '{value}', expected {expected}; parameters are: {known}")]
+    BadValue {
+        /// The algorithm's name.
+        algorithm: String,
+        /// The name of the parameter.
+        key: String,
+        /// The value that it was set to.
+        value: String,
+        /// The values that it takes, to complete the sentence "expected …".
+        expected: String,
+        /// The names of the parameters that exist, comma-separated.
+        known: String,
+    },
+}
+
+impl SetError {
+    /// The error for `refused`, when `key` of `algorithm` with these `settings` was to be set to `value`.
+    pub fn new(
+        refused: Refused,
+        algorithm: &str,
+        key: &str,
+        value: &str,
+        settings: &[SettingInfo],
+    ) -> SetError {
+        let keys: Vec<&str> = settings.iter().map(|setting| setting.key).collect();
+        let known = if keys.is_empty() { "none".into() } else { keys.join(", ") };
+        let (algorithm, key, value) = (algorithm.to_owned(), key.to_owned(), value.to_owned());
+        match refused {
+            Refused::NoSuchKey => SetError::UnknownKey { algorithm, key, value, known },
+            Refused::BadValue { expected } => SetError::BadValue { algorithm, key, value, expected, known },
+        }
+    }
 }
 
 /// Settings with their values, and the function that builds an `O` from them and an input `I`. Its debug output

@@ -1,7 +1,7 @@
 //! No window at the sender, for connections that are controlled by the receiver's credits alone.
 
 use crate::constant::Constant;
-use crate::{AckSample, CcParams, CcSnapshot, LossSample, NackSample, SenderCc, Time, Window};
+use crate::{AckSample, CcParams, CcSnapshot, LossSample, NackSample, SenderCc, Span, Time, Window};
 
 /// An unlimited window: a [`Constant`] one that the bytes in flight cannot reach.
 #[derive(Clone, Copy, Debug)]
@@ -29,6 +29,10 @@ impl SenderCc for Unlimited {
 
     fn window(&self) -> Window {
         self.0.window()
+    }
+
+    fn expected_rtt(&self) -> Span {
+        self.0.expected_rtt()
     }
 
     fn snapshot(&self) -> CcSnapshot {

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use proptest::prelude::*;
 use weft_cc::credit::{GrantLedger, QUANTUM, SenderCredit};
 use weft_cc::rccc::{Rccc, RcccConfig};
-use weft_cc::{CcParams, DataSample, Rate, ReceiverCc, SenderId, Span, Time};
+use weft_cc::{CcParams, DataSample, Rate, ReceiverCc, SenderId, Span, Time, Trim};
 
 const PARAMS: CcParams = CcParams {
     mtu: 4096,
@@ -157,11 +157,11 @@ impl Link {
             let scheduled = !self.credit.is_speculating();
             self.credit.on_send(bytes);
             self.scheduled_sent += if scheduled { bytes } else { 0 };
-            let target = self.credit.credit_target(self.backlog, self.rtx_backlog, None);
+            let target = self.credit.credit_target(self.backlog, self.rtx_backlog, None, 0);
             self.transmit(Message::Data { bytes, scheduled, trimmed: false, target });
         }
         if self.backlog + self.rtx_backlog > 0 && !self.credit.may_send() {
-            let target = self.credit.credit_target(self.backlog, self.rtx_backlog, None);
+            let target = self.credit.credit_target(self.backlog, self.rtx_backlog, None, 0);
             self.transmit(Message::Request { target });
         }
     }
@@ -177,7 +177,9 @@ impl Link {
     fn deliver(&mut self, message: Message) {
         match message {
             Message::Data { bytes, scheduled, trimmed, target } => {
-                let sample = DataSample { bytes, scheduled, ecn: false, trimmed, congested_sender: false };
+                let trim = trimmed.then_some(Trim::InFabric);
+                let sample =
+                    DataSample { bytes, scheduled, ecn: false, trimmed: trim, congested_sender: false };
                 self.receiver.on_data(self.now, ME, &sample);
                 self.receiver.on_demand(self.now, ME, self.ledger.on_target(target));
                 if trimmed {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use weft_cc::constant::{Constant, ConstantConfig};
 use weft_cc::rccc::{Rccc, RcccConfig};
-use weft_cc::registry::ALGORITHMS;
-use weft_cc::{CcChoice, CcParams, CcSetError, NackCause, NackSample, Rate, SenderCc, Span, Time, Window};
+use weft_cc::registry::{RECEIVERS, SENDERS, all_names};
+use weft_cc::{CcChoice, CcParams, NackCause, NackSample, Rate, SenderCc, SetError, Span, Time, Window};
 
 const PARAMS: CcParams = CcParams {
     mtu: 4096,
@@ -23,25 +23,44 @@ fn choice(name: &str) -> CcChoice {
 
 #[test]
 fn the_table_is_well_formed() {
-    table::check_rows(ALGORITHMS);
-    for row in ALGORITHMS {
-        table::check_settings(row.part.sender);
-        row.part.receiver.into_iter().for_each(table::check_settings);
-    }
+    table::check_rows(SENDERS);
+    table::check_rows(RECEIVERS);
+    SENDERS.iter().for_each(|row| table::check_settings(row.part.build));
+    RECEIVERS.iter().for_each(|row| table::check_settings(row.part));
 }
 
 #[test]
 fn every_name_makes_its_algorithms() {
-    for row in ALGORITHMS {
-        let choice = choice(row.name);
-        assert_eq!(choice.name(), row.name);
-        let credit = row.name.contains("rccc");
+    for name in all_names() {
+        let choice = choice(&name);
+        assert_eq!(choice.name(), name);
+        let credit = name.contains("rccc");
         assert_eq!(choice.uses_credit(), credit);
         assert_eq!(choice.receiver(&PARAMS).is_some(), credit);
         assert_eq!(choice.sender_credit(&PARAMS).is_some(), credit);
-        assert_eq!(choice.sender(&PARAMS).window() == Window::UNLIMITED, row.name == "rccc");
+        assert_eq!(choice.sender(&PARAMS).window() == Window::UNLIMITED, name == "rccc");
     }
-    assert_eq!(ALGORITHMS.len(), 6);
+    assert_eq!(
+        all_names().join(" "),
+        "nscc smartt dctcp constant rccc nscc+rccc smartt+rccc dctcp+rccc constant+rccc median(nscc) median(smartt)"
+    );
+}
+
+#[test]
+fn algorithms_that_judge_single_packets_have_each_acknowledged() {
+    let asking: Vec<String> = all_names().into_iter().filter(|name| choice(name).needs().ack_each).collect();
+    assert_eq!(asking, ["dctcp", "dctcp+rccc", "median(nscc)", "median(smartt)"]);
+}
+
+#[test]
+fn a_median_has_its_senders_settings_and_may_have_a_receiver() {
+    let mut filtered = choice("median(nscc)+rccc");
+    filtered.set("target", "5us").unwrap();
+    filtered.set("pull", "32KiB").unwrap();
+    assert_eq!(filtered.sender(&PARAMS).snapshot().target, Span::from_us(5));
+    assert!(filtered.uses_credit() && filtered.needs().ack_each);
+    let refused = filtered.set("window", "1").unwrap_err().to_string();
+    assert!(refused.starts_with("median(nscc)+rccc has no parameter 'window'"), "{refused}");
 }
 
 #[test]
@@ -62,12 +81,33 @@ fn nscc_knows_whether_its_row_has_a_credit_scheduler() {
 }
 
 #[test]
-fn an_unknown_name_is_refused_with_the_known_ones() {
-    let error = CcChoice::parse("ncc").unwrap_err();
+fn a_wrong_name_is_refused_with_its_place_and_what_could_stand_there() {
+    let refused = |name: &str| CcChoice::parse(name).unwrap_err().to_string();
+    let senders = "nscc, smartt, dctcp, constant";
     assert_eq!(
-        error.to_string(),
-        "unknown congestion control 'ncc'; there are: nscc, smartt, constant, rccc, nscc+rccc, smartt+rccc"
+        refused("ncc"),
+        format!(
+            "unknown congestion control 'ncc' at character 1 of 'ncc'; expected one of: {senders}, rccc, \
+             median(SENDER), SENDER+RECEIVER"
+        )
     );
+    assert_eq!(
+        refused("median(ncc)"),
+        format!("unknown sender 'ncc' at character 8 of 'median(ncc)'; expected one of: {senders}")
+    );
+    assert_eq!(refused("nscc+rcc"), "unknown receiver 'rcc' at character 6 of 'nscc+rcc'; expected rccc");
+    assert_eq!(refused("median(nscc"), "the end at character 12 of 'median(nscc'; expected ')'");
+    assert_eq!(refused("nscc)"), "')' at character 5 of 'nscc)'; expected '+' or the end");
+    assert_eq!(
+        refused("median(constant)"),
+        "constant does not react to single RTTs, which median filters, at character 8 of 'median(constant)'; \
+         expected one of: nscc, smartt"
+    );
+    for wrong in
+        ["", "median", "median()", "median(median(nscc))", "rccc+nscc", "nscc+rccc+rccc", "nscc+", "µ("]
+    {
+        assert!(CcChoice::parse(wrong).is_err(), "{wrong}");
+    }
     assert_eq!("nscc+rccc".parse::<CcChoice>().unwrap().name(), "nscc+rccc");
 }
 
@@ -91,13 +131,13 @@ fn parameters_reach_the_algorithms() {
 fn a_wrong_parameter_is_refused_with_the_expected_values() {
     let mut nscc = choice("nscc");
     let unknown = nscc.set("windw", "3").unwrap_err();
-    assert!(matches!(unknown, CcSetError::UnknownKey { .. }));
+    assert!(matches!(unknown, SetError::UnknownKey { .. }));
     let text = unknown.to_string();
     for part in ["nscc", "windw", "'3'", "target", "gamma", "qa_gate"] {
         assert!(text.contains(part), "{part} in: {text}");
     }
     let bad = nscc.set("gamma", "lots").unwrap_err();
-    assert!(matches!(bad, CcSetError::BadValue { .. }));
+    assert!(matches!(bad, SetError::BadValue { .. }));
     let text = bad.to_string();
     for part in ["nscc", "gamma", "'lots'", "a number from 0 to 1000", "max_md_jump"] {
         assert!(text.contains(part), "{part} in: {text}");

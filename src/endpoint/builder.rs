@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use weft_stack::cc::{CcChoice, Rate, Span};
-use weft_stack::fep::Limits;
+use weft_stack::fep::{Limits, Windows};
 use weft_stack::packet::Addr;
 use weft_stack::spray::LbChoice;
 use weft_stack::wire::ethernet::{MacAddr, VlanTag};
 use weft_stack::worker::session::{Client, SessionConfig};
-use weft_stack::worker::{Checksum, Idle, Strangers, Worker};
+use weft_stack::worker::{Checksum, Idle, IpPrefix, Strangers, Worker};
 
 use super::direct::Direct;
 use super::error::{BuildError, PeerError};
@@ -18,6 +18,7 @@ use super::memory::Memory;
 use super::remote::Remote;
 use super::setup::{Settings, Setup};
 use super::thread::WorkerThread;
+use super::zone::ZoneSettings;
 use super::{Backend, Endpoint};
 use crate::port::{AnyPort, PeerSpec, PortInfo, PortOptions, PortSpec, SpecError, split_ip};
 
@@ -36,6 +37,7 @@ pub struct Builder {
     cc: Option<String>,
     cc_set: Vec<(String, String)>,
     lb: Option<String>,
+    lb_set: Vec<(String, String)>,
     peers: Vec<Result<PeerSpec, PeerError>>,
     learn: bool,
     idle: Idle,
@@ -68,6 +70,7 @@ impl Builder {
             cc: None,
             cc_set: Vec::new(),
             lb: None,
+            lb_set: Vec::new(),
             peers: Vec::new(),
             learn: true,
             idle: Idle::ADAPTIVE,
@@ -117,6 +120,13 @@ impl Builder {
         self.with("checksum", |b| b.port.checksum = checksum)
     }
 
+    /// Packets end with a CRC-32C, and those that arrive must have a right one: the same in a whole network, agreed out of
+    /// band. Not so if nothing is said.
+    #[must_use]
+    pub fn crc(self, crc: bool) -> Builder {
+        self.with("crc", |b| b.port.crc = crc)
+    }
+
     /// DPDK takes its memory from huge pages; for PCI devices it always does.
     #[must_use]
     pub fn huge_pages(self, huge_pages: bool) -> Builder {
@@ -148,7 +158,7 @@ impl Builder {
         self.with("learn_peers", |b| b.learn = learn)
     }
 
-    /// Congestion control, by its name in the registry (`weft list cc`); `nscc` if nothing is said. Both ends need the same
+    /// Congestion control, by its name (`weft list cc`), such as `nscc+rccc` or `median(nscc)`; `nscc` if nothing is said. Both ends need the same
     /// if it uses credit.
     #[must_use]
     pub fn cc(self, name: &str) -> Builder {
@@ -173,10 +183,29 @@ impl Builder {
         self.with("lb", |b| b.lb = Some(name.to_owned()))
     }
 
+    /// A parameter of the load balancer, by its name (`weft list lb NAME`).
+    #[must_use]
+    pub fn lb_set(self, key: &str, value: &str) -> Builder {
+        self.with("lb_set", |b| b.lb_set.push((key.to_owned(), value.to_owned())))
+    }
+
     /// A load balancer that was made elsewhere, such as one of the caller's own.
     #[must_use]
     pub fn lb_choice(self, lb: LbChoice) -> Builder {
         self.with("lb_choice", |b| b.settings.lb = lb)
+    }
+
+    /// Peers whose IP addresses begin with `prefix` are a zone with settings of its own, whatever is said here for other
+    /// peers: another data centre, for example. The longest prefix that fits a peer decides.
+    #[must_use]
+    pub fn zone(self, prefix: IpPrefix, zone: ZoneSettings) -> Builder {
+        self.with("zone", |b| b.settings.zones.push((prefix, zone)))
+    }
+
+    /// What shares a congestion context, and with it a window; a pair of endpoints if nothing is said.
+    #[must_use]
+    pub fn windows(self, windows: Windows) -> Builder {
+        self.with("windows", |b| b.settings.windows = windows)
     }
 
     /// Payload of a full packet, bytes; 4096 if nothing is said, or as much as the port's MTU leaves.
@@ -203,10 +232,11 @@ impl Builder {
         self.with("rtt", |b| b.settings.rtt = rtt)
     }
 
-    /// The first retransmission timeout: longer than the system may take the processor away. 100 ms if nothing is said.
+    /// The first retransmission timeout: longer than the system may take the processor away. 100 ms if nothing is said, 10 ms
+    /// over a network card of DPDK.
     #[must_use]
     pub fn rto(self, rto: Span) -> Builder {
-        self.with("rto", |b| b.settings.rto = rto)
+        self.with("rto", |b| b.settings.rto = Some(rto))
     }
 
     /// Bytes that are received before they are acknowledged; 16 KiB if nothing is said.
@@ -387,7 +417,7 @@ impl Builder {
     ) -> Result<(Worker<AnyPort>, PortInfo, Setup, Memory), BuildError> {
         let settings = self.settings()?;
         let mut open = spec.open(&self.port)?;
-        let setup = Setup::new(&settings, &open)?;
+        let setup = Setup::new(&settings, &open.facts(&settings))?;
         // A worker elsewhere takes messages from the memory of its session.
         let bytes = if self.thread.is_none() { self.memory as usize } else { 0 };
         let memory = Memory::for_port(bytes, &mut open.port)?;
@@ -408,6 +438,9 @@ impl Builder {
         }
         if let Some(name) = &self.lb {
             settings.lb = LbChoice::parse(name).map_err(|e| BuildError::LoadBalancer(e.to_string()))?;
+        }
+        for (key, value) in &self.lb_set {
+            settings.lb.set(key, value).map_err(|e| BuildError::LoadBalancer(e.to_string()))?;
         }
         Ok(settings)
     }

@@ -284,7 +284,7 @@ impl Direct {
         if packets != self.heard.0 {
             self.heard = (packets, now);
         }
-        let silence = self.worker.fep().config().pdc.rto_init.times(TIMEOUTS);
+        let silence = self.worker.fep().config().zones.longest_rto().times(TIMEOUTS);
         self.connections.is_empty()
             && !self.worker.fep().wants_to_transmit()
             && now.since(self.heard.1) >= silence

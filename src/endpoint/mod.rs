@@ -10,6 +10,7 @@ mod readiness;
 mod remote;
 mod setup;
 mod thread;
+mod zone;
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
@@ -29,7 +30,8 @@ pub use self::builder::Builder;
 pub use self::completion::{Completion, ConnectionId, OperationId, ReceiveOptions, SendOptions, Source};
 pub use self::error::{BuildError, Error, PeerError, PostError};
 pub use self::memory::{Memory, MemorySlice};
-pub use self::setup::{LinkRate, Settings, Setup};
+pub use self::setup::{Attachment, LinkRate, Settings, Setup};
+pub use self::zone::ZoneSettings;
 
 /// The longest message that [`Endpoint::send_copy`] takes, bytes.
 pub const MAX_COPY: usize = 4096;

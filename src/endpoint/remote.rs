@@ -560,7 +560,8 @@ mod tests {
     fn served() -> Served {
         let (here, link) = pair(&MemoryConfig::default()).unwrap();
         let open = OpenPort::in_process(AnyPort::Memory(Box::new(here)), 1);
-        let setup = Setup::new(&Settings { payload: Some(1024), ..Settings::default() }, &open).unwrap();
+        let settings = Settings { payload: Some(1024), ..Settings::default() };
+        let setup = Setup::new(&settings, &open.facts(&settings)).unwrap();
         let (mut worker, info) = setup.worker(open, Addr(0), &[], Strangers::Learn).unwrap();
         let waker = Waker::new().unwrap();
         let mut server = SessionServer::new(&mut worker, 1, waker.clone());

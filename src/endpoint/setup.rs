@@ -4,28 +4,22 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 
 use weft_stack::cc::{CcChoice, CcParams, Rate, Span};
-use weft_stack::fep::{Fep, FepConfig, Limits};
+use weft_stack::fep::{Fep, FepConfig, Limits, Windows, ZoneId, ZoneMap, ZoneTable};
 use weft_stack::packet::Addr;
 use weft_stack::pdc::PdcConfig;
+use weft_stack::port::Port;
 use weft_stack::rng::Rng;
 use weft_stack::spray::LbChoice;
-use weft_stack::worker::{AddressBook, Clock, Strangers, Worker};
+use weft_stack::worker::{
+    AddressBook, Clock, HostAddr, IpPrefix, LinkConfig, PrefixZones, Strangers, Worker,
+};
 
 use super::error::BuildError;
-use crate::port::{AnyPort, OpenPort, PeerAddress, PeerSpec, PortInfo};
+use super::zone::ZoneSettings;
+use crate::port::{AnyPort, OpenPort, PeerAddress, PeerSpec, PortFacts, PortInfo};
 
 /// Payload of a full packet where the port carries it, bytes.
 const PAYLOAD: u32 = 4096;
-/// The rate of a link that nobody knows.
-const UNKNOWN_LINK: Rate = Rate::from_gbps(100);
-/// The same over memif: more than processors copy, so that the window is left to the rings. NSCC, for one, holds it to
-/// 1.5 BDP of the least RTT seen, which is that of a lone packet, and processes that work in bursts of 32 need several
-/// times that.
-const MEMORY_LINK: Rate = Rate::from_gbps(800);
-/// Preamble, frame check sequence and gap, bytes.
-const ETHERNET_EXTRA: u32 = 8 + 4 + 12;
-/// Packets in flight on a connection: enough for short ones in a network RTT of this stack.
-const MP_RANGE: u32 = 2048;
 /// Peers that an endpoint can know.
 const BOOK: usize = 4096;
 
@@ -38,6 +32,8 @@ pub struct Settings {
     pub cc: CcChoice,
     /// Load balancing; mixed.
     pub lb: LbChoice,
+    /// What shares a congestion context; a pair of endpoints.
+    pub windows: Windows,
     /// Whether the fabric trims packets; it does not.
     pub trimming: bool,
     /// The rate of the link, for congestion control; the port's if nothing is said, and where that is unknown 100 Gbit/s, or
@@ -45,8 +41,18 @@ pub struct Settings {
     pub link: Option<Rate>,
     /// The round-trip time of the idle network, for congestion control; 100 µs.
     pub rtt: Span,
-    /// The first retransmission timeout: longer than the system may take the processor away; 100 ms.
-    pub rto: Span,
+    /// The first retransmission timeout: longer than the system may take the processor away; if nothing is said, what
+    /// fits the kind of port ([`PortFacts::rto`]).
+    pub rto: Option<Span>,
+    /// Expiries of one packet's timer after which its connection fails, the timeout doubling with each; if nothing is
+    /// said, what fits the kind of port ([`PortFacts::max_retries`]).
+    pub max_retries: Option<u8>,
+    /// Packets that a connection may have in flight: a multiple of 128; 2048, which is enough for short ones in a network
+    /// RTT of this stack.
+    pub mp_range: u32,
+    /// Peers whose IP addresses begin with these prefixes are zones with settings of their own; the longest prefix that fits
+    /// decides.
+    pub zones: Vec<(IpPrefix, ZoneSettings)>,
     /// Bytes that are received before they are acknowledged, packets below 1 KiB counted as such; 16 KiB.
     pub ack_every: u32,
     /// Silence of a peer after which it is asked whether it is there; after as much again it is given up; 10 s.
@@ -61,14 +67,25 @@ impl Default for Settings {
             payload: None,
             cc: CcChoice::default(),
             lb: LbChoice::default(),
+            windows: Windows::default(),
             trimming: false,
             link: None,
             rtt: Span::from_us(100),
-            rto: Span::from_ms(100),
+            rto: None,
+            max_retries: None,
+            mp_range: 2048,
+            zones: Vec::new(),
             ack_every: 16 << 10,
             idle_timeout: Span::from_ms(10_000),
             limits: Limits::default(),
         }
+    }
+}
+
+impl Settings {
+    /// Whether credit is in use towards any peer.
+    pub fn uses_credit(&self) -> bool {
+        self.cc.uses_credit() || self.zones.iter().any(|(_, zone)| zone.cc.uses_credit())
     }
 }
 
@@ -112,27 +129,22 @@ pub struct Setup {
     pub overhead: u32,
     /// The rate of the link.
     pub link: LinkRate,
+    /// The zones of peers, by the prefixes of their IP addresses.
+    prefixes: Vec<(IpPrefix, ZoneId)>,
 }
 
 impl Setup {
-    /// The configuration that `settings` ask for at the port `open`.
+    /// The configuration that `settings` ask for at a port of which `port` is known.
     ///
     /// # Errors
-    /// [`BuildError::Payload`] for packets that the port does not carry.
-    pub fn new(settings: &Settings, open: &OpenPort) -> Result<Setup, BuildError> {
-        let longest = open.longest_payload();
-        let payload = settings.payload.unwrap_or(PAYLOAD.min(longest));
-        if payload > longest || longest == 0 {
-            return Err(BuildError::Payload { payload, longest });
+    /// [`BuildError::Payload`] for packets that the port does not carry; [`ConfigError::Zones`](weft_stack::fep::ConfigError::Zones) for too many zones.
+    pub fn new(settings: &Settings, port: &PortFacts) -> Result<Setup, BuildError> {
+        let &PortFacts { longest_payload, overhead, paths, .. } = port;
+        let payload = settings.payload.unwrap_or(PAYLOAD.min(longest_payload));
+        if payload > longest_payload || longest_payload == 0 {
+            return Err(BuildError::Payload { payload, longest: longest_payload });
         }
-        let credit = settings.cc.uses_credit();
-        let overhead = ETHERNET_EXTRA + open.headers() - if credit { 0 } else { 4 };
-        let unknown = if matches!(open.port, AnyPort::Memif(_)) { MEMORY_LINK } else { UNKNOWN_LINK };
-        let link = match (settings.link, open.info.link) {
-            (Some(set), _) => LinkRate::Set(set),
-            (None, Some(rate)) => LinkRate::OfPort(rate),
-            (None, None) => LinkRate::Assumed(unknown),
-        };
+        let link = settings.link.map_or(port.link, LinkRate::Set);
         let params = CcParams {
             mtu: payload,
             overhead,
@@ -140,22 +152,24 @@ impl Setup {
             network_rtt: settings.rtt,
             trimming: settings.trimming,
         };
-        let base = FepConfig::new(&settings.cc, &params);
-        let pdc = PdcConfig {
-            mp_range: MP_RANGE,
-            rto_init: settings.rto,
-            ack_bytes: settings.ack_every,
-            ..base.pdc
-        };
-        let config = FepConfig {
-            lb: settings.lb.clone(),
-            paths: open.info.paths,
-            pdc,
-            idle_timeout: settings.idle_timeout,
-            limits: settings.limits,
-            ..base
-        };
-        Ok(Setup { config: Arc::new(config), payload, longest_payload: longest, overhead, link })
+        let mut base = FepConfig::new(&settings.cc, &params).with_zones(|zone| {
+            (zone.lb, zone.paths) = (settings.lb.clone(), paths);
+            zone.pdc = PdcConfig {
+                mp_range: settings.mp_range,
+                rto_init: settings.rto.unwrap_or(port.rto),
+                max_retries: settings.max_retries.unwrap_or(port.max_retries),
+                ack_bytes: settings.ack_every,
+                ..zone.pdc
+            };
+        });
+        let mut prefixes = Vec::with_capacity(settings.zones.len());
+        for (prefix, zone) in &settings.zones {
+            let zone = zone.zone(settings, port, &base.zones.default);
+            prefixes.push((*prefix, base.zones.add(zone)?));
+        }
+        let &Settings { windows, idle_timeout, limits, .. } = settings;
+        let config = Arc::new(FepConfig { windows, crc: port.crc, idle_timeout, limits, ..base });
+        Ok(Setup { config, payload, longest_payload, overhead, link, prefixes })
     }
 
     /// A worker for the endpoint `own` at `open`, who knows `peers`, and others as `strangers` says; and what is known of
@@ -170,20 +184,65 @@ impl Setup {
         peers: &[(Addr, PeerSpec)],
         strangers: Strangers,
     ) -> Result<(Worker<AnyPort>, PortInfo), BuildError> {
-        let addresses = peers.iter().map(|(addr, peer)| open.meet(peer).map(|address| (*addr, address)));
-        let addresses = addresses.collect::<Result<Vec<_>, _>>()?;
-        let clock = Clock::new();
-        // Packets of an earlier process at this address must not pass for this one's.
-        let seed = RandomState::new().build_hasher().finish();
-        let fep = Fep::new(own, self.config.clone(), Rng::new(seed, 0), clock.now())?;
-        let book = AddressBook::new(own, open.info.host, BOOK, strangers)?;
-        let mut worker = Worker::new(fep, open.port, book, open.info.link_config(), clock)?;
-        for (addr, address) in addresses {
-            match address {
-                PeerAddress::Known(host) => worker.book_mut().insert(addr, host)?,
-                PeerAddress::ToBeAsked(ip) => worker.meet(addr, ip, None)?,
+        let (mut known, mut to_be_asked) = (Vec::new(), Vec::new());
+        for (addr, peer) in peers {
+            match open.meet(peer)? {
+                PeerAddress::Known(host) => known.push((*addr, host)),
+                PeerAddress::ToBeAsked(ip) => to_be_asked.push((*addr, ip)),
             }
         }
-        Ok((worker, open.info))
+        let OpenPort { port, info } = open;
+        // Packets of an earlier process at this address must not pass for this one's.
+        let seed = RandomState::new().build_hasher().finish();
+        let (host, link) = (info.host, info.link_config());
+        let at = Attachment { port, host, link, prefixes: self.prefixes.clone() };
+        let mut worker = at.worker(&self.config, own, known, strangers, Clock::new(), Rng::new(seed, 0))?;
+        for (addr, ip) in to_be_asked {
+            worker.meet(addr, ip, None)?;
+        }
+        Ok((worker, info))
+    }
+}
+
+/// A port and the addresses of the endpoint there.
+#[derive(Debug)]
+pub struct Attachment<P> {
+    /// The port.
+    pub port: P,
+    /// Its addresses in frames.
+    pub host: HostAddr,
+    /// How frames leave.
+    pub link: LinkConfig,
+    /// The zones of peers, by the prefixes of their IP addresses. The configuration has those zones.
+    pub prefixes: Vec<(IpPrefix, ZoneId)>,
+}
+
+impl<P: Port> Attachment<P> {
+    /// A worker for the endpoint `own` of `config`, who knows the endpoints `known` and their addresses in frames, and
+    /// others as `strangers` says. Everything random in it comes from `rng`.
+    ///
+    /// # Errors
+    /// A configuration that cannot work, an endpoint that cannot be entered, or parts that do not fit each other.
+    pub fn worker(
+        self,
+        config: &Arc<FepConfig>,
+        own: Addr,
+        known: impl IntoIterator<Item = (Addr, HostAddr)>,
+        strangers: Strangers,
+        clock: Clock,
+        rng: Rng,
+    ) -> Result<Worker<P>, BuildError> {
+        let mut config = config.clone();
+        let mut book = AddressBook::new(own, self.host, BOOK, strangers)?;
+        if !self.prefixes.is_empty() {
+            let table = Arc::new(ZoneTable::new(BOOK));
+            Arc::make_mut(&mut config).zones.map = ZoneMap::Table(table.clone());
+            book = book.with_zones(PrefixZones::new(self.prefixes, table));
+        }
+        let fep = Fep::new(own, config, rng, clock.now())?;
+        for (addr, host) in known {
+            book.insert(addr, host)?;
+        }
+        Ok(Worker::new(fep, self.port, book, self.link, clock)?)
     }
 }

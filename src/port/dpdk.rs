@@ -77,6 +77,7 @@ pub(super) fn open(spec: &PortSpec, device: &str, options: &PortOptions) -> Resu
         paths: ALL_PATHS,
         link,
         checksum: options.checksum,
+        crc: options.crc,
         vlan: options.vlan,
         point_to_point,
     };
@@ -130,8 +131,7 @@ fn start_dpdk(device: &str, options: &PortOptions) -> Result<DpdkPort, DpdkError
 }
 
 /// Whether the device is one that is there, such as a network card, and not one that DPDK makes up.
-#[cfg(feature = "dpdk")]
-fn is_card(device: &str) -> bool {
+pub(super) fn is_card(device: &str) -> bool {
     !device.starts_with("net_") && !device.starts_with(RING)
 }
 

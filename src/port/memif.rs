@@ -99,6 +99,7 @@ impl MemifSpec {
             paths: ALL_PATHS,
             link: None,
             checksum: options.checksum,
+            crc: options.crc,
             vlan: options.vlan,
             point_to_point: true,
         };

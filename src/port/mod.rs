@@ -10,7 +10,7 @@ mod udp;
 
 use std::net::IpAddr;
 
-use weft_stack::cc::Rate;
+use weft_stack::cc::{Rate, Span};
 use weft_stack::fep::PeerRefusal;
 #[cfg(feature = "dpdk")]
 use weft_stack::port::dpdk::DpdkError;
@@ -18,10 +18,13 @@ use weft_stack::port::memif::MemifError;
 use weft_stack::port::udp::{Peer, UdpError, mac_of};
 use weft_stack::port::{MIN_FRAME, Port};
 use weft_stack::wire::MAX_HEADERS;
+use weft_stack::wire::crc;
 use weft_stack::wire::ethernet::{VLAN_TAG_LEN, VlanTag};
 use weft_stack::wire::udp::HEADER_LEN as UDP;
 use weft_stack::worker::session::PlacePeer;
 use weft_stack::worker::{Checksum, HostAddr, LinkConfig};
+
+use crate::endpoint::{LinkRate, Settings};
 
 pub use self::any::AnyPort;
 pub use self::memif::MemifSpec;
@@ -35,6 +38,21 @@ pub use self::udp::{UdpSpec, interface_of};
 const DEFAULT_MTU: u16 = 9000;
 /// Entropies of a port on which every one of them is as good as any other.
 const ALL_PATHS: u16 = 128;
+/// The rate of a link that nobody knows.
+const UNKNOWN_LINK: Rate = Rate::from_gbps(100);
+/// The same over memif: more than processors copy, so that the window is left to the rings. NSCC, for one, holds it to
+/// 1.5 BDP of the least RTT seen, which is that of a lone packet, and processes that work in bursts of 32 need several
+/// times that.
+const MEMORY_LINK: Rate = Rate::from_gbps(800);
+/// Preamble, frame check sequence and gap, bytes.
+const ETHERNET_EXTRA: u32 = 8 + 4 + 12;
+/// The first retransmission timeout, and how often it expires before a peer is given up, between threads that share
+/// their processors with others: the system may take a processor away for tens of milliseconds. A peer is given up
+/// after 6.3 s.
+const SHARED_CORES: (Span, u8) = (Span::from_ms(100), 5);
+/// The same over a network card, which a thread polls on a core of its own: even there the kernel takes some
+/// milliseconds now and then. A peer is given up after 5.1 s, as its application may be slow whatever the port.
+const POLLED_CARD: (Span, u8) = (Span::from_ms(10), 8);
 
 impl PortOptions {
     /// Bytes by which the tag makes frames longer.
@@ -129,6 +147,33 @@ pub struct OpenPort {
     pub info: PortInfo,
 }
 
+/// The first retransmission timeout and the retries that fit the kind of port.
+fn timers(spec: Option<&PortSpec>) -> (Span, u8) {
+    match spec {
+        Some(PortSpec::Dpdk(device)) if dpdk::is_card(device) => POLLED_CARD,
+        _ => SHARED_CORES,
+    }
+}
+
+/// What the configuration of an endpoint follows from at its port, unless its settings say otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortFacts {
+    /// Payload of the longest packet that the port takes, bytes.
+    pub longest_payload: u32,
+    /// Bytes that a data packet costs on the wire beyond its payload.
+    pub overhead: u32,
+    /// The number of entropies that make a difference.
+    pub paths: u16,
+    /// The rate of the link.
+    pub link: LinkRate,
+    /// The first retransmission timeout.
+    pub rto: Span,
+    /// Expiries of one packet's timer after which its connection fails, the timeout doubling with each.
+    pub max_retries: u8,
+    /// Whether packets end with a CRC-32C.
+    pub crc: bool,
+}
+
 /// The properties of an open port.
 #[derive(Clone, Debug)]
 pub struct PortInfo {
@@ -142,6 +187,8 @@ pub struct PortInfo {
     pub link: Option<Rate>,
     /// The packets that leave with a UDP checksum.
     checksum: Checksum,
+    /// Whether packets end with a CRC-32C.
+    pub(crate) crc: bool,
     /// The tag that frames leave with.
     vlan: Option<VlanTag>,
     /// Neither end of this link filters by Ethernet address, so frames may carry any.
@@ -173,6 +220,7 @@ impl OpenPort {
             paths: ALL_PATHS,
             link: None,
             checksum: Checksum::default(),
+            crc: false,
             vlan: None,
             point_to_point: true,
         };
@@ -187,15 +235,31 @@ impl OpenPort {
         self.info.meet(&mut self.port, peer)
     }
 
-    /// Bytes of the headers of a data packet at their longest: Ethernet, IP, UDP, PDS and SES.
+    /// Bytes of the headers of a data packet at their longest: Ethernet, IP, UDP, PDS and SES; and of its CRC.
     pub fn headers(&self) -> u32 {
         let ip = if self.info.host.ip.is_ipv4() { 20 } else { 40 };
-        (MIN_FRAME + tag_len(self.info.vlan) + UDP + MAX_HEADERS) as u32 + ip
+        let crc = if self.info.crc { crc::LEN } else { 0 };
+        (MIN_FRAME + tag_len(self.info.vlan) + UDP + MAX_HEADERS + crc) as u32 + ip
     }
 
     /// Bytes of the longest IP packet.
     pub fn mtu(&self) -> usize {
         self.port.capabilities().mtu().saturating_sub(tag_len(self.info.vlan))
+    }
+
+    /// What the configuration of an endpoint with `settings` follows from.
+    pub fn facts(&self, settings: &Settings) -> PortFacts {
+        let unknown = if matches!(self.port, AnyPort::Memif(_)) { MEMORY_LINK } else { UNKNOWN_LINK };
+        let (rto, max_retries) = timers(self.info.spec.as_ref());
+        PortFacts {
+            longest_payload: self.longest_payload(),
+            overhead: ETHERNET_EXTRA + self.headers() - if settings.uses_credit() { 0 } else { 4 },
+            paths: self.info.paths,
+            link: self.info.link.map_or(LinkRate::Assumed(unknown), LinkRate::OfPort),
+            rto,
+            max_retries,
+            crc: self.info.crc,
+        }
     }
 
     /// Bytes of payload that fit into a packet at this port.

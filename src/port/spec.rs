@@ -53,6 +53,8 @@ pub struct PortOptions {
     pub vlan: Option<VlanTag>,
     /// The IPv4 packets that leave with a UDP checksum.
     pub checksum: Checksum,
+    /// Whether packets end with a CRC-32C, as all of their network do: agreed out of band.
+    pub crc: bool,
     /// DPDK takes its memory from huge pages; for PCI devices it always does.
     pub huge_pages: bool,
 }

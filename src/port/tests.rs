@@ -95,6 +95,19 @@ fn vlans() {
 }
 
 /// The longest payload of a packet that carries this tag.
+#[test]
+fn default_timers_outlast_the_kernel_where_processors_are_shared() {
+    let rto = |text: &str| timers(Some(&text.parse().unwrap())).0;
+    for shared in ["udp:127.0.0.1", "memif:s,role=server", "dpdk:net_memif0", "dpdk:net_tap0", "dpdk:ring:a"]
+    {
+        assert_eq!(rto(shared), Span::from_ms(100), "{shared}");
+    }
+    assert_eq!(rto("dpdk:0000:3b:00.0"), Span::from_ms(10));
+    assert_eq!(timers(None), timers(Some(&"udp:127.0.0.1".parse().unwrap())), "rings in memory");
+    // A library user's own configuration, whatever the port.
+    assert_eq!(weft_stack::pdc::PdcConfig::default().rto_init, Span::from_ms(100));
+}
+
 fn longest_payload(text: &str, mtu: u16, vlan: Option<VlanTag>) -> u32 {
     let ip = Some([10, 0, 0, 1].into());
     let open = spec(text).open(&PortOptions { ip, mtu: Some(mtu), vlan, ..PortOptions::default() }).unwrap();

@@ -97,6 +97,7 @@ impl UdpSpec {
             paths: port.entropies(),
             link: interface.as_deref().and_then(interface_rate),
             checksum: options.checksum,
+            crc: options.crc,
             vlan: None,
             point_to_point: true,
             spec: Some(spec.clone()),

@@ -18,7 +18,7 @@ use weft_stack::Span;
 use weft_stack::buffer::Buffer;
 use weft_stack::cc::CcChoice;
 use weft_stack::fep::{Completion, FepConfig, Receive, ReceiveError, SendError};
-use weft_stack::pdc::{PdcConfig, RodReceive};
+use weft_stack::pdc::RodReceive;
 use weft_stack::port::dpdk::{DpdkPort, DpdkPortConfig, Eal, EalOptions, MbufPool, MbufPoolConfig};
 use weft_stack::port::memory::{MemoryConfig, MemoryPort, pair};
 use weft_stack::port::{Frame, FramePool, Port, PortCaps, PortCounters, RxBurst, TxBurst};
@@ -255,7 +255,7 @@ fn a_conversation_decodes_independently() {
 #[test]
 fn a_conversation_with_credit_over_ipv6_and_a_vlan_decodes_independently() {
     let base = config_with(&CcChoice::parse("nscc+rccc").unwrap(), MTU, true);
-    let config = FepConfig { pdc: PdcConfig { rod_receive: RodReceive::Reorder, ..base.pdc }, ..base };
+    let config = FepConfig { rod_receive: RodReceive::Reorder, ..base };
     let vlan = Some(VlanTag { priority: 5, drop_eligible: false, id: 123 });
     let link = LinkConfig { vlan, ..LinkConfig::default() };
     let lines =

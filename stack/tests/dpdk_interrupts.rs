@@ -19,9 +19,8 @@ use skipped::skipped;
 use weft_stack::Span;
 use weft_stack::buffer::Buffer;
 use weft_stack::cc::CcChoice;
-use weft_stack::fep::{Completion, ConnectOptions, Fep, FepConfig, Receive, Send};
+use weft_stack::fep::{Completion, ConnectOptions, Fep, Receive, Send};
 use weft_stack::packet::Addr;
-use weft_stack::pdc::PdcConfig;
 use weft_stack::port::dpdk::{DpdkPort, DpdkPortConfig, Eal, EalOptions, MbufPool, MbufPoolConfig, Notice};
 use weft_stack::port::{Port, RxBurst, TxBurst};
 use weft_stack::rng::Rng;
@@ -138,7 +137,7 @@ fn interrupts_stay_off_unless_configured() {
 fn worker(own: u32, port: DpdkPort, idle: Idle) -> Worker<DpdkPort> {
     let clock = Clock::new();
     let base = config_with(&CcChoice::default(), 1024, false);
-    let config = FepConfig { pdc: PdcConfig { rto_init: HOUR, ..base.pdc }, ..base };
+    let config = base.with_zones(|zone| zone.pdc.rto_init = HOUR);
     let fep = Fep::new(Addr(own), Arc::new(config), Rng::new(7, u64::from(own)), clock.now()).unwrap();
     let mut book = AddressBook::new(Addr(own), host(own, false), 2, Strangers::Refuse).unwrap();
     book.insert(Addr(1 - own), host(1 - own, false)).unwrap();

@@ -178,6 +178,36 @@ fn a_close_that_the_peer_asked_for_is_reported_as_closed_by_the_peer() {
     }
 }
 
+/// What counts is the time since the close began, not since the last message.
+#[test]
+fn a_close_after_a_long_idle_time_survives_the_loss_of_its_first_packet() {
+    let idle = impatient_config().idle_timeout;
+    let mut pair = Pair::new(&FepConfig { busy_timeout: idle, ..impatient_config() });
+    let connection = pair.connect();
+    pair.post_send(connection, message(10, 0));
+    pair.exchange();
+    assert_eq!(pair.sent_result(), Ok(()));
+    pair.expire_at(1, pair.now + idle);
+    assert!(pair.flush(1), "the target asks for the close");
+    let lost = pair.transmit(0).unwrap().packet;
+    assert!(matches!(&lost.pds, Pds::Control(control) if control.kind == ControlKind::CloseCommand));
+    while pair.wire.is_empty() && !pair.put_on_wire(0) {
+        let due = pair.feps[0].poll_timeout().unwrap();
+        pair.expire_at(0, due);
+        if let Some(done) = pair.feps[0].poll_completion() {
+            panic!("{done:?}");
+        }
+    }
+    let again = pair.wire.remove(0);
+    pair.arrive(&again);
+    pair.exchange();
+    let done = pair.feps[0].poll_completion();
+    assert!(
+        matches!(done, Some(Completion::Closed { result: Err(Failure::ClosedByPeer { .. }), .. })),
+        "{done:?}"
+    );
+}
+
 /// A peer that repeats itself is alive, even if none of its packets is new.
 #[test]
 fn duplicates_keep_a_pdc_open() {

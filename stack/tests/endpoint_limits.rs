@@ -6,7 +6,7 @@ use harness::forge::syn;
 use harness::{Alone, Pair, SHORT_RTO, fep, impatient_config, params, untagged};
 use weft_stack::buffer::Buffer;
 use weft_stack::cc::{CcChoice, CcParams};
-use weft_stack::fep::{Completion, FepConfig, Limits, Receive, Send};
+use weft_stack::fep::{Completion, FepConfig, Limits, Receive, Send, Zone};
 use weft_stack::packet::Packet;
 use weft_stack::pdc::{PdcConfig, RodReceive};
 use weft_stack::ses::Matching;
@@ -22,6 +22,7 @@ fn a_peer_uses_up_only_its_own_quota_of_pdcs_and_messages() {
     let limits = Limits {
         pdcs_per_peer: 4,
         unexpected_bytes_per_peer: 10_000,
+        unexpected_messages_per_peer: 80,
         control_queue: 50,
         ..Limits::default()
     };
@@ -32,15 +33,16 @@ fn a_peer_uses_up_only_its_own_quota_of_pdcs_and_messages() {
             alone.arrive(&syn(5, pdc, msg_id, 3_000), &[0; 100]);
         }
     }
-    let held = ["3 messages on their way in", "4 PDCs of peers"];
-    assert_eq!(alone.leaks(), held, "3 times 3,000 bytes fit in 10,000");
+    let held = ["40 messages on their way in", "4 PDCs of peers"];
+    assert_eq!(alone.leaks(), held, "all keep their places, and 3 times 3,000 bytes fit in 10,000");
+    assert_eq!(alone.fep.footprint().payload, 9_000);
     assert_eq!(alone.transmit_all().len(), 50);
     // Messages of no bytes count as well.
     for msg_id in 0..1_000 {
         alone.arrive(&Packet { payload_len: 0, ..syn(7, 1, msg_id, 0) }, &[]);
     }
-    let held = ["81 messages on their way in", "5 PDCs of peers"];
-    assert_eq!(alone.leaks(), held, "78 times 128 bytes fit in 10,000");
+    let held = ["120 messages on their way in", "5 PDCs of peers"];
+    assert_eq!(alone.leaks(), held, "a peer has 80 places");
     alone.transmit_all();
     alone.arrive(&syn(6, 1, 0, 3_000), &[0; 100]);
     let answer = alone.transmit().unwrap();
@@ -53,9 +55,7 @@ fn a_peer_uses_up_only_its_own_quota_of_early_packets() {
     const QUOTA: u64 = 100_000;
     const LEN: u32 = 1_000;
     let limits = Limits { unexpected_bytes_per_peer: QUOTA, ..Limits::default() };
-    let base = impatient_config();
-    let pdc = PdcConfig { rod_receive: RodReceive::Reorder, ..base.pdc };
-    let mut alone = Alone::new(FepConfig { limits, pdc, ..base });
+    let mut alone = Alone::new(FepConfig { limits, rod_receive: RodReceive::Reorder, ..impatient_config() });
     let packet = |src, pdc, psn| {
         let mut packet = Packet { payload_len: LEN, ..syn(src, pdc, psn, LEN) };
         let Pds::Request(request) = &mut packet.pds else { unreachable!() };
@@ -85,26 +85,41 @@ fn a_peer_uses_up_only_its_own_quota_of_early_packets() {
     assert!(give(5, 20, 1).is_empty());
 }
 
-/// The target's window may be the smallest possible, and an initiator learns its size from the first answer.
+/// The target's window may be smaller than the first burst: it refuses the rest, and gets it again. `psn_offset` has 12
+/// bits.
 #[test]
-fn a_first_burst_fits_the_smallest_window_that_a_target_may_have() {
+fn a_first_burst_may_be_4096_packets_whatever_window_the_target_has() {
     let network = CcParams { mtu: 1, network_rtt: Span::from_us(5), ..params() };
     let mut cc = CcChoice::parse("constant").unwrap();
     cc.set("window", "100000000").unwrap();
     for (ours, theirs) in [(512, 128), (32_640, 128), (32_640, 32_640), (128, 512)] {
         let feps = [(0, ours), (1, theirs)].map(|(n, mp_range)| {
-            let base = FepConfig::new(&cc, &network);
-            let pdc = PdcConfig { mp_range, rto_init: SHORT_RTO, ..base.pdc };
-            fep(n, FepConfig { pdc, ..base }, 3, Time::ZERO)
+            let change = |zone: &mut Zone| {
+                zone.pdc = PdcConfig { mp_range, rto_init: SHORT_RTO, ..zone.pdc };
+            };
+            fep(n, FepConfig::new(&cc, &network).with_zones(change), 3, Time::ZERO)
         });
         let mut pair = Pair::of(feps, Time::ZERO);
         let connection = pair.connect();
         pair.post_send(connection, message(10_000, 0));
-        let lost = std::iter::from_fn(|| pair.transmit(0)).count();
-        assert_eq!(lost, 128);
-        pair.expire_at(0, Time::ZERO + SHORT_RTO);
+        let mut burst: Vec<_> = std::iter::from_fn(|| pair.transmit(0)).collect();
+        assert_eq!(burst.len(), 4_096.min(ours as usize));
+        // The last packet arrives first, and so on.
+        burst.reverse();
+        burst.iter().for_each(|transit| pair.arrive(transit));
         pair.exchange();
-        assert_eq!(pair.sent_result(), Ok(()), "{ours} to {theirs}");
+        let mut done = pair.completions(0);
+        while done.is_empty() {
+            let at = pair.next_timer().unwrap();
+            assert!(at.since(Time::ZERO) < SHORT_RTO.times(200), "{:?}", pair.explain());
+            pair.expire_at(0, at);
+            pair.exchange();
+            done = pair.completions(0);
+        }
+        assert!(
+            matches!(&done[..], [Completion::Sent { result: Ok(()), .. }]),
+            "{ours} to {theirs}: {done:?}"
+        );
     }
 }
 
@@ -135,12 +150,31 @@ fn message_numbers_wrap_around_while_the_first_message_still_waits() {
     }
 }
 
+/// The port takes nothing while a peer's packets arrive.
+#[test]
+fn a_full_control_queue_is_counted_and_explained() {
+    let limits = Limits { control_queue: 3, ..Limits::default() };
+    let mut alone = Alone::new(FepConfig { limits, ..impatient_config() });
+    for pdc in 1..=5 {
+        alone.arrive(&syn(5, pdc, 0, 100), &[0; 100]);
+    }
+    assert_eq!(alone.transmit_all().len(), 3);
+    let counters = *alone.fep.counters();
+    assert_eq!((counters.acks_sent, counters.control_dropped), (5, 2));
+    assert_eq!(
+        alone.fep.explain(alone.now),
+        [
+            "endpoint 0: 2 acknowledgements, NACKs and control packets were dropped, because 3 waited for the port"
+        ]
+    );
+}
+
 /// One connection cancels its message while it waits for its turn.
 #[test]
 fn connections_that_share_a_window_take_turns() {
     let mut cc = CcChoice::parse("constant").unwrap();
     cc.set("window", "2128").unwrap();
-    let mut pair = Pair::new(&FepConfig::new(&cc, impatient_config().cc.params()));
+    let mut pair = Pair::new(&FepConfig::new(&cc, impatient_config().zones.default.cc.params()));
     let connections: Vec<_> = (0..6).map(|_| pair.connect()).collect();
     let sends: Vec<_> = connections.iter().map(|&c| pair.post_send(c, message(4_000, 0))).collect();
     while pair.put_on_wire(0) {}

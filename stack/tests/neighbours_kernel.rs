@@ -18,7 +18,7 @@ use rustix::net::{
 };
 use weft_stack::Span;
 use weft_stack::packet::Addr;
-use weft_stack::port::{FramePool, Port, PortCaps, PortCounters, RxBurst, TxBurst};
+use weft_stack::port::{FramePool, Port, PortCaps, PortCounters, RxBurst, Timestamps, TxBurst};
 use weft_stack::wire::ethernet::MacAddr;
 use weft_stack::worker::{AddressBook, Clock, HostAddr, Idle, LinkConfig, Strangers, Worker};
 
@@ -96,7 +96,7 @@ impl Port for PacketPort {
             tx_udp_checksum: false,
             rx_checksum: false,
             multi_segment: false,
-            timestamps: false,
+            timestamps: Timestamps::Burst,
             in_memory: false,
         }
     }

@@ -9,7 +9,6 @@ use std::process::Command;
 use std::time::Duration;
 
 use harness::{MTU, Results, START, WorkerPair, config, content, host, worker};
-use weft_stack::fep::FepConfig;
 use weft_stack::port::Port;
 use weft_stack::port::dpdk::{DpdkPort, DpdkPortConfig, Eal, EalOptions, MbufPool, MbufPoolConfig};
 use weft_stack::port::faulty::{FaultCounts, Faults, FaultyPort};
@@ -54,7 +53,7 @@ fn survives_all<P: Port>(mut open: impl FnMut() -> ([P; 2], u16)) {
     for (name, faults) in CASES {
         for v6 in [false, true] {
             let (ports, paths) = open();
-            let config = FepConfig { paths, ..config(false) };
+            let config = config(false).with_zones(|zone| zone.paths = paths);
             let mut ends = (0..).zip(ports).map(|(n, port)| {
                 let port = FaultyPort::new(port, faults, Rng::new(7, n)).unwrap();
                 worker(n as u32, port, &config, LinkConfig::default(), v6)

@@ -7,7 +7,9 @@ use proptest::prelude::*;
 use std::collections::VecDeque;
 use weft_stack::rng::Rng;
 use weft_stack::spray::registry::BALANCERS;
-use weft_stack::spray::{Entropy, LbChoice, PathContext, PathFeedback, PathSelector, Selector};
+use weft_stack::spray::{
+    Entropy, LbChoice, PathContext, PathFeedback, PathSelector, Selector, SelectorInput,
+};
 use weft_stack::{Span, Time};
 
 const FEEDBACK: [PathFeedback; 4] =
@@ -15,10 +17,12 @@ const FEEDBACK: [PathFeedback; 4] =
 
 fn choices() -> Vec<LbChoice> {
     let mut all: Vec<LbChoice> = BALANCERS.iter().map(|info| LbChoice::parse(info.name).unwrap()).collect();
-    all.push(LbChoice::custom("boxed", |paths, trimming, rng| {
-        Box::new(LbChoice::parse("reps").unwrap().build(paths, trimming, rng))
-    }));
+    all.push(LbChoice::custom("boxed", |input| Box::new(LbChoice::parse("reps").unwrap().build(input))));
     all
+}
+
+fn input(paths: u16, trimming: bool, rng: Rng) -> SelectorInput {
+    SelectorInput { paths, trimming, base_rtt: Span::from_us(12), rng }
 }
 
 fn only(names: &[&str]) -> Vec<LbChoice> {
@@ -71,7 +75,7 @@ proptest! {
     ) {
         for choice in choices() {
             let run = || {
-                let mut selector = choice.build(paths, trimming, Rng::new(seed, 1));
+                let mut selector = choice.build(input(paths, trimming, Rng::new(seed, 1)));
                 play(&mut selector, Time::from_ps(start), &steps)
             };
             let sent = run();
@@ -82,7 +86,7 @@ proptest! {
 
     #[test]
     fn ecmp_never_changes(seed in any::<u64>(), paths in 1..=u16::MAX, steps in steps()) {
-        let mut ecmp = LbChoice::parse("ecmp").unwrap().build(paths, true, Rng::new(seed, 0));
+        let mut ecmp = LbChoice::parse("ecmp").unwrap().build(input(paths, true, Rng::new(seed, 0)));
         let first = ecmp.next(&packet(Time::ZERO, 0));
         prop_assert!(play(&mut ecmp, Time::ZERO, &steps).iter().all(|e| *e == first));
     }
@@ -91,7 +95,7 @@ proptest! {
 #[test]
 fn zero_paths_count_as_one() {
     for choice in choices() {
-        let mut selector = choice.build(0, true, Rng::new(0, 0));
+        let mut selector = choice.build(input(0, true, Rng::new(0, 0)));
         for sent in 0..20 {
             assert_eq!(selector.next(&packet(Time::ZERO, sent)), Entropy(0), "{choice:?}");
         }
@@ -101,7 +105,7 @@ fn zero_paths_count_as_one() {
 #[test]
 fn ecmp_differs_between_connections() {
     let ecmp = LbChoice::parse("ecmp").unwrap();
-    let pick = |stream| ecmp.build(64, true, Rng::new(7, stream)).next(&packet(Time::ZERO, 0)).0;
+    let pick = |stream| ecmp.build(input(64, true, Rng::new(7, stream))).next(&packet(Time::ZERO, 0)).0;
     let mut used: Vec<u16> = (0..64).map(pick).collect();
     used.sort_unstable();
     used.dedup();
@@ -110,7 +114,7 @@ fn ecmp_differs_between_connections() {
 
 /// Number of packets on each path if no feedback ever arrives.
 fn without_feedback(choice: &LbChoice, paths: u16, packets: usize) -> Vec<usize> {
-    let mut selector = choice.build(paths, true, Rng::new(11, 3));
+    let mut selector = choice.build(input(paths, true, Rng::new(11, 3)));
     let mut count = vec![0; usize::from(paths)];
     for sent in 0..packets {
         count[usize::from(selector.next(&packet(Time::ZERO, sent as u64)).0)] += 1;
@@ -153,7 +157,7 @@ const PACKET_TIME: Span = Span::from_us(1);
 
 impl Fabric {
     fn new(choice: &LbChoice, trimming: bool) -> Fabric {
-        let selector = choice.build(PATHS, trimming, Rng::new(21, 0));
+        let selector = choice.build(input(PATHS, trimming, Rng::new(21, 0)));
         Fabric { selector, in_flight: VecDeque::new(), noise: Rng::new(22, 0), now: Time::ZERO, sent: 0 }
     }
 
@@ -238,7 +242,7 @@ fn balancers_have_little_state() {
     assert!(size_of::<Selector>() <= 96, "{} bytes", size_of::<Selector>());
     const MANY: u16 = 16_384;
     for choice in choices() {
-        let mut selector = choice.build(MANY, true, Rng::new(1, 1));
+        let mut selector = choice.build(input(MANY, true, Rng::new(1, 1)));
         for sent in 0..100_000 {
             selector.next(&packet(Time::ZERO, sent));
         }
@@ -255,6 +259,27 @@ fn balancers_have_little_state() {
         let limit = usize::from(MANY) / 2 + usize::from(MANY) * 4;
         assert!(selector.heap_bytes() <= limit, "{choice:?}: {} bytes", selector.heap_bytes());
     }
+}
+
+#[test]
+fn settings_are_checked_and_reach_the_balancer() {
+    let mut reps = LbChoice::parse("reps").unwrap();
+    reps.set("ring", "16").unwrap();
+    let mut selector = reps.build(input(64, true, Rng::new(1, 1)));
+    selector.feedback(Time::ZERO, Entropy(3), PathFeedback::Good);
+    assert_eq!(selector.heap_bytes(), 32);
+    let refused = |key, value| reps.clone().set(key, value).unwrap_err().to_string();
+    assert_eq!(
+        refused("rings", "4"),
+        "reps has no parameter 'rings' (to set to '4'); it has: ring, freeze, explore"
+    );
+    assert_eq!(
+        refused("ring", "0"),
+        "reps: ring is '0', expected a whole number from 1 to 64; parameters are: ring, freeze, explore"
+    );
+    assert!(
+        LbChoice::parse("ecmp").unwrap().set("ring", "4").unwrap_err().to_string().ends_with("it has: none")
+    );
 }
 
 #[test]

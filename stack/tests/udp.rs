@@ -3,7 +3,6 @@
 mod harness;
 
 use harness::{Results, WorkerPair, config, content, host, worker};
-use weft_stack::fep::FepConfig;
 use weft_stack::port::TxBurst;
 use weft_stack::port::faulty::{Faults, FaultyPort};
 use weft_stack::port::udp::{UdpConfig, UdpPort};
@@ -25,7 +24,7 @@ fn ports(v6: bool) -> [UdpPort; 2] {
 
 fn transfer(v6: bool, faults: Faults) {
     let [a, b] = ports(v6);
-    let config = FepConfig { paths: a.entropies(), ..config(false) };
+    let config = config(false).with_zones(|zone| zone.paths = a.entropies());
     let side = |n: u32, port| {
         let port = FaultyPort::new(port, faults, Rng::new(7, u64::from(n))).unwrap();
         worker(n, port, &config, LinkConfig::default(), v6)

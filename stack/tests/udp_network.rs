@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use harness::{MTU, Results, WorkerPair, config_with, content, host, worker};
 use skipped::skipped;
+use weft_stack::Span;
 use weft_stack::cc::CcChoice;
-use weft_stack::fep::FepConfig;
 use weft_stack::port::udp::{Notice, UdpConfig, UdpPort, mac_of};
-use weft_stack::port::{BURST, Frame, FramePool, Port, PortCaps, PortCounters, RxBurst, TxBurst};
+use weft_stack::port::{BURST, Frame, FramePool, Port, PortCaps, PortCounters, RxBurst, Timestamps, TxBurst};
 use weft_stack::spray::Entropy;
 use weft_stack::wire::class::{DscpClasses, PacketClass, TrimPoint};
 use weft_stack::wire::edit::mark_ce;
@@ -135,13 +135,27 @@ impl Port for Congested {
     }
 }
 
+#[test]
+fn frames_say_how_long_they_have_waited_for_the_port_to_be_read() {
+    let [mut a, mut b] = ports(false, |config| config);
+    assert_eq!(b.capabilities().timestamps, Timestamps::Kernel);
+    let IpAddr::V4(dst) = b.ip() else { panic!("{}", b.ip()) };
+    assert_eq!(send(&mut a, dst, 3, 1_000), 0);
+    std::thread::sleep(Duration::from_millis(30));
+    let mut burst = RxBurst::new();
+    assert_eq!(b.receive(&mut burst), 3);
+    for frame in burst.drain() {
+        assert!((Span::from_ms(30)..Span::from_ms(1_000)).contains(&frame.waited()), "{}", frame.waited());
+    }
+}
+
 /// Trimmed headers and marks cross the sockets, and both ends handle them as over any other port.
 fn trims_and_marks_arrive(v6: bool) {
     const SIZES: [usize; 4] = [1, 4096, 100_000, 1 << 20];
     let [a, b] = ports(v6, |config| config);
     // A window that marks do not shrink: with only two packets in flight, a trimmed one may have to wait for a timer.
-    let config =
-        FepConfig { paths: a.entropies(), ..config_with(&CcChoice::parse("constant").unwrap(), MTU, true) };
+    let config = config_with(&CcChoice::parse("constant").unwrap(), MTU, true)
+        .with_zones(|zone| zone.paths = a.entropies());
     let side = |n, port| worker(n, Congested::new(port), &config, LinkConfig::default(), v6);
     let mut pair = WorkerPair::new(side(0, a), side(1, b));
     let connection = pair.connect(0, DeliveryMode::Rud);

@@ -51,6 +51,9 @@ impl SenderCc for Jumps {
     fn window(&self) -> Window {
         Window(self.window)
     }
+    fn expected_rtt(&self) -> Span {
+        Span::from_us(20)
+    }
     fn snapshot(&self) -> CcSnapshot {
         CcSnapshot { cwnd: self.window, ..CcSnapshot::default() }
     }
@@ -102,9 +105,10 @@ impl Case {
         };
         let network = CcParams { mtu: self.mtu, network_rtt: Span::from_us(20), ..params() };
         let base = FepConfig::new(&CcChoice::custom("jumps", Arc::new(factory)), &network);
-        let rod_receive = self.rod.unwrap_or(base.pdc.rod_receive);
-        let pdc = PdcConfig { rto_init: NEVER, mp_range: 128, rod_receive, ..base.pdc };
-        FepConfig { pdc, idle_timeout: NEVER, busy_timeout: NEVER, ..base }
+        let rod_receive = self.rod.unwrap_or(base.rod_receive);
+        let base =
+            base.with_zones(|zone| zone.pdc = PdcConfig { rto_init: NEVER, mp_range: 128, ..zone.pdc });
+        FepConfig { rod_receive, idle_timeout: NEVER, busy_timeout: NEVER, ..base }
     }
 }
 

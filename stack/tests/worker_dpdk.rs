@@ -7,11 +7,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use weft_stack::Span;
 use weft_stack::buffer::Buffer;
-use weft_stack::fep::{Completion, ConnectOptions, Fep, FepConfig, Receive, Send};
+use weft_stack::fep::{Completion, ConnectOptions, Fep, Receive, Send};
 use weft_stack::packet::{Addr, Class, Network, Packet, Payload};
-use weft_stack::pdc::PdcConfig;
 use weft_stack::port::dpdk::{DpdkPort, DpdkPortConfig, Eal, EalOptions, MbufPool, MbufPoolConfig};
-use weft_stack::port::{FramePool, PortCaps};
+use weft_stack::port::{FramePool, PortCaps, Timestamps};
 use weft_stack::ses::Matching;
 use weft_stack::spray::Entropy;
 use weft_stack::wire::checksum::pseudo_header;
@@ -36,8 +35,8 @@ fn pool(name: &str) -> MbufPool {
 
 fn worker(own: u32, port: DpdkPort, clock: Clock) -> Worker<DpdkPort> {
     // The two threads may share a core, so that each waits for the scheduler.
-    let pdc = PdcConfig { rto_init: Span::from_ms(200), ..config(true).pdc };
-    worker_in_real_time(own, 2, port, FepConfig { pdc, ..config(true) }, clock)
+    let config = config(true).with_zones(|zone| zone.pdc.rto_init = Span::from_ms(200));
+    worker_in_real_time(own, 2, port, config, clock)
 }
 
 /// Sends [`MESSAGES`] messages to the other side and receives as many. Returns when both sides have finished.
@@ -109,7 +108,7 @@ fn checksums_are_left_to_a_port_that_computes_them() {
         tx_udp_checksum: true,
         rx_checksum: false,
         multi_segment: false,
-        timestamps: false,
+        timestamps: Timestamps::Burst,
         in_memory: false,
     };
     let pds = Pds::Control(Control {

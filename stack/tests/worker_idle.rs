@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use harness::{config, content, host, worker_in_real_time};
 use weft_stack::Span;
 use weft_stack::buffer::Buffer;
-use weft_stack::fep::{Completion, ConnectOptions, Failure, Fep, FepConfig, Receive, Send, SendError};
+use weft_stack::fep::{Completion, ConnectOptions, Failure, Fep, Receive, Send, SendError};
 use weft_stack::packet::Addr;
 use weft_stack::pdc::PdcConfig;
 use weft_stack::port::Port;
@@ -38,10 +38,10 @@ fn ports() -> [UdpPort; 2] {
     [a, b]
 }
 
-/// A worker that is [`SLEEPY`] and retransmits after `rto`.
+/// A worker that is [`SLEEPY`] and retransmits after `rto`. Its peer may be silent for 63 RTO.
 fn worker<P: Port>(own: u32, port: P, rto: Span) -> Worker<P> {
-    let pdc = PdcConfig { rto_init: rto, max_retries: 6, ..config(true).pdc };
-    let config = FepConfig { pdc, ..config(true) };
+    let config =
+        config(true).with_zones(|zone| zone.pdc = PdcConfig { rto_init: rto, max_retries: 5, ..zone.pdc });
     let mut worker = worker_in_real_time(own, 2, port, config, Clock::new());
     worker.set_idle(SLEEPY);
     worker
@@ -149,28 +149,42 @@ fn frames_wake_a_sleeping_worker() {
     assert!(receiver.counters().polls < 100, "{} turns", receiver.counters().polls);
 }
 
+/// The packet is sent at 0, 1, 3, 7, 11, …, 59 RTO, and given up after 63 RTO. The system may wake the worker late, and
+/// each 4 RTO of that cost a transmission. The network trims, so there are no probes.
 #[test]
 fn timers_wake_a_sleeping_worker() {
+    let rto = Span::from_ms(20);
     let [port, _deaf] = ports();
-    let mut worker = worker(0, port, Span::from_ms(1));
+    let mut worker = worker(0, port, rto);
     let now = worker.clock().now();
     let connection = worker.connect(now, Addr(1), ConnectOptions::default()).unwrap();
     let send = Send { buffer: Buffer::Heap(vec![1; 100]), tag: None, header_data: 0, context: 0 };
     worker.fep_mut().post_send(connection, send).unwrap();
     let failed = in_a_thread(move || {
-        let result = worker.run_until(HOUR, |fep, _| match fep.poll_completion() {
-            Some(Completion::Sent { result, .. }) => {
-                assert!(matches!(result, Err(SendError::Failed(Failure::NoAnswer { .. }))), "{result:?}");
-                true
+        let (mut due, mut late, mut failure) = (None, Span::ZERO, None);
+        let result = worker.run_until(HOUR, |fep, now| {
+            let expired = due.filter(|due| now.is_at_or_after(*due));
+            late = late.plus(expired.map_or(Span::ZERO, |due| now.since(due)));
+            due = fep.poll_timeout();
+            if let Some(Completion::Sent { result: Err(SendError::Failed(why)), .. }) = fep.poll_completion()
+            {
+                failure = Some(why);
             }
-            _ => false,
+            failure.is_some()
         });
         let counters = worker.fep().counters();
-        (result, worker.counters().polls, counters.data_sent + counters.data_retransmitted)
+        assert_eq!(counters.probes_sent, 0);
+        let sent = counters.data_sent + counters.data_retransmitted;
+        (result, worker.counters().polls, sent, late, failure)
     });
-    let (result, turns, sent) = failed.recv_timeout(LIMIT).expect("each timer wakes the worker");
+    let (result, turns, sent, late, failure) =
+        failed.recv_timeout(LIMIT).expect("each timer wakes the worker");
     assert_eq!(result, Ok(()));
-    assert_eq!(sent, 7, "the packet was sent {sent} times");
+    let Some(Failure::NoAnswer { waited, sent: named, .. }) = failure else { panic!("{failure:?}") };
+    assert!(waited >= rto.times(63), "{waited}");
+    assert_eq!(u64::from(named), sent);
+    let missed = late.as_ps() / rto.times(4).as_ps();
+    assert!((17_u64.saturating_sub(missed)..=17).contains(&sent), "sent {sent} times, timers late by {late}");
     assert!(turns < 20 * sent, "{turns} turns for {sent} packets");
 }
 

@@ -11,9 +11,8 @@ use std::time::{Duration, Instant};
 
 use harness::{MTU, config, content, host, worker_in_real_time};
 use weft_stack::buffer::Buffer;
-use weft_stack::fep::{Completion, ConnectOptions, FepConfig, Receive, Send};
+use weft_stack::fep::{Completion, ConnectOptions, Receive, Send};
 use weft_stack::packet::Addr;
-use weft_stack::pdc::PdcConfig;
 use weft_stack::port::memory::{MemoryConfig, MemoryPort, pair};
 use weft_stack::port::{Port, RxBurst, TxBurst};
 use weft_stack::ses::Matching;
@@ -30,8 +29,8 @@ const LEN: usize = 30 * MTU as usize + 7;
 
 fn worker(own: u32, port: MemoryPort, clock: Clock) -> Worker<MemoryPort> {
     // The threads share few cores, so that each waits for the scheduler.
-    let pdc = PdcConfig { rto_init: Span::from_ms(200), ..config(true).pdc };
-    let mut worker = worker_in_real_time(own, 1 + PEERS, port, FepConfig { pdc, ..config(true) }, clock);
+    let config = config(true).with_zones(|zone| zone.pdc.rto_init = Span::from_ms(200));
+    let mut worker = worker_in_real_time(own, 1 + PEERS, port, config, clock);
     worker.set_idle(Idle::ADAPTIVE);
     worker
 }

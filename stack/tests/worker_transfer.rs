@@ -7,11 +7,11 @@ use harness::{MTU, Results, START, WorkerPair, config, content, worker};
 use weft_stack::Span;
 use weft_stack::event::{Counters, Event, Recorder};
 use weft_stack::fep::FepConfig;
-use weft_stack::pdc::{PdcConfig, RodReceive};
+use weft_stack::pdc::RodReceive;
 use weft_stack::port::faulty::{Faults, FaultyPort};
 use weft_stack::port::memory::{MemoryConfig, MemoryPort, pair};
 use weft_stack::rng::Rng;
-use weft_stack::wire::pds::DeliveryMode;
+use weft_stack::wire::pds::{ControlKind, DeliveryMode};
 use weft_stack::worker::LinkConfig;
 
 type Port = FaultyPort<MemoryPort>;
@@ -126,7 +126,7 @@ fn all_modes(faults: Faults, v6: bool, seed: u64) {
     for (mode, rod_receive) in modes {
         for trimming in [false, true] {
             let base = config(trimming);
-            let config = FepConfig { pdc: PdcConfig { rod_receive, ..base.pdc }, ..base };
+            let config = FepConfig { rod_receive, ..base };
             let mut pair = faulty_pair(&config, faults, v6, seed);
             let results = transfer(&mut pair, mode);
             check(&mut pair, &results);
@@ -204,6 +204,7 @@ fn a_run_repeats_exactly_with_the_same_seed() {
 fn assert_counted(counters: &Counters, events: &[&Event]) {
     let count = |name: &str| events.iter().filter(|event| event.name() == name).count() as u64;
     let repeated = |event: &&&Event| matches!(event, Event::DataSent { retransmission: true, .. });
+    let probe = |event: &&&Event| matches!(event, Event::ControlSent { kind: ControlKind::Probe, .. });
     let marked = |event: &&&Event| matches!(event, Event::DataReceived { ecn: true, .. });
     let data_retransmitted = events.iter().filter(repeated).count() as u64;
     let expected = Counters {
@@ -218,7 +219,10 @@ fn assert_counted(counters: &Counters, events: &[&Event]) {
         nacks_sent: count("nack_sent"),
         nacks_received: count("nack_received"),
         control_sent: count("control_sent"),
+        control_dropped: count("control_dropped"),
+        probes_sent: events.iter().filter(probe).count() as u64,
         losses_inferred: count("loss_inferred"),
+        losses_spurious: count("spurious_loss"),
         timeouts: count("timeout"),
         ignored: count("ignored"),
     };

@@ -2,6 +2,7 @@
 
 use weft_cc::{CcChoice, Rate, Span};
 use weft_stack::rng::Rng;
+use weft_stack::wire::pds::DeliveryMode;
 use weft_testbed::sim::{self, Overhead, RunConfig};
 use weft_testbed::topology::{Topology, TopologySpec};
 use weft_testbed::workload::{Workload, WorkloadSpec};
@@ -35,6 +36,18 @@ fn flows_over_slow_uplinks_complete() {
             "leaf-spine:hosts=64,leaves=2,spines=1,link=800G,uplink=10G".parse().unwrap();
         let config = config(spec.build().unwrap(), workload("permutation", 64, 100_000), cc);
         completes(&RunConfig { mtu: 256, ..config });
+    }
+}
+
+/// In order, over a network that trims: the packets behind a trimmed one are refused for their order. Sent again at
+/// once, they would fill the slow link's queue and have the packet trimmed that the target waits for.
+#[test]
+fn ordered_flows_over_slow_uplinks_complete() {
+    for cc in ["constant", "rccc", "nscc", "smartt", "nscc+rccc"] {
+        let spec: TopologySpec = "leaf-spine:hosts=4,leaves=2,spines=1,uplink=10G".parse().unwrap();
+        let config = config(spec.build().unwrap(), workload("permutation", 4, 500_000), cc);
+        let (mode, until) = (DeliveryMode::Rod, Some(Span::from_ms(20)));
+        completes(&RunConfig { mode, until, ..config });
     }
 }
 

@@ -8,19 +8,17 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
 
-use weft_cc::registry::ALGORITHMS;
+use weft_cc::registry::all_names;
 use weft_cc::{CcChoice, Span, Time};
 use weft_stack::spray::LbChoice;
 use weft_stack::spray::registry::BALANCERS;
 use weft_stack::wire::pds::DeliveryMode;
 use weft_testbed::sim::{
-    FaultPlan, LinkChange, LinkEvent, LinkFaults, Options, PayloadMode, PhantomQueues, RunConfig, RunReport,
-    run_with,
+    FaultPlan, LinkChange, LinkDirections, LinkEvent, LinkFaults, Options, PayloadMode, PhantomQueues,
+    RunConfig, RunReport, run_with,
 };
 use weft_testbed::topology::{HostId, PortId, Topology, TopologySpec};
-use weft_testbed::workload::{
-    Connection, DEFAULT_PRIORITY, Flow, Start, Trigger, TriggerIdx, TriggerKind, Workload,
-};
+use weft_testbed::workload::{Connection, Flow, Start, Trigger, TriggerIdx, TriggerKind, Workload};
 
 /// Time limit of a run. No run here needs a hundredth of it.
 const LIMIT: Span = Span::from_ms(2_000);
@@ -141,7 +139,6 @@ impl Case {
                 start,
                 on_sent: None,
                 on_received: None,
-                priority: DEFAULT_PRIORITY,
                 message: None,
             });
         }
@@ -151,15 +148,15 @@ impl Case {
     fn fault_plan(&self, config: &RunConfig) -> FaultPlan {
         // Both directions of the path.
         let links = f64::from(2 * config.topology.diameter_hops());
-        let rto = config.endpoint().pdc.rto_init;
+        let rto = config.endpoint().zones.longest_rto();
         let ports = config.topology.ports().len();
         let mut events = Vec::new();
         for outage in &self.faults.outages {
-            let port = PortId((outage.port % ports) as u32);
+            let link = LinkDirections::Both(PortId((outage.port % ports) as u32));
             let down = Time::ZERO + rto.mul_f64(outage.begin);
             let up = down + rto.mul_f64(outage.length);
-            events.push(LinkEvent { at: down, port, change: LinkChange::Fail });
-            events.push(LinkEvent { at: up, port, change: LinkChange::Restore });
+            events.push(LinkEvent { at: down, link, change: LinkChange::Fail });
+            events.push(LinkEvent { at: up, link, change: LinkChange::Restore });
         }
         let all_links = LinkFaults {
             loss: self.faults.loss / links,
@@ -167,6 +164,7 @@ impl Case {
             duplicate: self.faults.duplicate,
             reorder: self.faults.reorder,
             delay: Span::from_ns(self.faults.delay_ns),
+            ..LinkFaults::default()
         };
         FaultPlan { all_links, events, ..FaultPlan::default() }
     }
@@ -309,8 +307,12 @@ fn faults() -> impl Strategy<Value = FaultCase> {
     )
 }
 
+fn algorithms() -> Vec<&'static str> {
+    all_names().into_iter().map(|name| &*name.leak()).collect()
+}
+
 fn cases(trim: bool) -> impl Strategy<Value = Case> {
-    let algorithms = select(ALGORITHMS.iter().map(|a| a.name).collect::<Vec<_>>());
+    let algorithms = select(algorithms());
     let balancers = select(BALANCERS.iter().map(|b| b.name).collect::<Vec<_>>());
     let modes = prop_oneof![2 => Just(DeliveryMode::Rud), 1 => Just(DeliveryMode::Rod)];
     // A fabric that drops needs queues for the packets that congestion control sends before it reacts.
@@ -418,11 +420,11 @@ fn small_case(cc: &'static str, lb: &'static str, trim: bool, mode: DeliveryMode
 
 #[test]
 fn every_algorithm_works_with_every_balancer_and_switch() {
-    for algorithm in ALGORITHMS {
+    for algorithm in algorithms() {
         for balancer in BALANCERS {
             for trim in [true, false] {
                 for mode in [DeliveryMode::Rud, DeliveryMode::Rod] {
-                    let case = small_case(algorithm.name, balancer.name, trim, mode);
+                    let case = small_case(algorithm, balancer.name, trim, mode);
                     if let Err(error) = check(&case, &case.run()) {
                         panic!("{error}\n{case:#?}");
                     }

@@ -4,8 +4,8 @@ use weft_cc::{Rate, Span, Time};
 use weft_stack::rng::Rng;
 use weft_testbed::link_events::Degradation;
 use weft_testbed::sim::{
-    FaultPlan, FlowSample, LinkChange, LinkEvent, Options, Overhead, PortSample, RunConfig, RunError,
-    RunReport, SampleSink, Sampling, Share, SlowPort, run_with,
+    FaultPlan, FlowSample, LinkChange, LinkDirections, LinkEvent, Options, Overhead, PortSample, RunConfig,
+    RunError, RunReport, SampleSink, Sampling, Share, SlowPort, run_with,
 };
 use weft_testbed::topology::{HostId, PortId, TopologySpec};
 use weft_testbed::workload::WorkloadSpec;
@@ -75,7 +75,11 @@ fn a_restored_link_is_as_slow_as_at_the_start() {
     // The path crosses the links of both leaves.
     let event = |us, change| {
         let at = Time::ZERO + Span::from_us(us);
-        slow.slow.iter().step_by(2).map(move |slow| LinkEvent { at, port: slow.port, change })
+        slow.slow.iter().step_by(2).map(move |slow| LinkEvent {
+            at,
+            link: LinkDirections::Both(slow.port),
+            change,
+        })
     };
     let restored = FaultPlan { events: event(100, LinkChange::Restore).collect(), ..slow.clone() };
     let plain = with_faults(&config, &slow);

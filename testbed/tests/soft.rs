@@ -13,8 +13,8 @@ use weft_stack::wire::class::DscpClasses;
 use weft_stack::wire::trim::TrimFormat;
 use weft_testbed::link_events::parse_link_events;
 use weft_testbed::sim::{
-    FaultPlan, FlowRecord, LinkChange, LinkFaults, Options, PayloadMode, PhantomQueues, RunConfig, RunReport,
-    run_with,
+    FaultPlan, FlowRecord, LinkChange, LinkDirections, LinkFaults, Options, PayloadMode, PhantomQueues,
+    RunConfig, RunReport, run_with,
 };
 use weft_testbed::soft::{HostPort, SoftError, SoftFabric, SoftOptions, host_link};
 use weft_testbed::topology::{HostId, PortId, TopologySpec};
@@ -177,6 +177,7 @@ fn all_bytes_arrive_over_links_that_lose_and_damage_packets() {
             duplicate: 0.05,
             reorder: 0.05,
             delay: Span::from_ms(2),
+            ..LinkFaults::default()
         };
         let plan = FaultPlan { all_links, events, ..FaultPlan::default() };
         let outcome = run(&config, &plan, SoftOptions::default());
@@ -214,7 +215,7 @@ fn a_host_is_attached_once_and_addresses_are_unique() {
     assert_eq!(attach(0, 5), SoftError::Attached(0));
     assert_eq!(attach(2, 1), SoftError::AddressTaken(place(1).ip));
     assert_eq!(attach(16, 5), SoftError::NoSuchHost(16));
-    assert!(fabric.change(PortId(10_000), LinkChange::Fail).is_err());
+    assert!(fabric.change(LinkDirections::Both(PortId(10_000)), LinkChange::Fail).is_err());
 }
 
 #[test]

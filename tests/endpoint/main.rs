@@ -179,7 +179,8 @@ fn alone() -> (Endpoint, weft::core::port::memory::MemoryPort) {
     use weft::port::{AnyPort, OpenPort};
     let (here, there) = pair(&MemoryConfig::default()).unwrap();
     let open = OpenPort::in_process(AnyPort::Memory(Box::new(here)), 1);
-    let setup = Setup::new(&Settings { payload: Some(1024), ..Settings::default() }, &open).unwrap();
+    let settings = Settings { payload: Some(1024), ..Settings::default() };
+    let setup = Setup::new(&settings, &open.facts(&settings)).unwrap();
     let (worker, _) = setup.worker(open, weft::Addr(0), &[], Strangers::Learn).unwrap();
     (Endpoint::from_worker(worker, weft::Memory::default()).unwrap(), there)
 }
@@ -289,6 +290,9 @@ impl weft::cc::SenderCc for Fatal {
     fn on_timeout(&mut self, _: weft::Time, _: &weft::cc::LossSample) {}
     fn window(&self) -> weft::cc::Window {
         weft::cc::Window(1 << 20)
+    }
+    fn expected_rtt(&self) -> weft::Span {
+        weft::Span::from_us(100)
     }
     fn snapshot(&self) -> weft::cc::CcSnapshot {
         weft::cc::CcSnapshot::default()

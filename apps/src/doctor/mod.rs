@@ -27,7 +27,7 @@ use root::Root;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use weft_cc::{Rate, Span};
-use weft_stack::port::Port;
+use weft_stack::port::{Port, Timestamps};
 use wire::Wire;
 
 /// `weft doctor`.
@@ -155,7 +155,7 @@ fn capabilities(open: &OpenPort) -> Finding {
         (caps.tx_udp_checksum, "UDP checksums"),
         (caps.rx_checksum, "checking of checksums"),
         (caps.multi_segment, "several buffers a frame"),
-        (caps.timestamps, "times of arrival"),
+        (caps.timestamps != Timestamps::Burst, "times of arrival"),
     ];
     let list = |wanted| {
         let names: Vec<&str> = can.iter().filter(|(can, _)| *can == wanted).map(|(_, name)| *name).collect();

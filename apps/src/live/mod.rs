@@ -5,7 +5,7 @@
 //!
 //! ```text
 //!   let hosts = numbers.map(|number| LiveHost { number, host, port });
-//!   let mut live = Live::new(&config, &network, hosts)?;
+//!   let mut live = Live::new(&config, &endpoints, hosts)?;
 //!   live.run(progress, interrupt);       // until all is done, time is up, nothing moves any more, or a signal comes
 //!   let report = live.into_report();     // closes the ports
 //! ```
@@ -28,7 +28,7 @@ pub(crate) mod tests;
 
 pub(crate) use coordinator::{Coordinator, Participants};
 pub(crate) use flows::{HostFlows, News};
-pub(crate) use network::{LiveError, LiveHost, Network, endpoint};
+pub(crate) use network::{LiveError, LiveHost, configure, endpoint};
 pub(crate) use report::{HostReport, run_report};
 
 use crate::backoff::Backoff;
@@ -36,6 +36,7 @@ use crate::interrupt::Interrupt;
 use crate::trace::LiveTrace;
 use std::sync::Arc;
 use weft_cc::Time;
+use weft_stack::fep::FepConfig;
 use weft_stack::port::{BURST, Port};
 use weft_stack::worker::{Clock, Worker};
 use weft_testbed::sim::{RunConfig, RunProgress, RunReport};
@@ -67,23 +68,24 @@ struct Running<'a, P> {
 }
 
 impl<'a, P: Port> Live<'a, P> {
-    /// Endpoints at `hosts`, and the flows of `config`'s workload between them, not started yet.
+    /// Endpoints at `hosts`, configured as `endpoints` says, and the flows of `config`'s workload between them, not started
+    /// yet.
     ///
     /// # Errors
-    /// Endpoints that cannot be configured as `config` and `network` ask, hosts that contradict each other, ports
-    /// that do not carry the packets, or no flow between the hosts.
+    /// Endpoints that cannot be configured so, hosts that contradict each other, ports that do not carry the packets, or
+    /// no flow between the hosts.
     pub(crate) fn new(
         config: &'a RunConfig,
-        network: &Network,
+        endpoints: &Arc<FepConfig>,
         hosts: Vec<LiveHost<P>>,
     ) -> Result<Live<'a, P>, LiveError> {
         let numbers: Vec<u32> = hosts.iter().map(|host| host.number).collect();
         let places: Vec<_> = hosts.iter().map(|host| host.host).collect();
         let participants = Participants::new(&config.workload, &numbers);
-        let (clock, settings) = (Clock::new(), network.settings(config));
+        let clock = Clock::new();
         let running = |(own, host): (u32, LiveHost<P>)| {
             let number = host.number;
-            let worker = endpoint(config.seed, &settings, host, own, &places, clock)?;
+            let worker = endpoint(config.seed, endpoints, host, own, &places, clock)?;
             let flows = HostFlows::new(config, &participants, number);
             Ok(Running { number, worker, flows })
         };

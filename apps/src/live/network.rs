@@ -1,38 +1,17 @@
-//! The network as endpoints are configured for it, and the endpoints themselves.
+//! The endpoints of a run in real time, and their configuration.
 
 use std::sync::Arc;
 
-use weft_cc::{CcParams, Rate, Span};
-use weft_stack::fep::{ConfigError, Fep, FepConfig};
+use weft::BuildError;
+use weft::core::{Attachment, LinkRate, Settings, Setup};
+use weft::port::PortFacts;
+use weft_cc::Span;
+use weft_stack::fep::FepConfig;
 use weft_stack::packet::Addr;
-use weft_stack::pdc::PdcConfig;
 use weft_stack::port::Port;
 use weft_stack::rng::Rng;
-use weft_stack::worker::{
-    AddressBook, BookError, Clock, HostAddr, LinkConfig, Strangers, Worker, WorkerError,
-};
+use weft_stack::worker::{Clock, HostAddr, LinkConfig, Strangers, Worker};
 use weft_testbed::sim::RunConfig;
-
-/// The network between endpoints, as they are configured for it. In simulation it follows from the topology; here
-/// each kind of port has its own.
-#[derive(Clone, Debug)]
-pub(crate) struct Network {
-    /// The round-trip time of the idle network, as congestion control takes it. Together with the link's rate it sets
-    /// the largest windows.
-    pub(crate) rtt: Span,
-    /// The rate of a host's link, as congestion control takes it.
-    pub(crate) link_rate: Rate,
-    /// Whether switches trim; where they do not, senders infer losses.
-    pub(crate) trims: bool,
-    /// The first retransmission timeout.
-    pub(crate) rto: Span,
-    /// Expiries of one packet's timer after which its connection fails; the timeout doubles with each.
-    pub(crate) max_retries: u8,
-    /// Packets that a connection may have outstanding: a multiple of 128.
-    pub(crate) mp_range: u32,
-    /// Entropies that lead to different paths.
-    pub(crate) paths: u16,
-}
 
 /// A host of the workload that takes part.
 #[derive(Debug)]
@@ -51,55 +30,57 @@ pub(crate) enum LiveError {
     /// There is nothing to do.
     #[error("the workload has no flows")]
     NoFlows,
-    /// The endpoints' configuration is refused.
+    /// An endpoint cannot be had.
     #[error(transparent)]
-    Endpoint(#[from] ConfigError),
-    /// Two hosts have the same addresses.
-    #[error(transparent)]
-    Ends(#[from] BookError),
-    /// A port does not suit the endpoint.
-    #[error(transparent)]
-    Port(#[from] WorkerError),
+    Endpoint(#[from] BuildError),
 }
 
-impl Network {
-    /// The endpoints' configuration: `config`'s, except for what depends on the network.
-    pub(crate) fn settings(&self, config: &RunConfig) -> Arc<FepConfig> {
-        let params = CcParams {
-            network_rtt: self.rtt,
-            link_rate: self.link_rate,
-            trimming: self.trims,
-            ..config.cc_params()
-        };
-        let base = FepConfig::new(&config.cc, &params);
-        let pdc = PdcConfig {
-            mp_range: self.mp_range,
-            rto_init: self.rto,
-            max_retries: self.max_retries,
-            ack_bytes: config.ack_every,
-            ..base.pdc
-        };
-        Arc::new(FepConfig { lb: config.lb.clone(), paths: self.paths, pdc, ..base })
-    }
+/// The endpoints' configuration over ports with this many paths: what `network` says of the network, and the rest as
+/// `config` says. In simulation all of it follows from the topology; here each kind of port has its own network.
+///
+/// # Errors
+/// Packets that have no payload.
+pub(crate) fn configure(
+    config: &RunConfig,
+    paths: u16,
+    network: Settings,
+) -> Result<Arc<FepConfig>, BuildError> {
+    let settings = Settings {
+        payload: Some(config.mtu),
+        cc: config.cc.clone(),
+        lb: config.lb.clone(),
+        windows: config.windows,
+        ack_every: config.ack_every,
+        ..network
+    };
+    let port = PortFacts {
+        longest_payload: config.mtu,
+        overhead: config.data_overhead(),
+        paths,
+        link: LinkRate::OfPort(config.topology.host_rate()),
+        // The system may take the processor away for so long.
+        rto: Span::from_ms(100),
+        max_retries: 5,
+        crc: config.crc,
+    };
+    Ok(Setup::new(&settings, &port)?.config)
 }
 
 /// The endpoint of `host`, which has address `own` and knows that all hosts are at `places`, by address.
 ///
 /// # Errors
-/// See [`LiveError`].
+/// See [`Attachment::worker`].
 pub(crate) fn endpoint<P: Port>(
     seed: u64,
-    settings: &Arc<FepConfig>,
+    config: &Arc<FepConfig>,
     host: LiveHost<P>,
     own: u32,
     places: &[HostAddr],
     clock: Clock,
-) -> Result<Worker<P>, LiveError> {
-    let rng = Rng::new(seed, u64::from(host.number));
-    let fep = Fep::new(Addr(own), settings.clone(), rng, clock.now())?;
-    let mut book = AddressBook::new(Addr(own), host.host, places.len(), Strangers::Refuse)?;
-    for (addr, place) in (0..).zip(places) {
-        book.insert(Addr(addr), *place)?;
-    }
-    Ok(Worker::new(fep, host.port, book, LinkConfig::default(), clock)?)
+) -> Result<Worker<P>, BuildError> {
+    let LiveHost { number, host, port } = host;
+    let known = (0..).map(Addr).zip(places.iter().copied());
+    let rng = Rng::new(seed, u64::from(number));
+    let at = Attachment { port, host, link: LinkConfig::default(), prefixes: Vec::new() };
+    at.worker(config, Addr(own), known, Strangers::Refuse, clock, rng)
 }

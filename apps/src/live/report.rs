@@ -6,7 +6,7 @@ use weft_cc::{Span, Time};
 use weft_stack::fep::Footprint;
 use weft_stack::port::Port;
 use weft_stack::worker::Worker;
-use weft_testbed::sim::{FlowRecord, Lines, PacketCounters, RunConfig, RunReport};
+use weft_testbed::sim::{FaultCounters, FlowRecord, Lines, PacketCounters, RunConfig, RunReport};
 
 /// The results of one host.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -108,7 +108,7 @@ fn packets<P: Port>(worker: &Worker<P>) -> PacketCounters {
     PacketCounters {
         data: fep.data_sent,
         retransmitted: fep.data_retransmitted,
-        dropped: by_worker + by_port,
+        dropped: by_worker + by_port + fep.control_dropped,
         acks: fep.acks_sent,
         nacks: fep.nacks_sent,
         trimmed: fep.trimmed_received,
@@ -120,6 +120,7 @@ fn packets<P: Port>(worker: &Worker<P>) -> PacketCounters {
 fn waits<P: Port>(worker: &Worker<P>) -> Lines {
     let mut lines = Lines::default();
     lines.extend(worker.fep().waits(worker.clock().now()));
+    lines.extend(worker.fep().shortages());
     let arrived = worker.last_read_error();
     lines.extend(arrived.map(|error| format!("the last frame dropped on arrival: {error}")));
     let left = worker.last_write_error();
@@ -147,6 +148,9 @@ pub(crate) fn run_report(config: &RunConfig, hosts: &[HostReport]) -> RunReport 
     payload_errors.extend(lost.map(|(_, flow)| format!("flow {} never arrived", flow.id)));
     let done = hosts.iter().all(|host| host.done);
     RunReport {
+        failures: Vec::new(),
+        // They are counted where the links are.
+        faults: FaultCounters::default(),
         packets: sum(hosts.iter().map(|host| &host.packets)),
         timeouts: hosts.iter().map(|host| host.timeouts).sum(),
         events: hosts.iter().map(|host| host.frames).sum(),

@@ -1,6 +1,7 @@
 //! Endpoints over a pair of ports in memory, and over sockets.
 
 use super::*;
+use weft::core::Settings;
 use weft_cc::{Rate, Span, Time};
 use weft_stack::port::faulty::{FaultCounts, Faults, FaultyPort};
 use weft_stack::port::memory::{MemoryConfig, MemoryPort, pair};
@@ -33,15 +34,9 @@ pub(crate) fn config(matrix: &str) -> RunConfig {
     }
 }
 
-const NETWORK: Network = Network {
-    rtt: Span::from_us(100),
-    link_rate: Rate::from_gbps(100),
-    trims: false,
-    rto: Span::from_ms(100),
-    max_retries: 5,
-    mp_range: 2048,
-    paths: 16,
-};
+fn endpoints(config: &RunConfig) -> Arc<FepConfig> {
+    configure(config, 16, Settings { link: Some(Rate::from_gbps(100)), ..Settings::default() }).unwrap()
+}
 
 /// Runs what `config`'s workload has between hosts 1 and 2.
 fn run(config: &RunConfig, faults: Faults) -> (RunReport, FaultCounts) {
@@ -52,7 +47,7 @@ fn run(config: &RunConfig, faults: Faults) -> (RunReport, FaultCounts) {
         let port = FaultyPort::new(port, faults, Rng::new(3, host.into())).unwrap();
         LiveHost { number: host, host: address, port }
     };
-    let mut live = Live::new(config, &NETWORK, vec![end(1, a), end(2, b)]).unwrap();
+    let mut live = Live::new(config, &endpoints(config), vec![end(1, a), end(2, b)]).unwrap();
     live.run(&mut |_| (), &Interrupt::default());
     let struck = live.ports().next().unwrap().fault_counts();
     (live.into_report(), struck)
@@ -86,10 +81,13 @@ fn flows_wait_only_for_flows_that_take_part() {
 #[test]
 fn lost_and_damaged_packets_are_sent_again() {
     let faults = Faults { drop: 0.1, corrupt: 0.1, ..Faults::default() };
-    let (report, struck) = run(&RunConfig { until: Some(Span::from_ms(60_000)), ..config(MATRIX) }, faults);
-    is_whole(&report);
-    assert!(report.packets.retransmitted > 0 && report.packets.dropped > 0);
-    assert!(struck.dropped > 0 && struck.corrupted > 0, "{struck:?}");
+    for crc in [false, true] {
+        let config = RunConfig { until: Some(Span::from_ms(60_000)), crc, ..config(MATRIX) };
+        let (report, struck) = run(&config, faults);
+        is_whole(&report);
+        assert!(report.packets.retransmitted > 0 && report.packets.dropped > 0);
+        assert!(struck.dropped > 0 && struck.corrupted > 0, "{struck:?}");
+    }
 }
 
 #[test]
@@ -106,7 +104,8 @@ fn a_workload_without_flows_is_refused() {
     let (a, _b) = pair(&MemoryConfig::default()).unwrap();
     let config = config(MATRIX);
     let host = HostAddr { mac: MacAddr([2; 6]), ip: [127, 0, 0, 1].into() };
-    let error = Live::new(&config, &NETWORK, vec![LiveHost { number: 1, host, port: a }]).err().unwrap();
+    let host = LiveHost { number: 1, host, port: a };
+    let error = Live::new(&config, &endpoints(&config), vec![host]).err().unwrap();
     assert_eq!(error.to_string(), "the workload has no flows");
 }
 

@@ -1,7 +1,7 @@
 //! The options of `weft perf`.
 
 use super::mode::Mode;
-use crate::choices::Switch;
+use crate::choices::{Switch, WindowsOf};
 use crate::port_spec::{PeerSpec, PortOptions, PortSpec};
 use crate::trace::TraceArgs;
 use crate::units;
@@ -152,6 +152,12 @@ pub(crate) struct EndArgs {
     /// Load balancer (see `weft list lb`).
     #[arg(long, value_name = "NAME", default_value = "mixed")]
     pub(crate) lb: String,
+    /// A parameter of the load balancer (see `weft list lb NAME`); may be repeated.
+    #[arg(long, value_name = "KEY=VALUE", value_parser = units::key_value)]
+    pub(crate) lb_set: Vec<(String, String)>,
+    /// What has a window: a pair of endpoints, whose connections share it, or each connection.
+    #[arg(long, value_name = "pair|flow", default_value = "pair")]
+    pub(crate) windows: WindowsOf,
     /// Whether the fabric trims packets.
     #[arg(long, value_name = "on|off", default_value = "off")]
     pub(crate) trim: Switch,
@@ -162,9 +168,10 @@ pub(crate) struct EndArgs {
     /// Round-trip time of the idle network, for congestion control.
     #[arg(long, value_name = "TIME", value_parser = units::span, default_value = "100us")]
     pub(crate) rtt: Span,
-    /// First retransmission timeout: longer than the system may take the processor away.
-    #[arg(long, value_name = "TIME", value_parser = units::span, default_value = "100ms")]
-    pub(crate) rto: Span,
+    /// First retransmission timeout: longer than the system may take the processor away [default: 100ms, over
+    /// network cards of DPDK 10ms].
+    #[arg(long, value_name = "TIME", value_parser = units::span)]
+    pub(crate) rto: Option<Span>,
     /// Bytes that this end receives before it acknowledges them, packets below 1 KiB counted as 1 KiB; a packet that
     /// asks for an acknowledgement gets it at once.
     #[arg(long, value_name = "BYTES", value_parser = ack_bytes, default_value = "16KiB")]

@@ -177,7 +177,7 @@ fn farewell(endpoint: &mut Endpoint, begin: Time, patience: Span, interrupt: &In
     let (mut now, mut last_frame) = (begin, begin);
     while now.since(begin) < patience && !interrupt.has_arrived() {
         let Some(worker) = endpoint.worker() else { return };
-        let quiet = worker.fep().config().pdc.rto_init.times(TIMEOUTS);
+        let quiet = worker.fep().config().zones.longest_rto().times(TIMEOUTS);
         if worker.fep().open_targets() == 0 && now.since(last_frame) >= quiet {
             return;
         }

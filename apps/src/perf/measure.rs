@@ -106,7 +106,7 @@ impl Meter {
         let lost = endpoint.worker().map_or(0, |worker| {
             let (port, dropped) = (worker.port().counters(), worker.counters());
             let lost = port.rx_missed + port.rx_errors + port.tx_errors + port.tx_no_link;
-            lost + dropped.malformed + dropped.not_taken
+            lost + dropped.malformed + dropped.not_taken + worker.fep().counters().control_dropped
         });
         Mark {
             at,

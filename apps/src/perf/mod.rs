@@ -60,7 +60,7 @@ fn serve(args: &ServerArgs) -> Result<(), Failure> {
     // Before there is a socket that would be left behind.
     let interrupt = Interrupt::on_signals()?;
     let open = open(&args.port)?;
-    let setup = EndSetup::new(&args.end, &open)?;
+    let setup = EndSetup::new(&args.end, &[], &open)?;
     let strangers = if args.peers.is_empty() { Strangers::Learn } else { Strangers::Refuse };
     let peers: Vec<_> = (1..).map(Addr).zip(args.peers.iter().copied()).collect();
     let (ip, mtu) = (open.info.host.ip, open.mtu());
@@ -110,7 +110,7 @@ fn ask(args: &ClientArgs) -> Result<(), Failure> {
     let mut output = Output::open(&args.output)?;
     let trace = args.trace.begin(&[])?;
     let mut open = open(&args.port)?;
-    let setup = EndSetup::new(&args.end, &open)?;
+    let setup = EndSetup::new(&args.end, &[], &open)?;
     let test = Test::new(&args.test, setup.setup.payload, setup.setup.longest_payload, &setup.cc)
         .map_err(Failure::Usage)?;
     let memory = setup::memory(client::memory_of(&test), &mut open.port)?;

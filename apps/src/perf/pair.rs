@@ -31,7 +31,7 @@ pub(super) fn run(args: &PairArgs) -> Result<(), Failure> {
     let mut output = Output::open(&args.output)?;
     let trace = args.trace.begin(&[])?;
     let [mut client, server] = open(args.between, args.mtu)?;
-    let setup = EndSetup::new(&args.end, &client)?;
+    let setup = EndSetup::new(&args.end, &[], &client)?;
     let test = Test::new(&args.test, setup.setup.payload, setup.setup.longest_payload, &setup.cc)
         .map_err(Failure::Usage)?;
     let memory = setup::memory(super::client::memory_of(&test), &mut client.port)?;

@@ -4,13 +4,14 @@ use super::args::EndArgs;
 use crate::Failure;
 use crate::choices::Switch;
 use crate::port_spec::{AnyPort, OpenPort, PeerSpec};
-use weft::core::{LinkRate, Settings, Setup};
+use crate::zones::{AlgorithmOptions, PrefixZone};
+use weft::core::{LinkRate, Settings, Setup, ZoneSettings};
 use weft::{Endpoint, Memory};
 use weft_cc::{CcChoice, Span};
 use weft_stack::packet::Addr;
-use weft_stack::spray::LbChoice;
 use weft_stack::worker::neighbours::ResolveError;
 use weft_stack::worker::{Strangers, Worker};
+use weft_testbed::sim::Algorithms;
 
 /// How an end works, decided from its options and its port.
 pub(crate) struct EndSetup {
@@ -19,16 +20,20 @@ pub(crate) struct EndSetup {
 }
 
 impl EndSetup {
-    /// The setup of an end at `open` as `args` describe it.
+    /// The setup of an end at `open` as `args` describe it, which treats the peers of `zones` differently.
     ///
     /// # Errors
     /// Names and values that do not exist, and packets that the port does not carry.
-    pub(crate) fn new(args: &EndArgs, open: &OpenPort) -> Result<EndSetup, Failure> {
-        let mut cc = CcChoice::parse(&args.cc).map_err(|e| usage("--cc", e))?;
-        for (key, value) in &args.cc_set {
-            cc.set(key, value).map_err(|e| usage("--cc-set", e))?;
-        }
-        let lb = LbChoice::parse(&args.lb).map_err(|e| usage("--lb", e))?;
+    pub(crate) fn new(args: &EndArgs, zones: &[PrefixZone], open: &OpenPort) -> Result<EndSetup, Failure> {
+        let names: Vec<&str> = zones.iter().map(|zone| zone.name.as_str()).collect();
+        let options = AlgorithmOptions::new((&args.cc, &args.cc_set), (&args.lb, &args.lb_set), &names)?;
+        let Algorithms { cc, lb } = options.of("")?;
+        let of_prefix = |zone: &PrefixZone| -> Result<_, Failure> {
+            let Algorithms { cc, lb } = options.of(&zone.name)?;
+            let trimming = zone.trim.unwrap_or(args.trim) == Switch::On;
+            let rtt = zone.rtt.unwrap_or(args.rtt);
+            Ok((zone.prefix, ZoneSettings { cc, lb, trimming, rtt, rto: zone.rto }))
+        };
         let settings = Settings {
             payload: args.payload,
             cc: cc.clone(),
@@ -37,10 +42,12 @@ impl EndSetup {
             link: args.link,
             rtt: args.rtt,
             rto: args.rto,
+            zones: zones.iter().map(of_prefix).collect::<Result<_, _>>()?,
+            windows: args.windows.into(),
             ack_every: args.ack_every,
             ..Settings::default()
         };
-        let setup = Setup::new(&settings, open).map_err(|e| usage("--payload", e))?;
+        let setup = Setup::new(&settings, &open.facts(&settings)).map_err(|e| usage("--payload", e))?;
         Ok(EndSetup { setup, cc })
     }
 

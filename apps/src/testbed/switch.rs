@@ -3,11 +3,12 @@
 use super::attach::{AttachedFabric, HostFacts, HostLink};
 use crate::backoff::{Backoff, sleep};
 use std::collections::BTreeMap;
+use std::fmt::Write;
 use weft_cc::{Span, Time};
 use weft_stack::port::{Port, PortCounters};
 use weft_stack::worker::Clock;
-use weft_testbed::link_events::parse_link_change;
-use weft_testbed::sim::{LinkChange, RunConfig};
+use weft_testbed::link_events::{parse_link_change, write_link, write_link_change};
+use weft_testbed::sim::{LinkChange, LinkDirections, RunConfig};
 use weft_testbed::soft::{SoftCounters, SoftFabric};
 use weft_testbed::topology::{HostId, PortId, Topology};
 
@@ -29,8 +30,8 @@ pub(crate) struct Switches {
     begun: Time,
     last_news: Time,
     backoff: Backoff,
-    /// Changed links by the lower of their two ports: the words that name the link, and the changes in effect.
-    changed: BTreeMap<PortId, (String, Vec<LinkChange>)>,
+    /// The changes in effect, by the port that sends over the changed direction of a link.
+    changed: BTreeMap<PortId, Vec<LinkChange>>,
 }
 
 impl Switches {
@@ -71,27 +72,35 @@ impl Switches {
     /// The words are not understood: the error names them and says what was expected.
     pub(super) fn set_link(&mut self, words: &str) -> Result<(), String> {
         let words = words.trim();
-        let (port, change) =
+        let (link, change) =
             parse_link_change("set link", words, &self.topology).map_err(|error| error.to_string())?;
-        self.fabric.change(port, change).map_err(|error| error.to_string())?;
-        let key = port.min(self.topology.port(port).reverse);
-        let (_, changes) = self.changed.entry(key).or_insert_with(|| (link_of(words), Vec::new()));
+        self.fabric.change(link, change).map_err(|error| error.to_string())?;
         let kind = std::mem::discriminant(&change);
-        changes.retain(|other| std::mem::discriminant(other) != kind);
-        changes.push(change);
-        if change == LinkChange::Restore {
-            self.changed.remove(&key);
+        for port in link.ports(&self.topology) {
+            let changes = self.changed.entry(port).or_default();
+            changes.retain(|other| std::mem::discriminant(other) != kind);
+            changes.push(change);
+            if change == LinkChange::Restore {
+                self.changed.remove(&port);
+            }
         }
         Ok(())
     }
 
-    /// Links that have been changed, with their changes.
+    /// Links that have been changed, with their changes. A link with the same changes in both directions has one
+    /// line.
     pub(super) fn changed_links(&self) -> Vec<String> {
-        let line = |(link, changes): &(String, Vec<LinkChange>)| {
-            let words: Vec<String> = changes.iter().map(describe).collect();
-            format!("{link}: {}", words.join(", "))
-        };
-        self.changed.values().map(line).collect()
+        let mut lines = Vec::new();
+        for (port, changes) in &self.changed {
+            let reverse = self.topology.port(*port).reverse;
+            let both = self.changed.get(&reverse) == Some(changes);
+            if both && reverse < *port {
+                continue;
+            }
+            let link = if both { LinkDirections::Both(*port) } else { LinkDirections::From(*port) };
+            lines.push(describe(link, changes, &self.topology));
+        }
+        lines
     }
 
     /// The counters of the switches.
@@ -110,17 +119,17 @@ impl Switches {
     }
 }
 
-/// The words that name the link: all but the last.
-fn link_of(words: &str) -> String {
-    words.rsplit_once(char::is_whitespace).map_or(words, |(link, _)| link.trim_end()).to_owned()
-}
-
-fn describe(change: &LinkChange) -> String {
-    match change {
-        LinkChange::Fail => "down".to_owned(),
-        LinkChange::Restore => "up".to_owned(),
-        LinkChange::Degrade(rate) => format!("rate={}bps", rate.as_bps()),
-        LinkChange::Drop(p) => format!("drop={p}"),
-        LinkChange::Corrupt(p) => format!("corrupt={p}"),
+/// The words that name `link`, and its changes.
+fn describe(link: LinkDirections, changes: &[LinkChange], topology: &Topology) -> String {
+    let mut line = String::new();
+    // Writing to a string cannot fail.
+    let _ = write_link(link, topology, &mut line);
+    for (n, change) in changes.iter().enumerate() {
+        line.push_str(if n == 0 { ": " } else { ", " });
+        let _ = match change {
+            LinkChange::Fail => line.write_str("down"),
+            change => write_link_change(change, &mut line),
+        };
     }
+    line
 }

@@ -1,6 +1,6 @@
 //! Workloads over sockets that lose, duplicate, swap and damage what arrives.
 
-use super::sockets::{live_hosts, network, open};
+use super::sockets::{endpoints, live_hosts, open};
 use crate::interrupt::Interrupt;
 use crate::live::{Live, LiveHost, hosts};
 use weft_cc::Span;
@@ -25,13 +25,13 @@ const BUFFER: usize = 4 << 20;
 fn run(config: &RunConfig, buffer: usize, faults: Faults) -> (RunReport, FaultCounts) {
     let hosts = hosts(&config.workload);
     let ports = open(config, hosts.len(), buffer).unwrap();
-    let network = network(config, &ports);
+    let endpoints = endpoints(config, &ports).unwrap();
     let faulty = |LiveHost { number, host, port }| {
         let port = FaultyPort::new(port, faults, Rng::new(9, u64::from(number))).unwrap();
         LiveHost::<FaultyPort<UdpPort>> { number, host, port }
     };
     let hosts = live_hosts(hosts, ports).into_iter().map(faulty).collect();
-    let mut live = Live::new(config, &network, hosts).unwrap();
+    let mut live = Live::new(config, &endpoints, hosts).unwrap();
     live.run(&mut |_| (), &Interrupt::default());
     let struck = live.ports().map(FaultyPort::fault_counts).fold(FaultCounts::default(), add);
     (live.into_report(), struck)

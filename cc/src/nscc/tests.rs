@@ -32,14 +32,15 @@ fn at_us(us: u64) -> Time {
 fn ack(bytes: u64, delay: Span, ecn: bool) -> AckSample {
     AckSample {
         newly_received: bytes,
+        trigger_bytes: bytes,
         rtt: Some(Span::from_us(12) + delay),
         ecn,
         in_flight: 50_000,
         out_of_order: 0,
         hops: None,
-        remote_queueing: None,
-        local_rx_delay: None,
-        receiver_window: None,
+        remote_queueing: Span::ZERO,
+        local_rx_delay: Span::ZERO,
+        flow_control: FlowControl::Off,
     }
 }
 
@@ -238,7 +239,7 @@ fn credits_exempt_trims_at_the_last_hop_only() {
 #[test]
 fn a_timeout_subtracts_its_packet_down_to_a_window_of_one() {
     let mut cc = flow(|c| c.initial_window = Some(2 * MTU + 100));
-    let lost = LossSample { bytes: MTU, in_flight: 0, consecutive: 1 };
+    let lost = LossSample { bytes: MTU, in_flight: 0, expiries: 1 };
     cc.on_timeout(at_us(100), &lost);
     assert_eq!(cc.window(), Window(MTU + 100));
     cc.on_timeout(at_us(100), &lost);
@@ -262,13 +263,34 @@ fn the_largest_window_follows_the_base_rtt() {
 #[test]
 fn the_receiver_can_request_a_smaller_window() {
     let mut cc = flow(|c| c.eta = 0.0);
-    let mut penalised = ack(12_700, us(5), true);
-    penalised.receiver_window = Some(100);
-    cc.on_ack(at_us(100), &penalised);
-    assert_eq!(cc.window(), Window(100_000 - 2_700), "27/127 of 12,700 B");
-    penalised.receiver_window = Some(127);
-    cc.on_ack(at_us(100), &penalised);
-    assert_eq!(cc.window(), Window(97_300), "127/127 are kept");
+    let said = |flow_control, in_flight| AckSample { flow_control, in_flight, ..ack(12_800, us(5), true) };
+    cc.on_ack(at_us(100), &said(FlowControl::Penalty(32), 100_000));
+    assert_eq!(cc.window(), Window(100_000 - 3_200), "32/128 of 12,800 B");
+    cc.on_ack(at_us(100), &said(FlowControl::Penalty(1), 50_000));
+    assert_eq!(cc.window(), Window(50_000 - 100), "less than what is in flight");
+    cc.on_ack(at_us(100), &said(FlowControl::Off, 50_000));
+    assert_eq!(cc.window(), Window(49_900), "no request, no change");
+    cc.on_ack(at_us(100), &said(FlowControl::Penalty(127), 0));
+    assert_eq!(cc.window(), Window(MTU), "never below one packet");
+    cc.on_ack(at_us(100), &said(FlowControl::Restore, 0));
+    assert_eq!(cc.window(), Window(100_000), "as before the first penalty");
+    cc.on_ack(at_us(100), &said(FlowControl::Restore, 0));
+    assert_eq!(cc.window(), Window(100_000), "there is nothing left to restore");
+}
+
+#[test]
+fn half_the_penalty_in_all_acks_of_an_rtt_halves_the_window() {
+    let mut cc = flow(|c| c.eta = 0.0);
+    let packets = 25;
+    let bytes = 100_000 / packets;
+    for n in 1..=packets {
+        let flow_control = FlowControl::Penalty(64);
+        // The sender keeps the window full.
+        let in_flight = cc.window().0;
+        let delay = if n % 2 == 0 { us(0) } else { us(10) };
+        cc.on_ack(at_us(100 + n), &AckSample { flow_control, in_flight, ..ack(bytes, delay, false) });
+    }
+    assert_eq!(cc.window(), Window(50_000), "and nothing makes it grow meanwhile");
 }
 
 #[test]
@@ -291,6 +313,36 @@ fn increases_do_not_overflow_at_800_gbits() {
     // a = 8: fi = 163,840; · 66,560 B = 10,905,190,400 > 2^32; / 1,000,000 = 10,905.
     cc.on_ack(at_us(101), &ack(66_560, us(9), false));
     assert_eq!(cc.window(), Window(1_010_905));
+}
+
+#[test]
+fn time_in_hosts_widens_the_largest_window_up_to_that_of_the_network_rtt() {
+    let mut cc = Nscc::new(Arc::new(NsccShared::new(&NsccConfig::default(), &params(), false)));
+    let network = cc.max_window();
+    let idle = AckSample { rtt: Some(Span::from_us(3)), ..ack(MTU, Span::ZERO, false) };
+    cc.on_ack(at_us(10), &idle);
+    assert_eq!(cc.max_window(), network / 4, "the BDP of the least RTT");
+    for n in 0..100 {
+        let waited =
+            AckSample { remote_queueing: Span::from_us(2), local_rx_delay: Span::from_us(1), ..idle };
+        cc.on_ack(at_us(11 + n), &waited);
+    }
+    let half = network / 2;
+    assert!(cc.max_window().abs_diff(half) < half / 100, "{} of {network}: 3 µs in hosts", cc.max_window());
+    for n in 0..100 {
+        let asleep = AckSample { local_rx_delay: Span::from_us(500), ..idle };
+        cc.on_ack(at_us(111 + n), &asleep);
+    }
+    assert_eq!(cc.max_window(), network, "never above that of the network RTT");
+    assert_eq!(cc.snapshot().base_rtt, Span::from_us(3));
+    for n in 0..100 {
+        cc.on_ack(at_us(211 + n), &idle);
+    }
+    assert!(
+        cc.max_window() < network / 4 + MTU as u32,
+        "{}: the hosts do not wait any more",
+        cc.max_window()
+    );
 }
 
 #[test]

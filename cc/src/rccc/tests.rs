@@ -3,7 +3,7 @@
 //! 100 Gbit/s · 0.99: 16 KiB take 131,072 bit / 99 Gbit/s = 1,323,959.6 ps.
 
 use super::*;
-use crate::Rate;
+use crate::{Rate, Trim};
 
 const PULL_PS: u64 = 1_323_959;
 const A: SenderId = SenderId(0);
@@ -29,6 +29,7 @@ fn at_ps(ps: u64) -> Time {
 }
 
 fn data(bytes: u64, trimmed: bool) -> DataSample {
+    let trimmed = trimmed.then_some(Trim::InFabric);
     DataSample { bytes, scheduled: true, ecn: false, trimmed, congested_sender: false }
 }
 

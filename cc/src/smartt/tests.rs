@@ -4,7 +4,7 @@
 //! one packet; target RTT 18 µs; largest window 225,000 B; pi = brtt/(trtt − brtt) = 2.
 
 use super::*;
-use crate::{NackCause, Rate};
+use crate::{FlowControl, NackCause, Rate};
 
 const MTU: u64 = 4_160;
 
@@ -37,14 +37,15 @@ fn at_us(us: u64) -> Time {
 fn ack(bytes: u64, rtt_us: u64, ecn: bool) -> AckSample {
     AckSample {
         newly_received: bytes,
+        trigger_bytes: bytes,
         rtt: Some(Span::from_us(rtt_us)),
         ecn,
         in_flight: 50_000,
         out_of_order: 0,
         hops: None,
-        remote_queueing: None,
-        local_rx_delay: None,
-        receiver_window: None,
+        remote_queueing: Span::ZERO,
+        local_rx_delay: Span::ZERO,
+        flow_control: FlowControl::Off,
     }
 }
 
@@ -222,7 +223,7 @@ fn without_trimming_high_rtt_and_few_bytes_trigger_quick_adapt() {
 
 #[test]
 fn timeouts_subtract_a_packet_except_after_quick_adapt() {
-    let lost = LossSample { bytes: MTU, in_flight: 0, consecutive: 1 };
+    let lost = LossSample { bytes: MTU, in_flight: 0, expiries: 1 };
     let mut cc = flow(100_000.0);
     cc.on_timeout(at_us(90), &lost);
     assert_near(cc.cwnd, 95_840.0);
@@ -231,6 +232,19 @@ fn timeouts_subtract_a_packet_except_after_quick_adapt() {
     cc.on_ack(at_us(118), &ack(20_000, 17, true));
     cc.on_timeout(at_us(119), &lost);
     assert_near(cc.cwnd, 20_000.0);
+}
+
+#[test]
+fn time_in_hosts_widens_the_largest_window_up_to_that_of_the_network_rtt() {
+    let mut cc = flow(100_000.0);
+    cc.on_ack(at_us(10), &AckSample { rtt: Some(Span::from_us(3)), ..ack(MTU, 12, false) });
+    let largest = |cc: &Smartt| cc.loop_rtt() * cc.shared.max_window_per_ps;
+    let idle = largest(&cc);
+    for n in 0..200 {
+        cc.on_ack(at_us(11 + n), &AckSample { local_rx_delay: Span::from_us(500), ..ack(MTU, 12, false) });
+    }
+    assert_near(largest(&cc), 4.0 * idle);
+    assert_eq!(cc.snapshot().base_rtt, Span::from_us(3));
 }
 
 #[test]

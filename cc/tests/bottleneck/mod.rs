@@ -10,8 +10,8 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use weft_cc::credit::{GrantLedger, SenderCredit};
 use weft_cc::{
-    AckSample, CcChoice, CcParams, DataSample, LossSample, NackCause, NackSample, ReceiverAlgorithm,
-    ReceiverCc, SenderAlgorithm, SenderCc, SenderId, SentPacket, Span, Time,
+    AckSample, CcChoice, CcParams, DataSample, FlowControl, LossSample, NackCause, NackSample,
+    ReceiverAlgorithm, ReceiverCc, SenderAlgorithm, SenderCc, SenderId, SentPacket, Span, Time, Trim,
 };
 
 const FOREVER: u64 = 1 << 40;
@@ -218,10 +218,13 @@ impl Bottleneck {
             Some(credit) => {
                 let scheduled = !credit.is_speculating();
                 credit.on_send(bytes);
-                (scheduled, Some(credit.credit_target(FOREVER, 0, Some(cwnd))))
+                (scheduled, Some(credit.credit_target(FOREVER, 0, Some(cwnd), 0)))
             }
         };
-        flow.cc.on_send(now, &SentPacket { bytes, in_flight: flow.in_flight, retransmission: false });
+        flow.cc.on_send(
+            now,
+            &SentPacket { bytes, in_flight: flow.in_flight, retransmission: false, app_limited: false },
+        );
         let packet = Packet { flow: index, sent: self.now, scheduled, target };
         self.schedule(arrival, Event::Arrive(packet));
         self.send(index);
@@ -295,7 +298,13 @@ impl Bottleneck {
         receiver.on_data(
             now,
             id,
-            &DataSample { bytes, scheduled, ecn: false, trimmed, congested_sender: false },
+            &DataSample {
+                bytes,
+                scheduled,
+                ecn: false,
+                trimmed: trimmed.then_some(Trim::LastHop),
+                congested_sender: false,
+            },
         );
         receiver.on_demand(now, id, self.ledgers[packet.flow].on_target(target));
         self.poll_credit();
@@ -349,7 +358,7 @@ impl Bottleneck {
         let bytes = self.params.wire_mtu();
         let flow = &mut self.flows[packet.flow];
         flow.in_flight -= bytes;
-        flow.cc.on_timeout(now, &LossSample { bytes, in_flight: flow.in_flight, consecutive: 1 });
+        flow.cc.on_timeout(now, &LossSample { bytes, in_flight: flow.in_flight, expiries: 1 });
         self.send(packet.flow);
     }
 }
@@ -363,13 +372,14 @@ fn allowed(flow: &Flow, bytes: u64) -> bool {
 pub fn sample(bytes: u64, rtt: Span, ecn: bool, in_flight: u64) -> AckSample {
     AckSample {
         newly_received: bytes,
+        trigger_bytes: bytes,
         rtt: Some(rtt),
         ecn,
         in_flight,
         out_of_order: 0,
         hops: None,
-        remote_queueing: None,
-        local_rx_delay: None,
-        receiver_window: None,
+        remote_queueing: Span::ZERO,
+        local_rx_delay: Span::ZERO,
+        flow_control: FlowControl::Off,
     }
 }

@@ -129,7 +129,7 @@ impl<'a> Line<'a> {
                 self.pdc(pdc);
                 self.text("kind", control_name(kind));
             }
-            Event::LossInferred { pdc, psn } => {
+            Event::LossInferred { pdc, psn } | Event::SpuriousLoss { pdc, psn } => {
                 self.pdc(pdc);
                 self.psn(psn);
             }
@@ -138,10 +138,16 @@ impl<'a> Line<'a> {
                 self.psn(psn);
                 self.number("count", count);
             }
-            Event::PdcOpened { peer, pdc } | Event::PdcClosed { peer, pdc } => {
+            Event::PdcOpened { peer, pdc, context } => {
+                self.peer(peer);
+                self.pdc(pdc);
+                self.number("context", context);
+            }
+            Event::PdcClosed { peer, pdc } => {
                 self.peer(peer);
                 self.pdc(pdc);
             }
+            Event::ControlDropped { peer } => self.peer(peer),
             Event::Ignored { peer, why } => {
                 self.peer(peer);
                 self.text("why", why);

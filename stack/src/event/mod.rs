@@ -111,8 +111,21 @@ pub enum Event {
         /// The type of the control packet.
         kind: ControlKind,
     },
+    /// An acknowledgement, NACK or control packet was dropped before it left: the queue of such packets was full
+    /// ([`Limits::control_queue`](crate::fep::Limits::control_queue)). It counts as sent as well.
+    ControlDropped {
+        /// Address of the packet's receiver.
+        peer: Addr,
+    },
     /// A packet is inferred lost from later acknowledgements.
     LossInferred {
+        /// The initiator's PDCID.
+        pdc: PdcId,
+        /// The PSN of the packet.
+        psn: Psn,
+    },
+    /// A packet that was taken for lost had not been lost: the answer to an earlier transmission has come.
+    SpuriousLoss {
         /// The initiator's PDCID.
         pdc: PdcId,
         /// The PSN of the packet.
@@ -133,6 +146,8 @@ pub enum Event {
         peer: Addr,
         /// The initiator's PDCID.
         pdc: PdcId,
+        /// The number of its congestion context, which other PDCs may share; used again when the last of them is closed.
+        context: u32,
     },
     /// A PDC that was open for sending was removed.
     PdcClosed {
@@ -163,7 +178,9 @@ impl Event {
             Event::NackSent { .. } => "nack_sent",
             Event::NackReceived { .. } => "nack_received",
             Event::ControlSent { .. } => "control_sent",
+            Event::ControlDropped { .. } => "control_dropped",
             Event::LossInferred { .. } => "loss_inferred",
+            Event::SpuriousLoss { .. } => "spurious_loss",
             Event::Timeout { .. } => "timeout",
             Event::PdcOpened { .. } => "pdc_opened",
             Event::PdcClosed { .. } => "pdc_closed",
@@ -185,10 +202,11 @@ impl Event {
             | Event::AckReceived { pdc, .. }
             | Event::NackReceived { pdc, .. }
             | Event::LossInferred { pdc, .. }
+            | Event::SpuriousLoss { pdc, .. }
             | Event::Timeout { pdc, .. }
             | Event::PdcOpened { pdc, .. }
             | Event::PdcClosed { pdc, .. } => *pdc,
-            Event::Ignored { .. } => PdcId(0),
+            Event::ControlDropped { .. } | Event::Ignored { .. } => PdcId(0),
         };
         (pdc != PdcId(0)).then_some(pdc)
     }
@@ -202,6 +220,7 @@ impl Event {
             | Event::AckSent { peer, .. }
             | Event::NackSent { peer, .. }
             | Event::ControlSent { peer, .. }
+            | Event::ControlDropped { peer }
             | Event::PdcOpened { peer, .. }
             | Event::PdcClosed { peer, .. }
             | Event::Ignored { peer, .. } => Some(peer),
@@ -209,6 +228,7 @@ impl Event {
             | Event::AckReceived { .. }
             | Event::NackReceived { .. }
             | Event::LossInferred { .. }
+            | Event::SpuriousLoss { .. }
             | Event::Timeout { .. } => None,
         }
     }
@@ -239,8 +259,14 @@ pub struct Counters {
     pub nacks_received: u64,
     /// Control packets sent.
     pub control_sent: u64,
+    /// Acknowledgements, NACKs and control packets dropped because their queue was full.
+    pub control_dropped: u64,
+    /// Probes sent: control packets that ask what has arrived.
+    pub probes_sent: u64,
     /// Packets inferred lost.
     pub losses_inferred: u64,
+    /// Packets taken for lost, by inference or a timer, that had not been lost.
+    pub losses_spurious: u64,
     /// Retransmission timer expiries.
     pub timeouts: u64,
     /// Packets dropped because they had no meaning here.
@@ -263,8 +289,13 @@ impl Counters {
             Event::AckReceived { .. } => &mut self.acks_received,
             Event::NackSent { .. } => &mut self.nacks_sent,
             Event::NackReceived { .. } => &mut self.nacks_received,
-            Event::ControlSent { .. } => &mut self.control_sent,
+            Event::ControlSent { kind, .. } => {
+                self.probes_sent += u64::from(*kind == ControlKind::Probe);
+                &mut self.control_sent
+            }
+            Event::ControlDropped { .. } => &mut self.control_dropped,
             Event::LossInferred { .. } => &mut self.losses_inferred,
+            Event::SpuriousLoss { .. } => &mut self.losses_spurious,
             Event::Timeout { .. } => &mut self.timeouts,
             Event::Ignored { .. } => &mut self.ignored,
             Event::PdcOpened { .. } | Event::PdcClosed { .. } => return,

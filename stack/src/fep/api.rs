@@ -141,18 +141,18 @@ impl SendMessage {
 /// Why a PDC was given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// A packet was never acknowledged.
-    #[error("PDC {} to endpoint {}: PSN {} not acknowledged in {waited} and {sent} transmissions", pdc.0, peer.0, psn.0)]
+    /// The peer owed an answer for [`PdcConfig::silence`](crate::pdc::PdcConfig::silence), and no packet of it came.
+    #[error("PDC {} to endpoint {}: no answer for {waited}; PSN {} was sent {sent} times", pdc.0, peer.0, psn.0)]
     NoAnswer {
         /// The initiator's PDCID.
         pdc: PdcId,
         /// Address of the target.
         peer: Addr,
-        /// PSN of the packet.
+        /// PSN of the first packet not acknowledged.
         psn: Psn,
-        /// How long ago it was last sent.
+        /// How long the peer has owed an answer.
         waited: Span,
-        /// Number of transmissions.
+        /// Number of transmissions of that packet; 0 if it has never left.
         sent: u8,
     },
     /// The target refused a packet for good.
@@ -178,7 +178,23 @@ pub enum Failure {
         psn: Psn,
         /// The code that the target gave.
         code: NackCode,
-        /// How long the packet was put off.
+        /// How long no packet of the connection has arrived.
+        waited: Span,
+    },
+    /// The peer answered something, but nothing of this connection arrived for
+    /// [`FepConfig::busy_timeout`](super::FepConfig::busy_timeout). Where probes and short packets are answered and long
+    /// ones are not, a link on the path may take no packets of their length.
+    #[error("PDC {} to endpoint {}: PSN {} {} for {waited}, though the peer answers", pdc.0, peer.0, psn.0, Swallowed(*len))]
+    NoProgress {
+        /// The initiator's PDCID.
+        pdc: PdcId,
+        /// Address of the target.
+        peer: Addr,
+        /// PSN of the first packet not acknowledged.
+        psn: Psn,
+        /// Length of its payload, bytes; 0 if it has none or has never left.
+        len: u32,
+        /// How long no packet of the connection has arrived.
         waited: Span,
     },
     /// The target granted no credit for too long.
@@ -202,6 +218,18 @@ pub enum Failure {
         /// Address of the target.
         peer: Addr,
     },
+}
+
+/// What became of a packet with this length of payload.
+struct Swallowed(u32);
+
+impl fmt::Display for Swallowed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            0 => f.write_str("is not acknowledged"),
+            len => write!(f, "with {len} bytes of payload does not arrive (a black hole for its length?)"),
+        }
+    }
 }
 
 /// Why a message was not sent.

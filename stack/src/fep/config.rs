@@ -1,26 +1,28 @@
 //! The configuration of an endpoint.
 
-use weft_cc::{CcChoice, CcParams, PreparedCc, Span};
+use weft_cc::{CcChoice, CcParams, Span};
 
-use crate::pdc::PdcConfig;
+use super::zone::{Zone, Zones};
+use crate::pdc::{MAX_FIRST_RANGE, RodReceive};
 use crate::ses::MAX_SEGMENT;
-use crate::spray::LbChoice;
 
 /// Configuration of an endpoint. One value serves any number of endpoints.
 #[derive(Clone)]
 pub struct FepConfig {
     /// Largest payload of a packet, bytes; at most 16,383.
     pub mtu: u32,
-    /// Bytes that every data packet counts for in windows beyond its payload. Must be equal at both ends.
+    /// Bytes that every data packet counts for in windows beyond its payload. Must be equal at both ends of
+    /// connections with receiver credit.
     pub overhead: u32,
-    /// Settings of packet delivery.
-    pub pdc: PdcConfig,
-    /// Congestion control of new contexts.
-    pub cc: PreparedCc,
-    /// Load balancing of new contexts.
-    pub lb: LbChoice,
-    /// Number of entropies to choose from, 1 to 16,384.
-    pub paths: u16,
+    /// Whether packets end with a CRC-32C ([`wire::crc`](crate::wire::crc)): the same in a whole network. Packets of a
+    /// simulation are no bytes and need none.
+    pub crc: bool,
+    /// What depends on the peer: congestion control, load balancing, packet delivery.
+    pub zones: Zones,
+    /// What shares a congestion context.
+    pub windows: Windows,
+    /// The treatment of packets that arrive early on a ROD PDC.
+    pub rod_receive: RodReceive,
     /// Limits on memory.
     pub limits: Limits,
     /// Time of silence after which a target asks whether its initiator is alive; after twice that time it gives the
@@ -31,6 +33,18 @@ pub struct FepConfig {
     /// Time after which an initiator gives up a connection without progress, because of refusals, a busy target or
     /// missing credit.
     pub busy_timeout: Span,
+}
+
+/// What shares a congestion context, and with it a window, a load balancer and credit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Windows {
+    /// All connections to one peer in one traffic class, as a UET congestion control context serves a pair of FEPs.
+    /// However many connections two endpoints have, they get one share of a bottleneck.
+    #[default]
+    Pair,
+    /// Each connection has its own, as with TCP or Swift. Where a zone uses credit, requests name contexts by 8 bits:
+    /// of more than 256 connections to one peer some share a context.
+    Flow,
 }
 
 /// Limits on memory.
@@ -51,10 +65,16 @@ pub struct Limits {
     pub sends: usize,
     /// Receives of one process that are posted and have matched no message.
     pub receives: usize,
-    /// Messages that are arriving for one process.
-    pub messages: usize,
-    /// Bytes kept of one peer's unexpected messages. The same limit applies separately to its ROD packets that arrived
-    /// early.
+    /// Messages that have met no receive of one process, of all peers together. Those that meet a receive as they
+    /// arrive do not count.
+    pub unexpected_messages: usize,
+    /// Messages of one peer that have met no receive of one process. A peer whose messages exceed it receives
+    /// NO_SES_MSG_AVAIL and retries: so many messages can be left waiting while a receive is for a later one of the
+    /// same connection.
+    pub unexpected_messages_per_peer: u32,
+    /// Bytes kept of one peer's messages that have met no receive of one process. The payload of further messages is
+    /// refused with NO_PKT_BUFFER until there is room or a receive for it. The same limit applies separately to the
+    /// peer's ROD packets that arrived early.
     pub unexpected_bytes_per_peer: u64,
     /// Acknowledgements, NACKs and control packets waiting for the port.
     pub control_queue: usize,
@@ -71,7 +91,8 @@ impl Default for Limits {
             closed_pdcs_per_peer: 1 << 16,
             sends: 1 << 20,
             receives: 1 << 20,
-            messages: 1 << 20,
+            unexpected_messages: 1 << 20,
+            unexpected_messages_per_peer: 1 << 16,
             unexpected_bytes_per_peer: 64 << 20,
             control_queue: 1 << 16,
             reorder_packets: 256,
@@ -91,6 +112,12 @@ pub enum ConfigError {
     /// `mp_range` cannot be expressed by `mpr`, which counts units of 128 packets in 8 bits.
     #[error("mp_range is {0}; it is a multiple of 128 from 128 to 32640")]
     MpRange(u32),
+    /// `first_range` cannot be expressed by `psn_offset`, which has 12 bits.
+    #[error("first_range is {0}; it is 1 to {MAX_FIRST_RANGE}")]
+    FirstRange(u32),
+    /// The number of zones exceeds what one byte can number.
+    #[error("there can be 256 zones")]
+    Zones,
 }
 
 impl FepConfig {
@@ -99,15 +126,22 @@ impl FepConfig {
         FepConfig {
             mtu: params.mtu,
             overhead: params.overhead,
-            pdc: PdcConfig { infer_loss: !params.trimming, ..PdcConfig::default() },
-            cc: cc.prepare(params),
-            lb: LbChoice::default(),
-            paths: 128,
+            crc: false,
+            zones: Zones::one(Zone::new(cc, params)),
+            windows: Windows::default(),
+            rod_receive: RodReceive::GoBackN,
             limits: Limits::default(),
             idle_timeout: Span::from_ms(10_000),
             time_wait: Span::from_ms(100),
             busy_timeout: Span::from_ms(10_000),
         }
+    }
+
+    /// This configuration after `change` of every zone.
+    #[must_use]
+    pub fn with_zones(mut self, change: impl FnMut(&mut Zone)) -> FepConfig {
+        self.zones.iter_mut().for_each(change);
+        self
     }
 
     /// Checks that every value is in its range.
@@ -118,13 +152,6 @@ impl FepConfig {
         if !(1..=MAX_SEGMENT).contains(&self.mtu) {
             return Err(ConfigError::Mtu(self.mtu));
         }
-        if !(1..=16_384).contains(&self.paths) {
-            return Err(ConfigError::Paths(self.paths));
-        }
-        let range = self.pdc.mp_range;
-        if !(128..=32_640).contains(&range) || !range.is_multiple_of(128) {
-            return Err(ConfigError::MpRange(range));
-        }
-        Ok(())
+        self.zones.iter().try_for_each(Zone::validate)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use weft_cc::Time;
+use weft_cc::{Span, Time};
 
 use super::Failure;
 use super::timers::TimerKey;
@@ -10,7 +10,7 @@ use super::wheel::Wheel;
 use crate::pdc::{TxPdc, TxState};
 use crate::spray::Entropy;
 use crate::table::Key;
-use crate::wire::pds::{NackCode, Psn};
+use crate::wire::pds::{DeliveryMode, NackCode, Psn};
 
 /// A connection's state in the send scheduler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,43 +34,52 @@ pub(super) struct Connection {
     pub(super) fixed_entropy: Option<Entropy>,
     /// The peer's process that receives the messages.
     pub(super) process: u16,
-    /// Set while the target is busy: no packet is sent before the pause ends.
+    /// Set while the target is busy: one packet is sent as often as its back-off says.
     pub(super) pause: Option<Box<Busy>>,
     /// The earliest wake-up that the timing wheel holds for this connection.
     pub(super) timer: Option<Time>,
-    /// When a packet of the connection last arrived, or it last began to send.
+    /// When a packet of the connection last arrived, or it got work after having had none. Nothing else moves it.
     pub(super) progress_at: Time,
     /// Messages not completely cut into packets, in order.
     pub(super) queue: VecDeque<Key>,
     pub(super) pdc: TxPdc,
-    /// When to send the next probe for losses.
+    /// When to look for packets that probes should ask about.
     pub(super) probe_at: Option<Time>,
-    /// Number of probes since the last acknowledgement.
-    pub(super) unanswered_probes: u8,
+    /// Whether it had no work when its last message was posted, or its close was asked for, and has not tried to send
+    /// since.
+    pub(super) rested: bool,
+    /// Why the target, or a switch, last refused a packet since one arrived.
+    pub(super) refused: Option<NackCode>,
     /// Whether the target asked for the connection to be closed.
     pub(super) closed_by_peer: bool,
+    /// The number of the next message of which a packet is cut.
     pub(super) next_msg_id: u16,
     /// The CLEAR_PSN of the last CLEAR_CMD, so that it is not repeated with every acknowledgement.
     pub(super) cleared: Option<Psn>,
-    /// Set while the connection waits for credit.
-    pub(super) credit_wait: Option<CreditWait>,
+    /// When to ask for credit again, while the connection waits for it.
+    pub(super) ask_at: Option<Time>,
 }
 
-/// The wait of a connection that has something to send and no credit.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct CreditWait {
-    pub(super) since: Time,
-    /// When to ask for credit again.
-    pub(super) ask_at: Time,
-}
-
-/// A pause because the target refuses packets for lack of a resource.
+/// A pause because the target refuses packets for lack of a resource. It is polled with one packet at a time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Busy {
     pub(super) code: NackCode,
     pub(super) since: Time,
+    /// When the next packet may leave.
     pub(super) until: Time,
+    /// Number of polls.
     pub(super) count: u32,
+    /// Whether the last poll has not been refused.
+    pub(super) polled: bool,
+}
+
+impl Busy {
+    /// A packet leaves to see whether the target is still busy. The next one may follow after `interval`.
+    pub(super) fn poll(&mut self, now: Time, interval: Span) {
+        self.count += 1;
+        self.polled = true;
+        self.until = now + interval;
+    }
 }
 
 impl Connection {
@@ -86,9 +95,10 @@ impl Connection {
             timer: None,
             pause: None,
             progress_at: now,
+            rested: true,
+            refused: None,
             probe_at: None,
-            unanswered_probes: 0,
-            credit_wait: None,
+            ask_at: None,
             cleared: None,
             closed_by_peer: false,
         }
@@ -97,6 +107,27 @@ impl Connection {
     /// Whether a packet could be sent if nothing held the connection back.
     pub(super) fn has_work(&self) -> bool {
         self.pdc.has_lost() || !self.queue.is_empty() || self.wants_close()
+    }
+
+    /// Whether anything waits to be sent, or for the target.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.has_work() || !self.pdc.is_settled()
+    }
+
+    /// It has something to send. If it has just got that, its time without progress begins. Otherwise it has waited for
+    /// its turn: the progress of its context until `progress_at` counts as its own.
+    pub(super) fn take_turn(&mut self, now: Time, progress_at: Time) {
+        self.progress_at = if self.rested { now } else { self.progress_at.latest(progress_at) };
+        self.rested = false;
+    }
+
+    /// A packet has arrived that had not arrived before.
+    #[inline]
+    pub(super) fn on_progress(&mut self, now: Time) {
+        self.progress_at = now;
+        self.refused = None;
+        // Packets that left before the pause say nothing about it.
+        self.pause.take_if(|busy| busy.polled);
     }
 
     /// Whether CLOSE_CMD is due: no message is left and all packets are acknowledged.
@@ -118,6 +149,7 @@ impl Connection {
         if closes {
             self.pdc.state = TxState::Draining;
             self.closed_by_peer = true;
+            self.rested = true;
         }
         closes
     }
@@ -152,6 +184,14 @@ impl Connection {
     #[inline]
     pub(super) fn is_paused(&self, now: Time) -> bool {
         self.pause.as_ref().is_some_and(|busy| now.is_before(busy.until))
+    }
+
+    /// Whether a busy target is polled with a new packet this time: every second poll is, while there are new ones.
+    /// The target may have a receive for a message that it has not seen yet.
+    #[cold]
+    pub(super) fn polls_with_new_data(&self) -> bool {
+        let is_turn = self.pause.as_ref().is_some_and(|busy| busy.count % 2 == 1);
+        is_turn && self.pdc.mode == DeliveryMode::Rud && !self.queue.is_empty() && self.pdc.may_send_new()
     }
 
     /// Bytes of heap allocated.

@@ -1,17 +1,19 @@
-//! Congestion contexts: one for each peer and traffic class, shared by all PDCs between the two.
+//! Congestion contexts: one for each peer and traffic class, shared by all PDCs between the two, or one for each PDC.
 
 use std::collections::VecDeque;
 
 use weft_cc::credit::SenderCredit;
-use weft_cc::{AckSample, LossSample, NackSample, SenderAlgorithm, SenderCc, SentPacket, Time};
+use weft_cc::{AckSample, LossSample, NackSample, SenderAlgorithm, SenderCc, SentPacket, Span, Time};
 
+use super::zone::ZoneId;
 use crate::packet::Addr;
-use crate::pdc::TxPdc;
+use crate::pdc::{MAX_DOUBLINGS, Patience, PdcConfig, RttEstimator, TxPdc};
 use crate::spray::{Entropy, PathContext, PathFeedback, PathSelector, Selector};
 use crate::table::Key;
 use crate::wire::pds::{PdcId, Psn, RequestCc};
 
-/// A traffic class. Connections to one peer share a congestion context if their classes are the same.
+/// A traffic class. Connections to one peer share a congestion context if their classes are the same, and if
+/// [`Windows::Pair`](super::Windows) is configured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct TrafficClass(pub u8);
 
@@ -27,6 +29,16 @@ pub(super) enum Gate {
     Credit,
 }
 
+/// Which packets ask for an acknowledgement, beside retransmissions and those after which sending stops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Asking {
+    AsNeeded,
+    /// The next one, which is exempt from the window.
+    Next,
+    /// Every one: the algorithm needs to know about each packet.
+    Each,
+}
+
 // In the order of use: the fields that every packet needs come first.
 #[repr(C)]
 pub(super) struct Context {
@@ -35,54 +47,75 @@ pub(super) struct Context {
     /// Posted bytes of this context's connections that have not been cut into packets.
     pub(super) backlog: u64,
     pub(super) credit: Option<Box<SenderCredit>>,
+    /// When the peer began to owe an answer to something; `None` while it owes none.
+    pub(super) silent_since: Option<Time>,
     /// The connection taken from `blocked` to try the gate, until it has tried.
     pub(super) trying: Option<Key>,
+    /// Number of rounds of timeouts since the last acknowledgement.
     consecutive_timeouts: u32,
     pub(super) peer: Addr,
-    pub(super) class: TrafficClass,
-    /// Whether the next packet asks for an acknowledgement and is exempt from the window.
-    pub(super) asks: bool,
+    /// Names the context to the target, among those to the same peer (CCC_ID).
+    pub(super) ccc_id: u8,
+    pub(super) asks: Asking,
     /// The PDC of the last packet that asked for an acknowledgement (AR); 0 if none did.
     asked_of: PdcId,
     selector: Selector,
     algorithm: SenderAlgorithm,
     /// Connections that have something to send and wait for the gate to open.
     pub(super) blocked: VecDeque<Key>,
+    pub(super) rtt: RttEstimator,
+    /// When a packet of any of its connections last arrived.
+    pub(super) progress_at: Time,
+    /// When the last round of timeouts began.
+    round_at: Time,
     pub(super) timer: Option<Time>,
-    wire_mtu: u64,
+    wire_mtu: u32,
+    /// The zone of the peer.
+    pub(super) zone: ZoneId,
     /// Number of connections that use the context.
     pub(super) users: u32,
+    /// Whether the context counts among those that hold credit and have something to send.
+    pub(super) stocked: bool,
     /// PSN of the last packet of [`Context::asked_of`] that asked. It takes no extra room here: contexts fill whole
     /// cache lines.
     asked_with: Psn,
 }
 
 impl Context {
+    #[expect(clippy::too_many_arguments, reason = "the parts that its zone and its peer make")]
     pub(super) fn new(
-        peer: Addr,
-        class: TrafficClass,
+        now: Time,
+        (peer, zone): (Addr, ZoneId),
+        ccc_id: u8,
         algorithm: SenderAlgorithm,
         selector: Selector,
         credit: Option<SenderCredit>,
-        wire_mtu: u64,
+        ack_each: bool,
+        wire_mtu: u32,
     ) -> Context {
         Context {
             peer,
-            class,
+            ccc_id,
+            rtt: RttEstimator::new(algorithm.expected_rtt()),
             algorithm,
             selector,
             credit: credit.map(Box::new),
             in_flight: 0,
             sent: 0,
             wire_mtu,
+            zone,
             users: 0,
+            stocked: false,
             blocked: VecDeque::new(),
-            asks: false,
+            asks: if ack_each { Asking::Each } else { Asking::AsNeeded },
             asked_of: PdcId(0),
             asked_with: Psn(0),
             trying: None,
             backlog: 0,
             timer: None,
+            silent_since: None,
+            progress_at: now,
+            round_at: now,
             consecutive_timeouts: 0,
         }
     }
@@ -111,6 +144,12 @@ impl Context {
         self.credit.is_some()
     }
 
+    /// Whether the context holds credit for something that it has to send.
+    #[inline]
+    pub(super) fn is_stocked(&self) -> bool {
+        self.credit.as_ref().is_some_and(|credit| credit.holds_for(self.backlog))
+    }
+
     /// Whether connections wait for the gate.
     #[inline]
     pub(super) fn has_blocked(&self) -> bool {
@@ -124,7 +163,7 @@ impl Context {
 
     /// The window in packets of full size.
     pub(super) fn window_packets(&self) -> f64 {
-        self.window().min(1 << 40) as f64 / self.wire_mtu as f64
+        self.window().min(1 << 40) as f64 / f64::from(self.wire_mtu)
     }
 
     /// Whether a packet of `bytes` may be sent. One packet may always be in flight, however small the window. Nor does a
@@ -132,7 +171,7 @@ impl Context {
     /// the packets in flight.
     #[inline]
     pub(super) fn gate(&self, now: Time, bytes: u64) -> Gate {
-        if self.in_flight > 0 && self.in_flight + bytes > self.window() && !self.asks {
+        if self.in_flight > 0 && self.in_flight + bytes > self.window() && self.asks != Asking::Next {
             return Gate::Window;
         }
         if let Some(credit) = &self.credit
@@ -149,7 +188,7 @@ impl Context {
     /// Whether the window has no room for any packet, so that waiting connections need not try the gate.
     #[inline]
     pub(super) fn is_full(&self) -> bool {
-        self.in_flight > 0 && self.in_flight >= self.window() && !self.asks
+        self.in_flight > 0 && self.in_flight >= self.window() && self.asks != Asking::Next
     }
 
     /// Whether a packet of `bytes`, just sent, is the last one that the window allows: the target should acknowledge
@@ -162,7 +201,9 @@ impl Context {
     /// Records that a packet with a request for an acknowledgement was sent.
     #[inline]
     pub(super) fn on_ask(&mut self, pdc: PdcId, psn: Psn) {
-        self.asks = false;
+        if self.asks == Asking::Next {
+            self.asks = Asking::AsNeeded;
+        }
         (self.asked_of, self.asked_with) = (pdc, psn);
     }
 
@@ -181,26 +222,42 @@ impl Context {
     #[inline]
     pub(super) fn on_send(&mut self, now: Time, bytes: u64, retransmission: bool) {
         self.sent += 1;
-        self.algorithm.on_send(now, &SentPacket { bytes, in_flight: self.in_flight, retransmission });
+        self.await_answer(now);
+        let in_flight = self.in_flight;
+        let app_limited = self.backlog == 0 && in_flight + u64::from(self.wire_mtu) <= self.window();
+        self.algorithm.on_send(now, &SentPacket { bytes, in_flight, retransmission, app_limited });
         if let Some(credit) = &mut self.credit {
             credit.on_send(bytes);
         }
     }
 
-    /// The congestion-control fields of a request, if credit is in use; `lost` bytes wait for retransmission.
+    /// Something has left that the peer answers.
     #[inline]
-    pub(super) fn request_cc(&mut self, lost: u64) -> Option<RequestCc> {
-        let credit_target = self.credit_target(lost)?;
-        Some(RequestCc { ccc_id: self.class.0, credit_target })
+    pub(super) fn await_answer(&mut self, now: Time) {
+        self.silent_since.get_or_insert(now);
     }
 
-    /// The credit target to announce, if credit is in use; `lost` bytes wait for retransmission.
+    /// A packet of the peer has arrived that belongs to a connection of this context.
     #[inline]
-    pub(super) fn credit_target(&mut self, lost: u64) -> Option<u32> {
+    pub(super) fn hear(&mut self, now: Time) {
+        self.silent_since = (self.in_flight > 0).then_some(now);
+    }
+
+    /// The congestion-control fields of a request, if credit is in use; `lost` bytes wait for retransmission, and
+    /// `rivals` other contexts hold credit for what they have to send.
+    #[inline]
+    pub(super) fn request_cc(&mut self, lost: u64, rivals: u32) -> Option<RequestCc> {
+        let credit_target = self.credit_target(lost, rivals)?;
+        Some(RequestCc { ccc_id: self.ccc_id, credit_target })
+    }
+
+    /// The credit target to announce, if credit is in use; see [`Context::request_cc`].
+    #[inline]
+    pub(super) fn credit_target(&mut self, lost: u64, rivals: u32) -> Option<u32> {
         let credit = self.credit.as_mut()?;
         let window = self.algorithm.window().0;
         let room = (window != u64::MAX).then(|| window.max(self.in_flight));
-        Some(credit.credit_target(self.backlog, lost, room))
+        Some(credit.credit_target(self.backlog, lost, room, rivals))
     }
 
     #[inline]
@@ -215,10 +272,23 @@ impl Context {
         self.algorithm.on_nack(now, &NackSample { in_flight: self.in_flight, ..sample });
     }
 
-    pub(super) fn on_timeout(&mut self, now: Time, bytes: u64) {
-        self.consecutive_timeouts += 1;
-        let consecutive = self.consecutive_timeouts;
-        self.algorithm.on_timeout(now, &LossSample { bytes, in_flight: self.in_flight, consecutive });
+    /// The retransmission timer of one of the context's PDCs has expired for packets of `bytes` together, the last of
+    /// which was sent at `sent_at`. Packets that were sent before a round of expiries began belong to that round,
+    /// whichever connection's they are.
+    pub(super) fn on_timeout(&mut self, now: Time, bytes: u64, sent_at: Time) {
+        if self.consecutive_timeouts == 0 || sent_at.is_at_or_after(self.round_at) {
+            self.consecutive_timeouts += 1;
+            self.round_at = now;
+        }
+        let expiries = self.consecutive_timeouts;
+        self.algorithm.on_timeout(now, &LossSample { bytes, in_flight: self.in_flight, expiries });
+    }
+
+    /// The target announces the total of its credit, in 256 B modulo 2²⁴.
+    pub(super) fn on_credit_total(&mut self, total: u32) {
+        if let Some(credit) = &mut self.credit {
+            credit.on_credit_total(total);
+        }
     }
 
     #[inline]
@@ -231,6 +301,18 @@ impl Context {
     #[inline]
     pub(super) fn path_feedback(&mut self, now: Time, entropy: Entropy, feedback: PathFeedback) {
         self.selector.feedback(now, entropy, feedback);
+    }
+
+    /// The retransmission timeout now.
+    pub(super) fn rto(&self, config: &PdcConfig) -> Span {
+        self.rtt.timeout(config.rto_init, config.infer_loss)
+    }
+
+    /// How long to wait before probes ask about packets. At the rate of the slowest retransmissions they keep a living
+    /// peer from seeming silent.
+    pub(super) fn patience(&self, config: &PdcConfig) -> Patience {
+        let longest_rest = self.rto(config).times(1 << MAX_DOUBLINGS);
+        Patience { reach: self.rtt.reach(), quiet: self.rtt.probe_wait(), longest_rest }
     }
 
     pub(super) fn snapshot(&self) -> weft_cc::CcSnapshot {

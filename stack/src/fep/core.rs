@@ -8,6 +8,7 @@ use weft_cc::Time;
 
 use super::timers::TimerKey;
 use super::wheel::Wheel;
+use super::zone::{Zone, ZoneId};
 use super::{Completion, FepConfig, ReceiveError};
 use crate::event::{Event, Events};
 use crate::heap;
@@ -19,20 +20,23 @@ use crate::wire::pds::{Control, Nack, Pds};
 use crate::wire::ses::Ses;
 
 /// The state that the [`Initiator`](super::initiator::Initiator) and the [`Target`](super::target::Target) share.
-// In order of use. Its size puts the hot fields of the initiator, which follows, on two cache lines: see `Fep`.
+// In order of use.
 #[repr(C)]
 pub(super) struct Core {
     pub(super) config: Arc<FepConfig>,
     pub(super) addr: Addr,
     /// Whether the application got memory back while packets that refer to it may still be under way.
     pub(super) abandoned: bool,
+    /// How long the packet at hand has waited, as acknowledgements of it report it
+    /// ([`NsccState::service_time`](crate::wire::pds::NsccState::service_time)).
+    pub(super) service_time: u16,
     /// Acknowledgements, NACKs and control packets that wait for the port.
     pub(super) control: VecDeque<Packet>,
     pub(super) events: Events,
-    pub(super) wheel: Wheel<TimerKey>,
-    pub(super) completions: VecDeque<Completion>,
     /// Timers that expire now; empty between calls, kept for its memory.
     pub(super) due: Vec<TimerKey>,
+    pub(super) wheel: Wheel<TimerKey>,
+    pub(super) completions: VecDeque<Completion>,
     pub(super) rng: Rng,
 }
 
@@ -42,13 +46,25 @@ impl Core {
             config,
             addr,
             abandoned: false,
+            service_time: 0,
             control: VecDeque::new(),
             events: Events::default(),
+            due: Vec::new(),
             wheel: Wheel::new(now),
             completions: VecDeque::new(),
-            due: Vec::new(),
             rng,
         }
+    }
+
+    /// The zone `id`.
+    #[inline]
+    pub(super) fn zone(&self, id: ZoneId) -> &Zone {
+        self.config.zones.get(id)
+    }
+
+    /// The zone that `peer` is in.
+    pub(super) fn zone_of(&self, peer: Addr) -> ZoneId {
+        self.config.zones.map.zone_of(self.addr, peer)
     }
 
     /// Counts a packet that means nothing here.
@@ -66,17 +82,24 @@ impl Core {
     /// Queues a packet for the control class. When the queue is full the packet is dropped, as a
     /// switch might have done: acknowledgements are cumulative and everything else is repeated.
     #[inline]
-    pub(super) fn push_control(&mut self, packet: Packet) {
+    pub(super) fn push_control(&mut self, now: Time, packet: Packet) {
         if self.control.len() < self.config.limits.control_queue {
             self.control.push_back(packet);
+        } else {
+            self.drop_control(now, packet.net.dst);
         }
+    }
+
+    #[cold]
+    fn drop_control(&mut self, now: Time, peer: Addr) {
+        self.events.emit(now, Event::ControlDropped { peer });
     }
 
     /// Queues a control packet.
     pub(super) fn send_control(&mut self, now: Time, peer: Addr, entropy: Entropy, control: Control) {
         self.note_control(now, peer, &control);
         let net = self.network(peer, entropy, Class::Control);
-        self.push_control(control_packet(net, control));
+        self.push_control(now, control_packet(net, control));
     }
 
     /// Counts a control packet that leaves.
@@ -90,7 +113,7 @@ impl Core {
         let (peer, pdc) = (packet.net.src, nack.spdcid);
         self.events.emit(now, Event::NackSent { peer, pdc, psn: nack.psn, code: nack.code });
         let net = self.network(packet.net.src, packet.net.entropy, Class::Control);
-        self.push_control(Packet { net, payload_len: 0, pds: Pds::Nack(nack), ses: Ses::None });
+        self.push_control(now, Packet { net, payload_len: 0, pds: Pds::Nack(nack), ses: Ses::None });
     }
 
     /// Completes a receive.

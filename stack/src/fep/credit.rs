@@ -18,14 +18,22 @@ pub(super) type Granted = (Addr, u8);
 struct Sender {
     name: Granted,
     ledger: GrantLedger,
-    /// The initiator's PDCs that are open here and have sent something; credit is sent to the last one.
-    pdcs: Vec<PdcId>,
+    /// The PDCs that are open here and have sent something; credit is sent to the last one.
+    pdcs: Vec<Ends>,
     /// A PDC from which only trimmed packets and requests for credit have arrived: its credit is pending. The PDC is
     /// not open here, but credit can be sent to it.
     pending: Option<PdcId>,
     last_heard: Time,
     /// Announces the credit again although no more was granted.
     announce: bool,
+}
+
+/// The PDCIDs of a PDC at its two ends.
+#[derive(Clone, Copy)]
+pub(super) struct Ends {
+    pub(super) initiator: PdcId,
+    /// 0 if the PDC is not open here.
+    pub(super) target: PdcId,
 }
 
 /// The credit scheduler, and the credit that it has announced to each sender.
@@ -68,21 +76,21 @@ impl Granter {
         self.by_name.len()
     }
 
-    /// Records that the initiator's PDC `pdc`, which belongs to `name`, is open.
-    pub(super) fn join(&mut self, now: Time, name: Granted, pdc: PdcId) {
+    /// Records that `pdc`, which belongs to `name`, is open.
+    pub(super) fn join(&mut self, now: Time, name: Granted, pdc: Ends) {
         if let Some(sender) = self.sender(now, name).1 {
-            sender.pending.take_if(|pending| *pending == pdc);
+            sender.pending.take_if(|pending| *pending == pdc.initiator);
             sender.pdcs.push(pdc);
             self.outside -= usize::from(sender.pdcs.len() == 1);
         }
     }
 
-    /// Records that `pdc` is closed; removes the sender with its last PDC.
+    /// Records that the initiator's PDC `pdc` is closed; removes the sender with its last PDC.
     pub(super) fn leave(&mut self, now: Time, name: Granted, pdc: PdcId) {
         let Some(&id) = self.by_name.get(&name) else { return };
         let Some(sender) = self.senders[id.0 as usize].as_mut() else { return };
         let before = sender.pdcs.len();
-        sender.pdcs.retain(|&other| other != pdc);
+        sender.pdcs.retain(|other| other.initiator != pdc);
         let left = before > 0 && sender.pdcs.is_empty();
         self.outside += usize::from(left);
         if sender.pdcs.is_empty() && sender.pending.is_none() {
@@ -125,7 +133,7 @@ impl Granter {
         let (id, sender) = self.sender(now, name);
         if let Some(sender) = sender {
             sender.last_heard = now;
-            if !sender.pdcs.contains(&pdc) {
+            if !sender.pdcs.iter().any(|known| known.initiator == pdc) {
                 sender.pending = Some(pdc);
             }
         }
@@ -173,8 +181,8 @@ impl Granter {
         }
     }
 
-    /// The next credit to announce: the sender's address, its PDC, and the total.
-    fn next(&mut self, now: Time) -> Option<(Addr, PdcId, u32)> {
+    /// The next credit to announce: the sender's address, the PDC, and the total.
+    fn next(&mut self, now: Time) -> Option<(Addr, Ends, u32)> {
         let (id, bytes) = match self.repeat.pop() {
             Some(id) => (id, 0),
             None => {
@@ -185,7 +193,8 @@ impl Granter {
         let sender = self.senders.get_mut(id.0 as usize)?.as_mut()?;
         sender.announce = false;
         let total = sender.ledger.on_grant(bytes);
-        let pdc = sender.pdcs.last().copied().or(sender.pending)?;
+        let pending = sender.pending.map(|initiator| Ends { initiator, target: PdcId(0) });
+        let pdc = sender.pdcs.last().copied().or(pending)?;
         Some((sender.name.0, pdc, total))
     }
 
@@ -236,7 +245,7 @@ impl Target {
     }
 }
 
-fn announce(core: &mut Core, now: Time, peer: Addr, pdc: PdcId, total: u32) {
+fn announce(core: &mut Core, now: Time, peer: Addr, pdc: Ends, total: u32) {
     let control = Control {
         kind: ControlKind::Credit,
         rod: false,
@@ -244,11 +253,12 @@ fn announce(core: &mut Core, now: Time, peer: Addr, pdc: PdcId, total: u32) {
         ack_request: false,
         probe_opaque: 0,
         psn: Psn(0),
-        spdcid: PdcId(0),
-        destination: Destination::Pdc(pdc),
+        spdcid: pdc.target,
+        destination: Destination::Pdc(pdc.initiator),
         payload: total,
     };
     // Credit packets are sprayed: any path will do, and later totals make up for losses.
-    let entropy = Entropy((core.rng.next_u64() % u64::from(core.config.paths)) as u16);
+    let paths = core.zone(core.zone_of(peer)).paths;
+    let entropy = Entropy((core.rng.next_u64() % u64::from(paths)) as u16);
     core.send_control(now, peer, entropy, control);
 }

@@ -4,9 +4,9 @@ use core::fmt::{self, Display};
 
 use weft_cc::Time;
 
-use super::Fep;
 use super::connection::{Connection, Standing};
 use super::context::Context;
+use super::{Fep, liveness};
 use crate::pdc::TxState;
 use crate::ses::Receives;
 use crate::wire::pds::NackCode;
@@ -14,9 +14,20 @@ use crate::wire::ses::ReturnCode;
 
 impl Fep {
     /// One line for every connection that has not delivered everything: its PDC, the PSN that waits, the reason, and
-    /// since when.
+    /// since when. Then what [`Fep::shortages`] says.
     pub fn explain(&self, now: Time) -> Vec<String> {
-        self.waits(now).map(|wait| wait.to_string()).collect()
+        self.waits(now).map(|wait| wait.to_string()).chain(self.shortages()).collect()
+    }
+
+    /// What this endpoint has lacked so far, one line for each kind.
+    pub fn shortages(&self) -> impl Iterator<Item = String> {
+        let (dropped, limit) = (self.counters().control_dropped, self.config().limits.control_queue);
+        let text = format!(
+            "endpoint {}: {dropped} acknowledgements, NACKs and control packets were dropped, because {limit} waited for \
+             the port",
+            self.addr().0
+        );
+        (dropped > 0).then_some(text).into_iter()
     }
 
     /// As [`Fep::explain`], but as values that format their text only when displayed, because there may be very many.
@@ -32,7 +43,7 @@ impl Fep {
         let counts = [
             (self.initiator.connections.len(), "connections"),
             (self.initiator.contexts.len(), "congestion contexts"),
-            (self.initiator.peers(), "peers"),
+            (self.initiator.names(), "names of congestion contexts"),
             (self.initiator.sends.len(), "messages on their way out"),
             (self.target.processes.iter().map(Receives::posted).sum(), "posted receives"),
             (self.target.processes.iter().map(Receives::under_way).sum(), "messages on their way in"),
@@ -62,9 +73,9 @@ impl Display for Wait<'_> {
         let context = fep.initiator.contexts.get(connection.context);
         let what = match (pdc.waiting_since(psn), connection.pause.as_deref()) {
             (_, Some(busy)) => format!(
-                "PSN {} was put off by the target since {} with {}",
+                "PSN {} has been put off by the target for {} with {}",
                 psn.0,
-                busy.since,
+                now.since(busy.since),
                 Meaning(busy.code)
             ),
             _ if pdc.has_lost() && connection.standing == Standing::Blocked => {
@@ -84,15 +95,32 @@ impl Display for Wait<'_> {
             }
             (None, None) => format!("PSN {} waits to be sent", psn.0),
         };
-        write!(f, "endpoint {} PDC {} to endpoint {}: {what}", fep.addr().0, pdc.id.0, pdc.peer.0)
+        write!(f, "endpoint {} PDC {} to endpoint {}: {what}", fep.addr().0, pdc.id.0, pdc.peer.0)?;
+        let again = pdc.waiting_since(psn).is_some_and(|(_, sent)| sent > 1);
+        let context = context.filter(|_| again || connection.pause.is_some());
+        let deadline = context.and_then(|context| liveness::deadline(fep.config(), connection, context));
+        deadline.map_or(Ok(()), |at| write!(f, "; it is given up in {}", at.since(now)))
     }
 }
 
 fn gate_text(context: Option<&Context>) -> String {
     match context {
-        Some(c) if c.credit.as_ref().is_some_and(|credit| !credit.may_send()) => "no credit".to_owned(),
-        Some(c) => format!("{} of {} bytes of the window are in flight", c.in_flight(), c.window()),
+        Some(c) if c.credit.as_ref().is_some_and(|credit| !credit.may_send()) => {
+            format!("no credit{}", sharers(c))
+        }
+        Some(c) => {
+            let (in_flight, window) = (c.in_flight(), c.window());
+            format!("{in_flight} of {window} bytes of the window are in flight{}", sharers(c))
+        }
         None => "no congestion context".to_owned(),
+    }
+}
+
+/// Says how many connections share a congestion context, if more than one does.
+fn sharers(context: &Context) -> String {
+    match context.users {
+        0 | 1 => String::new(),
+        users => format!(", of a context that {users} connections share"),
     }
 }
 
@@ -121,9 +149,7 @@ impl Display for Meaning {
             NackCode::PKT_NOT_RCVD => "it has not arrived",
             NackCode::GTD_RESP_UNAVAIL => "the guaranteed answer is gone",
             NackCode::ACK_WITH_DATA => "an acknowledgement carried data",
-            NackCode::INVALID_SYN => {
-                "the target cannot open such a PDC: it has one, or the PSN is no first one"
-            }
+            NackCode::INVALID_SYN => "the target opens no such PDC, or the PSN is outside of its window",
             NackCode::PDC_MODE_MISMATCH => "the target knows this PDC with the other delivery mode",
             NackCode::NEW_START_PSN => "the target wants another first PSN",
             NackCode::RCVD_SES_PROCG => "it has arrived, and the answer is not ready",

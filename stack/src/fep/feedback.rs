@@ -2,22 +2,24 @@
 
 use std::collections::VecDeque;
 
-use weft_cc::{AckSample, NackCause, NackSample, Time};
+use weft_cc::{AckSample, NackCause, NackSample, Span, Time};
 
 use super::connection::{Busy, Connection};
 use super::context::Context;
 use super::core::Core;
-use super::initiator::{Initiator, complete_send, wire_size};
-use super::transmit::send_control;
+use super::initiator::{Initiator, complete_send, count_rivals, wire_size};
+use super::target::nack;
+use super::transmit::{poll_interval, send_control};
 use super::{Failure, FepConfig};
 use crate::event::Event;
 use crate::packet::{Addr, Packet};
-use crate::pdc::{NackOutcome, PacketKind, TxPdc, TxState};
+use crate::pdc::{AckOutcome, NackOutcome, PacketKind, PdcConfig, TxPdc, TxRecord, TxState};
 use crate::ses::SendMessage;
 use crate::spray::PathFeedback;
 use crate::table::{Key, Table};
 use crate::wire::pds::{
-    Ack, AckRequest, AckTrigger, Control, ControlKind, Destination, Nack, NackCode, PdcId, Psn,
+    Ack, AckCc, AckRequest, AckTrigger, CcState, Control, ControlKind, Destination, Nack, NackCode, PdcId,
+    Psn,
 };
 use crate::wire::ses::{Response, ReturnCode, Ses};
 
@@ -35,7 +37,7 @@ enum Verdict {
     Fatal,
 }
 
-/// NACK codes 0E 0F 10 11 13 15 16 19 close the PDC, the others lead to retransmission, at once or,
+/// NACK codes 0E 0F 10 11 13 16 19 close the PDC, the others lead to retransmission, at once or,
 /// where the target lacks something, later.
 fn verdict(code: NackCode) -> Verdict {
     match code {
@@ -46,7 +48,6 @@ fn verdict(code: NackCode) -> Verdict {
         | NackCode::CLOSING
         | NackCode::CLOSING_IN_ERR
         | NackCode::GTD_RESP_UNAVAIL
-        | NackCode::INVALID_SYN
         | NackCode::PDC_MODE_MISMATCH
         | NackCode::UNEXP_EVENT
         | NackCode::EXP_FATAL => Verdict::Fatal,
@@ -57,17 +58,19 @@ fn verdict(code: NackCode) -> Verdict {
         | NackCode::NO_GTD_DEL_AVAIL
         | NackCode::NO_SES_MSG_AVAIL
         | NackCode::NO_RESOURCE
-        | NackCode::PSN_OOR_WINDOW => Verdict::Busy,
+        | NackCode::PSN_OOR_WINDOW
+        // The code for a packet beyond the window that carries SYN.
+        | NackCode::INVALID_SYN => Verdict::Busy,
         NackCode::RCVD_SES_PROCG => Verdict::Patience,
         _ => Verdict::Again,
     }
 }
 
 impl Initiator {
-    pub(super) fn on_ack(&mut self, core: &mut Core, now: Time, packet: &Packet, ack: &Ack) {
+    pub(super) fn on_ack(&mut self, core: &mut Core, now: Time, waited: Span, packet: &Packet, ack: &Ack) {
         let Initiator { connections, contexts, sends, delivered, .. } = self;
         let Some((key, connection)) = find(connections, ack.dpdcid, packet.net.src) else {
-            return core.ignore(now, packet, "ACK for no connection of its sender");
+            return deny(core, now, packet, ack, "ACK for no connection of its sender");
         };
         let Some(context) = contexts.get_mut(connection.context) else { return };
         if let Ses::Response(response) = &packet.ses
@@ -79,10 +82,15 @@ impl Initiator {
                 forgo_rest(&core.config, sends, send, connection, context);
             }
         }
-        let mut progress = false;
+        let (mut progress, mut was_spurious) = (false, false);
+        let id = connection.pdc.id;
         let outcome = context.track(&mut connection.pdc, |pdc| {
-            pdc.on_ack(now, ack, |record| {
+            pdc.on_ack(now, ack, |psn, record, spurious| {
                 progress = true;
+                if spurious {
+                    core.events.emit(now, Event::SpuriousLoss { pdc: id, psn });
+                    was_spurious = true;
+                }
                 if let PacketKind::Data { send, .. } = record.kind()
                     && let Some((send, message)) = sends.at_mut(send)
                 {
@@ -94,34 +102,55 @@ impl Initiator {
             })
         });
         let Some(outcome) = outcome else {
-            return core.ignore(now, packet, "ACK outside what was sent");
+            let why = "ACK outside what was sent";
+            return match connection.pdc.destination(ack.cack_psn) {
+                Destination::Pdc(id) if id == ack.spdcid => core.ignore(now, packet, why),
+                _ => deny(core, now, packet, ack, why),
+            };
         };
-        connection.pause.take_if(|busy| now.is_at_or_after(busy.until));
-        if progress {
-            connection.progress_at = now;
+        context.hear(now);
+        if progress || outcome.newly_received > 0 {
+            connection.on_progress(now);
+            context.progress_at = now;
         }
-        let pdc = connection.pdc.id;
-        core.events.emit(now, Event::AckReceived { pdc, cack: ack.cack_psn, rtt: outcome.rtt, ecn: ack.ecn });
-        if outcome.probe.is_none() {
+        if let Some(rtt) = outcome.rtt {
+            context.rtt.sample(now, rtt);
+        }
+        if was_spurious {
+            context.rtt.on_spurious_loss();
+        }
+        let rtt = outcome.rtt;
+        core.events.emit(now, Event::AckReceived { pdc: id, cack: ack.cack_psn, rtt, ecn: ack.ecn });
+        if !outcome.probe {
             let feedback = if ack.ecn { PathFeedback::Ecn } else { PathFeedback::Good };
             context.path_feedback(now, packet.net.entropy, feedback);
         }
+        let remote_queueing = match &ack.cc {
+            Some(AckCc { state: CcState::Nscc(state), .. }) => state.service_span(),
+            _ => Span::ZERO,
+        };
         context.on_ack(
             now,
             AckSample {
                 newly_received: outcome.newly_received,
-                rtt: outcome.rtt,
+                trigger_bytes: outcome.trigger_bytes.into(),
+                rtt: outcome.rtt.and_then(|rtt| less(rtt, waited + remote_queueing)),
                 ecn: ack.ecn,
                 in_flight: 0,
                 out_of_order: outcome.out_of_order,
                 hops: None,
-                remote_queueing: None,
-                local_rx_delay: None,
-                receiver_window: outcome.receiver_window,
+                remote_queueing,
+                local_rx_delay: waited,
+                flow_control: outcome.flow_control,
             },
         );
-        if core.config.pdc.infer_loss {
-            look_for_losses(core, now, key, connection, context, outcome.out_of_order, outcome.probe);
+        if let Some(total) = outcome.credit {
+            connection.ask_at = None;
+            context.on_credit_total(total);
+        }
+        let PdcConfig { infer_loss, rto_init, .. } = core.zone(context.zone).pdc;
+        if infer_loss {
+            look_for_losses(core, now, key, connection, context, &outcome, progress);
         }
         if !delivered.is_empty() {
             delivered.drain(..).for_each(|send| complete_send(sends, core, send));
@@ -133,7 +162,7 @@ impl Initiator {
         if ack.request != AckRequest::None {
             on_ack_request(core, now, key, connection, context, &mut self.ready, ack);
         }
-        connection.wake(&mut core.wheel, key, now + core.config.pdc.rto_init);
+        connection.wake(&mut core.wheel, key, now + rto_init);
         if !context.has_blocked() {
             return connection.make_ready(&mut self.ready, key);
         }
@@ -154,6 +183,9 @@ impl Initiator {
         let (pdc, peer) = (connection.pdc.id, connection.pdc.peer);
         core.events.emit(now, Event::NackReceived { pdc, psn: nack.psn, code: nack.code });
         let verdict = verdict(nack.code);
+        let Some(context) = self.contexts.get_mut(connection.context) else { return };
+        context.hear(now);
+        connection.refused = Some(nack.code);
         match verdict {
             Verdict::Patience => return,
             Verdict::Fatal
@@ -170,21 +202,22 @@ impl Initiator {
             }
             Verdict::Trimmed(_) | Verdict::Again | Verdict::Busy => {}
         }
-        let Some(context) = self.contexts.get_mut(connection.context) else { return };
         let outcome = context.track(&mut connection.pdc, |pdc| pdc.on_nack(now, nack, packet.net.entropy));
         let Some(outcome) = outcome else {
             return core.ignore(now, packet, "NACK for an earlier transmission");
         };
-        let resent = match verdict {
-            Verdict::Trimmed(cause) => resend(core, now, connection, context, nack, &outcome, Some(cause)),
+        context.hear(now);
+        context.on_feedback();
+        match verdict {
+            Verdict::Trimmed(cause) => note_trim(now, context, nack, &outcome, cause),
             Verdict::Busy => put_off(core, now, key, connection, context, nack),
-            _ => resend(core, now, connection, context, nack, &outcome, None),
-        };
-        let context = connection.context;
-        match resent {
-            Ok(()) => self.unblock(&core.config, context),
-            Err(failure) => return self.fail(core, now, key, failure),
+            _ => {}
         }
+        let context = connection.context;
+        if let Some(failure) = self.overdue(&core.config, now, key) {
+            return self.give_up(core, now, key, failure);
+        }
+        self.unblock(&core.config, context);
         // A connection that was put off does not go on until its pause is over.
         if !matches!(verdict, Verdict::Busy) {
             self.make_ready(key);
@@ -200,18 +233,26 @@ impl Initiator {
                 true => "credit for no connection of its sender",
                 false => "CLOSE_REQ for no connection of its sender",
             };
+            if !is_credit {
+                let nack = nack(NackCode::INV_DPDCID, control.psn, control.spdcid, id);
+                core.send_nack(now, packet, nack);
+            }
             return core.ignore(now, packet, why);
         };
+        if let Some(context) = self.contexts.get_mut(connection.context) {
+            context.hear(now);
+        }
         if !is_credit {
             if connection.close_at_peers_request() {
                 connection.make_ready(&mut self.ready, key);
             }
             return;
         }
-        connection.credit_wait = None;
+        connection.ask_at = None;
         let context_key = connection.context;
-        if let Some(credit) = self.contexts.get_mut(context_key).and_then(|c| c.credit.as_mut()) {
-            credit.on_credit_total(control.payload & 0xff_ffff);
+        if let Some(context) = self.contexts.get_mut(context_key) {
+            context.on_credit_total(control.payload & 0xff_ffff);
+            count_rivals(&mut self.stocked, context);
             self.unblock(&core.config, context_key);
         }
     }
@@ -222,6 +263,22 @@ impl Initiator {
 fn find(connections: &mut Table<Connection>, id: PdcId, peer: Addr) -> Option<(Key, &mut Connection)> {
     let found = connections.at_mut(u32::from(id.0).checked_sub(1)?)?;
     (found.1.pdc.peer == peer).then_some(found)
+}
+
+/// Ignores an acknowledgement for another PDC than the one that has its PDCID, if any. If it asks for an answer, the
+/// target is told that its PDC has no initiator any more.
+#[cold]
+fn deny(core: &mut Core, now: Time, packet: &Packet, ack: &Ack, why: &'static str) {
+    if ack.request == AckRequest::Clear {
+        core.send_nack(now, packet, nack(NackCode::INV_DPDCID, ack.cack_psn, ack.spdcid, ack.dpdcid));
+    }
+    core.ignore(now, packet, why);
+}
+
+/// The part of an RTT that packets did not spend waiting in the hosts; none if the two contradict each other.
+#[inline]
+fn less(rtt: Span, waited: Span) -> Option<Span> {
+    (waited <= rtt).then(|| rtt.minus(waited))
 }
 
 /// Does what an acknowledgement asks for.
@@ -236,9 +293,11 @@ fn on_ack_request(
     ack: &Ack,
 ) {
     let clear = connection.pdc.clear_psn();
+    let is_ahead = clear.distance(ack.cack_psn) > 0;
     match ack.request {
-        // A response stands just behind CACK: it can be cleared once we know everything up to it.
-        AckRequest::Clear if clear.distance(ack.cack_psn) > 0 && connection.cleared != Some(clear) => {
+        // A response stands just behind CACK: it can be cleared once we know everything up to it. With nothing to clear
+        // the answer says that the connection is there.
+        AckRequest::Clear if clear == ack.cack_psn || is_ahead && connection.cleared != Some(clear) => {
             connection.cleared = Some(clear);
             send_control(core, now, connection, context, ControlKind::ClearCommand, clear.0, 0);
         }
@@ -247,45 +306,23 @@ fn on_ack_request(
     }
 }
 
-/// Has the refused packet sent again; `cause` is for congestion control.
-///
-/// # Errors
-/// The target has refused everything for too long.
-fn resend(
-    core: &Core,
-    now: Time,
-    connection: &Connection,
-    context: &mut Context,
-    nack: &Nack,
-    outcome: &NackOutcome,
-    cause: Option<NackCause>,
-) -> Result<(), Failure> {
-    let waited = now.since(connection.progress_at);
-    if waited > core.config.busy_timeout {
-        let (pdc, peer) = (connection.pdc.id, connection.pdc.peer);
-        return Err(Failure::Busy { pdc, peer, psn: nack.psn, code: nack.code, waited });
-    }
-    context.on_feedback();
-    if let Some(cause) = cause {
-        let (bytes, rtt) = (outcome.bytes, outcome.rtt);
-        context.on_nack(now, NackSample { bytes, cause, ecn: nack.ecn, rtt, in_flight: 0 });
-        // The last hop is the receiver's own link: no other path avoids it.
-        let feedback = match cause {
-            NackCause::TrimmedLastHop if nack.ecn => PathFeedback::Ecn,
-            NackCause::TrimmedLastHop => PathFeedback::Good,
-            _ => PathFeedback::Nack,
-        };
-        context.path_feedback(now, outcome.entropy, feedback);
-    }
-    Ok(())
+/// Tells congestion control and balancer of a trimmed packet.
+fn note_trim(now: Time, context: &mut Context, nack: &Nack, outcome: &NackOutcome, cause: NackCause) {
+    let (bytes, rtt) = (outcome.bytes, outcome.rtt);
+    context.on_nack(now, NackSample { bytes, cause, ecn: nack.ecn, rtt, in_flight: 0 });
+    // The last hop is the receiver's own link: no other path avoids it.
+    let feedback = match cause {
+        NackCause::TrimmedLastHop if nack.ecn => PathFeedback::Ecn,
+        NackCause::TrimmedLastHop => PathFeedback::Good,
+        _ => PathFeedback::Nack,
+    };
+    context.path_feedback(now, outcome.entropy, feedback);
 }
 
-/// The target lacks a resource: the connection pauses, longer each time. The refused bytes are no longer in flight,
-/// so the caller has to let other connections try; the connection itself must not wait for a window that nothing will
-/// open.
-///
-/// # Errors
-/// The target has lacked it for too long.
+/// The target lacks a resource: the connection pauses, and polls it ever more rarely, with another message each time:
+/// the target may have a receive for one of them, or keep room for what comes first. The refused bytes are no longer
+/// in flight, so the caller has to let other connections try; the connection itself must not wait for a window that
+/// nothing will open.
 fn put_off(
     core: &mut Core,
     now: Time,
@@ -293,26 +330,23 @@ fn put_off(
     connection: &mut Connection,
     context: &mut Context,
     nack: &Nack,
-) -> Result<(), Failure> {
-    context.on_feedback();
-    let first = Busy { code: nack.code, since: now, until: now, count: 0 };
-    let busy = connection.pause.as_deref().copied().unwrap_or(first);
-    let waited = now.since(busy.since);
-    if waited > core.config.busy_timeout {
-        let (pdc, peer) = (connection.pdc.id, connection.pdc.peer);
-        return Err(Failure::Busy { pdc, peer, psn: nack.psn, code: nack.code, waited });
-    }
+) {
+    let code = nack.code;
+    let first = Busy { code, since: now, until: now, count: 0, polled: true };
+    let busy = connection.pause.get_or_insert_with(|| Box::new(first));
     // Refusals of packets that left before the pause began do not lengthen it.
-    if now.is_at_or_after(busy.until) {
-        let until = now + core.config.pdc.rto_init.times(1 << busy.count.min(6));
-        let count = busy.count + 1;
-        connection.pause = Some(Box::new(Busy { code: nack.code, until, count, ..busy }));
+    if busy.polled {
+        if busy.count > 0 {
+            connection.pdc.postpone(nack.psn);
+        }
+        let messages = connection.pdc.lost_messages();
+        let until = busy.until.latest(now + poll_interval(&core.config, context, busy.count, messages));
+        **busy = Busy { code, until, polled: false, ..**busy };
         connection.wake(&mut core.wheel, key, until);
     }
-    Ok(())
 }
 
-/// Infers losses after an acknowledgement, for fabrics that drop.
+/// Infers losses after an acknowledgement, for fabrics that drop, and schedules the next look for overdue packets.
 #[inline(never)]
 fn look_for_losses(
     core: &mut Core,
@@ -320,40 +354,41 @@ fn look_for_losses(
     key: Key,
     connection: &mut Connection,
     context: &mut Context,
-    out_of_order: u16,
-    probe: Option<u16>,
+    outcome: &AckOutcome,
+    progress: bool,
 ) {
-    let mut lost = Vec::new();
-    let window = context.window_packets().min(f64::from(core.config.pdc.mp_range));
-    let snapshot = context.snapshot();
-    context.track(&mut connection.pdc, |pdc| {
-        let mut note = |psn: Psn, record: &crate::pdc::TxRecord| lost.push((psn, *record));
-        match probe.and_then(|opaque| pdc.take_probe(opaque)) {
-            // A quick answer says that the queues are empty.
-            Some(sent_at) if now.since(sent_at) < snapshot.base_rtt + snapshot.target => {
-                pdc.lose_before_probe(now, sent_at, &mut note);
-            }
-            _ => pdc.infer_losses(now, out_of_order, window, &mut note),
+    let patience = context.patience(&core.zone(context.zone).pdc);
+    if outcome.rtt.is_some() {
+        let mut lost = Vec::new();
+        context.track(&mut connection.pdc, |pdc| {
+            pdc.infer_losses(now, outcome.definite, patience.reach, |psn, record| lost.push((psn, *record)));
+        });
+        for (psn, record) in lost {
+            note_inferred_loss(core, now, connection.pdc.id, context, psn, &record);
         }
-    });
-    let pdc = connection.pdc.id;
-    for (psn, record) in lost {
-        let bytes = u64::from(record.bytes);
-        let sample =
-            NackSample { bytes, cause: NackCause::InferredLoss, ecn: false, rtt: None, in_flight: 0 };
-        context.on_nack(now, sample);
-        context.path_feedback(now, record.entropy, PathFeedback::Nack);
-        core.events.emit(now, Event::LossInferred { pdc, psn });
     }
-    let first_probe = match connection.queue.is_empty() {
-        true => snapshot.base_rtt + snapshot.target,
-        false => snapshot.base_rtt.times(3),
-    };
-    connection.unanswered_probes = 0;
-    connection.probe_at = (!connection.pdc.is_idle()).then_some(now + first_probe);
+    if progress {
+        connection.pdc.on_news();
+    }
+    connection.probe_at = connection.pdc.probe_not_before(&patience);
     if let Some(at) = connection.probe_at {
         connection.wake(&mut core.wheel, key, at);
     }
+}
+
+#[cold]
+fn note_inferred_loss(
+    core: &mut Core,
+    now: Time,
+    pdc: PdcId,
+    context: &mut Context,
+    psn: Psn,
+    record: &TxRecord,
+) {
+    let (bytes, cause) = (u64::from(record.bytes), NackCause::InferredLoss);
+    context.on_nack(now, NackSample { bytes, cause, ecn: false, rtt: None, in_flight: 0 });
+    context.path_feedback(now, record.entropy, PathFeedback::Nack);
+    core.events.emit(now, Event::LossInferred { pdc, psn });
 }
 
 /// Remembers that the target answered with an error to the message whose packet triggered `ack`. The

@@ -83,7 +83,7 @@ impl Sum for Footprint {
 impl Fep {
     /// The memory that the endpoint holds now. Looks at every connection, context, PDC and message.
     pub fn footprint(&self) -> Footprint {
-        let Fep { core, initiator, target } = self;
+        let Fep { core, initiator, target, .. } = self;
         let receives = || target.processes.iter();
         let sends = initiator.sends.iter().map(|(_, message)| heap::of_buffer(&message.buffer));
         Footprint {

@@ -1,19 +1,20 @@
 //! The sending half of an endpoint: connections, the congestion contexts they share, and the messages posted on them.
 //!
 //! Its verbs are in files of their own: [`transmit`](super::transmit) is the send scheduler,
-//! [`feedback`](super::feedback) takes in acknowledgements and NACKs, [`timers`](super::timers) acts as time passes.
+//! [`feedback`](super::feedback) takes in acknowledgements and NACKs, [`timers`](super::timers) acts as time passes,
+//! [`liveness`](super::liveness) gives up what makes no progress.
 
 use std::collections::VecDeque;
 
-use weft_cc::Time;
+use weft_cc::{CcParams, Time};
 
 use super::Resource;
 use super::connection::{Connection, Standing};
-use super::context::Context;
+use super::context::{Asking, Context};
 use super::core::Core;
 use super::{
     CallError, Completion, ConnectOptions, ConnectionId, Failure, FepConfig, MAX_PROCESS, Map, PostError,
-    Send, SendError, SendId, TrafficClass,
+    Send, SendError, SendId, TrafficClass, Windows, Zone, ZoneId,
 };
 use crate::event::Event;
 use crate::heap;
@@ -21,7 +22,9 @@ use crate::packet::Addr;
 use crate::pdc::{PacketKind, TxPdc, TxState};
 use crate::rng::Rng;
 use crate::ses::SendMessage;
+use crate::spray::SelectorInput;
 use crate::table::{Key, Table};
+use crate::wire::nominal_overhead;
 use crate::wire::pds::{DeliveryMode, PdcId, Psn};
 use crate::wire::ses::ReturnCode;
 
@@ -34,7 +37,10 @@ pub(super) struct Initiator {
     pub(super) connections: Table<Connection>,
     pub(super) contexts: Table<Context>,
     pub(super) sends: Table<SendMessage>,
-    by_peer: Map<(Addr, TrafficClass), Key>,
+    /// Number of contexts that hold credit and have something to send.
+    pub(super) stocked: u32,
+    /// The contexts that connections share, and those that targets know by their CCC_ID.
+    by_ccc: Map<(Addr, u8), Key>,
     /// For each PDCID, less one, the first PSN that its last PDC did not use.
     last_psns: Vec<Psn>,
     /// Messages that the acknowledgement at hand completes; empty between calls, kept for its memory.
@@ -48,7 +54,8 @@ impl Initiator {
             connections: Table::default(),
             contexts: Table::default(),
             sends: Table::default(),
-            by_peer: Map::default(),
+            stocked: 0,
+            by_ccc: Map::default(),
             last_psns: Vec::new(),
             delivered: Vec::new(),
         }
@@ -69,13 +76,17 @@ impl Initiator {
         if options.process > MAX_PROCESS {
             return Err(CallError::NoSuchProcess(options.process));
         }
-        let context_key = self.context_for(core, peer, options.class);
+        let zone = core.zone_of(peer);
+        let context_key = self.context_for(core, now, (peer, zone), options.class);
+        let with_cc = self.contexts.get_mut(context_key).is_some_and(|context| context.needs_credit());
+        let excess = nominal_overhead(with_cc, core.config.crc) as i32 - core.config.overhead as i32;
         let random = core.rng.next_u64() as u32;
         let last_psns = &self.last_psns;
         let key = self.connections.insert_with(|key| {
             let last = last_psns.get(key.index as usize);
             let start_psn = last.map_or(Psn(random), |last| far_from(*last, random));
-            let pdc = TxPdc::new(&core.config.pdc, peer, pdc_id(key), options.mode, start_psn);
+            let pdc = TxPdc::new(&core.zone(zone).pdc, peer, pdc_id(key), options.mode, start_psn);
+            let pdc = pdc.with_nominal_excess(excess);
             Connection { process: options.process, ..Connection::new(pdc, context_key, now) }
         });
         if options.mode == DeliveryMode::Rod
@@ -84,30 +95,51 @@ impl Initiator {
         {
             connection.fixed_entropy = Some(context.next_entropy(now, false));
         }
-        core.events.emit(now, Event::PdcOpened { peer, pdc: pdc_id(key) });
+        core.events.emit(now, Event::PdcOpened { peer, pdc: pdc_id(key), context: context_key.index });
         Ok(ConnectionId(key))
     }
 
-    /// The congestion context towards `peer` in `class`, with one user more; made if there is none.
-    fn context_for(&mut self, core: &mut Core, peer: Addr, class: TrafficClass) -> Key {
-        let key = match self.by_peer.get(&(peer, class)) {
-            Some(&key) => key,
-            None => {
-                let config = &core.config;
-                let rng = Rng::new(core.rng.next_u64(), u64::from(peer.0));
-                let params = config.cc.params();
-                let selector = config.lb.build(config.paths, params.trimming, rng);
-                let (cc, credit) = (config.cc.sender(), config.cc.sender_credit());
-                let context = Context::new(peer, class, cc, selector, credit, params.wire_mtu());
-                let key = self.contexts.insert(context);
-                self.by_peer.insert((peer, class), key);
-                key
-            }
+    /// The congestion context of a new connection to `peer`, who is in `zone`, with one user more; made if it has to be.
+    fn context_for(
+        &mut self,
+        core: &mut Core,
+        now: Time,
+        (peer, zone): (Addr, ZoneId),
+        class: TrafficClass,
+    ) -> Key {
+        let credit = core.zone(zone).cc.sender_credit();
+        let ccc_id = match core.config.windows {
+            Windows::Pair => Some(class.0),
+            Windows::Flow => credit.is_some().then(|| self.free_ccc_id(peer)),
         };
+        let shared = ccc_id.and_then(|ccc_id| self.by_ccc.get(&(peer, ccc_id)).copied());
+        let key = shared.unwrap_or_else(|| {
+            let rng = Rng::new(core.rng.next_u64(), u64::from(peer.0));
+            let Zone { cc, lb, paths, .. } = core.zone(zone);
+            let CcParams { trimming, network_rtt: base_rtt, .. } = *cc.params();
+            let selector = lb.build(SelectorInput { paths: *paths, trimming, base_rtt, rng });
+            let wire_mtu = core.config.mtu + core.config.overhead;
+            let (name, ack_each) = (ccc_id.unwrap_or(0), cc.needs().ack_each);
+            let context =
+                Context::new(now, (peer, zone), name, cc.sender(), selector, credit, ack_each, wire_mtu);
+            let key = self.contexts.insert(context);
+            if let Some(ccc_id) = ccc_id {
+                self.by_ccc.insert((peer, ccc_id), key);
+            }
+            key
+        });
         if let Some(context) = self.contexts.get_mut(key) {
             context.users += 1;
         }
         key
+    }
+
+    /// A CCC_ID that no context to `peer` has; if all are taken, one of those, chosen so that connections spread over
+    /// them evenly.
+    fn free_ccc_id(&self, peer: Addr) -> u8 {
+        let first = self.connections.len() as u8;
+        let mut ids = (0..=u8::MAX).map(|n| first.wrapping_add(n));
+        ids.find(|id| !self.by_ccc.contains_key(&(peer, *id))).unwrap_or(first)
     }
 
     /// See [`Fep::is_open`](super::Fep::is_open).
@@ -137,13 +169,13 @@ impl Initiator {
         }
         let open = self.connections.get_mut(id.0).filter(|c| c.pdc.state == TxState::Open);
         let Some(connection) = open else { return refuse(CallError::NotOpen, send.buffer) };
-        let msg_id = connection.next_msg_id;
-        connection.next_msg_id = msg_id.wrapping_add(1);
+        // Whether its time without progress begins with this message: it has no other work.
+        connection.rested |= connection.queue.is_empty() && connection.pdc.is_idle();
         if let Some(context) = self.contexts.get_mut(connection.context) {
             context.backlog += wire_size(config, send.buffer.len());
         }
         let Send { buffer, tag, header_data, context } = send;
-        let message = SendMessage::new(buffer, tag, header_data, context, msg_id, id.0.index);
+        let message = SendMessage::new(buffer, tag, header_data, context, id.0.index);
         let key = self.sends.insert(message);
         connection.queue.push_back(key);
         connection.make_ready(&mut self.ready, id.0);
@@ -167,7 +199,8 @@ impl Initiator {
             // A closing connection ends with its last message, even while it is held.
             connection.release();
         }
-        connection.make_ready(&mut self.ready, key);
+        self.leave_gate(&core.config, key);
+        self.make_ready(key);
         Ok(())
     }
 
@@ -194,6 +227,7 @@ impl Initiator {
     pub(super) fn close(&mut self, core: &mut Core, now: Time, id: ConnectionId) -> Result<(), CallError> {
         let connection = self.open_connection(id)?;
         connection.pdc.state = TxState::Draining;
+        connection.rested |= connection.wants_close();
         if connection.pdc.is_unused() && connection.queue.is_empty() {
             // The target has never heard of it.
             self.remove_connection(core, now, id.0, Ok(()));
@@ -229,6 +263,7 @@ impl Initiator {
                 None => {}
             }
         }
+        self.leave_gate(&core.config, id.0);
         match unused {
             true => self.remove_connection(core, now, id.0, Ok(())),
             false => self.make_ready(id.0),
@@ -278,7 +313,11 @@ impl Initiator {
             context.forget(&connection.pdc);
             context.users -= 1;
             if context.users == 0 {
-                self.by_peer.remove(&(context.peer, context.class));
+                self.stocked -= u32::from(context.stocked);
+                let name = (context.peer, context.ccc_id);
+                if self.by_ccc.get(&name) == Some(&connection.context) {
+                    self.by_ccc.remove(&name);
+                }
                 self.contexts.remove(connection.context);
             } else if context.trying == Some(key) {
                 // It will not: the next one has to.
@@ -310,6 +349,23 @@ impl Initiator {
         }
     }
 
+    /// Messages of connection `key` were withdrawn. If it waits for the gate and has nothing left that has to pass it, it
+    /// leaves its place to those behind it: without data it asks for no credit, and CLOSE_CMD needs none.
+    fn leave_gate(&mut self, config: &FepConfig, key: Key) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        let has_data = connection.pdc.has_lost() || !connection.queue.is_empty();
+        if connection.standing != Standing::Blocked || has_data {
+            return;
+        }
+        connection.standing = Standing::Idle;
+        connection.ask_at = None;
+        let context_key = connection.context;
+        if let Some(context) = self.contexts.get_mut(context_key) {
+            context.blocked.retain(|other| *other != key);
+        }
+        self.unblock(config, context_key);
+    }
+
     /// Takes the next connection to try the gate of `context` from those that wait, unless one tries.
     pub(super) fn let_try(&mut self, context: Key) -> Option<Key> {
         let context = self.contexts.get_mut(context)?;
@@ -331,7 +387,11 @@ impl Initiator {
     #[inline(never)]
     pub(super) fn must_ask(&self, config: &FepConfig, context_key: Key) -> bool {
         let Some(context) = self.contexts.get(context_key) else { return false };
-        if context.in_flight() >= u64::from(config.pdc.ack_bytes) * u64::from(context.users) {
+        if context.asks == Asking::Each {
+            return false;
+        }
+        let ack_bytes = config.zones.get(context.zone).pdc.ack_bytes;
+        if context.in_flight() >= u64::from(ack_bytes) * u64::from(context.users) {
             return false;
         }
         let (pdc, psn) = context.asked();
@@ -346,9 +406,9 @@ impl Initiator {
         self.sends.prefetch(0);
     }
 
-    /// Peers and classes that have a congestion context.
-    pub(super) fn peers(&self) -> usize {
-        self.by_peer.len()
+    /// Names of congestion contexts.
+    pub(super) fn names(&self) -> usize {
+        self.by_ccc.len()
     }
 
     /// Bytes of heap held by connections.
@@ -360,13 +420,23 @@ impl Initiator {
     /// Bytes of heap held by congestion contexts.
     pub(super) fn context_bytes(&self) -> u64 {
         let contexts = self.contexts.iter().map(|(_, context)| context.heap_bytes());
-        self.contexts.heap_bytes() + heap::of_map(&self.by_peer) + contexts.sum::<u64>()
+        self.contexts.heap_bytes() + heap::of_map(&self.by_ccc) + contexts.sum::<u64>()
     }
 
     /// Bytes of heap held by its queues, and by what it remembers of closed connections.
     pub(super) fn queue_bytes(&self) -> u64 {
         heap::of_vec(&self.last_psns) + heap::of_deque(&self.ready) + heap::of_vec(&self.delivered)
     }
+}
+
+/// Counts `context` among those that hold credit and have something to send, if it is one of them now. Returns the
+/// number of the others.
+#[inline]
+pub(super) fn count_rivals(stocked: &mut u32, context: &mut Context) -> u32 {
+    let others = *stocked - u32::from(context.stocked);
+    context.stocked = context.is_stocked();
+    *stocked = others + u32::from(context.stocked);
+    others
 }
 
 /// All of a message has arrived, and has been answered if the target did not take it.

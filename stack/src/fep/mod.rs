@@ -3,7 +3,7 @@
 //!
 //! Four verbs drive it, and calling any of them early or twice is harmless:
 //!
-//! - [`Fep::on_packet`] for every packet that arrives;
+//! - [`Fep::on_packet`] or [`Fep::on_packet_after`] for every packet that arrives;
 //! - [`Fep::poll_transmit`] when the port can take a packet, until it yields nothing; again after any
 //!   other call that takes `&mut self`;
 //! - [`Fep::on_timeout`] at [`Fep::poll_timeout`], which may have changed after any call that takes `&mut self`;
@@ -33,6 +33,7 @@ mod explain;
 mod feedback;
 mod footprint;
 mod initiator;
+mod liveness;
 mod process;
 mod refused;
 mod target;
@@ -42,23 +43,25 @@ mod tests;
 mod timers;
 mod transmit;
 mod wheel;
+mod zone;
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 use std::sync::Arc;
 
 use rustc_hash::FxHasher;
-use weft_cc::Time;
+use weft_cc::{Span, Time};
 
 pub use api::{
     CallError, Completion, ConnectOptions, ConnectionId, Failure, MAX_PROCESS, PeerRefusal, PostError,
     QUESTIONS, Receive, ReceiveError, Resource, Send, SendError, SendId, Unreachable,
 };
-pub use config::{ConfigError, FepConfig, Limits};
+pub use config::{ConfigError, FepConfig, Limits, Windows};
 pub use context::TrafficClass;
 pub use explain::Wait;
 pub use footprint::Footprint;
 pub use transmit::{PayloadRef, Transmit};
+pub use zone::{Zone, ZoneId, ZoneMap, ZoneTable, Zones};
 
 use self::core::Core;
 use crate::event::{Counters, Subscriber};
@@ -66,12 +69,15 @@ use crate::packet::{Addr, Packet, Payload};
 use crate::region::RegionSlice;
 use crate::rng::Rng;
 use crate::ses::ReceiveId;
-use crate::wire::pds::{ControlKind, Pds};
+use crate::wire::pds::{ControlKind, NsccState, Pds};
 use context::Context;
 use initiator::Initiator;
 use target::Target;
 
 type Map<K, V> = HashMap<K, V, BuildHasherDefault<FxHasher>>;
+
+/// Room that puts the queue of the initiator, which follows the core, at the end of a cache line.
+const LEAD: usize = (64 + 56 - size_of::<Core>() % 64) % 64;
 
 /// One fabric endpoint.
 // Where many endpoints take turns, each cache line that a packet needs is a miss. The fields of all three parts are in
@@ -81,6 +87,7 @@ type Map<K, V> = HashMap<K, V, BuildHasherDefault<FxHasher>>;
 #[repr(C, align(64))]
 pub struct Fep {
     core: Core,
+    _lead: [u8; LEAD],
     initiator: Initiator,
     target: Target,
 }
@@ -94,6 +101,7 @@ impl Fep {
         config.validate()?;
         Ok(Fep {
             target: Target::new(&config),
+            _lead: [0; LEAD],
             initiator: Initiator::new(),
             core: Core::new(addr, config, rng, now),
         })
@@ -247,15 +255,25 @@ impl Fep {
     /// # Errors
     /// [`CallError::ProcessNotOpen`].
     pub fn close_process(&mut self, process: u16) -> Result<(), CallError> {
-        self.target.close_process(&self.core.config, process)
+        self.target.close_process(process)
     }
 
     /// A packet has arrived. `payload` is empty for control packets and trimmed ones.
     pub fn on_packet(&mut self, now: Time, packet: &Packet, payload: Payload<'_>) {
-        let Fep { core, initiator, target } = self;
+        self.on_packet_after(now, Span::ZERO, packet, payload);
+    }
+
+    /// As [`Fep::on_packet`] for a packet that arrived at this host `waited` before `now`, if its port can tell
+    /// ([`PortCaps::timestamps`](crate::port::PortCaps::timestamps)). That time is no part of the RTTs that congestion
+    /// control sees, here or, as far as acknowledgements report it, at the peer.
+    #[inline]
+    pub fn on_packet_after(&mut self, now: Time, waited: Span, packet: &Packet, payload: Payload<'_>) {
+        let Fep { core, initiator, target, .. } = self;
+        core.service_time = NsccState::service_time_of(waited);
         match &packet.pds {
             Pds::Request(request) => target.on_request(core, now, packet, request, payload),
-            Pds::Ack(ack) => initiator.on_ack(core, now, packet, ack),
+            Pds::Ack(ack) => initiator.on_ack(core, now, waited, packet, ack),
+            Pds::Nack(nack) if target.on_denial(core, now, packet, nack) => {}
             Pds::Nack(nack) => initiator.on_nack(core, now, packet, nack),
             Pds::Control(control) => match control.kind {
                 ControlKind::Credit | ControlKind::CloseRequest => {

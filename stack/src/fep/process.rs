@@ -9,7 +9,7 @@ use std::collections::btree_map::Entry;
 use super::config::Limits;
 use super::core::Core;
 use super::{CallError, MAX_PROCESS, PostError, Receive, Resource};
-use crate::ses::{Delivery, Posted, ReceiveId, Receives};
+use crate::ses::{Delivery, EarlyMessage, Posted, ReceiveId, Receives, Room};
 use crate::wire::pds::PdcId;
 
 /// The processes that are open, with their receives.
@@ -18,20 +18,21 @@ use crate::wire::pds::PdcId;
 pub(super) struct Processes {
     /// Processes other than 0.
     others: BTreeMap<u16, Receives>,
-    /// Bytes that a process keeps of one peer's unexpected messages.
-    unexpected_bytes_per_peer: u64,
-    /// Messages that may be under way to a process.
-    messages: usize,
-    next_receive: u64,
+    /// The room that a process has for messages without a receive.
+    room: Room,
     /// Process 0, while it is open.
     pub(super) zero: Option<Receives>,
+    next_receive: u64,
 }
 
 impl Processes {
     pub(super) fn new(limits: &Limits) -> Processes {
-        let Limits { unexpected_bytes_per_peer, messages, .. } = *limits;
-        let zero = Some(Receives::new(unexpected_bytes_per_peer, messages));
-        Processes { others: BTreeMap::new(), unexpected_bytes_per_peer, messages, next_receive: 0, zero }
+        let room = Room {
+            bytes_per_peer: limits.unexpected_bytes_per_peer,
+            messages_per_peer: limits.unexpected_messages_per_peer,
+            messages: u32::try_from(limits.unexpected_messages).unwrap_or(u32::MAX),
+        };
+        Processes { others: BTreeMap::new(), room, zero: Some(Receives::new(room)), next_receive: 0 }
     }
 
     /// The receives of `process`, if it is open.
@@ -53,7 +54,7 @@ impl Processes {
         if process > MAX_PROCESS {
             return Err(CallError::NoSuchProcess(process));
         }
-        let receives = Receives::new(self.unexpected_bytes_per_peer, self.messages);
+        let receives = Receives::new(self.room);
         if process == 0 && self.zero.is_none() {
             self.zero = Some(receives);
             return Ok(());
@@ -108,6 +109,11 @@ impl Processes {
     pub(super) fn cancel(&mut self, id: ReceiveId) -> Option<Posted> {
         let posted = self.zero.as_mut().and_then(|receives| receives.cancel(id));
         posted.or_else(|| self.others.values_mut().find_map(|receives| receives.cancel(id)))
+    }
+
+    /// The turn of an early message of `pdc` has come. Returns it if that completes a receive.
+    pub(super) fn take_turn(&mut self, pdc: PdcId, message: EarlyMessage) -> Option<Delivery> {
+        self.get_mut(message.process)?.take_turn((pdc, message.msg_id))
     }
 
     /// Gives up the incomplete messages of `pdc`, and hands each that has met a receive to `delivered`.

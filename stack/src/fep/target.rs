@@ -1,19 +1,21 @@
 //! The receiving half of an endpoint: the PDCs that peers have opened, the receives of its processes, and the
 //! scheduler that grants credit.
 
-use weft_cc::{DataSample, Time};
+use weft_cc::{DataSample, ReceiverAlgorithm, Time, Trim};
 
 use super::core::Core;
-use super::credit::Granter;
+use super::credit::{Ends, Granter};
 use super::process::Processes;
-use super::target_pdc::{Origin, PeerUsage, TargetPdc, TargetPdcs, established};
+use super::target_pdc::{Origin, PeerUsage, Stray, TargetPdc, TargetPdcs, established};
 use super::timers::TimerKey;
+use super::zone::Zone;
 use super::{CallError, FepConfig, PostError, Receive};
 use crate::event::Event;
-use crate::packet::{Addr, Class, Packet, Payload};
+use crate::packet::{Class, Packet, Payload};
 use crate::pdc::{Arrival, RodReceive, Trigger};
-use crate::ses::{Delivery, ReceiveId, Receives, Refusal, respond};
+use crate::ses::{Delivery, Part, ReceiveId, Receives, Refusal, respond};
 use crate::table::Key;
+use crate::wire::nominal_overhead;
 use crate::wire::pds::{
     Control, ControlKind, DeliveryMode, Destination, Nack, NackCode, NextHeader, PdcId, Pds, Psn, Request,
 };
@@ -31,7 +33,7 @@ pub(super) struct Target {
 impl Target {
     pub(super) fn new(config: &FepConfig) -> Target {
         Target {
-            granter: config.cc.receiver().map(|algorithm| Box::new(Granter::new(algorithm))),
+            granter: scheduler(config).map(|algorithm| Box::new(Granter::new(algorithm))),
             pdcs: TargetPdcs::default(),
             processes: Processes::new(&config.limits),
         }
@@ -54,12 +56,12 @@ impl Target {
     }
 
     /// See [`Fep::close_process`](super::Fep::close_process).
-    pub(super) fn close_process(&mut self, config: &FepConfig, process: u16) -> Result<(), CallError> {
+    pub(super) fn close_process(&mut self, process: u16) -> Result<(), CallError> {
         let receives = self.processes.close(process)?;
         for (pdc, msg_id) in receives.incomplete() {
             if let Some((_, pdc)) = self.pdcs.find(pdc) {
                 let expected = pdc.rx.expected();
-                pdc.refuse_rest(&config.pdc, msg_id, expected);
+                pdc.refuse_rest(msg_id, expected);
             }
         }
         Ok(())
@@ -78,22 +80,24 @@ impl Target {
         }
         let origin = (packet.net.src, request.spdcid);
         let found = match request.destination {
-            Destination::Pdc(id) => established(&mut self.pdcs.table, id, origin, request.mode).map_err(Some),
+            Destination::Pdc(id) => {
+                established(&mut self.pdcs.table, id, origin, request.mode).map_err(Unopened::Refused)
+            }
             Destination::Syn { psn_offset, .. } => {
                 let start = request.psn.minus(u32::from(psn_offset));
                 match self.open(core, now, origin, request, start) {
-                    Ok(key) => self.pdcs.table.get_mut(key).ok_or(None),
-                    Err(code) => Err(code),
+                    Ok(key) => self.pdcs.table.get_mut(key).ok_or(Unopened::Ignored("no PDC")),
+                    Err(why) => Err(why),
                 }
             }
         };
         let pdc = match found {
             Ok(pdc) => pdc,
-            Err(Some(code)) => {
+            Err(Unopened::Refused(code)) => {
                 let local = self.pdcs.of_origin(origin).map_or(PdcId(0), |(_, pdc)| pdc.rx.id);
                 return refuse(core, now, packet, request, code, local, 0);
             }
-            Err(None) => return core.ignore(now, packet, "late copy of a packet of a closed PDC"),
+            Err(Unopened::Ignored(why)) => return core.ignore(now, packet, why),
         };
         pdc.heard(now);
         pdc.rx.clear(request.psn.offset(i32::from(request.clear_psn_offset)));
@@ -117,10 +121,11 @@ impl Target {
         if ordered && request.psn != pdc.rx.expected() {
             return on_early(core, &mut self.pdcs.usage, pdc, now, packet, request, payload);
         }
-        let (processes, mut granter) = (&mut self.processes, self.granter.as_deref_mut());
+        let (processes, usage) = (&mut self.processes, &mut self.pdcs.usage);
+        let mut granter = self.granter.as_deref_mut();
         let granted = granter.as_deref_mut();
-        if deliver(core, processes, granted, pdc, now, packet, request, payload) && ordered {
-            deliver_early(core, processes, granter, &mut self.pdcs.usage, pdc, now);
+        if deliver(core, processes, usage, granted, pdc, now, packet, request, payload) && ordered {
+            deliver_early(core, processes, granter, usage, pdc, now);
         }
     }
 
@@ -147,14 +152,14 @@ impl Target {
         refuse(core, now, packet, request, trim_code(packet.net.class), local, 0);
         if let Some(granter) = &mut self.granter {
             let bytes = packet.payload_len.saturating_add(core.config.overhead);
-            note_arrival(granter, pdc, now, packet, request, bytes, true);
+            note_arrival(granter, pdc, now, packet, request, bytes);
         }
     }
 
     /// The PDC for a request with SYN, which opens one whose first PSN is `start`, or is a copy of one that did.
     ///
     /// # Errors
-    /// The NACK code to answer with, or `None` where silence is right.
+    /// See [`Unopened`].
     #[inline(never)]
     fn open(
         &mut self,
@@ -163,28 +168,40 @@ impl Target {
         origin: Origin,
         request: &Request,
         start: Psn,
-    ) -> Result<Key, Option<NackCode>> {
-        // Before anything else: a late copy must not take the place of a PDC that is open.
+    ) -> Result<Key, Unopened> {
         if self.pdcs.closed.is_late(origin, request.psn) {
-            return Err(None);
+            return Err(Unopened::Ignored("late copy of a packet of a closed PDC"));
         }
         if let Some((key, pdc)) = self.pdcs.of_origin(origin) {
-            let apart = start.distance(pdc.rx.start_psn).unsigned_abs();
-            match apart {
-                0 if pdc.rx.mode != request.mode => return Err(Some(NackCode::PDC_MODE_MISMATCH)),
-                0 => return Ok(key),
-                // The initiator starts new PDCs at least 2¹⁶ away from its last: it has lost the old one.
-                _ if start.distance(pdc.rx.expected()).unsigned_abs() >= 1 << 16 && apart >= 1 << 16 => {
-                    self.remove(core, now, key);
+            if pdc.rx.start_psn != start {
+                match pdc.on_stray_syn(core, now) {
+                    Stray::Ignore => return Err(Unopened::Ignored("SYN for another PDC than the open one")),
+                    Stray::Believe => self.remove(core, now, key),
                 }
-                _ => return Err(Some(NackCode::INVALID_SYN)),
+            } else if pdc.rx.mode != request.mode {
+                return Err(Unopened::Refused(NackCode::PDC_MODE_MISMATCH));
+            } else {
+                return Ok(key);
             }
         }
-        let config = &core.config;
-        let key =
-            self.pdcs.open(&config.pdc, &config.limits, now, origin, request.mode, start).map_err(Some)?;
+        let pdc = &core.zone(core.zone_of(origin.0)).pdc;
+        let limits = &core.config.limits;
+        let opened = self.pdcs.open(pdc, limits, now, origin, request.mode, start);
+        let key = opened.map_err(Unopened::Refused)?;
         core.wheel.insert(now + core.config.idle_timeout, TimerKey::Pdc(key));
         Ok(key)
+    }
+
+    /// If `nack` denies that a PDC still has an initiator, forgets the PDC and returns true. All other NACKs are for
+    /// initiators.
+    pub(super) fn on_denial(&mut self, core: &mut Core, now: Time, packet: &Packet, nack: &Nack) -> bool {
+        if nack.code != NackCode::INV_DPDCID {
+            return false;
+        }
+        let denied = self.pdcs.find(nack.dpdcid).filter(|(_, pdc)| pdc.is_denied(packet.net.src, nack));
+        let Some((key, _)) = denied else { return false };
+        self.remove(core, now, key);
+        true
     }
 
     /// A control packet from the initiator of a PDC. None of them can open one.
@@ -242,7 +259,7 @@ impl Target {
 
     /// Forgets a PDC that a peer has opened; messages that are incomplete will stay so.
     pub(super) fn remove(&mut self, core: &mut Core, now: Time, key: Key) {
-        let Some((pdc, forget_at)) = self.pdcs.close(key, now, core.config.time_wait) else { return };
+        let Some((mut pdc, forget_at)) = self.pdcs.close(key, now, core.config.time_wait) else { return };
         if let Some(at) = forget_at {
             core.wheel.insert(at, TimerKey::Closed);
         }
@@ -250,7 +267,30 @@ impl Target {
             granter.leave(now, (pdc.rx.peer, ccc_id), pdc.rx.peer_id);
         }
         self.processes.abandon(pdc.rx.id, |delivery| core.complete_receive(delivery));
+        // What is complete has been acknowledged; the messages before it will not come.
+        while let Some(message) = pdc.order.next_early() {
+            if let Some(delivery) = self.processes.take_turn(pdc.rx.id, message) {
+                core.complete_receive(delivery);
+            }
+        }
+        self.pdcs.usage.give_back(pdc.rx.peer, pdc.order.take_places());
     }
+}
+
+/// The scheduler that grants credit to all senders: they share one link, whatever zones they are in. Of several zones
+/// with credit it is that of the one with the largest BDP, whose senders have to store the most.
+fn scheduler(config: &FepConfig) -> Option<ReceiverAlgorithm> {
+    let zones = config.zones.iter().filter(|zone| zone.cc.sender_credit().is_some());
+    let bdp = |zone: &&Zone| zone.cc.params().network_bdp();
+    zones.reduce(|a, b| if bdp(&b) > bdp(&a) { b } else { a })?.cc.receiver()
+}
+
+/// Why a request finds no PDC.
+enum Unopened {
+    /// It is answered with a NACK of this code.
+    Refused(NackCode),
+    /// It is not answered, for this reason.
+    Ignored(&'static str),
 }
 
 /// Hands a new packet of `pdc` to the message layer, accepts it and acknowledges. False if it was refused.
@@ -262,6 +302,7 @@ impl Target {
 fn deliver(
     core: &mut Core,
     processes: &mut Processes,
+    usage: &mut PeerUsage,
     granter: Option<&mut Granter>,
     pdc: &mut TargetPdc,
     now: Time,
@@ -272,36 +313,34 @@ fn deliver(
     let local = pdc.rx.id;
     let mut completed = None;
     match &packet.ses {
-        Ses::Standard(header) => {
-            let receives = match pdc.has_refused(header.msg_id, request.psn) {
-                true => None,
-                false => processes.get_mut(header.pid_on_fep),
-            };
-            match admit(receives, packet.net.src, local, header, payload) {
-                Ok(delivery) => {
-                    completed = delivery;
-                    if let Some(delivery) = completed.as_ref().filter(|d| d.is_truncated()) {
-                        let response = respond(header, ReturnCode::TOO_LONG, delivery.buffer.len());
-                        pdc.rx.store_response(request.psn, response);
-                    }
-                }
-                Err(Refusal::Unsupported(code)) => {
-                    pdc.rx.store_response(request.psn, respond(header, code, 0));
-                    if header.request_length > payload.len() {
-                        pdc.refuse_rest(&core.config.pdc, header.msg_id, request.psn);
-                    }
-                }
-                Err(Refusal::Busy(code)) => {
-                    refuse(core, now, packet, request, code, local, 0);
-                    return false;
-                }
-                Err(Refusal::Malformed(why)) => {
-                    core.ignore(now, packet, why);
-                    refuse(core, now, packet, request, NackCode::UNEXP_EVENT, local, 0);
-                    return false;
+        Ses::Standard(header) => match admit(processes, usage, pdc, request.psn, header, payload) {
+            Ok(delivery) => {
+                completed = delivery;
+                if let Some(delivery) = completed.as_ref().filter(|d| d.is_truncated()) {
+                    let response = respond(header, ReturnCode::TOO_LONG, delivery.buffer.len());
+                    pdc.rx.store_response(request.psn, response);
                 }
             }
-        }
+            Err(Refusal::Unsupported(code)) => {
+                pdc.rx.store_response(request.psn, respond(header, code, 0));
+                if header.request_length > payload.len() {
+                    pdc.refuse_rest(header.msg_id, request.psn);
+                }
+            }
+            Err(Refusal::Busy(code)) => {
+                refuse(core, now, packet, request, code, local, 0);
+                // The message has its place in the order, even if its payload has not.
+                if pdc.order.has_early() {
+                    take_turns(core, processes, usage, pdc);
+                }
+                return false;
+            }
+            Err(Refusal::Malformed(why)) => {
+                core.ignore(now, packet, why);
+                refuse(core, now, packet, request, NackCode::UNEXP_EVENT, local, 0);
+                return false;
+            }
+        },
         Ses::None => {}
         _ => {
             core.ignore(now, packet, "SES header not implemented");
@@ -313,17 +352,21 @@ fn deliver(
     let answered = pdc.rx.response(request.psn).is_some();
     let syn = matches!(request.destination, Destination::Syn { .. });
     let soon = request.ack_request || packet.net.ecn || syn || answered;
-    let due = pdc.rx.accept(now, request.psn, bytes, soon);
+    let nominal = payload.len() + nominal_overhead(request.cc.is_some(), core.config.crc);
+    let due = pdc.rx.accept(now, request.psn, nominal, soon);
     let ecn = packet.net.ecn;
     core.events.emit(now, Event::DataReceived { peer: packet.net.src, pdc: local, psn: request.psn, ecn });
     if let Some(granter) = granter {
-        note_arrival(granter, Some(pdc), now, packet, request, bytes, false);
+        note_arrival(granter, Some(pdc), now, packet, request, bytes);
     }
     if due {
         pdc.acknowledge(core, now, packet, Trigger::Psn(request.psn), request.psn, request.retx);
     }
     if let Some(delivery) = completed {
         core.complete_receive(delivery);
+    }
+    if pdc.order.has_early() {
+        take_turns(core, processes, usage, pdc);
     }
     true
 }
@@ -339,7 +382,7 @@ fn on_early(
     request: &Request,
     payload: Payload<'_>,
 ) {
-    let keeps = core.config.pdc.rod_receive == RodReceive::Reorder;
+    let keeps = core.config.rod_receive == RodReceive::Reorder;
     if !keeps || !pdc.keep_early(&core.config.limits, usage, packet, request.psn, payload) {
         let expected = pdc.rx.expected();
         refuse(core, now, packet, request, NackCode::ROD_OOO, pdc.rx.id, expected.0);
@@ -359,29 +402,110 @@ fn deliver_early(
     while let Some(early) = pdc.next_early(usage) {
         let Pds::Request(request) = &early.packet.pds else { return };
         let (granter, payload) = (granter.as_deref_mut(), early.payload());
-        if !deliver(core, processes, granter, pdc, now, &early.packet, request, payload) {
+        if !deliver(core, processes, usage, granter, pdc, now, &early.packet, request, payload) {
             return;
         }
     }
 }
 
-/// Puts the payload of a packet among the receives of the process that it is for. Hands the message back when that
+/// Puts the payload of packet `psn` among the receives of the process that it is for. Hands the message back when that
 /// completes it.
 #[inline(always)]
 fn admit(
-    receives: Option<&mut Receives>,
-    peer: Addr,
-    pdc: PdcId,
+    processes: &mut Processes,
+    usage: &mut PeerUsage,
+    pdc: &mut TargetPdc,
+    psn: Psn,
     header: &StandardRequest,
     payload: Payload<'_>,
 ) -> Result<Option<Delivery>, Refusal> {
-    let receives = receives.ok_or(Refusal::Unsupported(ReturnCode::BAD_PID))?;
-    let whole = receives.deliver_whole(peer, pdc, header, payload);
-    if whole.is_some() {
-        return Ok(whole);
+    let msg_id = header.msg_id;
+    if pdc.has_refused(msg_id, psn) {
+        return Err(Refusal::Unsupported(ReturnCode::BAD_PID));
     }
-    let place = receives.admit(peer, pdc, header, payload)?;
-    Ok(receives.place(place, header, payload))
+    let is_turn = pdc.order.is_turn(msg_id, psn, pdc.rx.expected());
+    let Some(receives) = processes.get_mut(header.pid_on_fep) else {
+        pass_over(usage, pdc, psn, header);
+        return Err(Refusal::Unsupported(ReturnCode::BAD_PID));
+    };
+    if is_turn && let Some(delivery) = receives.deliver_whole(pdc.rx.peer, pdc.rx.id, header, payload) {
+        pass(usage, pdc, msg_id);
+        return Ok(Some(delivery));
+    }
+    let part = Part::new(header, payload).inspect_err(|_| pass_over(usage, pdc, psn, header))?;
+    let message = match receives.find((pdc.rx.id, msg_id)) {
+        Some(message) => message,
+        None if is_turn => begin(receives, usage, pdc, msg_id, &part)?,
+        None => begin_early(receives, usage, pdc, psn, header, &part)?,
+    };
+    receives.place(message, &part)
+}
+
+/// A message begins whose turn it is.
+#[inline(never)]
+fn begin(
+    receives: &mut Receives,
+    usage: &mut PeerUsage,
+    pdc: &mut TargetPdc,
+    msg_id: u16,
+    part: &Part<'_>,
+) -> Result<Key, Refusal> {
+    let peer = pdc.rx.peer;
+    let has_room =
+        |receives: &Receives| pdc.order.has_place() || receives.has_room(peer, usage.early_messages(peer), 1);
+    let message = receives.begin((pdc.rx.id, msg_id), peer, part, has_room)?;
+    pass(usage, pdc, msg_id);
+    Ok(message)
+}
+
+/// A message begins before its turn. Each message before it must find a place when it begins, so places are reserved
+/// for them.
+#[inline(never)]
+fn begin_early(
+    receives: &mut Receives,
+    usage: &mut PeerUsage,
+    pdc: &mut TargetPdc,
+    psn: Psn,
+    header: &StandardRequest,
+    part: &Part<'_>,
+) -> Result<Key, Refusal> {
+    let (peer, msg_id) = (pdc.rx.peer, header.msg_id);
+    let places = pdc.order.missing_places(msg_id, psn, pdc.rx.expected());
+    if !receives.has_room(peer, usage.early_messages(peer), places) {
+        return Err(Refusal::Busy(NackCode::NO_SES_MSG_AVAIL));
+    }
+    usage.reserve(peer, places);
+    pdc.order.add_early(header.pid_on_fep, msg_id, psn, places);
+    Ok(receives.begin_early((pdc.rx.id, msg_id), peer, part))
+}
+
+/// A message begins that no process takes: those behind it do not wait for it.
+#[cold]
+fn pass_over(usage: &mut PeerUsage, pdc: &mut TargetPdc, psn: Psn, header: &StandardRequest) {
+    match pdc.order.is_turn(header.msg_id, psn, pdc.rx.expected()) {
+        true => pass(usage, pdc, header.msg_id),
+        false => pdc.order.add_early(header.pid_on_fep, header.msg_id, psn, 0),
+    }
+}
+
+/// Message `msg_id` has begun, and it was its turn.
+#[inline]
+fn pass(usage: &mut PeerUsage, pdc: &mut TargetPdc, msg_id: u16) {
+    if pdc.order.pass(msg_id) {
+        usage.give_back(pdc.rx.peer, 1);
+    }
+}
+
+/// Matches early messages whose turn has come.
+#[inline(never)]
+fn take_turns(core: &mut Core, processes: &mut Processes, usage: &mut PeerUsage, pdc: &mut TargetPdc) {
+    while let Some(message) = pdc.order.next_due(pdc.rx.expected()) {
+        pass(usage, pdc, message.msg_id);
+        if let Some(delivery) = processes.take_turn(pdc.rx.id, message) {
+            core.complete_receive(delivery);
+        }
+    }
+    usage.give_back(pdc.rx.peer, pdc.order.take_places());
 }
 
 /// Tells the credit scheduler about a packet of `bytes`, and of which PDC it is if that is open.
@@ -392,14 +516,17 @@ fn note_arrival(
     packet: &Packet,
     request: &Request,
     bytes: u32,
-    trimmed: bool,
 ) {
     let Some(cc) = &request.cc else { return };
     let name = (packet.net.src, cc.ccc_id);
     if let Some(pdc) = pdc.filter(|pdc| pdc.ccc_id.is_none()) {
         pdc.ccc_id = Some(cc.ccc_id);
-        granter.join(now, name, request.spdcid);
+        granter.join(now, name, Ends { initiator: request.spdcid, target: pdc.rx.id });
     }
+    let trimmed = match packet.net.class {
+        Class::TrimmedLastHop => Some(Trim::LastHop),
+        class => class.is_trimmed().then_some(Trim::InFabric),
+    };
     let (bytes, ecn) = (u64::from(bytes), packet.net.ecn);
     let sample = DataSample { bytes, scheduled: true, ecn, trimmed, congested_sender: false };
     granter.on_data(now, name, request.spdcid, cc.credit_target, &sample);
@@ -421,7 +548,7 @@ fn refuse(
 }
 
 /// A NACK for packet `psn` of the peer's PDC `peer_id`, which is `local` here.
-fn nack(code: NackCode, psn: Psn, peer_id: PdcId, local: PdcId) -> Nack {
+pub(super) fn nack(code: NackCode, psn: Psn, peer_id: PdcId, local: PdcId) -> Nack {
     Nack {
         next: NextHeader::None,
         ecn: false,

@@ -12,10 +12,12 @@ use crate::event::Event;
 use crate::heap;
 use crate::packet::{Addr, Class, Packet, Payload};
 use crate::pdc::{PdcConfig, RxPdc, Trigger};
+use crate::ses::Order;
 use crate::spray::Entropy;
 use crate::table::{Key, Table};
 use crate::wire::pds::{
-    Ack, Control, ControlKind, DeliveryMode, Destination, NackCode, NextHeader, PdcId, Pds, Psn, Request,
+    Ack, AckCc, AckRequest, CcState, Control, ControlKind, DelayEcho, DeliveryMode, Destination, Nack,
+    NackCode, NextHeader, PdcId, Pds, Psn, Request, VendorFlags,
 };
 use crate::wire::ses::Ses;
 
@@ -27,15 +29,31 @@ pub(super) type Origin = (Addr, PdcId);
 #[repr(C)]
 pub(super) struct TargetPdc {
     pub(super) rx: RxPdc,
-    /// Whether the initiator has been asked if it is still there.
-    pub(super) asked: bool,
+    /// How often the initiator has been asked whether it is still there, since it was last heard.
+    pub(super) asked: u8,
+    /// The place that its messages have reached in their order.
+    pub(super) order: Order,
     /// Messages whose rest is refused; `None` if there never were any.
     refused: Option<Box<Refused>>,
     /// The initiator's congestion context, once a request has told.
     pub(super) ccc_id: Option<u8>,
     /// ROD packets that arrived early, in order of PSNs.
     pub(super) early: VecDeque<Early>,
+    /// When the initiator was last asked.
+    asked_at: Option<Time>,
 }
+
+/// What to do about a SYN that asks for another PDC under the name of one that is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stray {
+    /// The open PDC's initiator has been asked just now, or still has time to answer.
+    Ignore,
+    /// The open PDC's initiator is gone: the other PDC takes its place.
+    Believe,
+}
+
+/// Questions that an initiator leaves unanswered before it is taken for gone.
+const QUESTIONS: u8 = 4;
 
 impl TargetPdc {
     pub(super) fn new(
@@ -48,7 +66,9 @@ impl TargetPdc {
     ) -> TargetPdc {
         TargetPdc {
             rx: RxPdc::new(config, origin.0, origin.1, id, mode, start, now),
-            asked: false,
+            asked: 0,
+            asked_at: None,
+            order: Order::default(),
             refused: None,
             ccc_id: None,
             early: VecDeque::new(),
@@ -74,7 +94,7 @@ impl TargetPdc {
     #[inline]
     pub(super) fn heard(&mut self, now: Time) {
         self.rx.last_heard = now;
-        self.asked = false;
+        self.asked = 0;
     }
 
     /// Whether packet `psn` belongs to a message `msg_id` whose rest is refused.
@@ -85,8 +105,9 @@ impl TargetPdc {
 
     /// Refuses the rest of the message that packet `psn` belongs to.
     #[cold]
-    pub(super) fn refuse_rest(&mut self, config: &PdcConfig, msg_id: u16, psn: Psn) {
-        let refused = self.refused.get_or_insert_with(|| Box::new(Refused::new(config.mp_range)));
+    pub(super) fn refuse_rest(&mut self, msg_id: u16, psn: Psn) {
+        let mp_range = self.rx.mp_range();
+        let refused = self.refused.get_or_insert_with(|| Box::new(Refused::new(mp_range)));
         refused.add(msg_id, psn, self.rx.expected());
     }
 
@@ -100,7 +121,10 @@ impl TargetPdc {
         around: Psn,
         retx: bool,
     ) {
-        let ack = self.rx.acknowledge(trigger, around, packet.net.ecn, retx);
+        let mut ack = self.rx.acknowledge(trigger, around, packet.net.ecn, retx);
+        if let Some(AckCc { state: CcState::Nscc(state), .. }) = &mut ack.cc {
+            state.service_time = core.service_time;
+        }
         let response = match trigger {
             Trigger::Psn(psn) => self.rx.response(psn).copied(),
             Trigger::Probe(_) => None,
@@ -109,19 +133,60 @@ impl TargetPdc {
             Some(response) => (Ses::Response(response), NextHeader::Response),
             None => (Ses::None, NextHeader::None),
         };
-        let ack = Ack { next, ..ack };
+        let mut ack = Ack { next, ..ack };
+        if let Pds::Request(request) = &packet.pds
+            && request.vendor.has(VendorFlags::DELAY_ECHO)
+        {
+            echo(&mut ack, packet.net.hops);
+        }
         core.events.emit(now, Event::AckSent { peer: packet.net.src, pdc: self.rx.id, cack: ack.cack_psn });
         // The entropy is echoed: the initiator learns how the path of the packet fares.
         let net = core.network(packet.net.src, packet.net.entropy, Class::Control);
-        core.push_control(Packet { net, payload_len: 0, pds: Pds::Ack(ack), ses });
+        core.push_control(now, Packet { net, payload_len: 0, pds: Pds::Ack(ack), ses });
+    }
+
+    /// A SYN has arrived in the name of this PDC's initiator, for another PDC. Anybody can have sent it, so it proves
+    /// nothing; but its sender may have been started anew. The initiator is asked, at most once in a retransmission
+    /// timeout, with an acknowledgement as in RFC 5961 §4.2: one that asks for CLEAR, which an initiator that has the PDC
+    /// answers with CLEAR_CMD, and one that has not with INV_DPDCID.
+    #[cold]
+    pub(super) fn on_stray_syn(&mut self, core: &mut Core, now: Time) -> Stray {
+        let rto = core.zone(core.zone_of(self.rx.peer)).pdc.rto_init;
+        if self.asked_at.is_some_and(|at| now.is_before(at + rto)) {
+            return Stray::Ignore;
+        }
+        if self.asked >= QUESTIONS {
+            return Stray::Believe;
+        }
+        self.note_asked(now);
+        let cack = self.rx.cack();
+        // An answer to no transmission in particular: with RETX, no RTT is taken of it.
+        let ack = self.rx.acknowledge(Trigger::Psn(cack), cack, false, true);
+        let ack = Ack { request: AckRequest::Clear, ..ack };
+        let peer = self.rx.peer;
+        core.events.emit(now, Event::AckSent { peer, pdc: self.rx.id, cack });
+        let net = core.network(peer, Entropy(0), Class::Control);
+        core.push_control(now, Packet { net, payload_len: 0, pds: Pds::Ack(ack), ses: Ses::None });
+        Stray::Ignore
+    }
+
+    /// Whether NACK `nack` of `peer` denies that there is this PDC at its initiator: it answers a question, and knows
+    /// the PSN that this named.
+    pub(super) fn is_denied(&self, peer: Addr, nack: &Nack) -> bool {
+        self.asked > 0 && self.origin() == (peer, nack.spdcid) && nack.psn == self.rx.cack()
+    }
+
+    fn note_asked(&mut self, now: Time) {
+        self.asked = self.asked.saturating_add(1);
+        self.asked_at = Some(now);
     }
 
     /// Asks the initiator to close the PDC, which has been silent.
     pub(super) fn request_close(&mut self, core: &mut Core, now: Time) {
-        self.asked = true;
+        self.note_asked(now);
         let control = Control {
             kind: ControlKind::CloseRequest,
-            rod: self.rx.mode == DeliveryMode::Rod,
+            rod: false,
             retx: false,
             ack_request: false,
             probe_opaque: 0,
@@ -183,9 +248,21 @@ impl TargetPdc {
         let early = self.early.iter().map(|early| early.bytes.len() as u64);
         let refused = self.refused.as_deref();
         self.rx.heap_bytes()
+            + self.order.heap_bytes()
             + heap::of_deque(&self.early)
             + early.sum::<u64>()
             + refused.map_or(0, |refused| size_of_val(refused) as u64 + refused.heap_bytes())
+    }
+}
+
+/// Turns `ack` into the acknowledgement of a packet that asked for an echo.
+#[cold]
+fn echo(ack: &mut Ack, hops: u8) {
+    if let Some(cc) = &mut ack.cc
+        && let CcState::Nscc(state) = &cc.state
+    {
+        // Nothing measures yet how long packets wait at this host.
+        cc.state = CcState::DelayEcho(DelayEcho::of(state, hops, None));
     }
 }
 
@@ -294,7 +371,7 @@ impl TargetPdcs {
         let pdcs = self.table.iter().map(|(_, pdc)| pdc.heap_bytes());
         self.table.heap_bytes()
             + heap::of_map(&self.by_origin)
-            + heap::of_map(&self.usage.0)
+            + heap::of_map(&self.usage.peers)
             + self.closed.heap_bytes()
             + pdcs.sum::<u64>()
     }
@@ -322,9 +399,14 @@ pub(super) fn established(
     Ok(pdc)
 }
 
-/// The resources that each peer uses here. A peer that uses none has no entry.
+/// The resources that each peer uses here.
 #[derive(Default)]
-pub(super) struct PeerUsage(Map<Addr, Usage>);
+pub(super) struct PeerUsage {
+    /// A peer that uses none has no entry.
+    peers: Map<Addr, Usage>,
+    /// The sum of all [`Usage::early_messages`].
+    early_messages: u32,
+}
 
 /// The resources that one peer uses here.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
@@ -335,18 +417,39 @@ struct Usage {
     remembered: u32,
     /// Bytes that its early ROD packets take.
     early_bytes: u64,
+    /// Places reserved for its early messages, and for those before them.
+    early_messages: u32,
 }
 
 impl PeerUsage {
     fn of(&self, peer: Addr) -> Usage {
-        self.0.get(&peer).copied().unwrap_or_default()
+        self.peers.get(&peer).copied().unwrap_or_default()
+    }
+
+    /// The places reserved for early messages of `peer`, and for those of all peers.
+    pub(super) fn early_messages(&self, peer: Addr) -> (u32, u32) {
+        (self.of(peer).early_messages, self.early_messages)
+    }
+
+    /// Reserves places for early messages of `peer`.
+    pub(super) fn reserve(&mut self, peer: Addr, places: u32) {
+        self.early_messages += places;
+        self.change(peer, |used| used.early_messages += places);
+    }
+
+    /// Gives reserved places back.
+    pub(super) fn give_back(&mut self, peer: Addr, places: u32) {
+        if places > 0 {
+            self.early_messages -= places;
+            self.change(peer, |used| used.early_messages -= places);
+        }
     }
 
     fn change(&mut self, peer: Addr, change: impl FnOnce(&mut Usage)) {
-        let usage = self.0.entry(peer).or_default();
+        let usage = self.peers.entry(peer).or_default();
         change(usage);
         if *usage == Usage::default() {
-            self.0.remove(&peer);
+            self.peers.remove(&peer);
         }
     }
 }

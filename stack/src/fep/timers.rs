@@ -4,20 +4,20 @@
 //! comes due too early is inserted again. Deadlines that move later, as they do with every acknowledgement, cost
 //! nothing.
 
-use weft_cc::Time;
+use weft_cc::{Span, Time};
 
 use super::connection::Connection;
 use super::context::Context;
 use super::core::Core;
 use super::initiator::Initiator;
 use super::target::Target;
-use super::transmit::{request_credit, send_control};
-use super::{Failure, Fep};
+use super::transmit::{request_credit, send_control, send_probes};
+use super::{Fep, liveness};
 use crate::event::Event;
-use crate::pdc::{Overdue, TxPdc};
+use crate::pdc::{Overdue, PdcConfig, ProbesDue, TxPdc, TxRecord};
 use crate::spray::PathFeedback;
 use crate::table::Key;
-use crate::wire::pds::{ControlKind, Psn};
+use crate::wire::pds::{ControlKind, PdcId, Psn};
 
 /// The owner of a timer.
 #[derive(Clone, Copy, Debug)]
@@ -44,7 +44,7 @@ impl Fep {
 
     /// Does the work that is due by `now`, if any.
     pub fn on_timeout(&mut self, now: Time) {
-        let Fep { core, initiator, target } = self;
+        let Fep { core, initiator, target, .. } = self;
         let mut due = std::mem::take(&mut core.due);
         core.wheel.expire(now, &mut due);
         for key in due.drain(..) {
@@ -71,82 +71,112 @@ impl Initiator {
     }
 
     fn on_connection_timer(&mut self, core: &mut Core, now: Time, key: Key) {
-        let config = core.config.pdc;
         let Some(connection) = self.connections.get_mut(key) else { return };
         if connection.timer.is_some_and(|timer| now.is_before(timer)) {
             return;
         }
         connection.timer = None;
-        let context_key = connection.context;
-        let Some(context) = self.contexts.get_mut(context_key) else { return };
-        let pdc = connection.pdc.id;
+        if let Some(failure) = self.overdue(&core.config, now, key) {
+            return self.give_up(core, now, key, failure);
+        }
+        self.on_retransmission_timer(core, now, key);
+        self.on_probe_timer(core, now, key);
+        self.on_credit_wait(core, now, key);
+        self.make_ready(key);
+        self.set_timer(core, now, key);
+    }
+
+    /// Has packets sent again that have waited too long for an answer.
+    fn on_retransmission_timer(&mut self, core: &mut Core, now: Time, key: Key) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        let Some(context) = self.contexts.get_mut(connection.context) else { return };
+        let (rto, news) = timeout(&core.zone(context.zone).pdc, connection, context);
         let mut expired = Vec::new();
         let overdue = context.track(&mut connection.pdc, |pdc| {
-            pdc.on_timer(now, &config, |psn, record| expired.push((psn, *record)))
+            pdc.on_timer(now, rto, news, |psn, record| expired.push((psn, *record)))
         });
-        for (psn, record) in expired {
-            context.on_timeout(now, u64::from(record.bytes));
-            context.path_feedback(now, record.entropy, PathFeedback::Timeout);
-            core.events.emit(now, Event::Timeout { pdc, psn, count: record.timeouts });
-        }
         match overdue {
-            Overdue::Failed(psn) => {
-                let failure = no_answer(now, &connection.pdc, psn);
-                return self.fail(core, now, key, failure);
-            }
+            Overdue::Nothing => {}
             Overdue::AskForAck => {
                 connection.cleared = None;
+                context.await_answer(now);
                 send_control(core, now, connection, context, ControlKind::AckRequest, 0, 0);
             }
             Overdue::Resend => {
+                note_timeout(core, now, connection.pdc.id, context, &expired);
                 leave_path(now, connection, context);
-                self.unblock(&core.config, context_key);
-            }
-            Overdue::Nothing => {}
-        }
-        self.on_secondary_timers(core, now, key);
-        if let Some(connection) = self.connections.get_mut(key) {
-            connection.make_ready(&mut self.ready, key);
-            if let Some(at) = connection.pdc.deadline(&config) {
-                connection.wake(&mut core.wheel, key, at);
+                let context = connection.context;
+                self.unblock(&core.config, context);
             }
         }
     }
 
-    /// Sends probes and requests for credit, and ends pauses.
-    fn on_secondary_timers(&mut self, core: &mut Core, now: Time, key: Key) {
+    /// Sends probes, if packets are overdue.
+    fn on_probe_timer(&mut self, core: &mut Core, now: Time, key: Key) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         let Some(context) = self.contexts.get_mut(connection.context) else { return };
-        if connection.probe_at.is_some_and(|at| now.is_at_or_after(at)) {
-            // Probes have priority over data. If the path is longer or slower than assumed, they must not fill it.
-            let doubled = 1 << connection.unanswered_probes.min(10);
-            connection.unanswered_probes = connection.unanswered_probes.saturating_add(1);
-            let retry = now + context.snapshot().base_rtt.times(5 * doubled);
-            connection.probe_at = (!connection.pdc.is_idle()).then_some(retry);
-            if connection.probe_at.is_some() {
-                let opaque = connection.pdc.send_probe(now);
-                let base = connection.pdc.first_unacknowledged();
-                send_control(core, now, connection, context, ControlKind::Probe, base.0, opaque);
+        if connection.probe_at.is_none_or(|at| now.is_before(at)) {
+            return;
+        }
+        let patience = context.patience(&core.zone(context.zone).pdc);
+        connection.probe_at = match connection.pdc.poll_probes(now, &patience) {
+            ProbesDue::Now(probes) => {
+                send_probes(core, now, connection, context, &probes);
+                Some(now + patience.reach)
             }
+            ProbesDue::At(at) => Some(at),
+            ProbesDue::Never => None,
+        };
+    }
+
+    /// Asks for credit again.
+    fn on_credit_wait(&mut self, core: &mut Core, now: Time, key: Key) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        if connection.ask_at.is_none_or(|at| now.is_before(at)) {
+            return;
         }
-        if let Some(wait) = connection.credit_wait.as_mut().filter(|wait| now.is_at_or_after(wait.ask_at)) {
-            wait.ask_at = now + core.config.pdc.rto_init;
-            let waited = now.since(wait.since);
-            if !connection.has_work() {
-                connection.credit_wait = None;
-            } else if waited > core.config.busy_timeout {
-                let (pdc, peer) = (connection.pdc.id, connection.pdc.peer);
-                let psn = connection.pdc.first_unacknowledged();
-                return self.fail(core, now, key, Failure::NoCredit { pdc, peer, psn, waited });
-            } else {
-                request_credit(core, now, connection, context);
-            }
+        let Some(context) = self.contexts.get_mut(connection.context) else { return };
+        let wants_credit = connection.has_work() && !connection.is_paused(now);
+        connection.ask_at = wants_credit.then_some(now + core.zone(context.zone).pdc.rto_init);
+        if wants_credit {
+            request_credit(core, now, connection, context);
         }
-        let pause = connection.pause.as_ref().map(|busy| busy.until).filter(|until| now.is_before(*until));
-        let ask_at = connection.credit_wait.map(|wait| wait.ask_at);
-        for at in [connection.probe_at, ask_at, pause].into_iter().flatten() {
-            connection.wake(&mut core.wheel, key, at);
-        }
+    }
+
+    /// Schedules the next wake-up of a connection. The bounds of its life only shorten a wait: one without a timer
+    /// waits for others, and is given up with them.
+    fn set_timer(&mut self, core: &mut Core, now: Time, key: Key) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        let Some(context) = self.contexts.get(connection.context) else { return };
+        let (rto, news) = timeout(&core.zone(context.zone).pdc, connection, context);
+        let times = [
+            connection.pdc.deadline(rto, news),
+            connection.probe_at,
+            connection.ask_at,
+            connection.pause.as_ref().map(|busy| busy.until).filter(|until| now.is_before(*until)),
+        ];
+        let Some(at) = times.into_iter().flatten().reduce(Time::earliest) else { return };
+        let end = liveness::deadline(&core.config, connection, context);
+        connection.wake(&mut core.wheel, key, end.map_or(at, |end| end.earliest(at)));
+    }
+}
+
+/// The retransmission timeout of `connection`, and the time from which it runs at the earliest. Where losses are
+/// inferred, the timer is the last resort, for silence: it runs from the last packet that arrived (RFC 6298 §5.3).
+fn timeout(config: &PdcConfig, connection: &Connection, context: &Context) -> (Span, Option<Time>) {
+    (context.rto(config), config.infer_loss.then_some(connection.progress_at))
+}
+
+/// Tells congestion control once of all packets that have expired together, and the balancer of each.
+#[cold]
+fn note_timeout(core: &mut Core, now: Time, pdc: PdcId, context: &mut Context, expired: &[(Psn, TxRecord)]) {
+    let bytes = expired.iter().map(|(_, record)| u64::from(record.bytes)).sum();
+    if let Some(sent_at) = expired.iter().map(|(_, record)| record.sent_at).reduce(Time::latest) {
+        context.on_timeout(now, bytes, sent_at);
+    }
+    for (psn, record) in expired {
+        context.path_feedback(now, record.entropy, PathFeedback::Timeout);
+        core.events.emit(now, Event::Timeout { pdc, psn: *psn, count: record.timeouts });
     }
 }
 
@@ -160,11 +190,6 @@ fn leave_path(now: Time, connection: &mut Connection, context: &mut Context) {
     let Some(entropy) = &mut connection.fixed_entropy else { return };
     *entropy = context.next_entropy(now, true);
     context.track(&mut connection.pdc, TxPdc::lose_all);
-}
-
-fn no_answer(now: Time, pdc: &TxPdc, psn: Psn) -> Failure {
-    let (since, sent) = pdc.waiting_since(psn).unwrap_or((now, 0));
-    Failure::NoAnswer { pdc: pdc.id, peer: pdc.peer, psn, waited: now.since(since), sent }
 }
 
 impl Target {
@@ -185,10 +210,10 @@ impl Target {
         let idle = core.config.idle_timeout;
         let Some(pdc) = self.pdcs.table.get_mut(key) else { return };
         let silent_since = pdc.rx.last_heard;
-        let limit = if pdc.asked { idle.times(2) } else { idle };
+        let limit = if pdc.asked > 0 { idle.times(2) } else { idle };
         if now.is_before(silent_since + limit) {
             core.wheel.insert(silent_since + limit, TimerKey::Pdc(key));
-        } else if pdc.asked {
+        } else if pdc.asked > 0 {
             self.remove(core, now, key);
         } else {
             pdc.request_close(core, now);

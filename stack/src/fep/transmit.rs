@@ -1,21 +1,22 @@
 //! The send scheduler: connections take turns, one packet each.
 
-use weft_cc::Time;
+use weft_cc::{Span, Time};
 
-use super::connection::{Connection, CreditWait, Standing};
-use super::context::{Context, Gate};
+use super::FepConfig;
+use super::connection::{Connection, Standing};
+use super::context::{Asking, Context, Gate};
 use super::core::{Core, control_packet};
-use super::initiator::Initiator;
+use super::initiator::{Initiator, count_rivals};
 use super::timers::TimerKey;
 use crate::buffer::Buffer;
 use crate::event::Event;
 use crate::packet::{Class, Packet, Payload};
-use crate::pdc::{PacketKind, TxState};
+use crate::pdc::{PacketKind, PdcConfig, Probes, TxState};
 use crate::region::RegionSlice;
 use crate::ses::{Segment, SendMessage};
 use crate::spray::Entropy;
 use crate::table::{Key, Table};
-use crate::wire::pds::{Control, ControlKind, DeliveryMode, NextHeader, Pds, Psn, Request};
+use crate::wire::pds::{Control, ControlKind, NextHeader, Pds, Psn, Request, VendorFlags};
 use crate::wire::ses::{Ses, StandardRequest};
 
 /// A packet to put on the wire.
@@ -123,11 +124,13 @@ impl Initiator {
         let (psn, entropy) = depart(now, connection, context, message, &data, bytes);
         let ends = connection.queue.is_empty() && !connection.pdc.has_lost();
         let stops = ends || context.is_spent(u64::from(bytes)) || !connection.pdc.may_send_new();
-        let ack_request = data.again.is_some() || stops;
+        let asks = context.asks == Asking::Each || connection.pause.is_some();
+        let ack_request = data.again.is_some() || stops || asks;
         if ack_request {
             context.on_ask(connection.pdc.id, psn);
         }
         let Segment { offset, len } = data.segment;
+        let rivals = if context.needs_credit() { count_rivals(&mut self.stocked, context) } else { 0 };
         *packet = Packet {
             net: core.network(connection.pdc.peer, entropy, Class::Data),
             payload_len: len,
@@ -140,7 +143,8 @@ impl Initiator {
                 psn,
                 spdcid: connection.pdc.id,
                 destination: connection.pdc.destination(psn),
-                cc: context.request_cc(connection.pdc.lost_bytes()),
+                vendor: VendorFlags::NONE,
+                cc: context.request_cc(connection.pdc.lost_bytes(), rivals),
             }),
             ses: Ses::Standard(StandardRequest {
                 pid_on_fep: connection.process,
@@ -149,7 +153,16 @@ impl Initiator {
         };
         let (pdc, retransmission) = (connection.pdc.id, data.again.is_some());
         core.events.emit(now, Event::DataSent { pdc, psn, len, entropy, retransmission });
-        connection.wake(&mut core.wheel, key, now + core.config.pdc.rto_init);
+        let PdcConfig { infer_loss, rto_init, .. } = core.zone(context.zone).pdc;
+        if infer_loss && connection.probe_at.is_none() {
+            let at = now + context.rtt.probe_wait();
+            connection.probe_at = Some(at);
+            connection.wake(&mut core.wheel, key, at);
+        }
+        if connection.pause.is_some() {
+            poll_busy_target(&core.config, now, connection, context);
+        }
+        connection.wake(&mut core.wheel, key, now + rto_init);
         connection.make_ready(&mut self.ready, key);
         if context.trying == Some(key) {
             self.end_try(context_key, key);
@@ -211,11 +224,14 @@ impl Initiator {
         let Some(connection) = self.connections.get_mut(key) else { return };
         let Some(context) = self.contexts.get_mut(context_key) else { return };
         if asks {
-            context.asks = true;
+            context.asks = Asking::Next;
             connection.standing = Standing::Ready;
             return self.ready.push_front(key);
         }
         connection.standing = Standing::Blocked;
+        if connection.pdc.is_idle() {
+            connection.take_turn(now, context.progress_at);
+        }
         // A connection that tried in vain keeps its place.
         match context.trying == Some(key) {
             true => context.blocked.push_front(key),
@@ -226,9 +242,9 @@ impl Initiator {
                 context.timer = Some(at);
                 core.wheel.insert(at, TimerKey::Context(context_key));
             }
-            Gate::Credit if connection.credit_wait.is_none() => {
-                let ask_at = now + core.config.pdc.rto_init;
-                connection.credit_wait = Some(CreditWait { since: now, ask_at });
+            Gate::Credit if connection.ask_at.is_none() => {
+                let ask_at = now + core.zone(context.zone).pdc.rto_init;
+                connection.ask_at = Some(ask_at);
                 connection.wake(&mut core.wheel, key, ask_at);
             }
             _ => {}
@@ -248,6 +264,10 @@ fn send_close(
 ) -> Option<PayloadRef> {
     let entropy = context.next_entropy(now, false);
     let retx = connection.pdc.has_lost();
+    if connection.pdc.is_idle() {
+        connection.take_turn(now, context.progress_at);
+    }
+    context.await_answer(now);
     let psn = if retx {
         let psn = connection.pdc.peek_lost()?.0;
         connection.pdc.resend(now, entropy);
@@ -261,7 +281,8 @@ fn send_close(
     let peer = connection.pdc.peer;
     *packet = control_packet(core.network(peer, entropy, Class::Control), control);
     core.note_control(now, peer, &control);
-    connection.wake(&mut core.wheel, key, now + core.config.pdc.rto_init);
+    let rto = core.zone(context.zone).pdc.rto_init;
+    connection.wake(&mut core.wheel, key, now + rto);
     Some(PayloadRef::NONE)
 }
 
@@ -285,10 +306,58 @@ pub(super) fn send_control(
     core.send_control(now, connection.pdc.peer, entropy, control);
 }
 
+/// Asks the target which packets have arrived, in the class of data and on the path of the packet that each probe asks
+/// about: an answer tells no more than that of a packet sent now. If that brings nothing, other paths are tried.
+pub(super) fn send_probes(
+    core: &mut Core,
+    now: Time,
+    connection: &Connection,
+    context: &mut Context,
+    probes: &Probes,
+) {
+    for (base, opaque) in probes.iter() {
+        let entropy = match connection.pdc.unanswered(base) {
+            Some(record) if connection.pdc.probes_in_vain() <= 1 => record.entropy,
+            _ => connection.fixed_entropy.unwrap_or_else(|| context.next_entropy(now, false)),
+        };
+        let kind = ControlKind::Probe;
+        let control =
+            Control { kind, payload: base.0, probe_opaque: opaque, ..blank_control(connection, base) };
+        let peer = connection.pdc.peer;
+        core.note_control(now, peer, &control);
+        let net = core.network(peer, entropy, Class::Data);
+        core.push_control(now, control_packet(net, control));
+    }
+    context.await_answer(now);
+}
+
+/// A packet has just left although the target is busy: no other leaves before its answer or the next poll.
+#[cold]
+fn poll_busy_target(config: &FepConfig, now: Time, connection: &mut Connection, context: &Context) {
+    if let Some(busy) = connection.pause.as_deref_mut() {
+        let messages = connection.pdc.lost_messages();
+        busy.poll(now, poll_interval(config, context, busy.count, messages));
+    }
+}
+
+/// The longest time between two polls of a busy target with the same message, however long it is waited for.
+const LONGEST_POLL: Span = Span::from_ms(1_000);
+
+/// How long to wait after a number of `polls` that a busy target has refused: RTO · 2^polls, at most a sixteenth of
+/// the time after which it is given up, and [`LONGEST_POLL`]. In about that time each of the `messages` that wait has its
+/// turn, unless RTO is longer than its share.
+pub(super) fn poll_interval(config: &FepConfig, context: &Context, polls: u32, messages: u32) -> Span {
+    let rto = context.rto(&config.zones.get(context.zone).pdc);
+    let longest = Span::from_ps(config.busy_timeout.as_ps() / 16).min(LONGEST_POLL);
+    let share = Span::from_ps(longest.as_ps() / u64::from(messages));
+    rto.times(1 << polls.min(32)).min(share.max(rto))
+}
+
 /// Asks the target of `connection` for credit.
 pub(super) fn request_credit(core: &mut Core, now: Time, connection: &Connection, context: &mut Context) {
-    let ccc_id = u16::from(context.class.0);
-    if let Some(target) = context.credit_target(connection.pdc.lost_bytes()) {
+    let ccc_id = u16::from(context.ccc_id);
+    if let Some(target) = context.credit_target(connection.pdc.lost_bytes(), 0) {
+        context.await_answer(now);
         send_control(core, now, connection, context, ControlKind::CreditRequest, target, ccc_id);
     }
 }
@@ -299,7 +368,7 @@ fn choose(now: Time, connection: &Connection, sends: &Table<SendMessage>, mtu: u
     if connection.is_paused(now) {
         return Next::Nothing;
     }
-    if connection.pdc.has_lost() {
+    if connection.pdc.has_lost() && !connection.polls_with_new_data() {
         return choose_lost(connection);
     }
     if connection.wants_close() {
@@ -316,6 +385,9 @@ fn choose(now: Time, connection: &Connection, sends: &Table<SendMessage>, mtu: u
 /// The next packet to retransmit.
 #[cold]
 fn choose_lost(connection: &Connection) -> Next {
+    if connection.pdc.is_draining() {
+        return Next::Nothing;
+    }
     match connection.pdc.peek_lost().map(|(psn, record)| (psn, record.kind())) {
         Some((psn, PacketKind::Data { send, offset, len })) => {
             Next::Data(Data { send, segment: Segment { offset, len }, again: Some(psn) })
@@ -340,7 +412,7 @@ fn depart(
         None => context.next_entropy(now, data.again.is_some()),
     };
     if connection.pdc.is_idle() {
-        connection.progress_at = now;
+        connection.take_turn(now, context.progress_at);
     }
     let psn = match data.again {
         Some(psn) => {
@@ -350,6 +422,11 @@ fn depart(
         }
         None => {
             let Segment { offset, len } = data.segment;
+            if offset == 0 {
+                // Not earlier: a message that is cancelled would leave a hole in the order that its target keeps.
+                message.msg_id = connection.next_msg_id;
+                connection.next_msg_id = message.msg_id.wrapping_add(1);
+            }
             let kind = PacketKind::Data { send: data.send, offset, len };
             let psn = context.track(&mut connection.pdc, |pdc| pdc.send_new(now, kind, bytes, entropy));
             context.backlog = context.backlog.saturating_sub(u64::from(bytes));
@@ -362,7 +439,7 @@ fn depart(
     };
     context.on_send(now, u64::from(bytes), data.again.is_some());
     if context.needs_credit() {
-        connection.credit_wait = None;
+        connection.ask_at = None;
     }
     (psn, entropy)
 }
@@ -375,7 +452,7 @@ fn clear_offset(connection: &Connection, psn: Psn) -> i16 {
 fn blank_control(connection: &Connection, psn: Psn) -> Control {
     Control {
         kind: ControlKind::Noop,
-        rod: connection.pdc.mode == DeliveryMode::Rod,
+        rod: false,
         retx: false,
         ack_request: false,
         probe_opaque: 0,

@@ -4,7 +4,7 @@ use crate::wire::pds::Psn;
 
 /// A window of `range` packets that starts at the first missing one.
 #[derive(Clone, Debug)]
-pub(super) struct Bitmap {
+pub(crate) struct Bitmap {
     /// Bits in a ring whose length is a power of two, indexed by the low bits of the PSN; allocated when the first
     /// packet arrives out of order.
     words: Box<[u64]>,
@@ -16,26 +16,26 @@ pub(super) struct Bitmap {
 }
 
 impl Bitmap {
-    pub(super) fn new(base: Psn, range: u32) -> Bitmap {
+    pub(crate) fn new(base: Psn, range: u32) -> Bitmap {
         debug_assert!(range.is_multiple_of(128) && range > 0);
         Bitmap { words: Box::default(), base, range, count: 0 }
     }
 
     /// The PSN of the first missing packet.
     #[inline]
-    pub(super) fn base(&self) -> Psn {
+    pub(crate) fn base(&self) -> Psn {
         self.base
     }
 
     /// Number of packets present beyond the first missing one.
     #[inline]
-    pub(super) fn count(&self) -> u32 {
+    pub(crate) fn count(&self) -> u32 {
         self.count
     }
 
     /// Whether `psn` is present. PSNs before the window count as present, those after it as absent.
     #[inline]
-    pub(super) fn contains(&self, psn: Psn) -> bool {
+    pub(crate) fn contains(&self, psn: Psn) -> bool {
         match psn.distance(self.base) {
             ahead if ahead < 0 => true,
             ahead if self.count == 0 || ahead as u32 >= self.range => false,
@@ -45,7 +45,7 @@ impl Bitmap {
 
     /// Adds `psn`, which must be inside the window and absent; moves the window if `psn` was the first missing packet.
     #[inline]
-    pub(super) fn insert(&mut self, psn: Psn) {
+    pub(crate) fn insert(&mut self, psn: Psn) {
         debug_assert!((psn.distance(self.base) as u32) < self.range && !self.contains(psn));
         if psn != self.base {
             self.set(psn, 1);
@@ -55,10 +55,31 @@ impl Bitmap {
         self.settle();
     }
 
+    /// Adds `psn`, which is not before the window. False if it is present, or beyond the window.
+    #[inline]
+    pub(crate) fn insert_new(&mut self, psn: Psn) -> bool {
+        if psn == self.base {
+            self.base = psn.plus(1);
+            self.settle();
+            return true;
+        }
+        if psn.distance(self.base) as u32 >= self.range {
+            return false;
+        }
+        if self.words.is_empty() {
+            self.allocate();
+        }
+        let (word, bit) = (self.word_of(psn), bit_of(psn));
+        let is_new = self.words[word] & bit == 0;
+        self.words[word] |= bit;
+        self.count += u32::from(is_new);
+        is_new
+    }
+
     /// Adds `from + i` for each bit i of `bits`, all of which must be inside the window and absent; moves the window
     /// to the first missing packet.
     #[inline]
-    pub(super) fn insert_word(&mut self, from: Psn, bits: u64) {
+    pub(crate) fn insert_word(&mut self, from: Psn, bits: u64) {
         // Fast path for packets in order, which leave no gaps to remember.
         let contiguous = bits & bits.wrapping_add(1) == 0;
         if contiguous && from == self.base && self.count == 0 {
@@ -106,7 +127,7 @@ impl Bitmap {
 
     /// The presence of 64 packets: bit i is set if `from + i` is present.
     #[inline]
-    pub(super) fn word(&self, from: Psn) -> u64 {
+    pub(crate) fn word(&self, from: Psn) -> u64 {
         let ahead = from.distance(self.base);
         if ahead < 0 {
             return match -ahead {
@@ -141,14 +162,22 @@ impl Bitmap {
         (psn.0 / 64) as usize & (self.words.len() - 1)
     }
 
+    /// Makes the window larger: `range` packets.
+    #[cold]
+    pub(crate) fn widen(&mut self, range: u32) {
+        let mut wider = Bitmap::new(self.base, range);
+        let words = (0..self.range).step_by(64).map(|ahead| self.base.plus(ahead));
+        words.for_each(|from| wider.insert_word(from, self.word(from)));
+        *self = wider;
+    }
+
     /// Size of the window, packets.
-    #[cfg(test)]
-    pub(super) fn range(&self) -> u32 {
+    pub(crate) fn range(&self) -> u32 {
         self.range
     }
 
     /// Bytes of heap allocated.
-    pub(super) fn heap_bytes(&self) -> u64 {
+    pub(crate) fn heap_bytes(&self) -> u64 {
         size_of_val(&*self.words) as u64
     }
 }

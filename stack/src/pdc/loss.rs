@@ -1,13 +1,21 @@
-//! Loss inference at the initiator, for fabrics that drop instead of trimming.
+//! Loss inference at the initiator, for fabrics that drop instead of trimming: RACK-TLP (RFC 8985) with the evidence
+//! that UET has.
 //!
-//! The rules are those of the UE text's sender-side loss estimation, as implemented in public code: packets are
-//! inferred lost when the target holds more than 1.5 windows beyond a gap, or when a probe finds the queues empty and
-//! the packets still missing.
+//! A packet is inferred lost if an acknowledgement that is definite about it does not name it, although it has been
+//! outstanding for longer than the slowest recent answer over all paths, and a leeway for reordering
+//! ([`RttEstimator::reach`](super::RttEstimator::reach)). An acknowledgement is definite about the 64 packets of its
+//! SACK bitmap; and about all packets, if the target holds as many as are known here. A zero bit of an older
+//! acknowledgement tells nothing: the packet may have arrived since.
 //!
-//! Deviation: only packets sent before one that has arrived are inferred lost (as in RACK, RFC 8985). Public code also
-//! resends packets that may still be in flight.
+//! Where no acknowledgement decides, a probe asks for one that does: when a packet that others have overtaken is due,
+//! and when nothing has been heard for two RTTs although packets are outstanding (tail loss). Probes travel as the data
+//! do, so their answers are no sooner than those of data. They become rare while nothing arrives, but not so rare that
+//! the peer could be taken for dead.
+//!
+//! Each packet is judged by the time of its last transmission, in the order of PSNs. First transmissions are in the
+//! order of time, so a search ends at the first of them that is not due.
 
-use weft_cc::Time;
+use weft_cc::{Span, Time};
 
 use super::record::State;
 use super::{TxPdc, TxRecord};
@@ -16,165 +24,242 @@ use crate::wire::pds::Psn;
 /// The state of loss inference of one PDC.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LossRecovery {
-    /// Recovery lasts until this packet is acknowledged.
-    until: Option<Psn>,
-    /// When this recovery began: packets sent since then are not judged in it.
-    began: Time,
-    /// Send time of the packet that was sent last among those that have arrived.
+    /// No packet is due before this time.
+    judge_at: Option<Time>,
+    /// Send time of the packet or probe that was sent last among those that have arrived.
     newest_delivered: Option<Time>,
-    /// The outstanding probe.
-    probe: Option<Probe>,
-    probes: u16,
+    /// The last probes sent.
+    probes: Option<Sent>,
+    next_opaque: u16,
 }
 
+/// Probes that left together.
 #[derive(Clone, Copy, Debug)]
-struct Probe {
-    opaque: u16,
-    sent_at: Time,
+struct Sent {
+    at: Time,
+    /// The opaque value of the first; those of the others follow.
+    first: u16,
+    /// Which of them wait for their answers.
+    waiting: u16,
+    /// How often probes were sent since a packet last arrived.
+    in_vain: u8,
 }
 
-/// Number of windows beyond a gap that make it a loss.
-const WINDOWS_BEYOND_GAP: f64 = 1.5;
-/// Least number of packets beyond a gap that make it a loss.
-const MIN_BEYOND_GAP: f64 = 5.0;
+/// Packets about which the answer to one probe is definite.
+pub const PROBE_REACH: u32 = 64;
+/// The most probes that leave together: they cover 1,024 packets.
+const MAX_PROBES: usize = 16;
+/// How often the time between probes doubles while nothing arrives.
+const MAX_PROBE_DOUBLINGS: u8 = 10;
+/// Packets that are nearly due are left to the next search, so that there are at most this many in a reach.
+const SEARCHES: u64 = 16;
+
+/// How long to wait before packets without an answer are asked about.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// The longest that an answer takes ([`RttEstimator::reach`](super::RttEstimator::reach)).
+    pub reach: Span,
+    /// The time after the last packet at which an answer should have come
+    /// ([`RttEstimator::probe_wait`](super::RttEstimator::probe_wait)).
+    pub quiet: Span,
+    /// The longest time between probes.
+    pub longest_rest: Span,
+}
+
+/// Whether probes are due.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum ProbesDue {
+    /// They are.
+    Now(Probes),
+    /// Not before this time.
+    At(Time),
+    /// Nothing is in flight.
+    Never,
+}
+
+/// Probes to send: each asks about [`PROBE_REACH`] packets.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Probes {
+    bases: [Psn; MAX_PROBES],
+    count: usize,
+    opaque: u16,
+}
+
+impl Probes {
+    /// The first packet that each asks about, and its opaque value.
+    pub fn iter(&self) -> impl Iterator<Item = (Psn, u16)> + '_ {
+        let opaque = |n: usize| self.opaque.wrapping_add(n as u16);
+        self.bases[..self.count].iter().enumerate().map(move |(n, base)| (*base, opaque(n)))
+    }
+}
+
+/// The result of a search for packets that are due.
+#[derive(Default)]
+struct Overdue {
+    /// The first of each [`PROBE_REACH`] packets that has one.
+    bases: [Psn; MAX_PROBES],
+    count: usize,
+    /// The first packet in flight, and when it was sent.
+    first: Option<(Psn, Time)>,
+    /// When the next overtaken packet is due.
+    next: Option<Time>,
+}
 
 impl LossRecovery {
+    /// A packet or a probe sent at `sent_at` has arrived.
+    #[inline]
     pub(super) fn on_delivered(&mut self, sent_at: Time) {
         self.newest_delivered = Some(self.newest_delivered.map_or(sent_at, |t| t.latest(sent_at)));
+    }
+
+    /// The RTT of the probe with this opaque value; `None` if it is not outstanding.
+    pub(super) fn on_probe_answer(&mut self, now: Time, opaque: u16) -> Option<Span> {
+        let probes = self.probes.as_mut()?;
+        let bit = 1u16.checked_shl(opaque.wrapping_sub(probes.first).into())? & probes.waiting;
+        if bit == 0 {
+            return None;
+        }
+        probes.waiting &= !bit;
+        let sent_at = probes.at;
+        self.on_delivered(sent_at);
+        Some(now.since(sent_at))
+    }
+
+    /// When probes may leave again: after one reach, doubled for each time that they were in vain, `longest_rest` at
+    /// most.
+    fn rested_at(&self, patience: &Patience) -> Option<Time> {
+        let probes = self.probes.as_ref()?;
+        let doublings = probes.in_vain.saturating_sub(1).min(MAX_PROBE_DOUBLINGS);
+        let rest = patience.reach.times(1 << doublings).min(patience.longest_rest).max(patience.reach);
+        Some(probes.at + rest)
+    }
+
+    fn overtakes(&self, record: &TxRecord) -> bool {
+        self.newest_delivered.is_some_and(|newest| record.sent_at.is_before(newest))
     }
 }
 
 impl TxPdc {
-    /// Infers losses from an acknowledgement after which the target holds `out_of_order` packets beyond the first
-    /// missing one, with a window of `window` packets. Calls `lost` for every packet that it moves to the
-    /// retransmission queue.
+    /// Infers losses from an acknowledgement of something whose RTT is known, and which is definite about the packets
+    /// from the first of `definite` to before the second. Answers take up to `reach`. Calls `lost` for every packet
+    /// that it moves to the retransmission queue.
     pub fn infer_losses(
         &mut self,
         now: Time,
-        out_of_order: u16,
-        window: f64,
-        lost: impl FnMut(Psn, &TxRecord),
+        definite: (Psn, Psn),
+        reach: Span,
+        mut lost: impl FnMut(Psn, &TxRecord),
     ) {
-        if self.recovery.until.is_some_and(|until| !self.first_unacknowledged().is_before(until)) {
-            self.recovery.until = None;
+        if self.recovery.judge_at.is_some_and(|at| now.is_before(at)) {
+            return;
         }
-        let threshold = (window * WINDOWS_BEYOND_GAP).max(MIN_BEYOND_GAP);
-        let until = match self.recovery.until {
-            Some(until) => until,
-            None if f64::from(out_of_order) < threshold || self.has_lost() => return,
-            None => {
-                self.recovery.until = Some(self.next_psn());
-                self.recovery.began = now;
-                self.next_psn()
-            }
-        };
-        let reach = self.first_unacknowledged().plus(window.max(1.0) as u32);
-        self.lose(if reach.is_before(until) { reach } else { until }, lost);
-    }
-
-    /// Records a probe that is sent now; returns its opaque value.
-    pub fn send_probe(&mut self, now: Time) -> u16 {
-        self.recovery.probes = self.recovery.probes.wrapping_add(1);
-        self.recovery.probe = Some(Probe { opaque: self.recovery.probes, sent_at: now });
-        self.recovery.probes
-    }
-
-    /// The send time of the probe `opaque`, if it is the outstanding one, which is then forgotten.
-    pub fn take_probe(&mut self, opaque: u16) -> Option<Time> {
-        let probe = self.recovery.probe.take_if(|probe| probe.opaque == opaque)?;
-        Some(probe.sent_at)
-    }
-
-    /// A probe sent at `sent_at` has found empty queues: packets sent before it that are still missing are lost.
-    pub fn lose_before_probe(&mut self, now: Time, sent_at: Time, lost: impl FnMut(Psn, &TxRecord)) {
-        self.recovery.on_delivered(sent_at);
-        self.recovery.until = Some(self.next_psn());
-        self.recovery.began = now;
-        self.lose(self.next_psn(), lost);
-    }
-
-    fn lose(&mut self, end: Psn, mut lost: impl FnMut(Psn, &TxRecord)) {
-        let Some(newest) = self.recovery.newest_delivered else { return };
-        let before = newest.earliest(self.recovery.began);
-        let mut psn = self.first_unacknowledged();
-        while psn.is_before(end) {
-            let record =
-                self.record(psn).filter(|r| r.state == State::InFlight && r.sent_at.is_before(before));
-            if let Some(record) = record.copied() {
-                self.mark_lost(psn);
-                lost(psn, &record);
+        let (una, end) = (self.first_unacknowledged(), self.next_psn());
+        let mut psn = if definite.0.is_before(una) { una } else { definite.0 };
+        let last = if end.is_before(definite.1) { end } else { definite.1 };
+        let mut due = None;
+        while psn.is_before(last) {
+            if let Some(record) = self.record(psn).filter(|r| r.state == State::InFlight).copied() {
+                let late_at = record.sent_at + record.reach(reach);
+                if now.is_at_or_after(late_at) {
+                    self.mark_lost(psn);
+                    lost(psn, &record);
+                } else {
+                    due = Some(due.map_or(late_at, |due: Time| due.earliest(late_at)));
+                    if record.transmissions == 1 {
+                        break;
+                    }
+                }
             }
             psn = psn.plus(1);
         }
+        if definite.0.distance(una) <= 0 && !definite.1.is_before(end) {
+            let pause = now + Span::from_ps(reach.as_ps() / SEARCHES);
+            self.recovery.judge_at = due.map(|due| due.latest(pause));
+        }
+    }
+
+    /// A packet has arrived: probes need not back off.
+    pub fn on_news(&mut self) {
+        if let Some(probes) = &mut self.recovery.probes {
+            probes.in_vain = 0;
+        }
+    }
+
+    /// A time before which no probe will be due, found without a search; `None` while all packets are acknowledged.
+    #[inline]
+    pub fn probe_not_before(&self, patience: &Patience) -> Option<Time> {
+        let first = self.record(self.first_unacknowledged())?;
+        let overtaken = first.state == State::InFlight && self.recovery.overtakes(first);
+        let at = match overtaken {
+            true => first.sent_at + first.reach(patience.reach),
+            false => self.newest_sent()? + patience.quiet,
+        };
+        Some(self.recovery.rested_at(patience).map_or(at, |rested| rested.latest(at)))
+    }
+
+    /// Looks for packets that probes should ask about, and records the probes as sent now.
+    pub fn poll_probes(&mut self, now: Time, patience: &Patience) -> ProbesDue {
+        let overdue = match self.find_overdue(now, patience.reach) {
+            Overdue { first: None, .. } => return ProbesDue::Never,
+            Overdue { count: 0, first: Some((first, sent_at)), next, .. } => {
+                // Nothing is overtaken and due: is the end of what was sent lost?
+                let spoke = self.newest_sent().map_or(sent_at, |newest| newest.latest(sent_at));
+                let at = spoke + patience.quiet;
+                if now.is_before(at) {
+                    return ProbesDue::At(next.map_or(at, |next| next.earliest(at)));
+                }
+                Overdue { bases: [first; MAX_PROBES], count: 1, ..Overdue::default() }
+            }
+            overdue => overdue,
+        };
+        if let Some(at) = self.recovery.rested_at(patience).filter(|at| now.is_before(*at)) {
+            return ProbesDue::At(at);
+        }
+        ProbesDue::Now(self.note_probes(now, &overdue))
+    }
+
+    /// The packets that are due and overtaken by others.
+    fn find_overdue(&self, now: Time, reach: Span) -> Overdue {
+        let mut found = Overdue::default();
+        let (mut psn, end) = (self.first_unacknowledged(), self.next_psn());
+        while psn.is_before(end) && found.count < MAX_PROBES {
+            let mut step = 1;
+            if let Some(record) = self.record(psn).filter(|record| record.state == State::InFlight) {
+                let late_at = record.sent_at + record.reach(reach);
+                found.first.get_or_insert((psn, record.sent_at));
+                let overtaken = self.recovery.overtakes(record);
+                if overtaken && now.is_at_or_after(late_at) {
+                    found.bases[found.count] = psn;
+                    found.count += 1;
+                    step = PROBE_REACH;
+                } else {
+                    if overtaken {
+                        found.next = Some(found.next.map_or(late_at, |next| next.earliest(late_at)));
+                    }
+                    if record.transmissions == 1 {
+                        break;
+                    }
+                }
+            }
+            psn = psn.plus(step);
+        }
+        found
+    }
+
+    fn note_probes(&mut self, now: Time, overdue: &Overdue) -> Probes {
+        let in_vain = self.probes_in_vain().saturating_add(1);
+        let (first, count) = (self.recovery.next_opaque, overdue.count);
+        let waiting = u16::MAX >> (MAX_PROBES - count);
+        self.recovery.probes = Some(Sent { at: now, first, waiting, in_vain });
+        self.recovery.next_opaque = first.wrapping_add(count as u16);
+        Probes { bases: overdue.bases, count, opaque: first }
+    }
+
+    /// How often probes were sent since a packet last arrived.
+    pub fn probes_in_vain(&self) -> u8 {
+        self.recovery.probes.map_or(0, |probes| probes.in_vain)
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::packet::Addr;
-    use crate::pdc::{PacketKind, PdcConfig};
-    use crate::spray::Entropy;
-    use crate::wire::pds::{
-        Ack, AckCc, AckRequest, AckTrigger, CcState, DeliveryMode, NextHeader, NsccState, PdcId,
-    };
-    use weft_cc::Span;
-
-    fn sent(packets: u32) -> TxPdc {
-        let mut pdc = TxPdc::new(&PdcConfig::default(), Addr(1), PdcId(1), DeliveryMode::Rud, Psn(0));
-        for i in 0..packets {
-            let kind = PacketKind::Data { send: 0, offset: 0, len: 1 };
-            pdc.send_new(Time::from_ps(u64::from(i)), kind, 100, Entropy(0));
-        }
-        pdc
-    }
-
-    fn sack(pdc: &mut TxPdc, bits: u64) {
-        let ack = Ack {
-            next: NextHeader::None,
-            ecn: false,
-            retx: false,
-            request: AckRequest::None,
-            trigger: AckTrigger::Probe(0),
-            cack_psn: Psn(u32::MAX),
-            spdcid: PdcId(1),
-            dpdcid: PdcId(1),
-            cc: Some(AckCc {
-                flags: 0,
-                mpr: 0,
-                sack_psn_offset: 1,
-                sack_bitmap: bits,
-                state: CcState::Nscc(NsccState::default()),
-            }),
-        };
-        pdc.on_ack(Time::ZERO + Span::from_us(1), &ack, |_| ()).unwrap();
-    }
-
-    fn inferred(pdc: &mut TxPdc, out_of_order: u16, window: f64) -> Vec<u32> {
-        let mut lost = Vec::new();
-        pdc.infer_losses(Time::from_ps(50), out_of_order, window, |psn, _| lost.push(psn.0));
-        lost
-    }
-
-    #[test]
-    fn a_gap_becomes_a_loss_at_one_and_a_half_windows() {
-        let mut pdc = sent(10);
-        sack(&mut pdc, 0b01_1111_1010);
-        assert_eq!(inferred(&mut pdc, 7, 5.0), [] as [u32; 0]);
-        assert_eq!(inferred(&mut pdc, 8, 5.0), [0, 2], "9 was sent after all packets that arrived");
-        assert_eq!(inferred(&mut pdc, 8, 5.0), [] as [u32; 0], "each once");
-    }
-
-    #[test]
-    fn an_answered_probe_marks_earlier_missing_packets_as_lost() {
-        let mut pdc = sent(4);
-        sack(&mut pdc, 0b0001);
-        let opaque = pdc.send_probe(Time::from_ps(3));
-        assert_eq!(pdc.take_probe(opaque.wrapping_add(1)), None);
-        let sent_at = pdc.take_probe(opaque).unwrap();
-        let mut lost = Vec::new();
-        pdc.lose_before_probe(Time::from_ps(50), sent_at, |psn, _| lost.push(psn.0));
-        assert_eq!(lost, [1, 2]);
-        assert_eq!(pdc.take_probe(opaque), None);
-    }
-}
+mod tests;

@@ -84,10 +84,34 @@ impl TxRecord {
         if self.is_close { PacketKind::Close } else { PacketKind::Data { send, offset, len } }
     }
 
-    /// When its retransmission timer expires: RTO_INIT · 2^timeouts after it was sent.
-    pub(super) fn deadline(&self, rto_init: Span) -> Time {
-        self.sent_at + rto_init.times(1 << self.timeouts.min(20))
+    /// Whether it is part of a message.
+    #[inline]
+    pub(super) fn has_data(&self) -> bool {
+        !self.is_close
     }
+
+    /// When its retransmission timer expires: `rto` · 2^timeouts after it was sent, or after `news` if that was later.
+    pub(super) fn deadline(&self, rto: Span, news: Option<Time>) -> Time {
+        let began = news.map_or(self.sent_at, |news| news.latest(self.sent_at));
+        began + backed_off(rto, self.timeouts)
+    }
+
+    /// The age at which it counts as late if answers take up to `reach`. A packet that was lost again and again is
+    /// judged ever later, so that a path that swallows it is not fed at the pace of round trips.
+    pub(super) fn reach(&self, reach: Span) -> Span {
+        reach.times(1 << self.transmissions.saturating_sub(2).min(MAX_REACH_DOUBLINGS))
+    }
+}
+
+/// How often a retransmission timeout doubles: the longest is 4 RTO. So 17 transmissions fit in the 63 RTO of silence
+/// after which a peer is given up, where six would fit without a limit.
+pub const MAX_DOUBLINGS: u8 = 2;
+/// How often [`TxRecord::reach`] doubles.
+const MAX_REACH_DOUBLINGS: u8 = 6;
+
+/// `rto` · 2^`expiries`, with at most [`MAX_DOUBLINGS`].
+pub(super) fn backed_off(rto: Span, expiries: u8) -> Span {
+    rto.times(1 << expiries.min(MAX_DOUBLINGS))
 }
 
 /// The records of all PSNs from the first unacknowledged one on, in a ring whose length is a power of two, indexed by
@@ -118,6 +142,12 @@ impl Records {
     #[inline]
     pub(super) fn first(&self) -> Psn {
         self.acked.base()
+    }
+
+    /// Number of acknowledged packets beyond the first unacknowledged one.
+    #[inline]
+    pub(super) fn acknowledged_beyond(&self) -> u32 {
+        self.acked.count()
     }
 
     /// The PSN of the next record to be added.

@@ -125,14 +125,14 @@ impl RxPdc {
         (self.oldest, self.expected())
     }
 
+    /// Packets beyond CACK that this end accepts (MP_RANGE).
+    pub(crate) fn mp_range(&self) -> u32 {
+        self.mp_range
+    }
+
     /// Number of packets that arrived beyond the first missing one.
     pub fn out_of_order(&self) -> u32 {
         self.bitmap.count()
-    }
-
-    /// Bytes accepted so far, counted as the initiator counts them.
-    pub fn received_bytes(&self) -> u64 {
-        self.received_bytes
     }
 
     /// Classifies `psn`. Changes nothing.
@@ -151,7 +151,7 @@ impl RxPdc {
         }
     }
 
-    /// Accepts `psn`, which must be [`Arrival::New`] and counts for `bytes`. `soon` means that an acknowledgement is
+    /// Accepts `psn`, which must be [`Arrival::New`] and has the nominal size `bytes`, 0 if it carries no data. `soon` means that an acknowledgement is
     /// due at once: the header asks for one, or the packet carried a congestion mark or SYN. Returns whether an
     /// acknowledgement is due now.
     #[inline]
@@ -226,7 +226,7 @@ impl RxPdc {
                     // Acknowledgements are built as packets arrive, in less than the unit of 128 ns.
                     service_time: 0,
                     restore_cwnd: false,
-                    rcv_cwnd_pend: 0x7f,
+                    rcv_cwnd_pend: 0,
                     rcvd_bytes: (self.received_bytes.div_ceil(256) & 0xff_ffff) as u32,
                     ooo_count: self.bitmap.count().min(0xfffe) as u16,
                 }),
@@ -305,6 +305,7 @@ mod tests {
         assert_eq!(ack.trigger, AckTrigger::Psn(71));
         assert_eq!(cc.sack_psn_offset, 8, "1007 = 1070 − 63");
         assert_eq!(cc.sack_bitmap, 1 << 63);
+        assert!(matches!(cc.state, CcState::Nscc(NsccState { rcv_cwnd_pend: 0, restore_cwnd: false, .. })));
         assert!(ack.ecn);
     }
 

@@ -2,11 +2,12 @@
 
 use std::collections::VecDeque;
 
-use weft_cc::{Span, Time};
+use weft_cc::{FlowControl, Span, Time};
 
+use super::arrived::Arrived;
 use super::loss::LossRecovery;
-use super::record::{Records, State};
-use super::{MIN_MP_RANGE, PacketKind, PdcConfig, TxRecord};
+use super::record::{Records, State, backed_off};
+use super::{PacketKind, PdcConfig, TxRecord};
 use crate::packet::Addr;
 use crate::spray::Entropy;
 use crate::wire::pds::{Ack, AckTrigger, CcState, DeliveryMode, Destination, Nack, NackCode, PdcId, Psn};
@@ -42,19 +43,20 @@ pub struct TxPdc {
     /// CACK as reported by the target; may lag behind the first record when acknowledgements are lost.
     cack: Psn,
     mp_range: u32,
+    first_range: u32,
     start_psn: Psn,
-    /// Bytes of the packets in flight.
+    /// Number of packets with data in flight, and their bytes.
+    outstanding_packets: u32,
     outstanding: u64,
-    /// Bytes that the target reports as accepted in total, and bytes of the packets known by PSN to have arrived. The
-    /// first count is ahead if SACK bitmaps do not reach as far as reordering does.
-    received: u64,
-    acknowledged: u64,
+    arrived: Arrived,
     /// Number of new packets so far. PSNs wrap; this does not.
     numbered: u64,
     /// Records of the packets from the first one on that is not known to have arrived.
     records: Records,
     /// Packets to retransmit, by PSN.
     lost: VecDeque<Psn>,
+    /// Set when a ROD target has refused a packet that came out of order: the PSN that it expects.
+    draining: Option<Psn>,
     /// Set while all packets have arrived, but the acknowledgement that would move CACK has not.
     missing_ack: Option<MissingAck>,
     lost_bytes: u64,
@@ -75,14 +77,21 @@ struct MissingAck {
 pub struct AckOutcome {
     /// Bytes that the target accepted since the last one.
     pub newly_received: u64,
-    /// RTT of the packet that triggered it, if it is unambiguous.
+    /// Bytes of the packet that triggered it; 0 if no packet did, or if it was known to have arrived.
+    pub trigger_bytes: u32,
+    /// RTT of that packet, or of the probe that triggered it, if it is unambiguous.
     pub rtt: Option<Span>,
     /// Number of packets that the target holds beyond the first missing one.
     pub out_of_order: u16,
-    /// Share of the window to keep, in 1/127, if the target asks for less than all.
-    pub receiver_window: Option<u8>,
-    /// The probe's opaque value, if the acknowledgement answers a probe.
-    pub probe: Option<u16>,
+    /// The target's request concerning the window.
+    pub flow_control: FlowControl,
+    /// The total credit that the target grants, in 256 B modulo 2²⁴, if it says so here.
+    pub credit: Option<u32>,
+    /// The packets about which it is definite, as a half-open range: a packet among them that it does not acknowledge
+    /// had not arrived when it left. About other packets it says nothing.
+    pub definite: (Psn, Psn),
+    /// Whether it answers a probe.
+    pub probe: bool,
 }
 
 /// The news in a NACK about a packet in flight.
@@ -105,8 +114,6 @@ pub enum Overdue {
     Resend,
     /// All packets have arrived but CACK lags: ask for an acknowledgement.
     AskForAck,
-    /// A packet has used up its retries.
-    Failed(Psn),
 }
 
 impl TxPdc {
@@ -120,18 +127,26 @@ impl TxPdc {
             peer_id: None,
             cack: start_psn.minus(1),
             records: Records::new(start_psn, config.mp_range),
+            outstanding_packets: 0,
             outstanding: 0,
-            received: 0,
-            acknowledged: 0,
+            arrived: Arrived::default(),
             numbered: 0,
             lost_bytes: 0,
             lost: VecDeque::new(),
+            draining: None,
             mp_range: config.mp_range,
+            first_range: config.first_range.min(config.mp_range),
             start_psn,
             missing_ack: None,
             fastest: None,
             recovery: LossRecovery::default(),
         }
+    }
+
+    /// Sets by how many bytes the nominal size of a packet, which the target counts, exceeds the bytes that it counts
+    /// for in windows. 0 unless this is called, before anything is sent.
+    pub fn with_nominal_excess(self, bytes: i32) -> TxPdc {
+        TxPdc { arrived: Arrived::new(bytes), ..self }
     }
 
     /// The PSN of the next new packet.
@@ -149,8 +164,7 @@ impl TxPdc {
     /// Bytes sent that are neither known to have arrived nor known to be lost.
     #[inline]
     pub fn in_flight(&self) -> u64 {
-        let ahead = self.received.saturating_sub(self.acknowledged);
-        self.outstanding - ahead.min(self.outstanding)
+        self.outstanding - self.arrived.unnamed().min(self.outstanding)
     }
 
     /// Whether a packet waits for retransmission.
@@ -177,13 +191,29 @@ impl TxPdc {
         self.records.is_empty()
     }
 
-    /// Whether a new packet is inside the window: PSN ≤ CACK + MP_RANGE. Until the target has reported its own range,
-    /// the smallest one is assumed: packets beyond that would be refused for good.
+    /// Whether nothing is expected of the target: all packets are acknowledged, by CACK as well.
+    pub fn is_settled(&self) -> bool {
+        self.is_idle() && self.missing_ack.is_none()
+    }
+
+    /// Whether retransmissions have to wait: a ROD target refuses what comes out of order, and packets that it will
+    /// refuse are still in flight. They would be in the way of the packet that it expects, and have it trimmed again.
+    pub fn is_draining(&self) -> bool {
+        let Some(expected) = self.draining else { return false };
+        let una = self.first_unacknowledged();
+        let first = if expected.is_before(una) { una } else { expected };
+        // Answers come in the order of the path, so the newest packet is in flight the longest.
+        let count = self.next_psn().distance(first);
+        (1..=count.max(0) as u32).any(|back| self.is_in_flight(self.next_psn().minus(back)))
+    }
+
+    /// Whether a new packet is inside the window: PSN ≤ CACK + MP_RANGE, and until the target has reported its own
+    /// range no more packets than the first range.
     #[inline]
     pub fn may_send_new(&self) -> bool {
         let range = match self.peer_id {
             Some(_) => self.mp_range,
-            None => self.mp_range.min(MIN_MP_RANGE),
+            None => self.first_range,
         };
         self.next_psn().distance(self.cack) <= range as i32
     }
@@ -195,7 +225,7 @@ impl TxPdc {
             Some(id) => Destination::Pdc(id),
             None => Destination::Syn {
                 use_reserved: false,
-                // 12 bits; `may_send_new` keeps it below MIN_MP_RANGE.
+                // 12 bits; `may_send_new` keeps it below MAX_FIRST_RANGE.
                 psn_offset: psn.distance(self.start_psn) as u16,
             },
         }
@@ -213,6 +243,7 @@ impl TxPdc {
         let psn = self.next_psn();
         self.numbered += 1;
         self.outstanding += u64::from(bytes);
+        self.outstanding_packets += u32::from(kind != PacketKind::Close);
         self.missing_ack = None;
         self.records.push(TxRecord::new(now, kind, bytes, entropy));
         psn
@@ -228,14 +259,42 @@ impl TxPdc {
     /// Records that the packet of [`TxPdc::peek_lost`] is sent again now.
     pub fn resend(&mut self, now: Time, entropy: Entropy) {
         let Some(psn) = self.lost.pop_front() else { return };
+        self.draining = None;
         let Some(record) = self.records.get_mut(psn) else { return };
         record.state = State::InFlight;
         record.sent_at = now;
         record.entropy = entropy;
         record.transmissions = record.transmissions.saturating_add(1);
-        let bytes = u64::from(record.bytes);
+        let (bytes, has_data) = (u64::from(record.bytes), record.has_data());
         self.outstanding += bytes;
+        self.outstanding_packets += u32::from(has_data);
         self.lost_bytes -= bytes;
+    }
+
+    /// Puts the lost packets of the message of `psn` behind all others that wait for retransmission: its target refuses
+    /// it, and may take another. Not with ROD, where nothing arrives out of order.
+    #[cold]
+    pub fn postpone(&mut self, psn: Psn) {
+        let Some(refused) = self.message_of(psn).filter(|_| self.mode == DeliveryMode::Rud) else { return };
+        let mut lost = std::mem::take(&mut self.lost);
+        let place = |psn: &Psn| (self.message_of(*psn) == Some(refused)).then(|| psn.distance(self.cack));
+        lost.make_contiguous().sort_by_key(place);
+        self.lost = lost;
+    }
+
+    /// How many messages wait for retransmission of packets that may be sent in any order; at least 1.
+    #[cold]
+    pub fn lost_messages(&self) -> u32 {
+        let mut messages: Vec<Option<u32>> = self.lost.iter().map(|psn| self.message_of(*psn)).collect();
+        messages.dedup();
+        if self.mode == DeliveryMode::Rud { (messages.len() as u32).max(1) } else { 1 }
+    }
+
+    fn message_of(&self, psn: Psn) -> Option<u32> {
+        match self.records.get(psn)?.kind() {
+            PacketKind::Data { send, .. } => Some(send),
+            PacketKind::Close => None,
+        }
     }
 
     /// Whether `ack` can belong to this PDC: its CACK is at or after the PSN before the first one used, at most 2³⁰
@@ -251,43 +310,62 @@ impl TxPdc {
             && ack.spdcid != PdcId(0)
     }
 
-    /// Processes an acknowledgement. Calls `acked` once for every packet that is now known to have arrived. Returns
-    /// `None` if it cannot belong to this PDC.
+    /// Processes an acknowledgement. Calls `acked` once for every packet that is now known to have arrived, and says
+    /// whether it was taken for lost wrongly. Returns `None` if the acknowledgement cannot belong to this PDC.
     #[inline]
-    pub fn on_ack(&mut self, now: Time, ack: &Ack, mut acked: impl FnMut(&TxRecord)) -> Option<AckOutcome> {
+    pub fn on_ack(
+        &mut self,
+        now: Time,
+        ack: &Ack,
+        mut acked: impl FnMut(Psn, &TxRecord, bool),
+    ) -> Option<AckOutcome> {
         if !self.accepts(ack) {
             return None;
         }
         self.peer_id.get_or_insert(ack.spdcid);
-        let rtt = self.rtt_sample(now, ack);
-        self.note_rtt(rtt);
-        self.mark_all_acked(ack, &mut acked);
+        let (trigger_bytes, rtt) = self.trigger(now, ack);
+        self.mark_all_acked(now, ack, &mut acked);
         let mut outcome = AckOutcome {
             newly_received: 0,
+            trigger_bytes,
             rtt,
             out_of_order: 0,
-            receiver_window: None,
-            probe: match ack.trigger {
-                AckTrigger::Probe(opaque) => Some(opaque),
-                AckTrigger::Psn(_) => None,
-            },
+            flow_control: FlowControl::Off,
+            credit: None,
+            definite: (self.first_unacknowledged(), self.first_unacknowledged()),
+            probe: matches!(ack.trigger, AckTrigger::Probe(_)),
         };
         if let Some(cc) = &ack.cc {
             if cc.mpr > 0 {
                 self.mp_range = self.mp_range.min(u32::from(cc.mpr) * 128);
             }
-            if let CcState::Nscc(state) = cc.state {
-                outcome.newly_received = self.unwrap_received(state.rcvd_bytes);
-                outcome.out_of_order = if state.ooo_count == 0xffff { 0 } else { state.ooo_count };
-                outcome.receiver_window = (state.rcv_cwnd_pend < 0x7f).then_some(state.rcv_cwnd_pend);
+            let base = ack.cack_psn.offset(i32::from(cc.sack_psn_offset));
+            outcome.definite = (base, base.plus(SACK_BITS));
+            let mut held = UNKNOWN_COUNT;
+            match cc.state {
+                CcState::Nscc(state) => {
+                    self.arrived.on_report(state.rcvd_bytes, state.ooo_count == 0);
+                    held = state.ooo_count;
+                    outcome.flow_control = state.flow_control();
+                }
+                CcState::Credit { credit, ooo_count } => {
+                    held = ooo_count;
+                    outcome.credit = Some(credit);
+                }
+                // Nobody here asks for an echo: a vendor's state that comes all the same is another vendor's.
+                CcState::DelayEcho(_) | CcState::Other { .. } | CcState::Extended { .. } => {}
+            }
+            outcome.out_of_order = known_count(held);
+            if held != UNKNOWN_COUNT && self.knows_all(ack.cack_psn, held) {
+                outcome.definite = (self.first_unacknowledged(), self.next_psn());
             }
         }
-        if self.outstanding == 0 {
-            // Nothing is in flight, so any difference between the two counts is a counting error.
-            self.acknowledged = self.received;
+        outcome.newly_received = self.arrived.news(self.outstanding, self.outstanding_packets);
+        let all_arrived = self.records.is_empty();
+        if all_arrived {
+            self.arrived.settle();
         }
-        let all_arrived = self.records.is_empty() && self.state != TxState::Closed;
-        if all_arrived && self.cack.plus(1) != self.next_psn() {
+        if all_arrived && self.state != TxState::Closed && self.cack.plus(1) != self.next_psn() {
             self.missing_ack.get_or_insert(MissingAck { since: now, asked: 0 });
         } else {
             self.missing_ack = None;
@@ -295,37 +373,49 @@ impl TxPdc {
         Some(outcome)
     }
 
+    /// Whether all packets that the target holds are known by number here: it reports `cack`, and as many packets
+    /// beyond it as are acknowledged.
+    #[inline]
+    fn knows_all(&self, cack: Psn, out_of_order: u16) -> bool {
+        cack == self.cack
+            && cack.plus(1) == self.first_unacknowledged()
+            && u32::from(out_of_order) == self.records.acknowledged_beyond()
+    }
+
     /// Marks the packets that `ack` names as arrived: all up to CACK, the packet that triggered it, the bits of SACK.
     #[inline]
-    fn mark_all_acked(&mut self, ack: &Ack, acked: &mut impl FnMut(&TxRecord)) {
+    fn mark_all_acked(&mut self, now: Time, ack: &Ack, acked: &mut impl FnMut(Psn, &TxRecord, bool)) {
         if self.cack.is_before(ack.cack_psn) {
             self.cack = ack.cack_psn;
         }
+        let trigger = match ack.trigger {
+            AckTrigger::Psn(offset) => Some(ack.cack_psn.offset(i32::from(offset))),
+            AckTrigger::Probe(_) => None,
+        };
+        let answer = (now, trigger, ack.retx);
         while self.first_unacknowledged().distance(self.cack) <= 0 && !self.is_idle() {
             let first = self.first_unacknowledged();
             let up_to_cack = match self.cack.distance(first) {
                 last @ 0..63 => (1 << (last + 1)) - 1,
                 _ => u64::MAX,
             };
-            self.mark_acked(first, up_to_cack, 0, acked);
+            self.mark_acked(answer, first, up_to_cack, 0, acked);
         }
-        let trigger = match ack.trigger {
-            AckTrigger::Psn(offset) => Some(ack.cack_psn.offset(i32::from(offset))),
-            AckTrigger::Probe(_) => None,
-        };
         let Some(cc) = &ack.cc else {
-            return trigger.into_iter().for_each(|psn| self.mark_acked(psn, 1, 0, acked));
+            return trigger.into_iter().for_each(|psn| self.mark_acked(answer, psn, 1, 0, acked));
         };
         let base = ack.cack_psn.offset(i32::from(cc.sack_psn_offset));
         let bit = trigger.map(|psn| (psn, psn.distance(base)));
         match bit {
             // Most often the packet that arrived is one of those in the bitmap.
-            Some((_, bit @ 0..64)) => self.mark_acked(base, cc.sack_bitmap | 1 << bit, bit as u32, acked),
-            Some((psn, _)) => {
-                self.mark_acked(psn, 1, 0, acked);
-                self.mark_acked(base, cc.sack_bitmap, 0, acked);
+            Some((_, bit @ 0..64)) => {
+                self.mark_acked(answer, base, cc.sack_bitmap | 1 << bit, bit as u32, acked);
             }
-            None => self.mark_acked(base, cc.sack_bitmap, 0, acked),
+            Some((psn, _)) => {
+                self.mark_acked(answer, psn, 1, 0, acked);
+                self.mark_acked(answer, base, cc.sack_bitmap, 0, acked);
+            }
+            None => self.mark_acked(answer, base, cc.sack_bitmap, 0, acked),
         }
     }
 
@@ -348,6 +438,7 @@ impl TxPdc {
         let rtt = unambiguous.then_some(age);
         self.note_rtt(rtt);
         if nack.code == NackCode::ROD_OOO {
+            self.draining = Some(Psn(nack.payload));
             self.go_back(Psn(nack.payload), nack.psn, record.sent_at);
         }
         if let Some(record) = self.records.get_mut(nack.psn) {
@@ -358,42 +449,39 @@ impl TxPdc {
         Some(NackOutcome { bytes: u64::from(record.bytes), rtt, entropy: record.entropy })
     }
 
-    /// When [`TxPdc::on_timer`] may find something; `None` while all packets are acknowledged.
-    pub fn deadline(&self, config: &PdcConfig) -> Option<Time> {
+    /// When [`TxPdc::on_timer`] may find something, with a retransmission timeout of `rto`; `None` while nothing is
+    /// expected of the target. With `news`, timers run from that time at the earliest: the last packet that arrived.
+    pub fn deadline(&self, rto: Span, news: Option<Time>) -> Option<Time> {
         if let Some(missing) = &self.missing_ack {
-            return Some(missing.deadline(config));
+            return Some(missing.deadline(rto));
         }
         let in_flight = self.records.iter().filter(|(_, r)| r.state == State::InFlight);
-        in_flight.map(|(_, r)| r.deadline(config.rto_init)).reduce(|a, b| a.earliest(b))
+        in_flight.map(|(_, r)| r.deadline(rto, news)).reduce(|a, b| a.earliest(b))
     }
 
-    /// Moves the packets whose timers have expired to the retransmission queue, and calls `expired` for each.
+    /// Moves the packets whose timers have expired to the retransmission queue, and calls `expired` for each. `rto` and
+    /// `news` are those of [`TxPdc::deadline`].
     pub fn on_timer(
         &mut self,
         now: Time,
-        config: &PdcConfig,
+        rto: Span,
+        news: Option<Time>,
         mut expired: impl FnMut(Psn, &TxRecord),
     ) -> Overdue {
         if let Some(missing) = &mut self.missing_ack {
-            return match missing {
-                _ if now.is_before(missing.deadline(config)) => Overdue::Nothing,
-                _ if missing.asked >= config.max_retries => Overdue::Failed(self.cack.plus(1)),
-                _ => {
-                    *missing = MissingAck { since: now, asked: missing.asked + 1 };
-                    Overdue::AskForAck
-                }
-            };
+            if now.is_before(missing.deadline(rto)) {
+                return Overdue::Nothing;
+            }
+            *missing = MissingAck { since: now, asked: missing.asked.saturating_add(1) };
+            return Overdue::AskForAck;
         }
         let mut found = Overdue::Nothing;
         for psn in self.psns() {
             let Some(record) = self.records.get_mut(psn) else { continue };
-            if record.state != State::InFlight || now.is_before(record.deadline(config.rto_init)) {
+            if record.state != State::InFlight || now.is_before(record.deadline(rto, news)) {
                 continue;
             }
-            if record.timeouts >= config.max_retries {
-                return Overdue::Failed(psn);
-            }
-            record.timeouts += 1;
+            record.timeouts = record.timeouts.saturating_add(1);
             expired(psn, record);
             self.mark_lost(psn);
             found = Overdue::Resend;
@@ -432,18 +520,34 @@ impl TxPdc {
         self.records.get(psn)
     }
 
+    /// When a packet was last sent for the first time; `None` while all packets are acknowledged.
+    pub(super) fn newest_sent(&self) -> Option<Time> {
+        self.records.get(self.next_psn().minus(1)).map(|record| record.sent_at)
+    }
+
     /// The PSNs from the first one that has not arrived to the last one sent.
     fn psns(&self) -> impl Iterator<Item = Psn> + use<> {
         let first = self.first_unacknowledged();
         (0..self.next_psn().distance(first) as u32).map(move |n| first.plus(n))
     }
 
-    /// An RTT is unambiguous for a packet sent once, or sent twice if the second transmission is acknowledged.
-    fn rtt_sample(&self, now: Time, ack: &Ack) -> Option<Span> {
-        let AckTrigger::Psn(offset) = ack.trigger else { return None };
-        let record = self.records.get(ack.cack_psn.offset(i32::from(offset)))?;
-        let valid = record.state == State::InFlight && record.transmissions == 1 + u8::from(ack.retx);
-        valid.then(|| now.since(record.sent_at))
+    /// Bytes and RTT of the packet that triggered `ack`, unless it is known to have arrived; or the RTT of a probe. An
+    /// RTT is unambiguous for a packet sent once, or sent twice if the second transmission is acknowledged.
+    #[inline]
+    fn trigger(&mut self, now: Time, ack: &Ack) -> (u32, Option<Span>) {
+        let offset = match ack.trigger {
+            AckTrigger::Psn(offset) => offset,
+            AckTrigger::Probe(opaque) => return (0, self.recovery.on_probe_answer(now, opaque)),
+        };
+        let Some(record) = self.unanswered(ack.cack_psn.offset(i32::from(offset))) else { return (0, None) };
+        let (bytes, sent_at) = (record.bytes, record.sent_at);
+        if record.state != State::InFlight || record.transmissions != 1 + u8::from(ack.retx) {
+            return (bytes, None);
+        }
+        self.recovery.on_delivered(sent_at);
+        let rtt = Some(now.since(sent_at));
+        self.note_rtt(rtt);
+        (bytes, rtt)
     }
 
     fn note_rtt(&mut self, rtt: Option<Span>) {
@@ -455,37 +559,53 @@ impl TxPdc {
     }
 
     /// Marks `from + i` as arrived for each bit i of `bits`; calls `acked` for the packets for which that is new, for
-    /// bit `first` before the others.
-    fn mark_acked(&mut self, from: Psn, bits: u64, first: u32, acked: &mut impl FnMut(&TxRecord)) {
+    /// bit `first` before the others. `answer` says when the acknowledgement came, to which packet, and whether to a
+    /// retransmission of it.
+    #[inline]
+    fn mark_acked(
+        &mut self,
+        answer: (Time, Option<Psn>, bool),
+        from: Psn,
+        bits: u64,
+        first: u32,
+        acked: &mut impl FnMut(Psn, &TxRecord, bool),
+    ) {
         let mut news = self.records.acknowledge(from, bits);
         let mut bit = if news >> first & 1 == 1 { first } else { news.trailing_zeros() };
-        let (mut arrived, mut in_flight) = (0, 0);
+        let (mut arrived, mut in_flight) = (Tally::default(), Tally::default());
         while news != 0 {
             let psn = from.plus(bit);
             news &= !(1 << bit);
             bit = news.trailing_zeros();
             let Some(record) = self.records.settled(psn) else { continue };
             let before = core::mem::replace(&mut record.state, State::Acked);
-            acked(record);
+            let resent = record.transmissions > 1 || before == State::Lost;
+            let spurious =
+                resent && (before == State::Lost || is_spurious(answer, psn, record, self.fastest));
+            acked(psn, record, spurious);
             let bytes = u64::from(record.bytes);
-            arrived += bytes;
-            self.recovery.on_delivered(record.sent_at);
-            if record.kind() == PacketKind::Close {
+            if !record.has_data() {
                 self.state = TxState::Closed;
             }
+            let packet = Tally { bytes, packets: u32::from(record.has_data()) };
+            arrived.add(packet);
             match before {
-                State::InFlight => in_flight += bytes,
+                State::InFlight => in_flight.add(packet),
                 _ => self.forget_lost(psn, bytes),
             }
         }
-        self.acknowledged += arrived;
-        self.outstanding -= in_flight;
+        self.arrived.on_named(arrived.bytes, arrived.packets);
+        self.outstanding -= in_flight.bytes;
+        self.outstanding_packets -= in_flight.packets;
     }
 
     #[cold]
     fn forget_lost(&mut self, psn: Psn, bytes: u64) {
         self.lost.retain(|lost| *lost != psn);
         self.lost_bytes -= bytes;
+        if self.lost.is_empty() {
+            self.draining = None;
+        }
     }
 
     pub(super) fn mark_lost(&mut self, psn: Psn) {
@@ -494,8 +614,9 @@ impl TxPdc {
             return;
         }
         record.state = State::Lost;
-        let bytes = u64::from(record.bytes);
+        let (bytes, has_data) = (u64::from(record.bytes), record.has_data());
         self.outstanding -= bytes;
+        self.outstanding_packets -= u32::from(has_data);
         self.lost_bytes += bytes;
         let place = self.lost.iter().rposition(|other| other.is_before(psn)).map_or(0, |before| before + 1);
         self.lost.insert(place, psn);
@@ -516,28 +637,60 @@ impl TxPdc {
         }
     }
 
-    fn unwrap_received(&mut self, rcvd_bytes: u32) -> u64 {
-        let units = rcvd_bytes.wrapping_sub((self.received / 256) as u32) & 0xff_ffff;
-        // More than half the circle ahead is behind: the acknowledgement was overtaken by a later one.
-        if units >= 1 << 23 {
-            return 0;
-        }
-        let newly = u64::from(units) * 256;
-        self.received += newly;
-        newly
-    }
-
     /// Bytes of heap allocated.
     pub(crate) fn heap_bytes(&self) -> u64 {
         self.records.heap_bytes() + crate::heap::of_deque(&self.lost)
     }
 }
 
-impl MissingAck {
-    fn deadline(&self, config: &PdcConfig) -> Time {
-        self.since + config.rto_init.times(1 << self.asked.min(20))
+/// Bytes and number of packets with data.
+#[derive(Clone, Copy, Default)]
+struct Tally {
+    bytes: u64,
+    packets: u32,
+}
+
+impl Tally {
+    #[inline]
+    fn add(&mut self, other: Tally) {
+        self.bytes += other.bytes;
+        self.packets += other.packets;
     }
 }
+
+/// An `ooo_count` that says nothing.
+const UNKNOWN_COUNT: u16 = 0xffff;
+
+/// `ooo_count`, 0 if it is unknown.
+#[inline]
+fn known_count(ooo_count: u16) -> u16 {
+    if ooo_count == UNKNOWN_COUNT { 0 } else { ooo_count }
+}
+
+impl MissingAck {
+    fn deadline(&self, rto: Span) -> Time {
+        self.since + backed_off(rto, self.asked)
+    }
+}
+
+/// Whether a packet that was sent again and has now been found to have arrived had been taken for lost wrongly: the
+/// answer is to its first transmission (Eifel, RFC 3522 §3.2, with the echoed RETX in place of the timestamp), or it is
+/// acknowledged beside another one sooner after its retransmission than any answer has come.
+#[cold]
+fn is_spurious(
+    (now, trigger, retx): (Time, Option<Psn>, bool),
+    psn: Psn,
+    record: &TxRecord,
+    fastest: Option<Span>,
+) -> bool {
+    match trigger == Some(psn) {
+        true => !retx,
+        false => fastest.is_some_and(|fastest| now.since(record.sent_at) < fastest),
+    }
+}
+
+/// Packets that a SACK bitmap describes.
+const SACK_BITS: u32 = 64;
 
 #[cfg(test)]
 mod tests;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use crossbeam_queue::ArrayQueue;
 use thiserror::Error;
+use weft_cc::Span;
 
 use super::borrowed::{BorrowedFrame, ReturnedFrames};
 #[cfg(feature = "dpdk")]
@@ -180,6 +181,26 @@ impl Frame {
             Buffer::Borrowed(_) => ChecksumStatus::Unknown,
             #[cfg(feature = "dpdk")]
             Buffer::Mbuf(mbuf) => mbuf.checksum_status(),
+        }
+    }
+
+    /// How long a received frame had waited in this host when its port handed it over; zero if the port does not
+    /// measure that ([`PortCaps::timestamps`](super::PortCaps::timestamps)).
+    #[inline]
+    pub fn waited(&self) -> Span {
+        match &self.0 {
+            Buffer::Heap(buffer) => Span::from_ns(buffer.waited_ns.into()),
+            Buffer::Borrowed(_) => Span::ZERO,
+            #[cfg(feature = "dpdk")]
+            Buffer::Mbuf(_) => Span::ZERO,
+        }
+    }
+
+    /// Notes how long a frame in ordinary memory has waited, at most 4 s.
+    #[inline]
+    pub(super) fn set_waited(&mut self, waited: Span) {
+        if let Buffer::Heap(buffer) = &mut self.0 {
+            buffer.waited_ns = (waited.as_ps() / 1_000).min(u32::MAX.into()) as u32;
         }
     }
 
@@ -445,7 +466,7 @@ impl HeapPool {
         }
         let bytes = self.free.pop()?;
         let (tail, checksums) = (None, ChecksumStatus::Unknown);
-        Some(HeapBuffer { bytes, len, tail, checksums, home: Arc::clone(self) })
+        Some(HeapBuffer { bytes, len, tail, checksums, waited_ns: 0, home: Arc::clone(self) })
     }
 }
 
@@ -455,6 +476,8 @@ struct HeapBuffer {
     /// The payload attached behind the bytes of the buffer.
     tail: Option<Attachment>,
     checksums: ChecksumStatus,
+    /// How long the received frame had waited when the port handed it over, ns.
+    waited_ns: u32,
     home: Arc<HeapPool>,
 }
 

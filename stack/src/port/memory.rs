@@ -7,7 +7,7 @@
 use rtrb::{Consumer, Producer, RingBuffer};
 use thiserror::Error;
 
-use super::{BURST, Frame, FramePool, MIN_FRAME, Port, PortCaps, PortCounters, RxBurst, TxBurst};
+use super::{BURST, Frame, FramePool, MIN_FRAME, Port, PortCaps, PortCounters, RxBurst, Timestamps, TxBurst};
 
 /// The configuration of a pair of ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,7 +98,7 @@ impl MemoryPort {
             tx_udp_checksum: false,
             rx_checksum: false,
             multi_segment: false,
-            timestamps: false,
+            timestamps: Timestamps::Burst,
             in_memory: false,
         };
         MemoryPort { outgoing, incoming, pool, caps, counters: PortCounters::default() }

@@ -127,8 +127,8 @@ pub struct PortCaps {
     /// Can send a frame from several buffers: payload is attached without a copy
     /// ([`Reservation::attach`]).
     pub multi_segment: bool,
-    /// Stamps frames with their time of arrival. No port does yet.
-    pub timestamps: bool,
+    /// Who says when a frame arrived ([`Frame::waited`]).
+    pub timestamps: Timestamps,
     /// Frames go from the sender's memory to the receiver's and over no wire: nothing can damage them, unless the
     /// receiver forwards them over a wire.
     pub in_memory: bool,
@@ -139,6 +139,15 @@ impl PortCaps {
     pub fn mtu(&self) -> usize {
         self.max_frame - MIN_FRAME
     }
+}
+
+/// Who measures when a frame arrives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Timestamps {
+    /// Nobody: a frame counts as arrived when the worker reads the burst that it is in.
+    Burst,
+    /// The kernel, when it takes the frame from its driver.
+    Kernel,
 }
 
 /// Counts of a port since it was opened.

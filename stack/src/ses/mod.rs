@@ -4,7 +4,9 @@
 //! first one sent, finds the receive it belongs to, and every payload goes straight to its final address.
 #![forbid(unsafe_code)]
 
+mod arrived;
 mod matching;
+mod order;
 mod posted;
 mod receive;
 mod send;
@@ -16,8 +18,9 @@ use std::hash::BuildHasherDefault;
 use rustc_hash::FxHasher;
 
 pub use matching::{Matching, Posted, ReceiveId};
+pub(crate) use order::{EarlyMessage, Order};
 pub(crate) use receive::respond;
-pub use receive::{Delivery, Place, Receives, Refusal};
+pub use receive::{Delivery, MessageName, Part, Receives, Refusal, Room};
 pub use send::{Segment, SendMessage};
 
 type Map<K, V> = HashMap<K, V, BuildHasherDefault<FxHasher>>;

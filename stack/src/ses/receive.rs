@@ -1,5 +1,6 @@
 //! Matching and placement of messages that arrive.
 
+use super::arrived::Arrived;
 use super::posted::PostedQueue;
 use super::unexpected::Unexpected;
 use super::{Map, Posted, ReceiveId};
@@ -50,7 +51,7 @@ pub enum Refusal {
 }
 
 /// Identifies a message in progress: its PDC and its number there.
-type MessageName = (PdcId, u16);
+pub type MessageName = (PdcId, u16);
 
 #[derive(Debug)]
 struct Incoming {
@@ -59,20 +60,29 @@ struct Incoming {
     tag: Option<u64>,
     header_data: u64,
     total: u32,
-    received: u32,
-    buffer: Buffer,
-    claim: Claim,
+    arrived: Arrived,
+    destination: Destination,
     /// The neighbours in the list of its PDC's incomplete messages, while it is in that list.
     neighbours: Option<Neighbours>,
 }
 
-/// The receive that a message in progress belongs to.
-#[derive(Clone, Copy, Debug)]
-enum Claim {
-    /// A receive, with its caller's value.
-    Of(ReceiveId, u64),
-    /// No receive so far; with its number among unexpected messages.
-    Unexpected(u64),
+/// Where the payload of a message goes.
+#[derive(Debug)]
+enum Destination {
+    /// The memory of the receive that the message has met, with its caller's value.
+    Receive { id: ReceiveId, context: u64, buffer: Buffer },
+    /// Memory that is the message's own until it meets a receive; `None` as long as its sender's quota has no room for
+    /// it, so that its payload is refused.
+    Own { wait: Wait, buffer: Option<Buffer> },
+}
+
+/// What a message without a receive waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wait {
+    /// Its turn: messages of its PDC before it have not begun.
+    Turn,
+    /// A receive; with its number among unexpected messages.
+    Receive(u64),
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -83,13 +93,13 @@ struct Neighbours {
 
 impl Incoming {
     fn is_complete(&self) -> bool {
-        self.received == self.total
+        self.arrived.is_all(self.total)
     }
 
     /// The delivery for its receive; `None` if it has matched none.
     fn into_delivery(self) -> Option<Delivery> {
         let complete = self.is_complete();
-        let Claim::Of(id, context) = self.claim else { return None };
+        let Destination::Receive { id, context, buffer } = self.destination else { return None };
         Some(Delivery {
             id,
             context,
@@ -97,17 +107,78 @@ impl Incoming {
             tag: self.tag,
             header_data: self.header_data,
             len: self.total,
-            buffer: self.buffer,
+            buffer,
             complete,
         })
     }
 }
 
-/// The destination of a packet's payload, found by [`Receives::admit`].
+/// The messages without a receive of one sender.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Kept {
+    /// Messages that wait for a receive, not for their turn.
+    unexpected: u32,
+    /// Bytes of payload of all its messages without a receive.
+    bytes: u64,
+}
+
+/// The part of a message that a packet carries.
 #[derive(Clone, Copy, Debug)]
-pub struct Place {
-    message: Key,
+pub struct Part<'a> {
+    tag: Option<u64>,
+    /// The sender's header data, which the first packet carries.
+    header_data: Option<u64>,
     offset: u32,
+    /// Length of the message, bytes.
+    total: u32,
+    payload: Payload<'a>,
+}
+
+impl<'a> Part<'a> {
+    /// The part that a packet with this header and payload carries.
+    ///
+    /// # Errors
+    /// The operation is not supported, or the header does not describe the payload.
+    #[inline]
+    pub fn new(request: &StandardRequest, payload: Payload<'a>) -> Result<Part<'a>, Refusal> {
+        let tag = match request.opcode {
+            Opcode::SEND => None,
+            Opcode::TAGGED_SEND => Some(request.match_bits),
+            _ => return Err(Refusal::Unsupported(ReturnCode::UNSUPPORTED_OP)),
+        };
+        let (offset, header_data) = match request.placement {
+            Placement::Start { header_data } => (0, Some(header_data)),
+            Placement::Continue { payload_len, msg_offset } if u32::from(payload_len) == payload.len() => {
+                (msg_offset, None)
+            }
+            Placement::Continue { .. } => {
+                return Err(Refusal::Malformed("payload_len is not the payload's length"));
+            }
+        };
+        let total = request.request_length;
+        if offset.checked_add(payload.len()).is_none_or(|end| end > total) {
+            return Err(Refusal::Malformed("payload beyond the end of its message"));
+        }
+        if payload.is_empty() && total > 0 {
+            return Err(Refusal::Malformed("no payload"));
+        }
+        Ok(Part { tag, header_data, offset, total, payload })
+    }
+
+    fn is_whole(&self) -> bool {
+        self.payload.len() == self.total
+    }
+}
+
+/// The room for messages that have met no receive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Room {
+    /// Bytes of payload kept of one sender's messages.
+    pub bytes_per_peer: u64,
+    /// Number of one sender's messages.
+    pub messages_per_peer: u32,
+    /// Number of messages of all senders.
+    pub messages: u32,
 }
 
 /// All receives of an endpoint and the messages on their way into them.
@@ -117,25 +188,23 @@ pub struct Receives {
     /// The message of the last packet: the next packet most often belongs to it, too.
     last: Option<Key>,
     posted: PostedQueue,
-    /// Messages in progress that have more than one packet.
+    /// Messages that further packets may name, or that wait for their turn.
     by_name: Map<MessageName, Key>,
-    /// The newest message of each PDC's list of incomplete ones. Messages of one packet are in no list: they are
-    /// complete as soon as they are placed. The lists are linked through the messages themselves, so that closing a
-    /// PDC needs no walk over other PDCs' messages, and a message needs no allocation.
+    /// The newest message of each PDC's list of incomplete ones. Messages of one packet are in no list unless their
+    /// payload is refused: they are complete as soon as they are placed. The lists are linked through the messages
+    /// themselves, so that closing a PDC needs no walk over other PDCs' messages, and a message needs no allocation.
     newest_incomplete: Map<PdcId, Key>,
-    /// Messages that have matched no receive.
+    /// Messages that wait for a receive.
     unexpected: Unexpected,
-    /// Bytes held for unexpected messages, by sender.
-    held: Map<Addr, u64>,
-    hold_limit: u64,
-    message_limit: usize,
+    /// What each sender has of [`Receives::room`].
+    kept: Map<Addr, Kept>,
+    room: Room,
 }
 
 impl Receives {
-    /// An empty table. At most `hold_limit` bytes are kept of each sender's unexpected messages, and at most
-    /// `message_limit` messages are in progress at once.
-    pub fn new(hold_limit: u64, message_limit: usize) -> Receives {
-        Receives { hold_limit, message_limit, ..Receives::default() }
+    /// No receives, with `room` for messages that come before their receives.
+    pub fn new(room: Room) -> Receives {
+        Receives { room, ..Receives::default() }
     }
 
     /// Adds a receive, whose identifier must be larger than all before. Returns a message that was waiting for it, if
@@ -147,18 +216,33 @@ impl Receives {
             self.posted.push(posted);
             return None;
         };
+        self.hand_over(key, posted)
+    }
+
+    /// Gives a message to the receive that takes it. Returns it if it is complete.
+    fn hand_over(&mut self, key: Key, posted: Posted) -> Option<Delivery> {
+        let Posted { id, context, mut buffer, .. } = posted;
         let message = self.messages.get_mut(key)?;
-        let mut buffer = posted.buffer;
-        // The bytes received so far are scattered over the held buffer; the rest goes straight to the new one.
-        buffer.place(0, message.buffer.payload(0, message.total));
-        message.buffer = buffer;
-        if let Claim::Unexpected(arrival) = message.claim {
-            self.unexpected.remove(arrival, message.peer, message.tag);
-        }
-        message.claim = Claim::Of(posted.id, posted.context);
-        let (peer, total) = (message.peer, message.total);
-        self.release(peer, total);
-        self.messages.get(key)?.is_complete().then(|| self.finish(key)).flatten()
+        let (peer, tag) = (message.peer, message.tag);
+        let former = match &message.destination {
+            // The bytes received so far are scattered over the message's memory; the rest goes straight to the receive.
+            Destination::Own { buffer: Some(kept), .. } => {
+                buffer.place(0, kept.payload(0, message.total));
+                Kept { unexpected: 0, bytes: message.total.into() }
+            }
+            _ => Kept::default(),
+        };
+        let destination = Destination::Receive { id, context, buffer };
+        let former = match std::mem::replace(&mut message.destination, destination) {
+            Destination::Own { wait: Wait::Receive(arrival), .. } => {
+                self.unexpected.remove(arrival, peer, tag);
+                Kept { unexpected: 1, ..former }
+            }
+            _ => former,
+        };
+        let complete = message.is_complete();
+        self.release(peer, former);
+        complete.then(|| self.finish(key)).flatten()
     }
 
     /// Removes and returns a receive that no message has matched.
@@ -171,12 +255,12 @@ impl Receives {
         self.posted.len()
     }
 
-    /// Number of messages in progress, including unexpected ones.
+    /// Number of messages in progress, including those without a receive.
     pub fn under_way(&self) -> usize {
         self.messages.len()
     }
 
-    /// Number of messages that have matched no receive.
+    /// Number of messages that wait for a receive.
     pub fn unexpected(&self) -> usize {
         self.unexpected.len()
     }
@@ -186,8 +270,8 @@ impl Receives {
         self.messages.iter().map(|(_, message)| message).filter(|m| !m.is_complete()).map(|m| m.name)
     }
 
-    /// Copies the payload of a packet of `pdc` into the receive that accepts it, if the packet is a whole message.
-    /// Returns `None` and changes nothing otherwise, or if no receive accepts it; then [`Receives::admit`] decides.
+    /// Copies the payload of a packet of `pdc` into the receive that accepts it, if the packet is a whole message,
+    /// whose turn it must be. Returns `None` and changes nothing otherwise, or if no receive accepts it.
     #[inline]
     pub fn deliver_whole(
         &mut self,
@@ -203,8 +287,7 @@ impl Receives {
         };
         let Placement::Start { header_data } = request.placement else { return None };
         let total = request.request_length;
-        let named = || self.by_name.contains_key(&(pdc, request.msg_id));
-        if payload.len() != total || self.messages.len() >= self.message_limit || named() {
+        if payload.len() != total || self.by_name.contains_key(&(pdc, request.msg_id)) {
             return None;
         }
         let Posted { id, mut buffer, context, .. } = self.posted.take(peer, tag)?;
@@ -212,57 +295,15 @@ impl Receives {
         Some(Delivery { id, context, peer, tag, header_data, len: total, buffer, complete: true })
     }
 
-    /// Finds the destination of the payload of a packet of `pdc`; matches a receive if it is the first of its message.
-    pub fn admit(
-        &mut self,
-        peer: Addr,
-        pdc: PdcId,
-        request: &StandardRequest,
-        payload: Payload<'_>,
-    ) -> Result<Place, Refusal> {
-        let tag = match request.opcode {
-            Opcode::SEND => None,
-            Opcode::TAGGED_SEND => Some(request.match_bits),
-            _ => return Err(Refusal::Unsupported(ReturnCode::UNSUPPORTED_OP)),
-        };
-        let offset = match request.placement {
-            Placement::Start { .. } => 0,
-            Placement::Continue { payload_len, msg_offset } if u32::from(payload_len) == payload.len() => {
-                msg_offset
-            }
-            Placement::Continue { .. } => {
-                return Err(Refusal::Malformed("payload_len is not the payload's length"));
-            }
-        };
-        if offset.checked_add(payload.len()).is_none_or(|end| end > request.request_length) {
-            return Err(Refusal::Malformed("payload beyond the end of its message"));
+    /// The message `name`, if it has begun and packets of it may be missing.
+    #[inline]
+    pub fn find(&self, name: MessageName) -> Option<Key> {
+        // A complete message may wait for a receive while another one has its name already.
+        let is_it = |message: &Incoming| message.name == name && !message.is_complete();
+        match self.last {
+            Some(last) if self.messages.get(last).is_some_and(is_it) => Some(last),
+            _ => self.by_name.get(&name).copied(),
         }
-        if payload.is_empty() && request.request_length > 0 {
-            return Err(Refusal::Malformed("no payload"));
-        }
-        let name = (pdc, request.msg_id);
-        let message = match self.last.filter(|last| self.is_under_way(*last, name)) {
-            Some(key) => key,
-            None => match self.by_name.get(&name) {
-                Some(&key) => key,
-                None => self.begin(name, peer, tag, request, payload)?,
-            },
-        };
-        self.last = Some(message);
-        match self.messages.get(message) {
-            Some(known)
-                if known.total == request.request_length && known.received <= known.total - payload.len() =>
-            {
-                Ok(Place { message, offset })
-            }
-            _ => Err(Refusal::Malformed("not the length of the message it names")),
-        }
-    }
-
-    /// Whether message `key` is the incomplete message `name`. (A complete message may wait for a receive while
-    /// another one has its name already.)
-    fn is_under_way(&self, key: Key, name: MessageName) -> bool {
-        self.messages.get(key).is_some_and(|message| message.name == name && !message.is_complete())
     }
 
     /// Prefetches the state that the next packet will probably need.
@@ -270,35 +311,162 @@ impl Receives {
         self.messages.prefetch(self.last.map_or(0, |last| last.index));
     }
 
-    /// Copies a payload to its destination from [`Receives::admit`]. Returns the message if that completes it.
-    #[inline]
-    pub fn place(
+    /// Whether `peer` may have `more` messages without a receive, when it has `reserved` places for early ones and all
+    /// senders together have `all_reserved`.
+    pub fn has_room(&self, peer: Addr, (reserved, all_reserved): (u32, u32), more: u32) -> bool {
+        let unexpected = self.kept.get(&peer).map_or(0, |kept| kept.unexpected);
+        unexpected + reserved + more <= self.room.messages_per_peer
+            && self.unexpected.len() as u32 + all_reserved + more <= self.room.messages
+    }
+
+    /// A message begins, and it is its turn: finds its receive. Without one, it waits for it as an unexpected message
+    /// if `has_room`; its payload is kept if its sender's quota permits.
+    ///
+    /// # Errors
+    /// No receive takes it, and there is no room for it.
+    pub fn begin(
         &mut self,
-        place: Place,
-        request: &StandardRequest,
-        payload: Payload<'_>,
-    ) -> Option<Delivery> {
-        let message = self.messages.get_mut(place.message)?;
-        message.buffer.place(place.offset, payload);
-        message.received += payload.len();
-        if let Placement::Start { header_data } = request.placement {
-            message.header_data = header_data;
+        name: MessageName,
+        peer: Addr,
+        part: &Part<'_>,
+        has_room: impl Fn(&Receives) -> bool,
+    ) -> Result<Key, Refusal> {
+        let destination = match self.posted.take(peer, part.tag) {
+            Some(Posted { id, context, buffer, .. }) => Destination::Receive { id, context, buffer },
+            None if has_room(self) => {
+                let wait = Wait::Receive(self.unexpected.next_arrival());
+                self.kept.entry(peer).or_default().unexpected += 1;
+                Destination::Own { wait, buffer: self.keep(peer, part) }
+            }
+            None => return Err(Refusal::Busy(NackCode::NO_SES_MSG_AVAIL)),
+        };
+        Ok(self.insert(name, peer, part, destination))
+    }
+
+    /// A message begins before its turn. It must have room.
+    pub fn begin_early(&mut self, name: MessageName, peer: Addr, part: &Part<'_>) -> Key {
+        let destination = Destination::Own { wait: Wait::Turn, buffer: self.keep(peer, part) };
+        self.insert(name, peer, part, destination)
+    }
+
+    fn insert(&mut self, name: MessageName, peer: Addr, part: &Part<'_>, destination: Destination) -> Key {
+        let wait = match &destination {
+            Destination::Own { wait, .. } => Some(*wait),
+            Destination::Receive { .. } => None,
+        };
+        let is_refused = matches!(destination, Destination::Own { buffer: None, .. });
+        let (tag, total) = (part.tag, part.total);
+        let (header_data, arrived, neighbours) = (0, Arrived::default(), None);
+        let message = Incoming { name, peer, tag, header_data, total, arrived, destination, neighbours };
+        let key = self.messages.insert(message);
+        let needs_more = !part.is_whole() || is_refused;
+        if needs_more {
+            self.list(key, name.0);
         }
-        if !message.is_complete() {
+        if needs_more || wait == Some(Wait::Turn) {
+            self.by_name.insert(name, key);
+        }
+        if let Some(Wait::Receive(arrival)) = wait {
+            self.unexpected.insert(arrival, peer, tag, key);
+        }
+        key
+    }
+
+    /// Memory for a message without a receive, if its sender's quota permits.
+    fn keep(&mut self, peer: Addr, part: &Part<'_>) -> Option<Buffer> {
+        let bytes = u64::from(part.total);
+        let kept = self.kept.entry(peer).or_default();
+        if kept.bytes + bytes > self.room.bytes_per_peer {
             return None;
         }
-        let (name, expected) = (message.name, matches!(message.claim, Claim::Of(..)));
-        if payload.len() == message.total {
-            // The message had only this packet, so it has no entry by name and is in no list.
-            return if expected { self.messages.remove(place.message)?.into_delivery() } else { None };
+        kept.bytes += bytes;
+        Some(Buffer::to_keep(part.total, part.payload))
+    }
+
+    /// Copies a part of message `key` to its destination. Returns the message if that completes it.
+    ///
+    /// # Errors
+    /// It contradicts the parts before it, or the message has met no receive and there is no room for its payload.
+    #[inline]
+    pub fn place(&mut self, key: Key, part: &Part<'_>) -> Result<Option<Delivery>, Refusal> {
+        let Some(message) = self.messages.get_mut(key) else {
+            return Err(Refusal::Malformed("not a message"));
+        };
+        if message.total != part.total {
+            return Err(Refusal::Malformed("not the length of the message it names"));
         }
-        self.unlist(place.message);
-        if expected {
-            return self.finish(place.message);
+        self.last = Some(key);
+        let buffer = match &mut message.destination {
+            Destination::Receive { buffer, .. } | Destination::Own { buffer: Some(buffer), .. } => buffer,
+            Destination::Own { buffer: None, .. } => return self.place_refused(key, part),
+        };
+        if !message.arrived.add(message.total, part.offset, part.offset + part.payload.len()) {
+            return Err(Refusal::Malformed("bytes that have arrived, or no segment of its message"));
         }
-        // It waits for a receive, perhaps for long. Meanwhile its PDC may close, or reuse its number for another
-        // message.
-        self.by_name.remove(&name);
+        buffer.place(part.offset, part.payload);
+        if let Some(header_data) = part.header_data {
+            message.header_data = header_data;
+        }
+        if message.is_complete() { Ok(self.complete(key)) } else { Ok(None) }
+    }
+
+    /// As [`Receives::place`], for a message whose payload was refused.
+    #[cold]
+    fn place_refused(&mut self, key: Key, part: &Part<'_>) -> Result<Option<Delivery>, Refusal> {
+        let busy = Refusal::Busy(NackCode::NO_PKT_BUFFER);
+        let peer = self.messages.get(key).ok_or(busy)?.peer;
+        let room = self.keep(peer, part).ok_or(busy)?;
+        if let Some(Incoming { destination: Destination::Own { buffer, .. }, .. }) =
+            self.messages.get_mut(key)
+        {
+            *buffer = Some(room);
+        }
+        self.place(key, part)
+    }
+
+    /// All of message `key` has arrived. Returns it if it has met a receive.
+    #[inline]
+    fn complete(&mut self, key: Key) -> Option<Delivery> {
+        let message = self.messages.get(key)?;
+        let (name, listed) = (message.name, message.neighbours.is_some());
+        match &message.destination {
+            Destination::Receive { .. } if !listed => {
+                // The message had only this packet, so it has no entry by name.
+                return self.messages.remove(key)?.into_delivery();
+            }
+            Destination::Receive { .. } => {
+                self.unlist(key);
+                return self.finish(key);
+            }
+            // It waits for a receive, perhaps for long. Meanwhile its PDC may close, or reuse its number for another
+            // message.
+            Destination::Own { wait: Wait::Receive(_), .. } if listed => {
+                self.by_name.remove(&name);
+            }
+            Destination::Own { .. } => {}
+        }
+        self.unlist(key);
+        None
+    }
+
+    /// The turn of message `name` has come: finds its receive. Returns the message if it has met one and is complete.
+    /// Without a receive, it waits for it as an unexpected message.
+    pub fn take_turn(&mut self, name: MessageName) -> Option<Delivery> {
+        let &key = self.by_name.get(&name)?;
+        let message = self.messages.get_mut(key)?;
+        let (peer, tag, complete) = (message.peer, message.tag, message.is_complete());
+        if let Some(posted) = self.posted.take(peer, tag) {
+            return self.hand_over(key, posted);
+        }
+        let arrival = self.unexpected.next_arrival();
+        if let Destination::Own { wait, .. } = &mut message.destination {
+            *wait = Wait::Receive(arrival);
+        }
+        self.unexpected.insert(arrival, peer, tag, key);
+        self.kept.entry(peer).or_default().unexpected += 1;
+        if complete {
+            self.by_name.remove(&name);
+        }
         None
     }
 
@@ -308,9 +476,16 @@ impl Receives {
         while let Some(message) = next.and_then(|key| self.messages.remove(key)) {
             next = message.neighbours.and_then(|neighbours| neighbours.older);
             self.by_name.remove(&message.name);
-            if let Claim::Unexpected(arrival) = message.claim {
-                self.unexpected.remove(arrival, message.peer, message.tag);
-                self.release(message.peer, message.total);
+            if let Destination::Own { wait, buffer } = &message.destination {
+                let bytes = if buffer.is_some() { message.total.into() } else { 0 };
+                let unexpected = match *wait {
+                    Wait::Receive(arrival) => {
+                        self.unexpected.remove(arrival, message.peer, message.tag);
+                        1
+                    }
+                    Wait::Turn => 0,
+                };
+                self.release(message.peer, Kept { unexpected, bytes });
             }
             deliveries.extend(message.into_delivery());
         }
@@ -350,42 +525,6 @@ impl Receives {
         self.messages.get_mut(key?)?.neighbours.as_mut()
     }
 
-    fn begin(
-        &mut self,
-        name: MessageName,
-        peer: Addr,
-        tag: Option<u64>,
-        request: &StandardRequest,
-        payload: Payload<'_>,
-    ) -> Result<Key, Refusal> {
-        if self.messages.len() >= self.message_limit {
-            return Err(Refusal::Busy(NackCode::NO_SES_MSG_AVAIL));
-        }
-        let total = request.request_length;
-        let (buffer, claim) = match self.posted.take(peer, tag) {
-            Some(posted) => (posted.buffer, Claim::Of(posted.id, posted.context)),
-            None => {
-                let held = self.held.get(&peer).map_or(0, |held| *held) + quota(total);
-                if held > self.hold_limit {
-                    return Err(Refusal::Busy(NackCode::NO_PKT_BUFFER));
-                }
-                self.held.insert(peer, held);
-                (Buffer::to_keep(total, payload), Claim::Unexpected(self.unexpected.next_arrival()))
-            }
-        };
-        let message =
-            Incoming { name, peer, tag, header_data: 0, total, received: 0, buffer, claim, neighbours: None };
-        let key = self.messages.insert(message);
-        if payload.len() < total {
-            self.by_name.insert(name, key);
-            self.list(key, name.0);
-        }
-        if let Claim::Unexpected(arrival) = claim {
-            self.unexpected.insert(arrival, peer, tag, key);
-        }
-        Ok(key)
-    }
-
     /// Finishes a complete message that has matched a receive.
     fn finish(&mut self, key: Key) -> Option<Delivery> {
         let message = self.messages.remove(key)?;
@@ -395,11 +534,13 @@ impl Receives {
         message.into_delivery()
     }
 
-    fn release(&mut self, peer: Addr, bytes: u32) {
-        if let Some(held) = self.held.get_mut(&peer) {
-            *held = held.saturating_sub(quota(bytes));
-            if *held == 0 {
-                self.held.remove(&peer);
+    /// Gives back what a message of `peer` had.
+    fn release(&mut self, peer: Addr, share: Kept) {
+        if let Some(kept) = self.kept.get_mut(&peer) {
+            kept.unexpected -= share.unexpected;
+            kept.bytes -= share.bytes;
+            if *kept == Kept::default() {
+                self.kept.remove(&peer);
             }
         }
     }
@@ -411,24 +552,23 @@ impl Receives {
 
     /// Bytes of heap allocated for messages in progress, without their contents.
     pub(crate) fn message_bytes(&self) -> u64 {
+        let arrived = self.messages.iter().map(|(_, message)| message.arrived.heap_bytes());
         self.messages.heap_bytes()
+            + arrived.sum::<u64>()
             + self.unexpected.heap_bytes()
             + heap::of_map(&self.by_name)
             + heap::of_map(&self.newest_incomplete)
-            + heap::of_map(&self.held)
+            + heap::of_map(&self.kept)
     }
 
     /// Bytes of the memory of posted receives and messages in progress.
     pub(crate) fn payload_bytes(&self) -> u64 {
-        let messages = self.messages.iter().map(|(_, message)| heap::of_buffer(&message.buffer));
-        self.posted.payload_bytes() + messages.sum::<u64>()
+        let buffer = |message: &Incoming| match &message.destination {
+            Destination::Receive { buffer, .. } => heap::of_buffer(buffer),
+            Destination::Own { buffer, .. } => buffer.as_ref().map_or(0, heap::of_buffer),
+        };
+        self.posted.payload_bytes() + self.messages.iter().map(|(_, message)| buffer(message)).sum::<u64>()
     }
-}
-
-/// Bytes that an unexpected message of `len` bytes counts for in its sender's quota: at least the memory of its state,
-/// so that no sender can exhaust the number of messages with empty ones.
-fn quota(len: u32) -> u64 {
-    u64::from(len).max(128)
 }
 
 /// The response that tells the sender of `request` the result of its message.

@@ -18,7 +18,7 @@ pub struct SendMessage {
     next_offset: u32,
     /// Packets sent and not acknowledged.
     pub unacknowledged: u32,
-    /// Identifier of the message in its PDC.
+    /// Number of the message in its PDC, once its first packet has been cut.
     pub msg_id: u16,
     /// Whether the last packet has been cut.
     cut: bool,
@@ -50,7 +50,6 @@ impl SendMessage {
         tag: Option<u64>,
         header_data: u64,
         context: u64,
-        msg_id: u16,
         connection: u32,
     ) -> SendMessage {
         SendMessage {
@@ -59,7 +58,7 @@ impl SendMessage {
             tag,
             header_data,
             context,
-            msg_id,
+            msg_id: 0,
             next_offset: 0,
             cut: false,
             unacknowledged: 0,
@@ -149,7 +148,7 @@ mod tests {
     proptest! {
         #[test]
         fn segments_cover_the_message(len in prop_oneof![0u32..20_000, u32::MAX - 9_000..=u32::MAX], mtu in 1u32..9_000) {
-            let mut message = SendMessage::new(Buffer::Virtual(len), None, 0, 0, 1, 0);
+            let mut message = SendMessage::new(Buffer::Virtual(len), None, 0, 0, 0);
             message.next_offset = len.saturating_sub(20_000) / mtu * mtu;
             let mut at = message.next_offset;
             while let Some(segment) = message.peek(mtu) {

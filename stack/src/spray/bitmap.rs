@@ -11,12 +11,21 @@
 use super::round::Round;
 use super::{Entropy, PathContext, PathFeedback, PathSelector};
 use crate::rng::Rng;
-use weft_cc::Time;
+use weft_cc::{Time, settings};
 
 /// The largest penalty of an entropy: four bits.
 const MAX_PENALTY: u8 = 15;
 /// Number of entropies that a packet examines before it takes a penalised one. UET suggests 64 to 256 entropies.
 const SCAN_LIMIT: u16 = 256;
+
+settings! {
+    /// The settings of `bitmap`, and of `mixed`. The defaults are those of uet-htsim.
+    pub struct BitmapConfig {
+        ecn: u32 = 1, in 0..=15, "penalty of an entropy for a congestion mark, points";
+        nack: u32 = 4, in 0..=15, "penalty for a trimmed packet or an inferred loss, points";
+        timeout: u32 = 15, in 0..=15, "penalty for an expiry of the retransmission timer, points";
+    }
+}
 
 /// Sprays like [`Oblivious`](super::Oblivious), but skips penalised entropies. Each packet that skips takes one
 /// point off.
@@ -31,8 +40,10 @@ pub struct Bitmap {
 
 impl Bitmap {
     /// Sprays over `paths` entropies (0 counts as 1).
-    pub fn new(paths: u16, mut rng: Rng) -> Bitmap {
-        Bitmap { round: Round::new(paths, &mut rng), penalties: Penalties::default(), rng }
+    pub fn new(config: &BitmapConfig, paths: u16, mut rng: Rng) -> Bitmap {
+        let points = [config.ecn, config.nack, config.timeout].map(|points| points.min(15) as u8);
+        let penalties = Penalties { points, ..Penalties::default() };
+        Bitmap { round: Round::new(paths, &mut rng), penalties, rng }
     }
 
     pub(super) fn paths(&self) -> u16 {
@@ -68,13 +79,14 @@ impl Bitmap {
 
     #[inline]
     pub(super) fn learn(&mut self, entropy: Entropy, feedback: PathFeedback) {
+        let [ecn, nack, timeout] = self.penalties.points;
         let points = match feedback {
             PathFeedback::Good => return,
-            PathFeedback::Ecn => 1,
-            PathFeedback::Nack => 4,
-            PathFeedback::Timeout => MAX_PENALTY,
+            PathFeedback::Ecn => ecn,
+            PathFeedback::Nack => nack,
+            PathFeedback::Timeout => timeout,
         };
-        if entropy.0 < self.round.paths() {
+        if points > 0 && entropy.0 < self.round.paths() {
             self.penalties.add(entropy, points, self.round.paths());
         }
     }
@@ -101,6 +113,8 @@ impl PathSelector for Bitmap {
 struct Penalties {
     /// Entropies with a penalty above zero.
     penalised: u16,
+    /// Points for a mark, a NACK, a timeout.
+    points: [u8; 3],
     nibbles: Box<[u8]>,
 }
 
@@ -153,7 +167,7 @@ mod tests {
     #[test]
     fn heavier_penalties_keep_a_path_out_for_longer() {
         let absence = |feedback| {
-            let mut bitmap = Bitmap::new(16, Rng::new(1, 2));
+            let mut bitmap = Bitmap::new(&BitmapConfig::default(), 16, Rng::new(1, 2));
             bitmap.learn(Entropy(5), feedback);
             packets_until(&mut bitmap, 5)
         };
@@ -163,6 +177,16 @@ mod tests {
         assert!((15..=31).contains(&ecn), "{ecn}");
         assert!((4 * 15..=5 * 16).contains(&nack), "{nack}");
         assert!((15 * 15..=16 * 16).contains(&timeout), "{timeout}");
+    }
+
+    #[test]
+    fn penalties_are_as_configured() {
+        let config = BitmapConfig { ecn: 0, nack: 2, ..BitmapConfig::default() };
+        let mut bitmap = Bitmap::new(&config, 16, Rng::new(1, 2));
+        bitmap.learn(Entropy(5), PathFeedback::Ecn);
+        assert_eq!((bitmap.penalties.of(Entropy(5)), bitmap.penalties.penalised), (0, 0));
+        bitmap.learn(Entropy(5), PathFeedback::Nack);
+        assert_eq!((bitmap.penalties.of(Entropy(5)), bitmap.penalties.penalised), (2, 1));
     }
 
     #[test]
@@ -180,7 +204,7 @@ mod tests {
 
     #[test]
     fn spraying_stays_even_if_all_entropies_are_penalised() {
-        let mut bitmap = Bitmap::new(8, Rng::new(1, 2));
+        let mut bitmap = Bitmap::new(&BitmapConfig::default(), 8, Rng::new(1, 2));
         for e in 0..8 {
             bitmap.learn(Entropy(e), PathFeedback::Timeout);
         }

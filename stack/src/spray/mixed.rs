@@ -6,7 +6,7 @@
 //! longer queue would only hold repetitions and older information. Windows of fewer packets than paths never
 //! reach the limit.
 
-use super::bitmap::Bitmap;
+use super::bitmap::{Bitmap, BitmapConfig};
 use super::{Entropy, PathContext, PathFeedback, PathSelector};
 use crate::rng::Rng;
 use std::collections::VecDeque;
@@ -24,8 +24,8 @@ pub struct Mixed {
 
 impl Mixed {
     /// Sprays over `paths` entropies (0 counts as 1).
-    pub fn new(paths: u16, rng: Rng) -> Mixed {
-        Mixed { bitmap: Bitmap::new(paths, rng), recycled: VecDeque::new() }
+    pub fn new(config: &BitmapConfig, paths: u16, rng: Rng) -> Mixed {
+        Mixed { bitmap: Bitmap::new(config, paths, rng), recycled: VecDeque::new() }
     }
 
     fn recycle(&mut self, entropy: Entropy) {
@@ -63,7 +63,7 @@ mod tests {
 
     #[test]
     fn entropies_are_recycled_in_order_of_arrival_and_the_oldest_are_displaced() {
-        let mut mixed = Mixed::new(4, Rng::new(0, 0));
+        let mut mixed = Mixed::new(&BitmapConfig::default(), 4, Rng::new(0, 0));
         let pkt = PathContext { now: Time::ZERO, sent: 9, window_packets: 4, retransmission: false };
         for e in [3, 0, 0, 1, 2, 2] {
             mixed.feedback(Time::ZERO, Entropy(e), PathFeedback::Good);

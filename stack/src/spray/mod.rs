@@ -18,7 +18,7 @@ pub use bitmap::Bitmap;
 pub use ecmp::Ecmp;
 pub use mixed::Mixed;
 pub use oblivious::Oblivious;
-pub use registry::LbChoice;
+pub use registry::{LbChoice, SelectorInput};
 pub use reps::Reps;
 pub use round_robin::RoundRobin;
 

@@ -2,11 +2,14 @@
 //!
 //! A new balancer needs a file of its own, an arm in [`Selector`], and a row here.
 
+use super::bitmap::BitmapConfig;
+use super::reps::RepsConfig;
 use super::{Bitmap, Ecmp, Mixed, Oblivious, PathSelector, Reps, RoundRobin, Selector};
 use crate::rng::Rng;
 use core::fmt;
 use std::sync::Arc;
-use weft_cc::table::{Builder, Part, Row, UnknownName, find, without_settings};
+use weft_cc::table::{Builder, Part, Row, SetError, UnknownName, configured, find, without_settings};
+use weft_cc::{SettingInfo, Span};
 
 /// The input from which a balancer is built.
 #[derive(Clone, Debug)]
@@ -15,6 +18,8 @@ pub struct SelectorInput {
     pub paths: u16,
     /// Whether switches trim packets that they have no room for; otherwise they drop them.
     pub trimming: bool,
+    /// The base RTT of the congestion context as it begins: that of the idle network.
+    pub base_rtt: Span,
     /// A generator for this balancer alone.
     pub rng: Rng,
 }
@@ -43,23 +48,33 @@ pub static BALANCERS: &[Row<Part<SelectorInput, Selector>>] = &[
     },
     Row {
         name: "reps",
-        about: "recycles the entropies of unmarked acknowledgements, ring of 8, freezes on timeout",
+        about: "recycles the entropies of unmarked acknowledgements, freezes on timeout",
         source: "arXiv 2407.21625, uet-htsim",
         part: || {
-            without_settings(|on: SelectorInput| Selector::Reps(Reps::new(on.paths, on.trimming, on.rng)))
+            configured(|config: &RepsConfig, on: SelectorInput| {
+                Selector::Reps(Reps::new(config, on.paths, on.trimming, on.rng))
+            })
         },
     },
     Row {
         name: "bitmap",
         about: "every entropy once a round, those with a penalty (ECN, NACK, timeout) left out",
         source: "uet-htsim",
-        part: || without_settings(|on: SelectorInput| Selector::Bitmap(Bitmap::new(on.paths, on.rng))),
+        part: || {
+            configured(|config: &BitmapConfig, on: SelectorInput| {
+                Selector::Bitmap(Bitmap::new(config, on.paths, on.rng))
+            })
+        },
     },
     Row {
         name: "mixed",
         about: "recycles the entropies of unmarked acknowledgements, else as bitmap",
         source: "uet-htsim",
-        part: || without_settings(|on: SelectorInput| Selector::Mixed(Mixed::new(on.paths, on.rng))),
+        part: || {
+            configured(|config: &BitmapConfig, on: SelectorInput| {
+                Selector::Mixed(Mixed::new(config, on.paths, on.rng))
+            })
+        },
     },
 ];
 
@@ -80,14 +95,28 @@ impl LbChoice {
         Ok(LbChoice { name: row.name.into(), builder: (row.part)() })
     }
 
-    /// A user's own balancer: `build` makes a selector for each congestion context from the number
-    /// of paths, whether switches trim, and a generator of its own.
+    /// A user's own balancer: `build` makes a selector for each congestion context.
     pub fn custom<F>(name: &str, build: F) -> LbChoice
     where
-        F: Fn(u16, bool, Rng) -> Box<dyn PathSelector + Send> + Send + Sync + 'static,
+        F: Fn(SelectorInput) -> Box<dyn PathSelector + Send> + Send + Sync + 'static,
     {
-        let build = move |on: SelectorInput| Selector::Custom(build(on.paths, on.trimming, on.rng));
+        let build = move |on: SelectorInput| Selector::Custom(build(on));
         LbChoice { name: name.into(), builder: without_settings(build) }
+    }
+
+    /// Changes one setting from text.
+    ///
+    /// # Errors
+    /// [`SetError`] when there is no such setting, or when it does not take this value.
+    pub fn set(&mut self, key: &str, value: &str) -> Result<(), SetError> {
+        let changed = self.builder.with(key, value);
+        let changed = changed.map_err(|why| SetError::new(why, &self.name, key, value, &self.settings()));
+        changed.map(|builder| self.builder = builder)
+    }
+
+    /// The settings with their defaults.
+    pub fn settings(&self) -> Vec<SettingInfo> {
+        self.builder.settings()
     }
 
     /// The name by which users choose this load balancer.
@@ -95,10 +124,9 @@ impl LbChoice {
         &self.name
     }
 
-    /// A selector for one congestion context, over `paths` entropies (0 counts as 1).
-    /// `trimming`: whether switches trim packets rather than drop them.
-    pub fn build(&self, paths: u16, trimming: bool, rng: Rng) -> Selector {
-        self.builder.build(SelectorInput { paths: paths.max(1), trimming, rng })
+    /// A selector for one congestion context. No paths count as one.
+    pub fn build(&self, input: SelectorInput) -> Selector {
+        self.builder.build(SelectorInput { paths: input.paths.max(1), ..input })
     }
 }
 

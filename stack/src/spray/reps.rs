@@ -10,14 +10,18 @@
 use super::round::draw;
 use super::{Entropy, PathContext, PathFeedback, PathSelector};
 use crate::rng::Rng;
+use weft_cc::settings;
+use weft_cc::settings::TIME;
 use weft_cc::{Span, Time};
 
-/// Number of entropies in the ring.
-const RING: u8 = 8;
-/// The time for which a timeout freezes the ring.
-const FREEZE: Span = Span::from_ms(10);
-/// Number of packets with random entropies after freezing, before recycling resumes.
-const EXPLORE: u8 = 16;
+settings! {
+    /// The settings of `reps`. The defaults are those of uet-htsim.
+    pub struct RepsConfig {
+        ring: u32 = 8, in 1..=64, "entropies that the ring holds";
+        freeze: Span = Span::from_ms(10), in TIME, "time for which a timeout freezes the ring";
+        explore: u32 = 16, in 0..=255, "packets with random entropies after freezing, before recycling resumes";
+    }
+}
 
 /// Reuses the entropies of packets that were acknowledged unmarked, oldest first; draws a random one if it has none.
 #[derive(Clone, Debug)]
@@ -25,8 +29,11 @@ pub struct Reps {
     rng: Rng,
     frozen_at: Option<Time>,
     ring: Ring,
+    freeze: Span,
     paths: u16,
     explore: u8,
+    /// The value of `explore` when freezing ends.
+    explore_after: u8,
     /// One bit for each of the last acknowledgements, the newest lowest: whether it carried a mark.
     marks: u8,
     trimming: bool,
@@ -35,9 +42,18 @@ pub struct Reps {
 impl Reps {
     /// Sprays over `paths` entropies (0 counts as 1). `trimming`: whether switches trim packets, so that
     /// congestion cannot cause a timeout.
-    pub fn new(paths: u16, trimming: bool, rng: Rng) -> Reps {
-        let paths = paths.max(1);
-        Reps { rng, frozen_at: None, ring: Ring::default(), paths, explore: 0, marks: 0, trimming }
+    pub fn new(config: &RepsConfig, paths: u16, trimming: bool, rng: Rng) -> Reps {
+        Reps {
+            rng,
+            frozen_at: None,
+            ring: Ring::new(config.ring.clamp(1, 64) as u8),
+            freeze: config.freeze,
+            paths: paths.max(1),
+            explore: 0,
+            explore_after: config.explore.min(255) as u8,
+            marks: 0,
+            trimming,
+        }
     }
 
     /// Whether a timeout has frozen the ring: its entropies are then used in turn, fresh or not.
@@ -46,10 +62,10 @@ impl Reps {
     }
 
     fn thaw(&mut self, now: Time) {
-        if self.frozen_at.is_some_and(|since| now.since(since) > FREEZE) {
+        if self.frozen_at.is_some_and(|since| now.since(since) > self.freeze) {
             self.frozen_at = None;
-            self.ring = Ring::default();
-            self.explore = EXPLORE;
+            self.ring.clear();
+            self.explore = self.explore_after;
         }
     }
 
@@ -89,12 +105,18 @@ impl PathSelector for Reps {
             PathFeedback::Timeout => self.freeze(now),
         }
     }
+
+    fn heap_bytes(&self) -> usize {
+        size_of_val(&*self.ring.slots)
+    }
 }
 
 /// The last entropies with good feedback. The newest `fresh` of them have not been reused yet.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 struct Ring {
-    slots: [u16; RING as usize],
+    /// Allocated for the first entropy.
+    slots: Box<[u16]>,
+    len: u8,
     /// The slot for the next entropy.
     head: u8,
     /// Number of slots that hold an entropy.
@@ -105,18 +127,30 @@ struct Ring {
 }
 
 impl Ring {
+    /// An empty ring of `len` slots, at most 128.
+    fn new(len: u8) -> Ring {
+        Ring { slots: Box::default(), len, head: 0, filled: 0, fresh: 0, cursor: 0 }
+    }
+
+    fn clear(&mut self) {
+        (self.head, self.filled, self.fresh, self.cursor) = (0, 0, 0, 0);
+    }
+
     fn put(&mut self, entropy: u16) {
+        if self.slots.is_empty() {
+            self.slots = vec![0; usize::from(self.len)].into_boxed_slice();
+        }
         self.slots[usize::from(self.head)] = entropy;
-        self.head = (self.head + 1) % RING;
-        self.filled = (self.filled + 1).min(RING);
-        self.fresh = (self.fresh + 1).min(RING);
+        self.head = (self.head + 1) % self.len;
+        self.filled = (self.filled + 1).min(self.len);
+        self.fresh = (self.fresh + 1).min(self.len);
     }
 
     fn take_oldest(&mut self) -> Option<u16> {
         if self.fresh == 0 {
             return None;
         }
-        let at = (self.head + RING - self.fresh) % RING;
+        let at = (self.head + self.len - self.fresh) % self.len;
         self.fresh -= 1;
         Some(self.slots[usize::from(at)])
     }
@@ -144,7 +178,7 @@ mod tests {
     }
 
     fn primed(trimming: bool, entropies: &[u16]) -> Reps {
-        let mut reps = Reps::new(4096, trimming, Rng::new(5, 0));
+        let mut reps = Reps::new(&RepsConfig::default(), 4096, trimming, Rng::new(5, 0));
         for &e in entropies {
             reps.feedback(Time::ZERO, Entropy(e), PathFeedback::Good);
         }
@@ -170,6 +204,18 @@ mod tests {
     }
 
     #[test]
+    fn ring_and_freezing_are_as_configured() {
+        let config = RepsConfig { ring: 3, freeze: Span::from_ms(1), explore: 0 };
+        let mut reps = Reps::new(&config, 4096, true, Rng::new(5, 0));
+        (0..5).for_each(|e| reps.feedback(Time::ZERO, Entropy(e), PathFeedback::Good));
+        assert_eq!(take(&mut reps, Time::ZERO, 3), [2, 3, 4]);
+        reps.feedback(Time::ZERO, Entropy(0), PathFeedback::Timeout);
+        assert_eq!(take(&mut reps, ms(1), 4), [3, 4, 2, 3]);
+        reps.feedback(ms(2), Entropy(9), PathFeedback::Good);
+        assert_eq!(take(&mut reps, ms(2), 1), [9], "nothing is explored");
+    }
+
+    #[test]
     fn a_frozen_ring_is_cycled_for_10_ms_and_16_exploring_packets_follow() {
         let mut reps = primed(true, &[1, 2, 3]);
         take(&mut reps, Time::ZERO, 3);
@@ -184,7 +230,7 @@ mod tests {
         assert!(!reps.is_frozen());
         reps.feedback(later, Entropy(0), PathFeedback::Timeout);
         assert!(!reps.is_frozen(), "no freezing while exploring");
-        let explored = take(&mut reps, later, usize::from(EXPLORE));
+        let explored = take(&mut reps, later, 16);
         assert!(explored.iter().filter(|e| **e == 77).count() <= 1);
         assert_eq!(reps.next(&at(later)), Entropy(77), "then recycling goes on");
     }

@@ -118,6 +118,14 @@ pub enum WireError {
         /// The checksum carried.
         found: u16,
     },
+    /// The CRC-32C behind the payload does not agree with the packet.
+    #[error("CRC-32C {expected:#010x} expected, found {found:#010x}: damage, or a peer that sends none")]
+    Crc {
+        /// The CRC of the bytes present.
+        expected: u32,
+        /// The CRC carried.
+        found: u32,
+    },
     /// Emitting: the buffer is too short.
     #[error("{header}: {needed} bytes needed to emit, room for {room}")]
     NoRoom {

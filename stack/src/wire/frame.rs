@@ -2,7 +2,7 @@
 //!
 //! Headers and payload are written separately ([`emit_headers`], then the payload right after), so that the payload is
 //! copied once or not at all. [`finish_checksums`] comes last, and only if the port does not compute the checksums
-//! itself. No CRC-32C trailer is emitted; a trailer that a peer appends counts as payload.
+//! itself. Where a network's packets end with a CRC ([`crc`]), it counts as payload until it is filled in.
 
 pub use super::class::{DscpClasses, PacketClass, TrimPoint};
 pub use super::ethernet::{MacAddr, VlanTag};
@@ -11,6 +11,7 @@ pub use super::trim::{TrimFormat, TrimOutcome, TrimPolicy, trim_frame};
 pub use super::udp::{UET_UDP_PORT, entropy_to_port, port_to_entropy};
 
 use super::checksum;
+use super::crc;
 use super::error::{HeaderName, WireError, fits};
 use super::ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, EthernetHeader, EthernetView};
 use super::ipv4::{self, Ipv4Header};
@@ -47,7 +48,7 @@ pub struct FrameMeta {
     /// agree with `dscp`.
     pub trimmed: Option<TrimPoint>,
     /// Payload bytes that the packet had when it was sent: trimming leaves the UDP length alone. Ignored when an
-    /// untrimmed frame is emitted. Extension headers count as payload.
+    /// untrimmed frame is emitted. Extension headers count as payload, and so does a CRC in a trimmed frame that is emitted.
     pub original_payload_len: u32,
 }
 
@@ -67,8 +68,8 @@ pub struct Frame<'a> {
 
 /// The checksums that [`parse_frame`] verifies.
 ///
-/// The default verifies all: without a CRC-32C trailer the UDP checksum is the only end-to-end protection, since each
-/// switch recomputes Ethernet's. A trimmed frame's UDP checksum covers bytes that are gone, so it is never verified.
+/// The default verifies all: without a CRC the UDP checksum is the only end-to-end protection, since each switch
+/// recomputes Ethernet's. A trimmed frame's UDP checksum covers bytes that are gone, so it is never verified.
 /// IPv4 senders may omit the UDP checksum (zero); over IPv6 zero is refused (RFC 8200 §8.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChecksumPolicy {
@@ -77,13 +78,15 @@ pub struct ChecksumPolicy {
     pub ipv4_header: bool,
     /// Verify the UDP checksum.
     pub udp: bool,
+    /// Packets end with a CRC ([`crc`]), which is verified and removed.
+    pub crc: bool,
 }
 
 impl ChecksumPolicy {
     /// Verify all.
-    pub const VERIFY: ChecksumPolicy = ChecksumPolicy { ipv4_header: true, udp: true };
-    /// Verify nothing: the port has verified the checksums.
-    pub const OFFLOADED: ChecksumPolicy = ChecksumPolicy { ipv4_header: false, udp: false };
+    pub const VERIFY: ChecksumPolicy = ChecksumPolicy { ipv4_header: true, udp: true, crc: false };
+    /// Verify no checksum: the port has verified the checksums.
+    pub const OFFLOADED: ChecksumPolicy = ChecksumPolicy { ipv4_header: false, udp: false, crc: false };
 }
 
 impl Default for ChecksumPolicy {
@@ -123,10 +126,18 @@ pub fn parse_frame<'a>(
     };
     let ip = net.addrs();
     check_udp(&udp, &ip, checksums.udp && trimmed.is_none())?;
-    let (pds, rest) = Pds::decode(udp.payload())?;
+    let trailer = if checksums.crc { crc::LEN } else { 0 };
+    let mut delivery = udp.payload();
+    if checksums.crc && trimmed.is_none() {
+        let udp_at = net.header_len() - ip.source_at();
+        let from = eth.header_len() + ip.source_at();
+        crc::verify(&bytes[from..from + udp_at + usize::from(udp.length())], udp_at)?;
+        delivery = &delivery[..delivery.len() - crc::LEN];
+    }
+    let (pds, rest) = Pds::decode(delivery)?;
     let body = match trimmed {
         None => whole_body(&pds, rest)?,
-        Some(_) => trimmed_body(&pds, rest, usize::from(udp.length()))?,
+        Some(_) => trimmed_body(&pds, rest, usize::from(udp.length()).saturating_sub(trailer))?,
     };
     let meta = FrameMeta {
         src_mac: eth.src(),

@@ -37,6 +37,14 @@ impl IpAddrs {
             IpAddrs::V6 { .. } => super::ipv6::HEADER_LEN,
         }
     }
+
+    /// Offset of the source address in the IP header.
+    pub const fn source_at(&self) -> usize {
+        match self {
+            IpAddrs::V4 { .. } => 12,
+            IpAddrs::V6 { .. } => 8,
+        }
+    }
 }
 
 /// The two ECN bits (RFC 3168).

@@ -13,6 +13,7 @@
 mod bytes;
 pub mod checksum;
 pub mod class;
+pub mod crc;
 pub mod edit;
 pub mod error;
 pub mod ethernet;
@@ -40,3 +41,13 @@ pub use error::{HeaderName, WireError};
 pub const MAX_HEADERS: usize = pds::Request::CC_LEN + ses::StandardRequest::LEN;
 /// Longest headers of a data packet from IPv4 on, bytes: a link's MTU must exceed the payload by this.
 pub const MAX_IPV4_HEADERS: usize = ipv4::HEADER_LEN + udp::HEADER_LEN + MAX_HEADERS;
+
+/// Nominal size of a data packet beyond its payload, bytes; `with_cc` says that its request has the congestion-control
+/// fields, `crc` that the network's packets end with a CRC. The nominal size is the length in the UDP header + 40, whatever the version of IP (UET §3.6.12); both ends
+/// count it for `rcvd_bytes`. What the fabric adds or leaves out on the way does not change it.
+#[inline]
+pub const fn nominal_overhead(with_cc: bool, crc: bool) -> u32 {
+    let request = if with_cc { pds::Request::CC_LEN } else { pds::Request::LEN };
+    let trailer = if crc { crc::LEN } else { 0 };
+    (40 + udp::HEADER_LEN + request + ses::StandardRequest::LEN + trailer) as u32
+}

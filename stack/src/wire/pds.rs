@@ -2,14 +2,18 @@
 
 mod ack;
 mod codec;
+mod vendor;
 mod view;
 
 #[cfg(test)]
 pub(crate) mod tests;
 
+pub use vendor::{BlockLoss, DelayEcho, VendorFlags};
 pub use view::{PROLOGUE_LEN, PacketType, PdsView};
 
 use core::cmp::Ordering;
+
+use weft_cc::{FlowControl, Span};
 
 /// A packet sequence number. It wraps: compare only with the methods of this type, which are valid for numbers less
 /// than 2³¹ apart.
@@ -122,6 +126,8 @@ pub struct Request {
     pub spdcid: PdcId,
     /// The target's PDC.
     pub destination: Destination,
+    /// Flags in bits that the standard reserves.
+    pub vendor: VendorFlags,
     /// Present in RUD_CC and ROD_CC requests.
     pub cc: Option<RequestCc>,
 }
@@ -208,9 +214,11 @@ pub enum CcState {
         /// As in [`NsccState::ooo_count`].
         ooo_count: u16,
     },
+    /// cc_type 15, for requests with [`VendorFlags::DELAY_ECHO`].
+    DelayEcho(DelayEcho),
     /// A type that weft does not interpret, with its 64 bits.
     Other {
-        /// cc_type, 4 bits, neither 0 nor 1.
+        /// cc_type, 4 bits: 2 to 14.
         kind: u8,
         /// The uninterpreted bits.
         bits: u64,
@@ -230,14 +238,42 @@ pub struct NsccState {
     /// Time from the packet's arrival to the acknowledgement, units of 128 ns; 0 if unknown, 0xFFFF if longer than the
     /// field can express.
     pub service_time: u16,
-    /// Restore the window (rc).
+    /// Restore the window that the sender had before the penalty (rc).
     pub restore_cwnd: bool,
-    /// Share of the window to keep, 7 bits; 0x7F keeps the whole window.
+    /// Penalty on the sender's window, 7 bits: the window loses this share of the newly received bytes, in 1/128. 0 is
+    /// no effect, and what receivers without flow control send (UET §3.6.13.2).
     pub rcv_cwnd_pend: u8,
     /// Total bytes received, units of 256 B, rounded up, modulo 2²⁴.
     pub rcvd_bytes: u32,
     /// Packets received beyond the first missing one; 0xFFFF if unknown.
     pub ooo_count: u16,
+}
+
+/// The unit of `service_time`.
+const SERVICE_TIME_UNIT: Span = Span::from_ns(128);
+
+impl NsccState {
+    /// The receiver's request concerning the window.
+    #[inline]
+    pub fn flow_control(&self) -> FlowControl {
+        match (self.rcv_cwnd_pend, self.restore_cwnd) {
+            (0, false) => FlowControl::Off,
+            (0, true) => FlowControl::Restore,
+            (share, _) => FlowControl::Penalty(share),
+        }
+    }
+
+    /// The `service_time` that says `waited`: rounded up, 0 for no time at all, which stands for "unknown".
+    #[inline]
+    pub fn service_time_of(waited: Span) -> u16 {
+        waited.as_ps().div_ceil(SERVICE_TIME_UNIT.as_ps()).min(0xffff) as u16
+    }
+
+    /// Time from the packet's arrival to the acknowledgement; zero if unknown, and no more than 8.4 ms.
+    #[inline]
+    pub fn service_span(&self) -> Span {
+        SERVICE_TIME_UNIT.times(self.service_time.into())
+    }
 }
 
 /// NACK and NACK_CCX.
@@ -253,7 +289,7 @@ pub struct Nack {
     pub rudi: bool,
     /// Reason for refusing the packet.
     pub code: NackCode,
-    /// Vendor-defined detail.
+    /// Vendor-defined detail; weft's are in [`BlockLoss`].
     pub vendor_code: u8,
     /// PSN of the refused packet.
     pub psn: Psn,
@@ -309,7 +345,8 @@ pub struct NackCode(pub u8);
 pub struct Control {
     /// Type of the control packet.
     pub kind: ControlKind,
-    /// The PDC is a ROD one.
+    /// The PDC is a ROD one (ISROD). Only NOOP and NEGOTIATION say so; it is false in control packets of other kinds,
+    /// whose PDC is known.
     pub rod: bool,
     /// This is a retransmission.
     pub retx: bool,
@@ -351,6 +388,14 @@ pub enum ControlKind {
     CreditRequest = 8,
     /// Negotiation.
     Negotiation = 9,
+}
+
+impl ControlKind {
+    /// Whether ISROD means something in packets of this kind: they may speak of a PDC that does not exist yet.
+    #[inline]
+    pub const fn states_mode(self) -> bool {
+        matches!(self, ControlKind::Noop | ControlKind::Negotiation)
+    }
 }
 
 /// RUDI_REQ and RUDI_RESP.

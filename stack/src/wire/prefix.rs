@@ -15,6 +15,8 @@ use super::ipv4::{self, Ipv4Header};
 use super::udp::{self, UdpHeader};
 
 const IP: usize = ethernet::HEADER_LEN;
+/// Offset of the source address.
+pub const SOURCE: usize = IP + 12;
 /// Offset of the UDP header.
 pub const UDP: usize = IP + ipv4::HEADER_LEN;
 /// Offset of the IPv4 header checksum.

@@ -5,7 +5,7 @@ use super::frame::*;
 use super::pds::tests::{any_pds, any_request, hex};
 use super::pds::{
     Ack, AckRequest, AckTrigger, Control, ControlKind, DeliveryMode, Destination, NextHeader, PdcId, Pds,
-    Psn, Request, Tss,
+    Psn, Request, Tss, VendorFlags,
 };
 use super::prefix::Prefix;
 use super::ses::tests::ses_of;
@@ -56,6 +56,7 @@ fn request() -> Pds {
         psn: Psn(0x0102_0304),
         spdcid: PdcId(5),
         destination: Destination::Pdc(PdcId(6)),
+        vendor: VendorFlags::NONE,
         cc: None,
     })
 }

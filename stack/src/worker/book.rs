@@ -6,6 +6,7 @@ use std::hash::BuildHasherDefault;
 
 use rustc_hash::FxHasher;
 
+use super::ip_prefix::PrefixZones;
 use crate::packet::Addr;
 use crate::wire::ethernet::MacAddr;
 use crate::wire::ip::IpAddrs;
@@ -75,6 +76,7 @@ pub struct AddressBook {
     by_ip: HashMap<IpAddr, Addr, BuildHasherDefault<FxHasher>>,
     capacity: usize,
     strangers: Strangers,
+    zones: PrefixZones,
     /// No address below this is free.
     first_free: usize,
     /// How often a route was entered.
@@ -145,11 +147,20 @@ impl AddressBook {
             by_ip: HashMap::default(),
             capacity,
             strangers,
+            zones: PrefixZones::default(),
             first_free: 0,
             changes: 0,
         };
         book.insert(own, host)?;
         Ok(book)
+    }
+
+    /// The book with `zones` for all peers, those that are entered already and those to come.
+    #[must_use]
+    pub fn with_zones(mut self, zones: PrefixZones) -> AddressBook {
+        self.by_ip.iter().for_each(|(ip, addr)| zones.enter(*addr, *ip));
+        self.zones = zones;
+        self
     }
 
     /// The endpoint whose book it is.
@@ -218,7 +229,10 @@ impl AddressBook {
             return Err(BookError::AddrTaken(addr));
         }
         match *self.by_ip.entry(ip).or_insert(addr) {
-            holder if holder == addr => Ok(()),
+            holder if holder == addr => {
+                self.zones.enter(addr, ip);
+                Ok(())
+            }
             holder => Err(BookError::IpTaken { ip, addr: holder }),
         }
     }
@@ -317,7 +331,11 @@ impl AddressBook {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::fep::{Zone, ZoneId, ZoneMap, ZoneTable, Zones};
+    use weft_cc::{CcChoice, CcParams, Rate, Span};
 
     fn host(n: u8) -> HostAddr {
         HostAddr { mac: MacAddr([2, 0, 0, 0, 0, n]), ip: IpAddr::from([10, 0, 0, n]) }
@@ -325,6 +343,20 @@ mod tests {
 
     fn book(capacity: usize, strangers: Strangers) -> AddressBook {
         AddressBook::new(Addr(1), host(1), capacity, strangers).unwrap()
+    }
+
+    /// Two zones beside the default one, and a table.
+    fn zones() -> ([ZoneId; 2], Arc<ZoneTable>) {
+        let params = CcParams {
+            mtu: 4096,
+            overhead: 64,
+            link_rate: Rate::from_gbps(100),
+            network_rtt: Span::from_us(10),
+            trimming: true,
+        };
+        let zone = || Zone::new(&CcChoice::default(), &params);
+        let mut zones = Zones::one(zone());
+        ([(); 2].map(|()| zones.add(zone()).unwrap()), Arc::new(ZoneTable::new(16)))
     }
 
     #[test]
@@ -380,6 +412,27 @@ mod tests {
         book.resolve(Addr(0), MacAddr([6; 6]));
         assert_eq!(book.get(Addr(0)), Some(&host(5)), "but not any more");
         assert_eq!(book.insert(Addr(0), host(7)), Err(BookError::AddrTaken(Addr(0))));
+    }
+
+    #[test]
+    fn peers_are_in_the_zone_of_the_longest_prefix_of_their_address() {
+        let ([wide, narrow], table) = zones();
+        let prefixes = [("10.0.0.0/29", wide), ("10.0.0.4/30", narrow)];
+        let prefixes = prefixes.map(|(prefix, zone)| (prefix.parse().unwrap(), zone));
+        let map = ZoneMap::Table(table.clone());
+        let mut book = book(16, Strangers::Learn);
+        book.insert(Addr(2), host(2)).unwrap();
+        let mut book = book.with_zones(PrefixZones::new(prefixes.into(), table));
+        book.insert(Addr(5), host(5)).unwrap();
+        book.expect(Addr(6), host(6).ip).unwrap();
+        let stranger = book.sender(host(7)).unwrap();
+        let beyond = book.sender(host(9)).unwrap();
+        let zone = |peer| map.zone_of(Addr(1), peer);
+        assert_eq!(
+            [zone(Addr(2)), zone(Addr(5)), zone(Addr(6)), zone(stranger)],
+            [wide, narrow, narrow, narrow]
+        );
+        assert_eq!(zone(beyond), ZoneId::DEFAULT);
     }
 
     #[test]

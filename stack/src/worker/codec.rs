@@ -9,6 +9,7 @@ use crate::port::{ChecksumOffload, ChecksumStatus, Frame, PortCaps};
 use crate::region::RegionBytes;
 use crate::spray::Entropy;
 use crate::wire::WireError;
+use crate::wire::crc;
 use crate::wire::frame::{
     ChecksumPolicy, DEFAULT_TTL, DscpClasses, Ecn, FrameMeta, IpAddrs, PacketClass, TrimPoint, UdpChecksum,
     VlanTag, emit_headers, emit_headers_behind, emit_headers_with_ipv4_checksum, entropy_to_port,
@@ -46,6 +47,8 @@ pub enum Checksum {
 #[derive(Clone, Copy, Debug)]
 pub struct Codec {
     link: LinkConfig,
+    /// Bytes of the CRC at the end of packets: 0 or [`crc::LEN`].
+    trailer: usize,
     offload_v4: bool,
     offload_v6: bool,
     /// Whether IPv4 packets leave without a UDP checksum.
@@ -129,12 +132,19 @@ impl Codec {
         let is_plain = link.vlan.is_none() && link.classes.validate().is_ok();
         Codec {
             link,
+            trailer: 0,
             offload_v4: caps.tx_ipv4_checksum && caps.tx_udp_checksum,
             offload_v6: caps.tx_udp_checksum,
             without_udp_v4,
             plain: is_plain
                 .then(|| (marks(PacketClass::Trimmable, DATA_ECN), marks(PacketClass::Control, CONTROL_ECN))),
         }
+    }
+
+    /// As it is, for a network whose packets end with a CRC, or not. Where it is `on`, the CRC is verified instead of the
+    /// UDP checksum, which is still sent.
+    pub fn with_crc(self, on: bool) -> Codec {
+        Codec { trailer: if on { crc::LEN } else { 0 }, ..self }
     }
 
     /// Writes `packet` with `payload` into `frame`, a buffer that is long enough, and cuts that to the
@@ -158,7 +168,10 @@ impl Codec {
         let Some((headers, ip)) = self.write_plain(book, packet, present, frame)? else {
             return self.write_any(book, packet, present, payload, frame);
         };
-        put_payload(frame, headers, present, payload)?;
+        put_payload(frame, headers, present, payload, self.trailer)?;
+        if self.trailer > 0 {
+            crc::fill(&mut frame[prefix::SOURCE..], prefix::UDP - prefix::SOURCE)?;
+        }
         if self.without_udp_v4 { Ok(()) } else { self.fill_plain(ip, frame) }
     }
 
@@ -187,7 +200,8 @@ impl Codec {
             return Err(payload_error(packet, present));
         }
         let varying = (traffic_class, entropy_to_port(net.entropy));
-        let headers = emit_headers_behind(frame, prefix, varying, &packet.pds, &packet.ses, present)?;
+        let body = present + self.trailer;
+        let headers = emit_headers_behind(frame, prefix, varying, &packet.pds, &packet.ses, body)?;
         Ok(Some((headers, ip)))
     }
 
@@ -216,7 +230,12 @@ impl Codec {
     ) -> Result<(), WriteError> {
         let meta = self.meta(book, packet)?;
         let (headers, fill) = self.headers(&meta, packet, present, frame)?;
-        put_payload(frame, headers, present, payload)?;
+        let trailer = if meta.trimmed.is_some() { 0 } else { self.trailer };
+        put_payload(frame, headers, present, payload, trailer)?;
+        if trailer > 0 {
+            let source_at = self.ip_at() + meta.ip.source_at();
+            crc::fill(&mut frame[source_at..], meta.ip.header_len() - meta.ip.source_at())?;
+        }
         match fill {
             Fill::Port => Ok(fill_udp_checksum(frame, &meta, UdpChecksum::PseudoHeader)?),
             Fill::Software(UdpChecksum::None) => Ok(()),
@@ -227,7 +246,7 @@ impl Codec {
     /// Whether packets over this version of IP can be written without reading their payload.
     #[inline]
     pub(super) fn leaves_payload_alone(&self, ipv4: bool) -> bool {
-        ipv4 && self.without_udp_v4
+        ipv4 && self.without_udp_v4 && self.trailer == 0
     }
 
     /// Writes the headers of `packet` and cuts `frame` behind them; the caller appends the payload of `present`
@@ -271,10 +290,11 @@ impl Codec {
         }
         let ipv4 = matches!(meta.ip, IpAddrs::V4 { .. });
         let fill = self.fill(ipv4, meta.trimmed.is_some(), frame);
+        let body = if meta.trimmed.is_some() { present } else { present + self.trailer };
         let headers = match fill {
-            Fill::Port => emit_headers(frame, meta, &packet.pds, &packet.ses, present)?,
+            Fill::Port => emit_headers(frame, meta, &packet.pds, &packet.ses, body)?,
             Fill::Software(_) => {
-                emit_headers_with_ipv4_checksum(frame, meta, &packet.pds, &packet.ses, present)?
+                emit_headers_with_ipv4_checksum(frame, meta, &packet.pds, &packet.ses, body)?
             }
         };
         Ok((headers, fill))
@@ -305,6 +325,9 @@ impl Codec {
         frame: &'a Frame,
         packet: &mut Packet,
     ) -> Option<RegionBytes<'a>> {
+        if self.trailer > 0 {
+            return None;
+        }
         let predicted = next.of(frame)?.check_head(frame, frame.total_len() - frame.len())?;
         let class = class_of(&self.link.classes, predicted.traffic_class >> 2);
         if class.is_trimmed() {
@@ -328,7 +351,7 @@ impl Codec {
         frame: &'a Frame,
         packet: &mut Packet,
     ) -> Option<&'a [u8]> {
-        let predicted = next.of(frame)?.check(frame, checksums_of(frame))?;
+        let predicted = next.of(frame)?.check(frame, self.checksums_of(frame))?;
         let class = class_of(&self.link.classes, predicted.traffic_class >> 2);
         if class.is_trimmed() {
             return None;
@@ -359,7 +382,7 @@ impl Codec {
         frame: &'a Frame,
         packet: &mut Packet,
     ) -> Result<&'a [u8], ReadError> {
-        let parsed = parse_frame(frame, &self.link.classes, checksums_of(frame))?;
+        let parsed = parse_frame(frame, &self.link.classes, self.checksums_of(frame))?;
         let meta = &parsed.meta;
         let (src, dst) = match meta.ip {
             IpAddrs::V4 { src, dst } => (IpAddr::V4(src), IpAddr::V4(dst)),
@@ -410,7 +433,7 @@ impl Codec {
             ttl: DEFAULT_TTL.saturating_sub(net.hops),
             entropy_port: entropy_to_port(net.entropy),
             trimmed: class.trim_point(),
-            original_payload_len: packet.payload_len,
+            original_payload_len: packet.payload_len + self.trailer as u32,
         })
     }
 
@@ -421,36 +444,50 @@ impl Codec {
             return Fill::Software(UdpChecksum::None);
         }
         if if ipv4 { self.offload_v4 } else { self.offload_v6 } {
-            let l2_len = if self.link.vlan.is_some() { 18 } else { 14 };
             let l3_len = if ipv4 { 20 } else { 40 };
-            if frame.offload_checksums(&ChecksumOffload { l2_len, l3_len, ipv4, udp: true }) {
+            if frame.offload_checksums(&ChecksumOffload {
+                l2_len: self.ip_at() as u8,
+                l3_len,
+                ipv4,
+                udp: true,
+            }) {
                 return Fill::Port;
             }
         }
         Fill::Software(UdpChecksum::Full)
     }
-}
 
-/// The checksums to verify. A port calls the UDP checksum of a trimmed frame bad, so only `Good` is relied on.
-#[inline]
-fn checksums_of(frame: &Frame) -> ChecksumPolicy {
-    match frame.checksum_status() {
-        ChecksumStatus::Good => ChecksumPolicy::OFFLOADED,
-        ChecksumStatus::Unknown | ChecksumStatus::Bad => ChecksumPolicy::VERIFY,
+    /// Offset of the IP header in frames that are sent.
+    #[inline]
+    fn ip_at(&self) -> usize {
+        if self.link.vlan.is_some() { 18 } else { 14 }
+    }
+
+    /// The checksums to verify. A port calls the UDP checksum of a trimmed frame bad, so only `Good` is relied on. The CRC
+    /// covers all that the UDP checksum does.
+    #[inline]
+    fn checksums_of(&self, frame: &Frame) -> ChecksumPolicy {
+        let policy = match frame.checksum_status() {
+            ChecksumStatus::Good => ChecksumPolicy::OFFLOADED,
+            ChecksumStatus::Unknown | ChecksumStatus::Bad => ChecksumPolicy::VERIFY,
+        };
+        let crc = self.trailer > 0;
+        ChecksumPolicy { udp: policy.udp && !crc, crc, ..policy }
     }
 }
 
-/// Puts the payload behind the headers, and cuts the frame behind it.
+/// Puts the payload behind the headers, and cuts the frame `trailer` bytes behind it.
 #[inline]
 fn put_payload(
     frame: &mut Frame,
     headers: usize,
     present: usize,
     payload: Payload<'_>,
+    trailer: usize,
 ) -> Result<(), WriteError> {
-    let (len, room) = (headers + present, frame.len());
+    let (len, room) = (headers + present + trailer, frame.len());
     let place = frame.get_mut(headers..len).ok_or(WriteError::TooLong { needed: len, room })?;
-    payload.copy_to(place);
+    payload.copy_to(&mut place[..present]);
     frame.truncate(len);
     Ok(())
 }

@@ -90,6 +90,7 @@ mod clock;
 mod codec;
 #[cfg(test)]
 mod copies;
+mod ip_prefix;
 pub mod neighbours;
 mod predict;
 pub mod ring;
@@ -106,6 +107,7 @@ pub use backoff::{Idle, TimedOut};
 pub use book::{AddressBook, BookError, HostAddr, Route, Strangers};
 pub use clock::{Clock, ClockSource, Unfit};
 pub use codec::{Checksum, Codec, LinkConfig, ReadError, WriteError};
+pub use ip_prefix::{IpPrefix, PrefixError, PrefixZones};
 pub use steer::Steering;
 pub use team::{Team, TeamError, WorkerSpec};
 pub use turn::TurnResult;
@@ -119,10 +121,10 @@ use self::predict::Predictions;
 use crate::fep::Fep;
 use crate::packet::{Addr, Packet};
 use crate::port::{BURST, FramePool, Port, RxBurst, TxBurst};
-use crate::wire::MAX_HEADERS;
 use crate::wire::class::ClassError;
 use crate::wire::ethernet::{HEADER_LEN as ETHERNET, VLAN_TAG_LEN};
 use crate::wire::udp::HEADER_LEN as UDP;
+use crate::wire::{MAX_HEADERS, crc};
 
 /// One endpoint at one port.
 pub struct Worker<P> {
@@ -230,13 +232,14 @@ impl<P: Port> Worker<P> {
         let tx = TxBurst::new(&port);
         let vlan = if link.vlan.is_some() { VLAN_TAG_LEN } else { 0 };
         let ip = if book.own_host().ip.is_ipv4() { 20 } else { 40 };
-        let longest = ETHERNET + vlan + ip + UDP + MAX_HEADERS + fep.config().mtu as usize;
+        let crc = if fep.config().crc { crc::LEN } else { 0 };
+        let longest = ETHERNET + vlan + ip + UDP + MAX_HEADERS + fep.config().mtu as usize + crc;
         if longest > tx.max_frame() {
             return Err(WorkerError::FrameTooLong { needed: longest, max: tx.max_frame() });
         }
         let whole = FramePool::heap(BURST, tx.max_frame())
             .map_err(|_| WorkerError::FrameTooLong { needed: longest, max: tx.max_frame() })?;
-        let codec = Codec::new(link, &port.capabilities());
+        let codec = Codec::new(link, &port.capabilities()).with_crc(fep.config().crc);
         let ipv4 = book.own_host().ip.is_ipv4();
         Ok(Worker {
             attaches: port.capabilities().multi_segment && codec.leaves_payload_alone(ipv4),

@@ -6,6 +6,7 @@
 
 use crate::packet::Addr;
 use crate::wire::checksum::{Sum, udp_is_valid};
+use crate::wire::crc;
 use crate::wire::frame::{ChecksumPolicy, DEFAULT_TTL, IpAddrs};
 use crate::wire::prefix::{PREFIX_LEN, UDP};
 
@@ -41,8 +42,10 @@ const fn mask() -> [u64; COMPARED / 8] {
 /// The number of predictions kept.
 const KEPT: usize = 256;
 
-/// The last two bytes of the source address, in Ethernet and IPv4.
-const SOURCE: usize = 14 + 14;
+/// Offset of the source address.
+const SOURCE_ADDRESS: usize = 14 + 12;
+/// The last two bytes of it.
+const SOURCE: usize = SOURCE_ADDRESS + 2;
 
 /// A prediction of each peer's next headers. Peers whose addresses map to the same entry share it: the last one to
 /// send has it.
@@ -124,7 +127,12 @@ impl Prediction {
         if checksums.udp && head[40..42] != [0; 2] && !udp_is_valid(&self.ip, datagram) {
             return None;
         }
-        Some(self.predicted(head, &datagram[PREFIX_LEN - UDP..]))
+        let mut end = datagram.len();
+        if checksums.crc {
+            crc::verify(&frame[SOURCE_ADDRESS..14 + ip_len], UDP - SOURCE_ADDRESS).ok()?;
+            end -= crc::LEN;
+        }
+        Some(self.predicted(head, &datagram[PREFIX_LEN - UDP..end]))
     }
 
     /// As [`Prediction::check`], for a frame that continues for `more` bytes after `frame`, and has no UDP checksum.

@@ -1,15 +1,15 @@
 //! How the codec writes and reads frames, and which frames a worker drops.
 
 use proptest::prelude::*;
-use weft_cc::{CcChoice, CcParams, Span, Time};
+use weft_cc::{CcChoice, Span, Time};
 
 use super::*;
 use crate::buffer::Buffer;
-use crate::fep::{ConnectOptions, FepConfig, Send};
-use crate::harness::{self, MTU, host, params};
+use crate::fep::{ConnectOptions, Send};
+use crate::harness::{self, MTU, host};
 use crate::packet::{Class, Network, Payload};
 use crate::port::memory::{MemoryConfig, MemoryPort, pair};
-use crate::port::{Frame, FramePool, PortCaps};
+use crate::port::{Frame, FramePool, PortCaps, Timestamps};
 use crate::spray::Entropy;
 use crate::wire::class::TrimPoint;
 use crate::wire::edit::{decrement_ttl, mark_ce};
@@ -17,7 +17,7 @@ use crate::wire::ethernet::VlanTag;
 use crate::wire::frame::{ChecksumFill, ChecksumPolicy, finish_checksums, parse_frame};
 use crate::wire::frame::{Ecn, TrimFormat, TrimOutcome, TrimPolicy, trim_frame};
 use crate::wire::pds::{
-    Ack, AckRequest, AckTrigger, DeliveryMode, Destination, NextHeader, PdcId, Pds, Psn, Request,
+    Ack, AckRequest, AckTrigger, DeliveryMode, Destination, NextHeader, PdcId, Pds, Psn, Request, VendorFlags,
 };
 use crate::wire::ses::{Opcode, Placement, RequestFlags, Ses, StandardRequest};
 
@@ -46,6 +46,7 @@ fn request(payload: u32, entropy: u16) -> Packet {
             psn: Psn(77),
             spdcid: PdcId(5),
             destination: Destination::Syn { use_reserved: false, psn_offset: 2 },
+            vendor: VendorFlags::NONE,
             cc: None,
         }),
         ses: Ses::Standard(StandardRequest {
@@ -88,7 +89,7 @@ const CAPS: PortCaps = PortCaps {
     tx_udp_checksum: false,
     rx_checksum: false,
     multi_segment: false,
-    timestamps: false,
+    timestamps: Timestamps::Burst,
     in_memory: false,
 };
 
@@ -192,9 +193,10 @@ proptest! {
     fn predictions_do_not_change_the_result_of_reading_a_frame(
         len in 0u32..300, data: bool, other in any::<bool>(), checksum in 0usize..3, refill: bool,
         changes in prop::collection::vec((0usize..110, 0u8..8), 0..3), cut in prop::option::of(0usize..400),
+        crc: bool,
     ) {
         let checksum = [Checksum::WhereNeeded, Checksum::Always, Checksum::Never][checksum];
-        let codec = Codec::new(LinkConfig { checksum, ..LinkConfig::default() }, &CAPS);
+        let codec = Codec::new(LinkConfig { checksum, ..LinkConfig::default() }, &CAPS).with_crc(crc);
         let mut next = Predictions::new();
         let before = written(&codec, false, &request(100, 9), &bytes(100));
         read_expecting(&codec, &mut next, &before).unwrap();
@@ -237,6 +239,45 @@ fn predictions_hold_when_any_field_varies_between_frames() {
     }
     let v6 = written(&codec, true, &request(100, 9), &bytes(100));
     assert!(next.check(&v6, ChecksumPolicy::VERIFY).is_none());
+}
+
+#[test]
+fn a_crc_covers_all_from_the_source_address_on_but_the_udp_checksum() {
+    for v6 in [false, true] {
+        let link = LinkConfig { checksum: Checksum::Never, ..LinkConfig::default() };
+        let codec = Codec::new(link, &CAPS).with_crc(true);
+        let frame = written(&codec, v6, &request(100, 1), &bytes(100));
+        let without = written(&Codec::new(link, &CAPS), v6, &request(100, 1), &bytes(100));
+        assert_eq!(frame.len(), without.len() + 4);
+        let (source_at, udp_at) = if v6 { (22, 54) } else { (26, 34) };
+        let read = |bytes: &[u8]| {
+            let frame = FramePool::heap(1, bytes.len()).unwrap().copy(bytes).unwrap();
+            codec.read(&mut book(1, v6), &frame).map(|(packet, _)| packet)
+        };
+        for bit in source_at * 8..frame.len() * 8 {
+            let mut damaged = frame.to_vec();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            let read = read(&damaged);
+            let is_checksum = (udp_at + 6..udp_at + 8).contains(&(bit / 8));
+            assert_eq!(read.is_ok(), is_checksum, "bit {bit} of {} bytes", frame.len());
+        }
+        let missing = read(&without).unwrap_err();
+        assert!(missing.to_string().contains("CRC-32C"), "{missing}");
+    }
+}
+
+#[test]
+fn a_trimmed_frame_has_no_crc_and_tells_the_length_of_the_payload_it_had() {
+    let codec = Codec::new(LinkConfig::default(), &CAPS).with_crc(true);
+    for format in [TrimFormat::LengthRewritten, TrimFormat::LengthKept] {
+        let mut frame = written(&codec, false, &request(1000, 1), &bytes(1000)).to_vec();
+        let policy = TrimPolicy { size: 110, format, point: TrimPoint::Fabric };
+        let outcome = trim_frame(&mut frame, &LinkConfig::default().classes, &policy).unwrap();
+        let TrimOutcome::Trimmed(len) = outcome else { panic!("{outcome:?}") };
+        frame.truncate(len);
+        let (packet, payload) = read_expecting(&codec, &mut Predictions::default(), &frame).unwrap();
+        assert_eq!((packet.payload_len, payload.len(), packet.net.class), (1000, 0, Class::Trimmed));
+    }
 }
 
 #[test]
@@ -306,7 +347,7 @@ fn packets_that_cannot_be_written_are_refused() {
 }
 
 fn fep(own: u32, mtu: u32) -> Fep {
-    harness::fep(own, FepConfig::new(&CcChoice::default(), &CcParams { mtu, ..params() }), 1, Time::ZERO)
+    harness::fep(own, harness::config_with(&CcChoice::default(), mtu, true), 1, Time::ZERO)
 }
 
 fn worker(own: u32, port: MemoryPort) -> Worker<MemoryPort> {
@@ -327,7 +368,7 @@ fn bad_frames_are_counted_and_dropped() {
     let (mut far, near) = pair(&MemoryConfig::default()).unwrap();
     let mut worker = worker(1, near);
     let codec = Codec::new(LinkConfig::default(), &CAPS);
-    let good = written(&codec, false, &request(10, 1), &bytes(10)).to_vec();
+    let good = written(&codec, false, &request(16, 1), &bytes(16)).to_vec();
 
     let mut damaged = good.clone();
     *damaged.last_mut().unwrap() ^= 1;
@@ -336,12 +377,12 @@ fn bad_frames_are_counted_and_dropped() {
     let mut others = AddressBook::new(Addr(0), host(0, false), 8, Strangers::Refuse).unwrap();
     others.insert(Addr(1), host(8, false)).unwrap();
     let mut misdirected = buffer();
-    codec.write(&others, &request(10, 1), Payload::Bytes(&bytes(10)), &mut misdirected).unwrap();
+    codec.write(&others, &request(16, 1), Payload::Bytes(&bytes(16)), &mut misdirected).unwrap();
     inject(&mut far, &misdirected);
     let mut strangers = AddressBook::new(Addr(0), host(7, false), 8, Strangers::Refuse).unwrap();
     strangers.insert(Addr(1), host(1, false)).unwrap();
     let mut strange = buffer();
-    codec.write(&strangers, &request(10, 1), Payload::Bytes(&bytes(10)), &mut strange).unwrap();
+    codec.write(&strangers, &request(16, 1), Payload::Bytes(&bytes(16)), &mut strange).unwrap();
     inject(&mut far, &strange);
 
     assert_eq!(worker.poll_at(Time::ZERO).received, 4);
@@ -532,7 +573,11 @@ impl Port for Recalled {
 #[test]
 fn memory_is_recalled_before_a_message_that_failed_completes() {
     let (inner, _far) = pair(&MemoryConfig::default()).unwrap();
-    let fep = fep(0, MTU);
+    // The worker drops frames that the port has not taken for a second; the endpoint gives up after 2.5 s.
+    let patience =
+        |zone: &mut crate::fep::Zone| (zone.pdc.rto_init, zone.pdc.max_retries) = (Span::from_ms(40), 5);
+    let config = harness::config(true).with_zones(patience);
+    let fep = harness::fep(0, config, 1, Time::ZERO);
     let clock = Clock::new();
     let port = Recalled { inner, sent: false, times: 0 };
     let mut worker = Worker::new(fep, port, book(0, false), LinkConfig::default(), clock).unwrap();

@@ -98,7 +98,9 @@ impl<P: Port> Worker<P> {
             }
             let (next, frame, packet) = (&self.expected, &self.rx[at], &mut self.arrived);
             match self.codec.read_expected(&self.book, next, frame, packet) {
-                Some(payload) => self.fep.on_packet(now, &self.arrived, Payload::Bytes(payload)),
+                Some(payload) => {
+                    self.fep.on_packet_after(now, frame.waited(), &self.arrived, Payload::Bytes(payload));
+                }
                 None => self.receive_any(now, at),
             }
         }
@@ -111,7 +113,10 @@ impl<P: Port> Worker<P> {
     fn receive_any(&mut self, now: Time, at: usize) {
         let (next, packet) = (&mut self.expected, &mut self.arrived);
         match self.codec.read_any(&mut self.book, next, &self.rx[at], packet) {
-            Ok(payload) => self.fep.on_packet(now, &self.arrived, Payload::Bytes(payload)),
+            Ok(payload) => {
+                let waited = self.rx[at].waited();
+                self.fep.on_packet_after(now, waited, &self.arrived, Payload::Bytes(payload));
+            }
             Err(error) => self.refuse(now, at, error),
         }
     }
@@ -122,7 +127,8 @@ impl<P: Port> Worker<P> {
     fn receive_with_tail(&mut self, now: Time, at: usize) -> bool {
         let (next, packet) = (&self.expected, &mut self.arrived);
         if let Some(payload) = self.codec.read_with_tail(&self.book, next, &self.rx[at], packet) {
-            self.fep.on_packet(now, &self.arrived, Payload::Region(payload));
+            let waited = self.rx[at].waited();
+            self.fep.on_packet_after(now, waited, &self.arrived, Payload::Region(payload));
             return true;
         }
         let Some(whole) = self.rx[at].gather(&self.whole) else {

@@ -4,7 +4,7 @@ use weft_stack::packet::{Addr, Class, Network, Packet, Payload};
 use weft_stack::spray::Entropy;
 use weft_stack::wire::pds::{
     Ack, AckCc, AckRequest, AckTrigger, CcState, Control, ControlKind, DeliveryMode, Destination, Nack,
-    NackCode, NextHeader, NsccState, PdcId, Pds, Psn, Request, RequestCc,
+    NackCode, NextHeader, NsccState, PdcId, Pds, Psn, Request, RequestCc, VendorFlags,
 };
 use weft_stack::wire::ses::{Opcode, Placement, RequestFlags, Ses, StandardRequest};
 
@@ -113,6 +113,12 @@ fn request(choices: &mut Choices<'_>) -> Request {
         psn: Psn(number(choices)),
         spdcid: id(choices),
         destination: destination(choices),
+        vendor: choices.pick(&[
+            VendorFlags::NONE,
+            VendorFlags::NONE,
+            VendorFlags::DELAY_ECHO,
+            VendorFlags::CODED,
+        ]),
         cc: (choices.byte() & 1 == 0)
             .then(|| RequestCc { ccc_id: choices.byte(), credit_target: number(choices) & 0xff_ffff }),
     }

@@ -72,25 +72,27 @@ struct World {
 }
 
 fn config(choices: &mut Choices<'_>) -> FepConfig {
-    let cc = CcChoice::parse(choices.pick(&["nscc", "smartt", "constant", "rccc", "nscc+rccc"])).unwrap();
+    let cc =
+        CcChoice::parse(choices.pick(&["nscc", "smartt", "constant", "rccc", "nscc+rccc", "dctcp"])).unwrap();
     let params = CcParams {
         mtu: choices.pick(&[1, 7, 64, 1_000]),
         network_rtt: Span::from_us(5),
         trimming: choices.byte() & 1 == 0,
         ..params()
     };
-    let base = FepConfig::new(&cc, &params);
-    FepConfig {
-        lb: LbChoice::parse(BALANCERS[choices.below(BALANCERS.len())].name).unwrap(),
-        paths: choices.pick(&[1, 4, 256]),
-        pdc: PdcConfig {
+    let base = FepConfig::new(&cc, &params).with_zones(|zone| {
+        zone.lb = LbChoice::parse(BALANCERS[choices.below(BALANCERS.len())].name).unwrap();
+        zone.paths = choices.pick(&[1, 4, 256]);
+        zone.pdc = PdcConfig {
             mp_range: 128,
             rto_init: Span::from_us(10),
             max_retries: RETRIES,
             ack_bytes: choices.pick(&[1, 4_096, 16_384]),
-            rod_receive: choices.pick(&[RodReceive::GoBackN, RodReceive::Reorder]),
-            ..base.pdc
-        },
+            ..zone.pdc
+        };
+    });
+    FepConfig {
+        rod_receive: choices.pick(&[RodReceive::GoBackN, RodReceive::Reorder]),
         limits: Limits {
             unexpected_bytes_per_peer: choices.pick(&[1 << 20, 6_000]),
             control_queue: choices.pick(&[1 << 16, 4]),

@@ -3,7 +3,7 @@
 use weft_stack::packet::{Addr, Class, Network, Packet};
 use weft_stack::spray::Entropy;
 use weft_stack::wire::pds::{
-    DeliveryMode, Destination, Nack, NackCode, NextHeader, PdcId, Pds, Psn, Request,
+    DeliveryMode, Destination, Nack, NackCode, NextHeader, PdcId, Pds, Psn, Request, VendorFlags,
 };
 use weft_stack::wire::ses::{Opcode, Placement, RequestFlags, Ses, StandardRequest};
 
@@ -43,6 +43,7 @@ pub(crate) fn syn(src: u32, pdc: u16, msg_id: u16, len: u32) -> Packet {
         psn: Psn(u32::from(msg_id)),
         spdcid: PdcId(pdc),
         destination: Destination::Syn { use_reserved: false, psn_offset: msg_id },
+        vendor: VendorFlags::NONE,
         cc: None,
     };
     let ses = StandardRequest {

@@ -15,7 +15,6 @@ use weft_stack::buffer::Buffer;
 use weft_stack::cc::{CcChoice, CcParams};
 use weft_stack::fep::{Fep, FepConfig, Receive, Send};
 use weft_stack::packet::Addr;
-use weft_stack::pdc::PdcConfig;
 use weft_stack::rng::Rng;
 use weft_stack::ses::Matching;
 use weft_stack::wire::ethernet::MacAddr;
@@ -43,6 +42,9 @@ pub(crate) fn params() -> CcParams {
     }
 }
 
+/// The first retransmission timeout of [`config`].
+pub(crate) const RTO: Span = Span::from_us(100);
+
 /// The usual configuration for links that lose packets, over a network that trims or does not.
 pub(crate) fn config(trimming: bool) -> FepConfig {
     config_with(&CcChoice::default(), MTU, trimming)
@@ -52,7 +54,7 @@ pub(crate) fn config(trimming: bool) -> FepConfig {
 pub(crate) fn config_with(cc: &CcChoice, mtu: u32, trimming: bool) -> FepConfig {
     let base = FepConfig::new(cc, &CcParams { mtu, trimming, ..params() });
     // With one packet in ten lost each way, a few of many thousands need more than the default number of retries.
-    FepConfig { pdc: PdcConfig { max_retries: 12, ..base.pdc }, ..base }
+    base.with_zones(|zone| (zone.pdc.rto_init, zone.pdc.max_retries) = (RTO, 12))
 }
 
 /// The retransmission timeout of [`impatient_config`].
@@ -62,8 +64,8 @@ pub(crate) const SHORT_RTO: Span = Span::from_us(10);
 pub(crate) fn impatient_config() -> FepConfig {
     let params = CcParams { mtu: 1_000, network_rtt: Span::from_us(5), ..params() };
     let base = FepConfig::new(&CcChoice::default(), &params);
-    let pdc = PdcConfig { rto_init: SHORT_RTO, ..base.pdc };
-    FepConfig { pdc, busy_timeout: Span::from_ms(10), ..base }
+    let base = base.with_zones(|zone| zone.pdc.rto_init = SHORT_RTO);
+    FepConfig { busy_timeout: Span::from_ms(10), ..base }
 }
 
 /// The endpoint with address `own`, made at `now`. Its random numbers differ from those of other addresses.

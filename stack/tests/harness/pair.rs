@@ -152,6 +152,36 @@ impl Pair {
         self.feps.iter().filter_map(Fep::poll_timeout).reduce(Time::earliest)
     }
 
+    /// Runs in virtual time until nothing more happens before `until`. `link` says how long each packet that leaves is
+    /// under way; `None` if it is lost. Returns the completions of endpoint 0, with their times.
+    pub(crate) fn run(
+        &mut self,
+        until: Time,
+        mut link: impl FnMut(&Transit) -> Option<Span>,
+    ) -> Vec<(Time, Completion)> {
+        let mut done = Vec::new();
+        let mut under_way: Vec<(Time, Transit)> = Vec::new();
+        loop {
+            for side in 0..2 {
+                while let Some(transit) = self.transmit(side) {
+                    if let Some(delay) = link(&transit) {
+                        under_way.push((self.now + delay, transit));
+                    }
+                }
+            }
+            done.extend(self.completions(0).into_iter().map(|completion| (self.now, completion)));
+            let first = under_way.iter().map(|(at, _)| *at).reduce(Time::earliest);
+            let next = first.into_iter().chain(self.next_timer()).reduce(Time::earliest);
+            let Some(next) = next.filter(|at| at.is_before(until)) else { return done };
+            self.now = next.latest(self.now);
+            let now = self.now;
+            for (_, transit) in under_way.extract_if(.., |(at, _)| now.is_at_or_after(*at)) {
+                self.arrive(&transit);
+            }
+            self.feps.iter_mut().for_each(|fep| fep.on_timeout(self.now));
+        }
+    }
+
     pub(crate) fn completions(&mut self, side: usize) -> Vec<Completion> {
         std::iter::from_fn(|| self.feps[side].poll_completion()).collect()
     }

@@ -9,7 +9,6 @@ use weft_stack::buffer::Buffer;
 use weft_stack::cc::CcChoice;
 use weft_stack::fep::{Completion, ConnectionId, FepConfig, Receive, Send};
 use weft_stack::packet::Addr;
-use weft_stack::pdc::PdcConfig;
 use weft_stack::port::Port;
 use weft_stack::port::memif::{MemifConfig, MemifPort, SocketName};
 use weft_stack::port::memory::{MemoryConfig, MemoryPort, pair};
@@ -144,8 +143,7 @@ impl<P: Port> Stream<P> {
 }
 
 fn config(cc: &CcChoice, infer_loss: bool) -> FepConfig {
-    let base = config_with(cc, MTU, true);
-    FepConfig { pdc: PdcConfig { infer_loss, ..base.pdc }, ..base }
+    config_with(cc, MTU, true).with_zones(|zone| zone.pdc.infer_loss = infer_loss)
 }
 
 fn messages(region: &Region, packets: usize) -> Vec<Buffer> {

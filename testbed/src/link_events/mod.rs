@@ -1,6 +1,7 @@
 //! The text format of link changes.
 //!
-//! Each line describes one change of one link at one time ([`parse_link_events`], [`write_link_event`]):
+//! Each line describes one change of one link, or of one direction of it, at one time ([`parse_link_events`],
+//! [`write_link_event`]):
 //!
 //! ```text
 //! # comments and blank lines are ignored
@@ -8,6 +9,7 @@
 //! 300us tier=0 switch=3 link=1 restore
 //! 0us   tier=1 switch=0 link=5 rate=25G
 //! 10us  host=7 drop=0.01
+//! 20us  host=7 dir=down drop-over=2000
 //! ```
 //!
 //! Times count from the start of the run and need a unit. A line without a time describes a change that
@@ -25,7 +27,7 @@ mod tests;
 
 pub use degrade::{Degradation, DegradationError};
 pub use read::{parse_link_change, parse_link_events};
-pub use write::write_link_event;
+pub use write::{write_link, write_link_change, write_link_event};
 
 use thiserror::Error;
 

@@ -3,8 +3,8 @@
 use weft_cc::{Span, Time};
 
 use super::LinkEventError;
-use crate::sim::{LinkChange, LinkEvent};
-use crate::topology::{HostId, PortId, Topology};
+use crate::sim::{LinkChange, LinkDirections, LinkEvent};
+use crate::topology::{Direction, HostId, PortId, Topology};
 use weft_cc::units::{parse_rate, parse_span};
 
 /// Parses all events of `text` for the links of `fabric`, in the order of the lines.
@@ -39,12 +39,9 @@ pub fn parse_link_change(
     source_name: &str,
     text: &str,
     fabric: &Topology,
-) -> Result<(PortId, LinkChange), LinkEventError> {
+) -> Result<(LinkDirections, LinkChange), LinkEventError> {
     let mut words = Words { line: text, at: 0 };
-    let read = link(&mut words, fabric).and_then(|port| {
-        let change = change(words.next())?;
-        words.end().map(|()| (port, change))
-    });
+    let read = change_of_link(&mut words, fabric);
     read.map_err(|wrong| wrong.at(source_name, 1, text))
 }
 
@@ -109,10 +106,36 @@ impl<'a> Words<'a> {
 fn parse_line(line: &str, fabric: &Topology) -> Result<LinkEvent, WordError> {
     let mut words = Words { line, at: 0 };
     let at = time(words.next())?;
-    let port = link(&mut words, fabric)?;
-    let change = change(words.next())?;
+    let (link, change) = change_of_link(&mut words, fabric)?;
+    Ok(LinkEvent { at, link, change })
+}
+
+/// The rest of a line: the link, perhaps the direction, and the change.
+fn change_of_link(
+    words: &mut Words<'_>,
+    fabric: &Topology,
+) -> Result<(LinkDirections, LinkChange), WordError> {
+    let port = link(words, fabric)?;
+    let mut word = words.next();
+    let mut link = LinkDirections::Both(port);
+    if let Some(value) = word.text.strip_prefix("dir=") {
+        let wanted = direction(word, value)?;
+        let reverse = fabric.port(port).reverse;
+        let sender = if fabric.port(port).direction == wanted { port } else { reverse };
+        link = LinkDirections::From(sender);
+        word = words.next();
+    }
+    let change = change(word)?;
     words.end()?;
-    Ok(LinkEvent { at, port, change })
+    Ok((link, change))
+}
+
+fn direction(word: Word<'_>, value: &str) -> Result<Direction, WordError> {
+    match value {
+        "up" => Ok(Direction::Up),
+        "down" => Ok(Direction::Down),
+        _ => Err(word.wrong("dir=up (away from the hosts) or dir=down (towards them)")),
+    }
 }
 
 fn time(word: Word<'_>) -> Result<Time, WordError> {
@@ -158,6 +181,8 @@ fn link(words: &mut Words<'_>, fabric: &Topology) -> Result<PortId, WordError> {
     })
 }
 
+const CHANGES: &str = "fail or down, restore or up, rate=R, drop=P, drop-over=BYTES, ber=P, or corrupt=P";
+
 fn change(word: Word<'_>) -> Result<LinkChange, WordError> {
     match word.text.split_once('=') {
         None if matches!(word.text, "fail" | "down") => Ok(LinkChange::Fail),
@@ -166,8 +191,10 @@ fn change(word: Word<'_>) -> Result<LinkChange, WordError> {
             .map(LinkChange::Degrade)
             .map_err(|_| word.wrong("a rate above zero (such as rate=25G)")),
         Some(("drop", p)) => probability(word, p).map(LinkChange::Drop),
+        Some(("drop-over", _)) => word.number("drop-over", "a number of bytes").map(LinkChange::DropOver),
+        Some(("ber", p)) => probability(word, p).map(LinkChange::BitErrors),
         Some(("corrupt", p)) => probability(word, p).map(LinkChange::Corrupt),
-        _ => Err(word.wrong("fail or down, restore or up, rate=R, drop=P, or corrupt=P")),
+        _ => Err(word.wrong(CHANGES)),
     }
 }
 

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use weft_cc::{Rate, Span, Time};
 
 use super::{Degradation, parse_link_change, parse_link_events, write_link_event};
-use crate::sim::{LinkChange, LinkEvent, Share};
+use crate::sim::{LinkChange, LinkDirections, LinkEvent, Share};
 use crate::topology::{HostId, PortId, Topology, TopologySpec};
 
 fn fabric() -> Topology {
@@ -17,7 +17,8 @@ const SPEC: &str = "leaf-spine:hosts=8,leaves=4";
 fn every_change_reaches_the_link_it_names() {
     let fabric = fabric();
     let text = "# all\n\n1us tier=0 switch=1 link=1 fail # why\n2us tier=0 switch=1 link=1 restore\n\
-                3us tier=1 switch=0 link=1 rate=25G\n4us host=2 drop=0.01\n5us host=2 corrupt=1\n";
+                3us tier=1 switch=0 link=1 rate=25G\n4us host=2 drop=0.01\n5us host=2 corrupt=1\n\
+                6us host=2 drop-over=2000\n7us host=2 ber=1e-9\n";
     let events = parse_link_events("f", text, &fabric).unwrap();
     let up = fabric.link_at(0, 1, 1).unwrap();
     let top = fabric.link_at(1, 0, 1).unwrap();
@@ -28,11 +29,33 @@ fn every_change_reaches_the_link_it_names() {
         (top, LinkChange::Degrade(Rate::from_gbps(25))),
         (nic, LinkChange::Drop(0.01)),
         (nic, LinkChange::Corrupt(1.0)),
+        (nic, LinkChange::DropOver(2000)),
+        (nic, LinkChange::BitErrors(1e-9)),
     ];
     assert_eq!(events.len(), wanted.len());
     for (n, (event, (port, change))) in events.iter().zip(wanted).enumerate() {
         assert_eq!(event.at, Time::ZERO + Span::from_us(n as u64 + 1));
-        assert_eq!((event.port, event.change), (port, change));
+        assert_eq!((event.link, event.change), (LinkDirections::Both(port), change));
+    }
+}
+
+#[test]
+fn a_direction_is_named_by_the_side_of_the_hosts() {
+    let fabric = fabric();
+    let nic = fabric.nic(HostId(2));
+    let up = fabric.link_at(0, 1, 1).unwrap();
+    let top = fabric.link_at(1, 0, 1).unwrap();
+    let reverse = |port| fabric.port(port).reverse;
+    for (words, sender) in [
+        ("host=2 dir=up fail", nic),
+        ("host=2 dir=down fail", reverse(nic)),
+        ("tier=0 switch=1 link=1 dir=up fail", up),
+        ("tier=0 switch=1 link=1 dir=down fail", reverse(up)),
+        ("tier=1 switch=0 link=1 dir=up fail", reverse(top)),
+        ("tier=1 switch=0 link=1 dir=down fail", top),
+    ] {
+        let expected = (LinkDirections::From(sender), LinkChange::Fail);
+        assert_eq!(parse_link_change("f", words, &fabric), Ok(expected), "{words}");
     }
 }
 
@@ -51,6 +74,12 @@ fn errors_point_at_the_wrong_word() {
         ("1us host=0 drop=NaN", 12, "drop=NaN"),
         ("1us host=0 corrupt=-0.1", 12, "corrupt=-0.1"),
         ("1us host=0 rate=0G", 12, "rate=0G"),
+        ("1us host=0 drop-over=-1", 12, "drop-over=-1"),
+        ("1us host=0 drop-over=1.5", 12, "drop-over=1.5"),
+        ("1us host=0 ber=2", 12, "ber=2"),
+        ("1us host=0 dir=left fail", 12, "dir=left"),
+        ("1us host=0 dir=up", 18, ""),
+        ("1us dir=up host=0 fail", 5, "dir=up"),
         ("1µs host=0 break", 12, "break"),
         ("1us host=0 fail now", 17, "now"),
     ] {
@@ -78,11 +107,11 @@ fn errors_state_the_valid_range_of_links() {
 #[test]
 fn a_line_without_a_time_is_a_change_that_happens_now() {
     let fabric = fabric();
-    let nic = fabric.nic(HostId(2));
+    let nic = LinkDirections::Both(fabric.nic(HostId(2)));
     assert_eq!(parse_link_change("f", "host=2 fail", &fabric), Ok((nic, LinkChange::Fail)));
     assert_eq!(parse_link_change("f", "host=2 down", &fabric), Ok((nic, LinkChange::Fail)));
     assert_eq!(parse_link_change("f", "host=2 up", &fabric), Ok((nic, LinkChange::Restore)));
-    let up = fabric.link_at(0, 1, 1).unwrap();
+    let up = LinkDirections::Both(fabric.link_at(0, 1, 1).unwrap());
     let slow = LinkChange::Degrade(Rate::from_gbps(25));
     assert_eq!(parse_link_change("f", " tier=0 switch=1  link=1 rate=25G ", &fabric), Ok((up, slow)));
     for (text, column, word) in
@@ -92,7 +121,10 @@ fn a_line_without_a_time_is_a_change_that_happens_now() {
         assert_eq!((error.line, error.column, error.word.as_str()), (1, column, word), "{text}");
     }
     let error = parse_link_change("f", "host=2 broken", &fabric).unwrap_err();
-    assert_eq!(error.expected, "fail or down, restore or up, rate=R, drop=P, or corrupt=P");
+    assert_eq!(
+        error.expected,
+        "fail or down, restore or up, rate=R, drop=P, drop-over=BYTES, ber=P, or corrupt=P"
+    );
 }
 
 fn fat_tree() -> Topology {
@@ -109,6 +141,8 @@ fn any_change() -> impl Strategy<Value = LinkChange> {
         }),
         (0.0..=1.0f64).prop_map(LinkChange::Drop),
         (0.0..=1.0f64).prop_map(LinkChange::Corrupt),
+        (0.0..=1.0f64).prop_map(LinkChange::BitErrors),
+        any::<u32>().prop_map(LinkChange::DropOver),
     ]
 }
 
@@ -116,16 +150,17 @@ proptest! {
     #[test]
     fn written_events_parse_to_the_same_events(
         three_tiers: bool,
-        events in prop::collection::vec((0..=u64::MAX / 2, 0..15u32, any::<prop::sample::Index>(), any_change()), 1..20),
+        events in prop::collection::vec((0..=u64::MAX / 2, 0..15u32, any::<prop::sample::Index>(), any::<bool>(), any_change()), 1..20),
     ) {
         let fabric = if three_tiers { fat_tree() } else { fabric() };
         let mut text = String::new();
         let mut written = Vec::new();
-        for (ps, zeros, port, change) in events {
+        for (ps, zeros, port, one_way, change) in events {
             let unit = 10u64.pow(zeros);
             let at = Time::ZERO + Span::from_ps(ps / unit * unit);
             let port = PortId(port.index(fabric.ports().len()) as u32);
-            let event = LinkEvent { at, port, change };
+            let link = if one_way { LinkDirections::From(port) } else { LinkDirections::Both(port) };
+            let event = LinkEvent { at, link, change };
             write_link_event(&event, &fabric, &mut text).unwrap();
             text.push('\n');
             written.push(event);
@@ -134,8 +169,13 @@ proptest! {
         prop_assert_eq!(read.len(), written.len());
         for (read, written) in read.into_iter().zip(written) {
             prop_assert_eq!((read.at, read.change), (written.at, written.change));
-            // Either end identifies the link.
-            prop_assert!(read.port == written.port || fabric.port(read.port).reverse == written.port);
+            match (read.link, written.link) {
+                // Either end identifies the link.
+                (LinkDirections::Both(read), LinkDirections::Both(written)) => {
+                    prop_assert!(read == written || fabric.port(read).reverse == written);
+                }
+                (read, written) => prop_assert_eq!(read, written),
+            }
             let mut again = String::new();
             write_link_event(&read, &fabric, &mut again).unwrap();
             prop_assert_eq!(parse_link_events("f", &again, &fabric), Ok(vec![read]));
@@ -159,6 +199,8 @@ fn events_are_written_in_the_largest_unit_that_is_exact() {
         "1ps host=7 rate=8bps",
         "2s host=0 drop=0.01",
         "3ms host=0 fail",
+        "4ms host=0 dir=down drop-over=1500",
+        "5ms tier=1 switch=0 link=3 dir=down ber=0.000000001",
     ] {
         let events = parse_link_events("f", line, &fabric).unwrap();
         let mut written = String::new();

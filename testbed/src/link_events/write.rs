@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use crate::sim::{LinkChange, LinkEvent};
+use crate::sim::{LinkChange, LinkDirections, LinkEvent};
 use crate::topology::{Direction, Node, PortId, Topology};
 
 /// Units from the largest to the smallest. A value is written in the first unit of which it is a multiple.
@@ -15,17 +15,26 @@ const RATES: [(u64, &str); 5] =
 /// of the same link at the same time.
 pub fn write_link_event(event: &LinkEvent, fabric: &Topology, out: &mut impl fmt::Write) -> fmt::Result {
     write_scaled(out, event.at.as_ps(), &TIMES)?;
-    write_link(out, event.port, fabric)?;
-    match event.change {
-        LinkChange::Fail => write!(out, " fail"),
-        LinkChange::Restore => write!(out, " restore"),
+    write!(out, " ")?;
+    write_link(event.link, fabric, out)?;
+    write!(out, " ")?;
+    write_link_change(&event.change, out)
+}
+
+/// Writes a change of a link: the last word of an event.
+pub fn write_link_change(change: &LinkChange, out: &mut impl fmt::Write) -> fmt::Result {
+    match *change {
+        LinkChange::Fail => write!(out, "fail"),
+        LinkChange::Restore => write!(out, "restore"),
         LinkChange::Degrade(rate) => {
-            write!(out, " rate=")?;
+            write!(out, "rate=")?;
             write_scaled(out, rate.as_bps(), &RATES)
         }
         // `Display` gives the shortest decimal that parses to the same value.
-        LinkChange::Drop(p) => write!(out, " drop={p}"),
-        LinkChange::Corrupt(p) => write!(out, " corrupt={p}"),
+        LinkChange::Drop(p) => write!(out, "drop={p}"),
+        LinkChange::DropOver(bytes) => write!(out, "drop-over={bytes}"),
+        LinkChange::BitErrors(p) => write!(out, "ber={p}"),
+        LinkChange::Corrupt(p) => write!(out, "corrupt={p}"),
     }
 }
 
@@ -34,10 +43,24 @@ fn write_scaled(out: &mut impl fmt::Write, value: u64, units: &[(u64, &str)]) ->
     write!(out, "{}{unit}", value / factor)
 }
 
-fn write_link(out: &mut impl fmt::Write, port: PortId, fabric: &Topology) -> fmt::Result {
+/// Writes the words that name a link of `fabric`, or a direction of it.
+pub fn write_link(link: LinkDirections, fabric: &Topology, out: &mut impl fmt::Write) -> fmt::Result {
+    match link {
+        LinkDirections::Both(port) => write_ends(port, fabric, out),
+        LinkDirections::From(port) => {
+            write_ends(port, fabric, out)?;
+            match fabric.port(port).direction {
+                Direction::Up => write!(out, " dir=up"),
+                Direction::Down => write!(out, " dir=down"),
+            }
+        }
+    }
+}
+
+fn write_ends(port: PortId, fabric: &Topology, out: &mut impl fmt::Write) -> fmt::Result {
     let spec = fabric.port(port);
     match (spec.owner, spec.peer) {
-        (Node::Host(host), _) | (_, Node::Host(host)) => write!(out, " host={}", host.0),
+        (Node::Host(host), _) | (_, Node::Host(host)) => write!(out, "host={}", host.0),
         (Node::Switch(owner), Node::Switch(peer)) => {
             let is_top = usize::from(fabric.place(owner).tier) + 1 == fabric.tiers().len();
             let (switch, port, ports) = match spec.direction {
@@ -46,7 +69,7 @@ fn write_link(out: &mut impl fmt::Write, port: PortId, fabric: &Topology) -> fmt
                 Direction::Down => (peer, spec.reverse, fabric.up_ports(peer)),
             };
             let place = fabric.place(switch);
-            write!(out, " tier={} switch={} link={}", place.tier, place.index, port.0 - ports.first.0)
+            write!(out, "tier={} switch={} link={}", place.tier, place.index, port.0 - ports.first.0)
         }
     }
 }

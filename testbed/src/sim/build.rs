@@ -9,7 +9,7 @@ use weft_stack::packet::Addr;
 use weft_stack::rng::Rng;
 
 use super::config::{MIN_FRAME, Overhead, RunConfig, RunError};
-use super::faults::{FaultPlan, LinkChange, LinkEvent, LinkFaults, Share};
+use super::faults::{FaultPlan, LinkChange, LinkDirections, LinkEvent, LinkFaults, Share};
 use super::flows::Flows;
 use super::host::{Host, HostEnv};
 use super::link::{Link, LinkSpec};
@@ -113,7 +113,7 @@ impl<'a> Links<'a> {
     }
 }
 
-/// The failures of the workload and `events`, for both directions of each link, in time order.
+/// The failures of the workload and `events`, for each direction of a link, in time order.
 pub(crate) fn changes(
     links: &Links<'_>,
     events: &[LinkEvent],
@@ -124,15 +124,16 @@ pub(crate) fn changes(
         let (tier, switch, link) = (failure.tier, failure.switch, failure.link);
         let port = topology.link_at(tier, switch, link);
         let port = port.ok_or(RunError::NoSuchLink { tier, switch, link })?;
-        all.push(LinkEvent { at: Time::ZERO, port, change: LinkChange::Fail });
+        let link = LinkDirections::Both(port);
+        all.push(LinkEvent { at: Time::ZERO, link, change: LinkChange::Fail });
     }
     all.extend_from_slice(events);
     all.sort_by_key(|event| event.at.as_ps());
-    let both = all.iter().flat_map(|event| {
-        [event.port, topology.port(event.port).reverse]
-            .map(|port| (event.at.as_ps(), links.spec(port), event.change))
+    let each = all.iter().flat_map(|event| {
+        let ports = event.link.ports(topology);
+        ports.map(|port| (event.at.as_ps(), links.spec(port), event.change))
     });
-    Ok(both.collect())
+    Ok(each.collect())
 }
 
 /// The lookahead: the time that the smallest packet takes over the fastest and shortest link, ps. `None` if

@@ -3,14 +3,15 @@
 use std::sync::Arc;
 
 use weft_cc::{CcChoice, CcParams, Rate, Span};
-use weft_stack::fep::{ConfigError, FepConfig};
+use weft_stack::fep::{ConfigError, FepConfig, Windows, Zone, Zones};
 use weft_stack::pdc::PdcConfig;
 use weft_stack::spray::LbChoice;
 use weft_stack::wire::pds::DeliveryMode;
+use weft_stack::wire::{MAX_IPV4_HEADERS, crc};
 
 use super::faults::Share;
 use crate::switch::{PhantomConfig, QueueConfig};
-use crate::topology::Topology;
+use crate::topology::{HostId, Topology};
 use crate::workload::Workload;
 
 /// Bytes that a packet takes on the wire beyond its payload.
@@ -40,6 +41,15 @@ pub struct PhantomQueues {
     pub ecn: (f64, f64),
 }
 
+/// The algorithms towards the hosts of one zone.
+#[derive(Clone, Debug)]
+pub struct Algorithms {
+    /// Congestion control.
+    pub cc: CcChoice,
+    /// Load balancing.
+    pub lb: LbChoice,
+}
+
 /// The complete description of a run.
 #[derive(Clone, Debug)]
 pub struct RunConfig {
@@ -51,6 +61,11 @@ pub struct RunConfig {
     pub cc: CcChoice,
     /// Load balancing algorithm.
     pub lb: LbChoice,
+    /// Algorithms towards hosts of the sender's own group ([`Topology::group_of`]), which then make up a zone with its
+    /// own base RTT; `None`: hosts are one zone, with [`RunConfig::cc`] and [`RunConfig::lb`].
+    pub intra: Option<Algorithms>,
+    /// What shares a congestion context.
+    pub windows: Windows,
     /// Number of entropy values that the load balancer chooses from.
     pub paths: u16,
     /// Payload bytes of a full packet.
@@ -75,6 +90,8 @@ pub struct RunConfig {
     pub ack_every: u32,
     /// Delivery mode of all connections.
     pub mode: DeliveryMode,
+    /// Whether packets end with a CRC-32C, where they are frames.
+    pub crc: bool,
 }
 
 /// Why a run is refused.
@@ -138,6 +155,8 @@ impl RunConfig {
             workload: workload.into(),
             cc: CcChoice::default(),
             lb: LbChoice::default(),
+            intra: None,
+            windows: Windows::default(),
             // UET suggests 64 to 256; the published results of the balancers were measured with 128.
             paths: 128,
             mtu: 4096,
@@ -151,6 +170,7 @@ impl RunConfig {
             until: None,
             ack_every: 16 * 1024,
             mode: DeliveryMode::Rud,
+            crc: false,
         }
     }
 
@@ -158,9 +178,14 @@ impl RunConfig {
     pub fn data_overhead(&self) -> u32 {
         match self.wire_overhead {
             Overhead::Fixed(bytes) => bytes,
-            Overhead::Auto if self.cc.uses_credit() => ETHERNET + IP_UDP + DATA_HEADERS,
+            Overhead::Auto if self.uses_credit() => ETHERNET + IP_UDP + DATA_HEADERS,
             Overhead::Auto => ETHERNET + IP_UDP + DATA_HEADERS - 4,
         }
+    }
+
+    /// Whether credit is in use in any zone. Packets of all zones count for the same number of bytes.
+    fn uses_credit(&self) -> bool {
+        self.cc.uses_credit() || self.intra.as_ref().is_some_and(|intra| intra.cc.uses_credit())
     }
 
     /// Bytes that an acknowledgement takes on the wire.
@@ -171,6 +196,11 @@ impl RunConfig {
         }
     }
 
+    /// Bytes of the longest packet from IPv4 on, where packets are frames.
+    pub fn longest_packet(&self) -> usize {
+        self.mtu as usize + MAX_IPV4_HEADERS + if self.crc { crc::LEN } else { 0 }
+    }
+
     /// Bytes of a full packet on the wire.
     pub fn wire_mtu(&self) -> u64 {
         u64::from(self.mtu) + u64::from(self.data_overhead())
@@ -179,6 +209,11 @@ impl RunConfig {
     /// Round-trip time of the longest path in an idle network.
     pub fn network_rtt(&self) -> Span {
         self.topology.network_rtt(self.wire_mtu(), u64::from(self.ack_size()))
+    }
+
+    /// Round-trip time of the longest path within a group of hosts ([`Topology::group_of`]) in an idle network.
+    pub fn group_rtt(&self) -> Span {
+        self.topology.group_rtt(self.wire_mtu(), u64::from(self.ack_size()))
     }
 
     /// Bandwidth-delay product of the longest path, bytes.
@@ -245,24 +280,30 @@ impl RunConfig {
 
     /// The configuration of the endpoints.
     pub fn endpoint(&self) -> FepConfig {
+        let others = self.zone(&self.cc, &self.lb, self.network_rtt());
+        let zones = match &self.intra {
+            None => Zones::one(others),
+            Some(Algorithms { cc, lb }) => {
+                let groups = (0..self.topology.hosts()).map(|host| self.topology.group_of(HostId(host)));
+                Zones::grouped(others, self.zone(cc, lb, self.group_rtt()), groups.collect())
+            }
+        };
+        FepConfig { zones, windows: self.windows, ..FepConfig::new(&self.cc, &self.cc_params()) }
+    }
+
+    /// The settings towards hosts at a distance of `rtt` at most.
+    fn zone(&self, cc: &CcChoice, lb: &LbChoice, rtt: Span) -> Zone {
         let slowest = self.topology.tiers().iter().map(|tier| tier.down_rate).min();
         let rate = slowest.unwrap_or(self.topology.host_rate());
         // The time to drain full queues of three hops in both directions, as in public simulators, plus at
         // least one idle round trip.
-        let rto_init = Span::from_us(15).max(self.network_rtt()) + rate.time_for(self.queue_bytes()).times(6);
+        let rto_init = Span::from_us(15).max(rtt) + rate.time_for(self.queue_bytes()).times(6);
         // Four windows of 1.5 BDP: enough to keep sending while an old packet is retransmitted repeatedly.
-        let window = (self.bdp() * 6).div_ceil(self.wire_mtu()).clamp(512, 32_640);
-        let base = FepConfig::new(&self.cc, &self.cc_params());
-        FepConfig {
-            lb: self.lb.clone(),
-            paths: self.paths,
-            pdc: PdcConfig {
-                mp_range: (window as u32 / 128) * 128,
-                rto_init,
-                ack_bytes: self.ack_every,
-                ..base.pdc
-            },
-            ..base
-        }
+        let bdp = self.topology.host_rate().bytes_in(rtt);
+        let window = (bdp * 6).div_ceil(self.wire_mtu()).clamp(512, 32_640);
+        let base = Zone::new(cc, &CcParams { network_rtt: rtt, ..self.cc_params() });
+        let mp_range = (window as u32 / 128) * 128;
+        let pdc = PdcConfig { mp_range, rto_init, ack_bytes: self.ack_every, ..base.pdc };
+        Zone { lb: lb.clone(), paths: self.paths, pdc, ..base }
     }
 }

@@ -1,14 +1,21 @@
-//! Link faults: probabilities, changes during the run, and links that are slow from the start.
+//! Link faults: probabilities, sizes that do not pass, changes during the run, and links that are slow from the
+//! start.
 
 use weft_cc::{Rate, Span, Time};
 
-use crate::topology::PortId;
+use crate::topology::{PortId, Topology};
 
 /// The random faults of a link. Probabilities are per packet, from 0 to 1.
 #[derive(Clone, Copy, Debug, PartialEq, Default)]
 pub struct LinkFaults {
     /// Probability that a packet is lost.
     pub loss: f64,
+    /// Probability that a bit is wrong on the wire. Receivers drop a packet with a wrong bit, so the link loses
+    /// long packets more often than short ones.
+    pub bit_error_rate: f64,
+    /// The link loses packets that take more than this number of bytes on the wire, as a path does whose MTU is
+    /// smaller than the hosts assume; `None`: it takes packets of any size.
+    pub drop_over: Option<u32>,
     /// Probability that one bit of a packet flips, which checksums detect.
     pub corrupt: f64,
     /// Probability that a packet arrives twice.
@@ -20,9 +27,58 @@ pub struct LinkFaults {
 }
 
 impl LinkFaults {
-    /// Whether all probabilities are zero.
+    /// Whether all probabilities are zero, and packets of any size pass.
     pub fn is_none(&self) -> bool {
-        self.loss <= 0.0 && self.corrupt <= 0.0 && self.duplicate <= 0.0 && self.reorder <= 0.0
+        let probabilities = [self.loss, self.bit_error_rate, self.corrupt, self.duplicate, self.reorder];
+        self.drop_over.is_none() && probabilities.iter().all(|probability| *probability <= 0.0)
+    }
+
+    /// The probability that a packet is lost that takes `bytes` bytes on the wire.
+    pub(super) fn loss_of(&self, bytes: u32) -> f64 {
+        if self.drop_over.is_some_and(|most| bytes > most) {
+            return 1.0;
+        }
+        if self.bit_error_rate <= 0.0 {
+            return self.loss;
+        }
+        1.0 - (1.0 - self.loss) * power(1.0 - self.bit_error_rate, bytes.saturating_mul(8))
+    }
+}
+
+/// `base` to the power of `exponent`, with the same result on every machine.
+fn power(mut base: f64, mut exponent: u32) -> f64 {
+    let mut product = 1.0;
+    while exponent > 0 {
+        if exponent & 1 == 1 {
+            product *= base;
+        }
+        base *= base;
+        exponent >>= 1;
+    }
+    product
+}
+
+/// Numbers of packets that faults of links have met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct FaultCounters {
+    /// Packets lost.
+    pub lost: u64,
+    /// Packets in which a bit was flipped.
+    pub corrupted: u64,
+    /// Packets that arrived twice.
+    pub duplicated: u64,
+    /// Packets delayed.
+    pub delayed: u64,
+}
+
+impl core::iter::Sum for FaultCounters {
+    fn sum<I: Iterator<Item = FaultCounters>>(all: I) -> FaultCounters {
+        all.fold(FaultCounters::default(), |sum, each| FaultCounters {
+            lost: sum.lost + each.lost,
+            corrupted: sum.corrupted + each.corrupted,
+            duplicated: sum.duplicated + each.duplicated,
+            delayed: sum.delayed + each.delayed,
+        })
     }
 }
 
@@ -37,8 +93,32 @@ pub enum LinkChange {
     Degrade(Rate),
     /// The link loses each packet with this probability, 0 to 1.
     Drop(f64),
+    /// The link loses packets that take more than this number of bytes on the wire.
+    DropOver(u32),
+    /// Each bit is wrong with this probability, 0 to 1, and the link loses packets with a wrong bit.
+    BitErrors(f64),
     /// The link flips a bit of each packet with this probability, 0 to 1.
     Corrupt(f64),
+}
+
+/// A link, or one direction of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkDirections {
+    /// Both directions of the link at this port, which is either end.
+    Both(PortId),
+    /// The direction in which this port sends.
+    From(PortId),
+}
+
+impl LinkDirections {
+    /// The sending ports.
+    pub fn ports(self, topology: &Topology) -> impl Iterator<Item = PortId> + use<> {
+        let (port, other) = match self {
+            LinkDirections::Both(port) => (port, Some(topology.port(port).reverse)),
+            LinkDirections::From(port) => (port, None),
+        };
+        [port].into_iter().chain(other)
+    }
 }
 
 /// A change of a link at a time during the run.
@@ -46,8 +126,8 @@ pub enum LinkChange {
 pub struct LinkEvent {
     /// Time of the change.
     pub at: Time,
-    /// Either port of the link. Both directions change.
-    pub port: PortId,
+    /// The link, or the direction of it, that changes.
+    pub link: LinkDirections,
     /// The new state or rate of the link.
     pub change: LinkChange,
 }

@@ -11,12 +11,13 @@ use std::sync::Arc;
 use rustc_hash::FxHasher;
 use weft_cc::Time;
 use weft_stack::buffer::Buffer;
-use weft_stack::fep::{Completion, ConnectOptions, ConnectionId, Failure, Fep, Receive, Send};
+use weft_stack::fep::{Completion, ConnectOptions, ConnectionId, Failure, Fep, Receive, Send, SendError};
 use weft_stack::packet::Addr;
 use weft_stack::ses::Matching;
 use weft_stack::wire::pds::DeliveryMode;
 
 use super::config::{PayloadMode, RunConfig};
+use super::report::FlowFailure;
 use super::sample::FlowSample;
 use super::wires::NEVER;
 use crate::workload::{Flow, Start, TriggerBank, TriggerIdx, Workload, first_wrong_byte, payload};
@@ -51,6 +52,7 @@ pub(super) struct Flows {
     /// When the last connection was closed, ps.
     pub(super) last_close: u64,
     pub(super) failures: Vec<Note>,
+    pub(super) failed: Vec<FlowFailure>,
     pub(super) payload_errors: Vec<Note>,
 }
 
@@ -132,6 +134,7 @@ impl Flows {
             done: 0,
             last_close: 0,
             failures: Vec::new(),
+            failed: Vec::new(),
             payload_errors: Vec::new(),
             workload: workload.clone(),
         }
@@ -274,8 +277,7 @@ impl Flows {
     fn complete(&mut self, now: u64, completion: Completion, fep: &mut Fep) {
         match completion {
             Completion::Sent { context, retransmissions, result, .. } => {
-                let error = result.err().map(|e| e.to_string());
-                self.sent(now, context as u32, retransmissions, error, fep);
+                self.sent(now, context as u32, retransmissions, result.err(), fep);
             }
             Completion::Received { context, buffer, len, header_data, result, .. } => {
                 let index = context as u32;
@@ -311,10 +313,10 @@ impl Flows {
         }
     }
 
-    fn sent(&mut self, now: u64, slot: u32, again: u32, error: Option<String>, fep: &mut Fep) {
+    fn sent(&mut self, now: u64, slot: u32, again: u32, error: Option<SendError>, fep: &mut Fep) {
         let source_flow = &mut self.source_flows[slot as usize];
         source_flow.retransmitted = again;
-        let connection = source_flow.connection;
+        let (connection, index) = (source_flow.connection, source_flow.flow);
         let flow = self.workload.flows()[source_flow.flow as usize];
         match error {
             None => {
@@ -322,7 +324,10 @@ impl Flows {
                 self.done += 1;
                 self.activate(flow.on_sent);
             }
-            Some(error) => self.failures.push((now, flow.src.0, format!("flow {}: {error}", flow.id))),
+            Some(error) => {
+                self.failures.push((now, flow.src.0, format!("flow {}: {error}", flow.id)));
+                self.failed.push(FlowFailure { flow: index, at: Time::from_ps(now), error });
+            }
         }
         self.leave(now, connection, fep);
     }

@@ -3,7 +3,7 @@
 use weft_cc::{PS_PER_SEC, Rate, Span};
 use weft_stack::rng::Rng;
 
-use super::faults::{LinkChange, LinkFaults};
+use super::faults::{FaultCounters, LinkChange, LinkFaults};
 use super::packets::Transit;
 use super::wires::{Inlet, Wires};
 use crate::switch::Queued;
@@ -50,6 +50,7 @@ struct LinkFaultState {
     faults: LinkFaults,
     /// Number of packets for which an outcome has been drawn.
     draws: u64,
+    counters: FaultCounters,
 }
 
 /// The properties of a link that do not change during a run.
@@ -92,12 +93,12 @@ impl Condition {
         }
     }
 
-    /// Draws the outcome for the next packet; `None` if the link loses it. `id` is the link's number, `seed`
-    /// the run's.
+    /// Draws the outcome for the next packet, which takes `size` bytes on the wire; `None` if the link loses it.
+    /// `id` is the link's number, `seed` the run's.
     #[inline]
-    pub(crate) fn draw_outcome(&mut self, id: u32, seed: u64) -> Option<FaultOutcome> {
+    pub(crate) fn draw_outcome(&mut self, id: u32, seed: u64, size: u32) -> Option<FaultOutcome> {
         match &mut self.fault_state {
-            Some(fault_state) if self.faulty => fault_state.draw_outcome(id, seed),
+            Some(fault_state) if self.faulty => fault_state.draw_outcome(id, seed, size),
             _ => Some(FaultOutcome::default()),
         }
     }
@@ -107,13 +108,19 @@ impl Condition {
         match change {
             LinkChange::Degrade(rate) => return self.set_rate(rate),
             LinkChange::Restore => self.set_rate(spec.rate),
-            LinkChange::Fail | LinkChange::Drop(_) | LinkChange::Corrupt(_) => {}
+            LinkChange::Fail
+            | LinkChange::Drop(_)
+            | LinkChange::DropOver(_)
+            | LinkChange::BitErrors(_)
+            | LinkChange::Corrupt(_) => {}
         }
         let fault_state = self.fault_state(spec.faults);
         match change {
             LinkChange::Fail => fault_state.up = false,
             LinkChange::Restore => (fault_state.up, fault_state.faults) = (true, spec.faults),
             LinkChange::Drop(loss) => fault_state.faults.loss = loss,
+            LinkChange::DropOver(bytes) => fault_state.faults.drop_over = Some(bytes),
+            LinkChange::BitErrors(rate) => fault_state.faults.bit_error_rate = rate,
             LinkChange::Corrupt(corrupt) => fault_state.faults.corrupt = corrupt,
             LinkChange::Degrade(_) => {}
         }
@@ -126,7 +133,9 @@ impl Condition {
 
     fn fault_state(&mut self, faults: LinkFaults) -> &mut LinkFaultState {
         self.faulty = true;
-        self.fault_state.get_or_insert_with(|| Box::new(LinkFaultState { up: true, faults, draws: 0 }))
+        self.fault_state.get_or_insert_with(|| {
+            Box::new(LinkFaultState { up: true, faults, draws: 0, counters: FaultCounters::default() })
+        })
     }
 }
 
@@ -171,6 +180,11 @@ impl Link {
         }
     }
 
+    /// Numbers of packets that the link's faults have met.
+    pub(super) fn faults(&self) -> FaultCounters {
+        self.condition.fault_state.as_ref().map_or(FaultCounters::default(), |state| state.counters)
+    }
+
     /// Bytes sent since the last call.
     pub(super) fn take_sent_bytes(&mut self) -> u64 {
         let before = std::mem::replace(&mut self.sampled_bytes, self.sent_bytes);
@@ -191,7 +205,7 @@ impl LinkFaultState {
         mut transit: Transit,
         wires: &mut Wires,
     ) -> bool {
-        let Some(outcome) = self.draw_outcome(id, seed) else {
+        let Some(outcome) = self.draw_outcome(id, seed, transit.size()) else {
             wires.packets.remove(&transit);
             return false;
         };
@@ -208,17 +222,21 @@ impl LinkFaultState {
 
     /// See [`Condition::draw_outcome`].
     #[cold]
-    fn draw_outcome(&mut self, id: u32, seed: u64) -> Option<FaultOutcome> {
+    fn draw_outcome(&mut self, id: u32, seed: u64, size: u32) -> Option<FaultOutcome> {
         let faults = self.faults;
         // Each link and draw has its own generator, so that links do not affect each other's outcomes.
         self.draws += 1;
         let mut rng = Rng::new(seed ^ u64::from(id) << 32, self.draws);
-        if !self.up || rng.chance(faults.loss) {
+        if !self.up || rng.chance(faults.loss_of(size)) {
+            self.counters.lost += 1;
             return None;
         }
         let corrupt = rng.chance(faults.corrupt);
         let duplicate = rng.chance(faults.duplicate);
         let held_up = if rng.chance(faults.reorder) { rng.below(1 << 16) } else { 0 };
+        self.counters.corrupted += u64::from(corrupt);
+        self.counters.duplicated += u64::from(duplicate);
+        self.counters.delayed += u64::from(held_up > 0);
         Some(FaultOutcome {
             corrupt,
             duplicate,

@@ -26,10 +26,12 @@ mod switches;
 mod trace;
 mod wires;
 
-pub use config::{Overhead, PayloadMode, PhantomQueues, RunConfig, RunError};
-pub use faults::{FaultPlan, LinkChange, LinkEvent, LinkFaults, Share, SlowPort};
+pub use config::{Algorithms, Overhead, PayloadMode, PhantomQueues, RunConfig, RunError};
+pub use faults::{
+    FaultCounters, FaultPlan, LinkChange, LinkDirections, LinkEvent, LinkFaults, Share, SlowPort,
+};
 pub use lines::Lines;
-pub use report::{FlowRecord, NotStarted, PacketCounters, RunProgress, RunReport};
+pub use report::{FlowFailure, FlowRecord, NotStarted, PacketCounters, RunProgress, RunReport};
 pub use sample::{FlowSample, PortSample, SampleSink, Sampling};
 pub use trace::{TraceSink, Tracing};
 

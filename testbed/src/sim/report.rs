@@ -3,13 +3,15 @@
 use core::fmt;
 
 use weft_cc::{Span, Time};
-use weft_stack::fep::Footprint;
+use weft_stack::fep::{Footprint, SendError};
 
 use super::build::System;
 use super::config::RunConfig;
+use super::faults::FaultCounters;
 use super::flows::{Flows, Note};
 use super::host::Host;
 use super::lines::Lines;
+use super::switches::Switch;
 use crate::workload::Flow;
 
 /// The progress of a run.
@@ -64,6 +66,17 @@ impl FlowRecord {
     }
 }
 
+/// A flow that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlowFailure {
+    /// Index of the flow in the workload.
+    pub flow: u32,
+    /// When its sender gave it up.
+    pub at: Time,
+    /// Why.
+    pub error: SendError,
+}
+
 /// A flow that has not begun; displays as a message for people.
 #[derive(Clone, Copy, Debug)]
 pub struct NotStarted {
@@ -86,7 +99,7 @@ pub struct PacketCounters {
     pub retransmitted: u64,
     /// Trimmed by switches.
     pub trimmed: u64,
-    /// Dropped by switches and links.
+    /// Dropped by switches and links, and by endpoints whose control queue was full.
     pub dropped: u64,
     /// Acknowledgements sent.
     pub acks: u64,
@@ -101,8 +114,13 @@ pub struct PacketCounters {
 pub struct RunReport {
     /// The flows, in the order of the workload.
     pub flows: Vec<FlowRecord>,
+    /// The flows that failed, in the order of their failures. Runs over real ports report failures as text only, in
+    /// [`RunReport::stuck`].
+    pub failures: Vec<FlowFailure>,
     /// Packet counts.
     pub packets: PacketCounters,
+    /// Numbers of packets that faults of links have met.
+    pub faults: FaultCounters,
     /// Number of retransmission timeouts.
     pub timeouts: u64,
     /// Number of events handled so far.
@@ -145,8 +163,12 @@ pub(super) fn report(config: &RunConfig, system: &System, end: u64) -> RunReport
     let (packets, timeouts) = count(system, &hosts);
     let failures = notes(flows().flat_map(|flows| &flows.failures));
     let fine = done && failures.is_empty();
+    let mut failed: Vec<FlowFailure> = flows().flat_map(|flows| &flows.failed).copied().collect();
+    failed.sort_by_key(|failure| (failure.at.as_ps(), failure.flow));
     RunReport {
+        failures: failed,
         packets,
+        faults: faults(system, &hosts),
         timeouts,
         events: system.shards.iter().map(|shard| shard.events).sum(),
         end: Time::from_ps(end),
@@ -188,7 +210,7 @@ fn count(system: &System, hosts: &[&Host]) -> (PacketCounters, u64) {
         packets.retransmitted += counters.data_retransmitted;
         packets.acks += counters.acks_sent;
         packets.nacks += counters.nacks_sent;
-        packets.dropped += host.dropped;
+        packets.dropped += host.dropped + counters.control_dropped;
         timeouts += counters.timeouts;
     }
     for switch in system.shards.iter().flat_map(|shard| &shard.switches) {
@@ -199,6 +221,11 @@ fn count(system: &System, hosts: &[&Host]) -> (PacketCounters, u64) {
         }
     }
     (packets, timeouts)
+}
+
+fn faults(system: &System, hosts: &[&Host]) -> FaultCounters {
+    let switches = system.shards.iter().flat_map(|shard| &shard.switches).map(Switch::faults);
+    hosts.iter().map(|host| host.nic.faults()).chain(switches).sum()
 }
 
 /// The texts of `notes`, sorted by time and host.
@@ -212,6 +239,7 @@ fn notes<'a>(notes: impl Iterator<Item = &'a Note>) -> Vec<String> {
 fn explain(failures: Vec<String>, hosts: &[&Host], flows: &[FlowRecord], now: Time) -> Lines {
     let mut lines: Lines = failures.into_iter().collect();
     lines.extend(hosts.iter().flat_map(|host| host.fep.waits(now)));
+    lines.extend(hosts.iter().flat_map(|host| host.fep.shortages()));
     lines.extend(flows.iter().filter_map(FlowRecord::not_started));
     lines
 }

@@ -10,7 +10,7 @@ use std::hint::select_unpredictable;
 
 use weft_stack::prefetch::prefetch_start;
 
-use super::faults::LinkChange;
+use super::faults::{FaultCounters, LinkChange};
 use super::link::{Link, LinkSpec};
 use super::order::Sorter;
 use super::packets::Transit;
@@ -292,6 +292,11 @@ impl Switch {
     /// The counters of all its ports.
     pub(super) fn counters(&self) -> impl Iterator<Item = QueueCounters> {
         self.ports.iter().map(|port| port.queue.counters())
+    }
+
+    /// Numbers of packets that faults of the links from its ports have met.
+    pub(super) fn faults(&self) -> FaultCounters {
+        self.ports.iter().map(|port| port.link.faults()).sum()
     }
 
     pub(super) fn sample(&mut self, samples: &mut Vec<PortSample>) {

@@ -32,7 +32,6 @@ use std::collections::BinaryHeap;
 use rustc_hash::FxHashMap;
 use weft_cc::{Span, Time};
 use weft_stack::fep::FepConfig;
-use weft_stack::pdc::PdcConfig;
 use weft_stack::port::{PoolError, Port, RxBurst};
 use weft_stack::rng::Rng;
 use weft_stack::wire::class::{DscpClasses, TrimPoint};
@@ -45,7 +44,8 @@ use self::frame_store::{FrameLimits, FrameStore};
 use self::outlet::{LinkArrival, Outlet, Sender};
 use self::ticket::{FrameHeaders, Ticket};
 use crate::sim::{
-    FaultPlan, LinkChange, LinkSpec, Links, MIN_FRAME, RunConfig, RunError, changes, mark_seed,
+    FaultPlan, LinkChange, LinkDirections, LinkSpec, Links, MIN_FRAME, RunConfig, RunError, changes,
+    mark_seed,
 };
 use crate::switch::{EgressQueue, Enqueued, Hasher, Queued};
 use crate::topology::{HostId, Node, PortId, Router, SwitchId, Topology};
@@ -69,8 +69,7 @@ pub struct SoftOptions {
 /// timeout four times as long. In real time a thread may lose its core for some milliseconds, although no
 /// packet is lost; and a fabric that trims rarely needs timeouts.
 pub fn endpoint(config: &RunConfig) -> FepConfig {
-    let base = config.endpoint();
-    FepConfig { pdc: PdcConfig { rto_init: base.pdc.rto_init.times(4), ..base.pdc }, ..base }
+    config.endpoint().with_zones(|zone| zone.pdc.rto_init = zone.pdc.rto_init.times(4))
 }
 
 /// Why a fabric cannot be built or changed.
@@ -254,16 +253,17 @@ impl<P: Port> SoftFabric<P> {
         Some(self.start + Span::from_ps(next))
     }
 
-    /// Changes a link at once, in both directions. `port` is either of its ends.
+    /// Changes a link, or one direction of it, at once.
     ///
     /// # Errors
     /// The link does not exist.
-    pub fn change(&mut self, port: PortId, change: LinkChange) -> Result<(), SoftError> {
-        let Some(spec) = self.topology.ports().get(port.0 as usize) else {
+    pub fn change(&mut self, link: LinkDirections, change: LinkChange) -> Result<(), SoftError> {
+        let (LinkDirections::Both(port) | LinkDirections::From(port)) = link;
+        if port.0 as usize >= self.outlets.len() {
             return Err(SoftError::Run(RunError::NoSuchLink { tier: 0, switch: 0, link: port.0 }));
-        };
-        for id in [port, spec.reverse] {
-            self.outlets[id.0 as usize].change(change);
+        }
+        for port in link.ports(&self.topology) {
+            self.outlets[port.0 as usize].change(change);
         }
         Ok(())
     }

@@ -68,7 +68,7 @@ impl Outlet {
         self.busy = true;
         let free_at = now + self.condition.time_for(size);
         let on_time = free_at + self.spec.latency;
-        let arrival = self.condition.draw_outcome(self.spec.id, seed).map(|outcome| LinkArrival {
+        let arrival = self.condition.draw_outcome(self.spec.id, seed, size).map(|outcome| LinkArrival {
             on_time,
             at: on_time + outcome.held_up.as_ps(),
             corrupt: outcome.corrupt,

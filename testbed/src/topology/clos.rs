@@ -210,6 +210,15 @@ impl Topology {
         host.0 / self.shape.hosts_per_tor / self.shape.tors_per_pod
     }
 
+    /// The group of a host, within which paths do not pass the top tier: its pod, in a fabric of two tiers its ToR.
+    #[inline]
+    pub fn group_of(&self, host: HostId) -> u32 {
+        match self.shape.tiers {
+            2 => self.tor_of(host).0,
+            _ => self.pod_of(host),
+        }
+    }
+
     /// The highest tier on the way between two hosts.
     #[inline]
     fn apex(&self, a: HostId, b: HostId) -> u8 {
@@ -264,9 +273,19 @@ impl Topology {
     /// rate, however fast the links between switches are (as in uet-htsim, whose windows and queues scale
     /// with this number).
     pub fn network_rtt(&self, data_wire_bytes: u64, ack_wire_bytes: u64) -> Span {
+        self.rtt_over(self.shape.tiers - 1, data_wire_bytes, ack_wire_bytes)
+    }
+
+    /// As [`Topology::network_rtt`], of the longest path within a group of hosts ([`Topology::group_of`]).
+    pub fn group_rtt(&self, data_wire_bytes: u64, ack_wire_bytes: u64) -> Span {
+        self.rtt_over(self.shape.tiers - 2, data_wire_bytes, ack_wire_bytes)
+    }
+
+    fn rtt_over(&self, apex: u8, data_wire_bytes: u64, ack_wire_bytes: u64) -> Span {
         let rate = self.host_rate();
         let per_link = rate.time_for(data_wire_bytes) + rate.time_for(ack_wire_bytes);
-        self.diameter_latency().times(2) + per_link.times(u64::from(self.diameter_hops()))
+        let links = 2 * (u64::from(apex) + 1);
+        self.latency_over(apex).times(2) + per_link.times(links)
     }
 
     /// RTT between two hosts in an idle network, each packet serialised at each link's own rate.

@@ -7,9 +7,7 @@ use thiserror::Error;
 use weft_cc::Time;
 use weft_stack::rng::Rng;
 
-use super::{
-    Connection, DEFAULT_PRIORITY, Flow, Start, Trigger, TriggerIdx, TriggerKind, Workload, WorkloadError,
-};
+use super::{Connection, Flow, Start, Trigger, TriggerIdx, TriggerKind, Workload, WorkloadError};
 use crate::topology::HostId;
 
 /// Maximum number of flows of a generated workload. It bounds the memory that a short description can
@@ -152,7 +150,6 @@ impl FlowList {
             start,
             on_sent,
             on_received: None,
-            priority: DEFAULT_PRIORITY,
             message: None,
         });
     }

@@ -7,8 +7,8 @@ use weft_cc::Time;
 
 use super::numbering::Numbering;
 use super::{
-    Connection, DEFAULT_PRIORITY, Flow, LinkFailure, MAX_FLOW_BYTES, MessageNumber, Start, Subject, Trigger,
-    TriggerIdx, TriggerKind, Workload, WorkloadReason,
+    Connection, Flow, LinkFailure, MAX_FLOW_BYTES, MessageNumber, Start, Subject, Trigger, TriggerIdx,
+    TriggerKind, Workload, WorkloadReason,
 };
 use crate::topology::{HostId, MAX_HOSTS};
 use weft_cc::units::scaled;
@@ -122,6 +122,17 @@ pub enum CmReason {
     /// A trigger is named but not defined.
     #[error("trigger {0} is not defined")]
     UndefinedTrigger(u32),
+    /// A flow has another priority than the flows before it.
+    #[error(
+        "`prio` is {found} here and {others} before: all flows have the same priority (without `prio` it is \
+         {DEFAULT_PRIORITY})"
+    )]
+    Priority {
+        /// The flow's priority.
+        found: u32,
+        /// The priority of the flows before it.
+        others: u32,
+    },
     /// The flows and triggers do not make a workload.
     #[error(transparent)]
     Workload(#[from] WorkloadReason),
@@ -147,6 +158,9 @@ pub enum CmReason {
 ///   all but the first are marked with `msg`. (uet-htsim accepts them only in its connection-reuse mode.)
 /// - **send_done_trigger** is activated when the sender knows that all of the flow has arrived,
 ///   **recv_done_trigger** when the receiver has all of it.
+///
+/// - **prio** is the same for all flows, as nothing here prefers one to another. (uet-htsim's UEC program reads the word and
+///   does not use it; its NDP program grants credit in that order.)
 ///
 /// The reader is stricter than uet-htsim: sizes must be given and fit in 32 bits, counts must be right, the
 /// header must have no unknown words, and every flow must be able to start.
@@ -195,6 +209,9 @@ fn refusal(file: &str, (line, reason): Fault) -> MatrixError {
 /// The line of an error, and the reason.
 type Fault = (u32, CmReason);
 
+/// The priority of flows without `prio`, as in uet-htsim.
+const DEFAULT_PRIORITY: u32 = 2_000_000;
+
 /// The words of the header.
 const HEADER: [&str; 4] = ["Nodes", "Connections", "Triggers", "Failures"];
 
@@ -206,6 +223,8 @@ struct Draft {
     header: [Option<(u32, u32)>; 4],
     in_body: bool,
     flows: Vec<Flow>,
+    /// The priority of the flows so far.
+    priority: Option<u32>,
     /// The line of each flow.
     flow_lines: Numbering,
     connections: Vec<Connection>,
@@ -294,6 +313,7 @@ impl Draft {
             .and_then(|(src, dst)| Some((HostId(number(src)?), HostId(number(dst)?))))
             .ok_or_else(|| (line, CmReason::BadArrow(arrow.to_owned())))?;
         let words = FlowWords::read(words, self.options.start_unit)?;
+        self.priority(words.priority.unwrap_or(DEFAULT_PRIORITY)).map_err(|reason| (line, reason))?;
         let mut mention = |id: Option<u32>| id.map(|id| self.triggers.mention(id, line));
         let start = match (words.start, mention(words.trigger)) {
             (Some(time), None) => Start::At(time),
@@ -314,10 +334,15 @@ impl Draft {
             start,
             on_sent,
             on_received,
-            priority: words.priority.unwrap_or(DEFAULT_PRIORITY),
             message: words.message,
         });
         Ok(())
+    }
+
+    /// Refuses a flow whose priority is not that of the flows before it.
+    fn priority(&mut self, found: u32) -> Result<(), CmReason> {
+        let others = *self.priority.get_or_insert(found);
+        if found == others { Ok(()) } else { Err(CmReason::Priority { found, others }) }
     }
 
     /// The index of the flow's connection, which is added if it is new.

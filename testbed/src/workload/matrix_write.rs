@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use super::{DEFAULT_PRIORITY, MessageNumber, Start, TriggerIdx, TriggerKind, Workload};
+use super::{MessageNumber, Start, TriggerIdx, TriggerKind, Workload};
 
 impl Workload {
     /// Writes the workload as a `.cm` file with start times in microseconds. Reading the file gives the same
@@ -54,9 +54,6 @@ impl Workload {
             }
             if let Some(t) = flow.on_received {
                 write!(out, " recv_done_trigger {}", id(t))?;
-            }
-            if flow.priority != DEFAULT_PRIORITY {
-                write!(out, " prio {}", flow.priority)?;
             }
             writeln!(out)?;
         }

@@ -36,9 +36,6 @@ use crate::topology::HostId;
 /// Maximum size of a flow in bytes: the length of a message has 32 bits on the wire.
 pub const MAX_FLOW_BYTES: u64 = u32::MAX as u64;
 
-/// The priority of flows without `prio`, as in uet-htsim.
-pub const DEFAULT_PRIORITY: u32 = 2_000_000;
-
 /// The index of a trigger in [`Workload::triggers`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TriggerIdx(NonZeroU32);
@@ -111,9 +108,6 @@ pub struct Flow {
     pub on_sent: Option<TriggerIdx>,
     /// The trigger activated when the receiver has all of the flow.
     pub on_received: Option<TriggerIdx>,
-    /// The file's `prio`, or [`DEFAULT_PRIORITY`]. Kept so that the file can be written again; weft does not
-    /// use it.
-    pub priority: u32,
     /// Its number as a message of its connection; `None` if the file does not mark it as a message.
     pub message: Option<MessageNumber>,
 }

@@ -13,7 +13,6 @@ use weft::port::AnyPort;
 use weft::{Addr, Memory};
 use weft_cc::{CcChoice, CcParams, Rate};
 use weft_stack::fep::{Fep, FepConfig};
-use weft_stack::pdc::PdcConfig;
 use weft_stack::port::memory::{self, MemoryConfig, MemoryPort};
 use weft_stack::port::{Frame, Port, RxBurst, TxBurst};
 use weft_stack::rng::Rng;
@@ -78,8 +77,8 @@ fn endpoint(port: MemoryPort, own: u32) -> Endpoint {
         network_rtt: Span::from_us(100),
         trimming: false,
     };
-    let base = FepConfig::new(&CcChoice::default(), &params);
-    let config = FepConfig { pdc: PdcConfig { rto_init: Span::from_ms(50), ..base.pdc }, ..base };
+    let config = FepConfig::new(&CcChoice::default(), &params)
+        .with_zones(|zone| zone.pdc.rto_init = Span::from_ms(50));
     let clock = Clock::new();
     let fep = Fep::new(Addr(own), Arc::new(config), Rng::new(7, own.into()), clock.now()).unwrap();
     let mut book = AddressBook::new(Addr(own), host(own), 2, Strangers::Refuse).unwrap();

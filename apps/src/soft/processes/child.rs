@@ -8,17 +8,18 @@ use crate::Failure;
 use crate::live::{self, HostFlows, HostReport, LiveHost, Participants};
 use crate::options::RunArgs;
 use crate::port_spec::{AnyPort, PeerAddress, PeerSpec, PortOptions, PortSpec};
-use crate::soft;
 use crate::testbed::HostFacts;
 use crate::trace::LiveTrace;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use std::io::Write;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::time::Duration;
 use weft_cc::{Span, Time};
 use weft_stack::worker::{Clock, HostAddr, Worker};
 use weft_testbed::sim::RunConfig;
+use weft_testbed::soft;
 
 /// How long the fabric's end of the link may take to appear.
 const LINK_WAIT: Duration = Duration::from_secs(20);
@@ -99,21 +100,21 @@ impl<'a> HostProcess<'a> {
         let own = own.ok_or_else(|| Failure::Run("not one of the hosts".to_owned()))?;
         let (port, places) = open(own, &setup.hosts)?;
         port.port.wait_for_link(LINK_WAIT).map_err(Failure::Run)?;
-        let mut network = soft::network(config);
-        network.paths = network.paths.min(port.info.paths);
+        let endpoint = soft::endpoint(config);
+        let endpoint = endpoint.with_zones(|zone| zone.paths = zone.paths.min(port.info.paths));
+        let endpoint = Arc::new(endpoint);
         let rate = config.topology.host_rate();
         let ahead = 1 + AHEAD.as_ps().div_ceil(rate.time_for(config.wire_mtu()).as_ps().max(1)).clamp(1, 15);
         let port = PacedPort::new(port.port, rate, ahead as usize, clock).map_err(|error| failed(&error))?;
         let host = LiveHost { number, host: places[own], port };
-        let settings = network.settings(config);
-        let mut worker = live::endpoint(config.seed, &settings, host, own as u32, &places, clock)
+        let mut worker = live::endpoint(config.seed, &endpoint, host, own as u32, &places, clock)
             .map_err(|error| failed(&error))?;
         let numbers: Vec<u32> = setup.hosts.iter().map(|facts| facts.host).collect();
         let participants = Participants::new(&config.workload, &numbers);
         let mut flows = HostFlows::new(config, &participants, number);
         // A host does not hear when a flow to it starts elsewhere.
         flows.expect_all(worker.fep_mut()).map_err(|error| failed(&error))?;
-        let sleep = Span::from_ps(network.rtt.as_ps() / LOOKS).min(LONGEST_SLEEP);
+        let sleep = Span::from_ps(config.network_rtt().as_ps() / LOOKS).min(LONGEST_SLEEP);
         Ok(HostProcess { number, worker, flows, lines, sleep, attend: 0, finished: false })
     }
 

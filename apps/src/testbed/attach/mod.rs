@@ -14,7 +14,6 @@ use std::net::{IpAddr, Ipv4Addr};
 use weft_stack::port::dpdk::DpdkPort;
 use weft_stack::port::memif::MemifPort;
 use weft_stack::port::{FramePool, Port, PortCaps, PortCounters, RxBurst, TxBurst};
-use weft_stack::wire::MAX_IPV4_HEADERS;
 use weft_testbed::sim::RunConfig;
 use weft_testbed::soft::{SoftFabric, SoftOptions};
 use weft_testbed::topology::HostId;
@@ -86,7 +85,7 @@ impl HostsBy {
         let options = SoftOptions { discard_damaged: self.hides_damage(), ..SoftOptions::default() };
         let mut fabric =
             SoftFabric::new(config, plan, options, weft_cc::Time::ZERO).map_err(|error| failed(&error))?;
-        let mtu = config.mtu + MAX_IPV4_HEADERS as u32;
+        let mtu = config.longest_packet() as u32;
         let attached = match self {
             HostsBy::Udp => udp::attach(hosts, mtu, owned, name)?,
             HostsBy::Memif => memif::attach(hosts, mtu, owned)?,

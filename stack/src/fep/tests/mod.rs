@@ -3,6 +3,7 @@
 mod hold;
 mod layout;
 mod posting;
+mod samples;
 
 use std::sync::Arc;
 

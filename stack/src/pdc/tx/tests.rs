@@ -1,12 +1,15 @@
 use super::*;
 use crate::wire::pds::{AckCc, AckRequest, NextHeader, NsccState};
 
+/// The retransmission timeout of these tests.
+const RTO: Span = Span::from_us(100);
+
 const CONFIG: PdcConfig = PdcConfig {
     mp_range: 128,
-    rto_init: Span::from_us(100),
+    first_range: 128,
+    rto_init: RTO,
     max_retries: 2,
     ack_bytes: 16 * 1024,
-    rod_receive: crate::pdc::RodReceive::GoBackN,
     infer_loss: false,
 };
 
@@ -24,8 +27,9 @@ fn pdc_with(packets: u32) -> TxPdc {
 }
 
 fn ack(cack: u32, trigger: i16, sack_offset: i16, sack: u64, received: u64) -> Ack {
+    // The target does not count the packets beyond the first missing one.
     let state =
-        NsccState { rcvd_bytes: received.div_ceil(256) as u32, rcv_cwnd_pend: 0x7f, ..NsccState::default() };
+        NsccState { rcvd_bytes: received.div_ceil(256) as u32, ooo_count: 0xffff, ..NsccState::default() };
     Ack {
         next: NextHeader::None,
         ecn: false,
@@ -66,22 +70,72 @@ fn acknowledges_by_cack_and_sack_and_learns_the_pdcid() {
     let mut pdc = pdc_with(8);
     assert!(matches!(pdc.destination(Psn(1)), Destination::Syn { psn_offset: 3, .. }));
     let mut acked = 0;
-    let outcome = pdc.on_ack(at(20), &ack(2, 4, 2, 0b101, 5 * 4160), |_| acked += 1).unwrap();
+    let outcome = pdc.on_ack(at(20), &ack(2, 4, 2, 0b101, 5 * 4160), |_, _, _| acked += 1).unwrap();
     assert_eq!(acked, 4, "two by CACK, two sacked, one of which is the trigger");
     assert_eq!(outcome.rtt, Some(Span::from_us(15)), "packet 5 was sent at 5 µs");
-    assert_eq!(outcome.newly_received, (5u64 * 4160).div_ceil(256) * 256);
+    assert!(
+        (5 * 4160..5 * 4160 + 256).contains(&outcome.newly_received),
+        "the total has one packet more than SACK"
+    );
+    assert_eq!(outcome.trigger_bytes, 4160, "of one packet, whatever the acknowledgement sums up");
     assert_eq!(pdc.destination(Psn(1)), Destination::Pdc(PdcId(9)));
     assert_eq!(pdc.first_unacknowledged(), Psn(u32::MAX - 1).plus(2));
 }
 
 #[test]
+fn a_target_without_flow_control_leaves_the_window_alone() {
+    let said = |rcv_cwnd_pend, restore_cwnd| {
+        let mut answer = ack(1, 0, 0, 0, 4160);
+        let state = NsccState { rcvd_bytes: 17, rcv_cwnd_pend, restore_cwnd, ..NsccState::default() };
+        answer.cc.as_mut().unwrap().state = CcState::Nscc(state);
+        pdc_with(1).on_ack(at(1), &answer, |_, _, _| ()).unwrap().flow_control
+    };
+    // UET §3.6.13.2: "0 has no effect".
+    assert_eq!(said(0, false), FlowControl::Off);
+    assert_eq!(said(64, false), FlowControl::Penalty(64));
+    assert_eq!(said(127, true), FlowControl::Penalty(127), "rc speaks of the end of the penalty");
+    assert_eq!(said(0, true), FlowControl::Restore);
+}
+
+#[test]
+fn a_packet_triggers_one_acknowledgement() {
+    let mut pdc = pdc_with(8);
+    let first = pdc.on_ack(at(20), &ack(0, 5, 0, 1 << 4, 4160), |_, _, _| ()).unwrap();
+    let copy = pdc.on_ack(at(21), &ack(0, 5, 0, 1 << 4, 4160), |_, _, _| ()).unwrap();
+    assert_eq!(
+        [first, copy].map(|outcome| (outcome.trigger_bytes, outcome.rtt.is_some())),
+        [(4160, true), (0, false)]
+    );
+}
+
+#[test]
 fn bytes_reported_beyond_the_sack_bitmap_leave_the_window() {
     let mut pdc = pdc_with(8);
-    pdc.on_ack(at(20), &ack(1, 0, 0, 0, 6 * 4160), |_| ());
+    pdc.on_ack(at(20), &ack(1, 0, 0, 0, 6 * 4160), |_, _, _| ());
     let rounding = 256;
     assert!(pdc.in_flight() <= 2 * 4160 && pdc.in_flight() + rounding >= 2 * 4160);
-    pdc.on_ack(at(20), &ack(8, 0, 0, 0, 8 * 4160), |_| ());
+    pdc.on_ack(at(20), &ack(8, 0, 0, 0, 8 * 4160), |_, _, _| ());
     assert_eq!(pdc.in_flight(), 0);
+}
+
+/// An ACK, and an ACK_CC with the state of receiver credit, carry no total.
+#[test]
+fn acknowledgements_without_a_total_open_the_window_too() {
+    let credit = CcState::Credit { credit: 0x12_3456, ooo_count: 0xffff };
+    for state in [None, Some(credit), Some(CcState::Other { kind: 9, bits: u64::MAX })] {
+        let mut pdc = pdc_with(8);
+        let mut answer = ack(2, 4, 2, 0b101, 0);
+        match state {
+            Some(state) => answer.cc.as_mut().unwrap().state = state,
+            None => answer.cc = None,
+        }
+        let outcome = pdc.on_ack(at(20), &answer, |_, _, _| ()).unwrap();
+        let known = if state.is_some() { 4 } else { 3 };
+        assert_eq!(outcome.newly_received, known * 4160, "{state:?}");
+        assert_eq!(pdc.in_flight(), (8 - known) * 4160);
+        let said = matches!(state, Some(CcState::Credit { .. })).then_some(0x12_3456);
+        assert_eq!((outcome.credit, outcome.out_of_order), (said, 0));
+    }
 }
 
 #[test]
@@ -143,47 +197,113 @@ fn copies_of_a_nack_do_not_multiply_retransmissions() {
 #[test]
 fn answers_reset_the_count_of_timeouts() {
     let mut pdc = pdc_with(1);
-    assert_eq!(pdc.on_timer(at(100), &CONFIG, |_, _| ()), Overdue::Resend);
+    assert_eq!(pdc.on_timer(at(100), RTO, None, |_, _| ()), Overdue::Resend);
     pdc.resend(at(100), Entropy(0));
-    assert_eq!(pdc.deadline(&CONFIG), Some(at(300)));
+    assert_eq!(pdc.deadline(RTO, None), Some(at(300)));
     pdc.on_nack(at(110), &nack(0, NackCode::TRIMMED, true, Psn(0)), Entropy(0)).unwrap();
     pdc.resend(at(110), Entropy(0));
-    assert_eq!(pdc.deadline(&CONFIG), Some(at(210)));
+    assert_eq!(pdc.deadline(RTO, None), Some(at(210)));
 }
 
 #[test]
-fn timers_back_off_and_give_up() {
+fn timers_back_off_to_four_timeouts_and_never_give_up() {
     let mut pdc = pdc_with(1);
-    assert_eq!(pdc.deadline(&CONFIG), Some(at(100)));
-    assert_eq!(pdc.on_timer(at(99), &CONFIG, |_, _| ()), Overdue::Nothing);
-    assert_eq!(pdc.on_timer(at(100), &CONFIG, |_, _| ()), Overdue::Resend);
-    pdc.resend(at(100), Entropy(0));
-    assert_eq!(pdc.deadline(&CONFIG), Some(at(300)));
-    assert_eq!(pdc.on_timer(at(300), &CONFIG, |_, _| ()), Overdue::Resend);
-    pdc.resend(at(300), Entropy(0));
-    assert_eq!(pdc.deadline(&CONFIG), Some(at(700)));
-    assert_eq!(pdc.on_timer(at(700), &CONFIG, |_, _| ()), Overdue::Failed(Psn(u32::MAX - 1)));
+    let mut now = 0;
+    for timeouts in [1, 2, 4, 4, 4] {
+        let due = now + 100 * timeouts;
+        assert_eq!(pdc.deadline(RTO, None), Some(at(due)));
+        assert_eq!(pdc.on_timer(at(due - 1), RTO, None, |_, _| ()), Overdue::Nothing);
+        assert_eq!(pdc.on_timer(at(due), RTO, None, |_, _| ()), Overdue::Resend);
+        pdc.resend(at(due), Entropy(0));
+        now = due;
+    }
+    // Ever more expiries are still four timeouts apart.
+    for expiry in 1..=300 {
+        assert_eq!(pdc.on_timer(at(now + 400 * expiry), RTO, None, |_, _| ()), Overdue::Resend);
+        pdc.resend(at(now + 400 * expiry), Entropy(0));
+    }
+}
+
+#[test]
+fn with_news_timers_run_from_the_last_packet_that_arrived() {
+    let mut pdc = pdc_with(3);
+    assert_eq!(pdc.deadline(RTO, Some(at(60))), Some(at(160)));
+    assert_eq!(pdc.on_timer(at(159), RTO, Some(at(60)), |_, _| ()), Overdue::Nothing);
+    let mut expired = 0;
+    assert_eq!(pdc.on_timer(at(160), RTO, Some(at(60)), |_, _| expired += 1), Overdue::Resend);
+    assert_eq!(expired, 3);
+}
+
+/// A refused packet is sent again once all that its target will refuse as well has been refused.
+#[test]
+fn rod_waits_with_retransmissions_until_nothing_is_in_the_way() {
+    let mut pdc = pdc_with(6);
+    let refused = |psn| nack(psn, NackCode::ROD_OOO, false, Psn(u32::MAX - 1).plus(1));
+    for psn in 2..6 {
+        assert!(psn == 2 || pdc.is_draining(), "packet {psn} is still in flight");
+        pdc.on_nack(at(10), &refused(psn), Entropy(0)).unwrap();
+    }
+    assert!(!pdc.is_draining(), "packet 0 has arrived, as all before the expected one");
+    pdc.resend(at(11), Entropy(0));
+    assert!(!pdc.is_draining() && pdc.has_lost(), "the others follow at once");
+    pdc.resend(at(12), Entropy(0));
+    pdc.on_nack(at(20), &nack(2, NackCode::ROD_OOO, true, Psn(u32::MAX - 1).plus(1)), Entropy(0)).unwrap();
+    assert!(!pdc.is_draining());
+}
+
+#[test]
+fn a_loss_is_spurious_if_the_answer_is_to_the_first_transmission_or_comes_too_soon() {
+    let count = |pdc: &mut TxPdc, now, ack: &Ack| {
+        let mut spurious = Vec::new();
+        pdc.on_ack(now, ack, |psn, _, is_spurious| {
+            spurious.push((psn.distance(Psn(u32::MAX - 1)), is_spurious))
+        })
+        .unwrap();
+        spurious
+    };
+    let resent = || {
+        let mut pdc = pdc_with(4);
+        // The first packet takes 20 µs, so answers do.
+        count(&mut pdc, at(20), &ack(1, 0, 0, 0, 4160));
+        assert_eq!(pdc.on_timer(at(102), RTO, None, |_, _| ()), Overdue::Resend);
+        pdc.resend(at(110), Entropy(0));
+        pdc
+    };
+    let first = ack(1, 1, 1, 1, 2 * 4160);
+    assert_eq!(count(&mut resent(), at(190), &first), [(1, true)], "the answer to the first transmission");
+    let second = Ack { retx: true, ..first };
+    assert_eq!(count(&mut resent(), at(115), &second), [(1, false)], "the answer to the retransmission");
+    let beside = ack(2, 2, 0, 0, 3 * 4160);
+    assert_eq!(count(&mut resent(), at(129), &beside)[0], (1, true), "sooner than any answer");
+    assert_eq!(count(&mut resent(), at(130), &beside)[0], (1, false));
+    assert_eq!(
+        count(&mut resent(), at(190), &ack(3, 0, 1, 0, 3 * 4160)),
+        [(1, false), (2, true)],
+        "2 had not left"
+    );
 }
 
 #[test]
 fn a_missing_cack_is_requested_without_resending() {
     let mut pdc = pdc_with(2);
     // Both packets are sacked; the acknowledgement that moves CACK is lost.
-    pdc.on_ack(at(20), &ack(0, 1, 1, 0b11, 2 * 4160), |_| ());
+    pdc.on_ack(at(20), &ack(0, 1, 1, 0b11, 2 * 4160), |_, _, _| ());
     assert!(pdc.is_idle());
-    let deadline = pdc.deadline(&CONFIG).unwrap();
-    assert_eq!(pdc.on_timer(deadline, &CONFIG, |_, _| ()), Overdue::AskForAck);
-    pdc.on_ack(at(400), &ack(2, 0, 0, 0, 2 * 4160), |_| ());
-    assert_eq!(pdc.deadline(&CONFIG), None);
+    let deadline = pdc.deadline(RTO, None).unwrap();
+    assert_eq!(pdc.on_timer(deadline, RTO, None, |_, _| ()), Overdue::AskForAck);
+    assert!(!pdc.is_settled());
+    pdc.on_ack(at(400), &ack(2, 0, 0, 0, 2 * 4160), |_, _, _| ());
+    assert_eq!(pdc.deadline(RTO, None), None);
+    assert!(pdc.is_settled());
 }
 
 #[test]
 fn impossible_acknowledgements_are_refused() {
     let mut pdc = pdc_with(2);
-    assert!(pdc.on_ack(at(1), &ack(3, 0, 0, 0, 0), |_| ()).is_none(), "CACK beyond what was sent");
+    assert!(pdc.on_ack(at(1), &ack(3, 0, 0, 0, 0), |_, _, _| ()).is_none(), "CACK beyond what was sent");
     assert!(pdc.on_nack(at(1), &nack(5, NackCode::TRIMMED, false, Psn(0)), Entropy(0)).is_none());
     let before = ack(0, i16::MIN, i16::MIN, u64::MAX, u64::MAX / 512);
-    assert!(pdc.on_ack(at(1), &before, |_| panic!("acknowledges nothing")).is_some());
+    assert!(pdc.on_ack(at(1), &before, |_, _, _| panic!("acknowledges nothing")).is_some());
 }
 
 /// Ages the PDC by `packets` packets that were sent and acknowledged.
@@ -204,9 +324,11 @@ fn psns_may_wrap_many_times() {
         let said = |cack| Ack { cack_psn: cack, ..ack(0, 0, 0, 0, 0) };
         assert!(!pdc.accepts(&said(psn.plus(1))), "never sent");
         assert!(!pdc.accepts(&said(psn.minus(1 + (1 << 30) + 1))), "far behind, round {round}");
-        assert!(pdc.on_ack(at(round), &said(psn.minus(1)), |_| panic!("acknowledges nothing")).is_some());
+        assert!(
+            pdc.on_ack(at(round), &said(psn.minus(1)), |_, _, _| panic!("acknowledges nothing")).is_some()
+        );
         let mut acked = 0;
-        assert!(pdc.on_ack(at(round), &said(psn), |_| acked += 1).is_some(), "round {round}");
+        assert!(pdc.on_ack(at(round), &said(psn), |_, _, _| acked += 1).is_some(), "round {round}");
         assert_eq!((acked, pdc.is_idle()), (1, true));
         age(&mut pdc, (1 << 29) - 1);
         assert!(!pdc.is_unused(), "also when the next PSN is the first one again");
@@ -218,7 +340,7 @@ fn acknowledgements_of_an_earlier_pdc_are_refused() {
     let mut pdc = pdc_with(2);
     let before_the_first = Ack { cack_psn: Psn(u32::MAX - 1).minus(2), ..ack(0, 0, 0, 0, 0) };
     assert!(!pdc.accepts(&before_the_first));
-    pdc.on_ack(at(1), &ack(2, 0, 0, 0, 2 * 4160), |_| ()).unwrap();
+    pdc.on_ack(at(1), &ack(2, 0, 0, 0, 2 * 4160), |_, _, _| ()).unwrap();
     assert!(!pdc.accepts(&before_the_first));
     assert!(pdc.accepts(&ack(0, 0, 0, 0, 0)), "it is late, but belongs to this PDC");
 }
@@ -239,6 +361,25 @@ fn the_smallest_window_is_assumed_until_the_target_has_answered() {
     assert_eq!(send_all(&mut pdc), 128);
     let mut answer = ack(1, 0, 0, 0, 4160);
     answer.cc.as_mut().unwrap().mpr = 3;
-    pdc.on_ack(at(1), &answer, |_| ()).unwrap();
+    pdc.on_ack(at(1), &answer, |_, _, _| ()).unwrap();
     assert_eq!(send_all(&mut pdc), 384 - 127, "one of 128 has arrived");
+}
+
+#[test]
+fn a_postponed_message_waits_behind_the_others_and_rod_postpones_none() {
+    for (mode, expected) in [(DeliveryMode::Rud, [1, 2, 0]), (DeliveryMode::Rod, [0, 1, 2])] {
+        let mut pdc = TxPdc::new(&PdcConfig::default(), Addr(1), PdcId(5), mode, Psn(u32::MAX - 1));
+        for send in 0..3 {
+            let kind = PacketKind::Data { send, offset: 0, len: 100 };
+            let psn = pdc.send_new(at(0), kind, 100, Entropy(0));
+            pdc.mark_lost(psn);
+        }
+        pdc.postpone(Psn(u32::MAX - 1));
+        let first = Psn(u32::MAX - 1);
+        let order: Vec<i32> = pdc.lost.iter().map(|psn| psn.distance(first)).collect();
+        assert_eq!(
+            (order, pdc.lost_messages()),
+            (expected.to_vec(), if mode == DeliveryMode::Rud { 3 } else { 1 })
+        );
+    }
 }

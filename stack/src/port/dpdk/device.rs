@@ -13,7 +13,7 @@ use weft_dpdk_sys as sys;
 use super::alarm::{Alarm, Kind};
 use super::facts::{DeviceFacts, believed_rate, is_pci_address};
 use super::{DpdkError, DpdkPortConfig, Eal, MbufPool, Spread, needs, stale};
-use crate::port::{MIN_FRAME, PortCaps};
+use crate::port::{MIN_FRAME, PortCaps, Timestamps};
 use crate::wire::ethernet::VLAN_TAG_LEN;
 use crate::worker::steer::SYMMETRIC_KEY;
 
@@ -145,7 +145,7 @@ impl Device {
             tx_udp_checksum: tx_offloads & sys::WEFT_TX_OFFLOAD_UDP_CKSUM != 0,
             rx_checksum: rx_offloads & sys::WEFT_RX_OFFLOAD_UDP_CKSUM != 0,
             multi_segment: tx_offloads & sys::WEFT_TX_OFFLOAD_MULTI_SEGS != 0,
-            timestamps: false,
+            timestamps: Timestamps::Burst,
             in_memory: self.facts.is_in_memory(),
         })
     }

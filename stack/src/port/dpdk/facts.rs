@@ -11,7 +11,7 @@ use weft_dpdk_sys as sys;
 
 use super::DpdkError;
 use super::interface::{argument, interface_mtu};
-use crate::port::{MIN_FRAME, PortCaps};
+use crate::port::{MIN_FRAME, PortCaps, Timestamps};
 use crate::worker::Idle;
 
 /// The MTU of standard Ethernet, bytes.
@@ -226,7 +226,8 @@ impl DeviceFacts {
             (!caps.rx_checksum).then(|| Notice::VerifiesChecksums { driver: driver() }),
             (!caps.multi_segment)
                 .then(|| Notice::CopiesPayload { driver: driver(), unmapped: self.multi_segment }),
-            (!caps.timestamps).then(|| Notice::NoTimestamps { driver: driver(), offered: self.timestamps }),
+            (caps.timestamps == Timestamps::Burst)
+                .then(|| Notice::NoTimestamps { driver: driver(), offered: self.timestamps }),
             (!self.spreads_by_addresses())
                 .then(|| Notice::OneWorker { driver: driver(), queues: self.queues }),
             (!self.interrupts).then(|| Notice::NoInterrupts { driver: driver() }),
@@ -447,7 +448,7 @@ mod tests {
         tx_udp_checksum: false,
         rx_checksum: false,
         multi_segment: false,
-        timestamps: false,
+        timestamps: Timestamps::Burst,
         in_memory: false,
     };
 
@@ -459,7 +460,7 @@ mod tests {
             tx_udp_checksum: true,
             rx_checksum: true,
             multi_segment: true,
-            timestamps: true,
+            timestamps: Timestamps::Kernel,
             ..NOTHING
         };
         assert_eq!(able.notices(&caps), []);

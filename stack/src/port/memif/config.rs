@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::ring::{RING_ALIGNMENT, SHORT, ring_bytes};
-use crate::port::{MIN_FRAME, PortCaps};
+use crate::port::{MIN_FRAME, PortCaps, Timestamps};
 
 /// The most bytes of a secret: the length of the protocol's field. DPDK's driver keeps one byte less.
 pub const MAX_SECRET: usize = 24;
@@ -144,7 +144,7 @@ impl MemifConfig {
             tx_udp_checksum: false,
             rx_checksum: false,
             multi_segment: true,
-            timestamps: false,
+            timestamps: Timestamps::Burst,
             in_memory: true,
         }
     }

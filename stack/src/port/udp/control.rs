@@ -71,6 +71,15 @@ pub(super) fn number(data: &[u8]) -> u32 {
     }
 }
 
+/// The time in a control message, a `timespec`, in ns; 0 if it is none.
+pub(super) fn nanoseconds(data: &[u8]) -> u64 {
+    let word = |at: usize| Some(u64::from_ne_bytes(data.get(at..at + 8)?.try_into().ok()?));
+    match (word(0), word(8)) {
+        (Some(seconds), Some(nanos)) => seconds.saturating_mul(1_000_000_000).saturating_add(nanos),
+        _ => 0,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -95,5 +104,6 @@ mod tests {
         control.room()[0] = 255;
         assert_eq!(control.iter().count(), 0);
         assert_eq!(number(&[]), 0);
+        assert_eq!(nanoseconds(&[0; 15]), 0);
     }
 }

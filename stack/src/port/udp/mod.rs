@@ -48,7 +48,7 @@ use libc::c_int;
 use self::peers::Peers;
 use self::receive::Receiver;
 use self::transmit::{Sender, Told};
-use super::{FramePool, MIN_FRAME, Port, PortCaps, PortCounters, RxBurst, TxBurst};
+use super::{FramePool, MIN_FRAME, Port, PortCaps, PortCounters, RxBurst, Timestamps, TxBurst};
 use crate::wire::frame::DEFAULT_TTL;
 
 /// A port over kernel UDP.
@@ -111,6 +111,10 @@ impl UdpPort {
             on
         };
 
+        // Without them a datagram counts as arrived when it is read.
+        let stamps = system::set(socket.as_fd(), libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1).is_ok();
+        let timestamps = if stamps { Timestamps::Kernel } else { Timestamps::Burst };
+
         let sockets = sources(config)?;
         let can_cut = system::set(sockets[0].as_fd(), libc::SOL_UDP, libc::UDP_SEGMENT, 0).is_ok();
         if config.gso && !can_cut {
@@ -139,7 +143,7 @@ impl UdpPort {
                 tx_udp_checksum: true,
                 rx_checksum: true,
                 multi_segment: false,
-                timestamps: false,
+                timestamps,
                 in_memory: false,
             },
             counters: PortCounters::default(),

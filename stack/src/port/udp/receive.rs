@@ -8,12 +8,14 @@
 use std::io::IoSliceMut;
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use arrayvec::ArrayVec;
 use std::collections::VecDeque;
+use weft_cc::Span;
 
 use super::UdpCounters;
-use super::control::{Control, number};
+use super::control::{Control, nanoseconds, number};
 use super::headers::{self, Inbound};
 use super::peers::Peers;
 use super::system::{self, Arrival, MESSAGES};
@@ -35,7 +37,8 @@ pub(super) struct Receiver {
     pool: FramePool,
     armed: Box<[ArrayVec<Frame, PARTS>; MESSAGES]>,
     arrivals: Box<[Arrival; MESSAGES]>,
-    ready: VecDeque<Frame>,
+    /// Frames for the next bursts, each with the time at which the kernel took it in.
+    ready: VecDeque<(Frame, Stamp)>,
     own: IpAddr,
     /// Bytes of headers in front of each payload.
     headers: usize,
@@ -54,6 +57,23 @@ struct Told {
     ttl: u8,
     /// The length of the datagrams that were joined.
     segment: Option<usize>,
+    arrived: Stamp,
+}
+
+/// A time of the system's clock, which the kernel stamps datagrams with: ns since 1970; 0 if unknown.
+type Stamp = u64;
+
+/// A datagram that seems to have waited for longer was stamped before the clock was set.
+const LONGEST_WAIT: Span = Span::from_ms(1_000);
+
+fn system_time() -> Stamp {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
+}
+
+/// The time from `arrived` to `now`; zero if it is unknown or makes no sense.
+fn waited(arrived: Stamp, now: Stamp) -> Span {
+    let waited = Span::from_ns(now.saturating_sub(arrived));
+    if arrived == 0 || waited > LONGEST_WAIT { Span::ZERO } else { waited }
 }
 
 /// The number of frames that receiving needs at once.
@@ -103,10 +123,14 @@ impl Receiver {
     ) -> usize {
         let (port, udp) = counters;
         let (mut count, mut more) = (0, true);
+        // The worker's turn, whose time the endpoint takes for now, has just begun: what arrives from here on has not
+        // waited.
+        let now = system_time();
         loop {
             while burst.room() > 0
-                && let Some(frame) = self.ready.pop_front()
+                && let Some((mut frame, arrived)) = self.ready.pop_front()
             {
+                frame.set_waited(waited(arrived, now));
                 port.received(&frame);
                 let pushed = burst.push(frame);
                 debug_assert!(pushed.is_ok(), "there is room");
@@ -191,7 +215,10 @@ impl Receiver {
         if count == 1 && len <= cut || segment == cut {
             for (at, frame) in self.armed[slot].drain(..count).enumerate() {
                 let present = segment.min(len - at * segment);
-                finish(&mut self.ready, frame, &of, self.headers, present, &self.classes, port);
+                match finish(frame, &of, self.headers, present, &self.classes) {
+                    Some(frame) => self.ready.push_back((frame, told.arrived)),
+                    None => port.rx_errors += 1,
+                }
             }
             return;
         }
@@ -203,7 +230,10 @@ impl Receiver {
                 Some(mut frame) => {
                     let place = &mut frame[self.headers..self.headers + present];
                     gather(&self.armed[slot], self.headers, cut, begin, place);
-                    finish(&mut self.ready, frame, &of, self.headers, present, &self.classes, port);
+                    match finish(frame, &of, self.headers, present, &self.classes) {
+                        Some(frame) => self.ready.push_back((frame, told.arrived)),
+                        None => port.rx_errors += 1,
+                    }
                 }
                 None => port.rx_missed += 1,
             }
@@ -225,29 +255,23 @@ fn gather(frames: &[Frame], headers: usize, cut: usize, mut begin: usize, mut pl
     }
 }
 
-/// Gives a frame its headers and its length.
+/// Gives a frame its headers and its length; `None` if they do not fit together.
 #[inline]
 fn finish(
-    ready: &mut VecDeque<Frame>,
     mut frame: Frame,
     of: &Inbound,
     headers: usize,
     present: usize,
     classes: &DscpClasses,
-    port: &mut PortCounters,
-) {
+) -> Option<Frame> {
     let trimmed = classes.classify(of.tos >> 2).trim_point().is_some();
     let lengths =
         if trimmed { original(&frame[headers..headers + present]) } else { Some((present, present)) };
-    let written = lengths.filter(|(present, announced)| of.write(&mut frame, *present, *announced).is_ok());
-    match written {
-        Some((present, _)) => {
-            frame.truncate(headers + present);
-            frame.set_checksum_status(ChecksumStatus::Good);
-            ready.push_back(frame);
-        }
-        None => port.rx_errors += 1,
-    }
+    let (present, announced) = lengths?;
+    of.write(&mut frame, present, announced).ok()?;
+    frame.truncate(headers + present);
+    frame.set_checksum_status(ChecksumStatus::Good);
+    Some(frame)
 }
 
 /// The bytes of payload that a trimmed datagram has, and those that it had before.
@@ -260,7 +284,7 @@ fn original(bytes: &[u8]) -> Option<(usize, usize)> {
 
 impl Told {
     fn read(control: &Control) -> Told {
-        let mut told = Told { tos: 0, ttl: DEFAULT_TTL, segment: None };
+        let mut told = Told { tos: 0, ttl: DEFAULT_TTL, segment: None, arrived: 0 };
         for (level, kind, data) in control.iter() {
             let value = number(data);
             match (level, kind) {
@@ -271,6 +295,7 @@ impl Told {
                     told.ttl = value as u8;
                 }
                 (libc::SOL_UDP, libc::UDP_GRO) => told.segment = Some((value as usize).max(1)),
+                (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS) => told.arrived = nanoseconds(data),
                 _ => {}
             }
         }

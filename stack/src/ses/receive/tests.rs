@@ -8,8 +8,42 @@ fn receive(id: u64, matching: Matching, len: usize) -> Posted {
     Posted { id: ReceiveId(id), from: None, matching, buffer: Buffer::Heap(vec![0; len]), context: id * 10 }
 }
 
+fn room(bytes_per_peer: u64) -> Room {
+    Room { bytes_per_peer, messages_per_peer: 1 << 20, messages: 1 << 20 }
+}
+
 fn send(len: usize, tag: Option<u64>, msg_id: u16) -> SendMessage {
-    SendMessage::new(Buffer::Heap((0..len).map(|i| i as u8).collect()), tag, 77, 0, msg_id, 0)
+    let mut message = SendMessage::new(Buffer::Heap((0..len).map(|i| i as u8).collect()), tag, 77, 0, 0);
+    message.msg_id = msg_id;
+    message
+}
+
+/// A packet of a message whose turn it is arrives.
+fn arrive(
+    receives: &mut Receives,
+    peer: u32,
+    pdc: u16,
+    request: &StandardRequest,
+    payload: Payload<'_>,
+) -> Result<Option<Delivery>, Refusal> {
+    let (name, peer) = ((PdcId(pdc), request.msg_id), Addr(peer));
+    let part = Part::new(request, payload)?;
+    let message = match receives.find(name) {
+        Some(message) => message,
+        None => receives.begin(name, peer, &part, |receives| receives.has_room(peer, (0, 0), 1))?,
+    };
+    receives.place(message, &part)
+}
+
+/// The part of `len` bytes from `offset` of a message arrives from endpoint 1.
+fn part(
+    receives: &mut Receives,
+    pdc: u16,
+    message: &SendMessage,
+    offset: u32,
+    len: u32,
+) -> Result<Option<Delivery>, Refusal> {
+    arrive(receives, 1, pdc, &message.request(1, offset, len), message.buffer.payload(offset, len))
 }
 
 /// Delivers `message` in packets of `mtu` bytes, last packet first.
@@ -17,18 +51,14 @@ fn deliver(receives: &mut Receives, message: &SendMessage, mtu: u32) -> Result<V
     let len = message.buffer.len();
     let mut done = Vec::new();
     for offset in (0..len.max(1)).step_by(mtu as usize).rev() {
-        let part = mtu.min(len - offset);
-        let request = message.request(1, offset, part);
-        let payload = message.buffer.payload(offset, part);
-        let place = receives.admit(Addr(1), PdcId(1), &request, payload)?;
-        done.extend(receives.place(place, &request, payload));
+        done.extend(part(receives, 1, message, offset, mtu.min(len - offset))?);
     }
     Ok(done)
 }
 
 #[test]
 fn expected_messages_land_in_their_receive() {
-    let mut receives = Receives::new(1 << 20, 100);
+    let mut receives = Receives::new(room(1 << 20));
     receives.post(receive(1, Matching::Untagged, 100));
     receives.post(receive(2, Matching::Tagged { tag: 0x12, ignore: 0xf }, 100));
     let message = send(100, Some(0x15), 3);
@@ -41,53 +71,87 @@ fn expected_messages_land_in_their_receive() {
 
 #[test]
 fn unexpected_messages_wait_and_are_limited_by_sender() {
-    let mut receives = Receives::new(300, 100);
+    let mut receives = Receives::new(room(300));
     let message = send(200, None, 1);
     assert!(deliver(&mut receives, &message, 30).unwrap().is_empty());
-    assert_eq!(
-        deliver(&mut receives, &send(200, None, 2), 30).unwrap_err(),
-        Refusal::Busy(NackCode::NO_PKT_BUFFER)
-    );
+    let refused = send(200, None, 2);
+    let refusal = deliver(&mut receives, &refused, 30).unwrap_err();
+    assert_eq!(refusal, Refusal::Busy(NackCode::NO_PKT_BUFFER));
+    assert_eq!(receives.unexpected(), 2, "it keeps its place");
     let done = receives.post(receive(5, Matching::Untagged, 200)).unwrap();
     assert_eq!(done.buffer, message.buffer);
-    assert!(deliver(&mut receives, &send(200, None, 2), 30).is_ok(), "the quota is available again");
+    assert!(deliver(&mut receives, &refused, 30).is_ok(), "the quota is available again");
+}
+
+#[test]
+fn a_message_whose_payload_is_refused_keeps_its_place() {
+    let mut receives = Receives::new(Room { messages_per_peer: 2, ..room(100) });
+    let messages = [send(200, None, 1), send(90, None, 2), send(0, None, 3)];
+    assert_eq!(
+        deliver(&mut receives, &messages[0], 200).unwrap_err(),
+        Refusal::Busy(NackCode::NO_PKT_BUFFER)
+    );
+    assert!(deliver(&mut receives, &messages[1], 90).unwrap().is_empty());
+    assert_eq!(
+        deliver(&mut receives, &messages[2], 1).unwrap_err(),
+        Refusal::Busy(NackCode::NO_SES_MSG_AVAIL)
+    );
+    assert!(receives.post(receive(1, Matching::Untagged, 200)).is_none(), "the first message takes it");
+    let done = deliver(&mut receives, &messages[0], 200).unwrap();
+    assert_eq!((done[0].id, &done[0].buffer), (ReceiveId(1), &messages[0].buffer));
+    assert_eq!(receives.post(receive(2, Matching::Untagged, 90)).unwrap().buffer, messages[1].buffer);
+    assert!(deliver(&mut receives, &messages[2], 1).unwrap().is_empty(), "there is room again");
+    assert!(receives.post(receive(3, Matching::Untagged, 0)).is_some());
+    assert!(receives.kept.is_empty() && receives.by_name.is_empty() && receives.newest_incomplete.is_empty());
+}
+
+#[test]
+fn an_early_message_meets_its_receive_in_its_turn() {
+    for quota in [0, 60] {
+        let mut receives = Receives::new(room(quota));
+        receives.post(receive(1, Matching::Untagged, 60));
+        let message = send(60, None, 7);
+        let request = message.request(1, 0, 60);
+        let early = Part::new(&request, message.buffer.payload(0, 60)).unwrap();
+        let key = receives.begin_early((PdcId(1), 7), Addr(1), &early);
+        assert_eq!(receives.place(key, &early).is_ok(), quota > 0);
+        assert_eq!((receives.posted(), receives.unexpected(), receives.under_way()), (1, 0, 1));
+        let done = receives.take_turn((PdcId(1), 7)).or_else(|| receives.place(key, &early).unwrap());
+        assert_eq!(done.unwrap().buffer, message.buffer);
+        assert_eq!((receives.posted(), receives.under_way()), (0, 0));
+        assert!(
+            receives.kept.is_empty() && receives.by_name.is_empty() && receives.newest_incomplete.is_empty()
+        );
+    }
 }
 
 #[test]
 fn a_receive_posted_during_a_message_gets_both_halves() {
-    let mut receives = Receives::new(1 << 20, 100);
+    let mut receives = Receives::new(room(1 << 20));
     let message = send(60, None, 1);
-    let second = message.request(1, 30, 30);
-    let place = receives.admit(Addr(1), PdcId(1), &second, message.buffer.payload(30, 30)).unwrap();
-    assert!(receives.place(place, &second, message.buffer.payload(30, 30)).is_none());
+    assert!(part(&mut receives, 1, &message, 30, 30).unwrap().is_none());
     assert!(receives.post(receive(1, Matching::Untagged, 60)).is_none());
-    let first = message.request(1, 0, 30);
-    let place = receives.admit(Addr(1), PdcId(1), &first, message.buffer.payload(0, 30)).unwrap();
-    let done = receives.place(place, &first, message.buffer.payload(0, 30)).unwrap();
+    let done = part(&mut receives, 1, &message, 0, 30).unwrap().unwrap();
     assert_eq!(done.buffer, message.buffer);
 }
 
 /// Delivers all packets of 30 bytes but the first.
 fn begin(receives: &mut Receives, pdc: u16, message: &SendMessage) {
     for offset in (30..message.buffer.len()).step_by(30) {
-        let part = 30.min(message.buffer.len() - offset);
-        let (request, payload) = (message.request(1, offset, part), message.buffer.payload(offset, part));
-        let place = receives.admit(Addr(1), PdcId(pdc), &request, payload).unwrap();
-        assert!(receives.place(place, &request, payload).is_none());
+        let len = 30.min(message.buffer.len() - offset);
+        assert!(part(receives, pdc, message, offset, len).unwrap().is_none());
     }
 }
 
 fn finish(receives: &mut Receives, pdc: u16, message: &SendMessage) -> Option<Delivery> {
-    let (request, payload) = (message.request(1, 0, 30), message.buffer.payload(0, 30));
-    let place = receives.admit(Addr(1), PdcId(pdc), &request, payload).unwrap();
-    receives.place(place, &request, payload)
+    part(receives, pdc, message, 0, 30).unwrap()
 }
 
 #[test]
 fn closing_a_pdc_abandons_only_its_incomplete_messages() {
     // Every choice of messages that complete before the close, from either end of the list or the middle.
     for completed in 0..1u16 << 5 {
-        let mut receives = Receives::new(1 << 20, 100);
+        let mut receives = Receives::new(room(1 << 20));
         for id in 1..=4 {
             receives.post(receive(id, Matching::Tagged { tag: id, ignore: 0 }, 60));
         }
@@ -116,38 +180,51 @@ fn closing_a_pdc_abandons_only_its_incomplete_messages() {
         assert!(receives.abandon(PdcId(1)).is_empty(), "it has matched no receive");
         assert_eq!(receives.under_way(), kept);
         assert!(receives.by_name.is_empty() && receives.newest_incomplete.is_empty());
-        assert_eq!(receives.held.len(), kept);
+        assert_eq!(receives.kept.len(), kept);
     }
 }
 
 #[test]
 fn messages_longer_than_their_receive_are_truncated_and_reported() {
-    let mut receives = Receives::new(1 << 20, 100);
+    let mut receives = Receives::new(room(1 << 20));
     receives.post(receive(1, Matching::Untagged, 40));
     let done = deliver(&mut receives, &send(100, None, 1), 30).unwrap();
     assert!(done[0].is_truncated());
     assert_eq!((done[0].len, done[0].buffer.len()), (100, 40));
 }
 
+/// Two packets of a PDC with the same bytes do not make up for bytes that were never sent.
+#[test]
+fn bytes_that_arrive_twice_count_once() {
+    let mut receives = Receives::new(room(1 << 20));
+    receives.post(receive(1, Matching::Untagged, 10));
+    let message = send(10, None, 1);
+    let mut arrive = |offset: u32, len: u32| part(&mut receives, 1, &message, offset, len);
+    assert!(arrive(0, 5).unwrap().is_none());
+    for (offset, len) in [(0, 5), (0, 4), (4, 6), (3, 5)] {
+        assert!(matches!(arrive(offset, len), Err(Refusal::Malformed(_))), "{offset}");
+    }
+    assert!(arrive(5, 5).unwrap().is_some_and(|done| done.complete));
+}
+
 #[test]
 fn contradictory_headers_are_refused() {
-    let mut receives = Receives::new(1 << 20, 1);
+    let mut receives = Receives::new(Room { messages: 1, ..room(1 << 20) });
     let message = send(100, None, 1);
+    let payload = message.buffer.payload(30, 30);
     let good = message.request(1, 30, 30);
-    receives.admit(Addr(1), PdcId(1), &good, message.buffer.payload(30, 30)).unwrap();
+    arrive(&mut receives, 1, 1, &good, payload).unwrap();
     let mut bad = good;
     bad.request_length = 99;
-    let refusal = receives.admit(Addr(1), PdcId(1), &bad, message.buffer.payload(30, 30)).unwrap_err();
-    assert!(matches!(refusal, Refusal::Malformed(_)));
+    assert!(matches!(arrive(&mut receives, 1, 1, &bad, payload), Err(Refusal::Malformed(_))));
     let mut bad = good;
     bad.placement = Placement::Continue { payload_len: 30, msg_offset: u32::MAX - 3 };
-    let refusal = receives.admit(Addr(1), PdcId(1), &bad, message.buffer.payload(30, 30)).unwrap_err();
-    assert!(matches!(refusal, Refusal::Malformed(_)));
-    let other = receives.admit(Addr(1), PdcId(2), &good, message.buffer.payload(30, 30)).unwrap_err();
+    assert!(matches!(arrive(&mut receives, 1, 1, &bad, payload), Err(Refusal::Malformed(_))));
+    let other = arrive(&mut receives, 1, 2, &good, payload).unwrap_err();
     assert_eq!(other, Refusal::Busy(NackCode::NO_SES_MSG_AVAIL));
     let mut read = good;
     read.opcode = Opcode::READ;
-    let refusal = receives.admit(Addr(1), PdcId(1), &read, Payload::EMPTY).unwrap_err();
+    let refusal = arrive(&mut receives, 1, 1, &read, Payload::EMPTY).unwrap_err();
     assert_eq!(refusal, Refusal::Unsupported(ReturnCode::UNSUPPORTED_OP));
 }
 
@@ -240,14 +317,14 @@ impl Model {
 
 /// One of the two packets of message `number`.
 fn half(receives: &mut Receives, number: u16, peer: u32, tag: Option<u64>, second: bool) -> Option<Delivery> {
-    let message = SendMessage::new(Buffer::Virtual(2), tag, u64::from(number), 0, number, 0);
-    let (request, payload) = (message.request(1, u32::from(second), 1), Payload::Virtual(1));
-    let place = receives.admit(Addr(peer), PdcId(peer as u16), &request, payload).unwrap();
-    receives.place(place, &request, payload)
+    let mut message = SendMessage::new(Buffer::Virtual(2), tag, u64::from(number), 0, 0);
+    message.msg_id = number;
+    let request = message.request(1, u32::from(second), 1);
+    arrive(receives, peer, peer as u16, &request, Payload::Virtual(1)).unwrap()
 }
 
 fn check_steps(steps: Vec<Step>) {
-    let (mut receives, mut model) = (Receives::new(1 << 20, 1 << 20), Model::default());
+    let (mut receives, mut model) = (Receives::new(room(1 << 20)), Model::default());
     for (n, step) in steps.into_iter().enumerate() {
         let delivery = match step {
             Step::Post { from, matching } => {

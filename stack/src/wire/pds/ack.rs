@@ -2,7 +2,7 @@
 
 use super::codec::{MARK, RETX, flag, prologue, wrong_type};
 use super::view::{PacketType, PdsView};
-use super::{Ack, AckCc, AckRequest, AckTrigger, CcState, NsccState, PdcId, Psn};
+use super::{Ack, AckCc, AckRequest, AckTrigger, CcState, DelayEcho, NsccState, PdcId, Psn};
 use crate::wire::bytes::{be16, be32, be64, be128, head, put, room};
 use crate::wire::error::{HeaderName, WireError, fits};
 
@@ -190,6 +190,7 @@ impl CcState {
                 ooo_count,
             }),
             CC_TYPE_CREDIT => CcState::Credit { credit: (bits >> 40) as u32, ooo_count },
+            DelayEcho::CC_TYPE => CcState::DelayEcho(DelayEcho::from_bits(bits)),
             _ => CcState::Other { kind, bits },
         }
     }
@@ -212,13 +213,16 @@ impl CcState {
                 fits(HEADER, 24, "credit", u64::from(credit), 24)?;
                 Ok((CC_TYPE_CREDIT, u64::from(credit) << 40 | u64::from(ooo_count)))
             }
-            CcState::Other { kind: CC_TYPE_NSCC | CC_TYPE_CREDIT, .. } | CcState::Extended { .. } => {
-                Err(WireError::Inconsistent {
-                    header: HEADER,
-                    offset: 12,
-                    expected: "the state's own variant for cc_type 0 and 1",
-                })
+            CcState::DelayEcho(echo) => {
+                fits(HEADER, 24, "rcvd_bytes", u64::from(echo.rcvd_bytes), 24)?;
+                Ok((DelayEcho::CC_TYPE, echo.to_bits()))
             }
+            CcState::Other { kind: CC_TYPE_NSCC | CC_TYPE_CREDIT | DelayEcho::CC_TYPE, .. }
+            | CcState::Extended { .. } => Err(WireError::Inconsistent {
+                header: HEADER,
+                offset: 12,
+                expected: "the state's own variant for cc_type 0, 1 and 15",
+            }),
             CcState::Other { kind, bits } => Ok((kind, bits)),
         }
     }

@@ -1,11 +1,11 @@
 //! Reading and writing PDS headers. Acknowledgements are in [`ack`](super::ack).
 //!
-//! Reserved bits are written zero and ignored when read.
+//! Reserved bits are written zero and ignored when read, but for those of [`vendor`](super::vendor).
 
 use super::view::{PacketType, PdsView};
 use super::{
     Control, ControlKind, DeliveryMode, Destination, Nack, NackCcx, NackCode, NextHeader, PdcId, Pds, Psn,
-    Request, RequestCc, Rudi, Tss, Uud,
+    Request, RequestCc, Rudi, Tss, Uud, VendorFlags,
 };
 use crate::wire::bytes::{be16, be24, be32, be64, be128, head, put, put24, room};
 use crate::wire::error::{HeaderName, WireError, fits};
@@ -120,6 +120,7 @@ impl Request {
             psn: Psn(be32(b, 4)),
             spdcid: PdcId(be16(b, 8)),
             destination: Destination::from_wire(flags & SYN != 0, be16(b, 10)),
+            vendor: VendorFlags::from_prologue(flags),
             cc: None,
         }
     }
@@ -149,7 +150,8 @@ impl Request {
             b[12] = cc.ccc_id;
             put24(b, 13, cc.credit_target);
         }
-        let flags = flag(self.retx, RETX) | flag(self.ack_request, AR) | syn;
+        let vendor = u16::from(self.vendor.bits());
+        let flags = flag(self.retx, RETX) | flag(self.ack_request, AR) | syn | vendor;
         let b: &mut [u8; Request::LEN] = room(buf, HeaderName::Request)?;
         put(b, 0, prologue(kind, self.next as u8, flags));
         put(b, 2, self.clear_psn_offset.to_be_bytes());
@@ -274,7 +276,7 @@ impl Control {
         let flags = u16::from(view.flags());
         Ok(Control {
             kind,
-            rod: flags & IS_ROD != 0,
+            rod: kind.states_mode() && flags & IS_ROD != 0,
             retx: flags & RETX != 0,
             ack_request: flags & AR != 0,
             probe_opaque: be16(b, 2),
@@ -288,8 +290,15 @@ impl Control {
     /// Writes the control packet; returns its length.
     ///
     /// # Errors
-    /// No room; `psn_offset` too wide; a CREDIT whose payload exceeds 24 bits.
+    /// No room; `psn_offset` too wide; a CREDIT whose payload exceeds 24 bits; ISROD in a kind that does not have it.
     pub fn emit(&self, buf: &mut [u8]) -> Result<usize, WireError> {
+        if self.rod && !self.kind.states_mode() {
+            return Err(WireError::Inconsistent {
+                header: HeaderName::Control,
+                offset: 1,
+                expected: "ISROD in NOOP and NEGOTIATION only",
+            });
+        }
         let (syn, target) = self.destination.to_wire(HeaderName::Control)?;
         if self.kind == ControlKind::Credit {
             fits(HeaderName::Control, 12, "credit", u64::from(self.payload), 24)?;

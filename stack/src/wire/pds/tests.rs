@@ -1,5 +1,7 @@
 //! Known values, round trips and refusals of PDS headers; strategies for the frame tests.
 
+use weft_cc::Span;
+
 use super::*;
 use crate::wire::properties;
 use crate::wire::{HeaderName, WireError};
@@ -32,6 +34,7 @@ fn request() -> Request {
         psn: Psn(0x9876_5432),
         spdcid: PdcId(0x3456),
         destination: Destination::Pdc(PdcId(0x9abc)),
+        vendor: VendorFlags::NONE,
         cc: None,
     }
 }
@@ -130,11 +133,74 @@ fn other_vectors() {
     check("2a20 0000 99887766", Pds::Rudi(Rudi { response: true, next, ..rudi }));
 }
 
+/// Weft's own code points (docs/wire.md, "Vendor code points").
+#[test]
+fn vendor_layout() {
+    use VendorFlags as Flags;
+    let all = [Flags::DELAY_ECHO, Flags::CONGESTED_SENDER, Flags::UNSCHEDULED, Flags::CODED];
+    let texts = ["11d0", "11b0", "1192", "1191"];
+    for (flag, text) in all.into_iter().zip(texts) {
+        let flagged = Request { vendor: flag, ..request() };
+        check(&format!("{text} 1234 98765432 3456 9abc"), Pds::Request(flagged));
+    }
+    let vendor = all.into_iter().fold(Flags::NONE, Flags::with);
+    let cc = Some(RequestCc { ccc_id: 0x77, credit_target: 0x88_7766 });
+    check("69f3 1234 98765432 3456 9abc 77 887766", Pds::Request(Request { vendor, cc, ..request() }));
+    assert!(vendor.has(Flags::CODED) && !Flags::NONE.has(Flags::CODED));
+
+    let echo = DelayEcho { rcvd_bytes: 0x88_7766, hops: 5, remote_queueing: 0x1234, ooo_count: 0x8765 };
+    let answer = Ack {
+        next: NextHeader::None,
+        ecn: true,
+        retx: false,
+        request: AckRequest::None,
+        trigger: AckTrigger::Psn(0x2121),
+        cack_psn: Psn(0x2468_ace0),
+        spdcid: PdcId(0x3456),
+        dpdcid: PdcId(0x789a),
+        cc: Some(AckCc {
+            flags: 0,
+            mpr: 0x87,
+            sack_psn_offset: 0x6789,
+            sack_bitmap: 0x1234_5678_9abc_def0,
+            state: CcState::DelayEcho(echo),
+        }),
+    };
+    check("4020 2121 2468ace0 3456 789a f0 87 6789 123456789abcdef0 887766 05 1234 8765", Pds::Ack(answer));
+    let nscc = NsccState { rcvd_bytes: 0x88_7766, ooo_count: 0x8765, ..NsccState::default() };
+    let queued = Some(Span::from_ns(0x1234 * 32));
+    assert_eq!(DelayEcho::of(&nscc, 5, queued), echo);
+    assert_eq!(echo.queued(), queued);
+    assert_eq!(DelayEcho::of(&nscc, 0, None).queued(), None);
+    assert_eq!(DelayEcho::of(&nscc, 0, Some(Span::MAX)).remote_queueing, 0xfffe);
+
+    let nack = Nack {
+        next: NextHeader::None,
+        ecn: false,
+        retx: false,
+        rudi: false,
+        code: NackCode::TRIMMED,
+        vendor_code: 0,
+        psn: Psn(0),
+        spdcid: PdcId(0x3456),
+        dpdcid: PdcId(0x789a),
+        payload: 0,
+        ccx: None,
+    };
+    assert_eq!(BlockLoss::of(&nack), None);
+    let loss = BlockLoss { first: Psn(u32::MAX), missing: 0b1000_0101 };
+    let nack = loss.nack(&nack);
+    check("5000 1a 01 ffffffff 3456 789a 00000085", Pds::Nack(nack));
+    assert_eq!(BlockLoss::of(&nack), Some(loss));
+    assert_eq!(loss.psns().collect::<Vec<_>>(), [Psn(u32::MAX), Psn(1), Psn(6)]);
+    assert_eq!(BlockLoss::of(&Nack { vendor_code: 2, ..nack }), None, "another vendor's");
+}
+
 #[test]
 fn control_and_security_layout() {
     let probe = Control {
         kind: ControlKind::Probe,
-        rod: true,
+        rod: false,
         retx: false,
         ack_request: true,
         probe_opaque: 0xbeef,
@@ -143,10 +209,16 @@ fn control_and_security_layout() {
         destination: Destination::Pdc(PdcId(0x3344)),
         payload: 0x5566_7788,
     };
-    check("5b28 beef 01020304 1122 3344 55667788", Pds::Control(probe));
+    check("5b08 beef 01020304 1122 3344 55667788", Pds::Control(probe));
+    let noop = Control { kind: ControlKind::Noop, rod: true, ..probe };
+    check("5828 beef 01020304 1122 3344 55667788", Pds::Control(noop));
+    let with_isrod = hex("5b28 beef 01020304 1122 3344 55667788");
+    assert_eq!(Pds::decode(&with_isrod).unwrap().0, Pds::Control(probe), "ISROD of a probe is ignored");
+    let refused = Pds::Control(Control { rod: true, ..probe }).emit(&mut [0; 16]);
+    assert!(matches!(refused, Err(WireError::Inconsistent { offset: 1, .. })));
     let destination = Destination::Syn { use_reserved: false, psn_offset: 0xabc };
     let credit = Control { kind: ControlKind::Credit, destination, payload: 0x12_3456, ..probe };
-    check("5bac beef 01020304 1122 0abc 00123456", Pds::Control(credit));
+    check("5b8c beef 01020304 1122 0abc 00123456", Pds::Control(credit));
     let tss = Tss { an: true, sdi: 0xab_cdef, ssi: None, epoch: 0x1234, counter: 0x5678_9abc_def0 };
     check("09 abcdef 1234 56789abcdef0", Pds::Tss(tss));
     check("0d abcdef 99887766 1234 56789abcdef0", Pds::Tss(Tss { ssi: Some(0x9988_7766), ..tss }));
@@ -186,7 +258,9 @@ fn undefined_values_are_refused() {
 fn reserved_bits_are_ignored_and_written_zero() {
     let (plain, _) = Pds::decode(&hex("1190 1234 98765432 3456 9abc")).map(|(h, r)| (h, r.len())).unwrap();
     let (noisy, _) = Pds::decode(&hex("11f3 1234 98765432 3456 9abc")).map(|(h, r)| (h, r.len())).unwrap();
-    assert_eq!(plain, noisy);
+    // All reserved flags of a request are weft's own.
+    let Pds::Request(flagged) = noisy else { panic!("{noisy:?}") };
+    assert_eq!(Pds::Request(Request { vendor: VendorFlags::NONE, ..flagged }), plain);
     let bytes = hex("1104 0000 00000000 0001 f001");
     let (Pds::Request(syn), _) = Pds::decode(&bytes).unwrap() else { panic!() };
     assert_eq!(syn.destination, Destination::Syn { use_reserved: true, psn_offset: 1 });
@@ -243,7 +317,7 @@ fn psns_wrap_around() {
 #[test]
 fn headers_stay_small() {
     // They are copied along the fast path; the 128 bits of ACK_CCX determine their size.
-    assert!(size_of::<Request>() <= 28 && size_of::<Pds>() <= 64, "{}", size_of::<Pds>());
+    assert!(size_of::<Request>() <= 32 && size_of::<Pds>() <= 64, "{}", size_of::<Pds>());
 }
 
 fn psn() -> impl Strategy<Value = Psn> {
@@ -271,6 +345,7 @@ prop_compose! {
         rod: bool,
         next in next(),
         flags: [bool; 2],
+        vendor in 0u16..0x80,
         clear_psn_offset: i16,
         psn in psn(),
         spdcid in pdc(),
@@ -286,6 +361,7 @@ prop_compose! {
             psn,
             spdcid,
             destination,
+            vendor: VendorFlags::from_prologue(vendor),
             cc: cc.map(|(ccc_id, credit_target)| RequestCc { ccc_id, credit_target }),
         }
     }
@@ -299,7 +375,8 @@ fn cc_state() -> impl Strategy<Value = CcState> {
     prop_oneof![
         nscc,
         (0u32..1 << 24, any::<u16>()).prop_map(|(credit, ooo_count)| CcState::Credit { credit, ooo_count }),
-        (2u8..16, any::<u64>()).prop_map(|(kind, bits)| CcState::Other { kind, bits }),
+        any::<u64>().prop_map(|bits| CcState::DelayEcho(DelayEcho::from_bits(bits))),
+        (2u8..15, any::<u64>()).prop_map(|(kind, bits)| CcState::Other { kind, bits }),
         (0u8..16, any::<u128>()).prop_map(|(kind, bits)| CcState::Extended { kind, bits: bits.into() }),
     ]
 }
@@ -380,6 +457,7 @@ prop_compose! {
         let kind = ControlKind::from_bits(kind).unwrap();
         let payload = if kind == ControlKind::Credit { payload >> 8 } else { payload };
         let [rod, retx, ack_request] = flags;
+        let rod = rod && kind.states_mode();
         Control { kind, rod, retx, ack_request, probe_opaque, psn, spdcid, destination, payload }
     }
 }

@@ -12,6 +12,7 @@
 //! | 7 | `Cancelled` | | | | |
 //! | 8 | `ReceiveError::Truncated` | | bits 0–31 length of the message, 32–63 of the receive | | |
 //! | 9 | `ReceiveError::PeerLost` | | | | |
+//! | 10 | `Failure::NoProgress` | | bits 0–15 PDC, 32–63 peer | 0–31 PSN, 32–63 length of its payload | waited, ps |
 //!
 //! Everything else is 0. Decoding ignores bits that mean nothing: its caller encodes what it gets, and compares.
 
@@ -34,6 +35,7 @@ const ANSWERED: u8 = 6;
 const CANCELLED: u8 = 7;
 const TRUNCATED: u8 = 8;
 const PEER_LOST: u8 = 9;
+const NO_PROGRESS: u8 = 10;
 
 /// An outcome in a report's words.
 #[derive(Clone, Copy, Debug, Default)]
@@ -54,17 +56,20 @@ impl Outcome {
     #[cold]
     fn failed(failure: Failure) -> Outcome {
         let zero = NackCode(0);
-        let (code, pdc, peer, psn, sent, nack, waited) = match failure {
+        let (code, pdc, peer, psn, more, nack, waited) = match failure {
             Failure::NoAnswer { pdc, peer, psn, waited, sent } => {
-                (NO_ANSWER, pdc, peer, psn, sent, zero, waited)
+                (NO_ANSWER, pdc, peer, psn, sent.into(), zero, waited)
             }
             Failure::Refused { pdc, peer, psn, code } => (REFUSED, pdc, peer, psn, 0, code, Span::ZERO),
             Failure::Busy { pdc, peer, psn, code, waited } => (BUSY, pdc, peer, psn, 0, code, waited),
+            Failure::NoProgress { pdc, peer, psn, len, waited } => {
+                (NO_PROGRESS, pdc, peer, psn, len, zero, waited)
+            }
             Failure::NoCredit { pdc, peer, psn, waited } => (NO_CREDIT, pdc, peer, psn, 0, zero, waited),
             Failure::ClosedByPeer { pdc, peer } => (CLOSED_BY_PEER, pdc, peer, Psn(0), 0, zero, Span::ZERO),
         };
         let word4 = u64::from(pdc.0) | u64::from(peer.0) << 32;
-        let word5 = u64::from(psn.0) | u64::from(sent) << 32;
+        let word5 = u64::from(psn.0) | u64::from(more) << 32;
         Outcome { code, detail: nack.0, words: [word4, word5, waited.as_ps()] }
     }
 
@@ -72,11 +77,13 @@ impl Outcome {
         let [word4, word5, word6] = self.words;
         let (pdc, peer) = (PdcId(word4 as u16), Addr(bits(word4, 32, 32) as u32));
         let (psn, sent) = (Psn(word5 as u32), bits(word5, 32, 8) as u8);
+        let len = bits(word5, 32, 32) as u32;
         let (code, waited) = (NackCode(self.detail), Span::from_ps(word6));
         Ok(match self.code {
             NO_ANSWER => Failure::NoAnswer { pdc, peer, psn, waited, sent },
             REFUSED => Failure::Refused { pdc, peer, psn, code },
             BUSY => Failure::Busy { pdc, peer, psn, code, waited },
+            NO_PROGRESS => Failure::NoProgress { pdc, peer, psn, len, waited },
             NO_CREDIT => Failure::NoCredit { pdc, peer, psn, waited },
             CLOSED_BY_PEER => Failure::ClosedByPeer { pdc, peer },
             code => return Err(DescriptorError::Value("an outcome", code.into())),

@@ -225,7 +225,7 @@ mod tests {
     use crate::wire::ses::ReturnCode;
 
     fn failure() -> impl Strategy<Value = Failure> {
-        (0..5, any::<(u16, u32, u32)>(), any::<(u8, u8, u64)>()).prop_map(
+        (0..6, any::<(u16, u32, u32)>(), any::<(u8, u8, u64)>()).prop_map(
             |(kind, (pdc, peer, psn), (sent, code, waited))| {
                 let (pdc, peer, psn) = (PdcId(pdc), Addr(peer), Psn(psn));
                 let (code, waited) = (NackCode(code), Span::from_ps(waited));
@@ -234,6 +234,7 @@ mod tests {
                     1 => Failure::Refused { pdc, peer, psn, code },
                     2 => Failure::Busy { pdc, peer, psn, code, waited },
                     3 => Failure::NoCredit { pdc, peer, psn, waited },
+                    4 => Failure::NoProgress { pdc, peer, psn, len: waited.as_ps() as u32, waited },
                     _ => Failure::ClosedByPeer { pdc, peer },
                 }
             },

@@ -107,7 +107,7 @@ impl<P: Port> SessionServer<P> {
         let now = worker.clock().now();
         self.sessions.close_all(worker.fep_mut(), now);
         // A peer whose last acknowledgement was lost sends again within a retransmission timeout; timers are not exact.
-        let silence = worker.fep().config().pdc.rto_init.times(2);
+        let silence = worker.fep().config().zones.longest_rto().times(2);
         let mut heard = (*worker.fep().counters(), now);
         // Peers that have not heard of it when the time is up will notice by themselves.
         let _ = worker.run_until(FAREWELL, |fep, now| {

@@ -19,7 +19,7 @@ use weft_cc::Span;
 use super::link::Link;
 use super::world::{SMALL, World, config, content, extent};
 use super::*;
-use crate::fep::{CallError, ConnectOptions, Fep, FepConfig, ReceiveError, Resource, SendError, Unreachable};
+use crate::fep::{CallError, ConnectOptions, Fep, ReceiveError, Resource, SendError, Unreachable};
 use crate::packet::Addr;
 use crate::region::Region;
 use crate::rng::Rng;

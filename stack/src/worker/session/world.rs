@@ -20,7 +20,8 @@ pub(super) fn config() -> Arc<FepConfig> {
         network_rtt: Span::from_us(10),
         trimming: true,
     };
-    Arc::new(FepConfig::new(&CcChoice::default(), &network))
+    let base = FepConfig::new(&CcChoice::default(), &network);
+    Arc::new(base.with_zones(|zone| zone.pdc.rto_init = Span::from_us(100)))
 }
 
 /// Sessions of 8 commands, 8 reports, 16 operations, 4 connections, 256 KiB and 2 peers.

@@ -6,8 +6,8 @@ use weft_cc::{Span, Time};
 use super::play;
 use crate::topology::HostId;
 use crate::workload::{
-    CmOptions, CmReader, CmReason, DEFAULT_PRIORITY, Flow, LinkFailure, MessageNumber, Start, StartUnit,
-    TriggerKind, Workload, parse_cm,
+    CmOptions, CmReader, CmReason, Flow, LinkFailure, MessageNumber, Start, StartUnit, TriggerKind, Workload,
+    parse_cm,
 };
 
 macro_rules! public_file {
@@ -65,7 +65,7 @@ fn public_files_have_the_published_flows() {
         assert_eq!(workload.connections().len(), flows, "{file}");
         assert_eq!(workload.triggers().len(), triggers, "{file}");
         assert_eq!(workload.flows()[0].bytes, bytes, "{file}");
-        assert!(workload.flows().iter().all(|f| f.priority == DEFAULT_PRIORITY && f.message.is_none()));
+        assert!(workload.flows().iter().all(|f| f.message.is_none()));
         play(&workload, 1, |_, _| {});
     }
 }
@@ -146,7 +146,7 @@ Triggers 3
 Failures 3
 
 trigger id 30 barrier count 2
-0->1 id 5 start 1.5 size 1000 send_done_trigger 30 prio 7 # first
+0->1 id 5 start 1.5 size 1000 send_done_trigger 30 prio 2000000 # first
 1->2 size 4294967295 start 0 recv_done_trigger 30
 2->3 trigger 30 id 1 size 0 send_done_trigger 10 recv_done_trigger 20
 3->4 id 9 trigger 10 msg size 10
@@ -173,7 +173,6 @@ fn every_keyword_is_read() {
     assert_eq!(flows.iter().map(|f| f.connection).collect::<Vec<_>>(), [0, 1, 2, 3, 3, 3, 4]);
     let message = |f: &Flow| f.message.map(MessageNumber::get);
     assert_eq!(flows[2..6].iter().map(message).collect::<Vec<_>>(), [None, Some(0), Some(7), Some(0)]);
-    assert_eq!((flows[0].priority, flows[1].priority), (7, DEFAULT_PRIORITY));
     assert_eq!((flows[1].bytes, flows[2].bytes), (u64::from(u32::MAX), 0));
     let trigger = |i: usize| w.started_by(crate::workload::TriggerIdx::new(i as u32).unwrap());
     assert_eq!((trigger(0), trigger(1), trigger(2)), (&[2, 6][..], &[3][..], &[4][..]));
@@ -218,8 +217,13 @@ fn malformed_files_are_refused_with_file_line_and_reason() {
             "size 4294967296",
             "x.cm:9: 4294967296 bytes are more than a message can have (2^32 - 1)",
         ),
-        ("prio 7 # first", "prio", "x.cm:8: `prio` needs a value"),
-        ("prio 7 # first", "prio 7 first", "x.cm:8: unknown word `first`"),
+        ("prio 2000000 # first", "prio", "x.cm:8: `prio` needs a value"),
+        ("prio 2000000 # first", "prio 7 first", "x.cm:8: unknown word `first`"),
+        (
+            "prio 2000000 # first",
+            "prio 7",
+            "x.cm:9: `prio` is 2000000 here and 7 before: all flows have the same priority (without `prio` it is 2000000)",
+        ),
         ("trigger 10 msg size", "trigger 10 msg -1 size", "x.cm:11: `msg` cannot be `-1`"),
         (
             "msg 7 size 20",

@@ -7,8 +7,8 @@ use weft_stack::rng::Rng;
 use super::play;
 use crate::topology::HostId;
 use crate::workload::{
-    CmOptions, Connection, DEFAULT_PRIORITY, Flow, LinkFailure, MessageNumber, Start, Trigger, TriggerIdx,
-    TriggerKind, Workload, WorkloadSpec, parse_cm,
+    CmOptions, Connection, Flow, LinkFailure, MessageNumber, Start, Trigger, TriggerIdx, TriggerKind,
+    Workload, WorkloadSpec, parse_cm,
 };
 
 fn written(workload: &Workload) -> String {
@@ -33,7 +33,6 @@ fn random_workload(seed: u64) -> Workload {
             connections.push(Connection { id: 1000 - 7 * i, src: HostId(src), dst: HostId(dst) });
         }
         let Connection { id, src, dst } = connections[connection as usize];
-        let priority = if rng.chance(0.5) { DEFAULT_PRIORITY } else { rng.below(9) };
         let start = random_start(&mut rng, &mut flows, &mut triggers);
         let message = (reuse || rng.chance(0.2)).then(|| if rng.chance(0.5) { 0 } else { i + 1 });
         let message = message.and_then(MessageNumber::new);
@@ -47,7 +46,6 @@ fn random_workload(seed: u64) -> Workload {
             start,
             on_sent: None,
             on_received: None,
-            priority,
             message,
         });
     }
@@ -106,7 +104,7 @@ Nodes 4
 Connections 3
 Triggers 1
 Failures 1
-0->1 id 7 start 1.000001 size 10 send_done_trigger 3 prio 5
+0->1 id 7 start 1.000001 size 10 send_done_trigger 3
 1->2 id 8 msg 2 trigger 3 size 20
 1->2 id 8 msg start 12 size 0 recv_done_trigger 3
 trigger id 3 barrier count 2

@@ -5,7 +5,6 @@ use proptest::prelude::*;
 use weft_cc::Time;
 
 use super::*;
-use crate::pdc::PdcConfig;
 use crate::rng::Rng;
 use crate::wire::ses::ReturnCode;
 
@@ -42,9 +41,8 @@ struct Lossy {
 
 impl Lossy {
     fn new(trouble: &Trouble) -> Lossy {
-        let base = (*config()).clone();
-        let pdc = PdcConfig { infer_loss: trouble.infer, ..base.pdc };
-        let world = World::with(&Arc::new(FepConfig { pdc, ..base }));
+        let config = (*config()).clone().with_zones(|zone| zone.pdc.infer_loss = trouble.infer);
+        let world = World::with(&Arc::new(config));
         Lossy { world, rng: Rng::new(trouble.seed, 1), loss: trouble.loss, connection: None }
     }
 
@@ -103,7 +101,7 @@ impl Lossy {
 
 /// A PDC is given up after 63 RTOs; a packet that is lost again and again takes no longer.
 fn limit(world: &World) -> Span {
-    world.feps[0].config().pdc.rto_init.times(64)
+    world.feps[0].config().zones.default.pdc.rto_init.times(64)
 }
 
 /// Ends the session of `client` as if its process had been killed.

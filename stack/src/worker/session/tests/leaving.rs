@@ -65,7 +65,7 @@ fn the_memory_of_a_sender_that_leaves_is_freed_even_if_its_peer_is_dead() {
     let (mut world, alice, bob) = in_the_middle();
     let memory = alice.memory().clone();
     drop(alice);
-    let (since, rto) = (world.now, world.feps[0].config().pdc.rto_init);
+    let (since, rto) = (world.now, world.feps[0].config().zones.default.pdc.rto_init);
     while !world.sessions[0].is_empty() {
         world.now += Span::from_us(10);
         let (fep, sessions) = (&mut world.feps[0], &mut world.sessions[0]);

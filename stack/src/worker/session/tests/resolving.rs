@@ -7,7 +7,6 @@ use proptest::prelude::*;
 use weft_cc::Time;
 
 use super::*;
-use crate::pdc::PdcConfig;
 use crate::port::memory::{MemoryConfig, MemoryPort, pair};
 use crate::port::{Port, RxBurst};
 use crate::rng::Rng;
@@ -43,8 +42,7 @@ pub(super) struct Side {
 
 impl Side {
     pub(super) fn new(own: u32, port: MemoryPort) -> Side {
-        let base = (*config()).clone();
-        let config = Arc::new(FepConfig { pdc: PdcConfig { rto_init: RTO, ..base.pdc }, ..base });
+        let config = Arc::new((*config()).clone().with_zones(|zone| zone.pdc.rto_init = RTO));
         let mut fep = Fep::new(Addr(own), config, Rng::new(3, own.into()), Time::ZERO).unwrap();
         fep.close_process(0).unwrap();
         let host = HostAddr { mac: MacAddr([2, 0, 0, 0, 0, own as u8]), ip: ip(Addr(own)) };

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use super::listener::event;
 use super::*;
-use crate::pdc::PdcConfig;
 use crate::port::Port;
 use crate::port::udp::{Peer, UdpConfig, UdpPort, mac_of};
 use crate::worker::{AddressBook, Clock, HostAddr, Idle, LinkConfig, Strangers, Waker, Worker};
@@ -25,9 +24,8 @@ struct Serving {
 }
 
 fn worker(ip: IpAddr, port: UdpPort) -> Worker<UdpPort> {
-    let base = (*config()).clone();
-    let pdc = PdcConfig { rto_init: Span::from_ms(200), ..base.pdc };
-    let config = Arc::new(FepConfig { pdc, ..base });
+    let config = (*config()).clone().with_zones(|zone| zone.pdc.rto_init = Span::from_ms(200));
+    let config = Arc::new(config);
     let clock = Clock::new();
     let fep = Fep::new(Addr(0), config, Rng::new(3, 1), clock.now()).unwrap();
     let book = AddressBook::new(Addr(0), HostAddr { mac: mac_of(ip), ip }, 4, Strangers::Refuse).unwrap();

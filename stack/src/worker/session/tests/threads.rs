@@ -5,7 +5,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::*;
-use crate::pdc::PdcConfig;
 use crate::port::Port;
 use crate::port::memory::{MemoryConfig, pair};
 use crate::wire::ethernet::MacAddr;
@@ -21,9 +20,8 @@ fn worker<P: Port>(own: u32, port: P, clock: Clock) -> Worker<P> {
     let host =
         |n: u32| HostAddr { mac: MacAddr([2, 0, 0, 0, 0, n as u8]), ip: [10, 0, 0, n as u8 + 1].into() };
     // A thread may be kept from running for far longer than a network takes.
-    let base = (*config()).clone();
-    let pdc = PdcConfig { rto_init: Span::from_ms(200), ..base.pdc };
-    let config = Arc::new(FepConfig { pdc, ..base });
+    let config = (*config()).clone().with_zones(|zone| zone.pdc.rto_init = Span::from_ms(200));
+    let config = Arc::new(config);
     let fep = Fep::new(Addr(own), config, Rng::new(3, own.into()), clock.now()).unwrap();
     let mut book = AddressBook::new(Addr(own), host(own), 2, Strangers::Refuse).unwrap();
     book.insert(Addr(1 - own), host(1 - own)).unwrap();

@@ -1,0 +1,117 @@
+//! When a connection is given up. Two bounds, both from its last progress, which nothing else moves:
+//!
+//! - The peer is silent: it has owed an answer for [`PdcConfig::silence`](crate::pdc::PdcConfig::silence), and not one
+//!   packet of it has come that belongs to a connection of the same congestion context. No single packet's bad luck can
+//!   do that.
+//! - The peer answers, but for [`FepConfig::busy_timeout`] no packet of the connection has arrived: the target refuses
+//!   or is busy, grants no credit, or the path swallows packets of this size.
+//!
+//! A connection that waits behind others for the window has no timer. Those that have waited for as long are given up
+//! together with the one whose timer finds out.
+
+use weft_cc::{Span, Time};
+
+use super::connection::{Connection, Standing};
+use super::context::Context;
+use super::core::Core;
+use super::initiator::Initiator;
+use super::{Failure, FepConfig};
+use crate::pdc::PacketKind;
+use crate::table::Key;
+
+/// Longer spans are no bounds: [`Time`] comes round.
+const LONGEST: Span = Span::from_ps(1 << 62);
+
+impl Initiator {
+    /// Why connection `key` is to be given up now; `None` if it is not.
+    pub(super) fn overdue(&self, config: &FepConfig, now: Time, key: Key) -> Option<Failure> {
+        let connection = self.connections.get(key).filter(|connection| is_bounded(connection))?;
+        let context = self.contexts.get(connection.context)?;
+        let is_past = |deadline: Time| now.is_at_or_after(deadline);
+        if silent_until(config, connection, context).is_some_and(is_past) {
+            return Some(no_answer(now, connection, context));
+        }
+        is_past(stuck_until(config, connection, context)).then(|| no_progress(now, connection, context))
+    }
+
+    /// Gives connection `key` up, and with it those that have waited for the same gate as long in vain.
+    pub(super) fn give_up(&mut self, core: &mut Core, now: Time, key: Key, failure: Failure) {
+        let context = self.connections.get(key).and_then(|connection| self.contexts.get(connection.context));
+        let behind: Vec<Key> = context
+            .into_iter()
+            .flat_map(|context| context.trying.iter().chain(&context.blocked))
+            .filter(|sibling| **sibling != key)
+            .copied()
+            .collect();
+        self.fail(core, now, key, failure);
+        for sibling in behind {
+            if let Some(failure) = self.overdue(&core.config, now, sibling) {
+                self.fail(core, now, sibling, failure);
+            }
+        }
+    }
+}
+
+/// When `connection` will be given up if nothing changes; `None` while nothing is expected of its peer.
+pub(super) fn deadline(config: &FepConfig, connection: &Connection, context: &Context) -> Option<Time> {
+    if !is_bounded(connection) {
+        return None;
+    }
+    let stuck = stuck_until(config, connection, context);
+    Some(silent_until(config, connection, context).map_or(stuck, |silent| silent.earliest(stuck)))
+}
+
+/// Whether it waits for its peer. One that has just got work or is held back by its owner does not.
+fn is_bounded(connection: &Connection) -> bool {
+    connection.is_waiting() && !connection.rested && connection.standing != Standing::Held
+}
+
+/// When the peer's silence ends the connection; `None` while the peer owes no answer.
+fn silent_until(config: &FepConfig, connection: &Connection, context: &Context) -> Option<Time> {
+    let pdc = &config.zones.get(context.zone).pdc;
+    Some(silent_since(connection, context)? + pdc.silence(context.rto(pdc)))
+}
+
+fn silent_since(connection: &Connection, context: &Context) -> Option<Time> {
+    context.silent_since.map(|since| since.latest(connection.progress_at))
+}
+
+/// When the lack of progress ends the connection.
+fn stuck_until(config: &FepConfig, connection: &Connection, context: &Context) -> Time {
+    stuck_since(connection, context) + config.busy_timeout.min(LONGEST)
+}
+
+/// While nothing of a connection is under way, it waits for its turn: the progress of its context is its own.
+fn stuck_since(connection: &Connection, context: &Context) -> Time {
+    match connection.pdc.is_idle() {
+        true => connection.progress_at.latest(context.progress_at),
+        false => connection.progress_at,
+    }
+}
+
+fn no_answer(now: Time, connection: &Connection, context: &Context) -> Failure {
+    let pdc = &connection.pdc;
+    let psn = pdc.first_unacknowledged();
+    let since = silent_since(connection, context).unwrap_or(now);
+    let sent = pdc.waiting_since(psn).map_or(0, |(_, sent)| sent);
+    Failure::NoAnswer { pdc: pdc.id, peer: pdc.peer, psn, waited: now.since(since), sent }
+}
+
+fn no_progress(now: Time, connection: &Connection, context: &Context) -> Failure {
+    let (pdc, peer) = (connection.pdc.id, connection.pdc.peer);
+    let psn = connection.pdc.first_unacknowledged();
+    let waited = now.since(stuck_since(connection, context));
+    if let Some(code) = connection.pause.as_ref().map(|busy| busy.code).or(connection.refused) {
+        return Failure::Busy { pdc, peer, psn, code, waited };
+    }
+    let record = connection.pdc.unanswered(psn);
+    // A packet that was sent again in vain is what the connection waits for, even if it lacks credit as well.
+    if connection.ask_at.is_some() && record.is_none_or(|record| record.transmissions < 2) {
+        return Failure::NoCredit { pdc, peer, psn, waited };
+    }
+    let len = match record.map(|record| record.kind()) {
+        Some(PacketKind::Data { len, .. }) => len,
+        Some(PacketKind::Close) | None => 0,
+    };
+    Failure::NoProgress { pdc, peer, psn, len, waited }
+}

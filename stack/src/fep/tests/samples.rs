@@ -1,0 +1,182 @@
+//! What congestion control is told about packets and acknowledgements.
+
+use std::sync::{Arc, Mutex};
+
+use weft_cc::{
+    AckSample, CcChoice, CcParams, CcSnapshot, LossSample, NackSample, Needs, Rate, SenderCc, SentPacket,
+    Span, Time, Window,
+};
+
+use super::message;
+use crate::fep::{ConnectOptions, Fep, FepConfig};
+use crate::packet::{Addr, Packet, Payload};
+use crate::rng::Rng;
+use crate::wire::pds::Pds;
+
+/// Bytes of a full packet's payload.
+const MTU: usize = 1024;
+/// What a full packet counts for.
+const PACKET: u64 = 1024 + 64;
+
+/// What a congestion control was told.
+#[derive(Default)]
+struct Told {
+    sent: Vec<SentPacket>,
+    acks: Vec<AckSample>,
+}
+
+/// A congestion control that keeps what it is told.
+struct Listener {
+    told: Arc<Mutex<Told>>,
+    window: u64,
+}
+
+impl SenderCc for Listener {
+    fn on_send(&mut self, _: Time, packet: &SentPacket) {
+        self.told.lock().unwrap().sent.push(*packet);
+    }
+    fn on_ack(&mut self, _: Time, ack: &AckSample) {
+        self.told.lock().unwrap().acks.push(*ack);
+    }
+    fn on_nack(&mut self, _: Time, _: &NackSample) {}
+    fn on_timeout(&mut self, _: Time, _: &LossSample) {}
+    fn window(&self) -> Window {
+        Window(self.window)
+    }
+    fn expected_rtt(&self) -> Span {
+        Span::from_us(10)
+    }
+    fn snapshot(&self) -> CcSnapshot {
+        CcSnapshot::default()
+    }
+}
+
+/// A sender with a window of `packets` that listens, and a receiver.
+struct Pair {
+    sender: Fep,
+    receiver: Fep,
+    told: Arc<Mutex<Told>>,
+}
+
+fn pair(packets: u64, needs: Needs) -> Pair {
+    let told = Arc::new(Mutex::new(Told::default()));
+    let listener = told.clone();
+    let make = move |_: &CcParams| -> Box<dyn SenderCc + Send> {
+        Box::new(Listener { told: listener.clone(), window: packets * PACKET })
+    };
+    let cc = CcChoice::custom("listener", Arc::new(make)).with_needs(needs);
+    let network = CcParams {
+        mtu: MTU as u32,
+        overhead: 64,
+        link_rate: Rate::from_gbps(10),
+        network_rtt: Span::from_us(10),
+        trimming: true,
+    };
+    let config = Arc::new(FepConfig::new(&cc, &network));
+    let fep = |addr| Fep::new(Addr(addr), config.clone(), Rng::new(1, 0), Time::ZERO).unwrap();
+    Pair { sender: fep(0), receiver: fep(1), told }
+}
+
+fn us(us: u64) -> Time {
+    Time::ZERO + Span::from_us(us)
+}
+
+fn transmit_all(fep: &mut Fep, now: Time) -> Vec<Packet> {
+    std::iter::from_fn(|| fep.poll_transmit(now)).map(|transmit| transmit.packet).collect()
+}
+
+/// Posts a message of `packets` and returns its packets, as far as the window allows.
+fn send(pair: &mut Pair, packets: usize) -> Vec<Packet> {
+    let connection = pair.sender.connect(Time::ZERO, Addr(1), ConnectOptions::default()).unwrap();
+    pair.sender.post_send(connection, message(packets * MTU)).unwrap();
+    transmit_all(&mut pair.sender, Time::ZERO)
+}
+
+/// Hands `packets` to the receiver at once, with a mark on those whose numbers `marked` has, and the acknowledgements back.
+fn deliver(pair: &mut Pair, packets: &[Packet], marked: &[usize]) {
+    for (n, packet) in packets.iter().enumerate() {
+        let mut packet = *packet;
+        packet.net.ecn = marked.contains(&n);
+        pair.receiver.on_packet(us(5), &packet, Payload::Bytes(&[1; MTU]));
+        for ack in transmit_all(&mut pair.receiver, us(5)) {
+            pair.sender.on_packet(us(10), &ack, Payload::EMPTY);
+        }
+    }
+}
+
+#[test]
+fn time_in_hosts_is_no_part_of_the_rtt() {
+    let mut pair = pair(10, Needs::NONE);
+    let packet = send(&mut pair, 1)[0];
+    pair.receiver.on_packet_after(us(100), Span::from_us(32), &packet, Payload::Bytes(&[1; MTU]));
+    let ack = transmit_all(&mut pair.receiver, us(100))[0];
+    pair.sender.on_packet_after(us(150), Span::from_us(20), &ack, Payload::EMPTY);
+    let told = pair.told.lock().unwrap();
+    let [sample] = told.acks[..] else { panic!("{:?}", told.acks) };
+    assert_eq!((sample.remote_queueing, sample.local_rx_delay), (Span::from_us(32), Span::from_us(20)));
+    assert_eq!(sample.rtt, Some(Span::from_us(98)));
+}
+
+#[test]
+fn an_rtt_shorter_than_the_time_in_hosts_is_no_measurement() {
+    let mut pair = pair(10, Needs::NONE);
+    let packet = send(&mut pair, 1)[0];
+    pair.receiver.on_packet_after(us(10), Span::from_ms(900), &packet, Payload::Bytes(&[1; MTU]));
+    let ack = transmit_all(&mut pair.receiver, us(10))[0];
+    pair.sender.on_packet(us(15), &ack, Payload::EMPTY);
+    let sample = pair.told.lock().unwrap().acks[0];
+    assert_eq!(sample.rtt, None);
+    assert_eq!(sample.remote_queueing, Span::from_ns(128 * 0xffff), "more than the field can say");
+}
+
+#[test]
+fn an_acknowledgement_says_the_size_and_the_mark_of_the_packet_that_triggered_it() {
+    let mut pair = pair(64, Needs::NONE);
+    let packets = send(&mut pair, 40);
+    // The first packet carries SYN, the last one asks; a mark is reported at once.
+    deliver(&mut pair, &packets, &[30]);
+    let told = pair.told.lock().unwrap();
+    let marked: Vec<_> = told.acks.iter().filter(|ack| ack.ecn).collect();
+    assert_eq!(marked.len(), 1);
+    assert_eq!(marked[0].trigger_bytes, PACKET);
+    let received: u64 = told.acks.iter().map(|ack| ack.newly_received).sum();
+    let triggers: u64 = told.acks.iter().map(|ack| ack.trigger_bytes).sum();
+    assert_eq!(triggers, told.acks.len() as u64 * PACKET);
+    assert!(received >= 40 * PACKET, "{received}");
+}
+
+#[test]
+fn an_algorithm_that_needs_it_has_every_packet_acknowledged() {
+    for (ack_each, expected) in [(false, 1..8), (true, 8..9)] {
+        let mut pair = pair(64, Needs { ack_each, ..Needs::NONE });
+        // After the answer to the first packet no packet carries SYN, which would be acknowledged at once.
+        let first = send(&mut pair, 1);
+        deliver(&mut pair, &first, &[]);
+        pair.told.lock().unwrap().acks.clear();
+        let packets = send_more(&mut pair, 8);
+        let asking = packets.iter().filter(|p| matches!(&p.pds, Pds::Request(r) if r.ack_request)).count();
+        deliver(&mut pair, &packets, &[]);
+        let acks = pair.told.lock().unwrap().acks.len();
+        assert!(expected.contains(&asking) && expected.contains(&acks), "{asking} asked, {acks} answers");
+    }
+}
+
+/// Posts another message on the connection that [`send`] has opened.
+fn send_more(pair: &mut Pair, packets: usize) -> Vec<Packet> {
+    let connection = pair.sender.initiator.connections.at(0).map(|(key, _)| crate::fep::ConnectionId(key));
+    pair.sender.post_send(connection.unwrap(), message(packets * MTU)).unwrap();
+    transmit_all(&mut pair.sender, Time::ZERO)
+}
+
+#[test]
+fn the_application_limits_a_sender_that_has_sent_all_and_has_room() {
+    let limited = |window, packets| {
+        let mut pair = pair(window, Needs::NONE);
+        send(&mut pair, packets);
+        let told = pair.told.lock().unwrap();
+        told.sent.iter().map(|packet| packet.app_limited).collect::<Vec<_>>()
+    };
+    assert_eq!(limited(4, 3), [false, false, true]);
+    assert_eq!(limited(3, 3), [false; 3], "the window is full");
+    assert_eq!(limited(2, 3), [false; 2], "the window is smaller than the message");
+}

@@ -1,0 +1,180 @@
+//! The order of the messages of a PDC. Their packets overtake each other; receives meet them in the order in which they
+//! were sent (decision 0048).
+//!
+//! An initiator numbers the messages of a PDC as it cuts their first packets. A message whose number is the next has its
+//! *turn*: all messages before it have begun, and it may be matched. One that begins before its turn is *early*, and
+//! waits. A peer that numbers its messages in another way is understood by its PSNs: when all packets before one have
+//! arrived, all messages before have begun.
+
+use std::collections::VecDeque;
+
+use crate::heap;
+use crate::wire::pds::Psn;
+
+/// The place that the messages of one PDC have reached in their order.
+#[derive(Debug, Default)]
+pub(crate) struct Order {
+    /// The number of the next message: all before it have begun.
+    next: u16,
+    /// Number of early messages.
+    count: u16,
+    /// The early messages; `None` if there never were any.
+    early: Option<Box<EarlyMessages>>,
+}
+
+/// Messages that began before their turn.
+#[derive(Debug, Default)]
+struct EarlyMessages {
+    /// In order of PSNs.
+    messages: VecDeque<EarlyMessage>,
+    /// Places that are reserved for them, and for those before them that have not begun.
+    places: u32,
+}
+
+/// A message that began before its turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct EarlyMessage {
+    /// The process that it is for.
+    pub(crate) process: u16,
+    /// Its number.
+    pub(crate) msg_id: u16,
+    /// The PSN of its first packet to arrive.
+    psn: Psn,
+}
+
+impl Order {
+    /// Whether all messages before `msg_id`, which packet `psn` begins, have begun. All packets before `expected` have
+    /// arrived.
+    #[inline]
+    pub(crate) fn is_turn(&self, msg_id: u16, psn: Psn, expected: Psn) -> bool {
+        msg_id == self.next || psn == expected
+    }
+
+    /// Message `msg_id` has begun, and it was its turn. Returns whether one of the places of early messages is free
+    /// now: no further message is before them.
+    #[inline]
+    pub(crate) fn pass(&mut self, msg_id: u16) -> bool {
+        self.next = msg_id.wrapping_add(1);
+        self.count > 0 && self.take_place()
+    }
+
+    /// Whether a place is reserved for a message whose turn it is.
+    pub(crate) fn has_place(&self) -> bool {
+        self.early.as_ref().is_some_and(|early| early.places > 0)
+    }
+
+    #[cold]
+    fn take_place(&mut self) -> bool {
+        let Some(early) = self.early.as_mut().filter(|early| early.places > 0) else { return false };
+        early.places -= 1;
+        true
+    }
+
+    /// The places that are wanting if message `msg_id` begins early with packet `psn`: it needs one, and so does each
+    /// message before it that may still need one when its turn comes. All packets before `expected` have arrived.
+    pub(crate) fn missing_places(&self, msg_id: u16, psn: Psn, expected: Psn) -> u32 {
+        // Each of them has a packet at least, so that PSNs bound what the numbers of another kind of peer mean.
+        let before = u32::from(msg_id.wrapping_sub(self.next));
+        let needed = before.min(psn.distance(expected).unsigned_abs()) + 1;
+        needed.saturating_sub(self.early.as_ref().map_or(0, |early| early.places))
+    }
+
+    /// Message `msg_id` for `process` has begun early with packet `psn`, and takes `places` more.
+    #[cold]
+    pub(crate) fn add_early(&mut self, process: u16, msg_id: u16, psn: Psn, places: u32) {
+        let early = self.early.get_or_insert_default();
+        let at = early.messages.partition_point(|other| other.psn.is_before(psn));
+        early.messages.insert(at, EarlyMessage { process, msg_id, psn });
+        early.places += places;
+        self.count += 1;
+    }
+
+    /// Whether messages wait for their turn.
+    #[inline]
+    pub(crate) fn has_early(&self) -> bool {
+        self.count > 0
+    }
+
+    /// Takes out the next early message, if its turn has come. All packets before `expected` have arrived. Call
+    /// [`Order::pass`] for it.
+    pub(crate) fn next_due(&mut self, expected: Psn) -> Option<EarlyMessage> {
+        let early = self.early.as_mut()?;
+        let first = early.messages.front()?;
+        if first.msg_id != self.next && expected.is_before(first.psn) {
+            return None;
+        }
+        self.count -= 1;
+        early.messages.pop_front()
+    }
+
+    /// Takes out the next early message, whether its turn has come or not.
+    pub(crate) fn next_early(&mut self) -> Option<EarlyMessage> {
+        let message = self.early.as_mut()?.messages.pop_front()?;
+        self.count -= 1;
+        Some(message)
+    }
+
+    /// The places that are still reserved while no message is early; none are any more.
+    pub(crate) fn take_places(&mut self) -> u32 {
+        let unused = self.early.as_mut().filter(|early| early.messages.is_empty());
+        unused.map_or(0, |early| std::mem::take(&mut early.places))
+    }
+
+    /// Bytes of heap held.
+    pub(crate) fn heap_bytes(&self) -> u64 {
+        let of = |early: &EarlyMessages| size_of::<EarlyMessages>() as u64 + heap::of_deque(&early.messages);
+        self.early.as_deref().map_or(0, of)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The messages whose turn has come.
+    fn due(order: &mut Order, expected: u32) -> Vec<u16> {
+        let mut due = Vec::new();
+        while let Some(message) = order.next_due(Psn(expected)) {
+            order.pass(message.msg_id);
+            due.push(message.msg_id);
+        }
+        due
+    }
+
+    #[test]
+    fn early_messages_wait_for_those_before_them_and_numbers_wrap() {
+        let mut order = Order { next: u16::MAX - 1, ..Order::default() };
+        for (msg_id, psn, missing) in [(1, 13, 4), (0, 12, 0), (3, 20, 2)] {
+            assert!(!order.is_turn(msg_id, Psn(psn), Psn(9)));
+            assert_eq!(order.missing_places(msg_id, Psn(psn), Psn(9)), missing);
+            order.add_early(0, msg_id, Psn(psn), missing);
+        }
+        assert!(order.is_turn(u16::MAX - 1, Psn(10), Psn(9)));
+        assert!(order.pass(u16::MAX - 1));
+        assert_eq!(due(&mut order, 9), [0; 0]);
+        assert!(order.pass(u16::MAX));
+        assert_eq!(due(&mut order, 9), [0, 1]);
+        assert!(order.has_early() && order.has_place());
+        assert!(order.pass(2));
+        assert_eq!(due(&mut order, 9), [3]);
+        assert!(!order.has_early());
+        assert_eq!(order.take_places(), 1, "that of the last message");
+        assert!(!order.pass(4));
+    }
+
+    #[test]
+    fn numbers_with_holes_are_put_in_order_by_psns() {
+        let mut order = Order::default();
+        assert!(order.is_turn(500, Psn(7), Psn(7)));
+        order.pass(500);
+        // Packet 8 is missing: it may begin a message.
+        assert_eq!(order.missing_places(90, Psn(10), Psn(8)), 3, "PSNs bound the number of messages before");
+        order.add_early(0, 90, Psn(10), 3);
+        assert_eq!(order.missing_places(7_000, Psn(9), Psn(8)), 0);
+        order.add_early(0, 7_000, Psn(9), 0);
+        assert_eq!(due(&mut order, 8), [0; 0]);
+        assert!(order.is_turn(60_000, Psn(8), Psn(8)) && order.pass(60_000));
+        assert_eq!(due(&mut order, 11), [7_000, 90]);
+        assert_eq!(order.take_places(), 1);
+    }
+}

@@ -1,0 +1,314 @@
+//! Connections end within the bounds that the documentation states, whatever their peer and the path to it do.
+
+mod harness;
+
+use harness::forge::nack;
+use harness::{Alone, Pair, SHORT_RTO, Transit, fep, impatient_config, params};
+use weft_stack::buffer::Buffer;
+use weft_stack::cc::{CcChoice, CcParams};
+use weft_stack::event::Recorder;
+use weft_stack::fep::{
+    Completion, ConnectOptions, ConnectionId, Failure, FepConfig, Limits, Receive, Send, SendError,
+};
+use weft_stack::packet::Addr;
+use weft_stack::rng::Rng;
+use weft_stack::ses::Matching;
+use weft_stack::wire::pds::{DeliveryMode, NackCode, Pds};
+use weft_stack::{Span, Time};
+
+/// The time in which a packet reaches the other endpoint.
+const DELAY: Span = Span::from_ns(500);
+/// The silence after which a peer is given up.
+const SILENCE: Span = Span::from_ps(SHORT_RTO.as_ps() * 63);
+/// The time without progress after which a connection is given up.
+const PATIENCE: Span = Span::from_ms(10);
+const LONG_AFTER: Span = Span::from_ms(1_000);
+
+/// A configuration that gives up soon: [`SILENCE`] and [`PATIENCE`]. Packets hold 1,000 bytes.
+fn config(cc: &str, trimming: bool) -> FepConfig {
+    let network = CcParams { mtu: 1_000, network_rtt: Span::from_us(2), trimming, ..params() };
+    let base = FepConfig::new(&CcChoice::parse(cc).unwrap(), &network);
+    FepConfig { busy_timeout: PATIENCE, ..base.with_zones(|zone| zone.pdc.rto_init = SHORT_RTO) }
+}
+
+fn virtual_message(len: u32) -> Send {
+    Send { buffer: Buffer::Virtual(len), tag: None, header_data: 0, context: 0 }
+}
+
+fn post_on(pair: &mut Pair, ids: &[ConnectionId], len: u32) {
+    for id in ids {
+        pair.post_send(*id, virtual_message(len));
+    }
+}
+
+fn failure(completion: &Completion) -> Option<Failure> {
+    match completion {
+        Completion::Closed { result: Err(failure), .. } => Some(*failure),
+        _ => None,
+    }
+}
+
+/// When connections were given up, after `since`, and why.
+fn failures(done: &[(Time, Completion)], since: Time) -> Vec<(Span, Failure)> {
+    done.iter().filter_map(|(at, done)| Some((at.since(since), failure(done)?))).collect()
+}
+
+/// Every setting that liveness must not depend on.
+fn settings() -> impl Iterator<Item = (&'static str, bool, usize)> {
+    let algorithms = ["nscc", "smartt", "constant", "rccc", "nscc+rccc"];
+    let cases = algorithms.into_iter().flat_map(|cc| [(cc, true), (cc, false)]);
+    cases.flat_map(|(cc, trimming)| [1, 8, 64, 512].map(|connections| (cc, trimming, connections)))
+}
+
+#[test]
+fn all_connections_to_a_dead_peer_are_given_up_after_the_same_silence() {
+    for (cc, trimming, connections) in settings() {
+        for greeted in [false, true] {
+            let mut pair = Pair::new(&config(cc, trimming));
+            let ids: Vec<_> = (0..connections).map(|_| pair.connect()).collect();
+            if greeted {
+                post_on(&mut pair, &ids, 1);
+                let until = pair.now + Span::from_ms(5);
+                pair.run(until, |_| Some(DELAY));
+                pair.now = until;
+            }
+            post_on(&mut pair, &ids, 64 * 1024);
+            let died = pair.now;
+            let done = pair.run(died + LONG_AFTER, |_| None);
+            let case = format!("{cc}, trimming {trimming}, {connections} connections, greeted {greeted}");
+            let failed = failures(&done, died);
+            assert_eq!(failed.len(), connections, "{case}: {:?}", pair.explain());
+            for (after, why) in failed {
+                assert!(matches!(why, Failure::NoAnswer { .. }), "{case}: {why}");
+                assert!((SILENCE..=SILENCE + SHORT_RTO).contains(&after), "{case}: {after}");
+            }
+            assert_eq!(pair.leaks(0), Vec::<String>::new(), "{case}");
+        }
+    }
+}
+
+/// From some moment on long packets vanish, while acknowledgements, probes and short messages still get through.
+#[test]
+fn a_black_hole_for_long_packets_is_found_and_named() {
+    for (cc, trimming, connections) in settings().filter(|(_, _, connections)| *connections <= 64) {
+        let mut pair = Pair::new(&config(cc, trimming));
+        let ids: Vec<_> = (0..connections).map(|_| pair.connect()).collect();
+        let hole = pair.now + Span::from_us(40);
+        for id in &ids {
+            pair.post_send(*id, virtual_message(1_000_000));
+        }
+        let mut sent = 0;
+        let done = pair.run(Time::ZERO + LONG_AFTER, |transit| {
+            sent += u32::from(transit.is_data());
+            let passes = transit.packet.payload_len < 500 || transit.sent_at.is_before(hole);
+            passes.then_some(DELAY)
+        });
+        let case = format!("{cc}, trimming {trimming}, {connections} connections");
+        let failed = failures(&done, hole);
+        assert_eq!(failed.len(), connections, "{case}: {:?}", pair.explain());
+        for (after, why) in failed {
+            assert!(
+                after <= PATIENCE + SHORT_RTO.times(4),
+                "{case}: {after}: {why} {:#?}",
+                failures(&done, hole)
+            );
+            // Without trimming, probes are answered.
+            let text = why.to_string();
+            let named = text.contains("1000 bytes of payload") && text.contains("black hole");
+            let blocked = text.contains("though the peer answers") || text.contains("no credit");
+            let excused = connections > 1 || cc.contains("rccc");
+            assert!(trimming || named || excused && blocked, "{case}: {text}");
+        }
+        assert!(sent < 100_000, "{case}: {sent} packets");
+    }
+}
+
+/// A stream of messages that are short enough keeps arriving on the same congestion context.
+#[test]
+fn traffic_of_its_siblings_does_not_keep_a_stuck_connection_alive() {
+    for (cc, trimming) in [("nscc", true), ("nscc", false), ("rccc", true), ("constant", false)] {
+        let mut pair = Pair::new(&config(cc, trimming));
+        let (stuck, lively) = (pair.connect(), pair.connect());
+        pair.post_send(stuck, virtual_message(100_000));
+        for _ in 0..2_000 {
+            pair.post_send(lively, virtual_message(100));
+        }
+        let (mut done, mut end) = (Vec::new(), pair.now);
+        while failures(&done, Time::ZERO).is_empty() && end.is_before(Time::ZERO + LONG_AFTER) {
+            end += Span::from_us(100);
+            pair.post_send(lively, virtual_message(100));
+            done.extend(pair.run(end, |transit| (transit.packet.payload_len < 500).then_some(DELAY)));
+            pair.now = end;
+        }
+        let failed = failures(&done, Time::ZERO);
+        assert_eq!(failed.len(), 1, "{cc}, {trimming}: {failed:?}");
+        assert!(failed[0].0 <= PATIENCE + SHORT_RTO.times(20), "{cc}, {trimming}: {failed:?}");
+        assert!(pair.feps[0].is_open(lively));
+    }
+}
+
+/// Endpoint 1 keeps nothing of messages that nobody receives.
+fn with_busy_target(cc: &str, trimming: bool) -> Pair {
+    let config = config(cc, trimming);
+    let limits = Limits { unexpected_bytes_per_peer: 0, ..Limits::default() };
+    let busy = FepConfig { limits, ..config.clone() };
+    Pair::of([fep(0, config, 3, Time::ZERO), fep(1, busy, 3, Time::ZERO)], Time::ZERO)
+}
+
+fn is_long_data(transit: &Transit) -> bool {
+    transit.is_data() && transit.packet.payload_len > 0
+}
+
+#[test]
+fn a_target_that_stays_busy_is_polled_and_given_up() {
+    for cc in ["nscc", "smartt", "constant", "rccc", "nscc+rccc"] {
+        for trimming in [true, false] {
+            for mode in [DeliveryMode::Rud, DeliveryMode::Rod] {
+                let mut pair = with_busy_target(cc, trimming);
+                let connection = pair.connect_from(0, ConnectOptions { mode, ..ConnectOptions::default() });
+                pair.post_send(connection, virtual_message(100_000));
+                let (mut first, mut polls) = (0, 0);
+                let done = pair.run(Time::ZERO + LONG_AFTER, |transit| {
+                    let early = transit.sent_at.is_before(Time::ZERO + SHORT_RTO);
+                    *(if early { &mut first } else { &mut polls }) +=
+                        u32::from(transit.packet.net.src == Addr(0));
+                    Some(DELAY)
+                });
+                let case = format!("{cc}, trimming {trimming}, {mode:?}: {first} and {polls} packets");
+                let failed = failures(&done, Time::ZERO);
+                let busy = matches!(failed[..], [(_, Failure::Busy { .. })]);
+                assert!(busy, "{case}: {failed:?} {:?}", pair.explain());
+                assert!(failed[0].0 <= PATIENCE + SHORT_RTO.times(4), "{case}: {failed:?}");
+                assert!(polls <= 64, "{case}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_target_that_was_busy_for_a_while_gets_everything() {
+    for trimming in [true, false] {
+        for mode in [DeliveryMode::Rud, DeliveryMode::Rod] {
+            let mut pair = with_busy_target("nscc", trimming);
+            let connection = pair.connect_from(0, ConnectOptions { mode, ..ConnectOptions::default() });
+            pair.post_send(connection, virtual_message(100_000));
+            let freed = Time::ZERO + Span::from_ms(6);
+            assert!(pair.run(freed, |_| Some(DELAY)).is_empty());
+            pair.now = freed;
+            let buffer = Buffer::Virtual(100_000);
+            let receive = Receive { buffer, from: None, matching: Matching::Untagged, context: 0 };
+            pair.feps[1].post_receive(receive).unwrap();
+            let done = pair.run(freed + LONG_AFTER, |_| Some(DELAY));
+            let Some((at, Completion::Sent { result: Ok(()), .. })) = done.first() else {
+                panic!("{done:?}")
+            };
+            assert!(at.since(freed) < PATIENCE, "{at}: polls are never a sixteenth of the patience apart");
+        }
+    }
+}
+
+/// The response is long in coming, and the target says so whenever it is asked.
+#[test]
+fn a_target_that_works_on_the_response_is_waited_for_as_long_as_a_busy_one() {
+    let mut alone = Alone::new(impatient_config());
+    let connection = alone.connect();
+    alone.post_send(connection, virtual_message(100));
+    let done = alone.run(LONG_AFTER, |packet| Some(nack(packet, NackCode::RCVD_SES_PROCG)));
+    let failed = done.iter().find_map(failure).expect("the connection ends");
+    let busy = matches!(failed, Failure::Busy { code: NackCode::RCVD_SES_PROCG, .. });
+    assert!(
+        busy && alone.now.since(Time::ZERO) < PATIENCE + SHORT_RTO.times(16),
+        "{failed} at {}",
+        alone.now
+    );
+}
+
+/// With three of ten packets lost each way, single packets are lost many times in a row.
+#[test]
+fn one_packets_bad_luck_does_not_end_a_connection() {
+    for (seed, trimming) in (0..20).flat_map(|seed| [(seed, true), (seed, false)]) {
+        let mut rng = Rng::new(seed, 0);
+        let mut pair = Pair::new(&config("nscc", trimming));
+        let ids: Vec<ConnectionId> = (0..8).map(|_| pair.connect()).collect();
+        for id in &ids {
+            pair.post_send(*id, virtual_message(100_000));
+        }
+        let done = pair.run(Time::ZERO + LONG_AFTER, |_| (!rng.chance(0.3)).then_some(DELAY));
+        let sent = done.iter().filter(|(_, c)| matches!(c, Completion::Sent { result: Ok(()), .. })).count();
+        assert_eq!(sent, 8, "seed {seed}, trimming {trimming}: {done:?}");
+    }
+}
+
+/// Work that comes after a long rest has its own time.
+#[test]
+fn a_rest_does_not_count_as_time_without_progress() {
+    for trimming in [true, false] {
+        let idle = Span::from_ms(100_000);
+        let mut pair = Pair::new(&FepConfig { idle_timeout: idle, ..config("nscc", trimming) });
+        let connection = pair.connect();
+        for _ in 0..3 {
+            let until = pair.now + PATIENCE.times(3);
+            pair.post_send(connection, virtual_message(20_000));
+            let mut lost = 0;
+            let done = pair.run(until, |transit| {
+                lost += u32::from(is_long_data(transit));
+                (lost != 20).then_some(DELAY)
+            });
+            assert!(matches!(done[..], [(_, Completion::Sent { result: Ok(()), .. })]), "{done:?}");
+            pair.now = until;
+        }
+    }
+}
+
+/// A peer is known by its answers to any connection of the same context.
+#[test]
+fn a_connection_without_luck_lives_as_long_as_the_peer_answers_others() {
+    let mut pair = Pair::new(&config("constant", true));
+    let (unlucky, lucky) = (pair.connect(), pair.connect());
+    pair.post_send(unlucky, virtual_message(100));
+    let healed = Time::ZERO + SILENCE.times(4);
+    let mut end = pair.now;
+    let mut done = Vec::new();
+    while end.is_before(healed + SILENCE) {
+        end += SHORT_RTO;
+        pair.post_send(lucky, virtual_message(100));
+        done.extend(pair.run(end, |transit| {
+            let of_unlucky = matches!(&transit.packet.pds, Pds::Request(request) if request.spdcid.0 == 1);
+            (!of_unlucky || transit.sent_at.is_at_or_after(healed)).then_some(DELAY)
+        }));
+        pair.now = end;
+    }
+    assert_eq!(failures(&done, Time::ZERO), []);
+    assert_eq!(pair.explain(), Vec::<String>::new());
+}
+
+#[test]
+fn a_peer_that_dies_while_packets_are_under_way_is_missed_from_its_last_answer_on() {
+    let mut pair = Pair::new(&config("constant", true));
+    let connection = pair.connect();
+    pair.post_send(connection, virtual_message(1_000_000));
+    let recorder = Recorder::default();
+    pair.feps[0].subscribe(recorder.subscriber(0).unwrap());
+    let death = Time::ZERO + Span::from_us(20);
+    let half = Time::ZERO + SILENCE.mul_f64(0.5);
+    assert!(pair.run(half, |transit| transit.sent_at.is_before(death).then_some(DELAY)).is_empty());
+    assert!(pair.explain()[0].contains("; it is given up in 3"), "{:?}", pair.explain());
+    let done = pair.run(Time::ZERO + LONG_AFTER, |_| None);
+    let heard = recorder
+        .take()
+        .iter()
+        .filter(|r| r.event.name() == "ack_received")
+        .map(|r| r.at)
+        .next_back()
+        .unwrap();
+    let [(after, Failure::NoAnswer { waited, peer: Addr(1), sent, .. })] = failures(&done, heard)[..] else {
+        panic!("{done:?}")
+    };
+    assert_eq!((after, waited), (SILENCE, SILENCE));
+    assert!(sent >= 8, "{sent} transmissions");
+    let result = done.iter().find_map(|(_, done)| match done {
+        Completion::Sent { result, .. } => Some(*result),
+        _ => None,
+    });
+    assert!(matches!(result, Some(Err(SendError::Failed(Failure::NoAnswer { .. })))), "{result:?}");
+}

@@ -1,0 +1,338 @@
+//! Messages of one connection meet receives in the order in which they were sent, whatever happens to their packets: see
+//! docs/decisions/0048-messages-match-in-order.md. The design has a model of its own in `matching_model.rs`.
+
+mod harness;
+
+use harness::{Pair, START, fep, params, untagged};
+use proptest::prelude::*;
+use weft_stack::Span;
+use weft_stack::buffer::Buffer;
+use weft_stack::cc::{CcChoice, CcParams};
+use weft_stack::fep::{
+    Completion, ConnectOptions, ConnectionId, FepConfig, Limits, Receive, ReceiveError, Send,
+};
+use weft_stack::ses::Matching;
+use weft_stack::wire::pds::{NackCode, Pds};
+
+/// Payload of a full packet, bytes.
+const MTU: u32 = 100;
+
+/// A target that keeps `bytes` of messages without a receive, and knows `messages` of them.
+fn config(bytes: u64, messages: u32) -> FepConfig {
+    let mut cc = CcChoice::parse("constant").unwrap();
+    cc.set("window", "1000000").unwrap();
+    let params = CcParams { mtu: MTU, network_rtt: Span::from_us(5), ..params() };
+    let base = FepConfig::new(&cc, &params).with_zones(|zone| {
+        (zone.pdc.rto_init, zone.pdc.max_retries) = (Span::from_us(10), 200);
+    });
+    let limits = Limits {
+        unexpected_bytes_per_peer: bytes,
+        unexpected_messages_per_peer: messages,
+        ..Limits::default()
+    };
+    let long = Span::from_ms(1_000_000_000);
+    FepConfig { limits, busy_timeout: long, idle_timeout: long, ..base }
+}
+
+/// Messages are told apart by their header data.
+fn message(number: usize, len: u32, tag: Option<u64>) -> Send {
+    Send { tag, header_data: number as u64, ..untagged(vec![number as u8; len as usize], 0) }
+}
+
+fn exactly(tag: Option<u64>) -> Matching {
+    tag.map_or(Matching::Untagged, |tag| Matching::Tagged { tag, ignore: 0 })
+}
+
+const ANY_TAG: Matching = Matching::Tagged { tag: 0, ignore: u64::MAX };
+
+fn takes(matching: Matching, tag: Option<u64>) -> bool {
+    match (matching, tag) {
+        (Matching::Untagged, None) => true,
+        (Matching::Tagged { tag, ignore }, Some(theirs)) => (tag ^ theirs) & !ignore == 0,
+        _ => false,
+    }
+}
+
+/// The message that each receive gets where nothing is overtaken: the first that is left.
+fn reference(receives: &[Matching], tags: &[Option<u64>]) -> Vec<Option<usize>> {
+    let mut is_taken = vec![false; tags.len()];
+    let take = |matching: &Matching| {
+        let first = (0..tags.len()).find(|&m| !is_taken[m] && takes(*matching, tags[m]))?;
+        is_taken[first] = true;
+        Some(first)
+    };
+    receives.iter().map(take).collect()
+}
+
+fn post(pair: &mut Pair, matching: Matching, number: usize) {
+    let buffer = Buffer::Heap(vec![0xff; 400]);
+    pair.feps[1].post_receive(Receive { buffer, from: None, matching, context: number as u64 }).unwrap();
+}
+
+/// Receives that have completed: which receive got which message.
+fn received(pair: &mut Pair) -> Vec<(usize, usize)> {
+    let all = pair.completions(1).into_iter().filter_map(|completion| match completion {
+        Completion::Received { context, header_data, len, buffer: Buffer::Heap(bytes), result, .. } => {
+            assert_eq!(result, Ok(()));
+            assert!(bytes[..len as usize].iter().all(|byte| u64::from(*byte) == header_data));
+            Some((context as usize, header_data as usize))
+        }
+        _ => None,
+    });
+    all.collect()
+}
+
+/// The next timer of either endpoint expires.
+fn expire_next(pair: &mut Pair) {
+    let at = pair.next_timer().expect("something is outstanding").latest(pair.now);
+    pair.expire_at(0, at);
+    pair.expire_at(1, at);
+}
+
+/// What happens next.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// The sender's next packet leaves.
+    Leave,
+    /// A packet on its way arrives, and the target answers.
+    Arrive(prop::sample::Index),
+    /// A packet on its way is lost.
+    Lose(prop::sample::Index),
+    Post,
+    Expire,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        6 => Just(Step::Leave),
+        6 => any::<prop::sample::Index>().prop_map(Step::Arrive),
+        1 => any::<prop::sample::Index>().prop_map(Step::Lose),
+        1 => Just(Step::Post),
+        1 => Just(Step::Expire),
+    ]
+}
+
+/// The receives that are posted one after the other.
+struct Receiver {
+    receives: Vec<Matching>,
+    posted: usize,
+}
+
+impl Receiver {
+    fn post_next(&mut self, pair: &mut Pair) {
+        if let Some(matching) = self.receives.get(self.posted) {
+            post(pair, *matching, self.posted);
+            self.posted += 1;
+        }
+    }
+}
+
+fn take_step(pair: &mut Pair, step: Step, receiver: &mut Receiver) {
+    match step {
+        Step::Leave => {
+            pair.put_on_wire(0);
+        }
+        Step::Arrive(at) if !pair.wire.is_empty() => {
+            let transit = pair.wire.remove(at.index(pair.wire.len()));
+            pair.now += Span::from_ns(10);
+            pair.arrive(&transit);
+            pair.flush(1);
+        }
+        Step::Lose(at) if !pair.wire.is_empty() => {
+            pair.wire.remove(at.index(pair.wire.len()));
+        }
+        Step::Post => receiver.post_next(pair),
+        // Not those that end idle connections: the sender waits because this test does not let it send.
+        Step::Expire if pair.next_timer().is_some_and(|at| at.since(pair.now) < Span::from_ms(10_000)) => {
+            expire_next(pair);
+        }
+        _ => {}
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// The target keeps the payload of a few messages, or of none, and a receive is posted when the one before is
+    /// complete at the latest: if refused messages were in the way of others, some cases would not end.
+    #[test]
+    fn messages_meet_receives_in_the_order_in_which_they_were_sent(
+        messages in prop::collection::vec((prop::option::weighted(0.8, 1u64..4), 0u32..350), 1..12),
+        (shuffle, wildcards) in (any::<u64>(), any::<u16>()),
+        bytes in prop_oneof![Just(0u64), Just(300), Just(1_000_000)],
+        steps in prop::collection::vec(step(), 0..150),
+    ) {
+        let tags: Vec<Option<u64>> = messages.iter().map(|(tag, _)| *tag).collect();
+        let mut order: Vec<usize> = (0..tags.len()).collect();
+        order.sort_by_key(|n| (*n as u64 + 1).wrapping_mul(shuffle | 1));
+        let wanted = |n: &usize| match tags[*n] {
+            Some(_) if wildcards >> *n & 1 == 1 => ANY_TAG,
+            tag => exactly(tag),
+        };
+        // Receives for any tag can take the messages of others, whose receives are left out.
+        let mut receives: Vec<Matching> = order.iter().map(wanted).collect();
+        let expected = reference(&receives, &tags);
+        let mut kept = expected.iter();
+        receives.retain(|_| kept.next().is_some_and(Option::is_some));
+        let left = (0..tags.len()).filter(|n| !expected.contains(&Some(*n)));
+        receives.extend(left.map(|n| exactly(tags[n])));
+        let expected: Vec<(usize, usize)> = reference(&receives, &tags).into_iter().map(Option::unwrap).enumerate().collect();
+
+        let feps = [0, 1].map(|n| fep(n, config(bytes, tags.len() as u32), 3, START));
+        let mut pair = Pair::of(feps, START);
+        let connection = pair.connect();
+        for (number, (tag, len)) in messages.iter().enumerate() {
+            pair.post_send(connection, message(number, *len, *tag));
+        }
+        let mut receiver = Receiver { receives, posted: 0 };
+        for step in steps {
+            take_step(&mut pair, step, &mut receiver);
+        }
+        let mut done = received(&mut pair);
+        for _ in 0..20_000 {
+            for transit in std::mem::take(&mut pair.wire) {
+                pair.arrive(&transit);
+            }
+            pair.exchange();
+            done.extend(received(&mut pair));
+            match done.len() {
+                all if all == tags.len() => break,
+                complete if complete == receiver.posted => receiver.post_next(&mut pair),
+                _ => expire_next(&mut pair),
+            }
+        }
+        done.sort_unstable();
+        prop_assert_eq!(done, expected, "{:?}", pair.explain());
+        // A target that hears nothing for long has it closed.
+        if pair.feps[0].is_open(connection) {
+            pair.close(connection);
+        }
+        prop_assert_eq!(pair.leaks(1), [""; 0]);
+    }
+}
+
+/// Puts all packets of endpoint 0 on the wire.
+fn send_all(pair: &mut Pair) {
+    while pair.put_on_wire(0) {}
+}
+
+/// The codes of the NACKs that endpoint 1 answers with when packet `at` of those on the wire arrives.
+fn refusals(pair: &mut Pair, at: usize) -> Vec<NackCode> {
+    let transit = pair.wire.remove(at);
+    pair.arrive(&transit);
+    let mut codes = Vec::new();
+    while let Some(answer) = pair.transmit(1) {
+        if let Pds::Nack(nack) = &answer.packet.pds {
+            codes.push(nack.code);
+        }
+        pair.arrive(&answer);
+    }
+    codes
+}
+
+fn pair_with_messages(config: &FepConfig, lens: &[u32]) -> (Pair, ConnectionId) {
+    let mut pair = Pair::new(config);
+    let connection = pair.connect_from(0, ConnectOptions::default());
+    for (number, len) in lens.iter().enumerate() {
+        pair.post_send(connection, message(number, *len, None));
+    }
+    (pair, connection)
+}
+
+#[test]
+fn a_message_that_overtakes_another_waits_for_it() {
+    let (mut pair, connection) = pair_with_messages(&config(1_000, 8), &[50, 50, 50]);
+    for number in 0..3 {
+        post(&mut pair, Matching::Untagged, number);
+    }
+    send_all(&mut pair);
+    assert_eq!((refusals(&mut pair, 2), refusals(&mut pair, 1)), (vec![], vec![]));
+    assert_eq!(received(&mut pair), []);
+    refusals(&mut pair, 0);
+    assert_eq!(received(&mut pair), [(0, 0), (1, 1), (2, 2)]);
+    pair.exchange();
+    pair.close(connection);
+    assert_eq!(pair.leaks(1), [""; 0]);
+}
+
+#[test]
+fn a_cancelled_message_leaves_no_gap() {
+    let (mut pair, connection) = pair_with_messages(&config(1_000, 8), &[50]);
+    let cancelled = pair.post_send(connection, message(1, 50, None));
+    pair.post_send(connection, message(2, 50, None));
+    pair.feps[0].cancel_send(cancelled).unwrap();
+    send_all(&mut pair);
+    for number in 0..2 {
+        post(&mut pair, Matching::Untagged, number);
+        refusals(&mut pair, 0);
+    }
+    assert_eq!(received(&mut pair), [(0, 0), (1, 2)]);
+}
+
+/// An early message takes no place that those before it need.
+#[test]
+fn early_messages_reserve_places_for_those_before_them() {
+    let (mut pair, _) = pair_with_messages(&config(1_000, 2), &[50, 50, 50]);
+    send_all(&mut pair);
+    assert_eq!(
+        refusals(&mut pair, 2),
+        [NackCode::NO_SES_MSG_AVAIL],
+        "two messages before it would need a place"
+    );
+    assert_eq!(refusals(&mut pair, 1), []);
+    assert_eq!(refusals(&mut pair, 0), [], "its place was reserved");
+    let under_way: Vec<String> = pair.leaks(1).into_iter().filter(|what| what.contains("messages")).collect();
+    assert_eq!(under_way, ["2 messages on their way in"]);
+}
+
+/// The process that a message is for may not exist. Messages behind it do not wait for it.
+#[test]
+fn a_message_that_no_process_takes_is_passed_over() {
+    // The packets arrive in each order; the last one finds the process open.
+    for (order, last) in [([0, 0, 0], 2), ([2, 1, 0], 0), ([1, 1, 0], 0)] {
+        let mut pair = Pair::new(&config(1_000, 8));
+        let connection = pair.connect_from(0, ConnectOptions::default().process(7));
+        for number in 0..3 {
+            pair.post_send(connection, message(number, 50, None));
+        }
+        send_all(&mut pair);
+        refusals(&mut pair, order[0]);
+        refusals(&mut pair, order[1]);
+        pair.feps[1].open_process(7).unwrap();
+        let receive = Receive { buffer: Buffer::Heap(vec![0; 400]), ..harness::receive_any(0) };
+        pair.feps[1].post_receive_of(7, receive).unwrap();
+        refusals(&mut pair, order[2]);
+        assert_eq!(received(&mut pair), [(0, last)]);
+    }
+}
+
+/// A message that has arrived was acknowledged, so it counts even if the one before it never comes.
+#[test]
+fn early_messages_of_a_peer_that_is_gone_are_delivered() {
+    let (mut pair, _) = pair_with_messages(&config(1_000, 8), &[50, 50, 150]);
+    for number in 0..3 {
+        post(&mut pair, Matching::Untagged, number);
+    }
+    send_all(&mut pair);
+    refusals(&mut pair, 1);
+    refusals(&mut pair, 1);
+    assert_eq!(received(&mut pair), []);
+    let idle = pair.feps[1].config().idle_timeout;
+    for _ in 0..2 {
+        let at = pair.now + idle;
+        pair.expire_at(1, at);
+    }
+    let done: Vec<_> = pair
+        .completions(1)
+        .into_iter()
+        .map(|completion| match completion {
+            Completion::Received { context, header_data, result, .. } => (context, header_data, result),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(
+        done,
+        [(0, 1, Ok::<(), ReceiveError>(()))],
+        "nothing of the last message can be told to be in order"
+    );
+}
