@@ -18,11 +18,11 @@ use crate::wire::pds::PdcId;
 pub(super) struct Processes {
     /// Processes other than 0.
     others: BTreeMap<u16, Receives>,
-    /// The room that a process has for messages without a receive.
-    room: Room,
+    next_receive: u64,
     /// Process 0, while it is open.
     pub(super) zero: Option<Receives>,
-    next_receive: u64,
+    /// The room that a process has for messages without a receive.
+    room: Room,
 }
 
 impl Processes {

@@ -25,8 +25,8 @@ use crate::wire::ses::{ReturnCode, Ses, StandardRequest};
 // In order of use; the first fields share a cache line with the end of the initiator: see `Fep`.
 #[repr(C)]
 pub(super) struct Target {
-    pub(super) granter: Option<Box<Granter>>,
     pub(super) pdcs: TargetPdcs,
+    pub(super) granter: Option<Box<Granter>>,
     pub(super) processes: Processes,
 }
 
