@@ -21,8 +21,7 @@ mod version;
 
 pub use endpoint::{
     BuildError, Builder, Completion, ConnectionId, Endpoint, Error, MAX_COPY, Memory, MemorySlice,
-    OperationId, PeerError, PostError, ReceiveBuffer, ReceiveOptions, SendBuffer, SendOptions, Source,
-    ZoneSettings,
+    OperationId, PeerError, PostError, ReceiveBuffer, ReceiveOptions, SendBuffer, SendOptions, ZoneSettings,
 };
 pub use version::{Version, version};
 
@@ -34,7 +33,7 @@ pub use weft_stack::fep::{
     TrafficClass, Unreachable, Windows,
 };
 pub use weft_stack::packet::Addr;
-pub use weft_stack::ses::Matching;
+pub use weft_stack::ses::{Matching, Source};
 pub use weft_stack::wire::ethernet::{MacAddr, VlanTag};
 pub use weft_stack::wire::pds::DeliveryMode;
 pub use weft_stack::worker::{Checksum, Idle, IpPrefix};

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use body::{Pair, Side};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use weft::{Completion, Endpoint, Error};
+use weft::{Completion, ConnectOptions, Endpoint, Error, ReceiveOptions, SendOptions, Source};
 
 /// Far longer than anything here takes.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -90,6 +90,38 @@ fn several_applications_share_a_server() {
     pair.left.endpoint.send(connection, b"to 77").unwrap();
     assert_eq!(other.wait(LIMIT).unwrap().unwrap().message().unwrap(), &b"to 77"[..]);
     assert!(pair.right.endpoint.wait(Duration::from_millis(50)).unwrap().is_none());
+}
+
+/// Two applications of one server send with the same tag to one of another server, which tells them apart.
+#[test]
+fn applications_of_one_server_are_different_senders() {
+    let (mut pair, _servers, dir) = served(7);
+    let spec = format!("serve:{}", dir.path().join("1").display());
+    let mut other = Endpoint::builder(&spec).process(77).build().unwrap();
+    let peer = pair.right.endpoint.peer("127.85.7.1").unwrap();
+    let own = pair.left.endpoint.process();
+    // The receive that was posted first is for the application that sends last.
+    let expected = [(77, vec![77; 9_000]), (own, vec![1; 9_000])];
+    for (process, _) in &expected {
+        let options = ReceiveOptions::default().tag(5).from(Source { peer, process: *process });
+        pair.right.endpoint.receive_with(vec![0; 9_000], options.context((*process).into())).unwrap();
+    }
+    let to = other.peer("127.85.7.2").unwrap();
+    let there = ConnectOptions::default().process(pair.right.endpoint.process());
+    for (endpoint, (_, bytes)) in [&mut pair.left.endpoint, &mut other].into_iter().zip(expected.iter().rev())
+    {
+        let connection = endpoint.connect_with(to, there).unwrap();
+        endpoint.send_with(connection, bytes.clone(), SendOptions::default().tag(5)).unwrap();
+        let is_sent = |completion| matches!(completion, Completion::Sent { result: Ok(()), .. });
+        while !is_sent(endpoint.wait(LIMIT).unwrap().expect("the message is sent")) {}
+    }
+    for (process, bytes) in expected.iter().rev() {
+        let received = pair.right.endpoint.wait(LIMIT).unwrap().unwrap();
+        assert!(received.message().unwrap() == bytes[..], "the bytes of process {process}");
+        let Completion::Received { source, context, .. } = received else { panic!("{received:?}") };
+        let from = Source { peer, process: *process };
+        assert_eq!((source, context), (Some(from), (*process).into()));
+    }
 }
 
 /// All that was posted completes with [`Error::Gone`], with its buffer; and then every call fails so.

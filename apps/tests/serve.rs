@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use weft_stack::fep::{CallError, ConnectOptions, Failure, PeerRefusal, ReceiveError, Resource, SendError};
 use weft_stack::packet::Addr;
-use weft_stack::ses::Matching;
+use weft_stack::ses::{Matching, Source};
 use weft_stack::wire::ses::ReturnCode;
 use weft_stack::worker::session::{Client, ClientError, Event, Extent, Report, Request, SessionConfig};
 
@@ -160,9 +160,10 @@ fn transfer(from: &mut Client, to_client: &mut Client, seed: u32, len: usize) {
     let connection = from.connect(Addr(1), to(to_client.process()), 2).expect("room");
     from.send(connection, extent(0, len as u32), None, 9, 3).expect("room");
     let received = event(to_client).expect("a report");
-    let Report::Received { result: Ok(()), peer: Some(Addr(1)), header_data: 9, .. } = received.report else {
+    let Report::Received { result: Ok(()), source, header_data: 9, .. } = received.report else {
         panic!("{received:?}")
     };
+    assert_eq!(source, Some(Source { peer: Addr(1), process: from.process() }));
     let mut copy = vec![0; len];
     to_client.read(0, &mut copy).expect("within");
     assert!(copy == bytes, "the message has changed");

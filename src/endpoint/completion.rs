@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use weft_stack::fep::{self, SendId};
 use weft_stack::packet::Addr;
-use weft_stack::ses::{Matching, ReceiveId};
+use weft_stack::ses::{Matching, ReceiveId, Source};
 use weft_stack::table::Key;
 
 use super::Error;
@@ -29,20 +29,6 @@ pub(super) enum OperationName {
     Send(SendId),
     Receive(ReceiveId),
     Session(Key),
-}
-
-/// The sender of messages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[non_exhaustive]
-pub struct Source {
-    /// The endpoint that sent it. Several processes may share it; which of them sent a message is not on the wire yet.
-    pub peer: Addr,
-}
-
-impl From<Addr> for Source {
-    fn from(peer: Addr) -> Source {
-        Source { peer }
-    }
 }
 
 /// How a message is sent; untagged, with header data and context 0, unless said otherwise.
@@ -108,7 +94,8 @@ impl ReceiveOptions {
         ReceiveOptions { matching: Matching::Tagged { tag, ignore }, ..self }
     }
 
-    /// The same for messages of one sender.
+    /// The same for messages of one sender: a [`Source`], such as that of an earlier completion, or an [`Addr`] for
+    /// process 0 of that peer.
     #[must_use]
     pub fn from(self, source: impl Into<Source>) -> ReceiveOptions {
         ReceiveOptions { from: Some(source.into()), ..self }

@@ -114,7 +114,7 @@ impl Direct {
             Err(why) => return Err(CallError::Unreachable { peer, why }.into()),
         };
         let fep = self.worker.fep_mut();
-        let id = fep.connect(now, peer, options)?;
+        let id = fep.connect_of(self.process, now, peer, options)?;
         let connection = ConnectionId(ConnectionName::Direct(id));
         self.connections.insert(id, peer);
         if held {
@@ -180,7 +180,7 @@ impl Direct {
     ) -> Result<OperationId, PostError<ReceiveBuffer>> {
         let ReceiveOptions { matching, from, context } = options;
         let buffer = self.boxes.lend_to_receive(buffer);
-        let receive = Receive { buffer, from: from.map(|source| source.peer), matching, context };
+        let receive = Receive { buffer, from, matching, context };
         match self.worker.fep_mut().post_receive_of(self.process, receive) {
             Ok(id) => Ok(OperationId(OperationName::Receive(id))),
             Err(refused) => Err(self.refused_receive(refused)),
@@ -351,7 +351,7 @@ impl Direct {
             fep::Completion::Received {
                 id,
                 context,
-                peer,
+                source,
                 tag,
                 header_data,
                 len,
@@ -360,7 +360,7 @@ impl Direct {
             } => Some(Completion::Received {
                 operation: OperationId(OperationName::Receive(id)),
                 context,
-                source: peer.map(Into::into),
+                source,
                 tag,
                 header_data,
                 len,
@@ -393,11 +393,11 @@ impl Direct {
                 retransmissions,
                 result: result.map_err(Error::from),
             },
-            fep::Completion::Received { id, context, peer, tag, header_data, len, buffer, result } => {
+            fep::Completion::Received { id, context, source, tag, header_data, len, buffer, result } => {
                 Completion::Received {
                     operation: OperationId(OperationName::Receive(id)),
                     context,
-                    source: peer.map(Into::into),
+                    source,
                     tag,
                     header_data,
                     len,

@@ -27,7 +27,7 @@ use crate::port::{AnyPort, PeerSpec};
 
 pub use self::buffer::{ReceiveBuffer, SendBuffer};
 pub use self::builder::Builder;
-pub use self::completion::{Completion, ConnectionId, OperationId, ReceiveOptions, SendOptions, Source};
+pub use self::completion::{Completion, ConnectionId, OperationId, ReceiveOptions, SendOptions};
 pub use self::error::{BuildError, Error, PeerError, PostError};
 pub use self::memory::{Memory, MemorySlice};
 pub use self::setup::{Attachment, LinkRate, Settings, Setup};

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use weft_stack::buffer::MAX_MESSAGE;
 use weft_stack::fep::{CallError, ConnectOptions};
 use weft_stack::packet::Addr;
+use weft_stack::ses::Source;
 use weft_stack::table::{Key, Table};
 use weft_stack::worker::Idle;
 use weft_stack::worker::session::{
@@ -81,7 +82,7 @@ struct Open {
 
 /// The message that a receive has brought.
 struct Arrival {
-    peer: Option<Addr>,
+    source: Option<Source>,
     tag: Option<u64>,
     header_data: u64,
     len: u32,
@@ -213,7 +214,7 @@ impl Remote {
         let extent = extent(part.as_ref().or(buffer.memory()));
         let key =
             self.operations.insert(Posted { handle: None, context, buffer: Lent::Receive(buffer, part) });
-        let submitted = self.client.receive(extent, from.map(|source| source.peer), matching, word(key));
+        let submitted = self.client.receive(extent, from, matching, word(key));
         match self.submitted(key, submitted) {
             Ok(operation) => Ok(operation),
             Err((error, Lent::Receive(buffer, part))) => {
@@ -406,10 +407,10 @@ impl Remote {
             Report::Sent { retransmissions, result, .. } if self.is(key, Posted::is_send) => {
                 self.sent(key, retransmissions, result.map_err(Error::from))
             }
-            Report::Received { peer, tag, header_data, len, result, .. }
+            Report::Received { source, tag, header_data, len, result, .. }
                 if self.is(key, Posted::is_receive) =>
             {
-                self.received(key, Arrival { peer, tag, header_data, len }, result.map_err(Error::from))
+                self.received(key, Arrival { source, tag, header_data, len }, result.map_err(Error::from))
             }
             Report::Closed { result, .. } => self.closed(key, result.map_err(Error::from)),
             Report::Peer { addr, .. } if self.is(key, Posted::is_request) => {
@@ -450,7 +451,7 @@ impl Remote {
         match self.operations.get(key)?.buffer {
             Lent::Send(..) => self.sent(key, 0, Err(error)),
             Lent::Receive(..) => {
-                self.received(key, Arrival { peer: None, tag: None, header_data: 0, len: 0 }, Err(error))
+                self.received(key, Arrival { source: None, tag: None, header_data: 0, len: 0 }, Err(error))
             }
             Lent::Nothing => {
                 self.operations.remove(key);
@@ -473,12 +474,12 @@ impl Remote {
         else {
             return None;
         };
-        let Arrival { peer, tag, header_data, len } = arrival;
+        let Arrival { source, tag, header_data, len } = arrival;
         if let Some(part) = &part {
             buffer.copy_from(part, len);
         }
         self.give_back(part);
-        let (operation, source) = (operation_id(key), peer.map(Into::into));
+        let operation = operation_id(key);
         Some(Completion::Received { operation, context, source, tag, header_data, len, buffer, result })
     }
 

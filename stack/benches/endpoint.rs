@@ -106,7 +106,7 @@ impl Pair {
         self.messages += 1;
         let buffer = || Buffer::Virtual(MESSAGE);
         let matching = Matching::Tagged { tag, ignore: 0 };
-        let receive = Receive { buffer: buffer(), from: Some(Addr(0)), matching, context: tag };
+        let receive = Receive { buffer: buffer(), from: Some(Addr(0).into()), matching, context: tag };
         self.receiver.post_receive(receive).expect("room");
         let send = Send { buffer: buffer(), tag: Some(tag), header_data: tag, context: tag };
         self.sender.post_send(self.connection, send).expect("room");

@@ -98,7 +98,8 @@ fn post_all(sender: &mut Measured, target: &mut Measured, messages: u64) {
         let send = Send { buffer: Buffer::Virtual(100_000), tag: Some(tag), header_data: 0, context: 0 };
         sender.with(|fep| fep.post_send(id, send)).unwrap();
         let matching = Matching::Tagged { tag, ignore: 0 };
-        let receive = Receive { buffer: Buffer::Virtual(100_000), from: Some(Addr(0)), matching, context: 0 };
+        let receive =
+            Receive { buffer: Buffer::Virtual(100_000), from: Some(Addr(0).into()), matching, context: 0 };
         target.with(|fep| fep.post_receive(receive)).unwrap();
     }
 }

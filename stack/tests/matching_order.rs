@@ -11,7 +11,8 @@ use weft_stack::cc::{CcChoice, CcParams};
 use weft_stack::fep::{
     Completion, ConnectOptions, ConnectionId, FepConfig, Limits, Receive, ReceiveError, Send,
 };
-use weft_stack::ses::Matching;
+use weft_stack::packet::Addr;
+use weft_stack::ses::{Matching, Source};
 use weft_stack::wire::pds::{NackCode, Pds};
 
 /// Payload of a full packet, bytes.
@@ -34,10 +35,20 @@ fn config(bytes: u64, messages: u32) -> FepConfig {
     FepConfig { limits, busy_timeout: long, idle_timeout: long, ..base }
 }
 
-/// Messages are told apart by their header data.
+/// Messages are told apart by their header data, which has the process that sends them above the number.
 fn message(number: usize, len: u32, tag: Option<u64>) -> Send {
     Send { tag, header_data: number as u64, ..untagged(vec![number as u8; len as usize], 0) }
 }
+
+/// Processes of the sender, each with a connection of its own.
+const PROCESSES: [u16; 2] = [0, 7];
+
+fn source(process: u16) -> Source {
+    Source { peer: Addr(0), process }
+}
+
+/// What a receive asks for: the process that the message comes from, and its tag.
+type Wanted = (u16, Matching);
 
 fn exactly(tag: Option<u64>) -> Matching {
     tag.map_or(Matching::Untagged, |tag| Matching::Tagged { tag, ignore: 0 })
@@ -53,11 +64,12 @@ fn takes(matching: Matching, tag: Option<u64>) -> bool {
     }
 }
 
-/// The message that each receive gets where nothing is overtaken: the first that is left.
-fn reference(receives: &[Matching], tags: &[Option<u64>]) -> Vec<Option<usize>> {
-    let mut is_taken = vec![false; tags.len()];
-    let take = |matching: &Matching| {
-        let first = (0..tags.len()).find(|&m| !is_taken[m] && takes(*matching, tags[m]))?;
+/// The message that each receive gets where nothing is overtaken: the first of its sender that is left.
+fn reference(receives: &[Wanted], messages: &[(u16, Option<u64>)]) -> Vec<Option<usize>> {
+    let mut is_taken = vec![false; messages.len()];
+    let take = |(from, matching): &Wanted| {
+        let is_wanted = |(process, tag): (u16, Option<u64>)| process == *from && takes(*matching, tag);
+        let first = (0..messages.len()).find(|&m| !is_taken[m] && is_wanted(messages[m]))?;
         is_taken[first] = true;
         Some(first)
     };
@@ -65,17 +77,30 @@ fn reference(receives: &[Matching], tags: &[Option<u64>]) -> Vec<Option<usize>> 
 }
 
 fn post(pair: &mut Pair, matching: Matching, number: usize) {
-    let buffer = Buffer::Heap(vec![0xff; 400]);
-    pair.feps[1].post_receive(Receive { buffer, from: None, matching, context: number as u64 }).unwrap();
+    post_for(pair, None, matching, number);
 }
 
-/// Receives that have completed: which receive got which message.
+fn post_for(pair: &mut Pair, from: Option<Source>, matching: Matching, number: usize) {
+    let buffer = Buffer::Heap(vec![0xff; 400]);
+    pair.feps[1].post_receive(Receive { buffer, from, matching, context: number as u64 }).unwrap();
+}
+
+/// Receives that have completed: which receive got which message. Each names the process that sent it.
 fn received(pair: &mut Pair) -> Vec<(usize, usize)> {
     let all = pair.completions(1).into_iter().filter_map(|completion| match completion {
-        Completion::Received { context, header_data, len, buffer: Buffer::Heap(bytes), result, .. } => {
-            assert_eq!(result, Ok(()));
-            assert!(bytes[..len as usize].iter().all(|byte| u64::from(*byte) == header_data));
-            Some((context as usize, header_data as usize))
+        Completion::Received {
+            context,
+            source: from,
+            header_data,
+            len,
+            buffer: Buffer::Heap(bytes),
+            result,
+            ..
+        } => {
+            let (process, number) = ((header_data >> 32) as u16, header_data as u32);
+            assert_eq!((result, from), (Ok(()), Some(source(process))));
+            assert!(bytes[..len as usize].iter().all(|byte| u32::from(*byte) == number));
+            Some((context as usize, number as usize))
         }
         _ => None,
     });
@@ -114,14 +139,14 @@ fn step() -> impl Strategy<Value = Step> {
 
 /// The receives that are posted one after the other.
 struct Receiver {
-    receives: Vec<Matching>,
+    receives: Vec<Wanted>,
     posted: usize,
 }
 
 impl Receiver {
     fn post_next(&mut self, pair: &mut Pair) {
-        if let Some(matching) = self.receives.get(self.posted) {
-            post(pair, *matching, self.posted);
+        if let Some((process, matching)) = self.receives.get(self.posted) {
+            post_for(pair, Some(source(*process)), *matching, self.posted);
             self.posted += 1;
         }
     }
@@ -154,35 +179,40 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// The target keeps the payload of a few messages, or of none, and a receive is posted when the one before is
-    /// complete at the latest: if refused messages were in the way of others, some cases would not end.
+    /// complete at the latest: if refused messages were in the way of others, some cases would not end. Receives name
+    /// their sender, as there is no order between the connections of two processes.
     #[test]
     fn messages_meet_receives_in_the_order_in_which_they_were_sent(
-        messages in prop::collection::vec((prop::option::weighted(0.8, 1u64..4), 0u32..350), 1..12),
+        messages in prop::collection::vec((0..2usize, prop::option::weighted(0.8, 1u64..4), 0u32..350), 1..12),
         (shuffle, wildcards) in (any::<u64>(), any::<u16>()),
         bytes in prop_oneof![Just(0u64), Just(300), Just(1_000_000)],
         steps in prop::collection::vec(step(), 0..150),
     ) {
-        let tags: Vec<Option<u64>> = messages.iter().map(|(tag, _)| *tag).collect();
-        let mut order: Vec<usize> = (0..tags.len()).collect();
+        let sent: Vec<_> = messages.iter().map(|(from, tag, _)| (PROCESSES[*from], *tag)).collect();
+        let mut order: Vec<usize> = (0..sent.len()).collect();
         order.sort_by_key(|n| (*n as u64 + 1).wrapping_mul(shuffle | 1));
-        let wanted = |n: &usize| match tags[*n] {
-            Some(_) if wildcards >> *n & 1 == 1 => ANY_TAG,
-            tag => exactly(tag),
+        let wanted = |n: &usize| match sent[*n] {
+            (process, Some(_)) if wildcards >> *n & 1 == 1 => (process, ANY_TAG),
+            (process, tag) => (process, exactly(tag)),
         };
         // Receives for any tag can take the messages of others, whose receives are left out.
-        let mut receives: Vec<Matching> = order.iter().map(wanted).collect();
-        let expected = reference(&receives, &tags);
+        let mut receives: Vec<Wanted> = order.iter().map(wanted).collect();
+        let expected = reference(&receives, &sent);
         let mut kept = expected.iter();
         receives.retain(|_| kept.next().is_some_and(Option::is_some));
-        let left = (0..tags.len()).filter(|n| !expected.contains(&Some(*n)));
-        receives.extend(left.map(|n| exactly(tags[n])));
-        let expected: Vec<(usize, usize)> = reference(&receives, &tags).into_iter().map(Option::unwrap).enumerate().collect();
+        let left = (0..sent.len()).filter(|n| !expected.contains(&Some(*n)));
+        receives.extend(left.map(|n| (sent[n].0, exactly(sent[n].1))));
+        let expected: Vec<(usize, usize)> = reference(&receives, &sent).into_iter().map(Option::unwrap).enumerate().collect();
 
-        let feps = [0, 1].map(|n| fep(n, config(bytes, tags.len() as u32), 3, START));
+        let feps = [0, 1].map(|n| fep(n, config(bytes, sent.len() as u32), 3, START));
         let mut pair = Pair::of(feps, START);
-        let connection = pair.connect();
-        for (number, (tag, len)) in messages.iter().enumerate() {
-            pair.post_send(connection, message(number, *len, *tag));
+        let connections = PROCESSES.map(|process| {
+            pair.feps[0].connect_of(process, pair.now, Addr(1), ConnectOptions::default()).unwrap()
+        });
+        for (number, (from, tag, len)) in messages.iter().enumerate() {
+            let message = message(number, *len, *tag);
+            let header_data = message.header_data | u64::from(PROCESSES[*from]) << 32;
+            pair.post_send(connections[*from], Send { header_data, ..message });
         }
         let mut receiver = Receiver { receives, posted: 0 };
         for step in steps {
@@ -196,7 +226,7 @@ proptest! {
             pair.exchange();
             done.extend(received(&mut pair));
             match done.len() {
-                all if all == tags.len() => break,
+                all if all == sent.len() => break,
                 complete if complete == receiver.posted => receiver.post_next(&mut pair),
                 _ => expire_next(&mut pair),
             }
@@ -204,8 +234,10 @@ proptest! {
         done.sort_unstable();
         prop_assert_eq!(done, expected, "{:?}", pair.explain());
         // A target that hears nothing for long has it closed.
-        if pair.feps[0].is_open(connection) {
-            pair.close(connection);
+        for connection in connections {
+            if pair.feps[0].is_open(connection) {
+                pair.close(connection);
+            }
         }
         prop_assert_eq!(pair.leaks(1), [""; 0]);
     }

@@ -189,7 +189,7 @@ impl Application {
 
     fn expect(&mut self, fep: &mut Fep, tag: u64) {
         let buffer = Buffer::Region(self.landing.slice(Self::place(tag), size(tag)).unwrap());
-        let (from, matching) = (Some(Addr(1 - self.own)), Matching::Tagged { tag, ignore: 0 });
+        let (from, matching) = (Some(Addr(1 - self.own).into()), Matching::Tagged { tag, ignore: 0 });
         fep.post_receive(Receive { buffer, from, matching, context: tag }).unwrap();
     }
 
@@ -342,7 +342,7 @@ fn a_failed_message_leaves_no_frame_that_refers_to_its_memory() {
     let post = |pair: &mut WorkerPair<_, _>, connection, tag| {
         let (matching, buffer) = (Matching::Tagged { tag, ignore: 0 }, landing.slice(0, len).unwrap());
         let buffer = Buffer::Region(buffer);
-        let receive = Receive { buffer, from: Some(Addr(0)), matching, context: tag };
+        let receive = Receive { buffer, from: Some(Addr(0).into()), matching, context: tag };
         pair.fep(1).post_receive(receive).unwrap();
         place.write(0, &message);
         let buffer = Buffer::Region(place.clone());

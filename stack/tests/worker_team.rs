@@ -50,7 +50,7 @@ fn begin(worker: &mut Worker<MemoryPort>, now: Time, peers: &[u32]) {
             .fep_mut()
             .post_send(connection, Send { buffer, tag: None, header_data: 0, context: 0 })
             .unwrap();
-        let (buffer, from) = (Buffer::Heap(vec![0; LEN]), Some(Addr(peer)));
+        let (buffer, from) = (Buffer::Heap(vec![0; LEN]), Some(Addr(peer).into()));
         let receive = Receive { buffer, from, matching: Matching::Untagged, context: 0 };
         worker.fep_mut().post_receive(receive).unwrap();
     }
@@ -71,8 +71,8 @@ fn exchange(
         let Some(completion) = fep.poll_completion() else { return false };
         match completion {
             Completion::Sent { result, .. } => assert_eq!(result, Ok(())),
-            Completion::Received { result, buffer, peer, .. } => {
-                let from = peer.expect("it is known").0;
+            Completion::Received { result, buffer, source, .. } => {
+                let from = source.expect("it is known").peer.0;
                 assert_eq!(result, Ok(()));
                 assert!(buffer == Buffer::Heap(content(u64::from(from * 100 + own), LEN)), "{from} to {own}");
             }

@@ -127,8 +127,8 @@ impl Weft {
                 assert_eq!(result, Ok(()));
                 self.sent += 1;
             }
-            Completion::Received { tag, header_data, buffer, result, .. } => {
-                assert_eq!(result, Ok(()));
+            Completion::Received { source, tag, header_data, buffer, result, .. } => {
+                assert_eq!((result, source.map(|source| source.process)), (Ok(()), Some(0)));
                 let Buffer::Heap(bytes) = buffer else { unreachable!("real memory was posted") };
                 self.received.push(Message { tag, header_data, bytes });
             }
@@ -175,8 +175,9 @@ impl Node for Weft {
     }
 
     fn expect(&mut self, tag: u64, len: usize) {
+        let from = Some(Addr((1 - self.own).into()).into());
         let matching = Matching::Tagged { tag, ignore: 0 };
-        let receive = Receive { buffer: Buffer::Heap(vec![0; len]), from: None, matching, context: 0 };
+        let receive = Receive { buffer: Buffer::Heap(vec![0; len]), from, matching, context: 0 };
         self.worker.fep_mut().post_receive(receive).expect("room for a receive");
     }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use bytes::{Bytes, BytesMut};
 use weft::{
     CallError, Completion, ConnectOptions, ConnectionId, Endpoint, Error, OperationId, ReceiveBuffer,
-    ReceiveError, ReceiveOptions, SendBuffer, SendError, SendOptions,
+    ReceiveError, ReceiveOptions, SendBuffer, SendError, SendOptions, Source,
 };
 
 /// The longest time that anything here takes.
@@ -210,21 +210,25 @@ fn tagged(pair: &mut Pair, connection: ConnectionId) {
     }
 }
 
-/// A receive for one sender takes its messages, and one for another sender does not.
+/// A receive for one sender takes its messages. One for another endpoint does not, nor one for another process.
 fn directed(pair: &mut Pair, connection: ConnectionId) {
     let address = pair.left.address.clone();
     let left = pair.right.endpoint.peer(address.as_str()).unwrap();
-    let other = weft::Addr(left.0 + 17);
-    let others = ReceiveOptions::default().tag(5).from(other);
-    let others = pair.right.endpoint.receive_with(vec![0; 10], others).unwrap();
-    let ours = ReceiveOptions::default().tag(5).from(left);
-    let ours = pair.right.endpoint.receive_with(vec![0; 10], ours).unwrap();
+    let left = Source { peer: left, process: pair.left.endpoint.process() };
+    let elsewhere = Source { peer: weft::Addr(left.peer.0 + 17), ..left };
+    let neighbour = Source { process: left.process ^ 1, ..left };
+    let [elsewhere, neighbour, ours] = [elsewhere, neighbour, left].map(|source| {
+        let options = ReceiveOptions::default().tag(5).from(source);
+        pair.right.endpoint.receive_with(vec![0; 10], options).unwrap()
+    });
     let send = pair.left.endpoint.send_with(connection, b"from here", SendOptions::default().tag(5)).unwrap();
     pair.sent(send);
     let Completion::Received { source, .. } = pair.received(ours) else { unreachable!() };
-    assert_eq!(source.unwrap().peer, left);
-    pair.right.endpoint.cancel(others).unwrap();
-    assert_cancelled(pair.received(others));
+    assert_eq!(source, Some(left));
+    for other in [elsewhere, neighbour] {
+        pair.right.endpoint.cancel(other).unwrap();
+        assert_cancelled(pair.received(other));
+    }
 }
 
 fn truncated(pair: &mut Pair, connection: ConnectionId) {

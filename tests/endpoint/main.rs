@@ -77,6 +77,12 @@ fn an_application_runs_over_kernel_udp_with_the_worker_on_a_thread() {
 }
 
 #[test]
+fn an_application_with_a_number_of_its_own_runs_over_kernel_udp() {
+    body::exchange(&mut udp(51, |builder| builder.process(9)));
+    body::exchange(&mut udp(52, |builder| builder.process(10).on_thread(None)));
+}
+
+#[test]
 fn an_application_runs_over_memif() {
     body::exchange(&mut memif("exchange", |builder| builder));
 }

@@ -9,10 +9,10 @@ use super::TrafficClass;
 use super::explain::{Meaning, Refused};
 use crate::buffer::{Buffer, MAX_MESSAGE};
 use crate::packet::Addr;
-use crate::ses::{Matching, ReceiveId, SendMessage};
+use crate::ses::{Matching, ReceiveId, SendMessage, Source};
 use crate::table::Key;
 use crate::wire::pds::{DeliveryMode, NackCode, PdcId, Psn};
-use crate::wire::ses::ReturnCode;
+use crate::wire::ses::{MAX_PROCESS, ReturnCode};
 
 /// Identifies a connection of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -54,9 +54,6 @@ impl ConnectOptions {
     }
 }
 
-/// The largest number of a process: it has 12 bits on the wire.
-pub const MAX_PROCESS: u16 = (1 << 12) - 1;
-
 /// A message to send.
 #[derive(Debug)]
 pub struct Send {
@@ -76,7 +73,7 @@ pub struct Receive {
     /// The buffer that the message is placed in.
     pub buffer: Buffer,
     /// The only sender whose messages it accepts; any sender if `None`.
-    pub from: Option<Addr>,
+    pub from: Option<Source>,
     /// The messages that it accepts.
     pub matching: Matching,
     /// The caller's value, returned with the completion.
@@ -105,8 +102,8 @@ pub enum Completion {
         id: ReceiveId,
         /// The context that the receive was posted with.
         context: u64,
-        /// Address of the sender; `None` if no message has matched the receive.
-        peer: Option<Addr>,
+        /// The sender; `None` if no message has matched the receive.
+        source: Option<Source>,
         /// The message's tag, if it has one.
         tag: Option<u64>,
         /// The 64 bits that the sender posted with the message.

@@ -34,6 +34,13 @@ pub(super) struct Connection {
     pub(super) fixed_entropy: Option<Entropy>,
     /// The peer's process that receives the messages.
     pub(super) process: u16,
+    /// The process of this endpoint that sends them.
+    pub(super) source: u16,
+    /// The number of the next message of which a packet is cut.
+    pub(super) next_msg_id: u16,
+    /// Whether it had no work when its last message was posted, or its close was asked for, and has not tried to send
+    /// since.
+    pub(super) rested: bool,
     /// Set while the target is busy: one packet is sent as often as its back-off says.
     pub(super) pause: Option<Box<Busy>>,
     /// The earliest wake-up that the timing wheel holds for this connection.
@@ -45,15 +52,10 @@ pub(super) struct Connection {
     pub(super) pdc: TxPdc,
     /// When to look for packets that probes should ask about.
     pub(super) probe_at: Option<Time>,
-    /// Whether it had no work when its last message was posted, or its close was asked for, and has not tried to send
-    /// since.
-    pub(super) rested: bool,
     /// Why the target, or a switch, last refused a packet since one arrived.
     pub(super) refused: Option<NackCode>,
     /// Whether the target asked for the connection to be closed.
     pub(super) closed_by_peer: bool,
-    /// The number of the next message of which a packet is cut.
-    pub(super) next_msg_id: u16,
     /// The CLEAR_PSN of the last CLEAR_CMD, so that it is not repeated with every acknowledgement.
     pub(super) cleared: Option<Psn>,
     /// When to ask for credit again, while the connection waits for it.
@@ -91,6 +93,7 @@ impl Connection {
             standing: Standing::Idle,
             fixed_entropy: None,
             process: 0,
+            source: 0,
             next_msg_id: 0,
             timer: None,
             pause: None,

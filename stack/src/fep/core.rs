@@ -126,7 +126,7 @@ impl Core {
         self.completions.push_back(Completion::Received {
             id: delivery.id,
             context: delivery.context,
-            peer: Some(delivery.peer),
+            source: Some(delivery.source),
             tag: delivery.tag,
             header_data: delivery.header_data,
             len: delivery.len,

@@ -61,11 +61,12 @@ impl Initiator {
         }
     }
 
-    /// See [`Fep::connect`](super::Fep::connect).
+    /// See [`Fep::connect_of`](super::Fep::connect_of).
     pub(super) fn connect(
         &mut self,
         core: &mut Core,
         now: Time,
+        process: u16,
         peer: Addr,
         options: ConnectOptions,
     ) -> Result<ConnectionId, CallError> {
@@ -73,8 +74,8 @@ impl Initiator {
         if self.connections.len() >= limit {
             return Err(CallError::Limit { what: Resource::Connections, limit });
         }
-        if options.process > MAX_PROCESS {
-            return Err(CallError::NoSuchProcess(options.process));
+        if let Some(&none) = [process, options.process].iter().find(|process| **process > MAX_PROCESS) {
+            return Err(CallError::NoSuchProcess(none));
         }
         let zone = core.zone_of(peer);
         let context_key = self.context_for(core, now, (peer, zone), options.class);
@@ -87,7 +88,7 @@ impl Initiator {
             let start_psn = last.map_or(Psn(random), |last| far_from(*last, random));
             let pdc = TxPdc::new(&core.zone(zone).pdc, peer, pdc_id(key), options.mode, start_psn);
             let pdc = pdc.with_nominal_excess(excess);
-            Connection { process: options.process, ..Connection::new(pdc, context_key, now) }
+            Connection { source: process, process: options.process, ..Connection::new(pdc, context_key, now) }
         });
         if options.mode == DeliveryMode::Rod
             && let Some(connection) = self.connections.get_mut(key)

@@ -53,8 +53,8 @@ use rustc_hash::FxHasher;
 use weft_cc::{Span, Time};
 
 pub use api::{
-    CallError, Completion, ConnectOptions, ConnectionId, Failure, MAX_PROCESS, PeerRefusal, PostError,
-    QUESTIONS, Receive, ReceiveError, Resource, Send, SendError, SendId, Unreachable,
+    CallError, Completion, ConnectOptions, ConnectionId, Failure, PeerRefusal, PostError, QUESTIONS, Receive,
+    ReceiveError, Resource, Send, SendError, SendId, Unreachable,
 };
 pub use config::{ConfigError, FepConfig, Limits, Windows};
 pub use context::TrafficClass;
@@ -62,6 +62,8 @@ pub use explain::Wait;
 pub use footprint::Footprint;
 pub use transmit::{PayloadRef, Transmit};
 pub use zone::{Zone, ZoneId, ZoneMap, ZoneTable, Zones};
+
+pub use crate::wire::ses::MAX_PROCESS;
 
 use self::core::Core;
 use crate::event::{Counters, Subscriber};
@@ -124,7 +126,7 @@ impl Fep {
         &self.core.config
     }
 
-    /// Opens a connection. Nothing is sent until there is a message. After a silence as long as the
+    /// Opens a connection of process 0. Nothing is sent until there is a message. After a silence as long as the
     /// target's idle timeout it is closed, with [`Failure::ClosedByPeer`].
     ///
     /// # Errors
@@ -135,7 +137,22 @@ impl Fep {
         peer: Addr,
         options: ConnectOptions,
     ) -> Result<ConnectionId, CallError> {
-        self.initiator.connect(&mut self.core, now, peer, options)
+        self.connect_of(0, now, peer, options)
+    }
+
+    /// As [`Fep::connect`], for messages that process `process` of this endpoint sends: receivers see them as its own
+    /// ([`Source`](crate::ses::Source)). Who offers this to applications must not let them choose the number.
+    ///
+    /// # Errors
+    /// As [`Fep::connect`]; [`CallError::NoSuchProcess`] also if `process` is too large.
+    pub fn connect_of(
+        &mut self,
+        process: u16,
+        now: Time,
+        peer: Addr,
+        options: ConnectOptions,
+    ) -> Result<ConnectionId, CallError> {
+        self.initiator.connect(&mut self.core, now, process, peer, options)
     }
 
     /// Whether a connection takes messages.
@@ -156,8 +173,7 @@ impl Fep {
     /// Posts a receive for messages to process 0.
     ///
     /// # Errors
-    /// [`CallError::Limit`] when too many wait, [`CallError::ProcessNotOpen`] if process 0 is closed. The error hands the
-    /// buffer back.
+    /// As [`Fep::post_receive_of`].
     pub fn post_receive(&mut self, receive: Receive) -> Result<ReceiveId, PostError> {
         self.post_receive_of(0, receive)
     }
@@ -165,8 +181,8 @@ impl Fep {
     /// Posts a receive for messages to process `process`.
     ///
     /// # Errors
-    /// [`CallError::Limit`] when too many wait, [`CallError::ProcessNotOpen`] if it is not open. The error hands
-    /// the buffer back.
+    /// [`CallError::Limit`] when too many wait, [`CallError::ProcessNotOpen`] if it is not open,
+    /// [`CallError::NoSuchProcess`] if no sender can have the number in `receive.from`. The error hands the buffer back.
     pub fn post_receive_of(&mut self, process: u16, receive: Receive) -> Result<ReceiveId, PostError> {
         self.target.post_receive(&mut self.core, process, receive)
     }
@@ -189,7 +205,7 @@ impl Fep {
         self.core.completions.push_back(Completion::Received {
             id,
             context: posted.context,
-            peer: None,
+            source: None,
             tag: None,
             header_data: 0,
             len: 0,

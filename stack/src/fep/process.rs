@@ -89,6 +89,9 @@ impl Processes {
         receive: Receive,
     ) -> Result<ReceiveId, PostError> {
         let Receive { buffer, from, matching, context } = receive;
+        if let Some(process) = from.map(|source| source.process).filter(|process| *process > MAX_PROCESS) {
+            return Err(PostError { error: CallError::NoSuchProcess(process), buffer });
+        }
         let id = ReceiveId(self.next_receive);
         let Some(receives) = self.get_mut(process) else {
             return Err(PostError { error: CallError::ProcessNotOpen(process), buffer });

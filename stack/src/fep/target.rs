@@ -13,7 +13,7 @@ use super::{CallError, FepConfig, PostError, Receive};
 use crate::event::Event;
 use crate::packet::{Class, Packet, Payload};
 use crate::pdc::{Arrival, RodReceive, Trigger};
-use crate::ses::{Delivery, Part, ReceiveId, Receives, Refusal, respond};
+use crate::ses::{Delivery, Part, ReceiveId, Receives, Refusal, Source, respond};
 use crate::table::Key;
 use crate::wire::nominal_overhead;
 use crate::wire::pds::{
@@ -435,7 +435,7 @@ fn admit(
     let part = Part::new(header, payload).inspect_err(|_| pass_over(usage, pdc, psn, header))?;
     let message = match receives.find((pdc.rx.id, msg_id)) {
         Some(message) => message,
-        None if is_turn => begin(receives, usage, pdc, msg_id, &part)?,
+        None if is_turn => begin(receives, usage, pdc, header, &part)?,
         None => begin_early(receives, usage, pdc, psn, header, &part)?,
     };
     receives.place(message, &part)
@@ -447,13 +447,14 @@ fn begin(
     receives: &mut Receives,
     usage: &mut PeerUsage,
     pdc: &mut TargetPdc,
-    msg_id: u16,
+    header: &StandardRequest,
     part: &Part<'_>,
 ) -> Result<Key, Refusal> {
-    let peer = pdc.rx.peer;
+    let (peer, msg_id) = (pdc.rx.peer, header.msg_id);
+    let source = Source::of_message(peer, header.initiator);
     let has_room =
         |receives: &Receives| pdc.order.has_place() || receives.has_room(peer, usage.early_messages(peer), 1);
-    let message = receives.begin((pdc.rx.id, msg_id), peer, part, has_room)?;
+    let message = receives.begin((pdc.rx.id, msg_id), source, part, has_room)?;
     pass(usage, pdc, msg_id);
     Ok(message)
 }
@@ -476,7 +477,8 @@ fn begin_early(
     }
     usage.reserve(peer, places);
     pdc.order.add_early(header.pid_on_fep, msg_id, psn, places);
-    Ok(receives.begin_early((pdc.rx.id, msg_id), peer, part))
+    let source = Source::of_message(peer, header.initiator);
+    Ok(receives.begin_early((pdc.rx.id, msg_id), source, part))
 }
 
 /// A message begins that no process takes: those behind it do not wait for it.

@@ -148,7 +148,7 @@ impl Initiator {
             }),
             ses: Ses::Standard(StandardRequest {
                 pid_on_fep: connection.process,
-                ..message.request(core.addr.0, offset, len)
+                ..message.request(connection.source, offset, len)
             }),
         };
         let (pdc, retransmission) = (connection.pdc.id, data.again.is_some());

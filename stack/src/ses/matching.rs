@@ -2,10 +2,39 @@
 
 use crate::buffer::Buffer;
 use crate::packet::Addr;
+use crate::wire::ses::MAX_PROCESS;
 
 /// Identifier of a posted receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ReceiveId(pub u64);
+
+/// The sender of messages: a process of an endpoint. Where libfabric has one address, this is it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Source {
+    /// Address of the endpoint.
+    pub peer: Addr,
+    /// The process of that endpoint, at most [`MAX_PROCESS`]; 0 where an endpoint has one application.
+    pub process: u16,
+}
+
+impl Source {
+    /// The sender of a message of `peer` whose packets have `initiator` in their headers.
+    ///
+    /// Endpoints of this kind put their process there (docs/wire.md). A larger number is another implementation's: its
+    /// messages are those of process 0, so that a receive for the peer takes them.
+    #[inline]
+    pub(crate) fn of_message(peer: Addr, initiator: u32) -> Source {
+        let process = u16::try_from(initiator).ok().filter(|process| *process <= MAX_PROCESS);
+        Source { peer, process: process.unwrap_or(0) }
+    }
+}
+
+/// Process 0 of the endpoint.
+impl From<Addr> for Source {
+    fn from(peer: Addr) -> Source {
+        Source { peer, process: 0 }
+    }
+}
 
 /// The messages that a receive accepts, apart from their sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +56,7 @@ pub struct Posted {
     /// Identifier of the receive; later receives have larger ones.
     pub id: ReceiveId,
     /// Accepts only messages of this sender; of any sender if `None`.
-    pub from: Option<Addr>,
+    pub from: Option<Source>,
     /// Accepts only these messages.
     pub matching: Matching,
     /// Memory for the message.
@@ -37,13 +66,13 @@ pub struct Posted {
 }
 
 impl Posted {
-    /// Whether the receive accepts a message of `peer` with `tag`.
-    pub(super) fn takes(&self, peer: Addr, tag: Option<u64>) -> bool {
+    /// Whether the receive accepts a message of `source` with `tag`.
+    pub(super) fn takes(&self, source: Source, tag: Option<u64>) -> bool {
         let matches = match (self.matching, tag) {
             (Matching::Untagged, None) => true,
             (Matching::Tagged { tag, ignore }, Some(theirs)) => (tag ^ theirs) & !ignore == 0,
             _ => false,
         };
-        matches && self.from.is_none_or(|from| from == peer)
+        matches && self.from.is_none_or(|from| from == source)
     }
 }

@@ -17,7 +17,7 @@ use std::hash::BuildHasherDefault;
 
 use rustc_hash::FxHasher;
 
-pub use matching::{Matching, Posted, ReceiveId};
+pub use matching::{Matching, Posted, ReceiveId, Source};
 pub(crate) use order::{EarlyMessage, Order};
 pub(crate) use receive::respond;
 pub use receive::{Delivery, MessageName, Part, Receives, Refusal, Room};

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::{Map, Matching, Posted, ReceiveId};
+use super::{Map, Matching, Posted, ReceiveId, Source};
 use crate::heap;
 use crate::packet::Addr;
 
@@ -43,19 +43,19 @@ impl PostedQueue {
         }
     }
 
-    /// Removes and returns the first receive that accepts a message of `peer` with `tag`.
+    /// Removes and returns the first receive that accepts a message of `source` with `tag`.
     // Always inlined, as are its callees: each move of a receive just written is a store-forwarding stall (see
     // `crate::prefetch`).
     #[inline(always)]
-    pub(super) fn take(&mut self, peer: Addr, tag: Option<u64>) -> Option<Posted> {
-        match self.oldest.iter().position(|posted| posted.takes(peer, tag)) {
+    pub(super) fn take(&mut self, source: Source, tag: Option<u64>) -> Option<Posted> {
+        match self.oldest.iter().position(|posted| posted.takes(source, tag)) {
             Some(at) => {
                 self.passed_by = 0;
                 self.oldest.remove(at)
             }
             None => {
                 let index = self.indexed.as_mut()?;
-                let first = index.find(peer, tag)?;
+                let first = index.find(source, tag)?;
                 self.passed_by += u32::from(!self.oldest.is_empty());
                 if self.passed_by > PASSED_BY {
                     index.push_front_all(&mut self.oldest);
@@ -96,11 +96,14 @@ struct Kind {
     ignore: Option<u64>,
 }
 
+/// Stands for the sender that receives of any sender ask for.
+const ANYBODY: Source = Source { peer: Addr(0), process: 0 };
+
 /// The sender and tag that a receive asks for. Receives with equal values take the same messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Wanted {
     kind: Kind,
-    from: Addr,
+    from: Source,
     tag: u64,
 }
 
@@ -113,14 +116,14 @@ impl Kind {
         Kind { from_any: posted.from.is_none(), ignore }
     }
 
-    /// The value that a receive of this kind must have to accept a message of `peer` with `tag`.
-    fn wanted(self, peer: Addr, tag: Option<u64>) -> Option<Wanted> {
+    /// The value that a receive of this kind must have to accept a message of `source` with `tag`.
+    fn wanted(self, source: Source, tag: Option<u64>) -> Option<Wanted> {
         let tag = match (self.ignore, tag) {
             (None, None) => 0,
             (Some(ignore), Some(tag)) => tag & !ignore,
             _ => return None,
         };
-        Some(Wanted { kind: self, from: if self.from_any { Addr(0) } else { peer }, tag })
+        Some(Wanted { kind: self, from: if self.from_any { ANYBODY } else { source }, tag })
     }
 }
 
@@ -193,7 +196,7 @@ impl Index {
             Matching::Tagged { tag, .. } => Some(tag),
         };
         let kind = Kind::of(posted);
-        kind.wanted(posted.from.unwrap_or(Addr(0)), tag).expect("the kind is its own")
+        kind.wanted(posted.from.unwrap_or(ANYBODY), tag).expect("the kind is its own")
     }
 
     /// Adds receives that are older than all present ones.
@@ -284,10 +287,10 @@ impl Index {
         }
     }
 
-    /// The slot of the first receive that accepts a message of `peer` with `tag`.
-    fn find(&self, peer: Addr, tag: Option<u64>) -> Option<u32> {
+    /// The slot of the first receive that accepts a message of `source` with `tag`.
+    fn find(&self, source: Source, tag: Option<u64>) -> Option<u32> {
         let groups = self.kinds.iter().filter_map(|present| {
-            let group = self.group_of(present, present.kind.wanted(peer, tag)?)?;
+            let group = self.group_of(present, present.kind.wanted(source, tag)?)?;
             let first = self.groups[group as usize].first;
             Some((self.slots[first as usize].posted.as_ref()?.id, first))
         });

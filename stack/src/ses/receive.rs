@@ -3,7 +3,7 @@
 use super::arrived::Arrived;
 use super::posted::PostedQueue;
 use super::unexpected::Unexpected;
-use super::{Map, Posted, ReceiveId};
+use super::{Map, Posted, ReceiveId, Source};
 use crate::buffer::Buffer;
 use crate::heap;
 use crate::packet::{Addr, Payload};
@@ -18,8 +18,8 @@ pub struct Delivery {
     pub id: ReceiveId,
     /// The caller's value of that receive.
     pub context: u64,
-    /// Address of the sender.
-    pub peer: Addr,
+    /// The sender.
+    pub source: Source,
     /// The tag, if the message has one.
     pub tag: Option<u64>,
     /// The sender's 64 bits of header data.
@@ -56,7 +56,7 @@ pub type MessageName = (PdcId, u16);
 #[derive(Debug)]
 struct Incoming {
     name: MessageName,
-    peer: Addr,
+    source: Source,
     tag: Option<u64>,
     header_data: u64,
     total: u32,
@@ -103,7 +103,7 @@ impl Incoming {
         Some(Delivery {
             id,
             context,
-            peer: self.peer,
+            source: self.source,
             tag: self.tag,
             header_data: self.header_data,
             len: self.total,
@@ -211,7 +211,7 @@ impl Receives {
     /// that is complete.
     pub fn post(&mut self, posted: Posted) -> Option<Delivery> {
         let messages = &self.messages;
-        let takes = |key| messages.get(key).is_some_and(|message| posted.takes(message.peer, message.tag));
+        let takes = |key| messages.get(key).is_some_and(|message| posted.takes(message.source, message.tag));
         let Some(key) = self.unexpected.find(posted.from, posted.matching, takes) else {
             self.posted.push(posted);
             return None;
@@ -223,7 +223,7 @@ impl Receives {
     fn hand_over(&mut self, key: Key, posted: Posted) -> Option<Delivery> {
         let Posted { id, context, mut buffer, .. } = posted;
         let message = self.messages.get_mut(key)?;
-        let (peer, tag) = (message.peer, message.tag);
+        let (source, tag) = (message.source, message.tag);
         let former = match &message.destination {
             // The bytes received so far are scattered over the message's memory; the rest goes straight to the receive.
             Destination::Own { buffer: Some(kept), .. } => {
@@ -235,13 +235,13 @@ impl Receives {
         let destination = Destination::Receive { id, context, buffer };
         let former = match std::mem::replace(&mut message.destination, destination) {
             Destination::Own { wait: Wait::Receive(arrival), .. } => {
-                self.unexpected.remove(arrival, peer, tag);
+                self.unexpected.remove(arrival, source, tag);
                 Kept { unexpected: 1, ..former }
             }
             _ => former,
         };
         let complete = message.is_complete();
-        self.release(peer, former);
+        self.release(source.peer, former);
         complete.then(|| self.finish(key)).flatten()
     }
 
@@ -290,9 +290,10 @@ impl Receives {
         if payload.len() != total || self.by_name.contains_key(&(pdc, request.msg_id)) {
             return None;
         }
-        let Posted { id, mut buffer, context, .. } = self.posted.take(peer, tag)?;
+        let source = Source::of_message(peer, request.initiator);
+        let Posted { id, mut buffer, context, .. } = self.posted.take(source, tag)?;
         buffer.place(0, payload);
-        Some(Delivery { id, context, peer, tag, header_data, len: total, buffer, complete: true })
+        Some(Delivery { id, context, source, tag, header_data, len: total, buffer, complete: true })
     }
 
     /// The message `name`, if it has begun and packets of it may be missing.
@@ -327,29 +328,35 @@ impl Receives {
     pub fn begin(
         &mut self,
         name: MessageName,
-        peer: Addr,
+        source: Source,
         part: &Part<'_>,
         has_room: impl Fn(&Receives) -> bool,
     ) -> Result<Key, Refusal> {
-        let destination = match self.posted.take(peer, part.tag) {
+        let destination = match self.posted.take(source, part.tag) {
             Some(Posted { id, context, buffer, .. }) => Destination::Receive { id, context, buffer },
             None if has_room(self) => {
                 let wait = Wait::Receive(self.unexpected.next_arrival());
-                self.kept.entry(peer).or_default().unexpected += 1;
-                Destination::Own { wait, buffer: self.keep(peer, part) }
+                self.kept.entry(source.peer).or_default().unexpected += 1;
+                Destination::Own { wait, buffer: self.keep(source.peer, part) }
             }
             None => return Err(Refusal::Busy(NackCode::NO_SES_MSG_AVAIL)),
         };
-        Ok(self.insert(name, peer, part, destination))
+        Ok(self.insert(name, source, part, destination))
     }
 
     /// A message begins before its turn. It must have room.
-    pub fn begin_early(&mut self, name: MessageName, peer: Addr, part: &Part<'_>) -> Key {
-        let destination = Destination::Own { wait: Wait::Turn, buffer: self.keep(peer, part) };
-        self.insert(name, peer, part, destination)
+    pub fn begin_early(&mut self, name: MessageName, source: Source, part: &Part<'_>) -> Key {
+        let destination = Destination::Own { wait: Wait::Turn, buffer: self.keep(source.peer, part) };
+        self.insert(name, source, part, destination)
     }
 
-    fn insert(&mut self, name: MessageName, peer: Addr, part: &Part<'_>, destination: Destination) -> Key {
+    fn insert(
+        &mut self,
+        name: MessageName,
+        source: Source,
+        part: &Part<'_>,
+        destination: Destination,
+    ) -> Key {
         let wait = match &destination {
             Destination::Own { wait, .. } => Some(*wait),
             Destination::Receive { .. } => None,
@@ -357,7 +364,7 @@ impl Receives {
         let is_refused = matches!(destination, Destination::Own { buffer: None, .. });
         let (tag, total) = (part.tag, part.total);
         let (header_data, arrived, neighbours) = (0, Arrived::default(), None);
-        let message = Incoming { name, peer, tag, header_data, total, arrived, destination, neighbours };
+        let message = Incoming { name, source, tag, header_data, total, arrived, destination, neighbours };
         let key = self.messages.insert(message);
         let needs_more = !part.is_whole() || is_refused;
         if needs_more {
@@ -367,7 +374,7 @@ impl Receives {
             self.by_name.insert(name, key);
         }
         if let Some(Wait::Receive(arrival)) = wait {
-            self.unexpected.insert(arrival, peer, tag, key);
+            self.unexpected.insert(arrival, source, tag, key);
         }
         key
     }
@@ -414,7 +421,7 @@ impl Receives {
     #[cold]
     fn place_refused(&mut self, key: Key, part: &Part<'_>) -> Result<Option<Delivery>, Refusal> {
         let busy = Refusal::Busy(NackCode::NO_PKT_BUFFER);
-        let peer = self.messages.get(key).ok_or(busy)?.peer;
+        let peer = self.messages.get(key).ok_or(busy)?.source.peer;
         let room = self.keep(peer, part).ok_or(busy)?;
         if let Some(Incoming { destination: Destination::Own { buffer, .. }, .. }) =
             self.messages.get_mut(key)
@@ -454,16 +461,16 @@ impl Receives {
     pub fn take_turn(&mut self, name: MessageName) -> Option<Delivery> {
         let &key = self.by_name.get(&name)?;
         let message = self.messages.get_mut(key)?;
-        let (peer, tag, complete) = (message.peer, message.tag, message.is_complete());
-        if let Some(posted) = self.posted.take(peer, tag) {
+        let (source, tag, complete) = (message.source, message.tag, message.is_complete());
+        if let Some(posted) = self.posted.take(source, tag) {
             return self.hand_over(key, posted);
         }
         let arrival = self.unexpected.next_arrival();
         if let Destination::Own { wait, .. } = &mut message.destination {
             *wait = Wait::Receive(arrival);
         }
-        self.unexpected.insert(arrival, peer, tag, key);
-        self.kept.entry(peer).or_default().unexpected += 1;
+        self.unexpected.insert(arrival, source, tag, key);
+        self.kept.entry(source.peer).or_default().unexpected += 1;
         if complete {
             self.by_name.remove(&name);
         }
@@ -480,12 +487,12 @@ impl Receives {
                 let bytes = if buffer.is_some() { message.total.into() } else { 0 };
                 let unexpected = match *wait {
                     Wait::Receive(arrival) => {
-                        self.unexpected.remove(arrival, message.peer, message.tag);
+                        self.unexpected.remove(arrival, message.source, message.tag);
                         1
                     }
                     Wait::Turn => 0,
                 };
-                self.release(message.peer, Kept { unexpected, bytes });
+                self.release(message.source.peer, Kept { unexpected, bytes });
             }
             deliveries.extend(message.into_delivery());
         }

@@ -110,9 +110,9 @@ impl SendMessage {
         self.cut = true;
     }
 
-    /// The header of the packet that carries `len` bytes from `offset`.
+    /// The header of the packet that carries `len` bytes from `offset`, sent by process `source` of this endpoint.
     #[inline]
-    pub fn request(&self, initiator: u32, offset: u32, len: u32) -> StandardRequest {
+    pub fn request(&self, source: u16, offset: u32, len: u32) -> StandardRequest {
         let start = offset == 0;
         StandardRequest {
             opcode: if self.tag.is_some() { Opcode::TAGGED_SEND } else { Opcode::SEND },
@@ -128,7 +128,7 @@ impl SendMessage {
             pid_on_fep: 0,
             resource_index: 0,
             buffer_offset: 0,
-            initiator,
+            initiator: source.into(),
             match_bits: self.tag.unwrap_or(0),
             placement: if start {
                 Placement::Start { header_data: self.header_data }

@@ -2,8 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Matching;
-use crate::packet::Addr;
+use super::{Matching, Source};
 use crate::table::Key;
 
 /// Messages that have matched no receive. Only a receive that ignores bits of the tag looks at them one by one.
@@ -13,7 +12,7 @@ pub(super) struct Unexpected {
     arrivals: u64,
     in_order: BTreeMap<u64, Key>,
     by_tag: BTreeSet<(Option<u64>, u64)>,
-    by_sender: BTreeSet<(Option<u64>, Addr, u64)>,
+    by_sender: BTreeSet<(Option<u64>, Source, u64)>,
 }
 
 impl Unexpected {
@@ -29,23 +28,23 @@ impl Unexpected {
     }
 
     /// Adds the message with the number `arrival`.
-    pub(super) fn insert(&mut self, arrival: u64, peer: Addr, tag: Option<u64>, key: Key) {
+    pub(super) fn insert(&mut self, arrival: u64, source: Source, tag: Option<u64>, key: Key) {
         self.in_order.insert(arrival, key);
         self.by_tag.insert((tag, arrival));
-        self.by_sender.insert((tag, peer, arrival));
+        self.by_sender.insert((tag, source, arrival));
     }
 
     /// Removes a message.
-    pub(super) fn remove(&mut self, arrival: u64, peer: Addr, tag: Option<u64>) {
+    pub(super) fn remove(&mut self, arrival: u64, source: Source, tag: Option<u64>) {
         self.in_order.remove(&arrival);
         self.by_tag.remove(&(tag, arrival));
-        self.by_sender.remove(&(tag, peer, arrival));
+        self.by_sender.remove(&(tag, source, arrival));
     }
 
     /// The first message that a receive accepts; `takes` says whether it accepts a given one.
     pub(super) fn find(
         &self,
-        from: Option<Addr>,
+        from: Option<Source>,
         matching: Matching,
         takes: impl Fn(Key) -> bool,
     ) -> Option<Key> {
@@ -66,8 +65,9 @@ impl Unexpected {
 
     /// Bytes of heap allocated. Assumes that tree nodes are three quarters full, as after random insertions.
     pub(super) fn heap_bytes(&self) -> u64 {
-        let entry =
-            size_of::<(u64, Key)>() + size_of::<(Option<u64>, u64)>() + size_of::<(Option<u64>, Addr, u64)>();
+        let entry = size_of::<(u64, Key)>()
+            + size_of::<(Option<u64>, u64)>()
+            + size_of::<(Option<u64>, Source, u64)>();
         (self.in_order.len() * entry) as u64 * 4 / 3
     }
 }

@@ -9,6 +9,9 @@ pub(crate) mod tests;
 pub use codec::SesView;
 pub use extension::{AtomicExtension, AtomicOp, CompareSwapExtension, Extension, RendezvousExtension};
 
+/// The largest number of a process of an endpoint (PIDonFEP), which has 12 bits.
+pub const MAX_PROCESS: u16 = (1 << 12) - 1;
+
 /// Operation of a request, 6 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Opcode(pub u8);

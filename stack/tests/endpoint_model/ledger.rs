@@ -54,7 +54,7 @@ impl Ledger {
         message.room = if short { message.len / 2 } else { message.len };
         let receive = Receive {
             buffer: Buffer::Heap(vec![0xee; message.room as usize]),
-            from: Some(Addr(message.from as u32)),
+            from: Some(Addr(message.from as u32).into()),
             matching: Matching::Tagged { tag: number as u64, ignore: 0 },
             context: number as u64,
         };
@@ -131,7 +131,7 @@ impl Ledger {
                 let message = &mut self.messages[context as usize];
                 assert_eq!(message.receive.take(), Some(id));
             }
-            Completion::Received { id, context, peer, tag, header_data, len, buffer, result } => {
+            Completion::Received { id, context, source, tag, header_data, len, buffer, result } => {
                 let message = &mut self.messages[context as usize];
                 let number = context as usize;
                 assert_eq!(
@@ -139,7 +139,7 @@ impl Ledger {
                     (Some(id), None),
                     "a message is received once"
                 );
-                assert_eq!((1 - message.from as u32, peer), (at, Some(Addr(message.from as u32))));
+                assert_eq!((1 - message.from as u32, source), (at, Some(Addr(message.from as u32).into())));
                 assert_eq!((tag, header_data, len), (Some(context), !context, message.len));
                 let expected = bytes_of(number, message.len)[..message.room as usize].to_vec();
                 assert_eq!(buffer, Buffer::Heap(expected), "message {number} is not what was sent");

@@ -72,7 +72,7 @@ impl<P: Port, Q: Port> WorkerPair<P, Q> {
     pub(crate) fn post_receive(&mut self, side: u32, tag: u64, len: usize) {
         let matching = Matching::Tagged { tag, ignore: 0 };
         let buffer = Buffer::Heap(vec![0; len]);
-        let receive = Receive { buffer, from: Some(Addr(1 - side)), matching, context: tag };
+        let receive = Receive { buffer, from: Some(Addr(1 - side).into()), matching, context: tag };
         self.fep(side).post_receive(receive).unwrap();
     }
 
@@ -111,8 +111,8 @@ impl Results {
     fn note(&mut self, side: u32, completion: Completion) {
         match completion {
             Completion::Sent { context, result, .. } => self.sent.push((side, context, result)),
-            Completion::Received { tag, header_data, buffer, result, peer, .. } => {
-                assert_eq!((result, peer), (Ok(()), Some(Addr(1 - side))));
+            Completion::Received { tag, header_data, buffer, result, source, .. } => {
+                assert_eq!((result, source), (Ok(()), Some(Addr(1 - side).into())));
                 let Buffer::Heap(bytes) = buffer else { panic!("real memory was posted") };
                 self.received.push((side, tag.unwrap(), header_data, bytes));
             }

@@ -120,7 +120,8 @@ impl<P: Port> Stream<P> {
     fn round(&mut self) {
         for _ in 0..DEPTH {
             let buffer = self.memory.pop().unwrap();
-            let receive = Receive { buffer, from: Some(Addr(0)), matching: Matching::Untagged, context: 0 };
+            let receive =
+                Receive { buffer, from: Some(Addr(0).into()), matching: Matching::Untagged, context: 0 };
             self.pair.fep(1).post_receive(receive).unwrap();
             let buffer = self.memory.pop().unwrap();
             let send = Send { buffer, tag: None, header_data: 0, context: 0 };

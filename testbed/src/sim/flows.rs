@@ -231,7 +231,7 @@ impl Flows {
         };
         let receive = Receive {
             buffer,
-            from: Some(Addr(flow.src.0)),
+            from: Some(Addr(flow.src.0).into()),
             matching: Matching::Tagged { tag: u64::from(index), ignore: 0 },
             context: u64::from(index),
         };

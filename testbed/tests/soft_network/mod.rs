@@ -140,7 +140,7 @@ impl<'a> Run<'a> {
         let tag = u64::from(index);
         let receive = Receive {
             buffer: Buffer::Heap(vec![0xa5; flow.bytes as usize]),
-            from: Some(Addr(flow.src.0)),
+            from: Some(Addr(flow.src.0).into()),
             matching: Matching::Tagged { tag, ignore: 0 },
             context: tag,
         };

@@ -229,7 +229,8 @@ impl Initiator {
             pid_on_fep: 0,
             resource_index: 0,
             buffer_offset: 0,
-            initiator: 0,
+            // Anything: no more than an implementation's own matching depends on it. Here it is an IPv4 address.
+            initiator: 0xc000_0201,
             match_bits: tag.unwrap_or(0),
             header_data: if first { *header_data } else { (len as u64) << 32 | at as u64 },
             request_length: bytes.len() as u32,

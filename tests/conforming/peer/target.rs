@@ -253,6 +253,7 @@ impl Pdc {
         let (at, len) = (segment.offset(), segment.request_length as usize);
         let end = at + payload.len();
         out.require(matches!(segment.opcode, wire::SEND | wire::TAGGED_SEND), || format!("{segment:?}"));
+        out.require(segment.initiator == 0, || format!("the sender is process 0: {segment:?}"));
         out.require(end <= len, || format!("payload up to {end} in {segment:?}"));
         let (first, last) = (segment.flags & wire::START != 0, segment.flags & wire::END != 0);
         out.require(first == (at == 0), || format!("SOM at {at}: {segment:?}"));

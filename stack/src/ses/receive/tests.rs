@@ -27,10 +27,11 @@ fn arrive(
     payload: Payload<'_>,
 ) -> Result<Option<Delivery>, Refusal> {
     let (name, peer) = ((PdcId(pdc), request.msg_id), Addr(peer));
+    let source = Source::of_message(peer, request.initiator);
     let part = Part::new(request, payload)?;
     let message = match receives.find(name) {
         Some(message) => message,
-        None => receives.begin(name, peer, &part, |receives| receives.has_room(peer, (0, 0), 1))?,
+        None => receives.begin(name, source, &part, |receives| receives.has_room(peer, (0, 0), 1))?,
     };
     receives.place(message, &part)
 }
@@ -43,7 +44,7 @@ fn part(
     offset: u32,
     len: u32,
 ) -> Result<Option<Delivery>, Refusal> {
-    arrive(receives, 1, pdc, &message.request(1, offset, len), message.buffer.payload(offset, len))
+    arrive(receives, 1, pdc, &message.request(0, offset, len), message.buffer.payload(offset, len))
 }
 
 /// Delivers `message` in packets of `mtu` bytes, last packet first.
@@ -113,7 +114,7 @@ fn an_early_message_meets_its_receive_in_its_turn() {
         let message = send(60, None, 7);
         let request = message.request(1, 0, 60);
         let early = Part::new(&request, message.buffer.payload(0, 60)).unwrap();
-        let key = receives.begin_early((PdcId(1), 7), Addr(1), &early);
+        let key = receives.begin_early((PdcId(1), 7), Addr(1).into(), &early);
         assert_eq!(receives.place(key, &early).is_ok(), quota > 0);
         assert_eq!((receives.posted(), receives.unexpected(), receives.under_way()), (1, 0, 1));
         let done = receives.take_turn((PdcId(1), 7)).or_else(|| receives.place(key, &early).unwrap());
@@ -232,12 +233,12 @@ fn contradictory_headers_are_refused() {
 #[derive(Clone, Debug)]
 enum Step {
     Post {
-        from: Option<u32>,
+        from: Option<(u32, u16)>,
         matching: Matching,
     },
     /// The first of the two packets of a message arrives.
     Begin {
-        peer: u32,
+        source: (u32, u16),
         tag: Option<u64>,
     },
     /// The second packet arrives of a message that began some steps ago.
@@ -265,12 +266,21 @@ fn any_matching() -> impl Strategy<Value = Matching> {
     })
 }
 
+/// Two processes of each of three endpoints.
+fn any_source() -> impl Strategy<Value = (u32, u16)> {
+    (1u32..4, 0u16..2)
+}
+
+fn source((peer, process): (u32, u16)) -> Source {
+    Source { peer: Addr(peer), process }
+}
+
 fn any_step() -> impl Strategy<Value = Step> {
     let matching = any_matching();
-    let from = prop_oneof![1 => Just(None), 3 => (1u32..4).prop_map(Some)];
+    let from = prop_oneof![1 => Just(None), 3 => any_source().prop_map(Some)];
     prop_oneof![
         8 => (from, matching).prop_map(|(from, matching)| Step::Post { from, matching }),
-        8 => (1u32..4, tags()).prop_map(|(peer, tag)| Step::Begin { peer, tag }),
+        8 => (any_source(), tags()).prop_map(|(source, tag)| Step::Begin { source, tag }),
         5 => (0usize..20).prop_map(|ago| Step::End { ago }),
         2 => (0usize..40).prop_map(|ago| Step::Cancel { ago }),
         1 => (1u32..4).prop_map(|peer| Step::Abandon { peer }),
@@ -286,7 +296,7 @@ struct Model {
 
 struct ModelMessage {
     number: u16,
-    peer: u32,
+    source: (u32, u16),
     tag: Option<u64>,
     receive: Option<ReceiveId>,
     complete: bool,
@@ -294,32 +304,38 @@ struct ModelMessage {
 
 impl Model {
     fn post(&mut self, posted: Posted) {
-        let waits = |m: &ModelMessage| m.receive.is_none() && posted.takes(Addr(m.peer), m.tag);
+        let waits = |m: &ModelMessage| m.receive.is_none() && posted.takes(source(m.source), m.tag);
         match self.messages.iter_mut().find(|m| waits(m)) {
             Some(message) => message.receive = Some(posted.id),
             None => self.posted.push(posted),
         }
     }
 
-    fn begin(&mut self, number: u16, peer: u32, tag: Option<u64>) {
-        let at = self.posted.iter().position(|posted| posted.takes(Addr(peer), tag));
+    fn begin(&mut self, number: u16, from: (u32, u16), tag: Option<u64>) {
+        let at = self.posted.iter().position(|posted| posted.takes(source(from), tag));
         let receive = at.map(|at| self.posted.remove(at).id);
-        self.messages.push(ModelMessage { number, peer, tag, receive, complete: false });
+        self.messages.push(ModelMessage { number, source: from, tag, receive, complete: false });
     }
 
-    /// The matches made since the last call: message and receive.
-    fn take_done(&mut self) -> Option<(u16, ReceiveId)> {
+    /// The matches made since the last call: message, receive and sender.
+    fn take_done(&mut self) -> Option<(u16, ReceiveId, Source)> {
         let at = self.messages.iter().position(|m| m.complete && m.receive.is_some())?;
         let done = self.messages.remove(at);
-        done.receive.map(|id| (done.number, id))
+        done.receive.map(|id| (done.number, id, source(done.source)))
     }
 }
 
 /// One of the two packets of message `number`.
-fn half(receives: &mut Receives, number: u16, peer: u32, tag: Option<u64>, second: bool) -> Option<Delivery> {
+fn half(
+    receives: &mut Receives,
+    number: u16,
+    (peer, process): (u32, u16),
+    tag: Option<u64>,
+    second: bool,
+) -> Option<Delivery> {
     let mut message = SendMessage::new(Buffer::Virtual(2), tag, u64::from(number), 0, 0);
     message.msg_id = number;
-    let request = message.request(1, u32::from(second), 1);
+    let request = message.request(process, u32::from(second), 1);
     arrive(receives, peer, peer as u16, &request, Payload::Virtual(1)).unwrap()
 }
 
@@ -329,23 +345,23 @@ fn check_steps(steps: Vec<Step>) {
         let delivery = match step {
             Step::Post { from, matching } => {
                 let posted = || Posted {
-                    from: from.map(Addr),
+                    from: from.map(source),
                     buffer: Buffer::Virtual(2),
                     ..receive(n as u64, matching, 0)
                 };
                 model.post(posted());
                 receives.post(posted())
             }
-            Step::Begin { peer, tag } => {
-                model.begin(n as u16, peer, tag);
-                half(&mut receives, n as u16, peer, tag, false)
+            Step::Begin { source, tag } => {
+                model.begin(n as u16, source, tag);
+                half(&mut receives, n as u16, source, tag, false)
             }
             Step::End { ago } => {
                 let Some(message) = model.messages.iter_mut().rev().filter(|m| !m.complete).nth(ago) else {
                     continue;
                 };
                 message.complete = true;
-                half(&mut receives, message.number, message.peer, message.tag, true)
+                half(&mut receives, message.number, message.source, message.tag, true)
             }
             Step::Cancel { ago } => {
                 let posted = ago < model.posted.len();
@@ -360,7 +376,7 @@ fn check_steps(steps: Vec<Step>) {
             Step::Abandon { peer } => {
                 let lost: Vec<ReceiveId> =
                     receives.abandon(PdcId(peer as u16)).iter().map(|d| d.id).collect();
-                let gone = |m: &ModelMessage| m.peer == peer && !m.complete;
+                let gone = |m: &ModelMessage| m.source.0 == peer && !m.complete;
                 let expected: Vec<ReceiveId> =
                     model.messages.iter().filter(|m| gone(m)).filter_map(|m| m.receive).collect();
                 assert_eq!(lost, expected);
@@ -368,7 +384,7 @@ fn check_steps(steps: Vec<Step>) {
                 None
             }
         };
-        assert_eq!(delivery.map(|d| (d.header_data as u16, d.id)), model.take_done());
+        assert_eq!(delivery.map(|d| (d.header_data as u16, d.id, d.source)), model.take_done());
         assert_eq!((receives.posted(), receives.under_way()), (model.posted.len(), model.messages.len()));
         assert_eq!(receives.unexpected(), model.messages.iter().filter(|m| m.receive.is_none()).count());
     }
@@ -394,12 +410,12 @@ proptest! {
     /// Receives that many messages pass by before their own arrive.
     #[test]
     fn receives_that_wait_for_long_are_found_as_in_a_linear_search(
-        rare in prop::collection::vec((prop::option::weighted(0.7, 2u32..4), any_matching()), 1..9),
+        rare in prop::collection::vec((prop::option::weighted(0.7, (2u32..4, 0u16..2)), any_matching()), 1..9),
         steps in prop::collection::vec(any_step(), 0..150),
     ) {
         let rare = rare.into_iter().map(|(from, matching)| Step::Post { from, matching });
-        let common = Step::Post { from: Some(1), matching: Matching::Untagged };
-        let begin = Step::Begin { peer: 1, tag: None };
+        let common = Step::Post { from: Some((1, 0)), matching: Matching::Untagged };
+        let begin = Step::Begin { source: (1, 0), tag: None };
         let passing = [begin, Step::End { ago: 0 }, common.clone()].into_iter().cycle().take(300);
         let steps = rare.chain(vec![common; 10]).chain(passing).chain(steps);
         check_steps(steps.collect());

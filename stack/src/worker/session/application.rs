@@ -198,7 +198,8 @@ impl Application {
             Err(Unreachable::Resolving { .. }) => true,
             Err(why) => return Err(CallError::Unreachable { peer, why }),
         };
-        let id = served.fep_mut().connect(now, peer, options)?;
+        // The number is the session's: an application cannot send in the name of another.
+        let id = served.fep_mut().connect_of(self.process, now, peer, options)?;
         *place = Some(id);
         self.in_use += 1;
         all.numbers.insert(id, (self.id.slot, connection));

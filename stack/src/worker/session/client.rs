@@ -11,7 +11,7 @@ use super::report::{Report, Request};
 use crate::fep::{ConnectOptions, Resource};
 use crate::packet::Addr;
 use crate::region::{Region, RegionError};
-use crate::ses::Matching;
+use crate::ses::{Matching, Source};
 use crate::wire::ethernet::MacAddr;
 use crate::worker::ring::{Broken, Consumer, Producer};
 
@@ -202,7 +202,7 @@ impl Client {
     pub fn receive(
         &mut self,
         extent: Extent,
-        from: Option<Addr>,
+        from: Option<Source>,
         matching: Matching,
         context: u64,
     ) -> Result<OperationHandle, ClientError> {

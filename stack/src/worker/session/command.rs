@@ -5,6 +5,7 @@
 //! | 0 | 0–7 | 1 connect, 2 send, 3 receive, 4 cancel, 5 close, 6 abort, 7 peer |
 //! | | 8–15 | flags: bit 0 tagged; bit 1 from one sender only; bit 2 ordered (ROD); bit 3 with an Ethernet address |
 //! | | 16–23 | connect: traffic class; peer: IP version |
+//! | | 16–31 | receive: the sender's process |
 //! | | 32–63 | the operation (send, receive, cancel, peer) or the connection (connect, close, abort) |
 //! | 1 | 0–31 | connect: peer; receive: sender; send: connection |
 //! | | 32–63 | connect: process; send and receive: region |
@@ -23,7 +24,7 @@ use super::refusal::{ip, ip_words};
 use super::{Slot, bits};
 use crate::fep::{ConnectOptions, MAX_PROCESS, TrafficClass};
 use crate::packet::Addr;
-use crate::ses::Matching;
+use crate::ses::{Matching, Source};
 use crate::wire::ethernet::MacAddr;
 use crate::wire::pds::DeliveryMode;
 
@@ -60,7 +61,7 @@ pub enum Command {
         /// The memory that the message is placed in.
         extent: Extent,
         /// The only sender whose messages it takes; none for any sender.
-        from: Option<Addr>,
+        from: Option<Source>,
         /// The messages that it takes.
         matching: Matching,
     },
@@ -137,11 +138,20 @@ pub(super) fn meaningful(kind: u8) -> Option<Slot> {
     Some(match kind {
         CONNECT => [NAME | flags(ORDERED) | 0xff_0000, ALL, 0, 0, 0, 0, 0, 0],
         SEND => [NAME | flags(TAGGED), ALL, ALL, LOW, ALL, ALL, 0, 0],
-        RECEIVE => [NAME | flags(TAGGED | FROM_ONE), ALL, ALL, LOW, ALL, ALL, 0, 0],
+        RECEIVE => [NAME | flags(TAGGED | FROM_ONE) | 0xffff_0000, ALL, ALL, LOW, ALL, ALL, 0, 0],
         PEER => [NAME | flags(HAS_MAC) | 0xff_0000, (1 << 48) - 1, ALL, ALL, 0, 0, 0, 0],
         CANCEL | CLOSE | ABORT => [NAME, 0, 0, 0, 0, 0, 0, 0],
         _ => return None,
     })
+}
+
+/// The process with this number.
+///
+/// # Errors
+/// There is no such process.
+pub(super) fn process(number: u64) -> Result<u16, DescriptorError> {
+    let process = u16::try_from(number).ok().filter(|process| *process <= MAX_PROCESS);
+    process.ok_or(DescriptorError::Value("the process", number))
 }
 
 impl Command {
@@ -168,8 +178,9 @@ impl Command {
                     Matching::Tagged { tag, ignore } => (TAGGED, tag, ignore),
                 };
                 let flags = tagged | if from.is_some() { FROM_ONE } else { 0 };
-                let from = from.map_or(0, |addr| addr.0);
-                [word0(RECEIVE, flags, operation), pair(from, region), offset, len.into(), tag, ignore, 0, 0]
+                let (peer, process) = from.map_or((0, 0), |source| (source.peer.0, source.process));
+                let word0 = word0(RECEIVE, flags, operation) | u64::from(process) << 16;
+                [word0, pair(peer, region), offset, len.into(), tag, ignore, 0, 0]
             }
             Command::Cancel { operation } => [word0(CANCEL, 0, operation), 0, 0, 0, 0, 0, 0, 0],
             Command::Close { connection } => [word0(CLOSE, 0, connection), 0, 0, 0, 0, 0, 0, 0],
@@ -203,8 +214,7 @@ impl Command {
         };
         Ok(match kind {
             CONNECT => {
-                let process = u16::try_from(high).ok().filter(|process| *process <= MAX_PROCESS);
-                let process = process.ok_or(DescriptorError::Value("the process", high.into()))?;
+                let process = process(high.into())?;
                 let mode = if flags & ORDERED != 0 { DeliveryMode::Rod } else { DeliveryMode::Rud };
                 let class = TrafficClass(bits(slot[0], 16, 8) as u8);
                 let options = ConnectOptions { mode, class, process };
@@ -219,11 +229,13 @@ impl Command {
                 unless(TAGGED, 4, slot[4])?;
                 unless(TAGGED, 5, slot[5])?;
                 unless(FROM_ONE, 1, low.into())?;
+                let process = process(bits(slot[0], 16, 16))?;
+                unless(FROM_ONE, 0, process.into())?;
                 let matching = match flags & TAGGED {
                     0 => Matching::Untagged,
                     _ => Matching::Tagged { tag: slot[4], ignore: slot[5] },
                 };
-                let from = (flags & FROM_ONE != 0).then_some(Addr(low));
+                let from = (flags & FROM_ONE != 0).then_some(Source { peer: Addr(low), process });
                 Command::Receive { operation: name, extent, from, matching }
             }
             CANCEL => Command::Cancel { operation: name },
@@ -273,16 +285,18 @@ mod tests {
             (name, other, offset, len) in any::<(u32, u32, u64, u32)>(),
             (tag, data, ignore) in any::<(Option<u64>, u64, u64)>(),
             (ip, mac) in any::<(IpAddr, Option<[u8; 6]>)>(),
-            (from, rod, class, process) in (any::<Option<u32>>(), any::<bool>(), any::<u8>(), 0..=MAX_PROCESS),
+            (rod, class, process) in (any::<bool>(), any::<u8>(), 0..=MAX_PROCESS),
+            from in prop::option::of((any::<u32>(), 0..=MAX_PROCESS)),
         ) {
             let extent = Extent { region: other, offset, len };
             let mode = if rod { DeliveryMode::Rod } else { DeliveryMode::Rud };
             let options = ConnectOptions { mode, class: TrafficClass(class), process };
+            let from = from.map(|(peer, process)| Source { peer: Addr(peer), process });
             let matching = tag.map_or(Matching::Untagged, |tag| Matching::Tagged { tag, ignore });
             let commands = [
                 Command::Connect { connection: name, peer: Addr(other), options },
                 Command::Send { operation: name, connection: !name, extent, tag, header_data: data },
-                Command::Receive { operation: name, extent, from: from.map(Addr), matching },
+                Command::Receive { operation: name, extent, from, matching },
                 Command::Cancel { operation: name },
                 Command::Close { connection: name },
                 Command::Abort { connection: name },
@@ -308,5 +322,9 @@ mod tests {
         let no_version = DescriptorError::Value("an IP version", 5);
         assert_eq!(Command::decode(&[7 | 5 << 16, 0, 0, 0, 0, 0, 0, 0]), Err(no_version));
         assert_eq!(Command::decode(&[3, 5, 0, 0, 0, 0, 0, 0]), Err(DescriptorError::Reserved(1)));
+        let of_anybody = 3 | 7 << 16;
+        assert_eq!(Command::decode(&[of_anybody, 0, 0, 0, 0, 0, 0, 0]), Err(DescriptorError::Reserved(0)));
+        let of_no_process = 3 | u64::from(FROM_ONE) << 8 | 4096 << 16;
+        assert_eq!(Command::decode(&[of_no_process, 5, 0, 0, 0, 0, 0, 0]), Err(process));
     }
 }

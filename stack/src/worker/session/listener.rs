@@ -8,7 +8,7 @@
 //! | bytes | request | reply |
 //! |---|---|---|
 //! | 0–7 | `weft-ses` | `weft-ses` |
-//! | 8–11 | version: 3 | version |
+//! | 8–11 | version: 4 | version |
 //! | 12–15 | process; 0 if any | 0 joined, 1 refused |
 //! | 16–19 | commands | the endpoint's address |
 //! | 20–23 | reports | process |
@@ -54,7 +54,7 @@ use crate::region::Region;
 use crate::worker::Waker;
 
 const MAGIC: [u8; 8] = *b"weft-ses";
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 const REQUEST: usize = 64;
 /// Flags of a request: the process is named, or any will do.
 const NAMED: u32 = 0;

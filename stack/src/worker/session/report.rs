@@ -12,14 +12,16 @@
 //! | 2 | | received: tag |
 //! | 3 | | received: header data |
 //! | 4–6 | | sent, received and closed: outcome |
+//! | 7 | 0–15 | received: the sender's process |
 //!
 //! The outcomes stand in `outcome.rs`, the errors of refusals in `refusal.rs`. Everything else is 0, and no report if
 //! it is not.
 
-use super::command::DescriptorError;
+use super::command::{DescriptorError, process};
 use super::{Slot, bits, outcome, refusal};
 use crate::fep::{CallError, Failure, ReceiveError, SendError};
 use crate::packet::Addr;
+use crate::ses::Source;
 
 /// The end of something that an application asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +45,7 @@ pub enum Report {
         /// The operation's number.
         operation: u32,
         /// The sender; none if no message has met the receive.
-        peer: Option<Addr>,
+        source: Option<Source>,
         /// The message's tag, if it has one.
         tag: Option<u64>,
         /// The 64 bits that the sender posted with the message.
@@ -144,14 +146,15 @@ impl Report {
                 let word0 = word0(SENT, 0, code, detail, operation);
                 [word0, retransmissions.into(), 0, 0, word4, word5, word6, 0]
             }
-            Report::Received { operation, peer, tag, header_data, len, result } => {
+            Report::Received { operation, source, tag, header_data, len, result } => {
                 let outcome::Outcome { code, detail, words: [word4, word5, word6] } =
                     outcome::of_receive(result);
                 let tagged = if tag.is_some() { TAGGED } else { 0 };
-                let flags = tagged | if peer.is_some() { HAS_SENDER } else { 0 };
+                let flags = tagged | if source.is_some() { HAS_SENDER } else { 0 };
                 let word0 = word0(RECEIVED, flags, code, detail, operation);
-                let word1 = u64::from(peer.map_or(0, |addr| addr.0)) | u64::from(len) << 32;
-                [word0, word1, tag.unwrap_or(0), header_data, word4, word5, word6, 0]
+                let (peer, process) = source.map_or((0, 0), |source| (source.peer.0, source.process));
+                let word1 = u64::from(peer) | u64::from(len) << 32;
+                [word0, word1, tag.unwrap_or(0), header_data, word4, word5, word6, process.into()]
             }
             Report::Closed { connection, peer, result } => {
                 let outcome::Outcome { code, detail, words: [word4, word5, word6] } =
@@ -192,7 +195,10 @@ impl Report {
             SENT => Report::Sent { operation: number, retransmissions: low, result: outcome::send(slot)? },
             RECEIVED => Report::Received {
                 operation: number,
-                peer: (flags & HAS_SENDER != 0).then_some(Addr(low)),
+                source: match flags & HAS_SENDER {
+                    0 => None,
+                    _ => Some(Source { peer: Addr(low), process: process(slot[7])? }),
+                },
                 tag: (flags & TAGGED != 0).then_some(slot[2]),
                 header_data: slot[3],
                 len: bits(slot[1], 32, 32) as u32,
@@ -220,7 +226,7 @@ mod tests {
     use weft_cc::Span;
 
     use super::*;
-    use crate::fep::{PeerRefusal, Resource, Unreachable};
+    use crate::fep::{MAX_PROCESS, PeerRefusal, Resource, Unreachable};
     use crate::wire::pds::{NackCode, PdcId, Psn};
     use crate::wire::ses::ReturnCode;
 
@@ -299,15 +305,16 @@ mod tests {
         #[test]
         fn a_decoded_report_is_the_one_that_was_encoded(
             (number, other, len) in any::<(u32, u32, u32)>(),
-            (peer, tag, header_data) in any::<(Option<u32>, Option<u64>, u64)>(),
+            (tag, header_data) in any::<(Option<u64>, u64)>(),
+            source in prop::option::of((any::<u32>(), 0..=MAX_PROCESS)),
             (sent, received, closed) in (sent(), received(), closed()),
             (error, request) in (refusal(), 0..REQUESTS.len()),
         ) {
-            let peer = peer.map(Addr);
+            let source = source.map(|(peer, process)| Source { peer: Addr(peer), process });
             let reports = [
                 Report::Connected { connection: number },
                 Report::Sent { operation: number, retransmissions: other, result: sent },
-                Report::Received { operation: number, peer, tag, header_data, len, result: received },
+                Report::Received { operation: number, source, tag, header_data, len, result: received },
                 Report::Closed { connection: number, peer: Addr(other), result: closed },
                 Report::Peer { operation: number, addr: Addr(other) },
                 Report::Refused { request: REQUESTS[request], number, error },
@@ -365,6 +372,10 @@ mod tests {
         assert_eq!(hop_of_an_unknown_peer, Err(DescriptorError::Reserved(1)));
         assert_eq!(Report::decode(&[5, 1, 0, 0, 0, 0, 0, 0]), Err(DescriptorError::Reserved(1)));
         assert_eq!(Report::decode(&[2, 0, 0, 0, 1, 0, 0, 0]), Err(DescriptorError::Reserved(4)));
+        let process_of_nobody = [3, 0, 0, 0, 0, 0, 0, 1];
+        assert_eq!(Report::decode(&process_of_nobody), Err(DescriptorError::Reserved(7)));
+        let of_no_process = [3 | u64::from(HAS_SENDER) << 8, 0, 0, 0, 0, 0, 0, 4096];
+        assert_eq!(Report::decode(&of_no_process), Err(DescriptorError::Value("the process", 4096)));
         let truncated_send = [2 | 8 << 16, 0, 0, 0, 0, 0, 0, 0];
         assert_eq!(Report::decode(&truncated_send), Err(DescriptorError::Value("an outcome", 8)));
     }

@@ -315,10 +315,10 @@ impl Sessions {
                     session.finish(operation, refused(Request::Send, operation).unwrap_or(sent));
                 }
             }
-            Completion::Received { context, peer, tag, header_data, len, result, .. } => {
+            Completion::Received { context, source, tag, header_data, len, result, .. } => {
                 let (slot, operation) = unpack(context);
                 if let Some(session) = self.at(slot) {
-                    let report = Report::Received { operation, peer, tag, header_data, len, result };
+                    let report = Report::Received { operation, source, tag, header_data, len, result };
                     session.finish(operation, report);
                 }
             }

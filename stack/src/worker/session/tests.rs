@@ -23,7 +23,7 @@ use crate::fep::{CallError, ConnectOptions, Fep, ReceiveError, Resource, SendErr
 use crate::packet::Addr;
 use crate::region::Region;
 use crate::rng::Rng;
-use crate::ses::Matching;
+use crate::ses::{Matching, Source};
 
 impl World {
     fn open(&mut self, side: usize) -> Client {

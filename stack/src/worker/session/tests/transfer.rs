@@ -8,7 +8,8 @@ fn a_message_is_copied_from_memory_to_memory_and_nowhere_else() {
     let (mut alice, mut bob) = (world.open(0), world.open(1));
     let bytes = content(1, 100_000);
     alice.write(1000, &bytes).unwrap();
-    let receive = bob.receive(extent(5, 150_000), Some(Addr(0)), Matching::Tagged { tag: 9, ignore: 0 }, 21);
+    let sender = Source { peer: Addr(0), process: alice.process() };
+    let receive = bob.receive(extent(5, 150_000), Some(sender), Matching::Tagged { tag: 9, ignore: 0 }, 21);
     receive.unwrap();
     let connection = alice.connect(Addr(1), to(&bob), 11).unwrap();
     alice.send(connection, extent(1000, 100_000), Some(9), 77, 12).unwrap();
@@ -18,7 +19,7 @@ fn a_message_is_copied_from_memory_to_memory_and_nowhere_else() {
     };
     let received = Report::Received {
         operation: 0,
-        peer: Some(Addr(0)),
+        source: Some(sender),
         tag: Some(9),
         header_data: 77,
         len: 100_000,
@@ -64,6 +65,36 @@ fn each_process_gets_the_messages_that_name_it() {
         let mut bytes = [0; 8];
         receiver.read(0, &mut bytes).unwrap();
         assert_eq!(bytes, [at as u8; 8]);
+    }
+}
+
+/// Applications that share an endpoint are different senders, even if they send the same tag to the same application.
+#[test]
+fn each_application_is_a_sender_of_its_own() {
+    let mut world = World::new();
+    let (mut senders, mut bob) = ([world.open(0), world.open(0)], world.open(1));
+    let [alice, ann] = [0, 1].map(|n: usize| Source { peer: Addr(0), process: senders[n].process() });
+    let tag = Matching::Tagged { tag: 9, ignore: 0 };
+    // The first receive is for the application that sends last; the last one is for either.
+    for (n, from) in [Some(ann), Some(alice), None].into_iter().enumerate() {
+        bob.receive(extent(5_000 * n as u64, 5_000), from, tag, n as u64).unwrap();
+    }
+    for (n, seed) in [(0, 1), (0, 2), (1, 3)] {
+        let sender = &mut senders[n];
+        sender.write(0, &content(seed, 5_000)).unwrap();
+        let connection = sender.connect(Addr(1), to(&bob), 0).unwrap();
+        sender.send(connection, extent(0, 5_000), Some(9), seed, 1).unwrap();
+        while world.event(sender).context != 1 {}
+    }
+    for (context, from, seed) in [(1, alice, 1), (2, alice, 2), (0, ann, 3)] {
+        let event = world.event(&mut bob);
+        let Report::Received { source, header_data, result: Ok(()), .. } = event.report else {
+            panic!("{event:?}")
+        };
+        assert_eq!((event.context, source, header_data), (context, Some(from), seed));
+        let mut bytes = vec![0; 5_000];
+        bob.read(5_000 * context, &mut bytes).unwrap();
+        assert!(bytes == content(seed, 5_000), "message {seed}");
     }
 }
 
