@@ -54,8 +54,12 @@ pub(crate) fn serve(own: &str, mut count: u64) -> Outcome<()> {
             result?;
             endpoint.receive_with(buffer, requests)?;
             let connection = match client {
-                Some((peer, open)) if peer == source.peer => open,
-                _ => client.insert((source.peer, endpoint.connect(source.peer)?)).1,
+                Some((known, open)) if known == source => open,
+                _ => {
+                    // The client may be one of several applications at its address.
+                    let there = ConnectOptions::default().process(source.process);
+                    client.insert((source, endpoint.connect_with(source.peer, there)?)).1
+                }
             };
             let answer = message.unwrap_or_default().to_ascii_uppercase();
             endpoint.send_with(connection, answer, SendOptions::default().tag(header_data))?;

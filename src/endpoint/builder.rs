@@ -275,8 +275,8 @@ impl Builder {
         })
     }
 
-    /// The number under which peers reach this endpoint, 0 to 4095. If nothing is said it is 0, but with `serve:` one from
-    /// 1 on that the server chooses. [`Endpoint::connect`] opens connections to process 0: an application of a server
+    /// The number under which peers reach this endpoint and see its messages ([`Source`](crate::Source)), 0 to 4095. If
+    /// nothing is said it is 0, but with `serve:` one from 1 on that the server chooses. [`Endpoint::connect`] opens connections to process 0: an application of a server
     /// that is to be reached so asks for 0.
     #[must_use]
     pub fn process(self, number: u16) -> Builder {

@@ -121,7 +121,8 @@ impl Endpoint {
         Ok(Endpoint { backend: Backend::Direct(Box::new(direct)) })
     }
 
-    /// The number under which peers reach this endpoint: [`ConnectOptions::process`].
+    /// The number under which peers reach this endpoint, [`ConnectOptions::process`], and see its messages,
+    /// [`Source::process`](weft_stack::ses::Source::process).
     pub fn process(&self) -> u16 {
         match &self.backend {
             Backend::Direct(direct) => direct.process(),

@@ -217,7 +217,7 @@ impl<'a> HostFlows<'a> {
         let flow = &self.workload.flows()[receive.flow as usize];
         fep.post_receive(Receive {
             buffer: receive.buffer.take().unwrap_or_else(|| room_for(flow)),
-            from: Some(receive.from),
+            from: Some(receive.from.into()),
             matching: Matching::Tagged { tag: u64::from(receive.flow), ignore: 0 },
             context: slot as u64,
         })?;

@@ -126,7 +126,8 @@ impl Client {
         self.addr
     }
 
-    /// The process that peers name to reach this application: [`ConnectOptions::process`].
+    /// The process that peers name to reach this application, [`ConnectOptions::process`], and that its messages come
+    /// from, [`Source::process`].
     pub fn process(&self) -> u16 {
         self.process
     }

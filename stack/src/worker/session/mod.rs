@@ -8,7 +8,8 @@
 //!
 //! A [`SessionServer`] drives a worker and serves its applications; loops of other owners call [`Sessions::serve`] once
 //! each turn. An application holds a [`Client`]. Each application is a process of its own to peers
-//! ([`ConnectOptions::process`]): it gets the messages that name it and no others. The outcomes and errors in its
+//! ([`ConnectOptions::process`]): it gets the messages that name it and no others, and the messages that it sends name it
+//! ([`Source`](crate::ses::Source)). The outcomes and errors in its
 //! reports are those of the endpoint itself ([`crate::fep`]).
 //!
 //! An application is not trusted. Each word of its commands is checked; a command that makes no sense is answered with
