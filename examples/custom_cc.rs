@@ -16,8 +16,8 @@ struct Scalable {
 impl SenderCc for Scalable {
     fn on_ack(&mut self, _: Time, ack: &AckSample) {
         match ack.ecn {
-            true => self.cwnd -= ack.newly_received.min(self.cwnd - self.packet) / 2,
-            false => self.cwnd += self.packet * ack.newly_received / self.cwnd,
+            true => self.cwnd -= u64::from(ack.newly_received).min(self.cwnd - self.packet) / 2,
+            false => self.cwnd += self.packet * u64::from(ack.newly_received) / self.cwnd,
         }
     }
     fn on_nack(&mut self, _: Time, nack: &NackSample) {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use weft_cc::dctcp::{Dctcp, DctcpConfig, DctcpShared};
 use weft_cc::nscc::{Nscc, NsccConfig, NsccShared};
 use weft_cc::smartt::{Smartt, SmarttConfig, SmarttShared};
-use weft_cc::{AckSample, CcParams, FlowControl, NackCause, NackSample, Rate, SenderCc, Span, Time};
+use weft_cc::{AckSample, CcParams, NackCause, NackSample, Rate, SenderCc, Span, Time};
 
 const PARAMS: CcParams = CcParams {
     mtu: 4096,
@@ -110,16 +110,14 @@ fn measured<C: SenderCc>(cc: &mut C, now: Time, ack: &AckSample) {
 
 fn ack(case: &Case, in_flight: u64) -> AckSample {
     AckSample {
-        newly_received: MTU,
-        trigger_bytes: MTU,
+        newly_received: MTU as u32,
+        trigger_bytes: MTU as u32,
         rtt: Some(case.rtt),
         ecn: case.ecn,
         in_flight,
         out_of_order: 0,
         hops: None,
-        remote_queueing: Span::ZERO,
-        local_rx_delay: Span::ZERO,
-        flow_control: FlowControl::Off,
+        hosts: None,
     }
 }
 

@@ -142,7 +142,7 @@ impl Dctcp {
 impl SenderCc for Dctcp {
     fn on_ack(&mut self, _now: Time, ack: &AckSample) {
         self.see(ack.rtt);
-        let (bytes, trigger) = (bytes_u32(ack.newly_received), bytes_u32(ack.trigger_bytes));
+        let (bytes, trigger) = (ack.newly_received, ack.trigger_bytes);
         self.reported = self.reported.saturating_add(trigger);
         if ack.ecn {
             self.marked = self.marked.saturating_add(trigger);

@@ -84,12 +84,13 @@ pub struct SentPacket {
 /// An acknowledgement has arrived.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AckSample {
-    /// Bytes that the receiver has accepted since the last acknowledgement; may be zero.
-    pub newly_received: u64,
+    /// Bytes that the receiver has accepted since the last acknowledgement; may be zero. A PDC's packets under way are
+    /// never as many as 32 bits can say.
+    pub newly_received: u32,
     /// Size of the packet that triggered the acknowledgement, which `rtt` and `ecn` are about, bytes. Zero if no packet
     /// did, or if it was known to have arrived.
-    pub trigger_bytes: u64,
-    /// RTT of that packet, less `remote_queueing` and `local_rx_delay`; none if it is ambiguous, because the packet was
+    pub trigger_bytes: u32,
+    /// RTT of that packet, less its [time in hosts](HostReport); none if it is ambiguous, because the packet was
     /// retransmitted or had been acknowledged before.
     pub rtt: Option<Span>,
     /// Whether that packet arrived with a congestion mark (CE).
@@ -100,12 +101,33 @@ pub struct AckSample {
     pub out_of_order: u16,
     /// Number of switches that the packet has passed; none if unknown.
     pub hops: Option<u8>,
+    /// What the two hosts add to that; none if they measure no time and the receiver requests nothing, as is usual.
+    pub hosts: Option<HostReport>,
+}
+
+/// What the two hosts of an acknowledged packet have to say about themselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct HostReport {
     /// Time from the arrival of the packet at the remote host to its acknowledgement; zero if unknown.
     pub remote_queueing: Span,
     /// Time from the arrival of the acknowledgement at the local host to its processing; zero if unknown.
     pub local_rx_delay: Span,
     /// The receiver's request to send less, because the host itself cannot keep up.
     pub flow_control: FlowControl,
+}
+
+impl HostReport {
+    /// This report, or none if it says nothing.
+    #[inline]
+    pub fn if_any(self) -> Option<HostReport> {
+        (self != HostReport::default()).then_some(self)
+    }
+
+    /// Time that the packet and its acknowledgement waited in the hosts, as far as their ports measure it.
+    #[inline]
+    pub fn delay(&self) -> Span {
+        self.remote_queueing.plus(self.local_rx_delay)
+    }
 }
 
 /// A receiver's request concerning the window of its sender (destination flow control, UET §3.6.13.2).
@@ -121,11 +143,11 @@ pub enum FlowControl {
     Restore,
 }
 
-impl AckSample {
-    /// Time that the packet and its acknowledgement waited in the hosts, as far as their ports measure it.
+impl FlowControl {
+    /// Whether the receiver holds the window down.
     #[inline]
-    pub fn host_delay(&self) -> Span {
-        self.remote_queueing.plus(self.local_rx_delay)
+    pub fn is_penalty(self) -> bool {
+        matches!(self, FlowControl::Penalty(_))
     }
 }
 

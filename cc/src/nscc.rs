@@ -44,6 +44,8 @@ const REFERENCE_RTT_PS: f64 = 12e6;
 const LONGEST_DELAY_PS: u64 = (1 << 62) - 1;
 /// The average of the time in hosts takes in a new value by 1/2^this.
 const HOST_DELAY_GAIN: u32 = 3;
+/// The average of the time in hosts of a flow that has had no answer.
+const NOT_STARTED: u16 = u16::MAX;
 /// The largest window, bytes: windows have 32 bits, and an addition must not overflow them.
 const LARGEST_WINDOW: u64 = (1 << 31) - 1;
 
@@ -160,10 +162,9 @@ pub struct Nscc {
     window: u32,
     fast_increase: bool,
     trigger_qa: bool,
-    /// Whether the timers hold instants of this clock, and no packet has waited in the hosts of late.
-    usual: bool,
-    /// Whether a first quick-adapt period has begun.
-    in_period: bool,
+    /// Moving average of the time that packets and acknowledgements wait in the hosts, in 1/2^16 of the network RTT;
+    /// `NOT_STARTED` until the first answer. So one comparison tells that the flow has begun and no packet has waited.
+    host_delay: u16,
     shared: Arc<NsccShared>,
     /// Collected increase, bytes²: it is divided by the window when it is applied.
     inc: f64,
@@ -187,8 +188,8 @@ pub struct Nscc {
     to_ignore: u32,
     /// The window when the receiver's penalty began; 0 if there is none to restore.
     saved_window: u32,
-    /// Moving average of the time that packets and acknowledgements wait in the hosts, ns.
-    host_delay_ns: u32,
+    /// The largest window. It follows from the base RTT and the time in hosts.
+    max_window: u32,
 }
 
 fn bytes_u32(bytes: u64) -> u32 {
@@ -216,22 +217,22 @@ impl Nscc {
             idle_bytes: 0,
             to_ignore: 0,
             saved_window: 0,
-            host_delay_ns: 0,
+            max_window,
             fast_increase: false,
             trigger_qa: false,
-            usual: false,
-            in_period: false,
+            host_delay: NOT_STARTED,
         }
     }
 
-    /// Makes all timers due: they count as if they had last run long ago.
-    fn start(&mut self, now: Time) {
-        // The hosts' delay is averaged after the start only.
-        if !self.usual && self.host_delay_ns == 0 {
+    /// Whether this answer is the flow's first. Makes the timers due then: they count as if they had last run long ago.
+    fn start(&mut self, now: Time) -> bool {
+        let first = self.host_delay == NOT_STARTED;
+        if first {
             let long_ago = now - Span::from_ps(LONGEST_TIMER_PS);
-            (self.qa_end, self.last_decrease, self.last_adjust) = (long_ago, long_ago, long_ago);
-            self.usual = true;
+            (self.last_decrease, self.last_adjust) = (long_ago, long_ago);
+            self.host_delay = 0;
         }
+        first
     }
 
     fn avg_delay_ps(&self) -> f64 {
@@ -239,7 +240,7 @@ impl Nscc {
     }
 
     fn bound(&mut self) {
-        self.window = self.window.max(self.shared.min_window).min(self.max_window());
+        self.window = self.window.max(self.shared.min_window).min(self.max_window);
     }
 
     fn shrink(&mut self, bytes: u64) {
@@ -249,27 +250,34 @@ impl Nscc {
     fn lower_base_rtt(&mut self, rtt: Span) {
         if rtt.as_ps() < self.base_rtt_ps {
             self.base_rtt_ps = rtt.as_ps();
-            self.bound();
+            self.limit();
         }
     }
 
-    /// The time of a round trip through the idle network and both hosts.
-    fn loop_ps(&self) -> u64 {
-        let in_hosts = u64::from(self.host_delay_ns) * 1_000;
-        (self.base_rtt_ps + in_hosts).min(self.shared.network_rtt.as_ps())
+    /// The time of a round trip through the idle network and both hosts. If not `HOSTS`, no packet has waited in
+    /// them of late.
+    #[inline(always)]
+    fn loop_ps<const HOSTS: bool>(&self) -> u64 {
+        if !HOSTS {
+            return self.base_rtt_ps;
+        }
+        let network = self.shared.network_rtt.as_ps();
+        let in_hosts = (u128::from(network) * u128::from(self.host_delay)) >> 16;
+        (self.base_rtt_ps + in_hosts as u64).min(network)
     }
 
-    /// The largest window now. It follows from the base RTT and the time in hosts.
-    fn max_window(&self) -> u32 {
-        self.shared.max_window(self.loop_ps())
+    /// Sets the largest window anew.
+    fn limit(&mut self) {
+        self.max_window = self.shared.max_window(self.loop_ps::<true>());
+        self.bound();
     }
 
     fn average_in_host_delay(&mut self, waited: Span) {
-        let ns = (waited.as_ps() / 1_000).min(1 << 30) as i32;
-        let before = self.host_delay_ns as i32;
-        self.host_delay_ns = (before + ((ns - before) >> HOST_DELAY_GAIN)) as u32;
-        self.usual = self.host_delay_ns == 0;
-        self.bound();
+        let network = self.shared.network_rtt.as_ps();
+        let share = (u128::from(waited.as_ps().min(network)) << 16) / u128::from(network);
+        let (waited, before) = (share.min(u128::from(NOT_STARTED - 1)) as i32, i32::from(self.host_delay));
+        self.host_delay = (before + ((waited - before) >> HOST_DELAY_GAIN)) as u16;
+        self.limit();
     }
 
     #[inline(always)]
@@ -287,18 +295,19 @@ impl Nscc {
         self.average_in(counted);
     }
 
-    /// Handles any ACK. All calls in it are tail calls, so that no registers have to be saved.
+    /// Handles any ACK; if not `HOSTS`, one whose hosts report nothing, and have not of late. All calls in it are tail
+    /// calls, so that no registers have to be saved.
     #[inline(always)]
-    fn react(&mut self, now: Time, ack: &AckSample, bytes: u32, delay_ps: u64) {
+    fn react<const HOSTS: bool>(&mut self, now: Time, ack: &AckSample, bytes: u32, delay_ps: u64) {
         self.received = self.received.wrapping_add(bytes);
         self.to_ignore = self.to_ignore.saturating_sub(bytes);
         if ack.ecn && self.to_ignore > 0 {
             return self.forget_increases();
         }
         if passed(now, self.qa_end) {
-            return self.react_at_period_end(now, ack, bytes, delay_ps);
+            return self.react_at_period_end::<HOSTS>(now, ack, bytes, delay_ps);
         }
-        self.core_cases(now, ack, bytes, delay_ps);
+        self.core_cases::<HOSTS>(now, ack, bytes, delay_ps);
     }
 
     /// Drops the collected increases and starts to count the bytes for the next adjustment.
@@ -310,40 +319,51 @@ impl Nscc {
 
     /// As `react`, for the first ACK after a period of quick adapt.
     #[inline(never)]
-    fn react_at_period_end(&mut self, now: Time, ack: &AckSample, bytes: u32, delay_ps: u64) {
+    fn react_at_period_end<const HOSTS: bool>(
+        &mut self,
+        now: Time,
+        ack: &AckSample,
+        bytes: u32,
+        delay_ps: u64,
+    ) {
         let far_off = self.trigger_qa || delay_ps > self.shared.qa_threshold_ps;
-        if self.quick_adapt(now, far_off, ack.in_flight) {
+        if self.quick_adapt::<HOSTS>(now, far_off, ack.in_flight) {
             return self.forget_increases();
         }
-        self.core_cases(now, ack, bytes, delay_ps);
+        self.core_cases::<HOSTS>(now, ack, bytes, delay_ps);
     }
 
     /// Ends a period of quick adapt; true if the window was set (`quick_adapt`; §III-E).
     #[inline(always)]
-    fn quick_adapt(&mut self, now: Time, far_off: bool, in_flight: u64) -> bool {
+    fn quick_adapt<const HOSTS: bool>(&mut self, now: Time, far_off: bool, in_flight: u64) -> bool {
         let achieved = self.received.wrapping_sub(self.received_at_period);
-        let gate = self.max_window() >> self.shared.qa_gate;
-        let adapt = self.in_period && far_off && achieved < gate && self.shared.quick_adapt;
+        let gate = self.max_window >> self.shared.qa_gate;
+        let adapt = far_off && achieved < gate && self.shared.quick_adapt;
         if adapt {
             self.window = (f64::from(achieved) * self.shared.qa_scaling) as u32;
             self.bound();
             self.to_ignore = bytes_u32(in_flight);
             self.trigger_qa = false;
         }
-        self.received_at_period = self.received;
-        self.qa_end = now + Span::from_ps(self.loop_ps() + self.shared.target_ps);
-        self.in_period = true;
+        self.begin_period::<HOSTS>(now, self.received);
         adapt
+    }
+
+    /// Begins a period of quick adapt, in which all bytes after the first `received` count.
+    #[inline(always)]
+    fn begin_period<const HOSTS: bool>(&mut self, now: Time, received: u32) {
+        self.received_at_period = received;
+        self.qa_end = now + Span::from_ps(self.loop_ps::<HOSTS>() + self.shared.target_ps);
     }
 
     /// The four cases of the table in the module's documentation (§III-I).
     #[inline(always)]
-    fn core_cases(&mut self, now: Time, ack: &AckSample, bytes: u32, delay_ps: u64) {
+    fn core_cases<const HOSTS: bool>(&mut self, now: Time, ack: &AckSample, bytes: u32, delay_ps: u64) {
         let room = self.shared.target_ps.wrapping_sub(delay_ps) as i64;
         let below_target = room > 0;
         match (ack.ecn, below_target) {
             // The window does not grow while the receiver holds it down.
-            (false, _) if matches!(ack.flow_control, FlowControl::Penalty(_)) => {}
+            (false, _) if HOSTS && ack.hosts.is_some_and(|hosts| hosts.flow_control.is_penalty()) => {}
             (false, true) => {
                 if !self.fast_increase(bytes, delay_ps) {
                     self.proportional_increase(bytes, room);
@@ -351,7 +371,7 @@ impl Nscc {
             }
             (false, false) => self.fair_increase(bytes),
             (true, true) => {} // §III-I1: the load balancer changes the path.
-            (true, false) => return self.multiplicative_decrease(now),
+            (true, false) => return self.multiplicative_decrease::<HOSTS>(now),
         }
         self.adjust_if_due(now);
     }
@@ -380,19 +400,20 @@ impl Nscc {
         self.fast_increase |= self.idle_bytes > self.window;
         if self.fast_increase {
             let grown = f64::from(self.window) + f64::from(bytes) * self.shared.fi_scale;
-            let largest = self.max_window();
-            self.window = if grown < f64::from(largest) { grown as u32 } else { largest };
+            let largest = f64::from(self.max_window);
+            self.window = if grown < largest { grown as u32 } else { self.max_window };
         }
         self.fast_increase
     }
 
     /// §III-I2.
     #[inline(never)]
-    fn multiplicative_decrease(&mut self, now: Time) {
+    fn multiplicative_decrease<const HOSTS: bool>(&mut self, now: Time) {
         self.fast_increase = false;
         self.idle_bytes = 0;
         let avg = self.avg_delay_ps();
-        if avg > self.shared.target_ps as f64 && elapsed_ps(now, self.last_decrease) > self.loop_ps() {
+        if avg > self.shared.target_ps as f64 && elapsed_ps(now, self.last_decrease) > self.loop_ps::<HOSTS>()
+        {
             let factor = (self.shared.md_base + self.shared.md_slope / avg).max(self.shared.md_floor);
             let shrunk = (f64::from(self.window) * factor) as u32;
             self.window = shrunk.max(self.shared.min_window);
@@ -426,10 +447,10 @@ impl Nscc {
     /// or comes from hosts that measure how long packets wait in them.
     #[cold]
     fn on_rare_ack(&mut self, now: Time, ack: &AckSample) {
-        self.start(now);
-        self.average_in_host_delay(ack.host_delay());
-        let bytes = bytes_u32(ack.newly_received);
-        self.obey_receiver(ack, bytes);
+        let first = self.start(now);
+        let hosts = ack.hosts.unwrap_or_default();
+        self.average_in_host_delay(hosts.delay());
+        self.obey_receiver(hosts.flow_control, ack.in_flight, ack.newly_received);
         let delay_ps = match ack.rtt {
             Some(rtt) => {
                 self.lower_base_rtt(rtt);
@@ -439,24 +460,27 @@ impl Nscc {
             }
             None => self.avg_delay_ps() as u64,
         };
-        self.react(now, ack, bytes, delay_ps);
+        if first {
+            self.begin_period::<true>(now, self.received.wrapping_add(ack.newly_received));
+        }
+        self.react::<true>(now, ack, ack.newly_received, delay_ps);
     }
 
     /// The receiver's flow control (`apply_cwnd_penalty`, UET §3.6.13.6).
-    fn obey_receiver(&mut self, ack: &AckSample, bytes: u32) {
-        match ack.flow_control {
+    fn obey_receiver(&mut self, request: FlowControl, in_flight: u64, bytes: u32) {
+        match request {
             FlowControl::Off => {}
             FlowControl::Penalty(share) => {
                 if self.saved_window == 0 {
                     self.saved_window = self.window;
                 }
-                self.window = self.window.min(bytes_u32(ack.in_flight));
+                self.window = self.window.min(bytes_u32(in_flight));
                 self.shrink((u64::from(bytes) * u64::from(share.min(127))) >> 7);
             }
             FlowControl::Restore => {
                 self.window = match core::mem::take(&mut self.saved_window) {
                     0 => self.window,
-                    saved => saved.min(self.max_window()),
+                    saved => saved.min(self.max_window),
                 };
             }
         }
@@ -466,23 +490,27 @@ impl Nscc {
 impl SenderCc for Nscc {
     #[inline]
     fn on_ack(&mut self, now: Time, ack: &AckSample) {
-        let waited = ack.remote_queueing.as_ps() | ack.local_rx_delay.as_ps();
-        let usual =
-            self.usual && ack.flow_control == FlowControl::Off && (ack.newly_received >> 32) | waited == 0;
-        let (Some(rtt), true) = (ack.rtt, usual) else { return self.on_rare_ack(now, ack) };
+        // The order of these tests is the one for which the compiler needs the fewest instructions.
+        if self.host_delay != 0 || ack.hosts.is_some() {
+            return self.on_rare_ack(now, ack);
+        }
+        let Some(rtt) = ack.rtt else { return self.on_rare_ack(now, ack) };
         // An RTT below the base RTT wraps to a huge delay, so that one comparison finds both.
         let delay_ps = rtt.as_ps().wrapping_sub(self.base_rtt_ps);
         if delay_ps >> 62 != 0 {
             return self.on_rare_ack(now, ack);
         }
         self.count_delay(delay_ps, ack.ecn);
-        self.react(now, ack, ack.newly_received as u32, delay_ps);
+        self.react::<false>(now, ack, ack.newly_received, delay_ps);
     }
 
     fn on_nack(&mut self, now: Time, nack: &NackSample) {
-        self.start(now);
+        let first = self.start(now);
         if self.shared.base_rtt_from_nack {
             nack.rtt.into_iter().for_each(|rtt| self.lower_base_rtt(rtt));
+        }
+        if first {
+            self.begin_period::<true>(now, self.received);
         }
         self.to_ignore = self.to_ignore.saturating_sub(bytes_u32(nack.bytes));
         // The trimmed packet found a full queue, whose delay is taken to be one network RTT.
@@ -490,7 +518,8 @@ impl SenderCc for Nscc {
         self.trigger_qa = true;
         // The packet was still in flight when it was trimmed.
         let in_flight = nack.in_flight.saturating_add(nack.bytes);
-        if self.to_ignore > 0 || (passed(now, self.qa_end) && self.quick_adapt(now, true, in_flight)) {
+        if self.to_ignore > 0 || (passed(now, self.qa_end) && self.quick_adapt::<true>(now, true, in_flight))
+        {
             return self.forget_increases();
         }
         // Congestion of the receiver's own link is left to its credits.

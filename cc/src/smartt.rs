@@ -182,7 +182,7 @@ impl Smartt {
             usual: false,
             shared,
         };
-        flow.bound();
+        flow.bound::<false>();
         flow
     }
 
@@ -197,8 +197,8 @@ impl Smartt {
     }
 
     #[inline(always)]
-    fn bound(&mut self) {
-        let bounded = smaller(self.loop_rtt() * self.shared.max_window_per_ps, self.cwnd);
+    fn bound<const HOSTS: bool>(&mut self) {
+        let bounded = smaller(self.loop_rtt::<HOSTS>() * self.shared.max_window_per_ps, self.cwnd);
         self.cwnd = if bounded > self.shared.min_window { bounded } else { self.shared.min_window };
     }
 
@@ -207,10 +207,11 @@ impl Smartt {
         self.avg_rtt_ps += self.shared.gain * (rtt as f32 - self.avg_rtt_ps);
     }
 
-    /// Time of a round trip through the idle network and both hosts, picoseconds.
+    /// Time of a round trip through the idle network and both hosts, picoseconds. If not `HOSTS`, no packet has waited
+    /// in them of late.
     #[inline(always)]
-    fn loop_rtt(&self) -> f64 {
-        self.base_rtt + f64::from(self.host_delay_ps)
+    fn loop_rtt<const HOSTS: bool>(&self) -> f64 {
+        if HOSTS { self.base_rtt + f64::from(self.host_delay_ps) } else { self.base_rtt }
     }
 
     fn average_in_host_delay(&mut self, waited: Span) {
@@ -223,44 +224,44 @@ impl Smartt {
 
     /// Algorithm 4, for an ACK. All calls in it are tail calls, so that it needs no stack.
     #[inline(always)]
-    fn congestion_loop(&mut self, now: Time, bytes: u32, ack: &AckSample, rtt: f64) {
+    fn congestion_loop<const HOSTS: bool>(&mut self, now: Time, bytes: u32, ack: &AckSample, rtt: f64) {
         self.acked = self.acked.saturating_add(bytes);
         self.to_ignore = self.to_ignore.saturating_sub(bytes);
         if self.to_ignore > 0 {
             return;
         }
         if reached(now, self.end) {
-            return self.at_period_end(now, bytes, ack, rtt);
+            return self.at_period_end::<HOSTS>(now, bytes, ack, rtt);
         }
         if self.fast_increase(bytes, ack.ecn, rtt) {
-            return self.bound();
+            return self.bound::<HOSTS>();
         }
-        self.core_cases(now, bytes, ack.ecn, rtt);
+        self.core_cases::<HOSTS>(now, bytes, ack.ecn, rtt);
     }
 
     #[inline(never)]
-    fn at_period_end(&mut self, now: Time, bytes: u32, ack: &AckSample, rtt: f64) {
+    fn at_period_end<const HOSTS: bool>(&mut self, now: Time, bytes: u32, ack: &AckSample, rtt: f64) {
         if !self.shared.trimming {
             self.trigger_without_trims(rtt);
         }
-        let adapted = self.quick_adapt(now, ack.in_flight);
+        let adapted = self.quick_adapt::<HOSTS>(now, ack.in_flight);
         let increased = self.fast_increase(bytes, ack.ecn, rtt);
         if adapted || increased {
-            return self.bound();
+            return self.bound::<HOSTS>();
         }
-        self.core_cases(now, bytes, ack.ecn, rtt);
+        self.core_cases::<HOSTS>(now, bytes, ack.ecn, rtt);
     }
 
     /// Algorithm 2, at the end of a period.
     #[inline(always)]
-    fn quick_adapt(&mut self, now: Time, in_flight: u64) -> bool {
+    fn quick_adapt<const HOSTS: bool>(&mut self, now: Time, in_flight: u64) -> bool {
         let adapted = self.trigger_qa && self.in_period;
         if adapted {
             self.trigger_qa = false;
             self.cwnd = f64::from(self.acked) * self.shared.qa_scaling;
             self.to_ignore = bytes_u32(in_flight);
         }
-        self.end = now + Span::from_ps((self.loop_rtt() * self.shared.target) as i64 as u64);
+        self.end = now + Span::from_ps((self.loop_rtt::<HOSTS>() * self.shared.target) as i64 as u64);
         self.in_period = true;
         self.acked = 0;
         adapted
@@ -291,14 +292,14 @@ impl Smartt {
 
     /// Algorithm 1.
     #[inline(always)]
-    fn core_cases(&mut self, now: Time, bytes: u32, ecn: bool, rtt: f64) {
+    fn core_cases<const HOSTS: bool>(&mut self, now: Time, bytes: u32, ecn: bool, rtt: f64) {
         let target = self.base_rtt * self.shared.target;
         if ecn {
             // Below the target the load balancer changes the path and the window stays (§III-I1).
             if rtt > target {
-                self.multiplicative_decrease(now);
+                self.multiplicative_decrease::<HOSTS>(now);
             }
-            return self.bound();
+            return self.bound::<HOSTS>();
         }
         let size = f64::from(bytes);
         // The common factor of equations 2 and 3: p.size/cwnd · mtu · (BDP / reference BDP).
@@ -311,14 +312,14 @@ impl Smartt {
             let proportional = (target - rtt) / rtt * packet * self.shared.pi_per_ps;
             self.cwnd += smaller(proportional, size) + packet * self.shared.fair_per_ps;
         }
-        self.bound();
+        self.bound::<HOSTS>();
     }
 
     /// Equation 1, once per base RTT.
     #[inline(always)]
-    fn multiplicative_decrease(&mut self, now: Time) {
+    fn multiplicative_decrease<const HOSTS: bool>(&mut self, now: Time) {
         let avg = f64::from(self.avg_rtt_ps);
-        let rested = elapsed_ps(now, self.last_decrease) >= self.loop_rtt() as i64 as u64;
+        let rested = elapsed_ps(now, self.last_decrease) >= self.loop_rtt::<HOSTS>() as i64 as u64;
         if rested && avg > self.base_rtt * self.shared.target {
             // 1 − s·(avg − trtt)/avg is (1 − s) + s·trtt/avg.
             let factor = self.shared.md_base + self.shared.md_slope * self.base_rtt / avg;
@@ -341,25 +342,27 @@ impl Smartt {
             }
             None => f64::from(self.avg_rtt_ps),
         };
-        self.average_in_host_delay(ack.host_delay());
-        self.bound();
-        self.congestion_loop(now, bytes_u32(ack.newly_received), ack, rtt);
+        self.average_in_host_delay(ack.hosts.unwrap_or_default().delay());
+        self.bound::<true>();
+        self.congestion_loop::<true>(now, ack.newly_received, ack, rtt);
     }
 }
 
 impl SenderCc for Smartt {
     #[inline]
     fn on_ack(&mut self, now: Time, ack: &AckSample) {
-        let waited = ack.remote_queueing.as_ps() | ack.local_rx_delay.as_ps();
-        let usual = self.usual && (ack.newly_received >> 32) | waited == 0;
-        let (Some(rtt), true) = (ack.rtt, usual) else { return self.on_rare_ack(now, ack) };
+        // The order of these tests is the one for which the compiler needs the fewest instructions.
+        if !self.usual || ack.hosts.is_some() {
+            return self.on_rare_ack(now, ack);
+        }
+        let Some(rtt) = ack.rtt else { return self.on_rare_ack(now, ack) };
         // As a signed number a huge RTT is negative, so that one comparison finds both.
         let rtt = rtt.as_ps() as i64 as f64;
         if rtt < self.base_rtt {
             return self.on_rare_ack(now, ack);
         }
         self.average_in(rtt);
-        self.congestion_loop(now, ack.newly_received as u32, ack, rtt);
+        self.congestion_loop::<false>(now, ack.newly_received, ack, rtt);
     }
 
     /// Algorithm 4, for a trim.
@@ -373,9 +376,9 @@ impl SenderCc for Smartt {
         self.cwnd -= f64::from(bytes);
         self.trigger_qa = true;
         if self.to_ignore == 0 && reached(now, self.end) {
-            self.quick_adapt(now, nack.in_flight);
+            self.quick_adapt::<true>(now, nack.in_flight);
         }
-        self.bound();
+        self.bound::<true>();
     }
 
     fn on_timeout(&mut self, _now: Time, lost: &LossSample) {
@@ -384,7 +387,7 @@ impl SenderCc for Smartt {
         if self.to_ignore == 0 {
             self.cwnd -= f64::from(bytes);
         }
-        self.bound();
+        self.bound::<true>();
     }
 
     #[inline]

@@ -6,8 +6,8 @@ use bottleneck::{Bottleneck, sample};
 use proptest::prelude::*;
 use weft_cc::registry::{Needs, WindowBounds, all_names};
 use weft_cc::{
-    AckSample, CcChoice, CcParams, FlowControl, LossSample, NackCause, NackSample, Rate, SenderAlgorithm,
-    SenderCc, SentPacket, Span, Time, Window,
+    AckSample, CcChoice, CcParams, FlowControl, HostReport, LossSample, NackCause, NackSample, Rate,
+    SenderAlgorithm, SenderCc, SentPacket, Span, Time, Window,
 };
 
 const NETWORK: CcParams = CcParams {
@@ -93,13 +93,18 @@ fn flow_control() -> impl Strategy<Value = FlowControl> {
     ]
 }
 
+/// What one acknowledgement can say of, bytes.
+fn received() -> impl Strategy<Value = u32> {
+    amount().prop_map(|bytes| bytes.min(u64::from(u32::MAX)) as u32)
+}
+
 /// Most hosts do not measure how long packets wait in them.
 fn waited() -> impl Strategy<Value = Span> {
     prop_oneof![6 => Just(0), 1 => 0..60_000_000_u64, 1 => any::<u64>()].prop_map(Span::from_ps)
 }
 
 fn ack() -> impl Strategy<Value = AckSample> {
-    (amount(), rtt(), any::<bool>(), amount(), any::<u16>(), flow_control(), waited()).prop_map(
+    (received(), rtt(), any::<bool>(), amount(), any::<u16>(), flow_control(), waited()).prop_map(
         |(newly_received, rtt, ecn, in_flight, out_of_order, flow_control, waited)| AckSample {
             newly_received,
             trigger_bytes: newly_received,
@@ -108,9 +113,7 @@ fn ack() -> impl Strategy<Value = AckSample> {
             in_flight,
             out_of_order,
             hops: Some(4),
-            remote_queueing: waited,
-            local_rx_delay: waited,
-            flow_control,
+            hosts: HostReport { remote_queueing: waited, local_rx_delay: waited, flow_control }.if_any(),
         },
     )
 }

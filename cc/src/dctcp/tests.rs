@@ -1,5 +1,5 @@
 use super::*;
-use crate::{FlowControl, NackCause, Rate};
+use crate::{NackCause, Rate};
 
 const PACKET: u64 = 1_000;
 
@@ -21,16 +21,14 @@ fn flow(window_packets: u64, alpha: f64) -> Dctcp {
 
 fn ack(packets: u64, ecn: bool, in_flight: u64) -> AckSample {
     AckSample {
-        newly_received: packets * PACKET,
-        trigger_bytes: PACKET,
+        newly_received: (packets * PACKET) as u32,
+        trigger_bytes: PACKET as u32,
         rtt: Some(Span::from_us(12)),
         ecn,
         in_flight,
         out_of_order: 0,
         hops: None,
-        remote_queueing: Span::ZERO,
-        local_rx_delay: Span::ZERO,
-        flow_control: FlowControl::Off,
+        hosts: None,
     }
 }
 

@@ -5,7 +5,7 @@
 //! largest window 225,000 B, quick-adapt gate 28,125 B, period 21 µs, adjustment after 33,280 B.
 
 use super::*;
-use crate::Rate;
+use crate::{HostReport, Rate};
 
 const MTU: u64 = 4_160;
 
@@ -31,16 +31,14 @@ fn at_us(us: u64) -> Time {
 
 fn ack(bytes: u64, delay: Span, ecn: bool) -> AckSample {
     AckSample {
-        newly_received: bytes,
-        trigger_bytes: bytes,
+        newly_received: bytes.try_into().unwrap(),
+        trigger_bytes: bytes.try_into().unwrap(),
         rtt: Some(Span::from_us(12) + delay),
         ecn,
         in_flight: 50_000,
         out_of_order: 0,
         hops: None,
-        remote_queueing: Span::ZERO,
-        local_rx_delay: Span::ZERO,
-        flow_control: FlowControl::Off,
+        hosts: None,
     }
 }
 
@@ -263,7 +261,10 @@ fn the_largest_window_follows_the_base_rtt() {
 #[test]
 fn the_receiver_can_request_a_smaller_window() {
     let mut cc = flow(|c| c.eta = 0.0);
-    let said = |flow_control, in_flight| AckSample { flow_control, in_flight, ..ack(12_800, us(5), true) };
+    let said = |flow_control, in_flight| {
+        let hosts = HostReport { flow_control, ..HostReport::default() }.if_any();
+        AckSample { hosts, in_flight, ..ack(12_800, us(5), true) }
+    };
     cc.on_ack(at_us(100), &said(FlowControl::Penalty(32), 100_000));
     assert_eq!(cc.window(), Window(100_000 - 3_200), "32/128 of 12,800 B");
     cc.on_ack(at_us(100), &said(FlowControl::Penalty(1), 50_000));
@@ -284,11 +285,11 @@ fn half_the_penalty_in_all_acks_of_an_rtt_halves_the_window() {
     let packets = 25;
     let bytes = 100_000 / packets;
     for n in 1..=packets {
-        let flow_control = FlowControl::Penalty(64);
+        let hosts = HostReport { flow_control: FlowControl::Penalty(64), ..HostReport::default() }.if_any();
         // The sender keeps the window full.
         let in_flight = cc.window().0;
         let delay = if n % 2 == 0 { us(0) } else { us(10) };
-        cc.on_ack(at_us(100 + n), &AckSample { flow_control, in_flight, ..ack(bytes, delay, false) });
+        cc.on_ack(at_us(100 + n), &AckSample { hosts, in_flight, ..ack(bytes, delay, false) });
     }
     assert_eq!(cc.window(), Window(50_000), "and nothing makes it grow meanwhile");
 }
@@ -318,31 +319,29 @@ fn increases_do_not_overflow_at_800_gbits() {
 #[test]
 fn time_in_hosts_widens_the_largest_window_up_to_that_of_the_network_rtt() {
     let mut cc = Nscc::new(Arc::new(NsccShared::new(&NsccConfig::default(), &params(), false)));
-    let network = cc.max_window();
+    let network = cc.max_window;
     let idle = AckSample { rtt: Some(Span::from_us(3)), ..ack(MTU, Span::ZERO, false) };
     cc.on_ack(at_us(10), &idle);
-    assert_eq!(cc.max_window(), network / 4, "the BDP of the least RTT");
+    assert_eq!(cc.max_window, network / 4, "the BDP of the least RTT");
+    let waited = |remote, local| {
+        let (remote_queueing, local_rx_delay) = (Span::from_us(remote), Span::from_us(local));
+        let report = HostReport { remote_queueing, local_rx_delay, flow_control: FlowControl::Off };
+        AckSample { hosts: report.if_any(), ..idle }
+    };
     for n in 0..100 {
-        let waited =
-            AckSample { remote_queueing: Span::from_us(2), local_rx_delay: Span::from_us(1), ..idle };
-        cc.on_ack(at_us(11 + n), &waited);
+        cc.on_ack(at_us(11 + n), &waited(2, 1));
     }
     let half = network / 2;
-    assert!(cc.max_window().abs_diff(half) < half / 100, "{} of {network}: 3 µs in hosts", cc.max_window());
+    assert!(cc.max_window.abs_diff(half) < half / 100, "{} of {network}: 3 µs in hosts", cc.max_window);
     for n in 0..100 {
-        let asleep = AckSample { local_rx_delay: Span::from_us(500), ..idle };
-        cc.on_ack(at_us(111 + n), &asleep);
+        cc.on_ack(at_us(111 + n), &waited(0, 500));
     }
-    assert_eq!(cc.max_window(), network, "never above that of the network RTT");
+    assert_eq!(cc.max_window, network, "never above that of the network RTT");
     assert_eq!(cc.snapshot().base_rtt, Span::from_us(3));
     for n in 0..100 {
         cc.on_ack(at_us(211 + n), &idle);
     }
-    assert!(
-        cc.max_window() < network / 4 + MTU as u32,
-        "{}: the hosts do not wait any more",
-        cc.max_window()
-    );
+    assert!(cc.max_window < network / 4 + MTU as u32, "{}: the hosts do not wait any more", cc.max_window);
 }
 
 #[test]

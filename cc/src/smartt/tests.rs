@@ -4,7 +4,7 @@
 //! one packet; target RTT 18 µs; largest window 225,000 B; pi = brtt/(trtt − brtt) = 2.
 
 use super::*;
-use crate::{FlowControl, NackCause, Rate};
+use crate::{HostReport, NackCause, Rate};
 
 const MTU: u64 = 4_160;
 
@@ -36,16 +36,14 @@ fn at_us(us: u64) -> Time {
 
 fn ack(bytes: u64, rtt_us: u64, ecn: bool) -> AckSample {
     AckSample {
-        newly_received: bytes,
-        trigger_bytes: bytes,
+        newly_received: bytes.try_into().unwrap(),
+        trigger_bytes: bytes.try_into().unwrap(),
         rtt: Some(Span::from_us(rtt_us)),
         ecn,
         in_flight: 50_000,
         out_of_order: 0,
         hops: None,
-        remote_queueing: Span::ZERO,
-        local_rx_delay: Span::ZERO,
-        flow_control: FlowControl::Off,
+        hosts: None,
     }
 }
 
@@ -238,10 +236,11 @@ fn timeouts_subtract_a_packet_except_after_quick_adapt() {
 fn time_in_hosts_widens_the_largest_window_up_to_that_of_the_network_rtt() {
     let mut cc = flow(100_000.0);
     cc.on_ack(at_us(10), &AckSample { rtt: Some(Span::from_us(3)), ..ack(MTU, 12, false) });
-    let largest = |cc: &Smartt| cc.loop_rtt() * cc.shared.max_window_per_ps;
+    let largest = |cc: &Smartt| cc.loop_rtt::<true>() * cc.shared.max_window_per_ps;
     let idle = largest(&cc);
+    let hosts = HostReport { local_rx_delay: Span::from_us(500), ..HostReport::default() }.if_any();
     for n in 0..200 {
-        cc.on_ack(at_us(11 + n), &AckSample { local_rx_delay: Span::from_us(500), ..ack(MTU, 12, false) });
+        cc.on_ack(at_us(11 + n), &AckSample { hosts, ..ack(MTU, 12, false) });
     }
     assert_near(largest(&cc), 4.0 * idle);
     assert_eq!(cc.snapshot().base_rtt, Span::from_us(3));

@@ -10,8 +10,8 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use weft_cc::credit::{GrantLedger, SenderCredit};
 use weft_cc::{
-    AckSample, CcChoice, CcParams, DataSample, FlowControl, LossSample, NackCause, NackSample,
-    ReceiverAlgorithm, ReceiverCc, SenderAlgorithm, SenderCc, SenderId, SentPacket, Span, Time, Trim,
+    AckSample, CcChoice, CcParams, DataSample, LossSample, NackCause, NackSample, ReceiverAlgorithm,
+    ReceiverCc, SenderAlgorithm, SenderCc, SenderId, SentPacket, Span, Time, Trim,
 };
 
 const FOREVER: u64 = 1 << 40;
@@ -371,15 +371,13 @@ fn allowed(flow: &Flow, bytes: u64) -> bool {
 /// An ordinary ACK.
 pub fn sample(bytes: u64, rtt: Span, ecn: bool, in_flight: u64) -> AckSample {
     AckSample {
-        newly_received: bytes,
-        trigger_bytes: bytes,
+        newly_received: bytes.try_into().unwrap(),
+        trigger_bytes: bytes.try_into().unwrap(),
         rtt: Some(rtt),
         ecn,
         in_flight,
         out_of_order: 0,
         hops: None,
-        remote_queueing: Span::ZERO,
-        local_rx_delay: Span::ZERO,
-        flow_control: FlowControl::Off,
+        hosts: None,
     }
 }

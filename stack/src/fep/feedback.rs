@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use weft_cc::{AckSample, NackCause, NackSample, Span, Time};
+use weft_cc::{AckSample, HostReport, NackCause, NackSample, Span, Time};
 
 use super::connection::{Busy, Connection};
 use super::context::Context;
@@ -129,19 +129,19 @@ impl Initiator {
             Some(AckCc { state: CcState::Nscc(state), .. }) => state.service_span(),
             _ => Span::ZERO,
         };
+        let flow_control = outcome.flow_control;
+        let hosts = HostReport { remote_queueing, local_rx_delay: waited, flow_control };
         context.on_ack(
             now,
             AckSample {
-                newly_received: outcome.newly_received,
-                trigger_bytes: outcome.trigger_bytes.into(),
+                newly_received: u32::try_from(outcome.newly_received).unwrap_or(u32::MAX),
+                trigger_bytes: outcome.trigger_bytes,
                 rtt: outcome.rtt.and_then(|rtt| less(rtt, waited + remote_queueing)),
                 ecn: ack.ecn,
                 in_flight: 0,
                 out_of_order: outcome.out_of_order,
                 hops: None,
-                remote_queueing,
-                local_rx_delay: waited,
-                flow_control: outcome.flow_control,
+                hosts: hosts.if_any(),
             },
         );
         if let Some(total) = outcome.credit {
