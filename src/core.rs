@@ -16,14 +16,14 @@
 //!    a window held back), completions, and an earlier timer.
 //! 2. **[`Fep::on_timeout`]** if the time that [`Fep::poll_timeout`] told has come. It can produce packets to send,
 //!    completions, and another timer.
-//! 3. **Calls of the application**: [`Fep::connect`], [`Fep::post_send`], [`Fep::close`], [`Fep::abort`],
+//! 3. **Calls of the application**: [`Fep::connect`], [`Fep::post_send`], [`Fep::post_read`], [`Fep::close`], [`Fep::abort`],
 //!    [`Fep::cancel_send`], [`Fep::release`] can produce packets to send and an earlier timer; [`Fep::post_receive`], the
 //!    cancelling and the closing calls can produce completions.
 //! 4. **[`Fep::poll_transmit`]** until it returns `None`, or the port has no room. After each of 1 to 3 there may be something
 //!    again; [`Fep::wants_to_transmit`] tells at little cost. The payload of a [`Transmit`] is looked up
 //!    ([`Fep::payload`]) before the next call of any other verb. It can produce an earlier timer.
-//! 5. **[`Fep::take_abandoned`]** after 1, 2 and the calls that abort, if packets may refer to the buffers of messages
-//!    (attached payload): if it is true, packets that have not left are recalled before completions are polled.
+//! 5. **[`Fep::take_abandoned`]** after 1, 2 and the calls that abort, withdraw memory or close a process, if packets may refer
+//!    to buffers (attached payload): if it is true, packets that have not left are recalled before completions are polled.
 //! 6. **[`Fep::poll_completion`]** until it returns `None`: after each of 1 to 3.
 //! 7. **[`Fep::poll_timeout`]** last, for the time of the next 2; every other call can change it.
 //!
@@ -93,8 +93,9 @@
 
 pub use weft_stack::buffer::{Buffer, MAX_MESSAGE};
 pub use weft_stack::fep::{
-    Completion, ConfigError, ConnectionId, Fep, FepConfig, Limits, PayloadRef, PostError, Receive, Send,
-    SendId, TrafficClass, Transmit, Windows, Zone, ZoneId, ZoneMap, Zones,
+    Completion, ConfigError, ConnectionId, ExposeError, ExposeRefusal, Exposure, Fep, FepConfig, Limits,
+    PayloadRef, PostError, Read, ReadError, ReadFault, ReadId, Receive, Send, SendId, TrafficClass, Transmit,
+    Windows, Zone, ZoneId, ZoneMap, Zones,
 };
 pub use weft_stack::packet::{Packet, Payload};
 pub use weft_stack::pdc::PdcConfig;

@@ -374,7 +374,7 @@ impl Direct {
     // Never inlined: the call writes the completion to where the caller wants it.
     #[inline(never)]
     fn other(&mut self, completion: fep::Completion) -> Option<Completion> {
-        Some(self.convert(completion))
+        self.convert(completion)
     }
 
     #[cold]
@@ -383,9 +383,9 @@ impl Direct {
         self.ready.pop_front()
     }
 
-    /// The endpoint's completion as the application's.
-    fn convert(&mut self, completion: fep::Completion) -> Completion {
-        match completion {
+    /// The endpoint's completion as the application's; `None` for a read, which this interface does not post.
+    fn convert(&mut self, completion: fep::Completion) -> Option<Completion> {
+        Some(match completion {
             fep::Completion::Sent { id, context, buffer, retransmissions, result } => Completion::Sent {
                 operation: OperationId(OperationName::Send(id)),
                 context,
@@ -414,7 +414,8 @@ impl Direct {
                     result: result.map_err(Error::from),
                 }
             }
-        }
+            fep::Completion::Read { .. } => return None,
+        })
     }
 
     /// Lets connections go whose peers have answered, and gives up those whose peers will not.
@@ -445,7 +446,7 @@ impl Direct {
     /// was ever sent.
     fn take_all(&mut self, refusal: Option<Error>) {
         while let Some(completion) = self.worker.fep_mut().poll_completion() {
-            let mut completion = self.convert(completion);
+            let Some(mut completion) = self.convert(completion) else { continue };
             if let (Completion::Sent { result, .. } | Completion::Closed { result, .. }, Some(refusal)) =
                 (&mut completion, refusal)
             {

@@ -322,6 +322,8 @@ impl<'a> HostFlows<'a> {
                     self.received(context as usize, len, header_data, buffer, failed);
                 }
                 Completion::Closed { id, result, .. } => self.closed(id, result.err()),
+                // Workloads consist of messages.
+                Completion::Read { .. } => {}
             }
         }
         self.completions != before

@@ -7,6 +7,7 @@ use weft_cc::Span;
 
 use super::TrafficClass;
 use super::explain::{Meaning, Refused};
+use super::read::{self, ReadError, ReadId};
 use crate::buffer::{Buffer, MAX_MESSAGE};
 use crate::packet::Addr;
 use crate::ses::{Matching, ReceiveId, SendMessage, Source};
@@ -115,6 +116,19 @@ pub enum Completion {
         /// Whether the buffer holds the whole message.
         result: Result<(), ReceiveError>,
     },
+    /// A read has ended.
+    Read {
+        /// Identifies the read.
+        id: ReadId,
+        /// The context that the read was posted with.
+        context: u64,
+        /// The buffer that the read was posted with.
+        buffer: Buffer,
+        /// Number of requests that were sent again.
+        retransmissions: u32,
+        /// Whether the buffer holds the bytes of the peer's memory.
+        result: Result<(), ReadError>,
+    },
     /// A connection has closed; its id is invalid from now on.
     Closed {
         /// Identifies the connection.
@@ -130,6 +144,9 @@ impl SendMessage {
     /// The completion of the message `key` with this result.
     #[inline]
     pub(super) fn into_completion(self, key: Key, result: Result<(), SendError>) -> Completion {
+        if self.is_read() {
+            return read::completion(self, key, result);
+        }
         let SendMessage { context, buffer, retransmissions, .. } = self;
         Completion::Sent { id: SendId(key), context, buffer, retransmissions, result }
     }

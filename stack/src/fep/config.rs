@@ -76,7 +76,10 @@ pub struct Limits {
     /// refused with NO_PKT_BUFFER until there is room or a receive for it. The same limit applies separately to the
     /// peer's ROD packets that arrived early.
     pub unexpected_bytes_per_peer: u64,
-    /// Acknowledgements, NACKs and control packets waiting for the port.
+    /// Bytes that the responses stored for one peer count for until it clears them: their own, and those of the data that
+    /// they promise, which is not copied. Further reads of the peer are refused with NO_GTD_DEL_AVAIL, and it retries.
+    pub response_bytes_per_peer: u64,
+    /// Acknowledgements, NACKs and control packets waiting for the port; and as many responses with data.
     pub control_queue: usize,
     /// Packets that a ROD target keeps for one PDC until the missing ones before them arrive.
     pub reorder_packets: usize,
@@ -94,6 +97,7 @@ impl Default for Limits {
             unexpected_messages: 1 << 20,
             unexpected_messages_per_peer: 1 << 16,
             unexpected_bytes_per_peer: 64 << 20,
+            response_bytes_per_peer: 64 << 20,
             control_queue: 1 << 16,
             reorder_packets: 256,
         }

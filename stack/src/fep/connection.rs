@@ -157,6 +157,12 @@ impl Connection {
         closes
     }
 
+    /// Whether a request will leave as soon as the window has room: nothing else holds the connection back.
+    pub(super) fn sends_soon(&self) -> bool {
+        let has_data = self.pdc.has_lost() || !self.queue.is_empty() && self.pdc.may_send_new();
+        has_data && self.pause.is_none()
+    }
+
     /// Ends [`Standing::Held`]. Returns whether the connection was held.
     pub(super) fn release(&mut self) -> bool {
         let held = self.standing == Standing::Held;

@@ -219,15 +219,16 @@ impl Context {
         self.selector.next(&PathContext { now, sent: self.sent, window_packets, retransmission })
     }
 
+    /// A packet leaves that counts for `bytes` in the window, and needs credit for `carried`.
     #[inline]
-    pub(super) fn on_send(&mut self, now: Time, bytes: u64, retransmission: bool) {
+    pub(super) fn on_send(&mut self, now: Time, bytes: u64, carried: u64, retransmission: bool) {
         self.sent += 1;
         self.await_answer(now);
         let in_flight = self.in_flight;
         let app_limited = self.backlog == 0 && in_flight + u64::from(self.wire_mtu) <= self.window();
         self.algorithm.on_send(now, &SentPacket { bytes, in_flight, retransmission, app_limited });
         if let Some(credit) = &mut self.credit {
-            credit.on_send(bytes);
+            credit.on_send(carried);
         }
     }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use weft_cc::Time;
 
+use super::reply::Reply;
 use super::timers::TimerKey;
 use super::wheel::Wheel;
 use super::zone::{Zone, ZoneId};
@@ -27,6 +28,8 @@ pub(super) struct Core {
     pub(super) addr: Addr,
     /// Whether the application got memory back while packets that refer to it may still be under way.
     pub(super) abandoned: bool,
+    /// Whether the last packet that waited for its turn was a response with data: the next is one of a connection.
+    pub(super) replied: bool,
     /// How long the packet at hand has waited, as acknowledgements of it report it
     /// ([`NsccState::service_time`](crate::wire::pds::NsccState::service_time)).
     pub(super) service_time: u16,
@@ -37,6 +40,8 @@ pub(super) struct Core {
     pub(super) due: Vec<TimerKey>,
     pub(super) wheel: Wheel<TimerKey>,
     pub(super) completions: VecDeque<Completion>,
+    /// Responses with data that wait for the port.
+    pub(super) replies: VecDeque<Reply>,
     pub(super) rng: Rng,
 }
 
@@ -46,12 +51,14 @@ impl Core {
             config,
             addr,
             abandoned: false,
+            replied: false,
             service_time: 0,
             control: VecDeque::new(),
             events: Events::default(),
             due: Vec::new(),
             wheel: Wheel::new(now),
             completions: VecDeque::new(),
+            replies: VecDeque::new(),
             rng,
         }
     }
@@ -88,6 +95,16 @@ impl Core {
         } else {
             self.drop_control(now, packet.net.dst);
         }
+    }
+
+    /// Queues a response with data, as [`Core::push_control`] does; false if the queue is full.
+    pub(super) fn push_reply(&mut self, now: Time, reply: Reply) -> bool {
+        let has_room = self.replies.len() < self.config.limits.control_queue;
+        match has_room {
+            true => self.replies.push_back(reply),
+            false => self.drop_control(now, reply.net.src),
+        }
+        has_room
     }
 
     #[cold]
@@ -137,7 +154,10 @@ impl Core {
 
     /// Bytes of heap held by its queues, without those of the wheel.
     pub(super) fn queue_bytes(&self) -> u64 {
-        heap::of_deque(&self.control) + heap::of_vec(&self.due) + heap::of_deque(&self.completions)
+        heap::of_deque(&self.control)
+            + heap::of_vec(&self.due)
+            + heap::of_deque(&self.completions)
+            + heap::of_deque(&self.replies)
     }
 }
 

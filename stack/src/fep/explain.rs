@@ -7,9 +7,9 @@ use weft_cc::Time;
 use super::connection::{Connection, Standing};
 use super::context::Context;
 use super::{Fep, liveness};
-use crate::pdc::TxState;
-use crate::ses::Receives;
-use crate::wire::pds::NackCode;
+use crate::pdc::{PacketKind, TxState};
+use crate::ses::{Operation, Receives};
+use crate::wire::pds::{NackCode, Psn};
 use crate::wire::ses::ReturnCode;
 
 impl Fep {
@@ -47,6 +47,7 @@ impl Fep {
             (self.initiator.sends.len(), "messages on their way out"),
             (self.target.processes.iter().map(Receives::posted).sum(), "posted receives"),
             (self.target.processes.iter().map(Receives::under_way).sum(), "messages on their way in"),
+            (self.core.replies.len(), "responses with data that wait for the port"),
             (self.open_targets(), "PDCs of peers"),
             (
                 self.target.granter.as_ref().map_or(0, |g| g.senders()),
@@ -96,10 +97,29 @@ impl Display for Wait<'_> {
             (None, None) => format!("PSN {} waits to be sent", psn.0),
         };
         write!(f, "endpoint {} PDC {} to endpoint {}: {what}", fep.addr().0, pdc.id.0, pdc.peer.0)?;
+        self.describe_read(psn).map_or(Ok(()), |read| write!(f, "; {read}"))?;
         let again = pdc.waiting_since(psn).is_some_and(|(_, sent)| sent > 1);
         let context = context.filter(|_| again || connection.pause.is_some());
         let deadline = context.and_then(|context| liveness::deadline(fep.config(), connection, context));
         deadline.map_or(Ok(()), |at| write!(f, "; it is given up in {}", at.since(now)))
+    }
+}
+
+impl Wait<'_> {
+    /// What the packet `psn` reads, or the next packet, if `psn` has not been sent.
+    fn describe_read(&self, psn: Psn) -> Option<String> {
+        let sends = &self.fep.initiator.sends;
+        let (message, offset) = match self.connection.pdc.unanswered(psn).map(|record| record.kind()) {
+            Some(PacketKind::Read { send, offset, .. }) => (sends.at(send)?.1, offset),
+            Some(_) => return None,
+            None => {
+                let message = sends.get(*self.connection.queue.front()?)?;
+                (message, message.buffer.len() - message.remaining())
+            }
+        };
+        let Operation::Read { key, offset: first, .. } = message.operation else { return None };
+        let from = first.wrapping_add(offset.into());
+        Some(format!("it reads from offset {from} of memory {key:#x}"))
     }
 }
 
@@ -171,6 +191,10 @@ impl Display for Refused {
             ReturnCode::BAD_PID => "BAD_PID: it has no process of the number that the message was for",
             ReturnCode::TOO_LONG => "TOO_LONG: the message is longer than the receive that it met",
             ReturnCode::CANCELLED => "CANCELLED: the rest of the message was cancelled",
+            ReturnCode::BAD_MKEY => "BAD_MKEY: its process exposes no memory with this key",
+            ReturnCode::PERM_VIOLATION => "PERM_VIOLATION: the memory is for another peer",
+            ReturnCode::AT_OUT_OF_RANGE => "AT_OUT_OF_RANGE: the memory ends before",
+            ReturnCode::UNSUPPORTED_SIZE => "UNSUPPORTED_SIZE: its packets are too small for the answer",
             ReturnCode::UNSUPPORTED_OP => "UNSUPPORTED_OP: it does not support this operation",
             _ => return Ok(()),
         };
@@ -183,7 +207,7 @@ mod tests {
     use super::super::{Failure, SendError};
     use super::*;
     use crate::packet::Addr;
-    use crate::wire::pds::{PdcId, Psn};
+    use crate::wire::pds::PdcId;
 
     fn refused(code: u8) -> String {
         Failure::Refused { pdc: PdcId(2), peer: Addr(1), psn: Psn(9), code: NackCode(code) }.to_string()

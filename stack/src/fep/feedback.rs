@@ -7,21 +7,21 @@ use weft_cc::{AckSample, HostReport, NackCause, NackSample, Span, Time};
 use super::connection::{Busy, Connection};
 use super::context::Context;
 use super::core::Core;
-use super::initiator::{Initiator, complete_send, count_rivals, wire_size};
-use super::target::nack;
+use super::initiator::{Initiator, complete_send, count_rivals, unsent_bytes};
+use super::target::{nack, trim_code};
 use super::transmit::{poll_interval, send_control};
 use super::{Failure, FepConfig};
 use crate::event::Event;
-use crate::packet::{Addr, Packet};
+use crate::packet::{Addr, Packet, Payload};
 use crate::pdc::{AckOutcome, NackOutcome, PacketKind, PdcConfig, TxPdc, TxRecord, TxState};
 use crate::ses::SendMessage;
 use crate::spray::PathFeedback;
 use crate::table::{Key, Table};
 use crate::wire::pds::{
-    Ack, AckCc, AckRequest, AckTrigger, CcState, Control, ControlKind, Destination, Nack, NackCode, PdcId,
-    Psn,
+    Ack, AckCc, AckRequest, AckTrigger, CcState, Control, ControlKind, Destination, Nack, NackCode,
+    NextHeader, PdcId, Psn,
 };
-use crate::wire::ses::{Response, ReturnCode, Ses};
+use crate::wire::ses::{ReturnCode, Ses};
 
 /// The reaction of an initiator to a NACK code.
 enum Verdict {
@@ -67,21 +67,35 @@ fn verdict(code: NackCode) -> Verdict {
 }
 
 impl Initiator {
-    pub(super) fn on_ack(&mut self, core: &mut Core, now: Time, waited: Span, packet: &Packet, ack: &Ack) {
+    pub(super) fn on_ack(
+        &mut self,
+        core: &mut Core,
+        now: Time,
+        waited: Span,
+        packet: &Packet,
+        ack: &Ack,
+        payload: Payload<'_>,
+    ) {
+        let with_data = matches!(ack.next, NextHeader::ResponseData | NextHeader::ResponseDataSmall);
+        if with_data && packet.net.class.is_trimmed() {
+            return self.on_trimmed_response(core, now, packet, ack);
+        }
         let Initiator { connections, contexts, sends, delivered, .. } = self;
         let Some((key, connection)) = find(connections, ack.dpdcid, packet.net.src) else {
             return deny(core, now, packet, ack, "ACK for no connection of its sender");
         };
         let Some(context) = contexts.get_mut(connection.context) else { return };
-        if let Ses::Response(response) = &packet.ses
-            && !matches!(response.return_code, ReturnCode::OK | ReturnCode::NULL)
-            && connection.pdc.accepts(ack)
-        {
-            let refused = note_refusal(sends, &connection.pdc, ack, response);
-            if let Some(send) = refused.filter(|_| response.return_code == ReturnCode::BAD_PID) {
-                forgo_rest(&core.config, sends, send, connection, context);
+        if !matches!(packet.ses, Ses::None) && connection.pdc.accepts(ack) {
+            match take_response(sends, &connection.pdc, ack, &packet.ses, payload) {
+                Outcome::Nothing => {}
+                Outcome::Refused(send) => forgo_rest(&core.config, sends, send, connection, context),
+                Outcome::Contradiction => {
+                    return core.ignore(now, packet, "response with data that does not fit its request");
+                }
             }
         }
+        // A response with data passes the queues where its reader's window decides how many bytes there are.
+        let ecn = ack.ecn || with_data && packet.net.ecn;
         let (mut progress, mut was_spurious) = (false, false);
         let id = connection.pdc.id;
         let outcome = context.track(&mut connection.pdc, |pdc| {
@@ -91,7 +105,7 @@ impl Initiator {
                     core.events.emit(now, Event::SpuriousLoss { pdc: id, psn });
                     was_spurious = true;
                 }
-                if let PacketKind::Data { send, .. } = record.kind()
+                if let Some(send) = record.kind().send()
                     && let Some((send, message)) = sends.at_mut(send)
                 {
                     message.unacknowledged -= 1;
@@ -120,9 +134,9 @@ impl Initiator {
             context.rtt.on_spurious_loss();
         }
         let rtt = outcome.rtt;
-        core.events.emit(now, Event::AckReceived { pdc: id, cack: ack.cack_psn, rtt, ecn: ack.ecn });
+        core.events.emit(now, Event::AckReceived { pdc: id, cack: ack.cack_psn, rtt, ecn });
         if !outcome.probe {
-            let feedback = if ack.ecn { PathFeedback::Ecn } else { PathFeedback::Good };
+            let feedback = if ecn { PathFeedback::Ecn } else { PathFeedback::Good };
             context.path_feedback(now, packet.net.entropy, feedback);
         }
         let remote_queueing = match &ack.cc {
@@ -137,7 +151,7 @@ impl Initiator {
                 newly_received: u32::try_from(outcome.newly_received).unwrap_or(u32::MAX),
                 trigger_bytes: outcome.trigger_bytes,
                 rtt: outcome.rtt.and_then(|rtt| less(rtt, waited + remote_queueing)),
-                ecn: ack.ecn,
+                ecn,
                 in_flight: 0,
                 out_of_order: outcome.out_of_order,
                 hops: None,
@@ -180,8 +194,34 @@ impl Initiator {
         if connection.pdc.waiting_since(nack.psn).is_none() {
             return core.ignore(now, packet, "NACK for a packet that is not outstanding");
         }
+        core.events.emit(now, Event::NackReceived { pdc: connection.pdc.id, psn: nack.psn, code: nack.code });
+        self.on_refusal(core, now, key, packet, nack);
+    }
+
+    /// A switch has cut off the data of a response. That is no NACK's business: the initiator asks again, when its window
+    /// lets it, and the target repeats the response for the copy of its request. So the window that decides how much is
+    /// on its way here decides about repetitions as well.
+    #[cold]
+    fn on_trimmed_response(&mut self, core: &mut Core, now: Time, packet: &Packet, ack: &Ack) {
+        let found = find(&mut self.connections, ack.dpdcid, packet.net.src);
+        let Some((key, connection)) = found.filter(|(_, connection)| connection.pdc.accepts(ack)) else {
+            return core.ignore(now, packet, "trimmed response for no connection of its sender");
+        };
+        let psn = triggering(ack).filter(|psn| is_read(&connection.pdc, *psn));
+        let Some(psn) = psn else {
+            return core.ignore(now, packet, "trimmed response to no read that waits for one");
+        };
+        let (peer, pdc) = (packet.net.src, connection.pdc.id);
+        core.events.emit(now, Event::TrimmedReceived { peer, pdc, psn });
+        let nack = nack(trim_code(packet.net.class), psn, ack.dpdcid, ack.spdcid);
+        let ecn = ack.ecn || packet.net.ecn;
+        self.on_refusal(core, now, key, packet, &Nack { ecn, retx: ack.retx, ..nack });
+    }
+
+    /// A packet of connection `key`, or the response to it, has to be sent again, for the reason that `nack` gives.
+    fn on_refusal(&mut self, core: &mut Core, now: Time, key: Key, packet: &Packet, nack: &Nack) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
         let (pdc, peer) = (connection.pdc.id, connection.pdc.peer);
-        core.events.emit(now, Event::NackReceived { pdc, psn: nack.psn, code: nack.code });
         let verdict = verdict(nack.code);
         let Some(context) = self.contexts.get_mut(connection.context) else { return };
         context.hear(now);
@@ -295,6 +335,8 @@ fn on_ack_request(
     let clear = connection.pdc.clear_psn();
     let is_ahead = clear.distance(ack.cack_psn) > 0;
     match ack.request {
+        // The next request will clear it.
+        AckRequest::Clear if is_ahead && connection.sends_soon() => {}
         // A response stands just behind CACK: it can be cleared once we know everything up to it. With nothing to clear
         // the answer says that the connection is there.
         AckRequest::Clear if clear == ack.cack_psn || is_ahead && connection.cleared != Some(clear) => {
@@ -391,17 +433,78 @@ fn note_inferred_loss(
     core.events.emit(now, Event::LossInferred { pdc, psn });
 }
 
-/// Remembers that the target answered with an error to the message whose packet triggered `ack`. The
-/// packet must still wait for its answer: message numbers come round, and copies come late.
-///
-/// Returns the message.
-fn note_refusal(sends: &mut Table<SendMessage>, pdc: &TxPdc, ack: &Ack, response: &Response) -> Option<Key> {
-    let AckTrigger::Psn(offset) = ack.trigger else { return None };
-    let record = pdc.unanswered(ack.cack_psn.offset(i32::from(offset)))?;
-    let PacketKind::Data { send, .. } = record.kind() else { return None };
-    let (send, message) = sends.at_mut(send).filter(|(_, message)| message.msg_id == response.msg_id)?;
-    message.refusal = Some(response.return_code);
-    Some(send)
+/// The packet that triggered `ack`; `None` if that was a probe.
+fn triggering(ack: &Ack) -> Option<Psn> {
+    match ack.trigger {
+        AckTrigger::Psn(offset) => Some(ack.cack_psn.offset(i32::from(offset))),
+        AckTrigger::Probe(_) => None,
+    }
+}
+
+/// Whether packet `psn` of `pdc` is a read that waits for its answer.
+fn is_read(pdc: &TxPdc, psn: Psn) -> bool {
+    pdc.unanswered(psn).is_some_and(|record| matches!(record.kind(), PacketKind::Read { .. }))
+}
+
+/// What a response means for the message of its request.
+enum Outcome {
+    /// No more than its acknowledgement says.
+    Nothing,
+    /// The target takes no more of this message, or answers no more of this read.
+    Refused(Key),
+    /// It contradicts the request.
+    Contradiction,
+}
+
+/// Takes in the response that came with `ack`: an error, or the bytes of a read. The packet that it answers must still
+/// wait for an answer: message numbers come round, and copies come late.
+#[inline(never)]
+fn take_response(
+    sends: &mut Table<SendMessage>,
+    pdc: &TxPdc,
+    ack: &Ack,
+    response: &Ses,
+    payload: Payload<'_>,
+) -> Outcome {
+    let Some(psn) = triggering(ack) else { return Outcome::Nothing };
+    let Some(kind) = pdc.unanswered(psn).map(|record| record.kind()) else { return Outcome::Nothing };
+    let Some((send, message)) = kind.send().and_then(|send| sends.at_mut(send)) else {
+        return Outcome::Nothing;
+    };
+    let (msg_id, read) = match kind {
+        PacketKind::Read { offset, len, .. } => (message.read_id(offset), Some((offset, len))),
+        _ => (message.msg_id, None),
+    };
+    let (code, names_it, len) = match response {
+        Ses::Response(response) => (response.return_code, response.msg_id == msg_id, None),
+        Ses::ResponseWithData(response) => {
+            (response.return_code, response.read_request_msg_id == msg_id, Some(response.payload_len))
+        }
+        Ses::SmallResponseWithData(response) => {
+            (response.return_code, response.original_request_psn == psn.0, Some(response.payload_len))
+        }
+        _ => return Outcome::Nothing,
+    };
+    match (code, len, read) {
+        _ if !names_it && len.is_none() => Outcome::Nothing,
+        _ if !names_it => Outcome::Contradiction,
+        (ReturnCode::OK | ReturnCode::NULL, Some(present), Some((offset, wanted))) => {
+            if u32::from(present) != wanted || payload.len() != wanted {
+                return Outcome::Contradiction;
+            }
+            message.buffer.place(offset, payload);
+            message.read += wanted;
+            Outcome::Nothing
+        }
+        (ReturnCode::OK | ReturnCode::NULL, Some(_), None) => Outcome::Contradiction,
+        (ReturnCode::OK | ReturnCode::NULL, None, _) => Outcome::Nothing,
+        (code, ..) => {
+            message.refusal = Some(code);
+            // A read is over with its first error; of a message only a missing process refuses all that follows.
+            let ends = read.is_some() || code == ReturnCode::BAD_PID;
+            if ends { Outcome::Refused(send) } else { Outcome::Nothing }
+        }
+    }
 }
 
 /// Drops the part of message `send` that has not left: the target does not take it.
@@ -414,7 +517,7 @@ fn forgo_rest(
     context: &mut Context,
 ) {
     let Some(message) = sends.get_mut(send).filter(|message| !message.is_cut()) else { return };
-    context.backlog = context.backlog.saturating_sub(wire_size(config, message.remaining()));
+    context.backlog = context.backlog.saturating_sub(unsent_bytes(config, message));
     message.cut_short();
     connection.queue.retain(|other| *other != send);
 }

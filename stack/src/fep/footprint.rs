@@ -4,6 +4,7 @@ use core::iter::Sum;
 use core::ops::{Add, AddAssign};
 
 use super::Fep;
+use super::memory::ExposedMemory;
 use crate::heap;
 use crate::ses::Receives;
 
@@ -20,7 +21,7 @@ pub struct Footprint {
     pub connections: u64,
     /// Congestion contexts, with their load balancers.
     pub contexts: u64,
-    /// The targets' ends of PDCs, and the records of closed ones.
+    /// The targets' ends of PDCs with their stored responses, the records of closed ones, and the table of exposed memory.
     pub targets: u64,
     /// Messages being sent and received, without their contents.
     pub messages: u64,
@@ -30,7 +31,7 @@ pub struct Footprint {
     pub credit: u64,
     /// The timing wheel.
     pub timers: u64,
-    /// Memory of messages and posted receives: the applications' buffers, and those of unexpected messages. 0 if
+    /// Memory of messages, reads and posted receives, and exposed memory: the applications' buffers, and those of unexpected messages. 0 if
     /// messages are virtual.
     pub payload: u64,
 }
@@ -80,22 +81,30 @@ impl Sum for Footprint {
     }
 }
 
+/// Bytes that the table of exposed memory takes.
+fn exposed_bytes(exposed: &ExposedMemory) -> u64 {
+    size_of_val(exposed) as u64 + exposed.heap_bytes()
+}
+
 impl Fep {
     /// The memory that the endpoint holds now. Looks at every connection, context, PDC and message.
     pub fn footprint(&self) -> Footprint {
         let Fep { core, initiator, target, .. } = self;
         let receives = || target.processes.iter();
+        let exposed = target.processes.memory.as_deref();
         let sends = initiator.sends.iter().map(|(_, message)| heap::of_buffer(&message.buffer));
         Footprint {
             endpoint: size_of::<Fep>() as u64 + core.queue_bytes() + initiator.queue_bytes(),
             connections: initiator.connection_bytes(),
             contexts: initiator.context_bytes(),
-            targets: target.pdcs.heap_bytes(),
+            targets: target.pdcs.heap_bytes() + exposed.map_or(0, exposed_bytes),
             messages: initiator.sends.heap_bytes() + receives().map(Receives::message_bytes).sum::<u64>(),
             receives: receives().map(Receives::posted_bytes).sum(),
             credit: target.granter.as_ref().map_or(0, |granter| granter.bytes()),
             timers: core.wheel.heap_bytes(),
-            payload: sends.sum::<u64>() + receives().map(Receives::payload_bytes).sum::<u64>(),
+            payload: sends.sum::<u64>()
+                + receives().map(Receives::payload_bytes).sum::<u64>()
+                + exposed.map_or(0, ExposedMemory::payload_bytes),
         }
     }
 }

@@ -14,14 +14,14 @@ use super::context::{Asking, Context};
 use super::core::Core;
 use super::{
     CallError, Completion, ConnectOptions, ConnectionId, Failure, FepConfig, MAX_PROCESS, Map, PostError,
-    Send, SendError, SendId, TrafficClass, Windows, Zone, ZoneId,
+    Read, ReadId, Send, SendError, SendId, TrafficClass, Windows, Zone, ZoneId,
 };
 use crate::event::Event;
 use crate::heap;
 use crate::packet::Addr;
-use crate::pdc::{PacketKind, TxPdc, TxState};
+use crate::pdc::{TxPdc, TxState};
 use crate::rng::Rng;
-use crate::ses::SendMessage;
+use crate::ses::{Operation, SendMessage};
 use crate::spray::SelectorInput;
 use crate::table::{Key, Table};
 use crate::wire::nominal_overhead;
@@ -160,34 +160,51 @@ impl Initiator {
         id: ConnectionId,
         send: Send,
     ) -> Result<SendId, PostError> {
+        let Send { buffer, tag, header_data, context } = send;
+        let message = SendMessage::new(buffer, Operation::Send { tag }, header_data, context, id.0.index);
+        self.post(config, id, message).map(SendId)
+    }
+
+    /// See [`Fep::post_read`](super::Fep::post_read).
+    pub(super) fn post_read(
+        &mut self,
+        config: &FepConfig,
+        id: ConnectionId,
+        read: Read,
+    ) -> Result<ReadId, PostError> {
+        let Read { buffer, key, offset, context } = read;
+        let operation = Operation::Read { key, offset, part: config.mtu };
+        self.post(config, id, SendMessage::new(buffer, operation, 0, context, id.0.index)).map(ReadId)
+    }
+
+    #[inline]
+    fn post(&mut self, config: &FepConfig, id: ConnectionId, message: SendMessage) -> Result<Key, PostError> {
         let refuse = |error, buffer| Err(PostError { error, buffer });
         let limit = config.limits.sends;
         if self.sends.len() >= limit {
-            return refuse(CallError::Limit { what: Resource::Messages, limit }, send.buffer);
+            return refuse(CallError::Limit { what: Resource::Messages, limit }, message.buffer);
         }
-        if send.buffer.is_too_long() {
-            return refuse(CallError::TooLong, send.buffer);
+        if message.buffer.is_too_long() {
+            return refuse(CallError::TooLong, message.buffer);
         }
         let open = self.connections.get_mut(id.0).filter(|c| c.pdc.state == TxState::Open);
-        let Some(connection) = open else { return refuse(CallError::NotOpen, send.buffer) };
+        let Some(connection) = open else { return refuse(CallError::NotOpen, message.buffer) };
         // Whether its time without progress begins with this message: it has no other work.
         connection.rested |= connection.queue.is_empty() && connection.pdc.is_idle();
         if let Some(context) = self.contexts.get_mut(connection.context) {
-            context.backlog += wire_size(config, send.buffer.len());
+            context.backlog += unsent_bytes(config, &message);
         }
-        let Send { buffer, tag, header_data, context } = send;
-        let message = SendMessage::new(buffer, tag, header_data, context, id.0.index);
         let key = self.sends.insert(message);
         connection.queue.push_back(key);
         connection.make_ready(&mut self.ready, id.0);
-        Ok(SendId(key))
+        Ok(key)
     }
 
     /// See [`Fep::cancel_send`](super::Fep::cancel_send).
     pub(super) fn cancel_send(&mut self, core: &mut Core, id: SendId) -> Result<(), CallError> {
         let message = self.sends.get(id.0).filter(|message| message.is_untouched());
         let message = message.ok_or(CallError::TooLate)?;
-        let bytes = wire_size(&core.config, message.buffer.len());
+        let bytes = unsent_bytes(&core.config, message);
         let Some((key, connection)) = self.connections.at_mut(message.connection) else {
             return Err(CallError::TooLate);
         };
@@ -286,7 +303,7 @@ impl Initiator {
         }
         // A message that has failed is no longer in the table, so each fails once, however many packets it has.
         for record in connection.pdc.unacknowledged() {
-            if let PacketKind::Data { send, .. } = record.kind()
+            if let Some(send) = record.kind().send()
                 && let Some((send, _)) = self.sends.at(send)
             {
                 fail_send(&mut self.sends, core, send, error);
@@ -471,7 +488,7 @@ fn pdc_id(key: Key) -> PdcId {
 /// Bytes that the messages waiting in `connection` count for.
 fn backlog(config: &FepConfig, sends: &Table<SendMessage>, connection: &Connection) -> u64 {
     let messages = connection.queue.iter().filter_map(|&key| sends.get(key));
-    messages.map(|message| wire_size(config, message.remaining())).sum()
+    messages.map(|message| unsent_bytes(config, message)).sum()
 }
 
 /// A Start_PSN drawn by `random`. It has to be at least 2¹⁶ from the last one used; with twice that, so are
@@ -482,8 +499,16 @@ fn far_from(last: Psn, random: u32) -> Psn {
     last.plus(APART + random % (u32::MAX - REMEMBERED - 2 * APART))
 }
 
+/// Bytes that the part of a message that has not left needs credit for. The requests of a read carry none of its bytes.
+#[inline]
+pub(super) fn unsent_bytes(config: &FepConfig, message: &SendMessage) -> u64 {
+    let remaining = message.remaining();
+    let read = if message.is_read() { u64::from(remaining) } else { 0 };
+    wire_size(config, remaining) - read
+}
+
 /// Bytes that `payload` bytes count for in windows and credit when cut into packets.
-pub(super) fn wire_size(config: &FepConfig, payload: u32) -> u64 {
+fn wire_size(config: &FepConfig, payload: u32) -> u64 {
     // Most messages are one packet, and a division takes longer than all else here.
     let packets = if payload <= config.mtu { 1 } else { u64::from(payload.div_ceil(config.mtu)) };
     u64::from(payload) + packets * u64::from(config.overhead)

@@ -111,7 +111,7 @@ fn no_progress(now: Time, connection: &Connection, context: &Context) -> Failure
     }
     let len = match record.map(|record| record.kind()) {
         Some(PacketKind::Data { len, .. }) => len,
-        Some(PacketKind::Close) | None => 0,
+        Some(PacketKind::Read { .. } | PacketKind::Close) | None => 0,
     };
     Failure::NoProgress { pdc, peer, psn, len, waited }
 }

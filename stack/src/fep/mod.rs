@@ -34,8 +34,11 @@ mod feedback;
 mod footprint;
 mod initiator;
 mod liveness;
+mod memory;
 mod process;
+mod read;
 mod refused;
+mod reply;
 mod target;
 mod target_pdc;
 #[cfg(test)]
@@ -60,12 +63,14 @@ pub use config::{ConfigError, FepConfig, Limits, Windows};
 pub use context::TrafficClass;
 pub use explain::Wait;
 pub use footprint::Footprint;
+pub use read::{ExposeError, ExposeRefusal, Exposure, Read, ReadError, ReadFault, ReadId};
 pub use transmit::{PayloadRef, Transmit};
 pub use zone::{Zone, ZoneId, ZoneMap, ZoneTable, Zones};
 
 pub use crate::wire::ses::MAX_PROCESS;
 
 use self::core::Core;
+use crate::buffer::Buffer;
 use crate::event::{Counters, Subscriber};
 use crate::packet::{Addr, Packet, Payload};
 use crate::region::RegionSlice;
@@ -170,6 +175,43 @@ impl Fep {
         self.initiator.post_send(&self.core.config, connection, send)
     }
 
+    /// Posts a read of as many bytes of the peer's memory as its buffer has. It is done in requests of at most a packet's
+    /// payload each, and completes with [`Completion::Read`] when all of them are answered; or with the first error. A
+    /// request counts for the bytes that it asks for in the window of the connection, from its departure on. Requests leave
+    /// in turn with the messages of the connection, and do not wait for them to arrive.
+    ///
+    /// # Errors
+    /// As [`Fep::post_send`].
+    pub fn post_read(&mut self, connection: ConnectionId, read: Read) -> Result<ReadId, PostError> {
+        self.initiator.post_read(&self.core.config, connection, read)
+    }
+
+    /// Takes back a read of which no request has been sent; it completes as cancelled.
+    ///
+    /// # Errors
+    /// [`CallError::TooLate`] once its first request has left.
+    pub fn cancel_read(&mut self, id: ReadId) -> Result<(), CallError> {
+        self.initiator.cancel_send(&mut self.core, SendId(id.0))
+    }
+
+    /// Lets peers read memory of process `process` until [`Fep::withdraw`], or until the process is closed. The memory is
+    /// lent to each packet that leaves, not copied.
+    ///
+    /// # Errors
+    /// Why it is refused. The error hands the buffer back.
+    pub fn expose(&mut self, process: u16, exposure: Exposure) -> Result<(), ExposeError> {
+        self.target.processes.expose(process, exposure)
+    }
+
+    /// Takes back the memory that process `process` exposes under `key`; `None` if there is none. No packet that leaves
+    /// from now on has bytes of it: requests that have not been answered are answered with BAD_MKEY. Packets that
+    /// refer to it may be under way still: see [`Fep::take_abandoned`].
+    pub fn withdraw(&mut self, process: u16, key: u64) -> Option<Buffer> {
+        let buffer = self.target.processes.memory.as_mut()?.withdraw(process, key)?;
+        self.core.abandoned = true;
+        Some(buffer)
+    }
+
     /// Posts a receive for messages to process 0.
     ///
     /// # Errors
@@ -271,7 +313,7 @@ impl Fep {
     /// # Errors
     /// [`CallError::ProcessNotOpen`].
     pub fn close_process(&mut self, process: u16) -> Result<(), CallError> {
-        self.target.close_process(process)
+        self.target.close_process(&mut self.core, process)
     }
 
     /// A packet has arrived. `payload` is empty for control packets and trimmed ones.
@@ -288,8 +330,8 @@ impl Fep {
         core.service_time = NsccState::service_time_of(waited);
         match &packet.pds {
             Pds::Request(request) => target.on_request(core, now, packet, request, payload),
-            Pds::Ack(ack) => initiator.on_ack(core, now, waited, packet, ack),
-            Pds::Nack(nack) if target.on_denial(core, now, packet, nack) => {}
+            Pds::Ack(ack) => initiator.on_ack(core, now, waited, packet, ack, payload),
+            Pds::Nack(nack) if target.on_nack(core, now, packet, nack) => {}
             Pds::Nack(nack) => initiator.on_nack(core, now, packet, nack),
             Pds::Control(control) => match control.kind {
                 ControlKind::Credit | ControlKind::CloseRequest => {
@@ -306,10 +348,11 @@ impl Fep {
 
     /// Whether [`Fep::poll_transmit`] is worth a call. It may still yield nothing.
     pub fn wants_to_transmit(&self) -> bool {
-        !self.core.control.is_empty() || !self.initiator.ready.is_empty()
+        !self.core.control.is_empty() || !self.initiator.ready.is_empty() || !self.core.replies.is_empty()
     }
 
-    /// The next packet to put on the wire, if there is one: control packets first, then those of connections.
+    /// The next packet to put on the wire, if there is one: control packets first, then those of connections and responses
+    /// with data in turn.
     pub fn poll_transmit(&mut self, now: Time) -> Option<Transmit> {
         let mut packet = Packet::BLANK;
         let payload = self.poll_transmit_into(now, &mut packet)?;
@@ -327,7 +370,19 @@ impl Fep {
             }
             return Some(PayloadRef::NONE);
         }
-        self.initiator.poll_transmit(&mut self.core, now, packet)
+        let Fep { core, initiator, target, .. } = self;
+        if !core.replies.is_empty() && !std::mem::take(&mut core.replied) {
+            let payload = target.poll_reply(core, now, packet);
+            core.replied = payload.is_some();
+            if payload.is_some() {
+                return payload;
+            }
+        }
+        let payload = initiator.poll_transmit(core, now, packet);
+        match payload {
+            None if !core.replies.is_empty() => target.poll_reply(core, now, packet),
+            payload => payload,
+        }
     }
 
     /// The next result.
@@ -353,16 +408,16 @@ impl Fep {
 
     /// The bytes that a [`Transmit`] refers to.
     pub fn payload(&self, at: PayloadRef) -> Payload<'_> {
-        at.resolve(&self.initiator.sends)
+        at.resolve(&self.initiator.sends, &self.target)
     }
 
     /// The bytes that a [`Transmit`] refers to, with a share in their memory: they stay where they are as long as
     /// the share is held, even when the message is over. `None` for memory that cannot be shared.
     pub fn share_payload(&self, at: PayloadRef) -> Option<RegionSlice> {
-        at.share(&self.initiator.sends)
+        at.share(&self.initiator.sends, &self.target)
     }
 
-    /// Whether messages have failed since the last call. Their memory is the application's again, though packets that
+    /// Whether messages have failed, or memory was withdrawn, since the last call. Their memory is the application's again, though packets that
     /// refer to it may be under way still: the caller that sent them must make sure that they do not arrive.
     #[inline]
     pub fn take_abandoned(&mut self) -> bool {

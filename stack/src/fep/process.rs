@@ -8,6 +8,8 @@ use std::collections::btree_map::Entry;
 
 use super::config::Limits;
 use super::core::Core;
+use super::memory::ExposedMemory;
+use super::read::{ExposeError, ExposeRefusal, Exposure};
 use super::{CallError, MAX_PROCESS, PostError, Receive, Resource};
 use crate::ses::{Delivery, EarlyMessage, Posted, ReceiveId, Receives, Room};
 use crate::wire::pds::PdcId;
@@ -23,6 +25,8 @@ pub(super) struct Processes {
     pub(super) zero: Option<Receives>,
     /// The room that a process has for messages without a receive.
     room: Room,
+    /// The memory that processes expose; `None` if none ever did.
+    pub(super) memory: Option<Box<ExposedMemory>>,
 }
 
 impl Processes {
@@ -32,7 +36,13 @@ impl Processes {
             messages_per_peer: limits.unexpected_messages_per_peer,
             messages: u32::try_from(limits.unexpected_messages).unwrap_or(u32::MAX),
         };
-        Processes { others: BTreeMap::new(), room, zero: Some(Receives::new(room)), next_receive: 0 }
+        Processes {
+            others: BTreeMap::new(),
+            room,
+            zero: Some(Receives::new(room)),
+            next_receive: 0,
+            memory: None,
+        }
     }
 
     /// The receives of `process`, if it is open.
@@ -78,6 +88,22 @@ impl Processes {
             _ => self.others.remove(&process),
         };
         receives.ok_or(CallError::ProcessNotOpen(process))
+    }
+
+    /// Whether `process` is open.
+    pub(super) fn is_open(&self, process: u16) -> bool {
+        match process {
+            0 => self.zero.is_some(),
+            _ => self.others.contains_key(&process),
+        }
+    }
+
+    /// See [`Fep::expose`](super::Fep::expose).
+    pub(super) fn expose(&mut self, process: u16, exposure: Exposure) -> Result<(), ExposeError> {
+        if !self.is_open(process) {
+            return Err(ExposeError { why: ExposeRefusal::ProcessNotOpen(process), buffer: exposure.buffer });
+        }
+        self.memory.get_or_insert_default().expose(process, exposure)
     }
 
     /// Posts a receive. A message that was waiting for it completes if all of it is there.

@@ -5,6 +5,7 @@ use weft_cc::{DataSample, ReceiverAlgorithm, Time, Trim};
 
 use super::core::Core;
 use super::credit::{Ends, Granter};
+use super::memory;
 use super::process::Processes;
 use super::target_pdc::{Origin, PeerUsage, Stray, TargetPdc, TargetPdcs, established};
 use super::timers::TimerKey;
@@ -12,14 +13,14 @@ use super::zone::Zone;
 use super::{CallError, FepConfig, PostError, Receive};
 use crate::event::Event;
 use crate::packet::{Class, Packet, Payload};
-use crate::pdc::{Arrival, RodReceive, Trigger};
+use crate::pdc::{Answer, Arrival, RodReceive, Trigger};
 use crate::ses::{Delivery, Part, ReceiveId, Receives, Refusal, Source, respond};
 use crate::table::Key;
 use crate::wire::nominal_overhead;
 use crate::wire::pds::{
     Control, ControlKind, DeliveryMode, Destination, Nack, NackCode, NextHeader, PdcId, Pds, Psn, Request,
 };
-use crate::wire::ses::{ReturnCode, Ses, StandardRequest};
+use crate::wire::ses::{Opcode, ReturnCode, Ses, StandardRequest};
 
 /// The receiving half of an endpoint.
 // In order of use; the first fields share a cache line with the end of the initiator: see `Fep`.
@@ -56,8 +57,10 @@ impl Target {
     }
 
     /// See [`Fep::close_process`](super::Fep::close_process).
-    pub(super) fn close_process(&mut self, process: u16) -> Result<(), CallError> {
+    pub(super) fn close_process(&mut self, core: &mut Core, process: u16) -> Result<(), CallError> {
         let receives = self.processes.close(process)?;
+        let withdrawn = self.processes.memory.as_mut().is_some_and(|memory| memory.withdraw_all(process));
+        core.abandoned |= withdrawn;
         for (pdc, msg_id) in receives.incomplete() {
             if let Some((_, pdc)) = self.pdcs.find(pdc) {
                 let expected = pdc.rx.expected();
@@ -100,7 +103,7 @@ impl Target {
             Err(Unopened::Ignored(why)) => return core.ignore(now, packet, why),
         };
         pdc.heard(now);
-        pdc.rx.clear(request.psn.offset(i32::from(request.clear_psn_offset)));
+        self.pdcs.usage.clear(pdc, request.psn.offset(i32::from(request.clear_psn_offset)));
         match pdc.rx.classify(request.psn) {
             Arrival::New => {}
             Arrival::Duplicate => {
@@ -192,12 +195,24 @@ impl Target {
         Ok(key)
     }
 
-    /// If `nack` denies that a PDC still has an initiator, forgets the PDC and returns true. All other NACKs are for
-    /// initiators.
-    pub(super) fn on_denial(&mut self, core: &mut Core, now: Time, packet: &Packet, nack: &Nack) -> bool {
-        if nack.code != NackCode::INV_DPDCID {
-            return false;
+    /// A NACK of an initiator: it denies that a PDC still has one, or tells that a response has lost its data. All others
+    /// are for initiators: false.
+    pub(super) fn on_nack(&mut self, core: &mut Core, now: Time, packet: &Packet, nack: &Nack) -> bool {
+        match nack.code {
+            NackCode::INV_DPDCID => self.on_denial(core, now, packet, nack),
+            NackCode::ACK_WITH_DATA => {
+                let found = self.pdcs.find(nack.dpdcid).map(|(_, pdc)| pdc);
+                let named = found.filter(|pdc| pdc.origin() == (packet.net.src, nack.spdcid));
+                let Some(pdc) = named else { return false };
+                pdc.repeat_response(core, now, packet, nack.psn, nack.retx);
+                true
+            }
+            _ => false,
         }
+    }
+
+    /// If `nack` denies that a PDC still has an initiator, forgets the PDC and returns true.
+    fn on_denial(&mut self, core: &mut Core, now: Time, packet: &Packet, nack: &Nack) -> bool {
         let denied = self.pdcs.find(nack.dpdcid).filter(|(_, pdc)| pdc.is_denied(packet.net.src, nack));
         let Some((key, _)) = denied else { return false };
         self.remove(core, now, key);
@@ -242,7 +257,11 @@ impl Target {
                 let around = Psn(control.payload).plus(63);
                 pdc.acknowledge(core, now, packet, Trigger::Probe(control.probe_opaque), around, false);
             }
-            ControlKind::ClearCommand => pdc.rx.clear(Psn(control.payload)),
+            ControlKind::ClearCommand => {
+                if let Some(pdc) = self.pdcs.table.get_mut(key) {
+                    self.pdcs.usage.clear(pdc, Psn(control.payload));
+                }
+            }
             // The initiator closes only after everything is acknowledged: this is a stray.
             ControlKind::CloseCommand if control.psn != pdc.rx.expected() => {
                 core.ignore(now, packet, "CLOSE_CMD before the end");
@@ -313,16 +332,16 @@ fn deliver(
     let local = pdc.rx.id;
     let mut completed = None;
     match &packet.ses {
-        Ses::Standard(header) => match admit(processes, usage, pdc, request.psn, header, payload) {
+        Ses::Standard(header) => match admit(core, processes, usage, pdc, request.psn, header, payload) {
             Ok(delivery) => {
                 completed = delivery;
                 if let Some(delivery) = completed.as_ref().filter(|d| d.is_truncated()) {
                     let response = respond(header, ReturnCode::TOO_LONG, delivery.buffer.len());
-                    pdc.rx.store_response(request.psn, response);
+                    usage.store(pdc, request.psn, Answer::Plain(response));
                 }
             }
             Err(Refusal::Unsupported(code)) => {
-                pdc.rx.store_response(request.psn, respond(header, code, 0));
+                usage.store(pdc, request.psn, Answer::Plain(respond(header, code, 0)));
                 if header.request_length > payload.len() {
                     pdc.refuse_rest(header.msg_id, request.psn);
                 }
@@ -412,6 +431,7 @@ fn deliver_early(
 /// completes it.
 #[inline(always)]
 fn admit(
+    core: &Core,
     processes: &mut Processes,
     usage: &mut PeerUsage,
     pdc: &mut TargetPdc,
@@ -420,6 +440,9 @@ fn admit(
     payload: Payload<'_>,
 ) -> Result<Option<Delivery>, Refusal> {
     let msg_id = header.msg_id;
+    if header.opcode == Opcode::READ {
+        return admit_read(core, processes, usage, pdc, psn, header, payload).map(|()| None);
+    }
     if pdc.has_refused(msg_id, psn) {
         return Err(Refusal::Unsupported(ReturnCode::BAD_PID));
     }
@@ -439,6 +462,51 @@ fn admit(
         None => begin_early(receives, usage, pdc, psn, header, &part)?,
     };
     receives.place(message, &part)
+}
+
+/// Stores the answer to packet `psn`, which reads the memory of a process: its bytes, or an error.
+///
+/// # Errors
+/// There is no room for another response.
+#[inline(never)]
+fn admit_read(
+    core: &Core,
+    processes: &Processes,
+    usage: &mut PeerUsage,
+    pdc: &mut TargetPdc,
+    psn: Psn,
+    header: &StandardRequest,
+    payload: Payload<'_>,
+) -> Result<(), Refusal> {
+    let answer = match find_bytes(core, processes, pdc, header, payload) {
+        Ok((memory, offset)) => Answer::Memory { header: memory::header(header), memory, offset },
+        Err(code) => Answer::Plain(respond(header, code, 0)),
+    };
+    if usage.response_bytes(pdc.rx.peer) + answer.cost() > core.config.limits.response_bytes_per_peer {
+        return Err(Refusal::Busy(NackCode::NO_GTD_DEL_AVAIL));
+    }
+    // It meets no receive: messages behind it do not wait for it.
+    pass_over(usage, pdc, psn, header);
+    usage.store(pdc, psn, answer);
+    Ok(())
+}
+
+/// Where the bytes are that a request of `pdc` reads.
+///
+/// # Errors
+/// The return code to answer with.
+fn find_bytes(
+    core: &Core,
+    processes: &Processes,
+    pdc: &TargetPdc,
+    header: &StandardRequest,
+    payload: Payload<'_>,
+) -> Result<(Key, u32), ReturnCode> {
+    memory::check(header, payload, core.config.mtu)?;
+    if !processes.is_open(header.pid_on_fep) {
+        return Err(ReturnCode::BAD_PID);
+    }
+    processes.memory.as_deref().ok_or(ReturnCode::BAD_MKEY)?.find(pdc.rx.peer, header)
 }
 
 /// A message begins whose turn it is.
@@ -566,7 +634,8 @@ pub(super) fn nack(code: NackCode, psn: Psn, peer_id: PdcId, local: PdcId) -> Na
     }
 }
 
-fn trim_code(class: Class) -> NackCode {
+/// The NACK code for a packet that arrived in this trimmed class.
+pub(super) fn trim_code(class: Class) -> NackCode {
     match class {
         Class::TrimmedLastHop => NackCode::TRIMMED_LASTHOP,
         _ => NackCode::TRIMMED,

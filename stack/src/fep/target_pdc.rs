@@ -8,10 +8,11 @@ use super::Map;
 use super::config::Limits;
 use super::core::Core;
 use super::refused::Refused;
+use super::reply::Reply;
 use crate::event::Event;
 use crate::heap;
 use crate::packet::{Addr, Class, Packet, Payload};
-use crate::pdc::{PdcConfig, RxPdc, Trigger};
+use crate::pdc::{Answer, PdcConfig, RxPdc, Trigger};
 use crate::ses::Order;
 use crate::spray::Entropy;
 use crate::table::{Key, Table};
@@ -121,28 +122,64 @@ impl TargetPdc {
         around: Psn,
         retx: bool,
     ) {
-        let mut ack = self.rx.acknowledge(trigger, around, packet.net.ecn, retx);
-        if let Some(AckCc { state: CcState::Nscc(state), .. }) = &mut ack.cc {
-            state.service_time = core.service_time;
-        }
-        let response = match trigger {
-            Trigger::Psn(psn) => self.rx.response(psn).copied(),
+        let answer = match trigger {
+            Trigger::Psn(psn) => self.rx.response(psn).map(|stored| stored.answer),
             Trigger::Probe(_) => None,
         };
-        let (ses, next) = match response {
-            Some(response) => (Ses::Response(response), NextHeader::Response),
+        let cause = Cause::of(packet, retx);
+        let (ses, next) = match answer {
+            Some(Answer::Memory { .. }) => return self.queue_reply(core, now, packet, around, cause),
+            Some(Answer::Plain(response)) => (Ses::Response(response), NextHeader::Response),
             None => (Ses::None, NextHeader::None),
         };
-        let mut ack = Ack { next, ..ack };
-        if let Pds::Request(request) = &packet.pds
-            && request.vendor.has(VendorFlags::DELAY_ECHO)
-        {
-            echo(&mut ack, packet.net.hops);
-        }
+        let ack = self.build_ack(trigger, around, cause, core.service_time);
         core.events.emit(now, Event::AckSent { peer: packet.net.src, pdc: self.rx.id, cack: ack.cack_psn });
         // The entropy is echoed: the initiator learns how the path of the packet fares.
         let net = core.network(packet.net.src, packet.net.entropy, Class::Control);
+        let ack = Ack { next, ..ack };
         core.push_control(now, Packet { net, payload_len: 0, pds: Pds::Ack(ack), ses });
+    }
+
+    /// The acknowledgement of a packet that has waited in this host for `service_time`.
+    #[inline]
+    pub(super) fn build_ack(
+        &mut self,
+        trigger: Trigger,
+        around: Psn,
+        cause: Cause,
+        service_time: u16,
+    ) -> Ack {
+        let mut ack = self.rx.acknowledge(trigger, around, cause.ecn, cause.retx);
+        if let Some(AckCc { state: CcState::Nscc(state), .. }) = &mut ack.cc {
+            state.service_time = service_time;
+        }
+        if let Some(hops) = cause.echo {
+            echo(&mut ack, hops);
+        }
+        ack
+    }
+
+    /// Queues the response with data to packet `psn`, unless it waits in the queue already.
+    #[inline(never)]
+    fn queue_reply(&mut self, core: &mut Core, now: Time, packet: &Packet, psn: Psn, cause: Cause) {
+        let (pdc, net) = (self.rx.id, packet.net);
+        let Some(stored) = self.rx.response_mut(psn).filter(|stored| !stored.waits) else { return };
+        stored.waits =
+            core.push_reply(now, Reply { pdc, psn, net, cause, at: now, waited: core.service_time });
+    }
+
+    /// The initiator has lost the data of the response to packet `psn`: it is sent again.
+    pub(super) fn repeat_response(
+        &mut self,
+        core: &mut Core,
+        now: Time,
+        packet: &Packet,
+        psn: Psn,
+        retx: bool,
+    ) {
+        if self.rx.response(psn).is_some() {
+            self.acknowledge(core, now, packet, Trigger::Psn(psn), psn, retx);
+        }
     }
 
     /// A SYN has arrived in the name of this PDC's initiator, for another PDC. Anybody can have sent it, so it proves
@@ -255,6 +292,26 @@ impl TargetPdc {
     }
 }
 
+/// What an acknowledgement says of the packet that it answers.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cause {
+    /// It carried a congestion mark.
+    ecn: bool,
+    /// It was a retransmission.
+    retx: bool,
+    /// It asks for an echo, and has passed so many switches.
+    echo: Option<u8>,
+}
+
+impl Cause {
+    #[inline]
+    fn of(packet: &Packet, retx: bool) -> Cause {
+        let asks =
+            matches!(&packet.pds, Pds::Request(request) if request.vendor.has(VendorFlags::DELAY_ECHO));
+        Cause { ecn: packet.net.ecn, retx, echo: asks.then_some(packet.net.hops) }
+    }
+}
+
 /// Turns `ack` into the acknowledgement of a packet that asked for an echo.
 #[cold]
 fn echo(ack: &mut Ack, hops: u8) {
@@ -351,10 +408,12 @@ impl TargetPdcs {
         let origin = pdc.origin();
         self.by_origin.remove(&origin);
         let early: u64 = pdc.early.iter().map(Early::cost).sum();
+        let responses = pdc.rx.response_cost();
         self.usage.change(origin.0, |used| {
             used.open -= 1;
             used.remembered += 1;
             used.early_bytes -= early;
+            used.response_bytes -= responses;
         });
         let until = now + time_wait;
         let is_first = self.closed.remember(origin, pdc.rx.used(), until);
@@ -419,6 +478,8 @@ struct Usage {
     early_bytes: u64,
     /// Places reserved for its early messages, and for those before them.
     early_messages: u32,
+    /// Bytes that the responses stored for it count for.
+    response_bytes: u64,
 }
 
 impl PeerUsage {
@@ -442,6 +503,26 @@ impl PeerUsage {
         if places > 0 {
             self.early_messages -= places;
             self.change(peer, |used| used.early_messages -= places);
+        }
+    }
+
+    /// Bytes that the responses stored for `peer` count for.
+    pub(super) fn response_bytes(&self, peer: Addr) -> u64 {
+        self.of(peer).response_bytes
+    }
+
+    /// Stores `answer` to packet `psn` of `pdc`.
+    pub(super) fn store(&mut self, pdc: &mut TargetPdc, psn: Psn, answer: Answer) {
+        self.change(pdc.rx.peer, |used| used.response_bytes += answer.cost());
+        pdc.rx.store_response(psn, answer);
+    }
+
+    /// The initiator of `pdc` has all responses up to `psn`.
+    #[inline]
+    pub(super) fn clear(&mut self, pdc: &mut TargetPdc, psn: Psn) {
+        let freed = pdc.rx.clear(psn);
+        if freed > 0 {
+            self.change(pdc.rx.peer, |used| used.response_bytes -= freed);
         }
     }
 

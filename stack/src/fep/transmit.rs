@@ -7,6 +7,7 @@ use super::connection::{Connection, Standing};
 use super::context::{Asking, Context, Gate};
 use super::core::{Core, control_packet};
 use super::initiator::{Initiator, count_rivals};
+use super::target::Target;
 use super::timers::TimerKey;
 use crate::buffer::Buffer;
 use crate::event::Event;
@@ -16,7 +17,7 @@ use crate::region::RegionSlice;
 use crate::ses::{Segment, SendMessage};
 use crate::spray::Entropy;
 use crate::table::{Key, Table};
-use crate::wire::pds::{Control, ControlKind, NextHeader, Pds, Psn, Request, VendorFlags};
+use crate::wire::pds::{Control, ControlKind, NextHeader, PdcId, Pds, Psn, Request, VendorFlags};
 use crate::wire::ses::{Ses, StandardRequest};
 
 /// A packet to put on the wire.
@@ -31,26 +32,54 @@ pub struct Transmit {
 /// Reference to a packet's payload.
 #[derive(Clone, Copy, Debug)]
 pub struct PayloadRef {
-    send: Option<Key>,
-    offset: u32,
+    source: Source,
     len: u32,
 }
 
-impl PayloadRef {
-    pub(super) const NONE: PayloadRef = PayloadRef { send: None, offset: 0, len: 0 };
+/// Where the payload of a packet lies.
+#[derive(Clone, Copy, Debug)]
+enum Source {
+    /// It has none.
+    Nothing,
+    /// In the buffer of a message, at this offset.
+    Message { send: Key, offset: u32 },
+    /// Where the response says that is stored for this PSN of a PDC that a peer has opened.
+    Response { pdc: PdcId, psn: Psn },
+}
 
-    pub(super) fn resolve(self, sends: &Table<SendMessage>) -> Payload<'_> {
-        match self.send.and_then(|key| sends.get(key)) {
-            Some(message) => message.buffer.payload(self.offset, self.len),
-            None => Payload::EMPTY,
+impl PayloadRef {
+    pub(super) const NONE: PayloadRef = PayloadRef { source: Source::Nothing, len: 0 };
+
+    /// The `len` bytes of the response that is stored for packet `psn` of the target's PDC `pdc`.
+    pub(super) fn of_response(pdc: PdcId, psn: Psn, len: u32) -> PayloadRef {
+        PayloadRef { source: Source::Response { pdc, psn }, len }
+    }
+
+    #[inline]
+    pub(super) fn resolve<'a>(self, sends: &'a Table<SendMessage>, target: &'a Target) -> Payload<'a> {
+        match self.source {
+            Source::Message { send, offset } => match sends.get(send) {
+                Some(message) => message.buffer.payload(offset, self.len),
+                None => Payload::EMPTY,
+            },
+            Source::Response { pdc, psn } => match target.response_data(pdc, psn) {
+                Some((buffer, offset)) => buffer.payload(offset, self.len),
+                None => Payload::EMPTY,
+            },
+            Source::Nothing => Payload::EMPTY,
         }
     }
 
     /// A shared reference to the same bytes, if their memory can be shared.
     #[inline]
-    pub(super) fn share(self, sends: &Table<SendMessage>) -> Option<RegionSlice> {
-        match &sends.get(self.send?)?.buffer {
-            Buffer::Region(slice) => Some(slice.part(self.offset, self.len)),
+    pub(super) fn share(self, sends: &Table<SendMessage>, target: &Target) -> Option<RegionSlice> {
+        let (buffer, offset) = match self.source {
+            Source::Message { send, offset } => (&sends.get(send)?.buffer, offset),
+            Source::Response { pdc, psn } => target.response_data(pdc, psn)?,
+            Source::Nothing => return None,
+        };
+        match buffer {
+            Buffer::Region(slice) => Some(slice.part(offset, self.len)),
             Buffer::Heap(_) | Buffer::Virtual(_) | Buffer::Bytes(_) | Buffer::BytesMut(_) => None,
         }
     }
@@ -74,12 +103,14 @@ enum Next {
     Nothing,
 }
 
-/// A data packet that could be sent.
+/// A packet of a message or a read that could be sent.
 #[derive(Clone, Copy)]
 struct Data {
     /// The message, as numbered by the endpoint.
     send: u32,
     segment: Segment,
+    /// Whether it asks for the segment, instead of carrying it.
+    is_read: bool,
     /// The PSN of its first transmission, if it was sent before.
     again: Option<Psn>,
 }
@@ -114,6 +145,7 @@ impl Initiator {
             other => return self.send_no_data(core, now, key, &other, packet),
         };
         let context = self.contexts.get_mut(context_key)?;
+        // What it brings back counts as what it carries: the window is for the bytes on the bottleneck, whose end is here.
         let bytes = data.segment.len + core.config.overhead;
         let gate = context.gate(now, u64::from(bytes));
         if gate != Gate::Open {
@@ -121,19 +153,25 @@ impl Initiator {
             return None;
         }
         let (send, message) = self.sends.at_mut(data.send)?;
-        let (psn, entropy) = depart(now, connection, context, message, &data, bytes);
+        let overhead = core.config.overhead;
+        let (psn, entropy) = depart(now, connection, context, message, &data, overhead);
         let ends = connection.queue.is_empty() && !connection.pdc.has_lost();
         let stops = ends || context.is_spent(u64::from(bytes)) || !connection.pdc.may_send_new();
         let asks = context.asks == Asking::Each || connection.pause.is_some();
-        let ack_request = data.again.is_some() || stops || asks;
+        // The answer to a read comes at once whatever its request says.
+        let ack_request = data.again.is_some() || stops || asks || data.is_read;
         if ack_request {
             context.on_ask(connection.pdc.id, psn);
         }
         let Segment { offset, len } = data.segment;
+        let payload = match data.is_read {
+            true => PayloadRef::NONE,
+            false => PayloadRef { source: Source::Message { send, offset }, len },
+        };
         let rivals = if context.needs_credit() { count_rivals(&mut self.stocked, context) } else { 0 };
         *packet = Packet {
             net: core.network(connection.pdc.peer, entropy, Class::Data),
-            payload_len: len,
+            payload_len: payload.len,
             pds: Pds::Request(Request {
                 mode: connection.pdc.mode,
                 next: NextHeader::RequestStandard,
@@ -152,7 +190,7 @@ impl Initiator {
             }),
         };
         let (pdc, retransmission) = (connection.pdc.id, data.again.is_some());
-        core.events.emit(now, Event::DataSent { pdc, psn, len, entropy, retransmission });
+        core.events.emit(now, Event::DataSent { pdc, psn, len: payload.len, entropy, retransmission });
         let PdcConfig { infer_loss, rto_init, .. } = core.zone(context.zone).pdc;
         if infer_loss && connection.probe_at.is_none() {
             let at = now + context.rtt.probe_wait();
@@ -167,7 +205,7 @@ impl Initiator {
         if context.trying == Some(key) {
             self.end_try(context_key, key);
         }
-        Some(PayloadRef { send: Some(send), offset, len })
+        Some(payload)
     }
 
     /// [`Initiator::send_from`] for a connection without data to send.
@@ -375,11 +413,12 @@ fn choose(now: Time, connection: &Connection, sends: &Table<SendMessage>, mtu: u
         return if connection.pdc.may_send_new() { Next::Close } else { Next::Nothing };
     }
     let Some(&send) = connection.queue.front() else { return Next::Nothing };
-    let Some(segment) = sends.get(send).and_then(|message| message.peek(mtu)) else { return Next::Nothing };
+    let Some(message) = sends.get(send) else { return Next::Nothing };
+    let Some(segment) = message.peek(mtu) else { return Next::Nothing };
     if !connection.pdc.may_send_new() {
         return Next::Nothing;
     }
-    Next::Data(Data { send: send.index, segment, again: None })
+    Next::Data(Data { send: send.index, segment, is_read: message.is_read(), again: None })
 }
 
 /// The next packet to retransmit.
@@ -390,14 +429,18 @@ fn choose_lost(connection: &Connection) -> Next {
     }
     match connection.pdc.peek_lost().map(|(psn, record)| (psn, record.kind())) {
         Some((psn, PacketKind::Data { send, offset, len })) => {
-            Next::Data(Data { send, segment: Segment { offset, len }, again: Some(psn) })
+            Next::Data(Data { send, segment: Segment { offset, len }, is_read: false, again: Some(psn) })
+        }
+        Some((psn, PacketKind::Read { send, offset, len })) => {
+            Next::Data(Data { send, segment: Segment { offset, len }, is_read: true, again: Some(psn) })
         }
         Some((_, PacketKind::Close)) => Next::Close,
         None => Next::Nothing,
     }
 }
 
-/// Records in connection, context and message that a packet is sent now. Returns its PSN and its entropy.
+/// Records in connection, context and message that a packet is sent now, which counts for `overhead` bytes beyond its
+/// segment. Returns its PSN and its entropy.
 #[inline]
 fn depart(
     now: Time,
@@ -405,8 +448,11 @@ fn depart(
     context: &mut Context,
     message: &mut SendMessage,
     data: &Data,
-    bytes: u32,
+    overhead: u32,
 ) -> (Psn, Entropy) {
+    let bytes = data.segment.len + overhead;
+    // Credit is the target's, for what goes there.
+    let carried = u64::from(if data.is_read { overhead } else { bytes });
     let entropy = match connection.fixed_entropy {
         Some(entropy) => entropy,
         None => context.next_entropy(now, data.again.is_some()),
@@ -422,14 +468,20 @@ fn depart(
         }
         None => {
             let Segment { offset, len } = data.segment;
+            let id = connection.next_msg_id;
             if offset == 0 {
                 // Not earlier: a message that is cancelled would leave a hole in the order that its target keeps.
-                message.msg_id = connection.next_msg_id;
-                connection.next_msg_id = message.msg_id.wrapping_add(1);
+                message.msg_id = id;
             }
-            let kind = PacketKind::Data { send: data.send, offset, len };
+            if offset == 0 || data.is_read {
+                connection.next_msg_id = id.wrapping_add(1);
+            }
+            let kind = match data.is_read {
+                true => PacketKind::Read { send: data.send, offset, len },
+                false => PacketKind::Data { send: data.send, offset, len },
+            };
             let psn = context.track(&mut connection.pdc, |pdc| pdc.send_new(now, kind, bytes, entropy));
-            context.backlog = context.backlog.saturating_sub(u64::from(bytes));
+            context.backlog = context.backlog.saturating_sub(carried);
             message.cut(data.segment);
             if message.is_cut() {
                 connection.queue.pop_front();
@@ -437,7 +489,7 @@ fn depart(
             psn
         }
     };
-    context.on_send(now, u64::from(bytes), data.again.is_some());
+    context.on_send(now, u64::from(bytes), carried, data.again.is_some());
     if context.needs_credit() {
         connection.ask_at = None;
     }

@@ -35,12 +35,13 @@ impl Arrived {
         self.received.saturating_sub(self.named)
     }
 
-    /// `packets` packets with data, which windows count for `bytes`, are now known by PSN to have arrived.
+    /// `packets` packets with data, which windows count for `bytes`, are now known by PSN to have arrived. `carried` of
+    /// the bytes went to the target; the others came back from it.
     #[inline]
-    pub(super) fn on_named(&mut self, bytes: u64, packets: u32) {
+    pub(super) fn on_named(&mut self, bytes: u64, carried: u64, packets: u32) {
         self.named += bytes;
         self.explained =
-            self.explained.wrapping_add(bytes).wrapping_add_signed(self.excess * i64::from(packets));
+            self.explained.wrapping_add(carried).wrapping_add_signed(self.excess * i64::from(packets));
     }
 
     /// The target reports its total, in units of 256 B modulo 2²⁴. `in_order` says that it has received nothing beyond
@@ -104,13 +105,13 @@ mod tests {
         while packets * 4096 < 100_000_000_000 {
             // Four packets more by PSN; of the following 100 the target has received between none and 75.
             packets += 4;
-            arrived.on_named(4 * COUNTED, 4);
+            arrived.on_named(4 * COUNTED, 4 * COUNTED, 4);
             let beyond = packets / 4 % 76;
             arrived.on_report(units((packets + beyond) * NOMINAL), beyond == 0);
             sum += arrived.news(100 * COUNTED, 100);
             assert!(arrived.unnamed() <= 75 * COUNTED + 256, "after {packets} packets");
         }
-        arrived.on_named(75 * COUNTED, 75);
+        arrived.on_named(75 * COUNTED, 75 * COUNTED, 75);
         packets += 75;
         arrived.on_report(units(packets * NOMINAL), true);
         sum += arrived.news(0, 0);
@@ -123,7 +124,7 @@ mod tests {
         arrived.on_report(units(10 * NOMINAL), false);
         let news = arrived.news(20 * COUNTED, 20);
         assert!((10 * COUNTED..10 * COUNTED + 256).contains(&news), "{news}");
-        arrived.on_named(10 * COUNTED, 10);
+        arrived.on_named(10 * COUNTED, 10 * COUNTED, 10);
         arrived.on_report(units(10 * NOMINAL), true);
         assert_eq!(arrived.news(10 * COUNTED, 10), 0, "they were counted before");
     }
@@ -131,7 +132,7 @@ mod tests {
     #[test]
     fn a_target_that_reports_nothing_is_known_by_psn() {
         let mut arrived = Arrived::new(40);
-        arrived.on_named(3 * COUNTED, 3);
+        arrived.on_named(3 * COUNTED, 3 * COUNTED, 3);
         assert_eq!(arrived.news(COUNTED, 1), 3 * COUNTED);
         assert_eq!(arrived.unnamed(), 0);
     }
@@ -142,7 +143,7 @@ mod tests {
         let (mut packets, mut sum) = (0, 0);
         for _ in 0..1_000 {
             packets += 4;
-            arrived.on_named(4 * COUNTED, 4);
+            arrived.on_named(4 * COUNTED, 4 * COUNTED, 4);
             // 18 B more a packet than nominal.
             arrived.on_report(units(packets * (NOMINAL + 18)), true);
             sum += arrived.news(10 * COUNTED, 10);

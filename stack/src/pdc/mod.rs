@@ -33,6 +33,7 @@ mod arrived;
 mod bitmap;
 mod loss;
 mod record;
+mod responses;
 mod rtt;
 mod rx;
 mod tx;
@@ -40,8 +41,9 @@ mod tx;
 pub(crate) use bitmap::Bitmap;
 pub use loss::{LossRecovery, PROBE_REACH, Patience, Probes, ProbesDue};
 pub use record::{MAX_DOUBLINGS, PacketKind, TxRecord};
+pub use responses::{Answer, StoredResponse};
 pub use rtt::RttEstimator;
-pub use rx::{Arrival, RxPdc, StoredResponse, Trigger};
+pub use rx::{Arrival, RxPdc, Trigger};
 pub use tx::{AckOutcome, NackOutcome, Overdue, TxPdc, TxState};
 
 use weft_cc::Span;

@@ -18,7 +18,35 @@ pub enum PacketKind {
         /// Length of the part, bytes.
         len: u32,
     },
+    /// A request to read a part of the peer's memory, whose bytes come with the acknowledgement.
+    Read {
+        /// The read, as numbered by the endpoint.
+        send: u32,
+        /// Offset of the part in the read, bytes.
+        offset: u32,
+        /// Length of the part, bytes.
+        len: u32,
+    },
     /// A CLOSE_CMD.
+    Close,
+}
+
+impl PacketKind {
+    /// The message or read that the packet is a part of, as numbered by the endpoint.
+    #[inline]
+    pub fn send(&self) -> Option<u32> {
+        match self {
+            PacketKind::Data { send, .. } | PacketKind::Read { send, .. } => Some(*send),
+            PacketKind::Close => None,
+        }
+    }
+}
+
+/// [`PacketKind`] without its fields.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Data,
+    Read,
     Close,
 }
 
@@ -51,7 +79,7 @@ pub struct TxRecord {
     pub transmissions: u8,
     /// Number of expiries of its retransmission timer.
     pub timeouts: u8,
-    is_close: bool,
+    kind: Kind,
     pub(super) state: State,
 }
 
@@ -59,9 +87,10 @@ impl TxRecord {
     /// The record of a packet that is sent now for the first time.
     #[inline]
     pub(super) fn new(now: Time, kind: PacketKind, bytes: u32, entropy: Entropy) -> TxRecord {
-        let (is_close, send, offset, len) = match kind {
-            PacketKind::Data { send, offset, len } => (false, send, offset, len),
-            PacketKind::Close => (true, 0, 0, 0),
+        let (kind, send, offset, len) = match kind {
+            PacketKind::Data { send, offset, len } => (Kind::Data, send, offset, len),
+            PacketKind::Read { send, offset, len } => (Kind::Read, send, offset, len),
+            PacketKind::Close => (Kind::Close, 0, 0, 0),
         };
         TxRecord {
             sent_at: now,
@@ -72,7 +101,7 @@ impl TxRecord {
             entropy,
             transmissions: 1,
             timeouts: 0,
-            is_close,
+            kind,
             state: State::InFlight,
         }
     }
@@ -81,13 +110,23 @@ impl TxRecord {
     #[inline]
     pub fn kind(&self) -> PacketKind {
         let TxRecord { send, offset, len, .. } = *self;
-        if self.is_close { PacketKind::Close } else { PacketKind::Data { send, offset, len } }
+        match self.kind {
+            Kind::Data => PacketKind::Data { send, offset, len },
+            Kind::Read => PacketKind::Read { send, offset, len },
+            Kind::Close => PacketKind::Close,
+        }
     }
 
-    /// Whether it is part of a message.
+    /// Whether it is part of a message or a read.
     #[inline]
     pub(super) fn has_data(&self) -> bool {
-        !self.is_close
+        self.kind != Kind::Close
+    }
+
+    /// Bytes that it counts for in windows and does not carry itself: they come back with its acknowledgement.
+    #[inline]
+    pub(super) fn returning(&self) -> u32 {
+        if self.kind == Kind::Read { self.len } else { 0 }
     }
 
     /// When its retransmission timer expires: `rto` · 2^timeouts after it was sent, or after `news` if that was later.

@@ -3,12 +3,12 @@
 use weft_cc::Time;
 
 use super::bitmap::Bitmap;
+use super::responses::{Answer, Responses, StoredResponse};
 use super::{ACK_MIN_PACKET, PdcConfig};
 use crate::packet::Addr;
 use crate::wire::pds::{
     Ack, AckCc, AckRequest, AckTrigger, CcState, DeliveryMode, NextHeader, NsccState, PdcId, Psn,
 };
-use crate::wire::ses::Response;
 
 /// How a PSN relates to the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,15 +19,6 @@ pub enum Arrival {
     Duplicate,
     /// Beyond CACK + MP_RANGE, or too far behind to be classified.
     OutOfWindow,
-}
-
-/// A response that must reach the initiator (guaranteed delivery): kept until the initiator clears it.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct StoredResponse {
-    /// PSN of the request that it answers.
-    pub psn: Psn,
-    /// The response itself.
-    pub response: Response,
 }
 
 /// Number of PSNs behind the expected one that still count as used. Packets live much shorter than that, and with more
@@ -60,8 +51,8 @@ pub struct RxPdc {
     received_bytes: u64,
     /// When a packet last arrived.
     pub last_heard: Time,
-    /// Stored responses in order of arrival; CACK may not pass the first of them. Rarely more than one.
-    responses: Vec<StoredResponse>,
+    /// Stored responses; CACK may not pass the first of them.
+    responses: Responses,
 }
 
 /// Signed distance from CACK in 16 bits; a distance that does not fit is outside any window.
@@ -94,7 +85,7 @@ impl RxPdc {
             unacknowledged: 0,
             ack_when_complete: false,
             received_bytes: 0,
-            responses: Vec::new(),
+            responses: Responses::default(),
         }
     }
 
@@ -108,7 +99,7 @@ impl RxPdc {
     /// CACK with stored responses taken into account; `received` if they do not hold it back.
     #[cold]
     fn cack_before_responses(&self, received: Psn) -> Psn {
-        match self.responses.iter().map(|r| r.psn).reduce(|a, b| if b.is_before(a) { b } else { a }) {
+        match self.responses.first() {
             Some(first) if first.is_before(self.bitmap.base()) => first.minus(1),
             _ => received,
         }
@@ -169,23 +160,31 @@ impl RxPdc {
         soon || completed || self.unacknowledged >= self.ack_bytes
     }
 
-    /// Keeps `response` until it is cleared.
-    pub fn store_response(&mut self, psn: Psn, response: Response) {
-        self.responses.push(StoredResponse { psn, response });
+    /// Keeps `answer` to the request `psn`, which must be [`Arrival::New`], until it is cleared.
+    pub fn store_response(&mut self, psn: Psn, answer: Answer) {
+        self.responses.insert(psn, answer);
     }
 
     /// The response stored for `psn`.
     #[inline]
-    pub fn response(&self, psn: Psn) -> Option<&Response> {
-        self.responses.iter().find(|r| r.psn == psn).map(|r| &r.response)
+    pub fn response(&self, psn: Psn) -> Option<&StoredResponse> {
+        if self.responses.is_empty() { None } else { self.responses.get(psn) }
     }
 
-    /// Forgets the responses up to `psn`.
+    /// The response stored for `psn`, to change it.
+    pub fn response_mut(&mut self, psn: Psn) -> Option<&mut StoredResponse> {
+        self.responses.get_mut(psn)
+    }
+
+    /// Forgets the responses up to `psn`. Returns the bytes that they counted for.
     #[inline]
-    pub fn clear(&mut self, psn: Psn) {
-        if !self.responses.is_empty() {
-            self.responses.retain(|r| psn.is_before(r.psn));
-        }
+    pub fn clear(&mut self, psn: Psn) -> u64 {
+        if self.responses.is_empty() { 0 } else { self.responses.clear(psn) }
+    }
+
+    /// Bytes that the stored responses count for ([`Answer::cost`]).
+    pub fn response_cost(&self) -> u64 {
+        self.responses.cost()
     }
 
     /// The acknowledgement to send for `trigger`; resets the count of unacknowledged bytes. The SACK bitmap describes
@@ -202,9 +201,9 @@ impl RxPdc {
         };
         // A request whose response has not been cleared is not acknowledged by PSN: the initiator would consider it
         // complete without the response.
-        let unanswered =
-            self.responses.iter().map(|r| r.psn.distance(base)).filter(|bit| (0..64).contains(bit));
-        let sack_bitmap = unanswered.fold(self.bitmap.word(base), |word, bit| word & !(1 << bit));
+        let bitmap = self.bitmap.word(base);
+        let sack_bitmap =
+            if self.responses.is_empty() { bitmap } else { bitmap & !self.responses.mask(base) };
         Ack {
             next: NextHeader::None,
             ecn,
@@ -236,7 +235,7 @@ impl RxPdc {
 
     /// Bytes of heap allocated.
     pub(crate) fn heap_bytes(&self) -> u64 {
-        self.bitmap.heap_bytes() + crate::heap::of_vec(&self.responses)
+        self.bitmap.heap_bytes() + self.responses.heap_bytes()
     }
 }
 
@@ -252,15 +251,16 @@ pub enum Trigger {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::ses::{List, ReturnCode};
+    use crate::table::Key;
+    use crate::wire::ses::{List, Response, ResponseWithData, ReturnCode};
 
     fn pdc(start: u32) -> RxPdc {
         let config = PdcConfig { mp_range: 128, ..PdcConfig::default() };
         RxPdc::new(&config, Addr(1), PdcId(2), PdcId(3), DeliveryMode::Rud, Psn(start), Time::ZERO)
     }
 
-    fn response() -> Response {
-        Response {
+    fn response() -> Answer {
+        Answer::Plain(Response {
             list: List::Expected,
             opcode: 1,
             version: 0,
@@ -269,7 +269,23 @@ mod tests {
             ri_generation: 0,
             job_id: 0,
             modified_length: 0,
-        }
+        })
+    }
+
+    fn data(len: u16) -> Answer {
+        let header = ResponseWithData {
+            list: List::Expected,
+            opcode: 2,
+            version: 0,
+            return_code: ReturnCode::OK,
+            msg_id: 1,
+            job_id: 0,
+            read_request_msg_id: 1,
+            payload_len: len,
+            modified_length: len.into(),
+            msg_offset: 0,
+        };
+        Answer::Memory { header, memory: Key { index: 0, generation: 0 }, offset: 0 }
     }
 
     #[test]
@@ -325,6 +341,26 @@ mod tests {
         pdc.clear(Psn(12));
         assert_eq!(pdc.cack(), Psn(13));
         assert!(pdc.response(Psn(12)).is_none());
+    }
+
+    #[test]
+    fn responses_are_cleared_in_order_of_psns_whatever_the_order_of_arrival() {
+        let mut pdc = pdc(u32::MAX - 1);
+        let cost = |len: u16| data(len).cost();
+        for (n, len) in [(3, 30), (0, 0), (2, 20), (1, 10)] {
+            let psn = Psn(u32::MAX - 1).plus(n);
+            pdc.store_response(psn, data(len));
+            pdc.accept(Time::ZERO, psn, 64, true);
+            assert!(pdc.response(psn).is_some_and(|stored| stored.psn == psn && !stored.waits));
+        }
+        assert_eq!(pdc.response_cost(), cost(0) + cost(10) + cost(20) + cost(30));
+        let ack = pdc.acknowledge(Trigger::Psn(Psn(1)), Psn(1), false, false);
+        assert_eq!((ack.cack_psn, ack.cc.unwrap().sack_bitmap), (Psn(u32::MAX - 2), 0), "none is cleared");
+        assert_eq!(pdc.clear(Psn(u32::MAX)), cost(0) + cost(10));
+        assert_eq!(pdc.cack(), Psn(u32::MAX));
+        assert!(pdc.response(Psn(u32::MAX)).is_none() && pdc.response(Psn(0)).is_some());
+        assert_eq!((pdc.clear(Psn(u32::MAX)), pdc.clear(Psn(9))), (0, cost(20) + cost(30)));
+        assert_eq!((pdc.cack(), pdc.response_cost()), (Psn(1), 0));
     }
 
     #[test]

@@ -291,10 +291,7 @@ impl TxPdc {
     }
 
     fn message_of(&self, psn: Psn) -> Option<u32> {
-        match self.records.get(psn)?.kind() {
-            PacketKind::Data { send, .. } => Some(send),
-            PacketKind::Close => None,
-        }
+        self.records.get(psn)?.kind().send()
     }
 
     /// Whether `ack` can belong to this PDC: its CACK is at or after the PSN before the first one used, at most 2³⁰
@@ -587,14 +584,15 @@ impl TxPdc {
             if !record.has_data() {
                 self.state = TxState::Closed;
             }
-            let packet = Tally { bytes, packets: u32::from(record.has_data()) };
+            let carried = u64::from(record.bytes - record.returning().min(record.bytes));
+            let packet = Tally { bytes, carried, packets: u32::from(record.has_data()) };
             arrived.add(packet);
             match before {
                 State::InFlight => in_flight.add(packet),
                 _ => self.forget_lost(psn, bytes),
             }
         }
-        self.arrived.on_named(arrived.bytes, arrived.packets);
+        self.arrived.on_named(arrived.bytes, arrived.carried, arrived.packets);
         self.outstanding -= in_flight.bytes;
         self.outstanding_packets -= in_flight.packets;
     }
@@ -643,10 +641,11 @@ impl TxPdc {
     }
 }
 
-/// Bytes and number of packets with data.
+/// Bytes and number of packets with data, and the bytes that they carry themselves.
 #[derive(Clone, Copy, Default)]
 struct Tally {
     bytes: u64,
+    carried: u64,
     packets: u32,
 }
 
@@ -654,6 +653,7 @@ impl Tally {
     #[inline]
     fn add(&mut self, other: Tally) {
         self.bytes += other.bytes;
+        self.carried += other.carried;
         self.packets += other.packets;
     }
 }

@@ -21,7 +21,7 @@ pub use matching::{Matching, Posted, ReceiveId, Source};
 pub(crate) use order::{EarlyMessage, Order};
 pub(crate) use receive::respond;
 pub use receive::{Delivery, MessageName, Part, Receives, Refusal, Room};
-pub use send::{Segment, SendMessage};
+pub use send::{Operation, Segment, SendMessage};
 
 type Map<K, V> = HashMap<K, V, BuildHasherDefault<FxHasher>>;
 

@@ -1,24 +1,44 @@
-//! A message on its way out.
+//! A message on its way out, or a read of the peer's memory.
 
 use crate::buffer::Buffer;
 use crate::wire::ses::{Opcode, Placement, RequestFlags, ReturnCode, StandardRequest};
 
-/// A message being sent.
+/// What a [`SendMessage`] asks of the target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// To take a message, with its tag for matching if it has one.
+    Send {
+        /// The tag.
+        tag: Option<u64>,
+    },
+    /// To answer with bytes of its memory.
+    Read {
+        /// The key of the memory.
+        key: u64,
+        /// Offset of the first byte in the memory, bytes.
+        offset: u64,
+        /// Bytes that each request asks for, but for the last; at least 1.
+        part: u32,
+    },
+}
+
+/// A message being sent, or a read.
 // In the order of use: the fields that every packet needs come first.
 #[derive(Debug)]
 #[repr(C)]
 pub struct SendMessage {
-    /// The bytes of the message.
+    /// The bytes of the message; of a read the memory for what it reads.
     pub buffer: Buffer,
-    /// Tag for matching; an untagged message has none.
-    pub tag: Option<u64>,
-    /// Length of the message, bytes; kept here because looking up the buffer takes longer.
+    /// What it asks of the target.
+    pub operation: Operation,
+    /// Length of the message or the read, bytes; kept here because looking up the buffer takes longer.
     len: u32,
     /// Offset of the next packet.
     next_offset: u32,
     /// Packets sent and not acknowledged.
     pub unacknowledged: u32,
-    /// Number of the message in its PDC, once its first packet has been cut.
+    /// Number of the message in its PDC, once its first packet has been cut. A read is a message for each packet, with
+    /// consecutive numbers.
     pub msg_id: u16,
     /// Whether the last packet has been cut.
     cut: bool,
@@ -30,6 +50,8 @@ pub struct SendMessage {
     pub header_data: u64,
     /// The caller's value, returned at completion.
     pub context: u64,
+    /// Bytes of a read that have come back.
+    pub read: u32,
     /// The target's return code, if it was not OK.
     pub refusal: Option<ReturnCode>,
 }
@@ -47,7 +69,7 @@ impl SendMessage {
     /// A message of which no packet has been cut.
     pub fn new(
         buffer: Buffer,
-        tag: Option<u64>,
+        operation: Operation,
         header_data: u64,
         context: u64,
         connection: u32,
@@ -55,7 +77,7 @@ impl SendMessage {
         SendMessage {
             len: buffer.len(),
             buffer,
-            tag,
+            operation,
             header_data,
             context,
             msg_id: 0,
@@ -64,8 +86,15 @@ impl SendMessage {
             unacknowledged: 0,
             retransmissions: 0,
             connection,
+            read: 0,
             refusal: None,
         }
+    }
+
+    /// Whether it is a read.
+    #[inline]
+    pub fn is_read(&self) -> bool {
+        matches!(self.operation, Operation::Read { .. })
     }
 
     /// Whether no packet has been cut yet.
@@ -82,6 +111,11 @@ impl SendMessage {
     #[inline]
     pub fn is_delivered(&self) -> bool {
         self.cut && self.unacknowledged == 0
+    }
+
+    /// Whether bytes of a read have not come back.
+    pub(crate) fn lacks_data(&self) -> bool {
+        self.is_read() && self.read < self.len
     }
 
     /// Number of bytes not cut yet.
@@ -110,12 +144,25 @@ impl SendMessage {
         self.cut = true;
     }
 
-    /// The header of the packet that carries `len` bytes from `offset`, sent by process `source` of this endpoint.
+    /// The number of the request that asks for the part of a read at `offset`, which begins a part.
+    pub fn read_id(&self, offset: u32) -> u16 {
+        let Operation::Read { part, .. } = self.operation else { return self.msg_id };
+        self.msg_id.wrapping_add((offset / part) as u16)
+    }
+
+    /// The header of the packet that carries `len` bytes from `offset`, or asks for them, sent by process `source` of this
+    /// endpoint.
     #[inline]
     pub fn request(&self, source: u16, offset: u32, len: u32) -> StandardRequest {
+        let tag = match self.operation {
+            Operation::Send { tag } => tag,
+            Operation::Read { key, offset: first, .. } => {
+                return self.read_request(source, key, first.wrapping_add(offset.into()), offset, len);
+            }
+        };
         let start = offset == 0;
         StandardRequest {
-            opcode: if self.tag.is_some() { Opcode::TAGGED_SEND } else { Opcode::SEND },
+            opcode: if tag.is_some() { Opcode::TAGGED_SEND } else { Opcode::SEND },
             flags: RequestFlags {
                 header_data: start,
                 start_of_message: start,
@@ -129,13 +176,33 @@ impl SendMessage {
             resource_index: 0,
             buffer_offset: 0,
             initiator: source.into(),
-            match_bits: self.tag.unwrap_or(0),
+            match_bits: tag.unwrap_or(0),
             placement: if start {
                 Placement::Start { header_data: self.header_data }
             } else {
                 Placement::Continue { payload_len: len as u16, msg_offset: offset }
             },
             request_length: self.len,
+        }
+    }
+
+    /// The header of the request for `len` bytes at `offset` of a read, which are at `from` of the memory `key`. It is a
+    /// message of its own, so that its target can answer it without the others.
+    #[inline(never)]
+    fn read_request(&self, source: u16, key: u64, from: u64, offset: u32, len: u32) -> StandardRequest {
+        StandardRequest {
+            opcode: Opcode::READ,
+            flags: RequestFlags { start_of_message: true, end_of_message: true, ..RequestFlags::default() },
+            msg_id: self.read_id(offset),
+            ri_generation: 0,
+            job_id: 0,
+            pid_on_fep: 0,
+            resource_index: 0,
+            buffer_offset: from,
+            initiator: source.into(),
+            match_bits: key,
+            placement: Placement::Start { header_data: 0 },
+            request_length: len,
         }
     }
 }
@@ -148,7 +215,7 @@ mod tests {
     proptest! {
         #[test]
         fn segments_cover_the_message(len in prop_oneof![0u32..20_000, u32::MAX - 9_000..=u32::MAX], mtu in 1u32..9_000) {
-            let mut message = SendMessage::new(Buffer::Virtual(len), None, 0, 0, 0);
+            let mut message = SendMessage::new(Buffer::Virtual(len), Operation::Send { tag: None }, 0, 0, 0);
             message.next_offset = len.saturating_sub(20_000) / mtu * mtu;
             let mut at = message.next_offset;
             while let Some(segment) = message.peek(mtu) {

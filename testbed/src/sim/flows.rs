@@ -292,6 +292,8 @@ impl Flows {
                 self.activate(flow.on_received);
             }
             Completion::Closed { id, peer, result } => self.closed(now, fep.addr().0, id, peer, result.err()),
+            // Workloads consist of messages.
+            Completion::Read { .. } => {}
         }
     }
 

@@ -209,6 +209,7 @@ fn sizes(overhead: Overhead, packet: &Packet) -> (u16, u16) {
             let ses = match &packet.ses {
                 Ses::None => 0,
                 Ses::Standard(_) => 44,
+                Ses::ResponseWithData(_) => 20,
                 _ => 12,
             };
             let whole = NETWORK_OVERHEAD + pds + ses + packet.payload_len;

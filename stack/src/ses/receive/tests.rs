@@ -1,7 +1,7 @@
 //! Tests of matching and placement.
 
 use super::*;
-use crate::ses::{Matching, SendMessage};
+use crate::ses::{Matching, Operation, SendMessage};
 use proptest::prelude::*;
 
 fn receive(id: u64, matching: Matching, len: usize) -> Posted {
@@ -13,7 +13,13 @@ fn room(bytes_per_peer: u64) -> Room {
 }
 
 fn send(len: usize, tag: Option<u64>, msg_id: u16) -> SendMessage {
-    let mut message = SendMessage::new(Buffer::Heap((0..len).map(|i| i as u8).collect()), tag, 77, 0, 0);
+    let mut message = SendMessage::new(
+        Buffer::Heap((0..len).map(|i| i as u8).collect()),
+        Operation::Send { tag },
+        77,
+        0,
+        0,
+    );
     message.msg_id = msg_id;
     message
 }
@@ -333,7 +339,8 @@ fn half(
     tag: Option<u64>,
     second: bool,
 ) -> Option<Delivery> {
-    let mut message = SendMessage::new(Buffer::Virtual(2), tag, u64::from(number), 0, 0);
+    let mut message =
+        SendMessage::new(Buffer::Virtual(2), Operation::Send { tag }, u64::from(number), 0, 0);
     message.msg_id = number;
     let request = message.request(process, u32::from(second), 1);
     arrive(receives, peer, peer as u16, &request, Payload::Virtual(1)).unwrap()

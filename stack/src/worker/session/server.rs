@@ -334,6 +334,8 @@ impl Sessions {
                     session.tell(&refused(Request::Connect, connection).unwrap_or(closed));
                 }
             }
+            // Sessions have no command for reads.
+            Completion::Read { .. } => {}
         }
     }
 

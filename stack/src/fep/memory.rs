@@ -1,0 +1,129 @@
+//! The memory that processes expose, and the answers to requests that read it.
+
+use super::Map;
+use super::read::{ExposeError, ExposeRefusal, Exposure};
+use crate::buffer::Buffer;
+use crate::heap;
+use crate::packet::{Addr, Payload};
+use crate::table::{Key, Table};
+use crate::wire::ses::{List, ResponseWithData, ReturnCode, StandardRequest};
+
+/// The response opcode of a response with data.
+const WITH_DATA: u8 = 2;
+
+/// What a process exposes under one key.
+#[derive(Debug)]
+struct Exposed {
+    buffer: Buffer,
+    from: Option<Addr>,
+}
+
+/// All exposed memory of an endpoint.
+#[derive(Debug, Default)]
+pub(super) struct ExposedMemory {
+    table: Table<Exposed>,
+    /// By process and key.
+    by_name: Map<(u16, u64), Key>,
+}
+
+impl ExposedMemory {
+    /// See [`Fep::expose`](super::Fep::expose). The process must be open.
+    pub(super) fn expose(&mut self, process: u16, exposure: Exposure) -> Result<(), ExposeError> {
+        let Exposure { key, buffer, from } = exposure;
+        if self.by_name.contains_key(&(process, key)) {
+            return Err(ExposeError { why: ExposeRefusal::KeyInUse(key), buffer });
+        }
+        if buffer.is_too_long() {
+            return Err(ExposeError { why: ExposeRefusal::TooLong, buffer });
+        }
+        let place = self.table.insert(Exposed { buffer, from });
+        self.by_name.insert((process, key), place);
+        Ok(())
+    }
+
+    /// See [`Fep::withdraw`](super::Fep::withdraw).
+    pub(super) fn withdraw(&mut self, process: u16, key: u64) -> Option<Buffer> {
+        let place = self.by_name.remove(&(process, key))?;
+        self.table.remove(place).map(|exposed| exposed.buffer)
+    }
+
+    /// Drops all memory of `process`. Returns whether there was any.
+    pub(super) fn withdraw_all(&mut self, process: u16) -> bool {
+        let before = self.by_name.len();
+        let table = &mut self.table;
+        self.by_name.retain(|name, place| {
+            let stays = name.0 != process;
+            if !stays {
+                table.remove(*place);
+            }
+            stays
+        });
+        self.by_name.len() < before
+    }
+
+    /// Where the bytes are that `peer` asks for with `request`.
+    ///
+    /// # Errors
+    /// The return code to answer with.
+    pub(super) fn find(&self, peer: Addr, request: &StandardRequest) -> Result<(Key, u32), ReturnCode> {
+        let name = (request.pid_on_fep, request.match_bits);
+        let &place = self.by_name.get(&name).ok_or(ReturnCode::BAD_MKEY)?;
+        let exposed = self.table.get(place).ok_or(ReturnCode::BAD_MKEY)?;
+        if exposed.from.is_some_and(|from| from != peer) {
+            return Err(ReturnCode::PERM_VIOLATION);
+        }
+        let end = request.buffer_offset.checked_add(u64::from(request.request_length));
+        if end.is_none_or(|end| end > u64::from(exposed.buffer.len())) {
+            return Err(ReturnCode::AT_OUT_OF_RANGE);
+        }
+        // It is at most the length of the buffer, which has 32 bits.
+        Ok((place, request.buffer_offset as u32))
+    }
+
+    /// The memory `place`, unless it has been withdrawn.
+    pub(super) fn get(&self, place: Key) -> Option<&Buffer> {
+        self.table.get(place).map(|exposed| &exposed.buffer)
+    }
+
+    /// Bytes of heap held, without those of the memory.
+    pub(super) fn heap_bytes(&self) -> u64 {
+        self.table.heap_bytes() + heap::of_map(&self.by_name)
+    }
+
+    /// Bytes of the memory itself.
+    pub(super) fn payload_bytes(&self) -> u64 {
+        self.table.iter().map(|(_, exposed)| heap::of_buffer(&exposed.buffer)).sum()
+    }
+}
+
+/// Whether `request` is a whole read, and carries nothing.
+///
+/// # Errors
+/// The return code to answer with. `mtu` is the largest payload of a packet: the answer has to fit in one.
+pub(super) fn check(request: &StandardRequest, payload: Payload<'_>, mtu: u32) -> Result<(), ReturnCode> {
+    let whole = request.flags.start_of_message && request.flags.end_of_message;
+    if !whole || !payload.is_empty() {
+        return Err(ReturnCode::OP_VIOLATION);
+    }
+    if request.request_length > mtu {
+        return Err(ReturnCode::UNSUPPORTED_SIZE);
+    }
+    Ok(())
+}
+
+/// The header of the response with all bytes that `request` asks for.
+pub(super) fn header(request: &StandardRequest) -> ResponseWithData {
+    ResponseWithData {
+        list: List::Expected,
+        opcode: WITH_DATA,
+        version: 0,
+        return_code: ReturnCode::OK,
+        msg_id: request.msg_id,
+        job_id: request.job_id,
+        read_request_msg_id: request.msg_id,
+        // At most the largest payload of a packet, which has 14 bits.
+        payload_len: request.request_length as u16,
+        modified_length: request.request_length,
+        msg_offset: 0,
+    }
+}

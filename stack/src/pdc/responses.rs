@@ -1,0 +1,120 @@
+//! The responses of one PDC that must reach its initiator: kept at the target until the initiator clears them.
+
+use std::collections::VecDeque;
+
+use crate::table::Key;
+use crate::wire::pds::Psn;
+use crate::wire::ses::{Response, ResponseWithData};
+
+/// A response that must reach the initiator (guaranteed delivery): kept until the initiator clears it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StoredResponse {
+    /// PSN of the request that it answers.
+    pub psn: Psn,
+    /// The response itself.
+    pub answer: Answer,
+    /// Whether it waits for the port already, so that further copies of its request need not queue it again.
+    pub waits: bool,
+}
+
+/// What a stored response says.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Answer {
+    /// A result without data.
+    Plain(Response),
+    /// Bytes of exposed memory. They are read when the response leaves, each time.
+    Memory {
+        /// The header, which tells the number of bytes.
+        header: ResponseWithData,
+        /// The memory, as numbered by the endpoint.
+        memory: Key,
+        /// Offset of the bytes in the memory.
+        offset: u32,
+    },
+}
+
+impl Answer {
+    /// Bytes that it counts for against its initiator's quota: its own, and the payload that it promises.
+    pub fn cost(&self) -> u64 {
+        let data = match self {
+            Answer::Plain(_) => 0,
+            Answer::Memory { header, .. } => u64::from(header.payload_len),
+        };
+        size_of::<StoredResponse>() as u64 + data
+    }
+}
+
+/// The stored responses of a PDC, in order of PSNs.
+// In a box: most PDCs never store a response.
+#[derive(Debug, Default)]
+pub(super) struct Responses(Option<Box<VecDeque<StoredResponse>>>);
+
+impl Responses {
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.as_ref().is_none_or(|stored| stored.is_empty())
+    }
+
+    fn stored(&self) -> impl Iterator<Item = &StoredResponse> {
+        self.0.iter().flat_map(|stored| stored.iter())
+    }
+
+    /// The PSN of the first one.
+    pub(super) fn first(&self) -> Option<Psn> {
+        self.stored().next().map(|response| response.psn)
+    }
+
+    pub(super) fn insert(&mut self, psn: Psn, answer: Answer) {
+        let stored = self.0.get_or_insert_default();
+        let at = stored.partition_point(|other| other.psn.is_before(psn));
+        stored.insert(at, StoredResponse { psn, answer, waits: false });
+    }
+
+    pub(super) fn get(&self, psn: Psn) -> Option<&StoredResponse> {
+        let stored = self.0.as_deref()?;
+        stored.get(place(stored, psn)?)
+    }
+
+    pub(super) fn get_mut(&mut self, psn: Psn) -> Option<&mut StoredResponse> {
+        let stored = self.0.as_deref_mut()?;
+        let at = place(stored, psn)?;
+        stored.get_mut(at)
+    }
+
+    /// Forgets those up to `psn`. Returns the bytes that they counted for.
+    #[cold]
+    pub(super) fn clear(&mut self, psn: Psn) -> u64 {
+        let Some(stored) = self.0.as_deref_mut() else { return 0 };
+        let mut freed = 0;
+        while let Some(response) = stored.front().filter(|response| !psn.is_before(response.psn)) {
+            freed += response.answer.cost();
+            stored.pop_front();
+        }
+        freed
+    }
+
+    /// Bytes that all of them count for.
+    pub(super) fn cost(&self) -> u64 {
+        self.stored().map(|response| response.answer.cost()).sum()
+    }
+
+    /// The bits of a bitmap that begins at `base` that stand for requests with a stored response.
+    #[cold]
+    pub(super) fn mask(&self, base: Psn) -> u64 {
+        let Some(stored) = self.0.as_deref() else { return 0 };
+        let first = stored.partition_point(|response| response.psn.is_before(base));
+        let bits = stored.range(first..).map(|response| response.psn.distance(base));
+        bits.take_while(|bit| *bit < 64).fold(0, |mask, bit| mask | 1 << bit)
+    }
+
+    /// Bytes of heap allocated.
+    pub(super) fn heap_bytes(&self) -> u64 {
+        self.0.as_deref().map_or(0, |stored| size_of_val(stored) as u64 + crate::heap::of_deque(stored))
+    }
+}
+
+/// The place of the response for `psn`.
+fn place(stored: &VecDeque<StoredResponse>, psn: Psn) -> Option<usize> {
+    let at = stored.partition_point(|response| response.psn.is_before(psn));
+    stored.get(at).is_some_and(|response| response.psn == psn).then_some(at)
+}
