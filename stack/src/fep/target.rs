@@ -482,7 +482,11 @@ fn admit_read(
         Ok((memory, offset)) => Answer::Memory { header: memory::header(header), memory, offset },
         Err(code) => Answer::Plain(respond(header, code, 0)),
     };
-    if usage.response_bytes(pdc.rx.peer) + answer.cost() > core.config.limits.response_bytes_per_peer {
+    // Clears are cumulative: the responses behind a refused request stay until it is answered. So the first request that
+    // is not cleared must get its answer whatever the others of the peer take.
+    let is_first = psn == pdc.rx.cack().plus(1);
+    let cost = usage.response_bytes(pdc.rx.peer) + answer.cost();
+    if !is_first && cost > core.config.limits.response_bytes_per_peer {
         return Err(Refusal::Busy(NackCode::NO_GTD_DEL_AVAIL));
     }
     // It meets no receive: messages behind it do not wait for it.

@@ -3,7 +3,7 @@
 use weft_stack::buffer::Buffer;
 use weft_stack::fep::{Completion, ConnectOptions, ConnectionId, Fep, FepConfig, Send, SendError, SendId};
 use weft_stack::packet::{Addr, Class, Packet, Payload};
-use weft_stack::wire::pds::Pds;
+use weft_stack::wire::pds::{NextHeader, Pds};
 use weft_stack::wire::ses::Ses;
 use weft_stack::{Span, Time};
 
@@ -28,9 +28,15 @@ impl Transit {
         Transit { packet: self.packet, payload, sent_at: self.sent_at }
     }
 
-    /// Whether switches can trim it: a request that has not been trimmed.
+    /// Whether switches can trim it: a request, or a response with data, that has not been trimmed.
     pub(crate) fn is_data(&self) -> bool {
-        matches!(self.packet.pds, Pds::Request(_)) && self.packet.net.class == Class::Data
+        let carries_data = matches!(self.packet.pds, Pds::Request(_)) || self.is_response();
+        carries_data && self.packet.net.class == Class::Data
+    }
+
+    /// Whether it is a response with data, which may have been trimmed.
+    pub(crate) fn is_response(&self) -> bool {
+        matches!(&self.packet.pds, Pds::Ack(ack) if ack.next == NextHeader::ResponseData)
     }
 
     /// Takes the payload away as switches do, and gives the packet the trimmed `class`.

@@ -1,7 +1,9 @@
 //! Workers at the two ends of a link, in virtual time, and what their endpoints report.
 
 use weft_stack::buffer::Buffer;
-use weft_stack::fep::{Completion, ConnectOptions, ConnectionId, Fep, FepConfig, Receive, Send, SendError};
+use weft_stack::fep::{
+    Completion, ConnectOptions, ConnectionId, Fep, FepConfig, ReadError, Receive, Send, SendError,
+};
 use weft_stack::packet::Addr;
 use weft_stack::port::Port;
 use weft_stack::ses::Matching;
@@ -94,6 +96,8 @@ pub(crate) struct Results {
     pub(crate) sent: Vec<(u32, u64, Result<(), SendError>)>,
     /// Side, tag, the sender's header data, bytes.
     pub(crate) received: Vec<(u32, u64, u64, Vec<u8>)>,
+    /// Side, context, buffer, result.
+    pub(crate) read: Vec<(u32, u64, Buffer, Result<(), ReadError>)>,
     /// The side whose connection closed.
     pub(crate) closed: Vec<u32>,
 }
@@ -115,6 +119,9 @@ impl Results {
                 assert_eq!((result, source), (Ok(()), Some(Addr(1 - side).into())));
                 let Buffer::Heap(bytes) = buffer else { panic!("real memory was posted") };
                 self.received.push((side, tag.unwrap(), header_data, bytes));
+            }
+            Completion::Read { context, buffer, result, .. } => {
+                self.read.push((side, context, buffer, result));
             }
             Completion::Closed { result, .. } => {
                 assert_eq!(result, Ok(()), "on side {side}");
