@@ -10,7 +10,7 @@ use harness::{fep, params};
 use weft_stack::Time;
 use weft_stack::buffer::Buffer;
 use weft_stack::cc::CcChoice;
-use weft_stack::fep::{ConnectOptions, Fep, FepConfig, Footprint, Receive, Send};
+use weft_stack::fep::{ConnectOptions, Exposure, Fep, FepConfig, Footprint, Read, Receive, Send};
 use weft_stack::packet::{Addr, Payload};
 use weft_stack::ses::Matching;
 
@@ -157,4 +157,32 @@ fn a_footprint_counts_the_memory_of_messages_separately() {
         }
     });
     assert_eq!(target.check("target").payload, 30 * 9_000);
+}
+
+#[test]
+fn a_footprint_counts_exposed_memory_and_the_responses_that_are_stored() {
+    let config = config("nscc");
+    let (mut reader, mut target) = (Measured::new(0, &config), Measured::new(1, &config));
+    let id = reader.with(|fep| fep.connect(Time::ZERO, Addr(1), ConnectOptions::default())).unwrap();
+    target.with(|fep| {
+        for key in 0..20 {
+            fep.expose(0, Exposure { key, buffer: Buffer::Heap(vec![7; 9_000]), from: None }).unwrap();
+        }
+    });
+    assert_eq!(target.check("exposed").payload, 20 * 9_000);
+    let before = target.check("exposed").targets;
+    reader.with(|fep| {
+        for key in 0..20 {
+            let read = Read { buffer: Buffer::Virtual(9_000), key, offset: 0, context: 0 };
+            fep.post_read(id, read).unwrap();
+        }
+    });
+    while carry(&mut reader, &mut target, 1) > 0 {}
+    assert!(target.check("responses are stored").targets > before);
+    while carry(&mut target, &mut reader, 3) + carry(&mut reader, &mut target, 2) > 0 {
+        target.check("target");
+        reader.check("reader");
+    }
+    target.with(|fep| assert!(fep.withdraw(0, 3).is_some() && fep.withdraw(0, 3).is_none()));
+    assert_eq!(target.check("withdrawn").payload, 19 * 9_000);
 }

@@ -7,7 +7,7 @@ use weft::cc::{CcChoice, CcParams};
 use weft::core::port::memory::{MemoryConfig, MemoryPort, pair};
 use weft::core::port::{Port, RxBurst, TxBurst};
 use weft::core::worker::{AddressBook, Clock, HostAddr, LinkConfig, Strangers, Worker};
-use weft::core::{Buffer, Completion, ConnectionId, Fep, FepConfig, Receive, Rng, Send};
+use weft::core::{Buffer, Completion, ConnectionId, Exposure, Fep, FepConfig, Read, Receive, Rng, Send};
 use weft::{Addr, ConnectOptions, DeliveryMode, Failure, MacAddr, Matching, Rate, Span, Time};
 
 use super::frame::{ip, mac, unwrap, wrap};
@@ -38,6 +38,8 @@ pub(crate) struct Weft {
     posted: usize,
     sent: usize,
     received: Vec<Message>,
+    /// What was read, in order of completion.
+    pub(crate) read: Vec<Vec<u8>>,
     /// Why the connection closed.
     pub(crate) closed: Option<Result<(), Failure>>,
     trace: Vec<(Ps, u64)>,
@@ -94,6 +96,7 @@ impl Weft {
             posted: 0,
             sent: 0,
             received: Vec::new(),
+            read: Vec::new(),
             closed: None,
             trace: Vec::new(),
         }
@@ -102,6 +105,28 @@ impl Weft {
     /// The same with connections of this mode.
     pub(crate) fn mode(self, mode: DeliveryMode) -> Weft {
         Weft { mode, ..self }
+    }
+
+    /// Lets the peer read `bytes`.
+    pub(crate) fn expose(&mut self, key: u64, bytes: Vec<u8>) {
+        let exposure = Exposure { key, buffer: Buffer::Heap(bytes), from: None };
+        self.worker.fep_mut().expose(0, exposure).expect("a free key");
+    }
+
+    /// Reads `len` bytes from `offset` of the peer's memory.
+    pub(crate) fn post_read(&mut self, now: Ps, key: u64, offset: usize, len: usize) {
+        let connection = self.connection(now);
+        let read = Read { buffer: Buffer::Heap(vec![0; len]), key, offset: offset as u64, context: 0 };
+        self.worker.fep_mut().post_read(connection, read).expect("an open connection");
+    }
+
+    /// The connection to the peer, which is opened with the first message or read.
+    fn connection(&mut self, now: Ps) -> ConnectionId {
+        let (fep, peer) = (self.worker.fep_mut(), Addr((1 - self.own).into()));
+        *self.connection.get_or_insert_with(|| {
+            let options = ConnectOptions::default().mode(self.mode);
+            fep.connect(Time::from_ps(now), peer, options).expect("room for a connection")
+        })
     }
 
     /// Closes the connection.
@@ -131,6 +156,11 @@ impl Weft {
                 assert_eq!((result, source.map(|source| source.process)), (Ok(()), Some(0)));
                 let Buffer::Heap(bytes) = buffer else { unreachable!("real memory was posted") };
                 self.received.push(Message { tag, header_data, bytes });
+            }
+            Completion::Read { buffer, result, .. } => {
+                assert_eq!(result, Ok(()));
+                let Buffer::Heap(bytes) = buffer else { unreachable!("real memory was posted") };
+                self.read.push(bytes);
             }
             Completion::Closed { result, .. } => self.closed = Some(result),
         }
@@ -163,14 +193,10 @@ impl Node for Weft {
     }
 
     fn post(&mut self, now: Ps, message: Message) {
-        let (fep, peer) = (self.worker.fep_mut(), Addr((1 - self.own).into()));
-        let connection = *self.connection.get_or_insert_with(|| {
-            let options = ConnectOptions::default().mode(self.mode);
-            fep.connect(Time::from_ps(now), peer, options).expect("room for a connection")
-        });
+        let connection = self.connection(now);
         let Message { tag, header_data, bytes } = message;
         let send = Send { buffer: Buffer::Heap(bytes), tag, header_data, context: 0 };
-        fep.post_send(connection, send).expect("an open connection");
+        self.worker.fep_mut().post_send(connection, send).expect("an open connection");
         self.posted += 1;
     }
 

@@ -254,6 +254,49 @@ fn either_target_asks_for_the_close() {
     }
 }
 
+const KEY: u64 = 0xfeed_0001_0002_0003;
+
+/// Both ends read ranges of the other's memory, with messages between them.
+fn read_each_other(mode: DeliveryMode, path: Path, seed: u64) {
+    let (ours, theirs) = (message(1, 400_000).bytes, message(2, 400_000).bytes);
+    let weft = Weft::new(0, config("nscc")).mode(mode);
+    let peer = Host::new(1, Settings { ordered: mode == DeliveryMode::Rod, ..settings() });
+    let mut net = Net::over(weft, peer, path, seed);
+    net.a.expose(KEY, ours.clone());
+    net.b.peer.target.expose(KEY, theirs.clone());
+    let ranges = [(0, 1), (17, MTU), (399_999, 1), (100_000, 10 * MTU + 3), (1, 399_999)];
+    for (offset, len) in ranges {
+        net.a.post_read(0, KEY, offset, len);
+        net.b.peer.initiator.read(KEY, offset, len);
+    }
+    exchange(&mut net, &[100_000, 5], &[100_000, 5]);
+    net.run(|net| net.a.read.len() == ranges.len() && net.b.peer.initiator.is_done());
+    assert_eq!(net.b.peer.initiator.read_bytes().count(), ranges.len());
+    for ((offset, len), bytes) in ranges.iter().zip(net.b.peer.initiator.read_bytes()) {
+        assert!(*bytes == ours[*offset..offset + len], "the peer reads {len} bytes at {offset}");
+    }
+    for (offset, len) in ranges {
+        let found = net.a.read.iter().any(|bytes| *bytes == theirs[offset..offset + len]);
+        assert!(found, "weft reads {len} bytes at {offset}");
+    }
+    assert_conforms(&net);
+}
+
+#[test]
+fn each_end_reads_the_other_s_memory() {
+    for mode in [DeliveryMode::Rud, DeliveryMode::Rod] {
+        read_each_other(mode, Path::default(), 0);
+    }
+}
+
+#[test]
+fn each_end_reads_the_other_s_memory_over_a_path_that_loses_copies_reorders_trims_and_marks() {
+    let path = Path { lose: 0.02, duplicate: 0.02, reorder: 0.05, trim: 0.05, mark: 0.05, ..Path::default() };
+    for seed in 0..4 {
+        read_each_other(DeliveryMode::Rud, path, seed);
+    }
+}
+
 #[test]
 fn packets_of_both_end_with_a_crc_where_the_network_has_it() {
     for trim in [0.0, 0.1] {

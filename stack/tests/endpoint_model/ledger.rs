@@ -1,10 +1,12 @@
-//! The messages that were posted, and their completions.
+//! The messages and reads that were posted, and their completions.
 
 use std::collections::BTreeMap;
 
 use weft_cc::Time;
 use weft_stack::buffer::Buffer;
-use weft_stack::fep::{Completion, ConnectionId, Fep, Receive, ReceiveError, Send, SendError, SendId};
+use weft_stack::fep::{
+    Completion, ConnectionId, Exposure, Fep, Read, Receive, ReceiveError, Send, SendError, SendId,
+};
 use weft_stack::packet::Addr;
 use weft_stack::ses::{Matching, ReceiveId};
 use weft_stack::wire::ses::ReturnCode;
@@ -22,10 +24,28 @@ struct Message {
     received: Option<Result<(), ReceiveError>>,
 }
 
-/// All messages. The number of a message is its tag, its context and the complement of its header data.
+/// A read of the memory that the other endpoint exposes.
+#[derive(Debug)]
+struct Reading {
+    from: usize,
+    offset: u32,
+    len: u32,
+    ended: bool,
+}
+
+/// The key of the memory that each endpoint exposes, and its length.
+const KEY: u64 = 77;
+pub(crate) const MEMORY: u32 = 20_000;
+
+fn memory_of(fep: usize) -> Vec<u8> {
+    bytes_of(fep + 5, MEMORY)
+}
+
+/// All messages and reads. The number of a message is its tag, its context and the complement of its header data.
 #[derive(Default)]
 pub(crate) struct Ledger {
     messages: Vec<Message>,
+    reads: Vec<Reading>,
     closing: BTreeMap<(u32, ConnectionId), bool>,
 }
 
@@ -41,6 +61,20 @@ impl Ledger {
         let send = feps[from].post_send(id, Send { buffer, tag, header_data: !context, context }).unwrap();
         let (sent, receive, received) = (None, None, None);
         self.messages.push(Message { from, len, send, sent, room: 0, receive, received });
+    }
+
+    /// Lets each endpoint read the memory of the other.
+    pub(crate) fn expose(feps: &mut [Fep]) {
+        for (n, fep) in feps.iter_mut().enumerate() {
+            fep.expose(0, Exposure { key: KEY, buffer: Buffer::Heap(memory_of(n)), from: None }).unwrap();
+        }
+    }
+
+    /// Posts a read of `len` bytes from `offset`, which lie in the memory.
+    pub(crate) fn read(&mut self, fep: &mut Fep, id: ConnectionId, offset: u32, len: u32) {
+        let (buffer, context) = (Buffer::Heap(vec![0; len as usize]), self.reads.len() as u64);
+        fep.post_read(id, Read { buffer, key: KEY, offset: offset.into(), context }).unwrap();
+        self.reads.push(Reading { from: fep.addr().0 as usize, offset, len, ended: false });
     }
 
     /// Posts the receive for message `which` if none is posted. A `short` one has room for half of the message.
@@ -145,6 +179,14 @@ impl Ledger {
                 assert_eq!(buffer, Buffer::Heap(expected), "message {number} is not what was sent");
                 message.received = Some(result);
             }
+            Completion::Read { context, buffer, result, .. } => {
+                let read = &mut self.reads[context as usize];
+                assert_eq!((result, read.ended, read.from as u32), (Ok(()), false, at), "{read:?}");
+                let memory = memory_of(1 - read.from);
+                let expected = memory[read.offset as usize..(read.offset + read.len) as usize].to_vec();
+                assert_eq!(buffer, Buffer::Heap(expected), "{read:?} brought other bytes");
+                read.ended = true;
+            }
             Completion::Closed { id, result, .. } => {
                 assert_eq!(result, Ok(()));
                 assert_eq!(
@@ -157,13 +199,16 @@ impl Ledger {
     }
 
     pub(crate) fn is_done(&self) -> bool {
-        self.closing.values().all(|closed| *closed) && self.messages.iter().all(Message::is_done)
+        self.closing.values().all(|closed| *closed)
+            && self.messages.iter().all(Message::is_done)
+            && self.reads.iter().all(|read| read.ended)
     }
 
-    /// The messages that have not completed.
+    /// The messages and reads that have not completed.
     pub(crate) fn open(&self) -> Vec<String> {
         let open = self.messages.iter().enumerate().filter(|(_, message)| !message.is_done());
-        open.map(|(number, message)| format!("{number}: {message:?}")).collect()
+        let reads = self.reads.iter().filter(|read| !read.ended).map(|read| format!("{read:?}"));
+        open.map(|(number, message)| format!("{number}: {message:?}")).chain(reads).collect()
     }
 
     pub(crate) fn check(&self) {

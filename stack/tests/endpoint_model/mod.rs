@@ -12,7 +12,7 @@ mod ledger;
 use std::sync::Arc;
 
 use harness::{Pair, params};
-use ledger::Ledger;
+use ledger::{Ledger, MEMORY};
 use weft_cc::{CcChoice, CcParams, Span, Time};
 use weft_stack::fep::{ConnectOptions, ConnectionId, FepConfig, Limits, TrafficClass};
 use weft_stack::packet::{Addr, Class};
@@ -95,6 +95,7 @@ fn config(choices: &mut Choices<'_>) -> FepConfig {
         rod_receive: choices.pick(&[RodReceive::GoBackN, RodReceive::Reorder]),
         limits: Limits {
             unexpected_bytes_per_peer: choices.pick(&[1 << 20, 6_000]),
+            response_bytes_per_peer: choices.pick(&[1 << 20, 3_000]),
             control_queue: choices.pick(&[1 << 16, 4]),
             reorder_packets: choices.pick(&[256, 2]),
             pdcs_per_peer: 6,
@@ -112,8 +113,10 @@ impl World {
         let config = Arc::new(config(choices));
         // The clock wraps around soon, later, or not at all while the test runs.
         let now = Time::from_ps(choices.pick(&[0, u64::MAX - 3_000_000, u64::MAX - 50_000_000_000, 1 << 63]));
+        let mut feps = [0, 1].map(|n| harness::fep(n, config.clone(), 11, now));
+        Ledger::expose(&mut feps);
         World {
-            pair: Pair::of([0, 1].map(|n| harness::fep(n, config.clone(), 11, now)), now),
+            pair: Pair::of(feps, now),
             connections: Vec::new(),
             ledger: Ledger::default(),
             mtu: config.mtu,
@@ -138,13 +141,29 @@ impl World {
             26 => self.pair.feps[choices.below(2)].on_timeout(self.pair.now),
             27 => self.advance(Span::from_us(u64::from(choices.byte()))),
             28 => self.lose_all(),
+            29 => self.read(choices),
             _ => hostile::strike(self, choices),
         }
         self.ledger.collect(&mut self.pair.feps);
     }
 
-    /// Posts a message on a connection, perhaps on a new one.
+    /// Posts a message on a connection.
     fn send(&mut self, choices: &mut Choices<'_>) {
+        let (fep, id) = self.connection(choices);
+        let len = self.len(choices);
+        self.ledger.send(&mut self.pair.feps, fep, id, len);
+    }
+
+    /// Posts a read on a connection.
+    fn read(&mut self, choices: &mut Choices<'_>) {
+        let (fep, id) = self.connection(choices);
+        let offset = choices.word() % MEMORY;
+        let len = self.len(choices).min(MEMORY - offset);
+        self.ledger.read(&mut self.pair.feps[fep], id, offset, len);
+    }
+
+    /// A connection, perhaps a new one.
+    fn connection(&mut self, choices: &mut Choices<'_>) -> (usize, ConnectionId) {
         let new = self.connections.is_empty() || choices.byte().is_multiple_of(8);
         if new {
             let fep = choices.below(2);
@@ -154,20 +173,23 @@ impl World {
             let id = self.pair.feps[fep].connect(self.pair.now, Addr(1 - fep as u32), options).unwrap();
             self.connections.push((fep, id));
         }
-        let (fep, id) = if new {
+        if new {
             self.connections[self.connections.len() - 1]
         } else {
             self.connections[choices.below(self.connections.len())]
-        };
-        let len = match choices.byte() % 6 {
+        }
+    }
+
+    /// The length of a message or a read.
+    fn len(&self, choices: &mut Choices<'_>) -> u32 {
+        match choices.byte() % 6 {
             0 => 0,
             1 => 1,
             2 => self.mtu + u32::from(choices.byte() % 3) - 1,
             3 => u32::from(choices.byte()),
             4 => self.mtu * u32::from(choices.byte() % 32),
             _ => (u32::from(choices.byte()) * 16).min(self.mtu * 200),
-        };
-        self.ledger.send(&mut self.pair.feps, fep, id, len);
+        }
     }
 
     fn receive(&mut self, choices: &mut Choices<'_>) {
@@ -310,7 +332,7 @@ impl World {
     }
 }
 
-/// Whatever the channel does, every message arrives once with the bytes that were sent, every connection closes, the
+/// Whatever the channel does, every message arrives once with the bytes that were sent, every read brings its bytes, every connection closes, the
 /// endpoints keep nothing, and nothing panics.
 pub(crate) fn every_message_arrives_once(bytes: &[u8]) {
     let mut choices = Choices(bytes);

@@ -175,6 +175,7 @@ impl<'a> Run<'a> {
                 self.arrivals[context as usize] += 1;
                 self.activate(now, flow.on_received);
             }
+            Completion::Read { .. } => panic!("nothing was read"),
             Completion::Closed { result, .. } => {
                 assert_eq!(result, Ok(()));
                 self.open -= 1;

@@ -45,7 +45,18 @@ pub(crate) struct Initiator {
     /// `rcvd_bytes` of the latest ACK, without its wrap.
     received_units: u64,
     trace: Vec<(Ps, u64)>,
+    reads: Vec<Read>,
+    /// Read and offset of the next request that has not been sent.
+    next_read: (usize, usize),
     pub(crate) counters: Counters,
+}
+
+/// A read of the target's memory.
+struct Read {
+    key: u64,
+    offset: usize,
+    bytes: Vec<u8>,
+    missing: usize,
 }
 
 /// What an initiator has seen.
@@ -65,6 +76,8 @@ pub(crate) struct Counters {
 struct Sent {
     piece: Piece,
     size: u64,
+    /// Bytes that it asks for.
+    returning: u64,
     at: Ps,
     retries: u32,
     /// Neither acknowledged nor believed lost.
@@ -75,6 +88,7 @@ struct Sent {
 #[derive(Clone, Copy)]
 enum Piece {
     Segment { message: usize, at: usize },
+    Read { read: usize, at: usize },
     Close,
 }
 
@@ -100,12 +114,24 @@ impl Initiator {
             known_bytes: 0,
             received_units: 0,
             trace: Vec::new(),
+            reads: Vec::new(),
+            next_read: (0, 0),
             counters: Counters::default(),
         }
     }
 
     pub(crate) fn post(&mut self, message: Message) {
         self.messages.push(message);
+    }
+
+    /// Reads `len` bytes from `offset` of the target's memory, once all messages have been sent.
+    pub(crate) fn read(&mut self, key: u64, offset: usize, len: usize) {
+        self.reads.push(Read { key, offset, bytes: vec![0; len], missing: len });
+    }
+
+    /// The bytes of each read that has been answered.
+    pub(crate) fn read_bytes(&self) -> impl Iterator<Item = &[u8]> {
+        self.reads.iter().filter(|read| read.missing == 0).map(|read| &read.bytes[..])
     }
 
     /// Closes the PDC when everything has been acknowledged.
@@ -115,7 +141,8 @@ impl Initiator {
 
     /// Whether everything that was posted has been acknowledged, the close included.
     pub(crate) fn is_done(&self) -> bool {
-        self.next.0 == self.messages.len() && self.outstanding.is_empty()
+        let all_sent = self.next.0 == self.messages.len() && self.next_read.0 == self.reads.len();
+        all_sent && self.outstanding.is_empty()
     }
 
     /// The window whenever an acknowledgement has changed it, bytes.
@@ -129,7 +156,8 @@ impl Initiator {
         let piece = known.or_else(|| self.new_piece())?;
         let size = self.size(piece);
         let window = self.nscc.window() as i64;
-        let fits = |bytes: i64| bytes + size as i64 <= window;
+        let returning = self.returning(piece);
+        let fits = |bytes: i64| bytes + (size + returning) as i64 <= window;
         if self.in_flight > 0 && !fits(self.in_flight) || number >= self.acknowledged + self.mp_range {
             return None;
         }
@@ -141,8 +169,8 @@ impl Initiator {
             }
         };
         let retransmission = self.again.remove(&number);
-        self.in_flight += size as i64;
-        let sent = Sent { piece, size, at: now, retries, in_flight: true, sacked: false };
+        self.in_flight += (size + returning) as i64;
+        let sent = Sent { piece, size, returning, at: now, retries, in_flight: true, sacked: false };
         self.outstanding.insert(number, sent);
         // The window is full or the message over: nothing else may make the target answer.
         let ask = retransmission || self.new_piece().is_none() || !fits(self.in_flight);
@@ -155,6 +183,10 @@ impl Initiator {
         if message < self.messages.len() {
             return Some(Piece::Segment { message, at });
         }
+        let (read, at) = self.next_read;
+        if read < self.reads.len() {
+            return Some(Piece::Read { read, at });
+        }
         (self.close && self.outstanding.is_empty() && self.sent > 0).then_some(Piece::Close)
     }
 
@@ -163,6 +195,12 @@ impl Initiator {
         self.sent += 1;
         match piece {
             Piece::Close => self.close = false,
+            Piece::Read { read, at } => {
+                self.data_bytes += size;
+                let end = at + self.settings.mtu;
+                let over = end >= self.reads[read].bytes.len();
+                self.next_read = if over { (read + 1, 0) } else { (read, end) };
+            }
             Piece::Segment { message, at } => {
                 self.data_bytes += size;
                 let end = at + self.settings.mtu;
@@ -180,8 +218,15 @@ impl Initiator {
     fn size(&self, piece: Piece) -> u64 {
         match piece {
             Piece::Close => 16 + 8 + 40,
+            Piece::Read { .. } => self.overhead,
             Piece::Segment { message, at } => self.payload(message, at).len() as u64 + self.overhead,
         }
+    }
+
+    /// Bytes that the answer brings.
+    fn returning(&self, piece: Piece) -> u64 {
+        let Piece::Read { read, at } = piece else { return 0 };
+        (self.reads[read].bytes.len() - at).min(self.settings.mtu) as u64
     }
 
     fn write(&self, number: u32, piece: Piece, flags: u8) -> Datagram {
@@ -195,6 +240,11 @@ impl Initiator {
                 let mut bytes = self.request(number, flags).encode();
                 self.segment(message, at).encode(&mut bytes);
                 bytes.extend_from_slice(self.payload(message, at));
+                Datagram::new(bytes, port, Class::Data)
+            }
+            Piece::Read { read, at } => {
+                let mut bytes = self.request(number, flags).encode();
+                self.read_segment(number, read, at).encode(&mut bytes);
                 Datagram::new(bytes, port, Class::Data)
             }
         }
@@ -211,10 +261,33 @@ impl Initiator {
         let (syn, dpdcid) = self.theirs.map_or((wire::SYN, number as u16), |theirs| (0, theirs));
         let credit_target = (self.data_bytes + DEMAND).div_ceil(256) as u32 & 0xff_ffff;
         let rest = if self.settings.credit { Rest::Word(credit_target) } else { Rest::None };
-        // Guaranteed responses are cleared as soon as CACK has passed them.
-        let second = self.acknowledged.wrapping_sub(1).wrapping_sub(number) as u16;
+        let second = self.cleared().wrapping_sub(1).wrapping_sub(number) as u16;
         let psn = START.wrapping_add(number);
         Pds { second, rest, ..Pds::new(kind, wire::STANDARD, flags | syn, psn, OURS, dpdcid) }
+    }
+
+    /// The packets before the first whose answer may be missing: their responses are no longer needed.
+    fn cleared(&self) -> u32 {
+        let is_done = |number: &u32| self.outstanding.get(number).is_some_and(|sent| sent.sacked);
+        self.acknowledged + (self.acknowledged..self.sent).take_while(is_done).count() as u32
+    }
+
+    fn read_segment(&self, number: u32, read: usize, at: usize) -> Segment {
+        let Read { key, offset, bytes, .. } = &self.reads[read];
+        Segment {
+            opcode: wire::READ,
+            flags: wire::START | wire::END,
+            // Any number that no other packet under way has.
+            msg_id: 0x8000 | number as u16,
+            job: 0,
+            pid_on_fep: 0,
+            resource_index: 0,
+            buffer_offset: (offset + at) as u64,
+            initiator: 0,
+            match_bits: *key,
+            header_data: 0,
+            request_length: (bytes.len() - at).min(self.settings.mtu) as u32,
+        }
     }
 
     fn segment(&self, message: usize, at: usize) -> Segment {
@@ -250,7 +323,17 @@ impl Initiator {
         let marked = ack.flags & wire::MARKED != 0;
         self.counters.marked += u32::from(marked);
         let newest = acknowledged >= self.acknowledged;
+        if ack.next == wire::RESPONSE_WITH_DATA
+            && let Err(what) = self.on_data(ack.second_psn().wrapping_sub(START), rest)
+        {
+            out.violations.push(what);
+        }
         self.on_cack(acknowledged);
+        if ack.flags & wire::REQUEST == wire::CLEAR {
+            let clear = START.wrapping_add(self.cleared()).wrapping_sub(1);
+            let command = self.command(control::CLEAR_CMD, 0, self.sent - 1);
+            out.send(&Pds { rest: Rest::Word(clear), ..command }, FIRST_PORT);
+        }
         let Rest::State(cc) = &ack.rest else { return };
         self.mp_range = u32::from(cc.mpr) * 128;
         self.on_sack(acknowledged, cc, out);
@@ -267,6 +350,35 @@ impl Initiator {
         }
     }
 
+    /// The answer to packet `number`, which is a read.
+    fn on_data(&mut self, number: u32, response: &[u8]) -> Result<(), String> {
+        let (msg_id, data) = wire::read_data(response)?;
+        // Another copy of it may have come before.
+        let Some(mut sent) = self.outstanding.remove(&number) else { return Ok(()) };
+        let Piece::Read { read, at } = sent.piece else { return Err(format!("data for packet {number}")) };
+        let expected = (0x8000 | number as u16, sent.returning);
+        if (msg_id, data.len() as u64) != expected {
+            return Err(format!("{} bytes for {msg_id:#x} instead of {expected:?}", data.len()));
+        }
+        if !sent.sacked {
+            let read = &mut self.reads[read];
+            read.bytes[at..at + data.len()].copy_from_slice(data);
+            read.missing -= data.len();
+            self.note_received(&sent);
+            (sent.sacked, sent.in_flight) = (true, true);
+            self.again.remove(&number);
+        }
+        self.outstanding.insert(number, sent);
+        Ok(())
+    }
+
+    /// A switch has cut off the data of a response: the target is to send it again.
+    pub(super) fn on_trimmed_response(&self, datagram: &Datagram, ack: &Pds, out: &mut Out) {
+        let flags = ack.flags & wire::RETX;
+        let refusal = Pds::new(wire::NACK, 0, flags, ack.second_psn(), OURS, ack.spdcid);
+        out.send(&Pds { second: u16::from(nack::ACK_WITH_DATA) << 8, ..refusal }, datagram.port);
+    }
+
     fn on_cack(&mut self, acknowledged: u32) {
         self.acknowledged = self.acknowledged.max(acknowledged);
         while let Some(entry) = self.outstanding.first_entry().filter(|e| *e.key() < self.acknowledged) {
@@ -281,15 +393,16 @@ impl Initiator {
         out.require(ack.dpdcid == OURS && ack.spdcid != 0, || format!("wrong PDCIDs: {ack:?}"));
         out.require(self.theirs.is_none_or(|id| id == ack.spdcid), || format!("another PDCID: {ack:?}"));
         match (ack.next, rest) {
-            (0, []) => {}
+            (0, []) | (wire::RESPONSE_WITH_DATA, _) => {}
             (wire::RESPONSE, rest) => match wire::return_code(rest) {
                 Ok(code) => out.require(code <= 1, || format!("return code {code}")),
                 Err(what) => out.violations.push(what),
             },
             (next, rest) => out.violations.push(format!("next_hdr {next} and {} bytes", rest.len())),
         }
-        // There are no guaranteed responses to clear, and CLOSE_REQ is the way to ask for a close.
-        out.require(ack.flags & wire::REQUEST == 0, || format!("REQ: {ack:?}"));
+        // Only reads have guaranteed responses to clear, and CLOSE_REQ is the way to ask for a close.
+        let may_ask = ack.flags & wire::REQUEST == wire::CLEAR && !self.reads.is_empty();
+        out.require(ack.flags & wire::REQUEST == 0 || may_ask, || format!("REQ: {ack:?}"));
         out.require(ack.flags & wire::PROBED == 0, || format!("nothing was probed: {ack:?}"));
         let acknowledged = ack.psn.wrapping_add(1).wrapping_sub(START);
         let trigger = ack.second_psn().wrapping_sub(START);
@@ -312,11 +425,12 @@ impl Initiator {
             return;
         }
         if !sent.in_flight {
-            self.in_flight += sent.size as i64;
+            self.in_flight += (sent.size + sent.returning) as i64;
         }
+        self.in_flight -= sent.returning as i64;
         match sent.piece {
             Piece::Close => self.in_flight -= sent.size as i64,
-            Piece::Segment { .. } => self.known_bytes += sent.size,
+            Piece::Segment { .. } | Piece::Read { .. } => self.known_bytes += sent.size,
         }
     }
 
@@ -380,9 +494,9 @@ impl Initiator {
         let sent = self.outstanding.get_mut(&number).filter(|sent| sent.in_flight && !sent.sacked)?;
         sent.in_flight = false;
         sent.retries += 1;
-        self.in_flight -= sent.size as i64;
+        self.in_flight -= (sent.size + sent.returning) as i64;
         self.again.insert(number);
-        Some(sent.size)
+        Some(sent.size + sent.returning)
     }
 
     /// A control packet of the target.

@@ -72,6 +72,11 @@ pub(crate) struct Peer {
     out: Out,
 }
 
+/// Whether the header announces a response with data.
+fn has_data(pds: &Pds) -> bool {
+    matches!(pds.kind, wire::ACK | wire::ACK_CC) && pds.next == wire::RESPONSE_WITH_DATA
+}
+
 impl Peer {
     pub(crate) fn new(settings: Settings) -> Peer {
         let (initiator, target) = (Initiator::new(settings), Target::new(settings.acks));
@@ -98,10 +103,15 @@ impl Peer {
         let is_request = matches!(pds.kind, wire::RUD | wire::ROD | wire::RUD_CC | wire::ROD_CC);
         match datagram.class {
             Class::Control if is_request => return Err(format!("class of control packets: {pds:?}")),
-            Class::Data if matches!(pds.kind, wire::ACK | wire::ACK_CC | wire::NACK) => {
+            Class::Control if has_data(&pds) => return Err(format!("class of control packets: {pds:?}")),
+            Class::Data if matches!(pds.kind, wire::ACK | wire::ACK_CC | wire::NACK) && !has_data(&pds) => {
                 return Err(format!("class of data: {pds:?}"));
             }
-            // Only requests are answered without their payload.
+            Class::Trimmed | Class::TrimmedLastHop if has_data(&pds) => {
+                self.initiator.on_trimmed_response(datagram, &pds, &mut self.out);
+                return Ok(());
+            }
+            // Only requests and responses with data are answered without their payload.
             Class::Trimmed | Class::TrimmedLastHop if !is_request => return Ok(()),
             _ => {}
         }

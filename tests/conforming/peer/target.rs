@@ -29,6 +29,8 @@ pub(crate) struct Target {
     received: Vec<Message>,
     /// Retransmissions, and packets that had arrived before.
     repeated: u32,
+    /// What initiators may read, with its key.
+    memory: Option<(u64, Vec<u8>)>,
 }
 
 /// A PDC at its target.
@@ -47,6 +49,8 @@ struct Pdc {
     /// The least number of a packet without SYN.
     first_plain: Option<u32>,
     messages: BTreeMap<u16, Partial>,
+    /// Responses to reads that have not been cleared, by packet number.
+    responses: BTreeMap<u32, Vec<u8>>,
     closing: Option<u32>,
 }
 
@@ -68,7 +72,12 @@ struct Trigger {
 
 impl Target {
     pub(crate) fn new(acks: Acks) -> Target {
-        Target { acks, pdcs: Vec::new(), received: Vec::new(), repeated: 0 }
+        Target { acks, pdcs: Vec::new(), received: Vec::new(), repeated: 0, memory: None }
+    }
+
+    /// Lets initiators read `bytes`.
+    pub(crate) fn expose(&mut self, key: u64, bytes: Vec<u8>) {
+        self.memory = Some((key, bytes));
     }
 
     /// The messages that have arrived.
@@ -94,6 +103,7 @@ impl Target {
         let Some(at) = self.pdc_of(request, out) else { return };
         let pdc = &mut self.pdcs[at];
         pdc.check_request(request, out);
+        pdc.clear(request.second_psn(), out);
         let number = request.psn.wrapping_sub(pdc.start);
         out.require(request.next == wire::STANDARD, || format!("next_hdr: {request:?}"));
         let (segment, payload) = match Segment::decode(rest) {
@@ -108,7 +118,13 @@ impl Target {
             pdc.bytes += datagram.nominal_size();
             pdc.unacknowledged += payload.len().max(1024);
             due |= pdc.unacknowledged >= ACK_BYTES;
-            if let Some(message) = pdc.place(&segment, payload, out) {
+            if segment.opcode == wire::READ {
+                due = true;
+                match read(self.memory.as_ref(), &segment, payload) {
+                    Ok(response) => _ = pdc.responses.insert(number, response),
+                    Err(what) => out.violations.push(what),
+                }
+            } else if let Some(message) = pdc.place(&segment, payload, out) {
                 self.received.push(message);
             }
         } else {
@@ -178,6 +194,9 @@ impl Target {
             pdc.accept(number);
             pdc.closing = Some(number);
         }
+        if let (control::CLEAR_CMD, Rest::Word(psn)) = (packet.next, &packet.rest) {
+            pdc.clear(*psn, out);
+        }
         let answered = matches!(packet.next, control::ACK_REQ | control::PROBE | control::CLOSE_CMD);
         if answered || packet.flags & wire::ACK_REQUEST != 0 {
             let flags = packet.flags & wire::RETX | if probe.is_some() { wire::PROBED } else { 0 };
@@ -195,6 +214,20 @@ impl Target {
     }
 }
 
+/// The response to a read.
+fn read(memory: Option<&(u64, Vec<u8>)>, request: &Segment, payload: &[u8]) -> Result<Vec<u8>, String> {
+    let whole = request.flags & (wire::START | wire::END) == wire::START | wire::END;
+    let Some((_, bytes)) =
+        memory.filter(|(key, _)| *key == request.match_bits && whole && payload.is_empty())
+    else {
+        return Err(format!("an invalid read: {request:?}"));
+    };
+    let from = request.buffer_offset as usize;
+    let data = bytes.get(from..from + request.request_length as usize);
+    let data = data.ok_or_else(|| format!("a read beyond the end: {request:?}"))?;
+    Ok(wire::response_with_data(request, data))
+}
+
 impl Pdc {
     fn new(request: &Pds, ours: u16, start: u32) -> Pdc {
         Pdc {
@@ -208,6 +241,7 @@ impl Pdc {
             unacknowledged: 0,
             first_plain: None,
             messages: BTreeMap::new(),
+            responses: BTreeMap::new(),
             closing: None,
         }
     }
@@ -216,8 +250,17 @@ impl Pdc {
         self.closing.is_some_and(|last| self.in_order > last)
     }
 
+    /// The last packet before the first that is missing, or whose response is not cleared.
     fn cack(&self) -> u32 {
-        self.start.wrapping_add(self.in_order).wrapping_sub(1)
+        let uncleared = self.responses.first_key_value().map_or(u32::MAX, |(number, _)| *number);
+        self.start.wrapping_add(self.in_order.min(uncleared)).wrapping_sub(1)
+    }
+
+    /// The initiator has the responses up to `psn`.
+    fn clear(&mut self, psn: u32, out: &mut Out) {
+        let cleared = psn.wrapping_sub(self.start).wrapping_add(1);
+        out.require(cleared <= self.in_order, || format!("CLEAR of {cleared} of {} packets", self.in_order));
+        self.responses.retain(|number, _| *number >= cleared);
     }
 
     fn check_request(&mut self, request: &Pds, out: &mut Out) {
@@ -235,8 +278,6 @@ impl Pdc {
                 format!("a SYN after a packet without: {request:?}")
             }),
         }
-        let ahead = request.second_psn().wrapping_sub(self.cack()) as i32;
-        out.require(ahead <= 0, || format!("CLEAR beyond CACK: {request:?}"));
     }
 
     /// Whether the packet is the first of its number.
@@ -281,24 +322,32 @@ impl Pdc {
         self.unacknowledged = 0;
         let cack = self.cack();
         let ahead = trigger.psn.wrapping_sub(cack) as i32;
-        let next = if trigger.response.is_empty() { 0 } else { wire::RESPONSE };
+        let number = trigger.psn.wrapping_sub(self.start);
+        let stored = self.responses.get(&number).filter(|_| trigger.probe.is_none());
+        let (next, response, class) = match stored {
+            Some(response) => (wire::RESPONSE_WITH_DATA, &response[..], Class::Data),
+            None if trigger.response.is_empty() => (0, &[][..], Class::Control),
+            None => (wire::RESPONSE, &trigger.response[..], Class::Control),
+        };
+        let request = if self.responses.is_empty() { 0 } else { wire::CLEAR };
         let (kind, rest) = match acks {
             Acks::Plain => (wire::ACK, Rest::None),
             _ => (wire::ACK_CC, Rest::State(self.state(acks, ahead))),
         };
         let second = trigger.probe.unwrap_or(ahead as u16);
-        let ack = Pds::new(kind, next, trigger.flags, cack, self.ours, self.theirs);
+        let ack = Pds::new(kind, next, trigger.flags | request, cack, self.ours, self.theirs);
         let mut bytes = Pds { second, rest, ..ack }.encode();
-        bytes.extend_from_slice(&trigger.response);
-        out.control.push_back(Datagram::new(bytes, trigger.port, Class::Control));
+        bytes.extend_from_slice(response);
+        out.control.push_back(Datagram::new(bytes, trigger.port, class));
     }
 
     /// The bitmap reaches to the packet that is acknowledged, `ahead` of CACK.
     fn state(&self, acks: Acks, ahead: i32) -> CcState {
         let sack_offset = (ahead - 63).max(1);
-        let base = self.in_order.wrapping_add(sack_offset as u32 - 1);
-        let sack =
-            (0..64).filter(|bit| self.received.contains(&(base + bit))).fold(0, |map, bit| map | 1 << bit);
+        let base = self.cack().wrapping_sub(self.start).wrapping_add(sack_offset as u32);
+        let is_here = |number: u32| number < self.in_order || self.received.contains(&number);
+        let is_done = |number: u32| is_here(number) && !self.responses.contains_key(&number);
+        let sack = (0..64).filter(|bit| is_done(base + bit)).fold(0, |map, bit| map | 1 << bit);
         let out_of_order = self.received.len().min(0xfffe) as u64;
         let units = |bytes: u64| bytes.div_ceil(256) & 0xff_ffff;
         let (cc_type, state) = match acks {

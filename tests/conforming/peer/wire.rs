@@ -20,12 +20,15 @@ pub(crate) const MARKED: u8 = 0x20;
 pub(crate) const PROBED: u8 = 0x08;
 /// REQ of ACKs.
 pub(crate) const REQUEST: u8 = 0x06;
+/// The value of REQ that asks for a clear.
+pub(crate) const CLEAR: u8 = 0x02;
 /// NT of NACKs.
 pub(crate) const OF_RUDI: u8 = 0x08;
 
 /// Values of next_hdr.
 pub(crate) const STANDARD: u8 = 3;
 pub(crate) const RESPONSE: u8 = 4;
+pub(crate) const RESPONSE_WITH_DATA: u8 = 5;
 
 /// Types of packets.
 pub(crate) const RUD: u8 = 2;
@@ -41,6 +44,7 @@ pub(crate) const ROD_CC: u8 = 14;
 pub(crate) mod control {
     pub(crate) const NOOP: u8 = 0;
     pub(crate) const ACK_REQ: u8 = 1;
+    pub(crate) const CLEAR_CMD: u8 = 2;
     pub(crate) const CLEAR_REQ: u8 = 3;
     pub(crate) const CLOSE_CMD: u8 = 4;
     pub(crate) const CLOSE_REQ: u8 = 5;
@@ -54,6 +58,7 @@ pub(crate) mod nack {
     pub(crate) const TRIMMED: u8 = 0x01;
     pub(crate) const TRIMMED_LAST_HOP: u8 = 0x02;
     pub(crate) const ROD_OOO: u8 = 0x0d;
+    pub(crate) const ACK_WITH_DATA: u8 = 0x14;
 }
 
 /// The class that the DSCP of a packet stands for.
@@ -217,10 +222,11 @@ fn need(bytes: &[u8], len: usize, what: &str) -> Result<(), String> {
 pub(crate) const HEADER_DATA: u8 = 0x04;
 pub(crate) const END: u8 = 0x02;
 pub(crate) const START: u8 = 0x01;
+pub(crate) const READ: u8 = 0x02;
 pub(crate) const SEND: u8 = 0x05;
 pub(crate) const TAGGED_SEND: u8 = 0x09;
 
-/// A standard SES request header of a SEND or TAGGED_SEND.
+/// A standard SES request header of a SEND, a TAGGED_SEND or a READ.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Segment {
     pub(crate) opcode: u8,
@@ -304,4 +310,30 @@ pub(crate) fn return_code(bytes: &[u8]) -> Result<u8, String> {
         (0 | 1, 0) => Ok(bytes[1] & 0x3f),
         (opcode, version) => Err(format!("a response with opcode {opcode} and version {version}")),
     }
+}
+
+/// The response to the read `request` with these bytes: list expected, opcode WITH_DATA, return code OK.
+pub(crate) fn response_with_data(request: &Segment, data: &[u8]) -> Vec<u8> {
+    let mut out = vec![2, 1];
+    put(&mut out, request.msg_id.into(), 2);
+    put(&mut out, u64::from(request.job & 0x00ff_ffff), 4);
+    put(&mut out, request.msg_id.into(), 2);
+    put(&mut out, data.len() as u64, 2);
+    put(&mut out, data.len() as u64, 4);
+    put(&mut out, 0, 4);
+    out.extend_from_slice(data);
+    out
+}
+
+/// The number of the read that a response with data answers, and its bytes.
+pub(crate) fn read_data(bytes: &[u8]) -> Result<(u16, &[u8]), String> {
+    need(bytes, 20, "a response with data")?;
+    let (header, data) = bytes.split_at(20);
+    let is_success = header[0] & 0x3f == 2 && header[1] == 1;
+    let lengths = (get(header, 10, 2), get(header, 12, 4), get(header, 16, 4));
+    let len = data.len() as u64;
+    if !is_success || header[4] != 0 || lengths != (len, len, 0) {
+        return Err(format!("a response with data of {len} bytes: {header:x?}"));
+    }
+    Ok((get(header, 8, 2) as u16, data))
 }
