@@ -9,9 +9,10 @@
 //! - [`Fep::on_timeout`] at [`Fep::poll_timeout`], which may have changed after any call that takes `&mut self`;
 //! - [`Fep::poll_completion`] for results, until it yields nothing; after any of the above.
 //!
-//! An endpoint is a router over two halves that do not know each other. The *initiator* sends messages: it owns
-//! connections, congestion contexts and the messages posted. The *target* receives them: it owns the PDCs that peers
-//! have opened, the receives of its processes and the credit scheduler. Both use the *core*: address and
+//! An endpoint is a router over two halves that do not know each other. The *initiator* sends messages and reads the
+//! memory of peers: it owns connections, congestion contexts and what was posted. The *target* receives messages and
+//! answers reads: it owns the PDCs that peers have opened, the receives of its processes and the memory that they expose,
+//! and the credit scheduler. Both use the *core*: address and
 //! configuration, timers, events, and the queues of control packets and completions.
 //!
 //! ```text
@@ -20,6 +21,7 @@
 //!             on_packet ─▶ ACK, NACK or credit ─▶ pdc and context ─▶ completion
 //!  target:    on_packet ─▶ request ─▶ pdc (new? duplicate?) ─▶ ses (match, place) ─▶ completion
 //!                                  └▶ ACK or NACK ─▶ control queue ─▶ poll_transmit
+//!             on_packet ─▶ read ─▶ stored response ─▶ queue of replies ─▶ poll_transmit
 //! ```
 #![forbid(unsafe_code)]
 
