@@ -34,3 +34,11 @@ fn every_message_arrives_once_over_any_channel() {
         })
         .unwrap_or_else(|error| panic!("{error}"));
 }
+
+/// The target of an ordered connection is busy, and its refusal seems to be that of an earlier transmission, because the
+/// channel has become much faster than it ever was. The connection sent all that came behind the refused packet again and
+/// again, until its timer expired.
+#[test]
+fn an_ordered_connection_pauses_for_a_busy_target_on_a_path_that_has_become_fast() {
+    endpoint_model::every_message_arrives_once(include_bytes!("golden/busy_ordered_path.bytes"));
+}

@@ -244,6 +244,11 @@ impl Initiator {
         }
         let outcome = context.track(&mut connection.pdc, |pdc| pdc.on_nack(now, nack, packet.net.entropy));
         let Some(outcome) = outcome else {
+            // Whichever transmission it answers, the target was busy. Without a pause a ROD connection would send all that
+            // comes behind the refused packet again, as fast as the path refuses it.
+            if matches!(verdict, Verdict::Busy) && connection.pdc.is_in_flight(nack.psn) {
+                put_off(core, now, key, connection, context, nack);
+            }
             return core.ignore(now, packet, "NACK for an earlier transmission");
         };
         context.hear(now);

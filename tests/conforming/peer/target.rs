@@ -273,6 +273,8 @@ impl Pdc {
         out.require(open, || format!("data behind the close: {request:?}"));
         out.require(request.kind == self.kind, || format!("the type has changed: {request:?}"));
         match request.psn_offset() {
+            // A packet that is sent again has the flags of that time, and can overtake one with SYN.
+            None if request.flags & wire::RETX != 0 => {}
             None => self.first_plain = Some(self.first_plain.map_or(number, |first| first.min(number))),
             Some(_) => out.require(self.first_plain.is_none_or(|first| number < first), || {
                 format!("a SYN after a packet without: {request:?}")
