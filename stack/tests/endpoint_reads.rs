@@ -78,7 +78,7 @@ fn run(pair: &mut Pair, rng: &mut Rng, faults: Faults, count: usize) -> Vec<Comp
         for side in 0..2 {
             while let Some(mut transit) = pair.transmit(side) {
                 if transit.is_data() && happens(rng, faults.trim) {
-                    transit.trim(if rng.next_u64() % 2 == 0 {
+                    transit.trim(if rng.next_u64().is_multiple_of(2) {
                         Class::Trimmed
                     } else {
                         Class::TrimmedLastHop
