@@ -339,8 +339,7 @@ fn half(
     tag: Option<u64>,
     second: bool,
 ) -> Option<Delivery> {
-    let mut message =
-        SendMessage::new(Buffer::Virtual(2), Operation::Send { tag }, u64::from(number), 0, 0);
+    let mut message = SendMessage::new(Buffer::Virtual(2), Operation::Send { tag }, u64::from(number), 0, 0);
     message.msg_id = number;
     let request = message.request(process, u32::from(second), 1);
     arrive(receives, peer, peer as u16, &request, Payload::Virtual(1)).unwrap()
