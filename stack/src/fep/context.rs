@@ -262,10 +262,10 @@ impl Context {
     }
 
     #[inline]
-    pub(super) fn on_ack(&mut self, now: Time, sample: AckSample) {
+    pub(super) fn on_ack(&mut self, now: Time, sample: &AckSample) {
         self.consecutive_timeouts = 0;
         self.on_feedback();
-        self.algorithm.on_ack(now, &AckSample { in_flight: self.in_flight, ..sample });
+        self.algorithm.on_ack(now, sample);
     }
 
     pub(super) fn on_nack(&mut self, now: Time, sample: NackSample) {

@@ -147,12 +147,12 @@ impl Initiator {
         let hosts = HostReport { remote_queueing, local_rx_delay: waited, flow_control };
         context.on_ack(
             now,
-            AckSample {
+            &AckSample {
                 newly_received: u32::try_from(outcome.newly_received).unwrap_or(u32::MAX),
                 trigger_bytes: outcome.trigger_bytes,
                 rtt: outcome.rtt.and_then(|rtt| less(rtt, waited + remote_queueing)),
                 ecn,
-                in_flight: 0,
+                in_flight: context.in_flight(),
                 out_of_order: outcome.out_of_order,
                 hops: None,
                 hosts: hosts.if_any(),

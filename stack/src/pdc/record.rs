@@ -229,6 +229,11 @@ impl Records {
     /// readable with [`Records::settled`].
     #[inline]
     pub(super) fn acknowledge(&mut self, from: Psn, bits: u64) -> u64 {
+        // Most often a bitmap has nothing beyond the packets that CACK has named.
+        let behind = self.first().distance(from);
+        if behind >= 64 || behind > 0 && bits >> behind == 0 {
+            return 0;
+        }
         let present = match self.end.distance(from) {
             ..=0 => return 0,
             ahead @ 1..64 => bits & ((1 << ahead) - 1),

@@ -567,7 +567,22 @@ impl TxPdc {
         first: u32,
         acked: &mut impl FnMut(Psn, &TxRecord, bool),
     ) {
-        let mut news = self.records.acknowledge(from, bits);
+        let news = self.records.acknowledge(from, bits);
+        if news != 0 {
+            self.settle_acked(answer, from, news, first, acked);
+        }
+    }
+
+    /// Settles the records of the packets that [`TxPdc::mark_acked`] found to have arrived.
+    #[inline(never)]
+    fn settle_acked(
+        &mut self,
+        answer: (Time, Option<Psn>, bool),
+        from: Psn,
+        mut news: u64,
+        first: u32,
+        acked: &mut impl FnMut(Psn, &TxRecord, bool),
+    ) {
         let mut bit = if news >> first & 1 == 1 { first } else { news.trailing_zeros() };
         let (mut arrived, mut in_flight) = (Tally::default(), Tally::default());
         while news != 0 {
