@@ -297,6 +297,23 @@ fn each_end_reads_the_other_s_memory_over_a_path_that_loses_copies_reorders_trim
     }
 }
 
+/// The reader's window grows and shrinks by what comes back to it.
+#[test]
+fn a_read_is_as_fast_as_a_message_and_few_of_its_responses_are_trimmed() {
+    for bottleneck in [None, Some(RATE / 4)] {
+        let path = Path { bottleneck, ..Path::default() };
+        let mut net = Net::over(Weft::new(0, config("nscc")), Weft::new(1, config("nscc")), path, 1);
+        net.b.expose(KEY, message(3, LONG).bytes);
+        net.a.post_read(0, KEY, 0, LONG);
+        net.run(|net| !net.a.read.is_empty());
+        assert!(net.a.read[0] == message(3, LONG).bytes);
+        let rate = LONG as f64 * 8e12 / net.now as f64;
+        let counters = *net.a.worker.fep().counters();
+        assert!(rate > 0.85 * bottleneck.unwrap_or(RATE) as f64, "{rate:.3e} bit/s\n{}", show(net.a.trace()));
+        assert!(counters.trimmed_received < counters.data_sent / 10, "{counters:?}");
+    }
+}
+
 #[test]
 fn packets_of_both_end_with_a_crc_where_the_network_has_it() {
     for trim in [0.0, 0.1] {
