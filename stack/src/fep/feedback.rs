@@ -259,8 +259,8 @@ impl Initiator {
             _ => {}
         }
         let context = connection.context;
-        if let Some(failure) = self.overdue(&core.config, now, key) {
-            return self.give_up(core, now, key, failure);
+        if self.check_life(core, now, key) {
+            return;
         }
         self.unblock(&core.config, context);
         // A connection that was put off does not go on until its pause is over.

@@ -8,6 +8,11 @@
 //!
 //! A connection that waits behind others for the window has no timer. Those that have waited for as long are given up
 //! together with the one whose timer finds out.
+//!
+//! Until the target has acknowledged something the second bound is at most twice
+//! [`FepConfig::idle_timeout`]: a target forgets a PDC after so long a silence, and packets that arrive later would open
+//! it again and deliver their messages a second time. Here, as elsewhere, all endpoints of a network are taken to have
+//! the same settings.
 
 use weft_cc::{Span, Time};
 
@@ -28,10 +33,21 @@ impl Initiator {
         let connection = self.connections.get(key).filter(|connection| is_bounded(connection))?;
         let context = self.contexts.get(connection.context)?;
         let is_past = |deadline: Time| now.is_at_or_after(deadline);
-        if silent_until(config, connection, context).is_some_and(is_past) {
-            return Some(no_answer(now, connection, context));
+        let is_silent = silent_until(config, connection, context).is_some_and(is_past);
+        if !is_silent && !is_past(stuck_until(config, connection, context)) {
+            return None;
         }
-        is_past(stuck_until(config, connection, context)).then(|| no_progress(now, connection, context))
+        Some(match is_silent || was_silent(connection, context) {
+            true => no_answer(now, connection, context),
+            false => no_progress(now, connection, context),
+        })
+    }
+
+    /// Gives connection `key` up if it is overdue. Returns whether it was.
+    #[cold]
+    pub(super) fn check_life(&mut self, core: &mut Core, now: Time, key: Key) -> bool {
+        let failure = self.overdue(&core.config, now, key);
+        failure.map(|failure| self.give_up(core, now, key, failure)).is_some()
     }
 
     /// Gives connection `key` up, and with it those that have waited for the same gate as long in vain.
@@ -72,13 +88,28 @@ fn silent_until(config: &FepConfig, connection: &Connection, context: &Context) 
     Some(silent_since(connection, context)? + pdc.silence(context.rto(pdc)))
 }
 
+/// Whether the peer has said nothing at all for as long as the connection has made no progress.
+fn was_silent(connection: &Connection, context: &Context) -> bool {
+    context.silent_since.is_some_and(|since| stuck_since(connection, context).is_at_or_after(since))
+}
+
 fn silent_since(connection: &Connection, context: &Context) -> Option<Time> {
     context.silent_since.map(|since| since.latest(connection.progress_at))
 }
 
 /// When the lack of progress ends the connection.
 fn stuck_until(config: &FepConfig, connection: &Connection, context: &Context) -> Time {
-    stuck_since(connection, context) + config.busy_timeout.min(LONGEST)
+    let patience = match connection.pdc.is_unheard() {
+        true => config.busy_timeout.min(config.idle_timeout.times(2)),
+        false => config.busy_timeout,
+    };
+    stuck_since(connection, context) + patience.min(LONGEST)
+}
+
+/// Whether `connection` has made no progress for too long.
+#[inline]
+pub(super) fn is_stuck(config: &FepConfig, now: Time, connection: &Connection, context: &Context) -> bool {
+    now.is_at_or_after(stuck_until(config, connection, context))
 }
 
 /// While nothing of a connection is under way, it waits for its turn: the progress of its context is its own.

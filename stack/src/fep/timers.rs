@@ -76,8 +76,8 @@ impl Initiator {
             return;
         }
         connection.timer = None;
-        if let Some(failure) = self.overdue(&core.config, now, key) {
-            return self.give_up(core, now, key, failure);
+        if self.check_life(core, now, key) {
+            return;
         }
         self.on_retransmission_timer(core, now, key);
         self.on_probe_timer(core, now, key);

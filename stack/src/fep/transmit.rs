@@ -7,6 +7,7 @@ use super::connection::{Connection, Standing};
 use super::context::{Asking, Context, Gate};
 use super::core::{Core, control_packet};
 use super::initiator::{Initiator, count_rivals};
+use super::liveness::is_stuck;
 use super::target::Target;
 use super::timers::TimerKey;
 use crate::buffer::Buffer;
@@ -150,6 +151,10 @@ impl Initiator {
         let gate = context.gate(now, u64::from(bytes));
         if gate != Gate::Open {
             self.block(core, now, key, gate);
+            return None;
+        }
+        if connection.pdc.is_unheard() && is_stuck(&core.config, now, connection, context) {
+            self.check_life(core, now, key);
             return None;
         }
         let (send, message) = self.sends.at_mut(data.send)?;

@@ -185,6 +185,13 @@ impl TxPdc {
         self.numbered == 0
     }
 
+    /// Whether packets were sent and the target has acknowledged none of them, so that it is unknown whether it has
+    /// opened the PDC, or has opened and forgotten it.
+    #[inline]
+    pub fn is_unheard(&self) -> bool {
+        self.peer_id.is_none() && !self.is_idle()
+    }
+
     /// Whether all packets are acknowledged.
     #[inline]
     pub fn is_idle(&self) -> bool {

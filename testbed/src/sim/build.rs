@@ -28,6 +28,8 @@ pub(super) struct System {
     pub(super) lookahead: u64,
     /// Changes of links, in time order.
     pub(super) changes: Vec<(u64, LinkSpec, LinkChange)>,
+    /// Whether the run goes on until nothing happens any more: see [`Options::settle`](super::Options::settle).
+    pub(super) settles: bool,
 }
 
 /// The location of each node.
@@ -65,7 +67,7 @@ pub(super) fn build(
     let locations = Locations::new(topology, &config.workload, shards);
     let builder = Builder::new(links, &locations, sampling)?;
     let shards = (0..shards as u32).map(|shard| builder.shard(shard)).collect::<Result<_, _>>()?;
-    Ok(System { shards, lookahead, changes })
+    Ok(System { shards, lookahead, changes, settles: false })
 }
 
 /// The links in their state at the start of the run.

@@ -50,6 +50,17 @@ pub struct Algorithms {
     pub lb: LbChoice,
 }
 
+/// Times that endpoints wait; `None`: what fits the fabric or, where that does not matter, the default of endpoints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Timers {
+    /// [`PdcConfig::rto_init`]. By default the time to drain full queues, and a round trip.
+    pub rto_init: Option<Span>,
+    /// [`FepConfig::idle_timeout`].
+    pub idle_timeout: Option<Span>,
+    /// [`FepConfig::busy_timeout`].
+    pub busy_timeout: Option<Span>,
+}
+
 /// The complete description of a run.
 #[derive(Clone, Debug)]
 pub struct RunConfig {
@@ -92,6 +103,8 @@ pub struct RunConfig {
     pub mode: DeliveryMode,
     /// Whether packets end with a CRC-32C, where they are frames.
     pub crc: bool,
+    /// Times that endpoints wait.
+    pub timers: Timers,
 }
 
 /// Why a run is refused.
@@ -171,6 +184,7 @@ impl RunConfig {
             ack_every: 16 * 1024,
             mode: DeliveryMode::Rud,
             crc: false,
+            timers: Timers::default(),
         }
     }
 
@@ -288,7 +302,14 @@ impl RunConfig {
                 Zones::grouped(others, self.zone(cc, lb, self.group_rtt()), groups.collect())
             }
         };
-        FepConfig { zones, windows: self.windows, ..FepConfig::new(&self.cc, &self.cc_params()) }
+        let base = FepConfig::new(&self.cc, &self.cc_params());
+        FepConfig {
+            zones,
+            windows: self.windows,
+            idle_timeout: self.timers.idle_timeout.unwrap_or(base.idle_timeout),
+            busy_timeout: self.timers.busy_timeout.unwrap_or(base.busy_timeout),
+            ..base
+        }
     }
 
     /// The settings towards hosts at a distance of `rtt` at most.
@@ -297,7 +318,8 @@ impl RunConfig {
         let rate = slowest.unwrap_or(self.topology.host_rate());
         // The time to drain full queues of three hops in both directions, as in public simulators, plus at
         // least one idle round trip.
-        let rto_init = Span::from_us(15).max(rtt) + rate.time_for(self.queue_bytes()).times(6);
+        let fitting = Span::from_us(15).max(rtt) + rate.time_for(self.queue_bytes()).times(6);
+        let rto_init = self.timers.rto_init.unwrap_or(fitting);
         // Four windows of 1.5 BDP: enough to keep sending while an old packet is retransmitted repeatedly.
         let bdp = self.topology.host_rate().bytes_in(rtt);
         let window = (bdp * 6).div_ceil(self.wire_mtu()).clamp(512, 32_640);

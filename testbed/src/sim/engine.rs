@@ -39,6 +39,8 @@ struct Timetable<'a> {
     sample_every: Option<u64>,
     next_sample: u64,
     last_sample: u64,
+    /// Whether the run goes on after its last connection has closed.
+    settles: bool,
     /// The last instant of the run.
     until: u64,
 }
@@ -66,6 +68,7 @@ impl<'a> Timetable<'a> {
             sample_every,
             next_sample: sample_every.unwrap_or(NEVER),
             last_sample: 0,
+            settles: system.settles,
             until: until.map_or(NEVER, Span::as_ps).min(NEVER - 1),
         }
     }
@@ -340,7 +343,7 @@ impl Threads<'_> {
                     if exchange.stop.load(Ordering::Relaxed) {
                         timetable.cut_short();
                     }
-                    if !over && exchange.sum(|result| &result.open) == 0 {
+                    if !over && !timetable.settles && exchange.sum(|result| &result.open) == 0 {
                         over = true;
                         timetable.finish(exchange.last_close());
                     }

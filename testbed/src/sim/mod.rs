@@ -26,7 +26,7 @@ mod switches;
 mod trace;
 mod wires;
 
-pub use config::{Algorithms, Overhead, PayloadMode, PhantomQueues, RunConfig, RunError};
+pub use config::{Algorithms, Overhead, PayloadMode, PhantomQueues, RunConfig, RunError, Timers};
 pub use faults::{
     FaultCounters, FaultPlan, LinkChange, LinkDirections, LinkEvent, LinkFaults, Share, SlowPort,
 };
@@ -43,11 +43,15 @@ pub(crate) use link::{Condition, LinkSpec};
 use core::sync::atomic::AtomicBool;
 use engine::Watch;
 
-/// Options of a run. Only `faults` and `stop` affect the results.
+/// Options of a run. Only `faults`, `settle` and `stop` affect the results.
 #[derive(Default)]
 pub struct Options<'a> {
     /// The link faults to inject.
     pub faults: FaultPlan,
+    /// Whether the run goes on after the last connection has closed, until no packet is under way and no timer is left:
+    /// targets need some seconds to notice that the initiator of a PDC has failed. [`RunReport::leaks`] then says what
+    /// is left whether or not connections have failed.
+    pub settle: bool,
     /// Number of threads; 0 counts as 1. At most one thread per ToR is used.
     pub threads: usize,
     /// The sampling interval and the sink that receives the samples.
@@ -74,13 +78,14 @@ pub fn run(config: &RunConfig, progress: &mut dyn FnMut(&RunProgress)) -> Result
 /// # Errors
 /// [`RunError`] says which part of the configuration cannot work.
 pub fn run_with(config: &RunConfig, options: Options<'_>) -> Result<RunReport, RunError> {
-    let Options { faults, threads, sampling, tracing, progress, stop } = options;
+    let Options { faults, settle, threads, sampling, tracing, progress, stop } = options;
     let mut system = build::build(config, &faults, threads, sampling.is_some())?;
     if let Some(tracing) = &tracing {
         system.shards.iter_mut().for_each(|shard| shard.trace(&tracing.selection));
     }
     let flows_total = config.workload.flows().len() as u64;
     let mut watch = Watch { progress, sampling, tracing, stop, flows_total };
+    system.settles = settle;
     let end = engine::run(&mut system, config.until, &mut watch);
     Ok(report::report(config, &system, end))
 }

@@ -140,7 +140,8 @@ pub struct RunReport {
     pub stuck: Lines,
     /// Messages about flows whose bytes differ from those sent, or that arrived more than once.
     pub payload_errors: Vec<String>,
-    /// Connections, PDCs and messages that the endpoints still held at the end although everything was done.
+    /// Connections, PDCs and messages that the endpoints still held at the end although everything was done, or although
+    /// nothing happened any more.
     pub leaks: Vec<String>,
 }
 
@@ -158,7 +159,11 @@ pub(super) fn report(config: &RunConfig, system: &System, end: u64) -> RunReport
         system.shards.iter().flat_map(|shard| &shard.groups).flat_map(|group| &group.hosts).collect();
     hosts.sort_unstable_by_key(|host| host.id);
     let done = flows().all(|flows| flows.open == 0);
-    let end = if done { flows().map(|flows| flows.last_close).max().unwrap_or(end) } else { end };
+    let end = if done && !system.settles {
+        flows().map(|flows| flows.last_close).max().unwrap_or(end)
+    } else {
+        end
+    };
     let records = records(config, flows());
     let (packets, timeouts) = count(system, &hosts);
     let failures = notes(flows().flat_map(|flows| &flows.failures));
@@ -178,7 +183,11 @@ pub(super) fn report(config: &RunConfig, system: &System, end: u64) -> RunReport
         bound: bound(config),
         stuck: if fine { Lines::default() } else { explain(failures, &hosts, &records, Time::from_ps(end)) },
         payload_errors: notes(flows().flat_map(|flows| &flows.payload_errors)),
-        leaks: if done { leaks(if fine { &hosts } else { &[] }, &records, flows) } else { Vec::new() },
+        leaks: match (fine || system.settles, done) {
+            (true, _) => leaks(&hosts, &records, flows),
+            (false, true) => leaks(&[], &records, flows),
+            (false, false) => Vec::new(),
+        },
         flows: records,
     }
 }

@@ -1,67 +1,73 @@
-//! Random small fabrics whose links lose, corrupt, duplicate and reorder packets, fail and recover: every
-//! message arrives once and unchanged, nothing leaks, and the run ends.
-//!
-//! The cases are the same in every run. `WEFT_FABRIC_CASES` sets the number of cases of each kind,
-//! `WEFT_FABRIC_SEED` draws other cases.
+//! What a run is made of: fabric, flows, algorithms, timers and faults, as they are drawn.
 
 use proptest::prelude::*;
 use proptest::sample::select;
-use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
 
 use weft_cc::registry::all_names;
 use weft_cc::{CcChoice, Span, Time};
+use weft_stack::fep::Windows;
 use weft_stack::spray::LbChoice;
 use weft_stack::spray::registry::BALANCERS;
 use weft_stack::wire::pds::DeliveryMode;
 use weft_testbed::sim::{
-    FaultPlan, LinkChange, LinkDirections, LinkEvent, LinkFaults, Options, PayloadMode, PhantomQueues,
-    RunConfig, RunReport, run_with,
+    FaultPlan, LinkChange, LinkDirections, LinkEvent, LinkFaults, PayloadMode, PhantomQueues, RunConfig,
+    Timers,
 };
 use weft_testbed::topology::{HostId, PortId, Topology, TopologySpec};
 use weft_testbed::workload::{Connection, Flow, Start, Trigger, TriggerIdx, TriggerKind, Workload};
 
-/// Time limit of a run. No run here needs a hundredth of it.
-const LIMIT: Span = Span::from_ms(2_000);
+/// Time limit of a run: an hour. With production timers a run of the worst faults takes minutes.
+pub(crate) const LIMIT: Span = Span::from_ms(3_600_000);
+
+/// The retransmission timeout of production, between threads that share processors.
+const PRODUCTION_RTO: Span = Span::from_ms(100);
+
+/// Short limits on busy and idle peers, in retransmission timeouts that include the delays of links. This is more
+/// than the 63 timeouts of silence after which a peer is given up.
+const SHORT_BOUND: u64 = 200;
 
 /// A fabric, a workload and faults, as they are drawn.
 #[derive(Clone, Debug)]
-struct Case {
-    topology: String,
+pub(crate) struct Case {
+    pub(crate) topology: String,
     /// Pairs of hosts, modulo the number of hosts.
-    pairs: Vec<(u32, u32)>,
-    flows: Vec<FlowCase>,
-    cc: &'static str,
-    lb: &'static str,
-    paths: u16,
-    trim: bool,
-    mode: DeliveryMode,
-    mtu: u32,
+    pub(crate) pairs: Vec<(u32, u32)>,
+    pub(crate) flows: Vec<FlowCase>,
+    pub(crate) cc: &'static str,
+    pub(crate) lb: &'static str,
+    pub(crate) paths: u16,
+    pub(crate) trim: bool,
+    pub(crate) mode: DeliveryMode,
+    pub(crate) windows: Windows,
+    pub(crate) mtu: u32,
     /// Queue size in packets; `None`: one BDP.
-    queue_packets: Option<u64>,
-    ecn: bool,
-    ack_every: u32,
-    faults: FaultCase,
-    seed: u64,
+    pub(crate) queue_packets: Option<u64>,
+    pub(crate) ecn: bool,
+    pub(crate) ack_every: u32,
+    /// Whether endpoints have the timers of production; otherwise those that fit the fabric.
+    pub(crate) production_timers: bool,
+    pub(crate) faults: FaultCase,
+    pub(crate) seed: u64,
 }
 
 #[derive(Clone, Debug)]
-struct FlowCase {
+pub(crate) struct FlowCase {
     /// Index of the pair, modulo the number of pairs.
-    pair: usize,
-    size: Size,
-    begin: Begin,
+    pub(crate) pair: usize,
+    pub(crate) size: Size,
+    pub(crate) begin: Begin,
 }
 
 /// A flow size relative to the MTU.
 #[derive(Clone, Copy, Debug)]
-enum Size {
+pub(crate) enum Size {
     Bytes(u64),
     /// A number of full packets, plus or minus some bytes.
     Packets(u64, i64),
 }
 
 #[derive(Clone, Debug)]
-enum Begin {
+pub(crate) enum Begin {
     AtNs(u64),
     /// When an earlier flow has been sent; its index is modulo their number.
     AfterSent(usize),
@@ -70,34 +76,38 @@ enum Begin {
 }
 
 #[derive(Clone, Debug)]
-struct FaultCase {
+pub(crate) struct FaultCase {
     /// Probability that a packet or its answer is lost or corrupted on the longest path.
-    loss: f64,
-    corrupt: f64,
-    duplicate: f64,
-    reorder: f64,
-    delay_ns: u64,
-    outages: Vec<Outage>,
+    pub(crate) loss: f64,
+    pub(crate) corrupt: f64,
+    pub(crate) duplicate: f64,
+    pub(crate) reorder: f64,
+    pub(crate) delay_ns: u64,
+    pub(crate) outages: Vec<Outage>,
 }
 
-/// A link that fails and recovers.
+/// A link that fails, in part or altogether, and perhaps recovers.
 #[derive(Clone, Debug)]
-struct Outage {
+pub(crate) struct Outage {
     /// Index of the port, modulo the number of ports.
-    port: usize,
+    pub(crate) port: usize,
+    /// Whether only the direction in which this port sends fails.
+    pub(crate) one_way: bool,
+    pub(crate) change: LinkChange,
     /// Time of the failure, in initial retransmission timeouts.
-    begin: f64,
-    /// Length of the outage, in initial retransmission timeouts.
-    length: f64,
+    pub(crate) begin: f64,
+    /// Length of the outage, in initial retransmission timeouts; `None`: the link never recovers.
+    pub(crate) length: Option<f64>,
 }
 
 impl Case {
-    fn config(&self) -> RunConfig {
+    pub(crate) fn config(&self) -> RunConfig {
         let topology = self.topology.parse::<TopologySpec>().unwrap().build().unwrap();
         let workload = self.workload(&topology);
         let mut config = RunConfig {
             cc: CcChoice::parse(self.cc).unwrap(),
             lb: LbChoice::parse(self.lb).unwrap(),
+            windows: self.windows,
             paths: self.paths,
             mtu: self.mtu,
             trim: self.trim,
@@ -111,7 +121,25 @@ impl Case {
             ..RunConfig::new(topology, workload)
         };
         config.queue_bytes = self.queue_packets.map(|packets| packets * config.wire_mtu());
+        config.timers = match self.production_timers {
+            true => Timers { rto_init: Some(PRODUCTION_RTO), ..Timers::default() },
+            false => {
+                let rto = config.endpoint().zones.longest_rto() + self.longest_delay(&config.topology);
+                let bound = Some(rto.times(SHORT_BOUND));
+                Timers { idle_timeout: bound, busy_timeout: bound, ..Timers::default() }
+            }
+        };
         config
+    }
+
+    /// The longest time that the links of a path, both ways, hold a packet and its answer up.
+    pub(crate) fn longest_delay(&self, topology: &Topology) -> Span {
+        Span::from_ns(self.faults.delay_ns).times(u64::from(2 * topology.diameter_hops()))
+    }
+
+    /// Whether some link never recovers.
+    pub(crate) fn has_lasting_faults(&self) -> bool {
+        self.faults.outages.iter().any(|outage| outage.length.is_none())
     }
 
     fn workload(&self, topology: &Topology) -> Workload {
@@ -145,18 +173,19 @@ impl Case {
         Workload::new(hosts, flows, connections, triggers, Vec::new()).unwrap()
     }
 
-    fn fault_plan(&self, config: &RunConfig) -> FaultPlan {
+    pub(crate) fn fault_plan(&self, config: &RunConfig) -> FaultPlan {
         // Both directions of the path.
         let links = f64::from(2 * config.topology.diameter_hops());
         let rto = config.endpoint().zones.longest_rto();
-        let ports = config.topology.ports().len();
         let mut events = Vec::new();
         for outage in &self.faults.outages {
-            let link = LinkDirections::Both(PortId((outage.port % ports) as u32));
+            let link = outage.link(&config.topology);
             let down = Time::ZERO + rto.mul_f64(outage.begin);
-            let up = down + rto.mul_f64(outage.length);
-            events.push(LinkEvent { at: down, link, change: LinkChange::Fail });
-            events.push(LinkEvent { at: up, link, change: LinkChange::Restore });
+            events.push(LinkEvent { at: down, link, change: outage.change });
+            if let Some(length) = outage.length {
+                let up = down + rto.mul_f64(length);
+                events.push(LinkEvent { at: up, link, change: LinkChange::Restore });
+            }
         }
         let all_links = LinkFaults {
             loss: self.faults.loss / links,
@@ -168,20 +197,12 @@ impl Case {
         };
         FaultPlan { all_links, events, ..FaultPlan::default() }
     }
+}
 
-    fn run(&self) -> RunReport {
-        let config = self.config();
-        let faults = self.fault_plan(&config);
-        let run = |threads| {
-            let options = Options { faults: faults.clone(), threads, ..Options::default() };
-            run_with(&config, options).unwrap()
-        };
-        let report = run(1);
-        if self.seed.is_multiple_of(16) {
-            // Only in some cases, because threads that wait for each other on busy processors are slow.
-            assert_eq!(report, run(2), "with two threads");
-        }
-        report
+impl Outage {
+    pub(crate) fn link(&self, topology: &Topology) -> LinkDirections {
+        let port = PortId((self.port % topology.ports().len()) as u32);
+        if self.one_way { LinkDirections::From(port) } else { LinkDirections::Both(port) }
     }
 }
 
@@ -218,40 +239,19 @@ impl Size {
     }
 }
 
-/// Checks the properties that every run must have.
-fn check(case: &Case, report: &RunReport) -> Result<(), TestCaseError> {
-    let unfinished: Vec<_> = report.flows.iter().filter(|flow| flow.end.is_none()).collect();
-    let complaints = report.stuck.len() + report.payload_errors.len() + report.leaks.len() + unfinished.len();
-    prop_assert!(
-        complaints == 0 && report.is_complete() && report.end.is_before(Time::ZERO + LIMIT),
-        "ended at {:?}\nstuck: {:#?}\npayload: {:#?}\nleaks: {:#?}\nunfinished: {:#?}\npackets: {:?}\nflows: {:?}",
-        report.end,
-        report.stuck,
-        report.payload_errors,
-        report.leaks,
-        unfinished,
-        report.packets,
-        case.flows.iter().map(|flow| flow.size.bytes(case.mtu)).collect::<Vec<_>>(),
-    );
-    Ok(())
-}
-
-fn topologies(trim: bool) -> impl Strategy<Value = String> {
-    // Rates of the links to hosts and between switches. If congestion drops packets, slow uplinks and random
-    // losses together could use up five retries.
-    let mut rates = vec![
+fn topologies() -> impl Strategy<Value = String> {
+    // Rates of the links to hosts and between switches.
+    let rates = select(vec![
         ("1G", "1G"),
         ("10G", "25G"),
         ("25G", "100G"),
         ("100G", "100G"),
+        ("100G", "10G"),
+        ("400G", "100G"),
         ("400G", "400G"),
         ("800G", "400G"),
         ("800G", "800G"),
-    ];
-    if trim {
-        rates.extend([("400G", "100G"), ("100G", "10G")]);
-    }
-    let rates = select(rates);
+    ]);
     let latencies = prop_oneof![Just(0u64), 1u64..5_000];
     let common = (rates, latencies, prop_oneof![Just(0u64), 0u64..1_000]);
     let leaf_spine = (1u32..=4, 1u32..=4, 1u32..=4);
@@ -270,10 +270,11 @@ fn topologies(trim: bool) -> impl Strategy<Value = String> {
 
 fn sizes() -> impl Strategy<Value = Size> {
     prop_oneof![
-        1 => select(vec![0u64, 1]).prop_map(Size::Bytes),
-        2 => (1u64..4, -1i64..=1).prop_map(|(packets, more)| Size::Packets(packets, more)),
-        2 => (0u64..20_000).prop_map(Size::Bytes),
-        1 => (20_000u64..=200_000).prop_map(Size::Bytes),
+        4 => select(vec![0u64, 1]).prop_map(Size::Bytes),
+        8 => (1u64..4, -1i64..=1).prop_map(|(packets, more)| Size::Packets(packets, more)),
+        8 => (0u64..20_000).prop_map(Size::Bytes),
+        4 => (20_000u64..=200_000).prop_map(Size::Bytes),
+        1 => (200_000u64..=1_000_000).prop_map(Size::Bytes),
     ]
 }
 
@@ -286,16 +287,34 @@ fn flows() -> impl Strategy<Value = FlowCase> {
     (0usize..64, sizes(), begin).prop_map(|(pair, size, begin)| FlowCase { pair, size, begin })
 }
 
-/// Losses of up to 10 % of the exchanges, or outages of up to a few timeouts. Five retries with doubled
-/// timeouts survive either, but not the maximum of both.
+/// What can happen to a link. Acknowledgements have about 100 bytes.
+fn changes() -> impl Strategy<Value = LinkChange> {
+    prop_oneof![
+        3 => Just(LinkChange::Fail),
+        2 => (200u32..9_000).prop_map(LinkChange::DropOver),
+        1 => (0.3..1.0).prop_map(LinkChange::Drop),
+        1 => (1e-6..1e-3).prop_map(LinkChange::BitErrors),
+        1 => (0.3..1.0).prop_map(LinkChange::Corrupt),
+    ]
+}
+
+fn outages(length: impl Strategy<Value = Option<f64>>) -> impl Strategy<Value = Outage> {
+    let begin = prop_oneof![Just(0.0), 0.0..3.0, 0.0..40.0];
+    (0usize..64, any::<bool>(), changes(), begin, length)
+        .prop_map(|(port, one_way, change, begin, length)| Outage { port, one_way, change, begin, length })
+}
+
+/// Losses of up to 30 % of the exchanges; or outages, together far shorter than the silence after which peers are
+/// given up; or links that never recover.
 fn faults() -> impl Strategy<Value = FaultCase> {
     let chance = |most: f64| prop_oneof![Just(0.0), 0.0..most];
-    let outage =
-        (0usize..64, 0.0..3.0, 0.1..2.0).prop_map(|(port, begin, length)| Outage { port, begin, length });
-    let lossy = (chance(0.07), chance(0.03), Just(Vec::new()));
+    let outage = outages((0.1..20.0).prop_map(Some));
+    let lossy = (chance(0.2), chance(0.1), Just(Vec::new()));
     let failing = (chance(0.005), chance(0.005), prop::collection::vec(outage, 1..3));
+    let lasting = (chance(0.05), chance(0.05), prop::collection::vec(outages(Just(None)), 1..4));
     let delay = prop_oneof![0u64..2_000, 0u64..100_000];
-    (prop_oneof![lossy.boxed(), failing.boxed()], chance(0.2), chance(0.3), delay).prop_map(
+    let kinds = prop_oneof![lossy.boxed(), failing.boxed(), lasting.boxed()];
+    (kinds, chance(0.2), chance(0.3), delay).prop_map(
         |((loss, corrupt, outages), duplicate, reorder, delay_ns)| FaultCase {
             loss,
             corrupt,
@@ -307,11 +326,11 @@ fn faults() -> impl Strategy<Value = FaultCase> {
     )
 }
 
-fn algorithms() -> Vec<&'static str> {
+pub(crate) fn algorithms() -> Vec<&'static str> {
     all_names().into_iter().map(|name| &*name.leak()).collect()
 }
 
-fn cases(trim: bool) -> impl Strategy<Value = Case> {
+pub(crate) fn cases(trim: bool) -> impl Strategy<Value = Case> {
     let algorithms = select(algorithms());
     let balancers = select(BALANCERS.iter().map(|b| b.name).collect::<Vec<_>>());
     let modes = prop_oneof![2 => Just(DeliveryMode::Rud), 1 => Just(DeliveryMode::Rod)];
@@ -326,11 +345,13 @@ fn cases(trim: bool) -> impl Strategy<Value = Case> {
         proptest::option::of(queues),
         any::<bool>(),
         select(vec![1u32, 4_096, 16_384, 65_536]),
+        (select(vec![Windows::Pair, Windows::Flow]), any::<bool>()),
     );
     let pairs = prop::collection::vec((0u32..16, 0u32..16), 1..6);
-    (topologies(trim), pairs, prop::collection::vec(flows(), 1..=12), network, faults(), any::<u64>())
-        .prop_map(move |(topology, pairs, flows, network, faults, seed)| {
-            let (cc, lb, paths, mode, mtu, queue_packets, ecn, ack_every) = network;
+    (topologies(), pairs, prop::collection::vec(flows(), 1..=12), network, faults(), any::<u64>()).prop_map(
+        move |(topology, pairs, flows, network, faults, seed)| {
+            let (cc, lb, paths, mode, mtu, queue_packets, ecn, ack_every, (windows, production_timers)) =
+                network;
             Case {
                 topology,
                 pairs,
@@ -340,96 +361,15 @@ fn cases(trim: bool) -> impl Strategy<Value = Case> {
                 paths,
                 trim,
                 mode,
+                windows,
                 mtu,
                 queue_packets,
                 ecn,
                 ack_every,
+                production_timers,
                 faults,
                 seed,
             }
-        })
-}
-
-fn number(variable: &str, default: u64) -> u64 {
-    std::env::var(variable).map_or(default, |text| text.parse().expect(variable))
-}
-
-/// Runs many cases, each drawn from `salt` and the seed.
-fn explore(trim: bool) {
-    let mut seed = [u8::from(trim); 32];
-    seed[8..16].copy_from_slice(&number("WEFT_FABRIC_SEED", 0).to_le_bytes());
-    let config = Config {
-        cases: number("WEFT_FABRIC_CASES", 1_000) as u32,
-        failure_persistence: None,
-        max_shrink_time: 60_000,
-        ..Config::default()
-    };
-    let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &seed));
-    if let Err(error) = runner.run(&cases(trim), |case| check(&case, &case.run())) {
-        panic!("{error}");
-    }
-}
-
-#[test]
-fn every_message_arrives_once_over_fabrics_that_trim() {
-    explore(true);
-}
-
-#[test]
-fn every_message_arrives_once_over_fabrics_that_drop() {
-    explore(false);
-}
-
-/// An incast and its reverse, with a low rate of every fault.
-fn small_case(cc: &'static str, lb: &'static str, trim: bool, mode: DeliveryMode) -> Case {
-    let pairs = vec![(1, 6), (2, 5), (3, 4), (0, 2), (6, 0)];
-    let size = |i: usize| match i {
-        0 => Size::Bytes(0),
-        1 => Size::Packets(1, 1),
-        _ => Size::Bytes(20_000),
-    };
-    let flows = (0..10).map(|i| FlowCase {
-        pair: i,
-        size: size(i),
-        begin: if i < 7 { Begin::AtNs(0) } else { Begin::AfterReceived(i - 7) },
-    });
-    Case {
-        topology: "leaf-spine:hosts=8,leaves=2,spines=2,link=100G,latency=500ns".to_owned(),
-        flows: flows.collect(),
-        pairs,
-        cc,
-        lb,
-        paths: 16,
-        trim,
-        mode,
-        mtu: 1_024,
-        queue_packets: Some(if trim { 8 } else { 64 }),
-        ecn: true,
-        ack_every: 16_384,
-        faults: FaultCase {
-            loss: 0.02,
-            corrupt: 0.01,
-            duplicate: 0.05,
-            reorder: 0.1,
-            delay_ns: 3_000,
-            outages: vec![Outage { port: 20, begin: 0.05, length: 1.0 }],
         },
-        seed: 7,
-    }
-}
-
-#[test]
-fn every_algorithm_works_with_every_balancer_and_switch() {
-    for algorithm in algorithms() {
-        for balancer in BALANCERS {
-            for trim in [true, false] {
-                for mode in [DeliveryMode::Rud, DeliveryMode::Rod] {
-                    let case = small_case(algorithm, balancer.name, trim, mode);
-                    if let Err(error) = check(&case, &case.run()) {
-                        panic!("{error}\n{case:#?}");
-                    }
-                }
-            }
-        }
-    }
+    )
 }
