@@ -455,12 +455,19 @@ impl TxPdc {
 
     /// When [`TxPdc::on_timer`] may find something, with a retransmission timeout of `rto`; `None` while nothing is
     /// expected of the target. With `news`, timers run from that time at the earliest: the last packet that arrived.
+    ///
+    /// A ROD PDC has one timer, that of the first packet in flight: when it expires all are sent again. If each packet had
+    /// its own, which has backed off less the later it was sent first, the first one would be sent again with each.
     pub fn deadline(&self, rto: Span, news: Option<Time>) -> Option<Time> {
         if let Some(missing) = &self.missing_ack {
             return Some(missing.deadline(rto));
         }
         let in_flight = self.records.iter().filter(|(_, r)| r.state == State::InFlight);
-        in_flight.map(|(_, r)| r.deadline(rto, news)).reduce(|a, b| a.earliest(b))
+        let mut deadlines = in_flight.map(|(_, r)| r.deadline(rto, news));
+        match self.mode {
+            DeliveryMode::Rod => deadlines.next(),
+            _ => deadlines.reduce(Time::earliest),
+        }
     }
 
     /// Moves the packets whose timers have expired to the retransmission queue, and calls `expired` for each. `rto` and
@@ -478,6 +485,10 @@ impl TxPdc {
             }
             *missing = MissingAck { since: now, asked: missing.asked.saturating_add(1) };
             return Overdue::AskForAck;
+        }
+        let is_due = |at: Time| now.is_at_or_after(at);
+        if self.mode == DeliveryMode::Rod && !self.deadline(rto, news).is_some_and(is_due) {
+            return Overdue::Nothing;
         }
         let mut found = Overdue::Nothing;
         for psn in self.psns() {
