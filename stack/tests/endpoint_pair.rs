@@ -15,11 +15,27 @@ impl std::fmt::Debug for Bytes {
     }
 }
 
+/// Runs `property` on many cases, which are the same in every run. `WEFT_ENDPOINT_CASES` sets their number,
+/// `WEFT_ENDPOINT_SEED` draws others.
+fn explore(default: u32, choices: impl Strategy<Value = Bytes>, property: fn(&[u8])) {
+    let number = |variable| std::env::var(variable).ok().map(|text| text.parse::<u32>().expect(variable));
+    let cases = number("WEFT_ENDPOINT_CASES").unwrap_or(default);
+    let config = Config { cases, failure_persistence: None, max_shrink_time: 30_000, ..Config::default() };
+    let mut seed = [5; 32];
+    if let Some(number) = number("WEFT_ENDPOINT_SEED") {
+        seed[..4].copy_from_slice(&number.to_le_bytes());
+    }
+    let run = |bytes: Bytes| {
+        property(&bytes.0);
+        Ok(())
+    };
+    TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &seed))
+        .run(&choices, run)
+        .unwrap_or_else(|error| panic!("{error}"));
+}
+
 #[test]
 fn every_message_arrives_once_over_any_channel() {
-    let cases = std::env::var("WEFT_ENDPOINT_CASES").map_or(2_000, |text| text.parse().unwrap());
-    let config = Config { cases, failure_persistence: None, max_shrink_time: 30_000, ..Config::default() };
-    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &[5; 32]);
     let choices = prop_oneof![
         prop::collection::vec(any::<u8>(), 0..300),
         prop::collection::vec(any::<u8>(), 0..3_000),
@@ -27,12 +43,13 @@ fn every_message_arrives_once_over_any_channel() {
         prop::collection::vec(0u8..30, 0..2_000),
     ]
     .prop_map(Bytes);
-    TestRunner::new_with_rng(config, rng)
-        .run(&choices, |bytes| {
-            endpoint_model::every_message_arrives_once(&bytes.0);
-            Ok(())
-        })
-        .unwrap_or_else(|error| panic!("{error}"));
+    explore(2_000, choices, endpoint_model::every_message_arrives_once);
+}
+
+#[test]
+fn every_message_ends_whatever_the_path_swallows() {
+    let choices = prop::collection::vec(any::<u8>(), 30..150).prop_map(Bytes);
+    explore(1_000, choices, endpoint_model::every_message_ends);
 }
 
 /// The target of an ordered connection is busy, and its refusal seems to be that of an earlier transmission, because the

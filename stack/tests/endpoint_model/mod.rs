@@ -2,17 +2,22 @@
 //! and marks them, lets time pass, calls the verbs early, twice and in any order, and forges packets. When the bytes
 //! are used up the channel becomes fair, and everything that was posted has to complete.
 //!
+//! That model gives nothing up, so it cannot find what waits for too long. [`liveness`] is another, with the timers of
+//! production.
+//!
 //! A property test and a fuzz target share this.
 
 #[path = "../harness/mod.rs"]
 mod harness;
 mod hostile;
 mod ledger;
+mod liveness;
 
 use std::sync::Arc;
 
 use harness::{Pair, params};
 use ledger::{Ledger, MEMORY};
+pub(crate) use liveness::every_message_ends;
 use weft_cc::{CcChoice, CcParams, Span, Time};
 use weft_stack::fep::{ConnectOptions, ConnectionId, FepConfig, Limits, TrafficClass};
 use weft_stack::packet::{Addr, Class};
