@@ -147,6 +147,30 @@ fn traffic_of_its_siblings_does_not_keep_a_stuck_connection_alive() {
     }
 }
 
+/// The others of its context get on, one packet at a time, and it waits for its turn to send again what was lost.
+#[test]
+fn a_connection_that_waits_with_a_lost_packet_behind_others_is_given_up_in_time() {
+    let mut cc = CcChoice::parse("constant").unwrap();
+    cc.set("window", "1").unwrap();
+    let rto = SHORT_RTO.times(10);
+    let network = CcParams { mtu: 1_000, network_rtt: Span::from_us(2), ..params() };
+    let base = FepConfig::new(&cc, &network).with_zones(|zone| zone.pdc.rto_init = rto);
+    let mut pair = Pair::new(&FepConfig { busy_timeout: PATIENCE, ..base });
+    let ids: Vec<_> = (0..300).map(|_| pair.connect()).collect();
+    post_on(&mut pair, &ids[..1], 1);
+    let greeted = pair.now + Span::from_ms(1);
+    pair.run(greeted, |_| Some(DELAY));
+    pair.now = greeted;
+    post_on(&mut pair, &ids, 100);
+    let slow = rto.mul_f64(0.9);
+    let done = pair.run(greeted + LONG_AFTER, |transit| (transit.sent_at != greeted).then_some(slow));
+    let failed = failures(&done, greeted);
+    let given_up = |(_, why): &&(Span, Failure)| !matches!(why, Failure::ClosedByPeer { .. });
+    let failed: Vec<_> = failed.iter().filter(given_up).collect();
+    assert_eq!(failed.len(), 1, "{failed:?}");
+    assert!(failed[0].0 <= PATIENCE + rto.times(4), "{failed:?}");
+}
+
 /// Endpoint 1 keeps nothing of messages that nobody receives.
 fn with_busy_target(cc: &str, trimming: bool) -> Pair {
     let config = config(cc, trimming);

@@ -6,8 +6,8 @@
 //! - The peer answers, but for [`FepConfig::busy_timeout`] no packet of the connection has arrived: the target refuses
 //!   or is busy, grants no credit, or the path swallows packets of this size.
 //!
-//! A connection that waits behind others for the window has no timer. Those that have waited for as long are given up
-//! together with the one whose timer finds out.
+//! A connection that waits behind others for the window, and has nothing under way, has no timer. Those that have waited
+//! for as long are given up together with the one whose timer finds out.
 //!
 //! Until the target has acknowledged something the second bound is at most twice
 //! [`FepConfig::idle_timeout`]: a target forgets a PDC after so long a silence, and packets that arrive later would open

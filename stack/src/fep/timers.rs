@@ -143,8 +143,8 @@ impl Initiator {
         }
     }
 
-    /// Schedules the next wake-up of a connection. The bounds of its life only shorten a wait: one without a timer
-    /// waits for others, and is given up with them.
+    /// Schedules the next wake-up of a connection. One with nothing unacknowledged that has no other timer waits for
+    /// others, and is given up with them.
     fn set_timer(&mut self, core: &mut Core, now: Time, key: Key) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         let Some(context) = self.contexts.get(connection.context) else { return };
@@ -155,9 +155,14 @@ impl Initiator {
             connection.ask_at,
             connection.pause.as_ref().map(|busy| busy.until).filter(|until| now.is_before(*until)),
         ];
-        let Some(at) = times.into_iter().flatten().reduce(Time::earliest) else { return };
+        let next = times.into_iter().flatten().reduce(Time::earliest);
+        if next.is_none() && connection.pdc.is_idle() {
+            return;
+        }
         let end = liveness::deadline(&core.config, connection, context);
-        connection.wake(&mut core.wheel, key, end.map_or(at, |end| end.earliest(at)));
+        if let Some(at) = next.into_iter().chain(end).reduce(Time::earliest) {
+            connection.wake(&mut core.wheel, key, at);
+        }
     }
 }
 
