@@ -208,6 +208,29 @@ fn a_close_after_a_long_idle_time_survives_the_loss_of_its_first_packet() {
     );
 }
 
+/// Otherwise the target forgets the PDC while its initiator still has it, and the next message fails.
+#[test]
+fn a_request_to_close_is_repeated_until_it_is_answered() {
+    let mut pair = pair();
+    let idle = impatient_config().idle_timeout;
+    pair.feps[1].post_receive(receive_any(10)).unwrap();
+    let connection = pair.connect();
+    pair.post_send(connection, message(10, 0));
+    let mut asked = Vec::new();
+    let done = pair.run(Time::ZERO + idle.times(3), |transit| {
+        let asks = matches!(&transit.packet.pds, Pds::Control(c) if c.kind == ControlKind::CloseRequest);
+        asked.extend(asks.then_some(transit.sent_at));
+        (!asks || asked.len() > 6).then_some(Span::from_us(1))
+    });
+    let closed = |(_, done): &(Time, Completion)| {
+        matches!(done, Completion::Closed { result: Err(Failure::ClosedByPeer { .. }), .. })
+    };
+    assert!(done.iter().any(closed), "{done:?}");
+    assert_eq!(asked.len(), 7);
+    assert!(asked.iter().all(|at| at.since(Time::ZERO) < idle.times(2)), "{asked:?}");
+    assert_eq!((pair.leaks(0), pair.leaks(1)), (vec![], vec![]));
+}
+
 /// A peer that repeats itself is alive, even if none of its packets is new.
 #[test]
 fn duplicates_keep_a_pdc_open() {

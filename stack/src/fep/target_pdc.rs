@@ -218,6 +218,16 @@ impl TargetPdc {
         self.asked_at = Some(now);
     }
 
+    /// When to ask the initiator to close the PDC if it stays silent: after `idle`, then after `rto`, doubled each time, up
+    /// to a quarter of `idle`.
+    pub(super) fn ask_at(&self, idle: Span, rto: Span) -> Time {
+        let first = self.rx.last_heard + idle;
+        let Some(asked_at) = self.asked_at.filter(|_| self.asked > 0) else { return first };
+        let doublings = u32::from(self.asked - 1).min(32);
+        let rest = rto.times(1 << doublings).min(Span::from_ps(idle.as_ps() / 4));
+        (asked_at + rest).latest(first)
+    }
+
     /// Asks the initiator to close the PDC, which has been silent.
     pub(super) fn request_close(&mut self, core: &mut Core, now: Time) {
         self.note_asked(now);

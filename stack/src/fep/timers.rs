@@ -210,19 +210,21 @@ impl Target {
         }
     }
 
-    /// Asks whether the initiator of a PDC is alive after the idle time, and gives the PDC up after twice that time.
+    /// Asks whether the initiator of a PDC is alive after the idle time, again and again while no answer comes, and gives
+    /// the PDC up after twice that time. Were it asked only once and the question lost, it would keep the PDC, and its
+    /// next message would fail.
     fn on_pdc_timer(&mut self, core: &mut Core, now: Time, key: Key) {
         let idle = core.config.idle_timeout;
         let Some(pdc) = self.pdcs.table.get_mut(key) else { return };
-        let silent_since = pdc.rx.last_heard;
-        let limit = if pdc.asked > 0 { idle.times(2) } else { idle };
-        if now.is_before(silent_since + limit) {
-            core.wheel.insert(silent_since + limit, TimerKey::Pdc(key));
-        } else if pdc.asked > 0 {
-            self.remove(core, now, key);
-        } else {
-            pdc.request_close(core, now);
-            core.wheel.insert(silent_since + idle.times(2), TimerKey::Pdc(key));
+        let end = pdc.rx.last_heard + idle.times(2);
+        if pdc.asked > 0 && now.is_at_or_after(end) {
+            return self.remove(core, now, key);
         }
+        let rto = core.zone(core.zone_of(pdc.rx.peer)).pdc.rto_init;
+        if now.is_at_or_after(pdc.ask_at(idle, rto)) {
+            pdc.request_close(core, now);
+        }
+        let next = pdc.ask_at(idle, rto);
+        core.wheel.insert(if pdc.asked > 0 { next.earliest(end) } else { next }, TimerKey::Pdc(key));
     }
 }
