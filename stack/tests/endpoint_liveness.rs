@@ -13,7 +13,7 @@ use weft_stack::fep::{
 use weft_stack::packet::Addr;
 use weft_stack::rng::Rng;
 use weft_stack::ses::Matching;
-use weft_stack::wire::pds::{DeliveryMode, NackCode, Pds};
+use weft_stack::wire::pds::{DeliveryMode, NackCode, PdcId, Pds, Psn};
 use weft_stack::{Span, Time};
 
 /// The time in which a packet reaches the other endpoint.
@@ -121,6 +121,20 @@ fn a_black_hole_for_long_packets_is_found_and_named() {
         }
         assert!(sent < 100_000, "{case}: {sent} packets");
     }
+}
+
+/// A packet that is sent again and again in vain while probes are answered is suspected to be too long for a link. Fewer
+/// transmissions, or a peer that answers something else, say nothing about its length.
+#[test]
+fn a_black_hole_is_suspected_only_where_short_packets_pass() {
+    let text = |sent, probed| {
+        let (pdc, peer, psn, waited) = (PdcId(1), Addr(2), Psn(3), PATIENCE);
+        Failure::NoProgress { pdc, peer, psn, len: 1_000, sent, probed, waited }.to_string()
+    };
+    let facts = "PSN 3 with 1000 bytes of payload was sent 6 times and does not arrive for 10 ms";
+    assert!(text(6, true).contains(facts) && text(6, true).contains("black hole"), "{}", text(6, true));
+    assert!(text(6, false).contains(facts) && !text(6, false).contains("black hole"), "{}", text(6, false));
+    assert!(!text(5, true).contains("black hole"), "{}", text(5, true));
 }
 
 /// A stream of messages that are short enough keeps arriving on the same congestion context.

@@ -54,6 +54,8 @@ pub(super) struct Connection {
     pub(super) probe_at: Option<Time>,
     /// Why the target, or a switch, last refused a packet since one arrived.
     pub(super) refused: Option<NackCode>,
+    /// Whether probes have been answered since a packet last arrived.
+    pub(super) probed: bool,
     /// Whether the target asked for the connection to be closed.
     pub(super) closed_by_peer: bool,
     /// The CLEAR_PSN of the last CLEAR_CMD, so that it is not repeated with every acknowledgement.
@@ -100,6 +102,7 @@ impl Connection {
             progress_at: now,
             rested: true,
             refused: None,
+            probed: false,
             probe_at: None,
             ask_at: None,
             cleared: None,
@@ -129,6 +132,7 @@ impl Connection {
     pub(super) fn on_progress(&mut self, now: Time) {
         self.progress_at = now;
         self.refused = None;
+        self.probed = false;
         // Packets that left before the pause say nothing about it.
         self.pause.take_if(|busy| busy.polled);
     }

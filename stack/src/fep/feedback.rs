@@ -404,6 +404,7 @@ fn look_for_losses(
     outcome: &AckOutcome,
     progress: bool,
 ) {
+    connection.probed |= outcome.probe && !progress;
     let patience = context.patience(&core.zone(context.zone).pdc);
     if outcome.rtt.is_some() {
         let mut lost = Vec::new();

@@ -144,5 +144,6 @@ fn no_progress(now: Time, connection: &Connection, context: &Context) -> Failure
         Some(PacketKind::Data { len, .. }) => len,
         Some(PacketKind::Read { .. } | PacketKind::Close) | None => 0,
     };
-    Failure::NoProgress { pdc, peer, psn, len, waited }
+    let sent = record.map_or(0, |record| record.transmissions);
+    Failure::NoProgress { pdc, peer, psn, len, sent, probed: connection.probed, waited }
 }

@@ -153,7 +153,7 @@ impl Run {
             };
             let receive = Receive {
                 buffer: Buffer::Heap(vec![0; len as usize]),
-                from: Some(Addr(from as u32)),
+                from: Some(Addr(from as u32).into()),
                 matching: Matching::Tagged { tag: number as u64, ignore: 0 },
                 context: number as u64,
             };

@@ -12,7 +12,7 @@
 //! | 7 | `Cancelled` | | | | |
 //! | 8 | `ReceiveError::Truncated` | | bits 0–31 length of the message, 32–63 of the receive | | |
 //! | 9 | `ReceiveError::PeerLost` | | | | |
-//! | 10 | `Failure::NoProgress` | | bits 0–15 PDC, 32–63 peer | 0–31 PSN, 32–63 length of its payload | waited, ps |
+//! | 10 | `Failure::NoProgress` | | bits 0–15 PDC, 16–23 times sent, 24 probes answered, 32–63 peer | 0–31 PSN, 32–63 length of its payload | waited, ps |
 //!
 //! Everything else is 0. Decoding ignores bits that mean nothing: its caller encodes what it gets, and compares.
 
@@ -62,13 +62,17 @@ impl Outcome {
             }
             Failure::Refused { pdc, peer, psn, code } => (REFUSED, pdc, peer, psn, 0, code, Span::ZERO),
             Failure::Busy { pdc, peer, psn, code, waited } => (BUSY, pdc, peer, psn, 0, code, waited),
-            Failure::NoProgress { pdc, peer, psn, len, waited } => {
+            Failure::NoProgress { pdc, peer, psn, len, waited, .. } => {
                 (NO_PROGRESS, pdc, peer, psn, len, zero, waited)
             }
             Failure::NoCredit { pdc, peer, psn, waited } => (NO_CREDIT, pdc, peer, psn, 0, zero, waited),
             Failure::ClosedByPeer { pdc, peer } => (CLOSED_BY_PEER, pdc, peer, Psn(0), 0, zero, Span::ZERO),
         };
-        let word4 = u64::from(pdc.0) | u64::from(peer.0) << 32;
+        let seen = match failure {
+            Failure::NoProgress { sent, probed, .. } => u64::from(sent) | u64::from(probed) << 8,
+            _ => 0,
+        };
+        let word4 = u64::from(pdc.0) | seen << 16 | u64::from(peer.0) << 32;
         let word5 = u64::from(psn.0) | u64::from(more) << 32;
         Outcome { code, detail: nack.0, words: [word4, word5, waited.as_ps()] }
     }
@@ -83,7 +87,10 @@ impl Outcome {
             NO_ANSWER => Failure::NoAnswer { pdc, peer, psn, waited, sent },
             REFUSED => Failure::Refused { pdc, peer, psn, code },
             BUSY => Failure::Busy { pdc, peer, psn, code, waited },
-            NO_PROGRESS => Failure::NoProgress { pdc, peer, psn, len, waited },
+            NO_PROGRESS => {
+                let (sent, probed) = (bits(word4, 16, 8) as u8, bits(word4, 24, 1) == 1);
+                Failure::NoProgress { pdc, peer, psn, len, sent, probed, waited }
+            }
             NO_CREDIT => Failure::NoCredit { pdc, peer, psn, waited },
             CLOSED_BY_PEER => Failure::ClosedByPeer { pdc, peer },
             code => return Err(DescriptorError::Value("an outcome", code.into())),

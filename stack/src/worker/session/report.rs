@@ -240,7 +240,10 @@ mod tests {
                     1 => Failure::Refused { pdc, peer, psn, code },
                     2 => Failure::Busy { pdc, peer, psn, code, waited },
                     3 => Failure::NoCredit { pdc, peer, psn, waited },
-                    4 => Failure::NoProgress { pdc, peer, psn, len: waited.as_ps() as u32, waited },
+                    4 => {
+                        let (len, probed) = (waited.as_ps() as u32, code.0 & 1 == 1);
+                        Failure::NoProgress { pdc, peer, psn, len, sent, probed, waited }
+                    }
                     _ => Failure::ClosedByPeer { pdc, peer },
                 }
             },
