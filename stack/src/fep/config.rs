@@ -26,12 +26,13 @@ pub struct FepConfig {
     /// Limits on memory.
     pub limits: Limits,
     /// Time of silence after which a target asks whether its initiator is alive; after twice that time it gives the
-    /// PDC up.
+    /// PDC up. Endpoints of one network should have the same.
     pub idle_timeout: Span,
     /// How long a target remembers a closed PDC, to distinguish late copies of its packets from a new PDC.
     pub time_wait: Span,
     /// Time after which an initiator gives up a connection without progress, because of refusals, a busy target or
-    /// missing credit.
+    /// missing credit. Until the target has acknowledged a packet, twice the idle timeout if that is shorter: a target
+    /// forgets a PDC after so long a silence.
     pub busy_timeout: Span,
 }
 
