@@ -101,6 +101,7 @@ fn simulate(
     let mut progress = |progress: &RunProgress| show(&bar, progress, "virtual time");
     let options = sim::Options {
         faults: plan.faults.clone(),
+        settle: false,
         threads: args.threads.map_or(1, usize::from),
         sampling: args.sample.zip(sink).map(|(every, sink)| Sampling { every, sink }),
         tracing: trace_sink.map(|sink| Tracing { selection, sink }),
