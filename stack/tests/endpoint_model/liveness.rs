@@ -231,6 +231,7 @@ impl Run {
                 assert!(matches!(result, Ok(()) | Err(ReceiveError::PeerLost)), "{result:?}");
                 message.received = Some(result);
             }
+            Completion::Read { .. } => panic!("this model reads nothing"),
             Completion::Closed { result, .. } => {
                 assert!(result.is_ok() || self.lasts(), "{result:?}");
             }
