@@ -248,12 +248,16 @@ impl Context {
     /// `rivals` other contexts hold credit for what they have to send.
     #[inline]
     pub(super) fn request_cc(&mut self, lost: u64, rivals: u32) -> Option<RequestCc> {
+        if !self.needs_credit() {
+            return None;
+        }
         let credit_target = self.credit_target(lost, rivals)?;
         Some(RequestCc { ccc_id: self.ccc_id, credit_target })
     }
 
     /// The credit target to announce, if credit is in use; see [`Context::request_cc`].
-    #[inline]
+    // Not inlined into the code that packets without credit run through.
+    #[inline(never)]
     pub(super) fn credit_target(&mut self, lost: u64, rivals: u32) -> Option<u32> {
         let credit = self.credit.as_mut()?;
         let window = self.algorithm.window().0;

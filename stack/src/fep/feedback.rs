@@ -96,11 +96,10 @@ impl Initiator {
         }
         // A response with data passes the queues where its reader's window decides how many bytes there are.
         let ecn = ack.ecn || with_data && packet.net.ecn;
-        let (mut progress, mut was_spurious) = (false, false);
+        let mut was_spurious = false;
         let id = connection.pdc.id;
         let outcome = context.track(&mut connection.pdc, |pdc| {
             pdc.on_ack(now, ack, |psn, record, spurious| {
-                progress = true;
                 if spurious {
                     core.events.emit(now, Event::SpuriousLoss { pdc: id, psn });
                     was_spurious = true;
@@ -123,7 +122,7 @@ impl Initiator {
             };
         };
         context.hear(now);
-        if progress || outcome.newly_received > 0 {
+        if outcome.progress || outcome.newly_received > 0 {
             connection.on_progress(now);
             context.progress_at = now;
         }
@@ -164,7 +163,9 @@ impl Initiator {
         }
         let PdcConfig { infer_loss, rto_init, .. } = core.zone(context.zone).pdc;
         if infer_loss {
-            look_for_losses(core, now, key, connection, context, &outcome, progress);
+            connection.probed |= outcome.probe && !outcome.progress;
+            let definite = outcome.rtt.map(|_| connection.pdc.definite(ack));
+            look_for_losses(core, now, key, connection, context, definite, outcome.progress);
         }
         if !delivered.is_empty() {
             delivered.drain(..).for_each(|send| complete_send(sends, core, send));
@@ -394,6 +395,7 @@ fn put_off(
 }
 
 /// Infers losses after an acknowledgement, for fabrics that drop, and schedules the next look for overdue packets.
+/// `definite` are the packets about which it is definite; `None` if the RTT of what triggered it is not known.
 #[inline(never)]
 fn look_for_losses(
     core: &mut Core,
@@ -401,15 +403,14 @@ fn look_for_losses(
     key: Key,
     connection: &mut Connection,
     context: &mut Context,
-    outcome: &AckOutcome,
+    definite: Option<(Psn, Psn)>,
     progress: bool,
 ) {
-    connection.probed |= outcome.probe && !progress;
     let patience = context.patience(&core.zone(context.zone).pdc);
-    if outcome.rtt.is_some() {
+    if let Some(definite) = definite {
         let mut lost = Vec::new();
         context.track(&mut connection.pdc, |pdc| {
-            pdc.infer_losses(now, outcome.definite, patience.reach, |psn, record| lost.push((psn, *record)));
+            pdc.infer_losses(now, definite, patience.reach, |psn, record| lost.push((psn, *record)));
         });
         for (psn, record) in lost {
             note_inferred_loss(core, now, connection.pdc.id, context, psn, &record);

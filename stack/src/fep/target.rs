@@ -333,12 +333,13 @@ fn deliver(
     let mut completed = None;
     match &packet.ses {
         Ses::Standard(header) => match admit(core, processes, usage, pdc, request.psn, header, payload) {
-            Ok(delivery) => {
-                completed = delivery;
-                if let Some(delivery) = completed.as_ref().filter(|d| d.is_truncated()) {
+            Ok(None) => {}
+            Ok(Some(delivery)) => {
+                if delivery.is_truncated() {
                     let response = respond(header, ReturnCode::TOO_LONG, delivery.buffer.len());
                     usage.store(pdc, request.psn, Answer::Plain(response));
                 }
+                completed = Some(delivery);
             }
             Err(Refusal::Unsupported(code)) => {
                 usage.store(pdc, request.psn, Answer::Plain(respond(header, code, 0)));
@@ -446,19 +447,22 @@ fn admit(
     if pdc.has_refused(msg_id, psn) {
         return Err(Refusal::Unsupported(ReturnCode::BAD_PID));
     }
-    let is_turn = pdc.order.is_turn(msg_id, psn, pdc.rx.expected());
+    let is_turn = |pdc: &TargetPdc| pdc.order.is_turn(msg_id, psn, pdc.rx.expected());
     let Some(receives) = processes.get_mut(header.pid_on_fep) else {
         pass_over(usage, pdc, psn, header);
         return Err(Refusal::Unsupported(ReturnCode::BAD_PID));
     };
-    if is_turn && let Some(delivery) = receives.deliver_whole(pdc.rx.peer, pdc.rx.id, header, payload) {
+    if payload.len() == header.request_length
+        && is_turn(pdc)
+        && let Some(delivery) = receives.deliver_whole(pdc.rx.peer, pdc.rx.id, header, payload)
+    {
         pass(usage, pdc, msg_id);
         return Ok(Some(delivery));
     }
     let part = Part::new(header, payload).inspect_err(|_| pass_over(usage, pdc, psn, header))?;
     let message = match receives.find((pdc.rx.id, msg_id)) {
         Some(message) => message,
-        None if is_turn => begin(receives, usage, pdc, header, &part)?,
+        None if is_turn(pdc) => begin(receives, usage, pdc, header, &part)?,
         None => begin_early(receives, usage, pdc, psn, header, &part)?,
     };
     receives.place(message, &part)

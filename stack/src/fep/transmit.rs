@@ -198,9 +198,7 @@ impl Initiator {
         core.events.emit(now, Event::DataSent { pdc, psn, len: payload.len, entropy, retransmission });
         let PdcConfig { infer_loss, rto_init, .. } = core.zone(context.zone).pdc;
         if infer_loss && connection.probe_at.is_none() {
-            let at = now + context.rtt.probe_wait();
-            connection.probe_at = Some(at);
-            connection.wake(&mut core.wheel, key, at);
+            schedule_probe(core, now, key, connection, context);
         }
         if connection.pause.is_some() {
             poll_busy_target(&core.config, now, connection, context);
@@ -372,6 +370,14 @@ pub(super) fn send_probes(
         core.push_control(now, control_packet(net, control));
     }
     context.await_answer(now);
+}
+
+/// A packet has just left, and nothing else will ask about it.
+#[inline(never)]
+fn schedule_probe(core: &mut Core, now: Time, key: Key, connection: &mut Connection, context: &Context) {
+    let at = now + context.rtt.probe_wait();
+    connection.probe_at = Some(at);
+    connection.wake(&mut core.wheel, key, at);
 }
 
 /// A packet has just left although the target is busy: no other leaves before its answer or the next poll.

@@ -80,14 +80,20 @@ impl Bitmap {
     /// to the first missing packet.
     #[inline]
     pub(crate) fn insert_word(&mut self, from: Psn, bits: u64) {
-        // Fast path for packets in order, which leave no gaps to remember.
-        let contiguous = bits & bits.wrapping_add(1) == 0;
-        if contiguous && from == self.base && self.count == 0 {
-            self.base = from.plus(bits.count_ones());
-            return;
+        if from != self.base {
+            self.set(from, bits);
+            return self.settle();
         }
-        self.set(from, bits);
-        self.settle();
+        // Packets at the start of the window leave no gap to remember.
+        let run = bits.trailing_ones();
+        self.base = from.plus(run);
+        let rest = bits.checked_shr(run).unwrap_or(0);
+        if rest != 0 {
+            self.set(self.base, rest);
+        }
+        if run > 0 {
+            self.settle();
+        }
     }
 
     #[inline]
@@ -108,6 +114,15 @@ impl Bitmap {
     /// Moves the window to the first missing packet.
     #[inline]
     fn settle(&mut self) {
+        if self.count > 0 {
+            self.skip_present();
+        }
+    }
+
+    /// [`Bitmap::settle`] if packets are present beyond the first missing one. Not inlined: it would take the registers
+    /// of what every packet runs through.
+    #[inline(never)]
+    fn skip_present(&mut self) {
         while self.count > 0 {
             let (word, shift) = (self.word_of(self.base), self.base.0 % 64);
             let run = (self.words[word] >> shift).trailing_ones();

@@ -129,6 +129,12 @@ impl TxRecord {
         if self.kind == Kind::Read { self.len } else { 0 }
     }
 
+    /// Whether it carries a part of a message, was sent once, and is in flight.
+    #[inline]
+    pub(super) fn is_first_transmission(&self) -> bool {
+        self.transmissions == 1 && self.kind == Kind::Data && self.state == State::InFlight
+    }
+
     /// When its retransmission timer expires: `rto` · 2^timeouts after it was sent, or after `news` if that was later.
     pub(super) fn deadline(&self, rto: Span, news: Option<Time>) -> Time {
         let began = news.map_or(self.sent_at, |news| news.latest(self.sent_at));

@@ -75,6 +75,8 @@ struct MissingAck {
 /// The news in an acknowledgement.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AckOutcome {
+    /// Whether it names a packet that was not known to have arrived.
+    pub progress: bool,
     /// Bytes that the target accepted since the last one.
     pub newly_received: u64,
     /// Bytes of the packet that triggered it; 0 if no packet did, or if it was known to have arrived.
@@ -87,9 +89,6 @@ pub struct AckOutcome {
     pub flow_control: FlowControl,
     /// The total credit that the target grants, in 256 B modulo 2²⁴, if it says so here.
     pub credit: Option<u32>,
-    /// The packets about which it is definite, as a half-open range: a packet among them that it does not acknowledge
-    /// had not arrived when it left. About other packets it says nothing.
-    pub definite: (Psn, Psn),
     /// Whether it answers a probe.
     pub probe: bool,
 }
@@ -328,40 +327,33 @@ impl TxPdc {
         }
         self.peer_id.get_or_insert(ack.spdcid);
         let (trigger_bytes, rtt) = self.trigger(now, ack);
-        self.mark_all_acked(now, ack, &mut acked);
+        let progress = self.mark_all_acked(now, ack, &mut acked);
         let mut outcome = AckOutcome {
+            progress,
             newly_received: 0,
             trigger_bytes,
             rtt,
             out_of_order: 0,
             flow_control: FlowControl::Off,
             credit: None,
-            definite: (self.first_unacknowledged(), self.first_unacknowledged()),
             probe: matches!(ack.trigger, AckTrigger::Probe(_)),
         };
         if let Some(cc) = &ack.cc {
             if cc.mpr > 0 {
                 self.mp_range = self.mp_range.min(u32::from(cc.mpr) * 128);
             }
-            let base = ack.cack_psn.offset(i32::from(cc.sack_psn_offset));
-            outcome.definite = (base, base.plus(SACK_BITS));
-            let mut held = UNKNOWN_COUNT;
             match cc.state {
                 CcState::Nscc(state) => {
                     self.arrived.on_report(state.rcvd_bytes, state.ooo_count == 0);
-                    held = state.ooo_count;
+                    outcome.out_of_order = known_count(state.ooo_count);
                     outcome.flow_control = state.flow_control();
                 }
                 CcState::Credit { credit, ooo_count } => {
-                    held = ooo_count;
+                    outcome.out_of_order = known_count(ooo_count);
                     outcome.credit = Some(credit);
                 }
                 // Nobody here asks for an echo: a vendor's state that comes all the same is another vendor's.
                 CcState::DelayEcho(_) | CcState::Other { .. } | CcState::Extended { .. } => {}
-            }
-            outcome.out_of_order = known_count(held);
-            if held != UNKNOWN_COUNT && self.knows_all(ack.cack_psn, held) {
-                outcome.definite = (self.first_unacknowledged(), self.next_psn());
             }
         }
         outcome.newly_received = self.arrived.news(self.outstanding, self.outstanding_packets);
@@ -377,6 +369,23 @@ impl TxPdc {
         Some(outcome)
     }
 
+    /// The packets about which `ack`, which has just been processed, is definite, as a half-open range: a packet among
+    /// them that it does not acknowledge had not arrived when it left. About other packets it says nothing.
+    pub fn definite(&self, ack: &Ack) -> (Psn, Psn) {
+        let una = self.first_unacknowledged();
+        let Some(cc) = &ack.cc else { return (una, una) };
+        let held = match cc.state {
+            CcState::Nscc(state) => state.ooo_count,
+            CcState::Credit { ooo_count, .. } => ooo_count,
+            _ => UNKNOWN_COUNT,
+        };
+        if held != UNKNOWN_COUNT && self.knows_all(ack.cack_psn, held) {
+            return (una, self.next_psn());
+        }
+        let base = ack.cack_psn.offset(i32::from(cc.sack_psn_offset));
+        (base, base.plus(SACK_BITS))
+    }
+
     /// Whether all packets that the target holds are known by number here: it reports `cack`, and as many packets
     /// beyond it as are acknowledged.
     #[inline]
@@ -387,40 +396,61 @@ impl TxPdc {
     }
 
     /// Marks the packets that `ack` names as arrived: all up to CACK, the packet that triggered it, the bits of SACK.
+    /// Returns whether one of them was not known to have arrived.
     #[inline]
-    fn mark_all_acked(&mut self, now: Time, ack: &Ack, acked: &mut impl FnMut(Psn, &TxRecord, bool)) {
+    fn mark_all_acked(&mut self, now: Time, ack: &Ack, acked: &mut impl FnMut(Psn, &TxRecord, bool)) -> bool {
         if self.cack.is_before(ack.cack_psn) {
             self.cack = ack.cack_psn;
         }
-        let trigger = match ack.trigger {
-            AckTrigger::Psn(offset) => Some(ack.cack_psn.offset(i32::from(offset))),
-            AckTrigger::Probe(_) => None,
+        match self.named(ack) {
+            Some(named) => self.mark_acked(now, ack, &named, acked),
+            None => self.mark_spread(now, ack, acked),
+        }
+    }
+
+    /// The packets that `ack` names, as bits from the first unacknowledged one on; `None` if they are too far apart.
+    #[inline]
+    fn named(&self, ack: &Ack) -> Option<Named> {
+        let from = self.first_unacknowledged();
+        let up_to_cack = match self.cack.distance(from) {
+            ..0 => 0,
+            last @ 0..64 => u64::MAX >> (63 - last),
+            _ => return None,
         };
-        let answer = (now, trigger, ack.retx);
+        let trigger = match trigger_of(ack).map(|psn| psn.distance(from)) {
+            None | Some(..0) => 0,
+            Some(bit @ 0..64) => 1 << bit,
+            Some(_) => return None,
+        };
+        let sack = match sack_of(ack) {
+            (_, 0) => 0,
+            (base, bits) => match base.distance(from) {
+                ahead @ 0..64 if bits.leading_zeros() >= ahead as u32 => bits << ahead,
+                behind @ -63..0 => bits >> -behind,
+                ..0 => 0,
+                _ => return None,
+            },
+        };
+        Some(Named { from, up_to_cack, trigger, sack })
+    }
+
+    /// [`TxPdc::mark_all_acked`] for packets that are further apart than the bits of a word.
+    #[inline(never)]
+    fn mark_spread(&mut self, now: Time, ack: &Ack, acked: &mut impl FnMut(Psn, &TxRecord, bool)) -> bool {
+        let mut progress = false;
         while self.first_unacknowledged().distance(self.cack) <= 0 && !self.is_idle() {
-            let first = self.first_unacknowledged();
-            let up_to_cack = match self.cack.distance(first) {
-                last @ 0..63 => (1 << (last + 1)) - 1,
+            let from = self.first_unacknowledged();
+            let up_to_cack = match self.cack.distance(from) {
+                last @ 0..64 => u64::MAX >> (63 - last),
                 _ => u64::MAX,
             };
-            self.mark_acked(answer, first, up_to_cack, 0, acked);
+            progress |= self.mark_acked(now, ack, &Named { up_to_cack, ..Named::none(from) }, acked);
         }
-        let Some(cc) = &ack.cc else {
-            return trigger.into_iter().for_each(|psn| self.mark_acked(answer, psn, 1, 0, acked));
-        };
-        let base = ack.cack_psn.offset(i32::from(cc.sack_psn_offset));
-        let bit = trigger.map(|psn| (psn, psn.distance(base)));
-        match bit {
-            // Most often the packet that arrived is one of those in the bitmap.
-            Some((_, bit @ 0..64)) => {
-                self.mark_acked(answer, base, cc.sack_bitmap | 1 << bit, bit as u32, acked);
-            }
-            Some((psn, _)) => {
-                self.mark_acked(answer, psn, 1, 0, acked);
-                self.mark_acked(answer, base, cc.sack_bitmap, 0, acked);
-            }
-            None => self.mark_acked(answer, base, cc.sack_bitmap, 0, acked),
+        if let Some(psn) = trigger_of(ack) {
+            progress |= self.mark_acked(now, ack, &Named { trigger: 1, ..Named::none(psn) }, acked);
         }
+        let (base, sack) = sack_of(ack);
+        progress | self.mark_acked(now, ack, &Named { sack, ..Named::none(base) }, acked)
     }
 
     /// Processes the target's refusal of `nack.psn`, which must be retransmitted. Returns `None` if that packet is not
@@ -573,61 +603,78 @@ impl TxPdc {
         }
     }
 
-    /// Marks `from + i` as arrived for each bit i of `bits`; calls `acked` for the packets for which that is new, for
-    /// bit `first` before the others. `answer` says when the acknowledgement came, to which packet, and whether to a
-    /// retransmission of it.
+    /// Marks the packets of `named` as arrived, because `ack` says so. Calls `acked` for those for which that is new:
+    /// first for those up to CACK, then for the one that triggered `ack`, then for the others. Returns whether there
+    /// are any.
     #[inline]
     fn mark_acked(
         &mut self,
-        answer: (Time, Option<Psn>, bool),
-        from: Psn,
-        bits: u64,
-        first: u32,
+        now: Time,
+        ack: &Ack,
+        named: &Named,
         acked: &mut impl FnMut(Psn, &TxRecord, bool),
-    ) {
-        let news = self.records.acknowledge(from, bits);
+    ) -> bool {
+        let news = self.records.acknowledge(named.from, named.up_to_cack | named.trigger | named.sack);
         if news != 0 {
-            self.settle_acked(answer, from, news, first, acked);
+            self.settle_acked(now, ack, named, news, acked);
         }
+        news != 0
     }
 
     /// Settles the records of the packets that [`TxPdc::mark_acked`] found to have arrived.
     #[inline(never)]
     fn settle_acked(
         &mut self,
-        answer: (Time, Option<Psn>, bool),
-        from: Psn,
+        now: Time,
+        ack: &Ack,
+        named: &Named,
         mut news: u64,
-        first: u32,
         acked: &mut impl FnMut(Psn, &TxRecord, bool),
     ) {
-        let mut bit = if news >> first & 1 == 1 { first } else { news.trailing_zeros() };
-        let (mut arrived, mut in_flight) = (Tally::default(), Tally::default());
-        while news != 0 {
-            let psn = from.plus(bit);
-            news &= !(1 << bit);
-            bit = news.trailing_zeros();
-            let Some(record) = self.records.settled(psn) else { continue };
-            let before = core::mem::replace(&mut record.state, State::Acked);
-            let resent = record.transmissions > 1 || before == State::Lost;
-            let spurious =
-                resent && (before == State::Lost || is_spurious(answer, psn, record, self.fastest));
-            acked(psn, record, spurious);
-            let bytes = u64::from(record.bytes);
-            if !record.has_data() {
-                self.state = TxState::Closed;
-            }
-            let carried = u64::from(record.bytes - record.returning().min(record.bytes));
-            let packet = Tally { bytes, carried, packets: u32::from(record.has_data()) };
-            arrived.add(packet);
-            match before {
-                State::InFlight => in_flight.add(packet),
-                _ => self.forget_lost(psn, bytes),
+        let (mut bytes, mut packets) = (0, 0);
+        for part in [named.up_to_cack, named.trigger, named.sack] {
+            let mut bits = news & part;
+            news &= !part;
+            while bits != 0 {
+                let psn = named.from.plus(bits.trailing_zeros());
+                bits &= bits - 1;
+                let Some(record) = self.records.settled(psn) else { continue };
+                if !record.is_first_transmission() {
+                    self.settle_rare(now, ack, psn, acked);
+                    continue;
+                }
+                record.state = State::Acked;
+                acked(psn, record, false);
+                bytes += u64::from(record.bytes);
+                packets += 1;
             }
         }
-        self.arrived.on_named(arrived.bytes, arrived.carried, arrived.packets);
-        self.outstanding -= in_flight.bytes;
-        self.outstanding_packets -= in_flight.packets;
+        self.arrived.on_named(bytes, bytes, packets);
+        self.outstanding -= bytes;
+        self.outstanding_packets -= packets;
+    }
+
+    /// Settles the record of a packet that was sent again, or is taken for lost, or is no part of a message.
+    #[inline(never)]
+    fn settle_rare(&mut self, now: Time, ack: &Ack, psn: Psn, acked: &mut impl FnMut(Psn, &TxRecord, bool)) {
+        let Some(record) = self.records.settled(psn) else { return };
+        let before = core::mem::replace(&mut record.state, State::Acked);
+        let resent = record.transmissions > 1;
+        let spurious = before == State::Lost || resent && is_spurious(now, ack, psn, record, self.fastest);
+        acked(psn, record, spurious);
+        let (bytes, packets) = (u64::from(record.bytes), u32::from(record.has_data()));
+        let returning = u64::from(record.returning());
+        if !record.has_data() {
+            self.state = TxState::Closed;
+        }
+        self.arrived.on_named(bytes, bytes - returning.min(bytes), packets);
+        match before {
+            State::InFlight => {
+                self.outstanding -= bytes;
+                self.outstanding_packets -= packets;
+            }
+            _ => self.forget_lost(psn, bytes),
+        }
     }
 
     #[cold]
@@ -674,23 +721,6 @@ impl TxPdc {
     }
 }
 
-/// Bytes and number of packets with data, and the bytes that they carry themselves.
-#[derive(Clone, Copy, Default)]
-struct Tally {
-    bytes: u64,
-    carried: u64,
-    packets: u32,
-}
-
-impl Tally {
-    #[inline]
-    fn add(&mut self, other: Tally) {
-        self.bytes += other.bytes;
-        self.carried += other.carried;
-        self.packets += other.packets;
-    }
-}
-
 /// An `ooo_count` that says nothing.
 const UNKNOWN_COUNT: u16 = 0xffff;
 
@@ -698,6 +728,39 @@ const UNKNOWN_COUNT: u16 = 0xffff;
 #[inline]
 fn known_count(ooo_count: u16) -> u16 {
     if ooo_count == UNKNOWN_COUNT { 0 } else { ooo_count }
+}
+
+/// Packets that an acknowledgement names: bit i stands for `from + i`.
+struct Named {
+    from: Psn,
+    up_to_cack: u64,
+    trigger: u64,
+    sack: u64,
+}
+
+impl Named {
+    #[inline]
+    fn none(from: Psn) -> Named {
+        Named { from, up_to_cack: 0, trigger: 0, sack: 0 }
+    }
+}
+
+/// The SACK bitmap of `ack`, and the PSN of its first bit.
+#[inline]
+fn sack_of(ack: &Ack) -> (Psn, u64) {
+    match &ack.cc {
+        Some(cc) => (ack.cack_psn.offset(i32::from(cc.sack_psn_offset)), cc.sack_bitmap),
+        None => (ack.cack_psn, 0),
+    }
+}
+
+/// The packet that triggered `ack`; `None` if a probe did.
+#[inline]
+fn trigger_of(ack: &Ack) -> Option<Psn> {
+    match ack.trigger {
+        AckTrigger::Psn(offset) => Some(ack.cack_psn.offset(i32::from(offset))),
+        AckTrigger::Probe(_) => None,
+    }
 }
 
 impl MissingAck {
@@ -709,15 +772,9 @@ impl MissingAck {
 /// Whether a packet that was sent again and has now been found to have arrived had been taken for lost wrongly: the
 /// answer is to its first transmission (Eifel, RFC 3522 §3.2, with the echoed RETX in place of the timestamp), or it is
 /// acknowledged beside another one sooner after its retransmission than any answer has come.
-#[cold]
-fn is_spurious(
-    (now, trigger, retx): (Time, Option<Psn>, bool),
-    psn: Psn,
-    record: &TxRecord,
-    fastest: Option<Span>,
-) -> bool {
-    match trigger == Some(psn) {
-        true => !retx,
+fn is_spurious(now: Time, ack: &Ack, psn: Psn, record: &TxRecord, fastest: Option<Span>) -> bool {
+    match trigger_of(ack) == Some(psn) {
+        true => !ack.retx,
         false => fastest.is_some_and(|fastest| now.since(record.sent_at) < fastest),
     }
 }

@@ -29,6 +29,8 @@ pub(super) struct Arrived {
 struct Ahead {
     /// Bytes of a segment.
     segment: u32,
+    /// The first missing one: kept, because a division for each packet would cost more than all else here.
+    first: u32,
     present: Present,
 }
 
@@ -64,8 +66,10 @@ impl Arrived {
                 false => return false,
             },
             Some(ahead) => {
-                let Some(base) = ahead.add(self.front, offset, end) else { return false };
-                self.front = base * ahead.segment;
+                if !ahead.add(offset, end) {
+                    return false;
+                }
+                self.front = ahead.first * ahead.segment;
             }
         }
         if self.front == total - self.tail {
@@ -83,8 +87,8 @@ impl Arrived {
         if !last || !self.front.is_multiple_of(segment) {
             return false;
         }
-        let mut ahead = Ahead { segment, present: Present::Near(0) };
-        let added = ahead.add(self.front, offset, end).is_some();
+        let mut ahead = Ahead { segment, first: self.front / segment, present: Present::Near(0) };
+        let added = ahead.add(offset, end);
         if added {
             self.ahead = Some(ahead);
         }
@@ -101,15 +105,16 @@ impl Arrived {
 }
 
 impl Ahead {
-    /// Adds a segment that is not the last one, of a message of which `front` bytes have arrived in order. Returns the
-    /// number of the first missing segment then; `None` if this one has arrived, or is none.
+    /// Adds a segment that is not the last one. False, and nothing changes, if it has arrived, or is none.
     #[inline]
-    fn add(&mut self, front: u32, offset: u32, end: u32) -> Option<u32> {
-        let (first, number) = (front / self.segment, offset / self.segment);
+    fn add(&mut self, offset: u32, end: u32) -> bool {
+        let number = offset / self.segment;
         if number * self.segment != offset || end - offset != self.segment {
-            return None;
+            return false;
         }
-        self.present.add(first, number)
+        let Some(first) = self.present.add(self.first, number) else { return false };
+        self.first = first;
+        true
     }
 
     /// Whether `offset..end`, at the end of the message, is its last segment.

@@ -432,7 +432,8 @@ impl Receives {
     }
 
     /// All of message `key` has arrived. Returns it if it has met a receive.
-    #[inline]
+    // Not inlined into the code that every packet runs through.
+    #[inline(never)]
     fn complete(&mut self, key: Key) -> Option<Delivery> {
         let message = self.messages.get(key)?;
         let (name, listed) = (message.name, message.neighbours.is_some());

@@ -55,7 +55,8 @@ fn inferred(pdc: &mut TxPdc, now: Time, ack: &Ack) -> Vec<u32> {
     let outcome = pdc.on_ack(now, ack, |_, _, _| ()).unwrap();
     let mut lost = Vec::new();
     if outcome.rtt.is_some() {
-        pdc.infer_losses(now, outcome.definite, REACH, |psn, _| lost.push(psn.0));
+        let definite = pdc.definite(ack);
+        pdc.infer_losses(now, definite, REACH, |psn, _| lost.push(psn.0));
     }
     lost
 }
