@@ -13,7 +13,7 @@ use super::transmit::{poll_interval, send_control};
 use super::{Failure, FepConfig};
 use crate::event::Event;
 use crate::packet::{Addr, Packet, Payload};
-use crate::pdc::{AckOutcome, NackOutcome, PacketKind, PdcConfig, TxPdc, TxRecord, TxState};
+use crate::pdc::{NackOutcome, PacketKind, PdcConfig, TxPdc, TxRecord, TxState};
 use crate::ses::SendMessage;
 use crate::spray::PathFeedback;
 use crate::table::{Key, Table};
