@@ -29,8 +29,8 @@ pub use weft_stack::buffer::MAX_MESSAGE;
 /// Congestion control: the traits, and the registry of algorithms by name.
 pub use weft_stack::cc;
 pub use weft_stack::fep::{
-    CallError, ConnectOptions, Failure, Limits, MAX_PROCESS, PeerRefusal, ReceiveError, Resource, SendError,
-    TrafficClass, Unreachable, Windows,
+    BusyTimeout, CallError, ConnectOptions, Failure, Limits, MAX_PROCESS, PeerRefusal, ReceiveError,
+    Resource, SendError, TrafficClass, Unreachable, Windows,
 };
 pub use weft_stack::packet::Addr;
 pub use weft_stack::ses::{Matching, Source};

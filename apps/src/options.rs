@@ -8,6 +8,7 @@ use crate::units::{self, Ecn, Phantom, Queue, WireOverhead};
 use clap::{ArgGroup, Args, FromArgMatches};
 use std::path::{Path, PathBuf};
 use weft_cc::{Rate, Span};
+use weft_stack::fep::BusyTimeout;
 use weft_testbed::link_events::Degradation;
 
 /// Options are left as given: what is absent gets its default where the run is set up, so that an
@@ -48,9 +49,9 @@ pub(crate) struct RunArgs {
     /// number, which is then also the size of control packets and trimmed headers [default: auto].
     #[arg(long, value_name = "auto|BYTES", allow_negative_numbers = true)]
     pub(crate) wire_overhead: Option<WireOverhead>,
-    /// Congestion control: a sender, a receiver, SENDER+RECEIVER, or median(SENDER) for a sender (see `weft list cc`); in
-    /// a simulation one for each zone is possible: intra=NAME for hosts of the sender's own pod (in a fabric of two
-    /// tiers, its leaf), inter=NAME for all others [default: nscc].
+    /// Congestion control: a sender, a receiver, SENDER+RECEIVER, or median(SENDER) for a sender (see `weft list cc`);
+    /// where there is a fabric, one for each zone is possible: intra=NAME for hosts of the sender's own pod (in a fabric
+    /// of two tiers, its leaf), inter=NAME for all others [default: nscc].
     #[arg(long, value_name = "NAME|ZONE=NAME,…")]
     pub(crate) cc: Option<String>,
     /// A parameter of the congestion control (see `weft list cc NAME`), in all zones or in one; may be repeated.
@@ -99,6 +100,10 @@ pub(crate) struct RunArgs {
     /// than in a simulation].
     #[arg(long, value_name = "virtual|real")]
     pub(crate) payload: Option<Payload>,
+    /// How long a flow may make no progress while its receiver answers that it is busy, grants no credit, or gets short
+    /// packets only [default: 10000ms].
+    #[arg(long, value_name = "TIME|endless", value_parser = units::busy_timeout, allow_negative_numbers = true)]
+    pub(crate) busy_timeout: Option<BusyTimeout>,
     /// Seed of everything random.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,

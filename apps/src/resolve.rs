@@ -17,7 +17,7 @@ use weft_testbed::workload::{CmOptions, CmReader, Workload, WorkloadSpec, Worklo
 
 const DEFAULT_HOSTS: u32 = 16;
 const DEFAULT_ECN: Ecn = Ecn { low: 0.2, high: 0.8 };
-/// The zones of a simulation: hosts of the sender's own group, and all others.
+/// The zones of a fabric: hosts of the sender's own group, and all others.
 const ZONES: [&str; 2] = ["intra", "inter"];
 /// The generator's stream that draws the workload; the engine uses other streams.
 const WORKLOAD_STREAM: u64 = u64::MAX;
@@ -80,6 +80,7 @@ pub(crate) fn resolve(args: &RunArgs) -> Result<Plan, Failure> {
             Payload::Real => PayloadMode::Real,
             Payload::Virtual => PayloadMode::Virtual,
         },
+        busy_timeout: args.busy_timeout.unwrap_or_default(),
         crc: args.crc,
         seed: args.seed,
         until: args.until,
@@ -165,9 +166,12 @@ fn algorithms(args: &RunArgs) -> Result<(Algorithms, Option<Algorithms>), Failur
     let [intra, inter] = ZONES;
     match options.names_zones() {
         None => Ok((options.of(inter)?, None)),
-        Some(option) if args.on != Platform::Sim => Err(usage(
+        Some(option) if !args.on.has_fabric() => Err(usage(
             option,
-            format_args!("zones have no effect on {}; expected --on sim, or one value for all", args.on),
+            format_args!(
+                "there are no pods on {}, so zones have no effect; expected one value for all, or --on sim or soft",
+                args.on
+            ),
         )),
         Some(_) => Ok((options.of(inter)?, Some(options.of(intra)?))),
     }

@@ -4,11 +4,10 @@
 //! for it.
 
 use crate::Failure;
-use crate::perf::{EndArgs, EndSetup, PortArgs, open, pin};
+use crate::perf::{EndArgs, EndSetup, PortArgs, ZoneArgs, open, pin};
 use crate::port_spec::PeerSpec;
 use crate::trace::{self, TraceArgs};
 use crate::units;
-use crate::zones::PrefixZone;
 use clap::Args;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -36,11 +35,8 @@ pub(crate) struct ServeArgs {
     /// A host that applications may reach; may be repeated. They call it 1, 2, … in this order; this endpoint is 0.
     #[arg(long = "peer", value_name = "IP[/MAC]")]
     peers: Vec<PeerSpec>,
-    /// Hosts whose IP addresses begin with PREFIX are a zone, with the RTT of the idle network to them, a first
-    /// retransmission timeout, and whether their fabric trims (as other hosts if nothing is said); may be repeated. --cc,
-    /// --lb and --cc-set can name it, as in --cc nscc,wan=smartt.
-    #[arg(long = "zone", value_name = "ZONE=PREFIX[,rtt=TIME][,rto=TIME][,trim=on|off]")]
-    zones: Vec<PrefixZone>,
+    #[command(flatten)]
+    zone: ZoneArgs,
     /// Applications at a time.
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=4095))]
     applications: u16,
@@ -70,7 +66,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<(), Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::Run(error.to_string());
     let trace = args.trace.begin(&[])?;
     let open = open(&args.port)?;
-    let mut endpoint = EndSetup::new(&args.end, &args.zones, &open)?;
+    let mut endpoint = EndSetup::new(&args.end, &args.zone.zones, &open)?;
     endpoint.setup.config =
         Arc::new(FepConfig { idle_timeout: args.end.patience, ..(*endpoint.setup.config).clone() });
     let (ip, mtu, place) = (open.info.host.ip, open.mtu(), open.info.place_peers());

@@ -7,7 +7,7 @@ use crate::{live, loopback};
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use weft_stack::fep::Windows;
+use weft_stack::fep::{BusyTimeout, Windows};
 use weft_testbed::sim::{Overhead, RunConfig};
 
 /// The settings of a run.
@@ -75,6 +75,7 @@ impl Settings {
             ("degrade", json!(args.degrade.iter().map(ToString::to_string).collect::<Vec<_>>())),
             ("payload", json!(args.payload())),
             ("ack_every_bytes", json!(config.ack_every)),
+            ("busy_timeout_us", busy_timeout(config.busy_timeout)),
             ("until_us", json!(config.until.map(|time| time.as_us_f64()))),
         ]);
         Settings { rows, headline: headline(args, config, &network, slow) }
@@ -84,6 +85,11 @@ impl Settings {
     pub(crate) fn headline(&self) -> &str {
         &self.headline
     }
+}
+
+/// A time in µs, or the word `endless`.
+fn busy_timeout(timeout: BusyTimeout) -> Value {
+    timeout.bound().map_or(json!("endless"), |bound| json!(bound.as_us_f64()))
 }
 
 /// Parameters that were set, by name.

@@ -62,9 +62,11 @@ pub(crate) fn run(
     let failed = |error: &dyn std::fmt::Display| Failure::Run(format!("--on soft: {error}"));
     let mut fabric =
         SoftFabric::new(config, faults, SoftOptions::default(), Time::ZERO).map_err(|e| failed(&e))?;
+    let numbers = live::hosts(&config.workload);
+    let endpoints = Arc::new(soft::endpoint(config, numbers.iter().copied().map(HostId)));
     let attach = |host| attach(config, &mut fabric, host);
-    let hosts: Result<Vec<_>, _> = live::hosts(&config.workload).into_iter().map(attach).collect();
-    let mut live = Live::new(config, &Arc::new(soft::endpoint(config)), hosts?).map_err(|e| failed(&e))?;
+    let hosts: Result<Vec<_>, _> = numbers.into_iter().map(attach).collect();
+    let mut live = Live::new(config, &endpoints, hosts?).map_err(|e| failed(&e))?;
     live.trace(trace);
     let counters = drive(&mut fabric, || live.run(progress, interrupt));
     Ok((with_switches(live.into_report(), &counters), counters))

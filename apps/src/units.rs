@@ -4,6 +4,7 @@ use core::str::FromStr;
 use thiserror::Error;
 use weft_cc::units::{UnitError, parse_bytes, parse_rate, parse_span};
 use weft_cc::{Rate, Span};
+use weft_stack::fep::BusyTimeout;
 
 /// A value that an option cannot have. Its text says what was expected.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -42,6 +43,16 @@ pub(crate) fn span(text: &str) -> Result<Span, ValueError> {
     match parse_span(text)? {
         Span::ZERO => expected("a time above zero"),
         span => Ok(span),
+    }
+}
+
+/// How long a connection may be without progress: a time above zero, or `endless`.
+pub(crate) fn busy_timeout(text: &str) -> Result<BusyTimeout, ValueError> {
+    match text {
+        "endless" => Ok(BusyTimeout::Endless),
+        time => {
+            span(time).map(BusyTimeout::After).map_err(|ValueError(what)| ValueError(what + ", or endless"))
+        }
     }
 }
 
@@ -180,6 +191,15 @@ mod tests {
             "expected a time in whole picoseconds with its unit (ps, ns, us, ms or s, such as 10us or 1.5ms)"
         );
         assert_eq!(span("0us").unwrap_err().to_string(), "expected a time above zero");
+    }
+
+    #[test]
+    fn waits_for_busy_peers() {
+        assert_eq!(busy_timeout("2s"), Ok(BusyTimeout::After(Span::from_ms(2_000))));
+        assert_eq!(busy_timeout("endless"), Ok(BusyTimeout::Endless));
+        let refusal = |text| busy_timeout(text).unwrap_err().to_string();
+        assert_eq!(refusal("0ms"), "expected a time above zero, or endless");
+        assert!(refusal("never").ends_with("such as 10us or 1.5ms), or endless"));
     }
 
     #[test]

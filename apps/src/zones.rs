@@ -63,7 +63,7 @@ impl<'a> AlgorithmOptions<'a> {
     }
 }
 
-/// Peers of `weft serve` that are a zone: those whose IP addresses begin with a prefix.
+/// Peers that are a zone: those whose IP addresses begin with a prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PrefixZone {
     pub(crate) name: String,

@@ -107,6 +107,27 @@ fn the_json_report_is_plausible() {
     assert_eq!(report["config"]["link_bps"], 100_000_000_000u64);
 }
 
+/// Long packets vanish on the receiver's link, while probes are answered.
+#[test]
+fn a_flow_without_progress_ends_after_the_busy_timeout() {
+    let hole = ["--workload", "incast:1", "--hosts", "2", "--size", "100KB", "--trim", "off", "--json", "-"];
+    let run_for = |busy_timeout: &str, until: &str| {
+        let event =
+            ["--link-event", "0us host=1 drop-over=2000", "--link-event", "0us host=0 drop-over=2000"];
+        run(&[&hole[..], &event, &["--busy-timeout", busy_timeout, "--until", until]].concat())
+    };
+    let output = run_for("3ms", "100ms");
+    let text = stderr(&output);
+    assert_eq!(output.status.code(), Some(3), "{text}");
+    assert!(text.contains("black hole") && text.contains("for 3 ms, though the peer answers"), "{text}");
+    let report: Value = serde_json::from_slice(&output.stdout).expect("standard output is a JSON document");
+    assert_eq!(report["config"]["busy_timeout_us"], 3_000.0);
+    let output = run_for("endless", "1s");
+    assert!(!stderr(&output).contains("black hole"), "{}", stderr(&output));
+    let report: Value = serde_json::from_slice(&output.stdout).expect("standard output is a JSON document");
+    assert_eq!(report["config"]["busy_timeout_us"], "endless");
+}
+
 /// Pods of four hosts. All flows of this matrix stay within their pods.
 #[test]
 fn hosts_of_a_pod_and_all_others_have_algorithms_of_their_own() {
@@ -296,9 +317,10 @@ fn options_that_make_no_sense_are_refused_in_one_line() {
         ),
         (
             &["--workload", "permutation", "--on", "udp", "--lb", "intra=ecmp"],
-            "--lb: zones have no effect on kernel UDP; expected --on sim",
+            "--lb: there are no pods on kernel UDP, so zones have no effect; expected one value for all, or --on sim or soft",
         ),
         (&["--workload", "permutation", "--windows", "host"], "--windows"),
+        (&["--workload", "permutation", "--busy-timeout", "never"], "or endless"),
         (&["--workload", "permutation", "--lb", "plb"], "--lb: unknown load balancer 'plb'"),
         (
             &["--workload", "permutation", "--cc", "median(constant)"],

@@ -391,6 +391,24 @@ fn a_server_that_is_told_to_end_leaves_no_socket() {
 }
 
 #[test]
+fn peers_of_a_zone_have_a_congestion_control_of_their_own() {
+    let test = ["--size", "10KB", "--count", "20", "--verify"];
+    let own = port(40, 1);
+    let zones = ["--port", &own, "--zone", "far=127.91.40.128/25,rtt=30ms", "--cc", "nscc,far=rccc"];
+    let _server = Process::server(&zones);
+    complete(&json(&client(40, 2, &test)), 20);
+    let refused = client(40, 130, &test);
+    assert!(stderr(&refused).contains("nscc uses no credit, and the server's uses credit"), "{refused:?}");
+    complete(&json(&client(40, 131, &[&["--cc", "rccc"][..], &test].concat())), 20);
+    let zone = ["--zone", "here=127.91.40.0/25,rtt=30ms", "--link", "10G", "--cc", "rccc,here=constant"];
+    let report = json(&client(40, 3, &[&zone[..], &test].concat()));
+    complete(&report, 20);
+    assert_eq!(report["test"]["cc"], "constant");
+    // 10 Gbit/s for 30 ms.
+    assert!(report["congestion"]["window"].as_u64() >= Some(37_000_000), "{report}");
+}
+
+#[test]
 fn options_that_make_no_sense_are_refused() {
     let refusal = |args: &[&str]| {
         let output = weft(args).output().expect("weft starts");
@@ -408,5 +426,9 @@ fn options_that_make_no_sense_are_refused() {
     assert!(payload.contains("--payload: the port's MTU leaves"), "{payload}");
     assert!(refusal(&["client", "--cout", "1"]).contains("(see weft perf client --help)"));
     assert!(refusal(&[&base[..], &["--count", "1", "--duration", "1ms"]].concat()).contains("--duration"));
+    let zone = refusal(&[&base[..], &["--cc", "nscc,far=rccc"]].concat());
+    assert!(zone.contains("--cc: unknown zone 'far'; there are none"), "{zone}");
+    let zone = refusal(&[&base[..], &["--zone", "far=127.91.0.1/16"]].concat());
+    assert!(zone.contains("is no prefix of IP addresses"), "{zone}");
     assert!(refusal(&[&base[..], &["--vlan", "4095"]].concat()).contains("an id of 1 to 4094"));
 }

@@ -71,6 +71,21 @@ fn an_incast_is_trimmed_and_arrives() {
     }
 }
 
+/// Flows within leaves, one packet at a time; the simulator agrees on how long that takes.
+#[test]
+fn hosts_of_a_leaf_are_a_zone() {
+    let options = ["--cc", "intra=constant,inter=nscc", "--cc-set", "intra.window=5KB"];
+    for processes in [&[][..], &["--processes"]] {
+        let near = [(5, 6), (9, 10)];
+        let report = run(&Lab::new(), &matrix(near, 50_000), &[&options, processes].concat());
+        assert_eq!(report["config"]["cc"], "intra=constant,inter=nscc");
+        let slowest = |path: &str| report.pointer(path).and_then(Value::as_f64).expect("a time");
+        let (real, predicted) = (slowest("/fct_us/max"), slowest("/predicted/fct_us/max"));
+        assert!(real > predicted * 0.8, "{real} µs, predicted {predicted}");
+        assert!(report["slowdown_max"].as_f64() > Some(2.0), "{report}");
+    }
+}
+
 #[test]
 fn a_permutation_arrives() {
     let report = run(&Lab::new(), &matrix(permutation(), 200_000), &[]);

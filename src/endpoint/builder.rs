@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use weft_stack::cc::{CcChoice, Rate, Span};
-use weft_stack::fep::{Limits, Windows};
+use weft_stack::fep::{BusyTimeout, Limits, Windows};
 use weft_stack::packet::Addr;
 use weft_stack::spray::LbChoice;
 use weft_stack::wire::ethernet::{MacAddr, VlanTag};
@@ -250,6 +250,14 @@ impl Builder {
     #[must_use]
     pub fn idle_timeout(self, silence: Span) -> Builder {
         self.with("idle_timeout", |b| b.settings.idle_timeout = silence)
+    }
+
+    /// How long a connection may be without progress while its peer answers, for example because the application there
+    /// posts no receives: a [`Span`], after which it fails, or [`BusyTimeout::Endless`]. 10 s if nothing is said. The
+    /// peer's silence ends a connection in any case.
+    #[must_use]
+    pub fn busy_timeout(self, timeout: impl Into<BusyTimeout>) -> Builder {
+        self.with("busy_timeout", |b| b.settings.busy_timeout = timeout.into())
     }
 
     /// The limits on what the endpoint's user may use up.

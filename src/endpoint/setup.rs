@@ -4,7 +4,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 
 use weft_stack::cc::{CcChoice, CcParams, Rate, Span};
-use weft_stack::fep::{Fep, FepConfig, Limits, Windows, ZoneId, ZoneMap, ZoneTable};
+use weft_stack::fep::{BusyTimeout, Fep, FepConfig, Limits, Windows, ZoneId, ZoneMap, ZoneTable};
 use weft_stack::packet::Addr;
 use weft_stack::pdc::PdcConfig;
 use weft_stack::port::Port;
@@ -57,6 +57,8 @@ pub struct Settings {
     pub ack_every: u32,
     /// Silence of a peer after which it is asked whether it is there; after as much again it is given up; 10 s.
     pub idle_timeout: Span,
+    /// How long a connection may be without progress while its peer answers; 10 s.
+    pub busy_timeout: BusyTimeout,
     /// The limits on what the endpoint's user may use up.
     pub limits: Limits,
 }
@@ -77,6 +79,7 @@ impl Default for Settings {
             zones: Vec::new(),
             ack_every: 16 << 10,
             idle_timeout: Span::from_ms(10_000),
+            busy_timeout: BusyTimeout::default(),
             limits: Limits::default(),
         }
     }
@@ -167,8 +170,9 @@ impl Setup {
             let zone = zone.zone(settings, port, &base.zones.default);
             prefixes.push((*prefix, base.zones.add(zone)?));
         }
-        let &Settings { windows, idle_timeout, limits, .. } = settings;
-        let config = Arc::new(FepConfig { windows, crc: port.crc, idle_timeout, limits, ..base });
+        let &Settings { windows, idle_timeout, busy_timeout, limits, .. } = settings;
+        let crc = port.crc;
+        let config = Arc::new(FepConfig { windows, crc, idle_timeout, busy_timeout, limits, ..base });
         Ok(Setup { config, payload, longest_payload, overhead, link, prefixes })
     }
 

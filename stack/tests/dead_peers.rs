@@ -198,7 +198,7 @@ fn connections_to_a_peer_that_dies_fail_together() {
 fn a_path_that_swallows_long_packets_is_given_up_in_time() {
     for case in cases(&[1, 8]) {
         let config = config(case);
-        let bound = config.busy_timeout;
+        let bound = config.busy_timeout.bound().expect("there is one by default");
         let mut run = Run::new(case, config);
         let half = case.connections as u64 * u64::from(LEN / MTU) / 2;
         run.until(Span::from_ms(100), |_| true, |run| run.received() >= half);
@@ -226,7 +226,7 @@ fn a_target_that_takes_nothing_is_given_up_in_time_and_with_few_packets() {
             limits: Limits { unexpected_bytes_per_peer: u64::from(LEN / 2), ..Limits::default() },
             ..config(case)
         };
-        let bound = target.busy_timeout;
+        let bound = target.busy_timeout.bound().expect("there is one by default");
         let mut run = Run::new(case, target);
         run.until(bound.times(2), |_| true, Run::all_ended);
         run.check(run.progress_at, |failure| {

@@ -182,7 +182,7 @@ fn a_close_that_the_peer_asked_for_is_reported_as_closed_by_the_peer() {
 #[test]
 fn a_close_after_a_long_idle_time_survives_the_loss_of_its_first_packet() {
     let idle = impatient_config().idle_timeout;
-    let mut pair = Pair::new(&FepConfig { busy_timeout: idle, ..impatient_config() });
+    let mut pair = Pair::new(&FepConfig { busy_timeout: idle.into(), ..impatient_config() });
     let connection = pair.connect();
     pair.post_send(connection, message(10, 0));
     pair.exchange();

@@ -7,7 +7,7 @@ use harness::{Alone, MTU, Pair, content, forge, params, untagged};
 use weft_stack::Span;
 use weft_stack::cc::CcChoice;
 use weft_stack::fep::{ConnectOptions, FepConfig};
-use weft_stack::packet::Packet;
+use weft_stack::packet::{Packet, Payload};
 use weft_stack::wire::pds::{
     Ack, CcState, ControlKind, DelayEcho, DeliveryMode, NsccState, Pds, VendorFlags,
 };
@@ -96,6 +96,31 @@ fn an_echo_is_sent_only_to_those_who_ask() {
                 assert_eq!(state, NsccState { rcvd_bytes, ..NsccState::default() });
             }
             other => panic!("{other:?} to {vendor:?}"),
+        }
+    }
+}
+
+/// Both kinds of acknowledgement say how long the packet that they answer has waited at the host, and no other.
+#[test]
+fn acknowledgements_report_how_long_the_packet_has_waited() {
+    let mut alone = Alone::new(with_cc("nscc"));
+    for (n, waited, expected) in
+        [(1, 0, (0, DelayEcho::UNKNOWN)), (2, 1, (8, 31)), (3, 900_000, (0xffff, 0xfffe))]
+    {
+        for vendor in [VendorFlags::NONE, VendorFlags::DELAY_ECHO] {
+            let pdc = 2 * n + u16::from(vendor == VendorFlags::NONE);
+            let mut packet = forge::syn(5, pdc, 0, 100);
+            let Pds::Request(request) = &mut packet.pds else { unreachable!() };
+            request.vendor = vendor;
+            let payload = Payload::Bytes(&[0; 100]);
+            alone.fep.on_packet_after(alone.now, Span::from_us(waited), &packet, payload);
+            let answer = alone.transmit().expect("the packet asks for an acknowledgement");
+            let Pds::Ack(Ack { cc: Some(cc), .. }) = answer.pds else { panic!("{answer:?}") };
+            match cc.state {
+                CcState::Nscc(state) => assert_eq!(state.service_time, expected.0, "{waited} µs"),
+                CcState::DelayEcho(echo) => assert_eq!(echo.remote_queueing, expected.1, "{waited} µs"),
+                other => panic!("{other:?}"),
+            }
         }
     }
 }

@@ -23,7 +23,7 @@ fn config(busy_timeout: Span) -> FepConfig {
     FepConfig {
         idle_timeout: IDLE,
         time_wait: LIFETIME,
-        busy_timeout,
+        busy_timeout: busy_timeout.into(),
         ..base.with_zones(|zone| (zone.pdc.rto_init, zone.pdc.max_retries) = (RTO, 12))
     }
 }

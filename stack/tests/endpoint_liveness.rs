@@ -8,7 +8,8 @@ use weft_stack::buffer::Buffer;
 use weft_stack::cc::{CcChoice, CcParams};
 use weft_stack::event::Recorder;
 use weft_stack::fep::{
-    Completion, ConnectOptions, ConnectionId, Failure, FepConfig, Limits, Receive, Send, SendError,
+    BusyTimeout, Completion, ConnectOptions, ConnectionId, Failure, FepConfig, Limits, Receive, Send,
+    SendError,
 };
 use weft_stack::packet::Addr;
 use weft_stack::rng::Rng;
@@ -28,7 +29,7 @@ const LONG_AFTER: Span = Span::from_ms(1_000);
 fn config(cc: &str, trimming: bool) -> FepConfig {
     let network = CcParams { mtu: 1_000, network_rtt: Span::from_us(2), trimming, ..params() };
     let base = FepConfig::new(&CcChoice::parse(cc).unwrap(), &network);
-    FepConfig { busy_timeout: PATIENCE, ..base.with_zones(|zone| zone.pdc.rto_init = SHORT_RTO) }
+    FepConfig { busy_timeout: PATIENCE.into(), ..base.with_zones(|zone| zone.pdc.rto_init = SHORT_RTO) }
 }
 
 fn virtual_message(len: u32) -> Send {
@@ -84,6 +85,21 @@ fn all_connections_to_a_dead_peer_are_given_up_after_the_same_silence() {
             }
             assert_eq!(pair.leaks(0), Vec::<String>::new(), "{case}");
         }
+    }
+}
+
+/// The time without progress is for peers that answer, so it does not end the wait for one that is dead.
+#[test]
+fn a_dead_peer_is_silent_even_if_busy_ones_are_given_up_sooner() {
+    for trimming in [true, false] {
+        let patience = BusyTimeout::After(SILENCE.mul_f64(0.25));
+        let mut pair = Pair::new(&FepConfig { busy_timeout: patience, ..config("nscc", trimming) });
+        let connection = pair.connect();
+        post_on(&mut pair, &[connection], 1_000_000);
+        let death = Time::ZERO + Span::from_us(20);
+        let done = pair.run(death + LONG_AFTER, |transit| transit.sent_at.is_before(death).then_some(DELAY));
+        let [(after, Failure::NoAnswer { .. })] = failures(&done, death)[..] else { panic!("{done:?}") };
+        assert!((SILENCE..=SILENCE + SHORT_RTO).contains(&after), "trimming {trimming}: {after}");
     }
 }
 
@@ -169,7 +185,7 @@ fn a_connection_that_waits_with_a_lost_packet_behind_others_is_given_up_in_time(
     let rto = SHORT_RTO.times(10);
     let network = CcParams { mtu: 1_000, network_rtt: Span::from_us(2), ..params() };
     let base = FepConfig::new(&cc, &network).with_zones(|zone| zone.pdc.rto_init = rto);
-    let mut pair = Pair::new(&FepConfig { busy_timeout: PATIENCE, ..base });
+    let mut pair = Pair::new(&FepConfig { busy_timeout: PATIENCE.into(), ..base });
     let ids: Vec<_> = (0..300).map(|_| pair.connect()).collect();
     post_on(&mut pair, &ids[..1], 1);
     let greeted = pair.now + Span::from_ms(1);
@@ -186,11 +202,79 @@ fn a_connection_that_waits_with_a_lost_packet_behind_others_is_given_up_in_time(
 }
 
 /// Endpoint 1 keeps nothing of messages that nobody receives.
-fn with_busy_target(cc: &str, trimming: bool) -> Pair {
-    let config = config(cc, trimming);
+fn with_busy_target(config: FepConfig) -> Pair {
     let limits = Limits { unexpected_bytes_per_peer: 0, ..Limits::default() };
     let busy = FepConfig { limits, ..config.clone() };
     Pair::of([fep(0, config, 3, Time::ZERO), fep(1, busy, 3, Time::ZERO)], Time::ZERO)
+}
+
+/// A configuration that waits for a busy target without end, but not for a silent one.
+fn patient(cc: &str, trimming: bool) -> FepConfig {
+    FepConfig { busy_timeout: BusyTimeout::Endless, ..config(cc, trimming) }
+}
+
+/// Every algorithm's kind, with and without trimming, in both modes of delivery.
+fn busy_settings() -> impl Iterator<Item = (&'static str, bool, DeliveryMode)> {
+    let algorithms = ["nscc", "smartt", "constant", "rccc", "nscc+rccc"].into_iter();
+    let cases = algorithms.flat_map(|cc| [true, false].map(|trimming| (cc, trimming)));
+    cases.flat_map(|(cc, trimming)| [DeliveryMode::Rud, DeliveryMode::Rod].map(|mode| (cc, trimming, mode)))
+}
+
+#[test]
+fn a_target_is_waited_for_without_end_where_that_is_asked_for() {
+    const HOURS: u64 = 10;
+    for (cc, trimming, mode) in busy_settings() {
+        let mut pair = with_busy_target(patient(cc, trimming));
+        let connection = pair.connect_from(0, ConnectOptions { mode, ..ConnectOptions::default() });
+        pair.post_send(connection, virtual_message(100_000));
+        let case = format!("{cc}, trimming {trimming}, {mode:?}");
+        let freed = Time::ZERO + Span::from_ms(HOURS * 3_600_000);
+        let (mut first, mut polls, mut questions) = (0, 0, 0);
+        let done = pair.run(freed, |transit| {
+            let is_early = transit.sent_at.is_before(Time::ZERO + LONG_AFTER);
+            let count = match is_long_data(transit) {
+                _ if is_early => &mut first,
+                true => &mut polls,
+                false => &mut questions,
+            };
+            *count += u64::from(transit.packet.net.src == Addr(0));
+            Some(DELAY)
+        });
+        assert!(done.is_empty(), "{case}: {done:?}");
+        assert!(!pair.explain()[0].contains("given up"), "{case}: {:?}", pair.explain());
+        // A poll a second; where credit is in use, each costs some, and now and then more is asked for.
+        let bounded = first <= 200 && (HOURS * 3_600 - 2..=HOURS * 3_600).contains(&polls);
+        let counts = format!("{first} packets in the first second, then {polls} and {questions} questions");
+        assert!(bounded && questions <= polls / 20, "{case}: {counts}");
+        pair.now = freed;
+        let buffer = Buffer::Virtual(100_000);
+        let receive = Receive { buffer, from: None, matching: Matching::Untagged, context: 0 };
+        pair.feps[1].post_receive(receive).unwrap();
+        let done = pair.run(freed + LONG_AFTER.times(2), |_| Some(DELAY));
+        assert!(
+            matches!(done.first(), Some((_, Completion::Sent { result: Ok(()), .. }))),
+            "{case}: {done:?}"
+        );
+    }
+}
+
+#[test]
+fn the_silence_of_a_busy_target_ends_an_endless_wait() {
+    for (cc, trimming, mode) in busy_settings() {
+        let mut pair = with_busy_target(patient(cc, trimming));
+        let connection = pair.connect_from(0, ConnectOptions { mode, ..ConnectOptions::default() });
+        pair.post_send(connection, virtual_message(100_000));
+        let death = Time::ZERO + Span::from_ms(60_000);
+        assert!(pair.run(death, |_| Some(DELAY)).is_empty());
+        pair.now = death;
+        let done = pair.run(death + LONG_AFTER.times(10), |_| None);
+        let case = format!("{cc}, trimming {trimming}, {mode:?}");
+        let [(after, Failure::NoAnswer { .. })] = failures(&done, death)[..] else {
+            panic!("{case}: {done:?} {:?}", pair.explain())
+        };
+        // The next poll, at most a second later, is the first packet that gets no answer.
+        assert!(after <= Span::from_ms(1_000).plus(SILENCE).plus(SHORT_RTO), "{case}: {after}");
+    }
 }
 
 fn is_long_data(transit: &Transit) -> bool {
@@ -202,7 +286,7 @@ fn a_target_that_stays_busy_is_polled_and_given_up() {
     for cc in ["nscc", "smartt", "constant", "rccc", "nscc+rccc"] {
         for trimming in [true, false] {
             for mode in [DeliveryMode::Rud, DeliveryMode::Rod] {
-                let mut pair = with_busy_target(cc, trimming);
+                let mut pair = with_busy_target(config(cc, trimming));
                 let connection = pair.connect_from(0, ConnectOptions { mode, ..ConnectOptions::default() });
                 pair.post_send(connection, virtual_message(100_000));
                 let (mut first, mut polls) = (0, 0);
@@ -227,7 +311,7 @@ fn a_target_that_stays_busy_is_polled_and_given_up() {
 fn a_target_that_was_busy_for_a_while_gets_everything() {
     for trimming in [true, false] {
         for mode in [DeliveryMode::Rud, DeliveryMode::Rod] {
-            let mut pair = with_busy_target("nscc", trimming);
+            let mut pair = with_busy_target(config("nscc", trimming));
             let connection = pair.connect_from(0, ConnectOptions { mode, ..ConnectOptions::default() });
             pair.post_send(connection, virtual_message(100_000));
             let freed = Time::ZERO + Span::from_ms(6);

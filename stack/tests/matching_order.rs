@@ -32,7 +32,7 @@ fn config(bytes: u64, messages: u32) -> FepConfig {
         ..Limits::default()
     };
     let long = Span::from_ms(1_000_000_000);
-    FepConfig { limits, busy_timeout: long, idle_timeout: long, ..base }
+    FepConfig { limits, busy_timeout: long.into(), idle_timeout: long, ..base }
 }
 
 /// Messages are told apart by their header data, which has the process that sends them above the number.

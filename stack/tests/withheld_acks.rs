@@ -10,7 +10,7 @@ use std::sync::Arc;
 use harness::{Pair, Transit, fep, params};
 use weft_stack::buffer::Buffer;
 use weft_stack::cc::{AckSample, CcChoice, CcParams, CcSnapshot, LossSample, NackSample, SenderCc, Window};
-use weft_stack::fep::{Completion, ConnectOptions, ConnectionId, FepConfig, Receive, Send};
+use weft_stack::fep::{BusyTimeout, Completion, ConnectOptions, ConnectionId, FepConfig, Receive, Send};
 use weft_stack::packet::Class;
 use weft_stack::pdc::{PdcConfig, RodReceive};
 use weft_stack::rng::Rng;
@@ -108,7 +108,7 @@ impl Case {
         let rod_receive = self.rod.unwrap_or(base.rod_receive);
         let base =
             base.with_zones(|zone| zone.pdc = PdcConfig { rto_init: NEVER, mp_range: 128, ..zone.pdc });
-        FepConfig { rod_receive, idle_timeout: NEVER, busy_timeout: NEVER, ..base }
+        FepConfig { rod_receive, idle_timeout: NEVER, busy_timeout: BusyTimeout::Endless, ..base }
     }
 }
 

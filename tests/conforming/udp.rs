@@ -85,3 +85,34 @@ fn messages_pass_both_ways_over_kernel_udp() {
     assert!(host.peer.target.received() == &messages[..1], "the peer received something else");
     assert_eq!(host.peer.violations(), &[] as &[String]);
 }
+
+/// A request that asks for a delay echo waits in the endpoint's socket until its application looks. The answer says so.
+#[test]
+fn an_echo_says_how_long_the_packet_has_waited_at_the_host() {
+    const WAIT: Duration = Duration::from_millis(1);
+    let address = |n: u8| format!("127.62.{}.{n}", std::process::id() % 256);
+    let mut host = Host::new(&address(2), &address(1));
+    let mut endpoint = Endpoint::builder(format!("udp:{}", address(1))).build().expect("an endpoint");
+    endpoint.peer(address(2).as_str()).expect("room for a peer");
+    // A turn of the worker's loop takes longer now and then: such a wait is longer than the field can say.
+    for tag in 1.. {
+        host.peer.initiator.post(message(tag, 100));
+        let mut request = host.peer.poll_transmit(host.now()).expect("a packet").bytes;
+        request[1] |= 0x40;
+        host.socket.send_to(&request, host.to).expect("room for a datagram");
+        std::thread::sleep(WAIT);
+        let mut answer = [0; 100];
+        while host.socket.recv(&mut answer).is_err() {
+            assert!(host.begin.elapsed() < PATIENCE, "{:?}", endpoint.explain());
+            endpoint.poll().expect("the worker is there");
+        }
+        assert_eq!((answer[0] >> 3, answer[12] >> 4), (8, 15), "an ACK_CC with the state of a delay echo");
+        let queued = u16::from_be_bytes([answer[28], answer[29]]);
+        assert!(queued != 0xffff, "the kernel has said when the packet arrived");
+        assert!(Duration::from_nanos(u64::from(queued) * 32) >= WAIT, "{queued} units of 32 ns");
+        if queued < 0xfffe {
+            return;
+        }
+        assert!(host.begin.elapsed() < PATIENCE, "no wait is as short as 2 ms");
+    }
+}

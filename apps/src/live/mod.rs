@@ -144,10 +144,14 @@ impl<'a, P: Port> Live<'a, P> {
         run_report(self.config, &reports)
     }
 
-    /// Grows whenever data arrives or something ends.
+    /// Grows whenever data or an answer arrives, or something ends. The answers of a busy receiver count: how long it is
+    /// waited for is the endpoints' business.
     fn moved(&self) -> u64 {
-        let of =
-            |host: &Running<'_, P>| host.worker.fep().counters().data_received + host.flows.completions();
+        let of = |host: &Running<'_, P>| {
+            let counters = host.worker.fep().counters();
+            let answers = counters.acks_received + counters.nacks_received;
+            counters.data_received + answers + host.flows.completions()
+        };
         self.hosts.iter().map(of).sum()
     }
 

@@ -51,6 +51,7 @@ pub(crate) fn configure(
         lb: config.lb.clone(),
         windows: config.windows,
         ack_every: config.ack_every,
+        busy_timeout: config.busy_timeout,
         ..network
     };
     let port = PortFacts {

@@ -5,9 +5,11 @@ use crate::choices::{Switch, WindowsOf};
 use crate::port_spec::{PeerSpec, PortOptions, PortSpec};
 use crate::trace::TraceArgs;
 use crate::units;
+use crate::zones::PrefixZone;
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
 use weft_cc::{Rate, Span};
+use weft_stack::fep::BusyTimeout;
 use weft_stack::worker::Idle;
 
 /// The most bytes between two acknowledgements: with more, a sender hears too rarely to control congestion.
@@ -36,6 +38,8 @@ pub(super) struct ServerArgs {
     pub(super) port: PortArgs,
     #[command(flatten)]
     pub(super) end: EndArgs,
+    #[command(flatten)]
+    pub(super) zone: ZoneArgs,
     /// A client that may use the server; may be repeated [default: any].
     #[arg(long = "peer", value_name = "IP[/MAC]")]
     pub(super) peers: Vec<PeerSpec>,
@@ -65,6 +69,8 @@ pub(super) struct ClientArgs {
     pub(super) test: TestArgs,
     #[command(flatten)]
     pub(super) end: EndArgs,
+    #[command(flatten)]
+    pub(super) zone: ZoneArgs,
     #[command(flatten)]
     pub(super) output: OutputArgs,
     #[command(flatten)]
@@ -137,6 +143,16 @@ pub(super) struct TestArgs {
     pub(super) verify: bool,
 }
 
+/// Peers in different places.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct ZoneArgs {
+    /// Hosts whose IP addresses begin with PREFIX are a zone, with the RTT of the idle network to them, a first
+    /// retransmission timeout, and whether their fabric trims (as other hosts if nothing is said); may be repeated. --cc,
+    /// --lb, --cc-set and --lb-set can name it, as in --cc nscc,wan=smartt.
+    #[arg(long = "zone", value_name = "ZONE=PREFIX[,rtt=TIME][,rto=TIME][,trim=on|off]")]
+    pub(crate) zones: Vec<PrefixZone>,
+}
+
 /// Options of an end: its protocol and its worker.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct EndArgs {
@@ -176,6 +192,10 @@ pub(crate) struct EndArgs {
     /// asks for an acknowledgement gets it at once.
     #[arg(long, value_name = "BYTES", value_parser = ack_bytes, default_value = "16KiB")]
     pub(crate) ack_every: u32,
+    /// How long a connection may make no progress while the other end answers: that it is busy, that it has no credit to
+    /// give, or only to short packets.
+    #[arg(long, value_name = "TIME|endless", value_parser = units::busy_timeout, default_value = "10000ms")]
+    pub(crate) busy_timeout: BusyTimeout,
     /// Silence of the other end after which a test is given up.
     #[arg(long, value_name = "TIME", value_parser = units::span, default_value = "5000ms")]
     pub(crate) patience: Span,

@@ -20,7 +20,7 @@ mod sequence;
 mod server;
 mod setup;
 
-pub(crate) use args::{EndArgs, PerfArgs, PortArgs};
+pub(crate) use args::{EndArgs, PerfArgs, PortArgs, ZoneArgs};
 pub(crate) use setup::EndSetup;
 
 use crate::Failure;
@@ -60,7 +60,7 @@ fn serve(args: &ServerArgs) -> Result<(), Failure> {
     // Before there is a socket that would be left behind.
     let interrupt = Interrupt::on_signals()?;
     let open = open(&args.port)?;
-    let setup = EndSetup::new(&args.end, &[], &open)?;
+    let setup = EndSetup::new(&args.end, &args.zone.zones, &open)?;
     let strangers = if args.peers.is_empty() { Strangers::Learn } else { Strangers::Refuse };
     let peers: Vec<_> = (1..).map(Addr).zip(args.peers.iter().copied()).collect();
     let (ip, mtu) = (open.info.host.ip, open.mtu());
@@ -77,7 +77,6 @@ fn serve(args: &ServerArgs) -> Result<(), Failure> {
         once: args.once,
         wait: args.wait,
         memory: args.memory,
-        credit: setup.cc.uses_credit(),
         payload: setup.setup.payload,
         room: setup.setup.longest_payload,
         patience: args.end.patience,
@@ -110,8 +109,9 @@ fn ask(args: &ClientArgs) -> Result<(), Failure> {
     let mut output = Output::open(&args.output)?;
     let trace = args.trace.begin(&[])?;
     let mut open = open(&args.port)?;
-    let setup = EndSetup::new(&args.end, &[], &open)?;
-    let test = Test::new(&args.test, setup.setup.payload, setup.setup.longest_payload, &setup.cc)
+    let setup = EndSetup::new(&args.end, &args.zone.zones, &open)?;
+    let cc = setup.cc_towards(args.server.ip);
+    let test = Test::new(&args.test, setup.setup.payload, setup.setup.longest_payload, cc)
         .map_err(Failure::Usage)?;
     let memory = setup::memory(client::memory_of(&test), &mut open.port)?;
     let patience = Duration::from_nanos(args.end.patience.as_ps() / 1000);

@@ -32,7 +32,8 @@ pub(super) fn run(args: &PairArgs) -> Result<(), Failure> {
     let trace = args.trace.begin(&[])?;
     let [mut client, server] = open(args.between, args.mtu)?;
     let setup = EndSetup::new(&args.end, &[], &client)?;
-    let test = Test::new(&args.test, setup.setup.payload, setup.setup.longest_payload, &setup.cc)
+    let cc = setup.cc_towards(server.info.host.ip);
+    let test = Test::new(&args.test, setup.setup.payload, setup.setup.longest_payload, cc)
         .map_err(Failure::Usage)?;
     let memory = setup::memory(super::client::memory_of(&test), &mut client.port)?;
     let ips = [client.info.host.ip, server.info.host.ip];
@@ -137,7 +138,6 @@ impl Pair<'_> {
             once: true,
             wait: Some(self.args.end.patience),
             memory: u64::MAX,
-            credit: self.setup.cc.uses_credit(),
             payload: self.setup.setup.payload,
             room: self.setup.setup.longest_payload,
             patience: self.args.end.patience,

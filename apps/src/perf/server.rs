@@ -31,8 +31,6 @@ pub(super) struct ServerOptions {
     pub(super) wait: Option<Span>,
     /// Bytes of messages that a client may make it hold.
     pub(super) memory: u64,
-    /// Whether its congestion control uses credit.
-    pub(super) credit: bool,
     /// Bytes of payload of a full packet that it sends.
     pub(super) payload: u32,
     /// Bytes of payload of the longest packet that its port takes.
@@ -121,7 +119,7 @@ impl<'a> Server<'a> {
         if self.session.as_ref().is_some_and(|session| session.peer == peer || session.reported) {
             self.end_session(endpoint, now);
         }
-        if let Some(reason) = self.objection(&test) {
+        if let Some(reason) = self.objection(endpoint, peer, &test) {
             return refuse(endpoint, peer, reason).map_err(|error| failure(&name, &error));
         }
         self.last_session = self.last_session % control::LAST_SESSION + 1;
@@ -139,8 +137,8 @@ impl<'a> Server<'a> {
         Ok(())
     }
 
-    /// Why a test is not run, if it is not.
-    fn objection(&self, test: &Test) -> Option<String> {
+    /// Why a test that `peer` asks for is not run, if it is not.
+    fn objection(&self, endpoint: &Endpoint, peer: Addr, test: &Test) -> Option<String> {
         if self.interrupted {
             return Some(INTERRUPTED.to_owned());
         }
@@ -154,9 +152,10 @@ impl<'a> Server<'a> {
         if needed > memory {
             return Some(format!("the test needs {needed} bytes here, of {memory} (--memory of the server)"));
         }
-        if test.credit != self.options.credit {
+        let credit = uses_credit(endpoint, peer);
+        if test.credit != credit {
             let uses = |credit| if credit { "uses credit" } else { "uses no credit" };
-            let (client, server) = (uses(test.credit), uses(self.options.credit));
+            let (client, server) = (uses(test.credit), uses(credit));
             return Some(format!("the client's --cc {} {client}, and the server's {server}", test.cc));
         }
         self.too_long(test)
@@ -504,6 +503,14 @@ impl Role for Server<'_> {
 #[inline]
 fn received(endpoint: &Endpoint) -> u64 {
     endpoint.worker().map_or(0, |worker| worker.fep().counters().data_received)
+}
+
+/// Whether congestion control towards `peer` uses credit.
+fn uses_credit(endpoint: &Endpoint, peer: Addr) -> bool {
+    endpoint.worker().is_some_and(|worker| {
+        let (own, zones) = (worker.fep().addr(), &worker.fep().config().zones);
+        zones.get(zones.map.zone_of(own, peer)).cc.sender_credit().is_some()
+    })
 }
 
 /// Tells `peer` why its test is not run.

@@ -5,18 +5,22 @@ use crate::Failure;
 use crate::choices::Switch;
 use crate::port_spec::{AnyPort, OpenPort, PeerSpec};
 use crate::zones::{AlgorithmOptions, PrefixZone};
+use std::net::IpAddr;
 use weft::core::{LinkRate, Settings, Setup, ZoneSettings};
 use weft::{Endpoint, Memory};
 use weft_cc::{CcChoice, Span};
 use weft_stack::packet::Addr;
 use weft_stack::worker::neighbours::ResolveError;
-use weft_stack::worker::{Strangers, Worker};
+use weft_stack::worker::{IpPrefix, Strangers, Worker};
 use weft_testbed::sim::Algorithms;
 
 /// How an end works, decided from its options and its port.
 pub(crate) struct EndSetup {
     pub(crate) setup: Setup,
-    pub(crate) cc: CcChoice,
+    /// Congestion control towards peers in no zone.
+    cc: CcChoice,
+    /// Congestion control towards the peers of zones.
+    zones: Vec<(IpPrefix, CcChoice)>,
 }
 
 impl EndSetup {
@@ -45,10 +49,17 @@ impl EndSetup {
             zones: zones.iter().map(of_prefix).collect::<Result<_, _>>()?,
             windows: args.windows.into(),
             ack_every: args.ack_every,
+            busy_timeout: args.busy_timeout,
             ..Settings::default()
         };
         let setup = Setup::new(&settings, &open.facts(&settings)).map_err(|e| usage("--payload", e))?;
-        Ok(EndSetup { setup, cc })
+        let zones = settings.zones.into_iter().map(|(prefix, zone)| (prefix, zone.cc)).collect();
+        Ok(EndSetup { setup, cc, zones })
+    }
+
+    /// Congestion control towards the peer at `ip`.
+    pub(super) fn cc_towards(&self, ip: IpAddr) -> &CcChoice {
+        IpPrefix::longest(&self.zones, ip).unwrap_or(&self.cc)
     }
 
     /// A worker for the endpoint `own` at `open`, which knows `peers`, and others as `strangers` says.

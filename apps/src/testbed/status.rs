@@ -167,6 +167,6 @@ fn end_options(plan: &Plan) -> String {
         if config.trim { "on" } else { "off" },
         config.topology.host_rate().as_bps(),
         us(config.network_rtt()),
-        us(soft::endpoint(config).zones.longest_rto())
+        us(soft::endpoint(config, []).zones.longest_rto())
     )
 }

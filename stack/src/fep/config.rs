@@ -30,10 +30,42 @@ pub struct FepConfig {
     pub idle_timeout: Span,
     /// How long a target remembers a closed PDC, to distinguish late copies of its packets from a new PDC.
     pub time_wait: Span,
-    /// Time after which an initiator gives up a connection without progress, because of refusals, a busy target or
-    /// missing credit. Until the target has acknowledged a packet, twice the idle timeout if that is shorter: a target
-    /// forgets a PDC after so long a silence.
-    pub busy_timeout: Span,
+    /// Time after which an initiator gives up a connection without progress whose peer answers, because of refusals, a
+    /// busy target, missing credit, or a path that loses its packets. Until the target has acknowledged a packet, twice
+    /// the idle timeout after its last refusal is enough: a target forgets a PDC after so long a silence.
+    pub busy_timeout: BusyTimeout,
+}
+
+/// How long a connection may be without progress while its peer answers. The silence of a peer ends it in any case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BusyTimeout {
+    /// It is given up after this time.
+    After(Span),
+    /// It is never given up: for providers whose applications may take nothing for hours. [`Time`](weft_cc::Time) is
+    /// circular, so one wait must end within 106 days.
+    Endless,
+}
+
+impl BusyTimeout {
+    /// The time after which a connection is given up, if there is one.
+    pub fn bound(self) -> Option<Span> {
+        match self {
+            BusyTimeout::After(span) => Some(span),
+            BusyTimeout::Endless => None,
+        }
+    }
+}
+
+impl Default for BusyTimeout {
+    fn default() -> BusyTimeout {
+        BusyTimeout::After(Span::from_ms(10_000))
+    }
+}
+
+impl From<Span> for BusyTimeout {
+    fn from(span: Span) -> BusyTimeout {
+        BusyTimeout::After(span)
+    }
 }
 
 /// What shares a congestion context, and with it a window, a load balancer and credit.
@@ -139,7 +171,7 @@ impl FepConfig {
             limits: Limits::default(),
             idle_timeout: Span::from_ms(10_000),
             time_wait: Span::from_ms(100),
-            busy_timeout: Span::from_ms(10_000),
+            busy_timeout: BusyTimeout::default(),
         }
     }
 

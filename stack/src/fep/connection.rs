@@ -69,6 +69,8 @@ pub(super) struct Connection {
 pub(super) struct Busy {
     pub(super) code: NackCode,
     pub(super) since: Time,
+    /// When the target last refused a packet of a PDC that it knows.
+    pub(super) refused_at: Time,
     /// When the next packet may leave.
     pub(super) until: Time,
     /// Number of polls.

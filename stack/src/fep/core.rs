@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use weft_cc::Time;
+use weft_cc::{Span, Time};
 
 use super::reply::Reply;
 use super::timers::TimerKey;
@@ -30,9 +30,8 @@ pub(super) struct Core {
     pub(super) abandoned: bool,
     /// Whether the last packet that waited for its turn was a response with data: the next is one of a connection.
     pub(super) replied: bool,
-    /// How long the packet at hand has waited, as acknowledgements of it report it
-    /// ([`NsccState::service_time`](crate::wire::pds::NsccState::service_time)).
-    pub(super) service_time: u16,
+    /// How long the packet at hand has waited at this host, for acknowledgements to report; zero if nobody measured it.
+    pub(super) waited: Span,
     /// Acknowledgements, NACKs and control packets that wait for the port.
     pub(super) control: VecDeque<Packet>,
     pub(super) events: Events,
@@ -52,7 +51,7 @@ impl Core {
             addr,
             abandoned: false,
             replied: false,
-            service_time: 0,
+            waited: Span::ZERO,
             control: VecDeque::new(),
             events: Events::default(),
             due: Vec::new(),

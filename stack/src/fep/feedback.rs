@@ -380,8 +380,12 @@ fn put_off(
     nack: &Nack,
 ) {
     let code = nack.code;
-    let first = Busy { code, since: now, until: now, count: 0, polled: true };
+    let first =
+        Busy { code, since: now, refused_at: connection.progress_at, until: now, count: 0, polled: true };
     let busy = connection.pause.get_or_insert_with(|| Box::new(first));
+    if code != NackCode::NO_PDC_AVAIL {
+        busy.refused_at = now;
+    }
     // Refusals of packets that left before the pause began do not lengthen it.
     if busy.polled {
         if busy.count > 0 {

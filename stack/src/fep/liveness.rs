@@ -4,13 +4,14 @@
 //!   packet of it has come that belongs to a connection of the same congestion context. No single packet's bad luck can
 //!   do that.
 //! - The peer answers, but for [`FepConfig::busy_timeout`] no packet of the connection has arrived: the target refuses
-//!   or is busy, grants no credit, or the path swallows packets of this size.
+//!   or is busy, grants no credit, or the path swallows packets of this size. This time may be endless. A peer that has fallen
+//!   silent meanwhile is left to the first bound.
 //!
 //! A connection that waits behind others for the window, and has nothing under way, has no timer. Those that have waited
 //! for as long are given up together with the one whose timer finds out.
 //!
-//! Until the target has acknowledged something the second bound is at most twice
-//! [`FepConfig::idle_timeout`]: a target forgets a PDC after so long a silence, and packets that arrive later would open
+//! Until the target has acknowledged something the second bound is at most twice [`FepConfig::idle_timeout`] after its
+//! last refusal, if there was one: a target forgets a PDC after so long a silence, and packets that arrive later would open
 //! it again and deliver their messages a second time. Here, as elsewhere, all endpoints of a network are taken to have
 //! the same settings.
 
@@ -34,7 +35,7 @@ impl Initiator {
         let context = self.contexts.get(connection.context)?;
         let is_past = |deadline: Time| now.is_at_or_after(deadline);
         let is_silent = silent_until(config, connection, context).is_some_and(is_past);
-        if !is_silent && !is_past(stuck_until(config, connection, context)) {
+        if !is_silent && !is_stuck(config, now, connection, context) {
             return None;
         }
         Some(match is_silent || was_silent(connection, context) {
@@ -68,13 +69,14 @@ impl Initiator {
     }
 }
 
-/// When `connection` will be given up if nothing changes; `None` while nothing is expected of its peer.
+/// When `connection` will be given up if nothing changes; `None` while nothing is expected of its peer, or where a peer
+/// that answers is waited for without end.
 pub(super) fn deadline(config: &FepConfig, connection: &Connection, context: &Context) -> Option<Time> {
     if !is_bounded(connection) {
         return None;
     }
-    let stuck = stuck_until(config, connection, context);
-    Some(silent_until(config, connection, context).map_or(stuck, |silent| silent.earliest(stuck)))
+    let ends = [silent_until(config, connection, context), stuck_until(config, connection, context)];
+    ends.into_iter().flatten().reduce(Time::earliest)
 }
 
 /// Whether it waits for its peer. One that has just got work or is held back by its owner does not.
@@ -97,19 +99,35 @@ fn silent_since(connection: &Connection, context: &Context) -> Option<Time> {
     context.silent_since.map(|since| since.latest(connection.progress_at))
 }
 
-/// When the lack of progress ends the connection.
-fn stuck_until(config: &FepConfig, connection: &Connection, context: &Context) -> Time {
-    let patience = match connection.pdc.is_unheard() {
-        true => config.busy_timeout.min(config.idle_timeout.times(2)),
-        false => config.busy_timeout,
-    };
-    stuck_since(connection, context) + patience.min(LONGEST)
+/// When the lack of progress ends the connection; `None` if it does not.
+fn stuck_until(config: &FepConfig, connection: &Connection, context: &Context) -> Option<Time> {
+    let forgotten = connection.pdc.is_unheard().then(|| forgotten_at(config, connection, context));
+    forgotten.into_iter().chain(busy_until(config, connection, context)).reduce(Time::earliest)
+}
+
+/// When a peer that answers has been busy for too long; `None` where it is waited for without end, or where it does not
+/// answer, so that its silence decides. A peer that answers does so before the last packet has been sent again as late as
+/// packets are.
+fn busy_until(config: &FepConfig, connection: &Connection, context: &Context) -> Option<Time> {
+    let end = stuck_since(connection, context) + config.busy_timeout.bound()?.min(LONGEST);
+    let rto = context.rto(&config.zones.get(context.zone).pdc);
+    let is_silent = |since: Time| (since + rto.times(4)).is_before(end);
+    let silent_since = silent_since(connection, context);
+    (!silent_since.is_some_and(is_silent)).then_some(end)
+}
+
+/// When a target that has acknowledged nothing may have forgotten the PDC. Its refusals show that it has not, except for
+/// those that say that it has none.
+fn forgotten_at(config: &FepConfig, connection: &Connection, context: &Context) -> Time {
+    let since = stuck_since(connection, context);
+    let refused_at = connection.pause.as_ref().map_or(since, |busy| busy.refused_at.latest(since));
+    refused_at + config.idle_timeout.times(2).min(LONGEST)
 }
 
 /// Whether `connection` has made no progress for too long.
 #[inline]
 pub(super) fn is_stuck(config: &FepConfig, now: Time, connection: &Connection, context: &Context) -> bool {
-    now.is_at_or_after(stuck_until(config, connection, context))
+    stuck_until(config, connection, context).is_some_and(|end| now.is_at_or_after(end))
 }
 
 /// While nothing of a connection is under way, it waits for its turn: the progress of its context is its own.

@@ -61,7 +61,7 @@ pub use api::{
     CallError, Completion, ConnectOptions, ConnectionId, Failure, PeerRefusal, PostError, QUESTIONS, Receive,
     ReceiveError, Resource, Send, SendError, SendId, Unreachable,
 };
-pub use config::{ConfigError, FepConfig, Limits, Windows};
+pub use config::{BusyTimeout, ConfigError, FepConfig, Limits, Windows};
 pub use context::TrafficClass;
 pub use explain::Wait;
 pub use footprint::Footprint;
@@ -78,7 +78,7 @@ use crate::packet::{Addr, Packet, Payload};
 use crate::region::RegionSlice;
 use crate::rng::Rng;
 use crate::ses::ReceiveId;
-use crate::wire::pds::{ControlKind, NsccState, Pds};
+use crate::wire::pds::{ControlKind, Pds};
 use context::Context;
 use initiator::Initiator;
 use target::Target;
@@ -329,7 +329,7 @@ impl Fep {
     #[inline]
     pub fn on_packet_after(&mut self, now: Time, waited: Span, packet: &Packet, payload: Payload<'_>) {
         let Fep { core, initiator, target, .. } = self;
-        core.service_time = NsccState::service_time_of(waited);
+        core.waited = waited;
         match &packet.pds {
             Pds::Request(request) => target.on_request(core, now, packet, request, payload),
             Pds::Ack(ack) => initiator.on_ack(core, now, waited, packet, ack, payload),

@@ -3,7 +3,7 @@
 //! They are data to the network: switches may trim and mark them. So they wait in a queue of their own and take turns
 //! with the packets of connections, where acknowledgements without data leave before both.
 
-use weft_cc::Time;
+use weft_cc::{Span, Time};
 
 use super::core::Core;
 use super::memory::ExposedMemory;
@@ -14,7 +14,7 @@ use crate::buffer::Buffer;
 use crate::event::Event;
 use crate::packet::{Class, Network, Packet};
 use crate::pdc::{Answer, Trigger};
-use crate::wire::pds::{Ack, NextHeader, NsccState, PdcId, Pds, Psn};
+use crate::wire::pds::{Ack, NextHeader, PdcId, Pds, Psn};
 use crate::wire::ses::{Response, ResponseWithData, ReturnCode, Ses};
 
 /// The response opcode of a response without data.
@@ -29,9 +29,9 @@ pub(super) struct Reply {
     /// The packet that it answers.
     pub(super) net: Network,
     pub(super) cause: Cause,
-    /// When that packet arrived, and how long it had waited in this host by then, in units of `service_time`.
+    /// When that packet arrived, and how long it had waited in this host by then.
     pub(super) at: Time,
-    pub(super) waited: u16,
+    pub(super) waited: Span,
 }
 
 impl Target {
@@ -81,7 +81,7 @@ fn send(
         (Ses::Response(withdrawn(&header)), NextHeader::Response, Class::Control, PayloadRef::NONE)
     };
     // The time in the queue is this host's, not the network's.
-    let waited = NsccState::service_time_of(now.since(reply.at)).saturating_add(reply.waited);
+    let waited = now.since(reply.at) + reply.waited;
     let ack = pdc.build_ack(Trigger::Psn(reply.psn), reply.psn, reply.cause, waited);
     core.events.emit(now, Event::AckSent { peer: pdc.rx.peer, pdc: reply.pdc, cack: ack.cack_psn });
     let net = core.network(reply.net.src, reply.net.entropy, class);

@@ -18,7 +18,7 @@ use crate::spray::Entropy;
 use crate::table::{Key, Table};
 use crate::wire::pds::{
     Ack, AckCc, AckRequest, CcState, Control, ControlKind, DelayEcho, DeliveryMode, Destination, Nack,
-    NackCode, NextHeader, PdcId, Pds, Psn, Request, VendorFlags,
+    NackCode, NextHeader, NsccState, PdcId, Pds, Psn, Request, VendorFlags,
 };
 use crate::wire::ses::Ses;
 
@@ -132,7 +132,7 @@ impl TargetPdc {
             Some(Answer::Plain(response)) => (Ses::Response(response), NextHeader::Response),
             None => (Ses::None, NextHeader::None),
         };
-        let ack = self.build_ack(trigger, around, cause, core.service_time);
+        let ack = self.build_ack(trigger, around, cause, core.waited);
         core.events.emit(now, Event::AckSent { peer: packet.net.src, pdc: self.rx.id, cack: ack.cack_psn });
         // The entropy is echoed: the initiator learns how the path of the packet fares.
         let net = core.network(packet.net.src, packet.net.entropy, Class::Control);
@@ -140,21 +140,15 @@ impl TargetPdc {
         core.push_control(now, Packet { net, payload_len: 0, pds: Pds::Ack(ack), ses });
     }
 
-    /// The acknowledgement of a packet that has waited in this host for `service_time`.
+    /// The acknowledgement of a packet that has waited in this host for so long; zero if nobody measured it.
     #[inline]
-    pub(super) fn build_ack(
-        &mut self,
-        trigger: Trigger,
-        around: Psn,
-        cause: Cause,
-        service_time: u16,
-    ) -> Ack {
+    pub(super) fn build_ack(&mut self, trigger: Trigger, around: Psn, cause: Cause, waited: Span) -> Ack {
         let mut ack = self.rx.acknowledge(trigger, around, cause.ecn, cause.retx);
         if let Some(AckCc { state: CcState::Nscc(state), .. }) = &mut ack.cc {
-            state.service_time = service_time;
+            state.service_time = NsccState::service_time_of(waited);
         }
         if let Some(hops) = cause.echo {
-            echo(&mut ack, hops);
+            echo(&mut ack, hops, waited);
         }
         ack
     }
@@ -164,8 +158,7 @@ impl TargetPdc {
     fn queue_reply(&mut self, core: &mut Core, now: Time, packet: &Packet, psn: Psn, cause: Cause) {
         let (pdc, net) = (self.rx.id, packet.net);
         let Some(stored) = self.rx.response_mut(psn).filter(|stored| !stored.waits) else { return };
-        stored.waits =
-            core.push_reply(now, Reply { pdc, psn, net, cause, at: now, waited: core.service_time });
+        stored.waits = core.push_reply(now, Reply { pdc, psn, net, cause, at: now, waited: core.waited });
     }
 
     /// The initiator has lost the data of the response to packet `psn`: it is sent again.
@@ -324,12 +317,13 @@ impl Cause {
 
 /// Turns `ack` into the acknowledgement of a packet that asked for an echo.
 #[cold]
-fn echo(ack: &mut Ack, hops: u8) {
+fn echo(ack: &mut Ack, hops: u8, waited: Span) {
     if let Some(cc) = &mut ack.cc
         && let CcState::Nscc(state) = &cc.state
     {
-        // Nothing measures yet how long packets wait at this host.
-        cc.state = CcState::DelayEcho(DelayEcho::of(state, hops, None));
+        // As for `service_time`, no time at all says that nobody measured it.
+        let queued = (waited > Span::ZERO).then_some(waited);
+        cc.state = CcState::DelayEcho(DelayEcho::of(state, hops, queued));
     }
 }
 

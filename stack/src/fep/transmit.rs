@@ -397,7 +397,8 @@ const LONGEST_POLL: Span = Span::from_ms(1_000);
 /// turn, unless RTO is longer than its share.
 pub(super) fn poll_interval(config: &FepConfig, context: &Context, polls: u32, messages: u32) -> Span {
     let rto = context.rto(&config.zones.get(context.zone).pdc);
-    let longest = Span::from_ps(config.busy_timeout.as_ps() / 16).min(LONGEST_POLL);
+    let sixteenth = config.busy_timeout.bound().map(|bound| Span::from_ps(bound.as_ps() / 16));
+    let longest = sixteenth.map_or(LONGEST_POLL, |sixteenth| sixteenth.min(LONGEST_POLL));
     let share = Span::from_ps(longest.as_ps() / u64::from(messages));
     rto.times(1 << polls.min(32)).min(share.max(rto))
 }

@@ -32,6 +32,12 @@ impl IpPrefix {
         self.ip.is_ipv4() == ip.is_ipv4() && self.differing(ip) == 0
     }
 
+    /// What belongs to the longest of `prefixes` that contains `ip`, if any does.
+    pub fn longest<T>(prefixes: &[(IpPrefix, T)], ip: IpAddr) -> Option<&T> {
+        let fitting = prefixes.iter().filter(|(prefix, _)| prefix.contains(ip));
+        fitting.max_by_key(|(prefix, _)| prefix.len).map(|(_, value)| value)
+    }
+
     /// The bits of the prefix in which `ip`, of the same version, differs.
     fn differing(&self, ip: IpAddr) -> u128 {
         // IPv4 addresses take the upper 32 of 128 bits.
@@ -81,8 +87,7 @@ impl PrefixZones {
 
     /// Enters the zone of `peer`, which has the address `ip`.
     pub(super) fn enter(&self, peer: Addr, ip: IpAddr) {
-        let fitting = self.prefixes.iter().filter(|(prefix, _)| prefix.contains(ip));
-        if let Some((_, zone)) = fitting.max_by_key(|(prefix, _)| prefix.len) {
+        if let Some(zone) = IpPrefix::longest(&self.prefixes, ip) {
             self.table.set(peer, *zone);
         }
     }

@@ -244,7 +244,7 @@ impl Run {
         let SendError::Failed(failure) = error else { panic!("message {number}: {error}") };
         let pdc = self.config.zones.iter().next().expect("there is a zone").pdc;
         let silence = pdc.silence(pdc.rto_init);
-        let busy = self.config.busy_timeout;
+        let busy = self.busy_timeout();
         let (least, waited) = match failure {
             Failure::NoAnswer { pdc: id, psn, waited, .. } => {
                 let name = (self.messages[number].from as u32, id.0, psn.0);
@@ -263,13 +263,15 @@ impl Run {
         assert!((least..=busy + slack).contains(&waited), "message {number}: {failure}");
     }
 
+    fn busy_timeout(&self) -> Span {
+        self.config.busy_timeout.bound().expect("it is not endless")
+    }
+
     /// The longest time for which anything may happen after the last news: initiators learn within one bound what has
     /// arrived and give up within another, their closing may take a third, and then targets notice.
     fn patience(&self) -> Span {
         let slack = self.config.zones.longest_rto().times(1 << MAX_DOUBLINGS);
-        (self.config.busy_timeout + slack).times(3)
-            + self.config.idle_timeout.times(2)
-            + self.config.time_wait
+        (self.busy_timeout() + slack).times(3) + self.config.idle_timeout.times(2) + self.config.time_wait
     }
 
     /// Runs until nothing happens any more, and checks the result.

@@ -19,7 +19,7 @@ use harness::{Pair, params};
 use ledger::{Ledger, MEMORY};
 pub(crate) use liveness::every_message_ends;
 use weft_cc::{CcChoice, CcParams, Span, Time};
-use weft_stack::fep::{ConnectOptions, ConnectionId, FepConfig, Limits, TrafficClass};
+use weft_stack::fep::{BusyTimeout, ConnectOptions, ConnectionId, FepConfig, Limits, TrafficClass};
 use weft_stack::packet::{Addr, Class};
 use weft_stack::pdc::{PdcConfig, RodReceive};
 use weft_stack::spray::LbChoice;
@@ -31,7 +31,6 @@ const LIFETIME: Span = Span::from_ms(50);
 const TIME_WAIT: Span = Span::from_ms(100);
 /// Eleven days, which no string of bytes lasts, so that no peer seems dead.
 const IDLE: Span = Span::from_ms(1_000_000_000);
-const FOREVER: Span = Span::from_ms(4_000_000_000);
 /// More retries than any string of bytes can make fail.
 const RETRIES: u8 = 250;
 /// Over the fair channel everything completes within this, which is a dozen times the longest back-off.
@@ -108,7 +107,7 @@ fn config(choices: &mut Choices<'_>) -> FepConfig {
         },
         idle_timeout: IDLE,
         time_wait: TIME_WAIT,
-        busy_timeout: FOREVER,
+        busy_timeout: BusyTimeout::Endless,
         ..base
     }
 }

@@ -65,7 +65,7 @@ pub(crate) fn impatient_config() -> FepConfig {
     let params = CcParams { mtu: 1_000, network_rtt: Span::from_us(5), ..params() };
     let base = FepConfig::new(&CcChoice::default(), &params);
     let base = base.with_zones(|zone| zone.pdc.rto_init = SHORT_RTO);
-    FepConfig { busy_timeout: Span::from_ms(10), ..base }
+    FepConfig { busy_timeout: Span::from_ms(10).into(), ..base }
 }
 
 /// The endpoint with address `own`, made at `now`. Its random numbers differ from those of other addresses.

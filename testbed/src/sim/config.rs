@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use weft_cc::{CcChoice, CcParams, Rate, Span};
-use weft_stack::fep::{ConfigError, FepConfig, Windows, Zone, Zones};
+use weft_stack::fep::{BusyTimeout, ConfigError, FepConfig, Windows, Zone, Zones};
 use weft_stack::pdc::PdcConfig;
 use weft_stack::spray::LbChoice;
 use weft_stack::wire::pds::DeliveryMode;
@@ -57,8 +57,6 @@ pub struct Timers {
     pub rto_init: Option<Span>,
     /// [`FepConfig::idle_timeout`].
     pub idle_timeout: Option<Span>,
-    /// [`FepConfig::busy_timeout`].
-    pub busy_timeout: Option<Span>,
 }
 
 /// The complete description of a run.
@@ -99,6 +97,8 @@ pub struct RunConfig {
     pub until: Option<Span>,
     /// Number of accepted bytes after which a receiver acknowledges.
     pub ack_every: u32,
+    /// How long a connection may be without progress while its peer answers.
+    pub busy_timeout: BusyTimeout,
     /// Delivery mode of all connections.
     pub mode: DeliveryMode,
     /// Whether packets end with a CRC-32C, where they are frames.
@@ -182,6 +182,7 @@ impl RunConfig {
             seed: 1,
             until: None,
             ack_every: 16 * 1024,
+            busy_timeout: BusyTimeout::default(),
             mode: DeliveryMode::Rud,
             crc: false,
             timers: Timers::default(),
@@ -292,13 +293,18 @@ impl RunConfig {
         }
     }
 
-    /// The configuration of the endpoints.
+    /// The configuration of the endpoints of all hosts, which have their hosts' numbers as addresses.
     pub fn endpoint(&self) -> FepConfig {
+        self.endpoint_among((0..self.topology.hosts()).map(HostId))
+    }
+
+    /// The configuration of the endpoints of `hosts`, whose addresses are their places in this list.
+    pub fn endpoint_among(&self, hosts: impl IntoIterator<Item = HostId>) -> FepConfig {
         let others = self.zone(&self.cc, &self.lb, self.network_rtt());
         let zones = match &self.intra {
             None => Zones::one(others),
             Some(Algorithms { cc, lb }) => {
-                let groups = (0..self.topology.hosts()).map(|host| self.topology.group_of(HostId(host)));
+                let groups = hosts.into_iter().map(|host| self.topology.group_of(host));
                 Zones::grouped(others, self.zone(cc, lb, self.group_rtt()), groups.collect())
             }
         };
@@ -307,7 +313,7 @@ impl RunConfig {
             zones,
             windows: self.windows,
             idle_timeout: self.timers.idle_timeout.unwrap_or(base.idle_timeout),
-            busy_timeout: self.timers.busy_timeout.unwrap_or(base.busy_timeout),
+            busy_timeout: self.busy_timeout,
             ..base
         }
     }
@@ -327,5 +333,30 @@ impl RunConfig {
         let mp_range = (window as u32 / 128) * 128;
         let pdc = PdcConfig { mp_range, rto_init, ack_bytes: self.ack_every, ..base.pdc };
         Zone { lb: lb.clone(), paths: self.paths, pdc, ..base }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::topology::TopologySpec;
+    use crate::workload::WorkloadSpec;
+    use weft_stack::fep::ZoneId;
+    use weft_stack::packet::Addr;
+    use weft_stack::rng::Rng;
+
+    #[test]
+    fn hosts_keep_their_zones_wherever_they_stand_among_the_endpoints() {
+        let topology: TopologySpec = "fat-tree:k=4".parse().unwrap();
+        let workload: WorkloadSpec = "permutation".parse().unwrap();
+        let workload = workload.build(Some(16), 1, &mut Rng::new(1, 1)).unwrap();
+        let algorithms = Algorithms { cc: CcChoice::default(), lb: LbChoice::default() };
+        let config =
+            RunConfig { intra: Some(algorithms), ..RunConfig::new(topology.build().unwrap(), workload) };
+        // Pods of four hosts.
+        let zones = config.endpoint_among([9, 0, 10, 3].map(HostId)).zones;
+        let is_near = |own, peer| zones.map.zone_of(Addr(own), Addr(peer)) != ZoneId::DEFAULT;
+        assert!(is_near(0, 2) && is_near(1, 3));
+        assert!(!is_near(0, 1) && !is_near(2, 3));
     }
 }

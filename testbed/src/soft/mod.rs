@@ -65,11 +65,12 @@ pub struct SoftOptions {
     pub discard_damaged: bool,
 }
 
-/// The configuration of endpoints at the ports of a fabric: the simulator's, but with a retransmission
-/// timeout four times as long. In real time a thread may lose its core for some milliseconds, although no
-/// packet is lost; and a fabric that trims rarely needs timeouts.
-pub fn endpoint(config: &RunConfig) -> FepConfig {
-    config.endpoint().with_zones(|zone| zone.pdc.rto_init = zone.pdc.rto_init.times(4))
+/// The configuration of the endpoints of `hosts`, whose addresses are their places in this list, at the ports of a
+/// fabric: the simulator's, but with a retransmission timeout four times as long. In real time a thread may lose its
+/// core for some milliseconds, although no packet is lost; and a fabric that trims rarely needs timeouts.
+pub fn endpoint(config: &RunConfig, hosts: impl IntoIterator<Item = HostId>) -> FepConfig {
+    let simulated = config.endpoint_among(hosts);
+    simulated.with_zones(|zone| zone.pdc.rto_init = zone.pdc.rto_init.times(4))
 }
 
 /// Why a fabric cannot be built or changed.

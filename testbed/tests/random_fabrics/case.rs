@@ -125,8 +125,9 @@ impl Case {
             true => Timers { rto_init: Some(PRODUCTION_RTO), ..Timers::default() },
             false => {
                 let rto = config.endpoint().zones.longest_rto() + self.longest_delay(&config.topology);
-                let bound = Some(rto.times(SHORT_BOUND));
-                Timers { idle_timeout: bound, busy_timeout: bound, ..Timers::default() }
+                let bound = rto.times(SHORT_BOUND);
+                config.busy_timeout = bound.into();
+                Timers { idle_timeout: Some(bound), ..Timers::default() }
             }
         };
         config

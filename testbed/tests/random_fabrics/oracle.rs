@@ -90,9 +90,13 @@ impl<'a> Court<'a> {
         self.longest_rto().times(1 << MAX_DOUBLINGS)
     }
 
+    fn busy_timeout(&self) -> Span {
+        self.endpoint.busy_timeout.bound().expect("all cases have one")
+    }
+
     /// The longest time from the last progress of a connection to its end.
     fn patience(&self) -> Span {
-        self.endpoint.busy_timeout + self.slack()
+        self.busy_timeout() + self.slack()
     }
 
     fn flow(&self, index: usize) -> &Flow {
@@ -148,7 +152,7 @@ impl<'a> Court<'a> {
             Failure::Busy { waited, .. }
             | Failure::NoCredit { waited, .. }
             | Failure::NoProgress { waited, .. } => {
-                let least = self.endpoint.busy_timeout.min(self.endpoint.idle_timeout.times(2));
+                let least = self.busy_timeout().min(self.endpoint.idle_timeout.times(2));
                 (waited, within(least, waited))
             }
             // A target that has heard nothing for twice its idle timeout has forgotten the PDC.

@@ -237,7 +237,8 @@ fn end(
     let mut book = AddressBook::new(Addr(host), own, hosts as usize, Strangers::Refuse).unwrap();
     (0..hosts).for_each(|peer| book.insert(Addr(peer), place(peer)).unwrap());
     let rng = Rng::new(config.seed, u64::from(host));
-    let fep = Fep::new(Addr(host), Arc::new(endpoint(config)), rng, Time::ZERO).unwrap();
+    let endpoint = Arc::new(endpoint(config, (0..hosts).map(HostId)));
+    let fep = Fep::new(Addr(host), endpoint, rng, Time::ZERO).unwrap();
     let link = LinkConfig { classes, ..LinkConfig::default() };
     Worker::new(fep, port, book, link, Clock::system(Time::ZERO)).unwrap()
 }

@@ -119,7 +119,6 @@ fn server(seen: &mut Option<EndReport>) -> Server<'_> {
         once: true,
         wait: Some(PATIENCE),
         memory: u64::MAX,
-        credit: false,
         payload: 4096,
         room: 4096,
         patience: PATIENCE,

@@ -20,6 +20,7 @@ use weft_cc::{Span, Time};
 use weft_stack::worker::{Clock, HostAddr, Worker};
 use weft_testbed::sim::RunConfig;
 use weft_testbed::soft;
+use weft_testbed::topology::HostId;
 
 /// How long the fabric's end of the link may take to appear.
 const LINK_WAIT: Duration = Duration::from_secs(20);
@@ -100,7 +101,8 @@ impl<'a> HostProcess<'a> {
         let own = own.ok_or_else(|| Failure::Run("not one of the hosts".to_owned()))?;
         let (port, places) = open(own, &setup.hosts)?;
         port.port.wait_for_link(LINK_WAIT).map_err(Failure::Run)?;
-        let endpoint = soft::endpoint(config);
+        let numbers: Vec<u32> = setup.hosts.iter().map(|facts| facts.host).collect();
+        let endpoint = soft::endpoint(config, numbers.iter().copied().map(HostId));
         let endpoint = endpoint.with_zones(|zone| zone.paths = zone.paths.min(port.info.paths));
         let endpoint = Arc::new(endpoint);
         let rate = config.topology.host_rate();
@@ -109,7 +111,6 @@ impl<'a> HostProcess<'a> {
         let host = LiveHost { number, host: places[own], port };
         let mut worker = live::endpoint(config.seed, &endpoint, host, own as u32, &places, clock)
             .map_err(|error| failed(&error))?;
-        let numbers: Vec<u32> = setup.hosts.iter().map(|facts| facts.host).collect();
         let participants = Participants::new(&config.workload, &numbers);
         let mut flows = HostFlows::new(config, &participants, number);
         // A host does not hear when a flow to it starts elsewhere.
