@@ -4,8 +4,8 @@
 //!   packet of it has come that belongs to a connection of the same congestion context. No single packet's bad luck can
 //!   do that.
 //! - The peer answers, but for [`FepConfig::busy_timeout`] no packet of the connection has arrived: the target refuses
-//!   or is busy, grants no credit, or the path swallows packets of this size. This time may be endless. A peer that has fallen
-//!   silent meanwhile is left to the first bound.
+//!   or is busy, grants no credit, or the path swallows packets of this size. This time may be endless. If the peer
+//!   was silent for most of it, the error says that it gave no answer.
 //!
 //! A connection that waits behind others for the window, and has nothing under way, has no timer. Those that have waited
 //! for as long are given up together with the one whose timer finds out.
@@ -38,7 +38,7 @@ impl Initiator {
         if !is_silent && !is_stuck(config, now, connection, context) {
             return None;
         }
-        Some(match is_silent || was_silent(connection, context) {
+        Some(match is_silent || was_silent(now, connection, context) {
             true => no_answer(now, connection, context),
             false => no_progress(now, connection, context),
         })
@@ -90,9 +90,10 @@ fn silent_until(config: &FepConfig, connection: &Connection, context: &Context) 
     Some(silent_since(connection, context)? + pdc.silence(context.rto(pdc)))
 }
 
-/// Whether the peer has said nothing at all for as long as the connection has made no progress.
-fn was_silent(connection: &Connection, context: &Context) -> bool {
-    context.silent_since.is_some_and(|since| stuck_since(connection, context).is_at_or_after(since))
+/// Whether the peer has said nothing at all for most of the time that the connection has made no progress.
+fn was_silent(now: Time, connection: &Connection, context: &Context) -> bool {
+    let stuck = now.since(stuck_since(connection, context));
+    silent_since(connection, context).is_some_and(|since| now.since(since).times(2) > stuck)
 }
 
 fn silent_since(connection: &Connection, context: &Context) -> Option<Time> {
@@ -105,15 +106,9 @@ fn stuck_until(config: &FepConfig, connection: &Connection, context: &Context) -
     forgotten.into_iter().chain(busy_until(config, connection, context)).reduce(Time::earliest)
 }
 
-/// When a peer that answers has been busy for too long; `None` where it is waited for without end, or where it does not
-/// answer, so that its silence decides. A peer that answers does so before the last packet has been sent again as late as
-/// packets are.
+/// When the peer has been busy for too long; `None` where it is waited for without end.
 fn busy_until(config: &FepConfig, connection: &Connection, context: &Context) -> Option<Time> {
-    let end = stuck_since(connection, context) + config.busy_timeout.bound()?.min(LONGEST);
-    let rto = context.rto(&config.zones.get(context.zone).pdc);
-    let is_silent = |since: Time| (since + rto.times(4)).is_before(end);
-    let silent_since = silent_since(connection, context);
-    (!silent_since.is_some_and(is_silent)).then_some(end)
+    Some(stuck_since(connection, context) + config.busy_timeout.bound()?.min(LONGEST))
 }
 
 /// When a target that has acknowledged nothing may have forgotten the PDC. Its refusals show that it has not, except for

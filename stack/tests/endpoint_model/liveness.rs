@@ -243,8 +243,9 @@ impl Run {
         assert!(self.lasts(), "message {number} has failed without a fault that lasts: {error}");
         let SendError::Failed(failure) = error else { panic!("message {number}: {error}") };
         let pdc = self.config.zones.iter().next().expect("there is a zone").pdc;
-        let silence = pdc.silence(pdc.rto_init);
         let busy = self.busy_timeout();
+        // Or it was silent for most of the time in which a busy peer is waited for.
+        let silence = pdc.silence(pdc.rto_init).min(busy.mul_f64(0.5));
         let (least, waited) = match failure {
             Failure::NoAnswer { pdc: id, psn, waited, .. } => {
                 let name = (self.messages[number].from as u32, id.0, psn.0);

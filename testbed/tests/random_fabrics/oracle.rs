@@ -145,7 +145,9 @@ impl<'a> Court<'a> {
             complain("it failed in a way that no fault explains".to_owned());
             return complaints;
         };
-        let silence = self.pdc().silence(self.pdc().rto_init);
+        // Or it was silent for most of the time in which a busy peer is waited for.
+        let bound = self.busy_timeout().min(self.endpoint.idle_timeout.times(2));
+        let silence = self.pdc().silence(self.pdc().rto_init).min(bound.mul_f64(0.5));
         let within = |least: Span, waited: Span| (least..=self.patience()).contains(&waited);
         let (waited, is_in_time) = match why {
             Failure::NoAnswer { waited, .. } => (waited, within(silence, waited)),
