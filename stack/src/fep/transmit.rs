@@ -169,14 +169,10 @@ impl Initiator {
             context.on_ask(connection.pdc.id, psn);
         }
         let Segment { offset, len } = data.segment;
-        let payload = match data.is_read {
-            true => PayloadRef::NONE,
-            false => PayloadRef { source: Source::Message { send, offset }, len },
-        };
         let rivals = if context.needs_credit() { count_rivals(&mut self.stocked, context) } else { 0 };
         *packet = Packet {
             net: core.network(connection.pdc.peer, entropy, Class::Data),
-            payload_len: payload.len,
+            payload_len: len,
             pds: Pds::Request(Request {
                 mode: connection.pdc.mode,
                 next: NextHeader::RequestStandard,
@@ -193,6 +189,10 @@ impl Initiator {
                 pid_on_fep: connection.process,
                 ..message.request(connection.source, offset, len)
             }),
+        };
+        let payload = match data.is_read {
+            true => ask_instead(packet, connection, message, data.segment),
+            false => PayloadRef { source: Source::Message { send, offset }, len },
         };
         let (pdc, retransmission) = (connection.pdc.id, data.again.is_some());
         core.events.emit(now, Event::DataSent { pdc, psn, len: payload.len, entropy, retransmission });
@@ -370,6 +370,21 @@ pub(super) fn send_probes(
         core.push_control(now, control_packet(net, control));
     }
     context.await_answer(now);
+}
+
+/// Turns the packet that would carry `segment` into the one that asks for it.
+#[inline(never)]
+fn ask_instead(
+    packet: &mut Packet,
+    connection: &Connection,
+    message: &SendMessage,
+    segment: Segment,
+) -> PayloadRef {
+    packet.payload_len = 0;
+    if let Some(request) = message.read_request(connection.source, segment.offset, segment.len) {
+        packet.ses = Ses::Standard(StandardRequest { pid_on_fep: connection.process, ..request });
+    }
+    PayloadRef::NONE
 }
 
 /// A packet has just left, and nothing else will ask about it.

@@ -29,8 +29,6 @@ pub enum Operation {
 pub struct SendMessage {
     /// The bytes of the message; of a read the memory for what it reads.
     pub buffer: Buffer,
-    /// What it asks of the target.
-    pub operation: Operation,
     /// Length of the message or the read, bytes; kept here because looking up the buffer takes longer.
     len: u32,
     /// Offset of the next packet.
@@ -42,6 +40,8 @@ pub struct SendMessage {
     pub msg_id: u16,
     /// Whether the last packet has been cut.
     cut: bool,
+    /// What it asks of the target. The first cache line ends behind its tag: the rest is for reads.
+    pub operation: Operation,
     /// Packets sent more than once, counted each time.
     pub retransmissions: u32,
     /// The connection that it was posted on, as numbered by the endpoint.
@@ -150,16 +150,20 @@ impl SendMessage {
         self.msg_id.wrapping_add((offset / part) as u16)
     }
 
-    /// The header of the packet that carries `len` bytes from `offset`, or asks for them, sent by process `source` of this
-    /// endpoint.
+    /// Its tag. A read has none.
+    #[inline]
+    fn tag(&self) -> Option<u64> {
+        match self.operation {
+            Operation::Send { tag } => tag,
+            Operation::Read { .. } => None,
+        }
+    }
+
+    /// The header of the packet that carries `len` bytes from `offset` of a message, sent by process `source` of this
+    /// endpoint. Not for reads.
     #[inline]
     pub fn request(&self, source: u16, offset: u32, len: u32) -> StandardRequest {
-        let tag = match self.operation {
-            Operation::Send { tag } => tag,
-            Operation::Read { key, offset: first, .. } => {
-                return self.read_request(source, key, first.wrapping_add(offset.into()), offset, len);
-            }
-        };
+        let tag = self.tag();
         let start = offset == 0;
         StandardRequest {
             opcode: if tag.is_some() { Opcode::TAGGED_SEND } else { Opcode::SEND },
@@ -186,11 +190,12 @@ impl SendMessage {
         }
     }
 
-    /// The header of the request for `len` bytes at `offset` of a read, which are at `from` of the memory `key`. It is a
-    /// message of its own, so that its target can answer it without the others.
-    #[inline(never)]
-    fn read_request(&self, source: u16, key: u64, from: u64, offset: u32, len: u32) -> StandardRequest {
-        StandardRequest {
+    /// The header of the packet that asks for `len` bytes from `offset` of a read, sent by process `source` of this
+    /// endpoint; `None` of a message. The packet is a message of its own, so that its target can answer it without the
+    /// others.
+    pub fn read_request(&self, source: u16, offset: u32, len: u32) -> Option<StandardRequest> {
+        let Operation::Read { key, offset: first, .. } = self.operation else { return None };
+        Some(StandardRequest {
             opcode: Opcode::READ,
             flags: RequestFlags { start_of_message: true, end_of_message: true, ..RequestFlags::default() },
             msg_id: self.read_id(offset),
@@ -198,12 +203,12 @@ impl SendMessage {
             job_id: 0,
             pid_on_fep: 0,
             resource_index: 0,
-            buffer_offset: from,
+            buffer_offset: first.wrapping_add(offset.into()),
             initiator: source.into(),
             match_bits: key,
             placement: Placement::Start { header_data: 0 },
             request_length: len,
-        }
+        })
     }
 }
 
