@@ -190,10 +190,14 @@ impl Initiator {
                 ..message.request(connection.source, offset, len)
             }),
         };
-        let payload = match data.is_read {
-            true => ask_instead(packet, connection, message, data.segment),
-            false => PayloadRef { source: Source::Message { send, offset }, len },
+        let source = match data.is_read {
+            true => {
+                ask_instead(packet, connection, message, data.segment);
+                Source::Nothing
+            }
+            false => Source::Message { send, offset },
         };
+        let payload = PayloadRef { source, len: packet.payload_len };
         let (pdc, retransmission) = (connection.pdc.id, data.again.is_some());
         core.events.emit(now, Event::DataSent { pdc, psn, len: payload.len, entropy, retransmission });
         let PdcConfig { infer_loss, rto_init, .. } = core.zone(context.zone).pdc;
@@ -374,17 +378,11 @@ pub(super) fn send_probes(
 
 /// Turns the packet that would carry `segment` into the one that asks for it.
 #[inline(never)]
-fn ask_instead(
-    packet: &mut Packet,
-    connection: &Connection,
-    message: &SendMessage,
-    segment: Segment,
-) -> PayloadRef {
+fn ask_instead(packet: &mut Packet, connection: &Connection, message: &SendMessage, segment: Segment) {
     packet.payload_len = 0;
     if let Some(request) = message.read_request(connection.source, segment.offset, segment.len) {
         packet.ses = Ses::Standard(StandardRequest { pid_on_fep: connection.process, ..request });
     }
-    PayloadRef::NONE
 }
 
 /// A packet has just left, and nothing else will ask about it.

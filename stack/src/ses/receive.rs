@@ -129,6 +129,8 @@ pub struct Part<'a> {
     /// The sender's header data, which the first packet carries.
     header_data: Option<u64>,
     offset: u32,
+    /// Where the part ends in the message, bytes.
+    end: u32,
     /// Length of the message, bytes.
     total: u32,
     payload: Payload<'a>,
@@ -146,9 +148,10 @@ impl<'a> Part<'a> {
             Opcode::TAGGED_SEND => Some(request.match_bits),
             _ => return Err(Refusal::Unsupported(ReturnCode::UNSUPPORTED_OP)),
         };
+        let len = payload.len();
         let (offset, header_data) = match request.placement {
             Placement::Start { header_data } => (0, Some(header_data)),
-            Placement::Continue { payload_len, msg_offset } if u32::from(payload_len) == payload.len() => {
+            Placement::Continue { payload_len, msg_offset } if u32::from(payload_len) == len => {
                 (msg_offset, None)
             }
             Placement::Continue { .. } => {
@@ -156,17 +159,17 @@ impl<'a> Part<'a> {
             }
         };
         let total = request.request_length;
-        if offset.checked_add(payload.len()).is_none_or(|end| end > total) {
+        let Some(end) = offset.checked_add(len).filter(|end| *end <= total) else {
             return Err(Refusal::Malformed("payload beyond the end of its message"));
-        }
-        if payload.is_empty() && total > 0 {
+        };
+        if len == 0 && total > 0 {
             return Err(Refusal::Malformed("no payload"));
         }
-        Ok(Part { tag, header_data, offset, total, payload })
+        Ok(Part { tag, header_data, offset, end, total, payload })
     }
 
     fn is_whole(&self) -> bool {
-        self.payload.len() == self.total
+        self.end - self.offset == self.total
     }
 }
 
@@ -407,7 +410,7 @@ impl Receives {
             Destination::Receive { buffer, .. } | Destination::Own { buffer: Some(buffer), .. } => buffer,
             Destination::Own { buffer: None, .. } => return self.place_refused(key, part),
         };
-        if !message.arrived.add(message.total, part.offset, part.offset + part.payload.len()) {
+        if !message.arrived.add(message.total, part.offset, part.end) {
             return Err(Refusal::Malformed("bytes that have arrived, or no segment of its message"));
         }
         buffer.place(part.offset, part.payload);
