@@ -10,14 +10,15 @@ use weft_stack::buffer::Buffer;
 use weft_stack::cc::CcChoice;
 use weft_stack::fep::{
     CallError, Completion, ConnectOptions, ConnectionId, ExposeError, ExposeRefusal, Exposure, Failure,
-    FepConfig, Limits, Read, ReadFault, ReadId,
+    FepConfig, Limits, Read, ReadFault, ReadId, Receive,
 };
 use weft_stack::packet::{Addr, Class, Network, Packet, Payload};
 use weft_stack::pdc::RodReceive;
 use weft_stack::port::memory::{MemoryConfig, pair as memory_pair};
 use weft_stack::region::Region;
 use weft_stack::rng::Rng;
-use weft_stack::wire::pds::{Ack, ControlKind, DeliveryMode, Nack, NackCode, NextHeader, Pds};
+use weft_stack::spray::Entropy;
+use weft_stack::wire::pds::{Ack, ControlKind, DeliveryMode, Nack, NackCode, NextHeader, Pds, Request};
 use weft_stack::wire::ses::{Opcode, ReturnCode, Ses};
 use weft_stack::worker::LinkConfig;
 use weft_stack::{Span, Time};
@@ -118,7 +119,7 @@ fn read_at_random(config: &FepConfig, mode: DeliveryMode, faults: Faults, seed: 
     let mut pair = pair_with(config, memory.clone());
     let mut rng = Rng::new(seed, 1);
     let connection = pair.connect_from(0, ConnectOptions::default().mode(mode));
-    let mut expected = BTreeMap::new();
+    let (mut expected, mut messages) = (BTreeMap::new(), BTreeMap::new());
     for context in 0..READS as u64 {
         let offset = rng.next_u64() as usize % memory.len();
         let len = match context {
@@ -129,8 +130,11 @@ fn read_at_random(config: &FepConfig, mode: DeliveryMode, faults: Faults, seed: 
         .min(memory.len() - offset);
         expected.insert(context, &memory[offset..offset + len]);
         post_read(&mut pair, connection, read(offset as u64, len, context));
-        pair.feps[1].post_receive(harness::receive_any(9_000)).unwrap();
-        pair.post_send(connection, untagged(vec![context as u8; 9_000], context));
+        // Messages meet receives in their order, whatever overtakes what.
+        let message = content(context, 8_000 + context as usize);
+        pair.feps[1].post_receive(Receive { context, ..harness::receive_any(message.len()) }).unwrap();
+        pair.post_send(connection, untagged(message.clone(), context));
+        messages.insert(context, message);
     }
     let mut sent = 0;
     for completion in run(&mut pair, &mut rng, faults, 2 * READS) {
@@ -148,10 +152,14 @@ fn read_at_random(config: &FepConfig, mode: DeliveryMode, faults: Faults, seed: 
     let received = pair.completions(1);
     assert_eq!(received.len(), READS);
     for (n, completion) in received.into_iter().enumerate() {
-        let Completion::Received { buffer: Buffer::Heap(bytes), result: Ok(()), .. } = completion else {
+        let Completion::Received { context, buffer: Buffer::Heap(bytes), len, result: Ok(()), .. } =
+            completion
+        else {
             panic!("message {n} is not received")
         };
-        assert!(bytes.iter().all(|byte| *byte == bytes[0]), "message {n} is whole");
+        let message = messages.remove(&context).expect("each receive ends once");
+        assert_eq!(len, message.len() as u32, "message {context}");
+        assert!(bytes == message, "message {context} brought other bytes, seed {seed}");
     }
     pair.feps[0].close(pair.now, connection).unwrap();
     let closed = run(&mut pair, &mut rng, faults, 1);
@@ -373,22 +381,57 @@ fn requests_clear_what_has_arrived() {
     assert!(counters.control_sent < 100, "{counters:?}");
 }
 
+/// A request of one packet for 1,000 bytes, as the only one of a peer that is no endpoint of weft's.
+fn forged_read(src: u32, psn: u16) -> Packet {
+    let mut packet = Packet { payload_len: 0, ..forge::syn(src, 1, psn, 1_000) };
+    let Ses::Standard(header) = &mut packet.ses else { unreachable!() };
+    (header.opcode, header.match_bits, header.flags.end_of_message) = (Opcode::READ, KEY, true);
+    let Pds::Request(request) = &mut packet.pds else { unreachable!() };
+    request.clear_psn_offset = -(psn as i16) - 1;
+    packet
+}
+
+#[test]
+fn the_responses_to_one_peer_neither_displace_nor_delay_those_to_another() {
+    let limits = Limits { control_queue: 8, ..Limits::default() };
+    let mut alone = Alone::new(FepConfig { limits, ..impatient_config() });
+    alone.fep.expose(0, exposure(vec![7; 1_000])).unwrap();
+    (0..100).for_each(|psn| alone.arrive(&forged_read(5, psn), &[]));
+    alone.arrive(&forged_read(6, 0), &[]);
+    let peers: Vec<u32> = alone.transmit_all().iter().map(|packet| packet.net.dst.0).collect();
+    assert_eq!(peers.len(), 101);
+    assert_eq!(peers.iter().position(|peer| *peer == 6), Some(1), "{peers:?}");
+}
+
+/// A reader whose first copy was trimmed takes an answer to that copy for a late one.
+#[test]
+fn a_response_that_waits_answers_the_latest_transmission_of_its_request() {
+    let mut pair = pair_with(&config(true), content(2, 1_000));
+    let connection = pair.connect();
+    post_read(&mut pair, connection, read(0, 1_000, 0));
+    let request = pair.transmit(0).unwrap();
+    pair.arrive(&request);
+    let Pds::Request(header) = request.packet.pds else { panic!() };
+    let (retx, entropy) = (Pds::Request(Request { retx: true, ..header }), Entropy(77));
+    let again =
+        Packet { net: Network { entropy, ecn: true, ..request.packet.net }, pds: retx, ..request.packet };
+    pair.feps[1].on_packet(pair.now, &again, Payload::EMPTY);
+    // The network may deliver a copy of the first transmission later than the second one.
+    pair.arrive(&request);
+    let response = pair.transmit(1).unwrap();
+    let Pds::Ack(ack) = &response.packet.pds else { panic!() };
+    assert_eq!((ack.retx, ack.ecn, response.packet.net.entropy), (true, true, entropy));
+    assert!(pair.transmit(1).is_none(), "a response waits for the port once");
+}
+
 #[test]
 fn a_peer_makes_a_target_store_no_more_than_its_quota() {
     const QUOTA: u64 = 20_000;
     let limits = Limits { response_bytes_per_peer: QUOTA, ..Limits::default() };
     let mut alone = Alone::new(FepConfig { limits, ..impatient_config() });
     alone.fep.expose(0, exposure(vec![7; 1_000])).unwrap();
-    let request = |src, psn| {
-        let mut packet = Packet { payload_len: 0, ..forge::syn(src, 1, psn, 1_000) };
-        let Ses::Standard(header) = &mut packet.ses else { unreachable!() };
-        (header.opcode, header.match_bits, header.flags.end_of_message) = (Opcode::READ, KEY, true);
-        let Pds::Request(request) = &mut packet.pds else { unreachable!() };
-        request.clear_psn_offset = -(psn as i16) - 1;
-        packet
-    };
     let mut ask = |src, psn| {
-        alone.arrive(&request(src, psn), &[]);
+        alone.arrive(&forged_read(src, psn), &[]);
         alone.transmit_all()
     };
     let mut stored = 0;
@@ -404,7 +447,7 @@ fn a_peer_makes_a_target_store_no_more_than_its_quota() {
     assert!((15..20).contains(&stored), "{stored} responses of 1,000 bytes");
     assert!(matches!(ask(6, 0)[0].pds, Pds::Ack(_)), "other peers have their own share");
     // The clear of all that was stored, with the next request.
-    let mut next = request(5, 100);
+    let mut next = forged_read(5, 100);
     let Pds::Request(header) = &mut next.pds else { unreachable!() };
     header.clear_psn_offset = -1;
     alone.arrive(&next, &[]);

@@ -110,10 +110,11 @@ pub struct Limits {
     /// peer's ROD packets that arrived early.
     pub unexpected_bytes_per_peer: u64,
     /// Bytes that the responses stored for one peer count for until it clears them: their own, and those of the data that
-    /// they promise, which is not copied. Further reads of the peer are refused with NO_GTD_DEL_AVAIL, and it retries;
-    /// except for one in each PDC, the first that is not cleared, without which none of the others ever would be.
+    /// they promise, which is not copied. Further reads of the peer, and messages that would be answered with an error, are
+    /// refused with NO_GTD_DEL_AVAIL, and it retries; except for one in each PDC, the first that is not cleared, without
+    /// which none of the others ever would be. It bounds the responses that wait for the port, too.
     pub response_bytes_per_peer: u64,
-    /// Acknowledgements, NACKs and control packets waiting for the port; and as many responses with data.
+    /// Acknowledgements, NACKs and control packets waiting for the port.
     pub control_queue: usize,
     /// Packets that a ROD target keeps for one PDC until the missing ones before them arrive.
     pub reorder_packets: usize,

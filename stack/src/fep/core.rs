@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use weft_cc::{Span, Time};
 
-use super::reply::Reply;
+use super::reply::Replies;
 use super::timers::TimerKey;
 use super::wheel::Wheel;
 use super::zone::{Zone, ZoneId};
@@ -40,7 +40,7 @@ pub(super) struct Core {
     pub(super) wheel: Wheel<TimerKey>,
     pub(super) completions: VecDeque<Completion>,
     /// Responses with data that wait for the port.
-    pub(super) replies: VecDeque<Reply>,
+    pub(super) replies: Replies,
     pub(super) rng: Rng,
 }
 
@@ -57,7 +57,7 @@ impl Core {
             due: Vec::new(),
             wheel: Wheel::new(now),
             completions: VecDeque::new(),
-            replies: VecDeque::new(),
+            replies: Replies::default(),
             rng,
         }
     }
@@ -94,16 +94,6 @@ impl Core {
         } else {
             self.drop_control(now, packet.net.dst);
         }
-    }
-
-    /// Queues a response with data, as [`Core::push_control`] does; false if the queue is full.
-    pub(super) fn push_reply(&mut self, now: Time, reply: Reply) -> bool {
-        let has_room = self.replies.len() < self.config.limits.control_queue;
-        match has_room {
-            true => self.replies.push_back(reply),
-            false => self.drop_control(now, reply.net.src),
-        }
-        has_room
     }
 
     #[cold]
@@ -156,7 +146,7 @@ impl Core {
         heap::of_deque(&self.control)
             + heap::of_vec(&self.due)
             + heap::of_deque(&self.completions)
-            + heap::of_deque(&self.replies)
+            + self.replies.heap_bytes()
     }
 }
 

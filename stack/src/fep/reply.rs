@@ -1,10 +1,15 @@
 //! Responses with data on their way out: the acknowledgements that carry payload.
 //!
-//! They are data to the network: switches may trim and mark them. So they wait in a queue of their own and take turns
-//! with the packets of connections, where acknowledgements without data leave before both.
+//! They are data to the network: switches may trim and mark them. So they wait in queues of their own and take turns
+//! with the packets of connections, where acknowledgements without data leave before both. Each PDC has a queue, and the
+//! queues take turns too: what one PDC reads does not delay the others for longer than that.
+
+use std::collections::VecDeque;
+use std::collections::hash_map::Entry;
 
 use weft_cc::{Span, Time};
 
+use super::Map;
 use super::core::Core;
 use super::memory::ExposedMemory;
 use super::target::Target;
@@ -12,6 +17,7 @@ use super::target_pdc::{Cause, TargetPdc};
 use super::transmit::PayloadRef;
 use crate::buffer::Buffer;
 use crate::event::Event;
+use crate::heap;
 use crate::packet::{Class, Network, Packet};
 use crate::pdc::{Answer, Trigger};
 use crate::wire::pds::{Ack, NextHeader, PdcId, Pds, Psn};
@@ -34,6 +40,83 @@ pub(super) struct Reply {
     pub(super) waited: Span,
 }
 
+/// The responses with data that wait for the port. Each of them is stored, and leaves here when it is cleared: their number
+/// is bounded by the quota of stored responses.
+#[derive(Default)]
+pub(super) struct Replies {
+    /// The PDCs that have an entry in `waiting`, in the order of their turns.
+    turns: VecDeque<PdcId>,
+    /// The responses of each PDC, in order of PSNs. There are none if they were cleared before the turn of their PDC.
+    waiting: Map<PdcId, VecDeque<Reply>>,
+}
+
+impl Replies {
+    /// Whether no PDC waits for its turn.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.turns.is_empty()
+    }
+
+    /// Number of responses that wait.
+    pub(super) fn len(&self) -> usize {
+        self.waiting.values().map(VecDeque::len).sum()
+    }
+
+    /// Queues `reply`. If the response waits already, it leaves once, as the answer to the latest transmission of its
+    /// request: its initiator takes the answer to an earlier one for a late packet.
+    pub(super) fn push(&mut self, reply: Reply) {
+        let waiting = match self.waiting.entry(reply.pdc) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => {
+                self.turns.push_back(reply.pdc);
+                entry.insert(VecDeque::new())
+            }
+        };
+        let at = waiting.partition_point(|other| other.psn.is_before(reply.psn));
+        match waiting.get_mut(at).filter(|other| other.psn == reply.psn) {
+            Some(other) if reply.cause.retx => *other = reply,
+            // The network has copied a transmission.
+            Some(_) => {}
+            None => waiting.insert(at, reply),
+        }
+    }
+
+    /// The next response to send.
+    fn pop(&mut self) -> Option<Reply> {
+        while let Some(pdc) = self.turns.pop_front() {
+            let Entry::Occupied(mut waiting) = self.waiting.entry(pdc) else { continue };
+            let reply = waiting.get_mut().pop_front();
+            match waiting.get().is_empty() {
+                true => drop(waiting.remove()),
+                false => self.turns.push_back(pdc),
+            }
+            if reply.is_some() {
+                return reply;
+            }
+        }
+        None
+    }
+
+    /// Drops the responses of `pdc` up to packet `psn`: its initiator has them.
+    pub(super) fn clear(&mut self, pdc: PdcId, psn: Psn) {
+        let Some(waiting) = self.waiting.get_mut(&pdc) else { return };
+        while waiting.front().is_some_and(|reply| !psn.is_before(reply.psn)) {
+            waiting.pop_front();
+        }
+    }
+
+    /// Drops the responses of `pdc`, which is closed.
+    pub(super) fn forget(&mut self, pdc: PdcId) {
+        self.waiting.get_mut(&pdc).into_iter().for_each(VecDeque::clear);
+    }
+
+    /// Bytes of heap held.
+    pub(super) fn heap_bytes(&self) -> u64 {
+        let waiting = self.waiting.values().map(heap::of_deque);
+        heap::of_deque(&self.turns) + heap::of_map(&self.waiting) + waiting.sum::<u64>()
+    }
+}
+
 impl Target {
     /// Writes the next response with data to `packet`.
     pub(super) fn poll_reply(
@@ -42,7 +125,7 @@ impl Target {
         now: Time,
         packet: &mut Packet,
     ) -> Option<PayloadRef> {
-        while let Some(reply) = core.replies.pop_front() {
+        while let Some(reply) = core.replies.pop() {
             let found = self.pdcs.find(reply.pdc).filter(|(_, pdc)| pdc.rx.peer == reply.net.src);
             let Some((_, pdc)) = found else { continue };
             let memory = self.processes.memory.as_deref();
@@ -70,9 +153,7 @@ fn send(
     reply: &Reply,
     packet: &mut Packet,
 ) -> Option<PayloadRef> {
-    let stored = pdc.rx.response_mut(reply.psn)?;
-    stored.waits = false;
-    let Answer::Memory { header, memory, .. } = stored.answer else { return None };
+    let Answer::Memory { header, memory, .. } = pdc.rx.response(reply.psn)?.answer else { return None };
     let is_there = exposed.is_some_and(|exposed| exposed.get(memory).is_some());
     let (ses, next, class, payload) = if is_there {
         let payload = PayloadRef::of_response(reply.pdc, reply.psn, header.payload_len.into());

@@ -103,7 +103,11 @@ impl Target {
             Err(Unopened::Ignored(why)) => return core.ignore(now, packet, why),
         };
         pdc.heard(now);
-        self.pdcs.usage.clear(pdc, request.psn.offset(i32::from(request.clear_psn_offset)));
+        self.pdcs.usage.clear(
+            &mut core.replies,
+            pdc,
+            request.psn.offset(i32::from(request.clear_psn_offset)),
+        );
         match pdc.rx.classify(request.psn) {
             Arrival::New => {}
             Arrival::Duplicate => {
@@ -259,7 +263,7 @@ impl Target {
             }
             ControlKind::ClearCommand => {
                 if let Some(pdc) = self.pdcs.table.get_mut(key) {
-                    self.pdcs.usage.clear(pdc, Psn(control.payload));
+                    self.pdcs.usage.clear(&mut core.replies, pdc, Psn(control.payload));
                 }
             }
             // The initiator closes only after everything is acknowledged: this is a stray.
@@ -279,6 +283,7 @@ impl Target {
     /// Forgets a PDC that a peer has opened; messages that are incomplete will stay so.
     pub(super) fn remove(&mut self, core: &mut Core, now: Time, key: Key) {
         let Some((mut pdc, forget_at)) = self.pdcs.close(key, now, core.config.time_wait) else { return };
+        core.replies.forget(pdc.rx.id);
         if let Some(at) = forget_at {
             core.wheel.insert(at, TimerKey::Closed);
         }

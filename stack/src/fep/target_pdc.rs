@@ -8,7 +8,7 @@ use super::Map;
 use super::config::Limits;
 use super::core::Core;
 use super::refused::Refused;
-use super::reply::Reply;
+use super::reply::{Replies, Reply};
 use crate::event::Event;
 use crate::heap;
 use crate::packet::{Addr, Class, Packet, Payload};
@@ -153,12 +153,11 @@ impl TargetPdc {
         ack
     }
 
-    /// Queues the response with data to packet `psn`, unless it waits in the queue already.
+    /// Queues the response with data to packet `psn`, as the answer to `packet`.
     #[inline(never)]
-    fn queue_reply(&mut self, core: &mut Core, now: Time, packet: &Packet, psn: Psn, cause: Cause) {
+    fn queue_reply(&self, core: &mut Core, now: Time, packet: &Packet, psn: Psn, cause: Cause) {
         let (pdc, net) = (self.rx.id, packet.net);
-        let Some(stored) = self.rx.response_mut(psn).filter(|stored| !stored.waits) else { return };
-        stored.waits = core.push_reply(now, Reply { pdc, psn, net, cause, at: now, waited: core.waited });
+        core.replies.push(Reply { pdc, psn, net, cause, at: now, waited: core.waited });
     }
 
     /// The initiator has lost the data of the response to packet `psn`: it is sent again.
@@ -301,7 +300,7 @@ pub(super) struct Cause {
     /// It carried a congestion mark.
     ecn: bool,
     /// It was a retransmission.
-    retx: bool,
+    pub(super) retx: bool,
     /// It asks for an echo, and has passed so many switches.
     echo: Option<u8>,
 }
@@ -521,11 +520,12 @@ impl PeerUsage {
         pdc.rx.store_response(psn, answer);
     }
 
-    /// The initiator of `pdc` has all responses up to `psn`.
+    /// The initiator of `pdc` has all responses up to `psn`: they are stored no more, and do not leave again.
     #[inline]
-    pub(super) fn clear(&mut self, pdc: &mut TargetPdc, psn: Psn) {
+    pub(super) fn clear(&mut self, replies: &mut Replies, pdc: &mut TargetPdc, psn: Psn) {
         let freed = pdc.rx.clear(psn);
         if freed > 0 {
+            replies.clear(pdc.rx.id, psn);
             self.change(pdc.rx.peer, |used| used.response_bytes -= freed);
         }
     }

@@ -13,8 +13,6 @@ pub struct StoredResponse {
     pub psn: Psn,
     /// The response itself.
     pub answer: Answer,
-    /// Whether it waits for the port already, so that further copies of its request need not queue it again.
-    pub waits: bool,
 }
 
 /// What a stored response says.
@@ -68,18 +66,12 @@ impl Responses {
     pub(super) fn insert(&mut self, psn: Psn, answer: Answer) {
         let stored = self.0.get_or_insert_default();
         let at = stored.partition_point(|other| other.psn.is_before(psn));
-        stored.insert(at, StoredResponse { psn, answer, waits: false });
+        stored.insert(at, StoredResponse { psn, answer });
     }
 
     pub(super) fn get(&self, psn: Psn) -> Option<&StoredResponse> {
         let stored = self.0.as_deref()?;
         stored.get(place(stored, psn)?)
-    }
-
-    pub(super) fn get_mut(&mut self, psn: Psn) -> Option<&mut StoredResponse> {
-        let stored = self.0.as_deref_mut()?;
-        let at = place(stored, psn)?;
-        stored.get_mut(at)
     }
 
     /// Forgets those up to `psn`. Returns the bytes that they counted for.
