@@ -3,14 +3,15 @@
 mod harness;
 
 use harness::forge::syn;
-use harness::{Alone, Pair, SHORT_RTO, fep, impatient_config, params, untagged};
+use harness::{Alone, Pair, SHORT_RTO, fep, impatient_config, params, receive_any, untagged};
 use weft_stack::buffer::Buffer;
 use weft_stack::cc::{CcChoice, CcParams};
-use weft_stack::fep::{Completion, FepConfig, Limits, Receive, Send, Zone};
+use weft_stack::fep::{Completion, ConnectOptions, FepConfig, Limits, Receive, Send, SendError, Zone};
 use weft_stack::packet::Packet;
 use weft_stack::pdc::{PdcConfig, RodReceive};
 use weft_stack::ses::Matching;
-use weft_stack::wire::pds::{DeliveryMode, NackCode, Pds};
+use weft_stack::wire::pds::{DeliveryMode, NackCode, NextHeader, Pds};
+use weft_stack::wire::ses::{Opcode, ReturnCode, Ses, StandardRequest};
 use weft_stack::{Span, Time};
 
 fn message(len: usize, context: u64) -> Send {
@@ -47,6 +48,65 @@ fn a_peer_uses_up_only_its_own_quota_of_pdcs_and_messages() {
     alone.arrive(&syn(6, 1, 0, 3_000), &[0; 100]);
     let answer = alone.transmit().unwrap();
     assert!(matches!(answer.pds, Pds::Ack(_)), "other peers have their own share: {answer:?}");
+}
+
+/// Errors are kept until the peer has cleared them, as the answers to its reads are.
+#[test]
+fn a_peer_makes_a_target_store_no_more_errors_than_its_quota() {
+    let limits = Limits { response_bytes_per_peer: 1_000, ..Limits::default() };
+    let faulty: [fn(&mut StandardRequest); 2] =
+        [|header| header.pid_on_fep = 9, |header| header.opcode = Opcode::WRITE];
+    for make_faulty in faulty {
+        let mut alone = Alone::new(FepConfig { limits, ..impatient_config() });
+        let mut send = |src, msg_id, clear| {
+            let mut packet = syn(src, 1, msg_id, 100);
+            let Pds::Request(request) = &mut packet.pds else { unreachable!() };
+            request.clear_psn_offset = clear;
+            let Ses::Standard(header) = &mut packet.ses else { unreachable!() };
+            make_faulty(header);
+            alone.arrive(&packet, &[0; 100]);
+            let answers = alone.transmit_all();
+            assert_eq!(answers.len(), 1);
+            match &answers[0].pds {
+                Pds::Ack(ack) => assert_eq!(ack.next, NextHeader::Response),
+                Pds::Nack(nack) => assert_eq!(nack.code, NackCode::NO_GTD_DEL_AVAIL),
+                other => panic!("{other:?}"),
+            }
+            matches!(answers[0].pds, Pds::Ack(_))
+        };
+        let stored = (0..100).filter(|n| send(5, *n, -(*n as i16) - 1)).count();
+        assert!((5..50).contains(&stored), "{stored} errors");
+        assert!(send(6, 0, -1), "other peers have their own share");
+        let first = stored as u16;
+        assert!(send(5, first, -1), "cleared errors make room");
+    }
+}
+
+/// The messages between them are delivered in their order, none is given up, and each error is reported.
+#[test]
+fn a_sender_whose_errors_exceed_the_target_s_quota_hears_all_of_them() {
+    for mode in [DeliveryMode::Rud, DeliveryMode::Rod] {
+        let limits = Limits { response_bytes_per_peer: 300, ..Limits::default() };
+        let mut pair = Pair::new(&FepConfig { limits, ..impatient_config() });
+        let [nobody, somebody] =
+            [4, 0].map(|process| pair.connect_from(0, ConnectOptions::default().mode(mode).process(process)));
+        for context in 0..50 {
+            let receive = Receive { context, ..receive_any(2_500) };
+            pair.feps[1].post_receive(receive).unwrap();
+            pair.post_send(nobody, message(2_500, 0));
+            pair.post_send(somebody, message(2_500, 1));
+        }
+        let done = pair.run(Time::ZERO + Span::from_ms(500), |_| Some(Span::from_us(5)));
+        assert!(pair.feps[0].counters().nacks_received > 0, "the quota was reached");
+        let mut sent = [0, 0];
+        for (_, completion) in done {
+            let Completion::Sent { context, result, .. } = completion else { panic!("{completion:?}") };
+            let expected = [Err(SendError::Answered(ReturnCode::BAD_PID)), Ok(())];
+            assert_eq!(result, expected[context as usize]);
+            sent[context as usize] += 1;
+        }
+        assert_eq!((sent, pair.completions(1).len()), ([50, 50], 50), "{:?}", pair.explain());
+    }
 }
 
 /// One peer opens PDC after PDC and sends all packets of each except the first.

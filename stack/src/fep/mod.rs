@@ -178,9 +178,12 @@ impl Fep {
     }
 
     /// Posts a read of as many bytes of the peer's memory as its buffer has. It is done in requests of at most a packet's
-    /// payload each, and completes with [`Completion::Read`] when all of them are answered; or with the first error. A
+    /// payload each, and completes with [`Completion::Read`] once all that have left are answered. After an error no further
+    /// ones leave, and the completion tells the first. A
     /// request counts for the bytes that it asks for in the window of the connection, from its departure on. Requests leave
-    /// in turn with the messages of the connection, and do not wait for them to arrive.
+    /// in turn with the messages of the connection, and do not wait for them to arrive. Messages posted after a read meet
+    /// their receives once the target has admitted it, which takes longer while the target is busy
+    /// ([`Limits::response_bytes_per_peer`]); they do not wait for its bytes.
     ///
     /// # Errors
     /// As [`Fep::post_send`].

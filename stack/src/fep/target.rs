@@ -451,12 +451,12 @@ fn admit(
         return admit_read(core, processes, usage, pdc, psn, header, payload).map(|()| None);
     }
     if pdc.has_refused(msg_id, psn) {
-        return Err(Refusal::Unsupported(ReturnCode::BAD_PID));
+        return Err(error_or_busy(core, usage, pdc, psn, header, ReturnCode::BAD_PID));
     }
     let is_turn = |pdc: &TargetPdc| pdc.order.is_turn(msg_id, psn, pdc.rx.expected());
     let Some(receives) = processes.get_mut(header.pid_on_fep) else {
-        pass_over(usage, pdc, psn, header);
-        return Err(Refusal::Unsupported(ReturnCode::BAD_PID));
+        let bad_pid = Refusal::Unsupported(ReturnCode::BAD_PID);
+        return Err(turn_away(core, usage, pdc, psn, header, bad_pid));
     };
     if payload.len() == header.request_length
         && is_turn(pdc)
@@ -465,7 +465,7 @@ fn admit(
         pass(usage, pdc, msg_id);
         return Ok(Some(delivery));
     }
-    let part = Part::new(header, payload).inspect_err(|_| pass_over(usage, pdc, psn, header))?;
+    let part = Part::new(header, payload).map_err(|why| turn_away(core, usage, pdc, psn, header, why))?;
     let message = match receives.find((pdc.rx.id, msg_id)) {
         Some(message) => message,
         None if is_turn(pdc) => begin(receives, usage, pdc, header, &part)?,
@@ -492,17 +492,60 @@ fn admit_read(
         Ok((memory, offset)) => Answer::Memory { header: memory::header(header), memory, offset },
         Err(code) => Answer::Plain(respond(header, code, 0)),
     };
-    // Clears are cumulative: the responses behind a refused request stay until it is answered. So the first request that
-    // is not cleared must get its answer whatever the others of the peer take.
-    let is_first = psn == pdc.rx.cack().plus(1);
-    let cost = usage.response_bytes(pdc.rx.peer) + answer.cost();
-    if !is_first && cost > core.config.limits.response_bytes_per_peer {
+    if !may_store(core, usage, pdc, psn, &answer) {
         return Err(Refusal::Busy(NackCode::NO_GTD_DEL_AVAIL));
     }
-    // It meets no receive: messages behind it do not wait for it.
+    // It meets no receive: messages behind it wait only until it is admitted. One that is refused here comes again, and
+    // takes its place in the order then.
     pass_over(usage, pdc, psn, header);
     usage.store(pdc, psn, answer);
     Ok(())
+}
+
+/// Whether the quota of its initiator has room for `answer` to packet `psn` of `pdc`.
+fn may_store(core: &Core, usage: &PeerUsage, pdc: &TargetPdc, psn: Psn, answer: &Answer) -> bool {
+    // Clears are cumulative: the responses behind a refused request stay until it is answered. So the first request that
+    // is not cleared must get its answer whatever the others of the peer take.
+    let is_first = psn == pdc.rx.cack().plus(1);
+    let stored = usage.response_bytes(pdc.rx.peer);
+    is_first || stored + answer.cost() <= core.config.limits.response_bytes_per_peer
+}
+
+/// The refusal of packet `psn` with the error `code`; as busy while there is no room to store the error.
+#[cold]
+fn error_or_busy(
+    core: &Core,
+    usage: &PeerUsage,
+    pdc: &TargetPdc,
+    psn: Psn,
+    header: &StandardRequest,
+    code: ReturnCode,
+) -> Refusal {
+    match may_store(core, usage, pdc, psn, &Answer::Plain(respond(header, code, 0))) {
+        true => Refusal::Unsupported(code),
+        false => Refusal::Busy(NackCode::NO_GTD_DEL_AVAIL),
+    }
+}
+
+/// The refusal of packet `psn`, whose message no process takes because of `why`: the messages behind it do not wait for it,
+/// unless it is to come again.
+#[cold]
+fn turn_away(
+    core: &Core,
+    usage: &mut PeerUsage,
+    pdc: &mut TargetPdc,
+    psn: Psn,
+    header: &StandardRequest,
+    why: Refusal,
+) -> Refusal {
+    let refusal = match why {
+        Refusal::Unsupported(code) => error_or_busy(core, usage, pdc, psn, header, code),
+        why => why,
+    };
+    if !matches!(refusal, Refusal::Busy(_)) {
+        pass_over(usage, pdc, psn, header);
+    }
+    refusal
 }
 
 /// Where the bytes are that a request of `pdc` reads.
