@@ -17,6 +17,7 @@ use weft_stack::pdc::RodReceive;
 use weft_stack::port::memory::{MemoryConfig, pair as memory_pair};
 use weft_stack::region::Region;
 use weft_stack::rng::Rng;
+use weft_stack::ses::Source;
 use weft_stack::spray::Entropy;
 use weft_stack::wire::pds::{Ack, ControlKind, DeliveryMode, Nack, NackCode, NextHeader, Pds, Request};
 use weft_stack::wire::ses::{Opcode, ReturnCode, Ses};
@@ -198,7 +199,7 @@ fn random_ranges_are_read_under_every_kind_of_congestion_control() {
 #[test]
 fn a_target_answers_with_an_error_what_it_cannot_read() {
     let mut pair = pair_with(&impatient_config(), content(1, 5_000));
-    let private = Exposure { key: 2, buffer: Buffer::Heap(vec![1; 10]), from: Some(Addr(7)) };
+    let private = Exposure { key: 2, buffer: Buffer::Heap(vec![1; 10]), from: Some(Addr(7).into()) };
     pair.feps[1].expose(0, private).unwrap();
     pair.feps[1].open_process(3).unwrap();
     let to_0 = pair.connect();
@@ -228,8 +229,24 @@ fn a_target_answers_with_an_error_what_it_cannot_read() {
     assert_eq!(
         error.to_string(),
         "reading from offset 77 of memory 0x5eed000000000001: the target answered with return code 0x0c \
-         (AT_OUT_OF_RANGE: the memory ends before)"
+         (AT_OUT_OF_RANGE: the range goes beyond the end of the memory)"
     );
+}
+
+#[test]
+fn memory_for_one_process_is_read_by_no_other_of_the_same_endpoint() {
+    let mut pair = Pair::new(&impatient_config());
+    let from = Source { peer: Addr(0), process: 3 };
+    pair.feps[1].expose(0, Exposure { from: Some(from), ..exposure(vec![7; 10]) }).unwrap();
+    for (process, expected) in
+        [(0, Err(ReadFault::Answered(ReturnCode::PERM_VIOLATION))), (3, Ok(vec![7; 10]))]
+    {
+        let options = ConnectOptions::default();
+        let connection = pair.feps[0].connect_of(process, pair.now, Addr(1), options).unwrap();
+        post_read(&mut pair, connection, read(0, 10, 0));
+        pair.exchange();
+        assert_eq!(result(&mut pair), expected, "process {process}");
+    }
 }
 
 #[test]
@@ -506,6 +523,7 @@ fn a_read_ends_when_it_is_cancelled_aborted_or_closed() {
         panic!("{done:?}")
     };
     assert_eq!(error.why, ReadFault::Answered(ReturnCode::CANCELLED));
+    assert_eq!(error.why.to_string(), "cancelled after a part of it had been sent");
     let closing = pair.connect();
     post_read(&mut pair, closing, read(0, 9_000, 3));
     pair.feps[0].close(pair.now, closing).unwrap();
@@ -578,7 +596,7 @@ fn regions_are_read_over_a_port() {
     let (memory, place) = (Region::allocate(100_000).unwrap(), Region::allocate(50_000).unwrap());
     memory.slice(0, 100_000).unwrap().write(0, &content(5, 100_000));
     let buffer = Buffer::Region(memory.slice(0, 100_000).unwrap());
-    pair.fep(1).expose(0, Exposure { key: KEY, buffer, from: Some(Addr(0)) }).unwrap();
+    pair.fep(1).expose(0, Exposure { key: KEY, buffer, from: Some(Addr(0).into()) }).unwrap();
     let connection = pair.connect(0, DeliveryMode::Rud);
     let buffer = Buffer::Region(place.slice(0, 50_000).unwrap());
     let read = Read { buffer, key: KEY, offset: 12_345, context: 1 };

@@ -6,7 +6,7 @@ use core::net::IpAddr;
 use weft_cc::Span;
 
 use super::TrafficClass;
-use super::explain::{Meaning, Refused};
+use super::explain::{Answered, Meaning};
 use super::read::{self, ReadError, ReadId};
 use crate::buffer::{Buffer, MAX_MESSAGE};
 use crate::packet::Addr;
@@ -276,8 +276,9 @@ pub enum SendError {
     /// Its PDC was given up.
     #[error(transparent)]
     Failed(#[from] Failure),
-    /// The target's message layer answered with an error.
-    #[error("the target answered with {}", Refused(*.0))]
+    /// The target's message layer answered with an error; or, with [`ReturnCode::CANCELLED`], the connection was aborted
+    /// here after a packet had left.
+    #[error("{}", Answered(*.0))]
     Answered(ReturnCode),
     /// Cancelled before any packet of it was sent.
     #[error("cancelled")]

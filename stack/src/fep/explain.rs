@@ -181,8 +181,21 @@ impl Display for Meaning {
     }
 }
 
+/// Displays how a message or a read ended that a return code ended: by the target's answer, or by an abort.
+pub(super) struct Answered(pub(super) ReturnCode);
+
+impl Display for Answered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            // Weft's targets do not answer with it: it stands for the abort of the connection.
+            ReturnCode::CANCELLED => write!(f, "cancelled after a part of it had been sent"),
+            code => write!(f, "the target answered with {}", Refused(code)),
+        }
+    }
+}
+
 /// Displays the return code of a message that its target refused, and its meaning.
-pub(super) struct Refused(pub(super) ReturnCode);
+struct Refused(ReturnCode);
 
 impl Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -190,10 +203,9 @@ impl Display for Refused {
         let meaning = match self.0 {
             ReturnCode::BAD_PID => "BAD_PID: it has no process of the number that the message was for",
             ReturnCode::TOO_LONG => "TOO_LONG: the message is longer than the receive that it met",
-            ReturnCode::CANCELLED => "CANCELLED: the rest of the message was cancelled",
             ReturnCode::BAD_MKEY => "BAD_MKEY: its process exposes no memory with this key",
-            ReturnCode::PERM_VIOLATION => "PERM_VIOLATION: the memory is for another peer",
-            ReturnCode::AT_OUT_OF_RANGE => "AT_OUT_OF_RANGE: the memory ends before",
+            ReturnCode::PERM_VIOLATION => "PERM_VIOLATION: the memory is for another process or peer",
+            ReturnCode::AT_OUT_OF_RANGE => "AT_OUT_OF_RANGE: the range goes beyond the end of the memory",
             ReturnCode::UNSUPPORTED_SIZE => "UNSUPPORTED_SIZE: its packets are too small for the answer",
             ReturnCode::UNSUPPORTED_OP => "UNSUPPORTED_OP: it does not support this operation",
             _ => return Ok(()),
@@ -229,6 +241,7 @@ mod tests {
             "the target answered with return code 0x1a (BAD_PID: it has no process of the number that the message \
              was for)"
         );
+        assert_eq!(answered(ReturnCode::CANCELLED), "cancelled after a part of it had been sent");
         assert_eq!(answered(ReturnCode(0x3f)), "the target answered with return code 0x3f");
     }
 }

@@ -5,17 +5,15 @@ use super::read::{ExposeError, ExposeRefusal, Exposure};
 use crate::buffer::Buffer;
 use crate::heap;
 use crate::packet::{Addr, Payload};
+use crate::ses::Source;
 use crate::table::{Key, Table};
 use crate::wire::ses::{List, ResponseWithData, ReturnCode, StandardRequest};
-
-/// The response opcode of a response with data.
-const WITH_DATA: u8 = 2;
 
 /// What a process exposes under one key.
 #[derive(Debug)]
 struct Exposed {
     buffer: Buffer,
-    from: Option<Addr>,
+    from: Option<Source>,
 }
 
 /// All exposed memory of an endpoint.
@@ -69,7 +67,7 @@ impl ExposedMemory {
         let name = (request.pid_on_fep, request.match_bits);
         let &place = self.by_name.get(&name).ok_or(ReturnCode::BAD_MKEY)?;
         let exposed = self.table.get(place).ok_or(ReturnCode::BAD_MKEY)?;
-        if exposed.from.is_some_and(|from| from != peer) {
+        if exposed.from.is_some_and(|from| from != Source::of_message(peer, request.initiator)) {
             return Err(ReturnCode::PERM_VIOLATION);
         }
         let end = request.buffer_offset.checked_add(u64::from(request.request_length));
@@ -115,7 +113,7 @@ pub(super) fn check(request: &StandardRequest, payload: Payload<'_>, mtu: u32) -
 pub(super) fn header(request: &StandardRequest) -> ResponseWithData {
     ResponseWithData {
         list: List::Expected,
-        opcode: WITH_DATA,
+        opcode: ResponseWithData::OPCODE,
         version: 0,
         return_code: ReturnCode::OK,
         msg_id: request.msg_id,

@@ -209,8 +209,11 @@ impl Fep {
     }
 
     /// Takes back the memory that process `process` exposes under `key`; `None` if there is none. No packet that leaves
-    /// from now on has bytes of it: requests that have not been answered are answered with BAD_MKEY. Packets that
-    /// refer to it may be under way still: see [`Fep::take_abandoned`].
+    /// from now on has bytes of it: requests that have not been answered are answered with BAD_MKEY.
+    ///
+    /// Packets that have left may refer to a [`Buffer::Region`] still, where a port attaches memory instead of copying it:
+    /// bytes written to it now may reach a reader. Write to it only once the port has sent or recalled them
+    /// ([`Fep::take_abandoned`]). A [`Worker`](crate::worker::Worker) recalls them at the end of its next turn.
     pub fn withdraw(&mut self, process: u16, key: u64) -> Option<Buffer> {
         let buffer = self.target.processes.memory.as_mut()?.withdraw(process, key)?;
         self.core.abandoned = true;

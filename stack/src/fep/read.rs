@@ -1,10 +1,9 @@
 //! Reads of a peer's memory, and the memory that processes expose to them: what applications see of both.
 
 use super::api::{Completion, Failure, SendError};
-use super::explain::Refused;
+use super::explain::Answered;
 use crate::buffer::Buffer;
-use crate::packet::Addr;
-use crate::ses::{Operation, SendMessage};
+use crate::ses::{Operation, SendMessage, Source};
 use crate::table::Key;
 use crate::wire::ses::ReturnCode;
 
@@ -43,8 +42,9 @@ pub enum ReadFault {
     /// Its PDC was given up.
     #[error(transparent)]
     Failed(#[from] Failure),
-    /// The target answered with an error.
-    #[error("the target answered with {}", Refused(*.0))]
+    /// The target answered with an error; or, with [`ReturnCode::CANCELLED`], the connection was aborted here after a
+    /// request had left.
+    #[error("{}", Answered(*.0))]
     Answered(ReturnCode),
     /// The target acknowledged a request and sent no data.
     #[error("the target acknowledged a request without sending data")]
@@ -71,8 +71,8 @@ pub struct Exposure {
     pub key: u64,
     /// The memory. A write to it while it is exposed may reach a reader in part.
     pub buffer: Buffer,
-    /// The only peer that may read it; any peer if `None`.
-    pub from: Option<Addr>,
+    /// The only process that may read it; any process of any peer if `None`. An address stands for its process 0.
+    pub from: Option<Source>,
 }
 
 /// Memory that could not be exposed. It returns the buffer.

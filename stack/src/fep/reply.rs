@@ -21,10 +21,7 @@ use crate::heap;
 use crate::packet::{Class, Network, Packet};
 use crate::pdc::{Answer, Trigger};
 use crate::wire::pds::{Ack, NextHeader, PdcId, Pds, Psn};
-use crate::wire::ses::{Response, ResponseWithData, ReturnCode, Ses};
-
-/// The response opcode of a response without data.
-const RESPONSE: u8 = 1;
+use crate::wire::ses::{Response, ReturnCode, Ses};
 
 /// A stored response that waits for the port.
 #[derive(Clone, Copy, Debug)]
@@ -159,7 +156,8 @@ fn send(
         let payload = PayloadRef::of_response(reply.pdc, reply.psn, header.payload_len.into());
         (Ses::ResponseWithData(header), NextHeader::ResponseData, Class::Data, payload)
     } else {
-        (Ses::Response(withdrawn(&header)), NextHeader::Response, Class::Control, PayloadRef::NONE)
+        let withdrawn = Response::new(header.msg_id, header.job_id, ReturnCode::BAD_MKEY);
+        (Ses::Response(withdrawn), NextHeader::Response, Class::Control, PayloadRef::NONE)
     };
     // The time in the queue is this host's, not the network's.
     let waited = now.since(reply.at) + reply.waited;
@@ -168,18 +166,4 @@ fn send(
     let net = core.network(reply.net.src, reply.net.entropy, class);
     *packet = Packet { net, payload_len: payload.len(), pds: Pds::Ack(Ack { next, ..ack }), ses };
     Some(payload)
-}
-
-/// What a reader is told whose bytes were withdrawn before they had all left.
-fn withdrawn(header: &ResponseWithData) -> Response {
-    Response {
-        list: header.list,
-        opcode: RESPONSE,
-        version: 0,
-        return_code: ReturnCode::BAD_MKEY,
-        msg_id: header.msg_id,
-        ri_generation: 0,
-        job_id: header.job_id,
-        modified_length: 0,
-    }
 }

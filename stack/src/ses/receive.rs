@@ -9,7 +9,7 @@ use crate::heap;
 use crate::packet::{Addr, Payload};
 use crate::table::{Key, Table};
 use crate::wire::pds::{NackCode, PdcId};
-use crate::wire::ses::{List, Opcode, Placement, Response, ReturnCode, StandardRequest};
+use crate::wire::ses::{Opcode, Placement, Response, ReturnCode, StandardRequest};
 
 /// A message that has arrived, or will never arrive in full.
 #[derive(Debug)]
@@ -586,16 +586,8 @@ impl Receives {
 
 /// The response that tells the sender of `request` the result of its message.
 pub(crate) fn respond(request: &StandardRequest, return_code: ReturnCode, modified_length: u32) -> Response {
-    Response {
-        list: List::Expected,
-        opcode: 1,
-        version: 0,
-        return_code,
-        msg_id: request.msg_id,
-        ri_generation: request.ri_generation,
-        job_id: request.job_id,
-        modified_length,
-    }
+    let response = Response::new(request.msg_id, request.job_id, return_code);
+    Response { ri_generation: request.ri_generation, modified_length, ..response }
 }
 
 #[cfg(test)]

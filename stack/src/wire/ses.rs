@@ -262,7 +262,7 @@ impl ReturnCode {
 pub struct Response {
     /// The list in which the message was matched.
     pub list: List,
-    /// Response opcode: 0 DEFAULT, 1 RESPONSE, 3 NO_RESPONSE; 6 bits.
+    /// Response opcode: 0 DEFAULT, 1 RESPONSE ([`Response::OPCODE`]), 3 NO_RESPONSE; 6 bits.
     pub opcode: u8,
     /// Version, 2 bits; 0.
     pub version: u8,
@@ -276,6 +276,25 @@ pub struct Response {
     pub job_id: u32,
     /// Number of bytes placed or changed.
     pub modified_length: u32,
+}
+
+impl Response {
+    /// The response opcode RESPONSE.
+    pub const OPCODE: u8 = 1;
+
+    /// The response to message `msg_id` of job `job_id`, without a list or a generation.
+    pub fn new(msg_id: u16, job_id: u32, return_code: ReturnCode) -> Response {
+        Response {
+            list: List::Expected,
+            opcode: Response::OPCODE,
+            version: 0,
+            return_code,
+            msg_id,
+            ri_generation: 0,
+            job_id,
+            modified_length: 0,
+        }
+    }
 }
 
 /// A response with data, 20 B.
@@ -301,6 +320,11 @@ pub struct ResponseWithData {
     pub modified_length: u32,
     /// Offset of the payload in the message.
     pub msg_offset: u32,
+}
+
+impl ResponseWithData {
+    /// The response opcode RESPONSE_W_DATA.
+    pub const OPCODE: u8 = 2;
 }
 
 /// A small response with data, 12 B.
