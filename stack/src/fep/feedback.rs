@@ -13,7 +13,7 @@ use super::transmit::{poll_interval, send_control};
 use super::{Failure, FepConfig};
 use crate::event::Event;
 use crate::packet::{Addr, Packet, Payload};
-use crate::pdc::{NackOutcome, PacketKind, PdcConfig, TxPdc, TxRecord, TxState};
+use crate::pdc::{Evidence, NackOutcome, PacketKind, PdcConfig, TxPdc, TxRecord, TxState};
 use crate::ses::SendMessage;
 use crate::spray::PathFeedback;
 use crate::table::{Key, Table};
@@ -164,8 +164,8 @@ impl Initiator {
         let PdcConfig { infer_loss, rto_init, .. } = core.zone(context.zone).pdc;
         if infer_loss {
             connection.probed |= outcome.probe && !outcome.progress;
-            let definite = outcome.rtt.map(|_| connection.pdc.definite(ack));
-            look_for_losses(core, now, key, connection, context, definite, outcome.progress);
+            let evidence = outcome.rtt.map(|_| connection.pdc.evidence(ack));
+            look_for_losses(core, now, key, connection, context, evidence, outcome.progress);
         }
         if !delivered.is_empty() {
             delivered.drain(..).for_each(|send| complete_send(sends, core, send));
@@ -399,7 +399,7 @@ fn put_off(
 }
 
 /// Infers losses after an acknowledgement, for fabrics that drop, and schedules the next look for overdue packets.
-/// `definite` are the packets about which it is definite; `None` if the RTT of what triggered it is not known.
+/// `evidence` is `None` if the RTT of what triggered it is not known.
 #[inline(never)]
 fn look_for_losses(
     core: &mut Core,
@@ -407,14 +407,14 @@ fn look_for_losses(
     key: Key,
     connection: &mut Connection,
     context: &mut Context,
-    definite: Option<(Psn, Psn)>,
+    evidence: Option<Evidence>,
     progress: bool,
 ) {
     let patience = context.patience(&core.zone(context.zone).pdc);
-    if let Some(definite) = definite {
+    if let Some(evidence) = evidence {
         let mut lost = Vec::new();
         context.track(&mut connection.pdc, |pdc| {
-            pdc.infer_losses(now, definite, patience.reach, |psn, record| lost.push((psn, *record)));
+            pdc.infer_losses(now, evidence, patience.reach, |psn, record| lost.push((psn, *record)));
         });
         for (psn, record) in lost {
             note_inferred_loss(core, now, connection.pdc.id, context, psn, &record);

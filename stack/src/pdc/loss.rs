@@ -7,6 +7,10 @@
 //! SACK bitmap; and about all packets, if the target holds as many as are known here. A zero bit of an older
 //! acknowledgement tells nothing: the packet may have arrived since.
 //!
+//! SACK does not name a read whose response is stored, and that response waits at the target and in queues that other
+//! acknowledgements overtake. So reads are judged only by acknowledgements that carry data, which have waited in the same
+//! queues, and no probe asks about them. Where none comes they have their retransmission timer.
+//!
 //! Where no acknowledgement decides, a probe asks for one that does: when a packet that others have overtaken is due,
 //! and when nothing has been heard for two RTTs although packets are outstanding (tail loss). Probes travel as the data
 //! do, so their answers are no sooner than those of data. They become rare while nothing arrives, but not so rare that
@@ -18,7 +22,7 @@
 use weft_cc::{Span, Time};
 
 use super::record::State;
-use super::{TxPdc, TxRecord};
+use super::{Evidence, TxPdc, TxRecord};
 use crate::wire::pds::Psn;
 
 /// The state of loss inference of one PDC.
@@ -140,19 +144,19 @@ impl LossRecovery {
 }
 
 impl TxPdc {
-    /// Infers losses from an acknowledgement of something whose RTT is known, and which is definite about the packets
-    /// from the first of `definite` to before the second. Answers take up to `reach`. Calls `lost` for every packet
-    /// that it moves to the retransmission queue.
+    /// Infers losses from the `evidence` in an acknowledgement of something whose RTT is known. Answers take up to `reach`.
+    /// Calls `lost` for every packet that it moves to the retransmission queue.
     pub fn infer_losses(
         &mut self,
         now: Time,
-        definite: (Psn, Psn),
+        evidence: Evidence,
         reach: Span,
         mut lost: impl FnMut(Psn, &TxRecord),
     ) {
         if self.recovery.judge_at.is_some_and(|at| now.is_before(at)) {
             return;
         }
+        let Evidence { definite, on_reads } = evidence;
         let (una, end) = (self.first_unacknowledged(), self.next_psn());
         let mut psn = if definite.0.is_before(una) { una } else { definite.0 };
         let last = if end.is_before(definite.1) { end } else { definite.1 };
@@ -160,12 +164,13 @@ impl TxPdc {
         while psn.is_before(last) {
             if let Some(record) = self.record(psn).filter(|r| r.state == State::InFlight).copied() {
                 let late_at = record.sent_at + record.reach(reach);
-                if now.is_at_or_after(late_at) {
+                let late = now.is_at_or_after(late_at);
+                if late && (on_reads || !record.is_read()) {
                     self.mark_lost(psn);
                     lost(psn, &record);
                 } else {
                     due = Some(due.map_or(late_at, |due: Time| due.earliest(late_at)));
-                    if record.transmissions == 1 {
+                    if record.transmissions == 1 && !late {
                         break;
                     }
                 }
@@ -227,8 +232,9 @@ impl TxPdc {
             if let Some(record) = self.record(psn).filter(|record| record.state == State::InFlight) {
                 let late_at = record.sent_at + record.reach(reach);
                 found.first.get_or_insert((psn, record.sent_at));
-                let overtaken = self.recovery.overtakes(record);
-                if overtaken && now.is_at_or_after(late_at) {
+                let late = now.is_at_or_after(late_at);
+                let overtaken = self.recovery.overtakes(record) && !record.is_read();
+                if overtaken && late {
                     found.bases[found.count] = psn;
                     found.count += 1;
                     step = PROBE_REACH;
@@ -236,7 +242,7 @@ impl TxPdc {
                     if overtaken {
                         found.next = Some(found.next.map_or(late_at, |next| next.earliest(late_at)));
                     }
-                    if record.transmissions == 1 {
+                    if record.transmissions == 1 && !(late && record.is_read()) {
                         break;
                     }
                 }

@@ -44,7 +44,7 @@ pub use record::{MAX_DOUBLINGS, PacketKind, TxRecord};
 pub use responses::{Answer, StoredResponse};
 pub use rtt::RttEstimator;
 pub use rx::{Arrival, RxPdc, Trigger};
-pub use tx::{AckOutcome, NackOutcome, Overdue, TxPdc, TxState};
+pub use tx::{AckOutcome, Evidence, NackOutcome, Overdue, TxPdc, TxState};
 
 use weft_cc::Span;
 

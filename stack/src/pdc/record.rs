@@ -123,10 +123,16 @@ impl TxRecord {
         self.kind != Kind::Close
     }
 
-    /// Bytes that it counts for in windows and does not carry itself: they come back with its acknowledgement.
+    /// Bytes that it counts for in windows and carries itself: without those that come back with its acknowledgement.
     #[inline]
-    pub(super) fn returning(&self) -> u32 {
-        if self.kind == Kind::Read { self.len } else { 0 }
+    pub(super) fn carried(&self) -> u32 {
+        if self.kind == Kind::Read { self.bytes.saturating_sub(self.len) } else { self.bytes }
+    }
+
+    /// Whether it asks for data, which comes with its acknowledgement.
+    #[inline]
+    pub(super) fn is_read(&self) -> bool {
+        self.kind == Kind::Read
     }
 
     /// Whether it carries a part of a message, was sent once, and is in flight.

@@ -10,7 +10,9 @@ use super::record::{Records, State, backed_off};
 use super::{PacketKind, PdcConfig, TxRecord};
 use crate::packet::Addr;
 use crate::spray::Entropy;
-use crate::wire::pds::{Ack, AckTrigger, CcState, DeliveryMode, Destination, Nack, NackCode, PdcId, Psn};
+use crate::wire::pds::{
+    Ack, AckRequest, AckTrigger, CcState, DeliveryMode, Destination, Nack, NackCode, NextHeader, PdcId, Psn,
+};
 
 /// The state of a PDC at its initiator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,6 +95,16 @@ pub struct AckOutcome {
     pub probe: bool,
 }
 
+/// What an acknowledgement says of packets that it does not name.
+#[derive(Clone, Copy, Debug)]
+pub struct Evidence {
+    /// The packets about which it is definite, as a half-open range: a packet among them that it does not name had not
+    /// arrived when it left. About other packets it says nothing.
+    pub definite: (Psn, Psn),
+    /// Whether that holds for reads. It carries data, so it has waited at the target like the responses to other reads.
+    pub on_reads: bool,
+}
+
 /// The news in a NACK about a packet in flight.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NackOutcome {
@@ -172,7 +184,7 @@ impl TxPdc {
         !self.lost.is_empty()
     }
 
-    /// Bytes of the packets that wait for retransmission.
+    /// Bytes that the packets which wait for retransmission carry themselves: without those that reads ask for.
     #[inline]
     pub fn lost_bytes(&self) -> u64 {
         self.lost_bytes
@@ -215,13 +227,17 @@ impl TxPdc {
 
     /// Whether a new packet is inside the window: PSN ≤ CACK + MP_RANGE, and until the target has reported its own
     /// range no more packets than the first range.
+    ///
+    /// CACK is the one that the target has when it checks the packet. It holds all packets up to CLEAR_PSN, and the
+    /// packet clears their responses before it is checked, so its CACK is at CLEAR_PSN at least. The CACK that it has
+    /// reported stands before responses that have come here since.
     #[inline]
     pub fn may_send_new(&self) -> bool {
         let range = match self.peer_id {
             Some(_) => self.mp_range,
             None => self.first_range,
         };
-        self.next_psn().distance(self.cack) <= range as i32
+        self.next_psn().distance(self.clear_psn()) <= range as i32
     }
 
     /// The destination field of a packet with `psn`: the target's PDCID, or SYN until that is known.
@@ -271,10 +287,10 @@ impl TxPdc {
         record.sent_at = now;
         record.entropy = entropy;
         record.transmissions = record.transmissions.saturating_add(1);
-        let (bytes, has_data) = (u64::from(record.bytes), record.has_data());
+        let (bytes, carried) = (u64::from(record.bytes), u64::from(record.carried()));
         self.outstanding += bytes;
-        self.outstanding_packets += u32::from(has_data);
-        self.lost_bytes -= bytes;
+        self.outstanding_packets += u32::from(record.has_data());
+        self.lost_bytes -= carried;
     }
 
     /// Puts the lost packets of the message of `psn` behind all others that wait for retransmission: its target refuses
@@ -344,6 +360,8 @@ impl TxPdc {
             }
             match cc.state {
                 CcState::Nscc(state) => {
+                    // With stored responses the target holds more than CACK names even then. The bytes of those packets
+                    // are counted late, when they are named; a target that counts otherwise is corrected all the same.
                     self.arrived.on_report(state.rcvd_bytes, state.ooo_count == 0);
                     outcome.out_of_order = known_count(state.ooo_count);
                     outcome.flow_control = state.flow_control();
@@ -369,9 +387,14 @@ impl TxPdc {
         Some(outcome)
     }
 
-    /// The packets about which `ack`, which has just been processed, is definite, as a half-open range: a packet among
-    /// them that it does not acknowledge had not arrived when it left. About other packets it says nothing.
-    pub fn definite(&self, ack: &Ack) -> (Psn, Psn) {
+    /// What `ack`, which has just been processed, says of packets that it does not name.
+    pub fn evidence(&self, ack: &Ack) -> Evidence {
+        let on_reads = matches!(ack.next, NextHeader::ResponseData | NextHeader::ResponseDataSmall);
+        Evidence { definite: self.definite(ack), on_reads }
+    }
+
+    /// See [`Evidence::definite`].
+    fn definite(&self, ack: &Ack) -> (Psn, Psn) {
         let una = self.first_unacknowledged();
         let Some(cc) = &ack.cc else { return (una, una) };
         let held = match cc.state {
@@ -379,7 +402,9 @@ impl TxPdc {
             CcState::Credit { ooo_count, .. } => ooo_count,
             _ => UNKNOWN_COUNT,
         };
-        if held != UNKNOWN_COUNT && self.knows_all(ack.cack_psn, held) {
+        // With stored responses the count begins at the first missing packet, and CACK stands before that.
+        let from_cack = ack.request != AckRequest::Clear;
+        if held != UNKNOWN_COUNT && from_cack && self.knows_all(ack.cack_psn, held) {
             return (una, self.next_psn());
         }
         let base = ack.cack_psn.offset(i32::from(cc.sack_psn_offset));
@@ -663,24 +688,24 @@ impl TxPdc {
         let spurious = before == State::Lost || resent && is_spurious(now, ack, psn, record, self.fastest);
         acked(psn, record, spurious);
         let (bytes, packets) = (u64::from(record.bytes), u32::from(record.has_data()));
-        let returning = u64::from(record.returning());
+        let carried = u64::from(record.carried());
         if !record.has_data() {
             self.state = TxState::Closed;
         }
-        self.arrived.on_named(bytes, bytes - returning.min(bytes), packets);
+        self.arrived.on_named(bytes, carried, packets);
         match before {
             State::InFlight => {
                 self.outstanding -= bytes;
                 self.outstanding_packets -= packets;
             }
-            _ => self.forget_lost(psn, bytes),
+            _ => self.forget_lost(psn, carried),
         }
     }
 
     #[cold]
-    fn forget_lost(&mut self, psn: Psn, bytes: u64) {
+    fn forget_lost(&mut self, psn: Psn, carried: u64) {
         self.lost.retain(|lost| *lost != psn);
-        self.lost_bytes -= bytes;
+        self.lost_bytes -= carried;
         if self.lost.is_empty() {
             self.draining = None;
         }
@@ -692,10 +717,10 @@ impl TxPdc {
             return;
         }
         record.state = State::Lost;
-        let (bytes, has_data) = (u64::from(record.bytes), record.has_data());
+        let (bytes, carried) = (u64::from(record.bytes), u64::from(record.carried()));
         self.outstanding -= bytes;
-        self.outstanding_packets -= u32::from(has_data);
-        self.lost_bytes += bytes;
+        self.outstanding_packets -= u32::from(record.has_data());
+        self.lost_bytes += carried;
         let place = self.lost.iter().rposition(|other| other.is_before(psn)).map_or(0, |before| before + 1);
         self.lost.insert(place, psn);
     }

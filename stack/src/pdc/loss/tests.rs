@@ -55,8 +55,8 @@ fn inferred(pdc: &mut TxPdc, now: Time, ack: &Ack) -> Vec<u32> {
     let outcome = pdc.on_ack(now, ack, |_, _, _| ()).unwrap();
     let mut lost = Vec::new();
     if outcome.rtt.is_some() {
-        let definite = pdc.definite(ack);
-        pdc.infer_losses(now, definite, REACH, |psn, _| lost.push(psn.0));
+        let evidence = pdc.evidence(ack);
+        pdc.infer_losses(now, evidence, REACH, |psn, _| lost.push(psn.0));
     }
     lost
 }
@@ -189,4 +189,38 @@ fn each_answer_to_a_probe_is_an_rtt_once() {
     assert_eq!(rtt(&mut pdc, opaque.wrapping_sub(1)), None);
     assert_eq!(rtt(&mut pdc, opaque), Some(Span::from_us(30)));
     assert_eq!(rtt(&mut pdc, opaque), None, "a copy");
+}
+
+fn send_read(pdc: &mut TxPdc, us: u64) {
+    pdc.send_new(at(us), PacketKind::Read { send: 0, offset: 0, len: 1 }, 100, Entropy(0));
+}
+
+/// The responses to reads wait at the target behind others. Answers that do not carry data overtake them.
+#[test]
+fn reads_are_judged_by_answers_with_data_only() {
+    let reading = || {
+        let mut pdc = sent(0);
+        (0..4).for_each(|us| send_read(&mut pdc, us));
+        send(&mut pdc, 4);
+        pdc
+    };
+    let with_data = |ack| Ack { next: NextHeader::ResponseData, ..ack };
+    let mut pdc = reading();
+    assert_eq!(inferred(&mut pdc, at(200), &answer(0, 0b1_0000, 0, 4)), [0; 0], "4 is a message");
+    assert_eq!(inferred(&mut pdc, at(210), &with_data(answer(0, 0b1_0100, 0, 2))), [0, 1, 3], "2 is a read");
+    let mut pdc = reading();
+    let early = with_data(answer(0, 0b0100, 0, 2));
+    assert_eq!(inferred(&mut pdc, at(103), &early), [0, 1, 3], "the message has another µs");
+}
+
+/// `ooo_count` begins at the first packet that is missing, behind those whose responses are stored.
+#[test]
+fn a_target_with_stored_responses_is_definite_about_its_bitmap_only() {
+    let mut pdc = sent(0);
+    (0..64).for_each(|us| send_read(&mut pdc, us));
+    (64..200).for_each(|us| send(&mut pdc, us));
+    // The target holds all, and the bitmap would name the first 64, but for their responses.
+    pdc.recovery.probes = Some(Sent { at: at(490), first: 0, waiting: 1, in_vain: 0 });
+    let answer = Ack { request: AckRequest::Clear, ..ack(0, 0, 0, AckTrigger::Probe(0)) };
+    assert_eq!(inferred(&mut pdc, at(500), &answer), [0; 0]);
 }

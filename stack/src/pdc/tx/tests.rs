@@ -383,3 +383,18 @@ fn a_postponed_message_waits_behind_the_others_and_rod_postpones_none() {
         );
     }
 }
+
+/// Credit is asked for these bytes, and the data of a response does not travel to the target.
+#[test]
+fn lost_reads_count_for_what_they_carry() {
+    let mut pdc = pdc_with(1);
+    let kind = PacketKind::Read { send: 1, offset: 0, len: 4096 };
+    (1..4).for_each(|us| _ = pdc.send_new(at(us), kind, 4160, Entropy(0)));
+    pdc.lose_all();
+    assert_eq!((pdc.lost_bytes(), pdc.in_flight()), (4160 + 3 * 64, 0));
+    pdc.resend(at(5), Entropy(0));
+    pdc.resend(at(6), Entropy(0));
+    assert_eq!((pdc.lost_bytes(), pdc.in_flight()), (2 * 64, 2 * 4160));
+    pdc.on_ack(at(7), &ack(4, -1, 1, 0, 0), |_, _, _| {}).unwrap();
+    assert_eq!((pdc.lost_bytes(), pdc.in_flight()), (0, 0));
+}
