@@ -7,7 +7,7 @@ use harness::{Alone, Pair, SHORT_RTO, impatient_config, params, untagged};
 use weft_stack::cc::{CcChoice, CcParams};
 use weft_stack::event::{Event, Recorder};
 use weft_stack::fep::{CallError, Completion, ConnectOptions, Failure, FepConfig, Send, SendError};
-use weft_stack::packet::Addr;
+use weft_stack::packet::{Addr, Payload};
 use weft_stack::pdc::RodReceive;
 use weft_stack::wire::pds::{ControlKind, DeliveryMode, NackCode, PdcId, Pds, Psn};
 use weft_stack::{Span, Time};
@@ -165,6 +165,27 @@ fn an_initiator_reacts_to_every_nack_code_as_listed() {
     for (code, reaction) in REACTIONS {
         assert_eq!(reaction_to(NackCode(code)), reaction, "NACK {code:#04x}");
     }
+}
+
+/// The refusal of a packet's first transmission comes after its second has left. Nobody knows yet how that one fares, and
+/// with RUD nothing behind it depends on it.
+#[test]
+fn a_late_refusal_for_lack_of_room_does_not_stop_an_unordered_connection() {
+    let mut cc = CcChoice::parse("constant").unwrap();
+    cc.set("window", "100000").unwrap();
+    let config = FepConfig::new(&cc, impatient_config().zones.default.cc.params());
+    let mut pair = Pair::new(&config);
+    let connection = pair.connect();
+    pair.post_send(connection, message(100, 0));
+    let first = pair.transmit(0).unwrap();
+    let rto = pair.feps[0].poll_timeout().unwrap();
+    pair.expire_at(0, rto);
+    let second = pair.transmit(0).unwrap();
+    assert!(matches!(second.packet.pds, Pds::Request(request) if request.retx));
+    let late = nack(&first.packet, NackCode::NO_PKT_BUFFER);
+    pair.feps[0].on_packet(pair.now, &late, Payload::EMPTY);
+    pair.post_send(connection, message(100, 1));
+    assert!(pair.transmit(0).is_some(), "{:?}", pair.explain());
 }
 
 #[test]

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use harness::{Pair, SHORT_RTO, Transit, fep, impatient_config, receive_any, untagged};
 use weft_stack::Time;
-use weft_stack::fep::{Completion, ConnectOptions, Send};
+use weft_stack::buffer::Buffer;
+use weft_stack::cc::CcChoice;
+use weft_stack::fep::{Completion, ConnectOptions, Exposure, FepConfig, Read, Send};
 use weft_stack::wire::pds::{ControlKind, DeliveryMode, Destination, NackCode, Pds};
 
 const NONE: [String; 0] = [];
@@ -81,6 +83,35 @@ fn a_forged_syn_does_not_close_an_idle_connection() {
         pair.exchange();
         assert_eq!(pair.sent_result(), Ok(()), "{ahead}");
         assert_eq!((pair.completions(0).len(), pair.feps[1].open_targets()), (0, 1));
+    }
+}
+
+/// The reader has a request to send that would clear a response, but its window holds the request back. It must not
+/// leave the target's question to that request.
+#[test]
+fn a_reader_whose_window_is_full_answers_a_challenge() {
+    let mut cc = CcChoice::parse("constant").unwrap();
+    cc.set("window", "2128").unwrap();
+    let mut pair = Pair::new(&FepConfig::new(&cc, impatient_config().zones.default.cc.params()));
+    pair.feps[1].expose(0, Exposure { key: 1, buffer: Buffer::Heap(vec![7; 9_000]), from: None }).unwrap();
+    let connection = pair.connect();
+    let read = Read { buffer: Buffer::Heap(vec![0; 9_000]), key: 1, offset: 0, context: 0 };
+    pair.feps[0].post_read(connection, read).unwrap();
+    let [first, second] = [0; 2].map(|side| pair.transmit(side).unwrap());
+    pair.arrive(&first);
+    let response = pair.transmit(1).unwrap();
+    pair.arrive(&second);
+    let _delayed = pair.transmit(1).unwrap();
+    pair.arrive(&response);
+    let lost = pair.transmit(0).unwrap();
+    assert!(lost.is_data() && pair.transmit(0).is_none(), "the window is full again");
+    pair.arrive(&forge(&first, 1 << 20));
+    let question = pair.transmit(1).expect("a question");
+    for _ in 0..2 {
+        pair.arrive(&question);
+        let answer = pair.transmit(0).expect("an answer to each question");
+        let Pds::Control(control) = &answer.packet.pds else { panic!("{answer:?}") };
+        assert_eq!(control.kind, ControlKind::ClearCommand);
     }
 }
 

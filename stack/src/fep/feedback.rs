@@ -18,8 +18,8 @@ use crate::ses::SendMessage;
 use crate::spray::PathFeedback;
 use crate::table::{Key, Table};
 use crate::wire::pds::{
-    Ack, AckCc, AckRequest, AckTrigger, CcState, Control, ControlKind, Destination, Nack, NackCode,
-    NextHeader, PdcId, Psn,
+    Ack, AckCc, AckRequest, AckTrigger, CcState, Control, ControlKind, DeliveryMode, Destination, Nack,
+    NackCode, NextHeader, PdcId, Psn,
 };
 use crate::wire::ses::{ReturnCode, Ses};
 
@@ -94,7 +94,8 @@ impl Initiator {
                 }
             }
         }
-        // A response with data passes the queues where its reader's window decides how many bytes there are.
+        // A mark on a response with data counts as one on its request: the response passes the queues that the reader's
+        // window is there to limit.
         let ecn = ack.ecn || with_data && packet.net.ecn;
         let mut was_spurious = false;
         let id = connection.pdc.id;
@@ -199,9 +200,8 @@ impl Initiator {
         self.on_refusal(core, now, key, packet, nack);
     }
 
-    /// A switch has cut off the data of a response. That is no NACK's business: the initiator asks again, when its window
-    /// lets it, and the target repeats the response for the copy of its request. So the window that decides how much is
-    /// on its way here decides about repetitions as well.
+    /// A switch has cut off the data of a response. The initiator sends no NACK: it sends the request again when its window
+    /// permits, and the target repeats the response. So the window limits repeated data as it limits new data.
     #[cold]
     fn on_trimmed_response(&mut self, core: &mut Core, now: Time, packet: &Packet, ack: &Ack) {
         let found = find(&mut self.connections, ack.dpdcid, packet.net.src);
@@ -247,7 +247,8 @@ impl Initiator {
         let Some(outcome) = outcome else {
             // Whichever transmission it answers, the target was busy. Without a pause a ROD connection would send all that
             // comes behind the refused packet again, as fast as the path refuses it.
-            if matches!(verdict, Verdict::Busy) && connection.pdc.is_in_flight(nack.psn) {
+            let ordered = connection.pdc.mode == DeliveryMode::Rod;
+            if ordered && matches!(verdict, Verdict::Busy) && connection.pdc.is_in_flight(nack.psn) {
                 put_off(core, now, key, connection, context, nack);
             }
             return core.ignore(now, packet, "NACK for an earlier transmission");
@@ -341,6 +342,11 @@ fn on_ack_request(
     let clear = connection.pdc.clear_psn();
     let is_ahead = clear.distance(ack.cack_psn) > 0;
     match ack.request {
+        // The target asks whether the connection is there (TargetPdc::on_stray_syn), and takes silence for a no. A request
+        // may wait for the window longer than the target waits for an answer.
+        AckRequest::Clear if ack.retx && ack.trigger == AckTrigger::Psn(0) => {
+            send_control(core, now, connection, context, ControlKind::ClearCommand, clear.0, 0);
+        }
         // The next request will clear it.
         AckRequest::Clear if is_ahead && connection.sends_soon() => {}
         // A response stands just behind CACK: it can be cleared once we know everything up to it. With nothing to clear

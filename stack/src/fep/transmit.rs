@@ -146,7 +146,8 @@ impl Initiator {
             other => return self.send_no_data(core, now, key, &other, packet),
         };
         let context = self.contexts.get_mut(context_key)?;
-        // What it brings back counts as what it carries: the window is for the bytes on the bottleneck, whose end is here.
+        // A read counts for the bytes that it asks for: they will pass the bottleneck between the target and here, and the
+        // window limits how many are on that way.
         let bytes = data.segment.len + core.config.overhead;
         let gate = context.gate(now, u64::from(bytes));
         if gate != Gate::Open {
