@@ -119,10 +119,10 @@ fn expire_next(pair: &mut Pair) {
 enum Step {
     /// The sender's next packet leaves.
     Leave,
-    /// A packet on its way arrives, and the target answers.
-    Arrive(prop::sample::Index),
-    /// A packet on its way is lost.
-    Lose(prop::sample::Index),
+    /// The packet at this part of those on their way, in 1/2⁶⁴, arrives, and the target answers.
+    Arrive(u64),
+    /// The packet at this part of those on their way is lost.
+    Lose(u64),
     Post,
     Expire,
 }
@@ -130,8 +130,8 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         6 => Just(Step::Leave),
-        6 => any::<prop::sample::Index>().prop_map(Step::Arrive),
-        1 => any::<prop::sample::Index>().prop_map(Step::Lose),
+        6 => any::<u64>().prop_map(Step::Arrive),
+        1 => any::<u64>().prop_map(Step::Lose),
         1 => Just(Step::Post),
         1 => Just(Step::Expire),
     ]
@@ -152,19 +152,23 @@ impl Receiver {
     }
 }
 
+fn place(part: u64, pair: &Pair) -> usize {
+    ((u128::from(part) * pair.wire.len() as u128) >> 64) as usize
+}
+
 fn take_step(pair: &mut Pair, step: Step, receiver: &mut Receiver) {
     match step {
         Step::Leave => {
             pair.put_on_wire(0);
         }
         Step::Arrive(at) if !pair.wire.is_empty() => {
-            let transit = pair.wire.remove(at.index(pair.wire.len()));
+            let transit = pair.wire.remove(place(at, pair));
             pair.now += Span::from_ns(10);
             pair.arrive(&transit);
             pair.flush(1);
         }
         Step::Lose(at) if !pair.wire.is_empty() => {
-            pair.wire.remove(at.index(pair.wire.len()));
+            pair.wire.remove(place(at, pair));
         }
         Step::Post => receiver.post_next(pair),
         // Not those that end idle connections: the sender waits because this test does not let it send.
@@ -175,72 +179,112 @@ fn take_step(pair: &mut Pair, step: Step, receiver: &mut Receiver) {
     }
 }
 
+/// A process, tag and length of each message; how receives are shuffled, and which are for any tag.
+type Messages = [(usize, Option<u64>, u32)];
+
+/// The target keeps `bytes` of messages without a receive. A receive is posted when the one before is complete at the
+/// latest: if refused messages were in the way of others, some cases would not end. Receives name their sender, as there
+/// is no order between the connections of two processes.
+fn check_order(
+    messages: &Messages,
+    (shuffle, wildcards): (u64, u16),
+    bytes: u64,
+    steps: &[Step],
+) -> Result<(), TestCaseError> {
+    let sent: Vec<_> = messages.iter().map(|(from, tag, _)| (PROCESSES[*from], *tag)).collect();
+    let mut order: Vec<usize> = (0..sent.len()).collect();
+    order.sort_by_key(|n| (*n as u64 + 1).wrapping_mul(shuffle | 1));
+    let wanted = |n: &usize| match sent[*n] {
+        (process, Some(_)) if wildcards >> *n & 1 == 1 => (process, ANY_TAG),
+        (process, tag) => (process, exactly(tag)),
+    };
+    // Receives for any tag can take the messages of others, whose receives are left out.
+    let mut receives: Vec<Wanted> = order.iter().map(wanted).collect();
+    let expected = reference(&receives, &sent);
+    let mut kept = expected.iter();
+    receives.retain(|_| kept.next().is_some_and(Option::is_some));
+    let left = (0..sent.len()).filter(|n| !expected.contains(&Some(*n)));
+    receives.extend(left.map(|n| (sent[n].0, exactly(sent[n].1))));
+    let expected: Vec<(usize, usize)> =
+        reference(&receives, &sent).into_iter().map(Option::unwrap).enumerate().collect();
+
+    let feps = [0, 1].map(|n| fep(n, config(bytes, sent.len() as u32), 3, START));
+    let mut pair = Pair::of(feps, START);
+    let connections = PROCESSES.map(|process| {
+        pair.feps[0].connect_of(process, pair.now, Addr(1), ConnectOptions::default()).unwrap()
+    });
+    for (number, (from, tag, len)) in messages.iter().enumerate() {
+        let message = message(number, *len, *tag);
+        let header_data = message.header_data | u64::from(PROCESSES[*from]) << 32;
+        pair.post_send(connections[*from], Send { header_data, ..message });
+    }
+    let mut receiver = Receiver { receives, posted: 0 };
+    for step in steps {
+        take_step(&mut pair, *step, &mut receiver);
+    }
+    let mut done = received(&mut pair);
+    for _ in 0..20_000 {
+        for transit in std::mem::take(&mut pair.wire) {
+            pair.arrive(&transit);
+        }
+        pair.exchange();
+        done.extend(received(&mut pair));
+        match done.len() {
+            all if all == sent.len() => break,
+            complete if complete == receiver.posted => receiver.post_next(&mut pair),
+            _ => expire_next(&mut pair),
+        }
+    }
+    done.sort_unstable();
+    prop_assert_eq!(done, expected, "{:?}", pair.explain());
+    // A target that hears nothing for long has it closed.
+    for connection in connections {
+        if pair.feps[0].is_open(connection) {
+            pair.close(connection);
+        }
+    }
+    prop_assert_eq!(pair.leaks(1), [""; 0]);
+    Ok(())
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// The target keeps the payload of a few messages, or of none, and a receive is posted when the one before is
-    /// complete at the latest: if refused messages were in the way of others, some cases would not end. Receives name
-    /// their sender, as there is no order between the connections of two processes.
+    /// The target keeps the payload of a few messages, or of none.
     #[test]
     fn messages_meet_receives_in_the_order_in_which_they_were_sent(
         messages in prop::collection::vec((0..2usize, prop::option::weighted(0.8, 1u64..4), 0u32..350), 1..12),
-        (shuffle, wildcards) in (any::<u64>(), any::<u16>()),
+        choices in (any::<u64>(), any::<u16>()),
         bytes in prop_oneof![Just(0u64), Just(300), Just(1_000_000)],
         steps in prop::collection::vec(step(), 0..150),
     ) {
-        let sent: Vec<_> = messages.iter().map(|(from, tag, _)| (PROCESSES[*from], *tag)).collect();
-        let mut order: Vec<usize> = (0..sent.len()).collect();
-        order.sort_by_key(|n| (*n as u64 + 1).wrapping_mul(shuffle | 1));
-        let wanted = |n: &usize| match sent[*n] {
-            (process, Some(_)) if wildcards >> *n & 1 == 1 => (process, ANY_TAG),
-            (process, tag) => (process, exactly(tag)),
-        };
-        // Receives for any tag can take the messages of others, whose receives are left out.
-        let mut receives: Vec<Wanted> = order.iter().map(wanted).collect();
-        let expected = reference(&receives, &sent);
-        let mut kept = expected.iter();
-        receives.retain(|_| kept.next().is_some_and(Option::is_some));
-        let left = (0..sent.len()).filter(|n| !expected.contains(&Some(*n)));
-        receives.extend(left.map(|n| (sent[n].0, exactly(sent[n].1))));
-        let expected: Vec<(usize, usize)> = reference(&receives, &sent).into_iter().map(Option::unwrap).enumerate().collect();
-
-        let feps = [0, 1].map(|n| fep(n, config(bytes, sent.len() as u32), 3, START));
-        let mut pair = Pair::of(feps, START);
-        let connections = PROCESSES.map(|process| {
-            pair.feps[0].connect_of(process, pair.now, Addr(1), ConnectOptions::default()).unwrap()
-        });
-        for (number, (from, tag, len)) in messages.iter().enumerate() {
-            let message = message(number, *len, *tag);
-            let header_data = message.header_data | u64::from(PROCESSES[*from]) << 32;
-            pair.post_send(connections[*from], Send { header_data, ..message });
-        }
-        let mut receiver = Receiver { receives, posted: 0 };
-        for step in steps {
-            take_step(&mut pair, step, &mut receiver);
-        }
-        let mut done = received(&mut pair);
-        for _ in 0..20_000 {
-            for transit in std::mem::take(&mut pair.wire) {
-                pair.arrive(&transit);
-            }
-            pair.exchange();
-            done.extend(received(&mut pair));
-            match done.len() {
-                all if all == sent.len() => break,
-                complete if complete == receiver.posted => receiver.post_next(&mut pair),
-                _ => expire_next(&mut pair),
-            }
-        }
-        done.sort_unstable();
-        prop_assert_eq!(done, expected, "{:?}", pair.explain());
-        // A target that hears nothing for long has it closed.
-        for connection in connections {
-            if pair.feps[0].is_open(connection) {
-                pair.close(connection);
-            }
-        }
-        prop_assert_eq!(pair.leaks(1), [""; 0]);
+        check_order(&messages, choices, bytes, &steps)?;
     }
+}
+
+/// Polls for room must come to the one message that a receive waits for.
+#[test]
+fn polls_reach_the_message_that_a_receive_waits_for() {
+    use Step::{Arrive, Expire, Leave, Lose, Post};
+    let messages = [
+        (0, Some(3), 101),
+        (0, Some(1), 101),
+        (0, Some(1), 101),
+        (0, Some(1), 101),
+        (0, None, 91),
+        (0, None, 0),
+        (0, None, 0),
+        (0, None, 0),
+        (0, None, 8),
+        (0, Some(3), 0),
+    ];
+    let mut steps =
+        vec![Leave, Leave, Leave, Leave, Post, Leave, Leave, Arrive(12297829382473034411), Expire];
+    steps.extend([Leave, Leave, Leave, Arrive(0), Leave, Lose(2305843009213693952), Leave]);
+    steps.extend([Arrive(4611686018427387904), Leave, Leave, Arrive(4099276460824344804)]);
+    steps.extend([Leave; 6]);
+    steps.extend([Arrive(0), Arrive(7094901566811366007)]);
+    check_order(&messages, (16602069666338596454, 0), 300, &steps).unwrap();
 }
 
 /// Puts all packets of endpoint 0 on the wire.
