@@ -612,3 +612,15 @@ fn regions_are_read_over_a_port() {
     buffer.payload(0, 50_000).copy_to(&mut bytes);
     assert!(bytes == content(5, 100_000)[12_345..62_345]);
 }
+
+#[test]
+fn nothing_is_read_or_received_into_memory_that_can_only_be_sent() {
+    let mut pair = pair_with(&config(true), vec![1; 10]);
+    let connection = pair.connect();
+    let shared = || Buffer::Bytes(Box::new(bytes::Bytes::from_static(b"constant")));
+    let refused = pair.feps[0].post_read(connection, Read { buffer: shared(), ..read(0, 0, 0) }).unwrap_err();
+    assert_eq!((refused.error, refused.buffer), (CallError::ReadOnly, shared()));
+    let receive = weft_stack::fep::Receive { buffer: shared(), ..harness::receive_any(0) };
+    let refused = pair.feps[0].post_receive(receive).unwrap_err();
+    assert_eq!((refused.error, refused.buffer), (CallError::ReadOnly, shared()));
+}

@@ -321,6 +321,9 @@ pub enum CallError {
     /// The message is longer than [`MAX_MESSAGE`].
     #[error("a message has at most {MAX_MESSAGE} bytes")]
     TooLong,
+    /// Data cannot be put into [`Buffer::Bytes`], which can only be sent.
+    #[error("the buffer can only be sent: other owners may hold its memory")]
+    ReadOnly,
     /// The operation cannot be cancelled any more: it is under way or done.
     #[error("too late to cancel")]
     TooLate,

@@ -16,6 +16,7 @@ use super::{
     CallError, Completion, ConnectOptions, ConnectionId, Failure, FepConfig, MAX_PROCESS, Map, PostError,
     Read, ReadId, Send, SendError, SendId, TrafficClass, Windows, Zone, ZoneId,
 };
+use crate::buffer::Buffer;
 use crate::event::Event;
 use crate::heap;
 use crate::packet::Addr;
@@ -173,6 +174,9 @@ impl Initiator {
         read: Read,
     ) -> Result<ReadId, PostError> {
         let Read { buffer, key, offset, context } = read;
+        if matches!(buffer, Buffer::Bytes(_)) {
+            return Err(PostError { error: CallError::ReadOnly, buffer });
+        }
         let operation = Operation::Read { key, offset, part: config.mtu };
         self.post(config, id, SendMessage::new(buffer, operation, 0, context, id.0.index)).map(ReadId)
     }

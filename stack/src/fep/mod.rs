@@ -186,7 +186,7 @@ impl Fep {
     /// ([`Limits::response_bytes_per_peer`]); they do not wait for its bytes.
     ///
     /// # Errors
-    /// As [`Fep::post_send`].
+    /// As [`Fep::post_send`]; [`CallError::ReadOnly`] if the buffer is [`Buffer::Bytes`].
     pub fn post_read(&mut self, connection: ConnectionId, read: Read) -> Result<ReadId, PostError> {
         self.initiator.post_read(&self.core.config, connection, read)
     }
@@ -232,6 +232,7 @@ impl Fep {
     ///
     /// # Errors
     /// [`CallError::Limit`] when too many wait, [`CallError::ProcessNotOpen`] if it is not open,
+    /// [`CallError::ReadOnly`] if the buffer is [`Buffer::Bytes`],
     /// [`CallError::NoSuchProcess`] if no sender can have the number in `receive.from`. The error hands the buffer back.
     pub fn post_receive_of(&mut self, process: u16, receive: Receive) -> Result<ReceiveId, PostError> {
         self.target.post_receive(&mut self.core, process, receive)

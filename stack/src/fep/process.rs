@@ -11,6 +11,7 @@ use super::core::Core;
 use super::memory::ExposedMemory;
 use super::read::{ExposeError, ExposeRefusal, Exposure};
 use super::{CallError, MAX_PROCESS, PostError, Receive, Resource};
+use crate::buffer::Buffer;
 use crate::ses::{Delivery, EarlyMessage, Posted, ReceiveId, Receives, Room};
 use crate::wire::pds::PdcId;
 
@@ -117,6 +118,9 @@ impl Processes {
         let Receive { buffer, from, matching, context } = receive;
         if let Some(process) = from.map(|source| source.process).filter(|process| *process > MAX_PROCESS) {
             return Err(PostError { error: CallError::NoSuchProcess(process), buffer });
+        }
+        if matches!(buffer, Buffer::Bytes(_)) {
+            return Err(PostError { error: CallError::ReadOnly, buffer });
         }
         let id = ReceiveId(self.next_receive);
         let Some(receives) = self.get_mut(process) else {

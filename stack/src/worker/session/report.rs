@@ -279,6 +279,7 @@ mod tests {
             CallError::TooLate,
             CallError::Malformed,
             CallError::OutsideMemory,
+            CallError::ReadOnly,
         ];
         let unreachable = (any::<(u32, u32, IpAddr)>(), 0..3).prop_map(|((peer, asked, hop), kind)| {
             let peer = Addr(peer);
