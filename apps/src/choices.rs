@@ -15,7 +15,7 @@ pub(crate) enum Switch {
     Off,
 }
 
-/// What shares a congestion context.
+/// Which connections share a congestion context.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum WindowsOf {

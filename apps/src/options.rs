@@ -63,7 +63,7 @@ pub(crate) struct RunArgs {
     /// A parameter of the load balancer (see `weft list lb NAME`), in all zones or in one; may be repeated.
     #[arg(long, value_name = "[ZONE.]KEY=VALUE", value_parser = units::key_value)]
     pub(crate) lb_set: Vec<(String, String)>,
-    /// What has a window: a pair of hosts, whose flows share it, or each flow [default: pair].
+    /// Whether all flows of a pair of hosts share a window, or each flow has its own [default: pair].
     #[arg(long, value_name = "pair|flow")]
     pub(crate) windows: Option<WindowsOf>,
     /// Number of entropies that the load balancer chooses from; with --on udp source ports of each host, at

@@ -20,7 +20,7 @@ pub(crate) struct AlgorithmOptions<'a> {
 }
 
 impl<'a> AlgorithmOptions<'a> {
-    /// What `--cc` and `--cc-set`, `--lb` and `--lb-set` say, where there are the zones `zones`.
+    /// Takes the options `--cc` and `--cc-set`, `--lb` and `--lb-set` apart; `zones` are the zones that they may name.
     ///
     /// # Errors
     /// Options that name zones which do not exist, or anything twice.
@@ -114,7 +114,7 @@ impl<'a> ByZone<'a> {
     /// Parses `VALUE`, `ZONE=VALUE,…` or `VALUE,ZONE=VALUE,…`; there are the zones `zones`.
     ///
     /// # Errors
-    /// What is wrong with the text.
+    /// A text that does not follow this grammar, or names a zone that does not exist.
     fn parse(text: &'a str, zones: &[&str]) -> Result<ByZone<'a>, String> {
         let mut parsed = ByZone { others: None, named: Vec::new() };
         for (at, part) in text.split(',').enumerate() {

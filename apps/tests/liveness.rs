@@ -39,7 +39,7 @@ fn socket(ip: &str, port: u16) -> UdpSocket {
     socket
 }
 
-/// What the proxy sees and does.
+/// Counters and state that the threads of a proxy share with the test.
 #[derive(Default)]
 struct Watch {
     /// Long datagrams of the client.
@@ -93,7 +93,7 @@ impl Drop for Proxy {
     fn drop(&mut self) {
         self.watch.over.store(true, Ordering::SeqCst);
         for thread in self.threads.drain(..) {
-            // What it panicked about has been printed.
+            // Its panic, if there was one, has been printed.
             let _ = thread.join();
         }
     }

@@ -41,7 +41,7 @@ pub struct CcNameError {
     pub at: usize,
     /// The mistake.
     pub problem: String,
-    /// What could stand there.
+    /// The texts that are allowed at this place.
     pub expected: String,
 }
 

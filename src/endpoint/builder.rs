@@ -202,7 +202,7 @@ impl Builder {
         self.with("zone", |b| b.settings.zones.push((prefix, zone)))
     }
 
-    /// What shares a congestion context, and with it a window; a pair of endpoints if nothing is said.
+    /// Which connections share a congestion context, and with it a window; all of a pair of endpoints if nothing is said.
     #[must_use]
     pub fn windows(self, windows: Windows) -> Builder {
         self.with("windows", |b| b.settings.windows = windows)

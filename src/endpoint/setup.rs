@@ -32,7 +32,7 @@ pub struct Settings {
     pub cc: CcChoice,
     /// Load balancing; mixed.
     pub lb: LbChoice,
-    /// What shares a congestion context; a pair of endpoints.
+    /// Which connections share a congestion context; all of a pair of endpoints.
     pub windows: Windows,
     /// Whether the fabric trims packets; it does not.
     pub trimming: bool,

@@ -268,7 +268,7 @@ impl Case {
     }
 }
 
-/// What is wrong with a case.
+/// A way in which a case breaks its promises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     /// A message has met the wrong receive.

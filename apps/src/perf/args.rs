@@ -171,7 +171,7 @@ pub(crate) struct EndArgs {
     /// A parameter of the load balancer (see `weft list lb NAME`); may be repeated.
     #[arg(long, value_name = "KEY=VALUE", value_parser = units::key_value)]
     pub(crate) lb_set: Vec<(String, String)>,
-    /// What has a window: a pair of endpoints, whose connections share it, or each connection.
+    /// Whether all connections of a pair of endpoints share a window, or each connection has its own.
     #[arg(long, value_name = "pair|flow", default_value = "pair")]
     pub(crate) windows: WindowsOf,
     /// Whether the fabric trims packets.

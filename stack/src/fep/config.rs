@@ -19,7 +19,7 @@ pub struct FepConfig {
     pub crc: bool,
     /// What depends on the peer: congestion control, load balancing, packet delivery.
     pub zones: Zones,
-    /// What shares a congestion context.
+    /// Which connections share a congestion context.
     pub windows: Windows,
     /// The treatment of packets that arrive early on a ROD PDC.
     pub rod_receive: RodReceive,
@@ -68,7 +68,7 @@ impl From<Span> for BusyTimeout {
     }
 }
 
-/// What shares a congestion context, and with it a window, a load balancer and credit.
+/// Which connections share a congestion context, and with it a window, a load balancer and credit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Windows {
     /// All connections to one peer in one traffic class, as a UET congestion control context serves a pair of FEPs.

@@ -154,7 +154,7 @@ impl ZoneMap {
     }
 }
 
-/// The zone of each peer, by its address. Whoever gives an address to a peer enters its zone before the endpoint hears of
+/// The zone of each peer, by its address. The zone is entered together with the peer's address, before the endpoint hears of
 /// the peer; it does not change afterwards.
 #[derive(Debug, Default)]
 pub struct ZoneTable(Box<[AtomicU8]>);

@@ -73,7 +73,7 @@ pub struct RunConfig {
     /// Algorithms towards hosts of the sender's own group ([`Topology::group_of`]), which then make up a zone with its
     /// own base RTT; `None`: hosts are one zone, with [`RunConfig::cc`] and [`RunConfig::lb`].
     pub intra: Option<Algorithms>,
-    /// What shares a congestion context.
+    /// Which connections share a congestion context.
     pub windows: Windows,
     /// Number of entropy values that the load balancer chooses from.
     pub paths: u16,
