@@ -134,6 +134,10 @@ pub(crate) struct RunArgs {
     /// Write one line for each flow.
     #[arg(long, value_name = "FILE.csv")]
     pub(crate) flows: Option<PathBuf>,
+    /// Write one line for each link, with its queue over time, and what was trimmed, dropped and marked there; and one
+    /// for each switch.
+    #[arg(long, value_name = "FILE.csv")]
+    pub(crate) links: Option<PathBuf>,
     /// Take samples of all ports and flows, so often in virtual time; they go to FILE.ports.parquet and
     /// FILE.flows.parquet.
     #[arg(long, value_name = "TIME", value_parser = units::span, allow_negative_numbers = true)]
@@ -231,6 +235,7 @@ const EFFECTS: &[Effect] = &[
     effect("--link-event", FABRIC, |args| !args.link_event.is_empty()),
     effect("--degrade", FABRIC, |args| !args.degrade.is_empty()),
     effect("--payload", SIM, |args| args.payload == Some(Payload::Virtual)),
+    effect("--links", SIM, |args| args.links.is_some()),
     effect("--sample", SIM, |args| args.sample.is_some()),
     effect("--threads", SIM, |args| args.threads.is_some()),
 ];

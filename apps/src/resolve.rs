@@ -103,6 +103,9 @@ fn check_outputs(args: &RunArgs) -> Result<(), Failure> {
     if args.flows.as_deref() == Some(Path::new("-")) {
         return Err(usage("--flows", "expected a file name; only --json can go to standard output"));
     }
+    if args.links.as_deref() == Some(Path::new("-")) {
+        return Err(usage("--links", "expected a file name; only --json can go to standard output"));
+    }
     let mut taken: Vec<(&str, PathBuf)> = Vec::new();
     for (option, path) in files(args) {
         let place = place(&path);
@@ -125,6 +128,7 @@ fn files(args: &RunArgs) -> Vec<(&'static str, PathBuf)> {
         ("--link-events", args.link_events.as_ref()),
         ("--json", json),
         ("--flows", args.flows.as_ref()),
+        ("--links", args.links.as_ref()),
         ("--trace", args.trace.trace.as_ref()),
     ];
     let mut files: Vec<_> =

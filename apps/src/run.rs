@@ -6,6 +6,7 @@ use crate::interrupt::Interrupt;
 use crate::loopback;
 use crate::options::RunArgs;
 use crate::output::OutputFile;
+use crate::report::measures::{self, Fabric};
 use crate::report::{Report, csv, json, table};
 use crate::resolve::{Plan, resolve};
 use crate::sample::SampleFiles;
@@ -66,7 +67,7 @@ pub(crate) fn run(
             report.doubt().iter().for_each(|doubt| eprintln!("weft: soft: {doubt}"));
         }
     }
-    outputs.write(&report, &outcome, clock)?;
+    outputs.write(&report, &outcome, &plan.config, clock)?;
     match (extras, verdict(&report, &outcome, interrupt)) {
         (Err(unwritten), Err(failure)) => {
             eprintln!("weft: {unwritten}");
@@ -103,6 +104,7 @@ fn simulate(
         faults: plan.faults.clone(),
         settle: false,
         threads: args.threads.map_or(1, usize::from),
+        measure: args.json.is_some() || args.links.is_some(),
         sampling: args.sample.zip(sink).map(|(every, sink)| Sampling { every, sink }),
         tracing: trace_sink.map(|sink| Tracing { selection, sink }),
         progress: Some(&mut progress),
@@ -186,6 +188,7 @@ fn show(bar: &ProgressBar, progress: &RunProgress, kind_of_time: &str) {
 struct Outputs<'a> {
     json: Option<(&'a Path, OutputFile)>,
     flows: Option<(&'a Path, OutputFile)>,
+    links: Option<(&'a Path, OutputFile)>,
     /// Whether standard output is the JSON report's alone.
     quiet: bool,
 }
@@ -201,11 +204,18 @@ impl<'a> Outputs<'a> {
         Ok(Outputs {
             json: json.map(create).transpose()?,
             flows: args.flows.as_deref().map(create).transpose()?,
+            links: args.links.as_deref().map(create).transpose()?,
             quiet,
         })
     }
 
-    fn write(self, report: &Report, outcome: &RunReport, clock: Instant) -> Result<(), Failure> {
+    fn write(
+        self,
+        report: &Report,
+        outcome: &RunReport,
+        config: &RunConfig,
+        clock: Instant,
+    ) -> Result<(), Failure> {
         if self.quiet {
             json::write(report, BufWriter::new(io::stdout()))
                 .map_err(|error| failed(Path::new("-"), &error))?;
@@ -221,6 +231,11 @@ impl<'a> Outputs<'a> {
         }
         if let Some((path, mut file)) = self.flows {
             let written = csv::write(&outcome.flows, &mut file).and_then(|()| file.commit());
+            written.map_err(|error| failed(path, &error))?;
+        }
+        if let Some(((path, mut file), measured)) = self.links.zip(outcome.measures.as_ref()) {
+            let written =
+                measures::write_links(measured, &config.topology, &mut file).and_then(|()| file.commit());
             written.map_err(|error| failed(path, &error))?;
         }
         Ok(())
@@ -239,7 +254,8 @@ fn verdict(report: &Report, outcome: &RunReport, interrupt: &Interrupt) -> Resul
     if !report.complete() {
         let missing = report.flows.total - report.flows.completed;
         let total = report.flows.total;
-        let text = format!("{missing} of {total} flows unfinished:{}", outcome.stuck);
+        let losses: Lines = report.fabric.iter().flat_map(Fabric::losses).collect();
+        let text = format!("{missing} of {total} flows unfinished:{}{losses}", outcome.stuck);
         return Err(interrupt.failure(&format!("; {text}")).unwrap_or(Failure::Unfinished(text)));
     }
     if !outcome.leaks.is_empty() {

@@ -149,6 +149,8 @@ pub(crate) fn run_report(config: &RunConfig, hosts: &[HostReport]) -> RunReport 
     let done = hosts.iter().all(|host| host.done);
     RunReport {
         failures: Vec::new(),
+        // They are the simulator's.
+        measures: None,
         // They are counted where the links are.
         faults: FaultCounters::default(),
         packets: sum(hosts.iter().map(|host| &host.packets)),

@@ -2,12 +2,14 @@
 
 pub(crate) mod csv;
 pub(crate) mod json;
+pub(crate) mod measures;
 mod switches;
 pub(crate) mod table;
 
 use crate::resolve::Plan;
 use crate::settings::Settings;
 use crate::stats::{self, Summary};
+use measures::Fabric;
 use serde::Serialize;
 use switches::Switches;
 use weft_cc::{Span, Time};
@@ -37,6 +39,9 @@ pub(crate) struct Report<'a> {
     pub(crate) goodput_gbps: Option<f64>,
     pub(crate) packets: Packets,
     pub(crate) timeouts: u64,
+    /// Queues and links, in a simulation.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub(crate) fabric: Option<Fabric>,
     /// The memory of the protocol.
     pub(crate) state: State,
     pub(crate) engine: Engine,
@@ -145,6 +150,7 @@ impl<'a> Report<'a> {
                 ecn_marked: p.ecn_marked,
             },
             timeouts: run.timeouts,
+            fabric: Fabric::of(run, &plan.config.topology),
             state: State::of(run),
             engine: Engine {
                 events: run.events,

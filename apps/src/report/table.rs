@@ -33,6 +33,9 @@ pub(crate) fn write(report: &Report, took: Duration, out: &mut impl Write) -> io
     row("", format!("{} trimmed, {} dropped, {} marked", p.trimmed, p.dropped, p.ecn_marked))?;
     row("", format!("{} ACKs, {} NACKs", p.acks, p.nacks))?;
     row("timeouts", report.timeouts.to_string())?;
+    for (name, text) in report.fabric.iter().flat_map(|fabric| fabric.lines()) {
+        row(name, text)?;
+    }
     let state = report.state;
     row("state", format!("{:.0} B a host, {:.0} B a flow", state.bytes_per_host, state.bytes_per_flow))?;
     row("", format!("{:.0} B for each flow of the workload, begun or not", state.bytes_per_planned_flow))?;

@@ -9,7 +9,7 @@ mod tests;
 
 use crate::Failure;
 use crate::output::OutputFile;
-use names::Names;
+pub(crate) use names::Names;
 use parquet::errors::ParquetError;
 use std::fs::File;
 use std::io::Write;

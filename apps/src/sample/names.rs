@@ -1,10 +1,10 @@
 //! The names of hosts, switches and directions in tables.
 
 use parquet::data_type::ByteArray;
-use weft_testbed::topology::{Node, SwitchId, Topology};
+use weft_testbed::topology::{Node, PortId, SwitchId, Topology};
 
 /// The names of all nodes of a topology. A copy of one shares its bytes.
-pub(super) struct Names {
+pub(crate) struct Names {
     /// Hosts, then switches.
     nodes: Vec<ByteArray>,
     hosts: u32,
@@ -13,7 +13,7 @@ pub(super) struct Names {
 }
 
 impl Names {
-    pub(super) fn of(topology: &Topology) -> Names {
+    pub(crate) fn of(topology: &Topology) -> Names {
         let hosts = (0..topology.hosts()).map(|host| format!("host{host}"));
         let switches = (0..topology.switches()).map(|switch| {
             let place = topology.place(SwitchId(switch));
@@ -34,6 +34,22 @@ impl Names {
             Node::Switch(switch) => self.hosts + switch.0,
         };
         self.nodes[index as usize].clone()
+    }
+
+    /// The same as text.
+    pub(crate) fn text(&self, node: Node) -> String {
+        String::from_utf8_lossy(self.node(node).data()).into_owned()
+    }
+
+    /// The name without its number: `host`, `tor`, `agg`, `core`.
+    pub(crate) fn kind(&self, node: Node) -> String {
+        self.text(node).trim_end_matches(|c: char| c.is_ascii_digit()).to_owned()
+    }
+
+    /// The directed link behind a port: `tor3>host17`. Parallel links have the same name.
+    pub(crate) fn link(&self, topology: &Topology, port: PortId) -> String {
+        let spec = topology.port(port);
+        format!("{}>{}", self.text(spec.owner), self.text(spec.peer))
     }
 
     pub(super) fn up(&self) -> ByteArray {

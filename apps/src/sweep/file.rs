@@ -13,7 +13,8 @@ use toml::de::{DeArray, DeTable, DeValue};
 const MAX_VALUES: i128 = 1_000_000;
 
 /// Options that name an output file: the runs of a sweep would overwrite each other's.
-const OUTPUTS: &[&str] = &["json", "flows", "sample", "sample-file", "trace", "trace-pdc", "trace-host"];
+const OUTPUTS: &[&str] =
+    &["json", "flows", "links", "sample", "sample-file", "trace", "trace-pdc", "trace-host"];
 
 /// One value of an option.
 #[derive(Clone, Debug, PartialEq)]

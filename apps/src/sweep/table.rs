@@ -20,6 +20,8 @@ use std::path::Path;
 const COSTS: &str = "engine";
 /// The parts of a report that repeat the run's options.
 const OPTIONS: &[&str] = &["config", "seed"];
+/// The parts of a report that are lists of links and flows.
+const LISTS: &[&str] = &["hot_spots", "unfinished"];
 /// The column with the identity of the sweep.
 const SWEEP: &str = "sweep";
 
@@ -32,7 +34,7 @@ pub(crate) fn row(grid: &Grid, index: usize, sweep: &str, report: &[u8]) -> Resu
     for (key, value) in report.0 {
         match key.as_str() {
             COSTS => cost = serde_json::from_str(value.get()).map_err(unreadable)?,
-            key if OPTIONS.contains(&key) => {}
+            key if OPTIONS.contains(&key) || LISTS.contains(&key) => {}
             key => row.flatten(key, value).map_err(unreadable)?,
         }
     }

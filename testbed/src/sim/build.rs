@@ -368,6 +368,7 @@ impl<'a> Builder<'a> {
             inbox: self.locations.switches[id.0 as usize].inbox,
             rank_bits: rank_bits(ports.count),
             dropped: 0,
+            total: None,
         }
     }
 

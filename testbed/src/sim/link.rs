@@ -185,6 +185,11 @@ impl Link {
         self.condition.fault_state.as_ref().map_or(FaultCounters::default(), |state| state.counters)
     }
 
+    /// Bytes sent since the start of the run.
+    pub(super) fn sent_bytes(&self) -> u64 {
+        self.sent_bytes
+    }
+
     /// Bytes sent since the last call.
     pub(super) fn take_sent_bytes(&mut self) -> u64 {
         let before = std::mem::replace(&mut self.sampled_bytes, self.sent_bytes);
@@ -206,7 +211,7 @@ impl LinkFaultState {
         wires: &mut Wires,
     ) -> bool {
         let Some(outcome) = self.draw_outcome(id, seed, transit.size()) else {
-            wires.packets.remove(&transit);
+            wires.packets.lose(&transit, at, id);
             return false;
         };
         if outcome.corrupt {

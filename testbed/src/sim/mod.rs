@@ -17,12 +17,14 @@ mod flows;
 mod host;
 mod lines;
 mod link;
+mod measures;
 mod order;
 mod packets;
 mod report;
 mod sample;
 mod shard;
 mod switches;
+mod totals;
 mod trace;
 mod wires;
 
@@ -31,6 +33,7 @@ pub use faults::{
     FaultCounters, FaultPlan, LinkChange, LinkDirections, LinkEvent, LinkFaults, Share, SlowPort,
 };
 pub use lines::Lines;
+pub use measures::{LinkMeasures, Loss, Measures, SwitchMeasures, Unfinished};
 pub use report::{FlowFailure, FlowRecord, NotStarted, PacketCounters, RunProgress, RunReport};
 pub use sample::{FlowSample, PortSample, SampleSink, Sampling};
 pub use trace::{TraceSink, Tracing};
@@ -42,6 +45,7 @@ pub(crate) use link::{Condition, LinkSpec};
 
 use core::sync::atomic::AtomicBool;
 use engine::Watch;
+use shard::Shard;
 
 /// Options of a run. Only `faults`, `settle` and `stop` affect the results.
 #[derive(Default)]
@@ -54,6 +58,9 @@ pub struct Options<'a> {
     pub settle: bool,
     /// Number of threads; 0 counts as 1. At most one thread per ToR is used.
     pub threads: usize,
+    /// Whether the greatest total of the queues of each switch is measured, which takes some time at each packet:
+    /// [`SwitchMeasures::queue_max_bytes`]. Everything else is measured always.
+    pub measure: bool,
     /// The sampling interval and the sink that receives the samples.
     pub sampling: Option<Sampling<'a>>,
     /// The endpoints' events to trace and the sink that receives them.
@@ -78,8 +85,11 @@ pub fn run(config: &RunConfig, progress: &mut dyn FnMut(&RunProgress)) -> Result
 /// # Errors
 /// [`RunError`] says which part of the configuration cannot work.
 pub fn run_with(config: &RunConfig, options: Options<'_>) -> Result<RunReport, RunError> {
-    let Options { faults, settle, threads, sampling, tracing, progress, stop } = options;
+    let Options { faults, settle, threads, measure, sampling, tracing, progress, stop } = options;
     let mut system = build::build(config, &faults, threads, sampling.is_some())?;
+    if measure {
+        system.shards.iter_mut().for_each(Shard::measure);
+    }
     if let Some(tracing) = &tracing {
         system.shards.iter_mut().for_each(|shard| shard.trace(&tracing.selection));
     }

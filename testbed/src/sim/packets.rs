@@ -10,6 +10,7 @@ use weft_stack::packet::{Class, Network, Packet, Payload};
 use weft_stack::prefetch::prefetch_start;
 use weft_stack::wire::ses::Ses;
 
+use super::measures::LastLosses;
 use crate::switch::{Queued, flow_hash};
 
 /// The fields of a packet that the fabric reads. It is copied at each hop, so it is packed into five words.
@@ -142,6 +143,8 @@ pub(super) struct Packets {
     pub(super) mail: Vec<ContentMail>,
     /// Scratch space for the headers of a trimmed packet.
     trimmed: Packet,
+    /// Of flows to hosts of this shard.
+    pub(super) losses: LastLosses,
 }
 
 /// Numbers of contents, allocated by the source's shard.
@@ -169,6 +172,8 @@ pub(super) struct ContentMail {
     copied: Vec<(u32, u32)>,
     /// To the destination: source and number of contents whose packets were dropped.
     dropped: Vec<(u32, u32)>,
+    /// To the destination: source and number of contents whose packets were lost, with time and port.
+    lost: Vec<(u32, u32, u64, u32)>,
     /// To the source: numbers that are free again.
     free: Vec<u32>,
 }
@@ -183,6 +188,7 @@ impl Packets {
             shard_of,
             mail: (0..shards).map(|_| ContentMail::default()).collect(),
             trimmed: Packet::BLANK,
+            losses: LastLosses::default(),
         }
     }
 
@@ -242,6 +248,10 @@ impl Packets {
         for (source, name) in mail.dropped.drain(..) {
             self.release(source, name);
         }
+        for (source, name, at, port) in mail.lost.drain(..) {
+            self.note_loss(source, name, at, port);
+            self.release(source, name);
+        }
         self.names[from].free.append(&mut mail.free);
     }
 
@@ -270,6 +280,26 @@ impl Packets {
         match u32::from(to) == self.shard {
             true => self.release(transit.source(), transit.content),
             false => self.mail[usize::from(to)].dropped.push((transit.source(), transit.content)),
+        }
+    }
+
+    /// Removes a packet that was lost at `at`, ps, on the link behind `port` or in the queue before it.
+    #[cold]
+    pub(super) fn lose(&mut self, transit: &Transit, at: u64, port: u32) {
+        let to = self.shard_of[transit.dst as usize];
+        let (source, name) = (transit.source(), transit.content);
+        if u32::from(to) == self.shard {
+            self.note_loss(source, name, at, port);
+            self.release(source, name);
+        } else {
+            self.mail[usize::from(to)].lost.push((source, name, at, port));
+        }
+    }
+
+    fn note_loss(&mut self, source: u32, name: u32, at: u64, port: u32) {
+        // A trimmed packet that is lost is still named by its header.
+        if let Ses::Standard(header) = self.content(source, name).packet.ses {
+            self.losses.note(header.match_bits, at, port);
         }
     }
 

@@ -11,6 +11,7 @@ use super::faults::FaultCounters;
 use super::flows::{Flows, Note};
 use super::host::Host;
 use super::lines::Lines;
+use super::measures::{Measures, measures};
 use super::switches::Switch;
 use crate::workload::Flow;
 
@@ -119,6 +120,8 @@ pub struct RunReport {
     pub failures: Vec<FlowFailure>,
     /// Packet counts.
     pub packets: PacketCounters,
+    /// Measures of links, switches and flows; `None` for runs in real time.
+    pub measures: Option<Measures>,
     /// Numbers of packets that faults of links have met.
     pub faults: FaultCounters,
     /// Number of retransmission timeouts.
@@ -159,6 +162,8 @@ pub(super) fn report(config: &RunConfig, system: &System, end: u64) -> RunReport
         system.shards.iter().flat_map(|shard| &shard.groups).flat_map(|group| &group.hosts).collect();
     hosts.sort_unstable_by_key(|host| host.id);
     let done = flows().all(|flows| flows.open == 0);
+    // Queues change until the last instant, some time after the last connection has closed.
+    let last = end;
     let end = if done && !system.settles {
         flows().map(|flows| flows.last_close).max().unwrap_or(end)
     } else {
@@ -173,6 +178,7 @@ pub(super) fn report(config: &RunConfig, system: &System, end: u64) -> RunReport
     RunReport {
         failures: failed,
         packets,
+        measures: Some(measures(&config.topology, system, &hosts, &records, last)),
         faults: faults(system, &hosts),
         timeouts,
         events: system.shards.iter().map(|shard| shard.events).sum(),

@@ -12,6 +12,7 @@ use super::host::{Host, HostEnv, HostEvent};
 use super::link::LinkSpec;
 use super::sample::{FlowSample, PortSample};
 use super::switches::{Switch, SwitchScratch};
+use super::totals::{Changes, Total};
 use super::wires::{NEVER, Wires};
 
 /// Hosts that must be processed together, because flows of one start when flows of another end. Most groups
@@ -69,6 +70,12 @@ impl Shard {
             let first = group.hosts.iter().map(|host| host.next_event(&self.wires).0).min();
             self.wires.next[node] = first.unwrap_or(NEVER);
         }
+    }
+
+    /// Measures the totals of switches' queues from now on.
+    pub(super) fn measure(&mut self) {
+        self.scratch.changes = Changes::new(true);
+        self.switches.iter_mut().for_each(|switch| switch.total = Some(Total::default()));
     }
 
     /// Records the events of `selection` from now on.

@@ -15,6 +15,7 @@ use super::link::{Link, LinkSpec};
 use super::order::Sorter;
 use super::packets::Transit;
 use super::sample::PortSample;
+use super::totals::{Changes, Total};
 use super::wires::{Arrival, NEVER, Wires};
 use crate::switch::{EgressQueue, Enqueued, Hasher, QueueConfig, QueueCounters};
 use crate::topology::{HostId, Router};
@@ -43,6 +44,8 @@ pub(super) struct Switch {
     pub(super) rank_bits: u32,
     /// Packets dropped by full queues and by faulty links.
     pub(super) dropped: u64,
+    /// The data in all its queues, if it is measured.
+    pub(super) total: Option<Total>,
 }
 
 /// Working memory and settings shared by all switches of a shard.
@@ -54,6 +57,8 @@ pub(super) struct SwitchScratch {
     pub(super) max_indexed: usize,
     /// Number of packets that arrived in the last window.
     pub(super) arrivals: u64,
+    /// The changes of queues in the present window, if they are measured.
+    pub(super) changes: Changes,
     /// Sort keys of the arrivals of a window. Kept between windows to reuse the memory.
     order: Vec<u64>,
     /// Indices of the arrivals, grouped by output port.
@@ -85,6 +90,7 @@ impl SwitchScratch {
             seed,
             max_indexed,
             arrivals: 0,
+            changes: Changes::default(),
             order,
             by_port,
             offsets,
@@ -135,7 +141,12 @@ impl Switch {
         };
         keep_from(end, &mut arrivals);
         wires.put_back(self.inbox, arrivals);
-        next.min(self.send_until(end, PortEnv { queues: &scratch.queues, seed: scratch.seed }, wires))
+        let env = PortEnv { queues: &scratch.queues, seed: scratch.seed };
+        let next = next.min(self.send_until(end, env, &mut scratch.changes, wires));
+        if let Some(total) = &mut self.total {
+            total.apply(&mut scratch.changes);
+        }
+        next
     }
 
     /// Forwards the packets that arrive before `end`. Returns the time of the first later arrival.
@@ -157,7 +168,7 @@ impl Switch {
                 prefetch_start(&self.ports[port], 128);
             }
             let Arrival { at, ref transit, rank: port } = arrivals[*index as usize];
-            self.forward(at, transit, port, env, wires);
+            self.forward(at, transit, port, env, &mut scratch.changes, wires);
         }
         scratch.arrivals = order.len() as u64;
         next
@@ -178,7 +189,7 @@ impl Switch {
         let (due, later) = arrivals.split_at(arrivals.partition_point(|arrival| arrival.at < end));
         let env = PortEnv { queues: &scratch.queues, seed: scratch.seed };
         for Arrival { at, transit, .. } in due {
-            self.forward(*at, transit, self.route(transit), env, wires);
+            self.forward(*at, transit, self.route(transit), env, &mut scratch.changes, wires);
         }
         scratch.arrivals = due.len() as u64;
         later.first().map_or(NEVER, |arrival| arrival.at)
@@ -239,7 +250,15 @@ impl Switch {
 
     /// Enqueues a packet at port `id`, or sends it at once if the port is idle.
     #[inline(always)]
-    fn forward(&mut self, now: u64, transit: &Transit, id: u32, env: PortEnv<'_>, wires: &mut Wires) {
+    fn forward(
+        &mut self,
+        now: u64,
+        transit: &Transit,
+        id: u32,
+        env: PortEnv<'_>,
+        changes: &mut Changes,
+        wires: &mut Wires,
+    ) {
         let index = (id - self.first_port) as usize;
         let bit = 1 << (index % 64);
         let idle = self.waiting[index / 64] & bit == 0;
@@ -251,12 +270,16 @@ impl Switch {
         }
         // Packets that leave before `now`. A packet that arrives when the link becomes free still takes part
         // in the choice.
-        port.send_between(0, now, id, config, env.seed, wires, &mut self.dropped);
-        if port.queue.enqueue(config, now, *transit) == Enqueued::Dropped {
-            self.dropped += 1;
-            wires.packets.remove(transit);
+        port.send_between(0, now, id, config, env.seed, changes, wires, &mut self.dropped);
+        match port.queue.enqueue(config, now, *transit) {
+            Enqueued::Whole => changes.joined(now, transit),
+            Enqueued::Trimmed => {}
+            Enqueued::Dropped => {
+                self.dropped += 1;
+                wires.packets.lose(transit, now, id);
+            }
         }
-        port.send_between(now, now + 1, id, config, env.seed, wires, &mut self.dropped);
+        port.send_between(now, now + 1, id, config, env.seed, changes, wires, &mut self.dropped);
         match port.queue.is_empty() {
             true => self.waiting[index / 64] &= !bit,
             false => self.waiting[index / 64] |= bit,
@@ -264,7 +287,7 @@ impl Switch {
     }
 
     /// Sends the packets that leave before `end` at all ports. Returns the time at which the next one leaves.
-    fn send_until(&mut self, end: u64, env: PortEnv<'_>, wires: &mut Wires) -> u64 {
+    fn send_until(&mut self, end: u64, env: PortEnv<'_>, changes: &mut Changes, wires: &mut Wires) -> u64 {
         let mut next = NEVER;
         for word in 0..self.waiting.len() {
             let mut bits = self.waiting[word];
@@ -273,7 +296,7 @@ impl Switch {
                 let port = &mut self.ports[index];
                 let config = &env.queues[usize::from(port.config)];
                 let id = self.first_port + index as u32;
-                port.send_between(0, end, id, config, env.seed, wires, &mut self.dropped);
+                port.send_between(0, end, id, config, env.seed, changes, wires, &mut self.dropped);
                 match port.queue.is_empty() {
                     true => self.waiting[word] &= !(bits & bits.wrapping_neg()),
                     false => next = next.min(port.link.busy_until),
@@ -329,6 +352,7 @@ impl Port {
         id: u32,
         config: &QueueConfig,
         seed: u64,
+        changes: &mut Changes,
         wires: &mut Wires,
         dropped: &mut u64,
     ) {
@@ -337,6 +361,7 @@ impl Port {
             // A packet that waits leaves as soon as the one before it has left.
             let now = self.link.busy_until.max(from);
             let Some(transit) = self.queue.dequeue(config, now) else { break };
+            changes.left(now, &transit);
             self.link.launch(now, id, seed, &transit, wires, dropped);
         }
     }

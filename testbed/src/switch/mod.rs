@@ -10,9 +10,11 @@
 
 mod ecmp;
 mod lane;
+mod occupancy;
 mod phantom;
 mod queue;
 
 pub use ecmp::{Hasher, flow_hash};
+pub use occupancy::Occupancy;
 pub use phantom::PhantomConfig;
 pub use queue::{EgressQueue, Enqueued, QueueConfig, QueueCounters, Queued};

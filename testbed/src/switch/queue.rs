@@ -6,6 +6,7 @@ use weft_stack::packet::Class;
 
 use super::ecmp::mix;
 use super::lane::Lane;
+use super::occupancy::Occupancy;
 use super::phantom::{Phantom, PhantomConfig};
 
 /// The configuration of the queues of a port. Sizes are bytes on the wire.
@@ -93,6 +94,8 @@ pub struct EgressQueue<P> {
     random: u64,
     phantom: Phantom,
     counters: QueueCounters,
+    /// Of the data lane.
+    occupancy: Occupancy,
 }
 
 /// Indices of the lanes. The lane of a packet is hard to predict, so the code selects by index instead of
@@ -110,6 +113,7 @@ impl<P: Queued> EgressQueue<P> {
             random: seed,
             phantom: Phantom::default(),
             counters: QueueCounters::default(),
+            occupancy: Occupancy::default(),
         }
     }
 
@@ -134,9 +138,18 @@ impl<P: Queued> EgressQueue<P> {
         self.counters
     }
 
+    /// How long the data queue was over time, until `now`, ps. Packets that [pass at once](QueueConfig::passes) are not
+    /// in it.
+    pub fn occupancy(&self, now: u64) -> Occupancy {
+        let mut occupancy = self.occupancy;
+        occupancy.hold(now, self.data_bytes());
+        occupancy
+    }
+
     /// Queues, trims or drops a packet that arrives at `now`, ps.
     #[inline]
     pub fn enqueue(&mut self, config: &QueueConfig, now: u64, packet: P) -> Enqueued {
+        self.occupancy.hold(now, self.lanes[DATA].bytes());
         if let Some(phantom) = &config.phantom
             && packet.class() == Class::Data
         {
@@ -171,6 +184,7 @@ impl<P: Queued> EgressQueue<P> {
             None => select_unpredictable(self.lanes[CONTROL].is_empty(), DATA, CONTROL),
             Some(weight) => self.weigh(weight),
         };
+        self.occupancy.hold(now, self.lanes[DATA].bytes());
         let mut packet = self.lanes[lane].pop()?;
         if lane == DATA && (self.marks(config) || self.phantom_marks(config, now)) {
             packet.mark();
