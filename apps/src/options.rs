@@ -85,8 +85,9 @@ pub(crate) struct RunArgs {
     /// thresholds of their own [default: none; the thresholds of --ecn].
     #[arg(long, value_name = "DRAIN[,LOW,HIGH]", allow_hyphen_values = true)]
     pub(crate) phantom: Option<Phantom>,
-    /// Changes of links during the run, one a line: TIME (tier=T switch=S link=L | host=N) (fail | restore |
-    /// rate=RATE | drop=P | corrupt=P), with probabilities P from 0 to 1.
+    /// Changes of links during the run, one a line: TIME (tier=T switch=S link=L | host=N) [dir=up | dir=down] (fail |
+    /// restore | rate=RATE | delay=TIME | drop=P | corrupt=P | gilbert=P,R[,BAD[,GOOD]] | block-loss=N:P1[,P2…] …), with
+    /// probabilities from 0 to 1; see docs/link-events.md.
     #[arg(long, value_name = "FILE")]
     pub(crate) link_events: Option<PathBuf>,
     /// A change of a link, such as '100us host=7 fail', after those of --link-events; may be repeated.

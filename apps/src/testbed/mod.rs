@@ -77,8 +77,8 @@ enum TestbedCommand {
 
 #[derive(Debug, Subcommand)]
 enum SetCommand {
-    /// Change a link: tier=T switch=S link=L or host=N, then down, up, rate=RATE, drop=P or corrupt=P, with
-    /// probabilities P from 0 to 1.
+    /// Change a link: tier=T switch=S link=L or host=N, perhaps dir=up or dir=down, then down, up, rate=RATE, delay=TIME,
+    /// drop=P, corrupt=P or another change of docs/link-events.md, with probabilities P from 0 to 1.
     Link {
         /// The link and the change.
         #[arg(required = true, value_name = "WORD")]

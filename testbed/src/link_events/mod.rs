@@ -10,6 +10,9 @@
 //! 0us   tier=1 switch=0 link=5 rate=25G
 //! 10us  host=7 drop=0.01
 //! 20us  host=7 dir=down drop-over=2000
+//! 30us  host=7 dir=up delay=15ms
+//! 0us   host=6 gilbert=0.0005,0.2
+//! 0us   host=5 block-loss=uno-65ms
 //! ```
 //!
 //! Times count from the start of the run and need a unit. A line without a time describes a change that

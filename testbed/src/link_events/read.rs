@@ -3,7 +3,7 @@
 use weft_cc::{Span, Time};
 
 use super::LinkEventError;
-use crate::sim::{LinkChange, LinkDirections, LinkEvent};
+use crate::sim::{BlockLosses, CorrelatedLoss, GilbertElliott, LinkChange, LinkDirections, LinkEvent};
 use crate::topology::{Direction, HostId, PortId, Topology};
 use weft_cc::units::{parse_rate, parse_span};
 
@@ -181,7 +181,8 @@ fn link(words: &mut Words<'_>, fabric: &Topology) -> Result<PortId, WordError> {
     })
 }
 
-const CHANGES: &str = "fail or down, restore or up, rate=R, drop=P, drop-over=BYTES, ber=P, or corrupt=P";
+const CHANGES: &str = "fail or down, restore or up, rate=R, delay=TIME, drop=P, drop-over=BYTES, ber=P, corrupt=P, \
+                       gilbert=P,R[,BAD[,GOOD]], or block-loss=N:P1[,P2…]";
 
 fn change(word: Word<'_>) -> Result<LinkChange, WordError> {
     match word.text.split_once('=') {
@@ -194,6 +195,9 @@ fn change(word: Word<'_>) -> Result<LinkChange, WordError> {
         Some(("drop-over", _)) => word.number("drop-over", "a number of bytes").map(LinkChange::DropOver),
         Some(("ber", p)) => probability(word, p).map(LinkChange::BitErrors),
         Some(("corrupt", p)) => probability(word, p).map(LinkChange::Corrupt),
+        Some(("delay", time)) => delay(word, time).map(LinkChange::Delay),
+        Some(("gilbert", values)) => gilbert(word, values).map(LinkChange::Correlated),
+        Some(("block-loss", values)) => block_loss(word, values).map(LinkChange::Correlated),
         _ => Err(word.wrong(CHANGES)),
     }
 }
@@ -201,4 +205,53 @@ fn change(word: Word<'_>) -> Result<LinkChange, WordError> {
 fn probability(word: Word<'_>, text: &str) -> Result<f64, WordError> {
     let p = text.parse::<f64>().ok().filter(|p| (0.0..=1.0).contains(p));
     p.ok_or_else(|| word.wrong("a probability from 0 to 1"))
+}
+
+/// The longest extra delay: arrival times stay far from the end of virtual time.
+const LONGEST_DELAY: Span = Span::from_ms(3_600_000);
+
+fn delay(word: Word<'_>, text: &str) -> Result<Span, WordError> {
+    let span = parse_span(text).ok().filter(|span| text.ends_with('s') && *span <= LONGEST_DELAY);
+    span.ok_or_else(|| word.wrong("a time with a unit of at most an hour (such as delay=10us)"))
+}
+
+/// Probabilities that are separated by commas; `None` if one of them is none.
+fn probabilities(text: &str) -> Option<Vec<f64>> {
+    let each = text.split(',').map(|p| p.parse::<f64>().ok().filter(|p| (0.0..=1.0).contains(p)));
+    each.collect()
+}
+
+fn gilbert(word: Word<'_>, text: &str) -> Result<CorrelatedLoss, WordError> {
+    let given = probabilities(text);
+    let (to_bad, to_good, loss_bad, loss_good) = match given.as_deref() {
+        Some(&[to_bad, to_good]) => (to_bad, to_good, 1.0, 0.0),
+        Some(&[to_bad, to_good, bad]) => (to_bad, to_good, bad, 0.0),
+        Some(&[to_bad, to_good, bad, good]) => (to_bad, to_good, bad, good),
+        _ => {
+            return Err(word.wrong(
+                "two to four probabilities: good to bad, bad to good, loss while bad [1], loss while good [0] \
+                 (such as gilbert=0.001,0.2)",
+            ));
+        }
+    };
+    Ok(CorrelatedLoss::GilbertElliott(GilbertElliott { to_bad, to_good, loss_bad, loss_good }))
+}
+
+fn block_loss(word: Word<'_>, text: &str) -> Result<CorrelatedLoss, WordError> {
+    let blocks = match text {
+        "uno-65ms" => Some(BlockLosses::uno_65ms()),
+        "uno-33ms" => Some(BlockLosses::uno_33ms()),
+        _ => text.split_once(':').and_then(|(packets, chances)| {
+            let packets = packets.bytes().all(|b| b.is_ascii_digit()).then(|| packets.parse().ok())?;
+            BlockLosses::new(packets?, &probabilities(chances)?)
+        }),
+    };
+    blocks.map(CorrelatedLoss::Blocks).ok_or_else(|| {
+        word.wrong(format!(
+            "uno-65ms, uno-33ms, or N:P1[,P2…], the packets of a block (1 to {}) and the probabilities that it loses \
+             1, 2 … of them, at most {} and together at most 1 (such as block-loss=10:3e-4,7.5e-5)",
+            BlockLosses::MOST_PACKETS,
+            BlockLosses::MOST_LOSSES
+        ))
+    })
 }

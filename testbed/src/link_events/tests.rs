@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use weft_cc::{Rate, Span, Time};
 
 use super::{Degradation, parse_link_change, parse_link_events, write_link_event};
-use crate::sim::{LinkChange, LinkDirections, LinkEvent, Share};
+use crate::sim::{BlockLosses, CorrelatedLoss, GilbertElliott, LinkChange, LinkDirections, LinkEvent, Share};
 use crate::topology::{HostId, PortId, Topology, TopologySpec};
 
 fn fabric() -> Topology {
@@ -18,11 +18,17 @@ fn every_change_reaches_the_link_it_names() {
     let fabric = fabric();
     let text = "# all\n\n1us tier=0 switch=1 link=1 fail # why\n2us tier=0 switch=1 link=1 restore\n\
                 3us tier=1 switch=0 link=1 rate=25G\n4us host=2 drop=0.01\n5us host=2 corrupt=1\n\
-                6us host=2 drop-over=2000\n7us host=2 ber=1e-9\n";
+                6us host=2 drop-over=2000\n7us host=2 ber=1e-9\n8us host=2 delay=1.5ms\n\
+                9us host=2 gilbert=0.001,0.25\n10us host=2 gilbert=0.001,0.25,0.9,0.01\n\
+                11us host=2 block-loss=10:0.3,0.1\n12us host=2 block-loss=uno-33ms\n";
     let events = parse_link_events("f", text, &fabric).unwrap();
     let up = fabric.link_at(0, 1, 1).unwrap();
     let top = fabric.link_at(1, 0, 1).unwrap();
     let nic = fabric.nic(HostId(2));
+    let gilbert = |loss_bad, loss_good| {
+        let model = GilbertElliott { to_bad: 0.001, to_good: 0.25, loss_bad, loss_good };
+        LinkChange::Correlated(CorrelatedLoss::GilbertElliott(model))
+    };
     let wanted = [
         (up, LinkChange::Fail),
         (up, LinkChange::Restore),
@@ -31,6 +37,11 @@ fn every_change_reaches_the_link_it_names() {
         (nic, LinkChange::Corrupt(1.0)),
         (nic, LinkChange::DropOver(2000)),
         (nic, LinkChange::BitErrors(1e-9)),
+        (nic, LinkChange::Delay(Span::from_us(1500))),
+        (nic, gilbert(1.0, 0.0)),
+        (nic, gilbert(0.9, 0.01)),
+        (nic, LinkChange::Correlated(CorrelatedLoss::Blocks(BlockLosses::new(10, &[0.3, 0.1]).unwrap()))),
+        (nic, LinkChange::Correlated(CorrelatedLoss::Blocks(BlockLosses::uno_33ms()))),
     ];
     assert_eq!(events.len(), wanted.len());
     for (n, (event, (port, change))) in events.iter().zip(wanted).enumerate() {
@@ -77,6 +88,15 @@ fn errors_point_at_the_wrong_word() {
         ("1us host=0 drop-over=-1", 12, "drop-over=-1"),
         ("1us host=0 drop-over=1.5", 12, "drop-over=1.5"),
         ("1us host=0 ber=2", 12, "ber=2"),
+        ("1us host=0 delay=5", 12, "delay=5"),
+        ("1us host=0 delay=3601s", 12, "delay=3601s"),
+        ("1us host=0 gilbert=0.1", 12, "gilbert=0.1"),
+        ("1us host=0 gilbert=0.1,2", 12, "gilbert=0.1,2"),
+        ("1us host=0 gilbert=0,0,0,0,0", 12, "gilbert=0,0,0,0,0"),
+        ("1us host=0 block-loss=uno", 12, "block-loss=uno"),
+        ("1us host=0 block-loss=0:0.1", 12, "block-loss=0:0.1"),
+        ("1us host=0 block-loss=+9:0.1", 12, "block-loss=+9:0.1"),
+        ("1us host=0 block-loss=10:0.6,0.6", 12, "block-loss=10:0.6,0.6"),
         ("1us host=0 dir=left fail", 12, "dir=left"),
         ("1us host=0 dir=up", 18, ""),
         ("1us dir=up host=0 fail", 5, "dir=up"),
@@ -123,7 +143,8 @@ fn a_line_without_a_time_is_a_change_that_happens_now() {
     let error = parse_link_change("f", "host=2 broken", &fabric).unwrap_err();
     assert_eq!(
         error.expected,
-        "fail or down, restore or up, rate=R, drop=P, drop-over=BYTES, ber=P, or corrupt=P"
+        "fail or down, restore or up, rate=R, delay=TIME, drop=P, drop-over=BYTES, ber=P, corrupt=P, \
+         gilbert=P,R[,BAD[,GOOD]], or block-loss=N:P1[,P2…]"
     );
 }
 
@@ -143,6 +164,18 @@ fn any_change() -> impl Strategy<Value = LinkChange> {
         (0.0..=1.0f64).prop_map(LinkChange::Corrupt),
         (0.0..=1.0f64).prop_map(LinkChange::BitErrors),
         any::<u32>().prop_map(LinkChange::DropOver),
+        (0..=3_600_000_000_000_000u64).prop_map(|ps| LinkChange::Delay(Span::from_ps(ps))),
+        [0.0..=1.0f64, 0.0..=1.0, 0.0..=1.0, 0.0..=1.0].prop_map(|[to_bad, to_good, loss_bad, loss_good]| {
+            let model = GilbertElliott { to_bad, to_good, loss_bad, loss_good };
+            LinkChange::Correlated(CorrelatedLoss::GilbertElliott(model))
+        }),
+        (1..=64u8, prop::collection::vec(0.0..=0.125f64, 0..=8)).prop_filter_map(
+            "a block has as many packets as losses",
+            |(packets, chances)| {
+                let blocks = BlockLosses::new(packets, &chances)?;
+                Some(LinkChange::Correlated(CorrelatedLoss::Blocks(blocks)))
+            }
+        ),
     ]
 }
 
@@ -201,6 +234,10 @@ fn events_are_written_in_the_largest_unit_that_is_exact() {
         "3ms host=0 fail",
         "4ms host=0 dir=down drop-over=1500",
         "5ms tier=1 switch=0 link=3 dir=down ber=0.000000001",
+        "6ms host=0 dir=up delay=30ms",
+        "7ms host=0 gilbert=0.001,0.25,1,0",
+        "8ms host=0 block-loss=10:0.3,0,0.1",
+        "9ms host=0 block-loss=10:0",
     ] {
         let events = parse_link_events("f", line, &fabric).unwrap();
         let mut written = String::new();

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use crate::sim::{LinkChange, LinkDirections, LinkEvent};
+use crate::sim::{CorrelatedLoss, GilbertElliott, LinkChange, LinkDirections, LinkEvent};
 use crate::topology::{Direction, Node, PortId, Topology};
 
 /// Units from the largest to the smallest. A value is written in the first unit of which it is a multiple.
@@ -35,6 +35,22 @@ pub fn write_link_change(change: &LinkChange, out: &mut impl fmt::Write) -> fmt:
         LinkChange::DropOver(bytes) => write!(out, "drop-over={bytes}"),
         LinkChange::BitErrors(p) => write!(out, "ber={p}"),
         LinkChange::Corrupt(p) => write!(out, "corrupt={p}"),
+        LinkChange::Delay(delay) => {
+            write!(out, "delay=")?;
+            write_scaled(out, delay.as_ps(), &TIMES)
+        }
+        LinkChange::Correlated(CorrelatedLoss::GilbertElliott(model)) => {
+            let GilbertElliott { to_bad, to_good, loss_bad, loss_good } = model;
+            write!(out, "gilbert={to_bad},{to_good},{loss_bad},{loss_good}")
+        }
+        LinkChange::Correlated(CorrelatedLoss::Blocks(blocks)) => {
+            write!(out, "block-loss={}:", blocks.packets())?;
+            for (index, chance) in blocks.chances().iter().enumerate() {
+                write!(out, "{}{chance}", if index == 0 { "" } else { "," })?;
+            }
+            // A block that never loses anything still has a number.
+            if blocks.chances().is_empty() { write!(out, "0") } else { Ok(()) }
+        }
     }
 }
 

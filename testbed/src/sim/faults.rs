@@ -3,6 +3,7 @@
 
 use weft_cc::{Rate, Span, Time};
 
+use super::correlated::CorrelatedLoss;
 use crate::topology::{PortId, Topology};
 
 /// The random faults of a link. Probabilities are per packet, from 0 to 1.
@@ -24,13 +25,22 @@ pub struct LinkFaults {
     pub reorder: f64,
     /// The longest such delay.
     pub delay: Span,
+    /// Losses that come in bursts, besides the independent ones.
+    pub correlated: Option<CorrelatedLoss>,
+    /// Delay of every packet besides the latency of the link. It does not reorder packets: if it shrinks during the run,
+    /// later packets arrive no sooner than earlier ones.
+    pub extra_delay: Span,
 }
 
 impl LinkFaults {
-    /// Whether all probabilities are zero, and packets of any size pass.
+    /// Whether all probabilities are zero, and packets of any size pass without extra delay.
     pub fn is_none(&self) -> bool {
         let probabilities = [self.loss, self.bit_error_rate, self.corrupt, self.duplicate, self.reorder];
-        self.drop_over.is_none() && probabilities.iter().all(|probability| *probability <= 0.0)
+        let correlated = self.correlated.is_some_and(|model| model.loses_any());
+        self.drop_over.is_none()
+            && !correlated
+            && self.extra_delay == Span::ZERO
+            && probabilities.iter().all(|probability| *probability <= 0.0)
     }
 
     /// The probability that a packet is lost that takes `bytes` bytes on the wire.
@@ -99,6 +109,10 @@ pub enum LinkChange {
     BitErrors(f64),
     /// The link flips a bit of each packet with this probability, 0 to 1.
     Corrupt(f64),
+    /// The link loses packets in bursts. A model begins anew, and replaces the one before it.
+    Correlated(CorrelatedLoss),
+    /// Each packet takes this much longer than the link's latency. Packets keep their order.
+    Delay(Span),
 }
 
 /// A link, or one direction of it.

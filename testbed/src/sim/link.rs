@@ -3,6 +3,7 @@
 use weft_cc::{PS_PER_SEC, Rate, Span};
 use weft_stack::rng::Rng;
 
+use super::correlated::BurstState;
 use super::faults::{FaultCounters, LinkChange, LinkFaults};
 use super::packets::Transit;
 use super::wires::{Inlet, Wires};
@@ -40,7 +41,7 @@ pub(crate) struct FaultOutcome {
     pub(crate) corrupt: bool,
     /// A copy of the packet arrives on time.
     pub(crate) duplicate: bool,
-    /// How late the packet arrives.
+    /// How late the packet arrives, compared with the other packets of the link.
     pub(crate) held_up: Span,
 }
 
@@ -51,7 +52,13 @@ struct LinkFaultState {
     /// Number of packets for which an outcome has been drawn.
     draws: u64,
     counters: FaultCounters,
+    bursts: BurstState,
+    /// When the last packet arrives, ps, counted from the first extra delay on; packets behind it arrive no sooner.
+    last_arrival: u64,
 }
+
+/// Distinguishes the random draws for correlated losses from the others.
+const BURSTS: u64 = 0x6275_7273_7473;
 
 /// The properties of a link that do not change during a run.
 #[derive(Clone, Copy)]
@@ -103,6 +110,16 @@ impl Condition {
         }
     }
 
+    /// When a packet arrives that would arrive at `at`, ps, without extra delay. To be called for each packet that the link
+    /// does not lose, in the order of sending.
+    #[inline]
+    pub(crate) fn on_time(&mut self, at: u64) -> u64 {
+        match &mut self.fault_state {
+            Some(fault_state) if self.faulty => fault_state.on_time(at),
+            _ => at,
+        }
+    }
+
     /// Applies a change to the link.
     pub(crate) fn change(&mut self, spec: &LinkSpec, change: LinkChange) {
         match change {
@@ -112,7 +129,9 @@ impl Condition {
             | LinkChange::Drop(_)
             | LinkChange::DropOver(_)
             | LinkChange::BitErrors(_)
-            | LinkChange::Corrupt(_) => {}
+            | LinkChange::Corrupt(_)
+            | LinkChange::Correlated(_)
+            | LinkChange::Delay(_) => {}
         }
         let fault_state = self.fault_state(spec.faults);
         match change {
@@ -122,9 +141,14 @@ impl Condition {
             LinkChange::DropOver(bytes) => fault_state.faults.drop_over = Some(bytes),
             LinkChange::BitErrors(rate) => fault_state.faults.bit_error_rate = rate,
             LinkChange::Corrupt(corrupt) => fault_state.faults.corrupt = corrupt,
+            LinkChange::Correlated(model) => {
+                (fault_state.faults.correlated, fault_state.bursts) = (Some(model), BurstState::default());
+            }
+            LinkChange::Delay(delay) => fault_state.faults.extra_delay = delay,
             LinkChange::Degrade(_) => {}
         }
-        self.faulty = !fault_state.up || !fault_state.faults.is_none();
+        // Once there was an extra delay, packets under way must not be overtaken when it shrinks.
+        self.faulty = !fault_state.up || !fault_state.faults.is_none() || fault_state.last_arrival > 0;
     }
 
     fn set_rate(&mut self, rate: Rate) {
@@ -134,7 +158,14 @@ impl Condition {
     fn fault_state(&mut self, faults: LinkFaults) -> &mut LinkFaultState {
         self.faulty = true;
         self.fault_state.get_or_insert_with(|| {
-            Box::new(LinkFaultState { up: true, faults, draws: 0, counters: FaultCounters::default() })
+            Box::new(LinkFaultState {
+                up: true,
+                faults,
+                draws: 0,
+                counters: FaultCounters::default(),
+                bursts: BurstState::default(),
+                last_arrival: 0,
+            })
         })
     }
 }
@@ -214,6 +245,7 @@ impl LinkFaultState {
             wires.packets.lose(&transit, at, id);
             return false;
         };
+        let at = self.on_time(at);
         if outcome.corrupt {
             transit.corrupt();
         }
@@ -225,6 +257,16 @@ impl LinkFaultState {
         true
     }
 
+    /// See [`Condition::on_time`].
+    fn on_time(&mut self, at: u64) -> u64 {
+        let extra = self.faults.extra_delay.as_ps();
+        if extra == 0 && self.last_arrival == 0 {
+            return at;
+        }
+        self.last_arrival = at.saturating_add(extra).max(self.last_arrival);
+        self.last_arrival
+    }
+
     /// See [`Condition::draw_outcome`].
     #[cold]
     fn draw_outcome(&mut self, id: u32, seed: u64, size: u32) -> Option<FaultOutcome> {
@@ -232,7 +274,7 @@ impl LinkFaultState {
         // Each link and draw has its own generator, so that links do not affect each other's outcomes.
         self.draws += 1;
         let mut rng = Rng::new(seed ^ u64::from(id) << 32, self.draws);
-        if !self.up || rng.chance(faults.loss_of(size)) {
+        if !self.up || rng.chance(faults.loss_of(size)) || self.loses_in_burst(id, seed) {
             self.counters.lost += 1;
             return None;
         }
@@ -247,5 +289,30 @@ impl LinkFaultState {
             duplicate,
             held_up: faults.delay.mul_f64(f64::from(held_up) / 65_536.0),
         })
+    }
+
+    /// Whether the next packet is lost by the model of correlated losses. Its draws do not disturb those of other faults.
+    fn loses_in_burst(&mut self, id: u32, seed: u64) -> bool {
+        let Some(model) = self.faults.correlated else { return false };
+        self.bursts.loses(&model, &mut Rng::new(seed ^ u64::from(id) << 32 ^ BURSTS, self.draws))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_keep_their_order_when_the_extra_delay_shrinks() {
+        let spec =
+            LinkSpec { id: 3, rate: Rate::from_gbps(100), latency: 1_000, faults: LinkFaults::default() };
+        let mut condition = Condition::new(&spec);
+        assert_eq!(condition.on_time(5), 5);
+        condition.change(&spec, LinkChange::Delay(Span::from_ps(100)));
+        assert_eq!([10, 20].map(|at| condition.on_time(at)), [110, 120]);
+        condition.change(&spec, LinkChange::Delay(Span::from_ps(30)));
+        assert_eq!([40, 89, 90, 91].map(|at| condition.on_time(at)), [120, 120, 120, 121]);
+        condition.change(&spec, LinkChange::Restore);
+        assert_eq!([100, 122].map(|at| condition.on_time(at)), [121, 122]);
     }
 }

@@ -11,6 +11,7 @@
 mod barrier;
 mod build;
 mod config;
+mod correlated;
 mod engine;
 mod faults;
 mod flows;
@@ -29,6 +30,7 @@ mod trace;
 mod wires;
 
 pub use config::{Algorithms, Overhead, PayloadMode, PhantomQueues, RunConfig, RunError, Timers};
+pub use correlated::{BlockLosses, CorrelatedLoss, GilbertElliott};
 pub use faults::{
     FaultCounters, FaultPlan, LinkChange, LinkDirections, LinkEvent, LinkFaults, Share, SlowPort,
 };

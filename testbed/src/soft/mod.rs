@@ -193,7 +193,7 @@ impl<P: Port> SoftFabric<P> {
             (0..topology.ports().len() as u32).map(|id| outlet(config, &links, PortId(id))).collect();
         let switch = |id| Switch { router: topology.router(id), hasher: Hasher::new(config.seed, id.0) };
         Ok(SoftFabric {
-            frames: FrameStore::new(&frame_limits(config, &outlets))?,
+            frames: FrameStore::new(&frame_limits(config, &outlets, &changes))?,
             outlets,
             switches: (0..topology.switches()).map(|id| switch(SwitchId(id))).collect(),
             hosts: (0..topology.hosts()).map(|_| None).collect(),
@@ -506,23 +506,34 @@ fn outlet(config: &RunConfig, links: &Links<'_>, id: PortId) -> Outlet {
     Outlet::new(sender, port.peer, port.reverse, links.spec(id))
 }
 
-/// The number of buffers for all frames that queues and links can hold.
-fn frame_limits(config: &RunConfig, outlets: &[Outlet]) -> FrameLimits {
+/// The number of buffers for all frames that queues and links can hold, given what `changes` will happen to links.
+fn frame_limits(
+    config: &RunConfig,
+    outlets: &[Outlet],
+    changes: &[(u64, LinkSpec, LinkChange)],
+) -> FrameLimits {
     /// Frames in bursts and at hosts.
     const SPARE: u64 = 512;
     /// Bytes of Ethernet with a VLAN tag, IPv6, UDP and the longest headers of a data packet, rounded up.
     const HEADERS: usize = 128;
     /// Maximum number of buffers of each size.
     const MAX: u64 = 1 << 18;
+    let mut delays = vec![Span::ZERO; outlets.len()];
+    for (_, spec, change) in changes {
+        if let LinkChange::Delay(delay) = change {
+            let longest = &mut delays[spec.id as usize];
+            *longest = (*longest).max(*delay);
+        }
+    }
     let (mut large, mut small) = (SPARE, SPARE);
-    for outlet in outlets {
+    for (outlet, delay) in outlets.iter().zip(delays) {
         if matches!(outlet.to, Node::Host(_)) {
             large += MAX_WAITING as u64;
             small += MAX_WAITING as u64;
         }
-        let on_link = outlet.capacity();
-        large += on_link.div_ceil(config.wire_mtu()) + 1;
-        small += on_link.div_ceil(u64::from(MIN_FRAME)) + 1;
+        let on_link = outlet.capacity(delay);
+        large = large.saturating_add(on_link.div_ceil(config.wire_mtu()) + 1);
+        small = small.saturating_add(on_link.div_ceil(u64::from(MIN_FRAME)) + 1);
         if let Sender::Switch { config: queue, .. } = &outlet.sender {
             large += queue.data_limit.div_ceil(config.wire_mtu()) + 1;
             small += queue.control_limit.div_ceil(u64::from(MIN_FRAME)) + 1;

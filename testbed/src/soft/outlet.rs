@@ -67,12 +67,15 @@ impl Outlet {
     pub(super) fn depart(&mut self, now: u64, size: u32, seed: u64) -> Departure {
         self.busy = true;
         let free_at = now + self.condition.time_for(size);
-        let on_time = free_at + self.spec.latency;
-        let arrival = self.condition.draw_outcome(self.spec.id, seed, size).map(|outcome| LinkArrival {
-            on_time,
-            at: on_time + outcome.held_up.as_ps(),
-            corrupt: outcome.corrupt,
-            duplicate: outcome.duplicate,
+        let outcome = self.condition.draw_outcome(self.spec.id, seed, size);
+        let arrival = outcome.map(|outcome| {
+            let on_time = self.condition.on_time(free_at + self.spec.latency);
+            LinkArrival {
+                on_time,
+                at: on_time + outcome.held_up.as_ps(),
+                corrupt: outcome.corrupt,
+                duplicate: outcome.duplicate,
+            }
         });
         Departure { free_at, arrival }
     }
@@ -94,8 +97,8 @@ impl Outlet {
         self.condition.change(&self.spec, change);
     }
 
-    /// Maximum number of bytes on the link at its initial rate.
-    pub(super) fn capacity(&self) -> u64 {
-        self.spec.rate.bytes_in(Span::from_ps(self.spec.latency))
+    /// Maximum number of bytes on the link at its initial rate, with an extra delay of `extra`.
+    pub(super) fn capacity(&self, extra: Span) -> u64 {
+        self.spec.rate.bytes_in(Span::from_ps(self.spec.latency) + extra)
     }
 }

@@ -10,8 +10,8 @@ use weft_stack::spray::LbChoice;
 use weft_stack::spray::registry::BALANCERS;
 use weft_stack::wire::pds::DeliveryMode;
 use weft_testbed::sim::{
-    FaultPlan, LinkChange, LinkDirections, LinkEvent, LinkFaults, PayloadMode, PhantomQueues, RunConfig,
-    Timers,
+    BlockLosses, CorrelatedLoss, FaultPlan, GilbertElliott, LinkChange, LinkDirections, LinkEvent,
+    LinkFaults, PayloadMode, PhantomQueues, RunConfig, Timers,
 };
 use weft_testbed::topology::{HostId, PortId, Topology, TopologySpec};
 use weft_testbed::workload::{Connection, Flow, Start, Trigger, TriggerIdx, TriggerKind, Workload};
@@ -135,7 +135,12 @@ impl Case {
 
     /// The longest time that the links of a path, both ways, hold a packet and its answer up.
     pub(crate) fn longest_delay(&self, topology: &Topology) -> Span {
-        Span::from_ns(self.faults.delay_ns).times(u64::from(2 * topology.diameter_hops()))
+        let random = Span::from_ns(self.faults.delay_ns).times(u64::from(2 * topology.diameter_hops()));
+        let extra = self.faults.outages.iter().filter_map(|outage| match outage.change {
+            LinkChange::Delay(delay) => Some(delay.times(2)),
+            _ => None,
+        });
+        extra.fold(random, |sum, delay| sum + delay)
     }
 
     /// Whether some link never recovers.
@@ -296,6 +301,18 @@ fn changes() -> impl Strategy<Value = LinkChange> {
         1 => (0.3..1.0).prop_map(LinkChange::Drop),
         1 => (1e-6..1e-3).prop_map(LinkChange::BitErrors),
         1 => (0.3..1.0).prop_map(LinkChange::Corrupt),
+        1 => (0u64..50_000).prop_map(|ns| LinkChange::Delay(Span::from_ns(ns))),
+        1 => (0.001..1.0, 0.001..1.0, 0.3..1.0, 0.0..0.2).prop_map(|(to_bad, to_good, loss_bad, loss_good)| {
+            let model = GilbertElliott { to_bad, to_good, loss_bad, loss_good };
+            LinkChange::Correlated(CorrelatedLoss::GilbertElliott(model))
+        }),
+        1 => (8u8..=64, prop::collection::vec(0.0..0.125, 1..=8)).prop_filter_map(
+            "the chances exclude each other",
+            |(packets, chances)| {
+                let blocks = BlockLosses::new(packets, &chances)?;
+                Some(LinkChange::Correlated(CorrelatedLoss::Blocks(blocks)))
+            }
+        ),
     ]
 }
 
