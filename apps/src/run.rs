@@ -9,7 +9,7 @@ use crate::output::OutputFile;
 use crate::report::measures::{self, Fabric};
 use crate::report::{Report, csv, json, table};
 use crate::resolve::{Plan, resolve};
-use crate::sample::SampleFiles;
+use crate::sample::{FairnessOverTime, SampleFiles};
 use crate::trace::{LiveTrace, TraceFile};
 use crate::{soft, udp, usage};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -43,7 +43,7 @@ pub(crate) fn run(
         .then(|| soft::predict(&plan.config, &plan.faults, interrupt))
         .transpose()?;
     let (clock, cpu) = (Instant::now(), usage::cpu_seconds());
-    let (mut extras, mut switches) = (Ok(()), None);
+    let (mut extras, mut switches) = (Ok(None), None);
     let mut outcome = match args.on {
         Platform::Sim => simulate(&plan, args, &mut extras, interrupt)?,
         Platform::Loopback => loopback(&plan.config, live_trace.as_ref(), interrupt)?,
@@ -51,12 +51,16 @@ pub(crate) fn run(
         Platform::Soft => over_switches(&plan, args, live_trace.as_ref(), &mut switches, interrupt)?,
     };
     let traced = live_trace.map_or(Ok(()), LiveTrace::finish);
-    let extras = extras.and(traced);
+    let (shares, extras) = match extras {
+        Ok(shares) => (shares, traced),
+        Err(failure) => (None, Err(failure)),
+    };
     let cpu_s = usage::cpu_seconds() - cpu;
     if let Some(predicted) = &predicted {
         outcome.bound = predicted.bound.clone();
     }
     let mut report = Report::new(&outcome, &plan, cpu_s, usage::max_rss_mb());
+    report.shares = shares;
     if let Some(predicted) = &predicted {
         report.compare(predicted);
     }
@@ -89,7 +93,7 @@ pub(crate) fn rehearse(mut plan: Plan) -> Result<(), Failure> {
 fn simulate(
     plan: &Plan,
     args: &RunArgs,
-    extras: &mut Result<(), Failure>,
+    extras: &mut Result<Option<FairnessOverTime>, Failure>,
     interrupt: &Interrupt,
 ) -> Result<RunReport, Failure> {
     let mut samples =
@@ -112,9 +116,9 @@ fn simulate(
     };
     let outcome = sim::run_with(&plan.config, options);
     bar.finish_and_clear();
-    let sampled = samples.map_or(Ok(()), SampleFiles::finish);
+    let sampled = samples.map(SampleFiles::finish).transpose();
     let traced = trace.map_or(Ok(()), TraceFile::finish);
-    *extras = sampled.and(traced);
+    *extras = sampled.and_then(|shares| traced.map(|()| shares));
     outcome.map_err(|error| Failure::Run(error.to_string()))
 }
 

@@ -7,6 +7,7 @@ mod switches;
 pub(crate) mod table;
 
 use crate::resolve::Plan;
+use crate::sample::FairnessOverTime;
 use crate::settings::Settings;
 use crate::stats::{self, Summary};
 use measures::Fabric;
@@ -42,6 +43,9 @@ pub(crate) struct Report<'a> {
     /// Queues and links, in a simulation.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub(crate) fabric: Option<Fabric>,
+    /// How evenly the flows have shared the network over time, in a sampled run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) shares: Option<FairnessOverTime>,
     /// The memory of the protocol.
     pub(crate) state: State,
     pub(crate) engine: Engine,
@@ -150,6 +154,7 @@ impl<'a> Report<'a> {
                 ecn_marked: p.ecn_marked,
             },
             timeouts: run.timeouts,
+            shares: None,
             fabric: Fabric::of(run, &plan.config.topology),
             state: State::of(run),
             engine: Engine {

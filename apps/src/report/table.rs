@@ -1,6 +1,7 @@
 //! The report for people.
 
 use super::{Predicted, Report};
+use crate::sample::FairnessOverTime;
 use crate::stats::Summary;
 use std::io::{self, Write};
 use std::time::Duration;
@@ -27,6 +28,9 @@ pub(crate) fn write(report: &Report, took: Duration, out: &mut impl Write) -> io
     }
     row("bound", bound(report))?;
     row("fairness", format!("{} (Jain)", number(report.jain, 4)))?;
+    if let Some(shares) = &report.shares {
+        row("", over_time(shares))?;
+    }
     row("goodput", format!("{} Gbit/s", number(report.goodput_gbps, 2)))?;
     let p = &report.packets;
     row("packets", format!("{} sent, {} sent again", p.data, p.retransmitted))?;
@@ -52,6 +56,16 @@ fn flows(report: &Report) -> String {
 fn completion_times(t: &Summary) -> String {
     let [min, mean, p50, p99, max] = [t.min, t.mean, t.p50, t.p99, t.max].map(|us| number(us, 1));
     format!("min {min}  mean {mean}  p50 {p50}  p99 {p99}  max {max} µs")
+}
+
+fn over_time(shares: &FairnessOverTime) -> String {
+    let (mean, least) = (number(shares.jain_mean, 4), number(shares.jain_min, 4));
+    let converged = match (shares.converged_us, shares.jain_mean) {
+        (Some(us), _) => format!("; every flow within 10 % of the mean from {us:.1} µs on"),
+        (None, Some(_)) => "; to the end some flow was away from the mean by more than 10 %".to_owned(),
+        (None, None) => String::new(),
+    };
+    format!("over time: mean {mean}, least {least}{converged}")
 }
 
 fn bound(report: &Report) -> String {

@@ -1,6 +1,7 @@
 //! `--sample`: the state of ports and flows while a run goes on, as two Parquet files. docs/samples.md describes
 //! their columns.
 
+mod fairness;
 mod names;
 mod table;
 
@@ -9,14 +10,17 @@ mod tests;
 
 use crate::Failure;
 use crate::output::OutputFile;
+pub(crate) use fairness::FairnessOverTime;
+use fairness::Shares;
 pub(crate) use names::Names;
+use parquet::data_type::ByteArray;
 use parquet::errors::ParquetError;
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use table::{Column, Table};
 use weft_cc::{Span, Time};
-use weft_testbed::sim::{FlowSample, PortSample, RunConfig, SampleSink};
+use weft_testbed::sim::{FlowSample, PortSample, RunConfig, SampleSink, SenderSample};
 use weft_testbed::topology::{Direction, PortId, Topology};
 use weft_testbed::workload::Workload;
 
@@ -28,6 +32,7 @@ pub(crate) struct SampleFiles<'a> {
     paths: [PathBuf; 2],
     files: [OutputFile; 2],
     tables: Tables<'a, File>,
+    shares: Shares,
 }
 
 impl<'a> SampleFiles<'a> {
@@ -42,24 +47,31 @@ impl<'a> SampleFiles<'a> {
         };
         let ((ports, ports_writer), (flows, flows_writer)) = (create(&paths[0])?, create(&paths[1])?);
         let tables = Tables::new(ports_writer, flows_writer, topology, workload, ROWS_PER_GROUP);
-        Ok(SampleFiles { tables: tables.map_err(|e| failed(path, &e))?, files: [ports, flows], paths })
+        Ok(SampleFiles {
+            tables: tables.map_err(|e| failed(path, &e))?,
+            files: [ports, flows],
+            paths,
+            shares: Shares::default(),
+        })
     }
 
     /// Writes the last rows and moves the files to their places. Without this there are no files.
     ///
     /// # Errors
     /// The first error of any write.
-    pub(crate) fn finish(self) -> Result<(), Failure> {
+    pub(crate) fn finish(self) -> Result<FairnessOverTime, Failure> {
+        let fairness = self.shares.result();
         self.tables.finish().map_err(|(table, error)| failed(&self.paths[table], &error))?;
         for (file, path) in self.files.into_iter().zip(&self.paths) {
             file.commit().map_err(|error| failed(path, &error))?;
         }
-        Ok(())
+        Ok(fairness)
     }
 }
 
 impl SampleSink for SampleFiles<'_> {
     fn sample(&mut self, at: Time, ports: &[PortSample], flows: &[FlowSample]) {
+        self.shares.sample(at, flows);
         self.tables.sample(at, ports, flows);
     }
 }
@@ -105,6 +117,12 @@ fn flow_columns() -> Vec<(&'static str, Column)> {
         ("dst", Column::Int(Vec::new())),
         ("received_bytes", Column::Long(Vec::new())),
         ("goodput_gbps", Column::Double(Vec::new())),
+        ("cwnd_bytes", Column::Long(Vec::new())),
+        ("in_flight_bytes", Column::Long(Vec::new())),
+        ("rtt_us", Column::Double(Vec::new())),
+        ("base_rtt_us", Column::Double(Vec::new())),
+        ("queueing_us", Column::Double(Vec::new())),
+        ("phase", Column::Text(Vec::new())),
     ]
 }
 
@@ -170,6 +188,14 @@ impl<'a, W: Write + Send> Tables<'a, W> {
         row.int(flow.dst.0);
         row.long(sample.received_bytes);
         row.double(gbps(sample.received_bytes, interval));
+        let (sender, us) = (sample.sender.as_ref(), |span: Option<Span>| span.map_or(0.0, Span::as_us_f64));
+        // An endless window is longer than a column of signed numbers can say.
+        row.long(sender.map_or(0, |sender| sender.cwnd.min(i64::MAX as u64)));
+        row.long(sender.map_or(0, |sender| sender.in_flight));
+        row.double(us(sender.and_then(|sender| sender.rtt)));
+        row.double(us(sender.map(|sender| sender.base_rtt)));
+        row.double(us(sender.and_then(SenderSample::queueing)));
+        row.text(ByteArray::from(sender.map_or("", |sender| sender.phase)));
         row.end()
     }
 

@@ -58,7 +58,7 @@ fn every_value_reads_as_it_was_written() {
     let nic = topology.nic(HostId(3));
     let down = topology.down_ports(SwitchId(1)).nth(2);
     let up = topology.up_ports(SwitchId(0)).nth(0);
-    let flow = |flow, received_bytes| FlowSample { flow, received_bytes };
+    let flow = |flow, received_bytes| FlowSample { flow, received_bytes, sender: None };
     // 100 Gbit/s send 12,500 bytes in a microsecond.
     files.sample(Time::from_ps(1_000_000), &[port(nic, 0, 0, 6_250), port(down, u32::MAX, 64, 0)], &[]);
     files.sample(Time::from_ps(1_500_001), &[], &[flow(0, 9_000), flow(1, 1)]);
@@ -86,7 +86,11 @@ fn every_value_reads_as_it_was_written() {
 
     let rows = scratch.rows("out.flows.parquet");
     let columns: Vec<String> = rows[0].get_column_iter().map(|(name, _)| name.clone()).collect();
-    assert_eq!(columns.join(" "), "time_us index flow src dst received_bytes goodput_gbps");
+    assert_eq!(
+        columns.join(" "),
+        "time_us index flow src dst received_bytes goodput_gbps cwnd_bytes in_flight_bytes rtt_us base_rtt_us \
+         queueing_us phase"
+    );
     let ends = |row: &Row| [1, 2, 3, 4].map(|i| row.get_uint(i).unwrap());
     assert_eq!(
         rows.iter().map(ends).collect::<Vec<_>>(),
@@ -143,7 +147,7 @@ fn a_write_error_is_reported_at_the_end() {
     for (room, table) in [([100, 1 << 20], 0), ([1 << 20, 100], 1), ([1 << 20, 1 << 20], 2)] {
         let mut tables = Tables::new(Full(room[0]), Full(room[1]), &topology, &workload, 500).unwrap();
         for n in 1..2_000u64 {
-            let flow = FlowSample { flow: 0, received_bytes: n * n };
+            let flow = FlowSample { flow: 0, received_bytes: n * n, sender: None };
             tables.sample(Time::from_ps(n * 1_000), &[port(PortId(0), n as u32, 0, n * n)], &[flow]);
         }
         match tables.finish() {
@@ -174,6 +178,15 @@ fn the_samples_of_a_run_add_up() {
         let received: i64 = flows.iter().filter(of).map(|row| row.get_long(5).unwrap()).sum();
         assert_eq!(received, 500_000, "flow {}", flow.id);
     }
+    for row in flows.iter().filter(|row| !row.get_string(12).unwrap().is_empty()) {
+        let [cwnd, in_flight] = [7, 8].map(|column| row.get_long(column).unwrap());
+        // A window may shrink while packets are in flight, but not to less than a packet.
+        assert!(cwnd > 4_096 && (0..500_000 * 2).contains(&in_flight), "{row}");
+        let [rtt, base, queueing] = [9, 10, 11].map(|column| row.get_double(column).unwrap());
+        assert!(rtt == 0.0 || (rtt - base - queueing).abs() < 1e-6 || queueing == 0.0, "{row}");
+        assert!(base > 0.0 && rtt < 1_000.0, "{row}");
+    }
+    assert!(flows.iter().any(|row| row.get_double(9).unwrap() > 0.0), "RTTs are measured");
     // Each host sends its flow and acknowledges another.
     for host in 0..8 {
         let of = |row: &&Row| row.get_string(2).unwrap() == &format!("host{host}");

@@ -415,6 +415,14 @@ impl Fep {
         self.initiator.contexts.get(connection.context).map(Context::snapshot)
     }
 
+    /// Bytes in flight of the congestion context that `connection` uses, and the smoothed RTT that it has measured, for
+    /// traces. The RTT is `None` before the first answer, and all is `None` if the connection is closed.
+    pub fn flight(&self, connection: ConnectionId) -> Option<(u64, Option<weft_cc::Span>)> {
+        let connection = self.initiator.connections.get(connection.0)?;
+        let context = self.initiator.contexts.get(connection.context)?;
+        Some((context.in_flight(), context.rtt.smoothed()))
+    }
+
     /// The bytes that a [`Transmit`] refers to.
     pub fn payload(&self, at: PayloadRef) -> Payload<'_> {
         at.resolve(&self.initiator.sends, &self.target)

@@ -84,6 +84,11 @@ impl RttEstimator {
         }
     }
 
+    /// The smoothed RTT (SRTT of RFC 6298 §2); `None` before the first sample.
+    pub fn smoothed(&self) -> Option<Span> {
+        self.measured.then_some(self.smoothed)
+    }
+
     /// The longest RTT of the last four to eight RTTs, on any path.
     #[inline]
     pub fn longest(&self) -> Span {

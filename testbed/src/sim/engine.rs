@@ -275,6 +275,15 @@ impl Watch<'_> {
         }
         all.ports.sort_unstable_by_key(|sample| sample.port);
         all.flows.sort_unstable_by_key(|sample| sample.flow);
+        // The receiver's half of a flow, and the sender's.
+        all.flows.dedup_by(|second, first| {
+            let same = first.flow == second.flow;
+            if same {
+                first.received_bytes += second.received_bytes;
+                first.sender = first.sender.or(second.sender);
+            }
+            same
+        });
         sampling.sink.sample(Time::from_ps(at), &all.ports, &all.flows);
     }
 }

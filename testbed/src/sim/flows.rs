@@ -4,7 +4,7 @@
 //! is posted when the first packet of its flow is about to be handed to the endpoint, so that a flow takes no
 //! memory at its receiver before it begins.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::hash::BuildHasherDefault;
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use weft_stack::wire::pds::DeliveryMode;
 
 use super::config::{PayloadMode, RunConfig};
 use super::report::FlowFailure;
-use super::sample::FlowSample;
+use super::sample::{FlowSample, SenderSample};
 use super::wires::NEVER;
 use crate::workload::{Flow, Start, TriggerBank, TriggerIdx, Workload, first_wrong_byte, payload};
 
@@ -43,6 +43,9 @@ pub(super) struct Flows {
     /// For each flow of the workload, bytes that have arrived since the last sample.
     counts: Vec<u64>,
     counted: Vec<u32>,
+    /// For each host, the slots of its flows that have begun, if the run is sampled. Those that are over leave with the
+    /// next sample.
+    open_at: Option<BTreeMap<u32, Vec<u32>>>,
     /// Slots of [`Flows::source_flows`] that the current event starts.
     pub(super) started: Vec<u32>,
     slots: Vec<u32>,
@@ -129,6 +132,7 @@ impl Flows {
             arrivals: vec![0; workload.flows().len()],
             counts: vec![0; if sampling { workload.flows().len() } else { 0 }],
             counted: Vec::new(),
+            open_at: sampling.then(BTreeMap::new),
             started: Vec::new(),
             slots,
             done: 0,
@@ -175,6 +179,9 @@ impl Flows {
         let index = u64::from(source_flow.flow);
         let flow = &self.workload.flows()[source_flow.flow as usize];
         source_flow.start = now;
+        if let Some(open_at) = &mut self.open_at {
+            open_at.entry(flow.src.0).or_default().push(slot);
+        }
         let buffer = match self.payload {
             PayloadMode::Virtual => Buffer::Virtual(flow.bytes as u32),
             PayloadMode::Real => Buffer::Heap(payload(index, flow.bytes as u32)),
@@ -262,8 +269,27 @@ impl Flows {
     pub(super) fn sample(&mut self, samples: &mut Vec<FlowSample>) {
         for flow in self.counted.drain(..) {
             let received_bytes = std::mem::take(&mut self.counts[flow as usize]);
-            samples.push(FlowSample { flow, received_bytes });
+            samples.push(FlowSample { flow, received_bytes, sender: None });
         }
+    }
+
+    /// Appends the state at their sender, the endpoint `fep`, of the flows that are open there.
+    pub(super) fn sample_senders(&mut self, fep: &Fep, samples: &mut Vec<FlowSample>) {
+        let Some(slots) = self.open_at.as_mut().and_then(|open_at| open_at.get_mut(&fep.addr().0)) else {
+            return;
+        };
+        slots.retain(|slot| {
+            let source_flow = &self.source_flows[*slot as usize];
+            let connection = self.connections[source_flow.connection as usize].id;
+            let state = connection.and_then(|id| Some((fep.congestion(id)?, fep.flight(id)?)));
+            let Some((cc, (in_flight, rtt))) = state.filter(|_| source_flow.end == NEVER) else {
+                return false;
+            };
+            let sender =
+                SenderSample { cwnd: cc.cwnd, in_flight, rtt, base_rtt: cc.base_rtt, phase: cc.phase };
+            samples.push(FlowSample { flow: source_flow.flow, received_bytes: 0, sender: Some(sender) });
+            true
+        });
     }
 
     /// Handles the completions of an endpoint.

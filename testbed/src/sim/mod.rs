@@ -37,7 +37,7 @@ pub use faults::{
 pub use lines::Lines;
 pub use measures::{LinkMeasures, Loss, Measures, SwitchMeasures, Unfinished};
 pub use report::{FlowFailure, FlowRecord, NotStarted, PacketCounters, RunProgress, RunReport};
-pub use sample::{FlowSample, PortSample, SampleSink, Sampling};
+pub use sample::{FlowSample, PortSample, SampleSink, Sampling, SenderSample};
 pub use trace::{TraceSink, Tracing};
 
 // Also used by the software fabric.

@@ -16,14 +16,38 @@ pub struct PortSample {
     pub sent_bytes: u64,
 }
 
-/// The progress of a flow in the interval that ends with a sample. Flows of which nothing arrived are left
-/// out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The progress of a flow in the interval that ends with a sample. Flows of which nothing arrived and that are not
+/// open at their senders are left out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlowSample {
     /// The flow's index in the workload.
     pub flow: u32,
     /// Payload bytes that arrived in the interval; a packet that arrives twice counts twice.
     pub received_bytes: u64,
+    /// Its sender at the end of the interval, if the flow has begun and has not completed.
+    pub sender: Option<SenderSample>,
+}
+
+/// The congestion context that a flow uses at its sender. With windows per pair of hosts, flows of one pair share it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SenderSample {
+    /// Bytes that its window allows in flight.
+    pub cwnd: u64,
+    /// Bytes in flight.
+    pub in_flight: u64,
+    /// The smoothed RTT; `None` before the first answer.
+    pub rtt: Option<Span>,
+    /// The least RTT that the algorithm knows of.
+    pub base_rtt: Span,
+    /// The phase of the algorithm, in its own words.
+    pub phase: &'static str,
+}
+
+impl SenderSample {
+    /// The part of the smoothed RTT above the base RTT: queueing, and waiting at the receiver.
+    pub fn queueing(&self) -> Option<Span> {
+        self.rtt.map(|rtt| if rtt > self.base_rtt { rtt.minus(self.base_rtt) } else { Span::ZERO })
+    }
 }
 
 /// Receives samples.

@@ -226,5 +226,8 @@ impl Shard {
         self.groups.iter_mut().flat_map(|group| &mut group.hosts).for_each(|h| h.sample(&mut samples.ports));
         self.switches.iter_mut().for_each(|switch| switch.sample(&mut samples.ports));
         self.flows.sample(&mut samples.flows);
+        for host in self.groups.iter().flat_map(|group| &group.hosts) {
+            self.flows.sample_senders(&host.fep, &mut samples.flows);
+        }
     }
 }
