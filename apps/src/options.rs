@@ -77,8 +77,8 @@ pub(crate) struct RunArgs {
     /// topology's, else 1bdp].
     #[arg(long, value_name = "SIZE", allow_negative_numbers = true)]
     pub(crate) queue: Option<Queue>,
-    /// Where ECN marking begins and where every packet is marked, as parts of the queue's default size,
-    /// the bandwidth-delay product [default: 0.2,0.8].
+    /// Where ECN marking begins and where every packet is marked: parts of the queue's default size, the
+    /// bandwidth-delay product, or packets (9pkt,36pkt), or bytes (40KB,150KB) [default: 0.2,0.8].
     #[arg(long, value_name = "LOW,HIGH", allow_hyphen_values = true)]
     pub(crate) ecn: Option<Ecn>,
     /// Phantom queues beside the data queues of switch ports: the part of the link's rate at which they drain, and
@@ -93,14 +93,19 @@ pub(crate) struct RunArgs {
     /// A change of a link, such as '100us host=7 fail', after those of --link-events; may be repeated.
     #[arg(long, value_name = "LINE")]
     pub(crate) link_event: Vec<String>,
-    /// Slow the first N links up from every switch of tier T to P % of their rate, both ways, and shrink
-    /// their queues and ECN thresholds with it; may be repeated [default of rate: 25%].
-    #[arg(long, value_name = "tier=T,links=N,rate=P%")]
+    /// Slow the first N links up from every switch of tier T, or from one, to P % of their rate, both ways or one way
+    /// (up: away from the hosts), and shrink their queues and ECN thresholds with it; may be repeated [default of rate:
+    /// 25%].
+    #[arg(long, value_name = "tier=T[,switch=S],links=N[,dir=up|down][,rate=P%]")]
     pub(crate) degrade: Vec<Degradation>,
     /// Payload: only its length, or real bytes that the receiver compares [default: virtual; real elsewhere
     /// than in a simulation].
     #[arg(long, value_name = "virtual|real")]
     pub(crate) payload: Option<Payload>,
+    /// Bytes of data after which a receiver acknowledges; with 1 it acknowledges each packet. Packets that are marked or
+    /// that ask for an answer, such as the last of a window, are acknowledged at once in any case [default: 16KiB].
+    #[arg(long, value_name = "BYTES", value_parser = units::ack_every, allow_negative_numbers = true)]
+    pub(crate) ack_every: Option<u32>,
     /// How long a flow may make no progress while its receiver answers that it is busy, grants no credit, or gets short
     /// packets only [default: 10000ms].
     #[arg(long, value_name = "TIME|endless", value_parser = units::busy_timeout, allow_negative_numbers = true)]

@@ -11,12 +11,12 @@ use std::io::{self, BufReader};
 use std::path::{self, Path, PathBuf};
 use weft_stack::rng::Rng;
 use weft_testbed::link_events::parse_link_events;
-use weft_testbed::sim::{Algorithms, FaultPlan, Overhead, PayloadMode, PhantomQueues, RunConfig};
+use weft_testbed::sim::{Algorithms, FaultPlan, Overhead, PayloadMode, PhantomQueues, RunConfig, Thresholds};
 use weft_testbed::topology::{Topology, TopologySpec, parse_topo};
 use weft_testbed::workload::{CmOptions, CmReader, Workload, WorkloadSpec, WorkloadSpecError};
 
 const DEFAULT_HOSTS: u32 = 16;
-const DEFAULT_ECN: Ecn = Ecn { low: 0.2, high: 0.8 };
+const DEFAULT_ECN: Ecn = Ecn::Bdp(0.2, 0.8);
 /// The zones of a fabric: hosts of the sender's own group, and all others.
 const ZONES: [&str; 2] = ["intra", "inter"];
 /// The generator's stream that draws the workload; the engine uses other streams.
@@ -80,6 +80,7 @@ pub(crate) fn resolve(args: &RunArgs) -> Result<Plan, Failure> {
             Payload::Real => PayloadMode::Real,
             Payload::Virtual => PayloadMode::Virtual,
         },
+        ack_every: args.ack_every.unwrap_or(defaults.ack_every),
         busy_timeout: args.busy_timeout.unwrap_or_default(),
         crc: args.crc,
         seed: args.seed,
@@ -318,10 +319,14 @@ fn with_thresholds(config: RunConfig, args: &RunArgs) -> Result<RunConfig, Failu
             ),
         ));
     }
+    let thresholds = |ecn| match ecn {
+        Ecn::Bdp(low, high) => Thresholds::Bdp(low, high),
+        Ecn::Packets(low, high) => Thresholds::Bytes(packet * u64::from(low), packet * u64::from(high)),
+        Ecn::Bytes(low, high) => Thresholds::Bytes(low, high),
+    };
     let ecn = args.ecn.unwrap_or(DEFAULT_ECN);
-    let phantom = args.phantom.map(|phantom| {
-        let Ecn { low, high } = phantom.ecn.unwrap_or(ecn);
-        PhantomQueues { drain: phantom.drain, ecn: (low, high) }
-    });
-    Ok(RunConfig { queue_bytes, ecn: Some((ecn.low, ecn.high)), phantom, ..config })
+    let phantom = args
+        .phantom
+        .map(|phantom| PhantomQueues { drain: phantom.drain, ecn: thresholds(phantom.ecn.unwrap_or(ecn)) });
+    Ok(RunConfig { queue_bytes, ecn: Some(thresholds(ecn)), phantom, ..config })
 }

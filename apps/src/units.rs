@@ -33,6 +33,12 @@ pub(crate) fn bytes(text: &str) -> Result<u64, ValueError> {
     Ok(parse_bytes(text)?)
 }
 
+/// The bytes after which a receiver acknowledges.
+pub(crate) fn ack_every(text: &str) -> Result<u32, ValueError> {
+    let bytes = parse_bytes(text).ok().and_then(|n| u32::try_from(n).ok()).filter(|n| *n > 0);
+    bytes.map_or_else(|| expected("1 byte to below 4GiB, such as 16KiB"), Ok)
+}
+
 /// A rate, above zero.
 pub(crate) fn rate(text: &str) -> Result<Rate, ValueError> {
     Ok(parse_rate(text)?)
@@ -82,27 +88,42 @@ impl FromStr for Queue {
     }
 }
 
-/// Where marking begins and where every packet is marked, as parts of the bandwidth-delay product.
+/// Where marking begins and where every packet is marked.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Ecn {
-    pub(crate) low: f64,
-    pub(crate) high: f64,
+pub(crate) enum Ecn {
+    /// Parts of the bandwidth-delay product.
+    Bdp(f64, f64),
+    /// Full packets.
+    Packets(u32, u32),
+    /// Bytes.
+    Bytes(u64, u64),
 }
 
 impl FromStr for Ecn {
     type Err = ValueError;
 
     fn from_str(text: &str) -> Result<Ecn, ValueError> {
-        let parsed = text
-            .split_once(',')
-            .and_then(|(low, high)| Some(Ecn { low: decimal(low)?, high: decimal(high)? }));
-        match parsed {
-            Some(ecn) if ecn.low <= ecn.high => Ok(ecn),
-            Some(_) => expected("LOW,HIGH with LOW not above HIGH, such as 0.2,0.8"),
-            None => expected("LOW,HIGH as parts of the bandwidth-delay product above zero, such as 0.2,0.8"),
+        let Some((low, high)) = text.split_once(',') else { return expected(ECN) };
+        let both = |word: &str| {
+            let packets = word.strip_suffix("pkt").and_then(|n| n.parse::<u32>().ok());
+            let has_unit = word.ends_with(|c: char| c.is_ascii_alphabetic());
+            (decimal(word), packets, parse_bytes(word).ok().filter(|_| has_unit))
+        };
+        let ((low, low_packets, low_bytes), (high, high_packets, high_bytes)) = (both(low), both(high));
+        let bdp = low.zip(high).map(|(low, high)| (Ecn::Bdp(low, high), low <= high));
+        let packets = low_packets.zip(high_packets).map(|(low, high)| (Ecn::Packets(low, high), low <= high));
+        let bytes = low_bytes.zip(high_bytes).map(|(low, high)| (Ecn::Bytes(low, high), low <= high));
+        match bdp.or(packets).or(bytes) {
+            Some((Ecn::Packets(_, 0) | Ecn::Bytes(_, 0), _)) => expected(ECN),
+            Some((ecn, true)) => Ok(ecn),
+            Some((_, false)) => expected("LOW,HIGH with LOW not above HIGH, such as 0.2,0.8"),
+            None => expected(ECN),
         }
     }
 }
+
+const ECN: &str = "LOW,HIGH as parts of the bandwidth-delay product above zero, such as 0.2,0.8, or both in packets, \
+     such as 9pkt,36pkt, or bytes with a unit, such as 40KB,150KB";
 
 /// Phantom queues, as `--phantom` has them.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -218,8 +239,10 @@ mod tests {
 
     #[test]
     fn marking_thresholds() {
-        assert_eq!("0.2,0.8".parse(), Ok(Ecn { low: 0.2, high: 0.8 }));
-        assert_eq!("1,1".parse(), Ok(Ecn { low: 1.0, high: 1.0 }));
+        assert_eq!("0.2,0.8".parse(), Ok(Ecn::Bdp(0.2, 0.8)));
+        assert_eq!("1,1".parse(), Ok(Ecn::Bdp(1.0, 1.0)));
+        assert_eq!("9pkt,36pkt".parse(), Ok(Ecn::Packets(9, 36)));
+        assert_eq!("40KB,150000B".parse(), Ok(Ecn::Bytes(40_000, 150_000)));
         assert_eq!(
             "0.8,0.2".parse::<Ecn>().unwrap_err().to_string(),
             "expected LOW,HIGH with LOW not above HIGH, such as 0.2,0.8"
@@ -227,12 +250,16 @@ mod tests {
         for wrong in ["", "0.2", "0.2,", ",", "a,b", "-0.1,0.5", "0,0.5", "0.1,inf", "0.1,0.2,0.3"] {
             assert!(wrong.parse::<Ecn>().is_err(), "{wrong}");
         }
+        assert_eq!("0pkt,9pkt".parse(), Ok(Ecn::Packets(0, 9)));
+        for wrong in ["0pkt,0pkt", "9pkt,8pkt", "9pkt,0.8", "9pkt,40KB", "-1pkt,9pkt", "0B,0B", "2kB,1kB"] {
+            assert!(wrong.parse::<Ecn>().is_err(), "{wrong}");
+        }
     }
 
     #[test]
     fn phantom_queues() {
         assert_eq!("0.9".parse(), Ok(Phantom { drain: 0.9, ecn: None }));
-        assert_eq!("1,0.1,0.4".parse(), Ok(Phantom { drain: 1.0, ecn: Some(Ecn { low: 0.1, high: 0.4 }) }));
+        assert_eq!("1,0.1,0.4".parse(), Ok(Phantom { drain: 1.0, ecn: Some(Ecn::Bdp(0.1, 0.4)) }));
         for wrong in ["", "0", "1.1", "-0.9", "0.9,", "0.9,0.5", "0.9,0.5,0.1", "x"] {
             assert!(wrong.parse::<Phantom>().is_err(), "{wrong}");
         }

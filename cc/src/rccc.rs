@@ -22,7 +22,7 @@ use fabric::FabricShare;
 
 use crate::credit::{LARGEST_CREDIT, QUANTUM};
 use crate::deadline::{elapsed_ps, reached};
-use crate::settings::{BDPS, FACTOR, SIZE, TIME, settings};
+use crate::settings::{BDPS, FACTOR, SHARE, SIZE, TIME, settings};
 use crate::{CcParams, Credit, DataSample, ReceiverCc, SenderId, Span, Time};
 
 settings! {
@@ -32,6 +32,11 @@ settings! {
         pull_rate: f64 = 0.99, in 0.01..=1.0, "share of the line rate at which credit is granted";
         oversubscription: f64 = 1.0, in 1.0..=100.0,
             "the rate of all hosts over the fabric's; above 1, marks and trims inside the fabric lower the rate of credit";
+        fabric_increase: f64 = 0.01, in SHARE,
+            "with oversubscription: first step of an increase of the rate of credit, as a share of the line rate";
+        fabric_decrease: f64 = 0.5, in SHARE,
+            "with oversubscription: strength of the decrease for marks beyond the target";
+        fabric_gain: f64 = 0.5, in SHARE, "with oversubscription: gain of the average of the marked share";
         slow_credit_bdp: f64 = 1.5, in FACTOR, "credit that an idle sender gets unasked, in BDPs of the network";
         max_credit_bdp: f64 = 1.5, in BDPS,
             "credit that a sender may store, and its speculative first window, in BDPs of the network";
@@ -127,8 +132,7 @@ impl Rccc {
             largest_demand: config.largest_demand(params),
             reclaim_ps: config.reclaim_after.as_ps(),
             ps_per_byte: 8e12 / (params.link_rate.as_bps() as f64 * config.pull_rate),
-            fabric: (config.oversubscription > 1.0)
-                .then(|| Box::new(FabricShare::new(params, config.oversubscription))),
+            fabric: (config.oversubscription > 1.0).then(|| Box::new(FabricShare::new(params, config))),
         }
     }
 

@@ -50,6 +50,8 @@ struct PacketCountersFields {
     acks: u64,
     nacks: u64,
     ecn_marked: u64,
+    control: u64,
+    inferred_lost: u64,
 }
 
 /// [`Footprint`], as it travels between processes.
@@ -113,6 +115,8 @@ fn packets<P: Port>(worker: &Worker<P>) -> PacketCounters {
         nacks: fep.nacks_sent,
         trimmed: fep.trimmed_received,
         ecn_marked: fep.ecn_received,
+        control: fep.control_sent,
+        inferred_lost: fep.losses_inferred,
     }
 }
 
@@ -191,5 +195,7 @@ fn sum<'a>(counters: impl Iterator<Item = &'a PacketCounters>) -> PacketCounters
         acks: sum.acks + one.acks,
         nacks: sum.nacks + one.nacks,
         ecn_marked: sum.ecn_marked + one.ecn_marked,
+        control: sum.control + one.control,
+        inferred_lost: sum.inferred_lost + one.inferred_lost,
     })
 }

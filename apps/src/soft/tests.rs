@@ -3,7 +3,7 @@
 use super::*;
 use crate::live::tests::config as two_tiers;
 use weft_cc::Span;
-use weft_testbed::sim::LinkFaults;
+use weft_testbed::sim::{LinkFaults, Thresholds};
 use weft_testbed::topology::TopologySpec;
 
 const INCAST: &str = "Nodes 16\nConnections 3\n\
@@ -14,7 +14,7 @@ fn config(matrix: &str) -> RunConfig {
     RunConfig {
         topology: spec.build().unwrap().slowed(500),
         trim: true,
-        ecn: Some((0.2, 0.8)),
+        ecn: Some(Thresholds::Bdp(0.2, 0.8)),
         ..two_tiers(matrix)
     }
 }

@@ -11,6 +11,7 @@
 //!   set them. In the code the last hop does not mark.
 //! - All periods have the same length. In the code it varies at random, so that receivers do not act in step.
 
+use super::RcccConfig;
 use crate::deadline::{elapsed_ps, reached};
 use crate::{CcParams, DataSample, Span, Time, Trim};
 
@@ -18,12 +19,6 @@ use crate::{CcParams, DataSample, Span, Time, Trim};
 const PERIOD_RTTS: f64 = 1.5;
 /// Share of marked packets up to which the rate is not lowered.
 const TARGET: f64 = 0.3;
-/// Gain of the moving average of that share.
-const GAIN: f64 = 0.5;
-/// Strength of the decrease beyond the target.
-const DECREASE: f64 = 0.5;
-/// The first step of an increase, as a share of the line rate.
-const INCREASE: f64 = 0.01;
 /// The least rate, as a share of what the fabric can carry for each host, and of the line rate.
 const LEAST: (f64, f64) = (0.9, 0.01);
 /// Share of the link's capacity in a period from which on the receiver's own link counts as the bottleneck.
@@ -46,7 +41,11 @@ struct Arrivals {
 pub(super) struct FabricShare {
     share: f64,
     least: f64,
+    /// Moving average of the share of marked packets.
     marked: f64,
+    gain: f64,
+    decrease: f64,
+    increase: f64,
     calm_periods: u32,
     arrivals: Arrivals,
     /// End of the period; none before the first packet.
@@ -59,13 +58,15 @@ pub(super) struct FabricShare {
 }
 
 impl FabricShare {
-    /// `oversubscription`: the rate of all hosts over that of the fabric.
-    pub(super) fn new(params: &CcParams, oversubscription: f64) -> FabricShare {
+    pub(super) fn new(params: &CcParams, config: &RcccConfig) -> FabricShare {
         let period = Span::from_ps((params.network_rtt.as_ps() as f64 * PERIOD_RTTS).max(1.0) as u64);
         FabricShare {
             share: 1.0,
-            least: (LEAST.0 / oversubscription).max(LEAST.1),
+            least: (LEAST.0 / config.oversubscription).max(LEAST.1),
             marked: 0.0,
+            gain: config.fabric_gain,
+            decrease: config.fabric_decrease,
+            increase: config.fabric_increase,
             calm_periods: 0,
             arrivals: Arrivals::default(),
             until: None,
@@ -121,19 +122,19 @@ impl FabricShare {
         let whole = packets - trimmed_in_fabric - trimmed_at_last_hop;
         let marked = if bytes >= self.full { 0 } else { marked };
         let fraction = if whole == 0 { 0.0 } else { f64::from(marked) / f64::from(whole) };
-        self.marked += (fraction - self.marked) * GAIN;
+        self.marked += (fraction - self.marked) * self.gain;
         let before = self.share;
         if trimmed_in_fabric > 0 {
             self.share -= f64::from(trimmed_in_fabric) / f64::from(packets);
         }
         if self.marked > TARGET {
-            self.share *= 1.0 - (self.marked - TARGET) * DECREASE;
+            self.share *= 1.0 - (self.marked - TARGET) * self.decrease;
         }
         if self.share < before {
             self.calm_periods = 0;
         } else {
             let doublings = if marked == 0 { self.calm_periods } else { 0 };
-            self.share += INCREASE * f64::from(1 << doublings);
+            self.share += self.increase * f64::from(1 << doublings);
             self.calm_periods = (self.calm_periods + 1).min(MOST_DOUBLINGS);
         }
         self.share = self.share.clamp(self.least, 1.0);
@@ -157,7 +158,7 @@ mod tests {
                 network_rtt: RTT,
                 trimming: true,
             },
-            100.0,
+            &RcccConfig { oversubscription: 100.0, ..RcccConfig::default() },
         )
     }
 

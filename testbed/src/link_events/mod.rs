@@ -28,7 +28,7 @@ mod write;
 #[cfg(test)]
 mod tests;
 
-pub use degrade::{Degradation, DegradationError};
+pub use degrade::{Degradation, DegradationError, SlowDirection};
 pub use read::{parse_link_change, parse_link_events};
 pub use write::{write_link, write_link_change, write_link_event};
 

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use weft_cc::{Rate, Span, Time};
 
-use super::{Degradation, parse_link_change, parse_link_events, write_link_event};
+use super::{Degradation, SlowDirection, parse_link_change, parse_link_events, write_link_event};
 use crate::sim::{BlockLosses, CorrelatedLoss, GilbertElliott, LinkChange, LinkDirections, LinkEvent, Share};
 use crate::topology::{HostId, PortId, Topology, TopologySpec};
 
@@ -216,9 +216,16 @@ proptest! {
     }
 
     #[test]
-    fn written_degradations_parse_to_the_same_degradations(tier: u8, links: u32, millionths in 1..=1_000_000u64) {
+    fn written_degradations_parse_to_the_same_degradations(
+        tier: u8,
+        switch: Option<u32>,
+        links: u32,
+        direction in 0..3usize,
+        millionths in 1..=1_000_000u64,
+    ) {
         let share = Share::from_millionths(millionths).unwrap();
-        let degradation = Degradation { tier, links, share };
+        let direction = [SlowDirection::Both, SlowDirection::Up, SlowDirection::Down][direction];
+        let degradation = Degradation { tier, switch, links, direction, share };
         prop_assert_eq!(degradation.to_string().parse(), Ok(degradation));
     }
 }
@@ -265,6 +272,20 @@ fn degradations_slow_the_first_uplinks_of_every_switch() {
 }
 
 #[test]
+fn a_degradation_slows_one_switch_and_one_direction_if_it_says_so() {
+    let fabric = fat_tree();
+    let up = fabric.link_at(1, 3, 0).unwrap();
+    let slow = |text: &str| {
+        let ports = text.parse::<Degradation>().unwrap().ports(&fabric).unwrap();
+        ports.iter().map(|slow| slow.port).collect::<Vec<_>>()
+    };
+    assert_eq!(slow("tier=1,switch=3,links=1,dir=up"), [up]);
+    assert_eq!(slow("tier=1,switch=3,links=1,dir=down"), [fabric.port(up).reverse]);
+    assert_eq!(slow("tier=1,switch=3,links=1"), [up, fabric.port(up).reverse]);
+    assert_eq!(slow("tier=1,links=1,dir=down").len(), fabric.switches_in(1) as usize);
+}
+
+#[test]
 fn invalid_degradations_are_refused() {
     for (text, word) in [
         ("", ""),
@@ -278,12 +299,18 @@ fn invalid_degradations_are_refused() {
         ("tier=256,links=1", "tier=256"),
         ("tier=0,links=1,tier=1", "tier=1"),
         ("tier=0,links=1,", ""),
+        ("tier=0,links=1,dir=both", "dir=both"),
+        ("tier=0,links=1,switch=a", "switch=a"),
     ] {
         assert_eq!(text.parse::<Degradation>().unwrap_err().word, word, "{text}");
     }
     let fabric = fat_tree();
     let refusal = |text: &str| text.parse::<Degradation>().unwrap().ports(&fabric).unwrap_err().to_string();
     assert_eq!(refusal("tier=2,links=1"), "`tier=2`: expected a tier below 2, the top");
+    assert_eq!(
+        refusal("tier=0,switch=8,links=1"),
+        "`switch=8`: expected a switch below 8, the number of switches of tier 0"
+    );
     assert_eq!(
         refusal("tier=0,links=3"),
         "`links=3`: expected at most 2, the number of uplinks of a switch of tier 0"

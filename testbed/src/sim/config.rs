@@ -32,13 +32,22 @@ pub enum PayloadMode {
     Real,
 }
 
+/// Where switches begin to mark packets, and where they mark every packet.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Thresholds {
+    /// Fractions of the BDP, rounded up to whole packets.
+    Bdp(f64, f64),
+    /// Bytes on the wire.
+    Bytes(u64, u64),
+}
+
 /// Phantom queues, see [`PhantomConfig`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PhantomQueues {
     /// The fraction of the link's rate at which a phantom queue drains.
     pub drain: f64,
-    /// Marking thresholds as fractions of the BDP.
-    pub ecn: (f64, f64),
+    /// Marking thresholds.
+    pub ecn: Thresholds,
 }
 
 /// The algorithms towards the hosts of one zone.
@@ -85,8 +94,8 @@ pub struct RunConfig {
     pub trim: bool,
     /// Size of the data queue of each switch port, bytes; `None`: 1 BDP, rounded up to whole packets.
     pub queue_bytes: Option<u64>,
-    /// ECN marking thresholds as fractions of the BDP; `None`: switches do not mark.
-    pub ecn: Option<(f64, f64)>,
+    /// ECN marking thresholds; `None`: switches do not mark.
+    pub ecn: Option<Thresholds>,
     /// Phantom queues beside the data queues of switches, if any.
     pub phantom: Option<PhantomQueues>,
     /// Whether packets carry real bytes.
@@ -176,7 +185,7 @@ impl RunConfig {
             wire_overhead: Overhead::Auto,
             trim: true,
             queue_bytes: None,
-            ecn: Some((0.2, 0.8)),
+            ecn: Some(Thresholds::Bdp(0.2, 0.8)),
             phantom: None,
             payload: PayloadMode::Virtual,
             seed: 1,
@@ -242,22 +251,24 @@ impl RunConfig {
         self.queue_bytes.unwrap_or_else(|| self.bdp().div_ceil(packet) * packet)
     }
 
-    /// The ECN marking thresholds in bytes, rounded up to whole packets.
+    /// The ECN marking thresholds in bytes.
     pub fn ecn_bytes(&self) -> (u64, u64) {
-        self.ecn.map_or((u64::MAX - 1, u64::MAX), |thresholds| self.in_packets(thresholds))
+        self.ecn.map_or((u64::MAX - 1, u64::MAX), |thresholds| self.in_bytes(thresholds))
     }
 
-    /// The marking thresholds of phantom queues in bytes, rounded up to whole packets.
+    /// The marking thresholds of phantom queues in bytes.
     pub fn phantom_bytes(&self) -> Option<(u64, u64)> {
-        self.phantom.map(|phantom| self.in_packets(phantom.ecn))
+        self.phantom.map(|phantom| self.in_bytes(phantom.ecn))
     }
 
-    /// Converts fractions of the BDP to bytes, rounded up to whole packets.
-    fn in_packets(&self, (low, high): (f64, f64)) -> (u64, u64) {
+    fn in_bytes(&self, thresholds: Thresholds) -> (u64, u64) {
         let packet = self.wire_mtu();
         let packets = self.bdp().div_ceil(packet) as f64;
-        let bytes = |fraction: f64| (packets * fraction).ceil() as u64 * packet;
-        (bytes(low), bytes(high))
+        let of_bdp = |fraction: f64| (packets * fraction).ceil() as u64 * packet;
+        match thresholds {
+            Thresholds::Bdp(low, high) => (of_bdp(low), of_bdp(high)),
+            Thresholds::Bytes(low, high) => (low, high),
+        }
     }
 
     /// The phantom queue of a port whose link has the remaining rate `rate`, which is `share` of the full

@@ -108,6 +108,10 @@ pub struct PacketCounters {
     pub nacks: u64,
     /// Marked by switches.
     pub ecn_marked: u64,
+    /// Control packets sent: credit, probes, requests for either, and what opens and closes connections.
+    pub control: u64,
+    /// Data packets that senders inferred lost before a timer expired.
+    pub inferred_lost: u64,
 }
 
 /// The results of a run.
@@ -225,6 +229,8 @@ fn count(system: &System, hosts: &[&Host]) -> (PacketCounters, u64) {
         packets.retransmitted += counters.data_retransmitted;
         packets.acks += counters.acks_sent;
         packets.nacks += counters.nacks_sent;
+        packets.control += counters.control_sent;
+        packets.inferred_lost += counters.losses_inferred;
         packets.dropped += host.dropped + counters.control_dropped;
         timeouts += counters.timeouts;
     }

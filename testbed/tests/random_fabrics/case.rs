@@ -11,7 +11,7 @@ use weft_stack::spray::registry::BALANCERS;
 use weft_stack::wire::pds::DeliveryMode;
 use weft_testbed::sim::{
     BlockLosses, CorrelatedLoss, FaultPlan, GilbertElliott, LinkChange, LinkDirections, LinkEvent,
-    LinkFaults, PayloadMode, PhantomQueues, RunConfig, Timers,
+    LinkFaults, PayloadMode, PhantomQueues, RunConfig, Thresholds, Timers,
 };
 use weft_testbed::topology::{HostId, PortId, Topology, TopologySpec};
 use weft_testbed::workload::{Connection, Flow, Start, Trigger, TriggerIdx, TriggerKind, Workload};
@@ -111,8 +111,11 @@ impl Case {
             paths: self.paths,
             mtu: self.mtu,
             trim: self.trim,
-            ecn: self.ecn.then_some((0.2, 0.8)),
-            phantom: self.seed.is_multiple_of(4).then_some(PhantomQueues { drain: 0.9, ecn: (0.2, 0.8) }),
+            ecn: self.ecn.then_some(Thresholds::Bdp(0.2, 0.8)),
+            phantom: self
+                .seed
+                .is_multiple_of(4)
+                .then_some(PhantomQueues { drain: 0.9, ecn: Thresholds::Bdp(0.2, 0.8) }),
             payload: PayloadMode::Real,
             seed: self.seed,
             until: Some(LIMIT),
