@@ -1,6 +1,7 @@
 //! The command line.
 
 use crate::doctor::DoctorArgs;
+use crate::htsim::HtsimArgs;
 use crate::list::Catalogue;
 use crate::options::RunArgs;
 use crate::perf::PerfArgs;
@@ -28,6 +29,10 @@ pub(crate) enum Command {
     /// listed), 1 when the run could not be made, 2 for options that make no sense, 130 or 143 when a signal
     /// ended it before every flow had completed.
     Run(Box<RunArgs>),
+    /// The command line of htsim_uec, the program of uet-htsim, over weft's simulator.
+    ///
+    /// A link named htsim_uec to this program does the same. `weft htsim --help` lists the options.
+    Htsim(HtsimArgs),
     /// Make a grid of runs over all cores, and one table of their results.
     ///
     /// Interrupted at any moment, the same command goes on from there. SIGINT and SIGTERM end it with the table of

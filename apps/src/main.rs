@@ -6,6 +6,7 @@ mod choices;
 mod cli;
 mod doctor;
 mod failure;
+mod htsim;
 mod interrupt;
 mod list;
 mod live;
@@ -45,7 +46,7 @@ use std::process::ExitCode;
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
-    let outcome = match Cli::try_parse() {
+    let outcome = match command_line() {
         Ok(cli) => logs::begin().and_then(|()| dispatch(cli.command)),
         Err(error) => match error.kind() {
             ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => error.exit(),
@@ -65,9 +66,18 @@ fn main() -> ExitCode {
     }
 }
 
+/// The command that was asked for, by a word or by the name of the link that led here.
+fn command_line() -> Result<Cli, clap::Error> {
+    match htsim::called_by_its_name(std::env::args_os()) {
+        Some(args) => Ok(Cli { command: Command::Htsim(args) }),
+        None => Cli::try_parse(),
+    }
+}
+
 fn dispatch(command: Command) -> Result<(), Failure> {
     match command {
         Command::Run(args) => run::run(&args, Interrupt::on_signals),
+        Command::Htsim(args) => htsim::htsim(&args, Interrupt::on_signals),
         Command::Sweep(args) => sweep::sweep(&args),
         Command::SweepRun { parent, rehearse, run } => sweep::one_run(parent, rehearse, &run),
         Command::Perf(args) => perf::perf(&args),

@@ -89,6 +89,21 @@ pub(crate) fn rehearse(mut plan: Plan) -> Result<(), Failure> {
     outcome.map(drop).map_err(|error| Failure::Usage(error.to_string()))
 }
 
+/// Runs `plan` in virtual time, without samples or a trace.
+pub(crate) fn simulate_plan(plan: &Plan, interrupt: &Interrupt) -> Result<RunReport, Failure> {
+    let bar = progress_bar();
+    let mut progress = |progress: &RunProgress| show(&bar, progress, "virtual time");
+    let options = sim::Options {
+        faults: plan.faults.clone(),
+        progress: Some(&mut progress),
+        stop: Some(interrupt.flag()),
+        ..sim::Options::default()
+    };
+    let outcome = sim::run_with(&plan.config, options);
+    bar.finish_and_clear();
+    outcome.map_err(|error| Failure::Run(error.to_string()))
+}
+
 /// Runs in virtual time. If samples or a trace cannot be written, `extras` says so, and the results are as without.
 fn simulate(
     plan: &Plan,
