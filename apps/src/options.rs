@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use weft_cc::{Rate, Span};
 use weft_stack::fep::BusyTimeout;
 use weft_testbed::link_events::Degradation;
+use weft_testbed::sim::HostModel;
 
 /// Options are left as given: what is absent gets its default where the run is set up, so that an
 /// option without effect can be told from one not given, and refused.
@@ -106,6 +107,11 @@ pub(crate) struct RunArgs {
     /// that ask for an answer, such as the last of a window, are acknowledged at once in any case [default: 16KiB].
     #[arg(long, value_name = "BYTES", value_parser = units::ack_every, allow_negative_numbers = true)]
     pub(crate) ack_every: Option<u32>,
+    /// What each host needs to process what it receives: so many bytes a second on the wire, a time for each packet, and
+    /// the bytes that may wait (further packets are dropped); at least one of rate and per-packet [default: no time;
+    /// queue=1MiB].
+    #[arg(long, value_name = "rate=RATE,per-packet=TIME,queue=BYTES", value_parser = units::host)]
+    pub(crate) host: Option<HostModel>,
     /// How long a flow may make no progress while its receiver answers that it is busy, grants no credit, or gets short
     /// packets only [default: 10000ms].
     #[arg(long, value_name = "TIME|endless", value_parser = units::busy_timeout, allow_negative_numbers = true)]
@@ -240,6 +246,7 @@ const EFFECTS: &[Effect] = &[
     effect("--link-events", FABRIC, |args| args.link_events.is_some()),
     effect("--link-event", FABRIC, |args| !args.link_event.is_empty()),
     effect("--degrade", FABRIC, |args| !args.degrade.is_empty()),
+    effect("--host", SIM, |args| args.host.is_some()),
     effect("--payload", SIM, |args| args.payload == Some(Payload::Virtual)),
     effect("--links", SIM, |args| args.links.is_some()),
     effect("--sample", SIM, |args| args.sample.is_some()),

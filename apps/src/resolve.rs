@@ -82,6 +82,7 @@ pub(crate) fn resolve(args: &RunArgs) -> Result<Plan, Failure> {
         },
         ack_every: args.ack_every.unwrap_or(defaults.ack_every),
         busy_timeout: args.busy_timeout.unwrap_or_default(),
+        host: args.host.map(|host| host.slowed(slow)),
         crc: args.crc,
         seed: args.seed,
         until: args.until,

@@ -73,6 +73,15 @@ impl Settings {
             ("link_events", json!(file(&args.link_events))),
             ("link_event", json!(args.link_event)),
             ("degrade", json!(args.degrade.iter().map(ToString::to_string).collect::<Vec<_>>())),
+        ]);
+        rows.extend(config.host.map(|host| {
+            let rate = host.rate.map(|rate| rate.as_bps());
+            let per_packet = host.per_packet.as_us_f64();
+            let host =
+                json!({"rate_bps": rate, "per_packet_us": per_packet, "queue_bytes": host.queue_bytes});
+            ("host", host)
+        }));
+        rows.extend([
             ("payload", json!(args.payload())),
             ("ack_every_bytes", json!(config.ack_every)),
             ("busy_timeout_us", busy_timeout(config.busy_timeout)),

@@ -5,6 +5,7 @@ use thiserror::Error;
 use weft_cc::units::{UnitError, parse_bytes, parse_rate, parse_span};
 use weft_cc::{Rate, Span};
 use weft_stack::fep::BusyTimeout;
+use weft_testbed::sim::HostModel;
 
 /// A value that an option cannot have. Its text says what was expected.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -60,6 +61,34 @@ pub(crate) fn busy_timeout(text: &str) -> Result<BusyTimeout, ValueError> {
             span(time).map(BusyTimeout::After).map_err(|ValueError(what)| ValueError(what + ", or endless"))
         }
     }
+}
+
+/// What a host needs to process what it receives: `rate=RATE,per-packet=TIME,queue=BYTES`, with at least one of the first
+/// two.
+pub(crate) fn host(text: &str) -> Result<HostModel, ValueError> {
+    const FORM: &str = "rate=RATE,per-packet=TIME,queue=BYTES, each at most once and one of the first two at least, such \
+                        as per-packet=500ns or rate=80G,per-packet=100ns,queue=256KiB";
+    let (mut rate_of, mut time, mut queue) = (None, None, None);
+    for word in text.split(',') {
+        let given_twice = match word.split_once('=') {
+            Some(("rate", value)) => rate_of.replace(rate(value)?).is_some(),
+            Some(("per-packet", value)) => time.replace(span(value)?).is_some(),
+            Some(("queue", value)) => queue.replace(bytes(value)?).is_some(),
+            _ => return expected(FORM),
+        };
+        if given_twice {
+            return expected(FORM);
+        }
+    }
+    // Longer times would let sums of many packets' leave the range of virtual time.
+    if time.is_some_and(|time| time > Span::from_ms(1_000)) {
+        return expected("per-packet=TIME of at most 1s");
+    }
+    if rate_of.is_none() && time.is_none() {
+        return expected(FORM);
+    }
+    let queue_bytes = queue.unwrap_or(HostModel::QUEUE_BYTES);
+    Ok(HostModel { rate: rate_of, per_packet: time.unwrap_or(Span::ZERO), queue_bytes })
 }
 
 /// How large the data queue of a switch port is.
@@ -253,6 +282,28 @@ mod tests {
         assert_eq!("0pkt,9pkt".parse(), Ok(Ecn::Packets(0, 9)));
         for wrong in ["0pkt,0pkt", "9pkt,8pkt", "9pkt,0.8", "9pkt,40KB", "-1pkt,9pkt", "0B,0B", "2kB,1kB"] {
             assert!(wrong.parse::<Ecn>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn hosts_need_a_rate_or_a_time_for_each_packet() {
+        let all = host("queue=64KiB,rate=80G,per-packet=1us").unwrap();
+        let wanted =
+            HostModel { rate: Some(Rate::from_gbps(80)), per_packet: Span::from_us(1), queue_bytes: 65_536 };
+        assert_eq!(all, wanted);
+        let bare = host("per-packet=500ns").unwrap();
+        assert_eq!((bare.rate, bare.queue_bytes), (None, HostModel::QUEUE_BYTES));
+        for text in [
+            "",
+            "queue=1MiB",
+            "rate=0G",
+            "rate=80",
+            "per-packet=0s",
+            "per-packet=2s",
+            "rate=1G,rate=2G",
+            "cost=1us",
+        ] {
+            assert!(host(text).is_err(), "{text}");
         }
     }
 

@@ -157,6 +157,7 @@ pub(crate) fn run_report(config: &RunConfig, hosts: &[HostReport]) -> RunReport 
         measures: None,
         // They are counted where the links are.
         faults: FaultCounters::default(),
+        hosts: None,
         packets: sum(hosts.iter().map(|host| &host.packets)),
         timeouts: hosts.iter().map(|host| host.timeouts).sum(),
         events: hosts.iter().map(|host| host.frames).sum(),

@@ -14,7 +14,7 @@ use measures::Fabric;
 use serde::Serialize;
 use switches::Switches;
 use weft_cc::{Span, Time};
-use weft_testbed::sim::{FlowRecord, RunReport};
+use weft_testbed::sim::{FlowRecord, HostCounters, RunReport};
 use weft_testbed::soft::SoftCounters;
 
 /// The results, in the order and under the names of the JSON report.
@@ -46,6 +46,9 @@ pub(crate) struct Report<'a> {
     /// How evenly the flows have shared the network over time, in a sampled run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) shares: Option<FairnessOverTime>,
+    /// The receive queues of hosts, if hosts take time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) host_queues: Option<HostQueues>,
     /// The memory of the protocol.
     pub(crate) state: State,
     pub(crate) engine: Engine,
@@ -88,6 +91,31 @@ pub(crate) struct Packets {
     pub(crate) acks: u64,
     pub(crate) nacks: u64,
     pub(crate) ecn_marked: u64,
+}
+
+/// What the receive queues of hosts have met.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct HostQueues {
+    pub(crate) processed: u64,
+    /// Packets that found no room. They are in `packets.dropped` as well.
+    pub(crate) dropped: u64,
+    /// The longest queue of any host.
+    pub(crate) max_bytes: u64,
+    /// From a packet's arrival to the end of its processing.
+    pub(crate) wait_mean_us: f64,
+    pub(crate) wait_max_us: f64,
+}
+
+impl HostQueues {
+    fn of(counters: &HostCounters) -> HostQueues {
+        HostQueues {
+            processed: counters.processed,
+            dropped: counters.dropped,
+            max_bytes: counters.queue_max_bytes,
+            wait_mean_us: counters.waited_mean().as_us_f64(),
+            wait_max_us: counters.waited_max.as_us_f64(),
+        }
+    }
 }
 
 /// State of the endpoints, without the messages' bytes: tables at their largest.
@@ -156,6 +184,7 @@ impl<'a> Report<'a> {
             timeouts: run.timeouts,
             shares: None,
             fabric: Fabric::of(run, &plan.config.topology),
+            host_queues: run.hosts.as_ref().map(HostQueues::of),
             state: State::of(run),
             engine: Engine {
                 events: run.events,

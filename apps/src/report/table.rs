@@ -40,6 +40,14 @@ pub(crate) fn write(report: &Report, took: Duration, out: &mut impl Write) -> io
     for (name, text) in report.fabric.iter().flat_map(|fabric| fabric.lines()) {
         row(name, text)?;
     }
+    if let Some(hosts) = &report.host_queues {
+        let (mean, max, bytes) = (hosts.wait_mean_us, hosts.wait_max_us, hosts.max_bytes);
+        row(
+            "hosts",
+            format!("packets wait {mean:.2} µs on average, {max:.2} µs at most, in up to {bytes} B"),
+        )?;
+        row("", format!("{} dropped by full receive queues", hosts.dropped))?;
+    }
     let state = report.state;
     row("state", format!("{:.0} B a host, {:.0} B a flow", state.bytes_per_host, state.bytes_per_flow))?;
     row("", format!("{:.0} B for each flow of the workload, begun or not", state.bytes_per_planned_flow))?;

@@ -14,6 +14,7 @@ use super::flows::Flows;
 use super::host::{Host, HostEnv};
 use super::link::{Link, LinkSpec};
 use super::packets::{MAX_SHARDS, Packets};
+use super::receiver::Receiver;
 use super::shard::{Group, Shard, Side};
 use super::switches::{Port, Switch, SwitchScratch, longest_window, rank_bits};
 use super::wires::{Inlet, Wires};
@@ -352,6 +353,8 @@ impl<'a> Builder<'a> {
             neighbours: config.topology.neighbours(HostId(id)),
             starts: Vec::new(),
             dropped: 0,
+            receiver: config.host.map(|model| Box::new(Receiver::new(model))),
+            last_hop: config.topology.port(config.topology.nic(HostId(id))).reverse.0,
             now: 0,
         })
     }

@@ -10,6 +10,7 @@ use weft_stack::wire::pds::DeliveryMode;
 use weft_stack::wire::{MAX_IPV4_HEADERS, crc};
 
 use super::faults::Share;
+use super::receiver::HostModel;
 use crate::switch::{PhantomConfig, QueueConfig};
 use crate::topology::{HostId, Topology};
 use crate::workload::Workload;
@@ -114,6 +115,8 @@ pub struct RunConfig {
     pub crc: bool,
     /// Times that endpoints wait.
     pub timers: Timers,
+    /// What hosts need to process received packets; `None`: no time.
+    pub host: Option<HostModel>,
 }
 
 /// Why a run is refused.
@@ -195,6 +198,7 @@ impl RunConfig {
             mode: DeliveryMode::Rud,
             crc: false,
             timers: Timers::default(),
+            host: None,
         }
     }
 
@@ -334,8 +338,9 @@ impl RunConfig {
         let slowest = self.topology.tiers().iter().map(|tier| tier.down_rate).min();
         let rate = slowest.unwrap_or(self.topology.host_rate());
         // The time to drain full queues of three hops in both directions, as in public simulators, plus at
-        // least one idle round trip.
-        let fitting = Span::from_us(15).max(rtt) + rate.time_for(self.queue_bytes()).times(6);
+        // least one idle round trip; and the same for the receive queues of both hosts.
+        let in_hosts = self.host.map_or(Span::ZERO, |host| host.longest_wait(self.wire_mtu()).times(2));
+        let fitting = Span::from_us(15).max(rtt) + rate.time_for(self.queue_bytes()).times(6) + in_hosts;
         let rto_init = self.timers.rto_init.unwrap_or(fitting);
         // Four windows of 1.5 BDP: enough to keep sending while an old packet is retransmitted repeatedly.
         let bdp = self.topology.host_rate().bytes_in(rtt);

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use weft_cc::Time;
+use weft_cc::{Span, Time};
 use weft_stack::fep::Fep;
 use weft_stack::packet::{Packet, Payload};
 use weft_stack::prefetch::prefetch_start;
@@ -14,6 +14,7 @@ use super::faults::LinkChange;
 use super::flows::Flows;
 use super::link::{Link, LinkSpec};
 use super::packets::Transit;
+use super::receiver::Receiver;
 use super::sample::PortSample;
 use super::wires::{Arrival, Wires};
 
@@ -30,10 +31,14 @@ pub(super) struct Host {
     pub(super) starts: Vec<(u64, u32)>,
     /// The hosts of the same ToR, and those of the same pod.
     pub(super) neighbours: [Range<u32>; 2],
-    /// Packets that the link lost, and packets that arrived damaged.
+    /// Packets that the link lost, packets that arrived damaged, and packets for which the receive queue had no room.
     pub(super) dropped: u64,
+    /// The queue for received packets; `None`: they cost no time.
+    pub(super) receiver: Option<Box<Receiver>>,
     pub(super) nic: Link,
     pub(super) fep: Fep,
+    /// The port at the other end of the link, which sends to this host.
+    pub(super) last_hop: u32,
 }
 
 /// Bytes at the start of [`Host`] that each packet needs.
@@ -42,6 +47,8 @@ const HOT: usize = 832;
 /// An event at a host. The order of the variants decides between events at the same instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum HostEvent {
+    /// A received packet has been processed. This comes first, so that it makes room for one that arrives.
+    Processed,
     /// A packet arrives.
     Arrival,
     /// The link is free and there is more to send.
@@ -66,6 +73,11 @@ impl Host {
     #[inline]
     pub(super) fn next_event(&self, wires: &Wires) -> (u64, HostEvent) {
         let mut next = (wires.first(self.inbox), HostEvent::Arrival);
+        if let Some(receiver) = &self.receiver
+            && receiver.done_at <= next.0
+        {
+            next = (receiver.done_at, HostEvent::Processed);
+        }
         if self.nic.busy_until < next.0 && self.fep.wants_to_transmit() {
             next = (self.nic.busy_until, HostEvent::LinkFree);
         }
@@ -107,7 +119,16 @@ impl Host {
         match event {
             HostEvent::Arrival => {
                 if let Some(Arrival { transit, .. }) = wires.pop(self.inbox) {
-                    self.take_in(now, &transit, env, flows, wires);
+                    self.arrive(now, &transit, env, flows, wires);
+                }
+                if self.receiver.is_some() {
+                    // Until it is processed, the packet changes nothing at the endpoint.
+                    return;
+                }
+            }
+            HostEvent::Processed => {
+                if let Some((waited, transit)) = self.receiver.as_mut().and_then(|queue| queue.finish(now)) {
+                    self.take_in(now, waited, &transit, env, flows, wires);
                 }
             }
             HostEvent::LinkFree => return self.transmit(now, env, wires),
@@ -136,12 +157,35 @@ impl Host {
     }
 
     /// A packet arrives.
-    fn take_in(&mut self, now: u64, transit: &Transit, env: &HostEnv, flows: &mut Flows, wires: &mut Wires) {
+    #[inline]
+    fn arrive(&mut self, now: u64, transit: &Transit, env: &HostEnv, flows: &mut Flows, wires: &mut Wires) {
         if transit.is_corrupt() {
             // Checksums detect the damage, so the endpoint never sees the packet.
             self.dropped += 1;
             return wires.packets.remove(transit);
         }
+        match &mut self.receiver {
+            None => self.take_in(now, Span::ZERO, transit, env, flows, wires),
+            Some(receiver) => {
+                if !receiver.arrive(now, transit) {
+                    self.dropped += 1;
+                    wires.packets.lose(transit, now, self.last_hop);
+                }
+            }
+        }
+    }
+
+    /// Hands a packet that arrived `waited` before `now` to the endpoint.
+    #[inline]
+    fn take_in(
+        &mut self,
+        now: u64,
+        waited: Span,
+        transit: &Transit,
+        env: &HostEnv,
+        flows: &mut Flows,
+        wires: &mut Wires,
+    ) {
         let (packet, payload) = wires.packets.arrived(transit);
         if let Ses::Standard(header) = &packet.ses {
             flows.expect(header.match_bits, &mut self.fep);
@@ -149,7 +193,7 @@ impl Host {
                 flows.count(header.match_bits, payload.len());
             }
         }
-        self.fep.on_packet(Time::from_ps(now), packet, payload);
+        self.fep.on_packet_after(Time::from_ps(now), waited, packet, payload);
         wires.packets.remove(transit);
     }
 

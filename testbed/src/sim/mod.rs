@@ -21,6 +21,7 @@ mod link;
 mod measures;
 mod order;
 mod packets;
+mod receiver;
 mod report;
 mod sample;
 mod shard;
@@ -36,6 +37,7 @@ pub use faults::{
 };
 pub use lines::Lines;
 pub use measures::{LinkMeasures, Loss, Measures, SwitchMeasures, Unfinished};
+pub use receiver::{HostCounters, HostModel};
 pub use report::{FlowFailure, FlowRecord, NotStarted, PacketCounters, RunProgress, RunReport};
 pub use sample::{FlowSample, PortSample, SampleSink, Sampling, SenderSample};
 pub use trace::{TraceSink, Tracing};

@@ -12,6 +12,7 @@ use super::flows::{Flows, Note};
 use super::host::Host;
 use super::lines::Lines;
 use super::measures::{Measures, measures};
+use super::receiver::HostCounters;
 use super::switches::Switch;
 use crate::workload::Flow;
 
@@ -100,7 +101,7 @@ pub struct PacketCounters {
     pub retransmitted: u64,
     /// Trimmed by switches.
     pub trimmed: u64,
-    /// Dropped by switches and links, and by endpoints whose control queue was full.
+    /// Dropped by switches and links, by full receive queues of hosts, and by endpoints whose control queue was full.
     pub dropped: u64,
     /// Acknowledgements sent.
     pub acks: u64,
@@ -128,6 +129,8 @@ pub struct RunReport {
     pub measures: Option<Measures>,
     /// Numbers of packets that faults of links have met.
     pub faults: FaultCounters,
+    /// What the receive queues of hosts have met, if hosts take time ([`RunConfig::host`]).
+    pub hosts: Option<HostCounters>,
     /// Number of retransmission timeouts.
     pub timeouts: u64,
     /// Number of events handled so far.
@@ -184,6 +187,9 @@ pub(super) fn report(config: &RunConfig, system: &System, end: u64) -> RunReport
         packets,
         measures: Some(measures(&config.topology, system, &hosts, &records, last)),
         faults: faults(system, &hosts),
+        hosts: config
+            .host
+            .map(|_| hosts.iter().filter_map(|host| Some(host.receiver.as_ref()?.counters)).sum()),
         timeouts,
         events: system.shards.iter().map(|shard| shard.events).sum(),
         end: Time::from_ps(end),

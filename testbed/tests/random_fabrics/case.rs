@@ -4,13 +4,13 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use weft_cc::registry::all_names;
-use weft_cc::{CcChoice, Span, Time};
+use weft_cc::{CcChoice, Rate, Span, Time};
 use weft_stack::fep::Windows;
 use weft_stack::spray::LbChoice;
 use weft_stack::spray::registry::BALANCERS;
 use weft_stack::wire::pds::DeliveryMode;
 use weft_testbed::sim::{
-    BlockLosses, CorrelatedLoss, FaultPlan, GilbertElliott, LinkChange, LinkDirections, LinkEvent,
+    BlockLosses, CorrelatedLoss, FaultPlan, GilbertElliott, HostModel, LinkChange, LinkDirections, LinkEvent,
     LinkFaults, PayloadMode, PhantomQueues, RunConfig, Thresholds, Timers,
 };
 use weft_testbed::topology::{HostId, PortId, Topology, TopologySpec};
@@ -18,6 +18,9 @@ use weft_testbed::workload::{Connection, Flow, Start, Trigger, TriggerIdx, Trigg
 
 /// Time limit of a run: an hour. With production timers a run of the worst faults takes minutes.
 pub(crate) const LIMIT: Span = Span::from_ms(3_600_000);
+
+/// Bytes of the shortest packet on the wire.
+const SHORTEST: u64 = 84;
 
 /// The retransmission timeout of production, between threads that share processors.
 const PRODUCTION_RTO: Span = Span::from_ms(100);
@@ -46,6 +49,8 @@ pub(crate) struct Case {
     pub(crate) ack_every: u32,
     /// Whether endpoints have the timers of production; otherwise those that fit the fabric.
     pub(crate) production_timers: bool,
+    /// What hosts need for received packets.
+    pub(crate) host: Option<HostModel>,
     pub(crate) faults: FaultCase,
     pub(crate) seed: u64,
 }
@@ -121,6 +126,7 @@ impl Case {
             until: Some(LIMIT),
             ack_every: self.ack_every,
             mode: self.mode,
+            host: self.host,
             ..RunConfig::new(topology, workload)
         };
         config.queue_bytes = self.queue_packets.map(|packets| packets * config.wire_mtu());
@@ -143,7 +149,9 @@ impl Case {
             LinkChange::Delay(delay) => Some(delay.times(2)),
             _ => None,
         });
-        extra.fold(random, |sum, delay| sum + delay)
+        // Full queues of the shortest packets at both ends.
+        let in_hosts = self.host.map_or(Span::ZERO, |host| host.longest_wait(SHORTEST).times(2));
+        extra.fold(random + in_hosts, |sum, delay| sum + delay)
     }
 
     /// Whether some link never recovers.
@@ -347,6 +355,15 @@ fn faults() -> impl Strategy<Value = FaultCase> {
     )
 }
 
+/// Hosts that take no time; or hosts slower or faster than their links, with room for some packets at least.
+fn host_models() -> impl Strategy<Value = Option<HostModel>> {
+    let rate = proptest::option::of((1u64..400).prop_map(Rate::from_gbps));
+    let model = (rate, 0u64..1_000, 40_000u64..400_000).prop_map(|(rate, ns, queue_bytes)| {
+        Some(HostModel { rate, per_packet: Span::from_ns(ns), queue_bytes })
+    });
+    prop_oneof![2 => Just(None), 1 => model]
+}
+
 pub(crate) fn algorithms() -> Vec<&'static str> {
     all_names().into_iter().map(|name| &*name.leak()).collect()
 }
@@ -366,13 +383,13 @@ pub(crate) fn cases(trim: bool) -> impl Strategy<Value = Case> {
         proptest::option::of(queues),
         any::<bool>(),
         select(vec![1u32, 4_096, 16_384, 65_536]),
-        (select(vec![Windows::Pair, Windows::Flow]), any::<bool>()),
+        (select(vec![Windows::Pair, Windows::Flow]), any::<bool>(), host_models()),
     );
     let pairs = prop::collection::vec((0u32..16, 0u32..16), 1..6);
     (topologies(), pairs, prop::collection::vec(flows(), 1..=12), network, faults(), any::<u64>()).prop_map(
         move |(topology, pairs, flows, network, faults, seed)| {
-            let (cc, lb, paths, mode, mtu, queue_packets, ecn, ack_every, (windows, production_timers)) =
-                network;
+            let (cc, lb, paths, mode, mtu, queue_packets, ecn, ack_every, more) = network;
+            let (windows, production_timers, host) = more;
             Case {
                 topology,
                 pairs,
@@ -388,6 +405,7 @@ pub(crate) fn cases(trim: bool) -> impl Strategy<Value = Case> {
                 ecn,
                 ack_every,
                 production_timers,
+                host,
                 faults,
                 seed,
             }

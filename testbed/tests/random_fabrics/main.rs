@@ -96,6 +96,7 @@ fn small_case(cc: &'static str, lb: &'static str, trim: bool, mode: DeliveryMode
         ecn: true,
         ack_every: 16_384,
         production_timers: false,
+        host: None,
         faults: FaultCase {
             loss: 0.2,
             corrupt: 0.1,
