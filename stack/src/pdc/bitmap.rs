@@ -80,20 +80,52 @@ impl Bitmap {
     /// to the first missing packet.
     #[inline]
     pub(crate) fn insert_word(&mut self, from: Psn, bits: u64) {
-        if from != self.base {
-            self.set(from, bits);
-            return self.settle();
+        if from == self.base {
+            self.insert_at_base(bits);
+            return;
         }
-        // Packets at the start of the window leave no gap to remember.
-        let run = bits.trailing_ones();
-        self.base = from.plus(run);
-        let rest = bits.checked_shr(run).unwrap_or(0);
-        if rest != 0 {
-            self.set(self.base, rest);
+        self.set(from, bits);
+        self.settle();
+    }
+
+    /// Adds `base + i` for each bit i of `bits`, all of which must be inside the window; moves the window to the first
+    /// missing packet. Returns the bits that were absent.
+    ///
+    /// Of the packets that arrive most are near the start of the window. So what is present is read, completed and written
+    /// in one pass over the two words that hold it.
+    #[inline]
+    pub(crate) fn insert_at_base(&mut self, bits: u64) -> u64 {
+        if self.count == 0 && bits & bits.wrapping_add(1) == 0 {
+            // They follow each other, and leave no gap to remember.
+            self.base = self.base.plus(bits.trailing_ones());
+            return bits;
         }
-        if run > 0 {
+        self.merge_at_base(bits)
+    }
+
+    /// [`Bitmap::insert_at_base`] if packets are or will be present beyond the first missing one.
+    #[inline]
+    fn merge_at_base(&mut self, bits: u64) -> u64 {
+        if self.words.is_empty() {
+            self.allocate();
+        }
+        let (low, high, shift) =
+            (self.word_of(self.base), self.word_of(self.base.plus(64)), self.base.0 % 64);
+        // The two shifts of the upper word are one by 64 − shift, which is too far where `shift` is 0.
+        let present = self.words[low] >> shift | self.words[high] << 1 << (63 - shift);
+        let news = bits & !present;
+        let run = (present | bits).trailing_ones();
+        let passed = u64::MAX.checked_shr(64 - run).unwrap_or(0);
+        // What is present before the new start of the window is dropped, what is new behind it is added.
+        let changed = present & passed | news & !passed;
+        self.words[low] ^= changed << shift;
+        self.words[high] ^= changed >> 1 >> (63 - shift);
+        self.count = self.count + news.count_ones() - run;
+        self.base = self.base.plus(run);
+        if run == 64 {
             self.settle();
         }
+        news
     }
 
     #[inline]
@@ -236,6 +268,32 @@ mod tests {
                         || psn < i64::from(first_missing + range) && present.contains(&(psn as u32));
                     prop_assert_eq!(word >> i & 1 == 1, expected);
                 }
+            }
+        }
+
+        #[test]
+        fn packets_added_from_the_start_of_the_window_on_agree_with_a_set(
+            start: u32,
+            range in prop::sample::select(vec![128u32, 256, 384]),
+            steps in prop::collection::vec((any::<u64>(), 0u32..64, 64u32..128), 0..200),
+        ) {
+            let mut bitmap = Bitmap::new(Psn(start), range);
+            let mut present = BTreeSet::new();
+            for (bits, shift, beyond) in steps {
+                // Runs, gaps, single packets, and packets beyond the word.
+                let bits = [bits >> shift, (1 << shift) - 1, 1 << shift, bits & bits << shift][beyond as usize % 4];
+                let first_missing = (0u32..).find(|n| !present.contains(n)).unwrap();
+                let named = (0..64).filter(|i| bits >> i & 1 == 1);
+                let news = named.filter(|i| present.insert(first_missing + i)).map(|i| 1u64 << i).sum::<u64>();
+                prop_assert_eq!(bitmap.insert_at_base(bits), news);
+                let first_missing = (0u32..).find(|n| !present.contains(n)).unwrap();
+                prop_assert_eq!(bitmap.base(), Psn(start).plus(first_missing));
+                prop_assert_eq!(bitmap.count() as usize, present.range(first_missing..).count());
+                if beyond % 3 == 0 && present.insert(first_missing + beyond) {
+                    bitmap.insert(Psn(start).plus(first_missing + beyond));
+                }
+                let is_present = |n: u32| bitmap.contains(Psn(start).plus(n)) == present.contains(&n);
+                prop_assert!((first_missing..first_missing + range).all(is_present));
             }
         }
     }

@@ -241,6 +241,19 @@ impl Records {
     /// readable with [`Records::settled`].
     #[inline]
     pub(super) fn acknowledge(&mut self, from: Psn, bits: u64) -> u64 {
+        if from != self.first() {
+            return self.acknowledge_apart(from, bits);
+        }
+        let present = match self.len() {
+            len @ 0..64 => bits & ((1 << len) - 1),
+            _ => bits,
+        };
+        self.acked.insert_at_base(present)
+    }
+
+    /// [`Records::acknowledge`] for bits that do not begin with the first unacknowledged PSN.
+    #[inline(never)]
+    fn acknowledge_apart(&mut self, from: Psn, bits: u64) -> u64 {
         // Most often a bitmap has nothing beyond the packets that CACK has named.
         let behind = self.first().distance(from);
         if behind >= 64 || behind > 0 && bits >> behind == 0 {

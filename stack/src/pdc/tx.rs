@@ -196,11 +196,17 @@ impl TxPdc {
         self.numbered == 0
     }
 
+    /// Whether the target has acknowledged a packet.
+    #[inline]
+    pub fn is_heard(&self) -> bool {
+        self.peer_id.is_some()
+    }
+
     /// Whether packets were sent and the target has acknowledged none of them, so that it is unknown whether it has
     /// opened the PDC, or has opened and forgotten it.
     #[inline]
     pub fn is_unheard(&self) -> bool {
-        self.peer_id.is_none() && !self.is_idle()
+        !self.is_heard() && !self.is_idle()
     }
 
     /// Whether all packets are acknowledged.
@@ -257,6 +263,14 @@ impl TxPdc {
     #[inline]
     pub fn clear_psn(&self) -> Psn {
         self.first_unacknowledged().minus(1)
+    }
+
+    /// By how much [`TxPdc::in_flight`] will grow with a packet that counts for `bytes`.
+    #[inline]
+    pub fn growth(&self, bytes: u32) -> u64 {
+        let unnamed = self.arrived.unnamed();
+        let after = (self.outstanding + u64::from(bytes)).saturating_sub(unnamed);
+        after - self.outstanding.saturating_sub(unnamed)
     }
 
     /// Records a new packet that is sent now, and returns its PSN.
@@ -321,12 +335,19 @@ impl TxPdc {
     /// because half the circle behind looks like ahead.
     #[inline]
     pub fn accepts(&self, ack: &Ack) -> bool {
+        // Most acknowledgements come in the order in which they left: CACK is the known one or ahead of it.
+        let ahead = ack.cack_psn.distance(self.cack) as u32;
+        let is_named = ahead < self.next_psn().distance(self.cack) as u32 || self.accepts_behind(ack);
+        is_named && ack.spdcid != PdcId(0)
+    }
+
+    /// Whether the CACK of `ack` is one that this PDC may have seen before; see [`TxPdc::accepts`].
+    #[inline(never)]
+    fn accepts_behind(&self, ack: &Ack) -> bool {
         let unconfirmed = self.next_psn().minus(1).distance(self.cack) as u64;
         let confirmed = self.numbered - unconfirmed;
         let behind = confirmed.min(1 << 30) as i32;
-        ack.cack_psn.is_before(self.next_psn())
-            && ack.cack_psn.distance(self.cack) >= -behind
-            && ack.spdcid != PdcId(0)
+        ack.cack_psn.is_before(self.next_psn()) && ack.cack_psn.distance(self.cack) >= -behind
     }
 
     /// Processes an acknowledgement. Calls `acked` once for every packet that is now known to have arrived, and says

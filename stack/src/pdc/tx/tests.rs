@@ -1,3 +1,5 @@
+use proptest::prelude::*;
+
 use super::*;
 use crate::wire::pds::{AckCc, AckRequest, NextHeader, NsccState};
 
@@ -397,4 +399,51 @@ fn lost_reads_count_for_what_they_carry() {
     assert_eq!((pdc.lost_bytes(), pdc.in_flight()), (2 * 64, 2 * 4160));
     pdc.on_ack(at(7), &ack(4, -1, 1, 0, 0), |_, _, _| {}).unwrap();
     assert_eq!((pdc.lost_bytes(), pdc.in_flight()), (0, 0));
+}
+
+/// A PDC of whose packets the first `numbered` are acknowledged by CACK and the `behind` before PSN `next` are not.
+fn long_lived(numbered: u64, next: u32, behind: u32) -> TxPdc {
+    let mut pdc = TxPdc::new(&CONFIG, Addr(1), PdcId(7), DeliveryMode::Rud, Psn(next).minus(behind));
+    (0..behind).for_each(|_| {
+        pdc.send_new(at(0), PacketKind::Close, 0, Entropy(0));
+    });
+    pdc.numbered = numbered + u64::from(behind);
+    pdc
+}
+
+proptest! {
+    #[test]
+    fn an_acknowledgement_that_is_ahead_is_accepted_without_a_look_behind(
+        numbered in prop_oneof![Just(0u64), 1u64..1000, (1u64 << 30) - 2..(1 << 30) + 2, Just(1 << 40)],
+        next: u32,
+        behind in 1u32..100,
+        cack in prop_oneof![-200i32..200, any::<i32>()],
+    ) {
+        let pdc = long_lived(numbered, next, behind);
+        let ack = Ack { cack_psn: Psn(next).offset(cack), ..ack(0, 0, 0, 0, 0) };
+        prop_assert_eq!(pdc.accepts(&ack), pdc.accepts_behind(&ack));
+        let nameless = Ack { spdcid: PdcId(0), ..ack };
+        prop_assert!(!pdc.accepts(&nameless));
+    }
+
+    #[test]
+    fn a_packet_changes_the_bytes_in_flight_by_what_was_said_before(
+        steps in prop::collection::vec((1u32..10_000, 0u32..20, 0u64..100_000), 1..40),
+    ) {
+        let mut pdc = pdc_with(0);
+        let mut total = 0;
+        for (n, (bytes, acknowledged, news)) in steps.into_iter().enumerate() {
+            let (before, growth) = (pdc.in_flight(), pdc.growth(bytes));
+            let kind = PacketKind::Data { send: 0, offset: 0, len: bytes };
+            pdc.send_new(at(n as u64), kind, bytes, Entropy(0));
+            prop_assert_eq!(pdc.in_flight(), before + growth);
+            // Totals that run ahead of the packets known by number, and lag behind them.
+            total += news;
+            let cack = pdc.numbered as u32 - acknowledged.min(pdc.numbered as u32);
+            pdc.on_ack(at(n as u64), &ack(cack, 0, 0, 0, total), |_, _, _| {});
+            if acknowledged % 5 == 0 {
+                pdc.lose_all();
+            }
+        }
+    }
 }
