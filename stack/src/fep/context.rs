@@ -7,7 +7,7 @@ use weft_cc::{AckSample, LossSample, NackSample, SenderAlgorithm, SenderCc, Sent
 
 use super::zone::ZoneId;
 use crate::packet::Addr;
-use crate::pdc::{MAX_DOUBLINGS, Patience, PdcConfig, RttEstimator, TxPdc};
+use crate::pdc::{MAX_DOUBLINGS, PacketKind, Patience, PdcConfig, RttEstimator, TxPdc};
 use crate::spray::{Entropy, PathContext, PathFeedback, PathSelector, Selector};
 use crate::table::Key;
 use crate::wire::pds::{PdcId, Psn, RequestCc};
@@ -129,6 +129,21 @@ impl Context {
         result
     }
 
+    /// Records a new packet of one of the context's PDCs, as [`TxPdc::send_new`] does, and counts its bytes in flight.
+    /// [`Context::track`] would ask the PDC twice, for every packet.
+    #[inline]
+    pub(super) fn send_new(
+        &mut self,
+        pdc: &mut TxPdc,
+        now: Time,
+        kind: PacketKind,
+        bytes: u32,
+        entropy: Entropy,
+    ) -> Psn {
+        self.in_flight += pdc.growth(bytes);
+        pdc.send_new(now, kind, bytes, entropy)
+    }
+
     /// Subtracts the bytes in flight of a PDC that is given up.
     pub(super) fn forget(&mut self, pdc: &TxPdc) {
         self.in_flight -= pdc.in_flight();
@@ -169,7 +184,7 @@ impl Context {
     /// Whether a packet of `bytes` may be sent. One packet may always be in flight, however small the window. Nor does a
     /// packet that asks for an acknowledgement wait for the window, in case the target withholds the acknowledgements of
     /// the packets in flight.
-    #[inline]
+    #[inline(always)]
     pub(super) fn gate(&self, now: Time, bytes: u64) -> Gate {
         if self.in_flight > 0 && self.in_flight + bytes > self.window() && self.asks != Asking::Next {
             return Gate::Window;
@@ -212,7 +227,7 @@ impl Context {
         (self.asked_of, self.asked_with)
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn next_entropy(&mut self, now: Time, retransmission: bool) -> Entropy {
         // Only some load balancers use the window; the others are spared the division.
         let window_packets = if self.selector.wants_window() { self.window_packets() as u32 } else { 0 };
@@ -220,7 +235,7 @@ impl Context {
     }
 
     /// A packet leaves that counts for `bytes` in the window, and needs credit for `carried`.
-    #[inline]
+    #[inline(always)]
     pub(super) fn on_send(&mut self, now: Time, bytes: u64, carried: u64, retransmission: bool) {
         self.sent += 1;
         self.await_answer(now);

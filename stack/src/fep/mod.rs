@@ -37,6 +37,7 @@ mod footprint;
 mod initiator;
 mod liveness;
 mod memory;
+mod payload;
 mod process;
 mod read;
 mod refused;
@@ -65,8 +66,8 @@ pub use config::{BusyTimeout, ConfigError, FepConfig, Limits, Windows};
 pub use context::TrafficClass;
 pub use explain::Wait;
 pub use footprint::Footprint;
+pub use payload::{PayloadRef, Transmit};
 pub use read::{ExposeError, ExposeRefusal, Exposure, Read, ReadError, ReadFault, ReadId};
-pub use transmit::{PayloadRef, Transmit};
 pub use zone::{Zone, ZoneId, ZoneMap, ZoneTable, Zones};
 
 pub use crate::wire::ses::MAX_PROCESS;

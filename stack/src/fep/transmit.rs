@@ -1,5 +1,7 @@
 //! The send scheduler: connections take turns, one packet each.
 
+use std::collections::VecDeque;
+
 use weft_cc::{Span, Time};
 
 use super::FepConfig;
@@ -8,97 +10,20 @@ use super::context::{Asking, Context, Gate};
 use super::core::{Core, control_packet};
 use super::initiator::{Initiator, count_rivals};
 use super::liveness::is_stuck;
-use super::target::Target;
+use super::payload::PayloadRef;
 use super::timers::TimerKey;
-use crate::buffer::Buffer;
 use crate::event::Event;
-use crate::packet::{Class, Packet, Payload};
+use crate::packet::{Class, Packet};
 use crate::pdc::{PacketKind, PdcConfig, Probes, TxState};
-use crate::region::RegionSlice;
 use crate::ses::{Segment, SendMessage};
 use crate::spray::Entropy;
 use crate::table::{Key, Table};
-use crate::wire::pds::{Control, ControlKind, NextHeader, PdcId, Pds, Psn, Request, VendorFlags};
+use crate::wire::pds::{Control, ControlKind, NextHeader, Pds, Psn, Request, VendorFlags};
 use crate::wire::ses::{Ses, StandardRequest};
 
-/// A packet to put on the wire.
-#[derive(Clone, Copy, Debug)]
-pub struct Transmit {
-    /// The packet's headers.
-    pub packet: Packet,
-    /// Its payload; ask [`Fep::payload`](super::Fep::payload) for the bytes before the next call that takes `&mut self`.
-    pub payload: PayloadRef,
-}
-
-/// Reference to a packet's payload.
-#[derive(Clone, Copy, Debug)]
-pub struct PayloadRef {
-    source: Source,
-    len: u32,
-}
-
-/// Where the payload of a packet lies.
-#[derive(Clone, Copy, Debug)]
-enum Source {
-    /// It has none.
-    Nothing,
-    /// In the buffer of a message, at this offset.
-    Message { send: Key, offset: u32 },
-    /// Where the response says that is stored for this PSN of a PDC that a peer has opened.
-    Response { pdc: PdcId, psn: Psn },
-}
-
-impl PayloadRef {
-    pub(super) const NONE: PayloadRef = PayloadRef { source: Source::Nothing, len: 0 };
-
-    /// The `len` bytes of the response that is stored for packet `psn` of the target's PDC `pdc`.
-    pub(super) fn of_response(pdc: PdcId, psn: Psn, len: u32) -> PayloadRef {
-        PayloadRef { source: Source::Response { pdc, psn }, len }
-    }
-
-    #[inline]
-    pub(super) fn resolve<'a>(self, sends: &'a Table<SendMessage>, target: &'a Target) -> Payload<'a> {
-        match self.source {
-            Source::Message { send, offset } => match sends.get(send) {
-                Some(message) => message.buffer.payload(offset, self.len),
-                None => Payload::EMPTY,
-            },
-            Source::Response { pdc, psn } => match target.response_data(pdc, psn) {
-                Some((buffer, offset)) => buffer.payload(offset, self.len),
-                None => Payload::EMPTY,
-            },
-            Source::Nothing => Payload::EMPTY,
-        }
-    }
-
-    /// A shared reference to the same bytes, if their memory can be shared.
-    #[inline]
-    pub(super) fn share(self, sends: &Table<SendMessage>, target: &Target) -> Option<RegionSlice> {
-        let (buffer, offset) = match self.source {
-            Source::Message { send, offset } => (&sends.get(send)?.buffer, offset),
-            Source::Response { pdc, psn } => target.response_data(pdc, psn)?,
-            Source::Nothing => return None,
-        };
-        match buffer {
-            Buffer::Region(slice) => Some(slice.part(offset, self.len)),
-            Buffer::Heap(_) | Buffer::Virtual(_) | Buffer::Bytes(_) | Buffer::BytesMut(_) => None,
-        }
-    }
-
-    /// Length of the payload, bytes.
-    pub fn len(&self) -> u32 {
-        self.len
-    }
-
-    /// Whether the payload is empty.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-}
-
 /// The next packet that a connection has to send.
-enum Next {
-    Data(Data),
+enum Next<'a> {
+    Data(Data, &'a mut SendMessage),
     Close,
     /// Nothing until an acknowledgement or a timer changes that.
     Nothing,
@@ -107,8 +32,8 @@ enum Next {
 /// A packet of a message or a read that could be sent.
 #[derive(Clone, Copy)]
 struct Data {
-    /// The message, as numbered by the endpoint.
-    send: u32,
+    /// The message.
+    send: Key,
     segment: Segment,
     /// Whether it asks for the segment, instead of carrying it.
     is_read: bool,
@@ -116,15 +41,59 @@ struct Data {
     again: Option<Psn>,
 }
 
+/// A connection that may send a packet, and what else of its initiator the packet needs: each looked up once.
+struct Sender<'a> {
+    key: Key,
+    connection: &'a mut Connection,
+    context: &'a mut Context,
+    message: &'a mut SendMessage,
+    /// [`Initiator::stocked`].
+    stocked: &'a mut u32,
+}
+
+/// Why a packet cannot leave now.
+enum Held {
+    /// Its context's gate is closed.
+    Gate(Gate),
+    /// The connection has been without an answer for too long.
+    Forgotten,
+}
+
 impl Initiator {
     /// Writes the next packet of a connection that may send to `packet`.
+    // Nearly all packets are parts of messages that are sent for the first time. They have their own copy of `send_data`,
+    // without the branches of all others, and their connection need not leave the queue if no other waits.
     pub(super) fn poll_transmit(
         &mut self,
         core: &mut Core,
         now: Time,
         packet: &mut Packet,
     ) -> Option<PayloadRef> {
-        while let Some(key) = self.ready.pop_front() {
+        while let Some(&key) = self.ready.front() {
+            let Initiator { ready, connections, contexts, sends, stocked, .. } = self;
+            if let Some(connection) = connections.get_mut(key)
+                && let Some((part, message)) = next_part(connection, sends, core.config.mtu)
+                && let Some(context) = contexts.get_mut(connection.context)
+            {
+                let sender = Sender { key, connection, context, message, stocked };
+                match send_data(core, now, sender, part, packet) {
+                    Ok(payload) => {
+                        end_turn(ready, connection);
+                        if context.trying == Some(key) {
+                            let context = connection.context;
+                            self.end_try(context, key);
+                        }
+                        return Some(payload);
+                    }
+                    Err(held) => {
+                        connection.standing = Standing::Idle;
+                        ready.pop_front();
+                        self.hold_back(core, now, key, held);
+                    }
+                }
+                continue;
+            }
+            self.ready.pop_front();
             let payload = self.send_from(core, now, key, packet);
             if payload.is_some() {
                 return payload;
@@ -135,85 +104,43 @@ impl Initiator {
 
     /// Sends a packet of connection `key`, which has just been taken from the queue, if its own window and its context
     /// permit; queues the connection again if it has more to send.
-    // Every packet takes this path, so connection, context and message are looked up only once.
-    #[inline]
+    #[inline(never)]
     fn send_from(&mut self, core: &mut Core, now: Time, key: Key, packet: &mut Packet) -> Option<PayloadRef> {
-        let connection = self.connections.get_mut(key)?;
+        let Initiator { ready, connections, contexts, sends, stocked, .. } = self;
+        let connection = connections.get_mut(key)?;
         let context_key = connection.context;
         connection.standing = Standing::Idle;
-        let data = match choose(now, connection, &self.sends, core.config.mtu) {
-            Next::Data(data) => data,
-            other => return self.send_no_data(core, now, key, &other, packet),
+        let (data, message) = match choose(now, connection, sends, core.config.mtu) {
+            Next::Data(data, message) => (data, message),
+            Next::Close => return self.send_no_data(core, now, key, true, packet),
+            Next::Nothing => return self.send_no_data(core, now, key, false, packet),
         };
-        let context = self.contexts.get_mut(context_key)?;
-        // A read counts for the bytes that it asks for: they will pass the bottleneck between the target and here, and the
-        // window limits how many are on that way.
-        let bytes = data.segment.len + core.config.overhead;
-        let gate = context.gate(now, u64::from(bytes));
-        if gate != Gate::Open {
-            self.block(core, now, key, gate);
-            return None;
-        }
-        if connection.pdc.is_unheard() && is_stuck(&core.config, now, connection, context) {
-            self.check_life(core, now, key);
-            return None;
-        }
-        let (send, message) = self.sends.at_mut(data.send)?;
-        let overhead = core.config.overhead;
-        let (psn, entropy) = depart(now, connection, context, message, &data, overhead);
-        let ends = connection.queue.is_empty() && !connection.pdc.has_lost();
-        let stops = ends || context.is_spent(u64::from(bytes)) || !connection.pdc.may_send_new();
-        let asks = context.asks == Asking::Each || connection.pause.is_some();
-        // The answer to a read comes at once whatever its request says.
-        let ack_request = data.again.is_some() || stops || asks || data.is_read;
-        if ack_request {
-            context.on_ask(connection.pdc.id, psn);
-        }
-        let Segment { offset, len } = data.segment;
-        let rivals = if context.needs_credit() { count_rivals(&mut self.stocked, context) } else { 0 };
-        *packet = Packet {
-            net: core.network(connection.pdc.peer, entropy, Class::Data),
-            payload_len: len,
-            pds: Pds::Request(Request {
-                mode: connection.pdc.mode,
-                next: NextHeader::RequestStandard,
-                retx: data.again.is_some(),
-                ack_request,
-                clear_psn_offset: clear_offset(connection, psn),
-                psn,
-                spdcid: connection.pdc.id,
-                destination: connection.pdc.destination(psn),
-                vendor: VendorFlags::NONE,
-                cc: context.request_cc(connection.pdc.lost_bytes(), rivals),
-            }),
-            ses: Ses::Standard(StandardRequest {
-                pid_on_fep: connection.process,
-                ..message.request(connection.source, offset, len)
-            }),
-        };
-        let source = match data.is_read {
-            true => {
-                ask_instead(packet, connection, message, data.segment);
-                Source::Nothing
+        let context = contexts.get_mut(context_key)?;
+        let sender = Sender { key, connection, context, message, stocked };
+        match send_data(core, now, sender, data, packet) {
+            Ok(payload) => {
+                connection.make_ready(ready, key);
+                if context.trying == Some(key) {
+                    self.end_try(context_key, key);
+                }
+                Some(payload)
             }
-            false => Source::Message { send, offset },
-        };
-        let payload = PayloadRef { source, len: packet.payload_len };
-        let (pdc, retransmission) = (connection.pdc.id, data.again.is_some());
-        core.events.emit(now, Event::DataSent { pdc, psn, len: payload.len, entropy, retransmission });
-        let PdcConfig { infer_loss, rto_init, .. } = core.zone(context.zone).pdc;
-        if infer_loss && connection.probe_at.is_none() {
-            schedule_probe(core, now, key, connection, context);
+            Err(held) => {
+                self.hold_back(core, now, key, held);
+                None
+            }
         }
-        if connection.pause.is_some() {
-            poll_busy_target(&core.config, now, connection, context);
+    }
+
+    /// Does what a connection has to do instead of sending.
+    #[inline(never)]
+    fn hold_back(&mut self, core: &mut Core, now: Time, key: Key, held: Held) {
+        match held {
+            Held::Gate(gate) => self.block(core, now, key, gate),
+            Held::Forgotten => {
+                self.check_life(core, now, key);
+            }
         }
-        connection.wake(&mut core.wheel, key, now + rto_init);
-        connection.make_ready(&mut self.ready, key);
-        if context.trying == Some(key) {
-            self.end_try(context_key, key);
-        }
-        Some(payload)
     }
 
     /// [`Initiator::send_from`] for a connection without data to send.
@@ -223,13 +150,13 @@ impl Initiator {
         core: &mut Core,
         now: Time,
         key: Key,
-        next: &Next,
+        closes: bool,
         packet: &mut Packet,
     ) -> Option<PayloadRef> {
         let connection = self.connections.get_mut(key)?;
         let context_key = connection.context;
         let mut payload = None;
-        if matches!(next, Next::Close) {
+        if closes {
             if connection.pdc.is_unused() {
                 // All its messages were cancelled, and the target has received no packet of it.
                 self.remove_connection(core, now, key, Ok(()));
@@ -261,7 +188,7 @@ impl Initiator {
     }
 
     /// Parks a connection until its context's gate opens.
-    #[inline(never)]
+    #[inline]
     fn block(&mut self, core: &mut Core, now: Time, key: Key, gate: Gate) {
         let Some(context_key) = self.connections.get(key).map(|connection| connection.context) else {
             return;
@@ -297,6 +224,106 @@ impl Initiator {
         }
         context.trying.take_if(|trying| *trying == key);
     }
+}
+
+/// Writes the packet `data` of `sender` to `packet` if its own window and its context permit.
+#[inline(always)]
+fn send_data(
+    core: &mut Core,
+    now: Time,
+    sender: Sender<'_>,
+    data: Data,
+    packet: &mut Packet,
+) -> Result<PayloadRef, Held> {
+    let Sender { key, connection, context, message, stocked } = sender;
+    // A read counts for the bytes that it asks for: they will pass the bottleneck between the target and here, and the
+    // window limits how many are on that way.
+    let overhead = core.config.overhead;
+    let bytes = data.segment.len + overhead;
+    let gate = context.gate(now, u64::from(bytes));
+    if gate != Gate::Open {
+        return Err(Held::Gate(gate));
+    }
+    if !connection.pdc.is_heard() && is_forgotten(&core.config, now, connection, context) {
+        return Err(Held::Forgotten);
+    }
+    let (psn, entropy) = depart(now, connection, context, message, &data, overhead);
+    let ends = connection.queue.is_empty() && !connection.pdc.has_lost();
+    let stops = ends || context.is_spent(u64::from(bytes)) || !connection.pdc.may_send_new();
+    let asks = context.asks == Asking::Each || connection.pause.is_some();
+    // The answer to a read comes at once whatever its request says.
+    let ack_request = data.again.is_some() || stops || asks || data.is_read;
+    if ack_request {
+        context.on_ask(connection.pdc.id, psn);
+    }
+    let Segment { offset, len } = data.segment;
+    let rivals = if context.needs_credit() { count_rivals(stocked, context) } else { 0 };
+    *packet = Packet {
+        net: core.network(connection.pdc.peer, entropy, Class::Data),
+        payload_len: len,
+        pds: Pds::Request(Request {
+            mode: connection.pdc.mode,
+            next: NextHeader::RequestStandard,
+            retx: data.again.is_some(),
+            ack_request,
+            clear_psn_offset: clear_offset(connection, psn),
+            psn,
+            spdcid: connection.pdc.id,
+            destination: connection.pdc.destination(psn),
+            vendor: VendorFlags::NONE,
+            cc: context.request_cc(connection.pdc.lost_bytes(), rivals),
+        }),
+        ses: Ses::Standard(StandardRequest {
+            pid_on_fep: connection.process,
+            ..message.request(connection.source, offset, len)
+        }),
+    };
+    let payload = match data.is_read {
+        true => {
+            ask_instead(packet, connection, message, data.segment);
+            PayloadRef::NONE
+        }
+        false => PayloadRef::of_message(data.send, offset, len),
+    };
+    let (pdc, retransmission) = (connection.pdc.id, data.again.is_some());
+    core.events.emit(now, Event::DataSent { pdc, psn, len: payload.len(), entropy, retransmission });
+    let PdcConfig { infer_loss, rto_init, .. } = core.zone(context.zone).pdc;
+    if infer_loss && connection.probe_at.is_none() {
+        schedule_probe(core, now, key, connection, context);
+    }
+    if connection.pause.is_some() {
+        poll_busy_target(&core.config, now, connection, context);
+    }
+    connection.wake(&mut core.wheel, key, now + rto_init);
+    Ok(payload)
+}
+
+/// The connection at the head of the queue has sent a packet: it goes to the end if it has more to send, or leaves.
+#[inline]
+fn end_turn(ready: &mut VecDeque<Key>, connection: &mut Connection) {
+    if connection.has_work() {
+        connection.standing = Standing::Ready;
+        if ready.len() > 1 {
+            pass_turn(ready);
+        }
+    } else {
+        connection.standing = Standing::Idle;
+        ready.pop_front();
+    }
+}
+
+/// Moves the head of the queue to its end.
+#[inline(never)]
+fn pass_turn(ready: &mut VecDeque<Key>) {
+    if let Some(key) = ready.pop_front() {
+        ready.push_back(key);
+    }
+}
+
+/// Whether a target that has acknowledged nothing may have forgotten the PDC by now.
+#[cold]
+fn is_forgotten(config: &FepConfig, now: Time, connection: &Connection, context: &Context) -> bool {
+    connection.pdc.is_unheard() && is_stuck(config, now, connection, context)
 }
 
 /// Writes the CLOSE_CMD of `connection` to `packet`: a new one, or a retransmission of a lost one.
@@ -426,48 +453,64 @@ pub(super) fn request_credit(core: &mut Core, now: Time, connection: &Connection
     }
 }
 
+/// The next part of a message that `connection` would send if its context permitted; `None` if that would be anything
+/// else, or nothing.
+#[inline(always)]
+fn next_part<'a>(
+    connection: &Connection,
+    sends: &'a mut Table<SendMessage>,
+    mtu: u32,
+) -> Option<(Data, &'a mut SendMessage)> {
+    if connection.pause.is_some() || connection.pdc.has_lost() {
+        return None;
+    }
+    let &send = connection.queue.front()?;
+    let message = sends.get_mut(send).filter(|message| !message.is_read())?;
+    let segment = message.peek(mtu).filter(|_| connection.pdc.may_send_new())?;
+    Some((Data { send, segment, is_read: false, again: None }, message))
+}
+
 /// The next packet that `connection` would send if its context permitted.
-#[inline]
-fn choose(now: Time, connection: &Connection, sends: &Table<SendMessage>, mtu: u32) -> Next {
+fn choose<'a>(now: Time, connection: &Connection, sends: &'a mut Table<SendMessage>, mtu: u32) -> Next<'a> {
     if connection.is_paused(now) {
         return Next::Nothing;
     }
     if connection.pdc.has_lost() && !connection.polls_with_new_data() {
-        return choose_lost(connection);
+        return choose_lost(connection, sends);
     }
     if connection.wants_close() {
         return if connection.pdc.may_send_new() { Next::Close } else { Next::Nothing };
     }
     let Some(&send) = connection.queue.front() else { return Next::Nothing };
-    let Some(message) = sends.get(send) else { return Next::Nothing };
+    let Some(message) = sends.get_mut(send) else { return Next::Nothing };
     let Some(segment) = message.peek(mtu) else { return Next::Nothing };
     if !connection.pdc.may_send_new() {
         return Next::Nothing;
     }
-    Next::Data(Data { send: send.index, segment, is_read: message.is_read(), again: None })
+    Next::Data(Data { send, segment, is_read: message.is_read(), again: None }, message)
 }
 
 /// The next packet to retransmit.
 #[cold]
-fn choose_lost(connection: &Connection) -> Next {
+fn choose_lost<'a>(connection: &Connection, sends: &'a mut Table<SendMessage>) -> Next<'a> {
     if connection.pdc.is_draining() {
         return Next::Nothing;
     }
-    match connection.pdc.peek_lost().map(|(psn, record)| (psn, record.kind())) {
-        Some((psn, PacketKind::Data { send, offset, len })) => {
-            Next::Data(Data { send, segment: Segment { offset, len }, is_read: false, again: Some(psn) })
-        }
-        Some((psn, PacketKind::Read { send, offset, len })) => {
-            Next::Data(Data { send, segment: Segment { offset, len }, is_read: true, again: Some(psn) })
-        }
-        Some((_, PacketKind::Close)) => Next::Close,
+    let Some((psn, record)) = connection.pdc.peek_lost() else { return Next::Nothing };
+    let (send, segment, is_read) = match record.kind() {
+        PacketKind::Data { send, offset, len } => (send, Segment { offset, len }, false),
+        PacketKind::Read { send, offset, len } => (send, Segment { offset, len }, true),
+        PacketKind::Close => return Next::Close,
+    };
+    match sends.at_mut(send) {
+        Some((send, message)) => Next::Data(Data { send, segment, is_read, again: Some(psn) }, message),
         None => Next::Nothing,
     }
 }
 
 /// Records in connection, context and message that a packet is sent now, which counts for `overhead` bytes beyond its
 /// segment. Returns its PSN and its entropy.
-#[inline]
+#[inline(always)]
 fn depart(
     now: Time,
     connection: &mut Connection,
@@ -503,10 +546,10 @@ fn depart(
                 connection.next_msg_id = id.wrapping_add(1);
             }
             let kind = match data.is_read {
-                true => PacketKind::Read { send: data.send, offset, len },
-                false => PacketKind::Data { send: data.send, offset, len },
+                true => PacketKind::Read { send: data.send.index, offset, len },
+                false => PacketKind::Data { send: data.send.index, offset, len },
             };
-            let psn = context.track(&mut connection.pdc, |pdc| pdc.send_new(now, kind, bytes, entropy));
+            let psn = context.send_new(&mut connection.pdc, now, kind, bytes, entropy);
             context.backlog = context.backlog.saturating_sub(carried);
             message.cut(data.segment);
             if message.is_cut() {
@@ -522,9 +565,9 @@ fn depart(
     (psn, entropy)
 }
 
-/// CLEAR_PSN − PSN, which fits in 16 bits because MP_RANGE is at most 32,640.
+/// CLEAR_PSN − PSN of a packet beyond it, which fits in 16 bits because MP_RANGE is at most 32,640.
 fn clear_offset(connection: &Connection, psn: Psn) -> i16 {
-    connection.pdc.clear_psn().distance(psn).clamp(-32_768, 32_767) as i16
+    connection.pdc.clear_psn().distance(psn).max(-32_768) as i16
 }
 
 fn blank_control(connection: &Connection, psn: Psn) -> Control {

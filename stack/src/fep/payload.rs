@@ -1,0 +1,91 @@
+//! A packet that leaves, and where its payload lies.
+
+use super::target::Target;
+use crate::buffer::Buffer;
+use crate::packet::{Packet, Payload};
+use crate::region::RegionSlice;
+use crate::ses::SendMessage;
+use crate::table::{Key, Table};
+use crate::wire::pds::{PdcId, Psn};
+
+/// A packet to put on the wire.
+#[derive(Clone, Copy, Debug)]
+pub struct Transmit {
+    /// The packet's headers.
+    pub packet: Packet,
+    /// Its payload; ask [`Fep::payload`](super::Fep::payload) for the bytes before the next call that takes `&mut self`.
+    pub payload: PayloadRef,
+}
+
+/// Reference to a packet's payload.
+#[derive(Clone, Copy, Debug)]
+pub struct PayloadRef {
+    source: Source,
+    len: u32,
+}
+
+/// Where the payload of a packet lies.
+#[derive(Clone, Copy, Debug)]
+enum Source {
+    /// It has none.
+    Nothing,
+    /// In the buffer of a message, at this offset.
+    Message { send: Key, offset: u32 },
+    /// Where the response says that is stored for this PSN of a PDC that a peer has opened.
+    Response { pdc: PdcId, psn: Psn },
+}
+
+impl PayloadRef {
+    pub(super) const NONE: PayloadRef = PayloadRef { source: Source::Nothing, len: 0 };
+
+    /// The `len` bytes of message `send` from `offset` on.
+    #[inline]
+    pub(super) fn of_message(send: Key, offset: u32, len: u32) -> PayloadRef {
+        PayloadRef { source: Source::Message { send, offset }, len }
+    }
+
+    /// The `len` bytes of the response that is stored for packet `psn` of the target's PDC `pdc`.
+    pub(super) fn of_response(pdc: PdcId, psn: Psn, len: u32) -> PayloadRef {
+        PayloadRef { source: Source::Response { pdc, psn }, len }
+    }
+
+    #[inline]
+    pub(super) fn resolve<'a>(self, sends: &'a Table<SendMessage>, target: &'a Target) -> Payload<'a> {
+        match self.source {
+            Source::Message { send, offset } => match sends.get(send) {
+                Some(message) => message.buffer.payload(offset, self.len),
+                None => Payload::EMPTY,
+            },
+            Source::Response { pdc, psn } => match target.response_data(pdc, psn) {
+                Some((buffer, offset)) => buffer.payload(offset, self.len),
+                None => Payload::EMPTY,
+            },
+            Source::Nothing => Payload::EMPTY,
+        }
+    }
+
+    /// A shared reference to the same bytes, if their memory can be shared.
+    #[inline]
+    pub(super) fn share(self, sends: &Table<SendMessage>, target: &Target) -> Option<RegionSlice> {
+        let (buffer, offset) = match self.source {
+            Source::Message { send, offset } => (&sends.get(send)?.buffer, offset),
+            Source::Response { pdc, psn } => target.response_data(pdc, psn)?,
+            Source::Nothing => return None,
+        };
+        match buffer {
+            Buffer::Region(slice) => Some(slice.part(offset, self.len)),
+            Buffer::Heap(_) | Buffer::Virtual(_) | Buffer::Bytes(_) | Buffer::BytesMut(_) => None,
+        }
+    }
+
+    /// Length of the payload, bytes.
+    #[inline]
+    pub fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// Whether the payload is empty.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
