@@ -359,7 +359,7 @@ impl Initiator {
     }
 
     /// The gate of a context may have opened: lets the first connection that waits for it try. If the gate
-    /// lets it through, or it has nothing to send any more, [`Initiator::send_from`] lets the next one try, so
+    /// lets it through, or it has nothing to send any more, [`Initiator::poll_transmit`] lets the next one try, so
     /// that an acknowledgement costs as much as it sets free, however many wait.
     pub(super) fn unblock(&mut self, config: &FepConfig, context: Key) {
         let Some(state) = self.contexts.get(context).filter(|context| context.has_blocked()) else { return };
