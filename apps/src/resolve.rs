@@ -12,7 +12,7 @@ use std::path::{self, Path, PathBuf};
 use weft_stack::rng::Rng;
 use weft_testbed::link_events::parse_link_events;
 use weft_testbed::sim::{Algorithms, FaultPlan, Overhead, PayloadMode, PhantomQueues, RunConfig, Thresholds};
-use weft_testbed::topology::{Topology, TopologySpec, parse_topo};
+use weft_testbed::topology::{Topology, TopologySpec, parse_graph, parse_topo};
 use weft_testbed::workload::{CmOptions, CmReader, Workload, WorkloadSpec, WorkloadSpecError};
 
 const DEFAULT_HOSTS: u32 = 16;
@@ -185,7 +185,11 @@ fn algorithms(args: &RunArgs) -> Result<(Algorithms, Option<Algorithms>), Failur
 
 fn topology(text: &str, args: &RunArgs) -> Result<Topology, Failure> {
     if !TopologySpec::looks_like_one(text) {
-        let topology = parse_topo(text, &read(text)?).map_err(|e| Failure::Run(e.to_string()))?;
+        let content = read(text)?;
+        let topology = match Path::new(text).extension().is_some_and(|end| end == "graph") {
+            true => parse_graph(text, &content).map_err(|e| Failure::Run(e.to_string()))?,
+            false => parse_topo(text, &content).map_err(|e| Failure::Run(e.to_string()))?,
+        };
         return Ok(with_link(topology, args));
     }
     if args.link.is_some() && (text.contains("link=")) {

@@ -32,8 +32,8 @@ impl Settings {
         let (ecn_low, ecn_high) = config.ecn_bytes();
         let (phantom_low, phantom_high) = config.phantom_bytes().unzip();
         let file = |path: &Option<std::path::PathBuf>| path.as_ref().map(|path| path.display().to_string());
-        // A topology's file may say it for each tier.
-        let tiers_differ = topology.tiers().iter().any(|t| t.queue_down.is_some() || t.queue_up.is_some());
+        // A topology's file may say it for each tier or link.
+        let tiers_differ = topology.sets_queues();
         let one_queue = args.on.has_fabric() && (args.queue.is_some() || !tiers_differ);
         // A matrix says it for each flow.
         let size = args.workload.is_some().then(|| args.size());

@@ -11,7 +11,7 @@ fn check(fabric: &Topology) {
     let (first, last) = (HostId(0), HostId(fabric.hosts() - 1));
     let (mut at, mut hops) = (fabric.port(fabric.nic(first)).peer, 1);
     while let (Node::Switch(switch), true) = (at, first != last) {
-        at = fabric.port(fabric.next_ports(switch, last).first).peer;
+        at = fabric.port(fabric.next_ports(switch, last).nth(0)).peer;
         hops += 1;
     }
     assert!(first == last || (at, hops) == (Node::Host(last), fabric.path_hops(first, last)));

@@ -248,7 +248,11 @@ pub(crate) fn write_links(measures: &Measures, topology: &Topology, out: impl Wr
     )?;
     for link in &measures.links {
         let spec = topology.port(link.port);
-        let direction = if spec.direction == Direction::Up { "up" } else { "down" };
+        let direction = match spec.direction {
+            Direction::Up => "up",
+            Direction::Down => "down",
+            Direction::Across => "across",
+        };
         let (owner, peer) = (names.text(spec.owner), names.text(spec.peer));
         let LinkMeasures {
             port,
@@ -277,7 +281,7 @@ pub(crate) fn write_links(measures: &Measures, topology: &Topology, out: impl Wr
             out,
             "{},,,{},,{},,{max},{},{},{},{},{}",
             names.text(Node::Switch(switch.switch)),
-            topology.place(switch.switch).tier,
+            topology.place(switch.switch).map_or(String::new(), |place| place.tier.to_string()),
             sum(|link| link.sent_bytes),
             switch.queue_mean_bytes,
             sum(|link| link.trimmed),

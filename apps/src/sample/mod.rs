@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use table::{Column, Table};
 use weft_cc::{Span, Time};
 use weft_testbed::sim::{FlowSample, PortSample, RunConfig, SampleSink, SenderSample};
-use weft_testbed::topology::{Direction, PortId, Topology};
+use weft_testbed::topology::{PortId, Topology};
 use weft_testbed::workload::Workload;
 
 /// Rows held in memory of each table before they are written, 5 MB at most.
@@ -160,10 +160,7 @@ impl<'a, W: Write + Send> Tables<'a, W> {
 
     fn add_port(&mut self, time_us: f64, interval: Span, sample: &PortSample) -> Result<(), ParquetError> {
         let port = self.topology.port(PortId(sample.port));
-        let direction = match port.direction {
-            Direction::Up => self.names.up(),
-            Direction::Down => self.names.down(),
-        };
+        let direction = self.names.direction(port.direction);
         let row = &mut self.ports;
         row.double(time_us);
         row.int(sample.port);

@@ -115,19 +115,33 @@ fn change_of_link(
     words: &mut Words<'_>,
     fabric: &Topology,
 ) -> Result<(LinkDirections, LinkChange), WordError> {
-    let port = link(words, fabric)?;
+    let mut link = link(words, fabric)?;
     let mut word = words.next();
-    let mut link = LinkDirections::Both(port);
     if let Some(value) = word.text.strip_prefix("dir=") {
-        let wanted = direction(word, value)?;
-        let reverse = fabric.port(port).reverse;
-        let sender = if fabric.port(port).direction == wanted { port } else { reverse };
-        link = LinkDirections::From(sender);
+        link = LinkDirections::From(sender(word, direction(word, value)?, link, fabric)?);
         word = words.next();
     }
     let change = change(word)?;
     words.end()?;
     Ok((link, change))
+}
+
+/// The port of `link` that sends in the direction `wanted`.
+fn sender(
+    word: Word<'_>,
+    wanted: Direction,
+    link: LinkDirections,
+    fabric: &Topology,
+) -> Result<PortId, WordError> {
+    let LinkDirections::Both(port) = link else {
+        return Err(word.wrong("a change of the link, whose name says the direction already"));
+    };
+    let reverse = fabric.port(port).reverse;
+    let ports = [port, reverse].into_iter();
+    ports
+        .filter(|port| fabric.port(*port).direction == wanted)
+        .next()
+        .ok_or_else(|| word.wrong("a change of the link; links between switches of a graph do not lead up or down: A>B names a direction"))
 }
 
 fn direction(word: Word<'_>, value: &str) -> Result<Direction, WordError> {
@@ -150,8 +164,20 @@ fn time(word: Word<'_>) -> Result<Time, WordError> {
     Ok(Time::ZERO + span)
 }
 
-fn link(words: &mut Words<'_>, fabric: &Topology) -> Result<PortId, WordError> {
+fn link(words: &mut Words<'_>, fabric: &Topology) -> Result<LinkDirections, WordError> {
     let first = words.next();
+    if let Some(name) = first.text.strip_prefix("link=") {
+        let named = fabric.link_named(name).map_err(|e| first.wrong(e.expected()))?;
+        return Ok(match named.one_way {
+            true => LinkDirections::From(named.port),
+            false => LinkDirections::Both(named.port),
+        });
+    }
+    numbered_link(first, words, fabric).map(LinkDirections::Both)
+}
+
+/// A link of a host, or of a switch named by its tier.
+fn numbered_link(first: Word<'_>, words: &mut Words<'_>, fabric: &Topology) -> Result<PortId, WordError> {
     if first.text.starts_with("host=") {
         let host = first.number("host", "host=N")?;
         let known = host < fabric.hosts();
@@ -161,7 +187,10 @@ fn link(words: &mut Words<'_>, fabric: &Topology) -> Result<PortId, WordError> {
             Err(first.wrong(format!("a host below {}", fabric.hosts())))
         };
     }
-    let tier = first.number("tier", "tier=N or host=N")?;
+    if fabric.is_graph() {
+        return Err(first.wrong("link=A-B or host=N, as the switches of a graph have names and no tiers"));
+    }
+    let tier = first.number("tier", "tier=N, host=N or link=A-B")?;
     let switch_word = words.next();
     let switch = switch_word.number("switch", "switch=N")?;
     let link_word = words.next();

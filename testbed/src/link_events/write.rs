@@ -64,28 +64,32 @@ pub fn write_link(link: LinkDirections, fabric: &Topology, out: &mut impl fmt::W
     match link {
         LinkDirections::Both(port) => write_ends(port, fabric, out),
         LinkDirections::From(port) => {
+            let direction = match fabric.port(port).direction {
+                Direction::Across => return write!(out, "link={}", fabric.direction_name(port)),
+                Direction::Up => "up",
+                Direction::Down => "down",
+            };
             write_ends(port, fabric, out)?;
-            match fabric.port(port).direction {
-                Direction::Up => write!(out, " dir=up"),
-                Direction::Down => write!(out, " dir=down"),
-            }
+            write!(out, " dir={direction}")
         }
     }
 }
 
 fn write_ends(port: PortId, fabric: &Topology, out: &mut impl fmt::Write) -> fmt::Result {
     let spec = fabric.port(port);
-    match (spec.owner, spec.peer) {
-        (Node::Host(host), _) | (_, Node::Host(host)) => write!(out, "host={}", host.0),
-        (Node::Switch(owner), Node::Switch(peer)) => {
-            let is_top = usize::from(fabric.place(owner).tier) + 1 == fabric.tiers().len();
-            let (switch, port, ports) = match spec.direction {
-                Direction::Up => (owner, port, fabric.up_ports(owner)),
-                Direction::Down if is_top => (owner, port, fabric.down_ports(owner)),
-                Direction::Down => (peer, spec.reverse, fabric.up_ports(peer)),
-            };
-            let place = fabric.place(switch);
-            write!(out, "tier={} switch={} link={}", place.tier, place.index, port.0 - ports.first.0)
-        }
-    }
+    let (owner, peer) = match (spec.owner, spec.peer) {
+        (Node::Host(host), _) | (_, Node::Host(host)) => return write!(out, "host={}", host.0),
+        (Node::Switch(owner), Node::Switch(peer)) => (owner, peer),
+    };
+    let Some(place) = fabric.place(owner) else {
+        return write!(out, "link={}", fabric.link_name(port));
+    };
+    let is_top = usize::from(place.tier) + 1 == fabric.tiers().len();
+    let (switch, port, ports) = match spec.direction {
+        Direction::Up => (owner, port, fabric.up_ports(owner)),
+        _ if is_top => (owner, port, fabric.down_ports(owner)),
+        _ => (peer, spec.reverse, fabric.up_ports(peer)),
+    };
+    let place = fabric.place(switch).ok_or(fmt::Error)?;
+    write!(out, "tier={} switch={} link={}", place.tier, place.index, port.0 - ports.first.0)
 }

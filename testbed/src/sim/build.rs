@@ -16,6 +16,7 @@ use super::link::{Link, LinkSpec};
 use super::packets::{MAX_SHARDS, Packets};
 use super::receiver::Receiver;
 use super::shard::{Group, Shard, Side};
+use super::sides::Sides;
 use super::switches::{Port, Switch, SwitchScratch, longest_window, rank_bits};
 use super::wires::{Inlet, Wires};
 use crate::switch::{EgressQueue, Hasher, QueueConfig};
@@ -27,6 +28,8 @@ pub(super) struct System {
     pub(super) shards: Vec<Shard>,
     /// The shortest time, in ps, after which an event at one node can affect another.
     pub(super) lookahead: u64,
+    /// Whether links join nodes of the same side.
+    pub(super) one_side: bool,
     /// Changes of links, in time order.
     pub(super) changes: Vec<(u64, LinkSpec, LinkChange)>,
     /// Whether the run goes on until nothing happens any more: see [`Options::settle`](super::Options::settle).
@@ -64,11 +67,13 @@ pub(super) fn build(
     let links = Links::new(config, faults);
     let changes = changes(&links, &faults.events)?;
     let lookahead = lookahead(&links, &changes).ok_or(RunError::NoLatency)?;
-    let shards = threads.clamp(1, topology.switches_in(0).clamp(1, MAX_SHARDS as u32) as usize);
-    let locations = Locations::new(topology, &config.workload, shards);
-    let builder = Builder::new(links, &locations, sampling)?;
+    let blocks = if topology.is_graph() { topology.switches() } else { topology.switches_in(0) };
+    let shards = threads.clamp(1, blocks.clamp(1, MAX_SHARDS as u32) as usize);
+    let sides = Sides::of(topology);
+    let locations = Locations::new(topology, &config.workload, shards, &sides);
+    let builder = Builder::new(links, &locations, &sides, lookahead, sampling)?;
     let shards = (0..shards as u32).map(|shard| builder.shard(shard)).collect::<Result<_, _>>()?;
-    Ok(System { shards, lookahead, changes, settles: false })
+    Ok(System { shards, lookahead, one_side: sides.is_one(), changes, settles: false })
 }
 
 /// The links in their state at the start of the run.
@@ -162,20 +167,23 @@ fn lookahead(links: &Links<'_>, changes: &[(u64, LinkSpec, LinkChange)]) -> Opti
     (lookahead > 0).then(|| lookahead.min(longest_window(ports) / 2))
 }
 
-/// All switches, those of the hosts' side first.
-fn in_order(topology: &Topology) -> impl Iterator<Item = SwitchId> {
-    let of_side = |side| {
-        let on_side = move |s: &SwitchId| Side::of_tier(topology.place(*s).tier) == side;
-        (0..topology.switches()).map(SwitchId).filter(on_side)
-    };
-    of_side(Side::Even).chain(of_side(Side::Odd))
+/// The number of a switch among those that are distributed together, and how many they are: those of its tier, or in a
+/// graph all.
+fn position(topology: &Topology, switch: SwitchId) -> (u32, u32) {
+    match topology.place(switch) {
+        Some(place) => (place.index, topology.switches_in(place.tier)),
+        None => (switch.0, topology.switches()),
+    }
 }
 
 impl Locations {
-    /// Distributes the nodes: blocks of ToRs with their hosts, and the switches above evenly.
-    fn new(topology: &Topology, workload: &Workload, shards: usize) -> Locations {
-        let of = |index: u32, count: u32| (u64::from(index) * shards as u64 / u64::from(count)) as u32;
-        let tors = topology.switches_in(0);
+    /// Distributes the nodes: blocks of ToRs with their hosts, and the switches above evenly; in a graph, blocks of
+    /// switches with their hosts.
+    fn new(topology: &Topology, workload: &Workload, shards: usize, sides: &Sides) -> Locations {
+        let of = |switch: SwitchId| {
+            let (index, count) = position(topology, switch);
+            (u64::from(index) * shards as u64 / u64::from(count)) as u32
+        };
         let leaders = leaders(topology.hosts(), workload);
         let mut groups = vec![Vec::new(); shards];
         let mut hosts: Vec<Location> = Vec::with_capacity(topology.hosts() as usize);
@@ -184,7 +192,7 @@ impl Locations {
             let leader = leaders[host as usize];
             let shard = match hosts.get(leader as usize) {
                 Some(leader) => leader.shard,
-                None => of(topology.tor_of(HostId(host)).0, tors),
+                None => of(topology.tor_of(HostId(host))),
             };
             let (groups, inbox) = (&mut groups[shard as usize], &mut inboxes[shard as usize]);
             let node = hosts.get(leader as usize).map_or(groups.len() as u32, |leader| leader.node);
@@ -197,9 +205,8 @@ impl Locations {
         }
         let mut nodes: Vec<u32> = groups.iter().map(|groups| groups.len() as u32).collect();
         let mut switches = vec![Location::default(); topology.switches() as usize];
-        for switch in in_order(topology) {
-            let location = topology.place(switch);
-            let shard = of(location.index, topology.switches_in(location.tier));
+        for switch in sides.in_order() {
+            let shard = of(switch);
             let (node, inbox) = (&mut nodes[shard as usize], &mut inboxes[shard as usize]);
             switches[switch.0 as usize] = Location { shard, node: *node, inbox: *inbox };
             *node += 1;
@@ -261,6 +268,8 @@ struct Builder<'a> {
     config: &'a RunConfig,
     links: Links<'a>,
     locations: &'a Locations,
+    sides: &'a Sides,
+    lookahead: u64,
     endpoint: Arc<FepConfig>,
     /// For each port, the receiving end of its link.
     inlets: Vec<Inlet>,
@@ -273,7 +282,13 @@ struct Builder<'a> {
 }
 
 impl<'a> Builder<'a> {
-    fn new(links: Links<'a>, locations: &'a Locations, sampling: bool) -> Result<Builder<'a>, RunError> {
+    fn new(
+        links: Links<'a>,
+        locations: &'a Locations,
+        sides: &'a Sides,
+        lookahead: u64,
+        sampling: bool,
+    ) -> Result<Builder<'a>, RunError> {
         let config = links.config;
         let topology = &config.topology;
         let inlets = topology.ports().iter().map(|port| locations.inlet(topology, port)).collect();
@@ -289,15 +304,27 @@ impl<'a> Builder<'a> {
         let queue_of = queue_of.collect::<Result<_, _>>()?;
         let endpoint = Arc::new(config.endpoint());
         let shard_of = locations.hosts.iter().map(|location| location.shard as u16).collect();
-        Ok(Builder { config, links, locations, endpoint, inlets, queues, queue_of, shard_of, sampling })
+        Ok(Builder {
+            config,
+            links,
+            locations,
+            sides,
+            lookahead,
+            endpoint,
+            inlets,
+            queues,
+            queue_of,
+            shard_of,
+            sampling,
+        })
     }
 
     fn shard(&self, shard: u32) -> Result<Shard, RunError> {
-        let (config, topology) = (self.config, &self.config.topology);
+        let config = self.config;
         let groups = &self.locations.groups[shard as usize];
         let switches: Vec<SwitchId> =
-            in_order(topology).filter(|s| self.locations.switches[s.0 as usize].shard == shard).collect();
-        let is_even = |s: &SwitchId| Side::of_tier(topology.place(*s).tier) == Side::Even;
+            self.sides.in_order().filter(|s| self.locations.switches[s.0 as usize].shard == shard).collect();
+        let is_even = |s: &SwitchId| self.sides.side(*s) == Side::Even;
         let first_odd = groups.len() + switches.iter().filter(|s| is_even(s)).count();
         let nodes = groups.len() + switches.len();
         let hosts: usize = groups.iter().map(Vec::len).sum();
@@ -326,7 +353,7 @@ impl<'a> Builder<'a> {
             groups,
             switches: switches.into_iter().map(|switch| self.switch(switch)).collect(),
             first_odd,
-            wires: Wires::new(shard, packets, nodes, inboxes),
+            wires: Wires::new(shard, packets, nodes, inboxes, self.lookahead),
             flows,
             scratch: SwitchScratch::new(self.queues.clone(), config.seed),
             env: HostEnv {
@@ -350,7 +377,7 @@ impl<'a> Builder<'a> {
             fep: Fep::new(Addr(id), self.endpoint.clone(), rng, Time::ZERO)?,
             nic: self.link(config.topology.nic(HostId(id))),
             inbox: self.locations.hosts[id as usize].inbox,
-            neighbours: config.topology.neighbours(HostId(id)),
+            distances: config.topology.distances(HostId(id)),
             starts: Vec::new(),
             dropped: 0,
             receiver: config.host.map(|model| Box::new(Receiver::new(model))),

@@ -335,8 +335,7 @@ impl RunConfig {
 
     /// The settings towards hosts at a distance of `rtt` at most.
     fn zone(&self, cc: &CcChoice, lb: &LbChoice, rtt: Span) -> Zone {
-        let slowest = self.topology.tiers().iter().map(|tier| tier.down_rate).min();
-        let rate = slowest.unwrap_or(self.topology.host_rate());
+        let rate = self.topology.slowest_rate();
         // The time to drain full queues of three hops in both directions, as in public simulators, plus at
         // least one idle round trip; and the same for the receive queues of both hosts.
         let in_hosts = self.host.map_or(Span::ZERO, |host| host.longest_wait(self.wire_mtu()).times(2));

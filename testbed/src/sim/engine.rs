@@ -8,6 +8,7 @@
 //! A folded Clos has two sides: hosts and every second tier of switches on one, the other tiers on the other.
 //! Links only join one side to the other. Once one side has reached a time, the other can advance to that
 //! time plus the lookahead. So the sides take turns, and each turn advances a side by twice the lookahead.
+//! A graph that cannot be divided so has one side, which advances by the lookahead.
 //!
 //! The length of the windows follows from the topology, not from the number of threads, and a window depends
 //! only on the one before it. So any number of threads gives the same results.
@@ -32,6 +33,8 @@ use super::wires::{Crossing, NEVER, Wires};
 /// Decides which side advances next, and how far.
 struct Timetable<'a> {
     lookahead: u64,
+    /// Whether all nodes are on the even side.
+    one_side: bool,
     /// The time that each side has reached.
     reached: [u64; 2],
     side: Side,
@@ -62,6 +65,7 @@ impl<'a> Timetable<'a> {
         let sample_every = sample_every.map(|every| every.as_ps().max(1));
         Timetable {
             lookahead: system.lookahead,
+            one_side: system.one_side,
             reached: [0, 0],
             side: Side::Even,
             changes: &system.changes,
@@ -84,9 +88,15 @@ impl<'a> Timetable<'a> {
         if self.reached.iter().all(|reached| *reached >= stop) {
             return self.stop(change, next);
         }
+        if self.one_side {
+            let start = self.reached[0];
+            let end = start.saturating_add(self.lookahead).min(stop);
+            self.reached = [end, end];
+            return Turn::Window { side: Side::Even, start, end };
+        }
         let side = self.side;
         let (own, other) = (side as usize, 1 - side as usize);
-        self.side = if side == Side::Even { Side::Odd } else { Side::Even };
+        self.side = side.other();
         let start = self.reached[own];
         let end = self.reached[other].saturating_add(self.lookahead).min(stop);
         self.reached[own] = end.max(start);

@@ -1,7 +1,5 @@
 //! A simulated host: an endpoint, its link, and its events within a window.
 
-use std::ops::Range;
-
 use weft_cc::{Span, Time};
 use weft_stack::fep::Fep;
 use weft_stack::packet::{Packet, Payload};
@@ -17,6 +15,7 @@ use super::packets::Transit;
 use super::receiver::Receiver;
 use super::sample::PortSample;
 use super::wires::{Arrival, Wires};
+use crate::topology::{Distances, HostId};
 
 /// A host. The fields that each packet needs come first.
 #[repr(C)]
@@ -29,8 +28,8 @@ pub(super) struct Host {
     pub(super) now: u64,
     /// Time and slot of the flows that are yet to start here at a given time, the next one last.
     pub(super) starts: Vec<(u64, u32)>,
-    /// The hosts of the same ToR, and those of the same pod.
-    pub(super) neighbours: [Range<u32>; 2],
+    /// The numbers of switches on the way to other hosts.
+    pub(super) distances: Distances,
     /// Packets that the link lost, packets that arrived damaged, and packets for which the receive queue had no room.
     pub(super) dropped: u64,
     /// The queue for received packets; `None`: they cost no time.
@@ -205,7 +204,7 @@ impl Host {
             let Some(payload) = self.fep.poll_transmit_into(Time::from_ps(now), headers) else {
                 return wires.packets.unreserve(name);
             };
-            let hops = self.hops(headers.net.dst.0);
+            let hops = self.distances.switches_to(HostId(headers.net.dst.0));
             let mut transit = Transit::new(env.shard, name, &headers.net, sizes(env.overhead, headers), hops);
             if let Payload::Bytes(bytes) = self.fep.payload(payload)
                 && !bytes.is_empty()
@@ -214,15 +213,6 @@ impl Host {
             }
             wires.packets.dispatch(&mut transit);
             self.nic.launch(now, self.id, env.seed, &transit, wires, &mut self.dropped);
-        }
-    }
-
-    /// Number of switches on the way to `dst`.
-    fn hops(&self, dst: u32) -> u8 {
-        match self.neighbours.iter().position(|hosts| hosts.contains(&dst)) {
-            Some(0) => 1,
-            Some(_) => 3,
-            None => 5,
         }
     }
 

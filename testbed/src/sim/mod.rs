@@ -25,6 +25,7 @@ mod receiver;
 mod report;
 mod sample;
 mod shard;
+mod sides;
 mod switches;
 mod totals;
 mod trace;
@@ -60,7 +61,7 @@ pub struct Options<'a> {
     /// targets need some seconds to notice that the initiator of a PDC has failed. [`RunReport::leaks`] then says what
     /// is left whether or not connections have failed.
     pub settle: bool,
-    /// Number of threads; 0 counts as 1. At most one thread per ToR is used.
+    /// Number of threads; 0 counts as 1. At most one thread per ToR is used, in a graph one per switch.
     pub threads: usize,
     /// Whether the greatest total of the queues of each switch is measured, which takes some time at each packet:
     /// [`SwitchMeasures::queue_max_bytes`]. Everything else is measured always.

@@ -40,19 +40,22 @@ pub(super) struct Shard {
     pub(super) events: u64,
 }
 
-/// The two sides of a fabric. Every link joins a node of one side to a node of the other.
+/// The two sides of a fabric. Every link joins a node of one side to a node of the other, unless all nodes are on the
+/// even one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
-    /// Hosts, and the switches two tiers above them.
+    /// Hosts, and the switches at an even number of links from them.
     Even,
-    /// ToRs, and cores.
+    /// The switches at an odd number of links from hosts: ToRs, and cores.
     Odd,
 }
 
 impl Side {
-    /// The side of the switches of a tier.
-    pub(super) fn of_tier(tier: u8) -> Side {
-        if tier.is_multiple_of(2) { Side::Odd } else { Side::Even }
+    pub(super) fn other(self) -> Side {
+        match self {
+            Side::Even => Side::Odd,
+            Side::Odd => Side::Even,
+        }
     }
 }
 
@@ -98,9 +101,12 @@ impl Shard {
     pub(super) fn run(&mut self, side: Side, start: u64, end: u64) -> u64 {
         let (all, odd) = (self.wires.next.len(), self.first_odd);
         let (nodes, others) = match side {
+            // Nodes of one side may have sent packets to each other.
+            Side::Even if odd == all => (0..all, 0..all),
             Side::Even => (0..odd, odd..all),
             Side::Odd => (odd..all, 0..odd),
         };
+        self.wires.bring_near(end);
         let mut earliest = NEVER;
         for node in nodes {
             self.prefetch(node, end);
@@ -115,7 +121,7 @@ impl Shard {
             earliest = earliest.min(next);
         }
         let others = self.wires.next[others].iter().copied().min().unwrap_or(NEVER);
-        earliest.min(others).min(self.wires.take_earliest())
+        earliest.min(others).min(self.wires.take_earliest()).min(self.wires.first_far())
     }
 
     /// Prefetches the state of the nodes that follow `node`.

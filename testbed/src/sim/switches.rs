@@ -240,12 +240,7 @@ impl Switch {
     /// The output port of a packet.
     #[inline]
     fn route(&self, transit: &Transit) -> u32 {
-        let choices = self.router.next_ports(HostId(transit.dst));
-        let choice = match choices.count {
-            1 => 0,
-            count => self.hasher.choose(transit.flow_hash, count),
-        };
-        choices.nth(choice).0
+        self.router.route(HostId(transit.dst), |count| self.hasher.choose(transit.flow_hash, count)).0
     }
 
     /// Enqueues a packet at port `id`, or sends it at once if the port is idle.

@@ -3,6 +3,8 @@
 //! Times here and throughout the engine are picoseconds since the start of the run; they neither wrap
 //! nor reach [`NEVER`].
 
+use std::collections::BTreeMap;
+
 use weft_stack::prefetch::prefetch;
 
 use super::packets::{Packets, Transit};
@@ -58,6 +60,22 @@ impl Inbox {
     }
 }
 
+/// Packets that arrive much later than the window in which they left, as over a link between data centres. They stay out
+/// of the inboxes, which nodes read as a whole in each window.
+struct Far {
+    /// Packets that arrive from this time on are far. It moves on with the windows.
+    from: u64,
+    /// The length of the periods by which far packets are kept, ps. A packet moves to its inbox when its period begins.
+    period: u64,
+    periods: BTreeMap<u64, Vec<Crossing>>,
+    /// When the first period with packets begins.
+    first: u64,
+}
+
+/// Length of [`Far::period`] in lookaheads; the length of a window is 2. Nearly all packets over links of similar latencies
+/// are near.
+const PERIOD: u64 = 4;
+
 /// All links that end in one shard.
 pub(super) struct Wires {
     shard: u32,
@@ -69,10 +87,11 @@ pub(super) struct Wires {
     earliest: u64,
     /// For each shard, the packets that go there.
     pub(super) outboxes: Vec<Vec<Crossing>>,
+    far: Far,
 }
 
 impl Wires {
-    pub(super) fn new(shard: u32, packets: Packets, nodes: usize, inboxes: usize) -> Wires {
+    pub(super) fn new(shard: u32, packets: Packets, nodes: usize, inboxes: usize, lookahead: u64) -> Wires {
         let shards = packets.mail.len();
         Wires {
             shard,
@@ -81,6 +100,12 @@ impl Wires {
             next: vec![NEVER; nodes],
             earliest: NEVER,
             outboxes: (0..shards).map(|_| Vec::new()).collect(),
+            far: Far {
+                from: 2 * PERIOD * lookahead,
+                period: PERIOD * lookahead,
+                periods: BTreeMap::new(),
+                first: NEVER,
+            },
         }
     }
 
@@ -106,9 +131,48 @@ impl Wires {
 
     #[inline(always)]
     fn push(&mut self, to: Inlet, at: u64, transit: &Transit) {
+        if at >= self.far.from {
+            return self.push_far(to, at, transit);
+        }
         self.inboxes[to.inbox as usize].arrivals.push(Arrival { at, rank: to.rank, transit: *transit });
         let next = &mut self.next[to.node as usize];
         *next = at.min(*next);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn push_far(&mut self, to: Inlet, at: u64, transit: &Transit) {
+        let begin = at / self.far.period * self.far.period;
+        self.far.periods.entry(begin).or_default().push(Crossing { inlet: to, at, transit: *transit });
+        self.far.first = self.far.first.min(begin);
+    }
+
+    /// Begins a window that ends at `end`: moves the far packets that may arrive in it to their inboxes. Packets of one
+    /// link stay in the order of sending, because those that arrive at the same instant are in the same period.
+    #[inline]
+    pub(super) fn bring_near(&mut self, end: u64) {
+        self.far.from = end.saturating_add(2 * self.far.period);
+        if self.far.first < end {
+            self.bring_periods_near(end);
+        }
+    }
+
+    #[cold]
+    fn bring_periods_near(&mut self, end: u64) {
+        while let Some((begin, mut crossings)) = self.far.periods.pop_first() {
+            if begin >= end {
+                self.far.periods.insert(begin, crossings);
+                break;
+            }
+            self.receive(&mut crossings);
+        }
+        self.far.first = self.far.periods.first_key_value().map_or(NEVER, |(begin, _)| *begin);
+    }
+
+    /// A time before which no far packet arrives.
+    #[inline]
+    pub(super) fn first_far(&self) -> u64 {
+        self.far.first
     }
 
     /// Begins a window at a host: sorts its inbox by time. Links keep packets in order, unless a fault delays

@@ -456,12 +456,8 @@ impl<P: Port> SoftFabric<P> {
             return;
         }
         let switch = &self.switches[switch.0 as usize];
-        let choices = switch.router.next_ports(HostId(ticket.dst));
-        let choice = match choices.count {
-            1 => 0,
-            count => switch.hasher.choose(ticket.flow_hash, count),
-        };
-        let port = choices.nth(choice).0;
+        let choose = |count| switch.hasher.choose(ticket.flow_hash, count);
+        let port = switch.router.route(HostId(ticket.dst), choose).0;
         let outlet = &mut self.outlets[port as usize];
         let last_hop = matches!(outlet.to, Node::Host(_));
         let Sender::Switch { queue, config } = &mut outlet.sender else { return };

@@ -1,25 +1,37 @@
 //! Fabrics: switches, wiring and routes.
 //!
-//! A [`Topology`] is a folded Clos of two or three tiers, wired as uet-htsim wires its fat trees, so that the
+//! A [`Topology`] is one of two kinds.
+//!
+//! A *folded Clos* of two or three tiers is wired as uet-htsim wires its fat trees, so that the
 //! public `.topo` files have the same meaning: tier 0 are the ToRs (leaves), tier 1 the aggregation switches
 //! (spines of a two-tier fabric), tier 2 the cores. Within a pod every ToR reaches every aggregation switch
 //! by a bundle of links. With `A` aggregation switches per pod, the one at position `j` of its pod reaches
 //! the cores `j`, `j + A`, `j + 2A` and so on. Traffic goes up to the lowest tier that both ends share, by
-//! any uplink, then down by the one bundle that leads to the destination.
+//! any uplink, then down by the one bundle that leads to the destination. Routes are arithmetic on numbers.
 //!
-//! Everything has a small dense number. Hosts are numbered from 0. Switches are numbered from 0 tier by tier,
-//! ToRs first. Ports (each the sending end of one directed link) are numbered from 0: first the only port of
-//! every host, with the host's own number, then the ports of each switch, down before up. So the ports that a
-//! switch may choose from for a destination are always contiguous, and [`Topology::next_ports`] is a
-//! multiplication.
+//! A *graph* is any set of switches that are connected, and hosts with one link each. Traffic takes the paths of the
+//! fewest links, all of them; each switch has a table of its ports on such a path to each switch that hosts are
+//! attached to.
 //!
-//! A `.topo` file is read by [`parse_topo`], a generator's description such as
+//! Everything has a small dense number. Hosts are numbered from 0. Switches are numbered from 0, those of a Clos tier by
+//! tier, ToRs first. Ports (each the sending end of one directed link) are numbered from 0: first the only port of
+//! every host, with the host's own number, then the ports of each switch, in a Clos down before up. So the ports that a
+//! switch of a Clos may choose from for a destination are always contiguous, and [`Topology::next_ports`] is a
+//! multiplication. Nodes and links of both kinds have names as well ([`Topology::node_name`],
+//! [`Topology::link_name`]), and ports of switches belong to classes ([`Topology::class_of`]).
+//!
+//! A `.topo` file is read by [`parse_topo`], a `.graph` file by [`parse_graph`], and a generator's description such as
 //! `leaf-spine:hosts=1024,leaves=32,oversub=8` by [`TopologySpec`].
 
 mod bound;
 mod clos;
+mod fabric;
 mod generate;
+mod graph;
+mod graph_file;
+mod names;
 mod route;
+mod routes;
 mod shape;
 mod topo_file;
 
@@ -27,9 +39,14 @@ mod topo_file;
 mod tests;
 
 pub use bound::{Cut, LinkBound};
-pub use clos::Topology;
-pub use generate::{FatTreeSpec, LeafSpineSpec, SpecError, TopologySpec};
-pub use route::Router;
+pub use fabric::{Reach, Topology};
+pub use generate::{
+    DumbbellSpec, FatTreeSpec, InnerSpec, LeafSpineSpec, ParkingLotSpec, SpecError, TopologySpec, TwoDcSpec,
+};
+pub use graph::{CableSpec, GraphError, GraphPart, GraphSpec, SwitchSpec};
+pub use graph_file::{GraphFileError, parse_graph, write_graph};
+pub use names::{LinkNameError, NamedLink};
+pub use route::{Distances, NextPorts, Router};
 pub use shape::{Keyword, MAX_HOSTS, ShapeError, ShapeField};
 pub use topo_file::{TopoReason, TopologyError, parse_topo};
 
@@ -39,7 +56,7 @@ use weft_cc::{Rate, Span};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct HostId(pub u32);
 
-/// A switch, counted from 0 over all tiers, ToRs first.
+/// A switch, counted from 0; in a folded Clos over all tiers, ToRs first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SwitchId(pub u32);
 
@@ -64,6 +81,8 @@ pub enum Direction {
     Up,
     /// Towards the hosts.
     Down,
+    /// Between switches of a graph, which have no tiers.
+    Across,
 }
 
 /// One output port and the link behind it.
@@ -82,7 +101,8 @@ pub struct PortSpec {
     pub latency: Span,
     /// Whether the link leads up or down.
     pub direction: Direction,
-    /// The tier of the link's upper end: 0 between hosts and ToRs.
+    /// The tier of the link's upper end: 0 between hosts and ToRs. In a graph, 0 for links of hosts and 1 for all
+    /// others.
     pub tier: u8,
 }
 

@@ -14,7 +14,7 @@ pub(super) const MAX_PORTS: u64 = 1 << 23;
 
 /// Maximum latency of a link or a switch. With it, round trips, timeouts that double a few times, and the
 /// times at which they end fit in 64 bits of picoseconds.
-const MAX_LATENCY: Span = Span::from_ms(1_000_000);
+pub(super) const MAX_LATENCY: Span = Span::from_ms(1_000_000);
 
 /// The counts that numbering and routing use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,5 +1,8 @@
 mod fabric;
 mod files;
+mod generators;
+mod graph_files;
+mod graphs;
 mod specs;
 
 use super::{Topology, parse_topo};

@@ -1,12 +1,16 @@
 //! Fabrics from a short description instead of a file. [`TopologySpec`] documents the grammar.
 
+mod graphs;
+
+pub use graphs::{DumbbellSpec, InnerSpec, ParkingLotSpec, TwoDcSpec};
+
 use core::fmt;
 use core::str::FromStr;
 
 use thiserror::Error;
 use weft_cc::{Rate, Span};
 
-use super::{ShapeError, Tier, Topology};
+use super::{GraphError, ShapeError, Tier, Topology};
 use weft_cc::units::{parse_rate, parse_span};
 
 const DEFAULT_LINK: Rate = Rate::from_gbps(100);
@@ -16,7 +20,9 @@ const DEFAULT_LATENCY: Span = Span::from_us(1);
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum SpecError {
     /// The text does not start with the name of a generator.
-    #[error("`{0}` is not a topology generator: expected leaf-spine or fat-tree")]
+    #[error(
+        "`{0}` is not a topology generator: expected leaf-spine, fat-tree, two-dc, dumbbell or parking-lot"
+    )]
     UnknownGenerator(String),
     /// A part is not of the form `key=value`.
     #[error("`{0}` is not of the form key=value")]
@@ -51,6 +57,9 @@ pub enum SpecError {
     /// The numbers do not make a fabric.
     #[error(transparent)]
     Shape(#[from] ShapeError),
+    /// The hosts, switches and links do not make a graph.
+    #[error(transparent)]
+    Graph(#[from] GraphError),
 }
 
 /// A two-tier fabric.
@@ -98,6 +107,10 @@ pub struct FatTreeSpec {
 /// ```text
 /// leaf-spine:hosts=H,leaves=L[,spines=S][,oversub=R][,bundle=B][,uplink=RATE][common]
 /// fat-tree:k=K | hosts=H[,oversub=R][,agg-oversub=R][common]
+/// two-dc:<leaf-spine's or fat-tree's keys>[,border-links=N][,border-switches=B][,core-links=N][,border-link=RATE]
+///        [,border-latency=TIME | ,rtt-ratio=R]
+/// dumbbell:hosts=N[,bottleneck=RATE][,delay=TIME][common]
+/// parking-lot:hops=N[,cross=C][,bottleneck=RATE][,delay=TIME][common]
 /// common: ,link=RATE  ,latency=TIME  ,switch-latency=TIME
 /// ```
 ///
@@ -112,12 +125,30 @@ pub struct FatTreeSpec {
 /// - `link` (default 100G) is the rate of all links, or of the hosts' links only if `uplink` is given.
 ///   `latency` (default 1us) is the propagation time of each link, and `switch-latency` (default 0) the
 ///   latency of each switch.
+/// - Two data centres are two equal fabrics, leaf-spine if `leaves` is given and else fat trees, whose hosts, `hosts` in
+///   each, are numbered one after the other. Each has B border switches (default 1), joined to each of its cores (or
+///   spines) by `core-links` links (default 1) like all others of the fabric, and to its counterpart in the other data
+///   centre by `border-links` links (default 8) of the rate `border-link` (default `link`) and the propagation time
+///   `border-latency` (default 1ms). With `rtt-ratio=R` that time is such that propagation and switching between
+///   hosts of different data centres take R times as long as on the longest path within one. Each data centre is a
+///   group. Switches are called `dc0.tor0`, `dc1.core3`, `dc0.border0` and so on.
+/// - A dumbbell has N hosts at the switch `left`, hosts 0 to N − 1, and N at the switch `right`, each side a group. One
+///   link of the rate `bottleneck` (default `link`) and the propagation time `delay` (default `latency`) joins them.
+/// - A parking lot is a chain of N + 1 switches, `s0` to `sN`, joined by links like a dumbbell's. Host 0 is at one end
+///   and host 1 at the other. For each link of the chain, in order, there are C pairs of hosts (default 1) for cross
+///   traffic: the first of a pair before the link, the second behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TopologySpec {
     /// `leaf-spine:…`
     LeafSpine(LeafSpineSpec),
     /// `fat-tree:…`
     FatTree(FatTreeSpec),
+    /// `two-dc:…`
+    TwoDc(TwoDcSpec),
+    /// `dumbbell:…`
+    Dumbbell(DumbbellSpec),
+    /// `parking-lot:…`
+    ParkingLot(ParkingLotSpec),
 }
 
 impl TopologySpec {
@@ -131,6 +162,21 @@ impl TopologySpec {
         (
             "fat-tree",
             "fat-tree:k=K|hosts=H[,oversub=R][,agg-oversub=R][,link=RATE][,latency=TIME][,switch-latency=TIME]",
+        ),
+        (
+            "two-dc",
+            "two-dc:k=K|hosts=H[,oversub=R][,agg-oversub=R] or hosts=H,leaves=L[,spines=S][,oversub=R][,bundle=B]\
+             [,uplink=RATE], then [,border-links=N][,border-switches=B][,core-links=N][,border-link=RATE]\
+             [,border-latency=TIME|rtt-ratio=R][,link=RATE][,latency=TIME][,switch-latency=TIME]",
+        ),
+        (
+            "dumbbell",
+            "dumbbell:hosts=N[,bottleneck=RATE][,delay=TIME][,link=RATE][,latency=TIME][,switch-latency=TIME]",
+        ),
+        (
+            "parking-lot",
+            "parking-lot:hops=N[,cross=C][,bottleneck=RATE][,delay=TIME][,link=RATE][,latency=TIME]\
+             [,switch-latency=TIME]",
         ),
     ];
 
@@ -146,6 +192,9 @@ impl TopologySpec {
         match self {
             TopologySpec::LeafSpine(spec) => spec.build(self.to_string()),
             TopologySpec::FatTree(spec) => spec.build(self.to_string()),
+            TopologySpec::TwoDc(spec) => spec.build(self.to_string()),
+            TopologySpec::Dumbbell(spec) => spec.build(self.to_string()),
+            TopologySpec::ParkingLot(spec) => spec.build(self.to_string()),
         }
     }
 }
@@ -328,6 +377,17 @@ impl FromStr for TopologySpec {
                 let keys = "k, hosts, oversub, agg-oversub, link, latency, switch-latency";
                 TopologySpec::FatTree(FatTreeSpec::parse(Pairs::split("fat-tree", keys, rest)?)?)
             }
+            "two-dc" => {
+                TopologySpec::TwoDc(TwoDcSpec::parse(Pairs::split("two-dc", "", rest)?)?)
+            }
+            "dumbbell" => {
+                let keys = "hosts, bottleneck, delay, link, latency, switch-latency";
+                TopologySpec::Dumbbell(DumbbellSpec::parse(Pairs::split("dumbbell", keys, rest)?)?)
+            }
+            "parking-lot" => {
+                let keys = "hops, cross, bottleneck, delay, link, latency, switch-latency";
+                TopologySpec::ParkingLot(ParkingLotSpec::parse(Pairs::split("parking-lot", keys, rest)?)?)
+            }
             other => return Err(SpecError::UnknownGenerator(other.to_owned())),
         };
         Ok(spec)
@@ -357,18 +417,26 @@ impl fmt::Display for TopologySpec {
                 }
                 (s.link, s.latency, s.switch_latency)
             }
+            TopologySpec::TwoDc(spec) => return spec.fmt(f),
+            TopologySpec::Dumbbell(spec) => return spec.fmt(f),
+            TopologySpec::ParkingLot(spec) => return spec.fmt(f),
         };
-        if link != DEFAULT_LINK {
-            write!(f, ",link={}bps", link.as_bps())?;
-        }
-        if latency != DEFAULT_LATENCY {
-            write!(f, ",latency={}ps", latency.as_ps())?;
-        }
-        if switch_latency != Span::ZERO {
-            write!(f, ",switch-latency={}ps", switch_latency.as_ps())?;
-        }
-        Ok(())
+        write_common(f, link, latency, switch_latency)
     }
+}
+
+/// Writes the keys that all generators have.
+fn write_common(f: &mut fmt::Formatter<'_>, link: Rate, latency: Span, switch_latency: Span) -> fmt::Result {
+    if link != DEFAULT_LINK {
+        write!(f, ",link={}bps", link.as_bps())?;
+    }
+    if latency != DEFAULT_LATENCY {
+        write!(f, ",latency={}ps", latency.as_ps())?;
+    }
+    if switch_latency != Span::ZERO {
+        write!(f, ",switch-latency={}ps", switch_latency.as_ps())?;
+    }
+    Ok(())
 }
 
 /// The `key=value` parts of a description that have not been taken yet.
@@ -389,6 +457,11 @@ impl<'a> Pairs<'a> {
             left.push((key, value));
         }
         Ok(Pairs { generator, keys, left })
+    }
+
+    /// Whether `key` is given and has not been taken.
+    fn has(&self, key: &str) -> bool {
+        self.left.iter().any(|(k, _)| *k == key)
     }
 
     fn take(&mut self, key: &str) -> Option<&'a str> {
