@@ -170,7 +170,13 @@ impl Clos {
     }
 
     /// The RTT between two different hosts, each packet serialised at each link's own rate.
-    pub(super) fn pair_rtt(&self, src: HostId, dst: HostId, data_wire_bytes: u64, ack_wire_bytes: u64) -> Span {
+    pub(super) fn pair_rtt(
+        &self,
+        src: HostId,
+        dst: HostId,
+        data_wire_bytes: u64,
+        ack_wire_bytes: u64,
+    ) -> Span {
         let apex = self.apex(src, dst);
         let links = &self.tiers[..=usize::from(apex)];
         let serialisation = links.iter().fold(Span::ZERO, |sum, tier| {

@@ -238,9 +238,9 @@ impl Topology {
             let is_first = at == 0 || self.ports[at - 1].owner != self.ports[at].owner;
             !is_listed[at] && (is_first || is_listed[at - 1])
         };
-        let nodes = (0..self.hosts).map(PortId).chain(
-            (0..self.switches()).map(|switch| PortId(self.first_port[switch as usize])),
-        );
+        let nodes = (0..self.hosts)
+            .map(PortId)
+            .chain((0..self.switches()).map(|switch| PortId(self.first_port[switch as usize])));
         for first in nodes {
             let mut ahead = vec![first];
             while let Some(port) = ahead.pop() {
@@ -287,7 +287,10 @@ fn check_names(spec: &GraphSpec) -> Result<BTreeMap<String, Node>, GraphError> {
             return wrong(part, format!("`{name}`: expected {A_NAME}"));
         }
         if nodes.insert(name.clone(), node).is_some() {
-            return wrong(part, format!("there are two nodes called `{name}`; expected a name of its own for each"));
+            return wrong(
+                part,
+                format!("there are two nodes called `{name}`; expected a name of its own for each"),
+            );
         }
     }
     Ok(nodes)
@@ -358,7 +361,9 @@ fn check_cable(spec: &GraphSpec, index: usize, cable: &CableSpec) -> Result<(), 
         return wrong(part, "a queue of 0 bytes holds no packet; expected more");
     }
     if let Some(class) = cable.classes.iter().flatten().find(|class| !is_class(class)) {
-        let reason = format!("`{class}`: expected the name of a class: a letter, then letters, digits, `_`, `.` and `-`");
+        let reason = format!(
+            "`{class}`: expected the name of a class: a letter, then letters, digits, `_`, `.` and `-`"
+        );
         return wrong(part, reason);
     }
     Ok(())
@@ -483,7 +488,8 @@ fn check_reachability(spec: &GraphSpec, wired: &Wired<'_>) -> Result<(), GraphEr
         if let Node::Switch(switch) = nic.peer
             && lost(switch)
         {
-            let reason = format!("there is no path between hosts `{}` and `{}`", spec.hosts[0], spec.hosts[host]);
+            let reason =
+                format!("there is no path between hosts `{}` and `{}`", spec.hosts[0], spec.hosts[host]);
             return wrong(GraphPart::Host(host), reason);
         }
     }
@@ -531,7 +537,9 @@ impl Extremes {
     fn look(&mut self, target: SwitchId, ways: &Ways) {
         let to = target.0 as usize;
         for from in 0..self.slowest.len() {
-            let (Some(&(up, _, src)), Some(hops)) = (self.slowest[from].first(), ways.hops[from]) else { continue };
+            let (Some(&(up, _, src)), Some(hops)) = (self.slowest[from].first(), ways.hops[from]) else {
+                continue;
+            };
             // The links of two hosts at one switch are different ones.
             let Some(&(_, down, dst)) = self.slowest[to].get(usize::from(from == to)) else { continue };
             self.hops = self.hops.max(hops);

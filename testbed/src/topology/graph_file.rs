@@ -93,7 +93,10 @@ struct Settings<'a> {
 }
 
 impl<'a> Settings<'a> {
-    fn read(words: impl Iterator<Item = &'a str>, allowed: &'static [&'static str]) -> Result<Settings<'a>, String> {
+    fn read(
+        words: impl Iterator<Item = &'a str>,
+        allowed: &'static [&'static str],
+    ) -> Result<Settings<'a>, String> {
         let mut given: Vec<(&str, &str)> = Vec::new();
         for word in words {
             let known = word.split_once('=').filter(|(key, _)| allowed.contains(key));
@@ -110,7 +113,11 @@ impl<'a> Settings<'a> {
     }
 
     /// The value of `key` as `parse` reads it, which otherwise says what it expects.
-    fn get<T>(&self, key: &str, parse: impl FnOnce(&'a str) -> Result<T, String>) -> Result<Option<T>, String> {
+    fn get<T>(
+        &self,
+        key: &str,
+        parse: impl FnOnce(&'a str) -> Result<T, String>,
+    ) -> Result<Option<T>, String> {
         debug_assert!(self.allowed.contains(&key));
         let Some((_, value)) = self.given.iter().find(|(other, _)| *other == key) else { return Ok(None) };
         parse(value).map(Some).map_err(|expected| format!("`{key}={value}`: expected {expected}"))
@@ -173,7 +180,8 @@ impl<'a> Names<'a> {
         let names = match word.split_once('[') {
             None => Names { before: word, numbers: None, after: "" },
             Some((before, rest)) => {
-                let number = |text: &str| text.parse::<u64>().ok().filter(|n| *n < MAX_HOSTS && n.to_string() == text);
+                let number =
+                    |text: &str| text.parse::<u64>().ok().filter(|n| *n < MAX_HOSTS && n.to_string() == text);
                 let parts = rest.split_once(']').and_then(|(range, after)| {
                     let (first, last) = range.split_once('-')?;
                     Some((number(first)?, number(last)?, after))
@@ -184,7 +192,8 @@ impl<'a> Names<'a> {
                 Names { before, numbers: Some(first..last + 1), after }
             }
         };
-        let sample = format!("{}{}{}", names.before, if names.numbers.is_some() { "0" } else { "" }, names.after);
+        let sample =
+            format!("{}{}{}", names.before, if names.numbers.is_some() { "0" } else { "" }, names.after);
         if is_name(&sample) { Ok(names) } else { Err(wrong(A_NAME)) }
     }
 
@@ -214,7 +223,8 @@ impl Draft {
     fn line(&mut self, line: usize, code: &str) -> Result<(), String> {
         let mut words = code.split_whitespace();
         let Some(word) = words.next() else { return Ok(()) };
-        let mut name = |what: &str| words.next().ok_or_else(|| format!("`{word}`: expected {what} behind it"));
+        let mut name =
+            |what: &str| words.next().ok_or_else(|| format!("`{word}`: expected {what} behind it"));
         match word {
             "switch" => {
                 let names = Names::read(name("the name of a switch")?)?;
@@ -222,7 +232,8 @@ impl Draft {
             }
             "host" => {
                 let names = Names::read(name("the name of a host")?)?;
-                Settings::read(words, &[]).map_err(|_| "expected the end of the line behind a host's name".to_owned())?;
+                Settings::read(words, &[])
+                    .map_err(|_| "expected the end of the line behind a host's name".to_owned())?;
                 self.hosts(line, &names)
             }
             "link" => {

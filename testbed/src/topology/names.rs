@@ -136,16 +136,18 @@ impl Topology {
             false => self.ports_between(b, a).map(|port| self.port(port).reverse).collect(),
         };
         match (links.len(), number) {
-            (0, _) => expected(format!("two nodes that a link joins; there is none between {first} and {second}")),
+            (0, _) => {
+                expected(format!("two nodes that a link joins; there is none between {first} and {second}"))
+            }
             (1, None) => Ok(NamedLink { port: links[0], one_way }),
             (count, None) => expected(format!(
                 ":0 to :{} behind the name, as {first} and {second} are joined by {count} links",
                 count - 1
             )),
             (count, Some(number)) if number < count => Ok(NamedLink { port: links[number], one_way }),
-            (count, Some(_)) => {
-                expected(format!("a number below {count}, as {first} and {second} are joined by so many links"))
-            }
+            (count, Some(_)) => expected(format!(
+                "a number below {count}, as {first} and {second} are joined by so many links"
+            )),
         }
     }
 

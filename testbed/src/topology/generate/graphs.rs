@@ -157,8 +157,9 @@ impl TwoDcSpec {
         let one = self.inner.spec().build()?;
         let top = one.tiers().len() as u8 - 1;
         let (borders, cores) = (u64::from(self.border_switches), u64::from(one.switches_in(top)));
-        let more = borders
-            .saturating_mul(u64::from(self.border_links) + 2 * cores.saturating_mul(u64::from(self.core_links)));
+        let more = borders.saturating_mul(
+            u64::from(self.border_links) + 2 * cores.saturating_mul(u64::from(self.core_links)),
+        );
         if more > 1 << 20 {
             return Err(SpecError::Mismatch("too many links of border switches".to_owned()));
         }
@@ -247,7 +248,8 @@ impl fmt::Display for TwoDcSpec {
 
 impl DumbbellSpec {
     pub(super) fn parse(mut pairs: Pairs<'_>) -> Result<DumbbellSpec, SpecError> {
-        let hosts = pairs.count("hosts")?.ok_or(SpecError::Missing("dumbbell needs hosts=N, for each side"))?;
+        let hosts =
+            pairs.count("hosts")?.ok_or(SpecError::Missing("dumbbell needs hosts=N, for each side"))?;
         let link = pairs.rate("link")?.unwrap_or(DEFAULT_LINK);
         let bottleneck = pairs.rate("bottleneck")?.unwrap_or(link);
         let delay = pairs.span("delay")?;
@@ -259,7 +261,8 @@ impl DumbbellSpec {
 
     pub(super) fn build(&self, name: String) -> Result<Topology, SpecError> {
         let hosts = checked_hosts(u64::from(self.hosts) * 2)?;
-        let side = |name: &str, group| SwitchSpec { name: name.to_owned(), latency: self.switch_latency, group };
+        let side =
+            |name: &str, group| SwitchSpec { name: name.to_owned(), latency: self.switch_latency, group };
         let mut graph = GraphSpec {
             hosts: names(hosts),
             switches: vec![side("left", Some(0)), side("right", Some(1))],
@@ -299,7 +302,9 @@ impl ParkingLotSpec {
 
     pub(super) fn build(&self, name: String) -> Result<Topology, SpecError> {
         let (hops, cross) = (self.hops as usize, self.cross as usize);
-        let hosts = checked_hosts((u64::from(self.hops) * u64::from(self.cross)).saturating_mul(2).saturating_add(2))?;
+        let hosts = checked_hosts(
+            (u64::from(self.hops) * u64::from(self.cross)).saturating_mul(2).saturating_add(2),
+        )?;
         let chain = (0..=hops).map(|index| SwitchSpec {
             name: format!("s{index}"),
             latency: self.switch_latency,

@@ -377,9 +377,7 @@ impl FromStr for TopologySpec {
                 let keys = "k, hosts, oversub, agg-oversub, link, latency, switch-latency";
                 TopologySpec::FatTree(FatTreeSpec::parse(Pairs::split("fat-tree", keys, rest)?)?)
             }
-            "two-dc" => {
-                TopologySpec::TwoDc(TwoDcSpec::parse(Pairs::split("two-dc", "", rest)?)?)
-            }
+            "two-dc" => TopologySpec::TwoDc(TwoDcSpec::parse(Pairs::split("two-dc", "", rest)?)?),
             "dumbbell" => {
                 let keys = "hosts, bottleneck, delay, link, latency, switch-latency";
                 TopologySpec::Dumbbell(DumbbellSpec::parse(Pairs::split("dumbbell", keys, rest)?)?)

@@ -22,10 +22,8 @@ fn two_data_centres_are_those_of_uno() {
     assert_eq!((fabric.path_hops(HostId(0), near), fabric.path_hops(HostId(0), far)), (6, 9));
     assert_eq!(fabric.path_latency(HostId(0), near), Span::from_us(6));
     assert_eq!(fabric.path_latency(HostId(0), far), Span::from_us(6 * 128));
-    let border = fabric.ports_between(
-        fabric.node_named("dc0.border0").unwrap(),
-        fabric.node_named("dc1.border0").unwrap(),
-    );
+    let border = fabric
+        .ports_between(fabric.node_named("dc0.border0").unwrap(), fabric.node_named("dc1.border0").unwrap());
     let border: Vec<PortId> = border.collect();
     assert_eq!(border.len(), 8);
     for port in &border {
@@ -35,7 +33,11 @@ fn two_data_centres_are_those_of_uno() {
     let Node::Switch(first) = fabric.port(border[0]).owner else { panic!("a switch") };
     let towards: Vec<PortId> = fabric.next_ports(first, far).iter().collect();
     assert_eq!(towards, border);
-    assert_eq!(fabric.next_ports(first, near).len(), 128, "each of 16 cores leads to the host's pod, by eight links");
+    assert_eq!(
+        fabric.next_ports(first, near).len(),
+        128,
+        "each of 16 cores leads to the host's pod, by eight links"
+    );
 }
 
 #[test]
@@ -45,7 +47,10 @@ fn eight_flows_between_data_centres_are_bound_by_their_hosts_and_sixteen_by_the_
     let eight = fabric.busiest_link_bound(flows(8));
     assert_eq!((eight.time, eight.at), (Span::from_us(100), Cut::FromHost(HostId(0))));
     let sixteen = fabric.busiest_link_bound(flows(16));
-    assert_eq!((sixteen.time, sixteen.at.to_string()), (Span::from_us(200), "8 links dc0.border0>dc1.border0".into()));
+    assert_eq!(
+        (sixteen.time, sixteen.at.to_string()),
+        (Span::from_us(200), "8 links dc0.border0>dc1.border0".into())
+    );
     // Four cores have one link each to the border switch.
     let thin = build("two-dc:k=4").busiest_link_bound(flows(16));
     assert_eq!((thin.time, thin.at.to_string()), (Span::from_us(400), "4 links to dc0.border0".into()));
@@ -68,11 +73,15 @@ fn a_dumbbell_has_one_bottleneck() {
     assert_eq!(fabric.path_latency(HostId(0), HostId(2)), Span::from_ns(4_500));
     assert_eq!(fabric.path_latency(HostId(0), HostId(3)), Span::from_ns(5_000 + 5_000_000));
     // 1250 B: 400 ns at 25G, 1 µs at 10G.
-    assert_eq!(fabric.pair_rtt(HostId(0), HostId(3), 1250, 1250), Span::from_ns(2 * (5_005_000 + 400 + 1_000 + 400)));
+    assert_eq!(
+        fabric.pair_rtt(HostId(0), HostId(3), 1250, 1250),
+        Span::from_ns(2 * (5_005_000 + 400 + 1_000 + 400))
+    );
     assert_eq!(fabric.network_rtt(1250, 1250), fabric.pair_rtt(HostId(0), HostId(3), 1250, 1250));
     assert_eq!(fabric.group_rtt(1250, 1250), fabric.pair_rtt(HostId(0), HostId(1), 1250, 1250));
     assert_eq!(fabric.slowest_rate(), Rate::from_gbps(10));
-    let bound = fabric.busiest_link_bound([(HostId(0), HostId(3), 1_250_000), (HostId(1), HostId(4), 1_250_000)]);
+    let bound =
+        fabric.busiest_link_bound([(HostId(0), HostId(3), 1_250_000), (HostId(1), HostId(4), 1_250_000)]);
     assert_eq!((bound.time, bound.at.to_string()), (Span::from_ms(2), "link left>right".into()));
 }
 
@@ -88,7 +97,10 @@ fn a_parking_lot_has_a_pair_for_each_link_and_one_for_all() {
         assert_eq!(fabric.direction_name(path[1]), format!("s{hop}>s{}", hop + 1));
         let flows = [(HostId(0), HostId(1), 625_000), (source, sink, 625_000)];
         let bound = fabric.busiest_link_bound(flows);
-        assert_eq!((bound.time, bound.at.to_string()), (Span::from_us(200), format!("link s{hop}>s{}", hop + 1)));
+        assert_eq!(
+            (bound.time, bound.at.to_string()),
+            (Span::from_us(200), format!("link s{hop}>s{}", hop + 1))
+        );
     }
     assert_eq!(build("parking-lot:hops=2,cross=3").hosts(), 2 + 2 * 3 * 2);
 }
@@ -114,14 +126,26 @@ fn descriptions_of_graphs_survive_being_printed() {
 fn contradictions_in_descriptions_of_graphs_are_refused() {
     for (text, message) in [
         ("two-dc:border-links=8", "fat-tree needs k=K or hosts=H"),
-        ("two-dc:k=4,border-latency=1ms,rtt-ratio=8", "border-latency and rtt-ratio say the same thing: expected one of them"),
-        ("two-dc:k=4,rtt-ratio=1", "rtt-ratio: 1 is too low: the links besides the border links take longer already"),
+        (
+            "two-dc:k=4,border-latency=1ms,rtt-ratio=8",
+            "border-latency and rtt-ratio say the same thing: expected one of them",
+        ),
+        (
+            "two-dc:k=4,rtt-ratio=1",
+            "rtt-ratio: 1 is too low: the links besides the border links take longer already",
+        ),
         ("two-dc:k=4,border-links=4000000000", "too many links of border switches"),
         ("dumbbell:bottleneck=10G", "dumbbell needs hosts=N, for each side"),
         ("dumbbell:hosts=1000000", "2000000 hosts; expected at most 1048576"),
         ("parking-lot:cross=2", "parking-lot needs hops=N"),
-        ("parking-lot:hops=4294967295,cross=4294967295", "18446744073709551615 hosts; expected at most 1048576"),
-        ("dumbbell:hosts=2,rtt=1ms", "dumbbell has no key `rtt`: it has hosts, bottleneck, delay, link, latency, switch-latency"),
+        (
+            "parking-lot:hops=4294967295,cross=4294967295",
+            "18446744073709551615 hosts; expected at most 1048576",
+        ),
+        (
+            "dumbbell:hosts=2,rtt=1ms",
+            "dumbbell has no key `rtt`: it has hosts, bottleneck, delay, link, latency, switch-latency",
+        ),
     ] {
         let error = text.parse::<TopologySpec>().and_then(|spec| spec.build()).map(|t| t.name().to_owned());
         assert_eq!(error.expect_err(text).to_string(), message, "{text}");

@@ -35,13 +35,19 @@ fn a_file_says_everything_about_nodes_and_links() {
     let class = |name: &str| fabric.classes()[fabric.class_of(port(name)).unwrap()];
     assert_eq!([class("left>right1"), class("right1>left"), class("left>a")], ["wan", "back", "host"]);
     assert_eq!(class("right0>right1:2"), "switch");
-    assert_eq!((fabric.queue_of(port("left>right0")), fabric.queue_of(port("left>a"))), (Some(1 << 20), None));
+    assert_eq!(
+        (fabric.queue_of(port("left>right0")), fabric.queue_of(port("left>a"))),
+        (Some(1 << 20), None)
+    );
     assert_eq!(fabric.ecn_of(port("right0>left")), Some((256 << 10, 768 << 10)));
     let queue = |name: &str| fabric.queue_of(port(name)).unwrap();
     assert_eq!((queue("right0>right1:0"), queue("right1>right0:0")), (64_000, 128_000));
     assert_eq!(fabric.port(port("left>right1")).latency, Span::from_ms(2));
     assert_eq!(fabric.port(port("left>right1")).rate, Rate::from_gbps(100));
-    assert_eq!((fabric.reach_of(port("left>right0")), fabric.reach_of(port("right1>right0:1"))), (Reach::Network, Reach::Group));
+    assert_eq!(
+        (fabric.reach_of(port("left>right0")), fabric.reach_of(port("right1>right0:1"))),
+        (Reach::Network, Reach::Group)
+    );
     assert_eq!(fabric.ports().len(), 2 * (3 + 2 + 3));
 }
 
@@ -53,22 +59,40 @@ fn errors_name_the_line_and_the_word_and_say_what_was_expected() {
         ("switch", "g:1: `switch`: expected the name of a switch behind it"),
         ("switch 1a", "g:1: `1a`: expected a name: a letter, then letters, digits, `_` and `.`"),
         ("switch a[3-1]", "g:1: `a[3-1]`: expected a range such as [0-15], with the lower number first"),
-        ("switch a[0-99999999999]", "g:1: `a[0-99999999999]`: expected a range such as [0-15], with the lower number first"),
+        (
+            "switch a[0-99999999999]",
+            "g:1: `a[0-99999999999]`: expected a range such as [0-15], with the lower number first",
+        ),
         ("switch a delay=1us", "g:1: `delay=1us`: expected latency=…, group=… or the end of the line"),
-        ("switch a latency=1", "g:1: `latency=1`: expected a time in whole picoseconds with its unit (ps, ns, us, ms or s, such as 10us or 1.5ms)"),
+        (
+            "switch a latency=1",
+            "g:1: `latency=1`: expected a time in whole picoseconds with its unit (ps, ns, us, ms or s, such as 10us or 1.5ms)",
+        ),
         ("switch a\nhost a", "g:2: `a`: expected a name that no other host or switch has"),
         ("switch a\nhost b x", "g:2: expected the end of the line behind a host's name"),
         ("switch a\nlink a", "g:2: `link`: expected the names of two nodes behind it"),
         ("switch a\nlink a b", "g:2: `b`: expected a host or switch that an earlier line declares"),
-        ("switch a[0-1]\nlink a0 a1 rate=0G", "g:2: `rate=0G`: expected a rate above zero with its unit (k, M, G or T, such as 100G or 2.5Gbps)"),
+        (
+            "switch a[0-1]\nlink a0 a1 rate=0G",
+            "g:2: `rate=0G`: expected a rate above zero with its unit (k, M, G or T, such as 100G or 2.5Gbps)",
+        ),
         ("switch a[0-1]\nlink a0 a1 count=0", "g:2: `count=0`: expected a number above zero"),
-        ("switch a[0-1]\nlink a0 a1 ecn=2kB,1kB", "g:2: `ecn=2kB,1kB`: expected LOW,HIGH in bytes with LOW not above HIGH, such as 256KiB,768KiB"),
+        (
+            "switch a[0-1]\nlink a0 a1 ecn=2kB,1kB",
+            "g:2: `ecn=2kB,1kB`: expected LOW,HIGH in bytes with LOW not above HIGH, such as 256KiB,768KiB",
+        ),
         ("switch a[0-1]\nlink a0 a1 rate=1G rate=2G", "g:2: `rate=2G`: expected rate once"),
         ("switch a[0-9999]\nlink a[0-9999] a[0-9999] count=1000", "g:2: more than 8388608 links"),
         ("default", "g:1: `default`: expected rate=…, latency=… or switch-latency=… behind it"),
         ("switch s\nhost a\nhost b\nlink a s\nlink a s", "g:5: host `a` has two links; expected one"),
-        ("switch s\nhost a\nhost b # lonely\nlink a s", "g:3: host `b` has no link; expected one to a switch"),
-        ("switch s[0-1]\nhost a\nhost b\nlink a s0\nlink b s1", "g:3: there is no path between hosts `a` and `b`"),
+        (
+            "switch s\nhost a\nhost b # lonely\nlink a s",
+            "g:3: host `b` has no link; expected one to a switch",
+        ),
+        (
+            "switch s[0-1]\nhost a\nhost b\nlink a s0\nlink b s1",
+            "g:3: there is no path between hosts `a` and `b`",
+        ),
         ("switch s\nhost a\nlink a s\nlink s s", "g:4: 1 hosts; expected 2 to 1048576"),
     ] {
         let error = parse_graph("g", text).map(|t| t.hosts()).expect_err(text).to_string();
@@ -95,7 +119,9 @@ fn a_graph_survives_being_written() {
     let clos = super::bundled();
     let graph = rewritten(&clos);
     assert_eq!(graph, Topology::from_graph(clos.name(), clos.to_graph()).unwrap());
-    assert!((0..clos.ports().len() as u32).map(PortId).all(|port| graph.queue_of(port) == clos.queue_of(port)));
+    assert!(
+        (0..clos.ports().len() as u32).map(PortId).all(|port| graph.queue_of(port) == clos.queue_of(port))
+    );
 }
 
 proptest! {

@@ -32,9 +32,13 @@ fn a_clos_as_a_graph_has_the_same_ports_paths_round_trips_and_bounds() {
         assert_eq!((graph.hosts(), graph.switches()), (clos.hosts(), clos.switches()));
         assert_eq!(graph.ports().len(), clos.ports().len());
         for (id, (a, b)) in (0..).map(PortId).zip(graph.ports().iter().zip(clos.ports())) {
-            assert_eq!((a.owner, a.peer, a.reverse, a.rate, a.latency), (b.owner, b.peer, b.reverse, b.rate, b.latency));
+            assert_eq!(
+                (a.owner, a.peer, a.reverse, a.rate, a.latency),
+                (b.owner, b.peer, b.reverse, b.rate, b.latency)
+            );
             assert_eq!(graph.queue_of(id), clos.queue_of(id));
-            let class = |fabric: &Topology| fabric.class_of(id).map(|class| fabric.classes()[class].to_owned());
+            let class =
+                |fabric: &Topology| fabric.class_of(id).map(|class| fabric.classes()[class].to_owned());
             assert_eq!(class(&graph), class(&clos));
             assert_eq!(graph.link_name(id), clos.link_name(id));
         }
@@ -54,7 +58,10 @@ fn a_clos_as_a_graph_has_the_same_ports_paths_round_trips_and_bounds() {
             }
         }
         assert_eq!(graph.network_rtt(4160, 84), clos.network_rtt(4160, 84));
-        assert_eq!((graph.diameter_hops(), graph.diameter_latency()), (clos.diameter_hops(), clos.diameter_latency()));
+        assert_eq!(
+            (graph.diameter_hops(), graph.diameter_latency()),
+            (clos.diameter_hops(), clos.diameter_latency())
+        );
         let last = clos.hosts() - 1;
         let incast: Vec<_> = (0..last).map(|h| (HostId(h), HostId(last), 1_000_000)).collect();
         let shift: Vec<_> =
@@ -228,19 +235,78 @@ fn graphs_that_are_no_fabrics_are_refused_with_the_part_that_is_wrong() {
     let switch = |s| Node::Switch(SwitchId(s));
     let cable = |a, b| CableSpec::new(a, b, Rate::from_gbps(100), Span::ZERO);
     let cases: [(GraphPart, &str, Box<dyn Fn(&mut GraphSpec)>); 13] = [
-        (GraphPart::Whole, "1 hosts; expected 2 to 1048576", Box::new(|s| { s.hosts.pop(); s.cables.remove(1); })),
-        (GraphPart::Host(1), "host `h1` has no link; expected one to a switch", Box::new(|s| { s.cables.remove(1); })),
-        (GraphPart::Cable(4), "host `h1` has two links; expected one", Box::new(move |s| s.cables.push(cable(host(1), switch(0))))),
-        (GraphPart::Cable(4), "a link joins two hosts; expected a switch at one end at least", Box::new(move |s| s.cables.push(cable(host(1), host(0))))),
-        (GraphPart::Cable(4), "a link leads from a switch to itself; expected two different ends", Box::new(move |s| s.cables.push(cable(switch(1), switch(1))))),
-        (GraphPart::Cable(4), "the link ends at a node that does not exist", Box::new(move |s| s.cables.push(cable(switch(1), switch(7))))),
-        (GraphPart::Host(1), "there is no path between hosts `h0` and `h1`", Box::new(|s| { s.cables.remove(3); })),
-        (GraphPart::Switch(3), "switch `s3` has no path to the hosts", Box::new(|s| s.switches.push(SwitchSpec { name: "s3".into(), ..s.switches[0].clone() }))),
-        (GraphPart::Switch(1), "there are two nodes called `s0`; expected a name of its own for each", Box::new(|s| s.switches[1].name = "s0".into())),
-        (GraphPart::Switch(1), "`a-b`: expected a name: a letter, then letters, digits, `_` and `.`", Box::new(|s| s.switches[1].name = "a-b".into())),
-        (GraphPart::Cable(1), "the link of host `h1` has 25000000000 bit/s, that of `h0` 100000000000; expected one rate for the links of all hosts", Box::new(|s| s.cables[1].rate = Rate::from_gbps(25))),
-        (GraphPart::Cable(2), "the rate of a link must be above zero", Box::new(|s| s.cables[2].rate = Rate::from_bps(0))),
-        (GraphPart::Cable(2), "ECN marking begins above the length from which every packet is marked", Box::new(|s| s.cables[2].ecn = [Some((2, 1)); 2])),
+        (
+            GraphPart::Whole,
+            "1 hosts; expected 2 to 1048576",
+            Box::new(|s| {
+                s.hosts.pop();
+                s.cables.remove(1);
+            }),
+        ),
+        (
+            GraphPart::Host(1),
+            "host `h1` has no link; expected one to a switch",
+            Box::new(|s| {
+                s.cables.remove(1);
+            }),
+        ),
+        (
+            GraphPart::Cable(4),
+            "host `h1` has two links; expected one",
+            Box::new(move |s| s.cables.push(cable(host(1), switch(0)))),
+        ),
+        (
+            GraphPart::Cable(4),
+            "a link joins two hosts; expected a switch at one end at least",
+            Box::new(move |s| s.cables.push(cable(host(1), host(0)))),
+        ),
+        (
+            GraphPart::Cable(4),
+            "a link leads from a switch to itself; expected two different ends",
+            Box::new(move |s| s.cables.push(cable(switch(1), switch(1)))),
+        ),
+        (
+            GraphPart::Cable(4),
+            "the link ends at a node that does not exist",
+            Box::new(move |s| s.cables.push(cable(switch(1), switch(7)))),
+        ),
+        (
+            GraphPart::Host(1),
+            "there is no path between hosts `h0` and `h1`",
+            Box::new(|s| {
+                s.cables.remove(3);
+            }),
+        ),
+        (
+            GraphPart::Switch(3),
+            "switch `s3` has no path to the hosts",
+            Box::new(|s| s.switches.push(SwitchSpec { name: "s3".into(), ..s.switches[0].clone() })),
+        ),
+        (
+            GraphPart::Switch(1),
+            "there are two nodes called `s0`; expected a name of its own for each",
+            Box::new(|s| s.switches[1].name = "s0".into()),
+        ),
+        (
+            GraphPart::Switch(1),
+            "`a-b`: expected a name: a letter, then letters, digits, `_` and `.`",
+            Box::new(|s| s.switches[1].name = "a-b".into()),
+        ),
+        (
+            GraphPart::Cable(1),
+            "the link of host `h1` has 25000000000 bit/s, that of `h0` 100000000000; expected one rate for the links of all hosts",
+            Box::new(|s| s.cables[1].rate = Rate::from_gbps(25)),
+        ),
+        (
+            GraphPart::Cable(2),
+            "the rate of a link must be above zero",
+            Box::new(|s| s.cables[2].rate = Rate::from_bps(0)),
+        ),
+        (
+            GraphPart::Cable(2),
+            "ECN marking begins above the length from which every packet is marked",
+            Box::new(|s| s.cables[2].ecn = [Some((2, 1)); 2]),
+        ),
     ];
     for (part, reason, change) in cases {
         assert_eq!(refusal(&*change), (part, reason.to_owned()));

@@ -53,7 +53,10 @@ fn the_name_is_the_description_in_full() {
 #[test]
 fn errors_of_bad_descriptions_give_the_reason() {
     for (text, message) in [
-        ("torus:k=4", "`torus` is not a topology generator: expected leaf-spine, fat-tree, two-dc, dumbbell or parking-lot"),
+        (
+            "torus:k=4",
+            "`torus` is not a topology generator: expected leaf-spine, fat-tree, two-dc, dumbbell or parking-lot",
+        ),
         ("fat-tree", "fat-tree needs k=K or hosts=H"),
         ("fat-tree:", "fat-tree needs k=K or hosts=H"),
         ("fat-tree:k", "`k` is not of the form key=value"),
