@@ -85,16 +85,22 @@ fn table<P: ListSettings>(rows: &[TableRow<P>]) -> Vec<Row> {
 }
 
 fn topologies() -> Vec<Row> {
-    let file = row("FILE.topo", "two or three tiers, described in a file", "format of uet-htsim");
+    let files = [
+        row("FILE.topo", "two or three tiers, described in a file", "format of uet-htsim"),
+        row("FILE.graph", "any hosts, switches and links, described in a file", "docs/topologies.md"),
+    ];
     let generators = TopologySpec::GRAMMAR.iter().map(|(name, grammar)| {
         let (about, source) = match *name {
             "leaf-spine" => ("two tiers, every leaf joined to every spine", "the usual pod of a data centre"),
             "fat-tree" => ("three tiers of switches with K ports", "Al-Fares et al., SIGCOMM 2008"),
+            "two-dc" => ("two data centres, joined by border switches", "Uno, SC 2025, section 5.1"),
+            "dumbbell" => ("hosts on two sides of one link, hosts=N on each", "the usual bottleneck"),
+            "parking-lot" => ("a chain of links with cross traffic over each", "the usual test of fairness"),
             _ => ("a generator", "weft"),
         };
         Row { details: vec![(*grammar).to_owned()], ..row(name, about, source) }
     });
-    std::iter::once(file).chain(generators).collect()
+    files.into_iter().chain(generators).collect()
 }
 
 fn workloads() -> Vec<Row> {

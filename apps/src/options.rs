@@ -30,7 +30,7 @@ pub(crate) struct RunArgs {
     /// N + 1 for an incast and 16 for other workloads].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..))]
     pub(crate) hosts: Option<u32>,
-    /// A .topo file, leaf-spine:… or fat-tree:… (see `weft list topologies`) [default: a non-blocking
+    /// A .topo or .graph file, or leaf-spine:…, fat-tree:…, two-dc:…, dumbbell:… or parking-lot:… (see `weft list topologies`) [default: a non-blocking
     /// three-tier fat tree of just enough hosts, link latency 1 µs, switch latency 0; with --on soft
     /// leaf-spine:hosts=16,leaves=4,spines=4].
     #[arg(long, value_name = "TOPOLOGY")]
@@ -86,7 +86,7 @@ pub(crate) struct RunArgs {
     /// thresholds of their own [default: none; the thresholds of --ecn].
     #[arg(long, value_name = "DRAIN[,LOW,HIGH]", allow_hyphen_values = true)]
     pub(crate) phantom: Option<Phantom>,
-    /// Changes of links during the run, one a line: TIME (tier=T switch=S link=L | host=N) [dir=up | dir=down] (fail |
+    /// Changes of links during the run, one a line: TIME (tier=T switch=S link=L | host=N | link=A-B) [dir=up | dir=down] (fail |
     /// restore | rate=RATE | delay=TIME | drop=P | corrupt=P | gilbert=P,R[,BAD[,GOOD]] | block-loss=N:P1[,P2…] …), with
     /// probabilities from 0 to 1; see docs/link-events.md.
     #[arg(long, value_name = "FILE")]

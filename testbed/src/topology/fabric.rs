@@ -225,7 +225,7 @@ impl Topology {
     }
 
     /// The links that a packet from `src` to `dst` passes, by their sending ports, on the slowest of its paths: the one
-    /// of the greatest latency and, of several, of the lowest rates. Empty from a host to itself.
+    /// of the longest round trip of usual packets in an idle network. Empty from a host to itself.
     pub fn slowest_path(&self, src: HostId, dst: HostId) -> impl Iterator<Item = PortId> + '_ {
         let mut next = (src != dst).then(|| self.nic(src));
         core::iter::from_fn(move || {

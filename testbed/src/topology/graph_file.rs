@@ -44,7 +44,7 @@ pub struct GraphFileError {
 /// - `class` names the ports of switches at both ends, for options such as `--queue`; without it ports are of class
 ///   `host` if they lead to a host, and `switch` otherwise. `queue` is the size of these ports' data queues, and `ecn` where
 ///   marking begins and from where every packet is marked, in bytes. Each of the three can have a value for either
-///   end: `class=up/down` is `up` at A and `down` at B.
+///   end: `class=up/down` is `up` at A and `down` at B, and `queue=1MiB/-` says nothing of the queue at B.
 ///
 /// # Errors
 /// [`GraphFileError`] names the line, the word, and what was expected; for instance if there is no path between two hosts.
@@ -129,11 +129,12 @@ impl<'a> Settings<'a> {
         key: &str,
         parse: impl Fn(&'a str) -> Result<T, String>,
     ) -> Result<[Option<T>; 2], String> {
+        let one = |value| if value == "-" { Ok(None) } else { parse(value).map(Some) };
         let both = self.get(key, |value| match value.split_once('/') {
-            Some((a, b)) => Ok([parse(a)?, parse(b)?]),
-            None => parse(value).map(|value| [value.clone(), value]),
+            Some((a, b)) => Ok([one(a)?, one(b)?]),
+            None => parse(value).map(|value| [Some(value.clone()), Some(value)]),
         })?;
-        Ok(both.map_or([None, None], |ends| ends.map(Some)))
+        Ok(both.unwrap_or([None, None]))
     }
 }
 
@@ -370,8 +371,7 @@ pub fn write_graph(graph: &GraphSpec, out: &mut impl fmt::Write) -> fmt::Result 
     Ok(())
 }
 
-/// Writes a setting of the two ends of a link. What only one end has is written for both: the other is a host, for which
-/// it means nothing.
+/// Writes a setting of the two ends of a link.
 fn write_ends<T: PartialEq>(
     out: &mut impl fmt::Write,
     key: &str,
@@ -380,7 +380,10 @@ fn write_ends<T: PartialEq>(
 ) -> fmt::Result {
     match ends {
         [None, None] => Ok(()),
-        [Some(a), Some(b)] if a != b => write!(out, " {key}={}/{}", text(a), text(b)),
-        [Some(one), _] | [None, Some(one)] => write!(out, " {key}={}", text(one)),
+        [Some(a), Some(b)] if a == b => write!(out, " {key}={}", text(a)),
+        ends => {
+            let [a, b] = ends.each_ref().map(|end| end.as_ref().map_or("-".to_owned(), &text));
+            write!(out, " {key}={a}/{b}")
+        }
     }
 }

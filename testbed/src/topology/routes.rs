@@ -46,14 +46,14 @@ struct Route {
     slowest: PortId,
 }
 
-/// What a path costs in an idle network; compared latency first.
+/// What a path adds to a round trip in an idle network, ps: propagation and switching twice, and the serialisation of a
+/// data packet and of an acknowledgement of the usual sizes. So "the slowest" means the same for packets of nearly all
+/// sizes, and sums can be compared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Cost {
-    /// Propagation and switching, ps.
-    latency: u64,
-    /// Sum over the links of the time for 1 MiB, ps.
-    serialisation: u64,
-}
+pub(super) struct Cost(u64);
+
+/// Bytes on the wire of a data packet of 4 KiB with its headers, and of an acknowledgement.
+const USUAL_SIZES: [u64; 2] = [4096 + 138, 98];
 
 impl Cost {
     /// The cost of the link behind a port, with the latency of the switch that it leads to.
@@ -63,14 +63,12 @@ impl Cost {
             Node::Host(_) => 0,
         };
         let latency = port.latency.as_ps().saturating_add(switching);
-        Cost { latency, serialisation: port.rate.time_for(1 << 20).as_ps() }
+        let serialisation = USUAL_SIZES.map(|bytes| port.rate.time_for(bytes).as_ps());
+        Cost(serialisation.into_iter().fold(latency.saturating_mul(2), u64::saturating_add))
     }
 
     pub(super) fn plus(self, other: Cost) -> Cost {
-        Cost {
-            latency: self.latency.saturating_add(other.latency),
-            serialisation: self.serialisation.saturating_add(other.serialisation),
-        }
+        Cost(self.0.saturating_add(other.0))
     }
 }
 

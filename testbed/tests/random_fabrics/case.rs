@@ -13,7 +13,7 @@ use weft_testbed::sim::{
     BlockLosses, CorrelatedLoss, FaultPlan, GilbertElliott, HostModel, LinkChange, LinkDirections, LinkEvent,
     LinkFaults, PayloadMode, PhantomQueues, RunConfig, Thresholds, Timers,
 };
-use weft_testbed::topology::{HostId, PortId, Topology, TopologySpec};
+use weft_testbed::topology::{HostId, PortId, Topology, TopologySpec, parse_graph};
 use weft_testbed::workload::{Connection, Flow, Start, Trigger, TriggerIdx, TriggerKind, Workload};
 
 /// Time limit of a run: an hour. With production timers a run of the worst faults takes minutes.
@@ -32,6 +32,7 @@ const SHORT_BOUND: u64 = 200;
 /// A fabric, a workload and faults, as they are drawn.
 #[derive(Clone, Debug)]
 pub(crate) struct Case {
+    /// A description, or the text of a `.graph` file.
     pub(crate) topology: String,
     /// Pairs of hosts, modulo the number of hosts.
     pub(crate) pairs: Vec<(u32, u32)>,
@@ -107,7 +108,10 @@ pub(crate) struct Outage {
 
 impl Case {
     pub(crate) fn config(&self) -> RunConfig {
-        let topology = self.topology.parse::<TopologySpec>().unwrap().build().unwrap();
+        let topology = match self.topology.contains('\n') {
+            true => parse_graph("drawn.graph", &self.topology).unwrap(),
+            false => self.topology.parse::<TopologySpec>().unwrap().build().unwrap(),
+        };
         let workload = self.workload(&topology);
         let mut config = RunConfig {
             cc: CcChoice::parse(self.cc).unwrap(),
@@ -256,6 +260,36 @@ impl Size {
     }
 }
 
+/// A connected graph of switches, in which each switch has a link to an earlier one, and further links join any two. Some
+/// switches have groups.
+fn graphs() -> impl Strategy<Value = String> {
+    let link = (any::<u32>(), any::<u32>(), select(vec!["10G", "25G", "100G"]), 0u64..20_000, 1u32..=3);
+    let links = prop::collection::vec(link, 1..=8);
+    (1u32..=5, links, prop::collection::vec(0u32..5, 2..=8)).prop_map(|(switches, links, hosts)| {
+        let mut text = String::from("default latency=500ns switch-latency=100ns\n");
+        for switch in 0..switches {
+            let group = if switch % 3 == 2 { String::new() } else { format!(" group=g{}", switch % 2) };
+            text += &format!("switch s{switch}{group}\n");
+        }
+        for (host, at) in hosts.iter().enumerate() {
+            text += &format!("host h{host}\nlink h{host} s{}\n", at % switches);
+        }
+        let drawn = links.len() as u32;
+        for (number, (a, b, rate, ns, count)) in (1..).zip(links) {
+            // The first links join each switch to an earlier one.
+            let (a, b) = if number < switches { (number, b % number) } else { (a % switches, b % switches) };
+            if a != b {
+                text += &format!("link s{a} s{b} rate={rate} latency={ns}ns count={count}\n");
+            }
+        }
+        // Where too few links are drawn to join all switches.
+        for switch in drawn + 1..switches {
+            text += &format!("link s{switch} s0\n");
+        }
+        text
+    })
+}
+
 fn topologies() -> impl Strategy<Value = String> {
     // Rates of the links to hosts and between switches.
     let rates = select(vec![
@@ -282,6 +316,12 @@ fn topologies() -> impl Strategy<Value = String> {
         1 => (2u32..=16, common).prop_map(|(hosts, ((link, _), ns, switch))| {
             format!("fat-tree:hosts={hosts},link={link},latency={ns}ns,switch-latency={switch}ns")
         }),
+        1 => graphs(),
+        1 => select(vec![
+            "two-dc:k=2,border-links=2,border-latency=50us".to_owned(),
+            "dumbbell:hosts=3,bottleneck=25G,delay=20us".to_owned(),
+            "parking-lot:hops=2,bottleneck=40G".to_owned(),
+        ]),
     ]
 }
 

@@ -5,6 +5,9 @@ use weft_cc::{Rate, Span};
 
 use crate::topology::{Node, PortId, Reach, Topology, TopologySpec, parse_graph, write_graph};
 
+/// The example of docs/topologies.md.
+const TWO_SITES: &str = include_str!("../../../data/topologies/two_sites.graph");
+
 const SMALL: &str = "\
 # Two racks and a slow link.
 default rate=25G latency=500ns switch-latency=100ns
@@ -112,6 +115,8 @@ fn rewritten(fabric: &Topology) -> Topology {
 fn a_graph_survives_being_written() {
     let small = parse_graph("small.graph", SMALL).unwrap();
     assert_eq!(rewritten(&small), small);
+    let sites = parse_graph("two_sites.graph", TWO_SITES).unwrap();
+    assert_eq!((sites.hosts(), sites.switches(), rewritten(&sites)), (8, 5, sites.clone()));
     for spec in ["two-dc:k=4,hosts=7", "dumbbell:hosts=2,delay=3ms", "parking-lot:hops=2,bottleneck=10G"] {
         let fabric = spec.parse::<TopologySpec>().unwrap().build().unwrap();
         assert_eq!(rewritten(&fabric), fabric, "{spec}");
