@@ -107,10 +107,14 @@ impl Degradation {
     /// The ports of `fabric` that become slow: those that send in the slow directions.
     ///
     /// # Errors
-    /// `fabric` has no such tier below the top, no such switch, or its switches have fewer uplinks.
+    /// `fabric` is a graph or has no such tier below the top, no such switch, or its switches have fewer uplinks.
     pub fn ports(&self, fabric: &Topology) -> Result<Vec<SlowPort>, DegradationError> {
         let tiers = fabric.tiers();
-        let Some((_, below_top)) = tiers.split_last() else { return Ok(Vec::new()) };
+        let Some((_, below_top)) = tiers.split_last() else {
+            let expected =
+                "a folded Clos, as a graph has no tiers; link=A-B in a link event names a link of a graph";
+            return Err(wrong(&format!("tier={}", self.tier), expected));
+        };
         let Some(tier) = below_top.get(usize::from(self.tier)) else {
             let expected = format!("a tier below {}, the top", below_top.len());
             return Err(wrong(&format!("tier={}", self.tier), &expected));

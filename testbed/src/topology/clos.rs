@@ -85,6 +85,11 @@ impl Topology {
         self.clos().map(|clos| clos.shape.pod_of(host))
     }
 
+    /// Number of pods of a folded Clos; 1 in a fabric of two tiers, and in a graph.
+    pub fn pods(&self) -> u32 {
+        self.clos().map_or(1, |clos| clos.shape.pods)
+    }
+
     /// Bandwidth down over bandwidth up of a switch of `tier`; 1 for the top tier, and in a graph.
     pub fn oversubscription(&self, tier: u8) -> f64 {
         let t = usize::from(tier);

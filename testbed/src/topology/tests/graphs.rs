@@ -329,6 +329,28 @@ fn a_path_of_more_switches_than_a_ttl_allows_is_refused() {
 }
 
 #[test]
+fn what_names_tiers_is_refused_in_a_graph() {
+    let bell = build("dumbbell:hosts=2");
+    let degradation: crate::link_events::Degradation = "tier=0,links=1".parse().unwrap();
+    let refusal = degradation.ports(&bell).unwrap_err().to_string();
+    assert!(refusal.starts_with("`tier=0`: expected a folded Clos"), "{refusal}");
+    let event = |text| crate::link_events::parse_link_events("e", text, &bell);
+    let refusal = event("1us tier=0 switch=0 link=0 fail").unwrap_err().to_string();
+    assert!(refusal.starts_with("e:1:5: `tier=0`: expected link=A-B or host=N"), "{refusal}");
+    let refusal = event("1us link=left-up fail").unwrap_err().to_string();
+    assert_eq!(refusal, "e:1:5: `link=left-up`: expected a node of the topology instead of `up`");
+    let refusal = event("1us link=left>right dir=up fail").unwrap_err().to_string();
+    assert!(refusal.starts_with("e:1:21: `dir=up`: expected a change of the link"), "{refusal}");
+    let text = "1us link=left>right fail\n2us link=left-right restore\n3us host=1 dir=down fail\n";
+    let mut written = String::new();
+    for event in event(text).unwrap() {
+        crate::link_events::write_link_event(&event, &bell, &mut written).unwrap();
+        written.push('\n');
+    }
+    assert_eq!(written, text);
+}
+
+#[test]
 fn link_names_that_do_not_exist_are_refused_with_what_was_expected() {
     let refusal = |fabric: &Topology, name| fabric.link_named(name).unwrap_err().to_string();
     let bell = build("dumbbell:hosts=2");
