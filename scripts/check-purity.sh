@@ -10,7 +10,7 @@ if [ $# -gt 0 ]; then
     places=("$@")
 else
     places=(cc/src stack/src/{wire,pdc,spray,fec,ses,fep}
-        testbed/src/{switch,sim,soft,topology,workload})
+        testbed/src/{goal,switch,sim,soft,topology,workload})
 fi
 
 modules='(fs|io|net|time|thread|env|process)'

@@ -1,6 +1,7 @@
 //! The command line.
 
 use crate::doctor::DoctorArgs;
+use crate::goal::GoalArgs;
 use crate::htsim::HtsimArgs;
 use crate::list::Catalogue;
 use crate::options::RunArgs;
@@ -86,6 +87,10 @@ pub(crate) enum Command {
     ///
     /// Exit status: 0 when it did what was asked, 1 when it could not, 2 for options or words that make no sense.
     Testbed(TestbedArgs),
+    /// Write the GOAL program of a collective operation: what each rank sends and receives, and in which order.
+    ///
+    /// Exit status: 0 when the file is written, 1 when it could not be, 2 for options that make no sense.
+    Goal(GoalArgs),
     /// List the choices of an option, each with one line and its source.
     List {
         /// The option to list the choices of.

@@ -6,6 +6,7 @@ mod choices;
 mod cli;
 mod doctor;
 mod failure;
+mod goal;
 mod htsim;
 mod interrupt;
 mod list;
@@ -84,6 +85,7 @@ fn dispatch(command: Command) -> Result<(), Failure> {
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Serve(args) => serve::serve(&args),
         Command::Testbed(args) => testbed::testbed(&args),
+        Command::Goal(args) => goal::goal(&args),
         Command::RunHost { parent_process, number, run } => {
             let plan = resolve::resolve(&run);
             let outcome =

@@ -2,6 +2,7 @@
 //! and endpoints in virtual time, and the software fabric that forwards real frames.
 #![forbid(unsafe_code)]
 
+pub mod goal;
 pub mod link_events;
 pub mod sim;
 pub mod soft;

@@ -1,0 +1,5 @@
+//! Tests of the text form, of generated programs and of their execution.
+
+mod generated;
+mod refusals;
+mod round_trip;
