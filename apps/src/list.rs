@@ -8,7 +8,7 @@ use weft_cc::registry::{RECEIVERS, SENDERS};
 use weft_cc::table::{ListSettings, Row as TableRow};
 use weft_stack::spray::registry::BALANCERS;
 use weft_testbed::topology::TopologySpec;
-use weft_testbed::workload::WorkloadSpec;
+use weft_testbed::workload::{BUILT_IN_SIZES, GENERATORS, Parameter};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Catalogue {
@@ -49,7 +49,7 @@ pub(crate) fn list(what: Catalogue, name: Option<&str>) -> Result<String, Failur
             let known = known.join(", ");
             return Err(Failure::Usage(format!("no '{name}' in this list; expected one of: {known}")));
         }
-    } else if matches!(what, Catalogue::Cc | Catalogue::Lb) {
+    } else if matches!(what, Catalogue::Cc | Catalogue::Lb | Catalogue::Workloads) {
         // Dozens of parameters would hide the one line that each algorithm is to have.
         rows.iter_mut().for_each(|row| row.details.clear());
     }
@@ -105,6 +105,22 @@ fn topologies() -> Vec<Row> {
 
 fn workloads() -> Vec<Row> {
     let file = row("FILE.cm", "a connection matrix, given with --matrix", "format of uet-htsim");
-    let generators = WorkloadSpec::ALL.iter().map(|(name, about)| row(name, about, "SMaRTT, section IV"));
+    let generators = GENERATORS.iter().map(|generator| {
+        let mut details = vec![generator.form.to_owned()];
+        details.extend(generator.parameters.iter().map(parameter));
+        if generator.parameters.iter().any(|parameter| parameter.key == "sizes") {
+            let known = BUILT_IN_SIZES.iter().map(|sizes| format!("  {}: {}", sizes.name, sizes.about));
+            details
+                .push("distributions of sizes (a FILE has lines with a size and a percentage):".to_owned());
+            details.extend(known);
+        }
+        Row { details, ..row(generator.name, generator.about, generator.source) }
+    });
     std::iter::once(file).chain(generators).collect()
+}
+
+fn parameter(parameter: &Parameter) -> String {
+    let Parameter { key, values, default, about } = parameter;
+    let default = if default.is_empty() { String::new() } else { format!(" [default: {default}]") };
+    format!("{key}={values}: {about}{default}")
 }

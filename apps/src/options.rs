@@ -11,6 +11,7 @@ use weft_cc::{Rate, Span};
 use weft_stack::fep::BusyTimeout;
 use weft_testbed::link_events::Degradation;
 use weft_testbed::sim::HostModel;
+use weft_testbed::workload::WorkloadSpec;
 
 /// Options are left as given: what is absent gets its default where the run is set up, so that an
 /// option without effect can be told from one not given, and refused.
@@ -20,10 +21,11 @@ pub(crate) struct RunArgs {
     /// Connection matrix to run.
     #[arg(long, value_name = "FILE.cm")]
     pub(crate) matrix: Option<PathBuf>,
-    /// Workload to generate: incast:N, permutation or all-to-all:K (K flows active per host).
+    /// Workload to generate, such as incast:N, permutation, all-to-all:K or poisson:load=0.6,sizes=WebSearch,duration=10ms
+    /// (see `weft list workloads`); may be repeated: workloads are laid over one another.
     #[arg(long, value_name = "KIND")]
-    pub(crate) workload: Option<String>,
-    /// Bytes of each generated flow [default: 2MiB].
+    pub(crate) workload: Vec<String>,
+    /// Bytes of each generated flow, where the workload does not say it [default: 2MiB].
     #[arg(long, value_name = "BYTES", value_parser = units::bytes, conflicts_with = "matrix", allow_negative_numbers = true)]
     pub(crate) size: Option<u64>,
     /// Number of hosts; overrides a matrix's node count [default: the matrix's, else the topology's, else
@@ -187,6 +189,12 @@ impl RunArgs {
     /// Bytes of each generated flow.
     pub(crate) fn size(&self) -> u64 {
         self.size.unwrap_or(DEFAULT_SIZE)
+    }
+
+    /// Whether the workload has flows whose size [`RunArgs::size`] says.
+    pub(crate) fn takes_size(&self) -> bool {
+        let specs = self.workload.iter().filter_map(|text| text.parse::<WorkloadSpec>().ok());
+        specs.into_iter().any(|spec| spec.has_default_size())
     }
 
     /// Whether messages have bytes: the choice, or the platform's default.

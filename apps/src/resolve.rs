@@ -13,13 +13,16 @@ use weft_stack::rng::Rng;
 use weft_testbed::link_events::parse_link_events;
 use weft_testbed::sim::{Algorithms, FaultPlan, Overhead, PayloadMode, PhantomQueues, RunConfig, Thresholds};
 use weft_testbed::topology::{Topology, TopologySpec, parse_graph, parse_topo};
-use weft_testbed::workload::{CmOptions, CmReader, Workload, WorkloadSpec, WorkloadSpecError};
+use weft_testbed::workload::{
+    CmOptions, CmReader, MAX_MESSAGE_BYTES, Setting, Workload, WorkloadSpec, WorkloadSpecError,
+};
 
 const DEFAULT_HOSTS: u32 = 16;
 const DEFAULT_ECN: Ecn = Ecn::Bdp(0.2, 0.8);
 /// The zones of a fabric: hosts of the sender's own group, and all others.
 const ZONES: [&str; 2] = ["intra", "inter"];
-/// The generator's stream that draws the workload; the engine uses other streams.
+/// The generator's stream that draws the first workload; further ones have the streams below. The engine uses other
+/// streams.
 const WORKLOAD_STREAM: u64 = u64::MAX;
 
 /// A run, ready to start.
@@ -28,6 +31,7 @@ pub(crate) struct Plan {
     pub(crate) faults: FaultPlan,
     /// How many times slower the fabric is than described.
     pub(crate) slow: u32,
+    pub(crate) on: Platform,
     pub(crate) settings: Settings,
 }
 
@@ -38,26 +42,29 @@ pub(crate) fn resolve(args: &RunArgs) -> Result<Plan, Failure> {
     check_paths(args)?;
     let (Algorithms { cc, lb }, intra) = algorithms(args)?;
     let given = args.topology.as_deref().map(|text| topology(text, args)).transpose()?;
-    let workload = workload(args, given.as_ref())?;
+    let source = Source::read(args, given.as_ref())?;
+    let hosts = source.hosts();
     let topology = match given {
         Some(topology) => topology,
-        None if args.on == Platform::Soft => small(workload.hosts(), args)?,
-        None => with_link(just_enough(workload.hosts(), args)?, args),
+        None if args.on == Platform::Soft => small(hosts, args)?,
+        None => with_link(just_enough(hosts, args)?, args),
     };
-    if let Some(host) = args.trace_host.iter().find(|host| **host >= workload.hosts()) {
-        let most = workload.hosts() - 1;
+    if let Some(host) = args.trace_host.iter().find(|host| **host >= hosts) {
+        let most = hosts - 1;
         return Err(usage("--trace-host", format_args!("there is no host {host}; expected 0 to {most}")));
     }
     let slow = slow(&topology, args);
     let topology = if slow > 1 { topology.slowed(slow) } else { topology };
-    if topology.hosts() < workload.hosts() {
+    if topology.hosts() < hosts {
         return Err(Failure::Usage(format!(
             "--topology: {} has {} hosts, the workload needs {}; expected a larger one (or fewer --hosts)",
             topology.name(),
             topology.hosts(),
-            workload.hosts()
+            hosts
         )));
     }
+    let workload = source.workload(args, &topology)?;
+    check_sizes(args, &workload)?;
     let defaults = RunConfig::new(topology, workload);
     let config = RunConfig {
         cc,
@@ -94,7 +101,7 @@ pub(crate) fn resolve(args: &RunArgs) -> Result<Plan, Failure> {
         udp::check_hosts(&config)?;
     }
     let settings = Settings::new(args, &config, slow);
-    Ok(Plan { config, faults, slow, settings })
+    Ok(Plan { config, faults, slow, on: args.on, settings })
 }
 
 fn usage(option: &str, error: impl std::fmt::Display) -> Failure {
@@ -148,6 +155,18 @@ fn place(path: &Path) -> PathBuf {
         Some(path.parent()?.canonicalize().ok()?.join(path.file_name()?))
     };
     path.canonicalize().ok().or_else(beside).unwrap_or_else(|| path.to_owned())
+}
+
+/// Elsewhere than in a simulation, a flow is one message, whose bytes are in memory at both ends.
+fn check_sizes(args: &RunArgs, workload: &Workload) -> Result<(), Failure> {
+    let large = workload.flows().iter().find(|flow| flow.bytes > MAX_MESSAGE_BYTES);
+    let Some(flow) = large.filter(|_| args.on != Platform::Sim) else { return Ok(()) };
+    let option = if args.matrix.is_some() { "--matrix" } else { "--size" };
+    let (id, bytes, on) = (flow.id, flow.bytes, args.on);
+    Err(usage(
+        option,
+        format_args!("flow {id} has {bytes} bytes; expected at most {MAX_MESSAGE_BYTES} on {on}"),
+    ))
 }
 
 /// Each path over kernel UDP is a source port of every host.
@@ -241,19 +260,57 @@ fn with_link(topology: Topology, args: &RunArgs) -> Topology {
     }
 }
 
-fn workload(args: &RunArgs, topology: Option<&Topology>) -> Result<Workload, Failure> {
-    if let Some(matrix) = &args.matrix {
-        return read_matrix(matrix, CmOptions { hosts: args.hosts, ..CmOptions::default() });
+/// Where the flows come from.
+enum Source {
+    Matrix(Workload),
+    /// Descriptions, over so many hosts.
+    Generated(Vec<WorkloadSpec>, u32),
+}
+
+impl Source {
+    /// Reads the matrix, or the descriptions. Without a number of hosts, these are for those of `topology` or for as
+    /// many as they need.
+    fn read(args: &RunArgs, topology: Option<&Topology>) -> Result<Source, Failure> {
+        if let Some(matrix) = &args.matrix {
+            let options = CmOptions { hosts: args.hosts, ..CmOptions::default() };
+            return Ok(Source::Matrix(read_matrix(matrix, options)?));
+        }
+        let parse = |text: &String| text.parse().map_err(|e| usage("--workload", e));
+        let specs: Vec<WorkloadSpec> = args.workload.iter().map(parse).collect::<Result<_, _>>()?;
+        if args.size.is_some() && !specs.iter().any(WorkloadSpec::has_default_size) {
+            return Err(usage("--size", "has no effect: the workload says the sizes of its flows"));
+        }
+        let needed = |spec: &WorkloadSpec| {
+            let least = u32::try_from(spec.hosts_needed()).unwrap_or(u32::MAX);
+            spec.default_hosts().unwrap_or(least.max(DEFAULT_HOSTS))
+        };
+        let default = || specs.iter().map(needed).max().unwrap_or(DEFAULT_HOSTS);
+        let hosts = args.hosts.or(topology.map(Topology::hosts)).unwrap_or_else(default);
+        Ok(Source::Generated(specs, hosts))
     }
-    let kind = args.workload.as_deref().unwrap_or_default();
-    let spec: WorkloadSpec = kind.parse().map_err(|e| usage("--workload", e))?;
-    let default = topology.map(Topology::hosts).or(spec.default_hosts()).unwrap_or(DEFAULT_HOSTS);
-    let mut rng = Rng::new(args.seed, WORKLOAD_STREAM);
-    spec.build(Some(args.hosts.unwrap_or(default)), args.size(), &mut rng).map_err(|e| match e {
-        WorkloadSpecError::Workload(_) => usage("--size", e),
-        WorkloadSpecError::TooFewHosts { .. } if args.hosts.is_some() => usage("--hosts", e),
-        _ => usage("--workload", e),
-    })
+
+    fn hosts(&self) -> u32 {
+        match self {
+            Source::Matrix(workload) => workload.hosts(),
+            Source::Generated(_, hosts) => *hosts,
+        }
+    }
+
+    fn workload(self, args: &RunArgs, topology: &Topology) -> Result<Workload, Failure> {
+        let (specs, hosts) = match self {
+            Source::Matrix(workload) => return Ok(workload),
+            Source::Generated(specs, hosts) => (specs, hosts),
+        };
+        let read = |name: &str| read(name).map_err(|failure| failure.to_string());
+        let setting = Setting { hosts, topology: Some(topology), bytes: args.size(), read: &read };
+        let rng = |i: usize| Rng::new(args.seed, WORKLOAD_STREAM - i as u64);
+        WorkloadSpec::build_all(&specs, &setting, rng).map_err(|(i, e)| match e {
+            WorkloadSpecError::Workload(_) => usage("--size", e),
+            WorkloadSpecError::TooFewHosts { .. } if args.hosts.is_some() => usage("--hosts", e),
+            WorkloadSpecError::TooFewHosts { .. } => usage("--workload", e),
+            _ => usage("--workload", format_args!("{}: {e}", specs[i])),
+        })
+    }
 }
 
 /// Line by line: the text of a matrix may be larger than its flows.

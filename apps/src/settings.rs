@@ -36,13 +36,18 @@ impl Settings {
         let tiers_differ = topology.sets_queues();
         let one_queue = args.on.has_fabric() && (args.queue.is_some() || !tiers_differ);
         // A matrix says it for each flow.
-        let size = args.workload.is_some().then(|| args.size());
+        let size = args.takes_size().then(|| args.size());
+        let workload = match &args.workload[..] {
+            [] => Value::Null,
+            [one] => json!(one),
+            several => json!(several.join(" ")),
+        };
         let fixed = matches!(config.wire_overhead, Overhead::Fixed(_));
         let mut rows = vec![
             ("version", json!(env!("CARGO_PKG_VERSION"))),
             ("on", json!(args.on)),
             ("matrix", json!(file(&args.matrix))),
-            ("workload", json!(args.workload)),
+            ("workload", json!(workload)),
         ];
         rows.extend(network.pair.map(|pair| ("pair", json!(pair))));
         rows.extend([
@@ -140,10 +145,9 @@ fn lb_name(config: &RunConfig) -> String {
 }
 
 fn headline(args: &RunArgs, config: &RunConfig, network: &Network, slow: u32) -> String {
-    let what = match (&args.workload, &args.matrix) {
-        (Some(kind), _) => kind.clone(),
-        (None, Some(path)) => path.display().to_string(),
-        (None, None) => String::new(),
+    let what = match &args.matrix {
+        Some(path) => path.display().to_string(),
+        None => args.workload.join(" and "),
     };
     let (cc, lb, paths) = (cc_name(config), lb_name(config), config.paths);
     let windows = if config.windows == Windows::Flow { ", a window for each flow" } else { "" };

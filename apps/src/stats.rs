@@ -3,7 +3,7 @@
 use serde::Serialize;
 use weft_cc::Span;
 
-/// Least, mean, median, 99th percentile and greatest of a set of times, in microseconds. All are
+/// Least, mean, median, 99th percentile and greatest of a set of times, in microseconds, or of numbers. All are
 /// none for an empty set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct Summary {
@@ -27,6 +27,22 @@ impl Summary {
             p50: Some(rank(50)),
             p99: Some(rank(99)),
             max: Some(last.as_us_f64()),
+        }
+    }
+}
+
+impl Summary {
+    /// Sums up `numbers`, which are in no unit, in the same way.
+    pub(crate) fn of_numbers(mut numbers: Vec<f64>) -> Summary {
+        numbers.sort_unstable_by(f64::total_cmp);
+        let Some(last) = numbers.last() else { return Summary::default() };
+        let rank = |percent: usize| numbers[(numbers.len() * percent).div_ceil(100).max(1) - 1];
+        Summary {
+            min: Some(numbers[0]),
+            mean: Some(numbers.iter().sum::<f64>() / numbers.len() as f64),
+            p50: Some(rank(50)),
+            p99: Some(rank(99)),
+            max: Some(*last),
         }
     }
 }
@@ -65,6 +81,9 @@ mod tests {
             Summary { min: Some(7.0), mean: Some(7.0), p50: Some(7.0), p99: Some(7.0), max: Some(7.0) }
         );
         assert_eq!(us(&[]), Summary::default());
+        let numbers: Vec<f64> = (1..=100).rev().map(f64::from).collect();
+        assert_eq!(Summary::of_numbers(numbers), us(&hundred));
+        assert_eq!(Summary::of_numbers(Vec::new()), Summary::default());
     }
 
     #[test]

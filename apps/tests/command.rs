@@ -56,6 +56,8 @@ fn the_json_report_has_exactly_its_keys() {
     let top = [
         "flows",
         "fct_us",
+        "flow_slowdown",
+        "by_size",
         "bound_us",
         "slowdown_max",
         "jain",
@@ -220,13 +222,14 @@ fn the_flow_table_has_a_row_for_each_flow() {
     assert!(run(&["--workload", "incast:4", "--size", "100KB", "--flows", name]).status.success());
     let text = fs::read_to_string(&path).expect("the table");
     let mut rows = text.lines();
-    assert_eq!(rows.next(), Some("id,src,dst,bytes,start_us,end_us,fct_us,retransmitted"));
+    assert_eq!(rows.next(), Some("id,src,dst,bytes,start_us,end_us,fct_us,retransmitted,ideal_us,slowdown"));
     let rows: Vec<Vec<&str>> = rows.map(|row| row.split(',').collect()).collect();
     assert_eq!(rows.len(), 4);
     for row in &rows {
-        assert_eq!((row.len(), row[2], row[3]), (8, rows[0][2], "100000"));
+        assert_eq!((row.len(), row[2], row[3]), (10, rows[0][2], "100000"));
         let us = |column: usize| row[column].parse::<f64>().expect("a time");
         assert!(us(6) > 8.0 && (us(5) - us(4) - us(6)).abs() < 1e-5, "{row:?}");
+        assert!((us(6) / us(8) - us(9)).abs() < 1e-4 && us(9) > 1.0, "{row:?}");
     }
 
     let late = run(&["--workload", "incast:4", "--size", "100KB", "--until", "20us", "--flows", name]);
@@ -305,7 +308,14 @@ fn options_that_make_no_sense_are_refused_in_one_line() {
         ),
         (&["--workload", "permutation", "--link", "100"], "--link"),
         (&["--workload", "permutation", "--until", "5"], "--until"),
-        (&["--workload", "permutation", "--size", "5GB"], "--size"),
+        (&["--workload", "permutation", "--size", "100000000GB"], "--size"),
+        (&["--workload", "permutation", "--size", "5GB", "--on", "udp"], "--size"),
+        (&["--workload", "permutation:size=1MB", "--size", "2MB"], "--size"),
+        (
+            &["--workload", "poisson:load=0.5,flows=9,sizes=none.txt"],
+            "--workload: poisson:load=0.5,flows=9,sizes=none.txt: sizes: none.txt: ",
+        ),
+        (&["--workload", "poisson:flows=9"], "--workload: expected load=SHARE"),
         (&["--workload", "permutation", "--trim", "maybe"], "--trim"),
         (&["--workload", "permutation", "--cc", "reno"], "--cc: unknown congestion control 'reno'"),
         (&["--workload", "permutation", "--cc-set", "speed=9"], "--cc-set: nscc has no parameter 'speed'"),
@@ -462,7 +472,20 @@ fn lists_name_everything_that_can_be_chosen() {
         ("cc", &["nscc", "smartt", "dctcp", "rccc", "constant", "median(SENDER)", "SENDER+RECEIVER"]),
         ("lb", &["ecmp", "oblivious", "round-robin", "reps", "bitmap", "mixed"]),
         ("topologies", &["leaf-spine", "fat-tree", "FILE.topo"]),
-        ("workloads", &["incast:N", "permutation", "all-to-all:K", "FILE.cm"]),
+        (
+            "workloads",
+            &[
+                "incast",
+                "permutation",
+                "all-to-all",
+                "all-reduce",
+                "poisson",
+                "lognormal",
+                "rpc",
+                "bursts",
+                "FILE.cm",
+            ],
+        ),
     ];
     for (what, names) in cases {
         let output = weft(&["list", what]);

@@ -2,7 +2,8 @@
 //! when the run is over.
 
 use super::News;
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
 use weft_cc::{Span, Time};
 use weft_stack::packet::Addr;
 use weft_testbed::sim::{RunConfig, RunProgress};
@@ -41,6 +42,7 @@ impl Participants {
                     .for_each(|trigger| kept[trigger.index()] = false),
             }
         }
+        give_up_chains(workload, &mut kept);
         Participants { kept, ahead: bytes <= MADE_AHEAD, ..participants }
     }
 
@@ -52,6 +54,26 @@ impl Participants {
     fn address(&self, host: u32) -> Option<Addr> {
         self.addresses.get(&host).copied()
     }
+}
+
+/// Does not keep any trigger that one activates which is not kept.
+fn give_up_chains(workload: &Workload, kept: &mut [bool]) {
+    let mut given_up: Vec<usize> = (0..kept.len()).filter(|i| !kept[*i]).collect();
+    while let Some(i) = given_up.pop() {
+        if let Some(then) = workload.triggers()[i].then.filter(|then| kept[then.index()]) {
+            kept[then.index()] = false;
+            given_up.push(then.index());
+        }
+    }
+}
+
+/// Something that begins at a given time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Beginning {
+    /// This flow starts.
+    Flow(u32),
+    /// A trigger is activated.
+    Activation(TriggerIdx),
 }
 
 /// Takes in the news of all hosts, and says which flows start next and when the run is over.
@@ -67,6 +89,8 @@ pub(crate) struct Coordinator<'a> {
     /// When something last went forward, or the last start that the workload sets.
     last_news: Time,
     moved: u64,
+    /// What begins by itself, or after a trigger's delay, so long after `begin`.
+    agenda: BinaryHeap<Reverse<(Span, Beginning)>>,
 }
 
 impl<'a> Coordinator<'a> {
@@ -82,6 +106,7 @@ impl<'a> Coordinator<'a> {
             until: config.until,
             last_news: Time::ZERO,
             moved: 0,
+            agenda: BinaryHeap::new(),
         }
     }
 
@@ -93,21 +118,48 @@ impl<'a> Coordinator<'a> {
         });
         self.begin = now;
         self.last_news = now + last_start.map(|at| at.since(Time::ZERO)).max().unwrap_or(Span::ZERO);
+        for (trigger, index) in self.workload.triggers().iter().zip((0..).filter_map(TriggerIdx::new)) {
+            if let Some(at) = trigger.at {
+                self.note(at.since(Time::ZERO), Beginning::Activation(index));
+            }
+        }
+    }
+
+    /// Notes what begins when the run is `at` old.
+    fn note(&mut self, at: Span, what: Beginning) {
+        self.last_news = self.last_news.latest(self.begin + at);
+        self.agenda.push(Reverse((at, what)));
+    }
+
+    /// The flows whose time has come because of a delay, by their index in the workload.
+    pub(crate) fn due(&mut self, now: Time) -> Vec<u32> {
+        let since = now.since(self.begin);
+        let mut flows = Vec::new();
+        while self.agenda.peek().is_some_and(|Reverse((at, _))| *at <= since) {
+            match self.agenda.pop() {
+                Some(Reverse((_, Beginning::Flow(flow)))) => flows.push(flow),
+                Some(Reverse((_, Beginning::Activation(trigger)))) => {
+                    flows.extend(self.activate(now, Some(trigger)));
+                }
+                None => {}
+            }
+        }
+        flows
     }
 
     /// Takes in news that arrived at `now`. Returns the flows that start because of them, by their index in the
     /// workload.
-    pub(crate) fn take_in(&mut self, now: Time, news: News) -> &'a [u32] {
+    pub(crate) fn take_in(&mut self, now: Time, news: News) -> Vec<u32> {
         self.last_news = self.last_news.latest(now);
         match news {
             News::Sent(index) => {
                 self.delivered += 1;
-                self.activate(self.flow(index).and_then(|flow| flow.on_sent))
+                self.activate(now, self.flow(index).and_then(|flow| flow.on_sent))
             }
-            News::Received(index) => self.activate(self.flow(index).and_then(|flow| flow.on_received)),
+            News::Received(index) => self.activate(now, self.flow(index).and_then(|flow| flow.on_received)),
             News::Done => {
                 self.running = self.running.saturating_sub(1);
-                &[]
+                Vec::new()
             }
         }
     }
@@ -116,8 +168,21 @@ impl<'a> Coordinator<'a> {
         self.workload.flows().get(index as usize)
     }
 
-    fn activate(&mut self, trigger: Option<TriggerIdx>) -> &'a [u32] {
-        trigger.map_or(&[], |trigger| self.triggers.activate(self.workload, trigger))
+    /// Activates a trigger. Returns the flows that start at once.
+    fn activate(&mut self, now: Time, mut next: Option<TriggerIdx>) -> Vec<u32> {
+        let mut flows = Vec::new();
+        while let Some(trigger) = next.take() {
+            let Some(fired) = self.triggers.activate(self.workload, trigger) else { break };
+            if fired.delay == Span::ZERO {
+                flows.extend(fired.flows);
+                next = fired.then;
+            } else {
+                let at = now.since(self.begin) + fired.delay;
+                fired.flows.iter().for_each(|flow| self.note(at, Beginning::Flow(*flow)));
+                fired.then.into_iter().for_each(|then| self.note(at, Beginning::Activation(then)));
+            }
+        }
+        flows
     }
 
     /// Whether the run is over at `now`: all flows have ended, time is up, or nothing has moved for 10 s. `moved` is any

@@ -161,6 +161,9 @@ impl<'a, P: Port> Live<'a, P> {
                 self.start(now, flow);
             }
         }
+        for flow in self.coordinator.due(now) {
+            self.start(now, flow);
+        }
         let mut idle = true;
         for host in &mut self.hosts {
             idle &= drive(&mut host.worker);
@@ -171,7 +174,7 @@ impl<'a, P: Port> Live<'a, P> {
             idle &= !host.flows.collect(now, host.worker.fep_mut());
             while let Some(news) = self.hosts[at].flows.poll_news() {
                 for flow in self.coordinator.take_in(now, news) {
-                    self.start(now, *flow);
+                    self.start(now, flow);
                 }
             }
         }

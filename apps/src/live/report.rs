@@ -152,6 +152,7 @@ pub(crate) fn run_report(config: &RunConfig, hosts: &[HostReport]) -> RunReport 
     payload_errors.extend(lost.map(|(_, flow)| format!("flow {} never arrived", flow.id)));
     let done = hosts.iter().all(|host| host.done);
     RunReport {
+        tasks: Vec::new(),
         failures: Vec::new(),
         // They are the simulator's.
         measures: None,

@@ -1,21 +1,29 @@
 //! One line for each flow.
 
+use super::slowdown::Slowdown;
 use std::io::{self, BufWriter, Write};
 use weft_cc::{Span, Time};
-use weft_testbed::sim::FlowRecord;
+use weft_testbed::sim::{FlowRecord, RunConfig};
 
 /// Writes the header and `flows`, in their order. Times are in microseconds of virtual time, exact
-/// to the picosecond; they are empty for events that have not happened.
-pub(crate) fn write(flows: &[FlowRecord], out: impl Write) -> io::Result<()> {
+/// to the picosecond; they are empty for events that have not happened. Without a `fabric`, there are no ideal times.
+pub(crate) fn write(flows: &[FlowRecord], fabric: Option<&RunConfig>, out: impl Write) -> io::Result<()> {
     let mut out = BufWriter::new(out);
-    writeln!(out, "id,src,dst,bytes,start_us,end_us,fct_us,retransmitted")?;
+    writeln!(out, "{HEADER}")?;
     for f in flows {
         let fct = f.start.zip(f.end).map(|(start, end)| end.since(start));
         let (start, end, fct) = (us(f.start.map(since_start)), us(f.end.map(since_start)), us(fct));
-        writeln!(out, "{},{},{},{},{start},{end},{fct},{}", f.id, f.src, f.dst, f.bytes, f.retransmitted)?;
+        let slowdown = fabric.map(|config| Slowdown::of(f, config));
+        let ideal = us(slowdown.map(|slowdown| slowdown.ideal));
+        let factor =
+            slowdown.and_then(|slowdown| slowdown.factor).map_or_else(String::new, |x| format!("{x:.6}"));
+        let FlowRecord { id, src, dst, bytes, retransmitted, .. } = f;
+        writeln!(out, "{id},{src},{dst},{bytes},{start},{end},{fct},{retransmitted},{ideal},{factor}")?;
     }
     out.flush()
 }
+
+const HEADER: &str = "id,src,dst,bytes,start_us,end_us,fct_us,retransmitted,ideal_us,slowdown";
 
 fn since_start(time: Time) -> Span {
     time.since(Time::ZERO)
@@ -37,13 +45,13 @@ mod tests {
         let flows =
             [flow(1, at(5), Some(Time::from_ps(7_000_001))), flow(2, at(6), None), flow(3, None, None)];
         let mut text = Vec::new();
-        write(&flows, &mut text).unwrap();
+        write(&flows, None, &mut text).unwrap();
         assert_eq!(
             String::from_utf8(text).unwrap(),
-            "id,src,dst,bytes,start_us,end_us,fct_us,retransmitted\n\
-             1,1,2,30,5.000000,7.000001,2.000001,4\n\
-             2,1,2,30,6.000000,,,4\n\
-             3,1,2,30,,,,4\n"
+            "id,src,dst,bytes,start_us,end_us,fct_us,retransmitted,ideal_us,slowdown\n\
+             1,1,2,30,5.000000,7.000001,2.000001,4,,\n\
+             2,1,2,30,6.000000,,,4,,\n\
+             3,1,2,30,,,,4,,\n"
         );
     }
 }

@@ -3,6 +3,7 @@
 pub(crate) mod csv;
 pub(crate) mod json;
 pub(crate) mod measures;
+mod slowdown;
 mod switches;
 pub(crate) mod table;
 
@@ -12,9 +13,11 @@ use crate::settings::Settings;
 use crate::stats::{self, Summary};
 use measures::Fabric;
 use serde::Serialize;
+use slowdown::{BySize, Tasks};
+use std::collections::BTreeMap;
 use switches::Switches;
 use weft_cc::{Span, Time};
-use weft_testbed::sim::{FlowRecord, HostCounters, RunReport};
+use weft_testbed::sim::{FlowRecord, HostCounters, RunConfig, RunReport};
 use weft_testbed::soft::SoftCounters;
 
 /// The results, in the order and under the names of the JSON report.
@@ -23,6 +26,14 @@ pub(crate) struct Report<'a> {
     pub(crate) flows: FlowCount,
     /// Flow completion times: from a flow's start to the sender's knowledge that all of it arrived.
     pub(crate) fct_us: Summary,
+    /// Completion times over those in an idle fabric, where there is one, and both by the sizes of flows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) flow_slowdown: Option<Summary>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) by_size: Option<BySize>,
+    /// The tasks of the workload, by the place of their description.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) tasks: BTreeMap<u32, Tasks>,
     /// The simulator's prediction, for a run in real time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) predicted: Option<Predicted>,
@@ -56,6 +67,9 @@ pub(crate) struct Report<'a> {
     pub(crate) seed: u64,
     #[serde(skip)]
     pub(crate) bound_at: &'a str,
+    /// The configuration, if switches and links lie between the hosts.
+    #[serde(skip)]
+    pub(crate) fabric: Option<&'a RunConfig>,
     /// How many times slower the network was than described.
     #[serde(skip)]
     slow: u32,
@@ -163,7 +177,13 @@ impl<'a> Report<'a> {
         let elapsed = makespan(&done);
         let all_done = done.len() == run.flows.len();
         let p = &run.packets;
+        let fabric = plan.on.has_fabric().then_some(&plan.config);
+        let (flow_slowdown, by_size) = fabric.map(|config| slowdown::slowdowns(run, config)).unzip();
         Report {
+            flow_slowdown,
+            by_size,
+            tasks: slowdown::tasks(run, &plan.config),
+            fabric,
             flows: FlowCount { total: run.flows.len() as u64, completed: done.len() as u64 },
             bound_us: run.bound.0.as_us_f64(),
             slowdown_max: elapsed.filter(|_| all_done).and_then(|t| ratio(t, run.bound.0)),

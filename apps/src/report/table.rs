@@ -12,6 +12,9 @@ pub(crate) fn write(report: &Report, took: Duration, out: &mut impl Write) -> io
     let mut row = |name: &str, text: String| writeln!(out, "  {name:<9} {text}");
     row("flows", flows(report))?;
     row("FCT", completion_times(&report.fct_us))?;
+    for line in slowdowns(report) {
+        row(&line.0, line.1)?;
+    }
     if let Some(p) = &report.predicted {
         row("simulated", completion_times(&p.fct_us))?;
         let [mean, p99, max] = [p.mean_ratio, p.p99_ratio, p.max_ratio].map(|ratio| number(ratio, 3));
@@ -59,6 +62,44 @@ fn flows(report: &Report) -> String {
     let missing = count.total - count.completed;
     let note = if missing == 0 { String::new() } else { format!(", {missing} UNFINISHED") };
     format!("{} of {} done{note}", count.completed, count.total)
+}
+
+/// The slowdowns of all flows, and where there are several groups of sizes, of each; and the tasks.
+fn slowdowns(report: &Report) -> Vec<(String, String)> {
+    let mut lines = Vec::new();
+    if let (Some(all), Some(by_size)) = (&report.flow_slowdown, &report.by_size) {
+        lines.push(("slowdown".to_owned(), factors(all)));
+        let filled = by_size.groups().into_iter().filter(|(_, group)| group.flows > 0);
+        if filled.clone().count() > 1 {
+            lines.extend(filled.map(|(name, group)| {
+                let [p50, p99] = [group.fct_us.p50, group.fct_us.p99].map(|us| number(us, 1));
+                let text = format!(
+                    "{} flows, {}; FCT p50 {p50}  p99 {p99} µs",
+                    group.flows,
+                    factors(&group.slowdown)
+                );
+                (format!(" {name}"), text)
+            }));
+        }
+    }
+    for tasks in report.tasks.values() {
+        lines.push((
+            "tasks".to_owned(),
+            format!("{} of {} of {} done", tasks.completed, tasks.total, tasks.workload),
+        ));
+        lines.push((String::new(), completion_times(&tasks.time_us)));
+        let ideal = number(tasks.ideal_us.mean, 1);
+        lines.push((
+            String::new(),
+            format!("ideal {ideal} µs on average; slowdown {}", factors(&tasks.slowdown)),
+        ));
+    }
+    lines
+}
+
+fn factors(t: &Summary) -> String {
+    let [mean, p50, p99, max] = [t.mean, t.p50, t.p99, t.max].map(|factor| number(factor, 2));
+    format!("mean {mean}  p50 {p50}  p99 {p99}  max {max}")
 }
 
 fn completion_times(t: &Summary) -> String {

@@ -123,6 +123,10 @@ impl Grid {
                     hash.count(value.texts.len());
                     value.texts.iter().for_each(|text| hash.text(text));
                     files.extend(value.texts.iter().map(String::as_str));
+                    // A description may name files with sizes of flows.
+                    if setting.option == "workload" {
+                        files.extend(value.texts.iter().flat_map(|text| text.split([':', ',', '='])));
+                    }
                 }
             }
         }

@@ -21,7 +21,7 @@ use super::switches::{Port, Switch, SwitchScratch, longest_window, rank_bits};
 use super::wires::{Inlet, Wires};
 use crate::switch::{EgressQueue, Hasher, QueueConfig};
 use crate::topology::{HostId, Node, PortId, PortSpec, SwitchId, Topology};
-use crate::workload::{Start, Workload};
+use crate::workload::{Start, TriggerIdx, Workload};
 
 /// The state of a run at its start.
 pub(super) struct System {
@@ -42,6 +42,8 @@ struct Locations {
     switches: Vec<Location>,
     /// Groups of hosts in each shard, by the shard's own numbers.
     groups: Vec<Vec<Vec<u32>>>,
+    /// For each trigger, the host where it is activated.
+    homes: Arc<[u32]>,
 }
 
 /// The shard of a host or switch, and its numbers within the shard.
@@ -184,7 +186,7 @@ impl Locations {
             let (index, count) = position(topology, switch);
             (u64::from(index) * shards as u64 / u64::from(count)) as u32
         };
-        let leaders = leaders(topology.hosts(), workload);
+        let (leaders, homes) = leaders(topology.hosts(), workload);
         let mut groups = vec![Vec::new(); shards];
         let mut hosts: Vec<Location> = Vec::with_capacity(topology.hosts() as usize);
         let mut inboxes = vec![0; shards];
@@ -212,7 +214,7 @@ impl Locations {
             *node += 1;
             *inbox += 1;
         }
-        Locations { hosts, switches, groups }
+        Locations { hosts, switches, groups, homes: homes.into() }
     }
 
     /// The receiving end of the link behind `port`.
@@ -228,9 +230,9 @@ impl Locations {
     }
 }
 
-/// For each host, the first host of its group. Two hosts belong together if flows of one are started by flows
-/// that end at the other, because that takes no time.
-fn leaders(hosts: u32, workload: &Workload) -> Vec<u32> {
+/// For each host, the first host of its group, and for each trigger, a host of the group where it is activated. Two hosts
+/// belong together if flows of one are started by flows that end at the other, because that takes no time.
+fn leaders(hosts: u32, workload: &Workload) -> (Vec<u32>, Vec<u32>) {
     let mut leaders: Vec<u32> = (0..hosts).collect();
     fn find(leaders: &mut [u32], mut host: u32) -> u32 {
         while leaders[host as usize] != host {
@@ -240,6 +242,13 @@ fn leaders(hosts: u32, workload: &Workload) -> Vec<u32> {
         host
     }
     let mut member = vec![u32::MAX; workload.triggers().len()];
+    let mut join = |known: &mut u32, host: u32| {
+        if *known == u32::MAX {
+            *known = host;
+        }
+        let (a, b) = (find(&mut leaders, *known), find(&mut leaders, host));
+        leaders[a.max(b) as usize] = a.min(b);
+    };
     for flow in workload.flows() {
         let started = match flow.start {
             Start::Trigger(trigger) => Some((trigger, flow.src.0)),
@@ -248,15 +257,40 @@ fn leaders(hosts: u32, workload: &Workload) -> Vec<u32> {
         let sent = flow.on_sent.map(|trigger| (trigger, flow.src.0));
         let received = flow.on_received.map(|trigger| (trigger, flow.dst.0));
         for (trigger, host) in [started, sent, received].into_iter().flatten() {
-            let known = &mut member[trigger.index()];
-            if *known == u32::MAX {
-                *known = host;
-            }
-            let (a, b) = (find(&mut leaders, *known), find(&mut leaders, host));
-            leaders[a.max(b) as usize] = a.min(b);
+            join(&mut member[trigger.index()], host);
         }
     }
-    (0..hosts).map(|host| find(&mut leaders, host)).collect()
+    join_chains(workload, &mut member, join);
+    let leaders: Vec<u32> = (0..hosts).map(|host| find(&mut leaders, host)).collect();
+    (leaders, member)
+}
+
+/// Joins triggers that activate each other. `member` has a host of each, or [`u32::MAX`] where there is none yet.
+fn join_chains(workload: &Workload, member: &mut [u32], mut join: impl FnMut(&mut u32, u32)) {
+    let next = |i: usize| workload.triggers()[i].then.map(TriggerIdx::index);
+    for first in 0..member.len() {
+        // The triggers from here on that have no host get that of the first one that has, so that no chain is walked
+        // twice. Those that lead to no flow get host 0.
+        let mut end = first;
+        for _ in 0..member.len() {
+            match next(end).filter(|_| member[end] == u32::MAX) {
+                Some(then) => end = then,
+                None => break,
+            }
+        }
+        let host = if member[end] == u32::MAX { 0 } else { member[end] };
+        let mut at = Some(first);
+        while let Some(trigger) = at.filter(|at| member[*at] == u32::MAX) {
+            member[trigger] = host;
+            at = next(trigger);
+        }
+    }
+    for i in 0..member.len() {
+        let host = member[i];
+        if let Some(then) = next(i) {
+            join(&mut member[then], host);
+        }
+    }
 }
 
 /// The seed of a port's generator for marks.
@@ -337,10 +371,11 @@ impl<'a> Builder<'a> {
             Ok::<_, RunError>(Group { hosts, inbox })
         };
         let mut groups = groups.iter().map(group).collect::<Result<Vec<_>, _>>()?;
-        for (at, slot, source) in flows.starts() {
+        let activations = flows.activations(&self.locations.homes).filter(|(.., home)| is_ours(*home));
+        for (at, begin, source) in flows.starts().chain(activations) {
             let hosts = &mut groups[self.locations.hosts[source as usize].node as usize].hosts;
             if let Ok(index) = hosts.binary_search_by_key(&source, |host| host.id) {
-                hosts[index].starts.push((at, slot));
+                hosts[index].starts.push((at, begin));
             }
         }
         for host in groups.iter_mut().flat_map(|group| &mut group.hosts) {
@@ -355,6 +390,7 @@ impl<'a> Builder<'a> {
             first_odd,
             wires: Wires::new(shard, packets, nodes, inboxes, self.lookahead),
             flows,
+            homes: self.locations.homes.clone(),
             scratch: SwitchScratch::new(self.queues.clone(), config.seed),
             env: HostEnv {
                 shard,

@@ -224,6 +224,14 @@ impl RunConfig {
         }
     }
 
+    /// Bytes that the smallest acknowledgement takes on the wire.
+    pub(super) fn smallest_ack(&self) -> u32 {
+        match self.wire_overhead {
+            Overhead::Fixed(bytes) => bytes,
+            Overhead::Auto => MIN_FRAME,
+        }
+    }
+
     /// Bytes of the longest packet from IPv4 on, where packets are frames.
     pub fn longest_packet(&self) -> usize {
         self.mtu as usize + MAX_IPV4_HEADERS + if self.crc { crc::LEN } else { 0 }

@@ -9,7 +9,7 @@ use std::hash::BuildHasherDefault;
 use std::sync::Arc;
 
 use rustc_hash::FxHasher;
-use weft_cc::Time;
+use weft_cc::{Span, Time};
 use weft_stack::buffer::Buffer;
 use weft_stack::fep::{Completion, ConnectOptions, ConnectionId, Failure, Fep, Receive, Send, SendError};
 use weft_stack::packet::Addr;
@@ -17,6 +17,7 @@ use weft_stack::ses::Matching;
 use weft_stack::wire::pds::DeliveryMode;
 
 use super::config::{PayloadMode, RunConfig};
+use super::part::{self, ArrivingParts, LeavingParts, Parts, is_large};
 use super::report::FlowFailure;
 use super::sample::{FlowSample, SenderSample};
 use super::wires::NEVER;
@@ -32,6 +33,7 @@ pub(super) struct Flows {
     workload: Arc<Workload>,
     mode: DeliveryMode,
     payload: PayloadMode,
+    parts: Parts,
     triggers: TriggerBank,
     /// The flows that this shard starts.
     pub(super) source_flows: Vec<SourceFlow>,
@@ -48,7 +50,14 @@ pub(super) struct Flows {
     open_at: Option<BTreeMap<u32, Vec<u32>>>,
     /// Slots of [`Flows::source_flows`] that the current event starts.
     pub(super) started: Vec<u32>,
+    /// What the current event will start later.
+    pub(super) delayed: Vec<(u64, Begin)>,
     slots: Vec<u32>,
+    /// What has arrived here of each task of the workload.
+    tasks: Vec<TaskArrivals>,
+    /// Flows from here that are sent in parts, by slot, and to here, by their index in the workload.
+    leaving: Map<u32, LeavingParts>,
+    arriving: Map<u32, ArrivingParts>,
     pub(super) done: u64,
     /// Number of connections that are not closed.
     pub(super) open: u64,
@@ -57,6 +66,38 @@ pub(super) struct Flows {
     pub(super) failures: Vec<Note>,
     pub(super) failed: Vec<FlowFailure>,
     pub(super) payload_errors: Vec<Note>,
+}
+
+/// Something that begins at a host at a given time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Begin(u32);
+
+/// What a [`Begin`] stands for.
+pub(super) enum Beginning {
+    /// The flow in this slot starts.
+    Flow(u32),
+    /// A trigger is activated.
+    Activation(TriggerIdx),
+}
+
+impl Begin {
+    /// The bit that tells triggers from slots. Workloads have fewer than 2³¹ of either.
+    const TRIGGER: u32 = 1 << 31;
+
+    pub(super) fn flow(slot: u32) -> Begin {
+        Begin(slot)
+    }
+
+    fn activation(trigger: TriggerIdx) -> Begin {
+        Begin(trigger.index() as u32 | Begin::TRIGGER)
+    }
+
+    pub(super) fn what(self) -> Beginning {
+        match TriggerIdx::new(self.0 & !Begin::TRIGGER) {
+            Some(trigger) if self.0 & Begin::TRIGGER != 0 => Beginning::Activation(trigger),
+            _ => Beginning::Flow(self.0),
+        }
+    }
 }
 
 /// The state of a flow at its source.
@@ -86,6 +127,31 @@ impl SourceFlow {
     pub(super) fn end(&self) -> Option<Time> {
         (self.end != NEVER).then_some(Time::from_ps(self.end))
     }
+}
+
+/// What has arrived of the flows of a task.
+#[derive(Clone, Copy, Default)]
+pub(super) struct TaskArrivals {
+    /// Number of flows.
+    pub(super) arrived: u32,
+    /// When the last one was complete, ps.
+    pub(super) last: u64,
+}
+
+impl TaskArrivals {
+    fn note(&mut self, now: u64) {
+        self.arrived += 1;
+        self.last = self.last.max(now);
+    }
+}
+
+/// The message `name` with `bytes` bytes, which is the flow in `slot` or a part of it.
+fn message(payload_mode: PayloadMode, name: u64, bytes: u32, slot: u32) -> Send {
+    let buffer = match payload_mode {
+        PayloadMode::Virtual => Buffer::Virtual(bytes),
+        PayloadMode::Real => Buffer::Heap(payload(name, bytes)),
+    };
+    Send { buffer, tag: Some(name), header_data: name, context: u64::from(slot) }
 }
 
 /// The state of a connection of the workload. It is finished when it has no flows left and is not open.
@@ -133,7 +199,12 @@ impl Flows {
             counts: vec![0; if sampling { workload.flows().len() } else { 0 }],
             counted: Vec::new(),
             open_at: sampling.then(BTreeMap::new),
+            tasks: vec![TaskArrivals::default(); workload.tasks().len()],
+            leaving: Map::default(),
+            arriving: Map::default(),
+            parts: Parts::new(config.mtu),
             started: Vec::new(),
+            delayed: Vec::new(),
             slots,
             done: 0,
             last_close: 0,
@@ -150,7 +221,9 @@ impl Flows {
         let at_destination = size_of::<u8>();
         let triggered = if workload.triggers().is_empty() { 0 } else { size_of::<u32>() };
         let each = size_of::<SourceFlow>() + at_destination + triggered;
-        (workload.flows().len() * each + workload.connections().len() * size_of::<ConnectionState>()) as u64
+        let tasks = workload.tasks().len() * size_of::<TaskArrivals>();
+        let connections = workload.connections().len() * size_of::<ConnectionState>();
+        (workload.flows().len() * each + connections + tasks) as u64
     }
 
     fn flow(&self, index: u32) -> &Flow {
@@ -158,14 +231,33 @@ impl Flows {
     }
 
     /// The flows of this shard that start at a given time: time, slot and source.
-    pub(super) fn starts(&self) -> impl Iterator<Item = (u64, u32, u32)> + '_ {
+    pub(super) fn starts(&self) -> impl Iterator<Item = (u64, Begin, u32)> + '_ {
         self.source_flows.iter().zip(0..).filter_map(|(source_flow, slot)| {
             let flow = self.flow(source_flow.flow);
             match flow.start {
-                Start::At(at) => Some((at.as_ps(), slot, flow.src.0)),
+                Start::At(at) => Some((at.as_ps(), Begin::flow(slot), flow.src.0)),
                 Start::Trigger(_) => None,
             }
         })
+    }
+
+    /// The triggers that are activated at a given time: time, trigger, and its host according to `homes`.
+    pub(super) fn activations<'a>(
+        &'a self,
+        homes: &'a [u32],
+    ) -> impl Iterator<Item = (u64, Begin, u32)> + 'a {
+        let triggers = self.workload.triggers().iter().zip((0..).filter_map(TriggerIdx::new)).zip(homes);
+        triggers.filter_map(|((trigger, index), home)| {
+            trigger.at.map(|at| (at.as_ps(), Begin::activation(index), *home))
+        })
+    }
+
+    /// The host at which something begins.
+    pub(super) fn host_of(&self, begin: Begin, homes: &[u32]) -> u32 {
+        match begin.what() {
+            Beginning::Flow(slot) => self.source(slot),
+            Beginning::Activation(trigger) => homes[trigger.index()],
+        }
     }
 
     /// The source of the flow in `slot`.
@@ -182,11 +274,21 @@ impl Flows {
         if let Some(open_at) = &mut self.open_at {
             open_at.entry(flow.src.0).or_default().push(slot);
         }
-        let buffer = match self.payload {
-            PayloadMode::Virtual => Buffer::Virtual(flow.bytes as u32),
-            PayloadMode::Real => Buffer::Heap(payload(index, flow.bytes as u32)),
-        };
-        let send = Send { buffer, tag: Some(index), header_data: index, context: u64::from(slot) };
+        if is_large(flow.bytes) {
+            let parts = LeavingParts { next: 0, under_way: 0, failed: false };
+            self.leaving.insert(slot, parts);
+            return self.send_parts(now, slot, fep);
+        }
+        let send = message(self.payload, index, flow.bytes as u32, slot);
+        self.send(now, slot, send, fep);
+    }
+
+    /// Posts `send`, which is the flow in `slot` or a part of it. Returns whether the endpoint has taken it; otherwise
+    /// the flow has ended unless parts of it are under way.
+    fn send(&mut self, now: u64, slot: u32, send: Send, fep: &mut Fep) -> bool {
+        let source_flow = &self.source_flows[slot as usize];
+        let flow = &self.workload.flows()[source_flow.flow as usize];
+        let flow_slot = slot;
         let slot = source_flow.connection;
         let connection = &mut self.connections[slot as usize];
         let options = ConnectOptions { mode: self.mode, ..ConnectOptions::default() };
@@ -197,10 +299,58 @@ impl Flows {
                 self.by_id.insert((flow.src.0, *id), slot);
             }),
         };
-        if let Err(error) = id.and_then(|id| Ok(fep.post_send(id, send)?)) {
+        let posted = id.and_then(|id| Ok(fep.post_send(id, send)?));
+        if let Err(error) = &posted {
             self.failures.push((now, flow.src.0, format!("flow {}: {error}", flow.id)));
-            self.leave(now, slot, fep);
+            if !self.leaving.contains_key(&flow_slot) {
+                self.leave(now, slot, fep);
+            }
         }
+        posted.is_ok()
+    }
+
+    /// Sends parts of the flow in `slot` until enough are under way.
+    fn send_parts(&mut self, now: u64, slot: u32, fep: &mut Fep) {
+        let source_flow = &self.source_flows[slot as usize];
+        let (index, connection) = (source_flow.flow, source_flow.connection);
+        let bytes = self.flow(index).bytes;
+        while let Some(parts) = self.leaving.get_mut(&slot)
+            && let Some(number) = parts.take_next(self.parts.count(bytes))
+        {
+            let name = part::name(index, number);
+            let Some(len) = self.parts.bytes(bytes, name) else { break };
+            let send = message(self.payload, name, len, slot);
+            if !self.send(now, slot, send, fep)
+                && let Some(parts) = self.leaving.get_mut(&slot)
+            {
+                parts.give_up();
+            }
+        }
+        if self.leaving.get(&slot).is_some_and(LeavingParts::has_failed_altogether) {
+            self.leaving.remove(&slot);
+            self.leave(now, connection, fep);
+        }
+    }
+
+    /// Takes note of the end of a part of the flow in `slot`, if that is sent in parts. Returns whether the flow goes on,
+    /// or has ended with an error of another part.
+    fn has_parts_left(&mut self, now: u64, slot: u32, error: Option<SendError>, fep: &mut Fep) -> bool {
+        let Some(parts) = self.leaving.get_mut(&slot) else { return false };
+        let failed_before = parts.failed;
+        parts.end(error.is_some());
+        if let Some(error) = error.filter(|_| !failed_before) {
+            let index = self.source_flows[slot as usize].flow;
+            let flow = *self.flow(index);
+            self.failures.push((now, flow.src.0, format!("flow {}: {error}", flow.id)));
+            self.failed.push(FlowFailure { flow: index, at: Time::from_ps(now), error });
+        }
+        self.send_parts(now, slot, fep);
+        let Some(parts) = self.leaving.get(&slot) else { return true };
+        if parts.under_way == 0 {
+            self.leaving.remove(&slot);
+            return false;
+        }
+        true
     }
 
     /// Counts a flow of connection `slot` as finished, and closes the connection after its last flow.
@@ -224,14 +374,21 @@ impl Flows {
     /// Posts the receive of flow `index`, of which a packet is about to arrive, unless it is posted already.
     #[inline]
     pub(super) fn expect(&mut self, index: u64, fep: &mut Fep) {
-        if self.arrivals.get(index as usize).is_some_and(|arrivals| *arrivals == 0) {
-            self.post_receive(index as u32, fep);
+        let flow = part::flow_of(index);
+        if self.arrivals.get(flow as usize).is_some_and(|arrivals| *arrivals == 0) {
+            self.post_receive(flow, index, fep);
         }
     }
 
-    fn post_receive(&mut self, index: u32, fep: &mut Fep) {
-        let flow = self.flow(index);
-        let bytes = flow.bytes as u32;
+    /// Posts a receive for the message `name` of flow `index`, which has more than one if it is large.
+    #[cold]
+    fn post_receive(&mut self, index: u32, name: u64, fep: &mut Fep) {
+        let flow = *self.flow(index);
+        let is_large = is_large(flow.bytes);
+        let Some(bytes) = self.parts.bytes(flow.bytes, name) else { return };
+        if is_large && !self.arriving.entry(index).or_default().is_news(part::number(name)) {
+            return;
+        }
         let buffer = match self.payload {
             PayloadMode::Virtual => Buffer::Virtual(bytes),
             PayloadMode::Real => Buffer::Heap(vec![0; bytes as usize]),
@@ -239,10 +396,11 @@ impl Flows {
         let receive = Receive {
             buffer,
             from: Some(Addr(flow.src.0).into()),
-            matching: Matching::Tagged { tag: u64::from(index), ignore: 0 },
-            context: u64::from(index),
+            matching: Matching::Tagged { tag: name, ignore: 0 },
+            context: name,
         };
         match fep.post_receive(receive) {
+            Ok(_) if is_large => self.arriving.entry(index).or_default().expect(part::number(name)),
             Ok(_) => self.arrivals[index as usize] = 1,
             // Tried again when the next packet of the flow arrives.
             Err(error) => {
@@ -257,9 +415,10 @@ impl Flows {
     /// Counts arrived bytes of flow `index`.
     #[inline]
     pub(super) fn count(&mut self, index: u64, bytes: u32) {
-        if let Some(count) = self.counts.get_mut(index as usize) {
+        let flow = part::flow_of(index);
+        if let Some(count) = self.counts.get_mut(flow as usize) {
             if *count == 0 && bytes > 0 {
-                self.counted.push(index as u32);
+                self.counted.push(flow);
             }
             *count += u64::from(bytes);
         }
@@ -306,16 +465,20 @@ impl Flows {
                 self.sent(now, context as u32, retransmissions, result.err(), fep);
             }
             Completion::Received { context, buffer, len, header_data, result, .. } => {
-                let index = context as u32;
+                let index = part::flow_of(context);
                 let flow = *self.flow(index);
                 if let Err(error) = result {
                     let note = format!("flow {}: receive: {error}", flow.id);
                     return self.failures.push((now, flow.dst.0, note));
                 }
-                let arrivals = &mut self.arrivals[index as usize];
-                *arrivals = arrivals.saturating_add(1);
-                self.check(now, index, &flow, len, header_data, &buffer);
-                self.activate(flow.on_received);
+                self.check(now, context, &flow, (len, header_data), &buffer);
+                if !self.has_arrived(context, &flow) {
+                    return;
+                }
+                if let Some(task) = self.workload.task_of(index) {
+                    self.tasks[task].note(now);
+                }
+                self.activate(now, flow.on_received);
             }
             Completion::Closed { id, peer, result } => self.closed(now, fep.addr().0, id, peer, result.err()),
             // Workloads consist of messages.
@@ -342,15 +505,19 @@ impl Flows {
     }
 
     fn sent(&mut self, now: u64, slot: u32, again: u32, error: Option<SendError>, fep: &mut Fep) {
+        let retransmitted = &mut self.source_flows[slot as usize].retransmitted;
+        *retransmitted = retransmitted.saturating_add(again);
+        if !self.leaving.is_empty() && self.has_parts_left(now, slot, error, fep) {
+            return;
+        }
         let source_flow = &mut self.source_flows[slot as usize];
-        source_flow.retransmitted = again;
         let (connection, index) = (source_flow.connection, source_flow.flow);
         let flow = self.workload.flows()[source_flow.flow as usize];
         match error {
             None => {
                 source_flow.end = now;
                 self.done += 1;
-                self.activate(flow.on_sent);
+                self.activate(now, flow.on_sent);
             }
             Some(error) => {
                 self.failures.push((now, flow.src.0, format!("flow {}: {error}", flow.id)));
@@ -360,28 +527,60 @@ impl Flows {
         self.leave(now, connection, fep);
     }
 
-    fn activate(&mut self, trigger: Option<TriggerIdx>) {
-        if let Some(trigger) = trigger {
-            let flows = self.triggers.activate(&self.workload, trigger);
-            self.started.extend(flows.iter().map(|flow| self.slots[*flow as usize]));
+    /// Activates a trigger. What it starts goes to `started`, or to `delayed`.
+    pub(super) fn activate(&mut self, now: u64, mut next: Option<TriggerIdx>) {
+        while let Some(trigger) = next {
+            let Some(fired) = self.triggers.activate(&self.workload, trigger) else { return };
+            let slots = fired.flows.iter().map(|flow| self.slots[*flow as usize]);
+            if fired.delay == Span::ZERO {
+                self.started.extend(slots);
+                next = fired.then;
+            } else {
+                let at = now.saturating_add(fired.delay.as_ps());
+                let then = fired.then.map(Begin::activation);
+                self.delayed.extend(slots.map(Begin::flow).chain(then).map(|begin| (at, begin)));
+                next = None;
+            }
         }
     }
 
-    fn check(&mut self, now: u64, index: u32, flow: &Flow, len: u32, header_data: u64, buffer: &Buffer) {
+    /// Counts the message `name` of `flow` as arrived. Returns whether that completes the flow.
+    fn has_arrived(&mut self, name: u64, flow: &Flow) -> bool {
+        let index = part::flow_of(name);
+        let arrivals = &mut self.arrivals[index as usize];
+        if !is_large(flow.bytes) {
+            *arrivals = arrivals.saturating_add(1);
+            return true;
+        }
+        let parts = self.arriving.entry(index).or_default();
+        if parts.arrive(part::number(name)) < self.parts.count(flow.bytes) {
+            return false;
+        }
+        self.arriving.remove(&index);
+        *arrivals = 2;
+        true
+    }
+
+    fn check(&mut self, now: u64, name: u64, flow: &Flow, (len, header_data): (u32, u64), buffer: &Buffer) {
         let mut errors = Vec::new();
-        let times = self.arrivals[index as usize] - 1;
+        let times = self.arrivals[part::flow_of(name) as usize];
         if times > 1 {
             errors.push(format!("flow {} arrived {times} times", flow.id));
         }
-        if u64::from(len) != flow.bytes || header_data != u64::from(index) {
+        if Some(len) != self.parts.bytes(flow.bytes, name) || header_data != name {
             errors.push(format!("flow {} arrived as another message", flow.id));
         }
         if let Buffer::Heap(bytes) = buffer
-            && let Some(at) = first_wrong_byte(u64::from(index), bytes)
+            && let Some(at) = first_wrong_byte(name, bytes)
         {
             errors.push(format!("flow {}: bytes differ from byte {at} on", flow.id));
         }
         self.payload_errors.extend(errors.into_iter().map(|error| (now, flow.dst.0, error)));
+    }
+
+    /// What has arrived here of task `index`.
+    pub(super) fn task(&self, index: usize) -> TaskArrivals {
+        self.tasks[index]
     }
 
     /// Number of times that flow `index` has arrived here.

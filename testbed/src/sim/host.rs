@@ -9,7 +9,7 @@ use weft_stack::wire::ses::Ses;
 
 use super::config::{MIN_FRAME, NETWORK_OVERHEAD, Overhead, TRIMMED_PDS};
 use super::faults::LinkChange;
-use super::flows::Flows;
+use super::flows::{Begin, Beginning, Flows};
 use super::link::{Link, LinkSpec};
 use super::packets::Transit;
 use super::receiver::Receiver;
@@ -26,8 +26,8 @@ pub(super) struct Host {
     pub(super) inbox: u32,
     /// The time of the last event here, ps.
     pub(super) now: u64,
-    /// Time and slot of the flows that are yet to start here at a given time, the next one last.
-    pub(super) starts: Vec<(u64, u32)>,
+    /// What is yet to begin here at a given time, the next one last.
+    pub(super) starts: Vec<(u64, Begin)>,
     /// The numbers of switches on the way to other hosts.
     pub(super) distances: Distances,
     /// Packets that the link lost, packets that arrived damaged, and packets for which the receive queue had no room.
@@ -54,7 +54,7 @@ pub(super) enum HostEvent {
     LinkFree,
     /// The endpoint's timer expires.
     Timer,
-    /// A flow starts.
+    /// A flow starts, or a trigger is activated.
     Start,
 }
 
@@ -132,13 +132,20 @@ impl Host {
             }
             HostEvent::LinkFree => return self.transmit(now, env, wires),
             HostEvent::Timer => self.fep.on_timeout(Time::from_ps(now)),
-            HostEvent::Start => {
-                if let Some((_, slot)) = self.starts.pop() {
-                    flows.start(now, slot, &mut self.fep);
-                }
-            }
+            HostEvent::Start => match self.starts.pop().map(|(_, begin)| begin.what()) {
+                Some(Beginning::Flow(slot)) => flows.start(now, slot, &mut self.fep),
+                Some(Beginning::Activation(trigger)) => flows.activate(now, Some(trigger)),
+                None => {}
+            },
         }
         self.serve(now, env, flows, wires);
+    }
+
+    /// Notes what begins here later. Of what begins at the same time, what was noted first comes first.
+    #[cold]
+    pub(super) fn note(&mut self, at: u64, begin: Begin) {
+        let place = self.starts.partition_point(|(other, _)| *other > at);
+        self.starts.insert(place, (at, begin));
     }
 
     /// Starts a flow that a trigger has released.

@@ -16,11 +16,13 @@ mod engine;
 mod faults;
 mod flows;
 mod host;
+mod ideal;
 mod lines;
 mod link;
 mod measures;
 mod order;
 mod packets;
+mod part;
 mod receiver;
 mod report;
 mod sample;
@@ -39,7 +41,7 @@ pub use faults::{
 pub use lines::Lines;
 pub use measures::{LinkMeasures, Loss, Measures, SwitchMeasures, Unfinished};
 pub use receiver::{HostCounters, HostModel};
-pub use report::{FlowFailure, FlowRecord, NotStarted, PacketCounters, RunProgress, RunReport};
+pub use report::{FlowFailure, FlowRecord, NotStarted, PacketCounters, RunProgress, RunReport, TaskRecord};
 pub use sample::{FlowSample, PortSample, SampleSink, Sampling, SenderSample};
 pub use trace::{TraceSink, Tracing};
 

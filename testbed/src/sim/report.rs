@@ -8,13 +8,14 @@ use weft_stack::fep::{Footprint, SendError};
 use super::build::System;
 use super::config::RunConfig;
 use super::faults::FaultCounters;
-use super::flows::{Flows, Note};
+use super::flows::{Begin, Flows, Note};
 use super::host::Host;
+use super::ideal;
 use super::lines::Lines;
 use super::measures::{Measures, measures};
 use super::receiver::HostCounters;
 use super::switches::Switch;
-use crate::workload::Flow;
+use crate::workload::{Flow, Task};
 
 /// The progress of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +67,19 @@ impl FlowRecord {
     pub fn not_started(&self) -> Option<NotStarted> {
         self.start.is_none().then_some(NotStarted { id: self.id, src: self.src })
     }
+}
+
+/// The result of one task of the workload ([`Workload::tasks`](crate::workload::Workload::tasks)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TaskRecord {
+    /// The index of its description in [`Workload::sources`](crate::workload::Workload::sources).
+    pub source: u32,
+    /// When its first flow began; `None` if none did.
+    pub start: Option<Time>,
+    /// When the destinations had all of its flows; `None` if they never did.
+    pub end: Option<Time>,
+    /// The time that it takes in an idle fabric at least.
+    pub ideal: Span,
 }
 
 /// A flow that failed.
@@ -120,6 +134,8 @@ pub struct PacketCounters {
 pub struct RunReport {
     /// The flows, in the order of the workload.
     pub flows: Vec<FlowRecord>,
+    /// The tasks, in the order of the workload; none in runs over real ports.
+    pub tasks: Vec<TaskRecord>,
     /// The flows that failed, in the order of their failures. Runs over real ports report failures as text only, in
     /// [`RunReport::stuck`].
     pub failures: Vec<FlowFailure>,
@@ -183,6 +199,7 @@ pub(super) fn report(config: &RunConfig, system: &System, end: u64) -> RunReport
     let mut failed: Vec<FlowFailure> = flows().flat_map(|flows| &flows.failed).copied().collect();
     failed.sort_by_key(|failure| (failure.at.as_ps(), failure.flow));
     RunReport {
+        tasks: tasks(config, &records, flows),
         failures: failed,
         packets,
         measures: Some(measures(&config.topology, system, &hosts, &records, last)),
@@ -218,10 +235,30 @@ fn records<'a>(config: &RunConfig, shards: impl Iterator<Item = &'a Flows>) -> V
     records
 }
 
+/// The tasks, as the sources and destinations of their flows saw them.
+fn tasks<'a, F>(config: &RunConfig, records: &[FlowRecord], shards: impl Fn() -> F) -> Vec<TaskRecord>
+where
+    F: Iterator<Item = &'a Flows>,
+{
+    let ideals = ideal::of_tasks(config);
+    let record = |((task, ideal), i): ((&Task, Span), usize)| {
+        let flows = &records[task.first as usize..(task.first + task.flows) as usize];
+        let arrived: u32 = shards().map(|shard| shard.task(i).arrived).sum();
+        let last = shards().map(|shard| shard.task(i).last).max().unwrap_or_default();
+        TaskRecord {
+            source: task.source,
+            start: flows.iter().filter_map(|flow| flow.start).reduce(Time::earliest),
+            end: (arrived == task.flows).then_some(Time::from_ps(last)),
+            ideal,
+        }
+    };
+    config.workload.tasks().iter().zip(ideals).zip(0..).map(record).collect()
+}
+
 /// Memory that flows take whether they have begun or not, bytes; see [`RunReport::plan`].
 fn plan(config: &RunConfig, hosts: &[&Host]) -> u64 {
     let workload = &config.workload;
-    let starts: usize = hosts.iter().map(|host| host.starts.capacity() * size_of::<(u64, u32)>()).sum();
+    let starts: usize = hosts.iter().map(|host| host.starts.capacity() * size_of::<(u64, Begin)>()).sum();
     let records = workload.flows().len() * size_of::<FlowRecord>();
     workload.bytes() + Flows::bytes_of(workload) + (starts + records) as u64
 }
@@ -293,11 +330,7 @@ where
 
 /// The minimum time that the workload takes: its bytes with their headers over the busiest links.
 fn bound(config: &RunConfig) -> (Span, String) {
-    let wire = |bytes: u64| {
-        let packets = bytes.div_ceil(u64::from(config.mtu)).max(1);
-        bytes + packets * u64::from(config.data_overhead())
-    };
-    let flows = config.workload.flows().iter().map(|f| (f.src, f.dst, wire(f.bytes)));
+    let flows = config.workload.flows().iter().map(|f| (f.src, f.dst, config.wire_bytes(f.bytes)));
     let bound = config.topology.busiest_link_bound(flows);
     (bound.time, bound.at.to_string())
 }

@@ -32,6 +32,8 @@ pub(super) struct Shard {
     pub(super) first_odd: usize,
     pub(super) wires: Wires,
     pub(super) flows: Flows,
+    /// For each trigger, the host where it is activated.
+    pub(super) homes: Arc<[u32]>,
     pub(super) scratch: SwitchScratch,
     pub(super) env: HostEnv,
     /// Keeps the events of the hosts' endpoints, if the run is traced.
@@ -172,13 +174,16 @@ impl Shard {
                     host.start(at, slot, env, flows, wires);
                 }
             }
+            if !flows.delayed.is_empty() {
+                flows.delayed.drain(..).for_each(|(at, begin)| host.note(at, begin));
+            }
         }
     }
 
     /// Does the same as [`Shard::run_host`] for hosts that start each other's flows: processes the events of
     /// all of them in time order.
     fn run_hosts(&mut self, group: usize, end: u64) -> u64 {
-        let Shard { groups, wires, flows, env, events, .. } = self;
+        let Shard { groups, wires, flows, env, events, homes, .. } = self;
         let hosts = &mut groups[group].hosts;
         hosts.iter().for_each(|host| wires.sort(host.inbox));
         let entry = |index: usize, host: &Host, wires: &Wires| {
@@ -207,6 +212,12 @@ impl Shard {
                     hosts[index].start(at, slot, env, flows, wires);
                     agenda.push(entry(index, &hosts[index], wires));
                 }
+            }
+            for (at, begin) in std::mem::take(&mut flows.delayed) {
+                let host = flows.host_of(begin, homes);
+                let Ok(index) = hosts.binary_search_by_key(&host, |host| host.id) else { continue };
+                hosts[index].note(at, begin);
+                agenda.push(entry(index, &hosts[index], wires));
             }
         }
         hosts.iter().for_each(|host| wires.tidy(host.inbox));

@@ -1,236 +1,119 @@
-//! Workloads from a short description instead of a file. [`WorkloadSpec`] lists them.
+//! Workloads that run once: incasts, permutations and all-to-alls.
 
-use core::fmt;
-use core::str::FromStr;
-
-use thiserror::Error;
-use weft_cc::Time;
+use weft_cc::{Span, Time};
 use weft_stack::rng::Rng;
 
-use super::{Connection, Flow, Start, Trigger, TriggerIdx, TriggerKind, Workload, WorkloadError};
-use crate::topology::HostId;
+use super::draft::{Done, Draft, Setting};
+use super::pairs::Pairs;
+use super::random::up_to;
+use super::spec::WorkloadSpecError;
+use super::{Start, TriggerKind};
 
-/// Maximum number of flows of a generated workload. It bounds the memory that a short description can
-/// request.
-const MAX_FLOWS: u64 = 1 << 24;
-
-/// A description of a workload, as given on a command line.
-///
-/// | description | flows |
-/// |---|---|
-/// | `incast:N` | N hosts, each one flow to the same other host |
-/// | `permutation` | every host sends to one other and receives from one other |
-/// | `all-to-all:K` | every host sends to each other host, at most K flows at a time |
-///
-/// The roles of the hosts are drawn at random; all flows have the same size.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WorkloadSpec {
-    /// `incast:N`
-    Incast {
-        /// Number of sending hosts.
-        senders: u32,
-    },
-    /// `permutation`: a derangement, with each equally likely.
-    Permutation,
-    /// `all-to-all:K` (SMaRTT §IV-C). Each host sends to the others in the order of one common ring. When a
-    /// flow ends, the host's next flow starts.
-    AllToAll {
-        /// Maximum number of concurrent flows per sending host.
-        window: u32,
-    },
+/// The size and the start of all flows of a workload that runs once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Once {
+    /// Bytes of each flow; `None`: as the setting says.
+    bytes: Option<u64>,
+    start: Time,
+    /// Flows start later than `start` by a random time up to this.
+    jitter: Span,
 }
 
-/// Why a description is refused.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum WorkloadSpecError {
-    /// The text does not name a generator.
-    #[error("`{0}` is not a workload: expected incast:N, permutation or all-to-all:K")]
-    Unknown(String),
-    /// The number after the colon is missing, zero or not a number.
-    #[error("`{0}` needs a number above zero, as in {0}:8")]
-    BadNumber(&'static str),
-    /// `permutation` is followed by a number.
-    #[error("permutation takes no number")]
-    NoNumber,
-    /// The number of hosts is not given, and the workload does not imply it.
-    #[error("{0} needs a number of hosts")]
-    NeedsHosts(WorkloadSpec),
-    /// Too few hosts.
-    #[error("{spec} needs at least {needed} hosts, there are {hosts}")]
-    TooFewHosts {
-        /// The description of the workload.
-        spec: WorkloadSpec,
-        /// Number of hosts that it needs.
-        needed: u64,
-        /// Number of hosts given.
-        hosts: u32,
-    },
-    /// The workload would have too many flows.
-    #[error("{spec} on {hosts} hosts has more than {MAX_FLOWS} flows")]
-    TooManyFlows {
-        /// The description of the workload.
-        spec: WorkloadSpec,
-        /// Number of hosts.
-        hosts: u32,
-    },
-    /// The flows are not valid, because they are too large.
-    #[error(transparent)]
-    Workload(#[from] WorkloadError),
-}
-
-impl WorkloadSpec {
-    /// Form and description of each generator, for help texts.
-    pub const ALL: &'static [(&'static str, &'static str)] = &[
-        ("incast:N", "N hosts, each one flow to the same other host"),
-        ("permutation", "every host sends to one other and receives from one other"),
-        ("all-to-all:K", "every host sends to each other host, at most K flows at a time (SMaRTT §IV-C)"),
-    ];
-
-    /// The number of hosts that the description implies: N + 1 for an incast, `None` for the others.
-    pub fn default_hosts(&self) -> Option<u32> {
-        match self {
-            WorkloadSpec::Incast { senders } => senders.checked_add(1),
-            _ => None,
-        }
+impl Once {
+    pub(super) fn parse(pairs: &mut Pairs<'_>) -> Result<Once, WorkloadSpecError> {
+        Ok(Once {
+            bytes: pairs.bytes("size")?,
+            start: Time::ZERO + pairs.span("start")?.unwrap_or(Span::ZERO),
+            jitter: pairs.span("jitter")?.unwrap_or(Span::ZERO),
+        })
     }
 
-    /// Makes the workload over `hosts` hosts (or [`WorkloadSpec::default_hosts`]) with flows of `bytes` bytes
-    /// each. The same state of `rng` gives the same workload.
-    pub fn build(
+    fn bytes(&self, setting: &Setting<'_>) -> u64 {
+        self.bytes.unwrap_or(setting.bytes)
+    }
+
+    fn start(&self, rng: &mut Rng) -> Start {
+        let late = if self.jitter == Span::ZERO { Span::ZERO } else { up_to(rng, self.jitter) };
+        Start::At(self.start + late)
+    }
+
+    /// `senders` hosts, each one flow to the same other host.
+    pub(super) fn incast(
         &self,
-        hosts: Option<u32>,
-        bytes: u64,
+        senders: u32,
+        setting: &Setting<'_>,
+        draft: &mut Draft,
         rng: &mut Rng,
-    ) -> Result<Workload, WorkloadSpecError> {
-        let hosts = hosts.or(self.default_hosts()).ok_or(WorkloadSpecError::NeedsHosts(*self))?;
-        let (needed, flows) = match *self {
-            WorkloadSpec::Incast { senders } => (u64::from(senders) + 1, u64::from(senders)),
-            WorkloadSpec::Permutation => (2, u64::from(hosts)),
-            WorkloadSpec::AllToAll { .. } => (2, u64::from(hosts) * u64::from(hosts.saturating_sub(1))),
-        };
-        if u64::from(hosts) < needed {
-            return Err(WorkloadSpecError::TooFewHosts { spec: *self, needed, hosts });
-        }
-        // The number of hosts is limited as well, as each host takes some memory.
-        if flows > MAX_FLOWS || u64::from(hosts) > MAX_FLOWS {
-            return Err(WorkloadSpecError::TooManyFlows { spec: *self, hosts });
-        }
-        let (flows, connections) = (Vec::with_capacity(flows as usize), Vec::with_capacity(flows as usize));
-        let mut list = FlowList { bytes, flows, connections };
-        let mut triggers = Vec::new();
-        match *self {
-            WorkloadSpec::Incast { senders } => list.incast(senders, &shuffled(hosts, rng)),
-            WorkloadSpec::Permutation => list.permutation(hosts, rng),
-            WorkloadSpec::AllToAll { window } => {
-                list.all_to_all(window, &shuffled(hosts, rng), &mut triggers)
-            }
-        }
-        Ok(Workload::new(hosts, list.flows, list.connections, triggers, Vec::new())?)
-    }
-}
-
-struct FlowList {
-    bytes: u64,
-    flows: Vec<Flow>,
-    connections: Vec<Connection>,
-}
-
-impl FlowList {
-    /// Adds a flow over a connection of its own.
-    fn push(&mut self, src: u32, dst: u32, start: Start, on_sent: Option<TriggerIdx>) {
-        let connection = self.connections.len() as u32;
-        let (id, src, dst) = (connection + 1, HostId(src), HostId(dst));
-        self.connections.push(Connection { id, src, dst });
-        self.flows.push(Flow {
-            id,
-            connection,
-            src,
-            dst,
-            bytes: self.bytes,
-            start,
-            on_sent,
-            on_received: None,
-            message: None,
-        });
-    }
-
-    fn incast(&mut self, senders: u32, order: &[u32]) {
+    ) -> Result<(), WorkloadSpecError> {
+        draft.reserve(u64::from(senders))?;
+        let order = shuffled(setting.hosts, rng);
         for &src in &order[1..=senders as usize] {
-            self.push(src, order[0], Start::At(Time::ZERO), None);
+            let start = self.start(rng);
+            draft.lone_flow(src, order[0], self.bytes(setting), start)?;
         }
+        Ok(())
     }
 
-    fn permutation(&mut self, hosts: u32, rng: &mut Rng) {
+    /// Every host sends to one other and receives from one other: a derangement, with each equally likely.
+    pub(super) fn permutation(
+        &self,
+        setting: &Setting<'_>,
+        draft: &mut Draft,
+        rng: &mut Rng,
+    ) -> Result<(), WorkloadSpecError> {
+        draft.reserve(u64::from(setting.hosts))?;
         // One in e shuffles has no fixed point. Taking the first such shuffle keeps all derangements equally
         // likely.
         let order = loop {
-            let order = shuffled(hosts, rng);
-            if (0..hosts).all(|h| order[h as usize] != h) {
+            let order = shuffled(setting.hosts, rng);
+            if (0..setting.hosts).all(|h| order[h as usize] != h) {
                 break order;
             }
         };
-        for (src, dst) in (0..hosts).zip(order) {
-            self.push(src, dst, Start::At(Time::ZERO), None);
+        for (src, dst) in (0..setting.hosts).zip(order) {
+            let start = self.start(rng);
+            draft.lone_flow(src, dst, self.bytes(setting), start)?;
         }
+        Ok(())
     }
 
-    fn all_to_all(&mut self, window: u32, ring: &[u32], triggers: &mut Vec<Trigger>) {
-        let hosts = ring.len();
+    /// Each host sends to the others in the order of one common ring. When a flow ends, the host's next flow starts
+    /// (SMaRTT §IV-C).
+    pub(super) fn all_to_all(
+        &self,
+        window: u32,
+        setting: &Setting<'_>,
+        draft: &mut Draft,
+        rng: &mut Rng,
+    ) -> Result<(), WorkloadSpecError> {
+        let hosts = setting.hosts as usize;
+        draft.reserve(u64::from(setting.hosts) * u64::from(setting.hosts - 1))?;
+        let ring = shuffled(setting.hosts, rng);
         for (at, &src) in ring.iter().enumerate() {
-            let mut next = None;
-            if (window as usize) < hosts - 1 {
-                next = TriggerIdx::new(triggers.len() as u32);
-                triggers.push(Trigger { id: triggers.len() as u32 + 1, kind: TriggerKind::Multishot });
-            }
+            let next = match (window as usize) < hosts - 1 {
+                true => Some(draft.trigger(TriggerKind::Multishot, Span::ZERO)?),
+                false => None,
+            };
             for distance in 1..hosts {
                 let start = match next {
                     Some(trigger) if distance > window as usize => Start::Trigger(trigger),
-                    _ => Start::At(Time::ZERO),
+                    _ => self.start(rng),
                 };
-                self.push(src, ring[(at + distance) % hosts], start, next);
+                let flow = draft.lone_flow(src, ring[(at + distance) % hosts], self.bytes(setting), start)?;
+                if let Some(trigger) = next {
+                    draft.activate(Done::Sent(flow), trigger);
+                }
             }
         }
+        Ok(())
     }
 }
 
 /// The numbers below `n` in random order (Fisher–Yates).
-fn shuffled(n: u32, rng: &mut Rng) -> Vec<u32> {
+pub(super) fn shuffled(n: u32, rng: &mut Rng) -> Vec<u32> {
     let mut order: Vec<u32> = (0..n).collect();
     for i in (1..n).rev() {
         order.swap(i as usize, rng.below(i + 1) as usize);
     }
     order
-}
-
-impl FromStr for WorkloadSpec {
-    type Err = WorkloadSpecError;
-
-    fn from_str(text: &str) -> Result<WorkloadSpec, WorkloadSpecError> {
-        let (name, number) = match text.split_once(':') {
-            Some((name, number)) => (name, Some(number)),
-            None => (text, None),
-        };
-        let positive = |name| {
-            let digits = number.filter(|n| n.bytes().all(|b| b.is_ascii_digit()));
-            let value = digits.and_then(|n| n.parse().ok()).filter(|&n| n > 0);
-            value.ok_or(WorkloadSpecError::BadNumber(name))
-        };
-        match name {
-            "incast" => Ok(WorkloadSpec::Incast { senders: positive("incast")? }),
-            "all-to-all" => Ok(WorkloadSpec::AllToAll { window: positive("all-to-all")? }),
-            "permutation" if number.is_none() => Ok(WorkloadSpec::Permutation),
-            "permutation" => Err(WorkloadSpecError::NoNumber),
-            _ => Err(WorkloadSpecError::Unknown(text.to_owned())),
-        }
-    }
-}
-
-impl fmt::Display for WorkloadSpec {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            WorkloadSpec::Incast { senders } => write!(f, "incast:{senders}"),
-            WorkloadSpec::Permutation => f.write_str("permutation"),
-            WorkloadSpec::AllToAll { window } => write!(f, "all-to-all:{window}"),
-        }
-    }
 }

@@ -147,7 +147,7 @@ pub enum CmReason {
 /// ```text
 /// SRC->DST [id N] [msg [N]] start TIME | trigger N  size BYTES
 ///          [send_done_trigger N] [recv_done_trigger N] [prio N]
-/// trigger id N oneshot | multishot | barrier count N
+/// trigger id N oneshot | multishot | barrier count N  [at TIME] [delay TIME] [then N]
 /// failure switch_type TOR|AGG|CORE switch_id N link_id N
 /// ```
 ///
@@ -159,10 +159,13 @@ pub enum CmReason {
 /// - **send_done_trigger** is activated when the sender knows that all of the flow has arrived,
 ///   **recv_done_trigger** when the receiver has all of it.
 ///
+/// - **at**, **delay** and **then** are not known to uet-htsim: a trigger with `at` is activated at a time, one with
+///   `delay` starts its flows so long after its activation, as after a computation, and `then` names a trigger that it
+///   activates when it starts its flows. Times are in the unit of **start**.
 /// - **prio** is the same for all flows, as nothing here prefers one to another. (uet-htsim's UEC program reads the word and
 ///   does not use it; its NDP program grants credit in that order.)
 ///
-/// The reader is stricter than uet-htsim: sizes must be given and fit in 32 bits, counts must be right, the
+/// The reader is stricter than uet-htsim: sizes must be given, counts must be right, the
 /// header must have no unknown words, and every flow must be able to start.
 pub struct CmReader {
     file: String,
@@ -249,7 +252,8 @@ struct TriggerTable {
 struct Mentioned {
     id: u32,
     line: u32,
-    kind: Option<TriggerKind>,
+    /// `None` if it is not defined; its number and the next trigger are not final.
+    definition: Option<Trigger>,
 }
 
 impl TriggerTable {
@@ -257,19 +261,19 @@ impl TriggerTable {
         let index = self.index_of.get(id).unwrap_or_else(|| {
             let next = self.mentioned.len() as u32;
             self.index_of.insert(id, next);
-            self.mentioned.push(Mentioned { id, line, kind: None });
+            self.mentioned.push(Mentioned { id, line, definition: None });
             next
         });
         TriggerIdx::new(index).expect("fewer triggers than bytes of text")
     }
 
-    fn define(&mut self, id: u32, kind: TriggerKind, line: u32) -> Result<(), Fault> {
-        let index = self.mention(id, line).index();
+    fn define(&mut self, trigger: Trigger, line: u32) -> Result<(), Fault> {
+        let index = self.mention(trigger.id, line).index();
         let slot = &mut self.mentioned[index];
-        if slot.kind.is_some() {
-            return Err((line, CmReason::RepeatedTrigger(id)));
+        if slot.definition.is_some() {
+            return Err((line, CmReason::RepeatedTrigger(trigger.id)));
         }
-        (slot.kind, slot.line) = (Some(kind), line);
+        (slot.definition, slot.line) = (Some(trigger), line);
         self.defined.push(index as u32);
         Ok(())
     }
@@ -377,10 +381,14 @@ impl Draft {
     }
 
     fn trigger_line(&mut self, words: &mut Words<'_>) -> Result<(), Fault> {
-        let (mut id, mut kind, mut count) = (None, None, None);
+        let unit = self.options.start_unit;
+        let (mut id, mut kind, mut count, mut at, mut delay, mut then) = (None, None, None, None, None, None);
         while let Some(word) = words.next() {
             match word {
                 "id" => words.once("id", &mut id, Words::positive)?,
+                "at" => words.once("at", &mut at, |w, name| w.start(name, unit))?,
+                "delay" => words.once("delay", &mut delay, |w, name| w.start(name, unit))?,
+                "then" => words.once("then", &mut then, Words::positive)?,
                 "count" => words.once("count", &mut count, Words::positive)?,
                 "oneshot" => words.once("type", &mut kind, |_, _| Ok("oneshot"))?,
                 "multishot" => words.once("type", &mut kind, |_, _| Ok("multishot"))?,
@@ -398,7 +406,13 @@ impl Draft {
             (Some(_), None) => TriggerKind::Multishot,
             (None, _) => return Err((line, CmReason::Missing("oneshot, multishot or barrier"))),
         };
-        self.triggers.define(id, kind, line)
+        let trigger = Trigger {
+            at,
+            delay: delay.unwrap_or(Time::ZERO).since(Time::ZERO),
+            then: then.map(|then| self.triggers.mention(then, line)),
+            ..Trigger::new(id, kind)
+        };
+        self.triggers.define(trigger, line)
     }
 
     fn failure_line(&mut self, words: &mut Words<'_>) -> Result<(), Fault> {
@@ -458,17 +472,16 @@ impl Draft {
     fn order_triggers(&mut self) -> Result<Vec<Trigger>, Fault> {
         let mut triggers = Vec::with_capacity(self.triggers.defined.len());
         let mut place = vec![None; self.triggers.mentioned.len()];
-        if let Some(undefined) = self.triggers.mentioned.iter().find(|t| t.kind.is_none()) {
+        if let Some(undefined) = self.triggers.mentioned.iter().find(|t| t.definition.is_none()) {
             return Err((undefined.line, CmReason::UndefinedTrigger(undefined.id)));
         }
         for &index in &self.triggers.defined {
-            let Mentioned { id, kind: Some(kind), .. } = self.triggers.mentioned[index as usize] else {
-                continue;
-            };
+            let Some(trigger) = self.triggers.mentioned[index as usize].definition else { continue };
             place[index as usize] = TriggerIdx::new(triggers.len() as u32);
-            triggers.push(Trigger { id, kind });
+            triggers.push(trigger);
         }
         let renumber = |t: TriggerIdx| place[t.index()].unwrap_or(t);
+        triggers.iter_mut().for_each(|trigger| trigger.then = trigger.then.map(renumber));
         for flow in &mut self.flows {
             if let Start::Trigger(t) = &mut flow.start {
                 *t = renumber(*t);

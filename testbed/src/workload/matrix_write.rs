@@ -2,11 +2,13 @@
 
 use core::fmt;
 
+use weft_cc::Span;
+
 use super::{MessageNumber, Start, TriggerIdx, TriggerKind, Workload};
 
 impl Workload {
     /// Writes the workload as a `.cm` file with start times in microseconds. Reading the file gives the same
-    /// workload, including flow numbers.
+    /// workload, including flow numbers, without its tasks.
     pub fn write_cm(&self, out: &mut impl fmt::Write) -> fmt::Result {
         writeln!(out, "Nodes {}", self.hosts())?;
         writeln!(out, "Connections {}", self.flows().len())?;
@@ -19,10 +21,20 @@ impl Workload {
         self.write_flows(out)?;
         for trigger in self.triggers() {
             match trigger.kind {
-                TriggerKind::Oneshot => writeln!(out, "trigger id {} oneshot", trigger.id)?,
-                TriggerKind::Multishot => writeln!(out, "trigger id {} multishot", trigger.id)?,
-                TriggerKind::Barrier(n) => writeln!(out, "trigger id {} barrier count {n}", trigger.id)?,
+                TriggerKind::Oneshot => write!(out, "trigger id {} oneshot", trigger.id)?,
+                TriggerKind::Multishot => write!(out, "trigger id {} multishot", trigger.id)?,
+                TriggerKind::Barrier(n) => write!(out, "trigger id {} barrier count {n}", trigger.id)?,
             }
+            if let Some(at) = trigger.at {
+                write_micros(out, "at", at.as_ps())?;
+            }
+            if trigger.delay > Span::ZERO {
+                write_micros(out, "delay", trigger.delay.as_ps())?;
+            }
+            if let Some(then) = trigger.then {
+                write!(out, " then {}", self.triggers()[then.index()].id)?;
+            }
+            writeln!(out)?;
         }
         for failure in self.failures() {
             let kind = ["TOR", "AGG", "CORE"].get(usize::from(failure.tier)).ok_or(fmt::Error)?;
@@ -45,7 +57,7 @@ impl Workload {
                 Some(n) => write!(out, " msg {n}")?,
             }
             match flow.start {
-                Start::At(time) => write_micros(out, time.as_ps())?,
+                Start::At(time) => write_micros(out, "start", time.as_ps())?,
                 Start::Trigger(t) => write!(out, " trigger {}", id(t))?,
             }
             write!(out, " size {}", flow.bytes)?;
@@ -61,9 +73,10 @@ impl Workload {
     }
 }
 
-fn write_micros(out: &mut impl fmt::Write, ps: u64) -> fmt::Result {
+/// Writes `word` and a time in microseconds.
+fn write_micros(out: &mut impl fmt::Write, word: &str, ps: u64) -> fmt::Result {
     match (ps / 1_000_000, ps % 1_000_000) {
-        (whole, 0) => write!(out, " start {whole}"),
-        (whole, rest) => write!(out, " start {whole}.{rest:06}"),
+        (whole, 0) => write!(out, " {word} {whole}"),
+        (whole, rest) => write!(out, " {word} {whole}.{rest:06}"),
     }
 }

@@ -9,32 +9,52 @@
 //! activation starts.
 //!
 //! Connection matrices (`.cm` files) are read by [`CmReader`] or [`parse_cm`] and written by [`Workload::write_cm`];
-//! [`WorkloadSpec`] generates incasts, permutations and all-to-alls.
+//! [`WorkloadSpec`] generates workloads from short descriptions, of which [`GENERATORS`] lists the kinds.
+//!
+//! A [`Task`] is a set of flows that make up one operation, such as a request and its response or an iteration of a
+//! collective. Reports give the time of each.
 
+mod collective;
+mod draft;
 mod generate;
 mod matrix_file;
 mod matrix_write;
 mod numbering;
+mod open_loop;
+mod pairs;
+mod partners;
 mod payload;
+mod random;
+mod sizes;
+mod spec;
 mod trigger;
 
 #[cfg(test)]
 mod tests;
 
-pub use generate::{WorkloadSpec, WorkloadSpecError};
+pub use draft::Setting;
 pub use matrix_file::{CmOptions, CmReader, CmReason, MatrixError, StartUnit, parse_cm};
 pub use payload::{first_wrong_byte, payload};
-pub use trigger::TriggerBank;
+pub use sizes::{BUILT_IN_SIZES, BuiltInSizes, SizeDistribution, Sizes, SizesError, SizesReason};
+pub use spec::{GENERATORS, Generator, Parameter, WorkloadSpec, WorkloadSpecError};
+pub use trigger::{Fired, TriggerBank};
 
 use core::num::NonZeroU32;
 
 use thiserror::Error;
-use weft_cc::Time;
+use weft_cc::{Span, Time};
 
 use crate::topology::HostId;
 
-/// Maximum size of a flow in bytes: the length of a message has 32 bits on the wire.
-pub const MAX_FLOW_BYTES: u64 = u32::MAX as u64;
+/// Maximum size of a flow that is one message, bytes: the length of a message has 32 bits on the wire. Larger flows are
+/// sent as several messages of their connection.
+pub const MAX_MESSAGE_BYTES: u64 = u32::MAX as u64;
+
+/// Maximum size of a flow, bytes: 64 PiB, so that sums of sizes are exact.
+pub const MAX_FLOW_BYTES: u64 = 1 << 56;
+
+/// Maximum number of flows, and of triggers: an index takes 31 bits.
+const MAX_ITEMS: usize = 1 << 31;
 
 /// The index of a trigger in [`Workload::triggers`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -137,13 +157,38 @@ pub enum TriggerKind {
     Barrier(u32),
 }
 
-/// A trigger: starts the flows of [`Workload::started_by`] when other flows end.
+/// A trigger: starts the flows of [`Workload::started_by`] when other flows end. With a delay it stands for a
+/// computation; triggers that activate each other express what depends on what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trigger {
     /// The number in the file, above 0.
     pub id: u32,
     /// Its reaction to activations.
     pub kind: TriggerKind,
+    /// When it is activated once by itself; `None`: it is not.
+    pub at: Option<Time>,
+    /// Time between its reaction to an activation and what it starts and activates.
+    pub delay: Span,
+    /// Another trigger that it activates whenever it reacts.
+    pub then: Option<TriggerIdx>,
+}
+
+impl Trigger {
+    /// A trigger that starts its flows without delay and activates no other one.
+    pub const fn new(id: u32, kind: TriggerKind) -> Trigger {
+        Trigger { id, kind, at: None, delay: Span::ZERO, then: None }
+    }
+}
+
+/// Flows that make up one operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Task {
+    /// The index of its description in [`Workload::sources`].
+    pub source: u32,
+    /// The index of its first flow.
+    pub first: u32,
+    /// Number of its flows, which follow each other.
+    pub flows: u32,
 }
 
 /// A link that has failed for the whole run.
@@ -170,6 +215,9 @@ pub struct Workload {
     targets: Vec<u32>,
     /// Where each trigger's part of `targets` begins, followed by the length of `targets`.
     first_target: Vec<u32>,
+    /// In the order of their flows.
+    tasks: Vec<Task>,
+    sources: Vec<String>,
 }
 
 /// The subject of a [`WorkloadError`].
@@ -207,22 +255,25 @@ pub enum WorkloadReason {
     /// A flow goes from a host to itself.
     #[error("host {0} would send to itself")]
     ToItself(u32),
-    /// A flow has more bytes than a message can have.
-    #[error("{0} bytes are more than a message can have (2^32 - 1)")]
+    /// A flow has more bytes than it can have.
+    #[error("{0} bytes are more than a flow can have (2^56)")]
     TooLarge(u64),
-    /// There are more flows or triggers than 32 bits can number.
+    /// There are more flows or triggers than 31 bits can number.
     #[error("too many flows or triggers")]
     TooMany,
-    /// A flow refers to a connection or trigger that does not exist, or to a connection between other hosts.
+    /// A flow or trigger refers to a connection or trigger that does not exist, or to a connection between other hosts.
     #[error(
-        "a flow refers to a connection or trigger that does not exist, or to a connection between other hosts"
+        "a flow or trigger refers to a connection or trigger that does not exist, or to a connection between other hosts"
     )]
     Dangling,
     /// A barrier has a count of 0.
     #[error("a barrier needs a count of at least 1")]
     EmptyBarrier,
     /// No flow activates the trigger.
-    #[error("trigger {0} is never activated: no flow names it as send_done_trigger or recv_done_trigger")]
+    #[error(
+        "trigger {0} is never activated: no flow names it as send_done_trigger or recv_done_trigger, no trigger after \
+         `then`, and it has no `at`"
+    )]
     NeverActivated(u32),
     /// A trigger gets fewer activations than it needs to start all of its flows.
     #[error("trigger {id} needs {needed} activations to start all of its flows but gets {given}")]
@@ -260,30 +311,52 @@ impl Workload {
         failures: Vec<LinkFailure>,
     ) -> Result<Workload, WorkloadError> {
         let at = |subject| move |reason| WorkloadError { subject, reason };
-        if flows.len() >= u32::MAX as usize || triggers.len() >= u32::MAX as usize {
+        if flows.len() > MAX_ITEMS || triggers.len() > MAX_ITEMS {
             return Err(at(Subject::Whole)(WorkloadReason::TooMany));
         }
         for (i, flow) in flows.iter().enumerate() {
             check_flow(hosts, flow, &connections, triggers.len()).map_err(at(Subject::Flow(i)))?;
         }
+        let dangling = |t: &Trigger| t.then.is_some_and(|then| then.index() >= triggers.len());
+        if let Some(i) = triggers.iter().position(dangling) {
+            return Err(at(Subject::Trigger(i))(WorkloadReason::Dangling));
+        }
         if let Some(i) = triggers.iter().position(|t| t.kind == TriggerKind::Barrier(0)) {
             return Err(at(Subject::Trigger(i))(WorkloadReason::EmptyBarrier));
         }
         let (first_target, targets) = trigger::index_targets(&flows, triggers.len());
-        let workload = Workload { hosts, flows, connections, triggers, failures, targets, first_target };
+        let workload = Workload {
+            hosts,
+            flows,
+            connections,
+            triggers,
+            failures,
+            targets,
+            first_target,
+            tasks: Vec::new(),
+            sources: Vec::new(),
+        };
         workload.check_triggers()?;
         Ok(workload)
     }
 
+    /// The same with tasks, which are in the order of their flows and have none in common, and whose descriptions are
+    /// `sources`.
+    pub(super) fn with_tasks(self, tasks: Vec<Task>, sources: Vec<String>) -> Workload {
+        debug_assert!(tasks.windows(2).all(|pair| pair[0].first + pair[0].flows <= pair[1].first));
+        Workload { tasks, sources, ..self }
+    }
+
     /// Memory that its lists take, bytes.
     pub fn bytes(&self) -> u64 {
-        let Workload { flows, connections, triggers, failures, targets, first_target, .. } = self;
+        let Workload { flows, connections, triggers, failures, targets, first_target, tasks, .. } = self;
         let lists = [
             flows.capacity() * size_of::<Flow>(),
             connections.capacity() * size_of::<Connection>(),
             triggers.capacity() * size_of::<Trigger>(),
             failures.capacity() * size_of::<LinkFailure>(),
             (targets.capacity() + first_target.capacity()) * size_of::<u32>(),
+            tasks.capacity() * size_of::<Task>(),
         ];
         lists.into_iter().sum::<usize>() as u64
     }
@@ -311,6 +384,22 @@ impl Workload {
     /// The links that have failed.
     pub fn failures(&self) -> &[LinkFailure] {
         &self.failures
+    }
+
+    /// The tasks, in the order of their flows.
+    pub fn tasks(&self) -> &[Task] {
+        &self.tasks
+    }
+
+    /// The descriptions that tasks come from.
+    pub fn sources(&self) -> &[String] {
+        &self.sources
+    }
+
+    /// The index of the task that a flow is part of, if it is part of one.
+    pub fn task_of(&self, flow: u32) -> Option<usize> {
+        let after = self.tasks.partition_point(|task| task.first <= flow);
+        after.checked_sub(1).filter(|&i| flow - self.tasks[i].first < self.tasks[i].flows)
     }
 
     /// The indices of the flows that a trigger starts, in the order in which a multishot trigger starts them.

@@ -245,7 +245,9 @@ fn begin(begin: &Begin, flows: &mut [Flow], triggers: &mut Vec<Trigger>) -> Star
     let flow = &mut flows[earlier % flows.len()];
     let place = if sent { &mut flow.on_sent } else { &mut flow.on_received };
     let trigger = *place.get_or_insert_with(|| {
-        triggers.push(Trigger { id: triggers.len() as u32 + 1, kind: TriggerKind::Oneshot });
+        // Every other one starts its flow after a computation.
+        let delay = Span::from_ns(1_500 * (triggers.len() as u64 % 2));
+        triggers.push(Trigger { delay, ..Trigger::new(triggers.len() as u32 + 1, TriggerKind::Oneshot) });
         TriggerIdx::new(triggers.len() as u32 - 1).unwrap()
     });
     Start::Trigger(trigger)

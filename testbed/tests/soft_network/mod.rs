@@ -185,8 +185,10 @@ impl<'a> Run<'a> {
 
     fn activate(&mut self, now: Time, trigger: Option<TriggerIdx>) {
         let Some(trigger) = trigger else { return };
-        let started = self.triggers.activate(&self.config.workload, trigger).to_vec();
-        started.into_iter().for_each(|index| self.start(now, index));
+        let config = self.config;
+        let Some(fired) = self.triggers.activate(&config.workload, trigger) else { return };
+        assert!(fired.delay == Span::ZERO && fired.then.is_none(), "this network has no delays");
+        fired.flows.iter().for_each(|index| self.start(now, *index));
     }
 
     /// Runs until all frames in flight have arrived.

@@ -261,8 +261,11 @@ impl<'a> Running<'a> {
             while let Ok((place, news)) = self.processes.news.try_recv() {
                 let Some(FromHost::News(news)) = news else { return Err(self.processes.died(place)) };
                 for flow in self.coordinator.take_in(now, news) {
-                    self.start(*flow)?;
+                    self.start(flow)?;
                 }
+            }
+            for flow in self.coordinator.due(now) {
+                self.start(flow)?;
             }
             let frames = self.switches.counters().delivered;
             if self.coordinator.is_over(now, frames) {

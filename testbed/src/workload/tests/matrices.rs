@@ -214,8 +214,8 @@ fn malformed_files_are_refused_with_file_line_and_reason() {
         ("size 1000 ", "size 1e3 ", "x.cm:8: `size` cannot be `1e3`"),
         (
             "size 4294967295",
-            "size 4294967296",
-            "x.cm:9: 4294967296 bytes are more than a message can have (2^32 - 1)",
+            "size 72057594037927937",
+            "x.cm:9: 72057594037927937 bytes are more than a flow can have (2^56)",
         ),
         ("prio 2000000 # first", "prio", "x.cm:8: `prio` needs a value"),
         ("prio 2000000 # first", "prio 7 first", "x.cm:8: unknown word `first`"),
@@ -256,7 +256,7 @@ fn malformed_files_are_refused_with_file_line_and_reason() {
         (
             "send_done_trigger 10 ",
             "",
-            "x.cm:16: trigger 10 is never activated: no flow names it as send_done_trigger or recv_done_trigger",
+            "x.cm:16: trigger 10 is never activated: no flow names it as send_done_trigger or recv_done_trigger, no trigger after `then`, and it has no `at`",
         ),
         ("switch_type AGG", "switch_type SPINE", "x.cm:15: `switch_type` cannot be `SPINE`"),
         ("switch_type AGG ", "", "x.cm:15: `switch_type` is missing"),

@@ -1,11 +1,14 @@
+mod collectives;
 mod generators;
 mod matrices;
+mod open_loop;
 mod round_trip;
+mod sizes;
 mod triggers;
 
 use weft_stack::rng::Rng;
 
-use super::{Start, TriggerBank, Workload};
+use super::{Start, TriggerBank, TriggerIdx, Workload};
 
 /// Lets the flows of a workload end in random order. Calls `on_start` for each flow that starts, with the
 /// flows that are running then. Panics if a flow starts twice or never.
@@ -24,13 +27,23 @@ fn play(workload: &Workload, seed: u64, mut on_start: impl FnMut(u32, &[u32])) {
             start(i, &mut running);
         }
     }
-    while !running.is_empty() {
-        let done = running.swap_remove(rng.below(running.len() as u32) as usize);
-        let flow = &workload.flows()[done as usize];
-        for trigger in [flow.on_received, flow.on_sent].into_iter().flatten() {
-            for &next in bank.activate(workload, trigger) {
-                start(next, &mut running);
+    let mut activated: Vec<TriggerIdx> = (0..workload.triggers().len() as u32)
+        .filter(|i| workload.triggers()[*i as usize].at.is_some())
+        .filter_map(TriggerIdx::new)
+        .collect();
+    while !running.is_empty() || !activated.is_empty() {
+        // Either an activated trigger reacts, whose delay may be of any length, or a flow ends.
+        let next = rng.below((running.len() + activated.len()) as u32) as usize;
+        if next < activated.len() {
+            let fired = bank.activate(workload, activated.swap_remove(next));
+            for fired in fired.iter() {
+                fired.flows.iter().for_each(|next| start(*next, &mut running));
+                activated.extend(fired.then);
             }
+        } else {
+            let done = running.swap_remove(next - activated.len());
+            let flow = &workload.flows()[done as usize];
+            activated.extend([flow.on_received, flow.on_sent].into_iter().flatten());
         }
     }
     assert_eq!(started.iter().position(|s| !s), None, "one flow never starts");

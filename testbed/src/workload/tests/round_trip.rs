@@ -1,7 +1,7 @@
 //! Written workloads parse to the same workload.
 
 use proptest::prelude::*;
-use weft_cc::Time;
+use weft_cc::{Span, Time};
 use weft_stack::rng::Rng;
 
 use super::play;
@@ -74,7 +74,14 @@ fn random_start(rng: &mut Rng, flows: &mut [Flow], triggers: &mut Vec<Trigger>) 
         1 => TriggerKind::Multishot,
         _ => TriggerKind::Barrier(1 + u32::from(both)),
     };
-    triggers.push(Trigger { id: 500 - triggers.len() as u32, kind });
+    let delay = Span::from_ps(if rng.chance(0.5) { 0 } else { u64::from(rng.below(9_000_000)) });
+    triggers.push(Trigger { delay, ..Trigger::new(500 - triggers.len() as u32, kind) });
+    // Another trigger that this one activates, and that starts nothing; or it is activated at a time.
+    if rng.chance(0.3) {
+        triggers[trigger.index()].then = TriggerIdx::new(triggers.len() as u32);
+        let at = rng.chance(0.5).then(|| Time::from_ps(u64::from(rng.below(9_000_000))));
+        triggers.push(Trigger { at, ..Trigger::new(500 - triggers.len() as u32, TriggerKind::Oneshot) });
+    }
     Start::Trigger(trigger)
 }
 
