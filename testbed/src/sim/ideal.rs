@@ -15,12 +15,14 @@ struct Hop {
     rate: Rate,
     /// Propagation, and the latency of the switch at its end.
     latency: Span,
+    /// Number of links among which packets may be spread here; 1 if all of them pass this one.
+    ways: u32,
 }
 
 impl RunConfig {
     /// The time from the start of a flow until its destination has all of it, in an idle fabric without faults: its
     /// packets follow each other without a gap from the source's link on, each switch passes a packet on when it has all
-    /// of it, and only the flow's own packets queue, at links that are slower than the ones before.
+    /// of it, and packets queue only behind packets of their own flow, at links that all of them pass.
     pub fn ideal_delivery(&self, src: HostId, dst: HostId, bytes: u64) -> Span {
         self.delivery_over(&self.path(src, dst), bytes)
     }
@@ -34,46 +36,61 @@ impl RunConfig {
         self.ideal_delivery(src, dst, bytes) + back
     }
 
-    /// The links of a path; those of the others of the same pair are alike. Empty from a host to itself.
+    /// The links of a path; those of the others of the same pair are alike. Empty from a host to itself. Where the ways of
+    /// packets part, they meet again at the last switch.
     fn path(&self, src: HostId, dst: HostId) -> Vec<Hop> {
         let topology = &self.topology;
         let mut hops = Vec::new();
         let mut port = topology.nic(src);
+        let mut ways = 1u32;
         // A path is loop-free; the bound is for fabrics that are not.
         while src != dst && hops.len() <= topology.switches() as usize {
             let spec = topology.port(port);
-            let (switching, next) = match spec.peer {
-                Node::Switch(switch) => {
-                    (topology.switch_latency(switch), Some(topology.next_ports(switch, dst).first))
-                }
-                Node::Host(_) => (Span::ZERO, None),
+            let Node::Switch(switch) = spec.peer else {
+                hops.push(Hop { rate: spec.rate, latency: spec.latency, ways: 1 });
+                break;
             };
-            hops.push(Hop { rate: spec.rate, latency: spec.latency + switching });
-            match next {
-                Some(next) => port = next,
-                None => break,
-            }
+            hops.push(Hop { rate: spec.rate, latency: spec.latency + topology.switch_latency(switch), ways });
+            let next = topology.next_ports(switch, dst);
+            ways = ways.saturating_mul(next.count.max(1));
+            port = next.first;
         }
         hops
     }
 
-    /// When the last packet of a flow of `bytes` arrives at the end of `path`: the completion time of a flow shop in
-    /// which all jobs but the last are alike.
+    /// When the last packet of a flow of `bytes` has arrived at the end of `path`: the completion time of a flow shop in
+    /// which all jobs but the last one are alike, and some machines have several copies.
     fn delivery_over(&self, path: &[Hop], bytes: u64) -> Span {
         let overhead = u64::from(self.data_overhead());
         let mtu = u64::from(self.mtu);
         let full_packets = bytes.div_ceil(mtu).max(1) - 1;
-        let last = bytes - full_packets * mtu + overhead;
-        // When the last full packet, and the last packet, have left the link.
-        let (mut sum, mut slowest, mut end) = (Span::ZERO, Span::ZERO, Span::ZERO);
-        for hop in path {
-            let each = hop.rate.time_for(mtu + overhead);
-            sum = sum + each;
-            slowest = slowest.max(each);
-            let before = if full_packets == 0 { Span::ZERO } else { sum + slowest.times(full_packets - 1) };
-            end = end.max(before) + hop.rate.time_for(last);
+        let rest = bytes - full_packets * mtu + overhead;
+        // The time of the first full packet, and the time between two of them.
+        let (mut first, mut gap) = (Span::ZERO, Span::ZERO);
+        // When the last full packet, and the last packet, have arrived.
+        let (mut full, mut last) = (Span::ZERO, Span::ZERO);
+        for Hop { rate, ways, .. } in path {
+            let (each, short) = (rate.time_for(mtu + overhead), rate.time_for(rest));
+            first = first + each;
+            if full_packets == 0 {
+                last = last + short;
+                continue;
+            }
+            gap = gap.max(Span::from_ps(each.as_ps() / u64::from(*ways)));
+            let in_line = first + gap.times(full_packets - 1);
+            if *ways > 1 {
+                (full, last) = ((full + each).max(in_line), last + short);
+            } else if last >= full {
+                full = (full + each).max(in_line);
+                last = last.max(full) + short;
+            } else {
+                // The last packet has overtaken the one before it, but not those before that.
+                let others = if full_packets == 1 { Span::ZERO } else { in_line.minus(gap) };
+                last = last.max(others) + short;
+                full = (full.max(last) + each).max(in_line);
+            }
         }
-        path.iter().fold(end, |sum, hop| sum + hop.latency)
+        path.iter().fold(full.max(last), |sum, hop| sum + hop.latency)
     }
 
     /// Bytes of a flow on the wire.
