@@ -249,7 +249,8 @@ impl<'a> Outputs<'a> {
             written.map_err(|error| failed(path, &error))?;
         }
         if let Some((path, mut file)) = self.flows {
-            let written = csv::write(&outcome.flows, report.fabric, &mut file).and_then(|()| file.commit());
+            let written =
+                csv::write(&outcome.flows, report.run_config, &mut file).and_then(|()| file.commit());
             written.map_err(|error| failed(path, &error))?;
         }
         if let Some(((path, mut file), measured)) = self.links.zip(outcome.measures.as_ref()) {

@@ -69,7 +69,7 @@ pub(crate) struct Report<'a> {
     pub(crate) bound_at: &'a str,
     /// The configuration, if switches and links lie between the hosts.
     #[serde(skip)]
-    pub(crate) fabric: Option<&'a RunConfig>,
+    pub(crate) run_config: Option<&'a RunConfig>,
     /// How many times slower the network was than described.
     #[serde(skip)]
     slow: u32,
@@ -177,13 +177,13 @@ impl<'a> Report<'a> {
         let elapsed = makespan(&done);
         let all_done = done.len() == run.flows.len();
         let p = &run.packets;
-        let fabric = plan.on.has_fabric().then_some(&plan.config);
-        let (flow_slowdown, by_size) = fabric.map(|config| slowdown::slowdowns(run, config)).unzip();
+        let run_config = plan.on.has_fabric().then_some(&plan.config);
+        let (flow_slowdown, by_size) = run_config.map(|config| slowdown::slowdowns(run, config)).unzip();
         Report {
             flow_slowdown,
             by_size,
             tasks: slowdown::tasks(run, &plan.config),
-            fabric,
+            run_config,
             flows: FlowCount { total: run.flows.len() as u64, completed: done.len() as u64 },
             bound_us: run.bound.0.as_us_f64(),
             slowdown_max: elapsed.filter(|_| all_done).and_then(|t| ratio(t, run.bound.0)),

@@ -11,6 +11,7 @@ use weft_stack::prefetch::prefetch_start;
 use weft_stack::wire::ses::Ses;
 
 use super::measures::LastLosses;
+use super::part;
 use crate::switch::{Queued, flow_hash};
 
 /// The fields of a packet that the fabric reads. It is copied at each hop, so it is packed into five words.
@@ -299,7 +300,7 @@ impl Packets {
     fn note_loss(&mut self, source: u32, name: u32, at: u64, port: u32) {
         // A trimmed packet that is lost is still named by its header.
         if let Ses::Standard(header) = self.content(source, name).packet.ses {
-            self.losses.note(header.match_bits, at, port);
+            self.losses.note(part::flow_of(header.match_bits).into(), at, port);
         }
     }
 
