@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 use weft_cc::{Rate, Span, Time};
 
 use super::config::RunConfig;
-use crate::topology::{HostId, Node};
+use crate::topology::{HostId, NextPorts, Node, PortId};
 use crate::workload::{Flow, Start, Task, TriggerBank, TriggerIdx, Workload};
 
 /// A link on the way from one host to another.
@@ -36,7 +36,7 @@ impl RunConfig {
         self.ideal_delivery(src, dst, bytes) + back
     }
 
-    /// The links of a path; those of the others of the same pair are alike. Empty from a host to itself. Where the ways of
+    /// The links of a path; in a folded Clos those of the others of the same pair are alike. Empty from a host to itself. Where the ways of
     /// packets part, they meet again at the last switch.
     fn path(&self, src: HostId, dst: HostId) -> Vec<Hop> {
         let topology = &self.topology;
@@ -52,8 +52,16 @@ impl RunConfig {
             };
             hops.push(Hop { rate: spec.rate, latency: spec.latency + topology.switch_latency(switch), ways });
             let next = topology.next_ports(switch, dst);
-            ways = ways.saturating_mul(next.count.max(1));
-            port = next.first;
+            ways = ways.saturating_mul(next.len());
+            port = match next {
+                NextPorts::Range(range) => range.first,
+                // Links of a graph may differ: the quickest one counts.
+                NextPorts::List(_) => {
+                    let cost =
+                        |port: &PortId| (topology.port(*port).latency, Reverse(topology.port(*port).rate));
+                    next.iter().min_by_key(cost).unwrap_or(next.nth(0))
+                }
+            };
         }
         hops
     }

@@ -48,7 +48,7 @@ impl Partners {
             sizes
         };
         let tors = together(&|host| topology.tor_of(host).0);
-        let pods = together(&|host| topology.pod_of(host));
+        let pods = together(&|host| topology.pod_of(host).unwrap_or(0));
         let groups = together(&|host| topology.group_of(host));
         let mut leaving = [0.0; 2];
         for host in (0..self.hosts).map(HostId) {
@@ -62,7 +62,7 @@ impl Partners {
                 size => intra + (1.0 - intra) * (size - group) / (hosts - group),
             };
             leaving[0] += 1.0 - near(tors[&topology.tor_of(host).0]);
-            leaving[1] += 1.0 - near(pods[&topology.pod_of(host)]);
+            leaving[1] += 1.0 - near(pods[&topology.pod_of(host).unwrap_or(0)]);
         }
         leaving.map(|sum| sum / hosts)
     }
@@ -125,6 +125,10 @@ impl LoadOf {
         let topology = setting.topology.ok_or(WorkloadSpecError::NeedsTopology("load"))?;
         let bits = match self {
             LoadOf::Hosts => f64::from(setting.hosts) * topology.host_rate().as_bps() as f64,
+            LoadOf::Core if topology.is_graph() => {
+                let reason = "a graph has no tier that counts as its core; expected host".to_owned();
+                return Err(WorkloadSpecError::value("of", reason));
+            }
             LoadOf::Core => {
                 let full = core_capacities(topology).into_iter().zip(partners.leaving(topology));
                 let least = full.filter(|(_, leaving)| *leaving > 0.0).map(|(bits, leaving)| bits / leaving);
