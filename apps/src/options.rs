@@ -12,6 +12,7 @@ use weft_stack::fep::BusyTimeout;
 use weft_testbed::link_events::Degradation;
 use weft_testbed::sim::HostModel;
 use weft_testbed::workload::WorkloadSpec;
+use weft_testbed::switch::Routing;
 
 /// Options are left as given: what is absent gets its default where the run is set up, so that an
 /// option without effect can be told from one not given, and refused.
@@ -88,6 +89,11 @@ pub(crate) struct RunArgs {
     /// thresholds of their own [default: none; the thresholds of --ecn].
     #[arg(long, value_name = "DRAIN[,LOW,HIGH]", allow_hyphen_values = true)]
     pub(crate) phantom: Option<Phantom>,
+    /// How switches choose among equal ports: ecmp, by a hash of addresses and entropy; adaptive:least-queue or
+    /// adaptive:quantised, by the length of their queues, for each packet or, with sticky=TIME, for each part of a flow
+    /// after a longer gap; exact, by the entropy as the number of a path [default: ecmp].
+    #[arg(long, value_name = "ecmp|adaptive:MEASURE[,sticky=TIME]|exact")]
+    pub(crate) routing: Option<Routing>,
     /// Changes of links during the run, one a line: TIME (tier=T switch=S link=L | host=N | link=A-B) [dir=up | dir=down] (fail |
     /// restore | rate=RATE | delay=TIME | drop=P | corrupt=P | gilbert=P,R[,BAD[,GOOD]] | block-loss=N:P1[,P2…] …), with
     /// probabilities from 0 to 1; see docs/link-events.md.
@@ -251,6 +257,7 @@ const EFFECTS: &[Effect] = &[
     effect("--queue", FABRIC, |args| args.queue.is_some()),
     effect("--ecn", FABRIC, |args| args.ecn.is_some()),
     effect("--phantom", FABRIC, |args| args.phantom.is_some()),
+    effect("--routing", FABRIC, |args| args.routing.is_some()),
     effect("--link-events", FABRIC, |args| args.link_events.is_some()),
     effect("--link-event", FABRIC, |args| !args.link_event.is_empty()),
     effect("--degrade", FABRIC, |args| !args.degrade.is_empty()),

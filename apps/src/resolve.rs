@@ -89,6 +89,7 @@ pub(crate) fn resolve(args: &RunArgs) -> Result<Plan, Failure> {
         },
         ack_every: args.ack_every.unwrap_or(defaults.ack_every),
         busy_timeout: args.busy_timeout.unwrap_or_default(),
+        routing: args.routing.unwrap_or_default().slowed(slow),
         host: args.host.map(|host| host.slowed(slow)),
         crc: args.crc,
         seed: args.seed,

@@ -72,6 +72,7 @@ impl Settings {
             ("queue_bytes", json!(one_queue.then(|| config.queue_bytes()))),
             ("ecn_low_bytes", json!(ecn_low)),
             ("ecn_high_bytes", json!(ecn_high)),
+            ("routing", json!(args.on.has_fabric().then(|| config.routing.to_string()))),
             ("phantom_drain", json!(config.phantom.map(|phantom| phantom.drain))),
             ("phantom_low_bytes", json!(phantom_low)),
             ("phantom_high_bytes", json!(phantom_high)),

@@ -112,6 +112,16 @@ fn ecmp_differs_between_connections() {
     assert!(used.len() > 32, "64 connections share {} entropies", used.len());
 }
 
+#[test]
+fn ecmp_takes_the_entropy_that_it_is_given() {
+    let mut ecmp = LbChoice::parse("ecmp").unwrap();
+    ecmp.set("entropy", "70").unwrap();
+    for (paths, expected) in [(128, 70), (64, 6), (1, 0), (0, 0)] {
+        let mut selector = ecmp.build(input(paths, true, Rng::new(7, 1)));
+        assert_eq!(selector.next(&packet(Time::ZERO, 0)), Entropy(expected), "of {paths}");
+    }
+}
+
 /// Number of packets on each path if no feedback ever arrives.
 fn without_feedback(choice: &LbChoice, paths: u16, packets: usize) -> Vec<usize> {
     let mut selector = choice.build(input(paths, true, Rng::new(11, 3)));
@@ -278,7 +288,12 @@ fn settings_are_checked_and_reach_the_balancer() {
         "reps: ring is '0', expected a whole number from 1 to 64; parameters are: ring, freeze, explore"
     );
     assert!(
-        LbChoice::parse("ecmp").unwrap().set("ring", "4").unwrap_err().to_string().ends_with("it has: none")
+        LbChoice::parse("oblivious")
+            .unwrap()
+            .set("ring", "4")
+            .unwrap_err()
+            .to_string()
+            .ends_with("it has: none")
     );
 }
 

@@ -16,6 +16,7 @@ const KEYS: &[&str] = &[
     "queue",
     "ecn",
     "phantom",
+    "routing",
     "trim",
     "degrade",
     "link-events",

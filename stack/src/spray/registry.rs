@@ -3,6 +3,7 @@
 //! A new balancer needs a file of its own, an arm in [`Selector`], and a row here.
 
 use super::bitmap::BitmapConfig;
+use super::ecmp::EcmpConfig;
 use super::reps::RepsConfig;
 use super::{Bitmap, Ecmp, Mixed, Oblivious, PathSelector, Reps, RoundRobin, Selector};
 use crate::rng::Rng;
@@ -28,9 +29,13 @@ pub struct SelectorInput {
 pub static BALANCERS: &[Row<Part<SelectorInput, Selector>>] = &[
     Row {
         name: "ecmp",
-        about: "one random entropy for the whole connection",
+        about: "one entropy for the whole connection, at random or given",
         source: "RFC 2992",
-        part: || without_settings(|on: SelectorInput| Selector::Ecmp(Ecmp::new(on.paths, on.rng))),
+        part: || {
+            configured(|config: &EcmpConfig, on: SelectorInput| {
+                Selector::Ecmp(Ecmp::new(config, on.paths, on.rng))
+            })
+        },
     },
     Row {
         name: "oblivious",

@@ -19,7 +19,7 @@ use super::shard::{Group, Shard, Side};
 use super::sides::Sides;
 use super::switches::{Port, Switch, SwitchScratch, longest_window, rank_bits};
 use super::wires::{Inlet, Wires};
-use crate::switch::{EgressQueue, Hasher, QueueConfig};
+use crate::switch::{EgressQueue, Hasher, QueueConfig, Steering};
 use crate::topology::{HostId, Node, PortId, PortSpec, SwitchId, Topology};
 use crate::workload::{Start, TriggerIdx, Workload};
 
@@ -395,6 +395,7 @@ impl<'a> Builder<'a> {
             env: HostEnv {
                 shard,
                 overhead: config.wire_overhead,
+                routing: config.routing,
                 seed: config.seed,
                 sampling: self.sampling,
             },
@@ -429,6 +430,7 @@ impl<'a> Builder<'a> {
             first_port: ports.first.0,
             router: topology.router(id),
             hasher: Hasher::new(self.config.seed, id.0),
+            steering: Steering::new(self.config.routing, self.config.seed, id.0),
             ports: ports.iter().map(|port| self.port(port)).collect(),
             waiting: vec![0; ports.count.div_ceil(64) as usize],
             inbox: self.locations.switches[id.0 as usize].inbox,

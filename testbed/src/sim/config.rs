@@ -11,7 +11,7 @@ use weft_stack::wire::{MAX_IPV4_HEADERS, crc};
 
 use super::faults::Share;
 use super::receiver::HostModel;
-use crate::switch::{PhantomConfig, QueueConfig};
+use crate::switch::{PhantomConfig, QueueConfig, Routing};
 use crate::topology::{HostId, Topology};
 use crate::workload::Workload;
 
@@ -115,6 +115,8 @@ pub struct RunConfig {
     pub crc: bool,
     /// Times that endpoints wait.
     pub timers: Timers,
+    /// How switches choose among ports that lead to a destination equally well.
+    pub routing: Routing,
     /// What hosts need to process received packets; `None`: no time.
     pub host: Option<HostModel>,
 }
@@ -198,6 +200,7 @@ impl RunConfig {
             mode: DeliveryMode::Rud,
             crc: false,
             timers: Timers::default(),
+            routing: Routing::default(),
             host: None,
         }
     }

@@ -15,6 +15,7 @@ use super::packets::Transit;
 use super::receiver::Receiver;
 use super::sample::PortSample;
 use super::wires::{Arrival, Wires};
+use crate::switch::Routing;
 use crate::topology::{Distances, HostId};
 
 /// A host. The fields that each packet needs come first.
@@ -62,6 +63,7 @@ pub(super) enum HostEvent {
 pub(super) struct HostEnv {
     pub(super) shard: u32,
     pub(super) overhead: Overhead,
+    pub(super) routing: Routing,
     pub(super) seed: u64,
     /// Whether the arriving bytes of each flow are counted.
     pub(super) sampling: bool,
@@ -213,6 +215,9 @@ impl Host {
             };
             let hops = self.distances.switches_to(HostId(headers.net.dst.0));
             let mut transit = Transit::new(env.shard, name, &headers.net, sizes(env.overhead, headers), hops);
+            if env.routing == Routing::Exact {
+                transit.flow_hash = u32::from(headers.net.entropy.0);
+            }
             if let Payload::Bytes(bytes) = self.fep.payload(payload)
                 && !bytes.is_empty()
             {

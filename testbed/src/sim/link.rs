@@ -100,6 +100,14 @@ impl Condition {
         }
     }
 
+    /// The bytes that are transmitted in `time`, ps.
+    pub(crate) fn bytes_in(&self, time: u64) -> u64 {
+        match self.ps_per_byte {
+            0 => self.rate.bytes_in(Span::from_ps(time)),
+            ps => time / u64::from(ps),
+        }
+    }
+
     /// Draws the outcome for the next packet, which takes `size` bytes on the wire; `None` if the link loses it.
     /// `id` is the link's number, `seed` the run's.
     #[inline]
@@ -214,6 +222,11 @@ impl Link {
     /// Numbers of packets that the link's faults have met.
     pub(super) fn faults(&self) -> FaultCounters {
         self.condition.fault_state.as_ref().map_or(FaultCounters::default(), |state| state.counters)
+    }
+
+    /// Bytes of the packet in transmission that have not left at `now`, ps.
+    pub(super) fn unsent(&self, now: u64) -> u64 {
+        self.condition.bytes_in(self.busy_until.saturating_sub(now))
     }
 
     /// Bytes sent since the start of the run.

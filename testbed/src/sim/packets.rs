@@ -19,7 +19,8 @@ use crate::switch::{Queued, flow_hash};
 pub(super) struct Transit {
     /// The number of its content among those from its source's shard.
     pub(super) content: u32,
-    /// The hash of addresses and entropy, computed once.
+    /// The hash of addresses and entropy, computed once; with [`Routing::Exact`](crate::switch::Routing::Exact) what is left
+    /// of the path's number.
     pub(super) flow_hash: u32,
     /// The destination host.
     pub(super) dst: u32,

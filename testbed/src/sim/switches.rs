@@ -17,8 +17,8 @@ use super::packets::Transit;
 use super::sample::PortSample;
 use super::totals::{Changes, Total};
 use super::wires::{Arrival, NEVER, Wires};
-use crate::switch::{EgressQueue, Enqueued, Hasher, QueueConfig, QueueCounters};
-use crate::topology::{HostId, Router};
+use crate::switch::{Backlog, EgressQueue, Enqueued, Hasher, QueueConfig, QueueCounters, Steering};
+use crate::topology::{HostId, PortId, Router};
 
 /// An output port of a switch. A packet that finds the port idle touches only its first cache line.
 #[repr(C, align(64))]
@@ -35,6 +35,7 @@ pub(super) struct Switch {
     pub(super) first_port: u32,
     pub(super) router: Router,
     pub(super) hasher: Hasher,
+    pub(super) steering: Steering,
     pub(super) ports: Vec<Port>,
     /// Bit `i` is set while port `i` holds packets.
     pub(super) waiting: Vec<u64>,
@@ -135,7 +136,8 @@ impl Switch {
         wires: &mut Wires,
     ) -> u64 {
         let mut arrivals = wires.take(self.inbox);
-        let next = match arrivals.len() < scratch.max_indexed {
+        let fast = matches!(self.steering, Steering::Ecmp) & (arrivals.len() < scratch.max_indexed);
+        let next = match fast {
             true => self.pass(&mut arrivals, start, end, scratch, wires),
             false => self.pass_many(&mut arrivals, end, scratch, wires),
         };
@@ -174,7 +176,7 @@ impl Switch {
         next
     }
 
-    /// Does the same as [`Switch::pass`], with the same result, for any number of packets.
+    /// Does the same as [`Switch::pass`], with the same result, for any number of packets and any routing.
     #[cold]
     #[inline(never)]
     fn pass_many(
@@ -189,7 +191,9 @@ impl Switch {
         let (due, later) = arrivals.split_at(arrivals.partition_point(|arrival| arrival.at < end));
         let env = PortEnv { queues: &scratch.queues, seed: scratch.seed };
         for Arrival { at, transit, .. } in due {
-            self.forward(*at, transit, self.route(transit), env, &mut scratch.changes, wires);
+            let mut transit = *transit;
+            let port = self.steer(*at, &mut transit, env, &mut scratch.changes, wires);
+            self.forward(*at, &transit, port, env, &mut scratch.changes, wires);
         }
         scratch.arrivals = due.len() as u64;
         later.first().map_or(NEVER, |arrival| arrival.at)
@@ -241,6 +245,32 @@ impl Switch {
     #[inline]
     fn route(&self, transit: &Transit) -> u32 {
         self.router.route(HostId(transit.dst), |count| self.hasher.choose(transit.flow_hash, count)).0
+    }
+
+    /// The output port of a packet that arrives at `now`, by any routing.
+    fn steer(
+        &mut self,
+        now: u64,
+        transit: &mut Transit,
+        env: PortEnv<'_>,
+        changes: &mut Changes,
+        wires: &mut Wires,
+    ) -> u32 {
+        let Switch { router, hasher, steering, ports, first_port, dropped, .. } = self;
+        let choices = router.next_ports(HostId(transit.dst));
+        if choices.len() == 1 {
+            return choices.nth(0).0;
+        }
+        let backlogs = choices.iter().map(|PortId(id)| {
+            let port = &mut ports[(id - *first_port) as usize];
+            let config = &env.queues[usize::from(port.config)];
+            // As for a packet that is forwarded: those that leave before `now` do not wait any more.
+            port.send_between(0, now, id, config, env.seed, changes, wires, dropped);
+            let waiting = port.queue.data_bytes() + port.queue.control_bytes();
+            Backlog { bytes: waiting + port.link.unsent(now), data_limit: config.data_limit }
+        });
+        let choice = steering.choose(*hasher, now, &mut transit.flow_hash, choices.len(), backlogs);
+        choices.nth(choice).0
     }
 
     /// Enqueues a packet at port `id`, or sends it at once if the port is idle.

@@ -47,7 +47,7 @@ use crate::sim::{
     FaultPlan, LinkChange, LinkDirections, LinkSpec, Links, MIN_FRAME, RunConfig, RunError, changes,
     mark_seed,
 };
-use crate::switch::{EgressQueue, Enqueued, Hasher, Queued};
+use crate::switch::{EgressQueue, Enqueued, Hasher, Queued, Routing, Steering};
 use crate::topology::{HostId, Node, PortId, Router, SwitchId, Topology};
 
 /// The stream of the random generator that chooses which bits flip.
@@ -146,12 +146,14 @@ enum FabricEvent {
 struct Switch {
     router: Router,
     hasher: Hasher,
+    steering: Steering,
 }
 
 /// A fabric between ports of kind `P`, one for each host that takes part.
 pub struct SoftFabric<P> {
     topology: Topology,
     options: SoftOptions,
+    routing: Routing,
     seed: u64,
     /// Indexed by port number.
     outlets: Vec<Outlet>,
@@ -191,7 +193,11 @@ impl<P: Port> SoftFabric<P> {
         let topology = config.topology.clone();
         let outlets: Vec<Outlet> =
             (0..topology.ports().len() as u32).map(|id| outlet(config, &links, PortId(id))).collect();
-        let switch = |id| Switch { router: topology.router(id), hasher: Hasher::new(config.seed, id.0) };
+        let switch = |id| Switch {
+            router: topology.router(id),
+            hasher: Hasher::new(config.seed, id.0),
+            steering: Steering::new(config.routing, config.seed, id.0),
+        };
         Ok(SoftFabric {
             frames: FrameStore::new(&frame_limits(config, &outlets, &changes))?,
             outlets,
@@ -206,6 +212,7 @@ impl<P: Port> SoftFabric<P> {
             scratch: RxBurst::new(),
             counters: SoftCounters::default(),
             seed: config.seed,
+            routing: config.routing,
             topology,
             options,
         })
@@ -392,7 +399,13 @@ impl<P: Port> SoftFabric<P> {
                 continue;
             };
             match self.frames.admit(frame) {
-                Some(slot) => return Some(headers.ticket(&self.options.classes, slot, src, dst)),
+                Some(slot) => {
+                    let mut ticket = headers.ticket(&self.options.classes, slot, src, dst);
+                    if self.routing == Routing::Exact {
+                        ticket.flow_hash = headers.path_number();
+                    }
+                    return Some(ticket);
+                }
                 None => self.counters.starved += 1,
             }
         }
@@ -448,16 +461,23 @@ impl<P: Port> SoftFabric<P> {
     }
 
     /// Forwards a packet that has arrived at a switch.
-    fn forward(&mut self, now: u64, switch: SwitchId, ticket: Ticket) {
+    fn forward(&mut self, now: u64, switch: SwitchId, mut ticket: Ticket) {
         let hops_left = self.frames.frame(ticket.slot).map(|frame| decrement_ttl(frame));
         if !matches!(hops_left, Some(Ok(1..))) {
             self.counters.refused += 1;
             self.frames.take(ticket.slot);
             return;
         }
-        let switch = &self.switches[switch.0 as usize];
-        let choose = |count| switch.hasher.choose(ticket.flow_hash, count);
-        let port = switch.router.route(HostId(ticket.dst), choose).0;
+        let Switch { router, hasher, steering } = &mut self.switches[switch.0 as usize];
+        let ports = router.next_ports(HostId(ticket.dst));
+        let choice = match ports.len() {
+            1 => 0,
+            count => {
+                let backlogs = ports.iter().map(|port| self.outlets[port.0 as usize].backlog(now));
+                steering.choose(*hasher, now, &mut ticket.flow_hash, count, backlogs)
+            }
+        };
+        let port = ports.nth(choice).0;
         let outlet = &mut self.outlets[port as usize];
         let last_hop = matches!(outlet.to, Node::Host(_));
         let Sender::Switch { queue, config } = &mut outlet.sender else { return };

@@ -6,7 +6,7 @@ use weft_cc::Span;
 
 use super::ticket::Ticket;
 use crate::sim::{Condition, LinkChange, LinkSpec};
-use crate::switch::{EgressQueue, QueueConfig};
+use crate::switch::{Backlog, EgressQueue, QueueConfig};
 use crate::topology::{Node, PortId};
 
 /// The sender on a link.
@@ -31,6 +31,8 @@ pub(super) struct Outlet {
     pub(super) rank: u32,
     /// Whether a packet is being transmitted.
     pub(super) busy: bool,
+    /// When the last bit of the last packet leaves, ps.
+    free_at: u64,
     spec: LinkSpec,
     condition: Condition,
     /// Packets on the link with their arrival times in ps, the next to arrive first.
@@ -60,13 +62,23 @@ pub(super) struct LinkArrival {
 impl Outlet {
     pub(super) fn new(sender: Sender, to: Node, reverse: PortId, spec: LinkSpec) -> Outlet {
         let condition = Condition::new(&spec);
-        Outlet { sender, to, rank: reverse.0, busy: false, spec, condition, in_flight: VecDeque::new() }
+        Outlet {
+            sender,
+            to,
+            rank: reverse.0,
+            busy: false,
+            free_at: 0,
+            spec,
+            condition,
+            in_flight: VecDeque::new(),
+        }
     }
 
     /// Starts to transmit a packet of `size` bytes on the wire at `now`, ps.
     pub(super) fn depart(&mut self, now: u64, size: u32, seed: u64) -> Departure {
         self.busy = true;
         let free_at = now + self.condition.time_for(size);
+        self.free_at = free_at;
         let outcome = self.condition.draw_outcome(self.spec.id, seed, size);
         let arrival = outcome.map(|outcome| {
             let on_time = self.condition.on_time(free_at + self.spec.latency);
@@ -78,6 +90,18 @@ impl Outlet {
             }
         });
         Departure { free_at, arrival }
+    }
+
+    /// The bytes that wait here at `now`, ps. Hosts have queues of their own.
+    pub(super) fn backlog(&self, now: u64) -> Backlog {
+        let unsent = self.condition.bytes_in(self.free_at.saturating_sub(now));
+        match &self.sender {
+            Sender::Host(_) => Backlog { bytes: unsent, data_limit: u64::MAX },
+            Sender::Switch { queue, config } => Backlog {
+                bytes: queue.data_bytes() + queue.control_bytes() + unsent,
+                data_limit: config.data_limit,
+            },
+        }
     }
 
     /// Puts a packet on the link, to arrive at `at`, ps.

@@ -23,7 +23,8 @@ const AROUND: u32 = 8 + 4 + 12;
 pub(super) struct Ticket {
     /// The slot of the frame in the frame store.
     pub(super) slot: u32,
-    /// The hash of addresses and entropy.
+    /// The hash of addresses and entropy; with [`Routing::Exact`](crate::switch::Routing::Exact) what is left of the path's
+    /// number.
     pub(super) flow_hash: u32,
     /// The destination host.
     pub(super) dst: u32,
@@ -118,6 +119,11 @@ impl FrameHeaders {
         };
         let trimmed_len = eth.header_len() + header + kept;
         Some(FrameHeaders { src, dst, dscp, entropy, len: frame.len(), trimmed_len })
+    }
+
+    /// The number of the path that the frame takes with [`Routing::Exact`](crate::switch::Routing::Exact).
+    pub(super) fn path_number(&self) -> u32 {
+        u32::from(self.entropy.0)
     }
 
     /// The ticket of the frame in `slot`, which goes from host `src` to host `dst`.

@@ -27,6 +27,11 @@ impl Hasher {
         Hasher(mix(seed ^ mix(u64::from(switch).wrapping_add(0x9e37_79b9_7f4a_7c15))))
     }
 
+    /// The number that makes this function different from others.
+    pub(super) fn secret(self) -> u64 {
+        self.0
+    }
+
     /// The path, of `choices` equal ones, that a packet with `flow_hash` takes.
     #[inline]
     pub fn choose(self, flow_hash: u32, choices: u32) -> u32 {

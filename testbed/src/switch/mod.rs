@@ -13,8 +13,10 @@ mod lane;
 mod occupancy;
 mod phantom;
 mod queue;
+mod routing;
 
 pub use ecmp::{Hasher, flow_hash};
 pub use occupancy::Occupancy;
 pub use phantom::PhantomConfig;
 pub use queue::{EgressQueue, Enqueued, QueueConfig, QueueCounters, Queued};
+pub use routing::{Adaptive, AdaptiveState, Backlog, QueueMeasure, Routing, RoutingError, Steering};

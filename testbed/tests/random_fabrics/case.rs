@@ -13,6 +13,7 @@ use weft_testbed::sim::{
     BlockLosses, CorrelatedLoss, FaultPlan, GilbertElliott, HostModel, LinkChange, LinkDirections, LinkEvent,
     LinkFaults, PayloadMode, PhantomQueues, RunConfig, Thresholds, Timers,
 };
+use weft_testbed::switch::{Adaptive, QueueMeasure, Routing};
 use weft_testbed::topology::{HostId, PortId, Topology, TopologySpec, parse_graph};
 use weft_testbed::workload::{Connection, Flow, Start, Trigger, TriggerIdx, TriggerKind, Workload};
 
@@ -52,6 +53,7 @@ pub(crate) struct Case {
     pub(crate) production_timers: bool,
     /// What hosts need for received packets.
     pub(crate) host: Option<HostModel>,
+    pub(crate) routing: Routing,
     pub(crate) faults: FaultCase,
     pub(crate) seed: u64,
 }
@@ -131,6 +133,7 @@ impl Case {
             ack_every: self.ack_every,
             mode: self.mode,
             host: self.host,
+            routing: self.routing,
             ..RunConfig::new(topology, workload)
         };
         config.queue_bytes = self.queue_packets.map(|packets| packets * config.wire_mtu());
@@ -397,6 +400,16 @@ fn faults() -> impl Strategy<Value = FaultCase> {
     )
 }
 
+fn routings() -> impl Strategy<Value = Routing> {
+    let measure = select(vec![QueueMeasure::LeastQueue, QueueMeasure::Quantised]);
+    let sticky = proptest::option::of((1u64..100_000).prop_map(Span::from_ns));
+    prop_oneof![
+        3 => Just(Routing::Ecmp),
+        1 => Just(Routing::Exact),
+        2 => (measure, sticky).prop_map(|(measure, sticky)| Routing::Adaptive(Adaptive { measure, sticky })),
+    ]
+}
+
 /// Hosts that take no time; or hosts slower or faster than their links, with room for some packets at least.
 fn host_models() -> impl Strategy<Value = Option<HostModel>> {
     let rate = proptest::option::of((1u64..400).prop_map(Rate::from_gbps));
@@ -425,13 +438,13 @@ pub(crate) fn cases(trim: bool) -> impl Strategy<Value = Case> {
         proptest::option::of(queues),
         any::<bool>(),
         select(vec![1u32, 4_096, 16_384, 65_536]),
-        (select(vec![Windows::Pair, Windows::Flow]), any::<bool>(), host_models()),
+        (select(vec![Windows::Pair, Windows::Flow]), any::<bool>(), host_models(), routings()),
     );
     let pairs = prop::collection::vec((0u32..16, 0u32..16), 1..6);
     (topologies(), pairs, prop::collection::vec(flows(), 1..=12), network, faults(), any::<u64>()).prop_map(
         move |(topology, pairs, flows, network, faults, seed)| {
             let (cc, lb, paths, mode, mtu, queue_packets, ecn, ack_every, more) = network;
-            let (windows, production_timers, host) = more;
+            let (windows, production_timers, host, routing) = more;
             Case {
                 topology,
                 pairs,
@@ -448,6 +461,7 @@ pub(crate) fn cases(trim: bool) -> impl Strategy<Value = Case> {
                 ack_every,
                 production_timers,
                 host,
+                routing,
                 faults,
                 seed,
             }

@@ -16,6 +16,8 @@ use weft_stack::spray::registry::BALANCERS;
 use weft_stack::wire::pds::DeliveryMode;
 use weft_testbed::sim::{LinkChange, Options, Tracing, run_with};
 
+use weft_testbed::switch::Routing;
+
 use case::{Begin, Case, FaultCase, FlowCase, Outage, Size, algorithms, cases};
 use oracle::Witness;
 
@@ -97,6 +99,7 @@ fn small_case(cc: &'static str, lb: &'static str, trim: bool, mode: DeliveryMode
         ack_every: 16_384,
         production_timers: false,
         host: None,
+        routing: Routing::Ecmp,
         faults: FaultCase {
             loss: 0.2,
             corrupt: 0.1,
