@@ -344,6 +344,23 @@ fn options_that_make_no_sense_are_refused_in_one_line() {
             &["--workload", "permutation", "--lb-set", "nack=16"],
             "--lb-set: mixed: nack is '16', expected a whole number from 0 to 15",
         ),
+        (
+            &["--workload", "permutation", "--routing", "adaptive"],
+            "expected ecmp, exact, adaptive:least-queue or",
+        ),
+        (
+            &["--workload", "permutation", "--on", "udp", "--routing", "exact"],
+            "--routing: has no effect on kernel UDP; expected --on sim",
+        ),
+        (&["--workload", "permutation", "--host", "queue=1MiB"], "one of the first two at least"),
+        (
+            &["--workload", "permutation", "--on", "soft", "--host", "per-packet=1us"],
+            "--host: has no effect on software switches; expected --on sim",
+        ),
+        (
+            &["--workload", "permutation", "--link-event", "1us host=1 gilbert=2,1"],
+            "two to four probabilities: good to bad",
+        ),
         (&["--workload", "permutation", "--flows", "-"], "--flows"),
         (&["--workload", "permutation", "--flows", "x", "--json", "x"], "--flows"),
         (&["--workload", "permutation", "--on", "loopback", "--link", "40G"], "--link"),
@@ -464,6 +481,23 @@ fn an_unwritable_report_is_noticed_before_the_run() {
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).starts_with("weft: /no/such/directory/report.json: "));
     assert_eq!(stdout(&output), "");
+}
+
+#[test]
+fn hosts_that_take_time_and_routing_are_reported() {
+    let options = ["--host", "rate=50G,per-packet=1us", "--routing", "adaptive:quantised,sticky=5us"];
+    let report = json(&run(&[SMALL, &options].concat()));
+    let hosts = &report["host_queues"];
+    assert!(hosts["wait_mean_us"].as_f64() >= Some(1.0) && hosts["dropped"] == 0, "{hosts}");
+    assert!(hosts["processed"].as_u64() > report["packets"]["data"].as_u64(), "{hosts}");
+    assert_eq!(
+        report["config"]["host"],
+        json!({"rate_bps": 50_000_000_000u64, "per_packet_us": 1.0, "queue_bytes": 1_048_576})
+    );
+    assert_eq!(report["config"]["routing"], "adaptive:quantised,sticky=5000000ps");
+    let table = run(&["--workload", "incast:4", "--size", "100KB", "--host", "per-packet=1us"]);
+    assert!(stdout(&table).contains("packets wait 1."), "{}", stdout(&table));
+    assert!(json(&run(SMALL)).get("host_queues").is_none());
 }
 
 #[test]
