@@ -494,7 +494,7 @@ fn hosts_that_take_time_and_routing_are_reported() {
         report["config"]["host"],
         json!({"rate_bps": 50_000_000_000u64, "per_packet_us": 1.0, "queue_bytes": 1_048_576})
     );
-    assert_eq!(report["config"]["routing"], "adaptive:quantised,sticky=5000000ps");
+    assert_eq!(report["config"]["routing"], "adaptive:quantised,sticky=5us");
     let table = run(&["--workload", "incast:4", "--size", "100KB", "--host", "per-packet=1us"]);
     assert!(stdout(&table).contains("packets wait 1."), "{}", stdout(&table));
     assert!(json(&run(SMALL)).get("host_queues").is_none());

@@ -45,9 +45,6 @@ fn adaptive_routing_resolves_the_collisions_of_ecmp() {
                 assert_eq!(run(&config, threads), adaptive, "{routing} with {threads} threads");
             }
         }
-        // Where no two flows share a port, a packet never waits: the least queue is nearly ideal.
-        let least = run(&permutation(topology, "adaptive:least-queue"), 1);
-        assert!(slowest(&least) < 1.2 * least.bound.0.as_us_f64() + 20.0, "{}", slowest(&least));
     }
 }
 
@@ -69,7 +66,8 @@ fn round_robin(topology: &str, paths: u16, lb: &str) -> (RunConfig, RunReport) {
     (config, report)
 }
 
-/// The links between switches that have carried data, and how many full packets each.
+/// The links between switches that have carried data, and how many full packets each. Those that only carried
+/// acknowledgements have sent fewer bytes than ten such packets.
 fn loaded(config: &RunConfig, report: &RunReport) -> Vec<(LinkMeasures, u64)> {
     let links = &report.measures.as_ref().unwrap().links;
     let between = links.iter().filter(|link| {
@@ -77,7 +75,7 @@ fn loaded(config: &RunConfig, report: &RunReport) -> Vec<(LinkMeasures, u64)> {
         matches!((port.owner, port.peer), (Node::Switch(_), Node::Switch(_)))
     });
     let packets = between.map(|link| (*link, link.sent_bytes / config.wire_mtu()));
-    packets.filter(|(_, packets)| *packets > 0).collect()
+    packets.filter(|(_, packets)| *packets >= 10).collect()
 }
 
 #[test]

@@ -101,7 +101,7 @@ impl fmt::Display for Routing {
             QueueMeasure::LeastQueue => "adaptive:least-queue",
             QueueMeasure::Quantised => "adaptive:quantised",
         })?;
-        sticky.map_or(Ok(()), |time| write!(f, ",sticky={}ps", time.as_ps()))
+        sticky.map_or(Ok(()), |time| write!(f, ",sticky={time:#}"))
     }
 }
 
