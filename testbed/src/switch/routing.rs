@@ -217,7 +217,7 @@ impl AdaptiveState {
         let equal = || self.measures.iter().zip(0..).filter(|(measure, _)| **measure == least);
         let count = equal().count() as u64;
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let pick = (mix(self.random) >> 32) * count >> 32;
+        let pick = ((mix(self.random) >> 32) * count) >> 32;
         equal().nth(pick as usize).map_or(0, |(_, choice)| choice)
     }
 }
