@@ -11,8 +11,8 @@ use weft_cc::{Rate, Span};
 use weft_stack::fep::BusyTimeout;
 use weft_testbed::link_events::Degradation;
 use weft_testbed::sim::HostModel;
-use weft_testbed::workload::WorkloadSpec;
 use weft_testbed::switch::Routing;
+use weft_testbed::workload::WorkloadSpec;
 
 /// Options are left as given: what is absent gets its default where the run is set up, so that an
 /// option without effect can be told from one not given, and refused.
