@@ -4,7 +4,7 @@
 use crate::Failure;
 use crate::choices::{HostsBy, Payload, Platform, Switch, WindowsOf};
 use crate::trace::TraceArgs;
-use crate::units::{self, Ecn, Phantom, Queue, WireOverhead};
+use crate::units::{self, ByClass, Ecn, Phantom, Queue, WireOverhead};
 use clap::{ArgGroup, Args, FromArgMatches};
 use std::path::{Path, PathBuf};
 use weft_cc::{Rate, Span};
@@ -77,18 +77,19 @@ pub(crate) struct RunArgs {
     /// Whether switches trim packets that do not fit (or drop them) [default: on].
     #[arg(long, value_name = "on|off")]
     pub(crate) trim: Option<Switch>,
-    /// Data queue of each switch port: 1bdp, 100pkt, 64KiB or bytes [default: the
-    /// topology's, else 1bdp].
-    #[arg(long, value_name = "SIZE", allow_negative_numbers = true)]
-    pub(crate) queue: Option<Queue>,
+    /// Data queue of each switch port: 1bdp, 100pkt, 64KiB or bytes; or of the ports of one class, such as
+    /// 1bdp,tor-up=2bdp (see docs/topologies.md) [default: the topology's, else 1bdp].
+    #[arg(long, value_name = "SIZE|CLASS=SIZE,…", allow_negative_numbers = true)]
+    pub(crate) queue: Option<ByClass<Queue>>,
     /// Where ECN marking begins and where every packet is marked: parts of the queue's default size, the
-    /// bandwidth-delay product, or packets (9pkt,36pkt), or bytes (40KB,150KB) [default: 0.2,0.8].
-    #[arg(long, value_name = "LOW,HIGH", allow_hyphen_values = true)]
-    pub(crate) ecn: Option<Ecn>,
+    /// bandwidth-delay product, or packets (9pkt,36pkt), or bytes (40KB,150KB); or for one class of ports, as with
+    /// --queue [default: the topology's, else 0.2,0.8].
+    #[arg(long, value_name = "LOW,HIGH|CLASS=LOW,HIGH,…", allow_hyphen_values = true)]
+    pub(crate) ecn: Option<ByClass<Ecn>>,
     /// Phantom queues beside the data queues of switch ports: the part of the link's rate at which they drain, and
-    /// thresholds of their own [default: none; the thresholds of --ecn].
-    #[arg(long, value_name = "DRAIN[,LOW,HIGH]", allow_hyphen_values = true)]
-    pub(crate) phantom: Option<Phantom>,
+    /// thresholds of their own; or for one class of ports, as with --queue [default: none; the thresholds of --ecn].
+    #[arg(long, value_name = "DRAIN[,LOW,HIGH]|CLASS=DRAIN[,LOW,HIGH],…", allow_hyphen_values = true)]
+    pub(crate) phantom: Option<ByClass<Phantom>>,
     /// How switches choose among equal ports: ecmp, by a hash of addresses and entropy; adaptive:least-queue or
     /// adaptive:quantised, by the length of their queues, for each packet or, with sticky=TIME, for each part of a flow
     /// after a longer gap; exact, by the entropy as the number of a path [default: ecmp].

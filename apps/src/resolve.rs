@@ -3,7 +3,7 @@
 use crate::choices::{HostsBy, Payload, Platform, Switch, UDP_ENTROPIES};
 use crate::options::RunArgs;
 use crate::settings::Settings;
-use crate::units::{Ecn, Queue, WireOverhead};
+use crate::units::{Ecn, Phantom, Queue, WireOverhead};
 use crate::zones::AlgorithmOptions;
 use crate::{Failure, sample, soft, text, udp};
 use std::fs::File;
@@ -11,8 +11,10 @@ use std::io::{self, BufReader};
 use std::path::{self, Path, PathBuf};
 use weft_stack::rng::Rng;
 use weft_testbed::link_events::parse_link_events;
-use weft_testbed::sim::{Algorithms, FaultPlan, Overhead, PayloadMode, PhantomQueues, RunConfig, Thresholds};
-use weft_testbed::topology::{Topology, TopologySpec, parse_graph, parse_topo};
+use weft_testbed::sim::{
+    Algorithms, FaultPlan, Overhead, PayloadMode, PhantomQueues, PortClass, RunConfig, Thresholds,
+};
+use weft_testbed::topology::{PortId, Reach, Topology, TopologySpec, parse_graph, parse_topo};
 use weft_testbed::workload::{
     CmOptions, CmReader, MAX_MESSAGE_BYTES, Setting, Workload, WorkloadSpec, WorkloadSpecError,
 };
@@ -364,32 +366,106 @@ fn read(path: impl AsRef<Path>) -> Result<String, Failure> {
 
 /// Adds the queues' size and marking thresholds, which depend on the rest of the configuration.
 fn with_thresholds(config: RunConfig, args: &RunArgs) -> Result<RunConfig, Failure> {
-    let packet = config.wire_mtu();
-    // Whole packets, as where nothing is given.
-    let bdp = |n: f64| ((config.bdp() as f64 * n).ceil() as u64).div_ceil(packet) * packet;
-    let queue_bytes = args.queue.map(|queue| match queue {
-        Queue::Bdp(n) => bdp(n),
-        Queue::Packets(n) => packet * u64::from(n),
-        Queue::Bytes(n) => n,
-    });
-    if let Some(bytes) = queue_bytes.filter(|&bytes| bytes < packet) {
-        let overhead = config.data_overhead();
-        return Err(usage(
-            "--queue",
-            format_args!(
-                "{bytes} bytes never hold a packet; expected at least {packet} ({} of payload, {overhead} of overhead)",
-                config.mtu
-            ),
-        ));
+    let ports = PortOptions { config: &config, args };
+    ports.check_classes()?;
+    let queue = args.queue.as_ref().and_then(|queue| queue.others);
+    let queue_bytes = queue.map(|queue| ports.queue(queue, Reach::Network)).transpose()?;
+    let ecn = args.ecn.as_ref().and_then(|ecn| ecn.others).unwrap_or(DEFAULT_ECN);
+    let phantom = args.phantom.as_ref().and_then(|phantom| phantom.others);
+    let phantom = phantom.map(|phantom| ports.phantom(phantom, ecn));
+    let port_classes = ports.classes(ecn)?;
+    let ecn = Some(ports.thresholds(ecn));
+    Ok(RunConfig { queue_bytes, ecn, phantom, port_classes, ..config })
+}
+
+/// The options that say something of switch ports.
+struct PortOptions<'a> {
+    config: &'a RunConfig,
+    args: &'a RunArgs,
+}
+
+impl PortOptions<'_> {
+    /// Refuses classes that the topology does not have.
+    fn check_classes(&self) -> Result<(), Failure> {
+        let known = self.config.topology.classes();
+        let args = self.args;
+        let queue = args.queue.iter().flat_map(|queue| &queue.named).map(|(class, _)| ("--queue", class));
+        let ecn = args.ecn.iter().flat_map(|ecn| &ecn.named).map(|(class, _)| ("--ecn", class));
+        let phantom = args.phantom.iter().flat_map(|phantom| &phantom.named);
+        let phantom = phantom.map(|(class, _)| ("--phantom", class));
+        match queue.chain(ecn).chain(phantom).find(|(_, class)| !known.contains(&class.as_str())) {
+            None => Ok(()),
+            Some((option, class)) => {
+                let known = known.join(", ");
+                Err(usage(
+                    option,
+                    format_args!("there are no ports of class '{class}'; expected one of: {known}"),
+                ))
+            }
+        }
     }
-    let thresholds = |ecn| match ecn {
-        Ecn::Bdp(low, high) => Thresholds::Bdp(low, high),
-        Ecn::Packets(low, high) => Thresholds::Bytes(packet * u64::from(low), packet * u64::from(high)),
-        Ecn::Bytes(low, high) => Thresholds::Bytes(low, high),
-    };
-    let ecn = args.ecn.unwrap_or(DEFAULT_ECN);
-    let phantom = args
-        .phantom
-        .map(|phantom| PhantomQueues { drain: phantom.drain, ecn: thresholds(phantom.ecn.unwrap_or(ecn)) });
-    Ok(RunConfig { queue_bytes, ecn: Some(thresholds(ecn)), phantom, ..config })
+
+    /// The settings of each class that has its own. In a graph, what is said for all ports is said for each class: it
+    /// takes the place of what the file says, and parts of the BDP are those of the group where ports stay in one.
+    fn classes(&self, ecn_of_all: Ecn) -> Result<Vec<PortClass>, Failure> {
+        let (topology, args) = (&self.config.topology, self.args);
+        let of_all = topology.is_graph();
+        let mut reach = vec![Reach::Group; topology.classes().len()];
+        for port in (0..topology.ports().len() as u32).map(PortId) {
+            if let (Some(class), Reach::Network) = (topology.class_of(port), topology.reach_of(port)) {
+                reach[class] = Reach::Network;
+            }
+        }
+        let mut classes = Vec::new();
+        for (name, reach) in topology.classes().into_iter().zip(reach) {
+            let queue = args.queue.as_ref().and_then(|q| q.of(name).or(q.others.as_ref().filter(|_| of_all)));
+            let ecn = args.ecn.as_ref().and_then(|e| e.of(name).or(e.others.as_ref().filter(|_| of_all)));
+            let phantom = args.phantom.as_ref().and_then(|phantom| phantom.of(name));
+            let class = PortClass {
+                name: name.to_owned(),
+                queue_bytes: queue.map(|queue| self.queue(*queue, reach)).transpose()?,
+                ecn: ecn.map(|ecn| self.thresholds(*ecn)),
+                phantom: phantom.map(|phantom| self.phantom(*phantom, ecn.copied().unwrap_or(ecn_of_all))),
+            };
+            if class != (PortClass { name: name.to_owned(), ..PortClass::default() }) {
+                classes.push(class);
+            }
+        }
+        Ok(classes)
+    }
+
+    /// The size of a queue in bytes. Parts of the BDP are whole packets, as where nothing is given.
+    fn queue(&self, queue: Queue, reach: Reach) -> Result<u64, Failure> {
+        let packet = self.config.wire_mtu();
+        let bytes = match queue {
+            Queue::Bdp(n) => ((self.config.bdp_of(reach) as f64 * n).ceil() as u64).div_ceil(packet) * packet,
+            Queue::Packets(n) => packet * u64::from(n),
+            Queue::Bytes(n) => n,
+        };
+        if bytes < packet {
+            let overhead = self.config.data_overhead();
+            return Err(usage(
+                "--queue",
+                format_args!(
+                    "{bytes} bytes never hold a packet; expected at least {packet} ({} of payload, {overhead} of overhead)",
+                    self.config.mtu
+                ),
+            ));
+        }
+        Ok(bytes)
+    }
+
+    fn thresholds(&self, ecn: Ecn) -> Thresholds {
+        let packet = self.config.wire_mtu();
+        match ecn {
+            Ecn::Bdp(low, high) => Thresholds::Bdp(low, high),
+            Ecn::Packets(low, high) => Thresholds::Bytes(packet * u64::from(low), packet * u64::from(high)),
+            Ecn::Bytes(low, high) => Thresholds::Bytes(low, high),
+        }
+    }
+
+    /// Phantom queues, with the thresholds `ecn` if they have none of their own.
+    fn phantom(&self, phantom: Phantom, ecn: Ecn) -> PhantomQueues {
+        PhantomQueues { drain: phantom.drain, ecn: self.thresholds(phantom.ecn.unwrap_or(ecn)) }
+    }
 }

@@ -8,7 +8,8 @@ use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use weft_stack::fep::{BusyTimeout, Windows};
-use weft_testbed::sim::{Overhead, RunConfig};
+use weft_testbed::sim::{Overhead, PortClass, RunConfig, Thresholds};
+use weft_testbed::topology::PortId;
 
 /// The settings of a run.
 #[derive(Clone, Debug)]
@@ -32,9 +33,8 @@ impl Settings {
         let (ecn_low, ecn_high) = config.ecn_bytes();
         let (phantom_low, phantom_high) = config.phantom_bytes().unzip();
         let file = |path: &Option<std::path::PathBuf>| path.as_ref().map(|path| path.display().to_string());
-        // A topology's file may say it for each tier or link.
-        let tiers_differ = topology.sets_queues();
-        let one_queue = args.on.has_fabric() && (args.queue.is_some() || !tiers_differ);
+        // A topology's file may say it for each tier or link, and options for each class of ports.
+        let one_queue = args.on.has_fabric() && one_queue(config);
         // A matrix says it for each flow.
         let size = args.takes_size().then(|| args.size());
         let workload = match &args.workload[..] {
@@ -76,6 +76,9 @@ impl Settings {
             ("phantom_drain", json!(config.phantom.map(|phantom| phantom.drain))),
             ("phantom_low_bytes", json!(phantom_low)),
             ("phantom_high_bytes", json!(phantom_high)),
+        ]);
+        rows.extend((!config.port_classes.is_empty()).then(|| ("port_classes", port_classes(config))));
+        rows.extend([
             ("link_events", json!(file(&args.link_events))),
             ("link_event", json!(args.link_event)),
             ("degrade", json!(args.degrade.iter().map(ToString::to_string).collect::<Vec<_>>())),
@@ -100,6 +103,34 @@ impl Settings {
     pub(crate) fn headline(&self) -> &str {
         &self.headline
     }
+}
+
+/// Whether all switch ports have a queue of the size that ports have where nothing is said.
+fn one_queue(config: &RunConfig) -> bool {
+    let ports = config.topology.hosts()..config.topology.ports().len() as u32;
+    ports.map(PortId).all(|port| config.queue_of(port) == config.queue_bytes())
+}
+
+/// What options say for classes of ports.
+fn port_classes(config: &RunConfig) -> Value {
+    let thresholds = |of: Option<Thresholds>| match of {
+        None => Value::Null,
+        Some(Thresholds::Bdp(low, high)) => json!([low, high]),
+        Some(Thresholds::Bytes(low, high)) => json!([low, high]),
+    };
+    let bytes = |of: Option<Thresholds>| matches!(of, Some(Thresholds::Bytes(..)));
+    let row = |class: &PortClass| {
+        let phantom = class.phantom;
+        json!({
+            "class": class.name,
+            "queue_bytes": class.queue_bytes,
+            "ecn": thresholds(class.ecn),
+            "ecn_in_bytes": bytes(class.ecn),
+            "phantom_drain": phantom.map(|phantom| phantom.drain),
+            "phantom_ecn": thresholds(phantom.map(|phantom| phantom.ecn)),
+        })
+    };
+    json!(config.port_classes.iter().map(row).collect::<Vec<_>>())
 }
 
 /// A time in µs, or the word `endless`.

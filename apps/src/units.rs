@@ -179,6 +179,50 @@ impl FromStr for Phantom {
     }
 }
 
+/// A value for the ports of each class that an option names, and one for all others: `VALUE`, `CLASS=VALUE,…` or
+/// `VALUE,CLASS=VALUE,…`, as zones have it. Words without `=` continue the value before them.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct ByClass<T> {
+    pub(crate) others: Option<T>,
+    pub(crate) named: Vec<(String, T)>,
+}
+
+impl<T> ByClass<T> {
+    /// The value for `class` alone, if it is named.
+    pub(crate) fn of(&self, class: &str) -> Option<&T> {
+        self.named.iter().find(|(name, _)| name == class).map(|(_, value)| value)
+    }
+}
+
+impl<T: FromStr<Err = ValueError>> FromStr for ByClass<T> {
+    type Err = ValueError;
+
+    fn from_str(text: &str) -> Result<ByClass<T>, ValueError> {
+        // Each class with the text of its value; no class for the value of all others.
+        let mut parts: Vec<(Option<&str>, String)> = Vec::new();
+        for word in text.split(',') {
+            match (word.split_once('='), parts.last_mut()) {
+                (Some((class, value)), _) => parts.push((Some(class), value.to_owned())),
+                (None, None) => parts.push((None, word.to_owned())),
+                (None, Some((_, value))) => *value += &format!(",{word}"),
+            }
+        }
+        let mut by_class = ByClass { others: None, named: Vec::new() };
+        for (class, value) in parts {
+            let value = value.parse()?;
+            match class {
+                None => by_class.others = Some(value),
+                Some("") => return expected("the name of a class of ports before `=`"),
+                Some(class) if by_class.of(class).is_some() => {
+                    return Err(ValueError(format!("{class} once")));
+                }
+                Some(class) => by_class.named.push((class.to_owned(), value)),
+            }
+        }
+        Ok(by_class)
+    }
+}
+
 /// A positive decimal number without exponent, up to a million.
 fn decimal(text: &str) -> Option<f64> {
     let plain = text.bytes().all(|b| b.is_ascii_digit() || b == b'.');
@@ -314,6 +358,26 @@ mod tests {
         for wrong in ["", "0", "1.1", "-0.9", "0.9,", "0.9,0.5", "0.9,0.5,0.1", "x"] {
             assert!(wrong.parse::<Phantom>().is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_value_is_for_all_classes_of_ports_or_for_those_that_it_names() {
+        let queues: ByClass<Queue> = "1bdp,border=64MiB,host=9pkt".parse().unwrap();
+        assert_eq!(queues.others, Some(Queue::Bdp(1.0)));
+        assert_eq!(
+            (queues.of("border"), queues.of("host")),
+            (Some(&Queue::Bytes(64 << 20)), Some(&Queue::Packets(9)))
+        );
+        let ecn: ByClass<Ecn> = "border=256KiB,768KiB,host=0.1,0.2".parse().unwrap();
+        assert_eq!((ecn.others, ecn.of("host")), (None, Some(&Ecn::Bdp(0.1, 0.2))));
+        assert_eq!(ecn.of("border"), Some(&Ecn::Bytes(256 << 10, 768 << 10)));
+        let phantom: ByClass<Phantom> = "0.95,border=0.9,0.1,0.4".parse().unwrap();
+        assert_eq!(phantom.others, Some(Phantom { drain: 0.95, ecn: None }));
+        assert_eq!(phantom.of("border").unwrap().ecn, Some(Ecn::Bdp(0.1, 0.4)));
+        for wrong in ["", "border=", "=1bdp", "border=1bdp,border=2bdp", "1bdp,2bdp"] {
+            assert!(wrong.parse::<ByClass<Queue>>().is_err(), "{wrong}");
+        }
+        assert_eq!("a=1bdp,a=2bdp".parse::<ByClass<Queue>>().unwrap_err().to_string(), "expected a once");
     }
 
     #[test]

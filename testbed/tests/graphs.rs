@@ -4,7 +4,9 @@
 use weft_cc::{CcChoice, Rate, Span};
 use weft_stack::rng::Rng;
 use weft_stack::spray::LbChoice;
-use weft_testbed::sim::{Algorithms, Options, Overhead, RunConfig, RunReport, run_with};
+use weft_testbed::sim::{
+    Algorithms, Options, Overhead, PhantomQueues, PortClass, RunConfig, RunReport, Thresholds, run_with,
+};
 use weft_testbed::topology::{HostId, Topology, TopologySpec, parse_graph};
 use weft_testbed::workload::{CmOptions, Workload, WorkloadSpec, parse_cm};
 
@@ -141,6 +143,8 @@ fn flows_within_and_between_data_centres_take_as_long_as_their_own_paths() {
     let rtt = |zone: &weft_stack::fep::Zone| zone.cc.params().network_rtt;
     assert_eq!(rtt(near), config.topology.pair_rtt(HostId(0), HostId(15), 4160, 64));
     assert_eq!(rtt(far), config.topology.pair_rtt(HostId(0), HostId(16), 4160, 64));
+    // Six queues of one BDP of the zone's own, and a round trip.
+    assert!(near.pdc.rto_init < Span::from_us(200), "{}", near.pdc.rto_init);
     assert!(far.pdc.rto_init > Span::from_us(6 * 128 * 2));
 }
 
@@ -156,4 +160,53 @@ fn eight_flows_between_data_centres_fill_eight_border_links() {
     let ideal = ideal(&config.topology, 0, 128, Rate::from_gbps(100), FLOW);
     let last = (0..8).map(|flow| time(&report, flow)).max().unwrap();
     assert!(last < ideal.mul_f64(1.08), "{last}, ideal {ideal}");
+}
+
+#[test]
+fn classes_of_ports_have_queues_and_thresholds_of_their_own() {
+    let topology = build("two-dc:k=4,border-latency=200us");
+    let port = |name: &str| topology.link_named(name).unwrap().port;
+    let (host, border) = (port("dc0.tor0>host0"), port("dc0.border0>dc1.border0:3"));
+    let base = flows(topology.clone(), &["0->31 id 1 start 0 size 40960".to_owned()]);
+    // Parts of the BDP are those of the group, or of the fabric where links lead out of it.
+    let packets = |rtt: Span| Rate::from_gbps(100).bytes_in(rtt).div_ceil(4160);
+    assert_eq!(base.queue_of(host), packets(base.group_rtt()) * 4160);
+    assert_eq!(base.queue_of(border), packets(base.network_rtt()) * 4160);
+    let class = PortClass {
+        name: "border".to_owned(),
+        queue_bytes: Some(64 << 20),
+        ecn: Some(Thresholds::Bytes(1 << 20, 2 << 20)),
+        phantom: None,
+    };
+    let config = RunConfig { port_classes: vec![class.clone()], ..base.clone() };
+    assert_eq!((config.queue_of(host), config.ecn_of(host)), (base.queue_of(host), base.ecn_of(host)));
+    assert_eq!((config.queue_of(border), config.ecn_of(border)), (64 << 20, (1 << 20, 2 << 20)));
+    on_threads(&config, 1);
+    let unknown = PortClass { name: "wan".to_owned(), ..class };
+    let error = run_with(&RunConfig { port_classes: vec![unknown], ..base }, Options::default()).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "there are no ports of class `wan`; the topology has the classes host, tor-up, agg-down, agg-up, core-down, \
+         to-border, from-border, border"
+    );
+}
+
+#[test]
+fn a_phantom_queue_at_the_border_alone_marks_what_crosses_it() {
+    let topology = build("dumbbell:hosts=2,bottleneck=100G,delay=100us");
+    let lines = ["0->2 id 1 start 0 size 20000000".to_owned(), "1->0 id 2 start 0 size 2000000".to_owned()];
+    let base = flows(topology, &lines);
+    let phantom = |name: &str| {
+        let queues = PhantomQueues { drain: 0.5, ecn: Thresholds::Bytes(50_000, 100_000) };
+        let class = PortClass { name: name.to_owned(), phantom: Some(queues), ..PortClass::default() };
+        on_threads(&RunConfig { port_classes: vec![class], ..unthrottled(base.clone()) }, 1)
+            .packets
+            .ecn_marked
+    };
+    let without = on_threads(&unthrottled(base.clone()), 1).packets.ecn_marked;
+    assert_eq!(without, 0);
+    let (border, hosts) = (phantom("bottleneck"), phantom("host"));
+    // Nearly all of 4,883 packets between the sides; and those of the flow on one side as well.
+    assert!((4_700..4_883).contains(&border), "{border}");
+    assert!(hosts > border + 300, "{hosts}");
 }

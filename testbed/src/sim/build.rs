@@ -66,6 +66,7 @@ pub(super) fn build(
     if needed > present {
         return Err(RunError::Hosts { needed, present });
     }
+    config.check_classes()?;
     let links = Links::new(config, faults);
     let changes = changes(&links, &faults.events)?;
     let lookahead = lookahead(&links, &changes).ok_or(RunError::NoLatency)?;
@@ -117,9 +118,7 @@ impl<'a> Links<'a> {
 
     /// The queue configuration of `port`.
     pub(crate) fn queue(&self, port: PortId) -> QueueConfig {
-        let config = self.config;
-        let limit = config.queue_bytes.or(config.topology.queue_of(port));
-        config.queue(limit.unwrap_or_else(|| config.queue_bytes()), self.rate(port), self.share(port))
+        self.config.queue(port, self.rate(port), self.share(port))
     }
 }
 

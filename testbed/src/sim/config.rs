@@ -12,7 +12,7 @@ use weft_stack::wire::{MAX_IPV4_HEADERS, crc};
 use super::faults::Share;
 use super::receiver::HostModel;
 use crate::switch::{PhantomConfig, QueueConfig, Routing};
-use crate::topology::{HostId, Topology};
+use crate::topology::{HostId, PortId, Reach, Topology};
 use crate::workload::Workload;
 
 /// Bytes that a packet takes on the wire beyond its payload.
@@ -49,6 +49,19 @@ pub struct PhantomQueues {
     pub drain: f64,
     /// Marking thresholds.
     pub ecn: Thresholds,
+}
+
+/// Settings of the output ports of one class ([`Topology::classes`]).
+#[derive(Clone, Debug, PartialEq, Default)]
+pub struct PortClass {
+    /// The name of the class.
+    pub name: String,
+    /// Size of their data queues, bytes; `None`: as of other ports.
+    pub queue_bytes: Option<u64>,
+    /// Their ECN marking thresholds; `None`: as of other ports.
+    pub ecn: Option<Thresholds>,
+    /// Their phantom queues; `None`: as of other ports.
+    pub phantom: Option<PhantomQueues>,
 }
 
 /// The algorithms towards the hosts of one zone.
@@ -99,6 +112,8 @@ pub struct RunConfig {
     pub ecn: Option<Thresholds>,
     /// Phantom queues beside the data queues of switches, if any.
     pub phantom: Option<PhantomQueues>,
+    /// Classes of ports with settings of their own.
+    pub port_classes: Vec<PortClass>,
     /// Whether packets carry real bytes.
     pub payload: PayloadMode,
     /// Seed of all random decisions.
@@ -143,6 +158,14 @@ pub enum RunError {
     /// Switch ports have more different queue configurations than one byte can number.
     #[error("switch ports have more than 256 different queue configurations")]
     QueueKinds,
+    /// There are settings for a class of ports that the topology does not have.
+    #[error("there are no ports of class `{class}`; the topology has the classes {known}")]
+    NoSuchClass {
+        /// The class.
+        class: String,
+        /// The classes of the topology.
+        known: String,
+    },
     /// A failure names a link that does not exist.
     #[error("no link {link} at switch {switch} of tier {tier}")]
     NoSuchLink {
@@ -154,6 +177,9 @@ pub enum RunError {
         link: u32,
     },
 }
+
+/// Thresholds that no queue reaches.
+const NO_MARKS: (u64, u64) = (u64::MAX - 1, u64::MAX);
 
 /// Bytes of the network headers: Ethernet from preamble to gap, IPv4, UDP.
 pub(super) const NETWORK_OVERHEAD: u32 = ETHERNET + IP_UDP;
@@ -192,6 +218,7 @@ impl RunConfig {
             queue_bytes: None,
             ecn: Some(Thresholds::Bdp(0.2, 0.8)),
             phantom: None,
+            port_classes: Vec::new(),
             payload: PayloadMode::Virtual,
             seed: 1,
             until: None,
@@ -255,30 +282,46 @@ impl RunConfig {
         self.topology.group_rtt(self.wire_mtu(), u64::from(self.ack_size()))
     }
 
+    fn rtt_of(&self, reach: Reach) -> Span {
+        match reach {
+            Reach::Network => self.network_rtt(),
+            Reach::Group => self.group_rtt(),
+        }
+    }
+
     /// Bandwidth-delay product of the longest path, bytes.
     pub fn bdp(&self) -> u64 {
-        self.topology.host_rate().bytes_in(self.network_rtt())
+        self.bdp_of(Reach::Network)
     }
 
-    /// Size of the data queue of a switch port, bytes.
+    /// Bandwidth-delay product of the longest path of the fabric or of a group, bytes.
+    pub fn bdp_of(&self, reach: Reach) -> u64 {
+        self.topology.host_rate().bytes_in(self.rtt_of(reach))
+    }
+
+    /// Size of the data queue of a switch port for which nothing else is said, bytes.
     pub fn queue_bytes(&self) -> u64 {
-        let packet = self.wire_mtu();
-        self.queue_bytes.unwrap_or_else(|| self.bdp().div_ceil(packet) * packet)
+        self.usual_queue(Reach::Network)
     }
 
-    /// The ECN marking thresholds in bytes.
+    fn usual_queue(&self, reach: Reach) -> u64 {
+        let packet = self.wire_mtu();
+        self.queue_bytes.unwrap_or_else(|| self.bdp_of(reach).div_ceil(packet) * packet)
+    }
+
+    /// The ECN marking thresholds in bytes of a switch port for which nothing else is said.
     pub fn ecn_bytes(&self) -> (u64, u64) {
-        self.ecn.map_or((u64::MAX - 1, u64::MAX), |thresholds| self.in_bytes(thresholds))
+        self.ecn.map_or(NO_MARKS, |thresholds| self.in_bytes(thresholds, Reach::Network))
     }
 
-    /// The marking thresholds of phantom queues in bytes.
+    /// The marking thresholds in bytes of phantom queues for which nothing else is said.
     pub fn phantom_bytes(&self) -> Option<(u64, u64)> {
-        self.phantom.map(|phantom| self.in_bytes(phantom.ecn))
+        self.phantom.map(|phantom| self.in_bytes(phantom.ecn, Reach::Network))
     }
 
-    fn in_bytes(&self, thresholds: Thresholds) -> (u64, u64) {
+    fn in_bytes(&self, thresholds: Thresholds, reach: Reach) -> (u64, u64) {
         let packet = self.wire_mtu();
-        let packets = self.bdp().div_ceil(packet) as f64;
+        let packets = self.bdp_of(reach).div_ceil(packet) as f64;
         let of_bdp = |fraction: f64| (packets * fraction).ceil() as u64 * packet;
         match thresholds {
             Thresholds::Bdp(low, high) => (of_bdp(low), of_bdp(high)),
@@ -286,17 +329,44 @@ impl RunConfig {
         }
     }
 
-    /// The phantom queue of a port whose link has the remaining rate `rate`, which is `share` of the full
-    /// rate.
-    fn phantom(&self, rate: Rate, share: Share) -> Option<PhantomConfig> {
-        let (low, high) = self.phantom_bytes()?;
-        Some(PhantomConfig::new(rate, self.phantom?.drain, (share.of(low), share.of(high))))
+    /// The settings of the class of `port`, if it has its own.
+    fn class_of(&self, port: PortId) -> Option<&PortClass> {
+        if self.port_classes.is_empty() {
+            return None;
+        }
+        let class = self.topology.classes().get(self.topology.class_of(port)?).copied()?;
+        self.port_classes.iter().find(|own| own.name == class)
     }
 
-    /// The queue of a port whose link has the remaining rate `rate`, which is `share` of the full rate.
-    pub(super) fn queue(&self, data_limit: u64, rate: Rate, share: Share) -> QueueConfig {
-        let (ecn_low, ecn_high) = self.ecn_bytes();
+    /// Size of the data queue of a switch port at its full rate, bytes: that of its class, that of all ports, or that of
+    /// the topology's file, whichever is given, in this order; otherwise 1 BDP.
+    pub fn queue_of(&self, port: PortId) -> u64 {
+        let class = self.class_of(port).and_then(|class| class.queue_bytes);
+        let given = class.or(self.queue_bytes).or_else(|| self.topology.queue_of(port));
+        given.unwrap_or_else(|| self.usual_queue(self.topology.reach_of(port)))
+    }
+
+    /// The ECN marking thresholds of a switch port at its full rate, bytes: those of its class, of the topology's file, or
+    /// of all ports, whichever are given, in this order.
+    pub fn ecn_of(&self, port: PortId) -> (u64, u64) {
+        let reach = self.topology.reach_of(port);
+        if let Some(thresholds) = self.class_of(port).and_then(|class| class.ecn) {
+            return self.in_bytes(thresholds, reach);
+        }
+        let file = self.topology.ecn_of(port);
+        file.unwrap_or_else(|| self.ecn.map_or(NO_MARKS, |thresholds| self.in_bytes(thresholds, reach)))
+    }
+
+    /// The queue of a switch port whose link has the remaining rate `rate`, which is `share` of the full rate.
+    pub(super) fn queue(&self, port: PortId, rate: Rate, share: Share) -> QueueConfig {
+        let (ecn_low, ecn_high) = self.ecn_of(port);
+        let data_limit = self.queue_of(port);
         let data_limit = share.of(data_limit).max(data_limit.min(self.wire_mtu()));
+        let phantom = self.class_of(port).and_then(|class| class.phantom).or(self.phantom);
+        let phantom = phantom.map(|phantom| {
+            let (low, high) = self.in_bytes(phantom.ecn, self.topology.reach_of(port));
+            PhantomConfig::new(rate, phantom.drain, (share.of(low), share.of(high)))
+        });
         QueueConfig {
             data_limit,
             control_limit: data_limit.saturating_mul(2).max(64 * 1024),
@@ -304,8 +374,31 @@ impl RunConfig {
             ecn_high: share.of(ecn_high),
             trim: self.trim,
             control_weight: Some(CONTROL_WEIGHT),
-            phantom: self.phantom(rate, share),
+            phantom,
         }
+    }
+
+    /// Refuses settings for classes of ports that the topology does not have.
+    pub(crate) fn check_classes(&self) -> Result<(), RunError> {
+        let known = self.topology.classes();
+        match self.port_classes.iter().find(|class| !known.contains(&class.name.as_str())) {
+            None => Ok(()),
+            Some(class) => Err(RunError::NoSuchClass { class: class.name.clone(), known: known.join(", ") }),
+        }
+    }
+
+    /// The time in which the queue at a port within `reach` that takes longest can drain.
+    fn longest_drain(&self, reach: Reach) -> Span {
+        if !self.topology.is_graph() && self.port_classes.is_empty() {
+            return self.topology.slowest_rate().time_for(self.queue_bytes());
+        }
+        let ports = (self.topology.hosts()..self.topology.ports().len() as u32).map(PortId);
+        let within = ports.filter(|port| match reach {
+            Reach::Network => true,
+            Reach::Group => !self.topology.is_graph() || self.topology.reach_of(*port) == Reach::Group,
+        });
+        let drain = |port| self.topology.port(port).rate.time_for(self.queue_of(port));
+        within.map(drain).max().unwrap_or(Span::ZERO)
     }
 
     /// The network parameters for congestion control.
@@ -326,12 +419,12 @@ impl RunConfig {
 
     /// The configuration of the endpoints of `hosts`, whose addresses are their places in this list.
     pub fn endpoint_among(&self, hosts: impl IntoIterator<Item = HostId>) -> FepConfig {
-        let others = self.zone(&self.cc, &self.lb, self.network_rtt());
+        let others = self.zone(&self.cc, &self.lb, Reach::Network);
         let zones = match &self.intra {
             None => Zones::one(others),
             Some(Algorithms { cc, lb }) => {
                 let groups = hosts.into_iter().map(|host| self.topology.group_of(host));
-                Zones::grouped(others, self.zone(cc, lb, self.group_rtt()), groups.collect())
+                Zones::grouped(others, self.zone(cc, lb, Reach::Group), groups.collect())
             }
         };
         let base = FepConfig::new(&self.cc, &self.cc_params());
@@ -344,13 +437,12 @@ impl RunConfig {
         }
     }
 
-    /// The settings towards hosts at a distance of `rtt` at most.
-    fn zone(&self, cc: &CcChoice, lb: &LbChoice, rtt: Span) -> Zone {
-        let rate = self.topology.slowest_rate();
+    /// The settings towards the hosts of one's own group, or all others.
+    fn zone(&self, cc: &CcChoice, lb: &LbChoice, reach: Reach) -> Zone {
+        let rtt = self.rtt_of(reach);
         // The time to drain full queues of three hops in both directions, as in public simulators, plus at
-        // least one idle round trip; and the same for the receive queues of both hosts.
-        let in_hosts = self.host.map_or(Span::ZERO, |host| host.longest_wait(self.wire_mtu()).times(2));
-        let fitting = Span::from_us(15).max(rtt) + rate.time_for(self.queue_bytes()).times(6) + in_hosts;
+        // least one idle round trip.
+        let fitting = Span::from_us(15).max(rtt) + self.longest_drain(reach).times(6);
         let rto_init = self.timers.rto_init.unwrap_or(fitting);
         // Four windows of 1.5 BDP: enough to keep sending while an old packet is retransmitted repeatedly.
         let bdp = self.topology.host_rate().bytes_in(rtt);

@@ -33,7 +33,9 @@ mod totals;
 mod trace;
 mod wires;
 
-pub use config::{Algorithms, Overhead, PayloadMode, PhantomQueues, RunConfig, RunError, Thresholds, Timers};
+pub use config::{
+    Algorithms, Overhead, PayloadMode, PhantomQueues, PortClass, RunConfig, RunError, Thresholds, Timers,
+};
 pub use correlated::{BlockLosses, CorrelatedLoss, GilbertElliott};
 pub use faults::{
     FaultCounters, FaultPlan, LinkChange, LinkDirections, LinkEvent, LinkFaults, Share, SlowPort,

@@ -187,6 +187,7 @@ impl<P: Port> SoftFabric<P> {
         options: SoftOptions,
         start: Time,
     ) -> Result<SoftFabric<P>, SoftError> {
+        config.check_classes()?;
         let links = Links::new(config, plan);
         let mut changes = changes(&links, &plan.events)?;
         changes.reverse();
