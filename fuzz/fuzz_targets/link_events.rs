@@ -8,7 +8,7 @@ use weft_testbed::link_events::{Degradation, parse_link_events, write_link_event
 use weft_testbed::topology::{Topology, TopologySpec};
 
 static FABRICS: LazyLock<Vec<Topology>> = LazyLock::new(|| {
-    let specs = ["leaf-spine:hosts=16,leaves=4,spines=2,bundle=2", "fat-tree:k=4,hosts=14"];
+    let specs = ["leaf-spine:hosts=16,leaves=4,spines=2,bundle=2", "fat-tree:k=4,hosts=14", "two-dc:k=2"];
     let build = |spec: &str| spec.parse::<TopologySpec>().expect("a topology").build().expect("a topology");
     specs.into_iter().map(build).collect()
 });

@@ -1,7 +1,7 @@
 //! Topology files and descriptions: a topology that parses is wired consistently, and its routes work.
 #![no_main]
 
-use weft_testbed::topology::{HostId, Node, Topology, TopologySpec, parse_topo};
+use weft_testbed::topology::{HostId, Node, Topology, TopologySpec, parse_graph, parse_topo, write_graph};
 
 fn check(fabric: &Topology) {
     for port in fabric.ports() {
@@ -20,6 +20,12 @@ fn check(fabric: &Topology) {
 libfuzzer_sys::fuzz_target!(|text: &str| {
     if let Ok(fabric) = parse_topo("fuzz", text) {
         check(&fabric);
+    }
+    if let Ok(fabric) = parse_graph("fuzz", text) {
+        check(&fabric);
+        let mut written = String::new();
+        write_graph(&fabric.to_graph(), &mut written).expect("writing to a string");
+        assert_eq!(parse_graph("fuzz", &written).as_ref(), Ok(&fabric));
     }
     if let Ok(spec) = text.parse::<TopologySpec>() {
         assert_eq!(spec.to_string().parse(), Ok(spec));
