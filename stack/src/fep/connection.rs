@@ -62,7 +62,12 @@ pub(super) struct Connection {
     pub(super) cleared: Option<Psn>,
     /// When to ask for credit again, while the connection waits for it.
     pub(super) ask_at: Option<Time>,
+    /// Number of times that it has asked since it last had credit.
+    pub(super) asks: u8,
 }
+
+/// The waits between two requests for credit double this often.
+const MOST_DOUBLINGS: u8 = 4;
 
 /// A pause because the target refuses packets for lack of a resource. It is polled with one packet at a time.
 #[derive(Clone, Copy, Debug)]
@@ -89,6 +94,13 @@ impl Busy {
 }
 
 impl Connection {
+    /// How long to wait for credit before asking again. The target knows what this end wants once it has answered, and
+    /// announces credit by itself; further requests only make up for packets that were lost, and take room on the link
+    /// that the connection waits for.
+    pub(super) fn ask_wait(&self, rto_init: Span) -> Span {
+        rto_init.times(1 << self.asks.min(MOST_DOUBLINGS))
+    }
+
     pub(super) fn new(pdc: TxPdc, context: Key, now: Time) -> Connection {
         Connection {
             pdc,
@@ -107,6 +119,7 @@ impl Connection {
             probed: false,
             probe_at: None,
             ask_at: None,
+            asks: 0,
             cleared: None,
             closed_by_peer: false,
         }

@@ -141,7 +141,9 @@ impl Initiator {
         }
         let Some(context) = self.contexts.get_mut(connection.context) else { return };
         let wants_credit = connection.has_work() && !connection.is_paused(now);
-        connection.ask_at = wants_credit.then_some(now + core.zone(context.zone).pdc.rto_init);
+        connection.asks = connection.asks.saturating_add(u8::from(wants_credit));
+        let wait = connection.ask_wait(core.zone(context.zone).pdc.rto_init);
+        connection.ask_at = wants_credit.then_some(now + wait);
         if wants_credit {
             request_credit(core, now, connection, context);
         }
