@@ -6,6 +6,8 @@ use crate::htsim::HtsimArgs;
 use crate::list::Catalogue;
 use crate::options::RunArgs;
 use crate::perf::PerfArgs;
+use crate::plot::PlotArgs;
+use crate::reproduce::ReproduceArgs;
 use crate::serve::ServeArgs;
 use crate::sweep::SweepArgs;
 use crate::testbed::TestbedArgs;
@@ -65,6 +67,17 @@ pub(crate) enum Command {
         #[command(flatten)]
         run: Box<RunArgs>,
     },
+    /// Run the figures of a paper again, and say what the paper says beside what is measured.
+    ///
+    /// Writes results.jsonl and report.html, a page with the figures, to a directory. Interrupted at any moment, the same
+    /// command goes on from there. Exit status: 0 when all claims hold or deviate for a known reason, 1 when one does
+    /// not hold or a run failed, 2 for options that make no sense, 130 or 143 when a signal ended it.
+    Reproduce(ReproduceArgs),
+    /// Draw what runs and sweeps have written, on one page of HTML that needs nothing else.
+    ///
+    /// Reports (weft run --json) become bars, tables of flows (--flows) distributions, samples (--sample) curves over
+    /// time, tables of sweeps bars with 95 % confidence intervals over the seeds. Several files are drawn side by side.
+    Plot(PlotArgs),
     /// Measure throughput, message rate or latency between two endpoints, over any port.
     ///
     /// Exit status: 0 when the test was run, 1 when it could not be or data arrived wrong, 2 for options that

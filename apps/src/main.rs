@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod backoff;
+mod chart;
 mod choices;
 mod cli;
 mod doctor;
@@ -16,8 +17,10 @@ mod loopback;
 mod options;
 mod output;
 mod perf;
+mod plot;
 mod port_spec;
 mod report;
+mod reproduce;
 mod resolve;
 mod run;
 mod sample;
@@ -81,6 +84,8 @@ fn dispatch(command: Command) -> Result<(), Failure> {
         Command::Htsim(args) => htsim::htsim(&args, Interrupt::on_signals),
         Command::Sweep(args) => sweep::sweep(&args),
         Command::SweepRun { parent, rehearse, run } => sweep::one_run(parent, rehearse, &run),
+        Command::Reproduce(args) => reproduce::reproduce(&args),
+        Command::Plot(args) => plot::plot(&args),
         Command::Perf(args) => perf::perf(&args),
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Serve(args) => serve::serve(&args),

@@ -55,6 +55,24 @@ pub(crate) fn jain(shares: &[f64]) -> Option<f64> {
     (squares > 0.0).then(|| sum * sum / (shares.len() as f64 * squares))
 }
 
+/// Two-sided 95 % quantiles of Student's t distribution for 1 to 30 degrees of freedom.
+const T: [f64; 30] = [
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
+    2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
+];
+
+/// The mean of `values`, and half of the 95 % confidence interval around it (Student's t), which takes two values at
+/// least. None without values.
+pub(crate) fn confidence(values: &[f64]) -> Option<(f64, Option<f64>)> {
+    let count = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / count;
+    let freedom = values.len().checked_sub(1)?;
+    let Some(index) = freedom.checked_sub(1) else { return Some((mean, None)) };
+    let variance = values.iter().map(|value| (value - mean) * (value - mean)).sum::<f64>() / freedom as f64;
+    let t = T.get(index).copied().unwrap_or(1.96 + 2.4 / freedom as f64);
+    Some((mean, Some(t * (variance / count).sqrt())))
+}
+
 /// `bytes` in `time` as 10⁹ bits per second; none in no time.
 pub(crate) fn gbps(bytes: u64, time: Span) -> Option<f64> {
     (time > Span::ZERO).then(|| bytes as f64 * 8.0 / time.as_secs_f64() / 1e9)
@@ -66,6 +84,18 @@ mod tests {
 
     fn us(times: &[u64]) -> Summary {
         Summary::of(times.iter().map(|n| Span::from_us(*n)).collect())
+    }
+
+    #[test]
+    fn intervals_are_those_of_students_t() {
+        assert_eq!(confidence(&[]), None);
+        assert_eq!(confidence(&[7.0]), Some((7.0, None)));
+        // Variance 2.5, so that the standard error of five is the root of a half.
+        let (mean, half) = confidence(&[1.0, 2.0, 3.0, 4.0, 5.0]).unwrap();
+        assert!(mean == 3.0 && (half.unwrap() - 2.776 * 0.5f64.sqrt()).abs() < 1e-12);
+        let many: Vec<f64> = (0..100).map(|n| f64::from(n % 2)).collect();
+        let half = confidence(&many).unwrap().1.unwrap();
+        assert!((half - 1.984 * (0.252_525_f64 / 100.0).sqrt()).abs() < 1e-4, "{half}");
     }
 
     #[test]

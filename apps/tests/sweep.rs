@@ -529,3 +529,25 @@ fn the_slurm_script_is_valid_shell() {
     assert!(checked.success(), "{script}");
     assert_eq!(scratch.names(), ["s.toml"]);
 }
+
+#[test]
+fn a_sweep_that_grows_makes_only_its_new_runs() {
+    let few = "[run]\nworkload = 'permutation'\nhosts = 8\nsize = '16KiB'\n[vary]\ncc = ['nscc', 'smartt']\nseed = { from = 1, to = 2 }\n";
+    let scratch = Scratch::new("grows", few);
+    scratch.table(&[]);
+    let more = few.replace("to = 2", "to = 3");
+    fs::write(scratch.path("s.toml"), &more).expect("writable");
+    let output = scratch.sweep(&[]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(said.contains("6 runs, 2 of them made now"), "{said}");
+    assert!(said.contains("cc      fct_us_mean") && said.contains(" ± "), "means over the seeds: {said}");
+    let grown = fs::read_to_string(scratch.path("s.jsonl")).expect("a table");
+    assert_eq!(Scratch::new("grown", &more).table(&[]), grown, "the same bytes as at once");
+    let row: Value = serde_json::from_str(grown.lines().next().expect("a row")).expect("JSON");
+    assert_eq!((&row["hosts"], &row["size"], &row["cc"]), (&8.into(), &"16KiB".into(), &"nscc".into()));
+    // A smaller sweep has no place for all rows, which must not be lost.
+    fs::write(scratch.path("s.toml"), few).expect("writable");
+    let output = scratch.sweep(&[]);
+    assert!(stderr(&output).contains("not of this sweep"), "{}", stderr(&output));
+}

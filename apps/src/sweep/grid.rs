@@ -5,7 +5,7 @@ use super::file::{Setting, SweepFile, Value};
 use crate::Failure;
 use crate::options::RunArgs;
 use serde_json::Value as Json;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::path::Path;
@@ -55,9 +55,16 @@ impl Grid {
         self.file.fixed.iter().map(|setting| (setting, &setting.values[0])).chain(self.varied(index))
     }
 
-    /// The varied options of run `index` as columns of the table.
+    /// The options of run `index` as columns of the table, those that all runs share first.
     pub(crate) fn columns(&self, index: usize) -> impl Iterator<Item = (String, &Json)> {
-        self.varied(index).into_iter().map(|(setting, value)| (setting.option.replace('-', "_"), &value.json))
+        self.settings(index).map(|(setting, value)| (setting.option.replace('-', "_"), &value.json))
+    }
+
+    /// For each run, a hash of what its results follow from: its options, the contents of the files that they name, and
+    /// `version`. It does not depend on the rest of the sweep.
+    pub(crate) fn run_identities(&self, version: &str) -> io::Result<Vec<String>> {
+        let mut files = BTreeMap::new();
+        (0..self.runs).map(|run| identity_of(&self.arguments(run), version, &mut files)).collect()
     }
 
     /// Run `index` as arguments of `weft run`.
@@ -136,6 +143,34 @@ impl Grid {
         }
         Ok(format!("{:016x}", hash.0))
     }
+}
+
+/// A hash of what the results of a run follow from: its `arguments` in any order, the contents of the files that they
+/// name, whose hashes `files` keeps, and `version`.
+pub(crate) fn identity_of(
+    arguments: &[String],
+    version: &str,
+    files: &mut BTreeMap<String, u64>,
+) -> io::Result<String> {
+    let mut arguments: Vec<&String> = arguments.iter().collect();
+    // Stable: the values of a repeated option keep their order.
+    arguments.sort_by_key(|argument| argument.split('=').next());
+    let mut hash = Fnv::new();
+    hash.text(version);
+    for argument in arguments {
+        hash.text(argument);
+        let Some((_, value)) = argument.split_once('=').filter(|(_, value)| Path::new(value).is_file())
+        else {
+            continue;
+        };
+        if !files.contains_key(value) {
+            let mut contents = Fnv::new();
+            contents.contents(BufReader::new(File::open(value)?))?;
+            files.insert(value.to_owned(), contents.0);
+        }
+        hash.bytes(&files[value].to_le_bytes());
+    }
+    Ok(format!("{:016x}", hash.0))
 }
 
 /// A part of a sweep: the runs whose number leaves `index - 1` when divided by `of`.
@@ -238,7 +273,8 @@ mod tests {
             ["workload=permutation", "hosts=8", "size=16KiB", "cc=smartt", "wire-overhead=auto", "seed=3"];
         assert_eq!(arguments, expected.map(|a| format!("--{a}")));
         let columns: Vec<_> = grid.columns(5).map(|(name, json)| format!("{name}:{json}")).collect();
-        assert_eq!(columns, ["cc:\"smartt\"", "wire_overhead:\"auto\"", "seed:3"]);
+        let shared = ["workload:\"permutation\"", "hosts:8", "size:\"16KiB\""];
+        assert_eq!(columns, [&shared[..], &["cc:\"smartt\"", "wire_overhead:\"auto\"", "seed:3"]].concat());
         (0..6).for_each(|i| check(&grid, i).unwrap());
     }
 
@@ -306,6 +342,20 @@ mod tests {
         let after = id(&text, "1");
         std::fs::remove_file(&path).unwrap();
         assert_ne!(before, after);
+    }
+
+    #[test]
+    fn a_run_keeps_its_identity_in_another_sweep() {
+        let ids = |text: &str| grid(text).run_identities("1").unwrap();
+        let few = ids(SMALL);
+        let more = ids(&SMALL.replace("to = 3", "to = 5"));
+        assert_eq!((few[0..3].to_vec(), few[3..].to_vec()), (more[0..3].to_vec(), more[5..8].to_vec()));
+        let moved = "[run]\nseed = 2\ncc = 'smartt'\nsize = '16KiB'\nwire-overhead = 'auto'\nhosts = 8\n\
+                     [vary]\nworkload = ['permutation']\n";
+        assert_eq!(ids(moved), few[4..5]);
+        let different: BTreeSet<String> = more.iter().cloned().collect();
+        assert_eq!(different.len(), 10);
+        assert_ne!(grid(SMALL).run_identities("2").unwrap()[0], few[0]);
     }
 
     #[test]

@@ -5,10 +5,15 @@ mod file;
 mod grid;
 mod results;
 mod slurm;
+mod summary;
 mod table;
 mod workers;
 
 pub(crate) use args::SweepArgs;
+pub(crate) use grid::identity_of;
+pub(crate) use results::version;
+pub(crate) use summary::{SweepTable, mean_text};
+pub(crate) use workers::{complaint, spawn_run};
 
 use crate::Failure;
 use crate::interrupt::Interrupt;
@@ -17,25 +22,29 @@ use crate::resolve::resolve;
 use crate::{run, text};
 use file::SweepFile;
 use grid::{Grid, Shard};
-use results::{Header, Results};
+use results::{Cost, Header, Results};
 use std::num::NonZero;
 use std::path::{Path, PathBuf, absolute};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 use std::{env, fs, io, thread};
-use table::{Existing, Tally};
+use table::{Existing, Identities, Tally};
 
 /// A sweep file and the table that it produces. The current directory is that of the sweep file, because the names of
 /// files in it are relative to it.
 struct Sweep {
     grid: Arc<Grid>,
     header: Header,
+    ids: Identities,
     file: PathBuf,
     out: PathBuf,
     /// The table of the runs that are done, which an interrupted sweep writes.
     partial: PathBuf,
 }
+
+/// The columns that the end of a sweep shows, with their means over the seeds.
+const SHOWN: [&str; 3] = ["fct_us_mean", "fct_us_p99", "fct_us_max"];
 
 /// Runs `weft sweep`.
 pub(crate) fn sweep(args: &SweepArgs) -> Result<(), Failure> {
@@ -60,7 +69,7 @@ pub(crate) fn sweep(args: &SweepArgs) -> Result<(), Failure> {
     }
     let clock = Instant::now();
     let count = todo.len();
-    workers::run(&sweep.grid, &sweep.header.sweep, todo, jobs, &mut results)
+    workers::run(&sweep.grid, &sweep.ids, todo, jobs, &mut results)
         .map_err(|failure| sweep.interrupted(failure, &mut results))?;
     if let Some(shard) = args.shard {
         return sweep.end_shard(&results, shard, count);
@@ -91,8 +100,12 @@ impl Sweep {
             return Err(Failure::Usage("--out: expected another file than the sweep file".to_owned()));
         }
         env::set_current_dir(file.parent().unwrap_or(Path::new("/"))).map_err(unreadable)?;
+        let header = Header::new(&grid)?;
+        let runs = grid.run_identities(&header.weft);
+        let runs = runs.map_err(|e| Failure::Run(format!("hashing the runs: {e}")))?;
         Ok(Sweep {
-            header: Header::new(&grid)?,
+            ids: Identities { sweep: header.sweep.clone(), runs: runs.into() },
+            header,
             grid: Arc::new(grid),
             file,
             partial: suffixed(&out, ".partial"),
@@ -121,7 +134,18 @@ impl Sweep {
         };
         let partial = table::existing(&self.partial, &self.header.sweep, runs)?;
         match table::existing(&self.out, &self.header.sweep, runs)? {
-            Existing::Foreign => return foreign(&self.out),
+            Existing::Foreign => {
+                // The table of a smaller sweep goes on to be one of this.
+                let rows = table::reusable(&self.out, &self.grid, &self.ids)?.filter(|rows| !rows.is_empty());
+                let Some(rows) = rows else { return foreign(&self.out) };
+                if partial == Existing::Foreign {
+                    return foreign(&self.partial);
+                }
+                results.load()?;
+                for (run, row) in rows {
+                    results.add(run, Ok((row, Cost::default())))?;
+                }
+            }
             Existing::Complete => {
                 if partial != Existing::Foreign {
                     remove_if_present(&self.partial)?;
@@ -149,7 +173,7 @@ impl Sweep {
     }
 
     fn write(&self, results: &Results) -> Result<Tally, Failure> {
-        let tally = table::write(&self.out, &self.grid, &self.header.sweep, results)?;
+        let tally = table::write(&self.out, &self.grid, &self.ids, results)?;
         remove_if_present(&self.partial)?;
         Ok(tally)
     }
@@ -158,9 +182,8 @@ impl Sweep {
     fn interrupted(&self, failure: Failure, results: &mut Results) -> Failure {
         let Failure::Interrupted { mut text, status } = failure else { return failure };
         // Other shards may have made runs meanwhile.
-        let written = results
-            .load()
-            .and_then(|()| table::write_partial(&self.partial, &self.grid, &self.header.sweep, results));
+        let written =
+            results.load().and_then(|()| table::write_partial(&self.partial, &self.grid, &self.ids, results));
         match written {
             Ok(Tally { rows: 0, .. }) => {}
             Ok(Tally { rows, failed, .. }) => {
@@ -191,6 +214,7 @@ impl Sweep {
             cost.cpu_s,
             cost.max_rss_mb
         );
+        text += &SweepTable::read(&self.out)?.text_table(&SHOWN.map(str::to_owned)).text();
         say(&text)?;
         if tally.failed > 0 {
             return Err(Failure::Run(format!(

@@ -30,14 +30,13 @@ pub(crate) struct Header {
     /// [`Grid::identity`].
     pub(crate) sweep: String,
     /// Version and revision of the weft that made the results.
-    weft: String,
+    pub(crate) weft: String,
 }
 
 impl Header {
     /// The header for `grid`, run by this program.
     pub(crate) fn new(grid: &Grid) -> Result<Header, Failure> {
-        let revision = env!("WEFT_GIT_REVISION");
-        let weft = format!("{} ({revision})", env!("CARGO_PKG_VERSION")).replace(" ()", "");
+        let weft = version();
         let sweep = grid.identity(&weft).map_err(|e| Failure::Run(format!("hashing the sweep: {e}")))?;
         Ok(Header { sweep, weft })
     }
@@ -50,6 +49,11 @@ impl Header {
         (self.sweep != result.sweep)
             .then(|| "it is of a sweep with other options, or of files that have changed since".to_owned())
     }
+}
+
+/// Version and revision of this program.
+pub(crate) fn version() -> String {
+    format!("{} ({})", env!("CARGO_PKG_VERSION"), env!("WEFT_GIT_REVISION")).replace(" ()", "")
 }
 
 /// The resources that runs took.

@@ -3,7 +3,7 @@
 
 use super::grid::Grid;
 use super::results::{Outcome, Results};
-use super::table;
+use super::table::{self, Identities};
 use crate::Failure;
 use crate::interrupt::Interrupt;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -27,7 +27,7 @@ const MAX_COMPLAINT: usize = 300;
 /// [`Failure::Interrupted`]; the runs in progress end with this process.
 pub(crate) fn run(
     grid: &Arc<Grid>,
-    sweep: &str,
+    ids: &Identities,
     todo: Vec<usize>,
     jobs: usize,
     results: &mut Results,
@@ -36,7 +36,7 @@ pub(crate) fn run(
     let interrupt = Interrupt::on_signals()?;
     let (sender, outcomes) = mpsc::channel();
     let total = todo.len();
-    start(grid, sweep, todo, jobs, &sender);
+    start(grid, ids, todo, jobs, &sender);
     let (mut done, mut failed) = (0, 0);
     while done < total {
         let text =
@@ -63,7 +63,7 @@ pub(crate) fn run(
 /// Starts the threads. They are never joined: a signal ends the process.
 fn start(
     grid: &Arc<Grid>,
-    sweep: &str,
+    ids: &Identities,
     todo: Vec<usize>,
     jobs: usize,
     sender: &mpsc::Sender<(usize, Outcome)>,
@@ -72,10 +72,10 @@ fn start(
     let todo = Arc::new(todo);
     for _ in 0..jobs.min(todo.len()) {
         let (grid, todo, next) = (Arc::clone(grid), Arc::clone(&todo), Arc::clone(&next));
-        let (sender, sweep) = (sender.clone(), sweep.to_owned());
+        let (sender, ids) = (sender.clone(), ids.clone());
         thread::spawn(move || {
             while let Some(&run) = todo.get(next.fetch_add(1, Ordering::Relaxed)) {
-                if sender.send((run, run_one(&grid, run, &sweep))).is_err() {
+                if sender.send((run, run_one(&grid, run, &ids))).is_err() {
                     return;
                 }
             }
@@ -84,18 +84,18 @@ fn start(
 }
 
 /// Makes run `index` in a process of its own, and waits for its end.
-fn run_one(grid: &Grid, index: usize, sweep: &str) -> Outcome {
-    let output = spawn_run("--json=-", &grid.arguments(index)).map_err(|e| format!("no process: {e}"))?;
+fn run_one(grid: &Grid, index: usize, ids: &Identities) -> Outcome {
+    let output = spawn_run(&["--json=-"], &grid.arguments(index)).map_err(|e| format!("no process: {e}"))?;
     match output.status.code() {
         // 3: some flows have not completed, which is a result too.
-        Some(0 | 3) => table::row(grid, index, sweep, &output.stdout),
+        Some(0 | 3) => table::row(grid, index, ids, &output.stdout),
         _ => Err(complaint(&output)),
     }
 }
 
 /// Checks the run with `arguments` by building its fabric; the error says why it cannot be made.
 pub(crate) fn rehearse(arguments: &[String]) -> Result<(), String> {
-    let output = spawn_run("--rehearse", arguments).map_err(|e| format!("no process: {e}"))?;
+    let output = spawn_run(&["--rehearse"], arguments).map_err(|e| format!("no process: {e}"))?;
     match output.status.code() {
         Some(1 | 2) => {
             let stderr = String::from_utf8_lossy(&output.stderr);
@@ -107,9 +107,10 @@ pub(crate) fn rehearse(arguments: &[String]) -> Result<(), String> {
 }
 
 /// Starts this program again for the run with `arguments`, and waits for its end.
-fn spawn_run(how: &str, arguments: &[String]) -> io::Result<Output> {
+pub(crate) fn spawn_run(how: &[&str], arguments: &[String]) -> io::Result<Output> {
     Command::new(PROGRAM)
-        .args(["sweep-run", "--parent", &process::id().to_string(), how])
+        .args(["sweep-run", "--parent", &process::id().to_string()])
+        .args(how)
         .args(arguments)
         .stdin(Stdio::null())
         // An interrupt from the terminal must reach only the sweep, which ends its runs itself.
@@ -118,7 +119,7 @@ fn spawn_run(how: &str, arguments: &[String]) -> io::Result<Output> {
 }
 
 /// One line that says how a run failed.
-fn complaint(output: &Output) -> String {
+pub(crate) fn complaint(output: &Output) -> String {
     let how = match (output.status.signal(), output.status.code()) {
         (Some(signal), _) => format!("killed by signal {signal}"),
         (None, code) => format!("exit status {}", code.unwrap_or_default()),

@@ -1,0 +1,98 @@
+//! Tables of flows: distributions of completion times and slowdowns.
+
+use super::names;
+use crate::Failure;
+use crate::chart::{Axis, Curve, LineChart, Page, cumulative};
+use std::fs;
+use std::path::Path;
+
+/// A table of flows, with the columns by name.
+pub(crate) struct Flows<'a> {
+    head: Vec<&'a str>,
+    rows: Vec<Vec<&'a str>>,
+}
+
+impl<'a> Flows<'a> {
+    /// Reads `text`, the contents of the file `name`.
+    pub(crate) fn parse(name: &Path, text: &'a str) -> Result<Flows<'a>, Failure> {
+        let mut lines = text.lines();
+        let head: Vec<&str> = lines.next().unwrap_or_default().split(',').collect();
+        let mut rows = Vec::new();
+        for (line, number) in lines.zip(2..) {
+            let row: Vec<&str> = line.split(',').collect();
+            if row.len() != head.len() {
+                return Err(Failure::Run(format!(
+                    "{}:{number}: {} values; expected {}, as many as the first line has names",
+                    name.display(),
+                    row.len(),
+                    head.len()
+                )));
+            }
+            rows.push(row);
+        }
+        Ok(Flows { head, rows })
+    }
+
+    /// The numbers of a column; cells that are empty are left out. `None` if there is no such column.
+    pub(crate) fn numbers(&self, name: &Path, column: &str) -> Result<Option<Vec<f64>>, Failure> {
+        let Some(index) = self.head.iter().position(|head| *head == column) else { return Ok(None) };
+        let cells = self.rows.iter().zip(2..).filter(|(row, _)| !row[index].is_empty());
+        let number = |(row, line): (&Vec<&str>, usize)| {
+            row[index].parse::<f64>().map_err(|_| {
+                let (name, word) = (name.display(), row[index]);
+                Failure::Run(format!("{name}:{line}: {column} is '{word}'; expected a number"))
+            })
+        };
+        cells.map(number).collect::<Result<_, _>>().map(Some)
+    }
+}
+
+/// The quantities that are drawn: column, axis.
+const COLUMNS: [(&str, &str, &str); 2] = [
+    ("fct_us", "flow completion time, µs", "Flow completion times"),
+    ("slowdown", "slowdown: completion time over that in an idle fabric", "Slowdown"),
+];
+
+/// Draws the tables `paths`, one curve each.
+pub(super) fn draw(paths: &[&Path], page: &mut Page) -> Result<(), Failure> {
+    if paths.is_empty() {
+        return Ok(());
+    }
+    page.heading("Flows");
+    let texts: Vec<String> = paths
+        .iter()
+        .map(|path| fs::read_to_string(path).map_err(|e| Failure::at(path, &e)))
+        .collect::<Result<_, _>>()?;
+    for (column, label, title) in COLUMNS {
+        let mut curves = Vec::new();
+        for ((path, text), name) in paths.iter().zip(&texts).zip(names(paths)) {
+            if let Some(mut values) = Flows::parse(path, text)?.numbers(path, column)? {
+                curves.push(Curve { name, points: cumulative(&mut values) });
+            }
+        }
+        if curves.iter().any(|curve| !curve.points.is_empty()) {
+            page.figure(&distribution(title, label, curves, Vec::new()));
+        }
+    }
+    Ok(())
+}
+
+/// A chart of cumulative distributions.
+pub(crate) fn distribution(
+    title: &str,
+    label: &str,
+    curves: Vec<Curve>,
+    marks: Vec<(f64, String)>,
+) -> String {
+    let values = curves.iter().flat_map(|curve| curve.points.iter().map(|(x, _)| *x));
+    let values: Vec<f64> = values.chain(marks.iter().map(|(x, _)| *x)).collect();
+    let chart = LineChart {
+        title: title.to_owned(),
+        x: Axis::around(label, values.iter().copied()),
+        y: Axis::share("share of the flows"),
+        curves,
+        steps: true,
+        marks,
+    };
+    chart.svg()
+}

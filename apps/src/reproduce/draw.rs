@@ -1,0 +1,69 @@
+//! The figures of a suite.
+
+use super::runs::Finished;
+use super::suite::{Draw, Figure};
+use crate::chart::{Bar, BarChart, Curve, cumulative};
+use crate::plot::distribution;
+use crate::stats;
+
+/// Draws `figure` from its `runs`: one chart or, of distributions, one for each group.
+pub(super) fn draw(figure: &Figure, runs: &[&Finished]) -> Vec<String> {
+    let of = |run: &Finished, option: &str| {
+        let value = run.point.get(option).cloned().unwrap_or_default();
+        figure.names.get(&value).cloned().unwrap_or(value)
+    };
+    let series = in_order(runs.iter().map(|run| of(run, &figure.series)));
+    let group_of = |run: &Finished| figure.group.as_ref().map_or(String::new(), |group| of(run, group));
+    let groups = in_order(runs.iter().map(|run| group_of(run)));
+    let chosen = |group: &str, name: &str| -> Vec<&Finished> {
+        let here = |run: &&&Finished| group_of(run) == group && of(run, &figure.series) == name;
+        runs.iter().filter(here).copied().collect()
+    };
+    if figure.draw == Draw::FctCdf {
+        let chart = |group: &String| {
+            let title = match &figure.group {
+                Some(option) => format!("{}: {option} {group}", figure.title),
+                None => figure.title.clone(),
+            };
+            let curve = |name: &String| {
+                let mut times: Vec<f64> =
+                    chosen(group, name).iter().flat_map(|run| run.fct_us.iter().copied()).collect();
+                Curve { name: name.clone(), points: cumulative(&mut times) }
+            };
+            let bounds = runs
+                .iter()
+                .filter(|run| group_of(run) == *group)
+                .filter_map(|run| run.columns.get("bound_us"));
+            let marks = bounds.map(|bound| (*bound, "busiest link".to_owned())).take(1).collect();
+            distribution(&title, "flow completion time, µs", series.iter().map(curve).collect(), marks)
+        };
+        return groups.iter().map(chart).collect();
+    }
+    let bar = |group: &str, name: &str| {
+        let values: Vec<f64> =
+            chosen(group, name).iter().filter_map(|run| run.columns.get(&figure.column).copied()).collect();
+        stats::confidence(&values).map(|(value, half_interval)| Bar { value, half_interval })
+    };
+    let chart = BarChart {
+        title: figure.title.clone(),
+        x_label: figure.group.clone().unwrap_or_default(),
+        y_label: figure.label.clone(),
+        series: (series.iter())
+            .map(|name| (name.clone(), groups.iter().map(|group| bar(group, name)).collect()))
+            .collect(),
+        groups,
+        mark: (figure.column == "slowdown_max").then(|| (1.0, "ideal: the busiest link".to_owned())),
+    };
+    vec![chart.svg()]
+}
+
+/// Each of `values` once, in the order in which they first occur.
+fn in_order(values: impl Iterator<Item = String>) -> Vec<String> {
+    let mut seen: Vec<String> = Vec::new();
+    for value in values {
+        if !seen.contains(&value) {
+            seen.push(value);
+        }
+    }
+    seen
+}

@@ -1,0 +1,241 @@
+//! The runs of a suite: made by processes of their own, and kept under a hash of their options.
+
+use super::pattern::Across;
+use crate::interrupt::Interrupt;
+use crate::options::RunArgs;
+use crate::resolve::resolve;
+use crate::sweep::{complaint, identity_of, spawn_run, version};
+use crate::{Failure, plot};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, IsTerminal};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
+
+/// How often to look whether a signal has arrived.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+
+/// A run to be made.
+#[derive(Clone, Debug)]
+pub(super) struct Job {
+    figure: String,
+    /// Its options with their values.
+    point: BTreeMap<String, String>,
+    arguments: Vec<String>,
+    /// The hash of its options and files.
+    id: String,
+    /// Packets of its workload: how long it takes, about.
+    weight: u64,
+}
+
+impl Job {
+    /// The run of `figure` with the options `point`, which is refused here if it makes no sense. Matrices that the suite
+    /// describes are written to `out`.
+    pub(super) fn new(figure: &str, point: BTreeMap<String, String>, out: &Path) -> Result<Job, Failure> {
+        let refused = |what: String| Failure::Usage(format!("figure {figure}: {what}"));
+        let mut arguments = Vec::new();
+        for (option, value) in &point {
+            let value = match (option.as_str(), Across::parse(value)) {
+                ("matrix", Some(across)) => {
+                    let seed = point.get("seed").and_then(|seed| seed.parse().ok()).unwrap_or(1);
+                    write_matrix(&across.map_err(refused)?, value, seed, out)?
+                }
+                _ => value.clone(),
+            };
+            // An option that may be repeated has its values apart by blanks.
+            let values: Vec<&str> =
+                if option.ends_with("-set") { value.split_whitespace().collect() } else { vec![&value] };
+            arguments.extend(values.iter().map(|value| format!("--{option}={value}")));
+        }
+        let args = RunArgs::parse(arguments.iter().cloned()).map_err(|e| refused(e.to_string()))?;
+        let plan = resolve(&args).map_err(|e| refused(e.to_string()))?;
+        let packets =
+            plan.config.workload.flows().iter().map(|flow| 1 + flow.bytes / u64::from(plan.config.mtu));
+        let id = identity_of(&arguments, &version(), &mut BTreeMap::new());
+        Ok(Job {
+            figure: figure.to_owned(),
+            weight: packets.sum(),
+            id: id.map_err(|e| refused(e.to_string()))?,
+            point,
+            arguments,
+        })
+    }
+}
+
+fn write_matrix(across: &Across, text: &str, seed: u64, out: &Path) -> Result<String, Failure> {
+    let name = text.replace([':', ','], "-");
+    let path = out.join("runs").join(format!("{name}-{seed}.cm"));
+    fs::write(&path, across.matrix(seed)).map_err(|e| Failure::at(&path, &e))?;
+    Ok(path.display().to_string())
+}
+
+/// A run with its results.
+#[derive(Clone, Debug)]
+pub(super) struct Finished {
+    pub(super) figure: String,
+    pub(super) point: BTreeMap<String, String>,
+    /// The numbers of its report, by their names joined with `_`, and some that follow from them.
+    pub(super) columns: BTreeMap<String, f64>,
+    /// Completion times, µs.
+    pub(super) fct_us: Vec<f64>,
+}
+
+/// The directory with the results of runs.
+pub(super) struct Store {
+    directory: PathBuf,
+}
+
+impl Store {
+    /// Opens the directory in `out`, which is made if it is not there.
+    pub(super) fn open(out: &Path) -> Result<Store, Failure> {
+        let directory = out.join("runs");
+        fs::create_dir_all(&directory).map_err(|e| Failure::at(&directory, &e))?;
+        Ok(Store { directory })
+    }
+
+    fn path(&self, id: &str, ending: &str) -> PathBuf {
+        self.directory.join(format!("{id}.{ending}"))
+    }
+
+    fn has(&self, job: &Job) -> bool {
+        self.path(&job.id, "json").is_file()
+    }
+
+    /// Makes those of `jobs` that have no results yet, `at_once` at a time, and reads all results.
+    ///
+    /// # Errors
+    /// A run fails, or a signal has arrived. What is done is kept.
+    pub(super) fn run(
+        &mut self,
+        jobs: Vec<Job>,
+        at_once: usize,
+        interrupt: &Interrupt,
+    ) -> Result<Vec<Finished>, Failure> {
+        let mut todo: Vec<Job> = Vec::new();
+        for job in jobs.iter().filter(|job| !self.has(job)) {
+            // Figures share runs.
+            if !todo.iter().any(|other| other.id == job.id) {
+                todo.push(job.clone());
+            }
+        }
+        // Long runs first, so that none is left alone at the end.
+        todo.sort_by(|a, b| b.weight.cmp(&a.weight).then(a.id.cmp(&b.id)));
+        self.make(todo, at_once, interrupt)?;
+        jobs.iter().map(|job| self.read(job)).collect()
+    }
+
+    fn make(&self, todo: Vec<Job>, at_once: usize, interrupt: &Interrupt) -> Result<(), Failure> {
+        let total = todo.len();
+        let bar = progress_bar(&todo);
+        let (sender, outcomes) = mpsc::channel();
+        let (next, stop, todo) =
+            (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)), Arc::new(todo));
+        for _ in 0..at_once.min(total) {
+            let (next, stop, todo, sender) = (next.clone(), stop.clone(), todo.clone(), sender.clone());
+            let directory = self.directory.clone();
+            // Never joined: a signal ends the process, and its runs with it.
+            thread::spawn(move || {
+                let store = Store { directory };
+                while let Some(job) = todo.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let outcome = store.make_one(job);
+                    if stop.load(Ordering::Relaxed) || sender.send((job.clone(), outcome)).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        let mut done = 0;
+        while done < total {
+            let text = format!(
+                "; {done} of {total} runs were done and are kept: the same command goes on from there"
+            );
+            if let Some(failure) = interrupt.failure(&text) {
+                bar.finish_and_clear();
+                return Err(failure);
+            }
+            let Ok((job, outcome)) = outcomes.recv_timeout(POLL_INTERVAL) else { continue };
+            if let Err(error) = outcome {
+                stop.store(true, Ordering::Relaxed);
+                bar.finish_and_clear();
+                let command = job.arguments.join(" ");
+                return Err(Failure::Run(format!("figure {}: weft run {command}: {error}", job.figure)));
+            }
+            done += 1;
+            bar.inc(job.weight);
+            bar.set_message(format!("{done} of {total} runs"));
+        }
+        bar.finish_and_clear();
+        Ok(())
+    }
+
+    fn make_one(&self, job: &Job) -> Result<(), String> {
+        let flows = self.path(&job.id, "csv");
+        let written = format!("--flows={}", flows.display());
+        let output =
+            spawn_run(&["--json=-", &written], &job.arguments).map_err(|e| format!("no process: {e}"))?;
+        if !matches!(output.status.code(), Some(0 | 3)) {
+            return Err(complaint(&output));
+        }
+        // The table of flows is complete before the report is there.
+        let (draft, path) = (self.path(&job.id, "new"), self.path(&job.id, "json"));
+        fs::write(&draft, &output.stdout)
+            .and_then(|()| fs::rename(&draft, &path))
+            .map_err(|e| format!("{}: {e}", path.display()))
+    }
+
+    fn read(&self, job: &Job) -> Result<Finished, Failure> {
+        let path = self.path(&job.id, "json");
+        let text = fs::read(&path).map_err(|e| Failure::at(&path, &e))?;
+        let damaged = |e: &dyn std::fmt::Display| {
+            Failure::Run(format!("{}: {e}; remove the file to make the run again", path.display()))
+        };
+        let report: Value = serde_json::from_slice(&text).map_err(|e| damaged(&e))?;
+        let mut columns = BTreeMap::new();
+        flatten("", &report, &mut columns);
+        let of = |name: &str| columns.get(name).copied();
+        let derived = [
+            ("fct_us_spread", of("fct_us_max").zip(of("fct_us_min")).map(|(max, min)| max - min)),
+            ("fct_max_over_min", of("fct_us_max").zip(of("fct_us_min")).map(|(max, min)| max / min)),
+            ("unfinished", of("flows_total").zip(of("flows_completed")).map(|(all, done)| all - done)),
+        ];
+        columns.extend(derived.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))));
+        let table = self.path(&job.id, "csv");
+        let text = fs::read_to_string(&table).map_err(|e| Failure::at(&table, &e))?;
+        let fct_us = plot::Flows::parse(&table, &text)?.numbers(&table, "fct_us")?.unwrap_or_default();
+        Ok(Finished { figure: job.figure.clone(), point: job.point.clone(), columns, fct_us })
+    }
+}
+
+/// The numbers in `value`, by their names joined with `_`. The engine's costs differ from run to run and are left out.
+fn flatten(name: &str, value: &Value, columns: &mut BTreeMap<String, f64>) {
+    match value {
+        Value::Object(members) => {
+            for (key, value) in members.iter().filter(|(key, _)| *key != "engine" && *key != "config") {
+                let name = if name.is_empty() { key.clone() } else { format!("{name}_{key}") };
+                flatten(&name, value, columns);
+            }
+        }
+        Value::Number(number) => {
+            columns.extend(number.as_f64().map(|number| (name.to_owned(), number)));
+        }
+        _ => {}
+    }
+}
+
+/// Progress in packets: runs differ in length, so the time to go follows from their sizes and not from their number.
+fn progress_bar(todo: &[Job]) -> ProgressBar {
+    if !io::stderr().is_terminal() || todo.is_empty() {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template("{bar:30} {msg}, {eta} to go");
+    let bar = ProgressBar::new(todo.iter().map(|job| job.weight).sum());
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar.set_message(format!("0 of {} runs", todo.len()));
+    bar.enable_steady_tick(Duration::from_secs(1));
+    bar
+}
