@@ -2,13 +2,16 @@
 
 use crate::sample::Names;
 use serde::{Serialize, Serializer};
+use std::collections::BTreeSet;
 use std::io::{self, BufWriter, Write};
 use weft_cc::{Span, Time};
-use weft_testbed::sim::{LinkMeasures, Measures, RunReport};
+use weft_testbed::sim::{LinkMeasures, Measures, RunReport, SwitchMeasures};
 use weft_testbed::topology::{Direction, Node, Topology};
 
 /// How many links of a kind are named.
 const HOTTEST: usize = 3;
+/// With more kinds of switches than these, all are of one kind.
+const MOST_KINDS: usize = 4;
 
 /// The data queues of the switches, and the links that stand out.
 #[derive(Debug, Serialize)]
@@ -195,10 +198,17 @@ impl Hot<'_> {
         links.iter().take(HOTTEST).map(|(_, link)| self.link(link)).collect()
     }
 
+    fn kind(&self, switch: &SwitchMeasures) -> String {
+        self.names.kind(Node::Switch(switch.switch))
+    }
+
     fn queues(&self) -> Queues {
+        // The switches of a graph may have any names.
+        let different: BTreeSet<String> = self.measures.switches.iter().map(|s| self.kind(s)).collect();
+        let many = different.len() > MOST_KINDS;
         let mut kinds: Vec<(String, Option<u64>, f64, f64)> = Vec::new();
         for switch in &self.measures.switches {
-            let kind = self.names.kind(Node::Switch(switch.switch));
+            let kind = if many { "switch".to_owned() } else { self.kind(switch) };
             let index = kinds.iter().position(|(name, ..)| *name == kind).unwrap_or_else(|| {
                 kinds.push((kind, None, 0.0, 0.0));
                 kinds.len() - 1
