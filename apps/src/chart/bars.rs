@@ -104,7 +104,10 @@ mod tests {
         let svg = chart.svg();
         // Three bars and two swatches.
         assert_eq!(svg.matches("<rect").count(), 5, "{svg}");
-        assert!(svg.contains(">dashed: ideal<") && svg.contains(">dctcp<") && svg.contains(">40 %<"), "{svg}");
+        assert!(
+            svg.contains(">dashed: ideal<") && svg.contains(">dctcp<") && svg.contains(">40 %<"),
+            "{svg}"
+        );
         assert_eq!(halves("a name that is rather long", 3), ("a name that is", "rather long"));
     }
 }
