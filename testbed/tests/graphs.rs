@@ -155,12 +155,7 @@ fn eight_flows_between_data_centres_fill_eight_border_links() {
     let lines: Vec<String> = (0..8)
         .map(|n| format!("{}->{} id {} start 0 size {}", 16 * n, 128 + 16 * n, n + 1, FLOW * 4096))
         .collect();
-    // Queues and marks of Uno, section 5.1.
-    let config = RunConfig {
-        queue_bytes: Some(1 << 20),
-        ecn: Some(Thresholds::Bytes(256 << 10, 768 << 10)),
-        ..with_zones(flows(topology, &lines))
-    };
+    let config = with_zones(flows(topology, &lines));
     let report = on_threads(&config, 1);
     let ideal = ideal(&config.topology, 0, 128, Rate::from_gbps(100), FLOW);
     let last = (0..8).map(|flow| time(&report, flow)).max().unwrap();
