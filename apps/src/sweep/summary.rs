@@ -17,11 +17,14 @@ const SEED: &str = "seed";
 /// A mean, and half of its confidence interval; `None` if no run has the value.
 type Mean = Option<(f64, Option<f64>)>;
 
+/// Names and values, in order.
+type Columns = Vec<(String, Json)>;
+
 /// The rows of a sweep whose runs have not failed.
 #[derive(Debug, Default)]
 pub(crate) struct SweepTable {
     /// The columns of each row, in order: options, then results.
-    rows: Vec<(Vec<(String, Json)>, Vec<(String, Json)>)>,
+    rows: Vec<(Columns, Columns)>,
 }
 
 impl SweepTable {
