@@ -186,9 +186,9 @@ const KNOWN: &[(&str, &str, &str)] = &[
 const REFUSED: &[(&str, &str)] = &[
     ("-pcie", "weft's hosts have no model of PCIe"),
     ("-debug", "expected weft run with --trace, whose command this prints"),
-    ("-ar_method", "switches here do not route adaptively"),
-    ("-ar_granularity", "switches here do not route adaptively"),
-    ("-ar_sticky_delta", "switches here do not route adaptively"),
+    ("-ar_method", "this command does not translate it; weft run has --routing adaptive:…"),
+    ("-ar_granularity", "this command does not translate it; weft run has --routing adaptive:…"),
+    ("-ar_sticky_delta", "this command does not translate it; weft run has --routing adaptive:…"),
 ];
 
 /// The text of `weft htsim --help`.
@@ -282,8 +282,8 @@ impl<'a> Words<'a> {
     }
 }
 
-/// Marks that `-strat` asks for apart from `-ecn`, and routing that is not there.
-const ROUTING: &str = "switches here do not route adaptively or in turn";
+/// Marks that `-strat` asks for apart from `-ecn`, and routing that is not translated.
+const ROUTING: &str = "this command does not translate it; weft run has --routing adaptive:…";
 const ADAPTIVE: &[&str] = &["rr_ecmp", "ecmp_ar", "ecmp_host_ar", "ecmp_rr"];
 
 impl Options {
@@ -563,7 +563,7 @@ mod tests {
             ("-ecn 5 4", "-ecn: `5 4`, expected LOW not above HIGH"),
             ("-ecn 5 9 -q 8", "-ecn: `9`, expected at most 8, the queue of -q"),
             ("-q 8 -queue_size_bdp_factor 2", "-queue_size_bdp_factor: has no effect with -q"),
-            ("-strat ecmp_ar", "-strat: `ecmp_ar`: switches here do not route adaptively"),
+            ("-strat ecmp_ar", "-strat: `ecmp_ar`: this command does not translate it"),
             ("-strat perm", "-strat: unknown `perm`; expected one of: ecmp_host,"),
             ("-load_balancing_algo reps_legacy", "-load_balancing_algo: `reps_legacy`: weft has"),
             ("-planes 2", "-planes: `2`, expected a whole number from 1 to 1"),

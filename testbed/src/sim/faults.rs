@@ -28,7 +28,7 @@ pub struct LinkFaults {
     /// Losses that come in bursts, besides the independent ones.
     pub correlated: Option<CorrelatedLoss>,
     /// Delay of every packet besides the latency of the link. It does not reorder packets: if it shrinks during the run,
-    /// later packets arrive no sooner than earlier ones.
+    /// later packets arrive after the earlier ones.
     pub extra_delay: Span,
 }
 

@@ -53,7 +53,7 @@ struct LinkFaultState {
     draws: u64,
     counters: FaultCounters,
     bursts: BurstState,
-    /// When the last packet arrives, ps, counted from the first extra delay on; packets behind it arrive no sooner.
+    /// When the last packet arrives, ps, counted from the first extra delay on; packets behind it arrive later.
     last_arrival: u64,
 }
 
@@ -276,7 +276,8 @@ impl LinkFaultState {
         if extra == 0 && self.last_arrival == 0 {
             return at;
         }
-        self.last_arrival = at.saturating_add(extra).max(self.last_arrival);
+        // Later by something: of packets that arrive at one instant, nothing says which was sent first.
+        self.last_arrival = at.saturating_add(extra).max(self.last_arrival.saturating_add(1));
         self.last_arrival
     }
 
@@ -324,8 +325,8 @@ mod tests {
         condition.change(&spec, LinkChange::Delay(Span::from_ps(100)));
         assert_eq!([10, 20].map(|at| condition.on_time(at)), [110, 120]);
         condition.change(&spec, LinkChange::Delay(Span::from_ps(30)));
-        assert_eq!([40, 89, 90, 91].map(|at| condition.on_time(at)), [120, 120, 120, 121]);
+        assert_eq!([40, 89, 95].map(|at| condition.on_time(at)), [121, 122, 125]);
         condition.change(&spec, LinkChange::Restore);
-        assert_eq!([100, 122].map(|at| condition.on_time(at)), [121, 122]);
+        assert_eq!([100, 127].map(|at| condition.on_time(at)), [126, 127]);
     }
 }
