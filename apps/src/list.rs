@@ -105,6 +105,7 @@ fn topologies() -> Vec<Row> {
 
 fn workloads() -> Vec<Row> {
     let file = row("FILE.cm", "a connection matrix, given with --matrix", "format of uet-htsim");
+    let program = row("goal:FILE", "a program for ranks on the hosts (docs/goal.md)", "GOAL, ICPP 2009");
     let generators = GENERATORS.iter().map(|generator| {
         let mut details = vec![generator.form.to_owned()];
         details.extend(generator.parameters.iter().map(parameter));
@@ -116,7 +117,7 @@ fn workloads() -> Vec<Row> {
         }
         Row { details, ..row(generator.name, generator.about, generator.source) }
     });
-    std::iter::once(file).chain(generators).collect()
+    [file, program].into_iter().chain(generators).collect()
 }
 
 fn parameter(parameter: &Parameter) -> String {

@@ -19,6 +19,7 @@ mod output;
 mod perf;
 mod plot;
 mod port_spec;
+mod ranks;
 mod report;
 mod reproduce;
 mod resolve;

@@ -3,6 +3,7 @@
 
 use crate::Failure;
 use crate::choices::{HostsBy, Payload, Platform, Switch, WindowsOf};
+use crate::ranks::RankArgs;
 use crate::trace::TraceArgs;
 use crate::units::{self, ByClass, Ecn, Phantom, Queue, WireOverhead};
 use clap::{ArgGroup, Args, FromArgMatches};
@@ -23,7 +24,8 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "FILE.cm")]
     pub(crate) matrix: Option<PathBuf>,
     /// Workload to generate, such as incast:N, permutation, all-to-all:K or poisson:load=0.6,sizes=WebSearch,duration=10ms
-    /// (see `weft list workloads`); may be repeated: workloads are laid over one another.
+    /// (see `weft list workloads`); may be repeated: workloads are laid over one another. Or goal:FILE, alone: a GOAL
+    /// program for ranks on the hosts.
     #[arg(long, value_name = "KIND")]
     pub(crate) workload: Vec<String>,
     /// Bytes of each generated flow, where the workload does not say it [default: 2MiB].
@@ -166,6 +168,8 @@ pub(crate) struct RunArgs {
     /// Where samples go [default: samples].
     #[arg(long, value_name = "FILE", requires = "sample")]
     pub(crate) sample_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) ranks: RankArgs,
     #[command(flatten)]
     pub(crate) trace: TraceArgs,
     /// Trace the events of these hosts only [default: all].

@@ -5,11 +5,13 @@ use crate::options::RunArgs;
 use crate::settings::Settings;
 use crate::units::{Ecn, Phantom, Queue, WireOverhead};
 use crate::zones::AlgorithmOptions;
-use crate::{Failure, sample, soft, text, udp};
+use crate::{Failure, ranks, sample, soft, text, udp};
 use std::fs::File;
 use std::io::{self, BufReader};
 use std::path::{self, Path, PathBuf};
+use std::sync::Arc;
 use weft_stack::rng::Rng;
+use weft_testbed::goal::Job;
 use weft_testbed::link_events::parse_link_events;
 use weft_testbed::sim::{
     Algorithms, FaultPlan, Overhead, PayloadMode, PhantomQueues, PortClass, RunConfig, Thresholds,
@@ -65,10 +67,11 @@ pub(crate) fn resolve(args: &RunArgs) -> Result<Plan, Failure> {
             hosts
         )));
     }
-    let workload = source.workload(args, &topology)?;
+    let (workload, job) = source.workload(args, &topology)?;
     check_sizes(args, &workload)?;
     let defaults = RunConfig::new(topology, workload);
     let config = RunConfig {
+        job: job.map(|job| Arc::new(job.slowed(slow))),
         cc,
         lb,
         intra,
@@ -268,12 +271,17 @@ enum Source {
     Matrix(Workload),
     /// Descriptions, over so many hosts.
     Generated(Vec<WorkloadSpec>, u32),
+    /// There are none: ranks execute a program.
+    Ranks(Box<Job>),
 }
 
 impl Source {
     /// Reads the matrix, or the descriptions. Without a number of hosts, these are for those of `topology` or for as
     /// many as they need.
     fn read(args: &RunArgs, topology: Option<&Topology>) -> Result<Source, Failure> {
+        if let Some(job) = ranks::job(args)? {
+            return Ok(Source::Ranks(Box::new(job)));
+        }
         if let Some(matrix) = &args.matrix {
             let options = CmOptions { hosts: args.hosts, ..CmOptions::default() };
             return Ok(Source::Matrix(read_matrix(matrix, options)?));
@@ -296,18 +304,25 @@ impl Source {
         match self {
             Source::Matrix(workload) => workload.hosts(),
             Source::Generated(_, hosts) => *hosts,
+            Source::Ranks(job) => job.hosts(),
         }
     }
 
-    fn workload(self, args: &RunArgs, topology: &Topology) -> Result<Workload, Failure> {
+    /// The flows, or the ranks and a workload without flows.
+    fn workload(self, args: &RunArgs, topology: &Topology) -> Result<(Workload, Option<Job>), Failure> {
         let (specs, hosts) = match self {
-            Source::Matrix(workload) => return Ok(workload),
+            Source::Matrix(workload) => return Ok((workload, None)),
+            Source::Ranks(job) => {
+                let none = Workload::new(job.hosts(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
+                return none.map(|none| (none, Some(*job))).map_err(|error| usage("--workload", error));
+            }
             Source::Generated(specs, hosts) => (specs, hosts),
         };
         let read = |name: &str| read(name).map_err(|failure| failure.to_string());
         let setting = Setting { hosts, topology: Some(topology), bytes: args.size(), read: &read };
         let rng = |i: usize| Rng::new(args.seed, WORKLOAD_STREAM - i as u64);
-        WorkloadSpec::build_all(&specs, &setting, rng).map_err(|(i, e)| match e {
+        let workload = WorkloadSpec::build_all(&specs, &setting, rng);
+        workload.map(|workload| (workload, None)).map_err(|(i, e)| match e {
             WorkloadSpecError::Workload(_) => usage("--size", e),
             WorkloadSpecError::TooFewHosts { .. } if args.hosts.is_some() => usage("--hosts", e),
             WorkloadSpecError::TooFewHosts { .. } => usage("--workload", e),

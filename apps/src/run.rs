@@ -275,7 +275,13 @@ fn verdict(report: &Report, outcome: &RunReport, interrupt: &Interrupt) -> Resul
         let missing = report.flows.total - report.flows.completed;
         let total = report.flows.total;
         let losses: Lines = report.fabric.iter().flat_map(Fabric::losses).collect();
-        let text = format!("{missing} of {total} flows unfinished:{}{losses}", outcome.stuck);
+        let text = match &report.ranks {
+            None => format!("{missing} of {total} flows unfinished:{}{losses}", outcome.stuck),
+            Some(ranks) => {
+                let waiting = ranks.total - ranks.finished;
+                format!("{waiting} of {} ranks unfinished:{}", ranks.total, outcome.stuck)
+            }
+        };
         return Err(interrupt.failure(&format!("; {text}")).unwrap_or(Failure::Unfinished(text)));
     }
     if !outcome.leaks.is_empty() {

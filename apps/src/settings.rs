@@ -8,6 +8,7 @@ use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use weft_stack::fep::{BusyTimeout, Windows};
+use weft_testbed::goal::Job;
 use weft_testbed::sim::{Overhead, PortClass, RunConfig, Thresholds};
 use weft_testbed::topology::PortId;
 
@@ -57,6 +58,7 @@ impl Settings {
             ("topology_hosts", json!(network.hosts)),
             ("link_bps", json!(topology.host_rate().as_bps())),
         ]);
+        rows.extend(config.job.iter().flat_map(|job| ranks(job)));
         rows.extend((slow > 1).then(|| ("slow", json!(slow))));
         rows.extend([
             ("mtu_bytes", json!(config.mtu)),
@@ -133,6 +135,21 @@ fn port_classes(config: &RunConfig) -> Value {
     json!(config.port_classes.iter().map(row).collect::<Vec<_>>())
 }
 
+/// The ranks, and what they cost as the fabric runs.
+fn ranks(job: &Job) -> [(&'static str, Value); 8] {
+    let costs = job.costs();
+    [
+        ("ranks", json!(job.ranks())),
+        ("ranks_per_host", json!(job.ranks_per_host())),
+        ("placement", json!(job.placement().to_string())),
+        ("eager_bytes", json!(costs.eager)),
+        ("compute_scale", json!(costs.compute.to_string())),
+        ("rank_overhead_us", json!(costs.overhead.as_us_f64())),
+        ("memory_latency_us", json!(costs.memory_latency.as_us_f64())),
+        ("memory_bps", json!(costs.memory_rate.as_bps())),
+    ]
+}
+
 /// A time in µs, or the word `endless`.
 fn busy_timeout(timeout: BusyTimeout) -> Value {
     timeout.bound().map_or(json!("endless"), |bound| json!(bound.as_us_f64()))
@@ -179,7 +196,10 @@ fn lb_name(config: &RunConfig) -> String {
 fn headline(args: &RunArgs, config: &RunConfig, network: &Network, slow: u32) -> String {
     let what = match &args.matrix {
         Some(path) => path.display().to_string(),
-        None => args.workload.join(" and "),
+        None => match &config.job {
+            Some(job) => format!("{}: {} ranks", args.workload.join(" and "), job.ranks()),
+            None => args.workload.join(" and "),
+        },
     };
     let (cc, lb, paths) = (cc_name(config), lb_name(config), config.paths);
     let windows = if config.windows == Windows::Flow { ", a window for each flow" } else { "" };

@@ -165,6 +165,7 @@ pub(crate) fn run_report(config: &RunConfig, hosts: &[HostReport]) -> RunReport 
         end: flows.iter().filter_map(|flow| flow.end).reduce(Time::latest).unwrap_or(Time::ZERO),
         endpoints: hosts.len() as u32,
         footprint: hosts.iter().map(|host| host.footprint).sum(),
+        ranks: Vec::new(),
         plan: workload.bytes() + hosts.iter().map(|host| host.plan).sum::<u64>(),
         // No link is known whose rate would bound anything.
         bound: (Span::ZERO, String::new()),

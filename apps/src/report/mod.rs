@@ -17,6 +17,7 @@ use slowdown::{BySize, Tasks};
 use std::collections::BTreeMap;
 use switches::Switches;
 use weft_cc::{Span, Time};
+use weft_testbed::goal::RankRecord;
 use weft_testbed::sim::{FlowRecord, HostCounters, RunConfig, RunReport};
 use weft_testbed::soft::SoftCounters;
 
@@ -24,6 +25,9 @@ use weft_testbed::soft::SoftCounters;
 #[derive(Debug, Serialize)]
 pub(crate) struct Report<'a> {
     pub(crate) flows: FlowCount,
+    /// The ranks of a program.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) ranks: Option<Finishes>,
     /// Flow completion times: from a flow's start to the sender's knowledge that all of it arrived.
     pub(crate) fct_us: Summary,
     /// Completion times over those in an idle fabric, where there is one, and both by the sizes of flows.
@@ -73,6 +77,48 @@ pub(crate) struct Report<'a> {
     /// How many times slower the network was than described.
     #[serde(skip)]
     slow: u32,
+}
+
+/// When the ranks of a program have finished.
+#[derive(Debug, Serialize)]
+pub(crate) struct Finishes {
+    pub(crate) total: u64,
+    pub(crate) finished: u64,
+    /// From the start of the run.
+    pub(crate) finish_us: Summary,
+    /// The last one, if all have finished.
+    pub(crate) slowest: Option<Finish>,
+    /// In the order of the ranks.
+    pub(crate) each: Vec<Finish>,
+}
+
+/// When a rank has finished, if it has.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct Finish {
+    pub(crate) rank: u32,
+    pub(crate) host: u32,
+    pub(crate) finish_us: Option<f64>,
+}
+
+impl Finishes {
+    fn of(ranks: &[RankRecord]) -> Option<Finishes> {
+        let finish = |rank: &RankRecord| Finish {
+            rank: rank.rank,
+            host: rank.host,
+            finish_us: rank.end.map(Span::as_us_f64),
+        };
+        let ends: Vec<Span> = ranks.iter().filter_map(|rank| rank.end).collect();
+        let finished = ends.len();
+        // The first of several that finish at the same time.
+        let slowest = ranks.iter().rev().max_by_key(|rank| rank.end).filter(|_| finished == ranks.len());
+        (!ranks.is_empty()).then(|| Finishes {
+            total: ranks.len() as u64,
+            finished: finished as u64,
+            finish_us: Summary::of(ends),
+            slowest: slowest.map(finish),
+            each: ranks.iter().map(finish).collect(),
+        })
+    }
 }
 
 /// The simulator's results for a run in real time, and flow completion times over the simulator's.
@@ -184,6 +230,7 @@ impl<'a> Report<'a> {
             by_size,
             tasks: slowdown::tasks(run, &plan.config),
             run_config,
+            ranks: Finishes::of(&run.ranks),
             flows: FlowCount { total: run.flows.len() as u64, completed: done.len() as u64 },
             bound_us: run.bound.0.as_us_f64(),
             slowdown_max: elapsed.filter(|_| all_done).and_then(|t| ratio(t, run.bound.0)),
@@ -250,9 +297,10 @@ impl<'a> Report<'a> {
         self.switches.as_ref()?.doubt(self.slow)
     }
 
-    /// Whether every flow has completed.
+    /// Whether every flow has completed, and every rank has finished.
     pub(crate) fn complete(&self) -> bool {
-        self.flows.completed == self.flows.total
+        let ranks = self.ranks.as_ref().is_none_or(|ranks| ranks.finished == ranks.total);
+        self.flows.completed == self.flows.total && ranks
     }
 }
 

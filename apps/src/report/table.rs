@@ -10,7 +10,10 @@ use std::time::Duration;
 pub(crate) fn write(report: &Report, took: Duration, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "{}", report.config.headline())?;
     let mut row = |name: &str, text: String| writeln!(out, "  {name:<9} {text}");
-    row("flows", flows(report))?;
+    if let Some(ranks) = &report.ranks {
+        row("ranks", ranks.text())?;
+    }
+    row(if report.ranks.is_some() { "messages" } else { "flows" }, flows(report))?;
     row("FCT", completion_times(&report.fct_us))?;
     for line in slowdowns(report) {
         row(&line.0, line.1)?;

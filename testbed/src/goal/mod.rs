@@ -3,11 +3,19 @@
 //! GOAL (Group Operation Assembly Language; Hoefler, Siebert and Lumsdaine, ICPP 2009) is the input of LogGOPSim
 //! (Hoefler, Schneider and Lumsdaine, 2010), and the format of the traces that ATLAHS (SC 2025) publishes.
 //! [`GoalReader`] documents the text form, [`Program::write_goal`] writes it, [`Collective`] makes programs.
+//!
+//! A [`Job`] is a program with a place for each rank, and [`HostRanks`] executes the ranks of one host over its endpoint, in
+//! a simulation as in real time.
 #![forbid(unsafe_code)]
 
 mod cycle;
 mod generate;
+mod job;
+mod local;
+mod rank;
 mod read;
+mod records;
+mod run;
 mod words;
 mod write;
 
@@ -15,7 +23,10 @@ mod write;
 mod tests;
 
 pub use generate::{Collective, CollectiveError, Pattern};
+pub use job::{Costs, Job, JobError, Message, Placement, Scale};
 pub use read::{GoalError, GoalReader, parse_goal};
+pub use records::{MessageRecord, RankRecord, RankWait};
+pub use run::HostRanks;
 
 /// The largest number of ranks of a program.
 pub const MAX_RANKS: u32 = 1 << 20;

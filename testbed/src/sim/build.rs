@@ -14,6 +14,7 @@ use super::flows::Flows;
 use super::host::{Host, HostEnv};
 use super::link::{Link, LinkSpec};
 use super::packets::{MAX_SHARDS, Packets};
+use super::ranks::Ranks;
 use super::receiver::Receiver;
 use super::shard::{Group, Shard, Side};
 use super::sides::Sides;
@@ -62,7 +63,10 @@ pub(super) fn build(
     sampling: bool,
 ) -> Result<System, RunError> {
     let topology = &config.topology;
-    let (needed, present) = (config.workload.hosts(), topology.hosts());
+    if config.job.is_some() && !config.workload.flows().is_empty() {
+        return Err(RunError::FlowsAndRanks);
+    }
+    let (needed, present) = (config.hosts(), topology.hosts());
     if needed > present {
         return Err(RunError::Hosts { needed, present });
     }
@@ -363,7 +367,7 @@ impl<'a> Builder<'a> {
         let hosts: usize = groups.iter().map(Vec::len).sum();
         let inboxes = hosts + switches.len();
         let is_ours = |host: u32| self.locations.hosts[host as usize].shard == shard;
-        let flows = Flows::new(config, is_ours, self.sampling);
+        let mut flows = Flows::new(config, is_ours, self.sampling);
         let group = |hosts: &Vec<u32>| {
             let hosts = hosts.iter().map(|host| self.host(*host)).collect::<Result<Vec<_>, _>>()?;
             let inbox = hosts.first().map_or(0, |host| host.inbox);
@@ -381,6 +385,10 @@ impl<'a> Builder<'a> {
             // The next flow to start is the last entry.
             host.starts.sort_unstable_by(|a, b| b.cmp(a));
             host.starts.shrink_to_fit();
+            if let Some(ranks) = &host.ranks {
+                flows.open += 1;
+                host.starts = ranks.next().into_iter().collect();
+            }
         }
         let packets = Packets::new(shard, self.locations.groups.len(), self.shard_of.clone());
         let mut shard = Shard {
@@ -397,6 +405,7 @@ impl<'a> Builder<'a> {
                 routing: config.routing,
                 seed: config.seed,
                 sampling: self.sampling,
+                runs_ranks: config.job.is_some(),
             },
             recorder: None,
             events: 0,
@@ -408,9 +417,12 @@ impl<'a> Builder<'a> {
     fn host(&self, id: u32) -> Result<Host, RunError> {
         let config = self.config;
         let rng = Rng::new(config.seed, u64::from(id));
+        let mut fep = Fep::new(Addr(id), self.endpoint.clone(), rng, Time::ZERO)?;
+        let job = config.job.as_ref().filter(|job| id < job.hosts());
         Ok(Host {
             id,
-            fep: Fep::new(Addr(id), self.endpoint.clone(), rng, Time::ZERO)?,
+            ranks: job.map(|job| Ranks::new(config, job, id, &mut fep)).transpose()?.map(Box::new),
+            fep,
             nic: self.link(config.topology.nic(HostId(id))),
             inbox: self.locations.hosts[id as usize].inbox,
             distances: config.topology.distances(HostId(id)),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use weft_cc::{CcChoice, CcParams, Rate, Span};
-use weft_stack::fep::{BusyTimeout, ConfigError, FepConfig, Windows, Zone, Zones};
+use weft_stack::fep::{BusyTimeout, CallError, ConfigError, FepConfig, Windows, Zone, Zones};
 use weft_stack::pdc::PdcConfig;
 use weft_stack::spray::LbChoice;
 use weft_stack::wire::pds::DeliveryMode;
@@ -11,6 +11,7 @@ use weft_stack::wire::{MAX_IPV4_HEADERS, crc};
 
 use super::faults::Share;
 use super::receiver::HostModel;
+use crate::goal::Job;
 use crate::switch::{PhantomConfig, QueueConfig, Routing};
 use crate::topology::{HostId, PortId, Reach, Topology};
 use crate::workload::Workload;
@@ -89,6 +90,8 @@ pub struct RunConfig {
     pub topology: Topology,
     /// The flows. Shared, not copied, because there may be millions.
     pub workload: Arc<Workload>,
+    /// Ranks that execute a program, in place of flows: the workload has none then.
+    pub job: Option<Arc<Job>>,
     /// Congestion control algorithm.
     pub cc: CcChoice,
     /// Load balancing algorithm.
@@ -147,9 +150,15 @@ pub enum RunError {
         /// Hosts of the topology.
         present: u32,
     },
+    /// There are both flows and ranks.
+    #[error("a run has flows or ranks with a program, not both")]
+    FlowsAndRanks,
     /// The endpoints refuse their configuration.
     #[error(transparent)]
     Endpoint(#[from] ConfigError),
+    /// An endpoint refuses the process of a rank.
+    #[error(transparent)]
+    Process(#[from] CallError),
     /// Packets would arrive at the instant at which they are sent, so there is no lookahead.
     #[error(
         "packets take no time over a link: give links a latency or a lower rate, or packets more overhead"
@@ -206,6 +215,7 @@ impl RunConfig {
         RunConfig {
             topology,
             workload: workload.into(),
+            job: None,
             cc: CcChoice::default(),
             lb: LbChoice::default(),
             intra: None,
@@ -260,6 +270,22 @@ impl RunConfig {
             Overhead::Fixed(bytes) => bytes,
             Overhead::Auto => MIN_FRAME,
         }
+    }
+
+    /// Number of hosts that the run needs: those of the workload, and those with ranks.
+    pub fn hosts(&self) -> u32 {
+        self.workload.hosts().max(self.job.as_ref().map_or(0, |job| job.hosts()))
+    }
+
+    /// Source, destination and bytes of each flow, or of each message between ranks of different hosts.
+    pub fn transfers(&self) -> impl Iterator<Item = (HostId, HostId, u64)> + '_ {
+        let flows = self.workload.flows().iter().map(|flow| (flow.src, flow.dst, flow.bytes));
+        let messages = self.job.iter().flat_map(|job| {
+            let host = |rank| HostId(job.host_of(rank));
+            job.messages()
+                .map(move |message| (host(message.from), host(message.to), u64::from(message.bytes)))
+        });
+        flows.chain(messages)
     }
 
     /// Bytes of the longest packet from IPv4 on, where packets are frames.

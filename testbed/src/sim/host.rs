@@ -12,6 +12,7 @@ use super::faults::LinkChange;
 use super::flows::{Begin, Beginning, Flows};
 use super::link::{Link, LinkSpec};
 use super::packets::Transit;
+use super::ranks::Ranks;
 use super::receiver::Receiver;
 use super::sample::PortSample;
 use super::wires::{Arrival, Wires};
@@ -39,6 +40,8 @@ pub(super) struct Host {
     pub(super) fep: Fep,
     /// The port at the other end of the link, which sends to this host.
     pub(super) last_hop: u32,
+    /// The ranks of a program that run here.
+    pub(super) ranks: Option<Box<Ranks>>,
 }
 
 /// Bytes at the start of [`Host`] that each packet needs.
@@ -55,7 +58,7 @@ pub(super) enum HostEvent {
     LinkFree,
     /// The endpoint's timer expires.
     Timer,
-    /// A flow starts, or a trigger is activated.
+    /// A flow starts, a trigger is activated, or ranks go on after a time of their own.
     Start,
 }
 
@@ -67,6 +70,8 @@ pub(super) struct HostEnv {
     pub(super) seed: u64,
     /// Whether the arriving bytes of each flow are counted.
     pub(super) sampling: bool,
+    /// Whether ranks execute a program, in place of flows.
+    pub(super) runs_ranks: bool,
 }
 
 impl Host {
@@ -134,10 +139,11 @@ impl Host {
             }
             HostEvent::LinkFree => return self.transmit(now, env, wires),
             HostEvent::Timer => self.fep.on_timeout(Time::from_ps(now)),
-            HostEvent::Start => match self.starts.pop().map(|(_, begin)| begin.what()) {
-                Some(Beginning::Flow(slot)) => flows.start(now, slot, &mut self.fep),
-                Some(Beginning::Activation(trigger)) => flows.activate(now, Some(trigger)),
-                None => {}
+            HostEvent::Start => match (&mut self.ranks, self.starts.pop().map(|(_, begin)| begin.what())) {
+                (Some(ranks), _) => ranks.go_on(now, &mut self.fep),
+                (None, Some(Beginning::Flow(slot))) => flows.start(now, slot, &mut self.fep),
+                (None, Some(Beginning::Activation(trigger))) => flows.activate(now, Some(trigger)),
+                (None, None) => {}
             },
         }
         self.serve(now, env, flows, wires);
@@ -160,8 +166,20 @@ impl Host {
     /// Collects the endpoint's completions and lets it send.
     #[inline]
     fn serve(&mut self, now: u64, env: &HostEnv, flows: &mut Flows, wires: &mut Wires) {
-        flows.collect(now, &mut self.fep);
+        match env.runs_ranks {
+            false => flows.collect(now, &mut self.fep),
+            true => self.serve_ranks(now, flows),
+        }
         self.transmit(now, env, wires);
+    }
+
+    /// Hands the endpoint's completions to the ranks.
+    #[inline(never)]
+    fn serve_ranks(&mut self, now: u64, flows: &mut Flows) {
+        let Some(ranks) = &mut self.ranks else { return };
+        ranks.collect(now, &mut self.fep, flows);
+        self.starts.clear();
+        self.starts.extend(ranks.next());
     }
 
     /// A packet arrives.
@@ -195,7 +213,9 @@ impl Host {
         wires: &mut Wires,
     ) {
         let (packet, payload) = wires.packets.arrived(transit);
-        if let Ses::Standard(header) = &packet.ses {
+        if let Ses::Standard(header) = &packet.ses
+            && !env.runs_ranks
+        {
             flows.expect(header.match_bits, &mut self.fep);
             if env.sampling {
                 flows.count(header.match_bits, payload.len());

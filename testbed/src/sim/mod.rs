@@ -23,6 +23,7 @@ mod measures;
 mod order;
 mod packets;
 mod part;
+mod ranks;
 mod receiver;
 mod report;
 mod sample;
@@ -102,7 +103,8 @@ pub fn run_with(config: &RunConfig, options: Options<'_>) -> Result<RunReport, R
     if let Some(tracing) = &tracing {
         system.shards.iter_mut().for_each(|shard| shard.trace(&tracing.selection));
     }
-    let flows_total = config.workload.flows().len() as u64;
+    let messages = config.job.as_ref().map_or(0, |job| job.messages().len());
+    let flows_total = (config.workload.flows().len() + messages) as u64;
     let mut watch = Watch { progress, sampling, tracing, stop, flows_total };
     system.settles = settle;
     let end = engine::run(&mut system, config.until, &mut watch);

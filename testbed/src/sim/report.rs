@@ -15,6 +15,7 @@ use super::lines::Lines;
 use super::measures::{Measures, measures};
 use super::receiver::HostCounters;
 use super::switches::Switch;
+use crate::goal::{HostRanks, Job, MessageRecord, RankRecord};
 use crate::workload::{Flow, Task};
 
 /// The progress of a run.
@@ -61,6 +62,20 @@ impl FlowRecord {
             end: None,
             retransmitted: 0,
         }
+    }
+
+    /// The record of a message of `job`, as its sender has recorded it; `None` if `job` has no such message.
+    pub fn of_message(job: &Job, record: &MessageRecord) -> Option<FlowRecord> {
+        let message = job.message(record.message as usize)?;
+        Some(FlowRecord {
+            id: u64::from(record.message) + 1,
+            src: job.host_of(message.from),
+            dst: job.host_of(message.to),
+            bytes: u64::from(message.bytes),
+            start: record.start.map(Time::from_ps),
+            end: record.end.map(Time::from_ps),
+            retransmitted: u64::from(record.retransmitted),
+        })
     }
 
     /// A message that the flow never began; `None` if it did.
@@ -132,10 +147,13 @@ pub struct PacketCounters {
 /// The results of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunReport {
-    /// The flows, in the order of the workload.
+    /// The flows, in the order of the workload; or the messages between ranks of different hosts, in the order of
+    /// [`Job::messages`].
     pub flows: Vec<FlowRecord>,
     /// The tasks, in the order of the workload; none in runs over real ports.
     pub tasks: Vec<TaskRecord>,
+    /// The ranks, in their order; none where flows run.
+    pub ranks: Vec<RankRecord>,
     /// The flows that failed, in the order of their failures. Runs over real ports report failures as text only, in
     /// [`RunReport::stuck`].
     pub failures: Vec<FlowFailure>,
@@ -172,9 +190,10 @@ pub struct RunReport {
 }
 
 impl RunReport {
-    /// Whether every flow is complete.
+    /// Whether every flow is complete, and every rank.
     pub fn is_complete(&self) -> bool {
-        self.flows.iter().all(|flow| flow.end.is_some())
+        let flows = self.flows.iter().all(|flow| flow.end.is_some());
+        flows && self.ranks.iter().all(|rank| rank.end.is_some())
     }
 }
 
@@ -192,9 +211,16 @@ pub(super) fn report(config: &RunConfig, system: &System, end: u64) -> RunReport
     } else {
         end
     };
-    let records = records(config, flows());
+    let mut records = records(config, flows());
+    let ranks: Vec<&HostRanks> = hosts.iter().filter_map(|host| Some(&host.ranks.as_ref()?.ranks)).collect();
+    // Messages of ranks are not named by their numbers in packets, and reported by their ranks.
+    let flows_only = records.len();
+    records.extend(message_records(config, &ranks));
     let (packets, timeouts) = count(system, &hosts);
-    let failures = notes(flows().flat_map(|flows| &flows.failures));
+    let mut failures = notes(flows().flat_map(|flows| &flows.failures));
+    failures.extend(in_order(&ranks, HostRanks::failures));
+    let mut payload_errors = notes(flows().flat_map(|flows| &flows.payload_errors));
+    payload_errors.extend(in_order(&ranks, HostRanks::wrong));
     let fine = done && failures.is_empty();
     let mut failed: Vec<FlowFailure> = flows().flat_map(|flows| &flows.failed).copied().collect();
     failed.sort_by_key(|failure| (failure.at.as_ps(), failure.flow));
@@ -202,7 +228,7 @@ pub(super) fn report(config: &RunConfig, system: &System, end: u64) -> RunReport
         tasks: tasks(config, &records, flows),
         failures: failed,
         packets,
-        measures: Some(measures(&config.topology, system, &hosts, &records, last)),
+        measures: Some(measures(&config.topology, system, &hosts, &records[..flows_only], last)),
         faults: faults(system, &hosts),
         hosts: config
             .host
@@ -214,13 +240,18 @@ pub(super) fn report(config: &RunConfig, system: &System, end: u64) -> RunReport
         footprint: hosts.iter().map(|host| host.fep.footprint()).sum(),
         plan: plan(config, &hosts),
         bound: bound(config),
-        stuck: if fine { Lines::default() } else { explain(failures, &hosts, &records, Time::from_ps(end)) },
-        payload_errors: notes(flows().flat_map(|flows| &flows.payload_errors)),
+        stuck: if fine {
+            Lines::default()
+        } else {
+            explain(failures, &hosts, &ranks, &records[..flows_only], Time::from_ps(end))
+        },
+        payload_errors,
         leaks: match (fine || system.settles, done) {
-            (true, _) => leaks(&hosts, &records, flows),
-            (false, true) => leaks(&[], &records, flows),
+            (true, _) => leaks(&hosts, &records[..flows_only], flows),
+            (false, true) => leaks(&[], &records[..flows_only], flows),
             (false, false) => Vec::new(),
         },
+        ranks: rank_records(&ranks),
         flows: records,
     }
 }
@@ -255,12 +286,38 @@ where
     config.workload.tasks().iter().zip(ideals).zip(0..).map(record).collect()
 }
 
+/// The messages between ranks of different hosts, in their order.
+fn message_records<'a>(
+    config: &'a RunConfig,
+    ranks: &'a [&HostRanks],
+) -> impl Iterator<Item = FlowRecord> + 'a {
+    let mut all: Vec<&MessageRecord> = ranks.iter().flat_map(|ranks| ranks.records()).collect();
+    all.sort_unstable_by_key(|record| record.message);
+    all.into_iter().filter_map(|record| FlowRecord::of_message(config.job.as_ref()?, record))
+}
+
+/// The records of the ranks of all hosts, in the order of the ranks.
+fn rank_records(hosts: &[&HostRanks]) -> Vec<RankRecord> {
+    let mut all: Vec<RankRecord> = hosts.iter().flat_map(|ranks| ranks.ranks()).collect();
+    all.sort_unstable_by_key(|record| record.rank);
+    all
+}
+
+/// The texts that `of` gives for each host, sorted by time and host.
+fn in_order<'a>(hosts: &[&'a HostRanks], of: fn(&HostRanks) -> &[(u64, String)]) -> Vec<String> {
+    let mut all: Vec<&'a (u64, String)> = hosts.iter().flat_map(|ranks| of(ranks)).collect();
+    all.sort_by_key(|(at, _)| *at);
+    all.into_iter().map(|(_, text)| text.clone()).collect()
+}
+
 /// Memory that flows take whether they have begun or not, bytes; see [`RunReport::plan`].
 fn plan(config: &RunConfig, hosts: &[&Host]) -> u64 {
     let workload = &config.workload;
     let starts: usize = hosts.iter().map(|host| host.starts.capacity() * size_of::<(u64, Begin)>()).sum();
     let records = workload.flows().len() * size_of::<FlowRecord>();
-    workload.bytes() + Flows::bytes_of(workload) + (starts + records) as u64
+    let job = config.job.as_ref().map_or(0, |job| job.bytes());
+    let ranks: u64 = hosts.iter().filter_map(|host| Some(host.ranks.as_ref()?.ranks.bytes())).sum();
+    job + ranks + workload.bytes() + Flows::bytes_of(workload) + (starts + records) as u64
 }
 
 fn count(system: &System, hosts: &[&Host]) -> (PacketCounters, u64) {
@@ -299,9 +356,16 @@ fn notes<'a>(notes: impl Iterator<Item = &'a Note>) -> Vec<String> {
     notes.into_iter().map(|(.., text)| text.clone()).collect()
 }
 
-/// The failures, the endpoints' open waits, and the flows that have not started.
-fn explain(failures: Vec<String>, hosts: &[&Host], flows: &[FlowRecord], now: Time) -> Lines {
+/// The failures, what ranks wait for, the endpoints' open waits, and the flows that have not started.
+fn explain(
+    failures: Vec<String>,
+    hosts: &[&Host],
+    ranks: &[&HostRanks],
+    flows: &[FlowRecord],
+    now: Time,
+) -> Lines {
     let mut lines: Lines = failures.into_iter().collect();
+    lines.extend(ranks.iter().flat_map(|ranks| ranks.waits()));
     lines.extend(hosts.iter().flat_map(|host| host.fep.waits(now)));
     lines.extend(hosts.iter().flat_map(|host| host.fep.shortages()));
     lines.extend(flows.iter().filter_map(FlowRecord::not_started));
@@ -318,6 +382,7 @@ where
     let mut leaks = Vec::new();
     for host in hosts {
         leaks.extend(host.fep.leaks().map(|what| format!("endpoint {}: {what}", host.id)));
+        leaks.extend(host.ranks.iter().flat_map(|ranks| ranks.ranks.leaks()));
     }
     for (record, index) in records.iter().zip(0..) {
         let times: u32 = flows().map(|flows| u32::from(flows.times_received(index))).sum();
@@ -330,7 +395,7 @@ where
 
 /// The minimum time that the workload takes: its bytes with their headers over the busiest links.
 fn bound(config: &RunConfig) -> (Span, String) {
-    let flows = config.workload.flows().iter().map(|f| (f.src, f.dst, config.wire_bytes(f.bytes)));
+    let flows = config.transfers().map(|(src, dst, bytes)| (src, dst, config.wire_bytes(bytes)));
     let bound = config.topology.busiest_link_bound(flows);
     (bound.time, bound.at.to_string())
 }
