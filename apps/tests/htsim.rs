@@ -32,6 +32,8 @@ fn matrix(name: &str) -> String {
     data.join(name).to_str().expect("UTF-8").to_owned()
 }
 
+const GRAPH: &str = "switch s\nhost h[0-1]\nlink h[0-1] s\n";
+
 /// The lines of finished flows, as lists of words.
 fn finished(output: &Output) -> Vec<Vec<&str>> {
     assert!(output.status.success(), "{}", stderr(output));
@@ -112,6 +114,7 @@ fn the_printed_command_makes_the_same_run() {
         &["-failed", "3", "-paths", "16", "-q", "60", "-ecn", "10", "40"][..],
         &["-tiers", "2", "-nodes", "128", "-hop_latency", "0.5", "-linkspeed", "200000", "-failed", "1"],
         &["-receiver_cc", "-enable_accurate_base_rtt", "-cwnd", "20", "-load_balancing_algo", "reps"],
+        &["-strat", "ecmp_ar", "-ar_granularity", "flow", "-ar_sticky_delta", "4"],
         &["-disable_trim", "-sender_cc_algo", "dctcp", "-strat", "ecmp_host_ecn", "-sack_threshold", "4000"],
     ] {
         // 128 hosts are a full fabric of two tiers, 16 one of three.
@@ -152,14 +155,29 @@ fn slow_links_are_one_way_in_three_tiers_and_both_ways_in_two() {
 }
 
 #[test]
+fn a_fabric_that_is_oversubscribed_beyond_the_least_rate_of_receivers_runs() {
+    let topo = "Nodes 512\nTiers 2\nPodsize 512\n\nTier 0\nDownlink_speed_Gbps 100\nRadix_Down 256\nRadix_Up 1\n\
+                Downlink_Latency_ns 1000\nOversubscribed 256\nSwitch_Latency_ns 0\n\n\
+                Tier 1\nDownlink_speed_Gbps 100\nRadix_Down 2\nDownlink_Latency_ns 1000\nSwitch_Latency_ns 0\n";
+    let topo = file("256to1.topo", topo);
+    let one = file("256to1.cm", "Nodes 512\nConnections 1\n0->300 start 0 size 4086\n");
+    let output = htsim(&["-tm", &one, "-topo", &topo, "-receiver_cc_only"]);
+    assert_eq!(finished(&output).len(), 1);
+    assert!(stdout(&output).contains("--cc-set=oversubscription=100\n"), "{}", stdout(&output));
+}
+
+#[test]
 fn what_makes_no_sense_is_refused_in_one_line() {
     let one = matrix("one.cm");
     let topo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../testbed/data/topologies/leaf_spine_tiny.topo");
     let topo = topo.to_str().expect("UTF-8");
     let odd = file("odd.cm", "Nodes 12\nConnections 1\n0->7 start 0 size 4086\n");
+    let pair = file("pair.cm", "Nodes 2\nConnections 1\n0->1 start 0 size 4086\n");
+    let graph = file("pair.graph", GRAPH);
     let cases: &[(&[&str], &str)] = &[
         (&["-tm", &one, "-turbo"], "unknown option '-turbo' (see weft htsim --help)"),
-        (&["-tm", &one, "-strat", "ecmp_ar"], "-strat: `ecmp_ar`: switches here do not route adaptively"),
+        (&["-tm", &one, "-strat", "ecmp_rr"], "-strat: `ecmp_rr`: switches here do not take ports in turn"),
+        (&["-tm", &pair, "-topo", &graph, "-failed", "1"], "-failed: `1`, but "),
         (&["-tm", &one, "-nodes", "17"], "-nodes: `17`, but the matrix has 16 hosts"),
         (&["-tm", &odd, "-tiers", "2"], "-tiers: 12 hosts; expected K²/2"),
         (&["-tm", &one, "-topo", topo], "-topo: "),

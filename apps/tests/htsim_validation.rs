@@ -40,6 +40,8 @@ struct Experiment {
 /// One limit and how it was met.
 struct Verdict {
     what: String,
+    /// Whether it is the limit of the last flow, the only one that experiments are known to miss.
+    is_tail: bool,
     passed: bool,
 }
 
@@ -84,35 +86,44 @@ fn judge(experiment: &Experiment, expected: u64, output: &str) -> Vec<Verdict> {
         tail = words[8].parse().expect("a time");
         messages += words[11].parse::<u64>().expect("a number");
         if let Some(limit) = experiment.flows.get(words[1]) {
-            verdicts
-                .push(Verdict {
-                    what: format!("{} {tail} of {limit} µs", words[1]), passed: tail <= *limit
-                });
+            verdicts.push(Verdict {
+                what: format!("{} {tail} of {limit} µs", words[1]),
+                is_tail: false,
+                passed: tail <= *limit,
+            });
         }
     }
     let limit = experiment.tail_us;
-    verdicts.push(Verdict { what: format!("tail {tail} of {limit} µs"), passed: tail <= limit });
-    verdicts.push(Verdict { what: format!("{messages} of {expected} flows"), passed: messages == expected });
+    let what = format!("tail {tail} of {limit} µs");
+    verdicts.push(Verdict { what, is_tail: true, passed: tail <= limit });
+    let what = format!("{messages} of {expected} flows");
+    verdicts.push(Verdict { what, is_tail: false, passed: messages == expected });
     verdicts
 }
 
-/// Runs the experiments that `chosen` accepts. All limits hold, except in those that are known to miss one.
+/// The verdicts that are not what they should be: all limits hold, except that of the last flow where it is known to be
+/// missed, which does not.
+fn surprises(verdicts: &[Verdict], tail_missed: bool) -> impl Iterator<Item = String> {
+    verdicts.iter().filter(move |verdict| verdict.passed == (tail_missed && verdict.is_tail)).map(|verdict| {
+        let known = if verdict.passed { "not missed any more" } else { "missed" };
+        format!("{}: {known}", verdict.what)
+    })
+}
+
+/// Runs the experiments that `chosen` accepts, and expects what [`surprises`] does.
 fn validate(chosen: impl Fn(&Experiment) -> bool) {
     let (mut lines, mut passed, mut wrong) = (0, 0, Vec::new());
     for file in suite() {
         for experiment in file.experiment.iter().filter(|experiment| chosen(experiment)) {
             let verdicts = run(experiment);
-            for Verdict { what, passed: pass } in &verdicts {
+            for Verdict { what, passed: pass, .. } in &verdicts {
                 let verdict = if *pass { "PASS" } else { "FAIL" };
                 println!("[{verdict}] {}: {}: {what}", file.name, experiment.name);
             }
             lines += verdicts.len();
             passed += verdicts.iter().filter(|verdict| verdict.passed).count();
-            let missed = verdicts.iter().any(|verdict| !verdict.passed);
-            if missed != experiment.missed.is_some() {
-                let known = if missed { "a limit is missed" } else { "no limit is missed any more" };
-                wrong.push(format!("{}: {}: {known}", file.name, experiment.name));
-            }
+            let surprises = surprises(&verdicts, experiment.missed.is_some());
+            wrong.extend(surprises.map(|what| format!("{}: {}: {what}", file.name, experiment.name)));
         }
     }
     println!("{passed} of {lines} lines passed");
@@ -129,6 +140,20 @@ fn the_suite_is_the_whole_validation() {
     let experiments = || files.iter().flat_map(|file| &file.experiment);
     assert_eq!((files.len(), experiments().count()), (8, 95));
     assert_eq!(experiments().map(|experiment| 2 + experiment.flows.len()).sum::<usize>(), 193);
+}
+
+#[test]
+fn an_experiment_that_is_known_to_miss_its_last_flow_may_not_miss_another_limit() {
+    let verdicts = |flow, tail| {
+        [(false, flow), (true, tail), (false, true)].map(|(is_tail, passed)| Verdict {
+            what: String::new(),
+            is_tail,
+            passed,
+        })
+    };
+    let count = |flow, tail, missed| surprises(&verdicts(flow, tail), missed).count();
+    assert_eq!((count(true, true, false), count(true, false, true)), (0, 0));
+    assert_eq!((count(false, false, true), count(true, true, true), count(true, false, false)), (1, 1, 1));
 }
 
 #[test]

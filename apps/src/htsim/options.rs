@@ -27,15 +27,6 @@ impl Sender {
     }
 }
 
-/// Where switches mark.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Marking {
-    /// Between two lengths of the queue, packets; `None`: 0.2 and 0.8 of the bandwidth-delay product.
-    Between(Option<(u32, u32)>),
-    /// Above half of the queue (`-strat ecmp_host_ecn` and `reactive_ecn`).
-    AboveHalf,
-}
-
 /// Everything that a command line may say, with the defaults of `htsim_uec`.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Options {
@@ -58,7 +49,18 @@ pub(super) struct Options {
     /// Packets.
     pub(super) queue: Option<u32>,
     pub(super) queue_bdps: Option<u32>,
-    pub(super) marking: Marking,
+    /// Where marking begins and is certain, packets (`-ecn`); 0.2 and 0.8 of the bandwidth-delay product if not given.
+    pub(super) ecn: Option<(u32, u32)>,
+    /// Whether switches mark above half of the queue, whatever `-ecn` says (`-strat ecmp_host_ecn` and `reactive_ecn`).
+    pub(super) mark_above_half: bool,
+    /// Whether switches choose ports by their queues (`-strat ecmp_ar`).
+    pub(super) adaptive: bool,
+    /// Whether they do so for parts of flows, not for packets (`-ar_granularity flow`).
+    pub(super) flowlets: bool,
+    /// The gap after which a flow may change its port, picoseconds; 10 µs if not given.
+    pub(super) sticky: Option<u64>,
+    adaptive_method: bool,
+    adaptive_granularity: bool,
     /// Packets.
     pub(super) cwnd: Option<u32>,
     pub(super) paths: u16,
@@ -100,7 +102,13 @@ impl Default for Options {
             switch_latency: None,
             queue: None,
             queue_bdps: None,
-            marking: Marking::Between(None),
+            ecn: None,
+            mark_above_half: false,
+            adaptive: false,
+            flowlets: false,
+            sticky: None,
+            adaptive_method: false,
+            adaptive_granularity: false,
             cwnd: None,
             paths: 64,
             balancer: "mixed",
@@ -172,7 +180,10 @@ const KNOWN: &[(&str, &str, &str)] = &[
         "N",
         "links at 25 % of their speed: N from cores down, or all of N upper switches of two tiers [0]",
     ),
-    ("-strat", "NAME", "ecmp_host, ecmp_host_ecn or reactive_ecn [ecmp_host]"),
+    ("-strat", "NAME", "ecmp_host, ecmp_host_ecn, reactive_ecn or ecmp_ar [ecmp_host]"),
+    ("-ar_method", "queue", "what ecmp_ar compares"),
+    ("-ar_granularity", "packet|flow", "what ecmp_ar chooses a port for [packet]"),
+    ("-ar_sticky_delta", "US", "gap after which a flow may change its port, with -ar_granularity flow [10]"),
     ("-planes", "1", "planes of the fabric"),
     ("-queue_type", "composite", "kind of switch queue"),
     ("-host_queue_type", "fair_prio", "kind of host queue"),
@@ -186,9 +197,6 @@ const KNOWN: &[(&str, &str, &str)] = &[
 const REFUSED: &[(&str, &str)] = &[
     ("-pcie", "weft's hosts have no model of PCIe"),
     ("-debug", "expected weft run with --trace, whose command this prints"),
-    ("-ar_method", "this command does not translate it; weft run has --routing adaptive:…"),
-    ("-ar_granularity", "this command does not translate it; weft run has --routing adaptive:…"),
-    ("-ar_sticky_delta", "this command does not translate it; weft run has --routing adaptive:…"),
 ];
 
 /// The text of `weft htsim --help`.
@@ -282,9 +290,13 @@ impl<'a> Words<'a> {
     }
 }
 
-/// Marks that `-strat` asks for apart from `-ecn`, and routing that is not translated.
-const ROUTING: &str = "this command does not translate it; weft run has --routing adaptive:…";
-const ADAPTIVE: &[&str] = &["rr_ecmp", "ecmp_ar", "ecmp_host_ar", "ecmp_rr"];
+/// Values of `-strat` that are refused, with the reason.
+const IN_TURN: &[&str] = &["rr_ecmp", "ecmp_host_ar", "ecmp_rr"];
+const NOT_IN_TURN: &str =
+    "switches here do not take ports in turn, nor replace a hash by the length of queues now and then";
+/// Values of `-ar_method` that are refused, with the reason.
+const NOT_QUEUES: &[&str] = &["pause", "bandwidth", "pqb", "pq", "pb", "qb"];
+const QUEUES_ONLY: &str = "switches here compare queues only";
 
 impl Options {
     /// Reads the words of the command line; `None` if they ask for help. Of an option that occurs twice the last value
@@ -333,18 +345,31 @@ impl Options {
             "-queue_size_bdp_factor" => self.queue_bdps = Some(words.whole(option, 1, 1_000)?),
             "-ecn" => {
                 let (low, high) = (words.whole(option, 0, 1_000_000)?, words.whole(option, 0, 1_000_000)?);
-                self.marking = Marking::Between(Some((low, high)));
+                self.ecn = Some((low, high));
             }
             "-disable_trim" => self.trim = false,
             "-trimsize" => _ = words.whole(option, HEADER, HEADER)?,
             "-failed" => self.failed = words.whole(option, 0, 1_000_000)?,
             "-planes" => _ = words.whole(option, 1, 1)?,
             "-strat" => {
-                let known = ["ecmp_host", "ecmp_host_ecn", "reactive_ecn"];
-                if words.choice(option, &known, ADAPTIVE, ROUTING)? != "ecmp_host" {
-                    self.marking = Marking::AboveHalf;
+                let known = ["ecmp_host", "ecmp_host_ecn", "reactive_ecn", "ecmp_ar"];
+                let strategy = words.choice(option, &known, IN_TURN, NOT_IN_TURN)?;
+                self.adaptive = strategy == "ecmp_ar";
+                self.mark_above_half = ["ecmp_host_ecn", "reactive_ecn"].contains(&strategy);
+                if self.adaptive {
+                    // A later -paths counts, as there.
+                    self.paths = 1;
                 }
             }
+            "-ar_method" => {
+                words.choice(option, &["queue"], NOT_QUEUES, QUEUES_ONLY)?;
+                self.adaptive_method = true;
+            }
+            "-ar_granularity" => {
+                self.flowlets = words.choice(option, &["packet", "flow"], &[], "")? == "flow";
+                self.adaptive_granularity = true;
+            }
+            "-ar_sticky_delta" => self.sticky = Some(words.micros(option, 1)?),
             "-queue_type" => {
                 let others = ["composite_ecn", "aeolus", "aeolus_ecn"];
                 words.choice(option, &["composite"], &others, "weft's switches have no such queue")?;
@@ -438,7 +463,7 @@ impl Options {
 
     /// Refuses options that contradict each other, or that have no effect without another one.
     fn check(&self) -> Result<(), Failure> {
-        if let Marking::Between(Some((low, high))) = self.marking {
+        if let Some((low, high)) = self.ecn {
             if low > high {
                 return Err(refuse("-ecn", format_args!("`{low} {high}`, expected LOW not above HIGH")));
             }
@@ -458,6 +483,7 @@ impl Options {
                 "has no effect without -receiver_cc or -receiver_cc_only",
             ));
         }
+        self.check_routing()?;
         let nscc = self.sender && self.sender_algorithm == Sender::Nscc;
         let of_nscc = [
             ("-target_q_delay", self.target.is_some()),
@@ -467,6 +493,24 @@ impl Options {
         match of_nscc.iter().find(|(_, given)| *given && !nscc) {
             Some((option, _)) => Err(refuse(option, "has no effect without nscc at the senders")),
             None => Ok(()),
+        }
+    }
+
+    /// Refuses options of adaptive routing that have no effect.
+    fn check_routing(&self) -> Result<(), Failure> {
+        let of_adaptive = [
+            ("-ar_method", self.adaptive_method),
+            ("-ar_granularity", self.adaptive_granularity),
+            ("-ar_sticky_delta", self.sticky.is_some()),
+        ];
+        if let Some((option, _)) = of_adaptive.iter().find(|(_, given)| *given && !self.adaptive) {
+            return Err(refuse(option, "has no effect without -strat ecmp_ar"));
+        }
+        match self.sticky {
+            Some(_) if !self.flowlets => {
+                Err(refuse("-ar_sticky_delta", "has no effect without -ar_granularity flow"))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -481,6 +525,12 @@ impl Options {
             self.logging.iter().map(|option| format!("{option}: no log is written")).collect();
         if self.cwnd.is_some() && !self.sender {
             notes.push("-cwnd: senders have no window, so it has no effect, as in htsim_uec".to_owned());
+        }
+        if self.ecn.is_some() && self.mark_above_half {
+            notes.push(
+                "-ecn: has no effect with this -strat, which marks above half of the queue, as in htsim_uec"
+                    .to_owned(),
+            );
         }
         if self.sleek && self.trim {
             notes.push(
@@ -528,6 +578,21 @@ mod tests {
     }
 
     #[test]
+    fn marking_above_half_of_the_queue_does_not_depend_on_the_order_of_words() {
+        for line in ["-strat ecmp_host_ecn -ecn 10 40", "-ecn 10 40 -strat reactive_ecn"] {
+            let options = parse(line).unwrap().unwrap();
+            assert!(options.mark_above_half, "{line}");
+            assert!(options.notes()[0].starts_with("-ecn: has no effect with this -strat"), "{line}");
+        }
+    }
+
+    #[test]
+    fn adaptive_routing_has_one_entropy_unless_paths_follow() {
+        assert_eq!(parse("-paths 8 -strat ecmp_ar").unwrap().unwrap().paths, 1);
+        assert_eq!(parse("-strat ecmp_ar -paths 8").unwrap().unwrap().paths, 8);
+    }
+
+    #[test]
     fn every_known_option_is_read() {
         for (option, value, _) in KNOWN {
             let (value, more) = match *option {
@@ -536,6 +601,9 @@ mod tests {
                 "-load_balancing_algo" => ("reps", ""),
                 "-sender_cc_algo" => ("constant", ""),
                 "-strat" => ("ecmp_host", ""),
+                "-ar_method" => ("queue", "-strat ecmp_ar"),
+                "-ar_granularity" => ("packet", "-strat ecmp_ar"),
+                "-ar_sticky_delta" => ("7", "-strat ecmp_ar -ar_granularity flow"),
                 "-trimsize" => ("64", ""),
                 "-mtu" => ("1500", ""),
                 "-Ai" | "-Md" | "-alpha" => ("0.25", ""),
@@ -563,7 +631,13 @@ mod tests {
             ("-ecn 5 4", "-ecn: `5 4`, expected LOW not above HIGH"),
             ("-ecn 5 9 -q 8", "-ecn: `9`, expected at most 8, the queue of -q"),
             ("-q 8 -queue_size_bdp_factor 2", "-queue_size_bdp_factor: has no effect with -q"),
-            ("-strat ecmp_ar", "-strat: `ecmp_ar`: this command does not translate it"),
+            ("-strat ecmp_rr", "-strat: `ecmp_rr`: switches here do not take ports in turn"),
+            ("-strat ecmp_ar -ar_method pqb", "-ar_method: `pqb`: switches here compare queues only"),
+            ("-ar_granularity flow", "-ar_granularity: has no effect without -strat ecmp_ar"),
+            (
+                "-strat ecmp_ar -ar_sticky_delta 3",
+                "-ar_sticky_delta: has no effect without -ar_granularity flow",
+            ),
             ("-strat perm", "-strat: unknown `perm`; expected one of: ecmp_host,"),
             ("-load_balancing_algo reps_legacy", "-load_balancing_algo: `reps_legacy`: weft has"),
             ("-planes 2", "-planes: `2`, expected a whole number from 1 to 1"),

@@ -1,6 +1,6 @@
 //! From the options of `htsim_uec` to a run of weft.
 
-use super::options::{HEADER, Marking, Options, Sender};
+use super::options::{HEADER, Options, Sender};
 use crate::Failure;
 use crate::options::RunArgs;
 use crate::resolve::{Plan, resolve};
@@ -16,6 +16,8 @@ const SLOW: u64 = 250_000;
 const DROPPING_QUEUE: u32 = 5;
 /// First window in bandwidth-delay products.
 const FIRST_WINDOW: f64 = 1.5;
+/// The gap after which a flow may change its port with `-ar_granularity flow`, picoseconds.
+const STICKY: u64 = 10_000_000;
 /// The setting of `rccc` that leaves its control of oversubscribed fabrics the whole range of rates.
 const ANY_OVERSUBSCRIPTION: f64 = 100.0;
 
@@ -96,8 +98,13 @@ impl Words {
         if !options.trim {
             self.add("trim", "off");
         }
-        if let Marking::Between(Some((low, high))) = options.marking {
+        if let Some((low, high)) = options.ecn.filter(|_| !options.mark_above_half) {
             self.add("ecn", format_args!("{low}pkt,{high}pkt"));
+        }
+        if options.adaptive {
+            let gap = Span::from_ps(options.sticky.unwrap_or(STICKY));
+            let sticky = if options.flowlets { format!(",sticky={gap:#}") } else { String::new() };
+            self.add("routing", format_args!("adaptive:quantised{sticky}"));
         }
         self.add("seed", options.seed);
         self.add("until", format_args!("{}us", options.end));
@@ -210,7 +217,7 @@ fn size_queues(options: &Options, plan: &mut Plan, words: &mut Words) -> Result<
         .unwrap_or_else(|| config.bdp().div_ceil(packet) * u64::from(options.queue_bdps.unwrap_or(default)));
     config.queue_bytes = Some(packets * packet);
     words.add("queue", format_args!("{packets}pkt"));
-    if options.marking == Marking::AboveHalf {
+    if options.mark_above_half {
         let half = packets * packet / 2;
         config.ecn = Some(Thresholds::Bytes(half, half));
         words.add("ecn", format_args!("{half}B,{half}B"));
@@ -235,16 +242,18 @@ fn size_windows(options: &Options, plan: &mut Plan, words: &mut Words) -> Result
         match (options.sender_algorithm, packets) {
             // Its own default is that of the program.
             (Sender::Nscc, None) => {}
-            (Sender::Nscc, Some(packets)) => settings.push(("initial_window", bytes(packets))),
+            (Sender::Nscc, Some(packets)) => settings.push(("-cwnd", "initial_window", bytes(packets))),
             (Sender::Dctcp, packets) => {
-                settings.push(("initial_window", packets.map_or_else(of_bdp, bytes)));
+                settings.push(("-cwnd", "initial_window", packets.map_or_else(of_bdp, bytes)));
             }
-            (Sender::Constant, packets) => settings.push(("window", packets.map_or_else(of_bdp, bytes))),
+            (Sender::Constant, packets) => {
+                settings.push(("-cwnd", "window", packets.map_or_else(of_bdp, bytes)));
+            }
         }
     }
     let ratio = oversubscription(options, &config.topology);
     if let Some(ratio) = ratio {
-        settings.push(("oversubscription", ratio.to_string()));
+        settings.push(("-oversubscribed_cc", "oversubscription", ratio.to_string()));
     }
     let control = [
         ("-Ai", "fabric_increase", options.increase),
@@ -259,12 +268,12 @@ fn size_windows(options: &Options, plan: &mut Plan, words: &mut Words) -> Result
                 "has no effect without the receivers' control of oversubscribed fabrics",
             ));
         }
-        settings.push((key, value.to_string()));
+        settings.push((option, key, value.to_string()));
     }
-    for (key, value) in settings {
+    for (option, key, value) in settings {
         for algorithms in [Some(&mut plan.config.cc), plan.config.intra.as_mut().map(|intra| &mut intra.cc)] {
             let Some(cc) = algorithms else { continue };
-            cc.set(key, &value).map_err(|error| refuse("-cwnd", error))?;
+            cc.set(key, &value).map_err(|error| refuse(option, error))?;
         }
         words.set(key, value);
     }
@@ -272,14 +281,14 @@ fn size_windows(options: &Options, plan: &mut Plan, words: &mut Words) -> Result
 }
 
 /// The ratio for which receivers control bottlenecks inside the fabric, if they do: by themselves where senders have no
-/// control and the fabric is oversubscribed.
+/// control and the fabric is oversubscribed. Beyond [`ANY_OVERSUBSCRIPTION`] the least rate there is the same.
 fn oversubscription(options: &Options, topology: &Topology) -> Option<f64> {
     let tiers = 0..topology.tiers().len() as u8;
     let ratio: f64 = tiers.map(|tier| topology.oversubscription(tier)).product();
     let by_itself = !options.sender && !options.never_oversubscribed && ratio > 1.0;
     match (options.receiver, by_itself, options.oversubscribed) {
         (false, ..) | (_, false, false) => None,
-        (true, true, _) => Some(ratio),
+        (true, true, _) => Some(ratio.min(ANY_OVERSUBSCRIPTION)),
         (true, false, true) => Some(ANY_OVERSUBSCRIPTION),
     }
 }
@@ -308,6 +317,10 @@ fn slow_links(options: &Options, plan: &mut Plan, words: &mut Words) -> Result<(
                 let direction = SlowDirection::Down;
                 slow.push(Degradation { tier: 1, switch: Some(switch), links, direction, share });
             }
+        }
+        _ if failed > 0 => {
+            let what = format!("`{failed}`, but {} is neither of two nor of three tiers", topology.name());
+            return Err(refuse("-failed", format_args!("{what}; expected such a fabric, or no slow links")));
         }
         _ => {}
     }
