@@ -1,5 +1,7 @@
 //! Which hosts talk to each other, and how much load that puts on which links.
 
+use std::collections::BTreeMap;
+
 use weft_stack::rng::Rng;
 
 use super::draft::Setting;
@@ -39,17 +41,12 @@ impl Partners {
         }
     }
 
-    /// The probability that a flow leaves the ToR of its source, and that it leaves its pod.
+    /// The probability that a flow in a folded Clos leaves the ToR of its source, and that it leaves its pod.
     fn leaving(&self, topology: &Topology) -> [f64; 2] {
         let hosts = f64::from(self.hosts);
-        let together = |of: &dyn Fn(HostId) -> u32| {
-            let mut sizes = std::collections::BTreeMap::new();
-            (0..self.hosts).for_each(|host| *sizes.entry(of(HostId(host))).or_insert(0u32) += 1);
-            sizes
-        };
-        let tors = together(&|host| topology.tor_of(host).0);
-        let pods = together(&|host| topology.pod_of(host).unwrap_or(0));
-        let groups = together(&|host| topology.group_of(host));
+        let tors = self.sizes(|host| topology.tor_of(host));
+        let pods = self.sizes(|host| topology.pod_of(host));
+        let groups = self.sizes(|host| topology.group_of(host));
         let mut leaving = [0.0; 2];
         for host in (0..self.hosts).map(HostId) {
             let group = f64::from(groups[&topology.group_of(host)]);
@@ -61,10 +58,17 @@ impl Partners {
                 size if size <= group => 0.0,
                 size => intra + (1.0 - intra) * (size - group) / (hosts - group),
             };
-            leaving[0] += 1.0 - near(tors[&topology.tor_of(host).0]);
-            leaving[1] += 1.0 - near(pods[&topology.pod_of(host).unwrap_or(0)]);
+            leaving[0] += 1.0 - near(tors[&topology.tor_of(host)]);
+            leaving[1] += 1.0 - near(pods[&topology.pod_of(host)]);
         }
         leaving.map(|sum| sum / hosts)
+    }
+
+    /// Number of hosts for which `place` gives the same, by what it gives.
+    fn sizes<P: Ord>(&self, place: impl Fn(HostId) -> P) -> BTreeMap<P, u32> {
+        let mut sizes = BTreeMap::new();
+        (0..self.hosts).for_each(|host| *sizes.entry(place(HostId(host))).or_insert(0) += 1);
+        sizes
     }
 }
 
@@ -111,7 +115,7 @@ impl Zones {
 pub(super) enum LoadOf {
     /// The links of the hosts.
     Hosts,
-    /// The links between switches of the tier that the traffic fills first.
+    /// The links between switches of the tier that the traffic fills first; graphs have none.
     Core,
 }
 

@@ -65,7 +65,7 @@ const OF: Parameter = parameter(
     "of",
     "host|core",
     "host",
-    "host: the links of all hosts; core: the links between switches that this traffic fills first",
+    "host: the links of all hosts; core: the links between switches that this traffic fills first (not in graphs)",
 );
 const SIZES: Parameter =
     parameter("sizes", "NAME|FILE|bytes", "that of --size", "the distribution of the sizes of flows");
@@ -74,7 +74,7 @@ const INTRA: Parameter = parameter(
     "intra",
     "share",
     "destinations uniform over all hosts",
-    "the share of flows that stay within the pod of their source, in a fabric of two tiers its leaf",
+    "the share of flows that stay within the pod of their source, in a fabric of two tiers its leaf, in a graph its group",
 );
 const CONNECTIONS: Parameter = parameter(
     "connections",

@@ -6,6 +6,7 @@ use proptest::sample::select;
 use weft_cc::registry::all_names;
 use weft_cc::{CcChoice, Rate, Span, Time};
 use weft_stack::fep::Windows;
+use weft_stack::rng::Rng;
 use weft_stack::spray::LbChoice;
 use weft_stack::spray::registry::BALANCERS;
 use weft_stack::wire::pds::DeliveryMode;
@@ -15,7 +16,9 @@ use weft_testbed::sim::{
 };
 use weft_testbed::switch::{Adaptive, QueueMeasure, Routing};
 use weft_testbed::topology::{HostId, PortId, Topology, TopologySpec, parse_graph};
-use weft_testbed::workload::{Connection, Flow, Start, Trigger, TriggerIdx, TriggerKind, Workload};
+use weft_testbed::workload::{
+    Connection, Flow, Setting, Start, Trigger, TriggerIdx, TriggerKind, Workload, WorkloadSpec,
+};
 
 /// Time limit of a run: an hour. With production timers a run of the worst faults takes minutes.
 pub(crate) const LIMIT: Span = Span::from_ms(3_600_000);
@@ -38,6 +41,8 @@ pub(crate) struct Case {
     /// Pairs of hosts, modulo the number of hosts.
     pub(crate) pairs: Vec<(u32, u32)>,
     pub(crate) flows: Vec<FlowCase>,
+    /// The description of a workload in place of `flows`. Those stand in where a fabric has no zones for its `intra`.
+    pub(crate) generated: Option<String>,
     pub(crate) cc: &'static str,
     pub(crate) lb: &'static str,
     pub(crate) paths: u16,
@@ -167,6 +172,25 @@ impl Case {
     }
 
     fn workload(&self, topology: &Topology) -> Workload {
+        self.generated(topology).unwrap_or_else(|| self.drawn(topology))
+    }
+
+    /// The workload that `generated` describes.
+    fn generated(&self, topology: &Topology) -> Option<Workload> {
+        let text = self.generated.as_ref()?;
+        let read = |_: &str| Ok(SIZES.to_owned());
+        let setting =
+            Setting { hosts: topology.hosts(), topology: Some(topology), bytes: 5_000, read: &read };
+        match WorkloadSpec::build_all(&[text.parse().unwrap()], &setting, |_| Rng::new(self.seed, 0)) {
+            Ok(workload) => Some(workload),
+            Err((_, error)) => {
+                assert!(error.to_string().starts_with("intra: "), "{text}: {error}");
+                None
+            }
+        }
+    }
+
+    fn drawn(&self, topology: &Topology) -> Workload {
         let hosts = topology.hosts();
         let pairs: Vec<(HostId, HostId)> = self.pairs.iter().map(|&(a, b)| distinct(hosts, a, b)).collect();
         let mut triggers = Vec::new();
@@ -340,6 +364,42 @@ fn sizes() -> impl Strategy<Value = Size> {
     ]
 }
 
+/// A distribution of flow sizes, in bytes and per cent.
+const SIZES: &str = "0 5\n100 30\n5000 70\n20000 95\n100000 100\n";
+
+/// Descriptions of workloads of few and small flows that any two hosts can carry out.
+fn workloads() -> impl Strategy<Value = String> {
+    let pool = prop_oneof![Just(String::new()), (1u32..=3).prop_map(|n| format!(",connections={n}"))];
+    let intra = prop_oneof![
+        3 => Just(String::new()),
+        1 => (0u32..=4).prop_map(|quarters| format!(",intra={}", f64::from(quarters) / 4.0)),
+    ];
+    let sizes = select(vec!["sizes.txt", "GoogleRPC2008", "3000"]);
+    let open = (select(vec!["0.1", "0.6", "2"]), sizes, 1u32..=20, intra, pool.clone());
+    let open = open.prop_map(|(load, sizes, flows, intra, pool)| {
+        format!("load={load},sizes={sizes},flows={flows}{intra}{pool}")
+    });
+    let spread = (0u32..=20).prop_map(|tenths| f64::from(tenths) / 10.0);
+    let response = (select(vec!["0", "64", "sizes.txt"]), 0u64..5_000);
+    let bursts = (1u64..20_000, 1u32..=6, 0u64..2_000, select(vec!["periodic", "poisson"]), pool);
+    let operation =
+        select(vec!["all-reduce:ring", "all-reduce:tree", "all-reduce:doubling,ranks=2", "all-to-all:1"]);
+    let rounds = (0u64..10_000, 1u32..=3, 0u64..20_000, select(vec!["hosts", "random"]));
+    prop_oneof![
+        2 => open.clone().prop_map(|open| format!("poisson:{open}")),
+        1 => (open.clone(), spread).prop_map(|(open, sigma)| format!("lognormal:{open},sigma={sigma}")),
+        2 => (open, response).prop_map(|(open, (response, ns))| {
+            format!("rpc:{open},response={response},service={ns}ns")
+        }),
+        1 => bursts.prop_map(|(every, bursts, jitter, arrivals, pool)| {
+            format!("bursts:senders=1,every={every}ns,bursts={bursts},jitter={jitter}ns,arrivals={arrivals}{pool}")
+        }),
+        2 => (operation, rounds).prop_map(|(operation, (bytes, iterations, ns, order))| {
+            format!("{operation},size={bytes},iterations={iterations},compute={ns}ns,order={order}")
+        }),
+    ]
+}
+
 fn flows() -> impl Strategy<Value = FlowCase> {
     let begin = prop_oneof![
         4 => prop_oneof![Just(0u64), 0u64..200_000].prop_map(Begin::AtNs),
@@ -441,14 +501,16 @@ pub(crate) fn cases(trim: bool) -> impl Strategy<Value = Case> {
         (select(vec![Windows::Pair, Windows::Flow]), any::<bool>(), host_models(), routings()),
     );
     let pairs = prop::collection::vec((0u32..16, 0u32..16), 1..6);
-    (topologies(), pairs, prop::collection::vec(flows(), 1..=12), network, faults(), any::<u64>()).prop_map(
-        move |(topology, pairs, flows, network, faults, seed)| {
+    let flows = (prop::collection::vec(flows(), 1..=12), proptest::option::weighted(0.3, workloads()));
+    (topologies(), pairs, flows, network, faults(), any::<u64>()).prop_map(
+        move |(topology, pairs, (flows, generated), network, faults, seed)| {
             let (cc, lb, paths, mode, mtu, queue_packets, ecn, ack_every, more) = network;
             let (windows, production_timers, host, routing) = more;
             Case {
                 topology,
                 pairs,
                 flows,
+                generated,
                 cc,
                 lb,
                 paths,

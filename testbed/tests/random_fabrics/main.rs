@@ -87,6 +87,7 @@ fn small_case(cc: &'static str, lb: &'static str, trim: bool, mode: DeliveryMode
         topology: "leaf-spine:hosts=8,leaves=2,spines=2,link=100G,latency=500ns".to_owned(),
         flows: flows.collect(),
         pairs,
+        generated: None,
         cc,
         lb,
         paths: 16,

@@ -13,7 +13,7 @@ use weft_stack::pdc::{MAX_DOUBLINGS, PdcConfig};
 use weft_stack::wire::pds::{NackCode, PdcId, Psn};
 use weft_testbed::sim::{FlowFailure, FlowRecord, RunConfig, RunReport, TraceSink};
 use weft_testbed::topology::{HostId, Node, PortId, Topology};
-use weft_testbed::workload::{Flow, Start};
+use weft_testbed::workload::{Flow, Start, TriggerIdx};
 
 use super::case::{Case, LIMIT};
 
@@ -119,12 +119,25 @@ impl<'a> Court<'a> {
         complaint.into_iter().map(|what| format!("flow {index} ({} B) {what}", record.bytes)).collect()
     }
 
-    /// Whether flow `index` begins after another one that has not ended well.
+    /// Whether flow `index` begins after other ones of which one has not ended well.
     fn waits_in_vain(&self, index: usize) -> bool {
         let Start::Trigger(trigger) = self.flow(index).start else { return false };
-        let flows = self.config.workload.flows();
-        let before = flows.iter().position(|f| f.on_sent == Some(trigger) || f.on_received == Some(trigger));
-        before.is_some_and(|before| self.report.flows[before].end.is_none())
+        let workload = &self.config.workload;
+        let mut ahead = vec![trigger];
+        let mut found = BTreeSet::new();
+        while let Some(trigger) = ahead.pop() {
+            let activates = |flow: &Flow| flow.on_sent == Some(trigger) || flow.on_received == Some(trigger);
+            let mut before = workload.flows().iter().zip(&self.report.flows);
+            if before.any(|(flow, record)| activates(flow) && record.end.is_none()) {
+                return true;
+            }
+            if found.insert(trigger) {
+                let chained = (0..).map_while(TriggerIdx::new).zip(workload.triggers());
+                ahead
+                    .extend(chained.filter(|(_, other)| other.then == Some(trigger)).map(|(index, _)| index));
+            }
+        }
+        false
     }
 
     /// Complaints about the failure of flow `index`, which began at `start`.

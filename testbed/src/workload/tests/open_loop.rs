@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use weft_cc::{Span, Time};
 use weft_stack::rng::Rng;
 
-use crate::topology::{HostId, Topology, TopologySpec};
+use crate::topology::{HostId, Topology, TopologySpec, parse_graph};
 use crate::workload::{Setting, Start, TriggerIdx, Workload, WorkloadSpec, WorkloadSpecError};
 
 const LEAF_SPINE: &str = "leaf-spine:hosts=32,leaves=4,oversub=2";
@@ -221,6 +221,60 @@ fn workloads_that_are_laid_over_one_another_do_not_change_each_other() {
     assert_eq!(both.flows().len(), 70);
     assert_eq!(both.tasks()[0].source, 1);
     assert_eq!(both.sources(), [poisson, bursts]);
+}
+/// The zones of a graph are the groups of its switches: data centres, sides, or switches alone.
+#[test]
+fn zones_of_graphs_are_their_groups() {
+    let sites = include_str!("../../../data/topologies/two_sites.graph");
+    let fabrics: [(Topology, fn(u32) -> u32); 5] = [
+        (topology("two-dc:k=4"), |host| host / 16),
+        (topology("two-dc:hosts=8,leaves=4,spines=2"), |host| host / 8),
+        (topology("dumbbell:hosts=4"), |host| host / 4),
+        (topology("parking-lot:hops=2"), |host| [0, 2, 0, 1, 1, 2][host as usize]),
+        (parse_graph("two_sites.graph", sites).unwrap(), |host| host / 4),
+    ];
+    for (fabric, group) in fabrics {
+        let intra = |spec: &str| {
+            let workload = build(spec, &fabric);
+            let near = workload.flows().iter().filter(|flow| group(flow.src.0) == group(flow.dst.0)).count();
+            near as f64 / workload.flows().len() as f64
+        };
+        let share = intra("poisson:load=0.5,intra=0.8,flows=50000");
+        assert!((share - 0.8).abs() < 0.01, "{}: {share}", fabric.name());
+        assert_eq!(intra("rpc:load=0.5,intra=1,flows=1000"), 1.0, "{}", fabric.name());
+        assert_eq!(intra("lognormal:load=0.5,intra=0,flows=1000"), 0.0, "{}", fabric.name());
+        let offered = load(
+            &build("poisson:load=0.6,intra=0.3,duration=40ms", &fabric),
+            fabric.hosts(),
+            Span::from_ms(40),
+        );
+        assert!((offered / 0.6 - 1.0).abs() < 0.02, "{}: {offered}", fabric.name());
+    }
+}
+
+#[test]
+fn zones_that_a_graph_does_not_have_are_refused_and_so_is_its_core() {
+    let one = "switch a group=g\nswitch b group=g\nhost h[0-1]\nlink h0 a\nlink h1 b\nlink a b\n";
+    let one = parse_graph("one.graph", one).unwrap();
+    let alone = topology("dumbbell:hosts=1");
+    let refusal = |fabric, spec| try_build(&[spec], fabric, 1).unwrap_err().1.to_string();
+    for (fabric, spec, message) in [
+        (&one, "poisson:load=0.5,intra=0.5,flows=3", "intra: all hosts are of one group; expected 1"),
+        (
+            &alone,
+            "poisson:load=0.5,intra=0.5,flows=3",
+            "intra: host 0 has no other host in its group; expected 0",
+        ),
+        (
+            &alone,
+            "poisson:load=0.5,of=core,flows=3",
+            "of: a graph has no tier that counts as its core; expected host",
+        ),
+    ] {
+        assert_eq!(refusal(fabric, spec), message);
+    }
+    assert_eq!(build("poisson:load=0.5,intra=1,flows=3", &one).flows().len(), 3);
+    assert_eq!(build("poisson:load=0.5,intra=0,flows=3", &alone).flows().len(), 3);
 }
 
 #[test]
