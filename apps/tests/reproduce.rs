@@ -109,5 +109,7 @@ fn what_makes_no_sense_is_refused_before_anything_runs() {
     assert!(refusal(&matrix, &[]).contains("expected across:HOSTS,SIZE"));
     let output = Command::new(env!("CARGO_BIN_EXE_weft")).args(["reproduce", "smart"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
-    assert!(text(&output.stderr).contains("unknown suite 'smart'; expected smartt, or a file FILE.toml"));
+    assert!(
+        text(&output.stderr).contains("unknown suite 'smart'; expected smartt, htsim, or a file FILE.toml")
+    );
 }

@@ -10,6 +10,7 @@ mod plan;
 
 use crate::Failure;
 use crate::interrupt::Interrupt;
+use crate::resolve::Plan;
 use crate::run;
 use clap::Args;
 use options::Options;
@@ -53,6 +54,13 @@ pub(crate) fn htsim(
     let report = run::simulate_plan(plan.plan(), &interrupt)?;
     print(&lines::of(&report, plan.plan(), options.reuses_connections()))?;
     interrupt.failure("").map_or(Ok(()), Err)
+}
+
+/// The arguments of `weft run` that make the run of `words`, which follow `weft htsim`, and its plan.
+pub(crate) fn as_run(words: &[OsString]) -> Result<(Vec<String>, Plan), Failure> {
+    let options = Options::parse(words)?;
+    let options = options.ok_or_else(|| Failure::Usage("-help: expected options of a run".to_owned()))?;
+    HtsimPlan::new(&options).map(HtsimPlan::into_run)
 }
 
 fn print(text: &str) -> Result<(), Failure> {

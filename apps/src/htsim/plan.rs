@@ -53,6 +53,11 @@ impl HtsimPlan {
         &self.plan
     }
 
+    /// The words that follow `weft run` for the same run, and its plan.
+    pub(super) fn into_run(self) -> (Vec<String>, Plan) {
+        (self.words.0, self.plan)
+    }
+
     /// The words that follow `weft run` for the same run, as a shell takes them.
     pub(super) fn command(&self) -> String {
         let quoted = self.words.0.iter().map(|word| {

@@ -33,6 +33,16 @@ impl<'a> Flows<'a> {
         Ok(Flows { head, rows })
     }
 
+    /// The ends in µs of the finished flows with the name `Uec_SRC_DST`.
+    pub(crate) fn ends(&self, name: &Path, flow: &str) -> Result<Vec<f64>, Failure> {
+        let place = |column: &str| self.head.iter().position(|head| *head == column);
+        let (Some(src), Some(dst)) = (place("src"), place("dst")) else { return Ok(Vec::new()) };
+        let of_flow = |row: &&Vec<&str>| format!("Uec_{}_{}", row[src], row[dst]) == flow;
+        let rows = self.rows.iter().filter(of_flow).cloned().collect();
+        let table = Flows { head: self.head.clone(), rows };
+        table.numbers(name, "end_us").map(Option::unwrap_or_default)
+    }
+
     /// The numbers of a column; cells that are empty are left out. `None` if there is no such column.
     pub(crate) fn numbers(&self, name: &Path, column: &str) -> Result<Option<Vec<f64>>, Failure> {
         let Some(index) = self.head.iter().position(|head| *head == column) else { return Ok(None) };

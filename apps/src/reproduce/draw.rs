@@ -8,6 +8,9 @@ use crate::stats;
 
 /// Draws `figure` from its `runs`: one chart or, of distributions, one for each group.
 pub(super) fn draw(figure: &Figure, runs: &[&Finished]) -> Vec<String> {
+    if figure.draw == Draw::Nothing {
+        return Vec::new();
+    }
     let of = |run: &Finished, option: &str| {
         let value = run.point.get(option).cloned().unwrap_or_default();
         figure.names.get(&value).cloned().unwrap_or(value)

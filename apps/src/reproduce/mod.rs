@@ -1,6 +1,7 @@
 //! `weft reproduce`: the figures of a paper, run again, with what the paper says beside what is measured.
 
 mod draw;
+mod experiments;
 mod judge;
 mod pattern;
 mod runs;
@@ -20,19 +21,22 @@ use serde_json::json;
 use std::fs;
 use std::io::Write;
 use std::num::NonZero;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread;
 use suite::{Figure, Suite};
 
 /// The suites of this program.
-const SUITES: [(&str, &str); 1] = [("smartt", include_str!("../../suites/smartt.toml"))];
+const SUITES: [(&str, &str); 2] = [
+    ("smartt", include_str!("../../suites/smartt.toml")),
+    ("htsim", include_str!("../../suites/htsim.toml")),
+];
 
 #[derive(Debug, Args)]
 pub(crate) struct ReproduceArgs {
-    /// The suite: smartt, or a file FILE.toml in the same form.
+    /// The suite: smartt, htsim, or a file FILE.toml in the form of one of them.
     #[arg(value_name = "SUITE")]
     pub(crate) suite: String,
-    /// Only the figures with these numbers; may be repeated.
+    /// Only the figures with these numbers, or the files of experiments with these names; may be repeated.
     #[arg(long, value_name = "N")]
     pub(crate) figure: Vec<String>,
     /// Smaller fabrics and fewer runs: about a minute on two cores. Claims that hold at full size only are not judged.
@@ -56,9 +60,7 @@ pub(crate) fn reproduce(args: &ReproduceArgs) -> Result<(), Failure> {
     let mut store = Store::open(&out)?;
     let mut jobs = Vec::new();
     for figure in &figures {
-        for point in suite::combinations(&figure.options(&suite, args.quick)) {
-            jobs.push(Job::new(&figure.id, point, &out)?);
-        }
+        jobs.extend(jobs_of(&suite, figure, args.quick, &out)?);
     }
     let cores =
         args.jobs.map_or_else(|| thread::available_parallelism().map_or(1, NonZero::get), NonZero::get);
@@ -74,6 +76,15 @@ pub(crate) fn reproduce(args: &ReproduceArgs) -> Result<(), Failure> {
         0 => Ok(()),
         _ => Err(Failure::Run(format!("{failed} of {} claims do not hold", judgements.len()))),
     }
+}
+
+/// The runs of `figure`.
+fn jobs_of(suite: &Suite, figure: &Figure, quick: bool, out: &Path) -> Result<Vec<Job>, Failure> {
+    if !figure.experiments.is_empty() {
+        return experiments::jobs(figure, quick, out);
+    }
+    let points = suite::combinations(&figure.options(suite, quick)).into_iter();
+    points.map(|point| Job::new(&figure.id, point, out)).collect()
 }
 
 /// The suite `name` of this program, or the one in the file of that name.
@@ -108,11 +119,7 @@ fn chosen<'a>(suite: &'a Suite, args: &ReproduceArgs) -> Result<Vec<&'a Figure>,
 }
 
 /// Writes a line of JSON for each claim, and one for each run.
-fn write_lines(
-    out: &std::path::Path,
-    judgements: &[Judgement<'_>],
-    finished: &[Finished],
-) -> Result<(), Failure> {
+fn write_lines(out: &Path, judgements: &[Judgement<'_>], finished: &[Finished]) -> Result<(), Failure> {
     let path = out.join("results.jsonl");
     let mut text = String::new();
     for judgement in judgements {
@@ -129,8 +136,9 @@ fn write_lines(
     written.map_err(|e| Failure::at(&path, &e))
 }
 
-fn claims_table<'a>(judgements: impl Iterator<Item = &'a Judgement<'a>>) -> Table {
-    let head = ["figure", "claim", "paper", "measured", "expected", "verdict"].map(str::to_owned).to_vec();
+fn claims_table<'a>(suite: &Suite, judgements: impl Iterator<Item = &'a Judgement<'a>>) -> Table {
+    let head = ["figure", "claim", &suite.beside, "measured", "expected", "verdict"];
+    let head = head.map(str::to_owned).to_vec();
     Table { head, rows: judgements.map(Judgement::cells).collect() }
 }
 
@@ -150,7 +158,7 @@ fn page(
         page.paragraph(&suite.note);
     }
     page.heading("Claims");
-    page.table(&claims_table(judgements.iter()));
+    page.table(&claims_table(suite, judgements.iter()));
     for figure in figures {
         page.heading(&format!("Figure {}: {}", figure.id, figure.title));
         page.paragraph(&format!("{}. {}", figure.section, figure.note));
@@ -171,9 +179,12 @@ fn page(
     page
 }
 
-fn report(suite: &Suite, judgements: &[Judgement<'_>], out: &std::path::Path) -> String {
+fn report(suite: &Suite, judgements: &[Judgement<'_>], out: &Path) -> String {
     let mut text = format!("{}\n", suite.title);
-    text += &claims_table(judgements.iter()).text();
+    text += &claims_table(suite, judgements.iter()).text();
+    let with = |verdict| judgements.iter().filter(|judgement| judgement.verdict == verdict).count();
+    let (hold, deviate) = (with(Verdict::Holds), with(Verdict::Deviates));
+    text += &format!("  of {} claims {hold} hold, {deviate} deviate for known reasons\n", judgements.len());
     for judgement in judgements.iter().filter(|judgement| judgement.verdict != Verdict::Holds) {
         text += &format!("  figure {}: {}\n", judgement.figure, judgement.text());
     }

@@ -1,9 +1,10 @@
 //! The runs of a suite: made by processes of their own, and kept under a hash of their options.
 
+use super::experiments::end_column;
 use super::pattern::Across;
 use crate::interrupt::Interrupt;
 use crate::options::RunArgs;
-use crate::resolve::resolve;
+use crate::resolve::{Plan, resolve};
 use crate::sweep::{complaint, identity_of, spawn_run, version};
 use crate::{Failure, plot};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -31,6 +32,8 @@ pub(super) struct Job {
     id: String,
     /// Packets of its workload: how long it takes, about.
     weight: u64,
+    /// Flows, by their names `Uec_SRC_DST`, whose ends are read from its table.
+    watched: Vec<String>,
 }
 
 impl Job {
@@ -54,16 +57,26 @@ impl Job {
         }
         let args = RunArgs::parse(arguments.iter().cloned()).map_err(|e| refused(e.to_string()))?;
         let plan = resolve(&args).map_err(|e| refused(e.to_string()))?;
+        Job::with_arguments(figure, point, arguments, &plan).map_err(|e| refused(e.to_string()))
+    }
+
+    /// The run of `plan`, which `arguments` of `weft run` describe. `point` tells it from others of `figure`.
+    pub(super) fn with_arguments(
+        figure: &str,
+        point: BTreeMap<String, String>,
+        arguments: Vec<String>,
+        plan: &Plan,
+    ) -> io::Result<Job> {
         let packets =
             plan.config.workload.flows().iter().map(|flow| 1 + flow.bytes / u64::from(plan.config.mtu));
-        let id = identity_of(&arguments, &version(), &mut BTreeMap::new());
-        Ok(Job {
-            figure: figure.to_owned(),
-            weight: packets.sum(),
-            id: id.map_err(|e| refused(e.to_string()))?,
-            point,
-            arguments,
-        })
+        let id = identity_of(&arguments, &version(), &mut BTreeMap::new())?;
+        let (figure, weight, watched) = (figure.to_owned(), packets.sum(), Vec::new());
+        Ok(Job { figure, weight, id, point, arguments, watched })
+    }
+
+    /// The same run, whose results have the ends of `flows` too.
+    pub(super) fn watching(self, flows: Vec<String>) -> Job {
+        Job { watched: flows, ..self }
     }
 }
 
@@ -206,7 +219,14 @@ impl Store {
         columns.extend(derived.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))));
         let table = self.path(&job.id, "csv");
         let text = fs::read_to_string(&table).map_err(|e| Failure::at(&table, &e))?;
-        let fct_us = plot::Flows::parse(&table, &text)?.numbers(&table, "fct_us")?.unwrap_or_default();
+        let flows = plot::Flows::parse(&table, &text)?;
+        let fct_us = flows.numbers(&table, "fct_us")?.unwrap_or_default();
+        let ends = flows.numbers(&table, "end_us")?.unwrap_or_default();
+        columns.extend(ends.into_iter().reduce(f64::max).map(|end| ("end_us_max".to_owned(), end)));
+        for flow in &job.watched {
+            let ends = flows.ends(&table, flow)?;
+            columns.extend(ends.into_iter().reduce(f64::max).map(|end| (end_column(flow), end)));
+        }
         Ok(Finished { figure: job.figure.clone(), point: job.point.clone(), columns, fct_us })
     }
 }

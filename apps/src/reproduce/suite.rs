@@ -1,16 +1,18 @@
 //! The file of a suite: figures of a paper as runs of `weft run`, and what the paper says of them.
 //!
-//! docs/reproduce.md describes the format.
+//! docs/reproduce.md describes the format. Suites of experiments have their own ([`experiments`]).
 
+use super::experiments::{self, Experiment};
 use crate::Failure;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 
 /// Options of `weft run` by their long names: a single value, or a list of values if it is varied.
 pub(super) type Options = BTreeMap<String, toml::Value>;
 
 /// A suite.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Suite {
     pub(super) title: String,
@@ -26,10 +28,17 @@ pub(super) struct Suite {
     pub(super) figure: Vec<Figure>,
     #[serde(default)]
     pub(super) missing: Vec<Missing>,
+    /// What the numbers are of that stand beside those of weft.
+    #[serde(skip, default = "paper")]
+    pub(super) beside: String,
+}
+
+fn paper() -> String {
+    "paper".to_owned()
 }
 
 /// A figure or table of the source.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Figure {
     /// Its number in the source, such as `13a`.
@@ -62,6 +71,9 @@ pub(super) struct Figure {
     pub(super) names: BTreeMap<String, String>,
     #[serde(default)]
     pub(super) claim: Vec<Claim>,
+    /// Experiments that take the place of runs with options.
+    #[serde(skip)]
+    pub(super) experiments: Vec<Experiment>,
 }
 
 fn default_column() -> String {
@@ -73,17 +85,21 @@ fn default_label() -> String {
 }
 
 /// How a figure is drawn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Draw {
     /// Cumulative distributions of completion times, a chart for each group.
     FctCdf,
     /// Bars with intervals over the seeds.
     Bars,
+    /// Not at all: experiments have a table only.
+    #[default]
+    #[serde(skip)]
+    Nothing,
 }
 
 /// Something that the source says.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Claim {
     /// In a sentence.
@@ -113,7 +129,7 @@ pub(super) struct Claim {
 }
 
 /// A value taken from the results of a figure's runs.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Measure {
     pub(super) column: String,
@@ -140,18 +156,29 @@ pub(super) struct Missing {
     pub(super) why: String,
 }
 
+/// Reads `text`, the contents of the file `name`.
+///
+/// # Errors
+/// It is malformed; the error names the line.
+pub(super) fn read<T: DeserializeOwned>(name: &str, text: &str) -> Result<T, Failure> {
+    toml::from_str(text).map_err(|error| {
+        let before = error.span().map_or("", |span| &text[..span.start.min(text.len())]);
+        let line = 1 + before.matches('\n').count();
+        let words: Vec<&str> = error.message().split_whitespace().collect();
+        Failure::Usage(format!("{name}:{line}: {}", words.join(" ")))
+    })
+}
+
 impl Suite {
     /// Reads `text`, the contents of the file `name`.
     ///
     /// # Errors
     /// The file is malformed; the error names its line.
     pub(super) fn parse(name: &str, text: &str) -> Result<Suite, Failure> {
-        let suite: Suite = toml::from_str(text).map_err(|error| {
-            let before = error.span().map_or("", |span| &text[..span.start.min(text.len())]);
-            let line = 1 + before.matches('\n').count();
-            let words: Vec<&str> = error.message().split_whitespace().collect();
-            Failure::Usage(format!("{name}:{line}: {}", words.join(" ")))
-        })?;
+        if experiments::are_in(text) {
+            return experiments::parse(name, text);
+        }
+        let suite: Suite = read(name, text)?;
         for figure in &suite.figure {
             figure.check().map_err(|what| Failure::Usage(format!("{name}: figure {}: {what}", figure.id)))?;
         }

@@ -37,10 +37,8 @@ fn suites_of_this_program_are_well_formed_and_their_runs_make_sense() {
     for (name, text) in super::SUITES {
         let suite = Suite::parse(name, text).unwrap_or_else(|failure| panic!("{failure}"));
         for figure in &suite.figure {
-            for point in combinations(&figure.options(&suite, true)) {
-                super::Job::new(&figure.id, point, out.path())
-                    .unwrap_or_else(|failure| panic!("{name}: {failure}"));
-            }
+            super::jobs_of(&suite, figure, true, out.path())
+                .unwrap_or_else(|failure| panic!("{name}: {failure}"));
             assert!(!figure.claim.is_empty(), "{name}: figure {} claims nothing", figure.id);
         }
     }
@@ -63,6 +61,33 @@ fn a_malformed_suite_is_refused_with_the_place_and_what_was_expected() {
     assert!(refused(&format!("{SMALL}{claim}")).contains("the claim 'so' has no limit"));
     let claim = "[[figure.claim]]\nsays = 'so'\nbecause = 'y'\nat_most = 1\nmeasure = { column = 'x', of = { lb = 'reps' } }\n";
     assert!(refused(&format!("{SMALL}{claim}")).contains("a claim is of runs with 'lb'"));
+}
+
+#[test]
+fn the_suite_of_experiments_is_the_whole_validation_of_uet_htsim() {
+    let suite = Suite::parse("htsim", super::SUITES[1].1).unwrap();
+    let experiments = suite.figure.iter().map(|figure| figure.experiments.len()).sum::<usize>();
+    let limits = suite.figure.iter().map(|figure| figure.claim.len()).sum::<usize>();
+    assert_eq!((suite.figure.len(), experiments, limits), (8, 95, 193));
+}
+
+#[test]
+fn a_malformed_suite_of_experiments_is_refused_with_the_place_and_what_was_expected() {
+    let text = "title = 'T'\nsource = 'S'\nprogram = 'P'\n[[file]]\nname = 'f'\n[[file.experiment]]\nname = 'E'\n\
+                matrix = 'one.cm'\narguments = '-sender_cc_only'\ntail_us = 190\n";
+    let job = |text: &str| {
+        let out = tempfile::tempdir().unwrap();
+        let suite = Suite::parse("s.toml", text)?;
+        super::jobs_of(&suite, &suite.figure[0], false, out.path()).map(|jobs| jobs.len())
+    };
+    assert_eq!(job(text).unwrap(), 1);
+    let refused = |text: &str| job(text).unwrap_err().to_string();
+    assert!(refused(&text.replace("tail_us", "tail")).starts_with("s.toml:10: unknown field `tail`"));
+    assert!(refused(&text.replace("program = 'P'\n", "")).contains("missing field `program`"));
+    let message = refused(&text.replace("-sender_cc_only", "-planes 2"));
+    assert!(message.starts_with("f: E: -planes"), "{message}");
+    let message = refused(&text.replace("one.cm", "none.cm"));
+    assert!(message.starts_with("f: E: ") && message.contains("none.cm"), "{message}");
 }
 
 #[test]
