@@ -137,10 +137,9 @@ fn sender(
         return Err(word.wrong("a change of the link, whose name says the direction already"));
     };
     let reverse = fabric.port(port).reverse;
-    let ports = [port, reverse].into_iter();
-    ports
-        .filter(|port| fabric.port(*port).direction == wanted)
-        .next()
+    [port, reverse]
+        .into_iter()
+        .find(|port| fabric.port(*port).direction == wanted)
         .ok_or_else(|| word.wrong("a change of the link; links between switches of a graph do not lead up or down: A>B names a direction"))
 }
 

@@ -168,11 +168,11 @@ impl Topology {
         let mut extremes = Extremes::new(&spec, &wired);
         let routes = Routes::new(&wired, |target, ways| extremes.look(target, ways));
         let (hops, network_pair, group_pair) = extremes.finish();
-        if hops + 1 > MAX_SWITCHES {
+        if hops >= MAX_SWITCHES {
             let [a, b] = [network_pair.0, network_pair.1].map(|host| &spec.hosts[host.0 as usize]);
             let reason = format!(
                 "a path of {} switches, as between {a} and {b}; expected at most {MAX_SWITCHES}, as the TTL of frames is 64",
-                hops + 1
+                u32::from(hops) + 1
             );
             return wrong(GraphPart::Whole, reason);
         }
@@ -298,7 +298,7 @@ fn check_names(spec: &GraphSpec) -> Result<BTreeMap<String, Node>, GraphError> {
 
 fn check_sizes(spec: &GraphSpec) -> Result<(), GraphError> {
     let (hosts, switches) = (spec.hosts.len() as u64, spec.switches.len() as u64);
-    if hosts < 2 || hosts > MAX_HOSTS {
+    if !(2..=MAX_HOSTS).contains(&hosts) {
         return wrong(GraphPart::Whole, format!("{hosts} hosts; expected 2 to {MAX_HOSTS}"));
     }
     if spec.cables.len() as u64 > MAX_PORTS / 2 {

@@ -239,7 +239,8 @@ fn graphs_that_are_no_fabrics_are_refused_with_the_part_that_is_wrong() {
     let host = |h| Node::Host(HostId(h));
     let switch = |s| Node::Switch(SwitchId(s));
     let cable = |a, b| CableSpec::new(a, b, Rate::from_gbps(100), Span::ZERO);
-    let cases: [(GraphPart, &str, Box<dyn Fn(&mut GraphSpec)>); 13] = [
+    type Change = Box<dyn Fn(&mut GraphSpec)>;
+    let cases: [(GraphPart, &str, Change); 13] = [
         (
             GraphPart::Whole,
             "1 hosts; expected 2 to 1048576",
@@ -379,4 +380,23 @@ fn link_names_that_do_not_exist_are_refused_with_what_was_expected() {
         refusal(&clos, "tor9-agg0"),
         "expected hostN, torN, aggN or coreN of the topology instead of `tor9`"
     );
+}
+
+/// So many that 16 bits do not hold their number.
+#[test]
+fn a_chain_of_65_536_switches_is_refused() {
+    const SWITCHES: u32 = 1 << 16;
+    let switch = |s: u32| SwitchSpec { name: format!("s{s}"), latency: Span::ZERO, group: None };
+    let cable = |a, b| CableSpec::new(a, b, Rate::from_gbps(100), Span::ZERO);
+    let ends =
+        [(0, 0), (1, SWITCHES - 1)].map(|(h, s)| cable(Node::Host(HostId(h)), Node::Switch(SwitchId(s))));
+    let chain = (1..SWITCHES).map(|s| cable(Node::Switch(SwitchId(s - 1)), Node::Switch(SwitchId(s))));
+    let spec = GraphSpec {
+        hosts: vec!["h0".into(), "h1".into()],
+        switches: (0..SWITCHES).map(switch).collect(),
+        groups: Vec::new(),
+        cables: ends.into_iter().chain(chain).collect(),
+    };
+    let error = Topology::from_graph("chain", spec).unwrap_err();
+    assert!(error.reason.starts_with("a path of 65536 switches, as between h0 and h1"), "{error}");
 }
