@@ -217,7 +217,7 @@ fn topology(text: &str, args: &RunArgs) -> Result<Topology, Failure> {
         };
         return Ok(with_link(topology, args));
     }
-    if args.link.is_some() && (text.contains("link=")) {
+    if args.link.is_some() && (text.contains("link=") || text.contains("bottleneck=")) {
         return Err(usage("--link", format_args!("expected no link speeds in --topology {text} as well")));
     }
     let spec: TopologySpec = text.parse().map_err(|e| usage("--topology", e))?;
@@ -387,8 +387,8 @@ fn with_thresholds(config: RunConfig, args: &RunArgs) -> Result<RunConfig, Failu
     let queue_bytes = queue.map(|queue| ports.queue(queue, Reach::Network)).transpose()?;
     let ecn = args.ecn.as_ref().and_then(|ecn| ecn.others).unwrap_or(DEFAULT_ECN);
     let phantom = args.phantom.as_ref().and_then(|phantom| phantom.others);
-    let phantom = phantom.map(|phantom| ports.phantom(phantom, ecn));
-    let port_classes = ports.classes(ecn)?;
+    let phantom = phantom.map(|phantom| ports.phantom(phantom));
+    let port_classes = ports.classes()?;
     let ecn = Some(ports.thresholds(ecn));
     Ok(RunConfig { queue_bytes, ecn, phantom, port_classes, ..config })
 }
@@ -422,7 +422,7 @@ impl PortOptions<'_> {
 
     /// The settings of each class that has its own. In a graph, what is said for all ports is said for each class: it
     /// takes the place of what the file says, and parts of the BDP are those of the group where ports stay in one.
-    fn classes(&self, ecn_of_all: Ecn) -> Result<Vec<PortClass>, Failure> {
+    fn classes(&self) -> Result<Vec<PortClass>, Failure> {
         let (topology, args) = (&self.config.topology, self.args);
         let of_all = topology.is_graph();
         let mut reach = vec![Reach::Group; topology.classes().len()];
@@ -440,7 +440,7 @@ impl PortOptions<'_> {
                 name: name.to_owned(),
                 queue_bytes: queue.map(|queue| self.queue(*queue, reach)).transpose()?,
                 ecn: ecn.map(|ecn| self.thresholds(*ecn)),
-                phantom: phantom.map(|phantom| self.phantom(*phantom, ecn.copied().unwrap_or(ecn_of_all))),
+                phantom: phantom.map(|phantom| self.phantom(*phantom)),
             };
             if class != (PortClass { name: name.to_owned(), ..PortClass::default() }) {
                 classes.push(class);
@@ -479,8 +479,7 @@ impl PortOptions<'_> {
         }
     }
 
-    /// Phantom queues, with the thresholds `ecn` if they have none of their own.
-    fn phantom(&self, phantom: Phantom, ecn: Ecn) -> PhantomQueues {
-        PhantomQueues { drain: phantom.drain, ecn: self.thresholds(phantom.ecn.unwrap_or(ecn)) }
+    fn phantom(&self, phantom: Phantom) -> PhantomQueues {
+        PhantomQueues { drain: phantom.drain, ecn: phantom.ecn.map(|ecn| self.thresholds(ecn)) }
     }
 }

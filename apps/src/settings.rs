@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use weft_stack::fep::{BusyTimeout, Windows};
 use weft_testbed::goal::Job;
-use weft_testbed::sim::{Overhead, PortClass, RunConfig, Thresholds};
+use weft_testbed::sim::{Overhead, RunConfig};
 use weft_testbed::topology::PortId;
 
 /// The settings of a run.
@@ -31,11 +31,12 @@ impl Settings {
     pub(crate) fn new(args: &RunArgs, config: &RunConfig, slow: u32) -> Settings {
         let network = Network::of(args.on, config);
         let topology = &config.topology;
-        let (ecn_low, ecn_high) = config.ecn_bytes();
-        let (phantom_low, phantom_high) = config.phantom_bytes().unzip();
-        let file = |path: &Option<std::path::PathBuf>| path.as_ref().map(|path| path.display().to_string());
         // A topology's file may say it for each tier or link, and options for each class of ports.
-        let one_queue = args.on.has_fabric() && one_queue(config);
+        let shared = match args.on.has_fabric() {
+            true => Shared::of(config, switch_ports(config)),
+            false => Shared { queue: None, ..Shared::usual(config) },
+        };
+        let file = |path: &Option<std::path::PathBuf>| path.as_ref().map(|path| path.display().to_string());
         // A matrix says it for each flow.
         let size = args.takes_size().then(|| args.size());
         let workload = match &args.workload[..] {
@@ -71,15 +72,14 @@ impl Settings {
             ("windows", json!(args.windows.unwrap_or_default())),
             ("paths", json!(config.paths)),
             ("trim", json!(config.trim)),
-            ("queue_bytes", json!(one_queue.then(|| config.queue_bytes()))),
-            ("ecn_low_bytes", json!(ecn_low)),
-            ("ecn_high_bytes", json!(ecn_high)),
-            ("routing", json!(args.on.has_fabric().then(|| config.routing.to_string()))),
-            ("phantom_drain", json!(config.phantom.map(|phantom| phantom.drain))),
-            ("phantom_low_bytes", json!(phantom_low)),
-            ("phantom_high_bytes", json!(phantom_high)),
         ]);
-        rows.extend((!config.port_classes.is_empty()).then(|| ("port_classes", port_classes(config))));
+        let [queue, ecn_low, ecn_high, phantom @ ..] = shared.rows();
+        rows.extend([queue, ecn_low, ecn_high]);
+        rows.push(("routing", json!(args.on.has_fabric().then(|| config.routing.to_string()))));
+        rows.extend(phantom);
+        if args.on.has_fabric() && !shared.is_complete() {
+            rows.push(("port_classes", port_classes(config)));
+        }
         rows.extend([
             ("link_events", json!(file(&args.link_events))),
             ("link_event", json!(args.link_event)),
@@ -107,32 +107,68 @@ impl Settings {
     }
 }
 
-/// Whether all switch ports have a queue of the size that ports have where nothing is said.
-fn one_queue(config: &RunConfig) -> bool {
-    let ports = config.topology.hosts()..config.topology.ports().len() as u32;
-    ports.map(PortId).all(|port| config.queue_of(port) == config.queue_bytes())
+/// The drain of a phantom queue and its marking thresholds, bytes.
+type Phantom = (f64, (u64, u64));
+
+/// What some switch ports have in common; `None` where they differ.
+struct Shared {
+    queue: Option<u64>,
+    ecn: Option<(u64, u64)>,
+    phantom: Option<Option<Phantom>>,
 }
 
-/// What options say for classes of ports.
+impl Shared {
+    /// What is said where nothing is said for some ports.
+    fn usual(config: &RunConfig) -> Shared {
+        let phantom = config.phantom.map(|phantom| phantom.drain).zip(config.phantom_bytes());
+        Shared { queue: Some(config.queue_bytes()), ecn: Some(config.ecn_bytes()), phantom: Some(phantom) }
+    }
+
+    fn of(config: &RunConfig, mut ports: impl Iterator<Item = PortId>) -> Shared {
+        let Some(first) = ports.next() else { return Shared::usual(config) };
+        let (queue, ecn, phantom) = (config.queue_of(first), config.ecn_of(first), config.phantom_of(first));
+        let mut shared = Shared { queue: Some(queue), ecn: Some(ecn), phantom: Some(phantom) };
+        for port in ports {
+            shared.queue = shared.queue.filter(|queue| *queue == config.queue_of(port));
+            shared.ecn = shared.ecn.filter(|ecn| *ecn == config.ecn_of(port));
+            shared.phantom = shared.phantom.filter(|phantom| *phantom == config.phantom_of(port));
+        }
+        shared
+    }
+
+    /// Whether the ports differ in nothing.
+    fn is_complete(&self) -> bool {
+        self.queue.is_some() && self.ecn.is_some() && self.phantom.is_some()
+    }
+
+    fn rows(&self) -> [(&'static str, Value); 6] {
+        let (ecn_low, ecn_high) = self.ecn.unzip();
+        let (drain, phantom) = self.phantom.flatten().unzip();
+        let (phantom_low, phantom_high) = phantom.unzip();
+        [
+            ("queue_bytes", json!(self.queue)),
+            ("ecn_low_bytes", json!(ecn_low)),
+            ("ecn_high_bytes", json!(ecn_high)),
+            ("phantom_drain", json!(drain)),
+            ("phantom_low_bytes", json!(phantom_low)),
+            ("phantom_high_bytes", json!(phantom_high)),
+        ]
+    }
+}
+
+fn switch_ports(config: &RunConfig) -> impl Iterator<Item = PortId> + Clone {
+    (config.topology.hosts()..config.topology.ports().len() as u32).map(PortId)
+}
+
+/// What the ports of each class have in common.
 fn port_classes(config: &RunConfig) -> Value {
-    let thresholds = |of: Option<Thresholds>| match of {
-        None => Value::Null,
-        Some(Thresholds::Bdp(low, high)) => json!([low, high]),
-        Some(Thresholds::Bytes(low, high)) => json!([low, high]),
+    let topology = &config.topology;
+    let row = |(index, name): (usize, &str)| {
+        let ports = switch_ports(config).filter(|port| topology.class_of(*port) == Some(index));
+        let class = [("class", json!(name))].into_iter().chain(Shared::of(config, ports).rows());
+        Value::Object(class.map(|(key, value)| (key.to_owned(), value)).collect())
     };
-    let bytes = |of: Option<Thresholds>| matches!(of, Some(Thresholds::Bytes(..)));
-    let row = |class: &PortClass| {
-        let phantom = class.phantom;
-        json!({
-            "class": class.name,
-            "queue_bytes": class.queue_bytes,
-            "ecn": thresholds(class.ecn),
-            "ecn_in_bytes": bytes(class.ecn),
-            "phantom_drain": phantom.map(|phantom| phantom.drain),
-            "phantom_ecn": thresholds(phantom.map(|phantom| phantom.ecn)),
-        })
-    };
-    json!(config.port_classes.iter().map(row).collect::<Vec<_>>())
+    json!(topology.classes().into_iter().enumerate().map(row).collect::<Vec<_>>())
 }
 
 /// The ranks, and what they cost as the fabric runs.

@@ -296,6 +296,10 @@ fn options_that_make_no_sense_are_refused_in_one_line() {
         (&["--workload", "incast:9", "--topology", "fat-tree:hosts=8"], "10 hosts"),
         (&["--workload", "permutation", "--hosts", "9", "--topology", "fat-tree:hosts=8"], "--topology"),
         (&["--workload", "permutation", "--topology", "fat-tree:k=4,link=50G", "--link", "100G"], "--link"),
+        (
+            &["--workload", "permutation", "--topology", "dumbbell:hosts=2,bottleneck=10G", "--link", "100G"],
+            "--link: expected no link speeds in --topology dumbbell:hosts=2,bottleneck=10G",
+        ),
         (&["--workload", "permutation", "--topology", "fat-tree:k=three"], "--topology"),
         (&["--workload", "permutation", "--paths", "0"], "--paths"),
         (&["--workload", "permutation", "--paths", "16385"], "1..=16384"),

@@ -114,7 +114,7 @@ fn other_algorithms_and_balancers_take_the_simulated_time() {
 fn phantom_queues_mark_although_no_packet_waits() {
     // One flow, so that no queue builds up anywhere.
     let plain = config(matrix("incast:1", 2 << 20));
-    let phantom = Some(PhantomQueues { drain: 0.9, ecn: Thresholds::Bdp(0.2, 0.8) });
+    let phantom = Some(PhantomQueues { drain: 0.9, ecn: Some(Thresholds::Bdp(0.2, 0.8)) });
     let (outcome, _) = beside_the_simulator(&plain, &FaultPlan::default());
     assert_eq!(outcome.fabric.marked, 0);
     let (outcome, predicted) = beside_the_simulator(&RunConfig { phantom, ..plain }, &FaultPlan::default());

@@ -48,8 +48,8 @@ pub enum Thresholds {
 pub struct PhantomQueues {
     /// The fraction of the link's rate at which a phantom queue drains.
     pub drain: f64,
-    /// Marking thresholds.
-    pub ecn: Thresholds,
+    /// Marking thresholds; `None`: those of the port's queue.
+    pub ecn: Option<Thresholds>,
 }
 
 /// Settings of the output ports of one class ([`Topology::classes`]).
@@ -342,7 +342,8 @@ impl RunConfig {
 
     /// The marking thresholds in bytes of phantom queues for which nothing else is said.
     pub fn phantom_bytes(&self) -> Option<(u64, u64)> {
-        self.phantom.map(|phantom| self.in_bytes(phantom.ecn, Reach::Network))
+        let thresholds = self.phantom?.ecn.or(self.ecn);
+        Some(thresholds.map_or(NO_MARKS, |thresholds| self.in_bytes(thresholds, Reach::Network)))
     }
 
     fn in_bytes(&self, thresholds: Thresholds, reach: Reach) -> (u64, u64) {
@@ -383,16 +384,22 @@ impl RunConfig {
         file.unwrap_or_else(|| self.ecn.map_or(NO_MARKS, |thresholds| self.in_bytes(thresholds, reach)))
     }
 
+    /// The fraction of the link's rate at which the phantom queue of a switch port drains, and its marking thresholds at the
+    /// full rate, bytes; `None` if it has none.
+    pub fn phantom_of(&self, port: PortId) -> Option<(f64, (u64, u64))> {
+        let phantom = self.class_of(port).and_then(|class| class.phantom).or(self.phantom)?;
+        let own = phantom.ecn.map(|thresholds| self.in_bytes(thresholds, self.topology.reach_of(port)));
+        Some((phantom.drain, own.unwrap_or_else(|| self.ecn_of(port))))
+    }
+
     /// The queue of a switch port whose link has the remaining rate `rate`, which is `share` of the full rate.
     pub(super) fn queue(&self, port: PortId, rate: Rate, share: Share) -> QueueConfig {
         let (ecn_low, ecn_high) = self.ecn_of(port);
         let data_limit = self.queue_of(port);
         let data_limit = share.of(data_limit).max(data_limit.min(self.wire_mtu()));
-        let phantom = self.class_of(port).and_then(|class| class.phantom).or(self.phantom);
-        let phantom = phantom.map(|phantom| {
-            let (low, high) = self.in_bytes(phantom.ecn, self.topology.reach_of(port));
-            PhantomConfig::new(rate, phantom.drain, (share.of(low), share.of(high)))
-        });
+        let phantom = self
+            .phantom_of(port)
+            .map(|(drain, (low, high))| PhantomConfig::new(rate, drain, (share.of(low), share.of(high))));
         QueueConfig {
             data_limit,
             control_limit: data_limit.saturating_mul(2).max(64 * 1024),
@@ -413,7 +420,8 @@ impl RunConfig {
         }
     }
 
-    /// The time in which the queue at a port within `reach` that takes longest can drain.
+    /// The time in which the queue that takes longest can drain, of those that paths within `reach` may pass: for a group,
+    /// all but those between two groups.
     fn longest_drain(&self, reach: Reach) -> Span {
         if !self.topology.is_graph() && self.port_classes.is_empty() {
             return self.topology.slowest_rate().time_for(self.queue_bytes());
@@ -421,7 +429,7 @@ impl RunConfig {
         let ports = (self.topology.hosts()..self.topology.ports().len() as u32).map(PortId);
         let within = ports.filter(|port| match reach {
             Reach::Network => true,
-            Reach::Group => !self.topology.is_graph() || self.topology.reach_of(*port) == Reach::Group,
+            Reach::Group => !self.topology.joins_groups(*port),
         });
         let drain = |port| self.topology.port(port).rate.time_for(self.queue_of(port));
         within.map(drain).max().unwrap_or(Span::ZERO)
@@ -467,8 +475,9 @@ impl RunConfig {
     fn zone(&self, cc: &CcChoice, lb: &LbChoice, reach: Reach) -> Zone {
         let rtt = self.rtt_of(reach);
         // The time to drain full queues of three hops in both directions, as in public simulators, plus at
-        // least one idle round trip.
-        let fitting = Span::from_us(15).max(rtt) + self.longest_drain(reach).times(6);
+        // least one idle round trip; and that for full receive queues of both hosts.
+        let in_hosts = self.host.map_or(Span::ZERO, |host| host.longest_wait(self.wire_mtu()).times(2));
+        let fitting = Span::from_us(15).max(rtt) + self.longest_drain(reach).times(6) + in_hosts;
         let rto_init = self.timers.rto_init.unwrap_or(fitting);
         // Four windows of 1.5 BDP: enough to keep sending while an old packet is retransmitted repeatedly.
         let bdp = self.topology.host_rate().bytes_in(rtt);
@@ -502,5 +511,64 @@ mod tests {
         let is_near = |own, peer| zones.map.zone_of(Addr(own), Addr(peer)) != ZoneId::DEFAULT;
         assert!(is_near(0, 2) && is_near(1, 3));
         assert!(!is_near(0, 1) && !is_near(2, 3));
+    }
+
+    fn quiet(topology: Topology) -> RunConfig {
+        let workload: WorkloadSpec = "permutation".parse().unwrap();
+        let workload = workload.build(Some(topology.hosts()), 1, &mut Rng::new(1, 1)).unwrap();
+        RunConfig::new(topology, workload)
+    }
+
+    fn rto(config: &RunConfig, reach: Reach) -> Span {
+        config.zone(&config.cc, &config.lb, reach).pdc.rto_init
+    }
+
+    #[test]
+    fn the_first_timeout_waits_for_the_receive_queues_of_both_hosts() {
+        let config = quiet("fat-tree:k=4".parse::<TopologySpec>().unwrap().build().unwrap());
+        let host = HostModel { rate: None, per_packet: Span::from_us(1), queue_bytes: 1 << 20 };
+        let with = RunConfig { host: Some(host), ..config.clone() };
+        let waits = host.longest_wait(config.wire_mtu()).times(2);
+        assert!(waits > Span::from_us(400));
+        for reach in [Reach::Group, Reach::Network] {
+            assert_eq!(rto(&with, reach), rto(&config, reach) + waits);
+        }
+    }
+
+    /// Neither the switches of a parking lot nor the spine declare a group.
+    #[test]
+    fn the_first_timeout_in_a_group_waits_for_queues_at_switches_of_no_group() {
+        let lot: TopologySpec = "parking-lot:hops=3".parse().unwrap();
+        let config = quiet(lot.build().unwrap());
+        let drain = |config: &RunConfig, port| {
+            config.topology.port(port).rate.time_for(config.queue_of(port)).times(6)
+        };
+        let to_host = config.topology.port(PortId(0)).reverse;
+        assert!(rto(&config, Reach::Group) >= drain(&config, to_host));
+
+        let text = "switch leaf[0-1] group=a\nswitch spine\nhost h[0-1]\nlink h0 leaf0\nlink h1 leaf1\n\
+            link leaf[0-1] spine rate=1G\n";
+        let config = quiet(crate::topology::parse_graph("spine.graph", text).unwrap());
+        let up = config.topology.slowest_path(HostId(0), HostId(1)).nth(1).unwrap();
+        assert!(rto(&config, Reach::Group) >= drain(&config, up));
+    }
+
+    #[test]
+    fn phantom_queues_without_thresholds_have_those_of_their_ports() {
+        let text = "switch a\nswitch b\nhost h0\nhost h1\nlink h0 a\nlink h1 b\n\
+            link a b class=up/down ecn=1KB,2KB\n";
+        let base = quiet(crate::topology::parse_graph("two.graph", text).unwrap());
+        let own =
+            PortClass { name: "down".into(), ecn: Some(Thresholds::Bytes(30, 40)), ..PortClass::default() };
+        let phantom = Some(PhantomQueues { drain: 0.5, ecn: None });
+        let ecn = Some(Thresholds::Bytes(10, 20));
+        let config = RunConfig { phantom, ecn, port_classes: vec![own], ..base };
+        let topology = &config.topology;
+        let up = topology.slowest_path(HostId(0), HostId(1)).nth(1).unwrap();
+        let (down, to_host) = (topology.port(up).reverse, topology.port(PortId(0)).reverse);
+        assert_eq!(config.phantom_of(up), Some((0.5, (1_000, 2_000))), "the file's");
+        assert_eq!(config.phantom_of(down), Some((0.5, (30, 40))), "the class's");
+        assert_eq!(config.phantom_of(to_host), Some((0.5, (10, 20))), "those of all ports");
+        assert_eq!(config.phantom_bytes(), Some((10, 20)));
     }
 }

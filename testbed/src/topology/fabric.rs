@@ -53,10 +53,21 @@ impl Topology {
         self.graph().is_some()
     }
 
-    /// The same fabric with every link at `rate`.
+    /// The same fabric with every link at `rate`, above zero.
     pub fn with_link_rate(mut self, rate: Rate) -> Topology {
-        if let Kind::Clos(clos) = &mut self.kind {
-            clos.with_link_rate(rate);
+        let Kind::Clos(clos) = &mut self.kind else { return self.with_graph_rate(rate) };
+        clos.with_link_rate(rate);
+        self.ports.iter_mut().for_each(|port| port.rate = rate);
+        self
+    }
+
+    /// Other ways of a graph than before may be the slowest ones, so it is built anew.
+    fn with_graph_rate(mut self, rate: Rate) -> Topology {
+        let mut spec = self.to_graph();
+        spec.cables.iter_mut().for_each(|cable| cable.rate = rate);
+        // The rate is all that could be wrong with it.
+        if let Ok(graph) = Topology::from_graph(self.name.clone(), spec) {
+            return graph;
         }
         self.ports.iter_mut().for_each(|port| port.rate = rate);
         self
@@ -135,16 +146,25 @@ impl Topology {
     /// The part of the fabric whose longest round trip is the measure of the queue at `port`: the network's; but in
     /// a graph that declares groups, the group's for a port whose link stays within one.
     pub fn reach_of(&self, port: PortId) -> Reach {
-        let Some(graph) = self.graph() else { return Reach::Network };
-        let spec = self.port(port);
-        let group = |node| match node {
-            Node::Host(host) => graph.switches[self.tor_of(host).0 as usize].group,
-            Node::Switch(switch) => graph.switches[switch.0 as usize].group,
-        };
-        match (group(spec.owner), group(spec.peer)) {
-            (Some(a), Some(b)) if a == b => Reach::Group,
+        match self.declared_groups(port) {
+            [Some(a), Some(b)] if a == b => Reach::Group,
             _ => Reach::Network,
         }
+    }
+
+    /// Whether the link of a port joins two of the groups that a graph declares.
+    pub fn joins_groups(&self, port: PortId) -> bool {
+        matches!(self.declared_groups(port), [Some(a), Some(b)] if a != b)
+    }
+
+    /// The groups that a graph declares for the ends of a port's link.
+    fn declared_groups(&self, port: PortId) -> [Option<u32>; 2] {
+        let Some(graph) = self.graph() else { return [None; 2] };
+        let spec = self.port(port);
+        [spec.owner, spec.peer].map(|node| match node {
+            Node::Host(host) => graph.switches[self.tor_of(host).0 as usize].group,
+            Node::Switch(switch) => graph.switches[switch.0 as usize].group,
+        })
     }
 
     /// The time that a packet takes from its arrival at a switch to the output queue.

@@ -131,7 +131,7 @@ impl Case {
             phantom: self
                 .seed
                 .is_multiple_of(4)
-                .then_some(PhantomQueues { drain: 0.9, ecn: Thresholds::Bdp(0.2, 0.8) }),
+                .then_some(PhantomQueues { drain: 0.9, ecn: Some(Thresholds::Bdp(0.2, 0.8)) }),
             payload: PayloadMode::Real,
             seed: self.seed,
             until: Some(LIMIT),

@@ -5,7 +5,9 @@ use weft_cc::{Rate, Span};
 use weft_stack::rng::Rng;
 
 use super::{PUBLIC, bundled, public};
-use crate::topology::{Cut, Direction, HostId, Node, PortId, SwitchId, Topology, TopologySpec, parse_topo};
+use crate::topology::{
+    Cut, Direction, HostId, Node, PortId, SwitchId, Topology, TopologySpec, parse_graph, parse_topo,
+};
 
 struct Expected {
     file: &'static str,
@@ -234,6 +236,22 @@ fn pair_round_trips_use_the_rate_of_each_link() {
     let slow = fabric.with_link_rate(Rate::from_gbps(10));
     assert!(slow.ports().iter().all(|p| p.rate == Rate::from_gbps(10)));
     assert_eq!((slow.host_rate(), slow.oversubscription(0)), (Rate::from_gbps(10), 4.0));
+}
+
+/// With links of one rate, the way through `c` is the slower one; before, it was that through `b`.
+#[test]
+fn the_slowest_ways_of_a_graph_follow_the_rate_of_its_links() {
+    let text = |rate: &str| {
+        format!(
+            "switch a\nswitch b\nswitch c\nswitch d\nhost h0\nhost h1\nlink h0 a\nlink h1 d\n\
+             link a b{rate}\nlink b d{rate}\nlink a c latency=2us\nlink c d\n"
+        )
+    };
+    let build = |rate| parse_graph("ways.graph", &text(rate)).unwrap();
+    let rate = Rate::from_gbps(100);
+    let (changed, expected) = (build(" rate=1G").with_link_rate(rate), build(""));
+    assert_eq!(changed.network_rtt(4160, 84), expected.network_rtt(4160, 84));
+    assert_eq!(changed, expected);
 }
 
 #[test]
