@@ -118,6 +118,46 @@ fn idle_flows_take_as_long_as_their_path_and_its_slowest_link() {
     }
 }
 
+/// The ways of packets part in the data centres and meet again at the border.
+#[test]
+fn an_idle_flow_over_a_slow_border_takes_its_ideal_time() {
+    for spec in [
+        "two-dc:k=4,border-latency=10us,border-links=1,border-link=25G",
+        "two-dc:k=4,border-latency=10us,border-links=2,border-link=10G",
+    ] {
+        let config = flows(build(spec), &["0->31 id 1 start 0 size 20000000".to_owned()]);
+        let config = RunConfig { queue_bytes: Some(100_000_000), ..unthrottled(config) };
+        let report = on_threads(&config, 1);
+        let ideal = config.ideal_fct(HostId(0), HostId(31), 20_000_000);
+        let slowdown = time(&report, 0).as_us_f64() / ideal.as_us_f64();
+        // Packets spread over two links by chance: the longer queue has a few percent more than half of them.
+        assert!((0.999..1.05).contains(&slowdown), "{spec}: {slowdown}");
+    }
+}
+
+/// The first link of the quickest way has the longer delay.
+#[test]
+fn the_ideal_time_is_that_of_the_quickest_way_as_a_whole() {
+    let fabric = "\
+switch a
+switch b
+switch c
+switch d
+host h[0-1]
+link h0 a latency=1us
+link h1 d latency=1us
+link a b latency=1us
+link b d latency=10ms
+link a c latency=2us
+link c d latency=1us
+";
+    let topology = parse_graph("ways.graph", fabric).unwrap();
+    let rate = topology.host_rate();
+    let config = flows(topology, &["0->1 id 1 start 0 size 4096".to_owned()]);
+    let ideal = config.ideal_delivery(HostId(0), HostId(1), 4096);
+    assert_eq!(ideal, rate.time_for(4160).times(4) + Span::from_us(5));
+}
+
 /// `nscc` in both zones.
 fn with_zones(config: RunConfig) -> RunConfig {
     let intra = Some(Algorithms { cc: CcChoice::default(), lb: LbChoice::default() });
@@ -197,7 +237,7 @@ fn a_phantom_queue_at_the_border_alone_marks_what_crosses_it() {
     let lines = ["0->2 id 1 start 0 size 20000000".to_owned(), "1->0 id 2 start 0 size 2000000".to_owned()];
     let base = flows(topology, &lines);
     let phantom = |name: &str| {
-        let queues = PhantomQueues { drain: 0.5, ecn: Thresholds::Bytes(50_000, 100_000) };
+        let queues = PhantomQueues { drain: 0.5, ecn: Some(Thresholds::Bytes(50_000, 100_000)) };
         let class = PortClass { name: name.to_owned(), phantom: Some(queues), ..PortClass::default() };
         on_threads(&RunConfig { port_classes: vec![class], ..unthrottled(base.clone()) }, 1)
             .packets

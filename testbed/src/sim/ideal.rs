@@ -6,17 +6,23 @@ use std::collections::{BTreeMap, BinaryHeap};
 use weft_cc::{Rate, Span, Time};
 
 use super::config::RunConfig;
-use crate::topology::{HostId, NextPorts, Node, PortId};
+use crate::topology::{HostId, Node, PortSpec, SwitchId};
 use crate::workload::{Flow, Start, Task, TriggerBank, TriggerIdx, Workload};
 
-/// A link on the way from one host to another.
+/// The links of one hop between two hosts, over which packets may be spread.
 #[derive(Clone, Copy)]
 struct Hop {
+    /// The rate of the fastest of them.
     rate: Rate,
-    /// Propagation, and the latency of the switch at its end.
+    /// The sum of their rates.
+    sum: Rate,
+}
+
+/// The ways from one host to another.
+struct Ways {
+    hops: Vec<Hop>,
+    /// Propagation and the latency of switches on the quickest way.
     latency: Span,
-    /// Number of links among which packets may be spread here; 1 if all of them pass this one.
-    ways: u32,
 }
 
 impl RunConfig {
@@ -24,69 +30,107 @@ impl RunConfig {
     /// packets follow each other without a gap from the source's link on, each switch passes a packet on when it has all
     /// of it, and packets queue only behind packets of their own flow, at links that all of them pass.
     pub fn ideal_delivery(&self, src: HostId, dst: HostId, bytes: u64) -> Span {
-        self.delivery_over(&self.path(src, dst), bytes)
+        self.delivery_over(&self.ways(src, dst), bytes)
     }
 
     /// The time from the start of a flow until its source knows that its destination has all of it, in an idle fabric:
     /// [`RunConfig::ideal_delivery`], and the way of one acknowledgement of the smallest size back.
     pub fn ideal_fct(&self, src: HostId, dst: HostId, bytes: u64) -> Span {
         let ack = u64::from(self.smallest_ack());
-        let back = self.path(dst, src);
-        let back = back.iter().fold(Span::ZERO, |sum, hop| sum + hop.rate.time_for(ack) + hop.latency);
+        let back = self.ways(dst, src);
+        let back = back.hops.iter().fold(back.latency, |sum, hop| sum + hop.rate.time_for(ack));
         self.ideal_delivery(src, dst, bytes) + back
     }
 
-    /// The links of a path; in a folded Clos those of the others of the same pair are alike. Empty from a host to itself. Where the ways of
-    /// packets part, they meet again at the last switch.
-    fn path(&self, src: HostId, dst: HostId) -> Vec<Hop> {
-        let topology = &self.topology;
-        let mut hops = Vec::new();
-        let mut port = topology.nic(src);
-        let mut ways = 1u32;
-        // A path is loop-free; the bound is for fabrics that are not.
-        while src != dst && hops.len() <= topology.switches() as usize {
-            let spec = topology.port(port);
-            let Node::Switch(switch) = spec.peer else {
-                hops.push(Hop { rate: spec.rate, latency: spec.latency, ways: 1 });
-                break;
-            };
-            hops.push(Hop { rate: spec.rate, latency: spec.latency + topology.switch_latency(switch), ways });
-            let next = topology.next_ports(switch, dst);
-            ways = ways.saturating_mul(next.len());
-            port = match next {
-                NextPorts::Range(range) => range.first,
-                // Links of a graph may differ: the quickest one counts.
-                NextPorts::List(_) => {
-                    let cost =
-                        |port: &PortId| (topology.port(*port).latency, Reverse(topology.port(*port).rate));
-                    next.iter().min_by_key(cost).unwrap_or(next.nth(0))
-                }
-            };
+    /// The ways from `src` to `dst`; no hops from a host to itself.
+    fn ways(&self, src: HostId, dst: HostId) -> Ways {
+        match self.topology.is_graph() {
+            _ if src == dst => Ways { hops: Vec::new(), latency: Span::ZERO },
+            true => self.ways_of_graph(src, dst),
+            false => self.ways_of_clos(src, dst),
         }
-        hops
     }
 
-    /// When the last packet of a flow of `bytes` has arrived at the end of `path`: the completion time of a flow shop in
-    /// which all jobs but the last one are alike, and some machines have several copies.
-    fn delivery_over(&self, path: &[Hop], bytes: u64) -> Span {
+    /// The ways in a folded Clos, where those of one pair are alike, and as many links lead down to a tier as up from it.
+    fn ways_of_clos(&self, src: HostId, dst: HostId) -> Ways {
+        let topology = &self.topology;
+        let mut ways = Ways { hops: Vec::new(), latency: Span::ZERO };
+        let mut links = 1u32;
+        let mut port = topology.nic(src);
+        loop {
+            let PortSpec { rate, latency, peer, .. } = *topology.port(port);
+            let sum = Rate::from_bps(rate.as_bps().saturating_mul(u64::from(links)));
+            ways.hops.push(Hop { rate, sum });
+            ways.latency = ways.latency + latency;
+            let Node::Switch(switch) = peer else { break };
+            ways.latency = ways.latency + topology.switch_latency(switch);
+            let next = topology.next_ports(switch, dst);
+            links = links.saturating_mul(next.len());
+            port = next.nth(0);
+        }
+        let hops = ways.hops.len();
+        for down in hops.div_ceil(2)..hops {
+            let (up, rate) = (ways.hops[hops - 1 - down], ways.hops[down].rate);
+            let links = up.sum.as_bps() / up.rate.as_bps().max(1);
+            ways.hops[down].sum = Rate::from_bps(rate.as_bps().saturating_mul(links));
+        }
+        ways
+    }
+
+    /// The ways in a graph, whose links may differ.
+    fn ways_of_graph(&self, src: HostId, dst: HostId) -> Ways {
+        let topology = &self.topology;
+        let [from, to] = [src, dst].map(|host| topology.tor_of(host));
+        let [up, down] =
+            [topology.nic(src), topology.port(topology.nic(dst)).reverse].map(|p| topology.port(p));
+        let lone = |port: &PortSpec| Hop { rate: port.rate, sum: port.rate };
+        let mut hops = vec![lone(up)];
+        let arrival = up.latency + topology.switch_latency(from);
+        // The least latency of the ways to each switch that the hop before leads to.
+        let mut reached = BTreeMap::from([(from, arrival)]);
+        topology.each_stage(from, to, dst, |links| {
+            let mut next: BTreeMap<SwitchId, Span> = BTreeMap::new();
+            let mut hop = Hop { rate: Rate::from_bps(0), sum: Rate::from_bps(0) };
+            for port in links.iter().map(|port| topology.port(*port)) {
+                hop.rate = hop.rate.max(port.rate);
+                hop.sum = Rate::from_bps(hop.sum.as_bps().saturating_add(port.rate.as_bps()));
+                if let (Node::Switch(owner), Node::Switch(peer)) = (port.owner, port.peer) {
+                    let arrival = reached[&owner] + port.latency + topology.switch_latency(peer);
+                    next.entry(peer).and_modify(|least| *least = arrival.min(*least)).or_insert(arrival);
+                }
+            }
+            hops.push(hop);
+            reached = next;
+        });
+        hops.push(lone(down));
+        Ways { hops, latency: reached[&to] + down.latency }
+    }
+
+    /// When the last packet of a flow of `bytes` has arrived over `ways`: the completion time of a flow shop in which all
+    /// jobs but the last one are alike, and some machines have several copies.
+    fn delivery_over(&self, ways: &Ways, bytes: u64) -> Span {
         let overhead = u64::from(self.data_overhead());
         let mtu = u64::from(self.mtu);
         let full_packets = bytes.div_ceil(mtu).max(1) - 1;
         let rest = bytes - full_packets * mtu + overhead;
-        // The time of the first full packet, and the time between two of them.
-        let (mut first, mut gap) = (Span::ZERO, Span::ZERO);
+        // The time of the first full packet, that by which the others arrive later, and that between two of them.
+        let (mut first, mut later, mut gap) = (Span::ZERO, Span::ZERO, Span::ZERO);
         // When the last full packet, and the last packet, have arrived.
         let (mut full, mut last) = (Span::ZERO, Span::ZERO);
-        for Hop { rate, ways, .. } in path {
+        for Hop { rate, sum } in &ways.hops {
             let (each, short) = (rate.time_for(mtu + overhead), rate.time_for(rest));
             first = first + each;
             if full_packets == 0 {
                 last = last + short;
                 continue;
             }
-            gap = gap.max(Span::from_ps(each.as_ps() / u64::from(*ways)));
-            let in_line = first + gap.times(full_packets - 1);
-            if *ways > 1 {
+            // The mean time between two packets, if the links of this hop are never idle.
+            let mean = u128::from(each.as_ps()) * u128::from(rate.as_bps()) / u128::from(sum.as_bps().max(1));
+            let mean = Span::from_ps(mean as u64);
+            gap = gap.max(mean);
+            later = later.max(mean.times(full_packets).minus(each));
+            let in_line = first + later;
+            if sum > rate {
                 (full, last) = ((full + each).max(in_line), last + short);
             } else if last >= full {
                 full = (full + each).max(in_line);
@@ -98,7 +142,7 @@ impl RunConfig {
                 full = (full.max(last) + each).max(in_line);
             }
         }
-        path.iter().fold(full.max(last), |sum, hop| sum + hop.latency)
+        full.max(last) + ways.latency
     }
 
     /// Bytes of a flow on the wire.

@@ -177,7 +177,13 @@ impl Topology {
 
     /// Passes the links that shortest paths between two switches take at each hop to `each`, in rising order; `host` is
     /// attached to the second switch.
-    fn each_stage(&self, from: SwitchId, to: SwitchId, host: HostId, mut each: impl FnMut(Vec<PortId>)) {
+    pub(crate) fn each_stage(
+        &self,
+        from: SwitchId,
+        to: SwitchId,
+        host: HostId,
+        mut each: impl FnMut(Vec<PortId>),
+    ) {
         let mut reached = vec![from];
         while reached != [to] {
             let mut links: Vec<PortId> =
