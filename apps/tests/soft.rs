@@ -267,3 +267,29 @@ fn options_that_make_no_sense_are_refused() {
             .contains("--threads: has no effect on software switches")
     );
 }
+
+/// Both flows pass the slow link between the switches.
+#[test]
+fn flows_over_a_graph_arrive() {
+    let lab = Lab::new();
+    let file = lab.file("flows.cm", &matrix([(0, 8), (9, 1), (2, 15)], 50_000));
+    let fabric = "dumbbell:hosts=8,bottleneck=10G,delay=10us";
+    let report = json(&lab.run(&[
+        "run",
+        "--on",
+        "soft",
+        "--topology",
+        fabric,
+        "--matrix",
+        &file,
+        SLOW,
+        "--json",
+        "-",
+    ]));
+    assert_eq!(
+        (number(&report, "/flows/completed"), number(&report, "/predicted/completed")),
+        (3, 3),
+        "{report}"
+    );
+    takes_its_time(&report);
+}

@@ -9,8 +9,10 @@ use weft_stack::packet::Addr;
 use weft_testbed::sim::{RunConfig, RunProgress};
 use weft_testbed::workload::{Flow, Start, TriggerBank, TriggerIdx, Workload};
 
-/// Without news or a packet for so long, a run is given up.
+/// Without news or a packet for so long, a run is given up; but not before so many round trips of the network, which may
+/// take long in slow motion.
 const SILENCE: Span = Span::from_ms(10_000);
+const SILENT_ROUND_TRIPS: u64 = 4;
 /// Bytes of payload up to which all of it is made before a run and compared after it, so that neither costs the flows
 /// time. Receivers need as many again. With more, each flow's payload is made when it starts.
 const MADE_AHEAD: u64 = 2 << 30;
@@ -86,6 +88,8 @@ pub(crate) struct Coordinator<'a> {
     running: usize,
     begin: Time,
     until: Option<Span>,
+    /// Without news or a packet for so long, the run is given up.
+    silence: Span,
     /// When something last went forward, or the last start that the workload sets.
     last_news: Time,
     moved: u64,
@@ -104,6 +108,7 @@ impl<'a> Coordinator<'a> {
             running: hosts,
             begin: Time::ZERO,
             until: config.until,
+            silence: SILENCE.max(config.network_rtt().times(SILENT_ROUND_TRIPS)),
             last_news: Time::ZERO,
             moved: 0,
             agenda: BinaryHeap::new(),
@@ -185,19 +190,47 @@ impl<'a> Coordinator<'a> {
         flows
     }
 
-    /// Whether the run is over at `now`: all flows have ended, time is up, or nothing has moved for 10 s. `moved` is any
+    /// Whether the run is over at `now`: all flows have ended, time is up, or nothing has moved for too long. `moved` is any
     /// count that grows as long as something moves.
     pub(crate) fn is_over(&mut self, now: Time, moved: u64) -> bool {
         if std::mem::replace(&mut self.moved, moved) != moved {
             self.last_news = self.last_news.latest(now);
         }
         let time_is_up = self.until.is_some_and(|until| now.since(self.begin) >= until);
-        self.running == 0 || time_is_up || now.since(self.last_news) >= SILENCE
+        self.running == 0 || time_is_up || now.since(self.last_news) >= self.silence
     }
 
     /// How far the run is; `events` is the number of frames so far.
     pub(crate) fn progress(&self, now: Time, events: u64) -> RunProgress {
         let now = Time::ZERO + now.since(self.begin);
         RunProgress { now, flows_done: self.delivered, flows_total: self.flows, events }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weft_stack::rng::Rng;
+    use weft_testbed::topology::TopologySpec;
+    use weft_testbed::workload::WorkloadSpec;
+
+    /// The time after which a run over `fabric`, `slow` times slower, is given up if nothing moves.
+    fn silence(fabric: &str, slow: u32) -> Span {
+        let fabric = fabric.parse::<TopologySpec>().unwrap().build().unwrap().slowed(slow);
+        let workload: WorkloadSpec = "permutation".parse().unwrap();
+        let workload = workload.build(Some(fabric.hosts()), 1, &mut Rng::new(1, 1)).unwrap();
+        let config = RunConfig::new(fabric, workload);
+        let mut coordinator = Coordinator::new(&config, 1, 1);
+        coordinator.begin(Time::ZERO);
+        let is_over = |second: &u64| coordinator.is_over(Time::ZERO + Span::from_ms(second * 1_000), 0);
+        Span::from_ms((0..1_000).find(is_over).unwrap() * 1_000)
+    }
+
+    #[test]
+    fn a_silent_run_is_given_up_after_ten_seconds_or_some_round_trips() {
+        assert_eq!(silence("leaf-spine:hosts=16,leaves=4", 500), Span::from_ms(10_000));
+        // A way of 12.5 s.
+        let far = silence("dumbbell:hosts=2,bottleneck=10G,delay=100ms", 125);
+        assert!((Span::from_ms(100_000)..Span::from_ms(110_000)).contains(&far), "{far:?}");
     }
 }
