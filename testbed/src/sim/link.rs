@@ -288,7 +288,9 @@ impl LinkFaultState {
         // Each link and draw has its own generator, so that links do not affect each other's outcomes.
         self.draws += 1;
         let mut rng = Rng::new(seed ^ u64::from(id) << 32, self.draws);
-        if !self.up || rng.chance(faults.loss_of(size)) || self.loses_in_burst(id, seed) {
+        // Each packet counts for the model of bursts, whatever else happens to it.
+        let in_burst = self.loses_in_burst(id, seed);
+        if in_burst || !self.up || rng.chance(faults.loss_of(size)) {
             self.counters.lost += 1;
             return None;
         }
@@ -315,6 +317,7 @@ impl LinkFaultState {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sim::correlated::{CorrelatedLoss, GilbertElliott};
 
     #[test]
     fn packets_keep_their_order_when_the_extra_delay_shrinks() {
@@ -328,5 +331,21 @@ mod tests {
         assert_eq!([40, 89, 95].map(|at| condition.on_time(at)), [121, 122, 125]);
         condition.change(&spec, LinkChange::Restore);
         assert_eq!([100, 127].map(|at| condition.on_time(at)), [126, 127]);
+    }
+
+    #[test]
+    fn packets_that_are_lost_otherwise_count_for_bursts_as_well() {
+        let spec =
+            LinkSpec { id: 3, rate: Rate::from_gbps(100), latency: 1_000, faults: LinkFaults::default() };
+        let mut condition = Condition::new(&spec);
+        // Bad, good, bad, …
+        let model = GilbertElliott { to_bad: 1.0, to_good: 1.0, loss_bad: 1.0, loss_good: 0.0 };
+        condition.change(&spec, LinkChange::Correlated(CorrelatedLoss::GilbertElliott(model)));
+        let mut is_lost = || condition.draw_outcome(3, 1, 1_000).is_none();
+        assert_eq!([is_lost(), is_lost()], [true, false]);
+        condition.change(&spec, LinkChange::Drop(1.0));
+        assert!(condition.draw_outcome(3, 1, 1_000).is_none());
+        condition.change(&spec, LinkChange::Drop(0.0));
+        assert!(condition.draw_outcome(3, 1, 1_000).is_some(), "the packet before was the bad one");
     }
 }

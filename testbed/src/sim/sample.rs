@@ -8,7 +8,7 @@ use weft_cc::{Span, Time};
 pub struct PortSample {
     /// The port's number in the topology.
     pub port: u32,
-    /// Bytes of data in its queue at the end of the interval.
+    /// Bytes of data in its queue at the end of the interval; [`u32::MAX`] if there are more.
     pub data_bytes: u32,
     /// Bytes of control packets and trimmed packets in its queue at the end of the interval.
     pub control_bytes: u32,

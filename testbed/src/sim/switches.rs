@@ -348,11 +348,12 @@ impl Switch {
     }
 
     pub(super) fn sample(&mut self, samples: &mut Vec<PortSample>) {
+        let fits = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);
         for (port, id) in self.ports.iter_mut().zip(self.first_port..) {
             let sample = PortSample {
                 port: id,
-                data_bytes: port.queue.data_bytes() as u32,
-                control_bytes: port.queue.control_bytes() as u32,
+                data_bytes: fits(port.queue.data_bytes()),
+                control_bytes: fits(port.queue.control_bytes()),
                 sent_bytes: port.link.take_sent_bytes(),
             };
             if (sample.data_bytes, sample.control_bytes, sample.sent_bytes) != (0, 0, 0) {

@@ -151,7 +151,7 @@ impl Steering {
         match self {
             Steering::Ecmp => hasher.choose(*flow_hash, choices),
             Steering::Exact => take_digit(flow_hash, choices),
-            Steering::Adaptive(state) => state.choose(now, *flow_hash, backlogs),
+            Steering::Adaptive(state) => state.choose(now, *flow_hash, choices, backlogs),
         }
     }
 }
@@ -196,11 +196,19 @@ impl AdaptiveState {
         AdaptiveState { config, random, measures: Vec::new(), flowlets: Flowlets::default() }
     }
 
-    /// The choice, of several, for a packet with `flow_hash` that arrives at `now`, ps. `backlogs` are those of the ports in
-    /// order.
-    pub fn choose(&mut self, now: u64, flow_hash: u32, backlogs: impl Iterator<Item = Backlog>) -> u32 {
+    /// The choice, of `choices` ports, for a packet with `flow_hash` that arrives at `now`, ps. `backlogs` are those of the
+    /// ports in order.
+    pub fn choose(
+        &mut self,
+        now: u64,
+        flow_hash: u32,
+        choices: u32,
+        backlogs: impl Iterator<Item = Backlog>,
+    ) -> u32 {
         let Some(sticky) = self.config.sticky else { return self.least(backlogs) };
-        if let Some(choice) = self.flowlets.current(now, flow_hash, sticky.as_ps()) {
+        // Flows to different destinations may have one hash, and different numbers of ports.
+        let current = self.flowlets.current(now, flow_hash, sticky.as_ps());
+        if let Some(choice) = current.filter(|choice| *choice < choices) {
             return choice;
         }
         let choice = self.least(backlogs);
@@ -268,10 +276,10 @@ mod tests {
     #[test]
     fn the_least_queue_is_chosen_and_ties_are_broken_evenly() {
         let mut least = state(QueueMeasure::LeastQueue, None);
-        assert_eq!(least.choose(0, 1, backlogs(&[9, 3, 7])), 1);
+        assert_eq!(least.choose(0, 1, 3, backlogs(&[9, 3, 7])), 1);
         let mut counts = [0; 4];
         for _ in 0..3_000 {
-            counts[least.choose(0, 1, backlogs(&[5, 4, 4, 4])) as usize] += 1;
+            counts[least.choose(0, 1, 4, backlogs(&[5, 4, 4, 4])) as usize] += 1;
         }
         // Binomial with a deviation of 26: the bounds are six deviations away.
         assert!(counts[0] == 0 && counts[1..].iter().all(|n| (845..1_155).contains(n)), "{counts:?}");
@@ -287,7 +295,7 @@ mod tests {
             ([199, 100, 200], &[0, 1]),
             ([900, 200, 1_000_000], &[0, 1, 2]),
         ] {
-            let mut seen: Vec<u32> = (0..200).map(|_| levels.choose(0, 1, backlogs(&queues))).collect();
+            let mut seen: Vec<u32> = (0..200).map(|_| levels.choose(0, 1, 3, backlogs(&queues))).collect();
             seen.sort_unstable();
             seen.dedup();
             assert_eq!(seen, expected, "{queues:?}");
@@ -297,19 +305,27 @@ mod tests {
     #[test]
     fn a_flow_keeps_its_port_until_it_pauses() {
         let mut sticky = state(QueueMeasure::LeastQueue, Some(Span::from_ps(100)));
-        assert_eq!(sticky.choose(0, 1, backlogs(&[0, 5])), 0);
-        assert_eq!(sticky.choose(60, 2, backlogs(&[9, 5])), 1, "another flow");
-        assert_eq!(sticky.choose(100, 1, backlogs(&[9, 5])), 0);
-        assert_eq!(sticky.choose(200, 1, backlogs(&[9, 5])), 0, "each packet prolongs the flowlet");
-        assert_eq!(sticky.choose(301, 1, backlogs(&[9, 5])), 1);
-        assert_eq!(sticky.choose(302, 1, backlogs(&[0, 5])), 1);
+        assert_eq!(sticky.choose(0, 1, 2, backlogs(&[0, 5])), 0);
+        assert_eq!(sticky.choose(60, 2, 2, backlogs(&[9, 5])), 1, "another flow");
+        assert_eq!(sticky.choose(100, 1, 2, backlogs(&[9, 5])), 0);
+        assert_eq!(sticky.choose(200, 1, 2, backlogs(&[9, 5])), 0, "each packet prolongs the flowlet");
+        assert_eq!(sticky.choose(301, 1, 2, backlogs(&[9, 5])), 1);
+        assert_eq!(sticky.choose(302, 1, 2, backlogs(&[0, 5])), 1);
+    }
+
+    /// Two flows to different destinations may have one hash.
+    #[test]
+    fn a_port_of_another_flow_with_the_same_hash_is_taken_only_where_it_exists() {
+        let mut sticky = state(QueueMeasure::LeastQueue, Some(Span::from_ps(100)));
+        assert_eq!(sticky.choose(0, 1, 3, backlogs(&[9, 9, 0])), 2);
+        assert_eq!(sticky.choose(10, 1, 2, backlogs(&[9, 0])), 1);
     }
 
     #[test]
     fn flows_that_have_paused_are_forgotten() {
         let mut sticky = state(QueueMeasure::LeastQueue, Some(Span::from_ps(100)));
         for flow in 0..100_000 {
-            sticky.choose(u64::from(flow) * 10, flow, backlogs(&[0, 0]));
+            sticky.choose(u64::from(flow) * 10, flow, 2, backlogs(&[0, 0]));
         }
         assert!(sticky.flowlets.by_flow.len() <= 1_025, "{}", sticky.flowlets.by_flow.len());
     }
