@@ -115,3 +115,22 @@ fn a_file_that_cannot_be_drawn_is_refused_with_its_name_and_what_was_expected() 
     );
     assert!(!dir.join("report.html").exists());
 }
+
+#[test]
+fn a_page_does_not_take_the_place_of_a_file_that_it_is_drawn_from() {
+    let dir = scratch("own");
+    let flows = dir.join("flows.csv");
+    let contents = "id,fct_us\n1,100\n2,100\n";
+    fs::write(&flows, contents).unwrap();
+    let link = dir.join("page.html");
+    std::os::unix::fs::symlink(&flows, &link).unwrap();
+    for out in [&flows, &link, &dir.join("../plot-own/flows.csv")] {
+        let said = refusal(&[flows.to_str().unwrap(), "-o", out.to_str().unwrap()]);
+        assert!(said.contains("flows.csv is one of the files to draw; expected another name"), "{said}");
+        assert_eq!(fs::read_to_string(&flows).unwrap(), contents);
+    }
+    // Flows that end together have a curve.
+    let page = dir.join("new.html");
+    assert!(weft(&["plot", flows.to_str().unwrap(), "-o", page.to_str().unwrap()]).status.success());
+    assert!(!fs::read_to_string(&page).unwrap().contains("NaN"));
+}

@@ -1,5 +1,6 @@
 //! Tests of the engine: threads, samples and traces do not change results, and links follow their events.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use weft_cc::{Rate, Span, Time};
 use weft_stack::event::{Record, Selection, json};
@@ -39,10 +40,13 @@ fn with_faults(config: &RunConfig, events: Vec<LinkEvent>) -> RunReport {
 struct Kept {
     ports: Vec<(Time, PortSample)>,
     flows: Vec<(Time, FlowSample)>,
+    intervals: Vec<Range<Time>>,
 }
 
 impl SampleSink for Kept {
-    fn sample(&mut self, at: Time, ports: &[PortSample], flows: &[FlowSample]) {
+    fn sample(&mut self, interval: Range<Time>, ports: &[PortSample], flows: &[FlowSample]) {
+        let at = interval.end;
+        self.intervals.push(interval);
         self.ports.extend(ports.iter().map(|sample| (at, *sample)));
         self.flows.extend(flows.iter().map(|sample| (at, *sample)));
     }
@@ -115,6 +119,35 @@ fn the_incomplete_last_interval_is_sampled() {
         assert!(*times.last().unwrap() >= report.end.as_ps(), "{times:?}, end {:?}", report.end);
         assert_eq!(sampled(&config, every, 3), (report, kept));
     }
+}
+
+#[test]
+fn a_sample_after_an_idle_time_is_of_its_own_interval_only() {
+    let text = "Nodes 64\nConnections 2\n1->40 start 1000 size 900000\n2->50 start 3010 size 900000\n";
+    let workload = parse_cm("late.cm", text, CmOptions::default()).unwrap();
+    let config = RunConfig { workload: workload.into(), ..config(LEAF_SPINE, "permutation", 1, 5) };
+    let (report, kept) = sampled(&config, Span::from_us(50), 1);
+    assert_eq!(kept.intervals[0], at_us(1_000)..at_us(1_050), "nothing happens before the first flow");
+    let last = kept.intervals.last().unwrap().end;
+    for interval in &kept.intervals {
+        assert!(interval.start.as_ps().is_multiple_of(50_000_000), "{interval:?}");
+        let whole = interval.end.since(interval.start) == Span::from_us(50);
+        assert!(
+            whole || interval.end == last && interval.start.as_ps() < interval.end.as_ps(),
+            "{interval:?}"
+        );
+    }
+    let skipped = kept.intervals.windows(2).filter(|pair| pair[0].end != pair[1].start).count();
+    assert_eq!(skipped, 1, "{:?}", kept.intervals);
+    // What a link can carry in the interval of the sample, and the packet begun in it.
+    let most = Rate::from_gbps(100).bytes_in(Span::from_us(50)) + 4160;
+    assert!(kept.ports.iter().all(|(_, sample)| sample.sent_bytes <= most));
+    assert_eq!(received(&kept, &report), sizes(&report));
+    assert_eq!(sampled(&config, Span::from_us(50), 3), (report, kept));
+}
+
+fn at_us(us: u64) -> Time {
+    Time::ZERO + Span::from_us(us)
 }
 
 #[test]
@@ -249,8 +282,8 @@ struct Stopper<'a> {
 }
 
 impl SampleSink for Stopper<'_> {
-    fn sample(&mut self, at: Time, ports: &[PortSample], flows: &[FlowSample]) {
-        self.kept.sample(at, ports, flows);
+    fn sample(&mut self, interval: Range<Time>, ports: &[PortSample], flows: &[FlowSample]) {
+        self.kept.sample(interval, ports, flows);
         self.stop.store(at.as_ps() >= 15_000_000, Ordering::Relaxed);
     }
 }

@@ -1,5 +1,6 @@
 //! Links that are slow from the start: their rate, their queues, and later changes.
 
+use std::ops::Range;
 use weft_cc::{Rate, Span, Time};
 use weft_stack::rng::Rng;
 use weft_testbed::link_events::Degradation;
@@ -49,7 +50,7 @@ fn last(report: &RunReport) -> f64 {
 struct Longest(Vec<u32>);
 
 impl SampleSink for Longest {
-    fn sample(&mut self, _: Time, ports: &[PortSample], _: &[FlowSample]) {
+    fn sample(&mut self, _: Range<Time>, ports: &[PortSample], _: &[FlowSample]) {
         for port in ports {
             let longest = &mut self.0[port.port as usize];
             *longest = (*longest).max(port.data_bytes);

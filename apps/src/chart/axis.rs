@@ -11,22 +11,30 @@ pub(crate) struct Axis {
 
 /// About as many ticks as an axis gets.
 const TICKS: f64 = 6.0;
+/// The least and the greatest high end of an axis. Ticks beyond have no exact steps; values beyond lie at the end.
+const ENDS: (f64, f64) = (1e-12, 1e15);
+/// The most decimals of a tick.
+const DECIMALS: i32 = 13;
 
 impl Axis {
     /// An axis from 0 to a round number not below the greatest of `values`. `label` names the quantity and its unit.
     pub(crate) fn from_zero(label: &str, values: impl IntoIterator<Item = f64>) -> Axis {
         let most = values.into_iter().filter(|value| value.is_finite()).fold(0.0, f64::max);
-        let most = if most > 0.0 { most } else { 1.0 };
+        let most = if most > 0.0 { most.clamp(ENDS.0, ENDS.1) } else { 1.0 };
         let step = round_up(most / TICKS);
         Axis { label: label.to_owned(), low: 0.0, high: step * (most / step).ceil(), step }
     }
 
-    /// An axis between the least and the greatest of `values`, or from 0 if that is not far.
+    /// An axis between the least and the greatest of `values`, or from 0 if that is not far. If all values are equal and a
+    /// round number, the axis ends there and begins a step before it.
     pub(crate) fn around(label: &str, values: impl IntoIterator<Item = f64> + Clone) -> Axis {
         let axis = Axis::from_zero(label, values.clone());
         let least = values.into_iter().filter(|value| value.is_finite()).fold(f64::INFINITY, f64::min);
         if !least.is_finite() || least < axis.high / 2.0 {
             return axis;
+        }
+        if least >= axis.high {
+            return Axis { low: axis.high - axis.step, ..axis };
         }
         let step = round_up(((axis.high - least) / TICKS).max(axis.high * 1e-6));
         let low = step * (least / step).floor();
@@ -52,7 +60,8 @@ impl Axis {
     pub(super) fn ticks(&self) -> Vec<(f64, String)> {
         let count = ((self.high - self.low) / self.step).round() as usize;
         let mut decimals = 0;
-        while decimals < 6 && (self.step * 10f64.powi(decimals)).fract() > 1e-9 {
+        let is_whole = |number: f64| (number - number.round()).abs() < 1e-9 && number >= 0.5;
+        while decimals < DECIMALS && !is_whole(self.step * 10f64.powi(decimals)) {
             decimals += 1;
         }
         let tick = |n: usize| self.low + self.step * n as f64;
@@ -91,8 +100,23 @@ mod tests {
         assert_eq!(texts(&Axis::from_zero("", [])), ["0.0", "0.2", "0.4", "0.6", "0.8", "1.0"]);
         assert_eq!(texts(&Axis::around("", [98.0, 100.0])), ["98.0", "98.5", "99.0", "99.5", "100.0"]);
         assert_eq!(texts(&Axis::share("")).last().unwrap(), "1.0");
+        assert_eq!(texts(&Axis::around("", [100.0, 100.0])), ["80", "100"]);
         let axis = Axis::from_zero("", [f64::NAN, 2e9]);
         assert_eq!(axis.place(2e9, 0.0, 100.0), 100.0);
         assert_eq!(axis.place(-1.0, 0.0, 100.0), 0.0);
+    }
+
+    #[test]
+    fn values_of_any_size_have_an_axis_and_a_place_on_it() {
+        for value in [f64::MIN_POSITIVE, 5e-324, 1e-12, 3.0, 1e15, 1.7e308, f64::MAX] {
+            for values in [[value, value], [value / 2.0, value], [0.0, value], [value, f64::INFINITY]] {
+                for axis in [Axis::from_zero("", values), Axis::around("", values)] {
+                    let ticks = axis.ticks();
+                    assert!((2..=20).contains(&ticks.len()), "{values:?}: {axis:?}");
+                    assert_ne!(ticks[0].1, ticks[1].1, "{values:?}");
+                    assert!((0.0..=100.0).contains(&axis.place(value, 0.0, 100.0)), "{values:?}: {axis:?}");
+                }
+            }
+        }
     }
 }

@@ -43,6 +43,7 @@ pub(crate) fn plot(args: &PlotArgs) -> Result<(), Failure> {
     for file in &args.files {
         files.push((file, kind(file)?));
     }
+    spare_inputs(args)?;
     let of = |wanted: fn(&Kind) -> bool| -> Vec<&Path> {
         files.iter().filter(|(_, kind)| wanted(kind)).map(|(path, _)| *path).collect()
     };
@@ -65,6 +66,20 @@ pub(crate) fn plot(args: &PlotArgs) -> Result<(), Failure> {
     write_page(&args.out, page)?;
     let said = format!("{}: figures of {} files\n", args.out.display(), files.len());
     crate::print(said.as_bytes()).map_err(|e| Failure::Run(format!("standard output: {e}")))
+}
+
+/// Refuses a page in the place of a file that it is drawn from.
+fn spare_inputs(args: &PlotArgs) -> Result<(), Failure> {
+    // A page that is not there yet is none of the files.
+    let Ok(out) = args.out.canonicalize() else { return Ok(()) };
+    let is_out = |file: &&PathBuf| file.canonicalize().is_ok_and(|file| file == out);
+    match args.files.iter().find(is_out) {
+        Some(file) => Err(Failure::Usage(format!(
+            "--out: {} is one of the files to draw; expected another name",
+            file.display()
+        ))),
+        None => Ok(()),
+    }
 }
 
 /// Writes `page` to `path`, which it replaces when it is complete.

@@ -2,10 +2,12 @@
 
 use super::short;
 use crate::chart::{Axis, Curve, LineChart, Page};
+use crate::sample::SameFlows;
 use crate::{Failure, stats};
+use parquet::column::reader::ColumnReader;
+use parquet::errors::ParquetError;
 use parquet::file::reader::{FileReader, SerializedFileReader};
-use parquet::record::Field;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::path::Path;
 
@@ -33,108 +35,274 @@ pub(super) fn has_ports(path: &Path) -> Result<bool, Failure> {
     }
 }
 
-/// Values of several columns over time, for each port or flow.
-type Series = BTreeMap<u64, (String, Vec<(f64, Vec<f64>)>)>;
+/// Rows read at a time.
+const ROWS: usize = 1 << 13;
 
-/// Reads `path`: rows are told apart by the column `id`, named by `name`, and have the values of `columns`.
-fn read(path: &Path, id: &str, name: &[&str], columns: &[&str]) -> Result<Series, Failure> {
-    let mut series = Series::new();
-    for row in open(path)?.get_row_iter(None).map_err(|e| unreadable(path, e))? {
-        let row = row.map_err(|e| unreadable(path, e))?;
-        let fields: BTreeMap<&String, &Field> = row.get_column_iter().collect();
-        let field = |column: &str| fields.get(&column.to_owned()).copied();
-        let number = |column: &str| match field(column) {
-            Some(Field::Double(value)) => *value,
-            Some(Field::UInt(value)) => f64::from(*value),
-            Some(Field::Long(value)) => *value as f64,
-            // A file of an earlier version has no such column.
-            _ => f64::NAN,
-        };
-        let word = |column: &&str| match field(column) {
-            Some(Field::Str(text)) => text.clone(),
-            Some(Field::UInt(value)) => value.to_string(),
-            _ => String::new(),
-        };
-        let words: Vec<String> = name.iter().map(word).collect();
-        let entry = series.entry(number(id) as u64).or_insert_with(|| (words.join(">"), Vec::new()));
-        entry.1.push((number("time_us"), columns.iter().map(|column| number(column)).collect()));
+/// The values of some columns in some successive rows.
+struct Rows {
+    /// The columns with numbers, in the order in which they were asked for.
+    numbers: Vec<Vec<f64>>,
+    /// The columns with words.
+    words: Vec<Vec<String>>,
+}
+
+/// Reads the columns `numbers` and `words` of `path`, and passes them on some rows at a time, so that a long file takes
+/// little memory. A column that is not there, as in a file of an earlier version, has no values that are numbers.
+fn read(
+    path: &Path,
+    numbers: &[&str],
+    words: &[&str],
+    mut each: impl FnMut(&Rows) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let failed = |e: ParquetError| unreadable(path, e);
+    let file = open(path)?;
+    let schema = file.metadata().file_metadata().schema_descr_ptr();
+    let place = |name: &&str| schema.columns().iter().position(|column| column.name() == *name);
+    let (numbers, words): (Vec<_>, Vec<_>) =
+        (numbers.iter().map(place).collect(), words.iter().map(place).collect());
+    for group in 0..file.num_row_groups() {
+        let group = file.get_row_group(group).map_err(failed)?;
+        let reader = |place: &Option<usize>| place.map(|at| group.get_column_reader(at)).transpose();
+        let mut number_readers: Vec<_> =
+            numbers.iter().map(reader).collect::<Result<_, _>>().map_err(failed)?;
+        let mut word_readers: Vec<_> = words.iter().map(reader).collect::<Result<_, _>>().map_err(failed)?;
+        let mut left = usize::try_from(group.metadata().num_rows()).unwrap_or(0);
+        while left > 0 {
+            let count = left.min(ROWS);
+            left -= count;
+            let rows = Rows {
+                numbers: (number_readers.iter_mut())
+                    .map(|reader| read_numbers(reader.as_mut(), count))
+                    .collect::<Result<_, _>>()
+                    .map_err(failed)?,
+                words: (word_readers.iter_mut())
+                    .map(|reader| read_words(reader.as_mut(), count))
+                    .collect::<Result<_, _>>()
+                    .map_err(failed)?,
+            };
+            each(&rows)?;
+        }
     }
+    Ok(())
+}
+
+/// The next `count` values of a column of numbers.
+fn read_numbers(reader: Option<&mut ColumnReader>, count: usize) -> Result<Vec<f64>, ParquetError> {
+    let (mut ints, mut longs, mut doubles) = (Vec::new(), Vec::new(), Vec::new());
+    let values: Vec<f64> = match reader {
+        Some(ColumnReader::Int32ColumnReader(reader)) => {
+            reader.read_records(count, None, None, &mut ints)?;
+            // Numbers of ports and flows have no sign.
+            ints.iter().map(|value| f64::from(*value as u32)).collect()
+        }
+        Some(ColumnReader::Int64ColumnReader(reader)) => {
+            reader.read_records(count, None, None, &mut longs)?;
+            longs.iter().map(|value| *value as f64).collect()
+        }
+        Some(ColumnReader::DoubleColumnReader(reader)) => {
+            reader.read_records(count, None, None, &mut doubles)?;
+            doubles
+        }
+        _ => return Ok(vec![f64::NAN; count]),
+    };
+    complete(values, count)
+}
+
+/// The next `count` values of a column of words.
+fn read_words(reader: Option<&mut ColumnReader>, count: usize) -> Result<Vec<String>, ParquetError> {
+    let Some(ColumnReader::ByteArrayColumnReader(reader)) = reader else {
+        return Ok(vec![String::new(); count]);
+    };
+    let mut values = Vec::new();
+    reader.read_records(count, None, None, &mut values)?;
+    complete(values.iter().map(|value| String::from_utf8_lossy(value.data()).into_owned()).collect(), count)
+}
+
+fn complete<T>(values: Vec<T>, count: usize) -> Result<Vec<T>, ParquetError> {
+    match values.len() {
+        read if read == count => Ok(values),
+        read => Err(ParquetError::General(format!("a column has {read} values; expected {count}"))),
+    }
+}
+
+/// The times of the samples, in order. They rise from row to row.
+#[derive(Default)]
+struct Times(Vec<f64>);
+
+impl Times {
+    fn add(&mut self, path: &Path, at: f64) -> Result<(), Failure> {
+        match self.0.last() {
+            Some(last) if *last == at => {}
+            Some(last) if !(at > *last) => {
+                let what = format!("time_us goes from {last} to {at}; expected the samples of one run");
+                return Err(unreadable(path, what));
+            }
+            _ => self.0.push(at),
+        }
+        Ok(())
+    }
+
+    /// These times, and of each time in which samples were skipped, as nothing happened, the ends of its first and last
+    /// interval: there the values are zero.
+    fn with_idle(&self) -> Vec<f64> {
+        let gaps = || self.0.windows(2).map(|pair| (pair[0], pair[1]));
+        // The last interval may be shorter.
+        let regular = gaps().map(|(a, b)| b - a).take(self.0.len().saturating_sub(2));
+        let every = regular.fold(f64::INFINITY, f64::min);
+        let mut all: Vec<f64> = self.0.first().copied().into_iter().collect();
+        for (a, b) in gaps() {
+            if b - a > 1.5 * every {
+                all.extend([a + every, b - every].into_iter().filter(|at| *at > a && *at < b));
+            }
+            all.push(b);
+        }
+        all.dedup();
+        all
+    }
+}
+
+/// The values of several columns over time, for the ports or flows that are drawn.
+type Series = BTreeMap<u32, (String, Vec<(f64, Vec<f64>)>)>;
+
+/// The rows of `ids`: named by the columns `names`, with the values of `columns`. `id` is the column that tells them apart.
+fn rows_of(
+    path: &Path,
+    id: &str,
+    ids: &BTreeSet<u32>,
+    names: &[&str],
+    columns: &[&str],
+) -> Result<Series, Failure> {
+    let mut series = Series::new();
+    read(path, &[&[id, "time_us"], columns].concat(), names, |rows| {
+        for (row, id) in rows.numbers[0].iter().enumerate() {
+            if !ids.contains(&(*id as u32)) {
+                continue;
+            }
+            let name = || rows.words.iter().map(|column| &*column[row]).collect::<Vec<_>>().join(">");
+            let entry = series.entry(*id as u32).or_insert_with(|| (name(), Vec::new()));
+            let values = rows.numbers[2..].iter().map(|column| column[row]).collect();
+            entry.1.push((rows.numbers[1][row], values));
+        }
+        Ok(())
+    })?;
     Ok(series)
 }
 
 /// Draws the samples of ports in `path`: the longest queues and the busiest links.
 pub(super) fn draw_ports(path: &Path, page: &mut Page) -> Result<(), Failure> {
-    let series = read(path, "port", &["owner", "peer"], &["queue_bytes", "utilisation"])?;
+    const COLUMNS: [&str; 2] = ["queue_bytes", "utilisation"];
+    let (mut times, mut sums) = (Times::default(), BTreeMap::<u32, [f64; 2]>::new());
+    read(path, &["port", "time_us", COLUMNS[0], COLUMNS[1]], &[], |rows| {
+        for (row, port) in rows.numbers[0].iter().enumerate() {
+            times.add(path, rows.numbers[1][row])?;
+            let sums = sums.entry(*port as u32).or_default();
+            (0..2).for_each(|column| sums[column] += rows.numbers[2 + column][row]);
+        }
+        Ok(())
+    })?;
     page.heading(&format!("Ports in {}", short(path)));
+    let most = |column: usize| {
+        let mut ports: Vec<(&u32, f64)> = sums.iter().map(|(port, sums)| (port, sums[column])).collect();
+        ports.sort_by(|(_, a), (_, b)| b.total_cmp(a));
+        ports.into_iter().take(CURVES).map(|(port, _)| *port).collect::<Vec<u32>>()
+    };
+    let chosen = [most(0), most(1)];
+    let ids = chosen.iter().flatten().copied().collect();
+    let series = rows_of(path, "port", &ids, &["owner", "peer"], &COLUMNS)?;
+    let with_idle = times.with_idle();
     for (column, title, label, scale) in [
         (0, "Data queues that were longest on average", "data queue, kB", 1e-3),
         (1, "Links that were busiest", "utilisation, %", 100.0),
     ] {
-        let sum = |points: &[(f64, Vec<f64>)]| points.iter().map(|(_, values)| values[column]).sum::<f64>();
-        let mut all: Vec<_> = series.values().map(|(name, points)| (sum(points), name, points)).collect();
-        all.sort_by(|(a, ..), (b, ..)| b.total_cmp(a));
-        let times = times(&series);
-        let curve = |(_, name, points): &(f64, &String, &Vec<(f64, Vec<f64>)>)| Curve {
-            name: (*name).clone(),
+        // While nothing happens links are idle, and queues (of links that are down) stay what they are.
+        let times = if column == 0 { &times.0 } else { &with_idle };
+        let curve = |(name, points): &(String, Vec<(f64, Vec<f64>)>)| Curve {
+            name: name.clone(),
             // A port without a row did nothing in that interval.
-            points: filled(points, column, &times, 0.0).map(|(at, value)| (at, value * scale)).collect(),
+            points: filled(points, column, times, 0.0).map(|(at, value)| (at, value * scale)).collect(),
         };
-        page.figure(&over_time(title, label, all.iter().take(CURVES).map(curve).collect()));
+        let curves = chosen[column].iter().filter_map(|port| series.get(port)).map(curve).collect();
+        page.figure(&over_time(title, label, curves));
     }
     Ok(())
 }
 
+/// What all flows of a file have in common.
+#[derive(Default)]
+struct AllFlows {
+    times: Times,
+    flows: BTreeSet<u32>,
+    /// Jain's index over the rates within an interval, where it is defined as in the report.
+    fairness: Vec<(f64, f64)>,
+    /// The flows that are open at the last time, with their rates.
+    open: BTreeMap<u32, f64>,
+    same: SameFlows,
+}
+
+impl AllFlows {
+    fn read(path: &Path) -> Result<AllFlows, Failure> {
+        let mut all = AllFlows::default();
+        read(path, &["index", "time_us", "goodput_gbps", "cwnd_bytes"], &[], |rows| {
+            let [index, at, rate, window] = &rows.numbers[..] else { return Ok(()) };
+            for (row, index) in index.iter().enumerate() {
+                if all.times.0.last().is_some_and(|last| *last != at[row]) {
+                    all.end_interval();
+                }
+                all.times.add(path, at[row])?;
+                all.flows.insert(*index as u32);
+                // Without a window at its sender a flow has not begun, or has ended.
+                if window[row] > 0.0 {
+                    all.open.insert(*index as u32, rate[row]);
+                }
+            }
+            Ok(())
+        })?;
+        all.end_interval();
+        Ok(all)
+    }
+
+    fn end_interval(&mut self) {
+        let shares = self.same.shares(std::mem::take(&mut self.open));
+        let jain = shares.and_then(|shares| stats::jain(&shares));
+        self.fairness.extend(self.times.0.last().copied().zip(jain));
+    }
+}
+
 /// Draws the samples of flows in `path`: rates, windows, RTTs, and how even the rates are.
 pub(super) fn draw_flows(path: &Path, page: &mut Page) -> Result<(), Failure> {
-    let columns = ["goodput_gbps", "cwnd_bytes", "rtt_us", "base_rtt_us"];
-    let series = read(path, "index", &["flow"], &columns)?;
+    let all = AllFlows::read(path)?;
     page.heading(&format!("Flows in {}", short(path)));
-    if series.len() > CURVES {
-        let text = format!("The first {CURVES} of {} flows have curves; fairness is of all.", series.len());
+    if all.flows.len() > CURVES {
+        let text =
+            format!("The first {CURVES} of {} flows have curves; fairness is of all.", all.flows.len());
         page.paragraph(&text);
     }
-    let times = times(&series);
+    let first = all.flows.iter().copied().take(CURVES).collect();
+    let series = rows_of(path, "index", &first, &[], &["goodput_gbps", "cwnd_bytes", "rtt_us", "flow"])?;
+    let with_idle = all.times.with_idle();
     for (column, title, label, scale) in [
         (0, "Goodput", "goodput, Gbit/s", 1.0),
         (1, "Congestion window", "window, kB", 1e-3),
         (2, "Smoothed RTT", "RTT, µs", 1.0),
     ] {
-        let curve = |(name, points): &(String, Vec<(f64, Vec<f64>)>)| {
-            let gap = if column == 0 { 0.0 } else { f64::NAN };
+        let curve = |(_, points): &(String, Vec<(f64, Vec<f64>)>)| {
+            // While nothing happens rates are zero, and windows stay what they are.
+            let (gap, times) = if column == 0 { (0.0, &with_idle) } else { (f64::NAN, &all.times.0) };
             let value = |value: f64| if column > 0 && value <= 0.0 { f64::NAN } else { value * scale };
-            let points = filled(points, column, &times, gap).map(|(at, v)| (at, value(v))).collect();
-            Curve { name: format!("flow {name}"), points }
+            let id = points.first().map_or(f64::NAN, |(_, values)| values[3]);
+            let points = filled(points, column, times, gap).map(|(at, v)| (at, value(v))).collect();
+            Curve { name: format!("flow {id}"), points }
         };
-        let curves: Vec<Curve> = series.values().take(CURVES).map(curve).collect();
+        let curves: Vec<Curve> = series.values().map(curve).collect();
         if curves.iter().any(|curve| curve.points.iter().any(|(_, value)| value.is_finite())) {
             page.figure(&over_time(title, label, curves));
         }
     }
-    let fairness = fairness(&series);
-    if fairness.len() > 1 {
-        let curve = Curve { name: "all flows that are open".to_owned(), points: fairness };
+    if all.fairness.len() > 1 {
+        let curve = Curve { name: "all flows that are open".to_owned(), points: all.fairness };
         page.figure(&over_time("Fairness of the goodputs", "Jain's index", vec![curve]));
     }
     Ok(())
-}
-
-/// Jain's index over the flows that are open at their senders, at each time at which two are.
-fn fairness(series: &Series) -> Vec<(f64, f64)> {
-    let mut rates: BTreeMap<u64, (f64, Vec<f64>)> = BTreeMap::new();
-    for (at, values) in series.values().flat_map(|(_, points)| points).filter(|(_, values)| values[1] > 0.0) {
-        rates.entry(at.to_bits()).or_insert_with(|| (*at, Vec::new())).1.push(values[0]);
-    }
-    // The bits of positive numbers are in the order of the numbers.
-    let several = rates.into_values().filter(|(_, rates)| rates.len() > 1);
-    several.filter_map(|(at, rates)| Some((at, stats::jain(&rates)?))).collect()
-}
-
-/// All times at which there is a row, in order.
-fn times(series: &Series) -> Vec<f64> {
-    let mut times: Vec<f64> = series.values().flat_map(|(_, points)| points).map(|(at, _)| *at).collect();
-    times.sort_by(f64::total_cmp);
-    times.dedup();
-    times
 }
 
 /// A value for each of `times`: `gap` where there is no row.
@@ -162,4 +330,30 @@ fn over_time(title: &str, label: &str, curves: Vec<Curve>) -> String {
         marks: Vec::new(),
     };
     chart.svg()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn skipped_intervals_begin_and_end_at_zero() {
+        let times = Times(vec![10.0, 20.0, 30.0, 80.0, 90.0, 93.0]);
+        assert_eq!(times.with_idle(), [10.0, 20.0, 30.0, 40.0, 70.0, 80.0, 90.0, 93.0]);
+        assert_eq!(Times(vec![10.0, 20.0, 40.0, 50.0]).with_idle(), [10.0, 20.0, 30.0, 40.0, 50.0]);
+        assert_eq!(Times(vec![10.0, 13.0]).with_idle(), [10.0, 13.0]);
+        assert!(Times::default().with_idle().is_empty());
+    }
+
+    #[test]
+    fn times_that_fall_are_refused() {
+        let mut times = Times::default();
+        let path = Path::new("s.parquet");
+        [1.0, 1.0, 2.0].into_iter().for_each(|at| times.add(path, at).unwrap());
+        let said = times.add(path, 1.5).unwrap_err().to_string();
+        assert!(
+            said.starts_with("s.parquet: time_us goes from 2 to 1.5; expected the samples of one run"),
+            "{said}"
+        );
+    }
 }

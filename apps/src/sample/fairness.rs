@@ -2,7 +2,7 @@
 
 use crate::stats;
 use serde::Serialize;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use weft_cc::{Span, Time};
 use weft_testbed::sim::FlowSample;
 
@@ -21,12 +21,27 @@ pub(crate) struct FairnessOverTime {
     pub(crate) converged_us: Option<f64>,
 }
 
+/// Finds the intervals that count.
+#[derive(Debug, Default)]
+pub(crate) struct SameFlows {
+    /// The flows that were open at the last sample, with what they received before it.
+    open: BTreeMap<u32, f64>,
+}
+
+impl SameFlows {
+    /// Takes in the flows that are open at the end of an interval, with what each has received in it. Returns what they
+    /// have received if the same flows, at least two, were open when it began.
+    pub(crate) fn shares(&mut self, open: BTreeMap<u32, f64>) -> Option<Vec<f64>> {
+        let same = open.len() >= 2 && open.keys().eq(self.open.keys());
+        self.open = open;
+        same.then(|| self.open.values().copied().collect())
+    }
+}
+
 /// Takes in samples.
 #[derive(Default)]
 pub(crate) struct Shares {
-    /// The flows that were open at the last sample.
-    open: BTreeSet<u32>,
-    since: Time,
+    flows: SameFlows,
     intervals: u64,
     sum: f64,
     least: Option<f64>,
@@ -35,15 +50,12 @@ pub(crate) struct Shares {
 }
 
 impl Shares {
-    pub(crate) fn sample(&mut self, at: Time, flows: &[FlowSample]) {
-        let open: BTreeSet<u32> = flows.iter().filter(|f| f.sender.is_some()).map(|f| f.flow).collect();
-        let began = std::mem::replace(&mut self.since, at);
-        if open.len() >= 2 && open == self.open {
-            let bytes: Vec<f64> =
-                flows.iter().filter(|f| f.sender.is_some()).map(|f| f.received_bytes as f64).collect();
+    /// Takes in the samples of an interval that began at `began`.
+    pub(crate) fn sample(&mut self, began: Time, flows: &[FlowSample]) {
+        let open = flows.iter().filter(|f| f.sender.is_some()).map(|f| (f.flow, f.received_bytes as f64));
+        if let Some(bytes) = self.flows.shares(open.collect()) {
             self.interval(began, &bytes);
         }
-        self.open = open;
     }
 
     fn interval(&mut self, began: Time, bytes: &[f64]) {
@@ -84,10 +96,10 @@ mod tests {
     fn flows_have_converged_when_none_leaves_its_fair_share_again() {
         let mut shares = Shares::default();
         for (n, (a, b)) in [(9, 1), (5, 5), (8, 2), (52, 48), (46, 54), (100, 100)].into_iter().enumerate() {
-            shares.sample(at(10 * n as u64 + 10), &[flow(3, a, true), flow(5, b, true)]);
+            shares.sample(at(10 * n as u64), &[flow(3, a, true), flow(5, b, true)]);
         }
         // The first flow has ended: what the other receives is no share of it.
-        shares.sample(at(70), &[flow(3, 10, false), flow(5, 100, true)]);
+        shares.sample(at(60), &[flow(3, 10, false), flow(5, 100, true)]);
         let result = shares.result();
         assert_eq!(result.converged_us, Some(30.0), "the third interval was the last unfair one");
         // The first interval began without flows.

@@ -10,13 +10,14 @@ mod tests;
 
 use crate::Failure;
 use crate::output::OutputFile;
-pub(crate) use fairness::FairnessOverTime;
 use fairness::Shares;
+pub(crate) use fairness::{FairnessOverTime, SameFlows};
 pub(crate) use names::Names;
 use parquet::data_type::ByteArray;
 use parquet::errors::ParquetError;
 use std::fs::File;
 use std::io::Write;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use table::{Column, Table};
 use weft_cc::{Span, Time};
@@ -70,9 +71,9 @@ impl<'a> SampleFiles<'a> {
 }
 
 impl SampleSink for SampleFiles<'_> {
-    fn sample(&mut self, at: Time, ports: &[PortSample], flows: &[FlowSample]) {
-        self.shares.sample(at, flows);
-        self.tables.sample(at, ports, flows);
+    fn sample(&mut self, interval: Range<Time>, ports: &[PortSample], flows: &[FlowSample]) {
+        self.shares.sample(interval.start, flows);
+        self.tables.sample(interval, ports, flows);
     }
 }
 
@@ -133,8 +134,6 @@ struct Tables<'a, W: Write + Send> {
     names: Names,
     ports: Table<W>,
     flows: Table<W>,
-    /// When the interval began that the next sample ends.
-    since: Time,
     /// The first thing that went wrong, and in which table.
     error: Option<(usize, ParquetError)>,
 }
@@ -153,7 +152,6 @@ impl<'a, W: Write + Send> Tables<'a, W> {
             names: Names::of(topology),
             ports: Table::new(ports, port_columns(), group)?,
             flows: Table::new(flows, flow_columns(), group)?,
-            since: Time::ZERO,
             error: None,
         })
     }
@@ -211,12 +209,12 @@ fn gbps(bytes: u64, interval: Span) -> f64 {
 }
 
 impl<W: Write + Send> SampleSink for Tables<'_, W> {
-    fn sample(&mut self, at: Time, ports: &[PortSample], flows: &[FlowSample]) {
+    fn sample(&mut self, interval: Range<Time>, ports: &[PortSample], flows: &[FlowSample]) {
         if self.error.is_some() {
             return;
         }
-        let interval = at.since(std::mem::replace(&mut self.since, at));
-        let time_us = at.since(Time::ZERO).as_us_f64();
+        let time_us = interval.end.since(Time::ZERO).as_us_f64();
+        let interval = interval.end.since(interval.start);
         let ports = ports.iter().try_for_each(|sample| self.add_port(time_us, interval, sample));
         let flows = flows.iter().try_for_each(|sample| self.add_flow(time_us, interval, sample));
         self.error = ports.err().map(|e| (0, e)).or(flows.err().map(|e| (1, e)));

@@ -46,6 +46,11 @@ fn config(workload: Workload) -> RunConfig {
     RunConfig { paths: 64, ..RunConfig::new(fabric(), workload) }
 }
 
+/// The interval between two times in picoseconds.
+fn between(since: u64, at: u64) -> Range<Time> {
+    Time::from_ps(since)..Time::from_ps(at)
+}
+
 fn port(port: PortId, data_bytes: u32, control_bytes: u32, sent_bytes: u64) -> PortSample {
     PortSample { port: port.0, data_bytes, control_bytes, sent_bytes }
 }
@@ -60,9 +65,9 @@ fn every_value_reads_as_it_was_written() {
     let up = topology.up_ports(SwitchId(0)).nth(0);
     let flow = |flow, received_bytes| FlowSample { flow, received_bytes, sender: None };
     // 100 Gbit/s send 12,500 bytes in a microsecond.
-    files.sample(Time::from_ps(1_000_000), &[port(nic, 0, 0, 6_250), port(down, u32::MAX, 64, 0)], &[]);
-    files.sample(Time::from_ps(1_500_001), &[], &[flow(0, 9_000), flow(1, 1)]);
-    files.sample(Time::from_ps(3_500_001), &[port(up, 1, 2, 25_000)], &[flow(1, 1 << 40)]);
+    files.sample(between(0, 1_000_000), &[port(nic, 0, 0, 6_250), port(down, u32::MAX, 64, 0)], &[]);
+    files.sample(between(1_000_000, 1_500_001), &[], &[flow(0, 9_000), flow(1, 1)]);
+    files.sample(between(1_500_001, 3_500_001), &[port(up, 1, 2, 25_000)], &[flow(1, 1 << 40)]);
     files.finish().unwrap();
 
     let names = |row: &Row| [2, 3, 5].map(|i| row.get_string(i).unwrap().clone());
@@ -109,7 +114,7 @@ fn rows_are_written_in_groups_while_the_run_goes_on() {
     let mut written = 0;
     for n in 1..=10u32 {
         let samples: Vec<PortSample> = (0..3).map(|i| port(PortId(i), n, i, u64::from(n * i))).collect();
-        tables.sample(Time::from_ps(u64::from(n) * 1_000_000), &samples, &[]);
+        tables.sample(between(0, u64::from(n) * 1_000_000), &samples, &[]);
         let buffered = tables.ports.rows;
         assert_eq!(buffered, n as usize * 3 % 7);
         written += usize::from(buffered < 3);
@@ -148,7 +153,7 @@ fn a_write_error_is_reported_at_the_end() {
         let mut tables = Tables::new(Full(room[0]), Full(room[1]), &topology, &workload, 500).unwrap();
         for n in 1..2_000u64 {
             let flow = FlowSample { flow: 0, received_bytes: n * n, sender: None };
-            tables.sample(Time::from_ps(n * 1_000), &[port(PortId(0), n as u32, 0, n * n)], &[flow]);
+            tables.sample(between(0, n * 1_000), &[port(PortId(0), n as u32, 0, n * n)], &[flow]);
         }
         match tables.finish() {
             Ok(()) => assert_eq!(table, 2),

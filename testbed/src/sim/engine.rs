@@ -54,8 +54,8 @@ enum Turn<'a> {
     Window { side: Side, start: u64, end: u64 },
     /// Links change.
     Changes(&'a [(u64, LinkSpec, LinkChange)]),
-    /// Samples are taken.
-    Sample(u64),
+    /// Samples are taken of the interval from `since` to `at`.
+    Sample { since: u64, at: u64 },
     /// The run is over.
     End,
 }
@@ -121,11 +121,12 @@ impl<'a> Timetable<'a> {
         if self.next_sample < self.until { self.next_sample } else { NEVER }
     }
 
-    /// When the last sample of a finished run is due. Its interval may be shorter than the regular one.
-    fn end_sample(&self) -> Option<u64> {
+    /// The interval of the last sample of a finished run, which may be shorter than the regular one.
+    fn end_sample(&self) -> Option<(u64, u64)> {
         let [even, odd] = self.reached;
         let end = even.max(odd).min(self.until);
-        (self.sample_every.is_some() && end > self.last_sample).then_some(end)
+        let every = self.sample_every.filter(|_| end > self.last_sample)?;
+        Some(((end - 1) / every * every, end))
     }
 
     fn stop(&mut self, change: u64, next: u64) -> Turn<'a> {
@@ -138,7 +139,7 @@ impl<'a> Timetable<'a> {
             let idle = next.min(self.until).saturating_sub(at) / every;
             self.next_sample = at.saturating_add((idle + 1).saturating_mul(every));
             self.last_sample = at;
-            return Turn::Sample(at);
+            return Turn::Sample { since: at.saturating_sub(every), at };
         }
         if at == change && at <= self.until {
             let due = self.changes.iter().take_while(|(other, ..)| *other == at).count();
@@ -275,7 +276,7 @@ impl Watch<'_> {
         }
     }
 
-    fn sample(&mut self, exchange: &Exchange, at: u64) {
+    fn sample(&mut self, exchange: &Exchange, (since, at): (u64, u64)) {
         let Some(sampling) = &mut self.sampling else { return };
         let mut all = Samples::default();
         for result in &exchange.shards {
@@ -294,7 +295,7 @@ impl Watch<'_> {
             }
             same
         });
-        sampling.sink.sample(Time::from_ps(at), &all.ports, &all.flows);
+        sampling.sink.sample(Time::from_ps(since)..Time::from_ps(at), &all.ports, &all.flows);
     }
 }
 
@@ -370,35 +371,35 @@ impl Threads<'_> {
                 Turn::Changes(changes) => {
                     changes.iter().for_each(|(_, spec, change)| shard.change(spec, *change));
                 }
-                Turn::Sample(at) => {
-                    if !self.sample(number, shard, exchanges.next(), at, watch.as_deref_mut()) {
+                Turn::Sample { since, at } => {
+                    if !self.sample(number, shard, exchanges.next(), (since, at), watch.as_deref_mut()) {
                         return at;
                     }
                 }
                 Turn::End => break,
             }
         }
-        if let Some(at) = timetable.end_sample() {
-            self.sample(number, shard, exchanges.next(), at, watch);
+        if let Some(interval) = timetable.end_sample() {
+            self.sample(number, shard, exchanges.next(), interval, watch);
         }
         timetable.reached[0].min(timetable.until)
     }
 
-    /// Takes a sample of one shard; the thread with `watch` passes the samples of all shards on. Returns
+    /// Takes a sample of one shard, of the interval between two times; the thread with `watch` passes the samples of all shards on. Returns
     /// false if a thread has panicked.
     fn sample(
         self,
         number: usize,
         shard: &mut Shard,
         exchange: Option<&Exchange>,
-        at: u64,
+        interval: (u64, u64),
         watch: Option<&mut Watch<'_>>,
     ) -> bool {
         let Some(exchange) = exchange else { return false };
         shard.sample(&mut lock(&exchange.shards[number].samples));
         let together = self.barrier.wait();
         if let Some(watch) = watch.filter(|_| together) {
-            watch.sample(exchange, at);
+            watch.sample(exchange, interval);
         }
         together
     }

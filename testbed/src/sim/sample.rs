@@ -1,5 +1,7 @@
 //! Samples of queues, links and flows during a run, at equal intervals, and once more at the end of the run.
 
+use std::ops::Range;
+
 use weft_cc::{Span, Time};
 
 /// The activity of a port in the interval that ends with a sample. Ports that sent nothing and hold nothing
@@ -52,14 +54,15 @@ impl SenderSample {
 
 /// Receives samples.
 pub trait SampleSink {
-    /// Receives the samples of one instant, each list in rising order of port or flow. An error must be kept
-    /// until the end, because the run goes on.
-    fn sample(&mut self, at: Time, ports: &[PortSample], flows: &[FlowSample]);
+    /// Receives the samples of one interval, each list in rising order of port or flow. Between the end of the last
+    /// interval and the start of this one nothing happened. An error must be kept until the end, because the run goes
+    /// on.
+    fn sample(&mut self, interval: Range<Time>, ports: &[PortSample], flows: &[FlowSample]);
 }
 
 /// How a run is sampled.
 pub struct Sampling<'a> {
-    /// The interval. The last interval ends with the run and may be shorter.
+    /// The interval. Intervals in which nothing happens are skipped. The last one ends with the run and may be shorter.
     pub every: Span,
     /// Where the samples go.
     pub sink: &'a mut dyn SampleSink,
