@@ -89,6 +89,21 @@ fn a_claim_that_does_not_hold_fails_the_suite_unless_the_reason_is_known() {
 }
 
 #[test]
+fn a_claim_on_runs_that_are_cut_off_fails_and_says_why() {
+    let dir = scratch("cut");
+    let cut = SUITE.replace("[figure.run]\n", "[figure.run]\nuntil = '20us'\n");
+    let output = reproduce(&dir, &cut, &["--quick"]);
+    let said = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("Not measured: ") && said.contains(" of 4 flows did not finish with cc "),
+        "{said}"
+    );
+    let page = fs::read_to_string(dir.join("reproduce-s-quick/report.html")).unwrap();
+    assert!(page.contains("figures are of those that did"), "{page}");
+}
+
+#[test]
 fn what_makes_no_sense_is_refused_before_anything_runs() {
     let dir = scratch("refused");
     let refusal = |suite: &str, args: &[&str]| {

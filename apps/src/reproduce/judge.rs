@@ -34,8 +34,8 @@ impl Verdict {
 pub(super) struct Judgement<'a> {
     pub(super) figure: &'a str,
     claim: &'a Claim,
-    /// The mean over the seeds, and half of its 95 % confidence interval.
-    measured: Option<(f64, Option<f64>)>,
+    /// The mean over the seeds, and half of its 95 % confidence interval, or why there is none.
+    measured: Result<Mean, String>,
     pub(super) verdict: Verdict,
 }
 
@@ -44,7 +44,7 @@ pub(super) fn judge<'a>(figure: &'a Figure, finished: &[Finished], quick: bool) 
     let runs: Vec<&Finished> = finished.iter().filter(|run| run.figure == figure.id).collect();
     let judgement = |claim: &'a Claim| {
         let measured = measure(claim, &runs);
-        let holds = measured.is_some_and(|(value, _)| {
+        let holds = measured.as_ref().is_ok_and(|&(value, _)| {
             claim.at_least.is_none_or(|least| value >= least)
                 && claim.at_most.is_none_or(|most| value <= most)
         });
@@ -61,20 +61,61 @@ pub(super) fn judge<'a>(figure: &'a Figure, finished: &[Finished], quick: bool) 
     figure.claim.iter().filter(|claim| !is_left_out(claim)).map(judgement).collect()
 }
 
-fn measure(claim: &Claim, runs: &[&Finished]) -> Option<(f64, Option<f64>)> {
+/// The value of a claim: the mean over the seeds, and half of its confidence interval.
+///
+/// # Errors
+/// Nothing is measured, and why.
+fn measure(claim: &Claim, runs: &[&Finished]) -> Result<Mean, String> {
     let mut measured = value(&claim.measure, runs)?;
     if let Some(less) = &claim.less {
-        measured.0 -= value(less, runs)?.0;
+        measured = measured.with(&value(less, runs)?, |a, b| Some(a - b))?;
     }
-    let Some(over) = &claim.over else { return Some(measured) };
-    let (divisor, _) = value(over, runs)?;
-    let (mean, half) = measured;
-    (divisor > 0.0).then(|| (mean / divisor, half.map(|half| half / divisor)))
+    if let Some(over) = &claim.over {
+        measured = measured.with(&value(over, runs)?, |a, b| (b > 0.0).then(|| a / b))?;
+    }
+    Ok(measured.mean)
 }
 
-/// The mean over the seeds of the runs that the measure is of; of several such means the one that it picks. `None` if
-/// there is no such run, or if several differ and none is picked.
-fn value(measure: &Measure, runs: &[&Finished]) -> Option<(f64, Option<f64>)> {
+type Mean = (f64, Option<f64>);
+
+/// The values of one point by their seeds, and their mean with its interval.
+struct Values {
+    by_seed: BTreeMap<String, f64>,
+    mean: Mean,
+}
+
+impl Values {
+    fn of(by_seed: BTreeMap<String, f64>) -> Option<Values> {
+        let values: Vec<f64> = by_seed.values().copied().collect();
+        stats::confidence(&values).map(|mean| Values { by_seed, mean })
+    }
+
+    /// `join` of these values and `others`, seed by seed, so that the interval knows of the spread of both. If the seeds
+    /// are not the same there are no pairs, and the means are joined, without an interval.
+    fn with(self, others: &Values, join: impl Fn(f64, f64) -> Option<f64>) -> Result<Values, String> {
+        let joined = if self.by_seed.keys().eq(others.by_seed.keys()) {
+            let pairs = self.by_seed.into_iter().zip(others.by_seed.values());
+            let all: Option<_> = pairs.map(|((seed, a), b)| Some((seed, join(a, *b)?))).collect();
+            all.and_then(Values::of)
+        } else {
+            let mean = join(self.mean.0, others.mean.0);
+            mean.map(|mean| Values { by_seed: BTreeMap::new(), mean: (mean, None) })
+        };
+        joined.ok_or_else(|| "the divisor is zero".to_owned())
+    }
+}
+
+/// Whether flows that have not finished leave the column as it is: only those that count flows.
+fn counts_flows(column: &str) -> bool {
+    column == "unfinished" || column.starts_with("flows_")
+}
+
+/// The values of the runs that the measure is of; of those of several points, the one that it picks by its mean.
+///
+/// # Errors
+/// There is no such run or no such column, several points differ and none is picked, or a run did not finish, so that its
+/// results are of a part of its flows.
+fn value(measure: &Measure, runs: &[&Finished]) -> Result<Values, String> {
     let is_meant = |run: &&&Finished| {
         measure.of.iter().all(|(option, value)| {
             let values =
@@ -82,20 +123,29 @@ fn value(measure: &Measure, runs: &[&Finished]) -> Option<(f64, Option<f64>)> {
             run.point.get(option).is_some_and(|given| values.contains(given))
         })
     };
-    let mut by_point: BTreeMap<BTreeMap<&str, &str>, Vec<f64>> = BTreeMap::new();
+    let mut by_point: BTreeMap<BTreeMap<&str, &str>, BTreeMap<String, f64>> = BTreeMap::new();
     for run in runs.iter().filter(is_meant) {
+        if !counts_flows(&measure.column) {
+            run.is_whole()?;
+        }
+        let value = run.columns.get(&measure.column);
+        let value = *value.ok_or_else(|| format!("no column {} with {}", measure.column, run.options()))?;
         let options = run.point.iter().filter(|(option, _)| *option != "seed");
         let point = options.map(|(option, value)| (option.as_str(), value.as_str())).collect();
-        by_point.entry(point).or_default().push(*run.columns.get(&measure.column)?);
+        let seed = run.point.get("seed").cloned().unwrap_or_default();
+        by_point.entry(point).or_default().insert(seed, value);
     }
-    let mut means: Vec<(f64, Option<f64>)> =
-        by_point.values().map(|values| stats::confidence(values)).collect::<Option<_>>()?;
-    means.sort_by(|(a, _), (b, _)| a.total_cmp(b));
-    match (measure.pick, means.len()) {
-        (_, 1) | (Some(Pick::Least), _) => means.first().copied(),
-        (Some(Pick::Greatest), _) => means.last().copied(),
-        (None, _) => None,
-    }
+    let points = by_point.len();
+    let values = by_point.into_values().filter_map(Values::of);
+    let by_mean = |a: &Values, b: &Values| a.mean.0.total_cmp(&b.mean.0);
+    let picked = match (measure.pick, points) {
+        (Some(Pick::Greatest), _) => values.max_by(by_mean),
+        (Some(Pick::Least), _) | (None, 0..=1) => values.min_by(by_mean),
+        (None, _) => {
+            return Err(format!("{points} runs differ in more than their seeds, and none is picked"));
+        }
+    };
+    picked.ok_or_else(|| "there is no such run".to_owned())
 }
 
 impl Judgement<'_> {
@@ -106,7 +156,7 @@ impl Judgement<'_> {
             self.figure.to_owned(),
             self.claim.says.clone(),
             paper,
-            mean_text(self.measured),
+            mean_text(self.measured.as_ref().ok().copied()),
             self.expected(),
             self.verdict.word().to_owned(),
         ]
@@ -128,8 +178,12 @@ impl Judgement<'_> {
             (Some(reason), Verdict::Deviates) => format!(" {reason}"),
             _ => String::new(),
         };
-        let (measured, expected, word) = (mean_text(self.measured), self.expected(), self.verdict.word());
-        format!("{says} Measured {measured}, expected {expected}: {word}. {because}{known}")
+        let measured = match &self.measured {
+            Ok(mean) => format!("Measured {}", mean_text(Some(*mean))),
+            Err(why) => format!("Not measured: {why}"),
+        };
+        let (expected, word) = (self.expected(), self.verdict.word());
+        format!("{says} {measured}, expected {expected}: {word}. {because}{known}")
     }
 
     /// The same for programs.
@@ -138,8 +192,9 @@ impl Judgement<'_> {
             "figure": self.figure,
             "claim": self.claim.says,
             "paper": self.claim.paper,
-            "measured": self.measured.map(|(value, _)| value),
-            "half_interval": self.measured.and_then(|(_, half)| half),
+            "measured": self.measured.as_ref().ok().map(|(value, _)| value),
+            "half_interval": self.measured.as_ref().ok().and_then(|(_, half)| *half),
+            "not_measured": self.measured.as_ref().err(),
             "at_least": self.claim.at_least,
             "at_most": self.claim.at_most,
             "verdict": self.verdict.word(),

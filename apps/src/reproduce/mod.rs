@@ -163,6 +163,9 @@ fn page(
         page.heading(&format!("Figure {}: {}", figure.id, figure.title));
         page.paragraph(&format!("{}. {}", figure.section, figure.note));
         let runs: Vec<&Finished> = finished.iter().filter(|run| run.figure == figure.id).collect();
+        for run in runs.iter().filter_map(|run| run.is_whole().err()) {
+            page.paragraph(&format!("{run}: figures are of those that did."));
+        }
         for svg in draw::draw(figure, &runs) {
             page.figure(&svg);
         }

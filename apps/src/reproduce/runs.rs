@@ -98,6 +98,31 @@ pub(super) struct Finished {
     pub(super) fct_us: Vec<f64>,
 }
 
+impl Finished {
+    /// Its options, for people.
+    pub(super) fn options(&self) -> String {
+        let words: Vec<String> =
+            self.point.iter().map(|(option, value)| format!("{option} {value}")).collect();
+        words.join(", ")
+    }
+
+    /// Whether all its flows have finished.
+    ///
+    /// # Errors
+    /// Some have not: how many, and with which options.
+    pub(super) fn is_whole(&self) -> Result<(), String> {
+        let number = |name: &str| self.columns.get(name).copied().unwrap_or(0.0);
+        match number("unfinished") {
+            0.0 => Ok(()),
+            left => Err(format!(
+                "{left} of {} flows did not finish with {}",
+                number("flows_total"),
+                self.options()
+            )),
+        }
+    }
+}
+
 /// The directory with the results of runs.
 pub(super) struct Store {
     directory: PathBuf,

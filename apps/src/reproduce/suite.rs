@@ -179,10 +179,22 @@ impl Suite {
             return experiments::parse(name, text);
         }
         let suite: Suite = read(name, text)?;
+        check_values(&suite.run).map_err(|what| Failure::Usage(format!("{name}: [run]: {what}")))?;
         for figure in &suite.figure {
             figure.check().map_err(|what| Failure::Usage(format!("{name}: figure {}: {what}", figure.id)))?;
         }
         Ok(suite)
+    }
+}
+
+/// Refuses values of options that are no arguments, and empty lists, with which there would be no run.
+fn check_values(options: &Options) -> Result<(), String> {
+    let is_one_or_more = |list: &Vec<toml::Value>| !list.is_empty() && list.iter().all(is_plain);
+    match options.iter().find(|(_, value)| !value.as_array().map_or(is_plain(value), is_one_or_more)) {
+        Some((option, _)) => {
+            Err(format!("'{option}' has another value; expected text, a number, or a list of them"))
+        }
+        None => Ok(()),
     }
 }
 
@@ -196,14 +208,8 @@ impl Figure {
         if let Some(option) = self.quick.keys().find(|option| !self.run.contains_key(*option)) {
             return Err(format!("'{option}' has a value with --quick only; expected it in [figure.run] too"));
         }
-        for (option, value) in self.run.iter().chain(&self.quick) {
-            if !value.as_array().map_or(is_plain(value), |list| !list.is_empty() && list.iter().all(is_plain))
-            {
-                return Err(format!(
-                    "'{option}' has another value; expected text, a number, or a list of them"
-                ));
-            }
-        }
+        check_values(&self.run)?;
+        check_values(&self.quick)?;
         for claim in &self.claim {
             if claim.at_least.is_none() && claim.at_most.is_none() {
                 return Err(format!("the claim '{}' has no limit; expected at_least or at_most", claim.says));
@@ -251,7 +257,7 @@ pub(super) fn combinations(options: &Options) -> Vec<BTreeMap<String, String>> {
     all
 }
 
-/// A value as an argument of the command; [`Figure::check`] has refused values other than text and numbers.
+/// A value as an argument of the command; [`check_values`] has refused values other than text and numbers.
 pub(super) fn plain(value: &toml::Value) -> String {
     match value {
         toml::Value::String(text) => text.clone(),

@@ -1,6 +1,6 @@
 //! Tests of the parts of `weft reproduce`.
 
-use super::judge::{Verdict, judge};
+use super::judge::{Judgement, Verdict, judge};
 use super::pattern::Across;
 use super::runs::Finished;
 use super::suite::{Suite, combinations};
@@ -57,6 +57,13 @@ fn a_malformed_suite_is_refused_with_the_place_and_what_was_expected() {
         refused(&SMALL.replace("[figure.quick]\nseed", "[figure.quick]\nlb"))
             .contains("'lb' has a value with --quick only")
     );
+    for value in ["[]", "true", "[1, [2]]"] {
+        let message = refused(&SMALL.replace("hosts = 8", &format!("hosts = {value}")));
+        assert_eq!(
+            message,
+            "s.toml: [run]: 'hosts' has another value; expected text, a number, or a list of them"
+        );
+    }
     let claim = "[[figure.claim]]\nsays = 'so'\nbecause = 'y'\nmeasure = { column = 'x' }\n";
     assert!(refused(&format!("{SMALL}{claim}")).contains("the claim 'so' has no limit"));
     let claim = "[[figure.claim]]\nsays = 'so'\nbecause = 'y'\nat_most = 1\nmeasure = { column = 'x', of = { lb = 'reps' } }\n";
@@ -120,6 +127,52 @@ fn a_claim_compares_means_over_seeds() {
         judge(&suite.figure[0], &[], false)[0].verdict,
         Verdict::Fails,
         "nothing measured proves nothing"
+    );
+}
+
+#[test]
+fn the_interval_of_a_quotient_or_a_difference_follows_from_the_pairs_of_one_seed() {
+    let (smartt, nscc) = ([10.0, 20.0, 30.0], [5.0, 10.0, 15.0]);
+    let times: Vec<(&str, String, f64)> = (1..=3)
+        .flat_map(|seed| {
+            let at = seed as usize - 1;
+            [("smartt", seed.to_string(), smartt[at]), ("nscc", seed.to_string(), nscc[at])]
+        })
+        .collect();
+    let times: Vec<(&str, &str, f64)> = times.iter().map(|(cc, seed, time)| (*cc, &**seed, *time)).collect();
+    let measured = |with: &str| {
+        let suite = with_claim(&format!(
+            "at_most = 9\nmeasure = {{ column = 'fct_us_max', of = {{ cc = 'smartt' }} }}\n\
+             {with} = {{ column = 'fct_us_max', of = {{ cc = 'nscc' }} }}\n"
+        ));
+        let json = judge(&suite.figure[0], &runs(&times), false)[0].json();
+        (json["measured"].as_f64().unwrap(), json["half_interval"].as_f64())
+    };
+    assert_eq!(measured("over"), (2.0, Some(0.0)), "each seed has the same quotient");
+    let (mean, half) = measured("less");
+    // Differences of 5, 10 and 15: a standard deviation of 5, and t = 4.303 of two degrees of freedom.
+    assert!(mean == 10.0 && (half.unwrap() - 4.303 * 5.0 / 3f64.sqrt()).abs() < 1e-9, "{half:?}");
+}
+
+#[test]
+fn runs_with_unfinished_flows_prove_nothing_but_how_many_are_unfinished() {
+    let mut times = runs(&[("nscc", "1", 10.0), ("nscc", "2", 12.0)]);
+    times[1].columns.extend([("unfinished".to_owned(), 1.0), ("flows_total".to_owned(), 4.0)]);
+    let judgement = |claim: &str, check: &dyn Fn(&Judgement<'_>)| {
+        let suite = with_claim(claim);
+        check(&judge(&suite.figure[0], &times, false)[0]);
+    };
+    judgement("at_most = 400\nmeasure = { column = 'fct_us_max', of = { cc = 'nscc' } }\n", &|judgement| {
+        assert_eq!(judgement.verdict, Verdict::Fails);
+        let text = judgement.text();
+        assert!(text.contains("Not measured: 1 of 4 flows did not finish with cc nscc, seed 2"), "{text}");
+        assert!(judgement.json()["not_measured"].as_str().unwrap().starts_with("1 of 4 flows"));
+    });
+    judgement(
+        "at_most = 1\nmeasure = { column = 'unfinished', of = { cc = 'nscc', seed = 2 } }\n",
+        &|judgement| {
+            assert_eq!(judgement.verdict, Verdict::Holds, "{}", judgement.text());
+        },
     );
 }
 
