@@ -4,7 +4,7 @@ use super::table::Object;
 use crate::chart::Table;
 use crate::{Failure, stats, text};
 use serde_json::Value as Json;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
@@ -81,14 +81,15 @@ impl SweepTable {
     pub(crate) fn summary(&self, metric: &str) -> Vec<(Vec<String>, Mean)> {
         let varied = self.varied();
         let mut points: Vec<(Vec<String>, Vec<f64>)> = Vec::new();
+        let mut places: BTreeMap<Vec<String>, usize> = BTreeMap::new();
         for (options, results) in &self.rows {
             let find = |columns: &[(String, Json)], name: &str| {
                 columns.iter().find(|(other, _)| other == name).map(|(_, value)| value.clone())
             };
             let point: Vec<String> =
                 varied.iter().map(|name| find(options, name).map_or(String::new(), |v| plain(&v))).collect();
-            let at = points.iter().position(|(other, _)| *other == point).unwrap_or_else(|| {
-                points.push((point, Vec::new()));
+            let at = *places.entry(point).or_insert_with_key(|point| {
+                points.push((point.clone(), Vec::new()));
                 points.len() - 1
             });
             points[at].1.extend(find(results, metric).and_then(|value| value.as_f64()));
