@@ -64,10 +64,11 @@ fn every_kind_of_file_becomes_a_figure_on_a_page_that_needs_nothing_else() {
     let output = weft(&args);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let page = fs::read_to_string(&out).unwrap();
-    // Bars of times and queues; a distribution; goodput, window, RTT and fairness; two of ports; two of the sweep.
+    // Bars of times and queues; distributions of times and slowdowns; goodput, window, RTT and fairness; two of ports; two
+    // of the sweep.
     assert_eq!(
         page.matches("<svg").count(),
-        11,
+        12,
         "{:?}",
         page.lines().filter(|l| l.contains("<title>")).collect::<Vec<_>>()
     );

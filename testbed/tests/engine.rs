@@ -283,6 +283,7 @@ struct Stopper<'a> {
 
 impl SampleSink for Stopper<'_> {
     fn sample(&mut self, interval: Range<Time>, ports: &[PortSample], flows: &[FlowSample]) {
+        let at = interval.end;
         self.kept.sample(interval, ports, flows);
         self.stop.store(at.as_ps() >= 15_000_000, Ordering::Relaxed);
     }
