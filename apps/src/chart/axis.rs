@@ -11,8 +11,11 @@ pub(crate) struct Axis {
 
 /// About as many ticks as an axis gets.
 const TICKS: f64 = 6.0;
-/// The least and the greatest high end of an axis. Ticks beyond have no exact steps; values beyond lie at the end.
-const ENDS: (f64, f64) = (1e-12, 1e15);
+/// The least high end of an axis, a picosecond in µs, and the greatest. Ticks beyond have no exact steps; values beyond
+/// lie at the end.
+const ENDS: (f64, f64) = (1e-6, 1e15);
+/// Values that differ by less than this part of the axis are equal to it.
+const RESOLUTION: f64 = 1e-6;
 /// The most decimals of a tick.
 const DECIMALS: i32 = 13;
 
@@ -33,10 +36,10 @@ impl Axis {
         if !least.is_finite() || least < axis.high / 2.0 {
             return axis;
         }
-        if least >= axis.high {
+        if axis.high - least <= axis.high * RESOLUTION {
             return Axis { low: axis.high - axis.step, ..axis };
         }
-        let step = round_up(((axis.high - least) / TICKS).max(axis.high * 1e-6));
+        let step = round_up(((axis.high - least) / TICKS).max(axis.high * RESOLUTION));
         let low = step * (least / step).floor();
         Axis { low, high: low + step * ((axis.high - low) / step).ceil(), step, ..axis }
     }
