@@ -462,10 +462,12 @@ impl RunConfig {
             }
         };
         let base = FepConfig::new(&self.cc, &self.cc_params());
+        // In slow motion an answer may take longer than the usual silence of a peer that has gone.
+        let idle = base.idle_timeout.max(self.network_rtt().times(4));
         FepConfig {
             zones,
             windows: self.windows,
-            idle_timeout: self.timers.idle_timeout.unwrap_or(base.idle_timeout),
+            idle_timeout: self.timers.idle_timeout.unwrap_or(idle),
             busy_timeout: self.busy_timeout,
             ..base
         }
@@ -570,5 +572,17 @@ mod tests {
         assert_eq!(config.phantom_of(down), Some((0.5, (30, 40))), "the class's");
         assert_eq!(config.phantom_of(to_host), Some((0.5, (10, 20))), "those of all ports");
         assert_eq!(config.phantom_bytes(), Some((10, 20)));
+    }
+
+    #[test]
+    fn a_peer_is_idle_after_some_round_trips_at_the_soonest() {
+        let idle = |slow| {
+            let fabric: TopologySpec = "dumbbell:hosts=2,bottleneck=10G,delay=100ms".parse().unwrap();
+            let config = quiet(fabric.build().unwrap().slowed(slow));
+            (config.endpoint().idle_timeout, config.network_rtt())
+        };
+        assert_eq!(idle(1).0, Span::from_ms(10_000));
+        let (timeout, rtt) = idle(125);
+        assert!(rtt > Span::from_ms(25_000) && timeout == rtt.times(4), "{timeout:?}");
     }
 }

@@ -9,7 +9,7 @@ use thiserror::Error;
 use weft_cc::{Rate, Span};
 
 use super::fabric::{Kind, Topology};
-use super::routes::{Cost, MAX_ROUTES, Routes, Ways, Wired};
+use super::routes::{Cost, MAX_LISTED, MAX_ROUTES, Routes, Ways, Wired};
 use super::shape::{MAX_HOSTS, MAX_LATENCY, MAX_PORTS};
 use super::{Direction, HostId, Node, PortId, PortSpec, SwitchId};
 
@@ -166,7 +166,12 @@ impl Topology {
         let wired = Wired { hosts, switches: &spec.switches, ports: &ports, first_port: &first_port };
         check_reachability(&spec, &wired)?;
         let mut extremes = Extremes::new(&spec, &wired);
-        let routes = Routes::new(&wired, |target, ways| extremes.look(target, ways));
+        let routes = Routes::new(&wired, MAX_LISTED, |target, ways| extremes.look(target, ways));
+        let Some(routes) = routes else {
+            let reason =
+                format!("switches have more than {MAX_LISTED} choices among ports; expected fewer links");
+            return wrong(GraphPart::Whole, reason);
+        };
         let (hops, network_pair, group_pair) = extremes.finish();
         if hops >= MAX_SWITCHES {
             let [a, b] = [network_pair.0, network_pair.1].map(|host| &spec.hosts[host.0 as usize]);

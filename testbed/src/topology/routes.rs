@@ -11,6 +11,9 @@ use super::{HostId, NextPorts, Node, PortId, PortRange, PortSpec, SwitchId};
 /// Maximum number of routes, which bounds the memory of a graph's tables to some hundred megabytes.
 pub(super) const MAX_ROUTES: u64 = 1 << 24;
 
+/// Maximum number of ports in all different lists of ports, which bounds the memory of these likewise.
+pub(super) const MAX_LISTED: usize = 1 << 25;
+
 /// The router tables of all switches of a graph.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Routes {
@@ -126,8 +129,13 @@ impl Wired<'_> {
 
 impl Routes {
     /// Makes the tables, and shows the ways to each switch that hosts are attached to, in order, to `look`. All
-    /// switches must reach each other, by no more than [`u16::MAX`] ports each.
-    pub(super) fn new(wired: &Wired<'_>, mut look: impl FnMut(SwitchId, &Ways)) -> Routes {
+    /// switches must reach each other, by no more than [`u16::MAX`] ports each. `None` if the lists of ports have more than
+    /// `most` entries.
+    pub(super) fn new(
+        wired: &Wired<'_>,
+        most: usize,
+        mut look: impl FnMut(SwitchId, &Ways),
+    ) -> Option<Routes> {
         let mut targets: Vec<SwitchId> = Vec::new();
         let mut target_of: Vec<Option<u32>> = vec![None; wired.switches.len()];
         for nic in &wired.ports[..wired.hosts as usize] {
@@ -155,9 +163,12 @@ impl Routes {
         let mut known: FxHashMap<Vec<PortId>, u32> = FxHashMap::default();
         for (number, &target) in (0..).zip(&targets) {
             let ways = routes.fill(wired, number, target, &mut known);
+            if routes.lists.len() > most {
+                return None;
+            }
             look(target, &ways);
         }
-        routes
+        Some(routes)
     }
 
     /// Fills in all routes to the switch `target`.
@@ -227,5 +238,24 @@ impl Routes {
     pub(super) fn slowest(&self, from: SwitchId, dst: HostId) -> PortId {
         let to = &self.hosts[dst.0 as usize];
         if to.switch == from { to.port } else { self.route(from, to).slowest }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::topology::{Topology, TopologySpec};
+
+    #[test]
+    fn no_more_ports_are_listed_than_asked_for() {
+        let clos = "leaf-spine:hosts=8,leaves=4,spines=3".parse::<TopologySpec>().unwrap().build().unwrap();
+        let fabric = Topology::from_graph("graph", clos.to_graph()).unwrap();
+        let graph = fabric.graph().unwrap();
+        let (switches, ports) = (&graph.switches[..], fabric.ports());
+        let wired = Wired { hosts: fabric.hosts(), switches, ports, first_port: &fabric.first_port };
+        // Of each leaf its three uplinks, and of each spine one port to each leaf.
+        assert_eq!(graph.routes.lists.len(), 4 * 3 + 3 * 4);
+        assert_eq!(Routes::new(&wired, 24, |_, _| ()).as_ref(), Some(&*graph.routes));
+        assert_eq!(Routes::new(&wired, 23, |_, _| ()), None);
     }
 }
