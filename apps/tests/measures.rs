@@ -93,7 +93,8 @@ fn an_unfinished_flow_says_which_link_lost_its_packets_and_since_when_it_is_down
     let output = run(&[&args[..], &[path.to_str().unwrap()]].concat());
     assert_eq!(output.status.code(), Some(3), "{}", text(&output.stderr));
     assert!(
-        text(&output.stderr).contains("on the link host1>tor0, which is down since 20.0 µs"),
+        text(&output.stderr)
+            .contains("by the link host1>tor0, which is down since 20.0 µs, or the queue before it"),
         "{}",
         text(&output.stderr)
     );

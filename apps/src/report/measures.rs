@@ -134,10 +134,10 @@ impl Fabric {
             let UnfinishedFlow { flow: id, lost_by, lost_at_us, down_since_us, .. } = flow;
             let (link, at) = (lost_by.as_ref()?, (*lost_at_us)?);
             let down =
-                down_since_us.map_or(String::new(), |since| format!(", which is down since {since:.1} µs"));
+                down_since_us.map_or(String::new(), |since| format!(", which is down since {since:.1} µs,"));
             // A count of one link: the link may have lost the packet, or the queue before it may have dropped it.
             Some(format!(
-                "the last packet that flow {id} lost was lost at {at:.1} µs by the link {link} or the queue before it{down}"
+                "the last packet that flow {id} lost was lost at {at:.1} µs by the link {link}{down} or the queue before it"
             ))
         })
     }
