@@ -133,11 +133,12 @@ impl Times {
     fn add(&mut self, path: &Path, at: f64) -> Result<(), Failure> {
         match self.0.last() {
             Some(last) if *last == at => {}
-            Some(last) if !(at > *last) => {
+            Some(last) if at > *last => self.0.push(at),
+            Some(last) => {
                 let what = format!("time_us goes from {last} to {at}; expected the samples of one run");
                 return Err(unreadable(path, what));
             }
-            _ => self.0.push(at),
+            None => self.0.push(at),
         }
         Ok(())
     }
