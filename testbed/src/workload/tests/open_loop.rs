@@ -222,11 +222,15 @@ fn workloads_that_are_laid_over_one_another_do_not_change_each_other() {
     assert_eq!(both.tasks()[0].source, 1);
     assert_eq!(both.sources(), [poisson, bursts]);
 }
+
+/// The group of a host.
+type GroupOf = fn(u32) -> u32;
+
 /// The zones of a graph are the groups of its switches: data centres, sides, or switches alone.
 #[test]
 fn zones_of_graphs_are_their_groups() {
     let sites = include_str!("../../../data/topologies/two_sites.graph");
-    let fabrics: [(Topology, fn(u32) -> u32); 5] = [
+    let fabrics: [(Topology, GroupOf); 5] = [
         (topology("two-dc:k=4"), |host| host / 16),
         (topology("two-dc:hosts=8,leaves=4,spines=2"), |host| host / 8),
         (topology("dumbbell:hosts=4"), |host| host / 4),
