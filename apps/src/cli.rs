@@ -50,7 +50,7 @@ pub(crate) enum Command {
         #[arg(long = "parent", value_name = "PID")]
         parent_process: u32,
         /// The number of the host.
-        #[arg(long = "host", value_name = "N")]
+        #[arg(long, value_name = "N")]
         number: u32,
         #[command(flatten)]
         run: Box<RunArgs>,

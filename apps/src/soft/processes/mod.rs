@@ -183,7 +183,7 @@ fn command(facts: &HostFacts) -> Command {
         None => Command::new(myself),
     };
     let parent = std::process::id().to_string();
-    command.args(["run-host", "--parent", &parent, "--host", &facts.host.to_string()]);
+    command.args(["run-host", "--parent", &parent, "--number", &facts.host.to_string()]);
     // The options of this `weft run`.
     command.args(std::env::args_os().skip(2));
     // Outside this process's group: Ctrl-C in a terminal ends the run, but its hosts still have to report.
