@@ -186,7 +186,7 @@ fn children(pid: u32) -> Vec<u32> {
 /// The number of the host that the process `pid` plays.
 fn host_of(pid: u32) -> Option<String> {
     let line = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).ok()?;
-    let mut words = line.split('\0').skip_while(|word| *word != "--host");
+    let mut words = line.split('\0').skip_while(|word| *word != "--number");
     words.nth(1).map(str::to_owned)
 }
 
