@@ -108,11 +108,12 @@ fn an_echo_says_how_long_the_packet_has_waited_at_the_host() {
         }
         assert_eq!((answer[0] >> 3, answer[12] >> 4), (8, 15), "an ACK_CC with the state of a delay echo");
         let queued = u16::from_be_bytes([answer[28], answer[29]]);
-        assert!(queued != 0xffff, "the kernel has said when the packet arrived");
-        assert!(Duration::from_nanos(u64::from(queued) * 32) >= WAIT, "{queued} units of 32 ns");
-        if queued < 0xfffe {
+        let waited = Duration::from_nanos(u64::from(queued) * 32);
+        if queued < 0xfffe && waited >= WAIT {
             return;
         }
-        assert!(host.begin.elapsed() < PATIENCE, "no wait is as short as 2 ms");
+        // The kernel begins to stamp packets at their arrival some time after the socket has asked for it. Until then it
+        // stamps them when they are read, which says nothing of their wait.
+        assert!(host.begin.elapsed() < PATIENCE, "the last answer says {queued} units of 32 ns");
     }
 }
