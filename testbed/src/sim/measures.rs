@@ -22,7 +22,7 @@ pub struct Measures {
     pub links: Vec<LinkMeasures>,
     /// The switches, by number.
     pub switches: Vec<SwitchMeasures>,
-    /// The flows that have not completed and the last packet that each has lost, in the order of the workload.
+    /// The flows that have begun and not completed, and the last packet that each has lost, in the order of the workload.
     pub unfinished: Vec<Unfinished>,
 }
 
@@ -164,7 +164,8 @@ fn unfinished(system: &System, flows: &[FlowRecord], end: u64) -> Vec<Unfinished
         let down_since = down_since(system, port, end);
         Some(Loss { at: Time::from_ps(at), port: PortId(port), down_since })
     };
-    let open = flows.iter().zip(0..).filter(|(flow, _)| flow.end.is_none());
+    // Flows that have not begun have lost nothing, and there may be millions of them.
+    let open = flows.iter().zip(0..).filter(|(flow, _)| flow.start.is_some() && flow.end.is_none());
     open.map(|(_, flow)| Unfinished { flow, last_loss: of(flow) }).collect()
 }
 
