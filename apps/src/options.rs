@@ -118,8 +118,8 @@ pub(crate) struct RunArgs {
     /// that ask for an answer, such as the last of a window, are acknowledged at once in any case [default: 16KiB].
     #[arg(long, value_name = "BYTES", value_parser = units::ack_every, allow_negative_numbers = true)]
     pub(crate) ack_every: Option<u32>,
-    /// What each host needs to process what it receives: so many bytes a second on the wire, a time for each packet, and
-    /// the bytes that may wait (further packets are dropped); at least one of rate and per-packet [default: no time;
+    /// Receive processing of each host: its rate in bits a second of packets on the wire, its time for each packet, and the
+    /// bytes that may wait for it (further packets are dropped); at least one of rate and per-packet [default: no time;
     /// queue=1MiB].
     #[arg(long, value_name = "rate=RATE,per-packet=TIME,queue=BYTES", value_parser = units::host)]
     pub(crate) host: Option<HostModel>,

@@ -4,7 +4,7 @@ use crate::resolve::Plan;
 use std::fmt::Write;
 use weft_testbed::sim::{RunConfig, RunReport};
 
-/// What one line is about: a flow, or a connection with all its messages.
+/// A line of the output: it describes a flow, or a connection with all its messages.
 struct Line {
     id: u32,
     src: u32,

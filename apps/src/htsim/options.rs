@@ -519,7 +519,7 @@ impl Options {
         self.connection_reuse
     }
 
-    /// What the user should know of options that change nothing.
+    /// Notes for the user on the given options that have no effect.
     pub(super) fn notes(&self) -> Vec<String> {
         let mut notes: Vec<String> =
             self.logging.iter().map(|option| format!("{option}: no log is written")).collect();

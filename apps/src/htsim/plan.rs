@@ -10,7 +10,7 @@ use weft_testbed::link_events::{Degradation, SlowDirection};
 use weft_testbed::sim::{RunConfig, Share, Thresholds};
 use weft_testbed::topology::{Topology, TopologySpec};
 
-/// What remains of the rate of a link of `-failed`, millionths.
+/// The share of its rate that a link slowed by `-failed` keeps, in millionths.
 const SLOW: u64 = 250_000;
 /// The queue of switches that drop, in bandwidth-delay products.
 const DROPPING_QUEUE: u32 = 5;

@@ -93,7 +93,8 @@ pub(crate) struct Coordinator<'a> {
     /// When something last went forward, or the last start that the workload sets.
     last_news: Time,
     moved: u64,
-    /// What begins by itself, or after a trigger's delay, so long after `begin`.
+    /// Flows and triggers that begin at a given time, counted from `begin`: at the time that the workload sets, or after a
+    /// trigger's delay.
     agenda: BinaryHeap<Reverse<(Span, Beginning)>>,
 }
 

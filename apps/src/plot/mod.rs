@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 #[derive(Debug, Args)]
 pub(crate) struct PlotArgs {
-    /// What to draw: JSON reports (--json), tables of flows (--flows), samples (--sample), tables of sweeps.
+    /// Files to draw: JSON reports (--json), tables of flows (--flows), samples (--sample), tables of sweeps.
     #[arg(value_name = "FILE", required = true)]
     pub(crate) files: Vec<PathBuf>,
     /// The page to write.
@@ -28,7 +28,7 @@ pub(crate) struct PlotArgs {
     pub(crate) metric: Vec<String>,
 }
 
-/// What a file has in it.
+/// The content of a file.
 enum Kind {
     Report,
     Flows,
@@ -88,7 +88,7 @@ pub(crate) fn write_page(path: &Path, page: Page) -> Result<(), Failure> {
     file.write_all(page.end().as_bytes()).and_then(|()| file.commit()).map_err(|e| Failure::at(path, &e))
 }
 
-/// What `path` is, from its first bytes and, for samples, its columns.
+/// Finds out the content of the file `path` from its first bytes and, for samples, from its columns.
 fn kind(path: &Path) -> Result<Kind, Failure> {
     let mut first = [0; 4];
     let mut file = File::open(path).map_err(|e| Failure::at(path, &e))?;
