@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs weft's requirements on Debian 12: DPDK and its virtual devices, a C compiler, libclang for the bindings,
-# tshark and Python for the independent decoders of the tests, and the tools with which other tests make namespaces and
-# links. Prints nothing if all are installed.
+# tshark and Python for the independent decoders of the tests, the tools with which other tests make namespaces and
+# links, libfabric, and programs that use it. Prints nothing if all are installed.
 #
 # Usage: scripts/setup.sh [--bench] [--guests]
 #   --bench   also the requirements of benchmarks: valgrind, and the programs to compare with (iperf3, dpdk-testpmd)
@@ -14,7 +14,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 # libdpdk-dev depends on the drivers (net_ring, net_null, net_pcap, the vdev bus, …).
 packages=(build-essential pkg-config libdpdk-dev libpcap-dev clang libclang-dev tshark python3
-    iproute2 util-linux procps)
+    iproute2 util-linux procps libfabric-dev libfabric-bin openmpi-bin libopenmpi-dev)
 
 die() {
     printf 'setup.sh: %s\n' "$@" >&2
@@ -56,7 +56,7 @@ installed() {
 install_packages() {
     command -v dpkg-query >/dev/null || die \
         "this is no Debian system. Install by your own means: DPDK 22.11 or later with its headers," \
-        "a C compiler, pkg-config, libclang, libpcap, tshark."
+        "a C compiler, pkg-config, libclang, libpcap, tshark, libfabric 1.17, Open MPI."
     local package missing=()
     for package in "${packages[@]}"; do
         installed "$package" || missing+=("$package")

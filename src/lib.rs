@@ -25,7 +25,7 @@ pub use endpoint::{
 };
 pub use version::{Version, version};
 
-pub use weft_stack::buffer::MAX_MESSAGE;
+pub use weft_stack::buffer::{MAX_MESSAGE, OwnedBytes};
 /// Congestion control: the traits, and the registry of algorithms by name.
 pub use weft_stack::cc;
 pub use weft_stack::fep::{

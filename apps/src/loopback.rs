@@ -3,7 +3,7 @@
 //!
 //! Two endpoints are two hosts: the flows that run are those from the first flow's source to its destination, and back.
 //! They start at their times; those that wait for a flow between other hosts start
-//! at once.
+//! at once. A program runs if its ranks are on two hosts, or on one.
 //!
 //! There is no link: nothing bounds the rate but the CPU.
 
@@ -18,7 +18,17 @@ pub(crate) fn first_pair(workload: &Workload) -> Option<[u32; 2]> {
     workload.flows().first().map(|flow| [flow.src.0, flow.dst.0])
 }
 
-/// Runs the flows between the first two hosts over DPDK.
+/// Refuses a program whose ranks are on more hosts.
+pub(crate) fn check_hosts(config: &RunConfig) -> Result<(), Failure> {
+    match config.job.as_ref().map_or(0, |job| job.hosts()) {
+        0..=2 => Ok(()),
+        hosts => Err(Failure::Usage(format!(
+            "--on loopback: the ranks are on {hosts} hosts; expected at most 2, by more --ranks-per-host"
+        ))),
+    }
+}
+
+/// Runs the flows between the first two hosts, or the program, over DPDK.
 #[cfg(feature = "dpdk")]
 pub(crate) fn run(
     config: &RunConfig,
@@ -29,7 +39,9 @@ pub(crate) fn run(
     fn failed(error: impl std::fmt::Display) -> Failure {
         Failure::Run(format!("--on loopback: {error}"))
     }
-    let pair = first_pair(&config.workload).ok_or_else(|| failed(crate::live::LiveError::NoFlows))?;
+    let of_program = config.job.as_ref().map(|_| [0, 1]);
+    let pair = of_program.or_else(|| first_pair(&config.workload));
+    let pair = pair.ok_or_else(|| failed(crate::live::LiveError::NoFlows))?;
     let (ports, pool) = rings::open(config.mtu).map_err(failed)?;
     let hosts = rings::hosts(pair, ports).into();
     // A full ring keeps frames waiting: none is lost, so senders need not infer losses.

@@ -5,6 +5,7 @@ mod backoff;
 mod chart;
 mod choices;
 mod cli;
+mod columnar;
 mod doctor;
 mod failure;
 mod goal;

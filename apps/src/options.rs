@@ -92,6 +92,13 @@ pub(crate) struct RunArgs {
     /// thresholds of their own; or for one class of ports, as with --queue [default: none; the thresholds of --ecn].
     #[arg(long, value_name = "DRAIN[,LOW,HIGH]|CLASS=DRAIN[,LOW,HIGH],…", allow_hyphen_values = true)]
     pub(crate) phantom: Option<ByClass<Phantom>>,
+    /// Priorities that switches tell apart, 1 to 8: each port has a data queue for each, and sends what has a higher one
+    /// first. Flows have the priority that their workload says [default: as many as the workload has].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=8))]
+    pub(crate) priorities: Option<u8>,
+    /// Whether `prio` in the matrix says the priority of its flows, or is ignored, as `htsim_uec` does [default: on].
+    #[arg(long, value_name = "on|off", requires = "matrix")]
+    pub(crate) prio: Option<Switch>,
     /// How switches choose among equal ports: ecmp, by a hash of addresses and entropy; adaptive:least-queue or
     /// adaptive:quantised, by the length of their queues, for each packet or, with sticky=TIME, for each part of a flow
     /// after a longer gap; exact, by the entropy as the number of a path [default: ecmp].
@@ -154,8 +161,8 @@ pub(crate) struct RunArgs {
     /// Write the results as JSON; with - to standard output, which then carries nothing else.
     #[arg(long, value_name = "FILE|-")]
     pub(crate) json: Option<PathBuf>,
-    /// Write one line for each flow.
-    #[arg(long, value_name = "FILE.csv")]
+    /// Write one line for each flow, as CSV, or as Parquet if the name ends with .parquet.
+    #[arg(long, value_name = "FILE")]
     pub(crate) flows: Option<PathBuf>,
     /// Write one line for each link, with its queue over time, and what was trimmed, dropped and marked there; and one
     /// for each switch.
@@ -262,6 +269,7 @@ const EFFECTS: &[Effect] = &[
     effect("--queue", FABRIC, |args| args.queue.is_some()),
     effect("--ecn", FABRIC, |args| args.ecn.is_some()),
     effect("--phantom", FABRIC, |args| args.phantom.is_some()),
+    effect("--priorities", FABRIC, |args| args.priorities.is_some()),
     effect("--routing", FABRIC, |args| args.routing.is_some()),
     effect("--link-events", FABRIC, |args| args.link_events.is_some()),
     effect("--link-event", FABRIC, |args| !args.link_event.is_empty()),

@@ -1,6 +1,5 @@
 //! `--workload goal:FILE`: ranks that execute a program, in place of flows.
 
-use crate::choices::Platform;
 use crate::options::RunArgs;
 use crate::report::Finishes;
 use crate::{Failure, text, units};
@@ -126,17 +125,11 @@ fn check_effects(args: &RunArgs) -> Result<(), Failure> {
             "the number of hosts follows from that of the ranks; see --ranks-per-host",
         ),
         ("--sample", args.sample.is_some(), "samples are of flows, and ranks send messages"),
-        ("--processes", args.processes.is_some(), "ranks run in one process"),
     ];
     if let Some((option, _, why)) = idle.iter().find(|(_, is_given, _)| *is_given) {
         return Err(Failure::Usage(format!("{option}: has no effect with --workload goal:FILE: {why}")));
     }
-    match args.on {
-        Platform::Sim => Ok(()),
-        on => Err(Failure::Usage(format!(
-            "--workload goal:FILE: runs in simulations only; expected --on sim instead of {on}"
-        ))),
-    }
+    Ok(())
 }
 
 /// Line by line: the text of a program may be larger than its operations.

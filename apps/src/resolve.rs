@@ -5,7 +5,7 @@ use crate::options::RunArgs;
 use crate::settings::Settings;
 use crate::units::{Ecn, Phantom, Queue, WireOverhead};
 use crate::zones::AlgorithmOptions;
-use crate::{Failure, ranks, sample, soft, text, udp};
+use crate::{Failure, loopback, ranks, sample, soft, text, udp};
 use std::fs::File;
 use std::io::{self, BufReader};
 use std::path::{self, Path, PathBuf};
@@ -67,8 +67,9 @@ pub(crate) fn resolve(args: &RunArgs) -> Result<Plan, Failure> {
             hosts
         )));
     }
-    let (workload, job) = source.workload(args, &topology)?;
+    let (workload, job) = source.workload(args, &topology, slow)?;
     check_sizes(args, &workload)?;
+    let priorities = priorities(args, &workload)?;
     let defaults = RunConfig::new(topology, workload);
     let config = RunConfig {
         job: job.map(|job| Arc::new(job.slowed(slow))),
@@ -94,6 +95,7 @@ pub(crate) fn resolve(args: &RunArgs) -> Result<Plan, Failure> {
         },
         ack_every: args.ack_every.unwrap_or(defaults.ack_every),
         busy_timeout: args.busy_timeout.unwrap_or_default(),
+        priorities,
         routing: args.routing.unwrap_or_default().slowed(slow),
         host: args.host.map(|host| host.slowed(slow)),
         crc: args.crc,
@@ -103,8 +105,10 @@ pub(crate) fn resolve(args: &RunArgs) -> Result<Plan, Failure> {
     };
     let config = with_thresholds(config, args)?;
     let faults = faults(&config.topology, args)?;
-    if args.on == Platform::Udp {
-        udp::check_hosts(&config)?;
+    match args.on {
+        Platform::Udp => udp::check_hosts(&config)?,
+        Platform::Loopback => loopback::check_hosts(&config)?,
+        Platform::Sim | Platform::Soft => {}
     }
     let settings = Settings::new(args, &config, slow);
     Ok(Plan { config, faults, slow, on: args.on, settings })
@@ -173,6 +177,41 @@ fn check_sizes(args: &RunArgs, workload: &Workload) -> Result<(), Failure> {
         option,
         format_args!("flow {id} has {bytes} bytes; expected at most {MAX_MESSAGE_BYTES} on {on}"),
     ))
+}
+
+/// The priorities that switches tell apart: those that are asked for, or those that flows have.
+fn priorities(args: &RunArgs, workload: &Workload) -> Result<u8, Failure> {
+    let needed = workload.priorities();
+    let option = if args.matrix.is_some() { "--matrix" } else { "--workload" };
+    if needed > 1 && !args.on.has_fabric() {
+        let on = args.on;
+        return Err(usage(
+            option,
+            format_args!(
+                "flows have priorities, but there are no switches on {on}; expected --on sim or soft"
+            ),
+        ));
+    }
+    if !workload.backgrounds().is_empty() && !args.on.has_fabric() {
+        let on = args.on;
+        return Err(usage(
+            option,
+            format_args!("there is no path to pin background traffic to on {on}; expected --on sim or soft"),
+        ));
+    }
+    if args.on != Platform::Sim && workload.connections().iter().any(|connection| connection.pool.get() > 1) {
+        return Err(usage(
+            option,
+            "messages take the least loaded of several connections in simulations only",
+        ));
+    }
+    match args.priorities {
+        Some(present) if present < needed => Err(usage(
+            "--priorities",
+            format_args!("{present}, but flows have priority {}; expected at least {needed}", needed - 1),
+        )),
+        present => Ok(present.unwrap_or(needed)),
+    }
 }
 
 /// Each path over kernel UDP is a source port of every host.
@@ -283,7 +322,8 @@ impl Source {
             return Ok(Source::Ranks(Box::new(job)));
         }
         if let Some(matrix) = &args.matrix {
-            let options = CmOptions { hosts: args.hosts, ..CmOptions::default() };
+            let ignore_prio = args.prio == Some(Switch::Off);
+            let options = CmOptions { hosts: args.hosts, ignore_prio, ..CmOptions::default() };
             return Ok(Source::Matrix(read_matrix(matrix, options)?));
         }
         let parse = |text: &String| text.parse().map_err(|e| usage("--workload", e));
@@ -309,7 +349,12 @@ impl Source {
     }
 
     /// The flows, or the ranks and a workload without flows.
-    fn workload(self, args: &RunArgs, topology: &Topology) -> Result<(Workload, Option<Job>), Failure> {
+    fn workload(
+        self,
+        args: &RunArgs,
+        topology: &Topology,
+        slow: u32,
+    ) -> Result<(Workload, Option<Job>), Failure> {
         let (specs, hosts) = match self {
             Source::Matrix(workload) => return Ok((workload, None)),
             Source::Ranks(job) => {
@@ -319,7 +364,7 @@ impl Source {
             Source::Generated(specs, hosts) => (specs, hosts),
         };
         let read = |name: &str| read(name).map_err(|failure| failure.to_string());
-        let setting = Setting { hosts, topology: Some(topology), bytes: args.size(), read: &read };
+        let setting = Setting { hosts, topology: Some(topology), bytes: args.size(), slow, read: &read };
         let rng = |i: usize| Rng::new(args.seed, WORKLOAD_STREAM - i as u64);
         let workload = WorkloadSpec::build_all(&specs, &setting, rng);
         workload.map(|workload| (workload, None)).map_err(|(i, e)| match e {

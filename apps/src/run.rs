@@ -6,8 +6,8 @@ use crate::interrupt::Interrupt;
 use crate::loopback;
 use crate::options::RunArgs;
 use crate::output::OutputFile;
-use crate::report::measures::{self, Fabric};
-use crate::report::{Report, csv, json, table};
+use crate::report::measures;
+use crate::report::{Report, csv, json, parquet, table};
 use crate::resolve::{Plan, resolve};
 use crate::sample::{FairnessOverTime, SampleFiles};
 use crate::trace::{LiveTrace, TraceFile};
@@ -248,10 +248,8 @@ impl<'a> Outputs<'a> {
             let written = json::write(report, BufWriter::new(&mut file)).and_then(|()| file.commit());
             written.map_err(|error| failed(path, &error))?;
         }
-        if let Some((path, mut file)) = self.flows {
-            let written =
-                csv::write(&outcome.flows, report.run_config, &mut file).and_then(|()| file.commit());
-            written.map_err(|error| failed(path, &error))?;
+        if let Some((path, file)) = self.flows {
+            write_flows(path, file, outcome, report.run_config).map_err(|error| failed(path, &error))?;
         }
         if let Some(((path, mut file), measured)) = self.links.zip(outcome.measures.as_ref()) {
             let written =
@@ -260,6 +258,21 @@ impl<'a> Outputs<'a> {
         }
         Ok(())
     }
+}
+
+/// Writes the table of flows in the form that the ending of `path` names.
+fn write_flows(
+    path: &Path,
+    mut file: OutputFile,
+    outcome: &RunReport,
+    fabric: Option<&RunConfig>,
+) -> io::Result<()> {
+    if path.extension().is_some_and(|ending| ending == "parquet") {
+        parquet::write(&outcome.flows, fabric, file.writer()?).map_err(io::Error::other)?;
+    } else {
+        csv::write(&outcome.flows, fabric, &mut file)?;
+    }
+    file.commit()
 }
 
 fn failed(path: &Path, error: &io::Error) -> Failure {
@@ -274,12 +287,13 @@ fn verdict(report: &Report, outcome: &RunReport, interrupt: &Interrupt) -> Resul
     if !report.complete() {
         let missing = report.flows.total - report.flows.completed;
         let total = report.flows.total;
-        let losses: Lines = report.fabric.iter().flat_map(Fabric::losses).collect();
+        let of_ranks = report.ranks.is_some();
+        let losses: Lines = report.fabric.iter().flat_map(|fabric| fabric.losses(of_ranks)).collect();
         let text = match &report.ranks {
             None => format!("{missing} of {total} flows unfinished:{}{losses}", outcome.stuck),
             Some(ranks) => {
                 let waiting = ranks.total - ranks.finished;
-                format!("{waiting} of {} ranks unfinished:{}", ranks.total, outcome.stuck)
+                format!("{waiting} of {} ranks unfinished:{}{losses}", ranks.total, outcome.stuck)
             }
         };
         return Err(interrupt.failure(&format!("; {text}")).unwrap_or(Failure::Unfinished(text)));

@@ -3,6 +3,8 @@
 //! The worker's thread does everything except sleep on the sockets of applications, which the listener's thread does
 //! for it.
 
+mod limits;
+
 use crate::Failure;
 use crate::perf::{EndArgs, EndSetup, PortArgs, ZoneArgs, open, pin};
 use crate::port_spec::PeerSpec;
@@ -13,7 +15,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::path::PathBuf;
 use std::sync::Arc;
-use weft_stack::fep::FepConfig;
+use weft_stack::fep::{FepConfig, Limits};
 use weft_stack::packet::Addr;
 use weft_stack::worker::session::{Ended, ServerEvent, SessionConfig, SessionServer};
 use weft_stack::worker::{Strangers, Waker};
@@ -37,18 +39,25 @@ pub(crate) struct ServeArgs {
     peers: Vec<PeerSpec>,
     #[command(flatten)]
     zone: ZoneArgs,
+    /// Priorities that the network's switches tell apart, 1 to 8: data has the priority of the traffic class that an
+    /// application gives its connection.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=8))]
+    priorities: u8,
     /// Applications at a time.
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=4095))]
     applications: u16,
     /// Bytes of memory that an application may ask for.
     #[arg(long, value_name = "BYTES", value_parser = units::bytes, default_value = "256MiB")]
     memory: u64,
-    /// Messages and receives that an application may have posted.
+    /// Messages and receives that an application may have posted. The endpoint has as many for each of --applications.
     #[arg(long, value_name = "N", default_value_t = 1 << 16, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     operations: u32,
-    /// Connections that an application may have.
-    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1 << 16))]
+    /// Connections that an application may have. The endpoint has 65535: one that asks for more than are left is refused.
+    #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=1 << 16))]
     connections: u32,
+    /// Print what the server has of each resource, who may have how much of it and what happens beyond that, and end.
+    #[arg(long)]
+    limits: bool,
     #[command(flatten)]
     trace: TraceArgs,
 }
@@ -63,12 +72,20 @@ const PEERS: u32 = 256;
 /// # Errors
 /// The port or the socket cannot be had.
 pub(crate) fn serve(args: &ServeArgs) -> Result<(), Failure> {
+    if args.limits {
+        let printed = crate::print(limits::table(args).as_bytes());
+        return printed.map_err(|error| Failure::Run(error.to_string()));
+    }
     let failed = |error: &dyn std::fmt::Display| Failure::Run(error.to_string());
     let trace = args.trace.begin(&[])?;
     let open = open(&args.port)?;
     let mut endpoint = EndSetup::new(&args.end, &args.zone.zones, &open)?;
-    endpoint.setup.config =
-        Arc::new(FepConfig { idle_timeout: args.end.patience, ..(*endpoint.setup.config).clone() });
+    endpoint.setup.config = Arc::new(FepConfig {
+        idle_timeout: args.end.patience,
+        limits: args.limits(),
+        priorities: args.priorities,
+        ..(*endpoint.setup.config).clone()
+    });
     let (ip, mtu, place) = (open.info.host.ip, open.mtu(), open.info.place_peers());
     let peers: Vec<_> = (1..).map(Addr).zip(args.peers.iter().copied()).collect();
     let mut worker = endpoint.worker(open, OWN, &peers, Strangers::Refuse)?;
@@ -91,6 +108,15 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<(), Failure> {
 }
 
 impl ServeArgs {
+    /// The limits of the endpoint: enough messages and connections that as many applications as can come each get what one
+    /// may ask for, except connections beyond what PDCIDs can number.
+    fn limits(&self) -> Limits {
+        let sends = usize::from(self.applications) * self.operations as usize;
+        let limits = Limits::default();
+        let connections = usize::from(u16::MAX);
+        Limits { connections, sends: sends.max(limits.sends), processes: self.applications.into(), ..limits }
+    }
+
     /// The most resources that one application may ask for.
     fn most(&self) -> SessionConfig {
         let memory = u32::try_from(self.memory).unwrap_or(u32::MAX);

@@ -77,6 +77,7 @@ impl Settings {
         rows.extend([queue, ecn_low, ecn_high]);
         rows.push(("routing", json!(args.on.has_fabric().then(|| config.routing.to_string()))));
         rows.extend(phantom);
+        rows.extend((config.priorities > 1).then(|| ("priorities", json!(config.priorities))));
         if args.on.has_fabric() && !shared.is_complete() {
             rows.push(("port_classes", port_classes(config)));
         }
@@ -210,7 +211,7 @@ impl Network {
         let (name, hosts, pair) = match platform {
             Platform::Sim | Platform::Soft => (topology.name(), topology.hosts(), None),
             Platform::Loopback => ("a DPDK net_ring pair", 2, loopback::first_pair(workload)),
-            Platform::Udp => ("kernel UDP on 127.0.0.1", live::hosts(workload).len() as u32, None),
+            Platform::Udp => ("kernel UDP on 127.0.0.1", live::hosts(config).len() as u32, None),
         };
         Network { name: name.to_owned(), hosts, pair }
     }
@@ -248,7 +249,7 @@ fn headline(args: &RunArgs, config: &RunConfig, network: &Network, slow: u32) ->
         return format!("{what}: {} hosts over {name} in real time, {how}", network.hosts);
     }
     let trim = if config.trim { "" } else { ", no trimming" };
-    let real = if args.on == Platform::Soft { " in real time" } else { "" };
+    let real = if args.on == Platform::Sim { "" } else { " in real time" };
     let slow = if slow > 1 { format!(", {slow} times slower{real}") } else { real.to_owned() };
     format!("{what} on {} hosts of {name}{slow}, {how}{trim}", config.workload.hosts())
 }

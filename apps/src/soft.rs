@@ -48,7 +48,7 @@ pub(crate) fn slow_motion(topology: &Topology, mtu: u32, processes: bool) -> u32
     u32::try_from(sent.div_ceil(carried.max(1))).unwrap_or(u32::MAX).clamp(1, 1_000_000)
 }
 
-/// Runs all flows of `config`'s workload. Returns the report, and what the fabric has done.
+/// Runs all flows of `config`'s workload, or its program. Returns the report, and what the fabric has done.
 ///
 /// # Errors
 /// A configuration that cannot work.
@@ -62,7 +62,7 @@ pub(crate) fn run(
     let failed = |error: &dyn std::fmt::Display| Failure::Run(format!("--on soft: {error}"));
     let mut fabric =
         SoftFabric::new(config, faults, SoftOptions::default(), Time::ZERO).map_err(|e| failed(&e))?;
-    let numbers = live::hosts(&config.workload);
+    let numbers = live::hosts(config);
     let endpoints = Arc::new(soft::endpoint(config, numbers.iter().copied().map(HostId)));
     let attach = |host| attach(config, &mut fabric, host);
     let hosts: Result<Vec<_>, _> = numbers.into_iter().map(attach).collect();

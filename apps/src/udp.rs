@@ -1,7 +1,7 @@
 //! `--on udp`: the workload between endpoints in this process, each over kernel UDP sockets of its own on
 //! 127.0.0.1: no privileges, no DPDK, real payload, compared byte by byte, in real time.
 //!
-//! The hosts that have flows take part, at most [`MAX_HOSTS`]. The kernel has no switch that trims: what comes
+//! The hosts that have flows or ranks take part, at most [`MAX_HOSTS`]. The kernel has no switch that trims: what comes
 //! in faster than it is taken is lost for want of receive buffer. So the windows of all who send to one host at
 //! a time are made to fit into that buffer; see docs/udp.md.
 
@@ -17,10 +17,10 @@ pub(crate) const MAX_PATHS: u16 = 64;
 
 /// Refuses a workload of more hosts than one process can have.
 pub(crate) fn check_hosts(config: &RunConfig) -> Result<(), Failure> {
-    match live::hosts(&config.workload).len() {
+    match live::hosts(config).len() {
         hosts if hosts <= MAX_HOSTS => Ok(()),
         hosts => Err(Failure::Usage(format!(
-            "--on udp: {hosts} hosts have flows; expected at most {MAX_HOSTS} in one process"
+            "--on udp: {hosts} hosts take part; expected at most {MAX_HOSTS} in one process"
         ))),
     }
 }
@@ -42,7 +42,7 @@ mod sockets {
     use weft_stack::port::udp::{Notice, UdpConfig, UdpError, UdpPort, mac_of};
     use weft_stack::worker::HostAddr;
     use weft_testbed::sim::{RunConfig, RunProgress, RunReport};
-    use weft_testbed::workload::{Start, Workload};
+    use weft_testbed::workload::Start;
 
     /// Bytes of receive buffer asked for.
     const RECEIVE_BUFFER: usize = 4 << 20;
@@ -59,7 +59,7 @@ mod sockets {
     /// Largest windows in bandwidth-delay products, of the algorithms that have any (`max_window_bdp`).
     const WINDOW_BDP: f64 = 1.5;
 
-    /// Runs all flows of `config`'s workload. Returns the report, and what is worth knowing about the ports.
+    /// Runs all flows of `config`'s workload, or its program. Returns the report, and what is worth knowing about the ports.
     ///
     /// # Errors
     /// Sockets that the system does not give, or options that do not go together.
@@ -70,7 +70,7 @@ mod sockets {
         interrupt: &Interrupt,
     ) -> Result<(RunReport, Vec<String>), Failure> {
         let failed = |error: &dyn std::fmt::Display| Failure::Run(format!("--on udp: {error}"));
-        let hosts = live::hosts(&config.workload);
+        let hosts = live::hosts(config);
         let ports = open(config, hosts.len(), RECEIVE_BUFFER).map_err(|error| failed(&error))?;
         let endpoints = endpoints(config, &ports).map_err(|error| failed(&error))?;
         let hosts = live_hosts(hosts, ports);
@@ -124,8 +124,8 @@ mod sockets {
     /// The endpoints' configuration: so that all windows towards one host fit into its receive buffer.
     pub(super) fn endpoints(config: &RunConfig, ports: &[UdpPort]) -> Result<Arc<FepConfig>, BuildError> {
         let buffer = ports.iter().map(UdpPort::receive_buffer).min().unwrap_or(0) as u64;
-        let flows = flows_at_a_time(&config.workload);
-        let window = window(buffer, most_senders(&config.workload), flows).max(config.wire_mtu());
+        let flows = flows_at_a_time(config);
+        let window = window(buffer, most_senders(config), flows).max(config.wire_mtu());
         let rtt = RTT.max(RTT_PER_FLOW.times(flows));
         let bits = window as f64 * 8.0 / WINDOW_BDP;
         let network = Settings {
@@ -151,15 +151,21 @@ mod sockets {
     }
 
     /// The most hosts that send to a single one.
-    fn most_senders(workload: &Workload) -> u64 {
-        let pairs: BTreeSet<_> = workload.flows().iter().map(|flow| (flow.dst, flow.src)).collect();
+    fn most_senders(config: &RunConfig) -> u64 {
+        let pairs: BTreeSet<_> = config.transfers().map(|(src, dst, _)| (dst, src)).collect();
         let pairs: Vec<_> = pairs.into_iter().collect();
         pairs.chunk_by(|a, b| a.0 == b.0).map(|senders| senders.len() as u64).max().unwrap_or(0)
     }
 
-    /// Flows that start by themselves; flows with a trigger take their places when they are done.
-    fn flows_at_a_time(workload: &Workload) -> u64 {
-        workload.flows().iter().filter(|flow| matches!(flow.start, Start::At(_))).count() as u64
+    /// Flows that start by themselves; flows with a trigger take their places when they are done. Ranks may send on all their
+    /// connections at the same time.
+    fn flows_at_a_time(config: &RunConfig) -> u64 {
+        if let Some(job) = &config.job {
+            let pairs: BTreeSet<_> = job.messages().map(|message| (message.from, message.to)).collect();
+            return pairs.len() as u64;
+        }
+        let flows = config.workload.flows().iter();
+        flows.filter(|flow| matches!(flow.start, Start::At(_))).count() as u64
     }
 
     /// The notices of all ports, one of each kind.
@@ -179,7 +185,6 @@ mod sockets {
     #[cfg(test)]
     mod tests {
         use super::*;
-        use weft_testbed::workload::{CmOptions, parse_cm};
 
         #[test]
         fn windows_fit_the_receive_buffer() {
@@ -193,8 +198,7 @@ mod sockets {
         fn senders_are_counted_by_receiver() {
             let matrix = "Nodes 5\nConnections 5\n1->0 id 1 start 0 size 1\n2->0 id 2 start 0 size 1\n\
                 1->0 id 3 start 0 size 1\n1->3 id 4 start 0 size 1\n0->4 id 5 start 0 size 1\n";
-            let workload = parse_cm("test.cm", matrix, CmOptions::default()).unwrap();
-            assert_eq!(most_senders(&workload), 2);
+            assert_eq!(most_senders(&crate::live::tests::config(matrix)), 2);
         }
     }
 }

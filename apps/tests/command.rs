@@ -356,6 +356,20 @@ fn options_that_make_no_sense_are_refused_in_one_line() {
             &["--workload", "permutation", "--on", "udp", "--routing", "exact"],
             "--routing: has no effect on kernel UDP; expected --on sim",
         ),
+        (
+            &["--workload", "permutation", "--on", "udp", "--priorities", "2"],
+            "--priorities: has no effect on kernel UDP; expected --on sim",
+        ),
+        (
+            &["--workload", "permutation:priority=1", "--on", "udp"],
+            "--workload: flows have priorities, but there are no switches on kernel UDP; expected --on sim or soft",
+        ),
+        (
+            &["--workload", "permutation:priority=3", "--priorities", "2"],
+            "--priorities: 2, but flows have priority 3; expected at least 4",
+        ),
+        (&["--workload", "incast:2,priority=8"], "priority: `8`; expected a number from 0 to 7"),
+        (&["--workload", "permutation", "--priorities", "9"], "9 is not in 1..=8"),
         (&["--workload", "permutation", "--host", "queue=1MiB"], "one of the first two at least"),
         (
             &["--workload", "permutation", "--on", "soft", "--host", "per-packet=1us"],
@@ -488,6 +502,18 @@ fn an_unwritable_report_is_noticed_before_the_run() {
 }
 
 #[test]
+fn switches_have_as_many_priorities_as_flows_need_or_as_the_option_says() {
+    let priorities = |options: &[&str]| {
+        let report = json(&run(&[&["--hosts", "16", "--size", "10KB", "--json", "-"], options].concat()));
+        report["config"].get("priorities").cloned()
+    };
+    let urgent = ["--workload", "incast:3", "--workload", "incast:2,priority=2"];
+    assert_eq!(priorities(&urgent), Some(json!(3)));
+    assert_eq!(priorities(&[&urgent[..], &["--priorities", "8"]].concat()), Some(json!(8)));
+    assert_eq!(priorities(&["--workload", "incast:3"]), None);
+}
+
+#[test]
 fn hosts_that_take_time_and_routing_are_reported() {
     let options = ["--host", "rate=50G,per-packet=1us", "--routing", "adaptive:quantised,sticky=5us"];
     let report = json(&run(&[SMALL, &options].concat()));
@@ -521,6 +547,7 @@ fn lists_name_everything_that_can_be_chosen() {
                 "lognormal",
                 "rpc",
                 "bursts",
+                "cbr",
                 "FILE.cm",
             ],
         ),

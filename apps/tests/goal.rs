@@ -1,5 +1,8 @@
 //! GOAL programs: `weft goal` writes them, and `weft run --workload goal:FILE` runs them and says how each rank went.
 
+mod lab;
+
+use lab::{Lab, json, stderr_of};
 use serde_json::Value;
 use std::fs;
 use std::path::PathBuf;
@@ -121,6 +124,19 @@ fn a_program_that_cannot_go_on_says_who_waits_for_what() {
 }
 
 #[test]
+fn a_program_that_lost_packets_says_where() {
+    let path = file("lost.goal", "num_ranks 2\nrank 0 {\nsend 9b to 1\n}\nrank 1 {\nrecv 9b from 0\n}\n");
+    let down = ["--link-event", "0us host=1 fail", "--until", "100us"];
+    let (status, said) = failure(&[&["run", "--workload", &workload(&path)], &down[..]].concat());
+    assert_eq!(status, 3, "{said}");
+    let line = "the last packet that message 1 from host 0 to host 1 lost was lost at ";
+    assert!(
+        said.contains(line) && said.contains(" by the link tor1>host1, which is down since 0.0 µs"),
+        "{said}"
+    );
+}
+
+#[test]
 fn what_is_no_program_is_refused_with_its_line_and_word() {
     let path = file("wrong.goal", "num_ranks 2\nrank 0 {\nsend 8 to 1\n}\n");
     let (status, said) = failure(&["run", "--workload", &workload(&path)]);
@@ -145,7 +161,8 @@ fn options_without_effect_are_refused() {
         (&["--placement", "spiral"], "`spiral` is no placement; expected block or round-robin"),
         (&["--compute-scale", "-1"], "expected a factor"),
         (&["--memory", "1us"], "expected a time and a rate, such as 500ns,200G"),
-        (&["--on", "udp"], "expected --on sim instead of"),
+        (&["--on", "loopback", "--compute-scale", "x"], "expected a factor"),
+        (&["--on", "udp", "--slow", "2"], "--slow: has no effect"),
     ] {
         let (status, said) = with(more);
         assert_eq!((status, said.contains(word)), (2, true), "{more:?}: {said}");
@@ -167,4 +184,101 @@ fn options_without_effect_are_refused() {
         let (status, said) = failure(&[&["goal"], more, &["--size", "1", "-o", "-"]].concat());
         assert_eq!((status, said.contains(word)), (2, true), "{more:?}: {said}");
     }
+}
+
+/// Four ranks, two of them on each host: messages within hosts and between them, any rank, any tag, and computation.
+const EXAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/goal/stencil.goal");
+
+/// All ranks of the report of a run have finished, and all bytes between hosts have arrived.
+fn ranks_finish(report: &Value, on: &str) {
+    let ranks = &report["ranks"];
+    assert_eq!((ranks["total"].as_u64(), ranks["finished"].as_u64()), (Some(4), Some(4)), "{report}");
+    let each = ranks["each"].as_array().unwrap();
+    let hosts: Vec<u64> = each.iter().map(|rank| rank["host"].as_u64().unwrap()).collect();
+    assert_eq!(hosts, [0, 0, 1, 1]);
+    // Each computes for 20 µs twice.
+    assert!(each.iter().all(|rank| rank["finish_us"].as_f64() > Some(40.0)), "{report}");
+    assert_eq!(
+        (report["config"]["payload"].as_str(), report["config"]["on"].as_str()),
+        (Some("real"), Some(on))
+    );
+    assert_eq!(report["flows"]["completed"], report["flows"]["total"], "{report}");
+}
+
+#[test]
+fn programs_run_with_real_bytes_on_every_platform() {
+    let run = |on: &[&str]| -> Value {
+        let workload = workload(EXAMPLE);
+        let common = ["run", "--workload", &workload, "--ranks-per-host", "2", "--json", "-", "--on"];
+        json(&Lab::new().run(&[&common, on].concat()))
+    };
+    ranks_finish(&run(&["udp"]), "udp");
+    ranks_finish(&run(&["soft", "--processes", "--slow", "5000"]), "soft");
+    if cfg!(feature = "dpdk") {
+        let report = run(&["loopback"]);
+        ranks_finish(&report, "loopback");
+        assert!(report["config"].get("pair").is_none(), "a program has no pair of hosts: {report}");
+    }
+}
+
+#[test]
+fn programs_on_too_many_hosts_are_refused() {
+    let path = workload(EXAMPLE);
+    let (status, said) = failure(&["run", "--workload", &path, "--on", "loopback"]);
+    let expected = "--on loopback: the ranks are on 4 hosts; expected at most 2, by more --ranks-per-host";
+    assert_eq!((status, said.contains(expected)), (2, true), "{said}");
+    let ring = file("many.goal", "");
+    let made = weft(&["goal", "ring", "--ranks", "65", "--size", "1KiB", "-o", &ring]);
+    assert!(made.status.success(), "{}", stderr_of(&made));
+    let (status, said) = failure(&["run", "--workload", &workload(&ring), "--on", "udp"]);
+    let expected = "--on udp: 65 hosts take part; expected at most 64 in one process";
+    assert_eq!((status, said.contains(expected)), (2, true), "{said}");
+}
+
+#[test]
+fn a_real_run_that_cannot_go_on_says_who_waits_for_what() {
+    let text = "num_ranks 2\nrank 0 {\nx: recv 8b from 1 tag 7\n}\nrank 1 {\nsend 8b to 0 tag 8\n}\n";
+    let path = file("waits_really.goal", text);
+    for on in [&["udp"][..], &["soft", "--processes"]] {
+        let common = ["run", "--workload", &workload(&path), "--until", "2s", "--on"];
+        let output = Lab::new().run(&[&common, on].concat());
+        let said = stderr_of(&output);
+        assert_eq!(output.status.code(), Some(3), "{said}");
+        let line = format!("rank 0 on host 0: `x: recv 8b from 1 tag 7` ({path}:3) waits for a message");
+        assert!(said.contains("1 of 2 ranks unfinished:") && said.contains(&line), "{said}");
+    }
+}
+
+/// No time is asserted but that no packet is faster than its links: that ranks take the time of the simulator is asserted
+/// with a virtual clock (`testbed/tests/soft.rs`), as in real time other work makes them later by any amount.
+#[test]
+fn a_program_over_software_switches_is_reported_beside_its_simulation() {
+    let path = file("side_by_side.goal", "");
+    let shape = ["--ranks", "8", "--size", "32KiB", "--iterations", "2", "--compute", "400us"];
+    let made = weft(&[&["goal", "ring"], &shape[..], &["-o", &path]].concat());
+    assert!(made.status.success(), "{}", stderr_of(&made));
+    let report = json(&Lab::new().run(&[
+        "run",
+        "--workload",
+        &workload(&path),
+        "--ranks-per-host",
+        "2",
+        "--on",
+        "soft",
+        "--topology",
+        "leaf-spine:hosts=4,leaves=2,spines=2,link=250M",
+        "--slow",
+        "1000",
+        "--json",
+        "-",
+    ]));
+    let (real, simulated) = (&report["ranks"], &report["predicted"]["ranks"]);
+    let finished = |ranks: &Value| (ranks["finished"].as_u64(), ranks["each"].as_array().unwrap().len());
+    assert_eq!((finished(real), finished(simulated)), ((Some(8), 8), (Some(8), 8)), "{report}");
+    let ratio = report["predicted"]["finish_ratio"].as_f64().unwrap();
+    let last = |ranks: &Value| ranks["finish_us"]["max"].as_f64().unwrap();
+    assert!((last(real) / last(simulated) - ratio).abs() < 1e-9, "{report}");
+    // The simulated time is more than 3 s, beside which costs of software do not show.
+    assert!(last(simulated) > 3e6, "{report}");
+    assert!(ratio > 0.9, "faster than its links: {report}");
 }

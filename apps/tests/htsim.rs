@@ -137,6 +137,29 @@ fn the_printed_command_makes_the_same_run() {
     }
 }
 
+/// Scripts write any number there: `htsim_uec` reads it and does not use it.
+#[test]
+fn prio_has_no_effect_whatever_its_number() {
+    let output = |prio: [&str; 2]| {
+        let [a, b] = prio;
+        let flows = format!("0->1 id 1 start 0 size 4096 {a}\n2->1 id 2 start 0 size 400000 {b}\n");
+        // The name is part of the printed command.
+        let file = file("prio.cm", &format!("Nodes 4\nConnections 2\n{flows}"));
+        let output = htsim(&["-tm", &file, "-nodes", "4"]);
+        assert_eq!(finished(&output).len(), 2, "{prio:?}");
+        let command = stdout(&output).lines().next().expect("a first line");
+        let words: Vec<&str> = command.split(' ').skip(1).chain(["--json=-"]).collect();
+        let report = weft(&words);
+        assert!(report.status.success(), "{command}: {}", stderr(&report));
+        let report: serde_json::Value = serde_json::from_slice(&report.stdout).expect("JSON");
+        (stdout(&output).to_owned(), report["fct_us"].clone())
+    };
+    let without = output(["", ""]);
+    for prio in [["prio 1", "prio 1"], ["prio 7", "prio 0"], ["prio 9", "prio 2000000"]] {
+        assert_eq!(output(prio), without, "{prio:?}");
+    }
+}
+
 #[test]
 fn slow_links_are_one_way_in_three_tiers_and_both_ways_in_two() {
     let command = |args: &[&str]| {

@@ -3,7 +3,10 @@
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use std::net::UdpSocket;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 fn weft(args: &[&str]) -> Command {
@@ -251,6 +254,32 @@ fn the_server_accepts_a_client_after_another_one_has_died() {
     }
 }
 
+/// A host that nobody knows goes on sending datagrams that mean nothing. They are no reason for a client that is through
+/// to stay for its patience, as the other end's would be.
+#[test]
+fn nonsense_does_not_keep_a_client_that_is_through() {
+    let _server = Process::server(&["--port", &port(41, 1)]);
+    let noise = UdpSocket::bind((ip(41, 9), 0)).expect("the address is this test's own");
+    let over = Arc::new(AtomicBool::new(false));
+    let sender = std::thread::spawn({
+        let over = over.clone();
+        move || {
+            while !over.load(Ordering::SeqCst) {
+                // Before the client is there, and after it has gone, the kernel refuses them.
+                let _ = noise.send_to(&[0; 40], (ip(41, 2), 4793));
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    });
+    let begin = Instant::now();
+    let test = ["--size", "10KB", "--count", "20", "--rto", "20ms", "--patience", "60000ms"];
+    complete(&json(&client(41, 2, &test)), 20);
+    let took = begin.elapsed();
+    over.store(true, Ordering::SeqCst);
+    sender.join().expect("the thread ends");
+    assert!(took < Duration::from_secs(30), "the client stayed for {took:?}");
+}
+
 #[test]
 fn a_silent_peer_is_named_with_the_packets_that_wait_for_it() {
     let begin = Instant::now();
@@ -418,7 +447,7 @@ fn options_that_make_no_sense_are_refused() {
     let own = port(9, 1);
     let base = ["client", "127.91.9.2", "--port", &own];
     assert!(refusal(&["client", "127.91.9.2", "--port", "tcp:1"]).contains("expected udp:ADDRESS"));
-    assert!(refusal(&["client", "here", "--port", &own]).contains("expected IP or IP/MAC"));
+    assert!(refusal(&["client", "here", "--port", &own]).contains("expected IP, IP/MAC or IP:PORT"));
     let long = refusal(&[&base[..], &["--mode", "rate", "--size", "10000"]].concat());
     assert!(long.contains("more than one packet"), "{long}");
     assert!(refusal(&[&base[..], &["--cc", "none"]].concat()).contains("--cc"));

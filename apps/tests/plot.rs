@@ -86,6 +86,46 @@ fn every_kind_of_file_becomes_a_figure_on_a_page_that_needs_nothing_else() {
 }
 
 #[test]
+fn flows_and_samples_of_all_runs_are_drawn_by_the_varied_options() {
+    let dir = scratch("runs");
+    let at = |name: &str| dir.join(name).to_str().unwrap().to_owned();
+    let sweep = "[run]\nworkload = 'permutation'\nhosts = 8\nsize = '64KiB'\nflows = 'f.parquet'\nsample = '2us'\n\
+                 [vary]\nlb = ['mixed', 'ecmp']\nmtu = [2048, 4096]\nseed = [1, 2]\n";
+    fs::write(dir.join("s.toml"), sweep).unwrap();
+    let output = weft(&["sweep", &at("s.toml")]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let single = ["run", "--workload", "incast:4", "--size", "64KiB", "--flows", &at("one.parquet")];
+    assert!(weft(&single).status.success());
+    let files = ["f.parquet", "s.flows.parquet", "s.ports.parquet", "one.parquet"].map(at);
+    let mut args = vec!["plot", "-o"];
+    let out = at("page.html");
+    args.push(&out);
+    args.extend(files.iter().map(String::as_str));
+    let output = weft(&args);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let page = fs::read_to_string(&out).unwrap();
+    let titles: Vec<&str> =
+        page.split("<title>").skip(2).map(|rest| rest.split('<').next().unwrap_or_default()).collect();
+    let expected = [
+        "Flow completion times",
+        "Slowdown",
+        "Goodput of all flows by lb, mtu",
+        "Bytes in flight of all flows by lb, mtu",
+        "Longest data queue by lb, mtu",
+        "Utilisation of the busiest link by lb, mtu",
+    ];
+    assert_eq!(titles, expected);
+    for curve in ["mixed, 2048", "mixed, 4096", "ecmp, 2048", "ecmp, 4096"] {
+        // With the name of the file where there are several, as in the figures of flows.
+        let named = page.matches(&format!(">{curve}<")).count();
+        assert_eq!((named, page.matches(&format!(">f: {curve}<")).count()), (4, 2), "{curve}");
+    }
+    assert!(page.contains(">one<") && !page.contains("NaN"));
+    let refused = refusal(&["--metric", "jain", &files[0]]);
+    assert!(refused.contains("--metric: has no effect without a table of a sweep"), "{refused}");
+}
+
+#[test]
 fn a_file_that_cannot_be_drawn_is_refused_with_its_name_and_what_was_expected() {
     let dir = scratch("refused");
     let file = |name: &str, contents: &str| {

@@ -11,12 +11,15 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Resource as System, Rlimit, getrlimit, prlimit};
 use tempfile::TempDir;
 use weft_stack::fep::{CallError, ConnectOptions, Failure, PeerRefusal, ReceiveError, Resource, SendError};
 use weft_stack::packet::Addr;
 use weft_stack::ses::{Matching, Source};
 use weft_stack::wire::ses::ReturnCode;
-use weft_stack::worker::session::{Client, ClientError, Event, Extent, Report, Request, SessionConfig};
+use weft_stack::worker::session::{
+    Client, ClientError, Event, Extent, JoinError, Report, Request, SessionConfig,
+};
 
 /// Far longer than anything here takes, the bounds on waits included.
 const LIMIT: Duration = Duration::from_secs(40);
@@ -419,6 +422,43 @@ fn applications_add_peers_by_address() {
     alice.send(connection, extent(0, 100), None, 0, 3).expect("room");
     let received = event(&mut carol).expect("a report").report;
     assert!(matches!(received, Report::Received { result: Ok(()), len: 100, .. }), "{received:?}");
+}
+
+/// `docs/limits.md` has the table that the server prints.
+#[test]
+fn the_limits_that_a_server_prints_are_those_of_the_documentation() {
+    let output = Command::new(env!("CARGO_BIN_EXE_weft"))
+        .args(["serve", "--port", "udp:127.84.11.1", "--socket", "/nonexistent/socket", "--limits"])
+        .output()
+        .expect("weft starts");
+    assert!(output.status.success(), "{output:?}");
+    let printed = String::from_utf8(output.stdout).expect("text");
+    assert!(printed.lines().count() > 10 && printed.contains("| applications | 64 |"), "{printed}");
+    let documented = std::fs::read_to_string("../docs/limits.md").expect("it is there");
+    assert!(documented.contains(&printed), "docs/limits.md should have this table:\n{printed}");
+}
+
+/// The server has no descriptor left for the socket of an application, or only some of those that a session needs.
+#[test]
+fn an_application_that_the_server_has_no_descriptors_for_hears_so() {
+    let hosts = Hosts::new(10);
+    let pid = Pid::from_raw(hosts.left.child.id() as i32);
+    let open = || std::fs::read_dir(format!("/proc/{}/fd", hosts.left.child.id())).expect("it runs").count();
+    let (before, limit) = (open(), getrlimit(System::Nofile));
+    for more in 0..2 {
+        let current = Some((before + more) as u64);
+        prlimit(pid, System::Nofile, Rlimit { current, ..limit }).expect("it is ours");
+        for _ in 0..20 {
+            match Client::join(&hosts.left.socket, &CONFIG, None, LIMIT) {
+                Err(JoinError::Refused(_, why)) => assert!(why.contains("Too many open files"), "{why}"),
+                other => panic!("with {more} descriptors more: {other:?}"),
+            }
+        }
+    }
+    prlimit(pid, System::Nofile, limit).expect("it is ours");
+    let client = hosts.left.join(None);
+    assert!(open() > before, "the session has descriptors");
+    drop(client);
 }
 
 #[test]

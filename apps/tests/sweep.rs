@@ -1,5 +1,7 @@
 //! Tests of the command `weft sweep`: it gives the same table however often it is interrupted.
 
+use parquet::file::reader::{FileReader, SerializedFileReader};
+use parquet::record::Field;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -424,6 +426,14 @@ fn invalid_options_are_refused_before_any_run_starts() {
             "s.toml:4: --hosts: incast:9 needs at least",
         ),
         ("[run]\nmatrix = 'absent.cm'\n", "s.toml:2: absent.cm: No such file"),
+        (
+            "[run]\nworkload = 'permutation'\nflows = 'absent/f.parquet'\n",
+            "s.toml:3: 'flows' is 'absent/f.parquet', but there is no directory 'absent'",
+        ),
+        (
+            "[run]\nworkload = 'permutation'\nsample = '1us'\nsample-file = 'absent/s'\n",
+            "s.toml:4: 'sample-file' is 'absent/s', but there is no directory 'absent'",
+        ),
         ("[run]\nworkload = 'permutation'\nuntil = 5\n", "s.toml:3: invalid value '5' for '--until <TIME>'"),
     ];
     for (index, (text, expected)) in cases.into_iter().enumerate() {
@@ -550,4 +560,178 @@ fn a_sweep_that_grows_makes_only_its_new_runs() {
     fs::write(scratch.path("s.toml"), few).expect("writable");
     let output = scratch.sweep(&[]);
     assert!(stderr(&output).contains("not of this sweep"), "{}", stderr(&output));
+}
+
+/// 20 runs with flows and samples.
+const LONG_TABLES: &str = "[run]\nworkload = 'permutation'\nhosts = 8\nsize = '64KiB'\nflows = 'f.parquet'\nsample = '2us'\n\
+                           [vary]\ncc = ['nscc', 'smartt']\nmtu = [2048, 4096]\nseed = { from = 1, to = 5 }\n";
+/// The tables that they make, besides that of the results.
+const LONG_NAMES: [&str; 3] = ["f.parquet", "s.flows.parquet", "s.ports.parquet"];
+
+/// The bytes of all tables.
+fn tables(scratch: &Scratch) -> Vec<Vec<u8>> {
+    let names = LONG_NAMES.iter().chain(&["s.jsonl"]);
+    names.map(|name| fs::read(scratch.path(name)).expect(name)).collect()
+}
+
+/// The rows of the Parquet file `path`, each value with the name of its column.
+fn parquet_rows(path: &Path) -> Vec<Vec<(String, Field)>> {
+    let reader = SerializedFileReader::new(fs::File::open(path).expect("a file")).expect("Parquet");
+    let rows = reader.get_row_iter(None).expect("rows");
+    rows.map(|row| row.expect("a row").into_columns()).collect()
+}
+
+/// One run of [`LONG_TABLES`] with `more` options.
+fn single_run(cc: &str, mtu: &str, seed: &str, more: &[&str]) {
+    let output = Command::new(env!("CARGO_BIN_EXE_weft"))
+        .args(["run", "--workload", "permutation", "--hosts", "8", "--size", "64KiB", "--sample", "2us"])
+        .args(["--cc", cc, "--mtu", mtu, "--seed", seed])
+        .args(more)
+        .output()
+        .expect("weft starts");
+    assert!(output.status.success(), "{}", stderr(&output));
+}
+
+#[test]
+fn long_tables_have_the_rows_of_each_run_behind_its_varied_options() {
+    let scratch = Scratch::new("long", LONG_TABLES);
+    let table = scratch.table(&[]);
+    let mut names = [&LONG_NAMES[..], &["s.jsonl", "s.toml"]].concat();
+    names.sort_unstable();
+    assert_eq!(scratch.names(), names);
+    let results: Vec<Value> = table.lines().map(|l| serde_json::from_str(l).expect("JSON")).collect();
+    assert_eq!((&results[0]["sample"], results[0].get("flows")), (&"2us".into(), None));
+
+    let long = LONG_NAMES.map(|name| parquet_rows(&scratch.path(name)));
+    let one = scratch.path("one");
+    let path = |name: &str| one.with_extension(name).to_str().expect("UTF-8").to_owned();
+    let (flows, samples) = (path("flows-table.parquet"), path(""));
+    let mut at = [0; 3];
+    for (run, result) in results.iter().enumerate() {
+        let word = |column: &str| result[column].to_string().replace('"', "");
+        single_run(&word("cc"), &word("mtu"), &word("seed"), &["--flows", &flows, "--sample-file", &samples]);
+        let expected = ["flows-table.parquet", "flows.parquet", "ports.parquet"];
+        for (((name, long), at), single) in LONG_NAMES.iter().zip(&long).zip(&mut at).zip(expected) {
+            let single = parquet_rows(Path::new(&path(single)));
+            assert!(!single.is_empty(), "{name}");
+            let rows = &long[*at..*at + single.len()];
+            *at += single.len();
+            for (row, single) in rows.iter().zip(&single) {
+                let keys: Vec<String> =
+                    row[..4].iter().map(|(key, value)| format!("{key}:{value}")).collect();
+                let [cc, mtu, seed, id] =
+                    ["cc", "mtu", "seed", "run"].map(|key| format!("{key}:{}", result[key]));
+                assert_eq!(keys, [cc, mtu, seed, id], "run {run} in {name}");
+                assert_eq!(&row[4..], single, "run {run} in {name}");
+            }
+            if run + 1 == results.len() {
+                assert_eq!(*at, long.len(), "{name}");
+            }
+        }
+    }
+    assert_eq!(at[0], 20 * 8);
+}
+
+#[test]
+fn long_tables_are_the_same_however_the_runs_are_made() {
+    let reference = Scratch::new("long-reference", LONG_TABLES);
+    reference.table(&["--jobs", "3"]);
+
+    let scratch = Scratch::new("long-parts", LONG_TABLES);
+    for how in [Signal::KILL, Signal::INT] {
+        let before = results(&scratch);
+        let child = scratch.start(&["--jobs", "2"]);
+        until("a run has ended", || results(&scratch) > before);
+        signal(child.id(), how);
+        child.wait_with_output().expect("it ends");
+        assert!(!scratch.path("f.parquet").exists(), "a table before its time");
+    }
+    // Rows that are lost are made again.
+    let lost =
+        (0..20).find(|run| scratch.path(&format!("s.jsonl.runs/{run}.json")).exists()).expect("a result");
+    fs::remove_file(scratch.path(&format!("s.jsonl.runs/{lost}.samples.ports.parquet"))).expect("removable");
+    for shard in ["1/2", "2/2"] {
+        assert!(scratch.sweep(&["--shard", shard, "--jobs", "1"]).status.success());
+    }
+    scratch.table(&["--merge"]);
+    assert!(tables(&scratch) == tables(&reference), "shards and interruptions change no byte");
+    assert_eq!(scratch.names(), reference.names());
+    let again = scratch.sweep(&[]);
+    assert!(stdout(&again).contains("is finished: 20 runs"), "{}", stdout(&again));
+
+    let grown = Scratch::new("long-grown", &LONG_TABLES.replace("to = 5", "to = 3"));
+    grown.table(&[]);
+    fs::write(grown.path("s.toml"), LONG_TABLES).expect("writable");
+    let output = grown.sweep(&[]);
+    assert!(
+        stdout(&output).contains("20 runs, 8 of them made now"),
+        "{}{}",
+        stdout(&output),
+        stderr(&output)
+    );
+    assert!(tables(&grown) == tables(&reference), "a sweep that has grown has the same bytes");
+    assert_eq!(grown.names(), reference.names());
+}
+
+/// A run that was killed between its rows and its result leaves rows that no result says to be whole.
+#[test]
+fn rows_that_a_killed_run_of_another_sweep_left_are_made_again() {
+    let text = |size: &str, tables: &str| {
+        format!(
+            "[run]\nworkload = 'permutation'\nhosts = 4\nsize = '{size}'\n{tables}[vary]\nseed = [1, 2]\n"
+        )
+    };
+    let long = "flows = 'f.parquet'\nsample = '1us'\n";
+    let scratch = Scratch::new("long-stale", &text("16KiB", long));
+    let shard = || {
+        let output = scratch.sweep(&["--shard", "1/2"]);
+        assert!(output.status.success(), "{}", stderr(&output));
+    };
+    shard();
+    fs::remove_file(scratch.path("s.jsonl.runs/0.json")).expect("a result");
+    fs::write(scratch.path("s.toml"), text("64KiB", "sample = '1us'\n")).expect("writable");
+    shard();
+    fs::write(scratch.path("s.toml"), text("64KiB", long)).expect("writable");
+    scratch.table(&[]);
+    let reference = Scratch::new("long-stale-reference", &text("64KiB", long));
+    reference.table(&[]);
+    assert!(tables(&scratch) == tables(&reference), "rows of another sweep");
+}
+
+#[test]
+fn a_finished_sweep_gets_its_long_tables_when_they_are_asked_for() {
+    let scratch = Scratch::new("long-later", &LONG_TABLES.replace("flows = 'f.parquet'\n", ""));
+    scratch.table(&[]);
+    fs::write(scratch.path("s.toml"), LONG_TABLES).expect("writable");
+    let output = scratch.sweep(&[]);
+    assert!(
+        stdout(&output).contains("20 runs, 20 of them made now"),
+        "{}{}",
+        stdout(&output),
+        stderr(&output)
+    );
+    let all = tables(&scratch);
+    fs::remove_file(scratch.path("s.flows.parquet")).expect("removable");
+    let output = scratch.sweep(&[]);
+    assert!(stdout(&output).contains("20 of them made now"), "{}{}", stdout(&output), stderr(&output));
+    assert!(tables(&scratch) == all);
+
+    // Files of others stay.
+    for contents in [b"my notes".as_slice(), &all[1]] {
+        fs::write(scratch.path("f.parquet"), contents).expect("writable");
+        let smaller = LONG_TABLES.replace("to = 5", "to = 2").replace("sample = '2us'\n", "");
+        fs::write(scratch.path("s.toml"), smaller).expect("writable");
+        let output = scratch.sweep(&["--out", scratch.path("u.jsonl").to_str().expect("UTF-8")]);
+        assert!(
+            stderr(&output).contains("f.parquet is there already, and not of this sweep"),
+            "{}",
+            stderr(&output)
+        );
+        assert_eq!(fs::read(scratch.path("f.parquet")).expect("readable"), contents);
+    }
+    let same = LONG_TABLES.replace("f.parquet", "s.flows.parquet");
+    fs::write(scratch.path("s.toml"), same).expect("writable");
+    let output = scratch.sweep(&[]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("expected different names"), "{}", stderr(&output));
 }

@@ -117,7 +117,7 @@ fn options_that_make_no_sense_are_refused() {
         (&["--payload", "virtual"], "--payload: has no effect on kernel UDP"),
         (&["--threads", "2"], "--threads: has no effect on kernel UDP"),
         (&["--paths", "65"], "--paths: 65 source ports for each host; expected at most 64"),
-        (&["--hosts", "65"], "--on udp: 65 hosts have flows; expected at most 64 in one process"),
+        (&["--hosts", "65"], "--on udp: 65 hosts take part; expected at most 64 in one process"),
     ];
     for (options, expected) in cases {
         let output = udp(&[&["--workload", "permutation"], *options].concat());

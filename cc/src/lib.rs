@@ -16,6 +16,7 @@
 #![forbid(unsafe_code)]
 
 pub mod constant;
+pub mod constant_rate;
 pub mod credit;
 pub mod dctcp;
 mod deadline;

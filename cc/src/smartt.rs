@@ -6,6 +6,10 @@
 //! - Algorithm 4 line 2 adds every packet to `acked`, including trimmed ones. §III-E calls `acked` the bytes
 //!   *received*, and a window set to received plus trimmed bytes would not adapt at all. Therefore only
 //!   acknowledged bytes count; `count_trims` follows Algorithm 4 literally.
+//! - After QuickAdapt, §III-E ignores "all the bytes that are in-flight when it comes to congestion control information".
+//!   Lines 16 and 17 of Algorithm 4 take trims off the window all the same, and let them trigger QuickAdapt again: at the
+//!   end of the ignore phase the window then becomes all bytes acknowledged in it, however long it was. The lines are
+//!   followed; with `ignore_trims` trims are ignored like timeouts (docs/decisions/0070-trims-after-quick-adapt.md).
 //! - Algorithm 4 line 23 limits the window to one BDP, §III-J to 1.5. It is 1.5 here (`max_window_bdp`).
 //! - Algorithm 4 lines 7 and 12 return before the limits of line 23. Here they hold after every call; otherwise
 //!   FastIncrease would grow the window without limit.
@@ -58,6 +62,8 @@ settings! {
         qa_acked: f64 = 0.5, in FACTOR,
             "without trimming: QuickAdapt needs less than this share of a window acknowledged";
         max_window_bdp: f64 = 1.5, in BDPS, "largest window in BDPs of the base RTT";
+        ignore_trims: bool = false, in ..,
+            "whether trims are ignored after QuickAdapt as ACKs are (§III-E), against Algorithm 4 lines 16 and 17";
         count_trims: bool = false, in ..,
             "whether trimmed bytes count as acknowledged (Algorithm 4 line 2 to the letter)";
     }
@@ -86,6 +92,7 @@ pub struct SmarttShared {
     gain: f32,
     network_rtt_ps: u64,
     trimming: bool,
+    ignore_trims: bool,
     count_trims: bool,
 }
 
@@ -118,6 +125,7 @@ impl SmarttShared {
             gain: config.rtt_gain as f32,
             network_rtt_ps,
             trimming: params.trimming,
+            ignore_trims: config.ignore_trims,
             count_trims: config.count_trims,
         }
     }
@@ -373,6 +381,9 @@ impl SenderCc for Smartt {
             self.acked = self.acked.saturating_add(bytes);
         }
         self.to_ignore = self.to_ignore.saturating_sub(bytes);
+        if self.to_ignore > 0 && self.shared.ignore_trims {
+            return;
+        }
         self.cwnd -= f64::from(bytes);
         self.trigger_qa = true;
         if self.to_ignore == 0 && reached(now, self.end) {

@@ -28,7 +28,7 @@ libfuzzer_sys::fuzz_target!(|text: &str| {
         // Descriptions of millions of flows would take too long here.
         if text.bytes().filter(u8::is_ascii_digit).count() <= 3 && !text.contains("ms") {
             let read = |_: &str| Err("no files".to_owned());
-            let setting = Setting { hosts: 16, topology: Some(&FABRIC), bytes: 1000, read: &read };
+            let setting = Setting { hosts: 16, topology: Some(&FABRIC), bytes: 1000, slow: 1, read: &read };
             if let Ok(workload) = WorkloadSpec::build_all(&[spec], &setting, |_| Rng::new(1, 0)) {
                 assert_eq!(workload.hosts(), 16);
             }

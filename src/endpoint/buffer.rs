@@ -1,7 +1,7 @@
 //! The memory that messages are sent from and received into.
 
 use bytes::{Bytes, BytesMut};
-use weft_stack::buffer::Buffer;
+use weft_stack::buffer::{Buffer, OwnedBytes};
 
 use super::memory::{Memory, MemorySlice};
 
@@ -93,6 +93,8 @@ pub enum ReceiveBuffer {
     Vec(Vec<u8>),
     /// Registered memory of the endpoint.
     Memory(MemorySlice),
+    /// The bytes of a type of the caller's.
+    Owned(OwnedBytes),
 }
 
 impl ReceiveBuffer {
@@ -102,6 +104,7 @@ impl ReceiveBuffer {
             ReceiveBuffer::BytesMut(bytes) => bytes.len(),
             ReceiveBuffer::Vec(bytes) => bytes.len(),
             ReceiveBuffer::Memory(slice) => slice.len() as usize,
+            ReceiveBuffer::Owned(bytes) => bytes.as_slice().len(),
         }
     }
 
@@ -116,6 +119,7 @@ impl ReceiveBuffer {
         match self {
             ReceiveBuffer::BytesMut(bytes) => Some(bytes),
             ReceiveBuffer::Vec(bytes) => Some(bytes),
+            ReceiveBuffer::Owned(bytes) => Some(bytes.as_slice()),
             ReceiveBuffer::Memory(_) => None,
         }
     }
@@ -126,6 +130,7 @@ impl ReceiveBuffer {
         match self {
             ReceiveBuffer::BytesMut(bytes) => Bytes::copy_from_slice(&bytes[..len]),
             ReceiveBuffer::Vec(bytes) => Bytes::copy_from_slice(&bytes[..len]),
+            ReceiveBuffer::Owned(bytes) => Bytes::copy_from_slice(&bytes.as_slice()[..len]),
             ReceiveBuffer::Memory(slice) => {
                 let mut bytes = vec![0; len];
                 slice.read(0, &mut bytes);
@@ -144,6 +149,7 @@ impl ReceiveBuffer {
         match self {
             ReceiveBuffer::BytesMut(bytes) => from.read(0, &mut bytes[..len]),
             ReceiveBuffer::Vec(bytes) => from.read(0, &mut bytes[..len]),
+            ReceiveBuffer::Owned(bytes) => from.read(0, &mut bytes.as_mut_slice()[..len]),
             ReceiveBuffer::Memory(_) => 0,
         };
     }
@@ -158,6 +164,12 @@ impl From<BytesMut> for ReceiveBuffer {
 impl From<Vec<u8>> for ReceiveBuffer {
     fn from(bytes: Vec<u8>) -> ReceiveBuffer {
         ReceiveBuffer::Vec(bytes)
+    }
+}
+
+impl From<OwnedBytes> for ReceiveBuffer {
+    fn from(bytes: OwnedBytes) -> ReceiveBuffer {
+        ReceiveBuffer::Owned(bytes)
     }
 }
 
@@ -218,6 +230,7 @@ impl Boxes {
         match buffer {
             ReceiveBuffer::BytesMut(bytes) => self.bytes_mut(bytes),
             ReceiveBuffer::Vec(bytes) => Buffer::Heap(bytes),
+            ReceiveBuffer::Owned(bytes) => Buffer::Owned(bytes),
             ReceiveBuffer::Memory(slice) => Buffer::Region(slice.into_region_slice()),
         }
     }
@@ -240,7 +253,8 @@ impl Boxes {
                 SendBuffer::Bytes(bytes)
             }
             Buffer::BytesMut(bytes) => SendBuffer::Bytes(bytes.freeze()),
-            Buffer::Virtual(_) => SendBuffer::Copied,
+            // The endpoint is never given these to send from.
+            Buffer::Owned(_) | Buffer::Virtual(_) => SendBuffer::Copied,
         }
     }
 
@@ -256,6 +270,7 @@ impl Boxes {
                 }
                 ReceiveBuffer::BytesMut(bytes)
             }
+            Buffer::Owned(bytes) => ReceiveBuffer::Owned(bytes),
             // The endpoint is never given these to receive into.
             Buffer::Bytes(_) | Buffer::Virtual(_) => ReceiveBuffer::Vec(Vec::new()),
         }

@@ -226,6 +226,14 @@ impl Builder {
         self.with("link_rate", |b| b.settings.link = Some(rate))
     }
 
+    /// Number of priorities that the network's switches tell apart, 1 to 8; 1 if nothing is said. Data of a connection then
+    /// has the priority of its traffic class ([`ConnectOptions::class`](weft_stack::fep::ConnectOptions::class)), or the
+    /// highest if there are not so many, which its DSCP says.
+    #[must_use]
+    pub fn priorities(self, priorities: u8) -> Builder {
+        self.with("priorities", |b| b.settings.priorities = priorities)
+    }
+
     /// The round-trip time of the idle network, for congestion control; 100 µs if nothing is said.
     #[must_use]
     pub fn rtt(self, rtt: Span) -> Builder {
@@ -424,6 +432,10 @@ impl Builder {
         peers: &[PeerSpec],
     ) -> Result<(Worker<AnyPort>, PortInfo, Setup, Memory), BuildError> {
         let settings = self.settings()?;
+        if matches!(spec, PortSpec::Udp(udp) if udp.shared) && !settings.zones.is_empty() {
+            return Err(self
+                .no_effect("zone", "peers are told apart by UDP ports, and have no addresses of their own"));
+        }
         let mut open = spec.open(&self.port)?;
         let setup = Setup::new(&settings, &open.facts(&settings))?;
         // A worker elsewhere takes messages from the memory of its session.

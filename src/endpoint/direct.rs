@@ -81,7 +81,10 @@ impl Direct {
     }
 
     pub(super) fn peer(&mut self, peer: &PeerSpec) -> Result<Addr, PeerError> {
-        if let Some(known) = self.worker.book().find(peer.ip) {
+        // The IP address of a peer with a UDP port is not its own alone.
+        if peer.port.is_none()
+            && let Some(known) = self.worker.book().find(peer.ip)
+        {
             return Ok(known);
         }
         let address = match &self.port {
@@ -91,6 +94,11 @@ impl Direct {
                 None => PeerAddress::ToBeAsked(peer.ip),
             },
         };
+        if let PeerAddress::Known(host) = &address
+            && let Some(known) = self.worker.book().find(host.ip)
+        {
+            return Ok(known);
+        }
         let addr = self.free_address();
         match address {
             PeerAddress::Known(host) => self.worker.book_mut().insert(addr, host)?,

@@ -103,7 +103,7 @@ macro_rules! each {
 
 impl Endpoint {
     /// A builder of an endpoint at the port, or with the server, that `spec` names: `udp` (at an address of this host),
-    /// `udp:ADDRESS[,port=N][,entropies=N][,gso=on|off][,gro=on|off]`, `memif:SOCKET,role=server|client[,…]`,
+    /// `udp:ADDRESS[,port=N][,entropies=N][,shared=on|off][,gso=on|off][,gro=on|off]`, `memif:SOCKET,role=server|client[,…]`,
     /// `dpdk:DEVICE[,ARGUMENTS]`, or `serve:SOCKET`. The IP address of a `memif:` or `dpdk:` port may stand in its name, as
     /// `,ip=ADDRESS`.
     pub fn builder(spec: impl Into<String>) -> Builder {
@@ -130,8 +130,8 @@ impl Endpoint {
         }
     }
 
-    /// The peer at an address, such as `"192.0.2.2"`, an [`IpAddr`](std::net::IpAddr) or
-    /// `"192.0.2.2/02:00:00:00:00:02"`: one that is known already, or a new one. A worker elsewhere is asked, which takes
+    /// The peer at an address, such as `"192.0.2.2"`, an [`IpAddr`](std::net::IpAddr),
+    /// `"192.0.2.2/02:00:00:00:00:02"`, or `"192.0.2.2:5000"` where endpoints share addresses (`shared=on`): one that is known already, or a new one. A worker elsewhere is asked, which takes
     /// microseconds, and 5 s at most.
     ///
     /// # Errors

@@ -21,7 +21,7 @@ use super::completion::{
 use super::error::{Error, PeerError, PostError};
 use super::memory::{Memory, MemorySlice};
 use super::thread::WorkerThread;
-use crate::port::PeerSpec;
+use crate::port::{PeerSpec, SpecError};
 
 /// How long a worker may take to enter a peer into its address book, for which it waits for nobody.
 const ENTRY: Duration = Duration::from_secs(5);
@@ -110,6 +110,13 @@ impl Remote {
     /// Asks the worker for a peer and waits for the answer. Completions that come meanwhile are kept.
     pub(super) fn peer(&mut self, peer: &PeerSpec) -> Result<Addr, PeerError> {
         self.check()?;
+        if let Some(port) = peer.port {
+            return Err(SpecError::expected(format!(
+                "a peer without a UDP port, as the worker runs elsewhere, instead of {}:{port}",
+                peer.ip
+            ))
+            .into());
+        }
         let key = self.operations.insert(Posted { handle: None, context: 0, buffer: Lent::Nothing });
         if let Err(error) = self.client.peer(peer.ip, peer.mac, word(key)) {
             self.operations.remove(key);

@@ -36,6 +36,9 @@ pub struct Settings {
     pub windows: Windows,
     /// Whether the fabric trims packets; it does not.
     pub trimming: bool,
+    /// Number of priorities that switches tell apart, 1 to 8; 1. A connection's traffic class is its priority
+    /// ([`FepConfig::priorities`]).
+    pub priorities: u8,
     /// The rate of the link, for congestion control; the port's if nothing is said, and where that is unknown 100 Gbit/s, or
     /// 800 Gbit/s over memif.
     pub link: Option<Rate>,
@@ -71,6 +74,7 @@ impl Default for Settings {
             lb: LbChoice::default(),
             windows: Windows::default(),
             trimming: false,
+            priorities: 1,
             link: None,
             rtt: Span::from_us(100),
             rto: None,
@@ -170,9 +174,10 @@ impl Setup {
             let zone = zone.zone(settings, port, &base.zones.default);
             prefixes.push((*prefix, base.zones.add(zone)?));
         }
-        let &Settings { windows, idle_timeout, busy_timeout, limits, .. } = settings;
+        let &Settings { windows, priorities, idle_timeout, busy_timeout, limits, .. } = settings;
         let crc = port.crc;
-        let config = Arc::new(FepConfig { windows, crc, idle_timeout, busy_timeout, limits, ..base });
+        let config =
+            Arc::new(FepConfig { windows, priorities, crc, idle_timeout, busy_timeout, limits, ..base });
         Ok(Setup { config, payload, longest_payload, overhead, link, prefixes })
     }
 
@@ -248,5 +253,22 @@ impl<P: Port> Attachment<P> {
             book.insert(addr, host)?;
         }
         Ok(Worker::new(fep, self.port, book, self.link, clock)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Endpoint;
+
+    #[test]
+    fn settings_say_how_many_priorities_switches_tell_apart() {
+        let builder = || Endpoint::builder("udp:127.44.1.3").peer("127.44.1.4");
+        let priorities = |builder: crate::Builder| {
+            let built = builder.build_worker();
+            built.map(|(worker, ..)| worker.fep().config().priorities).map_err(|error| error.to_string())
+        };
+        assert_eq!(priorities(builder()), Ok(1));
+        assert_eq!(priorities(builder().priorities(8)), Ok(8));
+        assert_eq!(priorities(builder().priorities(9)).unwrap_err(), "priorities is 9; there can be 1 to 8");
     }
 }

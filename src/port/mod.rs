@@ -117,6 +117,16 @@ pub enum PortError {
     #[cfg(not(feature = "dpdk"))]
     #[error("{0}: this weft was built without its feature `dpdk`")]
     WithoutDpdk(PortSpec),
+    /// A peer with a UDP port, or without one, where the opposite is needed.
+    #[error("{spec}: {}", peer_port(.ip, .port))]
+    PeerPort {
+        /// The name of the port.
+        spec: PortSpec,
+        /// The peer's address.
+        ip: IpAddr,
+        /// The peer's UDP port.
+        port: Option<u16>,
+    },
     /// The peer uses the other version of IP.
     #[error("{spec}: {ip} is of another IP version than the port's address {own}")]
     Version {
@@ -127,6 +137,17 @@ pub enum PortError {
         /// The port's address.
         own: IpAddr,
     },
+}
+
+fn peer_port(ip: &IpAddr, port: &Option<u16>) -> String {
+    match port {
+        Some(port) => {
+            format!("only ports with shared=on tell the peers at {ip} apart by UDP ports such as {port}")
+        }
+        None => {
+            format!("the peer {ip} is named without its UDP port, which endpoints at shared addresses need")
+        }
+    }
 }
 
 /// Where frames to a peer go.
@@ -274,8 +295,29 @@ impl PortInfo {
     /// # Errors
     /// The peer cannot be reached.
     pub fn meet(&self, port: &mut AnyPort, peer: &PeerSpec) -> Result<PeerAddress, PortError> {
-        let any_mac = PeerAddress::Known(HostAddr { mac: mac_of(peer.ip), ip: peer.ip });
+        let at = |ip| PeerAddress::Known(HostAddr { mac: mac_of(ip), ip });
+        let any_mac = at(peer.ip);
         let Some(spec) = self.spec.clone() else { return Ok(any_mac) };
+        let shared = matches!(&spec, PortSpec::Udp(udp) if udp.shared);
+        match (port, peer.port) {
+            (AnyPort::Udp(port), Some(number)) if shared => {
+                let alias = port.meet_at((peer.ip, number).into());
+                alias.map(at).map_err(|error| PortError::Udp { spec, error })
+            }
+            (_, number) if number.is_some() != shared => {
+                Err(PortError::PeerPort { spec, ip: peer.ip, port: number })
+            }
+            (port, _) => self.meet_by_address(port, peer, spec, any_mac),
+        }
+    }
+
+    fn meet_by_address(
+        &self,
+        port: &mut AnyPort,
+        peer: &PeerSpec,
+        spec: PortSpec,
+        any_mac: PeerAddress,
+    ) -> Result<PeerAddress, PortError> {
         if peer.ip.is_ipv4() != self.host.ip.is_ipv4() {
             return Err(PortError::Version { spec, ip: peer.ip, own: self.host.ip });
         }
@@ -296,6 +338,8 @@ impl PortInfo {
     /// on the link.
     pub fn place_peers(&self) -> Option<PlacePeer<AnyPort>> {
         match &self.spec {
+            // A peer that is added later is named without its UDP port.
+            Some(PortSpec::Udp(udp)) if udp.shared => Some(Box::new(|_, _| Err(PeerRefusal::Port))),
             Some(PortSpec::Udp(udp)) => {
                 let remote = udp.remote_port();
                 Some(Box::new(move |port, ip| {

@@ -1,9 +1,9 @@
 //! Ports and peers as they are named: `udp:192.0.2.1,entropies=16`, `memif:/run/weft.sock,role=server`,
-//! `dpdk:0000:3b:00.0`, and `192.0.2.2/02:00:00:00:00:02`.
+//! `dpdk:0000:3b:00.0`, and `192.0.2.2/02:00:00:00:00:02` or `192.0.2.2:5000`.
 
 use core::fmt;
 use core::str::FromStr;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use weft_stack::wire::ethernet::{MacAddr, VlanTag};
 use weft_stack::worker::Checksum;
@@ -29,7 +29,7 @@ impl SpecError {
 /// The name of a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PortSpec {
-    /// `udp:ADDRESS[,port=N][,entropies=N][,gso=on|off][,gro=on|off]`: kernel UDP.
+    /// `udp:ADDRESS[,port=N][,entropies=N][,shared=on|off][,gso=on|off][,gro=on|off]`: kernel UDP.
     Udp(UdpSpec),
     /// `memif:SOCKET,role=server|client[,id=N][,secret=TEXT][,bsize=BYTES][,rsize=N]`: memory shared with
     /// another process.
@@ -59,7 +59,7 @@ pub struct PortOptions {
     pub huge_pages: bool,
 }
 
-/// The name of a peer: `IP` or `IP/MAC`.
+/// The name of a peer: `IP`, `IP/MAC`, or `IP:PORT` and `[IP]:PORT` over UDP at shared addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerSpec {
     /// Its IP address.
@@ -67,11 +67,19 @@ pub struct PeerSpec {
     /// Its Ethernet address, or that of the router on the way to it. With `None`, a port that needs the address asks
     /// for it on the link.
     pub mac: Option<MacAddr>,
+    /// Its UDP port, where endpoints share their addresses ([`UdpSpec::shared`]), and only there.
+    pub port: Option<u16>,
 }
 
 impl From<IpAddr> for PeerSpec {
     fn from(ip: IpAddr) -> PeerSpec {
-        PeerSpec { ip, mac: None }
+        PeerSpec { ip, mac: None, port: None }
+    }
+}
+
+impl From<SocketAddr> for PeerSpec {
+    fn from(socket: SocketAddr) -> PeerSpec {
+        PeerSpec { ip: socket.ip(), mac: None, port: Some(socket.port()) }
     }
 }
 
@@ -131,14 +139,17 @@ impl FromStr for PeerSpec {
     type Err = SpecError;
 
     fn from_str(text: &str) -> Result<PeerSpec, SpecError> {
+        if let Ok(socket) = text.parse::<SocketAddr>() {
+            return Ok(socket.into());
+        }
         let (ip, link) = match text.split_once('/') {
             Some((ip, link)) => (ip, Some(mac(link)?)),
             None => (text, None),
         };
         let ip = ip.parse().map_err(|_| {
-            SpecError::expected(format!("IP or IP/MAC, such as 192.0.2.1, instead of {text:?}"))
+            SpecError::expected(format!("IP, IP/MAC or IP:PORT, such as 192.0.2.1, instead of {text:?}"))
         })?;
-        Ok(PeerSpec { ip, mac: link })
+        Ok(PeerSpec { ip, mac: link, port: None })
     }
 }
 

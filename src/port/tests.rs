@@ -15,10 +15,18 @@ fn refusal(text: &str) -> String {
 
 #[test]
 fn specs_are_read_and_printed() {
-    let plain = UdpSpec { address: [192, 0, 2, 1].into(), port: None, entropies: None, gso: true, gro: true };
+    let plain = UdpSpec {
+        address: [192, 0, 2, 1].into(),
+        port: None,
+        entropies: None,
+        shared: false,
+        gso: true,
+        gro: true,
+    };
     assert_eq!(spec("udp:192.0.2.1"), PortSpec::Udp(plain.clone()));
     let all = UdpSpec { port: Some(5000), entropies: Some(16), gso: false, gro: false, ..plain };
-    let text = "udp:192.0.2.1,port=5000,entropies=16,gso=off,gro=off";
+    let all = UdpSpec { shared: true, ..all };
+    let text = "udp:192.0.2.1,port=5000,entropies=16,shared=on,gso=off,gro=off";
     assert_eq!(spec(text), PortSpec::Udp(all));
     assert_eq!(spec(text).to_string(), text);
     assert_eq!(spec("udp:[fd00::1],entropies=4").to_string(), "udp:fd00::1,entropies=4");
@@ -45,7 +53,7 @@ fn refusals_name_the_part_and_the_expected_value() {
     assert_eq!(refusal("udp:1.2.3.4,port=0"), "expected 1 to 65535 instead of \"port=0\"");
     assert_eq!(
         refusal("udp:1.2.3.4,paths=4"),
-        "expected port=N, entropies=N, gso=on|off or gro=on|off instead of \"paths=4\""
+        "expected port=N, entropies=N, shared=on|off, gso=on|off or gro=on|off instead of \"paths=4\""
     );
     for wrong in ["dpdk:", "dpdk:,role=server", "dpdk:net ring"] {
         assert!(refusal(wrong).contains("is no device"), "{wrong}");
@@ -68,8 +76,11 @@ fn addresses() {
         assert!(mac(wrong).is_err(), "{wrong}");
     }
     let ip: IpAddr = [10, 0, 0, 1].into();
-    assert_eq!("10.0.0.1".parse(), Ok(PeerSpec { ip, mac: None }));
-    let with = PeerSpec { ip, mac: Some(MacAddr([2, 0, 0, 0, 0, 1])) };
+    assert_eq!("10.0.0.1".parse(), Ok(PeerSpec { ip, mac: None, port: None }));
+    let socket: std::net::SocketAddr = "10.0.0.1:5000".parse().unwrap();
+    assert_eq!("10.0.0.1:5000".parse(), Ok(PeerSpec { ip, mac: None, port: Some(5000) }));
+    assert_eq!("10.0.0.1:5000".parse(), Ok(PeerSpec::from(socket)));
+    let with = PeerSpec { ip, mac: Some(MacAddr([2, 0, 0, 0, 0, 1])), port: None };
     assert_eq!("10.0.0.1/02:00:00:00:00:01".parse(), Ok(with));
     let owned = String::from("10.0.0.1/02:00:00:00:00:01");
     assert_eq!((PeerSpec::try_from(&owned), PeerSpec::try_from(owned.clone())), (Ok(with), Ok(with)));
@@ -77,7 +88,7 @@ fn addresses() {
     assert_eq!(PeerSpec::from(std::net::Ipv6Addr::LOCALHOST), "::1".parse().unwrap());
     assert_eq!(
         "10.0.0".parse::<PeerSpec>().unwrap_err().to_string(),
-        "expected IP or IP/MAC, such as 192.0.2.1, instead of \"10.0.0\""
+        "expected IP, IP/MAC or IP:PORT, such as 192.0.2.1, instead of \"10.0.0\""
     );
     for wrong in ["10.0.0", "10.0.0.1/", "10.0.0.1/24", "host"] {
         assert!(wrong.parse::<PeerSpec>().is_err(), "{wrong}");

@@ -1,4 +1,4 @@
-//! Ports over kernel UDP: `udp:ADDRESS[,port=N][,entropies=N][,gso=on|off][,gro=on|off]`.
+//! Ports over kernel UDP: `udp:ADDRESS[,port=N][,entropies=N][,shared=on|off][,gso=on|off][,gro=on|off]`.
 
 use core::fmt;
 use core::str::FromStr;
@@ -17,10 +17,13 @@ use super::{AnyPort, DEFAULT_MTU, OpenPort, PortError, PortInfo, PortOptions, Po
 pub struct UdpSpec {
     /// Of an interface of this host.
     pub address: IpAddr,
-    /// The UDP port of both ends; the standard's if none is given.
+    /// The UDP port of both ends, the standard's if none is given. Of this end at a shared address, any if none is given.
     pub port: Option<u16>,
     /// Number of source ports.
     pub entropies: Option<u16>,
+    /// Whether several processes have endpoints at this address, and at those of peers, so that peers are named
+    /// `IP:PORT`: [`UdpConfig::shared_address`].
+    pub shared: bool,
     /// Whether to hand the kernel several datagrams at a time.
     pub gso: bool,
     /// Whether to take several datagrams from the kernel at a time.
@@ -35,7 +38,7 @@ impl UdpSpec {
         let address = bare.parse().map_err(|_| {
             SpecError::expected(format!("udp:ADDRESS with an IP address of this host instead of {address:?}"))
         })?;
-        let mut spec = UdpSpec { address, port: None, entropies: None, gso: true, gro: true };
+        let mut spec = UdpSpec { address, port: None, entropies: None, shared: false, gso: true, gro: true };
         for part in parts {
             spec.set(part)?;
         }
@@ -47,11 +50,12 @@ impl UdpSpec {
         match key {
             "port" => self.port = Some(number(part, value, 1..=u16::MAX)?),
             "entropies" => self.entropies = Some(number(part, value, 1..=MAX_SOURCES)?),
+            "shared" => self.shared = switch(part, value)?,
             "gso" => self.gso = switch(part, value)?,
             "gro" => self.gro = switch(part, value)?,
             _ => {
                 return Err(SpecError::expected(format!(
-                    "port=N, entropies=N, gso=on|off or gro=on|off instead of {part:?}"
+                    "port=N, entropies=N, shared=on|off, gso=on|off or gro=on|off instead of {part:?}"
                 )));
             }
         }
@@ -65,10 +69,11 @@ impl UdpSpec {
 
     fn config(&self, mtu: usize) -> UdpConfig {
         let default = UdpConfig::at(self.address);
-        let port = self.port.unwrap_or(default.port);
+        let port = self.port.unwrap_or(if self.shared { 0 } else { default.port });
         UdpConfig {
             port,
             peer_port: port,
+            shared_address: self.shared,
             sources: self.entropies.unwrap_or(default.sources),
             mtu,
             gso: self.gso,
@@ -93,7 +98,7 @@ impl UdpSpec {
         let config = self.config(usize::from(options.mtu.unwrap_or_else(default)));
         let port = UdpPort::open(&config).map_err(|error| PortError::Udp { spec: spec.clone(), error })?;
         let info = PortInfo {
-            host: HostAddr { mac: mac_of(self.address), ip: self.address },
+            host: HostAddr { mac: mac_of(port.ip()), ip: port.ip() },
             paths: port.entropies(),
             link: interface.as_deref().and_then(interface_rate),
             checksum: options.checksum,
@@ -111,6 +116,9 @@ impl fmt::Display for UdpSpec {
         write!(f, "udp:{}", self.address)?;
         for (key, value) in [("port", self.port), ("entropies", self.entropies)] {
             value.map_or(Ok(()), |value| write!(f, ",{key}={value}"))?;
+        }
+        if self.shared {
+            f.write_str(",shared=on")?;
         }
         for (key, on) in [("gso", self.gso), ("gro", self.gro)] {
             if !on {

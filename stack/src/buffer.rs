@@ -1,5 +1,7 @@
 //! Memory that messages are sent from and received into.
 
+use core::fmt;
+
 use bytes::{Bytes, BytesMut};
 
 use crate::packet::Payload;
@@ -22,6 +24,47 @@ pub enum Buffer {
     Bytes(Box<Bytes>),
     /// Memory of the process, in a box so that this enum stays small.
     BytesMut(Box<BytesMut>),
+    /// Memory of the process that belongs to a type of the caller's.
+    Owned(OwnedBytes),
+}
+
+/// Bytes to receive into, or to send, that belong to any type: [`Bytes::from_owner`] for memory that is written to.
+pub struct OwnedBytes(Box<dyn Owner>);
+
+/// The type that bytes belong to. Both conversions always give the same bytes.
+trait Owner: AsRef<[u8]> + AsMut<[u8]> + Send {}
+
+impl<T: AsRef<[u8]> + AsMut<[u8]> + Send> Owner for T {}
+
+impl OwnedBytes {
+    /// The bytes of `owner`, of which `as_ref` and `as_mut` give the same ones at each call. It is dropped with this value.
+    pub fn new(owner: impl AsRef<[u8]> + AsMut<[u8]> + Send + 'static) -> OwnedBytes {
+        OwnedBytes(Box::new(owner))
+    }
+
+    /// The bytes.
+    pub fn as_slice(&self) -> &[u8] {
+        (*self.0).as_ref()
+    }
+
+    /// The bytes, to be written to.
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        (*self.0).as_mut()
+    }
+}
+
+impl PartialEq for OwnedBytes {
+    fn eq(&self, other: &OwnedBytes) -> bool {
+        self.as_slice() == other.as_slice()
+    }
+}
+
+impl Eq for OwnedBytes {}
+
+impl fmt::Debug for OwnedBytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "OwnedBytes({} bytes)", self.as_slice().len())
+    }
 }
 
 // Every message has one, and the table of messages is read in no order.
@@ -37,6 +80,7 @@ impl Buffer {
             Buffer::Region(slice) => slice.len(),
             Buffer::Bytes(bytes) => u32::try_from(bytes.len()).unwrap_or(u32::MAX),
             Buffer::BytesMut(bytes) => u32::try_from(bytes.len()).unwrap_or(u32::MAX),
+            Buffer::Owned(bytes) => u32::try_from(bytes.as_slice().len()).unwrap_or(u32::MAX),
         }
     }
 
@@ -53,6 +97,7 @@ impl Buffer {
             Buffer::Heap(bytes) => bytes.len(),
             Buffer::Bytes(bytes) => bytes.len(),
             Buffer::BytesMut(bytes) => bytes.len(),
+            Buffer::Owned(bytes) => bytes.as_slice().len(),
             Buffer::Virtual(_) | Buffer::Region(_) => return false,
         };
         len as u64 > MAX_MESSAGE
@@ -69,6 +114,7 @@ impl Buffer {
             Buffer::Region(slice) => Payload::Region(slice.bytes(start, end)),
             Buffer::Bytes(bytes) => Payload::Bytes(&bytes[start as usize..end as usize]),
             Buffer::BytesMut(bytes) => Payload::Bytes(&bytes[start as usize..end as usize]),
+            Buffer::Owned(bytes) => Payload::Bytes(&bytes.as_slice()[start as usize..end as usize]),
         }
     }
 
@@ -78,11 +124,7 @@ impl Buffer {
     pub fn place(&mut self, offset: u32, payload: Payload<'_>) {
         match (self, payload) {
             (Buffer::Virtual(_), _) | (_, Payload::Virtual(_)) => {}
-            (Buffer::Heap(memory), Payload::Bytes(bytes)) => {
-                let start = (offset as usize).min(memory.len());
-                let len = bytes.len().min(memory.len() - start);
-                memory[start..start + len].copy_from_slice(&bytes[..len]);
-            }
+            (Buffer::Heap(memory), Payload::Bytes(bytes)) => copy_bytes_to(memory, offset, bytes),
             (buffer, payload) => buffer.place_elsewhere(offset, payload),
         }
     }
@@ -93,10 +135,10 @@ impl Buffer {
         match (self, payload) {
             (Buffer::Heap(memory), Payload::Region(bytes)) => copy_to(memory, offset, bytes),
             (Buffer::BytesMut(memory), Payload::Region(bytes)) => copy_to(memory, offset, bytes),
-            (Buffer::BytesMut(memory), Payload::Bytes(bytes)) => {
-                let start = (offset as usize).min(memory.len());
-                let len = bytes.len().min(memory.len() - start);
-                memory[start..start + len].copy_from_slice(&bytes[..len]);
+            (Buffer::BytesMut(memory), Payload::Bytes(bytes)) => copy_bytes_to(memory, offset, bytes),
+            (Buffer::Owned(memory), Payload::Region(bytes)) => copy_to(memory.as_mut_slice(), offset, bytes),
+            (Buffer::Owned(memory), Payload::Bytes(bytes)) => {
+                copy_bytes_to(memory.as_mut_slice(), offset, bytes)
             }
             (Buffer::Region(slice), Payload::Bytes(bytes)) => {
                 slice.write(offset, bytes);
@@ -114,6 +156,14 @@ impl Buffer {
             Payload::Bytes(_) | Payload::Region(_) => Buffer::Heap(vec![0; len as usize]),
         }
     }
+}
+
+/// Copies `bytes` to `offset` of `memory`, as many as there is room for.
+#[inline(always)]
+fn copy_bytes_to(memory: &mut [u8], offset: u32, bytes: &[u8]) {
+    let start = (offset as usize).min(memory.len());
+    let len = bytes.len().min(memory.len() - start);
+    memory[start..start + len].copy_from_slice(&bytes[..len]);
 }
 
 /// Copies `bytes` to `offset` of `memory`, as many as there is room for.
@@ -143,6 +193,19 @@ mod tests {
         let mut only_to_send = Buffer::Bytes(Box::default());
         only_to_send.place(0, source.payload(0, 6));
         assert!(only_to_send.is_empty());
+    }
+
+    #[test]
+    fn bytes_of_a_type_of_the_callers_are_sent_and_received_too() {
+        let mut room = Buffer::Owned(OwnedBytes::new(vec![0; 4]));
+        assert!(!room.is_too_long() && room.len() == 4);
+        room.place(2, Payload::Bytes(&[1, 2, 3]));
+        room.place(9, Payload::Bytes(&[9]));
+        let region = Region::allocate(10).unwrap();
+        let slice = Buffer::Region(region.slice(0, 1).unwrap());
+        room.place(3, slice.payload(0, 1));
+        assert_eq!(room, Buffer::Owned(OwnedBytes::new([0, 0, 1, 0])));
+        assert_eq!((room.payload(2, 9).len(), room.payload(9, 1).len()), (2, 0));
     }
 
     #[test]

@@ -33,6 +33,8 @@ pub(crate) fn of_buffer(buffer: &Buffer) -> u64 {
         Buffer::Virtual(_) | Buffer::Region(_) => 0,
         Buffer::Heap(bytes) => bytes.capacity() as u64,
         Buffer::Bytes(bytes) => (size_of::<bytes::Bytes>() + bytes.len()) as u64,
+        // Its owner is not known.
+        Buffer::Owned(bytes) => bytes.as_slice().len() as u64,
         Buffer::BytesMut(bytes) => (size_of::<bytes::BytesMut>() + bytes.capacity()) as u64,
     }
 }

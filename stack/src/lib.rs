@@ -20,6 +20,7 @@ pub mod fep;
 #[path = "../tests/harness/mod.rs"]
 mod harness;
 mod heap;
+mod ledger;
 mod occurrences;
 pub mod packet;
 pub mod pdc;

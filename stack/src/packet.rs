@@ -5,6 +5,7 @@
 
 use crate::region::RegionBytes;
 use crate::spray::Entropy;
+use crate::wire::class::Priority;
 use crate::wire::pds::{NextHeader, Pds, Uud};
 use crate::wire::ses::Ses;
 
@@ -47,6 +48,8 @@ pub struct Network {
     pub entropy: Entropy,
     /// The class that its DSCP puts it in.
     pub class: Class,
+    /// Its priority, given by its DSCP too; of packets that are not [`Class::Data`] it means nothing.
+    pub priority: Priority,
     /// Whether it carries a congestion mark (CE).
     pub ecn: bool,
     /// Switches it has passed, if known (start TTL − received TTL).
@@ -75,6 +78,7 @@ impl Packet {
             dst: Addr(0),
             entropy: Entropy(0),
             class: Class::Control,
+            priority: Priority::LOWEST,
             ecn: false,
             hops: 0,
         },

@@ -6,11 +6,13 @@ use harness::forge::syn;
 use harness::{Alone, Pair, SHORT_RTO, fep, impatient_config, params, receive_any, untagged};
 use weft_stack::buffer::Buffer;
 use weft_stack::cc::{CcChoice, CcParams};
-use weft_stack::fep::{Completion, ConnectOptions, FepConfig, Limits, Receive, Send, SendError, Zone};
-use weft_stack::packet::Packet;
+use weft_stack::fep::{
+    CallError, Completion, ConnectOptions, FepConfig, Limits, Receive, Resource, Send, SendError, Zone,
+};
+use weft_stack::packet::{Addr, Packet, Payload};
 use weft_stack::pdc::{PdcConfig, RodReceive};
 use weft_stack::ses::Matching;
-use weft_stack::wire::pds::{DeliveryMode, NackCode, NextHeader, Pds};
+use weft_stack::wire::pds::{DeliveryMode, NackCode, NextHeader, Pds, Psn};
 use weft_stack::wire::ses::{Opcode, ReturnCode, Ses, StandardRequest};
 use weft_stack::{Span, Time};
 
@@ -48,6 +50,189 @@ fn a_peer_uses_up_only_its_own_quota_of_pdcs_and_messages() {
     alone.arrive(&syn(6, 1, 0, 3_000), &[0; 100]);
     let answer = alone.transmit().unwrap();
     assert!(matches!(answer.pds, Pds::Ack(_)), "other peers have their own share: {answer:?}");
+}
+
+/// Whether the message of 1 byte in `packet`, sent to process `process`, is acknowledged.
+fn is_taken(alone: &mut Alone, mut packet: Packet, process: u16) -> bool {
+    let Ses::Standard(header) = &mut packet.ses else { unreachable!() };
+    (header.pid_on_fep, header.request_length) = (process, 1);
+    packet.payload_len = 1;
+    alone.arrive(&packet, &[0]);
+    let answers = alone.transmit_all();
+    match answers[0].pds {
+        Pds::Ack(_) => true,
+        Pds::Nack(nack) => {
+            assert!(matches!(nack.code, NackCode::NO_SES_MSG_AVAIL | NackCode::NO_PKT_BUFFER), "{nack:?}");
+            false
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Two peers send as many messages as they may, which nobody receives.
+#[test]
+fn peers_whose_messages_nobody_receives_leave_room_for_those_of_others() {
+    let limits = Limits {
+        processes: 1,
+        unexpected_messages: 1_000,
+        unexpected_messages_per_peer: 500,
+        ..Limits::default()
+    };
+    let mut alone = Alone::new(FepConfig { limits, ..impatient_config() });
+    let mut send =
+        |peer, messages| (0..messages).filter(|n| is_taken(&mut alone, syn(peer, 1, *n, 1), 0)).count();
+    assert_eq!(send(5, 600), 500, "its quota");
+    assert_eq!(send(6, 600), 250, "half of the rest");
+    assert_eq!([7, 8, 9].map(|peer| send(peer, 100)), [100, 75, 38], "everybody gets some");
+    // A message that meets a receive needs no room, be it one packet or more.
+    assert!(!is_taken(&mut alone, syn(5, 2, 0, 1), 0));
+    for len in [1, 150] {
+        let receive = Receive { matching: Matching::Tagged { tag: 3, ignore: 0 }, ..receive_any(200) };
+        alone.fep.post_receive(receive).unwrap();
+        let mut packet = syn(5, 100 + len, 0, len.into());
+        let Ses::Standard(header) = &mut packet.ses else { unreachable!() };
+        (header.opcode, header.match_bits) = (Opcode::TAGGED_SEND, 3);
+        packet.payload_len = u32::from(len).min(100);
+        alone.arrive(&packet, &[0; 100][..usize::from(len.min(100))]);
+        let answers = alone.transmit_all();
+        assert!(matches!(answers[0].pds, Pds::Ack(_)), "{len} bytes: {answers:?}");
+    }
+}
+
+/// Processes that receive nothing hold no more together than the endpoint may keep, and no process is without its part.
+#[test]
+fn unexpected_messages_are_bounded_for_all_processes_together() {
+    const BYTES: u64 = 100_000;
+    let limits = Limits {
+        processes: 20,
+        unexpected_bytes: BYTES,
+        unexpected_bytes_per_peer: 10_000,
+        unexpected_messages: 4_000,
+        ..Limits::default()
+    };
+    let mut alone = Alone::new(FepConfig { limits, ..impatient_config() });
+    (1..20).for_each(|process| alone.fep.open_process(process).unwrap());
+    let full = CallError::Limit { what: Resource::Processes, limit: 20 };
+    assert_eq!(alone.fep.open_process(20), Err(full));
+    for process in 0..19 {
+        for peer in 0..10 {
+            for n in 0..110 {
+                let pdc = 1 + process * 10;
+                let mut packet = syn(100 + peer, pdc, n, 100);
+                let Ses::Standard(header) = &mut packet.ses else { unreachable!() };
+                header.pid_on_fep = process;
+                alone.arrive(&packet, &[0; 100]);
+            }
+        }
+        alone.transmit_all();
+        assert!(alone.fep.footprint().payload <= BYTES);
+    }
+    let held = alone.fep.footprint().payload;
+    assert!(held > BYTES * 9 / 10, "{held} of {BYTES} bytes are in use");
+    // The last process has its part: a fortieth of the bytes, and as many messages.
+    let taken = (0..100).filter(|n| is_taken(&mut alone, syn(7, 1, *n, 1), 19)).count();
+    assert_eq!(taken, 50, "of its 100 messages a peer leaves as many as it takes");
+    // What a process held is free again when it is closed.
+    for process in 0..19 {
+        alone.fep.close_process(process).unwrap();
+    }
+    let held = alone.fep.footprint().payload;
+    assert!(held <= 100, "{held}");
+    alone.fep.open_process(0).unwrap();
+    assert!(is_taken(&mut alone, syn(8, 1, 0, 1), 0));
+}
+
+#[test]
+fn a_process_cannot_have_more_kinds_of_receives_than_a_message_is_compared_with_at_once() {
+    let mut alone = Alone::new(impatient_config());
+    alone.fep.open_process(1).unwrap();
+    let receive = |ignore| Receive { matching: Matching::Tagged { tag: 0, ignore }, ..receive_any(10) };
+    let refused: Vec<_> =
+        (0..65_000).filter_map(|mask| alone.fep.post_receive(receive(mask)).err()).collect();
+    assert_eq!(refused.len(), 65_000 - 64 - 8);
+    let kinds = CallError::Limit { what: Resource::ReceiveKinds, limit: 64 };
+    assert!(refused.iter().all(|refused| refused.error == kinds && refused.buffer.len() == 10));
+    for _ in 0..1_000 {
+        alone.fep.post_receive(receive(20)).expect("a kind that is there");
+    }
+    alone.fep.post_receive_of(1, receive(99_999)).expect("another process has its own kinds");
+}
+
+/// All packets between endpoints 0 and 1 arrive; those for others are lost.
+fn exchange(pair: &mut Pair) {
+    loop {
+        let packets: Vec<_> = [0, 1].into_iter().filter_map(|side| pair.transmit(side)).collect();
+        if packets.is_empty() {
+            return;
+        }
+        packets
+            .iter()
+            .filter(|transit| transit.packet.net.dst.0 < 2)
+            .for_each(|transit| pair.arrive(transit));
+    }
+}
+
+/// SYNs from addresses where nobody answers, or whose hosts say that they have sent nothing.
+#[test]
+fn a_flood_of_syns_keeps_no_connection_out_and_ends_none() {
+    let limits =
+        Limits { pdcs: 1_000, half_open_pdcs: 400, half_open_pdcs_per_peer: 100, ..Limits::default() };
+    for forged in [false, true] {
+        let mut pair = Pair::new(&FepConfig { limits, ..impatient_config() });
+        let mut number = 0;
+        let mut flood = |pair: &mut Pair| {
+            for _ in 0..3_000 {
+                number += 1;
+                // Of endpoint 0 itself, or of a hundred that are not there.
+                let (src, pdc) = if forged { (0, 1_000 + number) } else { (100 + number % 100, number) };
+                let mut packet = Packet { payload_len: 100, ..syn(src.into(), pdc, 0, 100) };
+                packet.net.dst = Addr(1);
+                pair.feps[1].on_packet(pair.now, &packet, Payload::Bytes(&[0; 100]));
+                if number % 20 == 0 {
+                    exchange(pair);
+                }
+            }
+        };
+        flood(&mut pair);
+        let early = pair.connect();
+        for context in 0..20 {
+            pair.feps[1].post_receive(receive_any(3_000)).unwrap();
+            let connection = pair.connect();
+            for connection in [early, connection] {
+                pair.post_send(connection, message(2_500, context));
+            }
+            exchange(&mut pair);
+            flood(&mut pair);
+        }
+        let sent = pair.completions(0);
+        assert_eq!(sent.len(), 40, "{forged}: {:?}", pair.explain());
+        let is_sent = |done: &Completion| matches!(done, Completion::Sent { result: Ok(()), .. });
+        assert!(sent.iter().all(is_sent), "{sent:?}");
+        assert!(pair.feps[1].open_targets() <= 421, "{}", pair.feps[1].open_targets());
+    }
+}
+
+/// Each SYN asks for another PDC of the same name.
+#[test]
+fn syns_that_replace_each_other_leave_no_memory_behind() {
+    let mut alone = Alone::new(impatient_config());
+    let mut after = Vec::new();
+    for round in 0..4u32 {
+        for n in 0..50_000 {
+            let mut packet = syn(5, 1, 0, 3_000);
+            let Pds::Request(request) = &mut packet.pds else { unreachable!() };
+            request.psn = Psn((round * 50_000 + n) << 12);
+            alone.arrive(&packet, &[0; 100]);
+            alone.transmit_all();
+            alone.now += Span::from_us(1);
+            if alone.fep.poll_timeout().is_some_and(|at| alone.now.is_at_or_after(at)) {
+                alone.fep.on_timeout(alone.now);
+            }
+        }
+        after.push(alone.fep.footprint().total());
+    }
+    // The names of those that were replaced in the last 100 ms, and timers: 200,000 PDCs would be 48 MB.
+    assert!(after.iter().all(|bytes| *bytes < 1 << 20), "{after:?}");
 }
 
 /// Errors are kept until the peer has cleared them, as the answers to its reads are.

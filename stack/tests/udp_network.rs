@@ -15,7 +15,7 @@ use weft_stack::cc::CcChoice;
 use weft_stack::port::udp::{Notice, UdpConfig, UdpPort, mac_of};
 use weft_stack::port::{BURST, Frame, FramePool, Port, PortCaps, PortCounters, RxBurst, Timestamps, TxBurst};
 use weft_stack::spray::Entropy;
-use weft_stack::wire::class::{DscpClasses, PacketClass, TrimPoint};
+use weft_stack::wire::class::{DscpClasses, PacketClass, Priority, TrimPoint};
 use weft_stack::wire::edit::mark_ce;
 use weft_stack::wire::ethernet::{ETHERTYPE_IPV4, EthernetHeader};
 use weft_stack::wire::ip::Ecn;
@@ -48,7 +48,7 @@ fn dress(frame: &mut [u8], dst: Ipv4Addr, ecn: Ecn, number: u8) {
     let ethernet = EthernetHeader { dst: dst_mac, src: src_mac, vlan: None, ethertype: ETHERTYPE_IPV4 };
     let mut at = ethernet.emit(frame).unwrap();
     let ip = Ipv4Header {
-        dscp: DscpClasses::default().dscp(PacketClass::Trimmable),
+        dscp: DscpClasses::default().dscp(PacketClass::Trimmable(Priority::LOWEST)),
         ecn,
         identification: 0,
         dont_fragment: true,

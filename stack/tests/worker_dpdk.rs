@@ -14,6 +14,7 @@ use weft_stack::port::{FramePool, PortCaps, Timestamps};
 use weft_stack::ses::Matching;
 use weft_stack::spray::Entropy;
 use weft_stack::wire::checksum::pseudo_header;
+use weft_stack::wire::class::Priority;
 use weft_stack::wire::frame::{ChecksumFill, IpAddrs, finish_checksums};
 use weft_stack::wire::pds::{Control, ControlKind, Destination, PdcId, Pds, Psn};
 use weft_stack::wire::ses::Ses;
@@ -124,7 +125,8 @@ fn checksums_are_left_to_a_port_that_computes_them() {
         payload: 5,
     });
     let (src, dst, entropy) = (Addr(0), Addr(1), Entropy(6));
-    let net = Network { src, dst, entropy, class: Class::Control, ecn: false, hops: 0 };
+    let net =
+        Network { src, dst, entropy, class: Class::Control, priority: Priority::LOWEST, ecn: false, hops: 0 };
     let packet = Packet { net, payload_len: 0, pds, ses: Ses::None };
     let codec = Codec::new(LinkConfig::default(), &caps);
     let mut frame = FramePool::from(pool("offload")).allocate(200).unwrap();

@@ -7,7 +7,9 @@ use proptest::prelude::*;
 use weft_cc::{Span, Time};
 use weft_stack::rng::Rng;
 use weft_testbed::goal::{Collective, Costs, Job, Pattern, Placement, Program, parse_goal};
-use weft_testbed::sim::{Options, PayloadMode, RunConfig, RunReport, run_with};
+use weft_testbed::sim::{
+    FaultPlan, LinkChange, LinkDirections, LinkEvent, Options, PayloadMode, RunConfig, RunReport, run_with,
+};
 use weft_testbed::topology::{HostId, TopologySpec};
 use weft_testbed::workload::{Setting, Workload, WorkloadSpec};
 
@@ -132,7 +134,8 @@ fn programs_of_collectives_take_as_long_as_the_built_in_ones() {
                 config(job(program, 1, Placement::Block, costs), "leaf-spine:hosts=16,leaves=2,spines=8");
             let spec: WorkloadSpec = built_in.parse().unwrap();
             let read = |_: &str| Err(String::new());
-            let setting = Setting { hosts: n, topology: Some(&ranks.topology), bytes: 1, read: &read };
+            let setting =
+                Setting { hosts: n, topology: Some(&ranks.topology), bytes: 1, slow: 1, read: &read };
             let workload = WorkloadSpec::build_all(&[spec], &setting, |i| Rng::new(1, i as u64)).unwrap();
             let flows = RunConfig { job: None, workload: Arc::new(workload), ..ranks.clone() };
             let (flows, ranks) = (run(&flows), run(&ranks));
@@ -241,6 +244,32 @@ fn a_program_that_does_not_finish_says_which_rank_waits_for_what() {
         "{:?}",
         report.stuck
     );
+}
+
+#[test]
+fn an_unfinished_message_names_the_link_that_lost_its_last_packet() {
+    // The second rank of each host; that link loses packets of the first ranks as well, later.
+    let text = "num_ranks 4\nrank 0 {\nc: calc 50000\ns: send 9b to 2\ns requires c\n}\n\
+        rank 1 {\nsend 9b to 3\n}\nrank 2 {\nrecv 9b from 0\n}\nrank 3 {\nrecv 9b from 1\n}";
+    let job = job(parse_goal("a.goal", text).unwrap(), 2, Placement::Block, Costs::default());
+    let mut config = config(job, LEAF);
+    config.until = Some(Span::from_us(100));
+    let to_host = config.topology.port(config.topology.nic(HostId(1))).reverse;
+    let change = LinkEvent { at: Time::ZERO, link: LinkDirections::From(to_host), change: LinkChange::Fail };
+    let faults = || FaultPlan { events: vec![change], ..FaultPlan::default() };
+    let report =
+        |threads| run_with(&config, Options { faults: faults(), threads, ..Options::default() }).unwrap();
+    let whole = report(1);
+    let losses =
+        whole.measures.as_ref().unwrap().unfinished.iter().map(|one| (one.flow, one.last_loss.unwrap()));
+    let [first, second] = losses.collect::<Vec<_>>()[..] else { panic!("{whole:?}") };
+    assert_eq!((first.0, second.0), (0, 1));
+    for (_, loss) in [first, second] {
+        assert_eq!((loss.port, loss.down_since), (to_host, Some(Time::ZERO)));
+    }
+    assert!(first.1.at.since(Time::ZERO) > Span::from_us(50), "after its computation: {first:?}");
+    assert!(first.1.at != second.1.at, "each pair of ranks has its own: {first:?} {second:?}");
+    assert_eq!(report(2), whole);
 }
 
 #[test]

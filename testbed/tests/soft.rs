@@ -3,7 +3,8 @@
 
 mod soft_network;
 
-use soft_network::{Outcome, place, run};
+use soft_network::{Outcome, place, run, run_ranks};
+use std::sync::Arc;
 use weft_cc::{CcChoice, Span, Time};
 use weft_stack::port::memory::MemoryPort;
 use weft_stack::port::{Port, TxBurst};
@@ -11,6 +12,7 @@ use weft_stack::rng::Rng;
 use weft_stack::spray::LbChoice;
 use weft_stack::wire::class::DscpClasses;
 use weft_stack::wire::trim::TrimFormat;
+use weft_testbed::goal::{Collective, Costs, Job, Pattern, Placement};
 use weft_testbed::link_events::parse_link_events;
 use weft_testbed::sim::{
     FaultPlan, FlowRecord, LinkChange, LinkDirections, LinkFaults, Options, PayloadMode, PhantomQueues,
@@ -110,6 +112,25 @@ fn other_algorithms_and_balancers_take_the_simulated_time() {
     }
 }
 
+/// The same program with the same matching runs in both, with two ranks on each host: each rank finishes when the simulator
+/// says.
+#[test]
+fn programs_take_the_simulated_time() {
+    for pattern in Pattern::ALL.map(|(_, pattern)| pattern) {
+        // Computation that takes about as long as the messages.
+        let collective = Collective { pattern, ranks: 16, bytes: 40_000, iterations: 2, compute: 20_000_000 };
+        let program = collective.program().unwrap();
+        let job = Job::new("a.goal", program, 2, Placement::Block, Costs::default()).unwrap();
+        let none = Workload::new(job.hosts(), Vec::new(), Vec::new(), Vec::new(), Vec::new()).unwrap();
+        let config = RunConfig { job: Some(Arc::new(job)), ..config(none) };
+        let simulated = predicted(&config, &FaultPlan::default());
+        for (real, expected) in run_ranks(&config).iter().zip(&simulated.ranks) {
+            let [found, end] = [real.end, expected.end].map(|end| end.unwrap().as_us_f64());
+            assert!((found / end - 1.0).abs() < 0.05, "{pattern}: {real:?}, in simulation {expected:?}");
+        }
+    }
+}
+
 #[test]
 fn phantom_queues_mark_although_no_packet_waits() {
     // One flow, so that no queue builds up anywhere.
@@ -136,11 +157,42 @@ fn both_formats_of_trimmed_frames_give_the_same_times() {
 
 #[test]
 fn other_dscp_classes_work() {
-    let classes = DscpClasses { trimmable: 10, trimmed: 12, trimmed_last_hop: 12, control: 40 };
+    let trimmable = [10, 20, 21, 22, 23, 24, 25, 26];
+    let classes = DscpClasses { trimmable, trimmed: 12, trimmed_last_hop: 12, control: 40 };
     let options = SoftOptions { classes, ..SoftOptions::default() };
     let outcome = run(&config(matrix("incast:7", 500_000)), &FaultPlan::default(), options);
     assert!(outcome.trimmed_received > 0 && outcome.malformed == 0);
     assert_eq!(outcome.timeouts, 0);
+}
+
+#[test]
+fn switches_read_the_priority_from_the_frames() {
+    // Two flows fill the queue in front of host 0 with about 100 packets.
+    let flows = |prio: u8| {
+        let text = format!(
+            "Nodes 16\nConnections 3\n1->0 id 1 start 0 size 2000000 prio 2\n2->0 id 2 start 0 size 2000000 prio 2\n\
+             3->0 id 3 start 40000 size 20000 prio {prio}\n"
+        );
+        let workload = parse_cm("test.cm", &text, CmOptions::default()).unwrap();
+        let mut cc = CcChoice::parse("constant").unwrap();
+        cc.set("window", "400KiB").unwrap();
+        RunConfig { cc, priorities: 8, queue_bytes: Some(64 << 20), ecn: None, ..config(workload) }
+    };
+    let fcts = |prio| {
+        let config = flows(prio);
+        let outcome = run(&config, &FaultPlan::default(), SoftOptions::default());
+        is_conserved(&outcome);
+        assert_eq!((outcome.retransmitted, outcome.fabric.trimmed), (0, 0));
+        let simulated = predicted(&config, &FaultPlan::default());
+        [&outcome.flows, &simulated.flows].map(|flows| fct(&flows[2..])[0])
+    };
+    let config = flows(3);
+    let packet = config.topology.host_rate().time_for(config.wire_mtu()).as_us_f64();
+    let idle = config.topology.network_rtt(config.wire_mtu(), 128).as_us_f64() + 5.0 * packet;
+    for (urgent, in_turn) in fcts(3).into_iter().zip(fcts(2)) {
+        assert!(urgent < idle + 2.0 * packet, "{urgent} µs, and {idle} in an idle network");
+        assert!(in_turn > urgent + 50.0 * packet, "{in_turn} µs in turn, {urgent} with a higher priority");
+    }
 }
 
 #[test]

@@ -14,7 +14,8 @@ fn topology(text: &str) -> Topology {
 fn workload(specs: &[&str], fabric: &Topology, sizes: &str) -> Workload {
     let read = |_: &str| Ok(sizes.to_owned());
     let specs: Vec<WorkloadSpec> = specs.iter().map(|text| text.parse().unwrap()).collect();
-    let setting = Setting { hosts: fabric.hosts(), topology: Some(fabric), bytes: 1 << 20, read: &read };
+    let setting =
+        Setting { hosts: fabric.hosts(), topology: Some(fabric), bytes: 1 << 20, slow: 1, read: &read };
     WorkloadSpec::build_all(&specs, &setting, |i| Rng::new(3, i as u64)).unwrap()
 }
 
@@ -40,12 +41,12 @@ fn mean_wait(load: f64, sizes: &str, packets: u32) -> f64 {
     let per_host = load / f64::from(SENDERS + 1);
     let spec = format!("poisson:load={per_host:.12},sizes=sizes.txt,flows={packets}");
     let drawn = workload(&[&spec], &fabric, sizes);
-    let connections = (0..SENDERS).map(|i| Connection { id: i + 1, src: HostId(i + 1), dst: HostId(0) });
+    let connections = (0..SENDERS).map(|i| Connection::new(i + 1, HostId(i + 1), HostId(0)));
     let connections: Vec<Connection> = connections.collect();
     let mut rng = Rng::new(8, 0);
     let redirected = drawn.flows().iter().map(|flow| {
         let connection = rng.below(SENDERS);
-        let Connection { id, src, dst } = connections[connection as usize];
+        let Connection { id, src, dst, .. } = connections[connection as usize];
         Flow { id, connection, src, dst, ..*flow }
     });
     let flows: Vec<Flow> = redirected.collect();
@@ -94,7 +95,7 @@ fn poisson_arrivals_of_different_packets_wait_as_in_an_m_g_1_queue() {
 }
 
 fn one_flow(fabric: &Topology, src: u32, dst: u32, bytes: u64) -> Workload {
-    let connection = Connection { id: 1, src: HostId(src), dst: HostId(dst) };
+    let connection = Connection::new(1, HostId(src), HostId(dst));
     let flow = Flow {
         id: 1,
         connection: 0,

@@ -119,7 +119,9 @@ mod tests {
         let classes = DscpClasses::default();
         assert_eq!(say(&received(Kind::CountRequest, 0, false, 1), 0), None, "nothing has begun");
         say(&received(Kind::Start, 0, false, 1), 40).unwrap();
-        for (dscp, cut) in [(classes.trimmable, false), (classes.trimmable, true), (classes.trimmed, false)] {
+        for (dscp, cut) in
+            [(classes.trimmable[0], false), (classes.trimmable[0], true), (classes.trimmed, false)]
+        {
             assert_eq!(say(&received(Kind::Burst, dscp << 2, cut, 1), 0), None);
         }
         say(&received(Kind::Start, 0, false, 1), 45).expect("it is answered, and counting goes on");
@@ -135,7 +137,7 @@ mod tests {
     fn late_packets_of_one_burst_do_not_count_for_the_next() {
         let mut counts = VecDeque::new();
         let of = |kind, session| {
-            let base = received(kind, DscpClasses::default().trimmable << 2, false, 1);
+            let base = received(kind, DscpClasses::default().trimmable[0] << 2, false, 1);
             ReceivedProbe { probe: Probe::new(kind, session, 1), ..base }
         };
         for (kind, session) in [(Kind::Start, 9), (Kind::Burst, 9), (Kind::Start, 10), (Kind::Burst, 9)] {

@@ -116,7 +116,7 @@ impl PathCheck {
         let classes = DscpClasses::default();
         let (mut rewritten, mut bleached, mut lost) = (Vec::new(), Vec::new(), Vec::new());
         let mut congested = 0;
-        for dscp in [0, classes.trimmable, classes.control] {
+        for dscp in [0, classes.trimmable[0], classes.control] {
             for ecn in 0..4 {
                 let tos = dscp << 2 | ecn;
                 let Some(Reply { received, .. }) = self.request(tos, 0)? else {
@@ -184,7 +184,7 @@ impl PathCheck {
         if self.exchange(Kind::Start, Kind::Response, 0, 0)?.is_none() {
             return Ok(None);
         }
-        let marks = DscpClasses::default().trimmable << 2 | 2;
+        let marks = DscpClasses::default().trimmable[0] << 2 | 2;
         let (length, unsent) = (self.wire.mtu(), self.wire.unsent());
         let (begin, gap) = (Instant::now(), self.burst.gap(length));
         for n in 0..size {

@@ -308,7 +308,7 @@ mod tests {
             (false, TrimFormat::LengthRewritten, TrimPoint::Fabric, 128),
         ] {
             let probe = Probe::new(Kind::Burst, 7, 3);
-            let mut frame = written(v6, classes.trimmable << 2, 4000, &probe);
+            let mut frame = written(v6, classes.trimmable[0] << 2, 4000, &probe);
             let policy = TrimPolicy { size, format, point };
             let Ok(TrimOutcome::Trimmed(end)) = trim_frame(&mut frame, &classes, &policy) else {
                 panic!("{policy:?} trims")

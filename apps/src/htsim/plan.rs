@@ -92,6 +92,8 @@ impl Words {
     fn fabric(&mut self, options: &Options) -> Result<(), Failure> {
         let matrix = options.matrix.as_deref().unwrap_or(Path::new("/dev/stdin"));
         self.path("matrix", "-tm", matrix)?;
+        // The program reads the word and does not use it.
+        self.add("prio", "off");
         if let Some(topology) = &options.topology {
             if topology.to_str().is_some_and(TopologySpec::looks_like_one) {
                 return Err(refuse("-topo", "expected the name of a file"));

@@ -82,9 +82,10 @@ enum Beginning {
 pub(crate) struct Coordinator<'a> {
     workload: &'a Workload,
     triggers: TriggerBank,
+    /// Flows, or messages between ranks of different hosts.
     flows: u64,
     delivered: u64,
-    /// Hosts whose flows have not all ended.
+    /// Hosts whose flows have not all ended, or whose ranks have not all finished.
     running: usize,
     begin: Time,
     until: Option<Span>,
@@ -99,7 +100,7 @@ pub(crate) struct Coordinator<'a> {
 }
 
 impl<'a> Coordinator<'a> {
-    /// For `flows` flows of `config`'s workload from so many `hosts`.
+    /// For `flows` flows of `config`'s workload, or messages of its program, from so many `hosts`.
     pub(crate) fn new(config: &'a RunConfig, hosts: usize, flows: u64) -> Coordinator<'a> {
         Coordinator {
             workload: &config.workload,
@@ -163,6 +164,14 @@ impl<'a> Coordinator<'a> {
                 self.activate(now, self.flow(index).and_then(|flow| flow.on_sent))
             }
             News::Received(index) => self.activate(now, self.flow(index).and_then(|flow| flow.on_received)),
+            News::Delivered(messages) => {
+                self.delivered += messages;
+                Vec::new()
+            }
+            News::Computing(until) => {
+                self.last_news = self.last_news.latest(self.begin + Span::from_ps(until));
+                Vec::new()
+            }
             News::Done => {
                 self.running = self.running.saturating_sub(1);
                 Vec::new()
@@ -225,6 +234,17 @@ mod tests {
         coordinator.begin(Time::ZERO);
         let is_over = |second: &u64| coordinator.is_over(Time::ZERO + Span::from_ms(second * 1_000), 0);
         Span::from_ms((0..1_000).find(is_over).unwrap() * 1_000)
+    }
+
+    /// A run in which ranks compute is not given up before they have, and have been silent since.
+    #[test]
+    fn computation_is_no_silence() {
+        let config = crate::live::tests::config("Nodes 2\nConnections 0\n");
+        let mut coordinator = Coordinator::new(&config, 1, 0);
+        coordinator.begin(Time::ZERO);
+        coordinator.take_in(Time::ZERO, News::Computing(Span::from_ms(60_000).as_ps()));
+        let mut is_over = |ms| coordinator.is_over(Time::ZERO + Span::from_ms(ms), 0);
+        assert!(!is_over(69_999) && is_over(70_000));
     }
 
     #[test]

@@ -9,12 +9,10 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 use weft_cc::{Span, Time};
 use weft_stack::buffer::Buffer;
-use weft_stack::fep::{
-    CallError, Completion, ConnectOptions, ConnectionId, Failure, Fep, Receive, Send, SendError,
-};
+use weft_stack::fep::{CallError, Completion, ConnectionId, Failure, Fep, Receive, Send, SendError};
 use weft_stack::packet::Addr;
 use weft_stack::ses::Matching;
-use weft_testbed::sim::RunConfig;
+use weft_testbed::sim::{Opening, RunConfig};
 use weft_testbed::workload::{Flow, Start, Workload, first_wrong_byte, payload};
 
 /// Fills the memory of receives, so that bytes that were never written show.
@@ -28,7 +26,11 @@ pub(crate) enum News {
     Sent(u32),
     /// This flow to the host has arrived, and activates a trigger.
     Received(u32),
-    /// All flows from the host have ended, and their connections are closed.
+    /// So many further messages of the host's ranks have been delivered.
+    Delivered(u64),
+    /// Ranks of the host compute until this time since the beginning, ps: no packet need arrive before.
+    Computing(u64),
+    /// All flows from the host have ended, or all its ranks have finished, and their connections are closed.
     Done,
 }
 
@@ -61,7 +63,7 @@ pub(crate) struct HostFlows<'a> {
     open: usize,
     /// Flows from here that start at a time; the next one is the last.
     timed: Vec<(Span, u32)>,
-    options: ConnectOptions,
+    opening: Opening,
     /// Whether payload is made before the run and compared after it.
     ahead: bool,
     news: VecDeque<News>,
@@ -121,7 +123,7 @@ impl<'a> HostFlows<'a> {
             by_id: BTreeMap::new(),
             open: 0,
             timed: Vec::new(),
-            options: ConnectOptions { mode: config.mode, ..ConnectOptions::default() },
+            opening: config.opening(),
             ahead,
             news: VecDeque::new(),
             completions: 0,
@@ -272,7 +274,8 @@ impl<'a> HostFlows<'a> {
         let id = match connection.id.filter(|id| fep.is_open(*id)) {
             Some(id) => id,
             None => {
-                let id = fep.connect(now, send.to, self.options)?;
+                let described = &self.workload.connections()[flow.connection as usize];
+                let id = self.opening.open(described, now, send.to, fep)?;
                 connection.id = Some(id);
                 self.by_id.insert(id, flow.connection);
                 id
@@ -415,7 +418,11 @@ fn room_for(flow: &Flow) -> Buffer {
 fn is_wrong(index: u32, buffer: &Buffer) -> bool {
     match buffer {
         Buffer::Heap(bytes) => first_wrong_byte(u64::from(index), bytes).is_some(),
-        Buffer::Virtual(_) | Buffer::Region(_) | Buffer::Bytes(_) | Buffer::BytesMut(_) => true,
+        Buffer::Virtual(_)
+        | Buffer::Region(_)
+        | Buffer::Bytes(_)
+        | Buffer::BytesMut(_)
+        | Buffer::Owned(_) => true,
     }
 }
 

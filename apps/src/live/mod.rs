@@ -1,6 +1,6 @@
-//! Flows of a workload between endpoints in real time, over ports of any kind.
+//! Flows of a workload, or the ranks of a program, at endpoints in real time, over ports of any kind.
 //!
-//! Each host has its [`HostFlows`], and a [`Coordinator`] carries word between them. In one process [`Live`] drives all
+//! Each host has its [`HostWork`], and a [`Coordinator`] carries word between them. In one process [`Live`] drives all
 //! of them:
 //!
 //! ```text
@@ -14,7 +14,7 @@
 //! pipes between them.
 //!
 //! The flows run whose two hosts take part. They start at their times, or when the flows for which they wait are done;
-//! where one of those does not run here, they start at once.
+//! where one of those does not run here, they start at once. Of a program, all ranks run.
 //!
 //! One thread drives all endpoints of a process in turn, so the run needs one core, and a round trip takes a turn of the
 //! loop or two.
@@ -22,14 +22,17 @@
 mod coordinator;
 mod flows;
 mod network;
+mod ranks;
 mod report;
 #[cfg(test)]
 pub(crate) mod tests;
+mod work;
 
 pub(crate) use coordinator::{Coordinator, Participants};
 pub(crate) use flows::{HostFlows, News};
 pub(crate) use network::{LiveError, LiveHost, configure, endpoint};
 pub(crate) use report::{HostReport, run_report};
+pub(crate) use work::HostWork;
 
 use crate::backoff::Backoff;
 use crate::interrupt::Interrupt;
@@ -40,7 +43,6 @@ use weft_stack::fep::FepConfig;
 use weft_stack::port::{BURST, Port};
 use weft_stack::worker::{Clock, Worker};
 use weft_testbed::sim::{RunConfig, RunProgress, RunReport};
-use weft_testbed::workload::Workload;
 
 /// Turns of the loop between two looks for signals, and calls of the progress callback.
 const LOOK_INTERVAL: u64 = 1 << 12;
@@ -48,7 +50,7 @@ const LOOK_INTERVAL: u64 = 1 << 12;
 /// behind.
 const BURSTS: u32 = 64;
 
-/// A run in this process: endpoints, and the flows between them.
+/// A run in this process: endpoints, and what they have to do.
 pub(crate) struct Live<'a, P> {
     config: &'a RunConfig,
     participants: Participants,
@@ -64,12 +66,12 @@ struct Running<'a, P> {
     /// The workload's number of the host.
     number: u32,
     worker: Worker<P>,
-    flows: HostFlows<'a>,
+    work: HostWork<'a>,
 }
 
 impl<'a, P: Port> Live<'a, P> {
-    /// Endpoints at `hosts`, configured as `endpoints` says, and the flows of `config`'s workload between them, not started
-    /// yet.
+    /// Endpoints at `hosts`, configured as `endpoints` says, and the flows of `config`'s workload between them or the ranks
+    /// of its program, not started yet. With a program, `hosts` are those of [`hosts`], or more.
     ///
     /// # Errors
     /// Endpoints that cannot be configured so, hosts that contradict each other, ports that do not carry the packets, or
@@ -85,13 +87,16 @@ impl<'a, P: Port> Live<'a, P> {
         let clock = Clock::new();
         let running = |(own, host): (u32, LiveHost<P>)| {
             let number = host.number;
-            let worker = endpoint(config.seed, endpoints, host, own, &places, clock)?;
-            let flows = HostFlows::new(config, &participants, number);
-            Ok(Running { number, worker, flows })
+            let mut worker = endpoint(config.seed, endpoints, host, own, &places, clock)?;
+            let work = HostWork::new(config, &participants, number, worker.fep_mut())?;
+            Ok(Running { number, worker, work })
         };
-        let hosts = (0..).zip(hosts).map(running).collect::<Result<Vec<_>, LiveError>>()?;
-        let flows = hosts.iter().map(|host| host.flows.len() as u64).sum();
-        if flows == 0 {
+        let mut hosts = (0..).zip(hosts).map(running).collect::<Result<Vec<_>, LiveError>>()?;
+        let flows = match &config.job {
+            Some(job) => job.messages().len() as u64,
+            None => hosts.iter_mut().filter_map(|host| Some(host.work.flows()?.len() as u64)).sum(),
+        };
+        if flows == 0 && config.job.is_none() {
             return Err(LiveError::NoFlows);
         }
         let coordinator = Coordinator::new(config, hosts.len(), flows);
@@ -114,7 +119,7 @@ impl<'a, P: Port> Live<'a, P> {
     /// has come. `progress` is called now and then.
     pub(crate) fn run(&mut self, progress: &mut dyn FnMut(&RunProgress), interrupt: &Interrupt) {
         let begin = self.clock.now();
-        self.hosts.iter_mut().for_each(|host| host.flows.begin(begin));
+        self.hosts.iter_mut().for_each(|host| host.work.begin(begin));
         self.coordinator.begin(begin);
         for turn in 0u64.. {
             let now = self.clock.now();
@@ -139,7 +144,7 @@ impl<'a, P: Port> Live<'a, P> {
 
     /// Compares what has arrived with what was sent, sums up, and closes the ports.
     pub(crate) fn into_report(self) -> RunReport {
-        let of = |host: Running<'_, P>| HostReport::new(host.number, host.flows, &host.worker);
+        let of = |host: Running<'_, P>| HostReport::new(host.number, host.work, &host.worker);
         let reports: Vec<HostReport> = self.hosts.into_iter().map(of).collect();
         run_report(self.config, &reports)
     }
@@ -150,14 +155,14 @@ impl<'a, P: Port> Live<'a, P> {
         let of = |host: &Running<'_, P>| {
             let counters = host.worker.fep().counters();
             let answers = counters.acks_received + counters.nacks_received;
-            counters.data_received + answers + host.flows.completions()
+            counters.data_received + answers + host.work.completions()
         };
         self.hosts.iter().map(of).sum()
     }
 
     fn turn(&mut self, now: Time) {
         for at in 0..self.hosts.len() {
-            while let Some(flow) = self.hosts[at].flows.next_due(now) {
+            while let Some(flow) = self.hosts[at].work.next_due(now) {
                 self.start(now, flow);
             }
         }
@@ -171,8 +176,8 @@ impl<'a, P: Port> Live<'a, P> {
         let now = self.clock.now();
         for at in 0..self.hosts.len() {
             let host = &mut self.hosts[at];
-            idle &= !host.flows.collect(now, host.worker.fep_mut());
-            while let Some(news) = self.hosts[at].flows.poll_news() {
+            idle &= !host.work.collect(now, host.worker.fep_mut());
+            while let Some(news) = self.hosts[at].work.poll_news() {
                 for flow in self.coordinator.take_in(now, news) {
                     self.start(now, flow);
                 }
@@ -190,15 +195,16 @@ impl<'a, P: Port> Live<'a, P> {
             return;
         };
         let (from, to) = (from.0 as usize, to.0 as usize);
-        if !self.hosts[from].flows.is_waiting(flow) {
+        if !self.hosts[from].work.flows().is_some_and(|flows| flows.is_waiting(flow)) {
             return;
         }
-        let receiver = &mut self.hosts[to];
-        let expected = receiver.flows.expect(flow, receiver.worker.fep_mut());
-        let sender = &mut self.hosts[from];
-        match expected {
-            Ok(()) => sender.flows.start(now, flow, sender.worker.fep_mut()),
-            Err(error) => sender.flows.refuse(now, flow, error, sender.worker.fep_mut()),
+        let Running { work, worker, .. } = &mut self.hosts[to];
+        let expected = work.flows().map(|flows| flows.expect(flow, worker.fep_mut()));
+        let Running { work, worker, .. } = &mut self.hosts[from];
+        let Some(sender) = work.flows() else { return };
+        match expected.unwrap_or(Ok(())) {
+            Ok(()) => sender.start(now, flow, worker.fep_mut()),
+            Err(error) => sender.refuse(now, flow, error, worker.fep_mut()),
         }
     }
 }
@@ -217,9 +223,14 @@ pub(crate) fn drive<P: Port>(worker: &mut Worker<P>) -> bool {
     idle
 }
 
-/// The hosts between which the flows of `workload` run, in ascending order.
-pub(crate) fn hosts(workload: &Workload) -> Vec<u32> {
-    let mut hosts: Vec<u32> = workload.flows().iter().flat_map(|flow| [flow.src.0, flow.dst.0]).collect();
+/// The hosts that take part in a run, in ascending order: those between which flows run, or those with ranks. These have
+/// the smallest numbers, which thus are their addresses at the endpoints.
+pub(crate) fn hosts(config: &RunConfig) -> Vec<u32> {
+    if let Some(job) = &config.job {
+        return (0..job.hosts()).collect();
+    }
+    let flows = config.workload.flows().iter();
+    let mut hosts: Vec<u32> = flows.flat_map(|flow| [flow.src.0, flow.dst.0]).collect();
     hosts.sort_unstable();
     hosts.dedup();
     hosts

@@ -6,7 +6,7 @@ use weft::BuildError;
 use weft::core::{Attachment, LinkRate, Settings, Setup};
 use weft::port::PortFacts;
 use weft_cc::Span;
-use weft_stack::fep::FepConfig;
+use weft_stack::fep::{CallError, FepConfig};
 use weft_stack::packet::Addr;
 use weft_stack::port::Port;
 use weft_stack::rng::Rng;
@@ -33,6 +33,9 @@ pub(crate) enum LiveError {
     /// An endpoint cannot be had.
     #[error(transparent)]
     Endpoint(#[from] BuildError),
+    /// An endpoint has no room for the ranks of its host.
+    #[error(transparent)]
+    Ranks(#[from] CallError),
 }
 
 /// The endpoints' configuration over ports with this many paths: what `network` says of the network, and the rest as

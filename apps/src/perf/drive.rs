@@ -182,13 +182,20 @@ fn farewell(endpoint: &mut Endpoint, begin: Time, patience: Span, interrupt: &In
             return;
         }
         now = clock.now().latest(now);
+        let before = dropped(endpoint);
         let turn = endpoint.turn_at(now);
-        if turn.received > 0 {
+        if turn.received as u64 > dropped(endpoint) - before {
             last_frame = now;
         }
         while endpoint.next_completion().is_some() {}
         rest(endpoint, now, !turn.is_idle());
     }
+}
+
+/// Frames that the worker has dropped on arrival: nobody waits for an answer to them.
+fn dropped(endpoint: &Endpoint) -> u64 {
+    let counters = endpoint.worker().map(|worker| worker.counters());
+    counters.map_or(0, |counters| counters.malformed + counters.misdirected + counters.strangers)
 }
 
 /// Notices when nothing is heard of the other end.

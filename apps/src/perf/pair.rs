@@ -38,7 +38,7 @@ pub(super) fn run(args: &PairArgs) -> Result<(), Failure> {
     let memory = setup::memory(super::client::memory_of(&test), &mut client.port)?;
     let ips = [client.info.host.ip, server.info.host.ip];
     let worker = |open, own: u32| {
-        let peer = PeerSpec { ip: ips[1 - own as usize], mac: None };
+        let peer = PeerSpec::from(ips[1 - own as usize]);
         setup.worker(open, Addr(own), &[(Addr(1 - own), peer)], Strangers::Refuse)
     };
     let mut workers = [worker(client, 0)?, worker(server, 1)?];

@@ -19,6 +19,9 @@ use weft_cc::{Span, Time};
 /// Requests that may arrive before the first of them is read.
 const CONTROL_RECEIVES: usize = 8;
 
+/// Clients that may be being told at once that they are refused. Anybody can ask, so that refusals must be bounded.
+const REFUSALS: usize = 64;
+
 /// The reason that a client hears when its server is told to end.
 const INTERRUPTED: &str = "the server was interrupted";
 
@@ -54,6 +57,8 @@ pub(super) struct Server<'a> {
     idle_since: Time,
     /// Packets of control messages from other peers than the client: they do not show that the client lives.
     foreign: u64,
+    /// Connections to clients that are being told that they are refused.
+    refusals: Vec<ConnectionId>,
     started: bool,
     /// A signal has come: no further test begins.
     interrupted: bool,
@@ -102,39 +107,48 @@ impl<'a> Server<'a> {
             last_session: 0,
             idle_since: now,
             foreign: 0,
+            refusals: Vec::new(),
             started: false,
             interrupted: false,
         }
     }
 
-    fn requested(
-        &mut self,
-        endpoint: &mut Endpoint,
-        now: Time,
-        peer: Addr,
-        test: Test,
-    ) -> Result<(), Failure> {
+    fn requested(&mut self, endpoint: &mut Endpoint, now: Time, peer: Addr, test: Test) {
         let name = name_of(endpoint, peer);
         // Its client has begun anew, or knows the result already.
         if self.session.as_ref().is_some_and(|session| session.peer == peer || session.reported) {
             self.end_session(endpoint, now);
         }
         if let Some(reason) = self.objection(endpoint, peer, &test) {
-            return refuse(endpoint, peer, reason).map_err(|error| failure(&name, &error));
+            self.refuse(endpoint, peer, reason);
+            return;
         }
         self.last_session = self.last_session % control::LAST_SESSION + 1;
         let mut session = Session::new(self.last_session, peer, name, test, self.options, now);
         session.before = received(endpoint);
         let ready = session.open(endpoint);
         session.meter.begin(now, endpoint, Progress::default());
-        let name = session.name.clone();
         self.session = Some(session);
         if let Err(error) = ready {
             self.end_session(endpoint, now);
-            let refused = refuse(endpoint, peer, format!("it cannot: {error}"));
-            return refused.map_err(|error| failure(&name, &error));
+            self.refuse(endpoint, peer, format!("it cannot: {error}"));
         }
-        Ok(())
+    }
+
+    /// Tells `peer` why its test is not run, unless others have not taken their refusals yet: then it hears nothing, and
+    /// gives up by itself. Whatever peers ask for, it ends no test and takes no more connections than [`REFUSALS`].
+    fn refuse(&mut self, endpoint: &mut Endpoint, peer: Addr, reason: String) {
+        if self.refusals.len() == REFUSALS {
+            return;
+        }
+        let mut connection = None;
+        // A client that cannot be told gives up by itself, too.
+        let _ = control::send(endpoint, peer, &mut connection, Message::Refused { reason });
+        if let Some(connection) = connection {
+            // It says when it has closed in any case.
+            let _ = endpoint.close(connection);
+            self.refusals.push(connection);
+        }
     }
 
     /// Why a test that `peer` asks for is not run, if it is not.
@@ -201,16 +215,17 @@ impl<'a> Server<'a> {
         match completion {
             Completion::Received { context: CONTROL, buffer, source, len, result, .. } => {
                 control::post_receive(endpoint, None).map_err(|error| failure("the server", &error))?;
-                match (source, result) {
-                    (Some(source), Ok(())) => self.told(endpoint, now, source.peer, &buffer.to_bytes(len)),
-                    _ => Ok(()),
+                if let (Some(source), Ok(())) = (source, result) {
+                    self.told(endpoint, now, source.peer, &buffer.to_bytes(len));
                 }
+                Ok(())
             }
             Completion::Closed { connection, .. } => {
                 let session = self.session.as_mut();
                 if let Some(session) = session.filter(|session| session.reply == Some(connection)) {
                     session.reply = None;
                 }
+                self.refusals.retain(|refusal| *refusal != connection);
                 Ok(())
             }
             _ => Ok(()),
@@ -221,7 +236,7 @@ impl<'a> Server<'a> {
         self.session.as_mut().filter(|session| u64::from(session.id) == context >> 32)
     }
 
-    fn told(&mut self, endpoint: &mut Endpoint, now: Time, peer: Addr, bytes: &[u8]) -> Result<(), Failure> {
+    fn told(&mut self, endpoint: &mut Endpoint, now: Time, peer: Addr, bytes: &[u8]) {
         self.foreign += u64::from(self.session.as_ref().is_some_and(|session| session.peer != peer));
         match control::decode(bytes) {
             Ok(Message::Request(test)) => self.requested(endpoint, now, peer, test),
@@ -229,13 +244,9 @@ impl<'a> Server<'a> {
                 if let Some(session) = self.session.as_mut().filter(|session| session.peer == peer) {
                     session.announced = Some(messages);
                 }
-                Ok(())
             }
-            Ok(_) => Ok(()),
-            Err(error) => {
-                let name = name_of(endpoint, peer);
-                refuse(endpoint, peer, error.to_string()).map_err(|error| failure(&name, &error))
-            }
+            Ok(_) => {}
+            Err(error) => self.refuse(endpoint, peer, error.to_string()),
         }
     }
 
@@ -513,13 +524,6 @@ fn uses_credit(endpoint: &Endpoint, peer: Addr) -> bool {
     })
 }
 
-/// Tells `peer` why its test is not run.
-fn refuse(endpoint: &mut Endpoint, peer: Addr, reason: String) -> Result<(), Error> {
-    let mut connection = None;
-    control::send(endpoint, peer, &mut connection, Message::Refused { reason })?;
-    connection.map_or(Ok(()), |connection| endpoint.close(connection))
-}
-
 #[cold]
 #[inline(never)]
 fn failure(name: &str, error: &Error) -> Failure {
@@ -529,4 +533,38 @@ fn failure(name: &str, error: &Error) -> Failure {
 fn name_of(endpoint: &Endpoint, peer: Addr) -> String {
     let host = endpoint.worker().and_then(|worker| worker.book().get(peer));
     host.map_or_else(|| format!("endpoint {}", peer.0), |host| host.ip.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A host that answers nothing sends requests that make no sense.
+    #[test]
+    fn refusals_that_nobody_takes_are_bounded_and_end_no_server() {
+        let mut endpoint = Endpoint::builder("udp:127.84.20.1").build().unwrap();
+        let peer = endpoint.peer("127.84.20.2").unwrap();
+        let options = ServerOptions {
+            once: false,
+            wait: None,
+            memory: 1 << 20,
+            payload: 1_000,
+            room: 1_000,
+            patience: Span::from_ms(1_000),
+            shares_thread: false,
+        };
+        let mut server = Server::new(options, Box::new(|_, _, _| Ok(())), Time::ZERO);
+        let ask = |server: &mut Server<'_>, endpoint: &mut Endpoint| {
+            server.told(endpoint, Time::ZERO, peer, b"nonsense");
+            server.refusals.len()
+        };
+        let most = (0..70_000).map(|_| ask(&mut server, &mut endpoint)).max();
+        assert_eq!(most, Some(REFUSALS));
+        // Once one of them has closed, another client can hear.
+        let connection = server.refusals[0];
+        let closed = Completion::Closed { connection, peer, result: Ok(()) };
+        server.take(&mut endpoint, Time::ZERO, closed).unwrap();
+        assert_eq!(server.refusals.len(), REFUSALS - 1);
+        assert_eq!(ask(&mut server, &mut endpoint), REFUSALS);
+    }
 }

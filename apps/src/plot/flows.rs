@@ -1,8 +1,10 @@
 //! Tables of flows: distributions of completion times and slowdowns.
 
 use super::names;
+use super::runs::{COMBINATIONS, RunsTable};
 use crate::Failure;
 use crate::chart::{Axis, Curve, LineChart, Page, cumulative};
+use crate::columnar::{Reader, is_parquet};
 use std::fs;
 use std::path::Path;
 
@@ -63,28 +65,70 @@ const COLUMNS: [(&str, &str, &str); 2] = [
     ("slowdown", "slowdown: completion time over that in an idle fabric", "Slowdown"),
 ];
 
-/// Draws the tables `paths`, one curve each.
+/// Draws the tables `paths`, one curve each; of a table of all runs of a sweep, one for each combination of the varied
+/// options, with the flows of all its runs.
 pub(super) fn draw(paths: &[&Path], page: &mut Page) -> Result<(), Failure> {
     if paths.is_empty() {
         return Ok(());
     }
     page.heading("Flows");
-    let texts: Vec<String> = paths
-        .iter()
-        .map(|path| fs::read_to_string(path).map_err(|e| Failure::at(path, &e)))
-        .collect::<Result<_, _>>()?;
     for (column, label, title) in COLUMNS {
         let mut curves = Vec::new();
-        for ((path, text), name) in paths.iter().zip(&texts).zip(names(paths)) {
-            if let Some(mut values) = Flows::parse(path, text)?.numbers(path, column)? {
+        for (path, name) in paths.iter().zip(names(paths)) {
+            let own_name = if paths.len() > 1 { format!("{name}: ") } else { String::new() };
+            for (combination, mut values) in values(path, column)? {
+                let name =
+                    if combination.is_empty() { name.clone() } else { own_name.clone() + &combination };
                 curves.push(Curve { name, points: cumulative(&mut values) });
             }
+        }
+        if curves.len() > COMBINATIONS {
+            page.paragraph(&format!(
+                "The first {COMBINATIONS} of {} tables or combinations have curves.",
+                curves.len()
+            ));
+            curves.truncate(COMBINATIONS);
         }
         if curves.iter().any(|curve| !curve.points.is_empty()) {
             page.figure(&distribution(title, label, curves, Vec::new()));
         }
     }
     Ok(())
+}
+
+/// The numbers of a column in the table `path`, by combination of the varied options; in the table of a single run there
+/// is one combination, without a name. Nothing if there is no such column.
+fn values(path: &Path, column: &str) -> Result<Vec<(String, Vec<f64>)>, Failure> {
+    if !is_parquet(path)? {
+        let text = fs::read_to_string(path).map_err(|e| Failure::at(path, &e))?;
+        let values = Flows::parse(path, &text)?.numbers(path, column)?;
+        return Ok(values.map(|values| (String::new(), values)).into_iter().collect());
+    }
+    let mut combinations: Vec<(String, Vec<f64>)> = Vec::new();
+    let mut add = |combination: &str, values: &[f64]| {
+        let known = combinations.iter().position(|(name, _)| name == combination);
+        let place = known.unwrap_or_else(|| {
+            combinations.push((combination.to_owned(), Vec::new()));
+            combinations.len() - 1
+        });
+        // Of flows that have not completed there is no number.
+        combinations[place].1.extend(values.iter().filter(|value| value.is_finite()));
+    };
+    match RunsTable::open(path)? {
+        Some(table) => table.read(&[column], |rows| {
+            add(rows.combination, rows.columns[0]);
+            Ok(())
+        })?,
+        None => {
+            let reader = Reader::open(path)?;
+            let Some(place) = reader.place(column) else { return Ok(Vec::new()) };
+            reader.read(&[place], |batch| {
+                add("", &batch[0].numbers());
+                Ok(())
+            })?;
+        }
+    }
+    Ok(combinations)
 }
 
 /// A chart of cumulative distributions.

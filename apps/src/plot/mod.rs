@@ -2,22 +2,25 @@
 
 mod flows;
 mod reports;
+mod runs;
 mod samples;
 mod sweeps;
 
 pub(crate) use flows::{Flows, distribution};
 
 use crate::chart::Page;
+use crate::columnar::{Reader, is_parquet};
 use crate::output::OutputFile;
 use crate::{Failure, text};
 use clap::Args;
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 #[derive(Debug, Args)]
 pub(crate) struct PlotArgs {
-    /// Files to draw: JSON reports (--json), tables of flows (--flows), samples (--sample), tables of sweeps.
+    /// Files to draw: JSON reports (--json), tables of flows (--flows), samples (--sample), of single runs or of sweeps,
+    /// and tables of sweeps.
     #[arg(value_name = "FILE", required = true)]
     pub(crate) files: Vec<PathBuf>,
     /// The page to write.
@@ -88,13 +91,15 @@ pub(crate) fn write_page(path: &Path, page: Page) -> Result<(), Failure> {
     file.write_all(page.end().as_bytes()).and_then(|()| file.commit()).map_err(|e| Failure::at(path, &e))
 }
 
-/// Finds out the content of the file `path` from its first bytes and, for samples, from its columns.
+/// Finds out the content of the file `path` from its first line or, in Parquet, from its columns.
 fn kind(path: &Path) -> Result<Kind, Failure> {
-    let mut first = [0; 4];
-    let mut file = File::open(path).map_err(|e| Failure::at(path, &e))?;
-    let read = file.read(&mut first).map_err(|e| Failure::at(path, &e))?;
-    if &first[..read] == b"PAR1" {
-        return samples::has_ports(path).map(|ports| if ports { Kind::Ports } else { Kind::FlowSamples });
+    if is_parquet(path)? {
+        let reader = Reader::open(path)?;
+        let known =
+            [("queue_bytes", Kind::Ports), ("goodput_gbps", Kind::FlowSamples), ("fct_us", Kind::Flows)];
+        let found = known.into_iter().find(|(name, _)| reader.place(name).is_some());
+        let what = "no column queue_bytes, goodput_gbps or fct_us; expected samples or a table of flows";
+        return found.map(|(_, kind)| kind).ok_or_else(|| reader.refuse(what));
     }
     let mut line = Vec::new();
     let mut reader = std::io::BufReader::new(File::open(path).map_err(|e| Failure::at(path, &e))?);

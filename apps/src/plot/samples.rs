@@ -1,14 +1,12 @@
 //! Samples: queues, windows and rates over time.
 
+use super::runs::{COMBINATIONS, Means, OverTime, Rows as RowsOfRun, RunsTable};
 use super::short;
 use crate::chart::{Axis, Curve, LineChart, Page};
+use crate::columnar::{Column, Reader};
 use crate::sample::SameFlows;
 use crate::{Failure, stats};
-use parquet::column::reader::ColumnReader;
-use parquet::errors::ParquetError;
-use parquet::file::reader::{FileReader, SerializedFileReader};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
 use std::path::Path;
 
 /// The most curves in a chart.
@@ -18,26 +16,6 @@ fn unreadable(path: &Path, error: impl std::fmt::Display) -> Failure {
     Failure::Run(format!("{}: {error}", path.display()))
 }
 
-fn open(path: &Path) -> Result<SerializedFileReader<File>, Failure> {
-    let file = File::open(path).map_err(|e| Failure::at(path, &e))?;
-    SerializedFileReader::new(file).map_err(|e| unreadable(path, e))
-}
-
-/// Whether `path` has samples of ports; otherwise it has samples of flows.
-pub(super) fn has_ports(path: &Path) -> Result<bool, Failure> {
-    let reader = open(path)?;
-    let columns = reader.metadata().file_metadata().schema_descr().columns().to_vec();
-    let has = |name: &str| columns.iter().any(|column| column.name() == name);
-    match (has("queue_bytes"), has("goodput_gbps")) {
-        (true, _) => Ok(true),
-        (_, true) => Ok(false),
-        _ => Err(unreadable(path, "no column queue_bytes or goodput_gbps; expected samples of weft run")),
-    }
-}
-
-/// Rows read at a time.
-const ROWS: usize = 1 << 13;
-
 /// The values of some columns in some successive rows.
 struct Rows {
     /// The columns with numbers, in the order in which they were asked for.
@@ -46,83 +24,26 @@ struct Rows {
     words: Vec<Vec<String>>,
 }
 
-/// Reads the columns `numbers` and `words` of `path`, and passes them on some rows at a time, so that a long file takes
-/// little memory. A column that is not there, as in a file of an earlier version, has no values that are numbers.
+/// Reads the columns `numbers` and `words` of `path`, and passes them on some rows at a time. A column that is not there,
+/// as in a file of an earlier version, has no values that are numbers.
 fn read(
     path: &Path,
     numbers: &[&str],
     words: &[&str],
     mut each: impl FnMut(&Rows) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    let failed = |e: ParquetError| unreadable(path, e);
-    let file = open(path)?;
-    let schema = file.metadata().file_metadata().schema_descr_ptr();
-    let place = |name: &&str| schema.columns().iter().position(|column| column.name() == *name);
-    let (numbers, words): (Vec<_>, Vec<_>) =
-        (numbers.iter().map(place).collect(), words.iter().map(place).collect());
-    for group in 0..file.num_row_groups() {
-        let group = file.get_row_group(group).map_err(failed)?;
-        let reader = |place: &Option<usize>| place.map(|at| group.get_column_reader(at)).transpose();
-        let mut number_readers: Vec<_> =
-            numbers.iter().map(reader).collect::<Result<_, _>>().map_err(failed)?;
-        let mut word_readers: Vec<_> = words.iter().map(reader).collect::<Result<_, _>>().map_err(failed)?;
-        let mut left = usize::try_from(group.metadata().num_rows()).unwrap_or(0);
-        while left > 0 {
-            let count = left.min(ROWS);
-            left -= count;
-            let rows = Rows {
-                numbers: (number_readers.iter_mut())
-                    .map(|reader| read_numbers(reader.as_mut(), count))
-                    .collect::<Result<_, _>>()
-                    .map_err(failed)?,
-                words: (word_readers.iter_mut())
-                    .map(|reader| read_words(reader.as_mut(), count))
-                    .collect::<Result<_, _>>()
-                    .map_err(failed)?,
-            };
-            each(&rows)?;
-        }
-    }
-    Ok(())
-}
-
-/// The next `count` values of a column of numbers.
-fn read_numbers(reader: Option<&mut ColumnReader>, count: usize) -> Result<Vec<f64>, ParquetError> {
-    let (mut ints, mut longs, mut doubles) = (Vec::new(), Vec::new(), Vec::new());
-    let values: Vec<f64> = match reader {
-        Some(ColumnReader::Int32ColumnReader(reader)) => {
-            reader.read_records(count, None, None, &mut ints)?;
-            // Numbers of ports and flows have no sign.
-            ints.iter().map(|value| f64::from(*value as u32)).collect()
-        }
-        Some(ColumnReader::Int64ColumnReader(reader)) => {
-            reader.read_records(count, None, None, &mut longs)?;
-            longs.iter().map(|value| *value as f64).collect()
-        }
-        Some(ColumnReader::DoubleColumnReader(reader)) => {
-            reader.read_records(count, None, None, &mut doubles)?;
-            doubles
-        }
-        _ => return Ok(vec![f64::NAN; count]),
-    };
-    complete(values, count)
-}
-
-/// The next `count` values of a column of words.
-fn read_words(reader: Option<&mut ColumnReader>, count: usize) -> Result<Vec<String>, ParquetError> {
-    let Some(ColumnReader::ByteArrayColumnReader(reader)) = reader else {
-        return Ok(vec![String::new(); count]);
-    };
-    let mut values = Vec::new();
-    reader.read_records(count, None, None, &mut values)?;
-    complete(values.iter().map(|value| String::from_utf8_lossy(value.data()).into_owned()).collect(), count)
-}
-
-fn complete<T>(values: Vec<T>, count: usize) -> Result<Vec<T>, ParquetError> {
-    match values.len() {
-        read if read == count => Ok(values),
-        read => Err(ParquetError::General(format!("a column has {read} values; expected {count}"))),
-    }
+    let reader = Reader::open(path)?;
+    let asked: Vec<Option<usize>> = [numbers, words].concat().iter().map(|name| reader.place(name)).collect();
+    let there: Vec<usize> = asked.iter().flatten().copied().collect();
+    reader.read(&there, |batch| {
+        let rows = batch.first().map_or(0, Column::len);
+        let mut columns = batch.iter();
+        let mut values = asked.iter().map(|place| place.and_then(|_| columns.next()));
+        let number = |column: Option<&Column>| column.map_or_else(|| vec![f64::NAN; rows], Column::numbers);
+        let word = |column: Option<&Column>| column.map_or_else(|| vec![String::new(); rows], Column::words);
+        let numbers = values.by_ref().take(numbers.len()).map(number).collect();
+        each(&Rows { numbers, words: values.map(word).collect() })
+    })
 }
 
 /// The times of the samples, in order. They rise from row to row.
@@ -191,6 +112,22 @@ fn rows_of(
 
 /// Draws the samples of ports in `path`: the longest queues and the busiest links.
 pub(super) fn draw_ports(path: &Path, page: &mut Page) -> Result<(), Failure> {
+    if let Some(table) = RunsTable::open(path)? {
+        page.heading(&format!("Ports in {}", short(path)));
+        let figures = [
+            Figure { title: "Longest data queue", label: "data queue, kB", scale: 1e-3, gap: None },
+            Figure {
+                title: "Utilisation of the busiest link",
+                label: "utilisation, %",
+                scale: 100.0,
+                gap: IDLE,
+            },
+        ];
+        let columns = ["time_us", "queue_bytes", "utilisation"];
+        return draw_runs(&table, &columns, &figures, page, |values, row| {
+            values.iter_mut().zip(row).for_each(|(most, value)| *most = f64::max(*most, *value));
+        });
+    }
     const COLUMNS: [&str; 2] = ["queue_bytes", "utilisation"];
     let (mut times, mut sums) = (Times::default(), BTreeMap::<u32, [f64; 2]>::new());
     read(path, &["port", "time_us", COLUMNS[0], COLUMNS[1]], &[], |rows| {
@@ -271,6 +208,17 @@ impl AllFlows {
 
 /// Draws the samples of flows in `path`: rates, windows, RTTs, and how even the rates are.
 pub(super) fn draw_flows(path: &Path, page: &mut Page) -> Result<(), Failure> {
+    if let Some(table) = RunsTable::open(path)? {
+        page.heading(&format!("Flows in {}", short(path)));
+        let figures = [
+            Figure { title: "Goodput of all flows", label: "goodput, Gbit/s", scale: 1.0, gap: IDLE },
+            Figure { title: "Bytes in flight of all flows", label: "in flight, kB", scale: 1e-3, gap: None },
+        ];
+        let columns = ["time_us", "goodput_gbps", "in_flight_bytes"];
+        return draw_runs(&table, &columns, &figures, page, |values, row| {
+            values.iter_mut().zip(row).for_each(|(sum, value)| *sum += value);
+        });
+    }
     let all = AllFlows::read(path)?;
     page.heading(&format!("Flows in {}", short(path)));
     if all.flows.len() > CURVES {
@@ -302,6 +250,62 @@ pub(super) fn draw_flows(path: &Path, page: &mut Page) -> Result<(), Failure> {
     if all.fairness.len() > 1 {
         let curve = Curve { name: "all flows that are open".to_owned(), points: all.fairness };
         page.figure(&over_time("Fairness of the goodputs", "Jain's index", vec![curve]));
+    }
+    Ok(())
+}
+
+/// A figure of a table of all runs.
+struct Figure {
+    title: &'static str,
+    label: &'static str,
+    scale: f64,
+    /// The value while nothing happens; `None` if it stays what it is.
+    gap: Option<f64>,
+}
+
+/// Rates are zero while nothing happens.
+const IDLE: Option<f64> = Some(0.0);
+
+/// Draws `figures`, with a curve for each combination of the varied options: the mean over its runs. `columns` are the
+/// time, and a column for each figure. `add` joins a row to the values of its run at its time, which begin with 0.
+fn draw_runs(
+    table: &RunsTable,
+    columns: &[&str],
+    figures: &[Figure],
+    page: &mut Page,
+    add: impl Fn(&mut [f64], &[f64]),
+) -> Result<(), Failure> {
+    let (mut over_times, empty) = (OverTime::default(), vec![0.0; figures.len()]);
+    let mut row = empty.clone();
+    table.read(columns, |rows: &RowsOfRun<'_>| {
+        for (index, at) in rows.columns[0].iter().enumerate() {
+            row.iter_mut().zip(&rows.columns[1..]).for_each(|(value, column)| *value = column[index]);
+            add(over_times.at(rows, *at, &empty), &row);
+        }
+        Ok(())
+    })?;
+    over_times.end_run();
+    let combinations = &over_times.combinations;
+    page.paragraph(&match combinations.len() {
+        count if count > COMBINATIONS => {
+            format!("Means over the runs. The first {COMBINATIONS} of {count} combinations have curves.")
+        }
+        _ => "Means over the runs of each combination.".to_owned(),
+    });
+    for (index, figure) in figures.iter().enumerate() {
+        let curve = |(name, means): &(String, Means)| {
+            let times = Times(means.times());
+            let points = means.mean(index);
+            let times = if figure.gap.is_some() { times.with_idle() } else { times.0 };
+            let points = filled(&points, 0, &times, figure.gap.unwrap_or(f64::NAN));
+            Curve {
+                name: name.clone(),
+                points: points.map(|(at, value)| (at, value * figure.scale)).collect(),
+            }
+        };
+        let curves = combinations.iter().take(COMBINATIONS).map(curve).collect();
+        let title = format!("{} by {}", figure.title, table.varied());
+        page.figure(&over_time(title.trim_end_matches(" by "), figure.label, curves));
     }
     Ok(())
 }

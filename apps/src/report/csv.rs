@@ -9,21 +9,44 @@ use weft_testbed::sim::{FlowRecord, RunConfig};
 /// to the picosecond; they are empty for events that have not happened. Without a `fabric`, there are no ideal times.
 pub(crate) fn write(flows: &[FlowRecord], fabric: Option<&RunConfig>, out: impl Write) -> io::Result<()> {
     let mut out = BufWriter::new(out);
-    writeln!(out, "{HEADER}")?;
-    for f in flows {
-        let fct = f.start.zip(f.end).map(|(start, end)| end.since(start));
-        let (start, end, fct) = (us(f.start.map(since_start)), us(f.end.map(since_start)), us(fct));
-        let slowdown = fabric.map(|config| Slowdown::of(f, config));
-        let ideal = us(slowdown.map(|slowdown| slowdown.ideal));
-        let factor =
-            slowdown.and_then(|slowdown| slowdown.factor).map_or_else(String::new, |x| format!("{x:.6}"));
-        let FlowRecord { id, src, dst, bytes, retransmitted, .. } = f;
-        writeln!(out, "{id},{src},{dst},{bytes},{start},{end},{fct},{retransmitted},{ideal},{factor}")?;
+    writeln!(out, "{}", COLUMNS.join(","))?;
+    for flow in flows {
+        let Row { start, end, fct, ideal, slowdown } = Row::of(flow, fabric);
+        let [start, end, fct, ideal] = [start, end, fct, ideal].map(us);
+        let slowdown = slowdown.map_or_else(String::new, |x| format!("{x:.6}"));
+        let FlowRecord { id, src, dst, bytes, retransmitted, .. } = flow;
+        writeln!(out, "{id},{src},{dst},{bytes},{start},{end},{fct},{retransmitted},{ideal},{slowdown}")?;
     }
     out.flush()
 }
 
-const HEADER: &str = "id,src,dst,bytes,start_us,end_us,fct_us,retransmitted,ideal_us,slowdown";
+/// The times of a flow as the tables have them: since the start of the run, or between two events. None if an event has
+/// not happened, or if there is no fabric with ideal times.
+pub(super) struct Row {
+    pub(super) start: Option<Span>,
+    pub(super) end: Option<Span>,
+    pub(super) fct: Option<Span>,
+    pub(super) ideal: Option<Span>,
+    /// `fct` over `ideal`.
+    pub(super) slowdown: Option<f64>,
+}
+
+impl Row {
+    pub(super) fn of(flow: &FlowRecord, fabric: Option<&RunConfig>) -> Row {
+        let slowdown = fabric.map(|config| Slowdown::of(flow, config));
+        Row {
+            start: flow.start.map(since_start),
+            end: flow.end.map(since_start),
+            fct: flow.start.zip(flow.end).map(|(start, end)| end.since(start)),
+            ideal: slowdown.as_ref().map(|slowdown| slowdown.ideal),
+            slowdown: slowdown.and_then(|slowdown| slowdown.factor),
+        }
+    }
+}
+
+/// The columns of the tables of flows.
+pub(super) const COLUMNS: [&str; 10] =
+    ["id", "src", "dst", "bytes", "start_us", "end_us", "fct_us", "retransmitted", "ideal_us", "slowdown"];
 
 fn since_start(time: Time) -> Span {
     time.since(Time::ZERO)

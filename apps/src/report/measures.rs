@@ -77,7 +77,7 @@ pub(crate) struct Link {
     pub(crate) marked: u64,
 }
 
-/// A flow that has not completed, and the link that lost the last of its packets that was lost.
+/// A flow that has not completed, or a message between ranks, and the link that lost the last of its packets that was lost.
 #[derive(Debug, Serialize)]
 pub(crate) struct UnfinishedFlow {
     flow: u64,
@@ -128,16 +128,20 @@ impl Fabric {
         lines
     }
 
-    /// One line for each unfinished flow that a link has lost packets of.
-    pub(crate) fn losses(&self) -> impl Iterator<Item = String> {
-        self.unfinished.iter().filter_map(|flow| {
-            let UnfinishedFlow { flow: id, lost_by, lost_at_us, down_since_us, .. } = flow;
+    /// One line for each unfinished flow that a link has lost packets of, or message between `ranks`.
+    pub(crate) fn losses(&self, ranks: bool) -> impl Iterator<Item = String> {
+        self.unfinished.iter().filter_map(move |flow| {
+            let UnfinishedFlow { flow: id, src, dst, lost_by, lost_at_us, down_since_us } = flow;
+            let of = match ranks {
+                true => format!("message {id} from host {src} to host {dst}"),
+                false => format!("flow {id}"),
+            };
             let (link, at) = (lost_by.as_ref()?, (*lost_at_us)?);
             let down =
                 down_since_us.map_or(String::new(), |since| format!(", which is down since {since:.1} µs,"));
             // A count of one link: the link may have lost the packet, or the queue before it may have dropped it.
             Some(format!(
-                "the last packet that flow {id} lost was lost at {at:.1} µs by the link {link}{down} or the queue before it"
+                "the last packet that {of} lost was lost at {at:.1} µs by the link {link}{down} or the queue before it"
             ))
         })
     }

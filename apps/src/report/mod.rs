@@ -3,6 +3,7 @@
 pub(crate) mod csv;
 pub(crate) mod json;
 pub(crate) mod measures;
+pub(crate) mod parquet;
 mod slowdown;
 mod switches;
 pub(crate) mod table;
@@ -20,6 +21,8 @@ use weft_cc::{Span, Time};
 use weft_testbed::goal::RankRecord;
 use weft_testbed::sim::{FlowRecord, HostCounters, RunConfig, RunReport};
 use weft_testbed::soft::SoftCounters;
+use weft_testbed::topology::HostId;
+use weft_testbed::workload::Background;
 
 /// The results, in the order and under the names of the JSON report.
 #[derive(Debug, Serialize)]
@@ -28,6 +31,9 @@ pub(crate) struct Report<'a> {
     /// The ranks of a program.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ranks: Option<Finishes>,
+    /// The flows of background traffic. The figures of flows below are those of the others.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) background: Vec<BackgroundFlow>,
     /// Flow completion times: from a flow's start to the sender's knowledge that all of it arrived.
     pub(crate) fct_us: Summary,
     /// Completion times over those in an idle fabric, where there is one, and both by the sizes of flows.
@@ -101,6 +107,11 @@ pub(crate) struct Finish {
 }
 
 impl Finishes {
+    /// When the last rank finished, if all did.
+    fn last_us(&self) -> Option<f64> {
+        self.slowest.as_ref()?.finish_us
+    }
+
     fn of(ranks: &[RankRecord]) -> Option<Finishes> {
         let finish = |rank: &RankRecord| Finish {
             rank: rank.rank,
@@ -133,6 +144,11 @@ pub(crate) struct Predicted {
     pub(crate) trimmed: u64,
     pub(crate) dropped: u64,
     pub(crate) timeouts: u64,
+    /// The ranks of a program in simulation, and when the last one finished over when it did in simulation, if both did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) ranks: Option<Finishes>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) finish_ratio: Option<f64>,
 }
 
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -218,10 +234,11 @@ pub(crate) struct Engine {
 impl<'a> Report<'a> {
     /// Sums up `run` of `plan`, which took `cpu_s` seconds of CPU and `max_rss_mb` of memory.
     pub(crate) fn new(run: &'a RunReport, plan: &'a Plan, cpu_s: f64, max_rss_mb: f64) -> Self {
-        let done: Vec<Done> = run.flows.iter().filter_map(Done::of).collect();
+        let done = done(run, &plan.config);
+        let every: Vec<Done> = run.flows.iter().filter_map(Done::of).collect();
         let goodputs: Vec<f64> = done.iter().filter_map(|d| stats::gbps(d.bytes, d.fct())).collect();
         let elapsed = makespan(&done);
-        let all_done = done.len() == run.flows.len();
+        let all_done = every.len() == run.flows.len();
         let p = &run.packets;
         let run_config = plan.on.has_fabric().then_some(&plan.config);
         let (flow_slowdown, by_size) = run_config.map(|config| slowdown::slowdowns(run, config)).unzip();
@@ -231,9 +248,10 @@ impl<'a> Report<'a> {
             tasks: slowdown::tasks(run, &plan.config),
             run_config,
             ranks: Finishes::of(&run.ranks),
-            flows: FlowCount { total: run.flows.len() as u64, completed: done.len() as u64 },
+            flows: FlowCount { total: run.flows.len() as u64, completed: every.len() as u64 },
+            background: BackgroundFlow::all(run, &plan.config),
             bound_us: run.bound.0.as_us_f64(),
-            slowdown_max: elapsed.filter(|_| all_done).and_then(|t| ratio(t, run.bound.0)),
+            slowdown_max: makespan(&every).filter(|_| all_done).and_then(|t| ratio(t, run.bound.0)),
             jain: stats::jain(&goodputs),
             goodput_gbps: elapsed.and_then(|t| stats::gbps(done.iter().map(|d| d.bytes).sum(), t)),
             fct_us: Summary::of(done.iter().map(Done::fct).collect()),
@@ -269,11 +287,16 @@ impl<'a> Report<'a> {
 
     /// Puts the simulator's results beside those of the same run in real time.
     pub(crate) fn compare(&mut self, predicted: &'a RunReport) {
-        let done: Vec<Done> = predicted.flows.iter().filter_map(Done::of).collect();
+        let done: Vec<Done> = match self.run_config {
+            Some(config) => done(predicted, config),
+            None => predicted.flows.iter().filter_map(Done::of).collect(),
+        };
         let p = &predicted.packets;
         let fct_us = Summary::of(done.iter().map(Done::fct).collect());
         let over =
             |real: Option<f64>, simulated: Option<f64>| Some(real? / simulated.filter(|us| *us > 0.0)?);
+        let ranks = Finishes::of(&predicted.ranks);
+        let last = |ranks: &Option<Finishes>| ranks.as_ref()?.last_us();
         self.predicted = Some(Predicted {
             mean_ratio: over(self.fct_us.mean, fct_us.mean),
             p99_ratio: over(self.fct_us.p99, fct_us.p99),
@@ -284,6 +307,8 @@ impl<'a> Report<'a> {
             dropped: p.dropped,
             timeouts: predicted.timeouts,
             fct_us,
+            finish_ratio: over(last(&self.ranks), last(&ranks)),
+            ranks,
         });
     }
 
@@ -302,6 +327,52 @@ impl<'a> Report<'a> {
         let ranks = self.ranks.as_ref().is_none_or(|ranks| ranks.finished == ranks.total);
         self.flows.completed == self.flows.total && ranks
     }
+}
+
+/// A flow at a constant rate.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct BackgroundFlow {
+    pub(crate) flow: u64,
+    pub(crate) src: u32,
+    pub(crate) dst: u32,
+    /// The entropy of its packets, if the workload says one.
+    pub(crate) path: Option<u16>,
+    /// Payload that was to be sent, 10⁹ bits per second.
+    pub(crate) rate_gbps: f64,
+    /// Payload that arrived, from its start to its end, without the round trip of the last packet in an idle fabric. None
+    /// while it is unfinished, and for a single packet.
+    pub(crate) goodput_gbps: Option<f64>,
+}
+
+impl BackgroundFlow {
+    fn all(run: &RunReport, config: &RunConfig) -> Vec<BackgroundFlow> {
+        let flows = run.flows.iter().enumerate();
+        let background = flows.filter_map(|(i, flow)| Some((flow, config.workload.background_of(i)?)));
+        let row = |(flow, kind): (&FlowRecord, Background)| BackgroundFlow {
+            flow: flow.id,
+            src: flow.src,
+            dst: flow.dst,
+            path: kind.path,
+            rate_gbps: kind.rate.as_gbps_f64(),
+            goodput_gbps: Done::of(flow).and_then(|done| steady_goodput(flow, &done, config)),
+        };
+        background.map(row).collect()
+    }
+}
+
+/// The goodput of a flow whose packets leave at equal times: of all but the last, in the time until that one leaves.
+fn steady_goodput(flow: &FlowRecord, done: &Done, config: &RunConfig) -> Option<f64> {
+    let mtu = u64::from(config.mtu);
+    let last = (flow.bytes.checked_sub(1)? % mtu) + 1;
+    let alone = config.ideal_fct(HostId(flow.src), HostId(flow.dst), last);
+    stats::gbps((flow.bytes - last).checked_sub(1)? + 1, done.fct().minus(alone))
+}
+
+/// The completed flows that are not background traffic.
+fn done(run: &RunReport, config: &RunConfig) -> Vec<Done> {
+    let flows = run.flows.iter().enumerate();
+    let others = flows.filter(|(i, _)| config.workload.background_of(*i).is_none());
+    others.filter_map(|(_, flow)| Done::of(flow)).collect()
 }
 
 /// A completed flow.

@@ -75,7 +75,10 @@ pub(crate) fn slowdowns(run: &RunReport, config: &RunConfig) -> (Summary, BySize
     let bdp = config.bdp();
     let limits = [u64::from(config.mtu), bdp, bdp.saturating_mul(8)];
     let mut groups: [Vec<(Span, f64)>; 4] = Default::default();
-    for flow in &run.flows {
+    for (i, flow) in run.flows.iter().enumerate() {
+        if config.workload.background_of(i).is_some() {
+            continue;
+        }
         let Some((start, end)) = flow.start.zip(flow.end) else { continue };
         let Some(factor) = Slowdown::of(flow, config).factor else { continue };
         // A BDP of less than a packet leaves the second group empty.

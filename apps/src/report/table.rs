@@ -1,6 +1,6 @@
 //! The report for people.
 
-use super::{Predicted, Report};
+use super::{BackgroundFlow, Predicted, Report};
 use crate::sample::FairnessOverTime;
 use crate::stats::Summary;
 use std::io::{self, Write};
@@ -13,10 +13,18 @@ pub(crate) fn write(report: &Report, took: Duration, out: &mut impl Write) -> io
     if let Some(ranks) = &report.ranks {
         row("ranks", ranks.text())?;
     }
+    let simulated = report.predicted.as_ref();
+    if let Some((ranks, ratio)) = simulated.and_then(|p| Some((p.ranks.as_ref()?, p.finish_ratio))) {
+        row("simulated", ranks.text())?;
+        row("", format!("the last rank took {} times that", number(ratio, 3)))?;
+    }
     row(if report.ranks.is_some() { "messages" } else { "flows" }, flows(report))?;
     row("FCT", completion_times(&report.fct_us))?;
     for line in slowdowns(report) {
         row(&line.0, line.1)?;
+    }
+    if !report.background.is_empty() {
+        row("rates", rates(&report.background))?;
     }
     if let Some(p) = &report.predicted {
         row("simulated", completion_times(&p.fct_us))?;
@@ -65,6 +73,14 @@ fn flows(report: &Report) -> String {
     let missing = count.total - count.completed;
     let note = if missing == 0 { String::new() } else { format!(", {missing} UNFINISHED") };
     format!("{} of {} done{note}", count.completed, count.total)
+}
+
+/// How much of their rates the flows at constant rates have reached.
+fn rates(flows: &[BackgroundFlow]) -> String {
+    let reached = || flows.iter().filter_map(|flow| Some(flow.goodput_gbps? / flow.rate_gbps));
+    let [least, most] =
+        [reached().reduce(f64::min), reached().reduce(f64::max)].map(|share| number(share, 4));
+    format!("{} flows at constant rates, which reach {least} to {most} of them", flows.len())
 }
 
 /// The slowdowns of all flows, and where there are several groups of sizes, of each; and the tasks.

@@ -84,7 +84,14 @@ mod tests {
     use weft_testbed::sim::SenderSample;
 
     fn flow(flow: u32, received_bytes: u64, open: bool) -> FlowSample {
-        let sender = SenderSample { cwnd: 1, in_flight: 1, rtt: None, base_rtt: Span::ZERO, phase: "" };
+        let sender = SenderSample {
+            cwnd: 1,
+            in_flight: 1,
+            rtt: None,
+            in_hosts: Span::ZERO,
+            base_rtt: Span::ZERO,
+            phase: "",
+        };
         FlowSample { flow, received_bytes, sender: open.then_some(sender) }
     }
 

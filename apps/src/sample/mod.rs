@@ -3,12 +3,12 @@
 
 mod fairness;
 mod names;
-mod table;
 
 #[cfg(test)]
 mod tests;
 
 use crate::Failure;
+use crate::columnar::{Column, Columns, ROWS_PER_GROUP, Table};
 use crate::output::OutputFile;
 use fairness::Shares;
 pub(crate) use fairness::{FairnessOverTime, SameFlows};
@@ -19,14 +19,10 @@ use std::fs::File;
 use std::io::Write;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use table::{Column, Table};
 use weft_cc::{Span, Time};
 use weft_testbed::sim::{FlowSample, PortSample, RunConfig, SampleSink, SenderSample};
 use weft_testbed::topology::{PortId, Topology};
 use weft_testbed::workload::Workload;
-
-/// Rows held in memory of each table before they are written, 5 MB at most.
-const ROWS_PER_GROUP: usize = 1 << 16;
 
 /// Writes samples to two files, a group of rows at a time.
 pub(crate) struct SampleFiles<'a> {
@@ -92,39 +88,44 @@ fn failed(path: &Path, error: &dyn std::error::Error) -> Failure {
     Failure::Run(format!("{}: {error}", path.display()))
 }
 
+fn named<const N: usize>(columns: [(&str, Column); N]) -> Columns {
+    columns.map(|(name, column)| (name.to_owned(), column)).into()
+}
+
 /// The columns of the ports' table, in order.
-fn port_columns() -> Vec<(&'static str, Column)> {
-    vec![
-        ("time_us", Column::Double(Vec::new())),
-        ("port", Column::Int(Vec::new())),
-        ("owner", Column::Text(Vec::new())),
-        ("peer", Column::Text(Vec::new())),
-        ("tier", Column::Int(Vec::new())),
-        ("direction", Column::Text(Vec::new())),
-        ("queue_bytes", Column::Int(Vec::new())),
-        ("control_bytes", Column::Int(Vec::new())),
-        ("sent_bytes", Column::Long(Vec::new())),
-        ("utilisation", Column::Double(Vec::new())),
-    ]
+fn port_columns() -> Columns {
+    named([
+        ("time_us", Column::double()),
+        ("port", Column::int()),
+        ("owner", Column::text()),
+        ("peer", Column::text()),
+        ("tier", Column::int()),
+        ("direction", Column::text()),
+        ("queue_bytes", Column::int()),
+        ("control_bytes", Column::int()),
+        ("sent_bytes", Column::long()),
+        ("utilisation", Column::double()),
+    ])
 }
 
 /// The columns of the flows' table, in order.
-fn flow_columns() -> Vec<(&'static str, Column)> {
-    vec![
-        ("time_us", Column::Double(Vec::new())),
-        ("index", Column::Int(Vec::new())),
-        ("flow", Column::Int(Vec::new())),
-        ("src", Column::Int(Vec::new())),
-        ("dst", Column::Int(Vec::new())),
-        ("received_bytes", Column::Long(Vec::new())),
-        ("goodput_gbps", Column::Double(Vec::new())),
-        ("cwnd_bytes", Column::Long(Vec::new())),
-        ("in_flight_bytes", Column::Long(Vec::new())),
-        ("rtt_us", Column::Double(Vec::new())),
-        ("base_rtt_us", Column::Double(Vec::new())),
-        ("queueing_us", Column::Double(Vec::new())),
-        ("phase", Column::Text(Vec::new())),
-    ]
+fn flow_columns() -> Columns {
+    named([
+        ("time_us", Column::double()),
+        ("index", Column::int()),
+        ("flow", Column::int()),
+        ("src", Column::int()),
+        ("dst", Column::int()),
+        ("received_bytes", Column::long()),
+        ("goodput_gbps", Column::double()),
+        ("cwnd_bytes", Column::long()),
+        ("in_flight_bytes", Column::long()),
+        ("rtt_us", Column::double()),
+        ("base_rtt_us", Column::double()),
+        ("host_us", Column::double()),
+        ("queueing_us", Column::double()),
+        ("phase", Column::text()),
+    ])
 }
 
 /// The two tables, whatever they are written to.
@@ -189,6 +190,7 @@ impl<'a, W: Write + Send> Tables<'a, W> {
         row.long(sender.map_or(0, |sender| sender.in_flight));
         row.double(us(sender.and_then(|sender| sender.rtt)));
         row.double(us(sender.map(|sender| sender.base_rtt)));
+        row.double(us(sender.map(|sender| sender.in_hosts)));
         row.double(us(sender.and_then(SenderSample::queueing)));
         row.text(ByteArray::from(sender.map_or("", |sender| sender.phase)));
         row.end()

@@ -94,7 +94,7 @@ fn every_value_reads_as_it_was_written() {
     assert_eq!(
         columns.join(" "),
         "time_us index flow src dst received_bytes goodput_gbps cwnd_bytes in_flight_bytes rtt_us base_rtt_us \
-         queueing_us phase"
+         host_us queueing_us phase"
     );
     let ends = |row: &Row| [1, 2, 3, 4].map(|i| row.get_uint(i).unwrap());
     assert_eq!(
@@ -115,7 +115,7 @@ fn rows_are_written_in_groups_while_the_run_goes_on() {
     for n in 1..=10u32 {
         let samples: Vec<PortSample> = (0..3).map(|i| port(PortId(i), n, i, u64::from(n * i))).collect();
         tables.sample(between(0, u64::from(n) * 1_000_000), &samples, &[]);
-        let buffered = tables.ports.rows;
+        let buffered = tables.ports.buffered();
         assert_eq!(buffered, n as usize * 3 % 7);
         written += usize::from(buffered < 3);
     }
@@ -165,6 +165,35 @@ fn a_write_error_is_reported_at_the_end() {
     }
 }
 
+/// An incast of two flows whose receiver spends 1 µs on each packet, three times what its link does.
+#[test]
+fn the_time_in_hosts_is_told_from_that_in_the_fabric() {
+    let scratch = Scratch::new("hosts");
+    let spec: WorkloadSpec = "incast:2".parse().unwrap();
+    let workload = spec.build(Some(8), 500_000, &mut Rng::new(1, 0)).unwrap();
+    let host = crate::units::host("per-packet=1us").unwrap();
+    let config = RunConfig { host: Some(host), ..config(workload) };
+    let mut files = SampleFiles::create(&scratch.0.join("run"), &config).unwrap();
+    let sampling = Sampling { every: Span::from_us(10), sink: &mut files };
+    let report = run_with(&config, Options { sampling: Some(sampling), ..Options::default() }).unwrap();
+    files.finish().unwrap();
+    assert!(report.is_complete());
+    let rows = scratch.rows("run.flows.parquet");
+    let parts = |row: &Row| [9, 10, 11, 12].map(|column| row.get_double(column).unwrap());
+    let measured: Vec<[f64; 4]> = rows.iter().map(parts).filter(|parts| parts[0] > 0.0).collect();
+    assert!(measured.len() > 20, "{}", measured.len());
+    for [rtt, base, host, queueing] in &measured {
+        // Time in hosts is reported in units of 128 ns.
+        assert!(
+            *host >= 1.0 - 0.128 && (rtt - base - host - queueing).abs() < 0.3,
+            "{rtt} {base} {host} {queueing}"
+        );
+    }
+    // Packets arrive three times as fast as they are processed, so nearly all of the waiting is in the host.
+    let sum = |place: usize| measured.iter().map(|parts| parts[place]).sum::<f64>();
+    assert!(sum(2) > 5.0 * sum(3), "{} in hosts, {} in the fabric", sum(2), sum(3));
+}
+
 #[test]
 fn the_samples_of_a_run_add_up() {
     let scratch = Scratch::new("run");
@@ -183,13 +212,14 @@ fn the_samples_of_a_run_add_up() {
         let received: i64 = flows.iter().filter(of).map(|row| row.get_long(5).unwrap()).sum();
         assert_eq!(received, 500_000, "flow {}", flow.id);
     }
-    for row in flows.iter().filter(|row| !row.get_string(12).unwrap().is_empty()) {
+    for row in flows.iter().filter(|row| !row.get_string(13).unwrap().is_empty()) {
         let [cwnd, in_flight] = [7, 8].map(|column| row.get_long(column).unwrap());
         // A window may shrink while packets are in flight, but not to less than a packet.
         assert!(cwnd > 4_096 && (0..500_000 * 2).contains(&in_flight), "{row}");
-        let [rtt, base, queueing] = [9, 10, 11].map(|column| row.get_double(column).unwrap());
+        let [rtt, base, queueing] = [9, 10, 12].map(|column| row.get_double(column).unwrap());
         assert!(rtt == 0.0 || (rtt - base - queueing).abs() < 1e-6 || queueing == 0.0, "{row}");
         assert!(base > 0.0 && rtt < 1_000.0, "{row}");
+        assert_eq!(row.get_double(11).unwrap(), 0.0, "hosts take no time: {row}");
     }
     assert!(flows.iter().any(|row| row.get_double(9).unwrap() > 0.0), "RTTs are measured");
     // Each host sends its flow and acknowledges another.

@@ -6,6 +6,7 @@ use crate::options::RunArgs;
 use clap::{ArgAction, Args};
 use serde_json::Value as Json;
 use std::ops::Range;
+use std::path::Path;
 use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue};
 
@@ -13,8 +14,9 @@ use toml::de::{DeArray, DeTable, DeValue};
 const MAX_VALUES: i128 = 1_000_000;
 
 /// Options that name an output file: the runs of a sweep would overwrite each other's.
-const OUTPUTS: &[&str] =
-    &["json", "flows", "links", "sample", "sample-file", "trace", "trace-pdc", "trace-host"];
+const OUTPUTS: &[&str] = &["json", "links", "trace", "trace-pdc", "trace-host"];
+/// Options that name an output file which all runs of a sweep share.
+const SHARED: [&str; 2] = ["flows", "sample-file"];
 
 /// One value of an option.
 #[derive(Clone, Debug, PartialEq)]
@@ -44,9 +46,70 @@ pub(crate) struct SweepFile {
     pub(crate) fixed: Vec<Setting>,
     /// `[vary]`, in the order written.
     pub(crate) axes: Vec<Setting>,
+    /// The options of `[run]` that name files which all runs share.
+    shared: Vec<Setting>,
 }
 
 impl SweepFile {
+    /// The table of the flows of all runs, if the file asks for one.
+    ///
+    /// # Errors
+    /// Its name is that of another kind of file, or of a directory that does not exist.
+    pub(crate) fn flows(&self) -> Result<Option<&Path>, Failure> {
+        let Some(value) = self.shared("flows") else { return Ok(None) };
+        let path = Path::new(&value.texts[0]);
+        if path.extension().is_none_or(|ending| ending != "parquet") {
+            let what = format!(
+                "'flows' is '{}'; expected a name that ends with .parquet: a sweep has the flows of all runs in one table",
+                path.display()
+            );
+            return Err(self.refusal(value.line, &what));
+        }
+        self.check_directory("flows", value)?;
+        Ok(Some(path))
+    }
+
+    /// With what the names of samples of all runs begin, if there are samples; `default` if the file does not say it.
+    ///
+    /// # Errors
+    /// The file says it, but does not ask for samples, or names a directory that does not exist.
+    pub(crate) fn samples<'a>(&'a self, default: &'a Path) -> Result<Option<&'a Path>, Failure> {
+        let sampled = self.fixed.iter().chain(&self.axes).any(|setting| setting.option == "sample");
+        match (self.shared("sample-file"), sampled) {
+            (Some(value), true) => {
+                self.check_directory("sample-file", value)?;
+                Ok(Some(Path::new(&value.texts[0])))
+            }
+            (None, true) => Ok(Some(default)),
+            (Some(value), false) => {
+                let what =
+                    "'sample-file' has no effect without 'sample'; expected the interval of samples too";
+                Err(self.refusal(value.line, what))
+            }
+            (None, false) => Ok(None),
+        }
+    }
+
+    /// Refuses the name of a file in a directory that does not exist, before any run is made in vain. The current directory is
+    /// that of the sweep file.
+    fn check_directory(&self, option: &str, value: &Value) -> Result<(), Failure> {
+        let file = &value.texts[0];
+        match Path::new(file).parent() {
+            Some(directory) if !directory.as_os_str().is_empty() && !directory.is_dir() => {
+                let what = format!(
+                    "'{option}' is '{file}', but there is no directory '{}'; expected a file in one that exists",
+                    directory.display()
+                );
+                Err(self.refusal(value.line, &what))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn shared(&self, option: &str) -> Option<&Value> {
+        self.shared.iter().find(|setting| setting.option == option).map(|setting| &setting.values[0])
+    }
+
     /// Reads `text`, the contents of the file `name`.
     pub(crate) fn parse(name: &str, text: &str) -> Result<SweepFile, Failure> {
         Parser { name, text }.file()
@@ -91,7 +154,8 @@ impl Parser<'_> {
             let words: Vec<&str> = error.message().split_whitespace().collect();
             refusal(self.name, line, &words.join(" "))
         })?;
-        let mut file = SweepFile { name: self.name.to_owned(), fixed: Vec::new(), axes: Vec::new() };
+        let name = self.name.to_owned();
+        let mut file = SweepFile { name, fixed: Vec::new(), axes: Vec::new(), shared: Vec::new() };
         for (key, value) in in_order(document.get_ref()) {
             let DeValue::Table(table) = value.get_ref() else {
                 let what = format!("'{}' stands outside of a table; expected [run] or [vary]", key.get_ref());
@@ -107,6 +171,12 @@ impl Parser<'_> {
             }
         }
         self.check_overlap(&file)?;
+        if let Some(axis) = file.axes.iter().find(|axis| SHARED.contains(&&*axis.option)) {
+            let what = format!("'{}' names one file for all runs; expected it in [run]", axis.option);
+            return Err(file.refusal(axis.values[0].line, &what));
+        }
+        let is_shared = |setting: &mut Setting| SHARED.contains(&&*setting.option);
+        file.shared = file.fixed.extract_if(.., is_shared).collect();
         Ok(file)
     }
 
@@ -323,6 +393,7 @@ mod tests {
             ("[vary]\ncc = 'nscc'\n", "s.toml:2: 'cc' is a single string; expected a list"),
             ("[vary]\ncc = []\n", "s.toml:2: 'cc' takes no value at all"),
             ("[vary]\ncc = [\n'nscc',\n'nscc']\n", "s.toml:4: 'cc' takes \"nscc\" twice"),
+            ("[vary]\nflows = ['a.parquet']\n", "s.toml:2: 'flows' names one file for all runs"),
             ("[run]\n\ntrim = true\n", "s.toml:3: 'trim' is a boolean; expected text or a number"),
             ("[vary]\ncc = [['nscc']]\n", "s.toml:2: 'cc' is a array; expected text or a number"),
             (
@@ -341,6 +412,28 @@ mod tests {
         }
     }
 
+    #[test]
+    fn files_of_all_runs_are_not_options_of_runs() {
+        let parse = |text: &str| SweepFile::parse("s.toml", text).unwrap();
+        let default = Path::new("table");
+        let file = parse("[run]\nflows = 'f.parquet'\nhosts = 8\nsample-file = 'x'\nsample = '1us'\n");
+        let names: Vec<&str> = file.fixed.iter().map(|setting| setting.option.as_str()).collect();
+        assert_eq!(names, ["hosts", "sample"]);
+        assert_eq!(file.flows().unwrap(), Some(Path::new("f.parquet")));
+        assert_eq!(file.samples(default).unwrap(), Some(Path::new("x")));
+        let varied = parse("[vary]\nsample = ['1us', '2us']\n");
+        assert_eq!((varied.flows().unwrap(), varied.samples(default).unwrap()), (None, Some(default)));
+        assert_eq!(parse("[run]\nhosts = 8\n").samples(default).unwrap(), None);
+
+        let refused = parse("[run]\n\nflows = 'f.csv'\n").flows().unwrap_err().to_string();
+        assert!(
+            refused.starts_with("s.toml:3: 'flows' is 'f.csv'; expected a name that ends with"),
+            "{refused}"
+        );
+        let refused = parse("[run]\nsample-file = 'x'\n").samples(default).unwrap_err().to_string();
+        assert!(refused.starts_with("s.toml:2: 'sample-file' has no effect without 'sample'"), "{refused}");
+    }
+
     /// An option that names a file to write must be among the outputs.
     #[test]
     fn every_option_that_takes_a_file_is_known_to_read_or_write_it() {
@@ -350,9 +443,10 @@ mod tests {
         let long = |arg: &clap::Arg| arg.get_long().unwrap_or_default().to_owned();
         for arg in command.get_arguments().filter(|arg| arg.get_value_parser().type_id() == path) {
             let name = long(arg);
-            assert!(INPUTS.contains(&&*name) || OUTPUTS.contains(&&*name), "--{name}: is it an output?");
+            let known = [INPUTS, OUTPUTS, &SHARED].iter().any(|options| options.contains(&&*name));
+            assert!(known, "--{name}: is it an output?");
         }
-        for output in OUTPUTS {
+        for output in OUTPUTS.iter().chain(&SHARED) {
             assert!(command.get_arguments().any(|arg| long(arg) == *output), "{output}");
         }
     }

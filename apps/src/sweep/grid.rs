@@ -2,8 +2,11 @@
 //! varying fastest.
 
 use super::file::{Setting, SweepFile, Value};
+use super::summary::SEED;
 use crate::Failure;
+use crate::columnar::{Column, Columns};
 use crate::options::RunArgs;
+use parquet::data_type::ByteArray;
 use serde_json::Value as Json;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -29,6 +32,10 @@ impl Grid {
             return Err(file.refusal(line, &format!("[vary] is too large; expected at most {MAX_RUNS} runs")));
         };
         Ok(Grid { file, runs })
+    }
+
+    pub(crate) fn file(&self) -> &SweepFile {
+        &self.file
     }
 
     /// How many runs there are; at least one.
@@ -58,6 +65,30 @@ impl Grid {
     /// The options of run `index` as columns of the table, those that all runs share first.
     pub(crate) fn columns(&self, index: usize) -> impl Iterator<Item = (String, &Json)> {
         self.settings(index).map(|(setting, value)| (setting.option.replace('-', "_"), &value.json))
+    }
+
+    /// The varied options of run `index` and its seed as columns with one value each, of the same types for all runs.
+    ///
+    /// # Errors
+    /// The run's options make no sense.
+    pub(crate) fn keys(&self, index: usize) -> Result<Columns, Failure> {
+        let key = |(axis, value): (&Setting, &Value)| {
+            let name = axis.option.replace('-', "_");
+            if axis.values.iter().all(|value| value.json.is_i64()) {
+                return (name, Column::Long(value.json.as_i64().into_iter().collect()));
+            }
+            if axis.values.iter().all(|value| value.json.is_number()) {
+                return (name, Column::Double(value.json.as_f64().into_iter().collect()));
+            }
+            let text = value.json.as_str().map_or_else(|| value.json.to_string(), str::to_owned);
+            (name, Column::Text(vec![ByteArray::from(text.into_bytes())]))
+        };
+        let mut keys: Columns = self.varied(index).into_iter().map(key).collect();
+        if keys.iter().all(|(name, _)| name != SEED) {
+            let seed = RunArgs::parse(self.arguments(index))?.seed;
+            keys.push((SEED.to_owned(), Column::Long(vec![seed.cast_signed()])));
+        }
+        Ok(keys)
     }
 
     /// For each run, a hash of what its results follow from: its options, the contents of the files that they name, and
@@ -129,15 +160,11 @@ impl Grid {
                 for value in &setting.values {
                     hash.count(value.texts.len());
                     value.texts.iter().for_each(|text| hash.text(text));
-                    files.extend(value.texts.iter().map(String::as_str));
-                    // A description may name files with sizes of flows.
-                    if setting.option == "workload" {
-                        files.extend(value.texts.iter().flat_map(|text| text.split([':', ',', '='])));
-                    }
+                    files.extend(value.texts.iter().flat_map(|text| files_in(&setting.option, text)));
                 }
             }
         }
-        for path in files.into_iter().filter(|text| Path::new(text).is_file()) {
+        for path in files {
             hash.text(path);
             hash.contents(BufReader::new(File::open(path)?))?;
         }
@@ -159,18 +186,27 @@ pub(crate) fn identity_of(
     hash.text(version);
     for argument in arguments {
         hash.text(argument);
-        let Some((_, value)) = argument.split_once('=').filter(|(_, value)| Path::new(value).is_file())
-        else {
-            continue;
-        };
-        if !files.contains_key(value) {
-            let mut contents = Fnv::new();
-            contents.contents(BufReader::new(File::open(value)?))?;
-            files.insert(value.to_owned(), contents.0);
+        let (option, value) = argument.trim_start_matches('-').split_once('=').unwrap_or_default();
+        for path in files_in(option, value) {
+            if !files.contains_key(path) {
+                let mut contents = Fnv::new();
+                contents.contents(BufReader::new(File::open(path)?))?;
+                files.insert(path.to_owned(), contents.0);
+            }
+            hash.bytes(&files[path].to_le_bytes());
         }
-        hash.bytes(&files[value].to_le_bytes());
     }
     Ok(format!("{:016x}", hash.0))
+}
+
+/// The files that `value`, a value of `option`, names.
+fn files_in<'a>(option: &str, value: &'a str) -> impl Iterator<Item = &'a str> {
+    // A description of a workload may name a program, or files with sizes of flows.
+    let workload = Some(value).filter(|_| option == "workload");
+    let program = workload.and_then(|value| value.strip_prefix("goal:"));
+    let words = workload.into_iter().flat_map(|value| value.split([':', ',', '=']));
+    let words = words.filter(move |word| *word != value && Some(*word) != program);
+    std::iter::once(value).chain(program).chain(words).filter(|text| Path::new(text).is_file())
 }
 
 /// A part of a sweep: the runs whose number leaves `index - 1` when divided by `of`.
@@ -356,6 +392,68 @@ mod tests {
         let different: BTreeSet<String> = more.iter().cloned().collect();
         assert_eq!(different.len(), 10);
         assert_ne!(grid(SMALL).run_identities("2").unwrap()[0], few[0]);
+    }
+
+    #[test]
+    fn a_run_has_another_identity_when_sizes_in_a_file_change() {
+        let path = std::env::temp_dir().join(format!("weft-sizes-{}.txt", std::process::id()));
+        let text = format!("[run]\nworkload = 'poisson:load=0.5,sizes={},duration=1ms'\n", path.display());
+        let ids = || {
+            let grid = grid(&text);
+            (grid.identity("1").unwrap(), grid.run_identities("1").unwrap())
+        };
+        std::fs::write(&path, "1000 0.5\n2000 1\n").unwrap();
+        let before = ids();
+        std::fs::write(&path, "1000 0.5\n3000 1\n").unwrap();
+        let after = ids();
+        std::fs::remove_file(&path).unwrap();
+        assert_ne!(before.0, after.0);
+        assert_ne!(before.1, after.1);
+    }
+
+    #[test]
+    fn keys_are_the_varied_options_and_the_seed() {
+        let text = |column: &str| Column::Text(vec![ByteArray::from(column)]);
+        let keys = grid(SMALL).keys(5).unwrap();
+        let names: Vec<&str> = keys.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["cc", "wire_overhead", "seed"]);
+        assert_eq!(keys[0].1, text("smartt"));
+        assert_eq!(keys[2].1, Column::Long(vec![3]));
+        // A time without a unit is no option of a run, whose seed is therefore unknown.
+        assert!(grid("[run]\nworkload='permutation'\n[vary]\nuntil = [1.5, 2]\n").keys(0).is_err());
+        let mixed = grid("[run]\nworkload='permutation'\nseed = 9\n[vary]\nsize = [1000, '2KiB']\n");
+        assert_eq!(
+            mixed.keys(0).unwrap(),
+            [("size".into(), text("1000")), ("seed".into(), Column::Long(vec![9]))]
+        );
+    }
+
+    #[test]
+    fn a_run_has_another_identity_when_a_file_that_it_names_changes() {
+        let scratch = tempfile::tempdir().unwrap();
+        // Characters that separate the settings of descriptions are allowed in the names of programs.
+        let path = scratch.path().join("of,a=b:c");
+        let path = path.to_str().unwrap();
+        for value in [
+            format!("[run]\nworkload = 'goal:{path}'\n"),
+            format!("[run]\nworkload = 'permutation'\ntopology = '{path}'\n"),
+            format!("[run]\nmatrix = '{path}'\n"),
+        ] {
+            let ids = |contents: &str| {
+                std::fs::write(path, contents).unwrap();
+                (grid(&value).run_identities("1").unwrap(), grid(&value).identity("1").unwrap())
+            };
+            let (before, after) = (ids("one"), ids("two"));
+            assert!(before.0 != after.0 && before.1 != after.1, "{value}");
+            assert_eq!(ids("one"), before, "{value}");
+        }
+        let sizes = scratch.path().join("sizes");
+        let text = format!("[run]\nworkload = 'poisson:load=0.1,sizes={},flows=1'\n", sizes.display());
+        let ids = |contents: &str| {
+            std::fs::write(&sizes, contents).unwrap();
+            grid(&text).run_identities("1").unwrap()
+        };
+        assert_ne!(ids("0 0\n9 100\n"), ids("0 0\n8 100\n"));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 mod args;
 mod file;
 mod grid;
+mod long;
 mod results;
 mod slurm;
 mod summary;
@@ -22,6 +23,7 @@ use crate::resolve::resolve;
 use crate::{run, text};
 use file::SweepFile;
 use grid::{Grid, Shard};
+use long::{Earlier, LongTable};
 use results::{Cost, Header, Results};
 use std::num::NonZero;
 use std::path::{Path, PathBuf, absolute};
@@ -39,6 +41,8 @@ struct Sweep {
     ids: Identities,
     file: PathBuf,
     out: PathBuf,
+    /// The tables of the flows and samples of all runs.
+    long: Vec<LongTable>,
     /// The table of the runs that are done, which an interrupted sweep writes.
     partial: PathBuf,
 }
@@ -106,6 +110,7 @@ impl Sweep {
         Ok(Sweep {
             ids: Identities { sweep: header.sweep.clone(), runs: runs.into() },
             header,
+            long: long::asked_for(&grid, &out)?,
             grid: Arc::new(grid),
             file,
             partial: suffixed(&out, ".partial"),
@@ -113,53 +118,71 @@ impl Sweep {
         })
     }
 
-    /// Locks and reads the results of earlier processes; `None` if the table is complete.
+    /// Locks and reads the results of earlier processes; `None` if all tables are complete.
     fn begin(&self, shard: Option<Shard>, force: bool) -> Result<Option<Results>, Failure> {
-        table::check_place(&self.out)?;
-        table::check_place(&self.partial)?;
+        table::check_place(&self.out, "table with --out")?;
+        table::check_place(&self.partial, "table with --out")?;
+        self.long.iter().try_for_each(|table| table::check_place(table.path(), "name in [run]"))?;
         let runs = self.grid.runs();
-        let mut results = Results::open(&self.out, self.header.clone(), runs, shard)?;
+        let parts = self.long.iter().map(|table| table.part).collect();
+        let mut results = Results::open(&self.out, self.header.clone(), runs, parts, shard)?;
         if force {
             results.discard()?;
-            remove_if_present(&self.out)?;
-            remove_if_present(&self.partial)?;
+            let long = self.long.iter().map(LongTable::path);
+            [&*self.out, &*self.partial].into_iter().chain(long).try_for_each(remove_if_present)?;
         }
-        let out = self.out.display();
-        let foreign = |there: &Path| {
-            Err(Failure::Run(format!(
-                "{} is there already, and not of this sweep and version of weft; \
-                 remove it (or give --force), or choose another table with --out",
-                there.display()
-            )))
-        };
         let partial = table::existing(&self.partial, &self.header.sweep, runs)?;
-        match table::existing(&self.out, &self.header.sweep, runs)? {
-            Existing::Foreign => {
-                // The table of a smaller sweep goes on to be one of this.
-                let rows = table::reusable(&self.out, &self.grid, &self.ids)?.filter(|rows| !rows.is_empty());
-                let Some(rows) = rows else { return foreign(&self.out) };
-                if partial == Existing::Foreign {
-                    return foreign(&self.partial);
-                }
-                results.load()?;
-                for (run, row) in rows {
-                    results.add(run, Ok((row, Cost::default())))?;
-                }
-            }
-            Existing::Complete => {
-                if partial != Existing::Foreign {
-                    remove_if_present(&self.partial)?;
-                }
-                results.remove()?;
-                say(&format!("{out} is finished: {runs} runs; --force begins anew\n"))?;
-                return Ok(None);
-            }
-            Existing::Nothing | Existing::Partial if partial == Existing::Foreign => {
-                return foreign(&self.partial);
-            }
-            Existing::Nothing | Existing::Partial => results.load()?,
+        let table = table::existing(&self.out, &self.header.sweep, runs)?;
+        let long = self.long.iter().map(|table| table.earlier(&self.ids)).collect::<Result<Vec<_>, _>>()?;
+        if let Some((foreign, _)) = self.long.iter().zip(&long).find(|(_, at)| matches!(at, Earlier::Foreign))
+        {
+            return Err(foreign_table(foreign.path(), "name in [run]"));
         }
+        if table == Existing::Complete && long.iter().all(|at| matches!(at, Earlier::Complete)) {
+            if partial != Existing::Foreign {
+                remove_if_present(&self.partial)?;
+            }
+            results.remove()?;
+            say(&format!("{} is finished: {runs} runs; --force begins anew\n", self.out.display()))?;
+            return Ok(None);
+        }
+        // The table of a smaller sweep, or one without long tables, goes on to be one of this.
+        let rows = match table {
+            Existing::Foreign => {
+                let rows = table::reusable(&self.out, &self.grid, &self.ids)?.filter(|rows| !rows.is_empty());
+                rows.ok_or_else(|| foreign_table(&self.out, "table with --out"))?
+            }
+            Existing::Complete => table::reusable(&self.out, &self.grid, &self.ids)?.unwrap_or_default(),
+            Existing::Nothing | Existing::Partial => Vec::new(),
+        };
+        if partial == Existing::Foreign {
+            return Err(foreign_table(&self.partial, "table with --out"));
+        }
+        results.load()?;
+        self.reuse(rows, &long, &mut results)?;
         Ok(Some(results))
+    }
+
+    /// Adds `rows` of an earlier table to the results, for the runs whose rows of the long tables are in `earlier` too.
+    fn reuse(
+        &self,
+        rows: Vec<(usize, String)>,
+        earlier: &[Earlier],
+        results: &mut Results,
+    ) -> Result<(), Failure> {
+        let is_there = |id: &String| {
+            earlier.iter().all(|at| match at {
+                Earlier::Complete => true,
+                Earlier::Runs(runs) => runs.contains(id),
+                Earlier::Nothing | Earlier::Foreign => false,
+            })
+        };
+        let rows: Vec<_> = (rows.into_iter())
+            .filter(|(run, _)| !results.is_done(*run) && is_there(&self.ids.runs[*run]))
+            .collect();
+        let wanted = rows.iter().map(|(run, _)| (self.ids.runs[*run].as_str(), *run)).collect();
+        self.long.iter().try_for_each(|table| table.split(&wanted, &results.places()))?;
+        rows.into_iter().try_for_each(|(run, row)| results.add(run, Ok((row, Cost::default()))))
     }
 
     fn check_merge(&self, results: &Results) -> Result<(), Failure> {
@@ -172,7 +195,9 @@ impl Sweep {
         }
     }
 
+    /// Writes all tables. That of the results comes last: when it is there, so are the others.
     fn write(&self, results: &Results) -> Result<Tally, Failure> {
+        self.long.iter().try_for_each(|table| table.write(&self.grid, &self.ids, results))?;
         let tally = table::write(&self.out, &self.grid, &self.ids, results)?;
         remove_if_present(&self.partial)?;
         Ok(tally)
@@ -214,6 +239,9 @@ impl Sweep {
             cost.cpu_s,
             cost.max_rss_mb
         );
+        for table in &self.long {
+            text += &format!("  rows of all runs: {}\n", table.path().display());
+        }
         text += &SweepTable::read(&self.out)?.text_table(&SHOWN.map(str::to_owned)).text();
         say(&text)?;
         if tally.failed > 0 {
@@ -234,6 +262,15 @@ impl Sweep {
             _ => Err(Failure::Run(format!("{failed} runs failed; the same command tries them again"))),
         }
     }
+}
+
+/// The error that the file at the place of a table is not one of this sweep. `instead` says how to choose another.
+fn foreign_table(path: &Path, instead: &str) -> Failure {
+    Failure::Run(format!(
+        "{} is there already, and not of this sweep and version of weft; remove it (or give --force), or choose another \
+         {instead}",
+        path.display()
+    ))
 }
 
 /// Checks the runs `todo`, `jobs` at a time because each check builds a fabric. The error is that of the first run that

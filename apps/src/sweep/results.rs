@@ -1,8 +1,10 @@
-//! The results of a sweep on disk: one file per finished run, in the directory `OUT.runs` beside the table `OUT`.
+//! The results of a sweep on disk: one file per finished run, in the directory `OUT.runs` beside the table `OUT`; and,
+//! for each of the long tables that the sweep is to write, a file with the run's rows.
 //!
 //! A result file is written beside its place and renamed, so it is either whole or absent. A sweep resumes with the
-//! runs that have no whole result file; it can therefore be killed at any moment. Every file names its sweep, so the
-//! results of two sweeps cannot be mixed.
+//! runs that have no whole result file, or lack the rows of a long table; it can therefore be killed at any moment. Every
+//! result file names its sweep and the long tables that its run wrote rows of, so the results of two sweeps cannot be
+//! mixed.
 //!
 //! A POSIX lock on `OUT.runs/lock` keeps a second sweep away. Shards share that lock, and each holds its own besides.
 
@@ -13,6 +15,7 @@ use rustix::fs::{FlockOperation, fcntl_lock};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -88,6 +91,10 @@ struct RunResult {
     error: Option<String>,
     #[serde(default)]
     cost: Cost,
+    /// The endings of the names of the files with rows that this run wrote. A file with another ending is that of an earlier
+    /// run, which may be of another sweep.
+    #[serde(default)]
+    parts: Vec<Cow<'static, str>>,
 }
 
 /// The results of a sweep, and the right to add to them.
@@ -95,6 +102,8 @@ struct RunResult {
 pub(crate) struct Results {
     directory: PathBuf,
     header: Header,
+    /// The endings of the names of the files with rows that each run has.
+    parts: Vec<&'static str>,
     /// The part of the runs that this process makes; `None` for all runs.
     shard: Option<Shard>,
     /// Shared for a shard, else exclusive.
@@ -119,6 +128,7 @@ impl Results {
         out: &Path,
         header: Header,
         runs: usize,
+        parts: Vec<&'static str>,
         shard: Option<Shard>,
     ) -> Result<Results, Failure> {
         refuse_journal(out)?;
@@ -135,6 +145,7 @@ impl Results {
         Ok(Results {
             directory,
             header,
+            parts,
             shard,
             lock,
             _shard_lock: shard_lock,
@@ -163,7 +174,11 @@ impl Results {
                     self.directory.display()
                 )));
             }
-            if run < self.done.len() {
+            let is_there = |part: &&str| {
+                result.parts.iter().any(|written| written == part) && self.places().part(run, part).is_file()
+            };
+            let is_whole = || self.parts.iter().all(is_there);
+            if run < self.done.len() && (result.row.is_none() || is_whole()) {
                 self.note(run, result);
             }
         }
@@ -216,12 +231,18 @@ impl Results {
         let unwritable = |e: io::Error| Failure::at(&path, &e);
         let (row, cost, error) = match outcome {
             Ok((row, cost)) => {
+                // The result file says that these are whole, so they go to the disk before it.
+                for part in &self.parts {
+                    let part = self.places().part(run, part);
+                    File::open(&part).and_then(|file| file.sync_all()).map_err(|e| Failure::at(&part, &e))?;
+                }
                 (Some(RawValue::from_string(row).map_err(|e| unwritable(e.into()))?), cost, None)
             }
             Err(error) => (None, Cost::default(), Some(error)),
         };
         let Header { sweep, weft } = self.header.clone();
-        let result = RunResult { sweep, weft, row, error, cost };
+        let parts = self.parts.iter().copied().map(Cow::Borrowed).collect();
+        let result = RunResult { sweep, weft, row, error, cost, parts };
         let bytes = serde_json::to_vec(&result).map_err(|e| unwritable(e.into()))?;
         let draft = suffixed(&path, ".new");
         fs::write(&draft, bytes).and_then(|()| fs::rename(&draft, &path)).map_err(unwritable)?;
@@ -241,9 +262,24 @@ impl Results {
         Ok(result.row.map(|row| row.get().to_owned()))
     }
 
+    /// Whether run `run` has a row.
+    pub(crate) fn is_done(&self, run: usize) -> bool {
+        self.done[run]
+    }
+
+    /// The endings of the names of the files with rows that each run has.
+    pub(crate) fn parts(&self) -> &[&'static str] {
+        &self.parts
+    }
+
+    /// Where runs write their rows of long tables.
+    pub(crate) fn places(&self) -> Places {
+        Places(self.directory.clone())
+    }
+
     /// Removes all results, to begin anew.
     pub(crate) fn discard(&mut self) -> Result<(), Failure> {
-        for name in self.names()?.iter().filter(|name| is_result(name)) {
+        for name in self.names()?.iter().filter(|name| is_result(name) || is_part(name)) {
             let path = self.directory.join(name);
             fs::remove_file(&path).map_err(|e| Failure::at(&path, &e))?;
         }
@@ -288,12 +324,32 @@ impl Drop for Results {
             return;
         }
         let names = self.names().unwrap_or_default();
-        for name in names.iter().filter(|name| name.ends_with(".lock") || name.ends_with(PARTIAL_DRAFT)) {
+        let ours = |name: &&String| name.ends_with(".lock") || name.ends_with(PARTIAL_DRAFT) || is_part(name);
+        for name in names.iter().filter(ours) {
             let _ = fs::remove_file(self.directory.join(name));
         }
         // The lock itself goes last: until then, nobody can begin.
         let _ = fs::remove_file(self.directory.join("lock")).and_then(|()| fs::remove_dir(&self.directory));
     }
+}
+
+/// The directory in which runs write their rows of long tables.
+#[derive(Clone, Debug)]
+pub(crate) struct Places(PathBuf);
+
+impl Places {
+    /// The file with the rows of run `run` whose name ends with `part`.
+    pub(crate) fn part(&self, run: usize, part: &str) -> PathBuf {
+        self.0.join(format!("{run}.{part}"))
+    }
+}
+
+/// Whether `name` is that of a file with rows of a run, or of one that a run had begun when it was killed.
+fn is_part(name: &str) -> bool {
+    let begun = name.strip_prefix('.').filter(|name| name.ends_with(".part"));
+    let whole = begun.or_else(|| Some(name).filter(|name| name.ends_with(".parquet")));
+    let run = whole.and_then(|name| name.split_once('.'));
+    run.is_some_and(|(run, rest)| run.parse::<usize>().is_ok() && rest.contains(".parquet"))
 }
 
 /// Whether `name` is that of a result file, or of the draft of one.
@@ -385,7 +441,7 @@ mod tests {
     }
 
     fn open_with(scratch: &TempDir, header: Header, shard: Option<Shard>) -> Result<Results, Failure> {
-        let mut results = Results::open(&out(scratch), header, RUNS, shard)?;
+        let mut results = Results::open(&out(scratch), header, RUNS, Vec::new(), shard)?;
         results.load()?;
         Ok(results)
     }

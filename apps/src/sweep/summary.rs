@@ -12,7 +12,7 @@ use std::path::Path;
 /// The first column of the results; the columns before it are options.
 const FIRST_RESULT: &str = "flows_total";
 /// The option over which means are taken.
-const SEED: &str = "seed";
+pub(crate) const SEED: &str = "seed";
 
 /// A mean, and half of its confidence interval; `None` if no run has the value.
 type Mean = Option<(f64, Option<f64>)>;

@@ -29,7 +29,7 @@ const LISTS: &[&str] = &["hot_spots", "unfinished"];
 /// The column with the identity of the sweep.
 const SWEEP: &str = "sweep";
 /// The column with the identity of the run.
-const RUN: &str = "run";
+pub(super) const RUN: &str = "run";
 
 /// The row and the cost of run `index`, from its JSON report.
 pub(crate) fn row(
@@ -178,16 +178,15 @@ pub(crate) enum Existing {
     Complete,
 }
 
-/// Refuses a path that a table cannot be renamed to: a device, a pipe, a directory.
-pub(crate) fn check_place(out: &Path) -> Result<(), Failure> {
+/// Refuses a path that a table cannot be renamed to: a device, a pipe, a directory. `instead` says how to choose another.
+pub(crate) fn check_place(out: &Path, instead: &str) -> Result<(), Failure> {
     match fs::metadata(out) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(e) => Err(Failure::at(out, &e)),
         Ok(there) if there.is_file() => Ok(()),
-        Ok(_) => Err(Failure::Run(format!(
-            "{} is not a regular file; choose another table with --out",
-            out.display()
-        ))),
+        Ok(_) => {
+            Err(Failure::Run(format!("{} is not a regular file; choose another {instead}", out.display())))
+        }
     }
 }
 

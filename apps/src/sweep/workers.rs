@@ -2,7 +2,8 @@
 //! memory ends only its own process, and all processes end with the sweep.
 
 use super::grid::Grid;
-use super::results::{Outcome, Results};
+use super::long;
+use super::results::{Outcome, Places, Results};
 use super::table::{self, Identities};
 use crate::Failure;
 use crate::interrupt::Interrupt;
@@ -36,7 +37,8 @@ pub(crate) fn run(
     let interrupt = Interrupt::on_signals()?;
     let (sender, outcomes) = mpsc::channel();
     let total = todo.len();
-    start(grid, ids, todo, jobs, &sender);
+    let long = (results.parts().to_vec(), results.places());
+    start(grid, ids, todo, jobs, &long, &sender);
     let (mut done, mut failed) = (0, 0);
     while done < total {
         let text =
@@ -66,16 +68,18 @@ fn start(
     ids: &Identities,
     todo: Vec<usize>,
     jobs: usize,
+    long: &(Vec<&'static str>, Places),
     sender: &mpsc::Sender<(usize, Outcome)>,
 ) {
     let next = Arc::new(AtomicUsize::new(0));
     let todo = Arc::new(todo);
     for _ in 0..jobs.min(todo.len()) {
         let (grid, todo, next) = (Arc::clone(grid), Arc::clone(&todo), Arc::clone(&next));
-        let (sender, ids) = (sender.clone(), ids.clone());
+        let (sender, ids, (parts, places)) = (sender.clone(), ids.clone(), long.clone());
         thread::spawn(move || {
             while let Some(&run) = todo.get(next.fetch_add(1, Ordering::Relaxed)) {
-                if sender.send((run, run_one(&grid, run, &ids))).is_err() {
+                let outputs = long::options(&parts, &places, run);
+                if sender.send((run, run_one(&grid, run, outputs, &ids))).is_err() {
                     return;
                 }
             }
@@ -83,9 +87,11 @@ fn start(
     }
 }
 
-/// Makes run `index` in a process of its own, and waits for its end.
-fn run_one(grid: &Grid, index: usize, ids: &Identities) -> Outcome {
-    let output = spawn_run(&["--json=-"], &grid.arguments(index)).map_err(|e| format!("no process: {e}"))?;
+/// Makes run `index` in a process of its own, with the options `outputs` besides those of the grid, and waits for its
+/// end.
+fn run_one(grid: &Grid, index: usize, outputs: Vec<String>, ids: &Identities) -> Outcome {
+    let arguments = [grid.arguments(index), outputs].concat();
+    let output = spawn_run(&["--json=-"], &arguments).map_err(|e| format!("no process: {e}"))?;
     match output.status.code() {
         // 3: some flows have not completed, which is a result too.
         Some(0 | 3) => table::row(grid, index, ids, &output.stdout),

@@ -16,6 +16,7 @@ const KEYS: &[&str] = &[
     "queue",
     "ecn",
     "phantom",
+    "priorities",
     "routing",
     "trim",
     "degrade",

@@ -89,7 +89,7 @@ enum SetCommand {
 #[derive(Debug, Args)]
 struct UpArgs {
     /// A .topo file, or TOML with options of `weft run` that describe a fabric: topology, link, slow, mtu, queue,
-    /// ecn, phantom, routing, trim, degrade, link-events, link-event, seed [default: 16 hosts on 4 leaves and 4 spines].
+    /// ecn, phantom, priorities, routing, trim, degrade, link-events, link-event, seed [default: 16 hosts on 4 leaves and 4 spines].
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
     /// How hosts are attached.

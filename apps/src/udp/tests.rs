@@ -2,11 +2,13 @@
 
 use super::sockets::{endpoints, live_hosts, open};
 use crate::interrupt::Interrupt;
+use crate::live::tests::program;
 use crate::live::{Live, LiveHost, hosts};
 use weft_cc::Span;
 use weft_stack::port::faulty::{FaultCounts, Faults, FaultyPort};
 use weft_stack::port::udp::UdpPort;
 use weft_stack::rng::Rng;
+use weft_testbed::goal::{Collective, Pattern};
 use weft_testbed::sim::{RunConfig, RunReport};
 use weft_testbed::workload::WorkloadSpec;
 
@@ -23,7 +25,7 @@ const BUFFER: usize = 4 << 20;
 
 /// Runs all flows of `config` with such receive buffers and these faults at every port.
 fn run(config: &RunConfig, buffer: usize, faults: Faults) -> (RunReport, FaultCounts) {
-    let hosts = hosts(&config.workload);
+    let hosts = hosts(config);
     let ports = open(config, hosts.len(), buffer).unwrap();
     let endpoints = endpoints(config, &ports).unwrap();
     let faulty = |LiveHost { number, host, port }| {
@@ -99,4 +101,18 @@ fn windows_shrink_with_the_receive_buffer() {
     assert_eq!((report.payload_errors.len(), report.leaks.len()), (0, 0), "{report:?}");
     let packets = report.packets;
     assert!(packets.dropped < packets.data / 10, "the windows are larger than the buffers: {packets:?}");
+}
+
+#[test]
+fn ranks_survive_sockets_that_lose_and_damage_packets() {
+    let ring = Collective { pattern: Pattern::Ring, ranks: 8, bytes: 800_000, iterations: 1, compute: 0 };
+    let mut text = String::new();
+    ring.program().unwrap().write_goal(&mut text).unwrap();
+    let config = RunConfig { paths: 4, ..program(&text, 2) };
+    let faults = Faults { drop: 0.05, corrupt: 0.02, duplicate: 0.02, reorder: 0.05, ..Faults::default() };
+    let (report, struck) = run(&config, BUFFER, faults);
+    assert!(report.is_complete(), "{:?}", report.stuck);
+    assert_eq!((report.payload_errors.len(), report.leaks.len()), (0, 0), "{report:?}");
+    assert!(struck.dropped > 0 && report.packets.retransmitted > 0, "{struck:?}");
+    assert_eq!((report.endpoints, report.ranks.len(), report.flows.len()), (4, 8, 4 * 14));
 }

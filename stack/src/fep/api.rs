@@ -387,11 +387,17 @@ pub enum Resource {
     Peers,
     /// Entries of the address book that one session may add.
     SessionPeers,
+    /// Connections to one peer that sessions may have together, of which each has a part.
+    PeerConnections,
+    /// Open processes.
+    Processes,
+    /// Kinds of receives of one process: the masks of ignored bits of tags, with and without a sender.
+    ReceiveKinds,
 }
 
 impl Resource {
     /// All kinds of resources.
-    pub const ALL: [Resource; 7] = [
+    pub const ALL: [Resource; 10] = [
         Resource::Connections,
         Resource::Messages,
         Resource::Receives,
@@ -399,6 +405,9 @@ impl Resource {
         Resource::Operations,
         Resource::Peers,
         Resource::SessionPeers,
+        Resource::PeerConnections,
+        Resource::Processes,
+        Resource::ReceiveKinds,
     ];
 }
 
@@ -412,6 +421,9 @@ impl fmt::Display for Resource {
             Resource::Operations => "operations",
             Resource::Peers => "peers in the address book",
             Resource::SessionPeers => "peers that an application may add",
+            Resource::PeerConnections => "connections to one peer, of which each application has a part,",
+            Resource::Processes => "processes",
+            Resource::ReceiveKinds => "kinds of receives (ignored bits of tags, with or without a sender)",
         })
     }
 }

@@ -2,9 +2,12 @@
 
 use weft_cc::{CcChoice, CcParams, Span};
 
+use super::context::TrafficClass;
 use super::zone::{Zone, Zones};
 use crate::pdc::{MAX_FIRST_RANGE, RodReceive};
 use crate::ses::MAX_SEGMENT;
+use crate::wire::class::{PRIORITIES, Priority};
+use crate::wire::ses::MAX_PROCESS;
 
 /// Configuration of an endpoint. One value serves any number of endpoints.
 #[derive(Clone)]
@@ -21,6 +24,9 @@ pub struct FepConfig {
     pub zones: Zones,
     /// Which connections share a congestion context.
     pub windows: Windows,
+    /// Number of priorities that the switches of the network tell apart, 1 to 8. A connection of traffic class `c` sends
+    /// its data with priority `c`, or the highest if there are not so many.
+    pub priorities: u8,
     /// The treatment of packets that arrive early on a ROD PDC.
     pub rod_receive: RodReceive,
     /// Limits on memory.
@@ -83,7 +89,7 @@ pub enum Windows {
 /// Limits on memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections that this endpoint opens.
+    /// Connections that this endpoint opens; at most 65,535, as PDCIDs have 16 bits.
     pub connections: usize,
     /// PDCs that one peer may open: the share of [`Limits::pdcs`] that a single peer can take from all peers.
     pub pdcs_per_peer: u32,
@@ -91,6 +97,13 @@ pub struct Limits {
     /// this is less than the number of peers times [`Limits::pdcs_per_peer`], many peers together can leave none for
     /// another, which receives NO_PDC_AVAIL and retries.
     pub pdcs: usize,
+    /// Half-open PDCs of all peers together: those whose initiator has not named the PDCID that it got from here, so that
+    /// nothing shows that it is where its packets say. While there are more than half as many, the initiator of a new one
+    /// is asked at once whether it is there, and of those that were asked and have not answered, the oldest makes room
+    /// when there are too many PDCs.
+    pub half_open_pdcs: usize,
+    /// Half-open PDCs of one peer. While there are more than half as many, the initiator of a new one is asked.
+    pub half_open_pdcs_per_peer: u32,
     /// PDCs of one peer that are open, or closed and remembered for [`FepConfig::time_wait`]. Divided by that time, it
     /// is the rate at which a peer can open and close PDCs; beyond that rate it receives NO_PDC_AVAIL.
     pub closed_pdcs_per_peer: u32,
@@ -98,9 +111,14 @@ pub struct Limits {
     pub sends: usize,
     /// Receives of one process that are posted and have matched no message.
     pub receives: usize,
-    /// Messages that have met no receive of one process, of all peers together. Those that meet a receive as they
-    /// arrive do not count.
+    /// Processes that may be open at a time.
+    pub processes: usize,
+    /// Messages that have met no receive, of all processes and peers together. Those that meet a receive as they arrive
+    /// do not count. Half of them are reserved for processes, in even parts for as many as may be open. Of the other half a
+    /// process may have as many as it leaves; and of what its process may have, a peer.
     pub unexpected_messages: usize,
+    /// Bytes kept of such messages, shared in the same way.
+    pub unexpected_bytes: u64,
     /// Messages of one peer that have met no receive of one process. A peer whose messages exceed it receives
     /// NO_SES_MSG_AVAIL and retries: so many messages can be left waiting while a receive is for a later one of the
     /// same connection.
@@ -120,16 +138,32 @@ pub struct Limits {
     pub reorder_packets: usize,
 }
 
+impl Limits {
+    /// The PDCs that peers can have open at most.
+    pub(crate) fn most_pdcs(&self) -> usize {
+        self.pdcs.min(usize::from(u16::MAX))
+    }
+
+    /// The connections that there can be at most.
+    pub(crate) fn most_connections(&self) -> usize {
+        self.connections.min(usize::from(u16::MAX))
+    }
+}
+
 impl Default for Limits {
     fn default() -> Limits {
         Limits {
             connections: 60_000,
             pdcs_per_peer: 4_096,
             pdcs: 60_000,
+            half_open_pdcs: 30_000,
+            half_open_pdcs_per_peer: 2_048,
             closed_pdcs_per_peer: 1 << 16,
             sends: 1 << 20,
             receives: 1 << 20,
+            processes: usize::from(MAX_PROCESS) + 1,
             unexpected_messages: 1 << 20,
+            unexpected_bytes: 4 << 30,
             unexpected_messages_per_peer: 1 << 16,
             unexpected_bytes_per_peer: 64 << 20,
             response_bytes_per_peer: 64 << 20,
@@ -157,6 +191,9 @@ pub enum ConfigError {
     /// The number of zones exceeds what one byte can number.
     #[error("there can be 256 zones")]
     Zones,
+    /// The number of priorities is 0, or exceeds what a fabric's DSCPs tell apart.
+    #[error("priorities is {0}; there can be 1 to {PRIORITIES}")]
+    Priorities(u8),
 }
 
 impl FepConfig {
@@ -168,6 +205,7 @@ impl FepConfig {
             crc: false,
             zones: Zones::one(Zone::new(cc, params)),
             windows: Windows::default(),
+            priorities: 1,
             rod_receive: RodReceive::GoBackN,
             limits: Limits::default(),
             idle_timeout: Span::from_ms(10_000),
@@ -191,6 +229,14 @@ impl FepConfig {
         if !(1..=MAX_SEGMENT).contains(&self.mtu) {
             return Err(ConfigError::Mtu(self.mtu));
         }
+        if !(1..=PRIORITIES as u8).contains(&self.priorities) {
+            return Err(ConfigError::Priorities(self.priorities));
+        }
         self.zones.iter().try_for_each(Zone::validate)
+    }
+
+    /// The priority of data in a traffic class.
+    pub(super) fn priority_of(&self, class: TrafficClass) -> Priority {
+        Priority::new(class.0.min(self.priorities.saturating_sub(1))).unwrap_or_default()
     }
 }

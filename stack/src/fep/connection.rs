@@ -8,8 +8,10 @@ use super::Failure;
 use super::timers::TimerKey;
 use super::wheel::Wheel;
 use crate::pdc::{TxPdc, TxState};
+use crate::ses::SendMessage;
 use crate::spray::Entropy;
-use crate::table::Key;
+use crate::table::{Key, Table};
+use crate::wire::class::Priority;
 use crate::wire::pds::{DeliveryMode, NackCode, Psn};
 
 /// A connection's state in the send scheduler.
@@ -41,13 +43,16 @@ pub(super) struct Connection {
     /// Whether it had no work when its last message was posted, or its close was asked for, and has not tried to send
     /// since.
     pub(super) rested: bool,
+    /// The priority of its packets.
+    pub(super) priority: Priority,
     /// Set while the target is busy: one packet is sent as often as its back-off says.
     pub(super) pause: Option<Box<Busy>>,
     /// The earliest wake-up that the timing wheel holds for this connection.
     pub(super) timer: Option<Time>,
     /// When a packet of the connection last arrived, or it got work after having had none. Nothing else moves it.
     pub(super) progress_at: Time,
-    /// Messages not completely cut into packets, in order.
+    /// Messages not completely cut into packets, in order, with [`WITHDRAWN`] in the places of those that were taken back,
+    /// except at either end.
     pub(super) queue: VecDeque<Key>,
     pub(super) pdc: TxPdc,
     /// When to look for packets that probes should ask about.
@@ -64,7 +69,14 @@ pub(super) struct Connection {
     pub(super) ask_at: Option<Time>,
     /// Number of times that it has asked since it last had credit.
     pub(super) asks: u8,
+    /// How many messages were withdrawn since the queue was last without gaps.
+    pub(super) withdrawn: u32,
 }
+
+/// Stands in a queue for a message that was taken back. There is no message of this name.
+const WITHDRAWN: Key = Key { index: u32::MAX, generation: u32::MAX };
+/// Gaps that a queue may have however short it is.
+const GAPS: u32 = 32;
 
 /// The waits between two requests for credit double this often.
 const MOST_DOUBLINGS: u8 = 4;
@@ -115,13 +127,66 @@ impl Connection {
             pause: None,
             progress_at: now,
             rested: true,
+            priority: Priority::LOWEST,
             refused: None,
             probed: false,
             probe_at: None,
             ask_at: None,
             asks: 0,
+            withdrawn: 0,
             cleared: None,
             closed_by_peer: false,
+        }
+    }
+
+    /// Takes message `key` of `sends` out of the queue, where it has `place`. The time that this takes does not depend on
+    /// how many wait.
+    pub(super) fn withdraw(&mut self, sends: &mut Table<SendMessage>, key: Key, place: u32) {
+        let first = self.queue.front().and_then(|&first| sends.get(first)).map_or(place, |first| first.place);
+        let at = self.queue.get_mut(place.wrapping_sub(first) as usize);
+        let Some(at) = at.filter(|at| **at == key) else { return };
+        *at = WITHDRAWN;
+        self.withdrawn += 1;
+        self.trim();
+        if self.withdrawn > GAPS && self.withdrawn as usize > self.queue.len() / 2 {
+            self.close_gaps(sends);
+        }
+    }
+
+    /// The first message of the queue leaves it.
+    #[inline]
+    pub(super) fn pop_message(&mut self) {
+        self.queue.pop_front();
+        if self.queue.front() == Some(&WITHDRAWN) {
+            self.trim();
+        }
+    }
+
+    /// Message `key` leaves the queue, wherever it is.
+    pub(super) fn remove_message(&mut self, key: Key) {
+        self.queue.retain(|other| *other != key);
+        self.trim();
+    }
+
+    /// Removes the gaps at both ends.
+    #[cold]
+    fn trim(&mut self) {
+        while self.queue.front() == Some(&WITHDRAWN) {
+            self.queue.pop_front();
+        }
+        while self.queue.back() == Some(&WITHDRAWN) {
+            self.queue.pop_back();
+        }
+    }
+
+    #[cold]
+    fn close_gaps(&mut self, sends: &mut Table<SendMessage>) {
+        self.queue.retain(|key| *key != WITHDRAWN);
+        self.withdrawn = 0;
+        for (place, &key) in (0..).zip(&self.queue) {
+            if let Some(message) = sends.get_mut(key) {
+                message.place = place;
+            }
         }
     }
 

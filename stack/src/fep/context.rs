@@ -13,7 +13,8 @@ use crate::table::Key;
 use crate::wire::pds::{PdcId, Psn, RequestCc};
 
 /// A traffic class. Connections to one peer share a congestion context if their classes are the same, and if
-/// [`Windows::Pair`](super::Windows) is configured.
+/// [`Windows::Pair`](super::Windows) is configured. Where switches tell priorities apart
+/// ([`FepConfig::priorities`](super::FepConfig)), it is also the priority of what they send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct TrafficClass(pub u8);
 

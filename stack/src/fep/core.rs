@@ -17,6 +17,7 @@ use crate::packet::{Addr, Class, Network, Packet};
 use crate::rng::Rng;
 use crate::ses::Delivery;
 use crate::spray::Entropy;
+use crate::wire::class::Priority;
 use crate::wire::pds::{Control, Nack, Pds};
 use crate::wire::ses::Ses;
 
@@ -79,10 +80,11 @@ impl Core {
         self.events.emit(now, Event::Ignored { peer: packet.net.src, why });
     }
 
-    /// The network header of a packet from here.
+    /// The network header of a packet from here, of the lowest priority.
     #[inline]
     pub(super) fn network(&self, dst: Addr, entropy: Entropy, class: Class) -> Network {
-        Network { src: self.addr, dst, entropy, class, ecn: false, hops: 0 }
+        let priority = Priority::LOWEST;
+        Network { src: self.addr, dst, entropy, class, priority, ecn: false, hops: 0 }
     }
 
     /// Queues a packet for the control class. When the queue is full the packet is dropped, as a

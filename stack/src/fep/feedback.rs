@@ -127,8 +127,12 @@ impl Initiator {
             connection.on_progress(now);
             context.progress_at = now;
         }
+        let remote_queueing = match &ack.cc {
+            Some(AckCc { state: CcState::Nscc(state), .. }) => state.service_span(),
+            _ => Span::ZERO,
+        };
         if let Some(rtt) = outcome.rtt {
-            context.rtt.sample(now, rtt);
+            context.rtt.sample(now, rtt, waited + remote_queueing);
         }
         if was_spurious {
             context.rtt.on_spurious_loss();
@@ -139,10 +143,6 @@ impl Initiator {
             let feedback = if ecn { PathFeedback::Ecn } else { PathFeedback::Good };
             context.path_feedback(now, packet.net.entropy, feedback);
         }
-        let remote_queueing = match &ack.cc {
-            Some(AckCc { state: CcState::Nscc(state), .. }) => state.service_span(),
-            _ => Span::ZERO,
-        };
         let flow_control = outcome.flow_control;
         let hosts = HostReport { remote_queueing, local_rx_delay: waited, flow_control };
         context.on_ack(
@@ -536,5 +536,5 @@ fn forgo_rest(
     let Some(message) = sends.get_mut(send).filter(|message| !message.is_cut()) else { return };
     context.backlog = context.backlog.saturating_sub(unsent_bytes(config, message));
     message.cut_short();
-    connection.queue.retain(|other| *other != send);
+    connection.remove_message(send);
 }

@@ -98,7 +98,9 @@ impl Fep {
             connections: initiator.connection_bytes(),
             contexts: initiator.context_bytes(),
             targets: target.pdcs.heap_bytes() + exposed.map_or(0, exposed_bytes),
-            messages: initiator.sends.heap_bytes() + receives().map(Receives::message_bytes).sum::<u64>(),
+            messages: initiator.sends.heap_bytes()
+                + receives().map(Receives::message_bytes).sum::<u64>()
+                + target.processes.room.heap_bytes(),
             receives: receives().map(Receives::posted_bytes).sum(),
             credit: target.granter.as_ref().map_or(0, |granter| granter.bytes()),
             timers: core.wheel.heap_bytes(),

@@ -62,34 +62,43 @@ impl Initiator {
         }
     }
 
-    /// See [`Fep::connect_of`](super::Fep::connect_of).
+    /// See [`Fep::connect_of`](super::Fep::connect_of), and [`Fep::connect_in`](super::Fep::connect_in) if there is a
+    /// `zone`.
     pub(super) fn connect(
         &mut self,
         core: &mut Core,
         now: Time,
         process: u16,
         peer: Addr,
+        zone: Option<ZoneId>,
         options: ConnectOptions,
     ) -> Result<ConnectionId, CallError> {
-        let limit = core.config.limits.connections.min(usize::from(u16::MAX));
+        let limit = core.config.limits.most_connections();
         if self.connections.len() >= limit {
             return Err(CallError::Limit { what: Resource::Connections, limit });
         }
         if let Some(&none) = [process, options.process].iter().find(|process| **process > MAX_PROCESS) {
             return Err(CallError::NoSuchProcess(none));
         }
-        let zone = core.zone_of(peer);
-        let context_key = self.context_for(core, now, (peer, zone), options.class);
+        let shares = zone.is_none() && core.config.windows == Windows::Pair;
+        let zone = zone.unwrap_or_else(|| core.zone_of(peer));
+        let context_key = self.context_for(core, now, (peer, zone), shares.then_some(options.class));
         let with_cc = self.contexts.get_mut(context_key).is_some_and(|context| context.needs_credit());
         let excess = nominal_overhead(with_cc, core.config.crc) as i32 - core.config.overhead as i32;
         let random = core.rng.next_u64() as u32;
+        let priority = core.config.priority_of(options.class);
         let last_psns = &self.last_psns;
         let key = self.connections.insert_with(|key| {
             let last = last_psns.get(key.index as usize);
             let start_psn = last.map_or(Psn(random), |last| far_from(*last, random));
             let pdc = TxPdc::new(&core.zone(zone).pdc, peer, pdc_id(key), options.mode, start_psn);
             let pdc = pdc.with_nominal_excess(excess);
-            Connection { source: process, process: options.process, ..Connection::new(pdc, context_key, now) }
+            Connection {
+                source: process,
+                process: options.process,
+                priority,
+                ..Connection::new(pdc, context_key, now)
+            }
         });
         if options.mode == DeliveryMode::Rod
             && let Some(connection) = self.connections.get_mut(key)
@@ -101,18 +110,19 @@ impl Initiator {
         Ok(ConnectionId(key))
     }
 
-    /// The congestion context of a new connection to `peer`, who is in `zone`, with one user more; made if it has to be.
+    /// The congestion context of a new connection to `peer` with the settings of `zone`, with one user more; made if it
+    /// has to be. Connections of one class share one, those without a class have their own.
     fn context_for(
         &mut self,
         core: &mut Core,
         now: Time,
         (peer, zone): (Addr, ZoneId),
-        class: TrafficClass,
+        class: Option<TrafficClass>,
     ) -> Key {
         let credit = core.zone(zone).cc.sender_credit();
-        let ccc_id = match core.config.windows {
-            Windows::Pair => Some(class.0),
-            Windows::Flow => credit.is_some().then(|| self.free_ccc_id(peer)),
+        let ccc_id = match class {
+            Some(class) => Some(class.0),
+            None => credit.is_some().then(|| self.free_ccc_id(peer)),
         };
         let shared = ccc_id.and_then(|ccc_id| self.by_ccc.get(&(peer, ccc_id)).copied());
         let key = shared.unwrap_or_else(|| {
@@ -162,7 +172,8 @@ impl Initiator {
         send: Send,
     ) -> Result<SendId, PostError> {
         let Send { buffer, tag, header_data, context } = send;
-        let message = SendMessage::new(buffer, Operation::Send { tag }, header_data, context, id.0.index);
+        let message =
+            SendMessage::new(buffer, Operation::Send { tag }, header_data, context, id.0.index as u16);
         self.post(config, id, message).map(SendId)
     }
 
@@ -178,11 +189,16 @@ impl Initiator {
             return Err(PostError { error: CallError::ReadOnly, buffer });
         }
         let operation = Operation::Read { key, offset, part: config.mtu };
-        self.post(config, id, SendMessage::new(buffer, operation, 0, context, id.0.index)).map(ReadId)
+        self.post(config, id, SendMessage::new(buffer, operation, 0, context, id.0.index as u16)).map(ReadId)
     }
 
     #[inline]
-    fn post(&mut self, config: &FepConfig, id: ConnectionId, message: SendMessage) -> Result<Key, PostError> {
+    fn post(
+        &mut self,
+        config: &FepConfig,
+        id: ConnectionId,
+        mut message: SendMessage,
+    ) -> Result<Key, PostError> {
         let refuse = |error, buffer| Err(PostError { error, buffer });
         let limit = config.limits.sends;
         if self.sends.len() >= limit {
@@ -198,6 +214,8 @@ impl Initiator {
         if let Some(context) = self.contexts.get_mut(connection.context) {
             context.backlog += unsent_bytes(config, &message);
         }
+        let last = connection.queue.back().and_then(|&last| self.sends.get(last));
+        message.place = last.map_or(0, |last| last.place.wrapping_add(1));
         let key = self.sends.insert(message);
         connection.queue.push_back(key);
         connection.make_ready(&mut self.ready, id.0);
@@ -208,11 +226,11 @@ impl Initiator {
     pub(super) fn cancel_send(&mut self, core: &mut Core, id: SendId) -> Result<(), CallError> {
         let message = self.sends.get(id.0).filter(|message| message.is_untouched());
         let message = message.ok_or(CallError::TooLate)?;
-        let bytes = unsent_bytes(&core.config, message);
-        let Some((key, connection)) = self.connections.at_mut(message.connection) else {
+        let (bytes, place) = (unsent_bytes(&core.config, message), message.place);
+        let Some((key, connection)) = self.connections.at_mut(message.connection.into()) else {
             return Err(CallError::TooLate);
         };
-        connection.queue.retain(|&other| other != id.0);
+        connection.withdraw(&mut self.sends, id.0, place);
         if let Some(context) = self.contexts.get_mut(connection.context) {
             context.backlog -= bytes;
         }

@@ -160,7 +160,22 @@ impl Fep {
         peer: Addr,
         options: ConnectOptions,
     ) -> Result<ConnectionId, CallError> {
-        self.initiator.connect(&mut self.core, now, process, peer, options)
+        self.initiator.connect(&mut self.core, now, process, peer, None, options)
+    }
+
+    /// As [`Fep::connect`], but with the settings of `zone` instead of those of the zone that the peer is in, and with a
+    /// congestion context of its own: for traffic that is to behave unlike all other traffic to the same peer.
+    ///
+    /// # Errors
+    /// As [`Fep::connect`].
+    pub fn connect_in(
+        &mut self,
+        zone: ZoneId,
+        now: Time,
+        peer: Addr,
+        options: ConnectOptions,
+    ) -> Result<ConnectionId, CallError> {
+        self.initiator.connect(&mut self.core, now, 0, peer, Some(zone), options)
     }
 
     /// Whether a connection takes messages.
@@ -311,9 +326,10 @@ impl Fep {
     /// unexpected messages of a sender.
     ///
     /// # Errors
-    /// [`CallError::ProcessOpen`]; [`CallError::NoSuchProcess`] if the number is too large.
+    /// [`CallError::ProcessOpen`]; [`CallError::Limit`] if [`Limits::processes`] are open; [`CallError::NoSuchProcess`]
+    /// if the number is too large.
     pub fn open_process(&mut self, process: u16) -> Result<(), CallError> {
-        self.target.processes.open(process)
+        self.target.processes.open(&self.core.config.limits, process)
     }
 
     /// Closes process `process`: its receives, posted or met, and messages kept for it are dropped without
@@ -416,12 +432,12 @@ impl Fep {
         self.initiator.contexts.get(connection.context).map(Context::snapshot)
     }
 
-    /// Bytes in flight of the congestion context that `connection` uses, and the smoothed RTT that it has measured, for
-    /// traces. The RTT is `None` before the first answer, and all is `None` if the connection is closed.
-    pub fn flight(&self, connection: ConnectionId) -> Option<(u64, Option<weft_cc::Span>)> {
+    /// Bytes in flight of the congestion context that `connection` uses, and the RTTs that it has measured, for traces.
+    /// `None` if the connection is closed.
+    pub fn flight(&self, connection: ConnectionId) -> Option<(u64, &crate::pdc::RttEstimator)> {
         let connection = self.initiator.connections.get(connection.0)?;
         let context = self.initiator.contexts.get(connection.context)?;
-        Some((context.in_flight(), context.rtt.smoothed()))
+        Some((context.in_flight(), &context.rtt))
     }
 
     /// The bytes that a [`Transmit`] refers to.

@@ -74,7 +74,11 @@ impl PayloadRef {
         };
         match buffer {
             Buffer::Region(slice) => Some(slice.part(offset, self.len)),
-            Buffer::Heap(_) | Buffer::Virtual(_) | Buffer::Bytes(_) | Buffer::BytesMut(_) => None,
+            Buffer::Heap(_)
+            | Buffer::Virtual(_)
+            | Buffer::Bytes(_)
+            | Buffer::BytesMut(_)
+            | Buffer::Owned(_) => None,
         }
     }
 

@@ -4,7 +4,6 @@
 //! longer does, is answered with BAD_PID, which its sender hears as an error. Process 0 is open from the beginning.
 
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 
 use super::config::Limits;
 use super::core::Core;
@@ -12,7 +11,7 @@ use super::memory::ExposedMemory;
 use super::read::{ExposeError, ExposeRefusal, Exposure};
 use super::{CallError, MAX_PROCESS, PostError, Receive, Resource};
 use crate::buffer::Buffer;
-use crate::ses::{Delivery, EarlyMessage, Posted, ReceiveId, Receives, Room};
+use crate::ses::{Delivery, EarlyMessage, MOST_KINDS, Posted, ReceiveId, Receives, Room};
 use crate::wire::pds::PdcId;
 
 /// The processes that are open, with their receives.
@@ -24,35 +23,34 @@ pub(super) struct Processes {
     next_receive: u64,
     /// Process 0, while it is open.
     pub(super) zero: Option<Receives>,
-    /// The room that a process has for messages without a receive.
-    room: Room,
+    /// The room that all of them have for messages without a receive.
+    pub(super) room: Room,
     /// The memory that processes expose; `None` if none ever did.
     pub(super) memory: Option<Box<ExposedMemory>>,
 }
 
 impl Processes {
     pub(super) fn new(limits: &Limits) -> Processes {
-        let room = Room {
-            bytes_per_peer: limits.unexpected_bytes_per_peer,
-            messages_per_peer: limits.unexpected_messages_per_peer,
-            messages: u32::try_from(limits.unexpected_messages).unwrap_or(u32::MAX),
-        };
+        let all = (limits.unexpected_messages, limits.unexpected_bytes);
+        let per_peer = (limits.unexpected_messages_per_peer, limits.unexpected_bytes_per_peer);
+        let room = Room::new(limits.processes, all, per_peer);
         Processes {
             others: BTreeMap::new(),
             room,
-            zero: Some(Receives::new(room)),
+            zero: Some(Receives::new(0)),
             next_receive: 0,
             memory: None,
         }
     }
 
-    /// The receives of `process`, if it is open.
+    /// The receives of `process`, if it is open, and the room for messages without one.
     #[inline]
-    pub(super) fn get_mut(&mut self, process: u16) -> Option<&mut Receives> {
-        match process {
+    pub(super) fn get_mut(&mut self, process: u16) -> Option<(&mut Receives, &mut Room)> {
+        let receives = match process {
             0 => self.zero.as_mut(),
             _ => self.others.get_mut(&process),
-        }
+        };
+        receives.map(|receives| (receives, &mut self.room))
     }
 
     /// The receives of all processes.
@@ -61,22 +59,23 @@ impl Processes {
     }
 
     /// See [`Fep::open_process`](super::Fep::open_process).
-    pub(super) fn open(&mut self, process: u16) -> Result<(), CallError> {
+    pub(super) fn open(&mut self, limits: &Limits, process: u16) -> Result<(), CallError> {
         if process > MAX_PROCESS {
             return Err(CallError::NoSuchProcess(process));
         }
-        let receives = Receives::new(self.room);
-        if process == 0 && self.zero.is_none() {
-            self.zero = Some(receives);
-            return Ok(());
+        if self.is_open(process) {
+            return Err(CallError::ProcessOpen(process));
         }
-        match self.others.entry(process) {
-            Entry::Vacant(entry) if process != 0 => {
-                entry.insert(receives);
-                Ok(())
-            }
-            _ => Err(CallError::ProcessOpen(process)),
+        let limit = limits.processes;
+        if self.iter().count() >= limit {
+            return Err(CallError::Limit { what: Resource::Processes, limit });
         }
+        let receives = Receives::new(process);
+        match process {
+            0 => self.zero = Some(receives),
+            _ => drop(self.others.insert(process, receives)),
+        }
+        Ok(())
     }
 
     /// Closes `process`, and returns what it had.
@@ -88,7 +87,9 @@ impl Processes {
             0 => self.zero.take(),
             _ => self.others.remove(&process),
         };
-        receives.ok_or(CallError::ProcessNotOpen(process))
+        let receives = receives.ok_or(CallError::ProcessNotOpen(process))?;
+        self.room.clear(process);
+        Ok(receives)
     }
 
     /// Whether `process` is open.
@@ -122,15 +123,20 @@ impl Processes {
         if matches!(buffer, Buffer::Bytes(_)) {
             return Err(PostError { error: CallError::ReadOnly, buffer });
         }
-        let id = ReceiveId(self.next_receive);
-        let Some(receives) = self.get_mut(process) else {
+        let id = receive_id(process, self.next_receive);
+        let Some((receives, room)) = self.get_mut(process) else {
             return Err(PostError { error: CallError::ProcessNotOpen(process), buffer });
         };
         let limit = core.config.limits.receives;
         if receives.posted() >= limit {
             return Err(PostError { error: CallError::Limit { what: Resource::Receives, limit }, buffer });
         }
-        let delivery = receives.post(Posted { id, from, matching, buffer, context });
+        let posted = Posted { id, from, matching, buffer, context };
+        if !receives.takes_kind_of(&posted) {
+            let error = CallError::Limit { what: Resource::ReceiveKinds, limit: MOST_KINDS };
+            return Err(PostError { error, buffer: posted.buffer });
+        }
+        let delivery = receives.post(room, posted);
         self.next_receive += 1;
         if let Some(delivery) = delivery {
             core.complete_receive(delivery);
@@ -140,19 +146,19 @@ impl Processes {
 
     /// Takes a receive back that no message has met.
     pub(super) fn cancel(&mut self, id: ReceiveId) -> Option<Posted> {
-        let posted = self.zero.as_mut().and_then(|receives| receives.cancel(id));
-        posted.or_else(|| self.others.values_mut().find_map(|receives| receives.cancel(id)))
+        self.get_mut(process_of(id))?.0.cancel(id)
     }
 
     /// The turn of an early message of `pdc` has come. Returns it if that completes a receive.
     pub(super) fn take_turn(&mut self, pdc: PdcId, message: EarlyMessage) -> Option<Delivery> {
-        self.get_mut(message.process)?.take_turn((pdc, message.msg_id))
+        let (receives, room) = self.get_mut(message.process)?;
+        receives.take_turn(room, (pdc, message.msg_id))
     }
 
     /// Gives up the incomplete messages of `pdc`, and hands each that has met a receive to `delivered`.
     pub(super) fn abandon(&mut self, pdc: PdcId, mut delivered: impl FnMut(Delivery)) {
         for receives in self.zero.iter_mut().chain(self.others.values_mut()) {
-            receives.abandon(pdc).into_iter().for_each(&mut delivered);
+            receives.abandon(&mut self.room, pdc).into_iter().for_each(&mut delivered);
         }
     }
 
@@ -162,4 +168,15 @@ impl Processes {
             receives.prefetch();
         }
     }
+}
+
+/// Receives of a process have identifiers that grow, and those of different processes differ in the bits from here on.
+const PROCESS_BITS: u32 = 52;
+
+fn receive_id(process: u16, number: u64) -> ReceiveId {
+    ReceiveId(u64::from(process) << PROCESS_BITS | number)
+}
+
+fn process_of(id: ReceiveId) -> u16 {
+    (id.0 >> PROCESS_BITS) as u16
 }

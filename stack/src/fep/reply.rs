@@ -163,7 +163,8 @@ fn send(
     let waited = now.since(reply.at) + reply.waited;
     let ack = pdc.build_ack(Trigger::Psn(reply.psn), reply.psn, reply.cause, waited);
     core.events.emit(now, Event::AckSent { peer: pdc.rx.peer, pdc: reply.pdc, cack: ack.cack_psn });
-    let net = core.network(reply.net.src, reply.net.entropy, class);
+    let priority = reply.net.priority;
+    let net = Network { priority, ..core.network(reply.net.src, reply.net.entropy, class) };
     *packet = Packet { net, payload_len: payload.len(), pds: Pds::Ack(Ack { next, ..ack }), ses };
     Some(payload)
 }

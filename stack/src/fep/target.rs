@@ -7,14 +7,14 @@ use super::core::Core;
 use super::credit::{Ends, Granter};
 use super::memory;
 use super::process::Processes;
-use super::target_pdc::{Origin, PeerUsage, Stray, TargetPdc, TargetPdcs, established};
+use super::target_pdc::{Origin, PeerUsage, Stray, TargetPdc, TargetPdcs, established, prove};
 use super::timers::TimerKey;
 use super::zone::Zone;
 use super::{CallError, FepConfig, PostError, Receive};
 use crate::event::Event;
 use crate::packet::{Class, Packet, Payload};
 use crate::pdc::{Answer, Arrival, RodReceive, Trigger};
-use crate::ses::{Delivery, Part, ReceiveId, Receives, Refusal, Source, respond};
+use crate::ses::{Delivery, Part, ReceiveId, Receives, Refusal, Room, Source, respond};
 use crate::table::Key;
 use crate::wire::nominal_overhead;
 use crate::wire::pds::{
@@ -82,6 +82,7 @@ impl Target {
             return self.on_trimmed(core, now, packet, request);
         }
         let origin = (packet.net.src, request.spdcid);
+        let mut suspect = false;
         let found = match request.destination {
             Destination::Pdc(id) => {
                 established(&mut self.pdcs.table, id, origin, request.mode).map_err(Unopened::Refused)
@@ -89,7 +90,10 @@ impl Target {
             Destination::Syn { psn_offset, .. } => {
                 let start = request.psn.minus(u32::from(psn_offset));
                 match self.open(core, now, origin, request, start) {
-                    Ok(key) => self.pdcs.table.get_mut(key).ok_or(Unopened::Ignored("no PDC")),
+                    Ok(key) => {
+                        suspect = self.pdcs.is_suspect(key);
+                        self.pdcs.table.get_mut(key).ok_or(Unopened::Ignored("no PDC"))
+                    }
                     Err(why) => Err(why),
                 }
             }
@@ -102,6 +106,9 @@ impl Target {
             }
             Err(Unopened::Ignored(why)) => return core.ignore(now, packet, why),
         };
+        if let Destination::Pdc(_) = request.destination {
+            prove(&mut self.pdcs.half_open, &mut self.pdcs.usage, pdc);
+        }
         pdc.heard(now);
         self.pdcs.usage.clear(
             &mut core.replies,
@@ -133,6 +140,10 @@ impl Target {
         let granted = granter.as_deref_mut();
         if deliver(core, processes, usage, granted, pdc, now, packet, request, payload) && ordered {
             deliver_early(core, processes, granter, usage, pdc, now);
+        }
+        if suspect && pdc.asked == 0 {
+            // Not before its packet is taken: the answer repeats what the question says of it.
+            pdc.ask(core, now);
         }
     }
 
@@ -191,6 +202,13 @@ impl Target {
                 return Ok(key);
             }
         }
+        let limits = &core.config.limits;
+        if self.pdcs.is_full(limits)
+            && !self.pdcs.usage.is_at_limit(limits, origin.0)
+            && let Some(oldest) = self.pdcs.take_oldest_suspect()
+        {
+            self.remove(core, now, oldest);
+        }
         let pdc = &core.zone(core.zone_of(origin.0)).pdc;
         let limits = &core.config.limits;
         let opened = self.pdcs.open(pdc, limits, now, origin, request.mode, start);
@@ -241,13 +259,18 @@ impl Target {
             Destination::Pdc(id) => self.pdcs.find(id),
             Destination::Syn { .. } => self.pdcs.of_origin(origin),
         };
-        let Some((key, pdc)) = found.filter(|(_, pdc)| pdc.origin() == origin) else {
+        let Some((key, _)) = found.filter(|(_, pdc)| pdc.origin() == origin) else {
             if control.kind == ControlKind::CloseCommand || control.ack_request {
                 let nack = nack(NackCode::INV_DPDCID, control.psn, control.spdcid, PdcId(0));
                 core.send_nack(now, packet, Nack { retx: control.retx, ..nack });
             }
             return;
         };
+        let named = matches!(control.destination, Destination::Pdc(_));
+        if named {
+            self.pdcs.prove(key);
+        }
+        let Some(pdc) = self.pdcs.table.get_mut(key) else { return };
         pdc.heard(now);
         match control.kind {
             ControlKind::AckRequest if pdc.rx.classify(control.psn) == Arrival::Duplicate => {
@@ -297,7 +320,7 @@ impl Target {
                 core.complete_receive(delivery);
             }
         }
-        self.pdcs.usage.give_back(pdc.rx.peer, pdc.order.take_places());
+        self.processes.room.give_back(pdc.rx.peer, pdc.order.take_places());
     }
 }
 
@@ -357,7 +380,7 @@ fn deliver(
                 refuse(core, now, packet, request, code, local, 0);
                 // The message has its place in the order, even if its payload has not.
                 if pdc.order.has_early() {
-                    take_turns(core, processes, usage, pdc);
+                    take_turns(core, processes, pdc);
                 }
                 return false;
             }
@@ -392,7 +415,7 @@ fn deliver(
         core.complete_receive(delivery);
     }
     if pdc.order.has_early() {
-        take_turns(core, processes, usage, pdc);
+        take_turns(core, processes, pdc);
     }
     true
 }
@@ -454,24 +477,27 @@ fn admit(
         return Err(error_or_busy(core, usage, pdc, psn, header, ReturnCode::BAD_PID));
     }
     let is_turn = |pdc: &TargetPdc| pdc.order.is_turn(msg_id, psn, pdc.rx.expected());
-    let Some(receives) = processes.get_mut(header.pid_on_fep) else {
+    let Some((receives, room)) = processes.get_mut(header.pid_on_fep) else {
         let bad_pid = Refusal::Unsupported(ReturnCode::BAD_PID);
-        return Err(turn_away(core, usage, pdc, psn, header, bad_pid));
+        return Err(turn_away(core, usage, &mut processes.room, pdc, psn, header, bad_pid));
     };
     if payload.len() == header.request_length
         && is_turn(pdc)
         && let Some(delivery) = receives.deliver_whole(pdc.rx.peer, pdc.rx.id, header, payload)
     {
-        pass(usage, pdc, msg_id);
+        pass(room, pdc, msg_id);
         return Ok(Some(delivery));
     }
-    let part = Part::new(header, payload).map_err(|why| turn_away(core, usage, pdc, psn, header, why))?;
+    let part = match Part::new(header, payload) {
+        Ok(part) => part,
+        Err(why) => return Err(turn_away(core, usage, room, pdc, psn, header, why)),
+    };
     let message = match receives.find((pdc.rx.id, msg_id)) {
         Some(message) => message,
-        None if is_turn(pdc) => begin(receives, usage, pdc, header, &part)?,
-        None => begin_early(receives, usage, pdc, psn, header, &part)?,
+        None if is_turn(pdc) => begin(receives, room, pdc, header, &part)?,
+        None => begin_early(receives, room, pdc, psn, header, &part)?,
     };
-    receives.place(message, &part)
+    receives.place(room, message, &part)
 }
 
 /// Stores the answer to packet `psn`, which reads the memory of a process: its bytes, or an error.
@@ -481,7 +507,7 @@ fn admit(
 #[inline(never)]
 fn admit_read(
     core: &Core,
-    processes: &Processes,
+    processes: &mut Processes,
     usage: &mut PeerUsage,
     pdc: &mut TargetPdc,
     psn: Psn,
@@ -497,7 +523,7 @@ fn admit_read(
     }
     // It meets no receive: messages behind it wait only until it is admitted. One that is refused here comes again, and
     // takes its place in the order then.
-    pass_over(usage, pdc, psn, header);
+    pass_over(&mut processes.room, pdc, psn, header);
     usage.store(pdc, psn, answer);
     Ok(())
 }
@@ -532,7 +558,8 @@ fn error_or_busy(
 #[cold]
 fn turn_away(
     core: &Core,
-    usage: &mut PeerUsage,
+    usage: &PeerUsage,
+    room: &mut Room,
     pdc: &mut TargetPdc,
     psn: Psn,
     header: &StandardRequest,
@@ -543,7 +570,7 @@ fn turn_away(
         why => why,
     };
     if !matches!(refusal, Refusal::Busy(_)) {
-        pass_over(usage, pdc, psn, header);
+        pass_over(room, pdc, psn, header);
     }
     refusal
 }
@@ -570,17 +597,15 @@ fn find_bytes(
 #[inline(never)]
 fn begin(
     receives: &mut Receives,
-    usage: &mut PeerUsage,
+    room: &mut Room,
     pdc: &mut TargetPdc,
     header: &StandardRequest,
     part: &Part<'_>,
 ) -> Result<Key, Refusal> {
-    let (peer, msg_id) = (pdc.rx.peer, header.msg_id);
-    let source = Source::of_message(peer, header.initiator);
-    let has_room =
-        |receives: &Receives| pdc.order.has_place() || receives.has_room(peer, usage.early_messages(peer), 1);
-    let message = receives.begin((pdc.rx.id, msg_id), source, part, has_room)?;
-    pass(usage, pdc, msg_id);
+    let msg_id = header.msg_id;
+    let source = Source::of_message(pdc.rx.peer, header.initiator);
+    let message = receives.begin((pdc.rx.id, msg_id), source, part, room, pdc.order.has_place())?;
+    pass(room, pdc, msg_id);
     Ok(message)
 }
 
@@ -589,7 +614,7 @@ fn begin(
 #[inline(never)]
 fn begin_early(
     receives: &mut Receives,
-    usage: &mut PeerUsage,
+    room: &mut Room,
     pdc: &mut TargetPdc,
     psn: Psn,
     header: &StandardRequest,
@@ -597,42 +622,41 @@ fn begin_early(
 ) -> Result<Key, Refusal> {
     let (peer, msg_id) = (pdc.rx.peer, header.msg_id);
     let places = pdc.order.missing_places(msg_id, psn, pdc.rx.expected());
-    if !receives.has_room(peer, usage.early_messages(peer), places) {
+    if !receives.has_room(room, peer, places) || !room.reserve(peer, places) {
         return Err(Refusal::Busy(NackCode::NO_SES_MSG_AVAIL));
     }
-    usage.reserve(peer, places);
     pdc.order.add_early(header.pid_on_fep, msg_id, psn, places);
     let source = Source::of_message(peer, header.initiator);
-    Ok(receives.begin_early((pdc.rx.id, msg_id), source, part))
+    Ok(receives.begin_early((pdc.rx.id, msg_id), source, part, room))
 }
 
 /// A message begins that no process takes: those behind it do not wait for it.
 #[cold]
-fn pass_over(usage: &mut PeerUsage, pdc: &mut TargetPdc, psn: Psn, header: &StandardRequest) {
+fn pass_over(room: &mut Room, pdc: &mut TargetPdc, psn: Psn, header: &StandardRequest) {
     match pdc.order.is_turn(header.msg_id, psn, pdc.rx.expected()) {
-        true => pass(usage, pdc, header.msg_id),
+        true => pass(room, pdc, header.msg_id),
         false => pdc.order.add_early(header.pid_on_fep, header.msg_id, psn, 0),
     }
 }
 
 /// Message `msg_id` has begun, and it was its turn.
 #[inline]
-fn pass(usage: &mut PeerUsage, pdc: &mut TargetPdc, msg_id: u16) {
+fn pass(room: &mut Room, pdc: &mut TargetPdc, msg_id: u16) {
     if pdc.order.pass(msg_id) {
-        usage.give_back(pdc.rx.peer, 1);
+        room.give_back(pdc.rx.peer, 1);
     }
 }
 
 /// Matches early messages whose turn has come.
 #[inline(never)]
-fn take_turns(core: &mut Core, processes: &mut Processes, usage: &mut PeerUsage, pdc: &mut TargetPdc) {
+fn take_turns(core: &mut Core, processes: &mut Processes, pdc: &mut TargetPdc) {
     while let Some(message) = pdc.order.next_due(pdc.rx.expected()) {
-        pass(usage, pdc, message.msg_id);
+        pass(&mut processes.room, pdc, message.msg_id);
         if let Some(delivery) = processes.take_turn(pdc.rx.id, message) {
             core.complete_receive(delivery);
         }
     }
-    usage.give_back(pdc.rx.peer, pdc.order.take_places());
+    processes.room.give_back(pdc.rx.peer, pdc.order.take_places());
 }
 
 /// Tells the credit scheduler about a packet of `bytes`, and of which PDC it is if that is open.

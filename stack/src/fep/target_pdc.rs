@@ -30,8 +30,11 @@ pub(super) type Origin = (Addr, PdcId);
 #[repr(C)]
 pub(super) struct TargetPdc {
     pub(super) rx: RxPdc,
-    /// How often the initiator has been asked whether it is still there, since it was last heard.
+    /// How often the initiator has been asked whether it is still there, since it was last heard; while the PDC is half-open,
+    /// since it was opened.
     pub(super) asked: u8,
+    /// Whether its initiator has named it by the PDCID that it got from here. Until then it is half-open.
+    proven: bool,
     /// The place that its messages have reached in their order.
     pub(super) order: Order,
     /// Messages whose rest is refused; `None` if there never were any.
@@ -68,6 +71,7 @@ impl TargetPdc {
         TargetPdc {
             rx: RxPdc::new(config, origin.0, origin.1, id, mode, start, now),
             asked: 0,
+            proven: false,
             asked_at: None,
             order: Order::default(),
             refused: None,
@@ -95,7 +99,9 @@ impl TargetPdc {
     #[inline]
     pub(super) fn heard(&mut self, now: Time) {
         self.rx.last_heard = now;
-        self.asked = 0;
+        if self.proven {
+            self.asked = 0;
+        }
     }
 
     /// Whether packet `psn` belongs to a message `msg_id` whose rest is refused.
@@ -188,6 +194,13 @@ impl TargetPdc {
         if self.asked >= QUESTIONS {
             return Stray::Believe;
         }
+        self.ask(core, now);
+        Stray::Ignore
+    }
+
+    /// Asks the initiator whether it has the PDC.
+    #[cold]
+    pub(super) fn ask(&mut self, core: &mut Core, now: Time) {
         self.note_asked(now);
         let cack = self.rx.cack();
         // An answer to no transmission in particular: with RETX, no RTT is taken of it.
@@ -197,7 +210,6 @@ impl TargetPdc {
         core.events.emit(now, Event::AckSent { peer, pdc: self.rx.id, cack });
         let net = core.network(peer, Entropy(0), Class::Control);
         core.push_control(now, Packet { net, payload_len: 0, pds: Pds::Ack(ack), ses: Ses::None });
-        Stray::Ignore
     }
 
     /// Whether NACK `nack` of `peer` denies that there is this PDC at its initiator: it answers a question, and knows
@@ -358,6 +370,8 @@ pub(super) struct TargetPdcs {
     pub(super) by_origin: Map<Origin, Key>,
     pub(super) usage: PeerUsage,
     pub(super) closed: ClosedPdcs,
+    /// `None` until there is a PDC.
+    pub(super) half_open: Option<Box<HalfOpen>>,
 }
 
 impl TargetPdcs {
@@ -385,20 +399,53 @@ impl TargetPdcs {
         mode: DeliveryMode,
         start: Psn,
     ) -> Result<Key, NackCode> {
-        let used = self.usage.of(origin.0);
-        // Each open PDC will have to be remembered.
-        let to_remember = used.open + used.remembered;
-        if used.open >= limits.pdcs_per_peer
-            || to_remember >= limits.closed_pdcs_per_peer
-            || self.table.len() >= limits.pdcs.min(usize::from(u16::MAX))
-        {
+        if self.is_full(limits) || self.usage.is_at_limit(limits, origin.0) {
             return Err(NackCode::NO_PDC_AVAIL);
         }
-        self.usage.change(origin.0, |used| used.open += 1);
+        let used = self.usage.of(origin.0);
+        self.usage.change(origin.0, |used| {
+            used.open += 1;
+            used.half_open += 1;
+        });
+        self.half_open.get_or_insert_default().count += 1;
         let id = |key: Key| PdcId((key.index + 1) as u16);
         let key = self.table.insert_with(|key| TargetPdc::new(pdc, origin, id(key), mode, start, now));
         self.by_origin.insert(origin, key);
+        if used.half_open >= limits.half_open_pdcs_per_peer / 2
+            || self.half_open_count() > limits.half_open_pdcs / 2
+        {
+            self.half_open.get_or_insert_default().suspect(&self.table, key);
+        }
         Ok(key)
+    }
+
+    /// Whether there can be no further PDC of any peer.
+    pub(super) fn is_full(&self, limits: &Limits) -> bool {
+        self.table.len() >= limits.most_pdcs() || self.half_open_count() >= limits.half_open_pdcs
+    }
+
+    fn half_open_count(&self) -> usize {
+        self.half_open.as_ref().map_or(0, |half_open| half_open.count as usize)
+    }
+
+    /// Whether PDC `key`, if it has just been opened, is one whose initiator is to be asked.
+    pub(super) fn is_suspect(&self, key: Key) -> bool {
+        self.half_open.as_ref().is_some_and(|half_open| half_open.suspects.back() == Some(&key))
+    }
+
+    /// Takes out the half-open PDC that has been suspect for longest.
+    #[cold]
+    pub(super) fn take_oldest_suspect(&mut self) -> Option<Key> {
+        let (suspects, table) = (&mut self.half_open.as_mut()?.suspects, &self.table);
+        std::iter::from_fn(|| suspects.pop_front()).find(|&key| is_half_open(table, key))
+    }
+
+    /// The initiator of PDC `key` has named it by the PDCID that it got from here.
+    #[inline]
+    pub(super) fn prove(&mut self, key: Key) {
+        if let Some(pdc) = self.table.get_mut(key) {
+            prove(&mut self.half_open, &mut self.usage, pdc);
+        }
     }
 
     /// Closes a PDC and remembers it for `time_wait`. Returns when to forget one again if none was remembered so far.
@@ -413,8 +460,13 @@ impl TargetPdcs {
         self.by_origin.remove(&origin);
         let early: u64 = pdc.early.iter().map(Early::cost).sum();
         let responses = pdc.rx.response_cost();
+        let half_open = u32::from(!pdc.proven);
+        if let Some(all) = &mut self.half_open {
+            all.count -= half_open;
+        }
         self.usage.change(origin.0, |used| {
             used.open -= 1;
+            used.half_open -= half_open;
             used.remembered += 1;
             used.early_bytes -= early;
             used.response_bytes -= responses;
@@ -436,8 +488,56 @@ impl TargetPdcs {
             + heap::of_map(&self.by_origin)
             + heap::of_map(&self.usage.peers)
             + self.closed.heap_bytes()
+            + self.half_open.as_deref().map_or(0, HalfOpen::heap_bytes)
             + pdcs.sum::<u64>()
     }
+}
+
+/// Half-open PDCs: those whose initiator has not shown that it gets what is sent to it. Anybody can open them with a
+/// packet each, in the name of any host.
+#[derive(Default)]
+pub(super) struct HalfOpen {
+    count: u32,
+    /// PDCs that were opened while there were many, in order, whose initiators are asked whether they are there. Some
+    /// have answered, or are gone.
+    suspects: VecDeque<Key>,
+}
+
+impl HalfOpen {
+    /// PDC `key` of `table` has been opened while there are many.
+    #[cold]
+    fn suspect(&mut self, table: &Table<TargetPdc>, key: Key) {
+        if self.suspects.len() > 64 + 2 * self.count as usize {
+            self.suspects.retain(|&key| is_half_open(table, key));
+        }
+        self.suspects.push_back(key);
+    }
+
+    /// Bytes of heap held, its own included.
+    fn heap_bytes(&self) -> u64 {
+        size_of::<HalfOpen>() as u64 + heap::of_deque(&self.suspects)
+    }
+}
+
+fn is_half_open(table: &Table<TargetPdc>, key: Key) -> bool {
+    table.get(key).is_some_and(|pdc| !pdc.proven)
+}
+
+/// The initiator of `pdc` has named it by the PDCID that it got from here.
+#[inline]
+pub(super) fn prove(half_open: &mut Option<Box<HalfOpen>>, usage: &mut PeerUsage, pdc: &mut TargetPdc) {
+    if !pdc.proven {
+        note_proven(half_open, usage, pdc);
+    }
+}
+
+#[cold]
+fn note_proven(half_open: &mut Option<Box<HalfOpen>>, usage: &mut PeerUsage, pdc: &mut TargetPdc) {
+    pdc.proven = true;
+    if let Some(half_open) = half_open {
+        half_open.count -= 1;
+    }
+    usage.change(pdc.rx.peer, |used| used.half_open -= 1);
 }
 
 /// The PDC with PDCID `id` for a request of `origin`.
@@ -467,21 +567,18 @@ pub(super) fn established(
 pub(super) struct PeerUsage {
     /// A peer that uses none has no entry.
     peers: Map<Addr, Usage>,
-    /// The sum of all [`Usage::early_messages`].
-    early_messages: u32,
 }
 
 /// The resources that one peer uses here.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 struct Usage {
-    /// PDCs that are open.
+    /// PDCs that are open, and those of them that are half-open.
     open: u32,
+    half_open: u32,
     /// PDCs that are closed and remembered.
     remembered: u32,
     /// Bytes that its early ROD packets take.
     early_bytes: u64,
-    /// Places reserved for its early messages, and for those before them.
-    early_messages: u32,
     /// Bytes that the responses stored for it count for.
     response_bytes: u64,
 }
@@ -491,23 +588,13 @@ impl PeerUsage {
         self.peers.get(&peer).copied().unwrap_or_default()
     }
 
-    /// The places reserved for early messages of `peer`, and for those of all peers.
-    pub(super) fn early_messages(&self, peer: Addr) -> (u32, u32) {
-        (self.of(peer).early_messages, self.early_messages)
-    }
-
-    /// Reserves places for early messages of `peer`.
-    pub(super) fn reserve(&mut self, peer: Addr, places: u32) {
-        self.early_messages += places;
-        self.change(peer, |used| used.early_messages += places);
-    }
-
-    /// Gives reserved places back.
-    pub(super) fn give_back(&mut self, peer: Addr, places: u32) {
-        if places > 0 {
-            self.early_messages -= places;
-            self.change(peer, |used| used.early_messages -= places);
-        }
+    /// Whether `peer` can open no further PDC.
+    pub(super) fn is_at_limit(&self, limits: &Limits, peer: Addr) -> bool {
+        let used = self.of(peer);
+        // Each open PDC will have to be remembered.
+        used.open >= limits.pdcs_per_peer
+            || used.half_open >= limits.half_open_pdcs_per_peer
+            || used.open + used.remembered >= limits.closed_pdcs_per_peer
     }
 
     /// Bytes that the responses stored for `peer` count for.

@@ -13,7 +13,7 @@ use super::liveness::is_stuck;
 use super::payload::PayloadRef;
 use super::timers::TimerKey;
 use crate::event::Event;
-use crate::packet::{Class, Packet};
+use crate::packet::{Class, Network, Packet};
 use crate::pdc::{PacketKind, PdcConfig, Probes, TxState};
 use crate::ses::{Segment, SendMessage};
 use crate::spray::Entropy;
@@ -259,7 +259,7 @@ fn send_data(
     let Segment { offset, len } = data.segment;
     let rivals = if context.needs_credit() { count_rivals(stocked, context) } else { 0 };
     *packet = Packet {
-        net: core.network(connection.pdc.peer, entropy, Class::Data),
+        net: data_network(core, connection, entropy),
         payload_len: len,
         pds: Pds::Request(Request {
             mode: connection.pdc.mode,
@@ -398,10 +398,17 @@ pub(super) fn send_probes(
             Control { kind, payload: base.0, probe_opaque: opaque, ..blank_control(connection, base) };
         let peer = connection.pdc.peer;
         core.note_control(now, peer, &control);
-        let net = core.network(peer, entropy, Class::Data);
+        let net = data_network(core, connection, entropy);
         core.push_control(now, control_packet(net, control));
     }
     context.await_answer(now);
+}
+
+/// The network header of a packet of `connection` that takes the way of its data.
+#[inline(always)]
+fn data_network(core: &Core, connection: &Connection, entropy: Entropy) -> Network {
+    let priority = connection.priority;
+    Network { priority, ..core.network(connection.pdc.peer, entropy, Class::Data) }
 }
 
 /// Turns the packet that would carry `segment` into the one that asks for it.
@@ -553,7 +560,7 @@ fn depart(
             context.backlog = context.backlog.saturating_sub(carried);
             message.cut(data.segment);
             if message.is_cut() {
-                connection.queue.pop_front();
+                connection.pop_message();
             }
             psn
         }

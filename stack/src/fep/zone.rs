@@ -61,6 +61,11 @@ pub struct ZoneId(u8);
 impl ZoneId {
     /// The zone of all peers that no other zone has.
     pub const DEFAULT: ZoneId = ZoneId(0);
+
+    /// The zone of this number: 0 for the default zone, and 1 for the first that was [added](Zones::add).
+    pub const fn new(number: u8) -> ZoneId {
+        ZoneId(number)
+    }
 }
 
 /// The zones of an endpoint, one at least, and which peers are in which.

@@ -11,6 +11,8 @@ pub struct RttEstimator {
     /// SRTT and RTTVAR (RFC 6298 §2).
     smoothed: Span,
     deviation: Span,
+    /// The average of the part of the RTTs that packets waited in the hosts, with the gain of `smoothed`.
+    in_hosts: Span,
     period_began: Time,
     /// Quarters of the longest RTT that a packet may be late beyond it.
     leeway: u8,
@@ -38,6 +40,7 @@ impl RttEstimator {
             former_longest: Span::ZERO,
             smoothed: expected,
             deviation: Span::ZERO,
+            in_hosts: Span::ZERO,
             period_began: Time::ZERO,
             leeway: LEAST_LEEWAY,
             widened: false,
@@ -45,11 +48,17 @@ impl RttEstimator {
         }
     }
 
-    /// Takes in an unambiguous RTT.
+    /// Takes in an unambiguous RTT, of which the packet and its answer waited `in_hosts` in the hosts, as far as these
+    /// measure it.
     #[inline]
-    pub fn sample(&mut self, now: Time, rtt: Span) {
+    pub fn sample(&mut self, now: Time, rtt: Span, in_hosts: Span) {
+        let in_hosts = in_hosts.min(rtt);
         if !self.measured {
-            return self.begin(now, rtt);
+            return self.begin(now, rtt, in_hosts);
+        }
+        // Most hosts measure nothing.
+        if in_hosts > Span::ZERO || self.in_hosts > Span::ZERO {
+            self.in_hosts = part(self.in_hosts, 7, 3) + part(in_hosts, 1, 3);
         }
         let error = if rtt < self.smoothed { self.smoothed.minus(rtt) } else { rtt.minus(self.smoothed) };
         self.deviation = part(self.deviation, 3, 2) + part(error, 1, 2);
@@ -61,8 +70,8 @@ impl RttEstimator {
     }
 
     #[cold]
-    fn begin(&mut self, now: Time, rtt: Span) {
-        (self.smoothed, self.deviation) = (rtt, part(rtt, 1, 1));
+    fn begin(&mut self, now: Time, rtt: Span, in_hosts: Span) {
+        (self.smoothed, self.deviation, self.in_hosts) = (rtt, part(rtt, 1, 1), in_hosts);
         (self.longest, self.period_began, self.measured) = (rtt, now, true);
     }
 
@@ -87,6 +96,11 @@ impl RttEstimator {
     /// The smoothed RTT (SRTT of RFC 6298 §2); `None` before the first sample.
     pub fn smoothed(&self) -> Option<Span> {
         self.measured.then_some(self.smoothed)
+    }
+
+    /// The part of the [smoothed RTT](RttEstimator::smoothed) that packets and their answers waited in the hosts.
+    pub fn in_hosts(&self) -> Span {
+        self.in_hosts
     }
 
     /// The longest RTT of the last four to eight RTTs, on any path.
@@ -135,7 +149,7 @@ mod tests {
     fn measured(rtts: impl IntoIterator<Item = u64>) -> RttEstimator {
         let mut estimator = RttEstimator::new(us(7));
         for (n, rtt) in rtts.into_iter().enumerate() {
-            estimator.sample(Time::ZERO + us(10 * n as u64), us(rtt));
+            estimator.sample(Time::ZERO + us(10 * n as u64), us(rtt), Span::ZERO);
         }
         estimator
     }
@@ -157,6 +171,23 @@ mod tests {
     }
 
     #[test]
+    fn the_part_in_hosts_is_averaged_like_the_rtt_that_it_is_part_of() {
+        let mut estimator = RttEstimator::new(us(7));
+        assert_eq!(estimator.in_hosts(), Span::ZERO);
+        estimator.sample(Time::ZERO, us(80), us(16));
+        assert_eq!((estimator.smoothed(), estimator.in_hosts()), (Some(us(80)), us(16)));
+        estimator.sample(Time::ZERO + us(90), us(160), us(96));
+        assert_eq!((estimator.smoothed(), estimator.in_hosts()), (Some(us(90)), us(26)));
+        // Hosts that report more than the whole are not believed.
+        estimator.sample(Time::ZERO + us(190), us(90), us(1_000));
+        assert_eq!(estimator.in_hosts(), us(34));
+        for n in 0..1_000 {
+            estimator.sample(Time::ZERO + us(200 + n), us(90), Span::ZERO);
+        }
+        assert_eq!(estimator.in_hosts(), Span::ZERO, "it is forgotten in time");
+    }
+
+    #[test]
     fn steady_rtts_bring_the_timeout_close_but_never_below_them() {
         let estimator = measured([2_000; 100]);
         let timeout = estimator.timeout(us(10), false);
@@ -169,7 +200,7 @@ mod tests {
         let mut estimator = measured([100, 10, 10]);
         let mut forgotten = None;
         for now in (30..2_000).step_by(10) {
-            estimator.sample(Time::ZERO + us(now), us(10));
+            estimator.sample(Time::ZERO + us(now), us(10), Span::ZERO);
             if estimator.longest() < us(100) {
                 forgotten.get_or_insert(now);
             }
@@ -186,12 +217,12 @@ mod tests {
         }
         assert_eq!(estimator.reach(), us(200), "once in a period");
         for period in 1..10 {
-            estimator.sample(Time::ZERO + us(500 * period), us(100));
+            estimator.sample(Time::ZERO + us(500 * period), us(100), Span::ZERO);
             estimator.on_spurious_loss();
         }
         assert_eq!(estimator.reach(), us(500), "bounded");
         for period in 10..40 {
-            estimator.sample(Time::ZERO + us(500 * period), us(100));
+            estimator.sample(Time::ZERO + us(500 * period), us(100), Span::ZERO);
         }
         assert_eq!(estimator.reach(), us(150));
     }
@@ -199,7 +230,7 @@ mod tests {
     #[test]
     fn extreme_samples_do_not_overflow() {
         let mut estimator = measured([0, u64::MAX / 2_000_000, 0]);
-        estimator.sample(Time::ZERO, Span::MAX);
+        estimator.sample(Time::ZERO, Span::MAX, Span::MAX);
         estimator.on_spurious_loss();
         let _ = (estimator.reach(), estimator.timeout(us(1), true), estimator.probe_wait());
     }

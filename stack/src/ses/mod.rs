@@ -9,6 +9,7 @@ mod matching;
 mod order;
 mod posted;
 mod receive;
+mod room;
 mod send;
 mod unexpected;
 
@@ -19,8 +20,10 @@ use rustc_hash::FxHasher;
 
 pub use matching::{Matching, Posted, ReceiveId, Source};
 pub(crate) use order::{EarlyMessage, Order};
+pub(crate) use posted::MOST_KINDS;
 pub(crate) use receive::respond;
-pub use receive::{Delivery, MessageName, Part, Receives, Refusal, Room};
+pub use receive::{Delivery, MessageName, Part, Receives, Refusal};
+pub use room::Room;
 pub use send::{Operation, Segment, SendMessage};
 
 type Map<K, V> = HashMap<K, V, BuildHasherDefault<FxHasher>>;

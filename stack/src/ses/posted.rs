@@ -10,8 +10,11 @@ use crate::packet::Addr;
 /// most endpoints never have more.
 const SCANNED: usize = 8;
 
+/// Kinds of receives that the index may have: a message is looked up once for each. MPI libraries have fewer than ten.
+pub(crate) const MOST_KINDS: usize = 64;
+
 /// Posted receives. Finding one for a message takes a time that does not depend on their number, only on the number of
-/// different masks among them.
+/// their kinds, which is bounded.
 #[derive(Debug, Default)]
 pub(super) struct PostedQueue {
     /// The oldest receives, in order, unless messages keep passing them by; new receives go here while the index is
@@ -31,6 +34,13 @@ impl PostedQueue {
     /// Number of posted receives.
     pub(super) fn len(&self) -> usize {
         self.oldest.len() + self.indexed.as_ref().map_or(0, |index| index.count)
+    }
+
+    /// Whether there may be a receive like `posted`: of another kind than the present ones only if there are not too many
+    /// kinds.
+    #[inline]
+    pub(super) fn takes_kind_of(&self, posted: &Posted) -> bool {
+        self.indexed.as_ref().is_none_or(|index| index.kinds.len() < MOST_KINDS || index.has_kind_of(posted))
     }
 
     /// Adds a receive, whose identifier must be larger than all before.
@@ -190,6 +200,12 @@ impl Default for Index {
 }
 
 impl Index {
+    #[cold]
+    fn has_kind_of(&self, posted: &Posted) -> bool {
+        let kind = Kind::of(posted);
+        self.kinds.iter().any(|present| present.kind == kind)
+    }
+
     fn wanted(posted: &Posted) -> Wanted {
         let tag = match posted.matching {
             Matching::Untagged => None,

@@ -3,7 +3,7 @@
 use super::arrived::Arrived;
 use super::posted::PostedQueue;
 use super::unexpected::Unexpected;
-use super::{Map, Posted, ReceiveId, Source};
+use super::{Map, Posted, ReceiveId, Room, Source};
 use crate::buffer::Buffer;
 use crate::heap;
 use crate::packet::{Addr, Payload};
@@ -174,18 +174,7 @@ impl<'a> Part<'a> {
     }
 }
 
-/// The room for messages that have met no receive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct Room {
-    /// Bytes of payload kept of one sender's messages.
-    pub bytes_per_peer: u64,
-    /// Number of one sender's messages.
-    pub messages_per_peer: u32,
-    /// Number of messages of all senders.
-    pub messages: u32,
-}
-
-/// All receives of an endpoint and the messages on their way into them.
+/// All receives of a process of an endpoint and the messages on their way into them.
 #[derive(Debug, Default)]
 pub struct Receives {
     messages: Table<Incoming>,
@@ -200,31 +189,37 @@ pub struct Receives {
     newest_incomplete: Map<PdcId, Key>,
     /// Messages that wait for a receive.
     unexpected: Unexpected,
-    /// What each sender has of [`Receives::room`].
+    /// What each sender has of the endpoint's [`Room`].
     kept: Map<Addr, Kept>,
-    room: Room,
+    process: u16,
 }
 
 impl Receives {
-    /// No receives, with `room` for messages that come before their receives.
-    pub fn new(room: Room) -> Receives {
-        Receives { room, ..Receives::default() }
+    /// No receives of `process`.
+    pub fn new(process: u16) -> Receives {
+        Receives { process, ..Receives::default() }
+    }
+
+    /// Whether there may be a receive like `posted` beside the others: of another kind than these only if there are not
+    /// too many kinds.
+    pub fn takes_kind_of(&self, posted: &Posted) -> bool {
+        self.posted.takes_kind_of(posted)
     }
 
     /// Adds a receive, whose identifier must be larger than all before. Returns a message that was waiting for it, if
     /// that is complete.
-    pub fn post(&mut self, posted: Posted) -> Option<Delivery> {
+    pub fn post(&mut self, room: &mut Room, posted: Posted) -> Option<Delivery> {
         let messages = &self.messages;
         let takes = |key| messages.get(key).is_some_and(|message| posted.takes(message.source, message.tag));
         let Some(key) = self.unexpected.find(posted.from, posted.matching, takes) else {
             self.posted.push(posted);
             return None;
         };
-        self.hand_over(key, posted)
+        self.hand_over(room, key, posted)
     }
 
     /// Gives a message to the receive that takes it. Returns it if it is complete.
-    fn hand_over(&mut self, key: Key, posted: Posted) -> Option<Delivery> {
+    fn hand_over(&mut self, room: &mut Room, key: Key, posted: Posted) -> Option<Delivery> {
         let Posted { id, context, mut buffer, .. } = posted;
         let message = self.messages.get_mut(key)?;
         let (source, tag) = (message.source, message.tag);
@@ -245,7 +240,7 @@ impl Receives {
             _ => former,
         };
         let complete = message.is_complete();
-        self.release(source.peer, former);
+        self.release(room, source.peer, former);
         complete.then(|| self.finish(key)).flatten()
     }
 
@@ -317,16 +312,14 @@ impl Receives {
         self.messages.prefetch(self.last.map_or(0, |last| last.index));
     }
 
-    /// Whether `peer` may have `more` messages without a receive, when it has `reserved` places for early ones and all
-    /// senders together have `all_reserved`.
-    pub fn has_room(&self, peer: Addr, (reserved, all_reserved): (u32, u32), more: u32) -> bool {
+    /// Whether `peer` may have `more` messages without a receive.
+    pub fn has_room(&self, room: &Room, peer: Addr, more: u32) -> bool {
         let unexpected = self.kept.get(&peer).map_or(0, |kept| kept.unexpected);
-        unexpected + reserved + more <= self.room.messages_per_peer
-            && self.unexpected.len() as u32 + all_reserved + more <= self.room.messages
+        room.has_messages(self.process, peer, unexpected, more)
     }
 
     /// A message begins, and it is its turn: finds its receive. Without one, it waits for it as an unexpected message
-    /// if `has_room`; its payload is kept if its sender's quota permits.
+    /// if it `has_place` or there is one for it; its payload is kept if its sender's quota permits.
     ///
     /// # Errors
     /// No receive takes it, and there is no room for it.
@@ -335,14 +328,15 @@ impl Receives {
         name: MessageName,
         source: Source,
         part: &Part<'_>,
-        has_room: impl Fn(&Receives) -> bool,
+        room: &mut Room,
+        has_place: bool,
     ) -> Result<Key, Refusal> {
         let destination = match self.posted.take(source, part.tag) {
             Some(Posted { id, context, buffer, .. }) => Destination::Receive { id, context, buffer },
-            None if has_room(self) => {
+            None if has_place || self.has_room(room, source.peer, 1) => {
                 let wait = Wait::Receive(self.unexpected.next_arrival());
-                self.kept.entry(source.peer).or_default().unexpected += 1;
-                Destination::Own { wait, buffer: self.keep(source.peer, part) }
+                self.add_unexpected(room, source.peer);
+                Destination::Own { wait, buffer: self.keep(room, source.peer, part) }
             }
             None => return Err(Refusal::Busy(NackCode::NO_SES_MSG_AVAIL)),
         };
@@ -350,9 +344,21 @@ impl Receives {
     }
 
     /// A message begins before its turn. It must have room.
-    pub fn begin_early(&mut self, name: MessageName, source: Source, part: &Part<'_>) -> Key {
-        let destination = Destination::Own { wait: Wait::Turn, buffer: self.keep(source.peer, part) };
+    pub fn begin_early(
+        &mut self,
+        name: MessageName,
+        source: Source,
+        part: &Part<'_>,
+        room: &mut Room,
+    ) -> Key {
+        let destination = Destination::Own { wait: Wait::Turn, buffer: self.keep(room, source.peer, part) };
         self.insert(name, source, part, destination)
+    }
+
+    /// A message of `peer` waits for a receive from now on. There is a place for it.
+    fn add_unexpected(&mut self, room: &mut Room, peer: Addr) {
+        room.messages.put(self.process, 1);
+        self.kept.entry(peer).or_default().unexpected += 1;
     }
 
     fn insert(
@@ -385,13 +391,13 @@ impl Receives {
     }
 
     /// Memory for a message without a receive, if its sender's quota permits.
-    fn keep(&mut self, peer: Addr, part: &Part<'_>) -> Option<Buffer> {
+    fn keep(&mut self, room: &mut Room, peer: Addr, part: &Part<'_>) -> Option<Buffer> {
         let bytes = u64::from(part.total);
-        let kept = self.kept.entry(peer).or_default();
-        if kept.bytes + bytes > self.room.bytes_per_peer {
+        let kept = self.kept.get(&peer).map_or(0, |kept| kept.bytes);
+        if !room.take_bytes(self.process, kept, bytes) {
             return None;
         }
-        kept.bytes += bytes;
+        self.kept.entry(peer).or_default().bytes += bytes;
         Some(Buffer::to_keep(part.total, part.payload))
     }
 
@@ -400,7 +406,7 @@ impl Receives {
     /// # Errors
     /// It contradicts the parts before it, or the message has met no receive and there is no room for its payload.
     #[inline]
-    pub fn place(&mut self, key: Key, part: &Part<'_>) -> Result<Option<Delivery>, Refusal> {
+    pub fn place(&mut self, room: &mut Room, key: Key, part: &Part<'_>) -> Result<Option<Delivery>, Refusal> {
         let Some(message) = self.messages.get_mut(key) else {
             return Err(Refusal::Malformed("not a message"));
         };
@@ -410,7 +416,7 @@ impl Receives {
         self.last = Some(key);
         let buffer = match &mut message.destination {
             Destination::Receive { buffer, .. } | Destination::Own { buffer: Some(buffer), .. } => buffer,
-            Destination::Own { buffer: None, .. } => return self.place_refused(key, part),
+            Destination::Own { buffer: None, .. } => return self.place_refused(room, key, part),
         };
         if !message.arrived.add(message.total, part.offset, part.end) {
             return Err(Refusal::Malformed("bytes that have arrived, or no segment of its message"));
@@ -424,16 +430,21 @@ impl Receives {
 
     /// As [`Receives::place`], for a message whose payload was refused.
     #[cold]
-    fn place_refused(&mut self, key: Key, part: &Part<'_>) -> Result<Option<Delivery>, Refusal> {
+    fn place_refused(
+        &mut self,
+        room: &mut Room,
+        key: Key,
+        part: &Part<'_>,
+    ) -> Result<Option<Delivery>, Refusal> {
         let busy = Refusal::Busy(NackCode::NO_PKT_BUFFER);
         let peer = self.messages.get(key).ok_or(busy)?.source.peer;
-        let room = self.keep(peer, part).ok_or(busy)?;
+        let kept = self.keep(room, peer, part).ok_or(busy)?;
         if let Some(Incoming { destination: Destination::Own { buffer, .. }, .. }) =
             self.messages.get_mut(key)
         {
-            *buffer = Some(room);
+            *buffer = Some(kept);
         }
-        self.place(key, part)
+        self.place(room, key, part)
     }
 
     /// All of message `key` has arrived. Returns it if it has met a receive.
@@ -464,19 +475,19 @@ impl Receives {
 
     /// The turn of message `name` has come: finds its receive. Returns the message if it has met one and is complete.
     /// Without a receive, it waits for it as an unexpected message.
-    pub fn take_turn(&mut self, name: MessageName) -> Option<Delivery> {
+    pub fn take_turn(&mut self, room: &mut Room, name: MessageName) -> Option<Delivery> {
         let &key = self.by_name.get(&name)?;
         let message = self.messages.get_mut(key)?;
         let (source, tag, complete) = (message.source, message.tag, message.is_complete());
         if let Some(posted) = self.posted.take(source, tag) {
-            return self.hand_over(key, posted);
+            return self.hand_over(room, key, posted);
         }
         let arrival = self.unexpected.next_arrival();
         if let Destination::Own { wait, .. } = &mut message.destination {
             *wait = Wait::Receive(arrival);
         }
         self.unexpected.insert(arrival, source, tag, key);
-        self.kept.entry(source.peer).or_default().unexpected += 1;
+        self.add_unexpected(room, source.peer);
         if complete {
             self.by_name.remove(&name);
         }
@@ -484,7 +495,7 @@ impl Receives {
     }
 
     /// Abandons the incomplete messages of `pdc`, in the order in which they began.
-    pub fn abandon(&mut self, pdc: PdcId) -> Vec<Delivery> {
+    pub fn abandon(&mut self, room: &mut Room, pdc: PdcId) -> Vec<Delivery> {
         let (mut deliveries, mut next) = (Vec::new(), self.newest_incomplete.remove(&pdc));
         while let Some(message) = next.and_then(|key| self.messages.remove(key)) {
             next = message.neighbours.and_then(|neighbours| neighbours.older);
@@ -498,7 +509,7 @@ impl Receives {
                     }
                     Wait::Turn => 0,
                 };
-                self.release(message.source.peer, Kept { unexpected, bytes });
+                self.release(room, message.source.peer, Kept { unexpected, bytes });
             }
             deliveries.extend(message.into_delivery());
         }
@@ -548,7 +559,9 @@ impl Receives {
     }
 
     /// Gives back what a message of `peer` had.
-    fn release(&mut self, peer: Addr, share: Kept) {
+    fn release(&mut self, room: &mut Room, peer: Addr, share: Kept) {
+        room.messages.give_back(self.process, share.unexpected.into());
+        room.bytes.give_back(self.process, share.bytes);
         if let Some(kept) = self.kept.get_mut(&peer) {
             kept.unexpected -= share.unexpected;
             kept.bytes -= share.bytes;

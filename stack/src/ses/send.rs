@@ -44,8 +44,8 @@ pub struct SendMessage {
     pub operation: Operation,
     /// Packets sent more than once, counted each time.
     pub retransmissions: u32,
-    /// The connection that it was posted on, as numbered by the endpoint.
-    pub(crate) connection: u32,
+    /// Its place among the messages posted on the connection, counted from any number.
+    pub(crate) place: u32,
     /// Header data for the receiver's completion.
     pub header_data: u64,
     /// The caller's value, returned at completion.
@@ -54,6 +54,8 @@ pub struct SendMessage {
     pub read: u32,
     /// The target's return code, if it was not OK.
     pub refusal: Option<ReturnCode>,
+    /// The connection that it was posted on, as numbered by the endpoint, which has fewer than 2¹⁶.
+    pub(crate) connection: u16,
 }
 
 /// One packet's share of a message.
@@ -72,7 +74,7 @@ impl SendMessage {
         operation: Operation,
         header_data: u64,
         context: u64,
-        connection: u32,
+        connection: u16,
     ) -> SendMessage {
         SendMessage {
             len: buffer.len(),
@@ -86,6 +88,7 @@ impl SendMessage {
             unacknowledged: 0,
             retransmissions: 0,
             connection,
+            place: 0,
             read: 0,
             refusal: None,
         }

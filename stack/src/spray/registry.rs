@@ -100,6 +100,13 @@ impl LbChoice {
         Ok(LbChoice { name: row.name.into(), builder: (row.part)() })
     }
 
+    /// `ecmp` with this entropy, or with one that each context draws.
+    pub fn one_path(entropy: Option<u16>) -> LbChoice {
+        let config = EcmpConfig { entropy: entropy.map(u32::from) };
+        let build = move |on: SelectorInput| Selector::Ecmp(Ecmp::new(&config, on.paths, on.rng));
+        LbChoice { name: "ecmp".into(), builder: without_settings(build) }
+    }
+
     /// A user's own balancer: `build` makes a selector for each congestion context.
     pub fn custom<F>(name: &str, build: F) -> LbChoice
     where

@@ -4,7 +4,7 @@
 //! copied once or not at all. [`finish_checksums`] comes last, and only if the port does not compute the checksums
 //! itself. Where a network's packets end with a CRC ([`crc`]), it counts as payload until it is filled in.
 
-pub use super::class::{DscpClasses, PacketClass, TrimPoint};
+pub use super::class::{DscpClasses, PacketClass, Priority, TrimPoint};
 pub use super::ethernet::{MacAddr, VlanTag};
 pub use super::ip::{Ecn, IpAddrs};
 pub use super::trim::{TrimFormat, TrimOutcome, TrimPolicy, trim_frame};

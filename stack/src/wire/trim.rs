@@ -66,7 +66,7 @@ pub fn trim_frame(
     let eth = EthernetView::new_checked(frame)?;
     let net = Network::open(&eth)?;
     match classes.classify(net.dscp()) {
-        PacketClass::Trimmable => {}
+        PacketClass::Trimmable(_) => {}
         class if class.trim_point().is_some() => return Ok(TrimOutcome::AlreadyTrimmed),
         _ => return Ok(TrimOutcome::NotTrimmable),
     }

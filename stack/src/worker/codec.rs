@@ -9,9 +9,10 @@ use crate::port::{ChecksumOffload, ChecksumStatus, Frame, PortCaps};
 use crate::region::RegionBytes;
 use crate::spray::Entropy;
 use crate::wire::WireError;
+use crate::wire::class::PRIORITIES;
 use crate::wire::crc;
 use crate::wire::frame::{
-    ChecksumPolicy, DEFAULT_TTL, DscpClasses, Ecn, FrameMeta, IpAddrs, PacketClass, TrimPoint, UdpChecksum,
+    ChecksumPolicy, DEFAULT_TTL, DscpClasses, Ecn, FrameMeta, IpAddrs, PacketClass, Priority, UdpChecksum,
     VlanTag, emit_headers, emit_headers_behind, emit_headers_with_ipv4_checksum, entropy_to_port,
     fill_udp_checksum, fill_udp_checksum_at, parse_delivery, parse_frame,
 };
@@ -53,9 +54,9 @@ pub struct Codec {
     offload_v6: bool,
     /// Whether IPv4 packets leave without a UDP checksum.
     without_udp_v4: bool,
-    /// The traffic classes (DSCP and ECN) of data and of control packets, where headers are
+    /// The traffic classes (DSCP and ECN) of data, by priority, and of control packets, where headers are
     /// [plain](Codec::write_plain).
-    plain: Option<(u8, u8)>,
+    plain: Option<([u8; PRIORITIES], u8)>,
 }
 
 /// Whether the port or software computes the checksums of a frame.
@@ -128,7 +129,8 @@ impl Codec {
             Checksum::Always => false,
             Checksum::Never => true,
         };
-        let marks = |class, ecn| link.classes.dscp(class) << 2 | ecn as u8;
+        let data = link.classes.trimmable.map(|dscp| dscp << 2 | DATA_ECN as u8);
+        let control = link.classes.control << 2 | CONTROL_ECN as u8;
         let is_plain = link.vlan.is_none() && link.classes.validate().is_ok();
         Codec {
             link,
@@ -136,8 +138,7 @@ impl Codec {
             offload_v4: caps.tx_ipv4_checksum && caps.tx_udp_checksum,
             offload_v6: caps.tx_udp_checksum,
             without_udp_v4,
-            plain: is_plain
-                .then(|| (marks(PacketClass::Trimmable, DATA_ECN), marks(PacketClass::Control, CONTROL_ECN))),
+            plain: is_plain.then_some((data, control)),
         }
     }
 
@@ -188,7 +189,7 @@ impl Codec {
     ) -> Result<Option<(usize, &'a IpAddrs)>, WriteError> {
         let net = &packet.net;
         let traffic_class = match (self.plain, net.class) {
-            (Some((data, _)), Class::Data) => data,
+            (Some((data, _)), Class::Data) => data[usize::from(net.priority.number())],
             (Some((_, control)), Class::Control) => control,
             _ => return Ok(None),
         };
@@ -330,7 +331,7 @@ impl Codec {
         }
         let predicted = next.of(frame)?.check_head(frame, frame.total_len() - frame.len())?;
         let class = class_of(&self.link.classes, predicted.traffic_class >> 2);
-        if class.is_trimmed() {
+        if class.0.is_trimmed() {
             return None;
         }
         let rest = parse_delivery(predicted.body, &mut packet.pds, &mut packet.ses).ok()?;
@@ -353,7 +354,7 @@ impl Codec {
     ) -> Option<&'a [u8]> {
         let predicted = next.of(frame)?.check(frame, self.checksums_of(frame))?;
         let class = class_of(&self.link.classes, predicted.traffic_class >> 2);
-        if class.is_trimmed() {
+        if class.0.is_trimmed() {
             return None;
         }
         let payload = parse_delivery(predicted.body, &mut packet.pds, &mut packet.ses).ok()?;
@@ -363,10 +364,17 @@ impl Codec {
     }
 
     #[inline]
-    fn fill_in(&self, book: &AddressBook, packet: &mut Packet, class: Class, predicted: &Predicted<'_>) {
+    fn fill_in(
+        &self,
+        book: &AddressBook,
+        packet: &mut Packet,
+        (class, priority): (Class, Priority),
+        predicted: &Predicted<'_>,
+    ) {
         let &Predicted { src, hops, traffic_class, src_port, .. } = predicted;
         let ecn = Ecn::from_bits(traffic_class).is_ce();
-        packet.net = Network { src, dst: book.own(), entropy: entropy_of(src_port), class, ecn, hops };
+        let (dst, entropy) = (book.own(), entropy_of(src_port));
+        packet.net = Network { src, dst, entropy, class, priority, ecn, hops };
     }
 
     /// As [`Codec::read`], but writes the headers to `packet`, and predicts the headers of the sender's next frame in
@@ -392,11 +400,13 @@ impl Codec {
             return Err(ReadError::Misdirected(dst));
         }
         let src = book.sender(HostAddr { mac: meta.src_mac, ip: src })?;
+        let (class, priority) = class_of(&self.link.classes, meta.dscp);
         let net = Network {
             src,
             dst: book.own(),
             entropy: entropy_of(meta.entropy_port),
-            class: class_of(&self.link.classes, meta.dscp),
+            class,
+            priority,
             ecn: meta.ecn.is_ce(),
             hops: DEFAULT_TTL.saturating_sub(meta.ttl),
         };
@@ -414,7 +424,7 @@ impl Codec {
         let &Route { src_mac, dst_mac, ip, .. } =
             book.route(net.dst).ok_or_else(|| no_route(book, net.dst))?;
         let class = match net.class {
-            Class::Data => PacketClass::Trimmable,
+            Class::Data => PacketClass::Trimmable(net.priority),
             Class::Trimmed => PacketClass::Trimmed,
             Class::TrimmedLastHop => PacketClass::TrimmedLastHop,
             Class::Control => PacketClass::Control,
@@ -513,13 +523,12 @@ fn entropy_of(port: u16) -> Entropy {
 
 /// A DSCP that is not one of the fabric's may have been rewritten on the way: it tells nothing.
 #[inline]
-fn class_of(classes: &DscpClasses, dscp: u8) -> Class {
+fn class_of(classes: &DscpClasses, dscp: u8) -> (Class, Priority) {
     match classes.classify(dscp) {
-        PacketClass::Control => Class::Control,
-        other => match other.trim_point() {
-            None => Class::Data,
-            Some(TrimPoint::Fabric) => Class::Trimmed,
-            Some(TrimPoint::LastHop) => Class::TrimmedLastHop,
-        },
+        PacketClass::Trimmable(priority) => (Class::Data, priority),
+        PacketClass::Control => (Class::Control, Priority::LOWEST),
+        PacketClass::Trimmed => (Class::Trimmed, Priority::LOWEST),
+        PacketClass::TrimmedLastHop => (Class::TrimmedLastHop, Priority::LOWEST),
+        PacketClass::Other(_) => (Class::Data, Priority::LOWEST),
     }
 }

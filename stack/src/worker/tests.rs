@@ -11,7 +11,7 @@ use crate::packet::{Class, Network, Payload};
 use crate::port::memory::{MemoryConfig, MemoryPort, pair};
 use crate::port::{Frame, FramePool, PortCaps, Timestamps};
 use crate::spray::Entropy;
-use crate::wire::class::TrimPoint;
+use crate::wire::class::{Priority, TrimPoint};
 use crate::wire::edit::{decrement_ttl, mark_ce};
 use crate::wire::ethernet::VlanTag;
 use crate::wire::frame::{ChecksumFill, ChecksumPolicy, finish_checksums, parse_frame};
@@ -33,6 +33,7 @@ fn request(payload: u32, entropy: u16) -> Packet {
             dst: Addr(1),
             entropy: Entropy(entropy),
             class: Class::Data,
+            priority: Priority::LOWEST,
             ecn: false,
             hops: 0,
         },

@@ -2,6 +2,7 @@
 
 use weft_stack::packet::{Addr, Class, Network, Packet, Payload};
 use weft_stack::spray::Entropy;
+use weft_stack::wire::class::Priority;
 use weft_stack::wire::pds::{
     Ack, AckCc, AckRequest, AckTrigger, CcState, Control, ControlKind, DeliveryMode, Destination, Nack,
     NackCode, NextHeader, NsccState, PdcId, Pds, Psn, Request, RequestCc, VendorFlags,
@@ -62,7 +63,15 @@ fn forge(choices: &mut Choices<'_>) -> Packet {
     let class = choices.pick(&class);
     let ses = if request && class == Class::Data { ses(choices) } else { Ses::None };
     let entropy = Entropy(u16::from(choices.byte()));
-    let net = Network { src: HOSTILE, dst: Addr(0), entropy, class, ecn: choices.byte() & 1 == 1, hops: 1 };
+    let net = Network {
+        src: HOSTILE,
+        dst: Addr(0),
+        entropy,
+        class,
+        priority: Priority::LOWEST,
+        ecn: choices.byte() & 1 == 1,
+        hops: 1,
+    };
     Packet { net, payload_len: number(choices), pds, ses }
 }
 
@@ -75,7 +84,8 @@ fn answer(choices: &mut Choices<'_>, request: &Request) -> Packet {
         Pds::Nack(Nack { psn, spdcid, dpdcid, rudi: false, retx: request.retx, ..nack(choices) })
     };
     let (src, dst, entropy) = (HOSTILE, Addr(0), Entropy(0));
-    let net = Network { src, dst, entropy, class: Class::Control, ecn: false, hops: 1 };
+    let net =
+        Network { src, dst, entropy, class: Class::Control, priority: Priority::LOWEST, ecn: false, hops: 1 };
     Packet { net, payload_len: 0, pds, ses: Ses::None }
 }
 

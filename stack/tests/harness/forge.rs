@@ -2,6 +2,7 @@
 
 use weft_stack::packet::{Addr, Class, Network, Packet};
 use weft_stack::spray::Entropy;
+use weft_stack::wire::class::Priority;
 use weft_stack::wire::pds::{
     DeliveryMode, Destination, Nack, NackCode, NextHeader, PdcId, Pds, Psn, Request, VendorFlags,
 };
@@ -61,6 +62,7 @@ pub(crate) fn syn(src: u32, pdc: u16, msg_id: u16, len: u32) -> Packet {
         request_length: len,
     };
     let (src, dst, entropy) = (Addr(src), Addr(0), Entropy(0));
-    let net = Network { src, dst, entropy, class: Class::Data, ecn: false, hops: 0 };
+    let net =
+        Network { src, dst, entropy, class: Class::Data, priority: Priority::LOWEST, ecn: false, hops: 0 };
     Packet { net, payload_len: 100, pds: Pds::Request(request), ses: Ses::Standard(ses) }
 }

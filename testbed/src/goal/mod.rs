@@ -113,6 +113,16 @@ pub enum Action {
     },
 }
 
+impl Action {
+    /// The length of its message, or of the longest one that it takes.
+    fn bytes(self) -> u32 {
+        match self {
+            Action::Calc { .. } => 0,
+            Action::Send { bytes, .. } | Action::Recv { bytes, .. } => bytes,
+        }
+    }
+}
+
 /// That an operation waits for another one of its rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Dependency {

@@ -26,6 +26,10 @@ use crate::workload::{first_wrong_byte, payload};
 /// Fills the memory of receives, so that bytes that were never written show.
 const UNTOUCHED: u8 = 0xa5;
 
+/// Bytes of messages that one host has at most at once where messages have bytes: those under way from it, and those of its
+/// posted receives. Far more would exhaust the memory of the machine, which is known only when the process is killed.
+const MOST_MEMORY: u64 = 1 << 30;
+
 /// The ranks of one host.
 pub struct HostRanks {
     job: Arc<Job>,
@@ -47,10 +51,12 @@ pub struct HostRanks {
     by_id: BTreeMap<ConnectionId, (u16, u32)>,
     /// Connections with messages to come, or not closed.
     open: usize,
-    /// Sends that the endpoint had no room for: process and operation.
+    /// Sends for which there was no room, and all after them, in order: process and operation.
     put_off: VecDeque<(u16, u32)>,
     /// Messages that the endpoint has.
     under_way: u64,
+    /// See [`MOST_MEMORY`].
+    memory_used: u64,
     /// Messages from this host; for each process the place of its first one.
     records: Vec<MessageRecord>,
     first: Vec<u32>,
@@ -122,6 +128,7 @@ impl HostRanks {
             open: 0,
             put_off: VecDeque::new(),
             under_way: 0,
+            memory_used: 0,
             records: Vec::new(),
             first: Vec::new(),
             arrived: 0,
@@ -249,6 +256,7 @@ impl HostRanks {
             }
             Completion::Received { context, buffer, len, header_data, source, result, .. } => {
                 let (process, index) = ((context >> 32) as u16, context as u32);
+                self.release(self.action(process, index).bytes());
                 // A message of this host has met the receive.
                 if result == Err(ReceiveError::Cancelled) {
                     return;
@@ -276,6 +284,31 @@ impl HostRanks {
 
     fn fail(&mut self, now: Time, text: String) {
         self.failures.push((now.since(self.begin).as_ps(), text));
+    }
+
+    /// Counts the memory of a message, if messages have bytes. Returns false if the host has no room for it.
+    fn reserve(&mut self, bytes: u32) -> bool {
+        let used = self.memory_used + u64::from(bytes);
+        if self.real && used > MOST_MEMORY {
+            return false;
+        }
+        self.memory_used = used;
+        true
+    }
+
+    fn release(&mut self, bytes: u32) {
+        self.memory_used -= u64::from(bytes);
+    }
+
+    fn fail_for_memory(&mut self, now: Time, process: u16, index: u32) {
+        let bytes = self.action(process, index).bytes();
+        let text = format!(
+            "{}: {bytes} bytes, and {} of other messages under way and posted receives; expected at most {MOST_MEMORY} \
+             bytes at one host where messages have bytes",
+            self.name(process, index),
+            self.memory_used
+        );
+        self.fail(now, text);
     }
 
     fn set_timer(&mut self, at: u64, timed: Timed) {
@@ -374,6 +407,9 @@ impl HostRanks {
         }
         let mut posted = Posted { operation: index, at_endpoint: None };
         if is_local != Some(true) {
+            if !self.reserve(bytes) {
+                return self.fail_for_memory(now, process, index);
+            }
             let buffer = match self.real {
                 false => Buffer::Virtual(bytes),
                 true => Buffer::Heap(vec![UNTOUCHED; bytes as usize]),
@@ -388,6 +424,7 @@ impl HostRanks {
             match fep.post_receive_of(process, receive) {
                 Ok(id) => posted.at_endpoint = Some(id),
                 Err(error) => {
+                    self.release(bytes);
                     let text = format!("{}: {error}", self.name(process, index));
                     return self.fail(now, text);
                 }
@@ -402,26 +439,56 @@ impl HostRanks {
     fn send(&mut self, now: Time, process: u16, index: u32, fep: &mut Fep) {
         let job = Arc::clone(&self.job);
         let Action::Send { bytes, to, .. } = self.action(process, index) else { return };
-        let rank = self.ranks[usize::from(process)].number;
-        self.ranks[usize::from(process)].enter(index, Phase::Leaving);
-        match job.number_of(rank, index) {
-            Some(message) => match self.post_send(now, process, message, fep) {
-                Ok(()) => {}
-                // Normal back-pressure: there is room again when a message has ended.
-                Err(CallError::Limit { .. }) if self.under_way > 0 => {
-                    return self.put_off.push_back((process, index));
-                }
-                Err(error) => {
-                    self.fail(now, format!("{}: {error}", self.name(process, index)));
-                    return self.leave(now, process, to, fep);
-                }
-            },
-            None => {
-                let since = now.since(self.begin).as_ps();
-                let at = self.memory.copy(since, (process, job.process_of(to)), bytes, job.costs());
-                self.set_timer(at, Timed::Arrival(process, index));
-            }
+        let rank = &mut self.ranks[usize::from(process)];
+        rank.enter(index, Phase::Leaving);
+        let Some(message) = job.number_of(rank.number, index) else {
+            let since = now.since(self.begin).as_ps();
+            let at = self.memory.copy(since, (process, job.process_of(to)), bytes, job.costs());
+            self.set_timer(at, Timed::Arrival(process, index));
+            return self.finish_eager(process, index, bytes);
+        };
+        // Messages of one connection leave in the order of their sends.
+        if !self.put_off.is_empty() || !self.send_now(now, process, message, fep) {
+            self.put_off.push_back((process, index));
         }
+    }
+
+    /// Sends what was put off, until there is no room again.
+    fn send_put_off(&mut self, now: Time, fep: &mut Fep) {
+        while let Some((process, index)) = self.put_off.front().copied() {
+            let message = self.job.number_of(self.ranks[usize::from(process)].number, index);
+            if message.is_some_and(|message| !self.send_now(now, process, message, fep)) {
+                return;
+            }
+            self.put_off.pop_front();
+        }
+    }
+
+    /// Hands message number `number` to the endpoint. Returns false if there is no room for it, but will be when another
+    /// one has ended.
+    fn send_now(&mut self, now: Time, process: u16, number: usize, fep: &mut Fep) -> bool {
+        let Some(message) = self.job.message(number) else { return true };
+        let (bytes, index) = (message.bytes, message.operation);
+        let has_memory = self.reserve(bytes);
+        let posted = if has_memory { self.post_send(now, process, number, fep) } else { Ok(()) };
+        if has_memory && posted.is_ok() {
+            self.finish_eager(process, index, bytes);
+            return true;
+        }
+        if has_memory {
+            self.release(bytes);
+        }
+        match posted {
+            // Normal back-pressure.
+            Ok(()) | Err(CallError::Limit { .. }) if self.under_way > 0 => return false,
+            Ok(()) => self.fail_for_memory(now, process, index),
+            Err(error) => self.fail(now, format!("{}: {error}", self.name(process, index))),
+        }
+        self.leave(now, process, message.to, fep);
+        true
+    }
+
+    fn finish_eager(&mut self, process: u16, index: u32, bytes: u32) {
         if self.is_eager(bytes) {
             self.agenda.push_back((process, Step::Finish(index)));
         }
@@ -472,6 +539,7 @@ impl HostRanks {
         record.retransmitted = again;
         let Some(message) = self.job.message(record.message as usize) else { return };
         let process = self.job.process_of(message.from);
+        self.memory_used -= u64::from(message.bytes);
         match error {
             Some(error) => self.fail(now, format!("{}: {error}", self.name(process, message.operation))),
             None => {
@@ -483,9 +551,7 @@ impl HostRanks {
             }
         }
         self.leave(now, process, message.to, fep);
-        if let Some((process, index)) = self.put_off.pop_front() {
-            self.send(now, process, index, fep);
-        }
+        self.send_put_off(now, fep);
     }
 
     /// A message to `to` has ended. Closes its connection after the last one.
@@ -577,5 +643,97 @@ impl HostRanks {
         };
         let text = format!("{}: {text}", self.name(process, index));
         self.wrong.push((now.since(self.begin).as_ps(), text));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::goal::{Costs, Placement, parse_goal};
+    use crate::sim::RunConfig;
+    use crate::topology::TopologySpec;
+    use crate::workload::Workload;
+    use weft_stack::rng::Rng;
+
+    /// The ranks of host 0, whose messages have bytes, and endpoints of it that have room for so many messages.
+    fn host<const N: usize>(text: &str, per_host: u32, sends: [usize; N]) -> (HostRanks, [Fep; N]) {
+        let program = parse_goal("a.goal", text).unwrap();
+        let job = Job::new("a.goal", program, per_host, Placement::Block, Costs::default()).unwrap();
+        let topology = "fat-tree:hosts=4".parse::<TopologySpec>().unwrap().build().unwrap();
+        let none = Workload::new(4, Vec::new(), Vec::new(), Vec::new(), Vec::new()).unwrap();
+        let config = RunConfig::new(topology, none).endpoint();
+        let mut feps = sends.map(|sends| {
+            let mut config = config.clone();
+            config.limits.sends = sends;
+            Fep::new(Addr(0), config.into(), Rng::new(1, 1), Time::ZERO).unwrap()
+        });
+        let ranks = HostRanks::new(&Arc::new(job), 0, DeliveryMode::Rud, true, &mut feps[0]).unwrap();
+        (ranks, feps)
+    }
+
+    fn started(ranks: &HostRanks) -> Vec<bool> {
+        ranks.records().iter().map(|record| record.start.is_some()).collect()
+    }
+
+    #[test]
+    fn sends_that_were_put_off_are_not_overtaken() {
+        let text = "num_ranks 2\nrank 0 {\nsend 1b to 1\nsend 2b to 1\nsend 3b to 1\nsend 4b to 1\n\
+            send 5b to 1\n}\nrank 1 {\n}\n";
+        let (mut ranks, [mut full, mut roomy]) = host(text, 1, [2, 9]);
+        ranks.on_timeout(Time::ZERO, &mut full);
+        assert_eq!(started(&ranks), [true, true, false, false, false]);
+        // One more is refused, and keeps its place.
+        ranks.sent(Time::ZERO, 0, 0, None, &mut full);
+        assert_eq!(ranks.put_off, [(0, 2), (0, 3), (0, 4)]);
+        // A later one waits for those before it, although the endpoint has room by now.
+        ranks.put_off.pop_back();
+        ranks.send(Time::ZERO, 0, 4, &mut roomy);
+        assert_eq!(ranks.put_off, [(0, 2), (0, 3), (0, 4)]);
+        ranks.sent(Time::ZERO, 1, 0, None, &mut roomy);
+        assert!(ranks.put_off.is_empty() && ranks.failures().is_empty(), "{:?}", ranks.failures());
+        assert_eq!(started(&ranks), [true; 5]);
+        assert_eq!((ranks.memory_used, ranks.under_way), (3 + 4 + 5, 3));
+    }
+
+    #[test]
+    fn memory_of_messages_is_bounded() {
+        let text = "num_ranks 2\nrank 0 {\nx: recv 1073741825b from 1\ny: send 2000000000b to 1\n\
+            recv 9b from 1\n}\nrank 1 {\n}\n";
+        let (mut ranks, [mut fep]) = host(text, 1, [9]);
+        ranks.on_timeout(Time::ZERO, &mut fep);
+        assert_eq!(ranks.memory_used, 9, "of the receive that fits");
+        let bound = "expected at most 1073741824 bytes at one host where messages have bytes";
+        let said: Vec<&str> = ranks.failures().iter().map(|(_, text)| text.as_str()).collect();
+        let expected = [
+            format!(
+                "rank 0 on host 0: `x: recv 1073741825b from 1` (a.goal:3): 1073741825 bytes, and 0 of other messages \
+                 under way and posted receives; {bound}"
+            ),
+            format!(
+                "rank 0 on host 0: `y: send 2000000000b to 1` (a.goal:4): 2000000000 bytes, and 9 of other messages \
+                 under way and posted receives; {bound}"
+            ),
+        ];
+        assert_eq!(said, expected);
+    }
+
+    #[test]
+    fn a_rank_computes_while_others_of_its_host_go_on() {
+        let hour = 3_600_000_000_000u64;
+        let text = format!(
+            "num_ranks 3\nrank 0 {{\ncalc {hour}\n}}\nrank 1 {{\nsend 9b to 2\nrecv 9b from 2\n}}\n\
+             rank 2 {{\nr: recv 9b from 1\ns: send 9b to 1\ns requires r\n}}\n"
+        );
+        let (mut ranks, [mut fep]) = host(&text, 3, [9]);
+        let end = Time::from_ps(hour * 1_000);
+        while let Some(at) = ranks.poll_timeout().filter(|at| *at != end) {
+            assert!(at.since(Time::ZERO) < Span::from_us(10), "{at:?}");
+            ranks.on_timeout(at, &mut fep);
+        }
+        let finished = |ranks: &HostRanks| ranks.ranks().map(|rank| rank.end.is_some()).collect::<Vec<_>>();
+        assert_eq!(finished(&ranks), [false, true, true]);
+        ranks.on_timeout(end, &mut fep);
+        assert_eq!(finished(&ranks), [true; 3]);
+        assert!(ranks.is_done());
     }
 }

@@ -70,7 +70,7 @@ pub(super) fn build(
     if needed > present {
         return Err(RunError::Hosts { needed, present });
     }
-    config.check_classes()?;
+    config.check_ports()?;
     let links = Links::new(config, faults);
     let changes = changes(&links, &faults.events)?;
     let lookahead = lookahead(&links, &changes).ok_or(RunError::NoLatency)?;
@@ -390,7 +390,8 @@ impl<'a> Builder<'a> {
                 host.starts = ranks.next().into_iter().collect();
             }
         }
-        let packets = Packets::new(shard, self.locations.groups.len(), self.shard_of.clone());
+        let packets =
+            Packets::new(shard, self.locations.groups.len(), self.shard_of.clone(), config.job.is_some());
         let mut shard = Shard {
             groups,
             switches: switches.into_iter().map(|switch| self.switch(switch)).collect(),
@@ -424,6 +425,7 @@ impl<'a> Builder<'a> {
             ranks: job.map(|job| Ranks::new(config, job, id, &mut fep)).transpose()?.map(Box::new),
             fep,
             nic: self.link(config.topology.nic(HostId(id))),
+            sampled_bytes: 0,
             inbox: self.locations.hosts[id as usize].inbox,
             distances: config.topology.distances(HostId(id)),
             starts: Vec::new(),
@@ -453,10 +455,13 @@ impl<'a> Builder<'a> {
 
     fn port(&self, id: PortId) -> Port {
         let last_hop = matches!(self.config.topology.port(id).peer, Node::Host(_));
+        let config = self.queue_of[id.0 as usize];
+        let queue_config = &self.queues[usize::from(config)];
         Port {
             link: self.link(id),
-            queue: EgressQueue::new(last_hop, mark_seed(self.config.seed, id)),
-            config: self.queue_of[id.0 as usize],
+            queue: EgressQueue::new(queue_config, last_hop, mark_seed(self.config.seed, id)),
+            sampled_bytes: 0,
+            config,
         }
     }
 

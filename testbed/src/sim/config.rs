@@ -2,10 +2,17 @@
 
 use std::sync::Arc;
 
-use weft_cc::{CcChoice, CcParams, Rate, Span};
-use weft_stack::fep::{BusyTimeout, CallError, ConfigError, FepConfig, Windows, Zone, Zones};
+use weft_cc::constant_rate::ConstantRate;
+use weft_cc::registry::Needs;
+use weft_cc::{CcChoice, CcParams, Rate, Span, Time};
+use weft_stack::fep::{
+    BusyTimeout, CallError, ConfigError, ConnectOptions, ConnectionId, Fep, FepConfig, TrafficClass, Windows,
+    Zone, ZoneId, Zones,
+};
+use weft_stack::packet::Addr;
 use weft_stack::pdc::PdcConfig;
 use weft_stack::spray::LbChoice;
+use weft_stack::wire::class::PRIORITIES;
 use weft_stack::wire::pds::DeliveryMode;
 use weft_stack::wire::{MAX_IPV4_HEADERS, crc};
 
@@ -14,7 +21,7 @@ use super::receiver::HostModel;
 use crate::goal::Job;
 use crate::switch::{PhantomConfig, QueueConfig, Routing};
 use crate::topology::{HostId, PortId, Reach, Topology};
-use crate::workload::Workload;
+use crate::workload::{Background, Connection, Workload};
 
 /// Bytes that a packet takes on the wire beyond its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,12 +116,14 @@ pub struct RunConfig {
     pub wire_overhead: Overhead,
     /// Whether switches trim data packets that find no room; otherwise they drop them.
     pub trim: bool,
-    /// Size of the data queue of each switch port, bytes; `None`: 1 BDP, rounded up to whole packets.
+    /// Size of the data queue of each switch port, or of each priority there, bytes; `None`: 1 BDP, rounded up to whole packets.
     pub queue_bytes: Option<u64>,
     /// ECN marking thresholds; `None`: switches do not mark.
     pub ecn: Option<Thresholds>,
     /// Phantom queues beside the data queues of switches, if any.
     pub phantom: Option<PhantomQueues>,
+    /// Number of priorities that switches tell apart, 1 to 8: each switch port has a data queue for each.
+    pub priorities: u8,
     /// Classes of ports with settings of their own.
     pub port_classes: Vec<PortClass>,
     /// Whether packets carry real bytes.
@@ -137,6 +146,39 @@ pub struct RunConfig {
     pub routing: Routing,
     /// What hosts need to process received packets; `None`: no time.
     pub host: Option<HostModel>,
+}
+
+/// How the connections of a workload are opened.
+#[derive(Clone, Copy, Debug)]
+pub struct Opening {
+    mode: DeliveryMode,
+    /// The number of the zone of the first kind of background traffic.
+    first_background: u8,
+}
+
+impl Opening {
+    /// Opens `connection` to its destination, which is `peer` to its source's endpoint `fep`. Its traffic class is the
+    /// number of its priority.
+    ///
+    /// # Errors
+    /// As [`Fep::connect`].
+    pub fn open(
+        &self,
+        connection: &Connection,
+        now: Time,
+        peer: Addr,
+        fep: &mut Fep,
+    ) -> Result<ConnectionId, CallError> {
+        let class = TrafficClass(connection.priority.number());
+        let options = ConnectOptions::default().mode(self.mode).class(class);
+        match connection.background {
+            None => fep.connect(now, peer, options),
+            Some(kind) => {
+                let zone = ZoneId::new(self.first_background + kind.index() as u8);
+                fep.connect_in(zone, now, peer, options)
+            }
+        }
+    }
 }
 
 /// Why a run is refused.
@@ -174,6 +216,27 @@ pub enum RunError {
         class: String,
         /// The classes of the topology.
         known: String,
+    },
+    /// Switches are to tell a number of priorities apart that they cannot.
+    #[error("switches tell {0} priorities apart; expected 1 to {PRIORITIES}")]
+    Priorities(u8),
+    /// Flows have higher priorities than switches tell apart.
+    #[error("flows need {needed} priorities, switches have {present}; expected at least {needed}")]
+    TooFewPriorities {
+        /// Priorities of the workload.
+        needed: u8,
+        /// Priorities of the switches.
+        present: u8,
+    },
+    /// Background traffic has an entropy that balancers do not use.
+    #[error(
+        "background traffic takes path {path}, but there are {paths}; expected a number below that, or more paths"
+    )]
+    NoSuchPath {
+        /// The entropy of the background traffic.
+        path: u16,
+        /// Number of entropies.
+        paths: u16,
     },
     /// A failure names a link that does not exist.
     #[error("no link {link} at switch {switch} of tier {tier}")]
@@ -228,6 +291,7 @@ impl RunConfig {
             queue_bytes: None,
             ecn: Some(Thresholds::Bdp(0.2, 0.8)),
             phantom: None,
+            priorities: 1,
             port_classes: Vec::new(),
             payload: PayloadMode::Virtual,
             seed: 1,
@@ -408,11 +472,23 @@ impl RunConfig {
             trim: self.trim,
             control_weight: Some(CONTROL_WEIGHT),
             phantom,
+            priorities: self.priorities,
         }
     }
 
-    /// Refuses settings for classes of ports that the topology does not have.
-    pub(crate) fn check_classes(&self) -> Result<(), RunError> {
+    /// Refuses settings for classes of ports that the topology does not have, and priorities that switches do not have.
+    pub(crate) fn check_ports(&self) -> Result<(), RunError> {
+        let (needed, present) = (self.workload.priorities(), self.priorities);
+        if !(1..=PRIORITIES).contains(&usize::from(present)) {
+            return Err(RunError::Priorities(present));
+        }
+        if needed > present {
+            return Err(RunError::TooFewPriorities { needed, present });
+        }
+        let named = self.workload.backgrounds().iter().filter_map(|kind| kind.path);
+        if let Some(path) = named.max().filter(|path| *path >= self.paths) {
+            return Err(RunError::NoSuchPath { path, paths: self.paths });
+        }
         let known = self.topology.classes();
         match self.port_classes.iter().find(|class| !known.contains(&class.name.as_str())) {
             None => Ok(()),
@@ -420,11 +496,12 @@ impl RunConfig {
         }
     }
 
-    /// The time in which the queue that takes longest can drain, of those that paths within `reach` may pass: for a group,
+    /// The time in which the queues of the port that takes longest can drain, of those that paths within `reach` may pass: for a group,
     /// all but those between two groups.
     fn longest_drain(&self, reach: Reach) -> Span {
         if !self.topology.is_graph() && self.port_classes.is_empty() {
-            return self.topology.slowest_rate().time_for(self.queue_bytes());
+            let drain = self.topology.slowest_rate().time_for(self.queue_bytes());
+            return drain.times(u64::from(self.priorities));
         }
         let ports = (self.topology.hosts()..self.topology.ports().len() as u32).map(PortId);
         let within = ports.filter(|port| match reach {
@@ -432,7 +509,7 @@ impl RunConfig {
             Reach::Group => !self.topology.joins_groups(*port),
         });
         let drain = |port| self.topology.port(port).rate.time_for(self.queue_of(port));
-        within.map(drain).max().unwrap_or(Span::ZERO)
+        within.map(drain).max().unwrap_or(Span::ZERO).times(u64::from(self.priorities))
     }
 
     /// The network parameters for congestion control.
@@ -454,23 +531,47 @@ impl RunConfig {
     /// The configuration of the endpoints of `hosts`, whose addresses are their places in this list.
     pub fn endpoint_among(&self, hosts: impl IntoIterator<Item = HostId>) -> FepConfig {
         let others = self.zone(&self.cc, &self.lb, Reach::Network);
-        let zones = match &self.intra {
+        let mut zones = match &self.intra {
             None => Zones::one(others),
             Some(Algorithms { cc, lb }) => {
                 let groups = hosts.into_iter().map(|host| self.topology.group_of(host));
                 Zones::grouped(others, self.zone(cc, lb, Reach::Group), groups.collect())
             }
         };
+        for kind in self.workload.backgrounds() {
+            // At most `MAX_BACKGROUNDS`, so there are numbers for all.
+            let _ = zones.add(self.background_zone(kind));
+        }
         let base = FepConfig::new(&self.cc, &self.cc_params());
         // In slow motion an answer may take longer than the usual silence of a peer that has gone.
         let idle = base.idle_timeout.max(self.network_rtt().times(4));
         FepConfig {
             zones,
             windows: self.windows,
+            priorities: self.priorities,
             idle_timeout: self.timers.idle_timeout.unwrap_or(idle),
             busy_timeout: self.busy_timeout,
             ..base
         }
+    }
+
+    /// How the connections of the workload are opened at endpoints of this run.
+    pub fn opening(&self) -> Opening {
+        Opening { mode: self.mode, first_background: 1 + u8::from(self.intra.is_some()) }
+    }
+
+    /// The settings of background traffic: those towards any host, but for its rate and path.
+    fn background_zone(&self, kind: &Background) -> Zone {
+        let rate = kind.rate;
+        let cc = CcChoice::custom(
+            "constant-rate",
+            Arc::new(move |params| Box::new(ConstantRate::new(rate, params))),
+        );
+        // A slow flow asks for an answer to each packet: its timers would not wait for four packets, which are
+        // acknowledged together otherwise.
+        let cc = cc.with_needs(Needs { ack_each: true, ..Needs::NONE });
+        let lb = LbChoice::one_path(kind.path);
+        self.zone(&cc, &lb, Reach::Network)
     }
 
     /// The settings towards the hosts of one's own group, or all others.

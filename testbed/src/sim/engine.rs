@@ -109,10 +109,16 @@ impl<'a> Timetable<'a> {
         self.until = self.until.min(done.saturating_add(2 * self.lookahead));
     }
 
+    /// The end of a run that goes no further. No event is later: one side may be ahead of the other, and no time of the
+    /// report may be before what has happened there.
+    fn end(&self) -> u64 {
+        let [even, odd] = self.reached;
+        even.max(odd).min(self.until)
+    }
+
     /// Ends the run early. One side may be further than the other, which then still catches up.
     fn cut_short(&mut self) {
-        let [even, odd] = self.reached;
-        self.until = self.until.min(even.max(odd));
+        self.until = self.end();
     }
 
     /// When the next sample is due. A sample at the end of the run must include the events of that instant,
@@ -123,8 +129,7 @@ impl<'a> Timetable<'a> {
 
     /// The interval of the last sample of a finished run, which may be shorter than the regular one.
     fn end_sample(&self) -> Option<(u64, u64)> {
-        let [even, odd] = self.reached;
-        let end = even.max(odd).min(self.until);
+        let end = self.end();
         let every = self.sample_every.filter(|_| end > self.last_sample)?;
         Some(((end - 1) / every * every, end))
     }
@@ -382,7 +387,7 @@ impl Threads<'_> {
         if let Some(interval) = timetable.end_sample() {
             self.sample(number, shard, exchanges.next(), interval, watch);
         }
-        timetable.reached[0].min(timetable.until)
+        timetable.end()
     }
 
     /// Takes a sample of one shard, of the interval between two times; the thread with `watch` passes the samples of all shards on. Returns
@@ -402,5 +407,41 @@ impl Threads<'_> {
             watch.sample(exchange, interval);
         }
         together
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_does_not_end_before_what_the_side_ahead_has_done() {
+        let mut timetable = Timetable {
+            lookahead: 100,
+            one_side: false,
+            reached: [0, 0],
+            side: Side::Even,
+            changes: &[],
+            sample_every: None,
+            next_sample: NEVER,
+            last_sample: 0,
+            settles: false,
+            until: 1_000,
+        };
+        let mut next = 0;
+        for _ in 0..5 {
+            let Turn::Window { start, end, .. } = timetable.turn(next) else { panic!("a window") };
+            assert!(
+                end > start && end <= timetable.end(),
+                "events up to {end} ps, end {} ps",
+                timetable.end()
+            );
+            next = start;
+        }
+        // Nor after the last instant that is simulated.
+        while let Turn::Window { start, .. } = timetable.turn(next) {
+            next = start;
+        }
+        assert_eq!(timetable.end(), 1_000);
     }
 }

@@ -11,12 +11,11 @@ use std::sync::Arc;
 use rustc_hash::FxHasher;
 use weft_cc::{Span, Time};
 use weft_stack::buffer::Buffer;
-use weft_stack::fep::{Completion, ConnectOptions, ConnectionId, Failure, Fep, Receive, Send, SendError};
+use weft_stack::fep::{Completion, ConnectionId, Failure, Fep, Receive, Send, SendError};
 use weft_stack::packet::Addr;
 use weft_stack::ses::Matching;
-use weft_stack::wire::pds::DeliveryMode;
 
-use super::config::{PayloadMode, RunConfig};
+use super::config::{Opening, PayloadMode, RunConfig};
 use super::part::{self, ArrivingParts, LeavingParts, Parts, is_large};
 use super::report::FlowFailure;
 use super::sample::{FlowSample, SenderSample};
@@ -31,13 +30,16 @@ pub(super) type Note = (u64, u32, String);
 /// The flows that have their source or destination in one shard.
 pub(super) struct Flows {
     workload: Arc<Workload>,
-    mode: DeliveryMode,
+    opening: Opening,
     payload: PayloadMode,
     parts: Parts,
     triggers: TriggerBank,
     /// The flows that this shard starts.
     pub(super) source_flows: Vec<SourceFlow>,
+    /// The connections of a pool follow each other.
     connections: Vec<ConnectionState>,
+    /// For each slot of `connections` where a pool begins, the bytes of incomplete flows on each of its connections.
+    pools: Map<u32, Vec<u64>>,
     by_id: Map<(u32, ConnectionId), u32>,
     /// For each flow of the workload that ends here: 0 if no receive is posted, otherwise 1 plus the number
     /// of times it has arrived.
@@ -159,8 +161,10 @@ fn message(payload_mode: PayloadMode, name: u64, bytes: u32, slot: u32) -> Send 
 struct ConnectionState {
     /// Its identifier at the endpoint, from opening until the endpoint reports it closed.
     id: Option<ConnectionId>,
-    /// Number of flows that are not complete.
+    /// Number of flows of its pool that are not complete, at the first connection of the pool.
     left: u32,
+    /// The slot where its pool begins: its own, if there is no other in the pool.
+    pool: u32,
 }
 
 impl Flows {
@@ -170,15 +174,20 @@ impl Flows {
         let own = || workload.flows().iter().zip(0..).filter(|(flow, _)| is_ours(flow.src.0));
         // Exact capacity, because there may be millions.
         let mut source_flows = Vec::with_capacity(own().count());
-        let mut connections = Vec::new();
+        let (mut connections, mut pools) = (Vec::new(), Map::<u32, Vec<u64>>::default());
         let mut connection_slots = vec![u32::MAX; workload.connections().len()];
         let triggered = !workload.triggers().is_empty();
         let mut slots = vec![u32::MAX; if triggered { workload.flows().len() } else { 0 }];
         for (flow, index) in own() {
             let connection = &mut connection_slots[flow.connection as usize];
             if *connection == u32::MAX {
-                *connection = connections.len() as u32;
-                connections.push(ConnectionState { id: None, left: 0 });
+                let pool = connections.len() as u32;
+                *connection = pool;
+                let size = usize::from(workload.connections()[flow.connection as usize].pool.get());
+                connections.resize(connections.len() + size, ConnectionState { id: None, left: 0, pool });
+                if size > 1 {
+                    pools.insert(pool, vec![0; size]);
+                }
             }
             connections[*connection as usize].left += 1;
             if triggered {
@@ -188,12 +197,13 @@ impl Flows {
         }
         connections.shrink_to_fit();
         Flows {
-            mode: config.mode,
+            opening: config.opening(),
             payload: config.payload,
             triggers: TriggerBank::new(workload),
             open: connections.len() as u64,
             source_flows,
             connections,
+            pools,
             by_id: Map::default(),
             arrivals: vec![0; workload.flows().len()],
             counts: vec![0; if sampling { workload.flows().len() } else { 0 }],
@@ -222,7 +232,8 @@ impl Flows {
         let triggered = if workload.triggers().is_empty() { 0 } else { size_of::<u32>() };
         let each = size_of::<SourceFlow>() + at_destination + triggered;
         let tasks = workload.tasks().len() * size_of::<TaskArrivals>();
-        let connections = workload.connections().len() * size_of::<ConnectionState>();
+        let connections = workload.connections().iter().map(|connection| usize::from(connection.pool.get()));
+        let connections = connections.sum::<usize>() * size_of::<ConnectionState>();
         (workload.flows().len() * each + connections + tasks) as u64
     }
 
@@ -271,6 +282,13 @@ impl Flows {
         let index = u64::from(source_flow.flow);
         let flow = &self.workload.flows()[source_flow.flow as usize];
         source_flow.start = now;
+        if let Some(loads) = self.pools.get_mut(&source_flow.connection) {
+            // The first of several: connections that are open come before those that never were.
+            if let Some((member, load)) = (0..).zip(loads).min_by_key(|(_, load)| **load) {
+                *load += flow.bytes;
+                source_flow.connection += member;
+            }
+        }
         if let Some(open_at) = &mut self.open_at {
             open_at.entry(flow.src.0).or_default().push(slot);
         }
@@ -291,19 +309,22 @@ impl Flows {
         let flow_slot = slot;
         let slot = source_flow.connection;
         let connection = &mut self.connections[slot as usize];
-        let options = ConnectOptions { mode: self.mode, ..ConnectOptions::default() };
         let id = match connection.id.filter(|id| fep.is_open(*id)) {
             Some(id) => Ok(id),
-            None => fep.connect(Time::from_ps(now), Addr(flow.dst.0), options).inspect(|id| {
-                connection.id = Some(*id);
-                self.by_id.insert((flow.src.0, *id), slot);
-            }),
+            None => {
+                let described = &self.workload.connections()[flow.connection as usize];
+                let opened = self.opening.open(described, Time::from_ps(now), Addr(flow.dst.0), fep);
+                opened.inspect(|id| {
+                    connection.id = Some(*id);
+                    self.by_id.insert((flow.src.0, *id), slot);
+                })
+            }
         };
         let posted = id.and_then(|id| Ok(fep.post_send(id, send)?));
         if let Err(error) = &posted {
             self.failures.push((now, flow.src.0, format!("flow {}: {error}", flow.id)));
             if !self.leaving.contains_key(&flow_slot) {
-                self.leave(now, slot, fep);
+                self.leave(now, flow_slot, fep);
             }
         }
         posted.is_ok()
@@ -311,8 +332,7 @@ impl Flows {
 
     /// Sends parts of the flow in `slot` until enough are under way.
     fn send_parts(&mut self, now: u64, slot: u32, fep: &mut Fep) {
-        let source_flow = &self.source_flows[slot as usize];
-        let (index, connection) = (source_flow.flow, source_flow.connection);
+        let index = self.source_flows[slot as usize].flow;
         let bytes = self.flow(index).bytes;
         while let Some(parts) = self.leaving.get_mut(&slot)
             && let Some(number) = parts.take_next(self.parts.count(bytes))
@@ -328,7 +348,7 @@ impl Flows {
         }
         if self.leaving.get(&slot).is_some_and(LeavingParts::has_failed_altogether) {
             self.leaving.remove(&slot);
-            self.leave(now, connection, fep);
+            self.leave(now, slot, fep);
         }
     }
 
@@ -353,15 +373,27 @@ impl Flows {
         true
     }
 
-    /// Counts a flow of connection `slot` as finished, and closes the connection after its last flow.
+    /// Counts the flow in `slot` as finished, and closes its connection, or those of its pool, after the last flow.
     fn leave(&mut self, now: u64, slot: u32, fep: &mut Fep) {
-        let connection = &mut self.connections[slot as usize];
+        let source_flow = &self.source_flows[slot as usize];
+        let bytes = self.workload.flows()[source_flow.flow as usize].bytes;
+        let first = self.connections[source_flow.connection as usize].pool;
+        let mut size = 1;
+        if let Some(loads) = self.pools.get_mut(&first) {
+            loads[(source_flow.connection - first) as usize] -= bytes;
+            size = loads.len();
+        }
+        let connection = &mut self.connections[first as usize];
         connection.left -= 1;
-        match connection.id {
-            _ if connection.left > 0 => {}
-            // Fails only if the connection has failed already, which the endpoint is about to report.
-            Some(id) => _ = fep.close(Time::from_ps(now), id),
-            None => self.over(now),
+        if connection.left > 0 {
+            return;
+        }
+        for connection in first as usize..first as usize + size {
+            match self.connections[connection].id {
+                // Fails only if the connection has failed already, which the endpoint is about to report.
+                Some(id) => _ = fep.close(Time::from_ps(now), id),
+                None => self.over(now),
+            }
         }
     }
 
@@ -441,11 +473,17 @@ impl Flows {
             let source_flow = &self.source_flows[*slot as usize];
             let connection = self.connections[source_flow.connection as usize].id;
             let state = connection.and_then(|id| Some((fep.congestion(id)?, fep.flight(id)?)));
-            let Some((cc, (in_flight, rtt))) = state.filter(|_| source_flow.end == NEVER) else {
+            let Some((cc, (in_flight, measured))) = state.filter(|_| source_flow.end == NEVER) else {
                 return false;
             };
-            let sender =
-                SenderSample { cwnd: cc.cwnd, in_flight, rtt, base_rtt: cc.base_rtt, phase: cc.phase };
+            let sender = SenderSample {
+                cwnd: cc.cwnd,
+                in_flight,
+                rtt: measured.smoothed(),
+                in_hosts: measured.in_hosts(),
+                base_rtt: cc.base_rtt,
+                phase: cc.phase,
+            };
             samples.push(FlowSample { flow: source_flow.flow, received_bytes: 0, sender: Some(sender) });
             true
         });
@@ -493,9 +531,10 @@ impl Flows {
             // Otherwise another connection has replaced it.
             && connection.id == Some(id)
         {
-            // If it has flows left, the next one opens it again.
+            // If there are flows left, the next one opens it again.
             connection.id = None;
-            if connection.left == 0 {
+            let pool = connection.pool;
+            if self.connections[pool as usize].left == 0 {
                 self.over(now);
             }
         }
@@ -511,8 +550,8 @@ impl Flows {
             return;
         }
         let source_flow = &mut self.source_flows[slot as usize];
-        let (connection, index) = (source_flow.connection, source_flow.flow);
-        let flow = self.workload.flows()[source_flow.flow as usize];
+        let index = source_flow.flow;
+        let flow = self.workload.flows()[index as usize];
         match error {
             None => {
                 source_flow.end = now;
@@ -524,7 +563,7 @@ impl Flows {
                 self.failed.push(FlowFailure { flow: index, at: Time::from_ps(now), error });
             }
         }
-        self.leave(now, connection, fep);
+        self.leave(now, slot, fep);
     }
 
     /// Activates a trigger. What it starts goes to `started`, or to `delayed`.

@@ -42,6 +42,8 @@ pub(super) struct Host {
     pub(super) last_hop: u32,
     /// The ranks of a program that run here.
     pub(super) ranks: Option<Box<Ranks>>,
+    /// The bytes that the link had sent at the last sample.
+    pub(super) sampled_bytes: u64,
 }
 
 /// Bytes at the start of [`Host`] that each packet needs.
@@ -79,10 +81,8 @@ impl Host {
     #[inline]
     pub(super) fn next_event(&self, wires: &Wires) -> (u64, HostEvent) {
         let mut next = (wires.first(self.inbox), HostEvent::Arrival);
-        if let Some(receiver) = &self.receiver
-            && receiver.done_at <= next.0
-        {
-            next = (receiver.done_at, HostEvent::Processed);
+        if let Some(receiver) = &self.receiver {
+            next = receiver.or_before(next);
         }
         if self.nic.busy_until < next.0 && self.fep.wants_to_transmit() {
             next = (self.nic.busy_until, HostEvent::LinkFree);
@@ -124,19 +124,16 @@ impl Host {
         self.now = now;
         match event {
             HostEvent::Arrival => {
-                if let Some(Arrival { transit, .. }) = wires.pop(self.inbox) {
-                    self.arrive(now, &transit, env, flows, wires);
-                }
+                let Some(Arrival { transit, .. }) = wires.pop(self.inbox) else { return };
                 if self.receiver.is_some() {
                     // Until it is processed, the packet changes nothing at the endpoint.
-                    return;
+                    return self.queue(now, &transit, wires);
+                }
+                if !self.refuse_damaged(&transit, wires) {
+                    self.take_in(now, Span::ZERO, &transit, env, flows, wires);
                 }
             }
-            HostEvent::Processed => {
-                if let Some((waited, transit)) = self.receiver.as_mut().and_then(|queue| queue.finish(now)) {
-                    self.take_in(now, waited, &transit, env, flows, wires);
-                }
-            }
+            HostEvent::Processed => return self.process(now, env, flows, wires),
             HostEvent::LinkFree => return self.transmit(now, env, wires),
             HostEvent::Timer => self.fep.on_timeout(Time::from_ps(now)),
             HostEvent::Start => match (&mut self.ranks, self.starts.pop().map(|(_, begin)| begin.what())) {
@@ -157,6 +154,7 @@ impl Host {
     }
 
     /// Starts a flow that a trigger has released.
+    #[cold]
     pub(super) fn start(&mut self, now: u64, slot: u32, env: &HostEnv, flows: &mut Flows, wires: &mut Wires) {
         self.now = now;
         flows.start(now, slot, &mut self.fep);
@@ -164,7 +162,7 @@ impl Host {
     }
 
     /// Collects the endpoint's completions and lets it send.
-    #[inline]
+    #[inline(always)]
     fn serve(&mut self, now: u64, env: &HostEnv, flows: &mut Flows, wires: &mut Wires) {
         match env.runs_ranks {
             false => flows.collect(now, &mut self.fep),
@@ -182,27 +180,42 @@ impl Host {
         self.starts.extend(ranks.next());
     }
 
-    /// A packet arrives.
-    #[inline]
-    fn arrive(&mut self, now: u64, transit: &Transit, env: &HostEnv, flows: &mut Flows, wires: &mut Wires) {
-        if transit.is_corrupt() {
-            // Checksums detect the damage, so the endpoint never sees the packet.
+    /// Removes a packet that has been damaged: checksums detect it, so the endpoint never sees the packet.
+    #[inline(always)]
+    fn refuse_damaged(&mut self, transit: &Transit, wires: &mut Wires) -> bool {
+        let damaged = transit.is_corrupt();
+        if damaged {
             self.dropped += 1;
-            return wires.packets.remove(transit);
+            wires.packets.remove(transit);
         }
-        match &mut self.receiver {
-            None => self.take_in(now, Span::ZERO, transit, env, flows, wires),
-            Some(receiver) => {
-                if !receiver.arrive(now, transit) {
-                    self.dropped += 1;
-                    wires.packets.lose(transit, now, self.last_hop);
-                }
-            }
+        damaged
+    }
+
+    /// A packet arrives at a host that takes time.
+    #[cold]
+    fn queue(&mut self, now: u64, transit: &Transit, wires: &mut Wires) {
+        if self.refuse_damaged(transit, wires) {
+            return;
+        }
+        if let Some(receiver) = &mut self.receiver
+            && !receiver.arrive(now, transit)
+        {
+            self.dropped += 1;
+            wires.packets.lose(transit, now, self.last_hop);
         }
     }
 
+    /// A host that takes time has processed a packet.
+    #[cold]
+    fn process(&mut self, now: u64, env: &HostEnv, flows: &mut Flows, wires: &mut Wires) {
+        if let Some((waited, transit)) = self.receiver.as_mut().and_then(|queue| queue.finish(now)) {
+            self.take_in(now, waited, &transit, env, flows, wires);
+        }
+        self.serve(now, env, flows, wires);
+    }
+
     /// Hands a packet that arrived `waited` before `now` to the endpoint.
-    #[inline]
+    #[inline(always)]
     fn take_in(
         &mut self,
         now: u64,
@@ -254,7 +267,7 @@ impl Host {
     }
 
     pub(super) fn sample(&mut self, samples: &mut Vec<PortSample>) {
-        let sent_bytes = self.nic.take_sent_bytes();
+        let sent_bytes = self.nic.take_sent_bytes(&mut self.sampled_bytes);
         if sent_bytes > 0 {
             samples.push(PortSample { port: self.id, data_bytes: 0, control_bytes: 0, sent_bytes });
         }

@@ -19,8 +19,6 @@ pub(super) struct Link {
     sent_bytes: u64,
     to: Inlet,
     condition: Condition,
-    /// The value of `sent_bytes` at the last sample.
-    sampled_bytes: u64,
 }
 
 /// The rate and the faults of a link. The simulator and the software fabric share this model.
@@ -180,14 +178,7 @@ impl Condition {
 
 impl Link {
     pub(super) fn new(spec: &LinkSpec, to: Inlet) -> Link {
-        Link {
-            busy_until: 0,
-            latency: spec.latency,
-            sent_bytes: 0,
-            to,
-            condition: Condition::new(spec),
-            sampled_bytes: 0,
-        }
+        Link { busy_until: 0, latency: spec.latency, sent_bytes: 0, to, condition: Condition::new(spec) }
     }
 
     /// Applies a change to the link.
@@ -234,10 +225,9 @@ impl Link {
         self.sent_bytes
     }
 
-    /// Bytes sent since the last call.
-    pub(super) fn take_sent_bytes(&mut self) -> u64 {
-        let before = std::mem::replace(&mut self.sampled_bytes, self.sent_bytes);
-        self.sent_bytes - before
+    /// Bytes sent since the last call, at which `sampled` had been sent.
+    pub(super) fn take_sent_bytes(&self, sampled: &mut u64) -> u64 {
+        self.sent_bytes - std::mem::replace(sampled, self.sent_bytes)
     }
 }
 

@@ -7,10 +7,12 @@ use rustc_hash::FxHasher;
 use weft_cc::{Span, Time};
 
 use super::build::System;
+use super::config::RunConfig;
 use super::faults::LinkChange;
 use super::host::Host;
 use super::report::FlowRecord;
 use super::switches::Switch;
+use crate::goal::Job;
 use crate::topology::{HostId, PortId, SwitchId, Topology};
 
 /// Measures of the links, switches and flows of a simulation.
@@ -60,12 +62,13 @@ pub struct SwitchMeasures {
     pub queue_mean_bytes: f64,
 }
 
-/// A flow that has not completed.
+/// A flow that has not completed, or a message between ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unfinished {
-    /// Its index in the workload.
+    /// Its index in [`RunReport::flows`](super::RunReport::flows).
     pub flow: u32,
-    /// The loss of its last packet that was lost, if any was. Packets that arrived damaged, and those of acknowledgements,
+    /// The loss of its last packet that was lost, if any was; of a message, the loss of the last packet from its rank to the
+    /// other rank. Packets that arrived damaged, and those of acknowledgements,
     /// do not count.
     pub last_loss: Option<Loss>,
 }
@@ -81,7 +84,7 @@ pub struct Loss {
     pub down_since: Option<Time>,
 }
 
-/// The time, ps, and the port of the last loss of each flow that has lost packets.
+/// The time, ps, and the port of the last loss of each flow that has lost packets, or of each pair of ranks.
 #[derive(Default)]
 pub(super) struct LastLosses(HashMap<u64, (u64, u32), BuildHasherDefault<FxHasher>>);
 
@@ -91,19 +94,35 @@ impl LastLosses {
         *last = (*last).max((at, port));
     }
 
-    fn of(&self, flow: u32) -> Option<(u64, u32)> {
-        self.0.get(&u64::from(flow)).copied()
+    fn of(&self, key: u64) -> Option<(u64, u32)> {
+        self.0.get(&key).copied()
     }
+}
+
+/// The key of messages from one rank to another, by their hosts and processes. Hosts have numbers of 20 bits, processes of 12.
+pub(super) fn pair_of(from: (u32, u16), to: (u32, u16)) -> u64 {
+    let half = |(host, process): (u32, u16)| u64::from(host << 12 | u32::from(process));
+    half(from) << 32 | half(to)
+}
+
+/// The key of flow `index`, or of message `index` between ranks.
+fn key_of(job: Option<&Job>, index: u32) -> u64 {
+    let message = job.and_then(|job| Some((job, job.message(index as usize)?)));
+    message.map_or(index.into(), |(job, message)| {
+        let place = |rank| (job.host_of(rank), job.process_of(rank));
+        pair_of(place(message.from), place(message.to))
+    })
 }
 
 /// The measures of a run that ended at `end`, ps. `hosts` are in order.
 pub(super) fn measures(
-    topology: &Topology,
+    config: &RunConfig,
     system: &System,
     hosts: &[&Host],
     flows: &[FlowRecord],
     end: u64,
 ) -> Measures {
+    let topology = &config.topology;
     let mut switches: Vec<&Switch> = system.shards.iter().flat_map(|shard| &shard.switches).collect();
     switches.sort_unstable_by_key(|switch| switch.first_port);
     let nics = hosts.iter().map(|host| LinkMeasures {
@@ -122,7 +141,7 @@ pub(super) fn measures(
     let mut switches: Vec<SwitchMeasures> =
         switches.iter().map(|switch| whole(switch, topology, end)).collect();
     switches.sort_unstable_by_key(|switch| switch.switch);
-    Measures { time: Span::from_ps(end), links, switches, unfinished: unfinished(system, flows, end) }
+    Measures { time: Span::from_ps(end), links, switches, unfinished: unfinished(config, system, flows, end) }
 }
 
 fn ports(switch: &Switch, end: u64) -> impl Iterator<Item = LinkMeasures> {
@@ -157,10 +176,11 @@ fn owner(topology: &Topology, switch: &Switch) -> SwitchId {
     }
 }
 
-fn unfinished(system: &System, flows: &[FlowRecord], end: u64) -> Vec<Unfinished> {
+fn unfinished(config: &RunConfig, system: &System, flows: &[FlowRecord], end: u64) -> Vec<Unfinished> {
     let of = |index: u32| {
+        let key = key_of(config.job.as_deref(), index);
         let losses = system.shards.iter().map(|shard| &shard.wires.packets.losses);
-        let (at, port) = losses.filter_map(|losses| losses.of(index)).max()?;
+        let (at, port) = losses.filter_map(|losses| losses.of(key)).max()?;
         let down_since = down_since(system, port, end);
         Some(Loss { at: Time::from_ps(at), port: PortId(port), down_since })
     };

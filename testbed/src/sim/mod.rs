@@ -35,7 +35,8 @@ mod trace;
 mod wires;
 
 pub use config::{
-    Algorithms, Overhead, PayloadMode, PhantomQueues, PortClass, RunConfig, RunError, Thresholds, Timers,
+    Algorithms, Opening, Overhead, PayloadMode, PhantomQueues, PortClass, RunConfig, RunError, Thresholds,
+    Timers,
 };
 pub use correlated::{BlockLosses, CorrelatedLoss, GilbertElliott};
 pub use faults::{

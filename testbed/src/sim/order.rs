@@ -5,35 +5,42 @@
 pub(super) struct Sorter {
     /// For each bucket, the position of its next key.
     offsets: Vec<u32>,
-    spare: Vec<u64>,
+    /// The keys before they are sorted.
+    unsorted: Vec<u64>,
 }
 
-/// Up to this many keys are sorted without buckets.
-const FEW: usize = 16;
+/// Up to this many keys are sorted without buckets and without branches on keys.
+const FEW: usize = 8;
 /// With more keys than this in one bucket, the standard library's sort is faster.
 const MAX_PER_BUCKET: u32 = 24;
 const MAX_BUCKETS: usize = 4096;
 
 impl Sorter {
     /// Sorts `keys`, which are below 2^`bits`.
-    pub(super) fn sort(&mut self, keys: &mut Vec<u64>, bits: u32) {
-        if keys.len() <= FEW {
-            return insertion_sort(keys);
+    #[inline]
+    pub(super) fn sort(&mut self, keys: &mut [u64], bits: u32) {
+        match keys.len() {
+            0..=FEW => sort_few(keys),
+            _ => self.sort_by_buckets(keys, bits),
         }
+    }
+
+    #[inline(never)]
+    fn sort_by_buckets(&mut self, keys: &mut [u64], bits: u32) {
         let buckets = (2 * keys.len()).next_power_of_two().min(MAX_BUCKETS);
         let shift = bits.saturating_sub(buckets.trailing_zeros());
         if self.count(keys, buckets, shift) > MAX_PER_BUCKET {
             return keys.sort_unstable();
         }
-        self.spare.resize(keys.len(), 0);
-        for &key in keys.iter() {
+        self.unsorted.clear();
+        self.unsorted.extend_from_slice(keys);
+        for &key in &self.unsorted {
             let offset = &mut self.offsets[((key >> shift) as usize).min(buckets - 1)];
-            self.spare[*offset as usize] = key;
+            keys[*offset as usize] = key;
             *offset += 1;
         }
         // Now only keys within a bucket can be out of order.
-        insertion_sort(&mut self.spare);
-        std::mem::swap(keys, &mut self.spare);
+        insertion_sort(keys);
     }
 
     /// Computes where each bucket begins, and returns the number of keys in the fullest one.
@@ -50,6 +57,19 @@ impl Sorter {
             most = most.max(count);
         }
         most
+    }
+}
+
+/// Inserts one key after the other, with the same steps for any order: where a key belongs is hard to predict.
+#[inline]
+fn sort_few(keys: &mut [u64]) {
+    for i in 1..keys.len() {
+        let (sorted, rest) = keys.split_at_mut(i);
+        let mut greatest = rest[0];
+        for key in sorted {
+            (*key, greatest) = ((*key).min(greatest), (*key).max(greatest));
+        }
+        rest[0] = greatest;
     }
 }
 

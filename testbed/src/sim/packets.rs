@@ -8,9 +8,10 @@ use std::sync::Arc;
 
 use weft_stack::packet::{Class, Network, Packet, Payload};
 use weft_stack::prefetch::prefetch_start;
+use weft_stack::wire::class::Priority;
 use weft_stack::wire::ses::Ses;
 
-use super::measures::LastLosses;
+use super::measures::{LastLosses, pair_of};
 use super::part;
 use crate::switch::{Queued, flow_hash};
 
@@ -26,14 +27,15 @@ pub(super) struct Transit {
     pub(super) dst: u32,
     /// Bits 0 to 15: bytes on the wire. Bits 16 to 31: bytes on the wire after trimming.
     sizes: u32,
-    /// Bits 0 to 7: number of switches on its way. From bit [`CLASS`]: its class. Then [`ECN`] and
-    /// [`CORRUPT`]. From bit [`SOURCE`]: the shard of its source.
+    /// Bits 0 to 7: number of switches on its way. From bit [`CLASS`]: its class, and from [`PRIORITY`] its priority.
+    /// Then [`ECN`] and [`CORRUPT`]. From bit [`SOURCE`]: the shard of its source.
     state: u32,
 }
 
 const CLASS: u32 = 8;
 /// Classes by number. A table, because a `match` would compile to an unpredictable jump.
 const CLASSES: [Class; 4] = [Class::Data, Class::Trimmed, Class::TrimmedLastHop, Class::Control];
+const PRIORITY: u32 = 10;
 const ECN: u32 = 1 << 16;
 const CORRUPT: u32 = 1 << 17;
 const SOURCE: u32 = 18;
@@ -52,12 +54,13 @@ impl Transit {
         hops: u8,
     ) -> Transit {
         let ecn = if net.ecn { ECN } else { 0 };
+        let priority = u32::from(net.priority.number()) << PRIORITY;
         Transit {
             content,
             flow_hash: flow_hash(net),
             dst: net.dst.0,
             sizes: u32::from(trimmed_size) << 16 | u32::from(size),
-            state: u32::from(hops) | (net.class as u32) << CLASS | ecn | source << SOURCE,
+            state: u32::from(hops) | (net.class as u32) << CLASS | priority | ecn | source << SOURCE,
         }
     }
 
@@ -89,6 +92,11 @@ impl Queued for Transit {
     #[inline]
     fn class(&self) -> Class {
         CLASSES[(self.state >> CLASS & 3) as usize]
+    }
+
+    #[inline]
+    fn priority(&self) -> Priority {
+        Priority::new((self.state >> PRIORITY & 7) as u8).unwrap_or_default()
     }
 
     #[inline]
@@ -145,8 +153,10 @@ pub(super) struct Packets {
     pub(super) mail: Vec<ContentMail>,
     /// Scratch space for the headers of a trimmed packet.
     trimmed: Packet,
-    /// Of flows to hosts of this shard.
+    /// Of flows to hosts of this shard, or of pairs of ranks.
     pub(super) losses: LastLosses,
+    /// Whether ranks execute a program, in place of flows.
+    runs_ranks: bool,
 }
 
 /// Numbers of contents, allocated by the source's shard.
@@ -181,7 +191,7 @@ pub(super) struct ContentMail {
 }
 
 impl Packets {
-    pub(super) fn new(shard: u32, shards: usize, shard_of: Arc<[u16]>) -> Packets {
+    pub(super) fn new(shard: u32, shards: usize, shard_of: Arc<[u16]>, runs_ranks: bool) -> Packets {
         Packets {
             shard,
             own: Vec::new(),
@@ -191,6 +201,7 @@ impl Packets {
             mail: (0..shards).map(|_| ContentMail::default()).collect(),
             trimmed: Packet::BLANK,
             losses: LastLosses::default(),
+            runs_ranks,
         }
     }
 
@@ -299,9 +310,16 @@ impl Packets {
     }
 
     fn note_loss(&mut self, source: u32, name: u32, at: u64, port: u32) {
+        let runs_ranks = self.runs_ranks;
+        let packet = &self.content(source, name).packet;
+        let net = &packet.net;
         // A trimmed packet that is lost is still named by its header.
-        if let Ses::Standard(header) = self.content(source, name).packet.ses {
-            self.losses.note(part::flow_of(header.match_bits).into(), at, port);
+        if let Ses::Standard(header) = packet.ses {
+            let key = match runs_ranks {
+                false => part::flow_of(header.match_bits).into(),
+                true => pair_of((net.src.0, header.initiator as u16), (net.dst.0, header.pid_on_fep)),
+            };
+            self.losses.note(key, at, port);
         }
     }
 
@@ -362,20 +380,25 @@ mod tests {
     use weft_stack::spray::Entropy;
 
     #[test]
-    fn class_size_and_marks_survive_packing() {
-        for class in [Class::Data, Class::Trimmed, Class::TrimmedLastHop, Class::Control] {
+    fn class_priority_size_and_marks_survive_packing() {
+        let (src, dst, entropy) = (Addr(1), Addr(9), Entropy(3));
+        for (class, number) in
+            [Class::Data, Class::Trimmed, Class::TrimmedLastHop, Class::Control].into_iter().zip([0, 1, 5, 7])
+        {
             for ecn in [false, true] {
-                let net = Network { src: Addr(1), dst: Addr(9), entropy: Entropy(3), class, ecn, hops: 0 };
+                let priority = Priority::new(number).unwrap();
+                let net = Network { src, dst, entropy, class, priority, ecn, hops: 0 };
                 let mut transit = Transit::new(513, 7, &net, (4160, 64), 5);
                 assert_eq!((transit.class(), transit.size(), transit.trimmed_size()), (class, 4160, 64));
                 assert_eq!((transit.ecn(), transit.hops(), transit.is_corrupt()), (ecn, 5, false));
+                assert_eq!(transit.priority(), priority);
                 transit.corrupt();
                 transit.trim(Class::TrimmedLastHop);
                 assert_eq!((transit.class(), transit.size()), (Class::TrimmedLastHop, 64));
                 assert_eq!((transit.ecn(), transit.is_corrupt()), (ecn, true));
                 transit.mark();
                 assert_eq!((transit.ecn(), transit.hops(), transit.dst), (true, 5, 9));
-                assert_eq!((transit.source(), transit.content), (513, 7));
+                assert_eq!((transit.source(), transit.content, transit.priority()), (513, 7, priority));
             }
         }
     }

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use weft_cc::{Rate, Span};
 
+use super::host::HostEvent;
 use super::packets::Transit;
 use super::wires::NEVER;
 use crate::switch::Queued;
@@ -87,7 +88,7 @@ pub(super) struct Receiver {
     queue: VecDeque<(u64, Transit)>,
     bytes: u64,
     /// When the first packet has been processed, ps; [`NEVER`] if there is none.
-    pub(super) done_at: u64,
+    done_at: u64,
     pub(super) counters: HostCounters,
 }
 
@@ -95,6 +96,12 @@ impl Receiver {
     pub(super) fn new(model: HostModel) -> Receiver {
         let (queue, counters) = (VecDeque::new(), HostCounters::default());
         Receiver { model, queue, bytes: 0, done_at: NEVER, counters }
+    }
+
+    /// The end of processing as the next event, or `next` if that is earlier.
+    #[cold]
+    pub(super) fn or_before(&self, next: (u64, HostEvent)) -> (u64, HostEvent) {
+        if self.done_at <= next.0 { (self.done_at, HostEvent::Processed) } else { next }
     }
 
     /// Queues a packet that arrives at `now`, ps. Returns false if there is no room for it.

@@ -228,7 +228,7 @@ pub(super) fn report(config: &RunConfig, system: &System, end: u64) -> RunReport
         tasks: tasks(config, &records, flows),
         failures: failed,
         packets,
-        measures: Some(measures(&config.topology, system, &hosts, &records[..flows_only], last)),
+        measures: Some(measures(config, system, &hosts, &records, last)),
         faults: faults(system, &hosts),
         hosts: config
             .host

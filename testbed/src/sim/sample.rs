@@ -39,16 +39,21 @@ pub struct SenderSample {
     pub in_flight: u64,
     /// The smoothed RTT; `None` before the first answer.
     pub rtt: Option<Span>,
-    /// The least RTT that the algorithm knows of.
+    /// The part of it that packets and their answers waited in the hosts; of the wait at the receiver at most 8.4 ms, as
+    /// its answer has 16 bits for units of 128 ns.
+    pub in_hosts: Span,
+    /// The least RTT that the algorithm knows of, without time in hosts.
     pub base_rtt: Span,
     /// The phase of the algorithm, in its own words.
     pub phase: &'static str,
 }
 
 impl SenderSample {
-    /// The part of the smoothed RTT above the base RTT: queueing, and waiting at the receiver.
+    /// The part of the smoothed RTT above the base RTT that was not spent in the hosts: queueing, and whatever time in
+    /// them they do not measure.
     pub fn queueing(&self) -> Option<Span> {
-        self.rtt.map(|rtt| if rtt > self.base_rtt { rtt.minus(self.base_rtt) } else { Span::ZERO })
+        let rest = self.base_rtt.plus(self.in_hosts);
+        self.rtt.map(|rtt| if rtt > rest { rtt.minus(rest) } else { Span::ZERO })
     }
 }
 

@@ -79,7 +79,7 @@ impl Shard {
 
     /// Measures the totals of switches' queues from now on.
     pub(super) fn measure(&mut self) {
-        self.scratch.changes = Changes::new(true);
+        self.scratch.changes = Some(Changes::default());
         self.switches.iter_mut().for_each(|switch| switch.total = Some(Total::default()));
     }
 

@@ -6,7 +6,7 @@
 //! catches up when the next packet arrives for it, or at the end of the window. The ports of a switch do not
 //! affect each other.
 
-use std::hint::select_unpredictable;
+use std::mem::offset_of;
 
 use weft_stack::prefetch::prefetch_start;
 
@@ -15,10 +15,10 @@ use super::link::{Link, LinkSpec};
 use super::order::Sorter;
 use super::packets::Transit;
 use super::sample::PortSample;
-use super::totals::{Changes, Total};
+use super::totals::{Changes, Journal, NoJournal, Total};
 use super::wires::{Arrival, NEVER, Wires};
 use crate::switch::{Backlog, EgressQueue, Enqueued, Hasher, QueueConfig, QueueCounters, Steering};
-use crate::topology::{HostId, PortId, Router};
+use crate::topology::{HostId, NextPorts, PortId, Router};
 
 /// An output port of a switch. A packet that finds the port idle touches only its first cache line.
 #[repr(C, align(64))]
@@ -27,6 +27,8 @@ pub(super) struct Port {
     pub(super) config: u8,
     pub(super) link: Link,
     pub(super) queue: EgressQueue<Transit>,
+    /// The bytes that the link had sent at the last sample.
+    pub(super) sampled_bytes: u64,
 }
 
 /// A switch with its output ports.
@@ -37,7 +39,7 @@ pub(super) struct Switch {
     pub(super) hasher: Hasher,
     pub(super) steering: Steering,
     pub(super) ports: Vec<Port>,
-    /// Bit `i` is set while port `i` holds packets.
+    /// Bit `i` is clear while port `i` holds no packets.
     pub(super) waiting: Vec<u64>,
     /// The index of the inbox for packets on their way here.
     pub(super) inbox: u32,
@@ -59,13 +61,27 @@ pub(super) struct SwitchScratch {
     /// Number of packets that arrived in the last window.
     pub(super) arrivals: u64,
     /// The changes of queues in the present window, if they are measured.
-    pub(super) changes: Changes,
-    /// Sort keys of the arrivals of a window. Kept between windows to reuse the memory.
-    order: Vec<u64>,
-    /// Indices of the arrivals, grouped by output port.
-    by_port: Vec<u32>,
-    /// For each port, the position in `by_port` of its next arrival.
-    offsets: Vec<u32>,
+    pub(super) changes: Option<Changes>,
+    plan: Plan,
+}
+
+/// The packets that arrive at a switch in a window, by output port. Kept between windows to reuse the memory.
+#[derive(Default)]
+struct Plan {
+    /// Sort key and output port of each arrival, in the order of the inbox.
+    routed: Vec<(u64, u32)>,
+    /// Bit `i` is set if there are packets for port `i`.
+    arriving: Vec<u64>,
+    /// The ports with packets to take in or to send, in order.
+    busy: Vec<u32>,
+    /// The sort keys, port by port.
+    by_port: Vec<u64>,
+    /// For each busy port, the position in `by_port` behind its keys; for others 0.
+    ends: Vec<u32>,
+    /// Bits of the sort keys.
+    key_bits: u32,
+    /// Packets that arrive after the window.
+    later: Vec<Arrival>,
     sorter: Sorter,
 }
 
@@ -84,47 +100,86 @@ pub(super) fn rank_bits(links: u32) -> u32 {
 
 impl SwitchScratch {
     pub(super) fn new(queues: Vec<QueueConfig>, seed: u64) -> SwitchScratch {
-        let max_indexed = 1 << INDEX_BITS;
-        let (order, by_port, offsets) = (Vec::new(), Vec::new(), Vec::new());
-        SwitchScratch {
-            queues,
-            seed,
-            max_indexed,
-            arrivals: 0,
-            changes: Changes::default(),
-            order,
-            by_port,
-            offsets,
-            sorter: Sorter::default(),
-        }
+        let (max_indexed, plan) = (1 << INDEX_BITS, Plan::default());
+        SwitchScratch { queues, seed, max_indexed, arrivals: 0, changes: None, plan }
     }
 }
 
-/// Removes all `arrivals` before `end`.
-fn keep_from(end: u64, arrivals: &mut Vec<Arrival>) {
-    let mut kept = 0;
-    for index in 0..arrivals.len() {
-        arrivals[kept] = arrivals[index];
-        kept += usize::from(arrivals[index].at >= end);
-    }
-    arrivals.truncate(kept);
-}
-
-/// The index of the arrival that a key of [`SwitchScratch::order`] stands for.
+/// The index of the arrival that a sort key stands for.
 #[inline]
 fn index_of(key: u64) -> usize {
     (key & ((1 << INDEX_BITS) - 1)) as usize
 }
 
-/// Settings of the run that ports need.
-#[derive(Clone, Copy)]
-struct PortEnv<'a> {
-    queues: &'a [QueueConfig],
-    seed: u64,
+impl Plan {
+    /// Begins a window of a switch with `ports` ports.
+    fn begin(&mut self, ports: usize) {
+        self.routed.clear();
+        self.arriving.clear();
+        self.arriving.resize(ports.div_ceil(64), 0);
+        self.ends.resize(ports.max(self.ends.len()), 0);
+    }
+
+    /// Takes in those of `arrivals` that arrive from `start` to just before `end`. `route` computes the index of the
+    /// output port of a packet. Of packets that arrive at the same instant, the one from the lower link comes first.
+    #[inline(always)]
+    fn fill(
+        &mut self,
+        arrivals: &[Arrival],
+        (start, end): (u64, u64),
+        rank_bits: u32,
+        route: impl Fn(&Transit) -> u32,
+    ) {
+        for (arrival, index) in arrivals.iter().zip(0..) {
+            if arrival.at >= end {
+                self.later.push(*arrival);
+                continue;
+            }
+            let time_and_link = (arrival.at - start) << rank_bits | u64::from(arrival.rank);
+            let port = route(&arrival.transit);
+            self.routed.push((time_and_link << INDEX_BITS | index, port));
+            self.ends[port as usize] += 1;
+            self.arriving[port as usize / 64] |= 1 << (port % 64);
+        }
+        self.key_bits = u64::BITS - (end - start).leading_zeros() + rank_bits + INDEX_BITS;
+    }
+
+    /// Lists the busy ports, those in `waiting` among them, and groups the keys by port.
+    fn group(&mut self, waiting: &[u64]) {
+        self.busy.clear();
+        let mut sum = 0;
+        for ((arriving, waiting), first) in self.arriving.iter().zip(waiting).zip((0..).step_by(64)) {
+            let mut bits = arriving | waiting;
+            while bits != 0 {
+                let port = first + bits.trailing_zeros();
+                self.busy.push(port);
+                let end = &mut self.ends[port as usize];
+                sum += std::mem::replace(end, sum);
+                bits &= bits - 1;
+            }
+        }
+        self.by_port.resize(self.routed.len(), 0);
+        for (key, port) in &self.routed {
+            let end = &mut self.ends[*port as usize];
+            self.by_port[*end as usize] = *key;
+            *end += 1;
+        }
+    }
 }
 
-/// How many arrivals ahead a port is prefetched.
-const AHEAD: usize = 4;
+/// What ports need besides their own state.
+struct PortEnv<'a, J> {
+    queues: &'a [QueueConfig],
+    seed: u64,
+    journal: &'a mut J,
+    wires: &'a mut Wires,
+    /// Packets dropped by full queues and by faulty links.
+    dropped: u64,
+}
+
+/// Bytes at the start of a port that a packet needs if it waits.
+const HOT: usize = 192;
+const _: () = assert!(offset_of!(Port, queue) + EgressQueue::<Transit>::HOT <= HOT);
 
 impl Switch {
     /// Processes the window from `start` to just before `end`. Returns the time of the next event here.
@@ -135,201 +190,149 @@ impl Switch {
         scratch: &mut SwitchScratch,
         wires: &mut Wires,
     ) -> u64 {
-        let mut arrivals = wires.take(self.inbox);
-        let fast = matches!(self.steering, Steering::Ecmp) & (arrivals.len() < scratch.max_indexed);
-        let next = match fast {
-            true => self.pass(&mut arrivals, start, end, scratch, wires),
-            false => self.pass_many(&mut arrivals, end, scratch, wires),
+        let Some(mut changes) = scratch.changes.take() else {
+            return self.run_noting(start, end, scratch, &mut NoJournal, wires);
         };
-        keep_from(end, &mut arrivals);
-        wires.put_back(self.inbox, arrivals);
-        let env = PortEnv { queues: &scratch.queues, seed: scratch.seed };
-        let next = next.min(self.send_until(end, env, &mut scratch.changes, wires));
+        let next = self.run_noting(start, end, scratch, &mut changes, wires);
         if let Some(total) = &mut self.total {
-            total.apply(&mut scratch.changes);
+            total.apply(&mut changes);
         }
+        scratch.changes = Some(changes);
         next
     }
 
-    /// Forwards the packets that arrive before `end`. Returns the time of the first later arrival.
-    #[inline(always)]
-    fn pass(
+    /// Does the same and notes the changes of queues in `journal`.
+    fn run_noting<J: Journal>(
         &mut self,
-        arrivals: &mut [Arrival],
         start: u64,
         end: u64,
         scratch: &mut SwitchScratch,
+        journal: &mut J,
         wires: &mut Wires,
     ) -> u64 {
-        let next = self.plan(arrivals, start, end, scratch);
-        let env = PortEnv { queues: &scratch.queues, seed: scratch.seed };
-        let order = &scratch.by_port[..];
-        for (i, index) in order.iter().enumerate() {
-            if let Some(later) = order.get(i + AHEAD) {
-                let port = (arrivals[*later as usize].rank - self.first_port) as usize;
-                prefetch_start(&self.ports[port], 128);
-            }
-            let Arrival { at, ref transit, rank: port } = arrivals[*index as usize];
-            self.forward(at, transit, port, env, &mut scratch.changes, wires);
+        let mut arrivals = wires.take(self.inbox);
+        let plan = &mut scratch.plan;
+        let mut env = PortEnv { queues: &scratch.queues, seed: scratch.seed, journal, wires, dropped: 0 };
+        plan.begin(self.ports.len());
+        match matches!(self.steering, Steering::Ecmp) & (arrivals.len() < scratch.max_indexed) {
+            true => self.route(&arrivals, (start, end), plan),
+            false => self.pass_many(&mut arrivals, end, plan, &mut env),
         }
-        scratch.arrivals = order.len() as u64;
+        let next = self.run_ports(&arrivals, end, plan, &mut env);
+        self.dropped += env.dropped;
+        let next = plan.later.iter().fold(next, |next, arrival| next.min(arrival.at));
+        scratch.arrivals = (arrivals.len() - plan.later.len()) as u64;
+        arrivals.clear();
+        arrivals.append(&mut plan.later);
+        wires.put_back(self.inbox, arrivals);
         next
     }
 
-    /// Does the same as [`Switch::pass`], with the same result, for any number of packets and any routing.
+    /// Finds the output ports of the packets of a window.
+    #[inline(always)]
+    fn route(&self, arrivals: &[Arrival], window: (u64, u64), plan: &mut Plan) {
+        let (hasher, first) = (self.hasher, self.first_port);
+        let pick = |ports: NextPorts<'_>, transit: &Transit| {
+            ports.pick(|count| hasher.choose(transit.flow_hash, count)).0 - first
+        };
+        match &self.router {
+            Router::Clos(router) => plan.fill(arrivals, window, self.rank_bits, |transit| {
+                pick(router.next_ports(HostId(transit.dst)), transit)
+            }),
+            Router::Graph(router) => plan.fill(arrivals, window, self.rank_bits, |transit| {
+                pick(router.next_ports(HostId(transit.dst)), transit)
+            }),
+        }
+    }
+
+    /// Takes the packets of a window one by one, with the same result, for any number of packets and any routing.
     #[cold]
     #[inline(never)]
-    fn pass_many(
+    fn pass_many<J: Journal>(
         &mut self,
         arrivals: &mut [Arrival],
         end: u64,
-        scratch: &mut SwitchScratch,
-        wires: &mut Wires,
-    ) -> u64 {
+        plan: &mut Plan,
+        env: &mut PortEnv<'_, J>,
+    ) {
         // The sort is stable: packets of one link that arrive at the same instant keep the order of sending.
         arrivals.sort_by_key(|arrival| (arrival.at, arrival.rank));
         let (due, later) = arrivals.split_at(arrivals.partition_point(|arrival| arrival.at < end));
-        let env = PortEnv { queues: &scratch.queues, seed: scratch.seed };
-        for Arrival { at, transit, .. } in due {
-            let mut transit = *transit;
-            let port = self.steer(*at, &mut transit, env, &mut scratch.changes, wires);
-            self.forward(*at, &transit, port, env, &mut scratch.changes, wires);
+        for arrival in due {
+            let mut arrival = *arrival;
+            let port = self.steer(arrival.at, &mut arrival.transit, env);
+            self.run_port(port, [&arrival].into_iter(), arrival.at + 1, env);
         }
-        scratch.arrivals = due.len() as u64;
-        later.first().map_or(NEVER, |arrival| arrival.at)
+        plan.later.extend_from_slice(later);
     }
 
-    /// Orders and routes the packets that arrive before `end`. The sort key takes over the rank of each
-    /// arrival, and the rank field is replaced by the number of the output port. Returns the time of the
-    /// first later arrival.
-    fn plan(&self, arrivals: &mut [Arrival], start: u64, end: u64, scratch: &mut SwitchScratch) -> u64 {
-        scratch.order.resize(arrivals.len(), 0);
-        scratch.offsets.clear();
-        scratch.offsets.resize(self.ports.len(), 0);
-        let (mut count, mut next) = (0, NEVER);
-        for (arrival, index) in arrivals.iter_mut().zip(0..) {
-            // Branch-free: due and later arrivals are mixed, so a branch would be mispredicted.
-            let due = arrival.at < end;
-            let time_and_link = arrival.at.wrapping_sub(start) << self.rank_bits | u64::from(arrival.rank);
-            let port = self.route(&arrival.transit);
-            scratch.order[count] = time_and_link << INDEX_BITS | index;
-            scratch.offsets[(port - self.first_port) as usize] += u32::from(due);
-            arrival.rank = select_unpredictable(due, port, arrival.rank);
-            next = next.min(select_unpredictable(due, NEVER, arrival.at));
-            count += usize::from(due);
-        }
-        scratch.order.truncate(count);
-        let time_bits = u64::BITS - (end - start).leading_zeros();
-        scratch.sorter.sort(&mut scratch.order, time_bits + self.rank_bits + INDEX_BITS);
-        self.group(arrivals, scratch);
-        next
-    }
-
-    /// Groups the arrivals by port, in order. Branch prediction is better when consecutive packets meet the
-    /// same port.
-    fn group(&self, arrivals: &[Arrival], scratch: &mut SwitchScratch) {
-        let mut sum = 0;
-        for offset in &mut scratch.offsets {
-            sum += std::mem::replace(offset, sum);
-        }
-        scratch.by_port.resize(scratch.order.len(), 0);
-        for key in &scratch.order {
-            let index = index_of(*key);
-            let offset = &mut scratch.offsets[(arrivals[index].rank - self.first_port) as usize];
-            scratch.by_port[*offset as usize] = index as u32;
-            *offset += 1;
-        }
-    }
-
-    /// The output port of a packet.
-    #[inline]
-    fn route(&self, transit: &Transit) -> u32 {
-        self.router.route(HostId(transit.dst), |count| self.hasher.choose(transit.flow_hash, count)).0
-    }
-
-    /// The output port of a packet that arrives at `now`, by any routing.
-    fn steer(
-        &mut self,
-        now: u64,
-        transit: &mut Transit,
-        env: PortEnv<'_>,
-        changes: &mut Changes,
-        wires: &mut Wires,
-    ) -> u32 {
-        let Switch { router, hasher, steering, ports, first_port, dropped, .. } = self;
+    /// The index of the output port of a packet that arrives at `now`, by any routing.
+    fn steer<J: Journal>(&mut self, now: u64, transit: &mut Transit, env: &mut PortEnv<'_, J>) -> usize {
+        let Switch { router, hasher, steering, ports, first_port, .. } = self;
+        let index = |PortId(id)| (id - *first_port) as usize;
         let choices = router.next_ports(HostId(transit.dst));
         if choices.len() == 1 {
-            return choices.nth(0).0;
+            return index(choices.nth(0));
         }
-        let backlogs = choices.iter().map(|PortId(id)| {
-            let port = &mut ports[(id - *first_port) as usize];
-            let config = &env.queues[usize::from(port.config)];
+        let packet = *transit;
+        let backlogs = choices.iter().map(|id| {
+            let port = &mut ports[index(id)];
             // As for a packet that is forwarded: those that leave before `now` do not wait any more.
-            port.send_between(0, now, id, config, env.seed, changes, wires, dropped);
-            let waiting = port.queue.data_bytes() + port.queue.control_bytes();
-            Backlog { bytes: waiting + port.link.unsent(now), data_limit: config.data_limit }
+            port.run(id.0, true, [].into_iter(), now, env);
+            let waiting = port.queue.bytes_ahead_of(&packet);
+            let data_limit = env.queues[usize::from(port.config)].data_limit;
+            Backlog { bytes: waiting + port.link.unsent(now), data_limit }
         });
         let choice = steering.choose(*hasher, now, &mut transit.flow_hash, choices.len(), backlogs);
-        choices.nth(choice).0
+        index(choices.nth(choice))
     }
 
-    /// Enqueues a packet at port `id`, or sends it at once if the port is idle.
+    /// Lets all ports take in their packets of a window and send what leaves before `end`. Returns the time at which the
+    /// next waiting packet leaves.
     #[inline(always)]
-    fn forward(
+    fn run_ports<J: Journal>(
         &mut self,
-        now: u64,
-        transit: &Transit,
-        id: u32,
-        env: PortEnv<'_>,
-        changes: &mut Changes,
-        wires: &mut Wires,
-    ) {
-        let index = (id - self.first_port) as usize;
-        let bit = 1 << (index % 64);
-        let idle = self.waiting[index / 64] & bit == 0;
-        let port = &mut self.ports[index];
-        let config = &env.queues[usize::from(port.config)];
-        // One branch instead of three, as each of them would be hard to predict.
-        if idle & (port.link.busy_until <= now) & config.passes(transit) {
-            return port.link.launch(now, id, env.seed, transit, wires, &mut self.dropped);
-        }
-        // Packets that leave before `now`. A packet that arrives when the link becomes free still takes part
-        // in the choice.
-        port.send_between(0, now, id, config, env.seed, changes, wires, &mut self.dropped);
-        match port.queue.enqueue(config, now, *transit) {
-            Enqueued::Whole => changes.joined(now, transit),
-            Enqueued::Trimmed => {}
-            Enqueued::Dropped => {
-                self.dropped += 1;
-                wires.packets.lose(transit, now, id);
+        arrivals: &[Arrival],
+        end: u64,
+        plan: &mut Plan,
+        env: &mut PortEnv<'_, J>,
+    ) -> u64 {
+        plan.group(&self.waiting);
+        let (mut next, mut begin) = (NEVER, 0);
+        for (i, port) in plan.busy.iter().enumerate() {
+            if let Some(following) = plan.busy.get(i + 1) {
+                prefetch_start(&self.ports[*following as usize], HOT);
             }
-        }
-        port.send_between(now, now + 1, id, config, env.seed, changes, wires, &mut self.dropped);
-        match port.queue.is_empty() {
-            true => self.waiting[index / 64] &= !bit,
-            false => self.waiting[index / 64] |= bit,
-        }
-    }
-
-    /// Sends the packets that leave before `end` at all ports. Returns the time at which the next one leaves.
-    fn send_until(&mut self, end: u64, env: PortEnv<'_>, changes: &mut Changes, wires: &mut Wires) -> u64 {
-        let mut next = NEVER;
-        for word in 0..self.waiting.len() {
-            let mut bits = self.waiting[word];
-            while bits != 0 {
-                let index = word * 64 + bits.trailing_zeros() as usize;
-                let port = &mut self.ports[index];
-                let config = &env.queues[usize::from(port.config)];
-                let id = self.first_port + index as u32;
-                port.send_between(0, end, id, config, env.seed, changes, wires, &mut self.dropped);
-                match port.queue.is_empty() {
-                    true => self.waiting[word] &= !(bits & bits.wrapping_neg()),
-                    false => next = next.min(port.link.busy_until),
-                }
-                bits &= bits - 1;
-            }
+            let end_of_keys = std::mem::take(&mut plan.ends[*port as usize]) as usize;
+            let keys = &mut plan.by_port[begin..end_of_keys];
+            begin = end_of_keys;
+            plan.sorter.sort(keys, plan.key_bits);
+            let packets = keys.iter().map(|key| &arrivals[index_of(*key)]);
+            next = next.min(self.run_port(*port as usize, packets, end, env));
         }
         next
+    }
+
+    #[inline(always)]
+    fn may_wait(&self, port: usize) -> bool {
+        self.waiting[port / 64] >> (port % 64) & 1 != 0
+    }
+
+    /// Runs a port as [`Port::run`] does. Returns the time at which its next waiting packet leaves.
+    #[inline(always)]
+    fn run_port<'p, J: Journal>(
+        &mut self,
+        index: usize,
+        packets: impl Iterator<Item = &'p Arrival>,
+        end: u64,
+        env: &mut PortEnv<'_, J>,
+    ) -> u64 {
+        let may_wait = self.may_wait(index);
+        let port = &mut self.ports[index];
+        let waits = port.run(self.first_port + index as u32, may_wait, packets, end, env);
+        let word = &mut self.waiting[index / 64];
+        *word = *word & !(1 << (index % 64)) | u64::from(waits) << (index % 64);
+        if waits { port.link.busy_until } else { NEVER }
     }
 
     /// Applies a change to the link of a port.
@@ -354,7 +357,7 @@ impl Switch {
                 port: id,
                 data_bytes: fits(port.queue.data_bytes()),
                 control_bytes: fits(port.queue.control_bytes()),
-                sent_bytes: port.link.take_sent_bytes(),
+                sent_bytes: port.link.take_sent_bytes(&mut port.sampled_bytes),
             };
             if (sample.data_bytes, sample.control_bytes, sample.sent_bytes) != (0, 0, 0) {
                 samples.push(sample);
@@ -364,31 +367,50 @@ impl Switch {
 }
 
 impl Port {
-    /// Sends the packets whose transmission begins at `from` or later and before `end`. Adds those that the
-    /// link loses to `dropped`.
+    /// Takes in `packets`, which are in the order of arrival, and sends those whose transmission begins before `end`.
+    /// `may_wait` is false if no packet waits. Returns whether one waits afterwards.
     #[inline(always)]
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "inlined, like all code on the packet path; a struct of arguments would cost copies"
-    )]
-    fn send_between(
+    fn run<'p, J: Journal>(
         &mut self,
-        from: u64,
-        end: u64,
         id: u32,
-        config: &QueueConfig,
-        seed: u64,
-        changes: &mut Changes,
-        wires: &mut Wires,
-        dropped: &mut u64,
-    ) {
-        // One branch instead of two, as both would be hard to predict.
-        while (self.link.busy_until < end) & !self.queue.is_empty() {
-            // A packet that waits leaves as soon as the one before it has left.
-            let now = self.link.busy_until.max(from);
-            let Some(transit) = self.queue.dequeue(config, now) else { break };
-            changes.left(now, &transit);
-            self.link.launch(now, id, seed, &transit, wires, dropped);
+        may_wait: bool,
+        mut packets: impl Iterator<Item = &'p Arrival>,
+        end: u64,
+        env: &mut PortEnv<'_, J>,
+    ) -> bool {
+        let config = &env.queues[usize::from(self.config)];
+        let mut waits = may_wait && !self.queue.is_empty();
+        let mut last = 0;
+        loop {
+            let packet = packets.next();
+            // A packet that arrives when the link becomes free takes part in the choice of what leaves then, but not in
+            // a choice that the packet before it has brought about.
+            let until = packet.map_or(end, |packet| packet.at.max(last + 1));
+            // One branch instead of two, as both would be hard to predict.
+            while waits & (self.link.busy_until < until) {
+                // A packet that waits leaves as soon as the one before it has left.
+                let now = self.link.busy_until.max(last);
+                let Some(transit) = self.queue.dequeue(config, now) else { break };
+                waits = !self.queue.is_empty();
+                env.journal.left(now, &transit);
+                self.link.launch(now, id, env.seed, &transit, env.wires, &mut env.dropped);
+            }
+            let Some(Arrival { at, transit, .. }) = packet else { return waits };
+            last = *at;
+            // Again one branch.
+            if !waits & (self.link.busy_until <= last) & config.passes(transit) {
+                self.link.launch(last, id, env.seed, transit, env.wires, &mut env.dropped);
+                continue;
+            }
+            match self.queue.enqueue(config, last, *transit) {
+                Enqueued::Whole => env.journal.joined(last, transit),
+                Enqueued::Trimmed => {}
+                Enqueued::Dropped => {
+                    env.dropped += 1;
+                    env.wires.packets.lose(transit, last, id);
+                }
+            }
+            waits = !self.queue.is_empty();
         }
     }
 }

@@ -9,11 +9,27 @@ use super::order::Sorter;
 use super::packets::Transit;
 use crate::switch::Queued;
 
+/// Is told of data that joins and leaves the queues of a switch.
+pub(super) trait Journal {
+    /// Notes that `transit` has joined its queue at `at`, ps.
+    fn joined(&mut self, at: u64, transit: &Transit);
+    /// Notes that `transit` has left its queue at `at`, ps.
+    fn left(&mut self, at: u64, transit: &Transit);
+}
+
+/// Notes nothing.
+pub(super) struct NoJournal;
+
+impl Journal for NoJournal {
+    #[inline(always)]
+    fn joined(&mut self, _: u64, _: &Transit) {}
+    #[inline(always)]
+    fn left(&mut self, _: u64, _: &Transit) {}
+}
+
 /// The changes of the queues of one switch within a window. All switches of a shard use the same memory.
 #[derive(Default)]
 pub(super) struct Changes {
-    /// Whether changes are noted.
-    on: bool,
     /// Time, ps, and change, bytes.
     noted: Vec<(u64, i64)>,
     /// Keys by which the changes are put in order.
@@ -24,27 +40,19 @@ pub(super) struct Changes {
 /// Bits of a sort key that number the change. The other bits hold its time.
 const INDEX_BITS: u32 = 28;
 
+impl Journal for Changes {
+    #[inline]
+    fn joined(&mut self, at: u64, transit: &Transit) {
+        self.note(at, transit, 1);
+    }
+
+    #[inline]
+    fn left(&mut self, at: u64, transit: &Transit) {
+        self.note(at, transit, -1);
+    }
+}
+
 impl Changes {
-    pub(super) fn new(on: bool) -> Changes {
-        Changes { on, ..Changes::default() }
-    }
-
-    /// Notes that `transit` has joined its queue at `at`, ps.
-    #[inline]
-    pub(super) fn joined(&mut self, at: u64, transit: &Transit) {
-        if self.on {
-            self.note(at, transit, 1);
-        }
-    }
-
-    /// Notes that `transit` has left its queue at `at`, ps.
-    #[inline]
-    pub(super) fn left(&mut self, at: u64, transit: &Transit) {
-        if self.on {
-            self.note(at, transit, -1);
-        }
-    }
-
     fn note(&mut self, at: u64, transit: &Transit, sign: i64) {
         if transit.class() == Class::Data {
             self.noted.push((at, sign * i64::from(transit.size())));
@@ -113,9 +121,9 @@ mod tests {
 
     #[test]
     fn the_maximum_of_a_total_follows_time_and_not_the_order_of_ports() {
-        let mut changes = Changes::new(true);
         // One port holds 3 from 10 to 20, another 4 from 20 to 30, a third 2 from 5 to 25.
-        changes.noted = vec![(10, 3), (20, -3), (20, 4), (30, -4), (5, 2), (25, -2)];
+        let noted = vec![(10, 3), (20, -3), (20, 4), (30, -4), (5, 2), (25, -2)];
+        let mut changes = Changes { noted, ..Changes::default() };
         let mut total = Total::default();
         total.apply(&mut changes);
         assert_eq!(total.longest(40), 6);

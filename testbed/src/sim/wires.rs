@@ -30,7 +30,7 @@ pub(super) struct Inlet {
 #[derive(Clone, Copy)]
 pub(super) struct Arrival {
     pub(super) at: u64,
-    /// See [`Inlet`]. While a switch plans its window, the number of the output port instead.
+    /// See [`Inlet`].
     pub(super) rank: u32,
     pub(super) transit: Transit,
 }

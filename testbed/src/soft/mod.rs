@@ -187,7 +187,7 @@ impl<P: Port> SoftFabric<P> {
         options: SoftOptions,
         start: Time,
     ) -> Result<SoftFabric<P>, SoftError> {
-        config.check_classes()?;
+        config.check_ports()?;
         let links = Links::new(config, plan);
         let mut changes = changes(&links, &plan.events)?;
         changes.reverse();
@@ -474,7 +474,8 @@ impl<P: Port> SoftFabric<P> {
         let choice = match ports.len() {
             1 => 0,
             count => {
-                let backlogs = ports.iter().map(|port| self.outlets[port.0 as usize].backlog(now));
+                let packet = ticket;
+                let backlogs = ports.iter().map(|port| self.outlets[port.0 as usize].backlog(now, &packet));
                 steering.choose(*hasher, now, &mut ticket.flow_hash, count, backlogs)
             }
         };
@@ -516,8 +517,9 @@ fn outlet(config: &RunConfig, links: &Links<'_>, id: PortId) -> Outlet {
         Node::Host(host) => Sender::Host(host.0),
         Node::Switch(_) => {
             let last_hop = matches!(port.peer, Node::Host(_));
-            let queue = EgressQueue::new(last_hop, mark_seed(config.seed, id));
-            Sender::Switch { queue, config: links.queue(id) }
+            let queue_config = links.queue(id);
+            let queue = EgressQueue::new(&queue_config, last_hop, mark_seed(config.seed, id));
+            Sender::Switch { queue, config: queue_config }
         }
     };
     Outlet::new(sender, port.peer, port.reverse, links.spec(id))
@@ -552,7 +554,7 @@ fn frame_limits(
         large = large.saturating_add(on_link.div_ceil(config.wire_mtu()) + 1);
         small = small.saturating_add(on_link.div_ceil(u64::from(MIN_FRAME)) + 1);
         if let Sender::Switch { config: queue, .. } = &outlet.sender {
-            large += queue.data_limit.div_ceil(config.wire_mtu()) + 1;
+            large += u64::from(queue.priorities) * (queue.data_limit.div_ceil(config.wire_mtu()) + 1);
             small += queue.control_limit.div_ceil(u64::from(MIN_FRAME)) + 1;
         }
     }

@@ -92,15 +92,14 @@ impl Outlet {
         Departure { free_at, arrival }
     }
 
-    /// The bytes that wait here at `now`, ps. Hosts have queues of their own.
-    pub(super) fn backlog(&self, now: u64) -> Backlog {
+    /// The bytes that `packet` would wait for here at `now`, ps. Hosts have queues of their own.
+    pub(super) fn backlog(&self, now: u64, packet: &Ticket) -> Backlog {
         let unsent = self.condition.bytes_in(self.free_at.saturating_sub(now));
         match &self.sender {
             Sender::Host(_) => Backlog { bytes: unsent, data_limit: u64::MAX },
-            Sender::Switch { queue, config } => Backlog {
-                bytes: queue.data_bytes() + queue.control_bytes() + unsent,
-                data_limit: config.data_limit,
-            },
+            Sender::Switch { queue, config } => {
+                Backlog { bytes: queue.bytes_ahead_of(packet) + unsent, data_limit: config.data_limit }
+            }
         }
     }
 

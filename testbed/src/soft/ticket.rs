@@ -4,7 +4,7 @@ use core::net::IpAddr;
 
 use weft_stack::packet::{Addr, Class, Network};
 use weft_stack::spray::Entropy;
-use weft_stack::wire::class::{DscpClasses, PacketClass, TrimPoint};
+use weft_stack::wire::class::{DscpClasses, PacketClass, Priority};
 use weft_stack::wire::ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, EthernetView};
 use weft_stack::wire::ipv4::Ipv4View;
 use weft_stack::wire::ipv6::{self, Ipv6View};
@@ -31,6 +31,7 @@ pub(super) struct Ticket {
     size: u32,
     trimmed_size: u32,
     class: Class,
+    priority: Priority,
     /// Whether a queue has marked the packet and the mark is not written into the frame yet.
     pub(super) to_be_marked: bool,
     damaged: bool,
@@ -63,6 +64,11 @@ impl Queued for Ticket {
     #[inline]
     fn class(&self) -> Class {
         self.class
+    }
+
+    #[inline]
+    fn priority(&self) -> Priority {
+        self.priority
     }
 
     #[inline]
@@ -128,17 +134,16 @@ impl FrameHeaders {
 
     /// The ticket of the frame in `slot`, which goes from host `src` to host `dst`.
     pub(super) fn ticket(&self, classes: &DscpClasses, slot: u32, src: u32, dst: u32) -> Ticket {
-        let (class, trimmable) = match classes.classify(self.dscp) {
-            PacketClass::Trimmable => (Class::Data, true),
-            PacketClass::Control => (Class::Control, false),
-            other => match other.trim_point() {
-                Some(TrimPoint::Fabric) => (Class::Trimmed, false),
-                Some(TrimPoint::LastHop) => (Class::TrimmedLastHop, false),
-                None => (Class::Data, false),
-            },
+        let lowest = Priority::LOWEST;
+        let (class, priority, trimmable) = match classes.classify(self.dscp) {
+            PacketClass::Trimmable(priority) => (Class::Data, priority, true),
+            PacketClass::Control => (Class::Control, lowest, false),
+            PacketClass::Trimmed => (Class::Trimmed, lowest, false),
+            PacketClass::TrimmedLastHop => (Class::TrimmedLastHop, lowest, false),
+            PacketClass::Other(_) => (Class::Data, lowest, false),
         };
-        let net =
-            Network { src: Addr(src), dst: Addr(dst), entropy: self.entropy, class, ecn: false, hops: 0 };
+        let (src, to, entropy) = (Addr(src), Addr(dst), self.entropy);
+        let net = Network { src, dst: to, entropy, class, priority, ecn: false, hops: 0 };
         let size = on_the_wire(self.len);
         Ticket {
             slot,
@@ -147,6 +152,7 @@ impl FrameHeaders {
             size,
             trimmed_size: if trimmable { on_the_wire(self.trimmed_len).min(size) } else { size },
             class,
+            priority,
             to_be_marked: false,
             damaged: false,
         }

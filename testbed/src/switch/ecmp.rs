@@ -45,6 +45,7 @@ mod tests {
     use super::*;
     use weft_stack::packet::{Addr, Class};
     use weft_stack::spray::Entropy;
+    use weft_stack::wire::class::Priority;
 
     #[test]
     fn entropies_spread_evenly_and_switches_choose_independently() {
@@ -57,6 +58,7 @@ mod tests {
                 dst: Addr(9),
                 entropy: Entropy(entropy),
                 class: Class::Data,
+                priority: Priority::LOWEST,
                 ecn: false,
                 hops: 0,
             };
@@ -80,8 +82,15 @@ mod tests {
             let mut counts = [0i32; 64];
             for entropy in 0..128 {
                 let (src, dst) = (Addr(flow), Addr(flow ^ 512));
-                let net =
-                    Network { src, dst, entropy: Entropy(entropy), class: Class::Data, ecn: false, hops: 0 };
+                let net = Network {
+                    src,
+                    dst,
+                    entropy: Entropy(entropy),
+                    class: Class::Data,
+                    priority: Priority::LOWEST,
+                    ecn: false,
+                    hops: 0,
+                };
                 let hash = flow_hash(&net);
                 counts[(tor.choose(hash, 8) * 8 + agg.choose(hash, 8)) as usize] += 1;
             }

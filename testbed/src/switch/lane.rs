@@ -7,12 +7,13 @@ use super::queue::Queued;
 /// A growing ring buffer without unpredictable branches. With `VecDeque`, the branches on the lane and on
 /// emptiness would often be mispredicted.
 #[derive(Debug)]
+#[repr(C)]
 pub(super) struct Lane<P> {
-    /// Its length is a power of two, or zero.
-    slots: Vec<P>,
-    head: u32,
     len: u32,
+    head: u32,
     bytes: u64,
+    /// Their number is a power of two, or zero.
+    slots: Box<[P]>,
 }
 
 /// Initial number of slots.
@@ -20,7 +21,7 @@ const FEWEST: usize = 4;
 
 impl<P: Queued> Lane<P> {
     pub(super) fn new() -> Lane<P> {
-        Lane { slots: Vec::new(), head: 0, len: 0, bytes: 0 }
+        Lane { len: 0, head: 0, bytes: 0, slots: Box::default() }
     }
 
     #[inline]
@@ -48,9 +49,11 @@ impl<P: Queued> Lane<P> {
     /// Doubles the ring, filling the new slots with `filler`.
     #[cold]
     fn grow(&mut self, filler: P) {
-        self.slots.rotate_left(self.head as usize);
+        let mut slots = std::mem::take(&mut self.slots).into_vec();
+        slots.rotate_left(self.head as usize);
         self.head = 0;
-        self.slots.resize((2 * self.slots.len()).max(FEWEST), filler);
+        slots.resize((2 * slots.len()).max(FEWEST), filler);
+        self.slots = slots.into_boxed_slice();
     }
 
     #[inline]
@@ -77,6 +80,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use weft_stack::packet::Class;
+    use weft_stack::wire::class::Priority;
 
     #[derive(Clone, Copy, Debug, PartialEq)]
     struct Bytes(u32);
@@ -84,6 +88,9 @@ mod tests {
     impl Queued for Bytes {
         fn class(&self) -> Class {
             Class::Data
+        }
+        fn priority(&self) -> Priority {
+            Priority::LOWEST
         }
         fn size(&self) -> u32 {
             self.0

@@ -156,12 +156,13 @@ impl Steering {
     }
 }
 
-/// The bytes that wait at a port.
+/// The bytes that a packet would wait for at a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backlog {
-    /// Bytes of all waiting packets, and of the packet in transmission as far as it has not left.
+    /// Bytes that wait [before the packet](super::EgressQueue::bytes_ahead_of), and of the packet in transmission as far as it
+    /// has not left.
     pub bytes: u64,
-    /// Size of the data queue, bytes.
+    /// Size of the data queue of each priority, bytes.
     pub data_limit: u64,
 }
 

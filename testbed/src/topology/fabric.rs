@@ -201,7 +201,7 @@ impl Topology {
     /// [`Router::next_ports`](super::Router::next_ports). Never empty.
     pub fn next_ports(&self, switch: SwitchId, dst: HostId) -> NextPorts<'_> {
         match &self.kind {
-            Kind::Clos(clos) => NextPorts::Range(clos.router(switch, self).next_ports(dst)),
+            Kind::Clos(clos) => clos.router(switch, self).next_ports(dst),
             Kind::Graph(graph) => graph.routes.next_ports(switch, dst),
         }
     }

@@ -46,7 +46,7 @@ pub use generate::{
 pub use graph::{CableSpec, GraphError, GraphPart, GraphSpec, SwitchSpec};
 pub use graph_file::{GraphFileError, parse_graph, write_graph};
 pub use names::{LinkNameError, NamedLink};
-pub use route::{Distances, NextPorts, Router};
+pub use route::{ClosRouter, Distances, GraphRouter, NextPorts, Router};
 pub use shape::{Keyword, MAX_HOSTS, ShapeError, ShapeField};
 pub use topo_file::{TopoReason, TopologyError, parse_topo};
 

@@ -8,16 +8,13 @@ use super::fabric::Kind;
 use super::routes::Routes;
 use super::{HostId, PortId, PortRange, SwitchId, Topology};
 
-/// The routes of one switch.
+/// The routes of one switch. A caller with many packets can tell the two kinds apart once for all of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Router(Way);
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Way {
-    /// In a folded Clos, by arithmetic on host numbers: a few instructions per hop.
-    Arithmetic(ClosRouter),
-    /// In a graph, by a table that all its switches share.
-    Table { routes: Arc<Routes>, switch: SwitchId },
+pub enum Router {
+    /// In a folded Clos.
+    Clos(ClosRouter),
+    /// In a graph.
+    Graph(GraphRouter),
 }
 
 /// The ports that a switch may choose from for a destination. Never empty.
@@ -49,6 +46,15 @@ impl NextPorts<'_> {
         }
     }
 
+    /// The port that `choose` picks: given a number of ports above 1, it returns one below that number.
+    #[inline(always)]
+    pub fn pick(self, choose: impl FnOnce(u32) -> u32) -> PortId {
+        match self.len() {
+            1 => self.nth(0),
+            count => self.nth(choose(count)),
+        }
+    }
+
     /// The ports, in rising order.
     pub fn iter(self) -> impl ExactSizeIterator<Item = PortId> {
         (0..self.len()).map(move |i| self.nth(i))
@@ -59,28 +65,32 @@ impl Router {
     /// The ports by which the switch may forward a packet for `dst`, which must be an existing host: in a folded Clos
     /// the port or bundle that leads down to it, otherwise all ports that lead up; in a graph all ports on a shortest
     /// path.
-    #[inline(always)]
     pub fn next_ports(&self, dst: HostId) -> NextPorts<'_> {
-        match &self.0 {
-            Way::Arithmetic(router) => NextPorts::Range(router.next_ports(dst)),
-            Way::Table { routes, switch } => routes.next_ports(*switch, dst),
-        }
-    }
-
-    /// The port for `dst` that `choose` picks: given a number of ports above 1, it returns one below that number.
-    #[inline(always)]
-    pub fn route(&self, dst: HostId, choose: impl FnOnce(u32) -> u32) -> PortId {
-        let ports = self.next_ports(dst);
-        match ports.len() {
-            1 => ports.nth(0),
-            count => ports.nth(choose(count)),
+        match self {
+            Router::Clos(router) => router.next_ports(dst),
+            Router::Graph(router) => router.next_ports(dst),
         }
     }
 }
 
-/// The routes of a switch of a folded Clos.
+/// The routes of a switch of a graph: a table that all its switches share.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GraphRouter {
+    routes: Arc<Routes>,
+    switch: SwitchId,
+}
+
+impl GraphRouter {
+    /// See [`Router::next_ports`].
+    #[inline(always)]
+    pub fn next_ports(&self, dst: HostId) -> NextPorts<'_> {
+        self.routes.next_ports(self.switch, dst)
+    }
+}
+
+/// The routes of a switch of a folded Clos: arithmetic on host numbers, a few instructions per hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct ClosRouter {
+pub struct ClosRouter {
     /// The first of the hosts below the switch.
     first_host: u32,
     /// Number of hosts below the switch; they are numbered consecutively.
@@ -98,8 +108,14 @@ pub(super) struct ClosRouter {
 }
 
 impl ClosRouter {
-    #[inline]
-    pub(super) fn next_ports(&self, dst: HostId) -> PortRange {
+    /// See [`Router::next_ports`]: always a [`NextPorts::Range`].
+    #[inline(always)]
+    pub fn next_ports(&self, dst: HostId) -> NextPorts<'static> {
+        NextPorts::Range(self.range(dst))
+    }
+
+    #[inline(always)]
+    fn range(&self, dst: HostId) -> PortRange {
         let below = dst.0.wrapping_sub(self.first_host);
         if below >= self.hosts {
             return self.up;
@@ -176,9 +192,9 @@ impl Topology {
 
     /// The routes of `switch`. Panics if there is no such switch.
     pub fn router(&self, switch: SwitchId) -> Router {
-        Router(match &self.kind {
-            Kind::Clos(clos) => Way::Arithmetic(clos.router(switch, self)),
-            Kind::Graph(graph) => Way::Table { routes: Arc::clone(&graph.routes), switch },
-        })
+        match &self.kind {
+            Kind::Clos(clos) => Router::Clos(clos.router(switch, self)),
+            Kind::Graph(graph) => Router::Graph(GraphRouter { routes: Arc::clone(&graph.routes), switch }),
+        }
     }
 }

@@ -1,12 +1,16 @@
 //! A workload while generators add to it.
 
+use core::num::{NonZeroU16, NonZeroU32};
 use std::collections::BTreeMap;
 
 use weft_cc::{Span, Time};
+use weft_stack::wire::class::Priority;
 
+use super::pairs::Pairs;
 use super::spec::WorkloadSpecError;
 use super::{
-    Connection, Flow, MessageNumber, Start, Task, Trigger, TriggerIdx, TriggerKind, Workload, WorkloadError,
+    Background, BackgroundIdx, Connection, Flow, MessageNumber, Start, Task, Trigger, TriggerIdx,
+    TriggerKind, Workload, WorkloadError,
 };
 use crate::topology::{HostId, Topology};
 
@@ -23,6 +27,8 @@ pub struct Setting<'a> {
     pub topology: Option<&'a Topology>,
     /// Bytes of a flow where the description does not say it.
     pub bytes: u64,
+    /// How many times slower than described the fabric is. Rates of descriptions are divided by it.
+    pub slow: u32,
     /// Returns the text of the file of this name, or why it cannot be read.
     pub read: &'a dyn Fn(&str) -> Result<String, String>,
 }
@@ -43,11 +49,22 @@ pub(super) struct Draft {
     connections: Vec<Connection>,
     triggers: Vec<Trigger>,
     tasks: Vec<Task>,
+    /// The priority of connections that are added.
+    pub(super) priority: Priority,
+    backgrounds: Vec<Background>,
 }
 
 impl Draft {
     pub(super) fn new(hosts: u32) -> Draft {
-        Draft { hosts, flows: Vec::new(), connections: Vec::new(), triggers: Vec::new(), tasks: Vec::new() }
+        Draft {
+            hosts,
+            flows: Vec::new(),
+            connections: Vec::new(),
+            triggers: Vec::new(),
+            tasks: Vec::new(),
+            priority: Priority::LOWEST,
+            backgrounds: Vec::new(),
+        }
     }
 
     /// Makes room for about `more` flows over connections of their own.
@@ -68,8 +85,29 @@ impl Draft {
     /// Adds a connection.
     pub(super) fn connect(&mut self, src: u32, dst: u32) -> u32 {
         let index = self.connections.len() as u32;
-        self.connections.push(Connection { id: index + 1, src: HostId(src), dst: HostId(dst) });
+        let priority = self.priority;
+        self.connections
+            .push(Connection { priority, ..Connection::new(index + 1, HostId(src), HostId(dst)) });
         index
+    }
+
+    /// Adds a flow of background traffic over a connection of its own.
+    pub(super) fn background_flow(
+        &mut self,
+        (src, dst): (u32, u32),
+        kind: Background,
+        bytes: u64,
+        start: Start,
+    ) -> Result<(), WorkloadSpecError> {
+        let known = self.backgrounds.iter().position(|other| *other == kind);
+        let index = known.unwrap_or(self.backgrounds.len());
+        let index = BackgroundIdx::new(index).ok_or(WorkloadSpecError::TooManyBackgrounds)?;
+        if known.is_none() {
+            self.backgrounds.push(kind);
+        }
+        let connection = self.connect(src, dst);
+        self.connections[connection as usize].background = Some(index);
+        self.flow(connection, bytes, start, false).map(drop)
     }
 
     /// Adds a flow over `connection`, and returns its index. `message` says whether the connection has other flows.
@@ -84,7 +122,7 @@ impl Draft {
         if index as u64 >= MAX_FLOWS {
             return Err(WorkloadSpecError::TooManyFlows { flows: MAX_FLOWS + 1 });
         }
-        let Connection { id, src, dst } = self.connections[connection as usize];
+        let Connection { id, src, dst, .. } = self.connections[connection as usize];
         self.flows.push(Flow {
             id,
             connection,
@@ -152,27 +190,62 @@ impl Draft {
         self.flows.shrink_to_fit();
         self.connections.shrink_to_fit();
         self.triggers.shrink_to_fit();
-        let Draft { hosts, flows, connections, triggers, tasks } = self;
+        let Draft { hosts, flows, connections, triggers, tasks, backgrounds, .. } = self;
         let workload = Workload::new(hosts, flows, connections, triggers, Vec::new())?;
+        let workload = workload.with_backgrounds(backgrounds)?;
         Ok(if tasks.is_empty() { workload } else { workload.with_tasks(tasks, sources) })
     }
 }
 
-/// Connections that the messages of a pair of hosts share in turn.
+/// How the messages of a pair of hosts share connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sharing {
+    /// Each message has a connection of its own.
+    None,
+    /// They take turns on so many connections.
+    Turns(NonZeroU32),
+    /// Each takes the least loaded of so many connections.
+    LeastLoaded(NonZeroU16),
+}
+
+impl Sharing {
+    /// Takes `connections` and `pick`.
+    pub(super) fn parse(pairs: &mut Pairs<'_>) -> Result<Sharing, WorkloadSpecError> {
+        let connections = pairs.count("connections")?.and_then(NonZeroU32::new);
+        let least_loaded = pairs.read("pick", "turn or least-loaded", |text| match text {
+            "turn" => Some(false),
+            "least-loaded" => Some(true),
+            _ => None,
+        })?;
+        match (connections, least_loaded) {
+            (None, None) => Ok(Sharing::None),
+            (None, Some(_)) => {
+                Err(WorkloadSpecError::value("pick", "expected connections=N with it".to_owned()))
+            }
+            (Some(size), Some(true)) => {
+                let expected =
+                    || WorkloadSpecError::value("connections", format!("`{size}`; expected at most 65535"));
+                NonZeroU16::try_from(size).map(Sharing::LeastLoaded).map_err(|_| expected())
+            }
+            (Some(size), _) => Ok(Sharing::Turns(size)),
+        }
+    }
+}
+
+/// The connections that messages of pairs of hosts share.
 pub(super) struct Pool {
-    /// Connections of each pair; 0: each message has a connection of its own.
-    size: u32,
+    sharing: Sharing,
     /// The first connection of each pair, and the number of messages so far. The connections of a pair follow each
     /// other where they are opened together.
     pairs: BTreeMap<(u32, u32), (Vec<u32>, u32)>,
 }
 
 impl Pool {
-    pub(super) fn new(size: u32) -> Pool {
-        Pool { size, pairs: BTreeMap::new() }
+    pub(super) fn new(sharing: Sharing) -> Pool {
+        Pool { sharing, pairs: BTreeMap::new() }
     }
 
-    /// Adds a flow over the connection of the pair whose turn it is, and returns its index.
+    /// Adds a flow over a connection of the pair, and returns its index.
     pub(super) fn flow(
         &mut self,
         draft: &mut Draft,
@@ -180,14 +253,18 @@ impl Pool {
         bytes: u64,
         start: Start,
     ) -> Result<u32, WorkloadSpecError> {
-        if self.size == 0 {
-            return draft.lone_flow(src, dst, bytes, start);
-        }
+        let (turns, behind_each) = match self.sharing {
+            Sharing::None => return draft.lone_flow(src, dst, bytes, start),
+            Sharing::Turns(count) => (count.get(), NonZeroU16::MIN),
+            Sharing::LeastLoaded(count) => (1, count),
+        };
         let (connections, sent) = self.pairs.entry((src, dst)).or_default();
-        let turn = (*sent % self.size) as usize;
-        *sent = (*sent + 1) % self.size;
+        let turn = (*sent % turns) as usize;
+        *sent = (*sent + 1) % turns;
         if turn == connections.len() {
-            connections.push(draft.connect(src, dst));
+            let connection = draft.connect(src, dst);
+            draft.connections[connection as usize].pool = behind_each;
+            connections.push(connection);
         }
         draft.flow(connections[turn], bytes, start, true)
     }

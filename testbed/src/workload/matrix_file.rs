@@ -1,14 +1,17 @@
 //! The `.cm` connection matrix of uet-htsim. [`CmReader`] documents the format.
 
+use core::num::NonZeroU16;
+use core::str::FromStr;
 use std::collections::BTreeSet;
 
 use thiserror::Error;
-use weft_cc::Time;
+use weft_cc::{Rate, Time};
+use weft_stack::wire::class::Priority;
 
 use super::numbering::Numbering;
 use super::{
-    Connection, Flow, LinkFailure, MAX_FLOW_BYTES, MessageNumber, Start, Subject, Trigger, TriggerIdx,
-    TriggerKind, Workload, WorkloadReason,
+    Background, BackgroundIdx, Connection, Flow, LinkFailure, MAX_BACKGROUNDS, MAX_FLOW_BYTES, MessageNumber,
+    Start, Subject, Trigger, TriggerIdx, TriggerKind, Workload, WorkloadReason,
 };
 use crate::topology::{HostId, MAX_HOSTS};
 use weft_cc::units::scaled;
@@ -33,6 +36,8 @@ pub struct CmOptions {
     pub hosts: Option<u32>,
     /// The unit of `start`.
     pub start_unit: StartUnit,
+    /// Whether `prio` is ignored, as by uet-htsim's UEC program: all flows have the lowest priority.
+    pub ignore_prio: bool,
 }
 
 /// Why a `.cm` file is refused.
@@ -122,17 +127,23 @@ pub enum CmReason {
     /// A trigger is named but not defined.
     #[error("trigger {0} is not defined")]
     UndefinedTrigger(u32),
-    /// A flow has another priority than the flows before it.
+    /// A flow has another `prio` than the flows before it, and one of the two is not the number of a priority.
     #[error(
-        "`prio` is {found} here and {others} before: all flows have the same priority (without `prio` it is \
-         {DEFAULT_PRIORITY})"
+        "`prio` is {found} here and {others} before: expected 0 to 7, or the same for all flows (without `prio` it is \
+         {DEFAULT_PRIORITY}, which means 0)"
     )]
     Priority {
-        /// The flow's priority.
+        /// The number here.
         found: u32,
-        /// The priority of the flows before it.
+        /// The number of the first flow.
         others: u32,
     },
+    /// Two messages of a connection differ in what is said of their connection.
+    #[error("the messages of flow {0} differ; expected the same `prio`, `rate`, `path` and `pool` on each")]
+    OtherTreatment(u32),
+    /// There is background traffic of too many rates and paths.
+    #[error("flows of more than {MAX_BACKGROUNDS} different rates and paths")]
+    TooManyBackgrounds,
     /// The flows and triggers do not make a workload.
     #[error(transparent)]
     Workload(#[from] WorkloadReason),
@@ -146,7 +157,7 @@ pub enum CmReason {
 ///
 /// ```text
 /// SRC->DST [id N] [msg [N]] start TIME | trigger N  size BYTES
-///          [send_done_trigger N] [recv_done_trigger N] [prio N]
+///          [send_done_trigger N] [recv_done_trigger N] [prio N] [rate N [path N]] [pool N]
 /// trigger id N oneshot | multishot | barrier count N  [at TIME] [delay TIME] [then N]
 /// failure switch_type TOR|AGG|CORE switch_id N link_id N
 /// ```
@@ -162,8 +173,14 @@ pub enum CmReason {
 /// - **at**, **delay** and **then** are not known to uet-htsim: a trigger with `at` is activated at a time, one with
 ///   `delay` starts its flows so long after its activation, as after a computation, and `then` names a trigger that it
 ///   activates when it starts its flows. Times are in the unit of **start**.
-/// - **prio** is the same for all flows, as nothing here prefers one to another. (uet-htsim's UEC program reads the word and
-///   does not use it; its NDP program grants credit in that order.)
+/// - **prio** is the flow's [`Priority`] in switches, 0 to 7; 0 without it. Matrices written for uet-htsim may have any other
+///   number if it is the same for all flows: it then says nothing. (uet-htsim's UEC program reads the word and does not
+///   use it; its NDP program grants credit in that order.) [`CmOptions::ignore_prio`] ignores the word.
+/// - **rate** and **path** make the flow [`Background`] traffic of so many bits per second, with this entropy. uet-htsim does
+///   not know them.
+///
+/// - **pool** is the number of connections behind an id: each message takes the least loaded one ([`Connection::pool`]).
+///   uet-htsim does not know it.
 ///
 /// The reader is stricter than uet-htsim: sizes must be given, counts must be right, the
 /// header must have no unknown words, and every flow must be able to start.
@@ -215,6 +232,14 @@ type Fault = (u32, CmReason);
 /// The priority of flows without `prio`, as in uet-htsim.
 const DEFAULT_PRIORITY: u32 = 2_000_000;
 
+/// The priority of this number, if there is one; [`DEFAULT_PRIORITY`] stands for the lowest.
+fn numbered(prio: u32) -> Option<Priority> {
+    match prio {
+        DEFAULT_PRIORITY => Some(Priority::LOWEST),
+        _ => u8::try_from(prio).ok().and_then(Priority::new),
+    }
+}
+
 /// The words of the header.
 const HEADER: [&str; 4] = ["Nodes", "Connections", "Triggers", "Failures"];
 
@@ -226,7 +251,8 @@ struct Draft {
     header: [Option<(u32, u32)>; 4],
     in_body: bool,
     flows: Vec<Flow>,
-    /// The priority of the flows so far.
+    backgrounds: Vec<Background>,
+    /// The `prio` of the first flow.
     priority: Option<u32>,
     /// The line of each flow.
     flow_lines: Numbering,
@@ -317,7 +343,8 @@ impl Draft {
             .and_then(|(src, dst)| Some((HostId(number(src)?), HostId(number(dst)?))))
             .ok_or_else(|| (line, CmReason::BadArrow(arrow.to_owned())))?;
         let words = FlowWords::read(words, self.options.start_unit)?;
-        self.priority(words.priority.unwrap_or(DEFAULT_PRIORITY)).map_err(|reason| (line, reason))?;
+        let priority =
+            self.priority(words.priority.unwrap_or(DEFAULT_PRIORITY)).map_err(|reason| (line, reason))?;
         let mut mention = |id: Option<u32>| id.map(|id| self.triggers.mention(id, line));
         let start = match (words.start, mention(words.trigger)) {
             (Some(time), None) => Start::At(time),
@@ -327,7 +354,14 @@ impl Draft {
         };
         let (on_sent, on_received) = (mention(words.send_done), mention(words.recv_done));
         let bytes = words.size.ok_or((line, CmReason::Missing("size")))?;
-        let connection = self.connection(line, words.id, words.message, src, dst)?;
+        let background = self.background(&words).map_err(|reason| (line, reason))?;
+        let connection = Connection {
+            priority,
+            background,
+            pool: words.pool.unwrap_or(NonZeroU16::MIN),
+            ..Connection::new(words.id.unwrap_or(0), src, dst)
+        };
+        let connection = self.connection(line, words.id, words.message, connection)?;
         self.flow_lines.insert(self.flows.len() as u32, line);
         self.flows.push(Flow {
             id: words.id.unwrap_or(0),
@@ -343,10 +377,34 @@ impl Draft {
         Ok(())
     }
 
-    /// Refuses a flow whose priority is not that of the flows before it.
-    fn priority(&mut self, found: u32) -> Result<(), CmReason> {
+    /// The background traffic that a flow is, which is added if it is new.
+    fn background(&mut self, words: &FlowWords) -> Result<Option<BackgroundIdx>, CmReason> {
+        let rate = match (words.rate, words.path) {
+            (Some(rate), _) => Rate::from_bps(rate),
+            (None, None) => return Ok(None),
+            (None, Some(_)) => return Err(CmReason::Missing("rate")),
+        };
+        let kind = Background { rate, path: words.path };
+        let known = self.backgrounds.iter().position(|other| *other == kind);
+        let index = BackgroundIdx::new(known.unwrap_or(self.backgrounds.len()));
+        let index = index.ok_or(CmReason::TooManyBackgrounds)?;
+        if known.is_none() {
+            self.backgrounds.push(kind);
+        }
+        Ok(Some(index))
+    }
+
+    /// The priority of a flow whose `prio` is `found`.
+    fn priority(&mut self, found: u32) -> Result<Priority, CmReason> {
+        if self.options.ignore_prio {
+            return Ok(Priority::LOWEST);
+        }
         let others = *self.priority.get_or_insert(found);
-        if found == others { Ok(()) } else { Err(CmReason::Priority { found, others }) }
+        match (numbered(found), numbered(others)) {
+            (Some(priority), Some(_)) => Ok(priority),
+            _ if found == others => Ok(Priority::LOWEST),
+            _ => Err(CmReason::Priority { found, others }),
+        }
     }
 
     /// The index of the flow's connection, which is added if it is new.
@@ -355,21 +413,25 @@ impl Draft {
         line: u32,
         id: Option<u32>,
         message: Option<MessageNumber>,
-        src: HostId,
-        dst: HostId,
+        new: Connection,
     ) -> Result<u32, Fault> {
         let next = self.connections.len() as u32;
         let known = id.and_then(|id| self.connection_of.get(id));
         if let (Some(id), None) = (id, known) {
             self.connection_of.insert(id, next);
         }
-        let (id, index) = (id.unwrap_or(0), known.unwrap_or(next));
+        let (id, index) = (new.id, known.unwrap_or(next));
         match self.connections.get(index as usize) {
-            None => self.connections.push(Connection { id, src, dst }),
-            Some(old) if (old.src, old.dst) != (src, dst) => {
+            None => self.connections.push(new),
+            Some(old) if (old.src, old.dst) != (new.src, new.dst) => {
                 return Err((line, CmReason::OtherHosts { id, src: old.src.0, dst: old.dst.0 }));
             }
             Some(_) if message.is_none() => return Err((line, CmReason::RepeatedFlow(id))),
+            Some(old)
+                if (old.priority, old.background, old.pool) != (new.priority, new.background, new.pool) =>
+            {
+                return Err((line, CmReason::OtherTreatment(id)));
+            }
             Some(_) => {}
         }
         if let Some(message) = message.map(MessageNumber::get).filter(|&m| m > 0)
@@ -446,8 +508,9 @@ impl Draft {
         };
         let triggers = self.order_triggers()?;
         self.number_flows();
-        let Draft { flows, connections, failures, flow_lines, triggers: table, .. } = self;
-        Workload::new(hosts, flows, connections, triggers, failures).map_err(|error| {
+        let Draft { flows, connections, failures, flow_lines, triggers: table, backgrounds, .. } = self;
+        let workload = Workload::new(hosts, flows, connections, triggers, failures);
+        workload.and_then(|workload| workload.with_backgrounds(backgrounds)).map_err(|error| {
             let line = match error.subject {
                 Subject::Whole => 1,
                 Subject::Flow(i) => flow_lines.get(i as u32).unwrap_or(1),
@@ -513,6 +576,10 @@ struct FlowWords {
     send_done: Option<u32>,
     recv_done: Option<u32>,
     priority: Option<u32>,
+    /// Bits per second.
+    rate: Option<u64>,
+    path: Option<u16>,
+    pool: Option<NonZeroU16>,
 }
 
 impl FlowWords {
@@ -532,6 +599,9 @@ impl FlowWords {
                     words.once("recv_done_trigger", &mut found.recv_done, Words::positive)?;
                 }
                 "prio" => words.once("prio", &mut found.priority, Words::number)?,
+                "rate" => words.once("rate", &mut found.rate, Words::rate)?,
+                "path" => words.once("path", &mut found.path, Words::path)?,
+                "pool" => words.once("pool", &mut found.pool, |w, name| w.value(name, number_of))?,
                 _ => return Err(words.unknown(word)),
             }
         }
@@ -581,6 +651,14 @@ impl<'a> Words<'a> {
         self.value(name, number)
     }
 
+    fn rate(&mut self, name: &'static str) -> Result<u64, Fault> {
+        self.value(name, |text| number_of(text).filter(|&bps| bps > 0))
+    }
+
+    fn path(&mut self, name: &'static str) -> Result<u16, Fault> {
+        self.value(name, |text| number_of(text).filter(|&path| path < 1 << 14))
+    }
+
     fn positive(&mut self, name: &'static str) -> Result<u32, Fault> {
         self.value(name, |text| number(text).filter(|&n| n > 0))
     }
@@ -625,5 +703,10 @@ impl<'a> Words<'a> {
 
 /// Parses an unsigned whole number of 32 bits.
 fn number(text: &str) -> Option<u32> {
+    number_of(text)
+}
+
+/// A number without a sign.
+fn number_of<N: FromStr>(text: &str) -> Option<N> {
     if text.bytes().all(|b| b.is_ascii_digit()) { text.parse().ok() } else { None }
 }

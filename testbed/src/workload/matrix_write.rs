@@ -3,8 +3,9 @@
 use core::fmt;
 
 use weft_cc::Span;
+use weft_stack::wire::class::Priority;
 
-use super::{MessageNumber, Start, TriggerIdx, TriggerKind, Workload};
+use super::{Background, MessageNumber, Start, TriggerIdx, TriggerKind, Workload};
 
 impl Workload {
     /// Writes the workload as a `.cm` file with start times in microseconds. Reading the file gives the same
@@ -49,7 +50,7 @@ impl Workload {
 
     fn write_flows(&self, out: &mut impl fmt::Write) -> fmt::Result {
         let id = |t: TriggerIdx| self.triggers()[t.index()].id;
-        for flow in self.flows() {
+        for (index, flow) in self.flows().iter().enumerate() {
             write!(out, "{}->{} id {}", flow.src.0, flow.dst.0, flow.id)?;
             match flow.message.map(MessageNumber::get) {
                 None => {}
@@ -67,7 +68,18 @@ impl Workload {
             if let Some(t) = flow.on_received {
                 write!(out, " recv_done_trigger {}", id(t))?;
             }
-            writeln!(out)?;
+            match self.connections()[flow.connection as usize].priority {
+                Priority::LOWEST => {}
+                priority => write!(out, " prio {}", priority.number())?,
+            }
+            if let Some(Background { rate, path }) = self.background_of(index) {
+                write!(out, " rate {}", rate.as_bps())?;
+                path.map_or(Ok(()), |path| write!(out, " path {path}"))?;
+            }
+            match self.connections()[flow.connection as usize].pool.get() {
+                1 => writeln!(out)?,
+                connections => writeln!(out, " pool {connections}")?,
+            }
         }
         Ok(())
     }

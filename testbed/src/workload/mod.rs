@@ -14,6 +14,7 @@
 //! A [`Task`] is a set of flows that make up one operation, such as a request and its response or an iteration of a
 //! collective. Reports give the time of each.
 
+mod background;
 mod collective;
 mod draft;
 mod generate;
@@ -39,10 +40,11 @@ pub use sizes::{BUILT_IN_SIZES, BuiltInSizes, SizeDistribution, Sizes, SizesErro
 pub use spec::{GENERATORS, Generator, Parameter, WorkloadSpec, WorkloadSpecError};
 pub use trigger::{Fired, TriggerBank};
 
-use core::num::NonZeroU32;
+use core::num::{NonZeroU8, NonZeroU16, NonZeroU32};
 
 use thiserror::Error;
-use weft_cc::{Span, Time};
+use weft_cc::{Rate, Span, Time};
+use weft_stack::wire::class::Priority;
 
 use crate::topology::HostId;
 
@@ -52,6 +54,9 @@ pub const MAX_MESSAGE_BYTES: u64 = u32::MAX as u64;
 
 /// Maximum size of a flow, bytes: 64 PiB, so that sums of sizes are exact.
 pub const MAX_FLOW_BYTES: u64 = 1 << 56;
+
+/// Maximum number of kinds of background traffic. Each takes one of the 256 zones of endpoints.
+pub const MAX_BACKGROUNDS: usize = 254;
 
 /// Maximum number of flows, and of triggers: an index takes 31 bits.
 const MAX_ITEMS: usize = 1 << 31;
@@ -133,7 +138,7 @@ pub struct Flow {
 }
 
 // A workload may have millions of flows.
-const _: () = assert!(size_of::<Flow>() <= 56 && size_of::<Connection>() <= 12);
+const _: () = assert!(size_of::<Flow>() <= 56 && size_of::<Connection>() <= 16);
 
 /// A connection: its messages share one pair of hosts and one congestion control state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,6 +149,51 @@ pub struct Connection {
     pub src: HostId,
     /// The receiving host.
     pub dst: HostId,
+    /// The priority of its data in switches.
+    pub priority: Priority,
+    /// Whether it is background traffic.
+    pub background: Option<BackgroundIdx>,
+    /// Number of connections that stand behind it, at least 1. Each message takes the one with the fewest bytes of messages
+    /// that are not complete, when it starts.
+    pub pool: NonZeroU16,
+}
+
+impl Connection {
+    /// A connection for data of the lowest priority, and no pool of them.
+    pub const fn new(id: u32, src: HostId, dst: HostId) -> Connection {
+        Connection { id, src, dst, priority: Priority::LOWEST, background: None, pool: NonZeroU16::MIN }
+    }
+}
+
+/// The index of background traffic of one kind in [`Workload::backgrounds`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BackgroundIdx(NonZeroU8);
+
+impl BackgroundIdx {
+    /// The kind number `index`, counted from 0; `None` if there cannot be so many.
+    pub const fn new(index: usize) -> Option<BackgroundIdx> {
+        if index >= MAX_BACKGROUNDS {
+            return None;
+        }
+        match NonZeroU8::new(index as u8 + 1) {
+            Some(n) => Some(BackgroundIdx(n)),
+            None => None,
+        }
+    }
+
+    /// The index, counted from 0.
+    pub const fn index(self) -> usize {
+        self.0.get() as usize - 1
+    }
+}
+
+/// Background traffic: flows that are sent at a constant rate, without congestion control.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Background {
+    /// The rate of each flow, payload in bits per second.
+    pub rate: Rate,
+    /// The entropy of all its packets; `None`: each connection draws one.
+    pub path: Option<u16>,
 }
 
 /// The reaction of a trigger to activations.
@@ -218,6 +268,7 @@ pub struct Workload {
     /// In the order of their flows.
     tasks: Vec<Task>,
     sources: Vec<String>,
+    backgrounds: Vec<Background>,
 }
 
 /// The subject of a [`WorkloadError`].
@@ -335,9 +386,22 @@ impl Workload {
             first_target,
             tasks: Vec::new(),
             sources: Vec::new(),
+            backgrounds: Vec::new(),
         };
         workload.check_triggers()?;
         Ok(workload)
+    }
+
+    /// The same with the kinds of background traffic that its connections refer to.
+    ///
+    /// # Errors
+    /// A connection refers to one that does not exist.
+    pub fn with_backgrounds(self, backgrounds: Vec<Background>) -> Result<Workload, WorkloadError> {
+        let exists = |c: &Connection| c.background.is_none_or(|kind| kind.index() < backgrounds.len());
+        if !self.connections.iter().all(exists) || backgrounds.len() > MAX_BACKGROUNDS {
+            return Err(WorkloadError { subject: Subject::Whole, reason: WorkloadReason::Dangling });
+        }
+        Ok(Workload { backgrounds, ..self })
     }
 
     /// The same with tasks, which are in the order of their flows and have none in common, and whose descriptions are
@@ -374,6 +438,23 @@ impl Workload {
     /// The connections, in the order of their first flows.
     pub fn connections(&self) -> &[Connection] {
         &self.connections
+    }
+
+    /// The kinds of background traffic.
+    pub fn backgrounds(&self) -> &[Background] {
+        &self.backgrounds
+    }
+
+    /// The background traffic that the flow with this index is, if it is.
+    pub fn background_of(&self, flow: usize) -> Option<Background> {
+        let kind = self.connections[self.flows.get(flow)?.connection as usize].background?;
+        self.backgrounds.get(kind.index()).copied()
+    }
+
+    /// Number of priorities that its connections need: one more than the number of the highest.
+    pub fn priorities(&self) -> u8 {
+        let highest = self.connections.iter().map(|connection| connection.priority).max();
+        highest.unwrap_or_default().number() + 1
     }
 
     /// The triggers, which start flows after other flows.

@@ -6,7 +6,7 @@ use std::collections::BinaryHeap;
 use weft_cc::{Span, Time};
 use weft_stack::rng::Rng;
 
-use super::draft::{Done, Draft, MAX_FLOWS, Pool, Setting};
+use super::draft::{Done, Draft, MAX_FLOWS, Pool, Setting, Sharing};
 use super::pairs::Pairs;
 use super::partners::{LoadOf, Partners};
 use super::random::{exponential, lognormal};
@@ -114,7 +114,7 @@ pub(super) struct OpenLoop {
     extent: Extent,
     start: Span,
     intra: Option<f64>,
-    connections: u32,
+    sharing: Sharing,
 }
 
 impl OpenLoop {
@@ -135,7 +135,7 @@ impl OpenLoop {
             extent: Extent::parse(pairs, "flows")?,
             start: pairs.span("start")?.unwrap_or(Span::ZERO),
             intra: pairs.decimal("intra", "a share from 0 to 1, such as 0.8", share)?,
-            connections: pairs.count("connections")?.unwrap_or(0),
+            sharing: Sharing::parse(pairs)?,
         })
     }
 
@@ -177,7 +177,7 @@ impl OpenLoop {
         let gap = mean / (self.load * capacity) * 1e12;
         let flows_each = if response.is_some() { 2 } else { 1 };
         draft.reserve(self.extent.expected(gap).saturating_mul(flows_each))?;
-        let mut pool = Pool::new(self.connections);
+        let mut pool = Pool::new(self.sharing);
         let begin = self.start.as_ps();
         let mean_gap = gap * f64::from(setting.hosts);
         let mut next: BinaryHeap<Reverse<(u64, u32)>> = (0..setting.hosts)
@@ -225,7 +225,7 @@ pub(super) struct Bursts {
     extent: Extent,
     start: Span,
     jitter: Span,
-    connections: u32,
+    sharing: Sharing,
 }
 
 /// How often bursts come.
@@ -264,7 +264,7 @@ impl Bursts {
             extent: Extent::parse(pairs, "bursts")?,
             start: pairs.span("start")?.unwrap_or(Span::ZERO),
             jitter: pairs.span("jitter")?.unwrap_or(Span::ZERO),
-            connections: pairs.count("connections")?.unwrap_or(0),
+            sharing: Sharing::parse(pairs)?,
         })
     }
 
@@ -294,7 +294,7 @@ impl Bursts {
         }
         draft
             .reserve(self.extent.expected(gap).saturating_mul(u64::from(self.senders)).min(MAX_FLOWS + 1))?;
-        let mut pool = Pool::new(self.connections);
+        let mut pool = Pool::new(self.sharing);
         let mut order: Vec<u32> = (0..setting.hosts).collect();
         let begin = self.start.as_ps();
         let mut at = begin;

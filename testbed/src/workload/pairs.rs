@@ -1,7 +1,8 @@
 //! The settings of a generator in its description: `NAME:value,key=value,…`.
 
-use weft_cc::Span;
-use weft_cc::units::{parse_bytes, parse_span};
+use weft_cc::units::{parse_bytes, parse_rate, parse_span};
+use weft_cc::{Rate, Span};
+use weft_stack::wire::class::Priority;
 
 use super::sizes::Sizes;
 use super::spec::{Generator, WorkloadSpecError};
@@ -93,6 +94,17 @@ impl<'a> Pairs<'a> {
             let plain = text.bytes().all(|b| b.is_ascii_digit() || b == b'.');
             text.parse().ok().filter(|n| plain && accepts(*n))
         })
+    }
+
+    /// Takes a priority.
+    pub(super) fn priority(&mut self, key: &'static str) -> Result<Option<Priority>, WorkloadSpecError> {
+        self.read(key, "a number from 0 to 7", |text| Priority::new(digits(text)?.parse().ok()?))
+    }
+
+    /// Takes a rate.
+    pub(super) fn rate(&mut self, key: &'static str) -> Result<Option<Rate>, WorkloadSpecError> {
+        let read = |text| parse_rate(text).map_err(|e| WorkloadSpecError::value(key, e.to_string()));
+        self.text(key).map(read).transpose()
     }
 
     /// Takes a length of time.

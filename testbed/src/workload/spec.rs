@@ -5,13 +5,15 @@ use core::str::FromStr;
 
 use thiserror::Error;
 use weft_stack::rng::Rng;
+use weft_stack::wire::class::Priority;
 
+use super::background::ConstantBitRate;
 use super::collective::{Collective, ITERATION_KEYS, Operation};
 use super::draft::{Draft, MAX_FLOWS, Setting};
 use super::generate::Once;
 use super::open_loop::{Arrivals, Bursts, OpenLoop, sigma};
 use super::pairs::{Pairs, digits};
-use super::{Workload, WorkloadError};
+use super::{MAX_BACKGROUNDS, Workload, WorkloadError};
 
 /// A setting of a generator.
 #[derive(Clone, Copy, Debug)]
@@ -70,6 +72,8 @@ const OF: Parameter = parameter(
 const SIZES: Parameter =
     parameter("sizes", "NAME|FILE|bytes", "that of --size", "the distribution of the sizes of flows");
 const DURATION: Parameter = parameter("duration", "time", "", "how long there are arrivals");
+const DURATION_OF_ONE: Parameter =
+    parameter("duration", "time", "", "how long it sends, if nothing holds it up");
 const INTRA: Parameter = parameter(
     "intra",
     "share",
@@ -80,7 +84,19 @@ const CONNECTIONS: Parameter = parameter(
     "connections",
     "N",
     "one for each flow",
-    "flows of a pair of hosts are messages that take turns on so many connections",
+    "flows of a pair of hosts are messages on so many connections",
+);
+const PICK: Parameter = parameter(
+    "pick",
+    "turn|least-loaded",
+    "turn",
+    "messages take turns on them, or each takes the one with the fewest bytes outstanding",
+);
+const PRIORITY: Parameter = parameter(
+    "priority",
+    "0–7",
+    "0",
+    "priority of the flows in switches, which send those of a higher number first",
 );
 const SIGMA: Parameter = parameter(
     "sigma",
@@ -107,7 +123,7 @@ pub const GENERATORS: &[Generator] = &[
         form: "incast:N[,key=value…]",
         about: "N hosts, each one flow to the same other host",
         source: "SMaRTT §IV",
-        parameters: &[SIZE, START, JITTER],
+        parameters: &[SIZE, START, JITTER, PRIORITY],
         parse: |pairs| {
             let senders = number(pairs, "incast")?;
             Ok(Kind::Incast { senders, once: Once::parse(pairs)? })
@@ -118,7 +134,7 @@ pub const GENERATORS: &[Generator] = &[
         form: "permutation[:key=value…]",
         about: "every host sends to one other and receives from one other",
         source: "SMaRTT §IV",
-        parameters: &[SIZE, START, JITTER],
+        parameters: &[SIZE, START, JITTER, PRIORITY],
         parse: |pairs| match pairs.first() {
             Some(_) => Err(WorkloadSpecError::NoNumber),
             None => Ok(Kind::Permutation(Once::parse(pairs)?)),
@@ -129,7 +145,16 @@ pub const GENERATORS: &[Generator] = &[
         form: "all-to-all:K[,key=value…]",
         about: "every host sends to each other host, at most K flows at a time",
         source: "SMaRTT §IV-C",
-        parameters: &[SIZE, START, JITTER, ITERATIONS[0], ITERATIONS[1], ITERATIONS[2], ITERATIONS[3]],
+        parameters: &[
+            SIZE,
+            START,
+            JITTER,
+            ITERATIONS[0],
+            ITERATIONS[1],
+            ITERATIONS[2],
+            ITERATIONS[3],
+            PRIORITY,
+        ],
         parse: |pairs| {
             let window = number(pairs, "all-to-all")?;
             if ITERATION_KEYS.iter().any(|key| pairs.has(key)) {
@@ -143,7 +168,16 @@ pub const GENERATORS: &[Generator] = &[
         form: "all-reduce:ring|tree|doubling[,key=value…]",
         about: "ranks reduce a vector of `size` bytes around a ring, over a binomial tree, or by recursive doubling",
         source: "Thakur et al., IJHPCA 2005; Patarasuk and Yuan, JPDC 2009",
-        parameters: &[SIZE, START, JITTER, ITERATIONS[0], ITERATIONS[1], ITERATIONS[2], ITERATIONS[3]],
+        parameters: &[
+            SIZE,
+            START,
+            JITTER,
+            ITERATIONS[0],
+            ITERATIONS[1],
+            ITERATIONS[2],
+            ITERATIONS[3],
+            PRIORITY,
+        ],
         parse: |pairs| Ok(Kind::Collective(Collective::parse_all_reduce(pairs)?)),
     },
     Generator {
@@ -160,6 +194,8 @@ pub const GENERATORS: &[Generator] = &[
             START,
             INTRA,
             CONNECTIONS,
+            PICK,
+            PRIORITY,
         ],
         parse: |pairs| Ok(Kind::OpenLoop(OpenLoop::parse(Arrivals::Poisson, pairs)?)),
     },
@@ -178,6 +214,8 @@ pub const GENERATORS: &[Generator] = &[
             START,
             INTRA,
             CONNECTIONS,
+            PICK,
+            PRIORITY,
         ],
         parse: |pairs| {
             let sigma = sigma(pairs)?;
@@ -212,6 +250,8 @@ pub const GENERATORS: &[Generator] = &[
             START,
             INTRA,
             CONNECTIONS,
+            PICK,
+            PRIORITY,
         ],
         parse: |pairs| Ok(Kind::OpenLoop(OpenLoop::parse_rpc(pairs)?)),
     },
@@ -236,8 +276,31 @@ pub const GENERATORS: &[Generator] = &[
             START,
             JITTER,
             CONNECTIONS,
+            PICK,
+            PRIORITY,
         ],
         parse: |pairs| Ok(Kind::Bursts(Bursts::parse(pairs)?)),
+    },
+    Generator {
+        name: "cbr",
+        form: "cbr:from=HOST,to=HOST,rate=RATE,duration=TIME[,key=value…]",
+        about: "background: one flow at a constant rate, without congestion control, over one path",
+        source: "as in ns-2",
+        parameters: &[
+            parameter("from", "host", "", "the number of the host that sends"),
+            parameter("to", "host", "", "the number of the host that receives"),
+            parameter("rate", "bits/s", "", "payload that leaves, with what is sent again"),
+            DURATION_OF_ONE,
+            START,
+            parameter(
+                "path",
+                "N",
+                "drawn at random",
+                "entropy of all its packets, below --paths; with --routing exact the number of its path",
+            ),
+            PRIORITY,
+        ],
+        parse: |pairs| Ok(Kind::ConstantBitRate(ConstantBitRate::parse(pairs)?)),
     },
 ];
 
@@ -258,6 +321,7 @@ fn number(pairs: &mut Pairs<'_>, name: &'static str) -> Result<u32, WorkloadSpec
 #[derive(Clone, Debug, PartialEq)]
 pub struct WorkloadSpec {
     text: String,
+    priority: Priority,
     kind: Kind,
 }
 
@@ -269,6 +333,7 @@ enum Kind {
     Collective(Collective),
     OpenLoop(OpenLoop),
     Bursts(Bursts),
+    ConstantBitRate(ConstantBitRate),
 }
 
 /// Why a description is refused.
@@ -340,6 +405,9 @@ pub enum WorkloadSpecError {
         /// About how many flows there would be.
         flows: u64,
     },
+    /// There is background traffic of too many rates and paths.
+    #[error("background traffic of more than {MAX_BACKGROUNDS} different rates and paths")]
+    TooManyBackgrounds,
     /// The flows are not valid.
     #[error(transparent)]
     Workload(#[from] WorkloadError),
@@ -372,12 +440,14 @@ impl WorkloadSpec {
             Kind::Permutation(_) | Kind::AllToAll { .. } | Kind::OpenLoop(_) => 2,
             Kind::Collective(collective) => collective.hosts_needed(),
             Kind::Bursts(bursts) => bursts.hosts_needed(),
+            Kind::ConstantBitRate(flow) => flow.hosts_needed(),
         }
     }
 
     /// Whether the description says nothing of the size of its flows, so that [`Setting::bytes`] counts.
     pub fn has_default_size(&self) -> bool {
-        !self.text.contains("size=") && !self.text.contains("sizes=")
+        let says = self.text.contains("size=") || self.text.contains("sizes=");
+        !says && !matches!(self.kind, Kind::ConstantBitRate(_))
     }
 
     /// Makes the workload over `hosts` hosts (or [`WorkloadSpec::default_hosts`]) with flows of `bytes` bytes each where
@@ -391,7 +461,7 @@ impl WorkloadSpec {
         let hosts = hosts.or(self.default_hosts());
         let hosts = hosts.ok_or_else(|| WorkloadSpecError::NeedsHosts(self.text.clone()))?;
         let read = |name: &str| Err(format!("{name}: no files are read here"));
-        let setting = Setting { hosts, topology: None, bytes, read: &read };
+        let setting = Setting { hosts, topology: None, bytes, slow: 1, read: &read };
         let mut draft = Draft::new(hosts);
         self.add_to(0, &setting, &mut draft, rng)?;
         Ok(draft.finish(vec![self.text.clone()])?)
@@ -426,6 +496,7 @@ impl WorkloadSpec {
         if u64::from(hosts) < needed {
             return Err(WorkloadSpecError::TooFewHosts { spec: self.text.clone(), needed, hosts });
         }
+        draft.priority = self.priority;
         match &self.kind {
             Kind::Incast { senders, once } => once.incast(*senders, setting, draft, rng),
             Kind::Permutation(once) => once.permutation(setting, draft, rng),
@@ -433,6 +504,7 @@ impl WorkloadSpec {
             Kind::Collective(collective) => collective.generate(source, setting, draft, rng),
             Kind::OpenLoop(arrivals) => arrivals.generate(source, setting, draft, rng),
             Kind::Bursts(bursts) => bursts.generate(source, setting, draft, rng),
+            Kind::ConstantBitRate(flow) => flow.generate(setting, draft),
         }
     }
 }
@@ -448,9 +520,10 @@ impl FromStr for WorkloadSpec {
         let generator = GENERATORS.iter().find(|generator| generator.name == name);
         let generator = generator.ok_or_else(|| WorkloadSpecError::Unknown(text.to_owned()))?;
         let mut pairs = Pairs::split(generator, settings)?;
+        let priority = pairs.priority("priority")?.unwrap_or_default();
         let kind = (generator.parse)(&mut pairs)?;
         pairs.finish()?;
-        Ok(WorkloadSpec { text: text.to_owned(), kind })
+        Ok(WorkloadSpec { text: text.to_owned(), priority, kind })
     }
 }
 

@@ -1,5 +1,6 @@
 //! What a run is made of: fabric, flows, algorithms, timers and faults, as they are drawn.
 
+use core::num::NonZeroU16;
 use proptest::prelude::*;
 use proptest::sample::select;
 
@@ -9,6 +10,7 @@ use weft_stack::fep::Windows;
 use weft_stack::rng::Rng;
 use weft_stack::spray::LbChoice;
 use weft_stack::spray::registry::BALANCERS;
+use weft_stack::wire::class::Priority;
 use weft_stack::wire::pds::DeliveryMode;
 use weft_testbed::sim::{
     BlockLosses, CorrelatedLoss, FaultPlan, GilbertElliott, HostModel, LinkChange, LinkDirections, LinkEvent,
@@ -59,6 +61,8 @@ pub(crate) struct Case {
     /// What hosts need for received packets.
     pub(crate) host: Option<HostModel>,
     pub(crate) routing: Routing,
+    /// Number of priorities of switches. Flows have different ones.
+    pub(crate) priorities: u8,
     pub(crate) faults: FaultCase,
     pub(crate) seed: u64,
 }
@@ -139,6 +143,7 @@ impl Case {
             mode: self.mode,
             host: self.host,
             routing: self.routing,
+            priorities: self.priorities,
             ..RunConfig::new(topology, workload)
         };
         config.queue_bytes = self.queue_packets.map(|packets| packets * config.wire_mtu());
@@ -177,10 +182,10 @@ impl Case {
 
     /// The workload that `generated` describes.
     fn generated(&self, topology: &Topology) -> Option<Workload> {
-        let text = self.generated.as_ref()?;
+        let text = format!("{},priority={}", self.generated.as_ref()?, self.priorities - 1);
         let read = |_: &str| Ok(SIZES.to_owned());
         let setting =
-            Setting { hosts: topology.hosts(), topology: Some(topology), bytes: 5_000, read: &read };
+            Setting { hosts: topology.hosts(), topology: Some(topology), bytes: 5_000, slow: 1, read: &read };
         match WorkloadSpec::build_all(&[text.parse().unwrap()], &setting, |_| Rng::new(self.seed, 0)) {
             Ok(workload) => Some(workload),
             Err((_, error)) => {
@@ -202,7 +207,10 @@ impl Case {
             let (src, dst) = pairs[pair];
             let known = connections.iter().position(|c| c.id == id);
             let connection = known.unwrap_or_else(|| {
-                connections.push(Connection { id, src, dst });
+                let priority = Priority::new((id % u32::from(self.priorities)) as u8).unwrap();
+                // Some are pools of three.
+                let pool = NonZeroU16::new(if id.is_multiple_of(3) { 3 } else { 1 }).unwrap();
+                connections.push(Connection { priority, pool, ..Connection::new(id, src, dst) });
                 connections.len() - 1
             });
             let start = begin(&case.begin, &mut flows, &mut triggers);
@@ -470,6 +478,10 @@ fn routings() -> impl Strategy<Value = Routing> {
     ]
 }
 
+fn priorities() -> impl Strategy<Value = u8> {
+    prop_oneof![2 => Just(1u8), 1 => 2u8..=8]
+}
+
 /// Hosts that take no time; or hosts slower or faster than their links, with room for some packets at least.
 fn host_models() -> impl Strategy<Value = Option<HostModel>> {
     let rate = proptest::option::of((1u64..400).prop_map(Rate::from_gbps));
@@ -498,14 +510,14 @@ pub(crate) fn cases(trim: bool) -> impl Strategy<Value = Case> {
         proptest::option::of(queues),
         any::<bool>(),
         select(vec![1u32, 4_096, 16_384, 65_536]),
-        (select(vec![Windows::Pair, Windows::Flow]), any::<bool>(), host_models(), routings()),
+        (select(vec![Windows::Pair, Windows::Flow]), any::<bool>(), host_models(), routings(), priorities()),
     );
     let pairs = prop::collection::vec((0u32..16, 0u32..16), 1..6);
     let flows = (prop::collection::vec(flows(), 1..=12), proptest::option::weighted(0.3, workloads()));
     (topologies(), pairs, flows, network, faults(), any::<u64>()).prop_map(
         move |(topology, pairs, (flows, generated), network, faults, seed)| {
             let (cc, lb, paths, mode, mtu, queue_packets, ecn, ack_every, more) = network;
-            let (windows, production_timers, host, routing) = more;
+            let (windows, production_timers, host, routing, priorities) = more;
             Case {
                 topology,
                 pairs,
@@ -524,6 +536,7 @@ pub(crate) fn cases(trim: bool) -> impl Strategy<Value = Case> {
                 production_timers,
                 host,
                 routing,
+                priorities,
                 faults,
                 seed,
             }

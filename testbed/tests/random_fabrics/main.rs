@@ -9,6 +9,8 @@
 mod case;
 mod oracle;
 
+use std::cell::Cell;
+
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
 
 use weft_stack::fep::Windows;
@@ -21,8 +23,9 @@ use weft_testbed::switch::Routing;
 use case::{Begin, Case, FaultCase, FlowCase, Outage, Size, algorithms, cases};
 use oracle::Witness;
 
-/// Runs `case` until nothing happens any more, and checks what must be true then.
-fn check(case: &Case) -> Result<(), TestCaseError> {
+/// Runs `case` until nothing happens any more, and checks what must be true then. Returns the packets of data that were
+/// sent, and the payload of flows that are done, bytes.
+fn check(case: &Case) -> Result<(u64, u64), TestCaseError> {
     let config = case.config();
     let faults = case.fault_plan(&config);
     let run = |threads, tracing| {
@@ -37,7 +40,9 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
         // Only in some cases, because threads that wait for each other on busy processors are slow.
         assert_eq!(report, run(2, None), "with two threads");
     }
-    oracle::check(case, &config, &report, &witness)
+    oracle::check(case, &config, &report, &witness)?;
+    let done = report.flows.iter().filter(|flow| flow.end.is_some()).map(|flow| flow.bytes);
+    Ok((report.packets.data + report.packets.retransmitted, done.sum()))
 }
 
 fn number(variable: &str, default: u64) -> u64 {
@@ -54,10 +59,19 @@ fn explore(trim: bool) {
         max_shrink_time: 60_000,
         ..Config::default()
     };
+    let (runs, packets, bytes) = (config.cases, Cell::new(0), Cell::new(0));
     let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &seed));
-    if let Err(error) = runner.run(&cases(trim), |case| check(&case)) {
+    let run = |case: Case| {
+        let (sent, done) = check(&case)?;
+        packets.set(packets.get() + sent);
+        bytes.set(bytes.get() + done);
+        Ok(())
+    };
+    if let Err(error) = runner.run(&cases(trim), run) {
         panic!("{error}");
     }
+    // For scripts/soak.sh.
+    println!("{runs} cases: {} packets, {} bytes", packets.get(), bytes.get());
 }
 
 #[test]
@@ -101,6 +115,7 @@ fn small_case(cc: &'static str, lb: &'static str, trim: bool, mode: DeliveryMode
         production_timers: false,
         host: None,
         routing: Routing::Ecmp,
+        priorities: 1,
         faults: FaultCase {
             loss: 0.2,
             corrupt: 0.1,

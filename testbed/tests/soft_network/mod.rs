@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use weft_cc::{Span, Time};
 use weft_stack::buffer::Buffer;
-use weft_stack::fep::{Completion, ConnectOptions, ConnectionId, Fep, Receive, Send};
+use weft_stack::fep::{Completion, ConnectionId, Fep, Receive, Send};
 use weft_stack::packet::Addr;
 use weft_stack::port::memory::MemoryPort;
 use weft_stack::rng::Rng;
@@ -13,6 +13,7 @@ use weft_stack::ses::Matching;
 use weft_stack::wire::class::DscpClasses;
 use weft_stack::wire::ethernet::MacAddr;
 use weft_stack::worker::{AddressBook, Clock, HostAddr, LinkConfig, Strangers, Worker};
+use weft_testbed::goal::{HostRanks, RankRecord};
 use weft_testbed::sim::{FaultPlan, FlowRecord, RunConfig};
 use weft_testbed::soft::{HostPort, SoftCounters, SoftFabric, SoftOptions, endpoint, host_link};
 use weft_testbed::topology::HostId;
@@ -147,8 +148,9 @@ impl<'a> Run<'a> {
         self.ends[flow.dst.0 as usize].fep_mut().post_receive(receive).unwrap();
         let fep = self.ends[flow.src.0 as usize].fep_mut();
         let (id, _) = self.connections.get_mut(&flow.connection).unwrap();
-        let options = ConnectOptions { mode: self.config.mode, ..ConnectOptions::default() };
-        let id = *id.get_or_insert_with(|| fep.connect(now, Addr(flow.dst.0), options).unwrap());
+        let connection = self.config.workload.connections()[flow.connection as usize];
+        let opening = self.config.opening();
+        let id = *id.get_or_insert_with(|| opening.open(&connection, now, Addr(flow.dst.0), fep).unwrap());
         let buffer = Buffer::Heap(payload(tag, flow.bytes as u32));
         fep.post_send(id, Send { buffer, tag: Some(tag), header_data: tag, context: tag }).unwrap();
     }
@@ -243,4 +245,53 @@ fn end(
     let fep = Fep::new(Addr(host), endpoint, rng, Time::ZERO).unwrap();
     let link = LinkConfig { classes, ..LinkConfig::default() };
     Worker::new(fep, port, book, link, Clock::system(Time::ZERO)).unwrap()
+}
+
+/// Runs the program of `config` until all ranks have finished and all connections are closed. Panics if that fails, or if
+/// bytes arrive other than they were sent. Returns the ranks in their order.
+pub(crate) fn run_ranks(config: &RunConfig) -> Vec<RankRecord> {
+    let job = config.job.as_ref().expect("a program");
+    let options = SoftOptions::default();
+    let mut fabric = SoftFabric::new(config, &FaultPlan::default(), options, Time::ZERO).unwrap();
+    let host = |number| {
+        let mut end = end(config, number, options.classes, &mut fabric);
+        let ranks = HostRanks::new(job, number, config.mode, true, end.fep_mut()).unwrap();
+        (end, ranks)
+    };
+    let mut hosts: Vec<_> = (0..config.topology.hosts()).map(host).collect();
+    let mut now = Time::ZERO;
+    let limit = Time::ZERO + config.until.expect("a limit");
+    while !hosts.iter().all(|(_, ranks)| ranks.is_done()) {
+        assert!(
+            now.is_before(limit),
+            "{:?}",
+            hosts.iter().flat_map(|(_, ranks)| ranks.waits()).collect::<Vec<_>>()
+        );
+        loop {
+            let mut some = fabric.poll(now);
+            for (end, ranks) in &mut hosts {
+                some |= !end.poll_at(now).is_idle();
+                while let Some(completion) = end.fep_mut().poll_completion() {
+                    ranks.on_completion(now, completion, end.fep_mut());
+                    some = true;
+                }
+                if ranks.poll_timeout().is_some_and(|at| now.is_at_or_after(at)) {
+                    ranks.on_timeout(now, end.fep_mut());
+                    some = true;
+                }
+            }
+            if !some {
+                break;
+            }
+        }
+        let timers = hosts.iter().flat_map(|(end, ranks)| [end.fep().poll_timeout(), ranks.poll_timeout()]);
+        let next = timers.flatten().chain(fabric.poll_timeout()).reduce(Time::earliest);
+        now = next.expect("something is to happen").latest(now + Span::from_ps(1));
+    }
+    for (_, ranks) in &hosts {
+        assert_eq!((ranks.failures(), ranks.wrong(), ranks.leaks().next()), (&[][..], &[][..], None));
+    }
+    let mut records: Vec<RankRecord> = hosts.iter().flat_map(|(_, ranks)| ranks.ranks()).collect();
+    records.sort_unstable_by_key(|record| record.rank);
+    records
 }

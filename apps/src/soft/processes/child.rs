@@ -5,7 +5,7 @@ use super::monotonic_ns;
 use super::paced::PacedPort;
 use super::pipe::Lines;
 use crate::Failure;
-use crate::live::{self, HostFlows, HostReport, LiveHost, Participants};
+use crate::live::{self, HostReport, HostWork, LiveHost, Participants};
 use crate::options::RunArgs;
 use crate::port_spec::{AnyPort, PeerAddress, PeerSpec, PortOptions, PortSpec};
 use crate::testbed::HostFacts;
@@ -49,7 +49,7 @@ pub(crate) fn be_host(parent: u32, host: u32, config: &RunConfig, args: &RunArgs
     print_line(&FromHost::Ready)?;
     this.run()?;
     let traced = trace.map_or(Ok(()), LiveTrace::finish);
-    let report = HostReport::new(this.number, this.flows, &this.worker);
+    let report = HostReport::new(this.number, this.work, &this.worker);
     print_line(&FromHost::Report(Box::new(report)))?;
     traced
 }
@@ -79,7 +79,7 @@ fn print_line(message: &FromHost) -> Result<(), Failure> {
 struct HostProcess<'a> {
     number: u32,
     worker: Worker<PacedPort<AnyPort>>,
-    flows: HostFlows<'a>,
+    work: HostWork<'a>,
     lines: Lines,
     /// The longest sleep between two looks for frames.
     sleep: Span,
@@ -112,11 +112,14 @@ impl<'a> HostProcess<'a> {
         let mut worker = live::endpoint(config.seed, &endpoint, host, own as u32, &places, clock)
             .map_err(|error| failed(&error))?;
         let participants = Participants::new(&config.workload, &numbers);
-        let mut flows = HostFlows::new(config, &participants, number);
-        // A host does not hear when a flow to it starts elsewhere.
-        flows.expect_all(worker.fep_mut()).map_err(|error| failed(&error))?;
+        let mut work =
+            HostWork::new(config, &participants, number, worker.fep_mut()).map_err(|error| failed(&error))?;
+        if let Some(flows) = work.flows() {
+            // A host does not hear when a flow to it starts elsewhere.
+            flows.expect_all(worker.fep_mut()).map_err(|error| failed(&error))?;
+        }
         let sleep = Span::from_ps(config.network_rtt().as_ps() / LOOKS).min(LONGEST_SLEEP);
-        Ok(HostProcess { number, worker, flows, lines, sleep, attend: 0, finished: false })
+        Ok(HostProcess { number, worker, work, lines, sleep, attend: 0, finished: false })
     }
 
     /// Turns the loop until the parent ends the run.
@@ -129,11 +132,11 @@ impl<'a> HostProcess<'a> {
             self.attend -= 1;
             let mut idle = live::drive(&mut self.worker);
             let now = self.worker.clock().now();
-            while let Some(flow) = self.flows.next_due(now) {
-                self.flows.start(now, flow, self.worker.fep_mut());
+            while let Some(flow) = self.work.next_due(now) {
+                self.start(now, flow);
             }
-            idle &= !self.flows.collect(now, self.worker.fep_mut());
-            while let Some(news) = self.flows.poll_news() {
+            idle &= !self.work.collect(now, self.worker.fep_mut());
+            while let Some(news) = self.work.poll_news() {
                 print_line(&FromHost::News(news))?;
             }
             if idle {
@@ -141,6 +144,12 @@ impl<'a> HostProcess<'a> {
             }
         }
         Ok(())
+    }
+
+    fn start(&mut self, now: Time, flow: u32) {
+        if let Some(flows) = self.work.flows() {
+            flows.start(now, flow, self.worker.fep_mut());
+        }
     }
 
     fn trace(&mut self, trace: &LiveTrace, setup: &Setup) {
@@ -156,9 +165,9 @@ impl<'a> HostProcess<'a> {
             let now = self.worker.clock().now();
             match message {
                 ToHost::Begin(at) => {
-                    self.flows.begin(now + Span::from_ns(at.saturating_sub(monotonic_ns())));
+                    self.work.begin(now + Span::from_ns(at.saturating_sub(monotonic_ns())));
                 }
-                ToHost::Start(flow) => self.flows.start(now, flow, self.worker.fep_mut()),
+                ToHost::Start(flow) => self.start(now, flow),
                 ToHost::Finish => self.finished = true,
             }
         }
@@ -170,7 +179,7 @@ impl<'a> HostProcess<'a> {
         let now = self.worker.clock().now();
         let fep = self.worker.fep();
         let buffer = if fep.wants_to_transmit() { self.worker.port().next_free() } else { None };
-        let due = [fep.poll_timeout(), buffer, self.flows.next_start()];
+        let due = [fep.poll_timeout(), buffer, self.work.next_timer()];
         let due = match due.into_iter().flatten().reduce(Time::earliest) {
             Some(at) if now.is_at_or_after(at) => return,
             Some(at) => at.since(now),

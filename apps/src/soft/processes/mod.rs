@@ -48,7 +48,7 @@ const LOOK: Duration = Duration::from_millis(50);
 /// Turns of the switches between two looks for messages of hosts.
 const ATTEND: u32 = 32;
 
-/// Runs all flows of `config`'s workload. Returns the report, and what the fabric has done.
+/// Runs all flows of `config`'s workload, or its program. Returns the report, and what the fabric has done.
 ///
 /// # Errors
 /// The system does not give what a run needs, a host has died, or a signal has come before the run began.
@@ -59,7 +59,7 @@ pub(crate) fn run(
     progress: &mut dyn FnMut(&RunProgress),
     interrupt: &Interrupt,
 ) -> Result<(RunReport, SoftCounters), Failure> {
-    let hosts = live::hosts(&config.workload);
+    let hosts = live::hosts(config);
     if hosts.is_empty() {
         return Err(Failure::Run(format!("--on soft: {}", live::LiveError::NoFlows)));
     }
@@ -242,7 +242,8 @@ impl<'a> Running<'a> {
     ) -> Result<Running<'a>, Failure> {
         let workload = &config.workload;
         let clock = Clock::new();
-        let mut coordinator = Coordinator::new(config, processes.hosts.len(), workload.flows().len() as u64);
+        let flows = config.job.as_ref().map_or(workload.flows().len(), |job| job.messages().len());
+        let mut coordinator = Coordinator::new(config, processes.hosts.len(), flows as u64);
         coordinator.begin(clock.now() + RUN_UP);
         let begin = monotonic_ns() + RUN_UP.as_ps() / 1_000;
         for place in 0..processes.hosts.len() {

@@ -11,8 +11,10 @@ use crate::fep::{
     CallError, Completion, ConnectOptions, Failure, Fep, Limits, Receive, Send, SendError, SendId,
 };
 use crate::packet::{Addr, Class, Network, Packet, Payload};
+use crate::rng::Rng;
 use crate::ses::Matching;
 use crate::spray::Entropy;
+use crate::wire::class::Priority;
 use crate::wire::pds::{Nack, NackCode, NextHeader, PdcId, Pds};
 use crate::wire::ses::Ses;
 
@@ -41,7 +43,15 @@ fn fatal_nack(packet: &Packet) -> Packet {
         ccx: None,
     };
     let Network { src, dst, .. } = packet.net;
-    let net = Network { src: dst, dst: src, entropy: Entropy(0), class: Class::Control, ecn: false, hops: 0 };
+    let net = Network {
+        src: dst,
+        dst: src,
+        entropy: Entropy(0),
+        class: Class::Control,
+        priority: Priority::LOWEST,
+        ecn: false,
+        hops: 0,
+    };
     Packet { net, payload_len: 0, pds: Pds::Nack(nack), ses: Ses::None }
 }
 
@@ -157,4 +167,46 @@ fn a_cancelled_message_leaves_all_remaining_messages_in_order() {
         panic!("{ended:?}")
     };
     assert_eq!((*id, buffer.len()), (cancelled, 11));
+}
+
+#[test]
+fn messages_cancelled_in_any_order_leave_the_others_in_theirs() {
+    let mut rng = Rng::new(5, 5);
+    for _ in 0..100 {
+        let mut fep = fep(Limits::default());
+        let connection = fep.connect(Time::ZERO, Addr(1), ConnectOptions::default()).unwrap();
+        fep.hold(connection).unwrap();
+        let mut waiting: Vec<(SendId, u32)> = Vec::new();
+        for len in 1..300usize {
+            waiting.push((fep.post_send(connection, message(len)).unwrap(), len as u32));
+            if waiting.len() > 20 || rng.next_u64().is_multiple_of(3) {
+                let (id, _) = waiting.remove(rng.next_u64() as usize % waiting.len());
+                fep.cancel_send(id).unwrap();
+                assert_eq!(fep.cancel_send(id), Err(CallError::TooLate));
+            }
+        }
+        completions(&mut fep);
+        fep.release(connection);
+        let sent: Vec<u32> = transmit_all(&mut fep).iter().map(|packet| packet.payload_len).collect();
+        let left: Vec<u32> = waiting.iter().map(|(_, len)| *len).collect();
+        assert_eq!(sent, left);
+    }
+}
+
+/// The places of cancelled messages are not kept, even between two that wait.
+#[test]
+fn cancelled_messages_leave_no_memory_behind() {
+    let mut fep = fep(Limits::default());
+    let connection = fep.connect(Time::ZERO, Addr(1), ConnectOptions::default()).unwrap();
+    fep.hold(connection).unwrap();
+    fep.post_send(connection, message(1)).unwrap();
+    let mut last = fep.post_send(connection, message(1)).unwrap();
+    let before = fep.footprint().connections;
+    for _ in 0..10_000 {
+        let next = fep.post_send(connection, message(1)).unwrap();
+        fep.cancel_send(std::mem::replace(&mut last, next)).unwrap();
+        fep.poll_completion();
+    }
+    let after = fep.footprint().connections;
+    assert!(after < before + 4_096, "{before} bytes before, {after} after");
 }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::ops::RangeInclusive;
 
 use crate::wire::class::DscpClasses;
 use crate::wire::udp::{ENTROPY_PORT_BASE, UET_UDP_PORT};
@@ -24,6 +25,11 @@ pub struct UdpConfig {
     /// The first of the source ports, a multiple of `sources`; 0 for any free ones. A peer that has been given other
     /// ports than the default by [`super::UdpPort::as_peer`] reads the same entropies from them.
     pub first_source: u16,
+    /// Whether several processes have endpoints at this address, and at those of peers, each at UDP ports of its own:
+    /// [`UdpPort::meet_at`](super::UdpPort::meet_at). Such an endpoint has `sources` consecutive UDP ports. Datagrams
+    /// arrive at the first, `port`: a multiple of `sources`, or 0 for any. Each entropy leaves from one of them. All
+    /// endpoints have the same number of them. Packets of up to 9000 bytes are received even if `mtu` is less. `alias`, `peer_port` and `first_source` are without effect then.
+    pub shared_address: bool,
     /// The longest IP packet, bytes. Packets are never fragmented: every path must carry this length.
     pub mtu: usize,
     /// Bytes of receive buffer to ask the kernel for, which may grant less.
@@ -42,6 +48,9 @@ pub struct UdpConfig {
     pub gro: bool,
 }
 
+/// The longest IP packet of a port for which nothing else is said, bytes.
+const USUAL_MTU: usize = 9000;
+
 /// The most source ports.
 pub const MAX_SOURCES: u16 = 64;
 
@@ -54,6 +63,12 @@ impl UdpConfig {
     /// The default configuration, with all UDP ports chosen by the system: for several ports at one address.
     pub fn with_free_ports(self) -> UdpConfig {
         UdpConfig { port: 0, first_source: 0, ..self }
+    }
+
+    /// Bytes of the longest IP packet that is received. Endpoints at shared addresses may be at interfaces of different
+    /// MTUs, such as the loopback interface and a network card of one host.
+    pub(super) fn longest_received(&self) -> usize {
+        if self.shared_address { self.mtu.max(USUAL_MTU) } else { self.mtu }
     }
 
     pub(super) fn check(&self) -> Result<(), UdpError> {
@@ -71,12 +86,21 @@ impl UdpConfig {
         if !(1..=MAX_SOURCES).contains(&count) || !fit {
             return Err(UdpError::Sources { first, count });
         }
+        if self.shared_address && own_ports(self.port, count).is_none() {
+            return Err(UdpError::Sources { first: self.port, count });
+        }
         // At least what IPv4 promises to carry, at most what the length fields of IP and UDP express.
         if !(68..=65_535).contains(&self.mtu) {
             return Err(UdpError::Mtu(self.mtu));
         }
         Ok(())
     }
+}
+
+/// The UDP ports of the endpoint that datagrams reach at `first`, if each endpoint has `count`.
+pub(super) fn own_ports(first: u16, count: u16) -> Option<RangeInclusive<u16>> {
+    let last = first.checked_add(count.checked_sub(1)?)?;
+    first.is_multiple_of(count).then_some(first..=last)
 }
 
 impl Default for UdpConfig {
@@ -90,7 +114,8 @@ impl Default for UdpConfig {
             peer_port: UET_UDP_PORT,
             sources: 8,
             first_source: ENTROPY_PORT_BASE,
-            mtu: 9000,
+            shared_address: false,
+            mtu: USUAL_MTU,
             receive_buffer: 4 << 20,
             send_buffer: 1 << 20,
             tx_frames: 256,
@@ -188,6 +213,32 @@ pub enum UdpError {
         path: usize,
         /// The configured MTU, bytes.
         mtu: usize,
+    },
+    /// No consecutive UDP ports are free.
+    #[error("UDP {address}: no {count} consecutive ports are free")]
+    NoPorts {
+        /// The local address.
+        address: IpAddr,
+        /// The number of ports.
+        count: u16,
+    },
+    /// A UDP port at which no endpoint can be, or an endpoint at an address that is not shared.
+    #[error(
+        "no endpoint can be at {socket}: expected a multiple of {count}, and a port that shares its address"
+    )]
+    PeerPort {
+        /// The address and port of the peer.
+        socket: SocketAddr,
+        /// The number of UDP ports of each endpoint.
+        count: u16,
+    },
+    /// All places for peers are taken.
+    #[error("no room for the peer {socket}: there are {most} already")]
+    TooManyPeers {
+        /// The address and port of the peer.
+        socket: SocketAddr,
+        /// The most peers.
+        most: usize,
     },
     /// Another peer has this address or this source port.
     #[error("{ip} at {socket} cannot be told from another peer")]

@@ -19,6 +19,11 @@
 //! entropy from 0 to `n − 1`, and its acknowledgement carries that one back. So a load balancer should
 //! choose from [`UdpPort::entropies`] entropies and no more, so that it learns about the entropies that it chose.
 //!
+//! **Shared addresses.** With [`UdpConfig::shared_address`] peers are told apart by their UDP ports as well as by their
+//! addresses, so that every process of a host can have an endpoint of its own. In frames each of them has an alias, an IP
+//! address of a range that no host has; it means something to this port only. Peers are entered by
+//! [`UdpPort::meet_at`], or by the first datagram that comes from them.
+//!
 //! **Loss.** The kernel drops datagrams that arrive faster than they are received, and a datagram passed to it may
 //! never be sent. The endpoint repairs such losses, as those of any network. [`PortCounters::rx_missed`] and
 //! [`UdpCounters`] count the drops that the kernel reports; it counts joined datagrams as one.
@@ -31,6 +36,7 @@ mod control;
 mod headers;
 mod peers;
 mod receive;
+mod sockets;
 mod system;
 mod transmit;
 
@@ -49,7 +55,6 @@ use self::peers::Peers;
 use self::receive::Receiver;
 use self::transmit::{Sender, Told};
 use super::{FramePool, MIN_FRAME, Port, PortCaps, PortCounters, RxBurst, Timestamps, TxBurst};
-use crate::wire::frame::DEFAULT_TTL;
 
 /// A port over kernel UDP.
 ///
@@ -96,10 +101,12 @@ impl UdpPort {
     pub fn open(config: &UdpConfig) -> Result<UdpPort, UdpError> {
         config.check()?;
         let v6 = config.address.is_ipv6();
-        let longest = (config.mtu + MIN_FRAME).saturating_sub(headers::len(v6));
+        let max_frame = config.mtu + MIN_FRAME;
+        let longest_frame = config.longest_received() + MIN_FRAME;
+        let longest = longest_frame.saturating_sub(headers::len(v6));
         let mut notices = Notices::default();
 
-        let socket = bind(config.address, config.port)?;
+        let (socket, sockets) = sockets::open(config)?;
         let local = local(&socket, config)?;
         prepare_receiving(&socket, local)?;
         let receive_buffer = grant(&socket, config.receive_buffer, &mut notices);
@@ -115,15 +122,18 @@ impl UdpPort {
         let stamps = system::set(socket.as_fd(), libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1).is_ok();
         let timestamps = if stamps { Timestamps::Kernel } else { Timestamps::Burst };
 
-        let sockets = sources(config)?;
         let can_cut = system::set(sockets[0].as_fd(), libc::SOL_UDP, libc::UDP_SEGMENT, 0).is_ok();
         if config.gso && !can_cut {
             notices.say(Notice::NoGso);
         }
 
-        let max_frame = config.mtu + MIN_FRAME;
-        let (pool, rx_pool) = pools(config, max_frame, receive::frames_needed(longest, joins))?;
-        let alias = config.alias.unwrap_or(config.address);
+        let needed = receive::frames_needed(longest, joins);
+        let (pool, rx_pool) = pools(config, (max_frame, longest_frame), needed)?;
+        let (alias, peers) = if config.shared_address {
+            (peers::OWN.at(v6), Peers::by_port(config.sources))
+        } else {
+            (config.alias.unwrap_or(config.address), Peers::by_address(config.peer_port))
+        };
         let gso = config.gso && can_cut;
         tracing::info!(%local, mtu = config.mtu, sources = sockets.len(), receive_buffer, gso, gro = joins, "UDP port opened");
         Ok(UdpPort {
@@ -134,7 +144,7 @@ impl UdpPort {
             receive_buffer,
             sender: Sender { sockets, v6, gso, classes: config.classes },
             receiver: Receiver::new(rx_pool, alias, longest, joins, config.classes),
-            peers: Peers::new(config.peer_port),
+            peers,
             pool,
             caps: PortCaps {
                 max_frame,
@@ -193,6 +203,32 @@ impl UdpPort {
         self.peers.insert(peer)
     }
 
+    /// The IP address that stands in frames for the endpoint whose datagrams arrive at `socket`, at an address that it
+    /// may share with others; a new one if it is not known yet. The endpoint may be this port's own.
+    ///
+    /// # Errors
+    /// The port does [not share](UdpConfig::shared_address) its address, no endpoint can be at that UDP port, there are
+    /// too many peers, or the path to it does not carry this port's packets.
+    pub fn meet_at(&mut self, socket: SocketAddr) -> Result<IpAddr, UdpError> {
+        if socket.is_ipv4() != self.local.is_ipv4() {
+            return Err(UdpError::Version { ip: socket.ip(), own: self.local.ip() });
+        }
+        if let Some(alias) = self.peers.alias_of(socket) {
+            return Ok(alias);
+        }
+        let path = self.path_mtu(socket)?;
+        if path < self.mtu {
+            return Err(UdpError::PathMtu { peer: socket, path, mtu: self.mtu });
+        }
+        self.peers.enter(socket)
+    }
+
+    /// The address and UDP port of the endpoint that `alias` stands for: what [`UdpPort::meet_at`] was given, or where a
+    /// datagram came from.
+    pub fn socket_of(&self, alias: IpAddr) -> Option<SocketAddr> {
+        self.peers.socket_of(alias)
+    }
+
     /// Bytes of the longest IP packet that reaches `peer`, as far as the kernel knows: the MTU of the
     /// interface, or less once a router has reported a smaller one.
     ///
@@ -237,7 +273,7 @@ impl Port for UdpPort {
     #[inline]
     fn receive(&mut self, burst: &mut RxBurst) -> usize {
         let counters = (&mut self.counters, &mut self.udp);
-        self.receiver.receive(self.socket.as_fd(), &self.peers, burst, counters)
+        self.receiver.receive(self.socket.as_fd(), &mut self.peers, burst, counters)
     }
 
     #[inline]
@@ -282,12 +318,6 @@ impl std::fmt::Debug for UdpPort {
     }
 }
 
-fn bind(ip: IpAddr, port: u16) -> Result<UdpSocket, UdpError> {
-    let addr = SocketAddr::new(ip, port);
-    let bound = UdpSocket::bind(addr).and_then(|socket| socket.set_nonblocking(true).map(|()| socket));
-    bound.map_err(|error| UdpError::Bind { addr, error })
-}
-
 fn local(socket: &UdpSocket, config: &UdpConfig) -> Result<SocketAddr, UdpError> {
     let addr = SocketAddr::new(config.address, config.port);
     socket.local_addr().map_err(|error| UdpError::Bind { addr, error })
@@ -320,24 +350,6 @@ fn prepare_receiving(socket: &UdpSocket, addr: SocketAddr) -> Result<(), UdpErro
     }
 }
 
-fn prepare_sending(socket: &UdpSocket, addr: SocketAddr) -> Result<(), UdpError> {
-    use libc::{IPPROTO_IP, IPPROTO_IPV6};
-    let ttl = c_int::from(DEFAULT_TTL);
-    if addr.is_ipv6() {
-        let discover = ("IPV6_MTU_DISCOVER", IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO);
-        let errors = ("IPV6_RECVERR", IPPROTO_IPV6, libc::IPV6_RECVERR, 1);
-        require(
-            socket,
-            addr,
-            &[discover, errors, ("IPV6_UNICAST_HOPS", IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS, ttl)],
-        )
-    } else {
-        let discover = ("IP_MTU_DISCOVER", IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO);
-        let errors = ("IP_RECVERR", IPPROTO_IP, libc::IP_RECVERR, 1);
-        require(socket, addr, &[discover, errors, ("IP_TTL", IPPROTO_IP, libc::IP_TTL, ttl)])
-    }
-}
-
 /// Asks for a receive buffer, beyond the system's limit if the process may. Returns the size that was granted.
 fn grant(socket: &UdpSocket, asked: usize, notices: &mut Notices) -> usize {
     let wanted = c_int::try_from(asked).unwrap_or(c_int::MAX);
@@ -354,29 +366,19 @@ fn grant(socket: &UdpSocket, asked: usize, notices: &mut Notices) -> usize {
     granted
 }
 
-/// The sockets that datagrams leave from.
-fn sources(config: &UdpConfig) -> Result<Vec<UdpSocket>, UdpError> {
-    let one = |n: u16| {
-        let port = if config.first_source == 0 { 0 } else { config.first_source + n };
-        let socket = bind(config.address, port)?;
-        prepare_sending(&socket, SocketAddr::new(config.address, port))?;
-        // A smaller buffer does no harm: frames wait in the burst.
-        let wanted = c_int::try_from(config.send_buffer).unwrap_or(c_int::MAX);
-        let _ = system::set(socket.as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, wanted);
-        Ok(socket)
-    };
-    (0..config.sources).map(one).collect()
-}
-
 /// Separate pools for sending and receiving, so that neither direction can starve the other.
-fn pools(config: &UdpConfig, size: usize, needed: usize) -> Result<(FramePool, FramePool), UdpError> {
+fn pools(
+    config: &UdpConfig,
+    (tx_size, rx_size): (usize, usize),
+    needed: usize,
+) -> Result<(FramePool, FramePool), UdpError> {
     let (tx, rx) = (config.tx_frames, config.rx_frames);
     let too_few = |_: io::Error| UdpError::Frames { tx, rx, needed };
     if rx < needed {
         return Err(too_few(io::ErrorKind::OutOfMemory.into()));
     }
-    let pool = |frames| {
+    let pool = |frames, size| {
         FramePool::heap_for_kernel(frames, size).map_err(|_| too_few(io::ErrorKind::OutOfMemory.into()))
     };
-    Ok((pool(tx)?, pool(rx)?))
+    Ok((pool(tx, tx_size)?, pool(rx, rx_size)?))
 }

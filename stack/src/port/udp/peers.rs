@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use rustc_hash::FxHasher;
 
+use super::config::own_ports;
 use super::system::RawAddr;
 use super::{Peer, UdpError};
 use crate::spray::Entropy;
@@ -13,18 +14,54 @@ use crate::wire::udp::entropy_to_port;
 
 type Map<K, V> = HashMap<K, V, BuildHasherDefault<FxHasher>>;
 
+/// The most peers that are told apart by their UDP ports: as many as the address books of endpoints hold.
+const MOST: usize = 4096;
+
+/// The number of an IP address that stands for an endpoint in frames of one port, and is no address of any host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Alias(u16);
+
+/// The alias of the port itself.
+pub(super) const OWN: Alias = Alias(0);
+
+impl Alias {
+    /// Of 240.0.0.0/4, which RFC 1112 reserves, or of 100::/64, whose packets every router discards (RFC 6666).
+    pub(super) fn at(self, v6: bool) -> IpAddr {
+        let number = u32::from(self.0) + 1;
+        if v6 {
+            Ipv6Addr::from(0x0100_u128 << 112 | u128::from(number)).into()
+        } else {
+            Ipv4Addr::from(0xf000_0000 | number).into()
+        }
+    }
+}
+
 /// The peers that have other addresses and ports than those in frames.
 pub(super) struct Peers {
-    port: u16,
+    others: Others,
     places: Map<IpAddr, RawAddr>,
     /// By address and source port: the address and source port that frames show.
     names: Map<SocketAddr, (IpAddr, u16)>,
 }
 
+/// The peers that have not been entered.
+enum Others {
+    /// All are at this UDP port, at addresses of their own.
+    At(u16),
+    /// Each endpoint has `count` UDP ports from a multiple of `count` on.
+    ByPort { count: u16, known: Map<SocketAddr, IpAddr>, sockets: Map<IpAddr, SocketAddr> },
+}
+
 impl Peers {
     /// Peers that are all at `port` until they are entered.
-    pub(super) fn new(port: u16) -> Peers {
-        Peers { port, places: Map::default(), names: Map::default() }
+    pub(super) fn by_address(port: u16) -> Peers {
+        Peers { others: Others::At(port), places: Map::default(), names: Map::default() }
+    }
+
+    /// Peers that have `count` UDP ports each, and may share their addresses.
+    pub(super) fn by_port(count: u16) -> Peers {
+        let others = Others::ByPort { count, known: Map::default(), sockets: Map::default() };
+        Peers { others, places: Map::default(), names: Map::default() }
     }
 
     pub(super) fn insert(&mut self, peer: &Peer) -> Result<(), UdpError> {
@@ -40,21 +77,121 @@ impl Peers {
         Ok(())
     }
 
+    /// Enters the endpoint at `socket`, which is not known, under a new alias.
+    pub(super) fn enter(&mut self, socket: SocketAddr) -> Result<IpAddr, UdpError> {
+        let (count, taken) = match &self.others {
+            Others::At(_) => return Err(UdpError::PeerPort { socket, count: 1 }),
+            Others::ByPort { count, known, .. } => (*count, known.len()),
+        };
+        let Some(ports) = own_ports(socket.port(), count).filter(|_| socket.port() != 0) else {
+            return Err(UdpError::PeerPort { socket, count });
+        };
+        if taken >= MOST {
+            return Err(UdpError::TooManyPeers { socket, most: MOST });
+        }
+        let ip = Alias(taken as u16 + 1).at(socket.is_ipv6());
+        self.insert(&Peer { ip, socket, sources: ports.collect() })?;
+        if let Others::ByPort { known, sockets, .. } = &mut self.others {
+            known.insert(socket, ip);
+            sockets.insert(ip, socket);
+        }
+        Ok(ip)
+    }
+
+    /// The alias of the endpoint at `socket`.
+    pub(super) fn alias_of(&self, socket: SocketAddr) -> Option<IpAddr> {
+        match &self.others {
+            Others::At(_) => None,
+            Others::ByPort { known, .. } => known.get(&socket).copied(),
+        }
+    }
+
+    /// The endpoint that `alias` stands for.
+    pub(super) fn socket_of(&self, alias: IpAddr) -> Option<SocketAddr> {
+        match &self.others {
+            Others::At(_) => None,
+            Others::ByPort { sockets, .. } => sockets.get(&alias).copied(),
+        }
+    }
+
     /// The address and port to which datagrams for `ip` are sent.
     #[inline]
     pub(super) fn place(&self, ip: IpAddr) -> RawAddr {
         let entered = if self.places.is_empty() { None } else { self.places.get(&ip) };
-        entered.copied().unwrap_or_else(|| RawAddr::new(SocketAddr::new(ip, self.port)))
+        let port = match &self.others {
+            Others::At(port) => *port,
+            // Nobody has an alias that was not given away: there is nothing to send to it.
+            Others::ByPort { .. } => 0,
+        };
+        entered.copied().unwrap_or_else(|| RawAddr::new(SocketAddr::new(ip, port)))
     }
 
-    /// The address and source port that frames from `from` get.
+    /// The address and source port that frames from `from` get. `None` if there is no room for another peer.
     #[inline]
-    pub(super) fn name(&self, from: SocketAddr) -> (IpAddr, u16) {
+    pub(super) fn name(&mut self, from: SocketAddr) -> Option<(IpAddr, u16)> {
         let as_it_is = (from.ip(), from.port());
-        if self.names.is_empty() {
-            return as_it_is;
+        if let Others::At(_) = self.others
+            && self.names.is_empty()
+        {
+            return Some(as_it_is);
         }
         // The scope of a link-local sender is the interface that its datagram came through, not a part of its identity.
-        self.names.get(&SocketAddr::new(from.ip(), from.port())).copied().unwrap_or(as_it_is)
+        let plain = SocketAddr::new(from.ip(), from.port());
+        match (self.names.get(&plain), &self.others) {
+            (Some(name), _) => Some(*name),
+            (None, Others::At(_)) => Some(as_it_is),
+            (None, Others::ByPort { count, .. }) => {
+                let first = plain.port() - plain.port() % count;
+                self.enter_sender(plain, first)
+            }
+        }
+    }
+
+    #[cold]
+    fn enter_sender(&mut self, from: SocketAddr, first: u16) -> Option<(IpAddr, u16)> {
+        self.enter(SocketAddr::new(from.ip(), first)).ok()?;
+        self.names.get(&from).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(port: u16) -> SocketAddr {
+        ([192, 0, 2, 1], port).into()
+    }
+
+    #[test]
+    fn endpoints_at_one_address_are_told_apart_by_their_ports() {
+        let mut peers = Peers::by_port(4);
+        let entered = peers.enter(at(4000)).unwrap();
+        assert_eq!(entered, IpAddr::from([240, 0, 0, 2]));
+        assert_eq!(peers.name(at(4002)), Some((entered, entropy_to_port(Entropy(2)))));
+        let (heard, port) = peers.name(at(4005)).unwrap();
+        assert_eq!((heard, port), ([240, 0, 0, 3].into(), entropy_to_port(Entropy(1))));
+        assert_eq!((peers.alias_of(at(4004)), peers.socket_of(heard)), (Some(heard), Some(at(4004))));
+        assert_eq!(peers.name(at(4007)).unwrap().0, heard);
+    }
+
+    #[test]
+    fn no_endpoint_is_at_a_port_between() {
+        let mut peers = Peers::by_port(4);
+        for port in [0, 4001, 4002] {
+            assert!(matches!(peers.enter(at(port)), Err(UdpError::PeerPort { .. })), "{port}");
+        }
+        assert_eq!(peers.name(at(3)), None, "port 0 is nobody's");
+        assert!(matches!(Peers::by_address(4793).enter(at(4000)), Err(UdpError::PeerPort { .. })));
+    }
+
+    #[test]
+    fn senders_without_room_are_not_heard() {
+        let mut peers = Peers::by_port(1);
+        for port in 1..=MOST as u16 {
+            peers.enter(at(port)).unwrap();
+        }
+        assert!(matches!(peers.enter(at(5000)), Err(UdpError::TooManyPeers { .. })));
+        assert_eq!(peers.name(at(5000)), None);
+        assert!(peers.name(at(4096)).is_some());
     }
 }

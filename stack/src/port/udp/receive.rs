@@ -117,7 +117,7 @@ impl Receiver {
     pub(super) fn receive(
         &mut self,
         fd: BorrowedFd<'_>,
-        peers: &Peers,
+        peers: &mut Peers,
         burst: &mut RxBurst,
         counters: (&mut PortCounters, &mut UdpCounters),
     ) -> usize {
@@ -152,7 +152,7 @@ impl Receiver {
     fn pull(
         &mut self,
         fd: BorrowedFd<'_>,
-        peers: &Peers,
+        peers: &mut Peers,
         port: &mut PortCounters,
         udp: &mut UdpCounters,
     ) -> bool {
@@ -196,21 +196,23 @@ impl Receiver {
         &mut self,
         slot: usize,
         cut: usize,
-        peers: &Peers,
+        peers: &mut Peers,
         port: &mut PortCounters,
         udp: &mut UdpCounters,
     ) {
         let arrival = &self.arrivals[slot];
         let (len, is_cut) = (arrival.len, arrival.is_cut());
         let told = Told::read(&arrival.control);
-        let (src, source_port) = peers.name(arrival.from());
+        let named = peers.name(arrival.from());
         let segment = told.segment.unwrap_or(len).min(len);
         let count = if segment == 0 { 1 } else { len.div_ceil(segment) };
         udp.rx_joined += u64::from(count > 1);
-        if is_cut || segment > self.longest || src.is_ipv4() != self.own.is_ipv4() {
+        let fits = !is_cut && segment <= self.longest;
+        let Some((src, source_port)) = named.filter(|(src, _)| fits && src.is_ipv4() == self.own.is_ipv4())
+        else {
             port.rx_errors += count as u64;
             return;
-        }
+        };
         let of = Inbound { src, dst: self.own, source_port, tos: told.tos, ttl: told.ttl };
         if count == 1 && len <= cut || segment == cut {
             for (at, frame) in self.armed[slot].drain(..count).enumerate() {

@@ -9,7 +9,53 @@ fn receive(id: u64, matching: Matching, len: usize) -> Posted {
 }
 
 fn room(bytes_per_peer: u64) -> Room {
-    Room { bytes_per_peer, messages_per_peer: 1 << 20, messages: 1 << 20 }
+    Room::new(1, (1 << 20, 1 << 40), (1 << 16, bytes_per_peer))
+}
+
+/// The receives of the only process of an endpoint.
+struct Alone {
+    receives: Receives,
+    room: Room,
+}
+
+impl Alone {
+    fn new(room: Room) -> Alone {
+        Alone { receives: Receives::new(0), room }
+    }
+
+    fn post(&mut self, posted: Posted) -> Option<Delivery> {
+        self.receives.post(&mut self.room, posted)
+    }
+
+    fn begin_early(&mut self, name: MessageName, source: Source, part: &Part<'_>) -> Key {
+        self.receives.begin_early(name, source, part, &mut self.room)
+    }
+
+    fn place(&mut self, key: Key, part: &Part<'_>) -> Result<Option<Delivery>, Refusal> {
+        self.receives.place(&mut self.room, key, part)
+    }
+
+    fn take_turn(&mut self, name: MessageName) -> Option<Delivery> {
+        self.receives.take_turn(&mut self.room, name)
+    }
+
+    fn abandon(&mut self, pdc: PdcId) -> Vec<Delivery> {
+        self.receives.abandon(&mut self.room, pdc)
+    }
+}
+
+impl std::ops::Deref for Alone {
+    type Target = Receives;
+
+    fn deref(&self) -> &Receives {
+        &self.receives
+    }
+}
+
+impl std::ops::DerefMut for Alone {
+    fn deref_mut(&mut self) -> &mut Receives {
+        &mut self.receives
+    }
 }
 
 fn send(len: usize, tag: Option<u64>, msg_id: u16) -> SendMessage {
@@ -26,7 +72,7 @@ fn send(len: usize, tag: Option<u64>, msg_id: u16) -> SendMessage {
 
 /// A packet of a message whose turn it is arrives.
 fn arrive(
-    receives: &mut Receives,
+    receives: &mut Alone,
     peer: u32,
     pdc: u16,
     request: &StandardRequest,
@@ -37,14 +83,14 @@ fn arrive(
     let part = Part::new(request, payload)?;
     let message = match receives.find(name) {
         Some(message) => message,
-        None => receives.begin(name, source, &part, |receives| receives.has_room(peer, (0, 0), 1))?,
+        None => receives.receives.begin(name, source, &part, &mut receives.room, false)?,
     };
     receives.place(message, &part)
 }
 
 /// The part of `len` bytes from `offset` of a message arrives from endpoint 1.
 fn part(
-    receives: &mut Receives,
+    receives: &mut Alone,
     pdc: u16,
     message: &SendMessage,
     offset: u32,
@@ -54,7 +100,7 @@ fn part(
 }
 
 /// Delivers `message` in packets of `mtu` bytes, last packet first.
-fn deliver(receives: &mut Receives, message: &SendMessage, mtu: u32) -> Result<Vec<Delivery>, Refusal> {
+fn deliver(receives: &mut Alone, message: &SendMessage, mtu: u32) -> Result<Vec<Delivery>, Refusal> {
     let len = message.buffer.len();
     let mut done = Vec::new();
     for offset in (0..len.max(1)).step_by(mtu as usize).rev() {
@@ -65,7 +111,7 @@ fn deliver(receives: &mut Receives, message: &SendMessage, mtu: u32) -> Result<V
 
 #[test]
 fn expected_messages_land_in_their_receive() {
-    let mut receives = Receives::new(room(1 << 20));
+    let mut receives = Alone::new(room(1 << 20));
     receives.post(receive(1, Matching::Untagged, 100));
     receives.post(receive(2, Matching::Tagged { tag: 0x12, ignore: 0xf }, 100));
     let message = send(100, Some(0x15), 3);
@@ -78,7 +124,7 @@ fn expected_messages_land_in_their_receive() {
 
 #[test]
 fn unexpected_messages_wait_and_are_limited_by_sender() {
-    let mut receives = Receives::new(room(300));
+    let mut receives = Alone::new(room(300));
     let message = send(200, None, 1);
     assert!(deliver(&mut receives, &message, 30).unwrap().is_empty());
     let refused = send(200, None, 2);
@@ -92,7 +138,7 @@ fn unexpected_messages_wait_and_are_limited_by_sender() {
 
 #[test]
 fn a_message_whose_payload_is_refused_keeps_its_place() {
-    let mut receives = Receives::new(Room { messages_per_peer: 2, ..room(100) });
+    let mut receives = Alone::new(Room { messages_per_peer: 2, ..room(100) });
     let messages = [send(200, None, 1), send(90, None, 2), send(0, None, 3)];
     assert_eq!(
         deliver(&mut receives, &messages[0], 200).unwrap_err(),
@@ -115,7 +161,7 @@ fn a_message_whose_payload_is_refused_keeps_its_place() {
 #[test]
 fn an_early_message_meets_its_receive_in_its_turn() {
     for quota in [0, 60] {
-        let mut receives = Receives::new(room(quota));
+        let mut receives = Alone::new(room(quota));
         receives.post(receive(1, Matching::Untagged, 60));
         let message = send(60, None, 7);
         let request = message.request(1, 0, 60);
@@ -134,7 +180,7 @@ fn an_early_message_meets_its_receive_in_its_turn() {
 
 #[test]
 fn a_receive_posted_during_a_message_gets_both_halves() {
-    let mut receives = Receives::new(room(1 << 20));
+    let mut receives = Alone::new(room(1 << 20));
     let message = send(60, None, 1);
     assert!(part(&mut receives, 1, &message, 30, 30).unwrap().is_none());
     assert!(receives.post(receive(1, Matching::Untagged, 60)).is_none());
@@ -143,14 +189,14 @@ fn a_receive_posted_during_a_message_gets_both_halves() {
 }
 
 /// Delivers all packets of 30 bytes but the first.
-fn begin(receives: &mut Receives, pdc: u16, message: &SendMessage) {
+fn begin(receives: &mut Alone, pdc: u16, message: &SendMessage) {
     for offset in (30..message.buffer.len()).step_by(30) {
         let len = 30.min(message.buffer.len() - offset);
         assert!(part(receives, pdc, message, offset, len).unwrap().is_none());
     }
 }
 
-fn finish(receives: &mut Receives, pdc: u16, message: &SendMessage) -> Option<Delivery> {
+fn finish(receives: &mut Alone, pdc: u16, message: &SendMessage) -> Option<Delivery> {
     part(receives, pdc, message, 0, 30).unwrap()
 }
 
@@ -158,7 +204,7 @@ fn finish(receives: &mut Receives, pdc: u16, message: &SendMessage) -> Option<De
 fn closing_a_pdc_abandons_only_its_incomplete_messages() {
     // Every choice of messages that complete before the close, from either end of the list or the middle.
     for completed in 0..1u16 << 5 {
-        let mut receives = Receives::new(room(1 << 20));
+        let mut receives = Alone::new(room(1 << 20));
         for id in 1..=4 {
             receives.post(receive(id, Matching::Tagged { tag: id, ignore: 0 }, 60));
         }
@@ -193,7 +239,7 @@ fn closing_a_pdc_abandons_only_its_incomplete_messages() {
 
 #[test]
 fn messages_longer_than_their_receive_are_truncated_and_reported() {
-    let mut receives = Receives::new(room(1 << 20));
+    let mut receives = Alone::new(room(1 << 20));
     receives.post(receive(1, Matching::Untagged, 40));
     let done = deliver(&mut receives, &send(100, None, 1), 30).unwrap();
     assert!(done[0].is_truncated());
@@ -203,7 +249,7 @@ fn messages_longer_than_their_receive_are_truncated_and_reported() {
 /// Two packets of a PDC with the same bytes do not make up for bytes that were never sent.
 #[test]
 fn bytes_that_arrive_twice_count_once() {
-    let mut receives = Receives::new(room(1 << 20));
+    let mut receives = Alone::new(room(1 << 20));
     receives.post(receive(1, Matching::Untagged, 10));
     let message = send(10, None, 1);
     let mut arrive = |offset: u32, len: u32| part(&mut receives, 1, &message, offset, len);
@@ -216,7 +262,7 @@ fn bytes_that_arrive_twice_count_once() {
 
 #[test]
 fn contradictory_headers_are_refused() {
-    let mut receives = Receives::new(Room { messages: 1, ..room(1 << 20) });
+    let mut receives = Alone::new(Room::new(1, (1, 1 << 40), (1 << 16, 1 << 20)));
     let message = send(100, None, 1);
     let payload = message.buffer.payload(30, 30);
     let good = message.request(1, 30, 30);
@@ -333,7 +379,7 @@ impl Model {
 
 /// One of the two packets of message `number`.
 fn half(
-    receives: &mut Receives,
+    receives: &mut Alone,
     number: u16,
     (peer, process): (u32, u16),
     tag: Option<u64>,
@@ -346,7 +392,7 @@ fn half(
 }
 
 fn check_steps(steps: Vec<Step>) {
-    let (mut receives, mut model) = (Receives::new(room(1 << 20)), Model::default());
+    let (mut receives, mut model) = (Alone::new(room(1 << 20)), Model::default());
     for (n, step) in steps.into_iter().enumerate() {
         let delivery = match step {
             Step::Post { from, matching } => {

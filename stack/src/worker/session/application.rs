@@ -18,6 +18,7 @@ use crate::buffer::Buffer;
 use crate::fep::{
     CallError, ConnectOptions, ConnectionId, PeerRefusal, Receive, Resource, Send, SendId, Unreachable,
 };
+use crate::ledger::Shares;
 use crate::packet::Addr;
 use crate::region::Region;
 use crate::ses::ReceiveId;
@@ -28,11 +29,58 @@ use crate::worker::ring::{Broken, Consumer, Producer};
 pub(super) const BURST: usize = 32;
 
 /// The connections of all applications.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Connections {
     /// The session and the number of each.
     pub(super) numbers: HashMap<ConnectionId, (u32, u32), BuildHasherDefault<FxHasher>>,
     pub(super) held: HeldConnections,
+    /// How many applications there can be.
+    applications: usize,
+    /// The PDCs that this endpoint has at each peer, shared by applications, which go by their slots. A peer lets all of
+    /// an endpoint have [`Limits::pdcs_per_peer`](crate::fep::Limits::pdcs_per_peer); its limit is taken to be ours.
+    at_peer: HashMap<Addr, Shares<u32>, BuildHasherDefault<FxHasher>>,
+}
+
+impl Connections {
+    /// None, of up to `applications` applications.
+    pub(super) fn new(applications: usize) -> Connections {
+        Connections {
+            numbers: HashMap::default(),
+            held: HeldConnections::default(),
+            applications,
+            at_peer: HashMap::default(),
+        }
+    }
+
+    /// Lets the application in `slot` open a connection to `peer`, of `limit` that the peer takes of all.
+    ///
+    /// # Errors
+    /// It has its part, and what others must leave it is used up.
+    fn claim(&mut self, peer: Addr, slot: u32, limit: u32) -> Result<(), CallError> {
+        let all = || Shares::new(limit.into(), self.applications as u64);
+        match self.at_peer.entry(peer).or_insert_with(all).take(slot, 1) {
+            true => Ok(()),
+            false => Err(CallError::Limit { what: Resource::PeerConnections, limit: limit as usize }),
+        }
+    }
+
+    /// A connection to `peer` of the application in `slot` is no more.
+    fn release(&mut self, peer: Addr, slot: u32) {
+        if let Some(shares) = self.at_peer.get_mut(&peer) {
+            shares.give_back(slot, 1);
+            if shares.is_unused() {
+                self.at_peer.remove(&peer);
+            }
+        }
+    }
+
+    /// The connection `id` to `peer` is no more. Returns the session and the number that it had.
+    pub(super) fn remove(&mut self, id: ConnectionId, peer: Addr) -> Option<(u32, u32)> {
+        self.held.remove(peer, id);
+        let (slot, number) = self.numbers.remove(&id)?;
+        self.release(peer, slot);
+        Some((slot, number))
+    }
 }
 
 /// The operation that has a number.
@@ -198,8 +246,11 @@ impl Application {
             Err(Unreachable::Resolving { .. }) => true,
             Err(why) => return Err(CallError::Unreachable { peer, why }),
         };
+        let fep = served.fep_mut();
+        all.claim(peer, self.id.slot, fep.config().limits.pdcs_per_peer)?;
         // The number is the session's: an application cannot send in the name of another.
-        let id = served.fep_mut().connect_of(self.process, now, peer, options)?;
+        let opened = fep.connect_of(self.process, now, peer, options);
+        let id = opened.inspect_err(|_| all.release(peer, self.id.slot))?;
         *place = Some(id);
         self.in_use += 1;
         all.numbers.insert(id, (self.id.slot, connection));

@@ -1,6 +1,6 @@
 //! The resources of an application, and their places in the memory that it shares with its worker.
 
-use crate::fep::CallError;
+use crate::fep::{CallError, Resource};
 use crate::region::RegionError;
 use crate::worker::ring::{RingError, ring_bytes};
 
@@ -50,6 +50,18 @@ pub enum OpenError {
         least: u64,
         /// The largest number that is accepted.
         most: u64,
+    },
+    /// The endpoint has less left than the session asks for: other sessions have reserved the rest.
+    #[error("{asked} {what} are asked for, and the endpoint has {left} of {limit} left")]
+    NotLeft {
+        /// The resource.
+        what: Resource,
+        /// How much of it the session asks for.
+        asked: usize,
+        /// How much no session has reserved.
+        left: usize,
+        /// How much the endpoint has.
+        limit: usize,
     },
     /// All sessions are taken.
     #[error("all {0} sessions are in use")]

@@ -8,7 +8,7 @@
 //! | bytes | request | reply |
 //! |---|---|---|
 //! | 0–7 | `weft-ses` | `weft-ses` |
-//! | 8–11 | version: 4 | version |
+//! | 8–11 | version: 5 | version |
 //! | 12–15 | process; 0 if any | 0 joined, 1 refused |
 //! | 16–19 | commands | the endpoint's address |
 //! | 20–23 | reports | process |
@@ -54,7 +54,7 @@ use crate::region::Region;
 use crate::worker::Waker;
 
 const MAGIC: [u8; 8] = *b"weft-ses";
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 const REQUEST: usize = 64;
 /// Flags of a request: the process is named, or any will do.
 const NAMED: u32 = 0;
@@ -113,6 +113,8 @@ pub struct SessionListener {
     pending: Vec<PendingJoin>,
     watch: Watch,
     refused: RefusedJoins,
+    /// Given up for a moment to accept, and refuse, an application when there is no other descriptor.
+    spare: Option<OwnedFd>,
     /// While this file is open and locked, no other server can take the path.
     _lock: File,
 }
@@ -161,6 +163,7 @@ impl SessionListener {
         listener.set_nonblocking(true).map_err(failed)?;
         let watch = Watch::new(waker).map_err(failed)?;
         watch.add(&listener).map_err(failed)?;
+        let spare = Some(listener.as_fd().try_clone_to_owned().map_err(failed)?);
         tracing::info!(socket = %path.display(), "listening for applications");
         Ok(SessionListener {
             listener,
@@ -169,6 +172,7 @@ impl SessionListener {
             pending: Vec::new(),
             watch,
             refused: RefusedJoins::default(),
+            spare,
             _lock: lock,
         })
     }
@@ -176,7 +180,10 @@ impl SessionListener {
     /// Opens sessions for applications that want to join, and ends the sessions of those that have died. To be called
     /// each turn; makes system calls only when something has happened at a socket. Returns the sessions that are new.
     pub fn attend(&mut self, sessions: &mut Sessions, fep: &mut Fep, now: Time) -> Vec<SessionId> {
-        self.pending.retain(|join| now.since(join.since) < PATIENCE);
+        let refused = &mut self.refused.requests;
+        for late in self.pending.extract_if(.., |join| now.since(join.since) >= PATIENCE) {
+            refuse(&late.stream, &format!("no request came within {PATIENCE}"), refused);
+        }
         if !self.watch.called() {
             return Vec::new();
         }
@@ -204,7 +211,13 @@ impl SessionListener {
         sessions: &mut Sessions,
         fep: &mut Fep,
     ) -> Option<SessionId> {
-        let answer = stream.try_clone().ok()?;
+        let answer = match stream.try_clone() {
+            Ok(answer) => answer,
+            Err(error) => {
+                refuse(&stream, &OpenError::System(error).to_string(), &mut self.refused.sessions);
+                return None;
+            }
+        };
         let open = || -> Result<_, OpenError> {
             config.within(&self.most)?;
             let (region, file) = Region::share(config.layout()?.total)?;
@@ -221,22 +234,40 @@ impl SessionListener {
 
     fn accept(&mut self, now: Time) {
         // Those in the system's queue are looked at once these have gone: see `Watch::call_again`.
-        while self.pending.len() < PENDING
-            && let Ok((stream, _)) = self.listener.accept()
-        {
-            match is_trusted(&stream) {
-                Ok(true) if self.watch.add(&stream).is_ok() => {
-                    self.pending.push(PendingJoin { stream, since: now })
+        for _ in self.pending.len()..PENDING {
+            let stream = match self.listener.accept() {
+                Ok((stream, _)) => stream,
+                Err(error) if is_out_of_descriptors(&error) && self.spare.is_some() => {
+                    self.refuse_with_spare(error);
+                    continue;
                 }
+                Err(_) => return,
+            };
+            let watched = is_trusted(&stream).and_then(|trusted| match trusted {
+                true => self.watch.add(&stream).map(|()| true),
+                false => Ok(false),
+            });
+            match watched {
+                Ok(true) => self.pending.push(PendingJoin { stream, since: now }),
                 Ok(false) => {
                     refuse(&stream, "you are neither this user nor root", &mut self.refused.strangers);
                 }
-                _ => {}
+                Err(error) => {
+                    refuse(&stream, &OpenError::System(error).to_string(), &mut self.refused.sessions);
+                }
             }
         }
-        if self.pending.len() == PENDING {
-            self.watch.call_again();
+        self.watch.call_again();
+    }
+
+    /// Refuses an application that there is no descriptor for: it takes the place of the spare one until it has heard.
+    #[cold]
+    fn refuse_with_spare(&mut self, why: io::Error) {
+        drop(self.spare.take());
+        if let Ok((stream, _)) = self.listener.accept() {
+            refuse(&stream, &OpenError::System(why).to_string(), &mut self.refused.sessions);
         }
+        self.spare = self.listener.as_fd().try_clone_to_owned().ok();
     }
 }
 
@@ -244,6 +275,12 @@ impl Drop for SessionListener {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
     }
+}
+
+/// Whether this process, or the system, has no descriptors left.
+fn is_out_of_descriptors(error: &io::Error) -> bool {
+    let code = error.raw_os_error().map(Errno::from_raw_os_error);
+    matches!(code, Some(Errno::MFILE | Errno::NFILE))
 }
 
 /// Fails if the path names something that is no socket.

@@ -11,7 +11,7 @@ use super::held::Settled;
 use super::link::Link;
 use super::report::{Report, Request};
 use super::served::Served;
-use crate::fep::{CallError, Completion, ConnectionId, Fep, MAX_PROCESS};
+use crate::fep::{CallError, Completion, ConnectionId, Fep, Limits, MAX_PROCESS, Resource};
 use crate::region::Region;
 use crate::worker::Waker;
 use crate::worker::ring::{Broken, Consumer, Producer};
@@ -54,7 +54,7 @@ impl Sessions {
         let capacity = capacity.min(usize::from(MAX_PROCESS));
         Sessions {
             slots: (0..capacity).map(|_| None).collect(),
-            connections: Connections::default(),
+            connections: Connections::new(capacity),
             serial: 0,
             last_process: 0,
             waker: None,
@@ -72,8 +72,8 @@ impl Sessions {
     /// that has been free for longest.
     ///
     /// # Errors
-    /// A number in `config` is out of range, all sessions are in use, the process is open, or the system has no memory or
-    /// socket left.
+    /// A number in `config` is out of range, all sessions are in use, the endpoint has less left than `config` asks for
+    /// ([`OpenError::NotLeft`]), the process is open, or the system has no memory or socket left.
     pub fn open(
         &mut self,
         fep: &mut Fep,
@@ -98,6 +98,7 @@ impl Sessions {
     ) -> Result<SessionId, OpenError> {
         let layout = config.layout()?;
         let slot = self.slots.iter().position(Option::is_none).ok_or(OpenError::Full(self.slots.len()))?;
+        self.check_left(&fep.config().limits, config)?;
         let commands = Consumer::at(region, 0, config.commands)?;
         let reports = Producer::at(region, layout.reports, config.reports)?;
         let memory = region.carve(layout.memory, config.memory as usize)?;
@@ -124,6 +125,21 @@ impl Sessions {
             leaving: false,
         });
         Ok(id)
+    }
+
+    /// Checks that the endpoint has left what a session with `config` can come to use: what sessions may have is reserved
+    /// for them, whether they use it or not.
+    fn check_left(&self, limits: &Limits, config: &SessionConfig) -> Result<(), OpenError> {
+        let reserved = |of: fn(&Application) -> usize| self.slots.iter().flatten().map(of).sum::<usize>();
+        let check = |what, limit: usize, reserved: usize, asked: u32| {
+            let (asked, left) = (asked as usize, limit.saturating_sub(reserved));
+            if asked <= left { Ok(()) } else { Err(OpenError::NotLeft { what, asked, left, limit }) }
+        };
+        // Each operation may be a message.
+        let operations = reserved(|session| session.operations.len());
+        check(Resource::Operations, limits.sends, operations, config.operations)?;
+        let connections = reserved(|session| session.connections.len());
+        check(Resource::Connections, limits.most_connections(), connections, config.connections)
     }
 
     fn open_process(&mut self, fep: &mut Fep, wanted: Option<u16>) -> Result<u16, OpenError> {
@@ -323,8 +339,7 @@ impl Sessions {
                 }
             }
             Completion::Closed { id, peer, result } => {
-                self.connections.held.remove(peer, id);
-                let Some((slot, connection)) = self.connections.numbers.remove(&id) else { return };
+                let Some((slot, connection)) = self.connections.remove(id, peer) else { return };
                 if let Some(session) = self.at(slot)
                     && let Some(place) = session.connections.get_mut(connection as usize)
                     && place.take().is_some()

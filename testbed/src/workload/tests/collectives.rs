@@ -141,7 +141,8 @@ fn impossible_collectives_are_refused() {
         ("all-reduce:ring,iterations=40000", "about 19200000 flows are too many; expected at most 16777216"),
         (
             "all-to-all:4,window=3",
-            "all-to-all has no key `window`; expected one of: size, start, jitter, iterations, compute, ranks, order",
+            "all-to-all has no key `window`; expected one of: size, start, jitter, iterations, compute, ranks, order, \
+             priority",
         ),
     ] {
         assert_eq!(try_build(text, 16).unwrap_err(), message);

@@ -75,7 +75,7 @@ fn permutations_draw_derangements_with_equal_probability() {
 #[test]
 fn flows_take_little_memory() {
     assert!(size_of::<crate::workload::Flow>() <= 64);
-    assert_eq!(size_of::<crate::workload::Connection>(), 12);
+    assert_eq!(size_of::<crate::workload::Connection>(), 16);
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn descriptions_parse_and_print() {
         (
             "broadcast:3",
             "`broadcast:3` is not a workload: expected incast, permutation, all-to-all, all-reduce, poisson, \
-             lognormal, rpc, bursts",
+             lognormal, rpc, bursts, cbr",
         ),
         ("incast", "`incast` needs a number above zero, as in incast:8"),
         ("incast:0", "`incast` needs a number above zero, as in incast:8"),

@@ -35,7 +35,7 @@ const PUBLIC: [(&str, &str); 15] = [
     public_file!("uno/fail_one.cm"),
 ];
 
-const AS_IS: CmOptions = CmOptions { hosts: None, start_unit: StartUnit::Microseconds };
+const AS_IS: CmOptions = CmOptions { hosts: None, start_unit: StartUnit::Microseconds, ignore_prio: false };
 
 fn public(end: &str, hosts: Option<u32>) -> Workload {
     let (path, text) = PUBLIC.iter().find(|(path, _)| path.ends_with(end)).expect("a public file");
@@ -221,8 +221,9 @@ fn malformed_files_are_refused_with_file_line_and_reason() {
         ("prio 2000000 # first", "prio 7 first", "x.cm:8: unknown word `first`"),
         (
             "prio 2000000 # first",
-            "prio 7",
-            "x.cm:9: `prio` is 2000000 here and 7 before: all flows have the same priority (without `prio` it is 2000000)",
+            "prio 9",
+            "x.cm:9: `prio` is 2000000 here and 9 before: expected 0 to 7, or the same for all flows (without `prio` it is \
+             2000000, which means 0)",
         ),
         ("trigger 10 msg size", "trigger 10 msg -1 size", "x.cm:11: `msg` cannot be `-1`"),
         (
@@ -373,4 +374,30 @@ proptest! {
             play(&workload, 5, |_, _| {});
         }
     }
+}
+
+#[test]
+fn flows_have_the_priorities_that_prio_says() {
+    let numbers = |words: [&str; 3]| {
+        let [a, b, c] = words;
+        let text = format!(
+            "Nodes 3\nConnections 3\n0->1 id 1 start 0 size 1 {a}\n0->2 id 2 start 0 size 1 {b}\n\
+             1->2 id 3 start 0 size 1 {c}\n"
+        );
+        let workload = parse_cm("x.cm", &text, CmOptions::default()).map_err(|error| error.to_string())?;
+        Ok(workload.connections().iter().map(|c| c.priority.number()).collect::<Vec<_>>())
+    };
+    let refused: Result<Vec<u8>, String> = numbers(["prio 3", "prio 8", ""]);
+    assert!(refused.unwrap_err().starts_with("x.cm:4: `prio` is 8 here and 3 before: expected 0 to 7"));
+    assert_eq!(numbers(["prio 3", "", "prio 7"]), Ok(vec![3, 0, 7]));
+    assert_eq!(numbers(["prio 2000000", "prio 1", ""]), Ok(vec![0, 1, 0]));
+    assert_eq!(numbers(["prio 100", "prio 100", "prio 100"]), Ok(vec![0, 0, 0]), "all the same");
+    let text = "Nodes 2\nConnections 2\n0->1 id 1 start 0 size 1 prio 1\n0->1 id 1 msg start 0 size 1\n";
+    let ignored = parse_cm("x.cm", text, CmOptions { ignore_prio: true, ..AS_IS }).unwrap();
+    assert_eq!((ignored.priorities(), ignored.connections().len()), (1, 1));
+    let error = parse_cm("x.cm", text, CmOptions::default()).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "x.cm:4: the messages of flow 1 differ; expected the same `prio`, `rate`, `path` and `pool` on each"
+    );
 }

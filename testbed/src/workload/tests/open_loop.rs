@@ -22,7 +22,8 @@ fn try_build(specs: &[&str], fabric: &Topology, seed: u64) -> Result<Workload, (
         _ => Err(format!("{name}: no such file")),
     };
     let specs: Result<Vec<WorkloadSpec>, _> = specs.iter().map(|text| text.parse()).collect();
-    let setting = Setting { hosts: fabric.hosts(), topology: Some(fabric), bytes: 10_000, read: &read };
+    let setting =
+        Setting { hosts: fabric.hosts(), topology: Some(fabric), bytes: 10_000, slow: 1, read: &read };
     WorkloadSpec::build_all(&specs.map_err(|e| (0, e))?, &setting, |i| Rng::new(seed, i as u64))
 }
 
@@ -307,7 +308,8 @@ fn what_makes_no_sense_is_refused() {
         ),
         (
             "poisson:rate=3,flows=3",
-            "poisson has no key `rate`; expected one of: load, of, sizes, duration, flows, start, intra, connections",
+            "poisson has no key `rate`; expected one of: load, of, sizes, duration, flows, start, intra, connections, pick, \
+             priority",
         ),
         (
             "poisson:load=0.5,sizes=1,duration=1s",

@@ -1,14 +1,16 @@
 //! Written workloads parse to the same workload.
 
+use core::num::NonZeroU16;
 use proptest::prelude::*;
-use weft_cc::{Span, Time};
+use weft_cc::{Rate, Span, Time};
 use weft_stack::rng::Rng;
+use weft_stack::wire::class::Priority;
 
 use super::play;
 use crate::topology::HostId;
 use crate::workload::{
-    CmOptions, Connection, Flow, LinkFailure, MessageNumber, Start, Trigger, TriggerIdx, TriggerKind,
-    Workload, WorkloadSpec, parse_cm,
+    Background, BackgroundIdx, CmOptions, Connection, Flow, LinkFailure, MessageNumber, Start, Trigger,
+    TriggerIdx, TriggerKind, Workload, WorkloadSpec, parse_cm,
 };
 
 fn written(workload: &Workload) -> String {
@@ -24,15 +26,32 @@ fn random_workload(seed: u64) -> Workload {
     let mut flows: Vec<Flow> = Vec::new();
     let mut connections: Vec<Connection> = Vec::new();
     let mut triggers: Vec<Trigger> = Vec::new();
+    let mut backgrounds: Vec<Background> = Vec::new();
     for i in 0..rng.below(40) {
         let reuse = !connections.is_empty() && rng.chance(0.3);
         let connection = if reuse { rng.below(connections.len() as u32) } else { connections.len() as u32 };
         if !reuse {
             let src = rng.below(hosts);
             let dst = (src + 1 + rng.below(hosts - 1)) % hosts;
-            connections.push(Connection { id: 1000 - 7 * i, src: HostId(src), dst: HostId(dst) });
+            let priority = Priority::new(rng.below(16) as u8).unwrap_or_default();
+            // Numbered in the order of the file.
+            let background = BackgroundIdx::new(rng.below(backgrounds.len() as u32 + 1) as usize);
+            let background = background.filter(|_| rng.chance(0.2));
+            if background.is_some_and(|kind| kind.index() == backgrounds.len()) {
+                let rate = Rate::from_bps(1 + backgrounds.len() as u64);
+                backgrounds
+                    .push(Background { rate, path: rng.chance(0.5).then(|| rng.below(16_384) as u16) });
+            }
+            let (src, dst) = (HostId(src), HostId(dst));
+            let pool = NonZeroU16::new(rng.below(4) as u16).unwrap_or(NonZeroU16::MIN);
+            connections.push(Connection {
+                priority,
+                background,
+                pool,
+                ..Connection::new(1000 - 7 * i, src, dst)
+            });
         }
-        let Connection { id, src, dst } = connections[connection as usize];
+        let Connection { id, src, dst, .. } = connections[connection as usize];
         let start = random_start(&mut rng, &mut flows, &mut triggers);
         let message = (reuse || rng.chance(0.2)).then(|| if rng.chance(0.5) { 0 } else { i + 1 });
         let message = message.and_then(MessageNumber::new);
@@ -52,7 +71,8 @@ fn random_workload(seed: u64) -> Workload {
     let failure =
         |rng: &mut Rng| LinkFailure { tier: rng.below(3) as u8, switch: rng.below(9), link: rng.below(9) };
     let failures = (0..rng.below(3)).map(|_| failure(&mut rng)).collect();
-    Workload::new(hosts, flows, connections, triggers, failures).unwrap()
+    let workload = Workload::new(hosts, flows, connections, triggers, failures).unwrap();
+    workload.with_backgrounds(backgrounds).unwrap()
 }
 
 /// A start time, or a trigger that one or two of the earlier flows activate.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use proptest::prelude::*;
 
 use super::*;
-use crate::fep::PeerRefusal;
+use crate::fep::{FepConfig, Limits, PeerRefusal};
 use crate::worker::ring::Producer;
 
 /// Words that are nearly commands: kinds, numbers and lengths are often possible.
@@ -240,4 +240,83 @@ fn an_application_that_uses_all_its_resources_takes_none_of_other_applications()
     }
     drop((glutton, alice));
     world.assert_nothing_is_left();
+}
+
+/// Connections of applications to one peer: 16 that the peer takes of all, for up to four applications, so that each has
+/// two, and may have some of the other eight.
+#[test]
+fn applications_with_many_connections_leave_others_theirs_to_the_same_peer() {
+    let config =
+        FepConfig { limits: Limits { pdcs_per_peer: 16, ..Limits::default() }, ..(*config()).clone() };
+    let mut world = World::with(&Arc::new(config));
+    let many = SessionConfig { connections: 64, ..SMALL };
+    let mut hogs = [(); 2].map(|()| world.sessions[0].open(&mut world.feps[0], &many, None).unwrap());
+    let mut greedy_bob = world.open(1);
+    let mut opened = Vec::new();
+    for hog in &mut hogs {
+        let mut connections = Vec::new();
+        for context in 0..64 {
+            hog.connect(Addr(1), to(&greedy_bob), context).unwrap();
+            match world.event(hog).report {
+                Report::Connected { connection } => connections.push(connection),
+                Report::Refused { error, .. } => {
+                    let what = Resource::PeerConnections;
+                    assert_eq!(error, CallError::Limit { what, limit: 16 });
+                }
+                report => panic!("{report:?}"),
+            }
+        }
+        opened.push(connections.len());
+    }
+    assert_eq!(opened, [2 + 4, 2 + 2]);
+    // Their PDCs are open at the peer.
+    for _ in 0..1_000 {
+        world.step(4);
+    }
+    let (mut alice, mut bob) = (world.open(0), world.open(1));
+    for n in 0..2 {
+        let connection = alice.connect(Addr(1), to(&bob), n).unwrap();
+        assert!(matches!(world.event(&mut alice).report, Report::Connected { .. }));
+        bob.receive(extent(0, 100), None, Matching::Untagged, n).unwrap();
+        alice.send(connection, extent(0, 100), None, 0, 7).unwrap();
+        assert!(matches!(world.event(&mut bob).report, Report::Received { result: Ok(()), .. }));
+        assert!(matches!(world.event(&mut alice).report, Report::Sent { result: Ok(()), .. }));
+    }
+    // What a session had is to be had again once it has gone.
+    drop(hogs);
+    while world.sessions[0].len() > 1 {
+        world.step(4);
+    }
+    for context in 0..2 {
+        alice.connect(Addr(1), to(&greedy_bob), context).unwrap();
+        assert!(matches!(world.event(&mut alice).report, Report::Connected { .. }));
+    }
+    assert_eq!(greedy_bob.poll(), Ok(None));
+    drop((alice, bob, greedy_bob));
+    world.assert_nothing_is_left();
+}
+
+#[test]
+fn a_session_that_cannot_have_its_share_is_refused_when_it_joins() {
+    let limits = Limits { sends: 40, connections: 9, ..Limits::default() };
+    let config = FepConfig { limits, ..(*config()).clone() };
+    let mut world = World::with(&Arc::new(config));
+    let mut open = |config| world.sessions[0].open(&mut world.feps[0], &config, None);
+    let _both = [(); 2].map(|()| open(SMALL).unwrap());
+    let why = |result: Result<Client, OpenError>| result.err().map(|error| error.to_string());
+    let operations = "16 operations are asked for, and the endpoint has 8 of 40 left";
+    assert_eq!(why(open(SMALL)).as_deref(), Some(operations));
+    let eight = SessionConfig { operations: 8, ..SMALL };
+    let connections = "4 connections are asked for, and the endpoint has 1 of 9 left";
+    assert_eq!(why(open(eight)).as_deref(), Some(connections));
+    let last = open(SessionConfig { connections: 1, ..eight }).unwrap();
+    // However many messages the others post, it can post its own.
+    let mut last = last;
+    let connection = last.connect(Addr(1), ConnectOptions::default(), 0).unwrap();
+    for n in 0..7 {
+        last.send(connection, extent(0, 1), None, 0, n).unwrap();
+    }
+    world.step(0);
+    assert!(matches!(last.poll().unwrap().unwrap().report, Report::Connected { .. }));
+    assert_eq!(last.poll(), Ok(None), "nothing is refused");
 }

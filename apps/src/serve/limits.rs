@@ -1,0 +1,172 @@
+//! The table of what a server has of each resource, who may have how much of it, and what happens at the limit.
+
+use super::{PEERS, ServeArgs};
+
+/// One resource.
+struct Row {
+    /// Its name, and how much of it the endpoint has.
+    what: &'static str,
+    all: String,
+    /// The kind of party that shares it.
+    holder: &'static str,
+    /// How much is reserved for each of them, and how much one may have at most.
+    reserved: String,
+    most: String,
+    /// The consequence of a request beyond the limit.
+    then: &'static str,
+}
+
+const HEADER: &str = "\
+| resource | of the endpoint | holder | reserved for each | most of one | beyond that |
+|---|---|---|---|---|---|
+";
+
+/// The table, as Markdown.
+pub(super) fn table(args: &ServeArgs) -> String {
+    let line = |row: Row| {
+        let Row { what, all, holder, reserved, most, then } = row;
+        format!("| {what} | {all} | {holder} | {reserved} | {most} | {then} |\n")
+    };
+    let rows: String = rows(args).into_iter().map(line).collect();
+    format!("{HEADER}{rows}")
+}
+
+fn rows(args: &ServeArgs) -> Vec<Row> {
+    let limits = args.limits();
+    let applications = u64::from(args.applications);
+    let none = || "–".to_owned();
+    let part = |total: u64| if applications > 1 { total / 2 / applications } else { total }.to_string();
+    let asked = || "what it asks for".to_owned();
+    let rest = || "its part and half of the rest".to_owned();
+    let (connections, pdcs) = (limits.connections as u64, limits.pdcs_per_peer);
+    vec![
+        Row {
+            what: "applications",
+            all: applications.to_string(),
+            holder: "–",
+            reserved: none(),
+            most: none(),
+            then: "the join is refused",
+        },
+        Row {
+            what: "operations of applications",
+            all: limits.sends.to_string(),
+            holder: "application",
+            reserved: asked(),
+            most: args.operations.to_string(),
+            then: "the join is refused; `ClientError::Exhausted`",
+        },
+        Row {
+            what: "connections",
+            all: connections.to_string(),
+            holder: "application",
+            reserved: asked(),
+            most: args.connections.to_string(),
+            then: "the join is refused; `ClientError::Exhausted`",
+        },
+        Row {
+            what: "connections to one peer",
+            all: pdcs.to_string(),
+            holder: "application",
+            reserved: part(pdcs.into()),
+            most: rest(),
+            then: "`Limit { PeerConnections }`",
+        },
+        Row {
+            what: "peers that applications add",
+            all: "what the address book has left".to_owned(),
+            holder: "application",
+            reserved: "0".to_owned(),
+            most: PEERS.to_string(),
+            then: "`Limit { Peers }`, `Limit { SessionPeers }`",
+        },
+        Row {
+            what: "kinds of receives",
+            all: none(),
+            holder: "application",
+            reserved: "64".to_owned(),
+            most: "64".to_owned(),
+            then: "`Limit { ReceiveKinds }`",
+        },
+        Row {
+            what: "unexpected messages",
+            all: limits.unexpected_messages.to_string(),
+            holder: "application",
+            reserved: part(limits.unexpected_messages as u64),
+            most: rest(),
+            then: "NO_SES_MSG_AVAIL",
+        },
+        Row {
+            what: "unexpected messages to one application",
+            all: "as above".to_owned(),
+            holder: "peer",
+            reserved: "0".to_owned(),
+            most: format!("{}, and half of what there is", limits.unexpected_messages_per_peer),
+            then: "NO_SES_MSG_AVAIL",
+        },
+        Row {
+            what: "bytes of unexpected messages",
+            all: limits.unexpected_bytes.to_string(),
+            holder: "application",
+            reserved: part(limits.unexpected_bytes),
+            most: rest(),
+            then: "NO_PKT_BUFFER",
+        },
+        Row {
+            what: "bytes of unexpected messages to one application",
+            all: "as above".to_owned(),
+            holder: "peer",
+            reserved: "0".to_owned(),
+            most: format!("{}, and half of what there is", limits.unexpected_bytes_per_peer),
+            then: "NO_PKT_BUFFER",
+        },
+        Row {
+            what: "PDCs that peers open",
+            all: limits.pdcs.to_string(),
+            holder: "peer",
+            reserved: "0".to_owned(),
+            most: pdcs.to_string(),
+            then: "NO_PDC_AVAIL",
+        },
+        Row {
+            what: "half-open PDCs",
+            all: limits.half_open_pdcs.to_string(),
+            holder: "peer",
+            reserved: "0".to_owned(),
+            most: limits.half_open_pdcs_per_peer.to_string(),
+            then: "the oldest that was asked makes room; NO_PDC_AVAIL",
+        },
+        Row {
+            what: "PDCs open or remembered",
+            all: none(),
+            holder: "peer",
+            reserved: limits.closed_pdcs_per_peer.to_string(),
+            most: limits.closed_pdcs_per_peer.to_string(),
+            then: "NO_PDC_AVAIL",
+        },
+        Row {
+            what: "early ROD packets of one PDC",
+            all: none(),
+            holder: "peer",
+            reserved: limits.reorder_packets.to_string(),
+            most: format!("{}, and {} bytes", limits.reorder_packets, limits.unexpected_bytes_per_peer),
+            then: "ROD_OOO",
+        },
+        Row {
+            what: "bytes of stored responses",
+            all: none(),
+            holder: "peer",
+            reserved: limits.response_bytes_per_peer.to_string(),
+            most: limits.response_bytes_per_peer.to_string(),
+            then: "NO_GTD_DEL_AVAIL",
+        },
+        Row {
+            what: "control packets that wait for the port",
+            all: limits.control_queue.to_string(),
+            holder: "–",
+            reserved: none(),
+            most: none(),
+            then: "dropped and counted (`control_dropped`)",
+        },
+    ]
+}

@@ -1,0 +1,438 @@
+"""The campaigns of scripts/soak.sh, which says how to use it.
+
+Each campaign is a function of a seed. It draws a case, runs it, and returns what it has counted; it raises Failed with
+the reason if something that must be true is not. Processes and sockets that it makes end with it.
+"""
+import argparse
+import json
+import os
+import random
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+WEFT = os.environ.get("WEFT", "weft")
+PORT = 4793
+ENTROPY = 0xC000
+# The silence after which a peer is given up: 63 times RTO.
+RTO_MS = 20
+SILENCE = 63 * RTO_MS / 1000
+# How much longer than its bounds a process may take on a busy machine, seconds.
+LATE = 30
+
+
+class Failed(Exception):
+    """Something that must be true is not."""
+
+
+class Counts:
+    """What a run has come to: cases, packets, payload bytes; the latter two are None where nobody counts them."""
+
+    def __init__(self, cases=0, packets=None, bytes=None):
+        self.cases, self.packets, self.bytes = cases, packets, bytes
+
+    def add(self, other):
+        def total(a, b):
+            return a if b is None else (a or 0) + b
+
+        self.cases += other.cases
+        self.packets = total(self.packets, other.packets)
+        self.bytes = total(self.bytes, other.bytes)
+
+
+class Process:
+    """A program whose output is kept. It is killed at the end of a `with` block if it still runs."""
+
+    def __init__(self, command, environment=None):
+        self.command = command
+        self.output = tempfile.TemporaryFile()
+        self.child = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=self.output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **(environment or {})},
+            start_new_session=True,
+        )
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.child.poll() is None:
+            self.signal(signal.SIGCONT)
+            self.signal(signal.SIGKILL)
+            self.child.wait()
+        self.output.close()
+
+    def signal(self, number):
+        try:
+            os.killpg(self.child.pid, number)
+        except ProcessLookupError:
+            pass
+
+    def said(self):
+        self.output.seek(0)
+        return self.output.read().decode(errors="replace")
+
+    def tail(self):
+        return "\n".join(self.said().strip().split("\n")[-25:])
+
+    def wait(self, seconds, what):
+        """The exit status, within a bound."""
+        try:
+            return self.child.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise Failed(f"{what} still runs after {seconds:.0f} s\n{self.tail()}") from None
+
+
+def cargo_test(package, target, name, environment, seconds):
+    """Runs tests of the repository and returns what they have printed."""
+    command = ["cargo", "test", "--quiet", "-p", package, "--test", target, *name, "--", "--nocapture"]
+    with Process(command, environment) as process:
+        status = process.wait(seconds, " ".join(command))
+        if status != 0:
+            repeat = " ".join([*(f"{key}={value}" for key, value in environment.items()), *command])
+            raise Failed(f"repeat with: {repeat}\n{process.tail()}")
+        return process.said()
+
+
+def fabrics(seed):
+    """Simulated: random fabrics, faults and workloads; every flow ends as the faults explain, within its bound."""
+    cases = 40
+    environment = {"WEFT_FABRIC_CASES": str(cases), "WEFT_FABRIC_SEED": str(seed)}
+    said = cargo_test("weft-testbed", "random_fabrics", ["every_message_arrives_once"], environment, 600)
+    counts = Counts()
+    for packets, payload in re.findall(r"cases: (\d+) packets, (\d+) bytes", said):
+        counts.add(Counts(cases, int(packets), int(payload)))
+    if counts.cases != 2 * cases:
+        raise Failed(f"the test has not said what it has run:\n{said[-2000:]}")
+    return counts
+
+
+def endpoints(seed):
+    """Simulated: two endpoints, any calls at any time, any fault of the channel, forged packets; then it heals."""
+    cases = 1500
+    environment = {"WEFT_ENDPOINT_CASES": str(cases), "WEFT_ENDPOINT_SEED": str(seed % 2**32)}
+    cargo_test("weft-stack", "endpoint_pair", ["every_message"], environment, 600)
+    return Counts(2 * cases)
+
+
+def address(seed, n):
+    """Address `n` of a run: other runs at the same time have others."""
+    return f"127.{64 + os.getpid() % 60}.{seed % 250 + 1}.{n}"
+
+
+class Network:
+    """A network between a client at address 2 and a server at address 3, which take it for each other at addresses 1 and
+    4. It loses, copies and delays datagrams, and loses all of them now and then. It can heal."""
+
+    def __init__(self, seed, rng, outages):
+        self.rng = random.Random(rng.random())
+        self.lose, self.copy = rng.choice([0, 0.01, 0.05]), rng.choice([0, 0.02])
+        self.late = rng.choice([0, 0.05])
+        # Half of the networks that lose lose long datagrams only.
+        self.long_only = rng.random() < 0.5
+        self.outages = outages
+        self.over, self.healed = threading.Event(), threading.Event()
+        self.passed = self.lost = 0
+        ip = [address(seed, n) for n in range(5)]
+        self.ways = [(bound(ip[1], PORT), bound(ip[4], ENTROPY), (ip[3], PORT))]
+        self.ways.append((bound(ip[4], PORT), bound(ip[1], ENTROPY), (ip[2], PORT)))
+        self.begin = time.monotonic()
+        self.thread = threading.Thread(target=self.forward, daemon=True)
+        self.thread.start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.over.set()
+        self.thread.join()
+        for inside, outside, _ in self.ways:
+            inside.close()
+            outside.close()
+
+    def is_out(self):
+        at = time.monotonic() - self.begin
+        return any(begin <= at < end for begin, end in self.outages)
+
+    def forward(self):
+        held = []
+        by_socket = {inside: way for way in self.ways for inside in way[:1]}
+        while not self.over.is_set():
+            ready, _, _ = select.select(list(by_socket), [], [], 0.002 if held else 0.02)
+            now = time.monotonic()
+            for inside in ready:
+                _, outside, to = by_socket[inside]
+                try:
+                    datagram = inside.recv(1 << 16)
+                except OSError:
+                    continue
+                for due in self.fates(len(datagram), now):
+                    held.append((due, outside, to, datagram))
+            later = []
+            for entry in held:
+                due, outside, to, datagram = entry
+                if due > now:
+                    later.append(entry)
+                    continue
+                try:
+                    outside.sendto(datagram, to)
+                    self.passed += 1
+                except OSError:
+                    # The port is closed, or its queue is full: lost.
+                    self.lost += 1
+            held = later
+
+    def fates(self, length, now):
+        """When copies of a datagram arrive."""
+        if self.healed.is_set():
+            return [now]
+        loses = self.lose if length > 2000 or not self.long_only else 0
+        if self.is_out() or self.rng.random() < loses:
+            self.lost += 1
+            return []
+        late = now + 0.005 if self.rng.random() < self.late else now
+        return [now, late] if self.rng.random() < self.copy else [late]
+
+
+def bound(ip, port):
+    one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
+    one.bind((ip, port))
+    one.setblocking(False)
+    return one
+
+
+class Noise:
+    """Datagrams that are no packets, or begin like some, from a host that nobody knows."""
+
+    def __init__(self, seed, rng, targets):
+        self.rng, self.targets, self.sent = random.Random(rng.random()), targets, 0
+        self.socket = bound(address(seed, 9), ENTROPY)
+        self.over = threading.Event()
+        self.thread = threading.Thread(target=self.run, daemon=True)
+        self.thread.start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.over.set()
+        self.thread.join()
+        self.socket.close()
+
+    def run(self):
+        while not self.over.wait(0.001):
+            kind = self.rng.choice([0, 2, 3, 4, 6, 7, 8, 10, 11, 13, self.rng.randrange(32)])
+            datagram = bytes([kind << 3 | self.rng.randrange(8)]) + self.rng.randbytes(self.rng.randrange(120))
+            try:
+                self.socket.sendto(datagram, (self.rng.choice(self.targets), PORT))
+                self.sent += 1
+            except OSError:
+                pass
+
+
+def perf_options(rng, longest="1MiB"):
+    """What both ends of a test are told, and what the client is."""
+    both = ["--cc", rng.choice(["nscc", "smartt", "constant", "rccc", "nscc+rccc", "dctcp"])]
+    both += ["--payload", str(rng.choice([1000, 4096, 8000])), "--rto", f"{RTO_MS}ms", "--patience", "30000ms"]
+    test = {
+        "throughput": ["--size", rng.choice(["1", "5000", "64KiB", longest])],
+        "rate": ["--size", rng.choice(["0", "64", "1000"])],
+        "latency": ["--size", rng.choice(["64", "20000"])],
+    }
+    mode = rng.choice(list(test))
+    client = ["--mode", mode, *test[mode], "--verify"]
+    if mode != "latency":
+        client += ["--connections", str(rng.choice([1, 3, 16]))]
+    return both, client
+
+
+def server_at(ip, both):
+    process = Process([WEFT, "perf", "server", "--port", f"udp:{ip},entropies=1", *both])
+    time.sleep(0.3)
+    return process
+
+
+def client_at(ip, server, options, seconds):
+    duration = ["--duration", f"{seconds * 1000:.0f}ms"]
+    return Process([WEFT, "perf", "client", server, "--port", f"udp:{ip},entropies=1", *options, *duration, "--json", "-"])
+
+
+def finish(client, server, seconds, what):
+    """The counts of a test that has to succeed."""
+    try:
+        status = client.wait(seconds, what)
+    except Failed as failed:
+        raise Failed(f"{failed}\nits server:\n{server.tail()}") from None
+    if status != 0:
+        raise Failed(f"{what} has failed with exit status {status}\n{client.tail()}\nits server:\n{server.tail()}")
+    lines = [line for line in client.said().split("\n") if line.startswith("{")]
+    report = json.loads(lines[-1])
+    ends = [report["client"], report["server"]]
+    if any(end and (end["wrong_bytes"] or end["wrong_messages"]) for end in ends):
+        raise Failed(f"{what} has received wrong bytes: {lines[-1]}")
+    return Counts(1, report["client"]["packets"] + report["client"]["retransmitted"], report["client"]["bytes"])
+
+
+def path(seed):
+    """Real: weft perf with --verify over a path that loses, copies, delays and fails, with nonsense beside it."""
+    rng = random.Random(seed)
+    both, test = perf_options(rng, "100KiB")
+    outages = [(at, at + rng.uniform(0.05, SILENCE / 3)) for at in (rng.uniform(0.5, 2), rng.uniform(2.5, 4))]
+    one, two, three = (address(seed, n) for n in (1, 2, 3))
+    with Network(seed, rng, outages) as network, Noise(seed, rng, [two, three]) as noise:
+        with server_at(three, both) as server, client_at(two, one, [*both, *test], 4) as client:
+            time.sleep(5)
+            network.healed.set()
+            noise.over.set()
+            return finish(client, server, LATE, "a transfer whose path has healed")
+
+
+def stopped(seed):
+    """Real: an end of a transfer is stopped for less than the silence that is put up with, again and again."""
+    rng = random.Random(seed)
+    both, test = perf_options(rng)
+    own, other = address(seed, 2), address(seed, 3)
+    with server_at(other, both) as server, client_at(own, other, [*both, *test], 4) as client:
+        for _ in range(3):
+            time.sleep(rng.uniform(0.2, 0.6))
+            victim = rng.choice([server, client])
+            victim.signal(signal.SIGSTOP)
+            time.sleep(rng.uniform(0.01, SILENCE / 2))
+            victim.signal(signal.SIGCONT)
+        return finish(client, server, 4 + LATE, "a transfer whose ends go on")
+
+
+def killed(seed):
+    """Real: an end of a transfer is killed. The other one ends it within the stated bound, and the next transfer works."""
+    rng = random.Random(seed)
+    both, test = perf_options(rng)
+    own, other = address(seed, 2), address(seed, 3)
+    with server_at(other, both) as server:
+        with client_at(own, other, [*both, *test], 60) as client:
+            time.sleep(rng.uniform(0.3, 1.5))
+            if rng.random() < 0.5:
+                server.signal(signal.SIGKILL)
+                server.child.wait()
+                begin = time.monotonic()
+                status = client.wait(SILENCE + LATE, "a client whose server is dead")
+                took = time.monotonic() - begin
+                if status != 1 or not re.search("no answer|heard nothing", client.said()):
+                    raise Failed(f"after {took:.1f} s exit status {status} and no reason\n{client.tail()}")
+                server = server_at(other, both)
+            else:
+                client.signal(signal.SIGKILL)
+                client.child.wait()
+        with server, client_at(own, other, [*both, *test], 1) as client:
+            return finish(client, server, 1 + LATE, "the transfer after that")
+
+
+def soft(seed):
+    """Real: software switches that trim or drop, with links that fail, heal and lose; all bytes are compared."""
+    rng = random.Random(seed)
+    workload = rng.choice(["incast:3", "incast:7", "permutation", "all-to-all:8"])
+    command = [WEFT, "run", "--on", "soft", "--topology", "leaf-spine:hosts=8,leaves=2,spines=2,link=100G,latency=1us"]
+    size = rng.choice([256 << 10, 1 << 20])
+    command += ["--workload", workload, "--size", str(size), "--seed", str(seed)]
+    command += ["--trim", rng.choice(["on", "off"]), "--queue", rng.choice(["8KiB", "1bdp"]), "--until", "60s"]
+    command += ["--cc", rng.choice(["nscc", "smartt", "rccc", "nscc+rccc"])]
+    fault = rng.choice(["drop=0.02", "corrupt=0.02", "gilbert=0.01,0.3"])
+    command += ["--link-event", f"0ms host={rng.randrange(8)} {fault}"]
+    link = f"tier=0 switch={rng.randrange(2)} link={rng.randrange(2)}"
+    command += ["--link-event", f"20ms {link} fail", "--link-event", f"{rng.randrange(40, 300)}ms {link} restore"]
+    with tempfile.TemporaryDirectory() as directory:
+        report = os.path.join(directory, "report.json")
+        with Process([*command, "--json", report]) as process:
+            status = process.wait(60 + LATE, " ".join(command))
+            if status != 0:
+                raise Failed(f"exit status {status} of {' '.join(command)}\n{process.tail()}")
+        with open(report, encoding="utf-8") as file:
+            found = json.load(file)
+    if found["flows"]["completed"] != found["flows"]["total"]:
+        raise Failed(f"{found['flows']} of {' '.join(command)}")
+    packets = found["packets"]
+    sent = packets["data"] + packets["retransmitted"]
+    return Counts(1, sent, found["flows"]["total"] * size)
+
+
+def serve(_):
+    """Real: weft serve with applications that are killed, that break their rings, and that ask for too much."""
+    said = cargo_test("weft-apps", "serve", [], {}, 600)
+    passed = sum(map(int, re.findall(r"(\d+) passed", said)))
+    return Counts(passed)
+
+
+CAMPAIGNS = [fabrics, endpoints, path, stopped, killed, soft, serve]
+
+
+def parse():
+    parser = argparse.ArgumentParser(prog="soak.sh", add_help=False)
+    parser.add_argument("minutes", type=float, nargs="?")
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--only", choices=[campaign.__name__ for campaign in CAMPAIGNS])
+    parser.add_argument("--list", action="store_true")
+    options = parser.parse_args()
+    if options.list:
+        for campaign in CAMPAIGNS:
+            print(f"{campaign.__name__:<10} {campaign.__doc__}")
+        sys.exit()
+    if options.minutes is None or not 0 <= options.minutes <= 10_000:
+        parser.error("MINUTES is a number from 0 to 10000")
+    return options
+
+
+def show(totals, failures, begin):
+    def number(value):
+        return "-" if value is None else f"{value:,}"
+
+    print(f"\n{'campaign':<10} {'rounds':>7} {'cases':>12} {'packets':>16} {'payload, bytes':>20} {'failed':>7}")
+    for name, (rounds, counts) in totals.items():
+        failed = sum(1 for failure in failures if failure[0] == name)
+        packets, payload = number(counts.packets), number(counts.bytes)
+        print(f"{name:<10} {rounds:>7} {counts.cases:>12,} {packets:>16} {payload:>20} {failed:>7}")
+    print(f"{time.monotonic() - begin:.0f} s, {len(failures)} failures")
+    for name, seed, _ in failures:
+        print(f"repeat with: scripts/soak.sh 0 --only {name} --seed {seed}")
+
+
+def main():
+    options = parse()
+    begin = time.monotonic()
+    chosen = [campaign for campaign in CAMPAIGNS if options.only in (None, campaign.__name__)]
+    totals = {campaign.__name__: [0, Counts()] for campaign in chosen}
+    failures = []
+    print(f"seeds from {options.seed} on, for {options.minutes:g} minutes", flush=True)
+    seed = options.seed
+    try:
+        while True:
+            for campaign in chosen:
+                if seed > options.seed and time.monotonic() - begin > 60 * options.minutes:
+                    return
+                name = campaign.__name__
+                totals[name][0] += 1
+                try:
+                    totals[name][1].add(campaign(seed))
+                except Failed as failed:
+                    failures.append((name, seed, failed))
+                    print(f"{name}, seed {seed}: {failed}", flush=True)
+            seed += 1
+            if options.minutes == 0:
+                return
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+    finally:
+        show(totals, failures, begin)
+        if failures:
+            sys.exit(1)
+
+
+main()

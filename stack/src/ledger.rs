@@ -1,0 +1,179 @@
+//! The accounting of what several holders use together, so that none of them can leave the others without.
+#![forbid(unsafe_code)]
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hash};
+
+use rustc_hash::FxHasher;
+
+/// An amount of something, which holders share. Half of it is reserved for them, in even parts; the rest is for those
+/// that need more. (A single holder has all of it reserved.)
+///
+/// A holder takes from its own part first. From the rest it may take no more than it leaves: one greedy holder gets half
+/// of it, and of n greedy ones each gets one part in n + 1, so that there is always something left for the next. Switches
+/// share packet buffers by the same rule (Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet
+/// switches", 1998). What a holder gives back goes to the rest first.
+///
+/// So at any time the parts of all holders, whether used or not, and what is taken of the rest, are no more than the
+/// total.
+#[derive(Clone, Debug)]
+pub(crate) struct Shares<H> {
+    /// The part that is reserved for each holder.
+    each: u64,
+    /// What is reserved for nobody and not taken; less than nothing between [`Shares::put`] and what makes up for it.
+    free: i64,
+    /// What each holder has. One that has nothing has no entry.
+    used: HashMap<H, u64, BuildHasherDefault<FxHasher>>,
+}
+
+impl<H: Copy + Eq + Hash> Shares<H> {
+    /// `total` for up to `holders` holders, none of which has anything. It is the caller's to have no more of them.
+    pub(crate) fn new(total: u64, holders: u64) -> Shares<H> {
+        let each = match holders {
+            0 | 1 => total,
+            _ => total / 2 / holders,
+        };
+        Shares { each, free: (total - each * holders.max(1)) as i64, used: HashMap::default() }
+    }
+
+    /// What `holder` has.
+    pub(crate) fn used(&self, holder: H) -> u64 {
+        self.used.get(&holder).copied().unwrap_or(0)
+    }
+
+    /// What `holder` may take now beyond what it has.
+    pub(crate) fn available(&self, holder: H) -> u64 {
+        let used = self.used(holder);
+        let of_rest = used.saturating_sub(self.each);
+        let free = u64::try_from(self.free).unwrap_or(0);
+        self.each.saturating_sub(used) + free.saturating_sub(of_rest).div_ceil(2)
+    }
+
+    /// Gives `holder` so much more. Returns whether it may have it; if not, nothing changes.
+    #[must_use]
+    pub(crate) fn take(&mut self, holder: H, amount: u64) -> bool {
+        let may = amount <= self.available(holder);
+        if may {
+            self.put(holder, amount);
+        }
+        may
+    }
+
+    /// Gives `holder` so much more, whatever it leaves: something is given back for it that counts for the same.
+    pub(crate) fn put(&mut self, holder: H, amount: u64) {
+        if amount > 0 {
+            let used = self.used.entry(holder).or_default();
+            let before = used.saturating_sub(self.each);
+            *used += amount;
+            self.free -= (used.saturating_sub(self.each) - before) as i64;
+        }
+    }
+
+    /// Takes so much of the rest for no holder.
+    pub(crate) fn take_of_rest(&mut self, amount: u64) {
+        self.free -= amount as i64;
+    }
+
+    /// Takes back so much of what [`Shares::take_of_rest`] has taken.
+    pub(crate) fn give_back_of_rest(&mut self, amount: u64) {
+        self.free += amount as i64;
+    }
+
+    /// What of the rest may be taken for no holder, of whom `taken` has been taken.
+    pub(crate) fn rest(&self, taken: u64) -> u64 {
+        u64::try_from(self.free).unwrap_or(0).saturating_sub(taken).div_ceil(2)
+    }
+
+    /// Takes back so much of what `holder` has.
+    pub(crate) fn give_back(&mut self, holder: H, amount: u64) {
+        let Some(used) = self.used.get_mut(&holder) else { return };
+        let amount = amount.min(*used);
+        let before = used.saturating_sub(self.each);
+        *used -= amount;
+        self.free += (before - used.saturating_sub(self.each)) as i64;
+        if *used == 0 {
+            self.used.remove(&holder);
+        }
+    }
+
+    /// Takes back all that `holder` has.
+    pub(crate) fn give_back_all(&mut self, holder: H) {
+        self.give_back(holder, self.used(holder));
+    }
+
+    /// Bytes of heap allocated.
+    pub(crate) fn heap_bytes(&self) -> u64 {
+        crate::heap::of_map(&self.used)
+    }
+
+    /// Whether no holder has anything.
+    pub(crate) fn is_unused(&self) -> bool {
+        self.used.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Takes one at a time until it may have no more. Returns how many it has then.
+    fn take_all(shares: &mut Shares<u32>, holder: u32) -> u64 {
+        while shares.take(holder, 1) {}
+        shares.used(holder)
+    }
+
+    #[test]
+    fn a_greedy_holder_leaves_the_others_their_parts_and_half_of_the_rest() {
+        let mut shares = Shares::new(1_600, 8);
+        assert_eq!(take_all(&mut shares, 0), 100 + 400);
+        assert_eq!(take_all(&mut shares, 1), 100 + 200);
+        for holder in 2..7 {
+            assert!(take_all(&mut shares, holder) > 100, "each gets its part, and some of the rest");
+        }
+        assert!(shares.take(7, 100), "the last has its part still");
+        assert!(!shares.take(7, 1_000), "nobody gets more than there is");
+        shares.give_back(0, 500);
+        assert!(shares.available(7) >= 150, "{}", shares.available(7));
+    }
+
+    #[test]
+    fn a_single_holder_has_everything() {
+        let mut shares = Shares::new(7, 1);
+        assert_eq!((take_all(&mut shares, 3), shares.available(3)), (7, 0));
+        shares.give_back(3, 7);
+        assert!(shares.is_unused());
+    }
+
+    proptest! {
+        #[test]
+        fn reservations_and_what_is_taken_beyond_them_are_never_more_than_the_total(
+            total in 0u64..200,
+            holders in 1u64..12,
+            steps in prop::collection::vec((0u32..12, 0u64..60, any::<bool>()), 0..300),
+        ) {
+            let mut shares = Shares::new(total, holders);
+            let mut model = vec![0u64; holders as usize];
+            for (holder, amount, takes) in steps {
+                let holder = holder % holders as u32;
+                let used = &mut model[holder as usize];
+                if takes {
+                    let available = shares.available(holder);
+                    prop_assert_eq!(shares.take(holder, amount), amount <= available);
+                    *used += if amount <= available { amount } else { 0 };
+                } else {
+                    shares.give_back(holder, amount);
+                    *used = used.saturating_sub(amount);
+                }
+                let each = shares.each;
+                let held: u64 = model.iter().map(|used| *used.max(&each)).sum();
+                prop_assert!(held <= total, "{held} of {total}");
+                prop_assert_eq!(shares.free, (total - held) as i64, "what is given back goes to the rest first");
+                for (holder, used) in (0..).zip(&model) {
+                    prop_assert_eq!(shares.used(holder), *used);
+                    prop_assert!(used + shares.available(holder) >= each, "its part is always to be had");
+                }
+            }
+        }
+    }
+}
